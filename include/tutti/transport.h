@@ -1,0 +1,123 @@
+/* The transport ABI: what a network has to offer so that Tutti can run collectives over it. C99. The built-in
+ * transports (shm, tcp) are written against this header, and so is a plugin.
+ *
+ * A transport has endpoints and links.
+ *   endpoint  one rank's local half. It has an address, an opaque blob that travels to the other ranks through the
+ * group; a peer connects to it with that blob. link      a one-way ordered pipe of `slots` fixed slots of `slot_bytes`
+ * payload each, from one rank to another.
+ *
+ *      sending rank                                        receiving rank
+ *      try_acquire -> memory of a free slot to fill
+ *      publish(bytes, tag)                     --->        try_peek -> a message: data, bytes, tag
+ *                          <---  slot is free again        release
+ *
+ * Who picks: the sending rank calls connect() on the transports that reach the peer, in order of preference, until one
+ * becomes ready; the receiving rank accepts whatever arrives.
+ *
+ * Threads: an endpoint and all its links are used by one thread at a time. Nothing here blocks, and nothing calls back.
+ * Lifetime: links are closed before their endpoint.
+ * Errors: functions that return tuttiResult_t fill *error (if given) with a code and a sentence that names the peer and
+ * the remedy. Once a link has failed it stays failed; only link_close is allowed then.
+ */
+#ifndef TUTTI_TRANSPORT_H_
+#define TUTTI_TRANSPORT_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tutti/tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TUTTI_TRANSPORT_ABI_VERSION 1u
+#define TUTTI_ADDRESS_MAX_BYTES 1024u
+
+/* 32 bytes that travel with every message, opaque to the transport. */
+typedef struct {
+  uint64_t word[4];
+} tuttiTag;
+
+typedef struct {
+  tuttiResult_t code;
+  int sys_errno;
+  char text[500];
+} tuttiTransportError;
+
+typedef struct tuttiEndpoint tuttiEndpoint;
+typedef struct tuttiLink tuttiLink;
+
+typedef struct {
+  uint32_t struct_bytes;
+  int32_t rank;
+  int32_t n_ranks;
+  uint8_t group_key[32]; /* both ends of a connection must prove to each other that they know it */
+} tuttiEndpointConfig;
+
+typedef struct {
+  uint32_t struct_bytes;
+  int32_t peer;        /* the rank at the other end */
+  uint32_t channel;    /* tells apart several links between the same two ranks */
+  uint32_t slots;      /* 2 .. 64 */
+  uint32_t slot_bytes; /* a multiple of 64 */
+} tuttiLinkConfig;
+
+typedef struct {
+  const void* data; /* valid until release */
+  uint32_t bytes;
+  tuttiTag tag;
+} tuttiMessage;
+
+/* A descriptor to sleep on, for poll(2). */
+typedef struct {
+  int fd;
+  short events;
+} tuttiWait;
+
+typedef struct {
+  uint32_t abi_version;  /* TUTTI_TRANSPORT_ABI_VERSION */
+  uint32_t struct_bytes; /* sizeof(tuttiTransport): later versions append */
+  const char* name;      /* as in TUTTI_TRANSPORTS */
+
+  /* Creates an endpoint. Errors: tuttiSystemError, tuttiInvalidUsage (configuration). */
+  tuttiResult_t (*endpoint_open)(const tuttiEndpointConfig* config, tuttiEndpoint** endpoint,
+                                 tuttiTransportError* error);
+  /* Writes the address to `blob` (at most TUTTI_ADDRESS_MAX_BYTES) and returns its length. */
+  uint32_t (*endpoint_address)(tuttiEndpoint* endpoint, void* blob);
+  /* Non-zero if a peer with this address may be reached. Else `why` (of `why_bytes`) receives the reason. */
+  int (*endpoint_reaches)(tuttiEndpoint* endpoint, const void* peer_address, uint32_t address_bytes, char* why,
+                          size_t why_bytes);
+  /* Starts a link to `config->peer`; link_poll tells when it is ready. */
+  tuttiResult_t (*connect)(tuttiEndpoint* endpoint, const tuttiLinkConfig* config, const void* peer_address,
+                           uint32_t address_bytes, tuttiLink** link, tuttiTransportError* error);
+  /* Takes the next incoming link that is ready (its sender's configuration in *config), or sets *link to NULL.
+   * Connections from strangers are turned away here without an error. */
+  tuttiResult_t (*accept)(tuttiEndpoint* endpoint, tuttiLink** link, tuttiLinkConfig* config,
+                          tuttiTransportError* error);
+  /* All links must be closed. */
+  void (*endpoint_close)(tuttiEndpoint* endpoint);
+
+  /* Moves bytes. tuttiSuccess: the link is ready; tuttiInProgress: still connecting; else it failed. The only place
+   * where a failure shows, so call it when the other verbs have nothing. */
+  tuttiResult_t (*link_poll)(tuttiLink* link, tuttiTransportError* error);
+  /* Sending side. NULL when no slot is free. The same slot until publish. */
+  void* (*try_acquire)(tuttiLink* link);
+  void (*publish)(tuttiLink* link, uint32_t bytes, const tuttiTag* tag);
+  /* How many published messages still need this process to call link_poll before they can arrive. */
+  uint32_t (*unsent)(tuttiLink* link);
+  /* Receiving side. Zero when there is no message. The same message until release. */
+  int (*try_peek)(tuttiLink* link, tuttiMessage* message);
+  void (*release)(tuttiLink* link);
+  /* Before sleeping: fills *wait with what becomes ready when the link can go on, and returns 1; returns 0 if it may go
+   * on already, so do not sleep. `for_slot`: waiting for a slot or for unsent messages to leave, else for a message. */
+  int (*wait_begin)(tuttiLink* link, int for_slot, tuttiWait* wait);
+  /* After waking, for every wait_begin. */
+  void (*wait_end)(tuttiLink* link);
+  void (*link_close)(tuttiLink* link);
+} tuttiTransport;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

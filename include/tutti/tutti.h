@@ -1,0 +1,259 @@
+/* Tutti: collective communication on host memory. This is the whole C API; it compiles as C99 and as C++.
+ *
+ * Names and shapes are NCCL's with `nccl` replaced by `tutti`.
+ *
+ * Threads. Different communicators may be used from different threads at the same time. One communicator may be used
+ * from one thread at a time, except tuttiCommAbort, tuttiCommGetAsyncError, tuttiCommCount and tuttiCommUserRank, which
+ * may be called from any thread at any time between creation and tuttiCommDestroy. tuttiGetLastError is per thread.
+ *
+ * Order. All ranks of a communicator call the same operations with the same arguments in the same order. A rank that
+ * does not is found out: the operation returns tuttiInvalidUsage and tuttiGetLastError() has both calls written out.
+ * Ranks that receive nothing in an operation (the root of a broadcast) may learn of it only in the next operation or in
+ * tuttiCommFinalize.
+ *
+ * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has the sentence that says what happened and what
+ * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, or tuttiInvalidUsage from a
+ * mismatch between ranks, the communicator is broken: all further operations on it return the same error, and it can
+ * only be destroyed. tuttiInvalidArgument leaves it usable: nothing was sent.
+ *
+ * Streams. With stream NULL an operation runs on the caller's thread and returns when the result is in recvbuff and the
+ * rank's own messages have been handed over. With a stream from tuttiStreamCreate it is queued and returns at once.
+ */
+#ifndef TUTTI_TUTTI_H_
+#define TUTTI_TUTTI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TUTTI_MAJOR 0
+#define TUTTI_MINOR 1
+#define TUTTI_PATCH 0
+/* 10000 * major + 100 * minor + patch, as tuttiGetVersion returns it. */
+#define TUTTI_VERSION_CODE (TUTTI_MAJOR * 10000 + TUTTI_MINOR * 100 + TUTTI_PATCH)
+
+#if defined(__GNUC__)
+#define TUTTI_API __attribute__((visibility("default")))
+#else
+#define TUTTI_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One rank's membership in a group. Created by the tuttiCommInit functions, freed by tuttiCommDestroy or
+ * tuttiCommAbort. */
+typedef struct tuttiComm* tuttiComm_t;
+
+/* A queue of operations that a thread of its own works off in order. NULL means "on the caller's thread". */
+typedef struct tuttiStream* tuttiStream_t;
+
+#define TUTTI_UNIQUE_ID_BYTES 128
+/* Where a group meets: the addresses and port of the process that made it, and a 128-bit secret. Plain bytes: send it
+ * to the other ranks by any means that outsiders cannot read; who has it can join. */
+typedef struct {
+  char internal[TUTTI_UNIQUE_ID_BYTES];
+} tuttiUniqueId;
+
+typedef enum {
+  tuttiSuccess = 0,
+  tuttiUnhandledCudaError = 1,
+  tuttiSystemError = 2,     /* the operating system refused something: memory, descriptors, sockets */
+  tuttiInternalError = 3,   /* a bug in Tutti */
+  tuttiInvalidArgument = 4, /* an argument of this call is wrong; the message names it and its value */
+  tuttiInvalidUsage = 5,    /* the call is wrong here: ranks disagree, a wrong environment variable, a broken state */
+  tuttiRemoteError = 6,     /* a peer died, closed its communicator or reported an error; the message names it */
+  tuttiInProgress = 7,      /* not finished; ask again */
+  tuttiTimeout = 8,         /* nothing came in time; the message names the absent ranks */
+  tuttiNumResults = 9
+} tuttiResult_t;
+
+typedef enum {
+  tuttiInt8 = 0,
+  tuttiChar = 0,
+  tuttiUint8 = 1,
+  tuttiInt32 = 2,
+  tuttiInt = 2,
+  tuttiUint32 = 3,
+  tuttiInt64 = 4,
+  tuttiUint64 = 5,
+  tuttiFloat16 = 6,
+  tuttiHalf = 6,
+  tuttiFloat32 = 7,
+  tuttiFloat = 7,
+  tuttiFloat64 = 8,
+  tuttiDouble = 8,
+  tuttiBfloat16 = 9,
+  tuttiFloat8e4m3 = 10,
+  tuttiFloat8e5m2 = 11,
+  tuttiNumTypes = 12
+} tuttiDataType_t;
+
+/* Reductions. Integer sums and products wrap around. tuttiMin and tuttiMax give NaN if any input is NaN. tuttiAvg
+ * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are computed in 32-bit
+ * floats and rounded to nearest even each time a value is stored or sent. */
+typedef enum { tuttiSum = 0, tuttiProd = 1, tuttiMax = 2, tuttiMin = 3, tuttiAvg = 4, tuttiNumOps = 5 } tuttiRedOp_t;
+
+#define TUTTI_CONFIG_MAGIC 0x74757474u
+#define TUTTI_CONFIG_UNDEF_INT (-2147483647 - 1)
+
+/* Options of a communicator. Start from TUTTI_CONFIG_INITIALIZER, which fills in the size and version of the header
+ * that the caller was compiled with: a newer library accepts an older caller's struct and an older library the known
+ * front of a newer one's. Undefined fields take the environment's value or the default. All ranks must agree. */
+typedef struct {
+  size_t size;            /* sizeof(tuttiConfig_t) */
+  unsigned int magic;     /* TUTTI_CONFIG_MAGIC */
+  unsigned int version;   /* TUTTI_VERSION_CODE */
+  int initTimeoutSeconds; /* limit for the whole creation; else TUTTI_INIT_TIMEOUT, default 60 */
+  int opTimeoutSeconds;   /* limit for an operation without progress; else TUTTI_OP_TIMEOUT, default 1800 */
+  const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; NULL: all */
+  const char* algo;       /* "ring" or "tree" for all operations; else TUTTI_ALGO; NULL: by size */
+} tuttiConfig_t;
+
+#define TUTTI_CONFIG_INITIALIZER                                                                                   \
+  {                                                                                                                \
+    sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, \
+        NULL, NULL                                                                                                 \
+  }
+
+/* ---- library --------------------------------------------------------------------------------------------------- */
+
+/* Writes the library's version, 10000 * major + 100 * minor + patch, to *version. Does not block; any thread.
+ * Errors: tuttiInvalidArgument (version is NULL). */
+TUTTI_API tuttiResult_t tuttiGetVersion(int* version);
+
+/* A constant English name of `result`, e.g. "remote error". Never NULL, static storage; any thread. */
+TUTTI_API const char* tuttiGetErrorString(tuttiResult_t result);
+
+/* The sentence that explains the last error of `comm`, or, with NULL (or a communicator without an error), the last
+ * error that a call on this thread returned. "" if there was none. The text belongs to the calling thread and is valid
+ * until its next call of a Tutti function. */
+TUTTI_API const char* tuttiGetLastError(tuttiComm_t comm);
+
+/* ---- groups ---------------------------------------------------------------------------------------------------- */
+
+/* Makes a new group's meeting point: listens on a free TCP port of this process (a thread answers there until the group
+ * has formed or the limit for creation, TUTTI_INIT_TIMEOUT, has passed) and writes its addresses and a fresh random
+ * secret to *uniqueId. Call it in one process, which must live until all ranks have joined, and give the bytes to all
+ * ranks. Does not block; any thread.
+ * Errors: tuttiInvalidArgument (uniqueId is NULL), tuttiInvalidUsage (TUTTI_SOCKET_IFNAME matches nothing; a wrong
+ * environment variable), tuttiSystemError (no socket, descriptor or thread to be had). */
+TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId);
+
+/* Joins the group of `commId` as `rank` of `nranks` and writes the communicator to *comm. Collective: blocks until all
+ * ranks have joined and are connected. Connections prove knowledge of the secret to each other by a challenge
+ * (HMAC-SHA-512/256, libsodium). May be called from any thread; ranks may be threads of one process.
+ * Errors: tuttiInvalidArgument (comm is NULL, nranks < 1, rank not in [0, nranks)), tuttiInvalidUsage (two processes
+ * claim one rank, ranks disagree about nranks or the configuration, a wrong environment variable), tuttiTimeout (the
+ * limit passed; the message lists the ranks that never came), tuttiRemoteError (a peer failed meanwhile),
+ * tuttiSystemError. On error *comm is NULL. */
+TUTTI_API tuttiResult_t tuttiCommInitRank(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank);
+
+/* The same with options; config may be NULL. The struct and its strings are copied.
+ * Errors also: tuttiInvalidArgument (config without TUTTI_CONFIG_INITIALIZER, a field out of range). */
+TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank,
+                                                const tuttiConfig_t* config);
+
+/* Creates all `ndev` ranks of a group within this process: comms[i] is rank i, to be used by a thread of its own.
+ * devlist is for CUDA devices and must be NULL on host memory. Blocks until all are there. Errors as tuttiCommInitRank;
+ * on error all comms are NULL. */
+TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int* devlist);
+
+/* Joins the group that the launcher's environment describes; config may be NULL. Understood, in this order:
+ *   TUTTI_RANK, TUTTI_NRANKS, TUTTI_ROOT=host:port   (rank 0 listens there; TUTTI_SECRET is the shared secret)
+ *   torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; where TORCHELASTIC_USE_AGENT_STORE=True the id travels
+ * through the agent's TCPStore, else rank 0 listens on MASTER_PORT MPICH's mpiexec, srun --mpi=pmi2 or pmi: PMI's
+ * key-value store Open MPI's mpirun, srun --mpi=pmix: PMIx (libpmix is loaded at run time) srun alone: rank 0's host
+ * from the node list and a port from the job id The n-th call in each process forms the n-th group. Where no key-value
+ * store carries a random secret, the secret is TUTTI_SECRET or, without it, derived from the job's id: then whoever can
+ * reach the port and guess the id can join. Blocks like tuttiCommInitRank. Errors as there, and tuttiInvalidUsage when
+ * no launcher is recognised or a variable is missing: the message lists what was looked for. */
+TUTTI_API tuttiResult_t tuttiCommInitFromEnv(tuttiComm_t* comm, const tuttiConfig_t* config);
+
+/* Writes the number of ranks to *count. Does not block; any thread.
+ * Errors: tuttiInvalidArgument (NULL, or not a live communicator). */
+TUTTI_API tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int* count);
+
+/* Writes this communicator's rank to *rank. Does not block; any thread. Errors as tuttiCommCount. */
+TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank);
+
+/* Collective: waits until all operations queued on `comm` are done on this rank and every rank has come here, and
+ * compares how many operations each rank called. Afterwards only tuttiCommDestroy and tuttiCommAbort are allowed.
+ * Without it tuttiCommDestroy may close connections that a slower peer still needs; that peer would see
+ * tuttiRemoteError. Errors: tuttiInvalidArgument (not a live communicator), tuttiInvalidUsage (the ranks called
+ * different operations), tuttiRemoteError, tuttiTimeout, and the error of an operation that failed before. */
+TUTTI_API tuttiResult_t tuttiCommFinalize(tuttiComm_t comm);
+
+/* Finalizes `comm` if that was not done and it is not broken, then frees it and everything it owns. The handle is dead
+ * afterwards even if an error is returned. Errors as tuttiCommFinalize. */
+TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
+
+/* Ends `comm` at once: an operation that blocks in another thread returns tuttiInvalidUsage, peers get tuttiRemoteError
+ * naming this rank. Waits only for this rank's own operations to return, never for a peer, then frees the communicator.
+ * May be called from any thread, also while another is inside an operation on it; that thread must not use `comm`
+ * afterwards. Errors: tuttiInvalidArgument. */
+TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
+
+/* Writes the state of `comm` to *asyncError: tuttiSuccess, or the error that broke it, including one that peers
+ * reported while no operation ran here. Does not block; any thread. Errors: tuttiInvalidArgument. */
+TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* asyncError);
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+/* Writes to *ptr `size` bytes of page-aligned, zeroed memory that suits Tutti (huge pages where they can be had). size
+ * 0 gives NULL. Owned by the caller, freed with tuttiMemFree. Any thread. Errors: tuttiInvalidArgument (ptr is NULL),
+ * tuttiSystemError (no memory). */
+TUTTI_API tuttiResult_t tuttiMemAlloc(void** ptr, size_t size);
+
+/* Frees memory of tuttiMemAlloc; NULL is allowed. Any thread.
+ * Errors: tuttiInvalidArgument (ptr is not from tuttiMemAlloc). */
+TUTTI_API tuttiResult_t tuttiMemFree(void* ptr);
+
+/* ---- streams --------------------------------------------------------------------------------------------------- */
+
+/* Creates a queue with a thread of its own. Operations on one stream run in the order in which they were called. A
+ * communicator runs one operation at a time, in the order of the calls. Any thread.
+ * Errors: tuttiInvalidArgument (stream is NULL), tuttiSystemError (no thread to be had). */
+TUTTI_API tuttiResult_t tuttiStreamCreate(tuttiStream_t* stream);
+
+/* Blocks until everything queued before is done and returns the first error since the last tuttiStreamSynchronize.
+ * Any thread. Errors: tuttiInvalidArgument, and those of the operations. */
+TUTTI_API tuttiResult_t tuttiStreamSynchronize(tuttiStream_t stream);
+
+/* tuttiSuccess when everything queued is done, tuttiInProgress when not, or the first operation's error. Does not
+ * block; any thread. */
+TUTTI_API tuttiResult_t tuttiStreamQuery(tuttiStream_t stream);
+
+/* Waits for what is queued, ends the thread and frees the stream; returns like tuttiStreamSynchronize. Communicators
+ * with operations on it must still be alive. */
+TUTTI_API tuttiResult_t tuttiStreamDestroy(tuttiStream_t stream);
+
+/* ---- collectives ----------------------------------------------------------------------------------------------- */
+
+/* recvbuff on every rank = `op` over all ranks' sendbuff, element by element; `count` elements of `datatype` each. In
+ * place when sendbuff == recvbuff; otherwise the two may not overlap. Any alignment; count may be 0 (then the buffers
+ * may be NULL and the call only keeps the order). All ranks get bit-identical results. Algorithms: ring (Patarasuk and
+ * Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009) and double binary tree (Sanders,
+ * Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009). Blocks (stream NULL)
+ * until the result is there, at most as long as the peers make progress (opTimeoutSeconds). Buffers belong to the call
+ * until it, or the stream's turn, is over. Errors: tuttiInvalidArgument (NULL buffer with count > 0, datatype or op out
+ * of range, count * size over 2^63, overlapping buffers, not a live communicator), tuttiInvalidUsage (ranks called
+ * different things; finalized), tuttiRemoteError (a peer died or aborted), tuttiTimeout, tuttiSystemError. */
+TUTTI_API tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
+                                       tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream);
+
+/* recvbuff on every rank = sendbuff of rank `root`. sendbuff is read on the root only and may be NULL elsewhere. In
+ * place on the root when sendbuff == recvbuff. The root returns once its messages are handed over, which may be before
+ * the others have them. Algorithms: double binary tree and pipelined chain; see tuttiAllReduce. Blocking, ownership and
+ * errors as tuttiAllReduce; also tuttiInvalidArgument (root not in [0, nranks)). */
+TUTTI_API tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
+                                       int root, tuttiComm_t comm, tuttiStream_t stream);
+
+/* tuttiBroadcast with sendbuff == recvbuff == buff. */
+TUTTI_API tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int root, tuttiComm_t comm,
+                                   tuttiStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

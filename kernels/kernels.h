@@ -1,0 +1,60 @@
+// kernels: the arithmetic. One table of functions per instruction set, filled in from the scalar reference first and
+// then overwritten by what the CPU at hand can do (chosen once, at run time; TUTTI_CPU_ISA lowers it). Pure functions
+// of their arguments: no state, no allocation, safe from any thread. Includes base only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+
+namespace tutti {
+
+inline constexpr int kMaxSources = 8;
+inline constexpr int kMaxDestinations = 2;
+
+// dst[0..n_dst) = finish(src[0] op src[1] op ... ), left to right, element by element. Any alignment of every pointer.
+// A destination may be the same pointer as a source (in place), else they do not overlap.
+// 16- and 8-bit floats: converted to float, accumulated in float, rounded to nearest even once per output.
+// Min and max give NaN if any source is NaN. Integers wrap.
+// kAvg: the sum, divided by `divisor` if that is not 0 (integers truncate towards zero). With divisor 0 it is a partial
+// sum. n_src == 1 copies, or divides, or only converts nothing.
+struct ReduceArgs {
+  const void* src[kMaxSources];
+  void* dst[kMaxDestinations];
+  int n_src = 0;
+  int n_dst = 0;
+  size_t elems = 0;
+  uint32_t divisor = 0;
+  // Write dst[0] past the cache (non-temporal stores). The kernel ends with a store fence then.
+  bool stream_dst0 = false;
+};
+using ReduceKernel = void (*)(const ReduceArgs&);
+
+// bytes from src to dst[0..n_dst); may not overlap unless equal (then it is skipped).
+struct CopyArgs {
+  const void* src;
+  void* dst[kMaxDestinations];
+  int n_dst = 0;
+  size_t bytes = 0;
+  bool stream_dst0 = false;
+};
+using CopyKernel = void (*)(const CopyArgs&);
+
+struct KernelTable {
+  const char* isa;  // "scalar", "avx2", "avx512", "neon"
+  CopyKernel copy;
+  ReduceKernel reduce[kRedOps][kDataTypes];
+};
+
+// The best table for this CPU. Never fails: an unknown TUTTI_CPU_ISA was refused by kernels_check.
+const KernelTable& kernels();
+// All tables that this CPU can run, scalar first: for tests and benchmarks.
+std::vector<const KernelTable*> all_kernel_tables();
+// Is TUTTI_CPU_ISA one that this build and CPU have?
+Result<void> kernels_check();
+
+}  // namespace tutti

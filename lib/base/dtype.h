@@ -1,0 +1,35 @@
+// Data types and reduction operators with NCCL's numbers (lib/api asserts that tutti.h has the same ones).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti {
+
+enum class DataType : uint8_t {
+  kInt8 = 0,
+  kUint8 = 1,
+  kInt32 = 2,
+  kUint32 = 3,
+  kInt64 = 4,
+  kUint64 = 5,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBfloat16 = 9,
+  kFloat8e4m3 = 10,
+  kFloat8e5m2 = 11,
+};
+inline constexpr int kDataTypes = 12;
+
+enum class RedOp : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
+inline constexpr int kRedOps = 5;
+
+enum class Collective : uint8_t { kNone = 0, kAllReduce = 1, kBroadcast = 2 };
+
+size_t dtype_bytes(DataType type);
+const char* dtype_name(DataType type);               // "float", "bfloat16": nccl-tests' spelling
+const char* red_op_name(RedOp op);                   // "sum"
+const char* collective_name(Collective collective);  // "AllReduce"
+
+}  // namespace tutti

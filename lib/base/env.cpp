@@ -1,0 +1,127 @@
+#include "base/env.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+// clang-format off
+constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
+  {Env::kLog, "TUTTI_LOG", "warn", 1, 0, "what to log: none, error, warn, info, trace"},
+  {Env::kLogFile, "TUTTI_LOG_FILE", "", 1, 0, "append log lines to this file instead of stderr"},
+  {Env::kInitTimeout, "TUTTI_INIT_TIMEOUT", "60", 1, 86400, "seconds for the whole creation of a communicator"},
+  {Env::kOpTimeout, "TUTTI_OP_TIMEOUT", "1800", 1, 31536000, "seconds an operation may wait without any progress"},
+  {Env::kSocketIfname, "TUTTI_SOCKET_IFNAME", "", 1, 0,
+   "network interfaces to use: comma-separated name prefixes, '=name' for an exact name, '^name' to exclude"},
+  {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
+  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring or tree"},
+  {Env::kSlots, "TUTTI_SLOTS", "4", 2, 64, "slots of a link"},
+  {Env::kSlotBytes, "TUTTI_SLOT_BYTES", "128K", 64, 64 * kMiB, "payload bytes of a slot"},
+  {Env::kNonTemporalBytes, "TUTTI_NT_BYTES", "0", 0, INT64_MAX,
+   "results of at least this many bytes are written past the cache; 0: from the size of the last-level cache"},
+  {Env::kCpuIsa, "TUTTI_CPU_ISA", "", 1, 0, "highest instruction set for CPU kernels: scalar, avx2, avx512, neon"},
+  {Env::kRank, "TUTTI_RANK", "", 0, INT32_MAX, "this process's rank, for tuttiCommInitFromEnv"},
+  {Env::kNRanks, "TUTTI_NRANKS", "", 1, INT32_MAX, "number of ranks, for tuttiCommInitFromEnv"},
+  {Env::kRoot, "TUTTI_ROOT", "", 1, 0, "host:port where rank 0 listens, for tuttiCommInitFromEnv"},
+  {Env::kSecret, "TUTTI_SECRET", "", 1, 0, "shared secret of the job, for tuttiCommInitFromEnv with TUTTI_ROOT or MASTER_ADDR"},
+}};
+// clang-format on
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); j++) row[j] = j;
+  for (size_t i = 1; i <= a.size(); i++) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); j++) {
+      const size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+const char* nearest_name(const std::string& name) {
+  return std::min_element(kTable.begin(), kTable.end(),
+                          [&](const EnvEntry& a, const EnvEntry& b) {
+                            return edit_distance(name, a.name) < edit_distance(name, b.name);
+                          })
+      ->name;
+}
+
+void warn_of_unknown_names() {
+  for (char** e = environ; *e != nullptr; e++) {
+    if (strncmp(*e, "TUTTI_", 6) != 0) continue;
+    const std::string name(*e, strcspn(*e, "="));
+    if (std::any_of(kTable.begin(), kTable.end(), [&](const EnvEntry& entry) { return name == entry.name; })) continue;
+    log(LogLevel::kWarn, "%s is set but nothing reads it; did you mean %s?", name.c_str(), nearest_name(name));
+  }
+}
+
+}  // namespace
+
+std::span<const EnvEntry> env_table() {
+  return kTable;
+}
+
+const EnvEntry& env_entry(Env id) {
+  return kTable[static_cast<size_t>(id)];
+}
+
+bool env_is_set(Env id) {
+  const char* value = getenv(env_entry(id).name);
+  return value != nullptr && *value != '\0';
+}
+
+std::string env_string(Env id) {
+  return env_is_set(id) ? std::string(getenv(env_entry(id).name)) : std::string(env_entry(id).fallback);
+}
+
+Result<int64_t> env_int(Env id) {
+  const EnvEntry& entry = env_entry(id);
+  const std::string text = env_string(id);
+  char* end = nullptr;
+  errno = 0;
+  const long long number = strtoll(text.c_str(), &end, 10);
+  bool ok = end != text.c_str() && errno == 0;
+  int64_t unit = 1;
+  if (ok && *end != '\0') {
+    const char* suffix = strchr("kKmMgG", *end);
+    ok = suffix != nullptr && end[1] == '\0';
+    if (ok) unit = int64_t{1} << (10 * ((suffix - "kKmMgG") / 2 + 1));
+  }
+  int64_t value = 0;
+  ok = ok && !__builtin_mul_overflow(static_cast<int64_t>(number), unit, &value);
+  if (ok && value >= entry.min && value <= entry.max) return value;
+  return Error{Code::kInvalidUsage,
+               format("%s=%s is not valid: %s; give a whole number from %lld to %lld%s%s", entry.name, text.c_str(),
+                      entry.help, static_cast<long long>(entry.min), static_cast<long long>(entry.max),
+                      *entry.fallback ? ", default " : "", entry.fallback)};
+}
+
+Result<void> env_check() {
+  static std::once_flag once;
+  std::call_once(once, warn_of_unknown_names);
+  for (const EnvEntry& entry : kTable)
+    if (entry.min <= entry.max && env_is_set(entry.id)) TUTTI_TRY(env_int(entry.id));
+  static const std::set<std::string> kLevels = {"none", "error", "warn", "info", "trace"};
+  if (const std::string level = env_string(Env::kLog); !kLevels.contains(level))
+    return Error{Code::kInvalidUsage, "TUTTI_LOG=" + level + " is not valid: give none, error, warn, info or trace"};
+  return {};
+}
+
+}  // namespace tutti

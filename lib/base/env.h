@@ -1,0 +1,53 @@
+// Every environment variable that Tutti reads, in one table (env.cpp): name, default, range, meaning.
+// Values are read when asked for, so a test may set them between communicators.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace tutti {
+
+enum class Env : int {
+  kLog,
+  kLogFile,
+  kInitTimeout,
+  kOpTimeout,
+  kSocketIfname,
+  kTransports,
+  kAlgo,
+  kSlots,
+  kSlotBytes,
+  kNonTemporalBytes,
+  kCpuIsa,
+  kRank,
+  kNRanks,
+  kRoot,
+  kSecret,
+  kCount_,
+};
+
+struct EnvEntry {
+  Env id;
+  const char* name;
+  const char* fallback;  // as one would write it in the environment
+  int64_t min, max;      // for numbers; min > max: not a number
+  const char* help;
+};
+
+std::span<const EnvEntry> env_table();
+const EnvEntry& env_entry(Env id);
+
+// The variable's text, or its default. Never fails.
+std::string env_string(Env id);
+bool env_is_set(Env id);
+// The variable as a whole number; sizes take K, M and G. An error names the variable, its value and what it may be.
+Result<int64_t> env_int(Env id);
+
+// Checks every number in the table and warns of TUTTI_ variables that nothing reads (with the nearest name).
+// Called once by every communicator's creation, so that a typing error is found at the start and not in a hang.
+Result<void> env_check();
+
+}  // namespace tutti

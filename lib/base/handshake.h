@@ -1,0 +1,87 @@
+// Mutual challenge-response on a fresh connection: both sides prove that they know the group's key (HMAC-SHA-512/256 of
+// libsodium over both sides' nonces and the hello), without sending it. Non-blocking: advance() until it is done.
+//
+//   client                         server
+//   Hello (with nonce)      --->
+//                           <---   nonce, MAC(key, "server", hello, nonce)
+//   MAC(key, "client", ...) --->
+//                           <---   1 byte: accepted
+//
+// Not thread-safe: one thread drives one handshake. The descriptor stays the caller's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace tutti {
+
+using Key = std::array<uint8_t, 32>;
+
+// What a connection is for.
+enum class HelloKind : uint32_t { kBootstrap = 1, kControl = 2, kShm = 3, kTcp = 4 };
+
+// First bytes on every connection. `args` belong to whoever opens the kind of connection.
+struct Hello {
+  char magic[8];
+  HelloKind kind;
+  int32_t from_rank;
+  int32_t to_rank;
+  uint32_t args[5];
+  uint8_t nonce[16];
+};
+static_assert(sizeof(Hello) == 56);
+
+// Derives the group's key from a secret of any length; the same secret gives the same key.
+Key derive_key(const void* secret, size_t bytes);
+void random_bytes(void* out, size_t bytes);
+
+class Handshake {
+ public:
+  enum class Status { kPending, kDone, kFailed };
+
+  static Handshake client(const Key& key, HelloKind kind, int from_rank, int to_rank,
+                          const std::array<uint32_t, 5>& args = {});
+  static Handshake server(const Key& key, HelloKind kind, int my_rank);
+
+  Status advance(int fd);
+  // Is the handshake waiting to write? Else it waits to read.
+  bool wants_write() const { return out_sent_ < out_bytes_; }
+  const Hello& hello() const { return hello_; }
+  const std::string& why() const { return why_; }  // the reason once it failed
+
+ private:
+  enum class Stage : uint8_t { kHello, kChallenge, kProof, kAccepted, kDone };
+  using Mac = std::array<uint8_t, 32>;
+
+  Handshake(const Key& key, bool is_client, HelloKind kind, int my_rank)
+      : key_(key), is_client_(is_client), expected_kind_(kind), my_rank_(my_rank) {}
+  bool flush(int fd);
+  bool fill(int fd, size_t bytes);
+  bool step();
+  bool take_hello();
+  bool take_challenge();
+  bool take_proof();
+  Mac mac(const char* role) const;
+  void queue(const void* data, size_t bytes);
+  bool fail(std::string why);
+  size_t expected_bytes() const;
+
+  Key key_;
+  bool is_client_;
+  HelloKind expected_kind_;
+  int my_rank_;
+  Stage stage_ = Stage::kHello;
+  bool failed_ = false;
+  Hello hello_{};
+  uint8_t server_nonce_[16]{};
+  uint8_t in_[64];
+  size_t in_got_ = 0;
+  uint8_t out_[64];
+  size_t out_bytes_ = 0, out_sent_ = 0;
+  std::string why_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,70 @@
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "base/env.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kLevelNames[] = {"none", "error", "warn", "info", "trace"};
+thread_local int t_rank = -1;
+
+struct Sink {
+  LogLevel level = LogLevel::kWarn;
+  int fd = STDERR_FILENO;
+  Sink() {
+    const std::string wanted = env_string(Env::kLog);
+    for (int i = 0; i <= static_cast<int>(LogLevel::kTrace); i++)
+      if (wanted == kLevelNames[i]) level = static_cast<LogLevel>(i);
+    const std::string path = env_string(Env::kLogFile);
+    if (path.empty()) return;
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (file >= 0)
+      fd = file;
+    else
+      fprintf(stderr, "tutti: TUTTI_LOG_FILE=%s cannot be opened (%s): logging to stderr\n", path.c_str(),
+              strerror(errno));
+  }
+};
+
+const Sink& sink() {
+  static const Sink* s = new Sink;  // never destroyed: threads may still log while the process exits
+  return *s;
+}
+
+}  // namespace
+
+bool log_enabled(LogLevel level) {
+  return level <= sink().level;
+}
+
+void log_set_thread_rank(int rank) {
+  t_rank = rank;
+}
+
+void log(LogLevel level, const char* fmt, ...) {
+  if (!log_enabled(level)) return;
+  char line[2048];
+  char rank[24] = "";
+  if (t_rank >= 0) snprintf(rank, sizeof rank, " rank %d", t_rank);
+  int used = snprintf(line, sizeof line, "tutti[%d]%s %s: ", getpid(), rank, kLevelNames[static_cast<int>(level)]);
+  va_list args;
+  va_start(args, fmt);
+  used += vsnprintf(line + used, sizeof line - static_cast<size_t>(used), fmt, args);
+  va_end(args);
+  if (used > static_cast<int>(sizeof line) - 2) used = sizeof line - 2;
+  line[used++] = '\n';
+  // A full disk or a closed stderr must not stop the job: a lost log line is lost.
+  [[maybe_unused]] const ssize_t written = ::write(sink().fd, line, static_cast<size_t>(used));
+}
+
+}  // namespace tutti

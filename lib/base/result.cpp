@@ -1,0 +1,28 @@
+#include "base/result.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+namespace tutti {
+
+Error system_error(std::string what, int sys_errno) {
+  char buffer[128];
+  // GNU strerror_r: thread-safe, returns the text.
+  what += std::string(": ") + strerror_r(sys_errno, buffer, sizeof buffer);
+  return Error{Code::kSystemError, std::move(what), -1, sys_errno};
+}
+
+std::string format(const char* fmt, ...) {
+  va_list args, again;
+  va_start(args, fmt);
+  va_copy(again, args);
+  const int length = vsnprintf(nullptr, 0, fmt, args);
+  va_end(args);
+  std::string text(static_cast<size_t>(length < 0 ? 0 : length), '\0');
+  vsnprintf(text.data(), text.size() + 1, fmt, again);
+  va_end(again);
+  return text;
+}
+
+}  // namespace tutti

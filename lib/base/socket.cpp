@@ -1,0 +1,292 @@
+#include "base/socket.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sodium.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+#include "base/env.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kSocketFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+constexpr int kBacklog = 1024;
+
+bool starts_with(const std::string& text, const std::string& prefix) {
+  return text.rfind(prefix, 0) == 0;
+}
+
+std::vector<std::string> split_commas(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    if (end > at) parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+// NCCL's grammar: "eth,ib" prefixes, "=eth0" exact, "^docker" excludes all that match.
+bool matches_filter(const std::string& name, std::string filter) {
+  const bool exclude = starts_with(filter, "^");
+  if (exclude) filter.erase(0, 1);
+  const bool exact = starts_with(filter, "=");
+  if (exact) filter.erase(0, 1);
+  const auto parts = split_commas(filter);
+  const bool hit = std::any_of(parts.begin(), parts.end(),
+                               [&](const std::string& part) { return exact ? name == part : starts_with(name, part); });
+  return hit != exclude;
+}
+
+// Lower is better. A container bridge has the same address on every host, so it comes after real networks.
+int preference(const Interface& i) {
+  if (i.address.is_loopback()) return 3;
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&i.address.storage);
+  if (i.address.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return 2;
+  if (starts_with(i.name, "docker") || starts_with(i.name, "virbr") || starts_with(i.name, "br-")) return 1;
+  return 0;
+}
+
+std::vector<Interface> all_interfaces() {
+  std::vector<Interface> found;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return found;
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || !(i->ifa_flags & IFF_UP)) continue;
+    const int family = i->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    Interface entry;
+    entry.name = i->ifa_name;
+    entry.address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    memcpy(&entry.address.storage, i->ifa_addr, entry.address.length);
+    found.push_back(std::move(entry));
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+Address any_address(int family, uint16_t port) {
+  Address address;
+  address.storage.ss_family = static_cast<sa_family_t>(family);
+  address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  address.set_port(port);
+  return address;
+}
+
+Result<void> wait_for(int fd, short events, Deadline deadline) {
+  for (;;) {
+    pollfd p{fd, events, 0};
+    const int n = ::poll(&p, 1, deadline.left_ms(1000));
+    if (n > 0) return {};
+    if (n < 0 && errno != EINTR) return system_error("poll", errno);
+    if (deadline.passed()) return Error{Code::kTimeout, "no answer in time"};
+  }
+}
+
+}  // namespace
+
+uint16_t Address::port() const {
+  if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+  if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+  return 0;
+}
+
+void Address::set_port(uint16_t port) {
+  if (family() == AF_INET) reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
+  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
+}
+
+std::string Address::to_string() const {
+  if (family() == AF_UNIX) {
+    const auto* un = reinterpret_cast<const sockaddr_un*>(&storage);
+    return "unix:@" + std::string(un->sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1);
+  }
+  char host[NI_MAXHOST] = "?";
+  getnameinfo(reinterpret_cast<const sockaddr*>(&storage), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+  return format(family() == AF_INET6 ? "[%s]:%u" : "%s:%u", host, port());
+}
+
+bool Address::is_loopback() const {
+  if (family() == AF_INET) return (ntohl(reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr) >> 24) == 127;
+  return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
+}
+
+Result<std::vector<Interface>> local_interfaces() {
+  std::vector<Interface> all = all_interfaces();
+  const std::string filter = env_string(Env::kSocketIfname);
+  std::string names;
+  for (const Interface& i : all) names += (names.empty() ? "" : ", ") + i.name;
+  if (!filter.empty()) std::erase_if(all, [&](const Interface& i) { return !matches_filter(i.name, filter); });
+  if (all.empty()) {
+    const std::string have = names.empty() ? "no interface is up" : "up are: " + names;
+    return Error{Code::kInvalidUsage, filter.empty()
+                                          ? "this host has no network interface that is up, not even lo"
+                                          : "TUTTI_SOCKET_IFNAME=" + filter + " matches no interface; " + have};
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Interface& a, const Interface& b) { return preference(a) < preference(b); });
+  return all;
+}
+
+Result<Fd> listen_on(const Address& address, Address* bound) {
+  Fd fd(::socket(address.family(), kSocketFlags, 0));
+  if (!fd) return system_error("socket", errno);
+  const int on = 1, off = 0;
+  if (address.family() != AF_UNIX) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (address.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0)
+    return system_error("bind to " + address.to_string(), errno);
+  if (::listen(fd.get(), kBacklog) != 0) return system_error("listen on " + address.to_string(), errno);
+  if (bound != nullptr) {
+    bound->length = sizeof bound->storage;
+    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound->storage), &bound->length);
+  }
+  return fd;
+}
+
+Result<Fd> listen_any(uint16_t port, uint16_t* bound_port) {
+  Address bound;
+  auto fd = listen_on(any_address(AF_INET6, port), &bound);
+  // A kernel without IPv6 has no dual-stack socket.
+  if (!fd && (fd.error().sys_errno == EAFNOSUPPORT || fd.error().sys_errno == EADDRNOTAVAIL))
+    fd = listen_on(any_address(AF_INET, port), &bound);
+  if (fd && bound_port != nullptr) *bound_port = bound.port();
+  return fd;
+}
+
+Address unix_abstract_address(const std::string& name) {
+  Address address;
+  auto* un = reinterpret_cast<sockaddr_un*>(&address.storage);
+  un->sun_family = AF_UNIX;
+  const size_t bytes = std::min(name.size(), sizeof un->sun_path - 1);
+  memcpy(un->sun_path + 1, name.data(), bytes);  // sun_path[0] == 0: the abstract namespace
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+  return address;
+}
+
+Result<Fd> listen_unix_abstract(const std::string& name) {
+  return listen_on(unix_abstract_address(name), nullptr);
+}
+
+Result<Fd> connect_start(const Address& address) {
+  Fd fd(::socket(address.family(), kSocketFlags, 0));
+  if (!fd) return system_error("socket", errno);
+  set_low_latency(fd.get());
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 &&
+      errno != EINPROGRESS)
+    return system_error("connect to " + address.to_string(), errno);
+  return fd;
+}
+
+Code connect_finished(int fd, int* sys_errno) {
+  pollfd p{fd, POLLOUT, 0};
+  if (::poll(&p, 1, 0) <= 0) return Code::kInProgress;
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  *sys_errno = error;
+  return error == 0 ? Code::kSuccess : Code::kSystemError;
+}
+
+Fd accept_one(int listen_fd) {
+  Fd fd(::accept4(listen_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd) set_low_latency(fd.get());
+  return fd;
+}
+
+Result<std::vector<Address>> resolve(const std::string& host, uint16_t port) {
+  addrinfo hints{}, *list = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_ADDRCONFIG;
+  int rc = getaddrinfo(host.c_str(), nullptr, &hints, &list);
+  if (rc != 0) {  // ADDRCONFIG ignores loopback: a host that has nothing else still resolves itself
+    hints.ai_flags = 0;
+    rc = getaddrinfo(host.c_str(), nullptr, &hints, &list);
+  }
+  if (rc != 0) return Error{Code::kSystemError, "cannot resolve host '" + host + "': " + gai_strerror(rc)};
+  std::vector<Address> found;
+  for (const addrinfo* i = list; i != nullptr; i = i->ai_next) {
+    Address address;
+    memcpy(&address.storage, i->ai_addr, i->ai_addrlen);
+    address.length = i->ai_addrlen;
+    address.set_port(port);
+    found.push_back(address);
+  }
+  freeaddrinfo(list);
+  return found;
+}
+
+void set_low_latency(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      at += n;
+      bytes -= static_cast<size_t>(n);
+    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      TUTTI_TRY(wait_for(fd, POLLOUT, deadline));
+    } else if (!(n < 0 && errno == EINTR)) {
+      return Error{Code::kRemoteError, system_error("send", errno).message, -1, errno};
+    }
+  }
+  return {};
+}
+
+Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline) {
+  char* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::recv(fd, at, bytes, MSG_DONTWAIT);
+    if (n > 0) {
+      at += n;
+      bytes -= static_cast<size_t>(n);
+    } else if (n == 0) {
+      return Error{Code::kRemoteError, "the other side closed the connection"};
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      TUTTI_TRY(wait_for(fd, POLLIN, deadline));
+    } else if (errno != EINTR) {
+      return Error{Code::kRemoteError, system_error("receive", errno).message, -1, errno};
+    }
+  }
+  return {};
+}
+
+HostId host_id() {
+  char boot[64] = "";
+  if (FILE* f = fopen("/proc/sys/kernel/random/boot_id", "re")) {
+    if (fgets(boot, sizeof boot, f) == nullptr) boot[0] = '\0';
+    fclose(f);
+  }
+  struct stat ns {};
+  if (stat("/proc/self/ns/net", &ns) != 0) ns.st_ino = 0;
+  const std::string text = format("%s/%llu/%s", boot, static_cast<unsigned long long>(ns.st_ino),
+                                  boot[0] == '\0' ? host_name().c_str() : "");
+  HostId id;
+  crypto_generichash(id.bytes, sizeof id.bytes, reinterpret_cast<const uint8_t*>(text.data()), text.size(), nullptr, 0);
+  return id;
+}
+
+std::string host_name() {
+  char name[256] = "unknown-host";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace tutti

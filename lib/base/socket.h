@@ -1,0 +1,72 @@
+// Stream sockets: addresses of this host, listening, connecting without blocking, whole-message sends and receives.
+// IPv4, IPv6 and abstract UNIX names alike. All descriptors are non-blocking and close-on-exec.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace tutti {
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  int family() const { return storage.ss_family; }
+  uint16_t port() const;
+  void set_port(uint16_t port);
+  std::string to_string() const;  // "10.0.0.1:4000", "[fe80::1%3]:4000", "unix:@name"
+  bool is_loopback() const;
+};
+
+struct Interface {
+  std::string name;
+  Address address;  // port 0
+};
+
+// This host's usable addresses (interfaces that are up), filtered by TUTTI_SOCKET_IFNAME. Without a filter, in order of
+// preference: global addresses, then docker-like bridges and link-local ones, then loopback.
+// An error names the filter and the interfaces there are when nothing matches.
+Result<std::vector<Interface>> local_interfaces();
+
+// Listens on `address` (port 0: any free one); `bound` receives the address really used.
+Result<Fd> listen_on(const Address& address, Address* bound);
+// Listens on every address of the host, IPv6 and IPv4 in one socket where the kernel allows it.
+Result<Fd> listen_any(uint16_t port, uint16_t* bound_port);
+Result<Fd> listen_unix_abstract(const std::string& name);
+
+// Starts to connect; the connection is there when `connect_finished` says so.
+Result<Fd> connect_start(const Address& address);
+// Non-blocking: InProgress as kInProgress, else success or why it failed.
+Code connect_finished(int fd, int* sys_errno);
+// Accepts one pending connection; an invalid Fd when there is none.
+Fd accept_one(int listen_fd);
+
+// host:port, [v6]:port; names are resolved (this may block on DNS).
+Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
+Address unix_abstract_address(const std::string& name);
+
+void set_low_latency(int fd);  // TCP_NODELAY; a no-op on UNIX sockets
+
+// Blocking helpers for set-up paths: all bytes or an error (kTimeout when the deadline passes, kRemoteError when the
+// other side closes).
+Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline);
+Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline);
+
+// Who this machine is as far as shared memory and UNIX sockets reach: boot id and network namespace, 16 bytes.
+// Two network namespaces are two hosts.
+struct HostId {
+  uint8_t bytes[16];
+  bool operator==(const HostId&) const = default;
+};
+HostId host_id();
+std::string host_name();
+
+}  // namespace tutti

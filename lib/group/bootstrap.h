@@ -1,0 +1,65 @@
+// group: how ranks find each other and know of each other's loss.
+// This header: the rendezvous. The process that makes a UniqueId runs a Root (one thread) on a TCP port; every rank
+// joins it, proves knowledge of the secret, and may then exchange blobs through it until the group has formed.
+// Threading: a Bootstrap belongs to one thread. Everything blocks at most until the deadline.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/handshake.h"
+#include "base/result.h"
+#include "base/socket.h"
+
+namespace tutti {
+
+// 128 bytes, the same layout on every machine (little-endian): magic "TUID", version, port, number of addresses, 16
+// bytes of secret, then the addresses (family byte, scope id for link-local, 4 or 16 bytes each), as many as fit, best
+// first.
+struct UniqueId {
+  uint8_t bytes[128];
+};
+
+struct UniqueIdParts {
+  std::vector<Address> addresses;  // with port
+  uint8_t secret[16];
+};
+UniqueId pack_unique_id(const UniqueIdParts& parts);
+// kInvalidArgument if these are not the bytes of a UniqueId.
+Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
+
+// Starts a Root on a free port (or on `fixed_port` if not 0) with `secret`, and a detached thread that serves it until
+// every rank has joined and left, or until the deadline, when it tells all that are there which ranks are absent. The
+// root learns the number of ranks from the first one that joins; ranks that disagree, or two that claim one rank, get
+// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port.
+Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr);
+
+// One rank's connection to the root.
+class Bootstrap {
+ public:
+  // Tries the id's addresses (this host's loopback first if the root runs here) until one really connects and
+  // authenticates; logs which and why. Retries until the deadline: the root may not listen yet when the port is fixed.
+  static Result<Bootstrap> join(const UniqueId& id, int rank, int n_ranks, Deadline deadline);
+  Bootstrap(Bootstrap&&) = default;
+  Bootstrap& operator=(Bootstrap&&) = default;
+
+  // Collective: every rank contributes a blob and receives all of them in rank order; any number of times. kTimeout
+  // lists the ranks that did not come; kRemoteError names the rank whose connection broke.
+  Result<std::vector<std::string>> all_gather(const std::string& blob);
+
+  int rank() const { return rank_; }
+  int n_ranks() const { return n_ranks_; }
+  const Key& key() const { return key_; }
+
+ private:
+  Bootstrap() = default;
+  Fd fd_;
+  int rank_ = 0;
+  int n_ranks_ = 1;
+  Key key_{};
+  Deadline deadline_ = Deadline::never();
+};
+
+}  // namespace tutti
