@@ -1,0 +1,367 @@
+#include <algorithm>
+
+#include "schedule/check_memory.h"
+#include "schedule/text.h"
+
+namespace tutti {
+namespace {
+
+// How the proof works. Every link has one sending and one receiving lane and every lane is sequential, so which steps
+// can run never depends on the order in which lanes are tried: one execution shows deadlock or freedom from it for all.
+// What may depend on the order is memory that two lanes of a rank share. If there is any, a second execution carries
+// vector clocks along with the messages and demands that messages alone put those accesses in order.
+
+Error wrong(std::string message) {
+  return {.code = Code::kInternalError, .message = std::move(message)};
+}
+
+using Clock = std::vector<uint32_t>;  // per lane of all ranks: how many of its steps have certainly happened
+
+struct Message {
+  Value value;
+  uint32_t round = 0, step = 0;  // where it was sent
+  Clock clock;
+};
+
+struct Link {
+  int from = 0, to = 0;
+  uint32_t channel = 0;
+  int sender = -1, receiver = -1;  // indices of lanes
+  uint32_t head = 0, count = 0;    // of the messages in its slots
+};
+
+struct StepLinks {
+  int recv = -1, send = -1;
+};
+
+struct LaneRun {
+  int rank = 0, lane = 0;
+  const Lane* plan = nullptr;
+  size_t first_link = 0;  // of its steps' StepLinks
+  uint32_t round = 0, step = 0, tick = 0;
+  bool queued = true;
+  Clock clock;
+};
+
+class Simulation {
+ public:
+  Simulation(std::span<const Schedule> schedules, const CheckOptions& options, bool prove_order)
+      : schedules_(schedules),
+        options_(options),
+        prove_order_(prove_order),
+        memory_(schedules, options),
+        completed_(uint64_t{schedules[0].n_chunks} * options.rounds),
+        links_from_(schedules.size()) {}
+
+  Result<void> run();
+  bool lanes_share_memory() const { return lanes_share_memory_; }
+
+ private:
+  Result<void> connect();
+  Result<int> attach(int lane, int peer, bool sends);
+  int find_link(int from, int to, uint32_t channel);
+
+  Result<void> run_lane(LaneRun& lane);
+  const char* blocked_by(const LaneRun& lane) const;
+  Result<void> perform(LaneRun& lane);
+  Result<Value> compute(LaneRun& lane, const Step& step, int link);
+  Result<void> judge_completion(const Step& step, const Value& value);
+  Result<void> store(LaneRun& lane, const Slice& slice, const Value& value);
+  Result<void> touch(LaneRun& lane, const Slice& slice, Cell& cell);
+  Value receive(LaneRun& lane, int link);
+  void send(LaneRun& lane, int link, const Value& value);
+  void wake(int lane);
+
+  Result<void> check_end() const;
+  std::string deadlock_report() const;
+  std::string place(const LaneRun& lane) const;
+  bool is_done(const LaneRun& lane) const { return lane.round == options_.rounds; }
+  const Step& current(const LaneRun& lane) const { return lane.plan->steps[lane.step]; }
+  const StepLinks& links_of(const LaneRun& lane) const { return step_links_[lane.first_link + lane.step]; }
+  Message& slot(int link, uint32_t index) {
+    return messages_[static_cast<size_t>(link) * options_.slots + index % options_.slots];
+  }
+
+  std::span<const Schedule> schedules_;
+  CheckOptions options_;
+  bool prove_order_;
+  bool lanes_share_memory_ = false;
+  CheckMemory memory_;
+  std::vector<uint8_t> completed_;  // by chunk
+  std::vector<LaneRun> lanes_;
+  std::vector<StepLinks> step_links_;
+  std::vector<Link> links_;
+  std::vector<std::vector<int>> links_from_;  // by rank
+  std::vector<Message> messages_;             // `slots` of each link
+  std::vector<int> ready_;
+};
+
+// ---- links ---------------------------------------------------------------------------------------------------------
+
+int Simulation::find_link(int from, int to, uint32_t channel) {
+  std::vector<int>& candidates = links_from_[static_cast<size_t>(from)];
+  for (int index : candidates) {
+    const Link& link = links_[static_cast<size_t>(index)];
+    if (link.to == to && link.channel == channel) return index;
+  }
+  candidates.push_back(static_cast<int>(links_.size()));
+  links_.push_back({.from = from, .to = to, .channel = channel});
+  return candidates.back();
+}
+
+// The link of `lane` to `peer`; it must be this lane's alone.
+Result<int> Simulation::attach(int lane, int peer, bool sends) {
+  const LaneRun& run = lanes_[static_cast<size_t>(lane)];
+  if (peer < 0) return -1;
+  if (peer >= static_cast<int>(schedules_.size()) || peer == run.rank) {
+    return wrong(format("%d is not a peer of this rank", peer));
+  }
+  const uint32_t channel = run.plan->channel;
+  const int index = sends ? find_link(run.rank, peer, channel) : find_link(peer, run.rank, channel);
+  Link& link = links_[static_cast<size_t>(index)];
+  int& owner = sends ? link.sender : link.receiver;
+  if (owner >= 0 && owner != lane) {
+    return wrong(format("lane %d already %s rank %d on channel %u", lanes_[static_cast<size_t>(owner)].lane,
+                        sends ? "sends to" : "receives from", peer, channel));
+  }
+  owner = lane;
+  return index;
+}
+
+Result<void> Simulation::connect() {
+  for (const Schedule& schedule : schedules_) {
+    for (size_t l = 0; l < schedule.lanes.size(); l++) {
+      const Lane& plan = schedule.lanes[l];
+      lanes_.push_back({.rank = schedule.rank, .lane = static_cast<int>(l), .plan = &plan});
+      LaneRun& lane = lanes_.back();
+      lane.first_link = step_links_.size();
+      const int id = static_cast<int>(lanes_.size()) - 1;
+      // A ring's lane has one peer on each side: most steps repeat the links of the one before.
+      Step before;
+      StepLinks links;
+      for (lane.step = 0; lane.step < plan.steps.size(); lane.step++) {
+        const Step& step = plan.steps[lane.step];
+        for (const bool sends : {false, true}) {
+          const int peer = sends ? step.send : step.recv;
+          if (peer == (sends ? before.send : before.recv)) continue;
+          auto link = attach(id, peer, sends);
+          if (!link) return wrong(place(lane) + ": " + link.error().message);
+          (sends ? links.send : links.recv) = link.value();
+        }
+        step_links_.push_back(links);
+        before = step;
+      }
+      lane.step = 0;
+      if (plan.steps.empty()) lane.round = options_.rounds;
+    }
+  }
+  messages_.resize(links_.size() * options_.slots);
+  return {};
+}
+
+// ---- execution -----------------------------------------------------------------------------------------------------
+
+Result<void> Simulation::run() {
+  TUTTI_TRY(connect());
+  for (size_t id = 0; id < lanes_.size(); id++) {
+    ready_.push_back(static_cast<int>(id));
+    if (prove_order_) lanes_[id].clock.resize(lanes_.size());
+  }
+  while (!ready_.empty()) {
+    LaneRun& lane = lanes_[static_cast<size_t>(ready_.back())];
+    ready_.pop_back();
+    lane.queued = false;
+    TUTTI_TRY(run_lane(lane));
+  }
+  return check_end();
+}
+
+void Simulation::wake(int lane) {
+  if (lane < 0 || lanes_[static_cast<size_t>(lane)].queued) return;
+  lanes_[static_cast<size_t>(lane)].queued = true;
+  ready_.push_back(lane);
+}
+
+Result<void> Simulation::run_lane(LaneRun& lane) {
+  while (!is_done(lane) && blocked_by(lane) == nullptr) {
+    if (auto done = perform(lane); !done) return wrong(place(lane) + ": " + done.error().message);
+    if (++lane.step < lane.plan->steps.size()) continue;
+    lane.step = 0;
+    lane.round++;
+  }
+  return {};
+}
+
+const char* Simulation::blocked_by(const LaneRun& lane) const {
+  const StepLinks& links = links_of(lane);
+  if (links.recv >= 0 && links_[static_cast<size_t>(links.recv)].count == 0) return "a message";
+  if (links.send >= 0 && links_[static_cast<size_t>(links.send)].count == options_.slots) return "a free slot";
+  return nullptr;
+}
+
+Result<void> Simulation::perform(LaneRun& lane) {
+  const Step& step = current(lane);
+  const StepLinks links = links_of(lane);
+  lane.tick++;
+  TUTTI_TRY_ASSIGN(const Value value, compute(lane, step, links.recv));
+  TUTTI_TRY(judge_completion(step, value));
+  if (step.store.buffer == Buffer::kNone && links.send < 0) return wrong("its value goes nowhere");
+  if (step.store.buffer != Buffer::kNone) TUTTI_TRY(store(lane, step.store, value));
+  if (prove_order_) lane.clock[static_cast<size_t>(&lane - lanes_.data())] = lane.tick;
+  if (links.send >= 0) send(lane, links.send, value);
+  return {};
+}
+
+Result<Value> Simulation::compute(LaneRun& lane, const Step& step, int link) {
+  const bool has_local = step.local.buffer != Buffer::kNone;
+  if (link < 0 && !has_local) return wrong("it has no value");
+  Value value;
+  if (link >= 0) value = receive(lane, link);
+  if (!has_local) return value;
+  TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, step.local, lane.round));
+  TUTTI_TRY(touch(lane, step.local, *cell));
+  TUTTI_TRY_ASSIGN(const Value local, memory_.read(lane.rank, step.local, *cell));
+  if (link >= 0 && value.chunk != local.chunk) {
+    return wrong(format("the message is chunk %llu (through all rounds), not %llu",
+                        static_cast<unsigned long long>(value.chunk), static_cast<unsigned long long>(local.chunk)));
+  }
+  return Value{value.sum + local.sum, local.chunk};
+}
+
+Result<void> Simulation::judge_completion(const Step& step, const Value& value) {
+  if (options_.goal == Goal::kBroadcast) {
+    if (step.recv >= 0 && step.local.buffer != Buffer::kNone) return wrong("a broadcast reduces nothing");
+    if (step.completes) return wrong("a broadcast completes no sum");
+    return {};
+  }
+  const bool is_total = value.sum == memory_.total(value.chunk);
+  const bool reduces = step.recv >= 0 && step.local.buffer != Buffer::kNone;
+  uint8_t& completed = completed_[value.chunk];
+  if (step.completes && !is_total) return wrong("says complete, but the sum is not");
+  if (step.completes && completed) return wrong("says complete, but another step did so before");
+  if (is_total && !step.completes && (reduces || !completed)) return wrong("completes the sum without saying so");
+  if (step.completes) completed = 1;
+  return {};
+}
+
+Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& value) {
+  if (slice.buffer == Buffer::kInput) return wrong("it stores to the input");
+  TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, slice, lane.round));
+  TUTTI_TRY(touch(lane, slice, *cell));
+  const uint64_t chunk = uint64_t{lane.round} * schedules_[0].n_chunks + slice.chunk;
+  if (slice.buffer == Buffer::kOutput && value.chunk != chunk) {
+    return wrong(format("the value is chunk %llu (through all rounds), not %llu",
+                        static_cast<unsigned long long>(value.chunk), static_cast<unsigned long long>(chunk)));
+  }
+  cell->value = value;
+  cell->stored = true;
+  return {};
+}
+
+// Accesses of two lanes to one slice must be ordered by messages, even if both only read: nothing needs more freedom.
+Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
+  if (slice.buffer == Buffer::kInput && !options_.in_place) return {};
+  const int id = static_cast<int>(&lane - lanes_.data());
+  if (cell.lane >= 0 && cell.lane != id) {
+    lanes_share_memory_ = true;
+    if (prove_order_ && lane.clock[static_cast<size_t>(cell.lane)] < cell.tick) {
+      return wrong(format("lane %d also uses %s, in no certain order", lanes_[static_cast<size_t>(cell.lane)].lane,
+                          slice_text(slice).c_str()));
+    }
+  }
+  cell.lane = id;
+  cell.tick = lane.tick;
+  return {};
+}
+
+Value Simulation::receive(LaneRun& lane, int index) {
+  Link& link = links_[static_cast<size_t>(index)];
+  const Message& message = slot(index, link.head);
+  for (size_t i = 0; i < lane.clock.size(); i++) lane.clock[i] = std::max(lane.clock[i], message.clock[i]);
+  link.head = (link.head + 1) % options_.slots;
+  link.count--;
+  wake(link.sender);
+  return message.value;
+}
+
+void Simulation::send(LaneRun& lane, int index, const Value& value) {
+  Link& link = links_[static_cast<size_t>(index)];
+  Message& message = slot(index, link.head + link.count);
+  message.value = value;
+  message.round = lane.round;
+  message.step = lane.step;
+  message.clock = lane.clock;
+  link.count++;
+  wake(link.receiver);
+}
+
+// ---- the end -------------------------------------------------------------------------------------------------------
+
+Result<void> Simulation::check_end() const {
+  if (!std::all_of(lanes_.begin(), lanes_.end(), [&](const LaneRun& lane) { return is_done(lane); })) {
+    return wrong(deadlock_report());
+  }
+  for (const Link& link : links_) {
+    if (link.count == 0) continue;
+    const size_t index = static_cast<size_t>(&link - links_.data()) * options_.slots + link.head;
+    const LaneRun& sender = lanes_[static_cast<size_t>(link.sender)];
+    return wrong(format("rank %d lane %d round %u step %u: rank %d never receives what it sends on channel %u",
+                        link.from, sender.lane, messages_[index].round, messages_[index].step, link.to, link.channel));
+  }
+  return memory_.check_outputs();
+}
+
+std::string Simulation::place(const LaneRun& lane) const {
+  return format("rank %d lane %d round %u step %u (", lane.rank, lane.lane, lane.round, lane.step) +
+         step_text(current(lane)) + ")";
+}
+
+std::string Simulation::deadlock_report() const {
+  constexpr int kMaxLines = 256;
+  std::string text = format("deadlock with %u slots:", options_.slots);
+  int n_lines = 0;
+  for (const LaneRun& lane : lanes_) {
+    if (n_lines++ == kMaxLines) return text + "\n  ...";
+    if (is_done(lane)) {
+      text += format("\n  rank %d lane %d is done", lane.rank, lane.lane);
+    } else {
+      const Step& step = current(lane);
+      const bool receives = links_of(lane).recv >= 0 && links_[static_cast<size_t>(links_of(lane).recv)].count == 0;
+      text += "\n  " + place(lane) + " waits for " + blocked_by(lane) +
+              format(receives ? " from rank %d" : " to rank %d", receives ? step.recv : step.send);
+    }
+  }
+  return text;
+}
+
+Result<void> check_shape(std::span<const Schedule> schedules, const CheckOptions& options) {
+  if (schedules.empty()) return wrong("there are no schedules to check");
+  if (options.slots == 0 || options.rounds == 0) return wrong("a check needs at least one slot and one round");
+  const int n_ranks = static_cast<int>(schedules.size());
+  if (options.goal == Goal::kBroadcast && (options.root < 0 || options.root >= n_ranks)) {
+    return wrong(format("root %d is not one of %d ranks", options.root, n_ranks));
+  }
+  for (int rank = 0; rank < n_ranks; rank++) {
+    const Schedule& schedule = schedules[static_cast<size_t>(rank)];
+    if (schedule.rank == rank && schedule.n_ranks == n_ranks && schedule.n_chunks == schedules[0].n_chunks &&
+        schedule.n_chunks > 0) {
+      continue;
+    }
+    return wrong(format("rank %d: schedule %d is for rank %d of %d with %u chunks, not for rank %d of %d with %u", rank,
+                        rank, schedule.rank, schedule.n_ranks, schedule.n_chunks, rank, n_ranks,
+                        schedules[0].n_chunks));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options) {
+  TUTTI_TRY(check_shape(schedules, options));
+  Simulation simulation(schedules, options, false);
+  TUTTI_TRY(simulation.run());
+  if (!simulation.lanes_share_memory()) return {};
+  return Simulation(schedules, options, true).run();
+}
+
+}  // namespace tutti

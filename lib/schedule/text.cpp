@@ -1,0 +1,36 @@
+#include "schedule/text.h"
+
+namespace tutti {
+
+std::string slice_text(const Slice& slice) {
+  static constexpr const char* kNames[] = {"none", "in", "out", "scratch"};
+  const auto index = static_cast<size_t>(slice.buffer);
+  return format("%s[%u]", index < std::size(kNames) ? kNames[index] : "?", slice.chunk);
+}
+
+std::string step_text(const Step& step) {
+  const bool has_local = step.local.buffer != Buffer::kNone;
+  std::string text;
+  if (step.recv >= 0) text += format("recv %d", step.recv);
+  if (step.recv >= 0 && has_local) text += " + ";
+  if (has_local) text += slice_text(step.local);
+  if (step.store.buffer != Buffer::kNone) text += " -> " + slice_text(step.store);
+  if (step.send >= 0) text += format(", send %d", step.send);
+  if (step.completes) text += " (complete)";
+  return text;
+}
+
+std::string to_text(const Schedule& schedule) {
+  std::string text = format("rank %d of %d: %u chunks, %u scratch, %zu lanes\n", schedule.rank, schedule.n_ranks,
+                            schedule.n_chunks, schedule.n_scratch, schedule.lanes.size());
+  for (size_t l = 0; l < schedule.lanes.size(); l++) {
+    const Lane& lane = schedule.lanes[l];
+    text += format("lane %zu: channel %u, %zu steps\n", l, lane.channel, lane.steps.size());
+    for (size_t s = 0; s < lane.steps.size(); s++) {
+      text += format("lane %zu step %zu: ", l, s) + step_text(lane.steps[s]) + "\n";
+    }
+  }
+  return text;
+}
+
+}  // namespace tutti
