@@ -1,0 +1,190 @@
+#include "group/bootstrap_connect.h"
+
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+constexpr double kHeadStartSeconds = 0.25;  // before the next address is tried, too
+constexpr double kAttemptSeconds = 3;
+constexpr int kMaxPauseMs = 250;  // between rounds; the first pause is 10 ms
+
+bool is_link_local(const Address& a) {
+  return a.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&a.storage)->sin6_addr);
+}
+
+bool same_address(const Address& a, const Address& b) {
+  return a.length == b.length && memcmp(&a.storage, &b.storage, a.length) == 0;
+}
+
+Address loopback(int family, uint16_t port) {
+  Address a;
+  a.storage.ss_family = static_cast<sa_family_t>(family);
+  a.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  if (family == AF_INET)
+    reinterpret_cast<sockaddr_in*>(&a.storage)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  else
+    reinterpret_cast<sockaddr_in6*>(&a.storage)->sin6_addr = in6addr_loopback;
+  a.set_port(port);
+  return a;
+}
+
+// One address being tried.
+struct Attempt {
+  Address address;
+  Fd fd;
+  std::optional<Handshake> handshake;  // once connected
+  Deadline until = Deadline::never();
+  std::string why = "not tried";  // why it failed the last time
+  bool refused = false;           // somebody answered there, but the handshake failed
+
+  bool active() const { return static_cast<bool>(fd); }
+  void start();
+  bool advance(const Key& key, int rank);
+  void fail(std::string reason, bool by_handshake);
+};
+
+void Attempt::fail(std::string reason, bool by_handshake) {
+  why = std::move(reason);
+  refused = by_handshake;
+  fd.reset();
+  handshake.reset();
+}
+
+void Attempt::start() {
+  handshake.reset();
+  until = Deadline::after_seconds(kAttemptSeconds);
+  auto connecting = connect_start(address);
+  if (connecting)
+    fd = std::move(connecting).value();
+  else
+    fail(connecting.error().message, false);
+}
+
+// True when the connection is there and authenticated.
+bool Attempt::advance(const Key& key, int rank) {
+  int error = 0;
+  if (!handshake) {
+    const Code code = connect_finished(fd.get(), &error);
+    if (code == Code::kSuccess)
+      handshake = Handshake::client(key, HelloKind::kBootstrap, rank, -1);
+    else if (code != Code::kInProgress)
+      fail(system_error("connect", error).message, false);
+  }
+  if (handshake) {
+    const auto status = handshake->advance(fd.get());
+    if (status == Handshake::Status::kDone) return true;
+    if (status == Handshake::Status::kFailed) fail(std::string(handshake->why()), true);
+  }
+  if (active() && until.passed())
+    fail(handshake ? "it accepts connections but does not answer" : "no answer (a firewall, or the wrong network?)",
+         false);
+  return false;
+}
+
+void wait_for_any(const std::vector<Attempt>& attempts, int timeout_ms) {
+  std::vector<pollfd> polled;
+  for (const Attempt& a : attempts) {
+    const bool writes = !a.handshake || a.handshake->wants_write();
+    if (a.active()) polled.push_back({a.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
+  }
+  ::poll(polled.data(), polled.size(), timeout_ms);
+}
+
+bool none_active(const std::vector<Attempt>& attempts) {
+  return std::none_of(attempts.begin(), attempts.end(), [](const Attempt& a) { return a.active(); });
+}
+
+// Tries every address once; the index of the one that made it, or -1.
+int try_all(std::vector<Attempt>& attempts, const Key& key, int rank, Deadline deadline) {
+  size_t next = 0;
+  Deadline start_next = Deadline::after_seconds(0);
+  while (!deadline.passed()) {
+    const bool idle = none_active(attempts);
+    if (idle && next == attempts.size()) return -1;
+    if (next < attempts.size() && (idle || start_next.passed())) {
+      attempts[next++].start();
+      start_next = Deadline::after_seconds(kHeadStartSeconds);
+    }
+    if (none_active(attempts)) continue;  // refused at once
+    wait_for_any(attempts, std::min(deadline.left_ms(100), next < attempts.size() ? start_next.left_ms(100) : 100));
+    for (size_t i = 0; i < attempts.size(); i++)
+      if (attempts[i].active() && attempts[i].advance(key, rank)) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::string describe_failures(const std::vector<Attempt>& attempts, int n) {
+  std::string text;
+  for (int i = 0; i < n; i++)
+    text += "; " + attempts[static_cast<size_t>(i)].address.to_string() + ": " + attempts[static_cast<size_t>(i)].why;
+  return text;
+}
+
+Error give_up(const std::vector<Attempt>& attempts, int rank) {
+  const bool refused = std::any_of(attempts.begin(), attempts.end(), [](const Attempt& a) { return a.refused; });
+  return Error{refused ? Code::kInvalidUsage : Code::kTimeout,
+               format("rank %d could not join the group's root in time%s%s", rank,
+                      describe_failures(attempts, static_cast<int>(attempts.size())).c_str(),
+                      refused ? ""
+                              : "; is the process that made the unique id alive, and do TUTTI_SOCKET_IFNAME and the "
+                                "firewalls let this host reach it?")};
+}
+
+}  // namespace
+
+bool is_local_address(const Address& address) {
+  Address probe = address;
+  probe.set_port(0);
+  const Fd fd(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  // Only an address of this host can be bound.
+  return fd && ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&probe.storage), probe.length) == 0;
+}
+
+std::vector<Address> root_candidates(const UniqueIdParts& parts) {
+  std::vector<Address> found;
+  const auto add = [&](const Address& a) {
+    if (std::none_of(found.begin(), found.end(), [&](const Address& b) { return same_address(a, b); }))
+      found.push_back(a);
+  };
+  for (const Address& a : parts.addresses)
+    if (is_local_address(a)) add(loopback(a.family(), a.port()));
+  for (const Address& a : parts.addresses) {
+    if (!is_link_local(a)) add(a);
+    if (!is_link_local(a)) continue;
+    struct if_nameindex* list = if_nameindex();
+    for (auto* i = list; i != nullptr && i->if_index != 0; i++) {
+      Address scoped = a;
+      reinterpret_cast<sockaddr_in6*>(&scoped.storage)->sin6_scope_id = i->if_index;
+      if (strcmp(i->if_name, "lo") != 0) add(scoped);
+    }
+    if_freenameindex(list);
+  }
+  return found;
+}
+
+Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline) {
+  std::vector<Attempt> attempts;
+  for (const Address& address : root_candidates(parts)) attempts.emplace_back().address = address;
+  for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
+    const int i = try_all(attempts, key, rank, deadline);
+    if (i >= 0) {
+      Attempt& winner = attempts[static_cast<size_t>(i)];
+      return RootConnection{std::move(winner.fd), winner.address.to_string() +
+                                                      format(" (number %d of %zu addresses%s)", i + 1, attempts.size(),
+                                                             describe_failures(attempts, i).c_str())};
+    }
+    if (deadline.passed()) return give_up(attempts, rank);
+    ::poll(nullptr, 0, deadline.left_ms(pause_ms));  // the root may not listen yet
+  }
+}
+
+}  // namespace tutti

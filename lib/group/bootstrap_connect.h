@@ -1,0 +1,28 @@
+// How a rank reaches the root: all candidate addresses are tried with a head start for the better ones, until one of
+// them connects *and* authenticates. A slow or unreachable address costs a quarter of a second, not a TCP timeout.
+#pragma once
+
+#include <string>
+
+#include "base/handshake.h"
+#include "base/socket.h"
+#include "group/bootstrap.h"
+
+namespace tutti {
+
+// Does `address` belong to this host (whatever TUTTI_SOCKET_IFNAME says)?
+bool is_local_address(const Address& address);
+
+// In the order in which they are tried. Loopback comes first if the root seems to run on this host; a link-local
+// address is tried through every interface, because the root's interface number means nothing here.
+std::vector<Address> root_candidates(const UniqueIdParts& parts);
+
+struct RootConnection {
+  Fd fd;
+  std::string how;  // for the log: "10.0.0.1:4000 (1st of 3 addresses)", and why others failed
+};
+// Tries again until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a
+// wrong secret, another version), else kTimeout; the sentence says what became of every address.
+Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline);
+
+}  // namespace tutti

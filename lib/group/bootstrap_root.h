@@ -1,0 +1,91 @@
+// The rendezvous' server: one thread, one poll loop, no client is ever waited for.
+//
+//   accepted --handshake, Join--> member --Blob--> waits for the round --All--> member ... --closes--> left
+//       \--5 s without a Join--> dropped                   any failure: Report to all, then they are only drained
+//
+// Everything belongs to the thread that calls run(). After a failure the root stays until the deadline (or until every
+// rank has been told), so that late ranks read the reason instead of "connection refused".
+#pragma once
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/handshake.h"
+#include "base/socket.h"
+#include "group/bootstrap_wire.h"
+
+namespace tutti {
+
+class RootServer {
+ public:
+  RootServer(Fd listener, const Key& key, Deadline deadline)
+      : listener_(std::move(listener)), key_(key), deadline_(deadline) {}
+  void run();
+
+ private:
+  using Frame = std::shared_ptr<const std::string>;  // one All frame serves every member
+
+  struct Client {
+    explicit Client(Fd connected, const Key& key)
+        : fd(std::move(connected)), handshake(Handshake::server(key, HelloKind::kBootstrap, -1)) {}
+    Fd fd;
+    Handshake handshake;
+    int64_t since_ns = now_ns();
+    bool authenticated = false;
+    bool draining = false;  // has its last frame; what it sends is thrown away until it closes
+    bool closed = false;
+    int rank = -1;  // -1 until it has joined
+    FrameReader in;
+    std::deque<Frame> out;
+    size_t out_sent = 0;  // of out.front()
+  };
+
+  struct Member {
+    Client* client = nullptr;  // nullptr: not yet there, or gone
+    std::string who;           // "host h pid 12"; empty: never joined
+    std::string blob;
+    bool has_blob = false;
+  };
+
+  bool finished();
+  void wait();
+  void accept_clients();
+  bool make_room();
+  void drop_closed_and_late();
+  void forget(Client& client);
+
+  void serve(Client& client);
+  void advance_handshake(Client& client);
+  void read_frames(Client& client);
+  void drain(Client& client);
+  void flush(Client& client);
+  void send(Client& client, Frame frame);
+
+  void on_join(Client& client, const std::string& body);
+  bool check_join(Client& client, const JoinMessage& join, const std::string& who);
+  void on_blob(Client& client, std::string blob);
+  void finish_round();
+  void report_time_out();
+  void fail(Error error);
+
+  Fd listener_;
+  Key key_;
+  Deadline deadline_;
+  Deadline accept_again_ = Deadline::after_seconds(0);
+  Deadline stop_at_ = Deadline::never();
+  bool timed_out_ = false;
+  std::list<Client> clients_;
+  size_t n_pending_ = 0;  // clients that have not joined
+  int n_ranks_ = 0;       // 0 until the first rank has joined
+  int first_rank_ = -1;
+  int n_joined_ = 0, n_present_ = 0, n_blobs_ = 0;
+  std::vector<Member> members_;
+  Frame report_;  // set once the group has failed
+};
+
+}  // namespace tutti

@@ -1,0 +1,229 @@
+// The rendezvous when ranks are absent, wrong, dead or strangers.
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "catch.h"
+#include "group/bootstrap.h"
+#include "group/bootstrap_wire.h"
+#include "ranks.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+UniqueId root() {
+  return start_root(Deadline::after_seconds(60)).value();
+}
+
+Fate join_and_gather(const UniqueId& id, int rank, int n_ranks, double seconds = 60) {
+  auto joined = Bootstrap::join(id, rank, n_ranks, Deadline::after_seconds(seconds));
+  if (!joined) return fate_of(joined.error());
+  const auto all = joined.value().all_gather("blob");
+  return all ? Fate{} : fate_of(all.error());
+}
+
+// A connection to the root that says nothing.
+Fd silent_connection(const UniqueId& id) {
+  auto fd = connect_start(loopback_of(id));
+  int error = 0;
+  while (fd && connect_finished(fd.value().get(), &error) == Code::kInProgress) std::this_thread::yield();
+  return fd ? std::move(fd).value() : Fd();
+}
+
+}  // namespace
+
+TEST_CASE("absent ranks are listed when the limit passes") {
+  const UniqueId id = root();
+  const auto fates =
+      run_ranks<Fate>({0, 1, 2, 4, 5, 10, 11}, [&](int rank) { return join_and_gather(id, rank, 12, 0.5); });
+  for (const Fate& fate : fates) {
+    CHECK(fate.code == Code::kTimeout);
+    CHECK(contains(fate.message, "ranks 3, 6-9 of 12 never joined"));
+    CHECK(fate.culprit == 3);
+  }
+}
+
+TEST_CASE("the root's own limit lists the absent ranks too") {
+  const auto id = start_root(Deadline::after_seconds(0.5));
+  REQUIRE(id);
+  const Fate fate = join_and_gather(id.value(), 1, 2);
+  CHECK(fate.code == Code::kTimeout);
+  CHECK(contains(fate.message, "rank 0 of 2 never joined"));
+}
+
+TEST_CASE("ranks that joined but do not answer are listed") {
+  const UniqueId id = root();
+  std::atomic<int> done{0};
+  const auto fates = run_ranks<Fate>({0, 1, 2}, [&](int rank) -> Fate {
+    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(1));
+    if (!joined) return fate_of(joined.error());
+    if (rank == 1) {
+      while (done != 2) std::this_thread::yield();
+      return {};
+    }
+    const auto all = joined.value().all_gather("blob");
+    done++;
+    return all ? Fate{} : fate_of(all.error());
+  });
+  for (const int r : {0, 2}) {
+    CHECK(fates[static_cast<size_t>(r)].code == Code::kTimeout);
+    CHECK(contains(fates[static_cast<size_t>(r)].message, "rank 1 of 3 joined but did not answer"));
+    CHECK(fates[static_cast<size_t>(r)].culprit == 1);
+  }
+}
+
+TEST_CASE("two processes that claim one rank are both named, to everybody") {
+  const UniqueId id = root();
+  const auto fates = run_ranks<Fate>({0, 1, 1}, [&](int rank) { return join_and_gather(id, rank, 3); });
+  for (const Fate& fate : fates) {
+    CHECK(fate.code == Code::kInvalidUsage);
+    CHECK(contains(fate.message, "rank 1 is claimed by two processes: host " + host_name()));
+    CHECK(contains(fate.message, "pid " + std::to_string(getpid())));
+  }
+  // A rank that comes late learns the reason, too.
+  CHECK(contains(join_and_gather(id, 2, 3).message, "claimed by two"));
+}
+
+TEST_CASE("ranks that disagree about their number are named") {
+  const UniqueId id = root();
+  std::atomic<int> n_ranks{3};
+  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) { return join_and_gather(id, rank, n_ranks++); });
+  for (const Fate& fate : fates) {
+    CHECK(fate.code == Code::kInvalidUsage);
+    CHECK(contains(fate.message, "disagree about the number of ranks"));
+    CHECK(contains(fate.message, "says 3"));
+    CHECK(contains(fate.message, "says 4"));
+  }
+}
+
+TEST_CASE("arguments out of range are refused before anything is sent") {
+  const UniqueId id = root();
+  for (const auto& [rank, n_ranks] : {std::pair{-1, 2}, {2, 2}, {0, 0}, {0, kMaxRanks + 1}}) {
+    const auto joined = Bootstrap::join(id, rank, n_ranks, Deadline::after_seconds(1));
+    REQUIRE(!joined);
+    CHECK(joined.error().code == Code::kInvalidArgument);
+  }
+}
+
+TEST_CASE("a rank that dies between rounds is named to the others") {
+  const UniqueId id = root();
+  const auto fates = run_ranks<Fate>({0, 1, 2, 3}, [&](int rank) -> Fate {
+    auto joined = Bootstrap::join(id, rank, 4, Deadline::after_seconds(60));
+    if (!joined) return fate_of(joined.error());
+    const auto first = joined.value().all_gather("one");
+    if (!first) return fate_of(first.error());
+    if (rank == 2) return {};  // closes its connection
+    const auto second = joined.value().all_gather("two");
+    return second ? Fate{} : fate_of(second.error());
+  });
+  for (const size_t r : {size_t{0}, size_t{1}, size_t{3}}) {
+    INFO(fates[r].message);
+    CHECK(fates[r].code == Code::kRemoteError);
+    CHECK(fates[r].culprit == 2);
+    CHECK(contains(fates[r].message, "rank 2 (host " + host_name()));
+  }
+}
+
+TEST_CASE("ranks that leave after the last round disturb nobody") {
+  const UniqueId id = root();
+  const auto fates = run_ranks<Fate>(first_ranks(8), [&](int rank) { return join_and_gather(id, rank, 8); });
+  for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
+TEST_CASE("garbage on the root's port disturbs nobody") {
+  const UniqueId id = root();
+  std::vector<Fd> garbage;
+  for (int i = 0; i < 20; i++) {
+    garbage.push_back(silent_connection(id));
+    REQUIRE(garbage.back());
+    std::string bytes(static_cast<size_t>(1 + 37 * i), '\0');
+    random_bytes(bytes.data(), bytes.size());
+    REQUIRE(send_all(garbage.back().get(), bytes.data(), bytes.size(), Deadline::after_seconds(10)));
+  }
+  const auto fates = run_ranks<Fate>({0, 1, 2}, [&](int rank) { return join_and_gather(id, rank, 3); });
+  for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
+TEST_CASE("hundreds of silent connections disturb nobody") {
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const int n = limit.rlim_cur > 1000 ? 300 : 100;  // both ends live in this process
+  const UniqueId id = root();
+  std::vector<Fd> silent;
+  for (int i = 0; i < n; i++) {
+    silent.push_back(silent_connection(id));
+    REQUIRE(silent.back());
+  }
+  const auto fates = run_ranks<Fate>({0, 1, 2}, [&](int rank) { return join_and_gather(id, rank, 3); });
+  for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
+TEST_CASE("an authenticated client that sends nonsense disturbs nobody who has not met it") {
+  const UniqueId id = root();
+  const UniqueIdParts parts = unpack_unique_id(id).value();
+  const Key key = derive_key(parts.secret, sizeof parts.secret);
+  const std::string nonsense[] = {make_frame(FrameKind::kJoin, "short"), make_frame(FrameKind::kBlob, "not joined"),
+                                  make_frame(FrameKind::kAll, ""),       make_join_frame(7, 3, 1000),
+                                  make_join_frame(0, 1 << 30, 1000),     std::string(64, '\xff')};
+  for (const std::string& frame : nonsense) {
+    const Fd fd = silent_connection(id);
+    Handshake handshake = Handshake::client(key, HelloKind::kBootstrap, 0, -1);
+    while (handshake.advance(fd.get()) == Handshake::Status::kPending) std::this_thread::yield();
+    REQUIRE(send_all(fd.get(), frame.data(), frame.size(), Deadline::after_seconds(10)));
+    char byte = 0;
+    const auto closed = recv_all(fd.get(), &byte, 1, Deadline::after_seconds(30));
+    REQUIRE(!closed);
+    CHECK(closed.error().code == Code::kRemoteError);
+  }
+  const auto fates = run_ranks<Fate>({0, 1, 2}, [&](int rank) { return join_and_gather(id, rank, 3); });
+  for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
+TEST_CASE("a wrong secret is named as the cause") {
+  const UniqueId id = root();
+  UniqueIdParts parts = unpack_unique_id(id).value();
+  parts.secret[0] ^= 1;
+  const Fate fate = join_and_gather(pack_unique_id(parts), 0, 1, 0.5);
+  CHECK(fate.code == Code::kInvalidUsage);
+  CHECK(contains(fate.message, "does not know this group's secret"));
+}
+
+TEST_CASE("a root that is not there is a time-out that says what was tried") {
+  const ReservedPort reserved = reserve_port();
+  const UniqueIdParts parts{resolve("127.0.0.1", reserved.port).value(), {1, 2, 3}};
+  const Fate fate = join_and_gather(pack_unique_id(parts), 0, 1, 0.3);
+  CHECK(fate.code == Code::kTimeout);
+  CHECK(contains(fate.message, "127.0.0.1:" + std::to_string(reserved.port) + ": connect: Connection refused"));
+}
+
+TEST_CASE("something that listens but never answers is a time-out that says so") {
+  uint16_t port = 0;
+  const auto listener = listen_any(0, &port);
+  REQUIRE(listener);
+  const UniqueIdParts parts{resolve("127.0.0.1", port).value(), {1, 2, 3}};
+  const Fate fate = join_and_gather(pack_unique_id(parts), 0, 1, 0.3);
+  CHECK(fate.code == Code::kTimeout);
+  CHECK(contains(fate.message, "127.0.0.1:" + std::to_string(port)));
+}
+
+TEST_CASE("reports survive the wire and damaged ones are refused") {
+  const Error error = unpack_report(pack_report({Code::kRemoteError, "rank 3 is gone", 3}));
+  CHECK(error.code == Code::kRemoteError);
+  CHECK(error.message == "rank 3 is gone");
+  CHECK(error.culprit_rank == 3);
+  CHECK(unpack_report("abc").code == Code::kInternalError);
+  CHECK(unpack_report(std::string(8, '\x7f')).code == Code::kInternalError);
+}
+
+TEST_CASE("damaged lists of blobs are refused") {
+  std::string body;
+  append_blob(&body, "ab");
+  append_blob(&body, "");
+  REQUIRE(split_blobs(body, 2));
+  CHECK(split_blobs(body, 2).value() == std::vector<std::string>{"ab", ""});
+  CHECK(!split_blobs(body, 3));
+  for (size_t n = 0; n < body.size(); n++) CHECK(!split_blobs(body.substr(0, n), 2));
+}

@@ -1,0 +1,132 @@
+// The rendezvous when all goes well.
+#include "group/bootstrap.h"
+#include "catch.h"
+#include "group/bootstrap_connect.h"
+#include "group/bootstrap_root.h"
+#include "group/bootstrap_wire.h"
+#include "ranks.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+std::string blob_of(int rank, int round) {
+  const size_t bytes = round == 0 ? static_cast<size_t>(rank % 7) * 100 : round == 1 ? 0 : 4000;
+  return std::string(bytes, static_cast<char>('a' + (rank + round) % 26));
+}
+
+Fate three_rounds(const UniqueId& id, int rank, int n_ranks) {
+  auto joined = Bootstrap::join(id, rank, n_ranks, Deadline::after_seconds(60));
+  if (!joined) return fate_of(joined.error());
+  for (int round = 0; round < 3; round++) {
+    auto all = joined.value().all_gather(blob_of(rank, round));
+    if (!all) return fate_of(all.error());
+    if (all.value().size() != static_cast<size_t>(n_ranks)) return {Code::kInternalError, "wrong number of blobs"};
+    for (int r = 0; r < n_ranks; r++)
+      if (all.value()[static_cast<size_t>(r)] != blob_of(r, round)) return {Code::kInternalError, "wrong blob"};
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("ranks join and gather blobs of all sizes") {
+  const int n_ranks = GENERATE(1, 2, 5, 16, 64);
+  INFO(n_ranks << " ranks");
+  const auto id = start_root(Deadline::after_seconds(60));
+  REQUIRE(id);
+  const auto fates =
+      run_ranks<Fate>(first_ranks(n_ranks), [&](int rank) { return three_rounds(id.value(), rank, n_ranks); });
+  for (const Fate& fate : fates) {
+    INFO(fate.message);
+    CHECK(fate.code == Code::kSuccess);
+  }
+}
+
+TEST_CASE("the largest blob passes and a larger one is refused before it is sent") {
+  const auto id = start_root(Deadline::after_seconds(60));
+  REQUIRE(id);
+  auto joined = Bootstrap::join(id.value(), 0, 1, Deadline::after_seconds(60));
+  REQUIRE(joined);
+  const auto too_large = joined.value().all_gather(std::string(kMaxBlobBytes + 1, 'x'));
+  REQUIRE(!too_large);
+  CHECK(too_large.error().code == Code::kInvalidArgument);
+  const auto all = joined.value().all_gather(std::string(kMaxBlobBytes, 'x'));
+  REQUIRE(all);
+  CHECK(all.value() == std::vector<std::string>{std::string(kMaxBlobBytes, 'x')});
+}
+
+TEST_CASE("IPv4 and IPv6 loopback both lead to the root") {
+  const std::string host = GENERATE("127.0.0.1", "::1");
+  const auto address = resolve(host, 0);
+  REQUIRE(address);
+  if (!listen_on(address.value()[0], nullptr)) {
+    WARN("skipped: no " << host << " here");
+    return;
+  }
+  const auto id = start_root(Deadline::after_seconds(60));
+  REQUIRE(id);
+  UniqueIdParts parts = unpack_unique_id(id.value()).value();
+  parts.addresses = resolve(host, parts.addresses[0].port()).value();
+  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) { return three_rounds(pack_unique_id(parts), rank, 2); });
+  for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
+TEST_CASE("an address that does not answer costs a head start, not the group") {
+  // On one port: 127.0.0.1 accepts and keeps silent, ::1 is the root.
+  Address bound;
+  const auto silent = listen_on(resolve("127.0.0.1", 0).value()[0], &bound);
+  REQUIRE(silent);
+  auto listener = listen_on(resolve("::1", bound.port()).value()[0], nullptr);
+  if (!listener) {
+    WARN("skipped: no ::1 here, or its port is taken");
+    return;
+  }
+  UniqueIdParts parts{{bound, resolve("::1", bound.port()).value()[0]}, {1, 2, 3}};
+  const Key key = derive_key(parts.secret, sizeof parts.secret);
+  RootServer server(std::move(listener).value(), key, Deadline::after_seconds(60));
+  std::thread root([&] { server.run(); });
+  const auto connection = connect_to_root(parts, key, 0, Deadline::after_seconds(60));
+  const Fate fate = three_rounds(pack_unique_id(parts), 0, 1);
+  root.join();
+  REQUIRE(connection);
+  CHECK(contains(connection.value().how, "[::1]:" + std::to_string(bound.port()) + " (number 2 of 2 addresses"));
+  CHECK(fate.message == "");
+}
+
+TEST_CASE("a rank that comes before the root waits for it") {
+  const ReservedPort reserved = reserve_port();
+  REQUIRE(reserved.port != 0);
+  const UniqueIdParts parts{resolve("127.0.0.1", reserved.port).value(), {1, 2, 3}};
+  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) -> Fate {
+    if (rank == 1) return three_rounds(pack_unique_id(parts), rank, 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const auto started = start_root(Deadline::after_seconds(60), reserved.port, parts.secret);
+    return started ? three_rounds(started.value(), rank, 2) : fate_of(started.error());
+  });
+  for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
+TEST_CASE("all ranks of a group have the same key, another group has another") {
+  const auto a = start_root(Deadline::after_seconds(60));
+  const auto b = start_root(Deadline::after_seconds(60));
+  REQUIRE(a);
+  REQUIRE(b);
+  const auto key = [](const UniqueId& id) {
+    return Bootstrap::join(id, 0, 1, Deadline::after_seconds(60)).value().key();
+  };
+  CHECK(key(a.value()) != key(b.value()));
+}
+
+TEST_CASE("lists of ranks are compact") {
+  CHECK(rank_list({}) == "");
+  CHECK(rank_list({3}) == "3");
+  CHECK(rank_list({3, 4}) == "3, 4");
+  CHECK(rank_list({0, 3, 4, 5, 9}) == "0, 3-5, 9");
+  std::vector<int> odd;
+  for (int r = 1; r < 200; r += 2) odd.push_back(r);
+  const std::string text = rank_list(odd);
+  CHECK(contains(text, "1, 3, 5"));
+  CHECK(contains(text, " and 68 more"));
+}
