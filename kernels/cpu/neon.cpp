@@ -1,0 +1,37 @@
+// NEON, which every 64-bit Arm has. There are no non-temporal stores to be had from the compiler: they are plain ones.
+#include <arm_neon.h>
+
+#include "kernels/cpu/part.h"
+#include "kernels/cpu/vector.h"
+
+namespace tutti {
+namespace {
+
+inline constexpr size_t kVectorBytes = 16;
+using Floats = Vector<float, kVectorBytes>;
+using Halfs = Vector<uint16_t, kVectorBytes / 2>;
+
+inline Floats decode_half(Halfs halfs) {
+  return reinterpret_cast<Floats>(vcvt_f32_f16(reinterpret_cast<float16x4_t>(halfs)));
+}
+
+inline Halfs encode_half(Floats floats) {
+  return reinterpret_cast<Halfs>(vcvt_f16_f32(reinterpret_cast<float32x4_t>(floats)));
+}
+
+template <class V>
+inline void stream(char* to, V value) {
+  __builtin_memcpy(to, &value, sizeof value);
+}
+
+inline void stream_fence() {}
+
+}  // namespace
+}  // namespace tutti
+
+#include "kernels/cpu/simd.h"
+
+void tutti::fill_neon(KernelTable& table) {
+  table.isa = "neon";
+  fill_all(table);
+}

@@ -1,0 +1,176 @@
+// Every vector kernel, written once on the compilers' vector types. Each instruction set's translation unit includes
+// this after vector.h and its own few primitives:
+//
+//   kVectorBytes                                     one register
+//   Floats decode_half(Halfs), Halfs encode_half(Floats)
+//   void stream(char*, Vector), void stream_fence()  stores past the cache, `to` aligned to the vector's size
+//   Vector load_part<Vector>(const char*, size_t), void store_part(char*, Vector, size_t)     first bytes of a vector
+//
+// Everything is in an unnamed namespace, and nothing of the standard library with a body is used, because a function
+// with external linkage would be merged with the same one compiled for another instruction set, and the CPU that lacks
+// it would run it.
+#pragma once
+
+#include "kernels/cpu/simd_types.h"
+
+namespace tutti {
+namespace {
+
+inline constexpr size_t kLineBytes = 64;
+// Below this, aligning the stores costs more than it brings.
+inline constexpr size_t kMinAlignBytes = 1024;
+
+struct Job {
+  const char* src[kMaxSources];
+  char* dst0;
+  char* dst1;  // or null
+  int n_src;
+  uint32_t divisor;  // or 0
+  bool stream;
+};
+
+template <class V>
+inline void put(const Job& job, size_t at, V value) {
+  if (job.stream) {
+    stream(job.dst0 + at, value);
+  } else {
+    store(job.dst0 + at, value);
+  }
+  if (job.dst1) store(job.dst1 + at, value);
+}
+
+// kVectors vectors from byte `at` on. All sources are read before anything is written: a destination may be a source.
+template <class T, class Op, int kSources, int kVectors>
+inline void reduce_vectors(const Job& job, size_t at) {
+  using Stored = typename T::Stored;
+  typename T::Value value[kVectors];
+  for (int v = 0; v < kVectors; ++v) value[v] = T::decode(load<Stored>(job.src[0] + at + v * sizeof(Stored)));
+  const int n_src = kSources ? kSources : job.n_src;
+  for (int s = 1; s < n_src; ++s) {
+    const char* src = job.src[s] + at;
+    for (int v = 0; v < kVectors; ++v) {
+      value[v] = Op::template combine<T>(value[v], T::decode(load<Stored>(src + v * sizeof(Stored))));
+    }
+  }
+  if (job.divisor) {
+    for (int v = 0; v < kVectors; ++v) value[v] = T::divide(value[v], job.divisor);
+  }
+  for (int v = 0; v < kVectors; ++v) put(job, at + v * sizeof(Stored), T::encode(value[v]));
+}
+
+// The last `bytes` that do not fill a vector.
+template <class T, class Op>
+void reduce_part(const Job& job, size_t at, size_t bytes) {
+  using Stored = typename T::Stored;
+  auto value = T::decode(load_part<Stored>(job.src[0] + at, bytes));
+  for (int s = 1; s < job.n_src; ++s) {
+    value = Op::template combine<T>(value, T::decode(load_part<Stored>(job.src[s] + at, bytes)));
+  }
+  if (job.divisor) value = T::divide(value, job.divisor);
+  const Stored result = T::encode(value);
+  store_part(job.dst0 + at, result, bytes);
+  if (job.dst1) store_part(job.dst1 + at, result, bytes);
+}
+
+template <class T, class Op, int kSources>
+[[gnu::noinline]] void reduce_span(const Job& job, size_t at, size_t end) {
+  constexpr size_t kBytes = sizeof(typename T::Stored);
+  const Job local = job;  // not reachable through what is stored, so its fields stay in registers
+  if constexpr (T::kUnroll > 1) {
+    constexpr size_t kBlock = T::kUnroll * kBytes;
+    for (; end - at >= kBlock; at += kBlock) reduce_vectors<T, Op, kSources, T::kUnroll>(local, at);
+  }
+  for (; end - at >= kBytes; at += kBytes) reduce_vectors<T, Op, kSources, 1>(local, at);
+  if (at != end) reduce_part<T, Op>(local, at, end - at);
+}
+
+template <class T, class Op, int kSources>
+void reduce_job(Job& job, size_t bytes) {
+  size_t head = 0;
+  bool aligned = false;
+  if (bytes >= kMinAlignBytes) {
+    head = -reinterpret_cast<uintptr_t>(job.dst0) % kLineBytes;
+    aligned = head % T::kElemBytes == 0;  // else no element starts on a line
+  }
+  const bool streams = job.stream && aligned;
+  job.stream = false;
+  if (!aligned) head = 0;
+  if (head) reduce_span<T, Op, kSources>(job, 0, head);
+  job.stream = streams;
+  reduce_span<T, Op, kSources>(job, head, bytes);
+  if (streams) stream_fence();
+}
+
+void copy(const CopyArgs& args) {
+  Job job{{static_cast<const char*>(args.src)}, nullptr, nullptr, 1, 0, false};
+  for (int d = 0; d < args.n_dst; ++d) {
+    if (args.dst[d] == args.src) continue;
+    if (job.dst0) {
+      job.dst1 = static_cast<char*>(args.dst[d]);
+    } else {
+      job.dst0 = static_cast<char*>(args.dst[d]);
+      job.stream = args.stream_dst0 && d == 0;
+    }
+  }
+  if (!job.dst0 || args.bytes == 0) return;
+  if (!job.dst1 && !job.stream) {
+    std::memcpy(job.dst0, job.src[0], args.bytes);
+  } else {
+    reduce_job<Plain<uint8_t>, Sum, 1>(job, args.bytes);
+  }
+}
+
+template <class T, class Op>
+void reduce(const ReduceArgs& args, uint32_t divisor) {
+  const size_t bytes = args.elems * T::kElemBytes;
+  char* const dst1 = args.n_dst > 1 ? static_cast<char*>(args.dst[1]) : nullptr;
+  if (args.n_src == 1 && !divisor) return copy({args.src[0], {args.dst[0], dst1}, args.n_dst, bytes, args.stream_dst0});
+  Job job{{}, static_cast<char*>(args.dst[0]), dst1, args.n_src, divisor, args.stream_dst0};
+  for (int s = 0; s < args.n_src; ++s) job.src[s] = static_cast<const char*>(args.src[s]);
+  // The one shape that a ring lives on gets its own loop.
+  if constexpr (std::is_same_v<Op, Sum>) {
+    if (job.n_src == 2) return reduce_job<T, Op, 2>(job, bytes);
+  }
+  reduce_job<T, Op, 0>(job, bytes);
+}
+
+template <class T, class Op>
+void reduce_plain(const ReduceArgs& args) {
+  reduce<T, Op>(args, 0);
+}
+
+template <class T>
+void reduce_avg(const ReduceArgs& args) {
+  reduce<T, Sum>(args, args.divisor);
+}
+
+template <class T>
+void fill_type(KernelTable& table, DataType type) {
+  const auto entry = [&](RedOp op) -> ReduceKernel& {
+    return table.reduce[static_cast<int>(op)][static_cast<int>(type)];
+  };
+  entry(RedOp::kSum) = reduce_plain<T, Sum>;
+  entry(RedOp::kProd) = reduce_plain<T, Prod>;
+  entry(RedOp::kMax) = reduce_plain<T, Max>;
+  entry(RedOp::kMin) = reduce_plain<T, Min>;
+  entry(RedOp::kAvg) = reduce_avg<T>;
+}
+
+void fill_all(KernelTable& table) {
+  table.copy = copy;
+  fill_type<Plain<int8_t>>(table, DataType::kInt8);
+  fill_type<Plain<uint8_t>>(table, DataType::kUint8);
+  fill_type<Plain<int32_t>>(table, DataType::kInt32);
+  fill_type<Plain<uint32_t>>(table, DataType::kUint32);
+  fill_type<Plain<int64_t>>(table, DataType::kInt64);
+  fill_type<Plain<uint64_t>>(table, DataType::kUint64);
+  fill_type<HalfFloat>(table, DataType::kFloat16);
+  fill_type<Plain<float>>(table, DataType::kFloat32);
+  fill_type<Plain<double>>(table, DataType::kFloat64);
+  fill_type<BrainFloat>(table, DataType::kBfloat16);
+  fill_type<EightBitFloat<4, 3, 0x7f>>(table, DataType::kFloat8e4m3);
+  fill_type<EightBitFloat<5, 2, 0x7c>>(table, DataType::kFloat8e5m2);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,166 @@
+// How the elements of each data type are kept (Stored) and computed with (Value), and the operators. Part of simd.h.
+#pragma once
+
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/vector.h"
+
+namespace tutti {
+namespace {
+
+using Words = Vector<uint32_t, kVectorBytes>;
+using Codes = Vector<uint8_t, kVectorBytes / 4>;  // as many as there are Floats
+
+template <class To, class From>
+inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  return reinterpret_cast<To>(from);
+}
+
+template <class V>
+inline V load(const char* from) {
+  V out;
+  std::memcpy(&out, from, sizeof out);
+  return out;
+}
+
+template <class V>
+inline void store(char* to, V value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+inline Floats replace_nan(Floats value, uint32_t nan) {
+  return value == value ? value : bits<Floats>(Words{} + nan);
+}
+
+// Integers, float and double. Integers are kept without a sign, where overflow wraps; Compared has it.
+template <class E>
+struct Plain {
+  using Unsigned =
+      typename std::conditional_t<std::is_integral_v<E>, std::make_unsigned<E>, std::type_identity<E>>::type;
+  using Stored = Vector<Unsigned, kVectorBytes>;
+  using Value = Stored;
+  using Compared = Vector<E, kVectorBytes>;
+  static constexpr size_t kElemBytes = sizeof(E);
+  // Vectors in flight: enough to hide the latency of adding, few enough to stay in 16 registers.
+  static constexpr int kUnroll = 4;
+
+  static Value decode(Stored stored) { return stored; }
+  static Stored encode(Value value) { return value; }
+  static Value divide(Value value, uint32_t divisor) {
+    if constexpr (std::is_floating_point_v<E>) return value / static_cast<E>(divisor);
+    divide_lanes(value, divisor);
+    return value;
+  }
+
+ private:
+  // There is no vector instruction for it; inlined it would be most of the library.
+  [[gnu::noinline]] static void divide_lanes(Value& value, uint32_t divisor) {
+    using Common = std::conditional_t<std::is_signed_v<E>, int64_t, uint64_t>;
+    for (size_t i = 0; i < kVectorBytes / sizeof(E); ++i) {
+      value[i] = static_cast<Unsigned>(static_cast<Common>(static_cast<E>(value[i])) / static_cast<Common>(divisor));
+    }
+  }
+};
+
+// Small floats compute in float; every NaN is stored as the type's one NaN.
+struct HalfFloat : Plain<float> {
+  using Stored = Halfs;
+  static constexpr size_t kElemBytes = 2;
+  static Value decode(Stored stored) { return decode_half(stored); }
+  static Stored encode(Value value) { return encode_half(replace_nan(value, 0x7fffffff)); }
+};
+
+// Not the instruction that AVX512-BF16 has for this: it flushes denormals.
+struct BrainFloat : Plain<float> {
+  using Stored = Halfs;
+  static constexpr size_t kElemBytes = 2;
+  static Value decode(Stored stored) { return bits<Value>(__builtin_convertvector(stored, Words) << 16); }
+  static Stored encode(Value value) {
+    const Words word = bits<Words>(value);
+    const Words rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
+    return __builtin_convertvector(value == value ? rounded : Words{} + 0x7fff, Stored);
+  }
+};
+
+// kEnd is the code above the largest finite one: infinity, or where there is none (0x7f) NaN.
+template <int kExponentBits, int kMantissaBits, uint32_t kEnd>
+struct EightBitFloat : Plain<float> {
+  using Stored = Codes;
+  static constexpr size_t kElemBytes = 1;
+  static constexpr int kUnroll = 1;  // bound by its own instructions, of which there are many
+  static constexpr int kShift = 23 - kMantissaBits;
+  static constexpr uint32_t kBias = (1u << (kExponentBits - 1)) - 1;
+  static constexpr uint32_t kSmallestNormal = (128 - kBias) << 23;  // these two are floats' bits
+  static constexpr uint32_t kSmallestUnit = (128 - kBias - kMantissaBits) << 23;
+
+  static Value decode(Stored stored) {
+    const Words code = __builtin_convertvector(stored, Words);
+    const Words magnitude = code & 0x7f;
+    const Words normal = (magnitude << kShift) + ((127 - kBias) << 23);
+    const Value denormal = __builtin_convertvector(bits<Ints>(magnitude), Value) * bits<Value>(Words{} + kSmallestUnit);
+    Words word = magnitude < (1u << kMantissaBits) ? bits<Words>(denormal) : normal;
+    word = magnitude < kEnd ? word : (magnitude << kShift) | 0x7f800000;
+    return bits<Value>(word | (code & 0x80) << 24);
+  }
+
+  static Stored encode(Value value) {
+    const Words word = bits<Words>(value);
+    const Words magnitude = word & 0x7fffffff;
+    const Words odd = (magnitude >> kShift) & 1;
+    const Words normal = ((magnitude + ((1u << (kShift - 1)) - 1) + odd) >> kShift) - ((127 - kBias) << kMantissaBits);
+    // Adding a number whose last place is worth one denormal unit makes the hardware round to such units.
+    const Words magic = Words{} + kSmallestUnit + (23u << 23);
+    const Words denormal = bits<Words>(bits<Value>(magnitude) + bits<Value>(magic)) - magic;
+    Words code = magnitude < kSmallestNormal ? denormal : normal;
+    code = code < kEnd ? code : Words{} + (kEnd - 1);
+    code = kEnd == 0x7c && magnitude == 0x7f800000 ? Words{} + kEnd : code;
+    code |= (word >> 24) & 0x80;
+    return __builtin_convertvector(magnitude > 0x7f800000 ? Words{} + 0x7f : code, Stored);
+  }
+
+ private:
+  using Ints = Vector<int32_t, kVectorBytes>;
+};
+
+struct Sum {
+  template <class T>
+  static typename T::Value combine(typename T::Value a, typename T::Value b) {
+    return a + b;
+  }
+};
+
+struct Prod {
+  template <class T>
+  static typename T::Value combine(typename T::Value a, typename T::Value b) {
+    return a * b;
+  }
+};
+
+// The first NaN stays; a comparison with a NaN in `b` is false and so takes b.
+template <class T>
+inline typename T::Value unless_nan(typename T::Value a, typename T::Value other) {
+  if constexpr (std::is_floating_point_v<std::remove_reference_t<decltype(a[0])>>) return a == a ? other : a;
+  return other;
+}
+
+struct Min {
+  template <class T>
+  static typename T::Value combine(typename T::Value a, typename T::Value b) {
+    using Compared = typename T::Compared;
+    return unless_nan<T>(a, bits<Compared>(a) < bits<Compared>(b) ? a : b);
+  }
+};
+
+struct Max {
+  template <class T>
+  static typename T::Value combine(typename T::Value a, typename T::Value b) {
+    using Compared = typename T::Compared;
+    return unless_nan<T>(a, bits<Compared>(a) > bits<Compared>(b) ? a : b);
+  }
+};
+
+}  // namespace
+}  // namespace tutti
