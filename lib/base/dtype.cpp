@@ -24,6 +24,7 @@ const char* collective_name(Collective collective) {
   switch (collective) {
     case Collective::kAllReduce: return "AllReduce";
     case Collective::kBroadcast: return "Broadcast";
+    case Collective::kFinalize: return "Finalize";
     case Collective::kNone: break;
   }
   return "unknown-collective";

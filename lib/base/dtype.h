@@ -25,7 +25,7 @@ inline constexpr int kDataTypes = 12;
 enum class RedOp : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 inline constexpr int kRedOps = 5;
 
-enum class Collective : uint8_t { kNone = 0, kAllReduce = 1, kBroadcast = 2 };
+enum class Collective : uint8_t { kNone = 0, kAllReduce = 1, kBroadcast = 2, kFinalize = 3 };
 
 size_t dtype_bytes(DataType type);
 const char* dtype_name(DataType type);               // "float", "bfloat16": nccl-tests' spelling

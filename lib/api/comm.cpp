@@ -1,0 +1,182 @@
+// Groups and communicators.
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "api/handle.h"
+#include "base/env.h"
+#include "group/launcher.h"
+
+using namespace tutti;       // NOLINT: this file is the boundary
+using namespace tutti::api;  // NOLINT
+
+namespace {
+
+Result<void> take_int(int value, const char* name, int min, double* to) {
+  if (value == TUTTI_CONFIG_UNDEF_INT) return {};
+  if (value < min) return invalid_argument(format("config.%s=%d is out of range: at least %d", name, value, min));
+  *to = value;
+  return {};
+}
+
+Result<CommOptions> read_config(const tuttiConfig_t* config) {
+  TUTTI_TRY_ASSIGN(CommOptions options, CommOptions::from_env());
+  if (config == nullptr) return options;
+  // The first three fields are there in every version.
+  if (config->magic != TUTTI_CONFIG_MAGIC || config->size < offsetof(tuttiConfig_t, initTimeoutSeconds))
+    return invalid_argument("config was not initialised: start from TUTTI_CONFIG_INITIALIZER");
+  tuttiConfig_t known = TUTTI_CONFIG_INITIALIZER;
+  memcpy(&known, config, std::min(config->size, sizeof known));
+  TUTTI_TRY(take_int(known.initTimeoutSeconds, "initTimeoutSeconds", 1, &options.init_timeout_seconds));
+  TUTTI_TRY(take_int(known.opTimeoutSeconds, "opTimeoutSeconds", 1, &options.op_timeout_seconds));
+  if (known.transports != nullptr) options.transports = known.transports;
+  if (known.algo != nullptr) options.algo = known.algo;
+  return options;
+}
+
+Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId& id, int rank, const tuttiConfig_t* config) {
+  if (comm == nullptr) return invalid_argument("comm is NULL");
+  *comm = nullptr;
+  if (nranks < 1) return invalid_argument(format("nranks=%d: a group has at least 1 rank", nranks));
+  if (rank < 0 || rank >= nranks)
+    return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
+  TUTTI_TRY_ASSIGN(const CommOptions options, read_config(config));
+  UniqueId unique_id;
+  static_assert(sizeof unique_id.bytes == sizeof id.internal);
+  memcpy(unique_id.bytes, id.internal, sizeof unique_id.bytes);
+  const Deadline deadline = Deadline::after_seconds(options.init_timeout_seconds);
+  TUTTI_TRY_ASSIGN(auto created, Communicator::create(unique_id, rank, nranks, options, deadline));
+  *comm = make_handle(std::move(created));
+  return {};
+}
+
+Result<void> get_unique_id(tuttiUniqueId* id) {
+  if (id == nullptr) return invalid_argument("uniqueId is NULL");
+  TUTTI_TRY_ASSIGN(const CommOptions options, CommOptions::from_env());
+  TUTTI_TRY_ASSIGN(const UniqueId made, start_root(Deadline::after_seconds(options.init_timeout_seconds)));
+  memcpy(id->internal, made.bytes, sizeof made.bytes);
+  return {};
+}
+
+Result<void> init_all(tuttiComm_t* comms, int ndev, const int* devlist) {
+  if (comms == nullptr) return invalid_argument("comms is NULL");
+  if (ndev < 1) return invalid_argument(format("ndev=%d: a group has at least 1 rank", ndev));
+  for (int r = 0; r < ndev; r++) comms[r] = nullptr;
+  if (devlist != nullptr) return invalid_argument("devlist is for CUDA devices: on host memory it must be NULL");
+  tuttiUniqueId id;
+  TUTTI_TRY(get_unique_id(&id));
+  std::vector<Result<void>> results(static_cast<size_t>(ndev));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ndev; r++)
+    threads.emplace_back([&, r] {
+      auto& result = results[static_cast<size_t>(r)];
+      try {
+        result = init_rank(&comms[r], ndev, id, r, nullptr);
+      } catch (const std::exception& e) {
+        result = Error{Code::kSystemError, e.what(), r};
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (auto& result : results) {
+    if (result) continue;
+    for (int r = 0; r < ndev; r++) {
+      detach(comms[r]).reset();
+      comms[r] = nullptr;
+    }
+    return result.error();
+  }
+  return {};
+}
+
+Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
+  if (comm == nullptr) return invalid_argument("comm is NULL");
+  *comm = nullptr;
+  TUTTI_TRY_ASSIGN(const CommOptions options, read_config(config));
+  TUTTI_TRY_ASSIGN(const LaunchInfo info, detect_launcher());
+  const Deadline deadline = Deadline::after_seconds(options.init_timeout_seconds);
+  TUTTI_TRY_ASSIGN(const UniqueId id, unique_id_from_launcher(info, deadline));
+  TUTTI_TRY_ASSIGN(auto created, Communicator::create(id, info.rank, info.n_ranks, options, deadline));
+  *comm = make_handle(std::move(created));
+  return {};
+}
+
+Result<void> write_int(tuttiComm_t comm, int* to, const char* name, int (*get)(const Communicator&)) {
+  if (to == nullptr) return invalid_argument(std::string(name) + " is NULL");
+  const Use use(comm);
+  if (!use) return not_a_comm(comm);
+  *to = get(*use.operator->());
+  return {};
+}
+
+Result<void> destroy(tuttiComm_t handle, bool abort) {
+  auto comm = detach(handle);
+  if (!comm) return not_a_comm(handle);
+  if (abort) comm->abort();
+  wait_until_unused(handle);
+  const auto state = abort ? Result<void>() : comm->async_error();
+  comm.reset();
+  return state;
+}
+
+}  // namespace
+
+extern "C" {
+
+tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId) {
+  return guarded([&] { return get_unique_id(uniqueId); });
+}
+
+tuttiResult_t tuttiCommInitRank(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank) {
+  return guarded([&] { return init_rank(comm, nranks, commId, rank, nullptr); });
+}
+
+tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank,
+                                      const tuttiConfig_t* config) {
+  return guarded([&] { return init_rank(comm, nranks, commId, rank, config); });
+}
+
+tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int* devlist) {
+  return guarded([&] { return init_all(comms, ndev, devlist); });
+}
+
+tuttiResult_t tuttiCommInitFromEnv(tuttiComm_t* comm, const tuttiConfig_t* config) {
+  return guarded([&] { return init_from_env(comm, config); });
+}
+
+tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int* count) {
+  return guarded([&] { return write_int(comm, count, "count", [](const Communicator& c) { return c.n_ranks(); }); });
+}
+
+tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank) {
+  return guarded([&] { return write_int(comm, rank, "rank", [](const Communicator& c) { return c.rank(); }); });
+}
+
+tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
+  return guarded([&]() -> Result<void> {
+    const Use use(comm);
+    if (!use) return not_a_comm(comm);
+    return use->finalize();
+  });
+}
+
+tuttiResult_t tuttiCommDestroy(tuttiComm_t comm) {
+  return guarded([&] { return destroy(comm, false); });
+}
+
+tuttiResult_t tuttiCommAbort(tuttiComm_t comm) {
+  return guarded([&] { return destroy(comm, true); });
+}
+
+tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* asyncError) {
+  return guarded([&]() -> Result<void> {
+    if (asyncError == nullptr) return invalid_argument("asyncError is NULL");
+    const Use use(comm);
+    if (!use) return not_a_comm(comm);
+    const auto state = use->async_error();
+    *asyncError = state ? tuttiSuccess : static_cast<tuttiResult_t>(state.error().code);
+    return {};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,122 @@
+#include "api/handle.h"
+
+#include <deque>
+#include <mutex>
+
+namespace tutti::api {
+namespace {
+
+thread_local std::string t_last_error;
+
+// Dead handles are used again only after this many others, so that a stale one is recognised for long.
+constexpr size_t kHandlesInRest = 1024;
+std::mutex g_handles_mutex;
+std::deque<tuttiComm*>& resting_handles() {
+  static auto* handles = new std::deque<tuttiComm*>;
+  return *handles;
+}
+
+}  // namespace
+
+Use::Use(tuttiComm_t handle) : handle_(handle) {
+  if (handle == nullptr || handle->magic != tuttiComm::kMagic) {
+    handle_ = nullptr;
+    return;
+  }
+  // Count first, look second; detach() clears first and counts second (all sequentially consistent): whoever finds the
+  // communicator here is waited for there.
+  handle->users.fetch_add(1);
+  comm_ = handle->impl.load();
+}
+
+Use::~Use() {
+  if (handle_ != nullptr && handle_->users.fetch_sub(1) == 1 && handle_->impl.load() == nullptr)
+    handle_->users.notify_all();
+}
+
+Error not_a_comm(const void* handle) {
+  return invalid_argument(
+      handle == nullptr ? std::string("comm is NULL")
+                        : format("comm=%p is not a live communicator: it was destroyed or never created", handle));
+}
+
+tuttiComm_t make_handle(std::unique_ptr<Communicator> comm) {
+  tuttiComm* handle = nullptr;
+  {
+    const std::lock_guard lock(g_handles_mutex);
+    auto& resting = resting_handles();
+    if (resting.size() > kHandlesInRest) {
+      handle = resting.front();
+      resting.pop_front();
+    }
+  }
+  if (handle == nullptr) handle = new tuttiComm;
+  handle->impl.store(comm.release());
+  return handle;
+}
+
+std::unique_ptr<Communicator> detach(tuttiComm_t handle) {
+  if (handle == nullptr || handle->magic != tuttiComm::kMagic) return nullptr;
+  return std::unique_ptr<Communicator>(handle->impl.exchange(nullptr));
+}
+
+void wait_until_unused(tuttiComm_t handle) {
+  for (int users = handle->users.load(); users != 0; users = handle->users.load()) handle->users.wait(users);
+  const std::lock_guard lock(g_handles_mutex);
+  resting_handles().push_back(handle);
+}
+
+tuttiResult_t finish(const Error& error) {
+  try {
+    t_last_error = error.message;
+  } catch (...) {  // no memory for the sentence: the code still says what happened
+    t_last_error.clear();
+  }
+  return static_cast<tuttiResult_t>(error.code);
+}
+
+}  // namespace tutti::api
+
+using tutti::Code;
+using tutti::api::finish;
+
+static_assert(tuttiSystemError == static_cast<int>(Code::kSystemError) &&
+              tuttiInternalError == static_cast<int>(Code::kInternalError) &&
+              tuttiInvalidArgument == static_cast<int>(Code::kInvalidArgument) &&
+              tuttiInvalidUsage == static_cast<int>(Code::kInvalidUsage) &&
+              tuttiRemoteError == static_cast<int>(Code::kRemoteError) &&
+              tuttiInProgress == static_cast<int>(Code::kInProgress) &&
+              tuttiTimeout == static_cast<int>(Code::kTimeout));
+
+extern "C" {
+
+tuttiResult_t tuttiGetVersion(int* version) {
+  if (version == nullptr) return finish(tutti::api::invalid_argument("version is NULL"));
+  *version = TUTTI_VERSION_CODE;
+  return tuttiSuccess;
+}
+
+const char* tuttiGetErrorString(tuttiResult_t result) {
+  switch (result) {
+    case tuttiSuccess: return "success";
+    case tuttiUnhandledCudaError: return "CUDA error";
+    case tuttiSystemError: return "system error";
+    case tuttiInternalError: return "internal error";
+    case tuttiInvalidArgument: return "invalid argument";
+    case tuttiInvalidUsage: return "invalid usage";
+    case tuttiRemoteError: return "remote error";
+    case tuttiInProgress: return "in progress";
+    case tuttiTimeout: return "timeout";
+    case tuttiNumResults: break;
+  }
+  return "unknown result";
+}
+
+const char* tuttiGetLastError(tuttiComm_t comm) {
+  if (comm != nullptr)
+    if (tutti::api::Use use(comm); use)
+      if (const auto state = use->async_error(); !state) finish(state.error());
+  return tutti::api::t_last_error.c_str();
+}
+
+}  // extern "C"

@@ -1,0 +1,78 @@
+// api: the only C boundary. Checks arguments, turns results into codes and sentences, lets no exception out, and keeps
+// dead handles from doing harm. This header: what the functions of tutti.h share.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "base/result.h"
+#include "comm/communicator.h"
+#include "exec/stream.h"
+#include "tutti/tutti.h"
+
+// What a handle points to. Never freed, so that a dead handle is recognised; a communicator is reachable while `impl`
+// is set and is not destroyed while anyone uses it.
+struct tuttiComm {
+  static constexpr uint32_t kMagic = 0x7475636d;
+  uint32_t magic = kMagic;
+  std::atomic<int> users{0};
+  std::atomic<tutti::Communicator*> impl{nullptr};
+};
+
+struct tuttiStream {
+  std::unique_ptr<tutti::Stream> impl;
+};
+
+namespace tutti::api {
+
+// Keeps a communicator alive for the length of a call. False if the handle is not of a live communicator.
+class Use {
+ public:
+  explicit Use(tuttiComm_t handle);
+  Use(Use&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)), comm_(other.comm_) {}
+  Use& operator=(Use&&) = delete;
+  ~Use();
+  explicit operator bool() const { return comm_ != nullptr; }
+  Communicator* operator->() const { return comm_; }
+
+ private:
+  tuttiComm_t handle_;
+  Communicator* comm_ = nullptr;
+};
+
+Error not_a_comm(const void* handle);
+tuttiComm_t make_handle(std::unique_ptr<Communicator> comm);
+// Takes the communicator out of its handle: further uses fail. Null if somebody else was first.
+std::unique_ptr<Communicator> detach(tuttiComm_t handle);
+void wait_until_unused(tuttiComm_t handle);
+
+// The live stream of a handle, or null.
+Stream* find_stream(tuttiStream_t handle);
+
+// Remembers the error for tuttiGetLastError and gives its code.
+tuttiResult_t finish(const Error& error);
+
+// Runs the body of an API function. Allocation failures and other surprises become codes here.
+template <class Body>
+tuttiResult_t guarded(Body&& body) noexcept {
+  try {
+    const Result<void> result = body();
+    return result ? tuttiSuccess : finish(result.error());
+  } catch (const std::bad_alloc&) {
+    return finish({Code::kSystemError, "out of memory"});
+  } catch (const std::exception& e) {
+    return finish({Code::kInternalError, std::string("unexpected: ") + e.what()});
+  } catch (...) {
+    return finish({Code::kInternalError, "unexpected exception"});
+  }
+}
+
+inline Error invalid_argument(std::string message) {
+  return {Code::kInvalidArgument, std::move(message)};
+}
+
+}  // namespace tutti::api

@@ -1,0 +1,208 @@
+#include "base/dial.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+constexpr double kAttemptSeconds = 3;    // for one address: a firewall that drops packets must not eat the whole init
+constexpr double kHandshakeSeconds = 5;  // for a stranger to show who it is
+
+// Wire form of an address: family (4 or 6), 3 bytes of padding, port, scope, 16 bytes.
+struct PackedAddress {
+  uint8_t family;
+  uint8_t zero[3];
+  uint32_t port;
+  uint32_t scope;
+  uint8_t bytes[16];
+};
+static_assert(sizeof(PackedAddress) == 28);
+
+PackedAddress pack(const Address& address) {
+  PackedAddress p{};
+  p.port = address.port();
+  if (address.family() == AF_INET) {
+    p.family = 4;
+    memcpy(p.bytes, &reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr, 4);
+  } else {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    p.family = 6;
+    p.scope = v6->sin6_scope_id;
+    memcpy(p.bytes, &v6->sin6_addr, 16);
+  }
+  return p;
+}
+
+Address unpack(const PackedAddress& p) {
+  Address address;
+  if (p.family == 4) {
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+    v4->sin_family = AF_INET;
+    memcpy(&v4->sin_addr, p.bytes, 4);
+    address.length = sizeof *v4;
+  } else {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+    v6->sin6_family = AF_INET6;
+    v6->sin6_scope_id = p.scope;
+    memcpy(&v6->sin6_addr, p.bytes, 16);
+    address.length = sizeof *v6;
+  }
+  address.set_port(static_cast<uint16_t>(p.port));
+  return address;
+}
+
+// Length of the common prefix with the best of this host's addresses: a peer in the same network shares the most.
+int shared_prefix_bits(const Address& candidate, const std::vector<Interface>& mine) {
+  int best = 0;
+  const PackedAddress c = pack(candidate);
+  for (const Interface& i : mine) {
+    const PackedAddress m = pack(i.address);
+    if (m.family != c.family) continue;
+    int bits = 0;
+    while (bits < (m.family == 4 ? 32 : 128) && ((m.bytes[bits / 8] ^ c.bytes[bits / 8]) & (0x80 >> bits % 8)) == 0)
+      bits++;
+    best = std::max(best, bits);
+  }
+  return best;
+}
+
+std::vector<Address> order_candidates(const Contact& peer) {
+  std::vector<Address> ordered = peer.addresses;
+  if (peer.host == host_id()) {
+    std::stable_sort(ordered.begin(), ordered.end(),
+                     [](const Address& a, const Address& b) { return a.is_loopback() > b.is_loopback(); });
+    return ordered;
+  }
+  std::erase_if(ordered, [](const Address& a) { return a.is_loopback(); });
+  const auto mine = local_interfaces();
+  if (mine)
+    std::stable_sort(ordered.begin(), ordered.end(), [&](const Address& a, const Address& b) {
+      return shared_prefix_bits(a, mine.value()) > shared_prefix_bits(b, mine.value());
+    });
+  return ordered;
+}
+
+}  // namespace
+
+std::string Contact::to_bytes() const {
+  std::string bytes(reinterpret_cast<const char*>(host.bytes), sizeof host.bytes);
+  for (const Address& address : addresses) {
+    const PackedAddress p = pack(address);
+    bytes.append(reinterpret_cast<const char*>(&p), sizeof p);
+  }
+  return bytes;
+}
+
+std::optional<Contact> Contact::from_bytes(std::string_view bytes) {
+  Contact contact;
+  if (bytes.size() < sizeof contact.host.bytes) return std::nullopt;
+  memcpy(contact.host.bytes, bytes.data(), sizeof contact.host.bytes);
+  bytes.remove_prefix(sizeof contact.host.bytes);
+  if (bytes.size() % sizeof(PackedAddress) != 0) return std::nullopt;
+  for (; !bytes.empty(); bytes.remove_prefix(sizeof(PackedAddress))) {
+    PackedAddress p;
+    memcpy(&p, bytes.data(), sizeof p);
+    if ((p.family != 4 && p.family != 6) || p.port > 65535) return std::nullopt;
+    contact.addresses.push_back(unpack(p));
+  }
+  return contact;
+}
+
+Result<Listener> Listener::open() {
+  Listener listener;
+  TUTTI_TRY_ASSIGN(const auto interfaces, local_interfaces());
+  uint16_t port = 0;
+  TUTTI_TRY_ASSIGN(listener.fd, listen_any(0, &port));
+  listener.contact.host = host_id();
+  constexpr size_t kMaxAddresses = 32;  // a contact fits a transport's address
+  for (const Interface& i : interfaces) {
+    if (listener.contact.addresses.size() == kMaxAddresses) break;
+    listener.contact.addresses.push_back(i.address);
+    listener.contact.addresses.back().set_port(port);
+  }
+  return listener;
+}
+
+Dialer::Dialer(const Call& call, const Contact& peer) : Dialer(call, order_candidates(peer)) {}
+
+Dialer::Dialer(const Call& call, std::vector<Address> candidates) : call_(call), candidates_(std::move(candidates)) {}
+
+Dialer::Status Dialer::advance() {
+  while (fd_ || start_next()) {
+    if (!handshake_) {
+      int sys_errno = 0;
+      const Code code = connect_finished(fd_.get(), &sys_errno);
+      if (code == Code::kInProgress && !attempt_.passed()) return Status::kPending;
+      if (code != Code::kSuccess) {
+        give_up_on_current(code == Code::kInProgress ? "no answer" : system_error("connect", sys_errno).message);
+        continue;
+      }
+      handshake_ = Handshake::client(call_.key, call_.kind, call_.from_rank, call_.to_rank, call_.args);
+    }
+    switch (handshake_->advance(fd_.get())) {
+      case Handshake::Status::kPending: return Status::kPending;  // the peer may be busy: init's deadline covers this
+      case Handshake::Status::kFailed: give_up_on_current(handshake_->why()); continue;
+      case Handshake::Status::kDone: break;
+    }
+    story_ = candidates_[next_ - 1].to_string() +
+             format(" (address %zu of %zu%s%s)", next_, candidates_.size(), story_.empty() ? "" : "; ", story_.c_str());
+    return Status::kDone;
+  }
+  return Status::kFailed;
+}
+
+short Dialer::events() const { return !handshake_ || handshake_->wants_write() ? POLLOUT : POLLIN; }
+
+bool Dialer::start_next() {
+  while (next_ < candidates_.size()) {
+    auto fd = connect_start(candidates_[next_++]);
+    if (fd) {
+      fd_ = std::move(fd).value();
+      handshake_.reset();
+      attempt_ = Deadline::after_seconds(kAttemptSeconds);
+      return true;
+    }
+    give_up_on_current(fd.error().message);
+  }
+  if (candidates_.empty()) story_ = "it has no address that can be tried";
+  return false;
+}
+
+void Dialer::give_up_on_current(const std::string& why) {
+  fd_.reset();
+  story_ += (story_.empty() ? "" : "; ") + candidates_[next_ - 1].to_string() + ": " + why;
+}
+
+std::optional<Acceptor::Accepted> Acceptor::next() {
+  while (pending_.size() < kMaxPending) {
+    Fd fd = accept_one(listen_fd_.get());
+    if (!fd) break;
+    pending_.push_back(
+        {std::move(fd), Handshake::server(key_, kind_, my_rank_), Deadline::after_seconds(kHandshakeSeconds)});
+  }
+  for (auto p = pending_.begin(); p != pending_.end();) {
+    const auto status = p->handshake.advance(p->fd.get());
+    if (status == Handshake::Status::kDone) {
+      Accepted accepted{std::move(p->fd), p->handshake.hello()};
+      pending_.erase(p);
+      return accepted;
+    }
+    const bool late = p->deadline.passed();
+    if (status == Handshake::Status::kFailed || late) {
+      log(LogLevel::kInfo, "turned away a connection: %s", late ? "it said nothing" : p->handshake.why().c_str());
+      p = pending_.erase(p);
+    } else {
+      ++p;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace tutti

@@ -1,0 +1,96 @@
+// Connections between ranks: a Dialer tries a peer's addresses in turn until one connects and authenticates; an Acceptor
+// takes in what arrives and keeps strangers out. Both are non-blocking state machines: call them again until they have
+// something. Not thread-safe.
+#pragma once
+
+#include <list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/handshake.h"
+#include "base/socket.h"
+
+namespace tutti {
+
+// Where a rank listens: which host it is, and all addresses with their port. Travels between ranks as bytes.
+struct Contact {
+  HostId host{};
+  std::vector<Address> addresses;
+
+  std::string to_bytes() const;
+  static std::optional<Contact> from_bytes(std::string_view bytes);  // nothing if these are not a Contact's bytes
+};
+
+// A TCP listener on all interfaces that TUTTI_SOCKET_IFNAME allows, and the contact that leads to it.
+struct Listener {
+  Fd fd;
+  Contact contact;
+  static Result<Listener> open();
+};
+
+class Dialer {
+ public:
+  enum class Status { kPending, kDone, kFailed };
+
+  struct Call {
+    Key key;
+    HelloKind kind;
+    int from_rank;
+    int to_rank;
+    std::array<uint32_t, 5> args{};
+  };
+  // Same host: loopback first. Else addresses in a network that this host is in too, then the others.
+  Dialer(const Call& call, const Contact& peer);
+  Dialer(const Call& call, std::vector<Address> candidates);
+
+  Status advance();
+  Fd take() { return std::move(fd_); }            // once done
+  const std::string& story() const { return story_; }  // what was tried and why it was given up; the choice at the end
+  // For poll(2) while pending; -1 if there is nothing to wait for.
+  int fd() const { return fd_.get(); }
+  short events() const;
+
+ private:
+  bool start_next();
+  void give_up_on_current(const std::string& why);
+
+  Call call_;
+  std::vector<Address> candidates_;
+  size_t next_ = 0;
+  Fd fd_;
+  std::optional<Handshake> handshake_;
+  Deadline attempt_ = Deadline::never();
+  std::string story_;
+};
+
+class Acceptor {
+ public:
+  struct Accepted {
+    Fd fd;
+    Hello hello;
+  };
+  Acceptor(Fd listen_fd, const Key& key, HelloKind kind, int my_rank)
+      : listen_fd_(std::move(listen_fd)), key_(key), kind_(kind), my_rank_(my_rank) {}
+
+  // The next authenticated connection, if there is one. A connection that does not authenticate within five seconds, or
+  // more than kMaxPending at once, is dropped.
+  std::optional<Accepted> next();
+  int fd() const { return listen_fd_.get(); }
+
+ private:
+  static constexpr size_t kMaxPending = 128;
+  struct Pending {
+    Fd fd;
+    Handshake handshake;
+    Deadline deadline;
+  };
+  Fd listen_fd_;
+  Key key_;
+  HelloKind kind_;
+  int my_rank_;
+  std::list<Pending> pending_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,145 @@
+#include "comm/communicator.h"
+
+#include <poll.h>
+
+#include "base/env.h"
+#include "base/log.h"
+
+namespace tutti {
+
+Result<CommOptions> CommOptions::from_env() {
+  TUTTI_TRY(env_check());
+  CommOptions options;
+  TUTTI_TRY_ASSIGN(const int64_t init_seconds, env_int(Env::kInitTimeout));
+  TUTTI_TRY_ASSIGN(const int64_t op_seconds, env_int(Env::kOpTimeout));
+  options.init_timeout_seconds = static_cast<double>(init_seconds);
+  options.op_timeout_seconds = static_cast<double>(op_seconds);
+  options.transports = env_string(Env::kTransports);
+  options.algo = env_string(Env::kAlgo);
+  return options;
+}
+
+Communicator::Communicator(int rank, int n_ranks, const CommOptions& options, Planner planner)
+    : rank_(rank), n_ranks_(n_ranks), options_(options), planner_(std::move(planner)) {
+  wait_policy_.op_timeout_seconds = options.op_timeout_seconds;
+}
+
+Communicator::~Communicator() {
+  if (watch_) watch_->say_goodbye(sequence_);
+}
+
+Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
+  wait_for_turn(ticket);
+  auto result = execute(operation);
+  end_turn();
+  return result;
+}
+
+// The usual case is one caller: its turn is now, and nobody sleeps. sleepers_ and turn_ are stored before the other is
+// loaded (both sequentially consistent), so that either the sleeper sees its turn or end_turn sees the sleeper.
+void Communicator::wait_for_turn(uint64_t ticket) {
+  if (turn_.load() == ticket) return;
+  std::unique_lock lock(turn_mutex_);
+  sleepers_++;
+  turn_changed_.wait(lock, [&] { return turn_.load() == ticket; });
+  sleepers_--;
+}
+
+void Communicator::end_turn() {
+  turn_.fetch_add(1);
+  if (sleepers_.load() == 0) return;
+  const std::lock_guard lock(turn_mutex_);
+  turn_changed_.notify_all();
+}
+
+Result<void> Communicator::execute(const Operation& operation) {
+  if (watch_->failed()) return watch_->failure();
+  if (finalized_)
+    return Error{Code::kInvalidUsage,
+                 "this communicator was finalized: only tuttiCommDestroy and tuttiCommAbort may follow"};
+  Call call;
+  call.sequence = ++sequence_;
+  call.count = operation.count;
+  call.collective = operation.collective;
+  call.dtype = operation.dtype;
+  call.op = operation.op;
+  call.root = operation.root;
+  call.algo = planner_.choose(call.collective, call.count * dtype_bytes(call.dtype));
+  history_.add(call);
+  auto program = find_program(call);
+  auto result = program ? drive_program(*program.value(), call, operation) : Result<void>(program.error());
+  if (!result) {
+    Error error = root_cause(std::move(result).error());
+    watch_->fail(error);
+    return error;
+  }
+  return {};
+}
+
+Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation) {
+  const Run::Operation what{call,  operation.count, operation.input,   operation.output,
+                            rank_, n_ranks_,        stream_from_bytes_};
+  Run run(program, what, history_);
+  return drive(run, *this, wait_policy_);
+}
+
+// An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to
+// make them, all ranks agree over the links that exist that they are in the same call: a mismatch is found here too.
+Result<Program*> Communicator::find_program(const Call& call) {
+  const ProgramKey key{call.collective, call.algo, call.root};
+  if (const auto found = programs_.find(key); found != programs_.end()) return &found->second;
+  TUTTI_TRY(drive_program(programs_.at({Collective::kAllReduce, Algo::kTree, 0}), call, Operation{}));
+  TUTTI_TRY(add_program(key, Deadline::after_seconds(options_.op_timeout_seconds)));
+  return &programs_.at(key);
+}
+
+Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline) {
+  const auto& [collective, algo, root] = key;
+  const Schedule schedule = planner_.schedule(collective, algo, root);
+  TUTTI_TRY(links_->connect(schedule, deadline, [this] { return watch_->failed(); }));
+  if (watch_->failed()) return watch_->failure();
+  programs_[key] = bind(schedule, slot_bytes_, [this](int peer, uint32_t channel, bool sending) {
+    return links_->find(peer, channel, sending);
+  });
+  return {};
+}
+
+// A broken link often is the echo of something else: give the control connections a moment to tell of it.
+Error Communicator::root_cause(Error error) {
+  if (error.code != Code::kRemoteError || watch_->failed()) return watch_->failed() ? watch_->failure() : error;
+  constexpr int kGraceMs = 300;
+  pollfd p{watch_->wake_fd(), POLLIN, 0};
+  ::poll(&p, 1, kGraceMs);
+  if (watch_->failed()) return watch_->failure();
+  if (const auto operations = watch_->departed(error.culprit_rank))
+    error.message =
+        format("%s destroyed its communicator after %llu operations; %s", watch_->rank_name(error.culprit_rank).c_str(),
+               static_cast<unsigned long long>(*operations), error.message.c_str());
+  return error;
+}
+
+Result<void> Communicator::finalize() {
+  const uint64_t ticket = take_ticket();
+  wait_for_turn(ticket);
+  Result<void> result;
+  if (!finalized_) {
+    Operation operation;
+    operation.collective = Collective::kFinalize;
+    result = execute(operation);
+    finalized_ = true;
+  }
+  end_turn();
+  return result;
+}
+
+void Communicator::abort() {
+  watch_->fail({Code::kInvalidUsage, "tuttiCommAbort was called on this rank", rank_},
+               {Code::kRemoteError, watch_->rank_name(rank_) + " called tuttiCommAbort", rank_});
+}
+
+Result<void> Communicator::async_error() const {
+  if (watch_->failed()) return watch_->failure();
+  return {};
+}
+
+}  // namespace tutti

@@ -1,0 +1,105 @@
+// comm: a rank's membership in a group, from meeting the others to leaving them, and the operations in between.
+// Threading: run() and finalize() may be called from several threads; operations are carried out one at a time in the
+// order of their tickets. async_error() and abort() from any thread at any time. The destructor leaves the group in
+// good order, without waiting for peers; no other call may be under way.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "base/result.h"
+#include "comm/link_pool.h"
+#include "debug/call.h"
+#include "exec/wait.h"
+#include "group/bootstrap.h"
+#include "group/peers.h"
+#include "plan/planner.h"
+
+namespace tutti {
+
+struct CommOptions {
+  double init_timeout_seconds = 60;
+  double op_timeout_seconds = 1800;
+  std::string transports;
+  std::string algo;
+
+  static Result<CommOptions> from_env();
+};
+
+struct Operation {
+  Collective collective = Collective::kNone;
+  const void* input = nullptr;
+  void* output = nullptr;
+  uint64_t count = 0;
+  DataType dtype = DataType::kInt8;
+  RedOp op = RedOp::kSum;
+  int root = 0;
+};
+
+class Communicator final : private WaitContext {
+ public:
+  static Result<std::unique_ptr<Communicator>> create(const UniqueId& id, int rank, int n_ranks,
+                                                      const CommOptions& options, Deadline deadline);
+  ~Communicator() override;
+
+  int rank() const { return rank_; }
+  int n_ranks() const { return n_ranks_; }
+
+  // Operations run in the order of their tickets, so an asynchronous caller takes the ticket when the user calls.
+  uint64_t take_ticket() { return next_ticket_.fetch_add(1, std::memory_order_relaxed); }
+  Result<void> run(uint64_t ticket, const Operation& operation);
+  Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
+
+  // Collective: all ranks have come here and called the same number of operations.
+  Result<void> finalize();
+  void abort();
+  Result<void> async_error() const;
+
+ private:
+  using ProgramKey = std::tuple<Collective, Algo, int>;  // and the root
+
+  Communicator(int rank, int n_ranks, const CommOptions& options, Planner planner);
+  Result<void> setup(Bootstrap& bootstrap, Deadline deadline);
+  Result<void> meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd, Deadline deadline);
+  Result<void> add_program(const ProgramKey& key, Deadline deadline);
+  Result<Program*> find_program(const Call& call);
+
+  Result<void> execute(const Operation& operation);
+  Result<void> drive_program(Program& program, const Call& call, const Operation& operation);
+  Error root_cause(Error error);
+  void wait_for_turn(uint64_t ticket);
+  void end_turn();
+
+  bool interrupted() override { return watch_->failed(); }
+  Error interruption() override { return watch_->failure(); }
+  int wake_fd() override { return watch_->wake_fd(); }
+  const std::vector<Link*>& incoming() override { return links_->incoming(); }
+
+  const int rank_;
+  const int n_ranks_;
+  const CommOptions options_;
+  Planner planner_;
+  WaitPolicy wait_policy_;
+  uint64_t stream_from_bytes_ = UINT64_MAX;
+  uint32_t slot_bytes_ = 0;
+
+  std::unique_ptr<LinkPool> links_;
+  std::unique_ptr<PeerWatch> watch_;
+  std::map<ProgramKey, Program> programs_;
+  History history_;
+  uint64_t sequence_ = 0;
+  bool finalized_ = false;
+
+  std::atomic<uint64_t> next_ticket_{0};
+  std::atomic<uint64_t> turn_{0};
+  std::atomic<int> sleepers_{0};  // threads that wait for their turn on turn_changed_
+  std::mutex turn_mutex_;
+  std::condition_variable turn_changed_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,143 @@
+#include "comm/link_pool.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace tutti {
+
+void pause_setup(bool progress) {
+  if (!progress) usleep(100);
+}
+
+Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tuttiTransport*>& transports,
+                                const tuttiEndpointConfig& endpoint_config) {
+  LinkPool pool;
+  pool.config_ = config;
+  std::string refused;
+  for (const tuttiTransport* transport : transports) {
+    auto endpoint = Endpoint::open(transport, endpoint_config);
+    if (endpoint) {
+      pool.endpoints_.push_back(std::move(endpoint).value());
+      continue;
+    }
+    log(LogLevel::kWarn, "transport %s is not usable here: %s", transport->name, endpoint.error().message.c_str());
+    refused += format("%s%s: %s", refused.empty() ? "" : "; ", transport->name, endpoint.error().message.c_str());
+    if (pool.endpoints_.empty() && transport == transports.back())
+      return Error{endpoint.error().code, "no transport is usable here: " + refused};
+  }
+  return pool;
+}
+
+LinkPool::Addresses LinkPool::addresses() const {
+  Addresses all;
+  for (const Endpoint& endpoint : endpoints_) all[endpoint.name()] = endpoint.address();
+  return all;
+}
+
+Link* LinkPool::find(int peer, uint32_t channel, bool sending) {
+  auto& links = sending ? sends_ : recvs_;
+  const auto found = links.find({peer, channel});
+  return found == links.end() ? nullptr : found->second.get();
+}
+
+void LinkPool::request(const Schedule& schedule) {
+  for (const Lane& lane : schedule.lanes) {
+    for (const Step& step : lane.steps) {
+      const Name to{step.send, lane.channel}, from{step.recv, lane.channel};
+      if (step.send >= 0 && !sends_.contains(to)) attempts_.try_emplace(to);
+      if (step.recv >= 0 && !recvs_.contains(from) &&
+          std::find(awaited_.begin(), awaited_.end(), from) == awaited_.end())
+        awaited_.push_back(from);
+    }
+  }
+}
+
+Result<bool> LinkPool::advance() {
+  TUTTI_TRY_ASSIGN(bool progress, accept_all());
+  for (auto i = attempts_.begin(); i != attempts_.end();) {
+    TUTTI_TRY_ASSIGN(const bool ready, advance_attempt(i->first, i->second));
+    if (!ready) {
+      ++i;
+      continue;
+    }
+    sends_[i->first] = std::move(i->second.link);
+    i = attempts_.erase(i);
+    progress = true;
+  }
+  return progress;
+}
+
+Result<bool> LinkPool::advance_attempt(const Name& name, Attempt& attempt) {
+  if (!attempt.link) return next_transport(name, attempt);
+  tuttiTransportError error{};
+  const tuttiResult_t code = attempt.link->poll(&error);
+  if (code == tuttiInProgress) return false;
+  const char* transport = attempt.link->transport();
+  if (code == tuttiSuccess) {
+    log(LogLevel::kInfo, "link to rank %d channel %u through %s%s%s", name.first, name.second, transport,
+        attempt.story.empty() ? "" : ", because ", attempt.story.c_str());
+    return true;
+  }
+  attempt.story += format("%s%s: %s", attempt.story.empty() ? "" : "; ", transport, error.text);
+  attempt.link.reset();
+  return next_transport(name, attempt);
+}
+
+// Starts on the next transport that reaches the peer. False, since it takes time; an error when none is left.
+Result<bool> LinkPool::next_transport(const Name& name, Attempt& attempt) {
+  const Addresses& peer = peers_[static_cast<size_t>(name.first)];
+  while (attempt.next_transport < endpoints_.size()) {
+    Endpoint& endpoint = endpoints_[attempt.next_transport++];
+    const auto address = peer.find(endpoint.name());
+    std::string why =
+        address == peer.end() ? "the peer does not have it" : endpoint.unreachable_because(address->second);
+    if (why.empty()) {
+      const tuttiLinkConfig config{sizeof config, name.first, name.second, config_.slots, config_.slot_bytes};
+      auto link = endpoint.connect(config, address->second);
+      if (link) {
+        attempt.link = std::make_unique<Link>(std::move(link).value());
+        return false;
+      }
+      why = link.error().message;
+    }
+    attempt.story += format("%s%s: %s", attempt.story.empty() ? "" : "; ", endpoint.name(), why.c_str());
+  }
+  return Error{Code::kRemoteError,
+               format("no transport reaches rank %d: %s (allowed transports: TUTTI_TRANSPORTS)", name.first,
+                      attempt.story.c_str()),
+               name.first};
+}
+
+Result<bool> LinkPool::accept_all() {
+  bool progress = false;
+  for (Endpoint& endpoint : endpoints_) {
+    for (;;) {
+      Link link;
+      TUTTI_TRY_ASSIGN(const bool arrived, endpoint.accept(&link));
+      if (!arrived) break;
+      const Name name{link.peer(), link.channel()};
+      if (link.slot_bytes() != config_.slot_bytes || recvs_.contains(name)) continue;  // not one of this group's
+      recvs_[name] = std::make_unique<Link>(std::move(link));
+      incoming_.push_back(recvs_[name].get());
+      std::erase(awaited_, name);
+      progress = true;
+    }
+  }
+  return progress;
+}
+
+Error LinkPool::late() const {
+  std::string missing;
+  for (const auto& [name, attempt] : attempts_)
+    missing += format("%sto rank %d (%s)", missing.empty() ? "" : ", ", name.first,
+                      attempt.link ? attempt.link->transport() : "no transport");
+  for (const Name& name : awaited_) missing += format("%sfrom rank %d", missing.empty() ? "" : ", ", name.first);
+  return {Code::kTimeout, "links were not there in time: " + missing};
+}
+
+}  // namespace tutti

@@ -1,0 +1,80 @@
+// This header: the links of one rank to its peers, made when an operation first needs them and kept for the rest.
+// Belongs to one thread at a time. Links close before their endpoints.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "schedule/schedule.h"
+#include "transports/transport.h"
+
+namespace tutti {
+
+class LinkPool {
+ public:
+  struct Config {
+    int rank;
+    uint32_t slots;
+    uint32_t slot_bytes;
+  };
+  // What a peer published: the address of each transport's endpoint, by name.
+  using Addresses = std::map<std::string, std::string>;
+
+  static Result<LinkPool> open(const Config& config, const std::vector<const tuttiTransport*>& transports,
+                               const tuttiEndpointConfig& endpoint_config);
+  Addresses addresses() const;
+  void set_peers(std::vector<Addresses> peers) { peers_ = std::move(peers); }
+
+  // Makes the links of `schedule` that are missing: offers the outgoing ones, waits for the incoming ones. All ranks
+  // call it for the same operation. `interrupted` ends it early (then the error is its caller's to find).
+  template <class Interrupted>
+  Result<void> connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted);
+
+  Link* find(int peer, uint32_t channel, bool sending);
+  const std::vector<Link*>& incoming() const { return incoming_; }
+
+ private:
+  using Name = std::pair<int, uint32_t>;  // peer, channel
+  // An outgoing link on its way: the transports not yet tried, in order of preference.
+  struct Attempt {
+    std::unique_ptr<Link> link;
+    size_t next_transport = 0;
+    std::string story;
+  };
+
+  LinkPool() = default;
+  void request(const Schedule& schedule);
+  Result<bool> advance();  // true when nothing requested is missing
+  Result<bool> advance_attempt(const Name& name, Attempt& attempt);
+  Result<bool> next_transport(const Name& name, Attempt& attempt);
+  Result<bool> accept_all();
+  Error late() const;
+
+  Config config_{};
+  std::vector<Endpoint> endpoints_;
+  std::vector<Addresses> peers_;
+  std::map<Name, std::unique_ptr<Link>> sends_, recvs_;
+  std::map<Name, Attempt> attempts_;
+  std::vector<Name> awaited_;
+  std::vector<Link*> incoming_;
+};
+
+// A turn of set-up waiting: short, because it happens once per link.
+void pause_setup(bool progress);
+
+template <class Interrupted>
+Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted) {
+  request(schedule);
+  while (!attempts_.empty() || !awaited_.empty()) {
+    TUTTI_TRY_ASSIGN(const bool progress, advance());
+    if (interrupted()) return {};
+    if (!progress && deadline.passed()) return late();
+    pause_setup(progress);
+  }
+  return {};
+}
+
+}  // namespace tutti

@@ -1,0 +1,157 @@
+// Creating a communicator: meet through the bootstrap, tell each other where one listens, connect, agree that all are
+// connected.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "comm/communicator.h"
+#include "kernels/kernels.h"
+#include "topology/machine.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+// What a rank tells the others about itself.
+struct Introduction {
+  uint32_t version = TUTTI_VERSION_CODE;
+  uint32_t slot_bytes = 0;
+  std::string algo;
+  std::string host;
+  int32_t pid = 0;
+  Contact control;
+  LinkPool::Addresses addresses;
+
+  std::string to_bytes() const {
+    ByteWriter w;
+    w.put(version).put(slot_bytes).put(pid).put_string(algo).put_string(host).put_string(control.to_bytes());
+    w.put(static_cast<uint32_t>(addresses.size()));
+    for (const auto& [name, address] : addresses) w.put_string(name).put_string(address);
+    return w.take();
+  }
+
+  static Result<Introduction> from_bytes(const std::string& bytes, int rank) {
+    Introduction i;
+    ByteReader r(bytes);
+    i.version = r.get<uint32_t>();
+    if (r.ok() && i.version != TUTTI_VERSION_CODE)
+      return Error{Code::kInvalidUsage,
+                   format("rank %d runs version %u of Tutti, this rank %d: install the same version everywhere", rank,
+                          i.version, TUTTI_VERSION_CODE),
+                   rank};
+    i.slot_bytes = r.get<uint32_t>();
+    i.pid = r.get<int32_t>();
+    i.algo = r.get_string();
+    i.host = r.get_string();
+    const auto control = Contact::from_bytes(r.get_string());
+    if (control) i.control = *control;
+    for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
+      const std::string name = r.get_string();
+      i.addresses[name] = r.get_string();
+    }
+    if (!r.ok() || !control)
+      return Error{Code::kRemoteError, format("rank %d introduced itself with bytes that make no sense", rank), rank};
+    return i;
+  }
+};
+
+Result<void> check_agreement(const Introduction& mine, int my_rank, const Introduction& theirs, int their_rank) {
+  const auto differ = [&](const char* what, const std::string& a, const std::string& b) {
+    return Error{Code::kInvalidUsage,
+                 format("rank %d has %s=%s, rank %d has %s=%s: set it alike on all ranks", my_rank, what, a.c_str(),
+                        their_rank, what, b.c_str()),
+                 their_rank};
+  };
+  if (mine.slot_bytes != theirs.slot_bytes)
+    return differ("TUTTI_SLOT_BYTES", std::to_string(mine.slot_bytes), std::to_string(theirs.slot_bytes));
+  if (mine.algo != theirs.algo) return differ("TUTTI_ALGO (or the configuration's algo)", mine.algo, theirs.algo);
+  return {};
+}
+
+Result<std::vector<Introduction>> read_all(const std::vector<std::string>& blobs) {
+  std::vector<Introduction> all;
+  for (size_t r = 0; r < blobs.size(); r++) {
+    TUTTI_TRY_ASSIGN(Introduction i, Introduction::from_bytes(blobs[r], static_cast<int>(r)));
+    all.push_back(std::move(i));
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,
+                                                           const CommOptions& options, Deadline deadline) {
+  log_set_thread_rank(rank);
+  TUTTI_TRY(env_check());
+  TUTTI_TRY(kernels_check());
+  TUTTI_TRY_ASSIGN(const Algo forced, parse_algo(options.algo));
+  std::unique_ptr<Communicator> comm(new Communicator(rank, n_ranks, options, Planner(rank, n_ranks, forced)));
+  TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline));
+  TUTTI_TRY(comm->setup(bootstrap, deadline));
+  return comm;
+}
+
+Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
+  TUTTI_TRY_ASSIGN(const int64_t slots, env_int(Env::kSlots));
+  TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int(Env::kSlotBytes));
+  TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
+  slot_bytes_ = static_cast<uint32_t>((slot_bytes + 63) / 64 * 64);
+  stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : machine().last_level_cache_bytes;
+
+  tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_, n_ranks_, {}};
+  std::copy(bootstrap.key().begin(), bootstrap.key().end(), endpoint_config.group_key);
+  TUTTI_TRY_ASSIGN(const auto transports, find_transports(options_.transports));
+  TUTTI_TRY_ASSIGN(LinkPool pool,
+                   LinkPool::open({rank_, static_cast<uint32_t>(slots), slot_bytes_}, transports, endpoint_config));
+  links_ = std::make_unique<LinkPool>(std::move(pool));
+  TUTTI_TRY_ASSIGN(Listener control, Listener::open());
+
+  Introduction mine;
+  mine.slot_bytes = slot_bytes_;
+  mine.algo = options_.algo;
+  mine.host = host_name();
+  mine.pid = getpid();
+  mine.control = control.contact;
+  mine.addresses = links_->addresses();
+  TUTTI_TRY_ASSIGN(auto blobs, bootstrap.all_gather(mine.to_bytes()));
+  auto met = meet(bootstrap, std::move(blobs), std::move(control.fd), deadline);
+
+  // Nobody starts before all are connected, and everybody hears why if one is not.
+  TUTTI_TRY_ASSIGN(const auto outcomes, bootstrap.all_gather(met ? "" : met.error().message));
+  TUTTI_TRY(std::move(met));
+  for (size_t r = 0; r < outcomes.size(); r++)
+    if (!outcomes[r].empty())
+      return Error{Code::kRemoteError, format("rank %zu could not join: %s", r, outcomes[r].c_str()),
+                   static_cast<int>(r)};
+  log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", n_ranks_, kernels().isa,
+      wait_policy_.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
+  return {};
+}
+
+Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd,
+                                Deadline deadline) {
+  TUTTI_TRY_ASSIGN(const auto all, read_all(blobs));
+  const Introduction& mine = all[static_cast<size_t>(rank_)];
+  PeerWatch::Config config{rank_, bootstrap.key(), {}, {}, planner_.neighbours()};
+  std::vector<LinkPool::Addresses> addresses;
+  int ranks_here = 0;
+  for (size_t r = 0; r < all.size(); r++) {
+    TUTTI_TRY(check_agreement(mine, rank_, all[r], static_cast<int>(r)));
+    config.rank_names.push_back(format("rank %zu (host %s, pid %d)", r, all[r].host.c_str(), all[r].pid));
+    config.contacts.push_back(all[r].control);
+    addresses.push_back(all[r].addresses);
+    ranks_here += all[r].control.host == mine.control.host;
+  }
+  links_->set_peers(std::move(addresses));
+  wait_policy_.oversubscribed = ranks_here > usable_cpus();
+  TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));
+  for (const Algo algo : {Algo::kTree, Algo::kRing})
+    TUTTI_TRY(add_program({Collective::kAllReduce, algo, 0}, deadline));
+  programs_[{Collective::kFinalize, Algo::kTree, 0}] = programs_[{Collective::kAllReduce, Algo::kTree, 0}];
+  return {};
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+#include "debug/call.h"
+
+namespace tutti {
+
+const char* algo_name(Algo algo) {
+  switch (algo) {
+    case Algo::kRing: return "ring";
+    case Algo::kTree: return "tree";
+    case Algo::kAuto: break;
+  }
+  return "auto";
+}
+
+TagWords to_tag(const Call& call) {
+  const uint64_t kinds = static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.dtype) << 8 |
+                         static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.algo) << 24 |
+                         static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
+  return {call.sequence, call.count, kinds, 0};
+}
+
+Call from_tag(const TagWords& words) {
+  Call call;
+  call.sequence = words[0];
+  call.count = words[1];
+  call.collective = static_cast<Collective>(words[2] & 0xff);
+  call.dtype = static_cast<DataType>(words[2] >> 8 & 0xff);
+  call.op = static_cast<RedOp>(words[2] >> 16 & 0xff);
+  call.algo = static_cast<Algo>(words[2] >> 24 & 0xff);
+  call.root = static_cast<int32_t>(words[2] >> 32);
+  return call;
+}
+
+std::string to_text(const Call& call) {
+  std::string text = collective_name(call.collective);
+  if (call.collective == Collective::kAllReduce)
+    text += format("(count=%llu, %s, %s)", static_cast<unsigned long long>(call.count), dtype_name(call.dtype),
+                   red_op_name(call.op));
+  else if (call.collective == Collective::kBroadcast)
+    text += format("(count=%llu, %s, root=%d)", static_cast<unsigned long long>(call.count), dtype_name(call.dtype),
+                   call.root);
+  if (call.algo != Algo::kAuto) text += format(" [%s]", algo_name(call.algo));
+  return text + format(" as operation %llu", static_cast<unsigned long long>(call.sequence));
+}
+
+Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs, const History& history) {
+  const Call same_number = history.find(theirs.sequence);
+  const Call& shown = same_number.sequence != 0 ? same_number : mine;
+  return {Code::kInvalidUsage,
+          format("the ranks disagree: rank %d called %s, rank %d called %s; all ranks of a communicator must call the "
+                 "same operations with the same arguments in the same order",
+                 my_rank, to_text(shown).c_str(), peer, to_text(theirs).c_str()),
+          peer};
+}
+
+}  // namespace tutti

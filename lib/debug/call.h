@@ -1,0 +1,56 @@
+// debug: what a rank was asked to do, in a form that travels with every message, so that ranks which were asked
+// different things find out instead of hanging. Plain values and a fixed-size history; includes base only. A History
+// belongs to one thread at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/result.h"
+
+namespace tutti {
+
+enum class Algo : uint8_t { kAuto = 0, kRing = 1, kTree = 2 };
+const char* algo_name(Algo algo);
+
+// One operation as one rank called it.
+struct Call {
+  uint64_t sequence = 0;  // the n-th operation on this communicator, from 1
+  uint64_t count = 0;     // elements
+  Collective collective = Collective::kNone;
+  DataType dtype = DataType::kInt8;
+  RedOp op = RedOp::kSum;
+  Algo algo = Algo::kAuto;
+  int32_t root = 0;
+
+  bool operator==(const Call&) const = default;
+};
+
+// The 32 bytes of a message's tag, losslessly: both calls can be written out, and comparing costs four words.
+using TagWords = std::array<uint64_t, 4>;
+TagWords to_tag(const Call& call);
+Call from_tag(const TagWords& words);
+
+// "AllReduce(count=1024, float, sum) [ring] as operation 7"
+std::string to_text(const Call& call);
+
+// The last operations of this rank, to say what it did when a peer turns out to have done something else.
+class History {
+ public:
+  void add(const Call& call) { calls_[call.sequence % calls_.size()] = call; }
+  // The call with this number, or one with sequence 0 when it is too long ago or yet to come.
+  Call find(uint64_t sequence) const {
+    const Call& call = calls_[sequence % calls_.size()];
+    return call.sequence == sequence ? call : Call{};
+  }
+
+ private:
+  std::array<Call, 64> calls_{};
+};
+
+// What to say when a message of `theirs` from `peer` meets `mine` on rank `my_rank`.
+Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs, const History& history);
+
+}  // namespace tutti

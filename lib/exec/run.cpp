@@ -1,0 +1,183 @@
+#include "exec/run.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti {
+
+ChunkLayout ChunkLayout::of(uint64_t elems, size_t elem_bytes, uint32_t n_chunks, uint32_t slot_bytes) {
+  const uint64_t line_elems = std::max<uint64_t>(1, 64 / elem_bytes);  // chunks start on cache lines of the buffer
+  const uint64_t slot_elems = slot_bytes / elem_bytes;
+  const uint64_t per_round = n_chunks * slot_elems;
+  ChunkLayout layout;
+  layout.rounds = std::max<uint64_t>(1, elems / per_round + (elems % per_round != 0));
+  const uint64_t chunks = layout.rounds * n_chunks;
+  const uint64_t even = elems / chunks + (elems % chunks != 0);
+  layout.chunk_elems = std::min(slot_elems, (even + line_elems - 1) / line_elems * line_elems);
+  return layout;
+}
+
+Run::Run(Program& program, const Operation& operation, const History& history)
+    : program_(program),
+      operation_(operation),
+      history_(history),
+      tag_(to_tag(operation.call)),
+      elem_bytes_(dtype_bytes(operation.call.dtype)),
+      layout_(ChunkLayout::of(operation.elems, elem_bytes_, program.n_chunks, program.slot_bytes)),
+      reduce_(kernels().reduce[static_cast<int>(operation.call.op)][static_cast<int>(operation.call.dtype)]),
+      copy_(kernels().copy),
+      stream_(operation.elems * elem_bytes_ >= operation.stream_from_bytes),
+      lanes_left_(program.lanes.size()) {
+  for (BoundLane& lane : program_.lanes) lane.round = lane.next = 0;
+}
+
+Run::Poll Run::advance() {
+  bool progress = false;
+  for (BoundLane& lane : program_.lanes) {
+    while (lane.round < layout_.rounds && advance_lane(lane)) progress = true;
+    if (error_.message.size() > 0) return Poll::kFailed;
+  }
+  if (lanes_left_ == 0 && all_sent()) return Poll::kDone;
+  return progress ? Poll::kProgress : Poll::kIdle;
+}
+
+bool Run::advance_lane(BoundLane& lane) {
+  if (!execute(lane.steps[lane.next], lane.round)) return false;
+  if (++lane.next == lane.steps.size()) {
+    lane.next = 0;
+    if (++lane.round == layout_.rounds) lanes_left_--;
+  }
+  return true;
+}
+
+// The whole step or nothing: it needs its message and its free slot at once.
+bool Run::execute(const BoundStep& step, uint64_t round) {
+  tuttiMessage message{};
+  if (step.recv != nullptr && !step.recv->try_peek(&message)) return false;
+  void* to_send = nullptr;
+  if (step.send != nullptr && (to_send = step.send->try_acquire()) == nullptr) return false;
+
+  const uint32_t chunk = step.local.buffer != Buffer::kNone ? step.local.chunk : step.store.chunk;
+  const uint64_t elems = chunk_elems(round, chunk);
+  if (step.recv != nullptr && !accept_message(*step.recv, message, elems * elem_bytes_)) return false;
+  if (elems > 0) compute(step, round, message.data, to_send, elems);
+  if (step.recv != nullptr) step.recv->release();
+  if (step.send != nullptr) {
+    tuttiTag tag;
+    memcpy(&tag, tag_.data(), sizeof tag);
+    step.send->publish(static_cast<uint32_t>(elems * elem_bytes_), tag);
+  }
+  return true;
+}
+
+void Run::compute(const BoundStep& step, uint64_t round, const void* received, void* to_send, uint64_t elems) {
+  ReduceArgs args;
+  if (step.recv != nullptr) args.src[args.n_src++] = received;
+  if (step.local.buffer != Buffer::kNone) args.src[args.n_src++] = address(step.local, round);
+  const bool stores = step.store.buffer != Buffer::kNone;
+  if (stores) args.dst[args.n_dst++] = address(step.store, round);
+  if (to_send != nullptr) args.dst[args.n_dst++] = to_send;
+  args.stream_dst0 = stores && stream_;
+  if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
+  if (args.n_src > 1 || args.divisor > 0) {
+    args.elems = elems;
+    reduce_(args);
+  } else {
+    copy_({args.src[0], {args.dst[0], args.dst[1]}, args.n_dst, elems * elem_bytes_, args.stream_dst0});
+  }
+}
+
+bool Run::accept_message(const Link& link, const tuttiMessage& message, uint64_t expected_bytes) {
+  if (memcmp(&message.tag, tag_.data(), sizeof message.tag) != 0) {
+    TagWords words;
+    memcpy(words.data(), &message.tag, sizeof message.tag);
+    error_ = mismatch_error(operation_.rank, operation_.call, link.peer(), from_tag(words), history_);
+    return false;
+  }
+  if (message.bytes != expected_bytes) {
+    error_ = {Code::kInternalError,
+              format("rank %d sent a chunk of %u bytes where %llu were due in %s", link.peer(), message.bytes,
+                     static_cast<unsigned long long>(expected_bytes), to_text(operation_.call).c_str()),
+              link.peer()};
+    return false;
+  }
+  return true;
+}
+
+uint64_t Run::chunk_elems(uint64_t round, uint32_t chunk) const {
+  const uint64_t begin = (round * program_.n_chunks + chunk) * layout_.chunk_elems;
+  return begin >= operation_.elems ? 0 : std::min(layout_.chunk_elems, operation_.elems - begin);
+}
+
+char* Run::address(const Slice& slice, uint64_t round) const {
+  const uint64_t offset = (round * program_.n_chunks + slice.chunk) * layout_.chunk_elems * elem_bytes_;
+  // The input is only ever a source.
+  void* base = slice.buffer == Buffer::kInput ? const_cast<void*>(operation_.input) : operation_.output;
+  return static_cast<char*>(base) + offset;
+}
+
+bool Run::all_sent() {
+  return std::all_of(program_.sends.begin(), program_.sends.end(), [](Link* link) { return link->unsent() == 0; });
+}
+
+// Calls visit(link, for_slot) for each link that holds a lane up, and for those with unsent messages.
+template <class Visit>
+void Run::for_each_blocked(Visit&& visit) const {
+  for (const BoundLane& lane : program_.lanes) {
+    if (lane.round == layout_.rounds) continue;
+    const BoundStep& step = lane.steps[lane.next];
+    tuttiMessage ignored;
+    if (step.recv != nullptr && !step.recv->try_peek(&ignored))
+      visit(*step.recv, false);
+    else if (step.send != nullptr)
+      visit(*step.send, true);
+  }
+  for (Link* link : program_.sends)
+    if (link->unsent() > 0) visit(*link, true);
+}
+
+bool Run::poll_links() {
+  bool well = true;
+  for_each_blocked([&](Link& link, bool) {
+    tuttiTransportError error{};
+    const tuttiResult_t code = link.poll(&error);
+    if (!well || code == tuttiSuccess || code == tuttiInProgress) return;
+    error_ = to_error(code, error, link.peer());
+    error_.message += "; this rank is in " + to_text(operation_.call);
+    well = false;
+  });
+  return well;
+}
+
+bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
+  bool may_sleep = true;
+  for_each_blocked([&](Link& link, bool for_slot) {
+    tuttiWait wait{-1, 0};
+    if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
+    sleepers->push_back({&link, wait});
+  });
+  return may_sleep;
+}
+
+std::string Run::waits_for() const {
+  std::string text;
+  for_each_blocked([&](Link& link, bool for_slot) {
+    text += format("%srank %d (%s)", text.empty() ? "" : ", ", link.peer(),
+                   for_slot ? "to take what this rank sends" : "to send");
+  });
+  return text;
+}
+
+bool Run::check_stray(Link& link) {
+  tuttiTransportError ignored;
+  link.poll(&ignored);
+  tuttiMessage message;
+  if (!link.try_peek(&message)) return false;
+  TagWords words;
+  memcpy(words.data(), &message.tag, sizeof message.tag);
+  if (words == tag_ || words[0] > tag_[0]) return false;  // ours, or of an operation that this rank has yet to begin
+  error_ = mismatch_error(operation_.rank, operation_.call, link.peer(), from_tag(words), history_);
+  return true;
+}
+
+}  // namespace tutti

@@ -1,0 +1,68 @@
+#include "exec/stream.h"
+
+#include <system_error>
+
+namespace tutti {
+
+Result<std::unique_ptr<Stream>> Stream::create() {
+  std::unique_ptr<Stream> stream(new Stream);
+  try {
+    stream->thread_ = std::thread([s = stream.get()] { s->serve(); });
+  } catch (const std::system_error& e) {
+    return system_error("starting a stream's thread (see ulimit -u)", e.code().value());
+  }
+  return stream;
+}
+
+Stream::~Stream() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Stream::enqueue(Work work) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+    queued_++;
+  }
+  changed_.notify_all();
+}
+
+Result<void> Stream::synchronize() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this, last = queued_] { return done_ >= last; });
+  if (!error_) return {};
+  Error error = std::move(*error_);
+  error_.reset();
+  return error;
+}
+
+Result<void> Stream::query() {
+  const std::lock_guard lock(mutex_);
+  if (error_) return *error_;
+  if (done_ < queued_) return Error{Code::kInProgress, "operations of this stream are still running"};
+  return {};
+}
+
+void Stream::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const Work work = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    auto result = work();
+    lock.lock();
+    done_++;
+    if (!result && !error_) error_ = std::move(result).error();
+    changed_.notify_all();
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,119 @@
+#include "exec/wait.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+// Measured on a 2-core virtual machine: a cache line goes from core to core in 0.17 us, a yield costs 1.6 us, waking an
+// idle virtual CPU 75 us. So: spin about 2 us, yield until sleeping would be cheap in comparison, then sleep.
+constexpr int kSpins = 100;
+constexpr int64_t kYieldNs = 2'000'000;
+constexpr int kSleepMs = 100;
+constexpr int64_t kStrayCheckNs = 1'000'000;
+constexpr int64_t kFirstWarningNs = 10'000'000'000;
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// One stretch of idleness, from the last progress on.
+class Idle {
+ public:
+  Idle(Run& run, WaitContext& context, const WaitPolicy& policy) : run_(run), context_(context), policy_(policy) {}
+
+  void reset() { turns_ = 0; }
+
+  // One turn of waiting; false when the operation has to end with error().
+  bool turn() {
+    if (context_.interrupted()) return fail(context_.interruption());
+    if (!policy_.oversubscribed && turns_ < kSpins) {
+      turns_++;
+      pause_cpu();
+      return turns_ % 16 != 0 || poll_links();
+    }
+    if (!poll_links()) return false;
+    const int64_t now = now_ns();
+    if (turns_ <= kSpins) {
+      turns_ = kSpins + 1;
+      since_ns_ = last_stray_check_ns_ = now;
+      next_warning_ns_ = kFirstWarningNs;
+    }
+    if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
+    if (now - since_ns_ < kYieldNs)
+      sched_yield();
+    else
+      sleep();
+    return true;
+  }
+  const Error& error() const { return error_; }
+
+ private:
+  bool fail(Error error) {
+    error_ = std::move(error);
+    return false;
+  }
+
+  bool poll_links() { return run_.poll_links() || fail(run_.error()); }
+
+  bool check(int64_t now) {
+    last_stray_check_ns_ = now;
+    for (Link* link : context_.incoming())
+      if (run_.check_stray(*link)) return fail(run_.error());
+    const int64_t idle_ns = now - since_ns_;
+    if (idle_ns > next_warning_ns_) {
+      next_warning_ns_ *= 2;
+      log(LogLevel::kWarn, "no progress for %lld s: waiting for %s", static_cast<long long>(idle_ns / 1'000'000'000),
+          run_.waits_for().c_str());
+    }
+    if (static_cast<double>(idle_ns) * 1e-9 < policy_.op_timeout_seconds) return true;
+    return fail({Code::kTimeout, format("no progress for %.0f s (TUTTI_OP_TIMEOUT): waiting for %s",
+                                        policy_.op_timeout_seconds, run_.waits_for().c_str())});
+  }
+
+  void sleep() {
+    sleepers_.clear();
+    if (run_.prepare_sleep(&sleepers_)) {
+      fds_.clear();
+      fds_.push_back({context_.wake_fd(), POLLIN, 0});
+      for (const Run::Sleeper& s : sleepers_) fds_.push_back({s.wait.fd, s.wait.events, 0});
+      ::poll(fds_.data(), fds_.size(), kSleepMs);
+    }
+    for (const Run::Sleeper& s : sleepers_) s.link->wait_end();
+  }
+
+  Run& run_;
+  WaitContext& context_;
+  const WaitPolicy& policy_;
+  int turns_ = 0;
+  int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
+  std::vector<Run::Sleeper> sleepers_;  // grow in the first sleep only
+  std::vector<pollfd> fds_;
+  Error error_;
+};
+
+}  // namespace
+
+Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy) {
+  Idle idle(run, context, policy);
+  for (;;) {
+    switch (run.advance()) {
+      case Run::Poll::kDone: return {};
+      case Run::Poll::kFailed: return run.error();
+      case Run::Poll::kProgress: idle.reset(); break;
+      case Run::Poll::kIdle:
+        if (!idle.turn()) return idle.error();
+        break;
+    }
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,31 @@
+// Waiting for peers: spin, then yield, then sleep.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "exec/run.h"
+
+namespace tutti {
+
+struct WaitPolicy {
+  // Ranks outnumber the CPUs: spinning would keep the awaited one from running.
+  bool oversubscribed = false;
+  double op_timeout_seconds = 1800;
+};
+
+// What ends a wait from outside, and whom to listen to meanwhile.
+class WaitContext {
+ public:
+  virtual ~WaitContext() = default;
+  virtual bool interrupted() = 0;  // one load: asked in every turn
+  virtual Error interruption() = 0;
+  virtual int wake_fd() = 0;  // readable once interrupted
+  // Every link on which some peer could send this rank something.
+  virtual const std::vector<Link*>& incoming() = 0;
+};
+
+// Runs to the end. The error of a link is the link's own; the caller may know a deeper cause.
+Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy);
+
+}  // namespace tutti

@@ -1,0 +1,198 @@
+#include "group/peers.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "base/bytes.h"
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+enum FrameType : uint32_t { kNotice = 1, kGoodbye = 2 };
+
+struct FrameHeader {
+  uint32_t type;
+  uint32_t bytes;
+};
+constexpr uint32_t kMaxFrameBytes = 8192;
+
+std::string notice_payload(const Error& error) {
+  return ByteWriter()
+      .put(static_cast<int32_t>(error.code))
+      .put(static_cast<int32_t>(error.culprit_rank))
+      .put_string(error.message.substr(0, kMaxFrameBytes / 2))
+      .take();
+}
+
+void signal_event(int fd) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(fd, &one, sizeof one);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PeerWatch>> PeerWatch::create(Config config, Fd listen_fd, Deadline deadline) {
+  std::unique_ptr<PeerWatch> watch(new PeerWatch(std::move(config)));
+  TUTTI_TRY(watch->connect(std::move(listen_fd), deadline));
+  TUTTI_TRY(watch->start());
+  return watch;
+}
+
+Result<void> PeerWatch::connect(Fd listen_fd, Deadline deadline) {
+  Acceptor acceptor(std::move(listen_fd), config_.key, HelloKind::kControl, config_.rank);
+  std::map<int, Dialer> dialers;
+  for (const int peer : config_.neighbours)
+    if (peer < config_.rank)
+      dialers.emplace(peer, Dialer({config_.key, HelloKind::kControl, config_.rank, peer},
+                                   config_.contacts[static_cast<size_t>(peer)]));
+  while (lines_.size() < config_.neighbours.size()) {
+    bool progress = false;
+    for (auto d = dialers.begin(); d != dialers.end();) {
+      const Dialer::Status status = d->second.advance();
+      if (status == Dialer::Status::kFailed)
+        return Error{Code::kRemoteError, rank_name(d->first) + " cannot be reached: " + d->second.story(), d->first};
+      if (status == Dialer::Status::kPending) {
+        ++d;
+        continue;
+      }
+      log(LogLevel::kInfo, "control connection to rank %d at %s", d->first, d->second.story().c_str());
+      lines_[d->first].fd = d->second.take();
+      d = dialers.erase(d);
+      progress = true;
+    }
+    while (auto accepted = acceptor.next()) {
+      lines_[accepted->hello.from_rank].fd = std::move(accepted->fd);
+      progress = true;
+    }
+    if (progress) continue;
+    if (deadline.passed()) {
+      std::string absent;
+      for (const int peer : config_.neighbours)
+        if (!lines_.contains(peer)) absent += (absent.empty() ? "" : ", ") + rank_name(peer);
+      return Error{Code::kTimeout, "no control connection in time with " + absent};
+    }
+    pollfd p{acceptor.fd(), POLLIN, 0};
+    ::poll(&p, 1, 1);  // dialled connections are looked at every millisecond: this is set-up
+  }
+  return {};
+}
+
+Result<void> PeerWatch::start() {
+  wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  stop_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_fd_ || !stop_fd_) return system_error("eventfd", errno);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& e) {
+    return system_error("starting the thread that watches the peers (see ulimit -u)", e.code().value());
+  }
+  return {};
+}
+
+PeerWatch::~PeerWatch() {
+  if (!thread_.joinable()) return;
+  signal_event(stop_fd_.get());
+  thread_.join();
+}
+
+Error PeerWatch::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::optional<uint64_t> PeerWatch::departed(int rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto line = lines_.find(rank);
+  return line == lines_.end() ? std::nullopt : line->second.goodbye;
+}
+
+void PeerWatch::fail(const Error& mine, const Error& theirs) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.load(std::memory_order_relaxed) || leaving_) return;
+  failure_ = mine;
+  send_to_all(kNotice, notice_payload(theirs));
+  failed_.store(true, std::memory_order_release);
+  signal_event(wake_fd_.get());
+}
+
+void PeerWatch::say_goodbye(uint64_t operations) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.load(std::memory_order_relaxed) || leaving_) return;
+  leaving_ = true;
+  send_to_all(kGoodbye, ByteWriter().put(operations).take());
+}
+
+void PeerWatch::send_to_all(uint32_t type, const std::string& payload) {
+  const std::string frame = ByteWriter().put(FrameHeader{type, static_cast<uint32_t>(payload.size())}).take() + payload;
+  // A control connection carries one or two frames in its life, so the kernel's buffer has room. A peer that is gone
+  // needs no notice.
+  for (const auto& [peer, line] : lines_)
+    if (line.fd) [[maybe_unused]]
+      const ssize_t n = ::send(line.fd.get(), frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void PeerWatch::serve() {
+  log_set_thread_rank(config_.rank);
+  for (;;) {
+    std::vector<pollfd> fds = {{stop_fd_.get(), POLLIN, 0}};
+    std::vector<int> peers = {-1};
+    for (const auto& [peer, line] : lines_) {
+      if (!line.fd) continue;
+      fds.push_back({line.fd.get(), POLLIN, 0});
+      peers.push_back(peer);
+    }
+    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return;
+    if (fds[0].revents != 0) return;
+    for (size_t i = 1; i < fds.size(); i++)
+      if (fds[i].revents != 0) read_line(peers[i], lines_[peers[i]]);
+  }
+}
+
+void PeerWatch::read_line(int peer, Line& line) {
+  char bytes[4096];
+  const ssize_t n = ::recv(line.fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n > 0) {
+    line.received.append(bytes, static_cast<size_t>(n));
+    while (take_frame(peer, line)) {
+    }
+    return;
+  }
+  const std::string how = n < 0 ? std::string(": ") + strerror(errno) : "";
+  {
+    const std::lock_guard lock(mutex_);
+    line.fd.reset();
+  }
+  if (!departed(peer)) fail({Code::kRemoteError, rank_name(peer) + " died: its connections broke" + how, peer});
+}
+
+bool PeerWatch::take_frame(int peer, Line& line) {
+  FrameHeader header;
+  if (line.received.size() < sizeof header) return false;
+  memcpy(&header, line.received.data(), sizeof header);
+  if (header.bytes > kMaxFrameBytes) {
+    line.received.clear();
+    fail({Code::kRemoteError, rank_name(peer) + " sent a control message that makes no sense", peer});
+    return false;
+  }
+  if (line.received.size() < sizeof header + header.bytes) return false;
+  ByteReader payload(std::string_view(line.received).substr(sizeof header, header.bytes));
+  if (header.type == kGoodbye) {
+    const std::lock_guard lock(mutex_);
+    line.goodbye = payload.get<uint64_t>();
+  } else if (header.type == kNotice) {
+    const auto code = static_cast<Code>(payload.get<int32_t>());
+    const int culprit = payload.get<int32_t>();
+    fail({code, payload.get_string(), culprit});
+  }
+  line.received.erase(0, sizeof header + header.bytes);
+  return true;
+}
+
+}  // namespace tutti

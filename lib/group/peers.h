@@ -1,0 +1,81 @@
+// This header: how ranks learn of each other's loss. Every rank keeps an authenticated control connection to its
+// neighbours and one thread that sleeps on them. A connection that breaks, or a notice of an error, reaches this rank
+// at once, also while it computes, and is passed on to the other neighbours, so that one loss ends the whole group with
+// the name of the rank that caused it.
+//
+// Threading: failed() is one load; fail(), failure(), departed() from any thread; the rest from the owner's thread.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/dial.h"
+#include "base/result.h"
+
+namespace tutti {
+
+class PeerWatch {
+ public:
+  struct Config {
+    int rank;
+    Key key;
+    std::vector<std::string> rank_names;  // "rank 3 (host node1, pid 77)"
+    std::vector<Contact> contacts;        // of every rank's control listener
+    std::vector<int> neighbours;
+  };
+
+  // Connects to all neighbours (the higher rank of a pair calls the lower) and starts the thread. Blocks at most until
+  // the deadline; kTimeout and kRemoteError name the ranks that could not be reached and why.
+  static Result<std::unique_ptr<PeerWatch>> create(Config config, Fd listen_fd, Deadline deadline);
+  ~PeerWatch();
+
+  // Has anything ended this group? Acquire: failure() is there afterwards.
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  Error failure() const;
+  // Readable once failed: for a sleeper's poll(2).
+  int wake_fd() const { return wake_fd_.get(); }
+
+  // Ends the group with `mine` here and `theirs` at the others. The first failure wins; notices are handed to the
+  // kernel before this returns, so that a process may exit right after.
+  void fail(const Error& mine, const Error& theirs);
+  void fail(const Error& error) { fail(error, error); }
+
+  // Tells the neighbours that this rank leaves in good order after `operations` operations.
+  void say_goodbye(uint64_t operations);
+  // How many operations a neighbour had done when it said goodbye.
+  std::optional<uint64_t> departed(int rank) const;
+
+  const std::string& rank_name(int rank) const { return config_.rank_names[static_cast<size_t>(rank)]; }
+
+ private:
+  struct Line {
+    Fd fd;
+    std::string received;
+    std::optional<uint64_t> goodbye;
+  };
+
+  explicit PeerWatch(Config config) : config_(std::move(config)) {}
+  Result<void> connect(Fd listen_fd, Deadline deadline);
+  Result<void> start();
+  void serve();
+  void read_line(int peer, Line& line);
+  bool take_frame(int peer, Line& line);
+  void send_to_all(uint32_t type, const std::string& payload);  // with mutex_ held
+
+  Config config_;
+  std::map<int, Line> lines_;
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;  // failure_, goodbyes, sending
+  Error failure_;
+  bool leaving_ = false;
+  Fd wake_fd_, stop_fd_;
+  std::thread thread_;
+};
+
+}  // namespace tutti

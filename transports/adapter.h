@@ -1,0 +1,119 @@
+// For transports written in C++: implement LinkHalf and an endpoint class, and make_transport fills in the C table.
+//
+// An Endpoint class has
+//   static Result<std::unique_ptr<Endpoint>> open(const tuttiEndpointConfig&);
+//   std::string address() const;                                    // at most TUTTI_ADDRESS_MAX_BYTES
+//   std::string unreachable_because(std::string_view peer) const;   // "" if the peer may be reached
+//   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig&, std::string_view peer);
+//   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig*);             // null when nothing is ready
+#pragma once
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "transports/transport.h"
+
+namespace tutti {
+
+// One end of a link; a sending end overrides the first group, a receiving end the second. Contract: tutti/transport.h.
+class LinkHalf {
+ public:
+  virtual ~LinkHalf() = default;
+  virtual Result<bool> poll() = 0;  // true: ready, false: still connecting
+  virtual bool wait_begin(bool for_slot, tuttiWait* wait) = 0;
+  virtual void wait_end() = 0;
+
+  virtual void* try_acquire() { return nullptr; }
+  virtual void publish(uint32_t, const tuttiTag&) {}
+  virtual uint32_t unsent() { return 0; }
+
+  virtual bool try_peek(tuttiMessage*) { return false; }
+  virtual void release() {}
+};
+
+// The limits that every link keeps, for the accepting side to check what a peer asks for.
+inline bool link_config_is_valid(const tuttiLinkConfig& c) {
+  return c.slots >= 2 && c.slots <= 64 && c.slot_bytes > 0 && c.slot_bytes % 64 == 0 && c.slot_bytes <= (64u << 20);
+}
+
+template <class EndpointClass>
+struct TransportTable {
+  static EndpointClass* self(tuttiEndpoint* endpoint) { return reinterpret_cast<EndpointClass*>(endpoint); }
+  static LinkHalf* self(tuttiLink* link) { return reinterpret_cast<LinkHalf*>(link); }
+  static tuttiLink* give(std::unique_ptr<LinkHalf> link) { return reinterpret_cast<tuttiLink*>(link.release()); }
+
+  static tuttiResult_t endpoint_open(const tuttiEndpointConfig* config, tuttiEndpoint** endpoint,
+                                     tuttiTransportError* error) {
+    auto opened = EndpointClass::open(*config);
+    if (!opened) return report(opened.error(), error);
+    *endpoint = reinterpret_cast<tuttiEndpoint*>(std::move(opened).value().release());
+    return tuttiSuccess;
+  }
+  static uint32_t endpoint_address(tuttiEndpoint* endpoint, void* blob) {
+    const std::string address = self(endpoint)->address();
+    memcpy(blob, address.data(), address.size());
+    return static_cast<uint32_t>(address.size());
+  }
+  static int endpoint_reaches(tuttiEndpoint* endpoint, const void* peer, uint32_t bytes, char* why, size_t why_bytes) {
+    const std::string reason = self(endpoint)->unreachable_because({static_cast<const char*>(peer), bytes});
+    if (!reason.empty()) snprintf(why, why_bytes, "%s", reason.c_str());
+    return reason.empty();
+  }
+  static tuttiResult_t connect(tuttiEndpoint* endpoint, const tuttiLinkConfig* config, const void* peer, uint32_t bytes,
+                               tuttiLink** link, tuttiTransportError* error) {
+    auto connected = self(endpoint)->connect(*config, {static_cast<const char*>(peer), bytes});
+    if (!connected) return report(connected.error(), error);
+    *link = give(std::move(connected).value());
+    return tuttiSuccess;
+  }
+  static tuttiResult_t accept(tuttiEndpoint* endpoint, tuttiLink** link, tuttiLinkConfig* config,
+                              tuttiTransportError*) {
+    *link = give(self(endpoint)->accept(config));
+    return tuttiSuccess;
+  }
+  static void endpoint_close(tuttiEndpoint* endpoint) { delete self(endpoint); }
+
+  static tuttiResult_t link_poll(tuttiLink* link, tuttiTransportError* error) {
+    auto ready = self(link)->poll();
+    if (!ready) return report(ready.error(), error);
+    return ready.value() ? tuttiSuccess : tuttiInProgress;
+  }
+  static void* try_acquire(tuttiLink* link) { return self(link)->try_acquire(); }
+  static void publish(tuttiLink* link, uint32_t bytes, const tuttiTag* tag) { self(link)->publish(bytes, *tag); }
+  static uint32_t unsent(tuttiLink* link) { return self(link)->unsent(); }
+  static int try_peek(tuttiLink* link, tuttiMessage* message) { return self(link)->try_peek(message); }
+  static void release(tuttiLink* link) { self(link)->release(); }
+  static int wait_begin(tuttiLink* link, int for_slot, tuttiWait* wait) {
+    return self(link)->wait_begin(for_slot != 0, wait);
+  }
+  static void wait_end(tuttiLink* link) { self(link)->wait_end(); }
+  static void link_close(tuttiLink* link) { delete self(link); }
+};
+
+template <class EndpointClass>
+constexpr tuttiTransport make_transport(const char* name) {
+  using T = TransportTable<EndpointClass>;
+  return {TUTTI_TRANSPORT_ABI_VERSION,
+          sizeof(tuttiTransport),
+          name,
+          T::endpoint_open,
+          T::endpoint_address,
+          T::endpoint_reaches,
+          T::connect,
+          T::accept,
+          T::endpoint_close,
+          T::link_poll,
+          T::try_acquire,
+          T::publish,
+          T::unsent,
+          T::try_peek,
+          T::release,
+          T::wait_begin,
+          T::wait_end,
+          T::link_close};
+}
+
+}  // namespace tutti

@@ -1,0 +1,76 @@
+#include "transports/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace tutti::shm {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+size_t round_to_page(size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+size_t control_bytes(uint32_t slots) {
+  return round_to_page(sizeof(SegmentHeader) + slots * sizeof(SlotLine));
+}
+
+size_t segment_bytes(uint32_t slots, uint32_t slot_bytes) {
+  return control_bytes(slots) + round_to_page(static_cast<size_t>(slots) * slot_bytes);
+}
+
+}  // namespace
+
+Segment::Segment(Segment&& other) noexcept {
+  *this = std::move(other);
+}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(payload_, other.payload_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(slots_, other.slots_);
+  std::swap(slot_bytes_, other.slot_bytes_);
+  return *this;
+}
+
+Segment::~Segment() {
+  if (base_ != nullptr) munmap(base_, bytes_);
+}
+
+Result<Segment> Segment::create(uint32_t slots, uint32_t slot_bytes, Fd* memfd) {
+  const size_t bytes = segment_bytes(slots, slot_bytes);
+  Fd fd(memfd_create("tutti-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return system_error("memfd_create for a shared-memory link", errno);
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    return system_error(format("%zu bytes of shared memory for a link", bytes), errno);
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return system_error("sealing a shared-memory link", errno);
+  auto segment = map(fd, slots, slot_bytes);
+  if (segment) *memfd = std::move(fd);
+  return segment;
+}
+
+Result<Segment> Segment::map(const Fd& memfd, uint32_t slots, uint32_t slot_bytes) {
+  Segment segment;
+  segment.slots_ = slots;
+  segment.slot_bytes_ = slot_bytes;
+  segment.bytes_ = segment_bytes(slots, slot_bytes);
+  struct stat info {};
+  if (fstat(memfd.get(), &info) != 0) return system_error("fstat of a shared-memory link", errno);
+  const int seals = fcntl(memfd.get(), F_GET_SEALS);
+  if (static_cast<size_t>(info.st_size) != segment.bytes_ || (seals & F_SEAL_SHRINK) == 0)
+    return Error{Code::kRemoteError, "a peer offered shared memory of the wrong size or without seals"};
+  void* base = mmap(nullptr, segment.bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
+  if (base == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", segment.bytes_), errno);
+  segment.base_ = static_cast<char*>(base);
+  segment.payload_ = segment.base_ + control_bytes(slots);
+  return segment;
+}
+
+}  // namespace tutti::shm

@@ -1,0 +1,68 @@
+// shm: links through a memory segment that both ranks map. The segment is a memfd handed over by descriptor on a UNIX
+// socket, so neither a small /dev/shm nor a leftover file matters; the kernel frees it with the last mapping. The
+// socket stays open: it wakes a sleeping peer and tells of its death. This header: the segment's layout. One thread per
+// side; the two sides synchronise through the atomics below.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "tutti/transport.h"
+
+namespace tutti::shm {
+
+inline constexpr size_t kCacheLine = 64;
+
+// One writer per cache line, except the two sleep flags, which are rare.
+struct SegmentHeader {
+  // Receiver: how many messages it has released. Stored after it has read the payload (release), loaded by the sender
+  // before it writes the slot again (acquire).
+  alignas(kCacheLine) std::atomic<uint64_t> released;
+  // Set by a side before it sleeps, cleared by the other when it rings. Sequentially consistent together with
+  // `released` and `published`: the sleeper stores its flag and then looks once more, the other side stores its
+  // progress and then looks at the flag, so at least one of them sees the other.
+  alignas(kCacheLine) std::atomic<uint32_t> receiver_sleeps;
+  alignas(kCacheLine) std::atomic<uint32_t> sender_sleeps;
+};
+
+// Flag, tag and length share one cache line, so that a small message costs two line transfers.
+struct SlotLine {
+  // Sender: number of the message in the slot, counted from 1. Stored after the payload, tag and bytes (release),
+  // loaded by the receiver before it reads them (acquire).
+  alignas(kCacheLine) std::atomic<uint64_t> published;
+  tuttiTag tag;
+  uint32_t bytes;
+};
+
+class Segment {
+ public:
+  Segment() = default;
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  // Creates the memory; `memfd` is what the peer needs.
+  static Result<Segment> create(uint32_t slots, uint32_t slot_bytes, Fd* memfd);
+  // Maps a peer's, after checking that it has the size and cannot shrink under our feet.
+  static Result<Segment> map(const Fd& memfd, uint32_t slots, uint32_t slot_bytes);
+
+  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
+  SlotLine& line(uint32_t slot) const {
+    return *reinterpret_cast<SlotLine*>(base_ + sizeof(SegmentHeader) + slot * sizeof(SlotLine));
+  }
+  char* payload(uint32_t slot) const { return payload_ + static_cast<size_t>(slot) * slot_bytes_; }
+  uint32_t slots() const { return slots_; }
+  uint32_t slot_bytes() const { return slot_bytes_; }
+
+ private:
+  char* base_ = nullptr;
+  char* payload_ = nullptr;
+  size_t bytes_ = 0;
+  uint32_t slots_ = 0;
+  uint32_t slot_bytes_ = 0;
+};
+
+}  // namespace tutti::shm

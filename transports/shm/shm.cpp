@@ -1,0 +1,97 @@
+// The shm endpoint.
+#include <cstring>
+#include <list>
+#include <memory>
+
+#include "base/log.h"
+#include "transports/shm/shm_link.h"
+
+namespace tutti {
+namespace shm {
+
+// What an endpoint's address says.
+struct ShmAddress {
+  HostId host;
+  char name[32];  // of an abstract UNIX socket: nothing to clean up, and it lives in the network namespace
+};
+
+class ShmEndpoint {
+ public:
+  static Result<std::unique_ptr<ShmEndpoint>> open(const tuttiEndpointConfig& config) {
+    ShmAddress address{host_id(), {}};
+    uint64_t random = 0;
+    random_bytes(&random, sizeof random);
+    snprintf(address.name, sizeof address.name, "tutti-%016llx", static_cast<unsigned long long>(random));
+    TUTTI_TRY_ASSIGN(Fd listen_fd, listen_unix_abstract(address.name));
+    Key key;
+    memcpy(key.data(), config.group_key, key.size());
+    return std::unique_ptr<ShmEndpoint>(new ShmEndpoint(config.rank, key, address, std::move(listen_fd)));
+  }
+
+  std::string address() const { return {reinterpret_cast<const char*>(&address_), sizeof address_}; }
+
+  std::string unreachable_because(std::string_view peer_bytes) const {
+    ShmAddress peer;
+    if (!parse(peer_bytes, &peer)) return "it offers no shared memory";
+    if (!(peer.host == address_.host)) return "it is on another host or in another network namespace";
+    return "";
+  }
+
+  Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) const {
+    ShmAddress peer;
+    if (!parse(peer_bytes, &peer))
+      return Error{Code::kInvalidArgument, "this is not the address of a shm endpoint", config.peer};
+    const Dialer::Call call{
+        key_, HelloKind::kShm, rank_, config.peer, {config.channel, config.slots, config.slot_bytes}};
+    const Address address = unix_abstract_address({peer.name, strnlen(peer.name, sizeof peer.name)});
+    return std::unique_ptr<LinkHalf>(new SendLink(call, address, config));
+  }
+
+  std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
+    while (auto accepted = acceptor_.next()) incoming_.push_back(std::move(*accepted));
+    for (auto i = incoming_.begin(); i != incoming_.end();) {
+      auto link = take_in(*i, config);
+      if (link && link.value() == nullptr) {
+        ++i;
+        continue;
+      }
+      if (!link) log(LogLevel::kWarn, "link from rank %d: %s", i->hello.from_rank, link.error().message.c_str());
+      i = incoming_.erase(i);
+      if (link) return std::move(link).value();
+    }
+    return nullptr;
+  }
+
+ private:
+  ShmEndpoint(int rank, const Key& key, const ShmAddress& address, Fd listen_fd)
+      : rank_(rank), key_(key), address_(address), acceptor_(std::move(listen_fd), key, HelloKind::kShm, rank) {}
+
+  static bool parse(std::string_view bytes, ShmAddress* address) {
+    if (bytes.size() != sizeof *address) return false;
+    memcpy(address, bytes.data(), sizeof *address);
+    return true;
+  }
+
+  // Null while the segment has not come.
+  static Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) {
+    const auto& args = incoming.hello.args;
+    *config = {sizeof *config, incoming.hello.from_rank, args[0], args[1], args[2]};
+    if (!link_config_is_valid(*config)) return Error{Code::kRemoteError, "it asks for slots that are out of range"};
+    TUTTI_TRY_ASSIGN(auto memfd, receive_descriptor(incoming.fd.get()));
+    if (!memfd) return std::unique_ptr<LinkHalf>();
+    TUTTI_TRY_ASSIGN(Segment segment, Segment::map(*memfd, config->slots, config->slot_bytes));
+    return std::unique_ptr<LinkHalf>(new RecvLink(config->peer, std::move(incoming.fd), std::move(segment)));
+  }
+
+  int rank_;
+  Key key_;
+  ShmAddress address_;
+  Acceptor acceptor_;
+  std::list<Acceptor::Accepted> incoming_;  // authenticated, the segment is on its way
+};
+
+}  // namespace shm
+
+const tuttiTransport kShmTransport = make_transport<shm::ShmEndpoint>("shm");
+
+}  // namespace tutti

@@ -1,0 +1,189 @@
+#include "transports/shm/shm_link.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace tutti::shm {
+namespace {
+
+constexpr char kMapped = 'R';  // receiver to sender, once: I have mapped the segment
+constexpr char kBell = 'B';    // either way: wake up
+
+}  // namespace
+
+void ShmHalf::ring() {
+  // A full socket holds rings enough; a dead peer is noticed by poll.
+  [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+bool ShmHalf::peer_has_gone() {
+  char bells[256];
+  while (!gone_) {
+    const ssize_t n = ::recv(socket_.get(), bells, sizeof bells, MSG_DONTWAIT);
+    if (n > 0) continue;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    gone_ = true;
+  }
+  return gone_;
+}
+
+Error ShmHalf::gone() const {
+  return {Code::kRemoteError,
+          format("rank %d closed its shared-memory link: its process ended or its communicator was "
+                 "destroyed",
+                 peer_),
+          peer_};
+}
+
+SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config)
+    : ShmHalf(config.peer), config_(config), dialer_(call, std::vector<Address>{peer_address}) {}
+
+Result<bool> SendLink::poll() {
+  if (ready_) {
+    if (++polls_ % kPollsPerLook == 0 && peer_has_gone()) return gone();
+    return true;
+  }
+  if (!socket_) {
+    const Dialer::Status status = dialer_.advance();
+    if (status == Dialer::Status::kPending) return false;
+    if (status == Dialer::Status::kFailed) return Error{Code::kRemoteError, dialer_.story(), peer_};
+    socket_ = dialer_.take();
+  }
+  if (!segment_sent_) TUTTI_TRY(send_segment());
+  char answer = 0;
+  const ssize_t n = ::recv(socket_.get(), &answer, 1, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  if (n <= 0 || answer != kMapped)
+    return Error{Code::kRemoteError, format("rank %d could not map the shared memory of a link", peer_), peer_};
+  ready_ = true;
+  return true;
+}
+
+Result<void> SendLink::send_segment() {
+  Fd memfd;
+  TUTTI_TRY_ASSIGN(segment_, Segment::create(config_.slots, config_.slot_bytes, &memfd));
+  char byte = kMapped;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  const int raw = memfd.get();
+  memcpy(CMSG_DATA(header), &raw, sizeof raw);
+  // One byte after an acknowledged handshake always fits the socket's buffer.
+  if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
+    return system_error("handing shared memory to a peer", errno);
+  segment_sent_ = true;
+  return {};
+}
+
+Result<std::optional<Fd>> receive_descriptor(int socket) {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<Fd>();
+  const cmsghdr* header = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
+    return Error{Code::kRemoteError, n < 0 ? system_error("receiving shared memory", errno).message
+                                           : "a peer closed its connection before it handed over shared memory "
+                                             "(are descriptors exhausted? see ulimit -n)"};
+  int raw = -1;
+  memcpy(&raw, CMSG_DATA(header), sizeof raw);
+  return std::optional<Fd>(Fd(raw));
+}
+
+bool SendLink::slot_is_free() {
+  if (messages_ - released_seen_ < segment_.slots()) return true;
+  released_seen_ = segment_.header().released.load(std::memory_order_seq_cst);
+  return messages_ - released_seen_ < segment_.slots();
+}
+
+void* SendLink::try_acquire() {
+  return slot_is_free() ? segment_.payload(slot_) : nullptr;
+}
+
+void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
+  SlotLine& line = segment_.line(slot_);
+  line.tag = tag;
+  line.bytes = bytes;
+  line.published.store(++messages_, std::memory_order_seq_cst);
+  if (++slot_ == segment_.slots()) slot_ = 0;
+  auto& sleeps = segment_.header().receiver_sleeps;
+  if (sleeps.load(std::memory_order_seq_cst) != 0 && sleeps.exchange(0) != 0) ring();
+}
+
+bool SendLink::wait_begin(bool, tuttiWait* wait) {
+  *wait = {ready_ ? socket_.get() : -1, POLLIN};
+  if (!ready_) return false;
+  segment_.header().sender_sleeps.store(1, std::memory_order_seq_cst);
+  return !slot_is_free() && !gone_;
+}
+
+void SendLink::wait_end() {
+  if (!ready_) return;
+  segment_.header().sender_sleeps.store(0, std::memory_order_relaxed);
+  peer_has_gone();
+  polls_ = kPollsPerLook - 1;  // the next poll reports it
+}
+
+RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer) {
+  socket_ = std::move(socket);
+  segment_ = std::move(segment);
+  [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+bool RecvLink::message_is_there() const {
+  return segment_.line(slot_).published.load(std::memory_order_seq_cst) == messages_ + 1;
+}
+
+Result<bool> RecvLink::poll() {
+  // What was published before the peer went is still to be read.
+  if (++polls_ % kPollsPerLook == 0 && peer_has_gone() && !message_is_there()) return gone();
+  return true;
+}
+
+bool RecvLink::try_peek(tuttiMessage* message) {
+  if (!message_is_there()) return false;
+  const SlotLine& line = segment_.line(slot_);
+  message->data = segment_.payload(slot_);
+  message->bytes = line.bytes <= segment_.slot_bytes() ? line.bytes : segment_.slot_bytes();
+  message->tag = line.tag;
+  return true;
+}
+
+void RecvLink::release() {
+  segment_.header().released.store(++messages_, std::memory_order_seq_cst);
+  if (++slot_ == segment_.slots()) slot_ = 0;
+  auto& sleeps = segment_.header().sender_sleeps;
+  if (sleeps.load(std::memory_order_seq_cst) != 0 && sleeps.exchange(0) != 0) ring();
+}
+
+bool RecvLink::wait_begin(bool, tuttiWait* wait) {
+  *wait = {socket_.get(), POLLIN};
+  segment_.header().receiver_sleeps.store(1, std::memory_order_seq_cst);
+  return !message_is_there() && !gone_;
+}
+
+void RecvLink::wait_end() {
+  segment_.header().receiver_sleeps.store(0, std::memory_order_relaxed);
+  peer_has_gone();
+  polls_ = kPollsPerLook - 1;
+}
+
+}  // namespace tutti::shm

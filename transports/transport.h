@@ -1,0 +1,137 @@
+// transports: how bytes get from one rank to another. Every transport, built-in or plugin, is a table of functions
+// behind the C ABI of include/tutti/transport.h; this header wraps that table for C++ (owning, move-only) and lists the
+// built-in ones. Threading and lifetime are those of the ABI: one thread at a time, links before their endpoint.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "tutti/transport.h"
+
+namespace tutti {
+
+extern const tuttiTransport kShmTransport;
+extern const tuttiTransport kTcpTransport;
+
+// The transports that `names` ("shm,tcp") allows, in that order; all in the default order for "". kInvalidUsage names
+// the unknown one and those there are.
+Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names);
+
+inline Error to_error(tuttiResult_t code, const tuttiTransportError& error, int peer) {
+  return Error{static_cast<Code>(code), error.text, peer, error.sys_errno};
+}
+
+// The other direction, for transports written in C++.
+inline tuttiResult_t report(const Error& error, tuttiTransportError* out) {
+  if (out != nullptr) {
+    out->code = static_cast<tuttiResult_t>(error.code);
+    out->sys_errno = error.sys_errno;
+    const size_t bytes = std::min(error.message.size(), sizeof out->text - 1);
+    memcpy(out->text, error.message.data(), bytes);
+    out->text[bytes] = '\0';
+  }
+  return static_cast<tuttiResult_t>(error.code);
+}
+
+class Link {
+ public:
+  Link() = default;
+  Link(const tuttiTransport* table, tuttiLink* link, const tuttiLinkConfig& config)
+      : table_(table), link_(link), config_(config) {}
+  Link(Link&& other) noexcept
+      : table_(other.table_), link_(std::exchange(other.link_, nullptr)), config_(other.config_) {}
+  Link& operator=(Link&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(link_, other.link_);
+    std::swap(config_, other.config_);
+    return *this;
+  }
+  ~Link() {
+    if (link_ != nullptr) table_->link_close(link_);
+  }
+
+  const char* transport() const { return table_->name; }
+  int peer() const { return config_.peer; }
+  uint32_t channel() const { return config_.channel; }
+  uint32_t slots() const { return config_.slots; }
+  uint32_t slot_bytes() const { return config_.slot_bytes; }
+
+  tuttiResult_t poll(tuttiTransportError* error) { return table_->link_poll(link_, error); }
+  void* try_acquire() { return table_->try_acquire(link_); }
+  void publish(uint32_t bytes, const tuttiTag& tag) { table_->publish(link_, bytes, &tag); }
+  uint32_t unsent() { return table_->unsent(link_); }
+  bool try_peek(tuttiMessage* message) { return table_->try_peek(link_, message) != 0; }
+  void release() { table_->release(link_); }
+  bool wait_begin(bool for_slot, tuttiWait* wait) { return table_->wait_begin(link_, for_slot, wait) != 0; }
+  void wait_end() { table_->wait_end(link_); }
+
+ private:
+  const tuttiTransport* table_ = nullptr;
+  tuttiLink* link_ = nullptr;
+  tuttiLinkConfig config_{};
+};
+
+class Endpoint {
+ public:
+  static Result<Endpoint> open(const tuttiTransport* table, const tuttiEndpointConfig& config) {
+    tuttiEndpoint* endpoint = nullptr;
+    tuttiTransportError error{};
+    const tuttiResult_t code = table->endpoint_open(&config, &endpoint, &error);
+    if (code != tuttiSuccess) return to_error(code, error, -1);
+    return Endpoint(table, endpoint);
+  }
+  Endpoint(Endpoint&& other) noexcept : table_(other.table_), endpoint_(std::exchange(other.endpoint_, nullptr)) {}
+  Endpoint& operator=(Endpoint&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(endpoint_, other.endpoint_);
+    return *this;
+  }
+  ~Endpoint() {
+    if (endpoint_ != nullptr) table_->endpoint_close(endpoint_);
+  }
+
+  const char* name() const { return table_->name; }
+  std::string address() const {
+    std::string blob(TUTTI_ADDRESS_MAX_BYTES, '\0');
+    blob.resize(table_->endpoint_address(endpoint_, blob.data()));
+    return blob;
+  }
+  // Empty if a peer with this address may be reached, else why not.
+  std::string unreachable_because(const std::string& peer_address) const {
+    char why[256] = "";
+    const bool reaches = table_->endpoint_reaches(endpoint_, peer_address.data(),
+                                                  static_cast<uint32_t>(peer_address.size()), why, sizeof why) != 0;
+    return reaches ? "" : why;
+  }
+  Result<Link> connect(const tuttiLinkConfig& config, const std::string& peer_address) {
+    tuttiLink* link = nullptr;
+    tuttiTransportError error{};
+    const tuttiResult_t code = table_->connect(endpoint_, &config, peer_address.data(),
+                                               static_cast<uint32_t>(peer_address.size()), &link, &error);
+    if (code != tuttiSuccess) return to_error(code, error, config.peer);
+    return Link(table_, link, config);
+  }
+  // True and a link if one has arrived.
+  Result<bool> accept(Link* link) {
+    tuttiLink* raw = nullptr;
+    tuttiLinkConfig config{};
+    tuttiTransportError error{};
+    const tuttiResult_t code = table_->accept(endpoint_, &raw, &config, &error);
+    if (code != tuttiSuccess) return to_error(code, error, -1);
+    if (raw == nullptr) return false;
+    *link = Link(table_, raw, config);
+    return true;
+  }
+
+ private:
+  Endpoint(const tuttiTransport* table, tuttiEndpoint* endpoint) : table_(table), endpoint_(endpoint) {}
+  const tuttiTransport* table_;
+  tuttiEndpoint* endpoint_;
+};
+
+}  // namespace tutti
