@@ -1,0 +1,173 @@
+#include "group/launcher.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "group/launcher_address.h"
+#include "group/launcher_store.h"
+
+namespace tutti {
+namespace {
+
+// A launcher is recognised when all variables that it needs are set, in this order.
+struct Launcher {
+  const char* name;
+  const char* needs[4];  // rank, number of ranks, others
+  const char* local_rank;
+};
+constexpr Launcher kLaunchers[] = {
+    {"tutti", {"TUTTI_RANK", "TUTTI_NRANKS", "TUTTI_ROOT"}, ""},
+    {"torchrun", {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}, "LOCAL_RANK"},
+    {"mpich", {"PMI_RANK", "PMI_SIZE", "PMI_FD"}, "MPI_LOCALRANKID"},
+    {"openmpi", {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"}, "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"slurm", {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID"}, "SLURM_LOCALID"},
+};
+
+std::string env_text(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// The first variable that is missing, "" if none is; `n_set` counts the others.
+std::string missing_variable(const Launcher& launcher, int* n_set) {
+  std::string missing;
+  *n_set = 0;
+  for (const char* name : launcher.needs) {
+    if (name == nullptr) break;
+    if (!env_text(name).empty())
+      ++*n_set;
+    else if (missing.empty())
+      missing = name;
+  }
+  return missing;
+}
+
+Result<int> env_number(const char* name, int min, int max) {
+  const std::string text = env_text(name);
+  char* end = nullptr;
+  errno = 0;
+  const long value = strtol(text.c_str(), &end, 10);
+  if (!text.empty() && *end == '\0' && errno == 0 && value >= min && value <= max) return static_cast<int>(value);
+  return Error{Code::kInvalidUsage,
+               format("%s=%s is not valid: give a whole number from %d to %d", name, text.c_str(), min, max)};
+}
+
+Error nothing_fits(const std::string& nearly) {
+  std::string looked;
+  for (const Launcher& launcher : kLaunchers) {
+    looked += format("%s%s (", looked.empty() ? "" : "; ", launcher.name);
+    for (const char* name : launcher.needs)
+      if (name != nullptr) looked += std::string(name == launcher.needs[0] ? "" : ", ") + name;
+    looked += ")";
+  }
+  return Error{Code::kInvalidUsage, "no launcher is recognised by the environment" + nearly + "; looked for " + looked};
+}
+
+// Slurm's pmi plugins set the same variables as MPICH's mpiexec, which alone sets its local rank.
+bool is_slurm_with_pmi(const Launcher& launcher) {
+  return std::string(launcher.name) == "mpich" && env_text("MPI_LOCALRANKID").empty() &&
+         !env_text("SLURM_PROCID").empty();
+}
+
+Result<LaunchInfo> read_info(const Launcher& launcher) {
+  const bool slurm = is_slurm_with_pmi(launcher);
+  LaunchInfo info;
+  info.launcher = slurm ? "slurm" : launcher.name;
+  TUTTI_TRY_ASSIGN(info.n_ranks, env_number(launcher.needs[1], 1, INT32_MAX));
+  TUTTI_TRY_ASSIGN(info.rank, env_number(launcher.needs[0], 0, info.n_ranks - 1));
+  const char* local_rank = slurm ? "SLURM_LOCALID" : launcher.local_rank;
+  if (!env_text(local_rank).empty()) {
+    TUTTI_TRY_ASSIGN(info.local_rank, env_number(local_rank, 0, info.n_ranks - 1));
+  }
+  log(LogLevel::kInfo, "launcher: %s, rank %d of %d (from %s and %s)", info.launcher.c_str(), info.rank, info.n_ranks,
+      launcher.needs[0], launcher.needs[1]);
+  return info;
+}
+
+// The job's secret, for launchers that cannot carry one.
+std::string job_secret(const std::string& derived) {
+  if (env_is_set(Env::kSecret)) return env_string(Env::kSecret);
+  log(LogLevel::kInfo, "TUTTI_SECRET is not set: the secret is derived from what is known of the job");
+  return derived;
+}
+
+Result<UniqueId> meet_by_tutti_root(const LaunchInfo& info, int call, Deadline deadline) {
+  const std::string root = env_string(Env::kRoot);
+  TUTTI_TRY_ASSIGN(MeetingPoint point, parse_host_port(root, "TUTTI_ROOT"));
+  point.secret = job_secret("TUTTI_ROOT " + root);
+  log(LogLevel::kInfo, "the group's root listens on TUTTI_ROOT=%s", root.c_str());
+  return meet(point, info.rank, call, deadline);
+}
+
+Result<UniqueId> meet_by_torchrun(const LaunchInfo& info, int call, Deadline deadline) {
+  MeetingPoint point;
+  point.host = env_text("MASTER_ADDR");
+  TUTTI_TRY_ASSIGN(point.port, parse_port(env_text("MASTER_PORT"), "MASTER_PORT"));
+  const std::string run = env_text("TORCHELASTIC_RUN_ID") + "/" + env_text("TORCHELASTIC_RESTART_COUNT");
+  if (env_text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    const std::string key = "tutti/" + run + "/" + std::to_string(call);
+    log(LogLevel::kInfo, "the unique id travels through the agent's TCPStore at %s:%u, key %s", point.host.c_str(),
+        point.port, key.c_str());
+    return share_by_tcp_store(point.host, point.port, key, info.rank, deadline);
+  }
+  point.secret = job_secret(format("MASTER_ADDR %s:%u %s", point.host.c_str(), point.port, run.c_str()));
+  log(LogLevel::kInfo, "the group's root listens on MASTER_ADDR:MASTER_PORT, %s:%u", point.host.c_str(), point.port);
+  return meet(point, info.rank, call, deadline);
+}
+
+Result<UniqueId> meet_by_slurm(const LaunchInfo& info, int call, Deadline deadline) {
+  const bool step = !env_text("SLURM_STEP_NODELIST").empty();
+  const char* variable = step ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  const std::string job = env_text("SLURM_JOB_ID"), step_id = env_text("SLURM_STEP_ID");
+  MeetingPoint point;
+  point.host = first_host(env_text(variable));
+  if (point.host.empty())
+    return Error{Code::kInvalidUsage, format("%s=%s names no host", variable, env_text(variable).c_str())};
+  point.port = slurm_port(strtoull(job.c_str(), nullptr, 10), strtoull(step_id.c_str(), nullptr, 10));
+  point.secret = job_secret("slurm " + job + "." + step_id + " " + env_text(variable));
+  log(LogLevel::kInfo, "the group's root listens on %s:%u (from %s and the job's and step's ids)", point.host.c_str(),
+      point.port, variable);
+  return meet(point, info.rank, call, deadline);
+}
+
+}  // namespace
+
+Result<LaunchInfo> detect_launcher() {
+  std::string nearly;
+  for (const Launcher& launcher : kLaunchers) {
+    int n_set = 0;
+    const std::string missing = missing_variable(launcher, &n_set);
+    if (missing.empty()) return read_info(launcher);
+    if (n_set == 0) continue;
+    // Who sets TUTTI_ variables means them: no other launcher may take over.
+    if (&launcher == &kLaunchers[0])
+      return Error{Code::kInvalidUsage, missing +
+                                            " is not set: TUTTI_RANK, TUTTI_NRANKS and TUTTI_ROOT=host:port "
+                                            "belong together"};
+    nearly += format("%s%s lacks %s", nearly.empty() ? " (" : "; ", launcher.name, missing.c_str());
+  }
+  return nothing_fits(nearly.empty() ? "" : nearly + ")");
+}
+
+Result<UniqueId> unique_id_from_launcher(const LaunchInfo& info, Deadline deadline) {
+  static std::atomic<int> calls{0};
+  const int call = calls++;
+  if (info.launcher == "tutti") return meet_by_tutti_root(info, call, deadline);
+  if (info.launcher == "torchrun") return meet_by_torchrun(info, call, deadline);
+  const std::string key = "tutti-" + std::to_string(call);
+  if (!env_text("PMI_FD").empty() && info.launcher != "openmpi") {
+    TUTTI_TRY_ASSIGN(const int fd, env_number("PMI_FD", 0, INT32_MAX));
+    log(LogLevel::kInfo, "the unique id travels through PMI-1 on PMI_FD=%d, key %s", fd, key.c_str());
+    return share_by_pmi(fd, key, info.rank, deadline);
+  }
+  if (!env_text("PMIX_NAMESPACE").empty()) {
+    log(LogLevel::kInfo, "the unique id travels through PMIx, key %s", key.c_str());
+    return share_by_pmix(key, info.rank, deadline);
+  }
+  return meet_by_slurm(info, call, deadline);
+}
+
+}  // namespace tutti

@@ -1,0 +1,142 @@
+#include "group/launcher_store.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "group/pmi.h"
+#include "group/pmix.h"
+#include "group/tcp_store.h"
+
+namespace tutti {
+namespace {
+
+constexpr double kFarewellSeconds = 2;
+
+std::string to_hex(const void* data, size_t bytes) {
+  std::string text;
+  const auto* at = static_cast<const uint8_t*>(data);
+  for (size_t i = 0; i < bytes; i++) text += format("%02x", at[i]);
+  return text;
+}
+
+int hex_digit(char c) {
+  return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+std::optional<std::string> from_hex(const std::string& text) {
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    const int high = hex_digit(text[i]), low = hex_digit(text[i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    bytes += static_cast<char>(high * 16 + low);
+  }
+  return bytes;
+}
+
+// The launchers take a process that has spoken to them and ends without a farewell for one that crashed, and kill the
+// others. A later MPI_Init needs the connection, and so does the next group; so the farewell is said at exit.
+// Never destroyed: exit handlers of other libraries may still be running.
+struct AtExit {
+  std::mutex mutex;
+  pid_t pid = 0;  // a forked child does not speak for its parent
+  std::optional<Pmi> pmi;
+  int pmi_fd = -1;
+  struct stat pmi_socket {};
+  std::optional<Pmix> pmix;
+};
+AtExit& at_exit() {
+  static auto* state = new AtExit;
+  return *state;
+}
+
+bool same_socket(int fd, const struct stat& before) {
+  struct stat now {};
+  return fstat(fd, &now) == 0 && now.st_dev == before.st_dev && now.st_ino == before.st_ino;
+}
+
+void say_farewell() {
+  AtExit& state = at_exit();
+  if (state.pid != getpid()) return;
+  // MPI_Finalize has said it and closed the socket; its number may be anybody's by now.
+  if (state.pmi && same_socket(state.pmi_fd, state.pmi_socket)) {
+    state.pmi->set_deadline(Deadline::after_seconds(kFarewellSeconds));
+    [[maybe_unused]] const auto too_late_for_errors = state.pmi->finalize();
+  }
+  if (state.pmix) state.pmix->finalize();
+}
+
+void farewell_at_exit(AtExit& state) {
+  if (state.pid == 0) std::atexit(say_farewell);
+  state.pid = getpid();
+}
+
+}  // namespace
+
+std::string to_published(const Result<UniqueId>& id) {
+  if (id) return "id" + to_hex(id.value().bytes, sizeof id.value().bytes);
+  return "no" + to_hex(id.error().message.data(), id.error().message.size());
+}
+
+Result<UniqueId> from_published(const std::string& text) {
+  const auto bytes = from_hex(text.size() < 2 ? text : text.substr(2));
+  UniqueId id;
+  if (bytes && text.starts_with("id") && bytes->size() == sizeof id.bytes) {
+    memcpy(id.bytes, bytes->data(), sizeof id.bytes);
+    return id;
+  }
+  if (bytes && text.starts_with("no"))
+    return Error{Code::kRemoteError, "rank 0 could not start the group's root: " + *bytes, 0};
+  return Error{Code::kRemoteError, "the launcher's store holds something that is no unique id"};
+}
+
+Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, const std::string& key, int rank,
+                                    Deadline deadline) {
+  TUTTI_TRY_ASSIGN(TcpStore store, TcpStore::connect(host, port, deadline));
+  if (rank == 0) {
+    auto id = start_root(deadline);
+    TUTTI_TRY(store.set(key, to_published(id)));
+    if (!id) return id;
+  }
+  // Rank 0 asks too: the answer proves that the store has the key before the connection closes.
+  TUTTI_TRY_ASSIGN(const std::string published, store.get(key));
+  return from_published(published);
+}
+
+Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline deadline) {
+  AtExit& state = at_exit();
+  const std::lock_guard lock(state.mutex);
+  if (!state.pmi) {
+    TUTTI_TRY_ASSIGN(state.pmi, Pmi::init(fd, deadline));
+    state.pmi_fd = fd;
+    fstat(fd, &state.pmi_socket);
+    farewell_at_exit(state);
+  }
+  if (!same_socket(state.pmi_fd, state.pmi_socket))
+    return Error{Code::kInvalidUsage,
+                 "the launcher's PMI descriptor was closed (by MPI_Finalize?): create communicators before that"};
+  state.pmi->set_deadline(deadline);
+  if (rank == 0) TUTTI_TRY(state.pmi->put(key, to_published(start_root(deadline))));
+  TUTTI_TRY(state.pmi->barrier());
+  TUTTI_TRY_ASSIGN(const std::string published, state.pmi->get(key));
+  return from_published(published);
+}
+
+Result<UniqueId> share_by_pmix(const std::string& key, int rank, Deadline deadline) {
+  AtExit& state = at_exit();
+  const std::lock_guard lock(state.mutex);
+  if (!state.pmix) {
+    TUTTI_TRY_ASSIGN(state.pmix, Pmix::init());
+    farewell_at_exit(state);
+  }
+  const std::string mine = rank == 0 ? to_published(start_root(deadline)) : "";
+  TUTTI_TRY_ASSIGN(const std::string published, state.pmix->share(key, mine, rank, deadline));
+  return from_published(published);
+}
+
+}  // namespace tutti
