@@ -8,7 +8,29 @@ namespace {
 
 inline constexpr size_t kVectorBytes = 32;
 using Floats = Vector<float, kVectorBytes>;
+using Words = Vector<uint32_t, kVectorBytes>;
 using Halfs = Vector<uint16_t, kVectorBytes / 2>;
+using Codes = Vector<uint8_t, kVectorBytes / 4>;
+
+inline Words widen(Halfs halfs) {
+  return reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halfs)));
+}
+
+inline Words widen(Codes codes) {
+  return reinterpret_cast<Words>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(reinterpret_cast<long long>(codes))));
+}
+
+inline void narrow(Words words, Halfs& out) {
+  const __m256i wide = reinterpret_cast<__m256i>(words);
+  out = reinterpret_cast<Halfs>(_mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1)));
+}
+
+inline void narrow(Words words, Codes& out) {
+  Halfs halfs;
+  narrow(words, halfs);
+  const __m128i half = reinterpret_cast<__m128i>(halfs);
+  out = reinterpret_cast<Codes>(_mm_cvtsi128_si64(_mm_packus_epi16(half, half)));
+}
 
 inline Floats decode_half(Halfs halfs) {
   return reinterpret_cast<Floats>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(halfs)));

@@ -8,10 +8,25 @@ namespace {
 
 inline constexpr size_t kVectorBytes = 64;
 using Floats = Vector<float, kVectorBytes>;
+using Words = Vector<uint32_t, kVectorBytes>;
 using Halfs = Vector<uint16_t, kVectorBytes / 2>;
+using Codes = Vector<uint8_t, kVectorBytes / 4>;
 
 // The forms without a mask read an undefined register, of which gcc warns.
 constexpr __mmask16 kAll = 0xffff;
+
+inline Words widen(Halfs halfs) {
+  return reinterpret_cast<Words>(_mm512_maskz_cvtepu16_epi32(kAll, reinterpret_cast<__m256i>(halfs)));
+}
+inline Words widen(Codes codes) {
+  return reinterpret_cast<Words>(_mm512_maskz_cvtepu8_epi32(kAll, reinterpret_cast<__m128i>(codes)));
+}
+inline void narrow(Words words, Halfs& out) {
+  out = reinterpret_cast<Halfs>(_mm512_maskz_cvtepi32_epi16(kAll, reinterpret_cast<__m512i>(words)));
+}
+inline void narrow(Words words, Codes& out) {
+  out = reinterpret_cast<Codes>(_mm512_maskz_cvtepi32_epi8(kAll, reinterpret_cast<__m512i>(words)));
+}
 
 inline Floats decode_half(Halfs halfs) {
   return reinterpret_cast<Floats>(_mm512_maskz_cvtph_ps(kAll, reinterpret_cast<__m256i>(halfs)));

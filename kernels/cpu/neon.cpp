@@ -9,7 +9,19 @@ namespace {
 
 inline constexpr size_t kVectorBytes = 16;
 using Floats = Vector<float, kVectorBytes>;
+using Words = Vector<uint32_t, kVectorBytes>;
 using Halfs = Vector<uint16_t, kVectorBytes / 2>;
+using Codes = Vector<uint8_t, kVectorBytes / 4>;
+
+template <class Narrow>
+inline Words widen(Narrow codes) {
+  return __builtin_convertvector(codes, Words);
+}
+
+template <class Narrow>
+inline void narrow(Words words, Narrow& out) {
+  out = __builtin_convertvector(words, Narrow);
+}
 
 inline Floats decode_half(Halfs halfs) {
   return reinterpret_cast<Floats>(vcvt_f32_f16(reinterpret_cast<float16x4_t>(halfs)));

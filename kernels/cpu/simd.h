@@ -2,6 +2,8 @@
 // this after vector.h and its own few primitives:
 //
 //   kVectorBytes                                     one register
+//   Floats, Words, Halfs, Codes                      a register of floats, and as many words of 32, 16 and 8 bits
+//   Words widen(Halfs or Codes), void narrow(Words, Halfs& or Codes&)    gcc 12 makes a mess of these by itself
 //   Floats decode_half(Halfs), Halfs encode_half(Floats)
 //   void stream(char*, Vector), void stream_fence()  stores past the cache, `to` aligned to the vector's size
 //   Vector load_part<Vector>(const char*, size_t), void store_part(char*, Vector, size_t)     first bytes of a vector
@@ -20,51 +22,55 @@ inline constexpr size_t kLineBytes = 64;
 // Below this, aligning the stores costs more than it brings.
 inline constexpr size_t kMinAlignBytes = 1024;
 
+// ReduceArgs with what a loop needs at hand.
 struct Job {
-  const char* src[kMaxSources];
-  char* dst0;
-  char* dst1;  // or null
+  const void* const* src;
   int n_src;
   uint32_t divisor;  // or 0
+  char* dst0;
+  char* dst1;  // or null
   bool stream;
+
+  const char* source(int s, size_t at) const { return static_cast<const char*>(src[s]) + at; }
 };
 
-template <class V>
-inline void put(const Job& job, size_t at, V value) {
-  if (job.stream) {
-    stream(job.dst0 + at, value);
-  } else {
-    store(job.dst0 + at, value);
-  }
-  if (job.dst1) store(job.dst1 + at, value);
-}
-
 // kVectors vectors from byte `at` on. All sources are read before anything is written: a destination may be a source.
+// One destination is written after the other: stores that alternate between two distant streams can be several times
+// slower.
 template <class T, class Op, int kSources, int kVectors>
-inline void reduce_vectors(const Job& job, size_t at) {
+[[gnu::always_inline]] inline void reduce_vectors(const Job& job, size_t at) {
   using Stored = typename T::Stored;
+  constexpr size_t kBytes = sizeof(Stored);
   typename T::Value value[kVectors];
-  for (int v = 0; v < kVectors; ++v) value[v] = T::decode(load<Stored>(job.src[0] + at + v * sizeof(Stored)));
+  for (int v = 0; v < kVectors; ++v) value[v] = T::decode(load<Stored>(job.source(0, at + v * kBytes)));
   const int n_src = kSources ? kSources : job.n_src;
   for (int s = 1; s < n_src; ++s) {
-    const char* src = job.src[s] + at;
+    const char* src = job.source(s, at);
     for (int v = 0; v < kVectors; ++v) {
-      value[v] = Op::template combine<T>(value[v], T::decode(load<Stored>(src + v * sizeof(Stored))));
+      value[v] = Op::template combine<T>(value[v], T::decode(load<Stored>(src + v * kBytes)));
     }
   }
   if (job.divisor) {
     for (int v = 0; v < kVectors; ++v) value[v] = T::divide(value[v], job.divisor);
   }
-  for (int v = 0; v < kVectors; ++v) put(job, at + v * sizeof(Stored), T::encode(value[v]));
+  Stored result[kVectors];
+  for (int v = 0; v < kVectors; ++v) result[v] = T::encode(value[v]);
+  if (job.stream) {
+    for (int v = 0; v < kVectors; ++v) stream(job.dst0 + at + v * kBytes, result[v]);
+  } else {
+    for (int v = 0; v < kVectors; ++v) store(job.dst0 + at + v * kBytes, result[v]);
+  }
+  if (!job.dst1) return;
+  for (int v = 0; v < kVectors; ++v) store(job.dst1 + at + v * kBytes, result[v]);
 }
 
 // The last `bytes` that do not fill a vector.
 template <class T, class Op>
-void reduce_part(const Job& job, size_t at, size_t bytes) {
+[[gnu::always_inline]] inline void reduce_part(const Job& job, size_t at, size_t bytes) {
   using Stored = typename T::Stored;
-  auto value = T::decode(load_part<Stored>(job.src[0] + at, bytes));
+  auto value = T::decode(load_part<Stored>(job.source(0, at), bytes));
   for (int s = 1; s < job.n_src; ++s) {
-    value = Op::template combine<T>(value, T::decode(load_part<Stored>(job.src[s] + at, bytes)));
+    value = Op::template combine<T>(value, T::decode(load_part<Stored>(job.source(s, at), bytes)));
   }
   if (job.divisor) value = T::divide(value, job.divisor);
   const Stored result = T::encode(value);
@@ -73,19 +79,26 @@ void reduce_part(const Job& job, size_t at, size_t bytes) {
 }
 
 template <class T, class Op, int kSources>
-[[gnu::noinline]] void reduce_span(const Job& job, size_t at, size_t end) {
+[[gnu::noinline]] void reduce_span(const Job& shared_job, size_t at, size_t end) {
   constexpr size_t kBytes = sizeof(typename T::Stored);
-  const Job local = job;  // not reachable through what is stored, so its fields stay in registers
+  Job job = shared_job;
+  // Stores could change the caller's array, as far as the compiler knows, but not this one.
+  const void* two[2];
+  if constexpr (kSources == 2) {
+    two[0] = job.src[0];
+    two[1] = job.src[1];
+    job.src = two;
+  }
   if constexpr (T::kUnroll > 1) {
     constexpr size_t kBlock = T::kUnroll * kBytes;
-    for (; end - at >= kBlock; at += kBlock) reduce_vectors<T, Op, kSources, T::kUnroll>(local, at);
+    for (; end - at >= kBlock; at += kBlock) reduce_vectors<T, Op, kSources, T::kUnroll>(job, at);
   }
-  for (; end - at >= kBytes; at += kBytes) reduce_vectors<T, Op, kSources, 1>(local, at);
-  if (at != end) reduce_part<T, Op>(local, at, end - at);
+  for (; end - at >= kBytes; at += kBytes) reduce_vectors<T, Op, kSources, 1>(job, at);
+  if (at != end) reduce_part<T, Op>(job, at, end - at);
 }
 
 template <class T, class Op, int kSources>
-void reduce_job(Job& job, size_t bytes) {
+void reduce_job(Job job, size_t bytes) {
   size_t head = 0;
   bool aligned = false;
   if (bytes >= kMinAlignBytes) {
@@ -102,31 +115,25 @@ void reduce_job(Job& job, size_t bytes) {
 }
 
 void copy(const CopyArgs& args) {
-  Job job{{static_cast<const char*>(args.src)}, nullptr, nullptr, 1, 0, false};
+  Job job{&args.src, 1, 0, nullptr, nullptr, false};
   for (int d = 0; d < args.n_dst; ++d) {
     if (args.dst[d] == args.src) continue;
-    if (job.dst0) {
-      job.dst1 = static_cast<char*>(args.dst[d]);
-    } else {
-      job.dst0 = static_cast<char*>(args.dst[d]);
-      job.stream = args.stream_dst0 && d == 0;
-    }
+    char* const dst = static_cast<char*>(args.dst[d]);
+    (job.dst0 ? job.dst1 : job.dst0) = dst;
+    if (d == 0) job.stream = args.stream_dst0;
   }
   if (!job.dst0 || args.bytes == 0) return;
-  if (!job.dst1 && !job.stream) {
-    std::memcpy(job.dst0, job.src[0], args.bytes);
-  } else {
-    reduce_job<Plain<uint8_t>, Sum, 1>(job, args.bytes);
-  }
+  if (job.dst1 || job.stream) return reduce_job<Plain<uint8_t>, Sum, 1>(job, args.bytes);
+  std::memcpy(job.dst0, args.src, args.bytes);
 }
 
 template <class T, class Op>
 void reduce(const ReduceArgs& args, uint32_t divisor) {
   const size_t bytes = args.elems * T::kElemBytes;
-  char* const dst1 = args.n_dst > 1 ? static_cast<char*>(args.dst[1]) : nullptr;
+  void* const dst1 = args.n_dst > 1 ? args.dst[1] : nullptr;
   if (args.n_src == 1 && !divisor) return copy({args.src[0], {args.dst[0], dst1}, args.n_dst, bytes, args.stream_dst0});
-  Job job{{}, static_cast<char*>(args.dst[0]), dst1, args.n_src, divisor, args.stream_dst0};
-  for (int s = 0; s < args.n_src; ++s) job.src[s] = static_cast<const char*>(args.src[s]);
+  const Job job{args.src,        args.n_src, divisor, static_cast<char*>(args.dst[0]), static_cast<char*>(dst1),
+                args.stream_dst0};
   // The one shape that a ring lives on gets its own loop.
   if constexpr (std::is_same_v<Op, Sum>) {
     if (job.n_src == 2) return reduce_job<T, Op, 2>(job, bytes);

@@ -10,9 +10,6 @@
 namespace tutti {
 namespace {
 
-using Words = Vector<uint32_t, kVectorBytes>;
-using Codes = Vector<uint8_t, kVectorBytes / 4>;  // as many as there are Floats
-
 template <class To, class From>
 inline To bits(From from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -77,11 +74,13 @@ struct HalfFloat : Plain<float> {
 struct BrainFloat : Plain<float> {
   using Stored = Halfs;
   static constexpr size_t kElemBytes = 2;
-  static Value decode(Stored stored) { return bits<Value>(__builtin_convertvector(stored, Words) << 16); }
+  static Value decode(Stored stored) { return bits<Value>(widen(stored) << 16); }
   static Stored encode(Value value) {
     const Words word = bits<Words>(value);
     const Words rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
-    return __builtin_convertvector(value == value ? rounded : Words{} + 0x7fff, Stored);
+    Stored out;
+    narrow(value == value ? rounded : Words{} + 0x7fff, out);
+    return out;
   }
 };
 
@@ -97,7 +96,7 @@ struct EightBitFloat : Plain<float> {
   static constexpr uint32_t kSmallestUnit = (128 - kBias - kMantissaBits) << 23;
 
   static Value decode(Stored stored) {
-    const Words code = __builtin_convertvector(stored, Words);
+    const Words code = widen(stored);
     const Words magnitude = code & 0x7f;
     const Words normal = (magnitude << kShift) + ((127 - kBias) << 23);
     const Value denormal = __builtin_convertvector(bits<Ints>(magnitude), Value) * bits<Value>(Words{} + kSmallestUnit);
@@ -118,7 +117,9 @@ struct EightBitFloat : Plain<float> {
     code = code < kEnd ? code : Words{} + (kEnd - 1);
     code = kEnd == 0x7c && magnitude == 0x7f800000 ? Words{} + kEnd : code;
     code |= (word >> 24) & 0x80;
-    return __builtin_convertvector(magnitude > 0x7f800000 ? Words{} + 0x7f : code, Stored);
+    Stored out;
+    narrow(magnitude > 0x7f800000 ? Words{} + 0x7f : code, out);
+    return out;
   }
 
  private:
