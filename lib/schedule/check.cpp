@@ -20,7 +20,6 @@ using Clock = std::vector<uint32_t>;  // per lane of all ranks: how many of its 
 struct Message {
   Value value;
   uint32_t round = 0, step = 0;  // where it was sent
-  Clock clock;
 };
 
 struct Link {
@@ -58,13 +57,14 @@ class Simulation {
 
  private:
   Result<void> connect();
+  Result<void> connect_lane(LaneRun& lane);
   Result<int> attach(int lane, int peer, bool sends);
   int find_link(int from, int to, uint32_t channel);
 
   Result<void> run_lane(LaneRun& lane);
   const char* blocked_by(const LaneRun& lane) const;
   Result<void> perform(LaneRun& lane);
-  Result<Value> compute(LaneRun& lane, const Step& step, int link);
+  Result<void> compute(LaneRun& lane, const Step& step, int link, Value& value);
   Result<void> judge_completion(const Step& step, const Value& value);
   Result<void> store(LaneRun& lane, const Slice& slice, const Value& value);
   Result<void> touch(LaneRun& lane, const Slice& slice, Cell& cell);
@@ -75,11 +75,14 @@ class Simulation {
   Result<void> check_end() const;
   std::string deadlock_report() const;
   std::string place(const LaneRun& lane) const;
+  int index_of(const LaneRun& lane) const { return static_cast<int>(&lane - lanes_.data()); }
   bool is_done(const LaneRun& lane) const { return lane.round == options_.rounds; }
   const Step& current(const LaneRun& lane) const { return lane.plan->steps[lane.step]; }
   const StepLinks& links_of(const LaneRun& lane) const { return step_links_[lane.first_link + lane.step]; }
-  Message& slot(int link, uint32_t index) {
-    return messages_[static_cast<size_t>(link) * options_.slots + index % options_.slots];
+  // Which of messages_ is the link's `nth` from its head.
+  size_t slot(int link, uint32_t nth) const {
+    const uint32_t index = links_[static_cast<size_t>(link)].head + nth;
+    return static_cast<size_t>(link) * options_.slots + (index < options_.slots ? index : index - options_.slots);
   }
 
   std::span<const Schedule> schedules_;
@@ -93,6 +96,7 @@ class Simulation {
   std::vector<Link> links_;
   std::vector<std::vector<int>> links_from_;  // by rank
   std::vector<Message> messages_;             // `slots` of each link
+  std::vector<Clock> message_clocks_;
   std::vector<int> ready_;
 };
 
@@ -131,31 +135,34 @@ Result<int> Simulation::attach(int lane, int peer, bool sends) {
 Result<void> Simulation::connect() {
   for (const Schedule& schedule : schedules_) {
     for (size_t l = 0; l < schedule.lanes.size(); l++) {
-      const Lane& plan = schedule.lanes[l];
-      lanes_.push_back({.rank = schedule.rank, .lane = static_cast<int>(l), .plan = &plan});
-      LaneRun& lane = lanes_.back();
-      lane.first_link = step_links_.size();
-      const int id = static_cast<int>(lanes_.size()) - 1;
-      // A ring's lane has one peer on each side: most steps repeat the links of the one before.
-      Step before;
-      StepLinks links;
-      for (lane.step = 0; lane.step < plan.steps.size(); lane.step++) {
-        const Step& step = plan.steps[lane.step];
-        for (const bool sends : {false, true}) {
-          const int peer = sends ? step.send : step.recv;
-          if (peer == (sends ? before.send : before.recv)) continue;
-          auto link = attach(id, peer, sends);
-          if (!link) return wrong(place(lane) + ": " + link.error().message);
-          (sends ? links.send : links.recv) = link.value();
-        }
-        step_links_.push_back(links);
-        before = step;
-      }
-      lane.step = 0;
-      if (plan.steps.empty()) lane.round = options_.rounds;
+      lanes_.push_back({.rank = schedule.rank, .lane = static_cast<int>(l), .plan = &schedule.lanes[l]});
+      TUTTI_TRY(connect_lane(lanes_.back()));
     }
   }
   messages_.resize(links_.size() * options_.slots);
+  if (prove_order_) message_clocks_.resize(messages_.size());
+  return {};
+}
+
+Result<void> Simulation::connect_lane(LaneRun& lane) {
+  lane.first_link = step_links_.size();
+  const int id = index_of(lane);
+  Step before;  // a ring's lane has one peer on each side: most steps have the links of the one before
+  StepLinks links;
+  for (const Step& step : lane.plan->steps) {
+    for (const bool sends : {false, true}) {
+      const int peer = sends ? step.send : step.recv;
+      if (peer == (sends ? before.send : before.recv)) continue;
+      auto link = attach(id, peer, sends);
+      if (!link) return wrong(place(lane) + ": " + link.error().message);
+      (sends ? links.send : links.recv) = link.value();
+    }
+    step_links_.push_back(links);
+    before = step;
+    lane.step++;
+  }
+  lane.step = 0;
+  if (lane.plan->steps.empty()) lane.round = options_.rounds;
   return {};
 }
 
@@ -203,29 +210,29 @@ Result<void> Simulation::perform(LaneRun& lane) {
   const Step& step = current(lane);
   const StepLinks links = links_of(lane);
   lane.tick++;
-  TUTTI_TRY_ASSIGN(const Value value, compute(lane, step, links.recv));
+  Value value;
+  TUTTI_TRY(compute(lane, step, links.recv, value));
   TUTTI_TRY(judge_completion(step, value));
   if (step.store.buffer == Buffer::kNone && links.send < 0) return wrong("its value goes nowhere");
   if (step.store.buffer != Buffer::kNone) TUTTI_TRY(store(lane, step.store, value));
-  if (prove_order_) lane.clock[static_cast<size_t>(&lane - lanes_.data())] = lane.tick;
+  if (prove_order_) lane.clock[static_cast<size_t>(index_of(lane))] = lane.tick;
   if (links.send >= 0) send(lane, links.send, value);
   return {};
 }
 
-Result<Value> Simulation::compute(LaneRun& lane, const Step& step, int link) {
+Result<void> Simulation::compute(LaneRun& lane, const Step& step, int link, Value& value) {
   const bool has_local = step.local.buffer != Buffer::kNone;
   if (link < 0 && !has_local) return wrong("it has no value");
-  Value value;
   if (link >= 0) value = receive(lane, link);
-  if (!has_local) return value;
+  if (!has_local) return {};
   TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, step.local, lane.round));
   TUTTI_TRY(touch(lane, step.local, *cell));
-  TUTTI_TRY_ASSIGN(const Value local, memory_.read(lane.rank, step.local, *cell));
-  if (link >= 0 && value.chunk != local.chunk) {
-    return wrong(format("the message is chunk %llu (through all rounds), not %llu",
-                        static_cast<unsigned long long>(value.chunk), static_cast<unsigned long long>(local.chunk)));
+  TUTTI_TRY(memory_.may_read(lane.rank, step.local, *cell));
+  if (link >= 0 && value.chunk != cell->chunk) {
+    return wrong(format("the message is chunk %u (through all rounds), not %u", value.chunk, cell->chunk));
   }
-  return Value{value.sum + local.sum, local.chunk};
+  value = {value.sum + cell->sum, cell->chunk};
+  return {};
 }
 
 Result<void> Simulation::judge_completion(const Step& step, const Value& value) {
@@ -248,12 +255,12 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
   if (slice.buffer == Buffer::kInput) return wrong("it stores to the input");
   TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, slice, lane.round));
   TUTTI_TRY(touch(lane, slice, *cell));
-  const uint64_t chunk = uint64_t{lane.round} * schedules_[0].n_chunks + slice.chunk;
+  const uint32_t chunk = lane.round * schedules_[0].n_chunks + slice.chunk;
   if (slice.buffer == Buffer::kOutput && value.chunk != chunk) {
-    return wrong(format("the value is chunk %llu (through all rounds), not %llu",
-                        static_cast<unsigned long long>(value.chunk), static_cast<unsigned long long>(chunk)));
+    return wrong(format("the value is chunk %u (through all rounds), not %u", value.chunk, chunk));
   }
-  cell->value = value;
+  cell->sum = value.sum;
+  cell->chunk = value.chunk;
   cell->stored = true;
   return {};
 }
@@ -261,7 +268,7 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
 // Accesses of two lanes to one slice must be ordered by messages, even if both only read: nothing needs more freedom.
 Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
   if (slice.buffer == Buffer::kInput && !options_.in_place) return {};
-  const int id = static_cast<int>(&lane - lanes_.data());
+  const int id = index_of(lane);
   if (cell.lane >= 0 && cell.lane != id) {
     lanes_share_memory_ = true;
     if (prove_order_ && lane.clock[static_cast<size_t>(cell.lane)] < cell.tick) {
@@ -276,21 +283,19 @@ Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
 
 Value Simulation::receive(LaneRun& lane, int index) {
   Link& link = links_[static_cast<size_t>(index)];
-  const Message& message = slot(index, link.head);
-  for (size_t i = 0; i < lane.clock.size(); i++) lane.clock[i] = std::max(lane.clock[i], message.clock[i]);
-  link.head = (link.head + 1) % options_.slots;
+  const size_t at = slot(index, 0);
+  for (size_t i = 0; i < lane.clock.size(); i++) lane.clock[i] = std::max(lane.clock[i], message_clocks_[at][i]);
+  if (++link.head == options_.slots) link.head = 0;
   link.count--;
   wake(link.sender);
-  return message.value;
+  return messages_[at].value;
 }
 
 void Simulation::send(LaneRun& lane, int index, const Value& value) {
   Link& link = links_[static_cast<size_t>(index)];
-  Message& message = slot(index, link.head + link.count);
-  message.value = value;
-  message.round = lane.round;
-  message.step = lane.step;
-  message.clock = lane.clock;
+  const size_t at = slot(index, link.count);
+  messages_[at] = {value, lane.round, lane.step};
+  if (prove_order_) message_clocks_[at] = lane.clock;
   link.count++;
   wake(link.receiver);
 }
@@ -303,10 +308,10 @@ Result<void> Simulation::check_end() const {
   }
   for (const Link& link : links_) {
     if (link.count == 0) continue;
-    const size_t index = static_cast<size_t>(&link - links_.data()) * options_.slots + link.head;
+    const Message& first = messages_[slot(static_cast<int>(&link - links_.data()), 0)];
     const LaneRun& sender = lanes_[static_cast<size_t>(link.sender)];
     return wrong(format("rank %d lane %d round %u step %u: rank %d never receives what it sends on channel %u",
-                        link.from, sender.lane, messages_[index].round, messages_[index].step, link.to, link.channel));
+                        link.from, sender.lane, first.round, first.step, link.to, link.channel));
   }
   return memory_.check_outputs();
 }
@@ -337,6 +342,7 @@ std::string Simulation::deadlock_report() const {
 Result<void> check_shape(std::span<const Schedule> schedules, const CheckOptions& options) {
   if (schedules.empty()) return wrong("there are no schedules to check");
   if (options.slots == 0 || options.rounds == 0) return wrong("a check needs at least one slot and one round");
+  if (uint64_t{schedules[0].n_chunks} * options.rounds > UINT32_MAX) return wrong("too many chunks in all rounds");
   const int n_ranks = static_cast<int>(schedules.size());
   if (options.goal == Goal::kBroadcast && (options.root < 0 || options.root >= n_ranks)) {
     return wrong(format("root %d is not one of %d ranks", options.root, n_ranks));

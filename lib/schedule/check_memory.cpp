@@ -36,15 +36,17 @@ CheckMemory::CheckMemory(std::span<const Schedule> schedules, const CheckOptions
   totals_.resize(all_chunks_);
   for (int rank = 0; rank < n_ranks_; rank++) {
     if (options.goal == Goal::kBroadcast && rank != options.root) continue;
-    for (uint64_t chunk = 0; chunk < all_chunks_; chunk++) {
+    for (uint32_t chunk = 0; chunk < all_chunks_; chunk++) {
       const uint64_t own = contribution(rank, chunk);
-      cells_[static_cast<uint64_t>(rank) * cells_per_rank_ + chunk].value = {own, chunk};
+      Cell& cell = cells_[static_cast<uint64_t>(rank) * cells_per_rank_ + chunk];
+      cell.sum = own;
+      cell.chunk = chunk;
       totals_[chunk] += own;
     }
   }
 }
 
-uint64_t CheckMemory::contribution(int rank, uint64_t chunk) const {
+uint64_t CheckMemory::contribution(int rank, uint32_t chunk) const {
   return mix(mix(static_cast<uint64_t>(rank)) + chunk);
 }
 
@@ -58,42 +60,41 @@ Result<Cell*> CheckMemory::find(int rank, const Slice& slice, uint32_t round) {
   const uint64_t first = static_cast<uint64_t>(rank) * cells_per_rank_;
   if (is_scratch) return &cells_[first + scratch_at_ + slice.chunk];
   const uint64_t buffer_at = slice.buffer == Buffer::kOutput ? output_at_ : 0;
-  return &cells_[first + buffer_at + round * n_chunks_ + slice.chunk];
+  return &cells_[first + buffer_at + uint64_t{round} * n_chunks_ + slice.chunk];
 }
 
-Result<Value> CheckMemory::read(int rank, const Slice& slice, const Cell& cell) const {
+Result<void> CheckMemory::may_read(int rank, const Slice& slice, const Cell& cell) const {
   if (slice.buffer != Buffer::kInput) {
     if (!cell.stored) return wrong(slice_text(slice) + " is read before anything was stored there");
-    return cell.value;
+    return {};
   }
   if (options_.goal == Goal::kBroadcast && rank != options_.root) {
     return wrong(slice_text(slice) + " is read, but only the root of a broadcast has an input");
   }
-  if (cell.value.sum != contribution(rank, cell.value.chunk)) {
+  if (cell.sum != contribution(rank, cell.chunk)) {
     return wrong(slice_text(slice) + " is read after it was overwritten in place");
   }
-  return cell.value;
+  return {};
 }
 
-const Cell& CheckMemory::output_cell(int rank, uint64_t chunk) const {
+const Cell& CheckMemory::output_cell(int rank, uint32_t chunk) const {
   return cells_[static_cast<uint64_t>(rank) * cells_per_rank_ + output_at_ + chunk];
 }
 
 Result<void> CheckMemory::check_outputs() const {
   for (int rank = 0; rank < n_ranks_; rank++) {
-    for (uint64_t chunk = 0; chunk < all_chunks_; chunk++) {
+    for (uint32_t chunk = 0; chunk < all_chunks_; chunk++) {
       const Cell& cell = output_cell(rank, chunk);
-      if (cell.stored && cell.value.sum == totals_[chunk]) continue;
-      const std::string where = format("rank %d: at the end out[%llu] of round %llu ", rank,
-                                       static_cast<unsigned long long>(chunk % n_chunks_),
-                                       static_cast<unsigned long long>(chunk / n_chunks_));
-      return wrong(where + (cell.stored ? what_is_wrong(cell.value.sum, chunk) : "was never stored"));
+      if (cell.stored && cell.sum == totals_[chunk]) continue;
+      const std::string where =
+          format("rank %d: at the end out[%u] of round %u ", rank, chunk % n_chunks_, chunk / n_chunks_);
+      return wrong(where + (cell.stored ? what_is_wrong(cell.sum, chunk) : "was never stored"));
     }
   }
   return {};
 }
 
-std::string CheckMemory::what_is_wrong(uint64_t sum, uint64_t chunk) const {
+std::string CheckMemory::what_is_wrong(uint64_t sum, uint32_t chunk) const {
   for (int rank = 0; rank < n_ranks_; rank++) {
     const uint64_t own = contribution(rank, chunk);
     if (sum == own) return format("has only rank %d's contribution", rank);

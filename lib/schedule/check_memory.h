@@ -15,14 +15,15 @@ namespace tutti {
 
 struct Value {
   uint64_t sum = 0;  // 0: nothing there
-  uint64_t chunk = 0;
+  uint32_t chunk = 0;
 };
 
 struct Cell {
-  Value value;
-  bool stored = false;  // by a step; else it is as it was before the first one
-  int32_t lane = -1;    // the last lane that touched it, and in which of its steps
+  uint64_t sum = 0;
+  uint32_t chunk = 0;
+  int32_t lane = -1;  // the last lane that touched it, and in which of its steps
   uint32_t tick = 0;
+  bool stored = false;  // by a step; else it is as it was before the first one
 };
 
 class CheckMemory {
@@ -31,22 +32,22 @@ class CheckMemory {
 
   // The cell behind a slice, or an error when the slice lies outside its buffer.
   Result<Cell*> find(int rank, const Slice& slice, uint32_t round);
-  // What the slice holds, or an error when nobody may read it now.
-  Result<Value> read(int rank, const Slice& slice, const Cell& cell) const;
+  // An error when nobody may read the slice now.
+  Result<void> may_read(int rank, const Slice& slice, const Cell& cell) const;
 
-  uint64_t total(uint64_t chunk) const { return totals_[chunk]; }
+  uint64_t total(uint32_t chunk) const { return totals_[chunk]; }
   // Does every rank's output hold what it should?
   Result<void> check_outputs() const;
 
  private:
-  uint64_t contribution(int rank, uint64_t chunk) const;
-  const Cell& output_cell(int rank, uint64_t chunk) const;
-  std::string what_is_wrong(uint64_t sum, uint64_t chunk) const;
+  uint64_t contribution(int rank, uint32_t chunk) const;
+  const Cell& output_cell(int rank, uint32_t chunk) const;
+  std::string what_is_wrong(uint64_t sum, uint32_t chunk) const;
 
   std::span<const Schedule> schedules_;
   CheckOptions options_;
   int n_ranks_;
-  uint64_t n_chunks_, all_chunks_;
+  uint32_t n_chunks_, all_chunks_;
   uint64_t output_at_, scratch_at_, cells_per_rank_;
   std::vector<Cell> cells_;
   std::vector<uint64_t> totals_;

@@ -1,0 +1,219 @@
+// What the checker says of wrong schedules that were written by hand, one for every rule it enforces.
+#include "testing.h"
+
+using namespace tutti;
+using namespace tutti::testing;
+
+namespace {
+
+using Lanes = std::vector<std::vector<Step>>;
+
+Slice in(uint32_t chunk) {
+  return {Buffer::kInput, chunk};
+}
+Slice out(uint32_t chunk) {
+  return {Buffer::kOutput, chunk};
+}
+Slice scratch(uint32_t chunk) {
+  return {Buffer::kScratch, chunk};
+}
+
+// One element of `ranks` per rank; all lanes on channel 0.
+std::vector<Schedule> schedules_of(const std::vector<Lanes>& ranks, uint32_t n_chunks = 1, uint32_t n_scratch = 0) {
+  return for_all_ranks(static_cast<int>(ranks.size()), [&](int rank) {
+    Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(ranks.size()), .n_chunks = n_chunks};
+    schedule.n_scratch = n_scratch;
+    for (const auto& steps : ranks[static_cast<size_t>(rank)]) schedule.lanes.push_back({0, steps});
+    return schedule;
+  });
+}
+
+std::string said(const std::vector<Lanes>& ranks, const CheckOptions& options = {}) {
+  return verdict(schedules_of(ranks), options);
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const Step kCopy{.local = in(0), .store = out(0), .completes = true};  // all there is to do for one rank
+
+// Two ranks: 0 sends its part to 1, which adds it up and sends the sum back.
+const Step kGive{.send = 1, .local = in(0)};
+const Step kTake{.recv = 1, .store = out(0)};
+const Step kSum{.recv = 0, .send = 0, .local = in(0), .store = out(0), .completes = true};
+
+const CheckOptions kBroadcast{.goal = Goal::kBroadcast};
+
+}  // namespace
+
+TEST_CASE("check: right by hand") {
+  CHECK(said({{{kCopy}}}) == "");
+  CHECK(said({{{kGive, kTake}}, {{kSum}}}) == "");
+  CHECK(said({{{kGive}, {kTake}}, {{kSum}}}) == "");  // give and take on lanes of their own
+  CHECK(said({{{kGive}, {kTake}}, {{kSum}}}, {.slots = 1, .rounds = 3, .in_place = true}) == "");
+}
+
+TEST_CASE("check: the set of schedules itself") {
+  CHECK(has(verdict({}, {}), "no schedules"));
+  CHECK(has(said({{{kCopy}}}, {.slots = 0}), "at least one slot"));
+  CHECK(has(said({{{kCopy}}}, {.rounds = 0}), "one round"));
+  CHECK(has(said({{{kCopy}}}, {.goal = Goal::kBroadcast, .root = 1}), "root 1 is not one of 1 ranks"));
+  std::vector<Schedule> schedules = schedules_of({{{kGive, kTake}}, {{kSum}}});
+  SECTION("rank") {
+    schedules[1].rank = 0;
+  }
+  SECTION("number of ranks") {
+    schedules[1].n_ranks = 3;
+  }
+  SECTION("number of chunks") {
+    schedules[1].n_chunks = 2;
+  }
+  CHECK(has(verdict(schedules, {}), "rank 1: schedule 1 is for rank"));
+}
+
+TEST_CASE("check: peers and links") {
+  CHECK(has(said({{{kGive, {.recv = 2, .store = out(0)}}}, {{kSum}}}),
+            "rank 0 lane 0 round 0 step 1 (recv 2 -> out[0]): 2 is not a peer"));
+  CHECK(has(said({{{{.send = 0, .local = in(0)}}}}), "0 is not a peer of this rank"));
+  CHECK(has(said({{{kGive}, {kGive}, {kTake}}, {{kSum}}}),
+            "rank 0 lane 1 round 0 step 0 (in[0], send 1): lane 0 already sends to rank 1 on channel 0"));
+  CHECK(has(said({{{kGive}, {kTake}, {kTake}}, {{kSum}}}), "lane 1 already receives from rank 1 on channel 0"));
+  CHECK(has(said({{{kGive, kTake}, {}}, {{kSum, {.send = 0, .local = out(0)}}}}),
+            "rank 1 lane 0 round 0 step 1: rank 0 never receives what it sends on channel 0"));
+}
+
+TEST_CASE("check: steps that do nothing") {
+  CHECK(has(said({{{kCopy, {.store = out(0)}}}}), "rank 0 lane 0 round 0 step 1 ( -> out[0]): it has no value"));
+  CHECK(has(said({{{kCopy, {.local = out(0)}}}}), "its value goes nowhere"));
+}
+
+TEST_CASE("check: slices") {
+  CHECK(has(said({{{{.local = in(1), .store = out(0)}}}}), "in[1] is outside its buffer"));
+  CHECK(has(said({{{{.local = in(0), .store = out(1), .completes = true}}}}), "out[1] is outside its buffer"));
+  CHECK(has(said({{{{.local = scratch(0), .store = out(0)}}}}), "scratch[0] is outside its buffer"));
+  CHECK(has(said({{{{.local = {static_cast<Buffer>(4), 0}, .store = out(0)}}}}), "outside its buffer"));
+  CHECK(has(said({{{{.local = out(0), .store = out(0)}}}}), "out[0] is read before anything was stored"));
+  CHECK(has(said({{{{.local = out(0), .store = out(0)}}}}, {.in_place = true}), "out[0] is read before"));
+  CHECK(has(said({{{{.local = in(0), .store = in(0), .completes = true}}}}), "stores to the input"));
+  const std::vector<Lanes> twice = {{{kGive, kTake, {.send = 1, .local = in(0)}}},
+                                    {{kSum, {.recv = 0, .store = out(0)}}}};
+  CHECK(has(said(twice, {.in_place = true}), "rank 0 lane 0 round 0 step 2 (in[0], send 1): in[0] is read after it"));
+}
+
+TEST_CASE("check: scratch belongs to a rank and survives rounds") {
+  const Step keep{.local = in(0), .store = scratch(0), .completes = true};
+  const Step use{.local = scratch(0), .store = out(0)};
+  CHECK(verdict(schedules_of({{{keep, use}}}, 1, 1), {.rounds = 3}) == "");
+  CHECK(has(verdict(schedules_of({{{use, keep}}}, 1, 1), {}), "scratch[0] is read before anything was stored"));
+  std::vector<Schedule> schedules = schedules_of({{{kGive, kTake}}, {{kSum}}}, 1, 1);
+  schedules[0].lanes[0].steps[1].store = scratch(0);
+  schedules[0].n_scratch = 0;
+  CHECK(has(verdict(schedules, {}), "rank 0 lane 0 round 0 step 1 (recv 1 -> scratch[0]): scratch[0] is outside"));
+}
+
+TEST_CASE("check: chunks keep their identity") {
+  const Step give1{.send = 1, .local = in(1)}, take1{.recv = 1, .store = out(1)};
+  const Step sum1{.recv = 0, .send = 0, .local = in(1), .store = out(1), .completes = true};
+  CHECK(verdict(schedules_of({{{kGive, give1, kTake, take1}}, {{kSum, sum1}}}, 2), {}) == "");
+  CHECK(has(verdict(schedules_of({{{give1, kGive, kTake, take1}}, {{kSum, sum1}}}, 2), {}), "the message is chunk 1"));
+  CHECK(has(verdict(schedules_of({{{kGive, give1, take1, kTake}}, {{kSum, sum1}}}, 2), {}), "the value is chunk 0"));
+}
+
+TEST_CASE("check: every contribution exactly once") {
+  CHECK(has(said({{{kGive}}, {{kSum}}}), "rank 0 never receives"));
+  const Step plain{.recv = 0, .send = 0, .store = out(0)};
+  CHECK(has(said({{{kGive, kTake}}, {{plain}}}), "at the end out[0] of round 0 has only rank 0's contribution"));
+  const Step add_again{.recv = 1, .local = in(0), .store = out(0)};
+  CHECK(has(said({{{kGive, add_again}}, {{kSum}}}),
+            "rank 0: at the end out[0] of round 0 has rank 0's contribution twice"));
+  CHECK(has(said({{{kGive}}, {{{.recv = 0, .local = in(0), .store = out(0), .completes = true}}}}),
+            "rank 0: at the end out[0] of round 0 was never stored"));
+  const std::vector<Lanes> lacking = {{{{.local = in(0), .store = out(0)}}},
+                                      {{{.send = 2, .local = in(0)}, {.recv = 2, .store = out(0)}}},
+                                      {{{.recv = 1, .send = 1, .local = in(0), .store = out(0)}}}};
+  CHECK(has(said(lacking), "rank 0: at the end out[0] of round 0 has only rank 0's"));
+}
+
+TEST_CASE("check: completes is where the sum is complete and nowhere else") {
+  Step give = kGive, take = kTake, sum = kSum;
+  SECTION("missing") {
+    sum.completes = false;
+    CHECK(has(said({{{give, take}}, {{sum}}}),
+              "rank 1 lane 0 round 0 step 0 (recv 0 + in[0] -> out[0], send 0): "
+              "completes the sum without saying so"));
+  }
+  SECTION("too early") {
+    give.completes = true;
+    CHECK(has(said({{{give, take}}, {{sum}}}), "says complete, but the sum is not"));
+  }
+  SECTION("again") {
+    take.completes = true;
+    CHECK(has(said({{{give, take}}, {{sum}}}), "says complete, but another step did so before"));
+  }
+  SECTION("two ranks reduce the same") {
+    const std::vector<Lanes> both = {
+        {{{.send = 1, .local = in(0)}, {.recv = 1, .local = in(0), .store = out(0)}}},
+        {{{.send = 0, .local = in(0)}, {.recv = 0, .local = in(0), .store = out(0), .completes = true}}}};
+    CHECK(has(said(both), "complete"));
+  }
+}
+
+TEST_CASE("check: broadcasts") {
+  const Step root{.send = 1, .local = in(0), .store = out(0)}, other{.recv = 0, .store = out(0)};
+  CHECK(said({{{root}}, {{other}}}, kBroadcast) == "");
+  CHECK(said({{{root}}, {{other}}}, {.goal = Goal::kBroadcast, .rounds = 2, .in_place = true}) == "");
+  CHECK(has(said({{{root}}, {{other}}}, {.goal = Goal::kBroadcast, .root = 1}), "only the root"));
+  Step completing = other, reducing = other;
+  completing.completes = true;
+  reducing.local = in(0);
+  CHECK(has(said({{{root}}, {{completing}}}, kBroadcast), "rank 1 lane 0 round 0 step 0"));
+  CHECK(has(said({{{root}}, {{reducing}}}, kBroadcast), "in[0] is read, but only the root"));
+  CHECK(has(said({{{root, root}}, {{other, {.recv = 0, .local = out(0), .store = out(0)}}}}, kBroadcast),
+            "a broadcast reduces nothing"));
+}
+
+TEST_CASE("check: lanes that share memory need messages to keep their order") {
+  // Lane 1 may copy before or after lane 0 stored.
+  const Step keep{.local = in(0), .store = out(0), .completes = true}, again{.local = out(0), .store = out(0)};
+  const std::string one_way = said({{{again}, {keep}}}), other_way = said({{{keep}, {again}}});
+  CHECK(one_way != "");
+  CHECK(other_way != "");
+  // Whichever lane the checker tries first, one of the two only fails because of the order.
+  CHECK((has(one_way, "out[0], in no certain order") || has(other_way, "out[0], in no certain order")));
+  // The taking lane overwrites in place what the giving lane has read: ordered by the sum's way there and back.
+  CHECK(said({{{kGive}, {kTake}}, {{kSum}}}, {.in_place = true}) == "");
+  // Rank 1's sum does not wait for rank 0's second reading, so nothing keeps that before the overwriting.
+  const std::vector<Lanes> loose = {{{kGive, {.local = in(0), .store = scratch(0)}}, {kTake}}, {{kSum}}};
+  CHECK(verdict(schedules_of(loose, 1, 1), {}) == "");
+  CHECK_FALSE(verdict(schedules_of(loose, 1, 1), {.in_place = true}) == "");
+}
+
+TEST_CASE("check: a deadlock is drawn") {
+  // Both ranks want to receive first.
+  const std::vector<Lanes> stuck = {{{{.recv = 1, .store = out(0)}, {.send = 1, .local = in(0)}}},
+                                    {{{.recv = 0, .store = out(0)}, {.send = 0, .local = in(0)}}}};
+  CHECK(said(stuck) ==
+        "deadlock with 2 slots:\n"
+        "  rank 0 lane 0 round 0 step 0 (recv 1 -> out[0]) waits for a message from rank 1\n"
+        "  rank 1 lane 0 round 0 step 0 (recv 0 -> out[0]) waits for a message from rank 0");
+  // Rank 1 has done its part and takes no more.
+  CHECK(said({{{kGive, kGive, kGive}}, {{{.recv = 0, .local = in(0), .store = out(0), .completes = true}}, {}}},
+             {.slots = 1}) ==
+        "deadlock with 1 slots:\n"
+        "  rank 0 lane 0 round 0 step 2 (in[0], send 1) waits for a free slot to rank 1\n"
+        "  rank 1 lane 0 is done\n"
+        "  rank 1 lane 1 is done");
+}
+
+TEST_CASE("check: the ring needs its second slot") {
+  for (int n = 2; n <= 33; n++) {
+    const auto schedules = all_ring_all_reduce(natural_order(n), static_cast<uint32_t>(n), 1);
+    const std::string text = verdict(schedules, {.slots = 1});
+    INFO("n=" << n << ": " << text);
+    REQUIRE(has(text, "deadlock with 1 slots"));
+    for (int rank = 0; rank < n; rank++)
+      REQUIRE(has(text, "\n  rank " + std::to_string(rank) + " lane 0 round 0 step "));
+    REQUIRE(verdict(schedules, {.slots = 2}) == "");
+  }
+}

@@ -1,0 +1,162 @@
+// Mutation: every right schedule that is damaged in one place must be refused. All operators here are harmful wherever
+// they apply, so nothing may slip through.
+#include "testing.h"
+
+using namespace tutti;
+using namespace tutti::testing;
+
+namespace {
+
+using Random = std::mt19937;
+
+uint32_t below(Random& random, size_t bound) {
+  return static_cast<uint32_t>(random() % bound);
+}
+
+struct Subject {
+  std::vector<Schedule> schedules;
+  CheckOptions options;
+  std::string name;
+};
+
+Subject random_subject(Random& random) {
+  const int n = 2 + static_cast<int>(below(random, 8));
+  const uint32_t chunks = 1 + below(random, 20);
+  const uint32_t lanes = 1 + below(random, 3);
+  const std::vector<int> order = shuffled_order(n, random());
+  Subject subject;
+  subject.options.slots = 2 + below(random, 3);
+  subject.options.rounds = 1 + below(random, 3);
+  subject.options.in_place = below(random, 2) == 1;
+  const uint32_t kind = below(random, 4);
+  if (kind >= 2) {
+    subject.options.goal = Goal::kBroadcast;
+    subject.options.root = static_cast<int>(below(random, static_cast<size_t>(n)));
+  }
+  const int root = subject.options.root;
+  if (kind == 0) subject.schedules = all_ring_all_reduce(order, chunks, lanes);
+  if (kind == 1) subject.schedules = all_tree_all_reduce(order, chunks);
+  if (kind == 2) subject.schedules = all_ring_broadcast(order, root, chunks, lanes);
+  if (kind == 3) subject.schedules = all_tree_broadcast(order, root, chunks);
+  static const char* const kKinds[] = {"ring all-reduce", "tree all-reduce", "ring broadcast", "tree broadcast"};
+  subject.name = kKinds[kind] + (" n=" + std::to_string(n) + " chunks=" + std::to_string(chunks));
+  return subject;
+}
+
+// Damages step `at` of `steps`; false if it cannot be damaged in this way.
+using Mutate = bool (*)(std::vector<Step>& steps, size_t at, int n_ranks, Random& random);
+
+bool drop_step(std::vector<Step>& steps, size_t at, int, Random&) {
+  steps.erase(steps.begin() + static_cast<std::ptrdiff_t>(at));
+  return true;
+}
+
+bool repeat_step(std::vector<Step>& steps, size_t at, int, Random&) {
+  const Step step = steps[at];
+  if (step.recv < 0 && step.send < 0) return false;  // a local copy may be made twice
+  steps.insert(steps.begin() + static_cast<std::ptrdiff_t>(at), step);
+  return true;
+}
+
+// Only steps that share a link: others may be independent of each other.
+bool swap_steps(std::vector<Step>& steps, size_t at, int, Random& random) {
+  const size_t other = below(random, steps.size());
+  const bool share_recv = steps[at].recv >= 0 && steps[at].recv == steps[other].recv;
+  const bool share_send = steps[at].send >= 0 && steps[at].send == steps[other].send;
+  if (at == other || !(share_recv || share_send)) return false;
+  std::swap(steps[at], steps[other]);
+  return true;
+}
+
+bool change_peer(int32_t& peer, int n_ranks, Random& random) {
+  const int other = static_cast<int>(below(random, static_cast<size_t>(n_ranks) + 2)) - 1;  // none, any, one too many
+  if (peer < 0 || peer == other) return false;
+  peer = other;
+  return true;
+}
+bool change_recv(std::vector<Step>& steps, size_t at, int n_ranks, Random& random) {
+  return change_peer(steps[at].recv, n_ranks, random);
+}
+bool change_send(std::vector<Step>& steps, size_t at, int n_ranks, Random& random) {
+  return change_peer(steps[at].send, n_ranks, random);
+}
+
+bool change_chunk(Slice& slice, Random& random) {
+  const uint32_t chunk = below(random, 22);
+  if (slice.buffer == Buffer::kNone || slice.chunk == chunk) return false;
+  slice.chunk = chunk;
+  return true;
+}
+bool change_local_chunk(std::vector<Step>& steps, size_t at, int, Random& random) {
+  return change_chunk(steps[at].local, random);
+}
+bool change_store_chunk(std::vector<Step>& steps, size_t at, int, Random& random) {
+  return change_chunk(steps[at].store, random);
+}
+
+bool change_buffer(Slice& slice, Random& random) {
+  const auto buffer = static_cast<Buffer>(below(random, 5));
+  if (slice.buffer == Buffer::kNone || slice.buffer == buffer) return false;
+  slice.buffer = buffer;
+  return true;
+}
+bool change_local_buffer(std::vector<Step>& steps, size_t at, int, Random& random) {
+  return change_buffer(steps[at].local, random);
+}
+bool change_store_buffer(std::vector<Step>& steps, size_t at, int, Random& random) {
+  return change_buffer(steps[at].store, random);
+}
+
+bool flip_completes(std::vector<Step>& steps, size_t at, int, Random&) {
+  steps[at].completes = !steps[at].completes;
+  return true;
+}
+
+// At a random step of a random lane of a random rank.
+bool mutate_somewhere(Subject& subject, Mutate mutate, Random& random) {
+  std::vector<Lane>& lanes = subject.schedules[below(random, subject.schedules.size())].lanes;
+  if (lanes.empty()) return false;
+  std::vector<Step>& steps = lanes[below(random, lanes.size())].steps;
+  return mutate(steps, below(random, steps.size()), subject.schedules[0].n_ranks, random);
+}
+
+}  // namespace
+
+TEST_CASE("mutation: damaged schedules are refused, and the place is named") {
+  struct Operator {
+    const char* name;
+    Mutate mutate;
+  };
+  const Operator op =
+      GENERATE(Operator{"drop a step", drop_step}, Operator{"repeat a step", repeat_step},
+               Operator{"swap steps", swap_steps}, Operator{"change recv", change_recv},
+               Operator{"change send", change_send}, Operator{"change local chunk", change_local_chunk},
+               Operator{"change store chunk", change_store_chunk}, Operator{"change local buffer", change_local_buffer},
+               Operator{"change store buffer", change_store_buffer}, Operator{"flip completes", flip_completes});
+  Random random(20240601);
+  const int kWanted = kSanitized ? 200 : 2000;
+  for (int done = 0; done < kWanted;) {
+    Subject subject = random_subject(random);
+    INFO(op.name << ", " << subject.name << " slots=" << subject.options.slots << " rounds=" << subject.options.rounds
+                 << " in_place=" << subject.options.in_place);
+    REQUIRE(verdict(subject.schedules, subject.options) == "");
+    if (!mutate_somewhere(subject, op.mutate, random)) continue;
+    done++;
+    const std::string text = verdict(subject.schedules, subject.options);
+    REQUIRE(text.find("rank ") != std::string::npos);
+  }
+}
+
+TEST_CASE("mutation: a lane on another channel is refused") {
+  Random random(7);
+  const int kWanted = kSanitized ? 100 : 1000;
+  for (int done = 0; done < kWanted;) {
+    Subject subject = random_subject(random);
+    std::vector<Lane>& lanes = subject.schedules[below(random, subject.schedules.size())].lanes;
+    if (lanes.empty()) continue;
+    lanes[below(random, lanes.size())].channel += 1 + below(random, 5);
+    done++;
+    INFO(subject.name);
+    REQUIRE(verdict(subject.schedules, subject.options).find("rank ") != std::string::npos);
+  }
+}
