@@ -1,0 +1,109 @@
+# shellcheck shell=bash
+# What tools/quickstart and tools/check share: stages with a log, and installing what is missing.
+# To be sourced with the repository's root as the working directory and $log set.
+: "${log:?the file that takes the output of a stage}"
+lists_are_new=no
+
+say() { printf '%s\n' "$*"; }
+minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+
+# stage LABEL COMMAND...: runs the command with its output in $log; the output's end is shown if it fails.
+stage() {
+  local label=$1 started=$SECONDS
+  shift
+  printf '%-44s' "$label ..."
+  if "$@" >"$log" 2>&1 </dev/null; then
+    printf ' %s\n' "$(minutes $((SECONDS - started)))"
+    return 0
+  fi
+  printf ' FAILED\n\n'
+  tail -n 40 "$log"
+  printf '\n%s failed; all of its output is in %s\n' "$label" "$log"
+  return 1
+}
+
+# ---- what is there -----------------------------------------------------------------------------------------------
+
+has_command() { command -v "$1" >/dev/null 2>&1; }
+has_library() { pkg-config --exists "$1" 2>/dev/null; }
+has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
+has_meson() {
+  local version
+  version=$(meson --version 2>/dev/null) || return 1
+  printf '1.0.1\n%s\n' "$version" | sort -V -C
+}
+
+# Debian's and Ubuntu's package, and how to see that what it brings is there already, from whatever source.
+package_is_there() {
+  case $1 in
+    g++) has_command "${CXX:-c++}" && has_command "${CC:-cc}" ;;
+    meson) has_meson ;;
+    ninja-build) has_command ninja ;;
+    pkg-config) has_command pkg-config ;;
+    libsodium-dev) has_library libsodium ;;
+    libhwloc-dev) has_library hwloc ;;
+    libcli11-dev) has_header CLI/CLI.hpp ;;
+    nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
+    catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ;;
+    *) has_command "$1" ;;
+  esac
+}
+
+missing_packages() {
+  local package
+  for package in "$@"; do package_is_there "$package" || printf '%s ' "$package"; done
+}
+
+# ---- installing --------------------------------------------------------------------------------------------------
+
+# Sets `as_root` to what makes a command run as root; fails if nothing does.
+find_root() {
+  as_root=()
+  [ "$(id -u)" = 0 ] && return 0
+  as_root=(sudo)
+  has_command sudo || return 1
+  sudo -n true 2>/dev/null && return 0
+  [ -t 0 ] && sudo true  # may ask for the password here, in front of the user
+}
+
+apt_update() {
+  [ $lists_are_new = yes ] && return 0
+  lists_are_new=yes
+  "${as_root[@]}" apt-get update
+}
+apt_install() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+# require_packages PACKAGE...: installs those that are missing; fails with what to do where that is not possible.
+require_packages() {
+  local -a missing
+  read -ra missing <<<"$(missing_packages "$@")"
+  [ ${#missing[@]} = 0 ] && return 0
+  say "missing: ${missing[*]}"
+  local by_hand="apt-get install --no-install-recommends ${missing[*]}"
+  if ! has_command apt-get; then
+    say "There is no apt-get here. Install what these Debian packages contain, then run this again:"
+    say "  ${missing[*]}"
+    return 1
+  fi
+  if ! find_root; then
+    say "Installing needs root, and sudo is not there or refuses. Run this as root, then run this script again:"
+    say "  $by_hand"
+    return 1
+  fi
+  # A third-party source that is down must not end this: only the installation counts.
+  stage "updating the package lists" apt_update || say "going on with the lists that are there"
+  if ! stage "installing ${#missing[@]} packages" apt_install "${missing[@]}"; then
+    say "Install them by hand, then run this again:"
+    say "  $by_hand"
+    return 1
+  fi
+  read -ra missing <<<"$(missing_packages "$@")"
+  [ ${#missing[@]} = 0 ] && return 0
+  say "apt-get brought no (or too old) ${missing[*]}; install a newer one by hand, then run this again"
+  return 1
+}
+
+# shellcheck disable=SC2034  # for the scripts that source this
+build_packages=(g++ pkg-config meson ninja-build libsodium-dev libhwloc-dev libcli11-dev nlohmann-json3-dev)

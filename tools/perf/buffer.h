@@ -1,0 +1,36 @@
+// A buffer with guard bytes on both sides, so that a write outside of it is seen.
+#pragma once
+
+#include <cstddef>
+
+#include "status.h"
+
+namespace tutti::perf {
+
+class Buffer {
+ public:
+  Buffer() = default;
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  // Zeroed memory on a 64-byte boundary, from tuttiMemAlloc or from the C library.
+  Status allocate(size_t bytes, bool tutti_memory);
+
+  char* data() const { return data_; }
+  // Lets data() begin this many bytes after the boundary; `bytes` of allocate() must have room for it.
+  void move(size_t shift_bytes);
+  // Fills the first `used_bytes` with a pattern that no result has by chance, and the guards around them.
+  void poison(size_t used_bytes);
+  // Guard bytes that have changed since poison(used_bytes).
+  size_t count_overwritten(size_t used_bytes) const;
+
+  static size_t bytes_needed(size_t bytes);
+
+ private:
+  char* base_ = nullptr;
+  char* data_ = nullptr;
+  bool tutti_memory_ = false;
+};
+
+}  // namespace tutti::perf

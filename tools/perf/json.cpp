@@ -1,0 +1,149 @@
+#include "json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "types.h"
+
+extern char** environ;
+
+namespace tutti::perf {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// nccl-tests writes truth values as text.
+const char* truth(bool value) {
+  return value ? "true" : "false";
+}
+
+// Only Tutti's variables, and never the one that is a secret.
+Json environment() {
+  Json list = Json::array();
+  for (char** e = environ; *e != nullptr; e++) {
+    if (strncmp(*e, "TUTTI_", 6) == 0 && strncmp(*e, "TUTTI_SECRET=", 13) != 0) list.push_back(*e);
+  }
+  return list;
+}
+
+Json config(const Options& o, const std::vector<RankInfo>& ranks) {
+  Json j = {{"nthreads", o.threads},
+            {"ngpus", 1},
+            {"nprocs", o.procs},
+            {"nranks", ranks.size()},
+            {"minimum_bytes", o.min_bytes},
+            {"maximum_bytes", o.max_bytes}};
+  if (o.step_factor > 1) {
+    j["step_factor"] = o.step_factor;
+  } else {
+    j["step_bytes"] = o.step_bytes;
+  }
+  j.update({{"warmup_iters", o.warmup_iters},
+            {"iterations", o.iters},
+            {"aggregated_iterations", o.agg_iters},
+            {"validation", o.check_iters},
+            {"graph", 0},
+            {"blocking_collectives", truth(o.blocking != 0)},
+            {"per_iter_timing", truth(o.per_iter_timing)},
+            {"per_iter_skip", o.per_iter_skip},
+            {"parallel_init", truth(o.parallel_init)},
+            {"algo", o.algo},
+            {"transports", o.transports},
+            {"sizes_from", o.sizes_from}});
+  j["devices"] = Json::array();
+  for (size_t rank = 0; rank < ranks.size(); rank++) {
+    j["devices"].push_back({{"rank", rank},
+                            {"group", 0},
+                            {"pid", ranks[rank].pid},
+                            {"hostname", ranks[rank].host},
+                            {"device", 0},
+                            {"device_hex", "host"},
+                            {"device_info", "CPU"}});
+  }
+  return j;
+}
+
+Json measurement(const Options& o, const Measurement& m) {
+  Json j;
+  j[o.cpu_time ? "cpu_time" : "time"] = (o.cpu_time ? m.cpu_seconds : m.seconds) * 1e6;
+  j["alg_bw"] = m.alg_bw;
+  j["bus_bw"] = m.bus_bw;
+  j["nwrong"] = m.wrong < 0 ? Json() : Json(m.wrong);
+  return j;
+}
+
+Json iterations(const Options& o, const Measurement& m) {
+  const IterStats s = iter_stats(m.iter_seconds, static_cast<size_t>(o.per_iter_skip));
+  Json j = {{"skipped_iterations", o.per_iter_skip},
+            {"min_us", s.min * 1e6},
+            {"max_us", s.max * 1e6},
+            {"avg_us", s.average * 1e6},
+            {"p50_us", s.p50 * 1e6},
+            {"p95_us", s.p95 * 1e6},
+            {"p99_us", s.p99 * 1e6},
+            {"stdev_us", s.deviation * 1e6},
+            {"cv_pct", s.average > 0 ? 100 * s.deviation / s.average : 0}};
+  j["times_us"] = Json::array();
+  for (double seconds : m.iter_seconds) j["times_us"].push_back(seconds * 1e6);
+  return j;
+}
+
+Json result(const JsonReport& report, const Row& row) {
+  const char* op = report.collective.has_op ? kOpNames[static_cast<size_t>(row.op)] : "none";
+  Json j = {{"size", row.bytes},
+            {"count", row.count},
+            {"type", type_info(row.type).name},
+            {"redop", op},
+            {"root", std::to_string(row.root)}};
+  j["out_of_place"] = measurement(report.options, row.out_of_place);
+  if (!row.out_of_place.iter_seconds.empty()) {
+    j["out_of_place_per_iter"] = iterations(report.options, row.out_of_place);
+  }
+  j["in_place"] = measurement(report.options, row.in_place);
+  if (!row.in_place.iter_seconds.empty()) j["in_place_per_iter"] = iterations(report.options, row.in_place);
+  j["actual_iterations"] = report.options.iters;
+  j["experiment_name"] = report.options.sizes_from;
+  return j;
+}
+
+}  // namespace
+
+IterStats iter_stats(const std::vector<double>& seconds, size_t skip) {
+  std::vector<double> sorted(seconds.begin() + static_cast<std::ptrdiff_t>(skip), seconds.end());
+  std::sort(sorted.begin(), sorted.end());
+  const size_t n = sorted.size();
+  const auto percentile = [&](size_t p) { return sorted[std::min(n - 1, (n * p + 99) / 100 - 1)]; };
+  double sum = 0, squares = 0;
+  for (double s : sorted) sum += s;
+  const double average = sum / static_cast<double>(n);
+  for (double s : sorted) squares += (s - average) * (s - average);
+  return {.min = sorted.front(),
+          .max = sorted.back(),
+          .average = average,
+          .p50 = sorted[n / 2],
+          .p95 = percentile(95),
+          .p99 = percentile(99),
+          .deviation = std::sqrt(squares / static_cast<double>(n))};
+}
+
+std::string json_text(const JsonReport& report) {
+  Json j = {{"version", 1},
+            {"start_time", report.start_time},
+            {"args", report.options.args},
+            {"env", environment()},
+            {"tutti_version", TUTTI_VERSION_CODE},
+            {"config", config(report.options, report.ranks)},
+            {"results", Json::array()}};
+  for (const Row& row : report.rows) j["results"].push_back(result(report, row));
+  j["out_of_bounds"] = {{"count", report.totals.wrong}, {"okay", truth(report.totals.wrong == 0)}};
+  j["average_bus_bandwidth"] = {{"bandwidth", report.totals.average_bus_bw()}, {"okay", "unchecked"}};
+  j["errors"] = Json::array();
+  if (!report.error.empty()) j["errors"].push_back(report.error);
+  j["end_time"] = report.end_time;
+  // Arguments may be in any encoding; what is not UTF-8 is replaced instead of thrown.
+  return j.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace tutti::perf

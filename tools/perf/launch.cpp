@@ -1,0 +1,144 @@
+#include "launch.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "spawn.h"
+
+namespace tutti::perf {
+namespace {
+
+tuttiConfig_t config_of(const Options& options) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  if (options.timeout_seconds > 0) config.opTimeoutSeconds = options.timeout_seconds;
+  if (!options.algo.empty()) config.algo = options.algo.c_str();
+  if (!options.transports.empty()) config.transports = options.transports.c_str();
+  return config;
+}
+
+bool has_launcher() {
+  const auto is_set = [](const char* name) { return getenv(name) != nullptr; };
+  return is_set("TUTTI_RANK") || (is_set("RANK") && is_set("WORLD_SIZE")) || is_set("OMPI_COMM_WORLD_RANK") ||
+         is_set("PMI_RANK") || is_set("PMIX_RANK") || is_set("SLURM_PROCID");
+}
+
+int report_failure(int rank, const Error& error) {
+  // Without a message another rank, or the table, has said it.
+  if (!error.message.empty()) fprintf(stderr, "[rank %d] %s\n", rank, error.message.c_str());
+  return error.exit_status;
+}
+
+// Frees the communicator in good order, or at once after a failure that the other ranks may not know of.
+Status close(tuttiComm_t comm, Status outcome) {
+  if (outcome || outcome.error().agreed) {
+    const tuttiResult_t result = tuttiCommDestroy(comm);
+    if (result != tuttiSuccess && outcome) return library_error("tuttiCommDestroy", result, nullptr);
+  } else {
+    // The failure itself is what is reported.
+    static_cast<void>(tuttiCommAbort(comm));
+  }
+  return outcome;
+}
+
+int run_with(tuttiComm_t comm, int rank, const RankBody& body) {
+  const Status outcome = close(comm, body(comm));
+  return outcome ? 0 : report_failure(rank, outcome.error());
+}
+
+struct Group {
+  tuttiUniqueId id;
+  int n_ranks;
+};
+
+int run_one(const Options& options, const Group& group, int rank, const RankBody& body) {
+  const tuttiConfig_t config = config_of(options);
+  tuttiComm_t comm = nullptr;
+  const tuttiResult_t result = tuttiCommInitRankConfig(&comm, group.n_ranks, group.id, rank, &config);
+  if (result != tuttiSuccess) {
+    return report_failure(rank, library_error("tuttiCommInitRankConfig", result, nullptr).error());
+  }
+  return run_with(comm, rank, body);
+}
+
+// This process's ranks, which are consecutive, each on a thread of its own.
+int run_threads(const Options& options, const Group& group, int first_rank, const RankBody& body) {
+  std::vector<int> statuses(static_cast<size_t>(options.threads));
+  std::vector<std::thread> threads;
+  for (int i = 1; i < options.threads; i++) {
+    threads.emplace_back([&, i] { statuses[static_cast<size_t>(i)] = run_one(options, group, first_rank + i, body); });
+  }
+  statuses[0] = run_one(options, group, first_rank, body);
+  for (std::thread& thread : threads) thread.join();
+  return *std::max_element(statuses.begin(), statuses.end());
+}
+
+int failed_call(const char* tool, const char* call, tuttiResult_t result) {
+  fprintf(stderr, "%s: %s\n", tool, library_error(call, result, nullptr).error().message.c_str());
+  return kExitFailed;
+}
+
+// One communicator over the launcher's processes, used only to hand out the id of the one over all threads.
+int run_launched_threads(const Options& options, tuttiComm_t processes, const RankBody& body) {
+  int rank = 0, n = 1;
+  Group group = {};
+  Status s = [&]() -> Status {
+    if (auto r = tuttiCommUserRank(processes, &rank); r != tuttiSuccess) {
+      return library_error("tuttiCommUserRank", r, processes);
+    }
+    if (auto r = tuttiCommCount(processes, &n); r != tuttiSuccess) return library_error("tuttiCommCount", r, processes);
+    if (rank == 0) {
+      if (auto r = tuttiGetUniqueId(&group.id); r != tuttiSuccess) return library_error("tuttiGetUniqueId", r, nullptr);
+    }
+    const auto r = tuttiBcast(group.id.internal, TUTTI_UNIQUE_ID_BYTES, tuttiUint8, 0, processes, nullptr);
+    if (r != tuttiSuccess) return library_error("tuttiBcast", r, processes);
+    return {};
+  }();
+  s = close(processes, s);
+  if (!s) return report_failure(rank * options.threads, s.error());
+  group.n_ranks = n * options.threads;
+  return run_threads(options, group, rank * options.threads, body);
+}
+
+int run_launched(const Options& options, const char* tool, const RankBody& body) {
+  const tuttiConfig_t config = config_of(options);
+  tuttiComm_t comm = nullptr;
+  const tuttiResult_t result = tuttiCommInitFromEnv(&comm, &config);
+  if (result != tuttiSuccess) return failed_call(tool, "tuttiCommInitFromEnv", result);
+  if (options.threads > 1) return run_launched_threads(options, comm, body);
+  int rank = 0;
+  static_cast<void>(tuttiCommUserRank(comm, &rank));  // for messages; the body asks again
+  return run_with(comm, rank, body);
+}
+
+int run_local(const Options& options, const char* tool, const RankBody& body) {
+  const int procs = std::max(1, options.procs);
+  if (options.procs > 0) block_launcher_signals();
+  Group group = {.id = {}, .n_ranks = procs * options.threads};
+  const tuttiResult_t result = tuttiGetUniqueId(&group.id);
+  if (result != tuttiSuccess) return failed_call(tool, "tuttiGetUniqueId", result);
+  if (options.procs == 0) return run_threads(options, group, 0, body);
+  const SpawnPlan plan = {tool, procs, options.threads, options.grace_seconds};
+  return spawn(plan, [&](int i) { return run_threads(options, group, i * options.threads, body); });
+}
+
+}  // namespace
+
+int local_ranks(const Options& options) {
+  return std::max(1, options.procs) * options.threads;
+}
+
+int launch(const Options& options, const char* tool, const RankBody& body) {
+  signal(SIGPIPE, SIG_IGN);  // a closed stdout shall be an error with a message
+  if (options.procs == 0 && has_launcher()) return run_launched(options, tool, body);
+  if (options.procs == 0 && options.threads == 1) {
+    fprintf(stderr, "%s: one rank only; --procs N or -t N makes more, and so does mpirun, srun or torchrun\n", tool);
+  }
+  return run_local(options, tool, body);
+}
+
+}  // namespace tutti::perf

@@ -1,0 +1,21 @@
+// Where ranks come from: threads of this process, forked processes, or a launcher's processes.
+#pragma once
+
+#include <functional>
+
+#include "options.h"
+#include "status.h"
+
+namespace tutti::perf {
+
+// What a rank does with its communicator. Called on one thread for each rank of this process.
+using RankBody = std::function<Status(tuttiComm_t)>;
+
+// Runs `body` on every rank that belongs to this process (and, with --procs, its children) and returns the exit status.
+// Ranks that fail print "[rank r] ..." to stderr.
+int launch(const Options& options, const char* tool, const RankBody& body);
+
+// How many ranks this call makes on this host, as far as can be known.
+int local_ranks(const Options& options);
+
+}  // namespace tutti::perf

@@ -1,0 +1,61 @@
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "launch.h"
+#include "options.h"
+#include "run.h"
+#include "tensors.h"
+
+namespace tutti::perf {
+namespace {
+
+// Memory and swap that this machine can still give, 0 if it does not say.
+double available_bytes() {
+  std::ifstream in("/proc/meminfo");
+  double sum = 0;
+  std::string key, unit;
+  for (double kib; in >> key >> kib; std::getline(in, unit)) {
+    if (key == "MemAvailable:" || key == "SwapFree:") sum += kib * 1024;
+  }
+  return sum;
+}
+
+// Linux promises more memory than there is and kills someone later; better to say so now.
+Status check_memory(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors) {
+  const int ranks = local_ranks(options);
+  const auto each = static_cast<double>(buffer_bytes(options, collective, tensors, ranks));
+  const double have = available_bytes();
+  if (have == 0 || each * ranks <= have) return {};
+  return Error{
+      text("%d ranks need buffers of %.0f bytes (%s), of which this machine has %s; make the largest size "
+           "(-e) smaller",
+           ranks, each * ranks, human_bytes(each * ranks).c_str(), human_bytes(have).c_str())};
+}
+
+Status prepare(int argc, char** argv, const Collective& collective, Options* options, std::vector<Tensor>* tensors) {
+  if (Status s = parse_options(argc, argv, collective, options); !s || !options->help.empty()) return s;
+  if (!options->sizes_from.empty()) {
+    if (Status s = load_tensors(options->sizes_from, tensors); !s) return s;
+  }
+  return check_memory(*options, collective, *tensors);
+}
+
+}  // namespace
+
+int perf_main(int argc, char** argv, const Collective& collective) {
+  Options options;
+  std::vector<Tensor> tensors;
+  if (Status s = prepare(argc, argv, collective, &options, &tensors); !s) {
+    fprintf(stderr, "%s: %s\n", collective.tool, s.error().message.c_str());
+    return s.error().exit_status;
+  }
+  if (!options.help.empty()) {
+    const bool printed = fputs(options.help.c_str(), stdout) >= 0 && fflush(stdout) == 0;
+    return printed ? 0 : kExitFailed;
+  }
+  return launch(options, collective.tool,
+                [&](tuttiComm_t comm) { return run_rank(options, collective, tensors, comm); });
+}
+
+}  // namespace tutti::perf

@@ -1,0 +1,216 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+
+#include "types.h"
+
+namespace tutti::perf {
+namespace {
+
+// Tensors begin where an allocator would put them.
+constexpr size_t kPieceAlignment = 64;
+constexpr double kSlowSeconds = 0.02;
+
+double thread_cpu_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+}  // namespace
+
+Work make_work(const Collective& collective, tuttiDataType_t type, const std::vector<size_t>& totals, int n_ranks,
+               int rank) {
+  const size_t elem_bytes = type_info(type).bytes;
+  Work work;
+  work.type = type;
+  size_t first = 0;
+  for (const size_t total : totals) {
+    const Layout layout = collective.layout(total, n_ranks, rank);
+    const size_t bytes = std::max(layout.send, layout.recv) * elem_bytes;
+    const size_t offset = (work.extent_bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+    work.pieces.push_back({offset, first, layout});
+    work.count += layout.count;
+    work.bytes += bytes;
+    work.extent_bytes = offset + bytes;
+    first += total;
+  }
+  return work;
+}
+
+Bench::Bench(const Options& options, const Collective& collective, Team& team)
+    : options_(options), collective_(collective), team_(team), progress_(team.rank() == 0) {}
+
+Bench::~Bench() {
+  // An error of the stream was already returned by the wait for it.
+  if (stream_ != nullptr) static_cast<void>(tuttiStreamDestroy(stream_));
+}
+
+Status Bench::allocate(size_t extent_bytes) {
+  size_t largest_elem = 0;
+  for (const tuttiDataType_t type : options_.types) largest_elem = std::max(largest_elem, type_info(type).bytes);
+  const size_t bytes = extent_bytes + options_.unalign_elems * largest_elem;
+  if (Status s = send_.allocate(bytes, options_.tutti_memory); !s) return s;
+  if (Status s = recv_.allocate(bytes, options_.tutti_memory); !s) return s;
+  if (options_.null_stream) return {};
+  const tuttiResult_t result = tuttiStreamCreate(&stream_);
+  if (result != tuttiSuccess) return library_error("tuttiStreamCreate", result, nullptr);
+  return {};
+}
+
+std::vector<Call> Bench::calls(const Work& work, bool in_place) const {
+  const size_t elem_bytes = type_info(work.type).bytes;
+  std::vector<Call> calls;
+  for (const Piece& piece : work.pieces) {
+    char* recv = recv_.data() + piece.offset_bytes;
+    const char* send = send_.data() + piece.offset_bytes;
+    if (in_place) {
+      send = recv + piece.layout.in_place_send_offset * elem_bytes;
+      recv += piece.layout.in_place_recv_offset * elem_bytes;
+    }
+    calls.push_back({send, recv, piece.layout.count, work.type, work.op, work.root, team_.comm(), stream_});
+  }
+  return calls;
+}
+
+Status Bench::start(const std::vector<Call>& calls) const {
+  for (const Call& call : calls) {
+    const tuttiResult_t result = collective_.run(call);
+    if (result != tuttiSuccess) return library_error(collective_.call, result, team_.comm());
+  }
+  return {};
+}
+
+Status Bench::wait() const {
+  if (stream_ == nullptr) return {};
+  const tuttiResult_t result = tuttiStreamSynchronize(stream_);
+  if (result != tuttiSuccess) return library_error("tuttiStreamSynchronize", result, team_.comm());
+  return {};
+}
+
+Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
+  send_.move(options_.unalign_elems * type_info(work.type).bytes);
+  recv_.move(options_.unalign_elems * type_info(work.type).bytes);
+  doing_ = text("%zu bytes %s %s, ", work.bytes, type_info(work.type).name, in_place ? "in place" : "out of place");
+  // Zeros, because repeating an in-place sum or product on other data soon computes with infinities or subnormals.
+  memset(send_.data(), 0, work.extent_bytes);
+  memset(recv_.data(), 0, work.extent_bytes);
+  const std::vector<Call> all = calls(work, in_place);
+  if (Status s = team_.barrier(); !s) return s;
+  if (Status s = warm_up(all); !s) return s;
+  if (Status s = team_.barrier(); !s) return s;
+  if (Status s = iterate(all, result); !s) return s;
+  if (Status s = average(&result->seconds, &result->cpu_seconds); !s) return s;
+  if (result->seconds > 0) {
+    result->alg_bw = static_cast<double>(work.bytes) / result->seconds / 1e9;
+    result->bus_bw = result->alg_bw * collective_.bus_factor(team_.n_ranks());
+  }
+  if (!options_.per_iter_timing) return check(work, all, in_place, &result->wrong);
+  if (Status s = team_.reduce(&result->iter_seconds, tuttiMax); !s) return s;
+  return check(work, all, in_place, &result->wrong);
+}
+
+Status Bench::warm_up(const std::vector<Call>& calls) {
+  const double begin = now_seconds();
+  for (int i = 0; i < options_.warmup_iters; i++) {
+    if (slow_) progress_.show(doing_ + text("warm-up %d of %d", i + 1, options_.warmup_iters));
+    if (Status s = start(calls); !s) return s;
+    slow_ = now_seconds() - begin > kSlowSeconds * (i + 1);
+  }
+  return wait();
+}
+
+// The operations of one iteration. Whatever is not to be timed is added to *excluded_seconds.
+Status Bench::iteration(const std::vector<Call>& calls, double* excluded_seconds) const {
+  for (int i = 0; i < options_.agg_iters; i++) {
+    if (Status s = start(calls); !s) return s;
+    if (options_.blocking != 1 && options_.blocking != 2) continue;
+    if (Status s = wait(); !s) return s;
+    if (options_.blocking == 2) continue;
+    if (Status s = team_.barrier(); !s) return s;
+  }
+  if (options_.blocking != 3) return {};
+  if (Status s = wait(); !s) return s;
+  const double begin = now_seconds();
+  Status s = team_.barrier();
+  *excluded_seconds += now_seconds() - begin;
+  return s;
+}
+
+Status Bench::iterate(const std::vector<Call>& calls, Measurement* result) {
+  const double operations = static_cast<double>(options_.iters) * options_.agg_iters;
+  double excluded = 0;
+  const double cpu_begin = thread_cpu_seconds();
+  const double begin = now_seconds();
+  for (int i = 0; i < options_.iters; i++) {
+    const double iteration_begin = options_.per_iter_timing ? now_seconds() : 0;
+    const double excluded_before = excluded;
+    if (slow_) progress_.show(doing_ + text("iteration %d of %d", i + 1, options_.iters));
+    if (Status s = iteration(calls, &excluded); !s) return s;
+    if (!options_.per_iter_timing) continue;
+    if (Status s = wait(); !s) return s;
+    const double seconds = now_seconds() - iteration_begin - (excluded - excluded_before);
+    result->iter_seconds.push_back(seconds / options_.agg_iters);
+  }
+  if (Status s = wait(); !s) return s;
+  result->seconds = (now_seconds() - begin - excluded) / operations;
+  result->cpu_seconds = (thread_cpu_seconds() - cpu_begin) / operations;
+  return {};
+}
+
+Status Bench::average(double* seconds, double* cpu_seconds) {
+  if (options_.average == 0) return {};  // rank 0's own, which is what is printed
+  constexpr tuttiRedOp_t kOps[] = {tuttiSum, tuttiAvg, tuttiMin, tuttiMax};
+  std::vector<double> both = {*seconds, *cpu_seconds};
+  Status s = team_.reduce(&both, kOps[options_.average]);
+  *seconds = both[0];
+  *cpu_seconds = both[1];
+  return s;
+}
+
+Status Bench::check(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong) {
+  for (int i = 0; i < options_.check_iters; i++) {
+    progress_.show(doing_ + text("check %d of %d", i + 1, options_.check_iters));
+    const DataKey key = {work.type, collective_.has_op ? work.op : kCopy, team_.n_ranks(), ++seed_};
+    fill(work, in_place, key);
+    if (Status s = start(calls); !s) return s;
+    if (Status s = wait(); !s) return s;
+    *wrong = count_wrong(work, calls, in_place, key);
+    if (*wrong > 0) complain(work, in_place, *wrong);
+    if (Status s = team_.sum(wrong); !s) return s;
+    if (*wrong > 0) break;
+  }
+  return {};
+}
+
+void Bench::fill(const Work& work, bool in_place, const DataKey& key) {
+  recv_.poison(work.extent_bytes);
+  for (const Piece& piece : work.pieces) {
+    const size_t shift_bytes = piece.layout.in_place_send_offset * type_info(work.type).bytes;
+    char* input = in_place ? recv_.data() + piece.offset_bytes + shift_bytes : send_.data() + piece.offset_bytes;
+    fill_input(key, team_.rank(), piece.first, piece.layout.send, input);
+  }
+}
+
+long long Bench::count_wrong(const Work& work, const std::vector<Call>& calls, bool in_place,
+                             const DataKey& key) const {
+  size_t wrong = recv_.count_overwritten(work.extent_bytes);
+  for (size_t i = 0; i < calls.size(); i++) {
+    const Piece& piece = work.pieces[i];
+    wrong += collective_.count_wrong({key, team_.rank(), work.root, piece.first, piece.layout.recv, calls[i].recv});
+    // The input must be as it was.
+    if (!in_place) wrong += count_wrong_copy(key, team_.rank(), piece.first, piece.layout.send, calls[i].send);
+  }
+  return static_cast<long long>(wrong);
+}
+
+void Bench::complain(const Work& work, bool in_place, long long wrong) const {
+  fprintf(stderr, "[rank %d] %lld wrong: %zu bytes %s %s root %d, %s\n", team_.rank(), wrong, work.bytes,
+          type_info(work.type).name, collective_.has_op ? kOpNames[static_cast<size_t>(work.op)] : "none", work.root,
+          in_place ? "in place" : "out of place");
+}
+
+}  // namespace tutti::perf

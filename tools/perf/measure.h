@@ -1,0 +1,71 @@
+// One measurement: an operation timed over its iterations, then checked on data of its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "buffer.h"
+#include "collective.h"
+#include "options.h"
+#include "report.h"
+#include "team.h"
+
+namespace tutti::perf {
+
+// A call's part of the buffers. With --sizes-from an operation has one piece for each tensor, else it is one piece.
+struct Piece {
+  size_t offset_bytes;
+  size_t first;  // index of its first element, for the data
+  Layout layout;
+};
+
+struct Work {
+  tuttiDataType_t type = tuttiFloat32;
+  tuttiRedOp_t op = tuttiSum;
+  int root = 0;
+  std::vector<Piece> pieces;
+  size_t count = 0;         // as reported
+  size_t bytes = 0;         // as reported: what the larger of the two buffers holds
+  size_t extent_bytes = 0;  // of the buffers, gaps between pieces included
+};
+
+// Lays out pieces of these numbers of elements.
+Work make_work(const Collective& collective, tuttiDataType_t type, const std::vector<size_t>& totals, int n_ranks,
+               int rank);
+
+class Bench {
+ public:
+  Bench(const Options& options, const Collective& collective, Team& team);
+  ~Bench();
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  Status allocate(size_t extent_bytes);
+  Status measure(const Work& work, bool in_place, Measurement* result);
+  Progress& progress() { return progress_; }
+
+ private:
+  std::vector<Call> calls(const Work& work, bool in_place) const;
+  Status start(const std::vector<Call>& calls) const;
+  Status wait() const;
+  Status warm_up(const std::vector<Call>& calls);
+  Status iterate(const std::vector<Call>& calls, Measurement* result);
+  Status iteration(const std::vector<Call>& calls, double* excluded_seconds) const;
+  Status average(double* seconds, double* cpu_seconds);
+  Status check(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong);
+  void fill(const Work& work, bool in_place, const DataKey& key);
+  long long count_wrong(const Work& work, const std::vector<Call>& calls, bool in_place, const DataKey& key) const;
+  void complain(const Work& work, bool in_place, long long wrong) const;
+
+  const Options& options_;
+  const Collective& collective_;
+  Team& team_;
+  Buffer send_, recv_;
+  tuttiStream_t stream_ = nullptr;
+  Progress progress_;
+  std::string doing_;  // for the progress line
+  bool slow_ = false;  // an operation takes so long that the progress line costs nothing
+  uint64_t seed_ = 0;
+};
+
+}  // namespace tutti::perf

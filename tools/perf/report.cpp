@@ -1,0 +1,182 @@
+#include "report.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+
+#include "json.h"
+#include "types.h"
+
+namespace tutti::perf {
+namespace {
+
+constexpr const char* kTimeFormat = "%Y-%m-%d %H:%M:%S";
+
+std::string half_text(const Options& options, const Measurement& m) {
+  const double seconds = options.cpu_time ? m.cpu_seconds : m.seconds;
+  std::string out = text("  %7s  %6s  %6s", number_text(seconds * 1e6, 7).c_str(), number_text(m.alg_bw, 6).c_str(),
+                         number_text(m.bus_bw, 6).c_str());
+  out += m.wrong < 0 ? "     N/A" : text("  %6g", static_cast<double>(m.wrong));
+  if (m.iter_seconds.empty()) return out;
+  const IterStats stats = iter_stats(m.iter_seconds, static_cast<size_t>(options.per_iter_skip));
+  const double variation = stats.average > 0 ? 100 * stats.deviation / stats.average : 0;
+  for (double value : {stats.min * 1e6, stats.max * 1e6, stats.p99 * 1e6, variation}) {
+    out += text("  %7s", number_text(value, 7).c_str());
+  }
+  return out;
+}
+
+// One line of column titles; `half` are those of one half.
+std::string titles(const char* size, const char* count, const char* type, const char* op, const char* root,
+                   const std::string& half, const std::string& stamp) {
+  return text("# %10s  %12s  %8s  %6s  %6s", size, count, type, op, root) + half + half + " " + stamp + "\n";
+}
+
+}  // namespace
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string time_of_day() {
+  const time_t now = time(nullptr);
+  tm parts;
+  char buffer[64];
+  localtime_r(&now, &parts);
+  strftime(buffer, sizeof(buffer), kTimeFormat, &parts);
+  return buffer;
+}
+
+std::string number_text(double value, int width) {
+  int digits = 0;
+  for (double power = 1; value >= power && digits < 20; power *= 10) digits++;
+  if (digits < width - 2) return text("%*.2f", width, value);
+  if (digits < width - 1) return text("%*.1f", width, value);
+  if (digits < width + 1) return text("%*.0f", width, value);
+  return text("%*.*e", width, width >= 7 ? 1 : 0, value);
+}
+
+std::string header_text(const Options& o, const Collective& collective, const std::vector<RankInfo>& ranks) {
+  int version = 0;
+  static_cast<void>(tuttiGetVersion(&version));  // fails for NULL only
+  std::string out = text("# tutti-perf headers=%d library=%d\n", TUTTI_VERSION_CODE, version);
+  out += text("# Collective test starting: %s\n", collective.tool);
+  const bool factor = o.step_factor > 1;
+  out += text("# nThread %d nGpus 1 minBytes %zu maxBytes %zu step: %zu(%s) warmup iters: %d iters: %d agg iters: %d ",
+              o.threads, o.min_bytes, o.max_bytes, factor ? o.step_factor : o.step_bytes, factor ? "factor" : "bytes",
+              o.warmup_iters, o.iters, o.agg_iters);
+  out += text("validation: %d graph: 0 unalign: %zu\n", o.check_iters, o.unalign_elems);
+  if (o.blocking == 1) out += "# Blocking Enabled: wait and barrier after each operation\n";
+  if (o.blocking == 2) out += "# Blocking Enabled: wait after each operation, no barrier\n";
+  if (o.blocking == 3) out += "# Blocking Enabled: wait and barrier after each iteration; the barrier is not timed\n";
+  if (!o.sizes_from.empty()) out += text("# Sizes From: %s\n", o.sizes_from.c_str());
+  if (!o.algo.empty()) out += text("# Algorithm: %s\n", o.algo.c_str());
+  if (!o.transports.empty()) out += text("# Transports: %s\n", o.transports.c_str());
+  out += "#\n# Using devices\n";
+  for (size_t rank = 0; rank < ranks.size(); rank++) {
+    out += text("#  Rank %2zu Group  0 Pid %6d on %10s device  0 [host] CPU\n", rank, ranks[rank].pid,
+                ranks[rank].host.c_str());
+  }
+  return out;
+}
+
+std::string columns_text(const Options& o) {
+  std::string names = text("  %7s  %6s  %6s  %6s", o.cpu_time ? "cputime" : "time", "algbw", "busbw", "#wrong");
+  std::string units = text("  %7s  %6s  %6s  %6s", "(us)", "(GB/s)", "(GB/s)", "");
+  std::string places = "           out-of-place                       in-place          ";
+  if (o.per_iter_timing) {
+    names += text("  %7s  %7s  %7s  %7s", "i_min", "i_max", "i_p99", "i_cv%");
+    units += text("  %7s  %7s  %7s  %7s", "(us)", "(us)", "(us)", "(%)");
+    places =
+        text("  %-66s  %s", "            out-of-place (+ per-iteration)", "            in-place (+ per-iteration)");
+  }
+  std::string out = "#\n";
+  out += text("# %10s  %12s  %8s  %6s  %6s", "", "", "", "", "") + places + "\n";
+  out += titles("size", "count", "type", "redop", "root", names, o.timestamps ? text("%19s", "timestamp") : "");
+  out += titles("(B)", "(elements)", "", "", "", units, o.timestamps ? text("%19s", kTimeFormat) : "");
+  return out;
+}
+
+std::string row_text(const Options& options, const Collective& collective, const Row& row) {
+  std::string out = text("%12zu  %12zu  %8s  %6s  %6d", row.bytes, row.count, type_info(row.type).name,
+                         collective.has_op ? kOpNames[static_cast<size_t>(row.op)] : "none", row.root);
+  out += half_text(options, row.out_of_place) + half_text(options, row.in_place);
+  if (options.timestamps) out += text("%21s", time_of_day().c_str());
+  return out + "\n";
+}
+
+std::string footer_text(const Collective& collective, const Totals& totals) {
+  return text("# Out of bounds values : %lld %s\n", totals.wrong, totals.wrong == 0 ? "OK" : "FAILED") +
+         text("# Avg bus bandwidth    : %g \n", totals.average_bus_bw()) +
+         text("#\n# Collective test concluded: %s\n", collective.tool);
+}
+
+Report::Report(const Options& options, const Collective& collective)
+    : options_(options), collective_(collective), start_time_(time_of_day()) {}
+
+Report::~Report() {
+  if (json_ != nullptr && json_ != stdout) fclose(json_);
+}
+
+Status Report::open() {
+  out_ = options_.json_path == "-" ? stderr : stdout;
+  if (options_.json_path.empty()) return {};
+  json_ = options_.json_path == "-" ? stdout : fopen(options_.json_path.c_str(), "w");
+  if (json_ != nullptr) return {};
+  return usage_error(text("-J %s: cannot be written: %s", options_.json_path.c_str(), strerror(errno)));
+}
+
+Status Report::print(const std::string& line) {
+  fwrite(line.data(), 1, line.size(), out_);
+  if (fflush(out_) == 0 && ferror(out_) == 0) return {};
+  return Error{text("the results cannot be written: %s", strerror(errno))};
+}
+
+Status Report::header(const std::vector<RankInfo>& ranks) {
+  ranks_ = ranks;
+  return print(header_text(options_, collective_, ranks) + columns_text(options_));
+}
+
+Status Report::row(const Row& row) {
+  for (const Measurement* m : {&row.out_of_place, &row.in_place}) {
+    totals_.wrong += std::max(0ll, m->wrong);
+    totals_.bus_bw_sum += m->bus_bw;
+    totals_.measurements++;
+  }
+  if (json_ != nullptr) rows_.push_back(row);
+  return print(row_text(options_, collective_, row));
+}
+
+Status Report::footer() {
+  return print(footer_text(collective_, totals_));
+}
+
+Status Report::finish(const std::string& error) {
+  if (json_ == nullptr) return {};
+  const std::string document =
+      json_text({options_, collective_, ranks_, rows_, totals_, start_time_, time_of_day(), error}) + "\n";
+  bool good = fwrite(document.data(), 1, document.size(), json_) == document.size();
+  good = (json_ == stdout ? fflush(json_) : fclose(json_)) == 0 && good;
+  json_ = nullptr;
+  if (good) return {};
+  return Error{text("-J %s: cannot be written: %s", options_.json_path.c_str(), strerror(errno))};
+}
+
+Progress::Progress(bool wanted) : on_(wanted && isatty(STDERR_FILENO) == 1), since_(now_seconds()) {}
+
+void Progress::show(const std::string& what) {
+  if (!on_ || now_seconds() - since_ < 1) return;
+  fprintf(stderr, "\r\033[K%s", what.c_str());
+  shown_ = true;
+}
+
+void Progress::clear() {
+  if (shown_) fputs("\r\033[K", stderr);
+  shown_ = false;
+  since_ = now_seconds();
+}
+
+}  // namespace tutti::perf

@@ -1,0 +1,92 @@
+// What rank 0 prints: nccl-tests' table, so that scripts made for that read this, and its JSON.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "collective.h"
+#include "options.h"
+#include "status.h"
+
+namespace tutti::perf {
+
+struct RankInfo {
+  int pid;
+  std::string host;
+};
+
+// One of a row's two halves: out of place or in place.
+struct Measurement {
+  double seconds = 0;      // per operation
+  double cpu_seconds = 0;  // of the calling thread, per operation
+  double alg_bw = 0, bus_bw = 0;
+  long long wrong = -1;              // -1: not checked
+  std::vector<double> iter_seconds;  // with -I: per operation, the slowest rank's
+};
+
+struct Row {
+  size_t bytes, count;
+  tuttiDataType_t type;
+  tuttiRedOp_t op;
+  int root;
+  Measurement out_of_place, in_place;
+};
+
+struct Totals {
+  long long wrong = 0;
+  double bus_bw_sum = 0;
+  int measurements = 0;
+  double average_bus_bw() const { return measurements == 0 ? 0 : bus_bw_sum / measurements; }
+};
+
+std::string header_text(const Options& options, const Collective& collective, const std::vector<RankInfo>& ranks);
+std::string columns_text(const Options& options);
+std::string footer_text(const Collective& collective, const Totals& totals);
+std::string row_text(const Options& options, const Collective& collective, const Row& row);
+// A number in at most `width` characters, as nccl-tests prints it.
+std::string number_text(double value, int width);
+
+class Report {
+ public:
+  Report(const Options& options, const Collective& collective);
+  ~Report();
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  Status open();  // finds out early whether the JSON file can be written
+  Status header(const std::vector<RankInfo>& ranks);
+  Status row(const Row& row);
+  Status footer();
+  // Writes the JSON; `error` is why the run ended, or "".
+  Status finish(const std::string& error);
+
+ private:
+  Status print(const std::string& text);
+
+  const Options& options_;
+  const Collective& collective_;
+  FILE* out_ = nullptr;
+  FILE* json_ = nullptr;
+  std::string start_time_;
+  std::vector<RankInfo> ranks_;
+  std::vector<Row> rows_;  // kept for the JSON only
+  Totals totals_;
+};
+
+// A line on the terminal about work that takes long; nothing when stderr is not a terminal.
+class Progress {
+ public:
+  explicit Progress(bool wanted);
+  void show(const std::string& what);  // prints only when a second has passed since the row began
+  void clear();                        // call before a row is printed
+
+ private:
+  bool on_, shown_ = false;
+  double since_;
+};
+
+double now_seconds();  // of a clock that only goes forward
+std::string time_of_day();
+
+}  // namespace tutti::perf

@@ -1,0 +1,141 @@
+#include "run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "measure.h"
+#include "report.h"
+#include "team.h"
+#include "types.h"
+
+namespace tutti::perf {
+namespace {
+
+std::vector<size_t> counts(const std::vector<Tensor>& tensors) {
+  std::vector<size_t> out;
+  for (const Tensor& tensor : tensors) out.push_back(tensor.count);
+  return out;
+}
+
+size_t largest_extent(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,
+                      int n_ranks) {
+  size_t extent = 0;
+  for (const tuttiDataType_t type : options.types) {
+    const std::vector<size_t> totals =
+        tensors.empty() ? std::vector<size_t>{options.max_bytes / type_info(type).bytes} : counts(tensors);
+    extent = std::max(extent, make_work(collective, type, totals, n_ranks, 0).extent_bytes);
+  }
+  return extent;
+}
+
+class RankRun {
+ public:
+  RankRun(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors, Team& team)
+      : options_(options),
+        collective_(collective),
+        tensors_(tensors),
+        team_(team),
+        report_(options, collective),
+        bench_(options, collective, team) {}
+
+  Status run() {
+    Status s = measure_all();
+    if (team_.rank() != 0) return s;
+    bench_.progress().clear();
+    Status written = report_.finish(s ? "" : s.error().message);
+    return s ? written : s;
+  }
+
+ private:
+  bool printing() const { return team_.rank() == 0; }
+
+  Status measure_all() {
+    if (Status s = team_.agree(prepare()); !s) return s;
+    if (Status s = print_header(); !s) return s;
+    for (const tuttiDataType_t type : options_.types) {
+      for (const tuttiRedOp_t op : options_.ops) {
+        if (Status s = run_roots(type, op); !s) return s;
+      }
+    }
+    if (Status s = team_.agree(printing() ? report_.footer() : Status()); !s) return s;
+    if (wrong_ > 0) return Error{"", kExitWrongData, true};
+    return {};
+  }
+
+  Status prepare() {
+    if (printing()) {
+      if (Status s = report_.open(); !s) return s;
+      if (options_.root >= team_.n_ranks()) {
+        return usage_error(text("-r %d: there are only %d ranks", options_.root, team_.n_ranks()));
+      }
+    }
+    return bench_.allocate(largest_extent(options_, collective_, tensors_, team_.n_ranks()));
+  }
+
+  Status print_header() {
+    char host[256] = {};
+    gethostname(host, sizeof(host) - 1);
+    std::vector<RankInfo> ranks;
+    if (Status s = team_.gather({getpid(), host}, &ranks); !s) return s;
+    return team_.agree(printing() ? report_.header(ranks) : Status());
+  }
+
+  Status run_roots(tuttiDataType_t type, tuttiRedOp_t op) {
+    const bool all = options_.root == kAllRoots;
+    const int end = all ? team_.n_ranks() : options_.root + 1;
+    for (int root = all ? 0 : options_.root; root < end; root++) {
+      for (int cycle = 0; options_.run_cycles == 0 || cycle < options_.run_cycles; cycle++) {
+        if (Status s = run_sizes(type, op, root); !s) return s;
+      }
+    }
+    return {};
+  }
+
+  Status run_sizes(tuttiDataType_t type, tuttiRedOp_t op, int root) {
+    if (!tensors_.empty()) return run_row(type, op, root, counts(tensors_));
+    const size_t elem_bytes = type_info(type).bytes;
+    size_t size = options_.min_bytes;
+    do {
+      if (Status s = run_row(type, op, root, {size / elem_bytes}); !s) return s;
+    } while (next_size(options_, elem_bytes, &size));
+    return {};
+  }
+
+  Status run_row(tuttiDataType_t type, tuttiRedOp_t op, int root, const std::vector<size_t>& totals) {
+    Work work = make_work(collective_, type, totals, team_.n_ranks(), team_.rank());
+    work.op = op;
+    work.root = root;
+    // nccl-tests prints root -1 where there is none.
+    Row row = {work.bytes, work.count, type, op, collective_.has_root ? root : -1, {}, {}};
+    if (Status s = bench_.measure(work, false, &row.out_of_place); !s) return s;
+    if (Status s = bench_.measure(work, true, &row.in_place); !s) return s;
+    wrong_ += std::max(0ll, row.out_of_place.wrong) + std::max(0ll, row.in_place.wrong);
+    bench_.progress().clear();
+    return team_.agree(printing() ? report_.row(row) : Status());
+  }
+
+  const Options& options_;
+  const Collective& collective_;
+  const std::vector<Tensor>& tensors_;
+  Team& team_;
+  Report report_;
+  Bench bench_;
+  long long wrong_ = 0;
+};
+
+}  // namespace
+
+Status run_rank(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,
+                tuttiComm_t comm) {
+  Team team;
+  if (Status s = team.join(comm); !s) return s;
+  return RankRun(options, collective, tensors, team).run();
+}
+
+size_t buffer_bytes(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,
+                    int n_ranks) {
+  return 2 * Buffer::bytes_needed(largest_extent(options, collective, tensors, n_ranks) + options.unalign_elems * 8);
+}
+
+}  // namespace tutti::perf

@@ -1,0 +1,23 @@
+// Forks processes and looks after them until they have ended.
+#pragma once
+
+#include <functional>
+
+namespace tutti::perf {
+
+struct SpawnPlan {
+  const char* tool;
+  int procs;
+  int ranks_per_proc;  // process i has ranks [i * ranks_per_proc, (i + 1) * ranks_per_proc)
+  int grace_seconds;   // after the first failure, for the others to end by themselves
+};
+
+// Blocks the signals that spawn() waits for. Call it before anything starts a thread, which inherits this.
+void block_launcher_signals();
+
+// Runs child(i) in n forked processes; what it returns is the process's exit status. Returns the worst exit status, or
+// 128 + the signal that ended all of this (SIGINT, SIGTERM and SIGHUP are passed on to the children). Says on stderr
+// which ranks ended how, in the order of their ends, if one failed otherwise than by wrong data.
+int spawn(const SpawnPlan& plan, const std::function<int(int)>& child);
+
+}  // namespace tutti::perf
