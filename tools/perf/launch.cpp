@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -74,7 +75,7 @@ int run_threads(const Options& options, const Group& group, int first_rank, cons
   }
   statuses[0] = run_one(options, group, first_rank, body);
   for (std::thread& thread : threads) thread.join();
-  return *std::max_element(statuses.begin(), statuses.end());
+  return std::accumulate(statuses.begin(), statuses.end(), 0, worse);
 }
 
 int failed_call(const char* tool, const char* call, tuttiResult_t result) {

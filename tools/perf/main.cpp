@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -21,6 +24,16 @@ double available_bytes() {
   return sum;
 }
 
+// A closed standard stream's number would go to the next socket, and the table into that.
+Status check_streams() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    if (fd == STDOUT_FILENO) return Error{"stdout is closed; redirect it to a file or /dev/null"};
+    if (open("/dev/null", O_RDWR) < 0) return Error{"/dev/null cannot be opened"};
+  }
+  return {};
+}
+
 // Linux promises more memory than there is and kills someone later; better to say so now.
 Status check_memory(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors) {
   const int ranks = local_ranks(options);
@@ -28,12 +41,13 @@ Status check_memory(const Options& options, const Collective& collective, const 
   const double have = available_bytes();
   if (have == 0 || each * ranks <= have) return {};
   return Error{
-      text("%d ranks need buffers of %.0f bytes (%s), of which this machine has %s; make the largest size "
+      text("%d rank(s) need buffers of %.0f bytes (%s), of which this machine has %s; make the largest size "
            "(-e) smaller",
            ranks, each * ranks, human_bytes(each * ranks).c_str(), human_bytes(have).c_str())};
 }
 
 Status prepare(int argc, char** argv, const Collective& collective, Options* options, std::vector<Tensor>* tensors) {
+  if (Status s = check_streams(); !s) return s;
   if (Status s = parse_options(argc, argv, collective, options); !s || !options->help.empty()) return s;
   if (!options->sizes_from.empty()) {
     if (Status s = load_tensors(options->sizes_from, tensors); !s) return s;

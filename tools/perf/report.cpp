@@ -150,11 +150,12 @@ Status Report::row(const Row& row) {
   return print(row_text(options_, collective_, row));
 }
 
-Status Report::footer() {
-  return print(footer_text(collective_, totals_));
+Status Report::conclude() {
+  if (Status s = print(footer_text(collective_, totals_)); !s) return s;
+  return write_json("");
 }
 
-Status Report::finish(const std::string& error) {
+Status Report::write_json(const std::string& error) {
   if (json_ == nullptr) return {};
   const std::string document =
       json_text({options_, collective_, ranks_, rows_, totals_, start_time_, time_of_day(), error}) + "\n";

@@ -57,9 +57,9 @@ class Report {
   Status open();  // finds out early whether the JSON file can be written
   Status header(const std::vector<RankInfo>& ranks);
   Status row(const Row& row);
-  Status footer();
-  // Writes the JSON; `error` is why the run ended, or "".
-  Status finish(const std::string& error);
+  Status conclude();  // the table's end and the JSON
+  // Writes the JSON unless that was done; `error` is why the run ended early, or "".
+  Status write_json(const std::string& error);
 
  private:
   Status print(const std::string& text);

@@ -41,10 +41,11 @@ class RankRun {
 
   Status run() {
     Status s = measure_all();
-    if (team_.rank() != 0) return s;
+    if (s || !printing()) return s;
     bench_.progress().clear();
-    Status written = report_.finish(s ? "" : s.error().message);
-    return s ? written : s;
+    // What there is so far, with the reason why there is no more; that reason matters more than a failure to write it.
+    static_cast<void>(report_.write_json(s.error().message));
+    return s;
   }
 
  private:
@@ -58,7 +59,7 @@ class RankRun {
         if (Status s = run_roots(type, op); !s) return s;
       }
     }
-    if (Status s = team_.agree(printing() ? report_.footer() : Status()); !s) return s;
+    if (Status s = team_.agree(printing() ? report_.conclude() : Status()); !s) return s;
     if (wrong_ > 0) return Error{"", kExitWrongData, true};
     return {};
   }

@@ -157,8 +157,7 @@ class Herd {
   int exit_status() const {
     int worst = 0;
     for (const Child& child : ended_) {
-      const int status = WIFEXITED(child.wait_status) ? WEXITSTATUS(child.wait_status) : kExitFailed;
-      worst = std::max(worst, std::min(status, kExitFailed));
+      worst = worse(worst, WIFEXITED(child.wait_status) ? WEXITSTATUS(child.wait_status) : kExitFailed);
     }
     return worst;
   }

@@ -2,6 +2,7 @@
 // headers alone, as any user's program does, and therefore have an error type of their own.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,12 @@ inline constexpr int kExitWrongData = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitFailed = 3;
 inline constexpr int kExitOtherFailed = 4;  // another rank has failed and said why
+
+// Of two ranks' exit statuses the one that says more.
+inline int worse(int a, int b) {
+  if (a == kExitOtherFailed || b == kExitOtherFailed) return std::min(a, b) == 0 ? std::max(a, b) : std::min(a, b);
+  return std::max(a, b);
+}
 
 struct Error {
   std::string message;  // empty: another rank, or the table, says it already
