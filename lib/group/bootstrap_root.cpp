@@ -33,6 +33,7 @@ void RootServer::run() {
   while (!finished()) {
     wait();
     drop_closed_and_late();
+    answer_own_ranks();
     if (deadline_.passed() && !timed_out_) report_time_out();
   }
   for (Client& client : clients_) ::shutdown(client.fd.get(), SHUT_RDWR);
@@ -194,6 +195,7 @@ void RootServer::on_join(Client& client, const std::string& body) {
   Member& member = members_[static_cast<size_t>(join.rank)];
   member.client = &client;
   member.who = who;
+  member.is_own = who == format("host %.63s pid %d", host_name().c_str(), getpid());
   client.rank = join.rank;
   n_pending_--;
   n_joined_++;
@@ -251,9 +253,20 @@ void RootServer::finish_round() {
     member.has_blob = false;
   }
   n_blobs_ = 0;
-  const Frame frame = std::make_shared<std::string>(make_frame(FrameKind::kAll, all));
+  own_answer_ = std::make_shared<std::string>(make_frame(FrameKind::kAll, all));
   for (const Member& member : members_)
-    if (member.client != nullptr) send(*member.client, frame);
+    if (member.client != nullptr && !member.is_own) send(*member.client, own_answer_);
+  answer_own_ranks();
+}
+
+// A process may end as soon as its own ranks have their answer, and this thread with it: so they get theirs last.
+void RootServer::answer_own_ranks() {
+  if (!own_answer_) return;
+  for (const Member& member : members_)
+    if (member.client != nullptr && !member.is_own && !member.client->out.empty()) return;
+  const Frame answer = std::exchange(own_answer_, nullptr);
+  for (const Member& member : members_)
+    if (member.client != nullptr && member.is_own) send(*member.client, answer);
 }
 
 void RootServer::report_time_out() {
@@ -281,10 +294,12 @@ void RootServer::fail(Error error) {
   if (report_) return;
   log(LogLevel::kInfo, "the group's root gives up: %s", error.message.c_str());
   report_ = std::make_shared<std::string>(make_frame(FrameKind::kReport, pack_report(error)));
-  for (const Member& member : members_) {
-    if (member.client == nullptr) continue;
-    send(*member.client, report_);
-    member.client->draining = true;
+  for (const bool own : {false, true}) {
+    for (const Member& member : members_) {
+      if (member.client == nullptr || member.is_own != own) continue;
+      send(*member.client, report_);
+      member.client->draining = true;
+    }
   }
 }
 

@@ -50,6 +50,7 @@ class RootServer {
     std::string who;           // "host h pid 12"; empty: never joined
     std::string blob;
     bool has_blob = false;
+    bool is_own = false;  // a rank of this process
   };
 
   bool finished();
@@ -70,6 +71,7 @@ class RootServer {
   bool check_join(Client& client, const JoinMessage& join, const std::string& who);
   void on_blob(Client& client, std::string blob);
   void finish_round();
+  void answer_own_ranks();
   void report_time_out();
   void fail(Error error);
 
@@ -85,7 +87,8 @@ class RootServer {
   int first_rank_ = -1;
   int n_joined_ = 0, n_present_ = 0, n_blobs_ = 0;
   std::vector<Member> members_;
-  Frame report_;  // set once the group has failed
+  Frame own_answer_;  // held back until the other ranks have theirs
+  Frame report_;      // set once the group has failed
 };
 
 }  // namespace tutti

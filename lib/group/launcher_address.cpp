@@ -28,7 +28,7 @@ Result<MeetingPoint> parse_host_port(const std::string& text, const char* variab
   const bool bracketed = point.host.size() > 2 && point.host.front() == '[' && point.host.back() == ']';
   if (bracketed) point.host = point.host.substr(1, point.host.size() - 2);
   // "::1" without brackets would be taken for host ":" and port 1.
-  if (point.host.empty() || (!bracketed && point.host.find(':') != std::string::npos))
+  if (point.host.empty() || (!bracketed && point.host.find_first_of(":[]") != std::string::npos))
     return Error{Code::kInvalidUsage,
                  format("%s=%s is not valid: give host:port, or [address]:port for IPv6", variable, text.c_str())};
   TUTTI_TRY_ASSIGN(point.port, parse_port(text.substr(colon + 1), variable));

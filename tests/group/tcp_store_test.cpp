@@ -1,0 +1,194 @@
+// The TCPStore client against a server that lives in this test, and against PyTorch's own where there is one.
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "catch.h"
+#include "group/launcher_store.h"
+#include "group/tcp_store.h"
+#include "ranks.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+class FakeStore {
+ public:
+  explicit FakeStore(int n_clients) {
+    auto listening = listen_any(0, &port_);
+    if (listening) listener_ = std::move(listening).value();
+    for (int i = 0; i < n_clients; i++)
+      threads_.emplace_back([this] {
+        Fd fd;
+        while (!(fd = accept_one(listener_.get()))) std::this_thread::yield();
+        serve(fd.get());
+      });
+  }
+  ~FakeStore() {
+    for (std::thread& t : threads_) t.join();
+  }
+  uint16_t port() const { return port_; }
+  std::map<std::string, std::string> values() {
+    const std::lock_guard lock(mutex_);
+    return values_;
+  }
+
+ private:
+  template <class T>
+  static bool read(int fd, T* value) {
+    return static_cast<bool>(recv_all(fd, value, sizeof *value, Deadline::never()));
+  }
+  static std::string read_string(int fd) {
+    uint64_t bytes = 0;
+    std::string text;
+    if (read(fd, &bytes) && bytes < 10000) text.resize(bytes);
+    return recv_all(fd, text.data(), text.size(), Deadline::never()) ? text : "";
+  }
+
+  void serve(int fd) {
+    uint8_t query = 0;
+    uint32_t magic = 0;
+    if (!read(fd, &query) || query != 0 || !read(fd, &magic) || magic != 0x3C85F7CE) return;
+    while (read(fd, &query)) {
+      if (query == 1) set(fd);
+      if (query == 3) get(fd);
+      if (query == 6) wait(fd);
+      if (query != 1 && query != 3 && query != 6) return;
+    }
+  }
+  void set(int fd) {
+    const std::string key = read_string(fd), value = read_string(fd);
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  void get(int fd) {
+    const std::string key = read_string(fd);
+    const std::string value = values()[key];
+    const uint64_t bytes = value.size();
+    const std::string answer = std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + value;
+    [[maybe_unused]] const auto sent = send_all(fd, answer.data(), answer.size(), Deadline::never());
+  }
+  void wait(int fd) {
+    uint64_t n = 0;
+    if (!read(fd, &n) || n != 1) return;
+    const std::string key = read_string(fd);
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return values_.contains(key); });
+    }
+    const uint8_t found = 0;
+    [[maybe_unused]] const auto sent = send_all(fd, &found, 1, Deadline::never());
+  }
+
+  Fd listener_;
+  uint16_t port_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+  std::vector<std::thread> threads_;
+};
+
+// What a client that waits for a key gets from a server that says `answer` and then nothing, or closes.
+Fate get_against(const std::string& answer, bool closes) {
+  Address bound;
+  const auto listener = listen_on(resolve("127.0.0.1", 0).value()[0], &bound);
+  auto store = TcpStore::connect("127.0.0.1", bound.port(), Deadline::after_seconds(0.3));
+  if (!listener || !store) return {};
+  Fd fd = accept_one(listener.value().get());
+  if (!send_all(fd.get(), answer.data(), answer.size(), Deadline::after_seconds(10))) return {};
+  if (closes) ::shutdown(fd.get(), SHUT_RDWR);
+  const auto value = store.value().get("key");
+  return value ? Fate{} : fate_of(value.error());
+}
+
+std::string joined_by_store(const std::string& host, uint16_t port, const std::string& key, int rank, int n_ranks) {
+  const Deadline deadline = Deadline::after_seconds(60);
+  const auto id = share_by_tcp_store(host, port, key, rank, deadline);
+  if (!id) return id.error().message;
+  auto joined = Bootstrap::join(id.value(), rank, n_ranks, deadline);
+  if (!joined) return joined.error().message;
+  const auto all = joined.value().all_gather(std::to_string(rank));
+  return all ? "good" : all.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("a unique id travels through a TCPStore, also to ranks that ask before it is there") {
+  FakeStore store(4);
+  const auto outcomes = run_ranks<std::string>(first_ranks(4), [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return joined_by_store("localhost", store.port(), "tutti/run/0/0", rank, 4);
+  });
+  for (const std::string& outcome : outcomes) CHECK(outcome == "good");
+  const auto values = store.values();
+  REQUIRE(values.size() == 1);
+  CHECK(values.begin()->first == "/tutti/run/0/0");
+}
+
+TEST_CASE("a store that is not there is a time-out that names it") {
+  const ReservedPort reserved = reserve_port();
+  const auto store = TcpStore::connect("127.0.0.1", reserved.port, Deadline::after_seconds(0.2));
+  REQUIRE(!store);
+  CHECK(store.error().code == Code::kTimeout);
+  CHECK(contains(store.error().message, "127.0.0.1:" + std::to_string(reserved.port)));
+  CHECK(contains(store.error().message, "refused"));
+}
+
+TEST_CASE("stores that are silent, gone, or speak nonsense are errors") {
+  CHECK(get_against("", false).code == Code::kTimeout);
+  CHECK(get_against("", true).code == Code::kRemoteError);
+  CHECK(get_against("\x01", false).code == Code::kRemoteError);
+  CHECK(get_against(std::string(1, '\0') + std::string(8, '\xff'), false).code == Code::kRemoteError);
+  CHECK(get_against(std::string(1, '\0') + "\x05" + std::string(7, '\0') + "abc", false).code == Code::kTimeout);
+}
+
+TEST_CASE("what rank 0 publishes is an id or the reason why there is none") {
+  UniqueId id{};
+  for (size_t i = 0; i < sizeof id.bytes; i++) id.bytes[i] = static_cast<uint8_t>(3 * i);
+  const std::string text = to_published(id);
+  CHECK(text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") == std::string::npos);
+  const auto back = from_published(text);
+  REQUIRE(back);
+  CHECK(memcmp(back.value().bytes, id.bytes, sizeof id.bytes) == 0);
+
+  const auto none = from_published(to_published(Error{Code::kSystemError, "no socket: = \n"}));
+  REQUIRE(!none);
+  CHECK(none.error().code == Code::kRemoteError);
+  CHECK(none.error().culprit_rank == 0);
+  CHECK(contains(none.error().message, "no socket: = \n"));
+
+  for (const char* damaged : {"", "i", "id", "idab", "id0", "nothing", "noxx", "no0"}) CHECK(!from_published(damaged));
+  CHECK(!from_published(text + "00"));
+}
+
+TEST_CASE("PyTorch's own TCPStore carries the id") {
+  if (std::system("python3 -c 'import torch.distributed' 2>/dev/null") != 0) {
+    WARN("skipped: python3 has no torch here");
+    return;
+  }
+  FILE* server = popen(
+      "python3 -W ignore -c \"\n"
+      "import sys, torch.distributed as dist\n"
+      "store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
+      "print(store.port, flush=True)\n"
+      "store.wait(['tutti/done'])\n\" 2>/dev/null",
+      "r");
+  REQUIRE(server != nullptr);
+  int port = 0;
+  REQUIRE(fscanf(server, "%d", &port) == 1);
+  for (int call = 0; call < 3; call++) {
+    const std::string key = "tutti/run/0/" + std::to_string(call);
+    const auto outcomes = run_ranks<std::string>(first_ranks(4), [&](int rank) {
+      return joined_by_store("127.0.0.1", static_cast<uint16_t>(port), key, rank, 4);
+    });
+    for (const std::string& outcome : outcomes) CHECK(outcome == "good");
+  }
+  auto store = TcpStore::connect("127.0.0.1", static_cast<uint16_t>(port), Deadline::after_seconds(60));
+  REQUIRE(store);
+  REQUIRE(store.value().set("tutti/done", "1"));
+  CHECK(pclose(server) == 0);  // PyTorch's client saw our key
+}
