@@ -54,8 +54,7 @@ bool matches_filter(const std::string& name, std::string filter) {
 // Lower is better. A container bridge has the same address on every host, so it comes after real networks.
 int preference(const Interface& i) {
   if (i.address.is_loopback()) return 3;
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&i.address.storage);
-  if (i.address.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) return 2;
+  if (i.address.is_link_local()) return 2;
   if (starts_with(i.name, "docker") || starts_with(i.name, "virbr") || starts_with(i.name, "br-")) return 1;
   return 0;
 }
@@ -122,6 +121,10 @@ std::string Address::to_string() const {
 bool Address::is_loopback() const {
   if (family() == AF_INET) return (ntohl(reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr) >> 24) == 127;
   return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
+}
+
+bool Address::is_link_local() const {
+  return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
 }
 
 Result<std::vector<Interface>> local_interfaces() {

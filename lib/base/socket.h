@@ -24,6 +24,7 @@ struct Address {
   void set_port(uint16_t port);
   std::string to_string() const;  // "10.0.0.1:4000", "[fe80::1%3]:4000", "unix:@name"
   bool is_loopback() const;
+  bool is_link_local() const;  // IPv6's fe80::/10: means something only together with an interface
 };
 
 struct Interface {
