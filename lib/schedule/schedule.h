@@ -36,6 +36,7 @@ struct Step {
 
 // Steps that run strictly in order. Lanes of one rank run concurrently and interleave freely. A link is identified by
 // (peer, direction, channel), and all its messages belong to one lane, so the order on a link is the order of steps.
+// Two lanes of a rank may have the same channel if they share no peer in the same direction.
 struct Lane {
   uint32_t channel = 0;
   std::vector<Step> steps;
@@ -60,8 +61,9 @@ Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks,
 Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes);
 
 // Double binary tree: two trees over the same `order` of ranks, every rank is inner node in at most one of them; even
-// chunks go through the first, odd ones through the second. Reduction up and broadcast down are lanes of their own, so
-// one slot is enough.
+// chunks go through the first (channel 0), odd ones through the second (channel 1). Reduction up and broadcast down are
+// lanes of their own, so one slot is enough. In a broadcast the two trees span all ranks but the root, which feeds
+// both.
 Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
 Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks);
 
@@ -80,8 +82,9 @@ struct CheckOptions {
 // Runs the schedules of all ranks (schedules[r].rank == r) with real slot credits and proves: no deadlock, every output
 // chunk of every rank has every contribution exactly once (broadcast: the root's, exactly), no slice is read before it
 // is written or outside its buffer, every message that is sent is received with the chunk the receiver expects, all
-// lanes keep to their own links, `completes` is where the sum is complete and nowhere else. An error says which rank,
-// lane and step, and draws the state of all lanes when it is a deadlock.
+// lanes keep to their own links, lanes that use the same slice are kept in order by messages, `completes` is where the
+// sum is complete and nowhere else. An error says which rank, lane and step, and draws the state of all lanes when it
+// is a deadlock.
 Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options);
 
 // A table of one rank's steps for people: "lane 0 step 3: recv 1 + in[2] -> out[2], send 3".
