@@ -1,0 +1,37 @@
+"""Every TUTTI_ variable that the code reads is in the table of lib/base/env.cpp, and the README's table is that table."""
+import re
+
+import tree
+
+ENTRY = re.compile(r'\{Env::\w+,\s*"(TUTTI_\w+)",\s*"([^"]*)"')
+README_ROW = re.compile(r"^\| `(TUTTI_\w+)` \|([^|]*)\|", re.M)
+LITERAL = re.compile(r'"(TUTTI_[A-Z0-9_]+)"')
+GETENV = re.compile(r'\bgetenv\s*\(\s*"(TUTTI_\w+)"')
+
+
+def compare(table, readme):
+    found = [f"{name} is in env.cpp but not in README.md's table" for name in table.keys() - readme.keys()]
+    found += [f"{name} is in README.md's table but not in env.cpp" for name in readme.keys() - table.keys()]
+    for name in table.keys() & readme.keys():
+        if table[name] != readme[name]:
+            found.append(f"{name}: the default is '{table[name]}', README.md says '{readme[name]}'")
+    return found
+
+
+def main():
+    table = dict(ENTRY.findall(tree.read("lib/base/env.cpp")))
+    readme = {name: default.strip().strip("`") for name, default in README_ROW.findall(tree.read("README.md"))}
+    found = compare(table, readme)
+    if not compare({"TUTTI_A": "1"}, {"TUTTI_A": "2"}) or not compare({"TUTTI_A": ""}, {}) or not compare({}, {"TUTTI_A": ""}):
+        found.append("this test does not find planted differences")
+    for path in tree.files():
+        if path.suffix not in (".cpp", ".h") or path.parts[0] not in ("lib", "kernels", "transports", "tools"):
+            continue
+        text = tree.read(path)
+        found += [f"{path}: {name} is not in env.cpp" for name in LITERAL.findall(text) if name not in table]
+        found += [f"{path}: read {name} through base/env.h" for name in GETENV.findall(text)]
+    tree.finish(found, len(table))
+
+
+if __name__ == "__main__":
+    main()
