@@ -29,7 +29,7 @@ struct Count {
     checks++;
     const std::string said = verdict(schedules, options);
     if (said.empty()) {
-      SUCCEED();  // the message below takes longer than the check
+      SUCCEED();  // without composing the message below 346,000 times
       return;
     }
     INFO("n=" << schedules.size() << " chunks=" << schedules[0].n_chunks << " lanes=" << schedules[0].lanes.size()
