@@ -100,9 +100,10 @@ Result<int64_t> env_int(Env id) {
   bool ok = end != text.c_str() && errno == 0;
   int64_t unit = 1;
   if (ok && *end != '\0') {
-    const char* suffix = strchr("kKmMgG", *end);
+    static constexpr char kSuffixes[] = "kKmMgG";
+    const char* suffix = strchr(kSuffixes, *end);
     ok = suffix != nullptr && end[1] == '\0';
-    if (ok) unit = int64_t{1} << (10 * ((suffix - "kKmMgG") / 2 + 1));
+    if (ok) unit = int64_t{1} << (10 * ((suffix - kSuffixes) / 2 + 1));
   }
   int64_t value = 0;
   ok = ok && !__builtin_mul_overflow(static_cast<int64_t>(number), unit, &value);
