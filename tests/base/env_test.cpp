@@ -1,0 +1,139 @@
+#include "base/env.h"
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "base/fd.h"
+#include "catch.h"
+
+using namespace tutti;
+
+namespace {
+
+// One variable set for a while; put back at the end.
+class Set {
+ public:
+  Set(Env id, const std::string& value) : name_(env_entry(id).name) {
+    if (const char* before = getenv(name_)) before_ = before;
+    setenv(name_, value.c_str(), 1);
+  }
+  ~Set() {
+    if (before_.empty())
+      unsetenv(name_);
+    else
+      setenv(name_, before_.c_str(), 1);
+  }
+
+ private:
+  const char* name_;
+  std::string before_;
+};
+
+std::string refusal(Env id, const std::string& value) {
+  const Set set(id, value);
+  const auto number = env_int(id);
+  INFO(env_entry(id).name << "=" << value);
+  REQUIRE(!number);
+  CHECK(number.error().code == Code::kInvalidUsage);
+  return number.error().message;
+}
+
+int64_t number(Env id, const std::string& value) {
+  const Set set(id, value);
+  const auto parsed = env_int(id);
+  INFO(env_entry(id).name << "=" << value);
+  REQUIRE(parsed);
+  return parsed.value();
+}
+
+}  // namespace
+
+TEST_CASE("the table is in the order of its enum, complete, and its defaults are valid") {
+  std::set<std::string> names;
+  int at = 0;
+  for (const EnvEntry& entry : env_table()) {
+    INFO(entry.name);
+    CHECK(static_cast<int>(entry.id) == at++);
+    CHECK(names.insert(entry.name).second);
+    CHECK(strncmp(entry.name, "TUTTI_", 6) == 0);
+    CHECK(strlen(entry.help) > 0);
+    if (entry.min > entry.max || *entry.fallback == '\0') continue;
+    unsetenv(entry.name);
+    const auto value = env_int(entry.id);
+    REQUIRE(value);
+    CHECK(value.value() >= entry.min);
+    CHECK(value.value() <= entry.max);
+  }
+  CHECK(at == static_cast<int>(Env::kCount_));
+}
+
+TEST_CASE("numbers and sizes") {
+  CHECK(number(Env::kSlotBytes, "4096") == 4096);
+  CHECK(number(Env::kSlotBytes, "64K") == 65536);
+  CHECK(number(Env::kSlotBytes, "64k") == 65536);
+  CHECK(number(Env::kSlotBytes, "2M") == 2 << 20);
+  CHECK(number(Env::kSlotBytes, "2m") == 2 << 20);
+  CHECK(number(Env::kNonTemporalBytes, "3G") == int64_t{3} << 30);
+  CHECK(number(Env::kNonTemporalBytes, "3g") == int64_t{3} << 30);
+  CHECK(number(Env::kNonTemporalBytes, "9223372036854775807") == INT64_MAX);
+  CHECK(number(Env::kSlots, "2") == 2);
+  CHECK(number(Env::kSlots, "64") == 64);
+}
+
+TEST_CASE("what is no number is refused with its name, its value and what it may be") {
+  for (const char* wrong : {"x", "12x", "1KB", "K", "-", "1 ", "0x10", "1.5", "1e3", "--1", "1KK"}) {
+    const std::string text = refusal(Env::kSlotBytes, wrong);
+    CHECK(text.find(std::string("TUTTI_SLOT_BYTES=") + wrong) != std::string::npos);
+    CHECK(text.find("from 64 to 67108864, default 128K") != std::string::npos);
+  }
+  for (const char* out_of_range : {"1", "65", "-4", "1K", "99999999999999999999", "9223372036854775807G"})
+    CHECK(refusal(Env::kSlots, out_of_range).find("from 2 to 64") != std::string::npos);
+}
+
+TEST_CASE("an empty variable counts as not set") {
+  const Set set(Env::kSlots, "");
+  CHECK(!env_is_set(Env::kSlots));
+  CHECK(env_string(Env::kSlots) == env_entry(Env::kSlots).fallback);
+}
+
+TEST_CASE("a variable without a default has to be set to be a number") {
+  unsetenv("TUTTI_RANK");
+  CHECK(!env_int(Env::kRank));
+  CHECK(number(Env::kRank, "0") == 0);
+}
+
+TEST_CASE("the check finds every wrong variable") {
+  REQUIRE(env_check());
+  {
+    const Set set(Env::kOpTimeout, "soon");
+    const auto checked = env_check();
+    REQUIRE(!checked);
+    CHECK(checked.error().message.find("TUTTI_OP_TIMEOUT=soon") != std::string::npos);
+  }
+  {
+    const Set set(Env::kLog, "loud");
+    const auto checked = env_check();
+    REQUIRE(!checked);
+    CHECK(checked.error().message.find("TUTTI_LOG=loud") != std::string::npos);
+  }
+  CHECK(env_check());
+}
+
+// The warning comes once a process, so another one has to be looked at: this program, running the test above.
+TEST_CASE("a variable that nothing reads is warned of, with the name that was meant") {
+  char program[PATH_MAX] = "", log[] = "/tmp/tutti-env-test-XXXXXX";
+  REQUIRE(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
+  const Fd file(mkstemp(log));
+  REQUIRE(file);
+  const std::string command = std::string("TUTTI_SLTOS=9 TUTTI_LOG=warn TUTTI_LOG_FILE=") + log + " '" + program +
+                              "' 'the check finds every wrong variable' >/dev/null";
+  REQUIRE(std::system(command.c_str()) == 0);
+  char text[1000] = "";
+  REQUIRE(::read(file.get(), text, sizeof text - 1) > 0);
+  ::unlink(log);
+  CHECK(std::string(text).find("TUTTI_SLTOS is set but nothing reads it; did you mean TUTTI_SLOTS?") !=
+        std::string::npos);
+}

@@ -1,0 +1,232 @@
+#include "base/handshake.h"
+
+#include <sys/socket.h>
+
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "base/fd.h"
+#include "catch.h"
+
+using namespace tutti;
+using Status = Handshake::Status;
+
+namespace {
+
+struct Pair {
+  Fd a, b;
+  Pair() {
+    int fds[2] = {-1, -1};
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+    a.reset(fds[0]);
+    b.reset(fds[1]);
+  }
+};
+
+Key key(const char* secret) {
+  return derive_key(secret, strlen(secret));
+}
+
+void send_bytes(const Fd& fd, const void* data, size_t bytes) {
+  REQUIRE(::send(fd.get(), data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes));
+}
+
+// A hello as a client sends it.
+Hello genuine_hello(const Key& k, HelloKind kind, int from, int to) {
+  Pair pair;
+  Handshake client = Handshake::client(k, kind, from, to);
+  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  Hello hello;
+  REQUIRE(::recv(pair.b.get(), &hello, sizeof hello, 0) == sizeof hello);
+  return hello;
+}
+
+// What a server says to one who sends these bytes.
+std::string server_refusal(const void* data, size_t bytes) {
+  Pair pair;
+  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  send_bytes(pair.a, data, bytes);
+  REQUIRE(server.advance(pair.b.get()) == Status::kFailed);
+  REQUIRE(server.advance(pair.b.get()) == Status::kFailed);  // and it stays so
+  return server.why();
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Drives both until neither moves.
+void drive(Handshake& client, int client_fd, Handshake& server, int server_fd, Status* c, Status* s) {
+  for (int i = 0; i < 10; i++) {
+    *c = client.advance(client_fd);
+    *s = server.advance(server_fd);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("two that know the secret get to know each other") {
+  Pair pair;
+  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5, {1, 2, 3, 4, 5});
+  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  Status c, s;
+  drive(client, pair.a.get(), server, pair.b.get(), &c, &s);
+  CHECK(c == Status::kDone);
+  CHECK(s == Status::kDone);
+  CHECK(server.hello().from_rank == 3);
+  CHECK(server.hello().args[4] == 5);
+  char byte;
+  CHECK(::recv(pair.a.get(), &byte, 1, 0) < 0);  // not a byte too many is on the wire, or read
+  CHECK(::recv(pair.b.get(), &byte, 1, 0) < 0);
+}
+
+TEST_CASE("what follows the handshake is left for its reader") {
+  Pair pair;
+  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  REQUIRE(server.advance(pair.b.get()) == Status::kPending);
+  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  send_bytes(pair.a, "data", 4);
+  REQUIRE(server.advance(pair.b.get()) == Status::kDone);
+  send_bytes(pair.b, "atad", 4);
+  REQUIRE(client.advance(pair.a.get()) == Status::kDone);
+  char data[5] = "";
+  REQUIRE(::recv(pair.b.get(), data, 4, 0) == 4);
+  CHECK(std::string(data) == "data");
+  REQUIRE(::recv(pair.a.get(), data, 4, 0) == 4);
+  CHECK(std::string(data) == "atad");
+}
+
+TEST_CASE("a handshake works one byte at a time") {
+  Pair client_side, server_side;
+  Handshake client = Handshake::client(key("secret"), HelloKind::kShm, 0, 1);
+  Handshake server = Handshake::server(key("secret"), HelloKind::kShm, 1);
+  const auto carry = [](const Fd& from, const Fd& to) {
+    char byte;
+    if (::recv(from.get(), &byte, 1, 0) == 1) send_bytes(to, &byte, 1);
+  };
+  Status c = Status::kPending, s = Status::kPending;
+  int turns = 0;
+  for (; turns < 1000 && (c == Status::kPending || s == Status::kPending); turns++) {
+    c = client.advance(client_side.a.get());
+    s = server.advance(server_side.a.get());
+    carry(client_side.b, server_side.b);
+    carry(server_side.b, client_side.b);
+  }
+  CHECK(c == Status::kDone);
+  CHECK(s == Status::kDone);
+  CHECK(turns > 56);  // it really went byte by byte
+}
+
+TEST_CASE("a wrong secret fails on both sides, and the client knows why") {
+  Pair pair;
+  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+  Handshake server = Handshake::server(key("other"), HelloKind::kTcp, 5);
+  Status c, s;
+  drive(client, pair.a.get(), server, pair.b.get(), &c, &s);
+  CHECK(c == Status::kFailed);
+  CHECK(has(client.why(), "does not know this group's secret"));
+  CHECK(s == Status::kPending);  // until the client hangs up
+  pair.a.reset();
+  CHECK(server.advance(pair.b.get()) == Status::kFailed);
+}
+
+TEST_CASE("a server believes no wrong proof") {
+  Pair pair;
+  const Hello hello = genuine_hello(key("other"), HelloKind::kTcp, 3, 5);
+  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  send_bytes(pair.a, &hello, sizeof hello);
+  REQUIRE(server.advance(pair.b.get()) == Status::kPending);
+  uint8_t proof[32];
+  random_bytes(proof, sizeof proof);
+  send_bytes(pair.a, proof, sizeof proof);
+  CHECK(server.advance(pair.b.get()) == Status::kFailed);
+  CHECK(has(server.why(), "does not know this group's secret"));
+}
+
+TEST_CASE("a server's own proof sent back to it does not open the door") {
+  Pair pair;
+  const Hello hello = genuine_hello(key("secret"), HelloKind::kTcp, 3, 5);
+  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  send_bytes(pair.a, &hello, sizeof hello);
+  REQUIRE(server.advance(pair.b.get()) == Status::kPending);
+  uint8_t challenge[48];
+  REQUIRE(::recv(pair.a.get(), challenge, sizeof challenge, 0) == sizeof challenge);
+  send_bytes(pair.a, challenge + 16, 32);
+  CHECK(server.advance(pair.b.get()) == Status::kFailed);
+}
+
+TEST_CASE("a recorded proof does not open the door a second time") {
+  Pair first, second;
+  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+  REQUIRE(client.advance(first.a.get()) == Status::kPending);
+  uint8_t hello[56], proof[32];
+  REQUIRE(::recv(first.b.get(), hello, sizeof hello, MSG_PEEK) == sizeof hello);
+  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  REQUIRE(server.advance(first.b.get()) == Status::kPending);
+  REQUIRE(client.advance(first.a.get()) == Status::kPending);
+  REQUIRE(::recv(first.b.get(), proof, sizeof proof, MSG_PEEK) == sizeof proof);
+  REQUIRE(server.advance(first.b.get()) == Status::kDone);
+
+  Handshake again = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  send_bytes(second.a, hello, sizeof hello);
+  send_bytes(second.a, proof, sizeof proof);
+  CHECK(again.advance(second.b.get()) == Status::kFailed);
+}
+
+TEST_CASE("garbage, another version and a wrong door are refused with the reason") {
+  const std::string garbage(56, 'G');
+  CHECK(has(server_refusal(garbage.data(), garbage.size()), "does not speak Tutti's protocol"));
+
+  Hello hello = genuine_hello(key("secret"), HelloKind::kTcp, 3, 5);
+  hello.magic[7]++;
+  CHECK(has(server_refusal(&hello, sizeof hello), "run the same version of Tutti on every rank"));
+
+  hello = genuine_hello(key("secret"), HelloKind::kTcp, 3, 6);
+  CHECK(has(server_refusal(&hello, sizeof hello), "for rank 6 reached rank 5"));
+
+  hello = genuine_hello(key("secret"), HelloKind::kShm, 3, 5);
+  CHECK(has(server_refusal(&hello, sizeof hello), "kind 3"));
+}
+
+TEST_CASE("random bytes never get in") {
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; round++) {
+    Pair pair;
+    const bool is_server = round % 2 == 0;
+    Handshake side = is_server ? Handshake::server(key("secret"), HelloKind::kTcp, 5)
+                               : Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+    // Half of the servers meet a genuine hello first.
+    const Hello hello = genuine_hello(key("secret"), HelloKind::kTcp, 3, 5);
+    if (round % 4 == 0) send_bytes(pair.a, &hello, sizeof hello);
+    std::string bytes(200, '\0');
+    for (char& c : bytes) c = static_cast<char>(random());
+    send_bytes(pair.a, bytes.data(), bytes.size());
+    CHECK(side.advance(pair.b.get()) == Status::kFailed);
+  }
+}
+
+TEST_CASE("half-open connections stay pending and fail when they close") {
+  for (const bool is_server : {true, false})
+    for (const size_t sent : {size_t{0}, size_t{1}, size_t{40}}) {
+      Pair pair;
+      Handshake side = is_server ? Handshake::server(key("secret"), HelloKind::kTcp, 5)
+                                 : Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+      const Hello hello = genuine_hello(key("secret"), HelloKind::kTcp, 3, 5);
+      send_bytes(pair.a, &hello, sent);
+      CHECK(side.advance(pair.b.get()) == Status::kPending);
+      CHECK(side.advance(pair.b.get()) == Status::kPending);
+      CHECK(!side.wants_write());
+      pair.a.reset();
+      CHECK(side.advance(pair.b.get()) == Status::kFailed);
+      CHECK(!side.why().empty());
+    }
+}
+
+TEST_CASE("keys depend on the whole secret and on nothing else") {
+  CHECK(key("secret") == key("secret"));
+  CHECK(key("secret") != key("secret "));
+  CHECK(key("") != key("secret"));
+}
