@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/log.h"
@@ -12,8 +13,12 @@
 namespace tutti {
 namespace {
 
-constexpr double kAttemptSeconds = 3;    // for one address: a firewall that drops packets must not eat the whole init
-constexpr double kHandshakeSeconds = 5;  // for a stranger to show who it is
+constexpr double kAttemptSeconds = 3;  // for one address: a firewall that drops packets must not eat the whole init
+constexpr int64_t kHandshakeNs = 5'000'000'000;  // for a stranger to show who it is
+// The same where room is short: for one that has said nothing yet (a rank speaks as soon as it is connected), and for
+// one in the middle of its handshake.
+constexpr int64_t kSilenceNs = 100'000'000;
+constexpr int64_t kHurryNs = 1'000'000'000;
 
 // Wire form of an address: family (4 or 6), 3 bytes of padding, port, scope, 16 bytes.
 struct PackedAddress {
@@ -58,19 +63,40 @@ Address unpack(const PackedAddress& p) {
   return address;
 }
 
-// Length of the common prefix with the best of this host's addresses: a peer in the same network shares the most.
-int shared_prefix_bits(const Address& candidate, const std::vector<Interface>& mine) {
+// How much of the address a candidate shares with the best of this host's addresses, in 1/128: a peer in the same
+// network shares the most. Link-local addresses share half of it by definition, which says nothing.
+int nearness(const Address& candidate, const std::vector<Interface>& mine) {
+  if (candidate.is_link_local()) return -1;
   int best = 0;
   const PackedAddress c = pack(candidate);
   for (const Interface& i : mine) {
     const PackedAddress m = pack(i.address);
     if (m.family != c.family) continue;
+    const int width = m.family == 4 ? 32 : 128;
     int bits = 0;
-    while (bits < (m.family == 4 ? 32 : 128) && ((m.bytes[bits / 8] ^ c.bytes[bits / 8]) & (0x80 >> bits % 8)) == 0)
-      bits++;
-    best = std::max(best, bits);
+    while (bits < width && ((m.bytes[bits / 8] ^ c.bytes[bits / 8]) & (0x80 >> bits % 8)) == 0) bits++;
+    best = std::max(best, bits * (128 / width));
   }
   return best;
+}
+
+// A link-local address only means something together with the interface to leave by, so it is tried through each.
+std::vector<Address> through_local_interfaces(const std::vector<Address>& addresses,
+                                              const std::vector<Interface>& mine) {
+  std::vector<Address> expanded;
+  for (const Address& address : addresses) {
+    if (!address.is_link_local()) {
+      expanded.push_back(address);
+      continue;
+    }
+    for (const Interface& i : mine) {
+      if (!i.address.is_link_local()) continue;
+      expanded.push_back(address);
+      auto* v6 = reinterpret_cast<sockaddr_in6*>(&expanded.back().storage);
+      v6->sin6_scope_id = reinterpret_cast<const sockaddr_in6*>(&i.address.storage)->sin6_scope_id;
+    }
+  }
+  return expanded;
 }
 
 std::vector<Address> order_candidates(const Contact& peer) {
@@ -82,11 +108,11 @@ std::vector<Address> order_candidates(const Contact& peer) {
   }
   std::erase_if(ordered, [](const Address& a) { return a.is_loopback(); });
   const auto mine = local_interfaces();
-  if (mine)
-    std::stable_sort(ordered.begin(), ordered.end(), [&](const Address& a, const Address& b) {
-      return shared_prefix_bits(a, mine.value()) > shared_prefix_bits(b, mine.value());
-    });
-  return ordered;
+  if (!mine) return ordered;
+  std::stable_sort(ordered.begin(), ordered.end(), [&](const Address& a, const Address& b) {
+    return nearness(a, mine.value()) > nearness(b, mine.value());
+  });
+  return through_local_interfaces(ordered, mine.value());
 }
 
 }  // namespace
@@ -135,7 +161,10 @@ Dialer::Dialer(const Call& call, const Contact& peer) : Dialer(call, order_candi
 Dialer::Dialer(const Call& call, std::vector<Address> candidates) : call_(call), candidates_(std::move(candidates)) {}
 
 Dialer::Status Dialer::advance() {
-  while (fd_ || start_next()) {
+  for (;;) {
+    if (!fd_) {
+      if (const Status started = start_next(); started != Status::kDone) return started;
+    }
     if (!handshake_) {
       int sys_errno = 0;
       const Code code = connect_finished(fd_.get(), &sys_errno);
@@ -155,24 +184,28 @@ Dialer::Status Dialer::advance() {
              format(" (address %zu of %zu%s%s)", next_, candidates_.size(), story_.empty() ? "" : "; ", story_.c_str());
     return Status::kDone;
   }
-  return Status::kFailed;
 }
 
-short Dialer::events() const { return !handshake_ || handshake_->wants_write() ? POLLOUT : POLLIN; }
+short Dialer::events() const {
+  return !handshake_ || handshake_->wants_write() ? POLLOUT : POLLIN;
+}
 
-bool Dialer::start_next() {
+Dialer::Status Dialer::start_next() {
   while (next_ < candidates_.size()) {
-    auto fd = connect_start(candidates_[next_++]);
+    auto fd = connect_start(candidates_[next_]);
+    // A UNIX socket whose queue is full says so at once: ask again later, as TCP does by itself.
+    if (!fd && fd.error().sys_errno == EAGAIN) return Status::kPending;
+    next_++;
     if (fd) {
       fd_ = std::move(fd).value();
       handshake_.reset();
       attempt_ = Deadline::after_seconds(kAttemptSeconds);
-      return true;
+      return Status::kDone;
     }
     give_up_on_current(fd.error().message);
   }
   if (candidates_.empty()) story_ = "it has no address that can be tried";
-  return false;
+  return Status::kFailed;
 }
 
 void Dialer::give_up_on_current(const std::string& why) {
@@ -181,12 +214,7 @@ void Dialer::give_up_on_current(const std::string& why) {
 }
 
 std::optional<Acceptor::Accepted> Acceptor::next() {
-  while (pending_.size() < kMaxPending) {
-    Fd fd = accept_one(listen_fd_.get());
-    if (!fd) break;
-    pending_.push_back(
-        {std::move(fd), Handshake::server(key_, kind_, my_rank_), Deadline::after_seconds(kHandshakeSeconds)});
-  }
+  take_in();
   for (auto p = pending_.begin(); p != pending_.end();) {
     const auto status = p->handshake.advance(p->fd.get());
     if (status == Handshake::Status::kDone) {
@@ -194,15 +222,47 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
       pending_.erase(p);
       return accepted;
     }
-    const bool late = p->deadline.passed();
-    if (status == Handshake::Status::kFailed || late) {
-      log(LogLevel::kInfo, "turned away a connection: %s", late ? "it said nothing" : p->handshake.why().c_str());
+    const bool failed = status == Handshake::Status::kFailed;
+    if (failed || now_ns() - p->since_ns > kHandshakeNs) {
+      log(LogLevel::kInfo, "turned away a connection: %s",
+          failed ? p->handshake.why().c_str() : "it did not show in time that it belongs to the group");
       p = pending_.erase(p);
     } else {
       ++p;
     }
   }
   return std::nullopt;
+}
+
+// Takes in who waits at the door. One more than kMaxPending: only then is it known that room is short.
+void Acceptor::take_in() {
+  while (pending_.size() <= kMaxPending || turn_away_one()) {
+    Fd fd = accept_one(listen_fd_.get());
+    if (fd) {
+      pending_.push_back({std::move(fd), Handshake::server(key_, kind_, my_rank_), now_ns()});
+      continue;
+    }
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+    if (!shortage_logged_)
+      log(LogLevel::kWarn, "%s; peers wait until there is room again (see ulimit -n)",
+          system_error("taking in a connection", errno).message.c_str());
+    shortage_logged_ = true;
+    if (!turn_away_one()) return;
+  }
+}
+
+// Makes room: the oldest that has said nothing, else the oldest. False if that one still deserves time.
+bool Acceptor::turn_away_one() {
+  auto victim = std::find_if(pending_.begin(), pending_.end(), [](Pending& p) {
+    p.handshake.advance(p.fd.get());  // it may have spoken since we last listened
+    return !p.handshake.heard();
+  });
+  const int64_t patience_ns = victim != pending_.end() ? kSilenceNs : kHurryNs;
+  if (victim == pending_.end()) victim = pending_.begin();
+  if (victim == pending_.end() || now_ns() - victim->since_ns < patience_ns) return false;
+  log(LogLevel::kInfo, "turned away a connection: too many that do not show that they belong to the group");
+  pending_.erase(victim);
+  return true;
 }
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
-// Connections between ranks: a Dialer tries a peer's addresses in turn until one connects and authenticates; an Acceptor
-// takes in what arrives and keeps strangers out. Both are non-blocking state machines: call them again until they have
-// something. Not thread-safe.
+// Connections between ranks: a Dialer tries a peer's addresses in turn until one connects and authenticates; an
+// Acceptor takes in what arrives and keeps strangers out. Both are non-blocking state machines: call them again until
+// they have something. Not thread-safe.
 #pragma once
 
 #include <list>
@@ -46,14 +46,15 @@ class Dialer {
   Dialer(const Call& call, std::vector<Address> candidates);
 
   Status advance();
-  Fd take() { return std::move(fd_); }            // once done
+  Fd take() { return std::move(fd_); }                 // once done
   const std::string& story() const { return story_; }  // what was tried and why it was given up; the choice at the end
-  // For poll(2) while pending; -1 if there is nothing to wait for.
+  // For poll(2) while pending; -1 if there is nothing to wait for. Sleep for a limited time only: addresses that do not
+  // answer are given up by the clock.
   int fd() const { return fd_.get(); }
   short events() const;
 
  private:
-  bool start_next();
+  Status start_next();
   void give_up_on_current(const std::string& why);
 
   Call call_;
@@ -74,8 +75,8 @@ class Acceptor {
   Acceptor(Fd listen_fd, const Key& key, HelloKind kind, int my_rank)
       : listen_fd_(std::move(listen_fd)), key_(key), kind_(kind), my_rank_(my_rank) {}
 
-  // The next authenticated connection, if there is one. A connection that does not authenticate within five seconds, or
-  // more than kMaxPending at once, is dropped.
+  // The next authenticated connection, if there is one. A connection that does not authenticate within five seconds is
+  // dropped, and sooner if there are more than kMaxPending: silent strangers must not keep ranks out.
   std::optional<Accepted> next();
   int fd() const { return listen_fd_.get(); }
 
@@ -84,13 +85,17 @@ class Acceptor {
   struct Pending {
     Fd fd;
     Handshake handshake;
-    Deadline deadline;
+    int64_t since_ns;
   };
+  void take_in();
+  bool turn_away_one();
+
   Fd listen_fd_;
   Key key_;
   HelloKind kind_;
   int my_rank_;
-  std::list<Pending> pending_;
+  std::list<Pending> pending_;  // oldest first
+  bool shortage_logged_ = false;
 };
 
 }  // namespace tutti

@@ -49,6 +49,8 @@ class Handshake {
   Status advance(int fd);
   // Is the handshake waiting to write? Else it waits to read.
   bool wants_write() const { return out_sent_ < out_bytes_; }
+  // Has the other side shown more than a connection? True once its first message was there whole and made sense.
+  bool heard() const { return stage_ != Stage::kHello && stage_ != Stage::kChallenge; }
   const Hello& hello() const { return hello_; }
   const std::string& why() const { return why_; }  // the reason once it failed
 
