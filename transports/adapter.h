@@ -8,12 +8,14 @@
 //   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig*);             // null when nothing is ready
 #pragma once
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "base/handshake.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -34,9 +36,27 @@ class LinkHalf {
   virtual void release() {}
 };
 
-// The limits that every link keeps, for the accepting side to check what a peer asks for.
-inline bool link_config_is_valid(const tuttiLinkConfig& c) {
-  return c.slots >= 2 && c.slots <= 64 && c.slot_bytes > 0 && c.slot_bytes % 64 == 0 && c.slot_bytes <= (64u << 20);
+// The limits that every link keeps.
+inline Result<void> check_link_config(const tuttiLinkConfig& c) {
+  if (c.slots >= 2 && c.slots <= 64 && c.slot_bytes > 0 && c.slot_bytes % 64 == 0 && c.slot_bytes <= (64u << 20))
+    return {};
+  return Error{Code::kInvalidArgument,
+               format("a link with rank %d of %u slots of %u bytes is not possible: it takes 2 to 64 slots of a "
+                      "multiple of 64 bytes, at most 64 MiB",
+                      c.peer, c.slots, c.slot_bytes),
+               c.peer};
+}
+
+// What a connecting rank says about the link in its hello, and what the accepting one makes of it.
+inline std::array<uint32_t, 5> to_hello_args(const tuttiLinkConfig& c) {
+  return {c.channel, c.slots, c.slot_bytes};
+}
+inline Result<tuttiLinkConfig> link_config_of(const Hello& hello, int n_ranks) {
+  const tuttiLinkConfig c{sizeof c, hello.from_rank, hello.args[0], hello.args[1], hello.args[2]};
+  if (c.peer < 0 || c.peer >= n_ranks)
+    return Error{Code::kRemoteError, format("rank %d of %d wants a link: there is no such rank", c.peer, n_ranks)};
+  TUTTI_TRY(check_link_config(c));
+  return c;
 }
 
 template <class EndpointClass>
@@ -64,6 +84,7 @@ struct TransportTable {
   }
   static tuttiResult_t connect(tuttiEndpoint* endpoint, const tuttiLinkConfig* config, const void* peer, uint32_t bytes,
                                tuttiLink** link, tuttiTransportError* error) {
+    if (auto checked = check_link_config(*config); !checked) return report(checked.error(), error);
     auto connected = self(endpoint)->connect(*config, {static_cast<const char*>(peer), bytes});
     if (!connected) return report(connected.error(), error);
     *link = give(std::move(connected).value());

@@ -37,6 +37,8 @@ struct SlotLine {
   uint32_t bytes;
 };
 
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share these");
+
 class Segment {
  public:
   Segment() = default;

@@ -9,12 +9,6 @@
 namespace tutti {
 namespace shm {
 
-// What an endpoint's address says.
-struct ShmAddress {
-  HostId host;
-  char name[32];  // of an abstract UNIX socket: nothing to clean up, and it lives in the network namespace
-};
-
 class ShmEndpoint {
  public:
   static Result<std::unique_ptr<ShmEndpoint>> open(const tuttiEndpointConfig& config) {
@@ -25,7 +19,7 @@ class ShmEndpoint {
     TUTTI_TRY_ASSIGN(Fd listen_fd, listen_unix_abstract(address.name));
     Key key;
     memcpy(key.data(), config.group_key, key.size());
-    return std::unique_ptr<ShmEndpoint>(new ShmEndpoint(config.rank, key, address, std::move(listen_fd)));
+    return std::unique_ptr<ShmEndpoint>(new ShmEndpoint(config, key, address, std::move(listen_fd)));
   }
 
   std::string address() const { return {reinterpret_cast<const char*>(&address_), sizeof address_}; }
@@ -41,8 +35,7 @@ class ShmEndpoint {
     ShmAddress peer;
     if (!parse(peer_bytes, &peer))
       return Error{Code::kInvalidArgument, "this is not the address of a shm endpoint", config.peer};
-    const Dialer::Call call{
-        key_, HelloKind::kShm, rank_, config.peer, {config.channel, config.slots, config.slot_bytes}};
+    const Dialer::Call call{key_, HelloKind::kShm, rank_, config.peer, to_hello_args(config)};
     const Address address = unix_abstract_address({peer.name, strnlen(peer.name, sizeof peer.name)});
     return std::unique_ptr<LinkHalf>(new SendLink(call, address, config));
   }
@@ -55,7 +48,8 @@ class ShmEndpoint {
         ++i;
         continue;
       }
-      if (!link) log(LogLevel::kWarn, "link from rank %d: %s", i->hello.from_rank, link.error().message.c_str());
+      if (!link)
+        log(LogLevel::kWarn, "turned away a link from rank %d: %s", i->hello.from_rank, link.error().message.c_str());
       i = incoming_.erase(i);
       if (link) return std::move(link).value();
     }
@@ -63,8 +57,12 @@ class ShmEndpoint {
   }
 
  private:
-  ShmEndpoint(int rank, const Key& key, const ShmAddress& address, Fd listen_fd)
-      : rank_(rank), key_(key), address_(address), acceptor_(std::move(listen_fd), key, HelloKind::kShm, rank) {}
+  ShmEndpoint(const tuttiEndpointConfig& config, const Key& key, const ShmAddress& address, Fd listen_fd)
+      : rank_(config.rank),
+        n_ranks_(config.n_ranks),
+        key_(key),
+        address_(address),
+        acceptor_(std::move(listen_fd), key, HelloKind::kShm, config.rank) {}
 
   static bool parse(std::string_view bytes, ShmAddress* address) {
     if (bytes.size() != sizeof *address) return false;
@@ -73,10 +71,8 @@ class ShmEndpoint {
   }
 
   // Null while the segment has not come.
-  static Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) {
-    const auto& args = incoming.hello.args;
-    *config = {sizeof *config, incoming.hello.from_rank, args[0], args[1], args[2]};
-    if (!link_config_is_valid(*config)) return Error{Code::kRemoteError, "it asks for slots that are out of range"};
+  Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) const {
+    TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     TUTTI_TRY_ASSIGN(auto memfd, receive_descriptor(incoming.fd.get()));
     if (!memfd) return std::unique_ptr<LinkHalf>();
     TUTTI_TRY_ASSIGN(Segment segment, Segment::map(*memfd, config->slots, config->slot_bytes));
@@ -84,6 +80,7 @@ class ShmEndpoint {
   }
 
   int rank_;
+  int n_ranks_;
   Key key_;
   ShmAddress address_;
   Acceptor acceptor_;

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -19,7 +20,7 @@ void ShmHalf::ring() {
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-bool ShmHalf::peer_has_gone() {
+void ShmHalf::look() {
   char bells[256];
   while (!gone_) {
     const ssize_t n = ::recv(socket_.get(), bells, sizeof bells, MSG_DONTWAIT);
@@ -28,14 +29,11 @@ bool ShmHalf::peer_has_gone() {
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     gone_ = true;
   }
-  return gone_;
 }
 
 Error ShmHalf::gone() const {
   return {Code::kRemoteError,
-          format("rank %d closed its shared-memory link: its process ended or its communicator was "
-                 "destroyed",
-                 peer_),
+          format("rank %d closed its shared-memory link: its process ended or its communicator was destroyed", peer_),
           peer_};
 }
 
@@ -44,13 +42,24 @@ SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const 
 
 Result<bool> SendLink::poll() {
   if (ready_) {
-    if (++polls_ % kPollsPerLook == 0 && peer_has_gone()) return gone();
+    look_sometimes();
+    if (gone_) return gone();
     return true;
   }
+  if (failure_) return *failure_;
+  auto ready = advance_connect();
+  if (!ready) failure_ = ready.error();
+  return ready;
+}
+
+Result<bool> SendLink::advance_connect() {
   if (!socket_) {
     const Dialer::Status status = dialer_.advance();
     if (status == Dialer::Status::kPending) return false;
-    if (status == Dialer::Status::kFailed) return Error{Code::kRemoteError, dialer_.story(), peer_};
+    if (status == Dialer::Status::kFailed)
+      return Error{Code::kRemoteError,
+                   format("rank %d cannot be reached through shared memory: %s", peer_, dialer_.story().c_str()),
+                   peer_};
     socket_ = dialer_.take();
   }
   if (!segment_sent_) TUTTI_TRY(send_segment());
@@ -58,7 +67,11 @@ Result<bool> SendLink::poll() {
   const ssize_t n = ::recv(socket_.get(), &answer, 1, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
   if (n <= 0 || answer != kMapped)
-    return Error{Code::kRemoteError, format("rank %d could not map the shared memory of a link", peer_), peer_};
+    return Error{Code::kRemoteError,
+                 format("rank %d did not take a shared-memory link: its process ended or it could not map %u slots of "
+                        "%u bytes (its log has the reason)",
+                        peer_, config_.slots, config_.slot_bytes),
+                 peer_};
   ready_ = true;
   return true;
 }
@@ -82,7 +95,7 @@ Result<void> SendLink::send_segment() {
   memcpy(CMSG_DATA(header), &raw, sizeof raw);
   // One byte after an acknowledged handshake always fits the socket's buffer.
   if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
-    return system_error("handing shared memory to a peer", errno);
+    return system_error(format("handing shared memory to rank %d", peer_), errno);
   segment_sent_ = true;
   return {};
 }
@@ -95,7 +108,7 @@ Result<std::optional<Fd>> receive_descriptor(int socket) {
   message.msg_iov = &data;
   message.msg_iovlen = 1;
   message.msg_control = control;
-  message.msg_controllen = sizeof control;
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // not CMSG_SPACE, whose padding has room for a second descriptor
   const ssize_t n = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<Fd>();
   const cmsghdr* header = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
@@ -110,6 +123,7 @@ Result<std::optional<Fd>> receive_descriptor(int socket) {
 
 bool SendLink::slot_is_free() {
   if (messages_ - released_seen_ < segment_.slots()) return true;
+  if (!ready_) return false;
   released_seen_ = segment_.header().released.load(std::memory_order_seq_cst);
   return messages_ - released_seen_ < segment_.slots();
 }
@@ -129,8 +143,12 @@ void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
 }
 
 bool SendLink::wait_begin(bool, tuttiWait* wait) {
-  *wait = {ready_ ? socket_.get() : -1, POLLIN};
-  if (!ready_) return false;
+  if (!socket_) {
+    *wait = {dialer_.fd(), dialer_.events()};
+    return !failure_ && dialer_.fd() >= 0;
+  }
+  *wait = {socket_.get(), POLLIN};
+  if (!ready_) return !failure_;
   segment_.header().sender_sleeps.store(1, std::memory_order_seq_cst);
   return !slot_is_free() && !gone_;
 }
@@ -138,8 +156,7 @@ bool SendLink::wait_begin(bool, tuttiWait* wait) {
 void SendLink::wait_end() {
   if (!ready_) return;
   segment_.header().sender_sleeps.store(0, std::memory_order_relaxed);
-  peer_has_gone();
-  polls_ = kPollsPerLook - 1;  // the next poll reports it
+  look();
 }
 
 RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer) {
@@ -153,8 +170,9 @@ bool RecvLink::message_is_there() const {
 }
 
 Result<bool> RecvLink::poll() {
+  look_sometimes();
   // What was published before the peer went is still to be read.
-  if (++polls_ % kPollsPerLook == 0 && peer_has_gone() && !message_is_there()) return gone();
+  if (gone_ && !message_is_there()) return gone();
   return true;
 }
 
@@ -162,7 +180,7 @@ bool RecvLink::try_peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
   const SlotLine& line = segment_.line(slot_);
   message->data = segment_.payload(slot_);
-  message->bytes = line.bytes <= segment_.slot_bytes() ? line.bytes : segment_.slot_bytes();
+  message->bytes = std::min(line.bytes, segment_.slot_bytes());
   message->tag = line.tag;
   return true;
 }
@@ -182,8 +200,7 @@ bool RecvLink::wait_begin(bool, tuttiWait* wait) {
 
 void RecvLink::wait_end() {
   segment_.header().receiver_sleeps.store(0, std::memory_order_relaxed);
-  peer_has_gone();
-  polls_ = kPollsPerLook - 1;
+  look();
 }
 
 }  // namespace tutti::shm

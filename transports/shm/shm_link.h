@@ -10,15 +10,24 @@
 
 namespace tutti::shm {
 
+// What an endpoint's address says.
+struct ShmAddress {
+  HostId host;
+  char name[32];  // of an abstract UNIX socket: nothing to clean up, and it lives in the network namespace
+};
+
 // Both halves: the socket that wakes and tells of death.
 class ShmHalf : public LinkHalf {
  protected:
   explicit ShmHalf(int peer) : peer_(peer) {}
   void ring();
-  bool peer_has_gone();  // reads the socket dry
+  void look();  // reads the socket dry, to see whether the peer has gone
+  // A failure shows in the socket only, and looking costs a system call, so poll looks every so often.
+  void look_sometimes() {
+    if (++polls_ % kPollsPerLook == 0) look();
+  }
   Error gone() const;
 
-  // A failure shows in the socket only, and looking costs a system call, so poll looks every so often.
   static constexpr uint32_t kPollsPerLook = 64;
 
   int peer_;
@@ -40,6 +49,7 @@ class SendLink final : public ShmHalf {
   void wait_end() override;
 
  private:
+  Result<bool> advance_connect();
   Result<void> send_segment();
   bool slot_is_free();
 
@@ -48,6 +58,7 @@ class SendLink final : public ShmHalf {
   bool segment_sent_ = false;
   bool ready_ = false;
   uint64_t released_seen_ = 0;  // the receiver's count when last looked: spares the cache line
+  std::optional<Error> failure_;
 };
 
 class RecvLink final : public ShmHalf {

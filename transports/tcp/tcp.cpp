@@ -14,7 +14,7 @@ class TcpEndpoint {
     TUTTI_TRY_ASSIGN(Listener listener, Listener::open());
     Key key;
     memcpy(key.data(), config.group_key, key.size());
-    return std::unique_ptr<TcpEndpoint>(new TcpEndpoint(config.rank, key, std::move(listener)));
+    return std::unique_ptr<TcpEndpoint>(new TcpEndpoint(config, key, std::move(listener)));
   }
 
   std::string address() const { return contact_.to_bytes(); }
@@ -27,29 +27,37 @@ class TcpEndpoint {
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer) const {
     const auto contact = Contact::from_bytes(peer);
     if (!contact) return Error{Code::kInvalidArgument, "this is not the address of a tcp endpoint", config.peer};
-    const Dialer::Call call{
-        key_, HelloKind::kTcp, rank_, config.peer, {config.channel, config.slots, config.slot_bytes}};
-    return std::unique_ptr<LinkHalf>(new SendLink(call, *contact, config));
+    const Dialer::Call call{key_, HelloKind::kTcp, rank_, config.peer, to_hello_args(config)};
+    TUTTI_TRY_ASSIGN(SlotRing ring, SlotRing::create(config));
+    return std::unique_ptr<LinkHalf>(new SendLink(call, *contact, config, std::move(ring)));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
     while (auto accepted = acceptor_.next()) {
-      const auto& args = accepted->hello.args;
-      *config = {sizeof *config, accepted->hello.from_rank, args[0], args[1], args[2]};
-      if (link_config_is_valid(*config)) return std::make_unique<RecvLink>(*config, std::move(accepted->fd));
-      log(LogLevel::kWarn, "link from rank %d: it asks for slots that are out of range", config->peer);
+      auto link = take_in(*accepted, config);
+      if (link) return std::move(link).value();
+      log(LogLevel::kWarn, "turned away a link from rank %d: %s", accepted->hello.from_rank,
+          link.error().message.c_str());
     }
     return nullptr;
   }
 
  private:
-  TcpEndpoint(int rank, const Key& key, Listener listener)
-      : rank_(rank),
+  TcpEndpoint(const tuttiEndpointConfig& config, const Key& key, Listener listener)
+      : rank_(config.rank),
+        n_ranks_(config.n_ranks),
         key_(key),
         contact_(std::move(listener.contact)),
-        acceptor_(std::move(listener.fd), key, HelloKind::kTcp, rank) {}
+        acceptor_(std::move(listener.fd), key, HelloKind::kTcp, config.rank) {}
+
+  Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) const {
+    TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
+    TUTTI_TRY_ASSIGN(SlotRing ring, SlotRing::create(*config));
+    return std::unique_ptr<LinkHalf>(new RecvLink(*config, std::move(incoming.fd), std::move(ring)));
+  }
 
   int rank_;
+  int n_ranks_;
   Key key_;
   Contact contact_;
   Acceptor acceptor_;

@@ -16,34 +16,45 @@ void SlotRing::Free::operator()(void* p) const {
   free(p);
 }
 
-SlotRing::SlotRing(const tuttiLinkConfig& config) {
+Result<SlotRing> SlotRing::create(const tuttiLinkConfig& config) {
   constexpr size_t kPage = 4096;
   const size_t bytes = (static_cast<size_t>(config.slots) * config.slot_bytes + kPage - 1) / kPage * kPage;
-  memory_.reset(static_cast<char*>(aligned_alloc(kPage, bytes)));
-  if (!memory_) throw std::bad_alloc();  // caught at the C API
-  slots_.resize(config.slots);
-  for (size_t i = 0; i < slots_.size(); i++) slots_[i].payload = memory_.get() + i * config.slot_bytes;
+  SlotRing ring;
+  ring.memory_.reset(static_cast<char*>(aligned_alloc(kPage, bytes)));
+  if (!ring.memory_)
+    return Error{Code::kSystemError, format("no memory for a link with rank %d: %zu bytes", config.peer, bytes),
+                 config.peer, ENOMEM};
+  ring.slots_.resize(config.slots);
+  for (size_t i = 0; i < config.slots; i++) ring.slots_[i].payload = ring.memory_.get() + i * config.slot_bytes;
+  return ring;
 }
 
-SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config)
-    : config_(config), dialer_(call, peer), ring_(config) {}
+SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, SlotRing ring)
+    : config_(config), dialer_(call, peer), ring_(std::move(ring)) {}
 
 Result<bool> SendLink::poll() {
-  if (failure_) return *failure_;
-  if (!fd_) {
-    const Dialer::Status status = dialer_.advance();
-    if (status == Dialer::Status::kPending) return false;
-    if (status == Dialer::Status::kFailed) return Error{Code::kRemoteError, dialer_.story(), config_.peer};
-    fd_ = dialer_.take();
-    log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, dialer_.story().c_str());
-  }
-  if (sent_ < published_) flush();
+  if (!fd_) return advance_connect();
+  if (sent_ < published_ && !failure_) flush();
+  if (!failure_ && ++polls_ % kPollsPerLook == 0) look();
   if (failure_) return *failure_;
   return true;
 }
 
+Result<bool> SendLink::advance_connect() {
+  const Dialer::Status status = dialer_.advance();
+  if (status == Dialer::Status::kPending) return false;
+  if (status == Dialer::Status::kFailed)
+    return Error{Code::kRemoteError,
+                 format("rank %d cannot be reached over TCP: %s (which networks: TUTTI_SOCKET_IFNAME)", config_.peer,
+                        dialer_.story().c_str()),
+                 config_.peer};
+  fd_ = dialer_.take();
+  log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, dialer_.story().c_str());
+  return true;
+}
+
 void* SendLink::try_acquire() {
-  if (published_ - sent_ == ring_.size()) return nullptr;
+  if (published_ - sent_ == ring_.size() || !fd_) return nullptr;
   return ring_[published_].payload;
 }
 
@@ -66,21 +77,30 @@ void SendLink::flush() {
     const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n < 0) {
-      failure_ =
-          Error{Code::kRemoteError,
-                format("sending to rank %d: %s: its process ended, its communicator was destroyed or the network "
-                       "broke",
-                       config_.peer, strerror(errno)),
-                config_.peer, errno};
-      return;
-    }
+    if (n < 0) return fail(system_error("sending", errno).message, errno);
     frame_sent_ += static_cast<size_t>(n);
     if (frame_sent_ == frame_bytes) {
       frame_sent_ = 0;
       sent_++;
     }
   }
+}
+
+void SendLink::look() {
+  char byte;
+  const ssize_t n = ::recv(fd_.get(), &byte, 1, MSG_DONTWAIT);
+  if (n == 0) fail("it closed the connection", 0);
+  if (n > 0) fail("it sent something where nothing is expected", 0);
+  if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+    fail(system_error("the connection broke", errno).message, errno);
+}
+
+void SendLink::fail(const std::string& why, int sys_errno) {
+  failure_ = Error{Code::kRemoteError,
+                   format("tcp link to rank %d: %s: its process ended, its communicator was destroyed or the network "
+                          "broke",
+                          config_.peer, why.c_str()),
+                   config_.peer, sys_errno};
 }
 
 bool SendLink::wait_begin(bool, tuttiWait* wait) {
@@ -92,11 +112,11 @@ bool SendLink::wait_begin(bool, tuttiWait* wait) {
   return !failure_ && sent_ < published_;
 }
 
-RecvLink::RecvLink(const tuttiLinkConfig& config, Fd fd) : config_(config), fd_(std::move(fd)), ring_(config) {}
+RecvLink::RecvLink(const tuttiLinkConfig& config, Fd fd, SlotRing ring)
+    : config_(config), fd_(std::move(fd)), ring_(std::move(ring)) {}
 
 Result<bool> RecvLink::poll() {
-  while (!failure_ && receive_some()) {
-  }
+  receive_all();
   // What arrived before a failure is still to be read.
   if (failure_ && received_ == released_) return *failure_;
   return true;
@@ -107,6 +127,11 @@ bool RecvLink::try_peek(tuttiMessage* message) {
   const Slot& slot = ring_[released_];
   *message = {slot.payload, slot.header.bytes, slot.header.tag};
   return true;
+}
+
+void RecvLink::receive_all() {
+  while (!failure_ && receive_some()) {
+  }
 }
 
 // One step of receiving; false when there is nothing more to be done now.
@@ -139,7 +164,7 @@ bool RecvLink::take_staged() {
     memcpy(&slot.header, stage_ + stage_begin_, sizeof slot.header);
     stage_begin_ += sizeof slot.header;
     if (slot.header.check != (kFrameCheck ^ slot.header.bytes) || slot.header.bytes > config_.slot_bytes) {
-      fail("sent something that is not a frame");
+      fail("it sent something that is not a message: another program's data, or a bug");
       return false;
     }
     in_payload_ = true;
@@ -166,20 +191,23 @@ bool RecvLink::receive_into(void* to, size_t room, size_t* got) {
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     const bool torn = in_payload_ || stage_begin_ != stage_end_;
     if (n == 0)
-      fail(torn ? "closed the connection in the middle of a message: its process ended"
-                : "closed the connection: its process ended or its communicator was destroyed");
+      fail(torn ? "it closed the connection in the middle of a message: its process ended"
+                : "it closed the connection: its process ended or its communicator was destroyed");
     else
-      fail(system_error("receive", errno).message);
+      fail(system_error("the connection broke", errno).message, errno);
     return false;
   }
 }
 
-void RecvLink::fail(std::string why) {
-  failure_ = Error{Code::kRemoteError, format("rank %d: %s", config_.peer, why.c_str()), config_.peer};
+void RecvLink::fail(const std::string& why, int sys_errno) {
+  failure_ = Error{Code::kRemoteError, format("tcp link from rank %d: %s", config_.peer, why.c_str()), config_.peer,
+                   sys_errno};
 }
 
 bool RecvLink::wait_begin(bool, tuttiWait* wait) {
   *wait = {fd_.get(), POLLIN};
+  // What is staged already wakes nobody: it goes to the slots that have become free since the last poll.
+  receive_all();
   return !failure_ && received_ == released_;
 }
 

@@ -27,7 +27,7 @@ struct Slot {
 // The slots of one half, used as a ring.
 class SlotRing {
  public:
-  explicit SlotRing(const tuttiLinkConfig& config);
+  static Result<SlotRing> create(const tuttiLinkConfig& config);
   Slot& operator[](uint64_t message) { return slots_[message % slots_.size()]; }
   uint64_t size() const { return slots_.size(); }
 
@@ -41,7 +41,7 @@ class SlotRing {
 
 class SendLink final : public LinkHalf {
  public:
-  SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config);
+  SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, SlotRing ring);
   Result<bool> poll() override;
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override;
@@ -50,7 +50,13 @@ class SendLink final : public LinkHalf {
   void wait_end() override {}
 
  private:
+  Result<bool> advance_connect();
   void flush();
+  void look();
+  void fail(const std::string& why, int sys_errno);
+
+  // While nothing is sent, only a read shows that the peer has gone. It costs a system call, so every so often.
+  static constexpr uint32_t kPollsPerLook = 64;
 
   tuttiLinkConfig config_;
   Dialer dialer_;
@@ -59,12 +65,13 @@ class SendLink final : public LinkHalf {
   uint64_t published_ = 0;
   uint64_t sent_ = 0;      // frames that the kernel has taken whole
   size_t frame_sent_ = 0;  // bytes of the frame `sent_` that it has taken
+  uint32_t polls_ = 0;
   std::optional<Error> failure_;
 };
 
 class RecvLink final : public LinkHalf {
  public:
-  RecvLink(const tuttiLinkConfig& config, Fd fd);
+  RecvLink(const tuttiLinkConfig& config, Fd fd, SlotRing ring);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
   void release() override { released_++; }
@@ -72,10 +79,11 @@ class RecvLink final : public LinkHalf {
   void wait_end() override {}
 
  private:
+  void receive_all();
   bool receive_some();
   bool take_staged();
   bool receive_into(void* to, size_t room, size_t* got);
-  void fail(std::string why);
+  void fail(const std::string& why, int sys_errno = 0);
 
   tuttiLinkConfig config_;
   Fd fd_;
