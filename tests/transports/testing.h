@@ -1,0 +1,197 @@
+// The contract suite takes every transport there is through the same tests. Helpers: endpoints, links, processes.
+// Every wait ends: what is not there after kPatienceSeconds is a failure, not a hang.
+#pragma once
+
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/socket.h"
+#include "catch.h"
+#include "transports/transport.h"
+
+namespace tutti::test {
+
+inline constexpr double kPatienceSeconds = 30;
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#elif defined(__clang__)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+// `n` repetitions, fewer where each takes ten times as long.
+constexpr uint64_t times(uint64_t n) {
+  return kSanitized ? n / 10 : n;
+}
+
+inline std::vector<const tuttiTransport*> transports() {
+  return find_transports("").value();
+}
+
+template <class Predicate>
+bool until(Deadline deadline, Predicate&& predicate) {
+  while (!predicate()) {
+    if (deadline.passed()) return false;
+    sched_yield();
+  }
+  return true;
+}
+template <class Predicate>
+bool until(Predicate&& predicate) {
+  return until(Deadline::after_seconds(kPatienceSeconds), predicate);
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline Result<Endpoint> open_endpoint(const tuttiTransport* table, int rank, int n_ranks = 2, uint8_t secret = 7) {
+  tuttiEndpointConfig config{sizeof config, rank, n_ranks, {}};
+  memset(config.group_key, secret, sizeof config.group_key);
+  return Endpoint::open(table, config);
+}
+
+// How a link is asked for.
+struct Ask {
+  int peer = 1;
+  uint32_t channel = 0;
+  uint32_t slots = 4;
+  uint32_t slot_bytes = 4096;
+  operator tuttiLinkConfig() const { return {sizeof(tuttiLinkConfig), peer, channel, slots, slot_bytes}; }
+};
+
+// Polls a link once: "" while it is well or on its way, else what it says.
+struct Health {
+  bool ready = false;
+  tuttiTransportError error{};
+  explicit operator bool() const { return error.code == tuttiSuccess; }
+};
+inline Health poll_once(Link& link) {
+  Health health;
+  const tuttiResult_t code = link.poll(&health.error);
+  health.ready = code == tuttiSuccess;
+  health.error.code = code == tuttiInProgress ? tuttiSuccess : code;
+  return health;
+}
+// Polls until the link fails; nothing if it does not.
+inline std::optional<tuttiTransportError> poll_to_failure(Link& link) {
+  Health health;
+  if (!until([&] { return !(health = poll_once(link)); })) return std::nullopt;
+  return health.error;
+}
+
+// Brings one link up by turns on both sides.
+inline bool join(Endpoint& from, const Ask& ask, Endpoint& to, Link* out, Link* in,
+                 Deadline deadline = Deadline::after_seconds(kPatienceSeconds)) {
+  auto connected = from.connect(ask, to.address());
+  if (!connected) return false;
+  *out = std::move(connected).value();
+  bool ready = false, accepted = false, failed = false;
+  return until(deadline,
+               [&] {
+                 if (!accepted) accepted = to.accept(in).value();
+                 const Health health = poll_once(*out);
+                 ready = health.ready;
+                 failed = !health;
+                 return failed || (ready && accepted);
+               }) &&
+         !failed;
+}
+
+// Two ranks of this thread and a link from rank 0 to rank 1. Links go before endpoints.
+struct Pair {
+  Endpoint sender, receiver;
+  Link out, in;
+};
+inline Pair make_pair(const tuttiTransport* table, const Ask& ask = {}) {
+  auto sender = open_endpoint(table, 0), receiver = open_endpoint(table, 1);
+  REQUIRE(sender);
+  REQUIRE(receiver);
+  Pair pair{std::move(sender).value(), std::move(receiver).value(), {}, {}};
+  REQUIRE(join(pair.sender, ask, pair.receiver, &pair.out, &pair.in));
+  return pair;
+}
+
+// Whole strings between a process and the one that it forked.
+class Mailbox {
+ public:
+  explicit Mailbox(Fd fd) : fd_(std::move(fd)) {}
+  bool send(const std::string& text) {
+    const auto bytes = static_cast<uint32_t>(text.size());
+    return send_all(fd_.get(), &bytes, sizeof bytes, limit()) && send_all(fd_.get(), text.data(), bytes, limit());
+  }
+  std::optional<std::string> receive() {
+    uint32_t bytes = 0;
+    if (!recv_all(fd_.get(), &bytes, sizeof bytes, limit())) return std::nullopt;
+    std::string text(bytes, '\0');
+    if (!recv_all(fd_.get(), text.data(), bytes, limit())) return std::nullopt;
+    return text;
+  }
+
+ private:
+  static Deadline limit() { return Deadline::after_seconds(kPatienceSeconds); }
+  Fd fd_;
+};
+
+// A process of its own. Its body says "" or what went wrong; Catch's assertions are not for it. Fork while there is one
+// thread only.
+class Child {
+ public:
+  using Body = std::function<std::string(Mailbox&)>;
+  explicit Child(const Body& body) : mail_(Fd()) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return;
+    fflush(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::close(ends[0]);
+      Mailbox mail{Fd(ends[1])};
+      const std::string trouble = body(mail);
+      if (!trouble.empty()) fprintf(stderr, "child: %s\n", trouble.c_str());
+      _exit(trouble.empty() ? 0 : 1);
+    }
+    ::close(ends[1]);
+    mail_ = Mailbox(Fd(ends[0]));
+  }
+  Child(const Child&) = delete;
+  ~Child() { kill_now(); }
+
+  Mailbox& mail() { return mail_; }
+  bool ended_well() {
+    int status = -1;
+    const bool ended = until([&] { return pid_ <= 0 || waitpid(pid_, &status, WNOHANG) == pid_; });
+    if (ended) pid_ = -1;
+    return ended && status == 0;
+  }
+  void kill_now() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  Mailbox mail_;
+};
+
+}  // namespace tutti::test

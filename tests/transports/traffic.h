@@ -1,0 +1,162 @@
+// Streams of messages that prove themselves: size, tag and payload of message i follow from the seed and i.
+#pragma once
+
+#include <poll.h>
+
+#include "testing.h"
+
+namespace tutti::test {
+
+inline uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+struct Traffic {
+  uint64_t seed = 1;
+  uint64_t messages = 1000;
+  uint32_t max_bytes = 4096;
+
+  // Empty, one byte, full, and everything between.
+  uint32_t bytes_of(uint64_t i) const {
+    const uint64_t r = mix(seed ^ i);
+    const auto any = static_cast<uint32_t>((r >> 8) % (max_bytes + 1));
+    switch (r % 8) {
+      case 0: return 0;
+      case 1: return 1;
+      case 2: return max_bytes;
+      case 3: return any - (any > 0 && any % 2 == 0);
+      case 4: return any % 64;
+      default: return any;
+    }
+  }
+  tuttiTag tag_of(uint64_t i) const { return {{i, seed, mix(i), ~i}}; }
+
+  void fill(uint64_t i, void* data) const {
+    auto* bytes = static_cast<unsigned char*>(data);
+    const uint64_t base = mix(seed + i);
+    const uint32_t n = bytes_of(i);
+    for (uint32_t k = 0; k < n; k++) bytes[k] = static_cast<unsigned char>((base + k * 0x9d) >> (k % 8));
+  }
+  // "" or what is wrong with a message that should be number i.
+  std::string check(uint64_t i, const tuttiMessage& m) const {
+    const tuttiTag tag = tag_of(i);
+    if (memcmp(&tag, &m.tag, sizeof tag) != 0)
+      return format("message %llu came with the tag of %llu", static_cast<unsigned long long>(i),
+                    static_cast<unsigned long long>(m.tag.word[0]));
+    if (m.bytes != bytes_of(i)) return format("message of %u bytes came with %u", bytes_of(i), m.bytes);
+    if (reinterpret_cast<uintptr_t>(m.data) % 64 != 0) return "payload is not aligned";
+    std::string expected(m.bytes, '\0');
+    fill(i, expected.data());
+    return memcmp(expected.data(), m.data, m.bytes) == 0 ? "" : "payload differs";
+  }
+};
+
+// One end of a stream. step(): whether it got on; else it has polled the link.
+class Side {
+ public:
+  Side(Link& link, const Traffic& traffic) : link_(link), traffic_(traffic) {}
+  virtual ~Side() = default;
+  virtual bool step() = 0;
+  virtual bool done() = 0;
+  virtual bool waits_for_slot() const = 0;
+  uint64_t count() const { return next_; }
+  const std::string& trouble() const { return trouble_; }
+
+  // Sleeps as an executor does; false, with trouble, if nothing woke it.
+  bool sleep() {
+    tuttiWait wait{-1, 0};
+    bool woken = true;
+    if (link_.wait_begin(waits_for_slot(), &wait)) {
+      pollfd p{wait.fd, wait.events, 0};
+      woken = ::poll(&p, 1, static_cast<int>(kPatienceSeconds * 1000)) != 0;
+      sleeps_++;
+    }
+    link_.wait_end();
+    if (!woken) trouble_ = format("not woken at message %llu", static_cast<unsigned long long>(next_));
+    return woken;
+  }
+  uint64_t sleeps() const { return sleeps_; }
+
+ protected:
+  bool poll_link() {
+    if (const Health health = poll_once(link_); !health) trouble_ = health.error.text;
+    return false;
+  }
+  Link& link_;
+  Traffic traffic_;
+  uint64_t next_ = 0;
+  uint64_t sleeps_ = 0;
+  std::string trouble_;
+};
+
+class Sender final : public Side {
+ public:
+  using Side::Side;
+  bool step() override {
+    void* slot = next_ < traffic_.messages ? link_.try_acquire() : nullptr;
+    if (slot == nullptr) return poll_link();
+    traffic_.fill(next_, slot);
+    link_.publish(traffic_.bytes_of(next_), traffic_.tag_of(next_));
+    next_++;
+    return true;
+  }
+  bool done() override { return next_ == traffic_.messages && link_.unsent() == 0; }
+  bool waits_for_slot() const override { return true; }
+};
+
+class Receiver final : public Side {
+ public:
+  using Side::Side;
+  bool step() override {
+    tuttiMessage message{};
+    if (!link_.try_peek(&message)) return poll_link();
+    trouble_ = traffic_.check(next_, message);
+    if (!trouble_.empty()) return false;
+    link_.release();
+    next_++;
+    return true;
+  }
+  bool done() override { return next_ == traffic_.messages; }
+  bool waits_for_slot() const override { return false; }
+};
+
+// Runs one end to its end: "" or what went wrong.
+inline std::string run(Side& side, bool sleeping = false) {
+  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+  while (!side.done()) {
+    if (side.step()) continue;
+    if (!side.trouble().empty()) return side.trouble();
+    if (deadline.passed()) return format("stuck at message %llu", static_cast<unsigned long long>(side.count()));
+    if (!sleeping)
+      sched_yield();
+    else if (!side.sleep())
+      return side.trouble();
+  }
+  return "";
+}
+
+// Runs all of them by turns in this thread; `turns(side)` is how often a side may step at a time.
+template <class Turns>
+std::string run_together(const std::vector<Side*>& sides, Turns&& turns) {
+  std::string trouble;
+  const bool ended = until([&] {
+    bool all_done = true;
+    for (Side* side : sides) {
+      if (!side->done())
+        for (uint64_t n = turns(*side); n > 0 && side->step(); n--) {
+        }
+      if (trouble.empty()) trouble = side->trouble();
+      all_done = all_done && side->done();
+    }
+    return all_done || !trouble.empty();
+  });
+  return ended ? trouble : "stuck";
+}
+inline std::string run_together(const std::vector<Side*>& sides) {
+  return run_together(sides, [](Side&) { return 1; });
+}
+
+}  // namespace tutti::test
