@@ -1,0 +1,137 @@
+#!/bin/sh
+# behaviour.sh FOLDER: what users and scripts rely on besides the figures: exit statuses, messages, files, and that no
+# process is left behind.
+set -u
+folder=$1
+tool=$folder/all_reduce_perf
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failures=0
+
+# check NAME STATUS TEXT: the last run's exit status, and a text that its output has.
+check() {
+  if [ "$status" -ne "$2" ]; then
+    echo "FAILED $1: exit status $status instead of $2"
+    failures=$((failures + 1))
+  elif [ -n "$3" ] && ! grep -q -- "$3" "$tmp/out"; then
+    echo "FAILED $1: no '$3' in the output"
+    failures=$((failures + 1))
+  else
+    echo "ok $1"
+    return
+  fi
+  cat "$tmp/out"
+}
+run() {
+  "$@" >"$tmp/out" 2>&1
+  status=$?
+}
+
+run "$tool" -h
+check "help" 0 'Examples:'
+run "$tool" -b 64M
+check "-b above -e" 2 'more than -e'
+run "$tool" --procs 2 -r all -R 2
+check "refusal" 2 'not there yet'
+run "$folder/broadcast_perf" --procs 2 -b 8 -e 8 -r 5
+check "root out of range" 2 'only 2 ranks'
+run "$tool" -b 8 -e 4096T
+check "more memory than there is" 3 'make the largest size'
+run "$tool" --procs 2 -b 8 -e 8 --transport nosuch
+check "a transport that does not exist" 3 'nosuch'
+run "$tool" -b 8 -e 8
+check "one rank" 0 'procs N or -t N'
+run "$tool" --procs 2 -t 2 -b 8 -e 1M -f 16 -u 3 -R 1 -m 2 -C 1 -S 1 -I 1 -K 2 -z 1 -a 3 -N 2 -p 1
+check "many flags at once" 0 '# Out of bounds values : 0 OK'
+run "$tool" --procs 2 -y 0 -b 0 -e 300K -f 7 -m 3
+check "on a stream" 0 '# Out of bounds values : 0 OK'
+run "$tool" --procs 2 -b 3M -e 11M -i 3M -n 2 -z 3
+check "sizes of several chunks" 0 '# Out of bounds values : 0 OK'
+run "$tool" --procs 2 -c 0 -b 8 -e 8
+check "no check" 0 'N/A'
+printf 'a 3\nb 1000\nc 0\nd 70001\n' >"$tmp/list"
+run "$tool" --procs 3 --sizes-from "$tmp/list" -n 2 -d bfloat16 -o avg
+check "sizes from a file" 0 ' 142008 *71004 *bfloat16 *avg *-1 '
+
+run "$tool" --procs 2 -b 8 -e 64 -f 2 -J "$tmp/json"
+check "json run" 0 '# Out of bounds'
+for key in '"version": 1' '"minimum_bytes": 8' '"out_of_place"' '"nwrong": 0' '"average_bus_bandwidth"'; do
+  cp "$tmp/json" "$tmp/out"
+  check "json has $key" 0 "$key"
+done
+"$tool" -b 8 -e 8 -J - >"$tmp/out" 2>"$tmp/err"
+status=$?
+check "json on stdout" 0 '^{'
+
+if [ -w /dev/full ]; then
+  "$tool" --procs 2 -b 8 -e 8 >/dev/full 2>"$tmp/out"
+  status=$?
+  check "table to a full disk" 3 'cannot be written'
+  "$tool" -t 2 -b 8 -e 8 -J /dev/full >"$tmp/out" 2>&1
+  status=$?
+  check "json to a full disk" 3 'cannot be written'
+fi
+"$tool" --procs 2 -b 8 -e 8 2>"$tmp/out" >&-
+status=$?
+check "closed stdout" 3 'stdout is closed'
+{
+  "$tool" --procs 2 -b 8 -e 8 -N 0 2>"$tmp/out"
+  echo $? >"$tmp/status"
+} | head -n 3 >"$tmp/head"
+status=$(cat "$tmp/status")
+check "a reader that goes away" 3 'cannot be written'
+
+# Starts three processes that never end, and waits until the table has begun.
+start_endless() {
+  rm -f "$tmp/table"
+  "$tool" --procs 3 -b 64K -e 64K -N 0 "$@" >"$tmp/table" 2>"$tmp/out" &
+  pid=$!
+  until grep -q float "$tmp/table" 2>"$tmp/none"; do
+    kill -0 $pid || break
+    sleep 0.05
+  done
+  children=$(awk '/Rank/ { print $7 }' "$tmp/table")
+}
+# A zombie has ended: its new parent just has not asked how.
+runs() { kill -0 "$1" 2>"$tmp/none" && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>"$tmp/none"; }
+all_gone() {
+  for child in $children; do
+    runs "$child" && echo "FAILED $1: process $child is left" && failures=$((failures + 1))
+  done
+}
+
+start_endless
+kill -TERM $pid
+wait $pid
+status=$?
+check "terminated" 143 ''
+all_gone "terminated"
+
+start_endless
+kill -KILL "$(echo "$children" | sed -n 2p)"
+wait $pid
+status=$?
+check "a rank that is killed" 3 'rank 1 (pid [0-9]*) was killed by signal 9'
+check "the others name it" 3 '\[rank 0\].*rank 1'
+all_gone "a rank that is killed"
+
+start_endless --grace 1
+kill -STOP "$(echo "$children" | sed -n 3p)"
+kill -SEGV "$(echo "$children" | sed -n 2p)"
+wait $pid
+status=$?
+check "a rank that does not end" 3 'rank 2 (pid [0-9]*) did not end within 1 s'
+all_gone "a rank that does not end"
+
+start_endless
+kill -KILL $pid
+wait $pid 2>"$tmp/none"
+for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+  alive=0
+  for child in $children; do runs "$child" && alive=1; done
+  [ $alive -eq 0 ] && break
+  sleep 0.25
+done
+all_gone "a launcher that is killed, after $try tries"
+echo "done: $failures failures"
+exit $((failures > 0))

@@ -1,0 +1,223 @@
+#include <string>
+#include <vector>
+
+#include "catch.h"
+#include "options.h"
+
+using namespace tutti::perf;
+
+namespace {
+
+const Collective kReduction = {.tool = "tool_perf",
+                               .call = "tuttiTool",
+                               .has_op = true,
+                               .has_root = true,
+                               .layout = nullptr,
+                               .bus_factor = nullptr,
+                               .run = nullptr,
+                               .count_wrong = nullptr};
+
+Status parse(std::vector<const char*> args, Options* options) {
+  args.insert(args.begin(), "tool_perf");
+  return parse_options(static_cast<int>(args.size()), args.data(), kReduction, options);
+}
+
+Options parsed(const std::vector<const char*>& args) {
+  Options options;
+  const Status s = parse(args, &options);
+  INFO((s ? "" : s.error().message));
+  REQUIRE(static_cast<bool>(s));
+  return options;
+}
+
+std::string refusal(const std::vector<const char*>& args) {
+  Options options;
+  const Status s = parse(args, &options);
+  INFO(args[0]);
+  REQUIRE_FALSE(static_cast<bool>(s));
+  CHECK(s.error().exit_status == kExitUsage);
+  return s.error().message;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<size_t> sizes(const Options& options, size_t elem_bytes) {
+  std::vector<size_t> all = {options.min_bytes};
+  for (size_t size = options.min_bytes; next_size(options, elem_bytes, &size);) all.push_back(size);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("without flags the options are nccl-tests' defaults") {
+  const Options o = parsed({});
+  CHECK(o.min_bytes == 32u << 20);
+  CHECK(o.max_bytes == 32u << 20);
+  CHECK(o.step_bytes == 1u << 20);
+  CHECK(o.step_factor == 1);
+  CHECK(o.iters == 20);
+  CHECK(o.warmup_iters == 1);
+  CHECK(o.agg_iters == 1);
+  CHECK(o.run_cycles == 1);
+  CHECK(o.check_iters == 1);
+  CHECK(o.types == std::vector<tuttiDataType_t>{tuttiFloat32});
+  CHECK(o.ops == std::vector<tuttiRedOp_t>{tuttiSum});
+  CHECK(o.root == 0);
+  CHECK(o.threads == 1);
+  CHECK(o.average == 1);
+  CHECK(o.blocking == 0);
+}
+
+TEST_CASE("short and long flags mean the same") {
+  const Options s =
+      parsed({"-b", "8",      "-e", "1G",   "-f", "2", "-n", "7", "-w", "3", "-m", "4", "-N", "5", "-c", "6",
+              "-o", "max",    "-d", "half", "-r", "2", "-t", "3", "-z", "1", "-T", "9", "-C", "1", "-S", "1",
+              "-J", "x.json", "-a", "3",    "-R", "1", "-u", "5", "-I", "1", "-g", "1", "-p", "1"});
+  const Options l = parsed({"--minbytes",
+                            "8",
+                            "--maxbytes",
+                            "1G",
+                            "--stepfactor",
+                            "2",
+                            "--iters",
+                            "7",
+                            "--warmup_iters",
+                            "3",
+                            "--agg_iters",
+                            "4",
+                            "--run_cycles",
+                            "5",
+                            "--check",
+                            "6",
+                            "--op",
+                            "max",
+                            "--datatype",
+                            "half",
+                            "--root",
+                            "2",
+                            "--nthreads",
+                            "3",
+                            "--blocking",
+                            "1",
+                            "--timeout",
+                            "9",
+                            "--report_cputime",
+                            "1",
+                            "--report_timestamps",
+                            "1",
+                            "--output_file",
+                            "x.json",
+                            "--average",
+                            "3",
+                            "--local_register",
+                            "1",
+                            "--unalign",
+                            "5",
+                            "--per_iter_timing",
+                            "1",
+                            "--ngpus",
+                            "1",
+                            "--parallel_init",
+                            "1"});
+  for (const Options& o : {s, l}) {
+    CHECK(o.min_bytes == 8);
+    CHECK(o.max_bytes == 1u << 30);
+    CHECK(o.step_factor == 2);
+    CHECK(o.iters == 7);
+    CHECK(o.warmup_iters == 3);
+    CHECK(o.agg_iters == 4);
+    CHECK(o.run_cycles == 5);
+    CHECK(o.check_iters == 6);
+    CHECK(o.ops == std::vector<tuttiRedOp_t>{tuttiMax});
+    CHECK(o.types == std::vector<tuttiDataType_t>{tuttiFloat16});
+    CHECK(o.root == 2);
+    CHECK(o.threads == 3);
+    CHECK(o.blocking == 1);
+    CHECK(o.timeout_seconds == 9);
+    CHECK(o.cpu_time);
+    CHECK(o.timestamps);
+    CHECK(o.json_path == "x.json");
+    CHECK(o.average == 3);
+    CHECK(o.tutti_memory);
+    CHECK(o.unalign_elems == 5);
+    CHECK(o.per_iter_timing);
+    CHECK(o.parallel_init);
+  }
+}
+
+TEST_CASE("all stands for every type, operator and root") {
+  const Options o = parsed({"-d", "all", "-o", "all", "-r", "all"});
+  CHECK(o.types.size() == tuttiNumTypes);
+  CHECK(o.ops.size() == tuttiNumOps);
+  CHECK(o.root == kAllRoots);
+  CHECK(parsed({"-r", "-1"}).root == kAllRoots);
+}
+
+TEST_CASE("the last of repeated flags counts") {
+  CHECK(parsed({"-n", "3", "-n", "5"}).iters == 5);
+}
+
+TEST_CASE("help is asked for, not an error") {
+  const Options o = parsed({"-h"});
+  CHECK(contains(o.help, "--minbytes"));
+  CHECK(contains(o.help, "tool_perf --procs 4"));
+}
+
+TEST_CASE("what cannot be done is refused with the flag and the reason") {
+  CHECK(contains(refusal({"-b", "1M", "-e", "8"}), "-b 1M is more than -e 8"));
+  CHECK(contains(refusal({"-b", "12Q"}), "-b 12Q"));
+  CHECK(contains(refusal({"-e", "-5"}), "-e -5"));
+  CHECK(contains(refusal({"-e", ""}), "-e "));
+  CHECK(contains(refusal({"-e", "1.2.3"}), "-e 1.2.3"));
+  CHECK(contains(refusal({"-e", "99999999T"}), "-e 99999999T"));
+  CHECK(contains(refusal({"-i", "0", "-b", "1"}), "-i 0"));
+  CHECK(contains(refusal({"-f", "0"}), "-f 0"));
+  CHECK(contains(refusal({"-d", "float128"}), "float128"));
+  CHECK(contains(refusal({"-o", "xor"}), "-o xor"));
+  CHECK(contains(refusal({"-o", "mulsum"}), "not there yet"));
+  CHECK(contains(refusal({"-r", "first"}), "-r first"));
+  CHECK(contains(refusal({"-r", "-2"}), "-r -2"));
+  CHECK(contains(refusal({"-g", "2"}), "-g 2"));
+  CHECK(contains(refusal({"-G", "1"}), "no graphs"));
+  CHECK(contains(refusal({"-R", "2"}), "-R 2"));
+  CHECK(contains(refusal({"-t", "0"}), "-t 0"));
+  CHECK(contains(refusal({"--procs", "-1"}), "--procs -1"));
+  CHECK(contains(refusal({"-n", "0"}), "-n 0"));
+  CHECK(contains(refusal({"-a", "4"}), "-a 4"));
+  CHECK(contains(refusal({"-z", "4"}), "-z 4"));
+  CHECK(contains(refusal({"-u", "-1"}), "-u -1"));
+  CHECK(contains(refusal({"-K", "1"}), "-I 1"));
+  CHECK(contains(refusal({"--algo", "star"}), "--algo star"));
+  CHECK(contains(refusal({"-n", "many"}), "many"));
+  CHECK(contains(refusal({"--no-such-flag"}), "--no-such-flag"));
+  CHECK(contains(refusal({"stray"}), "stray"));
+}
+
+TEST_CASE("sizes are bytes with powers of 1024") {
+  struct Case {
+    const char* text;
+    size_t bytes;
+  };
+  const Case cases[] = {{"0", 0},         {"8", 8},           {"64K", 65536},          {"64k", 65536},
+                        {"3M", 3u << 20}, {"1.5M", 3u << 19}, {"2G", size_t{2} << 30}, {"1T", size_t{1} << 40}};
+  for (const Case& c : cases) {
+    size_t bytes = 1;
+    INFO(c.text);
+    CHECK(static_cast<bool>(parse_size(c.text, "-b", &bytes)));
+    CHECK(bytes == c.bytes);
+  }
+}
+
+TEST_CASE("sizes run from the smallest to the largest") {
+  using Sizes = std::vector<size_t>;
+  CHECK(sizes(parsed({"-b", "8", "-e", "64", "-f", "2"}), 4) == Sizes{8, 16, 32, 64});
+  CHECK(sizes(parsed({"-b", "8", "-e", "63", "-f", "2"}), 4) == Sizes{8, 16, 32});
+  CHECK(sizes(parsed({"-b", "0", "-e", "64", "-f", "4"}), 4) == Sizes{0, 4, 16, 64});
+  CHECK(sizes(parsed({"-b", "0", "-e", "0", "-f", "4"}), 4) == Sizes{0});
+  CHECK(sizes(parsed({"-b", "0", "-e", "10", "-i", "4"}), 4) == Sizes{0, 4, 8});
+  CHECK(sizes(parsed({"-b", "7", "-e", "7", "-i", "0"}), 4) == Sizes{7});
+  CHECK(sizes(parsed({}), 4) == Sizes{32u << 20});
+  CHECK(sizes(parsed({"-b", "1T", "-e", "2T", "-f", "1000000000"}), 4) == Sizes{size_t{1} << 40});
+}

@@ -1,0 +1,218 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "buffer.h"
+#include "catch.h"
+#include "json.h"
+#include "measure.h"
+#include "report.h"
+#include "tensors.h"
+
+using namespace tutti::perf;
+
+namespace {
+
+Layout whole(size_t total, int, int) {
+  return {.count = total, .send = total, .recv = total};
+}
+const Collective kTool = {.tool = "tool_perf",
+                          .call = "tuttiTool",
+                          .has_op = true,
+                          .has_root = false,
+                          .layout = whole,
+                          .bus_factor = nullptr,
+                          .run = nullptr,
+                          .count_wrong = nullptr};
+
+Row some_row() {
+  Measurement slow = {
+      .seconds = 0.0123456, .cpu_seconds = 1e-3, .alg_bw = 1.25, .bus_bw = 2.5, .wrong = 0, .iter_seconds = {}};
+  Measurement fast = {
+      .seconds = 1.5e-7, .cpu_seconds = 1e-7, .alg_bw = 12345.6, .bus_bw = 123456.7, .wrong = 3, .iter_seconds = {}};
+  return {.bytes = 4096,
+          .count = 1024,
+          .type = tuttiFloat32,
+          .op = tuttiSum,
+          .root = -1,
+          .out_of_place = slow,
+          .in_place = fast};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+struct List {
+  const char* name;
+  size_t tensors, elements;
+};
+
+}  // namespace
+
+TEST_CASE("the column titles are nccl-tests'") {
+  CHECK(columns_text(Options{}) ==
+        "#\n"
+        "#                                                              out-of-place                       in-place"
+        "          \n"
+        "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   "
+        "busbw  #wrong \n"
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  "
+        "(GB/s)         \n");
+  Options options;
+  options.cpu_time = true;
+  CHECK(contains(columns_text(options), "root  cputime   algbw"));
+  options.timestamps = true;
+  CHECK(contains(columns_text(options), "#wrong           timestamp\n"));
+}
+
+TEST_CASE("the header says what is run, and where each rank is") {
+  Options options;
+  options.min_bytes = 8;
+  options.max_bytes = 1024;
+  options.step_factor = 2;
+  const std::string header = header_text(options, kTool, {{123, "alpha"}, {77, "beta"}});
+  CHECK(contains(header,
+                 "# nThread 1 nGpus 1 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 1 iters: 20 agg "
+                 "iters: 1 validation: 1 graph: 0 unalign: 0\n"));
+  CHECK(contains(header, "#  Rank  0 Group  0 Pid    123 on      alpha device  0 [host] CPU\n"));
+  CHECK(contains(header, "#  Rank  1 Group  0 Pid     77 on       beta device  0 [host] CPU\n"));
+  const bool all_comments = header[0] == '#' && !contains(header, "\n\n");
+  CHECK(all_comments);
+}
+
+TEST_CASE("a row fits under the titles") {
+  Options options;
+  CHECK(row_text(options, kTool, some_row()) ==
+        "        4096          1024     float     sum      -1  12345.6    1.25    2.50       0     0.15   12346  "
+        "123457       3\n");
+  Row unchecked = some_row();
+  unchecked.in_place.wrong = -1;
+  CHECK(contains(row_text(options, kTool, unchecked), "123457     N/A\n"));
+}
+
+TEST_CASE("numbers keep to their width") {
+  CHECK(number_text(0, 7) == "   0.00");
+  CHECK(number_text(9999.994, 7) == "9999.99");
+  CHECK(number_text(12345.67, 7) == "12345.7");
+  CHECK(number_text(1234567, 7) == "1234567");
+  CHECK(number_text(123456789, 7) == "1.2e+08");
+  CHECK(number_text(123456.7, 6) == "123457");
+  CHECK(number_text(12345678, 6) == " 1e+07");
+}
+
+TEST_CASE("the footer sums up") {
+  CHECK(footer_text(kTool, {.wrong = 0, .bus_bw_sum = 5, .measurements = 2}) ==
+        "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 2.5 \n#\n# Collective test concluded: tool_perf\n");
+  CHECK(contains(footer_text(kTool, {.wrong = 7}), "# Out of bounds values : 7 FAILED\n"));
+}
+
+TEST_CASE("the JSON has nccl-tests' keys and no secret") {
+  setenv("TUTTI_SECRET", "do not tell", 1);
+  setenv("TUTTI_LOG", "warn", 1);
+  Options options;
+  options.args = {"tool_perf", "-b", "\xff"};
+  const std::vector<RankInfo> ranks = {{1, "alpha"}};
+  std::vector<Row> rows = {some_row()};
+  rows[0].in_place.wrong = -1;
+  const std::string document =
+      json_text({options, kTool, ranks, rows, {.wrong = 0, .bus_bw_sum = 3, .measurements = 2}, "s", "e", "broke"});
+  unsetenv("TUTTI_SECRET");
+  CHECK_FALSE(contains(document, "do not tell"));
+  const auto j = nlohmann::json::parse(document);
+  CHECK(j["config"]["minimum_bytes"] == 32 << 20);
+  CHECK(j["config"]["devices"][0]["hostname"] == "alpha");
+  const auto& row = j["results"][0];
+  CHECK(row["size"] == 4096);
+  CHECK(row["redop"] == "sum");
+  CHECK(row["root"] == "-1");
+  CHECK(std::abs(row["out_of_place"]["time"].get<double>() - 12345.6) < 1e-6);
+  CHECK(row["out_of_place"]["nwrong"] == 0);
+  CHECK(row["in_place"]["nwrong"].is_null());
+  CHECK(j["out_of_bounds"]["okay"] == "true");
+  CHECK(j["average_bus_bandwidth"]["bandwidth"] == 1.5);
+  CHECK(j["errors"][0] == "broke");
+}
+
+TEST_CASE("the spread of iterations") {
+  const IterStats s = iter_stats({100, 4, 2, 3, 1}, 1);
+  CHECK(s.min == 1);
+  CHECK(s.max == 4);
+  CHECK(s.average == 2.5);
+  CHECK(s.p50 == 3);
+  CHECK(s.p99 == 4);
+  CHECK(s.deviation * s.deviation > 1.2499);
+  CHECK(s.deviation * s.deviation < 1.2501);
+}
+
+TEST_CASE("writes outside of a buffer are counted") {
+  Buffer buffer;
+  REQUIRE(static_cast<bool>(buffer.allocate(100, false)));
+  buffer.move(4);
+  buffer.poison(90);
+  memset(buffer.data(), 0, 90);
+  CHECK(buffer.count_overwritten(90) == 0);
+  buffer.data()[90] = 0;
+  buffer.data()[-1] = 0;
+  buffer.data()[-3] = 0;
+  CHECK(buffer.count_overwritten(90) == 3);
+}
+
+TEST_CASE("tensors are laid out one after the other, each on a boundary of its own") {
+  const Work work = make_work(kTool, tuttiFloat32, {3, 16, 5}, 2, 0);
+  REQUIRE(work.pieces.size() == 3);
+  CHECK(work.count == 24);
+  CHECK(work.bytes == 96);
+  CHECK(work.pieces[1].offset_bytes == 64);
+  CHECK(work.pieces[2].offset_bytes == 128);
+  CHECK(work.extent_bytes == 148);
+  CHECK(work.pieces[2].first == 19);
+}
+
+TEST_CASE("the shipped models have as many tensors and parameters as published") {
+  for (const List& list : {List{"resnet50", 161, 25557032}, List{"bert_base", 199, 109482240}}) {
+    std::vector<Tensor> tensors;
+    INFO(list.name);
+    REQUIRE(static_cast<bool>(load_tensors(list.name, &tensors)));
+    size_t sum = 0;
+    std::vector<std::string> names;
+    for (const Tensor& t : tensors) {
+      sum += t.count;
+      names.push_back(t.name);
+    }
+    CHECK(tensors.size() == list.tensors);
+    CHECK(sum == list.elements);
+    std::sort(names.begin(), names.end());
+    CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
+  }
+}
+
+TEST_CASE("lists of tensors are read, or refused with the line") {
+  char path[] = "/tmp/tutti_tensors_XXXXXX";
+  const int fd = mkstemp(path);
+  REQUIRE(fd >= 0);
+  const auto load = [&](const std::string& content, std::vector<Tensor>* tensors) {
+    REQUIRE(ftruncate(fd, 0) == 0);
+    REQUIRE(pwrite(fd, content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+    const Status s = load_tensors(path, tensors);
+    return s ? std::string() : s.error().message;
+  };
+  std::vector<Tensor> tensors;
+  CHECK(load("# comment\n\na 5 # five\n7\n  b\t0", &tensors).empty());
+  REQUIRE(tensors.size() == 3);
+  CHECK(tensors[0].name == "a");
+  CHECK(tensors[0].count == 5);
+  CHECK(tensors[1].count == 7);
+  CHECK(tensors[2].count == 0);
+  CHECK(contains(load("a 5\nb -3\n", &tensors), ":2:"));
+  CHECK(contains(load("a 5 6\n", &tensors), ":1:"));
+  CHECK(contains(load("a\n", &tensors), ":1:"));
+  CHECK(contains(load("a 99999999999999999999\n", &tensors), ":1:"));
+  CHECK(contains(load("# nothing\n", &tensors), "no tensors"));
+  close(fd);
+  unlink(path);
+  CHECK_FALSE(load_tensors(path, &tensors));
+  CHECK_FALSE(load_tensors("no_such_model", &tensors));
+}
