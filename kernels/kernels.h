@@ -18,10 +18,12 @@ inline constexpr int kMaxDestinations = 2;
 
 // dst[0..n_dst) = finish(src[0] op src[1] op ... ), left to right, element by element. Any alignment of every pointer.
 // A destination may be the same pointer as a source (in place), else they do not overlap.
-// 16- and 8-bit floats: converted to float, accumulated in float, rounded to nearest even once per output.
-// Min and max give NaN if any source is NaN. Integers wrap.
-// kAvg: the sum, divided by `divisor` if that is not 0 (integers truncate towards zero). With divisor 0 it is a partial
-// sum. n_src == 1 copies, or divides, or only converts nothing.
+// 16- and 8-bit floats: converted to float, accumulated in float, rounded to nearest even once per output; what is
+// beyond the 8-bit floats' range saturates, and NaN becomes each type's one NaN (kernels/cpu/convert.h). Min and max
+// give NaN if any source is NaN; of -0 and +0 the later one. Integers wrap. All tables give the same bits, except that
+// which NaN a float or double result is depends on the table. kAvg: the sum, divided by `divisor` if that is not 0
+// (integers truncate towards zero). With divisor 0 it is a partial sum. n_src == 1 copies, or divides, or only converts
+// nothing.
 struct ReduceArgs {
   const void* src[kMaxSources];
   void* dst[kMaxDestinations];
