@@ -33,7 +33,11 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 // Starts a Root on a free port (or on `fixed_port` if not 0) with `secret`, and a detached thread that serves it until
 // every rank has joined and left, or until the deadline, when it tells all that are there which ranks are absent. The
 // root learns the number of ranks from the first one that joins; ranks that disagree, or two that claim one rank, get
-// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port.
+// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port. A rank that joins with
+// less time left lowers the root's limit: it is told who is absent when its own time is up.
+// The thread stays in this process: a parent may start a root and then fork the ranks (the children do not serve it),
+// but must live until they have their last answer. Ranks of this process get theirs after all others, so that it may
+// end at once. kSystemError when there is no socket or thread to be had.
 Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr);
 
 // One rank's connection to the root.
@@ -41,12 +45,13 @@ class Bootstrap {
  public:
   // Tries the id's addresses (this host's loopback first if the root runs here) until one really connects and
   // authenticates; logs which and why. Retries until the deadline: the root may not listen yet when the port is fixed.
+  // kInvalidUsage when the last answer was a refusal (another secret, another version), kTimeout when there was none.
   static Result<Bootstrap> join(const UniqueId& id, int rank, int n_ranks, Deadline deadline);
   Bootstrap(Bootstrap&&) = default;
   Bootstrap& operator=(Bootstrap&&) = default;
 
   // Collective: every rank contributes a blob and receives all of them in rank order; any number of times. kTimeout
-  // lists the ranks that did not come; kRemoteError names the rank whose connection broke.
+  // lists the ranks that did not come; kRemoteError names the rank whose connection broke. Blobs of at most 64 KiB.
   Result<std::vector<std::string>> all_gather(const std::string& blob);
 
   int rank() const { return rank_; }

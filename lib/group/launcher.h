@@ -1,4 +1,13 @@
 // Who started this process, and how its ranks get a common UniqueId: see tuttiCommInitFromEnv in tutti.h for the list.
+//
+// What the launchers' own protocols need of a process that also uses MPI: nothing. PMI and PMIx stay connected for the
+// next group and are left at exit(), because launchers kill the job when a process that has spoken to them ends without
+// a farewell: end with exit() or a return from main, not with _exit(). MPI_Init may come before or after.
+//
+// srun without a PMI plugin: rank 0 listens on port 20000 + hash(job id, step id) % 10000 of the step's first host; a
+// port that another program uses is an error at the deadline.
+//
+// Threading: any thread; calls within one process are counted in their order, so make them in the same order everywhere.
 #pragma once
 
 #include <string>

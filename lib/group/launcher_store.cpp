@@ -48,6 +48,7 @@ struct AtExit {
   std::optional<Pmi> pmi;
   int pmi_fd = -1;
   struct stat pmi_socket {};
+  std::optional<Error> pmi_failure;  // an answer that came too late would be taken for the next one
   std::optional<Pmix> pmix;
 };
 AtExit& at_exit() {
@@ -108,9 +109,22 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
   return from_published(published);
 }
 
+namespace {
+
+Result<UniqueId> share(Pmi& pmi, const std::string& key, int rank, Deadline deadline) {
+  pmi.set_deadline(deadline);
+  if (rank == 0) TUTTI_TRY(pmi.put(key, to_published(start_root(deadline))));
+  TUTTI_TRY(pmi.barrier());
+  TUTTI_TRY_ASSIGN(const std::string published, pmi.get(key));
+  return from_published(published);
+}
+
+}  // namespace
+
 Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline deadline) {
   AtExit& state = at_exit();
   const std::lock_guard lock(state.mutex);
+  if (state.pmi_failure) return *state.pmi_failure;
   if (!state.pmi) {
     TUTTI_TRY_ASSIGN(state.pmi, Pmi::init(fd, deadline));
     state.pmi_fd = fd;
@@ -120,11 +134,9 @@ Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline
   if (!same_socket(state.pmi_fd, state.pmi_socket))
     return Error{Code::kInvalidUsage,
                  "the launcher's PMI descriptor was closed (by MPI_Finalize?): create communicators before that"};
-  state.pmi->set_deadline(deadline);
-  if (rank == 0) TUTTI_TRY(state.pmi->put(key, to_published(start_root(deadline))));
-  TUTTI_TRY(state.pmi->barrier());
-  TUTTI_TRY_ASSIGN(const std::string published, state.pmi->get(key));
-  return from_published(published);
+  auto id = share(*state.pmi, key, rank, deadline);
+  if (!id && id.error().culprit_rank < 0) state.pmi_failure = id.error();
+  return id;
 }
 
 Result<UniqueId> share_by_pmix(const std::string& key, int rank, Deadline deadline) {
