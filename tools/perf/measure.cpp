@@ -12,7 +12,8 @@ namespace {
 
 // Tensors begin where an allocator would put them.
 constexpr size_t kPieceAlignment = 64;
-constexpr double kSlowSeconds = 0.02;
+// An operation this long is not slowed down noticeably by a look at the clock.
+constexpr double kSlowSeconds = 1e-4;
 
 double thread_cpu_seconds() {
   timespec t;
@@ -116,7 +117,7 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
 Status Bench::warm_up(const std::vector<Call>& calls) {
   const double begin = now_seconds();
   for (int i = 0; i < options_.warmup_iters; i++) {
-    if (slow_) progress_.show(doing_ + text("warm-up %d of %d", i + 1, options_.warmup_iters));
+    if (slow_ && progress_.due()) progress_.show(doing_ + text("warm-up %d of %d", i + 1, options_.warmup_iters));
     if (Status s = start(calls); !s) return s;
     slow_ = now_seconds() - begin > kSlowSeconds * (i + 1);
   }
@@ -148,7 +149,7 @@ Status Bench::iterate(const std::vector<Call>& calls, Measurement* result) {
   for (int i = 0; i < options_.iters; i++) {
     const double iteration_begin = options_.per_iter_timing ? now_seconds() : 0;
     const double excluded_before = excluded;
-    if (slow_) progress_.show(doing_ + text("iteration %d of %d", i + 1, options_.iters));
+    if (slow_ && progress_.due()) progress_.show(doing_ + text("iteration %d of %d", i + 1, options_.iters));
     if (Status s = iteration(calls, &excluded); !s) return s;
     if (!options_.per_iter_timing) continue;
     if (Status s = wait(); !s) return s;
@@ -173,7 +174,7 @@ Status Bench::average(double* seconds, double* cpu_seconds) {
 
 Status Bench::check(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong) {
   for (int i = 0; i < options_.check_iters; i++) {
-    progress_.show(doing_ + text("check %d of %d", i + 1, options_.check_iters));
+    if (progress_.due()) progress_.show(doing_ + text("check %d of %d", i + 1, options_.check_iters));
     const DataKey key = {work.type, collective_.has_op ? work.op : kCopy, team_.n_ranks(), ++seed_};
     fill(work, in_place, key);
     if (Status s = start(calls); !s) return s;

@@ -166,18 +166,22 @@ Status Report::write_json(const std::string& error) {
   return Error{text("-J %s: cannot be written: %s", options_.json_path.c_str(), strerror(errno))};
 }
 
-Progress::Progress(bool wanted) : on_(wanted && isatty(STDERR_FILENO) == 1), since_(now_seconds()) {}
+Progress::Progress(bool wanted) : on_(wanted && isatty(STDERR_FILENO) == 1), next_(now_seconds() + 1) {}
+
+bool Progress::due() const {
+  return on_ && now_seconds() >= next_;
+}
 
 void Progress::show(const std::string& what) {
-  if (!on_ || now_seconds() - since_ < 1) return;
   fprintf(stderr, "\r\033[K%s", what.c_str());
   shown_ = true;
+  next_ = now_seconds() + 0.2;
 }
 
 void Progress::clear() {
   if (shown_) fputs("\r\033[K", stderr);
   shown_ = false;
-  since_ = now_seconds();
+  next_ = now_seconds() + 1;
 }
 
 }  // namespace tutti::perf

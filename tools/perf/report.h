@@ -78,12 +78,13 @@ class Report {
 class Progress {
  public:
   explicit Progress(bool wanted);
-  void show(const std::string& what);  // prints only when a second has passed since the row began
-  void clear();                        // call before a row is printed
+  bool due() const;  // a second has passed since the row began, and a moment since the last line
+  void show(const std::string& what);
+  void clear();  // call before a row is printed
 
  private:
   bool on_, shown_ = false;
-  double since_;
+  double next_;
 };
 
 double now_seconds();  // of a clock that only goes forward
