@@ -66,7 +66,7 @@ Result<Segment> Segment::map(const Fd& memfd, uint32_t slots, uint32_t slot_byte
   const int seals = fcntl(memfd.get(), F_GET_SEALS);
   // Not a memfd: -1, which has every bit set.
   if (static_cast<size_t>(info.st_size) != segment.bytes_ || seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-    return Error{Code::kRemoteError, "a peer offered shared memory of the wrong size or without seals"};
+    return Error{Code::kRemoteError, "it offered shared memory of the wrong size or without seals"};
   void* base = mmap(nullptr, segment.bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
   if (base == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", segment.bytes_), errno);
   segment.base_ = static_cast<char*>(base);

@@ -111,11 +111,12 @@ Result<std::optional<Fd>> receive_descriptor(int socket) {
   message.msg_controllen = CMSG_LEN(sizeof(int));  // not CMSG_SPACE, whose padding has room for a second descriptor
   const ssize_t n = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<Fd>();
-  const cmsghdr* header = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (n <= 0)
+    return Error{Code::kRemoteError, n < 0 ? system_error("its connection broke before its memory came", errno).message
+                                           : "it closed its connection before its memory came"};
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
-    return Error{Code::kRemoteError, n < 0 ? system_error("receiving shared memory", errno).message
-                                           : "a peer closed its connection before it handed over shared memory "
-                                             "(are descriptors exhausted? see ulimit -n)"};
+    return Error{Code::kRemoteError, "its memory came without a descriptor (are they exhausted here? see ulimit -n)"};
   int raw = -1;
   memcpy(&raw, CMSG_DATA(header), sizeof raw);
   return std::optional<Fd>(Fd(raw));
