@@ -46,7 +46,7 @@ TEST_CASE("accept finds nobody until somebody connects, and connecting waits for
   auto a = open_endpoint(t, 0), b = open_endpoint(t, 1);
   REQUIRE((a && b));
   Link in;
-  for (int i = 0; i < 10; i++) CHECK_FALSE(b.value().accept(&in).value());
+  for (int i = 0; i < 10; i++) CHECK_FALSE(take(b.value(), &in));
   auto out = a.value().connect(Ask{}, b.value().address());
   REQUIRE(out);
   for (int i = 0; i < 1000; i++) {
@@ -56,7 +56,7 @@ TEST_CASE("accept finds nobody until somebody connects, and connecting waits for
     CHECK(out.value().try_acquire() == nullptr);
     CHECK(out.value().unsent() == 0);
   }
-  REQUIRE(until([&] { return poll_once(out.value()) && b.value().accept(&in).value(); }));
+  REQUIRE(until([&] { return poll_once(out.value()) && take(b.value(), &in); }));
   REQUIRE(until([&] { return poll_once(out.value()).ready; }));
   CHECK(out.value().try_acquire() != nullptr);
 }
@@ -82,7 +82,7 @@ TEST_CASE("many endpoints, all to all, several channels") {
     bool all = true;
     for (Link& link : out) all = poll_once(link).ready && all;
     for (size_t r = 0; r < kRanks; r++) {
-      for (Link link; endpoints[r].accept(&link).value();) in[r].push_back(std::move(link));
+      for (Link link; take(endpoints[r], &link);) in[r].push_back(std::move(link));
       all = all && in[r].size() == per_rank;
     }
     return all;
@@ -117,7 +117,7 @@ std::string both_ways(Endpoint& mine, int peer, const std::string& peer_address)
   bool accepted = false, ready = false;
   std::string trouble;
   const bool joined = until([&] {
-    if (!accepted) accepted = mine.accept(&in).value();
+    if (!accepted) accepted = take(mine, &in);
     const Health health = poll_once(out.value());
     ready = health.ready;
     if (!health) trouble = health.error.text;
@@ -213,7 +213,7 @@ TEST_CASE("an endpoint that closes while peers connect") {
   for (int i = 0; i < 10; i++) REQUIRE(poll_once(link.value()));
   const int rounds = GENERATE(0, 1);  // 1: in the middle of the handshake
   Link in;
-  for (int i = 0; i < rounds; i++) REQUIRE_FALSE(b->accept(&in).value());
+  for (int i = 0; i < rounds; i++) REQUIRE_FALSE(take(*b, &in));
   b.reset();
   CHECK(poll_to_failure(link.value()));
 }

@@ -98,6 +98,11 @@ inline std::optional<tuttiTransportError> poll_to_failure(Link& link) {
   return health.error;
 }
 
+// The next incoming link, if there is one.
+inline bool take(Endpoint& endpoint, Link* link) {
+  return endpoint.accept(link).value();
+}
+
 // Brings one link up by turns on both sides.
 inline bool join(Endpoint& from, const Ask& ask, Endpoint& to, Link* out, Link* in,
                  Deadline deadline = Deadline::after_seconds(kPatienceSeconds)) {
@@ -107,7 +112,7 @@ inline bool join(Endpoint& from, const Ask& ask, Endpoint& to, Link* out, Link* 
   bool ready = false, accepted = false, failed = false;
   return until(deadline,
                [&] {
-                 if (!accepted) accepted = to.accept(in).value();
+                 if (!accepted) accepted = take(to, in);
                  const Health health = poll_once(*out);
                  ready = health.ready;
                  failed = !health;

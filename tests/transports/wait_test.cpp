@@ -152,7 +152,7 @@ TEST_CASE("a link on its way can be slept on") {
   std::string trouble = "not accepted";
   Link in;
   std::thread other([&] {
-    if (until([&] { return b.value().accept(&in).value(); })) trouble = "";
+    if (until([&] { return take(b.value(), &in); })) trouble = "";
   });
   const bool joined = until([&] {
     if (poll_once(out.value()).ready) return true;
@@ -216,7 +216,7 @@ TEST_CASE("no wake-up is lost between processes, nor between sleeping ends of a 
     auto b = open_endpoint(t, 1);
     if (!b || !mail.send(b.value().address())) return "no endpoint";
     Link in;
-    if (!until([&] { return b.value().accept(&in).value(); })) return "nobody connected";
+    if (!until([&] { return take(b.value(), &in); })) return "nobody connected";
     auto out = b.value().connect(kPong, address);
     if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
     if (const std::string trouble = ping_pong(out.value(), in, false, times(5000)); !trouble.empty()) return trouble;
@@ -229,7 +229,7 @@ TEST_CASE("no wake-up is lost between processes, nor between sleeping ends of a 
   REQUIRE(out);
   Link in;
   REQUIRE(until([&] { return poll_once(out.value()).ready; }));
-  REQUIRE(until([&] { return a.value().accept(&in).value(); }));
+  REQUIRE(until([&] { return take(a.value(), &in); }));
   CHECK(ping_pong(out.value(), in, true, times(5000)) == "");
   Sender sender(out.value(), traffic);
   CHECK(run(sender, true) == "");

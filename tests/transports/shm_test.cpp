@@ -1,0 +1,166 @@
+// What only shm has to keep: memory by descriptor, and what a peer may hand over.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "strangers.h"
+#include "traffic.h"
+#include "transports/shm/segment.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+constexpr Ask kAsk{1, 0, 4, 4096};
+
+// What a rank may hand over in place of its segment.
+Fd memfd(size_t bytes, int seals) {
+  Fd fd(memfd_create("tutti-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 || fcntl(fd.get(), F_ADD_SEALS, seals) != 0) fd.reset();
+  return fd;
+}
+
+size_t right_bytes() {
+  Fd fd;
+  const auto segment = shm::Segment::create(kAsk.slots, kAsk.slot_bytes, &fd);
+  REQUIRE(segment);
+  return static_cast<size_t>(lseek(fd.get(), 0, SEEK_END));
+}
+
+bool hand_over(const Fd& line, const std::vector<int>& fds) {
+  char byte = 'R';
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  return ::sendmsg(line.get(), &message, MSG_NOSIGNAL) == 1;
+}
+
+// Rank 0 authenticates and hands over these. Does it get a link?
+bool gets_in(Endpoint& to, const std::vector<int>& fds) {
+  const Fd line = authenticate(to, kAsk);
+  REQUIRE(line);
+  REQUIRE(hand_over(line, fds));
+  Link in;
+  bool accepted = false;
+  char answer = 0;
+  ssize_t n = -1;
+  REQUIRE(until([&] {
+    accepted = take(to, &in) || accepted;
+    n = ::recv(line.get(), &answer, 1, MSG_DONTWAIT);
+    return n >= 0 || (errno != EAGAIN && errno != EINTR);
+  }));
+  CHECK((n == 1) == accepted);
+  return accepted;
+}
+
+}  // namespace
+
+TEST_CASE("shm: only sealed memory of the right size makes a link, and no descriptor stays behind") {
+  auto b = open_endpoint(&kShmTransport, 1);
+  REQUIRE(b);
+  const size_t bytes = right_bytes();
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  const Fd good = memfd(bytes, kSeals), unsealed = memfd(bytes, F_SEAL_GROW), small = memfd(bytes - 4096, kSeals),
+           large = memfd(bytes + 4096, kSeals), empty = memfd(0, kSeals),
+           read_only = memfd(bytes, kSeals | F_SEAL_WRITE);
+  REQUIRE((good && unsealed && small && large && empty && read_only));
+  FILE* file = tmpfile();
+  REQUIRE(file != nullptr);
+  REQUIRE(ftruncate(fileno(file), static_cast<off_t>(bytes)) == 0);
+  int pipe_ends[2];
+  REQUIRE(pipe2(pipe_ends, O_CLOEXEC) == 0);
+  const Fd pipe_in(pipe_ends[0]), pipe_out(pipe_ends[1]);
+  const size_t before = open_descriptors();
+
+  CHECK(gets_in(b.value(), {good.get()}));
+  CHECK_FALSE(gets_in(b.value(), {unsealed.get()}));
+  CHECK_FALSE(gets_in(b.value(), {small.get()}));
+  CHECK_FALSE(gets_in(b.value(), {large.get()}));
+  CHECK_FALSE(gets_in(b.value(), {empty.get()}));
+  CHECK_FALSE(gets_in(b.value(), {read_only.get()}));
+  CHECK_FALSE(gets_in(b.value(), {fileno(file)}));
+  CHECK_FALSE(gets_in(b.value(), {pipe_in.get()}));
+  CHECK_FALSE(gets_in(b.value(), {}));
+  gets_in(b.value(), {unsealed.get(), good.get(), small.get()});
+  CHECK(open_descriptors() == before);
+  fclose(file);
+  check_open_for_ranks(b.value());
+}
+
+TEST_CASE("shm: a peer that goes between handshake and memory is forgotten") {
+  auto b = open_endpoint(&kShmTransport, 1);
+  REQUIRE(b);
+  const size_t before = open_descriptors();
+  for (int i = 0; i < 10; i++) REQUIRE(authenticate(b.value(), kAsk));
+  Link in;
+  CHECK(until([&] { return !take(b.value(), &in) && open_descriptors() == before; }));
+  check_open_for_ranks(b.value());
+}
+
+TEST_CASE("shm: a peer that authenticates and then hangs up, or talks nonsense, fails the link") {
+  auto a = open_endpoint(&kShmTransport, 0);
+  REQUIRE(a);
+  const bool talks = GENERATE(false, true);
+  const std::string name = format("tutti-test-%d", getpid());
+  auto listener = listen_unix_abstract(name);
+  REQUIRE(listener);
+  shm::ShmAddress address{host_id(), {}};
+  memcpy(address.name, name.data(), name.size());
+  Acceptor acceptor(std::move(listener).value(), key_of(7), HelloKind::kShm, 1);
+  auto link = a.value().connect(kAsk, {reinterpret_cast<const char*>(&address), sizeof address});
+  REQUIRE(link);
+  std::optional<Acceptor::Accepted> accepted;
+  REQUIRE(until([&] { return poll_once(link.value()) && (accepted = acceptor.next()); }));
+  for (int i = 0; i < 10; i++) REQUIRE_FALSE(poll_once(link.value()).ready);
+  if (talks) REQUIRE(send_raw(accepted->fd, "no", 2));
+  if (!talks) accepted->fd.reset();
+  const auto error = poll_to_failure(link.value());
+  REQUIRE(error);
+  CHECK(contains(error->text, "rank 1"));
+  for (int i = 0; i < 100; i++) CHECK_FALSE(poll_once(link.value()));
+}
+
+TEST_CASE("shm: no file anywhere") {
+  const auto leftovers = [] {
+    size_t n = 0;
+    DIR* dir = opendir("/dev/shm");
+    while (const dirent* entry = dir != nullptr ? readdir(dir) : nullptr)
+      n += strstr(entry->d_name, "tutti") != nullptr;
+    if (dir != nullptr) closedir(dir);
+    return n;
+  };
+  const size_t before = leftovers();
+  Pair p = make_pair(&kShmTransport, Ask{1, 0, 64, 1 << 20});  // as much as a container's /dev/shm
+  const Traffic traffic{31, 130, 1 << 20};
+  Sender sender(p.out, traffic);
+  Receiver receiver(p.in, traffic);
+  CHECK(run_together({&sender, &receiver}) == "");
+  CHECK(leftovers() == before);
+}
+
+TEST_CASE("shm: a full queue at the door is waited for") {
+  auto a = open_endpoint(&kShmTransport, 0), b = open_endpoint(&kShmTransport, 1);
+  REQUIRE((a && b));
+  const Door door = door_of(b.value());
+  std::vector<Fd> queue;
+  while (queue.size() < 5000) {
+    auto fd = connect_start(door.address);
+    if (!fd) break;
+    queue.push_back(std::move(fd).value());
+  }
+  if (queue.size() == 5000) WARN("this system's queue does not fill up: nothing to wait for");
+  Link out, in;
+  CHECK(join(a.value(), kAsk, b.value(), &out, &in));
+}

@@ -1,0 +1,97 @@
+// Connections made by hand, for what a link would never do. Only for transports whose addresses are understood here.
+#pragma once
+
+#include <dirent.h>
+
+#include "base/dial.h"
+#include "testing.h"
+#include "transports/shm/shm_link.h"
+
+namespace tutti::test {
+
+// Where an endpoint of a built-in transport listens, and for which kind of hello.
+struct Door {
+  Address address;
+  HelloKind kind;
+};
+inline Door door_of(const Endpoint& endpoint) {
+  const std::string blob = endpoint.address();
+  if (endpoint.name() == std::string("shm")) {
+    shm::ShmAddress shm;
+    REQUIRE(blob.size() == sizeof shm);
+    memcpy(&shm, blob.data(), sizeof shm);
+    return {unix_abstract_address({shm.name, strnlen(shm.name, sizeof shm.name)}), HelloKind::kShm};
+  }
+  const auto contact = Contact::from_bytes(blob);
+  REQUIRE(contact);
+  for (const Address& address : contact->addresses)
+    if (address.is_loopback()) return {address, HelloKind::kTcp};
+  REQUIRE_FALSE(contact->addresses.empty());
+  return {contact->addresses[0], HelloKind::kTcp};
+}
+inline std::vector<const tuttiTransport*> transports_with_doors() {
+  return {&kShmTransport, &kTcpTransport};
+}
+
+inline Fd knock(const Door& door) {
+  auto fd = connect_start(door.address);
+  if (!fd) return Fd();
+  int error = 0;
+  until([&] { return connect_finished(fd.value().get(), &error) != Code::kInProgress; });
+  return error == 0 ? std::move(fd).value() : Fd();
+}
+
+inline Key key_of(uint8_t secret) {
+  Key key;
+  key.fill(secret);
+  return key;
+}
+
+// Rank 0, as far as the handshake; then the test has the connection. Invalid if it did not get so far.
+inline Fd authenticate(Endpoint& to, const tuttiLinkConfig& ask, int from_rank = 0) {
+  const Door door = door_of(to);
+  Fd fd = knock(door);
+  auto handshake = Handshake::client(key_of(7), door.kind, from_rank, 1, {ask.channel, ask.slots, ask.slot_bytes});
+  auto status = Handshake::Status::kPending;
+  Link none;
+  const bool ended = until([&] {
+    status = handshake.advance(fd.get());
+    if (status == Handshake::Status::kPending) take(to, &none);
+    return status != Handshake::Status::kPending;
+  });
+  return ended && status == Handshake::Status::kDone ? std::move(fd) : Fd();
+}
+
+// Has the other side hung up?
+inline bool hung_up(int fd) {
+  char rest[256];
+  const ssize_t n = ::recv(fd, rest, sizeof rest, MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+// Raw bytes, whole.
+inline bool send_raw(const Fd& fd, const void* data, size_t bytes) {
+  return static_cast<bool>(send_all(fd.get(), data, bytes, Deadline::after_seconds(kPatienceSeconds)));
+}
+
+inline size_t open_descriptors() {
+  size_t n = 0;
+  DIR* dir = opendir("/proc/self/fd");
+  while (dir != nullptr && readdir(dir) != nullptr) n++;
+  if (dir != nullptr) closedir(dir);
+  return n;
+}
+
+// A rank can still get in, and only that one.
+inline void check_open_for_ranks(Endpoint& to, Deadline deadline = Deadline::after_seconds(kPatienceSeconds)) {
+  tuttiEndpointConfig config{sizeof config, 0, 2, {}};
+  memset(config.group_key, 7, sizeof config.group_key);
+  const auto t = to.name() == std::string("shm") ? &kShmTransport : &kTcpTransport;
+  auto from = Endpoint::open(t, config);
+  REQUIRE(from);
+  Link out, in;
+  REQUIRE(join(from.value(), Ask{1, 77}, to, &out, &in, deadline));
+  CHECK(in.channel() == 77);
+}
+
+}  // namespace tutti::test

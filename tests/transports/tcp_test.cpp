@@ -1,0 +1,243 @@
+// What only tcp has to keep: frames cut anywhere, small buffers, interfaces.
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "strangers.h"
+#include "traffic.h"
+#include "transports/tcp/tcp_link.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+constexpr Ask kAsk{1, 0, 4, 64 << 10};
+
+// Rank 1 with a link from a rank 0 that is only a socket.
+struct RawSender {
+  Endpoint endpoint;
+  Fd line;
+  Link in;
+};
+RawSender raw_sender() {
+  RawSender raw{open_endpoint(&kTcpTransport, 1).value(), Fd(), {}};
+  const Door door = door_of(raw.endpoint);
+  raw.line = knock(door);
+  auto handshake = Handshake::client(key_of(7), door.kind, 0, 1, to_hello_args(kAsk));
+  REQUIRE(until([&] {
+    handshake.advance(raw.line.get());
+    return take(raw.endpoint, &raw.in);
+  }));
+  REQUIRE(until([&] { return handshake.advance(raw.line.get()) == Handshake::Status::kDone; }));
+  return raw;
+}
+
+std::string frame(const Traffic& traffic, uint64_t i) {
+  const tcp::FrameHeader header{traffic.tag_of(i), traffic.bytes_of(i), tcp::kFrameCheck ^ traffic.bytes_of(i)};
+  std::string bytes(sizeof header + header.bytes, '\0');
+  memcpy(bytes.data(), &header, sizeof header);
+  traffic.fill(i, bytes.data() + sizeof header);
+  return bytes;
+}
+
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Setting() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+}  // namespace
+
+TEST_CASE("tcp: frames may be cut anywhere") {
+  RawSender raw = raw_sender();
+  const Traffic traffic{41, 60, 300};
+  std::string stream;
+  for (uint64_t i = 0; i < traffic.messages; i++) stream += frame(traffic, i);
+  const size_t piece = GENERATE(1, 39, 40, 41, 1000, 1 << 20);
+  INFO("pieces of " << piece);
+  Receiver receiver(raw.in, traffic);
+  for (size_t at = 0; at < stream.size(); at += piece) {
+    REQUIRE(send_raw(raw.line, stream.data() + at, std::min(piece, stream.size() - at)));
+    receiver.step();
+  }
+  CHECK(run(receiver) == "");
+}
+
+TEST_CASE("tcp: a connection that ends in the middle of a message gives an error after the whole ones") {
+  RawSender raw = raw_sender();
+  const Traffic traffic{42, 20, 64 << 10};
+  std::string stream;
+  for (uint64_t i = 0; i < traffic.messages; i++) stream += frame(traffic, i);
+  // 1: half a header follows; 2: a header; 3: a header and half its payload.
+  const size_t more = GENERATE(0, 1, 20, 40, 41, 5000, 30000);
+  INFO(more << " bytes of a message");
+  tcp::FrameHeader header{tuttiTag{}, 40000, tcp::kFrameCheck ^ 40000};
+  std::string last(sizeof header + header.bytes, 'z');
+  memcpy(last.data(), &header, sizeof header);
+  stream += last.substr(0, more);
+  Receiver receiver(raw.in, traffic);
+  for (size_t at = 0; at < stream.size(); at += 100000) {
+    REQUIRE(send_raw(raw.line, stream.data() + at, std::min<size_t>(100000, stream.size() - at)));
+    while (receiver.step()) {
+    }
+  }
+  raw.line.reset();
+  CHECK(run(receiver) == "");
+  const auto error = poll_to_failure(raw.in);
+  REQUIRE(error);
+  CHECK(error->code == tuttiRemoteError);
+  CHECK(contains(error->text, "rank 0"));
+  CHECK(contains(error->text, "in the middle of a message") == (more > 0));
+}
+
+TEST_CASE("tcp: what is no frame fails the link") {
+  RawSender raw = raw_sender();
+  const uint32_t too_large = (64 << 10) + 1;
+  const int kind = GENERATE(0, 1, 2);
+  std::string bytes(64, 'G');
+  tcp::FrameHeader header{tuttiTag{}, too_large, tcp::kFrameCheck ^ too_large};
+  if (kind == 1) header.check ^= 1;
+  if (kind > 0) bytes.assign(reinterpret_cast<const char*>(&header), sizeof header);
+  REQUIRE(send_raw(raw.line, bytes.data(), bytes.size()));
+  const auto error = poll_to_failure(raw.in);
+  REQUIRE(error);
+  CHECK(contains(error->text, "rank 0"));
+  CHECK(contains(error->text, "not a message"));
+  tuttiMessage message{};
+  CHECK_FALSE(raw.in.try_peek(&message));
+}
+
+namespace {
+
+// Rank 0 with a link to a rank 1 that is only a socket, of small buffers if wished.
+struct RawReceiver {
+  Endpoint endpoint;
+  Link out;
+  Fd line;
+};
+RawReceiver raw_receiver(const Ask& ask = kAsk, int buffer_bytes = 0) {
+  Address any, bound;
+  any.storage.ss_family = AF_INET;
+  any.length = sizeof(sockaddr_in);
+  reinterpret_cast<sockaddr_in*>(&any.storage)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto listener = listen_on(any, &bound);
+  REQUIRE(listener);
+  // Connections inherit it, and with it a small window.
+  if (buffer_bytes > 0) setsockopt(listener.value().get(), SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof buffer_bytes);
+  Acceptor acceptor(std::move(listener).value(), key_of(7), HelloKind::kTcp, 1);
+  RawReceiver raw{open_endpoint(&kTcpTransport, 0).value(), {}, Fd()};
+  auto link = raw.endpoint.connect(ask, Contact{host_id(), {bound}}.to_bytes());
+  REQUIRE(link);
+  raw.out = std::move(link).value();
+  std::optional<Acceptor::Accepted> accepted;
+  REQUIRE(until(
+      [&] { return poll_once(raw.out) && (accepted || (accepted = acceptor.next())) && poll_once(raw.out).ready; }));
+  raw.line = std::move(accepted->fd);
+  return raw;
+}
+
+}  // namespace
+
+TEST_CASE("tcp: messages larger than the buffers between leave piece by piece") {
+  RawReceiver raw = raw_receiver(Ask{1, 0, 4, 1 << 20}, 4096);
+  const Traffic traffic{43, kSanitized ? 20u : 40u, 1 << 20};
+  Sender sender(raw.out, traffic);
+  std::string expected, got;
+  for (uint64_t i = 0; i < traffic.messages; i++) expected += frame(traffic, i);
+  bool blocked = false;
+  REQUIRE(until([&] {
+    while (sender.step()) {
+    }
+    blocked = blocked || raw.out.unsent() > 0;
+    char piece[60001];
+    const ssize_t n = ::recv(raw.line.get(), piece, sizeof piece, MSG_DONTWAIT);
+    if (n > 0) got.append(piece, static_cast<size_t>(n));
+    return got.size() >= expected.size() || !sender.trouble().empty();
+  }));
+  CHECK(sender.trouble() == "");
+  CHECK(sender.done());
+  CHECK(blocked);
+  CHECK((got == expected));
+}
+
+TEST_CASE("tcp: a receiver that hangs up or talks fails the link") {
+  RawReceiver raw = raw_receiver();
+  const bool talks = GENERATE(false, true);
+  for (int i = 0; i < 200; i++) REQUIRE(poll_once(raw.out).ready);
+  if (talks) REQUIRE(send_raw(raw.line, "hello", 5));
+  if (!talks) raw.line.reset();
+  const auto error = poll_to_failure(raw.out);
+  REQUIRE(error);
+  CHECK(contains(error->text, "rank 1"));
+}
+
+TEST_CASE("tcp: TUTTI_SOCKET_IFNAME decides which addresses peers are given") {
+  {
+    const Setting lo("TUTTI_SOCKET_IFNAME", "=lo");
+    auto a = open_endpoint(&kTcpTransport, 0), b = open_endpoint(&kTcpTransport, 1);
+    REQUIRE((a && b));
+    const auto contact = Contact::from_bytes(b.value().address());
+    REQUIRE(contact);
+    REQUIRE_FALSE(contact->addresses.empty());
+    for (const Address& address : contact->addresses) CHECK(address.is_loopback());
+    Link out, in;
+    CHECK(join(a.value(), kAsk, b.value(), &out, &in));
+  }
+  const Setting none("TUTTI_SOCKET_IFNAME", "no-such-if");
+  const auto refused = open_endpoint(&kTcpTransport, 0);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::kInvalidUsage);
+  CHECK(contains(refused.error().message, "TUTTI_SOCKET_IFNAME=no-such-if"));
+}
+
+TEST_CASE("tcp: every address that an endpoint gives leads to it, IPv6 too") {
+  auto a = open_endpoint(&kTcpTransport, 0), b = open_endpoint(&kTcpTransport, 1);
+  REQUIRE((a && b));
+  const auto contact = Contact::from_bytes(b.value().address());
+  REQUIRE(contact);
+  bool v6_loopback = false;
+  for (const Address& address : contact->addresses) {
+    INFO(address.to_string());
+    v6_loopback = v6_loopback || (address.family() == AF_INET6 && address.is_loopback());
+    auto out = a.value().connect(kAsk, Contact{contact->host, {address}}.to_bytes());
+    REQUIRE(out);
+    Link in;
+    CHECK(until([&] { return !poll_once(out.value()) || take(b.value(), &in); }));
+    CHECK(until([&] { return !poll_once(out.value()) || poll_once(out.value()).ready; }));
+    CHECK(poll_once(out.value()));
+  }
+  if (!v6_loopback) WARN("IPv6 loopback is not configured: not tested");
+}
+
+TEST_CASE("tcp: the next address is tried when one leads nowhere, and all are told of in the end") {
+  auto a = open_endpoint(&kTcpTransport, 0), b = open_endpoint(&kTcpTransport, 1);
+  REQUIRE((a && b));
+  Contact contact = *Contact::from_bytes(b.value().address());
+  Address closed = door_of(b.value()).address;
+  {
+    Address bound;
+    closed.set_port(0);
+    auto listener = listen_on(closed, &bound);
+    REQUIRE(listener);
+    closed = bound;
+  }
+  contact.addresses.insert(contact.addresses.begin(), closed);
+  auto out = a.value().connect(kAsk, contact.to_bytes());
+  REQUIRE(out);
+  Link in;
+  CHECK(until([&] { return !poll_once(out.value()) || take(b.value(), &in); }));
+  CHECK(until([&] { return poll_once(out.value()).ready; }));
+
+  auto lost = a.value().connect(kAsk, Contact{contact.host, {closed, closed}}.to_bytes());
+  REQUIRE(lost);
+  const auto error = poll_to_failure(lost.value());
+  REQUIRE(error);
+  INFO(error->text);
+  CHECK(contains(error->text, closed.to_string()));
+  CHECK(contains(error->text, "rank 1"));
+}
