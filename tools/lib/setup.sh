@@ -45,6 +45,10 @@ package_is_there() {
     libcli11-dev) has_header CLI/CLI.hpp ;;
     nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
     catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ;;
+    openmpi-bin) has_command mpirun.openmpi ;;
+    mpich) has_command mpiexec.mpich ;;
+    iproute2) has_command ip ;;
+    python3-torch) has_command torchrun || [ -x "${TUTTI_TORCHRUN:-}" ] ;;
     *) has_command "$1" ;;
   esac
 }
