@@ -48,6 +48,9 @@ typedef struct tuttiComm* tuttiComm_t;
 /* A queue of operations that a thread of its own works off in order. NULL means "on the caller's thread". */
 typedef struct tuttiStream* tuttiStream_t;
 
+/* A point in a stream that other streams and threads can wait for. */
+typedef struct tuttiEvent* tuttiEvent_t;
+
 #define TUTTI_UNIQUE_ID_BYTES 128
 /* Where a group meets: the addresses and port of the process that made it, and a 128-bit secret. Plain bytes: send it
  * to the other ranks by any means that outsiders cannot read; who has it can join. */
@@ -227,6 +230,36 @@ TUTTI_API tuttiResult_t tuttiStreamQuery(tuttiStream_t stream);
 /* Waits for what is queued, ends the thread and frees the stream; returns like tuttiStreamSynchronize. Communicators
  * with operations on it must still be alive. */
 TUTTI_API tuttiResult_t tuttiStreamDestroy(tuttiStream_t stream);
+
+/* Called on the stream's thread with the first error of the stream's operations so far. It may start operations on other
+ * streams; it may not wait for its own. */
+typedef void (*tuttiStreamCallback_t)(tuttiStream_t stream, tuttiResult_t status, void* userData);
+
+/* Calls callback(stream, status, userData) once everything queued before is done. Does not block; any thread. userData
+ * stays the caller's. Errors: tuttiInvalidArgument (not a live stream, callback is NULL). */
+TUTTI_API tuttiResult_t tuttiStreamAddCallback(tuttiStream_t stream, tuttiStreamCallback_t callback, void* userData);
+
+/* Makes what is queued on `stream` from now on wait until the point that `event` was last recorded at is reached; with
+ * stream NULL the caller waits. An event that was never recorded counts as reached. Any thread.
+ * Errors: tuttiInvalidArgument (not a live stream or event). */
+TUTTI_API tuttiResult_t tuttiStreamWaitEvent(tuttiStream_t stream, tuttiEvent_t event);
+
+/* Creates an event. Any thread; freed with tuttiEventDestroy. Errors: tuttiInvalidArgument (event is NULL). */
+TUTTI_API tuttiResult_t tuttiEventCreate(tuttiEvent_t* event);
+
+/* Sets the event to the end of what is queued on `stream` now; with stream NULL it is reached at once. Does not block;
+ * any thread. Errors: tuttiInvalidArgument (not a live stream or event). */
+TUTTI_API tuttiResult_t tuttiEventRecord(tuttiEvent_t event, tuttiStream_t stream);
+
+/* tuttiSuccess when the stream has reached the event, else tuttiInProgress. Does not block; any thread.
+ * Errors: tuttiInvalidArgument. */
+TUTTI_API tuttiResult_t tuttiEventQuery(tuttiEvent_t event);
+
+/* Blocks until the stream has reached the event. Any thread. Errors: tuttiInvalidArgument. */
+TUTTI_API tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event);
+
+/* Frees the event; streams that still wait for it go on waiting. Any thread. Errors: tuttiInvalidArgument. */
+TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
 
 /* ---- collectives ----------------------------------------------------------------------------------------------- */
 

@@ -38,9 +38,7 @@ Result<void> check_buffers(const void* send, const void* recv, size_t count, Dat
 // Runs on the caller's thread, or takes its place in the order and leaves the rest to the stream.
 Result<void> launch(Use use, const Operation& operation, tuttiStream_t stream_handle) {
   if (stream_handle == nullptr) return use->run(operation);
-  Stream* stream = find_stream(stream_handle);
-  if (stream == nullptr)
-    return invalid_argument(format("stream=%p is not a live stream", static_cast<void*>(stream_handle)));
+  TUTTI_TRY_ASSIGN(const auto stream, find_stream(stream_handle));
   const uint64_t ticket = use->take_ticket();
   const auto kept = std::make_shared<Use>(std::move(use));  // the queue's copy keeps the communicator alive
   stream->enqueue([kept, ticket, operation] { return (*kept)->run(ticket, operation); });

@@ -23,10 +23,6 @@ struct tuttiComm {
   std::atomic<tutti::Communicator*> impl{nullptr};
 };
 
-struct tuttiStream {
-  std::unique_ptr<tutti::Stream> impl;
-};
-
 namespace tutti::api {
 
 // Keeps a communicator alive for the length of a call. False if the handle is not of a live communicator.
@@ -50,8 +46,7 @@ tuttiComm_t make_handle(std::unique_ptr<Communicator> comm);
 std::unique_ptr<Communicator> detach(tuttiComm_t handle);
 void wait_until_unused(tuttiComm_t handle);
 
-// The live stream of a handle, or null.
-Stream* find_stream(tuttiStream_t handle);
+Result<std::shared_ptr<Stream>> find_stream(tuttiStream_t handle);
 
 // Remembers the error for tuttiGetLastError and gives its code.
 tuttiResult_t finish(const Error& error);

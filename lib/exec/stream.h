@@ -26,6 +26,8 @@ class Stream {
   Result<void> synchronize();
   // kInProgress, success, or the first error (which stays until synchronize).
   Result<void> query();
+  // The error that synchronize would report now. Does not wait.
+  std::optional<Error> first_error();
 
  private:
   Stream() = default;

@@ -1,0 +1,190 @@
+// Streams and events.
+#include <map>
+#include <mutex>
+
+#include "api/handle.h"
+#include "exec/event.h"
+
+using namespace tutti;       // NOLINT: this file is the boundary
+using namespace tutti::api;  // NOLINT
+
+// Handles are addresses of nothing but themselves; what they stand for is in the tables below.
+struct tuttiStream {};
+struct tuttiEvent {};
+
+namespace {
+
+// The live things of one kind by handle. A call keeps a shared owner, so that a handle that is destroyed meanwhile does
+// no harm. Never destroyed: other threads may outlive main.
+template <class Handle, class Thing>
+class Live {
+ public:
+  explicit Live(const char* name) : name_(name) {}
+
+  void add(Handle** handle, std::shared_ptr<Thing> thing) {
+    auto fresh = std::make_unique<Handle>();
+    const std::lock_guard lock(mutex_);
+    things_[fresh.get()] = std::move(thing);
+    *handle = fresh.release();
+  }
+  Result<std::shared_ptr<Thing>> find(Handle* handle) { return look(handle, false); }
+  Result<std::shared_ptr<Thing>> remove(Handle* handle) { return look(handle, true); }
+
+ private:
+  Result<std::shared_ptr<Thing>> look(Handle* handle, bool erase) {
+    const std::lock_guard lock(mutex_);
+    const auto found = things_.find(handle);
+    if (found == things_.end())
+      return invalid_argument(handle == nullptr
+                                  ? format("%s is NULL", name_)
+                                  : format("%s=%p is not a live %s", name_, static_cast<void*>(handle), name_));
+    auto thing = found->second;
+    if (erase) {
+      things_.erase(found);
+      delete handle;
+    }
+    return thing;
+  }
+
+  const char* name_;
+  std::mutex mutex_;
+  std::map<Handle*, std::shared_ptr<Thing>> things_;
+};
+
+Live<tuttiStream, Stream>& streams() {
+  static auto* live = new Live<tuttiStream, Stream>("stream");
+  return *live;
+}
+
+Live<tuttiEvent, Event>& events() {
+  static auto* live = new Live<tuttiEvent, Event>("event");
+  return *live;
+}
+
+Result<void> create_stream(tuttiStream_t* handle) {
+  if (handle == nullptr) return invalid_argument("stream is NULL");
+  *handle = nullptr;
+  TUTTI_TRY_ASSIGN(auto stream, Stream::create());
+  streams().add(handle, std::move(stream));
+  return {};
+}
+
+Result<void> add_callback(tuttiStream_t handle, tuttiStreamCallback_t callback, void* user_data) {
+  if (callback == nullptr) return invalid_argument("callback is NULL");
+  TUTTI_TRY_ASSIGN(const auto stream, streams().find(handle));
+  // The work belongs to the stream, so the stream outlives it: no owner, which would be a circle.
+  stream->enqueue([handle, callback, user_data, s = stream.get()]() -> Result<void> {
+    const auto state = s->first_error();
+    callback(handle, state ? finish(*state) : tuttiSuccess, user_data);
+    return {};
+  });
+  return {};
+}
+
+// On no stream everything is done when a call returns, so the point is reached at once.
+Result<void> record(tuttiEvent_t event_handle, tuttiStream_t stream_handle) {
+  TUTTI_TRY_ASSIGN(auto event, events().find(event_handle));
+  if (stream_handle == nullptr) {
+    event->reach(event->begin_record());
+    return {};
+  }
+  TUTTI_TRY_ASSIGN(const auto stream, streams().find(stream_handle));
+  stream->enqueue([event, record = event->begin_record()]() -> Result<void> {
+    event->reach(record);
+    return {};
+  });
+  return {};
+}
+
+Result<void> wait_event(tuttiStream_t stream_handle, tuttiEvent_t event_handle) {
+  TUTTI_TRY_ASSIGN(auto event, events().find(event_handle));
+  const uint64_t record = event->last_record();
+  if (stream_handle == nullptr) {
+    event->wait(record);
+    return {};
+  }
+  TUTTI_TRY_ASSIGN(const auto stream, streams().find(stream_handle));
+  stream->enqueue([event, record]() -> Result<void> {
+    event->wait(record);
+    return {};
+  });
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Stream>> tutti::api::find_stream(tuttiStream_t handle) {
+  return streams().find(handle);
+}
+
+extern "C" {
+
+tuttiResult_t tuttiStreamCreate(tuttiStream_t* stream) {
+  return guarded([&] { return create_stream(stream); });
+}
+
+tuttiResult_t tuttiStreamSynchronize(tuttiStream_t stream) {
+  return guarded([&]() -> Result<void> {
+    TUTTI_TRY_ASSIGN(const auto found, streams().find(stream));
+    return found->synchronize();
+  });
+}
+
+tuttiResult_t tuttiStreamQuery(tuttiStream_t stream) {
+  return guarded([&]() -> Result<void> {
+    TUTTI_TRY_ASSIGN(const auto found, streams().find(stream));
+    return found->query();
+  });
+}
+
+tuttiResult_t tuttiStreamDestroy(tuttiStream_t stream) {
+  return guarded([&]() -> Result<void> {
+    TUTTI_TRY_ASSIGN(const auto found, streams().remove(stream));
+    return found->synchronize();
+  });
+}
+
+tuttiResult_t tuttiStreamAddCallback(tuttiStream_t stream, tuttiStreamCallback_t callback, void* userData) {
+  return guarded([&] { return add_callback(stream, callback, userData); });
+}
+
+tuttiResult_t tuttiStreamWaitEvent(tuttiStream_t stream, tuttiEvent_t event) {
+  return guarded([&] { return wait_event(stream, event); });
+}
+
+tuttiResult_t tuttiEventCreate(tuttiEvent_t* event) {
+  return guarded([&]() -> Result<void> {
+    if (event == nullptr) return invalid_argument("event is NULL");
+    events().add(event, std::make_shared<Event>());
+    return {};
+  });
+}
+
+tuttiResult_t tuttiEventRecord(tuttiEvent_t event, tuttiStream_t stream) {
+  return guarded([&] { return record(event, stream); });
+}
+
+tuttiResult_t tuttiEventQuery(tuttiEvent_t event) {
+  return guarded([&]() -> Result<void> {
+    TUTTI_TRY_ASSIGN(const auto found, events().find(event));
+    if (found->reached(found->last_record())) return {};
+    return Error{Code::kInProgress, "the stream has not reached this event"};
+  });
+}
+
+tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event) {
+  return guarded([&]() -> Result<void> {
+    TUTTI_TRY_ASSIGN(const auto found, events().find(event));
+    found->wait(found->last_record());
+    return {};
+  });
+}
+
+tuttiResult_t tuttiEventDestroy(tuttiEvent_t event) {
+  return guarded([&]() -> Result<void> {
+    TUTTI_TRY(events().remove(event));
+    return {};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,67 @@
+// Events and callbacks: order within a stream, waiting across streams.
+#include <atomic>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+TEST_CASE("an event is reached when its stream comes to it, and holds other streams back") {
+  tuttiStream_t first = nullptr, second = nullptr;
+  tuttiEvent_t event = nullptr;
+  REQUIRE(tuttiStreamCreate(&first) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&second) == tuttiSuccess);
+  REQUIRE(tuttiEventCreate(&event) == tuttiSuccess);
+  CHECK(tuttiEventQuery(event) == tuttiSuccess);  // never recorded
+  struct Gate {
+    std::atomic<bool> open{false}, passed{false};
+  } gate;
+  const auto hold = [](tuttiStream_t, tuttiResult_t, void* user) {
+    while (!static_cast<Gate*>(user)->open) std::this_thread::yield();
+  };
+  const auto pass = [](tuttiStream_t, tuttiResult_t, void* user) { static_cast<Gate*>(user)->passed = true; };
+  CHECK(tuttiStreamAddCallback(first, hold, &gate) == tuttiSuccess);
+  CHECK(tuttiEventRecord(event, first) == tuttiSuccess);
+  CHECK(tuttiStreamWaitEvent(second, event) == tuttiSuccess);
+  CHECK(tuttiStreamAddCallback(second, pass, &gate) == tuttiSuccess);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(tuttiEventQuery(event) == tuttiInProgress);
+  CHECK(tuttiStreamQuery(second) == tuttiInProgress);
+  CHECK_FALSE(gate.passed.load());
+  gate.open = true;
+  CHECK(tuttiEventSynchronize(event) == tuttiSuccess);
+  CHECK(tuttiStreamSynchronize(second) == tuttiSuccess);
+  CHECK(gate.passed.load());
+  CHECK(tuttiEventRecord(event, nullptr) == tuttiSuccess);
+  CHECK(tuttiEventQuery(event) == tuttiSuccess);
+  CHECK(tuttiStreamWaitEvent(nullptr, event) == tuttiSuccess);
+  CHECK(tuttiEventDestroy(event) == tuttiSuccess);
+  CHECK(tuttiEventQuery(event) == tuttiInvalidArgument);
+  CHECK(tuttiEventCreate(nullptr) == tuttiInvalidArgument);
+  CHECK(tuttiStreamAddCallback(first, nullptr, nullptr) == tuttiInvalidArgument);
+  CHECK(tuttiStreamDestroy(first) == tuttiSuccess);
+  CHECK(tuttiStreamDestroy(second) == tuttiSuccess);
+}
+
+TEST_CASE("a callback hears of the operations before it, also of their failure") {
+  const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiStream_t stream = nullptr;
+    outcome.take(tuttiStreamCreate(&stream));
+    tuttiResult_t heard[2] = {tuttiNumResults, tuttiNumResults};
+    const auto listen = [](tuttiStream_t, tuttiResult_t status, void* user) {
+      *static_cast<tuttiResult_t*>(user) = status;
+    };
+    int32_t value[2] = {rank, rank};
+    outcome.take(tuttiAllReduce(value, value, 1, tuttiInt32, tuttiSum, comm, stream));
+    outcome.take(tuttiStreamAddCallback(stream, listen, &heard[0]));
+    outcome.take(tuttiAllReduce(value, value, rank == 0 ? 1 : 2, tuttiInt32, tuttiSum, comm, stream));
+    outcome.take(tuttiStreamAddCallback(stream, listen, &heard[1]));
+    outcome.wrong += tuttiStreamSynchronize(stream) != tuttiInvalidUsage;
+    outcome.wrong += heard[0] != tuttiSuccess || heard[1] != tuttiInvalidUsage;
+    outcome.wrong += tuttiStreamQuery(stream) != tuttiSuccess;  // the error was taken by the first to ask
+    outcome.take(tuttiStreamDestroy(stream));
+  });
+  for (const Outcome& outcome : outcomes) {
+    CHECK(outcome.wrong == 0);
+    CHECK(outcome.code == tuttiInvalidUsage);  // of the destroyed communicator, which is broken
+  }
+}
