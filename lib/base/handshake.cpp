@@ -33,7 +33,7 @@ void random_bytes(void* out, size_t bytes) {
 
 Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int to_rank,
                             const std::array<uint32_t, 5>& args) {
-  Handshake h(key, true, kind, from_rank);
+  Handshake h(key, kind, from_rank);
   memcpy(h.hello_.magic, kMagic, sizeof kMagic);
   h.hello_.kind = kind;
   h.hello_.from_rank = from_rank;
@@ -46,7 +46,7 @@ Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int t
 }
 
 Handshake Handshake::server(const Key& key, HelloKind kind, int my_rank) {
-  return {key, false, kind, my_rank};
+  return {key, kind, my_rank};
 }
 
 Handshake::Status Handshake::advance(int fd) {

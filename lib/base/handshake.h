@@ -58,8 +58,7 @@ class Handshake {
   enum class Stage : uint8_t { kHello, kChallenge, kProof, kAccepted, kDone };
   using Mac = std::array<uint8_t, 32>;
 
-  Handshake(const Key& key, bool is_client, HelloKind kind, int my_rank)
-      : key_(key), is_client_(is_client), expected_kind_(kind), my_rank_(my_rank) {}
+  Handshake(const Key& key, HelloKind kind, int my_rank) : key_(key), expected_kind_(kind), my_rank_(my_rank) {}
   bool flush(int fd);
   bool fill(int fd, size_t bytes);
   bool step();
@@ -72,7 +71,6 @@ class Handshake {
   size_t expected_bytes() const;
 
   Key key_;
-  bool is_client_;
   HelloKind expected_kind_;
   int my_rank_;
   Stage stage_ = Stage::kHello;
