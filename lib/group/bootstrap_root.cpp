@@ -17,11 +17,12 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kJoinLimitNs = 5'000'000'000;  // from accept to Join
-constexpr int64_t kEvictableNs = 1'000'000'000;  // a silent connection may be dropped for a new one after this
-constexpr size_t kMaxPending = 256;              // connections that have not joined
-constexpr int kAcceptsPerTurn = 64;              // so that a flood of connections cannot starve the members
-constexpr double kAcceptPauseSeconds = 0.05;     // when there is no descriptor or no room for one more
-constexpr double kLastWordsSeconds = 2;          // after the deadline, for the reports to arrive
+// Where there is no room for a new connection, the oldest is dropped after this: if it said nothing, or half its words.
+constexpr int64_t kSilenceNs = 100'000'000, kHurryNs = 1'000'000'000;
+constexpr size_t kMaxPending = 256;           // connections that have not joined
+constexpr int kAcceptsPerTurn = 64;           // so that a flood of connections cannot starve the members
+constexpr double kAcceptPauseSeconds = 0.05;  // when there is no descriptor or no room for one more
+constexpr double kLastWordsSeconds = 2;       // after the deadline, for the reports to arrive
 
 bool is_pending(int rank, bool draining) {
   return rank < 0 && !draining;
@@ -82,7 +83,7 @@ void RootServer::accept_clients() {
 bool RootServer::make_room() {
   for (Client& client : clients_) {
     if (client.closed || !is_pending(client.rank, client.draining)) continue;
-    if (now_ns() - client.since_ns < kEvictableNs) return false;
+    if (now_ns() - client.since_ns < (client.handshake.heard() ? kHurryNs : kSilenceNs)) continue;
     forget(client);
     return true;
   }
