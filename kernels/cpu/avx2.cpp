@@ -7,6 +7,7 @@ namespace tutti {
 namespace {
 
 inline constexpr size_t kVectorBytes = 32;
+inline constexpr size_t kPlainBytes = kVectorBytes;
 using Floats = Vector<float, kVectorBytes>;
 using Words = Vector<uint32_t, kVectorBytes>;
 using Halfs = Vector<uint16_t, kVectorBytes / 2>;

@@ -7,6 +7,8 @@ namespace tutti {
 namespace {
 
 inline constexpr size_t kVectorBytes = 64;
+// What is only loaded, added and stored is bound by memory, where halves of a line came 10-13 % faster (Zen 4).
+inline constexpr size_t kPlainBytes = 32;
 using Floats = Vector<float, kVectorBytes>;
 using Words = Vector<uint32_t, kVectorBytes>;
 using Halfs = Vector<uint16_t, kVectorBytes / 2>;

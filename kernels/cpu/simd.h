@@ -2,6 +2,7 @@
 // this after vector.h and its own few primitives:
 //
 //   kVectorBytes                                     one register
+//   kPlainBytes                                      as much of it as types are given that need no conversion
 //   Floats, Words, Halfs, Codes                      a register of floats, and as many words of 32, 16 and 8 bits
 //   Words widen(Halfs or Codes), void narrow(Words, Halfs& or Codes&)    gcc 12 makes a mess of these by itself
 //   Floats decode_half(Halfs), Halfs encode_half(Floats)

@@ -33,13 +33,13 @@ inline Floats replace_nan(Floats value, uint32_t nan) {
 }
 
 // Integers, float and double. Integers are kept without a sign, where overflow wraps; Compared has it.
-template <class E>
+template <class E, size_t kBytes = kPlainBytes>
 struct Plain {
   using Unsigned =
       typename std::conditional_t<std::is_integral_v<E>, std::make_unsigned<E>, std::type_identity<E>>::type;
-  using Stored = Vector<Unsigned, kVectorBytes>;
+  using Stored = Vector<Unsigned, kBytes>;
   using Value = Stored;
-  using Compared = Vector<E, kVectorBytes>;
+  using Compared = Vector<E, kBytes>;
   static constexpr size_t kElemBytes = sizeof(E);
   // Vectors in flight: enough to hide the latency of adding, few enough to stay in 16 registers.
   static constexpr int kUnroll = 4;
@@ -56,14 +56,14 @@ struct Plain {
   // There is no vector instruction for it; inlined it would be most of the library.
   [[gnu::noinline]] static void divide_lanes(Value& value, uint32_t divisor) {
     using Common = std::conditional_t<std::is_signed_v<E>, int64_t, uint64_t>;
-    for (size_t i = 0; i < kVectorBytes / sizeof(E); ++i) {
+    for (size_t i = 0; i < kBytes / sizeof(E); ++i) {
       value[i] = static_cast<Unsigned>(static_cast<Common>(static_cast<E>(value[i])) / static_cast<Common>(divisor));
     }
   }
 };
 
 // Small floats compute in float; every NaN is stored as the type's one NaN.
-struct HalfFloat : Plain<float> {
+struct HalfFloat : Plain<float, kVectorBytes> {
   using Stored = Halfs;
   static constexpr size_t kElemBytes = 2;
   static Value decode(Stored stored) { return decode_half(stored); }
@@ -71,7 +71,7 @@ struct HalfFloat : Plain<float> {
 };
 
 // Not the instruction that AVX512-BF16 has for this: it flushes denormals.
-struct BrainFloat : Plain<float> {
+struct BrainFloat : Plain<float, kVectorBytes> {
   using Stored = Halfs;
   static constexpr size_t kElemBytes = 2;
   static Value decode(Stored stored) { return bits<Value>(widen(stored) << 16); }
@@ -86,7 +86,7 @@ struct BrainFloat : Plain<float> {
 
 // kEnd is the code above the largest finite one: infinity, or where there is none (0x7f) NaN.
 template <int kExponentBits, int kMantissaBits, uint32_t kEnd>
-struct EightBitFloat : Plain<float> {
+struct EightBitFloat : Plain<float, kVectorBytes> {
   using Stored = Codes;
   static constexpr size_t kElemBytes = 1;
   static constexpr int kUnroll = 1;  // bound by its own instructions, of which there are many
