@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <mutex>
 
 #include "base/log.h"
 #include "group/bootstrap.h"
@@ -23,6 +24,15 @@ constexpr size_t kMaxPending = 256;           // connections that have not joine
 constexpr int kAcceptsPerTurn = 64;           // so that a flood of connections cannot starve the members
 constexpr double kAcceptPauseSeconds = 0.05;  // when there is no descriptor or no room for one more
 constexpr double kLastWordsSeconds = 2;       // after the deadline, for the reports to arrive
+
+void warn_of_descriptors() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    log(LogLevel::kWarn,
+        "the group's root has no file descriptor left for more ranks: raise 'ulimit -n' in the process "
+        "that makes the unique id");
+  });
+}
 
 bool is_pending(int rank, bool draining) {
   return rank < 0 && !draining;
@@ -70,6 +80,7 @@ void RootServer::accept_clients() {
     const bool room = n_pending_ < kMaxPending || make_room();
     Fd fd = room ? accept_one(listener_.get()) : Fd();
     if (!fd) {
+      if (room && (errno == EMFILE || errno == ENFILE)) warn_of_descriptors();
       // poll said that somebody waits: without a pause, a lack of descriptors would make this loop spin.
       if (i == 0) accept_again_ = Deadline::after_seconds(kAcceptPauseSeconds);
       return;
