@@ -120,20 +120,25 @@ bool Run::all_sent() {
   return std::all_of(program_.sends.begin(), program_.sends.end(), [](Link* link) { return link->unsent() == 0; });
 }
 
-// Calls visit(link, for_slot) for each link that holds a lane up, and for those with unsent messages.
+// Calls visit(link, for_slot) for each link that holds a lane up, and for those with unsent messages. False if some
+// lane is not held up at all.
 template <class Visit>
-void Run::for_each_blocked(Visit&& visit) const {
+bool Run::for_each_blocked(Visit&& visit) const {
+  bool all_blocked = true;
   for (const BoundLane& lane : program_.lanes) {
     if (lane.round == layout_.rounds) continue;
     const BoundStep& step = lane.steps[lane.next];
     tuttiMessage ignored;
     if (step.recv != nullptr && !step.recv->try_peek(&ignored))
       visit(*step.recv, false);
-    else if (step.send != nullptr)
+    else if (step.send != nullptr && step.send->try_acquire() == nullptr)
       visit(*step.send, true);
+    else
+      all_blocked = false;
   }
   for (Link* link : program_.sends)
     if (link->unsent() > 0) visit(*link, true);
+  return all_blocked;
 }
 
 bool Run::poll_links() {
@@ -151,12 +156,12 @@ bool Run::poll_links() {
 
 bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
   bool may_sleep = true;
-  for_each_blocked([&](Link& link, bool for_slot) {
+  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot) {
     tuttiWait wait{-1, 0};
     if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
   });
-  return may_sleep;
+  return may_sleep && all_blocked;  // a message may have come since advance()
 }
 
 std::string Run::waits_for() const {

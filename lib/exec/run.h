@@ -91,7 +91,7 @@ class Run {
   char* address(const Slice& slice, uint64_t round) const;
   bool all_sent();
   template <class Visit>
-  void for_each_blocked(Visit&& visit) const;
+  bool for_each_blocked(Visit&& visit) const;
 
   Program& program_;
   const Operation& operation_;
