@@ -44,12 +44,11 @@ struct LaneRun {
 
 class Simulation {
  public:
-  Simulation(std::span<const Schedule> schedules, const CheckOptions& options, bool prove_order)
+  Simulation(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table, bool prove_order)
       : schedules_(schedules),
         options_(options),
         prove_order_(prove_order),
-        memory_(schedules, options),
-        completed_(uint64_t{schedules[0].n_chunks} * options.rounds),
+        memory_(schedules, options, std::move(table)),
         links_from_(schedules.size()) {}
 
   Result<void> run();
@@ -64,9 +63,12 @@ class Simulation {
   Result<void> run_lane(LaneRun& lane);
   const char* blocked_by(const LaneRun& lane) const;
   Result<void> perform(LaneRun& lane);
+  Result<void> work(LaneRun& lane, const Step& step, int link, Value& value);
   Result<void> compute(LaneRun& lane, const Step& step, int link, Value& value);
-  Result<void> judge_completion(const Step& step, const Value& value);
+  Result<void> read(LaneRun& lane, const Slice& slice, Value& value);
+  Result<void> judge_completion(const Step& step, Value& value);
   Result<void> store(LaneRun& lane, const Slice& slice, const Value& value);
+  Result<void> check_all_entered(const LaneRun& lane) const;
   Result<void> touch(LaneRun& lane, const Slice& slice, Cell& cell);
   Value receive(LaneRun& lane, int link);
   void send(LaneRun& lane, int link, const Value& value);
@@ -90,7 +92,6 @@ class Simulation {
   bool prove_order_;
   bool lanes_share_memory_ = false;
   CheckMemory memory_;
-  std::vector<uint8_t> completed_;  // by chunk
   std::vector<LaneRun> lanes_;
   std::vector<StepLinks> step_links_;
   std::vector<Link> links_;
@@ -193,8 +194,20 @@ Result<void> Simulation::run_lane(LaneRun& lane) {
   while (!is_done(lane) && blocked_by(lane) == nullptr) {
     if (auto done = perform(lane); !done) return wrong(place(lane) + ": " + done.error().message);
     if (++lane.step < lane.plan->steps.size()) continue;
+    if (options_.goal == Goal::kBarrier) TUTTI_TRY(check_all_entered(lane));
     lane.step = 0;
     lane.round++;
+  }
+  return {};
+}
+
+// A barrier has one lane per rank. Its clock knows of a step of this round in another lane only if a message from
+// after that lane entered the barrier has led here.
+Result<void> Simulation::check_all_entered(const LaneRun& lane) const {
+  for (const LaneRun& other : lanes_) {
+    if (lane.clock[static_cast<size_t>(index_of(other))] > lane.round * other.plan->steps.size()) continue;
+    return wrong(format("rank %d leaves the barrier in round %u without knowing that rank %d has entered it", lane.rank,
+                        lane.round, other.rank));
   }
   return {};
 }
@@ -211,43 +224,73 @@ Result<void> Simulation::perform(LaneRun& lane) {
   const StepLinks links = links_of(lane);
   lane.tick++;
   Value value;
-  TUTTI_TRY(compute(lane, step, links.recv, value));
-  TUTTI_TRY(judge_completion(step, value));
-  if (step.store.buffer == Buffer::kNone && links.send < 0) return wrong("its value goes nowhere");
-  if (step.store.buffer != Buffer::kNone) TUTTI_TRY(store(lane, step.store, value));
+  TUTTI_TRY(work(lane, step, links.recv, value));
   if (prove_order_) lane.clock[static_cast<size_t>(index_of(lane))] = lane.tick;
   if (links.send >= 0) send(lane, links.send, value);
   return {};
 }
 
-Result<void> Simulation::compute(LaneRun& lane, const Step& step, int link, Value& value) {
-  const bool has_local = step.local.buffer != Buffer::kNone;
-  if (link < 0 && !has_local) return wrong("it has no value");
-  if (link >= 0) value = receive(lane, link);
-  if (!has_local) return {};
-  TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, step.local, lane.round));
-  TUTTI_TRY(touch(lane, step.local, *cell));
-  TUTTI_TRY(memory_.may_read(lane.rank, step.local, *cell));
-  if (link >= 0 && value.chunk != cell->chunk) {
-    return wrong(format("the message is chunk %u (through all rounds), not %u", value.chunk, cell->chunk));
+// All of a step but its sending.
+Result<void> Simulation::work(LaneRun& lane, const Step& step, int link, Value& value) {
+  if (options_.goal == Goal::kBarrier) {
+    for (const Slice& slice : {step.before, step.local, step.store}) {
+      if (slice.buffer != Buffer::kNone) return wrong("a barrier has no buffers");
+    }
+    if (link >= 0) value = receive(lane, link);
+    return {};
   }
-  value = {value.sum + cell->sum, cell->chunk};
+  const auto chunk = memory_.chunk_of(lane.rank, step, lane.round);
+  if (!chunk) return wrong(format("there is no chunk %u", step.chunk));
+  value.chunk = *chunk;
+  TUTTI_TRY(compute(lane, step, link, value));
+  TUTTI_TRY(judge_completion(step, value));
+  if (step.store.buffer == Buffer::kNone && step.send < 0) return wrong("its value goes nowhere");
+  if (step.store.buffer != Buffer::kNone) TUTTI_TRY(store(lane, step.store, value));
   return {};
 }
 
-Result<void> Simulation::judge_completion(const Step& step, const Value& value) {
-  if (options_.goal == Goal::kBroadcast) {
-    if (step.recv >= 0 && step.local.buffer != Buffer::kNone) return wrong("a broadcast reduces nothing");
-    if (step.completes) return wrong("a broadcast completes no sum");
+Result<void> Simulation::compute(LaneRun& lane, const Step& step, int link, Value& value) {
+  const bool has_before = step.before.buffer != Buffer::kNone, has_local = step.local.buffer != Buffer::kNone;
+  if (link < 0 && !has_local) return wrong("it has no value");
+  if (has_before && (link >= 0) == has_local) return wrong("it does not add two values");
+  const uint32_t chunk = value.chunk;
+  if (has_before) TUTTI_TRY(read(lane, step.before, value));
+  if (link >= 0) {
+    const Value message = receive(lane, link);
+    if (message.chunk != chunk) {
+      return wrong(format("the message is chunk %u (through all rounds), not %u", message.chunk, chunk));
+    }
+    value = value.sum == 0 ? message : add(value, message);
+  }
+  if (has_local) TUTTI_TRY(read(lane, step.local, value));
+  return {};
+}
+
+// Adds what is in `slice` to the value, if there is one already.
+Result<void> Simulation::read(LaneRun& lane, const Slice& slice, Value& value) {
+  TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, slice, lane.round));
+  TUTTI_TRY(touch(lane, slice, *cell));
+  TUTTI_TRY(memory_.may_read(lane.rank, slice, *cell));
+  if (value.chunk != cell->value.chunk) {
+    return wrong(slice_text(slice) +
+                 format(" is chunk %u (through all rounds), not %u", cell->value.chunk, value.chunk));
+  }
+  value = value.sum == 0 ? cell->value : add(value, cell->value);
+  return {};
+}
+
+Result<void> Simulation::judge_completion(const Step& step, Value& value) {
+  const int n_sources = (step.before.buffer != Buffer::kNone) + (step.recv >= 0) + (step.local.buffer != Buffer::kNone);
+  if (!memory_.reduces()) {
+    if (n_sources > 1) return wrong("this collective reduces nothing");
+    if (step.completes) return wrong("this collective completes no sum");
     return {};
   }
   const bool is_total = value.sum == memory_.total(value.chunk);
-  const bool reduces = step.recv >= 0 && step.local.buffer != Buffer::kNone;
-  uint8_t& completed = completed_[value.chunk];
   if (step.completes && !is_total) return wrong("says complete, but the sum is not");
-  if (step.completes && completed) return wrong("says complete, but another step did so before");
-  if (is_total && !step.completes && (reduces || !completed)) return wrong("completes the sum without saying so");
-  if (step.completes) completed = 1;
+  if (step.completes && value.completed) return wrong("says complete, but another step did so before");
+  if (is_total && !step.completes && !value.completed) return wrong("completes the sum without saying so");
+  value.completed |= step.completes;
   return {};
 }
 
@@ -255,12 +298,13 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
   if (slice.buffer == Buffer::kInput) return wrong("it stores to the input");
   TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, slice, lane.round));
   TUTTI_TRY(touch(lane, slice, *cell));
-  const uint32_t chunk = lane.round * schedules_[0].n_chunks + slice.chunk;
-  if (slice.buffer == Buffer::kOutput && value.chunk != chunk) {
-    return wrong(format("the value is chunk %u (through all rounds), not %u", value.chunk, chunk));
+  if (slice.buffer == Buffer::kOutput) {
+    const uint32_t chunk = memory_.output_chunk(lane.rank, slice.chunk, lane.round);
+    if (value.chunk != chunk) {
+      return wrong(format("the value is chunk %u (through all rounds), not %u", value.chunk, chunk));
+    }
   }
-  cell->sum = value.sum;
-  cell->chunk = value.chunk;
+  cell->value = value;
   cell->stored = true;
   return {};
 }
@@ -342,21 +386,32 @@ std::string Simulation::deadlock_report() const {
 Result<void> check_shape(std::span<const Schedule> schedules, const CheckOptions& options) {
   if (schedules.empty()) return wrong("there are no schedules to check");
   if (options.slots == 0 || options.rounds == 0) return wrong("a check needs at least one slot and one round");
-  if (uint64_t{schedules[0].n_chunks} * options.rounds > UINT32_MAX) return wrong("too many chunks in all rounds");
   const int n_ranks = static_cast<int>(schedules.size());
-  if (options.goal == Goal::kBroadcast && (options.root < 0 || options.root >= n_ranks)) {
-    return wrong(format("root %d is not one of %d ranks", options.root, n_ranks));
-  }
   for (int rank = 0; rank < n_ranks; rank++) {
     const Schedule& schedule = schedules[static_cast<size_t>(rank)];
-    if (schedule.rank == rank && schedule.n_ranks == n_ranks && schedule.n_chunks == schedules[0].n_chunks &&
-        schedule.n_chunks > 0) {
-      continue;
+    if (schedule.rank != rank || schedule.n_ranks != n_ranks || schedule.n_chunks != schedules[0].n_chunks ||
+        schedule.n_chunks == 0) {
+      return wrong(format("rank %d: schedule %d is for rank %d of %d with %u chunks, not for rank %d of %d with %u",
+                          rank, rank, schedule.rank, schedule.n_ranks, schedule.n_chunks, rank, n_ranks,
+                          schedules[0].n_chunks));
     }
-    return wrong(format("rank %d: schedule %d is for rank %d of %d with %u chunks, not for rank %d of %d with %u", rank,
-                        rank, schedule.rank, schedule.n_ranks, schedule.n_chunks, rank, n_ranks,
-                        schedules[0].n_chunks));
+    if (options.goal == Goal::kBarrier && n_ranks > 1 && schedule.lanes.size() != 1) {
+      return wrong(format("rank %d: a barrier is one lane", rank));
+    }
   }
+  return {};
+}
+
+Result<void> check_blocks(std::span<const Schedule> schedules, const CheckOptions& options, const GoalTable& table) {
+  uint64_t most_blocks = table.logical_blocks;
+  for (const Schedule& schedule : schedules) {
+    const RankBlocks& blocks = table.ranks[static_cast<size_t>(schedule.rank)];
+    most_blocks = std::max({most_blocks, uint64_t{blocks.input.size()}, uint64_t{blocks.output.size()}});
+    if (schedule.input_blocks == blocks.input.size() && schedule.output_blocks == blocks.output.size()) continue;
+    return wrong(format("rank %d: the schedule has %u input and %u output blocks, not %zu and %zu", schedule.rank,
+                        schedule.input_blocks, schedule.output_blocks, blocks.input.size(), blocks.output.size()));
+  }
+  if (most_blocks * schedules[0].n_chunks * options.rounds > UINT32_MAX) return wrong("too many chunks in all rounds");
   return {};
 }
 
@@ -364,10 +419,16 @@ Result<void> check_shape(std::span<const Schedule> schedules, const CheckOptions
 
 Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options) {
   TUTTI_TRY(check_shape(schedules, options));
-  Simulation simulation(schedules, options, false);
-  TUTTI_TRY(simulation.run());
-  if (!simulation.lanes_share_memory()) return {};
-  return Simulation(schedules, options, true).run();
+  TUTTI_TRY_ASSIGN(const GoalTable table, goal_table(static_cast<int>(schedules.size()), options));
+  TUTTI_TRY(check_blocks(schedules, options, table));
+  bool prove_order = options.goal == Goal::kBarrier;
+  if (!prove_order) {
+    Simulation simulation(schedules, options, table, false);
+    TUTTI_TRY(simulation.run());
+    prove_order = simulation.lanes_share_memory();
+  }
+  if (!prove_order) return {};
+  return Simulation(schedules, options, table, true).run();
 }
 
 }  // namespace tutti

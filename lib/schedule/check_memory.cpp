@@ -19,29 +19,57 @@ Error wrong(std::string message) {
   return {.code = Code::kInternalError, .message = std::move(message)};
 }
 
+// Where `part` starts in `whole`, in blocks: what shares memory in place. 0 if either is empty.
+uint64_t block_within(const std::vector<uint32_t>& whole, const std::vector<uint32_t>& part) {
+  if (part.empty()) return 0;
+  const auto at = std::find(whole.begin(), whole.end(), part[0]);
+  return at == whole.end() ? 0 : static_cast<uint64_t>(at - whole.begin());
+}
+
 }  // namespace
 
-CheckMemory::CheckMemory(std::span<const Schedule> schedules, const CheckOptions& options)
+// Not symmetric on purpose: which of two zeros or NaNs wins depends on who stands left.
+Value add(const Value& left, const Value& right) {
+  return {left.sum + right.sum, mix(mix(left.order) + right.order), right.chunk, left.completed || right.completed};
+}
+
+CheckMemory::CheckMemory(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table)
     : schedules_(schedules),
       options_(options),
+      table_(std::move(table)),
       n_ranks_(static_cast<int>(schedules.size())),
       n_chunks_(schedules[0].n_chunks) {
-  all_chunks_ = n_chunks_ * options.rounds;
-  uint32_t most_scratch = 0;
-  for (const Schedule& schedule : schedules) most_scratch = std::max(most_scratch, schedule.n_scratch);
-  output_at_ = options.in_place ? 0 : all_chunks_;
-  scratch_at_ = output_at_ + all_chunks_;
-  cells_per_rank_ = scratch_at_ + most_scratch;
-  cells_.resize(cells_per_rank_ * schedules.size());
-  totals_.resize(all_chunks_);
+  uint64_t end = 0;
   for (int rank = 0; rank < n_ranks_; rank++) {
-    if (options.goal == Goal::kBroadcast && rank != options.root) continue;
-    for (uint32_t chunk = 0; chunk < all_chunks_; chunk++) {
+    places_.push_back(lay_out(rank, end));
+    end = places_.back().scratch_at + schedules_[static_cast<size_t>(rank)].n_scratch;
+  }
+  cells_.resize(end);
+  totals_.resize(uint64_t{table_.logical_blocks} * n_chunks_ * options.rounds);
+  for (int rank = 0; rank < n_ranks_; rank++) fill_input(rank);
+}
+
+CheckMemory::Place CheckMemory::lay_out(int rank, uint64_t first) const {
+  const std::vector<uint32_t>&input = blocks(rank).input, &output = blocks(rank).output;
+  const uint64_t block_cells = uint64_t{n_chunks_} * options_.rounds;
+  if (!options_.in_place) {
+    const uint64_t output_at = first + input.size() * block_cells;
+    return {first, output_at, output_at + output.size() * block_cells};
+  }
+  const uint64_t end = first + std::max(input.size(), output.size()) * block_cells;
+  return {first + block_within(output, input) * block_cells, first + block_within(input, output) * block_cells, end};
+}
+
+void CheckMemory::fill_input(int rank) {
+  const std::vector<uint32_t>& input = blocks(rank).input;
+  for (uint32_t round = 0; round < options_.rounds; round++) {
+    for (uint32_t c = 0; c < input.size() * n_chunks_; c++) {
+      const uint32_t chunk = number(input[c / n_chunks_], c % n_chunks_, round);
       const uint64_t own = contribution(rank, chunk);
-      Cell& cell = cells_[static_cast<uint64_t>(rank) * cells_per_rank_ + chunk];
-      cell.sum = own;
-      cell.chunk = chunk;
-      totals_[chunk] += own;
+      Value& value = cells_[index(places_[static_cast<size_t>(rank)].input_at, c, round)].value;
+      value = {own, own, chunk, false};
+      Value& total = totals_[chunk];
+      total = total.sum == 0 ? value : add(total, value);
     }
   }
 }
@@ -50,17 +78,38 @@ uint64_t CheckMemory::contribution(int rank, uint32_t chunk) const {
   return mix(mix(static_cast<uint64_t>(rank)) + chunk);
 }
 
-Result<Cell*> CheckMemory::find(int rank, const Slice& slice, uint32_t round) {
-  const bool is_scratch = slice.buffer == Buffer::kScratch;
-  const bool known = is_scratch || slice.buffer == Buffer::kInput || slice.buffer == Buffer::kOutput;
-  const uint64_t n_chunks = is_scratch ? schedules_[static_cast<size_t>(rank)].n_scratch : n_chunks_;
-  if (!known || slice.chunk >= n_chunks) {
-    return wrong(slice_text(slice) + " is outside its buffer");
+uint64_t CheckMemory::index(uint64_t buffer_at, uint32_t slice_chunk, uint32_t round) const {
+  const uint32_t block = slice_chunk / n_chunks_, in_block = slice_chunk % n_chunks_;
+  return buffer_at + (uint64_t{block} * options_.rounds + round) * n_chunks_ + in_block;
+}
+
+std::optional<uint32_t> CheckMemory::chunk_of(int rank, const Step& step, uint32_t round) const {
+  uint32_t block = step.chunk / n_chunks_;
+  if (options_.goal == Goal::kSendRecv) {  // the rank's own counting
+    const std::vector<uint32_t>&input = blocks(rank).input, &output = blocks(rank).output;
+    if (block >= input.size() + output.size()) return {};
+    block = block < input.size() ? input[block] : output[block - input.size()];
   }
-  const uint64_t first = static_cast<uint64_t>(rank) * cells_per_rank_;
-  if (is_scratch) return &cells_[first + scratch_at_ + slice.chunk];
-  const uint64_t buffer_at = slice.buffer == Buffer::kOutput ? output_at_ : 0;
-  return &cells_[first + buffer_at + uint64_t{round} * n_chunks_ + slice.chunk];
+  if (block >= table_.logical_blocks) return {};
+  return number(block, step.chunk % n_chunks_, round);
+}
+
+Result<Cell*> CheckMemory::find(int rank, const Slice& slice, uint32_t round) {
+  const Place& place = places_[static_cast<size_t>(rank)];
+  if (slice.buffer == Buffer::kScratch && slice.chunk < schedules_[static_cast<size_t>(rank)].n_scratch) {
+    return &cells_[place.scratch_at + slice.chunk];
+  }
+  if (slice.buffer == Buffer::kInput && slice.chunk / n_chunks_ < blocks(rank).input.size()) {
+    return &cells_[index(place.input_at, slice.chunk, round)];
+  }
+  if (slice.buffer == Buffer::kOutput && slice.chunk / n_chunks_ < blocks(rank).output.size()) {
+    return &cells_[index(place.output_at, slice.chunk, round)];
+  }
+  return wrong(slice_text(slice) + " is outside its buffer");
+}
+
+uint32_t CheckMemory::output_chunk(int rank, uint32_t slice_chunk, uint32_t round) const {
+  return number(blocks(rank).output[slice_chunk / n_chunks_], slice_chunk % n_chunks_, round);
 }
 
 Result<void> CheckMemory::may_read(int rank, const Slice& slice, const Cell& cell) const {
@@ -68,38 +117,52 @@ Result<void> CheckMemory::may_read(int rank, const Slice& slice, const Cell& cel
     if (!cell.stored) return wrong(slice_text(slice) + " is read before anything was stored there");
     return {};
   }
-  if (options_.goal == Goal::kBroadcast && rank != options_.root) {
-    return wrong(slice_text(slice) + " is read, but only the root of a broadcast has an input");
-  }
-  if (cell.sum != contribution(rank, cell.chunk)) {
+  if (cell.value.sum != contribution(rank, cell.value.chunk)) {
     return wrong(slice_text(slice) + " is read after it was overwritten in place");
   }
   return {};
 }
 
-const Cell& CheckMemory::output_cell(int rank, uint32_t chunk) const {
-  return cells_[static_cast<uint64_t>(rank) * cells_per_rank_ + output_at_ + chunk];
-}
-
 Result<void> CheckMemory::check_outputs() const {
+  std::vector<Value> firsts(totals_.size());  // what the first rank that has a chunk got
   for (int rank = 0; rank < n_ranks_; rank++) {
-    for (uint32_t chunk = 0; chunk < all_chunks_; chunk++) {
-      const Cell& cell = output_cell(rank, chunk);
-      if (cell.stored && cell.sum == totals_[chunk]) continue;
-      const std::string where =
-          format("rank %d: at the end out[%u] of round %u ", rank, chunk % n_chunks_, chunk / n_chunks_);
-      return wrong(where + (cell.stored ? what_is_wrong(cell.sum, chunk) : "was never stored"));
+    const auto n_slices = static_cast<uint32_t>(blocks(rank).output.size() * n_chunks_);
+    for (uint32_t round = 0; round < options_.rounds; round++) {
+      for (uint32_t c = 0; c < n_slices; c++) {
+        TUTTI_TRY(check_output(rank, c, round, firsts[output_chunk(rank, c, round)]));
+      }
     }
   }
   return {};
+}
+
+Result<void> CheckMemory::check_output(int rank, uint32_t slice_chunk, uint32_t round, Value& first) const {
+  const Cell& cell = cells_[index(places_[static_cast<size_t>(rank)].output_at, slice_chunk, round)];
+  const Value& value = cell.value;
+  const uint32_t chunk = output_chunk(rank, slice_chunk, round);
+  if (first.sum == 0) first = value;
+  std::string problem;
+  if (!cell.stored) {
+    problem = "was never stored";
+  } else if (value.sum != totals_[chunk].sum) {
+    problem = what_is_wrong(value.sum, chunk);
+  } else if (table_.reduces && !value.completed) {
+    problem = "is a sum that no step completed";
+  } else if (value.order != first.order) {
+    problem = "was added up in another order than on other ranks";
+  } else if (options_.rank_order && value.order != totals_[chunk].order) {
+    problem = "was not added up in the order of ranks";
+  }
+  if (problem.empty()) return {};
+  return wrong(format("rank %d: at the end out[%u] of round %u ", rank, slice_chunk, round) + problem);
 }
 
 std::string CheckMemory::what_is_wrong(uint64_t sum, uint32_t chunk) const {
   for (int rank = 0; rank < n_ranks_; rank++) {
     const uint64_t own = contribution(rank, chunk);
     if (sum == own) return format("has only rank %d's contribution", rank);
-    if (sum + own == totals_[chunk]) return format("lacks rank %d's contribution", rank);
-    if (sum - own == totals_[chunk]) return format("has rank %d's contribution twice", rank);
+    if (sum + own == totals_[chunk].sum) return format("lacks rank %d's contribution", rank);
+    if (sum - own == totals_[chunk].sum) return format("has rank %d's contribution twice", rank);
   }
   return "does not have every contribution exactly once";
 }

@@ -1,26 +1,31 @@
 // The checker's memory: what every slice of every rank holds, as sums of contributions. Each (rank, chunk) contributes
 // a random number; a value is the sum of its contributions mod 2^64. A value is the complete reduction if and only if
 // it equals the sum over all ranks: a missing, doubled or foreign contribution passes with probability 2^-64. The
-// numbers are the same in every run. Chunks count through all rounds: chunk c of round r is r * n_chunks + c.
+// numbers are the same in every run. Here chunks are logical ones and count through all rounds.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "schedule/check_goal.h"
 #include "schedule/schedule.h"
 
 namespace tutti {
 
 struct Value {
-  uint64_t sum = 0;  // 0: nothing there
+  uint64_t sum = 0;    // 0: nothing there
+  uint64_t order = 0;  // a hash of who was added to whom in which order: equal for equal bits
   uint32_t chunk = 0;
+  bool completed = false;  // has passed the step that completes it
 };
 
+Value add(const Value& left, const Value& right);
+
 struct Cell {
-  uint64_t sum = 0;
-  uint32_t chunk = 0;
+  Value value;
   int32_t lane = -1;  // the last lane that touched it, and in which of its steps
   uint32_t tick = 0;
   bool stored = false;  // by a step; else it is as it was before the first one
@@ -28,29 +33,46 @@ struct Cell {
 
 class CheckMemory {
  public:
-  CheckMemory(std::span<const Schedule> schedules, const CheckOptions& options);
+  CheckMemory(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table);
 
+  // The number through all rounds of a step's chunk, nothing if there is no such chunk.
+  std::optional<uint32_t> chunk_of(int rank, const Step& step, uint32_t round) const;
   // The cell behind a slice, or an error when the slice lies outside its buffer.
   Result<Cell*> find(int rank, const Slice& slice, uint32_t round);
+  // The chunk that belongs into a slice of the output.
+  uint32_t output_chunk(int rank, uint32_t slice_chunk, uint32_t round) const;
   // An error when nobody may read the slice now.
   Result<void> may_read(int rank, const Slice& slice, const Cell& cell) const;
 
-  uint64_t total(uint32_t chunk) const { return totals_[chunk]; }
+  bool reduces() const { return table_.reduces; }
+  uint64_t total(uint32_t chunk) const { return totals_[chunk].sum; }
   // Does every rank's output hold what it should?
   Result<void> check_outputs() const;
 
  private:
+  struct Place {
+    uint64_t input_at = 0, output_at = 0, scratch_at = 0;  // in cells_
+  };
+
+  Place lay_out(int rank, uint64_t first) const;
+  void fill_input(int rank);
   uint64_t contribution(int rank, uint32_t chunk) const;
-  const Cell& output_cell(int rank, uint32_t chunk) const;
+  uint32_t number(uint32_t logical_block, uint32_t chunk_in_block, uint32_t round) const {
+    return (round * table_.logical_blocks + logical_block) * n_chunks_ + chunk_in_block;
+  }
+  uint64_t index(uint64_t buffer_at, uint32_t slice_chunk, uint32_t round) const;
+  Result<void> check_output(int rank, uint32_t slice_chunk, uint32_t round, Value& first) const;
   std::string what_is_wrong(uint64_t sum, uint32_t chunk) const;
+  const RankBlocks& blocks(int rank) const { return table_.ranks[static_cast<size_t>(rank)]; }
 
   std::span<const Schedule> schedules_;
   CheckOptions options_;
+  GoalTable table_;
   int n_ranks_;
-  uint32_t n_chunks_, all_chunks_;
-  uint64_t output_at_, scratch_at_, cells_per_rank_;
+  uint32_t n_chunks_;
+  std::vector<Place> places_;  // by rank
   std::vector<Cell> cells_;
-  std::vector<uint64_t> totals_;
+  std::vector<Value> totals_;  // by chunk; added up in rank order
 };
 
 }  // namespace tutti

@@ -40,7 +40,7 @@ void add_tick(std::vector<Step>& steps, const Place& place, uint32_t n_chunks, u
   const uint32_t index = static_cast<uint32_t>((place.position - 1 - tick + 2 * n) % n);
   const uint32_t chunk = group * static_cast<uint32_t>(n) + index;
   if (chunk >= n_chunks) return;
-  Step step;
+  Step step{.chunk = chunk};
   if (tick > 0) step.recv = place.prev;
   if (tick < 2 * n - 2) step.send = place.next;
   if (tick < n) step.local = {Buffer::kInput, chunk};
@@ -76,11 +76,11 @@ Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks,
 Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
   const Place place = find_place(ring, rank);
   const bool is_last = place.next == root;
-  Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks};
+  Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .input_blocks = rank == root};
   for (uint32_t lane = 0; lane < std::min(n_lanes, n_chunks); lane++) {
     std::vector<Step> steps;
     for (uint32_t chunk = lane; chunk < n_chunks; chunk += n_lanes) {
-      Step step{.store = {Buffer::kOutput, chunk}};
+      Step step{.chunk = chunk, .store = {Buffer::kOutput, chunk}};
       if (rank == root) step.local = {Buffer::kInput, chunk};
       if (rank != root) step.recv = place.prev;
       if (!is_last) step.send = place.next;

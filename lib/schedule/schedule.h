@@ -14,23 +14,35 @@ namespace tutti {
 
 enum class Buffer : uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 };
 
-// A chunk's index within a buffer; how many elements a chunk has is the executor's business.
+// A buffer is an array of equal or unequal *blocks*: one in all for all-reduce, broadcast and reduce, one per rank for
+// what gathers or scatters. Every block is cut into n_chunks chunks: chunk c of block b has the index b * n_chunks + c,
+// blocks counted within that buffer. How many elements a chunk has is the executor's business.
 struct Slice {
   Buffer buffer = Buffer::kNone;
   uint32_t chunk = 0;
 };
 
 // NCCL's fused primitive, in this order, all parts optional:
-//   value = (message received from rank `recv`) + (slice `local`);   "+" is the reduction
+//   value = (slice `before`) + (message received from rank `recv`) + (slice `local`);   "+" is the reduction
 //   keep value in slice `store`;   send value to rank `send`
-// Without `recv` the value is `local` alone; without `local` it is the message alone.
+// At most two of the three are there, so that every reduction rounds once; a copy's only source is `local` or the
+// message. A step without any source or slice passes nothing on but that it happened (a barrier's message).
 struct Step {
   int32_t recv = -1;
   int32_t send = -1;
+  // Which chunk's data the value is, in the collective's own numbering: chunk c of logical block b is b * n_chunks + c.
+  // It decides how many elements the value has. Logical blocks:
+  //   all-reduce, broadcast, reduce                   one, 0
+  //   all-gather, reduce-scatter, gather, scatter     b: rank b's block
+  //   all-to-all                                      s * n_ranks + d: from rank s to rank d
+  //   send and receive                                this rank's input blocks, then its output blocks: its own
+  //   counting
+  uint32_t chunk = 0;
+  Slice before;
   Slice local;
   Slice store;
-  // This reduction completes the sum over all ranks: the executor divides here for an average. Exactly one step of all
-  // ranks carries it per chunk of a reducing collective.
+  // This reduction completes the sum over all ranks: the executor divides here for an average. Every value that ends in
+  // an output has passed exactly one such step on its way, if the collective reduces.
   bool completes = false;
 };
 
@@ -45,8 +57,11 @@ struct Lane {
 struct Schedule {
   int rank = 0;
   int n_ranks = 1;
-  uint32_t n_chunks = 0;   // of input and output alike
-  uint32_t n_scratch = 0;  // scratch chunks needed
+  uint32_t n_chunks = 0;   // of one block
+  uint32_t n_scratch = 0;  // scratch chunks needed; each has room for the largest chunk
+  // 0 where this rank has no such buffer: only the root of a broadcast has an input, only that of a reduce an output.
+  uint32_t input_blocks = 1;
+  uint32_t output_blocks = 1;
   std::vector<Lane> lanes;
 };
 
@@ -67,24 +82,49 @@ Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t 
 Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
 Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks);
 
+// One point-to-point message, whole: `block` is the sender's input block or the receiver's output block.
+struct Transfer {
+  int peer = 0;
+  uint32_t block = 0;
+};
+struct Transfers {
+  std::vector<Transfer> sends, receives;
+};
+
 // ---- checker -------------------------------------------------------------------------------------------------------
 
-enum class Goal : uint8_t { kAllReduce, kBroadcast };
+enum class Goal : uint8_t {
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+  kSendRecv,
+};
 
 struct CheckOptions {
   Goal goal = Goal::kAllReduce;
-  int root = 0;           // of a broadcast
-  uint32_t slots = 2;     // of every link
-  uint32_t rounds = 1;    // the schedule is run this many times back to back, as for a large buffer
-  bool in_place = false;  // input and output are the same memory
+  int root = 0;         // of a broadcast, reduce, gather, scatter
+  uint32_t slots = 2;   // of every link
+  uint32_t rounds = 1;  // the schedule is run this many times back to back, as for a large buffer
+  // Input and output are the same memory, as far as they are the same data: all-gather's input is the output's own
+  // block, reduce-scatter's output the input's own, so are the root's in gather and scatter.
+  bool in_place = false;
+  bool rank_order = false;               // sums must be ((rank 0 + rank 1) + rank 2) + ...
+  std::span<const Transfers> transfers;  // what the ranks send and receive, one per rank, for kSendRecv alone
 };
 
 // Runs the schedules of all ranks (schedules[r].rank == r) with real slot credits and proves: no deadlock, every output
-// chunk of every rank has every contribution exactly once (broadcast: the root's, exactly), no slice is read before it
-// is written or outside its buffer, every message that is sent is received with the chunk the receiver expects, all
-// lanes keep to their own links, lanes that use the same slice are kept in order by messages, `completes` is where the
-// sum is complete and nowhere else. An error says which rank, lane and step, and draws the state of all lanes when it
-// is a deadlock.
+// chunk of every rank has every contribution that it should exactly once, all ranks of an all-reduce add in the same
+// order (so their results are the same bits), no slice is read before it is written or outside its buffer, every
+// message that is sent is received with the chunk the receiver expects, all lanes keep to their own links, lanes that
+// use the same slice are kept in order by messages, `completes` is where the sum is complete and nowhere else, and no
+// rank leaves a barrier before all have entered it. An error says which rank, lane and step, and draws the state of all
+// lanes when it is a deadlock.
 Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options);
 
 // A table of one rank's steps for people: "lane 0 step 3: recv 1 + in[2] -> out[2], send 3".

@@ -11,6 +11,7 @@ std::string slice_text(const Slice& slice) {
 std::string step_text(const Step& step) {
   const bool has_local = step.local.buffer != Buffer::kNone;
   std::string text;
+  if (step.before.buffer != Buffer::kNone) text = slice_text(step.before) + " + ";
   if (step.recv >= 0) text += format("recv %d", step.recv);
   if (step.recv >= 0 && has_local) text += " + ";
   if (has_local) text += slice_text(step.local);

@@ -29,20 +29,20 @@ void add_up(std::vector<Step>& steps, const TreeNode& node, uint32_t chunk) {
   const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
   const bool two_children = node.child[1] >= 0;
   const bool is_top = node.parent < 0;
-  if (two_children) steps.push_back({.recv = node.child[0], .local = in, .store = out});
-  Step last{.recv = two_children ? node.child[1] : node.child[0], .local = two_children ? out : in};
+  if (two_children) steps.push_back({.recv = node.child[0], .chunk = chunk, .local = in, .store = out});
+  Step last{.recv = node.child[two_children], .chunk = chunk, .local = two_children ? out : in};
   last.send = is_top ? node.child[0] : node.parent;
   if (is_top) last.store = out;
   last.completes = is_top;
   steps.push_back(last);
-  if (is_top && two_children) steps.push_back({.send = node.child[1], .local = out});
+  if (is_top && two_children) steps.push_back({.send = node.child[1], .chunk = chunk, .local = out});
 }
 
 void add_down(std::vector<Step>& steps, const TreeNode& node, uint32_t chunk) {
   if (node.parent < 0) return;
   const Slice out{Buffer::kOutput, chunk};
-  steps.push_back({.recv = node.parent, .send = node.child[0], .store = out});
-  if (node.child[1] >= 0) steps.push_back({.send = node.child[1], .local = out});
+  steps.push_back({.recv = node.parent, .send = node.child[0], .chunk = chunk, .store = out});
+  if (node.child[1] >= 0) steps.push_back({.send = node.child[1], .chunk = chunk, .local = out});
 }
 
 void add_lane(Schedule& schedule, int tree, std::vector<Step> steps) {
@@ -78,6 +78,7 @@ Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks
 //             / \    / \       .
 Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks) {
   Schedule schedule = empty_schedule(order, rank, n_chunks);
+  schedule.input_blocks = rank == root;
   std::vector<int> others;
   std::copy_if(order.begin(), order.end(), std::back_inserter(others), [&](int other) { return other != root; });
   for (int tree = 0; tree < kTrees; tree++) {
@@ -89,7 +90,7 @@ Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t
     std::vector<Step> steps;
     for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
       const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
-      if (rank == root) steps.push_back({.send = top, .local = in, .store = out});
+      if (rank == root) steps.push_back({.send = top, .chunk = chunk, .local = in, .store = out});
       add_down(steps, node, chunk);
     }
     add_lane(schedule, tree, std::move(steps));

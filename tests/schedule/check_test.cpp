@@ -29,7 +29,11 @@ std::vector<Schedule> schedules_of(const std::vector<Lanes>& ranks, uint32_t n_c
 }
 
 std::string said(const std::vector<Lanes>& ranks, const CheckOptions& options = {}) {
-  return verdict(schedules_of(ranks), options);
+  std::vector<Schedule> schedules = schedules_of(ranks);
+  if (options.goal == Goal::kBroadcast) {
+    for (Schedule& schedule : schedules) schedule.input_blocks = schedule.rank == options.root;
+  }
+  return verdict(schedules, options);
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -113,11 +117,20 @@ TEST_CASE("check: scratch belongs to a rank and survives rounds") {
 }
 
 TEST_CASE("check: chunks keep their identity") {
-  const Step give1{.send = 1, .local = in(1)}, take1{.recv = 1, .store = out(1)};
-  const Step sum1{.recv = 0, .send = 0, .local = in(1), .store = out(1), .completes = true};
+  const Step give1{.send = 1, .chunk = 1, .local = in(1)}, take1{.recv = 1, .chunk = 1, .store = out(1)};
+  const Step sum1{.recv = 0, .send = 0, .chunk = 1, .local = in(1), .store = out(1), .completes = true};
   CHECK(verdict(schedules_of({{{kGive, give1, kTake, take1}}, {{kSum, sum1}}}, 2), {}) == "");
   CHECK(has(verdict(schedules_of({{{give1, kGive, kTake, take1}}, {{kSum, sum1}}}, 2), {}), "the message is chunk 1"));
-  CHECK(has(verdict(schedules_of({{{kGive, give1, take1, kTake}}, {{kSum, sum1}}}, 2), {}), "the value is chunk 0"));
+  CHECK(has(verdict(schedules_of({{{kGive, give1, take1, kTake}}, {{kSum, sum1}}}, 2), {}), "the message is chunk 0"));
+  Step wrong_store = take1, wrong_local = give1, wrong_name = give1, no_name = give1;
+  wrong_store.store = out(0), wrong_local.local = in(0), wrong_name.chunk = 0, no_name.chunk = 2;
+  const auto changed = [&](const Step& give, const Step& take) {
+    return verdict(schedules_of({{{kGive, give, kTake, take}}, {{kSum, sum1}}}, 2), {});
+  };
+  CHECK(has(changed(give1, wrong_store), "the value is chunk 1 (through all rounds), not 0"));
+  CHECK(has(changed(wrong_local, take1), "in[0] is chunk 0 (through all rounds), not 1"));
+  CHECK(has(changed(wrong_name, take1), "in[1] is chunk 1 (through all rounds), not 0"));
+  CHECK(has(changed(no_name, take1), "there is no chunk 2"));
 }
 
 TEST_CASE("check: every contribution exactly once") {
@@ -152,10 +165,18 @@ TEST_CASE("check: completes is where the sum is complete and nowhere else") {
     CHECK(has(said({{{give, take}}, {{sum}}}), "says complete, but another step did so before"));
   }
   SECTION("two ranks reduce the same") {
-    const std::vector<Lanes> both = {
-        {{{.send = 1, .local = in(0)}, {.recv = 1, .local = in(0), .store = out(0)}}},
-        {{{.send = 0, .local = in(0)}, {.recv = 0, .local = in(0), .store = out(0), .completes = true}}}};
-    CHECK(has(said(both), "complete"));
+    const Step sum0{.recv = 1, .before = in(0), .store = out(0), .completes = true};  // as rank 1 adds: 0 + 1
+    const Step sum1{.recv = 0, .local = in(0), .store = out(0), .completes = true};
+    const Step give0{.send = 1, .local = in(0)}, give1{.send = 0, .local = in(0)};
+    CHECK(said({{{give0, sum0}}, {{give1, sum1}}}) == "");
+    Step forgotten = sum0;
+    forgotten.completes = false;
+    CHECK(has(said({{{give0, forgotten}}, {{give1, sum1}}}), "completes the sum without saying so"));
+    Step other_way = sum0;
+    std::swap(other_way.before, other_way.local);
+    CHECK(has(said({{{give0, other_way}}, {{give1, sum1}}}),
+              "rank 1: at the end out[0] of round 0 was added up in another order than on other ranks"));
+    CHECK(said({{{give0, sum0}}, {{give1, sum1}}}, {.rank_order = true}) == "");
   }
 }
 
@@ -163,14 +184,14 @@ TEST_CASE("check: broadcasts") {
   const Step root{.send = 1, .local = in(0), .store = out(0)}, other{.recv = 0, .store = out(0)};
   CHECK(said({{{root}}, {{other}}}, kBroadcast) == "");
   CHECK(said({{{root}}, {{other}}}, {.goal = Goal::kBroadcast, .rounds = 2, .in_place = true}) == "");
-  CHECK(has(said({{{root}}, {{other}}}, {.goal = Goal::kBroadcast, .root = 1}), "only the root"));
+  CHECK(has(said({{{root}}, {{other}}}, {.goal = Goal::kBroadcast, .root = 1}), "in[0] is outside its buffer"));
   Step completing = other, reducing = other;
   completing.completes = true;
   reducing.local = in(0);
   CHECK(has(said({{{root}}, {{completing}}}, kBroadcast), "rank 1 lane 0 round 0 step 0"));
-  CHECK(has(said({{{root}}, {{reducing}}}, kBroadcast), "in[0] is read, but only the root"));
+  CHECK(has(said({{{root}}, {{reducing}}}, kBroadcast), "in[0] is outside its buffer"));
   CHECK(has(said({{{root, root}}, {{other, {.recv = 0, .local = out(0), .store = out(0)}}}}, kBroadcast),
-            "a broadcast reduces nothing"));
+            "this collective reduces nothing"));
 }
 
 TEST_CASE("check: lanes that share memory need messages to keep their order") {

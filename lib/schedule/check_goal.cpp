@@ -1,0 +1,104 @@
+#include "schedule/check_goal.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+constexpr uint32_t kNobody = UINT32_MAX;
+
+Error wrong(std::string message) {
+  return {.code = Code::kInternalError, .message = std::move(message)};
+}
+
+bool has_root(Goal goal) {
+  return goal == Goal::kBroadcast || goal == Goal::kReduce || goal == Goal::kGather || goal == Goal::kScatter;
+}
+
+bool has_in_place(Goal goal) {
+  return goal != Goal::kAllToAll && goal != Goal::kBarrier && goal != Goal::kSendRecv;
+}
+
+std::vector<uint32_t> every(uint32_t count, uint32_t first, uint32_t stride = 1) {
+  std::vector<uint32_t> blocks(count);
+  for (uint32_t i = 0; i < count; i++) blocks[i] = first + i * stride;
+  return blocks;
+}
+
+RankBlocks blocks_of(Goal goal, uint32_t n, uint32_t rank, bool is_root) {
+  const std::vector<uint32_t> one = {0}, own = {rank}, all = every(n, 0), none;
+  switch (goal) {
+    case Goal::kAllReduce: return {one, one};
+    case Goal::kBroadcast: return {is_root ? one : none, one};
+    case Goal::kReduce: return {one, is_root ? one : none};
+    case Goal::kAllGather: return {own, all};
+    case Goal::kReduceScatter: return {all, own};
+    case Goal::kAllToAll: return {every(n, rank * n), every(n, rank, n)};
+    case Goal::kGather: return {own, is_root ? all : none};
+    case Goal::kScatter: return {is_root ? all : none, own};
+    case Goal::kBarrier:
+    case Goal::kSendRecv: break;
+  }
+  return {};
+}
+
+// Logical blocks are all ranks' inputs; the k-th receive of d from s is the k-th send of s to d.
+Result<GoalTable> transfer_table(int n_ranks, std::span<const Transfers> transfers) {
+  if (transfers.size() != static_cast<size_t>(n_ranks)) return wrong("each rank needs its list of transfers");
+  GoalTable table{.logical_blocks = 0, .ranks = std::vector<RankBlocks>(transfers.size())};
+  std::map<std::pair<int, int>, std::vector<uint32_t>> sent;  // by sender and receiver, first one last
+  for (int rank = 0; rank < n_ranks; rank++) {
+    uint32_t blocks = 0;
+    for (const Transfer& send : transfers[static_cast<size_t>(rank)].sends) {
+      sent[{rank, send.peer}].push_back(table.logical_blocks + send.block);
+      blocks = std::max(blocks, send.block + 1);
+    }
+    table.ranks[static_cast<size_t>(rank)].input = every(blocks, table.logical_blocks);
+    table.logical_blocks += blocks;
+  }
+  for (auto& [pair, blocks] : sent) blocks = {blocks.rbegin(), blocks.rend()};
+  for (int rank = 0; rank < n_ranks; rank++) {
+    const std::vector<Transfer>& receives = transfers[static_cast<size_t>(rank)].receives;
+    std::vector<uint32_t>& output = table.ranks[static_cast<size_t>(rank)].output;
+    output.assign(receives.size(), kNobody);
+    for (const Transfer& receive : receives) {
+      std::vector<uint32_t>& from = sent[{receive.peer, rank}];
+      if (from.empty()) return wrong(format("rank %d receives more than rank %d sends to it", rank, receive.peer));
+      if (receive.block >= output.size() || output[receive.block] != kNobody) {
+        return wrong(format("rank %d does not receive every output block once", rank));
+      }
+      output[receive.block] = from.back();
+      from.pop_back();
+    }
+  }
+  for (const auto& [pair, blocks] : sent) {
+    if (!blocks.empty()) return wrong(format("rank %d sends more than rank %d receives", pair.first, pair.second));
+  }
+  return table;
+}
+
+}  // namespace
+
+Result<GoalTable> goal_table(int n_ranks, const CheckOptions& options) {
+  const Goal goal = options.goal;
+  if (has_root(goal) && (options.root < 0 || options.root >= n_ranks)) {
+    return wrong(format("root %d is not one of %d ranks", options.root, n_ranks));
+  }
+  if (options.in_place && !has_in_place(goal)) return wrong("this collective cannot run in place");
+  if (goal == Goal::kSendRecv) return transfer_table(n_ranks, options.transfers);
+  const auto n = static_cast<uint32_t>(n_ranks);
+  GoalTable table;
+  table.reduces = goal == Goal::kAllReduce || goal == Goal::kReduce || goal == Goal::kReduceScatter;
+  if (goal == Goal::kAllToAll) table.logical_blocks = n * n;
+  if (goal == Goal::kAllGather || goal == Goal::kReduceScatter || goal == Goal::kGather || goal == Goal::kScatter) {
+    table.logical_blocks = n;
+  }
+  for (uint32_t rank = 0; rank < n; rank++) {
+    table.ranks.push_back(blocks_of(goal, n, rank, static_cast<int>(rank) == options.root));
+  }
+  return table;
+}
+
+}  // namespace tutti

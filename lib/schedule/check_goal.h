@@ -1,0 +1,25 @@
+// What a collective has to bring about, as a table for the checker: which logical block every block of every rank's
+// input holds, and which one every block of its output has to hold in the end. The rest follows: an output is right if
+// it is the sum of all inputs with its logical block.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace tutti {
+
+struct RankBlocks {
+  std::vector<uint32_t> input, output;  // logical blocks, numbered for all ranks together
+};
+
+struct GoalTable {
+  uint32_t logical_blocks = 1;
+  bool reduces = false;  // several ranks contribute to a block
+  std::vector<RankBlocks> ranks;
+};
+
+Result<GoalTable> goal_table(int n_ranks, const CheckOptions& options);
+
+}  // namespace tutti
