@@ -100,8 +100,7 @@ struct Victim {
 // Sends and never ends.
 std::string stream(Link& out, const Traffic& traffic) {
   Sender sender(out, traffic);
-  while (sender.trouble().empty()) sender.step();
-  return sender.trouble();
+  return run(sender, true);
 }
 
 }  // namespace
@@ -131,11 +130,7 @@ TEST_CASE("a peer is killed in the middle of a stream: all that arrived is whole
   Victim victim(t, Ask{1, 0, 4, slot_bytes}, [&](Link& out, Link&) { return stream(out, traffic); });
   Receiver receiver(victim.in, traffic);
   const uint64_t enough = slot_bytes > 4096 ? 5 : times(5000);
-  REQUIRE(until([&] {
-    receiver.step();
-    return receiver.count() >= enough || !receiver.trouble().empty();
-  }));
-  CHECK(receiver.trouble() == "");
+  REQUIRE(run(receiver, asleep, enough) == "");
   victim.child.kill_now();
   const std::string trouble = run(receiver, asleep);
   INFO(trouble);

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -46,11 +47,23 @@ inline std::vector<const tuttiTransport*> transports() {
   return find_transports("").value();
 }
 
+// Between two looks at what is not there yet. A yield gives up the rest of a time slice, which next to a busy process
+// is milliseconds, so a long wait sleeps.
+class Patience {
+ public:
+  void wait() { ++looks_ < 50 ? sched_yield() : usleep(20); }
+  void restore() { looks_ = 0; }
+
+ private:
+  int looks_ = 0;
+};
+
 template <class Predicate>
 bool until(Deadline deadline, Predicate&& predicate) {
+  Patience patience;
   while (!predicate()) {
     if (deadline.passed()) return false;
-    sched_yield();
+    patience.wait();
   }
   return true;
 }

@@ -123,15 +123,19 @@ class Receiver final : public Side {
   bool waits_for_slot() const override { return false; }
 };
 
-// Runs one end to its end: "" or what went wrong.
-inline std::string run(Side& side, bool sleeping = false) {
+// Runs one end until it is done, or has done `enough`: "" or what went wrong.
+inline std::string run(Side& side, bool sleeping = false, uint64_t enough = UINT64_MAX) {
   const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
-  while (!side.done()) {
-    if (side.step()) continue;
+  Patience patience;
+  while (!side.done() && side.count() < enough) {
+    if (side.step()) {
+      patience.restore();
+      continue;
+    }
     if (!side.trouble().empty()) return side.trouble();
     if (deadline.passed()) return format("stuck at message %llu", static_cast<unsigned long long>(side.count()));
     if (!sleeping)
-      sched_yield();
+      patience.wait();
     else if (!side.sleep())
       return side.trouble();
   }
@@ -141,22 +145,24 @@ inline std::string run(Side& side, bool sleeping = false) {
 // Runs all of them by turns in this thread; `turns(side)` is how often a side may step at a time.
 template <class Turns>
 std::string run_together(const std::vector<Side*>& sides, Turns&& turns) {
-  std::string trouble;
-  const bool ended = until([&] {
-    bool all_done = true;
+  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+  Patience patience;
+  for (bool all_done = false; !all_done;) {
+    bool progress = false;
+    all_done = true;
     for (Side* side : sides) {
-      if (!side->done())
-        for (uint64_t n = turns(*side); n > 0 && side->step(); n--) {
-        }
-      if (trouble.empty()) trouble = side->trouble();
+      for (uint64_t n = turns(*side); n > 0 && !side->done() && side->step(); n--) progress = true;
+      if (!side->trouble().empty()) return side->trouble();
       all_done = all_done && side->done();
     }
-    return all_done || !trouble.empty();
-  });
-  return ended ? trouble : "stuck";
+    if (deadline.passed()) return "stuck";
+    if (!progress) patience.wait();
+    if (progress) patience.restore();
+  }
+  return "";
 }
 inline std::string run_together(const std::vector<Side*>& sides) {
-  return run_together(sides, [](Side&) { return 1; });
+  return run_together(sides, [](Side&) { return 8; });
 }
 
 }  // namespace tutti::test
