@@ -77,8 +77,8 @@ Result<void> Communicator::execute(const Operation& operation) {
 }
 
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation) {
-  const Run::Operation what{call,  operation.count, operation.input,   operation.output,
-                            rank_, n_ranks_,        stream_from_bytes_};
+  Run::Operation what{call, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
+  what.blocks.uniform_elems = operation.count;
   Run run(program, what, history_);
   return drive(run, *this, wait_policy_);
 }

@@ -5,36 +5,28 @@
 
 namespace tutti {
 
-ChunkLayout ChunkLayout::of(uint64_t elems, size_t elem_bytes, uint32_t n_chunks, uint32_t slot_bytes) {
-  const uint64_t line_elems = std::max<uint64_t>(1, 64 / elem_bytes);  // chunks start on cache lines of the buffer
-  const uint64_t slot_elems = slot_bytes / elem_bytes;
-  const uint64_t per_round = n_chunks * slot_elems;
-  ChunkLayout layout;
-  layout.rounds = std::max<uint64_t>(1, elems / per_round + (elems % per_round != 0));
-  const uint64_t chunks = layout.rounds * n_chunks;
-  const uint64_t even = elems / chunks + (elems % chunks != 0);
-  layout.chunk_elems = std::min(slot_elems, (even + line_elems - 1) / line_elems * line_elems);
-  return layout;
-}
-
 Run::Run(Program& program, const Operation& operation, const History& history)
     : program_(program),
       operation_(operation),
       history_(history),
       tag_(to_tag(operation.call)),
       elem_bytes_(dtype_bytes(operation.call.dtype)),
-      layout_(ChunkLayout::of(operation.elems, elem_bytes_, program.n_chunks, program.slot_bytes)),
+      layout_(elem_bytes_, program.n_chunks, program.slot_bytes),
       reduce_(kernels().reduce[static_cast<int>(operation.call.op)][static_cast<int>(operation.call.dtype)]),
       copy_(kernels().copy),
-      stream_(operation.elems * elem_bytes_ >= operation.stream_from_bytes),
+      stream_(operation.blocks.largest() * elem_bytes_ >= operation.stream_from_bytes),
       lanes_left_(program.lanes.size()) {
-  for (BoundLane& lane : program_.lanes) lane.round = lane.next = 0;
+  const uint64_t rounds = layout_.rounds(operation.blocks.largest());
+  for (BoundLane& lane : program_.lanes) {
+    lane.rounds = rounds;
+    lane.round = lane.next = 0;
+  }
 }
 
 Run::Poll Run::advance() {
   bool progress = false;
   for (BoundLane& lane : program_.lanes) {
-    while (lane.round < layout_.rounds && advance_lane(lane)) progress = true;
+    while (lane.round < lane.rounds && advance_lane(lane)) progress = true;
     if (error_.message.size() > 0) return Poll::kFailed;
   }
   if (lanes_left_ == 0 && all_sent()) return Poll::kDone;
@@ -42,25 +34,28 @@ Run::Poll Run::advance() {
 }
 
 bool Run::advance_lane(BoundLane& lane) {
-  if (!execute(lane.steps[lane.next], lane.round)) return false;
+  if (!execute(lane)) return false;
   if (++lane.next == lane.steps.size()) {
     lane.next = 0;
-    if (++lane.round == layout_.rounds) lanes_left_--;
+    if (++lane.round == lane.rounds) lanes_left_--;
   }
   return true;
 }
 
 // The whole step or nothing: it needs its message and its free slot at once.
-bool Run::execute(const BoundStep& step, uint64_t round) {
+bool Run::execute(const BoundLane& lane) {
+  const BoundStep& step = lane.steps[lane.next];
   tuttiMessage message{};
   if (step.recv != nullptr && !step.recv->try_peek(&message)) return false;
   void* to_send = nullptr;
   if (step.send != nullptr && (to_send = step.send->try_acquire()) == nullptr) return false;
 
-  const uint32_t chunk = step.local.buffer != Buffer::kNone ? step.local.chunk : step.store.chunk;
-  const uint64_t elems = chunk_elems(round, chunk);
+  const uint64_t block_elems = operation_.blocks.size(step.size.block);
+  const uint64_t chunk_elems = layout_.chunk_elems(block_elems, lane.rounds);
+  const uint64_t begin = (lane.round * program_.n_chunks + step.size.chunk) * chunk_elems;
+  const uint64_t elems = begin >= block_elems ? 0 : std::min(chunk_elems, block_elems - begin);
   if (step.recv != nullptr && !accept_message(*step.recv, message, elems * elem_bytes_)) return false;
-  if (elems > 0) compute(step, round, message.data, to_send, elems);
+  if (elems > 0) compute(step, begin, elems, message.data, to_send);
   if (step.recv != nullptr) step.recv->release();
   if (step.send != nullptr) {
     tuttiTag tag;
@@ -70,14 +65,15 @@ bool Run::execute(const BoundStep& step, uint64_t round) {
   return true;
 }
 
-void Run::compute(const BoundStep& step, uint64_t round, const void* received, void* to_send, uint64_t elems) {
+void Run::compute(const BoundStep& step, uint64_t begin, uint64_t elems, const void* received, void* to_send) {
   ReduceArgs args;
+  if (step.before.buffer != Buffer::kNone) args.src[args.n_src++] = address(step.before, begin);
   if (step.recv != nullptr) args.src[args.n_src++] = received;
-  if (step.local.buffer != Buffer::kNone) args.src[args.n_src++] = address(step.local, round);
+  if (step.local.buffer != Buffer::kNone) args.src[args.n_src++] = address(step.local, begin);
   const bool stores = step.store.buffer != Buffer::kNone;
-  if (stores) args.dst[args.n_dst++] = address(step.store, round);
+  if (stores) args.dst[args.n_dst++] = address(step.store, begin);
   if (to_send != nullptr) args.dst[args.n_dst++] = to_send;
-  args.stream_dst0 = stores && stream_;
+  args.stream_dst0 = step.store.buffer == Buffer::kOutput && stream_;
   if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
   if (args.n_src > 1 || args.divisor > 0) {
     args.elems = elems;
@@ -104,16 +100,13 @@ bool Run::accept_message(const Link& link, const tuttiMessage& message, uint64_t
   return true;
 }
 
-uint64_t Run::chunk_elems(uint64_t round, uint32_t chunk) const {
-  const uint64_t begin = (round * program_.n_chunks + chunk) * layout_.chunk_elems;
-  return begin >= operation_.elems ? 0 : std::min(layout_.chunk_elems, operation_.elems - begin);
-}
-
-char* Run::address(const Slice& slice, uint64_t round) const {
-  const uint64_t offset = (round * program_.n_chunks + slice.chunk) * layout_.chunk_elems * elem_bytes_;
+// `begin`: the chunk's first element within its block.
+char* Run::address(const BoundSlice& slice, uint64_t begin) const {
+  if (slice.buffer == Buffer::kScratch)
+    return program_.scratch.data() + static_cast<size_t>(slice.chunk) * program_.slot_bytes;
   // The input is only ever a source.
   void* base = slice.buffer == Buffer::kInput ? const_cast<void*>(operation_.input) : operation_.output;
-  return static_cast<char*>(base) + offset;
+  return static_cast<char*>(base) + (operation_.blocks.begin(slice.buffer, slice.block) + begin) * elem_bytes_;
 }
 
 bool Run::all_sent() {
@@ -126,7 +119,7 @@ template <class Visit>
 bool Run::for_each_blocked(Visit&& visit) const {
   bool all_blocked = true;
   for (const BoundLane& lane : program_.lanes) {
-    if (lane.round == layout_.rounds) continue;
+    if (lane.round == lane.rounds) continue;
     const BoundStep& step = lane.steps[lane.next];
     tuttiMessage ignored;
     if (step.recv != nullptr && !step.recv->try_peek(&ignored))

@@ -3,7 +3,9 @@
 // Threading: a Program, its links and its Run belong to one thread at a time. A Run allocates nothing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -14,17 +16,25 @@
 
 namespace tutti {
 
+// A chunk's index, taken apart once.
+struct BoundSlice {
+  Buffer buffer = Buffer::kNone;
+  uint32_t block = 0;
+  uint32_t chunk = 0;  // within the block; in scratch: the index
+};
+
 struct BoundStep {
   Link* recv = nullptr;
   Link* send = nullptr;
-  Slice local;
-  Slice store;
+  BoundSlice size;  // the logical block and chunk that decide how many elements the value has
+  BoundSlice before, local, store;
   bool completes = false;
 };
 
 struct BoundLane {
   std::vector<BoundStep> steps;
   // Where the running operation is.
+  uint64_t rounds = 1;
   uint64_t round = 0;
   size_t next = 0;
 };
@@ -32,21 +42,50 @@ struct BoundLane {
 struct Program {
   std::vector<BoundLane> lanes;
   std::vector<Link*> sends;  // every link that some step sends on
-  uint32_t n_chunks = 1;
+  uint32_t n_chunks = 1;     // of a block
   uint32_t slot_bytes = 0;
+  std::vector<char> scratch;  // chunks of slot_bytes
 };
 
 // Resolves a schedule's links. find_link(peer, channel, sending) must know all of them.
 template <class FindLink>
 Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link);
 
-// How an operation of `elems` elements is laid over the chunks of a schedule that runs for several rounds: chunk c of
-// round r starts at element (r * n_chunks + c) * chunk_elems. Chunks beyond the end are empty, and their messages too.
-struct ChunkLayout {
-  uint64_t chunk_elems = 0;
-  uint64_t rounds = 1;
+// How the elements of a block lie over its chunks, when the schedule runs for several rounds: chunk c of round r starts
+// at element (r * n_chunks + c) * chunk_elems of the block. Chunks beyond the end are empty, and their messages too.
+class ChunkLayout {
+ public:
+  ChunkLayout(size_t elem_bytes, uint32_t n_chunks, uint32_t slot_bytes)
+      : n_chunks_(n_chunks),
+        slot_elems_(slot_bytes / elem_bytes),
+        line_elems_(64 / elem_bytes) {}  // chunks start on cache lines of the block
 
-  static ChunkLayout of(uint64_t elems, size_t elem_bytes, uint32_t n_chunks, uint32_t slot_bytes);
+  uint64_t rounds(uint64_t block_elems) const {
+    const uint64_t per_round = n_chunks_ * slot_elems_;
+    return block_elems <= per_round ? 1 : (block_elems - 1) / per_round + 1;
+  }
+  uint64_t chunk_elems(uint64_t block_elems, uint64_t rounds) const {
+    if (block_elems == 0) return 0;
+    const uint64_t even = (block_elems - 1) / (rounds * n_chunks_) + 1;
+    return std::min(slot_elems_, (even + line_elems_ - 1) / line_elems_ * line_elems_);
+  }
+
+ private:
+  uint64_t n_chunks_, slot_elems_, line_elems_;
+};
+
+// The blocks of an operation, in elements: all of one size, or looked up.
+struct Blocks {
+  uint64_t uniform_elems = 0;
+  std::span<const uint64_t> elems;                // by logical block; empty: uniform
+  std::span<const uint64_t> input_at, output_at;  // where a buffer's blocks begin; empty: block * uniform_elems
+
+  uint64_t size(uint32_t block) const { return elems.empty() ? uniform_elems : elems[block]; }
+  uint64_t largest() const { return elems.empty() ? uniform_elems : *std::max_element(elems.begin(), elems.end()); }
+  uint64_t begin(Buffer buffer, uint32_t block) const {
+    const auto& at = buffer == Buffer::kInput ? input_at : output_at;
+    return at.empty() ? block * uniform_elems : at[block];
+  }
 };
 
 class Run {
@@ -55,7 +94,7 @@ class Run {
 
   struct Operation {
     Call call;
-    uint64_t elems = 0;  // call.count, or 0 when only the tags are to travel
+    Blocks blocks;  // empty when only the tags are to travel
     const void* input = nullptr;
     void* output = nullptr;
     int rank = 0;
@@ -84,11 +123,10 @@ class Run {
 
  private:
   bool advance_lane(BoundLane& lane);
-  bool execute(const BoundStep& step, uint64_t round);
-  void compute(const BoundStep& step, uint64_t round, const void* received, void* to_send, uint64_t elems);
+  bool execute(const BoundLane& lane);
+  void compute(const BoundStep& step, uint64_t begin, uint64_t elems, const void* received, void* to_send);
   bool accept_message(const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
-  uint64_t chunk_elems(uint64_t round, uint32_t chunk) const;
-  char* address(const Slice& slice, uint64_t round) const;
+  char* address(const BoundSlice& slice, uint64_t begin) const;
   bool all_sent();
   template <class Visit>
   bool for_each_blocked(Visit&& visit) const;
@@ -111,10 +149,20 @@ Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link
   Program program;
   program.n_chunks = schedule.n_chunks;
   program.slot_bytes = slot_bytes;
+  program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * slot_bytes);
+  const auto take_apart = [&](const Slice& slice) {
+    if (slice.buffer == Buffer::kScratch) return BoundSlice{slice.buffer, 0, slice.chunk};
+    return BoundSlice{slice.buffer, slice.chunk / schedule.n_chunks, slice.chunk % schedule.n_chunks};
+  };
   for (const Lane& lane : schedule.lanes) {
     BoundLane bound;
     for (const Step& step : lane.steps) {
-      BoundStep b{nullptr, nullptr, step.local, step.store, step.completes};
+      BoundStep b;
+      b.size = take_apart({Buffer::kNone, step.chunk});
+      b.before = take_apart(step.before);
+      b.local = take_apart(step.local);
+      b.store = take_apart(step.store);
+      b.completes = step.completes;
       if (step.recv >= 0) b.recv = find_link(step.recv, lane.channel, false);
       if (step.send >= 0) b.send = find_link(step.send, lane.channel, true);
       if (b.send != nullptr && std::find(program.sends.begin(), program.sends.end(), b.send) == program.sends.end())
