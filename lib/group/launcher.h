@@ -7,7 +7,7 @@
 // srun without a PMI plugin: rank 0 listens on port 20000 + hash(job id, step id) % 10000 of the step's first host; a
 // port that another program uses is an error at the deadline.
 //
-// Threading: any thread; calls within one process are counted in their order, so make them in the same order everywhere.
+// Threading: any thread; the calls of a process are counted, so make them in the same order everywhere.
 #pragma once
 
 #include <string>
