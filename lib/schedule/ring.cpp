@@ -33,61 +33,110 @@ Place find_place(std::span<const int> ring, int rank) {
 //     position 1 0   2   1*  0   2
 //     position 2 1   0   2*  1   0
 //
+// Reduce-scatter is the ticks up to n-1, all-gather those from n-1 on; a group there is one chunk of each rank's block.
+struct Trip {
+  int first_tick, last_tick;
+  bool has_blocks;  // of reduce-scatter and all-gather
+  bool reduces;
+};
+
 // Chunks that the last group lacks are left out on both sides of their links: fewer messages in the same order never
 // need more slots.
-void add_tick(std::vector<Step>& steps, const Place& place, uint32_t n_chunks, uint32_t group, int tick) {
+void add_tick(std::vector<Step>& steps, std::span<const int> ring, const Place& place, const Trip& trip,
+              uint32_t n_chunks, uint32_t group, int tick) {
   const int n = place.n;
   const uint32_t index = static_cast<uint32_t>((place.position - 1 - tick + 2 * n) % n);
-  const uint32_t chunk = group * static_cast<uint32_t>(n) + index;
-  if (chunk >= n_chunks) return;
+  uint32_t chunk = group * static_cast<uint32_t>(n) + index;
+  if (trip.has_blocks)
+    chunk = static_cast<uint32_t>(ring[index]) * n_chunks + group;
+  else if (chunk >= n_chunks)
+    return;
   Step step{.chunk = chunk};
-  if (tick > 0) step.recv = place.prev;
-  if (tick < 2 * n - 2) step.send = place.next;
-  if (tick < n) step.local = {Buffer::kInput, chunk};
-  if (tick >= n - 1) step.store = {Buffer::kOutput, chunk};
-  step.completes = tick == n - 1;
+  if (tick > trip.first_tick) step.recv = place.prev;
+  if (tick < trip.last_tick) step.send = place.next;
+  if (tick < n) step.local = {Buffer::kInput, trip.reduces ? chunk : group};
+  if (tick >= n - 1) step.store = {Buffer::kOutput, trip.has_blocks && trip.reduces ? group : chunk};
+  step.completes = trip.reduces && tick == n - 1;
   steps.push_back(step);
 }
 
-}  // namespace
-
-Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
+Schedule ring_schedule(std::span<const int> ring, int rank, const Trip& trip, uint32_t n_chunks, uint32_t n_lanes) {
   const Place place = find_place(ring, rank);
   const uint32_t n = static_cast<uint32_t>(place.n);
-  const uint32_t n_groups = (n_chunks + n - 1) / n;
-  const int last_tick = 2 * place.n - 2;
+  const uint32_t n_groups = trip.has_blocks ? n_chunks : (n_chunks + n - 1) / n;
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks};
   for (uint32_t lane = 0; lane < std::min(n_lanes, n_groups); lane++) {
     std::vector<Step> steps;
-    add_tick(steps, place, n_chunks, lane, 0);
+    const auto add = [&](uint32_t group, int tick) { add_tick(steps, ring, place, trip, n_chunks, group, tick); };
+    add(lane, trip.first_tick);
     for (uint32_t group = lane; group < n_groups; group += n_lanes) {
-      for (int tick = 1; tick < last_tick; tick++) add_tick(steps, place, n_chunks, group, tick);
+      for (int tick = trip.first_tick + 1; tick < trip.last_tick; tick++) add(group, tick);
       // The next group's first message needs nothing from anyone: it leaves before the wait for this group's last one,
-      // which saves one hop of 2n-2 per group. Every rank is then two messages ahead at most, hence two slots.
-      if (group + n_lanes < n_groups) add_tick(steps, place, n_chunks, group + n_lanes, 0);
-      if (last_tick > 0) add_tick(steps, place, n_chunks, group, last_tick);
+      // which saves one hop per group. Every rank is then two messages ahead at most, hence two slots.
+      if (group + n_lanes < n_groups) add(group + n_lanes, trip.first_tick);
+      if (trip.last_tick > trip.first_tick) add(group, trip.last_tick);
     }
     if (!steps.empty()) schedule.lanes.push_back({lane, std::move(steps)});
   }
   return schedule;
 }
 
+// Calls step(chunk) for the steps of lanes that deal the chunks out among them.
+template <class MakeStep>
+void add_lanes(Schedule& schedule, uint32_t n_lanes, MakeStep step) {
+  for (uint32_t lane = 0; lane < std::min(n_lanes, schedule.n_chunks); lane++) {
+    std::vector<Step> steps;
+    for (uint32_t chunk = lane; chunk < schedule.n_chunks; chunk += n_lanes) steps.push_back(step(chunk));
+    schedule.lanes.push_back({lane, std::move(steps)});
+  }
+}
+
+}  // namespace
+
+Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
+  const int n = static_cast<int>(ring.size());
+  return ring_schedule(ring, rank, {0, 2 * n - 2, false, true}, n_chunks, n_lanes);
+}
+
+Schedule ring_reduce_scatter(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
+  const int n = static_cast<int>(ring.size());
+  Schedule schedule = ring_schedule(ring, rank, {0, n - 1, true, true}, n_chunks, n_lanes);
+  schedule.input_blocks = static_cast<uint32_t>(n);
+  return schedule;
+}
+
+Schedule ring_all_gather(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
+  const int n = static_cast<int>(ring.size());
+  Schedule schedule = ring_schedule(ring, rank, {n - 1, 2 * n - 2, true, false}, n_chunks, n_lanes);
+  schedule.output_blocks = static_cast<uint32_t>(n);
+  return schedule;
+}
+
 // root --> next --> ... --> root's predecessor; nothing closes the ring, so nobody can wait in a circle.
 Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
   const Place place = find_place(ring, rank);
-  const bool is_last = place.next == root;
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .input_blocks = rank == root};
-  for (uint32_t lane = 0; lane < std::min(n_lanes, n_chunks); lane++) {
-    std::vector<Step> steps;
-    for (uint32_t chunk = lane; chunk < n_chunks; chunk += n_lanes) {
-      Step step{.chunk = chunk, .store = {Buffer::kOutput, chunk}};
-      if (rank == root) step.local = {Buffer::kInput, chunk};
-      if (rank != root) step.recv = place.prev;
-      if (!is_last) step.send = place.next;
-      steps.push_back(step);
-    }
-    schedule.lanes.push_back({lane, std::move(steps)});
-  }
+  add_lanes(schedule, n_lanes, [&](uint32_t chunk) {
+    Step step{.chunk = chunk, .store = {Buffer::kOutput, chunk}};
+    if (rank == root) step.local = {Buffer::kInput, chunk};
+    if (rank != root) step.recv = place.prev;
+    if (place.next != root) step.send = place.next;
+    return step;
+  });
+  return schedule;
+}
+
+// root's successor --> ... --> root's predecessor --> root
+Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
+  const Place place = find_place(ring, rank);
+  Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .output_blocks = rank == root};
+  add_lanes(schedule, n_lanes, [&](uint32_t chunk) {
+    Step step{.chunk = chunk, .local = {Buffer::kInput, chunk}, .completes = rank == root};
+    if (place.prev != root) step.recv = place.prev;
+    if (rank != root) step.send = place.next;
+    if (rank == root) step.store = {Buffer::kOutput, chunk};
+    return step;
+  });
   return schedule;
 }
 

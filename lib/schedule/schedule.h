@@ -65,22 +65,54 @@ struct Schedule {
   std::vector<Lane> lanes;
 };
 
-// ---- builders: `n_chunks` is how many chunks the buffer is cut into, at least 1; any number works ------------------
+// ---- builders: `n_chunks` is how many chunks a block is cut into, at least 1; any number works, and any number of
+// ranks. `ring` and `order` list the ranks as they stand beside each other. "Slots" are the fewest a link may have.
 
-// Ring reduce-scatter then all-gather. `ring` lists the ranks in ring order. Chunk c is reduced along the ring and ends
-// at the position c % n. `n_lanes` rings run side by side, on channels 0 .. n_lanes-1, each with its own groups of n
-// chunks. Needs two slots.
+// Rings. Chunk c of an all-reduce is reduced along the ring and ends at the position c % n. `n_lanes` rings run side by
+// side, on channels 0 .. n_lanes-1, each with its own groups of n chunks. Two slots.
 Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes);
+Schedule ring_reduce_scatter(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes);
+Schedule ring_all_gather(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes);
 
-// Pipelined chain along the ring, starting at `root`. Needs one slot.
+// Pipelined chains along the ring, from `root` all round or all round to `root`. One slot.
 Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes);
+Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes);
 
 // Double binary tree: two trees over the same `order` of ranks, every rank is inner node in at most one of them; even
 // chunks go through the first (channel 0), odd ones through the second (channel 1). Reduction up and broadcast down are
-// lanes of their own, so one slot is enough. In a broadcast the two trees span all ranks but the root, which feeds
+// lanes of their own, so one slot is enough. With a root the two trees span all ranks but the root, which stands above
 // both.
 Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
 Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks);
+Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks);
+
+// Logarithmic depth, messages to O(log n) peers. `window`: how many messages a rank sends in an exchange before it
+// waits for the first one of its peer; more hide more of the hops. `window` slots.
+// Bruck's all-gather and its mirror image, which holds partial sums in scratch: n / 2 chunks at most.
+Schedule bruck_all_gather(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
+Schedule bruck_reduce_scatter(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
+// Recursive halving, then doubling: a ring's traffic in logarithmic depth. Wants at least n chunks. `window` slots.
+// What n has beyond a power of two folds into the others first and gets the result from them, which doubles its way.
+Schedule halving_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
+// Recursive doubling of whole chunks, for small messages. One slot.
+Schedule doubling_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
+
+// Everybody to everybody directly: one or two hops, links between all pairs. Sums are added strictly in the order of
+// ranks, whatever the chunks; that takes one chunk of scratch. One slot.
+// One-shot: everybody gets all inputs and adds them up. Two-shot: chunk c at rank c % n, which sends the sum to all.
+Schedule one_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
+Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
+Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks);
+Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
+Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks);
+// The k-th message goes to rank + k, the k-th one comes from rank - k: no two meet at one receiver. One slot.
+Schedule all_to_all(int n_ranks, int rank, uint32_t n_chunks);
+Schedule gather(int n_ranks, int rank, int root, uint32_t n_chunks);
+Schedule scatter(int n_ranks, int rank, int root, uint32_t n_chunks);
+
+// Dissemination: after the k-th of log2 n messages everybody knows of 2^k ranks. No buffers: messages are empty. One
+// slot.
+Schedule barrier(int n_ranks, int rank);
 
 // One point-to-point message, whole: `block` is the sender's input block or the receiver's output block.
 struct Transfer {
@@ -90,6 +122,10 @@ struct Transfer {
 struct Transfers {
   std::vector<Transfer> sends, receives;
 };
+
+// Point to point: one lane per peer and direction, in which messages keep the order of the lists; the k-th send to
+// itself is copied to the k-th receive from itself. Receives' blocks must be 0 .. their number - 1. One slot.
+Schedule send_recv(int n_ranks, int rank, const Transfers& transfers, uint32_t n_chunks);
 
 // ---- checker -------------------------------------------------------------------------------------------------------
 

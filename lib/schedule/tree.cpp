@@ -20,17 +20,16 @@ TreeNode node_of(std::span<const int> order, int rank, int tree) {
   return node;
 }
 
-// child0 --\                          The sum is always (child0 + own) + child1. With two children out[c] holds the
-// child1 ---+--> parent               first partial sum. Nobody else can want out[c] then: the final value, which the
-//                                     down lane stores there, contains this rank's part and so comes only after the
-// top: the sum turns round here       partial was sent; in place, in[c] has been read by the step that overwrites it;
-// and goes down to the children.      and another round works on other chunks of the buffer.
-void add_up(std::vector<Step>& steps, const TreeNode& node, uint32_t chunk) {
+// child0 --\                          The sum is always (child0 + own) + child1. With two children `partial` holds the
+// child1 ---+--> parent               first sum.
+//
+// top: the sum turns round here and goes down to the children.
+void add_up(std::vector<Step>& steps, const TreeNode& node, uint32_t chunk, Slice partial) {
   const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
   const bool two_children = node.child[1] >= 0;
   const bool is_top = node.parent < 0;
-  if (two_children) steps.push_back({.recv = node.child[0], .chunk = chunk, .local = in, .store = out});
-  Step last{.recv = node.child[two_children], .chunk = chunk, .local = two_children ? out : in};
+  if (two_children) steps.push_back({.recv = node.child[0], .chunk = chunk, .local = in, .store = partial});
+  Step last{.recv = node.child[two_children], .chunk = chunk, .local = two_children ? partial : in};
   last.send = is_top ? node.child[0] : node.parent;
   if (is_top) last.store = out;
   last.completes = is_top;
@@ -57,13 +56,17 @@ Schedule empty_schedule(std::span<const int> order, int rank, uint32_t n_chunks)
 
 // One channel per tree serves both lanes: up sends to the parent and receives from children, down the other way round,
 // so no (peer, direction) is in both. The top's up lane does both and has no down lane beside it.
+//
+// The partial sum stands in out[c]. Nobody else can want that then: the final value, which the down lane stores there,
+// contains this rank's part and so comes only after the partial was sent; in place, in[c] has been read by the step
+// that overwrites it; and another round works on other chunks of the buffer.
 Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks) {
   Schedule schedule = empty_schedule(order, rank, n_chunks);
   for (int tree = 0; tree < kTrees; tree++) {
     const TreeNode node = node_of(order, rank, tree);
     std::vector<Step> up, down;
     for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
-      add_up(up, node, chunk);
+      add_up(up, node, chunk, {Buffer::kOutput, chunk});
       add_down(down, node, chunk);
     }
     add_lane(schedule, tree, std::move(up));
@@ -72,27 +75,62 @@ Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks
   return schedule;
 }
 
+namespace {
+
 //              root            The double tree spans all ranks but the root, which feeds the tops of both in turn.
 //   even chunks /  \ odd       Thus the root sends everything once, and everybody else at most once too: each is
-//            top 0  top 1      an inner node (two sends) for half of the chunks only.
-//             / \    / \       .
+//            top 0  top 1      an inner node (two sends) for half of the chunks only. A reduce is the same upside
+//             / \    / \       down.
+struct Rooted {
+  TreeNode node;  // of a rank that is not the root
+  int top = -1;   // the root's only child
+};
+
+Rooted rooted_node(std::span<const int> order, int rank, int root, int tree) {
+  std::vector<int> others;
+  std::copy_if(order.begin(), order.end(), std::back_inserter(others), [&](int other) { return other != root; });
+  Rooted rooted;
+  if (others.empty()) return rooted;
+  rooted.top = others[static_cast<size_t>(double_tree_top(tree, static_cast<int>(others.size())))];
+  if (rank != root) rooted.node = node_of(others, rank, tree);
+  if (rank == rooted.top) rooted.node.parent = root;
+  return rooted;
+}
+
+}  // namespace
+
 Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks) {
   Schedule schedule = empty_schedule(order, rank, n_chunks);
   schedule.input_blocks = rank == root;
-  std::vector<int> others;
-  std::copy_if(order.begin(), order.end(), std::back_inserter(others), [&](int other) { return other != root; });
   for (int tree = 0; tree < kTrees; tree++) {
-    const int n_others = static_cast<int>(others.size());
-    const int top = others.empty() ? -1 : others[static_cast<size_t>(double_tree_top(tree, n_others))];
-    TreeNode node;
-    if (rank != root) node = node_of(others, rank, tree);
-    if (rank == top) node.parent = root;
+    const Rooted rooted = rooted_node(order, rank, root, tree);
     std::vector<Step> steps;
     for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
       const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
-      if (rank == root) steps.push_back({.send = top, .chunk = chunk, .local = in, .store = out});
-      add_down(steps, node, chunk);
+      if (rank == root) steps.push_back({.send = rooted.top, .chunk = chunk, .local = in, .store = out});
+      add_down(steps, rooted.node, chunk);
     }
+    add_lane(schedule, tree, std::move(steps));
+  }
+  return schedule;
+}
+
+// Only the root has an output: partial sums stand in scratch. One chunk of it is enough, because only an inner node has
+// partial sums, and that in one tree alone.
+Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks) {
+  Schedule schedule = empty_schedule(order, rank, n_chunks);
+  schedule.output_blocks = rank == root;
+  for (int tree = 0; tree < kTrees; tree++) {
+    const Rooted rooted = rooted_node(order, rank, root, tree);
+    std::vector<Step> steps;
+    for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
+      const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
+      if (rank == root)
+        steps.push_back({.recv = rooted.top, .chunk = chunk, .local = in, .store = out, .completes = true});
+      else
+        add_up(steps, rooted.node, chunk, {Buffer::kScratch, 0});
+    }
+    if (rooted.node.child[1] >= 0 && !steps.empty()) schedule.n_scratch = 1;
     add_lane(schedule, tree, std::move(steps));
   }
   return schedule;

@@ -1,0 +1,183 @@
+#include "schedule/schedule.h"
+
+namespace tutti {
+namespace {
+
+// One chunk of the blocks of one rank's schedule; every function appends its steps for that chunk.
+struct Direct {
+  int n, rank;
+  uint32_t n_chunks, c;
+  std::vector<Step>& steps;
+
+  uint32_t chunk(int block) const { return static_cast<uint32_t>(block) * n_chunks + c; }
+  Slice in(int block) const { return {Buffer::kInput, chunk(block)}; }
+  Slice out(int block) const { return {Buffer::kOutput, chunk(block)}; }
+  // Rotated, so that in their k-th steps all ranks send to different ones.
+  int receiver(int k) const { return (rank + k) % n; }
+  int sender(int k) const { return (rank - k + n) % n; }
+};
+
+// One schedule of one lane, filled by add(direct) for chunk after chunk.
+template <class Add>
+Schedule direct_schedule(int n, int rank, uint32_t n_chunks, Add add) {
+  Schedule schedule{.rank = rank, .n_ranks = n, .n_chunks = n_chunks};
+  std::vector<Step> steps;
+  for (uint32_t c = 0; c < n_chunks; c++) add(Direct{n, rank, n_chunks, c, steps});
+  if (!steps.empty()) schedule.lanes.push_back({0, std::move(steps)});
+  return schedule;
+}
+
+constexpr Slice kSum{Buffer::kScratch, 0};
+
+// ((0 + 1) + 2) + ... into `out`, `in` being this rank's part. The sum of the ranks before this one stands in scratch:
+// in place, `out` is `in` and not free before it was added.
+void add_fold(std::vector<Step>& steps, int n, int rank, uint32_t chunk, Slice in, Slice out) {
+  if (rank == 1) steps.push_back({.recv = 0, .chunk = chunk, .local = in, .store = out});
+  if (rank >= 2) {
+    steps.push_back({.recv = 0, .chunk = chunk, .store = kSum});
+    for (int other = 1; other < rank; other++) {
+      steps.push_back({.recv = other, .chunk = chunk, .before = kSum, .store = kSum});
+    }
+    steps.push_back({.chunk = chunk, .before = kSum, .local = in, .store = out});
+  }
+  for (int other = rank + 1; other < n; other++) {
+    steps.push_back({.recv = other, .chunk = chunk, .before = other == 1 ? in : out, .store = out});
+  }
+  if (n == 1) steps.push_back({.chunk = chunk, .local = in, .store = out});
+  steps.back().completes = true;
+}
+
+uint32_t fold_scratch(int rank) {
+  return rank >= 2;
+}
+
+}  // namespace
+
+Schedule one_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks) {
+  Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
+    for (int k = 1; k < d.n; k++) d.steps.push_back({.send = d.receiver(k), .chunk = d.c, .local = d.in(0)});
+    add_fold(d.steps, d.n, d.rank, d.c, d.in(0), d.out(0));
+  });
+  schedule.n_scratch = fold_scratch(rank);
+  return schedule;
+}
+
+//   in[0] in[1] in[2]      rank 0: 0*     --> all       Chunks go in groups of n; rank r adds up the group's r-th one
+//     |     |     |        rank 1:    1*  --> all       and sends the sum to everybody.
+//     v     v     v        rank 2:      2* -> all
+//   rank 0  rank 1  rank 2
+Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks) {
+  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = n_chunks, .n_scratch = fold_scratch(rank)};
+  std::vector<Step> steps;
+  for (uint32_t group = 0; group < n_chunks; group += static_cast<uint32_t>(n_ranks)) {
+    const auto chunk_at = [&](int owner) { return group + static_cast<uint32_t>(owner); };
+    const uint32_t own = chunk_at(rank);
+    const Slice in{Buffer::kInput, own}, out{Buffer::kOutput, own};
+    for (int k = 1; k < n_ranks; k++) {
+      const int owner = (rank + k) % n_ranks;
+      const uint32_t chunk = chunk_at(owner);
+      if (chunk < n_chunks) steps.push_back({.send = owner, .chunk = chunk, .local = {Buffer::kInput, chunk}});
+    }
+    if (own < n_chunks) add_fold(steps, n_ranks, rank, own, in, out);
+    for (int k = 1; k < n_ranks && own < n_chunks; k++) {
+      steps.push_back({.send = (rank + k) % n_ranks, .chunk = own, .local = out});
+    }
+    for (int k = 1; k < n_ranks; k++) {
+      const int owner = (rank - k + n_ranks) % n_ranks;
+      const uint32_t chunk = chunk_at(owner);
+      if (chunk < n_chunks) steps.push_back({.recv = owner, .chunk = chunk, .store = {Buffer::kOutput, chunk}});
+    }
+  }
+  schedule.lanes.push_back({0, std::move(steps)});
+  return schedule;
+}
+
+Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks) {
+  Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
+    for (int k = 1; k < d.n; k++) {
+      const int to = d.receiver(k);
+      d.steps.push_back({.send = to, .chunk = d.chunk(to), .local = d.in(to)});
+    }
+    add_fold(d.steps, d.n, d.rank, d.chunk(d.rank), d.in(d.rank), d.out(0));
+  });
+  schedule.input_blocks = static_cast<uint32_t>(n_ranks);
+  schedule.n_scratch = fold_scratch(rank);
+  return schedule;
+}
+
+Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
+  Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [root](Direct d) {
+    if (d.rank == root)
+      add_fold(d.steps, d.n, root, d.c, d.in(0), d.out(0));
+    else
+      d.steps.push_back({.send = root, .chunk = d.c, .local = d.in(0)});
+  });
+  schedule.output_blocks = rank == root;
+  if (rank == root) schedule.n_scratch = fold_scratch(rank);
+  return schedule;
+}
+
+Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks) {
+  Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
+    d.steps.push_back({.chunk = d.chunk(d.rank), .local = d.in(0), .store = d.out(d.rank)});
+    for (int k = 1; k < d.n; k++)
+      d.steps.push_back({.send = d.receiver(k), .chunk = d.chunk(d.rank), .local = d.in(0)});
+    for (int k = 1; k < d.n; k++) {
+      const int from = d.sender(k);
+      d.steps.push_back({.recv = from, .chunk = d.chunk(from), .store = d.out(from)});
+    }
+  });
+  schedule.output_blocks = static_cast<uint32_t>(n_ranks);
+  return schedule;
+}
+
+Schedule all_to_all(int n_ranks, int rank, uint32_t n_chunks) {
+  Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
+    const auto chunk = [&](int from, int to) { return d.chunk(from * d.n + to); };
+    d.steps.push_back({.chunk = chunk(d.rank, d.rank), .local = d.in(d.rank), .store = d.out(d.rank)});
+    for (int k = 1; k < d.n; k++) {
+      const int to = d.receiver(k);
+      d.steps.push_back({.send = to, .chunk = chunk(d.rank, to), .local = d.in(to)});
+    }
+    for (int k = 1; k < d.n; k++) {
+      const int from = d.sender(k);
+      d.steps.push_back({.recv = from, .chunk = chunk(from, d.rank), .store = d.out(from)});
+    }
+  });
+  schedule.input_blocks = schedule.output_blocks = static_cast<uint32_t>(n_ranks);
+  return schedule;
+}
+
+Schedule gather(int n_ranks, int rank, int root, uint32_t n_chunks) {
+  Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [root](Direct d) {
+    if (d.rank != root) {
+      d.steps.push_back({.send = root, .chunk = d.chunk(d.rank), .local = d.in(0)});
+      return;
+    }
+    d.steps.push_back({.chunk = d.chunk(root), .local = d.in(0), .store = d.out(root)});
+    for (int k = 1; k < d.n; k++) {
+      const int from = d.receiver(k);
+      d.steps.push_back({.recv = from, .chunk = d.chunk(from), .store = d.out(from)});
+    }
+  });
+  schedule.output_blocks = rank == root ? static_cast<uint32_t>(n_ranks) : 0;
+  return schedule;
+}
+
+Schedule scatter(int n_ranks, int rank, int root, uint32_t n_chunks) {
+  Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [root](Direct d) {
+    if (d.rank != root) {
+      d.steps.push_back({.recv = root, .chunk = d.chunk(d.rank), .store = d.out(0)});
+      return;
+    }
+    for (int k = 1; k < d.n; k++) {
+      const int to = d.receiver(k);
+      d.steps.push_back({.send = to, .chunk = d.chunk(to), .local = d.in(to)});
+    }
+    d.steps.push_back({.chunk = d.chunk(root), .local = d.in(root), .store = d.out(0)});
+  });
+  schedule.input_blocks = rank == root ? static_cast<uint32_t>(n_ranks) : 0;
+  return schedule;
+}
+
+}  // namespace tutti

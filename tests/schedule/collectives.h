@@ -1,0 +1,86 @@
+// All builders in one table, so that sweeps and mutations need not know them one by one.
+#pragma once
+
+#include <vector>
+
+#include "testing.h"
+
+namespace tutti::testing {
+
+using Ranks = const std::vector<int>&;
+
+struct Builder {
+  const char* name;
+  Goal goal;
+  bool has_root, in_place, rank_order;
+  // Lanes of a ring, window of an exchange: `width`. 0 slots are as many as the width.
+  bool has_width;
+  uint32_t min_slots;
+  Schedule (*build)(Ranks order, int rank, int root, uint32_t n_chunks, uint32_t width);
+};
+
+inline int count(Ranks order) {
+  return static_cast<int>(order.size());
+}
+
+inline constexpr Builder kBuilders[] = {
+    {"ring all-reduce", Goal::kAllReduce, false, true, false, true, 2,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_reduce(order, rank, c, width); }},
+    {"tree all-reduce", Goal::kAllReduce, false, true, false, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return tree_all_reduce(order, rank, c); }},
+    {"ring broadcast", Goal::kBroadcast, true, true, false, true, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t width) {
+       return ring_broadcast(order, rank, root, c, width);
+     }},
+    {"tree broadcast", Goal::kBroadcast, true, true, false, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return tree_broadcast(order, rank, root, c); }},
+    {"ring reduce", Goal::kReduce, true, true, false, true, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t width) {
+       return ring_reduce(order, rank, root, c, width);
+     }},
+    {"tree reduce", Goal::kReduce, true, true, false, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return tree_reduce(order, rank, root, c); }},
+    {"direct reduce", Goal::kReduce, true, true, true, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return direct_reduce(count(order), rank, root, c); }},
+    {"ring all-gather", Goal::kAllGather, false, true, false, true, 2,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_gather(order, rank, c, width); }},
+    {"Bruck all-gather", Goal::kAllGather, false, true, false, true, 0,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return bruck_all_gather(order, rank, c, width); }},
+    {"direct all-gather", Goal::kAllGather, false, true, false, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return direct_all_gather(count(order), rank, c); }},
+    {"ring reduce-scatter", Goal::kReduceScatter, false, true, false, true, 2,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_reduce_scatter(order, rank, c, width); }},
+    {"Bruck reduce-scatter", Goal::kReduceScatter, false, true, false, true, 0,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
+       return bruck_reduce_scatter(order, rank, c, width);
+     }},
+    {"direct reduce-scatter", Goal::kReduceScatter, false, true, true, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return direct_reduce_scatter(count(order), rank, c); }},
+    {"doubling all-reduce", Goal::kAllReduce, false, true, false, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return doubling_all_reduce(order, rank, c); }},
+    {"halving all-reduce", Goal::kAllReduce, false, true, false, true, 0,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return halving_all_reduce(order, rank, c, width); }},
+    {"one-shot all-reduce", Goal::kAllReduce, false, true, true, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return one_shot_all_reduce(count(order), rank, c); }},
+    {"two-shot all-reduce", Goal::kAllReduce, false, true, true, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return two_shot_all_reduce(count(order), rank, c); }},
+    {"all-to-all", Goal::kAllToAll, false, false, false, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return all_to_all(count(order), rank, c); }},
+    {"gather", Goal::kGather, true, true, false, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return gather(count(order), rank, root, c); }},
+    {"scatter", Goal::kScatter, true, true, false, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return scatter(count(order), rank, root, c); }},
+    {"barrier", Goal::kBarrier, false, false, false, false, 1,
+     [](Ranks order, int rank, int, uint32_t, uint32_t) { return barrier(count(order), rank); }},
+};
+
+inline uint32_t min_slots(const Builder& builder, uint32_t width) {
+  return builder.min_slots > 0 ? builder.min_slots : width;
+}
+
+inline std::vector<Schedule> all_ranks(const Builder& builder, Ranks order, int root, uint32_t n_chunks,
+                                       uint32_t width = 1) {
+  return for_all_ranks(count(order), [&](int rank) { return builder.build(order, rank, root, n_chunks, width); });
+}
+
+}  // namespace tutti::testing
