@@ -231,8 +231,8 @@ TUTTI_API tuttiResult_t tuttiStreamQuery(tuttiStream_t stream);
  * with operations on it must still be alive. */
 TUTTI_API tuttiResult_t tuttiStreamDestroy(tuttiStream_t stream);
 
-/* Called on the stream's thread with the first error of the stream's operations so far. It may start operations on other
- * streams; it may not wait for its own. */
+/* Called on the stream's thread with the first error of the stream's operations so far. It may start operations on
+ * other streams; it may not wait for its own. */
 typedef void (*tuttiStreamCallback_t)(tuttiStream_t stream, tuttiResult_t status, void* userData);
 
 /* Calls callback(stream, status, userData) once everything queued before is done. Does not block; any thread. userData
@@ -285,6 +285,48 @@ TUTTI_API tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, siz
 /* tuttiBroadcast with sendbuff == recvbuff == buff. */
 TUTTI_API tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int root, tuttiComm_t comm,
                                    tuttiStream_t stream);
+
+/* recvbuff on rank `root` = `op` over all ranks' sendbuff; `count` elements each. recvbuff is written on the root only
+ * and may be NULL elsewhere. In place on the root when sendbuff == recvbuff. Algorithms: double binary tree and
+ * pipelined chain. Blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (root not in
+ * [0, nranks)). */
+TUTTI_API tuttiResult_t tuttiReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
+                                    tuttiRedOp_t op, int root, tuttiComm_t comm, tuttiStream_t stream);
+
+/* recvbuff on every rank = the ranks' sendbuffs one after the other in rank order: nranks * sendcount elements. In
+ * place when sendbuff == recvbuff + rank * sendcount. Algorithm: ring. Blocking, ownership and errors as
+ * tuttiAllReduce. */
+TUTTI_API tuttiResult_t tuttiAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, tuttiDataType_t datatype,
+                                       tuttiComm_t comm, tuttiStream_t stream);
+
+/* recvbuff on rank r = block r of `op` over all ranks' sendbuff, which have nranks blocks of recvcount elements. In
+ * place when recvbuff == sendbuff + rank * recvcount. Algorithm: ring. Blocking, ownership and errors as
+ * tuttiAllReduce. */
+TUTTI_API tuttiResult_t tuttiReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                                           tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm,
+                                           tuttiStream_t stream);
+
+/* Block s of recvbuff on rank r = block r of sendbuff on rank s, for all s and r; blocks of `count` elements. Never in
+ * place. Algorithm: pairwise exchange. Blocking, ownership and errors as tuttiAllReduce. */
+TUTTI_API tuttiResult_t tuttiAlltoAll(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
+                                      tuttiComm_t comm, tuttiStream_t stream);
+
+/* recvbuff on rank `root` = the ranks' sendbuffs one after the other: nranks * count elements; it may be NULL
+ * elsewhere. In place on the root when sendbuff == recvbuff + rank * count. Every rank sends to the root directly.
+ * Blocking, ownership and errors as tuttiReduce. */
+TUTTI_API tuttiResult_t tuttiGather(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
+                                    int root, tuttiComm_t comm, tuttiStream_t stream);
+
+/* recvbuff on rank r = block r of the root's sendbuff, which has nranks blocks of `count` elements and may be NULL
+ * elsewhere. In place on the root when recvbuff == sendbuff + rank * count. The root sends to every rank directly.
+ * Blocking, ownership and errors as tuttiBroadcast. */
+TUTTI_API tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
+                                     int root, tuttiComm_t comm, tuttiStream_t stream);
+
+/* Returns (or the stream goes on) when every rank has called it. Algorithm: dissemination (Hensgen, Finkel, Manber,
+ * "Two algorithms for barrier synchronization", 1988). Errors: tuttiInvalidArgument (not a live communicator or
+ * stream), tuttiInvalidUsage, tuttiRemoteError, tuttiTimeout, tuttiSystemError. */
+TUTTI_API tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -19,20 +19,78 @@ Result<void> check_types(int datatype, int op) {
   return {};
 }
 
-Result<void> check_buffers(const void* send, const void* recv, size_t count, DataType dtype) {
+// What an operation's buffers look like: how many blocks of `count` elements, on which ranks, and what in place means.
+enum class Where { kNowhere, kEverywhere, kAtRoot };
+enum class InPlace { kNever, kSamePointer, kSendIsOwnBlock, kRecvIsOwnBlock };
+struct Shape {
+  Where send, recv;
+  bool send_per_rank, recv_per_rank;
+  InPlace in_place;
+};
+
+Shape shape_of(Collective collective) {
+  constexpr auto kAll = Where::kEverywhere, kRoot = Where::kAtRoot;
+  switch (collective) {
+    case Collective::kAllReduce: return {kAll, kAll, false, false, InPlace::kSamePointer};
+    case Collective::kBroadcast: return {kRoot, kAll, false, false, InPlace::kSamePointer};
+    case Collective::kReduce: return {kAll, kRoot, false, false, InPlace::kSamePointer};
+    case Collective::kAllGather: return {kAll, kAll, false, true, InPlace::kSendIsOwnBlock};
+    case Collective::kReduceScatter: return {kAll, kAll, true, false, InPlace::kRecvIsOwnBlock};
+    case Collective::kAllToAll: return {kAll, kAll, true, true, InPlace::kNever};
+    case Collective::kGather: return {kAll, kRoot, false, true, InPlace::kSendIsOwnBlock};
+    case Collective::kScatter: return {kRoot, kAll, true, false, InPlace::kRecvIsOwnBlock};
+    default: return {Where::kNowhere, Where::kNowhere, false, false, InPlace::kNever};
+  }
+}
+
+Result<size_t> buffer_bytes(size_t count, DataType dtype, size_t blocks) {
   size_t bytes = 0;
-  if (__builtin_mul_overflow(count, dtype_bytes(dtype), &bytes) || bytes > static_cast<size_t>(INT64_MAX))
-    return invalid_argument(format("count=%zu elements of %zu bytes overflow", count, dtype_bytes(dtype)));
-  if (count == 0) return {};
-  if (recv == nullptr) return invalid_argument(format("recvbuff is NULL with count=%zu", count));
-  if (send == nullptr) return invalid_argument(format("sendbuff is NULL with count=%zu", count));
-  const auto s = reinterpret_cast<uintptr_t>(send), r = reinterpret_cast<uintptr_t>(recv);
-  if (s != r && s < r + bytes && r < s + bytes)
+  if (__builtin_mul_overflow(count, dtype_bytes(dtype) * blocks, &bytes) || bytes > static_cast<size_t>(INT64_MAX))
     return invalid_argument(
-        format("sendbuff=%p and recvbuff=%p overlap within %zu bytes: use the same pointer (in "
-               "place) or separate memory",
-               send, recv, bytes));
-  return {};
+        format("count=%zu elements of %zu bytes for %zu ranks overflow", count, dtype_bytes(dtype), blocks));
+  return bytes;
+}
+
+struct Memory {
+  uintptr_t at = 0;
+  size_t bytes = 0;
+};
+
+// One of the two buffers, or none where this rank has no use for it.
+Result<Memory> check_buffer(const char* name, const void* pointer, bool used, size_t count, size_t bytes) {
+  if (!used || bytes == 0) return Memory{};
+  if (pointer == nullptr) return invalid_argument(format("%s is NULL with count=%zu", name, count));
+  return Memory{reinterpret_cast<uintptr_t>(pointer), bytes};
+}
+
+Result<void> check_overlap(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset) {
+  if (send.bytes == 0 || recv.bytes == 0) return {};
+  if (send.at >= recv.at + recv.bytes || recv.at >= send.at + send.bytes) return {};
+  if (in_place == InPlace::kSamePointer && send.at == recv.at) return {};
+  if (in_place == InPlace::kSendIsOwnBlock && send.at == recv.at + own_block_offset) return {};
+  if (in_place == InPlace::kRecvIsOwnBlock && recv.at == send.at + own_block_offset) return {};
+  static constexpr const char* kRemedies[] = {"this operation is never in place: use separate memory",
+                                              "use the same pointer (in place) or separate memory",
+                                              "use sendbuff = recvbuff + rank * count (in place) or separate memory",
+                                              "use recvbuff = sendbuff + rank * count (in place) or separate memory"};
+  return invalid_argument(format("sendbuff=%p and recvbuff=%p overlap: %s", reinterpret_cast<void*>(send.at),
+                                 reinterpret_cast<void*>(recv.at), kRemedies[static_cast<int>(in_place)]));
+}
+
+Result<void> check_operation(const Operation& operation, int rank, int n_ranks) {
+  const Shape shape = shape_of(operation.collective);
+  const auto ranks = static_cast<size_t>(n_ranks);
+  const auto here = [&](Where where) {
+    return where == Where::kEverywhere || (where == Where::kAtRoot && rank == operation.root);
+  };
+  if (traits(operation.collective).has_root && (operation.root < 0 || operation.root >= n_ranks))
+    return invalid_argument(format("root=%d is not a rank of this communicator: [0, %d)", operation.root, n_ranks));
+  const size_t count = operation.count;
+  TUTTI_TRY_ASSIGN(const size_t send_bytes, buffer_bytes(count, operation.dtype, shape.send_per_rank ? ranks : 1));
+  TUTTI_TRY_ASSIGN(const size_t recv_bytes, buffer_bytes(count, operation.dtype, shape.recv_per_rank ? ranks : 1));
+  TUTTI_TRY_ASSIGN(const Memory recv, check_buffer("recvbuff", operation.output, here(shape.recv), count, recv_bytes));
+  TUTTI_TRY_ASSIGN(const Memory send, check_buffer("sendbuff", operation.input, here(shape.send), count, send_bytes));
+  return check_overlap(send, recv, shape.in_place, static_cast<size_t>(rank) * count * dtype_bytes(operation.dtype));
 }
 
 // Runs on the caller's thread, or takes its place in the order and leaves the rest to the stream.
@@ -45,27 +103,14 @@ Result<void> launch(Use use, const Operation& operation, tuttiStream_t stream_ha
   return {};
 }
 
-Result<void> all_reduce(const void* send, void* recv, size_t count, int datatype, int op, tuttiComm_t comm,
-                        tuttiStream_t stream) {
+Result<void> collective(Collective which, const void* send, void* recv, size_t count, int datatype, int op, int root,
+                        tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
   TUTTI_TRY(check_types(datatype, op));
-  const auto dtype = static_cast<DataType>(datatype);
-  TUTTI_TRY(check_buffers(send, recv, count, dtype));
-  return launch(std::move(use), {Collective::kAllReduce, send, recv, count, dtype, static_cast<RedOp>(op), 0}, stream);
-}
-
-Result<void> broadcast(const void* send, void* recv, size_t count, int datatype, int root, tuttiComm_t comm,
-                       tuttiStream_t stream) {
-  Use use(comm);
-  if (!use) return not_a_comm(comm);
-  TUTTI_TRY(check_types(datatype, tuttiSum));
-  if (root < 0 || root >= use->n_ranks())
-    return invalid_argument(format("root=%d is not a rank of this communicator: [0, %d)", root, use->n_ranks()));
-  const auto dtype = static_cast<DataType>(datatype);
-  if (use->rank() != root) send = recv;  // not read elsewhere, so it may be anything
-  TUTTI_TRY(check_buffers(send, recv, count, dtype));
-  return launch(std::move(use), {Collective::kBroadcast, send, recv, count, dtype, RedOp::kSum, root}, stream);
+  const Operation operation{which, send, recv, count, static_cast<DataType>(datatype), static_cast<RedOp>(op), root};
+  TUTTI_TRY(check_operation(operation, use->rank(), use->n_ranks()));
+  return launch(std::move(use), operation, stream);
 }
 
 }  // namespace
@@ -74,17 +119,66 @@ extern "C" {
 
 tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                              tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded([&] { return all_reduce(sendbuff, recvbuff, count, datatype, op, comm, stream); });
+  return guarded(
+      [&] { return collective(Collective::kAllReduce, sendbuff, recvbuff, count, datatype, op, 0, comm, stream); });
 }
 
 tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                              tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded([&] { return broadcast(sendbuff, recvbuff, count, datatype, root, comm, stream); });
+  return guarded([&] {
+    return collective(Collective::kBroadcast, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+  });
 }
 
 tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int root, tuttiComm_t comm,
                          tuttiStream_t stream) {
-  return guarded([&] { return broadcast(buff, buff, count, datatype, root, comm, stream); });
+  return tuttiBroadcast(buff, buff, count, datatype, root, comm, stream);
+}
+
+tuttiResult_t tuttiReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, tuttiRedOp_t op,
+                          int root, tuttiComm_t comm, tuttiStream_t stream) {
+  return guarded(
+      [&] { return collective(Collective::kReduce, sendbuff, recvbuff, count, datatype, op, root, comm, stream); });
+}
+
+tuttiResult_t tuttiAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, tuttiDataType_t datatype,
+                             tuttiComm_t comm, tuttiStream_t stream) {
+  return guarded([&] {
+    return collective(Collective::kAllGather, sendbuff, recvbuff, sendcount, datatype, tuttiSum, 0, comm, stream);
+  });
+}
+
+tuttiResult_t tuttiReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, tuttiDataType_t datatype,
+                                 tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
+  return guarded([&] {
+    return collective(Collective::kReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, 0, comm, stream);
+  });
+}
+
+tuttiResult_t tuttiAlltoAll(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
+                            tuttiComm_t comm, tuttiStream_t stream) {
+  return guarded([&] {
+    return collective(Collective::kAllToAll, sendbuff, recvbuff, count, datatype, tuttiSum, 0, comm, stream);
+  });
+}
+
+tuttiResult_t tuttiGather(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
+                          tuttiComm_t comm, tuttiStream_t stream) {
+  return guarded([&] {
+    return collective(Collective::kGather, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+  });
+}
+
+tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
+                           tuttiComm_t comm, tuttiStream_t stream) {
+  return guarded([&] {
+    return collective(Collective::kScatter, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+  });
+}
+
+tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream) {
+  return guarded(
+      [&] { return collective(Collective::kBarrier, nullptr, nullptr, 0, tuttiInt8, tuttiSum, 0, comm, stream); });
 }
 
 }  // extern "C"

@@ -20,14 +20,22 @@ const char* red_op_name(RedOp op) {
   return i < kRedOps ? kNames[i] : "unknown-op";
 }
 
-const char* collective_name(Collective collective) {
-  switch (collective) {
-    case Collective::kAllReduce: return "AllReduce";
-    case Collective::kBroadcast: return "Broadcast";
-    case Collective::kFinalize: return "Finalize";
-    case Collective::kNone: break;
-  }
-  return "unknown-collective";
+const CollectiveTraits& traits(Collective collective) {
+  static constexpr CollectiveTraits kTraits[kCollectives + 1] = {{"nothing", false, false, false},
+                                                                 {"AllReduce", true, true, false},
+                                                                 {"Broadcast", true, false, true},
+                                                                 {"Reduce", true, true, true},
+                                                                 {"AllGather", true, false, false},
+                                                                 {"ReduceScatter", true, true, false},
+                                                                 {"AllToAll", true, false, false},
+                                                                 {"Gather", true, false, true},
+                                                                 {"Scatter", true, false, true},
+                                                                 {"Barrier", false, false, false},
+                                                                 {"SendRecv", true, false, false},
+                                                                 {"Finalize", false, false, false},
+                                                                 {"unknown operation", false, false, false}};
+  const int i = static_cast<int>(collective);
+  return kTraits[i < kCollectives ? i : kCollectives];
 }
 
 }  // namespace tutti

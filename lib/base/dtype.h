@@ -25,11 +25,32 @@ inline constexpr int kDataTypes = 12;
 enum class RedOp : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 inline constexpr int kRedOps = 5;
 
-enum class Collective : uint8_t { kNone = 0, kAllReduce = 1, kBroadcast = 2, kFinalize = 3 };
+enum class Collective : uint8_t {
+  kNone = 0,
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+  kSendRecv,
+  kFinalize,
+};
+inline constexpr int kCollectives = 12;
+
+struct CollectiveTraits {
+  const char* name;  // "AllReduce"
+  bool moves_data;
+  bool reduces;
+  bool has_root;
+};
+const CollectiveTraits& traits(Collective collective);
 
 size_t dtype_bytes(DataType type);
-const char* dtype_name(DataType type);               // "float", "bfloat16": nccl-tests' spelling
-const char* red_op_name(RedOp op);                   // "sum"
-const char* collective_name(Collective collective);  // "AllReduce"
+const char* dtype_name(DataType type);  // "float", "bfloat16": nccl-tests' spelling
+const char* red_op_name(RedOp op);      // "sum"
 
 }  // namespace tutti

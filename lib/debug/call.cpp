@@ -31,13 +31,13 @@ Call from_tag(const TagWords& words) {
 }
 
 std::string to_text(const Call& call) {
-  std::string text = collective_name(call.collective);
-  if (call.collective == Collective::kAllReduce)
-    text += format("(count=%llu, %s, %s)", static_cast<unsigned long long>(call.count), dtype_name(call.dtype),
-                   red_op_name(call.op));
-  else if (call.collective == Collective::kBroadcast)
-    text += format("(count=%llu, %s, root=%d)", static_cast<unsigned long long>(call.count), dtype_name(call.dtype),
-                   call.root);
+  const CollectiveTraits& what = traits(call.collective);
+  std::string text = what.name;
+  if (what.moves_data)
+    text += format("(count=%llu, %s", static_cast<unsigned long long>(call.count), dtype_name(call.dtype));
+  if (what.reduces) text += format(", %s", red_op_name(call.op));
+  if (what.has_root) text += format(", root=%d", call.root);
+  if (what.moves_data) text += ")";
   if (call.algo != Algo::kAuto) text += format(" [%s]", algo_name(call.algo));
   return text + format(" as operation %llu", static_cast<unsigned long long>(call.sequence));
 }

@@ -147,12 +147,12 @@ class Run {
 template <class FindLink>
 Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link) {
   Program program;
-  program.n_chunks = schedule.n_chunks;
+  program.n_chunks = std::max(1u, schedule.n_chunks);  // a barrier has none
   program.slot_bytes = slot_bytes;
   program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * slot_bytes);
   const auto take_apart = [&](const Slice& slice) {
     if (slice.buffer == Buffer::kScratch) return BoundSlice{slice.buffer, 0, slice.chunk};
-    return BoundSlice{slice.buffer, slice.chunk / schedule.n_chunks, slice.chunk % schedule.n_chunks};
+    return BoundSlice{slice.buffer, slice.chunk / program.n_chunks, slice.chunk % program.n_chunks};
   };
   for (const Lane& lane : schedule.lanes) {
     BoundLane bound;

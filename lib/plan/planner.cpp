@@ -12,6 +12,8 @@ constexpr uint32_t kRingLanes = 2;
 constexpr uint32_t kTreeChunks = 4;
 constexpr uint32_t kChainLanes = 1;
 constexpr uint32_t kChainChunks = 1;
+// Messages that a rank sends ahead in a logarithmic exchange: the fewest slots that a link may have.
+constexpr uint32_t kWindow = 2;
 // Below, the logarithmic depth of the tree wins over the ring's bandwidth.
 constexpr uint64_t kTreeBelowBytesPerRank = 16 << 10;
 
@@ -31,7 +33,15 @@ Planner::Planner(int rank, int n_ranks, Algo forced)
 }
 
 Algo Planner::choose(Collective collective, uint64_t bytes) const {
-  if (collective == Collective::kFinalize) return Algo::kTree;
+  switch (collective) {
+    case Collective::kAllReduce:
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter: break;
+    case Collective::kFinalize: return Algo::kTree;
+    default: return Algo::kAuto;  // there is one way only
+  }
   if (forced_ != Algo::kAuto) return forced_;
   if (n_ranks_ <= 2) return Algo::kRing;
   return bytes < kTreeBelowBytesPerRank * static_cast<uint64_t>(n_ranks_) ? Algo::kTree : Algo::kRing;
@@ -39,11 +49,28 @@ Algo Planner::choose(Collective collective, uint64_t bytes) const {
 
 Schedule Planner::schedule(Collective collective, Algo algo, int root) const {
   const auto n = static_cast<uint32_t>(n_ranks_);
-  if (collective == Collective::kBroadcast)
-    return algo == Algo::kRing ? ring_broadcast(order_, rank_, root, kChainChunks, kChainLanes)
-                               : tree_broadcast(order_, rank_, root, kTreeChunks);
-  return algo == Algo::kRing ? ring_all_reduce(order_, rank_, n * kRingLanes, kRingLanes)
-                             : tree_all_reduce(order_, rank_, kTreeChunks);
+  const bool ring = algo == Algo::kRing;
+  switch (collective) {
+    case Collective::kBroadcast:
+      return ring ? ring_broadcast(order_, rank_, root, kChainChunks, kChainLanes)
+                  : tree_broadcast(order_, rank_, root, kTreeChunks);
+    case Collective::kReduce:
+      return ring ? ring_reduce(order_, rank_, root, kChainChunks, kChainLanes)
+                  : tree_reduce(order_, rank_, root, kTreeChunks);
+    case Collective::kAllGather:
+      return ring ? ring_all_gather(order_, rank_, kRingLanes, kRingLanes)
+                  : bruck_all_gather(order_, rank_, 1, kWindow);
+    case Collective::kReduceScatter:
+      return ring ? ring_reduce_scatter(order_, rank_, kRingLanes, kRingLanes)
+                  : bruck_reduce_scatter(order_, rank_, 1, kWindow);
+    case Collective::kAllToAll: return all_to_all(n_ranks_, rank_, 1);
+    case Collective::kGather: return gather(n_ranks_, rank_, root, 1);
+    case Collective::kScatter: return scatter(n_ranks_, rank_, root, 1);
+    case Collective::kBarrier: return barrier(n_ranks_, rank_);
+    default: break;
+  }
+  return ring ? ring_all_reduce(order_, rank_, n * kRingLanes, kRingLanes)
+              : tree_all_reduce(order_, rank_, kTreeChunks);
 }
 
 std::vector<int> Planner::neighbours() const {

@@ -1,0 +1,169 @@
+// All the other collectives: right data at odd sizes, in place and not, for several rank counts and both transports.
+#include <atomic>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+// Element i of what rank `from` has for rank `to`.
+int64_t item(int from, int to, size_t i) {
+  return from * 1000003LL + to * 1009LL + static_cast<int64_t>(i);
+}
+
+std::vector<int64_t> block(int from, int to, size_t count) {
+  std::vector<int64_t> data(count);
+  for (size_t i = 0; i < count; i++) data[i] = item(from, to, i);
+  return data;
+}
+
+// One block for (or from) every rank.
+std::vector<int64_t> blocks(int n, size_t count, const std::function<std::vector<int64_t>(int)>& of) {
+  std::vector<int64_t> all;
+  for (int r = 0; r < n; r++) {
+    const auto one = of(r);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  all.resize(static_cast<size_t>(n) * count);
+  return all;
+}
+
+std::vector<int64_t> sum_of_blocks(int n, int to, size_t count) {
+  std::vector<int64_t> sum(count);
+  for (int r = 0; r < n; r++)
+    for (size_t i = 0; i < count; i++) sum[i] += item(r, to, i);
+  return sum;
+}
+
+struct Rank {
+  int rank, n;
+  size_t count;
+  tuttiComm_t comm;
+  Outcome& outcome;
+
+  // `got` has one element more than wanted, which must still be the guard.
+  void expect(const std::vector<int64_t>& got, const std::vector<int64_t>& want) const {
+    for (size_t i = 0; i < want.size(); i++) outcome.wrong += got[i] != want[i];
+    outcome.wrong += got.size() > want.size() && got.back() != -1;
+  }
+  std::vector<int64_t> room(size_t elems) const { return std::vector<int64_t>(elems + 1, -1); }
+
+  void reduce(int root) const {
+    const auto send = block(rank, 0, count);
+    auto recv = room(count);
+    outcome.take(tuttiReduce(send.data(), rank == root ? recv.data() : nullptr, count, tuttiInt64, tuttiSum, root, comm,
+                             nullptr));
+    if (rank == root) expect(recv, sum_of_blocks(n, 0, count));
+    auto both = block(rank, 0, count);
+    outcome.take(tuttiReduce(both.data(), both.data(), count, tuttiInt64, tuttiSum, root, comm, nullptr));
+    expect(both, rank == root ? sum_of_blocks(n, 0, count) : send);  // a sendbuff stays as it was
+  }
+
+  void all_gather() const {
+    const auto want = blocks(n, count, [&](int r) { return block(r, 0, count); });
+    const auto send = block(rank, 0, count);
+    auto recv = room(want.size());
+    outcome.take(tuttiAllGather(send.data(), recv.data(), count, tuttiInt64, comm, nullptr));
+    expect(recv, want);
+    auto both = room(want.size());
+    int64_t* mine = both.data() + static_cast<size_t>(rank) * count;
+    std::copy(send.begin(), send.end(), mine);
+    outcome.take(tuttiAllGather(mine, both.data(), count, tuttiInt64, comm, nullptr));
+    expect(both, want);
+  }
+
+  void reduce_scatter() const {
+    const auto send = blocks(n, count, [&](int r) { return block(rank, r, count); });
+    const auto want = sum_of_blocks(n, rank, count);
+    auto recv = room(count);
+    outcome.take(tuttiReduceScatter(send.data(), recv.data(), count, tuttiInt64, tuttiSum, comm, nullptr));
+    expect(recv, want);
+    auto both = send;
+    int64_t* mine = both.data() + static_cast<size_t>(rank) * count;
+    outcome.take(tuttiReduceScatter(both.data(), mine, count, tuttiInt64, tuttiSum, comm, nullptr));
+    for (size_t i = 0; i < count; i++) outcome.wrong += mine[i] != want[i];
+  }
+
+  void all_to_all() const {
+    const auto send = blocks(n, count, [&](int r) { return block(rank, r, count); });
+    auto recv = room(send.size());
+    outcome.take(tuttiAlltoAll(send.data(), recv.data(), count, tuttiInt64, comm, nullptr));
+    expect(recv, blocks(n, count, [&](int r) { return block(r, rank, count); }));
+  }
+
+  void gather(int root) const {
+    const auto want = blocks(n, count, [&](int r) { return block(r, 0, count); });
+    const auto send = block(rank, 0, count);
+    auto recv = room(want.size());
+    outcome.take(
+        tuttiGather(send.data(), rank == root ? recv.data() : nullptr, count, tuttiInt64, root, comm, nullptr));
+    if (rank == root) expect(recv, want);
+  }
+
+  void scatter(int root) const {
+    const auto send = blocks(n, count, [&](int r) { return block(root, r, count); });
+    auto recv = room(count);
+    outcome.take(
+        tuttiScatter(rank == root ? send.data() : nullptr, recv.data(), count, tuttiInt64, root, comm, nullptr));
+    expect(recv, block(root, rank, count));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("collectives move and reduce the right blocks") {
+  const char* transport = GENERATE("shm", "tcp");
+  const char* algo = GENERATE("ring", "tree");
+  const int n = GENERATE(1, 2, 3, 4, 7);
+  INFO(n << " ranks over " << transport << ", " << algo);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = transport;
+  config.algo = algo;
+  require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{1000}, size_t{70001}}) {
+      const Rank me{rank, n, count, comm, outcome};
+      for (const int root : {0, n - 1}) {
+        me.reduce(root);
+        me.gather(root);
+        me.scatter(root);
+      }
+      me.all_gather();
+      me.reduce_scatter();
+      me.all_to_all();
+      outcome.take(tuttiBarrier(comm, nullptr));
+    }
+    outcome.take(tuttiCommFinalize(comm));
+  }));
+}
+
+TEST_CASE("a barrier holds everybody until the last one comes") {
+  constexpr int n = 5;
+  std::atomic<int> entered{0};
+  require_success(run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (int i = 1; i <= 20; i++) {
+      if (rank == i % n) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      entered++;
+      outcome.take(tuttiBarrier(comm, nullptr));
+      outcome.wrong += entered.load() < i * n;
+    }
+  }));
+}
+
+TEST_CASE("wrong buffers of the collectives are named") {
+  const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    float data[16] = {};
+    const auto refused = [&](tuttiResult_t result, const char* part) {
+      outcome.wrong += result != tuttiInvalidArgument || !strstr(tuttiGetLastError(nullptr), part);
+    };
+    refused(tuttiAllGather(data + 1, data, 8, tuttiFloat, comm, nullptr), "recvbuff + rank * count");
+    refused(tuttiReduceScatter(data, data + 1, 8, tuttiFloat, tuttiSum, comm, nullptr), "sendbuff + rank * count");
+    refused(tuttiAlltoAll(data, data, 8, tuttiFloat, comm, nullptr), "never in place");
+    refused(tuttiReduce(data, data, 8, tuttiFloat, tuttiSum, 2, comm, nullptr), "root=2");
+    refused(tuttiAllGather(data, data + 8, SIZE_MAX / 6, tuttiFloat, comm, nullptr), "overflow");
+    if (rank == 0) refused(tuttiGather(data, nullptr, 8, tuttiFloat, 0, comm, nullptr), "recvbuff is NULL");
+    if (rank == 0) refused(tuttiScatter(nullptr, data, 8, tuttiFloat, 0, comm, nullptr), "sendbuff is NULL");
+    outcome.take(tuttiBarrier(comm, nullptr));  // nothing was sent: it still works
+  });
+  require_success(outcomes);
+}
