@@ -233,9 +233,9 @@ Result<void> Simulation::perform(LaneRun& lane) {
 // All of a step but its sending.
 Result<void> Simulation::work(LaneRun& lane, const Step& step, int link, Value& value) {
   if (options_.goal == Goal::kBarrier) {
-    for (const Slice& slice : {step.before, step.local, step.store}) {
-      if (slice.buffer != Buffer::kNone) return wrong("a barrier has no buffers");
-    }
+    const bool has_slice =
+        step.before.buffer != Buffer::kNone || step.local.buffer != Buffer::kNone || step.store.buffer != Buffer::kNone;
+    if (has_slice || step.chunk != 0 || step.completes) return wrong("a barrier has no data");
     if (link >= 0) value = receive(lane, link);
     return {};
   }

@@ -36,14 +36,6 @@ void exchange(std::vector<Step>& steps, const std::vector<Step>& sends, const st
   }
 }
 
-// message + own or own + message, whichever has the lower position left: so both sides of an exchange add in the same
-// order and get the same bits.
-Step add_message(const Order& order, int from, uint32_t chunk, Slice own) {
-  Step step{.recv = order.of(from), .chunk = chunk, .store = {Buffer::kOutput, chunk}};
-  (from < order.position ? step.local : step.before) = own;
-  return step;
-}
-
 Slice in(uint32_t chunk) {
   return {Buffer::kInput, chunk};
 }
@@ -124,8 +116,10 @@ Schedule bruck_reduce_scatter(std::span<const int> ranks, int rank, uint32_t n_c
 
 // 2^k positions 0 .. p-1 exchange; position p+i folds into i before and hears the result from it.
 //
-//   n = 5    0 <--> 1     0 --- 2       4 --> 0 first, then distances 1 and 2, then 0 --> 4
-//            2 <--> 3     1 --- 3
+//   n = 5    0 <--> 1     0 <--> 2       4 --> 0 first, then distances 1 and 2, then 0 --> 4
+//            2 <--> 3     1 <--> 3
+//
+// Both sides of an exchange add the lower position's sum to the left, so they get the same bits.
 Schedule doubling_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks) {
   const Order order(ranks, rank);
   const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(order.n)));
@@ -146,8 +140,9 @@ Schedule doubling_all_reduce(std::span<const int> ranks, int rank, uint32_t n_ch
     }
     // Every sum goes to the next partner at once, the last one to whom this rank folded in.
     for (size_t k = 0; k < partners.size(); k++) {
-      Step step = add_message(order, partners[k], c, k == 0 ? in(c) : out(c));
-      step.completes = k + 1 == partners.size();
+      Step step{.recv = order.of(partners[k]), .chunk = c, .store = out(c), .completes = k + 1 == partners.size()};
+      const bool own_is_left = partners[k] > position && partners[k] < p;
+      (own_is_left ? step.before : step.local) = k == 0 ? in(c) : out(c);
       if (!step.completes) step.send = order.of(partners[k + 1]);
       if (step.completes && has_extra) step.send = order.of(partners[0]);
       steps.push_back(step);
@@ -179,13 +174,13 @@ struct Halving {
   }
 
   void halve(int d, bool from_input) const {
-    const int partner = order.position ^ d;
+    const int partner = order.of(order.position ^ d);
     std::vector<Step> sends, receives;
     for (uint32_t c : chunks(d, true)) {
-      sends.push_back({.send = order.of(partner), .chunk = c, .local = from_input ? in(c) : out(c)});
+      sends.push_back({.send = partner, .chunk = c, .local = from_input ? in(c) : out(c)});
     }
     for (uint32_t c : chunks(d, false)) {
-      receives.push_back(add_message(order, partner, c, from_input ? in(c) : out(c)));
+      receives.push_back({.recv = partner, .chunk = c, .local = from_input ? in(c) : out(c), .store = out(c)});
       receives.back().completes = d == 1;
     }
     exchange(steps, sends, receives, window);
@@ -217,7 +212,10 @@ Schedule halving_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chu
   } else {
     const Halving halving{order, p, n_chunks, window, steps};
     const bool has_extra = extra < order.n;
-    if (has_extra) for_chunks([&](uint32_t c) { return add_message(order, extra, c, in(c)); });
+    if (has_extra) {
+      for_chunks(
+          [&](uint32_t c) { return Step{.recv = order.of(extra), .chunk = c, .local = in(c), .store = out(c)}; });
+    }
     for (int d = p / 2; d > 0; d /= 2) halving.halve(d, d == p / 2 && !has_extra);
     for (int d = 1; d < p; d *= 2) halving.double_back(d);
     if (has_extra) {

@@ -1,6 +1,6 @@
 // Mutation: every right schedule that is damaged in one place must be refused. All operators here are harmful wherever
 // they apply, so nothing may slip through.
-#include "testing.h"
+#include "collectives.h"
 
 using namespace tutti;
 using namespace tutti::testing;
@@ -20,38 +20,31 @@ struct Subject {
 };
 
 Subject random_subject(Random& random) {
+  const Builder& builder = kBuilders[below(random, std::size(kBuilders))];
   const int n = 2 + static_cast<int>(below(random, 8));
-  const uint32_t chunks = 1 + below(random, 20);
-  const uint32_t lanes = 1 + below(random, 3);
-  const std::vector<int> order = shuffled_order(n, random());
+  const uint32_t chunks = builder.goal == Goal::kBarrier ? 1 : 1 + below(random, 20);
+  const uint32_t width = 1 + below(random, 3);
   Subject subject;
-  subject.options.slots = 2 + below(random, 3);
+  subject.options.goal = builder.goal;
+  subject.options.rank_order = builder.rank_order;
+  subject.options.slots = min_slots(builder, width) + below(random, 3);
   subject.options.rounds = 1 + below(random, 3);
-  subject.options.in_place = below(random, 2) == 1;
-  const uint32_t kind = below(random, 4);
-  if (kind >= 2) {
-    subject.options.goal = Goal::kBroadcast;
-    subject.options.root = static_cast<int>(below(random, static_cast<size_t>(n)));
-  }
-  const int root = subject.options.root;
-  if (kind == 0) subject.schedules = all_ring_all_reduce(order, chunks, lanes);
-  if (kind == 1) subject.schedules = all_tree_all_reduce(order, chunks);
-  if (kind == 2) subject.schedules = all_ring_broadcast(order, root, chunks, lanes);
-  if (kind == 3) subject.schedules = all_tree_broadcast(order, root, chunks);
-  static const char* const kKinds[] = {"ring all-reduce", "tree all-reduce", "ring broadcast", "tree broadcast"};
-  subject.name = kKinds[kind] + (" n=" + std::to_string(n) + " chunks=" + std::to_string(chunks));
+  subject.options.in_place = builder.in_place && below(random, 2) == 1;
+  if (builder.has_root) subject.options.root = static_cast<int>(below(random, static_cast<size_t>(n)));
+  subject.schedules = all_ranks(builder, shuffled_order(n, random()), subject.options.root, chunks, width);
+  subject.name = builder.name + (" n=" + std::to_string(n) + " chunks=" + std::to_string(chunks));
   return subject;
 }
 
 // Damages step `at` of `steps`; false if it cannot be damaged in this way.
-using Mutate = bool (*)(std::vector<Step>& steps, size_t at, int n_ranks, Random& random);
+using Mutate = bool (*)(std::vector<Step>& steps, size_t at, const Subject& subject, Random& random);
 
-bool drop_step(std::vector<Step>& steps, size_t at, int, Random&) {
+bool drop_step(std::vector<Step>& steps, size_t at, const Subject&, Random&) {
   steps.erase(steps.begin() + static_cast<std::ptrdiff_t>(at));
   return true;
 }
 
-bool repeat_step(std::vector<Step>& steps, size_t at, int, Random&) {
+bool repeat_step(std::vector<Step>& steps, size_t at, const Subject&, Random&) {
   const Step step = steps[at];
   if (step.recv < 0 && step.send < 0) return false;  // a local copy may be made twice
   steps.insert(steps.begin() + static_cast<std::ptrdiff_t>(at), step);
@@ -59,7 +52,7 @@ bool repeat_step(std::vector<Step>& steps, size_t at, int, Random&) {
 }
 
 // Only steps that share a link: others may be independent of each other.
-bool swap_steps(std::vector<Step>& steps, size_t at, int, Random& random) {
+bool swap_steps(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
   const size_t other = below(random, steps.size());
   const bool share_recv = steps[at].recv >= 0 && steps[at].recv == steps[other].recv;
   const bool share_send = steps[at].send >= 0 && steps[at].send == steps[other].send;
@@ -68,30 +61,40 @@ bool swap_steps(std::vector<Step>& steps, size_t at, int, Random& random) {
   return true;
 }
 
-bool change_peer(int32_t& peer, int n_ranks, Random& random) {
-  const int other = static_cast<int>(below(random, static_cast<size_t>(n_ranks) + 2)) - 1;  // none, any, one too many
+bool change_peer(int32_t& peer, const Subject& subject, Random& random) {
+  const int other = static_cast<int>(below(random, subject.schedules.size() + 2)) - 1;  // none, any, one too many
   if (peer < 0 || peer == other) return false;
   peer = other;
   return true;
 }
-bool change_recv(std::vector<Step>& steps, size_t at, int n_ranks, Random& random) {
-  return change_peer(steps[at].recv, n_ranks, random);
+bool change_recv(std::vector<Step>& steps, size_t at, const Subject& subject, Random& random) {
+  return change_peer(steps[at].recv, subject, random);
 }
-bool change_send(std::vector<Step>& steps, size_t at, int n_ranks, Random& random) {
-  return change_peer(steps[at].send, n_ranks, random);
+bool change_send(std::vector<Step>& steps, size_t at, const Subject& subject, Random& random) {
+  return change_peer(steps[at].send, subject, random);
 }
 
-bool change_chunk(Slice& slice, Random& random) {
+bool change_slice_chunk(Slice& slice, Random& random) {
   const uint32_t chunk = below(random, 22);
   if (slice.buffer == Buffer::kNone || slice.chunk == chunk) return false;
   slice.chunk = chunk;
   return true;
 }
-bool change_local_chunk(std::vector<Step>& steps, size_t at, int, Random& random) {
-  return change_chunk(steps[at].local, random);
+bool change_local_chunk(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
+  return change_slice_chunk(steps[at].local, random);
 }
-bool change_store_chunk(std::vector<Step>& steps, size_t at, int, Random& random) {
-  return change_chunk(steps[at].store, random);
+bool change_store_chunk(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
+  return change_slice_chunk(steps[at].store, random);
+}
+
+bool change_before_chunk(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
+  return change_slice_chunk(steps[at].before, random);
+}
+bool change_chunk(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
+  const uint32_t chunk = below(random, 22);
+  if (steps[at].chunk == chunk) return false;
+  steps[at].chunk = chunk;
+  return true;
 }
 
 bool change_buffer(Slice& slice, Random& random) {
@@ -100,14 +103,28 @@ bool change_buffer(Slice& slice, Random& random) {
   slice.buffer = buffer;
   return true;
 }
-bool change_local_buffer(std::vector<Step>& steps, size_t at, int, Random& random) {
-  return change_buffer(steps[at].local, random);
+bool change_local_buffer(std::vector<Step>& steps, size_t at, const Subject& subject, Random& random) {
+  const Buffer was = steps[at].local.buffer;
+  if (!change_buffer(steps[at].local, random)) return false;
+  // Rank 0 has the same data in in[c] and out[c] of an all-gather.
+  const auto is_user = [](Buffer buffer) { return buffer == Buffer::kInput || buffer == Buffer::kOutput; };
+  return subject.options.goal != Goal::kAllGather || !is_user(was) || !is_user(steps[at].local.buffer);
 }
-bool change_store_buffer(std::vector<Step>& steps, size_t at, int, Random& random) {
+bool change_store_buffer(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
   return change_buffer(steps[at].store, random);
 }
 
-bool flip_completes(std::vector<Step>& steps, size_t at, int, Random&) {
+bool change_before_buffer(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {
+  return change_buffer(steps[at].before, random);
+}
+// Builders use `before` only where the order matters: all others add up the same, or that order is the ranks'.
+bool swap_operands(std::vector<Step>& steps, size_t at, const Subject&, Random&) {
+  if (steps[at].before.buffer == Buffer::kNone) return false;
+  std::swap(steps[at].before, steps[at].local);
+  return true;
+}
+
+bool flip_completes(std::vector<Step>& steps, size_t at, const Subject&, Random&) {
   steps[at].completes = !steps[at].completes;
   return true;
 }
@@ -117,7 +134,7 @@ bool mutate_somewhere(Subject& subject, Mutate mutate, Random& random) {
   std::vector<Lane>& lanes = subject.schedules[below(random, subject.schedules.size())].lanes;
   if (lanes.empty()) return false;
   std::vector<Step>& steps = lanes[below(random, lanes.size())].steps;
-  return mutate(steps, below(random, steps.size()), subject.schedules[0].n_ranks, random);
+  return mutate(steps, below(random, steps.size()), subject, random);
 }
 
 }  // namespace
@@ -127,12 +144,14 @@ TEST_CASE("mutation: damaged schedules are refused, and the place is named") {
     const char* name;
     Mutate mutate;
   };
-  const Operator op =
-      GENERATE(Operator{"drop a step", drop_step}, Operator{"repeat a step", repeat_step},
-               Operator{"swap steps", swap_steps}, Operator{"change recv", change_recv},
-               Operator{"change send", change_send}, Operator{"change local chunk", change_local_chunk},
-               Operator{"change store chunk", change_store_chunk}, Operator{"change local buffer", change_local_buffer},
-               Operator{"change store buffer", change_store_buffer}, Operator{"flip completes", flip_completes});
+  const Operator op = GENERATE(
+      Operator{"drop a step", drop_step}, Operator{"repeat a step", repeat_step}, Operator{"swap steps", swap_steps},
+      Operator{"change recv", change_recv}, Operator{"change send", change_send},
+      Operator{"change local chunk", change_local_chunk}, Operator{"change store chunk", change_store_chunk},
+      Operator{"change local buffer", change_local_buffer}, Operator{"change store buffer", change_store_buffer},
+      Operator{"flip completes", flip_completes}, Operator{"change before chunk", change_before_chunk},
+      Operator{"change before buffer", change_before_buffer}, Operator{"change chunk", change_chunk},
+      Operator{"swap operands", swap_operands});
   Random random(20240601);
   const int kWanted = kSanitized ? 200 : 2000;
   for (int done = 0; done < kWanted;) {

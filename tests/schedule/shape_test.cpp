@@ -1,9 +1,6 @@
 // What the schedules look like, beyond being right: tree shapes, lanes and channels, traffic, and how many hops the
 // slowest message chain has.
 #include <bit>
-#include <deque>
-#include <map>
-#include <tuple>
 
 #include "schedule/double_tree.h"
 #include "testing.h"
@@ -12,10 +9,6 @@ using namespace tutti;
 using namespace tutti::testing;
 
 namespace {
-
-int floor_log2(int n) {
-  return std::bit_width(static_cast<unsigned>(n)) - 1;
-}
 
 bool is_inner(const TreeNode& node) {
   return node.child[0] >= 0;
@@ -30,52 +23,6 @@ int depth_of(int tree, int n, int position) {
     depth++;
   }
   return depth;
-}
-
-// When the last lane ends if a message takes one unit of time, steps take none and slots abound.
-int hops(const std::vector<Schedule>& schedules) {
-  struct Run {
-    int rank;
-    const Lane* lane;
-    size_t step = 0;
-    int time = 0;
-  };
-  std::vector<Run> runs;
-  for (const Schedule& schedule : schedules) {
-    for (const Lane& lane : schedule.lanes) runs.push_back({schedule.rank, &lane});
-  }
-  std::map<std::tuple<int, int, uint32_t>, std::deque<int>> arrivals;  // by from, to, channel
-  int end = 0;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (Run& run : runs) {
-      for (; run.step < run.lane->steps.size(); run.step++, moved = true) {
-        const Step& step = run.lane->steps[run.step];
-        if (step.recv >= 0) {
-          std::deque<int>& queue = arrivals[{step.recv, run.rank, run.lane->channel}];
-          if (queue.empty()) break;
-          run.time = std::max(run.time, queue.front());
-          queue.pop_front();
-        }
-        if (step.send >= 0) arrivals[{run.rank, step.send, run.lane->channel}].push_back(run.time + 1);
-      }
-      end = std::max(end, run.time);
-    }
-  }
-  return end;
-}
-
-long sends(const Schedule& schedule) {
-  long count = 0;
-  for (const Lane& lane : schedule.lanes) {
-    count += std::count_if(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return step.send >= 0; });
-  }
-  return count;
-}
-
-long sends(const std::vector<Schedule>& schedules) {
-  return std::accumulate(schedules.begin(), schedules.end(), 0L,
-                         [](long sum, const Schedule& schedule) { return sum + sends(schedule); });
 }
 
 }  // namespace

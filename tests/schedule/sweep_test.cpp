@@ -1,8 +1,9 @@
 // The proof that the planner leans on: for every number of ranks, of chunks and of slots that it may pick, and for
 // every root, every contribution arrives exactly once and nothing deadlocks.
 #include <cstdio>
+#include <set>
 
-#include "testing.h"
+#include "collectives.h"
 
 using namespace tutti;
 using namespace tutti::testing;
@@ -10,7 +11,6 @@ using namespace tutti::testing;
 namespace {
 
 constexpr int kMaxRanks = 33;
-constexpr uint32_t kMaxChunks = 64;
 
 // All of 1 .. 33; with a sanitizer, which is many times slower, only the sizes that differ in kind.
 std::vector<int> rank_counts() {
@@ -23,129 +23,136 @@ std::vector<int> rank_counts() {
   return {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17};
 }
 
+// Small ones, and those around whole groups of n chunks. A gathered block has no groups, and n blocks of it many steps.
+std::set<uint32_t> chunk_counts(Goal goal, int n) {
+  if (goal == Goal::kBarrier) return {1};
+  if (goal != Goal::kAllReduce && goal != Goal::kBroadcast && goal != Goal::kReduce) return {1, 2, 3};
+  const auto ranks = static_cast<uint32_t>(n);
+  return {1, 2, 3, 4, 7, std::max(ranks - 1, 1u), ranks, ranks + 1, 2 * ranks, 2 * ranks + 3};
+}
+
 struct Count {
+  const char* name;
   long checks = 0;
+  explicit Count(const char* of) : name(of) {}
+  ~Count() { std::printf("%s: %ld checks\n", name, checks); }
+
   void require(const std::vector<Schedule>& schedules, const CheckOptions& options) {
     checks++;
     const std::string said = verdict(schedules, options);
     if (said.empty()) {
-      SUCCEED();  // without composing the message below 346,000 times
+      SUCCEED();  // without composing the message below each time
       return;
     }
-    INFO("n=" << schedules.size() << " chunks=" << schedules[0].n_chunks << " lanes=" << schedules[0].lanes.size()
-              << " root=" << options.root << " slots=" << options.slots << " rounds=" << options.rounds
-              << " in_place=" << options.in_place);
+    INFO(name << ": n=" << schedules.size() << " chunks=" << schedules[0].n_chunks
+              << " lanes=" << schedules[0].lanes.size() << " root=" << options.root << " slots=" << options.slots
+              << " rounds=" << options.rounds << " in_place=" << options.in_place);
     REQUIRE(said == "");
   }
 };
 
-// Every slot count with every combination of rounds and placement.
-void require_all(Count& count, const std::vector<Schedule>& schedules, CheckOptions options,
-                 std::initializer_list<uint32_t> all_slots) {
-  for (uint32_t slots : all_slots) {
-    for (uint32_t rounds : {1u, 3u}) {
-      for (bool in_place : {false, true}) {
-        options.slots = slots, options.rounds = rounds, options.in_place = in_place;
-        count.require(schedules, options);
-      }
+CheckOptions options_of(const Builder& builder, int root = 0) {
+  return {.goal = builder.goal, .root = root, .rank_order = builder.rank_order};
+}
+
+// All combinations of rounds and placement.
+void require_all(Count& count, const Builder& builder, const std::vector<Schedule>& schedules, CheckOptions options) {
+  for (uint32_t rounds : {1u, 3u}) {
+    for (bool in_place : {false, true}) {
+      options.rounds = rounds, options.in_place = in_place;
+      if (builder.in_place || !in_place) count.require(schedules, options);
     }
   }
 }
 
-// Other slot counts, each with one of the four combinations of rounds and placement. `turn` moves on from root to root
-// and from chunk count to chunk count, so that all combinations meet all of both.
-void require_in_turn(Count& count, const std::vector<Schedule>& schedules, CheckOptions options,
-                     std::initializer_list<uint32_t> all_slots, uint32_t turn) {
-  for (uint32_t slots : all_slots) {
-    options.slots = slots, options.rounds = turn & 1 ? 3 : 1, options.in_place = turn & 2;
-    count.require(schedules, options);
-    turn++;
+// One of the combinations. `turn` moves on from root to root and from chunk count to chunk count, so that all
+// combinations meet all of both.
+void require_one(Count& count, const Builder& builder, const std::vector<Schedule>& schedules, CheckOptions options,
+                 uint32_t turn) {
+  options.rounds = turn & 1 ? 3 : 1, options.in_place = builder.in_place && (turn & 2);
+  count.require(schedules, options);
+}
+
+// The fewest slots in all combinations: what runs with them runs with more.
+void sweep_without_root(Count& count, const Builder& builder, int n, uint32_t chunks) {
+  for (uint32_t width : {1u, 2u, 4u}) {
+    if (width > 1 && !builder.has_width) continue;
+    const std::vector<Schedule> schedules = all_ranks(builder, natural_order(n), 0, chunks, width);
+    CheckOptions options = options_of(builder);
+    options.slots = min_slots(builder, width);
+    require_all(count, builder, schedules, options);
+    for (uint32_t more : {1u, 6u}) {
+      options.slots = min_slots(builder, width) + more;
+      require_one(count, builder, schedules, options, chunks + more);
+    }
+  }
+}
+
+void sweep_roots(Count& count, const Builder& builder, int n, uint32_t chunks) {
+  for (int root = 0; root < n; root++) {
+    const uint32_t turn = static_cast<uint32_t>(root) + chunks;
+    const uint32_t width = builder.has_width ? 1u << turn % 3 : 1;
+    const std::vector<Schedule> schedules = all_ranks(builder, natural_order(n), root, chunks, width);
+    CheckOptions options = options_of(builder, root);
+    for (uint32_t more : {0u, 1u, 7u}) {
+      options.slots = min_slots(builder, width) + more;
+      require_one(count, builder, schedules, options, turn + more);
+    }
   }
 }
 
 }  // namespace
 
-TEST_CASE("ring all-reduce: every size, chunk count, lane and slot count") {
-  Count count;
-  for (int n : rank_counts()) {
-    for (uint32_t chunks = 1; chunks <= kMaxChunks; chunks++) {
-      for (uint32_t lanes : {1u, 2u, 4u}) {
-        // The fewest slots in all combinations: what runs with them runs with more.
-        const std::vector<Schedule> schedules = all_ring_all_reduce(natural_order(n), chunks, lanes);
-        require_all(count, schedules, {}, {2});
-        require_in_turn(count, schedules, {}, {4, 8}, chunks + lanes / 2);
+TEST_CASE("every builder: every size, root, chunk, lane and slot count") {
+  for (const Builder& builder : kBuilders) {
+    Count count(builder.name);
+    for (int n : rank_counts()) {
+      for (uint32_t chunks : chunk_counts(builder.goal, n)) {
+        builder.has_root ? sweep_roots(count, builder, n, chunks) : sweep_without_root(count, builder, n, chunks);
       }
     }
   }
-  std::printf("ring all-reduce: %ld checks\n", count.checks);
 }
 
-TEST_CASE("tree all-reduce: every size, chunk count and slot count") {
-  Count count;
-  for (int n : rank_counts()) {
-    for (uint32_t chunks = 1; chunks <= kMaxChunks; chunks++) {
-      const std::vector<Schedule> schedules = all_tree_all_reduce(natural_order(n), chunks);
-      require_all(count, schedules, {}, {1});
-      require_in_turn(count, schedules, {}, {2, 4, 8}, chunks);
-    }
-  }
-  std::printf("tree all-reduce: %ld checks\n", count.checks);
-}
-
-TEST_CASE("ring broadcast: every size, root, chunk count, lane and slot count") {
-  Count count;
-  for (int n : rank_counts()) {
-    for (uint32_t chunks = 1; chunks <= kMaxChunks; chunks++) {
-      for (int root = 0; root < n; root++) {
-        const uint32_t turn = static_cast<uint32_t>(root) + chunks;
-        const uint32_t lanes = 1u << turn % 3;
-        const CheckOptions options{.goal = Goal::kBroadcast, .root = root};
-        require_in_turn(count, all_ring_broadcast(natural_order(n), root, chunks, lanes), options, {1, 2, 4, 8}, turn);
+TEST_CASE("every builder: permuted orders, rings and trees do not care who stands where") {
+  Count count("permuted orders");
+  for (const Builder& builder : kBuilders) {
+    for (int n : rank_counts()) {
+      for (uint32_t seed = 1; seed <= 2; seed++) {
+        const std::vector<int> order = shuffled_order(n, seed * 1000 + static_cast<uint32_t>(n));
+        const int root = order[order.size() / 2];
+        const auto chunks = builder.goal == Goal::kBarrier ? 1 : static_cast<uint32_t>(1 + order[0] % 7);
+        CheckOptions options = options_of(builder, root);
+        options.slots = min_slots(builder, 2);
+        require_all(count, builder, all_ranks(builder, order, root, chunks, 2), options);
       }
     }
   }
-  std::printf("ring broadcast: %ld checks\n", count.checks);
 }
 
-TEST_CASE("tree broadcast: every size, root, chunk count and slot count") {
-  Count count;
-  for (int n : rank_counts()) {
-    for (uint32_t chunks = 1; chunks <= kMaxChunks; chunks++) {
-      for (int root = 0; root < n; root++) {
-        const CheckOptions options{.goal = Goal::kBroadcast, .root = root};
-        require_in_turn(count, all_tree_broadcast(natural_order(n), root, chunks), options, {1, 2, 4, 8},
-                        static_cast<uint32_t>(root) + chunks);
+TEST_CASE("all-reduce: every chunk count") {
+  for (const Builder& builder : kBuilders) {
+    if (builder.goal != Goal::kAllReduce) continue;
+    Count count(builder.name);
+    for (int n : {2, 3, 6, 8, 13}) {
+      for (uint32_t chunks = 1; chunks <= 64; chunks++) {
+        CheckOptions options = options_of(builder);
+        options.slots = min_slots(builder, 2);
+        require_one(count, builder, all_ranks(builder, natural_order(n), 0, chunks, 2), options, chunks);
       }
     }
   }
-  std::printf("tree broadcast: %ld checks\n", count.checks);
 }
 
-TEST_CASE("permuted orders: rings and trees do not care who stands where") {
-  Count count;
-  for (int n : rank_counts()) {
-    for (uint32_t seed = 1; seed <= 3; seed++) {
-      const std::vector<int> order = shuffled_order(n, seed * 1000 + static_cast<uint32_t>(n));
-      const uint32_t chunks = order.size() > 1 ? static_cast<uint32_t>(2 * n + order[0]) : 1;
-      const CheckOptions broadcast{.goal = Goal::kBroadcast, .root = order[order.size() / 2]};
-      require_all(count, all_ring_all_reduce(order, chunks, 2), {}, {2, 4, 8});
-      require_all(count, all_tree_all_reduce(order, chunks), {}, {1, 2, 4, 8});
-      require_all(count, all_ring_broadcast(order, broadcast.root, chunks, 2), broadcast, {1, 2, 4, 8});
-      require_all(count, all_tree_broadcast(order, broadcast.root, chunks), broadcast, {1, 2, 4, 8});
-    }
-  }
-  std::printf("permuted orders: %ld checks\n", count.checks);
-}
-
-TEST_CASE("large groups") {
-  Count count;
+TEST_CASE("every builder: large groups") {
   const int n = kSanitized ? 65 : 257;
-  const std::vector<int> order = shuffled_order(n, 7);
-  const CheckOptions broadcast{.goal = Goal::kBroadcast, .root = 5};
-  for (uint32_t chunks : {1u, 2u, 300u}) {
-    require_all(count, all_ring_all_reduce(order, chunks, 1), {}, {2});
-    require_all(count, all_ring_broadcast(order, broadcast.root, chunks, 1), broadcast, {1});
-    require_all(count, all_tree_broadcast(order, broadcast.root, chunks), broadcast, {1});
+  Count count("large groups");
+  for (const Builder& builder : kBuilders) {
+    CheckOptions options = options_of(builder, 5);
+    options.slots = min_slots(builder, 4);
+    for (uint32_t chunks : {1u, 2u}) {
+      if (builder.goal == Goal::kBarrier && chunks > 1) continue;
+      require_one(count, builder, all_ranks(builder, shuffled_order(n, 7), 5, chunks, 4), options, 3 - chunks);
+    }
   }
-  require_all(count, all_tree_all_reduce(order, 6), {}, {1});
 }

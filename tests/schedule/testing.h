@@ -2,9 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <deque>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "catch.h"
@@ -68,6 +72,56 @@ inline std::vector<Schedule> all_tree_broadcast(const std::vector<int>& order, i
 inline std::string verdict(const std::vector<Schedule>& schedules, const CheckOptions& options) {
   auto result = check(schedules, options);
   return result ? "" : result.error().message;
+}
+
+inline int floor_log2(int n) {
+  return std::bit_width(static_cast<unsigned>(n)) - 1;
+}
+
+// When the last lane ends if a message takes one unit of time, steps take none and slots abound.
+inline int hops(const std::vector<Schedule>& schedules) {
+  struct Run {
+    int rank;
+    const Lane* lane;
+    size_t step = 0;
+    int time = 0;
+  };
+  std::vector<Run> runs;
+  for (const Schedule& schedule : schedules) {
+    for (const Lane& lane : schedule.lanes) runs.push_back({schedule.rank, &lane});
+  }
+  std::map<std::tuple<int, int, uint32_t>, std::deque<int>> arrivals;  // by from, to, channel
+  int end = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Run& run : runs) {
+      for (; run.step < run.lane->steps.size(); run.step++, moved = true) {
+        const Step& step = run.lane->steps[run.step];
+        if (step.recv >= 0) {
+          std::deque<int>& queue = arrivals[{step.recv, run.rank, run.lane->channel}];
+          if (queue.empty()) break;
+          run.time = std::max(run.time, queue.front());
+          queue.pop_front();
+        }
+        if (step.send >= 0) arrivals[{run.rank, step.send, run.lane->channel}].push_back(run.time + 1);
+      }
+      end = std::max(end, run.time);
+    }
+  }
+  return end;
+}
+
+inline long sends(const Schedule& schedule) {
+  long count = 0;
+  for (const Lane& lane : schedule.lanes) {
+    count += std::count_if(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return step.send >= 0; });
+  }
+  return count;
+}
+
+inline long sends(const std::vector<Schedule>& schedules) {
+  return std::accumulate(schedules.begin(), schedules.end(), 0L,
+                         [](long sum, const Schedule& schedule) { return sum + sends(schedule); });
 }
 
 }  // namespace tutti::testing
