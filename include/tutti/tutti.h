@@ -328,6 +328,33 @@ TUTTI_API tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_
  * stream), tuttiInvalidUsage, tuttiRemoteError, tuttiTimeout, tuttiSystemError. */
 TUTTI_API tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream);
 
+/* Sends `count` elements to rank `peer`, which calls tuttiRecv with the same count and datatype. Messages between two
+ * ranks keep their order. Outside of a group it returns when the message is handed over, which for all but small ones
+ * takes the receiver; a rank that sends to itself, or exchanges with a peer that sends too, groups the calls. Point to
+ * point does not count as an operation that all ranks have to call. Blocking, ownership and errors as tuttiAllReduce;
+ * also tuttiInvalidArgument (peer not in [0, nranks)), and tuttiInvalidUsage (the receiver expects something else). */
+TUTTI_API tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer,
+                                  tuttiComm_t comm, tuttiStream_t stream);
+
+/* Receives what rank `peer` sends with tuttiSend. Returns when it is in recvbuff. Otherwise as tuttiSend. */
+TUTTI_API tuttiResult_t tuttiRecv(void* recvbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
+                                  tuttiStream_t stream);
+
+/* ---- groups of calls ------------------------------------------------------------------------------------------- */
+
+/* From here to tuttiGroupEnd the operations that this thread calls are only checked and collected; so are
+ * tuttiCommInitRank, tuttiCommInitRankConfig and tuttiCommFinalize. Groups nest; the outermost end counts. Does not
+ * block; per thread. Errors: none. */
+TUTTI_API tuttiResult_t tuttiGroupStart(void);
+
+/* Runs what was collected: first the creations and finalizations, side by side, then the operations. All sends and
+ * receives of one communicator and stream run together, so their order does not matter. Operations of one communicator
+ * keep their order; several communicators run side by side, so one thread may hold several ranks of a group. Operations
+ * with a stream are queued there, and the rest is done when this returns. If a call in the group was refused, nothing
+ * is run, and its error is returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do
+ * not match), and those of the operations: the first one. */
+TUTTI_API tuttiResult_t tuttiGroupEnd(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,5 +1,5 @@
 // Operations.
-#include "api/handle.h"
+#include "api/group.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
@@ -93,16 +93,6 @@ Result<void> check_operation(const Operation& operation, int rank, int n_ranks) 
   return check_overlap(send, recv, shape.in_place, static_cast<size_t>(rank) * count * dtype_bytes(operation.dtype));
 }
 
-// Runs on the caller's thread, or takes its place in the order and leaves the rest to the stream.
-Result<void> launch(Use use, const Operation& operation, tuttiStream_t stream_handle) {
-  if (stream_handle == nullptr) return use->run(operation);
-  TUTTI_TRY_ASSIGN(const auto stream, find_stream(stream_handle));
-  const uint64_t ticket = use->take_ticket();
-  const auto kept = std::make_shared<Use>(std::move(use));  // the queue's copy keeps the communicator alive
-  stream->enqueue([kept, ticket, operation] { return (*kept)->run(ticket, operation); });
-  return {};
-}
-
 Result<void> collective(Collective which, const void* send, void* recv, size_t count, int datatype, int op, int root,
                         tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
@@ -110,7 +100,33 @@ Result<void> collective(Collective which, const void* send, void* recv, size_t c
   TUTTI_TRY(check_types(datatype, op));
   const Operation operation{which, send, recv, count, static_cast<DataType>(datatype), static_cast<RedOp>(op), root};
   TUTTI_TRY(check_operation(operation, use->rank(), use->n_ranks()));
-  return launch(std::move(use), operation, stream);
+  return launch(comm, std::move(use), operation, stream);
+}
+
+Result<void> message(bool sends, void* data, size_t count, int datatype, int peer, tuttiComm_t comm,
+                     tuttiStream_t stream) {
+  Use use(comm);
+  if (!use) return not_a_comm(comm);
+  TUTTI_TRY(check_types(datatype, tuttiSum));
+  if (peer < 0 || peer >= use->n_ranks())
+    return invalid_argument(format("peer=%d is not a rank of this communicator: [0, %d)", peer, use->n_ranks()));
+  const auto dtype = static_cast<DataType>(datatype);
+  TUTTI_TRY_ASSIGN(const size_t bytes, buffer_bytes(count, dtype, 1));
+  TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", data, true, count, bytes));
+  Operation operation;
+  operation.collective = Collective::kSendRecv;
+  operation.messages = std::make_shared<const std::vector<Message>>(1, Message{sends, peer, data, count, dtype});
+  return launch(comm, std::move(use), operation, stream);
+}
+
+// A call within a group that is refused spoils the group.
+template <class Body>
+tuttiResult_t in_group(Body&& body) noexcept {
+  return guarded([&]() -> Result<void> {
+    Result<void> result = body();
+    if (!result) spoil_group(result.error());
+    return result;
+  });
 }
 
 }  // namespace
@@ -119,13 +135,13 @@ extern "C" {
 
 tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                              tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded(
+  return in_group(
       [&] { return collective(Collective::kAllReduce, sendbuff, recvbuff, count, datatype, op, 0, comm, stream); });
 }
 
 tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                              tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded([&] {
+  return in_group([&] {
     return collective(Collective::kBroadcast, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
   });
 }
@@ -137,48 +153,59 @@ tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int
 
 tuttiResult_t tuttiReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, tuttiRedOp_t op,
                           int root, tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded(
+  return in_group(
       [&] { return collective(Collective::kReduce, sendbuff, recvbuff, count, datatype, op, root, comm, stream); });
 }
 
 tuttiResult_t tuttiAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, tuttiDataType_t datatype,
                              tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded([&] {
+  return in_group([&] {
     return collective(Collective::kAllGather, sendbuff, recvbuff, sendcount, datatype, tuttiSum, 0, comm, stream);
   });
 }
 
 tuttiResult_t tuttiReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, tuttiDataType_t datatype,
                                  tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded([&] {
+  return in_group([&] {
     return collective(Collective::kReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, 0, comm, stream);
   });
 }
 
 tuttiResult_t tuttiAlltoAll(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                             tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded([&] {
+  return in_group([&] {
     return collective(Collective::kAllToAll, sendbuff, recvbuff, count, datatype, tuttiSum, 0, comm, stream);
   });
 }
 
 tuttiResult_t tuttiGather(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                           tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded([&] {
+  return in_group([&] {
     return collective(Collective::kGather, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
   });
 }
 
 tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                            tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded([&] {
+  return in_group([&] {
     return collective(Collective::kScatter, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
   });
 }
 
 tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream) {
-  return guarded(
+  return in_group(
       [&] { return collective(Collective::kBarrier, nullptr, nullptr, 0, tuttiInt8, tuttiSum, 0, comm, stream); });
+}
+
+tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
+                        tuttiStream_t stream) {
+  // Only read; a message's direction says so.
+  return in_group([&] { return message(true, const_cast<void*>(sendbuff), count, datatype, peer, comm, stream); });
+}
+
+tuttiResult_t tuttiRecv(void* recvbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
+                        tuttiStream_t stream) {
+  return in_group([&] { return message(false, recvbuff, count, datatype, peer, comm, stream); });
 }
 
 }  // extern "C"

@@ -1,10 +1,9 @@
 // Groups and communicators.
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "api/handle.h"
+#include "api/group.h"
 #include "base/env.h"
 #include "group/launcher.h"
 
@@ -35,13 +34,7 @@ Result<CommOptions> read_config(const tuttiConfig_t* config) {
   return options;
 }
 
-Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId& id, int rank, const tuttiConfig_t* config) {
-  if (comm == nullptr) return invalid_argument("comm is NULL");
-  *comm = nullptr;
-  if (nranks < 1) return invalid_argument(format("nranks=%d: a group has at least 1 rank", nranks));
-  if (rank < 0 || rank >= nranks)
-    return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
-  TUTTI_TRY_ASSIGN(const CommOptions options, read_config(config));
+Result<void> join(tuttiComm_t* comm, int nranks, const tuttiUniqueId& id, int rank, const CommOptions& options) {
   UniqueId unique_id;
   static_assert(sizeof unique_id.bytes == sizeof id.internal);
   memcpy(unique_id.bytes, id.internal, sizeof unique_id.bytes);
@@ -49,6 +42,17 @@ Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId& id, i
   TUTTI_TRY_ASSIGN(auto created, Communicator::create(unique_id, rank, nranks, options, deadline));
   *comm = make_handle(std::move(created));
   return {};
+}
+
+// Ranks of one thread's group join at its end, side by side.
+Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId& id, int rank, const tuttiConfig_t* config) {
+  if (comm == nullptr) return invalid_argument("comm is NULL");
+  *comm = nullptr;
+  if (nranks < 1) return invalid_argument(format("nranks=%d: a group has at least 1 rank", nranks));
+  if (rank < 0 || rank >= nranks)
+    return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
+  TUTTI_TRY_ASSIGN(const CommOptions options, read_config(config));
+  return launch_blocking([=] { return join(comm, nranks, id, rank, options); });
 }
 
 Result<void> get_unique_id(tuttiUniqueId* id) {
@@ -66,27 +70,16 @@ Result<void> init_all(tuttiComm_t* comms, int ndev, const int* devlist) {
   if (devlist != nullptr) return invalid_argument("devlist is for CUDA devices: on host memory it must be NULL");
   tuttiUniqueId id;
   TUTTI_TRY(get_unique_id(&id));
-  std::vector<Result<void>> results(static_cast<size_t>(ndev));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ndev; r++)
-    threads.emplace_back([&, r] {
-      auto& result = results[static_cast<size_t>(r)];
-      try {
-        result = init_rank(&comms[r], ndev, id, r, nullptr);
-      } catch (const std::exception& e) {
-        result = Error{Code::kSystemError, e.what(), r};
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  for (auto& result : results) {
-    if (result) continue;
-    for (int r = 0; r < ndev; r++) {
-      detach(comms[r]).reset();
-      comms[r] = nullptr;
-    }
-    return result.error();
+  TUTTI_TRY_ASSIGN(const CommOptions options, read_config(nullptr));
+  std::vector<std::function<Result<void>()>> ranks;
+  for (int r = 0; r < ndev; r++) ranks.push_back([&, r] { return join(&comms[r], ndev, id, r, options); });
+  auto result = run_at_once(std::move(ranks));
+  if (result) return {};
+  for (int r = 0; r < ndev; r++) {
+    detach(comms[r]).reset();
+    comms[r] = nullptr;
   }
-  return {};
+  return result;
 }
 
 Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
@@ -154,9 +147,9 @@ tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank) {
 
 tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {
   return guarded([&]() -> Result<void> {
-    const Use use(comm);
-    if (!use) return not_a_comm(comm);
-    return use->finalize();
+    const auto use = std::make_shared<Use>(comm);
+    if (!*use) return not_a_comm(comm);
+    return launch_blocking([use] { return (*use)->finalize(); });
   });
 }
 

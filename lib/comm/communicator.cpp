@@ -57,6 +57,7 @@ Result<void> Communicator::execute(const Operation& operation) {
   if (finalized_)
     return Error{Code::kInvalidUsage,
                  "this communicator was finalized: only tuttiCommDestroy and tuttiCommAbort may follow"};
+  if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(*operation.messages));
   Call call;
   call.sequence = ++sequence_;
   call.count = operation.count;
@@ -67,17 +68,19 @@ Result<void> Communicator::execute(const Operation& operation) {
   call.algo = planner_.choose(call.collective, call.count * dtype_bytes(call.dtype));
   history_.add(call);
   auto program = find_program(call);
-  auto result = program ? drive_program(*program.value(), call, operation) : Result<void>(program.error());
-  if (!result) {
-    Error error = root_cause(std::move(result).error());
-    watch_->fail(error);
-    return error;
-  }
-  return {};
+  return end_with(program ? drive_program(*program.value(), call, operation) : Result<void>(program.error()));
+}
+
+// An operation that failed ends the group.
+Result<void> Communicator::end_with(Result<void> result) {
+  if (result) return result;
+  Error error = root_cause(std::move(result).error());
+  watch_->fail(error);
+  return error;
 }
 
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation) {
-  Run::Operation what{call, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
+  Run::Operation what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
   what.blocks.uniform_elems = operation.count;
   Run run(program, what, history_);
   return drive(run, *this, wait_policy_);

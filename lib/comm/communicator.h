@@ -31,6 +31,15 @@ struct CommOptions {
   static Result<CommOptions> from_env();
 };
 
+// One message of a point-to-point operation.
+struct Message {
+  bool sends = false;
+  int peer = 0;
+  void* data = nullptr;
+  uint64_t count = 0;
+  DataType dtype = DataType::kInt8;
+};
+
 struct Operation {
   Collective collective = Collective::kNone;
   const void* input = nullptr;
@@ -39,6 +48,7 @@ struct Operation {
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   int root = 0;
+  std::shared_ptr<const std::vector<Message>> messages;  // of kSendRecv, which run together in any order
 };
 
 class Communicator final : private WaitContext {
@@ -70,6 +80,8 @@ class Communicator final : private WaitContext {
   Result<Program*> find_program(const Call& call);
 
   Result<void> execute(const Operation& operation);
+  Result<void> drive_exchange(const std::vector<Message>& messages);
+  Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation);
   Error root_cause(Error error);
   void wait_for_turn(uint64_t ticket);
@@ -79,6 +91,7 @@ class Communicator final : private WaitContext {
   Error interruption() override { return watch_->failure(); }
   int wake_fd() override { return watch_->wake_fd(); }
   const std::vector<Link*>& incoming() override { return links_->incoming(); }
+  void housekeeping() override { links_->accept_early(); }
 
   const int rank_;
   const int n_ranks_;
@@ -93,6 +106,7 @@ class Communicator final : private WaitContext {
   std::map<ProgramKey, Program> programs_;
   History history_;
   uint64_t sequence_ = 0;
+  std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
   bool finalized_ = false;
 
   std::atomic<uint64_t> next_ticket_{0};

@@ -33,6 +33,8 @@ class LinkPool {
   template <class Interrupted>
   Result<void> connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted);
 
+  // Takes in links that peers make early, for an operation that this rank has yet to begin.
+  void accept_early() { (void)accept_all(); }
   Link* find(int peer, uint32_t channel, bool sending);
   const std::vector<Link*>& incoming() const { return incoming_; }
 

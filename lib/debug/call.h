@@ -36,6 +36,10 @@ Call from_tag(const TagWords& words);
 // "AllReduce(count=1024, float, sum) [ring] as operation 7"
 std::string to_text(const Call& call);
 
+inline bool is_point_to_point(const Call& call) {
+  return call.collective == Collective::kSendRecv;
+}
+
 // The last operations of this rank, to say what it did when a peer turns out to have done something else.
 class History {
  public:

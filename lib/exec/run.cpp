@@ -12,33 +12,38 @@ Run::Run(Program& program, const Operation& operation, const History& history)
       tag_(to_tag(operation.call)),
       elem_bytes_(dtype_bytes(operation.call.dtype)),
       layout_(elem_bytes_, program.n_chunks, program.slot_bytes),
+      rounds_(layout_.rounds(operation.blocks.largest())),
       reduce_(kernels().reduce[static_cast<int>(operation.call.op)][static_cast<int>(operation.call.dtype)]),
       copy_(kernels().copy),
       stream_(operation.blocks.largest() * elem_bytes_ >= operation.stream_from_bytes),
       lanes_left_(program.lanes.size()) {
-  const uint64_t rounds = layout_.rounds(operation.blocks.largest());
-  for (BoundLane& lane : program_.lanes) {
-    lane.rounds = rounds;
-    lane.round = lane.next = 0;
-  }
+  for (BoundLane& lane : program_.lanes) lane.round = lane.next = 0;
 }
 
 Run::Poll Run::advance() {
   bool progress = false;
   for (BoundLane& lane : program_.lanes) {
-    while (lane.round < lane.rounds && advance_lane(lane)) progress = true;
+    while (!lane.done() && advance_lane(lane)) progress = true;
     if (error_.message.size() > 0) return Poll::kFailed;
   }
   if (lanes_left_ == 0 && all_sent()) return Poll::kDone;
   return progress ? Poll::kProgress : Poll::kIdle;
 }
 
+uint64_t Run::rounds_of(const BoundLane& lane) const {
+  return program_.step_by_step ? layout_.rounds(operation_.blocks.size(lane.steps[lane.next].size.block)) : rounds_;
+}
+
 bool Run::advance_lane(BoundLane& lane) {
   if (!execute(lane)) return false;
-  if (++lane.next == lane.steps.size()) {
+  if (program_.step_by_step) {
+    if (++lane.round < rounds_of(lane)) return true;
+    lane.round = 0;
+    lane.next++;
+  } else if (++lane.next == lane.steps.size() && ++lane.round < rounds_) {
     lane.next = 0;
-    if (++lane.round == lane.rounds) lanes_left_--;
   }
+  if (lane.done()) lanes_left_--;
   return true;
 }
 
@@ -51,15 +56,15 @@ bool Run::execute(const BoundLane& lane) {
   if (step.send != nullptr && (to_send = step.send->try_acquire()) == nullptr) return false;
 
   const uint64_t block_elems = operation_.blocks.size(step.size.block);
-  const uint64_t chunk_elems = layout_.chunk_elems(block_elems, lane.rounds);
+  const uint64_t chunk_elems = layout_.chunk_elems(block_elems, rounds_of(lane));
   const uint64_t begin = (lane.round * program_.n_chunks + step.size.chunk) * chunk_elems;
   const uint64_t elems = begin >= block_elems ? 0 : std::min(chunk_elems, block_elems - begin);
-  if (step.recv != nullptr && !accept_message(*step.recv, message, elems * elem_bytes_)) return false;
+  if (step.recv != nullptr && !accept_message(step, message, elems * elem_bytes_)) return false;
   if (elems > 0) compute(step, begin, elems, message.data, to_send);
   if (step.recv != nullptr) step.recv->release();
   if (step.send != nullptr) {
     tuttiTag tag;
-    memcpy(&tag, tag_.data(), sizeof tag);
+    memcpy(&tag, tag_of(step).data(), sizeof tag);
     step.send->publish(static_cast<uint32_t>(elems * elem_bytes_), tag);
   }
   return true;
@@ -83,18 +88,19 @@ void Run::compute(const BoundStep& step, uint64_t begin, uint64_t elems, const v
   }
 }
 
-bool Run::accept_message(const Link& link, const tuttiMessage& message, uint64_t expected_bytes) {
-  if (memcmp(&message.tag, tag_.data(), sizeof message.tag) != 0) {
+bool Run::accept_message(const BoundStep& step, const tuttiMessage& message, uint64_t expected_bytes) {
+  const int peer = step.recv->peer();
+  if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
     TagWords words;
     memcpy(words.data(), &message.tag, sizeof message.tag);
-    error_ = mismatch_error(operation_.rank, operation_.call, link.peer(), from_tag(words), history_);
+    error_ = mismatch_error(operation_.rank, from_tag(tag_of(step)), peer, from_tag(words), history_);
     return false;
   }
   if (message.bytes != expected_bytes) {
     error_ = {Code::kInternalError,
-              format("rank %d sent a chunk of %u bytes where %llu were due in %s", link.peer(), message.bytes,
+              format("rank %d sent a chunk of %u bytes where %llu were due in %s", peer, message.bytes,
                      static_cast<unsigned long long>(expected_bytes), to_text(operation_.call).c_str()),
-              link.peer()};
+              peer};
     return false;
   }
   return true;
@@ -106,7 +112,9 @@ char* Run::address(const BoundSlice& slice, uint64_t begin) const {
     return program_.scratch.data() + static_cast<size_t>(slice.chunk) * program_.slot_bytes;
   // The input is only ever a source.
   void* base = slice.buffer == Buffer::kInput ? const_cast<void*>(operation_.input) : operation_.output;
-  return static_cast<char*>(base) + (operation_.blocks.begin(slice.buffer, slice.block) + begin) * elem_bytes_;
+  // As a number: point-to-point messages have no common buffer, their blocks begin at addresses.
+  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(base) +
+                                 (operation_.blocks.begin(slice.buffer, slice.block) + begin) * elem_bytes_);
 }
 
 bool Run::all_sent() {
@@ -119,7 +127,7 @@ template <class Visit>
 bool Run::for_each_blocked(Visit&& visit) const {
   bool all_blocked = true;
   for (const BoundLane& lane : program_.lanes) {
-    if (lane.round == lane.rounds) continue;
+    if (lane.done()) continue;
     const BoundStep& step = lane.steps[lane.next];
     tuttiMessage ignored;
     if (step.recv != nullptr && !step.recv->try_peek(&ignored))
@@ -174,6 +182,8 @@ bool Run::check_stray(Link& link) {
   TagWords words;
   memcpy(words.data(), &message.tag, sizeof message.tag);
   if (words == tag_ || words[0] > tag_[0]) return false;  // ours, or of an operation that this rank has yet to begin
+  // Point-to-point messages may wait for their receive, and a receive for its sender's earlier operations.
+  if (is_point_to_point(from_tag(words)) || is_point_to_point(operation_.call)) return false;
   error_ = mismatch_error(operation_.rank, operation_.call, link.peer(), from_tag(words), history_);
   return true;
 }

@@ -34,9 +34,10 @@ struct BoundStep {
 struct BoundLane {
   std::vector<BoundStep> steps;
   // Where the running operation is.
-  uint64_t rounds = 1;
   uint64_t round = 0;
   size_t next = 0;
+
+  bool done() const { return next == steps.size(); }
 };
 
 struct Program {
@@ -45,6 +46,9 @@ struct Program {
   uint32_t n_chunks = 1;     // of a block
   uint32_t slot_bytes = 0;
   std::vector<char> scratch;  // chunks of slot_bytes
+  // Each step runs for all its rounds before the next one begins, and its block alone says how many: for messages that
+  // have nothing to do with each other. Else the lane as a whole is repeated.
+  bool step_by_step = false;
 };
 
 // Resolves a schedule's links. find_link(peer, channel, sending) must know all of them.
@@ -94,7 +98,8 @@ class Run {
 
   struct Operation {
     Call call;
-    Blocks blocks;  // empty when only the tags are to travel
+    Blocks blocks;                   // empty when only the tags are to travel
+    std::span<const TagWords> tags;  // by logical block, where each message is a call of its own
     const void* input = nullptr;
     void* output = nullptr;
     int rank = 0;
@@ -125,7 +130,11 @@ class Run {
   bool advance_lane(BoundLane& lane);
   bool execute(const BoundLane& lane);
   void compute(const BoundStep& step, uint64_t begin, uint64_t elems, const void* received, void* to_send);
-  bool accept_message(const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
+  bool accept_message(const BoundStep& step, const tuttiMessage& message, uint64_t expected_bytes);
+  const TagWords& tag_of(const BoundStep& step) const {
+    return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
+  }
+  uint64_t rounds_of(const BoundLane& lane) const;
   char* address(const BoundSlice& slice, uint64_t begin) const;
   bool all_sent();
   template <class Visit>
@@ -137,6 +146,7 @@ class Run {
   TagWords tag_;
   size_t elem_bytes_;
   ChunkLayout layout_;
+  uint64_t rounds_;
   ReduceKernel reduce_;
   CopyKernel copy_;
   bool stream_;

@@ -66,6 +66,7 @@ class Idle {
 
   bool check(int64_t now) {
     last_stray_check_ns_ = now;
+    context_.housekeeping();
     for (Link* link : context_.incoming())
       if (run_.check_stray(*link)) return fail(run_.error());
     const int64_t idle_ns = now - since_ns_;

@@ -23,6 +23,8 @@ class WaitContext {
   virtual int wake_fd() = 0;  // readable once interrupted
   // Every link on which some peer could send this rank something.
   virtual const std::vector<Link*>& incoming() = 0;
+  // Now and then while idle: lets in peers that want to connect for a later operation.
+  virtual void housekeeping() = 0;
 };
 
 // Runs to the end. The error of a link is the link's own; the caller may know a deeper cause.

@@ -1,0 +1,166 @@
+#include "api/group.h"
+
+#include <map>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+namespace tutti::api {
+namespace {
+
+struct Pending {
+  tuttiComm_t handle;
+  Use use;
+  Operation operation;
+  tuttiStream_t stream;
+};
+
+struct Group {
+  int depth = 0;
+  std::vector<Pending> operations;
+  std::vector<std::function<Result<void>()>> blocking;  // creation and finalizing
+  std::optional<Error> spoiled;
+};
+thread_local Group t_group;
+
+// All messages that a communicator is to exchange on a stream become one operation, at the place of the first: then
+// their order does not matter, and a rank may send and receive in whatever order its peers do.
+std::vector<Pending> fuse_messages(std::vector<Pending> operations) {
+  std::vector<Pending> fused;
+  std::map<std::pair<tuttiComm_t, tuttiStream_t>, std::pair<size_t, std::vector<Message>>> exchanges;
+  for (Pending& p : operations) {
+    if (p.operation.collective == Collective::kSendRecv) {
+      const auto [exchange, is_first] =
+          exchanges.try_emplace({p.handle, p.stream}, fused.size(), std::vector<Message>());
+      auto& messages = exchange->second.second;
+      messages.insert(messages.end(), p.operation.messages->begin(), p.operation.messages->end());
+      if (!is_first) continue;
+    }
+    fused.push_back(std::move(p));
+  }
+  for (auto& [key, exchange] : exchanges)
+    fused[exchange.first].operation.messages = std::make_shared<const std::vector<Message>>(std::move(exchange.second));
+  return fused;
+}
+
+Result<void> check_self_messages(const Pending& p) {
+  std::vector<const Message*> sends, receives;
+  for (const Message& m : *p.operation.messages)
+    if (m.peer == p.use->rank()) (m.sends ? sends : receives).push_back(&m);
+  if (sends.size() != receives.size())
+    return Error{Code::kInvalidUsage,
+                 format("rank %d sends %zu messages to itself and receives %zu: put both into one group", p.use->rank(),
+                        sends.size(), receives.size())};
+  for (size_t i = 0; i < sends.size(); i++)
+    if (sends[i]->count != receives[i]->count || sends[i]->dtype != receives[i]->dtype)
+      return Error{Code::kInvalidUsage,
+                   format("rank %d sends itself %llu x %s and receives %llu x %s", p.use->rank(),
+                          static_cast<unsigned long long>(sends[i]->count), dtype_name(sends[i]->dtype),
+                          static_cast<unsigned long long>(receives[i]->count), dtype_name(receives[i]->dtype))};
+  return {};
+}
+
+Result<void> enqueue(Pending& p) {
+  TUTTI_TRY_ASSIGN(const auto stream, find_stream(p.stream));
+  const uint64_t ticket = p.use->take_ticket();
+  const auto kept = std::make_shared<Use>(std::move(p.use));  // the queue's copy keeps the communicator alive
+  stream->enqueue([kept, ticket, operation = p.operation] { return (*kept)->run(ticket, operation); });
+  return {};
+}
+
+// What has a stream goes there. The rest runs here: one communicator's operations in order, several communicators' side
+// by side, because their ranks may all be this thread's.
+Result<void> start_all(std::vector<Pending> operations) {
+  for (const Pending& p : operations)
+    if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_self_messages(p));
+  std::map<tuttiComm_t, std::vector<Pending*>> here;
+  for (Pending& p : operations) {
+    if (p.stream == nullptr)
+      here[p.handle].push_back(&p);
+    else
+      TUTTI_TRY(enqueue(p));
+  }
+  std::vector<std::function<Result<void>()>> all;
+  for (const auto& [handle, list] : here)
+    all.push_back([&list = list]() -> Result<void> {
+      for (const Pending* p : list) TUTTI_TRY(p->use->run(p->operation));
+      return {};
+    });
+  return run_at_once(std::move(all));
+}
+
+Result<void> end_group() {
+  if (t_group.depth == 0) return Error{Code::kInvalidUsage, "tuttiGroupEnd without tuttiGroupStart"};
+  if (--t_group.depth > 0) return {};
+  Group group = std::move(t_group);
+  t_group = Group();
+  if (group.spoiled) {
+    group.spoiled->message = "nothing of the group was run, because a call in it failed: " + group.spoiled->message;
+    return *group.spoiled;
+  }
+  TUTTI_TRY(run_at_once(std::move(group.blocking)));
+  return start_all(fuse_messages(std::move(group.operations)));
+}
+
+}  // namespace
+
+Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
+  if (t_group.depth > 0) {
+    if (stream != nullptr) TUTTI_TRY(find_stream(stream));
+    t_group.operations.push_back({handle, std::move(use), operation, stream});
+    return {};
+  }
+  if (stream == nullptr && operation.collective != Collective::kSendRecv) return use->run(operation);
+  std::vector<Pending> one;
+  one.push_back({handle, std::move(use), operation, stream});
+  return start_all(std::move(one));
+}
+
+Result<void> launch_blocking(std::function<Result<void>()> work) {
+  if (t_group.depth == 0) return work();
+  t_group.blocking.push_back(std::move(work));
+  return {};
+}
+
+Result<void> run_at_once(std::vector<std::function<Result<void>()>> all) {
+  if (all.empty()) return {};
+  std::vector<Result<void>> results(all.size());
+  std::vector<std::thread> threads;
+  const auto run = [&](size_t i) {
+    try {
+      results[i] = all[i]();
+    } catch (const std::exception& e) {
+      results[i] = Error{Code::kSystemError, e.what()};
+    }
+  };
+  try {
+    for (size_t i = 0; i + 1 < all.size(); i++) threads.emplace_back(run, i);
+  } catch (const std::system_error& e) {
+    // The ranks that did start wait for those that did not until their limit.
+    results.back() = system_error("starting a thread (see ulimit -u)", e.code().value());
+  }
+  if (results.back()) run(all.size() - 1);
+  for (std::thread& thread : threads) thread.join();
+  for (auto& result : results)
+    if (!result) return std::move(result).error();
+  return {};
+}
+
+void spoil_group(const Error& error) {
+  if (t_group.depth > 0 && !t_group.spoiled) t_group.spoiled = error;
+}
+
+}  // namespace tutti::api
+
+extern "C" {
+
+tuttiResult_t tuttiGroupStart(void) {
+  tutti::api::t_group.depth++;
+  return tuttiSuccess;
+}
+
+tuttiResult_t tuttiGroupEnd(void) {
+  return tutti::api::guarded([] { return tutti::api::end_group(); });
+}
+
+}  // extern "C"

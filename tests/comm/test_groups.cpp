@@ -1,0 +1,143 @@
+// Point to point, and groups of calls.
+#include <numeric>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+std::vector<int32_t> numbers(size_t count, int32_t from) {
+  std::vector<int32_t> data(count);
+  std::iota(data.begin(), data.end(), from);
+  return data;
+}
+
+}  // namespace
+
+TEST_CASE("messages arrive whole and in order, of every size") {
+  const char* transport = GENERATE("shm", "tcp");
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = transport;
+  require_success(run_threads(2, &config, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{300001}}) {
+      for (int32_t k = 0; k < 3; k++) {
+        auto data = rank == 0 ? numbers(count, k) : std::vector<int32_t>(count, -1);
+        outcome.take(rank == 0 ? tuttiSend(data.data(), count, tuttiInt32, 1, comm, nullptr)
+                               : tuttiRecv(data.data(), count, tuttiInt32, 0, comm, nullptr));
+        outcome.wrong += data != numbers(count, k);
+      }
+    }
+  }));
+}
+
+TEST_CASE("a small message may be sent before its receive is called, with collectives in between") {
+  require_success(run_threads(3, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    int32_t value = rank, sum = 0;
+    if (rank == 0) outcome.take(tuttiSend(&value, 1, tuttiInt32, 2, comm, nullptr));
+    const int32_t one = 1;
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr));
+    if (rank == 2) outcome.take(tuttiRecv(&value, 1, tuttiInt32, 0, comm, nullptr));
+    outcome.wrong += sum != 3 || (rank == 2 && value != 0);
+  }));
+}
+
+TEST_CASE("a group's messages may be called in any order, to any peer, and to oneself") {
+  const int n = GENERATE(1, 2, 5);
+  const size_t count = GENERATE(size_t{7}, size_t{200000});
+  require_success(run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<std::vector<int32_t>> sent, received(static_cast<size_t>(n) * 2, std::vector<int32_t>(count));
+    for (int peer = 0; peer < 2 * n; peer++) sent.push_back(numbers(count, rank * 1000 + peer));
+    outcome.take(tuttiGroupStart());
+    outcome.take(tuttiGroupStart());   // nested
+    for (int k = 0; k < 2 * n; k++) {  // two messages for everybody, each rank in an order of its own
+      const auto slot = static_cast<size_t>(rank % 2 == 0 ? k : 2 * n - 1 - k);
+      const int peer = static_cast<int>(slot) / 2;
+      const auto send = [&](size_t s) {
+        outcome.take(tuttiSend(sent[s].data(), count, tuttiInt32, peer, comm, nullptr));
+      };
+      if (rank % 2 == 0) send(slot);
+      outcome.take(
+          tuttiRecv(received[static_cast<size_t>(2 * peer + k % 2)].data(), count, tuttiInt32, peer, comm, nullptr));
+      if (rank % 2 != 0) send(static_cast<size_t>(2 * peer + k % 2));
+    }
+    outcome.take(tuttiGroupEnd());
+    outcome.take(tuttiGroupEnd());
+    for (int peer = 0; peer < n; peer++)
+      for (int i = 0; i < 2; i++)
+        outcome.wrong += received[static_cast<size_t>(2 * peer + i)] != numbers(count, peer * 1000 + 2 * rank + i);
+  }));
+}
+
+TEST_CASE("a message whose receiver expects another count or type is an error on both sides") {
+  const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    int64_t data[4] = {};
+    outcome.take(rank == 0 ? tuttiSend(data, 4, tuttiInt32, 1, comm, nullptr)
+                           : tuttiRecv(data, 3, tuttiInt64, 0, comm, nullptr));
+    outcome.take(tuttiBarrier(comm, nullptr));
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.code == tuttiInvalidUsage);
+    CHECK(outcome.message.find("4 x int32") != std::string::npos);
+    CHECK(outcome.message.find("3 x int64") != std::string::npos);
+  }
+}
+
+TEST_CASE("one thread may hold several ranks of a group: creation, operations, finalizing") {
+  constexpr int n = 3;
+  const tuttiUniqueId id = new_id();
+  tuttiComm_t comms[n];
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (int r = 0; r < n; r++) REQUIRE(tuttiCommInitRank(&comms[r], n, id, r) == tuttiSuccess);
+  REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+  int32_t values[n] = {1, 2, 4}, sums[n] = {}, again[n] = {};
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (int r = n - 1; r >= 0; r--) {
+    REQUIRE(tuttiAllReduce(&values[r], &sums[r], 1, tuttiInt32, tuttiSum, comms[r], nullptr) == tuttiSuccess);
+    REQUIRE(tuttiAllReduce(&sums[r], &again[r], 1, tuttiInt32, tuttiSum, comms[r], nullptr) == tuttiSuccess);
+  }
+  REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+  for (int r = 0; r < n; r++) CHECK(again[r] == 21);
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (tuttiComm_t comm : comms) REQUIRE(tuttiCommFinalize(comm) == tuttiSuccess);
+  REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("two communicators used in opposite order on two ranks, within groups, do not deadlock") {
+  const tuttiUniqueId ids[2] = {new_id(), new_id()};
+  Outcome outcomes[2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; rank++)
+    threads.emplace_back([&, rank] {
+      tuttiComm_t comms[2] = {};
+      int32_t value[2] = {rank, rank};
+      for (int c = 0; c < 2; c++) outcomes[rank].take(tuttiCommInitRank(&comms[c], 2, ids[c], rank));
+      outcomes[rank].take(tuttiGroupStart());
+      for (int c = 0; c < 2; c++) {
+        const int which = rank == 0 ? c : 1 - c;
+        outcomes[rank].take(
+            tuttiAllReduce(&value[which], &value[which], 1, tuttiInt32, tuttiSum, comms[which], nullptr));
+      }
+      outcomes[rank].take(tuttiGroupEnd());
+      outcomes[rank].wrong += value[0] != 1 || value[1] != 1;
+      for (tuttiComm_t comm : comms) outcomes[rank].take(tuttiCommDestroy(comm));
+    });
+  for (auto& thread : threads) thread.join();
+  require_success({outcomes[0], outcomes[1]});
+}
+
+TEST_CASE("a refused call spoils its group, and the end says which") {
+  require_success(run_threads(2, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+    float data[4] = {};
+    outcome.take(tuttiGroupStart());
+    outcome.take(tuttiAllReduce(data, data, 4, tuttiFloat, tuttiSum, comm, nullptr));
+    outcome.wrong += tuttiSend(data, 4, tuttiFloat, 9, comm, nullptr) != tuttiInvalidArgument;
+    outcome.wrong += tuttiGroupEnd() != tuttiInvalidArgument;
+    outcome.wrong += strstr(tuttiGetLastError(nullptr), "peer=9") == nullptr;
+    outcome.wrong += tuttiGroupEnd() != tuttiInvalidUsage;  // there is none
+    outcome.wrong += tuttiSend(data, 4, tuttiFloat, 0, nullptr, nullptr) != tuttiInvalidArgument;
+    outcome.take(tuttiBarrier(comm, nullptr));
+  }));
+}
