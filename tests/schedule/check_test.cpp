@@ -47,6 +47,8 @@ const Step kGive{.send = 1, .local = in(0)};
 const Step kTake{.recv = 1, .store = out(0)};
 const Step kSum{.recv = 0, .send = 0, .local = in(0), .store = out(0), .completes = true};
 
+const Step kTakeFrom0{.recv = 0, .store = out(0)};
+
 const CheckOptions kBroadcast{.goal = Goal::kBroadcast};
 
 }  // namespace
@@ -192,6 +194,100 @@ TEST_CASE("check: broadcasts") {
   CHECK(has(said({{{root}}, {{reducing}}}, kBroadcast), "in[0] is outside its buffer"));
   CHECK(has(said({{{root, root}}, {{other, {.recv = 0, .local = out(0), .store = out(0)}}}}, kBroadcast),
             "this collective reduces nothing"));
+}
+
+TEST_CASE("check: a step adds two values at most") {
+  const Step three{.recv = 0, .before = in(0), .local = in(0), .store = out(0)};
+  CHECK(has(said({{{kGive}}, {{three}}}),
+            "rank 1 lane 0 round 0 step 0 (in[0] + recv 0 + in[0] -> out[0]): "
+            "it does not add two values"));
+  CHECK(has(said({{{{.before = in(0), .store = out(0)}}}}), "it has no value"));
+  CHECK(has(said({{{kGive}}, {{{.recv = 0, .before = in(1), .store = out(0)}}}}), "in[1] is outside its buffer"));
+}
+
+TEST_CASE("check: the order of ranks, if asked for") {
+  const Step other_way{.recv = 0, .send = 0, .before = in(0), .store = out(0), .completes = true};
+  CHECK(said({{{kGive, kTake}}, {{kSum}}}, {.rank_order = true}) == "");
+  CHECK(said({{{kGive, kTake}}, {{other_way}}}) == "");
+  CHECK(has(said({{{kGive, kTake}}, {{other_way}}}, {.rank_order = true}),
+            "rank 0: at the end out[0] of round 0 was not added up in the order of ranks"));
+  // 0 + (1 + 2) is not (0 + 1) + 2.
+  const std::vector<Lanes> bracketed = {{{{.recv = 1, .before = in(0), .store = out(0), .completes = true},
+                                          {.send = 1, .local = out(0)},
+                                          {.send = 2, .local = out(0)}}},
+                                        {{{.recv = 2, .send = 0, .before = in(0)}, kTakeFrom0}},
+                                        {{{.send = 1, .local = in(0)}, kTakeFrom0}}};
+  CHECK(said(bracketed) == "");
+  CHECK(has(said(bracketed, {.rank_order = true}), "not added up in the order of ranks"));
+}
+
+TEST_CASE("check: every rank's buffers have the blocks that its collective gives it") {
+  const auto said_blocks = [](Goal goal, uint32_t input_blocks, uint32_t output_blocks) {
+    std::vector<Schedule> schedules = schedules_of({{{kCopy}}, {{kCopy}}});
+    for (Schedule& schedule : schedules) {
+      schedule.input_blocks = input_blocks, schedule.output_blocks = output_blocks;
+    }
+    return verdict(schedules, {.goal = goal});
+  };
+  CHECK(has(said_blocks(Goal::kAllReduce, 1, 2), "rank 0: the schedule has 1 input and 2 output blocks, not 1 and 1"));
+  CHECK(has(said_blocks(Goal::kBroadcast, 1, 1), "rank 1: the schedule has 1 input and 1 output blocks, not 0 and 1"));
+  CHECK(has(said_blocks(Goal::kReduce, 1, 1), "rank 1: the schedule has 1 input and 1 output blocks, not 1 and 0"));
+  CHECK(has(said_blocks(Goal::kAllGather, 1, 1), "rank 0: the schedule has 1 input and 1 output blocks, not 1 and 2"));
+  CHECK(has(said_blocks(Goal::kReduceScatter, 1, 1), "not 2 and 1"));
+  CHECK(has(said_blocks(Goal::kAllToAll, 1, 1), "not 2 and 2"));
+  CHECK(has(said_blocks(Goal::kGather, 1, 1), "not 1 and 2"));
+  CHECK(has(said_blocks(Goal::kGather, 1, 2), "rank 1: the schedule has 1 input and 2 output blocks, not 1 and 0"));
+  CHECK(has(said_blocks(Goal::kScatter, 2, 1), "rank 1: the schedule has 2 input and 1 output blocks, not 0 and 1"));
+  CHECK(has(said_blocks(Goal::kBarrier, 0, 1), "rank 0: the schedule has 0 input and 1 output blocks, not 0 and 0"));
+}
+
+TEST_CASE("check: what is gathered in place lies where it belongs") {
+  // Rank 1's input is out[1]; so it may not take rank 0's block to there, and need not keep its own for later.
+  const Step keep0{.send = 1, .chunk = 0, .local = in(0), .store = out(0)};
+  const Step keep1{.send = 0, .chunk = 1, .local = in(0), .store = out(1)};
+  const Step take0{.recv = 0, .chunk = 0, .store = out(0)}, take1{.recv = 1, .chunk = 1, .store = out(1)};
+  std::vector<Schedule> schedules = schedules_of({{{keep0, take1}}, {{keep1, take0}}});
+  for (Schedule& schedule : schedules) schedule.output_blocks = 2;
+  CHECK(verdict(schedules, {.goal = Goal::kAllGather}) == "");
+  CHECK(verdict(schedules, {.goal = Goal::kAllGather, .rounds = 2, .in_place = true}) == "");
+  schedules[1].lanes[0].steps = {take0, keep1};
+  CHECK(verdict(schedules, {.goal = Goal::kAllGather, .in_place = true}) == "");
+  schedules[1].lanes[0].steps[0].store = out(1);
+  CHECK(has(verdict(schedules, {.goal = Goal::kAllGather}), "the value is chunk 0 (through all rounds), not 1"));
+  // Rank 0's part of the sum is overwritten, by what belongs there, before it has been given to rank 1.
+  const Step give{.send = 1, .chunk = 1, .local = in(1)},
+      sum{.recv = 1, .chunk = 0, .local = in(0), .store = out(0), .completes = true};
+  const Step give_back{.send = 0, .chunk = 0, .local = in(0)},
+      sum1{.recv = 0, .chunk = 1, .local = in(1), .store = out(0), .completes = true};
+  schedules = schedules_of({{{give, sum}}, {{give_back, sum1}}});
+  for (Schedule& schedule : schedules) schedule.input_blocks = 2;
+  const CheckOptions scattering{.goal = Goal::kReduceScatter, .in_place = true};
+  CHECK(verdict(schedules, scattering) == "");
+  schedules[1].lanes[0].steps = {sum1, give_back, {.chunk = 1, .local = in(1), .store = out(0)}};
+  CHECK(has(verdict(schedules, scattering), "in[1] is read after it was overwritten in place"));
+  for (Goal goal : {Goal::kAllToAll, Goal::kBarrier, Goal::kSendRecv}) {
+    CHECK(has(verdict(schedules, {.goal = goal, .in_place = true}), "cannot run in place"));
+  }
+}
+
+TEST_CASE("check: nobody leaves a barrier before all have entered it") {
+  const auto said_barrier = [](const std::vector<Lanes>& ranks, uint32_t rounds = 1) {
+    std::vector<Schedule> schedules = schedules_of(ranks);
+    for (Schedule& schedule : schedules) schedule.input_blocks = schedule.output_blocks = 0;
+    return verdict(schedules, {.goal = Goal::kBarrier, .rounds = rounds});
+  };
+  const Step tell0{.send = 0}, tell1{.send = 1}, tell2{.send = 2}, hear0{.recv = 0}, hear1{.recv = 1}, hear2{.recv = 2};
+  CHECK(said_barrier({{{tell1, hear1}}, {{hear0, tell0}}}, 3) == "");
+  CHECK(said_barrier({{{hear1, hear2, tell1, tell2}}, {{tell0, hear0}}, {{tell0, hear0}}}, 3) == "");
+  CHECK(has(said_barrier({{{tell1}}, {{hear0}}}),
+            "rank 0 leaves the barrier in round 0 without knowing that rank 1 has entered it"));
+  // Rank 1 is let go before rank 2 came.
+  CHECK(has(said_barrier({{{hear1, tell1, hear2, tell2}}, {{tell0, hear0}}, {{tell0, hear0}}}),
+            "rank 1 leaves the barrier in round 0 without knowing that rank 2 has entered it"));
+  CHECK(has(said_barrier({{{tell1, hear1}}, {{hear0, {.send = 0, .local = in(0)}}}}), "a barrier has no data"));
+  CHECK(has(said_barrier({{{tell1, hear1}}, {{hear0, {.send = 0, .chunk = 1}}}}), "a barrier has no data"));
+  CHECK(has(said_barrier({{{tell1}, {hear1}}, {{hear0, tell0}}}), "rank 0: a barrier is one lane"));
+  CHECK(has(said_barrier({{{tell1, hear1}}, {{hear0, hear0}}}), "deadlock"));
 }
 
 TEST_CASE("check: lanes that share memory need messages to keep their order") {
