@@ -1,10 +1,13 @@
 #include "launch.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -116,15 +119,42 @@ int run_launched(const Options& options, const char* tool, const RankBody& body)
   return run_with(comm, rank, body);
 }
 
+// Forks first and makes the id afterwards, because that starts a thread. The children wait for it on a pipe.
+int run_procs(const Options& options, const char* tool, const RankBody& body) {
+  block_launcher_signals();
+  int ends[2];
+  if (pipe(ends) != 0) {
+    fprintf(stderr, "%s: pipe: %s\n", tool, strerror(errno));
+    return kExitFailed;
+  }
+  bool failed = false;
+  const auto run_child = [&](int i) {
+    close(ends[1]);
+    Group group = {.id = {}, .n_ranks = options.procs * options.threads};
+    // Written as one piece for every child, so it is read as one.
+    if (read(ends[0], &group.id, sizeof group.id) != static_cast<ssize_t>(sizeof group.id)) return kExitOtherFailed;
+    return run_threads(options, group, i * options.threads, body);
+  };
+  const auto make_id = [&] {
+    tuttiUniqueId id;
+    const tuttiResult_t result = tuttiGetUniqueId(&id);
+    if (result != tuttiSuccess) failed_call(tool, "tuttiGetUniqueId", result);
+    failed = result != tuttiSuccess;
+    for (int i = 0; i < options.procs && !failed; i++) failed = write(ends[1], &id, sizeof id) < 0;
+    close(ends[1]);
+    close(ends[0]);
+  };
+  const SpawnPlan plan = {tool, options.procs, options.threads, options.grace_seconds};
+  const int status = spawn(plan, run_child, make_id);
+  return failed ? kExitFailed : status;
+}
+
 int run_local(const Options& options, const char* tool, const RankBody& body) {
-  const int procs = std::max(1, options.procs);
-  if (options.procs > 0) block_launcher_signals();
-  Group group = {.id = {}, .n_ranks = procs * options.threads};
+  if (options.procs > 0) return run_procs(options, tool, body);
+  Group group = {.id = {}, .n_ranks = options.threads};
   const tuttiResult_t result = tuttiGetUniqueId(&group.id);
   if (result != tuttiSuccess) return failed_call(tool, "tuttiGetUniqueId", result);
-  if (options.procs == 0) return run_threads(options, group, 0, body);
-  const SpawnPlan plan = {tool, procs, options.threads, options.grace_seconds};
-  return spawn(plan, [&](int i) { return run_threads(options, group, i * options.threads, body); });
+  return run_threads(options, group, 0, body);
 }
 
 }  // namespace

@@ -175,11 +175,13 @@ void block_launcher_signals() {
   sigprocmask(SIG_BLOCK, &set, nullptr);
 }
 
-int spawn(const SpawnPlan& plan, const std::function<int(int)>& child) {
+int spawn(const SpawnPlan& plan, const std::function<int(int)>& child, const std::function<void()>& meanwhile) {
   fflush(stdout);  // or every child prints what is still buffered
   fflush(stderr);
   Herd herd(plan);
-  return herd.fork_all(child) ? herd.wait_all() : kExitFailed;
+  if (!herd.fork_all(child)) return kExitFailed;
+  meanwhile();
+  return herd.wait_all();
 }
 
 }  // namespace tutti::perf
