@@ -14,9 +14,9 @@ namespace tutti {
 
 enum class Buffer : uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 };
 
-// A buffer is an array of equal or unequal *blocks*: one in all for all-reduce, broadcast and reduce, one per rank for
-// what gathers or scatters. Every block is cut into n_chunks chunks: chunk c of block b has the index b * n_chunks + c,
-// blocks counted within that buffer. How many elements a chunk has is the executor's business.
+// A buffer is an array of blocks, not always of one size: one in all for all-reduce, broadcast and reduce, one per rank
+// for what gathers or scatters. Every block is cut into n_chunks chunks: chunk c of block b has the index b * n_chunks
+// + c, blocks counted within that buffer. How many elements a chunk has is the executor's business.
 struct Slice {
   Buffer buffer = Buffer::kNone;
   uint32_t chunk = 0;
@@ -35,8 +35,8 @@ struct Step {
   //   all-reduce, broadcast, reduce                   one, 0
   //   all-gather, reduce-scatter, gather, scatter     b: rank b's block
   //   all-to-all                                      s * n_ranks + d: from rank s to rank d
-  //   send and receive                                this rank's input blocks, then its output blocks: its own
-  //   counting
+  //   send and receive                                this rank's input blocks, then its output blocks
+  // The last are numbered by each rank for itself; all others mean the same on all ranks.
   uint32_t chunk = 0;
   Slice before;
   Slice local;
