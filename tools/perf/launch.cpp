@@ -129,7 +129,7 @@ int run_procs(const Options& options, const char* tool, const RankBody& body) {
   }
   bool failed = false;
   const auto run_child = [&](int i) {
-    close(ends[1]);
+    ::close(ends[1]);
     Group group = {.id = {}, .n_ranks = options.procs * options.threads};
     // Written as one piece for every child, so it is read as one.
     if (read(ends[0], &group.id, sizeof group.id) != static_cast<ssize_t>(sizeof group.id)) return kExitOtherFailed;
@@ -141,8 +141,8 @@ int run_procs(const Options& options, const char* tool, const RankBody& body) {
     if (result != tuttiSuccess) failed_call(tool, "tuttiGetUniqueId", result);
     failed = result != tuttiSuccess;
     for (int i = 0; i < options.procs && !failed; i++) failed = write(ends[1], &id, sizeof id) < 0;
-    close(ends[1]);
-    close(ends[0]);
+    ::close(ends[1]);
+    ::close(ends[0]);
   };
   const SpawnPlan plan = {tool, options.procs, options.threads, options.grace_seconds};
   const int status = spawn(plan, run_child, make_id);
