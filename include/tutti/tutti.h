@@ -111,12 +111,14 @@ typedef struct {
   int opTimeoutSeconds;   /* limit for an operation without progress; else TUTTI_OP_TIMEOUT, default 1800 */
   const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; NULL: all */
   const char* algo;       /* "ring" or "tree" for all operations; else TUTTI_ALGO; NULL: by size */
+  int deterministic;      /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
+                             placement; else TUTTI_DETERMINISTIC, default 0 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                   \
   {                                                                                                                \
     sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, \
-        NULL, NULL                                                                                                 \
+        NULL, NULL, TUTTI_CONFIG_UNDEF_INT                                                                         \
   }
 
 /* ---- library --------------------------------------------------------------------------------------------------- */
@@ -200,6 +202,16 @@ TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
 /* Writes the state of `comm` to *asyncError: tuttiSuccess, or the error that broke it, including one that peers
  * reported while no operation ran here. Does not block; any thread. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* asyncError);
+
+/* color of a rank that joins none of the new communicators. */
+#define TUTTI_SPLIT_NOCOLOR (-1)
+
+/* Collective over `comm`: ranks that give the same color (>= 0) form a new communicator, ordered by key, then by rank
+ * in `comm`; a rank with TUTTI_SPLIT_NOCOLOR gets NULL. config NULL: the environment's and default values. `comm` stays
+ * as it is. Blocks until the new group has formed. Errors: tuttiInvalidArgument (newcomm is NULL, color below -1, not a
+ * live communicator, config), and those of tuttiAllGather and tuttiCommInitRankConfig. */
+TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm,
+                                       const tuttiConfig_t* config);
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
@@ -322,6 +334,28 @@ TUTTI_API tuttiResult_t tuttiGather(const void* sendbuff, void* recvbuff, size_t
  * Blocking, ownership and errors as tuttiBroadcast. */
 TUTTI_API tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                      int root, tuttiComm_t comm, tuttiStream_t stream);
+
+/* tuttiAllGather with recvcounts[r] elements from rank r, placed at recvbuff + displs[r] elements. All ranks give the
+ * same recvcounts; both arrays have nranks entries and are copied. In place when sendbuff == recvbuff + displs[rank].
+ * Algorithm, blocking and errors as tuttiAllGather; also tuttiInvalidArgument (recvcounts or displs is NULL, the blocks
+ * overlap). */
+TUTTI_API tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
+                                        const size_t* displs, tuttiDataType_t datatype, tuttiComm_t comm,
+                                        tuttiStream_t stream);
+
+/* tuttiReduceScatter with recvcounts[r] elements for rank r; the blocks of sendbuff follow each other. All ranks give
+ * the same recvcounts, which has nranks entries and is copied. In place when recvbuff is this rank's block of sendbuff.
+ * Algorithm, blocking and errors as tuttiReduceScatter; also tuttiInvalidArgument (recvcounts is NULL). */
+TUTTI_API tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
+                                            tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm,
+                                            tuttiStream_t stream);
+
+/* tuttiAlltoAll with blocks of any size: sendcounts[r] elements at sendbuff + sdispls[r] go to rank r, which expects as
+ * many at its recvbuff + rdispls[...]. The arrays have nranks entries and are copied. Never in place. It is a group of
+ * tuttiSend and tuttiRecv, and its errors are theirs; also tuttiInvalidArgument (an array is NULL). */
+TUTTI_API tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls,
+                                       void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
+                                       tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream);
 
 /* Returns (or the stream goes on) when every rank has called it. Algorithm: dissemination (Hensgen, Finkel, Manber,
  * "Two algorithms for barrier synchronization", 1988). Errors: tuttiInvalidArgument (not a live communicator or

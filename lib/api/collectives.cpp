@@ -1,23 +1,11 @@
 // Operations.
+#include "api/checks.h"
 #include "api/group.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
 
-static_assert(tuttiNumTypes == kDataTypes && tuttiNumOps == kRedOps);
-static_assert(tuttiBfloat16 == static_cast<int>(DataType::kBfloat16) &&
-              tuttiFloat64 == static_cast<int>(DataType::kFloat64) && tuttiAvg == static_cast<int>(RedOp::kAvg) &&
-              tuttiMin == static_cast<int>(RedOp::kMin));
-
 namespace {
-
-Result<void> check_types(int datatype, int op) {
-  if (datatype < 0 || datatype >= tuttiNumTypes)
-    return invalid_argument(format("datatype=%d is not one of tuttiDataType_t (0 to %d)", datatype, tuttiNumTypes - 1));
-  if (op < 0 || op >= tuttiNumOps)
-    return invalid_argument(format("op=%d is not one of tuttiRedOp_t (0 to %d)", op, tuttiNumOps - 1));
-  return {};
-}
 
 // What an operation's buffers look like: how many blocks of `count` elements, on which ranks, and what in place means.
 enum class Where { kNowhere, kEverywhere, kAtRoot };
@@ -41,26 +29,6 @@ Shape shape_of(Collective collective) {
     case Collective::kScatter: return {kRoot, kAll, true, false, InPlace::kRecvIsOwnBlock};
     default: return {Where::kNowhere, Where::kNowhere, false, false, InPlace::kNever};
   }
-}
-
-Result<size_t> buffer_bytes(size_t count, DataType dtype, size_t blocks) {
-  size_t bytes = 0;
-  if (__builtin_mul_overflow(count, dtype_bytes(dtype) * blocks, &bytes) || bytes > static_cast<size_t>(INT64_MAX))
-    return invalid_argument(
-        format("count=%zu elements of %zu bytes for %zu ranks overflow", count, dtype_bytes(dtype), blocks));
-  return bytes;
-}
-
-struct Memory {
-  uintptr_t at = 0;
-  size_t bytes = 0;
-};
-
-// One of the two buffers, or none where this rank has no use for it.
-Result<Memory> check_buffer(const char* name, const void* pointer, bool used, size_t count, size_t bytes) {
-  if (!used || bytes == 0) return Memory{};
-  if (pointer == nullptr) return invalid_argument(format("%s is NULL with count=%zu", name, count));
-  return Memory{reinterpret_cast<uintptr_t>(pointer), bytes};
 }
 
 Result<void> check_overlap(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset) {
@@ -117,16 +85,6 @@ Result<void> message(bool sends, void* data, size_t count, int datatype, int pee
   operation.collective = Collective::kSendRecv;
   operation.messages = std::make_shared<const std::vector<Message>>(1, Message{sends, peer, data, count, dtype});
   return launch(comm, std::move(use), operation, stream);
-}
-
-// A call within a group that is refused spoils the group.
-template <class Body>
-tuttiResult_t in_group(Body&& body) noexcept {
-  return guarded([&]() -> Result<void> {
-    Result<void> result = body();
-    if (!result) spoil_group(result.error());
-    return result;
-  });
 }
 
 }  // namespace

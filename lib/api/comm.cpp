@@ -1,4 +1,5 @@
 // Groups and communicators.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -29,6 +30,11 @@ Result<CommOptions> read_config(const tuttiConfig_t* config) {
   memcpy(&known, config, std::min(config->size, sizeof known));
   TUTTI_TRY(take_int(known.initTimeoutSeconds, "initTimeoutSeconds", 1, &options.init_timeout_seconds));
   TUTTI_TRY(take_int(known.opTimeoutSeconds, "opTimeoutSeconds", 1, &options.op_timeout_seconds));
+  if (known.deterministic != TUTTI_CONFIG_UNDEF_INT) {
+    if (known.deterministic != 0 && known.deterministic != 1)
+      return invalid_argument(format("config.deterministic=%d is not 0 or 1", known.deterministic));
+    options.deterministic = known.deterministic == 1;
+  }
   if (known.transports != nullptr) options.transports = known.transports;
   if (known.algo != nullptr) options.algo = known.algo;
   return options;
@@ -80,6 +86,59 @@ Result<void> init_all(tuttiComm_t* comms, int ndev, const int* devlist) {
     comms[r] = nullptr;
   }
   return result;
+}
+
+// What each rank says about itself, and then the id of its group if it leads one.
+struct SplitChoice {
+  int32_t color, key;
+};
+
+// Ranks of `comm` that chose my color, in the order of the new group.
+std::vector<int> members_of(const std::vector<SplitChoice>& choices, int color) {
+  std::vector<int> members;
+  for (size_t r = 0; r < choices.size(); r++)
+    if (choices[r].color == color) members.push_back(static_cast<int>(r));
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key;
+  });
+  return members;
+}
+
+template <class T>
+Result<std::vector<T>> gather_all(const Use& comm, const T& mine) {
+  std::vector<T> all(static_cast<size_t>(comm->n_ranks()));
+  TUTTI_TRY(comm->run({Collective::kAllGather, &mine, all.data(), sizeof mine, DataType::kInt8}));
+  return all;
+}
+
+Result<void> split(const Use& comm, int color, int key, tuttiComm_t* newcomm, const CommOptions& options) {
+  const Deadline deadline = Deadline::after_seconds(options.init_timeout_seconds);
+  TUTTI_TRY_ASSIGN(const auto choices, gather_all(comm, SplitChoice{color, key}));
+  const std::vector<int> members = members_of(choices, color);
+  const bool joins = color != TUTTI_SPLIT_NOCOLOR;
+  UniqueId id{};  // all zero: no id
+  Result<UniqueId> made = id;
+  if (joins && members[0] == comm->rank()) made = start_root(deadline);
+  if (made) id = made.value();
+  TUTTI_TRY_ASSIGN(const auto ids, gather_all(comm, id));
+  if (!made) return std::move(made).error();
+  if (!joins) return {};
+  const auto me = std::find(members.begin(), members.end(), comm->rank()) - members.begin();
+  TUTTI_TRY_ASSIGN(auto created, Communicator::create(ids[static_cast<size_t>(members[0])], static_cast<int>(me),
+                                                      static_cast<int>(members.size()), options, deadline));
+  *newcomm = make_handle(std::move(created));
+  return {};
+}
+
+Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
+  if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
+  *newcomm = nullptr;
+  if (color < TUTTI_SPLIT_NOCOLOR)
+    return invalid_argument(format("color=%d is neither >= 0 nor TUTTI_SPLIT_NOCOLOR", color));
+  const auto use = std::make_shared<Use>(comm);
+  if (!*use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const CommOptions options, read_config(config));
+  return launch_blocking([=] { return split(*use, color, key, newcomm, options); });
 }
 
 Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
@@ -135,6 +194,10 @@ tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int* devlist)
 
 tuttiResult_t tuttiCommInitFromEnv(tuttiComm_t* comm, const tuttiConfig_t* config) {
   return guarded([&] { return init_from_env(comm, config); });
+}
+
+tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
+  return guarded([&] { return comm_split(comm, color, key, newcomm, config); });
 }
 
 tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int* count) {

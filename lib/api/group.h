@@ -19,4 +19,14 @@ Result<void> run_at_once(std::vector<std::function<Result<void>()>> all);
 // A call within a group failed: the group will not run, and its end says why.
 void spoil_group(const Error& error);
 
+// The body of an API function that may be called within a group.
+template <class Body>
+tuttiResult_t in_group(Body&& body) noexcept {
+  return guarded([&]() -> Result<void> {
+    Result<void> result = body();
+    if (!result) spoil_group(result.error());
+    return result;
+  });
+}
+
 }  // namespace tutti::api

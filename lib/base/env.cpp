@@ -28,6 +28,8 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
    "network interfaces to use: comma-separated name prefixes, '=name' for an exact name, '^name' to exclude"},
   {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
   {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring or tree"},
+  {Env::kDeterministic, "TUTTI_DETERMINISTIC", "0", 0, 1,
+   "1: sums are added in the order of ranks, whatever the size, algorithm, transport and placement"},
   {Env::kSlots, "TUTTI_SLOTS", "4", 2, 64, "slots of a link"},
   {Env::kSlotBytes, "TUTTI_SLOT_BYTES", "128K", 64, 64 * kMiB, "payload bytes of a slot"},
   {Env::kNonTemporalBytes, "TUTTI_NT_BYTES", "0", 0, INT64_MAX,

@@ -16,6 +16,8 @@ Result<CommOptions> CommOptions::from_env() {
   options.op_timeout_seconds = static_cast<double>(op_seconds);
   options.transports = env_string(Env::kTransports);
   options.algo = env_string(Env::kAlgo);
+  TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
+  options.deterministic = deterministic != 0;
   return options;
 }
 
@@ -82,6 +84,13 @@ Result<void> Communicator::end_with(Result<void> result) {
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation) {
   Run::Operation what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
   what.blocks.uniform_elems = operation.count;
+  static constexpr uint64_t kAtStart[1] = {0};
+  if (operation.unequal != nullptr) {
+    const bool gathers = operation.collective == Collective::kAllGather;
+    what.blocks.elems = operation.unequal->elems;
+    what.blocks.input_at = gathers ? std::span<const uint64_t>(kAtStart) : operation.unequal->at;
+    what.blocks.output_at = gathers ? operation.unequal->at : std::span<const uint64_t>(kAtStart);
+  }
   Run run(program, what, history_);
   return drive(run, *this, wait_policy_);
 }

@@ -27,6 +27,7 @@ struct CommOptions {
   double op_timeout_seconds = 1800;
   std::string transports;
   std::string algo;
+  bool deterministic = false;
 
   static Result<CommOptions> from_env();
 };
@@ -48,6 +49,12 @@ struct Operation {
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   int root = 0;
+  // All-gather and reduce-scatter of unequal blocks: elements of every rank's, and where they begin in the buffer that
+  // has them all. `count` is the sum then.
+  struct Unequal {
+    std::vector<uint64_t> elems, at;
+  };
+  std::shared_ptr<const Unequal> unequal;
   std::shared_ptr<const std::vector<Message>> messages;  // of kSendRecv, which run together in any order
 };
 

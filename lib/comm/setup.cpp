@@ -20,6 +20,7 @@ struct Introduction {
   uint32_t version = TUTTI_VERSION_CODE;
   uint32_t slot_bytes = 0;
   std::string algo;
+  uint32_t deterministic = 0;
   std::string host;
   int32_t pid = 0;
   Contact control;
@@ -27,7 +28,13 @@ struct Introduction {
 
   std::string to_bytes() const {
     ByteWriter w;
-    w.put(version).put(slot_bytes).put(pid).put_string(algo).put_string(host).put_string(control.to_bytes());
+    w.put(version)
+        .put(slot_bytes)
+        .put(deterministic)
+        .put(pid)
+        .put_string(algo)
+        .put_string(host)
+        .put_string(control.to_bytes());
     w.put(static_cast<uint32_t>(addresses.size()));
     for (const auto& [name, address] : addresses) w.put_string(name).put_string(address);
     return w.take();
@@ -43,6 +50,7 @@ struct Introduction {
                           i.version, TUTTI_VERSION_CODE),
                    rank};
     i.slot_bytes = r.get<uint32_t>();
+    i.deterministic = r.get<uint32_t>();
     i.pid = r.get<int32_t>();
     i.algo = r.get_string();
     i.host = r.get_string();
@@ -67,6 +75,8 @@ Result<void> check_agreement(const Introduction& mine, int my_rank, const Introd
   };
   if (mine.slot_bytes != theirs.slot_bytes)
     return differ("TUTTI_SLOT_BYTES", std::to_string(mine.slot_bytes), std::to_string(theirs.slot_bytes));
+  if (mine.deterministic != theirs.deterministic)
+    return differ("TUTTI_DETERMINISTIC", std::to_string(mine.deterministic), std::to_string(theirs.deterministic));
   if (mine.algo != theirs.algo) return differ("TUTTI_ALGO (or the configuration's algo)", mine.algo, theirs.algo);
   return {};
 }
@@ -88,7 +98,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, i
   TUTTI_TRY(env_check());
   TUTTI_TRY(kernels_check());
   TUTTI_TRY_ASSIGN(const Algo forced, parse_algo(options.algo));
-  std::unique_ptr<Communicator> comm(new Communicator(rank, n_ranks, options, Planner(rank, n_ranks, forced)));
+  std::unique_ptr<Communicator> comm(
+      new Communicator(rank, n_ranks, options, Planner(rank, n_ranks, forced, options.deterministic)));
   TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline));
   TUTTI_TRY(comm->setup(bootstrap, deadline));
   return comm;
@@ -112,6 +123,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   Introduction mine;
   mine.slot_bytes = slot_bytes_;
   mine.algo = options_.algo;
+  mine.deterministic = options_.deterministic ? 1 : 0;
   mine.host = host_name();
   mine.pid = getpid();
   mine.control = control.contact;

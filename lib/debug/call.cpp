@@ -6,6 +6,7 @@ const char* algo_name(Algo algo) {
   switch (algo) {
     case Algo::kRing: return "ring";
     case Algo::kTree: return "tree";
+    case Algo::kDirect: return "direct";
     case Algo::kAuto: break;
   }
   return "auto";

@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-enum class Algo : uint8_t { kAuto = 0, kRing = 1, kTree = 2 };
+enum class Algo : uint8_t { kAuto = 0, kRing = 1, kTree = 2, kDirect = 3 };
 const char* algo_name(Algo algo);
 
 // One operation as one rank called it.

@@ -27,8 +27,12 @@ Result<Algo> parse_algo(const std::string& name) {
                "there is no algorithm '" + name + "' (TUTTI_ALGO or the configuration's algo); there are: ring, tree"};
 }
 
-Planner::Planner(int rank, int n_ranks, Algo forced)
-    : rank_(rank), n_ranks_(n_ranks), forced_(forced), order_(static_cast<size_t>(n_ranks)) {
+Planner::Planner(int rank, int n_ranks, Algo forced, bool deterministic)
+    : rank_(rank),
+      n_ranks_(n_ranks),
+      forced_(forced),
+      deterministic_(deterministic),
+      order_(static_cast<size_t>(n_ranks)) {
   std::iota(order_.begin(), order_.end(), 0);
 }
 
@@ -42,6 +46,7 @@ Algo Planner::choose(Collective collective, uint64_t bytes) const {
     case Collective::kFinalize: return Algo::kTree;
     default: return Algo::kAuto;  // there is one way only
   }
+  if (deterministic_ && traits(collective).reduces) return Algo::kDirect;
   if (forced_ != Algo::kAuto) return forced_;
   if (n_ranks_ <= 2) return Algo::kRing;
   return bytes < kTreeBelowBytesPerRank * static_cast<uint64_t>(n_ranks_) ? Algo::kTree : Algo::kRing;
@@ -50,6 +55,11 @@ Algo Planner::choose(Collective collective, uint64_t bytes) const {
 Schedule Planner::schedule(Collective collective, Algo algo, int root) const {
   const auto n = static_cast<uint32_t>(n_ranks_);
   const bool ring = algo == Algo::kRing;
+  if (algo == Algo::kDirect) {
+    if (collective == Collective::kReduce) return direct_reduce(n_ranks_, rank_, root, 1);
+    if (collective == Collective::kReduceScatter) return direct_reduce_scatter(n_ranks_, rank_, 1);
+    return two_shot_all_reduce(n_ranks_, rank_, n);
+  }
   switch (collective) {
     case Collective::kBroadcast:
       return ring ? ring_broadcast(order_, rank_, root, kChainChunks, kChainLanes)

@@ -16,7 +16,8 @@ Result<Algo> parse_algo(const std::string& name);  // "" is kAuto; kInvalidUsage
 class Planner {
  public:
   // `forced` other than kAuto is taken whatever the size.
-  Planner(int rank, int n_ranks, Algo forced);
+  // Deterministic: reductions add in the order of ranks, by an algorithm that does so, and `forced` holds for the rest.
+  Planner(int rank, int n_ranks, Algo forced, bool deterministic);
 
   Algo choose(Collective collective, uint64_t bytes) const;
   Schedule schedule(Collective collective, Algo algo, int root) const;
@@ -27,6 +28,7 @@ class Planner {
   int rank_;
   int n_ranks_;
   Algo forced_;
+  bool deterministic_;
   std::vector<int> order_;  // of the ranks in rings and trees
 };
 

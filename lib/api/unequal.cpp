@@ -1,0 +1,116 @@
+// Operations on blocks of unequal size.
+#include "api/checks.h"
+#include "api/group.h"
+
+using namespace tutti;       // NOLINT: this file is the boundary
+using namespace tutti::api;  // NOLINT
+
+namespace {
+
+Result<std::vector<uint64_t>> take_array(const char* name, const size_t* values, int n) {
+  if (values == nullptr) return invalid_argument(format("%s is NULL", name));
+  return std::vector<uint64_t>(values, values + n);
+}
+
+// The blocks lie within 2^63 bytes and do not overlap.
+Result<void> check_blocks(const Operation::Unequal& blocks, DataType dtype) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;  // begin, end
+  for (size_t r = 0; r < blocks.elems.size(); r++) {
+    uint64_t end = 0;
+    if (__builtin_add_overflow(blocks.at[r], blocks.elems[r], &end)) end = UINT64_MAX;
+    TUTTI_TRY(buffer_bytes(end, dtype, 1));
+    if (blocks.elems[r] > 0) ranges.push_back({blocks.at[r], end});
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); i++)
+    if (ranges[i].first < ranges[i - 1].second) return invalid_argument("the blocks of recvcounts and displs overlap");
+  return {};
+}
+
+Result<void> launch_unequal(Collective which, const void* send, void* recv, Operation::Unequal blocks, int datatype,
+                            int op, tuttiComm_t comm, Use use, tuttiStream_t stream) {
+  TUTTI_TRY(check_types(datatype, op));
+  Operation operation{which, send, recv, 0, static_cast<DataType>(datatype), static_cast<RedOp>(op), 0};
+  TUTTI_TRY(check_blocks(blocks, operation.dtype));
+  for (const uint64_t elems : blocks.elems) operation.count += elems;
+  const uint64_t mine = blocks.elems[static_cast<size_t>(use->rank())];
+  const bool gathers = which == Collective::kAllGather;
+  const size_t elem_bytes = dtype_bytes(operation.dtype);
+  TUTTI_TRY(check_buffer("sendbuff", send, true, operation.count, (gathers ? mine : operation.count) * elem_bytes));
+  TUTTI_TRY(check_buffer("recvbuff", recv, true, operation.count, (gathers ? operation.count : mine) * elem_bytes));
+  operation.unequal = std::make_shared<const Operation::Unequal>(std::move(blocks));
+  return launch(comm, std::move(use), operation, stream);
+}
+
+Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size_t* sdispls, void* recv,
+                          const size_t* recvcounts, const size_t* rdispls, int datatype, tuttiComm_t comm,
+                          tuttiStream_t stream) {
+  Use use(comm);
+  if (!use) return not_a_comm(comm);
+  TUTTI_TRY(check_types(datatype, tuttiSum));
+  const auto dtype = static_cast<DataType>(datatype);
+  const struct {
+    const char* name;
+    const size_t* values;
+  } arrays[] = {{"sendcounts", sendcounts}, {"sdispls", sdispls}, {"recvcounts", recvcounts}, {"rdispls", rdispls}};
+  for (const auto& array : arrays)
+    if (array.values == nullptr) return invalid_argument(format("%s is NULL", array.name));
+  std::vector<Message> messages;
+  for (int peer = 0; peer < use->n_ranks(); peer++) {
+    for (const bool sends : {true, false}) {
+      const size_t count = (sends ? sendcounts : recvcounts)[peer], at = (sends ? sdispls : rdispls)[peer];
+      char* base = static_cast<char*>(sends ? const_cast<void*>(send) : recv);
+      TUTTI_TRY_ASSIGN(const size_t bytes, buffer_bytes(count, dtype, 1));
+      TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, true, count, bytes));
+      messages.push_back({sends, peer, count == 0 ? base : base + at * dtype_bytes(dtype), count, dtype});
+    }
+  }
+  Operation operation;
+  operation.collective = Collective::kSendRecv;
+  operation.messages = std::make_shared<const std::vector<Message>>(std::move(messages));
+  return launch(comm, std::move(use), operation, stream);
+}
+
+}  // namespace
+
+extern "C" {
+
+tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t* recvcounts, const size_t* displs,
+                              tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
+  return in_group([&]() -> Result<void> {
+    Use use(comm);
+    if (!use) return not_a_comm(comm);
+    Operation::Unequal blocks;
+    TUTTI_TRY_ASSIGN(blocks.elems, take_array("recvcounts", recvcounts, use->n_ranks()));
+    TUTTI_TRY_ASSIGN(blocks.at, take_array("displs", displs, use->n_ranks()));
+    return launch_unequal(Collective::kAllGather, sendbuff, recvbuff, std::move(blocks), datatype, tuttiSum, comm,
+                          std::move(use), stream);
+  });
+}
+
+tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
+                                  tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
+  return in_group([&]() -> Result<void> {
+    Use use(comm);
+    if (!use) return not_a_comm(comm);
+    Operation::Unequal blocks;
+    TUTTI_TRY_ASSIGN(blocks.elems, take_array("recvcounts", recvcounts, use->n_ranks()));
+    uint64_t at = 0;
+    for (const uint64_t elems : blocks.elems) {
+      blocks.at.push_back(at);
+      if (__builtin_add_overflow(at, elems, &at)) return invalid_argument("recvcounts overflow");
+    }
+    return launch_unequal(Collective::kReduceScatter, sendbuff, recvbuff, std::move(blocks), datatype, op, comm,
+                          std::move(use), stream);
+  });
+}
+
+tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls, void* recvbuff,
+                             const size_t* recvcounts, const size_t* rdispls, tuttiDataType_t datatype,
+                             tuttiComm_t comm, tuttiStream_t stream) {
+  return in_group([&] {
+    return all_to_all_v(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, datatype, comm, stream);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,138 @@
+// New communicators out of old ones; blocks of unequal size; sums that do not depend on how they were made.
+#include <cmath>
+#include <cstdlib>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+TEST_CASE("a split gives each color a communicator in the order of the keys") {
+  require_success(run_threads(6, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    // The groups [0,3] [1,4] [2,5] of two times three ranks, in reverse order of ranks.
+    tuttiComm_t part = nullptr;
+    outcome.take(tuttiCommSplit(comm, rank % 3, -rank, &part, nullptr));
+    if (part == nullptr) return;
+    int count = 0, place = -1;
+    outcome.take(tuttiCommCount(part, &count));
+    outcome.take(tuttiCommUserRank(part, &place));
+    outcome.wrong += count != 2 || place != (rank < 3 ? 1 : 0);
+    int32_t sum = 0, all = 0;
+    for (int i = 0; i < 3; i++) {  // both are in use by turns
+      outcome.take(tuttiAllReduce(&rank, &sum, 1, tuttiInt32, tuttiSum, part, nullptr));
+      outcome.take(tuttiAllReduce(&rank, &all, 1, tuttiInt32, tuttiSum, comm, nullptr));
+    }
+    outcome.wrong += sum != 2 * (rank % 3) + 3 || all != 15;
+    outcome.take(tuttiCommFinalize(part));
+    outcome.take(tuttiCommDestroy(part));
+  }));
+}
+
+TEST_CASE("a rank without a color gets no communicator, and wrong colors are refused") {
+  require_success(run_threads(3, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t part = nullptr;
+    outcome.wrong += tuttiCommSplit(comm, -2, 0, &part, nullptr) != tuttiInvalidArgument;
+    outcome.wrong += tuttiCommSplit(comm, 0, 0, nullptr, nullptr) != tuttiInvalidArgument;
+    outcome.take(tuttiCommSplit(comm, rank == 1 ? TUTTI_SPLIT_NOCOLOR : 7, 0, &part, nullptr));
+    outcome.wrong += (part == nullptr) != (rank == 1);
+    if (part != nullptr) outcome.take(tuttiBarrier(part, nullptr));
+    if (part != nullptr) outcome.take(tuttiCommDestroy(part));
+    outcome.take(tuttiBarrier(comm, nullptr));
+  }));
+}
+
+TEST_CASE("unequal blocks, some of them empty, with gaps between them") {
+  const char* algo = GENERATE("ring", "tree");
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.algo = algo;
+  constexpr int n = 4;
+  require_success(run_threads(n, &config, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    const size_t counts[n] = {5, 0, 100001, 1}, displs[n] = {200000, 0, 10, 3};
+    const auto me = static_cast<size_t>(rank);
+    const std::vector<int32_t> mine(counts[me] + 1, rank + 1);
+    std::vector<int32_t> all(200010, -1);
+    outcome.take(tuttiAllGatherv(mine.data(), all.data(), counts, displs, tuttiInt32, comm, nullptr));
+    std::vector<int32_t> want(all.size(), -1);
+    for (size_t r = 0; r < n; r++)
+      std::fill_n(want.begin() + static_cast<long>(displs[r]), counts[r], static_cast<int32_t>(r) + 1);
+    outcome.wrong += all != want;
+
+    std::vector<int32_t> whole(100007), part(counts[me] + 1, -1);
+    for (size_t i = 0; i < whole.size(); i++) whole[i] = static_cast<int32_t>(i) + rank;
+    outcome.take(tuttiReduceScatterv(whole.data(), part.data(), counts, tuttiInt32, tuttiSum, comm, nullptr));
+    const size_t begins[n] = {0, 5, 5, 100006};
+    for (size_t i = 0; i < counts[me]; i++) outcome.wrong += part[i] != 4 * static_cast<int32_t>(begins[me] + i) + 6;
+    outcome.wrong += part[counts[me]] != -1;
+
+    const size_t overlapping[n] = {0, 0, 0, 0};
+    outcome.wrong += tuttiAllGatherv(mine.data(), all.data(), counts, overlapping, tuttiInt32, comm, nullptr) !=
+                     tuttiInvalidArgument;
+    outcome.wrong +=
+        tuttiAllGatherv(mine.data(), all.data(), nullptr, displs, tuttiInt32, comm, nullptr) != tuttiInvalidArgument;
+  }));
+}
+
+TEST_CASE("all-to-all with a different count for every pair") {
+  constexpr int n = 3;
+  require_success(run_threads(n, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    const auto count = [](int from, int to) { return static_cast<size_t>(from == to ? 2 : 1000 * from + to); };
+    size_t send_counts[n], send_at[n], recv_counts[n], recv_at[n], sends = 0, recvs = 0;
+    for (int peer = 0; peer < n; peer++) {
+      send_counts[peer] = count(rank, peer);
+      recv_counts[peer] = count(peer, rank);
+      send_at[peer] = sends;
+      recv_at[peer] = recvs;
+      sends += send_counts[peer];
+      recvs += recv_counts[peer];
+    }
+    std::vector<int32_t> send(sends), recv(recvs, -1);
+    for (int peer = 0; peer < n; peer++)
+      std::fill_n(send.begin() + static_cast<long>(send_at[peer]), send_counts[peer], 10 * rank + peer);
+    outcome.take(tuttiAlltoAllv(send.data(), send_counts, send_at, recv.data(), recv_counts, recv_at, tuttiInt32, comm,
+                                nullptr));
+    for (int peer = 0; peer < n; peer++)
+      for (size_t i = 0; i < recv_counts[peer]; i++) outcome.wrong += recv[recv_at[peer] + i] != 10 * peer + rank;
+    outcome.wrong += tuttiAlltoAllv(send.data(), nullptr, send_at, recv.data(), recv_counts, recv_at, tuttiInt32, comm,
+                                    nullptr) != tuttiInvalidArgument;
+  }));
+}
+
+TEST_CASE("deterministic sums have the same bits whatever the transport, the slots, the algorithm and the operation") {
+  constexpr int n = 5;
+  constexpr size_t kCount = 5 * 3001;
+  // Values of very different size: nearly every order of adding gives other bits.
+  const auto fill = [](std::vector<float>& data, int rank) {
+    for (size_t i = 0; i < data.size(); i++) {
+      const unsigned h = (static_cast<unsigned>(i) * 2654435761u) ^ (static_cast<unsigned>(rank + 1) * 2246822519u);
+      data[i] = std::ldexp(1.0f + static_cast<float>(h % 65521) / 65521.0f, static_cast<int>(h >> 16) % 50 - 25) *
+                (h & 0x8000 ? -1.0f : 1.0f);
+    }
+  };
+  std::vector<float> want(kCount), input(kCount);
+  fill(want, 0);
+  for (int r = 1; r < n; r++) {
+    fill(input, r);
+    for (size_t i = 0; i < kCount; i++) want[i] += input[i];
+  }
+  const char* transport = GENERATE("shm", "tcp");
+  const char* algo = GENERATE("ring", "tree");
+  const char* slot_bytes = GENERATE("64", "1K", "128K");
+  INFO(transport << ", " << algo << ", slots of " << slot_bytes);
+  setenv("TUTTI_SLOT_BYTES", slot_bytes, 1);
+  setenv("TUTTI_DETERMINISTIC", "1", 1);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = transport;
+  config.algo = algo;
+  const auto outcomes = run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<float> data(kCount), all(kCount), part(kCount / n), one(kCount);
+    fill(data, rank);
+    outcome.take(tuttiAllReduce(data.data(), all.data(), kCount, tuttiFloat, tuttiSum, comm, nullptr));
+    outcome.take(tuttiReduceScatter(data.data(), part.data(), kCount / n, tuttiFloat, tuttiSum, comm, nullptr));
+    outcome.take(tuttiReduce(data.data(), one.data(), kCount, tuttiFloat, tuttiSum, 2, comm, nullptr));
+    outcome.wrong += memcmp(all.data(), want.data(), kCount * sizeof(float)) != 0;
+    outcome.wrong += memcmp(part.data(), &want[static_cast<size_t>(rank) * (kCount / n)], part.size() * 4) != 0;
+    outcome.wrong += rank == 2 && memcmp(one.data(), want.data(), kCount * sizeof(float)) != 0;
+  });
+  unsetenv("TUTTI_SLOT_BYTES");
+  unsetenv("TUTTI_DETERMINISTIC");
+  require_success(outcomes);
+}
