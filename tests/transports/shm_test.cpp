@@ -113,13 +113,9 @@ TEST_CASE("shm: a peer that authenticates and then hangs up, or talks nonsense, 
   auto a = open_endpoint(&kShmTransport, 0);
   REQUIRE(a);
   const bool talks = GENERATE(false, true);
-  const std::string name = format("tutti-test-%d", getpid());
-  auto listener = listen_unix_abstract(name);
-  REQUIRE(listener);
-  shm::ShmAddress address{host_id(), {}};
-  memcpy(address.name, name.data(), name.size());
-  Acceptor acceptor(std::move(listener).value(), key_of(7), HelloKind::kShm, 1);
-  auto link = a.value().connect(kAsk, {reinterpret_cast<const char*>(&address), sizeof address});
+  Impostor impostor = listen_as_impostor(&kShmTransport);
+  Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kShm, 1);
+  auto link = a.value().connect(kAsk, impostor.address);
   REQUIRE(link);
   std::optional<Acceptor::Accepted> accepted;
   REQUIRE(until([&] { return poll_once(link.value()) && (accepted = acceptor.next()); }));
@@ -161,6 +157,11 @@ TEST_CASE("shm: a full queue at the door is waited for") {
     queue.push_back(std::move(fd).value());
   }
   if (queue.size() == 5000) WARN("this system's queue does not fill up: nothing to wait for");
-  Link out, in;
-  CHECK(join(a.value(), kAsk, b.value(), &out, &in));
+  auto out = a.value().connect(kAsk, b.value().address());
+  REQUIRE(out);
+  for (int i = 0; i < 10; i++) REQUIRE(poll_once(out.value()));
+  Link in;
+  CHECK(until([&] { return !poll_once(out.value()) || take(b.value(), &in); }));
+  CHECK(until([&] { return !poll_once(out.value()) || poll_once(out.value()).ready; }));
+  CHECK(poll_once(out.value()));
 }

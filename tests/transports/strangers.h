@@ -74,6 +74,25 @@ inline bool send_raw(const Fd& fd, const void* data, size_t bytes) {
   return static_cast<bool>(send_all(fd.get(), data, bytes, Deadline::after_seconds(kPatienceSeconds)));
 }
 
+// Listens where an endpoint of the transport would, and has an address that leads there.
+struct Impostor {
+  Fd listener;
+  std::string address;
+};
+inline Impostor listen_as_impostor(const tuttiTransport* table) {
+  if (table->name == std::string("shm")) {
+    shm::ShmAddress address{host_id(), {}};
+    snprintf(address.name, sizeof address.name, "tutti-test-%d", getpid());
+    auto listener = listen_unix_abstract(address.name);
+    REQUIRE(listener);
+    return {std::move(listener).value(), {reinterpret_cast<const char*>(&address), sizeof address}};
+  }
+  Address bound;
+  auto listener = listen_on(resolve("127.0.0.1", 0).value().at(0), &bound);
+  REQUIRE(listener);
+  return {std::move(listener).value(), Contact{host_id(), {bound}}.to_bytes()};
+}
+
 inline size_t open_descriptors() {
   size_t n = 0;
   DIR* dir = opendir("/proc/self/fd");

@@ -37,6 +37,9 @@ std::vector<std::string> sayings(const Door& door) {
   hello.magic[7] = 99;
   all.push_back(bytes_of(hello));
   hello = hello_of(door);
+  hello.magic[0] = 'X';
+  all.push_back(bytes_of(hello));
+  hello = hello_of(door);
   hello.to_rank = -1;
   all.push_back(bytes_of(hello));
   hello = hello_of(door);
@@ -67,9 +70,10 @@ TEST_CASE("strangers that talk are turned away") {
     REQUIRE(stranger);
     [[maybe_unused]] const ssize_t n = ::send(stranger.get(), all[i].data(), all[i].size(), MSG_NOSIGNAL);
     CHECK(nobody_comes_in(b.value()));
-    // A whole wrong first message ends it at once; less waits for the rest.
-    if (all[i].size() >= sizeof(Hello) + 32)
-      CHECK(until([&] { return nobody_comes_in(b.value(), 1) && hung_up(stranger.get()); }));
+    // A whole wrong first message ends it sooner than silence does; less waits for the rest.
+    if (all[i].size() >= sizeof(Hello))
+      CHECK(
+          until(Deadline::after_seconds(4), [&] { return nobody_comes_in(b.value(), 1) && hung_up(stranger.get()); }));
     check_open_for_ranks(b.value());
     if (i % 2 == 0) ::shutdown(stranger.get(), SHUT_WR);
   }
@@ -94,6 +98,45 @@ TEST_CASE("another group's rank is turned away, and told why") {
   CHECK(contains(why, "secret"));
   Link out, in;
   CHECK(join(good.value(), Ask{}, ours.value(), &out, &in));
+}
+
+TEST_CASE("a rank does not take just anybody who listens for its peer") {
+  const tuttiTransport* t = GENERATE(from_range(transports_with_doors()));
+  INFO(t->name);
+  auto a = open_endpoint(t, 0);
+  REQUIRE(a);
+  Impostor impostor = listen_as_impostor(t);
+  auto link = a.value().connect(Ask{}, impostor.address);
+  REQUIRE(link);
+  Fd line;
+  REQUIRE(until([&] { return poll_once(link.value()) && (line || (line = accept_one(impostor.listener.get()))); }));
+  Hello hello;
+  REQUIRE(until([&] {
+    return poll_once(link.value()) && ::recv(line.get(), &hello, sizeof hello, MSG_DONTWAIT) == sizeof hello;
+  }));
+  const std::string no_proof(48, 'p');
+  REQUIRE(send_raw(line, no_proof.data(), no_proof.size()));
+  const auto error = poll_to_failure(link.value());
+  REQUIRE(error);
+  CHECK(contains(error->text, "rank 1"));
+  CHECK(contains(error->text, "does not know this group's secret"));
+  char proof;
+  CHECK(::recv(line.get(), &proof, 1, MSG_DONTWAIT) <= 0);  // nothing was given away
+}
+
+TEST_CASE("a connection that is meant for another rank is turned away") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  INFO(t->name);
+  auto a = open_endpoint(t, 0, 3), b = open_endpoint(t, 1, 3);
+  REQUIRE((a && b));
+  auto link = a.value().connect(Ask{2}, b.value().address());
+  REQUIRE(link);
+  Health health;
+  REQUIRE(until([&] {
+    CHECK(nobody_comes_in(b.value(), 1));
+    return !(health = poll_once(link.value()));
+  }));
+  CHECK(contains(health.error.text, "rank 2"));
 }
 
 TEST_CASE("silent strangers, more than anybody would wait for, do not keep ranks out") {
