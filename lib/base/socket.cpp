@@ -130,8 +130,10 @@ bool Address::is_link_local() const {
 Result<std::vector<Interface>> local_interfaces() {
   std::vector<Interface> all = all_interfaces();
   const std::string filter = env_string(Env::kSocketIfname);
-  std::string names;
-  for (const Interface& i : all) names += (names.empty() ? "" : ", ") + i.name;
+  std::string names;  // an interface is in the list once per address
+  for (const Interface& i : all)
+    if ((", " + names + ",").find(", " + i.name + ",") == std::string::npos)
+      names += (names.empty() ? "" : ", ") + i.name;
   if (!filter.empty()) std::erase_if(all, [&](const Interface& i) { return !matches_filter(i.name, filter); });
   if (all.empty()) {
     const std::string have = names.empty() ? "no interface is up" : "up are: " + names;
