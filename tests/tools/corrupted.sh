@@ -1,9 +1,24 @@
 #!/bin/sh
-# corrupted.sh FOLDER SHIM: with a library that gets one element wrong, the tool counts it on each rank and fails.
+# corrupted.sh FOLDER SHIM: with a library that does wrong, the tools count it on each rank and fail.
 set -u
-out=$(LD_PRELOAD=$2 "$1/all_reduce_perf" --procs 2 -b 1K -e 1K -d bfloat16 2>&1)
-status=$?
-echo "$out"
-[ $status -eq 1 ] || exit 1
-echo "$out" | grep -q '^# Out of bounds values : 4 FAILED' || exit 1
-echo "$out" | grep -q '^\[rank 1\] 1 wrong: 1024 bytes bfloat16 sum root -*[0-9]*, in place'
+folder=$1
+shim=$2
+
+# check COLLECTIVE WRONG TEXT ARGS...: how many are wrong on two ranks, out of place and in place, and what is said.
+check() {
+  collective=$1 wrong=$2 text=$3
+  shift 3
+  out=$(LD_PRELOAD=$shim "$folder/${collective}_perf" --procs 2 -b 1K -e 1K "$@" 2>&1)
+  status=$?
+  echo "$out"
+  [ $status -eq 1 ] || exit 1
+  echo "$out" | grep -q "^# Out of bounds values : $wrong FAILED" || exit 1
+  echo "$out" | grep -q "^\[rank $text" || exit 1
+}
+
+check all_reduce 4 '1\] 1 wrong: 1024 bytes bfloat16 sum root -*[0-9]*, in place' -d bfloat16
+check reduce_scatter 4 '0\] 1 wrong: 1024 bytes float sum root -*[0-9]*, in place'
+check gather 2 '1\] 1 wrong: 1024 bytes float none root 0, in place'
+check alltoall 256 '1\] 128 wrong: 1024 bytes float none root -*[0-9]*, out of place'
+# The other rank may be late by itself, so more than one try.
+check barrier 1 '[01]\] tuttiBarrier returned before the last rank' -c 50

@@ -1,5 +1,6 @@
 // The generated data is exact in every order: random trees of two-argument reductions, rounded after every step by
 // arithmetic of this file's own, all end in the bits that the check expects.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -216,6 +217,22 @@ TEST_CASE("copies are compared bit by bit and differ between ranks, elements and
     data[5 * type.bytes] ^= 1;
     CHECK(count_wrong_copy(key, 2, 10, 100, data.data()) == 1);
   }
+}
+
+TEST_CASE("blocks of all ranks are compared with the ranks' inputs in order") {
+  const DataKey key = {tuttiFloat32, kCopy, 3, 11};
+  const size_t count = 50, first = 7;
+  std::vector<float> data(3 * count);
+  for (const int rank : {0, 1, 2}) fill_input(key, rank, first, count, &data[static_cast<size_t>(rank) * count]);
+  CHECK(count_wrong_blocks(key, first, count, data.data()) == 0);
+  CHECK(count_wrong_blocks(key, first + 1, count, data.data()) > 140);
+  std::vector<float> swapped(data.begin() + count, data.end());
+  swapped.insert(swapped.end(), data.begin(), data.begin() + count);
+  CHECK(count_wrong_blocks(key, first, count, swapped.data()) > 140);
+  std::copy_n(data.begin(), count, data.begin() + 2 * count);
+  const size_t wrong = count_wrong_blocks(key, first, count, data.data());
+  CHECK(wrong <= count);
+  CHECK(wrong > count - 5);
 }
 
 TEST_CASE("data may be misaligned and is the same in pieces") {

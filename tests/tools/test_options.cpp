@@ -17,14 +17,14 @@ const Collective kReduction = {.tool = "tool_perf",
                                .run = nullptr,
                                .count_wrong = nullptr};
 
-Status parse(std::vector<const char*> args, Options* options) {
+Status parse(std::vector<const char*> args, Options* options, const Collective& collective = kReduction) {
   args.insert(args.begin(), "tool_perf");
-  return parse_options(static_cast<int>(args.size()), args.data(), kReduction, options);
+  return parse_options(static_cast<int>(args.size()), args.data(), collective, options);
 }
 
-Options parsed(const std::vector<const char*>& args) {
+Options parsed(const std::vector<const char*>& args, const Collective& collective = kReduction) {
   Options options;
-  const Status s = parse(args, &options);
+  const Status s = parse(args, &options, collective);
   INFO((s ? "" : s.error().message));
   REQUIRE(static_cast<bool>(s));
   return options;
@@ -153,6 +153,16 @@ TEST_CASE("all stands for every type, operator and root") {
   CHECK(o.ops.size() == tuttiNumOps);
   CHECK(o.root == kAllRoots);
   CHECK(parsed({"-r", "-1"}).root == kAllRoots);
+}
+
+TEST_CASE("where no data is moved there is one size and one type") {
+  Collective barrier = kReduction;
+  barrier.has_data = false;
+  const Options o = parsed({"-d", "all", "-b", "8", "-e", "1G", "-f", "2", "--sizes-from", "resnet50"}, barrier);
+  CHECK(sizes(o, 1) == std::vector<size_t>{0});
+  CHECK(o.types.size() == 1);
+  CHECK(o.sizes_from.empty());
+  CHECK(contains(parsed({"-h"}, barrier).help, "moves no data"));
 }
 
 TEST_CASE("the last of repeated flags counts") {

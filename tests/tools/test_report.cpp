@@ -15,14 +15,10 @@ using namespace tutti::perf;
 
 namespace {
 
-Layout whole(size_t total, int, int) {
-  return {.count = total, .send = total, .recv = total};
-}
 const Collective kTool = {.tool = "tool_perf",
                           .call = "tuttiTool",
                           .has_op = true,
-                          .has_root = false,
-                          .layout = whole,
+                          .layout = same_size,
                           .bus_factor = nullptr,
                           .run = nullptr,
                           .count_wrong = nullptr};
@@ -89,8 +85,53 @@ TEST_CASE("a row fits under the titles") {
         "        4096          1024     float     sum      -1  12345.6    1.25    2.50       0     0.15   12346  "
         "123457       3\n");
   Row unchecked = some_row();
-  unchecked.in_place.wrong = -1;
+  unchecked.in_place->wrong = -1;
   CHECK(contains(row_text(options, kTool, unchecked), "123457     N/A\n"));
+}
+
+TEST_CASE("what an operation does not have is N/A, or null") {
+  Collective exchange = kTool;
+  exchange.has_op = exchange.has_in_place = false;
+  Row row = some_row();
+  row.in_place.reset();
+  CHECK(row_text(Options{}, exchange, row) ==
+        "        4096          1024     float    none      -1  12345.6    1.25    2.50       0      N/A     N/A     "
+        "N/A     N/A\n");
+  Collective barrier = exchange;
+  barrier.has_data = false;
+  row.bytes = row.count = 0;
+  CHECK(row_text(Options{}, barrier, row) ==
+        "           0             0      none    none      -1  12345.6     N/A     N/A       0      N/A     N/A     "
+        "N/A     N/A\n");
+  CHECK(contains(header_text(Options{}, barrier, {}), "no bandwidth"));
+  CHECK(contains(footer_text(barrier, Totals{}), "bandwidth    : N/A \n"));
+  const Options options;
+  const auto j = nlohmann::json::parse(json_text({options, barrier, {}, {row}, Totals{}, "s", "e", ""}));
+  CHECK(j["results"][0]["in_place"].is_null());
+  CHECK(j["results"][0]["out_of_place"]["bus_bw"].is_null());
+  CHECK(j["results"][0]["type"] == "none");
+  CHECK(j["average_bus_bandwidth"]["bandwidth"].is_null());
+}
+
+TEST_CASE("blocks are as large as they can be, and in place one for each rank, side by side") {
+  for (const size_t n : {size_t{1}, size_t{2}, size_t{3}, size_t{7}}) {
+    for (const size_t total : {size_t{0}, size_t{2}, size_t{1000}, size_t{1001}}) {
+      for (size_t rank = 0; rank < n; rank++) {
+        const Layout gather = gathering(total, n, rank), scatter = scattering(total, n, rank);
+        INFO(total << " elements on rank " << rank << " of " << n);
+        CHECK(gather.count == total / n);
+        CHECK(gather.send == gather.count);
+        CHECK(gather.recv == n * gather.count);
+        CHECK(gather.in_place_send_offset == rank * gather.count);
+        CHECK(gather.in_place_recv_offset == 0);
+        CHECK(scatter.count == total / n);
+        CHECK(scatter.send == n * scatter.count);
+        CHECK(scatter.recv == scatter.count);
+        CHECK(scatter.in_place_send_offset == 0);
+        CHECK(scatter.in_place_recv_offset == rank * scatter.count);
+      }
+    }
+  }
 }
 
 TEST_CASE("numbers keep to their width") {
@@ -116,7 +157,7 @@ TEST_CASE("the JSON has nccl-tests' keys and no secret") {
   options.args = {"tool_perf", "-b", "\xff"};
   const std::vector<RankInfo> ranks = {{1, "alpha"}};
   std::vector<Row> rows = {some_row()};
-  rows[0].in_place.wrong = -1;
+  rows[0].in_place->wrong = -1;
   const std::string document =
       json_text({options, kTool, ranks, rows, {.wrong = 0, .bus_bw_sum = 3, .measurements = 2}, "s", "e", "broke"});
   unsetenv("TUTTI_SECRET");
@@ -158,6 +199,12 @@ TEST_CASE("writes outside of a buffer are counted") {
   buffer.data()[-1] = 0;
   buffer.data()[-3] = 0;
   CHECK(buffer.count_overwritten(90) == 3);
+  CHECK(buffer.count_changed(0, 90) == 90);
+  buffer.poison(90);
+  CHECK(buffer.count_changed(0, 90) == 0);
+  buffer.data()[7] = 0;
+  CHECK(buffer.count_changed(7, 8) == 1);
+  CHECK(buffer.count_changed(8, 90) == 0);
 }
 
 TEST_CASE("tensors are laid out one after the other, each on a boundary of its own") {

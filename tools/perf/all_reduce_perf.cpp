@@ -7,9 +7,8 @@ constexpr Collective kAllReduce = {
     .tool = "all_reduce_perf",
     .call = "tuttiAllReduce",
     .has_op = true,
-    .has_root = false,
-    .layout = [](size_t total, int, int) { return Layout{.count = total, .send = total, .recv = total}; },
-    .bus_factor = [](int n) { return 2.0 * (n - 1) / n; },
+    .layout = same_size,
+    .bus_factor = [](int n) { return 2 * all_but_own(n); },
     .run = [](const Call& c) { return tuttiAllReduce(c.send, c.recv, c.count, c.type, c.op, c.comm, c.stream); },
     .count_wrong = [](const Received& r) { return count_wrong_reduction(r.key, r.first, r.count, r.data); },
 };

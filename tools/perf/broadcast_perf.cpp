@@ -6,10 +6,9 @@ namespace {
 constexpr Collective kBroadcast = {
     .tool = "broadcast_perf",
     .call = "tuttiBroadcast",
-    .has_op = false,
     .has_root = true,
-    .layout = [](size_t total, int, int) { return Layout{.count = total, .send = total, .recv = total}; },
-    .bus_factor = [](int) { return 1.0; },
+    .layout = same_size,
+    .bus_factor = everything,
     .run = [](const Call& c) { return tuttiBroadcast(c.send, c.recv, c.count, c.type, c.root, c.comm, c.stream); },
     .count_wrong = [](const Received& r) { return count_wrong_copy(r.key, r.root, r.first, r.count, r.data); },
 };

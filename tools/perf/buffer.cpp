@@ -11,8 +11,8 @@ constexpr size_t kGuardBytes = 256;
 constexpr size_t kAlignment = 4096;
 constexpr char kPoison = '\x5a';
 
-size_t changed(const char* guard) {
-  return static_cast<size_t>(std::count_if(guard, guard + kGuardBytes, [](char c) { return c != kPoison; }));
+size_t changed(const char* begin, const char* end) {
+  return static_cast<size_t>(std::count_if(begin, end, [](char c) { return c != kPoison; }));
 }
 
 }  // namespace
@@ -60,7 +60,12 @@ void Buffer::poison(size_t used_bytes) {
 }
 
 size_t Buffer::count_overwritten(size_t used_bytes) const {
-  return changed(data_ - kGuardBytes) + changed(data_ + used_bytes);
+  const char* end = data_ + used_bytes;
+  return changed(data_ - kGuardBytes, data_) + changed(end, end + kGuardBytes);
+}
+
+size_t Buffer::count_changed(size_t begin, size_t end) const {
+  return changed(data_ + begin, data_ + end);
 }
 
 }  // namespace tutti::perf

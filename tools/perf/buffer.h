@@ -24,6 +24,8 @@ class Buffer {
   void poison(size_t used_bytes);
   // Guard bytes that have changed since poison(used_bytes).
   size_t count_overwritten(size_t used_bytes) const;
+  // Bytes of [begin, end) that have changed since then.
+  size_t count_changed(size_t begin, size_t end) const;
 
   static size_t bytes_needed(size_t bytes);
 

@@ -9,13 +9,43 @@
 
 namespace tutti::perf {
 
-// How a collective of `total` elements uses its buffers, in elements. In place, both are one buffer of the larger size
-// and the call's pointers are at the two offsets.
+// How a collective of `total` elements uses its buffers, in elements; the same on every rank but for the offsets. In
+// place, both are one buffer of the larger size and the call's pointers are at the two offsets: one part lies within
+// the other.
 struct Layout {
   size_t count;  // the call's argument
   size_t send, recv;
   size_t in_place_send_offset = 0, in_place_recv_offset = 0;
 };
+
+// Both buffers hold everything.
+constexpr Layout same_size(size_t total, size_t, size_t) {
+  return {.count = total, .send = total, .recv = total};
+}
+// A block from every rank, one after the other.
+constexpr Layout gathering(size_t total, size_t n_ranks, size_t rank) {
+  const size_t block = total / n_ranks;
+  return {.count = block, .send = block, .recv = block * n_ranks, .in_place_send_offset = block * rank};
+}
+// A block for every rank.
+constexpr Layout scattering(size_t total, size_t n_ranks, size_t rank) {
+  const size_t block = total / n_ranks;
+  return {.count = block, .send = block * n_ranks, .recv = block, .in_place_recv_offset = block * rank};
+}
+
+// A block from every rank and a block for every rank.
+constexpr Layout exchanging(size_t total, size_t n_ranks, size_t) {
+  const size_t block = total / n_ranks;
+  return {.count = block, .send = block * n_ranks, .recv = block * n_ranks};
+}
+
+// busbw / algbw where a rank's own block, one of n, stays where it is.
+constexpr double all_but_own(int n_ranks) {
+  return static_cast<double>(n_ranks - 1) / n_ranks;
+}
+constexpr double everything(int) {
+  return 1;
+}
 
 struct Call {
   const void* send;
@@ -24,26 +54,31 @@ struct Call {
   tuttiDataType_t type;
   tuttiRedOp_t op;
   int root;
+  int rank, n_ranks;
   tuttiComm_t comm;
   tuttiStream_t stream;
 };
 
-// A received piece of data whose first element has index `first`.
+// What a call of `count` has put into its recvbuff. `first` is the index of the first element of every rank's sendbuff.
 struct Received {
   DataKey key;
   int rank, root;
   size_t first, count;
   const void* data;
+  size_t first_of_block(int block) const { return first + count * static_cast<size_t>(block); }
 };
 
 struct Collective {
   const char* tool;  // "all_reduce_perf"
   const char* call;  // "tuttiAllReduce"
-  bool has_op, has_root;
-  Layout (*layout)(size_t total, int n_ranks, int rank);
+  bool has_op = false, has_root = false;
+  bool only_root_receives = false;  // elsewhere recvbuff must stay as it is
+  bool has_in_place = true;
+  bool has_data = true;  // without: no sizes, no types, no bandwidth
+  Layout (*layout)(size_t total, size_t n_ranks, size_t rank);
   double (*bus_factor)(int n_ranks);  // busbw / algbw: what the busiest wire carries
   tuttiResult_t (*run)(const Call& call);
-  size_t (*count_wrong)(const Received& received);
+  size_t (*count_wrong)(const Received& received);  // elements, of those that the call was to write
 };
 
 int perf_main(int argc, char** argv, const Collective& collective);

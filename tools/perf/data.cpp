@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "floats.h"
+#include "types.h"
 
 namespace tutti::perf {
 namespace {
@@ -193,6 +194,16 @@ size_t count_wrong_copy(const DataKey& key, int rank, size_t first, size_t count
     }
     return wrong;
   });
+}
+
+size_t count_wrong_blocks(const DataKey& key, size_t first, size_t count, const void* data) {
+  const size_t block_bytes = count * type_info(key.type).bytes;
+  size_t wrong = 0;
+  for (int rank = 0; rank < key.n_ranks; rank++) {
+    const char* block = static_cast<const char*>(data) + static_cast<size_t>(rank) * block_bytes;
+    wrong += count_wrong_copy(key, rank, first, count, block);
+  }
+  return wrong;
 }
 
 size_t count_wrong_reduction(const DataKey& key, size_t first, size_t count, const void* data) {

@@ -34,6 +34,8 @@ struct DataKey {
 void fill_input(const DataKey& key, int rank, size_t first, size_t count, void* out);
 // How many of the elements differ from that input.
 size_t count_wrong_copy(const DataKey& key, int rank, size_t first, size_t count, const void* data);
+// How many of the elements of as many blocks of `count` as there are ranks differ from this part of the ranks' inputs.
+size_t count_wrong_blocks(const DataKey& key, size_t first, size_t count, const void* data);
 // How many differ from the reduction of all ranks' inputs. Float averages over a number of ranks that is not a power of
 // two may be 2 units in the last place off: the quotient is not exact, and multiplying by 1/n is legitimate.
 size_t count_wrong_reduction(const DataKey& key, size_t first, size_t count, const void* data);

@@ -65,11 +65,12 @@ Json config(const Options& o, const std::vector<RankInfo>& ranks) {
   return j;
 }
 
-Json measurement(const Options& o, const Measurement& m) {
+Json measurement(const JsonReport& report, const Measurement& m) {
+  const bool cpu_time = report.options.cpu_time, has_data = report.collective.has_data;
   Json j;
-  j[o.cpu_time ? "cpu_time" : "time"] = (o.cpu_time ? m.cpu_seconds : m.seconds) * 1e6;
-  j["alg_bw"] = m.alg_bw;
-  j["bus_bw"] = m.bus_bw;
+  j[cpu_time ? "cpu_time" : "time"] = (cpu_time ? m.cpu_seconds : m.seconds) * 1e6;
+  j["alg_bw"] = has_data ? Json(m.alg_bw) : Json();
+  j["bus_bw"] = has_data ? Json(m.bus_bw) : Json();
   j["nwrong"] = m.wrong < 0 ? Json() : Json(m.wrong);
   return j;
 }
@@ -91,18 +92,19 @@ Json iterations(const Options& o, const Measurement& m) {
 }
 
 Json result(const JsonReport& report, const Row& row) {
-  const char* op = report.collective.has_op ? kOpNames[static_cast<size_t>(row.op)] : "none";
   Json j = {{"size", row.bytes},
             {"count", row.count},
-            {"type", type_info(row.type).name},
-            {"redop", op},
+            {"type", type_name(report.collective, row)},
+            {"redop", op_name(report.collective, row)},
             {"root", std::to_string(row.root)}};
-  j["out_of_place"] = measurement(report.options, row.out_of_place);
+  j["out_of_place"] = measurement(report, row.out_of_place);
   if (!row.out_of_place.iter_seconds.empty()) {
     j["out_of_place_per_iter"] = iterations(report.options, row.out_of_place);
   }
-  j["in_place"] = measurement(report.options, row.in_place);
-  if (!row.in_place.iter_seconds.empty()) j["in_place_per_iter"] = iterations(report.options, row.in_place);
+  j["in_place"] = row.in_place ? measurement(report, *row.in_place) : Json();
+  if (row.in_place && !row.in_place->iter_seconds.empty()) {
+    j["in_place_per_iter"] = iterations(report.options, *row.in_place);
+  }
   j["actual_iterations"] = report.options.iters;
   j["experiment_name"] = report.options.sizes_from;
   return j;
@@ -138,7 +140,8 @@ std::string json_text(const JsonReport& report) {
             {"results", Json::array()}};
   for (const Row& row : report.rows) j["results"].push_back(result(report, row));
   j["out_of_bounds"] = {{"count", report.totals.wrong}, {"okay", truth(report.totals.wrong == 0)}};
-  j["average_bus_bandwidth"] = {{"bandwidth", report.totals.average_bus_bw()}, {"okay", "unchecked"}};
+  const Json bandwidth = report.collective.has_data ? Json(report.totals.average_bus_bw()) : Json();
+  j["average_bus_bandwidth"] = {{"bandwidth", bandwidth}, {"okay", "unchecked"}};
   j["errors"] = Json::array();
   if (!report.error.empty()) j["errors"].push_back(report.error);
   j["end_time"] = report.end_time;

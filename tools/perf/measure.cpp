@@ -1,9 +1,15 @@
 #include "measure.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <fstream>
+#include <functional>
+#include <thread>
 
 #include "types.h"
 
@@ -14,11 +20,37 @@ namespace {
 constexpr size_t kPieceAlignment = 64;
 // An operation this long is not slowed down noticeably by a look at the clock.
 constexpr double kSlowSeconds = 1e-4;
+// How late the last rank comes to a barrier that is checked.
+constexpr auto kLate = std::chrono::milliseconds(3);
 
 double thread_cpu_seconds() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// Equal on two ranks if and only if they run on one booted machine.
+double machine_number() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return static_cast<double>(std::hash<std::string>()(boot + host) >> 12);  // 52 bits: exact
+}
+
+// Elements [begin, end) of a piece.
+struct Range {
+  size_t begin, end;
+  size_t size() const { return end - begin; }
+};
+
+// Calls f for the parts of `whole` before and behind `hole`.
+template <class Function>
+void around(Range whole, Range hole, Function f) {
+  const Range before = {whole.begin, std::min(whole.end, hole.begin)};
+  const Range behind = {std::max(whole.begin, hole.end), whole.end};
+  if (before.begin < before.end) f(before);
+  if (behind.begin < behind.end) f(behind);
 }
 
 }  // namespace
@@ -30,7 +62,7 @@ Work make_work(const Collective& collective, tuttiDataType_t type, const std::ve
   work.type = type;
   size_t first = 0;
   for (const size_t total : totals) {
-    const Layout layout = collective.layout(total, n_ranks, rank);
+    const Layout layout = collective.layout(total, static_cast<size_t>(n_ranks), static_cast<size_t>(rank));
     const size_t bytes = std::max(layout.send, layout.recv) * elem_bytes;
     const size_t offset = (work.extent_bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
     work.pieces.push_back({offset, first, layout});
@@ -72,7 +104,8 @@ std::vector<Call> Bench::calls(const Work& work, bool in_place) const {
       send = recv + piece.layout.in_place_send_offset * elem_bytes;
       recv += piece.layout.in_place_recv_offset * elem_bytes;
     }
-    calls.push_back({send, recv, piece.layout.count, work.type, work.op, work.root, team_.comm(), stream_});
+    calls.push_back({send, recv, piece.layout.count, work.type, work.op, work.root, team_.rank(), team_.n_ranks(),
+                     team_.comm(), stream_});
   }
   return calls;
 }
@@ -175,15 +208,39 @@ Status Bench::average(double* seconds, double* cpu_seconds) {
 Status Bench::check(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong) {
   for (int i = 0; i < options_.check_iters; i++) {
     if (progress_.due()) progress_.show(doing_ + text("check %d of %d", i + 1, options_.check_iters));
-    const DataKey key = {work.type, collective_.has_op ? work.op : kCopy, team_.n_ranks(), ++seed_};
-    fill(work, in_place, key);
-    if (Status s = start(calls); !s) return s;
-    if (Status s = wait(); !s) return s;
-    *wrong = count_wrong(work, calls, in_place, key);
+    seed_++;
+    Status s = collective_.has_data ? check_data(work, calls, in_place, wrong) : check_order(calls, wrong);
+    if (!s) return s;
     if (*wrong > 0) complain(work, in_place, *wrong);
-    if (Status s = team_.sum(wrong); !s) return s;
+    if (Status t = team_.sum(wrong); !t) return t;
     if (*wrong > 0) break;
   }
+  return {};
+}
+
+Status Bench::check_data(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong) {
+  const DataKey key = {work.type, collective_.has_op ? work.op : kCopy, team_.n_ranks(), seed_};
+  fill(work, in_place, key);
+  if (Status s = start(calls); !s) return s;
+  if (Status s = wait(); !s) return s;
+  *wrong = static_cast<long long>(count_wrong(work, calls, in_place, key));
+  return {};
+}
+
+// Without data there is the order: no rank leaves before the last, which comes late, has come. Clocks of several
+// machines cannot tell: then *wrong stays negative on all ranks.
+Status Bench::check_order(const std::vector<Call>& calls, long long* wrong) {
+  if (team_.rank() == static_cast<int>(seed_ % static_cast<uint64_t>(team_.n_ranks()))) {
+    std::this_thread::sleep_for(kLate);
+  }
+  const double machine = machine_number(), came = now_seconds();
+  if (Status s = start(calls); !s) return s;
+  if (Status s = wait(); !s) return s;
+  const double left = now_seconds();
+  std::vector<double> latest = {came, machine, -machine};
+  if (Status s = team_.reduce(&latest, tuttiMax); !s) return s;
+  const bool one_machine = latest[1] == -latest[2];
+  if (one_machine) *wrong = left < latest[0];
   return {};
 }
 
@@ -196,19 +253,46 @@ void Bench::fill(const Work& work, bool in_place, const DataKey& key) {
   }
 }
 
-long long Bench::count_wrong(const Work& work, const std::vector<Call>& calls, bool in_place,
-                             const DataKey& key) const {
+size_t Bench::count_wrong(const Work& work, const std::vector<Call>& calls, bool in_place, const DataKey& key) const {
+  const bool receives = !collective_.only_root_receives || team_.rank() == work.root;
   size_t wrong = recv_.count_overwritten(work.extent_bytes);
   for (size_t i = 0; i < calls.size(); i++) {
     const Piece& piece = work.pieces[i];
-    wrong += collective_.count_wrong({key, team_.rank(), work.root, piece.first, piece.layout.recv, calls[i].recv});
-    // The input must be as it was.
-    if (!in_place) wrong += count_wrong_copy(key, team_.rank(), piece.first, piece.layout.send, calls[i].send);
+    if (receives) {
+      wrong += collective_.count_wrong({key, team_.rank(), work.root, piece.first, calls[i].count, calls[i].recv});
+    }
+    wrong += count_spoiled(piece, in_place, receives, key);
   }
-  return static_cast<long long>(wrong);
+  return wrong;
+}
+
+// What must be as it was: the input, but for what the output takes its place of, and memory that is neither.
+size_t Bench::count_spoiled(const Piece& piece, bool in_place, bool receives, const DataKey& key) const {
+  const Layout& layout = piece.layout;
+  const size_t elem_bytes = type_info(key.type).bytes;
+  const size_t send_at = in_place ? layout.in_place_send_offset : 0,
+               recv_at = in_place ? layout.in_place_recv_offset : 0;
+  const Range input = {send_at, send_at + layout.send};
+  const Range output = {recv_at, recv_at + (receives ? layout.recv : 0)};
+  const char* input_buffer = (in_place ? recv_ : send_).data() + piece.offset_bytes;
+  size_t wrong = 0;
+  around(input, in_place ? output : Range{0, 0}, [&](Range part) {
+    wrong += count_wrong_copy(key, team_.rank(), piece.first + part.begin - input.begin, part.size(),
+                              input_buffer + part.begin * elem_bytes);
+  });
+  const Range used = in_place && input.size() > output.size() ? input : output;
+  around({0, std::max(layout.send, layout.recv)}, used, [&](Range part) {
+    wrong +=
+        recv_.count_changed(piece.offset_bytes + part.begin * elem_bytes, piece.offset_bytes + part.end * elem_bytes);
+  });
+  return wrong;
 }
 
 void Bench::complain(const Work& work, bool in_place, long long wrong) const {
+  if (!collective_.has_data) {
+    fprintf(stderr, "[rank %d] %s returned before the last rank had called it\n", team_.rank(), collective_.call);
+    return;
+  }
   fprintf(stderr, "[rank %d] %lld wrong: %zu bytes %s %s root %d, %s\n", team_.rank(), wrong, work.bytes,
           type_info(work.type).name, collective_.has_op ? kOpNames[static_cast<size_t>(work.op)] : "none", work.root,
           in_place ? "in place" : "out of place");

@@ -53,8 +53,11 @@ class Bench {
   Status iteration(const std::vector<Call>& calls, double* excluded_seconds) const;
   Status average(double* seconds, double* cpu_seconds);
   Status check(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong);
+  Status check_data(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong);
+  Status check_order(const std::vector<Call>& calls, long long* wrong);
   void fill(const Work& work, bool in_place, const DataKey& key);
-  long long count_wrong(const Work& work, const std::vector<Call>& calls, bool in_place, const DataKey& key) const;
+  size_t count_wrong(const Work& work, const std::vector<Call>& calls, bool in_place, const DataKey& key) const;
+  size_t count_spoiled(const Piece& piece, bool in_place, bool receives, const DataKey& key) const;
   void complain(const Work& work, bool in_place, long long wrong) const;
 
   const Options& options_;

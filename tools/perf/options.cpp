@@ -201,6 +201,11 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
   if (Status s = convert_root(raw.root, o); !s) return s;
   if (!collective.has_op) o->ops = {tuttiSum};
   if (!collective.has_root) o->root = 0;
+  if (!collective.has_data) {
+    o->min_bytes = o->max_bytes = 0;
+    o->types = {tuttiInt8};
+    o->sizes_from.clear();
+  }
   if (!o->algo.empty() && o->algo != "ring" && o->algo != "tree") {
     return usage_error(text("--algo %s: must be ring or tree", o->algo.c_str()));
   }
@@ -217,7 +222,8 @@ Status parse_options(int argc, const char* const* argv, const Collective& collec
   *options = Options{};
   options->args.assign(argv, argv + argc);
   Raw raw;
-  CLI::App app(text("Measures and checks %s.", collective.call), collective.tool);
+  const char* remark = collective.has_data ? "" : " It moves no data: sizes and types are accepted and do nothing.";
+  CLI::App app(text("Measures and checks %s.%s", collective.call, remark), collective.tool);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)->always_capture_default();
   app.footer(with_tool_name(kExamples, collective.tool));
   add_size_options(app, *options, raw);

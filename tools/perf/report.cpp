@@ -15,10 +15,11 @@ namespace {
 
 constexpr const char* kTimeFormat = "%Y-%m-%d %H:%M:%S";
 
-std::string half_text(const Options& options, const Measurement& m) {
+std::string half_text(const Options& options, const Collective& collective, const Measurement& m) {
+  const auto bandwidth = [&](double value) { return collective.has_data ? number_text(value, 6) : "N/A"; };
   const double seconds = options.cpu_time ? m.cpu_seconds : m.seconds;
-  std::string out = text("  %7s  %6s  %6s", number_text(seconds * 1e6, 7).c_str(), number_text(m.alg_bw, 6).c_str(),
-                         number_text(m.bus_bw, 6).c_str());
+  std::string out = text("  %7s  %6s  %6s", number_text(seconds * 1e6, 7).c_str(), bandwidth(m.alg_bw).c_str(),
+                         bandwidth(m.bus_bw).c_str());
   out += m.wrong < 0 ? "     N/A" : text("  %6g", static_cast<double>(m.wrong));
   if (m.iter_seconds.empty()) return out;
   const IterStats stats = iter_stats(m.iter_seconds, static_cast<size_t>(options.per_iter_skip));
@@ -26,6 +27,13 @@ std::string half_text(const Options& options, const Measurement& m) {
   for (double value : {stats.min * 1e6, stats.max * 1e6, stats.p99 * 1e6, variation}) {
     out += text("  %7s", number_text(value, 7).c_str());
   }
+  return out;
+}
+
+// The half of an operation that has no in place.
+std::string no_half_text(const Options& options) {
+  std::string out = text("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
+  if (options.per_iter_timing) out += text("  %7s  %7s  %7s  %7s", "N/A", "N/A", "N/A", "N/A");
   return out;
 }
 
@@ -75,6 +83,7 @@ std::string header_text(const Options& o, const Collective& collective, const st
   if (!o.sizes_from.empty()) out += text("# Sizes From: %s\n", o.sizes_from.c_str());
   if (!o.algo.empty()) out += text("# Algorithm: %s\n", o.algo.c_str());
   if (!o.transports.empty()) out += text("# Transports: %s\n", o.transports.c_str());
+  if (!collective.has_data) out += "# No data is moved: sizes and types do not matter, and there is no bandwidth\n";
   out += "#\n# Using devices\n";
   for (size_t rank = 0; rank < ranks.size(); rank++) {
     out += text("#  Rank %2zu Group  0 Pid %6d on %10s device  0 [host] CPU\n", rank, ranks[rank].pid,
@@ -101,16 +110,26 @@ std::string columns_text(const Options& o) {
 }
 
 std::string row_text(const Options& options, const Collective& collective, const Row& row) {
-  std::string out = text("%12zu  %12zu  %8s  %6s  %6d", row.bytes, row.count, type_info(row.type).name,
-                         collective.has_op ? kOpNames[static_cast<size_t>(row.op)] : "none", row.root);
-  out += half_text(options, row.out_of_place) + half_text(options, row.in_place);
+  std::string out = text("%12zu  %12zu  %8s  %6s  %6d", row.bytes, row.count, type_name(collective, row),
+                         op_name(collective, row), row.root);
+  out += half_text(options, collective, row.out_of_place);
+  out += row.in_place ? half_text(options, collective, *row.in_place) : no_half_text(options);
   if (options.timestamps) out += text("%21s", time_of_day().c_str());
   return out + "\n";
 }
 
+const char* type_name(const Collective& collective, const Row& row) {
+  return collective.has_data ? type_info(row.type).name : "none";
+}
+
+const char* op_name(const Collective& collective, const Row& row) {
+  return collective.has_op ? kOpNames[static_cast<size_t>(row.op)] : "none";
+}
+
 std::string footer_text(const Collective& collective, const Totals& totals) {
+  const std::string bandwidth = collective.has_data ? text("%g", totals.average_bus_bw()) : "N/A";
   return text("# Out of bounds values : %lld %s\n", totals.wrong, totals.wrong == 0 ? "OK" : "FAILED") +
-         text("# Avg bus bandwidth    : %g \n", totals.average_bus_bw()) +
+         text("# Avg bus bandwidth    : %s \n", bandwidth.c_str()) +
          text("#\n# Collective test concluded: %s\n", collective.tool);
 }
 
@@ -141,7 +160,8 @@ Status Report::header(const std::vector<RankInfo>& ranks) {
 }
 
 Status Report::row(const Row& row) {
-  for (const Measurement* m : {&row.out_of_place, &row.in_place}) {
+  for (const Measurement* m : {&row.out_of_place, row.in_place ? &*row.in_place : nullptr}) {
+    if (m == nullptr) continue;
     totals_.wrong += std::max(0ll, m->wrong);
     totals_.bus_bw_sum += m->bus_bw;
     totals_.measurements++;

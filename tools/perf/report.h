@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ struct Row {
   tuttiDataType_t type;
   tuttiRedOp_t op;
   int root;
-  Measurement out_of_place, in_place;
+  Measurement out_of_place;
+  std::optional<Measurement> in_place;
 };
 
 struct Totals {
@@ -43,6 +45,9 @@ struct Totals {
 std::string header_text(const Options& options, const Collective& collective, const std::vector<RankInfo>& ranks);
 std::string columns_text(const Options& options);
 std::string footer_text(const Collective& collective, const Totals& totals);
+// As they are printed: "none" where the operation has no such thing.
+const char* type_name(const Collective& collective, const Row& row);
+const char* op_name(const Collective& collective, const Row& row);
 std::string row_text(const Options& options, const Collective& collective, const Row& row);
 // A number in at most `width` characters, as nccl-tests prints it.
 std::string number_text(double value, int width);

@@ -110,8 +110,11 @@ class RankRun {
     // nccl-tests prints root -1 where there is none.
     Row row = {work.bytes, work.count, type, op, collective_.has_root ? root : -1, {}, {}};
     if (Status s = bench_.measure(work, false, &row.out_of_place); !s) return s;
-    if (Status s = bench_.measure(work, true, &row.in_place); !s) return s;
-    wrong_ += std::max(0ll, row.out_of_place.wrong) + std::max(0ll, row.in_place.wrong);
+    wrong_ += std::max(0ll, row.out_of_place.wrong);
+    if (collective_.has_in_place) {
+      if (Status s = bench_.measure(work, true, &row.in_place.emplace()); !s) return s;
+      wrong_ += std::max(0ll, row.in_place->wrong);
+    }
     bench_.progress().clear();
     return team_.agree(printing() ? report_.row(row) : Status());
   }
