@@ -2,9 +2,9 @@
  * transports (shm, tcp) are written against this header, and so is a plugin.
  *
  * A transport has endpoints and links.
- *   endpoint  one rank's local half. It has an address, an opaque blob that travels to the other ranks through the
- * group; a peer connects to it with that blob. link      a one-way ordered pipe of `slots` fixed slots of `slot_bytes`
- * payload each, from one rank to another.
+ *   - endpoint: one rank's local half. It has an address, an opaque blob that travels to the other ranks through the
+ *     group; a peer connects to it with that blob.
+ *   - link: a one-way ordered pipe of `slots` fixed slots of `slot_bytes` payload each, from one rank to another.
  *
  *      sending rank                                        receiving rank
  *      try_acquire -> memory of a free slot to fill
@@ -101,16 +101,19 @@ typedef struct {
   /* Moves bytes. tuttiSuccess: the link is ready; tuttiInProgress: still connecting; else it failed. The only place
    * where a failure shows, so call it when the other verbs have nothing. */
   tuttiResult_t (*link_poll)(tuttiLink* link, tuttiTransportError* error);
-  /* Sending side. NULL when no slot is free. The same slot until publish. */
+  /* Sending side. NULL when no slot is free, and until link_poll says that the link is ready. The same slot until
+   * publish. `slots` messages at least can be published without the receiver's doing. */
   void* (*try_acquire)(tuttiLink* link);
   void (*publish)(tuttiLink* link, uint32_t bytes, const tuttiTag* tag);
-  /* How many published messages still need this process to call link_poll before they can arrive. */
+  /* How many published messages still need this process to call link_poll before they can arrive. link_close drops
+   * those; the others arrive. */
   uint32_t (*unsent)(tuttiLink* link);
   /* Receiving side. Zero when there is no message. The same message until release. */
   int (*try_peek)(tuttiLink* link, tuttiMessage* message);
   void (*release)(tuttiLink* link);
   /* Before sleeping: fills *wait with what becomes ready when the link can go on, and returns 1; returns 0 if it may go
-   * on already, so do not sleep. `for_slot`: waiting for a slot or for unsent messages to leave, else for a message. */
+   * on already, so do not sleep. `for_slot`: waiting for a slot or for unsent messages to leave, else for a message.
+   * Sleep for a limited time only while the link is connecting. */
   int (*wait_begin)(tuttiLink* link, int for_slot, tuttiWait* wait);
   /* After waking, for every wait_begin. */
   void (*wait_end)(tuttiLink* link);
