@@ -1,7 +1,7 @@
 #!/bin/sh
 # correct.sh FOLDER COLLECTIVES ARGS...: each tool with these arguments must exit with 0, print a row for every type,
-# operator, root and size asked for, and have 0 in every #wrong column. Sizes: 0 bytes, one element, some thousand bytes,
-# and an odd one that takes many messages.
+# operator, root and size asked for, and have 0 in every #wrong column. Sizes: 0 bytes, one element, some thousand
+# bytes, and an odd one that takes many messages.
 set -u
 folder=$1
 collectives=$2
