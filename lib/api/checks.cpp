@@ -1,5 +1,7 @@
 #include "api/checks.h"
 
+#include <cstring>
+
 #include "api/handle.h"
 
 namespace tutti::api {
@@ -9,11 +11,24 @@ static_assert(tuttiBfloat16 == static_cast<int>(DataType::kBfloat16) &&
               tuttiFloat64 == static_cast<int>(DataType::kFloat64) && tuttiAvg == static_cast<int>(RedOp::kAvg) &&
               tuttiMin == static_cast<int>(RedOp::kMin));
 
-Result<void> check_types(int datatype, int op) {
-  if (datatype < 0 || datatype >= tuttiNumTypes)
-    return invalid_argument(format("datatype=%d is not one of tuttiDataType_t (0 to %d)", datatype, tuttiNumTypes - 1));
-  if (op < 0 || op >= tuttiNumOps)
-    return invalid_argument(format("op=%d is not one of tuttiRedOp_t (0 to %d)", op, tuttiNumOps - 1));
+namespace {
+
+template <class Enum>
+int raw(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(int));
+  int number;
+  memcpy(&number, &value, sizeof number);
+  return number;
+}
+
+}  // namespace
+
+Result<void> check_types(const tuttiDataType_t& datatype, const tuttiRedOp_t& op) {
+  if (raw(datatype) < 0 || raw(datatype) >= tuttiNumTypes)
+    return invalid_argument(
+        format("datatype=%d is not one of tuttiDataType_t (0 to %d)", raw(datatype), tuttiNumTypes - 1));
+  if (raw(op) < 0 || raw(op) >= tuttiNumOps)
+    return invalid_argument(format("op=%d is not one of tuttiRedOp_t (0 to %d)", raw(op), tuttiNumOps - 1));
   return {};
 }
 

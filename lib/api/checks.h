@@ -5,10 +5,13 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "tutti/tutti.h"
 
 namespace tutti::api {
 
-Result<void> check_types(int datatype, int op);
+// A C program may pass any number as an enum. So enums come here by reference and unread: to read one that is out of
+// range is undefined.
+Result<void> check_types(const tuttiDataType_t& datatype, const tuttiRedOp_t& op);
 
 // Bytes of `blocks` blocks of `count` elements, if those can be.
 Result<size_t> buffer_bytes(size_t count, DataType dtype, size_t blocks);

@@ -61,8 +61,8 @@ Result<void> check_operation(const Operation& operation, int rank, int n_ranks) 
   return check_overlap(send, recv, shape.in_place, static_cast<size_t>(rank) * count * dtype_bytes(operation.dtype));
 }
 
-Result<void> collective(Collective which, const void* send, void* recv, size_t count, int datatype, int op, int root,
-                        tuttiComm_t comm, tuttiStream_t stream) {
+Result<void> collective(Collective which, const void* send, void* recv, size_t count, const tuttiDataType_t& datatype,
+                        const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
   TUTTI_TRY(check_types(datatype, op));
@@ -71,7 +71,7 @@ Result<void> collective(Collective which, const void* send, void* recv, size_t c
   return launch(comm, std::move(use), operation, stream);
 }
 
-Result<void> message(bool sends, void* data, size_t count, int datatype, int peer, tuttiComm_t comm,
+Result<void> message(bool sends, void* data, size_t count, const tuttiDataType_t& datatype, int peer, tuttiComm_t comm,
                      tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);

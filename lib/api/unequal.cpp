@@ -27,8 +27,9 @@ Result<void> check_blocks(const Operation::Unequal& blocks, DataType dtype) {
   return {};
 }
 
-Result<void> launch_unequal(Collective which, const void* send, void* recv, Operation::Unequal blocks, int datatype,
-                            int op, tuttiComm_t comm, Use use, tuttiStream_t stream) {
+Result<void> launch_unequal(Collective which, const void* send, void* recv, Operation::Unequal blocks,
+                            const tuttiDataType_t& datatype, const tuttiRedOp_t& op, tuttiComm_t comm, Use use,
+                            tuttiStream_t stream) {
   TUTTI_TRY(check_types(datatype, op));
   Operation operation{which, send, recv, 0, static_cast<DataType>(datatype), static_cast<RedOp>(op), 0};
   TUTTI_TRY(check_blocks(blocks, operation.dtype));
@@ -43,8 +44,8 @@ Result<void> launch_unequal(Collective which, const void* send, void* recv, Oper
 }
 
 Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size_t* sdispls, void* recv,
-                          const size_t* recvcounts, const size_t* rdispls, int datatype, tuttiComm_t comm,
-                          tuttiStream_t stream) {
+                          const size_t* recvcounts, const size_t* rdispls, const tuttiDataType_t& datatype,
+                          tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
   TUTTI_TRY(check_types(datatype, tuttiSum));

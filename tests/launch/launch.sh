@@ -28,6 +28,8 @@ find_torchrun() {
 out=$(mktemp)
 trap 'rm -f "$out" "$out".*' EXIT
 export TUTTI_INIT_TIMEOUT=40
+LSAN_OPTIONS="suppressions=$(dirname "$(realpath "$0")")/lsan.supp:print_suppressions=0"
+export LSAN_OPTIONS
 run() { timeout 100 "$@"; }
 small=(-b 8 -e 64K -f 16 -n 5)
 
