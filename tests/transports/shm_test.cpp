@@ -151,12 +151,17 @@ TEST_CASE("shm: a full queue at the door is waited for") {
   REQUIRE((a && b));
   const Door door = door_of(b.value());
   std::vector<Fd> queue;
+  bool full = false;
   while (queue.size() < 5000) {
     auto fd = connect_start(door.address);
+    full = !fd && fd.error().sys_errno == EAGAIN;
     if (!fd) break;
     queue.push_back(std::move(fd).value());
   }
-  if (queue.size() == 5000) WARN("this system's queue does not fill up: nothing to wait for");
+  if (!full) {
+    WARN("the queue does not fill up with the descriptors there are (ulimit -n): nothing to wait for");
+    queue.clear();
+  }
   auto out = a.value().connect(kAsk, b.value().address());
   REQUIRE(out);
   for (int i = 0; i < 10; i++) REQUIRE(poll_once(out.value()));
