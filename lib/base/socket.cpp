@@ -85,6 +85,11 @@ Address any_address(int family, uint16_t port) {
   return address;
 }
 
+// errno comes as a value: naming the address may change it.
+Error about(const Address& address, const char* what, int sys_errno) {
+  return system_error(what + address.to_string(), sys_errno);
+}
+
 Result<void> wait_for(int fd, short events, Deadline deadline) {
   for (;;) {
     pollfd p{fd, events, 0};
@@ -153,8 +158,8 @@ Result<Fd> listen_on(const Address& address, Address* bound) {
   if (address.family() != AF_UNIX) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (address.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0)
-    return system_error("bind to " + address.to_string(), errno);
-  if (::listen(fd.get(), kBacklog) != 0) return system_error("listen on " + address.to_string(), errno);
+    return about(address, "bind to ", errno);
+  if (::listen(fd.get(), kBacklog) != 0) return about(address, "listen on ", errno);
   if (bound != nullptr) {
     bound->length = sizeof bound->storage;
     getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound->storage), &bound->length);
@@ -192,7 +197,7 @@ Result<Fd> connect_start(const Address& address) {
   set_low_latency(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 &&
       errno != EINPROGRESS)
-    return system_error("connect to " + address.to_string(), errno);
+    return about(address, "connect to ", errno);
   return fd;
 }
 
