@@ -70,11 +70,7 @@ find_root() {
   [ -t 0 ] && sudo true  # may ask for the password here, in front of the user
 }
 
-apt_update() {
-  [ $lists_are_new = yes ] && return 0
-  lists_are_new=yes
-  "${as_root[@]}" apt-get update
-}
+apt_update() { "${as_root[@]}" apt-get update; }
 apt_install() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
 }
@@ -97,7 +93,10 @@ require_packages() {
     return 1
   fi
   # A third-party source that is down must not end this: only the installation counts.
-  stage "updating the package lists" apt_update || say "going on with the lists that are there"
+  if [ $lists_are_new = no ]; then
+    stage "updating the package lists" apt_update || say "going on with the lists that are there"
+    lists_are_new=yes
+  fi
   if ! stage "installing ${#missing[@]} packages" apt_install "${missing[@]}"; then
     say "Install them by hand, then run this again:"
     say "  $by_hand"
