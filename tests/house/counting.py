@@ -1,0 +1,46 @@
+"""tools/check counts what happened: planted results of every kind, counted by tools/lib/count_tests.py."""
+import json
+import subprocess
+import sys
+import tempfile
+
+import tree
+
+V2_MIXED = "===\ntest cases:    25 |    22 passed | 2 failed | 1 failed as expected\nassertions: 90 | 87 passed | 3 failed\n"
+V3_MIXED = "test cases: 4 | 3 passed | 1 skipped\nassertions: 9 | 9 passed\n"
+PASSED = "All tests passed (905 assertions in 18 test cases)\n"
+CASES = [  # result, output, (passed, failed, skipped)
+    ("OK", PASSED, (18, 0, 0)),
+    ("OK", "All tests passed (1 assertion in 1 test case)\n", (1, 0, 0)),
+    ("OK", V3_MIXED, (3, 0, 1)),
+    ("OK", "ok: all is well\n", (1, 0, 0)),
+    ("OK", "", (1, 0, 0)),
+    ("SKIP", "skipped: no network\n", (0, 0, 1)),
+    ("FAIL", V2_MIXED, (22, 2, 0)),
+    ("FAIL", PASSED, (18, 1, 0)),  # a sanitizer's report at the end
+    ("FAIL", "", (0, 1, 0)),
+    ("TIMEOUT", "", (0, 1, 0)),
+    ("ERROR", "", (0, 1, 0)),
+]
+
+
+def count(tests):
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as log:
+        for result, output, _ in tests:
+            log.write(json.dumps({"name": "planted", "result": result, "stdout": output, "returncode": 1}) + "\n")
+        log.flush()
+        command = [sys.executable, str(tree.ROOT / "tools/lib/count_tests.py"), log.name]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return tuple(int(number) for number in output.split())
+
+
+def main():
+    wrong = [f"{case}: counted as {count([case])}" for case in CASES if count([case]) != case[2]]
+    total = tuple(sum(case[2][i] for case in CASES) for i in range(3))
+    if count(CASES) != total:
+        wrong.append(f"all together: {count(CASES)} instead of {total}")
+    tree.finish(wrong, len(CASES) + 1)
+
+
+if __name__ == "__main__":
+    main()
