@@ -1,5 +1,7 @@
 #include "base/dtype.h"
 
+#include <iterator>
+
 namespace tutti {
 
 size_t dtype_bytes(DataType type) {
@@ -15,9 +17,9 @@ const char* dtype_name(DataType type) {
 }
 
 const char* red_op_name(RedOp op) {
-  static constexpr const char* kNames[kRedOps] = {"sum", "prod", "max", "min", "avg"};
-  const int i = static_cast<int>(op);
-  return i < kRedOps ? kNames[i] : "unknown-op";
+  static constexpr const char* kNames[] = {"sum", "prod", "max", "min", "avg", "mulsum"};
+  const size_t i = static_cast<size_t>(op);
+  return i < std::size(kNames) ? kNames[i] : "unknown-op";
 }
 
 const CollectiveTraits& traits(Collective collective) {

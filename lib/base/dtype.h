@@ -22,7 +22,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr int kDataTypes = 12;
 
-enum class RedOp : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
+// kPreMulSum is the sum of what each rank has multiplied by a scalar of its own; the others are the kernels' operators.
+enum class RedOp : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4, kPreMulSum = 5 };
 inline constexpr int kRedOps = 5;
 
 enum class Collective : uint8_t {

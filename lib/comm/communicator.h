@@ -4,6 +4,7 @@
 // good order, without waiting for peers; no other call may be under way.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -56,6 +57,9 @@ struct Operation {
   };
   std::shared_ptr<const Unequal> unequal;
   std::shared_ptr<const std::vector<Message>> messages;  // of kSendRecv, which run together in any order
+  // Of kPreMulSum: this rank's factor, one element of dtype; read from scalar_at when the operation runs, if that is set.
+  std::array<char, 8> scalar{};
+  const void* scalar_at = nullptr;
 };
 
 class Communicator final : private WaitContext {
