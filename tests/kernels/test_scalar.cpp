@@ -46,6 +46,7 @@ E expected_int(RedOp op, const std::vector<E>& values, uint32_t divisor) {
       case RedOp::kMin: acc = std::min(acc, values[i]); break;
       case RedOp::kMax: acc = std::max(acc, values[i]); break;
       case RedOp::kSum:
+      case RedOp::kPreMulSum:
       case RedOp::kAvg: (void)__builtin_add_overflow(acc, values[i], &acc); break;
     }
   }
