@@ -95,7 +95,21 @@ typedef enum {
 /* Reductions. Integer sums and products wrap around. tuttiMin and tuttiMax give NaN if any input is NaN. tuttiAvg
  * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are computed in 32-bit
  * floats and rounded to nearest even each time a value is stored or sent. */
-typedef enum { tuttiSum = 0, tuttiProd = 1, tuttiMax = 2, tuttiMin = 3, tuttiAvg = 4, tuttiNumOps = 5 } tuttiRedOp_t;
+typedef enum {
+  tuttiSum = 0,
+  tuttiProd = 1,
+  tuttiMax = 2,
+  tuttiMin = 3,
+  tuttiAvg = 4,
+  tuttiNumOps = 5,           /* from here on: operators of tuttiRedOpCreatePreMulSum */
+  tuttiMaxRedOp = 0x7fffffff /* so that the type holds them */
+} tuttiRedOp_t;
+
+/* Where the scalar of tuttiRedOpCreatePreMulSum is. All memory is the host's here; the names are NCCL's. */
+typedef enum {
+  tuttiScalarDevice = 0,       /* read anew whenever an operation runs */
+  tuttiScalarHostImmediate = 1 /* copied when the operator is created */
+} tuttiScalarResidence_t;
 
 #define TUTTI_CONFIG_MAGIC 0x74757474u
 #define TUTTI_CONFIG_UNDEF_INT (-2147483647 - 1)
@@ -282,8 +296,9 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009). Blocks (stream NULL)
  * until the result is there, at most as long as the peers make progress (opTimeoutSeconds). Buffers belong to the call
  * until it, or the stream's turn, is over. Errors: tuttiInvalidArgument (NULL buffer with count > 0, datatype or op out
- * of range, count * size over 2^63, overlapping buffers, not a live communicator), tuttiInvalidUsage (ranks called
- * different things; finalized), tuttiRemoteError (a peer died or aborted), tuttiTimeout, tuttiSystemError. */
+ * of range, op made for another type or communicator, count * size over 2^63, overlapping buffers, not a live
+ * communicator), tuttiInvalidUsage (ranks called different things; finalized), tuttiRemoteError (a peer died or
+ * aborted), tuttiTimeout, tuttiSystemError. */
 TUTTI_API tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                        tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream);
 
@@ -373,6 +388,23 @@ TUTTI_API tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataT
 /* Receives what rank `peer` sends with tuttiSend. Returns when it is in recvbuff. Otherwise as tuttiSend. */
 TUTTI_API tuttiResult_t tuttiRecv(void* recvbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
                                   tuttiStream_t stream);
+
+/* ---- operators ------------------------------------------------------------------------------------------------- */
+
+/* Writes to *op an operator that multiplies each rank's input by that rank's `scalar`, one element of `datatype`, and
+ * sums the products. It serves operations of `comm` on elements of `datatype`, wherever tuttiSum does; ranks call it
+ * each for itself, and their scalars may differ. tuttiScalarHostImmediate: the scalar is copied now. tuttiScalarDevice:
+ * `scalar` stays the caller's and is read while an operation runs, also one that waits on a stream. Products are
+ * rounded to `datatype` before they are summed; those of integers wrap around. Does not block; any thread. Owned by
+ * `comm`: freed by tuttiRedOpDestroy or with it.
+ * Errors: tuttiInvalidArgument (op or scalar is NULL, datatype or residence out of range, not a live communicator). */
+TUTTI_API tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t* op, void* scalar, tuttiDataType_t datatype,
+                                                  tuttiScalarResidence_t residence, tuttiComm_t comm);
+
+/* Frees an operator of tuttiRedOpCreatePreMulSum. Operations that were called with it before are not disturbed. Does
+ * not block; any thread. Errors: tuttiInvalidArgument (op is built in, of another communicator or destroyed; not a live
+ * communicator). */
+TUTTI_API tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm);
 
 /* ---- groups of calls ------------------------------------------------------------------------------------------- */
 

@@ -1,7 +1,5 @@
 #include "api/checks.h"
 
-#include <cstring>
-
 #include "api/handle.h"
 
 namespace tutti::api {
@@ -11,25 +9,11 @@ static_assert(tuttiBfloat16 == static_cast<int>(DataType::kBfloat16) &&
               tuttiFloat64 == static_cast<int>(DataType::kFloat64) && tuttiAvg == static_cast<int>(RedOp::kAvg) &&
               tuttiMin == static_cast<int>(RedOp::kMin));
 
-namespace {
-
-template <class Enum>
-int raw(const Enum& value) {
-  static_assert(sizeof(Enum) == sizeof(int));
-  int number;
-  memcpy(&number, &value, sizeof number);
-  return number;
-}
-
-}  // namespace
-
-Result<void> check_types(const tuttiDataType_t& datatype, const tuttiRedOp_t& op) {
+Result<DataType> check_type(const tuttiDataType_t& datatype) {
   if (raw(datatype) < 0 || raw(datatype) >= tuttiNumTypes)
     return invalid_argument(
         format("datatype=%d is not one of tuttiDataType_t (0 to %d)", raw(datatype), tuttiNumTypes - 1));
-  if (raw(op) < 0 || raw(op) >= tuttiNumOps)
-    return invalid_argument(format("op=%d is not one of tuttiRedOp_t (0 to %d)", raw(op), tuttiNumOps - 1));
-  return {};
+  return static_cast<DataType>(raw(datatype));
 }
 
 Result<size_t> buffer_bytes(size_t count, DataType dtype, size_t blocks) {

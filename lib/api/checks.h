@@ -2,16 +2,30 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
+#include "api/operators.h"
 #include "base/dtype.h"
 #include "base/result.h"
+#include "comm/communicator.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {
 
 // A C program may pass any number as an enum. So enums come here by reference and unread: to read one that is out of
 // range is undefined.
-Result<void> check_types(const tuttiDataType_t& datatype, const tuttiRedOp_t& op);
+template <class Enum>
+int raw(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(int));
+  int number;
+  memcpy(&number, &value, sizeof number);
+  return number;
+}
+
+Result<DataType> check_type(const tuttiDataType_t& datatype);
+
+// Sets the operator of an operation whose dtype is set.
+Result<void> take_op(const tuttiRedOp_t& op, const Operators& operators, Operation* operation);
 
 // Bytes of `blocks` blocks of `count` elements, if those can be.
 Result<size_t> buffer_bytes(size_t count, DataType dtype, size_t blocks);

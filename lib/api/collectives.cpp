@@ -65,8 +65,9 @@ Result<void> collective(Collective which, const void* send, void* recv, size_t c
                         const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
-  TUTTI_TRY(check_types(datatype, op));
-  const Operation operation{which, send, recv, count, static_cast<DataType>(datatype), static_cast<RedOp>(op), root};
+  TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
+  Operation operation{which, send, recv, count, dtype, RedOp::kSum, root};
+  TUTTI_TRY(take_op(op, use.member().operators, &operation));
   TUTTI_TRY(check_operation(operation, use->rank(), use->n_ranks()));
   return launch(comm, std::move(use), operation, stream);
 }
@@ -75,10 +76,9 @@ Result<void> message(bool sends, void* data, size_t count, const tuttiDataType_t
                      tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
-  TUTTI_TRY(check_types(datatype, tuttiSum));
+  TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
   if (peer < 0 || peer >= use->n_ranks())
     return invalid_argument(format("peer=%d is not a rank of this communicator: [0, %d)", peer, use->n_ranks()));
-  const auto dtype = static_cast<DataType>(datatype);
   TUTTI_TRY_ASSIGN(const size_t bytes, buffer_bytes(count, dtype, 1));
   TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", data, true, count, bytes));
   Operation operation;

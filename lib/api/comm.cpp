@@ -162,12 +162,12 @@ Result<void> write_int(tuttiComm_t comm, int* to, const char* name, int (*get)(c
 }
 
 Result<void> destroy(tuttiComm_t handle, bool abort) {
-  auto comm = detach(handle);
-  if (!comm) return not_a_comm(handle);
-  if (abort) comm->abort();
+  auto member = detach(handle);
+  if (!member) return not_a_comm(handle);
+  if (abort) member->comm->abort();
   wait_until_unused(handle);
-  const auto state = abort ? Result<void>() : comm->async_error();
-  comm.reset();
+  const auto state = abort ? Result<void>() : member->comm->async_error();
+  member.reset();
   return state;
 }
 

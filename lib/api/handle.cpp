@@ -26,11 +26,11 @@ Use::Use(tuttiComm_t handle) : handle_(handle) {
   // Count first, look second; detach() clears first and counts second (all sequentially consistent): whoever finds the
   // communicator here is waited for there.
   handle->users.fetch_add(1);
-  comm_ = handle->impl.load();
+  member_ = handle->member.load();
 }
 
 Use::~Use() {
-  if (handle_ != nullptr && handle_->users.fetch_sub(1) == 1 && handle_->impl.load() == nullptr)
+  if (handle_ != nullptr && handle_->users.fetch_sub(1) == 1 && handle_->member.load() == nullptr)
     handle_->users.notify_all();
 }
 
@@ -51,13 +51,15 @@ tuttiComm_t make_handle(std::unique_ptr<Communicator> comm) {
     }
   }
   if (handle == nullptr) handle = new tuttiComm;
-  handle->impl.store(comm.release());
+  auto member = std::make_unique<Member>();
+  member->comm = std::move(comm);
+  handle->member.store(member.release());
   return handle;
 }
 
-std::unique_ptr<Communicator> detach(tuttiComm_t handle) {
+std::unique_ptr<Member> detach(tuttiComm_t handle) {
   if (handle == nullptr || handle->magic != tuttiComm::kMagic) return nullptr;
-  return std::unique_ptr<Communicator>(handle->impl.exchange(nullptr));
+  return std::unique_ptr<Member>(handle->member.exchange(nullptr));
 }
 
 void wait_until_unused(tuttiComm_t handle) {

@@ -9,18 +9,29 @@
 #include <new>
 #include <string>
 
+#include "api/operators.h"
 #include "base/result.h"
 #include "comm/communicator.h"
 #include "exec/stream.h"
 #include "tutti/tutti.h"
 
-// What a handle points to. Never freed, so that a dead handle is recognised; a communicator is reachable while `impl`
-// is set and is not destroyed while anyone uses it.
+namespace tutti::api {
+
+// What a live handle stands for: the communicator, and what a program made for it.
+struct Member {
+  std::unique_ptr<Communicator> comm;
+  Operators operators;
+};
+
+}  // namespace tutti::api
+
+// What a handle points to. Never freed, so that a dead handle is recognised; a member is reachable while it is set here
+// and is not destroyed while anyone uses it.
 struct tuttiComm {
   static constexpr uint32_t kMagic = 0x7475636d;
   uint32_t magic = kMagic;
   std::atomic<int> users{0};
-  std::atomic<tutti::Communicator*> impl{nullptr};
+  std::atomic<tutti::api::Member*> member{nullptr};
 };
 
 namespace tutti::api {
@@ -29,21 +40,22 @@ namespace tutti::api {
 class Use {
  public:
   explicit Use(tuttiComm_t handle);
-  Use(Use&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)), comm_(other.comm_) {}
+  Use(Use&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)), member_(other.member_) {}
   Use& operator=(Use&&) = delete;
   ~Use();
-  explicit operator bool() const { return comm_ != nullptr; }
-  Communicator* operator->() const { return comm_; }
+  explicit operator bool() const { return member_ != nullptr; }
+  Communicator* operator->() const { return member_->comm.get(); }
+  Member& member() const { return *member_; }
 
  private:
   tuttiComm_t handle_;
-  Communicator* comm_ = nullptr;
+  Member* member_ = nullptr;
 };
 
 Error not_a_comm(const void* handle);
 tuttiComm_t make_handle(std::unique_ptr<Communicator> comm);
-// Takes the communicator out of its handle: further uses fail. Null if somebody else was first.
-std::unique_ptr<Communicator> detach(tuttiComm_t handle);
+// Takes the member out of its handle: further uses fail. Null if somebody else was first.
+std::unique_ptr<Member> detach(tuttiComm_t handle);
 void wait_until_unused(tuttiComm_t handle);
 
 Result<std::shared_ptr<Stream>> find_stream(tuttiStream_t handle);

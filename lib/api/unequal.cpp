@@ -30,8 +30,9 @@ Result<void> check_blocks(const Operation::Unequal& blocks, DataType dtype) {
 Result<void> launch_unequal(Collective which, const void* send, void* recv, Operation::Unequal blocks,
                             const tuttiDataType_t& datatype, const tuttiRedOp_t& op, tuttiComm_t comm, Use use,
                             tuttiStream_t stream) {
-  TUTTI_TRY(check_types(datatype, op));
-  Operation operation{which, send, recv, 0, static_cast<DataType>(datatype), static_cast<RedOp>(op), 0};
+  TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
+  Operation operation{which, send, recv, 0, dtype, RedOp::kSum, 0};
+  TUTTI_TRY(take_op(op, use.member().operators, &operation));
   TUTTI_TRY(check_blocks(blocks, operation.dtype));
   for (const uint64_t elems : blocks.elems) operation.count += elems;
   const uint64_t mine = blocks.elems[static_cast<size_t>(use->rank())];
@@ -48,8 +49,7 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
                           tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
-  TUTTI_TRY(check_types(datatype, tuttiSum));
-  const auto dtype = static_cast<DataType>(datatype);
+  TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
   const struct {
     const char* name;
     const size_t* values;

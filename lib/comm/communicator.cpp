@@ -76,9 +76,8 @@ Result<void> Communicator::execute(const Operation& operation) {
 // An operation that failed ends the group.
 Result<void> Communicator::end_with(Result<void> result) {
   if (result) return result;
-  Error error = root_cause(std::move(result).error());
-  watch_->fail(error);
-  return error;
+  watch_->fail(root_cause(std::move(result).error()));
+  return watch_->failure();  // a peer's notice may have come first: then that is the reason, now and later
 }
 
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation) {

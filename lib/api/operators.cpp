@@ -1,0 +1,107 @@
+#include "api/operators.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "api/checks.h"
+#include "api/handle.h"
+
+using namespace tutti;       // NOLINT: this file is the boundary
+using namespace tutti::api;  // NOLINT
+
+namespace {
+
+// Programs make operators for as long as they run, so the numbers begin again some day.
+int next_number() {
+  static std::atomic<uint32_t> given{0};
+  return tuttiNumOps + static_cast<int>(given++ % (static_cast<uint32_t>(tuttiMaxRedOp) - tuttiNumOps));
+}
+
+Error no_such_operator(int op) {
+  return invalid_argument(
+      format("op=%d is neither one of tuttiRedOp_t (0 to %d) nor a live operator of this communicator: it was "
+             "destroyed, or made for another one",
+             op, tuttiNumOps - 1));
+}
+
+Result<void> create(tuttiRedOp_t* op, const void* scalar, const tuttiDataType_t& datatype,
+                    const tuttiScalarResidence_t& residence, tuttiComm_t comm) {
+  if (op == nullptr) return invalid_argument("op is NULL");
+  if (scalar == nullptr) return invalid_argument("scalar is NULL");
+  const Use use(comm);
+  if (!use) return not_a_comm(comm);
+  PreMulSum made;
+  TUTTI_TRY_ASSIGN(made.dtype, check_type(datatype));
+  switch (raw(residence)) {
+    case tuttiScalarDevice: made.scalar_at = scalar; break;
+    case tuttiScalarHostImmediate: memcpy(made.scalar.data(), scalar, dtype_bytes(made.dtype)); break;
+    default:
+      return invalid_argument(
+          format("residence=%d is neither tuttiScalarDevice (0) nor tuttiScalarHostImmediate (1)", raw(residence)));
+  }
+  *op = static_cast<tuttiRedOp_t>(use.member().operators.add(made));
+  return {};
+}
+
+Result<void> destroy(const tuttiRedOp_t& op, tuttiComm_t comm) {
+  const Use use(comm);
+  if (!use) return not_a_comm(comm);
+  if (raw(op) >= 0 && raw(op) < tuttiNumOps)
+    return invalid_argument(
+        format("op=%d is built in: only operators of tuttiRedOpCreatePreMulSum are destroyed", raw(op)));
+  return use.member().operators.remove(raw(op));
+}
+
+}  // namespace
+
+namespace tutti::api {
+
+int Operators::add(const PreMulSum& made) {
+  const std::lock_guard lock(mutex_);
+  for (;;)
+    if (const auto [place, is_new] = made_.try_emplace(next_number(), made); is_new) return place->first;
+}
+
+Result<void> Operators::remove(int op) {
+  const std::lock_guard lock(mutex_);
+  if (made_.erase(op) == 0) return no_such_operator(op);
+  return {};
+}
+
+Result<PreMulSum> Operators::find(int op) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = made_.find(op);
+  if (found == made_.end()) return no_such_operator(op);
+  return found->second;
+}
+
+Result<void> take_op(const tuttiRedOp_t& op, const Operators& operators, Operation* operation) {
+  if (raw(op) >= 0 && raw(op) < tuttiNumOps) {
+    operation->op = static_cast<RedOp>(raw(op));
+    return {};
+  }
+  TUTTI_TRY_ASSIGN(const PreMulSum made, operators.find(raw(op)));
+  if (made.dtype != operation->dtype)
+    return invalid_argument(format("op=%d was made for %s, but datatype=%d is %s: make one for each type", raw(op),
+                                   dtype_name(made.dtype), static_cast<int>(operation->dtype),
+                                   dtype_name(operation->dtype)));
+  operation->op = RedOp::kPreMulSum;
+  operation->scalar = made.scalar;
+  operation->scalar_at = made.scalar_at;
+  return {};
+}
+
+}  // namespace tutti::api
+
+extern "C" {
+
+tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t* op, void* scalar, tuttiDataType_t datatype,
+                                        tuttiScalarResidence_t residence, tuttiComm_t comm) {
+  return guarded([&] { return create(op, scalar, datatype, residence, comm); });
+}
+
+tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm) {
+  return guarded([&] { return destroy(op, comm); });
+}
+
+}  // extern "C"
