@@ -31,8 +31,8 @@ run "$tool" -h
 check "help" 0 'Examples:'
 run "$tool" -b 64M
 check "-b above -e" 2 'more than -e'
-run "$tool" --procs 2 -r all -R 2
-check "refusal" 2 'not there yet'
+run "$tool" --procs 2 -b 8 -e 8 -G 1
+check "refusal" 2 'no graphs on host memory'
 run "$folder/broadcast_perf" --procs 2 -b 8 -e 8 -r 5
 check "root out of range" 2 'only 2 ranks'
 run "$tool" -b 8 -e 4096T
@@ -41,7 +41,7 @@ run "$tool" --procs 2 -b 8 -e 8 --transport nosuch
 check "a transport that does not exist" 3 'nosuch'
 run "$tool" -b 8 -e 8
 check "one rank" 0 'procs N or -t N'
-run "$tool" --procs 2 -t 2 -b 8 -e 1M -f 16 -u 3 -R 1 -m 2 -C 1 -S 1 -I 1 -K 2 -z 1 -a 3 -N 2 -p 1
+run "$tool" --procs 2 -t 2 -b 8 -e 1M -f 16 -u 3 -R 1 -M 1 -m 2 -C 1 -S 1 -I 1 -K 2 -z 1 -a 3 -N 2 -p 1
 check "many flags at once" 0 '# Out of bounds values : 0 OK'
 run "$tool" --procs 2 -y 0 -b 0 -e 300K -f 7 -m 3
 check "on a stream" 0 '# Out of bounds values : 0 OK'

@@ -28,7 +28,7 @@ for collective in $collectives; do
   ops=1 op_flags="" root_flags="" in_place=0
   case $collective in all_reduce | reduce | reduce_scatter) ops=5 op_flags="-o all" ;; esac
   case $collective in broadcast | reduce | gather | scatter) root_flags="-r all" ;; esac
-  case $collective in alltoall | sendrecv | barrier) in_place=N/A ;; esac
+  case $collective in alltoall | alltoallv | sendrecv | barrier) in_place=N/A ;; esac
   if [ "$collective" = barrier ]; then
     run barrier_perf 1 N/A -c 5 "$@"
     continue

@@ -8,6 +8,8 @@ typedef tuttiResult_t (*AllReduce)(const void*, void*, size_t, tuttiDataType_t, 
                                    tuttiStream_t);
 typedef tuttiResult_t (*Gather)(const void*, void*, size_t, tuttiDataType_t, int, tuttiComm_t, tuttiStream_t);
 typedef tuttiResult_t (*AllGather)(const void*, void*, size_t, tuttiDataType_t, tuttiComm_t, tuttiStream_t);
+typedef tuttiResult_t (*AlltoAllv)(const void*, const size_t*, const size_t*, void*, const size_t*, const size_t*,
+                                   tuttiDataType_t, tuttiComm_t, tuttiStream_t);
 
 /* One bit in the middle of every bfloat16 result is wrong. */
 TUTTI_API tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
@@ -50,6 +52,20 @@ TUTTI_API tuttiResult_t tuttiAlltoAll(const void* sendbuff, void* recvbuff, size
   tuttiResult_t result = real(sendbuff, recvbuff, count, datatype, comm, stream);
   float* floats = recvbuff;
   for (size_t i = 0; i < count; i++) floats[count + i] = floats[i];
+  return result;
+}
+
+/* Writes a byte behind the last block. */
+TUTTI_API tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls,
+                                       void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
+                                       tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
+  AlltoAllv real;
+  *(void**)&real = dlsym(RTLD_NEXT, "tuttiAlltoAllv");
+  tuttiResult_t result = real(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, datatype, comm, stream);
+  int last = 0;
+  tuttiCommCount(comm, &last);
+  last--;
+  ((char*)recvbuff)[(rdispls[last] + recvcounts[last]) * sizeof(float)] ^= 1;
   return result;
 }
 

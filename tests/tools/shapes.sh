@@ -33,6 +33,8 @@ check sendrecv '1000 *250 *float *none *-1' 1
 check all_gather '996 *83 *float *none *-1' 0.6666667
 check reduce_scatter '996 *83 *float *max *-1' 0.6666667 -o max
 check alltoall '996 *83 *float *none *-1' 0.6666667
+# Of 83 x 3 floats rank 2 sends 1 + 4 + 2 eighths, rank 0 receives 2 + 4 + 1; each is rounded down.
+check alltoallv '868 *83 *float *none *-1' 0.6666667
 check gather '996 *83 *float *none *2' 0.6666667 -r 2
 check scatter '996 *83 *float *none *1' 0.6666667 -r 1
 check barrier '0 *0 *none *none *-1 *[0-9.]* *N/A *N/A *0 *N/A *N/A *N/A *N/A' null

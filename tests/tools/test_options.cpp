@@ -74,7 +74,7 @@ TEST_CASE("short and long flags mean the same") {
   const Options s =
       parsed({"-b", "8",      "-e", "1G",   "-f", "2", "-n", "7", "-w", "3", "-m", "4", "-N", "5", "-c", "6",
               "-o", "max",    "-d", "half", "-r", "2", "-t", "3", "-z", "1", "-T", "9", "-C", "1", "-S", "1",
-              "-J", "x.json", "-a", "3",    "-R", "1", "-u", "5", "-I", "1", "-g", "1", "-p", "1"});
+              "-J", "x.json", "-a", "3",    "-R", "1", "-u", "5", "-I", "1", "-g", "1", "-p", "1", "-M", "1"});
   const Options l = parsed({"--minbytes",
                             "8",
                             "--maxbytes",
@@ -120,6 +120,8 @@ TEST_CASE("short and long flags mean the same") {
                             "--ngpus",
                             "1",
                             "--parallel_init",
+                            "1",
+                            "--memory",
                             "1"});
   for (const Options& o : {s, l}) {
     CHECK(o.min_bytes == 8);
@@ -140,7 +142,8 @@ TEST_CASE("short and long flags mean the same") {
     CHECK(o.timestamps);
     CHECK(o.json_path == "x.json");
     CHECK(o.average == 3);
-    CHECK(o.tutti_memory);
+    CHECK(o.registration == 1);
+    CHECK(o.memory_report);
     CHECK(o.unalign_elems == 5);
     CHECK(o.per_iter_timing);
     CHECK(o.parallel_init);
@@ -191,7 +194,10 @@ TEST_CASE("what cannot be done is refused with the flag and the reason") {
   CHECK(contains(refusal({"-r", "-2"}), "-r -2"));
   CHECK(contains(refusal({"-g", "2"}), "-g 2"));
   CHECK(contains(refusal({"-G", "1"}), "no graphs"));
-  CHECK(contains(refusal({"-R", "2"}), "-R 2"));
+  CHECK(contains(refusal({"-R", "3"}), "-R 3"));
+  CHECK(contains(refusal({"-D", "1"}), "-D 1: there are no GPU kernels"));
+  CHECK(contains(refusal({"-V", "16"}), "-V 16: sets blocks of GPU threads"));
+  CHECK(contains(refusal({"-x", "0"}), "-x 0: sets blocks of GPU threads"));
   CHECK(contains(refusal({"-t", "0"}), "-t 0"));
   CHECK(contains(refusal({"--procs", "-1"}), "--procs -1"));
   CHECK(contains(refusal({"-n", "0"}), "-n 0"));

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -168,13 +169,44 @@ TEST_CASE("the JSON has nccl-tests' keys and no secret") {
   const auto& row = j["results"][0];
   CHECK(row["size"] == 4096);
   CHECK(row["redop"] == "sum");
-  CHECK(row["root"] == "-1");
+  CHECK(row["root"] == "    -1");
   CHECK(std::abs(row["out_of_place"]["time"].get<double>() - 12345.6) < 1e-6);
   CHECK(row["out_of_place"]["nwrong"] == 0);
   CHECK(row["in_place"]["nwrong"].is_null());
   CHECK(j["out_of_bounds"]["okay"] == "true");
   CHECK(j["average_bus_bandwidth"]["bandwidth"] == 1.5);
   CHECK(j["errors"][0] == "broke");
+}
+
+TEST_CASE("the JSON has the iterations of each process: its slowest rank's") {
+  Options options;
+  options.per_iter_timing = true;
+  Row row = some_row();
+  row.in_place.reset();
+  row.out_of_place.iter_seconds = {4e-6, 9e-6};
+  row.out_of_place.rank_iter_seconds = {{1e-6, 9e-6}, {4e-6, 2e-6}, {3e-6, 3e-6}};
+  const auto times = [&](const std::vector<RankInfo>& ranks) {
+    const auto j = nlohmann::json::parse(json_text({options, kTool, ranks, {row}, Totals{}, "s", "e", ""}));
+    return j["results"][0]["out_of_place_per_iter"];
+  };
+  const auto two = times({{1, "alpha"}, {1, "alpha"}, {1, "beta"}})["per_process_max_times_us"];
+  REQUIRE(two.size() == 2);
+  CHECK(std::lround(two[0][0].get<double>()) == 4);
+  CHECK(std::lround(two[0][1].get<double>()) == 9);
+  CHECK(std::lround(two[1][0].get<double>()) == 3);
+  CHECK(times({{1, "alpha"}, {2, "alpha"}, {3, "alpha"}})["per_process_max_times_us"].size() == 3);
+  CHECK_FALSE(times({{1, "alpha"}, {1, "alpha"}, {1, "alpha"}}).contains("per_process_max_times_us"));
+}
+
+TEST_CASE("memory is reported by what came to be held at each stage, never less than nothing") {
+  const double kib = 1024, mib = 1024 * kib;
+  CHECK(memory_text({.start = mib, .joined = mib + 3 * kib, .allocated = mib + 5 * kib, .end = 2 * mib + 5 * kib}) ==
+        "# Memory usage         : Initialization 3.0 KiB | User-Allocated 2.0 KiB | Collective 1.0 MiB | Total 1.0 "
+        "MiB\n");
+  CHECK(contains(memory_text({.start = mib, .joined = 0, .allocated = 0, .end = 0}), "Total 0 bytes"));
+  const double before = resident_bytes();
+  const std::string held(8 << 20, 'x');
+  CHECK(resident_bytes() >= before + static_cast<double>(held.size()) / 2);
 }
 
 TEST_CASE("the spread of iterations") {
@@ -216,6 +248,22 @@ TEST_CASE("tensors are laid out one after the other, each on a boundary of its o
   CHECK(work.pieces[2].offset_bytes == 128);
   CHECK(work.extent_bytes == 148);
   CHECK(work.pieces[2].first == 19);
+}
+
+TEST_CASE("where ranks have unequal parts, buffers are those of the rank with most") {
+  Collective uneven = kTool;
+  uneven.layout = [](size_t total, size_t, size_t rank) {
+    return Layout{.count = total, .send = total * (2 - rank), .recv = rank * 7};
+  };
+  for (const int rank : {0, 1}) {
+    const Work work = make_work(uneven, tuttiFloat32, {20, 1}, 2, rank);
+    CHECK(work.pieces[0].elems == 40);
+    CHECK(work.pieces[1].elems == 7);
+    CHECK(work.pieces[1].offset_bytes == 192);
+    CHECK(work.bytes == 188);
+    CHECK(work.extent_bytes == 220);
+    CHECK(work.pieces[0].layout.recv == (rank == 0 ? 0 : 7));
+  }
 }
 
 TEST_CASE("the shipped models have as many tensors and parameters as published") {

@@ -9,9 +9,8 @@
 
 namespace tutti::perf {
 
-// How a collective of `total` elements uses its buffers, in elements; the same on every rank but for the offsets. In
-// place, both are one buffer of the larger size and the call's pointers are at the two offsets: one part lies within
-// the other.
+// How a collective of `total` elements uses its buffers on one rank, in elements. In place, both are one buffer of the
+// larger size and the call's pointers are at the two offsets: one part lies within the other.
 struct Layout {
   size_t count;  // the call's argument
   size_t send, recv;
@@ -63,7 +62,7 @@ struct Call {
 struct Received {
   DataKey key;
   int rank, root;
-  size_t first, count;
+  size_t first, count, elem_bytes;
   const void* data;
   size_t first_of_block(int block) const { return first + count * static_cast<size_t>(block); }
 };

@@ -75,7 +75,22 @@ Json measurement(const JsonReport& report, const Measurement& m) {
   return j;
 }
 
-Json iterations(const Options& o, const Measurement& m) {
+// For every process the slowest of its ranks, which follow each other, in each iteration.
+Json process_times(const std::vector<RankInfo>& ranks, const Measurement& m) {
+  Json rows = Json::array();
+  for (size_t rank = 0; rank < m.rank_iter_seconds.size(); rank++) {
+    const bool first = rank == 0 || ranks[rank].pid != ranks[rank - 1].pid || ranks[rank].host != ranks[rank - 1].host;
+    if (first) rows.push_back(std::vector<double>(m.iter_seconds.size(), 0));
+    for (size_t i = 0; i < m.iter_seconds.size(); i++) {
+      Json& slowest = rows.back()[i];
+      slowest = std::max(slowest.get<double>(), m.rank_iter_seconds[rank][i] * 1e6);
+    }
+  }
+  return rows;
+}
+
+Json iterations(const JsonReport& report, const Measurement& m) {
+  const Options& o = report.options;
   const IterStats s = iter_stats(m.iter_seconds, static_cast<size_t>(o.per_iter_skip));
   Json j = {{"skipped_iterations", o.per_iter_skip},
             {"min_us", s.min * 1e6},
@@ -88,6 +103,8 @@ Json iterations(const Options& o, const Measurement& m) {
             {"cv_pct", s.average > 0 ? 100 * s.deviation / s.average : 0}};
   j["times_us"] = Json::array();
   for (double seconds : m.iter_seconds) j["times_us"].push_back(seconds * 1e6);
+  Json processes = process_times(report.ranks, m);
+  if (processes.size() > 1) j["per_process_max_times_us"] = std::move(processes);
   return j;
 }
 
@@ -96,14 +113,14 @@ Json result(const JsonReport& report, const Row& row) {
             {"count", row.count},
             {"type", type_name(report.collective, row)},
             {"redop", op_name(report.collective, row)},
-            {"root", std::to_string(row.root)}};
+            {"root", text("%6d", row.root)}};  // as wide as in the table
   j["out_of_place"] = measurement(report, row.out_of_place);
   if (!row.out_of_place.iter_seconds.empty()) {
-    j["out_of_place_per_iter"] = iterations(report.options, row.out_of_place);
+    j["out_of_place_per_iter"] = iterations(report, row.out_of_place);
   }
   j["in_place"] = row.in_place ? measurement(report, *row.in_place) : Json();
   if (row.in_place && !row.in_place->iter_seconds.empty()) {
-    j["in_place_per_iter"] = iterations(report.options, *row.in_place);
+    j["in_place_per_iter"] = iterations(report, *row.in_place);
   }
   j["actual_iterations"] = report.options.iters;
   j["experiment_name"] = report.options.sizes_from;

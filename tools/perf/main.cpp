@@ -2,27 +2,16 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <string>
 
 #include "launch.h"
+#include "memory.h"
 #include "options.h"
 #include "run.h"
 #include "tensors.h"
 
 namespace tutti::perf {
 namespace {
-
-// Memory and swap that this machine can still give, 0 if it does not say.
-double available_bytes() {
-  std::ifstream in("/proc/meminfo");
-  double sum = 0;
-  std::string key, unit;
-  for (double kib; in >> key >> kib; std::getline(in, unit)) {
-    if (key == "MemAvailable:" || key == "SwapFree:") sum += kib * 1024;
-  }
-  return sum;
-}
 
 // A closed standard stream's number would go to the next socket, and the table into that.
 Status check_streams() {
@@ -68,8 +57,9 @@ int perf_main(int argc, char** argv, const Collective& collective) {
     const bool printed = fputs(options.help.c_str(), stdout) >= 0 && fflush(stdout) == 0;
     return printed ? 0 : kExitFailed;
   }
+  const double start_bytes = resident_bytes();
   return launch(options, collective.tool,
-                [&](tuttiComm_t comm) { return run_rank(options, collective, tensors, comm); });
+                [&](tuttiComm_t comm) { return run_rank(options, collective, tensors, comm, start_bytes); });
 }
 
 }  // namespace tutti::perf

@@ -38,6 +38,20 @@ double machine_number() {
   return static_cast<double>(std::hash<std::string>()(boot + host) >> 12);  // 52 bits: exact
 }
 
+// Makes each of the values at least as large as the other one at its place.
+void raise(const std::vector<double>& others, std::vector<double>* values) {
+  for (size_t i = 0; i < others.size(); i++) (*values)[i] = std::max((*values)[i], others[i]);
+}
+
+size_t most_elems(const Collective& collective, size_t total, size_t n_ranks) {
+  size_t most = 0;
+  for (size_t rank = 0; rank < n_ranks; rank++) {
+    const Layout layout = collective.layout(total, n_ranks, rank);
+    most = std::max({most, layout.send, layout.recv});
+  }
+  return most;
+}
+
 // Elements [begin, end) of a piece.
 struct Range {
   size_t begin, end;
@@ -63,9 +77,10 @@ Work make_work(const Collective& collective, tuttiDataType_t type, const std::ve
   size_t first = 0;
   for (const size_t total : totals) {
     const Layout layout = collective.layout(total, static_cast<size_t>(n_ranks), static_cast<size_t>(rank));
-    const size_t bytes = std::max(layout.send, layout.recv) * elem_bytes;
+    const size_t elems = most_elems(collective, total, static_cast<size_t>(n_ranks));
+    const size_t bytes = elems * elem_bytes;
     const size_t offset = (work.extent_bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
-    work.pieces.push_back({offset, first, layout});
+    work.pieces.push_back({offset, elems, first, layout});
     work.count += layout.count;
     work.bytes += bytes;
     work.extent_bytes = offset + bytes;
@@ -86,8 +101,8 @@ Status Bench::allocate(size_t extent_bytes) {
   size_t largest_elem = 0;
   for (const tuttiDataType_t type : options_.types) largest_elem = std::max(largest_elem, type_info(type).bytes);
   const size_t bytes = extent_bytes + options_.unalign_elems * largest_elem;
-  if (Status s = send_.allocate(bytes, options_.tutti_memory); !s) return s;
-  if (Status s = recv_.allocate(bytes, options_.tutti_memory); !s) return s;
+  if (Status s = send_.allocate(bytes, options_.registration > 0); !s) return s;
+  if (Status s = recv_.allocate(bytes, options_.registration > 0); !s) return s;
   if (options_.null_stream) return {};
   const tuttiResult_t result = tuttiStreamCreate(&stream_);
   if (result != tuttiSuccess) return library_error("tuttiStreamCreate", result, nullptr);
@@ -110,11 +125,19 @@ std::vector<Call> Bench::calls(const Work& work, bool in_place) const {
   return calls;
 }
 
-Status Bench::start(const std::vector<Call>& calls) const {
-  for (const Call& call : calls) {
-    const tuttiResult_t result = collective_.run(call);
-    if (result != tuttiSuccess) return library_error(collective_.call, result, team_.comm());
+// Several times are one group, as with nccl-tests.
+Status Bench::start(const std::vector<Call>& calls, int times) const {
+  tuttiResult_t result = times > 1 ? tuttiGroupStart() : tuttiSuccess;
+  for (int i = 0; i < times; i++) {
+    for (const Call& call : calls) {
+      if (result == tuttiSuccess) result = collective_.run(call);
+    }
   }
+  if (times > 1) {
+    const tuttiResult_t end = tuttiGroupEnd();  // also after a failure: a group that was begun must end
+    if (result == tuttiSuccess) result = end;
+  }
+  if (result != tuttiSuccess) return library_error(collective_.call, result, team_.comm());
   return {};
 }
 
@@ -143,7 +166,8 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
     result->bus_bw = result->alg_bw * collective_.bus_factor(team_.n_ranks());
   }
   if (!options_.per_iter_timing) return check(work, all, in_place, &result->wrong);
-  if (Status s = team_.reduce(&result->iter_seconds, tuttiMax); !s) return s;
+  if (Status s = team_.gather(result->iter_seconds, &result->rank_iter_seconds); !s) return s;
+  for (const std::vector<double>& seconds : result->rank_iter_seconds) raise(seconds, &result->iter_seconds);
   return check(work, all, in_place, &result->wrong);
 }
 
@@ -159,19 +183,24 @@ Status Bench::warm_up(const std::vector<Call>& calls) {
 
 // The operations of one iteration. Whatever is not to be timed is added to *excluded_seconds.
 Status Bench::iteration(const std::vector<Call>& calls, double* excluded_seconds) const {
-  for (int i = 0; i < options_.agg_iters; i++) {
-    if (Status s = start(calls); !s) return s;
-    if (options_.blocking != 1 && options_.blocking != 2) continue;
-    if (Status s = wait(); !s) return s;
-    if (options_.blocking == 2) continue;
-    if (Status s = team_.barrier(); !s) return s;
-  }
-  if (options_.blocking != 3) return {};
+  if (options_.blocking == 1 || options_.blocking == 2) return one_by_one(calls);
+  if (Status s = start(calls, options_.agg_iters); !s) return s;
+  if (options_.blocking == 0) return {};
   if (Status s = wait(); !s) return s;
   const double begin = now_seconds();
   Status s = team_.barrier();
   *excluded_seconds += now_seconds() - begin;
   return s;
+}
+
+Status Bench::one_by_one(const std::vector<Call>& calls) const {
+  for (int i = 0; i < options_.agg_iters; i++) {
+    if (Status s = start(calls); !s) return s;
+    if (Status s = wait(); !s) return s;
+    if (options_.blocking == 2) continue;
+    if (Status s = team_.barrier(); !s) return s;
+  }
+  return {};
 }
 
 Status Bench::iterate(const std::vector<Call>& calls, Measurement* result) {
@@ -259,7 +288,8 @@ size_t Bench::count_wrong(const Work& work, const std::vector<Call>& calls, bool
   for (size_t i = 0; i < calls.size(); i++) {
     const Piece& piece = work.pieces[i];
     if (receives) {
-      wrong += collective_.count_wrong({key, team_.rank(), work.root, piece.first, calls[i].count, calls[i].recv});
+      wrong += collective_.count_wrong(
+          {key, team_.rank(), work.root, piece.first, calls[i].count, type_info(key.type).bytes, calls[i].recv});
     }
     wrong += count_spoiled(piece, in_place, receives, key);
   }
@@ -281,7 +311,7 @@ size_t Bench::count_spoiled(const Piece& piece, bool in_place, bool receives, co
                               input_buffer + part.begin * elem_bytes);
   });
   const Range used = in_place && input.size() > output.size() ? input : output;
-  around({0, std::max(layout.send, layout.recv)}, used, [&](Range part) {
+  around({0, piece.elems}, used, [&](Range part) {
     wrong +=
         recv_.count_changed(piece.offset_bytes + part.begin * elem_bytes, piece.offset_bytes + part.end * elem_bytes);
   });

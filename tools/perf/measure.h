@@ -15,6 +15,7 @@ namespace tutti::perf {
 // A call's part of the buffers. With --sizes-from an operation has one piece for each tensor, else it is one piece.
 struct Piece {
   size_t offset_bytes;
+  size_t elems;  // of the larger buffer of the rank that has most
   size_t first;  // index of its first element, for the data
   Layout layout;
 };
@@ -25,7 +26,7 @@ struct Work {
   int root = 0;
   std::vector<Piece> pieces;
   size_t count = 0;         // as reported
-  size_t bytes = 0;         // as reported: what the larger of the two buffers holds
+  size_t bytes = 0;         // as reported: what the larger of the two buffers holds, on the rank that has most
   size_t extent_bytes = 0;  // of the buffers, gaps between pieces included
 };
 
@@ -46,11 +47,12 @@ class Bench {
 
  private:
   std::vector<Call> calls(const Work& work, bool in_place) const;
-  Status start(const std::vector<Call>& calls) const;
+  Status start(const std::vector<Call>& calls, int times = 1) const;
   Status wait() const;
   Status warm_up(const std::vector<Call>& calls);
   Status iterate(const std::vector<Call>& calls, Measurement* result);
   Status iteration(const std::vector<Call>& calls, double* excluded_seconds) const;
+  Status one_by_one(const std::vector<Call>& calls) const;
   Status average(double* seconds, double* cpu_seconds);
   Status check(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong);
   Status check_data(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong);

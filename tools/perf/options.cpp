@@ -14,7 +14,8 @@ struct Raw {
   std::string min_bytes = "32M", max_bytes = "32M", step_bytes = "1M";
   std::string op = "sum", type = "float", root = "0";
   long long step_factor = 1;
-  int gpus = 1, graph = 0, registration = 0, parallel_init = 0, null_stream = 1;
+  int gpus = 1, graph = 0, device_kernels = 0, parallel_init = 0, null_stream = 1;
+  std::string device_blocks, block_policy;
   long long unalign = 0;
 };
 
@@ -70,7 +71,8 @@ void add_measuring_options(CLI::App& app, Options& o, Raw& raw) {
   const char* group = "Measuring";
   app.add_option("-n,--iters", o.iters, "timed iterations")->group(group);
   app.add_option("-w,--warmup_iters", o.warmup_iters, "iterations before the timed ones")->group(group);
-  app.add_option("-m,--agg_iters", o.agg_iters, "operations in one iteration")->group(group);
+  app.add_option("-m,--agg_iters", o.agg_iters, "operations in one iteration, as one group (-z 1 and 2: one by one)")
+      ->group(group);
   app.add_option("-N,--run_cycles", o.run_cycles, "repeat all sizes; 0: for ever")->group(group);
   app.add_option("-c,--check", o.check_iters, "checked operations per size, apart from timing; 0: none")->group(group);
   app.add_option("-z,--blocking", o.blocking,
@@ -80,9 +82,13 @@ void add_measuring_options(CLI::App& app, Options& o, Raw& raw) {
   app.add_option("-y,--stream_null", raw.null_stream, "1: run on the caller's thread; 0: queue on a stream")
       ->group(group);
   app.add_option("-a,--average", o.average, "time over ranks: 0 rank 0's, 1 average, 2 min, 3 max")->group(group);
-  app.add_option("-R,--local_register", raw.registration, "1: buffers from tuttiMemAlloc; 2 is refused")->group(group);
+  app.add_option("-R,--local_register", o.registration, "1: buffers from tuttiMemAlloc; 2: the same on host memory")
+      ->group(group);
   app.add_option("-u,--unalign", raw.unalign, "move the buffers by this many elements")->group(group);
   app.add_option("-G,--cudagraph", raw.graph, "only 0: no graphs on host memory")->group(group);
+  app.add_option("-D,--device_implementation", raw.device_kernels, "only 0: no GPU kernels")->group(group);
+  app.add_option("-V,--device_cta_count", raw.device_blocks, "refused: no GPU kernels")->group(group);
+  app.add_option("-x,--cta_policy", raw.block_policy, "refused: no GPU kernels")->group(group);
 }
 
 void add_report_options(CLI::App& app, Options& o) {
@@ -90,6 +96,7 @@ void add_report_options(CLI::App& app, Options& o) {
   app.add_option("-S,--report_timestamps", o.timestamps, "1: a time stamp in each row")->group("Report");
   app.add_option("-I,--per_iter_timing", o.per_iter_timing, "1: spread of the iterations' times")->group("Report");
   app.add_option("-K,--per_iter_skip", o.per_iter_skip, "leave this many iterations out of -I")->group("Report");
+  app.add_option("-M,--memory", o.memory_report, "1: what rank 0's process came to hold in memory")->group("Report");
   app.add_option("-J,--output_file", o.json_path, "write JSON there ('-': stdout, and the table to stderr)")
       ->group("Report");
 }
@@ -120,6 +127,7 @@ Status check_counts(const Options& o) {
       {o.blocking, 0, 3, "-z"},
       {o.per_iter_skip, 0, kMany, "-K"},
       {o.grace_seconds, 0, kMany, "--grace"},
+      {o.registration, 0, 2, "-R"},
   };
   for (const Limit& limit : limits) {
     if (Status s = check_range(limit.value, limit.least, limit.most, limit.option); !s) return s;
@@ -135,8 +143,13 @@ Status check_refused(const Raw& raw) {
     return usage_error(text("-g %d: a thread drives one rank on host memory; use -t or --procs", raw.gpus));
   }
   if (raw.graph != 0) return usage_error(text("-G %d: there are no graphs on host memory", raw.graph));
-  if (raw.registration == 2) return usage_error("-R 2: symmetric memory is not there yet; use -R 0 or -R 1");
-  if (Status s = check_range(raw.registration, 0, 2, "-R"); !s) return s;
+  if (raw.device_kernels != 0) {
+    return usage_error(text("-D %d: there are no GPU kernels on host memory; leave it out", raw.device_kernels));
+  }
+  for (const auto& [option, value] : {std::pair{"-V", raw.device_blocks}, {"-x", raw.block_policy}}) {
+    if (value.empty()) continue;
+    return usage_error(text("%s %s: sets blocks of GPU threads; on host memory leave it out", option, value.c_str()));
+  }
   if (Status s = check_range(raw.null_stream, 0, 1, "-y"); !s) return s;
   if (Status s = check_range(raw.parallel_init, 0, 1, "-p"); !s) return s;
   if (raw.unalign < 0 || raw.unalign > 1 << 20) {
@@ -211,7 +224,6 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
   }
   o->null_stream = raw.null_stream == 1;
   o->parallel_init = raw.parallel_init == 1;
-  o->tutti_memory = raw.registration == 1;
   o->unalign_elems = static_cast<size_t>(raw.unalign);
   return {};
 }

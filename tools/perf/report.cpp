@@ -80,6 +80,10 @@ std::string header_text(const Options& o, const Collective& collective, const st
   if (o.blocking == 1) out += "# Blocking Enabled: wait and barrier after each operation\n";
   if (o.blocking == 2) out += "# Blocking Enabled: wait after each operation, no barrier\n";
   if (o.blocking == 3) out += "# Blocking Enabled: wait and barrier after each iteration; the barrier is not timed\n";
+  if (o.per_iter_timing) {
+    out += text("# Per-Iteration Report: i_* are of the slowest rank of each iteration; the first %d are left out\n",
+                o.per_iter_skip);
+  }
   if (!o.sizes_from.empty()) out += text("# Sizes From: %s\n", o.sizes_from.c_str());
   if (!o.algo.empty()) out += text("# Algorithm: %s\n", o.algo.c_str());
   if (!o.transports.empty()) out += text("# Transports: %s\n", o.transports.c_str());
@@ -170,8 +174,11 @@ Status Report::row(const Row& row) {
   return print(row_text(options_, collective_, row));
 }
 
-Status Report::conclude() {
+Status Report::conclude(const MemoryMarks& memory) {
   if (Status s = print(footer_text(collective_, totals_)); !s) return s;
+  if (options_.memory_report) {
+    if (Status s = print(memory_text(memory)); !s) return s;
+  }
   return write_json("");
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "collective.h"
+#include "memory.h"
 #include "options.h"
 #include "status.h"
 
@@ -22,8 +23,9 @@ struct Measurement {
   double seconds = 0;      // per operation
   double cpu_seconds = 0;  // of the calling thread, per operation
   double alg_bw = 0, bus_bw = 0;
-  long long wrong = -1;              // -1: not checked
-  std::vector<double> iter_seconds;  // with -I: per operation, the slowest rank's
+  long long wrong = -1;                                // -1: not checked
+  std::vector<double> iter_seconds;                    // with -I: per operation, the slowest rank's
+  std::vector<std::vector<double>> rank_iter_seconds;  // with -I: each rank's own
 };
 
 struct Row {
@@ -62,7 +64,7 @@ class Report {
   Status open();  // finds out early whether the JSON file can be written
   Status header(const std::vector<RankInfo>& ranks);
   Status row(const Row& row);
-  Status conclude();  // the table's end and the JSON
+  Status conclude(const MemoryMarks& memory);  // the table's end and the JSON
   // Writes the JSON unless that was done; `error` is why the run ended early, or "".
   Status write_json(const std::string& error);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "measure.h"
+#include "memory.h"
 #include "report.h"
 #include "team.h"
 #include "types.h"
@@ -31,13 +32,16 @@ size_t largest_extent(const Options& options, const Collective& collective, cons
 
 class RankRun {
  public:
-  RankRun(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors, Team& team)
+  RankRun(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors, Team& team,
+          double start_bytes)
       : options_(options),
         collective_(collective),
         tensors_(tensors),
         team_(team),
         report_(options, collective),
-        bench_(options, collective, team) {}
+        bench_(options, collective, team) {
+    memory_.start = start_bytes;
+  }
 
   Status run() {
     Status s = measure_all();
@@ -52,14 +56,18 @@ class RankRun {
   bool printing() const { return team_.rank() == 0; }
 
   Status measure_all() {
+    memory_.joined = resident_bytes();
+    if (Status s = team_.barrier(); !s) return s;  // no rank of this process allocates before
     if (Status s = team_.agree(prepare()); !s) return s;
+    memory_.allocated = resident_bytes();
     if (Status s = print_header(); !s) return s;
     for (const tuttiDataType_t type : options_.types) {
       for (const tuttiRedOp_t op : options_.ops) {
         if (Status s = run_roots(type, op); !s) return s;
       }
     }
-    if (Status s = team_.agree(printing() ? report_.conclude() : Status()); !s) return s;
+    memory_.end = resident_bytes();
+    if (Status s = team_.agree(printing() ? report_.conclude(memory_) : Status()); !s) return s;
     if (wrong_ > 0) return Error{"", kExitWrongData, true};
     return {};
   }
@@ -125,16 +133,17 @@ class RankRun {
   Team& team_;
   Report report_;
   Bench bench_;
+  MemoryMarks memory_;
   long long wrong_ = 0;
 };
 
 }  // namespace
 
 Status run_rank(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,
-                tuttiComm_t comm) {
+                tuttiComm_t comm, double start_bytes) {
   Team team;
   if (Status s = team.join(comm); !s) return s;
-  return RankRun(options, collective, tensors, team).run();
+  return RankRun(options, collective, tensors, team, start_bytes).run();
 }
 
 size_t buffer_bytes(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,

@@ -10,9 +10,10 @@
 
 namespace tutti::perf {
 
-// Collective over `comm`, on the thread that calls it. The error has exit status kExitWrongData if data was wrong.
+// Collective over `comm`, on the thread that calls it. `start_bytes` is what this process held before it made `comm`.
+// The error has exit status kExitWrongData if data was wrong.
 Status run_rank(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,
-                tuttiComm_t comm);
+                tuttiComm_t comm, double start_bytes);
 
 // Bytes of all buffers of one rank.
 size_t buffer_bytes(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,

@@ -41,6 +41,16 @@ Status Team::agree(const Status& mine) {
   return Error{mine.error().message, mine.error().exit_status, true};
 }
 
+Status Team::gather(const std::vector<double>& mine, std::vector<std::vector<double>>* all) {
+  std::vector<double> together(mine.size() * static_cast<size_t>(n_ranks_));
+  const tuttiResult_t result = tuttiAllGather(mine.data(), together.data(), mine.size(), tuttiFloat64, comm_, nullptr);
+  if (result != tuttiSuccess) return library_error("tuttiAllGather (between measurements)", result, comm_);
+  for (auto at = together.begin(); at != together.end(); at += static_cast<std::ptrdiff_t>(mine.size())) {
+    all->emplace_back(at, at + static_cast<std::ptrdiff_t>(mine.size()));
+  }
+  return {};
+}
+
 Status Team::gather(const RankInfo& mine, std::vector<RankInfo>* all) {
   // Everyone adds its own record to zeros: a gather by all-reduce.
   struct Record {

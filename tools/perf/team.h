@@ -22,6 +22,8 @@ class Team {
   Status sum(long long* value);
   // This rank's failure if there is one, else an error without a message if another rank has one.
   Status agree(const Status& mine);
+  // all[r] = rank r's values, which are as many on every rank.
+  Status gather(const std::vector<double>& mine, std::vector<std::vector<double>>* all);
   Status gather(const RankInfo& mine, std::vector<RankInfo>* all);
 
  private:
