@@ -13,9 +13,9 @@
 
 namespace tutti {
 
-inline constexpr int kMaxSources = 8;
 inline constexpr int kMaxDestinations = 2;
 
+// Any number of sources; more than eight or so are as many streams as a CPU's prefetcher follows.
 // dst[0..n_dst) = finish(src[0] op src[1] op ... ), left to right, element by element. Any alignment of every pointer.
 // A destination may be the same pointer as a source (in place), else they do not overlap.
 // 16- and 8-bit floats: converted to float, accumulated in float, rounded to nearest even once per output; what is
@@ -25,7 +25,7 @@ inline constexpr int kMaxDestinations = 2;
 // (integers truncate towards zero). With divisor 0 it is a partial sum. n_src == 1 copies, or divides, or only converts
 // nothing.
 struct ReduceArgs {
-  const void* src[kMaxSources];
+  const void* const* src = nullptr;
   void* dst[kMaxDestinations];
   int n_src = 0;
   int n_dst = 0;

@@ -31,9 +31,13 @@ class LinkHalf {
   virtual void* try_acquire() { return nullptr; }
   virtual void publish(uint32_t, const tuttiTag&) {}
   virtual uint32_t unsent() { return 0; }
+  virtual bool lend(const void*, uint32_t, const tuttiTag&, bool) { return false; }
 
   virtual bool try_peek(tuttiMessage*) { return false; }
   virtual void release() {}
+  virtual Result<void> fetch(uint32_t, uint32_t, void*) {
+    return Error{Code::kInternalError, "this transport has no messages to fetch"};
+  }
 };
 
 // The limits that every link keeps.
@@ -112,6 +116,13 @@ struct TransportTable {
   }
   static void wait_end(tuttiLink* link) { self(link)->wait_end(); }
   static void link_close(tuttiLink* link) { delete self(link); }
+  static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag, int if_mapped) {
+    return self(link)->lend(data, bytes, *tag, if_mapped != 0);
+  }
+  static tuttiResult_t fetch(tuttiLink* link, uint32_t offset, uint32_t bytes, void* to, tuttiTransportError* error) {
+    auto fetched = self(link)->fetch(offset, bytes, to);
+    return fetched ? tuttiSuccess : report(fetched.error(), error);
+  }
 };
 
 template <class EndpointClass>
@@ -134,7 +145,9 @@ constexpr tuttiTransport make_transport(const char* name) {
           T::release,
           T::wait_begin,
           T::wait_end,
-          T::link_close};
+          T::link_close,
+          T::lend,
+          T::fetch};
 }
 
 }  // namespace tutti

@@ -69,6 +69,15 @@ class Link {
   void release() { table_->release(link_); }
   bool wait_begin(bool for_slot, tuttiWait* wait) { return table_->wait_begin(link_, for_slot, wait) != 0; }
   void wait_end() { table_->wait_end(link_); }
+  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) {
+    return table_->lend != nullptr && table_->lend(link_, data, bytes, &tag, if_mapped) != 0;
+  }
+  Result<void> fetch(uint32_t offset, uint32_t bytes, void* to) {
+    tuttiTransportError error{};
+    const tuttiResult_t code = table_->fetch(link_, offset, bytes, to, &error);
+    if (code != tuttiSuccess) return to_error(code, error, peer());
+    return {};
+  }
 
  private:
   const tuttiTransport* table_ = nullptr;

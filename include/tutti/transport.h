@@ -64,7 +64,7 @@ typedef struct {
 } tuttiLinkConfig;
 
 typedef struct {
-  const void* data; /* valid until release */
+  const void* data; /* valid until release; NULL with bytes > 0: lent memory, to be had by fetch */
   uint32_t bytes;
   tuttiTag tag;
 } tuttiMessage;
@@ -105,8 +105,8 @@ typedef struct {
    * publish. `slots` messages at least can be published without the receiver's doing. */
   void* (*try_acquire)(tuttiLink* link);
   void (*publish)(tuttiLink* link, uint32_t bytes, const tuttiTag* tag);
-  /* How many published messages still need this process to call link_poll before they can arrive. link_close drops
-   * those; the others arrive. */
+  /* How many published messages still hold this rank up: they need it to call link_poll before they can arrive, or
+   * they lend memory and are not released. link_close drops those; the others arrive. */
   uint32_t (*unsent)(tuttiLink* link);
   /* Receiving side. Zero when there is no message. The same message until release. */
   int (*try_peek)(tuttiLink* link, tuttiMessage* message);
@@ -118,6 +118,15 @@ typedef struct {
   /* After waking, for every wait_begin. */
   void (*wait_end)(tuttiLink* link);
   void (*link_close)(tuttiLink* link);
+
+  /* Sending side. Publishes a message in the slot that try_acquire gave, whose `bytes` the receiver reads where they lie
+   * instead of in the slot. They must stay as they are until unsent() no longer counts the message. `if_mapped`: only if
+   * the receiver has that memory in its address space, not if the kernel has to copy it. Returns 0 if it cannot be done:
+   * then fill the slot. NULL: never. */
+  int (*lend)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag, int if_mapped);
+  /* Receiving side, for a message without data: copies `bytes` of it, from `offset` on, to `to`. Any number of times
+   * until release. Errors: tuttiRemoteError (the sender's memory cannot be read any more). NULL if lend is. */
+  tuttiResult_t (*fetch)(tuttiLink* link, uint32_t offset, uint32_t bytes, void* to, tuttiTransportError* error);
 } tuttiTransport;
 
 #ifdef __cplusplus

@@ -83,6 +83,8 @@ Result<void> Communicator::end_with(Result<void> result) {
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation) {
   Run::Operation what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
   what.blocks.uniform_elems = operation.count;
+  if (call.op == RedOp::kPreMulSum && traits(call.collective).reduces)
+    what.scalar = operation.scalar_at != nullptr ? operation.scalar_at : operation.scalar.data();
   static constexpr uint64_t kAtStart[1] = {0};
   if (operation.unequal != nullptr) {
     const bool gathers = operation.collective == Collective::kAllGather;

@@ -4,6 +4,22 @@
 #include <cstring>
 
 namespace tutti {
+namespace {
+
+// Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
+constexpr uint64_t kLendFromBytes = 16 << 10;
+// Private memory goes through the kernel, which is slow once it comes from main memory.
+constexpr uint64_t kLendPrivateToBytes = 32 << 20;
+// What is fetched or scaled before it is added up: small enough to stay in a core's cache.
+constexpr uint64_t kPieceBytes = 64 << 10;
+// Rooms of a piece each.
+constexpr size_t kScalarsRoom = 0, kScaledRoom = 1, kFirstMessageRoom = 2;
+
+RedOp kernel_op(RedOp op) {
+  return op == RedOp::kPreMulSum ? RedOp::kSum : op;
+}
+
+}  // namespace
 
 Run::Run(Program& program, const Operation& operation, const History& history)
     : program_(program),
@@ -11,11 +27,13 @@ Run::Run(Program& program, const Operation& operation, const History& history)
       history_(history),
       tag_(to_tag(operation.call)),
       elem_bytes_(dtype_bytes(operation.call.dtype)),
+      piece_bytes_(std::min<uint64_t>(kPieceBytes, program.slot_bytes) / 64 * 64),
       layout_(elem_bytes_, program.n_chunks, program.slot_bytes),
       rounds_(layout_.rounds(operation.blocks.largest())),
-      reduce_(kernels().reduce[static_cast<int>(operation.call.op)][static_cast<int>(operation.call.dtype)]),
+      reduce_(kernels().reduce[static_cast<int>(kernel_op(operation.call.op))][static_cast<int>(operation.call.dtype)]),
       copy_(kernels().copy),
       stream_(operation.blocks.largest() * elem_bytes_ >= operation.stream_from_bytes),
+      lends_private_(operation.blocks.largest() * elem_bytes_ < kLendPrivateToBytes),
       lanes_left_(program.lanes.size()) {
   for (BoundLane& lane : program_.lanes) lane.round = lane.next = 0;
 }
@@ -47,49 +65,140 @@ bool Run::advance_lane(BoundLane& lane) {
   return true;
 }
 
-// The whole step or nothing: it needs its message and its free slot at once.
+bool Run::messages_are_there(const BoundStep& step) {
+  for (size_t i = 0; i < step.recvs.size(); i++)
+    if (!step.recvs[i]->try_peek(&program_.messages[i])) return false;
+  return true;
+}
+
+Run::Part Run::part_of(const BoundLane& lane) const {
+  const BoundSlice& size = lane.steps[lane.next].size;
+  const uint64_t block_elems = operation_.blocks.size(size.block);
+  const uint64_t chunk_elems = layout_.chunk_elems(block_elems, rounds_of(lane));
+  const uint64_t begin = (lane.round * program_.n_chunks + size.chunk) * chunk_elems;
+  return {begin, begin >= block_elems ? 0 : std::min(chunk_elems, block_elems - begin)};
+}
+
+// The whole step or nothing: it needs its messages and its free slot at once.
 bool Run::execute(const BoundLane& lane) {
   const BoundStep& step = lane.steps[lane.next];
-  tuttiMessage message{};
-  if (step.recv != nullptr && !step.recv->try_peek(&message)) return false;
-  void* to_send = nullptr;
-  if (step.send != nullptr && (to_send = step.send->try_acquire()) == nullptr) return false;
+  if (!messages_are_there(step)) return false;
+  void* slot = nullptr;
+  if (step.send != nullptr && (slot = step.send->try_acquire()) == nullptr) return false;
 
-  const uint64_t block_elems = operation_.blocks.size(step.size.block);
-  const uint64_t chunk_elems = layout_.chunk_elems(block_elems, rounds_of(lane));
-  const uint64_t begin = (lane.round * program_.n_chunks + step.size.chunk) * chunk_elems;
-  const uint64_t elems = begin >= block_elems ? 0 : std::min(chunk_elems, block_elems - begin);
-  if (step.recv != nullptr && !accept_message(step, message, elems * elem_bytes_)) return false;
-  if (elems > 0) compute(step, begin, elems, message.data, to_send);
-  if (step.recv != nullptr) step.recv->release();
-  if (step.send != nullptr) {
-    tuttiTag tag;
-    memcpy(&tag, tag_of(step).data(), sizeof tag);
-    step.send->publish(static_cast<uint32_t>(elems * elem_bytes_), tag);
+  const Part part = part_of(lane);
+  if (!accept_messages(step, part.elems * elem_bytes_)) return false;
+  const void* lent = slot != nullptr ? lent_value(step, part) : nullptr;
+  const bool only_lends = lent != nullptr && step.store.buffer == Buffer::kNone;
+  if (part.elems > 0 && !only_lends && !compute(step, part, lent == nullptr ? slot : nullptr)) return false;
+  for (Link* link : step.recvs) link->release();
+  if (slot != nullptr) send(step, part, slot, lent);
+  return true;
+}
+
+// Where the value that a step sends stays as it is, if that is worth lending.
+const void* Run::lent_value(const BoundStep& step, Part part) const {
+  if (!program_.may_lend || part.elems * elem_bytes_ < kLendFromBytes) return nullptr;
+  if (step.store.buffer == Buffer::kOutput) return address(step.store, part.begin);
+  const bool is_copy = step.recvs.empty() && step.before.buffer == Buffer::kNone;
+  if (!is_copy || step.local.buffer == Buffer::kScratch) return nullptr;
+  if (step.local.buffer == Buffer::kInput && operation_.scalar != nullptr) return nullptr;
+  return address(step.local, part.begin);
+}
+
+void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
+  tuttiTag tag;
+  memcpy(&tag, tag_of(step).data(), sizeof tag);
+  const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
+  if (lent != nullptr) {
+    if (step.send->lend(lent, bytes, tag, !lends_private_)) return;
+    copy_({lent, {slot}, 1, bytes, false});
+  }
+  step.send->publish(bytes, tag);
+}
+
+// False when a message could not be fetched.
+bool Run::compute(const BoundStep& step, Part part, void* to_send) {
+  const bool fetches = std::any_of(program_.messages.begin(), program_.messages.begin() + n_messages(step),
+                                   [](const tuttiMessage& message) { return message.data == nullptr; });
+  if (!fetches && !is_scaled(step.before) && !is_scaled(step.local)) {
+    compute_piece(step, {part.begin, part.elems, 0}, to_send);
+    return true;
+  }
+  const size_t room_bytes = (kFirstMessageRoom + step.recvs.size()) * piece_bytes_;
+  if (program_.rooms.size() < room_bytes) program_.rooms.resize(room_bytes);
+  const uint64_t piece_elems = piece_bytes_ / elem_bytes_;
+  for (uint64_t at = 0; at < part.elems; at += piece_elems) {
+    const Piece piece{part.begin + at, std::min(piece_elems, part.elems - at), at * elem_bytes_};
+    if (!fetch_messages(step, piece)) return false;
+    compute_piece(step, piece, to_send);
   }
   return true;
 }
 
-void Run::compute(const BoundStep& step, uint64_t begin, uint64_t elems, const void* received, void* to_send) {
-  ReduceArgs args;
-  if (step.before.buffer != Buffer::kNone) args.src[args.n_src++] = address(step.before, begin);
-  if (step.recv != nullptr) args.src[args.n_src++] = received;
-  if (step.local.buffer != Buffer::kNone) args.src[args.n_src++] = address(step.local, begin);
-  const bool stores = step.store.buffer != Buffer::kNone;
-  if (stores) args.dst[args.n_dst++] = address(step.store, begin);
-  if (to_send != nullptr) args.dst[args.n_dst++] = to_send;
-  args.stream_dst0 = step.store.buffer == Buffer::kOutput && stream_;
-  if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
-  if (args.n_src > 1 || args.divisor > 0) {
-    args.elems = elems;
-    reduce_(args);
-  } else {
-    copy_({args.src[0], {args.dst[0], args.dst[1]}, args.n_dst, elems * elem_bytes_, args.stream_dst0});
-  }
+// Where the bytes of the i-th message are, or are fetched to: a message that is only stored goes to its place at once.
+char* Run::message_at(const BoundStep& step, size_t i, const Piece& piece) const {
+  if (const void* data = program_.messages[i].data)
+    return const_cast<char*>(static_cast<const char*>(data)) + piece.offset_bytes;
+  const bool is_copy = step.recvs.size() == 1 && step.before.buffer == Buffer::kNone &&
+                       step.local.buffer == Buffer::kNone && step.store.buffer != Buffer::kNone;
+  return is_copy ? address(step.store, piece.begin) : room(kFirstMessageRoom + i);
 }
 
-bool Run::accept_message(const BoundStep& step, const tuttiMessage& message, uint64_t expected_bytes) {
-  const int peer = step.recv->peer();
+bool Run::fetch_messages(const BoundStep& step, const Piece& piece) {
+  for (size_t i = 0; i < step.recvs.size(); i++) {
+    if (program_.messages[i].data != nullptr) continue;
+    auto fetched = step.recvs[i]->fetch(static_cast<uint32_t>(piece.offset_bytes),
+                                        static_cast<uint32_t>(piece.elems * elem_bytes_), message_at(step, i, piece));
+    if (fetched) continue;
+    error_ = std::move(fetched).error();
+    return false;
+  }
+  return true;
+}
+
+// One kernel call.
+void Run::compute_piece(const BoundStep& step, const Piece& piece, void* to_send) {
+  ReduceArgs args;
+  args.elems = piece.elems;
+  args.src = program_.src.data();
+  const auto add_source = [&](const void* data) { program_.src[static_cast<size_t>(args.n_src++)] = data; };
+  if (step.before.buffer != Buffer::kNone) add_source(source(step.before, piece));
+  for (size_t i = 0; i <= step.recvs.size(); i++) {
+    if (i == step.local_place && step.local.buffer != Buffer::kNone) add_source(source(step.local, piece));
+    if (i < step.recvs.size()) add_source(message_at(step, i, piece));
+  }
+  if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece.begin);
+  if (to_send != nullptr) args.dst[args.n_dst++] = static_cast<char*>(to_send) + piece.offset_bytes;
+  args.stream_dst0 = step.store.buffer == Buffer::kOutput && stream_;
+  if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
+  if (args.n_src > 1 || args.divisor > 0) return reduce_(args);
+  copy_({args.src[0], {args.dst[0], args.dst[1]}, args.n_dst, args.elems * elem_bytes_, args.stream_dst0});
+}
+
+// This rank's own part of the value, times its scalar if it has one.
+const void* Run::source(const BoundSlice& slice, const Piece& piece) {
+  const void* data = address(slice, piece.begin);
+  if (!is_scaled(slice)) return data;
+  if (!scalars_ready_)
+    for (uint64_t i = 0; i < piece_bytes_ / elem_bytes_; i++)
+      memcpy(room(kScalarsRoom) + i * elem_bytes_, operation_.scalar, elem_bytes_);
+  scalars_ready_ = true;
+  const void* factors[] = {data, room(kScalarsRoom)};
+  ReduceArgs args{factors, {room(kScaledRoom)}, 2, 1, piece.elems};
+  kernels().reduce[static_cast<int>(RedOp::kProd)][static_cast<int>(operation_.call.dtype)](args);
+  return room(kScaledRoom);
+}
+
+bool Run::accept_messages(const BoundStep& step, uint64_t expected_bytes) {
+  for (size_t i = 0; i < step.recvs.size(); i++)
+    if (!accept_message(step, *step.recvs[i], program_.messages[i], expected_bytes)) return false;
+  return true;
+}
+
+bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message,
+                         uint64_t expected_bytes) {
+  const int peer = link.peer();
   if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
     TagWords words;
     memcpy(words.data(), &message.tag, sizeof message.tag);
@@ -129,13 +238,16 @@ bool Run::for_each_blocked(Visit&& visit) const {
   for (const BoundLane& lane : program_.lanes) {
     if (lane.done()) continue;
     const BoundStep& step = lane.steps[lane.next];
+    bool blocked = false;
+    const auto block_on = [&](Link& link, bool for_slot) {
+      visit(link, for_slot);
+      blocked = true;
+    };
     tuttiMessage ignored;
-    if (step.recv != nullptr && !step.recv->try_peek(&ignored))
-      visit(*step.recv, false);
-    else if (step.send != nullptr && step.send->try_acquire() == nullptr)
-      visit(*step.send, true);
-    else
-      all_blocked = false;
+    for (Link* link : step.recvs)
+      if (!link->try_peek(&ignored)) block_on(*link, false);
+    if (!blocked && step.send != nullptr && step.send->try_acquire() == nullptr) block_on(*step.send, true);
+    all_blocked = all_blocked && blocked;
   }
   for (Link* link : program_.sends)
     if (link->unsent() > 0) visit(*link, true);

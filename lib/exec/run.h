@@ -1,6 +1,7 @@
 // exec: carries a schedule out on host memory. A Program is a schedule whose steps know their links; a Run moves one
 // operation's data through it, lane by lane, without blocking; drive() runs it to the end and does the waiting.
-// Threading: a Program, its links and its Run belong to one thread at a time. A Run allocates nothing.
+// Threading: a Program, its links and its Run belong to one thread at a time. A Run allocates nothing, but for room
+// that its program keeps.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +25,11 @@ struct BoundSlice {
 };
 
 struct BoundStep {
-  Link* recv = nullptr;
+  std::vector<Link*> recvs;  // none, one, or one from every other rank
   Link* send = nullptr;
   BoundSlice size;  // the logical block and chunk that decide how many elements the value has
   BoundSlice before, local, store;
+  uint32_t local_place = 0;  // how many of the messages stand left of `local` in the sum
   bool completes = false;
 };
 
@@ -46,6 +48,11 @@ struct Program {
   uint32_t n_chunks = 1;     // of a block
   uint32_t slot_bytes = 0;
   std::vector<char> scratch;  // chunks of slot_bytes
+  bool may_lend = false;
+  // Room for what a step works on: its messages, its sources, pieces that are fetched or scaled (made when needed).
+  std::vector<tuttiMessage> messages;
+  std::vector<const void*> src;
+  std::vector<char> rooms;
   // Each step runs for all its rounds before the next one begins, and its block alone says how many: for messages that
   // have nothing to do with each other. Else the lane as a whole is repeated.
   bool step_by_step = false;
@@ -105,6 +112,7 @@ class Run {
     int rank = 0;
     int n_ranks = 1;
     uint64_t stream_from_bytes = 0;  // results of at least this size are written past the cache
+    const void* scalar = nullptr;    // the input counts this many times: one element
   };
   Run(Program& program, const Operation& operation, const History& history);
 
@@ -127,10 +135,33 @@ class Run {
   bool check_stray(Link& link);
 
  private:
+  // A step's elements: where they begin in its block, and how many there are.
+  struct Part {
+    uint64_t begin, elems;
+  };
+  // Some of them, and how far into the part they are.
+  struct Piece {
+    uint64_t begin, elems, offset_bytes;
+  };
+
   bool advance_lane(BoundLane& lane);
   bool execute(const BoundLane& lane);
-  void compute(const BoundStep& step, uint64_t begin, uint64_t elems, const void* received, void* to_send);
-  bool accept_message(const BoundStep& step, const tuttiMessage& message, uint64_t expected_bytes);
+  Part part_of(const BoundLane& lane) const;
+  bool messages_are_there(const BoundStep& step);
+  bool accept_messages(const BoundStep& step, uint64_t expected_bytes);
+  bool accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
+  bool compute(const BoundStep& step, Part part, void* to_send);
+  void compute_piece(const BoundStep& step, const Piece& piece, void* to_send);
+  bool fetch_messages(const BoundStep& step, const Piece& piece);
+  char* message_at(const BoundStep& step, size_t i, const Piece& piece) const;
+  const void* source(const BoundSlice& slice, const Piece& piece);
+  bool is_scaled(const BoundSlice& slice) const {
+    return operation_.scalar != nullptr && slice.buffer == Buffer::kInput;
+  }
+  char* room(size_t i) const { return program_.rooms.data() + i * piece_bytes_; }
+  static ptrdiff_t n_messages(const BoundStep& step) { return static_cast<ptrdiff_t>(step.recvs.size()); }
+  const void* lent_value(const BoundStep& step, Part part) const;
+  void send(const BoundStep& step, Part part, void* slot, const void* lent);
   const TagWords& tag_of(const BoundStep& step) const {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
   }
@@ -145,11 +176,14 @@ class Run {
   const History& history_;
   TagWords tag_;
   size_t elem_bytes_;
+  size_t piece_bytes_;
   ChunkLayout layout_;
   uint64_t rounds_;
   ReduceKernel reduce_;
   CopyKernel copy_;
   bool stream_;
+  bool lends_private_;
+  bool scalars_ready_ = false;
   size_t lanes_left_;
   Error error_;
 };
@@ -160,6 +194,7 @@ Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link
   program.n_chunks = std::max(1u, schedule.n_chunks);  // a barrier has none
   program.slot_bytes = slot_bytes;
   program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * slot_bytes);
+  program.may_lend = schedule.may_lend;
   const auto take_apart = [&](const Slice& slice) {
     if (slice.buffer == Buffer::kScratch) return BoundSlice{slice.buffer, 0, slice.chunk};
     return BoundSlice{slice.buffer, slice.chunk / program.n_chunks, slice.chunk % program.n_chunks};
@@ -173,7 +208,13 @@ Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link
       b.local = take_apart(step.local);
       b.store = take_apart(step.store);
       b.completes = step.completes;
-      if (step.recv >= 0) b.recv = find_link(step.recv, lane.channel, false);
+      for (int peer = 0; peer < schedule.n_ranks; peer++)
+        if (peer == step.recv || (step.recv == kEveryone && peer != schedule.rank))
+          b.recvs.push_back(find_link(peer, lane.channel, false));
+      b.local_place =
+          step.recv == kEveryone ? static_cast<uint32_t>(schedule.rank) : static_cast<uint32_t>(b.recvs.size());
+      program.src.resize(std::max(program.src.size(), b.recvs.size() + 2));
+      program.messages.resize(std::max(program.messages.size(), b.recvs.size()));
       if (step.send >= 0) b.send = find_link(step.send, lane.channel, true);
       if (b.send != nullptr && std::find(program.sends.begin(), program.sends.end(), b.send) == program.sends.end())
         program.sends.push_back(b.send);

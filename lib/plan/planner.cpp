@@ -14,6 +14,8 @@ constexpr uint32_t kChainLanes = 1;
 constexpr uint32_t kChainChunks = 1;
 // Messages that a rank sends ahead in a logarithmic exchange: the fewest slots that a link may have.
 constexpr uint32_t kWindow = 2;
+// Two groups of chunks side by side, one waiting for its peers while the other works.
+constexpr uint32_t kDirectLanes = 2;
 // Below, the logarithmic depth of the tree wins over the ring's bandwidth.
 constexpr uint64_t kTreeBelowBytesPerRank = 16 << 10;
 
@@ -58,7 +60,7 @@ Schedule Planner::schedule(Collective collective, Algo algo, int root) const {
   if (algo == Algo::kDirect) {
     if (collective == Collective::kReduce) return direct_reduce(n_ranks_, rank_, root, 1);
     if (collective == Collective::kReduceScatter) return direct_reduce_scatter(n_ranks_, rank_, 1);
-    return two_shot_all_reduce(n_ranks_, rank_, n);
+    return two_shot_all_reduce(n_ranks_, rank_, n * kDirectLanes, kDirectLanes);
   }
   switch (collective) {
     case Collective::kBroadcast:

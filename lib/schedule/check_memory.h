@@ -24,11 +24,17 @@ struct Value {
 
 Value add(const Value& left, const Value& right);
 
+// A lane and one of its steps.
+struct Moment {
+  int32_t lane = -1;
+  uint32_t tick = 0;
+};
+
 struct Cell {
   Value value;
-  int32_t lane = -1;  // the last lane that touched it, and in which of its steps
-  uint32_t tick = 0;
-  bool stored = false;  // by a step; else it is as it was before the first one
+  Moment last;                  // who touched it
+  std::vector<Moment> readers;  // receivers that it was lent to, since it was last stored
+  bool stored = false;          // by a step; else it is as it was before the first one
 };
 
 class CheckMemory {

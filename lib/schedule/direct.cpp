@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "schedule/schedule.h"
 
 namespace tutti {
@@ -27,28 +29,9 @@ Schedule direct_schedule(int n, int rank, uint32_t n_chunks, Add add) {
   return schedule;
 }
 
-constexpr Slice kSum{Buffer::kScratch, 0};
-
-// ((0 + 1) + 2) + ... into `out`, `in` being this rank's part. The sum of the ranks before this one stands in scratch:
-// in place, `out` is `in` and not free before it was added.
-void add_fold(std::vector<Step>& steps, int n, int rank, uint32_t chunk, Slice in, Slice out) {
-  if (rank == 1) steps.push_back({.recv = 0, .chunk = chunk, .local = in, .store = out});
-  if (rank >= 2) {
-    steps.push_back({.recv = 0, .chunk = chunk, .store = kSum});
-    for (int other = 1; other < rank; other++) {
-      steps.push_back({.recv = other, .chunk = chunk, .before = kSum, .store = kSum});
-    }
-    steps.push_back({.chunk = chunk, .before = kSum, .local = in, .store = out});
-  }
-  for (int other = rank + 1; other < n; other++) {
-    steps.push_back({.recv = other, .chunk = chunk, .before = other == 1 ? in : out, .store = out});
-  }
-  if (n == 1) steps.push_back({.chunk = chunk, .local = in, .store = out});
-  steps.back().completes = true;
-}
-
-uint32_t fold_scratch(int rank) {
-  return rank >= 2;
+// ((0 + 1) + 2) + ... into `out`, `in` being this rank's part.
+Step fold(int n, uint32_t chunk, Slice in, Slice out) {
+  return {.recv = n > 1 ? kEveryone : -1, .chunk = chunk, .local = in, .store = out, .completes = true};
 }
 
 }  // namespace
@@ -56,39 +39,47 @@ uint32_t fold_scratch(int rank) {
 Schedule one_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
     for (int k = 1; k < d.n; k++) d.steps.push_back({.send = d.receiver(k), .chunk = d.c, .local = d.in(0)});
-    add_fold(d.steps, d.n, d.rank, d.c, d.in(0), d.out(0));
+    d.steps.push_back(fold(d.n, d.c, d.in(0), d.out(0)));
   });
-  schedule.n_scratch = fold_scratch(rank);
+  schedule.may_lend = false;  // in place, the sum overwrites what others still add up
   return schedule;
 }
+
+namespace {
 
 //   in[0] in[1] in[2]      rank 0: 0*     --> all       Chunks go in groups of n; rank r adds up the group's r-th one
 //     |     |     |        rank 1:    1*  --> all       and sends the sum to everybody.
 //     v     v     v        rank 2:      2* -> all
 //   rank 0  rank 1  rank 2
-Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks) {
-  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = n_chunks, .n_scratch = fold_scratch(rank)};
-  std::vector<Step> steps;
-  for (uint32_t group = 0; group < n_chunks; group += static_cast<uint32_t>(n_ranks)) {
-    const auto chunk_at = [&](int owner) { return group + static_cast<uint32_t>(owner); };
-    const uint32_t own = chunk_at(rank);
-    const Slice in{Buffer::kInput, own}, out{Buffer::kOutput, own};
-    for (int k = 1; k < n_ranks; k++) {
-      const int owner = (rank + k) % n_ranks;
-      const uint32_t chunk = chunk_at(owner);
-      if (chunk < n_chunks) steps.push_back({.send = owner, .chunk = chunk, .local = {Buffer::kInput, chunk}});
-    }
-    if (own < n_chunks) add_fold(steps, n_ranks, rank, own, in, out);
-    for (int k = 1; k < n_ranks && own < n_chunks; k++) {
-      steps.push_back({.send = (rank + k) % n_ranks, .chunk = own, .local = out});
-    }
-    for (int k = 1; k < n_ranks; k++) {
-      const int owner = (rank - k + n_ranks) % n_ranks;
-      const uint32_t chunk = chunk_at(owner);
-      if (chunk < n_chunks) steps.push_back({.recv = owner, .chunk = chunk, .store = {Buffer::kOutput, chunk}});
-    }
+void add_group(Direct d, uint32_t group) {
+  const auto chunk_at = [&](int owner) { return group * static_cast<uint32_t>(d.n) + static_cast<uint32_t>(owner); };
+  const uint32_t own = chunk_at(d.rank);
+  const Slice in{Buffer::kInput, own}, out{Buffer::kOutput, own};
+  for (int k = 1; k < d.n; k++) {
+    const uint32_t chunk = chunk_at(d.receiver(k));
+    if (chunk < d.n_chunks)
+      d.steps.push_back({.send = d.receiver(k), .chunk = chunk, .local = {Buffer::kInput, chunk}});
   }
-  schedule.lanes.push_back({0, std::move(steps)});
+  if (own < d.n_chunks) d.steps.push_back(fold(d.n, own, in, out));
+  for (int k = 1; k < d.n && own < d.n_chunks; k++)
+    d.steps.push_back({.send = d.receiver(k), .chunk = own, .local = out});
+  for (int k = 1; k < d.n; k++) {
+    const uint32_t chunk = chunk_at(d.sender(k));
+    if (chunk < d.n_chunks) d.steps.push_back({.recv = d.sender(k), .chunk = chunk, .store = {Buffer::kOutput, chunk}});
+  }
+}
+
+}  // namespace
+
+Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks, uint32_t n_lanes) {
+  Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = n_chunks};
+  const uint32_t n = static_cast<uint32_t>(n_ranks), n_groups = (n_chunks + n - 1) / n;
+  for (uint32_t lane = 0; lane < std::min(n_lanes, n_groups); lane++) {
+    std::vector<Step> steps;
+    for (uint32_t group = lane; group < n_groups; group += n_lanes)
+      add_group({n_ranks, rank, n_chunks, 0, steps}, group);
+    if (!steps.empty()) schedule.lanes.push_back({lane, std::move(steps)});
+  }
   return schedule;
 }
 
@@ -98,22 +89,20 @@ Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks) {
       const int to = d.receiver(k);
       d.steps.push_back({.send = to, .chunk = d.chunk(to), .local = d.in(to)});
     }
-    add_fold(d.steps, d.n, d.rank, d.chunk(d.rank), d.in(d.rank), d.out(0));
+    d.steps.push_back(fold(d.n, d.chunk(d.rank), d.in(d.rank), d.out(0)));
   });
   schedule.input_blocks = static_cast<uint32_t>(n_ranks);
-  schedule.n_scratch = fold_scratch(rank);
   return schedule;
 }
 
 Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [root](Direct d) {
     if (d.rank == root)
-      add_fold(d.steps, d.n, root, d.c, d.in(0), d.out(0));
+      d.steps.push_back(fold(d.n, d.c, d.in(0), d.out(0)));
     else
       d.steps.push_back({.send = root, .chunk = d.c, .local = d.in(0)});
   });
   schedule.output_blocks = rank == root;
-  if (rank == root) schedule.n_scratch = fold_scratch(rank);
   return schedule;
 }
 

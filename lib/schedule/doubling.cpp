@@ -148,7 +148,8 @@ Schedule doubling_all_reduce(std::span<const int> ranks, int rank, uint32_t n_ch
       steps.push_back(step);
     }
   }
-  return one_lane({.rank = rank, .n_ranks = order.n, .n_chunks = n_chunks}, std::move(steps));
+  // Every exchange overwrites the sum that the one before has sent.
+  return one_lane({.rank = rank, .n_ranks = order.n, .n_chunks = n_chunks, .may_lend = false}, std::move(steps));
 }
 
 namespace {

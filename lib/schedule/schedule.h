@@ -27,6 +27,9 @@ struct Slice {
 //   keep value in slice `store`;   send value to rank `send`
 // At most two of the three are there, so that every reduction rounds once; a copy's only source is `local` or the
 // message. A step without any source or slice passes nothing on but that it happened (a barrier's message).
+// With recv == kEveryone it takes one message from every other rank instead, and the value is their sum in the order of
+// ranks, `local` standing at this rank's place: all of a reduction in one pass.
+inline constexpr int32_t kEveryone = -2;
 struct Step {
   int32_t recv = -1;
   int32_t send = -1;
@@ -62,6 +65,9 @@ struct Schedule {
   // 0 where this rank has no such buffer: only the root of a broadcast has an input, only that of a reduce an output.
   uint32_t input_blocks = 1;
   uint32_t output_blocks = 1;
+  // What a step sends as it is from the input or output, or also stores in the output, is not overwritten before its
+  // message is received, not even in place. So the receiver may read it where it lies.
+  bool may_lend = true;
   std::vector<Lane> lanes;
 };
 
@@ -97,11 +103,12 @@ Schedule halving_all_reduce(std::span<const int> order, int rank, uint32_t n_chu
 // Recursive doubling of whole chunks, for small messages. One slot.
 Schedule doubling_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
 
-// Everybody to everybody directly: one or two hops, links between all pairs. Sums are added strictly in the order of
-// ranks, whatever the chunks; that takes one chunk of scratch. One slot.
-// One-shot: everybody gets all inputs and adds them up. Two-shot: chunk c at rank c % n, which sends the sum to all.
+// Everybody to everybody directly: one or two hops, links between all pairs. Sums are added up at one place, in one
+// step and strictly in the order of ranks, whatever the chunks: they are rounded once. One slot. One-shot: everybody
+// gets all inputs and adds them up. Two-shot: chunk c at rank c % n, which sends the sum to all; groups of n chunks are
+// dealt out among `n_lanes`, on channels 0 .. n_lanes-1.
 Schedule one_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
-Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
+Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks, uint32_t n_lanes);
 Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks);
 Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
 Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks);
@@ -158,9 +165,9 @@ struct CheckOptions {
 // chunk of every rank has every contribution that it should exactly once, all ranks of an all-reduce add in the same
 // order (so their results are the same bits), no slice is read before it is written or outside its buffer, every
 // message that is sent is received with the chunk the receiver expects, all lanes keep to their own links, lanes that
-// use the same slice are kept in order by messages, `completes` is where the sum is complete and nowhere else, and no
-// rank leaves a barrier before all have entered it. An error says which rank, lane and step, and draws the state of all
-// lanes when it is a deadlock.
+// use the same slice are kept in order by messages, `completes` is where the sum is complete and nowhere else, nothing
+// that may be lent is overwritten too early, and no rank leaves a barrier before all have entered it. An error says
+// which rank, lane and step, and draws the state of all lanes when it is a deadlock.
 Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options);
 
 // A table of one rank's steps for people: "lane 0 step 3: recv 1 + in[2] -> out[2], send 3".

@@ -13,7 +13,8 @@ std::string step_text(const Step& step) {
   std::string text;
   if (step.before.buffer != Buffer::kNone) text = slice_text(step.before) + " + ";
   if (step.recv >= 0) text += format("recv %d", step.recv);
-  if (step.recv >= 0 && has_local) text += " + ";
+  if (step.recv == kEveryone) text += "recv all";
+  if (step.recv != -1 && has_local) text += " + ";
   if (has_local) text += slice_text(step.local);
   if (step.store.buffer != Buffer::kNone) text += " -> " + slice_text(step.store);
   if (step.send >= 0) text += format(", send %d", step.send);

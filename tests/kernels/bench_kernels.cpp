@@ -32,7 +32,8 @@ struct Buffers {
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  char* all[kMaxSources + kMaxDestinations];
+  static constexpr int kSources = 8;
+  char* all[kSources + kMaxDestinations];
 };
 
 struct Variant {
@@ -44,10 +45,12 @@ struct Variant {
   std::vector<double> gb_per_s;
 
   void run(const Buffers& buffers, size_t bytes) const {
-    char* const* const dst = buffers.all + kMaxSources;
+    char* const* const dst = buffers.all + Buffers::kSources;
     if (n_src == 1) return table->copy({buffers.all[0], {dst[0], dst[1]}, n_dst, bytes, stream});
     ReduceArgs args{};
-    std::copy_n(buffers.all, kMaxSources, args.src);
+    const void* src[Buffers::kSources];
+    std::copy_n(buffers.all, Buffers::kSources, src);
+    args.src = src;
     std::copy_n(dst, kMaxDestinations, args.dst);
     args.n_src = n_src;
     args.n_dst = n_dst;

@@ -134,7 +134,9 @@ using Contents = std::vector<std::vector<uint8_t>>;
 std::vector<uint8_t> reference(const Shape& shape, const Contents& contents) {
   std::vector<uint8_t> out(shape.bytes());
   ReduceArgs args = args_of(shape, 1, false);
-  for (int s = 0; s < shape.n_src; ++s) args.src[s] = contents[static_cast<size_t>(s)].data();
+  std::vector<const void*> src;
+  for (const auto& source : contents) src.push_back(source.data());
+  args.src = src.data();
   args.dst[0] = out.data();
   kernel_of(*all_kernel_tables().front(), shape)(args);
   return out;
@@ -146,7 +148,9 @@ bool right_apart(const KernelTable& table, const Shape& shape, const Contents& c
   std::vector<Source> sources;
   ReduceArgs args = args_of(shape, n_dst, stream);
   for (size_t s = 0; s < contents.size(); ++s) sources.emplace_back(contents[s], misalign * (s + 1) % 16);
-  for (size_t s = 0; s < contents.size(); ++s) args.src[s] = sources[s].data();
+  std::vector<const void*> src;
+  for (Source& source : sources) src.push_back(source.data());
+  args.src = src.data();
   Block first(shape.bytes(), misalign), second(shape.bytes(), misalign ? misalign / 2 + 3 : 0);
   args.dst[0] = first.data();
   args.dst[1] = second.data();
@@ -166,12 +170,14 @@ bool right_apart(const KernelTable& table, const Shape& shape, const Contents& c
 bool right_in_place(const KernelTable& table, const Shape& shape, const Contents& contents, const uint8_t* expected,
                     bool stream, size_t misalign) {
   std::vector<Block> blocks;
+  std::vector<const void*> src;
   ReduceArgs args = args_of(shape, shape.n_src > 1 ? 2 : 1, stream);
   for (size_t s = 0; s < contents.size(); ++s) blocks.emplace_back(shape.bytes(), misalign * (s + 1) % 64);
   for (size_t s = 0; s < contents.size(); ++s) {
     if (shape.bytes()) std::memcpy(blocks[s].data(), contents[s].data(), shape.bytes());
-    args.src[s] = blocks[s].data();
+    src.push_back(blocks[s].data());
   }
+  args.src = src.data();
   args.dst[0] = blocks.front().data();
   args.dst[1] = blocks.back().data();
   kernel_of(table, shape)(args);
@@ -195,7 +201,7 @@ int wrong_runs(const KernelTable& table, const Shape& shape, const Contents& con
 void check_type(DataType type) {
   std::mt19937_64 random(static_cast<uint64_t>(type) + 1);
   for (int op = 0; op < kRedOps; ++op) {
-    for (int n_src = 1; n_src <= kMaxSources; ++n_src) {
+    for (const int n_src : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) {
       for (const size_t elems : kLengths) {
         const Shape shape{type, static_cast<RedOp>(op), n_src, elems, static_cast<uint32_t>(random() % 9)};
         Contents contents;

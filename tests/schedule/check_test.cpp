@@ -192,8 +192,43 @@ TEST_CASE("check: broadcasts") {
   reducing.local = in(0);
   CHECK(has(said({{{root}}, {{completing}}}, kBroadcast), "rank 1 lane 0 round 0 step 0"));
   CHECK(has(said({{{root}}, {{reducing}}}, kBroadcast), "in[0] is outside its buffer"));
-  CHECK(has(said({{{root, root}}, {{other, {.recv = 0, .local = out(0), .store = out(0)}}}}, kBroadcast),
+  const Step again{.send = 1, .local = in(0)};
+  CHECK(has(said({{{root, again}}, {{other, {.recv = 0, .local = out(0), .store = out(0)}}}}, kBroadcast),
             "this collective reduces nothing"));
+}
+
+TEST_CASE("check: what is lent stays as it is until a message says that it was read") {
+  const Step give{.send = 1, .local = in(0)}, sum{.recv = 1, .before = in(0), .store = out(0), .completes = true};
+  const Step give_back{.send = 0, .local = in(0)},
+      other_sum{.recv = 0, .local = in(0), .store = out(0), .completes = true};
+  auto schedules = schedules_of({{{give, sum}}, {{give_back, other_sum}}});
+  CHECK(verdict(schedules, {}) == "");  // not in place, nothing is overwritten
+  const std::string said = verdict(schedules, {.in_place = true});
+  CHECK(has(said, "it overwrites what rank"));
+  for (Schedule& schedule : schedules) schedule.may_lend = false;
+  CHECK(verdict(schedules, {.in_place = true}) == "");
+
+  // Rank 1 answers with the sum: then it has read what was lent.
+  const Step answer{.recv = 0, .send = 0, .local = in(0), .store = out(0), .completes = true};
+  const Step take{.recv = 1, .store = out(0)};
+  CHECK(verdict(schedules_of({{{give, take}}, {{answer}}}), {.in_place = true}) == "");
+}
+
+TEST_CASE("check: a step that receives from everyone") {
+  const auto give = [](int to) { return Step{.send = to, .local = in(0)}; };
+  const Step sum{.recv = kEveryone, .local = in(0), .store = out(0), .completes = true};
+  const std::vector<Lanes> right = {{{give(1), give(2), sum}}, {{give(2), give(0), sum}}, {{give(0), give(1), sum}}};
+  CHECK(said(right, {.rank_order = true}) == "");
+  std::vector<Lanes> lacking = right;
+  lacking[2][0].erase(lacking[2][0].begin());
+  CHECK(has(said(lacking),
+            "rank 0 lane 0 round 0 step 2 (recv all + in[0] -> out[0] (complete)) waits for messages of all"));
+  std::vector<Lanes> two_of_its_own = right;
+  two_of_its_own[1][0].back().before = in(0);
+  CHECK(has(said(two_of_its_own), "it has two values of its own"));
+  std::vector<Lanes> without_its_own = right;
+  without_its_own[1][0].back().local = {};
+  CHECK(has(said(without_its_own), "says complete, but the sum is not"));
 }
 
 TEST_CASE("check: a step adds two values at most") {

@@ -62,8 +62,10 @@ inline constexpr Builder kBuilders[] = {
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return halving_all_reduce(order, rank, c, width); }},
     {"one-shot all-reduce", Goal::kAllReduce, false, true, true, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return one_shot_all_reduce(count(order), rank, c); }},
-    {"two-shot all-reduce", Goal::kAllReduce, false, true, true, false, 1,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return two_shot_all_reduce(count(order), rank, c); }},
+    {"two-shot all-reduce", Goal::kAllReduce, false, true, true, true, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
+       return two_shot_all_reduce(count(order), rank, c, width);
+     }},
     {"all-to-all", Goal::kAllToAll, false, false, false, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return all_to_all(count(order), rank, c); }},
     {"gather", Goal::kGather, true, true, false, false, 1,

@@ -97,11 +97,18 @@ inline int hops(const std::vector<Schedule>& schedules) {
     for (Run& run : runs) {
       for (; run.step < run.lane->steps.size(); run.step++, moved = true) {
         const Step& step = run.lane->steps[run.step];
-        if (step.recv >= 0) {
-          std::deque<int>& queue = arrivals[{step.recv, run.rank, run.lane->channel}];
-          if (queue.empty()) break;
-          run.time = std::max(run.time, queue.front());
-          queue.pop_front();
+        std::vector<int> senders;
+        if (step.recv >= 0) senders = {step.recv};
+        if (step.recv == kEveryone)
+          for (const Schedule& other : schedules)
+            if (other.rank != run.rank) senders.push_back(other.rank);
+        const auto queue_of = [&](int sender) -> auto& {
+          return arrivals[{sender, run.rank, run.lane->channel}];
+        };
+        if (std::any_of(senders.begin(), senders.end(), [&](int sender) { return queue_of(sender).empty(); })) break;
+        for (const int sender : senders) {
+          run.time = std::max(run.time, queue_of(sender).front());
+          queue_of(sender).pop_front();
         }
         if (step.send >= 0) arrivals[{run.rank, step.send, run.lane->channel}].push_back(run.time + 1);
       }

@@ -26,7 +26,19 @@ struct SegmentHeader {
   // progress and then looks at the flag, so at least one of them sees the other.
   alignas(kCacheLine) std::atomic<uint32_t> receiver_sleeps;
   alignas(kCacheLine) std::atomic<uint32_t> sender_sleeps;
+  // A number in the sender's own memory and where it is. The receiver tries to read it there and says whether it could,
+  // before it says that it has mapped the segment.
+  alignas(kCacheLine) uint64_t probe;
+  uint64_t probe_address;
+  uint32_t receiver_reads_memory;  // a Reach
 };
+
+// How the receiver gets at the sender's memory.
+enum Reach : uint32_t { kNoReach = 0, kThroughKernel = 1, kSameProcess = 2 };
+
+// Where a message's bytes are: in the slot, at an address of the sender's, or in the block of shared memory with this
+// number (and greater ones), at an offset.
+inline constexpr uint64_t kInSlot = 0, kAtAddress = 1, kFirstBlock = 2;
 
 // Flag, tag and length share one cache line, so that a small message costs two line transfers.
 struct SlotLine {
@@ -35,7 +47,10 @@ struct SlotLine {
   alignas(kCacheLine) std::atomic<uint64_t> published;
   tuttiTag tag;
   uint32_t bytes;
+  uint64_t where;
+  uint64_t at;
 };
+static_assert(sizeof(SlotLine) == kCacheLine);
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share these");
 

@@ -6,12 +6,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "transports/shm/descriptor.h"
 
 namespace tutti::shm {
 namespace {
 
-constexpr char kMapped = 'R';  // receiver to sender, once: I have mapped the segment
-constexpr char kBell = 'B';    // either way: wake up
+uint64_t random_number() {
+  uint64_t number = 0;
+  random_bytes(&number, sizeof number);
+  return number;
+}
 
 }  // namespace
 
@@ -21,13 +27,31 @@ void ShmHalf::ring() {
 }
 
 void ShmHalf::look() {
-  char bells[256];
+  char bytes[256];
   while (!gone_) {
-    const ssize_t n = ::recv(socket_.get(), bells, sizeof bells, MSG_DONTWAIT);
-    if (n > 0) continue;
+    Fd descriptor;
+    const ssize_t n = receive_with_descriptor(socket_.get(), bytes, sizeof bytes, &descriptor);
+    if (n > 0) {
+      take_bytes(bytes, static_cast<size_t>(n), std::move(descriptor));
+      continue;
+    }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     gone_ = true;
+  }
+}
+
+// Bells need no more than to have woken us. A notice may come in parts, its descriptor with the first.
+void ShmHalf::take_bytes(const char* bytes, size_t n, Fd descriptor) {
+  if (descriptor) notice_descriptor_ = std::move(descriptor);
+  for (size_t i = 0; i < n; i++) {
+    if (notice_.empty() && bytes[i] != kNotice) continue;
+    notice_.push_back(bytes[i]);
+    if (notice_.size() <= sizeof(BlockNotice)) continue;
+    BlockNotice notice;
+    memcpy(&notice, notice_.data() + 1, sizeof notice);
+    notice_.clear();
+    on_notice(notice, std::exchange(notice_descriptor_, Fd()));
   }
 }
 
@@ -72,6 +96,7 @@ Result<bool> SendLink::advance_connect() {
                         "%u bytes (its log has the reason)",
                         peer_, config_.slots, config_.slot_bytes),
                  peer_};
+  reach_ = static_cast<Reach>(segment_.header().receiver_reads_memory);
   ready_ = true;
   return true;
 }
@@ -79,22 +104,10 @@ Result<bool> SendLink::advance_connect() {
 Result<void> SendLink::send_segment() {
   Fd memfd;
   TUTTI_TRY_ASSIGN(segment_, Segment::create(config_.slots, config_.slot_bytes, &memfd));
-  char byte = kMapped;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  const int raw = memfd.get();
-  memcpy(CMSG_DATA(header), &raw, sizeof raw);
+  *probe_ = segment_.header().probe = random_number();
+  segment_.header().probe_address = reinterpret_cast<uintptr_t>(probe_.get());
   // One byte after an acknowledged handshake always fits the socket's buffer.
-  if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
+  if (!send_with_descriptor(socket_.get(), &kMapped, 1, memfd))
     return system_error(format("handing shared memory to rank %d", peer_), errno);
   segment_sent_ = true;
   return {};
@@ -102,24 +115,15 @@ Result<void> SendLink::send_segment() {
 
 Result<std::optional<Fd>> receive_descriptor(int socket) {
   char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = CMSG_LEN(sizeof(int));  // not CMSG_SPACE, whose padding has room for a second descriptor
-  const ssize_t n = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  Fd descriptor;
+  const ssize_t n = receive_with_descriptor(socket, &byte, 1, &descriptor);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<Fd>();
   if (n <= 0)
     return Error{Code::kRemoteError, n < 0 ? system_error("its connection broke before its memory came", errno).message
                                            : "it closed its connection before its memory came"};
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
+  if (!descriptor)
     return Error{Code::kRemoteError, "its memory came without a descriptor (are they exhausted here? see ulimit -n)"};
-  int raw = -1;
-  memcpy(&raw, CMSG_DATA(header), sizeof raw);
-  return std::optional<Fd>(Fd(raw));
+  return std::optional<Fd>(std::move(descriptor));
 }
 
 bool SendLink::slot_is_free() {
@@ -133,14 +137,22 @@ void* SendLink::try_acquire() {
   return slot_is_free() ? segment_.payload(slot_) : nullptr;
 }
 
-void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
+void SendLink::publish_at(uint32_t bytes, const tuttiTag& tag, uint64_t where, uint64_t at) {
   SlotLine& line = segment_.line(slot_);
   line.tag = tag;
   line.bytes = bytes;
+  line.where = where;
+  line.at = at;
   line.published.store(++messages_, std::memory_order_seq_cst);
   if (++slot_ == segment_.slots()) slot_ = 0;
   auto& sleeps = segment_.header().receiver_sleeps;
   if (sleeps.load(std::memory_order_seq_cst) != 0 && sleeps.exchange(0) != 0) ring();
+}
+
+// What was lent and may not have been read yet.
+uint32_t SendLink::unsent() {
+  if (last_lent_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_seq_cst);
+  return last_lent_ > released_seen_ ? static_cast<uint32_t>(last_lent_ - released_seen_) : 0;
 }
 
 bool SendLink::wait_begin(bool, tuttiWait* wait) {
@@ -151,19 +163,16 @@ bool SendLink::wait_begin(bool, tuttiWait* wait) {
   *wait = {socket_.get(), POLLIN};
   if (!ready_) return !failure_;
   segment_.header().sender_sleeps.store(1, std::memory_order_seq_cst);
-  return !slot_is_free() && !gone_;
+  // What was released since the caller looked may be what it waits for.
+  const uint64_t released = segment_.header().released.load(std::memory_order_seq_cst);
+  const bool changed = std::exchange(released_seen_, released) != released;
+  return !changed && (unsent() > 0 || !slot_is_free()) && !gone_;
 }
 
 void SendLink::wait_end() {
   if (!ready_) return;
   segment_.header().sender_sleeps.store(0, std::memory_order_relaxed);
   look();
-}
-
-RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer) {
-  socket_ = std::move(socket);
-  segment_ = std::move(segment);
-  [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 bool RecvLink::message_is_there() const {
@@ -180,8 +189,8 @@ Result<bool> RecvLink::poll() {
 bool RecvLink::try_peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
   const SlotLine& line = segment_.line(slot_);
-  message->data = segment_.payload(slot_);
   message->bytes = std::min(line.bytes, segment_.slot_bytes());
+  message->data = line.where == kInSlot ? segment_.payload(slot_) : find_data(line, message->bytes);
   message->tag = line.tag;
   return true;
 }

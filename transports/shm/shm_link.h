@@ -1,10 +1,13 @@
 // The two halves of a shared-memory link. See segment.h for what they share.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/dial.h"
+#include "base/shared_memory.h"
 #include "transports/adapter.h"
 #include "transports/shm/segment.h"
 
@@ -16,12 +19,25 @@ struct ShmAddress {
   char name[32];  // of an abstract UNIX socket: nothing to clean up, and it lives in the network namespace
 };
 
+// The first bytes of what goes through the socket.
+inline constexpr char kMapped = 'R';  // sender: here is the segment; receiver: I have mapped it
+inline constexpr char kBell = 'B';    // either way: wake up
+inline constexpr char kNotice = 'M';  // sender: a BlockNotice follows
+
+// What the sender says about its shared memory through the socket, before it lends any of it.
+struct BlockNotice {
+  uint64_t block;   // kFirstBlock and up
+  uint64_t offset;  // in the file whose descriptor comes along
+  uint64_t bytes;   // 0: forget this block
+};
+
 // Both halves: the socket that wakes and tells of death.
 class ShmHalf : public LinkHalf {
  protected:
   explicit ShmHalf(int peer) : peer_(peer) {}
   void ring();
   void look();  // reads the socket dry, to see whether the peer has gone
+  virtual void on_notice(const BlockNotice&, Fd) {}
   // A failure shows in the socket only, and looking costs a system call, so poll looks every so often.
   void look_sometimes() {
     if (++polls_ % kPollsPerLook == 0) look();
@@ -37,6 +53,11 @@ class ShmHalf : public LinkHalf {
   uint32_t slot_ = 0;      // messages_ % slots
   uint32_t polls_ = 0;
   bool gone_ = false;
+
+ private:
+  void take_bytes(const char* bytes, size_t n, Fd descriptor);
+  std::string notice_;  // what has come of one, its letter first
+  Fd notice_descriptor_;
 };
 
 class SendLink final : public ShmHalf {
@@ -44,7 +65,9 @@ class SendLink final : public ShmHalf {
   SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config);
   Result<bool> poll() override;
   void* try_acquire() override;
-  void publish(uint32_t bytes, const tuttiTag& tag) override;
+  void publish(uint32_t bytes, const tuttiTag& tag) override { publish_at(bytes, tag, kInSlot, 0); }
+  uint32_t unsent() override;
+  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override;
 
@@ -52,26 +75,51 @@ class SendLink final : public ShmHalf {
   Result<bool> advance_connect();
   Result<void> send_segment();
   bool slot_is_free();
+  void publish_at(uint32_t bytes, const tuttiTag& tag, uint64_t where, uint64_t at);
+  bool find_block(const void* data, size_t bytes);
+  bool share_block();
+  void forget_removed_blocks();
 
   tuttiLinkConfig config_;
   Dialer dialer_;
   bool segment_sent_ = false;
   bool ready_ = false;
   uint64_t released_seen_ = 0;  // the receiver's count when last looked: spares the cache line
+  uint64_t last_lent_ = 0;      // the number of the last message that lends
+  Reach reach_ = kNoReach;
+  std::unique_ptr<uint64_t> probe_ = std::make_unique<uint64_t>();
+  std::shared_ptr<const SharedBlock> block_;  // the last one lent from
+  std::set<uint64_t> shared_;                 // blocks that the receiver knows of
+  uint64_t removals_seen_ = 0;
   std::optional<Error> failure_;
 };
 
 class RecvLink final : public ShmHalf {
  public:
   RecvLink(int peer, Fd socket, Segment segment);
+  ~RecvLink() override;
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
   void release() override;
+  Result<void> fetch(uint32_t offset, uint32_t bytes, void* to) override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override;
 
  private:
+  struct Mapped {
+    void* base = nullptr;
+    size_t map_bytes = 0;
+    const char* data = nullptr;
+    size_t bytes = 0;
+  };
   bool message_is_there() const;
+  const void* find_data(const SlotLine& line, uint32_t bytes);
+  void on_notice(const BlockNotice& notice, Fd descriptor) override;
+  void forget(uint64_t block);
+
+  pid_t sender_pid_ = 0;
+  Reach reach_ = kNoReach;
+  std::map<uint64_t, Mapped> blocks_;
 };
 
 // Receives the segment's descriptor. Nothing yet, an error, or the memfd.

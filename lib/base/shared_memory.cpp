@@ -1,0 +1,184 @@
+#include "base/shared_memory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+// Never destroyed: other threads may outlive main.
+struct Table {
+  std::shared_mutex mutex;
+  std::vector<std::shared_ptr<const SharedBlock>> blocks;
+  std::map<void*, uint64_t> allocated;  // ids
+  uint64_t last_id = 0;
+  std::atomic<uint64_t> removals{0};
+
+  uint64_t add(uintptr_t begin, size_t bytes, Fd fd, uint64_t offset) {
+    auto block = std::make_shared<SharedBlock>();
+    block->id = ++last_id;
+    block->begin = begin;
+    block->end = begin + bytes;
+    block->fd = std::move(fd);
+    block->offset = offset;
+    blocks.push_back(std::move(block));
+    return last_id;
+  }
+  std::shared_ptr<const SharedBlock> take(uint64_t id) {
+    const auto at = std::find_if(blocks.begin(), blocks.end(), [&](const auto& b) { return b->id == id; });
+    if (at == blocks.end()) return nullptr;
+    auto block = *at;
+    blocks.erase(at);
+    removals.fetch_add(1, std::memory_order_relaxed);
+    return block;
+  }
+};
+Table& table() {
+  static auto* t = new Table;
+  return *t;
+}
+
+// What /proc/self/maps says of an address.
+struct Mapping {
+  uintptr_t begin = 0, end = 0;
+  bool shared = false;
+  uint64_t offset = 0;
+  dev_t device = 0;
+  ino_t inode = 0;
+};
+
+Result<Mapping> find_mapping(uintptr_t at) {
+  FILE* maps = fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return system_error("reading /proc/self/maps", errno);
+  Mapping found;
+  char line[4400];
+  while (found.end == 0 && fgets(line, sizeof line, maps) != nullptr) {
+    Mapping m;
+    char permissions[8] = "";
+    unsigned major_number = 0, minor_number = 0;
+    uint64_t inode = 0;
+    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %x:%x %" SCNu64, &m.begin, &m.end, permissions,
+               &m.offset, &major_number, &minor_number, &inode) != 7)
+      continue;
+    if (at < m.begin || at >= m.end) continue;
+    m.shared = permissions[3] == 's';
+    m.device = makedev(major_number, minor_number);
+    m.inode = inode;
+    found = m;
+  }
+  fclose(maps);
+  return found;
+}
+
+// A descriptor of our own for the file behind a mapping: the kernel's link to it where we may follow that, else any
+// descriptor of this process that is open on it.
+Fd open_file_behind(const Mapping& mapping) {
+  const std::string link = format("/proc/self/map_files/%" PRIxPTR "-%" PRIxPTR, mapping.begin, mapping.end);
+  if (Fd fd(open(link.c_str(), O_RDWR | O_CLOEXEC)); fd) return fd;
+  DIR* open_files = opendir("/proc/self/fd");
+  if (open_files == nullptr) return {};
+  Fd found;
+  while (const dirent* entry = readdir(open_files)) {
+    const int fd = atoi(entry->d_name);
+    struct stat info {};
+    if (entry->d_name[0] == '.' || fd == dirfd(open_files) || fstat(fd, &info) != 0) continue;
+    if (info.st_dev != mapping.device || info.st_ino != mapping.inode) continue;
+    found = Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    break;
+  }
+  closedir(open_files);
+  return found;
+}
+
+}  // namespace
+
+Result<void*> SharedMemory::allocate(size_t bytes) {
+  // The file may be larger than all memory, and using it would end in SIGBUS.
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (bytes / page_bytes >= static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)))
+    return system_error(format("%zu bytes are more than this machine's memory", bytes), ENOMEM);
+  Fd fd(memfd_create("tutti-memory", MFD_CLOEXEC));
+  if (!fd) return system_error("memfd_create for shared memory", errno);
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    return system_error(format("%zu bytes of shared memory", bytes), errno);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (memory == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", bytes), errno);
+  madvise(memory, bytes, MADV_HUGEPAGE);  // a hint; only some systems have huge pages for shared memory
+  const std::unique_lock lock(table().mutex);
+  table().allocated[memory] = table().add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(fd), 0);
+  return memory;
+}
+
+bool SharedMemory::free(void* memory) {
+  const std::unique_lock lock(table().mutex);
+  const auto found = table().allocated.find(memory);
+  if (found == table().allocated.end()) return false;
+  const auto block = table().take(found->second);
+  table().allocated.erase(found);
+  const size_t bytes = block->end - block->begin;
+  // Something else may lie at these addresses soon.
+  std::erase_if(table().blocks, [&](const auto& b) { return b->begin < block->end && b->end > block->begin; });
+  munmap(memory, bytes);
+  [[maybe_unused]] const int punched =
+      fallocate(block->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+  return true;
+}
+
+Result<uint64_t> SharedMemory::add(void* memory, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  TUTTI_TRY_ASSIGN(const Mapping mapping, find_mapping(begin));
+  if (mapping.end == 0) return Error{Code::kInvalidArgument, format("%p is not mapped in this process", memory)};
+  if (!mapping.shared)
+    return Error{Code::kInvalidArgument,
+                 format("%p is private memory of this process, which peers cannot map: use tuttiMemAlloc, or mmap a "
+                        "memfd or file with MAP_SHARED",
+                        memory)};
+  if (bytes > mapping.end - begin)
+    return Error{Code::kInvalidArgument, format("%zu bytes at %p do not lie in one mapping: it has %zu there", bytes,
+                                                memory, static_cast<size_t>(mapping.end - begin))};
+  Fd fd = open_file_behind(mapping);
+  if (!fd)
+    return Error{Code::kInvalidArgument,
+                 format("the file behind %p is not open in this process: keep its descriptor open until it is "
+                        "registered",
+                        memory)};
+  const std::unique_lock lock(table().mutex);
+  return table().add(begin, bytes, std::move(fd), mapping.offset + (begin - mapping.begin));
+}
+
+bool SharedMemory::remove(uint64_t id) {
+  const std::unique_lock lock(table().mutex);
+  return table().take(id) != nullptr;
+}
+
+std::shared_ptr<const SharedBlock> SharedMemory::find(const void* data, size_t bytes) {
+  const std::shared_lock lock(table().mutex);
+  for (const auto& block : table().blocks)
+    if (block->contains(data, bytes)) return block;
+  return nullptr;
+}
+
+bool SharedMemory::is_live(uint64_t id) {
+  const std::shared_lock lock(table().mutex);
+  return std::any_of(table().blocks.begin(), table().blocks.end(), [&](const auto& b) { return b->id == id; });
+}
+
+uint64_t SharedMemory::removals() {
+  return table().removals.load(std::memory_order_relaxed);
+}
+
+}  // namespace tutti

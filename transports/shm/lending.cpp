@@ -1,0 +1,149 @@
+// Messages whose bytes stay where they are: in shared memory that the receiver maps, or in the sender's own memory,
+// which the receiver reads through the kernel (process_vm_readv) or, in the same process, directly.
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+
+#include "base/log.h"
+#include "transports/shm/descriptor.h"
+#include "transports/shm/shm_link.h"
+
+namespace tutti::shm {
+namespace {
+
+bool send_notice(int socket, const BlockNotice& notice, const Fd& descriptor) {
+  char bytes[1 + sizeof notice] = {kNotice};
+  memcpy(bytes + 1, &notice, sizeof notice);
+  return send_with_descriptor(socket, bytes, sizeof bytes, descriptor);
+}
+
+uint64_t number_of(const SharedBlock& block) {
+  return kFirstBlock + block.id;
+}
+
+pid_t peer_pid(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 ? credentials.pid : 0;
+}
+
+// The kernel copies from the other process. Reading less than asked for is a failure.
+bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
+  const iovec local{to, bytes}, remote{reinterpret_cast<void*>(from), bytes};
+  return process_vm_readv(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
+}
+
+}  // namespace
+
+bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) {
+  if (reach_ == kSameProcess || !find_block(data, bytes)) {
+    if (reach_ == kNoReach || (if_mapped && reach_ != kSameProcess)) return false;
+    publish_at(bytes, tag, kAtAddress, reinterpret_cast<uintptr_t>(data));
+  } else {
+    if (!share_block()) return false;
+    publish_at(bytes, tag, number_of(*block_), reinterpret_cast<uintptr_t>(data) - block_->begin);
+  }
+  last_lent_ = messages_;
+  return true;
+}
+
+bool SendLink::find_block(const void* data, size_t bytes) {
+  if (const uint64_t removals = SharedMemory::removals(); removals != removals_seen_) {
+    removals_seen_ = removals;
+    forget_removed_blocks();
+  }
+  if (block_ && block_->contains(data, bytes)) return true;
+  block_ = SharedMemory::find(data, bytes);
+  return block_ != nullptr;
+}
+
+bool SendLink::share_block() {
+  if (shared_.contains(block_->id)) return true;
+  if (!send_notice(socket_.get(), {number_of(*block_), block_->offset, block_->end - block_->begin}, block_->fd))
+    return false;
+  shared_.insert(block_->id);
+  return true;
+}
+
+void SendLink::forget_removed_blocks() {
+  block_ = nullptr;
+  std::erase_if(shared_, [&](uint64_t id) {
+    return !SharedMemory::is_live(id) && send_notice(socket_.get(), {kFirstBlock + id, 0, 0}, Fd());
+  });
+}
+
+RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer), sender_pid_(peer_pid(socket.get())) {
+  socket_ = std::move(socket);
+  segment_ = std::move(segment);
+  SegmentHeader& header = segment_.header();
+  uint64_t probe = 0;
+  if (sender_pid_ == getpid())
+    reach_ = kSameProcess;
+  else if (sender_pid_ > 0 && read_memory(sender_pid_, header.probe_address, &probe, sizeof probe) &&
+           probe == header.probe)
+    reach_ = kThroughKernel;
+  header.receiver_reads_memory = reach_;
+  [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+RecvLink::~RecvLink() {
+  while (!blocks_.empty()) forget(blocks_.begin()->first);
+}
+
+void RecvLink::on_notice(const BlockNotice& notice, Fd descriptor) {
+  forget(notice.block);
+  if (notice.bytes == 0 || !descriptor) return;
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t lead = notice.offset % page_bytes;
+  struct stat info {};
+  // What lies beyond the end of a file kills whoever reads it.
+  if (fstat(descriptor.get(), &info) != 0 || notice.offset > static_cast<uint64_t>(info.st_size) ||
+      notice.bytes > static_cast<uint64_t>(info.st_size) - notice.offset)
+    return;
+  Mapped mapped;
+  mapped.bytes = notice.bytes;
+  mapped.map_bytes = notice.bytes + lead;
+  mapped.base = mmap(nullptr, mapped.map_bytes, PROT_READ, MAP_SHARED, descriptor.get(),
+                     static_cast<off_t>(notice.offset - lead));
+  if (mapped.base == MAP_FAILED) {
+    log(LogLevel::kWarn, "cannot map %llu bytes that rank %d shares: %s", static_cast<unsigned long long>(notice.bytes),
+        peer_, strerror(errno));
+    return;
+  }
+  mapped.data = static_cast<const char*>(mapped.base) + lead;
+  blocks_[notice.block] = mapped;
+}
+
+void RecvLink::forget(uint64_t block) {
+  const auto found = blocks_.find(block);
+  if (found == blocks_.end()) return;
+  munmap(found->second.base, found->second.map_bytes);
+  blocks_.erase(found);
+}
+
+// Null: it has to be fetched.
+const void* RecvLink::find_data(const SlotLine& line, uint32_t bytes) {
+  if (line.where == kAtAddress) return reach_ == kSameProcess ? reinterpret_cast<const void*>(line.at) : nullptr;
+  auto found = blocks_.find(line.where);
+  if (found == blocks_.end()) {
+    look();  // its notice came before the message
+    found = blocks_.find(line.where);
+  }
+  if (found == blocks_.end() || line.at > found->second.bytes || bytes > found->second.bytes - line.at) return nullptr;
+  return found->second.data + line.at;
+}
+
+Result<void> RecvLink::fetch(uint32_t offset, uint32_t bytes, void* to) {
+  const SlotLine& line = segment_.line(slot_);
+  if (line.where == kAtAddress && read_memory(sender_pid_, line.at + offset, to, bytes)) return {};
+  return Error{Code::kRemoteError,
+               line.where == kAtAddress
+                   ? format("reading %u bytes of rank %d's memory: %s", bytes, peer_, strerror(errno))
+                   : format("%u bytes in memory that rank %d shares cannot be mapped here", bytes, peer_),
+               peer_, errno};
+}
+
+}  // namespace tutti::shm
