@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What tools/quickstart and tools/check share: stages with a log, and installing what is missing.
+# What tools/quickstart, tools/check and tools/compare share: stages with a log, and installing what is missing.
 # To be sourced with the repository's root as the working directory and $log set.
 : "${log:?the file that takes the output of a stage}"
 lists_are_new=no
@@ -27,6 +27,7 @@ stage() {
 has_command() { command -v "$1" >/dev/null 2>&1; }
 has_library() { pkg-config --exists "$1" 2>/dev/null; }
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
+has_module() { python3 -c "import $1" 2>/dev/null || /usr/bin/python3 -c "import $1" 2>/dev/null; }
 has_meson() {
   local version
   version=$(meson --version 2>/dev/null) || return 1
@@ -46,7 +47,11 @@ package_is_there() {
     nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
     catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ;;
     openmpi-bin) has_command mpirun.openmpi ;;
+    libopenmpi-dev) has_command mpicxx.openmpi ;;
     mpich) has_command mpiexec.mpich ;;
+    libmpich-dev) has_command mpicxx.mpich ;;
+    libgloo-dev) has_header gloo/allreduce.h ;;
+    python3-matplotlib) has_module matplotlib ;;
     iproute2) has_command ip ;;
     python3-torch) has_command torchrun || [ -x "${TUTTI_TORCHRUN:-}" ] ;;
     *) has_command "$1" ;;

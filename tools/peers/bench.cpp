@@ -1,0 +1,358 @@
+#include "bench.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+namespace bench {
+namespace {
+
+constexpr int kBatches = 3;
+constexpr long kMinOperations = 2, kMaxOperations = 100000;
+constexpr size_t kElemBytes = sizeof(float);
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Small whole numbers: every sum over ranks is exact, in whatever order. In fresh rounds all elements of a rank are
+// alike, so that writing and comparing cost no more than memory does.
+struct Pattern {
+  bool flat;
+  long round;
+  float at(int rank, size_t i) const {
+    return static_cast<float>((flat ? 0 : static_cast<long>(i % 1021)) + 3L * rank + round % 64);
+  }
+};
+
+// What an operation reads and writes on a rank, and what has to come out.
+struct Shape {
+  Op op;
+  int rank;
+  int n_ranks;
+  size_t elems;  // of the size that the table shows
+  size_t in_elems;
+  size_t out_elems;
+
+  size_t block() const { return elems / static_cast<size_t>(n_ranks); }
+
+  float expected(const Pattern& pattern, size_t i) const {
+    const auto sum = [&](size_t at) {
+      float total = 0;
+      for (int r = 0; r < n_ranks; r++) total += pattern.at(r, at);
+      return total;
+    };
+    switch (op) {
+      case Op::kAllReduce: return sum(i);
+      case Op::kReduceScatter: return sum(static_cast<size_t>(rank) * block() + i);
+      case Op::kAllGather: return pattern.at(static_cast<int>(i / block()), i % block());
+      case Op::kCopy: return pattern.at(rank, i);
+      case Op::kBroadcast:
+      case Op::kRoundTrip:
+      case Op::kBarrier: break;
+    }
+    return pattern.at(0, i);
+  }
+};
+
+Shape shape_of(Op op, int rank, int n_ranks, size_t bytes) {
+  Shape shape = {op, rank, n_ranks, bytes / kElemBytes, bytes / kElemBytes, bytes / kElemBytes};
+  if (op == Op::kAllGather) shape.in_elems = shape.block();
+  if (op == Op::kReduceScatter) shape.out_elems = shape.block();
+  if (op == Op::kBroadcast && rank == 0) shape.out_elems = 0;
+  if (op == Op::kBarrier) shape.in_elems = shape.out_elems = 0;
+  return shape;
+}
+
+// Runs of elements that are alike are compared in one go, which compilers make vectors of.
+size_t count_wrong(const Shape& shape, const Pattern& pattern, const float* out) {
+  const size_t run = shape.op == Op::kAllGather ? shape.block() : shape.out_elems;
+  size_t wrong = 0;
+  for (size_t from = 0; from < shape.out_elems; from += run) {
+    if (!pattern.flat) {
+      for (size_t i = from; i < from + run; i++) wrong += out[i] == shape.expected(pattern, i) ? 0 : 1;
+      continue;
+    }
+    const float expected = shape.expected(pattern, from);
+    for (size_t i = from; i < from + run; i++) wrong += out[i] == expected ? 0 : 1;
+  }
+  return wrong;
+}
+
+struct Seconds {
+  double operation = 0;  // of one operation
+  double all = 0;        // of the whole batch, with what is not timed
+};
+
+class Measurement {
+ public:
+  Measurement(Library& library, Meet& meet, const Shape& shape, float* in, float* out)
+      : library_(library), meet_(meet), shape_(shape), in_(in), out_(out) {}
+
+  void check() {
+    const Pattern pattern = {.flat = false, .round = 0};
+    for (size_t i = 0; i < shape_.in_elems; i++) in_[i] = pattern.at(shape_.rank, i);
+    memset(out_, 0xff, shape_.out_elems * kElemBytes);
+    start_together();
+    run();
+    require_right(count_wrong(shape_, pattern, out_));
+  }
+
+  Seconds batch(bool fresh, long operations) {
+    return slowest(fresh ? fresh_batch(operations) : reused_batch(operations));
+  }
+
+ private:
+  void run() {
+    switch (shape_.op) {
+      case Op::kAllReduce: return library_.all_reduce(in_, out_, shape_.elems);
+      // The root's data are its input, so that the other ranks' outputs are all that is read.
+      case Op::kBroadcast: return library_.broadcast(shape_.rank == 0 ? in_ : out_, shape_.elems);
+      case Op::kAllGather: return library_.all_gather(in_, out_, shape_.block());
+      case Op::kReduceScatter: return library_.reduce_scatter(in_, out_, shape_.block());
+      case Op::kCopy: return library_.copy(in_, out_, shape_.elems);
+      case Op::kRoundTrip: return library_.round_trip(in_, out_, shape_.elems);
+      case Op::kBarrier: return library_.barrier();
+    }
+  }
+
+  // The library's own barrier first: it may have messages to bring forward that others wait for.
+  void start_together() {
+    library_.barrier();
+    meet_.barrier();
+  }
+
+  Seconds reused_batch(long operations) {
+    start_together();
+    const double start = now();
+    for (long i = 0; i < operations; i++) run();
+    const double all = now() - start;
+    return {all / static_cast<double>(operations), all};
+  }
+
+  Seconds fresh_batch(long operations) {
+    Seconds seconds;
+    size_t wrong = 0;
+    const double begin = now();
+    for (long i = 0; i < operations; i++) {
+      const Pattern pattern = {.flat = true, .round = ++round_};
+      std::fill_n(in_, shape_.in_elems, pattern.at(shape_.rank, 0));
+      start_together();
+      const double start = now();
+      run();
+      seconds.operation += now() - start;
+      wrong += count_wrong(shape_, pattern, out_);
+    }
+    seconds.all = now() - begin;
+    seconds.operation /= static_cast<double>(operations);
+    require_right(wrong);
+    return seconds;
+  }
+
+  Seconds slowest(Seconds mine) { return {meet_.max(mine.operation), meet_.max(mine.all)}; }
+
+  void require_right(size_t wrong) {
+    if (wrong > 0) {
+      fprintf(stderr, "[rank %d] %zu of %zu elements are wrong\n", shape_.rank, wrong, shape_.out_elems);
+    }
+    if (meet_.max(static_cast<double>(wrong)) > 0)
+      fail("wrong results at " + std::to_string(shape_.elems * kElemBytes) + " bytes");
+  }
+
+  Library& library_;
+  Meet& meet_;
+  Shape shape_;
+  float* in_;
+  float* out_;
+  long round_ = 0;
+};
+
+// How many operations fill `seconds`; finding out is the warm-up.
+long operations_for(Measurement& measurement, bool fresh, double seconds) {
+  long operations = 1;
+  while (true) {
+    const double all = measurement.batch(fresh, operations).all;
+    const double share = all / (seconds / kBatches);
+    if (share >= 0.2 || operations >= kMaxOperations) {
+      const double wanted = static_cast<double>(operations) / share;
+      return std::clamp(static_cast<long>(std::min(wanted, 1e9)), kMinOperations, kMaxOperations);
+    }
+    operations *= 4;
+  }
+}
+
+void measure_size(Measurement& measurement, const Settings& settings, int rank, size_t bytes) {
+  measurement.check();
+  for (const bool fresh : {false, true}) {
+    if (fresh ? !settings.fresh : !settings.reused) continue;
+    const long operations = operations_for(measurement, fresh, settings.seconds);
+    for (int i = 0; i < kBatches; i++) {
+      const double seconds = measurement.batch(fresh, operations).operation;
+      if (rank == 0) printf("%s %zu %ld %.4f\n", fresh ? "fresh" : "reused", bytes, operations, seconds * 1e6);
+    }
+  }
+  measurement.check();
+}
+
+[[noreturn]] void unsupported(const char* what) {
+  fail(std::string("this library's program has no ") + what);
+}
+
+std::vector<size_t> parse_sizes(const std::string& text) {
+  std::vector<size_t> sizes;
+  for (size_t from = 0; from < text.size();) {
+    const size_t comma = std::min(text.find(',', from), text.size());
+    const std::string number = text.substr(from, comma - from);
+    char* end = nullptr;
+    const size_t bytes = strtoull(number.c_str(), &end, 10);
+    if (*end != 0 || bytes == 0 || bytes % kElemBytes != 0) {
+      fail("--sizes: '" + number + "' is no positive multiple of 4");
+    }
+    sizes.push_back(bytes);
+    from = comma + 1;
+  }
+  return sizes;
+}
+
+Op parse_op(const std::string& name) {
+  static const std::map<std::string, Op> ops = {{"all_reduce", Op::kAllReduce},
+                                                {"broadcast", Op::kBroadcast},
+                                                {"all_gather", Op::kAllGather},
+                                                {"reduce_scatter", Op::kReduceScatter},
+                                                {"copy", Op::kCopy},
+                                                {"round_trip", Op::kRoundTrip},
+                                                {"barrier", Op::kBarrier}};
+  const auto found = ops.find(name);
+  if (found == ops.end()) fail("--op: there is no '" + name + "'");
+  return found->second;
+}
+
+void set_modes(Settings& settings, const std::string& name) {
+  if (name != "reused" && name != "fresh" && name != "both") fail("--modes: reused, fresh or both, not '" + name + "'");
+  settings.reused = name != "fresh";
+  settings.fresh = name != "reused";
+}
+
+int exit_status_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+void fail(const std::string& message) {
+  fprintf(stderr, "%s\n", message.c_str());
+  fflush(stdout);
+  _exit(1);
+}
+
+Settings parse(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--op")
+      settings.op = parse_op(value);
+    else if (name == "--sizes")
+      settings.sizes_bytes = parse_sizes(value);
+    else if (name == "--modes")
+      set_modes(settings, value);
+    else if (name == "--seconds")
+      settings.seconds = strtod(value.c_str(), nullptr);
+    else if (name == "--ranks")
+      settings.n_ranks = static_cast<int>(strtol(value.c_str(), nullptr, 10));
+    else if (name == "--meet")
+      settings.meet = value;
+    else if (name == "--transport")
+      settings.transport = value;
+    else if (name == "--variant")
+      settings.variant = value;
+    else
+      fail("unknown argument '" + name + "'");
+  }
+  if (settings.n_ranks < 1 || settings.n_ranks > kMaxRanks) fail("--ranks: from 1 to " + std::to_string(kMaxRanks));
+  if (settings.seconds <= 0) fail("--seconds: more than 0");
+  if (settings.meet.empty() || settings.sizes_bytes.empty()) fail("--meet FILE and --sizes BYTES,... are needed");
+  return settings;
+}
+
+void Library::all_reduce(const float*, float*, size_t) {
+  unsupported("all_reduce");
+}
+void Library::broadcast(float*, size_t) {
+  unsupported("broadcast");
+}
+void Library::all_gather(const float*, float*, size_t) {
+  unsupported("all_gather");
+}
+void Library::reduce_scatter(const float*, float*, size_t) {
+  unsupported("reduce_scatter");
+}
+void Library::copy(const float*, float*, size_t) {
+  unsupported("copy");
+}
+void Library::round_trip(const float*, float*, size_t) {
+  unsupported("round_trip");
+}
+
+float* Library::allocate(size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail(std::string("mmap: ") + strerror(errno));
+  return static_cast<float*>(memory);
+}
+
+void measure(Library& library, Meet& meet, const Settings& settings) {
+  const size_t largest = *std::max_element(settings.sizes_bytes.begin(), settings.sizes_bytes.end());
+  float* in = library.allocate(largest);
+  float* out = library.allocate(largest);
+  // Touched before the timing; a page that was never written is one and the same page of zeros.
+  memset(in, 1, largest);
+  memset(out, 1, largest);
+  for (const size_t bytes : settings.sizes_bytes) {
+    const Shape shape = shape_of(settings.op, meet.rank(), meet.n_ranks(), bytes);
+    const bool in_blocks = settings.op == Op::kAllGather || settings.op == Op::kReduceScatter;
+    if (in_blocks && shape.block() * static_cast<size_t>(meet.n_ranks()) != shape.elems) {
+      fail("--sizes: " + std::to_string(bytes) + " bytes make no equal blocks of floats");
+    }
+    Measurement measurement(library, meet, shape, in, out);
+    measure_size(measurement, settings, meet.rank(), bytes);
+    fflush(stdout);
+  }
+  library.barrier();
+}
+
+int run_forked(const Settings& settings, const std::function<void(int rank)>& body) {
+  std::vector<pid_t> ranks;
+  const pid_t parent = getpid();
+  for (int rank = 0; rank < settings.n_ranks; rank++) {
+    const pid_t pid = fork();
+    if (pid < 0) fail(std::string("fork: ") + strerror(errno));
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);
+      body(rank);
+      fflush(stdout);
+      _exit(0);
+    }
+    ranks.push_back(pid);
+  }
+  int result = 0, status = 0;
+  while (!ranks.empty()) {
+    ranks.erase(std::find(ranks.begin(), ranks.end(), wait(&status)));
+    if (status != 0 && result == 0) {
+      result = exit_status_of(status);
+      for (const pid_t other : ranks) kill(other, SIGKILL);
+    }
+  }
+  return result;
+}
+
+}  // namespace bench

@@ -1,0 +1,80 @@
+// One method of timing for Tutti, its peers and the floors, so that only the library differs. Every program here is
+// this driver and a Library.
+//
+// For each size: the result is checked element by element; operations are repeated until they have taken a while, which
+// warms up and tells how many fit the time; three batches are timed; the result is checked again. A batch begins with
+// the library's barrier and then one in a page that the ranks share, so that they start within a microsecond, whatever
+// the library's barrier is like. A time is that of the slowest rank, divided by the number of operations.
+//
+//   reused  operations back to back on the same buffers
+//   fresh   before each operation the input is written anew and all ranks meet; after it all of the output is read, and
+//           compared. Only the operation is timed. That is how an application meets a collective. The clock itself
+//           adds some 0.03 us.
+//
+// Rank 0 prints "MODE BYTES OPERATIONS MICROSECONDS" for each batch. A wrong element ends the program with status 1.
+//
+// Nobody is pinned to a CPU: some libraries have threads of their own, whose place is the scheduler's business.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "meet.h"
+
+namespace bench {
+
+// `bytes` is what nccl-tests calls the size: all-gather's whole output, reduce-scatter's whole input.
+enum class Op {
+  kAllReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  // What the hardware can do, for the floors only.
+  kCopy,       // each rank copies its input to its output
+  kRoundTrip,  // rank 0's input goes to rank 1 and back
+  kBarrier,    // no data
+};
+
+struct Settings {
+  Op op = Op::kAllReduce;
+  std::vector<size_t> sizes_bytes;
+  bool reused = true;
+  bool fresh = false;
+  double seconds = 0.15;  // for all timed operations of one size and mode together
+  int n_ranks = 2;
+  std::string meet;       // a file that all ranks map; it must not exist before the run, or hold zeros
+  std::string transport;  // shm or tcp, for libraries that leave the choice to the caller
+  std::string variant;    // what the library makes of it
+};
+
+// From "--name value" pairs. Ends the process with a message where they are wrong.
+Settings parse(int argc, char** argv);
+
+// A library under test, on one rank. All elements are 32-bit floats, reductions are sums, the root is rank 0. An
+// operation returns when the output is there. One that a library does not have is left out.
+class Library {
+ public:
+  virtual ~Library() = default;
+  virtual void barrier() = 0;
+  virtual void all_reduce(const float* in, float* out, size_t elems);
+  virtual void broadcast(float* data, size_t elems);
+  virtual void all_gather(const float* in, float* out, size_t elems_per_rank);
+  virtual void reduce_scatter(const float* in, float* out, size_t elems_per_rank);
+  virtual void copy(const float* in, float* out, size_t elems);
+  virtual void round_trip(const float* in, float* out, size_t elems);
+  // Page-aligned memory, zeroed, never freed: a program has two buffers.
+  virtual float* allocate(size_t bytes);
+};
+
+// Times everything that the settings ask for and prints it.
+void measure(Library& library, Meet& meet, const Settings& settings);
+
+// Forks the ranks and runs `body` on each. Returns the program's exit status. If one rank fails, the others are killed.
+int run_forked(const Settings& settings, const std::function<void(int rank)>& body);
+
+// Prints the message and ends this process with status 1.
+[[noreturn]] void fail(const std::string& message);
+
+}  // namespace bench

@@ -1,0 +1,147 @@
+"""From samples to tables: medians, ratios, text and Markdown.
+
+A result is a dictionary: op, ranks, transport, repeats, programs (name, library, kind of each), samples by mode, size in
+bytes (as text, for JSON) and program's name in microseconds, limits, notes, and fastest if not the median counts.
+"""
+import statistics
+
+PRIVATE_FLOORS = ("cma", "bounce", "sockets")  # for buffers that other processes cannot map
+MAPPED_FLOORS = ("mapped", "sockets")
+OPS = {"all_reduce": "all-reduce, float sum", "broadcast": "broadcast", "all_gather": "all-gather",
+       "reduce_scatter": "reduce-scatter, float sum"}
+MODES = {"reused": "buffers reused", "fresh": "fresh input, output read (outside of the timing)"}
+GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
+
+
+def bus_factor(op, ranks):
+    """What a size in bytes per second times this is the load of the slowest link, as nccl-tests has it."""
+    return {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1}.get(op, (ranks - 1) / ranks)
+
+
+def least(times, names):
+    """(name, time) of the fastest of `names`, or (None, None)."""
+    there = [(times[name], name) for name in names if name in times]
+    if not there:
+        return None, None
+    time, name = min(there)
+    return name, time
+
+
+def ratio(time, other):
+    return time / other if time is not None and other else None
+
+
+def row(result, medians, size):
+    names = {kind: [p["name"] for p in result["programs"] if p["kind"] == kind] for kind in ("peer", "floor")}
+    best, best_time = least(medians, names["peer"])
+    private = least(medians, [n for n in names["floor"] if n in PRIVATE_FLOORS])[1]
+    mapped = least(medians, [n for n in names["floor"] if n in MAPPED_FLOORS])[1]
+    tutti, registered = medians.get("tutti"), medians.get("registered")
+    libraries = {}
+    for program in result["programs"]:
+        if program["kind"] == "peer":
+            tunings = [p["name"] for p in result["programs"] if p["library"] == program["library"]]
+            libraries[program["library"]] = least(medians, tunings)[1]
+    return {
+        "bytes": size, "microseconds": medians, "libraries": libraries, "best_peer": best,
+        "tutti_to_peer": ratio(tutti, best_time), "registered_to_peer": ratio(registered, best_time),
+        "tutti_to_floor": ratio(tutti, private), "registered_to_floor": ratio(registered, mapped),
+    }
+
+
+def rows(result, mode):
+    """By size. What counts is the median, or with result["fastest"] the fastest sample."""
+    typical = min if result.get("fastest") else statistics.median
+    by_size = {int(size): samples for size, samples in result["samples"][mode].items()}
+    return [row(result, {name: typical(times) for name, times in by_size[size].items() if times}, size)
+            for size in sorted(by_size)]
+
+
+def size_text(size):
+    for unit, power in (("G", 30), ("M", 20), ("K", 10)):
+        if size % (1 << power) == 0:
+            return f"{size >> power}{unit}"
+    return str(size)
+
+
+def number(value):
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def columns(result, every_tuning):
+    """(heading, function of a row, whether it is a ratio) of each column."""
+    def time(name):
+        return name, lambda r: number(r["microseconds"].get(name)), False
+
+    def library(name):
+        return name, lambda r: number(r["libraries"].get(name)), False
+
+    names = {kind: [p["name"] for p in result["programs"] if p["kind"] == kind] for kind in ("tutti", "peer", "floor")}
+    found = [("size", lambda r: size_text(r["bytes"]), False)] + [time(name) for name in names["tutti"]]
+    if every_tuning:
+        found += [time(name) for name in names["peer"]]
+    else:
+        found += [library(name) for name in dict.fromkeys(p["library"] for p in result["programs"] if p["kind"] == "peer")]
+    found += [time(name) for name in names["floor"]]
+    for heading, key, wanted in (
+            ("tutti/peer", "tutti_to_peer", "tutti"), ("reg./peer", "registered_to_peer", "registered"),
+            ("tutti/floor", "tutti_to_floor", "tutti"), ("reg./floor", "registered_to_floor", "registered")):
+        if wanted in names["tutti"]:
+            found.append((heading, lambda r, key=key: number(r[key]), True))
+    if names["peer"] and not every_tuning:
+        found.append(("best peer", lambda r: r["best_peer"] or "-", False))
+    return found
+
+
+def colour_of(text):
+    """Green where Tutti is faster, red where it is slower; noise stays plain."""
+    value = 1.0 if text == "-" else float(text)
+    return GREEN if value < 0.97 else RED if value > 1.03 else ""
+
+
+def text_table(result, mode, every_tuning=False, colours=False):
+    found = columns(result, every_tuning)
+    cells = [[cell(r) for _, cell, _ in found] for r in rows(result, mode)]
+    widths = [max(len(heading), *(len(line[i]) for line in cells)) for i, (heading, _, _) in enumerate(found)]
+    lines = ["  ".join(heading.rjust(width) for (heading, _, _), width in zip(found, widths))]
+    for line in cells:
+        parts = []
+        for text, width, (_, _, is_ratio) in zip(line, widths, found):
+            colour = colour_of(text) if colours and is_ratio else ""
+            parts.append(colour + text.rjust(width) + (PLAIN if colour else ""))
+        lines.append("  ".join(parts))
+    return "\n".join(lines)
+
+
+def markdown_table(result, mode, every_tuning=False):
+    found = columns(result, every_tuning)
+    lines = ["| " + " | ".join(heading for heading, _, _ in found) + " |", "|" + "---:|" * len(found)]
+    lines += ["| " + " | ".join(cell(r) for _, cell, _ in found) + " |" for r in rows(result, mode)]
+    return "\n".join(lines)
+
+
+def heading(result):
+    over = {"shm": "shared memory", "tcp": "TCP on the loopback interface"}[result["transport"]]
+    what = "fastest" if result.get("fastest") else "medians"
+    repetitions = "1 repetition" if result["repeats"] == 1 else f"{result['repeats']} interleaved repetitions"
+    return f"{OPS[result['op']]}, {result['ranks']} ranks, {over}; microseconds, {what} of {repetitions}"
+
+
+def limits_line(result):
+    limits = [f"{name} {number(limit['value'])} {limit['unit']}" for name, limit in result["limits"].items()]
+    return "this machine: " + ", ".join(limits) if limits else ""
+
+
+def report(result, every_tuning=False, markdown=False, colours=False):
+    """Everything there is to say about a result."""
+    parts = [heading(result), limits_line(result)]
+    for mode in result["samples"]:
+        table = (markdown_table(result, mode, every_tuning) if markdown
+                 else text_table(result, mode, every_tuning, colours))
+        parts += ["", MODES[mode], ""] if markdown else ["", MODES[mode]]
+        parts.append(table)
+    if result["notes"]:
+        parts += ["", *result["notes"]]
+    return "\n".join(part for i, part in enumerate(parts) if part or i > 1)
