@@ -18,6 +18,13 @@
  *
  * Streams. With stream NULL an operation runs on the caller's thread and returns when the result is in recvbuff and the
  * rank's own messages have been handed over. With a stream from tuttiStreamCreate it is queued and returns at once.
+ *
+ * Non-blocking. With config.blocking = 0 the functions that create a communicator, and tuttiCommFinalize on it, return
+ * tuttiInProgress at once, with a valid handle in *comm; what they do goes on in the background. Until it is done
+ * tuttiCommGetAsyncError says tuttiInProgress, then tuttiSuccess or the error. Meanwhile only that function,
+ * tuttiGetLastError, tuttiCommDestroy and tuttiCommAbort may be called on the communicator, and both of the latter end
+ * what goes on without waiting for it; others return tuttiInvalidUsage. A communicator whose creation failed returns
+ * that error from all calls, and has to be destroyed. Operations block, or not, as on any other communicator.
  */
 #ifndef TUTTI_TUTTI_H_
 #define TUTTI_TUTTI_H_
@@ -127,12 +134,13 @@ typedef struct {
   const char* algo;       /* "ring" or "tree" for all operations; else TUTTI_ALGO; NULL: by size */
   int deterministic;      /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
                              placement; else TUTTI_DETERMINISTIC, default 0 */
+  int blocking;           /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                   \
   {                                                                                                                \
     sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, \
-        NULL, NULL, TUTTI_CONFIG_UNDEF_INT                                                                         \
+        NULL, NULL, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT                                                 \
   }
 
 /* ---- library --------------------------------------------------------------------------------------------------- */
@@ -168,7 +176,8 @@ TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId);
  * tuttiSystemError. On error *comm is NULL. */
 TUTTI_API tuttiResult_t tuttiCommInitRank(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank);
 
-/* The same with options; config may be NULL. The struct and its strings are copied.
+/* The same with options; config may be NULL. The struct and its strings are copied. With config.blocking = 0 it returns
+ * tuttiInProgress, and errors of the creation appear in tuttiCommGetAsyncError.
  * Errors also: tuttiInvalidArgument (config without TUTTI_CONFIG_INITIALIZER, a field out of range). */
 TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank,
                                                 const tuttiConfig_t* config);
@@ -185,12 +194,13 @@ TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int
  * key-value store Open MPI's mpirun, srun --mpi=pmix: PMIx (libpmix is loaded at run time) srun alone: rank 0's host
  * from the node list and a port from the job id The n-th call in each process forms the n-th group. Where no key-value
  * store carries a random secret, the secret is TUTTI_SECRET or, without it, derived from the job's id: then whoever can
- * reach the port and guess the id can join. Blocks like tuttiCommInitRank. Errors as there, and tuttiInvalidUsage when
+ * reach the port and guess the id can join. Blocks like tuttiCommInitRank; with config.blocking = 0 only until the id
+ * has come from the launcher. Errors as there, and tuttiInvalidUsage when
  * no launcher is recognised or a variable is missing: the message lists what was looked for. */
 TUTTI_API tuttiResult_t tuttiCommInitFromEnv(tuttiComm_t* comm, const tuttiConfig_t* config);
 
 /* Writes the number of ranks to *count. Does not block; any thread.
- * Errors: tuttiInvalidArgument (NULL, or not a live communicator). */
+ * Errors: tuttiInvalidArgument (NULL, or not a live communicator), tuttiInvalidUsage (its creation is under way). */
 TUTTI_API tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int* count);
 
 /* Writes this communicator's rank to *rank. Does not block; any thread. Errors as tuttiCommCount. */
@@ -199,22 +209,27 @@ TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank);
 /* Collective: waits until all operations queued on `comm` are done on this rank and every rank has come here, and
  * compares how many operations each rank called. Afterwards only tuttiCommDestroy and tuttiCommAbort are allowed.
  * Without it tuttiCommDestroy may close connections that a slower peer still needs; that peer would see
- * tuttiRemoteError. Errors: tuttiInvalidArgument (not a live communicator), tuttiInvalidUsage (the ranks called
- * different operations), tuttiRemoteError, tuttiTimeout, and the error of an operation that failed before. */
+ * tuttiRemoteError. With config.blocking = 0 it returns tuttiInProgress.
+ * Errors: tuttiInvalidArgument (not a live communicator), tuttiInvalidUsage (the ranks called different operations),
+ * tuttiRemoteError, tuttiTimeout, and the error of an operation that failed before. */
 TUTTI_API tuttiResult_t tuttiCommFinalize(tuttiComm_t comm);
 
-/* Finalizes `comm` if that was not done and it is not broken, then frees it and everything it owns. The handle is dead
- * afterwards even if an error is returned. Errors as tuttiCommFinalize. */
+/* Waits until the operations queued on `comm` are done on this rank, then frees it and everything it owns. Does not
+ * wait for the other ranks; see tuttiCommFinalize. A creation or finalization in the background is ended as by
+ * tuttiCommAbort. The handle is dead afterwards even if an error is returned. Errors: tuttiInvalidArgument (not a live
+ * communicator), and the error that broke it. */
 TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
 
 /* Ends `comm` at once: an operation that blocks in another thread returns tuttiInvalidUsage, peers get tuttiRemoteError
- * naming this rank. Waits only for this rank's own operations to return, never for a peer, then frees the communicator.
+ * naming this rank. Waits only for this rank's own operations to return, never for a peer, then frees the communicator;
+ * a creation in the background ends by itself soon after.
  * May be called from any thread, also while another is inside an operation on it; that thread must not use `comm`
  * afterwards. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
 
-/* Writes the state of `comm` to *asyncError: tuttiSuccess, or the error that broke it, including one that peers
- * reported while no operation ran here. Does not block; any thread. Errors: tuttiInvalidArgument. */
+/* Writes the state of `comm` to *asyncError: tuttiSuccess, tuttiInProgress while a creation or finalization runs in the
+ * background, or the error that broke it, including one that peers reported while no operation ran here. Does not
+ * block; any thread. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* asyncError);
 
 /* color of a rank that joins none of the new communicators. */
@@ -222,7 +237,9 @@ TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* 
 
 /* Collective over `comm`: ranks that give the same color (>= 0) form a new communicator, ordered by key, then by rank
  * in `comm`; a rank with TUTTI_SPLIT_NOCOLOR gets NULL. config NULL: the environment's and default values. `comm` stays
- * as it is. Blocks until the new group has formed. Errors: tuttiInvalidArgument (newcomm is NULL, color below -1, not a
+ * as it is. Blocks until the new group has formed. With config.blocking = 0 it takes its place in the order of
+ * operations on `comm` now, and returns tuttiInProgress, or tuttiSuccess without a color; destroying `comm` waits for
+ * it, also after *newcomm was aborted. Errors: tuttiInvalidArgument (newcomm is NULL, color below -1, not a
  * live communicator, config), and those of tuttiAllGather and tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm,
                                        const tuttiConfig_t* config);
@@ -409,16 +426,17 @@ TUTTI_API tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm);
 /* ---- groups of calls ------------------------------------------------------------------------------------------- */
 
 /* From here to tuttiGroupEnd the operations that this thread calls are only checked and collected; so are
- * tuttiCommInitRank, tuttiCommInitRankConfig and tuttiCommFinalize. Groups nest; the outermost end counts. Does not
- * block; per thread. Errors: none. */
+ * the functions that create a communicator, but tuttiCommInitAll, and tuttiCommFinalize, which begin at once where they
+ * go on in the background. Groups nest; the outermost end counts. Does not block; per thread. Errors: none. */
 TUTTI_API tuttiResult_t tuttiGroupStart(void);
 
 /* Runs what was collected: first the creations and finalizations, side by side, then the operations. All sends and
  * receives of one communicator and stream run together, so their order does not matter. Operations of one communicator
  * keep their order; several communicators run side by side, so one thread may hold several ranks of a group. Operations
- * with a stream are queued there, and the rest is done when this returns. If a call in the group was refused, nothing
- * is run, and its error is returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do
- * not match), and those of the operations: the first one. */
+ * with a stream are queued there, and the rest is done when this returns; tuttiInProgress says that something goes on
+ * in the background. If a call in the group was refused, nothing is run, and its error is returned again. Errors:
+ * tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do not match), and those of the operations: the first
+ * one. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
 
 #ifdef __cplusplus

@@ -15,11 +15,16 @@ struct Pending {
   tuttiStream_t stream;
 };
 
+struct Blocking {
+  tuttiComm_t handle;
+  std::function<Result<void>()> work;
+};
+
 struct Group {
   int depth = 0;
   std::vector<Pending> operations;
-  std::vector<std::function<Result<void>()>> blocking;  // creation and finalizing
-  std::optional<Error> spoiled;
+  std::vector<Blocking> blocking;  // creation and finalizing
+  std::optional<Error> in_background, spoiled;
 };
 thread_local Group t_group;
 
@@ -64,7 +69,8 @@ Result<void> enqueue(Pending& p) {
   TUTTI_TRY_ASSIGN(const auto stream, find_stream(p.stream));
   const uint64_t ticket = p.use->take_ticket();
   const auto kept = std::make_shared<Use>(std::move(p.use));  // the queue's copy keeps the communicator alive
-  stream->enqueue([kept, ticket, operation = p.operation] { return (*kept)->run(ticket, operation); });
+  stream->enqueue(
+      [kept, ticket, operation = p.operation] { return contained([&] { return (*kept)->run(ticket, operation); }); });
   return {};
 }
 
@@ -98,8 +104,12 @@ Result<void> end_group() {
     group.spoiled->message = "nothing of the group was run, because a call in it failed: " + group.spoiled->message;
     return *group.spoiled;
   }
-  TUTTI_TRY(run_at_once(std::move(group.blocking)));
-  return start_all(fuse_messages(std::move(group.operations)));
+  std::vector<std::function<Result<void>()>> blocking;
+  for (Blocking& b : group.blocking) blocking.push_back(std::move(b.work));
+  TUTTI_TRY(run_at_once(std::move(blocking)));
+  TUTTI_TRY(start_all(fuse_messages(std::move(group.operations))));
+  if (group.in_background) return *group.in_background;
+  return {};
 }
 
 }  // namespace
@@ -116,23 +126,23 @@ Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tut
   return start_all(std::move(one));
 }
 
-Result<void> launch_blocking(std::function<Result<void>()> work) {
+Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> work) {
   if (t_group.depth == 0) return work();
-  t_group.blocking.push_back(std::move(work));
+  t_group.blocking.push_back({handle, std::move(work)});
   return {};
+}
+
+Error in_background(const char* what) {
+  const Error error{Code::kInProgress, format("%s is under way: ask tuttiCommGetAsyncError", what)};
+  if (t_group.depth > 0) t_group.in_background = error;
+  return error;
 }
 
 Result<void> run_at_once(std::vector<std::function<Result<void>()>> all) {
   if (all.empty()) return {};
   std::vector<Result<void>> results(all.size());
   std::vector<std::thread> threads;
-  const auto run = [&](size_t i) {
-    try {
-      results[i] = all[i]();
-    } catch (const std::exception& e) {
-      results[i] = Error{Code::kSystemError, e.what()};
-    }
-  };
+  const auto run = [&](size_t i) { results[i] = contained(all[i]); };
   try {
     for (size_t i = 0; i + 1 < all.size(); i++) threads.emplace_back(run, i);
   } catch (const std::system_error& e) {
@@ -148,6 +158,13 @@ Result<void> run_at_once(std::vector<std::function<Result<void>()>> all) {
 
 void spoil_group(const Error& error) {
   if (t_group.depth > 0 && !t_group.spoiled) t_group.spoiled = error;
+}
+
+void drop_from_group(tuttiComm_t handle) {
+  const size_t dropped = std::erase_if(t_group.operations, [&](const Pending& p) { return p.handle == handle; }) +
+                         std::erase_if(t_group.blocking, [&](const Blocking& b) { return b.handle == handle; });
+  if (dropped > 0)
+    spoil_group({Code::kInvalidUsage, format("comm=%p was destroyed after calls on it", static_cast<void*>(handle))});
 }
 
 }  // namespace tutti::api

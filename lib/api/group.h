@@ -10,21 +10,28 @@ namespace tutti::api {
 // Runs the operation now (on the caller's thread, or in its place in the stream's order), or keeps it for the group.
 Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream);
 
-// Runs something that may wait for other ranks of this process: now, or at the group's end beside its likes.
-Result<void> launch_blocking(std::function<Result<void>()> work);
+// Runs something that may wait for other ranks of this process: now, or at the group's end beside its likes. `handle`:
+// the communicator that it is for, if there is one already.
+Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> work);
 
 // Runs all at once, each on a thread of its own (the last on the caller's), and gives the first error.
 Result<void> run_at_once(std::vector<std::function<Result<void>()>> all);
 
+// Something goes on in the background: what its caller returns, and so does the end of the group that it is in.
+Error in_background(const char* what);
+
 // A call within a group failed: the group will not run, and its end says why.
 void spoil_group(const Error& error);
+
+// A communicator goes: so do the calls on it that this thread's group has collected.
+void drop_from_group(tuttiComm_t handle);
 
 // The body of an API function that may be called within a group.
 template <class Body>
 tuttiResult_t in_group(Body&& body) noexcept {
   return guarded([&]() -> Result<void> {
     Result<void> result = body();
-    if (!result) spoil_group(result.error());
+    if (!result && result.error().code != Code::kInProgress) spoil_group(result.error());
     return result;
   });
 }

@@ -27,6 +27,7 @@ Use::Use(tuttiComm_t handle) : handle_(handle) {
   // communicator here is waited for there.
   handle->users.fetch_add(1);
   member_ = handle->member.load();
+  if (member_ != nullptr) comm_ = member_->usable();
 }
 
 Use::~Use() {
@@ -34,13 +35,14 @@ Use::~Use() {
     handle_->users.notify_all();
 }
 
-Error not_a_comm(const void* handle) {
+Error not_a_comm(tuttiComm_t handle) {
+  if (handle == nullptr) return invalid_argument("comm is NULL");
+  if (const Use use(handle); use.is_live()) return use.member().why_unusable();
   return invalid_argument(
-      handle == nullptr ? std::string("comm is NULL")
-                        : format("comm=%p is not a live communicator: it was destroyed or never created", handle));
+      format("comm=%p is not a live communicator: it was destroyed or never created", static_cast<void*>(handle)));
 }
 
-tuttiComm_t make_handle(std::unique_ptr<Communicator> comm) {
+tuttiComm_t make_handle(std::shared_ptr<Member> member) {
   tuttiComm* handle = nullptr;
   {
     const std::lock_guard lock(g_handles_mutex);
@@ -51,15 +53,15 @@ tuttiComm_t make_handle(std::unique_ptr<Communicator> comm) {
     }
   }
   if (handle == nullptr) handle = new tuttiComm;
-  auto member = std::make_unique<Member>();
-  member->comm = std::move(comm);
-  handle->member.store(member.release());
+  handle->owner = std::move(member);
+  handle->member.store(handle->owner.get());
   return handle;
 }
 
-std::unique_ptr<Member> detach(tuttiComm_t handle) {
+std::shared_ptr<Member> detach(tuttiComm_t handle) {
   if (handle == nullptr || handle->magic != tuttiComm::kMagic) return nullptr;
-  return std::unique_ptr<Member>(handle->member.exchange(nullptr));
+  if (handle->member.exchange(nullptr) == nullptr) return nullptr;
+  return std::move(handle->owner);
 }
 
 void wait_until_unused(tuttiComm_t handle) {
@@ -116,8 +118,9 @@ const char* tuttiGetErrorString(tuttiResult_t result) {
 
 const char* tuttiGetLastError(tuttiComm_t comm) {
   if (comm != nullptr)
-    if (tutti::api::Use use(comm); use)
-      if (const auto state = use->async_error(); !state) finish(state.error());
+    if (tutti::api::Use use(comm); use.is_live())
+      if (const auto state = use.member().state(); !state && state.error().code != tutti::Code::kInProgress)
+        finish(state.error());
   return tutti::api::t_last_error.c_str();
 }
 

@@ -93,7 +93,7 @@ Error about(const Address& address, const char* what, int sys_errno) {
 Result<void> wait_for(int fd, short events, Deadline deadline) {
   for (;;) {
     pollfd p{fd, events, 0};
-    const int n = ::poll(&p, 1, deadline.left_ms(1000));
+    const int n = ::poll(&p, 1, deadline.left_ms(100));
     if (n > 0) return {};
     if (n < 0 && errno != EINTR) return system_error("poll", errno);
     if (deadline.passed()) return Error{Code::kTimeout, "no answer in time"};

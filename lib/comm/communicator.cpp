@@ -31,10 +31,8 @@ Communicator::~Communicator() {
 }
 
 Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
-  wait_for_turn(ticket);
-  auto result = execute(operation);
-  end_turn();
-  return result;
+  const Turn turn(*this, ticket);
+  return execute(operation);
 }
 
 // The usual case is one caller: its turn is now, and nobody sleeps. sleepers_ and turn_ are stored before the other is
@@ -131,17 +129,13 @@ Error Communicator::root_cause(Error error) {
   return error;
 }
 
-Result<void> Communicator::finalize() {
-  const uint64_t ticket = take_ticket();
-  wait_for_turn(ticket);
-  Result<void> result;
-  if (!finalized_) {
-    Operation operation;
-    operation.collective = Collective::kFinalize;
-    result = execute(operation);
-    finalized_ = true;
-  }
-  end_turn();
+Result<void> Communicator::finalize(uint64_t ticket) {
+  const Turn turn(*this, ticket);
+  if (finalized_) return {};
+  Operation operation;
+  operation.collective = Collective::kFinalize;
+  auto result = execute(operation);
+  finalized_ = true;
   return result;
 }
 

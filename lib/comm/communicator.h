@@ -77,7 +77,8 @@ class Communicator final : private WaitContext {
   Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
 
   // Collective: all ranks have come here and called the same number of operations.
-  Result<void> finalize();
+  Result<void> finalize(uint64_t ticket);
+  Result<void> finalize() { return finalize(take_ticket()); }
   void abort();
   Result<void> async_error() const;
 
@@ -97,6 +98,12 @@ class Communicator final : private WaitContext {
   Error root_cause(Error error);
   void wait_for_turn(uint64_t ticket);
   void end_turn();
+  // One operation's turn; it ends also if the operation runs out of memory.
+  struct Turn {
+    Turn(Communicator& c, uint64_t ticket) : comm(c) { comm.wait_for_turn(ticket); }
+    ~Turn() { comm.end_turn(); }
+    Communicator& comm;
+  };
 
   bool interrupted() override { return watch_->failed(); }
   Error interruption() override { return watch_->failure(); }

@@ -13,10 +13,6 @@ namespace {
 // The root reports absent ranks when the deadline passes; the report needs a moment to arrive.
 constexpr double kReportSeconds = 1.5;
 
-Deadline later(Deadline deadline, double seconds) {
-  return Deadline::after_seconds(deadline.left_ms(INT32_MAX) / 1e3 + seconds);
-}
-
 Error root_lost(Error error, int rank) {
   if (error.code == Code::kTimeout)
     error.message = format("rank %d: the group's root did not answer in time", rank);
@@ -70,7 +66,7 @@ Result<std::vector<std::string>> Bootstrap::all_gather(const std::string& blob) 
   // A send that fails is not yet the answer: the root may have said why before it closed.
   [[maybe_unused]] const auto sent = send_all(fd_.get(), frame.data(), frame.size(), deadline_);
   TUTTI_TRY_ASSIGN(const std::string body,
-                   receive_all_frame(fd_.get(), rank_, n_ranks_, later(deadline_, kReportSeconds)));
+                   receive_all_frame(fd_.get(), rank_, n_ranks_, deadline_.plus_seconds(kReportSeconds)));
   return split_blobs(body, n_ranks_);
 }
 

@@ -1,0 +1,25 @@
+// Where exceptions end: those of the standard library, above all for want of memory, become errors.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string>
+
+#include "base/result.h"
+
+namespace tutti::api {
+
+template <class Body>
+Result<void> contained(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Error{Code::kSystemError, "out of memory"};
+  } catch (const std::exception& e) {
+    return Error{Code::kInternalError, std::string("unexpected: ") + e.what()};
+  } catch (...) {
+    return Error{Code::kInternalError, "unexpected exception"};
+  }
+}
+
+}  // namespace tutti::api

@@ -1,0 +1,62 @@
+#include "api/creation.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "api/group.h"
+
+namespace tutti::api {
+namespace {
+
+Result<void> take_int(int value, const char* name, int min, double* to) {
+  if (value == TUTTI_CONFIG_UNDEF_INT) return {};
+  if (value < min) return invalid_argument(format("config.%s=%d is out of range: at least %d", name, value, min));
+  *to = value;
+  return {};
+}
+
+Result<void> take_bool(int value, const char* name, bool* to) {
+  if (value == TUTTI_CONFIG_UNDEF_INT) return {};
+  if (value != 0 && value != 1) return invalid_argument(format("config.%s=%d is not 0 or 1", name, value));
+  *to = value == 1;
+  return {};
+}
+
+}  // namespace
+
+Result<Config> read_config(const tuttiConfig_t* config) {
+  Config read;
+  CommOptions& options = read.options;
+  TUTTI_TRY_ASSIGN(options, CommOptions::from_env());
+  if (config == nullptr) return read;
+  // The first three fields are there in every version.
+  if (config->magic != TUTTI_CONFIG_MAGIC || config->size < offsetof(tuttiConfig_t, initTimeoutSeconds))
+    return invalid_argument("config was not initialised: start from TUTTI_CONFIG_INITIALIZER");
+  tuttiConfig_t known = TUTTI_CONFIG_INITIALIZER;
+  memcpy(&known, config, std::min(config->size, sizeof known));
+  TUTTI_TRY(take_int(known.initTimeoutSeconds, "initTimeoutSeconds", 1, &options.init_timeout_seconds));
+  TUTTI_TRY(take_int(known.opTimeoutSeconds, "opTimeoutSeconds", 1, &options.op_timeout_seconds));
+  TUTTI_TRY(take_bool(known.deterministic, "deterministic", &options.deterministic));
+  TUTTI_TRY(take_bool(known.blocking, "blocking", &read.blocking));
+  if (known.transports != nullptr) options.transports = known.transports;
+  if (known.algo != nullptr) options.algo = known.algo;
+  return read;
+}
+
+Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation, std::function<void()> begin) {
+  if (!config.blocking) {
+    const auto member = std::make_shared<Member>();
+    TUTTI_TRY(member->create(std::move(creation), config.deadline(), std::move(begin)));
+    if (handle == nullptr) return {};
+    *handle = make_handle(member);
+    return in_background("the creation of a communicator");
+  }
+  return launch_blocking(nullptr, [=]() -> Result<void> {
+    if (begin) begin();
+    TUTTI_TRY_ASSIGN(auto comm, creation(config.deadline()));
+    if (handle != nullptr) *handle = make_handle(std::make_shared<Member>(std::move(comm)));
+    return {};
+  });
+}
+
+}  // namespace tutti::api

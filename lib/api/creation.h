@@ -1,0 +1,26 @@
+// How communicators come to be, at once or in the background.
+#pragma once
+
+#include <functional>
+
+#include "api/handle.h"
+
+namespace tutti::api {
+
+struct Config {
+  CommOptions options;
+  bool blocking = true;
+
+  Deadline deadline() const { return Deadline::after_seconds(options.init_timeout_seconds); }
+};
+
+// What the user's options and the environment say.
+Result<Config> read_config(const tuttiConfig_t* config);
+
+// Makes a communicator and its handle: now, at the end of the group, or in the background. `begin` comes right before
+// that, but never later than this returns where it is in the background. A null `handle`: this rank takes part, but
+// gets no communicator.
+Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation,
+                    std::function<void()> begin = nullptr);
+
+}  // namespace tutti::api

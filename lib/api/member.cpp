@@ -1,0 +1,74 @@
+#include "api/member.h"
+
+#include <system_error>
+#include <thread>
+
+#include "api/contained.h"
+
+namespace tutti::api {
+
+Result<void> Member::create(Creation creation, const Deadline& deadline, std::function<void()> begin) {
+  return start("the creation of comm", begin,
+               [this, creation = std::move(creation), until = deadline.or_when(aborted_)]() -> Result<void> {
+                 TUTTI_TRY_ASSIGN(auto made, creation(until));
+                 const std::lock_guard lock(mutex_);
+                 comm_ = std::move(made);
+                 return {};
+               });
+}
+
+Result<void> Member::finalize() {
+  const auto ticket = std::make_shared<uint64_t>();
+  return start(
+      "tuttiCommFinalize", [this, ticket] { *ticket = comm_->take_ticket(); },
+      [this, ticket] { return comm_->finalize(*ticket); });
+}
+
+// The thread begins with the lock, so after `begin`.
+Result<void> Member::start(const char* what, const std::function<void()>& begin, std::function<Result<void>()> work) {
+  const std::lock_guard lock(mutex_);
+  if (under_way_ != nullptr) return Error{Code::kInvalidUsage, format("%s is under way already", under_way_)};
+  try {
+    std::thread([self = shared_from_this(), work = std::move(work)] {
+      { const std::lock_guard begun(self->mutex_); }
+      self->finish(contained(work));
+    }).detach();
+  } catch (const std::system_error& e) {
+    return system_error("starting a thread (see ulimit -u)", e.code().value());
+  }
+  under_way_ = what;
+  usable_.store(nullptr, std::memory_order_release);
+  if (begin) begin();
+  return {};
+}
+
+void Member::finish(const Result<void>& result) {
+  const std::lock_guard lock(mutex_);
+  under_way_ = nullptr;
+  if (!result) failure_ = result.error();
+  if (comm_ && *aborted_) comm_->abort();
+  usable_.store(comm_.get(), std::memory_order_release);
+}
+
+Error Member::why_unusable() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_ && !comm_) return *failure_;
+  return {Code::kInvalidUsage,
+          format("%s is under way: use it when tuttiCommGetAsyncError no longer says tuttiInProgress",
+                 under_way_ == nullptr ? "something in the background" : under_way_)};
+}
+
+Result<void> Member::state() const {
+  const std::lock_guard lock(mutex_);
+  if (under_way_ != nullptr) return Error{Code::kInProgress, format("%s is under way", under_way_)};
+  if (failure_) return *failure_;
+  return comm_ ? comm_->async_error() : Result<void>();
+}
+
+void Member::abort() {
+  const std::lock_guard lock(mutex_);
+  *aborted_ = true;
+  if (comm_) comm_->abort();
+}
+
+}  // namespace tutti::api

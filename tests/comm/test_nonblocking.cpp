@@ -1,0 +1,166 @@
+// Creation and finalization that go on in the background.
+#include <poll.h>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+tuttiConfig_t non_blocking() {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+// Asks until it is done, like a program that has other things to do.
+tuttiResult_t outcome_of(tuttiComm_t comm) {
+  tuttiResult_t state = tuttiInProgress;
+  for (const double end = now_seconds() + 60; state == tuttiInProgress && now_seconds() < end; poll(nullptr, 0, 1))
+    if (tuttiCommGetAsyncError(comm, &state) != tuttiSuccess) return tuttiNumResults;
+  return state;
+}
+
+bool mentions(const char* text) {
+  return std::string(tuttiGetLastError(nullptr)).find(text) != std::string::npos;
+}
+
+// Whether what needs a communicator is refused, and says why.
+size_t wrongly_usable(tuttiComm_t comm) {
+  int number = -1;
+  float data = 1;
+  const auto refused = [](tuttiResult_t result) { return result == tuttiInvalidUsage && mentions("under way"); };
+  size_t wrong = !refused(tuttiCommCount(comm, &number)) + !refused(tuttiCommUserRank(comm, &number));
+  wrong += !refused(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, comm, nullptr));
+  wrong += !refused(tuttiCommFinalize(comm));
+  return wrong + (number != -1) + (data != 1);
+}
+
+}  // namespace
+
+TEST_CASE("one thread creates, uses and finalizes all ranks in the background") {
+  constexpr int n = 3;
+  const tuttiConfig_t config = non_blocking();
+  const tuttiUniqueId id = new_id();
+  tuttiComm_t comms[n] = {};
+  const bool grouped = GENERATE(false, true);
+  if (grouped) REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (int r = 0; r < n; r++) {
+    CHECK(tuttiCommInitRankConfig(&comms[r], n, id, r, &config) == tuttiInProgress);
+    REQUIRE(comms[r] != nullptr);
+    if (r == 0) {  // nothing else has come, so it cannot be done
+      CHECK(wrongly_usable(comms[r]) == 0);
+      tuttiResult_t state = tuttiSuccess;
+      CHECK(tuttiCommGetAsyncError(comms[r], &state) == tuttiSuccess);
+      CHECK(state == tuttiInProgress);
+    }
+  }
+  if (grouped) {
+    // The refused calls above spoilt the group, though not what had begun in the background.
+    CHECK(tuttiGroupEnd() == tuttiInvalidUsage);
+  }
+  for (int r = 0; r < n; r++) REQUIRE(outcome_of(comms[r]) == tuttiSuccess);
+  int32_t values[n], sums[n] = {};
+  tuttiGroupStart();
+  for (int r = 0; r < n; r++) {
+    values[r] = 1 << r;
+    CHECK(tuttiAllReduce(&values[r], &sums[r], 1, tuttiInt32, tuttiSum, comms[r], nullptr) == tuttiSuccess);
+  }
+  CHECK(tuttiGroupEnd() == tuttiSuccess);
+  for (const int32_t sum : sums) CHECK(sum == 7);
+  for (int r = 0; r < n; r++) {
+    CHECK(tuttiCommFinalize(comms[r]) == tuttiInProgress);
+    if (r == 0) CHECK(wrongly_usable(comms[r]) == 0);
+  }
+  for (int r = 0; r < n; r++) CHECK(outcome_of(comms[r]) == tuttiSuccess);
+  for (int r = 0; r < n; r++) CHECK(tuttiCommDestroy(comms[r]) == tuttiSuccess);
+}
+
+TEST_CASE("the end of a group says that creations go on") {
+  const tuttiConfig_t config = non_blocking();
+  const tuttiUniqueId id = new_id();
+  tuttiComm_t comms[2] = {};
+  CHECK(tuttiGroupStart() == tuttiSuccess);
+  for (int r = 0; r < 2; r++) CHECK(tuttiCommInitRankConfig(&comms[r], 2, id, r, &config) == tuttiInProgress);
+  CHECK(tuttiGroupEnd() == tuttiInProgress);
+  for (tuttiComm_t comm : comms) CHECK(outcome_of(comm) == tuttiSuccess);
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("a creation that waits for a rank that never comes can be ended") {
+  const tuttiConfig_t config = non_blocking();
+  tuttiComm_t comm = nullptr;
+  REQUIRE(tuttiCommInitRankConfig(&comm, 2, new_id(), 1, &config) == tuttiInProgress);
+  poll(nullptr, 0, GENERATE(0, 100));  // before it has met the root, or after
+  const bool abort = GENERATE(false, true);
+  CHECK((abort ? tuttiCommAbort(comm) : tuttiCommDestroy(comm)) == tuttiSuccess);
+  CHECK(tuttiCommDestroy(comm) == tuttiInvalidArgument);
+  CHECK(mentions("not a live communicator"));
+}
+
+TEST_CASE("a finalization that waits for a rank that never comes can be ended") {
+  const tuttiConfig_t config = non_blocking();
+  const tuttiUniqueId id = new_id();
+  tuttiComm_t comms[2] = {};
+  for (int r = 0; r < 2; r++) REQUIRE(tuttiCommInitRankConfig(&comms[r], 2, id, r, &config) == tuttiInProgress);
+  for (tuttiComm_t comm : comms) REQUIRE(outcome_of(comm) == tuttiSuccess);
+  CHECK(tuttiCommFinalize(comms[0]) == tuttiInProgress);
+  tuttiResult_t state = tuttiSuccess;
+  CHECK(tuttiCommGetAsyncError(comms[0], &state) == tuttiSuccess);
+  CHECK(state == tuttiInProgress);
+  CHECK(tuttiCommAbort(comms[0]) == tuttiSuccess);
+  CHECK(tuttiBarrier(comms[1], nullptr) == tuttiRemoteError);
+  CHECK(mentions("rank 0"));
+  CHECK(tuttiCommDestroy(comms[1]) == tuttiRemoteError);
+}
+
+TEST_CASE("a creation that fails in the background says so until it is destroyed") {
+  tuttiConfig_t config = non_blocking();
+  config.initTimeoutSeconds = 1;
+  tuttiComm_t comm = nullptr;
+  REQUIRE(tuttiCommInitRankConfig(&comm, 2, new_id(), 1, &config) == tuttiInProgress);
+  CHECK(outcome_of(comm) == tuttiTimeout);
+  CHECK(std::string(tuttiGetLastError(comm)).find("rank 0") != std::string::npos);
+  float data = 1;
+  CHECK(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, comm, nullptr) == tuttiTimeout);
+  CHECK(tuttiCommDestroy(comm) == tuttiTimeout);
+  // What is wrong with the arguments is said at once.
+  config.blocking = 2;
+  CHECK(tuttiCommInitRankConfig(&comm, 1, new_id(), 0, &config) == tuttiInvalidArgument);
+  CHECK(mentions("config.blocking=2"));
+  CHECK(comm == nullptr);
+}
+
+TEST_CASE("a split goes on in the background, in its place among the operations") {
+  const tuttiConfig_t config = non_blocking();
+  require_success(run_threads(4, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    int32_t one = 1, sum = 0;
+    tuttiComm_t part = nullptr;
+    const bool joins = rank != 3;
+    const tuttiResult_t begun = tuttiCommSplit(comm, joins ? rank % 2 : TUTTI_SPLIT_NOCOLOR, 0, &part, &config);
+    outcome.wrong += begun != (joins ? tuttiInProgress : tuttiSuccess) || (part != nullptr) != joins;
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr));
+    outcome.wrong += sum != 4;
+    if (!joins) return;
+    outcome.take(outcome_of(part));
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, part, nullptr));
+    outcome.wrong += sum != (rank == 1 ? 1 : 2);
+    outcome.take(tuttiCommDestroy(part));
+  }));
+}
+
+TEST_CASE("a split that was aborted leaves the old communicator alone") {
+  tuttiConfig_t config = non_blocking();
+  config.initTimeoutSeconds = 1;
+  require_success(run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t part = nullptr;
+    if (rank == 1) poll(nullptr, 0, 50);  // rank 0 has given up by then
+    outcome.wrong += tuttiCommSplit(comm, 0, 0, &part, &config) != tuttiInProgress;
+    if (rank == 0) outcome.take(tuttiCommAbort(part));
+    if (rank == 1) outcome.wrong += outcome_of(part) == tuttiSuccess;
+    if (rank == 1) outcome.wrong += tuttiCommDestroy(part) == tuttiSuccess;
+    int32_t one = 1, sum = 0;
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr));
+    outcome.wrong += sum != 2;
+  }));
+}
