@@ -81,7 +81,7 @@ int64_t sign_extend(uint64_t value, size_t bytes) {
 
 uint64_t combine_ints(bool is_signed, size_t bytes, int op, uint64_t a, uint64_t b) {
   const uint64_t mask = bytes == 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * bytes)) - 1;
-  if (op == tuttiSum || op == tuttiAvg) return (a + b) & mask;
+  if (op == tuttiSum || op == tuttiAvg || op == kMulSum) return (a + b) & mask;
   if (op == tuttiProd) return (a * b) & mask;
   const bool less = is_signed ? sign_extend(a, bytes) < sign_extend(b, bytes) : a < b;
   return less == (op == tuttiMin) ? a : b;
@@ -106,11 +106,20 @@ uint64_t divide(const TypeInfo& type, uint64_t sum, int n) {
 
 using Inputs = std::vector<std::vector<char>>;
 
+// What is left to be reduced: of kMulSum the products, rounded.
 Inputs inputs_of(const DataKey& key, size_t count) {
-  const size_t bytes = type_info(key.type).bytes;
-  Inputs inputs(static_cast<size_t>(key.n_ranks), std::vector<char>(count * bytes));
+  const TypeInfo& type = type_info(key.type);
+  Inputs inputs(static_cast<size_t>(key.n_ranks), std::vector<char>(count * type.bytes));
   for (int rank = 0; rank < key.n_ranks; rank++) {
-    fill_input(key, rank, 0, count, inputs[static_cast<size_t>(rank)].data());
+    std::vector<char>& input = inputs[static_cast<size_t>(rank)];
+    fill_input(key, rank, 0, count, input.data());
+    if (key.op != kMulSum) continue;
+    std::vector<char> scalar(type.bytes);
+    fill_scalar(key, rank, scalar.data());
+    for (size_t i = 0; i < count; i++) {
+      const uint64_t product = combine(type, tuttiProd, load(input, i, type.bytes), load(scalar, 0, type.bytes));
+      memcpy(input.data() + i * type.bytes, &product, type.bytes);
+    }
   }
   return inputs;
 }
@@ -148,7 +157,7 @@ std::string describe(const DataKey& key) {
 template <class Function>
 void for_each_key(const std::vector<int>& rank_counts, Function f) {
   for (const TypeInfo& type : kTypes) {
-    for (int op = 0; op < tuttiNumOps; op++) {
+    for (int op = 0; op <= kMulSum; op++) {
       for (const int n : rank_counts) f(DataKey{type.type, op, n, 17});
     }
   }
@@ -180,6 +189,24 @@ TEST_CASE("a rank that is left out is noticed") {
       REQUIRE(count_wrong_reduction(key, 0, count, reduce(key, others, count, random).data()) > 0);
     }
   });
+}
+
+TEST_CASE("a scalar that is not applied, or another rank's, is noticed") {
+  for (const TypeInfo& type : kTypes) {
+    for (const int n : {1, 2, 3, 8}) {
+      const size_t count = 300;
+      const DataKey key = {type.type, kMulSum, n, 3}, plain = {type.type, tuttiSum, n, 3};
+      std::mt19937 random(6);
+      Inputs inputs(static_cast<size_t>(n), std::vector<char>(count * type.bytes));
+      for (int rank = 0; rank < n; rank++) fill_input(key, rank, 0, count, inputs[static_cast<size_t>(rank)].data());
+      INFO(type.name << ", " << n << " ranks");
+      CHECK(count_wrong_reduction(key, 0, count, reduce(plain, inputs, count, random).data()) > 0);
+      char first[8], next[8];
+      fill_scalar(key, 0, first);
+      fill_scalar(key, 1, next);
+      CHECK(memcmp(first, next, type.bytes) != 0);
+    }
+  }
 }
 
 TEST_CASE("each wrong element is counted once") {

@@ -56,12 +56,13 @@ class IntGenerator {
     if (op_ == tuttiAvg) return small_value(element_hash, h, rank);
     return static_cast<T>(op_ == tuttiProd ? h | 1 : h);
   }
+  static Wide scalar(int rank) { return 3 + 2 * static_cast<Wide>(rank); }
+  static Wide times(Wide a, Wide b) { return static_cast<Wide>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b)); }
   Wide fold(Wide a, Wide b) const {
-    const auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
-    if (op_ == tuttiProd) return static_cast<Wide>(x * y);
+    if (op_ == tuttiProd) return times(a, b);
     if (op_ == tuttiMin) return std::min(a, b);
     if (op_ == tuttiMax) return std::max(a, b);
-    return static_cast<Wide>(x + y);
+    return static_cast<Wide>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }
   Bits finish(Wide folded) const { return encode(op_ == tuttiAvg ? folded / static_cast<Wide>(window_.n) : folded); }
   static Bits encode(Wide value) { return static_cast<Bits>(value); }
@@ -87,11 +88,13 @@ class FloatGenerator {
   static constexpr uint64_t kWholeNumbers = uint64_t{1} << (F::kMantissaBits + 1);
   // Factors other than +-1 in a product: each moves the exponent by one, and the result must stay a normal number.
   static constexpr uint64_t kFactors = std::min(100, F::kBias - 2);
+  // Scalars are from 1 to this, and what they multiply is as much smaller.
+  static constexpr int kLargestScalar = F::kMantissaBits < 4 ? 2 : 4;
 
   explicit FloatGenerator(const DataKey& key)
       : op_(key.op),
-        window_(key.n_ranks, op_ == tuttiProd ? kFactors : kWholeNumbers),
-        largest_(std::bit_floor(kWholeNumbers / window_.size)) {}
+        window_(key.n_ranks, op_ == tuttiProd ? kFactors : whole_numbers()),
+        largest_(std::bit_floor(whole_numbers() / window_.size)) {}
 
   Wide value(uint64_t element_hash, int rank) const {
     const uint64_t h = hash_rank(element_hash, rank);
@@ -101,6 +104,8 @@ class FloatGenerator {
     const auto raw = static_cast<int64_t>((h & (2 * largest_ - 1)) + (element_hash & 1));
     return static_cast<double>(raw - static_cast<int64_t>(largest_));
   }
+  static Wide scalar(int rank) { return 1 + (rank + 1) % kLargestScalar; }
+  static Wide times(Wide a, Wide b) { return a * b; }
   Wide fold(Wide a, Wide b) const {
     if (op_ == tuttiProd) return a * b;
     if (op_ == tuttiMin) return std::min(a, b);
@@ -112,6 +117,7 @@ class FloatGenerator {
   bool near(Bits a, Bits b) const { return op_ == tuttiAvg && !std::has_single_bit(window_.n) && F::ulps(a, b) <= 2; }
 
  private:
+  uint64_t whole_numbers() const { return op_ == kMulSum ? kWholeNumbers / kLargestScalar : kWholeNumbers; }
   static double significand(uint64_t h) {
     constexpr uint64_t kOne = uint64_t{1} << F::kMantissaBits;
     return static_cast<double>((h >> 8 & (kOne - 1)) | kOne) / static_cast<double>(kOne);
@@ -161,8 +167,12 @@ typename Generator::Bits input_bits(const Generator& generator, const DataKey& k
 template <class Generator>
 typename Generator::Bits result_bits(const Generator& generator, const DataKey& key, uint64_t index) {
   const uint64_t element_hash = hash_element(key.seed, index);
-  auto folded = generator.value(element_hash, 0);
-  for (int rank = 1; rank < key.n_ranks; rank++) folded = generator.fold(folded, generator.value(element_hash, rank));
+  const auto contribution = [&](int rank) {
+    const auto value = generator.value(element_hash, rank);
+    return key.op == kMulSum ? generator.times(value, generator.scalar(rank)) : value;
+  };
+  auto folded = contribution(0);
+  for (int rank = 1; rank < key.n_ranks; rank++) folded = generator.fold(folded, contribution(rank));
   return generator.finish(folded);
 }
 
@@ -182,6 +192,13 @@ void fill_input(const DataKey& key, int rank, size_t first, size_t count, void* 
       const auto bits = input_bits(generator, key, rank, first + i);
       memcpy(static_cast<char*>(out) + i * sizeof(bits), &bits, sizeof(bits));
     }
+  });
+}
+
+void fill_scalar(const DataKey& key, int rank, void* out) {
+  with_generator(key, [&](auto generator) {
+    const auto bits = generator.encode(generator.scalar(rank));
+    memcpy(out, &bits, sizeof(bits));
   });
 }
 

@@ -8,6 +8,7 @@
 //   floats    sum, avg   whole numbers; the magnitudes of all ranks together stay below 2^precision
 //             prod       +-2^e with few e other than 0, one rank's times an arbitrary significand
 //             min, max   any significand, exponents near 0
+//   mulsum    as sum, with room for the ranks' scalars, which are small whole numbers and never 1 on rank 0
 //   copy      any bits
 //
 // Where the precision is too short for all ranks (8-bit floats), a window of ranks that moves with the element
@@ -22,16 +23,20 @@
 namespace tutti::perf {
 
 inline constexpr int kCopy = -1;  // in place of a tuttiRedOp_t: data is only moved
+// Each rank's input times that rank's scalar, summed.
+inline constexpr int kMulSum = tuttiNumOps;
 
 struct DataKey {
   tuttiDataType_t type;
-  int op;  // tuttiRedOp_t or kCopy
+  int op;  // tuttiRedOp_t, kMulSum or kCopy
   int n_ranks;
   uint64_t seed;
 };
 
 // Elements [first, first + count) of `rank`'s input to out, which need not be aligned.
 void fill_input(const DataKey& key, int rank, size_t first, size_t count, void* out);
+// Writes rank's scalar for kMulSum, one element.
+void fill_scalar(const DataKey& key, int rank, void* out);
 // How many of the elements differ from that input.
 size_t count_wrong_copy(const DataKey& key, int rank, size_t first, size_t count, const void* data);
 // How many of the elements of as many blocks of `count` as there are ranks differ from this part of the ranks' inputs.

@@ -109,7 +109,7 @@ Status Bench::allocate(size_t extent_bytes) {
   return {};
 }
 
-std::vector<Call> Bench::calls(const Work& work, bool in_place) const {
+std::vector<Call> Bench::calls(const Work& work, tuttiRedOp_t op, bool in_place) const {
   const size_t elem_bytes = type_info(work.type).bytes;
   std::vector<Call> calls;
   for (const Piece& piece : work.pieces) {
@@ -119,7 +119,7 @@ std::vector<Call> Bench::calls(const Work& work, bool in_place) const {
       send = recv + piece.layout.in_place_send_offset * elem_bytes;
       recv += piece.layout.in_place_recv_offset * elem_bytes;
     }
-    calls.push_back({send, recv, piece.layout.count, work.type, work.op, work.root, team_.rank(), team_.n_ranks(),
+    calls.push_back({send, recv, piece.layout.count, work.type, op, work.root, team_.rank(), team_.n_ranks(),
                      team_.comm(), stream_});
   }
   return calls;
@@ -148,6 +148,23 @@ Status Bench::wait() const {
   return {};
 }
 
+Status Bench::create_operator(const Work& work, tuttiRedOp_t* op) const {
+  *op = work.op;
+  if (work.op != kMulSum) return {};
+  alignas(8) char scalar[8] = {};
+  fill_scalar({work.type, kMulSum, team_.n_ranks(), 0}, team_.rank(), scalar);
+  const tuttiResult_t result = tuttiRedOpCreatePreMulSum(op, scalar, work.type, tuttiScalarHostImmediate, team_.comm());
+  if (result != tuttiSuccess) return library_error("tuttiRedOpCreatePreMulSum", result, team_.comm());
+  return {};
+}
+
+Status Bench::destroy_operator(const Work& work, tuttiRedOp_t op) const {
+  if (work.op != kMulSum) return {};
+  const tuttiResult_t result = tuttiRedOpDestroy(op, team_.comm());
+  if (result != tuttiSuccess) return library_error("tuttiRedOpDestroy", result, team_.comm());
+  return {};
+}
+
 Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
   send_.move(options_.unalign_elems * type_info(work.type).bytes);
   recv_.move(options_.unalign_elems * type_info(work.type).bytes);
@@ -155,7 +172,14 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
   // Zeros, because repeating an in-place sum or product on other data soon computes with infinities or subnormals.
   memset(send_.data(), 0, work.extent_bytes);
   memset(recv_.data(), 0, work.extent_bytes);
-  const std::vector<Call> all = calls(work, in_place);
+  tuttiRedOp_t op;
+  if (Status s = create_operator(work, &op); !s) return s;
+  if (Status s = time_and_check(work, op, in_place, result); !s) return s;  // the communicator frees its operators
+  return destroy_operator(work, op);
+}
+
+Status Bench::time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, Measurement* result) {
+  const std::vector<Call> all = calls(work, op, in_place);
   if (Status s = team_.barrier(); !s) return s;
   if (Status s = warm_up(all); !s) return s;
   if (Status s = team_.barrier(); !s) return s;

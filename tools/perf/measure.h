@@ -22,7 +22,7 @@ struct Piece {
 
 struct Work {
   tuttiDataType_t type = tuttiFloat32;
-  tuttiRedOp_t op = tuttiSum;
+  tuttiRedOp_t op = tuttiSum;  // tuttiNumOps: one of tuttiRedOpCreatePreMulSum
   int root = 0;
   std::vector<Piece> pieces;
   size_t count = 0;         // as reported
@@ -46,7 +46,10 @@ class Bench {
   Progress& progress() { return progress_; }
 
  private:
-  std::vector<Call> calls(const Work& work, bool in_place) const;
+  Status create_operator(const Work& work, tuttiRedOp_t* op) const;
+  Status destroy_operator(const Work& work, tuttiRedOp_t op) const;
+  Status time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, Measurement* result);
+  std::vector<Call> calls(const Work& work, tuttiRedOp_t op, bool in_place) const;
   Status start(const std::vector<Call>& calls, int times = 1) const;
   Status wait() const;
   Status warm_up(const std::vector<Call>& calls);

@@ -46,14 +46,14 @@ void add_size_options(CLI::App& app, Options& o, Raw& raw) {
 }
 
 void add_operation_options(CLI::App& app, Options& o, Raw& raw, const Collective& collective) {
-  app.add_option("-o,--op", raw.op, collective.has_op ? "sum, prod, min, max, avg or all" : "not used here")
+  app.add_option("-o,--op", raw.op, collective.has_op ? "sum, prod, min, max, avg, mulsum or all" : "not used here")
       ->group("Operation");
   app.add_option("-d,--datatype", raw.type,
                  "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 or all")
       ->group("Operation");
   app.add_option("-r,--root", raw.root, collective.has_root ? "root rank, or all" : "not used here")
       ->group("Operation");
-  app.add_option("--algo", o.algo, "ring or tree; otherwise by size")->group("Operation");
+  app.add_option("--algo", o.algo, "ring, tree, direct, oneshot or halving; otherwise by size")->group("Operation");
   app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp")->group("Operation");
 }
 
@@ -187,13 +187,12 @@ Status convert_type(const std::string& name, Options* o) {
 }
 
 Status convert_op(const std::string& name, Options* o) {
-  if (name == "mulsum") return usage_error("-o mulsum: scaled sums are not there yet; use sum, prod, min, max, avg");
   o->ops.clear();
   for (size_t i = 0; i < kOpNames.size(); i++) {
     if (name == "all" || name == kOpNames[i]) o->ops.push_back(static_cast<tuttiRedOp_t>(i));
   }
   if (!o->ops.empty()) return {};
-  return usage_error(text("-o %s: must be sum, prod, min, max, avg or all", name.c_str()));
+  return usage_error(text("-o %s: must be sum, prod, min, max, avg, mulsum or all", name.c_str()));
 }
 
 Status convert_root(const std::string& root, Options* o) {
@@ -219,8 +218,9 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
     o->types = {tuttiInt8};
     o->sizes_from.clear();
   }
-  if (!o->algo.empty() && o->algo != "ring" && o->algo != "tree") {
-    return usage_error(text("--algo %s: must be ring or tree", o->algo.c_str()));
+  if (const char* const kAlgos[] = {"", "ring", "tree", "direct", "oneshot", "halving"};
+      std::find(std::begin(kAlgos), std::end(kAlgos), o->algo) == std::end(kAlgos)) {
+    return usage_error(text("--algo %s: must be ring, tree, direct, oneshot or halving", o->algo.c_str()));
   }
   o->null_stream = raw.null_stream == 1;
   o->parallel_init = raw.parallel_init == 1;

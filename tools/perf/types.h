@@ -28,7 +28,8 @@ inline constexpr std::array<TypeInfo, tuttiNumTypes> kTypes = {{
     {tuttiFloat8e5m2, "f8e5m2", 1},
 }};
 
-inline constexpr std::array<const char*, tuttiNumOps> kOpNames = {"sum", "prod", "max", "min", "avg"};
+// The last one stands for operators of tuttiRedOpCreatePreMulSum, as tuttiNumOps does among the numbers.
+inline constexpr std::array<const char*, tuttiNumOps + 1> kOpNames = {"sum", "prod", "max", "min", "avg", "mulsum"};
 
 inline const TypeInfo& type_info(tuttiDataType_t type) {
   return kTypes[static_cast<size_t>(type)];
