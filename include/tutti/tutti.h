@@ -244,6 +244,25 @@ TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* 
 TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm,
                                        const tuttiConfig_t* config);
 
+/* What one rank holds for a communicator. Start from TUTTI_COMM_MEM_STATS_INITIALIZER; later versions append. */
+typedef struct {
+  size_t size;            /* sizeof(tuttiCommMemStats_t) */
+  size_t links;           /* one-way connections for data, made when an operation first needs them */
+  size_t linkBytes;       /* of their slots, in bytes; a link in shared memory counts on both ranks */
+  size_t scratchBytes;    /* for what operations put aside while they run */
+  size_t registeredBytes; /* of buffers that are registered with the communicator */
+  size_t descriptors;     /* open files: a socket for each link, and those that connect the group */
+  size_t threads;         /* that watch over the group; streams have their own */
+} tuttiCommMemStats_t;
+
+#define TUTTI_COMM_MEM_STATS_INITIALIZER \
+  { sizeof(tuttiCommMemStats_t), 0, 0, 0, 0, 0, 0 }
+
+/* Writes what `comm` holds on this rank now to *stats. Does not block, also while operations run; any thread.
+ * Errors: tuttiInvalidArgument (stats is NULL or its size too small, not a live communicator), tuttiInvalidUsage (its
+ * creation is under way). */
+TUTTI_API tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStats_t* stats);
+
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
 /* Writes to *ptr `size` bytes of page-aligned, zeroed memory that suits Tutti (huge pages where they can be had). size

@@ -1,4 +1,6 @@
 // Groups and communicators.
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -76,6 +78,22 @@ Result<void> write_int(tuttiComm_t comm, int* to, const char* name, int (*get)(c
   return {};
 }
 
+Result<void> mem_stats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {
+  if (stats == nullptr) return invalid_argument("stats is NULL");
+  // What the first version had; a later one has more.
+  constexpr size_t kLeastBytes = offsetof(tuttiCommMemStats_t, threads) + sizeof stats->threads;
+  if (stats->size < kLeastBytes)
+    return invalid_argument(
+        format("stats.size=%zu is too small: start from TUTTI_COMM_MEM_STATS_INITIALIZER", stats->size));
+  const Use use(comm);
+  if (!use) return not_a_comm(comm);
+  const auto held = use->holdings();
+  const tuttiCommMemStats_t all = {
+      stats->size, held.links, held.link_bytes, held.scratch_bytes, use.member().registered_bytes, held.descriptors, 1};
+  memcpy(stats, &all, std::min(stats->size, sizeof all));
+  return {};
+}
+
 Result<void> destroy(tuttiComm_t handle, bool abort) {
   const auto member = detach(handle);
   if (!member) return not_a_comm(handle);
@@ -126,6 +144,10 @@ tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int* count) {
 
 tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank) {
   return guarded([&] { return write_int(comm, rank, "rank", [](const Communicator& c) { return c.rank(); }); });
+}
+
+tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {
+  return guarded([&] { return mem_stats(comm, stats); });
 }
 
 tuttiResult_t tuttiCommFinalize(tuttiComm_t comm) {

@@ -36,6 +36,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void abort();
 
   Operators operators;
+  std::atomic<size_t> registered_bytes{0};
 
  private:
   Result<void> start(const char* what, const std::function<void()>& begin, std::function<Result<void>()> work);

@@ -109,10 +109,15 @@ Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline)
   const Schedule schedule = planner_.schedule(collective, algo, root);
   TUTTI_TRY(links_->connect(schedule, deadline, [this] { return watch_->failed(); }));
   if (watch_->failed()) return watch_->failure();
-  programs_[key] = bind(schedule, slot_bytes_, [this](int peer, uint32_t channel, bool sending) {
-    return links_->find(peer, channel, sending);
-  });
+  keep_program(key, bind(schedule, slot_bytes_, [this](int peer, uint32_t channel, bool sending) {
+                 return links_->find(peer, channel, sending);
+               }));
   return {};
+}
+
+void Communicator::keep_program(const ProgramKey& key, Program program) {
+  scratch_bytes_ += program.scratch.size();
+  programs_[key] = std::move(program);
 }
 
 // A broken link often is the echo of something else: give the control connections a moment to tell of it.
@@ -147,6 +152,10 @@ void Communicator::abort() {
 Result<void> Communicator::async_error() const {
   if (watch_->failed()) return watch_->failure();
   return {};
+}
+
+Communicator::Holdings Communicator::holdings() const {
+  return {links_->links(), links_->link_bytes(), scratch_bytes_, links_->descriptors() + watch_->descriptors()};
 }
 
 }  // namespace tutti

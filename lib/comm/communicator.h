@@ -82,6 +82,12 @@ class Communicator final : private WaitContext {
   void abort();
   Result<void> async_error() const;
 
+  // What this rank holds for the group, besides one thread. From any thread.
+  struct Holdings {
+    size_t links, link_bytes, scratch_bytes, descriptors;
+  };
+  Holdings holdings() const;
+
  private:
   using ProgramKey = std::tuple<Collective, Algo, int>;  // and the root
 
@@ -89,6 +95,7 @@ class Communicator final : private WaitContext {
   Result<void> setup(Bootstrap& bootstrap, Deadline deadline);
   Result<void> meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd, Deadline deadline);
   Result<void> add_program(const ProgramKey& key, Deadline deadline);
+  void keep_program(const ProgramKey& key, Program program);
   Result<Program*> find_program(const Call& call);
 
   Result<void> execute(const Operation& operation);
@@ -122,6 +129,7 @@ class Communicator final : private WaitContext {
   std::unique_ptr<LinkPool> links_;
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
+  std::atomic<size_t> scratch_bytes_{0};  // of programs_
   History history_;
   uint64_t sequence_ = 0;
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer

@@ -65,6 +65,7 @@ Result<bool> LinkPool::advance() {
       ++i;
       continue;
     }
+    count(*i->second.link);
     sends_[i->first] = std::move(i->second.link);
     i = attempts_.erase(i);
     progress = true;
@@ -122,6 +123,7 @@ Result<bool> LinkPool::accept_all() {
       if (!arrived) break;
       const Name name{link.peer(), link.channel()};
       if (link.slot_bytes() != config_.slot_bytes || recvs_.contains(name)) continue;  // not one of this group's
+      count(link);
       recvs_[name] = std::make_unique<Link>(std::move(link));
       incoming_.push_back(recvs_[name].get());
       std::erase(awaited_, name);
@@ -129,6 +131,11 @@ Result<bool> LinkPool::accept_all() {
     }
   }
   return progress;
+}
+
+void LinkPool::count(const Link& link) {
+  held_->links++;
+  held_->bytes += size_t{link.slots()} * link.slot_bytes();
 }
 
 Error LinkPool::late() const {

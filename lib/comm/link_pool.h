@@ -2,6 +2,7 @@
 // Belongs to one thread at a time. Links close before their endpoints.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,6 +39,11 @@ class LinkPool {
   Link* find(int peer, uint32_t channel, bool sending);
   const std::vector<Link*>& incoming() const { return incoming_; }
 
+  // From any thread.
+  size_t links() const { return held_->links.load(std::memory_order_relaxed); }
+  size_t link_bytes() const { return held_->bytes.load(std::memory_order_relaxed); }
+  size_t descriptors() const { return endpoints_.size() + links(); }  // each has a socket
+
  private:
   using Name = std::pair<int, uint32_t>;  // peer, channel
   // An outgoing link on its way: the transports not yet tried, in order of preference.
@@ -53,6 +59,7 @@ class LinkPool {
   Result<bool> advance_attempt(const Name& name, Attempt& attempt);
   Result<bool> next_transport(const Name& name, Attempt& attempt);
   Result<bool> accept_all();
+  void count(const Link& link);
   Error late() const;
 
   Config config_{};
@@ -62,6 +69,10 @@ class LinkPool {
   std::map<Name, Attempt> attempts_;
   std::vector<Name> awaited_;
   std::vector<Link*> incoming_;
+  struct Held {
+    std::atomic<size_t> links{0}, bytes{0};
+  };
+  std::unique_ptr<Held> held_ = std::make_unique<Held>();
 };
 
 // A turn of set-up waiting: short, because it happens once per link.

@@ -162,7 +162,7 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));
   for (const Algo algo : {Algo::kTree, Algo::kRing})
     TUTTI_TRY(add_program({Collective::kAllReduce, algo, 0}, deadline));
-  programs_[{Collective::kFinalize, Algo::kTree, 0}] = programs_[{Collective::kAllReduce, Algo::kTree, 0}];
+  keep_program({Collective::kFinalize, Algo::kTree, 0}, programs_.at({Collective::kAllReduce, Algo::kTree, 0}));
   return {};
 }
 

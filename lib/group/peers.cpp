@@ -112,6 +112,13 @@ std::optional<uint64_t> PeerWatch::departed(int rank) const {
   return line == lines_.end() ? std::nullopt : line->second.goodbye;
 }
 
+size_t PeerWatch::descriptors() const {
+  const std::lock_guard lock(mutex_);
+  size_t held = 2;  // to wake others, and to stop the thread
+  for (const auto& [peer, line] : lines_) held += static_cast<bool>(line.fd);
+  return held;
+}
+
 void PeerWatch::fail(const Error& mine, const Error& theirs) {
   const std::lock_guard lock(mutex_);
   if (failed_.load(std::memory_order_relaxed) || leaving_) return;

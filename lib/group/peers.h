@@ -3,7 +3,8 @@
 // at once, also while it computes, and is passed on to the other neighbours, so that one loss ends the whole group with
 // the name of the rank that caused it.
 //
-// Threading: failed() is one load; fail(), failure(), departed() from any thread; the rest from the owner's thread.
+// Threading: failed() is one load; fail(), failure(), departed(), descriptors() from any thread; the rest from the
+// owner's thread.
 #pragma once
 
 #include <atomic>
@@ -50,6 +51,9 @@ class PeerWatch {
   void say_goodbye(uint64_t operations);
   // How many operations a neighbour had done when it said goodbye.
   std::optional<uint64_t> departed(int rank) const;
+
+  // How many it holds.
+  size_t descriptors() const;
 
   const std::string& rank_name(int rank) const { return config_.rank_names[static_cast<size_t>(rank)]; }
 
