@@ -20,13 +20,14 @@
 
 namespace tutti {
 
-// One end of a link; a sending end overrides the first group, a receiving end the second. Contract: tutti/transport.h.
+// One end of a link; a sending end overrides the second group, a receiving end the third. Contract: tutti/transport.h.
 class LinkHalf {
  public:
   virtual ~LinkHalf() = default;
   virtual Result<bool> poll() = 0;  // true: ready, false: still connecting
   virtual bool wait_begin(bool for_slot, tuttiWait* wait) = 0;
   virtual void wait_end() = 0;
+  virtual void recall() {}
 
   virtual void* try_acquire() { return nullptr; }
   virtual void publish(uint32_t, const tuttiTag&) {}
@@ -35,9 +36,11 @@ class LinkHalf {
 
   virtual bool try_peek(tuttiMessage*) { return false; }
   virtual void release() {}
-  virtual Result<void> fetch(uint32_t, uint32_t, void*) {
-    return Error{Code::kInternalError, "this transport has no messages to fetch"};
-  }
+  virtual Result<const void*> borrow() { return nothing_is_lent(); }
+  virtual Result<void> fetch(uint32_t, uint32_t, void*) { return nothing_is_lent(); }
+
+ private:
+  static Error nothing_is_lent() { return {Code::kInternalError, "this transport lends nothing"}; }
 };
 
 // The limits that every link keeps.
@@ -119,6 +122,13 @@ struct TransportTable {
   static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag, int if_mapped) {
     return self(link)->lend(data, bytes, *tag, if_mapped != 0);
   }
+  static void recall(tuttiLink* link) { self(link)->recall(); }
+  static tuttiResult_t borrow(tuttiLink* link, const void** data, tuttiTransportError* error) {
+    auto borrowed = self(link)->borrow();
+    if (!borrowed) return report(borrowed.error(), error);
+    *data = borrowed.value();
+    return tuttiSuccess;
+  }
   static tuttiResult_t fetch(tuttiLink* link, uint32_t offset, uint32_t bytes, void* to, tuttiTransportError* error) {
     auto fetched = self(link)->fetch(offset, bytes, to);
     return fetched ? tuttiSuccess : report(fetched.error(), error);
@@ -147,6 +157,8 @@ constexpr tuttiTransport make_transport(const char* name) {
           T::wait_end,
           T::link_close,
           T::lend,
+          T::recall,
+          T::borrow,
           T::fetch};
 }
 

@@ -72,6 +72,16 @@ class Link {
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) {
     return table_->lend != nullptr && table_->lend(link_, data, bytes, &tag, if_mapped) != 0;
   }
+  void recall() {
+    if (table_->recall != nullptr) table_->recall(link_);
+  }
+  Result<const void*> borrow() {
+    const void* data = nullptr;
+    tuttiTransportError error{};
+    const tuttiResult_t code = table_->borrow(link_, &data, &error);
+    if (code != tuttiSuccess) return to_error(code, error, peer());
+    return data;
+  }
   Result<void> fetch(uint32_t offset, uint32_t bytes, void* to) {
     tuttiTransportError error{};
     const tuttiResult_t code = table_->fetch(link_, offset, bytes, to, &error);

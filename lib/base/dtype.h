@@ -51,6 +51,10 @@ struct CollectiveTraits {
 const CollectiveTraits& traits(Collective collective);
 
 size_t dtype_bytes(DataType type);
+// 16 and 8 bits: added up in float, then rounded.
+constexpr bool is_small_float(DataType type) {
+  return type == DataType::kFloat16 || type >= DataType::kBfloat16;
+}
 const char* dtype_name(DataType type);  // "float", "bfloat16": nccl-tests' spelling
 const char* red_op_name(RedOp op);      // "sum"
 

@@ -27,7 +27,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kSocketIfname, "TUTTI_SOCKET_IFNAME", "", 1, 0,
    "network interfaces to use: comma-separated name prefixes, '=name' for an exact name, '^name' to exclude"},
   {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
-  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring or tree"},
+  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot or halving"},
   {Env::kDeterministic, "TUTTI_DETERMINISTIC", "0", 0, 1,
    "1: sums are added in the order of ranks, whatever the size, algorithm, transport and placement"},
   {Env::kSlots, "TUTTI_SLOTS", "4", 2, 64, "slots of a link"},

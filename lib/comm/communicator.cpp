@@ -65,7 +65,7 @@ Result<void> Communicator::execute(const Operation& operation) {
   call.dtype = operation.dtype;
   call.op = operation.op;
   call.root = operation.root;
-  call.algo = planner_.choose(call.collective, call.count * dtype_bytes(call.dtype));
+  call.algo = planner_.choose(call);
   history_.add(call);
   auto program = find_program(call);
   return end_with(program ? drive_program(*program.value(), call, operation) : Result<void>(program.error()));

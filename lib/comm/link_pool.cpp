@@ -48,11 +48,13 @@ Link* LinkPool::find(int peer, uint32_t channel, bool sending) {
 void LinkPool::request(const Schedule& schedule) {
   for (const Lane& lane : schedule.lanes) {
     for (const Step& step : lane.steps) {
-      const Name to{step.send, lane.channel}, from{step.recv, lane.channel};
-      if (step.send >= 0 && !sends_.contains(to)) attempts_.try_emplace(to);
-      if (step.recv >= 0 && !recvs_.contains(from) &&
-          std::find(awaited_.begin(), awaited_.end(), from) == awaited_.end())
-        awaited_.push_back(from);
+      if (step.send >= 0 && !sends_.contains({step.send, lane.channel}))
+        attempts_.try_emplace({step.send, lane.channel});
+      for_each_sender(schedule, step, [&](int peer) {
+        const Name from{peer, lane.channel};
+        if (!recvs_.contains(from) && std::find(awaited_.begin(), awaited_.end(), from) == awaited_.end())
+          awaited_.push_back(from);
+      });
     }
   }
 }

@@ -7,6 +7,8 @@ const char* algo_name(Algo algo) {
     case Algo::kRing: return "ring";
     case Algo::kTree: return "tree";
     case Algo::kDirect: return "direct";
+    case Algo::kOneShot: return "oneshot";
+    case Algo::kHalving: return "halving";
     case Algo::kAuto: break;
   }
   return "auto";

@@ -117,8 +117,23 @@ void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
   step.send->publish(bytes, tag);
 }
 
-// False when a message could not be fetched.
+// What was lent is borrowed until it is released.
+bool Run::borrow_messages(const BoundStep& step) {
+  for (size_t i = 0; i < step.recvs.size(); i++) {
+    if (program_.messages[i].data != nullptr) continue;
+    auto data = step.recvs[i]->borrow();
+    if (!data) {
+      error_ = std::move(data).error();
+      return false;
+    }
+    program_.messages[i].data = data.value();
+  }
+  return true;
+}
+
+// False when a message could not be read.
 bool Run::compute(const BoundStep& step, Part part, void* to_send) {
+  if (!borrow_messages(step)) return false;
   const bool fetches = std::any_of(program_.messages.begin(), program_.messages.begin() + n_messages(step),
                                    [](const tuttiMessage& message) { return message.data == nullptr; });
   if (!fetches && !is_scaled(step.before) && !is_scaled(step.local)) {
@@ -228,6 +243,13 @@ char* Run::address(const BoundSlice& slice, uint64_t begin) const {
 
 bool Run::all_sent() {
   return std::all_of(program_.sends.begin(), program_.sends.end(), [](Link* link) { return link->unsent() == 0; });
+}
+
+void Run::recall() {
+  for (BoundLane& lane : program_.lanes)
+    if (!lane.done())
+      for (Link* link : lane.steps[lane.next].recvs) link->recall();
+  for (Link* link : program_.sends) link->recall();
 }
 
 // Calls visit(link, for_slot) for each link that holds a lane up, and for those with unsent messages. False if some

@@ -120,6 +120,8 @@ class Run {
   Poll advance();
   const Error& error() const { return error_; }
 
+  // After a failure: nobody reads this operation's buffers any more.
+  void recall();
   // The idle path: asks every link that a lane waits for whether it is still well. False if one failed.
   bool poll_links();
   // Before sleeping: adds what to sleep on and which links to tell of the waking (wait_end), in any case; false if
@@ -152,6 +154,7 @@ class Run {
   bool accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
   bool compute(const BoundStep& step, Part part, void* to_send);
   void compute_piece(const BoundStep& step, const Piece& piece, void* to_send);
+  bool borrow_messages(const BoundStep& step);
   bool fetch_messages(const BoundStep& step, const Piece& piece);
   char* message_at(const BoundStep& step, size_t i, const Piece& piece) const;
   const void* source(const BoundSlice& slice, const Piece& piece);
@@ -208,9 +211,7 @@ Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link
       b.local = take_apart(step.local);
       b.store = take_apart(step.store);
       b.completes = step.completes;
-      for (int peer = 0; peer < schedule.n_ranks; peer++)
-        if (peer == step.recv || (step.recv == kEveryone && peer != schedule.rank))
-          b.recvs.push_back(find_link(peer, lane.channel, false));
+      for_each_sender(schedule, step, [&](int peer) { b.recvs.push_back(find_link(peer, lane.channel, false)); });
       b.local_place =
           step.recv == kEveryone ? static_cast<uint32_t>(schedule.rank) : static_cast<uint32_t>(b.recvs.size());
       program.src.resize(std::max(program.src.size(), b.recvs.size() + 2));

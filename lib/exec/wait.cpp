@@ -105,16 +105,14 @@ class Idle {
 
 Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy) {
   Idle idle(run, context, policy);
-  for (;;) {
-    switch (run.advance()) {
-      case Run::Poll::kDone: return {};
-      case Run::Poll::kFailed: return run.error();
-      case Run::Poll::kProgress: idle.reset(); break;
-      case Run::Poll::kIdle:
-        if (!idle.turn()) return idle.error();
-        break;
-    }
+  Run::Poll state = run.advance();
+  while (state == Run::Poll::kProgress || (state == Run::Poll::kIdle && idle.turn())) {
+    if (state == Run::Poll::kProgress) idle.reset();
+    state = run.advance();
   }
+  if (state == Run::Poll::kDone) return {};
+  run.recall();
+  return state == Run::Poll::kFailed ? run.error() : idle.error();
 }
 
 }  // namespace tutti

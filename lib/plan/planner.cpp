@@ -16,17 +16,24 @@ constexpr uint32_t kChainChunks = 1;
 constexpr uint32_t kWindow = 2;
 // Two groups of chunks side by side, one waiting for its peers while the other works.
 constexpr uint32_t kDirectLanes = 2;
+// So many ranks still talk to each other directly; n * n links are too many one day.
+constexpr int kFewRanks = 16;
+// Below, one hop with all of the data is cheaper than two with parts of it.
+constexpr uint64_t kOneShotBelowBytes = 16 << 10;
 // Below, the logarithmic depth of the tree wins over the ring's bandwidth.
 constexpr uint64_t kTreeBelowBytesPerRank = 16 << 10;
 
 }  // namespace
 
 Result<Algo> parse_algo(const std::string& name) {
-  for (const Algo algo : {Algo::kRing, Algo::kTree})
-    if (name == algo_name(algo)) return algo;
   if (name.empty()) return Algo::kAuto;
+  std::string names;
+  for (const Algo algo : kAlgos) {
+    if (name == algo_name(algo)) return algo;
+    names += std::string(names.empty() ? "" : ", ") + algo_name(algo);
+  }
   return Error{Code::kInvalidUsage,
-               "there is no algorithm '" + name + "' (TUTTI_ALGO or the configuration's algo); there are: ring, tree"};
+               "there is no algorithm '" + name + "' (TUTTI_ALGO or the configuration's algo); there are: " + names};
 }
 
 Planner::Planner(int rank, int n_ranks, Algo forced, bool deterministic)
@@ -38,8 +45,16 @@ Planner::Planner(int rank, int n_ranks, Algo forced, bool deterministic)
   std::iota(order_.begin(), order_.end(), 0);
 }
 
-Algo Planner::choose(Collective collective, uint64_t bytes) const {
-  switch (collective) {
+bool Planner::sums_in_one_place(const Call& call) const {
+  if (!traits(call.collective).reduces) return false;
+  if (deterministic_) return true;
+  // One addition per sum rounds once, whoever makes it; and the extremes are not rounded.
+  if (n_ranks_ <= 2 || call.op == RedOp::kMin || call.op == RedOp::kMax) return false;
+  return is_small_float(call.dtype);
+}
+
+Algo Planner::choose(const Call& call) const {
+  switch (call.collective) {
     case Collective::kAllReduce:
     case Collective::kBroadcast:
     case Collective::kReduce:
@@ -48,41 +63,79 @@ Algo Planner::choose(Collective collective, uint64_t bytes) const {
     case Collective::kFinalize: return Algo::kTree;
     default: return Algo::kAuto;  // there is one way only
   }
-  if (deterministic_ && traits(collective).reduces) return Algo::kDirect;
-  if (forced_ != Algo::kAuto) return forced_;
-  if (n_ranks_ <= 2) return Algo::kRing;
+  const uint64_t bytes = call.count * dtype_bytes(call.dtype);
+  const bool direct = sums_in_one_place(call);
+  if (forced_ != Algo::kAuto && (!direct || forced_ == Algo::kOneShot || forced_ == Algo::kDirect)) return forced_;
+  if (call.collective == Collective::kAllReduce && bytes < kOneShotBelowBytes && (direct || n_ranks_ <= kFewRanks))
+    return Algo::kOneShot;
+  if (direct || n_ranks_ <= kFewRanks) return Algo::kDirect;
   return bytes < kTreeBelowBytesPerRank * static_cast<uint64_t>(n_ranks_) ? Algo::kTree : Algo::kRing;
 }
 
-Schedule Planner::schedule(Collective collective, Algo algo, int root) const {
-  const auto n = static_cast<uint32_t>(n_ranks_);
-  const bool ring = algo == Algo::kRing;
-  if (algo == Algo::kDirect) {
-    if (collective == Collective::kReduce) return direct_reduce(n_ranks_, rank_, root, 1);
-    if (collective == Collective::kReduceScatter) return direct_reduce_scatter(n_ranks_, rank_, 1);
-    return two_shot_all_reduce(n_ranks_, rank_, n * kDirectLanes, kDirectLanes);
+namespace {
+
+Schedule all_reduce(std::span<const int> order, int rank, Algo algo) {
+  const int n_ranks = static_cast<int>(order.size());
+  const auto n = static_cast<uint32_t>(n_ranks);
+  switch (algo) {
+    case Algo::kTree: return tree_all_reduce(order, rank, kTreeChunks);
+    case Algo::kDirect: return two_shot_all_reduce(n_ranks, rank, n * kDirectLanes, kDirectLanes);
+    case Algo::kOneShot: return one_shot_all_reduce(n_ranks, rank, 1);
+    case Algo::kHalving: return halving_all_reduce(order, rank, n, kWindow);
+    default: return ring_all_reduce(order, rank, n * kRingLanes, kRingLanes);
   }
+}
+
+Schedule broadcast(std::span<const int> order, int rank, Algo algo, int root) {
+  switch (algo) {
+    case Algo::kRing: return ring_broadcast(order, rank, root, kChainChunks, kChainLanes);
+    case Algo::kDirect:
+    case Algo::kOneShot: return direct_broadcast(static_cast<int>(order.size()), rank, root, 1);
+    default: return tree_broadcast(order, rank, root, kTreeChunks);
+  }
+}
+
+Schedule reduce(std::span<const int> order, int rank, Algo algo, int root) {
+  switch (algo) {
+    case Algo::kRing: return ring_reduce(order, rank, root, kChainChunks, kChainLanes);
+    case Algo::kDirect:
+    case Algo::kOneShot: return direct_reduce(static_cast<int>(order.size()), rank, root, 1);
+    default: return tree_reduce(order, rank, root, kTreeChunks);
+  }
+}
+
+Schedule all_gather(std::span<const int> order, int rank, Algo algo) {
+  switch (algo) {
+    case Algo::kRing: return ring_all_gather(order, rank, kRingLanes, kRingLanes);
+    case Algo::kDirect:
+    case Algo::kOneShot: return direct_all_gather(static_cast<int>(order.size()), rank, 1);
+    default: return bruck_all_gather(order, rank, 1, kWindow);
+  }
+}
+
+Schedule reduce_scatter(std::span<const int> order, int rank, Algo algo) {
+  switch (algo) {
+    case Algo::kRing: return ring_reduce_scatter(order, rank, kRingLanes, kRingLanes);
+    case Algo::kDirect:
+    case Algo::kOneShot: return direct_reduce_scatter(static_cast<int>(order.size()), rank, 1);
+    default: return bruck_reduce_scatter(order, rank, 1, kWindow);
+  }
+}
+
+}  // namespace
+
+Schedule Planner::schedule(Collective collective, Algo algo, int root) const {
   switch (collective) {
-    case Collective::kBroadcast:
-      return ring ? ring_broadcast(order_, rank_, root, kChainChunks, kChainLanes)
-                  : tree_broadcast(order_, rank_, root, kTreeChunks);
-    case Collective::kReduce:
-      return ring ? ring_reduce(order_, rank_, root, kChainChunks, kChainLanes)
-                  : tree_reduce(order_, rank_, root, kTreeChunks);
-    case Collective::kAllGather:
-      return ring ? ring_all_gather(order_, rank_, kRingLanes, kRingLanes)
-                  : bruck_all_gather(order_, rank_, 1, kWindow);
-    case Collective::kReduceScatter:
-      return ring ? ring_reduce_scatter(order_, rank_, kRingLanes, kRingLanes)
-                  : bruck_reduce_scatter(order_, rank_, 1, kWindow);
+    case Collective::kBroadcast: return broadcast(order_, rank_, algo, root);
+    case Collective::kReduce: return reduce(order_, rank_, algo, root);
+    case Collective::kAllGather: return all_gather(order_, rank_, algo);
+    case Collective::kReduceScatter: return reduce_scatter(order_, rank_, algo);
     case Collective::kAllToAll: return all_to_all(n_ranks_, rank_, 1);
     case Collective::kGather: return gather(n_ranks_, rank_, root, 1);
     case Collective::kScatter: return scatter(n_ranks_, rank_, root, 1);
     case Collective::kBarrier: return barrier(n_ranks_, rank_);
-    default: break;
+    default: return all_reduce(order_, rank_, algo);
   }
-  return ring ? ring_all_reduce(order_, rank_, n * kRingLanes, kRingLanes)
-              : tree_all_reduce(order_, rank_, kTreeChunks);
 }
 
 std::vector<int> Planner::neighbours() const {

@@ -106,6 +106,19 @@ Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
   return schedule;
 }
 
+Schedule direct_broadcast(int n_ranks, int rank, int root, uint32_t n_chunks) {
+  Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [root](Direct d) {
+    if (d.rank != root) {
+      d.steps.push_back({.recv = root, .chunk = d.c, .store = d.out(0)});
+      return;
+    }
+    for (int k = 1; k < d.n; k++) d.steps.push_back({.send = d.receiver(k), .chunk = d.c, .local = d.in(0)});
+    d.steps.push_back({.chunk = d.c, .local = d.in(0), .store = d.out(0)});
+  });
+  schedule.input_blocks = rank == root;
+  return schedule;
+}
+
 Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
     d.steps.push_back({.chunk = d.chunk(d.rank), .local = d.in(0), .store = d.out(d.rank)});

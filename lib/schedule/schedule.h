@@ -71,6 +71,14 @@ struct Schedule {
   std::vector<Lane> lanes;
 };
 
+// Calls visit(rank) for every rank that the step receives from, in order.
+template <class Visit>
+void for_each_sender(const Schedule& schedule, const Step& step, Visit&& visit) {
+  if (step.recv >= 0) visit(step.recv);
+  for (int peer = 0; step.recv == kEveryone && peer < schedule.n_ranks; peer++)
+    if (peer != schedule.rank) visit(peer);
+}
+
 // ---- builders: `n_chunks` is how many chunks a block is cut into, at least 1; any number works, and any number of
 // ranks. `ring` and `order` list the ranks as they stand beside each other. "Slots" are the fewest a link may have.
 
@@ -112,6 +120,7 @@ Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks, uint32_t 
 Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks);
 Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
 Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks);
+Schedule direct_broadcast(int n_ranks, int rank, int root, uint32_t n_chunks);
 // The k-th message goes to rank + k, the k-th one comes from rank - k: no two meet at one receiver. One slot.
 Schedule all_to_all(int n_ranks, int rank, uint32_t n_chunks);
 Schedule gather(int n_ranks, int rank, int root, uint32_t n_chunks);

@@ -46,6 +46,10 @@ inline constexpr Builder kBuilders[] = {
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_gather(order, rank, c, width); }},
     {"Bruck all-gather", Goal::kAllGather, false, true, false, true, 0,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return bruck_all_gather(order, rank, c, width); }},
+    {"direct broadcast", Goal::kBroadcast, true, true, false, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
+       return direct_broadcast(count(order), rank, root, c);
+     }},
     {"direct all-gather", Goal::kAllGather, false, true, false, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return direct_all_gather(count(order), rank, c); }},
     {"ring reduce-scatter", Goal::kReduceScatter, false, true, false, true, 2,

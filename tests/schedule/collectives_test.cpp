@@ -66,7 +66,7 @@ TEST_CASE("hops: what is direct") {
   for (int n = 2; n <= 33; n++) {
     INFO("n=" << n);
     for (const char* name : {"one-shot all-reduce", "direct reduce-scatter", "direct reduce", "direct all-gather",
-                             "all-to-all", "gather", "scatter"}) {
+                             "direct broadcast", "all-to-all", "gather", "scatter"}) {
       CHECK(hops_of(name, n) == 1);
     }
     CHECK(hops_of("two-shot all-reduce", n, static_cast<uint32_t>(n)) == 2);
@@ -79,7 +79,7 @@ TEST_CASE("messages: nothing is sent more often than it must be") {
     for (uint32_t chunks : {1u, 2u, 5u, 32u}) {
       INFO("n=" << n << " chunks=" << chunks);
       const long once = static_cast<long>(n - 1) * chunks;
-      for (const char* name : {"ring reduce", "tree reduce", "direct reduce", "gather", "scatter"}) {
+      for (const char* name : {"ring reduce", "tree reduce", "direct reduce", "direct broadcast", "gather", "scatter"}) {
         CHECK(sends_of(name, n, chunks) == once);
       }
       for (const char* name : {"halving all-reduce", "two-shot all-reduce"}) {
@@ -135,7 +135,7 @@ TEST_CASE("scratch: no more than said") {
   for (const Builder& b : kBuilders) {
     for (int n = 1; n <= 33; n++) {
       for (const Schedule& schedule : all_ranks(b, natural_order(n), n / 2, 3, 2)) {
-        const bool one = b.rank_order || b.name == std::string("tree reduce");
+        const bool one = b.name == std::string("tree reduce");
         const bool half = b.name == std::string("Bruck reduce-scatter");
         INFO(b.name << " n=" << n);
         CHECK(schedule.n_scratch <= (half ? static_cast<uint32_t>(n) / 2 : one ? 1u : 0u));

@@ -1,11 +1,13 @@
 // Messages whose bytes stay where they are: in shared memory that the receiver maps, or in the sender's own memory,
 // which the receiver reads through the kernel (process_vm_readv) or, in the same process, directly.
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "base/log.h"
 #include "transports/shm/descriptor.h"
@@ -124,26 +126,52 @@ void RecvLink::forget(uint64_t block) {
   blocks_.erase(found);
 }
 
-// Null: it has to be fetched.
-const void* RecvLink::find_data(const SlotLine& line, uint32_t bytes) {
-  if (line.where == kAtAddress) return reach_ == kSameProcess ? reinterpret_cast<const void*>(line.at) : nullptr;
-  auto found = blocks_.find(line.where);
+const RecvLink::Mapped* RecvLink::find_block(uint64_t block) {
+  auto found = blocks_.find(block);
   if (found == blocks_.end()) {
     look();  // its notice came before the message
-    found = blocks_.find(line.where);
+    found = blocks_.find(block);
   }
-  if (found == blocks_.end() || line.at > found->second.bytes || bytes > found->second.bytes - line.at) return nullptr;
-  return found->second.data + line.at;
+  return found == blocks_.end() ? nullptr : &found->second;
+}
+
+Result<const void*> RecvLink::borrow() {
+  has_borrowed_ = true;
+  segment_.header().borrowed.store(1, std::memory_order_seq_cst);
+  if (segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
+    return unreadable("its operation has failed there");
+  const SlotLine& line = segment_.line(slot_);
+  if (line.where == kAtAddress)
+    return reach_ == kSameProcess ? reinterpret_cast<const void*>(line.at) : static_cast<const void*>(nullptr);
+  const Mapped* mapped = find_block(line.where);
+  if (mapped == nullptr || line.at > mapped->bytes || line.bytes > mapped->bytes - line.at)
+    return unreadable("it could not be mapped here");
+  return static_cast<const void*>(mapped->data + line.at);
+}
+
+void RecvLink::give_back() {
+  if (std::exchange(has_borrowed_, false)) segment_.header().borrowed.store(0, std::memory_order_release);
 }
 
 Result<void> RecvLink::fetch(uint32_t offset, uint32_t bytes, void* to) {
   const SlotLine& line = segment_.line(slot_);
-  if (line.where == kAtAddress && read_memory(sender_pid_, line.at + offset, to, bytes)) return {};
-  return Error{Code::kRemoteError,
-               line.where == kAtAddress
-                   ? format("reading %u bytes of rank %d's memory: %s", bytes, peer_, strerror(errno))
-                   : format("%u bytes in memory that rank %d shares cannot be mapped here", bytes, peer_),
-               peer_, errno};
+  if (read_memory(sender_pid_, line.at + offset, to, bytes)) return {};
+  return unreadable(strerror(errno), errno);
+}
+
+Error RecvLink::unreadable(const std::string& why, int sys_errno) const {
+  return {Code::kRemoteError, format("memory that rank %d lends cannot be read: %s", peer_, why.c_str()), peer_,
+          sys_errno};
+}
+
+// Whoever is reading now ends soon, or has died.
+void SendLink::recall() {
+  if (!ready_ || unsent() == 0) return;
+  segment_.header().recalled.store(1, std::memory_order_seq_cst);
+  while (segment_.header().borrowed.load(std::memory_order_seq_cst) != 0 && !gone_) {
+    sched_yield();
+    look();
+  }
 }
 
 }  // namespace tutti::shm

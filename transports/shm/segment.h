@@ -26,6 +26,10 @@ struct SegmentHeader {
   // progress and then looks at the flag, so at least one of them sees the other.
   alignas(kCacheLine) std::atomic<uint32_t> receiver_sleeps;
   alignas(kCacheLine) std::atomic<uint32_t> sender_sleeps;
+  // Set by the receiver before it reads what was lent, cleared after; set by the sender when it takes everything back.
+  // Sequentially consistent: each side sets its own and then looks at the other's, so at least one sees the other.
+  alignas(kCacheLine) std::atomic<uint32_t> borrowed;
+  alignas(kCacheLine) std::atomic<uint32_t> recalled;
   // A number in the sender's own memory and where it is. The receiver tries to read it there and says whether it could,
   // before it says that it has mapped the segment.
   alignas(kCacheLine) uint64_t probe;

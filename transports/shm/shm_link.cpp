@@ -190,12 +190,13 @@ bool RecvLink::try_peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
   const SlotLine& line = segment_.line(slot_);
   message->bytes = std::min(line.bytes, segment_.slot_bytes());
-  message->data = line.where == kInSlot ? segment_.payload(slot_) : find_data(line, message->bytes);
+  message->data = line.where == kInSlot ? segment_.payload(slot_) : nullptr;
   message->tag = line.tag;
   return true;
 }
 
 void RecvLink::release() {
+  give_back();
   segment_.header().released.store(++messages_, std::memory_order_seq_cst);
   if (++slot_ == segment_.slots()) slot_ = 0;
   auto& sleeps = segment_.header().sender_sleeps;

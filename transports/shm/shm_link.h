@@ -63,11 +63,13 @@ class ShmHalf : public LinkHalf {
 class SendLink final : public ShmHalf {
  public:
   SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config);
+  ~SendLink() override { SendLink::recall(); }
   Result<bool> poll() override;
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override { publish_at(bytes, tag, kInSlot, 0); }
   uint32_t unsent() override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) override;
+  void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override;
 
@@ -101,7 +103,9 @@ class RecvLink final : public ShmHalf {
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
   void release() override;
+  Result<const void*> borrow() override;
   Result<void> fetch(uint32_t offset, uint32_t bytes, void* to) override;
+  void recall() override { give_back(); }
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override;
 
@@ -113,11 +117,14 @@ class RecvLink final : public ShmHalf {
     size_t bytes = 0;
   };
   bool message_is_there() const;
-  const void* find_data(const SlotLine& line, uint32_t bytes);
+  void give_back();
+  const Mapped* find_block(uint64_t block);
+  Error unreadable(const std::string& why, int sys_errno = 0) const;
   void on_notice(const BlockNotice& notice, Fd descriptor) override;
   void forget(uint64_t block);
 
   pid_t sender_pid_ = 0;
+  bool has_borrowed_ = false;
   Reach reach_ = kNoReach;
   std::map<uint64_t, Mapped> blocks_;
 };
