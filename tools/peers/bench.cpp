@@ -310,6 +310,7 @@ float* Library::allocate(size_t bytes) {
 }
 
 void measure(Library& library, Meet& meet, const Settings& settings) {
+  if (library.works_on_caller()) pin_to_core(meet.rank(), meet.n_ranks());
   const size_t largest = *std::max_element(settings.sizes_bytes.begin(), settings.sizes_bytes.end());
   float* in = library.allocate(largest);
   float* out = library.allocate(largest);

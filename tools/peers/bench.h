@@ -13,7 +13,8 @@
 //
 // Rank 0 prints "MODE BYTES OPERATIONS MICROSECONDS" for each batch. A wrong element ends the program with status 1.
 //
-// Nobody is pinned to a CPU: some libraries have threads of their own, whose place is the scheduler's business.
+// Where every rank can have a core of its own, the thread that calls is pinned to one once the library is ready, so
+// that strangers on the machine disturb everyone alike. Threads that the library made before may run anywhere.
 #pragma once
 
 #include <cstddef>
@@ -64,6 +65,8 @@ class Library {
   virtual void reduce_scatter(const float* in, float* out, size_t elems_per_rank);
   virtual void copy(const float* in, float* out, size_t elems);
   virtual void round_trip(const float* in, float* out, size_t elems);
+  // Whether the calling thread does the work. If threads of the library do, pinning it would be in their way.
+  virtual bool works_on_caller() const { return true; }
   // Page-aligned memory, zeroed, never freed: a program has two buffers.
   virtual float* allocate(size_t bytes);
 };

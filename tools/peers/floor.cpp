@@ -63,6 +63,10 @@ void add(float* const* outs, int n_outs, const float* const* ins, int n_ins, siz
     }
     return;
   }
+  if (n_ins == 1 && n_outs == 1) {
+    std::copy_n(ins[0], elems, outs[0]);
+    return;
+  }
   if (n_ins == 2 && n_outs == 1) return add_two(outs[0], ins[0], ins[1], elems);
   if (n_ins == 2 && n_outs == 2) return add_two_twice(outs[0], outs[1], ins[0], ins[1], elems);
   // By blocks that stay in the first cache.

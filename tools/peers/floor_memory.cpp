@@ -15,17 +15,18 @@ namespace {
 
 constexpr size_t kPieceBytes = 64 << 10, kPieceElems = kPieceBytes / sizeof(float);
 constexpr size_t kSmallBytes = 8 << 10;      // up to here everything is one piece, whatever the floor
-constexpr size_t kPastCacheBytes = 1 << 20;  // from here on results are written past the cache
+constexpr size_t kPastCacheBytes = 4 << 20;  // from here on results are written past the cache
 constexpr uint64_t kSlots = 4;
 constexpr size_t kLineBytes = 56;  // a payload that shares the cache line of its flag
 
+struct alignas(kApart) Counter {
+  std::atomic<uint64_t> value;
+};
 // A piece's number, and the piece itself if it is small.
 struct alignas(kApart) Line {
   std::atomic<uint64_t> number;
   char data[kLineBytes];
-};
-struct alignas(kApart) Counter {
-  std::atomic<uint64_t> value;
+  Counter reduced;  // the piece whose part that is this rank's to reduce is in its slot
 };
 struct alignas(kApart) Buffers {
   const float* in;
@@ -58,12 +59,16 @@ class Bounce : public Library {
   void copy(const float* in, float* out, size_t elems) override { memcpy(out, in, elems * sizeof(float)); }
 
   void all_reduce(const float* in, float* out, size_t elems) override {
-    const bool past_cache = elems * sizeof(float) >= kPastCacheBytes;
+    const size_t bytes = elems * sizeof(float);
     for (size_t from = 0; from < elems; from += kPieceElems) {
       const size_t n = std::min(kPieceElems, elems - from);
       begin_piece();
-      put(in + from, n);
-      reduce(in + from, out + from, n, past_cache);
+      if (bytes <= kSmallBytes) {
+        put(in + from, n);
+        reduce(in + from, out + from, n, false);
+      } else {
+        reduce_in_parts(in + from, out + from, n, bytes >= kPastCacheBytes);
+      }
       end_piece();
     }
   }
@@ -152,6 +157,34 @@ class Bounce : public Library {
     const float* ins[kMaxRanks] = {mine};
     for (int i = 1; i < n_ranks_; i++) ins[i] = get(neighbour(i), elems);
     add(&out, 1, ins, n_ranks_, elems, past_cache);
+  }
+
+  // Each rank reduces a part of the piece into its slot, from where all take it. It needs no copy of its own input.
+  void reduce_in_parts(const float* in, float* out, size_t elems, bool past_cache) {
+    const uint64_t slot = number_ % kSlots;
+    const auto piece = [&](int rank) { return reinterpret_cast<float*>(board_.pieces[slot][rank]); };
+    const auto begin = [&](int rank) { return slice_begin(elems, rank, n_ranks_); };
+    const auto size = [&](int rank) { return begin(rank + 1) - begin(rank); };
+    for (int i = 1; i < n_ranks_; i++) {
+      const int part = neighbour(i);
+      memcpy(piece(rank_) + begin(part), in + begin(part), size(part) * sizeof(float));
+    }
+    board_.lines[slot][rank_].number.store(number_, std::memory_order_release);
+    const float* ins[kMaxRanks] = {in + begin(rank_)};
+    for (int i = 1; i < n_ranks_; i++) {
+      waiter_.reach(board_.lines[slot][neighbour(i)].number, number_);
+      ins[i] = piece(neighbour(i)) + begin(rank_);
+    }
+    float* reduced = piece(rank_) + begin(rank_);
+    add(&reduced, 1, ins, n_ranks_, size(rank_), false);
+    board_.lines[slot][rank_].reduced.value.store(number_, std::memory_order_release);
+    for (int i = 0; i < n_ranks_; i++) {
+      const int part = neighbour(i);
+      waiter_.reach(board_.lines[slot][part].reduced.value, number_);
+      const float* from = piece(part) + begin(part);
+      float* to = out + begin(part);
+      add(&to, 1, &from, 1, size(part), past_cache);
+    }
   }
 
   Waiter waiter_;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kSmallBytes = 32 << 10;   // up to here a reduction sends whole inputs, which saves one round
 constexpr size_t kPieceBytes = 256 << 10;  // of one system call
-constexpr size_t kPastCacheBytes = 1 << 20;
+constexpr size_t kPastCacheBytes = 4 << 20;
 constexpr int kMaxSocketRanks = 16;  // n (n - 1) descriptors are open at once
 
 // What goes to and comes from one peer at the same time.

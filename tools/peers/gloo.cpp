@@ -35,6 +35,8 @@ class Gloo : public bench::Library {
     context_ = context;
   }
 
+  bool works_on_caller() const override { return false; }
+
   void barrier() override {
     gloo::BarrierOptions options(context_);
     gloo::barrier(options);

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <vector>
 
 #include "bench.h"
 
@@ -19,6 +21,22 @@ int usable_cpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// The usable CPUs less those that share a core with an earlier one.
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> first_cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return first_cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    std::ifstream siblings("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+    int first = cpu;
+    siblings >> first;  // "0,4" or "0-1"; leaves it as it is where there is no such file
+    if (!siblings || first == cpu || !CPU_ISSET(first, &set)) first_cpus.push_back(cpu);
+  }
+  return first_cpus;
 }
 
 }  // namespace
@@ -35,6 +53,15 @@ void Waiter::pause(int tries) const {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+void pin_to_core(int rank, int n_ranks) {
+  const std::vector<int> cores = usable_cores();
+  if (cores.size() < static_cast<size_t>(n_ranks)) return;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cores[static_cast<size_t>(rank)], &one);
+  if (sched_setaffinity(0, sizeof one, &one) != 0) fail(std::string("sched_setaffinity: ") + strerror(errno));
 }
 
 Meet::Meet(const std::string& path, int rank, int n_ranks) : rank_(rank), n_ranks_(n_ranks), waiter_(n_ranks) {

@@ -60,4 +60,7 @@ class Meet {
   uint64_t arrivals_ = 0;
 };
 
+// Keeps the calling thread on the first CPU of a core of its own; does nothing if there are fewer cores than ranks.
+void pin_to_core(int rank, int n_ranks);
+
 }  // namespace bench
