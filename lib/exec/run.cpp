@@ -99,11 +99,12 @@ bool Run::execute(const BoundLane& lane) {
 // Where the value that a step sends stays as it is, if that is worth lending.
 const void* Run::lent_value(const BoundStep& step, Part part) const {
   if (!program_.may_lend || part.elems * elem_bytes_ < kLendFromBytes) return nullptr;
-  if (step.store.buffer == Buffer::kOutput) return address(step.store, part.begin);
+  const Piece whole{part.begin, part.elems, 0};
+  if (step.store.buffer == Buffer::kOutput) return address(step.store, whole);
   const bool is_copy = step.recvs.empty() && step.before.buffer == Buffer::kNone;
   if (!is_copy || step.local.buffer == Buffer::kScratch) return nullptr;
   if (step.local.buffer == Buffer::kInput && operation_.scalar != nullptr) return nullptr;
-  return address(step.local, part.begin);
+  return address(step.local, whole);
 }
 
 void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
@@ -157,7 +158,7 @@ char* Run::message_at(const BoundStep& step, size_t i, const Piece& piece) const
     return const_cast<char*>(static_cast<const char*>(data)) + piece.offset_bytes;
   const bool is_copy = step.recvs.size() == 1 && step.before.buffer == Buffer::kNone &&
                        step.local.buffer == Buffer::kNone && step.store.buffer != Buffer::kNone;
-  return is_copy ? address(step.store, piece.begin) : room(kFirstMessageRoom + i);
+  return is_copy ? address(step.store, piece) : room(kFirstMessageRoom + i);
 }
 
 bool Run::fetch_messages(const BoundStep& step, const Piece& piece) {
@@ -183,7 +184,7 @@ void Run::compute_piece(const BoundStep& step, const Piece& piece, void* to_send
     if (i == step.local_place && step.local.buffer != Buffer::kNone) add_source(source(step.local, piece));
     if (i < step.recvs.size()) add_source(message_at(step, i, piece));
   }
-  if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece.begin);
+  if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece);
   if (to_send != nullptr) args.dst[args.n_dst++] = static_cast<char*>(to_send) + piece.offset_bytes;
   args.stream_dst0 = step.store.buffer == Buffer::kOutput && stream_;
   if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
@@ -193,7 +194,7 @@ void Run::compute_piece(const BoundStep& step, const Piece& piece, void* to_send
 
 // This rank's own part of the value, times its scalar if it has one.
 const void* Run::source(const BoundSlice& slice, const Piece& piece) {
-  const void* data = address(slice, piece.begin);
+  const void* data = address(slice, piece);
   if (!is_scaled(slice)) return data;
   if (!scalars_ready_)
     for (uint64_t i = 0; i < piece_bytes_ / elem_bytes_; i++)
@@ -230,15 +231,15 @@ bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMes
   return true;
 }
 
-// `begin`: the chunk's first element within its block.
-char* Run::address(const BoundSlice& slice, uint64_t begin) const {
+// The piece's begin is its place within a block of the user's buffers; scratch holds one part at a time.
+char* Run::address(const BoundSlice& slice, const Piece& piece) const {
   if (slice.buffer == Buffer::kScratch)
-    return program_.scratch.data() + static_cast<size_t>(slice.chunk) * program_.slot_bytes;
+    return program_.scratch.data() + static_cast<size_t>(slice.chunk) * program_.slot_bytes + piece.offset_bytes;
   // The input is only ever a source.
   void* base = slice.buffer == Buffer::kInput ? const_cast<void*>(operation_.input) : operation_.output;
   // As a number: point-to-point messages have no common buffer, their blocks begin at addresses.
   return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(base) +
-                                 (operation_.blocks.begin(slice.buffer, slice.block) + begin) * elem_bytes_);
+                                 (operation_.blocks.begin(slice.buffer, slice.block) + piece.begin) * elem_bytes_);
 }
 
 bool Run::all_sent() {

@@ -169,7 +169,7 @@ class Run {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
   }
   uint64_t rounds_of(const BoundLane& lane) const;
-  char* address(const BoundSlice& slice, uint64_t begin) const;
+  char* address(const BoundSlice& slice, const Piece& piece) const;
   bool all_sent();
   template <class Visit>
   bool for_each_blocked(Visit&& visit) const;
