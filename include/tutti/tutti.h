@@ -182,6 +182,12 @@ TUTTI_API tuttiResult_t tuttiCommInitRank(tuttiComm_t* comm, int nranks, tuttiUn
 TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank,
                                                 const tuttiConfig_t* config);
 
+/* The same where several processes made ids, so that large groups need not all meet in one: commIds has nId of them,
+ * the same on all ranks. Here the first one serves all; the others are not used, and what waits for them ends at
+ * TUTTI_INIT_TIMEOUT. Errors as tuttiCommInitRankConfig; also tuttiInvalidArgument (nId < 1, commIds is NULL). */
+TUTTI_API tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int myrank, int nId,
+                                                  tuttiUniqueId* commIds, tuttiConfig_t* config);
+
 /* Creates all `ndev` ranks of a group within this process: comms[i] is rank i, to be used by a thread of its own.
  * devlist is for CUDA devices and must be NULL on host memory. Blocks until all are there. Errors as tuttiCommInitRank;
  * on error all comms are NULL. */
@@ -243,6 +249,16 @@ TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* 
  * live communicator, config), and those of tuttiAllGather and tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm,
                                        const tuttiConfig_t* config);
+
+/* The ranks of `comm` that `ranks` lists, n of them, form a new communicator, in the order of the list; only they call
+ * this, all with the same list, which is copied. `comm` stays as it is, and the call takes its place in the order of
+ * each of these ranks' operations on it; it does not count as an operation that all ranks have to call. Blocks until
+ * the new group has formed, at most the limit for creation; config as for tuttiCommSplit, also for config.blocking = 0.
+ * Errors: tuttiInvalidArgument (newcomm or ranks is NULL, n not in [1, nranks], a rank out of range or listed twice,
+ * this rank not listed, not a live communicator, config), those of tuttiCommInitRankConfig, and, which also breaks
+ * `comm`, tuttiInvalidUsage (the lists differ) and tuttiTimeout (a listed rank does not call this in time). */
+TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
+                                             const tuttiConfig_t* config);
 
 /* What one rank holds for a communicator. Start from TUTTI_COMM_MEM_STATS_INITIALIZER; later versions append. */
 typedef struct {
@@ -414,10 +430,11 @@ TUTTI_API tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendc
 TUTTI_API tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream);
 
 /* Sends `count` elements to rank `peer`, which calls tuttiRecv with the same count and datatype. Messages between two
- * ranks keep their order. Outside of a group it returns when the message is handed over, which for all but small ones
- * takes the receiver; a rank that sends to itself, or exchanges with a peer that sends too, groups the calls. Point to
- * point does not count as an operation that all ranks have to call. Blocking, ownership and errors as tuttiAllReduce;
- * also tuttiInvalidArgument (peer not in [0, nranks)), and tuttiInvalidUsage (the receiver expects something else). */
+ * ranks keep their order. Outside of a group it returns when the message is handed over, which for all but small ones,
+ * and for the first one to a rank, takes the receiver; a rank that sends to itself, or exchanges with a peer that sends
+ * too, groups the calls. Point to point does not count as an operation that all ranks have to call. Blocking, ownership
+ * and errors as tuttiAllReduce; also tuttiInvalidArgument (peer not in [0, nranks)), and tuttiInvalidUsage (the
+ * receiver expects something else). */
 TUTTI_API tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer,
                                   tuttiComm_t comm, tuttiStream_t stream);
 

@@ -15,16 +15,17 @@ using namespace tutti::api;  // NOLINT
 namespace {
 
 // Ranks of one thread's group join at its end, side by side.
-Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId& id, int rank, const tuttiConfig_t* config) {
+Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* id, int rank, const tuttiConfig_t* config) {
   if (comm == nullptr) return invalid_argument("comm is NULL");
   *comm = nullptr;
+  if (id == nullptr) return invalid_argument("commIds is NULL");
   if (nranks < 1) return invalid_argument(format("nranks=%d: a group has at least 1 rank", nranks));
   if (rank < 0 || rank >= nranks)
     return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
   UniqueId unique_id;
-  static_assert(sizeof unique_id.bytes == sizeof id.internal);
-  memcpy(unique_id.bytes, id.internal, sizeof unique_id.bytes);
+  static_assert(sizeof unique_id.bytes == sizeof id->internal);
+  memcpy(unique_id.bytes, id->internal, sizeof unique_id.bytes);
   return create(comm, read, [=, options = read.options](const Deadline& deadline) {
     return Communicator::create(unique_id, rank, nranks, options, deadline);
   });
@@ -122,12 +123,22 @@ tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId) {
 }
 
 tuttiResult_t tuttiCommInitRank(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank) {
-  return in_group([&] { return init_rank(comm, nranks, commId, rank, nullptr); });
+  return in_group([&] { return init_rank(comm, nranks, &commId, rank, nullptr); });
 }
 
 tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank,
                                       const tuttiConfig_t* config) {
-  return in_group([&] { return init_rank(comm, nranks, commId, rank, config); });
+  return in_group([&] { return init_rank(comm, nranks, &commId, rank, config); });
+}
+
+tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int myrank, int nId, tuttiUniqueId* commIds,
+                                        tuttiConfig_t* config) {
+  return in_group([&]() -> Result<void> {
+    if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
+    *newcomm = nullptr;
+    if (nId < 1) return invalid_argument(format("nId=%d: there is at least 1 id", nId));
+    return init_rank(newcomm, nranks, commIds, myrank, config);
+  });
 }
 
 tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int* devlist) {

@@ -1,6 +1,8 @@
 // New communicators out of the ranks of an old one.
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include "api/creation.h"
@@ -34,14 +36,16 @@ Result<std::vector<T>> gather_all(const Use& comm, uint64_t ticket, const T& min
   return all;
 }
 
-// The new group meets through an id that its first member makes, its leader; all zero: the leader could not.
-Result<std::unique_ptr<Communicator>> meet(const Use& comm, const std::vector<int>& members, const UniqueId& id,
-                                           const CommOptions& options, const Deadline& deadline) {
+// The new group meets through an id that one of its members made, the leader; all zero: it could not.
+Result<std::unique_ptr<Communicator>> meet(const Use& comm, const std::vector<int>& members, int leader,
+                                           const UniqueId& id, const CommOptions& options, const Deadline& deadline) {
   if (id.bytes[0] == 0)
-    return Error{Code::kRemoteError,
-                 format("rank %d could not start the new group: its own error says why", members[0]), members[0]};
+    return Error{Code::kRemoteError, format("rank %d could not start the new group: its own error says why", leader),
+                 leader};
   const auto me = std::find(members.begin(), members.end(), comm->rank()) - members.begin();
-  return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), options, deadline);
+  auto made = Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), options, deadline);
+  if (!made) TUTTI_TRY(comm->async_error());  // why the others did not come
+  return made;
 }
 
 // Both turns are taken in any case: what is called on `comm` later waits for them.
@@ -57,7 +61,7 @@ Result<std::unique_ptr<Communicator>> split(const Use& comm, const std::array<ui
   if (!ids) return ids.error();
   if (!made) return made.error();
   if (!joins) return std::unique_ptr<Communicator>();
-  return meet(comm, members, ids.value()[static_cast<size_t>(members[0])], options, deadline);
+  return meet(comm, members, members[0], ids.value()[static_cast<size_t>(members[0])], options, deadline);
 }
 
 Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
@@ -79,12 +83,107 @@ Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newco
       });
 }
 
+// What the leader of a listed group, its lowest rank, tells the others: the id, and the list, so that they see whether
+// they mean the same.
+struct Invitation {
+  UniqueId id;
+  int32_t n_ranks;
+  int32_t first_ranks[16];
+  uint64_t hash;  // of all of them
+};
+
+Invitation invitation_of(const std::vector<int>& members) {
+  Invitation made{};
+  made.n_ranks = static_cast<int32_t>(members.size());
+  made.hash = 14695981039346656037u;  // FNV-1a, a rank at a time
+  for (const int rank : members) made.hash = (made.hash ^ static_cast<uint32_t>(rank)) * 1099511628211u;
+  std::copy_n(members.begin(), std::min(members.size(), std::size(made.first_ranks)), made.first_ranks);
+  return made;
+}
+
+std::string list_of(const Invitation& i) {
+  const int shown = std::clamp(i.n_ranks, 0, static_cast<int>(std::size(i.first_ranks)));
+  std::string text;
+  for (int r = 0; r < shown; r++) text += format("%s%d", r == 0 ? "" : ", ", i.first_ranks[r]);
+  return shown == i.n_ranks ? "[" + text + "]" : format("[%s, ... (%d ranks)]", text.c_str(), i.n_ranks);
+}
+
+Result<std::unique_ptr<Communicator>> form_group(const Use& comm, uint64_t ticket, const std::vector<int>& members,
+                                                 const CommOptions& options, const Deadline& deadline) {
+  const int leader = *std::min_element(members.begin(), members.end());
+  Invitation mine = invitation_of(members), theirs = mine;
+  std::vector<Message> notes;
+  Result<UniqueId> made = UniqueId{};
+  if (leader == comm->rank()) {
+    made = start_root(Deadline::after_seconds(options.init_timeout_seconds));
+    if (made) theirs.id = mine.id = made.value();
+    for (const int member : members)
+      if (member != leader) notes.push_back({true, member, &mine, sizeof mine, DataType::kInt8});
+  } else {
+    notes.push_back({false, leader, &theirs, sizeof theirs, DataType::kInt8});
+  }
+  TUTTI_TRY(comm->pass_notes(
+      ticket, notes, options.init_timeout_seconds,
+      format("tuttiCommCreateGroup with ranks=%s: all of these call it, with the same list", list_of(mine).c_str())));
+  TUTTI_TRY(std::move(made));
+  if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash)
+    return meet(comm, members, leader, theirs.id, options, deadline);
+  const Error error{Code::kInvalidUsage,
+                    format("tuttiCommCreateGroup: rank %d has ranks=%s, rank %d has ranks=%s: all of these call it, "
+                           "with the same list",
+                           leader, list_of(theirs).c_str(), comm->rank(), list_of(mine).c_str()),
+                    comm->rank()};
+  comm->fail(error);
+  return error;
+}
+
+Result<void> check_members(const std::vector<int>& members, int me, int n_ranks) {
+  std::vector<bool> listed(static_cast<size_t>(n_ranks));
+  for (size_t i = 0; i < members.size(); i++) {
+    if (members[i] < 0 || members[i] >= n_ranks)
+      return invalid_argument(format("ranks[%zu]=%d is not a rank of comm: [0, %d)", i, members[i], n_ranks));
+    if (listed[static_cast<size_t>(members[i])])
+      return invalid_argument(format("ranks[%zu]=%d is in the list before: each rank is there once", i, members[i]));
+    listed[static_cast<size_t>(members[i])] = true;
+  }
+  if (!listed[static_cast<size_t>(me)])
+    return invalid_argument(format("ranks=%s does not have this rank, %d: only the listed ranks call this",
+                                   list_of(invitation_of(members)).c_str(), me));
+  return {};
+}
+
+Result<void> create_group(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
+                          const tuttiConfig_t* config) {
+  if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
+  *newcomm = nullptr;
+  if (ranks == nullptr) return invalid_argument("ranks is NULL");
+  const auto use = std::make_shared<Use>(comm);
+  if (!*use) return not_a_comm(comm);
+  if (n < 1 || n > (*use)->n_ranks())
+    return invalid_argument(format("n=%d: give 1 to %d ranks, as many as comm has", n, (*use)->n_ranks()));
+  const std::vector<int> members(ranks, ranks + n);
+  TUTTI_TRY(check_members(members, (*use)->rank(), (*use)->n_ranks()));
+  TUTTI_TRY_ASSIGN(const Config read, read_config(config));
+  const auto ticket = std::make_shared<uint64_t>();
+  return create(
+      newcomm, read,
+      [=, options = read.options](const Deadline& deadline) {
+        return form_group(*use, *ticket, members, options, deadline);
+      },
+      [=] { *ticket = (*use)->take_ticket(); });
+}
+
 }  // namespace
 
 extern "C" {
 
 tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
   return in_group([&] { return comm_split(comm, color, key, newcomm, config); });
+}
+
+tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
+                                   const tuttiConfig_t* config) {
+  return in_group([&] { return create_group(comm, ranks, n, newcomm, config); });
 }
 
 }  // extern "C"

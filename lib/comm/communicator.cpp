@@ -52,11 +52,16 @@ void Communicator::end_turn() {
   turn_changed_.notify_all();
 }
 
-Result<void> Communicator::execute(const Operation& operation) {
+Result<void> Communicator::check_open() const {
   if (watch_->failed()) return watch_->failure();
   if (finalized_)
     return Error{Code::kInvalidUsage,
                  "this communicator was finalized: only tuttiCommDestroy and tuttiCommAbort may follow"};
+  return {};
+}
+
+Result<void> Communicator::execute(const Operation& operation) {
+  TUTTI_TRY(check_open());
   if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(*operation.messages));
   Call call;
   call.sequence = ++sequence_;

@@ -57,7 +57,8 @@ struct Operation {
   };
   std::shared_ptr<const Unequal> unequal;
   std::shared_ptr<const std::vector<Message>> messages;  // of kSendRecv, which run together in any order
-  // Of kPreMulSum: this rank's factor, one element of dtype; read from scalar_at when the operation runs, if that is set.
+  // Of kPreMulSum: this rank's factor, one element of dtype; read from scalar_at when the operation runs, if that is
+  // set.
   std::array<char, 8> scalar{};
   const void* scalar_at = nullptr;
 };
@@ -76,10 +77,15 @@ class Communicator final : private WaitContext {
   Result<void> run(uint64_t ticket, const Operation& operation);
   Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
 
+  // Small messages between some of the ranks, for `purpose`: they do not mix with those of kSendRecv.
+  Result<void> pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
+                          const std::string& purpose);
+
   // Collective: all ranks have come here and called the same number of operations.
   Result<void> finalize(uint64_t ticket);
   Result<void> finalize() { return finalize(take_ticket()); }
   void abort();
+  void fail(const Error& error) { watch_->fail(error); }  // for all ranks
   Result<void> async_error() const;
 
   // What this rank holds for the group, besides one thread. From any thread.
@@ -99,7 +105,10 @@ class Communicator final : private WaitContext {
   Result<Program*> find_program(const Call& call);
 
   Result<void> execute(const Operation& operation);
+  Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
+  struct Exchange;
+  Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds);
   Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation);
   Error root_cause(Error error);

@@ -5,14 +5,23 @@ namespace tutti {
 namespace {
 
 // Their links are apart from those of the collectives, so that a message may wait for its receive while collectives
-// run.
-constexpr uint32_t kPointToPointChannel = 1000;
+// run; and notes have theirs, so that they may overtake messages.
+constexpr uint32_t kPointToPointChannel = 1000, kNotesChannel = 2000;
+
+}  // namespace
 
 // What an exchange hands to the executor. Sends come first, as input blocks, then receives, as output blocks.
-struct Exchange {
+struct Communicator::Exchange {
   Transfers transfers;
   std::vector<uint64_t> bytes, input_at, output_at;
   std::vector<TagWords> tags;
+
+  template <class Number>
+  Exchange(const std::vector<Message>& messages, Number&& number) {
+    for (const bool sends : {true, false})
+      for (const Message& m : messages)
+        if (m.sends == sends) add(m, number(m));
+  }
 
   void add(const Message& m, uint64_t sequence) {
     auto& list = m.sends ? transfers.sends : transfers.receives;
@@ -29,16 +38,31 @@ struct Exchange {
   }
 };
 
-}  // namespace
-
 Result<void> Communicator::drive_exchange(const std::vector<Message>& messages) {
-  Exchange exchange;
-  for (const bool sends : {true, false})
-    for (const Message& m : messages)
-      if (m.sends == sends) exchange.add(m, m.peer == rank_ ? 0 : ++(sends ? sent_to_ : received_from_)[m.peer]);
+  const Exchange exchange(messages, [&](const Message& m) {
+    return m.peer == rank_ ? 0 : ++(m.sends ? sent_to_ : received_from_)[m.peer];
+  });
+  return drive_transfers(exchange, kPointToPointChannel, options_.op_timeout_seconds);
+}
+
+Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
+                                      const std::string& purpose) {
+  const Turn turn(*this, ticket);
+  TUTTI_TRY(check_open());
+  const Exchange exchange(notes, [](const Message&) { return 0; });
+  auto result = drive_transfers(exchange, kNotesChannel, timeout_seconds);
+  if (result || result.error().code != Code::kTimeout) return end_with(std::move(result));
+  std::string peers;
+  for (const Message& m : notes) peers += format("%s%d", peers.empty() ? "" : " or ", m.peer);
+  result.error().message = format("%s: rank %d has waited %.0f s (TUTTI_INIT_TIMEOUT) for rank %s", purpose.c_str(),
+                                  rank_, timeout_seconds, peers.c_str());
+  return end_with(std::move(result));
+}
+
+Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds) {
   Schedule schedule = send_recv(n_ranks_, rank_, exchange.transfers, 1);
-  for (Lane& lane : schedule.lanes) lane.channel += kPointToPointChannel;
-  const Deadline deadline = Deadline::after_seconds(options_.op_timeout_seconds);
+  for (Lane& lane : schedule.lanes) lane.channel += first_channel;
+  const Deadline deadline = Deadline::after_seconds(timeout_seconds);
   TUTTI_TRY(links_->connect(schedule, deadline, [this] { return watch_->failed(); }));
   if (watch_->failed()) return watch_->failure();
   Program program = bind(schedule, slot_bytes_, [this](int peer, uint32_t channel, bool sending) {
@@ -56,7 +80,9 @@ Result<void> Communicator::drive_exchange(const std::vector<Message>& messages) 
   what.tags = exchange.tags;
   if (program.lanes.empty()) return {};
   Run run(program, what, history_);
-  return drive(run, *this, wait_policy_);
+  WaitPolicy policy = wait_policy_;
+  policy.op_timeout_seconds = timeout_seconds;
+  return drive(run, *this, policy);
 }
 
 }  // namespace tutti
