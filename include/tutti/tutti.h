@@ -281,14 +281,27 @@ TUTTI_API tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStats_t*
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
-/* Writes to *ptr `size` bytes of page-aligned, zeroed memory that suits Tutti (huge pages where they can be had). size
- * 0 gives NULL. Owned by the caller, freed with tuttiMemFree. Any thread. Errors: tuttiInvalidArgument (ptr is NULL),
- * tuttiSystemError (no memory). */
+/* Writes to *ptr `size` bytes of page-aligned, zeroed memory that other processes of this host can map, so that
+ * operations on it need not copy it first; it counts as registered with every communicator. A child that this process
+ * forks shares it. size 0 gives NULL. Owned by the caller, freed with tuttiMemFree. Any thread. Errors:
+ * tuttiInvalidArgument (ptr is NULL), tuttiSystemError (no memory, descriptors exhausted). */
 TUTTI_API tuttiResult_t tuttiMemAlloc(void** ptr, size_t size);
 
 /* Frees memory of tuttiMemAlloc; NULL is allowed. Any thread.
  * Errors: tuttiInvalidArgument (ptr is not from tuttiMemAlloc). */
 TUTTI_API tuttiResult_t tuttiMemFree(void* ptr);
+
+/* Registers `size` bytes at `buff`, which stay the caller's, and writes a handle for tuttiCommDeregister to *handle.
+ * Peers of this host map what is a MAP_SHARED mapping of a memfd or file (its descriptor must be open at this call; the
+ * file may not shrink later), so operations on it need not copy it first. Other memory is accepted without effect. The
+ * bytes stay mapped until they are deregistered or the communicator is destroyed, which takes all registrations back.
+ * Not collective; does not block; any thread. Errors: tuttiInvalidArgument (handle or buff is NULL, size is 0, not mapped
+ * memory, more than one mapping, not a live communicator), tuttiSystemError (no descriptors). */
+TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void* buff, size_t size, void** handle);
+
+/* Takes a registration back; no operation may use the buffer meanwhile. NULL is allowed. Does not block; any thread.
+ * Errors: tuttiInvalidArgument (not a registration of this communicator, not a live communicator). */
+TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void* handle);
 
 /* ---- streams --------------------------------------------------------------------------------------------------- */
 

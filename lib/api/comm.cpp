@@ -90,7 +90,8 @@ Result<void> mem_stats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {
   if (!use) return not_a_comm(comm);
   const auto held = use->holdings();
   const tuttiCommMemStats_t all = {
-      stats->size, held.links, held.link_bytes, held.scratch_bytes, use.member().registered_bytes, held.descriptors, 1};
+      stats->size,      held.links, held.link_bytes, held.scratch_bytes, use.member().registrations.bytes(),
+      held.descriptors, 1};
   memcpy(stats, &all, std::min(stats->size, sizeof all));
   return {};
 }

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "api/operators.h"
+#include "api/registrations.h"
 #include "comm/communicator.h"
 
 namespace tutti::api {
@@ -36,7 +37,7 @@ class Member : public std::enable_shared_from_this<Member> {
   void abort();
 
   Operators operators;
-  std::atomic<size_t> registered_bytes{0};
+  Registrations registrations;
 
  private:
   Result<void> start(const char* what, const std::function<void()>& begin, std::function<Result<void>()> work);

@@ -1,49 +1,43 @@
 // Memory.
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <map>
-#include <mutex>
-
 #include "api/handle.h"
+#include "base/shared_memory.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// What was given out, to recognise what comes back. Never destroyed: other threads may outlive main.
-struct Blocks {
-  std::mutex mutex;
-  std::map<void*, size_t> bytes;
-};
-Blocks& blocks() {
-  static auto* b = new Blocks;
-  return *b;
-}
-
 Result<void> allocate(void** ptr, size_t bytes) {
   if (ptr == nullptr) return invalid_argument("ptr is NULL");
   *ptr = nullptr;
   if (bytes == 0) return {};
-  void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (block == MAP_FAILED) return system_error(format("%zu bytes of memory", bytes), errno);
-  madvise(block, bytes, MADV_HUGEPAGE);  // a hint: without huge pages it is ordinary memory
-  const std::lock_guard lock(blocks().mutex);
-  blocks().bytes[block] = bytes;
-  *ptr = block;
+  TUTTI_TRY_ASSIGN(*ptr, SharedMemory::allocate(bytes));
   return {};
 }
 
 Result<void> release(void* ptr) {
-  if (ptr == nullptr) return {};
-  const std::lock_guard lock(blocks().mutex);
-  const auto block = blocks().bytes.find(ptr);
-  if (block == blocks().bytes.end())
-    return invalid_argument(format("ptr=%p is not from tuttiMemAlloc, or was freed before", ptr));
-  munmap(ptr, block->second);
-  blocks().bytes.erase(block);
+  if (ptr == nullptr || SharedMemory::free(ptr)) return {};
+  return invalid_argument(format("ptr=%p is not from tuttiMemAlloc, or was freed before", ptr));
+}
+
+Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** handle) {
+  if (handle == nullptr) return invalid_argument("handle is NULL");
+  *handle = nullptr;
+  if (buff == nullptr) return invalid_argument("buff is NULL");
+  if (size == 0) return invalid_argument("size=0: there is nothing to register");
+  if (size > UINTPTR_MAX - reinterpret_cast<uintptr_t>(buff))
+    return invalid_argument(format("size=%zu at buff=%p overflows", size, buff));
+  const Use use(comm);
+  if (!use.is_live()) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(*handle, use.member().registrations.add(buff, size));
   return {};
+}
+
+Result<void> deregister_buffer(tuttiComm_t comm, void* handle) {
+  if (handle == nullptr) return {};
+  const Use use(comm);
+  if (!use.is_live()) return not_a_comm(comm);
+  return use.member().registrations.remove(handle);
 }
 
 }  // namespace
@@ -56,6 +50,14 @@ tuttiResult_t tuttiMemAlloc(void** ptr, size_t size) {
 
 tuttiResult_t tuttiMemFree(void* ptr) {
   return guarded([&] { return release(ptr); });
+}
+
+tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void* buff, size_t size, void** handle) {
+  return guarded([&] { return register_buffer(comm, buff, size, handle); });
+}
+
+tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void* handle) {
+  return guarded([&] { return deregister_buffer(comm, handle); });
 }
 
 }  // extern "C"

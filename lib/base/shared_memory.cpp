@@ -142,14 +142,10 @@ Result<uint64_t> SharedMemory::add(void* memory, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   TUTTI_TRY_ASSIGN(const Mapping mapping, find_mapping(begin));
   if (mapping.end == 0) return Error{Code::kInvalidArgument, format("%p is not mapped in this process", memory)};
-  if (!mapping.shared)
-    return Error{Code::kInvalidArgument,
-                 format("%p is private memory of this process, which peers cannot map: use tuttiMemAlloc, or mmap a "
-                        "memfd or file with MAP_SHARED",
-                        memory)};
-  if (bytes > mapping.end - begin)
+  if (mapping.shared && bytes > mapping.end - begin)
     return Error{Code::kInvalidArgument, format("%zu bytes at %p do not lie in one mapping: it has %zu there", bytes,
                                                 memory, static_cast<size_t>(mapping.end - begin))};
+  if (!mapping.shared) return uint64_t{0};
   Fd fd = open_file_behind(mapping);
   if (!fd)
     return Error{Code::kInvalidArgument,

@@ -30,7 +30,8 @@ class SharedMemory {
   // False if `memory` was not allocated here. The pages return at once, even if peers still map them.
   static bool free(void* memory);
 
-  // Enters the user's MAP_SHARED mapping of a memfd or file; kInvalidArgument says why if it is not one.
+  // Enters the user's MAP_SHARED mapping of a memfd or file. 0 if it is private memory; kInvalidArgument if it is
+  // neither.
   static Result<uint64_t> add(void* memory, size_t bytes);
   static bool remove(uint64_t id);
 

@@ -41,7 +41,8 @@ void ShmHalf::look() {
   }
 }
 
-// Bells need no more than to have woken us. A notice may come in parts, its descriptor with the first.
+// Bells need no more than to have woken us. A notice may come in parts, its descriptor with the first; one descriptor at
+// most comes at a time, and it belongs to the notice of a new block.
 void ShmHalf::take_bytes(const char* bytes, size_t n, Fd descriptor) {
   if (descriptor) notice_descriptor_ = std::move(descriptor);
   for (size_t i = 0; i < n; i++) {
@@ -51,7 +52,7 @@ void ShmHalf::take_bytes(const char* bytes, size_t n, Fd descriptor) {
     BlockNotice notice;
     memcpy(&notice, notice_.data() + 1, sizeof notice);
     notice_.clear();
-    on_notice(notice, std::exchange(notice_descriptor_, Fd()));
+    on_notice(notice, notice.bytes > 0 ? std::move(notice_descriptor_) : Fd());
   }
 }
 

@@ -1,0 +1,41 @@
+#include "api/registrations.h"
+
+#include "base/log.h"
+#include "base/shared_memory.h"
+
+namespace tutti::api {
+
+Registrations::~Registrations() {
+  for (const auto& [handle, made] : made_) SharedMemory::remove(made.block);
+}
+
+Result<void*> Registrations::add(void* memory, size_t bytes) {
+  TUTTI_TRY_ASSIGN(const uint64_t block, SharedMemory::add(memory, bytes));
+  if (block == 0)
+    log(LogLevel::kInfo,
+        "registering %zu bytes at %p has no effect: other processes cannot map private memory; tuttiMemAlloc gives "
+        "memory that they can, and so does mmap of a memfd or file with MAP_SHARED",
+        bytes, memory);
+  const std::lock_guard lock(mutex_);
+  made_[++last_] = {block, bytes};
+  return reinterpret_cast<void*>(last_);
+}
+
+Result<void> Registrations::remove(void* handle) {
+  const std::lock_guard lock(mutex_);
+  const auto found = made_.find(reinterpret_cast<uintptr_t>(handle));
+  if (found == made_.end())
+    return Error{Code::kInvalidArgument, format("handle=%p is not a live registration of this communicator", handle)};
+  SharedMemory::remove(found->second.block);  // tuttiMemFree may have been first
+  made_.erase(found);
+  return {};
+}
+
+size_t Registrations::bytes() const {
+  const std::lock_guard lock(mutex_);
+  size_t bytes = 0;
+  for (const auto& [handle, made] : made_) bytes += made.bytes;
+  return bytes;
+}
+
+}  // namespace tutti::api

@@ -1,0 +1,30 @@
+// The buffers that a program has registered with a communicator. Any thread. What is left at the end is taken back.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "base/result.h"
+
+namespace tutti::api {
+
+class Registrations {
+ public:
+  ~Registrations();
+
+  // A handle, never null. Private memory gets one too, though its registration has no effect.
+  Result<void*> add(void* memory, size_t bytes);
+  Result<void> remove(void* handle);
+  size_t bytes() const;
+
+ private:
+  struct Registration {
+    uint64_t block = 0;  // in the table of shared memory; 0: private memory
+    size_t bytes = 0;
+  };
+  mutable std::mutex mutex_;
+  uintptr_t last_ = 0;
+  std::map<uintptr_t, Registration> made_;  // by handle
+};
+
+}  // namespace tutti::api

@@ -1,0 +1,250 @@
+// Messages that are read where they lie, for the transports that can: in shared memory, in another process's memory
+// through the kernel, in the same process.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/shared_memory.h"
+#include "traffic.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+constexpr uint32_t kBytes = 3000;
+constexpr tuttiTag kTag{{1, 2, 3, 4}};
+
+// The bytes of the message that has to come next, wherever they are; nothing when something is wrong.
+std::optional<std::string> read_message(Link& link) {
+  tuttiMessage message{};
+  if (!until([&] { return !poll_once(link) || link.try_peek(&message); }) || message.tag.word[3] != 4)
+    return std::nullopt;
+  std::string bytes(message.bytes, '\0');
+  if (message.data == nullptr) {
+    auto data = link.borrow();
+    if (!data) return std::nullopt;
+    message.data = data.value();
+  }
+  if (message.data != nullptr) {
+    memcpy(bytes.data(), message.data, message.bytes);
+  } else {  // in two parts
+    if (!link.fetch(0, 1000, bytes.data()) || !link.fetch(1000, message.bytes - 1000, bytes.data() + 1000))
+      return std::nullopt;
+  }
+  link.release();
+  return bytes;
+}
+
+// Lends, or sends if the transport cannot.
+bool give(Link& link, const std::string& bytes, const char* at, bool if_mapped, bool* lent) {
+  void* slot = nullptr;
+  if (!until([&] { return !poll_once(link) || (slot = link.try_acquire()) != nullptr; }) || slot == nullptr)
+    return false;
+  *lent = link.lend(at, static_cast<uint32_t>(bytes.size()), kTag, if_mapped);
+  if (*lent) return true;
+  memcpy(slot, at, bytes.size());
+  link.publish(static_cast<uint32_t>(bytes.size()), kTag);
+  return true;
+}
+
+bool is_shm(const tuttiTransport* t) {
+  return std::string(t->name) == "shm";
+}
+
+std::string text_of(int i) {
+  std::string text(kBytes, static_cast<char>('a' + i % 26));
+  text[static_cast<size_t>(i) % kBytes] = '!';
+  return text;
+}
+
+// Connects to the parent, whose address comes by mail, and says what went wrong.
+std::string connect_to_parent(Mailbox& mail, const tuttiTransport* t, Endpoint* endpoint, Link* link) {
+  const auto address = mail.receive();
+  if (!address) return "no address";
+  auto connected = endpoint->connect(Ask{0, 0, 4, 4096}, *address);
+  if (!connected) return connected.error().message;
+  *link = std::move(connected).value();
+  Health health;
+  until([&] { return !(health = poll_once(*link)) || health.ready; });
+  return health.ready ? "" : std::string(t->name) + ": not connected: " + health.error.text;
+}
+
+// A child lends `n` messages from memory(i) and waits until they are read each time.
+template <class Memory>
+void check_lending_child(const tuttiTransport* t, bool if_mapped, Memory memory) {
+  constexpr int n = 100;
+  Child child([&](Mailbox& mail) -> std::string {
+    auto endpoint = open_endpoint(t, 1);
+    if (!endpoint) return endpoint.error().message;
+    Link link;
+    if (std::string trouble = connect_to_parent(mail, t, &endpoint.value(), &link); !trouble.empty()) return trouble;
+    for (int i = 0; i < n; i++) {
+      const std::string text = text_of(i);
+      char* at = memory(i);
+      if (at == nullptr) return "no memory";
+      memcpy(at, text.data(), text.size());
+      bool lent = false;
+      if (!give(link, text, at, if_mapped, &lent)) return "no slot";
+      if (lent != is_shm(t)) return lent ? "lent" : "not lent";
+      if (!until([&] { return !poll_once(link) || link.unsent() == 0; }) || link.unsent() != 0) return "never read";
+    }
+    mail.receive();
+    return "";
+  });
+  auto endpoint = open_endpoint(t, 0);
+  REQUIRE(endpoint);
+  REQUIRE(child.mail().send(endpoint.value().address()));
+  Link link;
+  REQUIRE(until([&] { return take(endpoint.value(), &link); }));
+  for (int i = 0; i < n; i++) {
+    const auto bytes = read_message(link);
+    REQUIRE(bytes);
+    REQUIRE(*bytes == text_of(i));
+  }
+  REQUIRE(child.mail().send("bye"));
+  CHECK(child.ended_well());
+}
+
+}  // namespace
+
+TEST_CASE("lent from the same process: nobody copies, and the lender knows when it was read") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  INFO(t->name);
+  Pair p = make_pair(t);
+  const std::string text = text_of(3);
+  bool lent = false;
+  REQUIRE(give(p.out, text, text.data(), true, &lent));
+  CHECK(lent == is_shm(t));
+  if (lent) CHECK(p.out.unsent() == 1);
+  tuttiMessage message{};
+  REQUIRE(until([&] {
+    (void)poll_once(p.out);
+    (void)poll_once(p.in);
+    return p.in.try_peek(&message);
+  }));
+  if (lent) {
+    CHECK(message.data == nullptr);
+    auto data = p.in.borrow();
+    REQUIRE(data);
+    CHECK(data.value() == text.data());
+    CHECK(p.out.unsent() == 1);
+  }
+  p.in.release();
+  CHECK(p.out.unsent() == 0);
+}
+
+TEST_CASE("lent from another process's private memory") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  INFO(t->name);
+  static char memory[kBytes + 8];
+  check_lending_child(t, false, [](int i) { return memory + i % 8; });
+}
+
+TEST_CASE("lent from another process's shared memory, which comes and goes") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  INFO(t->name);
+  check_lending_child(t, true, [](int i) -> char* {
+    static void* memory = nullptr;
+    if (i % 10 == 0) {
+      if (memory != nullptr) SharedMemory::free(memory);
+      memory = SharedMemory::allocate(5 * kBytes).value();
+    }
+    return static_cast<char*>(memory) + i * 117 % (4 * kBytes);
+  });
+}
+
+TEST_CASE("lent from a memfd that the user has mapped and registered, not from its beginning") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  INFO(t->name);
+  check_lending_child(t, true, [](int i) -> char* {
+    static char* mapped = nullptr;
+    constexpr size_t kMapped = 8 * 4096;
+    if (mapped == nullptr) {
+      const Fd fd(memfd_create("user", 0));
+      if (!fd || ftruncate(fd.get(), 3 * kMapped) != 0) return nullptr;
+      mapped = static_cast<char*>(mmap(nullptr, kMapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), kMapped));
+      auto id = SharedMemory::add(mapped + 100, kMapped - 100);
+      if (!id || id.value() == 0) return nullptr;
+    }
+    return mapped + 100 + i * 211 % (kMapped - 100 - kBytes);
+  });
+}
+
+TEST_CASE("private memory is not lent where it would have to be copied by the kernel, if so asked") {
+  Child child([&](Mailbox& mail) -> std::string {
+    auto endpoint = open_endpoint(&kShmTransport, 1);
+    Link link;
+    if (std::string trouble = connect_to_parent(mail, &kShmTransport, &endpoint.value(), &link); !trouble.empty())
+      return trouble;
+    bool lent = true;
+    const std::string text = text_of(0);
+    if (!give(link, text, text.data(), true, &lent) || lent) return "lent";
+    mail.receive();
+    return "";
+  });
+  auto endpoint = open_endpoint(&kShmTransport, 0);
+  REQUIRE(endpoint);
+  REQUIRE(child.mail().send(endpoint.value().address()));
+  Link link;
+  REQUIRE(until([&] { return take(endpoint.value(), &link); }));
+  CHECK(read_message(link) == text_of(0));
+  REQUIRE(child.mail().send("bye"));
+  CHECK(child.ended_well());
+}
+
+TEST_CASE("what is recalled cannot be read any more, what is borrowed is waited for") {
+  Pair p = make_pair(&kShmTransport);
+  const std::string text = text_of(1);
+  bool lent = false;
+  REQUIRE(give(p.out, text, text.data(), true, &lent));
+  REQUIRE(lent);
+  tuttiMessage message{};
+  REQUIRE(p.in.try_peek(&message));
+  SECTION("before it was borrowed") {
+    p.out.recall();
+    auto data = p.in.borrow();
+    REQUIRE_FALSE(data);
+    CHECK(data.error().code == Code::kRemoteError);
+    CHECK(contains(data.error().message, "rank 0"));
+  }
+  SECTION("while it is borrowed") {
+    REQUIRE(static_cast<bool>(p.in.borrow()));
+    std::atomic<bool> released{false}, recalled_early{false};
+    std::thread reader([&] {
+      usleep(20000);
+      released = true;
+      p.in.release();
+    });
+    p.out.recall();
+    recalled_early = !released;
+    reader.join();
+    CHECK_FALSE(recalled_early);
+  }
+  SECTION("by a receiver that fails in the middle") {
+    REQUIRE(static_cast<bool>(p.in.borrow()));
+    p.in.recall();
+    p.out.recall();
+  }
+}
+
+TEST_CASE("shared memory: what cannot be shared is said") {
+  char private_bytes[100];
+  const auto nothing = SharedMemory::add(private_bytes, sizeof private_bytes);
+  REQUIRE(nothing);
+  CHECK(nothing.value() == 0);
+  const auto unmapped = SharedMemory::add(reinterpret_cast<void*>(4096), 100);
+  REQUIRE_FALSE(unmapped);
+  CHECK(unmapped.error().code == Code::kInvalidArgument);
+  CHECK(contains(unmapped.error().message, "not mapped"));
+  auto memory = SharedMemory::allocate(10000);
+  REQUIRE(memory);
+  const auto too_much = SharedMemory::add(memory.value(), 1 << 20);
+  REQUIRE_FALSE(too_much);
+  CHECK(contains(too_much.error().message, "1048576 bytes"));
+  CHECK_FALSE(SharedMemory::free(static_cast<char*>(memory.value()) + 1));
+  CHECK(SharedMemory::free(memory.value()));
+  CHECK_FALSE(SharedMemory::free(memory.value()));
+  CHECK_FALSE(SharedMemory::allocate(size_t{1} << 50));
+}
