@@ -34,7 +34,8 @@ class Sockets : public Library {
  public:
   Sockets(const std::vector<int>& connections, int rank, size_t largest_bytes)
       : connections_(connections), rank_(rank), n_ranks_(static_cast<int>(connections.size())), waiter_(n_ranks_) {
-    scratch_elems_ = std::max(largest_bytes / connections.size() + 128, kSmallBytes) / sizeof(float);
+    const size_t slice_bytes = n_ranks_ == 2 ? largest_bytes : largest_bytes / connections.size() + 128;
+    scratch_elems_ = std::max(slice_bytes, kSmallBytes) / sizeof(float);
     scratch_.resize(scratch_elems_ * connections.size());
   }
 
@@ -45,7 +46,8 @@ class Sockets : public Library {
   }
 
   void all_reduce(const float* in, float* out, size_t elems) override {
-    if (elems * sizeof(float) <= kSmallBytes) {
+    // Two ranks send no more in this way than in two rounds.
+    if (elems * sizeof(float) <= kSmallBytes || n_ranks_ == 2) {
       for_each_peer([&](int peer) -> Transfer { return {peer, in, elems, scratch(peer), elems}; });
       return sum(in, out, elems);
     }

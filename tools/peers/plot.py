@@ -46,7 +46,7 @@ def draw(result):
             rates = [size * factor / time / 1e3 for size, time in zip(sizes, times)]
             rate_axis.plot(sizes, rates, marker=".", **STYLES[name])
         time_axis.set(title=summary.MODES[mode], ylabel="time (µs)", yscale="log")
-        rate_axis.set(ylabel="bus bandwidth (GB/s)")
+        rate_axis.set(ylabel="bus bandwidth (GB/s)", yscale="log")
         for axis in (time_axis, rate_axis):
             axis.set_xscale("log", base=2)
             ticks = [1 << power for power in range(3, 31, 3)]
