@@ -1,0 +1,110 @@
+// 16- and 8-bit floats: sums of many ranks are made in float and rounded once, against sums in double.
+#include <cmath>
+#include <random>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+struct Format {
+  tuttiDataType_t type;
+  const char* name;
+  size_t bytes;
+  int exponent_bits, mantissa_bits;
+  double largest;
+};
+constexpr Format kFormats[] = {{tuttiFloat16, "half", 2, 5, 10, 65504},
+                               {tuttiBfloat16, "bfloat16", 2, 8, 7, 3.3895313892515355e38},
+                               {tuttiFloat8e4m3, "f8e4m3", 1, 4, 3, 448},
+                               {tuttiFloat8e5m2, "f8e5m2", 1, 5, 2, 57344}};
+
+uint32_t code_at(const Format& f, const std::vector<uint8_t>& data, size_t i) {
+  uint32_t code = 0;
+  memcpy(&code, data.data() + i * f.bytes, f.bytes);
+  return code;
+}
+
+double decode(const Format& f, uint32_t code) {
+  const int bias = (1 << (f.exponent_bits - 1)) - 1;
+  const int exponent = static_cast<int>(code >> f.mantissa_bits) & ((1 << f.exponent_bits) - 1);
+  const double fraction = static_cast<double>(code & ((1u << f.mantissa_bits) - 1));
+  const double unit = std::ldexp(1.0, -f.mantissa_bits);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction * unit, 1 - bias) : std::ldexp(1 + fraction * unit, exponent - bias);
+  return (code >> (f.exponent_bits + f.mantissa_bits)) & 1 ? -magnitude : magnitude;
+}
+
+// The distance between neighbouring numbers of the format at `value`.
+double unit_in_last_place(const Format& f, double value) {
+  const int least = 2 - (1 << (f.exponent_bits - 1));
+  const int exponent = value == 0 ? least : std::max(least, std::ilogb(value));
+  return std::ldexp(1.0, exponent - f.mantissa_bits);
+}
+
+// Of both signs and of magnitudes around 1, so that most sums round at every step that rounds.
+std::vector<uint8_t> inputs(const Format& f, int rank, size_t count) {
+  std::mt19937 random(static_cast<uint32_t>(rank * 100 + f.type));
+  const int bias = (1 << (f.exponent_bits - 1)) - 1;
+  std::vector<uint8_t> data(count * f.bytes);
+  for (size_t i = 0; i < count; i++) {
+    const uint32_t exponent = static_cast<uint32_t>(bias - 2 + static_cast<int>(random() % 4));
+    const uint32_t mantissa = random() & ((1u << f.mantissa_bits) - 1);
+    const uint32_t sign = random() & 1;
+    const uint32_t code = (sign << f.exponent_bits | exponent) << f.mantissa_bits | mantissa;
+    memcpy(data.data() + i * f.bytes, &code, f.bytes);
+  }
+  return data;
+}
+
+double exact(const Format& f, int n, int op, size_t count, size_t i) {
+  double sum = 0;
+  for (int rank = 0; rank < n; rank++) {
+    // Made once per rank and format: this is the test's inner loop.
+    static thread_local std::vector<std::pair<std::pair<int, int>, std::vector<uint8_t>>> made;
+    const auto key = std::make_pair(static_cast<int>(f.type), rank);
+    auto found = std::find_if(made.begin(), made.end(), [&](const auto& m) { return m.first == key; });
+    if (found == made.end()) found = made.insert(made.end(), {key, inputs(f, rank, count)});
+    sum += decode(f, code_at(f, found->second, i));
+  }
+  return op == tuttiAvg ? sum / n : sum;
+}
+
+// Half a unit in the last place for the one rounding, and what n additions in float may lose.
+size_t count_wrong(const Format& f, int n, int op, size_t count, size_t first, const std::vector<uint8_t>& data,
+                   size_t elems) {
+  size_t wrong = 0;
+  for (size_t i = 0; i < elems; i++) {
+    const double want = exact(f, n, op, count, first + i), got = decode(f, code_at(f, data, i));
+    const double in_float = 8.0 * n * std::ldexp(1.0, -24);
+    wrong += !(std::abs(got - want) <= 0.5 * unit_in_last_place(f, want) + in_float);
+  }
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("sums of small floats are rounded once, whatever the algorithm that was asked for") {
+  const int n = GENERATE(3, 5, 9, 12);
+  const char* algo = GENERATE("", "ring", "tree", "halving");
+  const char* transport = GENERATE("shm", "tcp");
+  INFO(n << " ranks, algorithm '" << algo << "' over " << transport);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.algo = algo;
+  config.transports = transport;
+  require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (const Format& f : kFormats)
+      for (const tuttiRedOp_t op : {tuttiSum, tuttiAvg}) {
+        const size_t block = 1001, count = block * static_cast<size_t>(n);
+        const auto in = inputs(f, rank, count);
+        std::vector<uint8_t> out(in.size());
+        outcome.take(tuttiAllReduce(in.data(), out.data(), count, f.type, op, comm, nullptr));
+        outcome.wrong += count_wrong(f, n, op, count, 0, out, count);
+        outcome.take(tuttiReduce(in.data(), out.data(), count, f.type, op, n - 1, comm, nullptr));
+        if (rank == n - 1) outcome.wrong += count_wrong(f, n, op, count, 0, out, count);
+        outcome.take(tuttiReduceScatter(in.data(), out.data(), block, f.type, op, comm, nullptr));
+        outcome.wrong += count_wrong(f, n, op, count, block * static_cast<size_t>(rank), out, block);
+      }
+  }));
+}
