@@ -100,8 +100,9 @@ typedef enum {
 } tuttiDataType_t;
 
 /* Reductions. Integer sums and products wrap around. tuttiMin and tuttiMax give NaN if any input is NaN. tuttiAvg
- * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are computed in 32-bit
- * floats and rounded to nearest even each time a value is stored or sent. */
+ * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are added up, multiplied
+ * and divided in 32-bit floats, in the order of ranks, and rounded to nearest even once per output; 8-bit floats
+ * saturate at their largest number. */
 typedef enum {
   tuttiSum = 0,
   tuttiProd = 1,
@@ -131,10 +132,11 @@ typedef struct {
   int initTimeoutSeconds; /* limit for the whole creation; else TUTTI_INIT_TIMEOUT, default 60 */
   int opTimeoutSeconds;   /* limit for an operation without progress; else TUTTI_OP_TIMEOUT, default 1800 */
   const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; NULL: all */
-  const char* algo;       /* "ring" or "tree" for all operations; else TUTTI_ALGO; NULL: by size */
-  int deterministic;      /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
-                             placement; else TUTTI_DETERMINISTIC, default 0 */
-  int blocking;           /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
+  const char*
+      algo; /* "ring", "tree", "direct", "oneshot" or "halving", see "Algorithms"; else TUTTI_ALGO; NULL: by size */
+  int deterministic; /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
+                        placement; else TUTTI_DETERMINISTIC, default 0 */
+  int blocking;      /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                   \
@@ -295,8 +297,8 @@ TUTTI_API tuttiResult_t tuttiMemFree(void* ptr);
  * Peers of this host map what is a MAP_SHARED mapping of a memfd or file (its descriptor must be open at this call; the
  * file may not shrink later), so operations on it need not copy it first. Other memory is accepted without effect. The
  * bytes stay mapped until they are deregistered or the communicator is destroyed, which takes all registrations back.
- * Not collective; does not block; any thread. Errors: tuttiInvalidArgument (handle or buff is NULL, size is 0, not mapped
- * memory, more than one mapping, not a live communicator), tuttiSystemError (no descriptors). */
+ * Not collective; does not block; any thread. Errors: tuttiInvalidArgument (handle or buff is NULL, size is 0, not
+ * mapped memory, more than one mapping, not a live communicator), tuttiSystemError (no descriptors). */
 TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void* buff, size_t size, void** handle);
 
 /* Takes a registration back; no operation may use the buffer meanwhile. NULL is allowed. Does not block; any thread.
@@ -352,13 +354,23 @@ TUTTI_API tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event);
 /* Frees the event; streams that still wait for it go on waiting. Any thread. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
 
+/* Algorithms of the collectives: how all-reduce, reduce, broadcast, all-gather and reduce-scatter are done.
+ *   ring     a ring, or a pipelined chain where there is a root (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+ *            algorithms for clusters of workstations", 2009)
+ *   tree     double binary trees (Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction
+ *            and scan", 2009); all-gather and reduce-scatter: Bruck's algorithm (Bruck et al., "Efficient algorithms
+ * for all-to-all communications in multiport message-passing systems", 1997) and its mirror image direct   each part is
+ * added up at one rank, which has it from all and gives the sum to all: two hops oneshot  all-reduce: everything is
+ * added up at every rank: one hop; the others: as direct halving  all-reduce: recursive halving and doubling
+ * (Rabenseifner, "Optimization of collective reduction operations", 2004); all-gather and reduce-scatter: as tree Where
+ * sums have to be made in one place (16- and 8-bit floats, deterministic communicators) ring, tree and halving are
+ * replaced by direct. */
+
 /* ---- collectives ----------------------------------------------------------------------------------------------- */
 
 /* recvbuff on every rank = `op` over all ranks' sendbuff, element by element; `count` elements of `datatype` each. In
  * place when sendbuff == recvbuff; otherwise the two may not overlap. Any alignment; count may be 0 (then the buffers
- * may be NULL and the call only keeps the order). All ranks get bit-identical results. Algorithms: ring (Patarasuk and
- * Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009) and double binary tree (Sanders,
- * Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009). Blocks (stream NULL)
+ * may be NULL and the call only keeps the order). All ranks get bit-identical results. Blocks (stream NULL)
  * until the result is there, at most as long as the peers make progress (opTimeoutSeconds). Buffers belong to the call
  * until it, or the stream's turn, is over. Errors: tuttiInvalidArgument (NULL buffer with count > 0, datatype or op out
  * of range, op made for another type or communicator, count * size over 2^63, overlapping buffers, not a live
@@ -369,7 +381,7 @@ TUTTI_API tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, siz
 
 /* recvbuff on every rank = sendbuff of rank `root`. sendbuff is read on the root only and may be NULL elsewhere. In
  * place on the root when sendbuff == recvbuff. The root returns once its messages are handed over, which may be before
- * the others have them. Algorithms: double binary tree and pipelined chain; see tuttiAllReduce. Blocking, ownership and
+ * the others have them. Blocking, ownership and
  * errors as tuttiAllReduce; also tuttiInvalidArgument (root not in [0, nranks)). */
 TUTTI_API tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                        int root, tuttiComm_t comm, tuttiStream_t stream);
@@ -379,20 +391,19 @@ TUTTI_API tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t dat
                                    tuttiStream_t stream);
 
 /* recvbuff on rank `root` = `op` over all ranks' sendbuff; `count` elements each. recvbuff is written on the root only
- * and may be NULL elsewhere. In place on the root when sendbuff == recvbuff. Algorithms: double binary tree and
- * pipelined chain. Blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (root not in
- * [0, nranks)). */
+ * and may be NULL elsewhere. In place on the root when sendbuff == recvbuff. Blocking, ownership and errors as
+ * tuttiAllReduce; also tuttiInvalidArgument (root not in [0, nranks)). */
 TUTTI_API tuttiResult_t tuttiReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                     tuttiRedOp_t op, int root, tuttiComm_t comm, tuttiStream_t stream);
 
 /* recvbuff on every rank = the ranks' sendbuffs one after the other in rank order: nranks * sendcount elements. In
- * place when sendbuff == recvbuff + rank * sendcount. Algorithm: ring. Blocking, ownership and errors as
+ * place when sendbuff == recvbuff + rank * sendcount. Blocking, ownership and errors as
  * tuttiAllReduce. */
 TUTTI_API tuttiResult_t tuttiAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, tuttiDataType_t datatype,
                                        tuttiComm_t comm, tuttiStream_t stream);
 
 /* recvbuff on rank r = block r of `op` over all ranks' sendbuff, which have nranks blocks of recvcount elements. In
- * place when recvbuff == sendbuff + rank * recvcount. Algorithm: ring. Blocking, ownership and errors as
+ * place when recvbuff == sendbuff + rank * recvcount. Blocking, ownership and errors as
  * tuttiAllReduce. */
 TUTTI_API tuttiResult_t tuttiReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                            tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm,
