@@ -354,17 +354,24 @@ TUTTI_API tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event);
 /* Frees the event; streams that still wait for it go on waiting. Any thread. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
 
-/* Algorithms of the collectives: how all-reduce, reduce, broadcast, all-gather and reduce-scatter are done.
- *   ring     a ring, or a pipelined chain where there is a root (Patarasuk and Yuan, "Bandwidth optimal all-reduce
- *            algorithms for clusters of workstations", 2009)
- *   tree     double binary trees (Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction
- *            and scan", 2009); all-gather and reduce-scatter: Bruck's algorithm (Bruck et al., "Efficient algorithms
- * for all-to-all communications in multiport message-passing systems", 1997) and its mirror image direct   each part is
- * added up at one rank, which has it from all and gives the sum to all: two hops oneshot  all-reduce: everything is
- * added up at every rank: one hop; the others: as direct halving  all-reduce: recursive halving and doubling
- * (Rabenseifner, "Optimization of collective reduction operations", 2004); all-gather and reduce-scatter: as tree Where
- * sums have to be made in one place (16- and 8-bit floats, deterministic communicators) ring, tree and halving are
- * replaced by direct. */
+/* Algorithms of all-reduce, reduce, broadcast, all-gather and reduce-scatter:
+ *
+ * ring: a ring, or a pipelined chain where there is a root (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+ * algorithms for clusters of workstations", 2009).
+ *
+ * tree: double binary trees (Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+ * scan", 2009); for all-gather and reduce-scatter Bruck's algorithm (Bruck et al., "Efficient algorithms for all-to-all
+ * communications in multiport message-passing systems", 1997) and its mirror image.
+ *
+ * direct: each part is added up at one rank, which has it from all and gives the sum to all; two hops.
+ *
+ * oneshot: all-reduce adds everything up at every rank; one hop. The others as direct.
+ *
+ * halving: all-reduce by recursive halving and doubling (Rabenseifner, "Optimization of collective reduction
+ * operations", 2004). The others as tree.
+ *
+ * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct
+ * instead of ring, tree and halving. */
 
 /* ---- collectives ----------------------------------------------------------------------------------------------- */
 
