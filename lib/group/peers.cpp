@@ -183,22 +183,32 @@ bool PeerWatch::take_frame(int peer, Line& line) {
   FrameHeader header;
   if (line.received.size() < sizeof header) return false;
   memcpy(&header, line.received.data(), sizeof header);
-  if (header.bytes > kMaxFrameBytes) {
+  const bool fits = header.bytes <= kMaxFrameBytes;
+  if (fits && line.received.size() < sizeof header + header.bytes) return false;
+  if (!fits || !take_payload(line, header.type, std::string_view(line.received).substr(sizeof header, header.bytes))) {
     line.received.clear();
     fail({Code::kRemoteError, rank_name(peer) + " sent a control message that makes no sense", peer});
     return false;
   }
-  if (line.received.size() < sizeof header + header.bytes) return false;
-  ByteReader payload(std::string_view(line.received).substr(sizeof header, header.bytes));
-  if (header.type == kGoodbye) {
-    const std::lock_guard lock(mutex_);
-    line.goodbye = payload.get<uint64_t>();
-  } else if (header.type == kNotice) {
-    const auto code = static_cast<Code>(payload.get<int32_t>());
-    const int culprit = payload.get<int32_t>();
-    fail({code, payload.get_string(), culprit});
-  }
   line.received.erase(0, sizeof header + header.bytes);
+  return true;
+}
+
+// False if these bytes are nothing that a rank says.
+bool PeerWatch::take_payload(Line& line, uint32_t type, std::string_view bytes) {
+  ByteReader payload(bytes);
+  if (type == kGoodbye) {
+    const auto operations = payload.get<uint64_t>();
+    const std::lock_guard lock(mutex_);
+    if (payload.ok()) line.goodbye = operations;
+    return payload.ok();
+  }
+  const auto code = payload.get<int32_t>(), culprit = payload.get<int32_t>();
+  const std::string sentence = payload.get_string();
+  const bool is_error = code > static_cast<int>(Code::kSuccess) && code <= static_cast<int>(Code::kTimeout);
+  const bool is_rank = culprit >= -1 && culprit < static_cast<int>(config_.rank_names.size());
+  if (type != kNotice || !payload.ok() || !is_error || !is_rank) return false;
+  fail({static_cast<Code>(code), sentence, culprit});
   return true;
 }
 

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -70,6 +71,7 @@ class PeerWatch {
   void serve();
   void read_line(int peer, Line& line);
   bool take_frame(int peer, Line& line);
+  bool take_payload(Line& line, uint32_t type, std::string_view bytes);
   void send_to_all(uint32_t type, const std::string& payload);  // with mutex_ held
 
   Config config_;

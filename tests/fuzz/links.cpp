@@ -1,0 +1,242 @@
+// What arrives on a link, once it is there: TCP's frames, and what comes through the socket beside a link of shared
+// memory. And what is said about links before: addresses and hellos.
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <filesystem>
+
+#include "fuzz.h"
+#include "transports/adapter.h"
+#include "transports/shm/descriptor.h"
+#include "transports/shm/shm_link.h"
+#include "transports/tcp/tcp_link.h"
+
+namespace tutti {
+namespace {
+
+using fuzz::bytes_of;
+using fuzz::expect;
+using fuzz::Input;
+using fuzz::SocketPair;
+
+struct Received {
+  std::string tag, payload;
+  bool operator==(const Received&) const = default;
+};
+
+// The frames in a stream of bytes, up to the first that is none.
+std::vector<Received> frames_in(std::string_view stream, uint32_t slot_bytes) {
+  std::vector<Received> frames;
+  tcp::FrameHeader header;
+  while (stream.size() >= sizeof header) {
+    memcpy(&header, stream.data(), sizeof header);
+    stream.remove_prefix(sizeof header);
+    const bool good = (header.check ^ header.bytes) == tcp::kFrameCheck && header.bytes <= slot_bytes;
+    if (!good || stream.size() < header.bytes) break;
+    frames.push_back({bytes_of(header.tag), std::string(stream.substr(0, header.bytes))});
+    stream.remove_prefix(header.bytes);
+  }
+  return frames;
+}
+
+// Messages come out as they went in, however they are cut and whenever they are taken.
+void receive_over_tcp(Input& in) {
+  SocketPair sockets;
+  const tuttiLinkConfig config{sizeof config, 1, 0, 2 + static_cast<uint32_t>(in.below(3)),
+                               64 * (1 + static_cast<uint32_t>(in.below(4)))};
+  auto ring = tcp::SlotRing::create(config);
+  expect(static_cast<bool>(ring), "there is memory for a few slots");
+  tcp::RecvLink link(config, std::move(sockets.ours), std::move(ring).value());
+  std::vector<Received> received;
+  std::string said;
+  tuttiMessage message;
+  const auto take = [&] {
+    if (!link.try_peek(&message)) return false;
+    received.push_back({bytes_of(message.tag), std::string(static_cast<const char*>(message.data), message.bytes)});
+    link.release();
+    return true;
+  };
+  while (!in.done()) {
+    const uint8_t action = in.byte();
+    tuttiWait wait;
+    if (action == 0) take();
+    if (action == 1) link.wait_begin(false, &wait);
+    if (action <= 2) [[maybe_unused]]
+      const auto ready = link.poll();
+    const std::string_view part = in.text(action > 2 ? action : 0);
+    sockets.say(part);
+    said += part;
+  }
+  sockets.hang_up();
+  while (link.poll())
+    while (take()) {
+    }
+  expect(received == frames_in(said, config.slot_bytes), "the messages are those that were sent");
+}
+
+Fd memory_file(size_t bytes, bool sealed) {
+  Fd fd(memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  expect(fd && ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0, "there is a file in memory");
+  if (sealed) fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  return fd;
+}
+
+// Something to hand over: memory, or what is none.
+Fd some_descriptor(Input& in) {
+  switch (in.below(4)) {
+    case 0: return Fd();
+    case 1: return Fd(open("/dev/null", O_RDWR | O_CLOEXEC));
+    default: return memory_file(in.take<uint16_t>(), in.byte() % 2 == 0);
+  }
+}
+
+uint64_t some_number(Input& in) {
+  const uint8_t kind = in.byte();
+  return kind == 255 ? in.take<uint64_t>() : kind > 200 ? in.take<uint16_t>() : kind;
+}
+
+// What is lent lies in memory that is there, whatever its owner says.
+void borrow_shared_memory(Input& in) {
+  constexpr uint32_t kSlots = 2, kSlotBytes = 128;
+  SocketPair sockets;
+  Fd memfd;
+  auto segment = shm::Segment::create(kSlots, kSlotBytes, &memfd);
+  auto view = shm::Segment::map(memfd, kSlots, kSlotBytes);
+  expect(segment && view, "there is shared memory");
+  shm::RecvLink link(1, std::move(sockets.ours), std::move(segment).value());
+  for (uint64_t published = 0; !in.done();) {
+    switch (in.below(4)) {
+      case 0: {
+        const shm::BlockNotice notice{some_number(in), some_number(in), some_number(in)};
+        shm::send_with_descriptor(sockets.theirs.get(), (shm::kNotice + bytes_of(notice)).data(), 1 + sizeof notice,
+                                  some_descriptor(in));
+        break;
+      }
+      case 1: sockets.say(in.text(in.byte() % 64)); break;
+      case 2: {
+        tuttiWait wait;
+        link.wait_begin(false, &wait);
+        link.wait_end();
+        break;
+      }
+      default: {
+        shm::SlotLine& line = view.value().line(static_cast<uint32_t>(published % kSlots));
+        line.bytes = static_cast<uint32_t>(some_number(in));
+        line.where = some_number(in);
+        if (line.where == shm::kAtAddress) line.where = shm::kInSlot;  // an address is believed
+        line.at = some_number(in);
+        line.published.store(++published);
+        tuttiMessage message;
+        expect(link.try_peek(&message), "a message is there");
+        expect(message.bytes <= kSlotBytes, "no message is larger than a slot");
+        const auto lent = message.data == nullptr ? link.borrow() : Result<const void*>(message.data);
+        if (lent)
+          expect(!std::string(static_cast<const char*>(lent.value()), message.bytes).empty() || message.bytes == 0,
+                 "what is lent can be read");
+        link.release();
+      }
+    }
+  }
+}
+
+size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+// A segment is mapped only if it is what was announced; no descriptor is left over.
+void receive_a_segment(Input& in) {
+  const size_t before = open_descriptors();
+  {
+    SocketPair sockets;
+    const uint32_t slots = 2 + in.byte() % 3, slot_bytes = 64 * (1 + in.byte() % 3u);
+    for (size_t n = in.below(3); n > 0; n--) {
+      const std::string_view bytes = in.text(1 + in.byte() % 3);
+      const Fd descriptor =
+          in.byte() % 2 == 0 ? some_descriptor(in) : memory_file(8192 * (in.byte() % 3), in.byte() != 0);
+      if (!bytes.empty()) shm::send_with_descriptor(sockets.theirs.get(), bytes.data(), bytes.size(), descriptor);
+    }
+    if (in.byte() % 2 == 0) sockets.hang_up();
+    for (int i = 0; i < 4; i++) {
+      const auto memfd = shm::receive_descriptor(sockets.ours.get());
+      if (!memfd || !memfd.value()) continue;
+      const auto segment = shm::Segment::map(*memfd.value(), slots, slot_bytes);
+      if (segment) memset(segment.value().payload(slots - 1), 1, slot_bytes);
+    }
+  }
+  expect(open_descriptors() == before, "all descriptors are closed");
+}
+
+// Addresses and hellos from peers.
+void read_addresses(Input& in) {
+  static constexpr uint8_t kGroupKey[32] = {1};
+  static auto endpoints = [] {
+    tuttiEndpointConfig config{sizeof config, 0, 2, {}};
+    memcpy(config.group_key, kGroupKey, sizeof kGroupKey);
+    std::vector<Endpoint> opened;
+    for (const tuttiTransport* table : {&kShmTransport, &kTcpTransport}) {
+      auto endpoint = Endpoint::open(table, config);
+      expect(static_cast<bool>(endpoint), "an endpoint can be opened");
+      opened.push_back(std::move(endpoint).value());
+    }
+    return opened;
+  }();
+  const Hello hello = in.take<Hello>();
+  if (const auto config = link_config_of(hello, 2))
+    expect(config.value().peer < 2 && config.value().slots <= 64, "a link is with a rank, and has limits");
+  const std::string bytes = in.byte() % 4 == 0 ? endpoints[in.below(2)].address() : std::string(in.rest());
+  for (const Endpoint& endpoint : endpoints) {
+    const bool own = bytes == endpoint.address();
+    expect(!own || endpoint.unreachable_because(bytes).empty(), "an endpoint reaches its own address");
+  }
+}
+
+using Target = void (*)(Input&);
+constexpr Target kTargets[] = {receive_over_tcp, borrow_shared_memory, receive_a_segment, read_addresses};
+
+std::string frame(const std::string& payload) {
+  const auto bytes = static_cast<uint32_t>(payload.size());
+  return bytes_of(tcp::FrameHeader{{{7, 1, 2, 3}}, bytes, tcp::kFrameCheck ^ bytes}) + payload;
+}
+
+std::string said(const std::string& bytes) {
+  std::string script;
+  for (size_t at = 0; at < bytes.size(); at += 50) {
+    const std::string part = bytes.substr(at, 50);
+    script += static_cast<char>(std::max<size_t>(part.size(), 3));
+    script += part + std::string(part.size() < 3 ? 3 - part.size() : 0, '\0') + '\2' + '\0';
+  }
+  return script;
+}
+
+std::string of_target(char target, const std::string& bytes) {
+  return std::string(1, target) + bytes;
+}
+
+}  // namespace
+}  // namespace tutti
+
+using namespace tutti;  // NOLINT
+
+std::vector<std::string> fuzz_seeds() {
+  const std::string frames = frame("first") + frame("") + frame(std::string(64, 'x')) + frame("last");
+  const Hello hello{{}, HelloKind::kTcp, 1, 0, {0, 4, 4096}, {}};
+  const std::string file = {2, 0, 16, 1};  // 4096 bytes of memory
+  // A notice of block 2, then a message that lies in it.
+  const std::string lent = std::string{0, 2, 0, 100} + file + std::string{3, 60, 2, 40};
+  return {of_target(0, {0, 0}) + said(frames),
+          of_target(0, {2, 3}) + said(frames + frames + frames),
+          of_target(1, lent),
+          of_target(
+              1, lent + lent + std::string{0, 2, 0, 0, 0} + std::string{1, 5, 'B', 'B', 'B', 'B', 'B', 2, 3, 9, 0, 0}),
+          of_target(2, {0, 0, 1, 0, 'R', 1, 1, 1, 0}),
+          of_target(2, std::string{0, 0, 2, 0, 'R', 0} + file + std::string{0, 'R', 0, 1, 0}),
+          of_target(3, bytes_of(hello) + '\0'),
+          of_target(3, bytes_of(hello) + '\1' + std::string(48, 'a'))};
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  Input in(data, bytes);
+  kTargets[in.below(std::size(kTargets))](in);
+  return 0;
+}

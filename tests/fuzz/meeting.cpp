@@ -1,0 +1,167 @@
+// What a rank says once it is let in: to the rendezvous' root, in its introduction, and over its control connection.
+// These need a thread on the other side, so they are slow.
+#include <poll.h>
+
+#include <thread>
+
+#include "comm/communicator.h"
+#include "fuzz.h"
+#include "group/bootstrap.h"
+#include "group/bootstrap_connect.h"
+#include "group/bootstrap_wire.h"
+#include "group/peers.h"
+
+namespace tutti {
+namespace {
+
+using fuzz::expect;
+using fuzz::Input;
+
+constexpr double kLimitSeconds = 0.2;  // for what waits for a rank that never comes
+constexpr double kEnoughSeconds = 20;  // for what must come
+
+void say(const Fd& fd, std::string_view bytes) {
+  [[maybe_unused]] const ssize_t n = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// Everything that comes until the other side closes.
+std::string hear(const Fd& fd) {
+  std::string heard;
+  char bytes[4096];
+  for (const Deadline deadline = Deadline::after_seconds(kEnoughSeconds);;) {
+    pollfd polled{fd.get(), POLLIN, 0};
+    ::poll(&polled, 1, 100);
+    const ssize_t n = ::recv(fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n > 0) heard.append(bytes, static_cast<size_t>(n));
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return heard;
+    expect(!deadline.passed(), "the root ends");
+  }
+}
+
+// A root answers ranks that say anything with frames, or not at all.
+void join_a_root(Input& in) {
+  const auto id = start_root(Deadline::after_seconds(kLimitSeconds));
+  expect(static_cast<bool>(id), "a root starts");
+  const UniqueIdParts parts = unpack_unique_id(id.value()).value();
+  const Key key = derive_key(parts.secret, sizeof parts.secret);
+  std::vector<Fd> ranks;
+  for (int rank = 0; rank < 2; rank++) {
+    auto connection = connect_to_root(parts, key, rank, Deadline::after_seconds(kEnoughSeconds));
+    expect(static_cast<bool>(connection), "who knows the secret is let in");
+    ranks.push_back(std::move(connection.value().fd));
+  }
+  while (!in.done()) {
+    const uint8_t length = in.byte();
+    say(ranks[length % 2], in.text(length / 2));
+  }
+  for (const Fd& rank : ranks) ::shutdown(rank.get(), SHUT_WR);
+  for (const Fd& rank : ranks) {
+    std::string heard = hear(rank);
+    FrameHeader header;
+    while (!heard.empty()) {
+      expect(heard.size() >= sizeof header, "frames are whole");
+      memcpy(&header, heard.data(), sizeof header);
+      expect(header.bytes <= heard.size() - sizeof header, "frames are whole");
+      expect(header.kind == FrameKind::kAll || header.kind == FrameKind::kReport, "frames are answers");
+      heard.erase(0, sizeof header + header.bytes);
+    }
+  }
+}
+
+// A rank that introduces itself with anything, and then stays silent, makes no communicator.
+void introduce(Input& in) {
+  const Deadline deadline = Deadline::after_seconds(kLimitSeconds);
+  const auto id = start_root(deadline);
+  expect(static_cast<bool>(id), "a root starts");
+  std::thread peer([&, blob = std::string(in.rest())] {
+    auto bootstrap = Bootstrap::join(id.value(), 1, 2, deadline);
+    if (bootstrap) [[maybe_unused]]
+      const auto all = bootstrap.value().all_gather(blob);
+  });
+  CommOptions options;
+  const auto comm = Communicator::create(id.value(), 0, 2, options, deadline);
+  peer.join();
+  expect(!comm && !comm.error().message.empty(), "there is no communicator, and a reason");
+}
+
+// A neighbour that says anything over its control connection and goes: it has left, or the group has failed.
+void control(Input& in) {
+  const Key key = derive_key("a secret", 8);
+  auto listener = Listener::open();
+  expect(static_cast<bool>(listener), "a rank can listen");
+  Fd connection;
+  std::thread neighbour([&, contact = listener.value().contact] {
+    Dialer dialer({key, HelloKind::kControl, 1, 0}, contact);
+    while (dialer.advance() == Dialer::Status::kPending) {
+      pollfd polled{dialer.fd(), dialer.events(), 0};
+      ::poll(&polled, 1, 10);
+    }
+    connection = dialer.take();
+  });
+  auto watch = PeerWatch::create({0, key, {"rank 0", "rank 1"}, {Contact(), Contact()}, {1}},
+                                 std::move(listener.value().fd), Deadline::after_seconds(kEnoughSeconds));
+  neighbour.join();
+  expect(static_cast<bool>(watch), "the control connection is made");
+  while (!in.done()) say(connection, in.text(1 + in.byte()));
+  connection.reset();
+  const Deadline deadline = Deadline::after_seconds(kEnoughSeconds);
+  while (!watch.value()->failed() && !watch.value()->departed(1)) {
+    ::poll(nullptr, 0, 1);
+    expect(!deadline.passed(), "the end of a connection is noticed");
+  }
+  if (!watch.value()->failed()) return;
+  const Error failure = watch.value()->failure();
+  expect(failure.code > Code::kSuccess && failure.code <= Code::kTimeout, "a failure has a code that is an error");
+  expect(failure.culprit_rank >= -1 && failure.culprit_rank < 2, "a failure names a rank of the group, or none");
+}
+
+using Target = void (*)(Input&);
+constexpr Target kTargets[] = {join_a_root, introduce, control};
+
+// As one rank says it to the root, in pieces that fit a length byte.
+std::string by_rank(int rank, const std::string& bytes) {
+  std::string script;
+  for (size_t at = 0; at < bytes.size(); at += 100) {
+    const std::string part = bytes.substr(at, 100);
+    script += static_cast<char>(2 * part.size() + static_cast<size_t>(rank));
+    script += part;
+  }
+  return script;
+}
+
+std::string control_frame(uint32_t type, const std::string& payload) {
+  const std::string frame = fuzz::bytes_of(type) + fuzz::bytes_of(static_cast<uint32_t>(payload.size())) + payload;
+  return static_cast<char>(frame.size() - 1) + frame;
+}
+
+std::string notice(int32_t code, int32_t culprit) {
+  const std::string sentence = "rank 1 died";
+  return control_frame(1, fuzz::bytes_of(code) + fuzz::bytes_of(culprit) +
+                              fuzz::bytes_of(static_cast<uint32_t>(sentence.size())) + sentence);
+}
+
+}  // namespace
+}  // namespace tutti
+
+using namespace tutti;  // NOLINT
+
+std::vector<std::string> fuzz_seeds() {
+  const std::string blob = make_frame(FrameKind::kBlob, "blob");
+  std::string good;
+  for (const int rank : {0, 1}) good += by_rank(rank, make_join_frame(rank, 2, 5000) + blob);
+  return {'\0' + good,
+          '\0' + by_rank(0, make_join_frame(0, 2, 5000)) + by_rank(1, make_join_frame(0, 3, 5000)),
+          '\0' + by_rank(0, make_join_frame(1, 1000, 50) + blob + blob),
+          '\1' + std::string("an introduction that is none"),
+          '\1' + std::string(200, '\0'),
+          '\2' + control_frame(2, fuzz::bytes_of(uint64_t{12})),
+          '\2' + notice(6, 1),
+          '\2' + notice(0, 7),
+          '\2' + control_frame(1, "")};
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  Input in(data, bytes);
+  kTargets[in.below(std::size(kTargets))](in);
+  return 0;
+}
