@@ -126,10 +126,16 @@ class Measurement {
     }
   }
 
-  // The library's own barrier first: it may have messages to bring forward that others wait for.
+  // Before ranks wait for each other outside of the library, its own barrier: many libraries bring messages forward
+  // only while they are called, so a rank that has left an operation may hold what others wait for.
   void start_together() {
     library_.barrier();
     meet_.barrier();
+  }
+
+  double max(double value) {
+    library_.barrier();
+    return meet_.max(value);
   }
 
   Seconds reused_batch(long operations) {
@@ -159,13 +165,13 @@ class Measurement {
     return seconds;
   }
 
-  Seconds slowest(Seconds mine) { return {meet_.max(mine.operation), meet_.max(mine.all)}; }
+  Seconds slowest(Seconds mine) { return {max(mine.operation), max(mine.all)}; }
 
   void require_right(size_t wrong) {
     if (wrong > 0) {
       fprintf(stderr, "[rank %d] %zu of %zu elements are wrong\n", shape_.rank, wrong, shape_.out_elems);
     }
-    if (meet_.max(static_cast<double>(wrong)) > 0)
+    if (max(static_cast<double>(wrong)) > 0)
       fail("wrong results at " + std::to_string(shape_.elems * kElemBytes) + " bytes");
   }
 
