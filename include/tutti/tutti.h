@@ -450,7 +450,8 @@ TUTTI_API tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff
 
 /* tuttiAlltoAll with blocks of any size: sendcounts[r] elements at sendbuff + sdispls[r] go to rank r, which expects as
  * many at its recvbuff + rdispls[...]. The arrays have nranks entries and are copied. Never in place. It is a group of
- * tuttiSend and tuttiRecv, and its errors are theirs; also tuttiInvalidArgument (an array is NULL). */
+ * tuttiSend and tuttiRecv, and its errors are theirs; also tuttiInvalidArgument (an array is NULL; a block of recvbuff
+ * overlaps another one or a block of sendbuff). */
 TUTTI_API tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls,
                                        void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
                                        tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream);

@@ -30,4 +30,18 @@ Result<Memory> check_buffer(const char* name, const void* pointer, bool used, si
   return Memory{reinterpret_cast<uintptr_t>(pointer), bytes};
 }
 
+Result<void> check_overlap(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset) {
+  if (send.bytes == 0 || recv.bytes == 0) return {};
+  if (send.at >= recv.at + recv.bytes || recv.at >= send.at + send.bytes) return {};
+  if (in_place == InPlace::kSamePointer && send.at == recv.at) return {};
+  if (in_place == InPlace::kSendIsOwnBlock && send.at == recv.at + own_block_offset) return {};
+  if (in_place == InPlace::kRecvIsOwnBlock && recv.at == send.at + own_block_offset) return {};
+  static constexpr const char* kRemedies[] = {
+      "this operation is never in place: use separate memory", "use the same pointer (in place) or separate memory",
+      "use this rank's block of recvbuff as sendbuff (in place) or separate memory",
+      "use this rank's block of sendbuff as recvbuff (in place) or separate memory"};
+  return invalid_argument(format("sendbuff=%p and recvbuff=%p overlap: %s", reinterpret_cast<void*>(send.at),
+                                 reinterpret_cast<void*>(recv.at), kRemedies[static_cast<int>(in_place)]));
+}
+
 }  // namespace tutti::api

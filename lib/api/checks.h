@@ -38,4 +38,10 @@ struct Memory {
 // A buffer, or none where this rank has no use for it.
 Result<Memory> check_buffer(const char* name, const void* pointer, bool used, size_t count, size_t bytes);
 
+// What in place means for an operation: which of the two buffers, or which block of it, the other one is.
+enum class InPlace { kNever, kSamePointer, kSendIsOwnBlock, kRecvIsOwnBlock };
+
+// The buffers lie apart, or one is where in place has it: `own_block_offset` bytes into the other.
+Result<void> check_overlap(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset);
+
 }  // namespace tutti::api

@@ -9,7 +9,6 @@ namespace {
 
 // What an operation's buffers look like: how many blocks of `count` elements, on which ranks, and what in place means.
 enum class Where { kNowhere, kEverywhere, kAtRoot };
-enum class InPlace { kNever, kSamePointer, kSendIsOwnBlock, kRecvIsOwnBlock };
 struct Shape {
   Where send, recv;
   bool send_per_rank, recv_per_rank;
@@ -29,20 +28,6 @@ Shape shape_of(Collective collective) {
     case Collective::kScatter: return {kRoot, kAll, true, false, InPlace::kRecvIsOwnBlock};
     default: return {Where::kNowhere, Where::kNowhere, false, false, InPlace::kNever};
   }
-}
-
-Result<void> check_overlap(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset) {
-  if (send.bytes == 0 || recv.bytes == 0) return {};
-  if (send.at >= recv.at + recv.bytes || recv.at >= send.at + send.bytes) return {};
-  if (in_place == InPlace::kSamePointer && send.at == recv.at) return {};
-  if (in_place == InPlace::kSendIsOwnBlock && send.at == recv.at + own_block_offset) return {};
-  if (in_place == InPlace::kRecvIsOwnBlock && recv.at == send.at + own_block_offset) return {};
-  static constexpr const char* kRemedies[] = {"this operation is never in place: use separate memory",
-                                              "use the same pointer (in place) or separate memory",
-                                              "use sendbuff = recvbuff + rank * count (in place) or separate memory",
-                                              "use recvbuff = sendbuff + rank * count (in place) or separate memory"};
-  return invalid_argument(format("sendbuff=%p and recvbuff=%p overlap: %s", reinterpret_cast<void*>(send.at),
-                                 reinterpret_cast<void*>(recv.at), kRemedies[static_cast<int>(in_place)]));
 }
 
 Result<void> check_operation(const Operation& operation, int rank, int n_ranks) {

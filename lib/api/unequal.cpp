@@ -1,4 +1,6 @@
 // Operations on blocks of unequal size.
+#include <algorithm>
+
 #include "api/checks.h"
 #include "api/group.h"
 
@@ -27,6 +29,39 @@ Result<void> check_blocks(const Operation::Unequal& blocks, DataType dtype) {
   return {};
 }
 
+// The input lies apart from every block, or is this rank's.
+Result<void> check_gathered(const Memory& send, const Memory& recv, const Operation::Unequal& blocks, uint64_t own_at,
+                            size_t elem_bytes) {
+  for (size_t r = 0; r < blocks.elems.size(); r++) {
+    const Memory block{recv.at + blocks.at[r] * elem_bytes, blocks.elems[r] * elem_bytes};
+    TUTTI_TRY(check_overlap(send, block, InPlace::kSendIsOwnBlock, (own_at - blocks.at[r]) * elem_bytes));
+  }
+  return {};
+}
+
+// What is written overlaps nothing else.
+Result<void> check_apart(const std::vector<Message>& messages) {
+  struct Range {
+    uintptr_t begin, end;
+    bool sends;
+  };
+  std::vector<Range> ranges;
+  for (const Message& m : messages) {
+    const auto begin = reinterpret_cast<uintptr_t>(m.data);
+    if (m.count > 0) ranges.push_back({begin, begin + m.count * dtype_bytes(m.dtype), m.sends});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  uintptr_t sent_end = 0, received_end = 0;
+  for (const Range& range : ranges) {
+    if (range.begin < received_end || (!range.sends && range.begin < sent_end))
+      return invalid_argument(
+          "blocks overlap: every block of recvbuff has to lie apart from the others and from those of sendbuff");
+    uintptr_t& end = range.sends ? sent_end : received_end;
+    end = std::max(end, range.end);
+  }
+  return {};
+}
+
 Result<void> launch_unequal(Collective which, const void* send, void* recv, Operation::Unequal blocks,
                             const tuttiDataType_t& datatype, const tuttiRedOp_t& op, tuttiComm_t comm, Use use,
                             tuttiStream_t stream) {
@@ -35,11 +70,16 @@ Result<void> launch_unequal(Collective which, const void* send, void* recv, Oper
   TUTTI_TRY(take_op(op, use.member().operators, &operation));
   TUTTI_TRY(check_blocks(blocks, operation.dtype));
   for (const uint64_t elems : blocks.elems) operation.count += elems;
-  const uint64_t mine = blocks.elems[static_cast<size_t>(use->rank())];
+  const auto rank = static_cast<size_t>(use->rank());
+  const uint64_t mine = blocks.elems[rank], own_at = blocks.at[rank];
   const bool gathers = which == Collective::kAllGather;
   const size_t elem_bytes = dtype_bytes(operation.dtype);
-  TUTTI_TRY(check_buffer("sendbuff", send, true, operation.count, (gathers ? mine : operation.count) * elem_bytes));
-  TUTTI_TRY(check_buffer("recvbuff", recv, true, operation.count, (gathers ? operation.count : mine) * elem_bytes));
+  TUTTI_TRY_ASSIGN(const Memory from, check_buffer("sendbuff", send, true, operation.count,
+                                                   (gathers ? mine : operation.count) * elem_bytes));
+  TUTTI_TRY_ASSIGN(const Memory to, check_buffer("recvbuff", recv, true, operation.count,
+                                                 (gathers ? operation.count : mine) * elem_bytes));
+  TUTTI_TRY(gathers ? check_gathered(from, to, blocks, own_at, elem_bytes)
+                    : check_overlap(from, to, InPlace::kRecvIsOwnBlock, own_at * elem_bytes));
   operation.unequal = std::make_shared<const Operation::Unequal>(std::move(blocks));
   return launch(comm, std::move(use), operation, stream);
 }
@@ -61,11 +101,14 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
     for (const bool sends : {true, false}) {
       const size_t count = (sends ? sendcounts : recvcounts)[peer], at = (sends ? sdispls : rdispls)[peer];
       char* base = static_cast<char*>(sends ? const_cast<void*>(send) : recv);
-      TUTTI_TRY_ASSIGN(const size_t bytes, buffer_bytes(count, dtype, 1));
+      size_t end = 0;
+      if (__builtin_add_overflow(at, count, &end)) end = SIZE_MAX;
+      TUTTI_TRY_ASSIGN(const size_t bytes, buffer_bytes(count == 0 ? 0 : end, dtype, 1));
       TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, true, count, bytes));
       messages.push_back({sends, peer, count == 0 ? base : base + at * dtype_bytes(dtype), count, dtype});
     }
   }
+  TUTTI_TRY(check_apart(messages));
   Operation operation;
   operation.collective = Collective::kSendRecv;
   operation.messages = std::make_shared<const std::vector<Message>>(std::move(messages));

@@ -46,6 +46,30 @@ TEST_CASE("wrong arguments of operations are named") {
   check_refused(tuttiCommDestroy(comm), tuttiInvalidArgument, "not a live communicator");
 }
 
+TEST_CASE("blocks of unequal size that overlap are refused, but for in place") {
+  tuttiComm_t comm = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  float a[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const size_t four[] = {4}, two[] = {2}, none[] = {0}, far[] = {SIZE_MAX / 4};
+  const auto gather = [&](const float* send) { return tuttiAllGatherv(send, a, four, two, tuttiFloat, comm, nullptr); };
+  check_refused(gather(a + 1), tuttiInvalidArgument, "overlap");
+  CHECK(gather(a + 2) == tuttiSuccess);
+  const auto scatter = [&](float* recv) {
+    return tuttiReduceScatterv(a, recv, four, tuttiFloat, tuttiSum, comm, nullptr);
+  };
+  check_refused(scatter(a + 3), tuttiInvalidArgument, "overlap");
+  CHECK(scatter(a) == tuttiSuccess);
+  const auto exchange = [&](const size_t* counts, const size_t* from, const size_t* to) {
+    return tuttiAlltoAllv(a, counts, from, a, counts, to, tuttiFloat, comm, nullptr);
+  };
+  check_refused(exchange(four, none, two), tuttiInvalidArgument, "overlap");
+  check_refused(exchange(four, none, none), tuttiInvalidArgument, "overlap");
+  check_refused(exchange(four, none, far), tuttiInvalidArgument, "overflow");
+  CHECK(exchange(four, none, four) == tuttiSuccess);
+  for (size_t i = 0; i < 8; i++) CHECK(a[i] == static_cast<float>(i % 4 + 1));
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
 TEST_CASE("wrong arguments of set-up are named") {
   const tuttiUniqueId id = new_id();
   tuttiUniqueId nonsense;
