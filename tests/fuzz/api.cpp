@@ -467,7 +467,7 @@ std::vector<std::string> fuzz_seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   // What never comes is not waited for longer than this.
   [[maybe_unused]] static const int limited = setenv("TUTTI_OP_TIMEOUT", "5", 1) + setenv("TUTTI_LOG", "none", 1);
-  static Group groups[] = {Group(1), Group(2)};
+  static auto* groups = new Group[2]{Group(1), Group(2)};  // stay until the end
   Input in(data, bytes);
   Group& group = groups[in.below(2)];
   run_group(in, group);
