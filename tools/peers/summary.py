@@ -1,7 +1,7 @@
 """From samples to tables: medians, ratios, text and Markdown.
 
-A result is a dictionary: op, ranks, transport, repeats, programs (name, library, kind of each), samples by mode, size in
-bytes (as text, for JSON) and program's name in microseconds, limits, notes, and fastest if not the median counts.
+A result is a dictionary: op, ranks, transport, repeats, programs (name, library, kind of each), samples by mode, size
+in bytes (as text, for JSON) and program's name in microseconds, limits, notes, and fastest if not the median counts.
 """
 import statistics
 
@@ -83,7 +83,7 @@ def columns(result, every_tuning):
     if every_tuning:
         found += [time(name) for name in names["peer"]]
     else:
-        found += [library(name) for name in dict.fromkeys(p["library"] for p in result["programs"] if p["kind"] == "peer")]
+        found += [library(name) for name in rows(result, next(iter(result["samples"])))[0]["libraries"]]
     found += [time(name) for name in names["floor"]]
     for heading, key, wanted in (
             ("tutti/peer", "tutti_to_peer", "tutti"), ("reg./peer", "registered_to_peer", "registered"),
