@@ -56,8 +56,8 @@ std::vector<KernelTable> make_tables() {
 }
 
 const std::vector<KernelTable>& tables() {
-  static const std::vector<KernelTable> tables = make_tables();
-  return tables;
+  static const auto* tables = new std::vector(make_tables());  // never destroyed: threads may outlive main
+  return *tables;
 }
 
 // The table that TUTTI_CPU_ISA names, the best one if it names none, null if it cannot be had.

@@ -2,9 +2,19 @@
  *
  * Names and shapes are NCCL's with `nccl` replaced by `tutti`.
  *
- * Threads. Different communicators may be used from different threads at the same time. One communicator may be used
- * from one thread at a time, except tuttiCommAbort, tuttiCommGetAsyncError, tuttiCommCount and tuttiCommUserRank, which
- * may be called from any thread at any time between creation and tuttiCommDestroy. tuttiGetLastError is per thread.
+ * Threads. All functions may be called from any thread at any time, on any handles, also at once:
+ * - Operations on one communicator (with them tuttiCommSplit, tuttiCommCreateGroup and tuttiCommFinalize) run one at a
+ *   time in the order in which they were called, whatever the thread and the stream. All ranks have to come to the same
+ *   order, so threads that share a communicator settle it among themselves. What is asked of a communicator
+ *   (tuttiCommGetAsyncError, tuttiCommCount, tuttiCommMemStats, ...) or made for it (operators,
+ *   registrations) waits for no operation.
+ * - tuttiCommDestroy waits for the operations that any thread has called before on this rank, tuttiCommAbort ends them;
+ *   both wait for other threads' groups that have collected calls on the communicator. Who destroys a handle first
+ *   succeeds. Calls on it from then on return tuttiInvalidArgument; a communicator's handle may come to life again when
+ *   a thousand others have died, a stream's or event's never.
+ * - Groups of calls, and tuttiGetLastError(NULL), belong to the thread.
+ * - What a function writes to is its own until it returns, or until the end of the group; so are operations' buffers.
+ * - The environment is read when communicators are created; it may not be changed meanwhile.
  *
  * Order. All ranks of a communicator call the same operations with the same arguments in the same order. A rank that
  * does not is found out: the operation returns tuttiInvalidUsage and tuttiGetLastError() has both calls written out.
@@ -29,121 +39,11 @@
 #ifndef TUTTI_TUTTI_H_
 #define TUTTI_TUTTI_H_
 
-#include <stddef.h>
-#include <stdint.h>
-
-#define TUTTI_MAJOR 0
-#define TUTTI_MINOR 1
-#define TUTTI_PATCH 0
-/* 10000 * major + 100 * minor + patch, as tuttiGetVersion returns it. */
-#define TUTTI_VERSION_CODE (TUTTI_MAJOR * 10000 + TUTTI_MINOR * 100 + TUTTI_PATCH)
-
-#if defined(__GNUC__)
-#define TUTTI_API __attribute__((visibility("default")))
-#else
-#define TUTTI_API
-#endif
+#include "tutti/types.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* One rank's membership in a group. Created by the tuttiCommInit functions, freed by tuttiCommDestroy or
- * tuttiCommAbort. */
-typedef struct tuttiComm* tuttiComm_t;
-
-/* A queue of operations that a thread of its own works off in order. NULL means "on the caller's thread". */
-typedef struct tuttiStream* tuttiStream_t;
-
-/* A point in a stream that other streams and threads can wait for. */
-typedef struct tuttiEvent* tuttiEvent_t;
-
-#define TUTTI_UNIQUE_ID_BYTES 128
-/* Where a group meets: the addresses and port of the process that made it, and a 128-bit secret. Plain bytes: send it
- * to the other ranks by any means that outsiders cannot read; who has it can join. */
-typedef struct {
-  char internal[TUTTI_UNIQUE_ID_BYTES];
-} tuttiUniqueId;
-
-typedef enum {
-  tuttiSuccess = 0,
-  tuttiUnhandledCudaError = 1,
-  tuttiSystemError = 2,     /* the operating system refused something: memory, descriptors, sockets */
-  tuttiInternalError = 3,   /* a bug in Tutti */
-  tuttiInvalidArgument = 4, /* an argument of this call is wrong; the message names it and its value */
-  tuttiInvalidUsage = 5,    /* the call is wrong here: ranks disagree, a wrong environment variable, a broken state */
-  tuttiRemoteError = 6,     /* a peer died, closed its communicator or reported an error; the message names it */
-  tuttiInProgress = 7,      /* not finished; ask again */
-  tuttiTimeout = 8,         /* nothing came in time; the message names the absent ranks */
-  tuttiNumResults = 9
-} tuttiResult_t;
-
-typedef enum {
-  tuttiInt8 = 0,
-  tuttiChar = 0,
-  tuttiUint8 = 1,
-  tuttiInt32 = 2,
-  tuttiInt = 2,
-  tuttiUint32 = 3,
-  tuttiInt64 = 4,
-  tuttiUint64 = 5,
-  tuttiFloat16 = 6,
-  tuttiHalf = 6,
-  tuttiFloat32 = 7,
-  tuttiFloat = 7,
-  tuttiFloat64 = 8,
-  tuttiDouble = 8,
-  tuttiBfloat16 = 9,
-  tuttiFloat8e4m3 = 10,
-  tuttiFloat8e5m2 = 11,
-  tuttiNumTypes = 12
-} tuttiDataType_t;
-
-/* Reductions. Integer sums and products wrap around. tuttiMin and tuttiMax give NaN if any input is NaN. tuttiAvg
- * divides the sum by the number of ranks, integers rounding towards zero. 16- and 8-bit floats are added up, multiplied
- * and divided in 32-bit floats, in the order of ranks, and rounded to nearest even once per output; 8-bit floats
- * saturate at their largest number. */
-typedef enum {
-  tuttiSum = 0,
-  tuttiProd = 1,
-  tuttiMax = 2,
-  tuttiMin = 3,
-  tuttiAvg = 4,
-  tuttiNumOps = 5,           /* from here on: operators of tuttiRedOpCreatePreMulSum */
-  tuttiMaxRedOp = 0x7fffffff /* so that the type holds them */
-} tuttiRedOp_t;
-
-/* Where the scalar of tuttiRedOpCreatePreMulSum is. All memory is the host's here; the names are NCCL's. */
-typedef enum {
-  tuttiScalarDevice = 0,       /* read anew whenever an operation runs */
-  tuttiScalarHostImmediate = 1 /* copied when the operator is created */
-} tuttiScalarResidence_t;
-
-#define TUTTI_CONFIG_MAGIC 0x74757474u
-#define TUTTI_CONFIG_UNDEF_INT (-2147483647 - 1)
-
-/* Options of a communicator. Start from TUTTI_CONFIG_INITIALIZER, which fills in the size and version of the header
- * that the caller was compiled with: a newer library accepts an older caller's struct and an older library the known
- * front of a newer one's. Undefined fields take the environment's value or the default. All ranks must agree. */
-typedef struct {
-  size_t size;            /* sizeof(tuttiConfig_t) */
-  unsigned int magic;     /* TUTTI_CONFIG_MAGIC */
-  unsigned int version;   /* TUTTI_VERSION_CODE */
-  int initTimeoutSeconds; /* limit for the whole creation; else TUTTI_INIT_TIMEOUT, default 60 */
-  int opTimeoutSeconds;   /* limit for an operation without progress; else TUTTI_OP_TIMEOUT, default 1800 */
-  const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; NULL: all */
-  const char*
-      algo; /* "ring", "tree", "direct", "oneshot" or "halving", see "Algorithms"; else TUTTI_ALGO; NULL: by size */
-  int deterministic; /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
-                        placement; else TUTTI_DETERMINISTIC, default 0 */
-  int blocking;      /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
-} tuttiConfig_t;
-
-#define TUTTI_CONFIG_INITIALIZER                                                                                   \
-  {                                                                                                                \
-    sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, \
-        NULL, NULL, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT                                                 \
-  }
 
 /* ---- library --------------------------------------------------------------------------------------------------- */
 
@@ -262,20 +162,6 @@ TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tut
 TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
                                              const tuttiConfig_t* config);
 
-/* What one rank holds for a communicator. Start from TUTTI_COMM_MEM_STATS_INITIALIZER; later versions append. */
-typedef struct {
-  size_t size;            /* sizeof(tuttiCommMemStats_t) */
-  size_t links;           /* one-way connections for data, made when an operation first needs them */
-  size_t linkBytes;       /* of their slots, in bytes; a link in shared memory counts on both ranks */
-  size_t scratchBytes;    /* for what operations put aside while they run */
-  size_t registeredBytes; /* of buffers that are registered with the communicator */
-  size_t descriptors;     /* open files: a socket for each link, and those that connect the group */
-  size_t threads;         /* that watch over the group; streams have their own */
-} tuttiCommMemStats_t;
-
-#define TUTTI_COMM_MEM_STATS_INITIALIZER \
-  { sizeof(tuttiCommMemStats_t), 0, 0, 0, 0, 0, 0 }
-
 /* Writes what `comm` holds on this rank now to *stats. Does not block, also while operations run; any thread.
  * Errors: tuttiInvalidArgument (stats is NULL or its size too small, not a live communicator), tuttiInvalidUsage (its
  * creation is under way). */
@@ -325,7 +211,7 @@ TUTTI_API tuttiResult_t tuttiStreamQuery(tuttiStream_t stream);
 TUTTI_API tuttiResult_t tuttiStreamDestroy(tuttiStream_t stream);
 
 /* Called on the stream's thread with the first error of the stream's operations so far. It may start operations on
- * other streams; it may not wait for its own. */
+ * other streams; it may not wait for its own, nor end a communicator with operations that are queued there. */
 typedef void (*tuttiStreamCallback_t)(tuttiStream_t stream, tuttiResult_t status, void* userData);
 
 /* Calls callback(stream, status, userData) once everything queued before is done. Does not block; any thread. userData

@@ -46,7 +46,8 @@ void Member::finish(const Result<void>& result) {
   const std::lock_guard lock(mutex_);
   under_way_ = nullptr;
   if (!result) failure_ = result.error();
-  if (comm_ && *aborted_) comm_->abort();
+  if (*aborted_) failure_ = Error{Code::kInvalidUsage, "tuttiCommAbort or tuttiCommDestroy was called on this rank"};
+  if (*aborted_ && comm_) comm_->abort();
   usable_.store(comm_.get(), std::memory_order_release);
 }
 

@@ -1,4 +1,5 @@
 // Streams and events.
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -8,11 +9,17 @@
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
 
-// Handles are addresses of nothing but themselves; what they stand for is in the tables below.
+// Handles are numbers that are given out once, in the clothes of addresses; what they stand for is in the tables below.
 struct tuttiStream {};
 struct tuttiEvent {};
 
 namespace {
+
+// Streams and events share them, so that one is not taken for the other; small numbers are no handles.
+uintptr_t next_number() {
+  static std::atomic<uintptr_t> given{1 << 20};
+  return ++given;
+}
 
 // The live things of one kind by handle. A call keeps a shared owner, so that a handle that is destroyed meanwhile does
 // no harm. Never destroyed: other threads may outlive main.
@@ -22,10 +29,10 @@ class Live {
   explicit Live(const char* name) : name_(name) {}
 
   void add(Handle** handle, std::shared_ptr<Thing> thing) {
-    auto fresh = std::make_unique<Handle>();
+    auto* fresh = reinterpret_cast<Handle*>(next_number());
     const std::lock_guard lock(mutex_);
-    things_[fresh.get()] = std::move(thing);
-    *handle = fresh.release();
+    things_[fresh] = std::move(thing);
+    *handle = fresh;
   }
   Result<std::shared_ptr<Thing>> find(Handle* handle) { return look(handle, false); }
   Result<std::shared_ptr<Thing>> remove(Handle* handle) { return look(handle, true); }
@@ -39,10 +46,7 @@ class Live {
                                   ? format("%s is NULL", name_)
                                   : format("%s=%p is not a live %s", name_, static_cast<void*>(handle), name_));
     auto thing = found->second;
-    if (erase) {
-      things_.erase(found);
-      delete handle;
-    }
+    if (erase) things_.erase(found);
     return thing;
   }
 

@@ -7,8 +7,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
-#include <set>
+#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -121,8 +122,9 @@ Result<void> env_check() {
   std::call_once(once, warn_of_unknown_names);
   for (const EnvEntry& entry : kTable)
     if (entry.min <= entry.max && env_is_set(entry.id)) TUTTI_TRY(env_int(entry.id));
-  static const std::set<std::string> kLevels = {"none", "error", "warn", "info", "trace"};
-  if (const std::string level = env_string(Env::kLog); !kLevels.contains(level))
+  static constexpr std::string_view kLevels[] = {"none", "error", "warn", "info", "trace"};
+  const std::string level = env_string(Env::kLog);
+  if (std::find(std::begin(kLevels), std::end(kLevels), level) == std::end(kLevels))
     return Error{Code::kInvalidUsage, "TUTTI_LOG=" + level + " is not valid: give none, error, warn, info or trace"};
   return {};
 }

@@ -156,8 +156,9 @@ TEST_CASE("wrong buffers of the collectives are named") {
     const auto refused = [&](tuttiResult_t result, const char* part) {
       outcome.wrong += result != tuttiInvalidArgument || !strstr(tuttiGetLastError(nullptr), part);
     };
-    refused(tuttiAllGather(data + 1, data, 8, tuttiFloat, comm, nullptr), "recvbuff + rank * count");
-    refused(tuttiReduceScatter(data, data + 1, 8, tuttiFloat, tuttiSum, comm, nullptr), "sendbuff + rank * count");
+    refused(tuttiAllGather(data + 1, data, 8, tuttiFloat, comm, nullptr), "block of recvbuff as sendbuff");
+    refused(tuttiReduceScatter(data, data + 1, 8, tuttiFloat, tuttiSum, comm, nullptr),
+            "block of sendbuff as recvbuff");
     refused(tuttiAlltoAll(data, data, 8, tuttiFloat, comm, nullptr), "never in place");
     refused(tuttiReduce(data, data, 8, tuttiFloat, tuttiSum, 2, comm, nullptr), "root=2");
     refused(tuttiAllGather(data, data + 8, SIZE_MAX / 6, tuttiFloat, comm, nullptr), "overflow");

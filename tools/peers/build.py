@@ -60,7 +60,7 @@ def recipe(library, folder):
 
 
 def is_current(binary):
-    sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h"), ROOT / "include/tutti/tutti.h"]
+    sources = [*HERE.glob("*.cpp"), *HERE.glob("*.h"), ROOT / "include/tutti/tutti.h", ROOT / "include/tutti/types.h"]
     return binary.exists() and binary.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
