@@ -64,7 +64,8 @@ typedef struct {
 } tuttiLinkConfig;
 
 typedef struct {
-  const void* data; /* valid until release; NULL with bytes > 0: lent, see borrow */
+  /* Valid until release; 64-byte aligned, up to 16 bytes 16-byte aligned. NULL with bytes > 0: lent, see borrow. */
+  const void* data;
   uint32_t bytes;
   tuttiTag tag;
 } tuttiMessage;

@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "exec/head_start.h"
 
 namespace tutti {
 
@@ -73,7 +74,22 @@ Result<void> Communicator::execute(const Operation& operation) {
   call.algo = planner_.choose(call);
   history_.add(call);
   auto program = find_program(call);
-  return end_with(program ? drive_program(*program.value(), call, operation) : Result<void>(program.error()));
+  if (!program) return end_with(std::move(program).error());
+  const size_t done = start_small(*program.value(), call, operation);
+  if (done > 0 && done == program.value()->lanes[0].steps.size()) return {};
+  return end_with(drive_program(*program.value(), call, operation, done));
+}
+
+// How many steps of a small operation could be done at once.
+size_t Communicator::start_small(Program& program, const Call& call, const Operation& operation) {
+  const uint64_t bytes = call.count * dtype_bytes(call.dtype);
+  if (call.algo != Algo::kOneShot || call.collective != Collective::kAllReduce || call.op == RedOp::kPreMulSum ||
+      bytes > std::min<uint64_t>(kHeadStartBytes, slot_bytes_) || bytes == 0)
+    return 0;
+  SmallSum sum{to_tag(call), operation.input, operation.output, call.count, static_cast<uint32_t>(bytes)};
+  sum.reduce = kernels().reduce[static_cast<int>(call.op)][static_cast<int>(call.dtype)];
+  if (call.op == RedOp::kAvg) sum.divisor = static_cast<uint32_t>(n_ranks_);
+  return head_start(program, sum, wait_policy_.oversubscribed ? 1 : kSpins);
 }
 
 // An operation that failed ends the group.
@@ -83,7 +99,8 @@ Result<void> Communicator::end_with(Result<void> result) {
   return watch_->failure();  // a peer's notice may have come first: then that is the reason, now and later
 }
 
-Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation) {
+Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation,
+                                         size_t steps_done) {
   Run::Operation what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
   what.blocks.uniform_elems = operation.count;
   if (call.op == RedOp::kPreMulSum && traits(call.collective).reduces)
@@ -96,6 +113,7 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
     what.blocks.output_at = gathers ? operation.unequal->at : std::span<const uint64_t>(kAtStart);
   }
   Run run(program, what, history_);
+  if (steps_done > 0) run.skip(steps_done);
   return drive(run, *this, wait_policy_);
 }
 
@@ -103,10 +121,13 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
 // make them, all ranks agree over the links that exist that they are in the same call: a mismatch is found here too.
 Result<Program*> Communicator::find_program(const Call& call) {
   const ProgramKey key{call.collective, call.algo, call.root};
-  if (const auto found = programs_.find(key); found != programs_.end()) return &found->second;
-  TUTTI_TRY(drive_program(programs_.at({Collective::kAllReduce, Algo::kTree, 0}), call, Operation{}));
-  TUTTI_TRY(add_program(key, Deadline::after_seconds(options_.op_timeout_seconds)));
-  return &programs_.at(key);
+  if (last_program_ != nullptr && key == last_key_) return last_program_;
+  if (!programs_.contains(key)) {
+    TUTTI_TRY(drive_program(programs_.at({Collective::kAllReduce, Algo::kTree, 0}), call, Operation{}));
+    TUTTI_TRY(add_program(key, Deadline::after_seconds(options_.op_timeout_seconds)));
+  }
+  last_key_ = key;
+  return last_program_ = &programs_.at(key);  // elements of a map stay where they are
 }
 
 Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline) {

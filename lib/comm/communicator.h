@@ -110,7 +110,8 @@ class Communicator final : private WaitContext {
   struct Exchange;
   Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds);
   Result<void> end_with(Result<void> result);
-  Result<void> drive_program(Program& program, const Call& call, const Operation& operation);
+  size_t start_small(Program& program, const Call& call, const Operation& operation);
+  Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Error root_cause(Error error);
   void wait_for_turn(uint64_t ticket);
   void end_turn();
@@ -138,6 +139,8 @@ class Communicator final : private WaitContext {
   std::unique_ptr<LinkPool> links_;
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
+  ProgramKey last_key_{};  // what was looked up last, for loops of one operation
+  Program* last_program_ = nullptr;
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
   History history_;
   uint64_t sequence_ = 0;

@@ -8,6 +8,9 @@
 
 namespace tutti {
 
+// How often to look before it is time to yield: about 2 us.
+inline constexpr int kSpins = 100;
+
 struct WaitPolicy {
   // Ranks outnumber the CPUs: spinning would keep the awaited one from running.
   bool oversubscribed = false;

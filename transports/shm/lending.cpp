@@ -22,8 +22,8 @@ bool send_notice(int socket, const BlockNotice& notice, const Fd& descriptor) {
   return send_with_descriptor(socket, bytes, sizeof bytes, descriptor);
 }
 
-uint64_t number_of(const SharedBlock& block) {
-  return kFirstBlock + block.id;
+uint32_t number_of(const SharedBlock& block) {
+  return kFirstBlock + static_cast<uint32_t>(block.id);
 }
 
 pid_t peer_pid(int socket) {
@@ -41,13 +41,17 @@ bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
 }  // namespace
 
 bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) {
+  SlotLine& line = segment_.line(slot_);
   if (reach_ == kSameProcess || !find_block(data, bytes)) {
     if (reach_ == kNoReach || (if_mapped && reach_ != kSameProcess)) return false;
-    publish_at(bytes, tag, kAtAddress, reinterpret_cast<uintptr_t>(data));
+    line.where = kAtAddress;
+    line.at = reinterpret_cast<uintptr_t>(data);
   } else {
     if (!share_block()) return false;
-    publish_at(bytes, tag, number_of(*block_), reinterpret_cast<uintptr_t>(data) - block_->begin);
+    line.where = number_of(*block_);
+    line.at = reinterpret_cast<uintptr_t>(data) - block_->begin;
   }
+  publish_line(line, bytes, tag);
   last_lent_ = messages_;
   return true;
 }
@@ -88,6 +92,8 @@ RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer), sender
            probe == header.probe)
     reach_ = kThroughKernel;
   header.receiver_reads_memory = reach_;
+  header.receiver_has_barrier = SleepBarrier::kernel_can();
+  barrier_ = SleepBarrier(SleepBarrier::kernel_can() && header.sender_has_barrier != 0);
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

@@ -21,9 +21,9 @@ struct SegmentHeader {
   // Receiver: how many messages it has released. Stored after it has read the payload (release), loaded by the sender
   // before it writes the slot again (acquire).
   alignas(kCacheLine) std::atomic<uint64_t> released;
-  // Set by a side before it sleeps, cleared by the other when it rings. Sequentially consistent together with
-  // `released` and `published`: the sleeper stores its flag and then looks once more, the other side stores its
-  // progress and then looks at the flag, so at least one of them sees the other.
+  // Set by a side before it sleeps, cleared by the other when it rings. The sleeper stores its flag and then looks once
+  // more, the other side stores its progress and then looks at the flag, so at least one of them must see the other:
+  // both need a barrier in between. See SleepBarrier.
   alignas(kCacheLine) std::atomic<uint32_t> receiver_sleeps;
   alignas(kCacheLine) std::atomic<uint32_t> sender_sleeps;
   // Set by the receiver before it reads what was lent, cleared after; set by the sender when it takes everything back.
@@ -34,29 +34,50 @@ struct SegmentHeader {
   // before it says that it has mapped the segment.
   alignas(kCacheLine) uint64_t probe;
   uint64_t probe_address;
-  uint32_t receiver_reads_memory;  // a Reach
+  uint32_t receiver_reads_memory;                     // a Reach
+  uint32_t sender_has_barrier, receiver_has_barrier;  // SleepBarrier::kernel_can
 };
 
 // How the receiver gets at the sender's memory.
 enum Reach : uint32_t { kNoReach = 0, kThroughKernel = 1, kSameProcess = 2 };
 
-// Where a message's bytes are: in the slot, at an address of the sender's, or in the block of shared memory with this
-// number (and greater ones), at an offset.
-inline constexpr uint64_t kInSlot = 0, kAtAddress = 1, kFirstBlock = 2;
+// Where a message's bytes are: in the slot, in the line itself, at an address of the sender's, or in the block of
+// shared memory with this number (and greater ones), at an offset.
+inline constexpr uint32_t kInSlot = 0, kInLine = 1, kAtAddress = 2, kFirstBlock = 3;
+inline constexpr uint32_t kLineBytes = 16;
 
-// Flag, tag and length share one cache line, so that a small message costs two line transfers.
+// Flag, tag, length and a few bytes share one cache line, so that the smallest messages cost one line transfer.
 struct SlotLine {
-  // Sender: number of the message in the slot, counted from 1. Stored after the payload, tag and bytes (release),
-  // loaded by the receiver before it reads them (acquire).
+  // Sender: number of the message in the slot, counted from 1. Stored after the payload and the rest of this line
+  // (release), loaded by the receiver before it reads them (acquire).
   alignas(kCacheLine) std::atomic<uint64_t> published;
   tuttiTag tag;
   uint32_t bytes;
-  uint64_t where;
-  uint64_t at;
+  uint32_t where;
+  union {
+    char small[kLineBytes];
+    uint64_t at;
+  };
 };
 static_assert(sizeof(SlotLine) == kCacheLine);
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share these");
+
+// The barrier between a store and a later load, where one side is on every message's path and the other about to sleep.
+// Where the kernel can run a barrier on all CPUs (membarrier), the sleeper asks for that and the busy side needs none:
+// else its store has to reach the other core before it can go on, about a tenth of a microsecond.
+class SleepBarrier {
+ public:
+  static bool kernel_can();  // registers this process; both ends of a link have to
+  explicit SleepBarrier(bool by_kernel = false) : by_kernel_(by_kernel) {}
+  void busy_side() const {
+    if (!by_kernel_) std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  void sleepy_side() const;
+
+ private:
+  bool by_kernel_;
+};
 
 class Segment {
  public:

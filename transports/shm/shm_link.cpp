@@ -41,8 +41,8 @@ void ShmHalf::look() {
   }
 }
 
-// Bells need no more than to have woken us. A notice may come in parts, its descriptor with the first; one descriptor at
-// most comes at a time, and it belongs to the notice of a new block.
+// Bells need no more than to have woken us. A notice may come in parts, its descriptor with the first; one descriptor
+// at most comes at a time, and it belongs to the notice of a new block.
 void ShmHalf::take_bytes(const char* bytes, size_t n, Fd descriptor) {
   if (descriptor) notice_descriptor_ = std::move(descriptor);
   for (size_t i = 0; i < n; i++) {
@@ -97,6 +97,7 @@ Result<bool> SendLink::advance_connect() {
                         "%u bytes (its log has the reason)",
                         peer_, config_.slots, config_.slot_bytes),
                  peer_};
+  barrier_ = SleepBarrier(SleepBarrier::kernel_can() && segment_.header().receiver_has_barrier != 0);
   reach_ = static_cast<Reach>(segment_.header().receiver_reads_memory);
   ready_ = true;
   return true;
@@ -105,6 +106,7 @@ Result<bool> SendLink::advance_connect() {
 Result<void> SendLink::send_segment() {
   Fd memfd;
   TUTTI_TRY_ASSIGN(segment_, Segment::create(config_.slots, config_.slot_bytes, &memfd));
+  segment_.header().sender_has_barrier = SleepBarrier::kernel_can();
   *probe_ = segment_.header().probe = random_number();
   segment_.header().probe_address = reinterpret_cast<uintptr_t>(probe_.get());
   // One byte after an acknowledged handshake always fits the socket's buffer.
@@ -130,7 +132,7 @@ Result<std::optional<Fd>> receive_descriptor(int socket) {
 bool SendLink::slot_is_free() {
   if (messages_ - released_seen_ < segment_.slots()) return true;
   if (!ready_) return false;
-  released_seen_ = segment_.header().released.load(std::memory_order_seq_cst);
+  released_seen_ = segment_.header().released.load(std::memory_order_acquire);
   return messages_ - released_seen_ < segment_.slots();
 }
 
@@ -138,21 +140,31 @@ void* SendLink::try_acquire() {
   return slot_is_free() ? segment_.payload(slot_) : nullptr;
 }
 
-void SendLink::publish_at(uint32_t bytes, const tuttiTag& tag, uint64_t where, uint64_t at) {
+void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(slot_);
+  line.where = kInSlot;
+  if (bytes <= kLineBytes) {
+    line.where = kInLine;
+    memcpy(line.small, segment_.payload(slot_), kLineBytes);
+  }
+  publish_line(line, bytes, tag);
+}
+
+void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag) {
   line.tag = tag;
   line.bytes = bytes;
-  line.where = where;
-  line.at = at;
-  line.published.store(++messages_, std::memory_order_seq_cst);
+  line.published.store(++messages_, std::memory_order_release);
   if (++slot_ == segment_.slots()) slot_ = 0;
-  auto& sleeps = segment_.header().receiver_sleeps;
-  if (sleeps.load(std::memory_order_seq_cst) != 0 && sleeps.exchange(0) != 0) ring();
+  SegmentHeader& header = segment_.header();
+  // The next message will ask for it, and it is on the other core.
+  if (messages_ - released_seen_ >= segment_.slots()) __builtin_prefetch(&header.released);
+  barrier_.busy_side();
+  if (header.receiver_sleeps.load(std::memory_order_relaxed) != 0 && header.receiver_sleeps.exchange(0) != 0) ring();
 }
 
 // What was lent and may not have been read yet.
 uint32_t SendLink::unsent() {
-  if (last_lent_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_seq_cst);
+  if (last_lent_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_acquire);
   return last_lent_ > released_seen_ ? static_cast<uint32_t>(last_lent_ - released_seen_) : 0;
 }
 
@@ -163,9 +175,10 @@ bool SendLink::wait_begin(bool, tuttiWait* wait) {
   }
   *wait = {socket_.get(), POLLIN};
   if (!ready_) return !failure_;
-  segment_.header().sender_sleeps.store(1, std::memory_order_seq_cst);
+  segment_.header().sender_sleeps.store(1, std::memory_order_relaxed);
+  barrier_.sleepy_side();
   // What was released since the caller looked may be what it waits for.
-  const uint64_t released = segment_.header().released.load(std::memory_order_seq_cst);
+  const uint64_t released = segment_.header().released.load(std::memory_order_acquire);
   const bool changed = std::exchange(released_seen_, released) != released;
   return !changed && (unsent() > 0 || !slot_is_free()) && !gone_;
 }
@@ -177,7 +190,7 @@ void SendLink::wait_end() {
 }
 
 bool RecvLink::message_is_there() const {
-  return segment_.line(slot_).published.load(std::memory_order_seq_cst) == messages_ + 1;
+  return segment_.line(slot_).published.load(std::memory_order_acquire) == messages_ + 1;
 }
 
 Result<bool> RecvLink::poll() {
@@ -190,23 +203,25 @@ Result<bool> RecvLink::poll() {
 bool RecvLink::try_peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
   const SlotLine& line = segment_.line(slot_);
-  message->bytes = std::min(line.bytes, segment_.slot_bytes());
-  message->data = line.where == kInSlot ? segment_.payload(slot_) : nullptr;
+  message->bytes = std::min(line.bytes, line.where == kInLine ? kLineBytes : segment_.slot_bytes());
+  message->data = line.where == kInLine ? line.small : line.where == kInSlot ? segment_.payload(slot_) : nullptr;
   message->tag = line.tag;
   return true;
 }
 
 void RecvLink::release() {
   give_back();
-  segment_.header().released.store(++messages_, std::memory_order_seq_cst);
+  SegmentHeader& header = segment_.header();
+  header.released.store(++messages_, std::memory_order_release);
   if (++slot_ == segment_.slots()) slot_ = 0;
-  auto& sleeps = segment_.header().sender_sleeps;
-  if (sleeps.load(std::memory_order_seq_cst) != 0 && sleeps.exchange(0) != 0) ring();
+  barrier_.busy_side();
+  if (header.sender_sleeps.load(std::memory_order_relaxed) != 0 && header.sender_sleeps.exchange(0) != 0) ring();
 }
 
 bool RecvLink::wait_begin(bool, tuttiWait* wait) {
   *wait = {socket_.get(), POLLIN};
-  segment_.header().receiver_sleeps.store(1, std::memory_order_seq_cst);
+  segment_.header().receiver_sleeps.store(1, std::memory_order_relaxed);
+  barrier_.sleepy_side();
   return !message_is_there() && !gone_;
 }
 

@@ -49,6 +49,7 @@ class ShmHalf : public LinkHalf {
   int peer_;
   Fd socket_;
   Segment segment_;
+  SleepBarrier barrier_;
   uint64_t messages_ = 0;  // published or released so far
   uint32_t slot_ = 0;      // messages_ % slots
   uint32_t polls_ = 0;
@@ -66,7 +67,7 @@ class SendLink final : public ShmHalf {
   ~SendLink() override { SendLink::recall(); }
   Result<bool> poll() override;
   void* try_acquire() override;
-  void publish(uint32_t bytes, const tuttiTag& tag) override { publish_at(bytes, tag, kInSlot, 0); }
+  void publish(uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) override;
   void recall() override;
@@ -77,7 +78,7 @@ class SendLink final : public ShmHalf {
   Result<bool> advance_connect();
   Result<void> send_segment();
   bool slot_is_free();
-  void publish_at(uint32_t bytes, const tuttiTag& tag, uint64_t where, uint64_t at);
+  void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
   bool find_block(const void* data, size_t bytes);
   bool share_block();
   void forget_removed_blocks();
