@@ -91,6 +91,8 @@ tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count,
 
 tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int root, tuttiComm_t comm,
                          tuttiStream_t stream) {
+  if (buff == nullptr && count > 0)
+    return in_group([&]() -> Result<void> { return invalid_argument(format("buff is NULL with count=%zu", count)); });
   return tuttiBroadcast(buff, buff, count, datatype, root, comm, stream);
 }
 

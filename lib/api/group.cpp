@@ -115,8 +115,8 @@ Result<void> end_group() {
 }  // namespace
 
 Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
+  if (stream != nullptr) TUTTI_TRY(find_stream(stream));
   if (t_group.depth > 0) {
-    if (stream != nullptr) TUTTI_TRY(find_stream(stream));
     t_group.operations.push_back({handle, std::move(use), operation, stream});
     return {};
   }

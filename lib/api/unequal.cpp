@@ -14,18 +14,33 @@ Result<std::vector<uint64_t>> take_array(const char* name, const size_t* values,
   return std::vector<uint64_t>(values, values + n);
 }
 
-// The blocks lie within 2^63 bytes and do not overlap.
-Result<void> check_blocks(const Operation::Unequal& blocks, DataType dtype) {
-  std::vector<std::pair<uint64_t, uint64_t>> ranges;  // begin, end
+// Rank r's block as the user gave it: "recvcounts[2]=10 at displs[2]=5".
+std::string block_text(const char* counts, const char* displs, size_t r, uint64_t count, uint64_t at) {
+  return format("%s[%zu]=%llu at %s[%zu]=%llu", counts, r, static_cast<unsigned long long>(count), displs, r,
+                static_cast<unsigned long long>(at));
+}
+
+// Where a block ends, in bytes.
+Result<size_t> block_end(uint64_t count, uint64_t at, DataType dtype, const std::string& text) {
+  uint64_t end = 0;
+  if (__builtin_add_overflow(at, count, &end) || !buffer_bytes(end, dtype, 1))
+    return invalid_argument(format("%s: elements of %zu bytes overflow", text.c_str(), dtype_bytes(dtype)));
+  return end * dtype_bytes(dtype);
+}
+
+// The blocks lie within 2^63 bytes and do not overlap. Where an empty one is does not matter.
+Result<void> check_blocks(const Operation::Unequal& blocks, const char* displs, DataType dtype) {
+  const auto text = [&](size_t r) { return block_text("recvcounts", displs, r, blocks.elems[r], blocks.at[r]); };
+  std::vector<size_t> order;
   for (size_t r = 0; r < blocks.elems.size(); r++) {
-    uint64_t end = 0;
-    if (__builtin_add_overflow(blocks.at[r], blocks.elems[r], &end)) end = UINT64_MAX;
-    TUTTI_TRY(buffer_bytes(end, dtype, 1));
-    if (blocks.elems[r] > 0) ranges.push_back({blocks.at[r], end});
+    if (blocks.elems[r] == 0) continue;
+    TUTTI_TRY(block_end(blocks.elems[r], blocks.at[r], dtype, text(r)));
+    order.push_back(r);
   }
-  std::sort(ranges.begin(), ranges.end());
-  for (size_t i = 1; i < ranges.size(); i++)
-    if (ranges[i].first < ranges[i - 1].second) return invalid_argument("the blocks of recvcounts and displs overlap");
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return blocks.at[a] < blocks.at[b]; });
+  for (size_t i = 1; i < order.size(); i++)
+    if (blocks.at[order[i]] < blocks.at[order[i - 1]] + blocks.elems[order[i - 1]])
+      return invalid_argument(text(order[i - 1]) + " and " + text(order[i]) + " overlap");
   return {};
 }
 
@@ -43,21 +58,26 @@ Result<void> check_gathered(const Memory& send, const Memory& recv, const Operat
 Result<void> check_apart(const std::vector<Message>& messages) {
   struct Range {
     uintptr_t begin, end;
-    bool sends;
+    const Message* message;
   };
   std::vector<Range> ranges;
   for (const Message& m : messages) {
     const auto begin = reinterpret_cast<uintptr_t>(m.data);
-    if (m.count > 0) ranges.push_back({begin, begin + m.count * dtype_bytes(m.dtype), m.sends});
+    if (m.count > 0) ranges.push_back({begin, begin + m.count * dtype_bytes(m.dtype), &m});
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  uintptr_t sent_end = 0, received_end = 0;
+  const auto text = [](const Message& m) {
+    return format("%s's block for rank %d (%p)", m.sends ? "sendbuff" : "recvbuff", m.peer, m.data);
+  };
+  Range sent{}, received{};  // those that reach farthest so far
   for (const Range& range : ranges) {
-    if (range.begin < received_end || (!range.sends && range.begin < sent_end))
-      return invalid_argument(
-          "blocks overlap: every block of recvbuff has to lie apart from the others and from those of sendbuff");
-    uintptr_t& end = range.sends ? sent_end : received_end;
-    end = std::max(end, range.end);
+    const bool sends = range.message->sends;
+    const Range* other = range.begin < received.end ? &received : !sends && range.begin < sent.end ? &sent : nullptr;
+    if (other != nullptr)
+      return invalid_argument(text(*other->message) + " and " + text(*range.message) +
+                              " overlap: what is received lies apart from all else");
+    Range& farthest = sends ? sent : received;
+    if (range.end > farthest.end) farthest = range;
   }
   return {};
 }
@@ -68,7 +88,7 @@ Result<void> launch_unequal(Collective which, const void* send, void* recv, Oper
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
   Operation operation{which, send, recv, 0, dtype, RedOp::kSum, 0};
   TUTTI_TRY(take_op(op, use.member().operators, &operation));
-  TUTTI_TRY(check_blocks(blocks, operation.dtype));
+  TUTTI_TRY(check_blocks(blocks, which == Collective::kAllGather ? "displs" : "offset", operation.dtype));
   for (const uint64_t elems : blocks.elems) operation.count += elems;
   const auto rank = static_cast<size_t>(use->rank());
   const uint64_t mine = blocks.elems[rank], own_at = blocks.at[rank];
@@ -90,22 +110,20 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
   Use use(comm);
   if (!use) return not_a_comm(comm);
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
-  const struct {
-    const char* name;
-    const size_t* values;
-  } arrays[] = {{"sendcounts", sendcounts}, {"sdispls", sdispls}, {"recvcounts", recvcounts}, {"rdispls", rdispls}};
-  for (const auto& array : arrays)
-    if (array.values == nullptr) return invalid_argument(format("%s is NULL", array.name));
+  TUTTI_TRY_ASSIGN(const auto send_elems, take_array("sendcounts", sendcounts, use->n_ranks()));
+  TUTTI_TRY_ASSIGN(const auto send_at, take_array("sdispls", sdispls, use->n_ranks()));
+  TUTTI_TRY_ASSIGN(const auto recv_elems, take_array("recvcounts", recvcounts, use->n_ranks()));
+  TUTTI_TRY_ASSIGN(const auto recv_at, take_array("rdispls", rdispls, use->n_ranks()));
   std::vector<Message> messages;
-  for (int peer = 0; peer < use->n_ranks(); peer++) {
+  for (size_t r = 0; r < send_at.size(); r++) {
     for (const bool sends : {true, false}) {
-      const size_t count = (sends ? sendcounts : recvcounts)[peer], at = (sends ? sdispls : rdispls)[peer];
+      const uint64_t count = (sends ? send_elems : recv_elems)[r], at = count == 0 ? 0 : (sends ? send_at : recv_at)[r];
       char* base = static_cast<char*>(sends ? const_cast<void*>(send) : recv);
-      size_t end = 0;
-      if (__builtin_add_overflow(at, count, &end)) end = SIZE_MAX;
-      TUTTI_TRY_ASSIGN(const size_t bytes, buffer_bytes(count == 0 ? 0 : end, dtype, 1));
+      TUTTI_TRY_ASSIGN(const size_t bytes, block_end(count, at, dtype,
+                                                     sends ? block_text("sendcounts", "sdispls", r, count, at)
+                                                           : block_text("recvcounts", "rdispls", r, count, at)));
       TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, true, count, bytes));
-      messages.push_back({sends, peer, count == 0 ? base : base + at * dtype_bytes(dtype), count, dtype});
+      messages.push_back({sends, static_cast<int>(r), base + at * dtype_bytes(dtype), count, dtype});
     }
   }
   TUTTI_TRY(check_apart(messages));
@@ -142,7 +160,7 @@ tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff, const si
     uint64_t at = 0;
     for (const uint64_t elems : blocks.elems) {
       blocks.at.push_back(at);
-      if (__builtin_add_overflow(at, elems, &at)) return invalid_argument("recvcounts overflow");
+      if (__builtin_add_overflow(at, elems, &at)) at = UINT64_MAX;
     }
     return launch_unequal(Collective::kReduceScatter, sendbuff, recvbuff, std::move(blocks), datatype, op, comm,
                           std::move(use), stream);

@@ -70,6 +70,245 @@ TEST_CASE("blocks of unequal size that overlap are refused, but for in place") {
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
+namespace {
+
+// What a call is made of. Each case spoils one thing.
+struct Call {
+  const void* send;
+  void* recv;
+  size_t count = 2;
+  int type = tuttiFloat, op = tuttiSum, rank = 0;  // the root or peer
+  tuttiComm_t comm;
+  tuttiStream_t stream = nullptr;
+
+  tuttiDataType_t datatype() const { return static_cast<tuttiDataType_t>(type); }
+  tuttiRedOp_t redop() const { return static_cast<tuttiRedOp_t>(op); }
+};
+
+struct Function {
+  const char* name;
+  tuttiResult_t (*call)(const Call&);
+  bool sends, receives, reduces, has_root;
+};
+const Function kFunctions[] = {
+    {"AllReduce",
+     [](const Call& c) { return tuttiAllReduce(c.send, c.recv, c.count, c.datatype(), c.redop(), c.comm, c.stream); },
+     true, true, true, false},
+    {"Broadcast",
+     [](const Call& c) { return tuttiBroadcast(c.send, c.recv, c.count, c.datatype(), c.rank, c.comm, c.stream); },
+     true, true, false, true},
+    {"Bcast", [](const Call& c) { return tuttiBcast(c.recv, c.count, c.datatype(), c.rank, c.comm, c.stream); }, false,
+     true, false, true},
+    {"Reduce",
+     [](const Call& c) {
+       return tuttiReduce(c.send, c.recv, c.count, c.datatype(), c.redop(), c.rank, c.comm, c.stream);
+     },
+     true, true, true, true},
+    {"AllGather", [](const Call& c) { return tuttiAllGather(c.send, c.recv, c.count, c.datatype(), c.comm, c.stream); },
+     true, true, false, false},
+    {"ReduceScatter",
+     [](const Call& c) {
+       return tuttiReduceScatter(c.send, c.recv, c.count, c.datatype(), c.redop(), c.comm, c.stream);
+     },
+     true, true, true, false},
+    {"AlltoAll", [](const Call& c) { return tuttiAlltoAll(c.send, c.recv, c.count, c.datatype(), c.comm, c.stream); },
+     true, true, false, false},
+    {"Gather",
+     [](const Call& c) { return tuttiGather(c.send, c.recv, c.count, c.datatype(), c.rank, c.comm, c.stream); }, true,
+     true, false, true},
+    {"Scatter",
+     [](const Call& c) { return tuttiScatter(c.send, c.recv, c.count, c.datatype(), c.rank, c.comm, c.stream); }, true,
+     true, false, true},
+    {"AllGatherv",
+     [](const Call& c) {
+       const size_t none = 0;
+       return tuttiAllGatherv(c.send, c.recv, &c.count, &none, c.datatype(), c.comm, c.stream);
+     },
+     true, true, false, false},
+    {"ReduceScatterv",
+     [](const Call& c) {
+       return tuttiReduceScatterv(c.send, c.recv, &c.count, c.datatype(), c.redop(), c.comm, c.stream);
+     },
+     true, true, true, false},
+    {"AlltoAllv",
+     [](const Call& c) {
+       const size_t none = 0;
+       return tuttiAlltoAllv(c.send, &c.count, &none, c.recv, &c.count, &none, c.datatype(), c.comm, c.stream);
+     },
+     true, true, false, false},
+    {"Send", [](const Call& c) { return tuttiSend(c.send, c.count, c.datatype(), c.rank, c.comm, c.stream); }, true,
+     false, false, true},
+    {"Recv", [](const Call& c) { return tuttiRecv(c.recv, c.count, c.datatype(), c.rank, c.comm, c.stream); }, false,
+     true, false, true}};
+
+}  // namespace
+
+TEST_CASE("every operation names a wrong buffer, count, type, operator, root, peer, communicator and stream") {
+  tuttiComm_t comm = nullptr, dead = nullptr;
+  tuttiStream_t gone = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiCommInitAll(&dead, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiCommDestroy(dead) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&gone) == tuttiSuccess);
+  REQUIRE(tuttiStreamDestroy(gone) == tuttiSuccess);
+  float a[8] = {}, b[8] = {};
+  const Call good{a, b, 2, tuttiFloat, tuttiSum, 0, comm, nullptr};
+  for (const Function& f : kFunctions) {
+    INFO(f.name);
+    const auto refuses = [&](const char* part, auto&& spoil) {
+      Call call = good;
+      spoil(call);
+      check_refused(f.call(call), tuttiInvalidArgument, part);
+    };
+    if (f.sends) refuses("sendbuff is NULL", [](Call& c) { c.send = nullptr; });
+    if (f.receives)
+      refuses(strcmp(f.name, "Bcast") == 0 ? "buff is NULL" : "recvbuff is NULL", [](Call& c) { c.recv = nullptr; });
+    refuses("=4611686018427387904", [](Call& c) { c.count = size_t{1} << 62; });
+    refuses("=18446744073709551615", [](Call& c) { c.count = SIZE_MAX; });
+    refuses("datatype=12", [](Call& c) { c.type = tuttiNumTypes; });
+    refuses("datatype=-3", [](Call& c) { c.type = -3; });
+    if (f.reduces) refuses("op=5", [](Call& c) { c.op = tuttiNumOps; });
+    if (f.reduces) refuses("op=-1", [](Call& c) { c.op = -1; });
+    if (f.reduces) refuses("op=2147483647", [](Call& c) { c.op = tuttiMaxRedOp; });
+    if (f.has_root) refuses("=1 is not a rank", [](Call& c) { c.rank = 1; });
+    if (f.has_root) refuses("=-7 is not a rank", [](Call& c) { c.rank = -7; });
+    refuses("comm is NULL", [](Call& c) { c.comm = nullptr; });
+    refuses("is not a live communicator", [&](Call& c) { c.comm = dead; });
+    refuses("is not a live stream", [&](Call& c) { c.stream = gone; });
+    if (f.sends && f.receives)
+      refuses("overlap", [&](Call& c) { c.recv = static_cast<float*>(const_cast<void*>(c.send)) + 1; });
+    // A group collects nothing wrong, and says so at its end, too.
+    CHECK(tuttiGroupStart() == tuttiSuccess);
+    refuses("datatype=12", [](Call& c) { c.type = tuttiNumTypes; });
+    refuses("is not a live stream", [&](Call& c) { c.stream = gone; });
+    check_refused(tuttiGroupEnd(), tuttiInvalidArgument, "datatype=12");
+  }
+  check_refused(tuttiBarrier(nullptr, nullptr), tuttiInvalidArgument, "comm is NULL");
+  check_refused(tuttiBarrier(dead, nullptr), tuttiInvalidArgument, "is not a live communicator");
+  check_refused(tuttiBarrier(comm, gone), tuttiInvalidArgument, "is not a live stream");
+  for (const Function& f : kFunctions) {  // nothing of this did any harm
+    INFO(f.name);
+    if (!f.sends || !f.receives) continue;
+    CHECK(f.call(good) == tuttiSuccess);
+  }
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("wrong blocks of unequal size are named with their values") {
+  require_success(run_threads(2, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+    float a[8] = {}, b[8] = {};
+    const auto refused = [&](tuttiResult_t result, const char* part) {
+      outcome.wrong += result != tuttiInvalidArgument || !strstr(tuttiGetLastError(nullptr), part);
+    };
+    const size_t two[] = {2, 2}, overlapping[] = {0, 1}, apart[] = {0, 2}, huge[] = {2, SIZE_MAX};
+    const auto gather = [&](const size_t* counts, const size_t* displs) {
+      return tuttiAllGatherv(a, b, counts, displs, tuttiFloat, comm, nullptr);
+    };
+    refused(gather(two, overlapping), "recvcounts[0]=2 at displs[0]=0 and recvcounts[1]=2 at displs[1]=1 overlap");
+    refused(gather(huge, apart), "recvcounts[1]=18446744073709551615");
+    refused(gather(two, huge), "displs[1]=18446744073709551615");
+    refused(gather(nullptr, apart), "recvcounts is NULL");
+    refused(gather(two, nullptr), "displs is NULL");
+    refused(tuttiReduceScatterv(a, b, huge, tuttiFloat, tuttiSum, comm, nullptr), "recvcounts[1]=18446744073709551615");
+    refused(tuttiReduceScatterv(a, b, nullptr, tuttiFloat, tuttiSum, comm, nullptr), "recvcounts is NULL");
+    const auto exchange = [&](const size_t* sends, const size_t* from, const size_t* recvs, const size_t* to) {
+      return tuttiAlltoAllv(a, sends, from, b, recvs, to, tuttiFloat, comm, nullptr);
+    };
+    refused(exchange(nullptr, apart, two, apart), "sendcounts is NULL");
+    refused(exchange(two, nullptr, two, apart), "sdispls is NULL");
+    refused(exchange(two, apart, nullptr, apart), "recvcounts is NULL");
+    refused(exchange(two, apart, two, nullptr), "rdispls is NULL");
+    refused(exchange(huge, apart, two, apart), "sendcounts[1]=18446744073709551615");
+    refused(exchange(two, huge, two, apart), "sdispls[1]=18446744073709551615");
+    refused(exchange(two, apart, two, huge), "rdispls[1]=18446744073709551615");
+    refused(exchange(two, apart, two, overlapping), "recvbuff's block for rank 0");
+    outcome.take(exchange(two, overlapping, two, apart));  // what is sent may overlap
+    const size_t first_only[] = {2, 0};
+    outcome.take(gather(first_only, huge));  // where nothing comes does not matter
+  }));
+}
+
+namespace {
+
+void invalid(tuttiResult_t result, const char* part) {
+  check_refused(result, tuttiInvalidArgument, part);
+}
+
+}  // namespace
+
+TEST_CASE("wrong communicators and pointers of all other functions are named") {
+  tuttiComm_t comm = nullptr, made = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  std::vector<uint64_t> zeros(64);
+  const auto no_comm = reinterpret_cast<tuttiComm_t>(zeros.data());
+  int number = 0;
+  tuttiResult_t state = tuttiSuccess;
+  for (const auto& [handle, part] :
+       {std::pair{tuttiComm_t{}, "comm is NULL"}, {no_comm, "is not a live communicator"}}) {
+    invalid(tuttiCommCount(handle, &number), part);
+    invalid(tuttiCommUserRank(handle, &number), part);
+    invalid(tuttiCommFinalize(handle), part);
+    invalid(tuttiCommDestroy(handle), part);
+    invalid(tuttiCommAbort(handle), part);
+    invalid(tuttiCommGetAsyncError(handle, &state), part);
+    invalid(tuttiCommSplit(handle, 0, 0, &made, nullptr), part);
+    CHECK(tuttiGetLastError(handle) == std::string(tuttiGetLastError(nullptr)));
+  }
+  invalid(tuttiCommCount(comm, nullptr), "count is NULL");
+  invalid(tuttiCommUserRank(comm, nullptr), "rank is NULL");
+  invalid(tuttiCommGetAsyncError(comm, nullptr), "asyncError is NULL");
+  invalid(tuttiCommSplit(comm, 0, 0, nullptr, nullptr), "newcomm is NULL");
+  invalid(tuttiCommSplit(comm, -2, 0, &made, nullptr), "color=-2");
+  invalid(tuttiCommSplit(comm, INT32_MIN, 0, &made, nullptr), "color=-2147483648");
+  invalid(tuttiCommInitFromEnv(nullptr, nullptr), "comm is NULL");
+  check_refused(tuttiGroupEnd(), tuttiInvalidUsage, "without tuttiGroupStart");
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("wrong streams and events are named") {
+  tuttiStream_t stream = nullptr;
+  tuttiEvent_t event = nullptr;
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  REQUIRE(tuttiEventCreate(&event) == tuttiSuccess);
+  const auto as_stream = reinterpret_cast<tuttiStream_t>(event);  // of another kind
+  const auto as_event = reinterpret_cast<tuttiEvent_t>(stream);
+  const auto ignore = [](tuttiStream_t, tuttiResult_t, void*) {};
+  for (const auto& [handle, part] :
+       {std::pair{tuttiStream_t{}, "stream is NULL"}, {as_stream, "is not a live stream"}}) {
+    invalid(tuttiStreamSynchronize(handle), part);
+    invalid(tuttiStreamQuery(handle), part);
+    invalid(tuttiStreamDestroy(handle), part);
+    invalid(tuttiStreamAddCallback(handle, ignore, nullptr), part);
+  }
+  invalid(tuttiEventRecord(event, as_stream), "is not a live stream");
+  invalid(tuttiStreamWaitEvent(as_stream, event), "is not a live stream");
+  invalid(tuttiStreamAddCallback(stream, nullptr, nullptr), "callback is NULL");
+  for (const auto& [handle, part] : {std::pair{tuttiEvent_t{}, "event is NULL"}, {as_event, "is not a live event"}}) {
+    invalid(tuttiEventRecord(handle, stream), part);
+    invalid(tuttiEventQuery(handle), part);
+    invalid(tuttiEventSynchronize(handle), part);
+    invalid(tuttiEventDestroy(handle), part);
+    invalid(tuttiStreamWaitEvent(stream, handle), part);
+  }
+  invalid(tuttiEventCreate(nullptr), "event is NULL");
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  CHECK(tuttiEventDestroy(event) == tuttiSuccess);
+  invalid(tuttiEventRecord(event, nullptr), "is not a live event");
+}
+
+TEST_CASE("a communicator that goes takes along what its thread's group has collected for it") {
+  for (const bool abort : {false, true}) {
+    float data = 1;
+    tuttiComm_t made = nullptr;
+    REQUIRE(tuttiCommInitAll(&made, 1, nullptr) == tuttiSuccess);
+    CHECK(tuttiGroupStart() == tuttiSuccess);
+    CHECK(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, made, nullptr) == tuttiSuccess);
+    CHECK(tuttiCommFinalize(made) == tuttiSuccess);
+    CHECK((abort ? tuttiCommAbort(made) : tuttiCommDestroy(made)) == tuttiSuccess);
+    check_refused(tuttiGroupEnd(), tuttiInvalidUsage, "was destroyed");
+  }
+}
+
 TEST_CASE("wrong arguments of set-up are named") {
   const tuttiUniqueId id = new_id();
   tuttiUniqueId nonsense;
@@ -92,6 +331,19 @@ TEST_CASE("wrong arguments of set-up are named") {
   config = TUTTI_CONFIG_INITIALIZER;
   config.initTimeoutSeconds = 0;
   check_refused(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiInvalidArgument, "initTimeoutSeconds=0");
+  const auto refuses_value = [&](int tuttiConfig_t::*field, int value, const char* part) {
+    config = TUTTI_CONFIG_INITIALIZER;
+    config.*field = value;
+    check_refused(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiInvalidArgument, part);
+  };
+  refuses_value(&tuttiConfig_t::opTimeoutSeconds, -5, "opTimeoutSeconds=-5");
+  refuses_value(&tuttiConfig_t::deterministic, 2, "deterministic=2");
+  refuses_value(&tuttiConfig_t::blocking, -1, "blocking=-1");
+  config = TUTTI_CONFIG_INITIALIZER;
+  config.size = 8;
+  check_refused(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiInvalidArgument, "TUTTI_CONFIG_INITIALIZER");
+  check_refused(tuttiCommInitRank(&comm, INT32_MAX, id, 0), tuttiInvalidArgument, "2147483647");
+  check_refused(tuttiCommInitAll(&comm, -1, nullptr), tuttiInvalidArgument, "ndev=-1");
   config = TUTTI_CONFIG_INITIALIZER;
   config.algo = "magic";
   check_refused(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiInvalidUsage, "'magic'");
