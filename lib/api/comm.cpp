@@ -14,12 +14,16 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
+// Before anything is made that is as large.
+constexpr int kMaxRanks = 1 << 20;
+
 // Ranks of one thread's group join at its end, side by side.
 Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* id, int rank, const tuttiConfig_t* config) {
   if (comm == nullptr) return invalid_argument("comm is NULL");
   *comm = nullptr;
   if (id == nullptr) return invalid_argument("commIds is NULL");
-  if (nranks < 1) return invalid_argument(format("nranks=%d: a group has at least 1 rank", nranks));
+  if (nranks < 1 || nranks > kMaxRanks)
+    return invalid_argument(format("nranks=%d: a group has at least 1 rank and at most %d", nranks, kMaxRanks));
   if (rank < 0 || rank >= nranks)
     return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
