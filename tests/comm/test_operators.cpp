@@ -75,7 +75,7 @@ T product_sum(int n_ranks, size_t i) {
 template <class T>
 void check_products(tuttiDataType_t type, const tuttiConfig_t* config) {
   constexpr int n = 3;
-  constexpr size_t kBlock = 5003;
+  constexpr size_t kBlock = 20011;
   require_success(run_threads(n, config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     const auto residence = rank == 1 ? tuttiScalarDevice : tuttiScalarHostImmediate;  // each as it likes
     T factor = factor_of<T>(rank);
