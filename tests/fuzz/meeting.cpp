@@ -129,6 +129,20 @@ std::string by_rank(int rank, const std::string& bytes) {
   return script;
 }
 
+// What rank 0 says about itself when it meets rank 1.
+std::string genuine_introduction() {
+  const Deadline deadline = Deadline::after_seconds(kLimitSeconds);
+  const auto id = start_root(deadline);
+  expect(static_cast<bool>(id), "a root starts");
+  std::thread first([&] { [[maybe_unused]] const auto comm = Communicator::create(id.value(), 0, 2, {}, deadline); });
+  auto bootstrap = Bootstrap::join(id.value(), 1, 2, deadline);
+  expect(static_cast<bool>(bootstrap), "who knows the secret is let in");
+  const auto all = bootstrap.value().all_gather("");
+  first.join();
+  expect(static_cast<bool>(all), "the ranks hear each other");
+  return all.value()[0];
+}
+
 std::string control_frame(uint32_t type, const std::string& payload) {
   const std::string frame = fuzz::bytes_of(type) + fuzz::bytes_of(static_cast<uint32_t>(payload.size())) + payload;
   return static_cast<char>(frame.size() - 1) + frame;
@@ -153,7 +167,7 @@ std::vector<std::string> fuzz_seeds() {
           '\0' + by_rank(0, make_join_frame(0, 2, 5000)) + by_rank(1, make_join_frame(0, 3, 5000)),
           '\0' + by_rank(0, make_join_frame(1, 1000, 50) + blob + blob),
           '\1' + std::string("an introduction that is none"),
-          '\1' + std::string(200, '\0'),
+          '\1' + genuine_introduction(),
           '\2' + control_frame(2, fuzz::bytes_of(uint64_t{12})),
           '\2' + notice(6, 1),
           '\2' + notice(0, 7),
