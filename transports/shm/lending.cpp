@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/tsan.h"
 #include "transports/shm/descriptor.h"
 #include "transports/shm/shm_link.h"
 
@@ -51,6 +52,7 @@ bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool 
     line.where = number_of(*block_);
     line.at = reinterpret_cast<uintptr_t>(data) - block_->begin;
   }
+  tsan_release(probe_.get());  // both sides know it, if they are in one process
   publish_line(line, bytes, tag);
   last_lent_ = messages_;
   return true;
@@ -146,6 +148,7 @@ Result<const void*> RecvLink::borrow() {
   segment_.header().borrowed.store(1, std::memory_order_seq_cst);
   if (segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
     return unreadable("its operation has failed there");
+  tsan_acquire(reinterpret_cast<void*>(segment_.header().probe_address));
   const SlotLine& line = segment_.line(slot_);
   if (line.where == kAtAddress)
     return reach_ == kSameProcess ? reinterpret_cast<const void*>(line.at) : static_cast<const void*>(nullptr);
@@ -156,7 +159,9 @@ Result<const void*> RecvLink::borrow() {
 }
 
 void RecvLink::give_back() {
-  if (std::exchange(has_borrowed_, false)) segment_.header().borrowed.store(0, std::memory_order_release);
+  if (!std::exchange(has_borrowed_, false)) return;
+  tsan_release(reinterpret_cast<void*>(segment_.header().probe_address));
+  segment_.header().borrowed.store(0, std::memory_order_release);
 }
 
 Result<void> RecvLink::fetch(uint32_t offset, uint32_t bytes, void* to) {
@@ -178,6 +183,7 @@ void SendLink::recall() {
     sched_yield();
     look();
   }
+  tsan_acquire(probe_.get());
 }
 
 }  // namespace tutti::shm

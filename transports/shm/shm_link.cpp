@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/tsan.h"
 #include "transports/shm/descriptor.h"
 
 namespace tutti::shm {
@@ -165,6 +166,7 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
 // What was lent and may not have been read yet.
 uint32_t SendLink::unsent() {
   if (last_lent_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_acquire);
+  if (last_lent_ > 0) tsan_acquire(probe_.get());
   return last_lent_ > released_seen_ ? static_cast<uint32_t>(last_lent_ - released_seen_) : 0;
 }
 
