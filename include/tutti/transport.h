@@ -121,16 +121,16 @@ typedef struct {
   void (*link_close)(tuttiLink* link);
 
   /* What follows may be NULL, all or none: then nothing is lent.
-   * Sending side. Publishes a message in the slot that try_acquire gave, whose `bytes` the receiver reads where they lie
-   * instead of in the slot. They must stay as they are until unsent() no longer counts the message, or recall.
+   * Sending side. Publishes a message in the slot that try_acquire gave, whose `bytes` the receiver reads where they
+   * lie instead of in the slot. They must stay as they are until unsent() no longer counts the message, or recall.
    * `if_mapped`: only if the receiver has that memory in its address space, not if the kernel has to copy it. Returns 0
    * if it cannot be done: then fill the slot. */
   int (*lend)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag, int if_mapped);
-  /* After a failure, on either side: when it returns nobody reads memory that this side has lent, nor ever will, and this
-   * side has given back what it had borrowed. The link is of no use then. */
+  /* After a failure, on either side: when it returns nobody reads memory that this side has lent, nor ever will, and
+   * this side has given back what it had borrowed. The link is of no use then. */
   void (*recall)(tuttiLink* link);
-  /* Receiving side, for a lent message: from here to release the sender cannot recall it. *data is where it can be read,
-   * or NULL if it has to be fetched. Errors: tuttiRemoteError (it was recalled, or cannot be read any more). */
+  /* Receiving side, for a lent message: from here to release the sender cannot recall it. *data is where it can be
+   * read, or NULL if it has to be fetched. Errors: tuttiRemoteError (it was recalled, or cannot be read any more). */
   tuttiResult_t (*borrow)(tuttiLink* link, const void** data, tuttiTransportError* error);
   /* Copies `bytes` of a borrowed message, from `offset` on, to `to`. Any number of times until release. Errors as
    * borrow's. */

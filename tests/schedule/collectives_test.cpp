@@ -79,7 +79,8 @@ TEST_CASE("messages: nothing is sent more often than it must be") {
     for (uint32_t chunks : {1u, 2u, 5u, 32u}) {
       INFO("n=" << n << " chunks=" << chunks);
       const long once = static_cast<long>(n - 1) * chunks;
-      for (const char* name : {"ring reduce", "tree reduce", "direct reduce", "direct broadcast", "gather", "scatter"}) {
+      for (const char* name :
+           {"ring reduce", "tree reduce", "direct reduce", "direct broadcast", "gather", "scatter"}) {
         CHECK(sends_of(name, n, chunks) == once);
       }
       for (const char* name : {"halving all-reduce", "two-shot all-reduce"}) {
