@@ -27,6 +27,7 @@ class FakeEnvironment {
                              "MASTER_ADDR",
                              "MASTER_PORT",
                              "TORCHELASTIC_RUN_ID",
+                             "TORCHELASTIC_RESTART_COUNT",
                              "PMI_RANK",
                              "PMI_SIZE",
                              "PMI_FD",
@@ -245,7 +246,7 @@ TEST_CASE("ranks with different secrets do not meet, and are told so") {
   CHECK(contains(outcomes[1], "does not know this group's secret"));
 }
 
-TEST_CASE("a faked Slurm step and TUTTI_ROOT lead to working groups") {
+TEST_CASE("a faked Slurm step, TUTTI_ROOT and torchrun without its store lead to working groups") {
   const ReservedPort reserved = reserve_port();
   const auto environment = GENERATE_REF(
       std::map<std::string, std::string>{{"SLURM_PROCID", "0"},
@@ -254,7 +255,12 @@ TEST_CASE("a faked Slurm step and TUTTI_ROOT lead to working groups") {
                                          {"SLURM_STEP_ID", "3"},
                                          {"SLURM_STEP_NODELIST", "localhost"}},
       std::map<std::string, std::string>{
-          {"TUTTI_RANK", "0"}, {"TUTTI_NRANKS", "1"}, {"TUTTI_ROOT", "localhost:" + std::to_string(reserved.port)}});
+          {"TUTTI_RANK", "0"}, {"TUTTI_NRANKS", "1"}, {"TUTTI_ROOT", "localhost:" + std::to_string(reserved.port)}},
+      std::map<std::string, std::string>{{"RANK", "0"},
+                                         {"WORLD_SIZE", "1"},
+                                         {"MASTER_ADDR", "localhost"},
+                                         {"MASTER_PORT", std::to_string(reserved.port)},
+                                         {"TORCHELASTIC_RUN_ID", "none"}});
   const FakeEnvironment fake(environment);
   const auto info = detect_launcher();
   REQUIRE(info);
