@@ -23,6 +23,7 @@ struct Introduction {
   uint32_t deterministic = 0;
   std::string host;
   int32_t pid = 0;
+  CpuSet cpus;
   Contact control;
   LinkPool::Addresses addresses;
 
@@ -34,6 +35,7 @@ struct Introduction {
         .put(pid)
         .put_string(algo)
         .put_string(host)
+        .put_string(cpus.to_string())
         .put_string(control.to_bytes());
     w.put(static_cast<uint32_t>(addresses.size()));
     for (const auto& [name, address] : addresses) w.put_string(name).put_string(address);
@@ -54,13 +56,16 @@ struct Introduction {
     i.pid = r.get<int32_t>();
     i.algo = r.get_string();
     i.host = r.get_string();
+    const std::string cpus = r.get_string();
+    const bool are_bits = cpus.size() == i.cpus.size() && cpus.find_first_not_of("01") == std::string::npos;
+    if (are_bits) i.cpus = CpuSet(cpus);
     const auto control = Contact::from_bytes(r.get_string());
     if (control) i.control = *control;
     for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
       const std::string name = r.get_string();
       i.addresses[name] = r.get_string();
     }
-    if (!r.ok() || !control)
+    if (!r.ok() || !control || !are_bits)
       return Error{Code::kRemoteError, format("rank %d introduced itself with bytes that make no sense", rank), rank};
     return i;
   }
@@ -126,6 +131,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.deterministic = options_.deterministic ? 1 : 0;
   mine.host = host_name();
   mine.pid = getpid();
+  mine.cpus = usable_cpus();
   mine.control = control.contact;
   mine.addresses = links_->addresses();
   TUTTI_TRY_ASSIGN(auto blobs, bootstrap.all_gather(mine.to_bytes()));
@@ -149,16 +155,19 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   const Introduction& mine = all[static_cast<size_t>(rank_)];
   PeerWatch::Config config{rank_, bootstrap.key(), {}, {}, planner_.neighbours()};
   std::vector<LinkPool::Addresses> addresses;
-  int ranks_here = 0;
+  size_t ranks_here = 0;
+  CpuSet cpus_here;  // each rank may be bound to some
   for (size_t r = 0; r < all.size(); r++) {
     TUTTI_TRY(check_agreement(mine, rank_, all[r], static_cast<int>(r)));
     config.rank_names.push_back(format("rank %zu (host %s, pid %d)", r, all[r].host.c_str(), all[r].pid));
     config.contacts.push_back(all[r].control);
     addresses.push_back(all[r].addresses);
-    ranks_here += all[r].control.host == mine.control.host;
+    if (!(all[r].control.host == mine.control.host)) continue;
+    ranks_here++;
+    cpus_here |= all[r].cpus;
   }
   links_->set_peers(std::move(addresses));
-  wait_policy_.oversubscribed = ranks_here > usable_cpus();
+  wait_policy_.oversubscribed = ranks_here > cpus_here.count();
   TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));
   for (const Algo algo : {Algo::kTree, Algo::kRing})
     TUTTI_TRY(add_program({Collective::kAllReduce, algo, 0}, deadline));

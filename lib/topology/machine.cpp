@@ -44,17 +44,22 @@ uint64_t discover_last_level_cache_bytes() {
 
 }  // namespace
 
-int usable_cpus() {
+CpuSet usable_cpus() {
+  CpuSet cpus;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (size_t cpu = 0; cpu < std::min<size_t>(CPU_SETSIZE, cpus.size()); cpu++) cpus[cpu] = CPU_ISSET(cpu, &set);
+  // More CPUs than the set has room for: then there are many.
+  if (cpus.none())
+    for (size_t cpu = 0; cpu < std::clamp<size_t>(std::thread::hardware_concurrency(), 1, cpus.size()); cpu++)
+      cpus[cpu] = true;
+  return cpus;
 }
 
 const Machine& machine() {
   static const Machine found = [] {
     Machine m;
-    m.usable_cpus = usable_cpus();
     if (const uint64_t bytes = discover_last_level_cache_bytes(); bytes > 0) m.last_level_cache_bytes = bytes;
     return m;
   }();
