@@ -32,7 +32,7 @@ class LinkHalf {
   virtual void* try_acquire() { return nullptr; }
   virtual void publish(uint32_t, const tuttiTag&) {}
   virtual uint32_t unsent() { return 0; }
-  virtual bool lend(const void*, uint32_t, const tuttiTag&, bool) { return false; }
+  virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
 
   virtual bool try_peek(tuttiMessage*) { return false; }
   virtual void release() {}
@@ -119,8 +119,8 @@ struct TransportTable {
   }
   static void wait_end(tuttiLink* link) { self(link)->wait_end(); }
   static void link_close(tuttiLink* link) { delete self(link); }
-  static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag, int if_mapped) {
-    return self(link)->lend(data, bytes, *tag, if_mapped != 0);
+  static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
+    return self(link)->lend(data, bytes, *tag);
   }
   static void recall(tuttiLink* link) { self(link)->recall(); }
   static tuttiResult_t borrow(tuttiLink* link, const void** data, tuttiTransportError* error) {

@@ -69,8 +69,8 @@ class Link {
   void release() { table_->release(link_); }
   bool wait_begin(bool for_slot, tuttiWait* wait) { return table_->wait_begin(link_, for_slot, wait) != 0; }
   void wait_end() { table_->wait_end(link_); }
-  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) {
-    return table_->lend != nullptr && table_->lend(link_, data, bytes, &tag, if_mapped) != 0;
+  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
+    return table_->lend != nullptr && table_->lend(link_, data, bytes, &tag) != 0;
   }
   void recall() {
     if (table_->recall != nullptr) table_->recall(link_);

@@ -123,9 +123,8 @@ typedef struct {
   /* What follows may be NULL, all or none: then nothing is lent.
    * Sending side. Publishes a message in the slot that try_acquire gave, whose `bytes` the receiver reads where they
    * lie instead of in the slot. They must stay as they are until unsent() no longer counts the message, or recall.
-   * `if_mapped`: only if the receiver has that memory in its address space, not if the kernel has to copy it. Returns 0
-   * if it cannot be done: then fill the slot. */
-  int (*lend)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag, int if_mapped);
+   * Returns 0 if it cannot be done with this memory: then fill the slot. */
+  int (*lend)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag);
   /* After a failure, on either side: when it returns nobody reads memory that this side has lent, nor ever will, and
    * this side has given back what it had borrowed. The link is of no use then. */
   void (*recall)(tuttiLink* link);

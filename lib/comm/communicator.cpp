@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/shared_memory.h"
 #include "exec/head_start.h"
 
 namespace tutti {
@@ -114,7 +115,17 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
   }
   Run run(program, what, history_);
   if (steps_done > 0) run.skip(steps_done);
-  return drive(run, *this, wait_policy_);
+  // Private memory: to copy it through the slots or to let the kernel copy it. Which is faster depends on how the cores
+  // share their caches.
+  const uint64_t bytes = what.blocks.largest() * dtype_bytes(call.dtype);
+  if (!program.may_lend || bytes < kLendFromBytes) return drive(run, *this, wait_policy_);
+  const int way = lends_private_.choose(bytes);
+  what.lends_input = way == 1 || SharedMemory::find(operation.input, 1) != nullptr;
+  what.lends_output = way == 1 || SharedMemory::find(operation.output, 1) != nullptr;
+  const int64_t start_ns = now_ns();
+  auto result = drive(run, *this, wait_policy_);
+  lends_private_.record(bytes, way, now_ns() - start_ns);
+  return result;
 }
 
 // An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to

@@ -20,6 +20,7 @@
 #include "group/bootstrap.h"
 #include "group/peers.h"
 #include "plan/planner.h"
+#include "plan/trial.h"
 
 namespace tutti {
 
@@ -141,6 +142,7 @@ class Communicator final : private WaitContext {
   std::map<ProgramKey, Program> programs_;
   ProgramKey last_key_{};  // what was looked up last, for loops of one operation
   Program* last_program_ = nullptr;
+  Trial lends_private_;
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
   History history_;
   uint64_t sequence_ = 0;

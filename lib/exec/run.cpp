@@ -6,10 +6,6 @@
 namespace tutti {
 namespace {
 
-// Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
-constexpr uint64_t kLendFromBytes = 16 << 10;
-// Private memory goes through the kernel, which is slow once it comes from main memory.
-constexpr uint64_t kLendPrivateToBytes = 32 << 20;
 // What is fetched or scaled before it is added up: small enough to stay in a core's cache.
 constexpr uint64_t kPieceBytes = 64 << 10;
 // Rooms of a piece each.
@@ -33,7 +29,6 @@ Run::Run(Program& program, const Operation& operation, const History& history)
       reduce_(kernels().reduce[static_cast<int>(kernel_op(operation.call.op))][static_cast<int>(operation.call.dtype)]),
       copy_(kernels().copy),
       stream_(operation.blocks.largest() * elem_bytes_ >= operation.stream_from_bytes),
-      lends_private_(operation.blocks.largest() * elem_bytes_ < kLendPrivateToBytes),
       lanes_left_(program.lanes.size()) {
   for (BoundLane& lane : program_.lanes) lane.round = lane.next = 0;
 }
@@ -100,10 +95,11 @@ bool Run::execute(const BoundLane& lane) {
 const void* Run::lent_value(const BoundStep& step, Part part) const {
   if (!program_.may_lend || part.elems * elem_bytes_ < kLendFromBytes) return nullptr;
   const Piece whole{part.begin, part.elems, 0};
-  if (step.store.buffer == Buffer::kOutput) return address(step.store, whole);
+  if (step.store.buffer == Buffer::kOutput) return operation_.lends_output ? address(step.store, whole) : nullptr;
   const bool is_copy = step.recvs.empty() && step.before.buffer == Buffer::kNone;
   if (!is_copy || step.local.buffer == Buffer::kScratch) return nullptr;
-  if (step.local.buffer == Buffer::kInput && operation_.scalar != nullptr) return nullptr;
+  const bool is_input = step.local.buffer == Buffer::kInput;
+  if (is_input ? !operation_.lends_input || operation_.scalar != nullptr : !operation_.lends_output) return nullptr;
   return address(step.local, whole);
 }
 
@@ -112,7 +108,7 @@ void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
   memcpy(&tag, tag_of(step).data(), sizeof tag);
   const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
   if (lent != nullptr) {
-    if (step.send->lend(lent, bytes, tag, !lends_private_)) return;
+    if (step.send->lend(lent, bytes, tag)) return;
     copy_({lent, {slot}, 1, bytes, false});
   }
   step.send->publish(bytes, tag);

@@ -99,6 +99,9 @@ struct Blocks {
   }
 };
 
+// Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
+inline constexpr uint64_t kLendFromBytes = 16 << 10;
+
 class Run {
  public:
   enum class Poll { kIdle, kProgress, kDone, kFailed };
@@ -113,6 +116,8 @@ class Run {
     int n_ranks = 1;
     uint64_t stream_from_bytes = 0;  // results of at least this size are written past the cache
     const void* scalar = nullptr;    // the input counts this many times: one element
+    // Values that lie in the input, the output need not be copied to be sent.
+    bool lends_input = true, lends_output = true;
   };
   Run(Program& program, const Operation& operation, const History& history);
 
@@ -187,7 +192,6 @@ class Run {
   ReduceKernel reduce_;
   CopyKernel copy_;
   bool stream_;
-  bool lends_private_;
   bool scalars_ready_ = false;
   size_t lanes_left_;
   Error error_;

@@ -90,9 +90,9 @@ class Processes {
     root_ = fork();
     if (root_ == 0) serve_id(id_pipe[1]);
     tuttiUniqueId id;
+    close(id_pipe[1]);  // or nobody would notice if that child died
     REQUIRE(read(id_pipe[0], &id, sizeof id) == static_cast<ssize_t>(sizeof id));
     close(id_pipe[0]);
-    close(id_pipe[1]);
     for (int r = 0; r < n; r++) {
       int ends[2];
       REQUIRE(pipe(ends) == 0);

@@ -5,61 +5,16 @@
 #include <atomic>
 #include <thread>
 
-#include "fuzz.h"
-#include "tutti/tutti.h"
+#include "member.h"
 
 namespace {
 
-using tutti::fuzz::expect;
-using tutti::fuzz::Input;
+using namespace tutti::fuzz;
 
-constexpr size_t kArenaBytes = 32 << 10, kOffsets = 8 << 10, kGuardBytes = 64;
-constexpr char kGuard = '\x6b';
 constexpr int kSlots = 2;      // of each kind of handle that a script makes
 constexpr int kMaxCalls = 24;  // of a script
 constexpr size_t kMaxElems = 255;
 std::atomic<int> g_callbacks{0};
-
-// Memory that operations of one communicator use, guarded on both sides.
-class Arena {
- public:
-  Arena() {
-    void* memory = nullptr;
-    expect(tuttiMemAlloc(&memory, kArenaBytes) == tuttiSuccess, "there is memory for an arena");
-    bytes_ = static_cast<char*>(memory);
-    memset(bytes_, kGuard, kArenaBytes);
-  }
-  char* at(size_t offset) { return bytes_ + kGuardBytes + offset; }
-  bool guards_hold() const {
-    const auto held = [&](size_t from) {
-      return std::all_of(bytes_ + from, bytes_ + from + kGuardBytes, [](char c) { return c == kGuard; });
-    };
-    return held(0) && held(kArenaBytes - kGuardBytes);
-  }
-
- private:
-  char* bytes_;
-};
-
-// What one rank has from one input to the next.
-struct Member {
-  tuttiComm_t comm = nullptr;
-  Arena arenas[2];  // of the group and of what is split off it
-};
-
-tuttiResult_t checked(tuttiResult_t result) {
-  expect(result >= tuttiSuccess && result < tuttiNumResults, "a result is one of tuttiResult_t");
-  if (result != tuttiSuccess) expect(tuttiGetLastError(nullptr)[0] != '\0', "an error has a sentence");
-  return result;
-}
-
-template <class Enum>
-Enum any(int number) {
-  Enum value;
-  static_assert(sizeof value == sizeof number);
-  memcpy(&value, &number, sizeof value);
-  return value;
-}
 
 // One rank's run through a script.
 class Script {
@@ -71,6 +26,7 @@ class Script {
     for (tuttiStream_t stream : streams_) checked(tuttiStreamDestroy(stream));
     for (tuttiEvent_t event : events_) checked(tuttiEventDestroy(event));
     for (void* memory : memory_) checked(tuttiMemFree(memory));
+    for (void* registration : registrations_) checked(tuttiCommDeregister(member_.comm, registration));
     for (const Arena& arena : member_.arenas) expect(arena.guards_hold(), "nothing is written outside of the buffers");
   }
   Script(const Script&) = delete;
@@ -78,9 +34,10 @@ class Script {
 
   void run() {
     constexpr void (Script::*kCalls[])() = {
-        &Script::reduce_all, &Script::move,   &Script::exchange, &Script::unequal,   &Script::message,
-        &Script::group,      &Script::stream, &Script::event,    &Script::memory,    &Script::op,
-        &Script::ask,        &Script::create, &Script::split,    &Script::end_a_comm};
+        &Script::reduce_all,  &Script::move,   &Script::exchange, &Script::unequal,    &Script::message,
+        &Script::group,       &Script::stream, &Script::event,    &Script::memory,     &Script::op,
+        &Script::ask,         &Script::create, &Script::split,    &Script::end_a_comm, &Script::register_memory,
+        &Script::create_group};
     for (int i = 0; i < kMaxCalls && !in_.done(); i++) (this->*kCalls[in_.below(std::size(kCalls))])();
   }
 
@@ -127,7 +84,7 @@ class Script {
     const uint16_t place = in_.take<uint16_t>();
     return place % 16 == 15 ? nullptr : arena_->at(place % kOffsets);
   }
-  const tuttiConfig_t* config() {
+  tuttiConfig_t* config() {
     static constexpr const char* kTexts[] = {nullptr, "", "shm", "tcp", "shm,tcp", "ring", "tree", "no such thing"};
     const tuttiConfig_t good = TUTTI_CONFIG_INITIALIZER;
     memcpy(config_.data(), &good, sizeof good);
@@ -230,10 +187,11 @@ class Script {
     const tuttiComm_t c = wrong % 4 == 0 ? nullptr : comm();
     const int peer = wrong % 4 == 1 ? n_ranks_ + in_.byte() : -1 - in_.byte();
     const auto t = wrong % 4 == 2 ? any<tuttiDataType_t>(tuttiNumTypes + in_.byte()) : type();
-    if (in_.byte() % 2 == 0)
-      checked(tuttiSend(buffer(), count(), t, peer, c, stream_handle()));
-    else
-      checked(tuttiRecv(buffer(), count(), t, peer, c, stream_handle()));
+    const bool sends = in_.byte() % 2 == 0;
+    char* data = buffer();
+    const size_t n = count();
+    const auto s = stream_handle();
+    checked(sends ? tuttiSend(data, n, t, peer, c, s) : tuttiRecv(data, n, t, peer, c, s));
   }
 
   void group() {
@@ -249,16 +207,15 @@ class Script {
       expect(status >= tuttiSuccess && status < tuttiNumResults, "a status is a result");
       (*static_cast<std::atomic<int>*>(data))++;
     };
+    const tuttiStream_t s = stream_handle();
     switch (which % 6) {
       case 0:
         if (slot == nullptr) checked(tuttiStreamCreate(&slot));
         break;
-      case 1: checked(tuttiStreamSynchronize(stream_handle())); break;
-      case 2: checked(tuttiStreamQuery(stream_handle())); break;
-      case 3:
-        checked(tuttiStreamAddCallback(stream_handle(), in_.byte() > 250 ? nullptr : callback, &g_callbacks));
-        break;
-      case 4: checked(tuttiStreamWaitEvent(stream_handle(), event_handle())); break;
+      case 1: checked(tuttiStreamSynchronize(s)); break;
+      case 2: checked(tuttiStreamQuery(s)); break;
+      case 3: checked(tuttiStreamAddCallback(s, in_.byte() > 250 ? nullptr : callback, &g_callbacks)); break;
+      case 4: checked(tuttiStreamWaitEvent(s, event_handle())); break;
       default: checked(tuttiStreamDestroy(slot)); slot = nullptr;
     }
     checked(tuttiStreamCreate(nullptr));
@@ -267,13 +224,14 @@ class Script {
   void event() {
     const uint8_t which = in_.byte();
     auto& slot = events_[in_.below(kSlots)];
+    const tuttiEvent_t e = event_handle();
     switch (which % 5) {
       case 0:
         if (slot == nullptr) checked(tuttiEventCreate(&slot));
         break;
-      case 1: checked(tuttiEventRecord(event_handle(), stream_handle())); break;
-      case 2: checked(tuttiEventQuery(event_handle())); break;
-      case 3: checked(tuttiEventSynchronize(event_handle())); break;
+      case 1: checked(tuttiEventRecord(e, stream_handle())); break;
+      case 2: checked(tuttiEventQuery(e)); break;
+      case 3: checked(tuttiEventSynchronize(e)); break;
       default: checked(tuttiEventDestroy(slot)); slot = nullptr;
     }
     checked(tuttiEventCreate(nullptr));
@@ -299,11 +257,10 @@ class Script {
     if (which % 3 == 0) return void(checked(tuttiRedOpDestroy(reduction(), c)));
     static thread_local std::array<char, 8> scalars[kSlots];
     auto& scalar = scalars[in_.below(kSlots)];
-    if (which < 200)
-      checked(tuttiRedOpCreatePreMulSum(&slot, which % 8 == 1 ? nullptr : scalar.data(), type(),
-                                        any<tuttiScalarResidence_t>(number()), c));
-    else
-      checked(tuttiRedOpCreatePreMulSum(nullptr, scalar.data(), type(), tuttiScalarHostImmediate, c));
+    const auto t = type();
+    const auto residence = any<tuttiScalarResidence_t>(number());
+    checked(tuttiRedOpCreatePreMulSum(which < 200 ? &slot : nullptr, which % 8 == 1 ? nullptr : scalar.data(), t,
+                                      residence, c));
   }
 
   void ask() {
@@ -326,6 +283,44 @@ class Script {
     expect(state < tuttiNumResults, "a state is a result");
   }
 
+  void finish_operations() {
+    leave_group();
+    for (tuttiStream_t s : streams_) checked(tuttiStreamSynchronize(s));
+  }
+
+  void register_memory() {
+    const uint8_t which = in_.byte();
+    const tuttiComm_t c = comm();
+    auto& slot = registrations_[in_.below(kSlots)];
+    const auto place = in_.take<uint16_t>();
+    void* known = which > 250 ? &slot : slot;  // or what is no registration
+    if (which % 3 == 0) {
+      finish_operations();
+      checked(tuttiCommDeregister(c, known));
+      return;
+    }
+    const size_t bytes = place % 16 == 0 ? 0 : 1 + in_.take<uint16_t>() % kOffsets;
+    checked(tuttiCommRegister(c, place % 16 == 15 ? nullptr : arena_->at(place % kOffsets), bytes,
+                              which > 240 ? nullptr : &slot));
+    tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
+    if (which > 200) stats.size = in_.byte();
+    checked(tuttiCommMemStats(c, which > 240 ? nullptr : &stats));
+  }
+
+  // All ranks of the group in one order or the other, or lists that are refused.
+  void create_group() {
+    leave_group();
+    checked(tuttiCommAbort(split_));
+    split_ = nullptr;
+    arena_ = &member_.arenas[0];
+    const uint8_t which = in_.byte();
+    int ranks[] = {0, 1, 0, -1, 0, 0, 0};
+    if (which % 2 == 0) std::reverse(ranks, ranks + n_ranks_);
+    if (which > 200) ranks[in_.below(std::size(ranks))] = number();
+    const int n = which > 150 ? std::min(number(), static_cast<int>(std::size(ranks))) : n_ranks_;
+    checked(tuttiCommCreateGroup(member_.comm, which > 250 ? nullptr : ranks, n, &split_, config()));
+  }
+
   // Creations that are refused.
   void create() {
     tuttiUniqueId id{};
@@ -336,15 +331,14 @@ class Script {
     tuttiComm_t* to = in_.byte() > 240 ? nullptr : &made;
     const int devices[] = {0};
     tuttiResult_t result = tuttiSuccess;
-    switch (in_.below(4)) {
-      case 0: result = checked(tuttiCommInitRank(to, number(), id, number())); break;
-      case 1: {
-        const int n = number(), rank = number();
-        result = checked(tuttiCommInitRankConfig(to, n, id, rank, config()));
-        break;
-      }
+    const int n = number(), rank = number();
+    tuttiUniqueId ids[] = {id, id};
+    switch (in_.below(5)) {
+      case 0: result = checked(tuttiCommInitRank(to, n, id, rank)); break;
+      case 1: result = checked(tuttiCommInitRankConfig(to, n, id, rank, config())); break;
       case 2: result = checked(tuttiCommInitAll(to, in_.byte() % 2, devices)); break;
-      default: result = checked(tuttiCommInitFromEnv(to, config()));
+      case 3: result = checked(tuttiCommInitFromEnv(to, config())); break;
+      default: result = checked(tuttiCommInitRankScalable(to, n, rank, in_.byte() % 3, ids, config()));
     }
     if (depth_ == 0)
       expect(result != tuttiSuccess, "nothing comes of an id that is none");
@@ -390,6 +384,7 @@ class Script {
   std::array<tuttiEvent_t, kSlots> events_{};
   std::array<void*, kSlots> memory_{};
   std::array<tuttiRedOp_t, kSlots> ops_{};
+  std::array<void*, kSlots> registrations_{};
   alignas(tuttiConfig_t) std::array<char, 512> config_{};
 };
 
@@ -448,12 +443,13 @@ std::vector<std::string> fuzz_seeds() {
   const std::string in_place = {0, 0, 0, 0, 0, 0, 0, 100, 7, 4, 3}, to_root = {0, 2, 0, 0, 0, 0, 16, 9, 8, 2, 1, 3};
   const std::string gather = {1, 2, 0, 0, 0, 0, 16, 100, 7, 1, 3}, barrier = {1, 6, 0, 0, 0, 0, 16, 0, 0, 1, 3};
   const std::string messages = {2, 0, 1, 2, 10, 7, 0, 0, 20, 3, 0, 0, 30, 4, 0, 0};
-  const std::string start = {5, 1}, finish = {5, 0}, new_stream = {6, 0, 0}, new_event = {7, 0, 0};
+  const std::string start = {5, 1}, finish = {5, 0}, new_stream = {6, 0, 0, 3}, new_event = {7, 0, 0, 3};
   const std::string queued = {0, 0, 0, 0, 0, 0, 16, 100, 7, 0, 0};
   const std::string record = {7, 1, 0, 0, 0}, wait = {6, 4, 0, 3, 0}, sync = {6, 1, 0, 0}, callback = {6, 3, 0, 0, 0};
   const std::string split = {12, 0, 2, 1, 0}, on_split = {0, 0, 1, 0, 0, 0, 16, 100, 7, 0, 3};
   const std::string scaled = {9, 2, 0, 0, 0, 7, 2}, with_it = {0, 0, 0, 0, 0, 0, 16, 50, 7, '\xc8', 3};
-  const std::string allocate = {8, 0, 1, 0, 4}, finalize = {13, 0};
+  const std::string allocate = {8, 0, 1, 0, 4}, finalize = {13, 0}, registered = {14, 1, 0, 0, 1, 0, 0, 4};
+  const std::string new_group = {15, 1, 4, 2}, reversed = {15, 0, 4, 2};
   const std::string blocks = {3, 0, 0, 5, 0, 0, 9, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 7, 3};
   std::vector<std::string> seeds;
   for (const char n : {'\0', '\1'}) {
@@ -462,6 +458,7 @@ std::vector<std::string> fuzz_seeds() {
     seeds.push_back(group + messages + start + reduce + gather + finish + blocks);
     seeds.push_back(group + new_stream + new_event + repeated(queued, 3) + record + callback + wait + sync);
     seeds.push_back(group + split + on_split + finalize + scaled + with_it + allocate);
+    seeds.push_back(group + registered + reduce + new_group + on_split + reversed + on_split);
     seeds.push_back(std::string{n, 7, 6} + reduce + gather);
   }
   return seeds;

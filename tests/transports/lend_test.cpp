@@ -38,11 +38,11 @@ std::optional<std::string> read_message(Link& link) {
 }
 
 // Lends, or sends if the transport cannot.
-bool give(Link& link, const std::string& bytes, const char* at, bool if_mapped, bool* lent) {
+bool give(Link& link, const std::string& bytes, const char* at, bool* lent) {
   void* slot = nullptr;
   if (!until([&] { return !poll_once(link) || (slot = link.try_acquire()) != nullptr; }) || slot == nullptr)
     return false;
-  *lent = link.lend(at, static_cast<uint32_t>(bytes.size()), kTag, if_mapped);
+  *lent = link.lend(at, static_cast<uint32_t>(bytes.size()), kTag);
   if (*lent) return true;
   memcpy(slot, at, bytes.size());
   link.publish(static_cast<uint32_t>(bytes.size()), kTag);
@@ -73,7 +73,7 @@ std::string connect_to_parent(Mailbox& mail, const tuttiTransport* t, Endpoint* 
 
 // A child lends `n` messages from memory(i) and waits until they are read each time.
 template <class Memory>
-void check_lending_child(const tuttiTransport* t, bool if_mapped, Memory memory) {
+void check_lending_child(const tuttiTransport* t, Memory memory) {
   constexpr int n = 100;
   Child child([&](Mailbox& mail) -> std::string {
     auto endpoint = open_endpoint(t, 1);
@@ -86,7 +86,7 @@ void check_lending_child(const tuttiTransport* t, bool if_mapped, Memory memory)
       if (at == nullptr) return "no memory";
       memcpy(at, text.data(), text.size());
       bool lent = false;
-      if (!give(link, text, at, if_mapped, &lent)) return "no slot";
+      if (!give(link, text, at, &lent)) return "no slot";
       if (lent != is_shm(t)) return lent ? "lent" : "not lent";
       if (!until([&] { return !poll_once(link) || link.unsent() == 0; }) || link.unsent() != 0) return "never read";
     }
@@ -115,7 +115,7 @@ TEST_CASE("lent from the same process: nobody copies, and the lender knows when 
   Pair p = make_pair(t);
   const std::string text = text_of(3);
   bool lent = false;
-  REQUIRE(give(p.out, text, text.data(), true, &lent));
+  REQUIRE(give(p.out, text, text.data(), &lent));
   CHECK(lent == is_shm(t));
   if (lent) CHECK(p.out.unsent() == 1);
   tuttiMessage message{};
@@ -139,13 +139,13 @@ TEST_CASE("lent from another process's private memory") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   static char memory[kBytes + 8];
-  check_lending_child(t, false, [](int i) { return memory + i % 8; });
+  check_lending_child(t, [](int i) { return memory + i % 8; });
 }
 
 TEST_CASE("lent from another process's shared memory, which comes and goes") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
-  check_lending_child(t, true, [](int i) -> char* {
+  check_lending_child(t, [](int i) -> char* {
     static void* memory = nullptr;
     if (i % 10 == 0) {
       if (memory != nullptr) SharedMemory::free(memory);
@@ -158,7 +158,7 @@ TEST_CASE("lent from another process's shared memory, which comes and goes") {
 TEST_CASE("lent from a memfd that the user has mapped and registered, not from its beginning") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
-  check_lending_child(t, true, [](int i) -> char* {
+  check_lending_child(t, [](int i) -> char* {
     static char* mapped = nullptr;
     constexpr size_t kMapped = 8 * 4096;
     if (mapped == nullptr) {
@@ -172,33 +172,11 @@ TEST_CASE("lent from a memfd that the user has mapped and registered, not from i
   });
 }
 
-TEST_CASE("private memory is not lent where it would have to be copied by the kernel, if so asked") {
-  Child child([&](Mailbox& mail) -> std::string {
-    auto endpoint = open_endpoint(&kShmTransport, 1);
-    Link link;
-    if (std::string trouble = connect_to_parent(mail, &kShmTransport, &endpoint.value(), &link); !trouble.empty())
-      return trouble;
-    bool lent = true;
-    const std::string text = text_of(0);
-    if (!give(link, text, text.data(), true, &lent) || lent) return "lent";
-    mail.receive();
-    return "";
-  });
-  auto endpoint = open_endpoint(&kShmTransport, 0);
-  REQUIRE(endpoint);
-  REQUIRE(child.mail().send(endpoint.value().address()));
-  Link link;
-  REQUIRE(until([&] { return take(endpoint.value(), &link); }));
-  CHECK(read_message(link) == text_of(0));
-  REQUIRE(child.mail().send("bye"));
-  CHECK(child.ended_well());
-}
-
 TEST_CASE("what is recalled cannot be read any more, what is borrowed is waited for") {
   Pair p = make_pair(&kShmTransport);
   const std::string text = text_of(1);
   bool lent = false;
-  REQUIRE(give(p.out, text, text.data(), true, &lent));
+  REQUIRE(give(p.out, text, text.data(), &lent));
   REQUIRE(lent);
   tuttiMessage message{};
   REQUIRE(p.in.try_peek(&message));

@@ -46,6 +46,7 @@ Status Buffer::allocate(size_t bytes, bool tutti_memory) {
   }
   tutti_memory_ = tutti_memory;
   base_ = static_cast<char*>(memory);
+  bytes_ = whole;
   move(0);
   memset(base_, 0, whole);
   return {};

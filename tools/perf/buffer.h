@@ -18,6 +18,9 @@ class Buffer {
   Status allocate(size_t bytes, bool tutti_memory);
 
   char* data() const { return data_; }
+  // All of it, guards included.
+  void* memory() const { return base_; }
+  size_t memory_bytes() const { return bytes_; }
   // Lets data() begin this many bytes after the boundary; `bytes` of allocate() must have room for it.
   void move(size_t shift_bytes);
   // Fills the first `used_bytes` with a pattern that no result has by chance, and the guards around them.
@@ -31,6 +34,7 @@ class Buffer {
 
  private:
   char* base_ = nullptr;
+  size_t bytes_ = 0;
   char* data_ = nullptr;
   bool tutti_memory_ = false;
 };

@@ -93,6 +93,8 @@ Bench::Bench(const Options& options, const Collective& collective, Team& team)
     : options_(options), collective_(collective), team_(team), progress_(team.rank() == 0) {}
 
 Bench::~Bench() {
+  // The communicator would take them back itself, so a failure changes nothing.
+  for (void* registration : registrations_) static_cast<void>(tuttiCommDeregister(team_.comm(), registration));
   // An error of the stream was already returned by the wait for it.
   if (stream_ != nullptr) static_cast<void>(tuttiStreamDestroy(stream_));
 }
@@ -103,9 +105,21 @@ Status Bench::allocate(size_t extent_bytes) {
   const size_t bytes = extent_bytes + options_.unalign_elems * largest_elem;
   if (Status s = send_.allocate(bytes, options_.registration > 0); !s) return s;
   if (Status s = recv_.allocate(bytes, options_.registration > 0); !s) return s;
+  if (options_.registration > 0) {
+    if (Status s = register_buffer(send_); !s) return s;
+    if (Status s = register_buffer(recv_); !s) return s;
+  }
   if (options_.null_stream) return {};
   const tuttiResult_t result = tuttiStreamCreate(&stream_);
   if (result != tuttiSuccess) return library_error("tuttiStreamCreate", result, nullptr);
+  return {};
+}
+
+Status Bench::register_buffer(const Buffer& buffer) {
+  void* registration = nullptr;
+  const tuttiResult_t result = tuttiCommRegister(team_.comm(), buffer.memory(), buffer.memory_bytes(), &registration);
+  if (result != tuttiSuccess) return library_error("tuttiCommRegister", result, team_.comm());
+  registrations_.push_back(registration);
   return {};
 }
 

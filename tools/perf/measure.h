@@ -46,6 +46,7 @@ class Bench {
   Progress& progress() { return progress_; }
 
  private:
+  Status register_buffer(const Buffer& buffer);
   Status create_operator(const Work& work, tuttiRedOp_t* op) const;
   Status destroy_operator(const Work& work, tuttiRedOp_t op) const;
   Status time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, Measurement* result);
@@ -70,6 +71,7 @@ class Bench {
   Team& team_;
   Buffer send_, recv_;
   tuttiStream_t stream_ = nullptr;
+  std::vector<void*> registrations_;
   Progress progress_;
   std::string doing_;  // for the progress line
   bool slow_ = false;  // an operation takes so long that the progress line costs nothing

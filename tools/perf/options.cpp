@@ -82,7 +82,8 @@ void add_measuring_options(CLI::App& app, Options& o, Raw& raw) {
   app.add_option("-y,--stream_null", raw.null_stream, "1: run on the caller's thread; 0: queue on a stream")
       ->group(group);
   app.add_option("-a,--average", o.average, "time over ranks: 0 rank 0's, 1 average, 2 min, 3 max")->group(group);
-  app.add_option("-R,--local_register", o.registration, "1: buffers from tuttiMemAlloc; 2: the same on host memory")
+  app.add_option("-R,--local_register", o.registration,
+                 "1: buffers from tuttiMemAlloc, registered; 2: the same on host memory")
       ->group(group);
   app.add_option("-u,--unalign", raw.unalign, "move the buffers by this many elements")->group(group);
   app.add_option("-G,--cudagraph", raw.graph, "only 0: no graphs on host memory")->group(group);

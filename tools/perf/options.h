@@ -25,7 +25,7 @@ struct Options {
   bool cpu_time = false, timestamps = false, per_iter_timing = false, parallel_init = false;
   int per_iter_skip = 0;
   int average = 1;
-  int registration = 0;  // 0: the C library's memory; 1, 2: tuttiMemAlloc's
+  int registration = 0;  // 0: the C library's memory; 1, 2: tuttiMemAlloc's, registered
   bool memory_report = false;
   size_t unalign_elems = 0;
   int grace_seconds = 30;

@@ -41,10 +41,10 @@ bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
 
 }  // namespace
 
-bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool if_mapped) {
+bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(slot_);
   if (reach_ == kSameProcess || !find_block(data, bytes)) {
-    if (reach_ == kNoReach || (if_mapped && reach_ != kSameProcess)) return false;
+    if (reach_ == kNoReach) return false;
     line.where = kAtAddress;
     line.at = reinterpret_cast<uintptr_t>(data);
   } else {
@@ -52,7 +52,6 @@ bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag, bool 
     line.where = number_of(*block_);
     line.at = reinterpret_cast<uintptr_t>(data) - block_->begin;
   }
-  tsan_release(probe_.get());  // both sides know it, if they are in one process
   publish_line(line, bytes, tag);
   last_lent_ = messages_;
   return true;
@@ -148,7 +147,6 @@ Result<const void*> RecvLink::borrow() {
   segment_.header().borrowed.store(1, std::memory_order_seq_cst);
   if (segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
     return unreadable("its operation has failed there");
-  tsan_acquire(reinterpret_cast<void*>(segment_.header().probe_address));
   const SlotLine& line = segment_.line(slot_);
   if (line.where == kAtAddress)
     return reach_ == kSameProcess ? reinterpret_cast<const void*>(line.at) : static_cast<const void*>(nullptr);
@@ -160,7 +158,7 @@ Result<const void*> RecvLink::borrow() {
 
 void RecvLink::give_back() {
   if (!std::exchange(has_borrowed_, false)) return;
-  tsan_release(reinterpret_cast<void*>(segment_.header().probe_address));
+  tsan_release(both_know());
   segment_.header().borrowed.store(0, std::memory_order_release);
 }
 
@@ -183,7 +181,7 @@ void SendLink::recall() {
     sched_yield();
     look();
   }
-  tsan_acquire(probe_.get());
+  tsan_acquire(both_know());
 }
 
 }  // namespace tutti::shm

@@ -134,6 +134,7 @@ bool SendLink::slot_is_free() {
   if (messages_ - released_seen_ < segment_.slots()) return true;
   if (!ready_) return false;
   released_seen_ = segment_.header().released.load(std::memory_order_acquire);
+  tsan_acquire(both_know());
   return messages_ - released_seen_ < segment_.slots();
 }
 
@@ -154,6 +155,7 @@ void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
 void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag) {
   line.tag = tag;
   line.bytes = bytes;
+  tsan_release(both_know());
   line.published.store(++messages_, std::memory_order_release);
   if (++slot_ == segment_.slots()) slot_ = 0;
   SegmentHeader& header = segment_.header();
@@ -166,7 +168,7 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
 // What was lent and may not have been read yet.
 uint32_t SendLink::unsent() {
   if (last_lent_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_acquire);
-  if (last_lent_ > 0) tsan_acquire(probe_.get());
+  if (last_lent_ > 0) tsan_acquire(both_know());
   return last_lent_ > released_seen_ ? static_cast<uint32_t>(last_lent_ - released_seen_) : 0;
 }
 
@@ -204,6 +206,7 @@ Result<bool> RecvLink::poll() {
 
 bool RecvLink::try_peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
+  tsan_acquire(both_know());
   const SlotLine& line = segment_.line(slot_);
   message->bytes = std::min(line.bytes, line.where == kInLine ? kLineBytes : segment_.slot_bytes());
   message->data = line.where == kInLine ? line.small : line.where == kInSlot ? segment_.payload(slot_) : nullptr;
@@ -214,6 +217,7 @@ bool RecvLink::try_peek(tuttiMessage* message) {
 void RecvLink::release() {
   give_back();
   SegmentHeader& header = segment_.header();
+  tsan_release(both_know());
   header.released.store(++messages_, std::memory_order_release);
   if (++slot_ == segment_.slots()) slot_ = 0;
   barrier_.busy_side();
