@@ -23,8 +23,8 @@ Result<CommOptions> CommOptions::from_env() {
   return options;
 }
 
-Communicator::Communicator(int rank, int n_ranks, const CommOptions& options, Planner planner)
-    : rank_(rank), n_ranks_(n_ranks), options_(options), planner_(std::move(planner)) {
+Communicator::Communicator(int rank, int n_ranks, const CommOptions& options, Algo forced)
+    : rank_(rank), n_ranks_(n_ranks), options_(options), forced_(forced) {
   wait_policy_.op_timeout_seconds = options.op_timeout_seconds;
 }
 
@@ -72,7 +72,7 @@ Result<void> Communicator::execute(const Operation& operation) {
   call.dtype = operation.dtype;
   call.op = operation.op;
   call.root = operation.root;
-  call.algo = planner_.choose(call);
+  call.algo = planner_->choose(call);
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
@@ -143,7 +143,7 @@ Result<Program*> Communicator::find_program(const Call& call) {
 
 Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline) {
   const auto& [collective, algo, root] = key;
-  const Schedule schedule = planner_.schedule(collective, algo, root);
+  const Schedule schedule = planner_->schedule(collective, algo, root);
   TUTTI_TRY(links_->connect(schedule, deadline, [this] { return watch_->failed(); }));
   if (watch_->failed()) return watch_->failure();
   keep_program(key, bind(schedule, slot_bytes_, [this](int peer, uint32_t channel, bool sending) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -98,7 +99,7 @@ class Communicator final : private WaitContext {
  private:
   using ProgramKey = std::tuple<Collective, Algo, int>;  // and the root
 
-  Communicator(int rank, int n_ranks, const CommOptions& options, Planner planner);
+  Communicator(int rank, int n_ranks, const CommOptions& options, Algo forced);
   Result<void> setup(Bootstrap& bootstrap, Deadline deadline);
   Result<void> meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd, Deadline deadline);
   Result<void> add_program(const ProgramKey& key, Deadline deadline);
@@ -132,7 +133,8 @@ class Communicator final : private WaitContext {
   const int rank_;
   const int n_ranks_;
   const CommOptions options_;
-  Planner planner_;
+  const Algo forced_;
+  std::optional<Planner> planner_;  // from the time on when all seats are known
   WaitPolicy wait_policy_;
   uint64_t stream_from_bytes_ = UINT64_MAX;
   uint32_t slot_bytes_ = 0;

@@ -103,8 +103,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, i
   TUTTI_TRY(env_check());
   TUTTI_TRY(kernels_check());
   TUTTI_TRY_ASSIGN(const Algo forced, parse_algo(options.algo));
-  std::unique_ptr<Communicator> comm(
-      new Communicator(rank, n_ranks, options, Planner(rank, n_ranks, forced, options.deterministic)));
+  std::unique_ptr<Communicator> comm(new Communicator(rank, n_ranks, options, forced));
   TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline));
   TUTTI_TRY(comm->setup(bootstrap, deadline));
   return comm;
@@ -153,8 +152,9 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
                                 Deadline deadline) {
   TUTTI_TRY_ASSIGN(const auto all, read_all(blobs));
   const Introduction& mine = all[static_cast<size_t>(rank_)];
-  PeerWatch::Config config{rank_, bootstrap.key(), {}, {}, planner_.neighbours()};
+  PeerWatch::Config config{rank_, bootstrap.key(), {}, {}, {}};
   std::vector<LinkPool::Addresses> addresses;
+  std::vector<Seat> seats;
   size_t ranks_here = 0;
   CpuSet cpus_here;  // each rank may be bound to some
   for (size_t r = 0; r < all.size(); r++) {
@@ -162,10 +162,13 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
     config.rank_names.push_back(format("rank %zu (host %s, pid %d)", r, all[r].host.c_str(), all[r].pid));
     config.contacts.push_back(all[r].control);
     addresses.push_back(all[r].addresses);
+    seats.push_back({all[r].control.host, {}});
     if (!(all[r].control.host == mine.control.host)) continue;
     ranks_here++;
     cpus_here |= all[r].cpus;
   }
+  planner_.emplace(rank_, lay_out(seats), forced_, options_.deterministic);
+  config.neighbours = planner_->neighbours();
   links_->set_peers(std::move(addresses));
   wait_policy_.oversubscribed = ranks_here > cpus_here.count();
   TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));

@@ -1,6 +1,5 @@
 #include "plan/planner.h"
 
-#include <numeric>
 #include <set>
 
 namespace tutti {
@@ -36,14 +35,12 @@ Result<Algo> parse_algo(const std::string& name) {
                "there is no algorithm '" + name + "' (TUTTI_ALGO or the configuration's algo); there are: " + names};
 }
 
-Planner::Planner(int rank, int n_ranks, Algo forced, bool deterministic)
+Planner::Planner(int rank, Layout layout, Algo forced, bool deterministic)
     : rank_(rank),
-      n_ranks_(n_ranks),
+      n_ranks_(static_cast<int>(layout.order.size())),
+      layout_(std::move(layout)),
       forced_(forced),
-      deterministic_(deterministic),
-      order_(static_cast<size_t>(n_ranks)) {
-  std::iota(order_.begin(), order_.end(), 0);
-}
+      deterministic_(deterministic) {}
 
 bool Planner::sums_in_one_place(const Call& call) const {
   if (!traits(call.collective).reduces) return false;
@@ -126,15 +123,15 @@ Schedule reduce_scatter(std::span<const int> order, int rank, Algo algo) {
 
 Schedule Planner::schedule(Collective collective, Algo algo, int root) const {
   switch (collective) {
-    case Collective::kBroadcast: return broadcast(order_, rank_, algo, root);
-    case Collective::kReduce: return reduce(order_, rank_, algo, root);
-    case Collective::kAllGather: return all_gather(order_, rank_, algo);
-    case Collective::kReduceScatter: return reduce_scatter(order_, rank_, algo);
+    case Collective::kBroadcast: return broadcast(layout_.order, rank_, algo, root);
+    case Collective::kReduce: return reduce(layout_.order, rank_, algo, root);
+    case Collective::kAllGather: return all_gather(layout_.order, rank_, algo);
+    case Collective::kReduceScatter: return reduce_scatter(layout_.order, rank_, algo);
     case Collective::kAllToAll: return all_to_all(n_ranks_, rank_, 1);
     case Collective::kGather: return gather(n_ranks_, rank_, root, 1);
     case Collective::kScatter: return scatter(n_ranks_, rank_, root, 1);
     case Collective::kBarrier: return barrier(n_ranks_, rank_);
-    default: return all_reduce(order_, rank_, algo);
+    default: return all_reduce(layout_.order, rank_, algo);
   }
 }
 

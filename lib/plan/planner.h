@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "debug/call.h"
 #include "schedule/schedule.h"
+#include "topology/layout.h"
 
 namespace tutti {
 
@@ -17,7 +18,7 @@ class Planner {
  public:
   // `forced` other than kAuto is taken whatever the size, but for sums that are to be made in one place: those of 16-
   // and 8-bit floats, to be rounded once, and in deterministic groups all, to be added up in the order of ranks.
-  Planner(int rank, int n_ranks, Algo forced, bool deterministic);
+  Planner(int rank, Layout layout, Algo forced, bool deterministic);
 
   // The algorithm of a call, which need not have one yet.
   Algo choose(const Call& call) const;
@@ -30,9 +31,9 @@ class Planner {
 
   int rank_;
   int n_ranks_;
+  Layout layout_;
   Algo forced_;
   bool deterministic_;
-  std::vector<int> order_;  // of the ranks in rings and trees
 };
 
 }  // namespace tutti

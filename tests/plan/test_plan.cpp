@@ -20,7 +20,7 @@ Call call_of(Collective collective, uint64_t count, DataType dtype, RedOp op = R
 
 TEST_CASE("planner: small floats are summed in one place, whatever is forced") {
   for (const Algo forced : kAlgos) {
-    const Planner planner(0, 4, forced, false);
+    const Planner planner(0, flat_layout(4), forced, false);
     for (const uint64_t count : {uint64_t{1}, uint64_t{100000}}) {
       const Algo algo = planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16));
       CHECK((algo == Algo::kDirect || algo == Algo::kOneShot));
@@ -28,12 +28,13 @@ TEST_CASE("planner: small floats are summed in one place, whatever is forced") {
       CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kFloat32)) == forced);
       CHECK(planner.choose(call_of(Collective::kAllGather, count, DataType::kBfloat16)) == forced);
     }
-    CHECK(Planner(0, 2, forced, false).choose(call_of(Collective::kReduce, 7, DataType::kFloat16)) == forced);
+    CHECK(Planner(0, flat_layout(2), forced, false).choose(call_of(Collective::kReduce, 7, DataType::kFloat16)) ==
+          forced);
   }
 }
 
 TEST_CASE("planner: deterministic groups sum in one place, of every type and size") {
-  const Planner planner(1, 3, Algo::kRing, true);
+  const Planner planner(1, flat_layout(3), Algo::kRing, true);
   for (int type = 0; type < kDataTypes; type++)
     for (const uint64_t count : {uint64_t{0}, uint64_t{3}, uint64_t{1} << 30}) {
       const Algo algo = planner.choose(call_of(Collective::kReduceScatter, count, static_cast<DataType>(type)));
