@@ -35,6 +35,7 @@ class LinkHalf {
   virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
 
   virtual bool try_peek(tuttiMessage*) { return false; }
+  virtual void expect(void*, uint32_t) {}
   virtual void release() {}
   virtual Result<const void*> borrow() { return nothing_is_lent(); }
   virtual Result<void> fetch(uint32_t, uint32_t, void*) { return nothing_is_lent(); }
@@ -119,6 +120,7 @@ struct TransportTable {
   }
   static void wait_end(tuttiLink* link) { self(link)->wait_end(); }
   static void link_close(tuttiLink* link) { delete self(link); }
+  static void expect(tuttiLink* link, void* to, uint32_t bytes) { self(link)->expect(to, bytes); }
   static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
     return self(link)->lend(data, bytes, *tag);
   }
@@ -156,6 +158,7 @@ constexpr tuttiTransport make_transport(const char* name) {
           T::wait_begin,
           T::wait_end,
           T::link_close,
+          T::expect,
           T::lend,
           T::recall,
           T::borrow,

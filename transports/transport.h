@@ -67,6 +67,9 @@ class Link {
   uint32_t unsent() { return table_->unsent(link_); }
   bool try_peek(tuttiMessage* message) { return table_->try_peek(link_, message) != 0; }
   void release() { table_->release(link_); }
+  void expect(void* to, uint32_t bytes) {
+    if (table_->expect != nullptr) table_->expect(link_, to, bytes);
+  }
   bool wait_begin(bool for_slot, tuttiWait* wait) { return table_->wait_begin(link_, for_slot, wait) != 0; }
   void wait_end() { table_->wait_end(link_); }
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) {

@@ -120,13 +120,18 @@ typedef struct {
   void (*wait_end)(tuttiLink* link);
   void (*link_close)(tuttiLink* link);
 
+  /* May be NULL. Receiving side, while try_peek has nothing: if the next message is of `bytes`, the link may put it at
+   * `to` instead of into a slot. Then the message's data is `to`. `to` must stay until that message was peeked, or
+   * recall. */
+  void (*expect)(tuttiLink* link, void* to, uint32_t bytes);
+
   /* What follows may be NULL, all or none: then nothing is lent.
    * Sending side. Publishes a message in the slot that try_acquire gave, whose `bytes` the receiver reads where they
-   * lie instead of in the slot. They must stay as they are until unsent() no longer counts the message, or recall.
+   * lie, or the link sends from there, instead of from the slot. They must stay as they are until unsent() no longer counts the message, or recall.
    * Returns 0 if it cannot be done with this memory: then fill the slot. */
   int (*lend)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag);
-  /* After a failure, on either side: when it returns nobody reads memory that this side has lent, nor ever will, and
-   * this side has given back what it had borrowed. The link is of no use then. */
+  /* After a failure, on either side: when it returns nobody reads memory that this side has lent, nor ever will, this
+   * side has given back what it had borrowed, and nothing is put where it was expected. The link is of no use then. */
   void (*recall)(tuttiLink* link);
   /* Receiving side, for a lent message: from here to release the sender cannot recall it. *data is where it can be
    * read, or NULL if it has to be fetched. Errors: tuttiRemoteError (it was recalled, or cannot be read any more). */

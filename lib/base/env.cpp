@@ -31,6 +31,8 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot or halving"},
   {Env::kDeterministic, "TUTTI_DETERMINISTIC", "0", 0, 1,
    "1: sums are added in the order of ranks, whatever the size, algorithm, transport and placement"},
+  {Env::kTcpConnections, "TUTTI_TCP_CONNECTIONS", "1", 1, 16,
+   "connections of a TCP link side by side: more where one does not fill the network"},
   {Env::kSlots, "TUTTI_SLOTS", "4", 2, 64, "slots of a link"},
   {Env::kSlotBytes, "TUTTI_SLOT_BYTES", "128K", 64, 64 * kMiB, "payload bytes of a slot"},
   {Env::kNonTemporalBytes, "TUTTI_NT_BYTES", "0", 0, INT64_MAX,

@@ -19,6 +19,7 @@ enum class Env : int {
   kTransports,
   kAlgo,
   kDeterministic,
+  kTcpConnections,
   kSlots,
   kSlotBytes,
   kNonTemporalBytes,

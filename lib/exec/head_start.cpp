@@ -12,6 +12,7 @@ bool all_are_there(const std::vector<Link*>& links, std::vector<tuttiMessage>& m
     while (!links[i]->try_peek(&messages[i])) {
       if (--turns <= 0) return false;
       pause_cpu();
+      if (turns % kTurnsPerPoll == 0) links[i]->poll(nullptr);  // a failure shows again in a Run
     }
   return true;
 }

@@ -3,6 +3,9 @@
 
 namespace tutti {
 
+// Turns from one look at the links' health, which is also what moves bytes over sockets, to the next.
+inline constexpr int kTurnsPerPoll = 4;
+
 inline void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -30,7 +30,10 @@ Run::Run(Program& program, const Operation& operation, const History& history)
       copy_(kernels().copy),
       stream_(operation.blocks.largest() * elem_bytes_ >= operation.stream_from_bytes),
       lanes_left_(program.lanes.size()) {
-  for (BoundLane& lane : program_.lanes) lane.round = lane.next = 0;
+  for (BoundLane& lane : program_.lanes) {
+    lane.round = lane.next = 0;
+    lane.expecting = false;
+  }
 }
 
 Run::Poll Run::advance() {
@@ -49,6 +52,7 @@ uint64_t Run::rounds_of(const BoundLane& lane) const {
 
 bool Run::advance_lane(BoundLane& lane) {
   if (!execute(lane)) return false;
+  lane.expecting = false;
   if (program_.step_by_step) {
     if (++lane.round < rounds_of(lane)) return true;
     lane.round = 0;
@@ -74,10 +78,23 @@ Run::Part Run::part_of(const BoundLane& lane) const {
   return {begin, begin >= block_elems ? 0 : std::min(chunk_elems, block_elems - begin)};
 }
 
-// The whole step or nothing: it needs its messages and its free slot at once.
-bool Run::execute(const BoundLane& lane) {
+// A message that is only stored may go to its place at once.
+void Run::expect_message(BoundLane& lane) {
+  lane.expecting = true;
   const BoundStep& step = lane.steps[lane.next];
-  if (!messages_are_there(step)) return false;
+  const Part part = part_of(lane);
+  if (part.elems * elem_bytes_ < kLendFromBytes) return;
+  step.recvs[0]->expect(address(step.store, {part.begin, part.elems, 0}),
+                        static_cast<uint32_t>(part.elems * elem_bytes_));
+}
+
+// The whole step or nothing: it needs its messages and its free slot at once.
+bool Run::execute(BoundLane& lane) {
+  const BoundStep& step = lane.steps[lane.next];
+  if (!messages_are_there(step)) {
+    if (!lane.expecting && is_copy(step) && step.store.buffer == Buffer::kOutput) expect_message(lane);
+    return false;
+  }
   void* slot = nullptr;
   if (step.send != nullptr && (slot = step.send->try_acquire()) == nullptr) return false;
 
@@ -96,8 +113,8 @@ const void* Run::lent_value(const BoundStep& step, Part part) const {
   if (!program_.may_lend || part.elems * elem_bytes_ < kLendFromBytes) return nullptr;
   const Piece whole{part.begin, part.elems, 0};
   if (step.store.buffer == Buffer::kOutput) return operation_.lends_output ? address(step.store, whole) : nullptr;
-  const bool is_copy = step.recvs.empty() && step.before.buffer == Buffer::kNone;
-  if (!is_copy || step.local.buffer == Buffer::kScratch) return nullptr;
+  const bool only_sends = step.recvs.empty() && step.before.buffer == Buffer::kNone;
+  if (!only_sends || step.local.buffer == Buffer::kScratch) return nullptr;
   const bool is_input = step.local.buffer == Buffer::kInput;
   if (is_input ? !operation_.lends_input || operation_.scalar != nullptr : !operation_.lends_output) return nullptr;
   return address(step.local, whole);
@@ -152,9 +169,7 @@ bool Run::compute(const BoundStep& step, Part part, void* to_send) {
 char* Run::message_at(const BoundStep& step, size_t i, const Piece& piece) const {
   if (const void* data = program_.messages[i].data)
     return const_cast<char*>(static_cast<const char*>(data)) + piece.offset_bytes;
-  const bool is_copy = step.recvs.size() == 1 && step.before.buffer == Buffer::kNone &&
-                       step.local.buffer == Buffer::kNone && step.store.buffer != Buffer::kNone;
-  return is_copy ? address(step.store, piece) : room(kFirstMessageRoom + i);
+  return is_copy(step) && step.store.buffer != Buffer::kNone ? address(step.store, piece) : room(kFirstMessageRoom + i);
 }
 
 bool Run::fetch_messages(const BoundStep& step, const Piece& piece) {

@@ -38,6 +38,7 @@ struct BoundLane {
   // Where the running operation is.
   uint64_t round = 0;
   size_t next = 0;
+  bool expecting = false;  // its next step has told the link where the message ought to go
 
   bool done() const { return next == steps.size(); }
 };
@@ -154,9 +155,13 @@ class Run {
   };
 
   bool advance_lane(BoundLane& lane);
-  bool execute(const BoundLane& lane);
+  bool execute(BoundLane& lane);
   Part part_of(const BoundLane& lane) const;
   bool messages_are_there(const BoundStep& step);
+  void expect_message(BoundLane& lane);
+  static bool is_copy(const BoundStep& step) {
+    return step.recvs.size() == 1 && step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
+  }
   bool accept_messages(const BoundStep& step, uint64_t expected_bytes);
   bool accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
   bool compute(const BoundStep& step, Part part, void* to_send);

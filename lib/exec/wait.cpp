@@ -30,7 +30,7 @@ class Idle {
     if (!policy_.oversubscribed && turns_ < kSpins) {
       turns_++;
       pause_cpu();
-      return turns_ % 16 != 0 || poll_links();
+      return turns_ % kTurnsPerPoll != 0 || poll_links();
     }
     if (!poll_links()) return false;
     const int64_t now = now_ns();

@@ -31,7 +31,7 @@ std::vector<Received> frames_in(std::string_view stream, uint32_t slot_bytes) {
   while (stream.size() >= sizeof header) {
     memcpy(&header, stream.data(), sizeof header);
     stream.remove_prefix(sizeof header);
-    const bool good = (header.check ^ header.bytes) == tcp::kFrameCheck && header.bytes <= slot_bytes;
+    const bool good = header.check == check_of(header) && header.number == frames.size() && header.bytes <= slot_bytes;
     if (!good || stream.size() < header.bytes) break;
     frames.push_back({bytes_of(header.tag), std::string(stream.substr(0, header.bytes))});
     stream.remove_prefix(header.bytes);
@@ -44,9 +44,12 @@ void receive_over_tcp(Input& in) {
   SocketPair sockets;
   const tuttiLinkConfig config{sizeof config, 1, 0, 2 + static_cast<uint32_t>(in.below(3)),
                                64 * (1 + static_cast<uint32_t>(in.below(4)))};
-  auto ring = tcp::SlotRing::create(config);
-  expect(static_cast<bool>(ring), "there is memory for a few slots");
-  tcp::RecvLink link(config, std::move(sockets.ours), std::move(ring).value());
+  std::vector<Fd> connections;
+  connections.push_back(std::move(sockets.ours));
+  auto created = tcp::RecvLink::create(config, std::move(connections));
+  expect(static_cast<bool>(created), "there is memory for a few slots");
+  tcp::RecvLink& link = *created.value();
+  char place[256];
   std::vector<Received> received;
   std::string said;
   tuttiMessage message;
@@ -61,6 +64,7 @@ void receive_over_tcp(Input& in) {
     tuttiWait wait;
     if (action == 0) take();
     if (action == 1) link.wait_begin(false, &wait);
+    if (action == 1 && !link.try_peek(&message)) link.expect(place, in.byte());
     if (action <= 2) [[maybe_unused]]
       const auto ready = link.poll();
     const std::string_view part = in.text(action > 2 ? action : 0);
@@ -194,9 +198,8 @@ void read_addresses(Input& in) {
 using Target = void (*)(Input&);
 constexpr Target kTargets[] = {receive_over_tcp, borrow_shared_memory, receive_a_segment, read_addresses};
 
-std::string frame(const std::string& payload) {
-  const auto bytes = static_cast<uint32_t>(payload.size());
-  return bytes_of(tcp::FrameHeader{{{7, 1, 2, 3}}, bytes, tcp::kFrameCheck ^ bytes}) + payload;
+std::string frame(uint64_t number, const std::string& payload) {
+  return bytes_of(tcp::make_header({{7, 1, 2, 3}}, number, static_cast<uint32_t>(payload.size()))) + payload;
 }
 
 std::string said(const std::string& bytes) {
@@ -219,13 +222,18 @@ std::string of_target(char target, const std::string& bytes) {
 using namespace tutti;  // NOLINT
 
 std::vector<std::string> fuzz_seeds() {
-  const std::string frames = frame("first") + frame("") + frame(std::string(64, 'x')) + frame("last");
+  std::string frames, many;
+  for (uint64_t i = 0; i < 12; i++) {
+    const std::string next = frame(i, std::string(i * 37 % 65, 'x'));
+    if (i < 4) frames += next;
+    many += next;
+  }
   const Hello hello{{}, HelloKind::kTcp, 1, 0, {0, 4, 4096}, {}};
   const std::string file = {2, 0, 16, 1};  // 4096 bytes of memory
   // A notice of block 2, then a message that lies in it.
   const std::string lent = std::string{0, 2, 0, 100} + file + std::string{3, 60, 2, 40};
   return {of_target(0, {0, 0}) + said(frames),
-          of_target(0, {2, 3}) + said(frames + frames + frames),
+          of_target(0, {2, 3}) + said(many),
           of_target(1, lent),
           of_target(
               1, lent + lent + std::string{0, 2, 0, 0, 0} + std::string{1, 5, 'B', 'B', 'B', 'B', 'B', 2, 3, 9, 0, 0}),

@@ -12,7 +12,7 @@ def is_ignored(folder):
 
 
 def files():
-    """Every file of the tree, as a path relative to its root; build folders and git's own (in a worktree a file) are left out."""
+    """Every file of the tree, as a path relative to its root; build folders and git's own are left out."""
     for folder, folders, names in os.walk(ROOT):
         folders[:] = sorted(f for f in folders if not is_ignored(f))
         for name in sorted(names):

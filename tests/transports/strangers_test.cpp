@@ -170,7 +170,7 @@ TEST_CASE("a slow rank is waited for: one byte at a time") {
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   const Fd mine(ends[0]), relay(ends[1]);
-  auto handshake = Handshake::client(key_of(7), door.kind, 0, 1, {4, 2, 64});
+  auto handshake = Handshake::client(key_of(7), door.kind, 0, 1, {4, 2, 64, 0, 1});
   auto status = Handshake::Status::kPending;
   Link in;
   bool accepted = false;

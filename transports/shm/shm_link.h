@@ -46,7 +46,7 @@ class ShmHalf : public LinkHalf {
   // An address that stands for this link in both halves, if they are in one process: for ThreadSanitizer.
   void* both_know() const { return reinterpret_cast<void*>(segment_.header().probe_address); }
 
-  static constexpr uint32_t kPollsPerLook = 64;
+  static constexpr uint32_t kPollsPerLook = 256;
 
   int peer_;
   Fd socket_;

@@ -1,7 +1,10 @@
 // The tcp endpoint.
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 
+#include "base/env.h"
 #include "base/log.h"
 #include "transports/tcp/tcp_link.h"
 
@@ -27,15 +30,18 @@ class TcpEndpoint {
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer) const {
     const auto contact = Contact::from_bytes(peer);
     if (!contact) return Error{Code::kInvalidArgument, "this is not the address of a tcp endpoint", config.peer};
-    const Dialer::Call call{key_, HelloKind::kTcp, rank_, config.peer, to_hello_args(config)};
+    TUTTI_TRY_ASSIGN(const int64_t n_connections, env_int(Env::kTcpConnections));
+    const Dialer::Call call{key_, HelloKind::kTcp, rank_, config.peer, {}};
     TUTTI_TRY_ASSIGN(SlotRing ring, SlotRing::create(config));
-    return std::unique_ptr<LinkHalf>(new SendLink(call, *contact, config, std::move(ring)));
+    return std::unique_ptr<LinkHalf>(
+        new SendLink(call, *contact, config, static_cast<uint32_t>(n_connections), std::move(ring)));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
     while (auto accepted = acceptor_.next()) {
       auto link = take_in(*accepted, config);
-      if (link) return std::move(link).value();
+      if (link && link.value() != nullptr) return std::move(link).value();
+      if (link) continue;
       log(LogLevel::kWarn, "turned away a link from rank %d: %s", accepted->hello.from_rank,
           link.error().message.c_str());
     }
@@ -50,10 +56,22 @@ class TcpEndpoint {
         contact_(std::move(listener.contact)),
         acceptor_(std::move(listener.fd), key, HelloKind::kTcp, config.rank) {}
 
-  Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) const {
+  // Null as long as connections of its link are missing.
+  Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
-    TUTTI_TRY_ASSIGN(SlotRing ring, SlotRing::create(*config));
-    return std::unique_ptr<LinkHalf>(new RecvLink(*config, std::move(incoming.fd), std::move(ring)));
+    const uint32_t index = incoming.hello.args[3], n_connections = incoming.hello.args[4];
+    if (n_connections > kMaxConnections || index >= n_connections)
+      return Error{Code::kRemoteError, format("rank %d opens connection %u of %u of a link: they are at most %u",
+                                              config->peer, index, n_connections, kMaxConnections)};
+    std::vector<Fd>& connections = incomplete_[{config->peer, config->channel}];
+    connections.resize(n_connections);
+    connections[index] = std::move(incoming.fd);
+    if (!std::all_of(connections.begin(), connections.end(), [](const Fd& fd) { return bool(fd); }))
+      return std::unique_ptr<LinkHalf>();
+    auto link = RecvLink::create(*config, std::move(connections));
+    incomplete_.erase({config->peer, config->channel});
+    if (!link) return std::move(link).error();
+    return std::unique_ptr<LinkHalf>(std::move(link).value());
   }
 
   int rank_;
@@ -61,6 +79,7 @@ class TcpEndpoint {
   Key key_;
   Contact contact_;
   Acceptor acceptor_;
+  std::map<std::pair<int, uint32_t>, std::vector<Fd>> incomplete_;  // by peer and channel
 };
 
 }  // namespace tcp

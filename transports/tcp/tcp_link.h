@@ -1,6 +1,10 @@
-// tcp: links over TCP connections, one connection per link. Frames of {tag, length} and payload; TCP's own window is
-// the flow control: a receiver whose slots are all full stops reading. One thread per endpoint; nothing blocks.
+// tcp: links over TCP connections. TCP's own window is the flow control: a receiver whose slots are all full stops
+// reading. A link has one connection or several side by side (TUTTI_TCP_CONNECTIONS): whichever is free takes the next
+// message, so that a slow one does not set the rate, and the receiver puts them back in order. One thread per endpoint;
+// nothing blocks.
 #pragma once
+
+#include <poll.h>
 
 #include <memory>
 #include <optional>
@@ -8,95 +12,133 @@
 
 #include "base/dial.h"
 #include "transports/adapter.h"
+#include "transports/tcp/frame.h"
 
 namespace tutti::tcp {
 
-struct FrameHeader {
-  tuttiTag tag;
-  uint32_t bytes;
-  uint32_t check;  // kFrameCheck ^ bytes: a stream that lost its frame boundaries is found out
-};
-inline constexpr uint32_t kFrameCheck = 0x54545431;
+inline constexpr uint32_t kMaxConnections = 16;
 
-// One frame's room on either side.
-struct Slot {
-  FrameHeader header;
-  char* payload;
-};
+// What the hello of one of a link's connections says.
+inline std::array<uint32_t, 5> hello_args(const tuttiLinkConfig& config, uint32_t index, uint32_t n_connections) {
+  auto args = to_hello_args(config);
+  args[3] = index;
+  args[4] = n_connections;
+  return args;
+}
 
-// The slots of one half, used as a ring.
-class SlotRing {
+// Several connections as one descriptor for poll(2); a single one is its own.
+class WaitSet {
  public:
-  static Result<SlotRing> create(const tuttiLinkConfig& config);
-  Slot& operator[](uint64_t message) { return slots_[message % slots_.size()]; }
-  uint64_t size() const { return slots_.size(); }
+  static Result<WaitSet> create(std::vector<int> fds);
+  bool empty() const { return fds_.empty(); }
+  // Before waiting: which of them to wait for, wanted(i), for POLLIN or POLLOUT.
+  template <class Wanted>
+  tuttiWait arm(short events, Wanted&& wanted) const {
+    if (fds_.size() == 1) return {fds_[0], events};
+    for (size_t i = 0; i < fds_.size(); i++) watch(fds_[i], wanted(i) ? events : 0);
+    return {epoll_.get(), POLLIN};
+  }
 
  private:
-  struct Free {
-    void operator()(void* p) const;
-  };
-  std::unique_ptr<char, Free> memory_;
-  std::vector<Slot> slots_;
+  void watch(int fd, short events) const;
+  std::vector<int> fds_;
+  Fd epoll_;
 };
 
 class SendLink final : public LinkHalf {
  public:
-  SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, SlotRing ring);
+  SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
+           SlotRing ring);
   Result<bool> poll() override;
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override;
+  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override { return static_cast<uint32_t>(published_ - sent_); }
+  void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override {}
 
  private:
+  struct Stream {
+    Dialer dialer;
+    Fd fd;              // once connected
+    bool busy = false;  // with the message `number`, of which the kernel has taken frame_sent bytes
+    uint64_t number = 0;
+    size_t frame_sent = 0;
+  };
   Result<bool> advance_connect();
+  bool is_ready() const { return !wait_set_.empty(); }
+  void send_frame(const char* data, uint32_t bytes, const tuttiTag& tag);
   void flush();
-  void look();
+  void flush(Stream& stream);
+  void look(Stream& stream);
   void fail(const std::string& why, int sys_errno);
 
   // While nothing is sent, only a read shows that the peer has gone. It costs a system call, so every so often.
-  static constexpr uint32_t kPollsPerLook = 64;
+  static constexpr uint32_t kPollsPerLook = 256;
 
   tuttiLinkConfig config_;
-  Dialer dialer_;
-  Fd fd_;
+  std::vector<Stream> streams_;
+  WaitSet wait_set_;
   SlotRing ring_;
   uint64_t published_ = 0;
-  uint64_t sent_ = 0;      // frames that the kernel has taken whole
-  size_t frame_sent_ = 0;  // bytes of the frame `sent_` that it has taken
+  uint64_t taken_ = 0;  // by some connection
+  uint64_t sent_ = 0;   // all before were handed to the kernel whole
   uint32_t polls_ = 0;
   std::optional<Error> failure_;
 };
 
 class RecvLink final : public LinkHalf {
  public:
-  RecvLink(const tuttiLinkConfig& config, Fd fd, SlotRing ring);
+  static Result<std::unique_ptr<RecvLink>> create(const tuttiLinkConfig& config, std::vector<Fd> connections);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
-  void release() override { released_++; }
+  void release() override { ring_[released_++].done = false; }
+  void expect(void* to, uint32_t bytes) override { expected_ = {released_, static_cast<char*>(to), bytes}; }
+  void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override {}
 
  private:
+  // Frames are received through a small stage, so that many small ones cost one system call; what a large frame has
+  // beyond the stage goes straight to its place.
+  static constexpr size_t kStageBytes = 8192;
+  struct Stream {
+    Fd fd;
+    std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
+    size_t stage_begin = 0, stage_end = 0;
+    bool closed = false;     // by the peer
+    bool in_frame = false;   // whose header was read
+    bool was_large = false;  // the frame before: then the next one's payload had better not come through the stage
+    FrameHeader header;
+    char* to = nullptr;  // where its payload goes; null as long as there is no free slot
+    size_t got = 0;
+
+    size_t staged() const { return stage_end - stage_begin; }
+  };
+  struct Expected {
+    uint64_t number = UINT64_MAX;
+    char* to = nullptr;
+    uint32_t bytes = 0;
+  };
+  RecvLink(const tuttiLinkConfig& config, SlotRing ring) : config_(config), ring_(std::move(ring)) {}
+  bool window_has(uint64_t number) { return number - released_ < ring_.size(); }
   void receive_all();
-  bool receive_some();
-  bool take_staged();
-  bool receive_into(void* to, size_t room, size_t* got);
+  bool receive_some(Stream& stream);
+  bool read_header(Stream& stream);
+  void place(Stream& stream);
+  bool end_frame(Stream& stream);
+  bool receive_into(Stream& stream, void* to, size_t room, size_t* got);
+  void end_stream(Stream& stream);
   void fail(const std::string& why, int sys_errno = 0);
 
   tuttiLinkConfig config_;
-  Fd fd_;
+  std::vector<Stream> streams_;
+  WaitSet wait_set_;
   SlotRing ring_;
-  uint64_t received_ = 0;  // whole frames
+  uint64_t received_ = 0;  // all before are there whole
   uint64_t released_ = 0;
-  // Frames are received through a small stage, so that many small ones cost one system call; what a large frame has
-  // beyond the stage goes straight to its slot.
-  static constexpr size_t kStageBytes = 4096;
-  char stage_[kStageBytes];
-  size_t stage_begin_ = 0, stage_end_ = 0;
-  bool in_payload_ = false;
-  size_t payload_got_ = 0;
+  Expected expected_;
   std::optional<Error> failure_;
 };
 
