@@ -127,8 +127,8 @@ typedef struct {
 
   /* What follows may be NULL, all or none: then nothing is lent.
    * Sending side. Publishes a message in the slot that try_acquire gave, whose `bytes` the receiver reads where they
-   * lie, or the link sends from there, instead of from the slot. They must stay as they are until unsent() no longer counts the message, or recall.
-   * Returns 0 if it cannot be done with this memory: then fill the slot. */
+   * lie, or the link sends from there, instead of from the slot. They must stay as they are until unsent() no longer
+   * counts the message, or recall. Returns 0 if it cannot be done with this memory: then fill the slot. */
   int (*lend)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag);
   /* After a failure, on either side: when it returns nobody reads memory that this side has lent, nor ever will, this
    * side has given back what it had borrowed, and nothing is put where it was expected. The link is of no use then. */
