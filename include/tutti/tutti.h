@@ -256,8 +256,13 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * halving: all-reduce by recursive halving and doubling (Rabenseifner, "Optimization of collective reduction
  * operations", 2004). The others as tree.
  *
+ * hierarchical: all-reduce on each host, between hosts for each rank of a host with its likes on the others, and on
+ * each host again (Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
+ * hierarchy", 2019). The others as ring.
+ *
+ * Rings and trees list the ranks host by host, and on a host as they share caches and NUMA nodes (TUTTI_ORDER).
  * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct
- * instead of ring, tree and halving. */
+ * instead of ring, tree, halving and hierarchical. */
 
 /* ---- collectives ----------------------------------------------------------------------------------------------- */
 

@@ -28,7 +28,9 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kSocketIfname, "TUTTI_SOCKET_IFNAME", "", 1, 0,
    "network interfaces to use: comma-separated name prefixes, '=name' for an exact name, '^name' to exclude"},
   {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
-  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot or halving"},
+  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot, halving or hierarchical"},
+  {Env::kOrder, "TUTTI_ORDER", "topology", 1, 0,
+   "how ranks stand in rings and trees: topology (neighbours share caches, NUMA nodes, hosts) or rank"},
   {Env::kDeterministic, "TUTTI_DETERMINISTIC", "0", 0, 1,
    "1: sums are added in the order of ranks, whatever the size, algorithm, transport and placement"},
   {Env::kTcpConnections, "TUTTI_TCP_CONNECTIONS", "1", 1, 16,
@@ -75,6 +77,16 @@ void warn_of_unknown_names() {
     if (std::any_of(kTable.begin(), kTable.end(), [&](const EnvEntry& entry) { return name == entry.name; })) continue;
     log(LogLevel::kWarn, "%s is set but nothing reads it; did you mean %s?", name.c_str(), nearest_name(name));
   }
+}
+
+Result<void> check_word(Env id, std::initializer_list<std::string_view> words) {
+  const std::string value = env_string(id);
+  if (std::find(words.begin(), words.end(), value) != words.end()) return {};
+  std::string list;
+  for (const std::string_view* word = words.begin(); word != words.end(); word++)
+    list.append(list.empty() ? "" : word + 1 == words.end() ? " or " : ", ").append(*word);
+  return Error{Code::kInvalidUsage,
+               format("%s=%s is not valid: give %s", env_entry(id).name, value.c_str(), list.c_str())};
 }
 
 }  // namespace
@@ -124,11 +136,8 @@ Result<void> env_check() {
   std::call_once(once, warn_of_unknown_names);
   for (const EnvEntry& entry : kTable)
     if (entry.min <= entry.max && env_is_set(entry.id)) TUTTI_TRY(env_int(entry.id));
-  static constexpr std::string_view kLevels[] = {"none", "error", "warn", "info", "trace"};
-  const std::string level = env_string(Env::kLog);
-  if (std::find(std::begin(kLevels), std::end(kLevels), level) == std::end(kLevels))
-    return Error{Code::kInvalidUsage, "TUTTI_LOG=" + level + " is not valid: give none, error, warn, info or trace"};
-  return {};
+  TUTTI_TRY(check_word(Env::kLog, {"none", "error", "warn", "info", "trace"}));
+  return check_word(Env::kOrder, {"topology", "rank"});
 }
 
 }  // namespace tutti

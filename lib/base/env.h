@@ -18,6 +18,7 @@ enum class Env : int {
   kSocketIfname,
   kTransports,
   kAlgo,
+  kOrder,
   kDeterministic,
   kTcpConnections,
   kSlots,

@@ -21,6 +21,7 @@ struct Introduction {
   uint32_t slot_bytes = 0;
   std::string algo;
   uint32_t deterministic = 0;
+  std::string order;
   std::string host;
   int32_t pid = 0;
   CpuSet cpus;
@@ -34,6 +35,7 @@ struct Introduction {
         .put(deterministic)
         .put(pid)
         .put_string(algo)
+        .put_string(order)
         .put_string(host)
         .put_string(cpus.to_string())
         .put_string(control.to_bytes());
@@ -55,6 +57,7 @@ struct Introduction {
     i.deterministic = r.get<uint32_t>();
     i.pid = r.get<int32_t>();
     i.algo = r.get_string();
+    i.order = r.get_string();
     i.host = r.get_string();
     const std::string cpus = r.get_string();
     const bool are_bits = cpus.size() == i.cpus.size() && cpus.find_first_not_of("01") == std::string::npos;
@@ -82,6 +85,7 @@ Result<void> check_agreement(const Introduction& mine, int my_rank, const Introd
     return differ("TUTTI_SLOT_BYTES", std::to_string(mine.slot_bytes), std::to_string(theirs.slot_bytes));
   if (mine.deterministic != theirs.deterministic)
     return differ("TUTTI_DETERMINISTIC", std::to_string(mine.deterministic), std::to_string(theirs.deterministic));
+  if (mine.order != theirs.order) return differ("TUTTI_ORDER", mine.order, theirs.order);
   if (mine.algo != theirs.algo) return differ("TUTTI_ALGO (or the configuration's algo)", mine.algo, theirs.algo);
   return {};
 }
@@ -127,6 +131,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   Introduction mine;
   mine.slot_bytes = slot_bytes_;
   mine.algo = options_.algo;
+  mine.order = env_string(Env::kOrder);
   mine.deterministic = options_.deterministic ? 1 : 0;
   mine.host = host_name();
   mine.pid = getpid();
@@ -167,7 +172,10 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
     ranks_here++;
     cpus_here |= all[r].cpus;
   }
-  planner_.emplace(rank_, lay_out(seats), forced_, options_.deterministic);
+  Layout layout = lay_out(seats);
+  if (rank_ == 0) log(LogLevel::kInfo, "order of ranks: %s", to_text(layout).c_str());
+  if (mine.order == "rank") layout.order = flat_layout(n_ranks_).order;
+  planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
   config.neighbours = planner_->neighbours();
   links_->set_peers(std::move(addresses));
   wait_policy_.oversubscribed = ranks_here > cpus_here.count();

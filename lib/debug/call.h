@@ -13,9 +13,18 @@
 namespace tutti {
 
 // kDirect adds up each part at one rank and passes the sums round; kOneShot adds up everything at every rank; kHalving
-// has logarithmic depth and a ring's traffic.
-enum class Algo : uint8_t { kAuto = 0, kRing = 1, kTree = 2, kDirect = 3, kOneShot = 4, kHalving = 5 };
-inline constexpr Algo kAlgos[] = {Algo::kRing, Algo::kTree, Algo::kDirect, Algo::kOneShot, Algo::kHalving};
+// has logarithmic depth and a ring's traffic; kHierarchical adds up on every host before anything leaves it.
+enum class Algo : uint8_t {
+  kAuto = 0,
+  kRing = 1,
+  kTree = 2,
+  kDirect = 3,
+  kOneShot = 4,
+  kHalving = 5,
+  kHierarchical = 6,
+};
+inline constexpr Algo kAlgos[] = {Algo::kRing,    Algo::kTree,    Algo::kDirect,
+                                  Algo::kOneShot, Algo::kHalving, Algo::kHierarchical};
 const char* algo_name(Algo algo);  // as in TUTTI_ALGO
 
 // One operation as one rank called it.

@@ -7,6 +7,7 @@ namespace {
 
 // Two rings side by side, a round of one overlapping a round of the other: measured 1.2x over one ring at 64 MiB.
 constexpr uint32_t kRingLanes = 2;
+constexpr uint32_t kHierarchicalLanes = 4;
 // Chunks of one round of a tree or chain; more rounds follow without a gap, so two per tree are enough.
 constexpr uint32_t kTreeChunks = 4;
 constexpr uint32_t kChainLanes = 1;
@@ -63,15 +64,29 @@ Algo Planner::choose(const Call& call) const {
   const uint64_t bytes = call.count * dtype_bytes(call.dtype);
   const bool direct = sums_in_one_place(call);
   if (forced_ != Algo::kAuto && (!direct || forced_ == Algo::kOneShot || forced_ == Algo::kDirect)) return forced_;
-  if (call.collective == Collective::kAllReduce && bytes < kOneShotBelowBytes && (direct || n_ranks_ <= kFewRanks))
-    return Algo::kOneShot;
-  if (direct || n_ranks_ <= kFewRanks) return Algo::kDirect;
-  return bytes < kTreeBelowBytesPerRank * static_cast<uint64_t>(n_ranks_) ? Algo::kTree : Algo::kRing;
+  // Between hosts that have several ranks each, everybody's messages to everybody would queue up for one network.
+  const size_t n_hosts = layout_.hosts.size(), n = layout_.order.size();
+  const bool share_network = n_hosts > 1 && n_hosts < n;
+  const bool few = n_ranks_ <= kFewRanks;
+  const uint64_t one_shot_below = share_network ? kOneShotBelowBytes / n : kOneShotBelowBytes;
+  if (call.collective == Collective::kAllReduce && bytes < one_shot_below && (direct || few)) return Algo::kOneShot;
+  if (direct || (few && !share_network)) return Algo::kDirect;
+  if (bytes < kTreeBelowBytesPerRank * n) return Algo::kTree;
+  return share_network ? Algo::kHierarchical : Algo::kRing;
 }
 
 namespace {
 
-Schedule all_reduce(std::span<const int> order, int rank, Algo algo) {
+// Chunks are as small as a round allows: a lane's hosts times ranks of one.
+Schedule all_reduce_between_hosts(const Layout& layout, int rank) {
+  size_t largest = 0;
+  for (const auto& ranks : layout.hosts) largest = std::max(largest, ranks.size());
+  const auto chunks = static_cast<uint32_t>(largest * layout.hosts.size());
+  return hierarchical_all_reduce(layout.hosts, rank, chunks * kHierarchicalLanes, kHierarchicalLanes);
+}
+
+Schedule all_reduce(const Layout& layout, int rank, Algo algo) {
+  const std::vector<int>& order = layout.order;
   const int n_ranks = static_cast<int>(order.size());
   const auto n = static_cast<uint32_t>(n_ranks);
   switch (algo) {
@@ -79,13 +94,15 @@ Schedule all_reduce(std::span<const int> order, int rank, Algo algo) {
     case Algo::kDirect: return two_shot_all_reduce(n_ranks, rank, n * kDirectLanes, kDirectLanes);
     case Algo::kOneShot: return one_shot_all_reduce(n_ranks, rank, 1);
     case Algo::kHalving: return halving_all_reduce(order, rank, n, kWindow);
+    case Algo::kHierarchical: return all_reduce_between_hosts(layout, rank);
     default: return ring_all_reduce(order, rank, n * kRingLanes, kRingLanes);
   }
 }
 
 Schedule broadcast(std::span<const int> order, int rank, Algo algo, int root) {
   switch (algo) {
-    case Algo::kRing: return ring_broadcast(order, rank, root, kChainChunks, kChainLanes);
+    case Algo::kRing:
+    case Algo::kHierarchical: return ring_broadcast(order, rank, root, kChainChunks, kChainLanes);
     case Algo::kDirect:
     case Algo::kOneShot: return direct_broadcast(static_cast<int>(order.size()), rank, root, 1);
     default: return tree_broadcast(order, rank, root, kTreeChunks);
@@ -94,7 +111,8 @@ Schedule broadcast(std::span<const int> order, int rank, Algo algo, int root) {
 
 Schedule reduce(std::span<const int> order, int rank, Algo algo, int root) {
   switch (algo) {
-    case Algo::kRing: return ring_reduce(order, rank, root, kChainChunks, kChainLanes);
+    case Algo::kRing:
+    case Algo::kHierarchical: return ring_reduce(order, rank, root, kChainChunks, kChainLanes);
     case Algo::kDirect:
     case Algo::kOneShot: return direct_reduce(static_cast<int>(order.size()), rank, root, 1);
     default: return tree_reduce(order, rank, root, kTreeChunks);
@@ -103,7 +121,8 @@ Schedule reduce(std::span<const int> order, int rank, Algo algo, int root) {
 
 Schedule all_gather(std::span<const int> order, int rank, Algo algo) {
   switch (algo) {
-    case Algo::kRing: return ring_all_gather(order, rank, kRingLanes, kRingLanes);
+    case Algo::kRing:
+    case Algo::kHierarchical: return ring_all_gather(order, rank, kRingLanes, kRingLanes);
     case Algo::kDirect:
     case Algo::kOneShot: return direct_all_gather(static_cast<int>(order.size()), rank, 1);
     default: return bruck_all_gather(order, rank, 1, kWindow);
@@ -112,7 +131,8 @@ Schedule all_gather(std::span<const int> order, int rank, Algo algo) {
 
 Schedule reduce_scatter(std::span<const int> order, int rank, Algo algo) {
   switch (algo) {
-    case Algo::kRing: return ring_reduce_scatter(order, rank, kRingLanes, kRingLanes);
+    case Algo::kRing:
+    case Algo::kHierarchical: return ring_reduce_scatter(order, rank, kRingLanes, kRingLanes);
     case Algo::kDirect:
     case Algo::kOneShot: return direct_reduce_scatter(static_cast<int>(order.size()), rank, 1);
     default: return bruck_reduce_scatter(order, rank, 1, kWindow);
@@ -131,7 +151,7 @@ Schedule Planner::schedule(Collective collective, Algo algo, int root) const {
     case Collective::kGather: return gather(n_ranks_, rank_, root, 1);
     case Collective::kScatter: return scatter(n_ranks_, rank_, root, 1);
     case Collective::kBarrier: return barrier(n_ranks_, rank_);
-    default: return all_reduce(layout_.order, rank_, algo);
+    default: return all_reduce(layout_, rank_, algo);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <cassert>
 
 #include "schedule/schedule.h"
+#include "schedule/trips.h"
 
 namespace tutti {
 namespace {
@@ -67,15 +68,10 @@ Schedule ring_schedule(std::span<const int> ring, int rank, const Trip& trip, ui
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks};
   for (uint32_t lane = 0; lane < std::min(n_lanes, n_groups); lane++) {
     std::vector<Step> steps;
-    const auto add = [&](uint32_t group, int tick) { add_tick(steps, ring, place, trip, n_chunks, group, tick); };
-    add(lane, trip.first_tick);
-    for (uint32_t group = lane; group < n_groups; group += n_lanes) {
-      for (int tick = trip.first_tick + 1; tick < trip.last_tick; tick++) add(group, tick);
-      // The next group's first message needs nothing from anyone: it leaves before the wait for this group's last one,
-      // which saves one hop per group. Every rank is then two messages ahead at most, hence two slots.
-      if (group + n_lanes < n_groups) add(group + n_lanes, trip.first_tick);
-      if (trip.last_tick > trip.first_tick) add(group, trip.last_tick);
-    }
+    for_each_tick(static_cast<int>(lane), static_cast<int>(n_groups), static_cast<int>(n_lanes),
+                  trip.last_tick - trip.first_tick + 1, [&](int group, int tick) {
+                    add_tick(steps, ring, place, trip, n_chunks, static_cast<uint32_t>(group), trip.first_tick + tick);
+                  });
     if (!steps.empty()) schedule.lanes.push_back({lane, std::move(steps)});
   }
   return schedule;

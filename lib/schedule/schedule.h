@@ -88,6 +88,13 @@ Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks,
 Schedule ring_reduce_scatter(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes);
 Schedule ring_all_gather(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes);
 
+// For ranks on several hosts: every host adds up its ranks' data, the k-th ranks of all hosts make an all-reduce of the
+// k-th parts between them, every host passes the results round. Between two hosts travels half of what a ring of all
+// ranks sends there. `hosts`: the ranks of each, any numbers of them. Lanes as a ring's; wants as many chunks for each
+// lane as there are hosts times ranks on the largest one. Two slots.
+Schedule hierarchical_all_reduce(std::span<const std::vector<int>> hosts, int rank, uint32_t n_chunks,
+                                 uint32_t n_lanes);
+
 // Pipelined chains along the ring, from `root` all round or all round to `root`. One slot.
 Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes);
 Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/socket.h"
@@ -29,5 +30,7 @@ struct Layout {
 Layout lay_out(std::span<const Seat> seats);
 // All on one host, in order of rank.
 Layout flat_layout(int n_ranks);
+// "0 2 | 1 3": hosts are divided by bars.
+std::string to_text(const Layout& layout);
 
 }  // namespace tutti

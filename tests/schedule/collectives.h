@@ -23,6 +23,17 @@ inline int count(Ranks order) {
   return static_cast<int>(order.size());
 }
 
+// The ranks in `order` on hosts, of which the i-th has size_of(i) ranks and the last one what is left.
+template <class SizeOf>
+std::vector<std::vector<int>> hosts_of(Ranks order, SizeOf size_of) {
+  std::vector<std::vector<int>> hosts;
+  for (size_t at = 0; at < order.size(); at += hosts.back().size()) {
+    const size_t end = std::min(order.size(), at + size_of(hosts.size()));
+    hosts.emplace_back(order.begin() + static_cast<long>(at), order.begin() + static_cast<long>(end));
+  }
+  return hosts;
+}
+
 inline constexpr Builder kBuilders[] = {
     {"ring all-reduce", Goal::kAllReduce, false, true, false, true, 2,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_reduce(order, rank, c, width); }},
@@ -64,6 +75,21 @@ inline constexpr Builder kBuilders[] = {
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return doubling_all_reduce(order, rank, c); }},
     {"halving all-reduce", Goal::kAllReduce, false, true, false, true, 0,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return halving_all_reduce(order, rank, c, width); }},
+    {"hierarchical all-reduce, alike hosts", Goal::kAllReduce, false, true, false, true, 2,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
+       return hierarchical_all_reduce(hosts_of(order, [&](size_t) { return (order.size() + 2) / 3; }), rank, c, width);
+     }},
+    {"hierarchical all-reduce, growing hosts", Goal::kAllReduce, false, true, false, true, 2,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
+       return hierarchical_all_reduce(hosts_of(order, [](size_t host) { return host + 1; }), rank, c, width);
+     }},
+    {"hierarchical all-reduce, a big host among small", Goal::kAllReduce, false, true, false, true, 2,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
+       return hierarchical_all_reduce(
+           hosts_of(order, [](size_t host) { return size_t{host == 0   ? 1u
+                                                           : host == 1 ? 5u
+                                                                       : 2u}; }), rank, c, width);
+     }},
     {"one-shot all-reduce", Goal::kAllReduce, false, true, true, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return one_shot_all_reduce(count(order), rank, c); }},
     {"two-shot all-reduce", Goal::kAllReduce, false, true, true, true, 1,

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <cassert>
+
+#include "schedule/schedule.h"
+#include "schedule/trips.h"
+
+namespace tutti {
+namespace {
+
+using Hosts = std::span<const std::vector<int>>;
+
+// Three phases for each group of chunks. Chunk (k, s) of a group is summed up on each host at the k-th of its ranks,
+// and between the hosts at host s:
+//
+//   host A: a0 --> a1 --> a0     1. round each host: rank k gets the host's sum of the chunks (k, all s)
+//            |      |            2. rails: the k-th ranks of all hosts make an all-reduce of the chunks (k, all s),
+//   host B: b0 --> b1 --> b0        a ring, in which host s completes (k, s)
+//                                3. round each host: everybody gets everything
+//
+// A host has as many rails as the largest host has ranks. Where there are fewer ranks they take several in turn.
+struct Place {
+  Hosts hosts;
+  int n_hosts, n_rails, host = -1;
+  int n_here = 0, position = 0;  // on this host
+
+  Place(Hosts all, int rank) : hosts(all), n_hosts(static_cast<int>(all.size())), n_rails(0) {
+    for (int h = 0; h < n_hosts; h++) {
+      const std::vector<int>& ranks = all[static_cast<size_t>(h)];
+      n_rails = std::max(n_rails, static_cast<int>(ranks.size()));
+      const auto at = std::find(ranks.begin(), ranks.end(), rank);
+      if (at == ranks.end()) continue;
+      host = h;
+      n_here = static_cast<int>(ranks.size());
+      position = static_cast<int>(at - ranks.begin());
+    }
+    assert(host >= 0);
+  }
+  // Who stands at this position, counted round, on the host `by` hosts on.
+  int rank_at(int by, int at) const {
+    const std::vector<int>& ranks = hosts[static_cast<size_t>((host + by + n_hosts) % n_hosts)];
+    const int n = static_cast<int>(ranks.size());
+    return ranks[static_cast<size_t>((at + n) % n)];
+  }
+};
+
+struct Group {
+  const Place& place;
+  uint32_t n_chunks, group;
+  std::vector<Step>& steps;
+
+  // A step of chunk (k, s); the last group may lack it, on all ranks.
+  void add(int k, int s, Step step, bool from_input, bool from_output, bool stores) const {
+    const auto of_group = static_cast<uint32_t>(s * place.n_rails + k);
+    step.chunk = group * static_cast<uint32_t>(place.n_rails * place.n_hosts) + of_group;
+    if (k >= place.n_rails || step.chunk >= n_chunks) return;
+    if (from_input) step.local = {Buffer::kInput, step.chunk};
+    if (from_output) step.local = {Buffer::kOutput, step.chunk};
+    if (stores) step.store = {Buffer::kOutput, step.chunk};
+    steps.push_back(step);
+  }
+
+  // Trips round the host: each takes one chunk for every rank of it.
+  int trips() const { return (place.n_rails + place.n_here - 1) / place.n_here * place.n_hosts; }
+  int rail(int trip, int owner) const {
+    const int n = place.n_here;
+    return trip / place.n_hosts * n + (owner % n + n) % n;
+  }
+  Step here(int tick, bool sends) const {
+    Step step;
+    if (tick > 0) step.recv = place.rank_at(0, place.position - 1);
+    if (sends) step.send = place.rank_at(0, place.position + 1);
+    return step;
+  }
+
+  void reduce_here() const {
+    for_each_tick(0, trips(), 1, place.n_here, [&](int trip, int tick) {
+      const bool is_last = tick == place.n_here - 1;
+      Step step = here(tick, !is_last);
+      step.completes = is_last && place.n_hosts == 1;
+      add(rail(trip, place.position - 1 - tick), trip % place.n_hosts, step, true, false, is_last);
+    });
+  }
+
+  void all_reduce_rails() const {
+    const int n = place.n_hosts;
+    const bool alone = place.n_here == 1;  // then nobody has stored a sum of this host
+    for_each_tick(place.position, place.n_rails, place.n_here, 2 * n - 1, [&](int k, int tick) {
+      Step step;
+      if (tick > 0) step.recv = place.rank_at(-1, k);
+      if (tick < 2 * n - 2) step.send = place.rank_at(1, k);
+      step.completes = tick == n - 1;
+      add(k, (place.host - 1 - tick + 2 * n) % n, step, tick < n && alone, tick < n && !alone, tick >= n - 1);
+    });
+  }
+
+  void gather_here() const {
+    for_each_tick(0, trips(), 1, place.n_here, [&](int trip, int tick) {
+      add(rail(trip, place.position - tick), trip % place.n_hosts, here(tick, tick < place.n_here - 1), false,
+          tick == 0, tick > 0);
+    });
+  }
+};
+
+}  // namespace
+
+Schedule hierarchical_all_reduce(Hosts hosts, int rank, uint32_t n_chunks, uint32_t n_lanes) {
+  const Place place(hosts, rank);
+  Schedule schedule{.rank = rank, .n_ranks = 0, .n_chunks = n_chunks};
+  for (const std::vector<int>& ranks : hosts) schedule.n_ranks += static_cast<int>(ranks.size());
+  const auto chunks_of_group = static_cast<uint32_t>(place.n_rails * place.n_hosts);
+  const uint32_t n_groups = (n_chunks + chunks_of_group - 1) / chunks_of_group;
+  for (uint32_t lane = 0; lane < std::min(n_lanes, n_groups); lane++) {
+    std::vector<Step> steps;
+    for (uint32_t index = lane; index < n_groups; index += n_lanes) {
+      const Group group{place, n_chunks, index, steps};
+      if (place.n_here > 1 || place.n_hosts == 1) group.reduce_here();
+      if (place.n_hosts > 1) group.all_reduce_rails();
+      if (place.n_here > 1) group.gather_here();
+    }
+    if (!steps.empty()) schedule.lanes.push_back({lane, std::move(steps)});
+  }
+  return schedule;
+}
+
+}  // namespace tutti
