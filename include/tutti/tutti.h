@@ -264,6 +264,25 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct
  * instead of ring, tree, halving and hierarchical. */
 
+/* Writes to `text`, which has room for *bytes bytes, how `comm` carries out `collective`, the name of one of the
+ * functions below ("tuttiAllReduce"), with `count`, `datatype` and `op` (not looked at where there is none) now, and
+ * why: for each algorithm that gives right results the predicted time, and the measured one where it was tried out;
+ * what is forced; what the links are. English lines for people, ended by a zero byte; cut where the room ends. *bytes
+ * becomes what the whole text takes with that byte; with *bytes 0 `text` may be NULL. Not collective; waits for the
+ * operations that were called on `comm` before; any thread.
+ *
+ * The prediction is a sum of hops, messages, bytes copied and bytes added up, each at a price (after Hockney, "The
+ * communication challenge for MPP", 1994, and Thakur, Rabenseifner, Gropp, "Optimization of collective communication
+ * operations in MPICH", 2005). The prices are measured when the first choice between close algorithms is due, in 0.2 s
+ * at most. Then the first operations of a size (from one power of two to the next) try the best three by turns; the
+ * ranks agree on the fastest and keep it. So, without deterministic sums or a forced algorithm, the bits of a sum of
+ * floats may change between the first operations of a size; all ranks have the same ones always.
+ * Errors: tuttiInvalidArgument (not the name of a collective, bytes is NULL, text is NULL with *bytes > 0, datatype or
+ * op out of range, count * size over 2^63, not a live communicator), tuttiInvalidUsage (comm's creation is under way).
+ */
+TUTTI_API tuttiResult_t tuttiExplain(const char* collective, size_t count, tuttiDataType_t datatype, tuttiRedOp_t op,
+                                     tuttiComm_t comm, char* text, size_t* bytes);
+
 /* ---- collectives ----------------------------------------------------------------------------------------------- */
 
 /* recvbuff on every rank = `op` over all ranks' sendbuff, element by element; `count` elements of `datatype` each. In

@@ -2,12 +2,20 @@
 
 #include <poll.h>
 
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
 #include "exec/head_start.h"
+#include "plan/cache.h"
 
 namespace tutti {
+namespace {
+
+constexpr const char* kCopyProto = "copy";
+constexpr const char* kLendProto = "lend";
+
+}  // namespace
 
 Result<CommOptions> CommOptions::from_env() {
   TUTTI_TRY(env_check());
@@ -18,6 +26,11 @@ Result<CommOptions> CommOptions::from_env() {
   options.op_timeout_seconds = static_cast<double>(op_seconds);
   options.transports = env_string(Env::kTransports);
   options.algo = env_string(Env::kAlgo);
+  options.proto = env_string(Env::kProto);
+  if (!options.proto.empty() && options.proto != kCopyProto && options.proto != kLendProto)
+    return Error{Code::kInvalidUsage, "TUTTI_PROTO=" + options.proto + " is not valid: give copy or lend, or unset it"};
+  TUTTI_TRY_ASSIGN(const int64_t tunes, env_int(Env::kTune));
+  options.tunes = tunes != 0;
   TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
   options.deterministic = deterministic != 0;
   return options;
@@ -29,6 +42,7 @@ Communicator::Communicator(int rank, int n_ranks, const CommOptions& options, Al
 }
 
 Communicator::~Communicator() {
+  if (rank_ == 0 && planner_ && planner_->has_news()) keep_tuning(tuning_name_, planner_->tuning());
   if (watch_) watch_->say_goodbye(sequence_);
 }
 
@@ -72,13 +86,48 @@ Result<void> Communicator::execute(const Operation& operation) {
   call.dtype = operation.dtype;
   call.op = operation.op;
   call.root = operation.root;
-  call.algo = planner_->choose(call);
+  if (!repeats_settled(call)) return execute_planned(call, operation);
+  call.algo = last_call_.algo;
+  call.lanes = last_call_.lanes;
+  history_.add(call);
+  return carry_out(*last_program_, call, operation);
+}
+
+bool Communicator::repeats_settled(const Call& call) const {
+  return last_program_ != nullptr && call.count == last_call_.count && call.collective == last_call_.collective &&
+         call.dtype == last_call_.dtype && call.op == last_call_.op && call.root == last_call_.root;
+}
+
+Result<void> Communicator::execute_planned(Call call, const Operation& operation) {
+  history_.add(call);
+  // Unequal blocks count together.
+  const uint64_t count = operation.unequal == nullptr ? call.count : call.count / static_cast<uint64_t>(n_ranks_);
+  const uint64_t bytes = count * dtype_bytes(call.dtype);
+  auto choice = choose(call, bytes);
+  if (!choice) return end_with(std::move(choice).error());
+  call.algo = choice.value()->plan.algo;
+  call.lanes = choice.value()->plan.lanes;
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
-  const size_t done = start_small(*program.value(), call, operation);
-  if (done > 0 && done == program.value()->lanes[0].steps.size()) return {};
-  return end_with(drive_program(*program.value(), call, operation, done));
+  last_program_ = nullptr;
+  if (choice.value()->why == Choice::Why::kRacing) {
+    const int64_t start_ns = now_ns();
+    auto result = carry_out(*program.value(), call, operation);
+    planner_->record(*choice.value(), call, bytes, now_ns() - start_ns);
+    return result;
+  }
+  if (!choice.value()->race && operation.unequal == nullptr) {
+    last_call_ = call;
+    last_program_ = program.value();
+  }
+  return carry_out(*program.value(), call, operation);
+}
+
+Result<void> Communicator::carry_out(Program& program, const Call& call, const Operation& operation) {
+  const size_t done = start_small(program, call, operation);
+  if (done > 0 && done == program.lanes[0].steps.size()) return {};
+  return end_with(drive_program(program, call, operation, done));
 }
 
 // How many steps of a small operation could be done at once.
@@ -115,35 +164,43 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
   }
   Run run(program, what, history_);
   if (steps_done > 0) run.skip(steps_done);
-  // Private memory: to copy it through the slots or to let the kernel copy it. Which is faster depends on how the cores
-  // share their caches.
   const uint64_t bytes = what.blocks.largest() * dtype_bytes(call.dtype);
-  if (!program.may_lend || bytes < kLendFromBytes) return drive(run, *this, wait_policy_);
-  const int way = lends_private_.choose(bytes);
-  what.lends_input = way == 1 || SharedMemory::find(operation.input, 1) != nullptr;
-  what.lends_output = way == 1 || SharedMemory::find(operation.output, 1) != nullptr;
+  const int way = take_way(program, call.algo, bytes, &what);
+  if (way < 0) return drive(run, *this, wait_policy_);
   const int64_t start_ns = now_ns();
   auto result = drive(run, *this, wait_policy_);
-  lends_private_.record(bytes, way, now_ns() - start_ns);
+  lends_private_[static_cast<size_t>(call.algo)].record(bytes, way, now_ns() - start_ns);
   return result;
+}
+
+// Private memory: to copy it through the slots (0) or to let the kernel copy it (1). Which is faster depends on how the
+// cores share their caches. Negative where there is no question.
+int Communicator::take_way(const Program& program, Algo algo, uint64_t bytes, Run::Operation* what) {
+  if (!program.may_lend || bytes < kLendFromBytes || options_.proto == kLendProto) return -1;
+  if (options_.proto == kCopyProto) {
+    what->lends_input = what->lends_output = false;
+    return -1;
+  }
+  const int way = lends_private_[static_cast<size_t>(algo)].choose(bytes);
+  what->lends_input = way == 1 || SharedMemory::find(what->input, 1) != nullptr;
+  what->lends_output = way == 1 || SharedMemory::find(what->output, 1) != nullptr;
+  return way;
 }
 
 // An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to
 // make them, all ranks agree over the links that exist that they are in the same call: a mismatch is found here too.
 Result<Program*> Communicator::find_program(const Call& call) {
-  const ProgramKey key{call.collective, call.algo, call.root};
-  if (last_program_ != nullptr && key == last_key_) return last_program_;
+  const ProgramKey key{call.collective, call.algo, call.lanes, call.root};
   if (!programs_.contains(key)) {
-    TUTTI_TRY(drive_program(programs_.at({Collective::kAllReduce, Algo::kTree, 0}), call, Operation{}));
+    TUTTI_TRY(drive_program(programs_.at(key_of(kTreePlan)), call, Operation{}));
     TUTTI_TRY(add_program(key, Deadline::after_seconds(options_.op_timeout_seconds)));
   }
-  last_key_ = key;
-  return last_program_ = &programs_.at(key);  // elements of a map stay where they are
+  return &programs_.at(key);  // elements of a map stay where they are
 }
 
 Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline) {
-  const auto& [collective, algo, root] = key;
-  const Schedule schedule = planner_->schedule(collective, algo, root);
+  const auto& [collective, algo, lanes, root] = key;
+  const Schedule schedule = planner_->schedule(collective, {algo, lanes}, root);
   TUTTI_TRY(links_->connect(schedule, deadline, [this] { return watch_->failed(); }));
   if (watch_->failed()) return watch_->failure();
   keep_program(key, bind(schedule, slot_bytes_, [this](int peer, uint32_t channel, bool sending) {

@@ -30,7 +30,9 @@ struct CommOptions {
   double op_timeout_seconds = 1800;
   std::string transports;
   std::string algo;
+  std::string proto;
   bool deterministic = false;
+  bool tunes = true;
 
   static Result<CommOptions> from_env();
 };
@@ -90,6 +92,9 @@ class Communicator final : private WaitContext {
   void fail(const Error& error) { watch_->fail(error); }  // for all ranks
   Result<void> async_error() const;
 
+  // What an operation of this kind takes now, and why. Waits for the operations that were called before.
+  std::string explain(Collective collective, uint64_t count, DataType dtype, RedOp op);
+
   // What this rank holds for the group, besides one thread. From any thread.
   struct Holdings {
     size_t links, link_bytes, scratch_bytes, descriptors;
@@ -97,7 +102,10 @@ class Communicator final : private WaitContext {
   Holdings holdings() const;
 
  private:
-  using ProgramKey = std::tuple<Collective, Algo, int>;  // and the root
+  using ProgramKey = std::tuple<Collective, Algo, uint8_t, int>;  // lanes, root
+  // Connected from the start, so that ranks can always agree.
+  static constexpr Plan kTreePlan{Algo::kTree, kMostLanes}, kRingPlan{Algo::kRing, kMostLanes};
+  static constexpr ProgramKey key_of(Plan plan) { return {Collective::kAllReduce, plan.algo, plan.lanes, 0}; }
 
   Communicator(int rank, int n_ranks, const CommOptions& options, Algo forced);
   Result<void> setup(Bootstrap& bootstrap, Deadline deadline);
@@ -107,6 +115,9 @@ class Communicator final : private WaitContext {
   Result<Program*> find_program(const Call& call);
 
   Result<void> execute(const Operation& operation);
+  bool repeats_settled(const Call& call) const;
+  Result<void> execute_planned(Call call, const Operation& operation);
+  Result<void> carry_out(Program& program, const Call& call, const Operation& operation);
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
   struct Exchange;
@@ -114,7 +125,16 @@ class Communicator final : private WaitContext {
   Result<void> end_with(Result<void> result);
   size_t start_small(Program& program, const Call& call, const Operation& operation);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
+  int take_way(const Program& program, Algo algo, uint64_t bytes, Run::Operation* what);
   Error root_cause(Error error);
+  // Tuning, in tuning.cpp.
+  std::string propose_tuning();
+  Result<void> take_tuning(const std::string& proposal);
+  Result<Choice*> choose(const Call& call, uint64_t bytes);
+  Result<void> measure_prices(const Call& call);
+  Result<int64_t> measure(const Call& call, Plan plan, std::span<float> data);
+  Result<void> agree(const Call& call, std::span<int64_t> values);
+  Result<void> all_reduce_inside(const Call& call, Plan plan, const Call& what, void* data);
   void wait_for_turn(uint64_t ticket);
   void end_turn();
   // One operation's turn; it ends also if the operation runs out of memory.
@@ -142,9 +162,12 @@ class Communicator final : private WaitContext {
   std::unique_ptr<LinkPool> links_;
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
-  ProgramKey last_key_{};  // what was looked up last, for loops of one operation
+  // The last operation whose choice is settled, for loops of one operation; no program: there was none.
+  Call last_call_;
   Program* last_program_ = nullptr;
-  Trial lends_private_;
+  std::array<Trial, std::size(kAlgos) + 1> lends_private_;  // by algorithm
+  Ground ground_{.n_ranks = 0};  // on the host where it is most crowded
+  std::string tuning_name_;               // what the cache knows this group by
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
   History history_;
   uint64_t sequence_ = 0;

@@ -99,6 +99,21 @@ Result<std::vector<Introduction>> read_all(const std::vector<std::string>& blobs
   return all;
 }
 
+// What the group stands on as seen from one host, whose ranks may be bound to some of its CPUs.
+Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all) {
+  CpuSet cpus;
+  for (const int rank : ranks) cpus |= all[static_cast<size_t>(rank)].cpus;
+  Ground ground;
+  ground.n_ranks = static_cast<int>(all.size());
+  ground.ranks_here = static_cast<int>(ranks.size());
+  ground.cpus_here = std::max(1, static_cast<int>(cpus.count()));
+  ground.hosts = static_cast<int>(layout.hosts.size());
+  for (const auto& host : layout.hosts)
+    ground.largest_host = std::max(ground.largest_host, static_cast<int>(host.size()));
+  ground.slot_bytes = all[0].slot_bytes;
+  return ground;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,
@@ -142,12 +157,19 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   auto met = meet(bootstrap, std::move(blobs), std::move(control.fd), deadline);
 
   // Nobody starts before all are connected, and everybody hears why if one is not.
-  TUTTI_TRY_ASSIGN(const auto outcomes, bootstrap.all_gather(met ? "" : met.error().message));
+  const std::string outcome = ByteWriter()
+                                  .put_string(met ? "" : met.error().message)
+                                  .put_string(met && rank_ == 0 ? propose_tuning() : "")
+                                  .take();
+  TUTTI_TRY_ASSIGN(const auto outcomes, bootstrap.all_gather(outcome));
   TUTTI_TRY(std::move(met));
-  for (size_t r = 0; r < outcomes.size(); r++)
-    if (!outcomes[r].empty())
-      return Error{Code::kRemoteError, format("rank %zu could not join: %s", r, outcomes[r].c_str()),
-                   static_cast<int>(r)};
+  for (size_t r = 0; r < outcomes.size(); r++) {
+    ByteReader reader(outcomes[r]);
+    const std::string failure = reader.get_string();
+    if (!failure.empty())
+      return Error{Code::kRemoteError, format("rank %zu could not join: %s", r, failure.c_str()), static_cast<int>(r)};
+    if (r == 0) TUTTI_TRY(take_tuning(reader.get_string()));
+  }
   log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", n_ranks_, kernels().isa,
       wait_policy_.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
   return {};
@@ -160,29 +182,28 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   PeerWatch::Config config{rank_, bootstrap.key(), {}, {}, {}};
   std::vector<LinkPool::Addresses> addresses;
   std::vector<Seat> seats;
-  size_t ranks_here = 0;
-  CpuSet cpus_here;  // each rank may be bound to some
   for (size_t r = 0; r < all.size(); r++) {
     TUTTI_TRY(check_agreement(mine, rank_, all[r], static_cast<int>(r)));
     config.rank_names.push_back(format("rank %zu (host %s, pid %d)", r, all[r].host.c_str(), all[r].pid));
     config.contacts.push_back(all[r].control);
     addresses.push_back(all[r].addresses);
     seats.push_back({all[r].control.host, {}});
-    if (!(all[r].control.host == mine.control.host)) continue;
-    ranks_here++;
-    cpus_here |= all[r].cpus;
   }
   Layout layout = lay_out(seats);
   if (rank_ == 0) log(LogLevel::kInfo, "order of ranks: %s", to_text(layout).c_str());
   if (mine.order == "rank") layout.order = flat_layout(n_ranks_).order;
+  for (const std::vector<int>& ranks : layout.hosts) {
+    const Ground ground = ground_of(ranks, layout, all);
+    if (ground_.n_ranks == 0 || ground.crowding() > ground_.crowding()) ground_ = ground;
+    if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end())
+      wait_policy_.oversubscribed = ground.crowding() > 1;
+  }
   planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
   config.neighbours = planner_->neighbours();
   links_->set_peers(std::move(addresses));
-  wait_policy_.oversubscribed = ranks_here > cpus_here.count();
   TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));
-  for (const Algo algo : {Algo::kTree, Algo::kRing})
-    TUTTI_TRY(add_program({Collective::kAllReduce, algo, 0}, deadline));
-  keep_program({Collective::kFinalize, Algo::kTree, 0}, programs_.at({Collective::kAllReduce, Algo::kTree, 0}));
+  for (const Plan plan : {kTreePlan, kRingPlan}) TUTTI_TRY(add_program(key_of(plan), deadline));
+  keep_program({Collective::kFinalize, Algo::kTree, kMostLanes, 0}, programs_.at(key_of(kTreePlan)));
   return {};
 }
 

@@ -35,6 +35,7 @@ struct Call {
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   Algo algo = Algo::kAuto;
+  uint8_t lanes = 0;  // of the algorithm, below 16
   int32_t root = 0;
 
   bool operator==(const Call&) const = default;

@@ -1,12 +1,19 @@
-// plan: which algorithm an operation takes, and with how many chunks. All ranks of a group decide alike, because they
-// decide from the call and from what they agreed on at creation. Pure; any thread.
+// plan: which algorithm an operation takes, and with how many lanes. All ranks of a group decide alike, because they
+// decide from the call, from what rank 0 told them all at creation, and from times that they have agreed on since. A
+// Planner belongs to one thread at a time; it talks to nobody: the communicator measures and agrees for it.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "debug/call.h"
+#include "plan/cost.h"
+#include "plan/race.h"
+#include "plan/tuning.h"
 #include "schedule/schedule.h"
 #include "topology/layout.h"
 
@@ -14,26 +21,81 @@ namespace tutti {
 
 Result<Algo> parse_algo(const std::string& name);  // "" is kAuto; kInvalidUsage lists the names
 
+struct Candidate {
+  Plan plan;
+  double predicted_ns = 0;
+  int64_t measured_ns = 0;  // 0: was not
+};
+
+// What is decided for operations of one size class.
+struct Choice {
+  enum class Why {
+    kOnlyWay,     // the collective has no other
+    kForced,      // TUTTI_ALGO, the configuration
+    kPredicted,   // the others are far behind on paper
+    kNotTried,    // as above, for races are off or have yet to begin
+    kRacing,      // tried out by turns now
+    kRaced,       // the fastest of a race
+    kRemembered,  // of an earlier communicator's race
+  };
+  std::vector<Candidate> candidates;  // by predicted time
+  Plan plan;
+  Why why = Why::kOnlyWay;
+  std::optional<Race> race;
+};
+
 class Planner {
  public:
   // `forced` other than kAuto is taken whatever the size, but for sums that are to be made in one place: those of 16-
   // and 8-bit floats, to be rounded once, and in deterministic groups all, to be added up in the order of ranks.
   Planner(int rank, Layout layout, Algo forced, bool deterministic);
 
-  // The algorithm of a call, which need not have one yet.
-  Algo choose(const Call& call) const;
-  Schedule schedule(Collective collective, Algo algo, int root) const;
+  // From rank 0, once, before anything is chosen. `races`: plans that are close on paper are tried out.
+  void start(const Ground& ground, Tuning tuning, bool races);
+
+  // The choice for a call, which need not have an algorithm yet; `bytes` as for load_of. It stays where it is until
+  // take_prices().
+  Choice& choice(const Call& call, uint64_t bytes);
+  Plan choose(const Call& call) { return choice(call, call.count * dtype_bytes(call.dtype)).plan; }
+
+  // True once: prices are to be measured now, with a race about to begin.
+  bool wants_prices(const Choice& choice);
+  void take_prices(const Prices& prices);
+  // For a choice that has a race: the plan of the next operation, after which record() follows.
+  void begin_race(Choice& choice);
+  void record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns);
+  // The slowest rank's times, after a round.
+  void end_round(Choice& choice, const Call& call, uint64_t bytes, std::span<const int64_t> times);
+
+  size_t hosts() const { return layout_.hosts.size(); }
+  const Ground& ground() const { return ground_; }
+  const Tuning& tuning() const { return tuning_; }
+  bool has_news() const { return has_news_; }  // in the tuning, since start
+
+  Schedule schedule(Collective collective, Plan plan, int root) const;
   // Ranks that any algorithm without a root exchanges messages with: connected from the start.
   std::vector<int> neighbours() const;
+  // For people: what is taken for the call, and why.
+  std::string explain(const Call& call, uint64_t bytes);
 
  private:
   bool sums_in_one_place(const Call& call) const;
+  SizeClass class_of(const Call& call, uint64_t bytes) const;
+  std::vector<Plan> plans_for(const Call& call) const;
+  Choice decide(const Call& call, uint64_t bytes) const;
+  bool take_results(Choice& choice, std::span<const Measured> results, Choice::Why why) const;
+  double predict(Collective collective, Plan plan, uint64_t bytes) const;
 
   int rank_;
   int n_ranks_;
   Layout layout_;
   Algo forced_;
   bool deterministic_;
+  Ground ground_;
+  Tuning tuning_;
+  bool races_ = false, has_news_ = false;
+  int waited_ = 0;  // operations that could have raced
+  std::map<SizeClass, Choice> choices_;
 };
 
 }  // namespace tutti

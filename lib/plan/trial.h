@@ -12,6 +12,9 @@ namespace tutti {
 
 class Trial {
  public:
+  // Three of each: one is easily disturbed. Looking again costs 3 of 1000 operations' difference.
+  static constexpr uint32_t kTries = 6, kPeriod = 1000;
+
   // 0 or 1, for the next operation of so many bytes; record() follows.
   int choose(uint64_t bytes) {
     Size& size = sizes_[static_cast<size_t>(std::bit_width(bytes))];
@@ -26,8 +29,6 @@ class Trial {
   }
 
  private:
-  // Six tries of each: one is easily disturbed. Looking again costs 6 of 1000 operations' difference.
-  static constexpr uint32_t kTries = 12, kPeriod = 1000;
   struct Size {
     uint32_t uses = 0;
     std::array<int64_t, 2> best_ns{};

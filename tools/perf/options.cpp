@@ -99,6 +99,8 @@ void add_report_options(CLI::App& app, Options& o) {
   app.add_option("-I,--per_iter_timing", o.per_iter_timing, "1: spread of the iterations' times")->group("Report");
   app.add_option("-K,--per_iter_skip", o.per_iter_skip, "leave this many iterations out of -I")->group("Report");
   app.add_option("-M,--memory", o.memory_report, "1: what rank 0's process came to hold in memory")->group("Report");
+  app.add_flag("--explain", o.explain, "after each row: what the library chose and why (tuttiExplain)")
+      ->group("Report");
   app.add_option("-J,--output_file", o.json_path, "write JSON there ('-': stdout, and the table to stderr)")
       ->group("Report");
 }

@@ -174,6 +174,16 @@ Status Report::row(const Row& row) {
   return print(row_text(options_, collective_, row));
 }
 
+Status Report::remark(const std::string& lines) {
+  std::string out;
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = std::min(lines.find('\n', at), lines.size());
+    out += "#   " + lines.substr(at, end - at) + "\n";
+    at = end + 1;
+  }
+  return print(out);
+}
+
 Status Report::conclude(const MemoryMarks& memory) {
   if (Status s = print(footer_text(collective_, totals_)); !s) return s;
   if (options_.memory_report) {

@@ -64,6 +64,7 @@ class Report {
   Status open();  // finds out early whether the JSON file can be written
   Status header(const std::vector<RankInfo>& ranks);
   Status row(const Row& row);
+  Status remark(const std::string& lines);     // as comments of the table
   Status conclude(const MemoryMarks& memory);  // the table's end and the JSON
   // Writes the JSON unless that was done; `error` is why the run ended early, or "".
   Status write_json(const std::string& error);

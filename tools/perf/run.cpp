@@ -30,6 +30,25 @@ size_t largest_extent(const Options& options, const Collective& collective, cons
   return extent;
 }
 
+// What tuttiExplain says of the row's operation.
+Status explain(const Collective& collective, const Row& row, tuttiComm_t comm, std::string* why) {
+  const tuttiRedOp_t op = row.op == kMulSum ? tuttiSum : row.op;
+  const auto call = [&](char* to, size_t* bytes) {
+    return tuttiExplain(collective.call, row.count, row.type, op, comm, to, bytes);
+  };
+  size_t bytes = 0;
+  const tuttiResult_t result = call(nullptr, &bytes);
+  if (result == tuttiInvalidArgument) {
+    *why = text("%s: there is one way only", collective.call);
+    return {};
+  }
+  if (result != tuttiSuccess) return library_error("tuttiExplain", result, comm);
+  why->resize(bytes);
+  if (const auto r = call(why->data(), &bytes); r != tuttiSuccess) return library_error("tuttiExplain", r, comm);
+  why->pop_back();  // the zero byte
+  return {};
+}
+
 class RankRun {
  public:
   RankRun(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors, Team& team,
@@ -124,7 +143,14 @@ class RankRun {
       wrong_ += std::max(0ll, row.in_place->wrong);
     }
     bench_.progress().clear();
-    return team_.agree(printing() ? report_.row(row) : Status());
+    return team_.agree(printing() ? print_row(row) : Status());
+  }
+
+  Status print_row(const Row& row) {
+    if (Status s = report_.row(row); !s || !options_.explain) return s;
+    std::string why;
+    if (Status s = explain(collective_, row, team_.comm(), &why); !s) return s;
+    return report_.remark(why);
   }
 
   const Options& options_;

@@ -1,0 +1,158 @@
+// Planner: deciding.
+#include <algorithm>
+#include <bit>
+
+#include "plan/planner.h"
+#include "plan/trial.h"
+
+namespace tutti {
+namespace {
+
+// So many ranks still talk to each other directly; n * n links are too many one day.
+constexpr int kFewRanks = 16;
+// Plans that are worse than the best by more than this on paper are not tried out, nor are more than so many.
+constexpr double kClose = 2;
+constexpr size_t kMostEntrants = 3;
+// A program of a few operations has nothing to gain from measuring.
+constexpr int kOperationsBeforeMeasuring = 16;
+// The first operations of a plan connect links, meet cold memory, and try ways to send.
+constexpr int kWarmUps = Trial::kTries + 1;
+
+bool has_algorithms(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+void Planner::start(const Ground& ground, Tuning tuning, bool races) {
+  ground_ = ground;
+  tuning_ = std::move(tuning);
+  races_ = races;
+}
+
+bool Planner::sums_in_one_place(const Call& call) const {
+  if (!traits(call.collective).reduces) return false;
+  if (deterministic_) return true;
+  // One addition per sum rounds once, whoever makes it; and the extremes are not rounded.
+  if (n_ranks_ <= 2 || call.op == RedOp::kMin || call.op == RedOp::kMax) return false;
+  return is_small_float(call.dtype);
+}
+
+SizeClass Planner::class_of(const Call& call, uint64_t bytes) const {
+  return {call.collective, sums_in_one_place(call), static_cast<uint8_t>(std::bit_width(bytes))};
+}
+
+double Planner::predict(Collective collective, Plan plan, uint64_t bytes) const {
+  return price_of(load_of(collective, plan, bytes, ground_), tuning_.prices);
+}
+
+// All ways that give right results for the call.
+std::vector<Plan> Planner::plans_for(const Call& call) const {
+  const bool one_place = sums_in_one_place(call), all_reduce = call.collective == Collective::kAllReduce;
+  if (forced_ != Algo::kAuto && (!one_place || forced_ == Algo::kOneShot || forced_ == Algo::kDirect))
+    return {{forced_, 1}, {forced_, 2}};
+  if (n_ranks_ == 1) return {{Algo::kDirect, 1}};
+  std::vector<Plan> plans;
+  if (one_place || n_ranks_ <= kFewRanks) {
+    plans.push_back({Algo::kDirect, 1});
+    if (all_reduce) plans.insert(plans.end(), {{Algo::kDirect, 2}, {Algo::kOneShot, 1}});
+  }
+  if (one_place) return plans;
+  const bool rooted = traits(call.collective).has_root;
+  plans.insert(plans.end(), {{Algo::kTree, 1}, {Algo::kRing, 1}});
+  if (all_reduce || rooted) plans.push_back({Algo::kTree, 2});
+  if (!rooted) plans.push_back({Algo::kRing, 2});
+  if (all_reduce) plans.push_back({Algo::kHalving, 1});
+  // Between hosts that have several ranks each.
+  if (all_reduce && hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_))
+    plans.insert(plans.end(), {{Algo::kHierarchical, 1}, {Algo::kHierarchical, 2}});
+  return plans;
+}
+
+Choice Planner::decide(const Call& call, uint64_t bytes) const {
+  Choice choice;
+  if (!has_algorithms(call.collective)) {
+    choice.plan = {call.collective == Collective::kFinalize ? Algo::kTree : Algo::kAuto, 1};
+    return choice;
+  }
+  // All sizes of a class share the decision, so they share the size that it is made for.
+  const uint64_t typical_bytes = std::bit_floor(bytes);
+  for (const Plan plan : plans_for(call))
+    choice.candidates.push_back({plan, predict(call.collective, plan, typical_bytes)});
+  std::stable_sort(choice.candidates.begin(), choice.candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
+  const Candidate& best = choice.candidates[0];
+  choice.plan = best.plan;
+  choice.why = best.plan.algo == forced_ ? Choice::Why::kForced : Choice::Why::kPredicted;
+  if (choice.why == Choice::Why::kForced || bytes == 0) return choice;
+  if (const auto found = tuning_.raced.find(class_of(call, bytes)); found != tuning_.raced.end())
+    if (take_results(choice, found->second, Choice::Why::kRemembered)) return choice;
+  std::vector<Plan> entrants;
+  for (const Candidate& candidate : choice.candidates)
+    if (entrants.size() < kMostEntrants && candidate.predicted_ns < kClose * best.predicted_ns)
+      entrants.push_back(candidate.plan);
+  if (entrants.size() < 2) return choice;
+  choice.why = Choice::Why::kNotTried;
+  if (races_) choice.race.emplace(std::move(entrants), best.predicted_ns, kWarmUps);
+  return choice;
+}
+
+// Results may be of a library that had other plans: those are passed over.
+bool Planner::take_results(Choice& choice, std::span<const Measured> results, Choice::Why why) const {
+  choice.race.reset();
+  bool found = false;
+  for (const Measured& result : results)
+    for (Candidate& candidate : choice.candidates) {
+      if (!(candidate.plan == result.plan)) continue;
+      candidate.measured_ns = result.ns;
+      if (!found) choice.plan = result.plan;
+      found = true;
+    }
+  if (found) choice.why = why;
+  return found;
+}
+
+Choice& Planner::choice(const Call& call, uint64_t bytes) {
+  const auto [found, is_new] = choices_.try_emplace(class_of(call, bytes));
+  if (is_new) found->second = decide(call, bytes);
+  return found->second;
+}
+
+bool Planner::wants_prices(const Choice& choice) {
+  return !tuning_.probed && choice.race && ++waited_ > kOperationsBeforeMeasuring;
+}
+
+void Planner::take_prices(const Prices& prices) {
+  tuning_.prices = prices;
+  tuning_.probed = has_news_ = true;
+  choices_.clear();
+}
+
+void Planner::begin_race(Choice& choice) {
+  choice.why = Choice::Why::kRacing;
+  choice.plan = choice.race->current();
+}
+
+// Times of sizes that share a class are made comparable by what the size should cost.
+void Planner::record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns) {
+  const double typical = predict(call.collective, choice.plan, std::bit_floor(bytes));
+  choice.race->record(
+      static_cast<int64_t>(static_cast<double>(ns) * typical / predict(call.collective, choice.plan, bytes)));
+}
+
+void Planner::end_round(Choice& choice, const Call& call, uint64_t bytes, std::span<const int64_t> times) {
+  if (!choice.race->end_round(times)) return;
+  const auto results = choice.race->results();
+  take_results(choice, results, Choice::Why::kRaced);
+  tuning_.raced[class_of(call, bytes)] = results;
+  has_news_ = true;
+}
+
+}  // namespace tutti

@@ -1,0 +1,61 @@
+// Planner: what it has decided, for people.
+#include "plan/planner.h"
+
+namespace tutti {
+namespace {
+
+std::string why_text(const Choice& choice) {
+  switch (choice.why) {
+    case Choice::Why::kOnlyWay: return "there is one way only";
+    case Choice::Why::kForced: return "forced by TUTTI_ALGO or the configuration";
+    case Choice::Why::kPredicted: return "predicted to be fastest by far";
+    case Choice::Why::kNotTried: return "predicted to be fastest; the closest are not tried out yet, or not at all";
+    case Choice::Why::kRacing: return "the closest are being tried out by turns";
+    case Choice::Why::kRaced: return "the fastest when the closest were tried out";
+    case Choice::Why::kRemembered: return "the fastest when an earlier communicator tried them out";
+  }
+  return "";
+}
+
+std::string plan_text(Plan plan) {
+  return plan.lanes > 1 ? format("%s x%d", algo_name(plan.algo), plan.lanes) : algo_name(plan.algo);
+}
+
+std::string prices_text(const Tuning& tuning) {
+  const Prices& p = tuning.prices;
+  return format("prices (%s): a hop %.2f us, a message %.2f us, a byte copied %.3f ns, a byte added up %.3f ns\n",
+                tuning.probed ? "fitted to measurements" : "assumed", p.hop / 1e3, p.message / 1e3, p.copied_byte,
+                p.summed_byte);
+}
+
+std::string table(const Choice& choice) {
+  std::string text = "  plan        predicted us  measured us\n";
+  for (const Candidate& c : choice.candidates) {
+    const std::string measured = c.measured_ns > 0 ? format("%.2f", static_cast<double>(c.measured_ns) / 1e3) : "-";
+    text += format("%s %-10s  %12.2f  %11s\n", c.plan == choice.plan ? "*" : " ", plan_text(c.plan).c_str(),
+                   c.predicted_ns / 1e3, measured.c_str());
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Planner::explain(const Call& call, uint64_t bytes) {
+  const Choice& decided = choice(call, bytes);
+  const CollectiveTraits& what = traits(call.collective);
+  std::string text = format("%s of %llu bytes", what.name, static_cast<unsigned long long>(bytes));
+  if (what.moves_data)
+    text += format(" (%llu x %s", static_cast<unsigned long long>(call.count), dtype_name(call.dtype));
+  if (what.reduces) text += format(", %s", red_op_name(call.op));
+  text += format("%s over %d ranks: %s, %s\n", what.moves_data ? ")" : "", n_ranks_, plan_text(decided.plan).c_str(),
+                 why_text(decided).c_str());
+  if (decided.candidates.empty()) return text;
+  if (sums_in_one_place(call))
+    text += deterministic_ ? "deterministic: only plans that add up in the order of ranks, in one place\n"
+                           : "a small float: only plans that add up in one place and round once\n";
+  if (ground_.crowding() > 1)
+    text += format("%d ranks share %d CPUs on the fullest host\n", ground_.ranks_here, ground_.cpus_here);
+  return text + table(decided) + prices_text(tuning_);
+}
+
+}  // namespace tutti

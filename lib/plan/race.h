@@ -1,0 +1,46 @@
+// Which of a few plans is fastest, found out while working: operations of one size class take the plans in turns, a few
+// in a row. All ranks count the same operations, so all try the same plan at the same time. After each round they agree
+// on the times, the slowest rank's counting, and who is far behind drops out. One thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/cost.h"
+
+namespace tutti {
+
+class Race {
+ public:
+  // `expected_ns` of one operation: of short ones more are measured, because they are easily disturbed. The first
+  // `warm_ups` operations of each plan do not count.
+  Race(std::vector<Plan> entrants, double expected_ns, int warm_ups);
+
+  Plan current() const { return entrants_[at_].plan; }
+  void record(int64_t ns);  // of an operation by the current plan
+  // The times of this rank so far, one for each entrant.
+  bool round_is_over() const { return at_ == entrants_.size(); }
+  std::vector<int64_t> times() const;
+  // With the slowest rank's times. True when the race is over: then the fastest comes first in results().
+  bool end_round(std::span<const int64_t> times);
+
+  std::vector<Measured> results() const;
+
+ private:
+  struct Entrant {
+    Plan plan;
+    std::vector<int64_t> ns;
+    int64_t agreed_ns = 0;
+    bool dropped = false;
+  };
+  void go_on();
+
+  static constexpr int kRounds = 3;
+  std::vector<Entrant> entrants_;
+  size_t at_ = 0;  // whose turn it is
+  int round_ = 0, operations_ = 0;
+  int counted_, warm_ups_;
+};
+
+}  // namespace tutti
