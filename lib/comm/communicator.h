@@ -166,9 +166,9 @@ class Communicator final : private WaitContext {
   Call last_call_;
   Program* last_program_ = nullptr;
   std::array<Trial, std::size(kAlgos) + 1> lends_private_;  // by algorithm
-  Ground ground_{.n_ranks = 0};  // on the host where it is most crowded
-  std::string tuning_name_;               // what the cache knows this group by
-  std::atomic<size_t> scratch_bytes_{0};  // of programs_
+  Ground ground_{.n_ranks = 0};                             // on the host where it is most crowded
+  std::string tuning_name_;                                 // what the cache knows this group by
+  std::atomic<size_t> scratch_bytes_{0};                    // of programs_
   History history_;
   uint64_t sequence_ = 0;
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
