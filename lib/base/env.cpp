@@ -47,6 +47,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kNRanks, "TUTTI_NRANKS", "", 1, INT32_MAX, "number of ranks, for tuttiCommInitFromEnv"},
   {Env::kRoot, "TUTTI_ROOT", "", 1, 0, "host:port where rank 0 listens, for tuttiCommInitFromEnv"},
   {Env::kSecret, "TUTTI_SECRET", "", 1, 0, "shared secret of the job, for tuttiCommInitFromEnv with TUTTI_ROOT or MASTER_ADDR"},
+  {Env::kLibrary, "TUTTI_LIBRARY", "", 1, 0, "path of libtutti.so.0, for the Python package tutti_torch"},
 }};
 // clang-format on
 

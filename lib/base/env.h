@@ -32,6 +32,7 @@ enum class Env : int {
   kNRanks,
   kRoot,
   kSecret,
+  kLibrary,
   kCount_,
 };
 

@@ -1,0 +1,92 @@
+"""DDP's buckets in memory that the other ranks of the machine can map: their reduction copies nothing."""
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from . import library
+from .communicator import Communicator
+from .errors import TuttiError
+from .process_group import TuttiProcessGroup
+
+_log = logging.getLogger("tutti_torch")
+
+
+class _Registered(NamedTuple):
+    storage: torch.UntypedStorage
+    handle: int
+
+
+class RegisteredBuckets:
+    """The state of the hook: the buckets of one model, by their index. DDP makes new ones after the first step."""
+
+    def __init__(self, group: TuttiProcessGroup) -> None:
+        self._group = group
+        self._communicator: Communicator = group._communicator
+        self._buckets: dict[int, _Registered] = {}
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The hook: averages the bucket, in memory that is registered from the first time on."""
+        buffer = bucket.buffer()
+        known = self._buckets.get(bucket.index())
+        if known is None or known.storage.data_ptr() != buffer.untyped_storage().data_ptr():
+            self._forget(bucket.index())
+            self._register(bucket.index(), buffer)
+        if bucket.is_last():
+            for index in [index for index in self._buckets if index > bucket.index()]:
+                self._forget(index)
+        options = c10d.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.AVG
+        return self._group.allreduce([buffer], options).get_future().then(lambda done: done.value()[0])
+
+    def _register(self, index: int, buffer: torch.Tensor) -> None:
+        storage = buffer.untyped_storage()
+        if storage.nbytes() == 0:
+            return
+        try:
+            # Moves the bytes; all views of the bucket move with them.
+            storage.share_memory_()
+        except RuntimeError as error:
+            _log.warning("a bucket of %d bytes stays in private memory: %s", storage.nbytes(), error)
+            return
+        handle = ctypes.c_void_p()
+        self._communicator.check(
+            library.load().tuttiCommRegister(
+                self._communicator.handle, storage.data_ptr(), storage.nbytes(), ctypes.byref(handle)
+            )
+        )
+        if handle.value is not None:
+            self._buckets[index] = _Registered(storage, handle.value)
+
+    def _forget(self, index: int) -> None:
+        known = self._buckets.pop(index, None)
+        if known is not None:
+            library.load().tuttiCommDeregister(self._communicator.handle, known.handle)
+
+    def __del__(self) -> None:
+        try:
+            for index in list(self._buckets):
+                self._forget(index)
+        except TuttiError:
+            pass  # The group was destroyed first, and the registrations with it.
+
+
+def _average(state: RegisteredBuckets, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return state.reduce(bucket)
+
+
+def use_registered_buckets(model: DistributedDataParallel) -> None:
+    """From its next backward pass on, the buckets of `model` lie in shared memory that is registered with Tutti
+    (tuttiCommRegister), so that ranks of one machine read each other's gradients in place. Call it once, before the first
+    backward pass; it takes the place of a communication hook. Gradients are averaged, as without. The memory comes from
+    /dev/shm: where that is too small a bucket stays where it is, with a warning."""
+    group: Any = model.process_group
+    if not isinstance(group, TuttiProcessGroup):
+        raise TuttiError(f"the model's process group is {type(group).__name__}, not Tutti's", library.INVALID_ARGUMENT)
+    model.register_comm_hook(RegisteredBuckets(group), _average)

@@ -1,0 +1,164 @@
+"""A Tutti communicator for one c10d group, and the stream on which its asynchronous operations run.
+
+Any thread may use it. Whoever made it ends it, by close() or abort(); afterwards every call says that it is gone.
+"""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import math
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from . import library
+from .errors import TuttiError, check, error_of
+
+_log = logging.getLogger("tutti_torch")
+# Ranks end at different times (one writes a checkpoint first), but one that never comes must not hold up the others.
+CLOSE_LIMIT_S = 60.0
+EXIT_LIMIT_S = 5.0
+
+_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+def limit_s(timeout: timedelta, variable: str) -> int:
+    """c10d's time-out in whole seconds. Its default gives way to Tutti's environment variable."""
+    if timeout == dist.default_pg_timeout and os.environ.get(variable):
+        return library.UNDEFINED_INT
+    return max(1, min(math.ceil(timeout.total_seconds()), 2**31 - 1))
+
+
+class Communicator:
+    """Rank `rank` of `size` in the group that meets at `unique`."""
+
+    def __init__(self, unique: bytes, rank: int, size: int, init_s: int, op_s: int, label: str = "") -> None:
+        self._api = library.load()
+        self.label = label
+        self._guard = threading.Lock()
+        self._stream: int | None = None
+        self._comm: int | None = None
+        comm = ctypes.c_void_p()
+        options = library.config(init_s, op_s)
+        unique_id = library.UniqueId.from_buffer_copy(unique)
+        code = self._api.tuttiCommInitRankConfig(ctypes.byref(comm), size, unique_id, rank, ctypes.byref(options))
+        if code not in (library.SUCCESS, library.IN_PROGRESS):
+            check(code, label)
+        self._comm = comm.value
+        try:
+            code = self._poll(self._state, math.inf)
+            if code != library.SUCCESS:
+                raise self.error(code)
+        except BaseException:
+            self.abort()
+            raise
+        _open.add(self)
+
+    @property
+    def handle(self) -> int:
+        if self._comm is None:
+            raise TuttiError(f"the group was destroyed{self.label}")
+        return self._comm
+
+    @property
+    def stream(self) -> int:
+        """Made when it is first needed."""
+        if self._stream is None:
+            with self._guard:
+                if self._stream is None:
+                    stream = ctypes.c_void_p()
+                    check(self._api.tuttiStreamCreate(ctypes.byref(stream)), self.label)
+                    self._stream = stream.value
+        assert self._stream is not None
+        return self._stream
+
+    def check(self, code: int) -> None:
+        if code != library.SUCCESS:
+            raise error_of(code, None, self.label)
+
+    def error(self, code: int) -> TuttiError:
+        """The exception for the result of an operation that ran on the stream."""
+        return error_of(code, self._comm, self.label)
+
+    def async_error(self) -> TuttiError | None:
+        """What has broken the communicator, if anything has."""
+        code = self._state()
+        return None if code in (library.SUCCESS, library.IN_PROGRESS) else self.error(code)
+
+    def _poll(self, state: Callable[[], int], limit: float) -> int:
+        """What state() returns when it is no longer tuttiInProgress, or after `limit` seconds. Signals get through."""
+        pause_s, end = 0.0001, time.monotonic() + limit
+        while (code := state()) == library.IN_PROGRESS and time.monotonic() < end:
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.005)
+        return code
+
+    def _state(self) -> int:
+        code = ctypes.c_int()
+        self._api.tuttiCommGetAsyncError(self._comm, ctypes.byref(code))
+        return code.value
+
+    def close(self, limit: float = CLOSE_LIMIT_S) -> None:
+        """Ends the communicator in order: waits for its operations, then for the other ranks, each for up to `limit` s."""
+        if self._comm is None:
+            return
+        end, stream = self._api.tuttiCommDestroy, self._stream
+        try:
+            if stream is not None and self._poll(lambda: self._api.tuttiStreamQuery(stream), limit) == library.IN_PROGRESS:
+                _log.warning("operations that nobody has waited for do not end: aborting%s", self.label)
+                end = self._api.tuttiCommAbort
+            else:
+                self._finalize(limit)
+        except TuttiError as error:
+            # Who waited for an operation knows already; who did not may want to.
+            _log.info("while the group was destroyed: %s", error)
+        self._free(end)
+
+    def _finalize(self, limit: float) -> None:
+        code = self._api.tuttiCommFinalize(self._comm)
+        if code == library.IN_PROGRESS:
+            code = self._poll(self._state, limit)
+        if code == library.IN_PROGRESS:
+            _log.warning("not all ranks have destroyed the group within %g s%s", limit, self.label)
+        elif code != library.SUCCESS:
+            raise self.error(code)
+
+    def abort(self) -> None:
+        """Ends the communicator at once: operations end with an error here, and at the peers with this rank's name."""
+        if self._comm is not None:
+            self._free(self._api.tuttiCommAbort)
+
+    def _free(self, end: ctypes._FuncPointer) -> None:
+        with self._guard:
+            comm, self._comm = self._comm, None
+            stream, self._stream = self._stream, None
+        if comm is None:
+            return
+        _open.discard(self)
+        # An abort ends what the stream is at; a destruction waits for it anyway.
+        if end is self._api.tuttiCommAbort:
+            end(comm)
+        if stream is not None:
+            self._api.tuttiStreamDestroy(stream)
+        if end is not self._api.tuttiCommAbort:
+            end(comm)
+
+
+def _at_exit() -> None:
+    """No thread of Tutti's may call into an interpreter that is going away. A program that failed lets its peers know."""
+    failed = getattr(sys, "last_value", None) is not None
+    for communicator in list(_open):
+        if failed:
+            communicator.abort()
+        else:
+            communicator.close(EXIT_LIMIT_S)
+
+
+atexit.register(_at_exit)

@@ -1,0 +1,32 @@
+"""Tutti's errors as Python exceptions."""
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from . import library
+
+
+class TuttiError(dist.DistBackendError):
+    """What a Tutti function returned: its name, and the sentence that says what happened and what to do.
+
+    `code` is the tuttiResult_t. After a remote error or a time-out the group can only be destroyed."""
+
+    def __init__(self, sentence: str, code: int = library.INVALID_USAGE) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def error_of(code: int, comm: int | None = None, note: str = "") -> TuttiError:
+    """The exception for a result that is not success. comm: whose last error it is; None: this thread's."""
+    api = library.load()
+    sentence = (api.tuttiGetLastError(comm) or b"").decode(errors="replace")
+    if comm is not None and not sentence:
+        sentence = (api.tuttiGetLastError(None) or b"").decode(errors="replace")
+    name = api.tuttiGetErrorString(code).decode()
+    return TuttiError(f"Tutti: {name} ({sentence or 'no more is known'}){note}", code)
+
+
+def check(code: int, note: str = "") -> None:
+    """Raises what a call on this thread has just returned, unless it is success."""
+    if code != library.SUCCESS:
+        raise error_of(code, None, note)

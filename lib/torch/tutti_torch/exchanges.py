@@ -1,0 +1,240 @@
+"""The operations that only move data: broadcast, gather, scatter, all-gather, all-to-all, barrier."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from . import library
+from .errors import TuttiError
+from .group_base import GroupBase, Stream, one
+from .tensors import blocks, check_host, host, stage, unit
+from .work import TuttiWork
+
+_GATHER = c10d.AllgatherOptions()
+_BARRIER = c10d.BarrierOptions()
+_TO_ALL = c10d.AllToAllOptions()
+
+
+class Exchanges(GroupBase):
+    def broadcast(self, tensors: Any, opts: Any) -> TuttiWork:
+        tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "broadcast")
+        root, is_async = (opts, False) if isinstance(opts, int) else (opts.rootRank, opts.asyncOp)
+        comm = self._communicator.handle
+        sends = root == self._rank
+        buffers, finish = ([host(tensor)], None) if sends else stage([tensor])
+        code_of_type, factor = unit(tensor.dtype)
+
+        def issue(stream: Stream) -> None:
+            at, size = buffers[0].data_ptr(), tensor.numel() * factor
+            code = self._api.tuttiBcast(at, size, code_of_type, root, comm, stream)
+            if code:
+                self._communicator.check(code)
+
+        return self._launch(is_async, issue, [tensor], finish, buffers)
+
+    # ---- all-gather ----
+
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = _GATHER
+    ) -> TuttiWork:
+        return self._all_gather_lists([one(outputs, "all_gather")], [one(inputs, "all_gather")], opts)
+
+    def allgather_coalesced(
+        self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = _GATHER
+    ) -> TuttiWork:
+        """output_lists[r][i] is rank r's input i."""
+        return self._all_gather_lists([list(outputs) for outputs in zip(*output_lists)], inputs, opts)
+
+    def _all_gather_lists(
+        self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> TuttiWork:
+        """output_lists[i][r] is rank r's input i. Ranks may give tensors of different sizes; each is written where it lies."""
+        if len(output_lists) != len(inputs):
+            raise TuttiError(
+                f"all_gather: {len(output_lists)} outputs for {len(inputs)} inputs", library.INVALID_ARGUMENT
+            )
+        staged = []
+        for outputs, source in zip(output_lists, inputs):
+            self._check_list("all_gather", outputs)
+            buffers, finish = stage(outputs)
+            staged.append((host(source), buffers, finish))
+        comm = self._communicator.handle
+
+        def issue(stream: Stream) -> None:
+            for source, buffers, _ in staged:
+                where = blocks(buffers)
+                counts, displacements = library.sizes(where.counts), library.sizes(where.displacements)
+                code = self._api.tuttiAllGatherv(
+                    source.data_ptr(), where.base, counts, displacements, where.type_code, comm, stream
+                )
+                self._communicator.check(code)
+
+        def finish_all() -> None:
+            for _, _, finish in staged:
+                finish()
+
+        return self._launch(opts.asyncOp, issue, [t for ts in output_lists for t in ts], finish_all, staged)
+
+    def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = _GATHER) -> TuttiWork:
+        return self.all_gather_single_coalesced([output], [source], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = _GATHER
+    ) -> TuttiWork:
+        for output, source in zip(outputs, inputs):
+            if output.numel() != source.numel() * self._size or output.dtype != source.dtype:
+                raise TuttiError(
+                    f"all_gather: {source.numel()} elements of {source.dtype} from each of {self._size} ranks do not "
+                    f"make {output.numel()} of {output.dtype}",
+                    library.INVALID_ARGUMENT,
+                )
+        sources = [host(source) for source in inputs]
+        buffers, finish = stage(list(outputs))
+        comm = self._communicator.handle
+
+        def issue(stream: Stream) -> None:
+            for source, buffer in zip(sources, buffers):
+                code_of_type, factor = unit(source.dtype)
+                size = source.numel() * factor
+                code = self._api.tuttiAllGather(
+                    source.data_ptr(), buffer.data_ptr(), size, code_of_type, comm, stream
+                )
+                if code:
+                    self._communicator.check(code)
+
+        return self._launch(opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
+
+    # torch 2.13 has new names for these, and asks for either.
+    all_gather_single = _allgather_base
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    # ---- gather, scatter ----
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> TuttiWork:
+        source, root = host(one(inputs, "gather")), opts.rootRank
+        if root != self._rank:
+            return self._messages(opts, [], [source], root, None)
+        targets = one(outputs, "gather")
+        self._check_list("gather", targets)
+        return self._messages(opts, targets, [source], root, None)
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> TuttiWork:
+        target, root = one(outputs, "scatter"), opts.rootRank
+        if root != self._rank:
+            return self._messages(opts, [target], [], None, root)
+        sources = one(inputs, "scatter")
+        self._check_list("scatter", sources)
+        return self._messages(opts, [target], [host(source) for source in sources], None, root)
+
+    def _messages(
+        self,
+        opts: Any,
+        targets: list[torch.Tensor],
+        sources: list[torch.Tensor],
+        to: int | None,
+        source_rank: int | None,
+    ) -> TuttiWork:
+        """Sends all `sources` and receives all `targets` at once: source i goes to rank i, or the only one to rank `to`;
+        target i comes from rank i, or the only one from `source_rank`."""
+        buffers, finish = stage(targets)
+        comm, check = self._communicator.handle, self._communicator.check
+
+        def issue(stream: Stream) -> None:
+            with self._together():
+                for i, source in enumerate(sources):
+                    code, factor = unit(source.dtype)
+                    peer = i if to is None else to
+                    check(self._api.tuttiSend(source.data_ptr(), source.numel() * factor, code, peer, comm, stream))
+                for i, buffer in enumerate(buffers):
+                    code, factor = unit(buffer.dtype)
+                    peer = i if source_rank is None else source_rank
+                    check(self._api.tuttiRecv(buffer.data_ptr(), buffer.numel() * factor, code, peer, comm, stream))
+
+        return self._launch(opts.asyncOp, issue, targets, finish, (buffers, sources))
+
+    # ---- all-to-all ----
+
+    def alltoall(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = _TO_ALL
+    ) -> TuttiWork:
+        self._check_list("all_to_all", outputs)
+        self._check_list("all_to_all", inputs)
+        sources = [host(source) for source in inputs]
+        buffers, finish = stage(outputs)
+        return self._all_to_all(opts, buffers, sources, outputs, finish)
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = _TO_ALL,
+    ) -> TuttiWork:
+        buffers, finish = stage([output])
+        into = self._split("output", buffers[0], output_splits)
+        return self._all_to_all(opts, into, self._split("input", host(source), input_splits), [output], finish)
+
+    all_to_all_single = alltoall_base
+
+    def _split(self, name: str, tensor: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
+        """The tensor's block for each rank: so many rows, or the same number for all."""
+        rows = tensor.size(0) if tensor.dim() else 1
+        if not splits:
+            if rows % self._size:
+                raise TuttiError(
+                    f"all_to_all_single: the {name}'s {rows} rows cannot be split evenly among {self._size} ranks: "
+                    f"give {name}_split_sizes",
+                    library.INVALID_ARGUMENT,
+                )
+            splits = [rows // self._size] * self._size
+        if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
+            raise TuttiError(
+                f"all_to_all_single: {name}_split_sizes={list(splits)} for {rows} rows and {self._size} ranks",
+                library.INVALID_ARGUMENT,
+            )
+        return list(tensor.detach().split(list(splits)))
+
+    def _all_to_all(
+        self, opts: Any, buffers: list[torch.Tensor], sources: list[torch.Tensor], outputs: Any, finish: Any
+    ) -> TuttiWork:
+        if {t.dtype for t in [*buffers, *sources]} != {sources[0].dtype}:
+            raise TuttiError("all_to_all: tensors of different types", library.INVALID_ARGUMENT)
+        comm = self._communicator.handle
+
+        def issue(stream: Stream) -> None:
+            send, recv = blocks(sources), blocks(buffers)
+            if send.type_code != recv.type_code:
+                raise TuttiError("all_to_all: a tensor is not aligned to its type", library.INVALID_ARGUMENT)
+            code = self._api.tuttiAlltoAllv(
+                send.base,
+                library.sizes(send.counts),
+                library.sizes(send.displacements),
+                recv.base,
+                library.sizes(recv.counts),
+                library.sizes(recv.displacements),
+                send.type_code,
+                comm,
+                stream,
+            )
+            self._communicator.check(code)
+
+        return self._launch(opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
+
+    def barrier(self, opts: Any = _BARRIER) -> TuttiWork:
+        comm = self._communicator.handle
+
+        def issue(stream: Stream) -> None:
+            self._communicator.check(self._api.tuttiBarrier(comm, stream))
+
+        return self._launch(opts.asyncOp, issue, None)
+
+    def _check_list(self, what: str, tensors: Sequence[torch.Tensor]) -> None:
+        if len(tensors) != self._size:
+            raise TuttiError(f"{what}: {len(tensors)} tensors for {self._size} ranks", library.INVALID_ARGUMENT)
+        for tensor in tensors:
+            check_host(tensor)

@@ -1,0 +1,141 @@
+"""The C API (tutti/tutti.h) by ctypes: where libtutti.so is, what its functions take, what its constants are.
+
+Needs no torch. Every call releases the interpreter's lock while it runs. Loaded when first asked for.
+"""
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from pathlib import Path
+
+UNIQUE_ID_BYTES = 128
+CONFIG_MAGIC = 0x74757474
+UNDEFINED_INT = -2147483647 - 1
+# tuttiResult_t
+SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS, TIMEOUT = 0, 4, 5, 6, 7, 8
+# tuttiDataType_t
+INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, FLOAT8E4M3, FLOAT8E5M2 = range(12)
+# tuttiRedOp_t
+SUM, PROD, MAX, MIN, AVG = range(5)
+SCALAR_HOST_IMMEDIATE = 1
+
+
+class UniqueId(ctypes.Structure):
+    """tuttiUniqueId"""
+
+    _fields_ = [("internal", ctypes.c_char * UNIQUE_ID_BYTES)]
+
+
+class Config(ctypes.Structure):
+    """tuttiConfig_t"""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("magic", c_uint),
+        ("version", c_uint),
+        ("initTimeoutSeconds", c_int),
+        ("opTimeoutSeconds", c_int),
+        ("transports", c_char_p),
+        ("algo", c_char_p),
+        ("deterministic", c_int),
+        ("blocking", c_int),
+    ]
+
+
+STREAM_CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)
+
+_SIZES = POINTER(c_size_t)
+_HANDLE = POINTER(c_void_p)
+_COMM, _STREAM, _BUFFER, _TYPE, _OP = c_void_p, c_void_p, c_void_p, c_int, c_int
+
+# What the functions that the package calls take, in tutti.h's order; all but the last two return a tuttiResult_t.
+PROTOTYPES: dict[str, list[type]] = {
+    "tuttiGetVersion": [POINTER(c_int)],
+    "tuttiGetUniqueId": [POINTER(UniqueId)],
+    "tuttiCommInitRankConfig": [_HANDLE, c_int, UniqueId, c_int, POINTER(Config)],
+    "tuttiCommFinalize": [_COMM],
+    "tuttiCommDestroy": [_COMM],
+    "tuttiCommAbort": [_COMM],
+    "tuttiCommGetAsyncError": [_COMM, POINTER(c_int)],
+    "tuttiCommRegister": [_COMM, _BUFFER, c_size_t, _HANDLE],
+    "tuttiCommDeregister": [_COMM, c_void_p],
+    "tuttiStreamCreate": [_HANDLE],
+    "tuttiStreamQuery": [_STREAM],
+    "tuttiStreamDestroy": [_STREAM],
+    "tuttiStreamAddCallback": [_STREAM, STREAM_CALLBACK, c_void_p],
+    "tuttiAllReduce": [_BUFFER, _BUFFER, c_size_t, _TYPE, _OP, _COMM, _STREAM],
+    "tuttiBcast": [_BUFFER, c_size_t, _TYPE, c_int, _COMM, _STREAM],
+    "tuttiReduce": [_BUFFER, _BUFFER, c_size_t, _TYPE, _OP, c_int, _COMM, _STREAM],
+    "tuttiAllGather": [_BUFFER, _BUFFER, c_size_t, _TYPE, _COMM, _STREAM],
+    "tuttiAllGatherv": [_BUFFER, _BUFFER, _SIZES, _SIZES, _TYPE, _COMM, _STREAM],
+    "tuttiReduceScatter": [_BUFFER, _BUFFER, c_size_t, _TYPE, _OP, _COMM, _STREAM],
+    "tuttiReduceScatterv": [_BUFFER, _BUFFER, _SIZES, _TYPE, _OP, _COMM, _STREAM],
+    "tuttiAlltoAll": [_BUFFER, _BUFFER, c_size_t, _TYPE, _COMM, _STREAM],
+    "tuttiAlltoAllv": [_BUFFER, _SIZES, _SIZES, _BUFFER, _SIZES, _SIZES, _TYPE, _COMM, _STREAM],
+    "tuttiBarrier": [_COMM, _STREAM],
+    "tuttiSend": [_BUFFER, c_size_t, _TYPE, c_int, _COMM, _STREAM],
+    "tuttiRecv": [_BUFFER, c_size_t, _TYPE, c_int, _COMM, _STREAM],
+    "tuttiRedOpCreatePreMulSum": [POINTER(c_int), c_void_p, _TYPE, c_int, _COMM],
+    "tuttiRedOpDestroy": [_OP, _COMM],
+    "tuttiGroupStart": [],
+    "tuttiGroupEnd": [],
+    "tuttiGetLastError": [_COMM],
+    "tuttiGetErrorString": [c_int],
+}
+
+
+def candidates() -> list[str]:
+    """Where libtutti is looked for: TUTTI_LIBRARY alone, or the tree's build/, what this package was installed beside,
+    and the system's loader."""
+    named = os.environ.get("TUTTI_LIBRARY")
+    if named:
+        return [named]
+    here = Path(__file__).resolve()
+    beside = [here.parents[3] / "build"] if here.parents[1].name == "torch" else []
+    if len(here.parents) > 3:
+        beside += sorted(here.parents[3].glob("*-linux-gnu")) + [here.parents[3]]
+    found = [str(folder / "libtutti.so.0") for folder in beside if (folder / "libtutti.so.0").exists()]
+    return [*found, "libtutti.so.0"]
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """libtutti with its prototypes; an ImportError says where it was looked for."""
+    complaints = []
+    for name in candidates():
+        try:
+            library = ctypes.CDLL(name)
+            break
+        except OSError as error:
+            complaints.append(str(error))
+    else:
+        raise ImportError(
+            f"libtutti is not there ({'; '.join(complaints)}): install Tutti (meson install -C build && sudo ldconfig), "
+            "or set TUTTI_LIBRARY to the path of libtutti.so.0"
+        )
+    for name, arguments in PROTOTYPES.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = c_char_p if name in ("tuttiGetLastError", "tuttiGetErrorString") else c_int
+    return library
+
+
+@functools.cache
+def version() -> int:
+    number = c_int()
+    load().tuttiGetVersion(ctypes.byref(number))
+    return number.value
+
+
+def config(init_timeout_s: int, op_timeout_s: int) -> Config:
+    """A non-blocking communicator's options; UNDEFINED_INT leaves a limit to the environment."""
+    return Config(
+        ctypes.sizeof(Config), CONFIG_MAGIC, version(), init_timeout_s, op_timeout_s, None, None, UNDEFINED_INT, 0
+    )
+
+
+def sizes(values: list[int]) -> ctypes.Array[c_size_t]:
+    """A size_t array for the functions that take counts and displacements."""
+    return (c_size_t * len(values))(*values)

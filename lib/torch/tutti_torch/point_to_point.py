@@ -1,0 +1,295 @@
+"""send, recv, and recv from anybody.
+
+c10d lets sends and receives of one pair overtake each other: by tag, by direction, and by threads. A Tutti communicator
+runs one operation at a time. So each direction of each pair that talks has a communicator and, on either side, a thread
+of its own. A message is a header (tag, bytes) and its bytes. The receiving thread reads a header only while somebody is
+waiting for one; messages that nobody has asked for yet are kept.
+
+    sender                                    receiver
+    Outbox: queue -> thread -> header, bytes -> thread -> Inbox: posted receives by tag; kept messages
+"""
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+
+from . import library
+from .communicator import Communicator
+from .errors import TuttiError
+from .rendezvous import make_id, poll_for_id
+from .work import TuttiWork
+
+_HEADER = struct.Struct("<qQ")
+# A channel may be silent for as long as the group lives; who waits for a message has a limit of his own.
+_FOREVER_S = 31_536_000
+
+
+def _key(source: int, target: int) -> str:
+    return f"tutti/channel/{source}-{target}"
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+class _Send(NamedTuple):
+    tensor: torch.Tensor
+    tag: int
+    work: TuttiWork
+
+
+class Receive:
+    """A receive that somebody waits for, from one rank or, posted to several inboxes, from any of them."""
+
+    def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor, tag: int, work: TuttiWork) -> None:
+        self.tensor, self.buffer, self.tag, self.work = tensor, buffer, tag, work
+        self._guard = threading.Lock()
+        self.is_taken = False
+
+    def take(self) -> bool:
+        """True for the one message that it gets."""
+        with self._guard:
+            taken, self.is_taken = self.is_taken, True
+        return not taken
+
+    def finish(self, source: int, arrived_bytes: int) -> None:
+        expected = _bytes_of(self.buffer)
+        if arrived_bytes != expected:
+            self.work.complete(
+                TuttiError(
+                    f"rank {source} sent {arrived_bytes} bytes (tag {self.tag}), the tensor to receive into has {expected}"
+                ),
+                source,
+            )
+            return
+        if self.buffer is not self.tensor:
+            self.tensor.detach().copy_(self.buffer)
+        self.work.complete(None, source)
+
+
+class _Channel:
+    """What both ends share: the peer, the way to the communicator, and the end of the thread."""
+
+    def __init__(self, channels: Channels, peer: int) -> None:
+        self.channels, self.peer = channels, peer
+        self.comm: Optional[Communicator] = None
+        self.error: Optional[BaseException] = None
+        self.thread = threading.Thread(target=self._main, name=f"tutti-channel-{peer}", daemon=True)
+        self.thread.start()
+
+    def _main(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001  # whoever waits gets it
+            self._fail(error)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: BaseException) -> None:
+        raise NotImplementedError
+
+    def _connect(self, unique: bytes, rank: int) -> Communicator:
+        label = f" (messages with rank {self.peer} of the group{self.channels.label})"
+        self.comm = Communicator(unique, rank, 2, self.channels.init_s, _FOREVER_S, label)
+        return self.comm
+
+
+class Outbox(_Channel):
+    def __init__(self, channels: Channels, peer: int) -> None:
+        self._queue: queue.SimpleQueue[Optional[_Send]] = queue.SimpleQueue()
+        super().__init__(channels, peer)
+
+    def send(self, tensor: torch.Tensor, tag: int) -> TuttiWork:
+        work = TuttiWork([tensor]).begin()
+        self._queue.put(_Send(tensor, tag, work))
+        if self.error is not None:
+            self._fail(self.error)
+        return work
+
+    def close(self, limit: float) -> None:
+        """Sends what was given before."""
+        self._queue.put(None)
+        self.thread.join(limit)
+
+    def _run(self) -> None:
+        api, comm = library.load(), None
+        while (item := self._queue.get()) is not None:
+            try:
+                if comm is None:
+                    unique = make_id()
+                    self.channels.store.set(_key(self.channels.rank, self.peer), unique)
+                    comm = self._connect(unique, 0)
+                header = torch.frombuffer(
+                    bytearray(_HEADER.pack(item.tag, _bytes_of(item.tensor))), dtype=torch.uint8
+                )
+                for data in (header, item.tensor):
+                    size = _bytes_of(data)
+                    if size:
+                        code = api.tuttiSend(data.data_ptr(), size, library.UINT8, 1, comm.handle, None)
+                        comm.check(code)
+            except BaseException as error:
+                item.work.complete(error)
+                raise
+            item.work.complete()
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = error
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if item is not None:
+                item.work.complete(error)
+
+
+class Inbox(_Channel):
+    def __init__(self, channels: Channels, peer: int) -> None:
+        self._changed = threading.Condition()
+        self._posted: list[Receive] = []
+        self._kept: list[tuple[int, torch.Tensor]] = []
+        self._closed = False
+        super().__init__(channels, peer)
+
+    def post(self, receive: Receive) -> None:
+        with self._changed:
+            error = self.error
+            kept = next((message for message in self._kept if message[0] == receive.tag), None) if not error else None
+            if error is None and kept is None:
+                self._posted.append(receive)
+                self._changed.notify()
+                return
+            if not receive.take():
+                return
+            if kept is not None:
+                self._kept.remove(kept)
+        if kept is None:
+            receive.work.complete(error)
+            return
+        data = kept[1]
+        if _bytes_of(receive.buffer) == data.numel():
+            receive.buffer.copy_(data.view(receive.buffer.dtype).view(receive.buffer.shape))
+        receive.finish(self.peer, data.numel())
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self.comm is not None:
+            self.comm.abort()
+        self.thread.join(10)
+
+    def _is_wanted(self) -> bool:
+        """Somebody waits for a message, and the group can still bring one."""
+        broken = self.channels.group_error()
+        if broken is not None:
+            raise broken
+        return not self._closed and any(not receive.is_taken for receive in self._posted)
+
+    def _run(self) -> None:
+        api, comm = library.load(), None
+        while True:
+            with self._changed:
+                self._posted = [receive for receive in self._posted if not receive.is_taken]
+                while not (self._posted or self._closed):
+                    self._changed.wait()
+                if self._closed:
+                    raise TuttiError(f"the group was destroyed{self.channels.label}")
+            if comm is None:
+                unique = poll_for_id(self.channels.store, _key(self.peer, self.channels.rank), self._is_wanted)
+                if unique is None:
+                    continue
+                comm = self._connect(unique, 1)
+
+            def receive_into(data: torch.Tensor, comm: Communicator = comm) -> None:
+                if size := _bytes_of(data):
+                    comm.check(api.tuttiRecv(data.data_ptr(), size, library.UINT8, 0, comm.handle, None))
+
+            header = torch.empty(_HEADER.size, dtype=torch.uint8)
+            receive_into(header)
+            self._take_message(*_HEADER.unpack(header.numpy().tobytes()), receive_into)
+
+    def _take_message(self, tag: int, size: int, receive_into: Callable[[torch.Tensor], None]) -> None:
+        with self._changed:
+            wanted = next((posted for posted in self._posted if posted.tag == tag and posted.take()), None)
+        if wanted is not None and _bytes_of(wanted.buffer) == size:
+            try:
+                receive_into(wanted.buffer)
+            except BaseException as error:
+                wanted.work.complete(error, self.peer)
+                raise
+            wanted.finish(self.peer, size)
+            return
+        data = torch.empty(size, dtype=torch.uint8)
+        receive_into(data)
+        if wanted is not None:
+            wanted.finish(self.peer, size)
+            return
+        with self._changed:
+            # Somebody may have asked for it while it came.
+            self._kept.append((tag, data))
+            late = [posted for posted in self._posted if posted.tag == tag and not posted.is_taken]
+            self._posted = [posted for posted in self._posted if posted not in late]
+        for posted in late:
+            self.post(posted)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self.error = error
+            posted, self._posted = self._posted, []
+        for receive in posted:
+            if receive.take():
+                receive.work.complete(error, self.peer)
+
+
+class Channels:
+    """All of one group's."""
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        init_s: int,
+        label: str,
+        group_error: Callable[[], Optional[BaseException]],
+    ) -> None:
+        self.store, self.rank, self.size, self.init_s, self.label = store, rank, size, init_s, label
+        self.group_error = group_error
+        self._guard = threading.Lock()
+        self._out: dict[int, Outbox] = {}
+        self._in: dict[int, Inbox] = {}
+
+    def send(self, tensor: torch.Tensor, peer: int, tag: int) -> TuttiWork:
+        with self._guard:
+            if peer not in self._out:
+                self._out[peer] = Outbox(self, peer)
+        return self._out[peer].send(tensor, tag)
+
+    def receive(self, receive: Receive, peers: list[int]) -> None:
+        with self._guard:
+            for peer in peers:
+                if peer not in self._in:
+                    self._in[peer] = Inbox(self, peer)
+        for peer in peers:
+            self._in[peer].post(receive)
+
+    def close(self, limit: timedelta) -> None:
+        """What was sent goes out; who still waits gets an error."""
+        for outbox in self._out.values():
+            outbox.close(limit.total_seconds())
+
+    def abort(self) -> None:
+        for inbox in self._in.values():
+            inbox.close()
+        for outbox in self._out.values():
+            if outbox.comm is not None:
+                outbox.comm.abort()

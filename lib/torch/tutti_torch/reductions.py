@@ -1,0 +1,201 @@
+"""The operations that compute: all-reduce, reduce, reduce-scatter."""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from . import library, sparse
+from .errors import TuttiError
+from .group_base import GroupBase, Stream, one
+from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_host, host, op_number, reduction
+from .work import TuttiWork
+
+_ALL_REDUCE = c10d.AllreduceOptions()
+
+
+class Reductions(GroupBase):
+    @contextmanager
+    def _operator(self, op: Any, number: int, plan: Reduction) -> Iterator[int]:
+        """The operator's number for Tutti; that of PREMUL_SUM lives for as long as the call."""
+        if number != PREMUL_SUM:
+            yield plan.op
+            return
+        factor = op.__getstate__()[1]
+        scalar = torch.as_tensor(factor).to(plan.buffer.dtype).reshape(-1)
+        one([scalar], "PREMUL_SUM") if scalar.numel() == 1 else one(list(scalar), "PREMUL_SUM's factor")
+        made, comm = ctypes.c_int(), self._communicator
+        where = library.SCALAR_HOST_IMMEDIATE
+        comm.check(
+            self._api.tuttiRedOpCreatePreMulSum(
+                ctypes.byref(made), scalar.data_ptr(), plan.type_code, where, comm.handle
+            )
+        )
+        try:
+            yield made.value
+        finally:
+            self._api.tuttiRedOpDestroy(made.value, comm.handle)
+
+    def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE) -> TuttiWork:
+        tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "all_reduce")
+        op, is_async = (opts.reduceOp, opts.asyncOp) if hasattr(opts, "reduceOp") else (opts, False)
+        return self._all_reduce([tensor], op, is_async)
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = _ALL_REDUCE) -> TuttiWork:
+        return self._all_reduce(tensors, opts.reduceOp, opts.asyncOp)
+
+    def _all_reduce(self, tensors: list[torch.Tensor], op: Any, is_async: bool) -> TuttiWork:
+        number = op_number(op)
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            return self._at_once([sparse.all_reduce(self, tensor, number) for tensor in tensors], tensors)
+        if number in BITWISE and tensors[0].dtype is not torch.bool:
+            return self._at_once([self._combine(tensor, number) for tensor in tensors], tensors)
+        plans = [reduction(tensor, SUM if number == PREMUL_SUM else number) for tensor in tensors]
+        comm = self._communicator.handle
+
+        def issue(stream: Stream) -> None:
+            for plan in plans:
+                at = plan.buffer.data_ptr()
+                with self._operator(op, number, plan) as operator:
+                    code = self._api.tuttiAllReduce(at, at, plan.elems, plan.type_code, operator, comm, stream)
+                    if code:
+                        self._communicator.check(code)
+
+        def finish() -> None:
+            for plan, tensor in zip(plans, tensors):
+                plan.write_back(tensor)
+
+        return self._launch(is_async, issue, tensors, finish, plans)
+
+    def _at_once(self, results: list[torch.Tensor], tensors: list[torch.Tensor]) -> TuttiWork:
+        """For what takes several operations after each other: later calls may not come between, so it is done now."""
+        for tensor, result in zip(tensors, results):
+            if result is not tensor:
+                tensor.copy_(result)
+        return TuttiWork(tensors)
+
+    def _combine(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
+        """AND, OR, XOR of integers, which Tutti does not have: everybody gets all and combines them, piece by piece."""
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise TuttiError(f"bitwise reduction of {tensor.dtype}: only of integers", library.INVALID_ARGUMENT)
+        result = host(tensor).clone().view(-1)
+        for piece in result.split(1 << 20):
+            everyone = piece.new_empty((self._size, piece.numel()))
+            self._all_gather_now(everyone, piece)
+            piece.copy_(everyone[0])
+            for other in everyone[1:]:
+                BITWISE[number](piece, other)
+        return result.view(tensor.shape)
+
+    def _all_gather_now(self, everyone: torch.Tensor, mine: torch.Tensor) -> None:
+        size = mine.numel() * mine.element_size()
+        code = self._api.tuttiAllGather(
+            mine.data_ptr(), everyone.data_ptr(), size, library.UINT8, self._communicator.handle, None
+        )
+        self._communicator.check(code)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
+        tensor, op, root = one(tensors, "reduce"), opts.reduceOp, opts.rootRank
+        number = op_number(op)
+        if number in BITWISE and tensor.dtype is not torch.bool:
+            result = self._combine(tensor, number)
+            return self._at_once([result if root == self._rank else tensor], [tensor])
+        plan = reduction(tensor, SUM if number == PREMUL_SUM else number)
+        comm = self._communicator.handle
+
+        def issue(stream: Stream) -> None:
+            at = plan.buffer.data_ptr()
+            with self._operator(op, number, plan) as operator:
+                code = self._api.tuttiReduce(at, at, plan.elems, plan.type_code, operator, root, comm, stream)
+                self._communicator.check(code)
+
+        def finish() -> None:
+            if root == self._rank:
+                plan.write_back(tensor)
+
+        return self._launch(opts.asyncOp, issue, tensors, finish, plan)
+
+    # ---- reduce-scatter ----
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> TuttiWork:
+        """Blocks may differ in size."""
+        output, blocks = one(outputs, "reduce_scatter"), one(inputs, "reduce_scatter")
+        if len(blocks) != self._size:
+            raise TuttiError(f"reduce_scatter: {len(blocks)} inputs for {self._size} ranks", library.INVALID_ARGUMENT)
+        for block in blocks:
+            check_host(block)
+        if blocks[self._rank].numel() != output.numel():
+            raise TuttiError(
+                f"reduce_scatter: the output has {output.numel()} elements, input {self._rank} has "
+                f"{blocks[self._rank].numel()}",
+                library.INVALID_ARGUMENT,
+            )
+        flat = torch.cat([block.detach().reshape(-1) for block in blocks])
+        return self._reduce_scatter([(output, flat, [block.numel() for block in blocks])], opts)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TuttiWork:
+        return self._reduce_scatter([(output, source, None)], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any
+    ) -> TuttiWork:
+        return self._reduce_scatter([(output, source, None) for output, source in zip(outputs, inputs)], opts)
+
+    # torch 2.13 has new names for these, and asks for either.
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduce_scatter(
+        self, pairs: list[tuple[torch.Tensor, torch.Tensor, list[int] | None]], opts: Any
+    ) -> TuttiWork:
+        op, number = opts.reduceOp, op_number(opts.reduceOp)
+        comm = self._communicator.handle
+        plans, targets = [], []
+        for output, source, counts in pairs:
+            if source.numel() != (sum(counts) if counts else output.numel() * self._size):
+                raise TuttiError(
+                    f"reduce_scatter: an input of {source.numel()} elements and an output of {output.numel()} "
+                    f"for {self._size} ranks",
+                    library.INVALID_ARGUMENT,
+                )
+            if output.dtype != source.dtype:
+                raise TuttiError(f"reduce_scatter from {source.dtype} to {output.dtype}", library.INVALID_ARGUMENT)
+            if number in BITWISE and source.dtype is not torch.bool:
+                source = self._combine(source, number)
+                offset = sum((counts or [output.numel()] * self._size)[: self._rank])
+                self._at_once([source.view(-1)[offset : offset + output.numel()].view_as(output)], [output])
+                continue
+            plan = reduction(source, SUM if number == PREMUL_SUM else number)
+            per_element = plan.elems // max(source.numel(), 1)
+            # The result has the form of the buffer: a wider type, or two numbers for a complex one.
+            direct = plan.buffer.dtype == output.dtype and output.is_contiguous()
+            into = output if direct else plan.buffer.new_empty(output.numel() * per_element)
+            plans.append((plan, into, [count * per_element for count in counts] if counts else None))
+            targets.append((output, into, plan))
+
+        def issue(stream: Stream) -> None:
+            for plan, into, counts in plans:
+                at, to = plan.buffer.data_ptr(), into.data_ptr()
+                with self._operator(op, number, plan) as operator:
+                    if counts is None:
+                        size = plan.elems // self._size
+                        code = self._api.tuttiReduceScatter(at, to, size, plan.type_code, operator, comm, stream)
+                    else:
+                        sizes = library.sizes(counts)
+                        code = self._api.tuttiReduceScatterv(at, to, sizes, plan.type_code, operator, comm, stream)
+                    self._communicator.check(code)
+
+        def finish() -> None:
+            for output, into, plan in targets:
+                if into is not output:
+                    form = into.view(*output.shape, 2) if output.is_complex() else into.view(output.shape)
+                    Reduction(form, plan.type_code, plan.op, into.numel()).write_back(output)
+
+        return self._launch(opts.asyncOp, issue, [output for output, _, _ in pairs], finish, (plans, pairs))

@@ -1,0 +1,170 @@
+"""Tensors as Tutti's buffers: which type they are, how they lie in memory, which reduction is meant."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from . import library
+from .errors import TuttiError
+
+_TYPES: dict[torch.dtype, int] = {
+    torch.int8: library.INT8,
+    torch.uint8: library.UINT8,
+    torch.int32: library.INT32,
+    torch.uint32: library.UINT32,
+    torch.int64: library.INT64,
+    torch.uint64: library.UINT64,
+    torch.float16: library.FLOAT16,
+    torch.float32: library.FLOAT32,
+    torch.float64: library.FLOAT64,
+    torch.bfloat16: library.BFLOAT16,
+    torch.float8_e4m3fn: library.FLOAT8E4M3,
+    torch.float8_e5m2: library.FLOAT8E5M2,
+}
+# Types that Tutti does not add up, and one that holds all their values and gives the same bits.
+_WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32}
+# By number: to look an enum up by itself costs a microsecond.
+_OPS: dict[int, int] = {
+    int(dist.ReduceOp.SUM): library.SUM,
+    int(dist.ReduceOp.PRODUCT): library.PROD,
+    int(dist.ReduceOp.MAX): library.MAX,
+    int(dist.ReduceOp.MIN): library.MIN,
+    int(dist.ReduceOp.AVG): library.AVG,
+}
+# On the bytes 0 and 1.
+_BOOL_OPS: dict[int, int] = {
+    int(dist.ReduceOp.SUM): library.MAX,
+    int(dist.ReduceOp.MAX): library.MAX,
+    int(dist.ReduceOp.BOR): library.MAX,
+    int(dist.ReduceOp.PRODUCT): library.MIN,
+    int(dist.ReduceOp.MIN): library.MIN,
+    int(dist.ReduceOp.BAND): library.MIN,
+}
+BITWISE: dict[int, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    int(dist.ReduceOp.BAND): torch.Tensor.bitwise_and_,
+    int(dist.ReduceOp.BOR): torch.Tensor.bitwise_or_,
+    int(dist.ReduceOp.BXOR): torch.Tensor.bitwise_xor_,
+}
+SUM = int(dist.ReduceOp.SUM)
+PREMUL_SUM = int(dist.ReduceOp.PREMUL_SUM)
+
+
+def check_host(tensor: torch.Tensor) -> None:
+    """Only dense tensors in host memory can be sent."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TuttiError(f"{type(tensor).__name__} where a tensor was expected", library.INVALID_ARGUMENT)
+    if tensor.device.type != "cpu":
+        raise TuttiError(
+            f"a tensor of shape {tuple(tensor.shape)} on {tensor.device}: Tutti works on host memory and has no CUDA yet; "
+            "pass tensor.cpu(), or use the backend nccl for tensors on devices",
+            library.INVALID_ARGUMENT,
+        )
+    if tensor.layout is not torch.strided:
+        raise TuttiError(
+            f"a tensor with layout {tensor.layout}: only all_reduce with SUM or AVG takes sparse tensors; "
+            "pass tensor.to_dense()",
+            library.INVALID_ARGUMENT,
+        )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Its elements lie one after the other, aligned to their type (memory of other libraries need not be)."""
+    return tensor.is_contiguous() and not tensor.is_conj() and tensor.data_ptr() % tensor.itemsize == 0
+
+
+def host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, or a copy that is plain."""
+    check_host(tensor)
+    return tensor if _is_plain(tensor) else tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
+
+
+def unit(dtype: torch.dtype) -> tuple[int, int]:
+    """As which type elements of dtype travel, and how many of it one makes. What Tutti does not know travels as bytes."""
+    code = _TYPES.get(dtype)
+    return (code, 1) if code is not None else (library.UINT8, dtype.itemsize)
+
+
+def op_number(op: Any) -> int:
+    """The number of a ReduceOp or of one of its enumerators."""
+    return int(getattr(op, "op", op))
+
+
+class Reduction(NamedTuple):
+    """How a tensor is reduced: the buffer that Tutti works on, and the type, number and operator of its elements."""
+
+    buffer: torch.Tensor
+    type_code: int
+    op: int
+    elems: int
+
+    def write_back(self, tensor: torch.Tensor) -> None:
+        """The result from the buffer into the tensor; the buffer is often the tensor's own memory."""
+        if self.buffer.data_ptr() == tensor.data_ptr():
+            return
+        tensor.copy_(torch.view_as_complex(self.buffer) if tensor.is_complex() else self.buffer)
+
+
+def reduction(tensor: torch.Tensor, number: int) -> Reduction:
+    """How to reduce `tensor` with the operator of that number (not a bitwise one of integers, nor PREMUL_SUM)."""
+    if tensor.is_cpu and tensor.is_contiguous():
+        code, op = _TYPES.get(tensor.dtype), _OPS.get(number)
+        if code is not None and op is not None:
+            return Reduction(tensor, code, op, tensor.numel())
+    check_host(tensor)
+    buffer, op = tensor.detach(), _OPS.get(number)
+    if buffer.dtype is torch.bool:
+        buffer, op = buffer.contiguous().view(torch.uint8), _BOOL_OPS.get(number)
+    elif buffer.is_complex():
+        if number not in (SUM, int(dist.ReduceOp.AVG)):
+            op = None
+        buffer = torch.view_as_real(buffer.resolve_conj().contiguous())
+    elif buffer.dtype in _WIDER:
+        buffer = buffer.to(_WIDER[buffer.dtype])
+    code = _TYPES.get(buffer.dtype)
+    if op is None or code is None:
+        names = [name for name, op in dist.ReduceOp.RedOpType.__members__.items() if int(op) == number]
+        raise TuttiError(
+            f"{(names or [number])[0]} of {tensor.dtype}: there is no such reduction; convert the tensor first",
+            library.INVALID_ARGUMENT,
+        )
+    buffer = buffer.contiguous()
+    return Reduction(buffer, code, op, buffer.numel())
+
+
+class Blocks(NamedTuple):
+    """Tensors of one type, each contiguous, wherever they lie: counts and displacements from one address."""
+
+    base: int
+    counts: list[int]
+    displacements: list[int]
+    type_code: int
+
+
+def blocks(tensors: Sequence[torch.Tensor]) -> Blocks:
+    """For the functions that take a count and a displacement for each rank. Any number of tensors, but at least one."""
+    code, factor = unit(tensors[0].dtype)
+    size = tensors[0].dtype.itemsize // factor
+    where = [tensor.data_ptr() for tensor in tensors]
+    base = min((at for at, tensor in zip(where, tensors) if tensor.numel()), default=0)
+    counts = [tensor.numel() * factor for tensor in tensors]
+    return Blocks(base, counts, [(at - base) // size if count else 0 for at, count in zip(where, counts)], code)
+
+
+def stage(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], None]]:
+    """Buffers to receive into in place of `tensors`, and what brings their contents there afterwards."""
+    for tensor in tensors:
+        check_host(tensor)
+    buffers = [
+        tensor if _is_plain(tensor) else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        for tensor in tensors
+    ]
+    copies = [(t, b) for t, b in zip(tensors, buffers) if t is not b]
+
+    def finish() -> None:
+        for tensor, buffer in copies:
+            tensor.detach().copy_(buffer)
+
+    return buffers, finish

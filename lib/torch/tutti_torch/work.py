@@ -1,0 +1,168 @@
+"""Operations under way: the Work objects that c10d hands to its callers.
+
+A Tutti stream's thread says that an operation is done (Pending.callback). It wakes whoever waits and has a future, if one
+was asked for, completed by a thread of the pool below: callbacks of futures may wait for later operations of the same
+stream, which that stream's own thread may not.
+"""
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import library
+from .errors import TuttiError, check
+
+NO_TIMEOUT = timedelta(0)
+
+
+class TuttiWork(dist.Work):
+    """One operation. It keeps what the operation reads and writes alive until it is done."""
+
+    def __init__(self, results: list[torch.Tensor] | None, source_rank: int = -1) -> None:
+        super().__init__()
+        self._results = results if results is not None else []
+        self._source = source_rank
+        self._error: BaseException | None = None
+        self._running: threading.Lock | None = None
+        self._future: torch.futures.Future[Any] | None = None
+        self._gate: torch.futures.Future[None] | None = None
+
+    # ---- for the backend ----
+
+    def begin(self) -> TuttiWork:
+        """From now on the work is under way, until complete() is called."""
+        self._running = threading.Lock()
+        self._running.acquire()
+        return self
+
+    def complete(self, error: BaseException | None = None, source_rank: int = -1) -> None:
+        """Called once, by whoever has finished the operation."""
+        self._error = error
+        if source_rank >= 0:
+            self._source = source_rank
+        running = self._running
+        self._running = None
+        assert running is not None, "a work that was not begun"
+        running.release()
+        # Who asks for the future from here on sees that the work is done.
+        if self._gate is not None:
+            _completers.submit(self._open_gate)
+
+    def _open_gate(self) -> None:
+        with _gates:
+            gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.set_result(None)
+
+    def _settle(self, _: object) -> list[torch.Tensor]:
+        # What is raised here becomes the future's error; Future.set_exception would not reach C++.
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+    # ---- for c10d and its callers ----
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        running = self._running
+        if running is not None:
+            limit = timeout.total_seconds() if timeout > NO_TIMEOUT else -1
+            if not running.acquire(timeout=limit):
+                raise TuttiError(f"the operation has not finished in {limit:g} s; it goes on", library.TIMEOUT)
+            running.release()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        if self._future is None:
+            gate: torch.futures.Future[None] = torch.futures.Future()
+            self._future = gate.then(self._settle)
+            running = self._running
+            self._gate = gate
+            # complete() looks at _gate after it has cleared _running, so one of the two opens it.
+            if running is None or self._running is None:
+                self._open_gate()
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._running is None
+
+    def is_success(self) -> bool:
+        return self._running is None and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._results
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return self._source
+
+    _source_rank = source_rank
+
+
+class _Completers:
+    """Threads that complete futures. There is always one that is free: a callback may block for as long as it likes."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._guard = threading.Lock()
+        self._idle = 0
+
+    def submit(self, task: Callable[[], None]) -> None:
+        with self._guard:
+            if self._idle == 0:
+                threading.Thread(target=self._run, name="tutti-futures", daemon=True).start()
+            else:
+                self._idle -= 1
+        self._tasks.put(task)
+
+    def _run(self) -> None:
+        while True:
+            self._tasks.get()()
+            with self._guard:
+                self._idle += 1
+
+
+_gates = threading.Lock()
+_completers = _Completers()
+# A forked child has none of its parent's threads.
+os.register_at_fork(after_in_child=_completers.__init__)  # type: ignore[misc]
+
+
+class Pending:
+    """The works whose completion Tutti's streams will report, by number."""
+
+    def __init__(self) -> None:
+        self._works: dict[int, Callable[[int], None]] = {}
+        self._numbers = itertools.count(1)
+        self._callback = library.STREAM_CALLBACK(self._done)
+
+    def add(self, stream: int, finish: Callable[[int], None]) -> None:
+        """finish(result) is called on the stream's thread when all that is queued now is done. It may not raise."""
+        number = next(self._numbers)
+        self._works[number] = finish
+        code = library.load().tuttiStreamAddCallback(stream, self._callback, ctypes.c_void_p(number))
+        if code != library.SUCCESS:
+            del self._works[number]
+            check(code)
+
+    def _done(self, _stream: int, status: int, number: int) -> None:
+        self._works.pop(number)(status)
+
+
+pending = Pending()

@@ -1,0 +1,27 @@
+"""What every test in this folder needs: a torch that is new enough, and libtutti. Without, a test is skipped."""
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from importlib import metadata
+
+BACKEND = "tutti"
+OLDEST = (2, 9)
+
+
+def skip(reason: str) -> None:
+    print(f"skipped: {reason}")
+    sys.exit(77)
+
+
+def require(*modules: str) -> None:
+    """Ends the test if torch, or one of these modules, cannot be imported."""
+    hint = "(tools/check --torch installs it into build/; or set TUTTI_PYTHON to an interpreter that has it)"
+    for module in ("torch", *modules):
+        if importlib.util.find_spec(module) is None:
+            skip(f"{sys.executable} has no {module} {hint}")
+    version = metadata.version("torch")
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+        skip(f"torch {version} is older than {'.'.join(map(str, OLDEST))} {hint}")
+    import tutti_torch  # noqa: F401  # registers the backend

@@ -1,0 +1,259 @@
+"""Every collective, on types, sizes and forms that c10d's callers use."""
+import unittest
+from datetime import timedelta
+
+import prerequisites
+import ranks
+
+prerequisites.require()
+import torch
+import torch.distributed as dist
+
+SIZES = [0, 1, 3, 1000, 70_001]
+
+
+def pattern(rank, size, dtype=torch.float32):
+    """Small whole numbers, so that sums are exact in every type but the smallest."""
+    values = (torch.arange(size) + 3 * rank) % 5 + 1
+    return values.to(dtype) if dtype is not torch.bool else values > 2
+
+
+class Collectives(unittest.TestCase):
+    def same(self, actual, expected):
+        self.assertEqual(actual.dtype, expected.dtype)
+        self.assertEqual(actual.shape, expected.shape)
+        self.assertTrue(torch.equal(actual, expected), f"{actual} is not {expected}")
+
+    @ranks.on(1, 2, 4)
+    def test_all_reduce(self, rank, n):
+        folds = {
+            dist.ReduceOp.SUM: torch.Tensor.add,
+            dist.ReduceOp.PRODUCT: torch.Tensor.mul,
+            dist.ReduceOp.MIN: torch.minimum,
+            dist.ReduceOp.MAX: torch.maximum,
+        }
+        types = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16,
+                 torch.int32, torch.int64]
+        for op, fold in folds.items():
+            for dtype in types:
+                for size in SIZES if dtype is torch.float32 else [5]:
+                    expected = pattern(0, size, dtype)
+                    for peer in range(1, n):
+                        expected = fold(expected, pattern(peer, size, dtype))
+                    tensor = pattern(rank, size, dtype)
+                    dist.all_reduce(tensor, op)
+                    self.same(tensor, expected)
+
+    @ranks.on(3)
+    def test_average_and_scaled_sum(self, rank, n):
+        tensor = torch.full((5,), float(rank))
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        self.same(tensor, torch.full((5,), 1.0))
+        tensor = torch.full((5,), float(rank))
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(2.0))
+        self.same(tensor, torch.full((5,), 6.0))
+
+    @ranks.on(3)
+    def test_bits_and_truth(self, rank, n):
+        for op, expected in ((dist.ReduceOp.BAND, 8), (dist.ReduceOp.BOR, 15), (dist.ReduceOp.BXOR, 15)):
+            tensor = torch.tensor([8 | 1 << rank], dtype=torch.int32).repeat(3)
+            dist.all_reduce(tensor, op)
+            self.same(tensor, torch.tensor([expected] * 3, dtype=torch.int32))
+        tensor = torch.tensor([rank == 1, False, True])
+        dist.all_reduce(tensor)
+        self.same(tensor, torch.tensor([True, False, True]))
+        with self.assertRaisesRegex(RuntimeError, "BAND.*float32|bitwise.*float32"):
+            dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
+        dist.barrier()
+
+    @ranks.on(2)
+    def test_forms(self, rank, n):
+        matrix = torch.arange(12.0).view(3, 4)
+        view = matrix.clone().t()
+        dist.all_reduce(view)
+        self.same(view, 2 * matrix.t())
+        strided = torch.zeros(10)
+        strided[::2] = 1
+        dist.all_reduce(strided[::2])
+        self.same(strided, torch.tensor([2.0, 0.0] * 5))
+        number = torch.tensor([1 + 2j, rank * 1j])
+        dist.all_reduce(number)
+        self.same(number, torch.tensor([2 + 4j, 1j]))
+        scalar = torch.tensor(3.0)
+        dist.all_reduce(scalar)
+        self.same(scalar, torch.tensor(6.0))
+        gathered = [torch.zeros(4, 3).t() for _ in range(n)]
+        dist.all_gather(gathered, matrix + rank)
+        for peer in range(n):
+            self.same(gathered[peer], matrix + peer)
+
+    @ranks.on(2, 4)
+    def test_broadcast_and_reduce(self, rank, n):
+        for root in range(n):
+            for dtype in (torch.float32, torch.int16, torch.bool, torch.complex64):
+                tensor = pattern(rank, 33, dtype)
+                dist.broadcast(tensor, root)
+                self.same(tensor, pattern(root, 33, dtype))
+            tensor = pattern(rank, 33)
+            dist.reduce(tensor, root)
+            if rank == root:
+                self.same(tensor, sum(pattern(peer, 33) for peer in range(n)))
+
+    @ranks.on(1, 2, 4)
+    def test_all_gather(self, rank, n):
+        for size in SIZES:
+            outputs = [torch.zeros(size) for _ in range(n)]
+            dist.all_gather(outputs, pattern(rank, size))
+            flat = torch.zeros(n * size)
+            dist.all_gather_into_tensor(flat, pattern(rank, size))
+            for peer in range(n):
+                self.same(outputs[peer], pattern(peer, size))
+                self.same(flat[peer * size : (peer + 1) * size], pattern(peer, size))
+        # Of different sizes, also none.
+        outputs = [torch.zeros(3 * peer) for peer in range(n)]
+        dist.all_gather(outputs, pattern(rank, 3 * rank))
+        for peer in range(n):
+            self.same(outputs[peer], pattern(peer, 3 * peer))
+
+    @ranks.on(1, 2, 4)
+    def test_reduce_scatter(self, rank, n):
+        total = sum(pattern(peer, 5 * n) for peer in range(n))
+        output = torch.zeros(5)
+        dist.reduce_scatter_tensor(output, pattern(rank, 5 * n))
+        self.same(output, total[5 * rank : 5 * rank + 5])
+        output = torch.zeros(5)
+        dist.reduce_scatter(output, list(pattern(rank, 5 * n).split(5)))
+        self.same(output, total[5 * rank : 5 * rank + 5])
+        half = torch.zeros(5, dtype=torch.int16)
+        dist.reduce_scatter_tensor(half, pattern(rank, 5 * n, torch.int16))
+        self.same(half, total[5 * rank : 5 * rank + 5].to(torch.int16))
+
+    @ranks.on(2, 3)
+    def test_gather_and_scatter(self, rank, n):
+        for root in range(n):
+            outputs = [torch.zeros(7) for _ in range(n)] if rank == root else None
+            dist.gather(pattern(rank, 7), outputs, dst=root)
+            for peer in range(n if rank == root else 0):
+                self.same(outputs[peer], pattern(peer, 7))
+            output = torch.zeros(7)
+            dist.scatter(output, [pattern(peer, 7) for peer in range(n)] if rank == root else None, src=root)
+            self.same(output, pattern(rank, 7))
+
+    @ranks.on(1, 2, 4)
+    def test_all_to_all(self, rank, n):
+        outputs = [torch.zeros(peer + 1) for peer in range(n)]
+        dist.all_to_all(outputs, [torch.full((rank + 1,), float(10 * rank + peer)) for peer in range(n)])
+        for peer in range(n):
+            self.same(outputs[peer], torch.full((peer + 1,), float(10 * peer + rank)))
+        output = torch.zeros(2 * n, 3)
+        dist.all_to_all_single(output, torch.full((2 * n, 3), float(rank)))
+        self.same(output, torch.arange(n).repeat_interleave(2).view(-1, 1).expand(-1, 3).float())
+        splits = [peer % 2 for peer in range(n)]
+        output = torch.zeros(n * (rank % 2))
+        dist.all_to_all_single(output, torch.full((sum(splits),), float(rank)), [rank % 2] * n, splits)
+        self.same(output, torch.arange(n).float() if rank % 2 else torch.zeros(0))
+
+    @ranks.on(2)
+    def test_objects(self, rank, n):
+        everyone = [None] * n
+        dist.all_gather_object(everyone, {"rank": rank, "text": "x" * 1000 * rank})
+        self.assertEqual([each["rank"] for each in everyone], [0, 1])
+        given = ["a", 2] if rank == 0 else [None, None]
+        dist.broadcast_object_list(given)
+        self.assertEqual(given, ["a", 2])
+        mine = [None]
+        dist.scatter_object_list(mine, [{"to": 0}, {"to": 1}] if rank == 0 else None)
+        self.assertEqual(mine, [{"to": rank}])
+
+    @ranks.on(2, 4)
+    def test_many_at_once(self, rank, n):
+        """Asynchronous and synchronous operations keep the order of their calls; waiting goes in any order."""
+        tensors = [pattern(rank, 100 * i) for i in range(20)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        now = torch.ones(3)
+        dist.all_reduce(now)
+        self.same(now, torch.full((3,), float(n)))
+        for i in reversed(range(20)):
+            works[i].wait()
+            self.assertTrue(works[i].is_completed() and works[i].is_success())
+            self.same(tensors[i], sum(pattern(peer, 100 * i) for peer in range(n)))
+        chained = dist.all_reduce(torch.ones(4), async_op=True).get_future().then(lambda f: f.value()[0] * 2).wait()
+        self.same(chained, torch.full((4,), 2.0 * n))
+
+    @ranks.on(2)
+    def test_future_that_waits_for_a_later_operation(self, rank, n):
+        """As PowerSGD's hook does: its callback starts an operation and waits for it."""
+
+        def second(first):
+            later = dist.all_reduce(first.value()[0], async_op=True).get_future()
+            return later.wait()[0]
+
+        outcome = dist.all_reduce(torch.ones(4), async_op=True).get_future().then(second).wait()
+        self.same(outcome, torch.full((4,), 4.0))
+
+    @ranks.on(4)
+    def test_groups_side_by_side(self, rank, n):
+        everyone = [dist.new_group(members) for members in ([0, 1], [2, 3], [0, 2], [1, 3])]
+        mine = [group for group in everyone if group is not dist.GroupMember.NON_GROUP_MEMBER]
+        self.assertEqual(len(mine), 2)
+        tensors = [torch.full((1000,), float(rank)) for _ in mine]
+        for work in [dist.all_reduce(t, group=g, async_op=True) for t, g in zip(tensors, mine)]:
+            work.wait()
+        sums = [{0: 1, 1: 1, 2: 5, 3: 5}[rank], {0: 2, 2: 2, 1: 4, 3: 4}[rank]]
+        for tensor, total in zip(tensors, sums):
+            self.same(tensor, torch.full((1000,), float(total)))
+        self.assertEqual(dist.get_process_group_ranks(mine[0]), [0, 1] if rank < 2 else [2, 3])
+        dist.destroy_process_group(mine[0])
+        dist.all_reduce(tensors[1], group=mine[1])
+
+    @ranks.on(2)
+    def test_sparse(self, rank, n):
+        dense = torch.zeros(6, 2)
+        dense[rank] = rank + 1.0
+        dense[5] = 1.0
+        sparse = dense.to_sparse()
+        dist.all_reduce(sparse)
+        expected = torch.tensor([[1.0, 1.0], [2.0, 2.0], [0, 0], [0, 0], [0, 0], [2.0, 2.0]])
+        self.same(sparse.to_dense(), expected)
+
+    @ranks.on(2)
+    def test_functional(self, rank, n):
+        import torch.distributed._functional_collectives as functional
+
+        group = dist.group.WORLD
+        self.same(functional.all_reduce(torch.ones(3), "sum", group) + 0, torch.full((3,), 2.0))
+        gathered = functional.all_gather_tensor(torch.full((2,), float(rank)), 0, group)
+        self.same(gathered + 0, torch.tensor([0.0, 0.0, 1.0, 1.0]))
+        scattered = functional.reduce_scatter_tensor(torch.arange(4.0), "sum", 0, group)
+        self.same(scattered + 0, torch.arange(4.0)[2 * rank : 2 * rank + 2] * 2)
+        exchanged = functional.all_to_all_single(torch.full((2,), float(rank)), [1, 1], [1, 1], group)
+        self.same(exchanged + 0, torch.tensor([0.0, 1.0]))
+        self.same(functional.broadcast(torch.full((2,), float(rank)), 1, group) + 0, torch.ones(2))
+
+    @ranks.on(2)
+    def test_again_after_destruction(self, rank, n):
+        for _ in range(3):
+            group = dist.new_group([0, 1], timeout=timedelta(seconds=60))
+            dist.barrier(group)
+            dist.destroy_process_group(group)
+            with self.assertRaisesRegex(RuntimeError, "destroyed"):
+                group.allreduce([torch.ones(1)])
+
+    @ranks.on(2)
+    def test_wrong_arguments(self, rank, n):
+        """They are errors with a sentence, and the group goes on."""
+        with self.assertRaisesRegex(RuntimeError, "meta.*host memory"):
+            dist.all_reduce(torch.ones(2, device="meta"))
+        with self.assertRaisesRegex(RuntimeError, "3 elements.*5"):
+            dist.all_gather_into_tensor(torch.zeros(5), torch.zeros(3))
+        with self.assertRaisesRegex(RuntimeError, "1 tensors for 2 ranks"):
+            dist.all_to_all([torch.zeros(1)], [torch.zeros(1)])
+        with self.assertRaisesRegex(RuntimeError, "split"):
+            dist.all_to_all_single(torch.zeros(3), torch.zeros(3))
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        self.same(tensor, torch.full((2,), 2.0))
+
+
+if __name__ == "__main__":
+    ranks.main()
