@@ -54,7 +54,7 @@ def load_tests(ranks: int, scratch: str) -> type[unittest.TestCase]:
 # Why tests are skipped that name another backend, but ask for nothing that Tutti lacks.
 OTHERS_ONLY = re.compile(
     r"be one of \{'gloo'\}|Only MPI supports CPU all_to_all|Only Gloo backend supports sparse|Only gloo backend supports timeouts"
-    r"|Only MPI supports all_to_all|GLOO Batch Send Recv|get_future is only supported on|Only Nccl & Gloo backend support Dist"
+    r"|Only MPI supports all_to_all|GLOO Batch Send Recv|Only Nccl & Gloo backend support Dist"
 )
 
 

@@ -53,6 +53,7 @@ package_is_there() {
     libgloo-dev) has_header gloo/allreduce.h ;;
     python3-matplotlib) has_module matplotlib ;;
     iproute2) has_command ip ;;
+    python3-venv) has_module ensurepip ;;
     python3-torch) has_command torchrun || [ -x "${TUTTI_TORCHRUN:-}" ] ;;
     *) has_command "$1" ;;
   esac
