@@ -108,6 +108,7 @@ class RecvLink final : public LinkHalf {
     std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
     size_t stage_begin = 0, stage_end = 0;
     bool closed = false;     // by the peer
+    bool drained = false;    // the last read got less than it asked for: another one now would get nothing
     bool in_frame = false;   // whose header was read
     bool was_large = false;  // the frame before: then the next one's payload had better not come through the stage
     FrameHeader header;

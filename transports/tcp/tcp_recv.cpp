@@ -95,10 +95,11 @@ bool RecvLink::end_frame(Stream& stream) {
 }
 
 bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) {
-  for (;;) {
+  while (!stream.drained) {
     const ssize_t n = ::recv(stream.fd.get(), to, room, MSG_DONTWAIT);
     if (n > 0) {
       *got += static_cast<size_t>(n);
+      stream.drained = static_cast<size_t>(n) < room;
       return true;
     }
     if (n < 0 && errno == EINTR) continue;
@@ -109,6 +110,8 @@ bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) 
       fail(system_error("the connection broke", errno).message, errno);
     return false;
   }
+  stream.drained = false;  // until the next poll
+  return false;
 }
 
 // What the other connections hold comes before the failure.
