@@ -19,7 +19,7 @@ class LinkPool {
   struct Config {
     int rank;
     uint32_t slots;
-    uint32_t slot_bytes;
+    uint32_t slot_bytes = 0;  // known with the peers
   };
   // What a peer published: the address of each transport's endpoint, by name.
   using Addresses = std::map<std::string, std::string>;
@@ -27,7 +27,10 @@ class LinkPool {
   static Result<LinkPool> open(const Config& config, const std::vector<const tuttiTransport*>& transports,
                                const tuttiEndpointConfig& endpoint_config);
   Addresses addresses() const;
-  void set_peers(std::vector<Addresses> peers) { peers_ = std::move(peers); }
+  void set_peers(std::vector<Addresses> peers, uint32_t slot_bytes) {
+    peers_ = std::move(peers);
+    config_.slot_bytes = slot_bytes;
+  }
 
   // Makes the links of `schedule` that are missing: offers the outgoing ones, waits for the incoming ones. All ranks
   // call it for the same operation. `interrupted` ends it early (then the error is its caller's to find).

@@ -99,8 +99,17 @@ Result<std::vector<Introduction>> read_all(const std::vector<std::string>& blobs
   return all;
 }
 
+// All ranks come to the same. Measured on loopback, all-reduce of two ranks: 256 KiB against 128 is 1.15 times faster
+// at 1 MiB and 1.4 at 4 MiB over TCP; in shared memory it makes no difference, but takes more of the cache.
+uint32_t default_slot_bytes(size_t n_hosts, const std::vector<LinkPool::Addresses>& addresses) {
+  const bool all_share =
+      n_hosts == 1 && std::all_of(addresses.begin(), addresses.end(), [](const auto& a) { return a.contains("shm"); });
+  return all_share ? 128 << 10 : 256 << 10;
+}
+
 // What the group stands on as seen from one host, whose ranks may be bound to some of its CPUs.
-Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all) {
+Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all,
+                 uint32_t slot_bytes) {
   CpuSet cpus;
   for (const int rank : ranks) cpus |= all[static_cast<size_t>(rank)].cpus;
   Ground ground;
@@ -110,7 +119,7 @@ Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std:
   ground.hosts = static_cast<int>(layout.hosts.size());
   for (const auto& host : layout.hosts)
     ground.largest_host = std::max(ground.largest_host, static_cast<int>(host.size()));
-  ground.slot_bytes = all[0].slot_bytes;
+  ground.slot_bytes = slot_bytes;
   return ground;
 }
 
@@ -138,8 +147,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_, n_ranks_, {}};
   std::copy(bootstrap.key().begin(), bootstrap.key().end(), endpoint_config.group_key);
   TUTTI_TRY_ASSIGN(const auto transports, find_transports(options_.transports));
-  TUTTI_TRY_ASSIGN(LinkPool pool,
-                   LinkPool::open({rank_, static_cast<uint32_t>(slots), slot_bytes_}, transports, endpoint_config));
+  TUTTI_TRY_ASSIGN(LinkPool pool, LinkPool::open({rank_, static_cast<uint32_t>(slots)}, transports, endpoint_config));
   links_ = std::make_unique<LinkPool>(std::move(pool));
   TUTTI_TRY_ASSIGN(Listener control, Listener::open());
 
@@ -192,15 +200,16 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   Layout layout = lay_out(seats);
   if (rank_ == 0) log(LogLevel::kInfo, "order of ranks: %s", to_text(layout).c_str());
   if (mine.order == "rank") layout.order = flat_layout(n_ranks_).order;
+  if (slot_bytes_ == 0) slot_bytes_ = default_slot_bytes(layout.hosts.size(), addresses);
   for (const std::vector<int>& ranks : layout.hosts) {
-    const Ground ground = ground_of(ranks, layout, all);
+    const Ground ground = ground_of(ranks, layout, all, slot_bytes_);
     if (ground_.n_ranks == 0 || ground.crowding() > ground_.crowding()) ground_ = ground;
     if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end())
       wait_policy_.oversubscribed = ground.crowding() > 1;
   }
   planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
   config.neighbours = planner_->neighbours();
-  links_->set_peers(std::move(addresses));
+  links_->set_peers(std::move(addresses), slot_bytes_);
   TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));
   for (const Plan plan : {kTreePlan, kRingPlan}) TUTTI_TRY(add_program(key_of(plan), deadline));
   keep_program({Collective::kFinalize, Algo::kTree, kMostLanes, 0}, programs_.at(key_of(kTreePlan)));

@@ -87,7 +87,7 @@ TEST_CASE("what is no number is refused with its name, its value and what it may
   for (const char* wrong : {"x", "12x", "1KB", "K", "-", "1 ", "0x10", "1.5", "1e3", "--1", "1KK"}) {
     const std::string text = refusal(Env::kSlotBytes, wrong);
     CHECK(text.find(std::string("TUTTI_SLOT_BYTES=") + wrong) != std::string::npos);
-    CHECK(text.find("from 64 to 67108864, default 128K") != std::string::npos);
+    CHECK(text.find("from 0 to 67108864, default 0") != std::string::npos);
   }
   for (const char* out_of_range : {"1", "65", "-4", "1K", "99999999999999999999", "9223372036854775807G"})
     CHECK(refusal(Env::kSlots, out_of_range).find("from 2 to 64") != std::string::npos);
