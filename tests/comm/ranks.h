@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "sanitized.h"
 #include "tutti/tutti.h"
 
 #if defined(__has_feature)
@@ -145,7 +146,7 @@ class Processes {
 
   [[noreturn]] void be_rank(int rank, int n, const tuttiUniqueId& id,
                             const std::function<void(int, tuttiComm_t, Outcome&)>& body) {
-    alarm(60);  // a hang fails the test instead of stopping it
+    alarm(kSanitized ? 300 : 60);  // a hang fails the test instead of stopping it
     Outcome outcome;
     tuttiComm_t comm = nullptr;
     outcome.take(tuttiCommInitRank(&comm, n, id, rank));

@@ -12,21 +12,11 @@
 #include <vector>
 
 #include "catch.h"
+#include "sanitized.h"
 #include "schedule/schedule.h"
 
 namespace tutti::testing {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 inline std::vector<int> natural_order(int n) {
   std::vector<int> order(static_cast<size_t>(n));

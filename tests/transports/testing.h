@@ -20,23 +20,13 @@
 #include "base/clock.h"
 #include "base/socket.h"
 #include "catch.h"
+#include "sanitized.h"
 #include "transports/transport.h"
 
 namespace tutti::test {
 
 inline constexpr double kPatienceSeconds = 30;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSanitized = true;
-#elif defined(__clang__)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 // `n` repetitions, fewer where each takes ten times as long.
 constexpr uint64_t times(uint64_t n) {
