@@ -22,6 +22,8 @@ enum class Env : int {
   kProto,
   kTune,
   kTuneCache,
+  kTopoFile,
+  kTopoDump,
   kDeterministic,
   kTcpConnections,
   kSlots,

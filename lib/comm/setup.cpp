@@ -22,6 +22,7 @@ struct Introduction {
   std::string algo;
   uint32_t deterministic = 0;
   std::string order;
+  std::vector<uint32_t> path;  // to its place on the host
   std::string host;
   int32_t pid = 0;
   CpuSet cpus;
@@ -39,6 +40,8 @@ struct Introduction {
         .put_string(host)
         .put_string(cpus.to_string())
         .put_string(control.to_bytes());
+    w.put(static_cast<uint32_t>(path.size()));
+    for (const uint32_t number : path) w.put(number);
     w.put(static_cast<uint32_t>(addresses.size()));
     for (const auto& [name, address] : addresses) w.put_string(name).put_string(address);
     return w.take();
@@ -64,6 +67,7 @@ struct Introduction {
     if (are_bits) i.cpus = CpuSet(cpus);
     const auto control = Contact::from_bytes(r.get_string());
     if (control) i.control = *control;
+    for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) i.path.push_back(r.get<uint32_t>());
     for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
       const std::string name = r.get_string();
       i.addresses[name] = r.get_string();
@@ -142,7 +146,8 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int(Env::kSlotBytes));
   TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
   slot_bytes_ = static_cast<uint32_t>((slot_bytes + 63) / 64 * 64);
-  stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : machine().last_level_cache_bytes;
+  TUTTI_TRY_ASSIGN(const auto here, machine());
+  stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : here->last_level_cache_bytes;
 
   tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_, n_ranks_, {}};
   std::copy(bootstrap.key().begin(), bootstrap.key().end(), endpoint_config.group_key);
@@ -159,6 +164,9 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.host = host_name();
   mine.pid = getpid();
   mine.cpus = usable_cpus();
+  mine.path = path_to(*here, mine.cpus);
+  log(LogLevel::kInfo, "CPUs %s of the host, which is: %s", to_text(mine.cpus).c_str(),
+      place_name(*here, mine.path).c_str());
   mine.control = control.contact;
   mine.addresses = links_->addresses();
   TUTTI_TRY_ASSIGN(auto blobs, bootstrap.all_gather(mine.to_bytes()));
@@ -195,9 +203,11 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
     config.rank_names.push_back(format("rank %zu (host %s, pid %d)", r, all[r].host.c_str(), all[r].pid));
     config.contacts.push_back(all[r].control);
     addresses.push_back(all[r].addresses);
-    seats.push_back({all[r].control.host, {}});
+    seats.push_back({all[r].control.host, all[r].path});
   }
   Layout layout = lay_out(seats);
+  const bool leads_host = std::any_of(layout.hosts.begin(), layout.hosts.end(),
+                                      [&](const std::vector<int>& ranks) { return ranks[0] == rank_; });
   if (rank_ == 0) log(LogLevel::kInfo, "order of ranks: %s", to_text(layout).c_str());
   if (mine.order == "rank") layout.order = flat_layout(n_ranks_).order;
   if (slot_bytes_ == 0) slot_bytes_ = default_slot_bytes(layout.hosts.size(), addresses);
@@ -213,6 +223,8 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));
   for (const Plan plan : {kTreePlan, kRingPlan}) TUTTI_TRY(add_program(key_of(plan), deadline));
   keep_program({Collective::kFinalize, Algo::kTree, kMostLanes, 0}, programs_.at(key_of(kTreePlan)));
+  // Last, because nobody waits for anybody here: who fails can say so.
+  if (leads_host && env_is_set(Env::kTopoDump)) TUTTI_TRY(dump_machine(env_string(Env::kTopoDump)));
   return {};
 }
 

@@ -1,46 +1,53 @@
 #include "topology/machine.h"
 
 #include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
-#include <string>
 #include <thread>
 
-#ifdef TUTTI_HAVE_HWLOC
-#include <hwloc.h>
-#endif
+#include "base/env.h"
+#include "base/log.h"
+#include "base/socket.h"
+#include "topology/discover.h"
 
 namespace tutti {
 namespace {
 
-#ifdef TUTTI_HAVE_HWLOC
-uint64_t discover_last_level_cache_bytes() {
-  hwloc_topology_t topology;
-  if (hwloc_topology_init(&topology) != 0) return 0;
-  uint64_t bytes = 0;
-  if (hwloc_topology_load(topology) == 0) {
-    hwloc_obj_t pu = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, 0);
-    for (hwloc_obj_t o = pu; o != nullptr; o = o->parent)
-      if (hwloc_obj_type_is_dcache(o->type)) bytes = std::max<uint64_t>(bytes, o->attr->cache.size);
-  }
-  hwloc_topology_destroy(topology);
-  return bytes;
+Machine discover(bool devices) {
+  auto found = discover_with_hwloc(devices);
+  if (found) return std::move(found).value();
+  log(LogLevel::kInfo, "topology from sysfs: %s", found.error().message.c_str());
+  return discover_in_sysfs("/sys", devices);
 }
-#else
-uint64_t discover_last_level_cache_bytes() {
-  uint64_t best = 0;
-  for (int index = 0; index < 8; index++) {
-    const std::string path = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index) + "/size";
-    FILE* file = fopen(path.c_str(), "re");
-    if (file == nullptr) break;
-    unsigned long long kib = 0;  // sysfs always writes "32768K"
-    if (fscanf(file, "%lluK", &kib) == 1) best = std::max<uint64_t>(best, kib << 10);
-    fclose(file);
-  }
-  return best;
+
+Result<Machine> with_variable(Env id, Result<Machine> result) {
+  if (result) return result;
+  Error error = std::move(result).error();
+  error.message = format("%s: %s", env_entry(id).name, error.message.c_str());
+  return error;
 }
-#endif
+
+Error cannot_write(const std::string& path, int reason) {
+  return system_error("the topology cannot be written to " + path +
+                          " (TUTTI_TOPO_DUMP: name a file in a folder with room, or unset it)",
+                      reason);
+}
+
+Result<void> write_all(const std::string& path, const std::string& bytes) {
+  FILE* file = fopen(path.c_str(), "we");
+  bool ok = file != nullptr && fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size() && fflush(file) == 0;
+  int reason = errno;
+  if (file != nullptr && fclose(file) != 0 && ok) {
+    ok = false;
+    reason = errno;
+  }
+  if (ok) return {};
+  return cannot_write(path, reason);
+}
 
 }  // namespace
 
@@ -57,13 +64,81 @@ CpuSet usable_cpus() {
   return cpus;
 }
 
-const Machine& machine() {
-  static const Machine found = [] {
-    Machine m;
-    if (const uint64_t bytes = discover_last_level_cache_bytes(); bytes > 0) m.last_level_cache_bytes = bytes;
-    return m;
-  }();
+Result<std::shared_ptr<const Machine>> machine() {
+  if (env_is_set(Env::kTopoFile)) {
+    TUTTI_TRY_ASSIGN(Machine read, with_variable(Env::kTopoFile, read_machine(env_string(Env::kTopoFile))));
+    return std::make_shared<const Machine>(std::move(read));
+  }
+  static const auto found = std::make_shared<const Machine>(discover(false));
   return found;
+}
+
+Result<Machine> discover_all() {
+  if (env_is_set(Env::kTopoFile)) return with_variable(Env::kTopoFile, read_machine(env_string(Env::kTopoFile)));
+  return discover(true);
+}
+
+Result<Machine> read_machine(const std::string& path) {
+  return hwloc_machine_from_xml(path);
+}
+
+Result<Machine> synthetic_machine(const std::string& description) {
+  return hwloc_machine_from_synthetic(description);
+}
+
+Result<void> dump_machine(const std::string& path) {
+  std::string target = path;
+  if (const size_t at = target.find("%h"); at != std::string::npos) target.replace(at, 2, host_name());
+  TUTTI_TRY_ASSIGN(const std::string xml, hwloc_xml(env_string(Env::kTopoFile)));
+  struct stat there {};
+  const bool replaces = stat(target.c_str(), &there) != 0 || S_ISREG(there.st_mode);
+  if (!replaces) return write_all(target, xml);  // a pipe or a terminal
+  const std::string temporary = target + format(".%d", getpid());
+  auto written = write_all(temporary, xml);
+  if (written && rename(temporary.c_str(), target.c_str()) != 0) written = cannot_write(target, errno);
+  if (!written) unlink(temporary.c_str());
+  return written;
+}
+
+std::vector<uint32_t> path_to(const Machine& machine, const CpuSet& cpus) {
+  std::vector<uint32_t> path;
+  if ((cpus & ~machine.whole.cpus).any() || cpus.none()) return path;
+  const auto holds = [&](const Part& part) { return part.kind != Part::Kind::kDevice && (cpus & ~part.cpus).none(); };
+  for (const Part* at = &machine.whole;;) {
+    const auto next = std::find_if(at->parts.begin(), at->parts.end(), holds);
+    if (next == at->parts.end()) return path;
+    path.push_back(static_cast<uint32_t>(next - at->parts.begin()));
+    at = &*next;
+  }
+}
+
+std::vector<const Part*> parts_on(const Machine& machine, std::span<const uint32_t> path) {
+  std::vector<const Part*> parts;
+  for (const Part* at = &machine.whole; parts.size() < path.size();) {
+    const uint32_t number = path[parts.size()];
+    if (number >= at->parts.size()) break;
+    parts.push_back(at = &at->parts[number]);
+  }
+  return parts;
+}
+
+std::string place_name(const Machine& machine, std::span<const uint32_t> path) {
+  std::string text;
+  for (const Part* part : parts_on(machine, path)) text.append(text.empty() ? "" : ", ").append(part->name);
+  return text.empty() ? "anywhere" : text;
+}
+
+std::string to_text(const CpuSet& cpus) {
+  std::string text;
+  for (size_t first = 0; first < cpus.size(); first++) {
+    if (!cpus[first]) continue;
+    size_t last = first;
+    while (last + 1 < cpus.size() && cpus[last + 1]) last++;
+    text += text.empty() ? "" : ",";
+    text += last == first ? std::to_string(first) : format("%zu-%zu", first, last);
+    first = last;
+  }
+  return text;
 }
 
 }  // namespace tutti

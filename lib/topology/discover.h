@@ -1,0 +1,33 @@
+// This header: the ways to find a machine's parts, for machine.cpp. Each stands alone, so that all are tested on any
+// machine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "topology/machine.h"
+
+namespace tutti {
+
+// Without hwloc: packages, NUMA nodes, last-level caches, cores and network devices, from the files under `sys`. What
+// is missing there is left out; the CPUs that this thread may use are there in any case.
+Machine discover_in_sysfs(const std::string& sys, bool devices);
+
+struct NetworkDevice {
+  std::string name;
+  int megabits = 0;         // per second; 0: unknown
+  bool is_hardware = true;  // else made by software: a bridge, one end of a pair
+};
+// Those that are up or real, without lo.
+std::vector<NetworkDevice> network_devices(const std::string& sys);
+// "NIC, 1000 Mb/s"
+std::string describe(const NetworkDevice& device);
+
+// Through hwloc; kInvalidUsage where this build has none.
+Result<Machine> discover_with_hwloc(bool devices);
+Result<Machine> hwloc_machine_from_xml(const std::string& path);
+Result<Machine> hwloc_machine_from_synthetic(const std::string& description);
+// This machine, or the one in the XML file `from` if that is not empty.
+Result<std::string> hwloc_xml(const std::string& from);
+
+}  // namespace tutti

@@ -1,0 +1,261 @@
+// Everything that knows hwloc.
+#include <hwloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "topology/discover.h"
+
+namespace tutti {
+namespace {
+
+using Kind = Part::Kind;
+
+constexpr char kNetworkDevice[] = "TuttiNetworkDevice";  // what describe() says of it, kept in the XML
+
+class Topology {
+ public:
+  Topology() = default;
+  Topology(Topology&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
+  Topology& operator=(Topology&&) = delete;
+  ~Topology() {
+    if (raw_ != nullptr) hwloc_topology_destroy(raw_);
+  }
+
+  // `choose_source` tells hwloc what to load instead of this machine, and returns its verdict.
+  template <class ChooseSource>
+  static Result<Topology> load(bool devices, const std::string& what, ChooseSource choose_source) {
+    Topology t;
+    if (hwloc_topology_init(&t.raw_) != 0) return system_error("hwloc", errno);
+    // Ranks of one host may be allowed different CPUs, and yet have to see the same parts in the same order.
+    hwloc_topology_set_flags(t.raw_, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+    hwloc_topology_set_io_types_filter(t.raw_,
+                                       devices ? HWLOC_TYPE_FILTER_KEEP_IMPORTANT : HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_type_filter(t.raw_, HWLOC_OBJ_MISC, HWLOC_TYPE_FILTER_KEEP_ALL);
+    // These start the drivers of GPUs or talk to displays; PCI tells enough of a GPU.
+    for (const char* component : {"opencl", "gl", "cuda", "rsmi", "levelzero"})
+      hwloc_topology_set_components(t.raw_, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
+    if (choose_source(t.raw_) != 0 || hwloc_topology_load(t.raw_) != 0)
+      return Error{Code::kInvalidUsage, what + (errno != 0 ? std::string(": ") + strerror(errno) : "")};
+    return t;
+  }
+  static Result<Topology> load_this(bool devices) {
+    TUTTI_TRY_ASSIGN(Topology t,
+                     load(devices, "hwloc cannot read this machine's topology", [](hwloc_topology_t) { return 0; }));
+    if (devices && hwloc_topology_is_thissystem(t.raw_)) t.add_networks();
+    return t;
+  }
+  static Result<Topology> load_xml(const std::string& path) {
+    const std::string remedy =
+        ": give a file that TUTTI_TOPO_DUMP or lstopo has written, or unset the variable to look at the machine";
+    if (access(path.c_str(), R_OK) != 0)
+      return Error{Code::kInvalidUsage, "the topology in " + path + " cannot be read: " + strerror(errno) + remedy};
+    return load(true, path + " is no topology in hwloc's XML" + remedy, [&](hwloc_topology_t raw) {
+      const int verdict = hwloc_topology_set_xml(raw, path.c_str());
+      errno = 0;  // what hwloc leaves there says nothing of the file
+      return verdict;
+    });
+  }
+
+  hwloc_topology_t raw() const { return raw_; }
+
+ private:
+  // Speeds, and the devices that hwloc leaves out because no hardware stands behind them here, as in containers.
+  void add_networks() {
+    for (const NetworkDevice& device : network_devices("/sys")) {
+      hwloc_obj_t at = nullptr;
+      while ((at = hwloc_get_next_osdev(raw_, at)) != nullptr)
+        if (at->name != nullptr && device.name == at->name) break;
+      if (at == nullptr) at = hwloc_topology_insert_misc_object(raw_, hwloc_get_root_obj(raw_), device.name.c_str());
+      if (at != nullptr) hwloc_obj_add_info(at, kNetworkDevice, describe(device).c_str());
+    }
+  }
+
+  hwloc_topology_t raw_ = nullptr;
+};
+
+std::string info(hwloc_obj_t o, const char* name) {
+  const char* value = hwloc_obj_get_info_by_name(o, name);
+  return value == nullptr ? "" : value;
+}
+
+CpuSet cpus_of(hwloc_const_bitmap_t set) {
+  CpuSet cpus;
+  if (set == nullptr) return cpus;
+  for (int cpu = hwloc_bitmap_first(set); cpu >= 0 && cpu < static_cast<int>(cpus.size());
+       cpu = hwloc_bitmap_next(set, cpu))
+    cpus[static_cast<size_t>(cpu)] = true;
+  return cpus;
+}
+
+Part describe_object(hwloc_obj_t o) {
+  const unsigned number = o->logical_index;
+  Part part{.cpus = cpus_of(o->cpuset)};
+  const auto is = [&](Kind kind, const std::string& name) {
+    part.kind = kind;
+    part.name = name;
+  };
+  if (hwloc_obj_type_is_cache(o->type)) {
+    is(Kind::kCache, format("L%u %u", o->attr->cache.depth, number));
+    part.bytes = o->attr->cache.size;
+    return part;
+  }
+  switch (o->type) {
+    case HWLOC_OBJ_MACHINE: is(Kind::kMachine, "machine"); break;
+    case HWLOC_OBJ_PACKAGE:
+      is(Kind::kPackage, format("package %u", number));
+      part.detail = info(o, "CPUModel");
+      break;
+    case HWLOC_OBJ_NUMANODE:
+      is(Kind::kNode, format("NUMA node %u", o->os_index));
+      part.bytes = o->attr->numanode.local_memory;
+      break;
+    case HWLOC_OBJ_CORE: is(Kind::kCore, format("core %u", number)); break;
+    case HWLOC_OBJ_PU: is(Kind::kCpu, format("CPU %u", o->os_index)); break;
+    default:
+      is(Kind::kGroup, format("%s %u", o->subtype != nullptr ? o->subtype : hwloc_obj_type_string(o->type), number));
+  }
+  return part;
+}
+
+// The NUMA nodes next to an object as one part: their memories differ, but not who is near.
+bool find_nodes(hwloc_obj_t o, Part* node) {
+  bool found = false;
+  for (hwloc_obj_t m = o->memory_first_child; m != nullptr; m = m->next_sibling) {
+    if (m->type != HWLOC_OBJ_NUMANODE) {  // a cache before the memory
+      found = find_nodes(m, node) || found;
+      continue;
+    }
+    const Part next = describe_object(m);
+    node->name += (node->name.empty() ? "" : ", ") + next.name;
+    node->bytes += next.bytes;
+    found = true;
+  }
+  node->kind = Kind::kNode;
+  return found;
+}
+
+void add_devices(hwloc_obj_t o, const std::string& bus, std::vector<Part>& parts) {
+  const auto add = [&](hwloc_obj_t device, const std::string& what, const std::string& where) {
+    const std::string detail = what + (where.empty() ? "" : ", PCI " + where);
+    parts.push_back({.kind = Kind::kDevice, .name = device->name != nullptr ? device->name : "GPU", .detail = detail});
+  };
+  for (hwloc_obj_t d = o->io_first_child; d != nullptr; d = d->next_sibling) {
+    std::string here = bus;
+    if (d->type == HWLOC_OBJ_PCI_DEVICE) {
+      const auto& pci = d->attr->pcidev;
+      here = format("%04x:%02x:%02x.%x", static_cast<unsigned>(pci.domain), pci.bus, pci.dev, pci.func);
+      const unsigned kind = pci.class_id >> 8;
+      if (kind == 0x03 || kind == 0x12) add(d, "GPU " + info(d, "PCIVendor") + " " + info(d, "PCIDevice"), here);
+    } else if (d->type == HWLOC_OBJ_OS_DEVICE) {
+      const bool is_network =
+          d->attr->osdev.type == HWLOC_OBJ_OSDEV_NETWORK || d->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS;
+      const std::string known = info(d, kNetworkDevice);
+      if (is_network) add(d, known.empty() ? "NIC" : known, here);
+    }
+    add_devices(d, here, parts);
+  }
+  for (hwloc_obj_t d = o->misc_first_child; d != nullptr; d = d->next_sibling)
+    if (const std::string known = info(d, kNetworkDevice); !known.empty()) add(d, known, "");
+}
+
+void add_children(hwloc_obj_t o, std::vector<Part>& parts);
+
+Part convert(hwloc_obj_t o) {
+  Part part = describe_object(o), node{.cpus = part.cpus};
+  if (!find_nodes(o, &node)) {
+    add_children(o, part.parts);
+  } else if (o->type == HWLOC_OBJ_GROUP) {  // it is there for the node's sake
+    add_children(o, node.parts);
+    part = std::move(node);
+  } else {
+    add_children(o, node.parts);
+    part.parts.push_back(std::move(node));
+  }
+  add_devices(o, "", part.parts);
+  return part;
+}
+
+// Nobody's neighbours differ by what belongs to one core: first-level caches, and the only CPU of a core.
+void add_children(hwloc_obj_t o, std::vector<Part>& parts) {
+  for (hwloc_obj_t child = o->first_child; child != nullptr; child = child->next_sibling) {
+    const bool is_first_level = hwloc_obj_type_is_cache(child->type) && child->attr->cache.depth == 1;
+    const bool is_only_cpu = child->type == HWLOC_OBJ_PU && o->type == HWLOC_OBJ_CORE && o->arity == 1;
+    if (is_only_cpu) continue;
+    if (is_first_level || hwloc_obj_type_is_icache(child->type))
+      add_children(child, parts);
+    else
+      parts.push_back(convert(child));
+  }
+}
+
+// Cores of several kinds, as fast and saving ones.
+void tell_kinds(hwloc_topology_t raw, Part& part) {
+  for (Part& inner : part.parts) tell_kinds(raw, inner);
+  if (part.kind != Kind::kCore) return;
+  const hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
+  hwloc_bitmap_set(cpus, static_cast<unsigned>(part.cpus._Find_first()));
+  const int kind = hwloc_cpukinds_get_by_cpuset(raw, cpus, 0);
+  hwloc_bitmap_free(cpus);
+  unsigned n_infos = 0;
+  struct hwloc_info_s* infos = nullptr;
+  int efficiency = -1;
+  if (kind < 0 || hwloc_cpukinds_get_info(raw, static_cast<unsigned>(kind), nullptr, &efficiency, &n_infos, &infos, 0))
+    return;
+  if (efficiency >= 0) part.detail = format("speed class %d", efficiency);
+  for (unsigned i = 0; i < n_infos; i++)
+    if (strcmp(infos[i].name, "CoreType") == 0) part.detail = infos[i].value;
+}
+
+uint64_t largest_cache(const Part& part) {
+  uint64_t bytes = part.kind == Kind::kCache ? part.bytes : 0;
+  for (const Part& inner : part.parts) bytes = std::max(bytes, largest_cache(inner));
+  return bytes;
+}
+
+Machine to_machine(const Topology& topology, const std::string& source) {
+  Machine machine;
+  machine.whole = convert(hwloc_get_root_obj(topology.raw()));
+  if (hwloc_cpukinds_get_nr(topology.raw(), 0) > 1) tell_kinds(topology.raw(), machine.whole);
+  machine.source = source;
+  if (const uint64_t bytes = largest_cache(machine.whole); bytes > 0) machine.last_level_cache_bytes = bytes;
+  return machine;
+}
+
+}  // namespace
+
+Result<Machine> discover_with_hwloc(bool devices) {
+  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load_this(devices));
+  return to_machine(topology, "hwloc");
+}
+
+Result<Machine> hwloc_machine_from_xml(const std::string& path) {
+  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load_xml(path));
+  return to_machine(topology, path);
+}
+
+Result<Machine> hwloc_machine_from_synthetic(const std::string& description) {
+  const std::string what =
+      "'" + description + "' is no topology in hwloc's short form, as \"pack:2 numa:2 core:8 pu:1\"";
+  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load(false, what, [&](hwloc_topology_t raw) {
+                     const int verdict = hwloc_topology_set_synthetic(raw, description.c_str());
+                     errno = 0;
+                     return verdict;
+                   }));
+  return to_machine(topology, description);
+}
+
+Result<std::string> hwloc_xml(const std::string& from) {
+  TUTTI_TRY_ASSIGN(const Topology topology, from.empty() ? Topology::load_this(true) : Topology::load_xml(from));
+  char* bytes = nullptr;
+  int length = 0;
+  if (hwloc_topology_export_xmlbuffer(topology.raw(), &bytes, &length, 0) != 0)
+    return system_error("the topology as XML (hwloc)", errno);
+  std::string xml(bytes, length > 0 ? static_cast<size_t>(length) - 1 : 0);  // without the final zero
+  hwloc_free_xmlbuffer(topology.raw(), bytes);
+  return xml;
+}
+
+}  // namespace tutti

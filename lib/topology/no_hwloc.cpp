@@ -1,0 +1,25 @@
+#include "topology/discover.h"
+
+namespace tutti {
+namespace {
+
+Error without(const std::string& what) {
+  return {Code::kInvalidUsage, what + ": this build has no hwloc; install libhwloc-dev and build with -Dhwloc=enabled"};
+}
+
+}  // namespace
+
+Result<Machine> discover_with_hwloc(bool) {
+  return without("packages, NUMA nodes, caches and network devices only");
+}
+Result<Machine> hwloc_machine_from_xml(const std::string& path) {
+  return without("the topology in " + path + " cannot be read");
+}
+Result<Machine> hwloc_machine_from_synthetic(const std::string& description) {
+  return without("the topology '" + description + "' cannot be made");
+}
+Result<std::string> hwloc_xml(const std::string&) {
+  return without("the topology cannot be written as XML (TUTTI_TOPO_DUMP)");
+}
+
+}  // namespace tutti

@@ -1,0 +1,44 @@
+// How ranks come to stand, from where they sit.
+#include "topology/layout.h"
+#include "catch.h"
+#include "topology/machine.h"
+
+using namespace tutti;
+
+namespace {
+
+Seat seat(uint8_t host, std::vector<uint32_t> path = {}) {
+  Seat s{{}, std::move(path)};
+  s.host.bytes[15] = host;
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("layout: hosts in order of their lowest ranks, however the launcher dealt the ranks out") {
+  const Layout layout = lay_out(std::vector<Seat>{seat(9), seat(4), seat(9), seat(4), seat(7)});
+  CHECK(layout.order == std::vector<int>{0, 2, 1, 3, 4});
+  CHECK(layout.hosts == std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4}});
+  CHECK(to_text(layout) == "0 2 | 1 3 | 4");
+}
+
+TEST_CASE("layout: on a host as the parts stand; who may run anywhere stands first, equals by rank") {
+  const Layout layout =
+      lay_out(std::vector<Seat>{seat(1, {1, 0, 2}), seat(1, {0, 1}), seat(1, {10, 0}), seat(1, {1, 0, 1}),
+                                seat(1, {0, 1, 3}), seat(1), seat(1, {2, 0}), seat(1, {0, 1})});
+  CHECK(to_text(layout) == "5 1 7 4 3 0 6 2");
+}
+
+TEST_CASE("layout: one rank, none, and flat") {
+  CHECK(to_text(lay_out(std::vector<Seat>{seat(3, {5})})) == "0");
+  CHECK(lay_out({}).order.empty());
+  CHECK(to_text(flat_layout(4)) == "0 1 2 3");
+  CHECK(flat_layout(4).hosts.size() == 1);
+}
+
+TEST_CASE("CPU sets in words") {
+  CpuSet cpus;
+  CHECK(to_text(cpus).empty());
+  for (const size_t cpu : {0, 1, 2, 3, 8, 1022, 1023}) cpus[cpu] = true;
+  CHECK(to_text(cpus) == "0-3,8,1022-1023");
+}
