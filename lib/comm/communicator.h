@@ -22,6 +22,7 @@
 #include "group/peers.h"
 #include "plan/planner.h"
 #include "plan/trial.h"
+#include "topology/machine.h"
 
 namespace tutti {
 
@@ -154,7 +155,8 @@ class Communicator final : private WaitContext {
   const int n_ranks_;
   const CommOptions options_;
   const Algo forced_;
-  std::optional<Planner> planner_;  // from the time on when all seats are known
+  std::shared_ptr<const Machine> machine_;  // as it was when this rank took its place
+  std::optional<Planner> planner_;          // from the time on when all seats are known
   WaitPolicy wait_policy_;
   uint64_t stream_from_bytes_ = UINT64_MAX;
   uint32_t slot_bytes_ = 0;

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "kernels/kernels.h"
-#include "topology/machine.h"
 #include "tutti/tutti.h"
 
 namespace tutti {
@@ -146,8 +145,8 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int(Env::kSlotBytes));
   TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
   slot_bytes_ = static_cast<uint32_t>((slot_bytes + 63) / 64 * 64);
-  TUTTI_TRY_ASSIGN(const auto here, machine());
-  stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : here->last_level_cache_bytes;
+  TUTTI_TRY_ASSIGN(machine_, machine());
+  stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : machine_->last_level_cache_bytes;
 
   tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_, n_ranks_, {}};
   std::copy(bootstrap.key().begin(), bootstrap.key().end(), endpoint_config.group_key);
@@ -164,9 +163,9 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.host = host_name();
   mine.pid = getpid();
   mine.cpus = usable_cpus();
-  mine.path = path_to(*here, mine.cpus);
+  mine.path = path_to(*machine_, mine.cpus);
   log(LogLevel::kInfo, "CPUs %s of the host, which is: %s", to_text(mine.cpus).c_str(),
-      place_name(*here, mine.path).c_str());
+      place_name(*machine_, mine.path).c_str());
   mine.control = control.contact;
   mine.addresses = links_->addresses();
   TUTTI_TRY_ASSIGN(auto blobs, bootstrap.all_gather(mine.to_bytes()));

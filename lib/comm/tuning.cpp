@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "plan/cache.h"
-#include "topology/machine.h"
 #include "tutti/tutti.h"
 
 namespace tutti {
@@ -34,7 +33,7 @@ std::string Communicator::propose_tuning() {
       "Tutti %d, %d ranks on %zu hosts, at most %d for %d CPUs (%s, last-level cache of %llu bytes, %s) over %s, "
       "slots of %u bytes",
       TUTTI_VERSION_CODE, n_ranks_, planner_->hosts(), ground_.ranks_here, ground_.cpus_here, cpu_model().c_str(),
-      static_cast<unsigned long long>(machine().last_level_cache_bytes), kernels().isa, transports.c_str(),
+      static_cast<unsigned long long>(machine_->last_level_cache_bytes), kernels().isa, transports.c_str(),
       slot_bytes_);
   auto tuning = recall_tuning(tuning_name_);
   if (!tuning) tuning = Tuning{default_prices(transports == "shm", ground_), false, {}};
