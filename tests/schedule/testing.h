@@ -17,7 +17,6 @@
 
 namespace tutti::testing {
 
-
 inline std::vector<int> natural_order(int n) {
   std::vector<int> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);

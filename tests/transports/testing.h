@@ -27,7 +27,6 @@ namespace tutti::test {
 
 inline constexpr double kPatienceSeconds = 30;
 
-
 // `n` repetitions, fewer where each takes ten times as long.
 constexpr uint64_t times(uint64_t n) {
   return kSanitized ? n / 10 : n;
