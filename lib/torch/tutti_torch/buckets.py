@@ -1,6 +1,4 @@
 """DDP's buckets in memory that the other ranks of the machine can map: their reduction copies nothing."""
-from __future__ import annotations
-
 import ctypes
 import logging
 from typing import Any, NamedTuple

@@ -1,0 +1,133 @@
+"""Ranks that die, are late or disagree: an exception that says who, and nobody waits for ever."""
+import functools
+import os
+import signal
+import time
+import unittest
+from datetime import timedelta
+
+import prerequisites
+import ranks
+
+prerequisites.require()
+import torch
+import torch.distributed as dist
+import tutti_torch
+
+
+def joined(body, rank, size, path, timeout_s=120):
+    ranks.init(prerequisites.BACKEND, path, rank, size, timeout_s)
+    body(rank, size)
+
+
+class Failures(unittest.TestCase):
+    def run_ranks(self, size, body, **options):
+        ranks.run(functools.partial(joined, body, **options), size, joined=False)
+
+    def test_dead_rank_is_named(self):
+        """In a wait on the caller's thread, on the stream, in a future, and for a message."""
+
+        def body(rank, n):
+            dist.barrier()
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            works = [dist.all_reduce(torch.ones(100_000), async_op=True)]
+            if rank == 0:
+                works.append(dist.irecv(torch.ones(5), 1))
+            for work in works:
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
+                    work.wait()
+                self.assertFalse(work.is_success())
+            with self.assertRaisesRegex(Exception, "rank 1"):
+                works[0].get_future().wait()
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
+                dist.all_reduce(torch.ones(4))
+            dist.destroy_process_group()
+
+        self.run_ranks(3, body)
+
+    def test_rank_that_never_comes(self):
+        def late(rank, size, path):
+            if rank == 2:
+                return
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 2 of 3 never came"):
+                ranks.init(prerequisites.BACKEND, path, rank, size, 1.5)
+
+        ranks.run(late, 3, joined=False)
+
+    def test_absent_from_an_operation(self):
+        def body(rank, n):
+            if rank == 0:
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "timeout.*rank 1"):
+                    dist.all_reduce(torch.ones(3))
+            else:
+                time.sleep(4)
+
+        self.run_ranks(2, body, timeout_s=1)
+
+    def test_different_calls(self):
+        def body(rank, n):
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "count|elements|all-reduce|AllReduce"):
+                dist.all_reduce(torch.ones(3 + rank))
+                dist.barrier()
+
+        self.run_ranks(2, body)
+
+    def test_wait_with_a_limit(self):
+        def body(rank, n):
+            if rank == 0:
+                tensor = torch.ones(3)
+                work = dist.all_reduce(tensor, async_op=True)
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "not finished in 0.2 s"):
+                    work.wait(timedelta(seconds=0.2))
+                dist.group.WORLD.monitored_barrier(timedelta(seconds=60))
+                work.wait()
+                self.assertEqual(tensor.tolist(), [2, 2, 2])
+            else:
+                dist.group.WORLD.monitored_barrier(timedelta(seconds=60))
+                dist.all_reduce(torch.ones(3))
+            dist.destroy_process_group()
+
+        self.run_ranks(2, body)
+
+    def test_monitored_barrier(self):
+        def body(rank, n):
+            dist.monitored_barrier()
+            if rank in (0, 1):
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "Ranks 2, 3 failed to pass monitoredBarrier"):
+                    dist.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+            # The group goes on.
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            self.assertEqual(tensor.item(), n)
+            dist.destroy_process_group()
+
+        self.run_ranks(4, body)
+
+    def test_subgroup_names_ranks_of_the_job(self):
+        def body(rank, n):
+            group = dist.new_group([1, 2])
+            if rank == 2:
+                os._exit(0)
+            if rank == 1:
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "0 is 1, 1 is 2"):
+                    dist.all_reduce(torch.ones(1), group=group)
+                    dist.barrier(group)
+
+        self.run_ranks(3, body)
+
+    def test_end_without_destruction(self):
+        """A program may forget destroy_process_group, also with operations that nobody has waited for."""
+
+        def body(rank, n):
+            for _ in range(10):
+                dist.all_reduce(torch.ones(1000), async_op=True)
+            import atexit
+
+            atexit._run_exitfuncs()
+
+        self.run_ranks(2, body)
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -1,0 +1,102 @@
+"""How users get the backend: the README's program, pip install, meson install, and what an import says without libtutti."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import prerequisites
+import ranks
+
+prerequisites.require()
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = Path(os.environ["TUTTI_LIBRARY"])
+# Needs no import of tutti_torch: torch finds the installed backend.
+PROGRAM = """
+import sys, torch, torch.distributed as dist
+dist.init_process_group("tutti", init_method="file://" + sys.argv[1], rank=0, world_size=1)
+t = torch.ones(3)
+dist.all_reduce(t)
+dist.destroy_process_group()
+import tutti_torch
+print(tutti_torch.__file__)
+"""
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+def run(command, **options):
+    done = subprocess.run(
+        list(map(str, command)), text=True, timeout=200, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+    if done.returncode:
+        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+class Install(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.scratch = Path(scratch.name)
+
+    def environment(self, path, **more):
+        names = {name: value for name, value in os.environ.items() if name not in ("TUTTI_LIBRARY", "PYTHONPATH")}
+        return {**names, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1", **more}
+
+    def test_readme(self):
+        programs = [block for block in blocks("python") if "init_process_group" in block]
+        outputs = [block for block in blocks("text") if block.startswith("$ torchrun")]
+        self.assertEqual((len(programs), len(outputs)), (1, 1))
+        command, expected = outputs[0].split("\n", 1)
+        example = self.scratch / "example.py"
+        example.write_text(programs[0], encoding="utf-8")
+        launch = command.removeprefix("$ torchrun ").replace("example.py", str(example)).split()
+        environment = self.environment(ROOT / "lib/torch", TUTTI_LIBRARY=str(LIBRARY))
+        output = run([sys.executable, "-m", "torch.distributed.run", *launch], env=environment)
+        self.assertEqual(sorted(output.splitlines()), expected.splitlines())
+
+    def test_pip(self):
+        if not shutil.which("pip") and subprocess.run([sys.executable, "-c", "import pip"], check=False).returncode:
+            self.skipTest("there is no pip")
+        if subprocess.run([sys.executable, "-c", "import flit_core"], stderr=subprocess.DEVNULL, check=False).returncode:
+            self.skipTest("there is no flit_core, and tests fetch nothing")
+        # From a copy: building may leave files beside the sources.
+        source, target = self.scratch / "source", self.scratch / "target"
+        shutil.copytree(ROOT / "lib/torch", source, ignore=shutil.ignore_patterns("__pycache__"))
+        pip = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--quiet"]
+        run([*pip, "--target", target, source])
+        environment = self.environment(target, TUTTI_LIBRARY=str(LIBRARY))
+        output = run([sys.executable, "-c", PROGRAM, self.scratch / "store"], env=environment, cwd=self.scratch)
+        self.assertTrue(output.startswith(str(target)), output)
+
+    def test_meson(self):
+        """The installed package finds the library that was installed with it."""
+        meson = shutil.which("meson")
+        if meson is None or not (LIBRARY.parent / "build.ninja").exists():
+            self.skipTest("there is no meson, or libtutti is not in a build directory")
+        root = self.scratch / "root"
+        run([meson, "install", "-C", LIBRARY.parent, "--no-rebuild", "--quiet", "--destdir", root])
+        packages = list(root.rglob("tutti_torch/__init__.py"))
+        self.assertEqual(len(packages), 1)
+        installed = {path.name for path in packages[0].parent.glob("*.py")}
+        self.assertEqual(installed, {path.name for path in (ROOT / "lib/torch/tutti_torch").glob("*.py")})
+        environment = self.environment(packages[0].parents[1])
+        output = run([sys.executable, "-c", PROGRAM, self.scratch / "store"], env=environment, cwd=self.scratch)
+        self.assertTrue(output.startswith(str(root)), output)
+
+    def test_library_that_is_not_there(self):
+        environment = self.environment(ROOT / "lib/torch", TUTTI_LIBRARY="/nowhere/libtutti.so.0")
+        code = f"import tutti_torch.library as l\ntry: l.load()\nexcept ImportError as e: print(e)"
+        output = run([sys.executable, "-c", code], env=environment)
+        self.assertRegex(output, "/nowhere/libtutti.so.0.*TUTTI_LIBRARY")
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -1,0 +1,101 @@
+"""send and recv: any order, any tag, any size, from anybody."""
+import unittest
+
+import prerequisites
+import ranks
+
+prerequisites.require()
+import torch
+import torch.distributed as dist
+
+
+class PointToPoint(unittest.TestCase):
+    def same(self, actual, expected):
+        self.assertTrue(torch.equal(actual, expected), f"{actual} is not {expected}")
+
+    @ranks.on(2, 3)
+    def test_everybody_sends_first(self, rank, n):
+        """Large messages in both directions at once; the sends come before the receives."""
+        size = 1_000_000
+        sends = [dist.isend(torch.full((size,), float(10 * rank + p)), p) for p in range(n) if p != rank]
+        for peer in range(n):
+            if peer != rank:
+                tensor = torch.zeros(size)
+                self.assertEqual(dist.recv(tensor, peer), peer)
+                self.same(tensor, torch.full((size,), float(10 * peer + rank)))
+        for send in sends:
+            send.wait()
+
+    @ranks.on(2)
+    def test_tags_overtake_each_other(self, rank, n):
+        tags, sizes = [5, 1, 3, 1], [4, 0, 70_000, 9]
+        if rank == 0:
+            works = [dist.isend(torch.full((s,), float(i)), 1, tag=t) for i, (t, s) in enumerate(zip(tags, sizes))]
+            for work in works:
+                work.wait()
+        else:
+            for i in (2, 1, 3, 0):
+                tensor = torch.zeros(sizes[i])
+                dist.recv(tensor, 0, tag=tags[i])
+                self.same(tensor, torch.full((sizes[i],), float(i)))
+
+    @ranks.on(4)
+    def test_from_anybody(self, rank, n):
+        if rank == 0:
+            seen = []
+            for _ in range(2 * (n - 1)):
+                tensor = torch.zeros(3)
+                source = dist.recv(tensor)
+                self.same(tensor, torch.full((3,), float(source)))
+                seen.append(source)
+            self.assertEqual(sorted(seen), [1, 1, 2, 2, 3, 3])
+        else:
+            for _ in range(2):
+                dist.send(torch.full((3,), float(rank)), 0)
+        dist.barrier()
+
+    @ranks.on(3)
+    def test_batch_in_a_ring(self, rank, n):
+        right, left = (rank + 1) % n, (rank - 1) % n
+        got = torch.zeros(5, 2).t()
+        batch = [dist.P2POp(dist.irecv, got, left), dist.P2POp(dist.isend, torch.full((2, 5), float(rank)), right)]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
+        self.same(got, torch.full((2, 5), float(left)))
+
+    @ranks.on(2)
+    def test_between_collectives(self, rank, n):
+        """Messages and collectives of one group do not wait for each other."""
+        tensor = torch.zeros(2)
+        work = dist.isend(torch.ones(2), 1) if rank == 0 else dist.irecv(tensor, 0)
+        total = torch.ones(2)
+        dist.all_reduce(total)
+        work.wait()
+        self.same(tensor, torch.full((2,), float(rank)))
+
+    @ranks.on(2)
+    def test_wrong_size_and_peer(self, rank, n):
+        if rank == 0:
+            dist.send(torch.ones(4), 1)
+            dist.send(torch.full((2,), 7.0), 1)
+        else:
+            with self.assertRaisesRegex(RuntimeError, "sent 16 bytes.*has 8"):
+                dist.recv(torch.zeros(2), 0)
+            tensor = torch.zeros(2)
+            dist.recv(tensor, 0)
+            self.same(tensor, torch.full((2,), 7.0))
+        with self.assertRaisesRegex(RuntimeError, "cannot send to"):
+            dist.group.WORLD.send([torch.ones(1)], 9, 0)
+
+    @ranks.on(2)
+    def test_objects(self, rank, n):
+        if rank == 0:
+            dist.send_object_list([{"a": 1}, "b"], dst=1)
+        else:
+            got = [None, None]
+            dist.recv_object_list(got, src=0)
+            self.assertEqual(got, [{"a": 1}, "b"])
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -1,0 +1,192 @@
+"""DDP and FSDP2 give what they give on gloo, up to rounding."""
+import functools
+import unittest
+
+import prerequisites
+import ranks
+
+prerequisites.require()
+import torch
+import torch.distributed as dist
+import tutti_torch
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 3
+
+
+class Branches(torch.nn.Module):
+    """One of its branches is used on some ranks only, one on none."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(20, 300)
+        self.odd = torch.nn.Linear(300, 300)
+        self.never = torch.nn.Linear(300, 300)
+        self.norm = torch.nn.BatchNorm1d(300)
+        self.last = torch.nn.Linear(300, 5)
+
+    def forward(self, x, uses_odd=True):
+        x = torch.relu(self.first(x))
+        if uses_odd:
+            x = self.odd(x)
+        return self.last(self.norm(x))
+
+
+def model(with_unused):
+    torch.manual_seed(3)
+    made = Branches()
+    if not with_unused:
+        del made.never
+    return made
+
+
+def batches(rank, step):
+    return torch.randn(16, 20, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def train(wrapped, rank, uneven=False, accumulate=False):
+    """The gradients of all steps, and the parameters at the end."""
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    gradients = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if accumulate:
+            with wrapped.no_sync():
+                wrapped(batches(rank, 50 + step)).square().mean().backward()
+        wrapped(batches(rank, step), *([rank % 2 == 1] if uneven else [])).square().mean().backward()
+        gradients += [p.grad.clone() for p in wrapped.parameters() if p.grad is not None]
+        optimizer.step()
+    return gradients + [p.detach().clone() for p in wrapped.parameters()]
+
+
+class Training(unittest.TestCase):
+    def both(self, run):
+        """run(group) on Tutti's group and on gloo's."""
+        ours, theirs = run(dist.group.WORLD), run(dist.new_group(backend="gloo"))
+        self.assertEqual(len(ours), len(theirs))
+        for mine, other in zip(ours, theirs):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+    @ranks.on(2, 4)
+    def test_ddp(self, rank, n):
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        modes = {
+            "default": {},
+            "small buckets": {"bucket_cap_mb": 0.1},
+            "bucket view": {"gradient_as_bucket_view": True},
+            "static graph": {"static_graph": True},
+            "find unused": {"find_unused_parameters": True},
+        }
+        for name, options in modes.items():
+            uneven = name == "find unused"
+
+            def run(group, options=options, uneven=uneven):
+                wrapped = DistributedDataParallel(model(uneven), process_group=group, **options)
+                return train(wrapped, rank, uneven, accumulate=name == "default")
+
+            self.both(run)
+        for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
+
+            def run_hook(group, hook=hook):
+                wrapped = DistributedDataParallel(model(False), process_group=group)
+                wrapped.register_comm_hook(group, hook)
+                return train(wrapped, rank)
+
+            if hook is default_hooks.allreduce_hook:
+                self.both(run_hook)
+            else:
+                self.assertTrue(all(bool(g.isfinite().all()) for g in run_hook(dist.group.WORLD)))
+
+    @ranks.on(2)
+    def test_powersgd(self, rank, n):
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
+
+        def run(group):
+            wrapped = DistributedDataParallel(model(False), process_group=group)
+            state = powersgd.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=1)
+            wrapped.register_comm_hook(state, powersgd.powerSGD_hook)
+            return train(wrapped, rank)
+
+        ours = run(dist.group.WORLD)
+        shared = [parameter.clone() for parameter in ours[-4:]]
+        for parameter in shared:
+            dist.broadcast(parameter, 0)
+        for mine, zero in zip(ours[-4:], shared):
+            self.assertTrue(torch.equal(mine, zero), "ranks differ")
+
+    @ranks.on(2, 4)
+    def test_uneven_inputs(self, rank, n):
+        def run(group):
+            wrapped = DistributedDataParallel(torch.nn.Linear(20, 5), process_group=group)
+            with torch.no_grad():
+                wrapped.module.weight.fill_(0.1)
+                wrapped.module.bias.fill_(0.2)
+            with wrapped.join():
+                for step in range(1 + rank):
+                    wrapped(batches(rank, step)).sum().backward()
+            return [p.grad for p in wrapped.parameters()]
+
+        self.both(run)
+
+    @ranks.on(2, 4)
+    def test_registered_buckets(self, rank, n):
+        def run(group, **options):
+            wrapped = DistributedDataParallel(model(False), process_group=group, bucket_cap_mb=0.2, **options)
+            if isinstance(group, tutti_torch.TuttiProcessGroup):
+                tutti_torch.use_registered_buckets(wrapped)
+            return train(wrapped, rank)
+
+        self.both(run)
+        self.both(functools.partial(run, gradient_as_bucket_view=True))
+
+    @ranks.on(2)
+    def test_registered_buckets_move(self, rank, n):
+        """Their memory is shared, and no registration outlives its bucket."""
+        from tutti_torch.buckets import RegisteredBuckets
+
+        state = RegisteredBuckets(dist.group.WORLD)
+        wrapped = DistributedDataParallel(model(False), bucket_cap_mb=0.2, gradient_as_bucket_view=True)
+        wrapped.register_comm_hook(state, tutti_torch.buckets._average)
+        train(wrapped, rank)
+        self.assertGreater(len(state._buckets), 1)
+        registered = {known.storage.data_ptr() for known in state._buckets.values()}
+        self.assertEqual({p.grad.untyped_storage().data_ptr() for p in wrapped.parameters()}, registered)
+        self.assertTrue(all(known.storage.is_shared() for known in state._buckets.values()))
+
+    @ranks.on(2)
+    def test_fsdp(self, rank, n):
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        def run(group):
+            sharded = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 7))
+            torch.manual_seed(5)
+            for parameter in sharded.parameters():
+                torch.nn.init.normal_(parameter, std=0.2)
+            mesh = DeviceMesh.from_group(group, "cpu")
+            for layer in (sharded[0], sharded[2], sharded):
+                fully_shard(layer, mesh=mesh)
+            return [value.to_local() for value in train(sharded, rank)]
+
+        self.both(run)
+
+    @ranks.on(4)
+    def test_mesh_of_two_dimensions(self, rank, n):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+        torch.manual_seed(5)
+        plain = torch.nn.Linear(20, 6)
+        sharded = torch.nn.Linear(20, 6)
+        sharded.load_state_dict(plain.state_dict())
+        fully_shard(sharded, mesh=mesh)
+        sharded(batches(rank, 0)).square().sum().backward()
+        for peer in range(n):
+            plain(batches(peer, 0)).square().sum().backward()
+        torch.testing.assert_close(sharded.weight.grad.full_tensor(), plain.weight.grad / n)
+
+
+if __name__ == "__main__":
+    ranks.main("numpy")
