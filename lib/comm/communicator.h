@@ -102,6 +102,12 @@ class Communicator final : private WaitContext {
   };
   Holdings holdings() const;
 
+  // For people: how the ranks stand, where this one looked for its place, and through what it reaches another and why:
+  // "tcp, because shm: it is on another host".
+  const Layout& layout() const { return planner_->layout(); }
+  const Machine& machine() const { return *machine_; }
+  std::string route(int peer) { return links_->route(peer); }
+
  private:
   using ProgramKey = std::tuple<Collective, Algo, uint8_t, int>;  // lanes, root
   // Connected from the start, so that ranks can always agree.

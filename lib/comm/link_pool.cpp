@@ -39,6 +39,19 @@ LinkPool::Addresses LinkPool::addresses() const {
   return all;
 }
 
+std::string LinkPool::route(int peer) {
+  const Addresses& addresses = peers_[static_cast<size_t>(peer)];
+  std::string story;
+  for (Endpoint& endpoint : endpoints_) {
+    const auto address = addresses.find(endpoint.name());
+    const std::string why =
+        address == addresses.end() ? "the peer does not have it" : endpoint.unreachable_because(address->second);
+    if (why.empty()) return std::string(endpoint.name()) + (story.empty() ? "" : ", because " + story);
+    story += format("%s%s: %s", story.empty() ? "" : "; ", endpoint.name(), why.c_str());
+  }
+  return "no transport: " + story;
+}
+
 Link* LinkPool::find(int peer, uint32_t channel, bool sending) {
   auto& links = sending ? sends_ : recvs_;
   const auto found = links.find({peer, channel});

@@ -39,6 +39,8 @@ class LinkPool {
 
   // Takes in links that peers make early, for an operation that this rank has yet to begin.
   void accept_early() { (void)accept_all(); }
+  // The first transport that should reach the peer, and why none before it does: "tcp, because shm: ...".
+  std::string route(int peer);
   Link* find(int peer, uint32_t channel, bool sending);
   const std::vector<Link*>& incoming() const { return incoming_; }
 

@@ -145,7 +145,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int(Env::kSlotBytes));
   TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
   slot_bytes_ = static_cast<uint32_t>((slot_bytes + 63) / 64 * 64);
-  TUTTI_TRY_ASSIGN(machine_, machine());
+  TUTTI_TRY_ASSIGN(machine_, tutti::machine());
   stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : machine_->last_level_cache_bytes;
 
   tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_, n_ranks_, {}};

@@ -67,6 +67,7 @@ class Planner {
   // The slowest rank's times, after a round.
   void end_round(Choice& choice, const Call& call, uint64_t bytes, std::span<const int64_t> times);
 
+  const Layout& layout() const { return layout_; }
   size_t hosts() const { return layout_.hosts.size(); }
   const Ground& ground() const { return ground_; }
   const Tuning& tuning() const { return tuning_; }

@@ -19,8 +19,9 @@ for command in ip tc; do
 done
 a=tutti-a-$$ b=tutti-b-$$ va=ta$$ vb=tb$$
 out=$(mktemp)
+export XDG_CACHE_HOME=$out.cache  # nothing measured earlier counts
 ip netns add "$a" 2>/dev/null || skip "network namespaces cannot be made here"
-trap 'ip netns del "$a"; ip netns del "$b"; rm -f "$out" "$out".*' EXIT
+trap 'ip netns del "$a"; ip netns del "$b"; rm -rf "$out" "$out".*' EXIT
 ip netns add "$b"
 ip link add $va netns "$a" type veth peer name $vb netns "$b" || skip "veth pairs cannot be made here"
 ip -n "$a" addr add 10.77.1.1/24 dev $va && ip -n "$b" addr add 10.77.1.2/24 dev $vb

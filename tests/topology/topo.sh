@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# tutti-topo on topologies that need not exist, and in a job of four processes.
+#   topo.sh TUTTI_TOPO FOLDER_OF_GOLDEN_FILES yes|no     the last: is hwloc there
+set -u
+topo=$(realpath "$1") golden=$2 hwloc=$3
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+fail() { echo "FAILED: $*"; exit 1; }
+cd "$golden" || exit 1  # so that names in the output are short
+
+# same NAME OPTIONS...: the output is what NAME.txt has, and the drawing is XML with every rank in it.
+same() {
+  local name=$1 ranks
+  shift
+  "$topo" "$@" --svg "$out/$name.svg" >"$out/$name.txt" || fail "tutti-topo $*"
+  diff -u "$name.txt" "$out/$name.txt" || fail "$name.txt is different"
+  ranks=$(grep -c '^  [0-9]*: ' "$name.txt")
+  python3 - "$out/$name.svg" "$ranks" <<'PYTHON' || fail "$name.svg"
+import sys
+import xml.etree.ElementTree as tree
+circles = tree.parse(sys.argv[1]).getroot().findall("{http://www.w3.org/2000/svg}circle")
+sys.exit(len(circles) != int(sys.argv[2]))
+PYTHON
+}
+# refused WORDS OPTIONS...: fails and says so.
+refused() {
+  local words=$1
+  shift
+  "$topo" "$@" >"$out/refused" 2>&1 && fail "tutti-topo $* succeeds"
+  grep -q -- "$words" "$out/refused" || { cat "$out/refused"; fail "tutti-topo $* does not say '$words'"; }
+}
+
+if [ "$hwloc" = yes ]; then
+  same servers --host 'pack:2 numa:2 core:8 pu:1' --host 'pack:2 numa:2 core:8 pu:1' --ranks 10 --cyclic
+  same flat --host 'pack:1 core:64 pu:1' --ranks 64
+  same hybrid --host hybrid.xml --ranks 12
+  refused 'no topology' --host 'pack:x'
+  echo garbage >"$out/garbage.xml"
+  refused 'no topology' --host "$out/garbage.xml"
+  TUTTI_TOPO_FILE=$out/missing.xml refused "TUTTI_TOPO_FILE.*missing.xml.*No such file"
+else
+  refused '-Dhwloc=enabled' --host 'pack:2 numa:2 core:8 pu:1'
+fi
+refused 'at most 65536' --ranks 65536 --host '' --host ''
+refused 'svg.*No space' --svg /dev/full
+"$topo" >/dev/full 2>"$out/full" && fail "a full stdout is no error"
+grep -q 'stdout cannot be written' "$out/full" || fail "nothing is said of a full stdout"
+
+port=$((20000 + $$ % 10000))
+for rank in 3 2 1 0; do
+  TUTTI_RANK=$rank TUTTI_NRANKS=4 TUTTI_ROOT=127.0.0.1:$port TUTTI_SECRET=topo timeout 60 "$topo" >"$out/job.$rank" 2>&1 &
+  pids[rank]=$!
+done
+for rank in 0 1 2 3; do wait "${pids[rank]}" || { cat "$out"/job.*; fail "rank $rank of a job"; }; done
+cat "$out/job.0"
+grep -q '^ring, host by host: ' "$out/job.0" || fail "a job's ring is not shown"
+grep -q '0 -> .: shm; they share ' "$out/job.0" || fail "a job's paths are not shown"
+[ ! -s "$out/job.1" ] || fail "others than rank 0 say something"
+echo "ok: tutti-topo"

@@ -1,0 +1,53 @@
+// tutti-topo: prints the machine, who sits where, the paths between ranks, the rings and trees.
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "group/launcher.h"
+#include "picture.h"
+
+namespace {
+
+int complain(const std::string& what) {
+  fprintf(stderr, "tutti-topo: %s\n", what.c_str());
+  return 1;
+}
+
+int write_svg(const std::string& path, const std::string& svg) {
+  FILE* file = fopen(path.c_str(), "we");
+  bool ok = file != nullptr && fwrite(svg.data(), 1, svg.size(), file) == svg.size();
+  if (file != nullptr) ok = fclose(file) == 0 && ok;
+  return ok ? 0 : complain("--svg " + path + " cannot be written: " + strerror(errno));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Prints the machine and, for a group of ranks, who sits where, the paths between them, rings and trees.\n"
+      "Under a launcher (mpirun -np 4 tutti-topo) the group is the job. Else --ranks makes one up.");
+  tutti::topo::Invented wish;
+  std::string svg;
+  app.add_option(
+      "--host", wish.hosts,
+      "a host to make up, again for more: a file from TUTTI_TOPO_DUMP or lstopo, or hwloc's short form such as "
+      "'pack:2 numa:2 core:8 pu:1'; none: this machine");
+  app.add_option("--ranks", wish.ranks_per_host, "ranks to make up on each host, bound to its cores in turn")
+      ->check(CLI::Range(0, 65536));
+  app.add_flag("--cyclic", wish.cyclic, "deal the ranks out to the hosts in turn, not host after host");
+  app.add_option("--svg", svg, "also draw it into this file");
+  CLI11_PARSE(app, argc, argv);
+
+  const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;
+  if (wish.hosts.empty()) wish.hosts.push_back("");
+  int rank = 0;
+  const bool in_job = !makes_up && tutti::detect_launcher();
+  const auto picture = in_job ? tutti::topo::picture_of_group(&rank) : tutti::topo::invented_picture(wish);
+  if (!picture) return complain(picture.error().message);
+  if (rank != 0) return 0;
+  const std::string text = tutti::topo::to_text(picture.value());
+  const bool said = fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0;
+  if (!said) return complain(std::string("stdout cannot be written: ") + strerror(errno));
+  return svg.empty() ? 0 : write_svg(svg, tutti::topo::to_svg(picture.value()));
+}
