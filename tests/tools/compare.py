@@ -13,6 +13,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "peers"))
 import build  # noqa: E402
+import states  # noqa: E402
 import summary  # noqa: E402
 
 failures = []
@@ -33,7 +34,26 @@ def planted_result():
     later = {name: [10.0] for name in times} | {"mpich": []}  # it failed there
     return {"op": "all_reduce", "ranks": 2, "transport": "shm", "repeats": 3, "limits": {}, "notes": ["a note"],
             "programs": [{"name": n, "library": lib, "kind": kind} for n, lib, kind in programs],
-            "samples": {"fresh": {"4096": times, "8": later}}}
+            "samples": {"fresh": {"4096": times, "8": later}},
+            "batches": [{"mode": "fresh", "bytes": size, "program": name, "us": us, "exchange_us": [0, 0]}
+                        for size, of in ((4096, times), (8, later)) for name, all_us in of.items() for us in all_us]}
+
+
+def test_states():
+    def batch(before, after, us):
+        return {"us": us, "exchange_us": [before, after]}
+
+    near = [batch(0.04 + i / 1000, 0.04, i) for i in range(7)]
+    far = [batch(0.13, 0.12 + i / 500, 100 + i) for i in range(20)]
+    changing = [batch(0.04, 0.13, 1000)]
+    check("what was timed in the commoner state counts", states.select(near + changing + far, "most")[0] == far)
+    check("or in the one that is wanted", states.select(near + changing + far, "near")[0] == near)
+    check("or all", states.select(near + changing + far, "any")[0] == near + changing + far)
+    kept, said = states.select(near + changing + far, "most")
+    check("how many count is told", "20 of 28" in said, said)
+    check("noise is no state", states.select(far, "most") == (far, ""))
+    check("a straggler is no state", len(states.select(far + [batch(3, 0.12, 5)], "most")[0]) >= 20)
+    check("a state that never was", states.select(far, "near")[0] == far)
 
 
 def test_summary():
@@ -97,7 +117,7 @@ def test_compare(folder, scratch):
             ("reduce_scatter", "2", "tcp", {"sockets"})]
     for op, ranks, transport, floors in runs:
         result = compare(folder, scratch, "--only", "tutti,floor", "--op", op, "--ranks", ranks, "--transport", transport,
-                         "--sizes", "8,20000,300K", "--registered")
+                         "--sizes", "8,20000,300K", "--registered", "--cpus", "any")
         if result is None:
             continue
         # Some systems let no process read another's memory.
@@ -132,6 +152,7 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
         scratch = pathlib.Path(name)
+        test_states()
         test_summary()
         test_driver(scratch)
         test_compare(folder, scratch)

@@ -108,6 +108,11 @@ class Measurement {
     require_right(count_wrong(shape_, pattern, out_));
   }
 
+  double exchange_us() {
+    library_.barrier();
+    return meet_.exchange_us();
+  }
+
   Seconds batch(bool fresh, long operations) {
     return slowest(fresh ? fresh_batch(operations) : reused_batch(operations));
   }
@@ -197,14 +202,18 @@ long operations_for(Measurement& measurement, bool fresh, double seconds) {
   }
 }
 
-void measure_size(Measurement& measurement, const Settings& settings, int rank, size_t bytes) {
+void measure_size(Measurement& measurement, Meet& meet, const Settings& settings, size_t bytes) {
   measurement.check();
   for (const bool fresh : {false, true}) {
     if (fresh ? !settings.fresh : !settings.reused) continue;
     const long operations = operations_for(measurement, fresh, settings.seconds);
     for (int i = 0; i < kBatches; i++) {
+      const double before_us = measurement.exchange_us();
       const double seconds = measurement.batch(fresh, operations).operation;
-      if (rank == 0) printf("%s %zu %ld %.4f\n", fresh ? "fresh" : "reused", bytes, operations, seconds * 1e6);
+      const double after_us = measurement.exchange_us();
+      if (meet.rank() == 0)
+        printf("%s %zu %ld %.4f %.4f %.4f\n", fresh ? "fresh" : "reused", bytes, operations, seconds * 1e6, before_us,
+               after_us);
     }
   }
   measurement.check();
@@ -330,7 +339,7 @@ void measure(Library& library, Meet& meet, const Settings& settings) {
       fail("--sizes: " + std::to_string(bytes) + " bytes make no equal blocks of floats");
     }
     Measurement measurement(library, meet, shape, in, out);
-    measure_size(measurement, settings, meet.rank(), bytes);
+    measure_size(measurement, meet, settings, bytes);
     fflush(stdout);
   }
   library.barrier();

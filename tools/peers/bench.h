@@ -11,7 +11,8 @@
 //           compared. Only the operation is timed. That is how an application meets a collective. The clock itself
 //           adds some 0.03 us.
 //
-// Rank 0 prints "MODE BYTES OPERATIONS MICROSECONDS" for each batch. A wrong element ends the program with status 1.
+// Rank 0 prints "MODE BYTES OPERATIONS MICROSECONDS BEFORE AFTER" for each batch, the last two being
+// Meet::exchange_us(). A wrong element ends the program with status 1.
 //
 // Where every rank can have a core of its own, the thread that calls is pinned to one once the library is ready, so
 // that strangers on the machine disturb everyone alike. Threads that the library made before may run anywhere.

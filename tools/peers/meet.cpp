@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <vector>
@@ -78,6 +79,14 @@ void Meet::barrier() {
   arrivals_++;
   page_->seats[rank_].arrivals.store(arrivals_, std::memory_order_release);
   for (int i = 1; i < n_ranks_; i++) waiter_.reach(page_->seats[(rank_ + i) % n_ranks_].arrivals, arrivals_);
+}
+
+double Meet::exchange_us() {
+  constexpr int kTimes = 500;
+  barrier();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kTimes; i++) barrier();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / kTimes;
 }
 
 double Meet::max(double value) {

@@ -37,6 +37,10 @@ class Meet {
   // Returns when all ranks have come.
   void barrier();
 
+  // How long all ranks take now to see each other's flags, in microseconds. On a virtual machine this changes while one
+  // measures, when its CPUs come to share a core or no longer do, and everything changes with it.
+  double exchange_us();
+
   // The largest of the ranks' values, on every rank.
   double max(double value);
 

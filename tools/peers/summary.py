@@ -1,7 +1,8 @@
 """From samples to tables: medians, ratios, text and Markdown.
 
-A result is a dictionary: op, ranks, transport, repeats, programs (name, library, kind of each), samples by mode, size
-in bytes (as text, for JSON) and program's name in microseconds, limits, notes, and fastest if not the median counts.
+A result is a dictionary: op, ranks, transport, repeats, programs (name, library, kind of each), batches, and made of
+these: state, samples by mode, size in bytes (as text, for JSON) and program's name in microseconds, limits; notes, and
+fastest if not the median counts.
 """
 import statistics
 
@@ -136,7 +137,7 @@ def limits_line(result):
 
 def report(result, every_tuning=False, markdown=False, colours=False):
     """Everything there is to say about a result."""
-    parts = [heading(result), limits_line(result)]
+    parts = [heading(result), result.get("state", ""), limits_line(result)]
     for mode in result["samples"]:
         table = (markdown_table(result, mode, every_tuning) if markdown
                  else text_table(result, mode, every_tuning, colours))
