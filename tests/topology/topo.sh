@@ -47,12 +47,28 @@ refused 'svg.*No space' --svg /dev/full
 grep -q 'stdout cannot be written' "$out/full" || fail "nothing is said of a full stdout"
 
 port=$((20000 + $$ % 10000))
-for rank in 3 2 1 0; do
-  TUTTI_RANK=$rank TUTTI_NRANKS=4 TUTTI_ROOT=127.0.0.1:$port TUTTI_SECRET=topo timeout 60 "$topo" >"$out/job.$rank" 2>&1 &
-  pids[rank]=$!
-done
-for rank in 0 1 2 3; do wait "${pids[rank]}" || { cat "$out"/job.*; fail "rank $rank of a job"; }; done
+# job SETTING...: four ranks, whose exit statuses are in `statuses`.
+job() {
+  local rank
+  port=$((port + 1)) statuses=
+  for rank in 3 2 1 0; do
+    env TUTTI_RANK=$rank TUTTI_NRANKS=4 TUTTI_ROOT=127.0.0.1:$port TUTTI_SECRET=topo "$@" timeout 60 "$topo" \
+      >"$out/job.$rank" 2>&1 &
+    pids[rank]=$!
+  done
+  for rank in 0 1 2 3; do wait "${pids[rank]}"; statuses+=" $?"; done
+}
+# Without hwloc nothing can be dumped, wherever to: that is an error, too.
+job TUTTI_TOPO_DUMP=/dev/full
 cat "$out/job.0"
+[ "$statuses" = " 1 1 1 1" ] || { cat "$out"/job.*; fail "a dump that cannot be written ends with$statuses"; }
+for rank in 0 1 2 3; do
+  grep -q 'cannot be written.*TUTTI_TOPO_DUMP' "$out/job.$rank" || fail "rank $rank does not say what was not written"
+done
+if [ "$hwloc" = yes ]; then job TUTTI_TOPO_DUMP="$out/%h.xml"; else job TUTTI_LOG=warn; fi
+cat "$out/job.0"
+[ "$statuses" = " 0 0 0 0" ] || { cat "$out"/job.*; fail "a job's ranks end with$statuses"; }
+[ "$hwloc" = no ] || [ -s "$out/$(uname -n).xml" ] || fail "the topology is not dumped"
 grep -q '^ring, host by host: ' "$out/job.0" || fail "a job's ring is not shown"
 grep -q '0 -> .: shm; they share ' "$out/job.0" || fail "a job's paths are not shown"
 [ ! -s "$out/job.1" ] || fail "others than rank 0 say something"
