@@ -10,13 +10,6 @@
 #include "plan/cache.h"
 
 namespace tutti {
-namespace {
-
-constexpr const char* kCopyProto = "copy";
-constexpr const char* kLendProto = "lend";
-
-}  // namespace
-
 Result<CommOptions> CommOptions::from_env() {
   TUTTI_TRY(env_check());
   CommOptions options;
@@ -26,9 +19,7 @@ Result<CommOptions> CommOptions::from_env() {
   options.op_timeout_seconds = static_cast<double>(op_seconds);
   options.transports = env_string(Env::kTransports);
   options.algo = env_string(Env::kAlgo);
-  options.proto = env_string(Env::kProto);
-  if (!options.proto.empty() && options.proto != kCopyProto && options.proto != kLendProto)
-    return Error{Code::kInvalidUsage, "TUTTI_PROTO=" + options.proto + " is not valid: give copy or lend, or unset it"};
+  TUTTI_TRY_ASSIGN(options.ways, parse_ways(env_string(Env::kProto)));
   TUTTI_TRY_ASSIGN(const int64_t tunes, env_int(Env::kTune));
   options.tunes = tunes != 0;
   TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
@@ -89,6 +80,7 @@ Result<void> Communicator::execute(const Operation& operation) {
   if (!repeats_settled(call)) return execute_planned(call, operation);
   call.algo = last_call_.algo;
   call.lanes = last_call_.lanes;
+  call.lends = last_call_.lends;
   history_.add(call);
   return carry_out(*last_program_, call, operation);
 }
@@ -107,6 +99,7 @@ Result<void> Communicator::execute_planned(Call call, const Operation& operation
   if (!choice) return end_with(std::move(choice).error());
   call.algo = choice.value()->plan.algo;
   call.lanes = choice.value()->plan.lanes;
+  call.lends = choice.value()->plan.lends;
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
@@ -164,27 +157,14 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
   }
   Run run(program, what, history_);
   if (steps_done > 0) run.skip(steps_done);
-  const uint64_t bytes = what.blocks.largest() * dtype_bytes(call.dtype);
-  const int way = take_way(program, call.algo, bytes, &what);
-  if (way < 0) return drive(run, *this, wait_policy_);
-  const int64_t start_ns = now_ns();
-  auto result = drive(run, *this, wait_policy_);
-  lends_private_[static_cast<size_t>(call.algo)].record(bytes, way, now_ns() - start_ns);
-  return result;
-}
-
-// Private memory: to copy it through the slots (0) or to let the kernel copy it (1). Which is faster depends on how the
-// cores share their caches. Negative where there is no question.
-int Communicator::take_way(const Program& program, Algo algo, uint64_t bytes, Run::Operation* what) {
-  if (!program.may_lend || bytes < kLendFromBytes || options_.proto == kLendProto) return -1;
-  if (options_.proto == kCopyProto) {
-    what->lends_input = what->lends_output = false;
-    return -1;
+  // Private memory is copied through the slots, or the kernel copies it; shared memory need not be copied at all.
+  if (program.may_lend && !call.lends) {
+    const bool may_lend =
+        planner_->ways() != Ways::kCopy && what.blocks.largest() * dtype_bytes(call.dtype) >= kLendFromBytes;
+    what.lends_input = may_lend && SharedMemory::find(operation.input, 1) != nullptr;
+    what.lends_output = may_lend && SharedMemory::find(operation.output, 1) != nullptr;
   }
-  const int way = lends_private_[static_cast<size_t>(algo)].choose(bytes);
-  what->lends_input = way == 1 || SharedMemory::find(what->input, 1) != nullptr;
-  what->lends_output = way == 1 || SharedMemory::find(what->output, 1) != nullptr;
-  return way;
+  return drive(run, *this, wait_policy_);
 }
 
 // An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to

@@ -21,7 +21,6 @@
 #include "group/bootstrap.h"
 #include "group/peers.h"
 #include "plan/planner.h"
-#include "plan/trial.h"
 #include "topology/machine.h"
 
 namespace tutti {
@@ -31,9 +30,9 @@ struct CommOptions {
   double op_timeout_seconds = 1800;
   std::string transports;
   std::string algo;
-  std::string proto;
+  Ways ways = Ways::kBoth;  // rank 0's count
   bool deterministic = false;
-  bool tunes = true;
+  bool tunes = true;  // likewise
 
   static Result<CommOptions> from_env();
 };
@@ -132,7 +131,6 @@ class Communicator final : private WaitContext {
   Result<void> end_with(Result<void> result);
   size_t start_small(Program& program, const Call& call, const Operation& operation);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
-  int take_way(const Program& program, Algo algo, uint64_t bytes, Run::Operation* what);
   Error root_cause(Error error);
   // Tuning, in tuning.cpp.
   std::string propose_tuning();
@@ -173,10 +171,9 @@ class Communicator final : private WaitContext {
   // The last operation whose choice is settled, for loops of one operation; no program: there was none.
   Call last_call_;
   Program* last_program_ = nullptr;
-  std::array<Trial, std::size(kAlgos) + 1> lends_private_;  // by algorithm
-  Ground ground_{.n_ranks = 0};                             // on the host where it is most crowded
-  std::string tuning_name_;                                 // what the cache knows this group by
-  std::atomic<size_t> scratch_bytes_{0};                    // of programs_
+  Ground ground_{.n_ranks = 0};           // on the host where it is most crowded
+  std::string tuning_name_;               // what the cache knows this group by
+  std::atomic<size_t> scratch_bytes_{0};  // of programs_
   History history_;
   uint64_t sequence_ = 0;
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer

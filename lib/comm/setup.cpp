@@ -123,6 +123,7 @@ Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std:
   for (const auto& host : layout.hosts)
     ground.largest_host = std::max(ground.largest_host, static_cast<int>(host.size()));
   ground.slot_bytes = slot_bytes;
+  ground.lend_from_bytes = kLendFromBytes;
   return ground;
 }
 

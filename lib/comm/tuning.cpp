@@ -1,5 +1,6 @@
 // What the planner needs of the group: the same start on all ranks, measurements, agreement on times.
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "base/bytes.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr double kBudgetNs = 200e6;
 constexpr uint64_t kProbeBytes[] = {64, 8 << 10, 128 << 10, 1 << 20};
 constexpr int kProbeTries = 5;
+constexpr size_t kSummedElems = 16 << 10;
 
 std::string transports_of(const Program& program) {
   std::set<std::string> names;
@@ -22,6 +24,20 @@ std::string transports_of(const Program& program) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : "+") + name;
   return text;
+}
+
+// Of a byte of each of two sources, in a core's cache.
+double measure_summing() {
+  std::vector<float> values(kSummedElems);
+  const void* sources[] = {values.data(), values.data() + kSummedElems / 2};
+  int64_t best_ns = INT64_MAX;
+  for (int i = 0; i <= kProbeTries; i++) {
+    const int64_t start_ns = now_ns();
+    ReduceArgs args{sources, {values.data()}, 2, 1, kSummedElems / 2};
+    kernels().reduce[static_cast<int>(RedOp::kSum)][static_cast<int>(DataType::kFloat32)](args);
+    best_ns = std::min(best_ns, now_ns() - start_ns);
+  }
+  return static_cast<double>(std::max<int64_t>(best_ns, 1)) / (kSummedElems * sizeof(float));
 }
 
 }  // namespace
@@ -35,18 +51,22 @@ std::string Communicator::propose_tuning() {
       TUTTI_VERSION_CODE, n_ranks_, planner_->hosts(), ground_.ranks_here, ground_.cpus_here, cpu_model().c_str(),
       static_cast<unsigned long long>(machine_->last_level_cache_bytes), kernels().isa, transports.c_str(),
       slot_bytes_);
+  // What was forced leaves less to be found out.
+  if (forced_ != Algo::kAuto) tuning_name_ += format(", by %s", algo_name(forced_));
+  if (options_.ways != Ways::kBoth) tuning_name_ += format(", to %s", ways_name(options_.ways));
   auto tuning = recall_tuning(tuning_name_);
   if (!tuning) tuning = Tuning{default_prices(transports == "shm", ground_), false, {}};
-  return ByteWriter().put(static_cast<uint8_t>(options_.tunes)).put_string(to_text(*tuning)).take();
+  return ByteWriter().put(options_.tunes).put(options_.ways).put_string(to_text(*tuning)).take();
 }
 
 Result<void> Communicator::take_tuning(const std::string& proposal) {
   ByteReader reader(proposal);
   const bool races = reader.get<uint8_t>() != 0;
+  const uint8_t ways = std::min<uint8_t>(reader.get<uint8_t>(), static_cast<uint8_t>(Ways::kLend));
   auto tuning = tuning_from_text(reader.get_string());
   if (!tuning)
     return Error{Code::kRemoteError, "rank 0 sent a tuning that makes no sense: " + tuning.error().message, 0};
-  planner_->start(ground_, std::move(tuning).value(), races);
+  planner_->start(ground_, std::move(tuning).value(), races, static_cast<Ways>(ways));
   return {};
 }
 
@@ -69,7 +89,10 @@ Result<Choice*> Communicator::choose(const Call& call, uint64_t bytes) {
 
 // Ends early where the network is slow.
 Result<void> Communicator::measure_prices(const Call& call) {
-  const Prices guess = planner_->tuning().prices;
+  Prices guess = planner_->tuning().prices;
+  int64_t summed[] = {std::bit_cast<int64_t>(measure_summing())};  // in the order of the doubles, being positive
+  TUTTI_TRY(agree(call, summed));
+  guess.summed_byte = std::bit_cast<double>(summed[0]);
   Prices prices = guess;
   std::vector<Sample> samples;
   std::vector<float> data;
@@ -139,7 +162,6 @@ std::string Communicator::explain(Collective collective, uint64_t count, DataTyp
   });
   text += "links: ";
   text += made == programs_.end() ? "made at first use" : transports_of(made->second);
-  if (!options_.proto.empty()) text += ", bytes take them by " + options_.proto + " (TUTTI_PROTO)";
   return text + "\n";
 }
 

@@ -35,7 +35,8 @@ struct Call {
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   Algo algo = Algo::kAuto;
-  uint8_t lanes = 0;  // of the algorithm, below 16
+  uint8_t lanes = 0;   // of the algorithm, below 16
+  bool lends = false;  // not told to the peers: a receiver sees what it gets
   int32_t root = 0;
 
   bool operator==(const Call&) const = default;

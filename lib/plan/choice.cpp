@@ -3,7 +3,6 @@
 #include <bit>
 
 #include "plan/planner.h"
-#include "plan/trial.h"
 
 namespace tutti {
 namespace {
@@ -12,11 +11,9 @@ namespace {
 constexpr int kFewRanks = 16;
 // Plans that are worse than the best by more than this on paper are not tried out, nor are more than so many.
 constexpr double kClose = 2;
-constexpr size_t kMostEntrants = 3;
+constexpr size_t kMostEntrants = 8;
 // A program of a few operations has nothing to gain from measuring.
 constexpr int kOperationsBeforeMeasuring = 16;
-// The first operations of a plan connect links, meet cold memory, and try ways to send.
-constexpr int kWarmUps = Trial::kTries + 1;
 
 bool has_algorithms(Collective collective) {
   switch (collective) {
@@ -31,10 +28,22 @@ bool has_algorithms(Collective collective) {
 
 }  // namespace
 
-void Planner::start(const Ground& ground, Tuning tuning, bool races) {
+Result<Ways> parse_ways(const std::string& name) {
+  for (const Ways ways : {Ways::kBoth, Ways::kCopy, Ways::kLend})
+    if (name == ways_name(ways)) return ways;
+  return Error{Code::kInvalidUsage,
+               "TUTTI_PROTO=" + name + " is not valid: give copy or lend, or unset it to have both tried"};
+}
+
+const char* ways_name(Ways ways) {
+  return ways == Ways::kBoth ? "" : ways == Ways::kCopy ? "copy" : "lend";
+}
+
+void Planner::start(const Ground& ground, Tuning tuning, bool races, Ways ways) {
   ground_ = ground;
   tuning_ = std::move(tuning);
   races_ = races;
+  ways_ = ways;
 }
 
 bool Planner::sums_in_one_place(const Call& call) const {
@@ -53,12 +62,12 @@ double Planner::predict(Collective collective, Plan plan, uint64_t bytes) const 
   return price_of(load_of(collective, plan, bytes, ground_), tuning_.prices);
 }
 
-// All ways that give right results for the call.
-std::vector<Plan> Planner::plans_for(const Call& call) const {
-  const bool one_place = sums_in_one_place(call), all_reduce = call.collective == Collective::kAllReduce;
-  if (forced_ != Algo::kAuto && (!one_place || forced_ == Algo::kOneShot || forced_ == Algo::kDirect))
-    return {{forced_, 1}, {forced_, 2}};
+// All algorithms that give right results for the call.
+std::vector<Plan> Planner::algorithms_for(const Call& call) const {
+  if (call.collective == Collective::kFinalize) return {{Algo::kTree, kMostLanes}};
+  if (!has_algorithms(call.collective)) return {{Algo::kAuto, 1}};
   if (n_ranks_ == 1) return {{Algo::kDirect, 1}};
+  const bool one_place = sums_in_one_place(call), all_reduce = call.collective == Collective::kAllReduce;
   std::vector<Plan> plans;
   if (one_place || n_ranks_ <= kFewRanks) {
     plans.push_back({Algo::kDirect, 1});
@@ -76,22 +85,38 @@ std::vector<Plan> Planner::plans_for(const Call& call) const {
   return plans;
 }
 
+// Its lanes as the model says: a forced algorithm gives the same bits always.
+std::vector<Plan> Planner::forced_plan(const Call& call, uint64_t bytes) const {
+  const Plan one{forced_, 1}, two{forced_, 2};
+  return {predict(call.collective, two, bytes) < predict(call.collective, one, bytes) ? two : one};
+}
+
+std::vector<Plan> Planner::plans_for(const Call& call, uint64_t bytes) const {
+  const bool may_force = !sums_in_one_place(call) || forced_ == Algo::kOneShot || forced_ == Algo::kDirect;
+  const bool forced = forced_ != Algo::kAuto && has_algorithms(call.collective) && may_force;
+  std::vector<Plan> plans;
+  for (Plan plan : forced ? forced_plan(call, bytes) : algorithms_for(call)) {
+    const bool copies_always = plan.algo == Algo::kOneShot && call.collective == Collective::kAllReduce;
+    const bool may_lend = n_ranks_ > 1 && bytes >= ground_.lend_from_bytes && !copies_always;
+    if (ways_ != Ways::kLend || !may_lend) plans.push_back(plan);
+    plan.lends = true;
+    if (ways_ != Ways::kCopy && may_lend) plans.push_back(plan);
+  }
+  return plans;
+}
+
 Choice Planner::decide(const Call& call, uint64_t bytes) const {
   Choice choice;
-  if (!has_algorithms(call.collective)) {
-    choice.plan = {call.collective == Collective::kFinalize ? Algo::kTree : Algo::kAuto, 1};
-    return choice;
-  }
   // All sizes of a class share the decision, so they share the size that it is made for.
   const uint64_t typical_bytes = std::bit_floor(bytes);
-  for (const Plan plan : plans_for(call))
+  for (const Plan plan : plans_for(call, typical_bytes))
     choice.candidates.push_back({plan, predict(call.collective, plan, typical_bytes)});
   std::stable_sort(choice.candidates.begin(), choice.candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
   const Candidate& best = choice.candidates[0];
   choice.plan = best.plan;
-  choice.why = best.plan.algo == forced_ ? Choice::Why::kForced : Choice::Why::kPredicted;
-  if (choice.why == Choice::Why::kForced || bytes == 0) return choice;
+  if (choice.candidates.size() == 1 || bytes == 0) return choice;
+  choice.why = Choice::Why::kPredicted;
   if (const auto found = tuning_.raced.find(class_of(call, bytes)); found != tuning_.raced.end())
     if (take_results(choice, found->second, Choice::Why::kRemembered)) return choice;
   std::vector<Plan> entrants;
@@ -100,7 +125,7 @@ Choice Planner::decide(const Call& call, uint64_t bytes) const {
       entrants.push_back(candidate.plan);
   if (entrants.size() < 2) return choice;
   choice.why = Choice::Why::kNotTried;
-  if (races_) choice.race.emplace(std::move(entrants), best.predicted_ns, kWarmUps);
+  if (races_) choice.race.emplace(std::move(entrants), best.predicted_ns);
   return choice;
 }
 

@@ -135,7 +135,8 @@ Effort effort_of(Collective collective, Algo algo, const Bill& bill) {
     case Collective::kReduce: return bill.rooted(algo, true);
     case Collective::kAllGather: return bill.blocks(algo, false);
     case Collective::kReduceScatter: return bill.blocks(algo, true);
-    default: return bill.all_reduce(algo);
+    case Collective::kAllReduce: return bill.all_reduce(algo);
+    default: return bill.blocks(Algo::kDirect, false);
   }
 }
 
@@ -174,16 +175,17 @@ double price_of(const Load& load, const Prices& prices) {
 }
 
 // Least squares of relative errors with prices that may not be negative, one price after the other until they rest. The
-// guess counts as a weak sample of each price.
+// guess counts as a weak sample of each price, but for adding up, which is measured apart: nothing else tells it from
+// copying.
 Prices fit_prices(std::span<const Sample> samples, const Prices& guess) {
-  constexpr double kGuessWeight = 0.001;
+  constexpr std::array<double, kPrices> kGuessWeights = {0.001, 0.001, 0.001, 1, 0.001};
   constexpr int kTurns = 1000;
   const auto prior = to_array(guess);
   std::array<double, kPrices> prices = prior;
   for (int turn = 0; turn < kTurns; turn++)
     for (size_t p = 0; p < kPrices; p++) {
       // (price / prior - 1)^2 * weight + sum of ((predicted - ns) / ns)^2, as a function of this price alone
-      double square = kGuessWeight / (prior[p] * prior[p]), line = kGuessWeight / prior[p];
+      double square = kGuessWeights[p] / (prior[p] * prior[p]), line = kGuessWeights[p] / prior[p];
       for (const Sample& sample : samples) {
         const auto load = to_array(sample.load);
         double rest = 1;

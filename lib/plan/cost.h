@@ -16,7 +16,8 @@ inline constexpr int kMostLanes = 2;
 // One way to carry an operation out.
 struct Plan {
   Algo algo = Algo::kAuto;
-  uint8_t lanes = 1;  // 1 or 2: fewer messages, or groups of chunks that overlap
+  uint8_t lanes = 1;   // 1 or 2: fewer messages, or groups of chunks that overlap
+  bool lends = false;  // private memory too is read where it lies, instead of being copied through slots
   bool operator==(const Plan&) const = default;
 };
 
@@ -33,6 +34,7 @@ struct Ground {
   int ranks_here = 1, cpus_here = 1;
   int hosts = 1, largest_host = 1;  // in ranks
   uint32_t slot_bytes = 128 << 10;
+  uint64_t lend_from_bytes = 16 << 10;  // smaller operations lend nothing
 
   // How much longer everybody's work takes because CPUs are shared.
   double crowding() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
@@ -62,7 +64,8 @@ struct Sample {
   Load load;
   double ns = 0;
 };
-// The prices that explain the samples best, in relative terms; where those say little, near to `guess`.
+// The prices that explain the samples best, in relative terms; where those say little, near to `guess`,
+// whose summed_byte stays almost as it is.
 Prices fit_prices(std::span<const Sample> samples, const Prices& guess);
 
 // Before anything was measured.

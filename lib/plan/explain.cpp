@@ -7,7 +7,6 @@ namespace {
 std::string why_text(const Choice& choice) {
   switch (choice.why) {
     case Choice::Why::kOnlyWay: return "there is one way only";
-    case Choice::Why::kForced: return "forced by TUTTI_ALGO or the configuration";
     case Choice::Why::kPredicted: return "predicted to be fastest by far";
     case Choice::Why::kNotTried: return "predicted to be fastest; the closest are not tried out yet, or not at all";
     case Choice::Why::kRacing: return "the closest are being tried out by turns";
@@ -18,7 +17,7 @@ std::string why_text(const Choice& choice) {
 }
 
 std::string plan_text(Plan plan) {
-  return plan.lanes > 1 ? format("%s x%d", algo_name(plan.algo), plan.lanes) : algo_name(plan.algo);
+  return format("%s%s%s", algo_name(plan.algo), plan.lanes > 1 ? " x2" : "", plan.lends ? ", lending" : "");
 }
 
 std::string prices_text(const Tuning& tuning) {
@@ -29,10 +28,10 @@ std::string prices_text(const Tuning& tuning) {
 }
 
 std::string table(const Choice& choice) {
-  std::string text = "  plan        predicted us  measured us\n";
+  std::string text = "  plan                   predicted us  measured us\n";
   for (const Candidate& c : choice.candidates) {
     const std::string measured = c.measured_ns > 0 ? format("%.2f", static_cast<double>(c.measured_ns) / 1e3) : "-";
-    text += format("%s %-10s  %12.2f  %11s\n", c.plan == choice.plan ? "*" : " ", plan_text(c.plan).c_str(),
+    text += format("%s %-21s  %12.2f  %11s\n", c.plan == choice.plan ? "*" : " ", plan_text(c.plan).c_str(),
                    c.predicted_ns / 1e3, measured.c_str());
   }
   return text;
@@ -49,7 +48,9 @@ std::string Planner::explain(const Call& call, uint64_t bytes) {
   if (what.reduces) text += format(", %s", red_op_name(call.op));
   text += format("%s over %d ranks: %s, %s\n", what.moves_data ? ")" : "", n_ranks_, plan_text(decided.plan).c_str(),
                  why_text(decided).c_str());
-  if (decided.candidates.empty()) return text;
+  if (forced_ != Algo::kAuto && decided.plan.algo == forced_)
+    text += format("forced: %s, by TUTTI_ALGO or the configuration\n", algo_name(forced_));
+  if (ways_ != Ways::kBoth) text += format("forced: %s, by TUTTI_PROTO\n", ways_name(ways_));
   if (sums_in_one_place(call))
     text += deterministic_ ? "deterministic: only plans that add up in the order of ranks, in one place\n"
                            : "a small float: only plans that add up in one place and round once\n";

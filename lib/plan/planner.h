@@ -31,7 +31,6 @@ struct Candidate {
 struct Choice {
   enum class Why {
     kOnlyWay,     // the collective has no other
-    kForced,      // TUTTI_ALGO, the configuration
     kPredicted,   // the others are far behind on paper
     kNotTried,    // as above, for races are off or have yet to begin
     kRacing,      // tried out by turns now
@@ -44,6 +43,12 @@ struct Choice {
   std::optional<Race> race;
 };
 
+// How bytes may take a link (TUTTI_PROTO).
+enum class Ways : uint8_t { kBoth, kCopy, kLend };
+// "" is kBoth; kInvalidUsage lists the names.
+Result<Ways> parse_ways(const std::string& name);
+const char* ways_name(Ways ways);
+
 class Planner {
  public:
   // `forced` other than kAuto is taken whatever the size, but for sums that are to be made in one place: those of 16-
@@ -51,7 +56,7 @@ class Planner {
   Planner(int rank, Layout layout, Algo forced, bool deterministic);
 
   // From rank 0, once, before anything is chosen. `races`: plans that are close on paper are tried out.
-  void start(const Ground& ground, Tuning tuning, bool races);
+  void start(const Ground& ground, Tuning tuning, bool races, Ways ways = Ways::kBoth);
 
   // The choice for a call, which need not have an algorithm yet; `bytes` as for load_of. It stays where it is until
   // take_prices().
@@ -71,6 +76,8 @@ class Planner {
   size_t hosts() const { return layout_.hosts.size(); }
   const Ground& ground() const { return ground_; }
   const Tuning& tuning() const { return tuning_; }
+  Algo forced() const { return forced_; }
+  Ways ways() const { return ways_; }
   bool has_news() const { return has_news_; }  // in the tuning, since start
 
   Schedule schedule(Collective collective, Plan plan, int root) const;
@@ -82,7 +89,9 @@ class Planner {
  private:
   bool sums_in_one_place(const Call& call) const;
   SizeClass class_of(const Call& call, uint64_t bytes) const;
-  std::vector<Plan> plans_for(const Call& call) const;
+  std::vector<Plan> plans_for(const Call& call, uint64_t bytes) const;
+  std::vector<Plan> algorithms_for(const Call& call) const;
+  std::vector<Plan> forced_plan(const Call& call, uint64_t bytes) const;
   Choice decide(const Call& call, uint64_t bytes) const;
   bool take_results(Choice& choice, std::span<const Measured> results, Choice::Why why) const;
   double predict(Collective collective, Plan plan, uint64_t bytes) const;
@@ -94,6 +103,7 @@ class Planner {
   bool deterministic_;
   Ground ground_;
   Tuning tuning_;
+  Ways ways_ = Ways::kBoth;
   bool races_ = false, has_news_ = false;
   int waited_ = 0;  // operations that could have raced
   std::map<SizeClass, Choice> choices_;

@@ -13,9 +13,8 @@ namespace tutti {
 
 class Race {
  public:
-  // `expected_ns` of one operation: of short ones more are measured, because they are easily disturbed. The first
-  // `warm_ups` operations of each plan do not count.
-  Race(std::vector<Plan> entrants, double expected_ns, int warm_ups);
+  // `expected_ns` of one operation: of short ones more are measured, because they are easily disturbed.
+  Race(std::vector<Plan> entrants, double expected_ns);
 
   Plan current() const { return entrants_[at_].plan; }
   void record(int64_t ns);  // of an operation by the current plan
@@ -40,7 +39,7 @@ class Race {
   std::vector<Entrant> entrants_;
   size_t at_ = 0;  // whose turn it is
   int round_ = 0, operations_ = 0;
-  int counted_, warm_ups_;
+  int counted_;
 };
 
 }  // namespace tutti

@@ -9,9 +9,10 @@ namespace tutti {
 namespace {
 
 // prices 1 200 100 0.1 0.05 1
-// race 1 0 17 direct 2 10000 ring 2 12000
+// race 1 0 17 direct 2 copy 10000 ring 2 lend 12000
 constexpr const char* kPricesWord = "prices";
 constexpr const char* kRaceWord = "race";
+constexpr const char *kCopyWord = "copy", *kLendWord = "lend";
 
 bool is_price(double price) {
   return price > 0 && price < 1e15;
@@ -34,11 +35,18 @@ bool read_race(std::istringstream& line, Tuning* tuning) {
   while (line >> name) {
     Measured measured;
     int lanes = 0;
-    line >> lanes >> measured.ns;
-    for (const Algo algo : kAlgos)
-      if (name == algo_name(algo)) measured.plan = {algo, static_cast<uint8_t>(lanes)};
-    if (line.fail() || measured.plan.algo == Algo::kAuto || lanes < 1 || lanes > kMostLanes || measured.ns < 0)
-      return false;
+    std::string way;
+    line >> lanes >> way >> measured.ns;
+    bool known = name == algo_name(Algo::kAuto);
+    for (const Algo algo : kAlgos) {
+      if (name != algo_name(algo)) continue;
+      measured.plan.algo = algo;
+      known = true;
+    }
+    measured.plan.lanes = static_cast<uint8_t>(lanes);
+    measured.plan.lends = way == kLendWord;
+    known = known && (way == kLendWord || way == kCopyWord);
+    if (line.fail() || !known || lanes < 1 || lanes > kMostLanes || measured.ns < 0) return false;
     results.push_back(measured);
   }
   return !results.empty();
@@ -53,7 +61,9 @@ std::string to_text(const Tuning& tuning) {
                             p.message, p.copied_byte, p.summed_byte, p.wired_byte);
   for (const auto& [key, results] : tuning.raced) {
     text += format("%s %d %d %d", kRaceWord, static_cast<int>(key.collective), key.in_one_place ? 1 : 0, key.bits);
-    for (const Measured& m : results) text += format(" %s %d %" PRId64, algo_name(m.plan.algo), m.plan.lanes, m.ns);
+    for (const Measured& m : results)
+      text += format(" %s %d %s %" PRId64, algo_name(m.plan.algo), m.plan.lanes, m.plan.lends ? kLendWord : kCopyWord,
+                     m.ns);
     text += "\n";
   }
   return text;

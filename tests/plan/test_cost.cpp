@@ -13,7 +13,7 @@ constexpr Collective kWithAlgorithms[] = {Collective::kAllReduce, Collective::kB
 constexpr uint64_t kSizes[] = {0, 1, 64, 4096, 100000, 1 << 20, 1 << 26, uint64_t{1} << 40};
 
 Ground ground_of(int n_ranks, int cpus) {
-  return {n_ranks, n_ranks, cpus, 1, n_ranks, 128 << 10};
+  return {n_ranks, n_ranks, cpus, 1, n_ranks, 128 << 10, 16 << 10};
 }
 
 // Calls visit(collective, plan) for all that there are.
@@ -89,7 +89,7 @@ TEST_CASE("cost: what everybody knows of algorithms") {
 
 TEST_CASE("cost: prices are found again from what operations took") {
   const Ground ground = ground_of(4, 4);
-  const Prices true_prices{1500, 300, 0.07, 0.2, 1}, guess{200, 100, 0.1, 0.05, 1};
+  const Prices true_prices{1500, 300, 0.07, 0.2, 1}, guess{200, 100, 0.1, 0.2, 1};
   std::vector<Sample> samples;
   for (const Algo algo : {Algo::kRing, Algo::kTree, Algo::kDirect, Algo::kOneShot})
     for (const uint64_t bytes : {64, 8 << 10, 128 << 10, 4 << 20}) {

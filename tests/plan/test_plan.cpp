@@ -1,9 +1,8 @@
-// What the planner chooses, and how trials settle.
+// What the planner chooses.
 #include <set>
 
 #include "catch.h"
 #include "plan/planner.h"
-#include "plan/trial.h"
 
 using namespace tutti;
 
@@ -79,7 +78,7 @@ struct Ranks {
   explicit Ranks(int n, bool races = true) {
     for (int r = 0; r < n; r++) {
       planners.emplace_back(r, flat_layout(n), Algo::kAuto, false);
-      const Ground ground{n, n, n, 1, n, 128 << 10};
+      const Ground ground{n, n, n, 1, n, 128 << 10, 16 << 10};
       planners.back().start(ground, Tuning{default_prices(true, ground), true, {}}, races);
     }
   }
@@ -115,7 +114,7 @@ TEST_CASE("planner: ranks with different times try the same plans and settle on 
   const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
   const uint64_t bytes = 4 << 16;
   Ranks ranks(4);
-  // The third of those tried is the fastest for the group, though not for rank 0.
+  // The third of those tried is the fastest for the group, though not for rank 0. All sizes lend here.
   const std::vector<Candidate> candidates = ranks.planners[0].choice(call, bytes).candidates;
   const auto time = [&](int rank, Plan plan) -> int64_t {
     const bool best = plan == candidates[2].plan;
@@ -147,8 +146,11 @@ TEST_CASE("planner: nothing is tried where one plan is forced, where races are o
   Ranks off(4, false);
   CHECK_FALSE(off.planners[0].choice(large, 4 << 16).race);
   Planner forced(0, flat_layout(4), Algo::kRing, false);
-  forced.start(off.planners[0].ground(), off.planners[0].tuning(), true);
+  forced.start(off.planners[0].ground(), off.planners[0].tuning(), true, Ways::kCopy);
   CHECK_FALSE(forced.choice(large, 4 << 16).race);
+  // The way to send changes no bits, so that is tried.
+  forced.start(off.planners[0].ground(), off.planners[0].tuning(), true);
+  CHECK(forced.choice(call_of(Collective::kAllReduce, 1 << 18, DataType::kFloat32), 4 << 18).race);
   Ranks two(2);
   for (const uint64_t count : {0, 1, 2, 16, 128, 256}) {
     const Choice& choice =
@@ -158,8 +160,26 @@ TEST_CASE("planner: nothing is tried where one plan is forced, where races are o
   }
 }
 
+TEST_CASE("planner: TUTTI_PROTO leaves one way to send, of what can be lent") {
+  Ranks ranks(4);
+  for (const Ways ways : {Ways::kCopy, Ways::kLend, Ways::kBoth}) {
+    CHECK(parse_ways(ways_name(ways)).value() == ways);
+    Planner planner(0, flat_layout(4), Algo::kAuto, false);
+    planner.start(ranks.planners[0].ground(), ranks.planners[0].tuning(), true, ways);
+    int lending = 0, copying = 0, small = 0;
+    const Call call = call_of(Collective::kAllGather, 1 << 20, DataType::kInt8);
+    for (const Candidate& c : planner.choice(call, 1 << 20).candidates) (c.plan.lends ? lending : copying)++;
+    for (const Candidate& c : planner.choice(call_of(Collective::kAllGather, 1, DataType::kInt8), 1).candidates)
+      small += c.plan.lends;
+    CHECK((lending > 0) == (ways != Ways::kCopy));
+    CHECK((copying > 0) == (ways != Ways::kLend));
+    CHECK(small == 0);
+  }
+  CHECK(parse_ways("push").error().message.find("TUTTI_PROTO=push") != std::string::npos);
+}
+
 TEST_CASE("planner: a remembered plan that would be wrong for the call is passed over") {
-  const Ground ground{4, 4, 4, 1, 4, 128 << 10};
+  const Ground ground{4, 4, 4, 1, 4, 128 << 10, 16 << 10};
   Tuning tuning{default_prices(true, ground), true, {}};
   const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kBfloat16);
   tuning.raced[{Collective::kAllReduce, true, 18}] = {{{Algo::kRing, 1}, 1}};
@@ -196,24 +216,4 @@ TEST_CASE("planner: names of algorithms, and what it says of others") {
   REQUIRE_FALSE(wrong);
   CHECK(wrong.error().message.find("'star'") != std::string::npos);
   CHECK(wrong.error().message.find("halving") != std::string::npos);
-}
-
-TEST_CASE("trial: each size settles on its faster way and looks again") {
-  Trial trial;
-  int64_t slow_way = 0;
-  const auto run = [&](uint64_t bytes) {
-    const int way = trial.choose(bytes);
-    trial.record(bytes, way, way == slow_way ? 200 : 100);
-    return way;
-  };
-  int tried[2] = {};
-  for (int i = 0; i < 6; i++) tried[run(1000)]++;
-  CHECK(tried[0] == 3);
-  CHECK(tried[1] == 3);
-  for (int i = 0; i < 100; i++) REQUIRE(run(1000) == 1);
-  CHECK(trial.choose(1 << 20) == 0);  // another size begins with its own tries
-  // The machine changes its mind; after the period so does the trial.
-  slow_way = 1;
-  for (int i = 0; i < 1000; i++) run(1000);
-  for (int i = 0; i < 100; i++) REQUIRE(run(1000) == 0);
 }
