@@ -19,7 +19,7 @@
 namespace tutti {
 namespace {
 
-constexpr const char* kTitle = "tutti tuning 1";
+constexpr const char* kTitle = "tutti tuning 2";
 constexpr size_t kLargestFile = 1 << 20;
 
 // Never destroyed: threads in the background may outlive main.
@@ -107,7 +107,7 @@ std::string cache_directory() {
 }
 
 std::string cache_file(const std::string& directory, const std::string& layout) {
-  return directory + format("/%016" PRIx64 ".tuning", checksum(layout));
+  return directory + format("/%016" PRIx64 ".tuning", checksum(kTitle + ("\n" + layout)));
 }
 
 std::optional<Tuning> recall_tuning(const std::string& layout) {

@@ -6,32 +6,26 @@ namespace tutti {
 namespace {
 
 // What one plan's turn may take: long enough to see past a disturbance, short enough to waste little.
-constexpr double kTurnNs = 500'000;
-constexpr int kFewest = 3, kMost = 32;
+constexpr double kTurnNs = 1'000'000;
+constexpr int kFewest = 3, kMost = 50;
 // The first operations of a plan connect links and meet cold memory; later the caches are another plan's.
 constexpr int kFirstWarmUps = 2, kWarmUps = 1;
+
 // After a round: it will hardly win any more.
 bool is_far_behind(int64_t ns, int64_t best_ns) {
   return ns > best_ns + best_ns / 3;
-}
-
-// A third are faster: disturbances only ever slow down.
-int64_t typical(std::vector<int64_t> values) {
-  const auto third = values.begin() + static_cast<ptrdiff_t>(values.size() / 3);
-  std::nth_element(values.begin(), third, values.end());
-  return *third;
 }
 
 }  // namespace
 
 Race::Race(std::vector<Plan> entrants, double expected_ns)
     : counted_(static_cast<int>(std::clamp<double>(kTurnNs / std::max(1.0, expected_ns), kFewest, kMost))) {
-  for (const Plan plan : entrants) entrants_.push_back({plan, {}});
+  for (const Plan plan : entrants) entrants_.push_back({plan});
 }
 
 void Race::record(int64_t ns) {
   const int warm_ups = round_ == 0 ? kFirstWarmUps : kWarmUps;
-  if (operations_++ >= warm_ups) entrants_[at_].ns.push_back(ns);
+  if (operations_++ >= warm_ups) entrants_[at_].turn_ns += ns;
   if (operations_ < warm_ups + counted_) return;
   at_++;
   go_on();
@@ -42,17 +36,22 @@ void Race::go_on() {
   while (at_ < entrants_.size() && entrants_[at_].dropped) at_++;
 }
 
+// The mean of a turn: where ranks share CPUs, one operation's time says more of whose turn it was to run.
 std::vector<int64_t> Race::times() const {
   std::vector<int64_t> times;
-  for (const Entrant& entrant : entrants_) times.push_back(entrant.dropped ? entrant.agreed_ns : typical(entrant.ns));
+  for (const Entrant& entrant : entrants_) times.push_back(entrant.turn_ns / counted_);
   return times;
 }
 
+// The best of all rounds counts: disturbances only ever slow down.
 bool Race::end_round(std::span<const int64_t> times) {
   int64_t best_ns = INT64_MAX;
   for (size_t i = 0; i < entrants_.size(); i++) {
-    entrants_[i].agreed_ns = times[i];
-    if (!entrants_[i].dropped) best_ns = std::min(best_ns, times[i]);
+    Entrant& entrant = entrants_[i];
+    entrant.turn_ns = 0;
+    if (entrant.dropped) continue;
+    entrant.agreed_ns = round_ == 0 ? times[i] : std::min(entrant.agreed_ns, times[i]);
+    best_ns = std::min(best_ns, entrant.agreed_ns);
   }
   int running = 0;
   for (Entrant& entrant : entrants_) {

@@ -18,7 +18,7 @@ class Race {
 
   Plan current() const { return entrants_[at_].plan; }
   void record(int64_t ns);  // of an operation by the current plan
-  // The times of this rank so far, one for each entrant.
+  // The times of this rank in this round, one for each entrant.
   bool round_is_over() const { return at_ == entrants_.size(); }
   std::vector<int64_t> times() const;
   // With the slowest rank's times. True when the race is over: then the fastest comes first in results().
@@ -29,13 +29,13 @@ class Race {
  private:
   struct Entrant {
     Plan plan;
-    std::vector<int64_t> ns;
+    int64_t turn_ns = 0;  // of this round
     int64_t agreed_ns = 0;
     bool dropped = false;
   };
   void go_on();
 
-  static constexpr int kRounds = 3;
+  static constexpr int kRounds = 4;
   std::vector<Entrant> entrants_;
   size_t at_ = 0;  // whose turn it is
   int round_ = 0, operations_ = 0;
