@@ -93,7 +93,7 @@ class Install(unittest.TestCase):
 
     def test_library_that_is_not_there(self):
         environment = self.environment(ROOT / "lib/torch", TUTTI_LIBRARY="/nowhere/libtutti.so.0")
-        code = f"import tutti_torch.library as l\ntry: l.load()\nexcept ImportError as e: print(e)"
+        code = "import tutti_torch.library as l\ntry: l.load()\nexcept ImportError as e: print(e)"
         output = run([sys.executable, "-c", code], env=environment)
         self.assertRegex(output, "/nowhere/libtutti.so.0.*TUTTI_LIBRARY")
 

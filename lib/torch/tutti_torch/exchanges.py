@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from . import library

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from . import library, sparse
@@ -28,7 +27,8 @@ class Reductions(GroupBase):
             return
         factor = op.__getstate__()[1]
         scalar = torch.as_tensor(factor).to(plan.buffer.dtype).reshape(-1)
-        one([scalar], "PREMUL_SUM") if scalar.numel() == 1 else one(list(scalar), "PREMUL_SUM's factor")
+        if scalar.numel() != 1:
+            raise TuttiError(f"PREMUL_SUM: a factor of {scalar.numel()} elements", library.INVALID_ARGUMENT)
         made, comm = ctypes.c_int(), self._communicator
         where = library.SCALAR_HOST_IMMEDIATE
         comm.check(
