@@ -122,7 +122,8 @@ class Communicator final : private WaitContext {
 
   Result<void> execute(const Operation& operation);
   bool repeats_settled(const Call& call) const;
-  Result<void> execute_planned(Call call, const Operation& operation);
+  // Apart from execute(), whose usual way should save and check nothing for this one.
+  [[gnu::noinline]] Result<void> execute_planned(Call call, const Operation& operation);
   Result<void> carry_out(Program& program, const Call& call, const Operation& operation);
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
