@@ -73,14 +73,17 @@ class Idle {
   }
 
   void sleep() {
-    sleepers_.clear();
-    if (run_.prepare_sleep(&sleepers_)) {
-      fds_.clear();
-      fds_.push_back({context_.wake_fd(), POLLIN, 0});
-      for (const Run::Sleeper& s : sleepers_) fds_.push_back({s.wait.fd, s.wait.events, 0});
-      ::poll(fds_.data(), fds_.size(), kSleepMs);
+    // The thread keeps their room, so that waiting takes no memory either.
+    static thread_local std::vector<Run::Sleeper> sleepers;
+    static thread_local std::vector<pollfd> fds;
+    sleepers.clear();
+    if (run_.prepare_sleep(&sleepers)) {
+      fds.clear();
+      fds.push_back({context_.wake_fd(), POLLIN, 0});
+      for (const Run::Sleeper& s : sleepers) fds.push_back({s.wait.fd, s.wait.events, 0});
+      ::poll(fds.data(), fds.size(), kSleepMs);
     }
-    for (const Run::Sleeper& s : sleepers_) s.link->wait_end();
+    for (const Run::Sleeper& s : sleepers) s.link->wait_end();
   }
 
   Run& run_;
@@ -88,8 +91,6 @@ class Idle {
   const WaitPolicy& policy_;
   int turns_ = 0;
   int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
-  std::vector<Run::Sleeper> sleepers_;  // grow in the first sleep only
-  std::vector<pollfd> fds_;
   Error error_;
 };
 
