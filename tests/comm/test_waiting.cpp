@@ -1,0 +1,42 @@
+// A rank that waits leaves the CPU to others.
+#include <sys/resource.h>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+double cpu_seconds_of_thread() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+}  // namespace
+
+TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU, and still gets its sum") {
+  const char* transport = GENERATE("shm", "tcp");
+  const size_t count = GENERATE(1, 100000);
+  INFO(transport << ", " << count << " elements");
+  setenv("TUTTI_TRANSPORTS", transport, 1);
+  Processes ranks(2, [count](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<int32_t> data(count, rank + 1);
+    const auto add_up = [&] {
+      outcome.take(tuttiAllReduce(data.data(), data.data(), count, tuttiInt32, tuttiSum, comm, nullptr));
+    };
+    add_up();
+    if (rank == 1) usleep(2'000'000);
+    const double before = cpu_seconds_of_thread();
+    add_up();
+    const double used = cpu_seconds_of_thread() - before;
+    outcome.wrong += data[0] != 6 || data[count - 1] != 6;
+    if (rank == 0 && used > 0.1) outcome.wrong += 1000;
+    outcome.take(tuttiCommDestroy(comm));
+  });
+  unsetenv("TUTTI_TRANSPORTS");
+  require_success(ranks.wait());
+}
