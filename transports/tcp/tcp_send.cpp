@@ -1,3 +1,6 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <cerrno>
@@ -6,6 +9,17 @@
 #include "transports/tcp/tcp_link.h"
 
 namespace tutti::tcp {
+namespace {
+
+// The kernel takes megabytes from whoever sends, so a slow connection would soon hold as many messages as a fast one,
+// and all would wait for these. Measured, one of four connections at half of its share: 28 % of the rate without, 40 %
+// with.
+void keep_queue_short(int fd) {
+  const int bytes = 64 << 10;
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+}
+
+}  // namespace
 
 SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
                    SlotRing ring)
@@ -41,6 +55,7 @@ Result<bool> SendLink::advance_connect() {
       stream.fd = stream.dialer.take();
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.dialer.story().c_str());
     }
+    if (streams_.size() > 1) keep_queue_short(stream.fd.get());
     fds.push_back(stream.fd.get());
   }
   if (fds.size() < streams_.size()) return false;
