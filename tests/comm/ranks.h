@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -81,10 +82,21 @@ inline void require_success(const std::vector<Outcome>& outcomes) {
   }
 }
 
+// ThreadSanitizer's processes start no threads if they were forked while there were several. Those of roots that nobody
+// came to end with TUTTI_INIT_TIMEOUT; one thread is the sanitizer's own.
+inline void wait_for_one_thread() {
+  const auto threads = [] {
+    const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  for (int i = 0; i < 1000 && threads() > 2; i++) usleep(100'000);
+}
+
 // Forked ranks. Each writes its outcome as text to a pipe; the parent never touches the library's threads.
 class Processes {
  public:
   Processes(int n, const std::function<void(int, tuttiComm_t, Outcome&)>& body) {
+    if (kSanitized) wait_for_one_thread();
     // A child makes the id, so that this process stays without the root's thread when it forks.
     int id_pipe[2];
     REQUIRE(pipe(id_pipe) == 0);
