@@ -14,6 +14,7 @@
 
 #include "base/env.h"
 #include "base/fd.h"
+#include "base/file.h"
 #include "base/log.h"
 
 namespace tutti {
@@ -64,18 +65,6 @@ std::optional<Tuning> load(const std::string& path, const std::string& layout) {
       "%s is ignored, and replaced when there is something to keep: %s; TUTTI_TUNE_CACHE names another directory",
       path.c_str(), tuning.error().message.c_str());
   return std::nullopt;
-}
-
-// Into a file beside it first. Says what went wrong, if something did.
-std::string save(const std::string& path, const std::string& text) {
-  std::string beside = path + ".XXXXXX";
-  Fd file(mkostemp(beside.data(), O_CLOEXEC));
-  if (!file) return strerror(errno);
-  const bool written = ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (written && rename(beside.c_str(), path.c_str()) == 0) return "";
-  const int reason = errno;
-  unlink(beside.c_str());
-  return written ? strerror(reason) : "no room";
 }
 
 void make_directories(const std::string& directory) {
@@ -129,8 +118,8 @@ void keep_tuning(const std::string& layout, const Tuning& tuning) {
   if (directory.empty()) return;
   make_directories(directory);
   const std::string path = cache_file(directory, layout);
-  const std::string failure = save(path, file_text(layout, all));
-  if (!failure.empty()) log(LogLevel::kInfo, "the tuning is not kept in %s: %s", path.c_str(), failure.c_str());
+  const auto written = write_file(path, file_text(layout, all), 0600);
+  if (!written) log(LogLevel::kInfo, "the tuning is not kept: %s", written.error().message.c_str());
 }
 
 std::string cpu_model() {

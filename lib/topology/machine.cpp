@@ -1,15 +1,12 @@
 #include "topology/machine.h"
 
 #include <sched.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <thread>
 
 #include "base/env.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "topology/discover.h"
@@ -29,24 +26,6 @@ Result<Machine> with_variable(Env id, Result<Machine> result) {
   Error error = std::move(result).error();
   error.message = format("%s: %s", env_entry(id).name, error.message.c_str());
   return error;
-}
-
-Error cannot_write(const std::string& path, int reason) {
-  return system_error("the topology cannot be written to " + path +
-                          " (TUTTI_TOPO_DUMP: name a file in a folder with room, or unset it)",
-                      reason);
-}
-
-Result<void> write_all(const std::string& path, const std::string& bytes) {
-  FILE* file = fopen(path.c_str(), "we");
-  bool ok = file != nullptr && fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size() && fflush(file) == 0;
-  int reason = errno;
-  if (file != nullptr && fclose(file) != 0 && ok) {
-    ok = false;
-    reason = errno;
-  }
-  if (ok) return {};
-  return cannot_write(path, reason);
 }
 
 }  // namespace
@@ -90,14 +69,11 @@ Result<void> dump_machine(const std::string& path) {
   std::string target = path;
   if (const size_t at = target.find("%h"); at != std::string::npos) target.replace(at, 2, host_name());
   TUTTI_TRY_ASSIGN(const std::string xml, hwloc_xml(env_string(Env::kTopoFile)));
-  struct stat there {};
-  const bool replaces = stat(target.c_str(), &there) != 0 || S_ISREG(there.st_mode);
-  if (!replaces) return write_all(target, xml);  // a pipe or a terminal
-  const std::string temporary = target + format(".%d", getpid());
-  auto written = write_all(temporary, xml);
-  if (written && rename(temporary.c_str(), target.c_str()) != 0) written = cannot_write(target, errno);
-  if (!written) unlink(temporary.c_str());
-  return written;
+  const auto written = write_file(target, xml);
+  if (written) return {};
+  return system_error("the topology cannot be written to " + target +
+                          " (TUTTI_TOPO_DUMP: name a file in a folder with room, or unset it)",
+                      written.error().sys_errno);
 }
 
 std::vector<uint32_t> path_to(const Machine& machine, const CpuSet& cpus) {

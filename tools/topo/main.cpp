@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/file.h"
 #include "group/launcher.h"
 #include "picture.h"
 
@@ -12,13 +13,6 @@ namespace {
 int complain(const std::string& what) {
   fprintf(stderr, "tutti-topo: %s\n", what.c_str());
   return 1;
-}
-
-int write_svg(const std::string& path, const std::string& svg) {
-  FILE* file = fopen(path.c_str(), "we");
-  bool ok = file != nullptr && fwrite(svg.data(), 1, svg.size(), file) == svg.size();
-  if (file != nullptr) ok = fclose(file) == 0 && ok;
-  return ok ? 0 : complain("--svg " + path + " cannot be written: " + strerror(errno));
 }
 
 }  // namespace
@@ -49,5 +43,7 @@ int main(int argc, char** argv) {
   const std::string text = tutti::topo::to_text(picture.value());
   const bool said = fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0;
   if (!said) return complain(std::string("stdout cannot be written: ") + strerror(errno));
-  return svg.empty() ? 0 : write_svg(svg, tutti::topo::to_svg(picture.value()));
+  if (svg.empty()) return 0;
+  const auto drawn = tutti::write_file(svg, tutti::topo::to_svg(picture.value()));
+  return drawn ? 0 : complain("--svg " + svg + " cannot be written: " + strerror(drawn.error().sys_errno));
 }

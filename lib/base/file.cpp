@@ -1,0 +1,53 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "base/fd.h"
+#include "base/handshake.h"
+
+namespace tutti {
+namespace {
+
+// 0 or the reason, also why the file could not be opened just now.
+int write_and_close(Fd file, std::string_view bytes) {
+  if (!file) return errno;
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return ::close(file.release()) == 0 ? 0 : errno;
+}
+
+int replace(const std::string& path, std::string_view bytes, mode_t mode) {
+  uint32_t number = 0;
+  random_bytes(&number, sizeof number);
+  const std::string beside = path + format(".%08x", number);
+  Fd file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!file) return errno;
+  int reason = write_and_close(std::move(file), bytes);
+  if (reason == 0 && rename(beside.c_str(), path.c_str()) != 0) reason = errno;
+  if (reason != 0) unlink(beside.c_str());
+  return reason;
+}
+
+}  // namespace
+
+Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode) {
+  struct stat there {};
+  const bool is_special = lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
+  const int reason =
+      is_special ? write_and_close(Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)), bytes)
+                 : replace(path, bytes, mode);
+  if (reason != 0) return system_error("writing " + path, reason);
+  return {};
+}
+
+}  // namespace tutti

@@ -1,0 +1,17 @@
+// Writing files whole.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace tutti {
+
+// Readers find the old file or the new one, never half of either: it is written beside and renamed. What is there
+// already and is no regular file (a pipe, a terminal, a link) is written itself. Errors: kSystemError, naming `path`.
+Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
+
+}  // namespace tutti
