@@ -10,6 +10,7 @@
 #include "plan/cache.h"
 
 namespace tutti {
+
 Result<CommOptions> CommOptions::from_env() {
   TUTTI_TRY(env_check());
   CommOptions options;
@@ -78,11 +79,9 @@ Result<void> Communicator::execute(const Operation& operation) {
   call.op = operation.op;
   call.root = operation.root;
   if (!repeats_settled(call)) return execute_planned(call, operation);
-  call.algo = last_call_.algo;
-  call.lanes = last_call_.lanes;
-  call.lends = last_call_.lends;
-  history_.add(call);
-  return carry_out(*last_program_, call, operation);
+  last_call_.sequence = call.sequence;
+  history_.add(last_call_);
+  return carry_out(*last_program_, last_call_, operation);
 }
 
 bool Communicator::repeats_settled(const Call& call) const {
@@ -91,7 +90,7 @@ bool Communicator::repeats_settled(const Call& call) const {
 }
 
 Result<void> Communicator::execute_planned(Call call, const Operation& operation) {
-  history_.add(call);
+  history_.add(call);  // ranks may find out that they differ while they agree on a choice
   // Unequal blocks count together.
   const uint64_t count = operation.unequal == nullptr ? call.count : call.count / static_cast<uint64_t>(n_ranks_);
   const uint64_t bytes = count * dtype_bytes(call.dtype);

@@ -9,6 +9,15 @@
 #include "base/log.h"
 
 namespace tutti {
+namespace {
+
+// Empty if a peer with these addresses may be reached from the endpoint, else why not.
+std::string unreachable_because(const Endpoint& endpoint, const LinkPool::Addresses& peer) {
+  const auto address = peer.find(endpoint.name());
+  return address == peer.end() ? "the peer does not have it" : endpoint.unreachable_because(address->second);
+}
+
+}  // namespace
 
 void pause_setup(bool progress) {
   if (!progress) usleep(100);
@@ -43,9 +52,7 @@ std::string LinkPool::route(int peer) {
   const Addresses& addresses = peers_[static_cast<size_t>(peer)];
   std::string story;
   for (Endpoint& endpoint : endpoints_) {
-    const auto address = addresses.find(endpoint.name());
-    const std::string why =
-        address == addresses.end() ? "the peer does not have it" : endpoint.unreachable_because(address->second);
+    const std::string why = unreachable_because(endpoint, addresses);
     if (why.empty()) return std::string(endpoint.name()) + (story.empty() ? "" : ", because " + story);
     story += format("%s%s: %s", story.empty() ? "" : "; ", endpoint.name(), why.c_str());
   }
@@ -109,12 +116,10 @@ Result<bool> LinkPool::next_transport(const Name& name, Attempt& attempt) {
   const Addresses& peer = peers_[static_cast<size_t>(name.first)];
   while (attempt.next_transport < endpoints_.size()) {
     Endpoint& endpoint = endpoints_[attempt.next_transport++];
-    const auto address = peer.find(endpoint.name());
-    std::string why =
-        address == peer.end() ? "the peer does not have it" : endpoint.unreachable_because(address->second);
+    std::string why = unreachable_because(endpoint, peer);
     if (why.empty()) {
       const tuttiLinkConfig config{sizeof config, name.first, name.second, config_.slots, config_.slot_bytes};
-      auto link = endpoint.connect(config, address->second);
+      auto link = endpoint.connect(config, peer.at(endpoint.name()));
       if (link) {
         attempt.link = std::make_unique<Link>(std::move(link).value());
         return false;
