@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "transports/tcp/tcp_link.h"
 
@@ -95,7 +96,8 @@ bool RecvLink::end_frame(Stream& stream) {
 }
 
 bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) {
-  while (!stream.drained) {
+  if (std::exchange(stream.drained, false)) return false;  // until the next poll
+  for (;;) {
     const ssize_t n = ::recv(stream.fd.get(), to, room, MSG_DONTWAIT);
     if (n > 0) {
       *got += static_cast<size_t>(n);
@@ -110,8 +112,6 @@ bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) 
       fail(system_error("the connection broke", errno).message, errno);
     return false;
   }
-  stream.drained = false;  // until the next poll
-  return false;
 }
 
 // What the other connections hold comes before the failure.

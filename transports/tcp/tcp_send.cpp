@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/log.h"
@@ -53,9 +54,9 @@ Result<bool> SendLink::advance_connect() {
                             config_.peer, stream.dialer.story().c_str()),
                      config_.peer};
       stream.fd = stream.dialer.take();
+      if (streams_.size() > 1) keep_queue_short(stream.fd.get());
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.dialer.story().c_str());
     }
-    if (streams_.size() > 1) keep_queue_short(stream.fd.get());
     fds.push_back(stream.fd.get());
   }
   if (fds.size() < streams_.size()) return false;
