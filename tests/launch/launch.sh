@@ -6,8 +6,8 @@ set -u
 launcher=$1
 tools=$2
 
-skip() { echo "skipped: $*"; exit 77; }
-fail() { echo "FAILED: $*"; exit 1; }
+# shellcheck source=tests/launch/hosts.sh
+. "$(dirname "$0")/hosts.sh"
 
 # Output of a run of $1 ranks: every rank is listed, nothing is wrong.
 check_output() {
@@ -57,16 +57,7 @@ case $launcher in
     # Two network namespaces are two hosts: an agent in each, two ranks each, joined by a veth pair.
     torchrun=$(find_torchrun)
     [ -n "$torchrun" ] || skip "torchrun is not installed (set TUTTI_TORCHRUN, or tools/check --launchers)"
-    [ "$(id -u)" = 0 ] || skip "making network namespaces needs root"
-    command -v ip >/dev/null || skip "ip is not installed (Debian: iproute2)"
-    a=tutti-a-$$ b=tutti-b-$$
-    ip netns add "$a" 2>/dev/null || skip "network namespaces cannot be made here"
-    trap 'ip netns del "$a"; ip netns del "$b"; rm -f "$out" "$out".*' EXIT
-    ip netns add "$b"
-    ip link add ta$$ netns "$a" type veth peer name tb$$ netns "$b" || skip "veth pairs cannot be made here"
-    ip -n "$a" addr add 10.77.0.1/24 dev ta$$ && ip -n "$b" addr add 10.77.0.2/24 dev tb$$
-    for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
-    ip -n "$a" link set ta$$ up && ip -n "$b" link set tb$$ up
+    two_hosts 10.77.0
     agent() {  # namespace, node rank
       TUTTI_LOG=info ip netns exec "$1" timeout 100 "$torchrun" --nnodes 2 --node-rank "$2" --nproc-per-node 2 \
         --master-addr 10.77.0.1 --master-port 29555 --no-python "$tools/all_reduce_perf" "${small[@]}"

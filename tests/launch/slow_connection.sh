@@ -7,22 +7,13 @@
 set -u
 perf=$1/all_reduce_perf connections=${2:-4}
 
-skip() { echo "skipped: $*"; exit 77; }
-fail() { echo "FAILED: $*"; exit 1; }
-
-[ "$(id -u)" = 0 ] || skip "making network namespaces needs root"
-for command in ip tc ss; do
+# shellcheck source=tests/launch/hosts.sh
+. "$(dirname "$0")/hosts.sh"
+for command in tc ss; do
   command -v $command >/dev/null || skip "$command is not installed (Debian: iproute2)"
 done
-a=tutti-sa-$$ b=tutti-sb-$$ va=sa$$ vb=sb$$
 out=$(mktemp)
-ip netns add "$a" 2>/dev/null || skip "network namespaces cannot be made here"
-trap 'ip netns del "$a"; ip netns del "$b"; rm -rf "$out" "$out".*' EXIT
-ip netns add "$b"
-ip link add $va netns "$a" type veth peer name $vb netns "$b" || skip "veth pairs cannot be made here"
-ip -n "$a" addr add 10.77.2.1/24 dev $va && ip -n "$b" addr add 10.77.2.2/24 dev $vb
-for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
-ip -n "$a" link set $va up && ip -n "$b" link set $vb up
+two_hosts 10.77.2
 for end in "$a $va" "$b $vb"; do
   read -r ns device <<<"$end"
   tc -n "$ns" qdisc add dev "$device" root handle 1: htb default 10 || skip "tc has no htb here"

@@ -10,23 +10,12 @@ tools=$1
 shift
 perf=$tools/all_reduce_perf
 
-skip() { echo "skipped: $*"; exit 77; }
-fail() { echo "FAILED: $*"; exit 1; }
-
-[ "$(id -u)" = 0 ] || skip "making network namespaces needs root"
-for command in ip tc; do
-  command -v $command >/dev/null || skip "$command is not installed (Debian: iproute2)"
-done
-a=tutti-a-$$ b=tutti-b-$$ va=ta$$ vb=tb$$
+# shellcheck source=tests/launch/hosts.sh
+. "$(dirname "$0")/hosts.sh"
+command -v tc >/dev/null || skip "tc is not installed (Debian: iproute2)"
 out=$(mktemp)
 export XDG_CACHE_HOME=$out.cache  # nothing measured earlier counts
-ip netns add "$a" 2>/dev/null || skip "network namespaces cannot be made here"
-trap 'ip netns del "$a"; ip netns del "$b"; rm -rf "$out" "$out".*' EXIT
-ip netns add "$b"
-ip link add $va netns "$a" type veth peer name $vb netns "$b" || skip "veth pairs cannot be made here"
-ip -n "$a" addr add 10.77.1.1/24 dev $va && ip -n "$b" addr add 10.77.1.2/24 dev $vb
-for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
-ip -n "$a" link set $va up && ip -n "$b" link set $vb up
+two_hosts 10.77.1
 for end in "$a $va" "$b $vb"; do
   read -r ns device <<<"$end"
   tc -n "$ns" qdisc add dev "$device" root tbf rate 1gbit burst 128kb latency 20ms ||

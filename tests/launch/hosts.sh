@@ -1,0 +1,23 @@
+# shellcheck shell=bash disable=SC2034  # what it sets is for who sources it
+# To be sourced: two network namespaces that stand for two hosts, joined by a veth pair.
+#   skip REASON...    ends the test as skipped
+#   fail REASON...    ends it as failed
+#   two_hosts SUBNET  makes them (needs root): namespaces $a and $b, with the addresses SUBNET.1 and SUBNET.2 on the
+#                     devices $va and $vb. They go when the script ends, and so do $out and the files $out.*
+
+skip() { echo "skipped: $*"; exit 77; }
+fail() { echo "FAILED: $*"; exit 1; }
+
+two_hosts() {
+  local subnet=$1 ns
+  [ "$(id -u)" = 0 ] || skip "making network namespaces needs root"
+  command -v ip >/dev/null || skip "ip is not installed (Debian: iproute2)"
+  a=tutti-a-$$ b=tutti-b-$$ va=ta$$ vb=tb$$
+  ip netns add "$a" 2>/dev/null || skip "network namespaces cannot be made here"
+  trap 'ip netns del "$a"; ip netns del "$b"; rm -rf "$out" "$out".*' EXIT
+  ip netns add "$b"
+  ip link add "$va" netns "$a" type veth peer name "$vb" netns "$b" || skip "veth pairs cannot be made here"
+  ip -n "$a" addr add "$subnet.1/24" dev "$va" && ip -n "$b" addr add "$subnet.2/24" dev "$vb"
+  for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
+  ip -n "$a" link set "$va" up && ip -n "$b" link set "$vb" up
+}
