@@ -80,7 +80,8 @@ TUTTI_API tuttiResult_t tuttiCommInitRank(tuttiComm_t* comm, int nranks, tuttiUn
 
 /* The same with options; config may be NULL. The struct and its strings are copied. With config.blocking = 0 it returns
  * tuttiInProgress, and errors of the creation appear in tuttiCommGetAsyncError.
- * Errors also: tuttiInvalidArgument (config without TUTTI_CONFIG_INITIALIZER, a field out of range). */
+ * Errors also: tuttiInvalidArgument (config without TUTTI_CONFIG_INITIALIZER, a field out of range), tuttiInvalidUsage
+ * (cudaDevice is set, but this library was built without CUDA). */
 TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank,
                                                 const tuttiConfig_t* config);
 
@@ -91,8 +92,8 @@ TUTTI_API tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nran
                                                   tuttiUniqueId* commIds, tuttiConfig_t* config);
 
 /* Creates all `ndev` ranks of a group within this process: comms[i] is rank i, to be used by a thread of its own.
- * devlist is for CUDA devices and must be NULL on host memory. Blocks until all are there. Errors as tuttiCommInitRank;
- * on error all comms are NULL. */
+ * devlist has each rank's CUDA device, as config.cudaDevice; NULL: host memory. Blocks until all are there. Errors as
+ * tuttiCommInitRankConfig; on error all comms are NULL. */
 TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int* devlist);
 
 /* Joins the group that the launcher's environment describes; config may be NULL. Understood, in this order:
@@ -113,6 +114,10 @@ TUTTI_API tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int* count);
 
 /* Writes this communicator's rank to *rank. Does not block; any thread. Errors as tuttiCommCount. */
 TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank);
+
+/* Writes the CUDA device of this rank's buffers to *device, -1 where they are in host memory. Does not block; any
+ * thread. Errors as tuttiCommCount. */
+TUTTI_API tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int* device);
 
 /* Collective: waits until all operations queued on `comm` are done on this rank and every rank has come here, and
  * compares how many operations each rank called. Afterwards only tuttiCommDestroy and tuttiCommAbort are allowed.
@@ -144,11 +149,11 @@ TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* 
 #define TUTTI_SPLIT_NOCOLOR (-1)
 
 /* Collective over `comm`: ranks that give the same color (>= 0) form a new communicator, ordered by key, then by rank
- * in `comm`; a rank with TUTTI_SPLIT_NOCOLOR gets NULL. config NULL: the environment's and default values. `comm` stays
- * as it is. Blocks until the new group has formed. With config.blocking = 0 it takes its place in the order of
- * operations on `comm` now, and returns tuttiInProgress, or tuttiSuccess without a color; destroying `comm` waits for
- * it, also after *newcomm was aborted. Errors: tuttiInvalidArgument (newcomm is NULL, color below -1, not a
- * live communicator, config), and those of tuttiAllGather and tuttiCommInitRankConfig. */
+ * in `comm`; a rank with TUTTI_SPLIT_NOCOLOR gets NULL. What config leaves undefined, all of it with NULL, is as it is
+ * for `comm`, which stays as it is. Blocks until the new group has formed. With config.blocking = 0 it takes its place
+ * in the order of operations on `comm` now, and returns tuttiInProgress, or tuttiSuccess without a color; destroying
+ * `comm` waits for it, also after *newcomm was aborted. Errors: tuttiInvalidArgument (newcomm is NULL, color below -1,
+ * not a live communicator, config), and those of tuttiAllGather and tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm,
                                        const tuttiConfig_t* config);
 
@@ -161,6 +166,25 @@ TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tut
  * `comm`, tuttiInvalidUsage (the lists differ) and tuttiTimeout (a listed rank does not call this in time). */
 TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
                                              const tuttiConfig_t* config);
+
+#define TUTTI_SHRINK_DEFAULT 0x00
+#define TUTTI_SHRINK_ABORT 0x01
+
+/* The ranks of `comm` without the excludeRanksCount ones that excludeRanksList has form a new communicator, in their
+ * old order; only they call this, all with the same ranks in the list and as often as each other. It does not matter
+ * whether `comm` works: after an operation failed with tuttiRemoteError because a rank died, the survivors exclude that
+ * rank and go on. They need nothing of `comm` but the addresses and the secret that all its ranks have had since its
+ * creation; the lowest of them serves the meeting. `comm` stays as it is and has to be destroyed as ever.
+ * TUTTI_SHRINK_DEFAULT: waits for the operations that were called on `comm` before. TUTTI_SHRINK_ABORT: ends them
+ * first, on all ranks, as tuttiCommAbort does: they return tuttiInvalidUsage here and tuttiRemoteError there, and
+ * `comm` is broken. Blocks until the new group has formed, at most the limit for creation; config as for
+ * tuttiCommSplit, also for config.blocking = 0. Any thread.
+ * Errors: tuttiInvalidArgument (newcomm is NULL, excludeRanksList is NULL with excludeRanksCount > 0,
+ * excludeRanksCount not in [0, nranks), a rank out of range, listed twice, or this one, unknown shrinkFlags, not a live
+ * communicator, config), tuttiInvalidUsage (`comm` was finalized; another list than the others'), tuttiTimeout (a rank
+ * that is not excluded did not call this in time, or died), and those of tuttiCommInitRankConfig. */
+TUTTI_API tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int* excludeRanksList, int excludeRanksCount,
+                                        tuttiComm_t* newcomm, const tuttiConfig_t* config, int shrinkFlags);
 
 /* Writes what `comm` holds on this rank now to *stats. Does not block, also while operations run; any thread.
  * Errors: tuttiInvalidArgument (stats is NULL or its size too small, not a live communicator), tuttiInvalidUsage (its
@@ -416,6 +440,15 @@ TUTTI_API tuttiResult_t tuttiGroupStart(void);
  * tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do not match), and those of the operations: the first
  * one. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
+
+/* Ends a group as tuttiGroupEnd does, but runs nothing of it, and writes how long it would take to
+ * simInfo->estimatedTime: the predictions, or measurements, that tuttiExplain tells of, added up for each communicator,
+ * and of several communicators, which run side by side, the longest. Ranks need not simulate alike. In a nested group
+ * it leaves *simInfo as it is. Waits for the operations that were called before on these communicators; per thread.
+ * Errors: tuttiInvalidArgument (simInfo is NULL or not from TUTTI_SIM_INFO_INITIALIZER), tuttiInvalidUsage (no
+ * tuttiGroupStart; the group creates or finalizes communicators, which has no estimate), and the error of a call that
+ * was refused in the group. */
+TUTTI_API tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t* simInfo);
 
 #ifdef __cplusplus
 }

@@ -106,13 +106,26 @@ typedef struct {
   int deterministic; /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
                         placement; else TUTTI_DETERMINISTIC, default 0 */
   int blocking;      /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
+  int cudaDevice;    /* buffers are on this CUDA device, and streams are cudaStream_t; -1, the default: host memory */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                   \
   {                                                                                                                \
     sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, \
-        NULL, NULL, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT                                                 \
+        NULL, NULL, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT                         \
   }
+
+#define TUTTI_SIM_INFO_MAGIC 0x7475736du
+/* What tuttiGroupSimulateEnd finds. Start from TUTTI_SIM_INFO_INITIALIZER; later versions append. */
+typedef struct {
+  size_t size;          /* sizeof(tuttiSimInfo_t) */
+  unsigned int magic;   /* TUTTI_SIM_INFO_MAGIC */
+  unsigned int version; /* TUTTI_VERSION_CODE */
+  float estimatedTime;  /* in microseconds */
+} tuttiSimInfo_t;
+
+#define TUTTI_SIM_INFO_INITIALIZER \
+  { sizeof(tuttiSimInfo_t), TUTTI_SIM_INFO_MAGIC, TUTTI_VERSION_CODE, -1.0f }
 
 /* What one rank holds for a communicator. Start from TUTTI_COMM_MEM_STATS_INITIALIZER; later versions append. */
 typedef struct {

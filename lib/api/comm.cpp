@@ -47,15 +47,18 @@ Result<void> init_all(tuttiComm_t* comms, int ndev, const int* devlist) {
   if (comms == nullptr) return invalid_argument("comms is NULL");
   if (ndev < 1) return invalid_argument(format("ndev=%d: a group has at least 1 rank", ndev));
   for (int r = 0; r < ndev; r++) comms[r] = nullptr;
-  if (devlist != nullptr) return invalid_argument("devlist is for CUDA devices: on host memory it must be NULL");
   TUTTI_TRY_ASSIGN(const Config read, read_config(nullptr));
+  std::vector<CommOptions> options(static_cast<size_t>(ndev), read.options);
+  for (int r = 0; devlist != nullptr && r < ndev; r++)
+    TUTTI_TRY(take_cuda_device(devlist[r], format("devlist[%d]", r), &options[static_cast<size_t>(r)].cuda_device));
   const Deadline deadline = read.deadline();
   TUTTI_TRY_ASSIGN(const UniqueId id, start_root(deadline));
   std::vector<std::unique_ptr<Communicator>> made(static_cast<size_t>(ndev));
   std::vector<std::function<Result<void>()>> ranks;
   for (int r = 0; r < ndev; r++)
     ranks.push_back([&, r]() -> Result<void> {
-      TUTTI_TRY_ASSIGN(made[static_cast<size_t>(r)], Communicator::create(id, r, ndev, read.options, deadline));
+      TUTTI_TRY_ASSIGN(made[static_cast<size_t>(r)],
+                       Communicator::create(id, r, ndev, options[static_cast<size_t>(r)], deadline));
       return {};
     });
   TUTTI_TRY(run_at_once(std::move(ranks)));
@@ -160,6 +163,11 @@ tuttiResult_t tuttiCommCount(const tuttiComm_t comm, int* count) {
 
 tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank) {
   return guarded([&] { return write_int(comm, rank, "rank", [](const Communicator& c) { return c.rank(); }); });
+}
+
+tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int* device) {
+  return guarded(
+      [&] { return write_int(comm, device, "device", [](const Communicator& c) { return c.options().cuda_device; }); });
 }
 
 tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {

@@ -22,12 +22,8 @@ Result<void> take_bool(int value, const char* name, bool* to) {
   return {};
 }
 
-}  // namespace
-
-Result<Config> read_config(const tuttiConfig_t* config) {
-  Config read;
+Result<Config> take_config(const tuttiConfig_t* config, Config read) {
   CommOptions& options = read.options;
-  TUTTI_TRY_ASSIGN(options, CommOptions::from_env());
   if (config == nullptr) return read;
   // The first three fields are there in every version.
   if (config->magic != TUTTI_CONFIG_MAGIC || config->size < offsetof(tuttiConfig_t, initTimeoutSeconds))
@@ -40,7 +36,31 @@ Result<Config> read_config(const tuttiConfig_t* config) {
   TUTTI_TRY(take_bool(known.blocking, "blocking", &read.blocking));
   if (known.transports != nullptr) options.transports = known.transports;
   if (known.algo != nullptr) options.algo = known.algo;
+  TUTTI_TRY(take_cuda_device(known.cudaDevice, "config.cudaDevice", &options.cuda_device));
   return read;
+}
+
+}  // namespace
+
+Result<Config> read_config(const tuttiConfig_t* config) {
+  TUTTI_TRY_ASSIGN(const CommOptions options, CommOptions::from_env());
+  return take_config(config, {options});
+}
+
+Result<Config> read_config(const tuttiConfig_t* config, const Use& comm) {
+  return take_config(config, {comm->options(), comm.member().blocking()});
+}
+
+Result<void> take_cuda_device(int value, const std::string& name, int* to) {
+  if (value == TUTTI_CONFIG_UNDEF_INT) return {};
+  if (value < -1)
+    return invalid_argument(format("%s=%d is neither a CUDA device nor -1, host memory", name.c_str(), value));
+  *to = value;
+  if (value == -1) return {};
+  return Error{Code::kInvalidUsage,
+               format("%s=%d: this library was built without CUDA: build it with -Dcuda=enabled where nvcc is, or give "
+                      "-1 for host memory",
+                      name.c_str(), value)};
 }
 
 Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation, std::function<void()> begin) {

@@ -16,6 +16,10 @@ struct Config {
 
 // What the user's options and the environment say.
 Result<Config> read_config(const tuttiConfig_t* config);
+// The same for ranks of `comm`, which count instead of the environment.
+Result<Config> read_config(const tuttiConfig_t* config, const Use& comm);
+// For options.cuda_device; -1 is host memory.
+Result<void> take_cuda_device(int value, const std::string& name, int* to);
 
 // Makes a communicator and its handle: now, at the end of the group, or in the background. `begin` comes right before
 // that, but never later than this returns where it is in the background. A null `handle`: this rank takes part, but

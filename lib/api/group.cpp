@@ -1,5 +1,6 @@
 #include "api/group.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -95,20 +96,47 @@ Result<void> start_all(std::vector<Pending> operations) {
   return run_at_once(std::move(all));
 }
 
-Result<void> end_group() {
-  if (t_group.depth == 0) return Error{Code::kInvalidUsage, "tuttiGroupEnd without tuttiGroupStart"};
-  if (--t_group.depth > 0) return {};
-  Group group = std::move(t_group);
+// What was collected, at the outermost end; else nothing.
+Result<std::optional<Group>> take_group(const char* function) {
+  if (t_group.depth == 0) return Error{Code::kInvalidUsage, std::string(function) + " without tuttiGroupStart"};
+  if (--t_group.depth > 0) return std::optional<Group>();
+  std::optional<Group> group(std::move(t_group));
   t_group = Group();
-  if (group.spoiled) {
-    group.spoiled->message = "nothing of the group was run, because a call in it failed: " + group.spoiled->message;
-    return *group.spoiled;
-  }
+  if (!group->spoiled) return group;
+  return Error{group->spoiled->code,
+               "nothing of the group was run, because a call in it failed: " + group->spoiled->message,
+               group->spoiled->culprit_rank};
+}
+
+Result<void> end_group() {
+  TUTTI_TRY_ASSIGN(std::optional<Group> taken, take_group("tuttiGroupEnd"));
+  if (!taken) return {};
+  Group& group = *taken;
   std::vector<std::function<Result<void>()>> blocking;
   for (Blocking& b : group.blocking) blocking.push_back(std::move(b.work));
   TUTTI_TRY(run_at_once(std::move(blocking)));
   TUTTI_TRY(start_all(fuse_messages(std::move(group.operations))));
   if (group.in_background) return *group.in_background;
+  return {};
+}
+
+// Communicators run side by side, their operations one after the other.
+Result<void> simulate_group(tuttiSimInfo_t* info) {
+  TUTTI_TRY_ASSIGN(std::optional<Group> group, take_group("tuttiGroupSimulateEnd"));
+  if (info == nullptr) return invalid_argument("simInfo is NULL");
+  if (info->magic != TUTTI_SIM_INFO_MAGIC || info->size < sizeof *info)
+    return invalid_argument("simInfo was not initialised: start from TUTTI_SIM_INFO_INITIALIZER");
+  if (!group) return {};
+  if (!group->blocking.empty() || group->in_background)
+    return Error{Code::kInvalidUsage,
+                 "there is no estimate for creating and finalizing communicators: end a group that does with "
+                 "tuttiGroupEnd, and simulate the operations in one of their own"};
+  std::map<tuttiComm_t, double> sums_ns;
+  for (const Pending& p : fuse_messages(std::move(group->operations)))
+    sums_ns[p.handle] += p.use->estimate_ns(p.operation);
+  double longest_ns = 0;
+  for (const auto& [handle, ns] : sums_ns) longest_ns = std::max(longest_ns, ns);
+  info->estimatedTime = static_cast<float>(longest_ns / 1e3);
   return {};
 }
 
@@ -178,6 +206,10 @@ tuttiResult_t tuttiGroupStart(void) {
 
 tuttiResult_t tuttiGroupEnd(void) {
   return tutti::api::guarded([] { return tutti::api::end_group(); });
+}
+
+tuttiResult_t tuttiGroupSimulateEnd(tuttiSimInfo_t* simInfo) {
+  return tutti::api::guarded([&] { return tutti::api::simulate_group(simInfo); });
 }
 
 }  // extern "C"

@@ -71,7 +71,7 @@ Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newco
     return invalid_argument(format("color=%d is neither >= 0 nor TUTTI_SPLIT_NOCOLOR", color));
   const auto use = std::make_shared<Use>(comm);
   if (!*use) return not_a_comm(comm);
-  TUTTI_TRY_ASSIGN(const Config read, read_config(config));
+  TUTTI_TRY_ASSIGN(const Config read, read_config(config, *use));
   const auto tickets = std::make_shared<std::array<uint64_t, 2>>();
   return create(
       color == TUTTI_SPLIT_NOCOLOR ? nullptr : newcomm, read,
@@ -163,7 +163,7 @@ Result<void> create_group(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t
     return invalid_argument(format("n=%d: give 1 to %d ranks, as many as comm has", n, (*use)->n_ranks()));
   const std::vector<int> members(ranks, ranks + n);
   TUTTI_TRY(check_members(members, (*use)->rank(), (*use)->n_ranks()));
-  TUTTI_TRY_ASSIGN(const Config read, read_config(config));
+  TUTTI_TRY_ASSIGN(const Config read, read_config(config, *use));
   const auto ticket = std::make_shared<uint64_t>();
   return create(
       newcomm, read,

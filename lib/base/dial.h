@@ -79,6 +79,7 @@ class Acceptor {
   // dropped, and sooner if there are more than kMaxPending: silent strangers must not keep ranks out.
   std::optional<Accepted> next();
   int fd() const { return listen_fd_.get(); }
+  Fd take_listener() { return std::move(listen_fd_); }  // no more next()
 
  private:
   static constexpr size_t kMaxPending = 128;

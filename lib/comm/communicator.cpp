@@ -89,11 +89,15 @@ bool Communicator::repeats_settled(const Call& call) const {
          call.dtype == last_call_.dtype && call.op == last_call_.op && call.root == last_call_.root;
 }
 
+// What an operation is planned for. Unequal blocks count together.
+uint64_t Communicator::planned_bytes(const Operation& operation) const {
+  const uint64_t ranks = operation.unequal == nullptr ? 1 : static_cast<uint64_t>(n_ranks_);
+  return operation.count / ranks * dtype_bytes(operation.dtype);
+}
+
 Result<void> Communicator::execute_planned(Call call, const Operation& operation) {
   history_.add(call);  // ranks may find out that they differ while they agree on a choice
-  // Unequal blocks count together.
-  const uint64_t count = operation.unequal == nullptr ? call.count : call.count / static_cast<uint64_t>(n_ranks_);
-  const uint64_t bytes = count * dtype_bytes(call.dtype);
+  const uint64_t bytes = planned_bytes(operation);
   auto choice = choose(call, bytes);
   if (!choice) return end_with(std::move(choice).error());
   call.algo = choice.value()->plan.algo;
@@ -217,9 +221,16 @@ Result<void> Communicator::finalize(uint64_t ticket) {
   return result;
 }
 
-void Communicator::abort() {
-  watch_->fail({Code::kInvalidUsage, "tuttiCommAbort was called on this rank", rank_},
-               {Code::kRemoteError, watch_->rank_name(rank_) + " called tuttiCommAbort", rank_});
+void Communicator::abort(const char* function) {
+  watch_->fail({Code::kInvalidUsage, std::string(function) + " was called on this rank", rank_},
+               {Code::kRemoteError, watch_->rank_name(rank_) + " called " + function, rank_});
+}
+
+// One that broke while it was finalized was not.
+Result<UniqueId> Communicator::reunion(uint64_t ticket, const std::vector<int>& members, Deadline deadline) {
+  const Turn turn(*this, ticket);
+  if (!watch_->failed()) TUTTI_TRY(check_open());
+  return watch_->reunion(members, ++reunions_[members], deadline);
 }
 
 Result<void> Communicator::async_error() const {

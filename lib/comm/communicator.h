@@ -32,7 +32,8 @@ struct CommOptions {
   std::string algo;
   Ways ways = Ways::kBoth;  // rank 0's count
   bool deterministic = false;
-  bool tunes = true;  // likewise
+  bool tunes = true;     // likewise
+  int cuda_device = -1;  // of this rank's buffers; -1: they are in host memory
 
   static Result<CommOptions> from_env();
 };
@@ -75,6 +76,7 @@ class Communicator final : private WaitContext {
 
   int rank() const { return rank_; }
   int n_ranks() const { return n_ranks_; }
+  const CommOptions& options() const { return options_; }
 
   // Operations run in the order of their tickets, so an asynchronous caller takes the ticket when the user calls.
   uint64_t take_ticket() { return next_ticket_.fetch_add(1, std::memory_order_relaxed); }
@@ -85,15 +87,22 @@ class Communicator final : private WaitContext {
   Result<void> pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
                           const std::string& purpose);
 
+  // Where `members`, some of this group's ranks in rising order with this one, meet to form a group of their own. Works
+  // also when this group is broken. Members call it as often as each other with the same members.
+  Result<UniqueId> reunion(uint64_t ticket, const std::vector<int>& members, Deadline deadline);
+
   // Collective: all ranks have come here and called the same number of operations.
   Result<void> finalize(uint64_t ticket);
   Result<void> finalize() { return finalize(take_ticket()); }
-  void abort();
+  void abort(const char* function = "tuttiCommAbort");
   void fail(const Error& error) { watch_->fail(error); }  // for all ranks
   Result<void> async_error() const;
 
   // What an operation of this kind takes now, and why. Waits for the operations that were called before.
   std::string explain(Collective collective, uint64_t count, DataType dtype, RedOp op);
+
+  // How long it should take now. Waits likewise.
+  double estimate_ns(const Operation& operation);
 
   // What this rank holds for the group, besides one thread. From any thread.
   struct Holdings {
@@ -122,6 +131,7 @@ class Communicator final : private WaitContext {
 
   Result<void> execute(const Operation& operation);
   bool repeats_settled(const Call& call) const;
+  uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(Call call, const Operation& operation);
   Result<void> carry_out(Program& program, const Call& call, const Operation& operation);
@@ -178,6 +188,7 @@ class Communicator final : private WaitContext {
   History history_;
   uint64_t sequence_ = 0;
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
+  std::map<std::vector<int>, uint64_t> reunions_;    // how often these members have met
   bool finalized_ = false;
 
   std::atomic<uint64_t> next_ticket_{0};

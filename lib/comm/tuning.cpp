@@ -146,6 +146,21 @@ Result<void> Communicator::all_reduce_inside(const Call& call, Plan plan, const 
   return drive(run, *this, wait_policy_);
 }
 
+double Communicator::estimate_ns(const Operation& operation) {
+  const Turn turn(*this, take_ticket());
+  if (operation.collective == Collective::kSendRecv) {
+    std::vector<Planner::Transfer> transfers;
+    for (const Message& m : *operation.messages) transfers.push_back({m.peer, m.sends, m.count * dtype_bytes(m.dtype)});
+    return planner_->estimate_ns(transfers);
+  }
+  Call call;
+  call.collective = operation.collective;
+  call.count = operation.count;
+  call.dtype = operation.dtype;
+  call.op = operation.op;
+  return planner_->estimate_ns(call, planned_bytes(operation));
+}
+
 std::string Communicator::explain(Collective collective, uint64_t count, DataType dtype, RedOp op) {
   const Turn turn(*this, take_ticket());
   Call call;

@@ -39,6 +39,10 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 // but must live until they have their last answer. Ranks of this process get theirs after all others, so that it may
 // end at once. kSystemError when there is no socket or thread to be had.
 Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr);
+// The same behind a socket that listens already; `secret` as in UniqueIdParts.
+Result<void> serve_root(Fd listener, const uint8_t* secret, Deadline deadline);
+// Addresses to give to other hosts: a host that has no others may give the loopback's.
+std::vector<Address> without_loopback(std::vector<Address> addresses);
 
 // One rank's connection to the root.
 class Bootstrap {

@@ -354,15 +354,24 @@ Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_
   TUTTI_TRY_ASSIGN(auto interfaces, local_interfaces());
   uint16_t port = 0;
   TUTTI_TRY_ASSIGN(Fd listener, listen_any(fixed_port, &port));
-  const bool only_loopback = interfaces.front().address.is_loopback();  // it is sorted last
   for (Interface& interface : interfaces) {
-    if (interface.address.is_loopback() && !only_loopback) continue;
     interface.address.set_port(port);
     parts.addresses.push_back(interface.address);
   }
-  const Key key = derive_key(parts.secret, sizeof parts.secret);
-  TUTTI_TRY(spawn(std::make_unique<RootServer>(std::move(listener), key, deadline)));
+  parts.addresses = without_loopback(std::move(parts.addresses));
+  TUTTI_TRY(serve_root(std::move(listener), parts.secret, deadline));
   return pack_unique_id(parts);
+}
+
+Result<void> serve_root(Fd listener, const uint8_t* secret, Deadline deadline) {
+  const Key key = derive_key(secret, sizeof UniqueIdParts::secret);
+  return spawn(std::make_unique<RootServer>(std::move(listener), key, deadline));
+}
+
+std::vector<Address> without_loopback(std::vector<Address> addresses) {
+  std::vector<Address> others = addresses;
+  std::erase_if(others, [](const Address& a) { return a.is_loopback(); });
+  return others.empty() ? addresses : others;
 }
 
 }  // namespace tutti

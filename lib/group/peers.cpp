@@ -80,6 +80,7 @@ Result<void> PeerWatch::connect(Fd listen_fd, Deadline deadline) {
     pollfd p{acceptor.fd(), POLLIN, 0};
     ::poll(&p, 1, 1);  // dialled connections are looked at every millisecond: this is set-up
   }
+  listen_fd_ = acceptor.take_listener();
   return {};
 }
 
@@ -114,7 +115,7 @@ std::optional<uint64_t> PeerWatch::departed(int rank) const {
 
 size_t PeerWatch::descriptors() const {
   const std::lock_guard lock(mutex_);
-  size_t held = 2;  // to wake others, and to stop the thread
+  size_t held = 3;  // to wake others, to stop the thread, and to listen
   for (const auto& [peer, line] : lines_) held += static_cast<bool>(line.fd);
   return held;
 }

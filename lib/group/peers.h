@@ -19,6 +19,7 @@
 
 #include "base/dial.h"
 #include "base/result.h"
+#include "group/bootstrap.h"
 
 namespace tutti {
 
@@ -48,6 +49,11 @@ class PeerWatch {
   void fail(const Error& mine, const Error& theirs);
   void fail(const Error& error) { fail(error, error); }
 
+  // The id for a new group of `members`, some ranks in rising order with this one: the first of them serves the meeting
+  // where its control connections came in, so that no word has to be exchanged for it, and none of the lines need be
+  // left. All ranks come to the same id; `nth` tells the meetings of the same members apart.
+  Result<UniqueId> reunion(const std::vector<int>& members, uint64_t nth, Deadline deadline) const;
+
   // Tells the neighbours that this rank leaves in good order after `operations` operations.
   void say_goodbye(uint64_t operations);
   // How many operations a neighbour had done when it said goodbye.
@@ -75,6 +81,7 @@ class PeerWatch {
   void send_to_all(uint32_t type, const std::string& payload);  // with mutex_ held
 
   Config config_;
+  Fd listen_fd_;  // kept for reunion()
   std::map<int, Line> lines_;
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // failure_, goodbyes, sending

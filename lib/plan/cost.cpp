@@ -167,6 +167,12 @@ Load load_of(Collective collective, Plan plan, uint64_t bytes, const Ground& gro
           ground.hosts > 1 ? effort.wired : 0};
 }
 
+Load load_of(const Traffic& traffic, const Ground& ground) {
+  const double share = ground.crowding();
+  return {traffic.messages > 0 ? 1.0 : 0.0, static_cast<double>(traffic.messages) * share,
+          static_cast<double>(traffic.copied_bytes) * share, 0, static_cast<double>(traffic.wired_bytes)};
+}
+
 double price_of(const Load& load, const Prices& prices) {
   const auto amounts = to_array(load), each = to_array(prices);
   double sum = 0;

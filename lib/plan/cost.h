@@ -59,6 +59,14 @@ struct Load {
 Load load_of(Collective collective, Plan plan, uint64_t bytes, const Ground& ground);
 double price_of(const Load& load, const Prices& prices);
 
+// Point-to-point messages that a rank exchanges at once.
+struct Traffic {
+  uint64_t messages = 0;      // to and from others, in slots
+  uint64_t copied_bytes = 0;  // to, from and within this rank
+  uint64_t wired_bytes = 0;   // that leave this host
+};
+Load load_of(const Traffic& traffic, const Ground& ground);
+
 // An operation that was measured.
 struct Sample {
   Load load;

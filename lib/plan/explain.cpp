@@ -1,4 +1,6 @@
-// Planner: what it has decided, for people.
+// Planner: what it has decided, for people, and how long that takes.
+#include <algorithm>
+
 #include "plan/planner.h"
 
 namespace tutti {
@@ -37,7 +39,35 @@ std::string table(const Choice& choice) {
   return text;
 }
 
+bool share_a_host(const Layout& layout, int a, int b) {
+  const auto has = [](const std::vector<int>& ranks, int r) {
+    return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
+  };
+  return std::any_of(layout.hosts.begin(), layout.hosts.end(),
+                     [&](const std::vector<int>& ranks) { return has(ranks, a) && has(ranks, b); });
+}
+
 }  // namespace
+
+double Planner::estimate_ns(const Call& call, uint64_t bytes) {
+  const Choice& decided = choice(call, bytes);
+  const double predicted = predict(call.collective, decided.plan, bytes);
+  for (const Candidate& c : decided.candidates)
+    if (c.plan == decided.plan && c.measured_ns > 0)  // of the class's typical size
+      return static_cast<double>(c.measured_ns) * predicted / c.predicted_ns;
+  return predicted;
+}
+
+double Planner::estimate_ns(std::span<const Transfer> transfers) const {
+  Traffic traffic;
+  for (const Transfer& t : transfers) {
+    traffic.copied_bytes += t.bytes;
+    if (t.peer == rank_) continue;
+    traffic.messages += std::max<uint64_t>(1, t.bytes / ground_.slot_bytes);
+    if (t.sends && !share_a_host(layout_, rank_, t.peer)) traffic.wired_bytes += t.bytes;
+  }
+  return price_of(load_of(traffic, ground_), tuning_.prices);
+}
 
 std::string Planner::explain(const Call& call, uint64_t bytes) {
   const Choice& decided = choice(call, bytes);

@@ -83,6 +83,15 @@ class Planner {
   Schedule schedule(Collective collective, Plan plan, int root) const;
   // Ranks that any algorithm without a root exchanges messages with: connected from the start.
   std::vector<int> neighbours() const;
+  // How long a call should take: as measured where it was, else on paper.
+  double estimate_ns(const Call& call, uint64_t bytes);
+  // The same for messages of so many bytes each to (or from) these ranks, all at once.
+  struct Transfer {
+    int peer;
+    bool sends;
+    uint64_t bytes;
+  };
+  double estimate_ns(std::span<const Transfer> transfers) const;
   // For people: what is taken for the call, and why.
   std::string explain(const Call& call, uint64_t bytes);
 

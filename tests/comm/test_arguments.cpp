@@ -322,8 +322,8 @@ TEST_CASE("wrong arguments of set-up are named") {
   check_refused(tuttiCommInitRank(&comm, 2, id, -1), tuttiInvalidArgument, "rank=-1");
   CHECK(tuttiCommInitRank(&comm, 2, nonsense, 0) == tuttiInvalidArgument);
   check_refused(tuttiCommInitAll(nullptr, 2, nullptr), tuttiInvalidArgument, "comms is NULL");
-  const int devices[1] = {0};
-  check_refused(tuttiCommInitAll(&comm, 1, devices), tuttiInvalidArgument, "devlist");
+  const int devices[1] = {-2};
+  check_refused(tuttiCommInitAll(&comm, 1, devices), tuttiInvalidArgument, "devlist[0]=-2");
 
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.magic = 0;
@@ -339,6 +339,10 @@ TEST_CASE("wrong arguments of set-up are named") {
   refuses_value(&tuttiConfig_t::opTimeoutSeconds, -5, "opTimeoutSeconds=-5");
   refuses_value(&tuttiConfig_t::deterministic, 2, "deterministic=2");
   refuses_value(&tuttiConfig_t::blocking, -1, "blocking=-1");
+  refuses_value(&tuttiConfig_t::cudaDevice, -2, "cudaDevice=-2");
+  config = TUTTI_CONFIG_INITIALIZER;
+  config.cudaDevice = 1000;  // there is no such device, or no CUDA
+  check_refused(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiInvalidUsage, "cudaDevice=1000");
   config = TUTTI_CONFIG_INITIALIZER;
   config.size = 8;
   check_refused(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiInvalidArgument, "TUTTI_CONFIG_INITIALIZER");

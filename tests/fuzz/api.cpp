@@ -329,7 +329,7 @@ class Script {
     id.internal[0] = '\0';
     tuttiComm_t made = member_.comm;
     tuttiComm_t* to = in_.byte() > 240 ? nullptr : &made;
-    const int devices[] = {0};
+    const int devices[] = {-2};
     tuttiResult_t result = tuttiSuccess;
     const int n = number(), rank = number();
     tuttiUniqueId ids[] = {id, id};

@@ -41,6 +41,7 @@ class Config(ctypes.Structure):
         ("algo", c_char_p),
         ("deterministic", c_int),
         ("blocking", c_int),
+        ("cudaDevice", c_int),
     ]
 
 
@@ -132,7 +133,8 @@ def version() -> int:
 def config(init_timeout_s: int, op_timeout_s: int) -> Config:
     """A non-blocking communicator's options; UNDEFINED_INT leaves a limit to the environment."""
     return Config(
-        ctypes.sizeof(Config), CONFIG_MAGIC, version(), init_timeout_s, op_timeout_s, None, None, UNDEFINED_INT, 0
+        *(ctypes.sizeof(Config), CONFIG_MAGIC, version(), init_timeout_s, op_timeout_s, None, None),
+        *(UNDEFINED_INT, 0, UNDEFINED_INT),
     )
 
 

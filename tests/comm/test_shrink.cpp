@@ -1,0 +1,215 @@
+// Those who are left go on: new communicators out of old ones that lost ranks, or leave some behind.
+#include <atomic>
+#include <cstdlib>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+tuttiResult_t shrink(tuttiComm_t comm, std::vector<int> excluded, tuttiComm_t* left, int flags = TUTTI_SHRINK_DEFAULT,
+                     const tuttiConfig_t* config = nullptr) {
+  return tuttiCommShrink(comm, excluded.data(), static_cast<int>(excluded.size()), left, config, flags);
+}
+
+// The communicator has `want_count` ranks, of which this is `want_rank`, and adds up right, small and large.
+void check_works(tuttiComm_t comm, int want_rank, int want_count, Outcome& outcome) {
+  int rank = -1, count = -1;
+  outcome.take(tuttiCommUserRank(comm, &rank));
+  outcome.take(tuttiCommCount(comm, &count));
+  outcome.wrong += rank != want_rank || count != want_count;
+  for (const size_t n : {size_t{1}, size_t{100'003}}) {
+    const std::vector<int32_t> mine(n, rank + 1);
+    std::vector<int32_t> sum(n, -1);
+    outcome.take(tuttiAllReduce(mine.data(), sum.data(), n, tuttiInt32, tuttiSum, comm, nullptr));
+    const std::vector<int32_t> want(n, count * (count + 1) / 2);
+    outcome.wrong += sum != want;
+  }
+}
+
+// Adds up until that fails, which only the loss of a rank may do.
+void work_until_loss(tuttiComm_t comm, Outcome& outcome) {
+  std::vector<float> data(1000, 1.0f);
+  tuttiResult_t code = tuttiSuccess;
+  while (code == tuttiSuccess)
+    code = tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiMax, comm, nullptr);
+  outcome.wrong += code != tuttiRemoteError;
+}
+
+}  // namespace
+
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
+TEST_CASE("after a rank was killed the others shrink and go on, also once more") {
+  const char* transports = GENERATE("shm", "tcp");
+  const int first = GENERATE(0, 2);
+  const int flags = GENERATE(TUTTI_SHRINK_DEFAULT, TUTTI_SHRINK_ABORT);
+  INFO("rank " << first << " dies over " << transports << ", flags " << flags);
+  setenv("TUTTI_TRANSPORTS", transports, 1);
+  Processes ranks(5, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    check_works(comm, rank, 5, outcome);
+    if (rank == first) raise(SIGKILL);
+    work_until_loss(comm, outcome);
+    tuttiComm_t four = nullptr, three = nullptr;
+    outcome.take(shrink(comm, {first}, &four, flags));
+    if (four == nullptr) return;
+    const int in_four = rank - (rank > first ? 1 : 0);
+    check_works(four, in_four, 4, outcome);
+    if (in_four == 1) raise(SIGKILL);
+    work_until_loss(four, outcome);
+    outcome.take(shrink(four, {1}, &three, flags));
+    if (three == nullptr) return;
+    check_works(three, in_four == 0 ? 0 : in_four - 1, 3, outcome);
+    outcome.wrong += tuttiCommDestroy(comm) == tuttiSuccess;  // it says why it broke
+    outcome.wrong += tuttiCommDestroy(four) == tuttiSuccess;
+    outcome.take(tuttiCommFinalize(three));
+    outcome.take(tuttiCommDestroy(three));
+  });
+  unsetenv("TUTTI_TRANSPORTS");
+  const auto outcomes = ranks.wait();
+  const int second = first == 0 ? 2 : 1;
+  for (int r = 0; r < 5; r++) {
+    const Outcome& outcome = outcomes[static_cast<size_t>(r)];
+    INFO("rank " << r << ": " << outcome.message);
+    CHECK(outcome.code == (r == first || r == second ? tuttiNumResults : tuttiSuccess));
+    CHECK(outcome.wrong == 0);
+  }
+}
+#endif
+
+TEST_CASE("a communicator that works is shrunk beside its operations, as often as one likes") {
+  require_success(run_threads(5, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    const bool stays = rank % 2 == 0;
+    for (int i = 0; i < 2 && stays; i++) {
+      tuttiComm_t left = nullptr;
+      outcome.take(shrink(comm, {3, 1}, &left));
+      if (left == nullptr) return;
+      check_works(left, rank / 2, 3, outcome);
+      outcome.take(tuttiCommFinalize(left));
+      outcome.take(tuttiCommDestroy(left));
+    }
+    check_works(comm, rank, 5, outcome);
+    tuttiComm_t all = nullptr;
+    outcome.take(tuttiCommShrink(comm, nullptr, 0, &all, nullptr, TUTTI_SHRINK_DEFAULT));
+    if (all == nullptr) return;
+    check_works(all, rank, 5, outcome);
+    outcome.take(tuttiCommDestroy(all));
+  }));
+}
+
+TEST_CASE("a shrink with abort ends what is stuck, here and at the ranks that are left out") {
+  const auto outcomes = run_threads(3, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    float value = 1;
+    check_works(comm, rank, 3, outcome);
+    if (rank == 1) {  // waits for the others, who never come
+      outcome.wrong += tuttiAllReduce(&value, &value, 1, tuttiFloat, tuttiSum, comm, nullptr) != tuttiRemoteError;
+      outcome.wrong += !contains(tuttiGetLastError(nullptr), "tuttiCommShrink with TUTTI_SHRINK_ABORT");
+      return;
+    }
+    std::thread stuck([&] {
+      float mine = 1;
+      const auto code = tuttiRecv(&mine, 1, tuttiFloat, 1, comm, nullptr);
+      if (code != tuttiInvalidUsage && code != tuttiRemoteError) outcome.wrong++;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    tuttiComm_t left = nullptr;
+    outcome.take(shrink(comm, {1}, &left, TUTTI_SHRINK_ABORT));
+    stuck.join();
+    if (left == nullptr) return;
+    check_works(left, rank / 2, 2, outcome);
+    outcome.take(tuttiCommDestroy(left));
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.wrong == 0);
+    CHECK(outcome.code != tuttiSuccess);  // of tuttiCommDestroy, which tells that the old one was aborted
+    CHECK(contains(outcome.message, "TUTTI_SHRINK_ABORT"));
+  }
+}
+
+TEST_CASE("a shrink goes on in the background, and a group holds the ranks of one thread") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  require_success(run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    if (rank == 0) return;
+    tuttiComm_t left = nullptr;
+    outcome.wrong += shrink(comm, {0}, &left, TUTTI_SHRINK_DEFAULT, &config) != tuttiInProgress;
+    tuttiResult_t state = tuttiInProgress;
+    while (state == tuttiInProgress) outcome.take(tuttiCommGetAsyncError(left, &state));
+    outcome.take(state);
+    check_works(left, rank - 1, 2, outcome);
+    tuttiComm_t again = nullptr;  // as its parent: not blocking
+    outcome.wrong += tuttiCommShrink(left, nullptr, 0, &again, nullptr, TUTTI_SHRINK_DEFAULT) != tuttiInProgress;
+    outcome.take(tuttiCommDestroy(again));
+    outcome.take(tuttiCommDestroy(left));
+  }));
+  tuttiComm_t all[3], left[2] = {nullptr, nullptr};
+  REQUIRE(tuttiCommInitAll(all, 3, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (int r = 0; r < 2; r++) REQUIRE(shrink(all[r], {2}, &left[r]) == tuttiSuccess);
+  REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+  for (int r = 0; r < 2; r++) {
+    int rank = -1;
+    REQUIRE(tuttiCommUserRank(left[r], &rank) == tuttiSuccess);
+    CHECK(rank == r);
+    CHECK(tuttiCommDestroy(left[r]) == tuttiSuccess);
+  }
+  for (tuttiComm_t comm : all) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("a rank that does not come to a shrink, or means another, is named in time") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.initTimeoutSeconds = 1;
+  std::atomic<int> done{0};
+  const bool differs = GENERATE(false, true);
+  const auto outcomes = run_threads(4, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t left = nullptr;
+    if (rank == 1 || rank == 2) outcome.take(shrink(comm, {0}, &left, TUTTI_SHRINK_DEFAULT, &config));
+    if (rank == 3 && differs) outcome.take(shrink(comm, {0, 2}, &left, TUTTI_SHRINK_DEFAULT, &config));
+    outcome.wrong += left != nullptr;
+    done++;
+    while (done < 4) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  for (size_t r = 1; r < (differs ? 4 : 3); r++) {
+    INFO("rank " << r << ": " << outcomes[r].message);
+    const bool refused = differs && r == 3;
+    CHECK(outcomes[r].code == (refused ? tuttiInvalidUsage : tuttiTimeout));
+    CHECK(contains(outcomes[r].message, refused ? "ranks 1, 3 of the old one" : "rank 2 of 3 never joined"));
+    CHECK(contains(outcomes[r].message, "same excludeRanksList, and rank 1 of the old one serves the meeting"));
+    CHECK(outcomes[r].wrong == 0);
+  }
+}
+
+TEST_CASE("what a shrink is asked for wrongly") {
+  tuttiComm_t comms[2], left = nullptr;
+  REQUIRE(tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess);
+  const auto refused = [&](tuttiResult_t code, const char* part, const std::function<tuttiResult_t()>& call) {
+    left = comms[0];
+    CHECK(call() == code);
+    INFO(tuttiGetLastError(nullptr));
+    CHECK(contains(tuttiGetLastError(nullptr), part));
+    CHECK((left == nullptr || left == comms[0]));
+  };
+  refused(tuttiInvalidArgument, "excludeRanksList[0]=2", [&] { return shrink(comms[0], {2}, &left); });
+  refused(tuttiInvalidArgument, "excludeRanksList[0]=-1", [&] { return shrink(comms[0], {-1}, &left); });
+  refused(tuttiInvalidArgument, "excludeRanksList[0]=0 is this rank", [&] { return shrink(comms[0], {0}, &left); });
+  refused(tuttiInvalidArgument, "excludeRanksCount=2", [&] { return shrink(comms[0], {1, 1}, &left); });
+  refused(tuttiInvalidArgument, "excludeRanksCount=-1",
+          [&] { return tuttiCommShrink(comms[0], nullptr, -1, &left, nullptr, 0); });
+  refused(tuttiInvalidArgument, "excludeRanksList is NULL",
+          [&] { return tuttiCommShrink(comms[0], nullptr, 1, &left, nullptr, 0); });
+  refused(tuttiInvalidArgument, "newcomm is NULL", [&] { return shrink(comms[0], {1}, nullptr); });
+  refused(tuttiInvalidArgument, "comm is NULL", [&] { return shrink(nullptr, {1}, &left); });
+  refused(tuttiInvalidArgument, "shrinkFlags=2", [&] { return shrink(comms[0], {1}, &left, 2); });
+  REQUIRE(shrink(comms[0], {1}, &left) == tuttiSuccess);  // alone
+  CHECK(tuttiCommFinalize(left) == tuttiSuccess);
+  tuttiComm_t none = nullptr;
+  CHECK(tuttiCommShrink(left, nullptr, 0, &none, nullptr, 0) == tuttiInvalidUsage);
+  CHECK(contains(tuttiGetLastError(nullptr), "was finalized"));
+  CHECK(tuttiCommDestroy(left) == tuttiSuccess);
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}

@@ -1,0 +1,132 @@
+// How long a group would take; which device a communicator is on.
+#include <cmath>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Of one group that calls `body`; -1 if it was refused.
+float simulate(const std::function<void()>& body) {
+  tuttiSimInfo_t info = TUTTI_SIM_INFO_INITIALIZER;
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  body();
+  INFO(tuttiGetLastError(nullptr));
+  REQUIRE(tuttiGroupSimulateEnd(&info) == tuttiSuccess);
+  return info.estimatedTime;
+}
+
+bool about(float a, float b) {
+  return std::abs(a - b) <= 1e-4f * b;
+}
+
+struct Pair {
+  tuttiComm_t ranks[2];
+  Pair() { REQUIRE(tuttiCommInitAll(ranks, 2, nullptr) == tuttiSuccess); }
+  ~Pair() {
+    for (tuttiComm_t comm : ranks) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a simulated group runs nothing and tells a time that grows with the work") {
+  Pair pair;
+  std::vector<float> data(1 << 20, 1.0f);
+  const auto sum = [&](int rank, size_t count) {
+    CHECK(tuttiAllReduce(data.data(), data.data(), count, tuttiFloat, tuttiSum, pair.ranks[rank], nullptr) ==
+          tuttiSuccess);
+  };
+  const float small = simulate([&] { sum(0, 1); }), large = simulate([&] { sum(0, data.size()); });
+  CHECK(simulate([] {}) == 0.0f);
+  CHECK(small > 0.0f);
+  CHECK(large > 10 * small);
+  const float twice = simulate([&] { sum(0, data.size()), sum(0, data.size()); });
+  CHECK(about(twice, 2 * large));
+  const float side_by_side = simulate([&] { sum(0, data.size()), sum(1, data.size()), sum(1, 1); });
+  CHECK(about(side_by_side, large + small));
+  CHECK(data == std::vector<float>(data.size(), 1.0f));
+  tuttiResult_t state = tuttiInternalError;
+  CHECK(tuttiCommGetAsyncError(pair.ranks[0], &state) == tuttiSuccess);
+  CHECK(state == tuttiSuccess);
+  // Nothing was sent: both ranks start from the same place.
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  float values[2] = {1, 2};
+  for (int r = 0; r < 2; r++)
+    CHECK(tuttiAllReduce(values + r, values + r, 1, tuttiFloat, tuttiSum, pair.ranks[r], nullptr) == tuttiSuccess);
+  REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+  CHECK(values[0] == 3.0f);
+  CHECK(values[1] == 3.0f);
+}
+
+TEST_CASE("messages and every collective have an estimate") {
+  Pair pair;
+  tuttiComm_t comm = pair.ranks[0];
+  std::vector<float> a(64 << 10), b(64 << 10);
+  const size_t n = 32 << 10, counts[2] = {n, n}, at[2] = {0, n};
+  CHECK(simulate([&] { tuttiBroadcast(a.data(), b.data(), n, tuttiFloat, 1, comm, nullptr); }) > 0.0f);
+  CHECK(simulate([&] { tuttiReduce(a.data(), b.data(), n, tuttiFloat, tuttiMax, 0, comm, nullptr); }) > 0.0f);
+  CHECK(simulate([&] { tuttiAllGather(a.data(), b.data(), n, tuttiFloat, comm, nullptr); }) > 0.0f);
+  CHECK(simulate([&] { tuttiReduceScatter(a.data(), b.data(), n, tuttiFloat, tuttiSum, comm, nullptr); }) > 0.0f);
+  CHECK(simulate([&] { tuttiAlltoAll(a.data(), b.data(), n, tuttiFloat, comm, nullptr); }) > 0.0f);
+  CHECK(simulate([&] { tuttiAllGatherv(a.data(), b.data(), counts, at, tuttiFloat, comm, nullptr); }) > 0.0f);
+  CHECK(simulate([&] { tuttiGather(a.data(), b.data(), n, tuttiFloat, 0, comm, nullptr); }) > 0.0f);
+  CHECK(simulate([&] { tuttiScatter(a.data(), b.data(), n, tuttiFloat, 0, comm, nullptr); }) > 0.0f);
+  CHECK(simulate([&] { tuttiBarrier(comm, nullptr); }) > 0.0f);
+  const float one = simulate([&] { tuttiSend(a.data(), n, tuttiFloat, 1, comm, nullptr); });
+  const float both = simulate([&] {
+    tuttiSend(a.data(), n, tuttiFloat, 1, comm, nullptr);
+    tuttiRecv(b.data(), n, tuttiFloat, 1, comm, nullptr);
+  });
+  CHECK(one > 0.0f);
+  CHECK(both > one);
+  CHECK(both < 2 * one);  // they run at once
+}
+
+TEST_CASE("what cannot be simulated is refused with a reason, and the next group works") {
+  Pair pair;
+  tuttiSimInfo_t info = TUTTI_SIM_INFO_INITIALIZER;
+  const auto refused = [&](tuttiResult_t code, const char* part, tuttiSimInfo_t* to) {
+    CHECK(tuttiGroupSimulateEnd(to) == code);
+    INFO(tuttiGetLastError(nullptr));
+    CHECK(contains(tuttiGetLastError(nullptr), part));
+  };
+  refused(tuttiInvalidUsage, "tuttiGroupSimulateEnd without tuttiGroupStart", &info);
+  tuttiGroupStart();
+  refused(tuttiInvalidArgument, "simInfo is NULL", nullptr);
+  tuttiSimInfo_t empty = {};
+  tuttiGroupStart();
+  refused(tuttiInvalidArgument, "TUTTI_SIM_INFO_INITIALIZER", &empty);
+  tuttiGroupStart();
+  CHECK(tuttiAllReduce(nullptr, nullptr, 1, tuttiFloat, tuttiSum, pair.ranks[0], nullptr) == tuttiInvalidArgument);
+  refused(tuttiInvalidArgument, "nothing of the group was run", &info);
+  tuttiGroupStart();
+  CHECK(tuttiCommFinalize(pair.ranks[0]) == tuttiSuccess);
+  refused(tuttiInvalidUsage, "creating and finalizing", &info);
+  CHECK(info.estimatedTime == -1.0f);
+  tuttiGroupStart();
+  tuttiGroupStart();
+  CHECK(tuttiGroupSimulateEnd(&info) == tuttiSuccess);  // not the outermost
+  CHECK(info.estimatedTime == -1.0f);
+  CHECK(tuttiGroupSimulateEnd(&info) == tuttiSuccess);
+  CHECK(info.estimatedTime == 0.0f);
+}
+
+TEST_CASE("a communicator on host memory has no CUDA device") {
+  tuttiComm_t comm = nullptr;
+  const int host[1] = {-1}, nowhere[1] = {-2};
+  int device = 7;
+  REQUIRE(tuttiCommInitAll(&comm, 1, host) == tuttiSuccess);
+  CHECK(tuttiCommCuDevice(comm, &device) == tuttiSuccess);
+  CHECK(device == -1);
+  CHECK(tuttiCommCuDevice(comm, nullptr) == tuttiInvalidArgument);
+  CHECK(tuttiCommCuDevice(nullptr, &device) == tuttiInvalidArgument);
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+  CHECK(tuttiCommInitAll(&comm, 1, nowhere) == tuttiInvalidArgument);
+  CHECK(contains(tuttiGetLastError(nullptr), "devlist[0]=-2"));
+}
