@@ -6,6 +6,7 @@
 //   std::string unreachable_because(std::string_view peer) const;   // "" if the peer may be reached
 //   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig&, std::string_view peer);
 //   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig*);             // null when nothing is ready
+//   tuttiTransportProperties properties() const;
 #pragma once
 
 #include <array>
@@ -135,6 +136,11 @@ struct TransportTable {
     auto fetched = self(link)->fetch(offset, bytes, to);
     return fetched ? tuttiSuccess : report(fetched.error(), error);
   }
+  static void endpoint_properties(tuttiEndpoint* endpoint, tuttiTransportProperties* properties) {
+    const tuttiTransportProperties all = self(endpoint)->properties();
+    properties->latency_ns = all.latency_ns;
+    properties->bytes_per_second = all.bytes_per_second;
+  }
 };
 
 template <class EndpointClass>
@@ -162,7 +168,8 @@ constexpr tuttiTransport make_transport(const char* name) {
           T::lend,
           T::recall,
           T::borrow,
-          T::fetch};
+          T::fetch,
+          T::endpoint_properties};
 }
 
 }  // namespace tutti

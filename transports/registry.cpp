@@ -1,29 +1,46 @@
 #include <algorithm>
 
+#include "base/env.h"
+#include "transports/plugins.h"
 #include "transports/transport.h"
 
 namespace tutti {
 namespace {
 
-// In order of preference: shared memory wherever it reaches.
-constexpr const tuttiTransport* kBuiltIn[] = {&kShmTransport, &kTcpTransport};
+Result<std::vector<const tuttiTransport*>> all_transports() {
+  std::vector<const tuttiTransport*> all{&kShmTransport, &kTcpTransport};
+  const std::string paths = env_string(Env::kTransportPlugin);
+  for (size_t at = 0; at < paths.size();) {
+    const size_t end = std::min(paths.find(',', at), paths.size());
+    const std::string path = paths.substr(at, end - at);
+    TUTTI_TRY_ASSIGN(const tuttiTransport* transport, load_plugin(path));
+    const auto same = [&](const tuttiTransport* t) { return std::string(t->name) == transport->name; };
+    if (std::any_of(all.begin(), all.end(), same))
+      return Error{Code::kInvalidUsage,
+                   format("TUTTI_TRANSPORT_PLUGIN=%s: %s is a transport '%s', but there is one of that name already",
+                          paths.c_str(), path.c_str(), transport->name)};
+    all.push_back(transport);
+    at = end + 1;
+  }
+  return all;
+}
 
 }  // namespace
 
 Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names) {
+  TUTTI_TRY_ASSIGN(const auto all, all_transports());
+  if (names.empty()) return all;
   std::vector<const tuttiTransport*> found;
-  if (names.empty()) return std::vector<const tuttiTransport*>(std::begin(kBuiltIn), std::end(kBuiltIn));
   for (size_t at = 0; at <= names.size();) {
     const size_t end = std::min(names.find(',', at), names.size());
     const std::string name = names.substr(at, end - at);
-    const auto* hit = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn),
-                                   [&](const tuttiTransport* t) { return name == t->name; });
-    if (hit == std::end(kBuiltIn)) {
-      std::string all;
-      for (const tuttiTransport* t : kBuiltIn) all += (all.empty() ? "" : ", ") + std::string(t->name);
+    const auto hit = std::find_if(all.begin(), all.end(), [&](const tuttiTransport* t) { return name == t->name; });
+    if (hit == all.end()) {
+      std::string there_are;
+      for (const tuttiTransport* t : all) there_are += (there_are.empty() ? "" : ", ") + std::string(t->name);
       return Error{Code::kInvalidUsage, "there is no transport '" + name + "' in '" + names +
                                             "' (TUTTI_TRANSPORTS or " +
-                                            "the configuration's transports); there are: " + all};
+                                            "the configuration's transports); there are: " + there_are};
     }
     if (std::find(found.begin(), found.end(), *hit) == found.end()) found.push_back(*hit);
     at = end + 1;

@@ -18,8 +18,8 @@ namespace tutti {
 extern const tuttiTransport kShmTransport;
 extern const tuttiTransport kTcpTransport;
 
-// The transports that `names` ("shm,tcp") allows, in that order; all in the default order for "". kInvalidUsage names
-// the unknown one and those there are.
+// The transports that `names` ("shm,tcp") allows, in that order; all there are for "". kInvalidUsage names the unknown
+// one and those there are, or the plugin (TUTTI_TRANSPORT_PLUGIN) that cannot be loaded.
 Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names);
 
 inline Error to_error(tuttiResult_t code, const tuttiTransportError& error, int peer) {
@@ -118,6 +118,12 @@ class Endpoint {
   }
 
   const char* name() const { return table_->name; }
+  tuttiTransportProperties properties() const {
+    tuttiTransportProperties properties{sizeof properties, 10'000, 5'000'000'000};
+    if (table_->endpoint_properties != nullptr) table_->endpoint_properties(endpoint_, &properties);
+    properties.bytes_per_second = std::max<uint64_t>(properties.bytes_per_second, 1);
+    return properties;
+  }
   std::string address() const {
     std::string blob(TUTTI_ADDRESS_MAX_BYTES, '\0');
     blob.resize(table_->endpoint_address(endpoint_, blob.data()));

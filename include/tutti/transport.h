@@ -18,6 +18,12 @@
  * Lifetime: links are closed before their endpoint.
  * Errors: functions that return tuttiResult_t fill *error (if given) with a code and a sentence that names the peer and
  * the remedy. Once a link has failed it stays failed; only link_close is allowed then.
+ * Versions: every struct that may grow begins with its size, and grows at its end. Who reads one that is shorter than
+ * the reader's own takes what is missing for 0 (NULL).
+ *
+ * A plugin is a shared object whose path is in TUTTI_TRANSPORT_PLUGIN (several: with commas between). It exports one
+ * function, tuttiTransportPlugin. tests/transports/unix_plugin.c is a small one, and the installed program
+ * tutti-transport-test takes a plugin through everything that this header promises.
  */
 #ifndef TUTTI_TRANSPORT_H_
 #define TUTTI_TRANSPORT_H_
@@ -53,7 +59,25 @@ typedef struct {
   int32_t rank;
   int32_t n_ranks;
   uint8_t group_key[32]; /* both ends of a connection must prove to each other that they know it */
+
+  /* The user's registered memory (tuttiCommRegister, tuttiMemAlloc), for devices that have to know memory before they
+   * move bytes from or to it. NULL, all three: none is known. Callable from any thread, as long as the endpoint is
+   * open. memory_find: the registration that has all of these bytes: its number, never 0 and never given out again, and
+   * where it begins and ends. 0: these bytes are not registered, so what lies there may change without anybody's
+   * knowing. memory_removals: changes whenever a registration ends. Whoever keeps anything for a registration looks
+   * here before using it, and if it has changed asks memory_is_live. */
+  uint64_t (*memory_find)(const void* data, uint64_t bytes, uintptr_t* begin, uintptr_t* end);
+  uint64_t (*memory_removals)(void);
+  int (*memory_is_live)(uint64_t number);
 } tuttiEndpointConfig;
+
+/* What an endpoint presumably does, to choose between several that reach a peer: the one that brings 128 KiB soonest.
+ */
+typedef struct {
+  uint32_t struct_bytes;     /* set by who asks */
+  uint32_t latency_ns;       /* until a message of a few bytes has arrived */
+  uint64_t bytes_per_second; /* of one link */
+} tuttiTransportProperties;
 
 typedef struct {
   uint32_t struct_bytes;
@@ -139,7 +163,15 @@ typedef struct {
   /* Copies `bytes` of a borrowed message, from `offset` on, to `to`. Any number of times until release. Errors as
    * borrow's. */
   tuttiResult_t (*fetch)(tuttiLink* link, uint32_t offset, uint32_t bytes, void* to, tuttiTransportError* error);
+
+  /* May be NULL: then it stands between shared memory and TCP. Fills *properties, except struct_bytes. */
+  void (*endpoint_properties)(tuttiEndpoint* endpoint, tuttiTransportProperties* properties);
 } tuttiTransport;
+
+/* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,
+ * which stays as it is to the end of the process; or NULL, with a sentence in `why` (of `why_bytes`), where it is of no
+ * use on this machine, such as for want of a device. */
+typedef const tuttiTransport* (*tuttiTransportPlugin_t)(char* why, size_t why_bytes);
 
 #ifdef __cplusplus
 }

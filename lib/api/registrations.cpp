@@ -10,14 +10,14 @@ Registrations::~Registrations() {
 }
 
 Result<void*> Registrations::add(void* memory, size_t bytes) {
-  TUTTI_TRY_ASSIGN(const uint64_t block, SharedMemory::add(memory, bytes));
-  if (block == 0)
+  TUTTI_TRY_ASSIGN(const auto block, SharedMemory::add(memory, bytes));
+  if (!block->fd)
     log(LogLevel::kInfo,
-        "registering %zu bytes at %p has no effect: other processes cannot map private memory; tuttiMemAlloc gives "
-        "memory that they can, and so does mmap of a memfd or file with MAP_SHARED",
+        "registering %zu bytes at %p serves only networks that move them from and to there: other processes cannot map "
+        "private memory; tuttiMemAlloc gives memory that they can, and so does mmap of a memfd or file with MAP_SHARED",
         bytes, memory);
   const std::lock_guard lock(mutex_);
-  made_[++last_] = {block, bytes};
+  made_[++last_] = {block->id, bytes};
   return reinterpret_cast<void*>(last_);
 }
 

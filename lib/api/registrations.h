@@ -12,14 +12,14 @@ class Registrations {
  public:
   ~Registrations();
 
-  // A handle, never null. Private memory gets one too, though its registration has no effect.
+  // A handle, never null.
   Result<void*> add(void* memory, size_t bytes);
   Result<void> remove(void* handle);
   size_t bytes() const;
 
  private:
   struct Registration {
-    uint64_t block = 0;  // in the table of shared memory; 0: private memory
+    uint64_t block = 0;  // in the table of shared memory
     size_t bytes = 0;
   };
   mutable std::mutex mutex_;

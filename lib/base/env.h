@@ -17,6 +17,7 @@ enum class Env : int {
   kOpTimeout,
   kSocketIfname,
   kTransports,
+  kTransportPlugin,
   kAlgo,
   kOrder,
   kProto,

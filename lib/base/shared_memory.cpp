@@ -28,15 +28,22 @@ struct Table {
   uint64_t last_id = 0;
   std::atomic<uint64_t> removals{0};
 
-  uint64_t add(uintptr_t begin, size_t bytes, Fd fd, uint64_t offset) {
+  std::shared_ptr<const SharedBlock> add(uintptr_t begin, size_t bytes, Fd fd, uint64_t offset) {
     auto block = std::make_shared<SharedBlock>();
     block->id = ++last_id;
     block->begin = begin;
     block->end = begin + bytes;
     block->fd = std::move(fd);
     block->offset = offset;
-    blocks.push_back(std::move(block));
-    return last_id;
+    blocks.push_back(block);
+    return block;
+  }
+  template <class Wanted>
+  std::shared_ptr<const SharedBlock> find(Wanted&& wanted) {
+    const std::shared_lock lock(mutex);
+    for (const auto& block : blocks)
+      if (wanted(*block)) return block;
+    return nullptr;
   }
   std::shared_ptr<const SharedBlock> take(uint64_t id) {
     const auto at = std::find_if(blocks.begin(), blocks.end(), [&](const auto& b) { return b->id == id; });
@@ -119,7 +126,7 @@ Result<void*> SharedMemory::allocate(size_t bytes) {
   if (memory == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", bytes), errno);
   madvise(memory, bytes, MADV_HUGEPAGE);  // a hint; only some systems have huge pages for shared memory
   const std::unique_lock lock(table().mutex);
-  table().allocated[memory] = table().add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(fd), 0);
+  table().allocated[memory] = table().add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(fd), 0)->id;
   return memory;
 }
 
@@ -138,16 +145,15 @@ bool SharedMemory::free(void* memory) {
   return true;
 }
 
-Result<uint64_t> SharedMemory::add(void* memory, size_t bytes) {
+Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(memory);
   TUTTI_TRY_ASSIGN(const Mapping mapping, find_mapping(begin));
   if (mapping.end == 0) return Error{Code::kInvalidArgument, format("%p is not mapped in this process", memory)};
   if (mapping.shared && bytes > mapping.end - begin)
     return Error{Code::kInvalidArgument, format("%zu bytes at %p do not lie in one mapping: it has %zu there", bytes,
                                                 memory, static_cast<size_t>(mapping.end - begin))};
-  if (!mapping.shared) return uint64_t{0};
-  Fd fd = open_file_behind(mapping);
-  if (!fd)
+  Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();
+  if (mapping.shared && !fd)
     return Error{Code::kInvalidArgument,
                  format("the file behind %p is not open in this process: keep its descriptor open until it is "
                         "registered",
@@ -162,15 +168,15 @@ bool SharedMemory::remove(uint64_t id) {
 }
 
 std::shared_ptr<const SharedBlock> SharedMemory::find(const void* data, size_t bytes) {
-  const std::shared_lock lock(table().mutex);
-  for (const auto& block : table().blocks)
-    if (block->contains(data, bytes)) return block;
-  return nullptr;
+  return table().find([&](const SharedBlock& block) { return block.fd && block.contains(data, bytes); });
+}
+
+std::shared_ptr<const SharedBlock> SharedMemory::find_registered(const void* data, size_t bytes) {
+  return table().find([&](const SharedBlock& block) { return block.contains(data, bytes); });
 }
 
 bool SharedMemory::is_live(uint64_t id) {
-  const std::shared_lock lock(table().mutex);
-  return std::any_of(table().blocks.begin(), table().blocks.end(), [&](const auto& b) { return b->id == id; });
+  return table().find([&](const SharedBlock& block) { return block.id == id; }) != nullptr;
 }
 
 uint64_t SharedMemory::removals() {

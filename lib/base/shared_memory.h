@@ -1,6 +1,6 @@
-// Memory of this process that other processes can map, because a descriptor stands for it: what tuttiMemAlloc gave out
-// and what users have registered. One table for the process; any thread. A block that was removed stays valid for those
-// who hold it.
+// Memory of this process that stays where it is: what tuttiMemAlloc gave out and what users have registered. Most of it
+// other processes can map, because a descriptor stands for it. One table for the process; any thread. A block that was
+// removed stays valid for those who hold it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tutti {
 struct SharedBlock {
   uint64_t id = 0;  // never used again
   uintptr_t begin = 0, end = 0;
-  Fd fd;
+  Fd fd;                // none: private memory
   uint64_t offset = 0;  // of `begin` in the file behind fd
 
   bool contains(const void* data, size_t bytes) const {
@@ -30,13 +30,15 @@ class SharedMemory {
   // False if `memory` was not allocated here. The pages return at once, even if peers still map them.
   static bool free(void* memory);
 
-  // Enters the user's MAP_SHARED mapping of a memfd or file. 0 if it is private memory; kInvalidArgument if it is
+  // Enters the user's memory: a MAP_SHARED mapping of a memfd or file, or private memory. kInvalidArgument if it is
   // neither.
-  static Result<uint64_t> add(void* memory, size_t bytes);
+  static Result<std::shared_ptr<const SharedBlock>> add(void* memory, size_t bytes);
   static bool remove(uint64_t id);
 
-  // The block that has all of these bytes, or null.
+  // The block that has all of these bytes and that others can map, or null.
   static std::shared_ptr<const SharedBlock> find(const void* data, size_t bytes);
+  // The same, also of private memory.
+  static std::shared_ptr<const SharedBlock> find_registered(const void* data, size_t bytes);
   static bool is_live(uint64_t id);
   // Changes whenever a block is removed.
   static uint64_t removals();

@@ -17,6 +17,12 @@ std::string unreachable_because(const Endpoint& endpoint, const LinkPool::Addres
   return address == peer.end() ? "the peer does not have it" : endpoint.unreachable_because(address->second);
 }
 
+// What the endpoint presumably takes to bring a message of a slot's size.
+double cost_ns(const Endpoint& endpoint) {
+  const tuttiTransportProperties properties = endpoint.properties();
+  return properties.latency_ns + (128 << 10) * 1e9 / static_cast<double>(properties.bytes_per_second);
+}
+
 }  // namespace
 
 void pause_setup(bool progress) {
@@ -39,6 +45,9 @@ Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tu
     if (pool.endpoints_.empty() && transport == transports.back())
       return Error{endpoint.error().code, "no transport is usable here: " + refused};
   }
+  if (config.by_cost)
+    std::stable_sort(pool.endpoints_.begin(), pool.endpoints_.end(),
+                     [](const Endpoint& a, const Endpoint& b) { return cost_ns(a) < cost_ns(b); });
   return pool;
 }
 

@@ -20,6 +20,7 @@ class LinkPool {
     int rank;
     uint32_t slots;
     uint32_t slot_bytes = 0;  // known with the peers
+    bool by_cost = false;     // else the transports' order is the order of preference
   };
   // What a peer published: the address of each transport's endpoint, by name.
   using Addresses = std::map<std::string, std::string>;

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "base/shared_memory.h"
 #include "comm/communicator.h"
 #include "kernels/kernels.h"
 #include "tutti/tutti.h"
@@ -127,6 +128,18 @@ Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std:
   return ground;
 }
 
+// What transports may ask about the user's memory.
+uint64_t find_memory(const void* data, uint64_t bytes, uintptr_t* begin, uintptr_t* end) {
+  const auto block = SharedMemory::find_registered(data, bytes);
+  if (!block) return 0;
+  *begin = block->begin;
+  *end = block->end;
+  return block->id;
+}
+int is_live_memory(uint64_t number) {
+  return SharedMemory::is_live(number);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,
@@ -149,10 +162,14 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   TUTTI_TRY_ASSIGN(machine_, tutti::machine());
   stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : machine_->last_level_cache_bytes;
 
-  tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_, n_ranks_, {}};
+  tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_,         n_ranks_, {}, find_memory,
+                                      SharedMemory::removals, is_live_memory};
   std::copy(bootstrap.key().begin(), bootstrap.key().end(), endpoint_config.group_key);
   TUTTI_TRY_ASSIGN(const auto transports, find_transports(options_.transports));
-  TUTTI_TRY_ASSIGN(LinkPool pool, LinkPool::open({rank_, static_cast<uint32_t>(slots)}, transports, endpoint_config));
+  TUTTI_TRY_ASSIGN(
+      LinkPool pool,
+      LinkPool::open({.rank = rank_, .slots = static_cast<uint32_t>(slots), .by_cost = options_.transports.empty()},
+                     transports, endpoint_config));
   links_ = std::make_unique<LinkPool>(std::move(pool));
   TUTTI_TRY_ASSIGN(Listener control, Listener::open());
 

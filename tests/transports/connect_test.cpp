@@ -211,16 +211,19 @@ TEST_CASE("an endpoint that closes while peers connect") {
   auto link = a.value().connect(Ask{}, b->address());
   REQUIRE(link);
   for (int i = 0; i < 10; i++) REQUIRE(poll_once(link.value()));
-  const int rounds = GENERATE(0, 1);  // 1: in the middle of the handshake
-  Link in;
-  for (int i = 0; i < rounds; i++) REQUIRE_FALSE(take(*b, &in));
+  const bool accepts = GENERATE(false, true);  // in the middle of the handshake, where one look does not end it
+  {
+    Link in;
+    if (accepts) take(*b, &in);
+  }
   b.reset();
   CHECK(poll_to_failure(link.value()));
 }
 
 TEST_CASE("other transports' addresses are unreachable, with a reason") {
+  const std::vector<const tuttiTransport*> all = find_transports("").value();
   for (const tuttiTransport* t : transports())
-    for (const tuttiTransport* other : transports()) {
+    for (const tuttiTransport* other : all) {
       if (t == other) continue;
       INFO(t->name << " with an address of " << other->name);
       auto a = open_endpoint(t, 0), b = open_endpoint(other, 1);

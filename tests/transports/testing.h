@@ -9,7 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/socket.h"
 #include "catch.h"
 #include "sanitized.h"
@@ -27,13 +30,20 @@ namespace tutti::test {
 
 inline constexpr double kPatienceSeconds = 30;
 
-// `n` repetitions, fewer where each takes ten times as long.
-constexpr uint64_t times(uint64_t n) {
-  return kSanitized ? n / 10 : n;
+// `n` repetitions, fewer where each takes ten times as long: under sanitizers, or CONTRACT_TEST_DIVISOR times as long
+// (in an emulated machine).
+inline uint64_t times(uint64_t n) {
+  static const char* divisor = getenv("CONTRACT_TEST_DIVISOR");
+  const uint64_t by = divisor != nullptr ? std::max(1ul, strtoul(divisor, nullptr, 10)) : kSanitized ? 10 : 1;
+  return std::max<uint64_t>(1, n / by);
 }
 
+// Those that TUTTI_TRANSPORTS names, a plugin perhaps; else all.
 inline std::vector<const tuttiTransport*> transports() {
-  return find_transports("").value();
+  const auto found = find_transports(env_string(Env::kTransports));
+  if (found) return found.value();
+  fprintf(stderr, "%s\n", found.error().message.c_str());
+  exit(1);
 }
 
 // Between two looks at what is not there yet. A yield gives up the rest of a time slice, which next to a busy process

@@ -111,6 +111,7 @@ TEST_CASE("a freed slot wakes the sender") {
       receiver.step();
       return receiver.count() + p.out.unsent() >= had;
     }));
+    REQUIRE(poll_once(p.in));
     if (may_sleep) {
       pollfd fd{wait.fd, wait.events, 0};
       CHECK(::poll(&fd, 1, static_cast<int>(kPatienceSeconds * 1000)) == 1);

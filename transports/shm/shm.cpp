@@ -56,6 +56,9 @@ class ShmEndpoint {
     return nullptr;
   }
 
+  // Of one core that copies.
+  tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 300, 10'000'000'000}; }
+
  private:
   ShmEndpoint(const tuttiEndpointConfig& config, const Key& key, const ShmAddress& address, Fd listen_fd)
       : rank_(config.rank),

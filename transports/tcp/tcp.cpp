@@ -48,6 +48,9 @@ class TcpEndpoint {
     return nullptr;
   }
 
+  // Of a common network: the kernel does not tell what lies between.
+  tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 30'000, 1'000'000'000}; }
+
  private:
   TcpEndpoint(const tuttiEndpointConfig& config, const Key& key, Listener listener)
       : rank_(config.rank),

@@ -1,0 +1,62 @@
+// Plugins: what is loaded, in which order it stands, and what is said of what cannot be loaded.
+#include <cstdlib>
+#include <fstream>
+
+#include "testing.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+// TUTTI_TRANSPORT_PLUGIN for a while.
+class Plugin {
+ public:
+  explicit Plugin(const std::string& paths) { setenv("TUTTI_TRANSPORT_PLUGIN", paths.c_str(), 1); }
+  ~Plugin() { unsetenv("TUTTI_TRANSPORT_PLUGIN"); }
+};
+
+std::string refusal(const std::string& paths, const std::string& names = "") {
+  const Plugin plugin(paths);
+  const auto found = find_transports(names);
+  INFO(paths);
+  REQUIRE_FALSE(found);
+  CHECK(found.error().code == Code::kInvalidUsage);
+  return found.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("plugin: it is found beside the built-in ones, and by its name") {
+  const Plugin plugin(TUTTI_UNIX_PLUGIN);
+  CHECK(find_transports("").value().size() == 3);
+  const auto one = find_transports("tcp,unix");
+  REQUIRE(one);
+  REQUIRE(one.value().size() == 2);
+  CHECK(one.value()[1]->name == std::string("unix"));
+  CHECK(find_transports("unix").value() == std::vector{one.value()[1]});
+}
+
+TEST_CASE("plugin: its table has NULL for what it is too short for") {
+  const Plugin plugin(TUTTI_UNIX_PLUGIN);
+  const tuttiTransport* unix_transport = find_transports("unix").value()[0];
+  CHECK(unix_transport->expect == nullptr);
+  CHECK(unix_transport->endpoint_properties == nullptr);
+  // It stands between the built-in ones.
+  const auto cost = [](const tuttiTransport* t) {
+    const tuttiTransportProperties p = open_endpoint(t, 0).value().properties();
+    return p.latency_ns + 1e14 / static_cast<double>(p.bytes_per_second);
+  };
+  CHECK(cost(&kShmTransport) < cost(unix_transport));
+  CHECK(cost(unix_transport) < cost(&kTcpTransport));
+}
+
+TEST_CASE("plugin: what cannot be loaded is said, with its path") {
+  CHECK(contains(refusal("/nowhere/x.so"), "/nowhere/x.so"));
+  CHECK(contains(refusal("libsodium.so.23"), "no function tuttiTransportPlugin"));
+  const std::string twice = std::string(TUTTI_UNIX_PLUGIN) + "," + TUTTI_UNIX_PLUGIN;
+  CHECK(contains(refusal(twice), "one of that name already"));
+  const std::string none = refusal(TUTTI_UNIX_PLUGIN, "shm,unics");
+  CHECK(contains(none, "'unics'"));
+  CHECK(contains(none, "shm, tcp, unix"));
+}

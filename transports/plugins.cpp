@@ -1,0 +1,54 @@
+#include "transports/plugins.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace tutti {
+namespace {
+
+constexpr char kEntry[] = "tuttiTransportPlugin";
+// A table without this is none; what comes after may be missing, or NULL.
+constexpr size_t kLeastTableBytes = offsetof(tuttiTransport, expect);
+
+Error refuse(const std::string& path, const std::string& why) {
+  return {Code::kInvalidUsage, format("TUTTI_TRANSPORT_PLUGIN: %s cannot be used: %s", path.c_str(), why.c_str())};
+}
+
+Result<const tuttiTransport*> load(const std::string& path) {
+  void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) return refuse(path, dlerror());
+  const auto entry = reinterpret_cast<tuttiTransportPlugin_t>(dlsym(object, kEntry));
+  if (entry == nullptr) return refuse(path, format("it has no function %s, so it is no transport", kEntry));
+  char why[500] = "it says no reason";
+  const tuttiTransport* theirs = entry(why, sizeof why);
+  if (theirs == nullptr) return refuse(path, why);
+  if (theirs->abi_version != TUTTI_TRANSPORT_ABI_VERSION || theirs->struct_bytes < kLeastTableBytes)
+    return refuse(path,
+                  format("it was built for version %u of tutti/transport.h with a table of %u bytes, this is version "
+                         "%u with at least %zu: build it anew",
+                         theirs->abi_version, theirs->struct_bytes, TUTTI_TRANSPORT_ABI_VERSION, kLeastTableBytes));
+  if (theirs->name == nullptr || *theirs->name == '\0' || strchr(theirs->name, ',') != nullptr)
+    return refuse(path, "its name is empty or has a comma");
+  auto* table = new tuttiTransport{};  // never freed: links may outlive main
+  memcpy(table, theirs, std::min<size_t>(theirs->struct_bytes, sizeof *table));
+  return table;
+}
+
+}  // namespace
+
+Result<const tuttiTransport*> load_plugin(const std::string& path) {
+  static std::mutex mutex;
+  static auto* loaded = new std::map<std::string, const tuttiTransport*>;
+  const std::lock_guard lock(mutex);
+  if (const auto found = loaded->find(path); found != loaded->end()) return found->second;
+  TUTTI_TRY_ASSIGN(const tuttiTransport* table, load(path));
+  (*loaded)[path] = table;
+  return table;
+}
+
+}  // namespace tutti
