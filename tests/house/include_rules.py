@@ -25,6 +25,7 @@ ROOMS = {
     "lib/exec": EXEC,
     "lib/comm": {"lib/exec", "lib/plan", "lib/topology", "lib/group", "include/tutti/tutti.h"} | EXEC,
     "lib/api": {"lib/comm", "lib/exec", "lib/group", "include/tutti"} | BASE,
+    "lib/ddp": {"include/tutti/ddp.h"} | TRANSPORT_ABI - {"include/tutti/transport.h"},
     "tools": {"include"},
     # It shows what only the inside knows.
     "tools/topo": {"lib/topology", "lib/schedule", "lib/comm", "lib/group"} | BASE,
@@ -82,7 +83,7 @@ def self_test():
            ("kernels/a.cpp", '#include "schedule/x.h"'), ("tools/perf/a.cpp", '#include "base/x.h"'),
            ("include/tutti/a.h", "#include <stdlib.h>"), ("include/tutti/a.h", '#include "base/x.h"'),
            ("lib/group/a.cpp", "#include <sodium.h>"), ("lib/api/a.cpp", '#include "plan/x.h"'),
-           ("lib/comm/a.cpp", '#include "nowhere.h"'), ("lib/novel/a.cpp", "")]
+           ("lib/ddp/a.cpp", '#include "base/x.h"'), ("lib/comm/a.cpp", '#include "nowhere.h"'), ("lib/novel/a.cpp", "")]
     good = [("lib/base/a.cpp", '#include "base/x.h"\n#include <sodium.h>'), ("lib/comm/a.cpp", '#include "plan/x.h"'),
             ("lib/exec/a.cpp", '#include "kernels/kernels.h"\n#include "transports/transport.h"'),
             ("transports/tcp/a.cpp", '#include "x.h"\n#include "base/x.h"'),

@@ -1,4 +1,4 @@
-"""libtutti.so exports exactly the functions that tutti.h declares, and calls itself libtutti.so.0."""
+"""libtutti.so exports exactly the functions that tutti.h and ddp.h declare, and calls itself libtutti.so.0."""
 import re
 import subprocess
 import sys
@@ -12,11 +12,12 @@ def output_of(*command):
 
 def main():
     library = sys.argv[1]
-    declared = set(re.findall(r"^TUTTI_API[^;]*?\b(tutti\w+)\(", tree.read("include/tutti/tutti.h"), re.M))
+    headers = tree.read("include/tutti/tutti.h") + tree.read("include/tutti/ddp.h")
+    declared = set(re.findall(r"^TUTTI_API[^;]*?\b(tutti\w+)\(", headers, re.M))
     lines = output_of("nm", "-D", "--defined-only", library).splitlines()
     exported = {line.split()[-1] for line in lines}
-    found = [f"{name} is declared in tutti.h but not exported" for name in declared - exported]
-    found += [f"{name} is exported but not declared in tutti.h" for name in exported - declared]
+    found = [f"{name} is declared but not exported" for name in declared - exported]
+    found += [f"{name} is exported but not declared in tutti.h or ddp.h" for name in exported - declared]
     soname = re.search(r"SONAME.*\[(.*)\]", output_of("readelf", "-d", library))
     if soname is None or soname[1] != "libtutti.so.0":
         found.append(f"SONAME is {soname and soname[1]}, not libtutti.so.0")

@@ -1,0 +1,236 @@
+/* Data-parallel training on tutti.h: every rank computes gradients from its own part of a batch, and this layer
+ * averages them over all ranks while the backward pass is still running. C99 and C++; part of libtutti.so.
+ *
+ * A training loop:
+ *
+ *   tuttiDdpCreate(&ddp, comm, params, nparams, buffers, nbuffers, NULL);    all ranks start with rank 0's values
+ *   for each batch:
+ *     tuttiDdpBegin(ddp);                 buffers become rank 0's
+ *     ... forward ...
+ *     ... backward: for each parameter i, as soon as its gradient is complete: tuttiDdpMarkReady(ddp, i) ...
+ *     tuttiDdpWait(ddp);                  all gradients are averages over all ranks now, the same bits everywhere
+ *     ... optimizer ...
+ *   tuttiDdpDestroy(ddp);
+ *
+ * Gradients lie in buckets, which are all-reduced as a whole, strictly in order, by a thread of the layer's own. A
+ * bucket is due when all its gradients are ready and its predecessors are under way. Buckets are filled in reverse
+ * order of the parameters, because that is about the order in which a backward pass yields gradients; after the first
+ * step they are built anew in the order in which gradients became ready (rank 0's order, for all). Method: Li et al.,
+ * "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
+ *
+ * Threads. tuttiDdpMarkReady, tuttiDdpMarkUnused, tuttiDdpGradient and tuttiDdpGetStats may be called from any thread
+ * at any time, also at once. The other functions on one handle are called one at a time, by whatever thread; all ranks
+ * call them in the same order. From tuttiDdpBegin to tuttiDdpWait no other operation may run on the communicator: give
+ * other threads one of their own (tuttiCommSplit). The communicator has to outlive the handle.
+ *
+ * Errors. A mistake of one rank (a gradient that is never marked, or twice, ...) ends tuttiDdpWait, tuttiDdpCreate or
+ * tuttiDdpJoin on all ranks with the same sentence, which names the rank and the parameter; the communicator stays
+ * usable and the next step can begin. Errors that break the communicator (tuttiRemoteError, tuttiTimeout,
+ * tuttiSystemError) come back from all further calls: destroy the handle and make a new one on a communicator of the
+ * ranks that are left. tuttiDdpGetLastError() has the sentence. */
+#ifndef TUTTI_DDP_H_
+#define TUTTI_DDP_H_
+
+#include "tutti/tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- what is trained ------------------------------------------------------------------------------------------- */
+
+#define TUTTI_DDP_MAX_DIMS 8
+/* tuttiDdpTensor_t.device of memory that the CPU addresses. Here it is the only value. */
+#define TUTTI_DDP_HOST (-1)
+
+/* A model's gradient averager. Created by tuttiDdpCreate, freed by tuttiDdpDestroy. */
+typedef struct tuttiDdp* tuttiDdp_t;
+
+/* A parameter or a buffer. Copied at creation, except for what data and grad point to. */
+typedef struct {
+  const char* name;         /* for messages; NULL: its index stands for it */
+  void* data;               /* `count` elements of `datatype`, broadcast; NULL: nothing is broadcast */
+  void* grad;               /* `count` elements of `gradDatatype`, copied into the bucket when it is ready and back in
+                               tuttiDdpWait; NULL: it lies in the bucket, see tuttiDdpGradient. Not of buffers. */
+  size_t count;             /* elements; may be 0 */
+  tuttiDataType_t datatype; /* of data: any */
+  tuttiDataType_t gradDatatype;     /* of grad: tuttiFloat32, tuttiFloat64, tuttiFloat16 or tuttiBfloat16 */
+  int ndim;                         /* 0: a vector of `count`; at most TUTTI_DDP_MAX_DIMS */
+  size_t shape[TUTTI_DDP_MAX_DIMS]; /* ndim lengths whose product is `count` */
+  int device;                       /* TUTTI_DDP_HOST */
+} tuttiDdpTensor_t;
+
+/* ---- hooks ----------------------------------------------------------------------------------------------------- */
+
+/* A bucket that is due. The arrays belong to the layer and are valid during the call. */
+typedef struct {
+  size_t index;             /* buckets come in order, from 0 in each step */
+  size_t nbuckets;          /* of a step */
+  void* data;               /* `count` elements: this rank's gradients, and zeros where there is padding between them */
+  size_t count;             /* elements, the same on all ranks */
+  tuttiDataType_t datatype; /* of all gradients in the bucket */
+  size_t nparams;
+  const size_t* params;  /* nparams indices of parameters */
+  const size_t* offsets; /* nparams offsets into data, in elements */
+} tuttiDdpBucket_t;
+
+/* Replaces the all-reduce of a bucket: has to leave in bucket->data what all ranks are to see as the average. It is
+ * called in the order of buckets, on a thread of the layer's own, on all ranks. It calls operations on `comm` with
+ * `stream`, which is NULL on host memory: they block. What it returns other than tuttiSuccess ends the step's
+ * tuttiDdpWait on all ranks; so it should fail only after its operations, or because they failed. */
+typedef tuttiResult_t (*tuttiDdpHook_t)(const tuttiDdpBucket_t* bucket, tuttiComm_t comm, tuttiStream_t stream,
+                                        void* userData);
+
+/* The built-in hooks. */
+typedef enum {
+  tuttiDdpAverage = 0,  /* tuttiAllReduce with tuttiAvg */
+  tuttiDdpFloat16 = 1,  /* the same with 32- and 64-bit gradients rounded to 16 bits on the way; sums are in 32 bits */
+  tuttiDdpBfloat16 = 2, /* the same with bfloat16 */
+  tuttiDdpPowerSgd = 3 /* 32-bit gradients of matrices by factors of low rank, with error feedback (Vogels, Karimireddy,
+                          Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
+                          NeurIPS 2019); others as tuttiDdpAverage. A tensor's first dimension counts as rows. */
+} tuttiDdpCompression_t;
+
+/* ---- options --------------------------------------------------------------------------------------------------- */
+
+#define TUTTI_DDP_CONFIG_MAGIC 0x74646470u
+
+/* Start from TUTTI_DDP_CONFIG_INITIALIZER. All ranks must agree, which is checked, also whether they have a hook. */
+typedef struct {
+  size_t size;             /* sizeof(tuttiDdpConfig_t) */
+  unsigned int magic;      /* TUTTI_DDP_CONFIG_MAGIC */
+  unsigned int version;    /* TUTTI_VERSION_CODE */
+  size_t firstBucketBytes; /* a bucket is full when it has this many bytes; of the first bucket: 1 MiB */
+  size_t bucketCapBytes;   /* and of all others: 25 MiB */
+  int broadcastBuffers;    /* 1: tuttiDdpBegin broadcasts buffers; 0: only tuttiDdpBroadcastBuffers does */
+  int findUnused;          /* 1: tuttiDdpMarkUnused may be called; a step then also costs a map of the parameters */
+  int staticGraph;    /* 1: every step uses the same parameters on this rank; those that the first step does not mark
+                         are unused from then on, and their gradients not to be written after tuttiDdpBegin */
+  int rebuildBuckets; /* 1: after the first step buckets are built in ready order; not with findUnused alone */
+  int overlap;        /* 0: buckets are launched by tuttiDdpWait, for comparison */
+  int joinable;       /* 1: tuttiDdpJoin may be called; every step then costs a small all-reduce more */
+  int checkEvery;     /* k > 0: in every k-th step NaN and Inf in gradients, and parameters or averaged gradients that
+                         differ between ranks, are errors that name rank and parameter */
+  tuttiDdpCompression_t compression;
+  int powerSgdRank;      /* columns of the factors: 1 or more */
+  int powerSgdStartStep; /* steps before this one are averaged without compression */
+  uint64_t powerSgdSeed; /* of the first factors */
+  tuttiDdpHook_t hook;   /* instead of `compression`, or NULL */
+  void* hookUserData;    /* stays the caller's */
+} tuttiDdpConfig_t;
+
+#define TUTTI_DDP_CONFIG_INITIALIZER                                                                              \
+  {                                                                                                               \
+    sizeof(tuttiDdpConfig_t), TUTTI_DDP_CONFIG_MAGIC, TUTTI_VERSION_CODE, 1048576, 26214400, 1, 0, 0, 1, 1, 0, 0, \
+        tuttiDdpAverage, 2, 10, 0, NULL, NULL                                                                     \
+  }
+
+/* ---- life ------------------------------------------------------------------------------------------------------ */
+
+/* Makes the averager of `nparams` parameters and `nbuffers` buffers (arrays in the model's order, copied; may be NULL
+ * where the number is 0; config may be NULL) and writes its handle to *ddp. Collective over `comm`. Compares shapes,
+ * types and config across ranks, then broadcasts data of parameters and buffers from rank 0. Blocks until all ranks
+ * have come. Bucket memory is tuttiMemAlloc's, zeroed. Errors, on all ranks alike: tuttiInvalidArgument (an argument is
+ * wrong on some rank), tuttiInvalidUsage (ranks differ: the message names the first parameter that does, and the
+ * ranks), and those of tuttiAllReduce. On error *ddp is NULL. tuttiInvalidArgument (ddp is NULL, comm is no live
+ * communicator) is returned at once without a word to the others. */
+TUTTI_API tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTensor_t* params,
+                                       size_t nparams, const tuttiDdpTensor_t* buffers, size_t nbuffers,
+                                       const tuttiDdpConfig_t* config);
+
+/* Waits for the buckets that this rank has launched, then frees the handle, its thread and its gradients. Not
+ * collective. Errors: tuttiInvalidArgument (not a live handle). */
+TUTTI_API tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp);
+
+/* The sentence that explains the last error that a function of this header returned on this thread; "" if there was
+ * none. Valid until the thread's next error of such a function. */
+TUTTI_API const char* tuttiDdpGetLastError(void);
+
+/* Collective: data of all parameters and buffers become those of rank `root`. Not during a step. Blocks until they are
+ * there. Errors: tuttiInvalidArgument (not a live handle, root not in [0, nranks)), tuttiInvalidUsage (a step is under
+ * way), and those of tuttiBroadcast. */
+TUTTI_API tuttiResult_t tuttiDdpBroadcast(tuttiDdp_t ddp, int root);
+
+/* The same for buffers alone. Errors as tuttiDdpBroadcast. */
+TUTTI_API tuttiResult_t tuttiDdpBroadcastBuffers(tuttiDdp_t ddp, int root);
+
+/* ---- a step ---------------------------------------------------------------------------------------------------- */
+
+/* Writes where the gradient of parameter `index` is to *grad: the caller's own memory, or `count` elements in the
+ * bucket, aligned to 64 bytes and owned by the handle. A gradient in a bucket moves, with its value, when buckets are
+ * built anew: in one of the first calls of tuttiDdpBegin (or tuttiDdpJoin), so ask again after each. Does not block;
+ * any thread. Errors: tuttiInvalidArgument (not a live handle, no such parameter, grad is NULL). */
+TUTTI_API tuttiResult_t tuttiDdpGradient(tuttiDdp_t ddp, size_t index, void** grad);
+
+/* Sets all gradients to zero. Not during a step. Errors: tuttiInvalidArgument (not a live handle), tuttiInvalidUsage (a
+ * step is under way). */
+TUTTI_API tuttiResult_t tuttiDdpZeroGradients(tuttiDdp_t ddp);
+
+/* Begins a step, before its forward pass: broadcasts buffers from rank 0 (config.broadcastBuffers; with joinable, from
+ * the lowest rank that has not joined) and builds buckets anew if that is due. Collective, except between
+ * tuttiDdpNoSyncBegin and tuttiDdpNoSyncEnd. Blocks until the buffers are there. Errors: tuttiInvalidArgument (not a
+ * live handle), tuttiInvalidUsage (the last step was not ended by tuttiDdpWait), and those of tuttiBroadcast. */
+TUTTI_API tuttiResult_t tuttiDdpBegin(tuttiDdp_t ddp);
+
+/* The gradient of parameter `index` is complete: it must not be touched until tuttiDdpWait. Launches the buckets that
+ * are due. Does not block; any thread. Errors: tuttiInvalidArgument (not a live handle, no such parameter),
+ * tuttiInvalidUsage (no step is under way; the parameter is marked already; it was unused in the first step of a static
+ * graph), which tuttiDdpWait then reports on all ranks. */
+TUTTI_API tuttiResult_t tuttiDdpMarkReady(tuttiDdp_t ddp, size_t index);
+
+/* Parameter `index` has no gradient in this step on this rank (config.findUnused or staticGraph): it counts as zero.
+ * The gradient of one that no rank has used is left as it was. What steps without synchronisation have accumulated
+ * counts as used. Otherwise as tuttiDdpMarkReady; also tuttiInvalidUsage (neither option is set; it was used in the
+ * first step of a static graph). */
+TUTTI_API tuttiResult_t tuttiDdpMarkUnused(tuttiDdp_t ddp, size_t index);
+
+/* Ends the step: blocks until all gradients are averaged on this rank. Collective like tuttiDdpBegin. After an error
+ * gradients have no defined value. Errors: tuttiInvalidArgument (not a live handle), tuttiInvalidUsage, on all ranks
+ * with the same sentence (parameters never became ready, and which on what rank; one was marked twice; a static graph
+ * changed; a check found something), those of the hook, and those of tuttiAllReduce. */
+TUTTI_API tuttiResult_t tuttiDdpWait(tuttiDdp_t ddp);
+
+/* Steps that begin from here to tuttiDdpNoSyncEnd reduce nothing: gradients accumulate where they are, and the next
+ * step after averages the sums. Calls nest. Not collective, but all ranks reduce in the same steps. Does not block.
+ * Errors: tuttiInvalidArgument (not a live handle), tuttiInvalidUsage (a step is under way). */
+TUTTI_API tuttiResult_t tuttiDdpNoSyncBegin(tuttiDdp_t ddp);
+
+/* Ends what tuttiDdpNoSyncBegin began. Errors as there; also tuttiInvalidUsage (nothing was begun). */
+TUTTI_API tuttiResult_t tuttiDdpNoSyncEnd(tuttiDdp_t ddp);
+
+/* This rank has no more input (config.joinable): takes part in the other ranks' steps with gradients of zero, until all
+ * ranks have called this; averages stay divided by the number of all ranks. Then the parameters and buffers of the
+ * lowest rank of those that trained longest are broadcast, and all ranks may go on with tuttiDdpBegin. Blocks. What it
+ * accumulated without synchronisation is lost. Errors: tuttiInvalidArgument (not a live handle), tuttiInvalidUsage (not
+ * joinable, a step is under way), those of other ranks' steps, and those of tuttiAllReduce. */
+TUTTI_API tuttiResult_t tuttiDdpJoin(tuttiDdp_t ddp);
+
+/* ---- statistics ------------------------------------------------------------------------------------------------ */
+
+/* Of one rank. Start from TUTTI_DDP_STATS_INITIALIZER; later versions append. Times are in seconds. */
+typedef struct {
+  size_t size;            /* sizeof(tuttiDdpStats_t) */
+  uint64_t steps;         /* that reduced and succeeded */
+  uint64_t rebuilds;      /* of the buckets */
+  size_t parameters;      /* elements of all parameters */
+  size_t buckets;         /* at present */
+  size_t gradientBytes;   /* of all buckets, padding included */
+  size_t reducedBytes;    /* given to operations by this rank in the last step: less with compression */
+  double backwardSeconds; /* of the last step: from the first mark to the call of tuttiDdpWait */
+  double commSeconds;     /* of the last step: in hooks, waiting for other ranks included */
+  double exposedSeconds;  /* of the last step: of commSeconds what tuttiDdpWait had to wait for */
+  double overlapPercent;  /* 100 * (1 - exposed / comm) over all steps; 0 before the first */
+  double totalBackwardSeconds, totalCommSeconds, totalExposedSeconds; /* the same of all steps */
+} tuttiDdpStats_t;
+
+#define TUTTI_DDP_STATS_INITIALIZER \
+  { sizeof(tuttiDdpStats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Writes the handle's statistics to *stats. Does not block; any thread. Errors: tuttiInvalidArgument (not a live
+ * handle, stats is NULL or its size too small). */
+TUTTI_API tuttiResult_t tuttiDdpGetStats(tuttiDdp_t ddp, tuttiDdpStats_t* stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,245 @@
+// The C boundary: handles, arguments, sentences, and the end of all exceptions.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "agree.h"
+#include "reducer.h"
+
+using namespace tutti::ddp;  // NOLINT: this file is the boundary
+
+struct tuttiDdp {};
+
+namespace {
+
+thread_local std::string last_error;
+
+tuttiResult_t finish(const Status& status) {
+  if (status) return tuttiSuccess;
+  last_error = status.error().message;
+  return status.error().code;
+}
+
+template <class Body>
+tuttiResult_t guarded(Body&& body) noexcept {
+  try {
+    return finish(body());
+  } catch (const std::bad_alloc&) {
+    return finish(Error{tuttiSystemError, "out of memory"});
+  } catch (const std::exception& e) {
+    return finish(Error{tuttiInternalError, text("unexpected: %s", e.what())});
+  }
+}
+
+// The live handles: numbers that are given out once, so that a dead one does no harm. A call shares the ownership.
+// Never destroyed: other threads may outlive main.
+struct Handles {
+  std::mutex mutex;
+  std::map<tuttiDdp_t, std::shared_ptr<Reducer>> live;
+  uintptr_t given = 1 << 20;
+};
+
+Handles& handles() {
+  static auto* all = new Handles;
+  return *all;
+}
+
+tuttiDdp_t add_handle(std::shared_ptr<Reducer> reducer) {
+  const std::lock_guard lock(handles().mutex);
+  auto* handle = reinterpret_cast<tuttiDdp_t>(++handles().given);
+  handles().live[handle] = std::move(reducer);
+  return handle;
+}
+
+std::shared_ptr<Reducer> find(tuttiDdp_t handle, bool erase = false) {
+  const std::lock_guard lock(handles().mutex);
+  const auto found = handles().live.find(handle);
+  if (found == handles().live.end()) return nullptr;
+  auto reducer = found->second;
+  if (erase) handles().live.erase(found);
+  return reducer;
+}
+
+Status not_live(tuttiDdp_t handle) {
+  return invalid_argument(handle == nullptr ? "ddp is NULL"
+                                            : text("ddp=%p is not a live handle", static_cast<void*>(handle)));
+}
+
+// Runs body(reducer) on a live handle.
+template <class Body>
+tuttiResult_t with(tuttiDdp_t handle, Body&& body) noexcept {
+  return guarded([&]() -> Status {
+    const auto reducer = find(handle);
+    return reducer == nullptr ? not_live(handle) : body(*reducer);
+  });
+}
+
+// ---- creation ------------------------------------------------------------------------------------------------------
+
+Status check_flags(const tuttiDdpConfig_t& config) {
+  const struct {
+    const char* name;
+    int value;
+  } flags[] = {{"broadcastBuffers", config.broadcastBuffers},
+               {"findUnused", config.findUnused},
+               {"staticGraph", config.staticGraph},
+               {"rebuildBuckets", config.rebuildBuckets},
+               {"overlap", config.overlap},
+               {"joinable", config.joinable}};
+  for (const auto& flag : flags)
+    if (flag.value != 0 && flag.value != 1)
+      return invalid_argument(text("config.%s=%d; it has to be 0 or 1", flag.name, flag.value));
+  if (config.staticGraph && config.joinable)
+    return invalid_argument(
+        "config.staticGraph and config.joinable exclude each other: a rank that has joined uses no "
+        "parameters; set findUnused instead of staticGraph");
+  return {};
+}
+
+Status take_config(const tuttiDdpConfig_t* given, tuttiDdpConfig_t* config) {
+  *config = TUTTI_DDP_CONFIG_INITIALIZER;
+  if (given == nullptr) return {};
+  if (given->magic != TUTTI_DDP_CONFIG_MAGIC || given->size < offsetof(tuttiDdpConfig_t, firstBucketBytes))
+    return invalid_argument("config was not made from TUTTI_DDP_CONFIG_INITIALIZER");
+  memcpy(config, given, std::min(given->size, sizeof *config));
+  config->size = sizeof *config;
+  const int compression = static_cast<int>(config->compression);
+  if (compression < tuttiDdpAverage || compression > tuttiDdpPowerSgd)
+    return invalid_argument(text("config.compression=%d is none", compression));
+  if (config->checkEvery < 0)
+    return invalid_argument(text("config.checkEvery=%d; it may not be negative", config->checkEvery));
+  if (config->powerSgdRank < 1)
+    return invalid_argument(text("config.powerSgdRank=%d; it has to be 1 or more", config->powerSgdRank));
+  if (config->powerSgdStartStep < 0)
+    return invalid_argument(text("config.powerSgdStartStep=%d; it may not be negative", config->powerSgdStartStep));
+  return check_flags(*config);
+}
+
+Status take_all(const tuttiDdpTensor_t* given, size_t n, const char* what, std::vector<Tensor>* out) {
+  if (given == nullptr && n > 0) return invalid_argument(text("%ss is NULL, but their number is %zu", what, n));
+  out->resize(n);
+  for (size_t i = 0; i < n; i++)
+    if (Status s = take_tensor(given, i, what, &(*out)[i]); !s) return s;
+  return {};
+}
+
+// What has to be the same on all ranks, most telling first.
+std::vector<std::string> lines_of(const tuttiDdpConfig_t& c, const std::vector<Tensor>& params,
+                                  const std::vector<Tensor>& buffers) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < params.size(); i++) lines.push_back(describe("parameter", i, params[i]));
+  for (size_t i = 0; i < buffers.size(); i++) lines.push_back(describe("buffer", i, buffers[i]));
+  lines.push_back(text("firstBucketBytes=%zu, bucketCapBytes=%zu", c.firstBucketBytes, c.bucketCapBytes));
+  lines.push_back(
+      text("broadcastBuffers=%d, findUnused=%d, staticGraph=%d, rebuildBuckets=%d, joinable=%d, checkEvery=%d",
+           c.broadcastBuffers, c.findUnused, c.staticGraph, c.rebuildBuckets, c.joinable, c.checkEvery));
+  lines.push_back(text("compression=%d, powerSgdRank=%d, powerSgdStartStep=%d, powerSgdSeed=%llu, %s hook",
+                       static_cast<int>(c.compression), c.powerSgdRank, c.powerSgdStartStep,
+                       static_cast<unsigned long long>(c.powerSgdSeed), c.hook == nullptr ? "no" : "a"));
+  return lines;
+}
+
+struct Given {
+  const tuttiDdpTensor_t* params;
+  size_t n_params;
+  const tuttiDdpTensor_t* buffers;
+  size_t n_buffers;
+  const tuttiDdpConfig_t* config;
+};
+
+// What goes wrong on one rank alone is told to the others before they wait for it.
+Status create(tuttiDdp_t* handle, tuttiComm_t comm, const Given& given) {
+  if (handle == nullptr) return invalid_argument("ddp is NULL");
+  *handle = nullptr;
+  Group group;
+  if (Status s = find_group(comm, &group); !s) return s;
+  tuttiDdpConfig_t config;
+  std::vector<Tensor> params, buffers;
+  Status mine = take_config(given.config, &config);
+  if (mine) mine = take_all(given.params, given.n_params, "parameter", &params);
+  if (mine) mine = take_all(given.buffers, given.n_buffers, "buffer", &buffers);
+  if (Status s = agree(group, mine); !s) return s;
+  if (Status s = same_lines(group, lines_of(config, params, buffers)); !s) return s;
+  auto reducer = std::make_shared<Reducer>(group, config, std::move(params), std::move(buffers));
+  if (Status s = agree(group, reducer->prepare()); !s) return s;
+  if (Status s = reducer->broadcast(0); !s) return s;
+  *handle = add_handle(std::move(reducer));
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTensor_t* params, size_t nparams,
+                             const tuttiDdpTensor_t* buffers, size_t nbuffers, const tuttiDdpConfig_t* config) {
+  return guarded([&] { return create(ddp, comm, {params, nparams, buffers, nbuffers, config}); });
+}
+
+tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp) {
+  return guarded([&]() -> Status { return find(ddp, true) == nullptr ? not_live(ddp) : Status(); });
+}
+
+const char* tuttiDdpGetLastError(void) {
+  return last_error.c_str();
+}
+
+tuttiResult_t tuttiDdpBroadcast(tuttiDdp_t ddp, int root) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.broadcast(root); });
+}
+
+tuttiResult_t tuttiDdpBroadcastBuffers(tuttiDdp_t ddp, int root) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.broadcast_buffers(root); });
+}
+
+tuttiResult_t tuttiDdpGradient(tuttiDdp_t ddp, size_t index, void** grad) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.gradient(index, grad); });
+}
+
+tuttiResult_t tuttiDdpZeroGradients(tuttiDdp_t ddp) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.zero_gradients(); });
+}
+
+tuttiResult_t tuttiDdpBegin(tuttiDdp_t ddp) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.begin(); });
+}
+
+tuttiResult_t tuttiDdpMarkReady(tuttiDdp_t ddp, size_t index) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.mark(index, Reducer::Mark::kReady); });
+}
+
+tuttiResult_t tuttiDdpMarkUnused(tuttiDdp_t ddp, size_t index) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.mark(index, Reducer::Mark::kUnused); });
+}
+
+tuttiResult_t tuttiDdpWait(tuttiDdp_t ddp) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.wait(); });
+}
+
+tuttiResult_t tuttiDdpNoSyncBegin(tuttiDdp_t ddp) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.enter_no_sync(); });
+}
+
+tuttiResult_t tuttiDdpNoSyncEnd(tuttiDdp_t ddp) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.leave_no_sync(); });
+}
+
+tuttiResult_t tuttiDdpJoin(tuttiDdp_t ddp) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.join(); });
+}
+
+tuttiResult_t tuttiDdpGetStats(tuttiDdp_t ddp, tuttiDdpStats_t* stats) {
+  return with(ddp, [&](Reducer& reducer) -> Status {
+    if (stats == nullptr) return invalid_argument("stats is NULL");
+    if (stats->size < sizeof *stats)
+      return invalid_argument(text("stats->size=%zu; start from TUTTI_DDP_STATS_INITIALIZER", stats->size));
+    *stats = reducer.stats();
+    return {};
+  });
+}
+
+}  // extern "C"

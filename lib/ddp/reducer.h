@@ -1,0 +1,113 @@
+// The averager behind a tuttiDdp_t.
+//
+// A step goes from begin to wait. In between gradients are marked, by any threads; whoever marks the last one of a
+// bucket that is next in order hands it to the stream, whose thread runs the hook. So operations run one after the
+// other in the order of buckets, whatever the order of marks. wait launches what is left, waits for the stream, and
+// lets all ranks agree on how the step went.
+//
+// Threads: mark, gradient and stats from any thread; the others one at a time. `mutex_` guards what marks touch. The
+// stream's thread has its own members, which the others touch only while nothing is queued.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "agree.h"
+#include "buckets.h"
+#include "hook.h"
+#include "tensor.h"
+
+namespace tutti::ddp {
+
+class Reducer {
+ public:
+  enum class Mark : uint8_t { kNone, kReady, kUnused };
+
+  Reducer(const Group& group, const tuttiDdpConfig_t& config, std::vector<Tensor> params, std::vector<Tensor> buffers);
+  ~Reducer();
+  Status prepare();  // memory and the stream; once, before all else
+
+  Status broadcast(int root);
+  Status broadcast_buffers(int root);
+  Status gradient(size_t index, void** grad) const;
+  Status zero_gradients();
+
+  Status begin();
+  Status mark(size_t index, Mark kind);
+  Status wait();
+  Status join();
+  Status enter_no_sync();
+  Status leave_no_sync();
+
+  tuttiDdpStats_t stats();
+
+ private:
+  enum class Phase { kIdle, kAccumulating, kReducing };
+
+  Status need_idle(const char* what) const;
+  Status broadcast_all(const std::vector<Tensor>& tensors, int root);
+
+  // Of begin and join, which is a follower's begin.
+  Status meet(bool has_input, bool* anybody);
+  Status open_step();
+  Status rebuild();
+
+  // With the mutex held.
+  Status check_mark(size_t index, Mark kind) const;
+  void set_mark(size_t index, Mark kind);
+  void fill_slot(size_t index, Mark kind);
+  void launch_due();
+  void settle_unmarked();
+  void note(const Status& status);  // the step's outcome is the first error
+
+  // On the stream's thread.
+  static void run_on_stream(tuttiStream_t stream, tuttiResult_t status, void* reducer);
+  void run_next_bucket();
+  Status find_non_finite(const Layout& layout, const char* data) const;
+
+  // Of wait.
+  Status close_step();
+  Status finish_step();
+  bool tracks_use() const;
+  bool checks_this_step() const;
+  void take_back(const std::vector<int32_t>& used);
+  Status compare_ranks() const;
+  void count_step(double called, double done);
+
+  const Group group_;
+  const tuttiDdpConfig_t config_;
+  const std::vector<Tensor> params_, buffers_;
+  std::unique_ptr<Hook> hook_;
+  Buckets buckets_;
+  tuttiStream_t stream_ = nullptr;
+  int leader_ = 0;  // whose buffers and order count
+  int no_sync_depth_ = 0;
+  bool order_due_ = true;  // the ready order of a step is still to be taken
+  bool rebuild_due_ = false;
+
+  std::mutex mutex_;
+  Phase phase_ = Phase::kIdle;
+  bool waiting_ = false;  // in wait: everything may be launched
+  std::vector<Mark> marks_;
+  std::vector<bool> used_before_;        // in steps without synchronisation
+  std::vector<size_t> pending_;          // of each bucket, gradients
+  std::vector<size_t> order_;            // in which gradients were marked
+  std::vector<std::vector<char>> kept_;  // gradients in buckets that a step does not use
+  size_t next_bucket_ = 0;
+  double first_mark_ = 0;
+  Status outcome_;
+  tuttiDdpStats_t stats_ = TUTTI_DDP_STATS_INITIALIZER;
+
+  // A static graph, once it is known.
+  bool graph_known_ = false;
+  std::vector<bool> never_used_;
+  std::vector<int32_t> used_somewhere_;
+
+  // The stream thread's, of this step.
+  size_t running_ = 0;
+  double comm_seconds_ = 0;
+  size_t reduced_bytes_ = 0;
+};
+
+}  // namespace tutti::ddp

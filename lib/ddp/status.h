@@ -1,0 +1,46 @@
+// ddp: gradients in buckets, averaged while the backward pass runs. It stands on the public headers alone, as a user's
+// program could, and therefore has an error type of its own. reducer.h is the main header.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tutti/ddp.h"
+
+namespace tutti::ddp {
+
+struct Error {
+  tuttiResult_t code = tuttiInternalError;
+  std::string message;
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Error error) : error_(std::move(error)) {}
+  explicit operator bool() const { return !error_.has_value(); }
+  const Error& error() const { return *error_; }
+
+ private:
+  std::optional<Error> error_;
+};
+
+// A call of tutti.h: its code and its sentence.
+inline Status library(tuttiResult_t result) {
+  if (result == tuttiSuccess) return {};
+  return Error{result, tuttiGetLastError(nullptr)};
+}
+
+inline Status invalid_argument(std::string message) {
+  return Error{tuttiInvalidArgument, std::move(message)};
+}
+
+inline Status invalid_usage(std::string message) {
+  return Error{tuttiInvalidUsage, std::move(message)};
+}
+
+// printf into a std::string.
+std::string text(const char* fmt, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace tutti::ddp

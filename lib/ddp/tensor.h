@@ -1,0 +1,38 @@
+// What the caller trains, as it was given to tuttiDdpCreate.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "status.h"
+
+namespace tutti::ddp {
+
+struct Tensor {
+  std::string name;
+  void* data = nullptr;
+  void* grad = nullptr;
+  size_t count = 0;
+  tuttiDataType_t type = tuttiFloat32;
+  tuttiDataType_t grad_type = tuttiFloat32;
+  std::vector<size_t> shape;
+
+  size_t data_bytes() const;
+  size_t grad_bytes() const;
+};
+
+// Bytes of an element; 0 for what is no type.
+size_t element_bytes(tuttiDataType_t type);
+const char* type_name(tuttiDataType_t type);
+
+// A copy of tensors[index], if it can be trained (or broadcast only, if it is a buffer). `what` is "parameter" or
+// "buffer".
+Status take_tensor(const tuttiDdpTensor_t* tensors, size_t index, const char* what, Tensor* out);
+
+// "parameter 3 'encoder.weight'".
+std::string name_of(const char* what, size_t index, const Tensor& tensor);
+
+// What has to be the same on all ranks: "parameter 3 'encoder.weight' of float32 [64, 32], gradient float32".
+std::string describe(const char* what, size_t index, const Tensor& tensor);
+
+}  // namespace tutti::ddp

@@ -1,0 +1,262 @@
+// What goes wrong is told on all ranks, with the parameter's name; the next step goes well.
+#include <limits>
+
+#include "ddp/model.h"
+
+using namespace tutti_test;
+
+TEST_CASE("ranks whose models differ are told at creation which parameter it is, and who has what") {
+  require_error(
+      3, tuttiInvalidUsage,
+      {"ranks 0, 2 have parameter 1 'layer1' of float32 [4, 3]", "rank 1 has parameter 1 'layer1' of float32 [3, 4]"},
+      [](int rank, tuttiComm_t comm, Outcome& outcome) {
+        Model model({5, 12});
+        model.tensor(1).ndim = 2;
+        model.tensor(1).shape[0] = rank == 1 ? 3 : 4;
+        model.tensor(1).shape[1] = rank == 1 ? 4 : 3;
+        take(outcome, model.create(comm));
+        outcome.wrong += model.ddp != nullptr;
+      });
+  require_error(2, tuttiInvalidUsage, {"rank 0 has parameter 2 'layer2' of float32 [7]", "rank 1 has"},
+                [](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  Model model(rank == 0 ? std::vector<size_t>{5, 12, 7} : std::vector<size_t>{5, 12});
+                  take(outcome, model.create(comm));
+                });
+  require_error(2, tuttiInvalidUsage, {"gradient float32", "gradient bfloat16"},
+                [](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  Model model({5});
+                  if (rank == 1) model.tensor(0).gradDatatype = tuttiBfloat16;
+                  take(outcome, model.create(comm));
+                });
+  require_error(2, tuttiInvalidUsage, {"findUnused=0", "findUnused=1"},
+                [](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  Model model({5});
+                  tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+                  config.findUnused = rank;
+                  take(outcome, model.create(comm, &config));
+                });
+}
+
+TEST_CASE("a wrong argument of one rank ends the creation of all, and the communicator lives on") {
+  require_error(2, tuttiInvalidArgument, {"rank 1: parameter 0 'layer0'", "count=5", "[2, 3]"},
+                [](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  Model model({5});
+                  if (rank == 1) {
+                    model.tensor(0).ndim = 2;
+                    model.tensor(0).shape[0] = 2;
+                    model.tensor(0).shape[1] = 3;
+                  }
+                  take(outcome, model.create(comm));
+                  Model good({5});
+                  Outcome second;
+                  take(second, good.create(comm));
+                  good.step(rank, 0, second);
+                  outcome.wrong += second.code != tuttiSuccess || good.wrong_averages(2, 0) > 0;
+                  outcome.wrong += tuttiDdpDestroy(good.ddp) != tuttiSuccess;
+                });
+}
+
+TEST_CASE("arguments are checked") {
+  on_ranks(1, [](int, tuttiComm_t comm, Outcome& outcome) {
+    const auto refused = [&](const std::string& part, auto&& change) {
+      Model model({6});
+      tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+      change(model.tensor(0), config);
+      const tuttiResult_t result = model.create(comm, &config);
+      if (result == tuttiInvalidArgument && contains(tuttiDdpGetLastError(), part)) return;
+      outcome.wrong++;
+      outcome.message += "not refused: " + part + "; said: " + tuttiDdpGetLastError() + "\n";
+    };
+    refused("datatype=99", [](auto& t, auto&) { t.datatype = static_cast<tuttiDataType_t>(99); });
+    refused("gradDatatype is 2 (int32)", [](auto& t, auto&) { t.gradDatatype = tuttiInt32; });
+    refused("device=0", [](auto& t, auto&) { t.device = 0; });
+    refused("ndim=9", [](auto& t, auto&) { t.ndim = 9; });
+    refused("ndim=-1", [](auto& t, auto&) { t.ndim = -1; });
+    refused("count=", [](auto& t, auto&) { t.count = ~size_t{0}; });
+    refused("config.overlap=2", [](auto&, auto& c) { c.overlap = 2; });
+    refused("exclude each other", [](auto&, auto& c) { c.staticGraph = c.joinable = 1; });
+    refused("config.checkEvery=-1", [](auto&, auto& c) { c.checkEvery = -1; });
+    refused("config.compression=7", [](auto&, auto& c) { c.compression = static_cast<tuttiDdpCompression_t>(7); });
+    refused("config.powerSgdRank=0", [](auto&, auto& c) { c.powerSgdRank = 0; });
+    refused("TUTTI_DDP_CONFIG_INITIALIZER", [](auto&, auto& c) { c.magic = 0; });
+    tuttiDdp_t ddp = nullptr;
+    outcome.wrong += tuttiDdpCreate(&ddp, comm, nullptr, 1, nullptr, 0, nullptr) != tuttiInvalidArgument;
+    outcome.wrong += tuttiDdpCreate(nullptr, comm, nullptr, 0, nullptr, 0, nullptr) != tuttiInvalidArgument;
+    outcome.wrong += tuttiDdpCreate(&ddp, nullptr, nullptr, 0, nullptr, 0, nullptr) != tuttiInvalidArgument;
+    outcome.wrong += tuttiDdpBegin(nullptr) != tuttiInvalidArgument;
+    Model model({6});
+    take(outcome, model.create(comm));
+    void* at = nullptr;
+    outcome.wrong += tuttiDdpGradient(model.ddp, 1, &at) != tuttiInvalidArgument;
+    outcome.wrong += tuttiDdpGradient(model.ddp, 0, nullptr) != tuttiInvalidArgument;
+    outcome.wrong += tuttiDdpMarkReady(model.ddp, 1) != tuttiInvalidArgument;
+    outcome.wrong += tuttiDdpGetStats(model.ddp, nullptr) != tuttiInvalidArgument;
+    tuttiDdpStats_t small = {};
+    outcome.wrong += tuttiDdpGetStats(model.ddp, &small) != tuttiInvalidArgument;
+    take(outcome, tuttiDdpDestroy(model.ddp));
+    outcome.wrong += tuttiDdpDestroy(model.ddp) != tuttiInvalidArgument;
+    outcome.wrong += tuttiDdpBegin(model.ddp) != tuttiInvalidArgument;
+  });
+}
+
+TEST_CASE("calls that do not fit the step are refused, and do no harm") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({6, 7});
+    take(outcome, model.create(comm));
+    outcome.wrong += tuttiDdpMarkReady(model.ddp, 0) != tuttiInvalidUsage;
+    outcome.wrong += !contains(tuttiDdpGetLastError(), "parameter 0 'layer0'");
+    outcome.wrong += tuttiDdpWait(model.ddp) != tuttiInvalidUsage;
+    outcome.wrong += tuttiDdpNoSyncEnd(model.ddp) != tuttiInvalidUsage;
+    outcome.wrong += tuttiDdpJoin(model.ddp) != tuttiInvalidUsage;
+    take(outcome, tuttiDdpBegin(model.ddp));
+    outcome.wrong += tuttiDdpBegin(model.ddp) != tuttiInvalidUsage;
+    outcome.wrong += tuttiDdpNoSyncBegin(model.ddp) != tuttiInvalidUsage;
+    outcome.wrong += tuttiDdpBroadcast(model.ddp, 0) != tuttiInvalidUsage;
+    outcome.wrong += tuttiDdpZeroGradients(model.ddp) != tuttiInvalidUsage;
+    for (size_t p = 0; p < 2; p++) {
+      model.fill(rank, 0, p);
+      take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    }
+    take(outcome, tuttiDdpWait(model.ddp));
+    outcome.wrong += model.wrong_averages(2, 0);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+namespace {
+
+// A step that goes wrong on rank 1, by `mistake`, then one that goes well.
+void require_recovery(const tuttiDdpConfig_t& config, const std::vector<std::string>& parts,
+                      const std::function<void(Model&)>& mistake) {
+  require_error(3, tuttiInvalidUsage, parts, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({64, 64, 64, 64, 64, 64});
+    take(outcome, model.create(comm, &config));
+    if (config.staticGraph) model.step(rank, 0, outcome);
+    take(outcome, tuttiDdpBegin(model.ddp));
+    for (size_t p = 0; p < model.size(); p++) model.fill(rank, 0, p);
+    if (rank == 1) {
+      mistake(model);
+    } else {
+      for (size_t p = model.size(); p-- > 0;) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    }
+    take(outcome, tuttiDdpWait(model.ddp));
+    for (int step = 1; step < 3; step++) {
+      Outcome next;
+      model.step(rank, step, next);
+      outcome.wrong += next.code != tuttiSuccess || model.wrong_averages(3, step) > 0;
+    }
+    outcome.wrong += tuttiDdpDestroy(model.ddp) != tuttiSuccess;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("parameters that never become ready are named on all ranks") {
+  require_recovery(small_buckets(), {"rank 1:", "parameter 2 'layer2', parameter 5 'layer5'", "never became ready"},
+                   [](Model& model) {
+                     for (const size_t p : {4, 3, 1, 0})
+                       if (tuttiDdpMarkReady(model.ddp, p) != tuttiSuccess) abort();
+                   });
+}
+
+TEST_CASE("a parameter that is marked twice is named on all ranks") {
+  require_recovery(small_buckets(), {"rank 1:", "parameter 4 'layer4' was marked twice"}, [](Model& model) {
+    for (const size_t p : {5, 4, 4, 3, 2, 1, 0}) {
+      const bool again = tuttiDdpMarkReady(model.ddp, p) != tuttiSuccess;
+      if (again && !contains(tuttiDdpGetLastError(), "layer4")) abort();
+    }
+  });
+}
+
+TEST_CASE("to mark what is unused takes an option") {
+  require_recovery(small_buckets(), {"rank 1:", "parameter 3 'layer3' was marked as unused", "findUnused=1"},
+                   [](Model& model) {
+                     for (const size_t p : {5, 4, 2, 1, 0})
+                       if (tuttiDdpMarkReady(model.ddp, p) != tuttiSuccess) abort();
+                     if (tuttiDdpMarkUnused(model.ddp, 3) != tuttiInvalidUsage) abort();
+                   });
+}
+
+TEST_CASE("a static graph that changes is an error") {
+  tuttiDdpConfig_t config = small_buckets();
+  config.staticGraph = 1;
+  require_recovery(config, {"rank 1:", "parameter 0 'layer0' is unused, but was used in the first step"},
+                   [](Model& model) {
+                     for (const size_t p : {5, 4, 3, 2, 1})
+                       if (tuttiDdpMarkReady(model.ddp, p) != tuttiSuccess) abort();
+                     if (tuttiDdpMarkUnused(model.ddp, 0) != tuttiInvalidUsage) abort();
+                   });
+}
+
+TEST_CASE("NaN and Inf are found, with rank and parameter") {
+  tuttiDdpConfig_t config = small_buckets();
+  config.checkEvery = 1;
+  const float bad = GENERATE(std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity());
+  require_recovery(config, {"rank 1:", "parameter 3 'layer3' has Inf or NaN at element 17"}, [&](Model& model) {
+    model.grad(3)[17] = bad;
+    for (size_t p = model.size(); p-- > 0;)
+      if (tuttiDdpMarkReady(model.ddp, p) != tuttiSuccess) abort();
+  });
+}
+
+TEST_CASE("a model that has come to differ between ranks is found") {
+  tuttiDdpConfig_t config = small_buckets();
+  config.checkEvery = 2;
+  require_error(3, tuttiInvalidUsage, {"parameter 1 'layer1' differs from rank 0's on rank 2"},
+                [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  Model model({8, 8, 8});
+                  Outcome first;
+                  take(first, model.create(comm, &config));
+                  if (rank == 2) model.data(1)[3] += 1e-6f;
+                  model.step(rank, 0, first);  // is not checked
+                  outcome.wrong += first.code != tuttiSuccess;
+                  model.step(rank, 1, outcome);
+                  outcome.wrong += tuttiDdpDestroy(model.ddp) != tuttiSuccess;
+                });
+}
+
+TEST_CASE("a hook that fails ends the step on all ranks with its own error") {
+  tuttiDdpConfig_t config = small_buckets();
+  config.hook = [](const tuttiDdpBucket_t* bucket, tuttiComm_t comm, tuttiStream_t stream, void* user) {
+    const auto result =
+        tuttiAllReduce(bucket->data, bucket->data, bucket->count, bucket->datatype, tuttiAvg, comm, stream);
+    return *static_cast<bool*>(user) && bucket->index == 1 ? tuttiInternalError : result;
+  };
+  require_error(2, tuttiInternalError, {"rank 1: the hook of bucket 1"},
+                [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  bool fails = rank == 1;
+                  tuttiDdpConfig_t mine = config;
+                  mine.hookUserData = &fails;
+                  Model model({64, 64, 64, 64, 64, 64});
+                  take(outcome, model.create(comm, &mine));
+                  model.step(rank, 0, outcome);
+                  outcome.wrong += tuttiDdpDestroy(model.ddp) != tuttiSuccess;
+                });
+}
+
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
+TEST_CASE("a killed rank ends the others' step with its name") {
+  constexpr int n = 3;
+  Processes ranks(n, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({100, 100000, 3});
+    const tuttiDdpConfig_t config = small_buckets();
+    take(outcome, model.create(comm, &config));
+    for (int step = 0; step < 1000000 && outcome.code == tuttiSuccess; step++) {
+      model.step(rank, step, outcome);
+      if (rank == 1 && step == 5) _exit(7);
+    }
+    const std::string first = outcome.message;
+    Outcome again;
+    model.step(rank, 0, again);
+    outcome.wrong += again.code != outcome.code;
+    outcome.wrong += tuttiDdpDestroy(model.ddp) != tuttiSuccess;
+  });
+  const auto outcomes = ranks.wait();
+  for (const int r : {0, 2}) {
+    INFO(outcomes[static_cast<size_t>(r)].message);
+    CHECK(outcomes[static_cast<size_t>(r)].code == tuttiRemoteError);
+    CHECK(contains(outcomes[static_cast<size_t>(r)].message, "rank 1"));
+    CHECK(outcomes[static_cast<size_t>(r)].wrong == 0);
+  }
+}
+#endif
