@@ -1,54 +1,12 @@
 // The reference: every data type and operator, one element at a time.
 #include <cstring>
-#include <type_traits>
+#include <utility>
 
-#include "kernels/cpu/convert.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/element.h"
 
 namespace tutti {
 namespace {
-
-// Integers and the floats that C++ has. Integers are computed without a sign, where overflow wraps.
-template <class E>
-struct Plain {
-  using Stored = E;
-  using Value = E;
-  static Value load(Stored stored) { return stored; }
-  static Stored store(Value value) { return value; }
-
-  static Value add(Value a, Value b) { return static_cast<E>(static_cast<Wide>(a) + static_cast<Wide>(b)); }
-  static Value mul(Value a, Value b) { return static_cast<E>(static_cast<Wide>(a) * static_cast<Wide>(b)); }
-  static Value divide(Value a, uint32_t divisor) {
-    if constexpr (std::is_floating_point_v<E>) return a / static_cast<E>(divisor);
-    // 64 bits of the same sign hold both operands; an int32 and a uint32 alone would be compared as unsigned.
-    using Common = std::conditional_t<std::is_signed_v<E>, int64_t, uint64_t>;
-    return static_cast<E>(static_cast<Common>(a) / static_cast<Common>(divisor));
-  }
-
- private:
-  using Wide = std::conditional_t<std::is_integral_v<E>, uint64_t, E>;
-};
-
-template <class Format, class Code>
-struct Small : Plain<float> {
-  using Stored = Code;
-  static float load(Code code) { return Format::to_float(code); }
-  static Code store(float value) { return static_cast<Code>(Format::from_float(value)); }
-};
-
-template <class Value>
-bool is_nan(Value value) {
-  if constexpr (std::is_floating_point_v<Value>) return value != value;
-  return false;
-}
-
-template <class T, RedOp op>
-typename T::Value combine(typename T::Value a, typename T::Value b) {
-  if constexpr (op == RedOp::kProd) return T::mul(a, b);
-  if constexpr (op == RedOp::kMin) return is_nan(a) || a < b ? a : b;
-  if constexpr (op == RedOp::kMax) return is_nan(a) || a > b ? a : b;
-  return T::add(a, b);
-}
 
 template <class Stored>
 Stored element(const void* base, size_t i) {
@@ -66,7 +24,7 @@ void reduce(const ReduceArgs& args) {
     Stored result = element<Stored>(args.src[0], i);
     if (!copies) {
       auto value = T::load(result);
-      for (int s = 1; s < args.n_src; ++s) value = combine<T, op>(value, T::load(element<Stored>(args.src[s], i)));
+      for (int s = 1; s < args.n_src; ++s) value = combine<T>(op, value, T::load(element<Stored>(args.src[s], i)));
       if (divides) value = T::divide(value, args.divisor);
       result = T::store(value);
     }
@@ -86,9 +44,9 @@ void fill_type(KernelTable& table, std::index_sequence<kOps...>) {
   ((table.reduce[kOps][kType] = reduce<T, static_cast<RedOp>(kOps)>), ...);
 }
 
-template <class... Types, size_t... kType>
+template <size_t... kType>
 void fill_types(KernelTable& table, std::index_sequence<kType...>) {
-  (fill_type<Types, kType>(table, std::make_index_sequence<kRedOps>()), ...);
+  (fill_type<ElementOf<kType>, kType>(table, std::make_index_sequence<kRedOps>()), ...);
 }
 
 }  // namespace
@@ -96,10 +54,7 @@ void fill_types(KernelTable& table, std::index_sequence<kType...>) {
 void fill_scalar(KernelTable& table) {
   table.isa = "scalar";
   table.copy = copy;
-  // In the order of DataType.
-  fill_types<Plain<int8_t>, Plain<uint8_t>, Plain<int32_t>, Plain<uint32_t>, Plain<int64_t>, Plain<uint64_t>,
-             Small<Half, uint16_t>, Plain<float>, Plain<double>, Small<Bfloat16, uint16_t>, Small<Float8e4m3, uint8_t>,
-             Small<Float8e5m2, uint8_t>>(table, std::make_index_sequence<kDataTypes>());
+  fill_types(table, std::make_index_sequence<kDataTypes>());
 }
 
 }  // namespace tutti

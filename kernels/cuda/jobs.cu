@@ -1,0 +1,34 @@
+// The copying and reducing kernels: one for each data type, whose operator is an argument, and one for bytes.
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/run_jobs.h"
+
+namespace tutti::cuda {
+namespace {
+
+__device__ Place here() {
+  return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};
+}
+
+template <int kType>
+__global__ void __launch_bounds__(kJobThreads, 2) reduce(const __grid_constant__ JobList list) {
+  run_jobs<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), false>(list, here());
+}
+
+__global__ void __launch_bounds__(kJobThreads, 2) copy(const __grid_constant__ JobList list) {
+  run_jobs<Plain<uint8_t>, kCopyUnroll, true>(list, here());
+}
+
+}  // namespace
+
+const void* copy_kernel() {
+  return reinterpret_cast<const void*>(copy);
+}
+
+const void* reduce_kernel(DataType dtype) {
+  static constexpr void (*kKernels[kDataTypes])(JobList) = {reduce<0>, reduce<1>, reduce<2>, reduce<3>,
+                                                            reduce<4>, reduce<5>, reduce<6>, reduce<7>,
+                                                            reduce<8>, reduce<9>, reduce<10>, reduce<11>};
+  return reinterpret_cast<const void*>(kKernels[static_cast<int>(dtype)]);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,64 @@
+// What the copying and reducing kernels of the GPU are told: plain data that travels as the kernel's argument, so that
+// a launch that was captured into a graph has all of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace tutti::cuda {
+
+// One n-ary reduction, or copy where there is one source: element i of every destination is the sum, in the order of
+// the sources, of element i of all of them. A destination may be a source too. Any alignment.
+struct Job {
+  uint64_t elems = 0;
+  uint32_t divisor = 0;  // of an average, if not 0
+  uint16_t first_pointer = 0;
+  uint8_t n_src = 0, n_dst = 0;
+};
+
+// What a source counts times: `at` is read when the kernel runs, else `bits` are one element.
+struct Scale {
+  uint64_t bits = 0;
+  const void* at = nullptr;
+};
+
+inline constexpr int kMaxPlaces = 64;  // sources or destinations of a job
+inline constexpr int kMaxJobs = 40, kMaxPointers = 224;
+
+struct JobList {
+  Job jobs[kMaxJobs];
+  const void* pointers[kMaxPointers];  // of every job its sources, then its destinations
+  Scale scales[kMaxPlaces];            // by source, of all jobs, if `scaled`
+  uint16_t n_jobs = 0, n_pointers = 0;
+  DataType dtype = DataType::kInt8;
+  RedOp op = RedOp::kSum;
+  bool scaled = false;
+  bool only_bytes = false;  // nothing is added up, scaled or divided; elements are bytes, which keep all their bits
+
+  // False if there is no room left.
+  bool add(uint64_t elems, uint32_t divisor, const void* const* src, int n_src, void* const* dst, int n_dst) {
+    if (n_jobs == kMaxJobs || n_pointers + n_src + n_dst > kMaxPointers) return false;
+    jobs[n_jobs++] = {elems, divisor, n_pointers, static_cast<uint8_t>(n_src), static_cast<uint8_t>(n_dst)};
+    for (int i = 0; i < n_src; i++) pointers[n_pointers++] = src[i];
+    for (int i = 0; i < n_dst; i++) pointers[n_pointers++] = dst[i];
+    return true;
+  }
+};
+// Once all jobs are there: copies become copies of bytes.
+void finish_list(JobList& list);
+// How many blocks there is work for.
+uint64_t tiles_of(const JobList& list);
+// The CPU's twin of a launch: every thread of the grid, one after the other.
+void run_jobs_on_host(const JobList& list, uint32_t n_blocks);
+
+static_assert(sizeof(JobList) <= 4096, "the argument of a kernel");
+
+// Threads of a block, and 16-byte accesses that each has under way.
+inline constexpr int kJobThreads = 256;
+constexpr int job_unroll(DataType dtype) {
+  return dtype == DataType::kInt8 || dtype == DataType::kUint8 || dtype >= DataType::kFloat8e4m3 ? 2 : 4;
+}
+inline constexpr int kCopyUnroll = 8;
+}  // namespace tutti::cuda

@@ -1,0 +1,197 @@
+// The body of the copying and reducing kernels, one thread's part: the same template on the GPU and, thread by thread,
+// on a CPU, where the tests run it.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/cuda/jobs.h"
+#include "kernels/element.h"
+
+namespace tutti::cuda {
+
+struct alignas(16) Pack {
+  uint32_t words[4];
+};
+
+// A thread of the grid.
+struct Place {
+  uint32_t block, n_blocks, thread, n_threads;
+};
+
+template <class Stored>
+__host__ __device__ Stored read_element(const char* from) {
+  if (reinterpret_cast<uintptr_t>(from) % sizeof(Stored) == 0) return *reinterpret_cast<const Stored*>(from);
+  Stored out;
+  memcpy(&out, from, sizeof out);
+  return out;
+}
+
+template <class Stored>
+__host__ __device__ void write_element(char* to, Stored value) {
+  if (reinterpret_cast<uintptr_t>(to) % sizeof(Stored) == 0) {
+    *reinterpret_cast<Stored*>(to) = value;
+  } else {
+    memcpy(to, &value, sizeof value);
+  }
+}
+
+// One job as a thread sees it. kUnroll: how many packs it has under way.
+template <class T, int kUnroll, bool kCopies>
+class JobRun {
+ public:
+  using Stored = typename T::Stored;
+  using Value = typename T::Value;
+  static constexpr int kPerPack = 16 / sizeof(Stored);
+
+  __host__ __device__ JobRun(const JobList& list, const Job& job)
+      : list_(list), job_(job), src_(list.pointers + job.first_pointer), dst_(src_ + job.n_src) {}
+
+  // Part `tile` of the job, of kUnroll packs for each thread. What lies before the first whole pack and after the last
+  // one comes with the first tile.
+  __host__ __device__ void tile(uint64_t tile, uint32_t thread, uint32_t n_threads) const {
+    const uint64_t tile_packs = static_cast<uint64_t>(kUnroll) * n_threads;
+    uint64_t head = 0;
+    if (!packs_fit(&head)) return elements(tile * tile_packs * kPerPack, tile_packs * kPerPack, thread, n_threads);
+    const uint64_t packs = (job_.elems - head) / kPerPack;
+    if (tile == 0) {
+      elements(0, head, thread, n_threads);
+      elements(head + packs * kPerPack, kPerPack, thread, n_threads);
+    }
+    const uint64_t first = tile * tile_packs, end = first + tile_packs < packs ? first + tile_packs : packs;
+    if (first + tile_packs == end) return pack_group<kUnroll>(head * sizeof(Stored) + (first + thread) * 16, n_threads);
+    for (uint64_t p = first + thread; p < end; p += n_threads) pack_group<1>(head * sizeof(Stored) + p * 16, n_threads);
+  }
+
+ private:
+  __host__ __device__ const char* src(int s) const { return static_cast<const char*>(src_[s]); }
+  __host__ __device__ char* dst(int d) const { return static_cast<char*>(const_cast<void*>(dst_[d])); }
+
+  // All pointers are equally far from a multiple of 16: then all but `head` elements can be taken by packs.
+  __host__ __device__ bool packs_fit(uint64_t* head) const {
+    const uint64_t past = reinterpret_cast<uintptr_t>(src_[0]) % 16;
+    if (past % sizeof(Stored) != 0) return false;
+    for (int i = 1; i < job_.n_src + job_.n_dst; i++)
+      if (reinterpret_cast<uintptr_t>(src_[i]) % 16 != past) return false;
+    *head = (16 - past) % 16 / sizeof(Stored);
+    if (*head > job_.elems) *head = job_.elems;
+    return true;
+  }
+
+  __host__ __device__ Value scale(int s) const {
+    Stored factor;
+    const Scale& scale = list_.scales[s];
+    memcpy(&factor, scale.at != nullptr ? scale.at : &scale.bits, sizeof factor);
+    return T::load(factor);
+  }
+
+  // The s-th source's element as it counts.
+  __host__ __device__ Value value_of(Stored stored, Value factor) const {
+    const Value value = T::load(stored);
+    return list_.scaled ? T::load(T::store(T::mul(value, factor))) : value;
+  }
+
+  __host__ __device__ void elements(uint64_t first, uint64_t count, uint32_t thread, uint32_t n_threads) const {
+    const uint64_t end = first + count < job_.elems ? first + count : job_.elems;
+    for (uint64_t i = first + thread; i < end; i += n_threads) {
+      Stored result = read_element<Stored>(src(0) + i * sizeof(Stored));
+      if constexpr (!kCopies) {
+        Value sum = value_of(result, factor_of(0));
+        for (int s = 1; s < job_.n_src; s++)
+          sum = combine<T>(list_.op, sum, value_of(read_element<Stored>(src(s) + i * sizeof(Stored)), factor_of(s)));
+        result = T::store(job_.divisor != 0 ? T::divide(sum, job_.divisor) : sum);
+      }
+      for (int d = 0; d < job_.n_dst; d++) write_element(dst(d) + i * sizeof(Stored), result);
+    }
+  }
+
+  __host__ __device__ Value factor_of(int s) const { return list_.scaled ? scale(s) : Value{}; }
+
+  // kGroup packs, `stride` apart, beginning `at` bytes into the buffers. All of a source's loads are issued before the
+  // first is used.
+  template <int kGroup>
+  __host__ __device__ void pack_group(uint64_t at, uint32_t stride) const {
+    Pack packs[kGroup];
+    load_group(0, at, stride, packs);
+    if constexpr (!kCopies) {
+      Value sums[kGroup][kPerPack];
+      take_group<true>(0, packs, sums);
+#pragma unroll 1
+      for (int s = 1; s < job_.n_src; s++) {
+        load_group(s, at, stride, packs);
+        take_group<false>(s, packs, sums);
+      }
+      finish_group(sums, packs);
+    }
+    for (int d = 0; d < job_.n_dst; d++) {
+      if (kCopies && dst(d) == src(0)) continue;
+#pragma unroll
+      for (int g = 0; g < kGroup; g++)
+        *reinterpret_cast<Pack*>(dst(d) + at + static_cast<uint64_t>(g) * stride * 16) = packs[g];
+    }
+  }
+
+  template <int kGroup>
+  __host__ __device__ void load_group(int s, uint64_t at, uint32_t stride, Pack (&packs)[kGroup]) const {
+#pragma unroll
+    for (int g = 0; g < kGroup; g++)
+      packs[g] = *reinterpret_cast<const Pack*>(src(s) + at + static_cast<uint64_t>(g) * stride * 16);
+  }
+
+  template <bool kFirst, int kGroup>
+  __host__ __device__ void take_group(int s, const Pack (&packs)[kGroup], Value (&sums)[kGroup][kPerPack]) const {
+    const Value factor = factor_of(s);
+    switch (list_.op) {  // once for all elements
+      case RedOp::kProd: return take_with<kFirst, RedOp::kProd>(factor, packs, sums);
+      case RedOp::kMin: return take_with<kFirst, RedOp::kMin>(factor, packs, sums);
+      case RedOp::kMax: return take_with<kFirst, RedOp::kMax>(factor, packs, sums);
+      default: return take_with<kFirst, RedOp::kSum>(factor, packs, sums);
+    }
+  }
+
+  template <bool kFirst, RedOp kOp, int kGroup>
+  __host__ __device__ void take_with(Value factor, const Pack (&packs)[kGroup], Value (&sums)[kGroup][kPerPack]) const {
+#pragma unroll
+    for (int g = 0; g < kGroup; g++) {
+      Stored stored[kPerPack];
+      memcpy(stored, &packs[g], sizeof stored);
+#pragma unroll
+      for (int i = 0; i < kPerPack; i++) {
+        const Value value = value_of(stored[i], factor);
+        sums[g][i] = kFirst ? value : combine<T>(kOp, sums[g][i], value);
+      }
+    }
+  }
+
+  template <int kGroup>
+  __host__ __device__ void finish_group(const Value (&sums)[kGroup][kPerPack], Pack (&packs)[kGroup]) const {
+#pragma unroll
+    for (int g = 0; g < kGroup; g++) {
+      Stored stored[kPerPack];
+#pragma unroll
+      for (int i = 0; i < kPerPack; i++)
+        stored[i] = T::store(job_.divisor != 0 ? T::divide(sums[g][i], job_.divisor) : sums[g][i]);
+      memcpy(&packs[g], stored, sizeof stored);
+    }
+  }
+
+  const JobList& list_;
+  const Job& job_;
+  const void* const* src_;
+  const void* const* dst_;
+};
+
+// Tiles of all jobs, one after the other, are dealt out to the blocks.
+template <class T, int kUnroll, bool kCopies>
+__host__ __device__ void run_jobs(const JobList& list, Place place) {
+  const uint64_t tile_elems = static_cast<uint64_t>(kUnroll) * place.n_threads * (16 / sizeof(typename T::Stored));
+  uint64_t next = place.block;  // counted from the beginning of the job at hand
+  for (int j = 0; j < list.n_jobs; j++) {
+    const Job& job = list.jobs[j];
+    const uint64_t tiles = (job.elems + tile_elems - 1) / tile_elems;
+    const JobRun<T, kUnroll, kCopies> run(list, job);
+    for (; next < tiles; next += place.n_blocks) run.tile(next, place.thread, place.n_threads);
+    next -= tiles;
+  }
+}
+
+}  // namespace tutti::cuda
