@@ -26,6 +26,7 @@ ROOMS = {
     "lib/comm": {"lib/exec", "lib/plan", "lib/topology", "lib/group", "include/tutti/tutti.h"} | EXEC,
     "lib/api": {"lib/comm", "lib/exec", "lib/group", "include/tutti"} | BASE,
     "lib/ddp": {"include/tutti/ddp.h"} | TRANSPORT_ABI - {"include/tutti/transport.h"},
+    "lib/nccl": {"include"},
     "tools": {"include"},
     # It shows what only the inside knows.
     "tools/topo": {"lib/topology", "lib/schedule", "lib/comm", "lib/group"} | BASE,

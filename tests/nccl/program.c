@@ -1,0 +1,200 @@
+/* A program for NCCL, built against the interface alone and linked to libnccl.so.2: two processes on host memory. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "nccl/abi.h"
+
+enum { kRanks = 2, kCount = 100003, kInt32 = 2, kFloat = 7, kSum = 0, kMax = 2, kHostImmediate = 1 };
+enum { kSuccess = 0, kInvalidArgument = 4, kInvalidUsage = 5, kInProgress = 7 };
+
+static int failures = 0;
+
+static void check(int holds, const char* what, int line) {
+  if (holds) return;
+  failures++;
+  printf("pid %d, line %d: not so: %s (%s)\n", (int)getpid(), line, what, ncclGetLastError(NULL));
+}
+#define CHECK(expression) check((expression) != 0, #expression, __LINE__)
+#define OK(call) CHECK((call) == kSuccess)
+
+static int says(const char* part) {
+  return strstr(ncclGetLastError(NULL), part) != NULL;
+}
+
+static ncclConfig_t new_config(void) {
+  ncclConfig_t config;
+  memset(&config, 0x7f, sizeof config); /* what Tutti must not look at */
+  config.size = sizeof config;
+  config.magic = NCCL_ABI_MAGIC;
+  config.version = NCCL_ABI_VERSION;
+  config.blocking = NCCL_ABI_UNDEF_INT;
+  return config;
+}
+
+static void all_reduce(ncclComm_t comm, int rank, int n_ranks) {
+  static int32_t input[kCount], output[kCount];
+  size_t wrong = 0;
+  for (size_t i = 0; i < kCount; i++) input[i] = (int32_t)i + rank;
+  OK(ncclAllReduce(input, output, kCount, kInt32, kSum, comm, NULL));
+  for (size_t i = 0; i < kCount; i++) wrong += output[i] != n_ranks * (int32_t)i + n_ranks * (n_ranks - 1) / 2;
+  CHECK(wrong == 0);
+}
+
+static void other_operations(ncclComm_t comm, int rank) {
+  float mine[2] = {(float)(rank + 1), (float)(rank + 1)}, both[4] = {0}, half = 0.5f;
+  ncclRedOp_t scaled = 0;
+  const cudaStream_t legacy = (cudaStream_t)1, per_thread = (cudaStream_t)2;
+  OK(ncclAllGather(mine, both, 2, kFloat, comm, legacy));
+  CHECK(both[0] == 1 && both[1] == 1 && both[2] == 2 && both[3] == 2);
+  OK(ncclReduceScatter(both, mine, 2, kFloat, kSum, comm, per_thread));
+  CHECK(mine[0] == (rank == 0 ? 2 : 4));
+  OK(ncclAlltoAll(both, mine, 1, kFloat, comm, NULL));
+  OK(ncclReduce(both, mine, 1, kFloat, kMax, 1, comm, NULL));
+  OK(ncclBcast(both, 4, kFloat, 1, comm, NULL));
+  OK(ncclBroadcast(both, mine, 2, kFloat, 0, comm, NULL));
+  OK(ncclGather(mine, both, 2, kFloat, 0, comm, NULL));
+  OK(ncclScatter(both, mine, 2, kFloat, 0, comm, NULL));
+  OK(ncclRedOpCreatePreMulSum(&scaled, &half, kFloat, kHostImmediate, comm));
+  mine[0] = 8;
+  OK(ncclAllReduce(mine, both, 1, kFloat, scaled, comm, NULL));
+  CHECK(both[0] == 8);
+  OK(ncclRedOpDestroy(scaled, comm));
+  mine[0] = (float)rank;
+  OK(ncclGroupStart());
+  OK(ncclSend(mine, 1, kFloat, 1 - rank, comm, NULL));
+  OK(ncclRecv(both, 1, kFloat, 1 - rank, comm, NULL));
+  OK(ncclGroupEnd());
+  CHECK(both[0] == (float)(1 - rank));
+}
+
+static void memory(ncclComm_t comm) {
+  void *buffer = NULL, *registration = NULL, *pointer = NULL;
+  ncclWindow_t window = NULL;
+  uint64_t bytes = 0;
+  OK(ncclMemAlloc(&buffer, 4096));
+  OK(ncclCommRegister(comm, buffer, 4096, &registration));
+  OK(ncclCommDeregister(comm, registration));
+  OK(ncclCommWindowRegister(comm, buffer, 4096, &window, 0));
+  OK(ncclWinGetUserPtr(comm, window, &pointer));
+  CHECK(pointer == buffer);
+  OK(ncclCommWindowDeregister(comm, window));
+  OK(ncclMemFree(buffer));
+  OK(ncclCommMemStats(comm, 3, &bytes));
+  CHECK(bytes > 0);
+  CHECK(ncclCommMemStats(comm, 4, &bytes) == kInvalidArgument && says("stat=4"));
+}
+
+static void simulate(ncclComm_t comm) {
+  float value = 0;
+  ncclSimInfo_t info = {sizeof info, NCCL_ABI_SIM_MAGIC, NCCL_ABI_VERSION, -1.0f}, wrong = {0};
+  OK(ncclGroupStart());
+  OK(ncclAllReduce(&value, &value, 1, kFloat, kSum, comm, NULL));
+  OK(ncclGroupSimulateEnd(&info));
+  CHECK(info.estimatedTime > 0);
+  OK(ncclGroupStart());
+  CHECK(ncclGroupSimulateEnd(&wrong) == kInvalidArgument && says("NCCL_SIM_INFO_INITIALIZER"));
+  CHECK(ncclGroupEnd() == kInvalidUsage); /* the group is over */
+}
+
+static void children(ncclComm_t comm, int rank) {
+  int excluded[1] = {1}, count = 0, place = -1, device = 7;
+  ncclComm_t part = NULL, left = NULL;
+  ncclConfig_t config = new_config();
+  ncclResult_t state = kInProgress;
+  config.blocking = 0;
+  CHECK(ncclCommSplit(comm, 0, -rank, &part, &config) == kInProgress);
+  while (state == kInProgress) OK(ncclCommGetAsyncError(part, &state));
+  OK(state);
+  OK(ncclCommUserRank(part, &place));
+  OK(ncclCommCount(part, &count));
+  OK(ncclCommCuDevice(part, &device));
+  CHECK(place == 1 - rank && count == 2 && device == -1);
+  OK(ncclCommDestroy(part));
+  if (rank == 1) return;
+  OK(ncclCommShrink(comm, excluded, 1, &left, NULL, 0));
+  all_reduce(left, 0, 1);
+  OK(ncclCommDestroy(left));
+}
+
+/* What Tutti does not have, by both names, and wrong calls: errors with a sentence. */
+static void refusals(ncclComm_t comm) {
+  ncclComm_t none = NULL;
+  ncclUniqueId id;
+  ncclConfig_t config = new_config();
+  float value = 0;
+  CHECK(ncclCommRevoke(comm, 0) == kInvalidUsage && says("ncclCommRevoke") && says("ncclCommAbort"));
+  CHECK(ncclSignal(0, 0, 0, 0, comm, NULL) == kInvalidUsage && says("ncclSend and ncclRecv"));
+  CHECK(ncclParamBind(NULL, NULL) == kInvalidUsage && says("ncclParamBind"));
+  ncclParamDumpAll();
+  ncclResetDebugInit();
+  CHECK(ncclAllReduce(&value, NULL, 1, kFloat, kSum, comm, NULL) == kInvalidArgument && says("recvbuff"));
+  CHECK(ncclAllReduce(&value, &value, 1, 99, kSum, comm, NULL) == kInvalidArgument && says("99"));
+  CHECK(ncclCommCount(comm, NULL) == kInvalidArgument && says("count is NULL"));
+  config.magic = 0;
+  OK(ncclGetUniqueId(&id));
+  CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == kInvalidArgument && says("NCCL_CONFIG_INITIALIZER"));
+  config = new_config();
+  config.blocking = 2;
+  CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == kInvalidArgument && says("blocking=2"));
+  config = new_config();
+  config.size = offsetof(ncclConfig_t, cgaClusterSize); /* the first version's front */
+  OK(ncclCommInitRankConfig(&none, 1, id, 0, &config));
+  OK(ncclCommAbort(none));
+  CHECK(ncclCommInitRankScalable(&none, 1, 0, 0, &id, NULL) == kInvalidArgument && says("nId=0"));
+  CHECK(strcmp(ncclGetErrorString(kInvalidUsage), ncclGetErrorString(kSuccess)) != 0);
+}
+
+static void profiler_names(void) {
+  ncclResult_t (*get_version)(int*) = NULL;
+  void* symbol = dlsym(RTLD_DEFAULT, "pncclGetVersion");
+  int version = 0;
+  CHECK(symbol != NULL && symbol == dlsym(RTLD_DEFAULT, "ncclGetVersion"));
+  if (symbol == NULL) return;
+  memcpy(&get_version, &symbol, sizeof get_version);
+  OK(get_version(&version));
+  CHECK(version == NCCL_ABI_VERSION);
+}
+
+static int be_rank(int rank, ncclUniqueId id) {
+  ncclComm_t comm = NULL, all[2] = {NULL, NULL};
+  const ncclConfig_t good = new_config();
+  ncclConfig_t config = good;
+  alarm(60);
+  OK(ncclCommInitRankConfig(&comm, kRanks, id, rank, rank == 0 ? &config : NULL));
+  if (comm == NULL) return 1;
+  CHECK(memcmp(&config, &good, sizeof config) == 0); /* it is the program's */
+  all_reduce(comm, rank, kRanks);
+  other_operations(comm, rank);
+  memory(comm);
+  simulate(comm);
+  children(comm, rank);
+  refusals(comm);
+  profiler_names();
+  OK(ncclCommFinalize(comm));
+  OK(ncclCommDestroy(comm));
+  OK(ncclCommInitAll(all, 2, NULL));
+  for (int r = 0; r < 2; r++) OK(ncclCommDestroy(all[r]));
+  return failures != 0;
+}
+
+int main(void) {
+  int ends[2], status = 1, mine;
+  ncclUniqueId id;
+  pid_t child;
+  if (pipe(ends) != 0 || (child = fork()) < 0) return 1;
+  if (child == 0) {
+    close(ends[1]);
+    if (read(ends[0], &id, sizeof id) != (ssize_t)sizeof id) return 1;
+    return be_rank(1, id);
+  }
+  OK(ncclGetUniqueId(&id));
+  if (write(ends[1], &id, sizeof id) != (ssize_t)sizeof id) return 1;
+  mine = be_rank(0, id);
+  waitpid(child, &status, 0);
+  printf("%s\n", mine == 0 && status == 0 ? "both ranks are right" : "wrong");
+  return mine != 0 || status != 0;
+}
