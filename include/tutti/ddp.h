@@ -230,6 +230,74 @@ typedef struct {
  * handle, stats is NULL or its size too small). */
 TUTTI_API tuttiResult_t tuttiDdpGetStats(tuttiDdp_t ddp, tuttiDdpStats_t* stats);
 
+/* ---- who trains on what ---------------------------------------------------------------------------------------- */
+
+/* How a data set is divided among ranks. Start from TUTTI_DDP_SAMPLER_INITIALIZER. */
+typedef struct {
+  size_t size;          /* sizeof(tuttiDdpSampler_t) */
+  uint64_t datasetSize; /* samples, at most 2^62 */
+  int nranks;
+  int rank;
+  int shuffle;    /* 1: the order depends on seed and epoch, the same for all ranks; 0: 0, 1, 2, ... */
+  int dropLast;   /* what nranks does not divide is left out (1), or made up by the order's first samples (0) */
+  uint64_t epoch; /* another order in each */
+  uint64_t seed;
+} tuttiDdpSampler_t;
+
+#define TUTTI_DDP_SAMPLER_INITIALIZER \
+  { sizeof(tuttiDdpSampler_t), 0, 1, 0, 1, 0, 0, 0 }
+
+/* Writes to *length how many samples a rank gets in an epoch, the same number for all. Does not block; any thread.
+ * Errors: tuttiInvalidArgument (a NULL, a field out of range). */
+TUTTI_API tuttiResult_t tuttiDdpSamplerLength(const tuttiDdpSampler_t* sampler, uint64_t* length);
+
+/* Writes `count` indices in [0, datasetSize) to `indices`: this rank's samples first, first + 1, ... Rank r has every
+ * nranks-th of the order, from its r-th on, so the ranks' n-th batches together are one piece of it; without shuffle
+ * these are the indices of PyTorch's DistributedSampler. Takes no memory: the shuffled order is a permutation that is
+ * computed number by number (a Feistel network with cycle walking: Black and Rogaway, "Ciphers with arbitrary finite
+ * domains", 2002). Does not block; any thread. Errors as tuttiDdpSamplerLength; also tuttiInvalidArgument (first +
+ * count is over the length, indices is NULL with count > 0). */
+TUTTI_API tuttiResult_t tuttiDdpSamplerIndices(const tuttiDdpSampler_t* sampler, uint64_t first, uint64_t count,
+                                               uint64_t* indices);
+
+/* An array with its shape, and bytes that say what it is. Start from TUTTI_DDP_DATA_INITIALIZER. */
+typedef struct {
+  size_t size;              /* sizeof(tuttiDdpData_t) */
+  void* data;               /* shape[0] * shape[1] * ... elements */
+  tuttiDataType_t datatype; /* tuttiUint8 for any bytes */
+  int ndim;                 /* 1 to TUTTI_DDP_MAX_DIMS; 0: there are no data */
+  size_t shape[TUTTI_DDP_MAX_DIMS];
+  void* metadata; /* any bytes: names, a JSON text, ... */
+  size_t metadataBytes;
+} tuttiDdpData_t;
+
+#define TUTTI_DDP_DATA_INITIALIZER \
+  { sizeof(tuttiDdpData_t), NULL, tuttiUint8, 0, {0, 0, 0, 0, 0, 0, 0, 0}, NULL, 0 }
+
+/* Gives rank root's data to all ranks of `comm`. On the root *data says what to send and stays as it is; the others
+ * need not know anything before: their *data is overwritten, with memory that is theirs and freed by tuttiDdpFreeData.
+ * Collective; blocks until the data are there. One rank of each group loads, the others get it from there; with six
+ * ranks in the groups [0,3], [1,4], [2,5]:
+ *
+ *   tuttiCommSplit(comm, rank % 3, rank, &group, NULL);
+ *   if (rank < 3) load(&data, rank);                 ranks 0, 1, 2 are rank 0 of their groups
+ *   tuttiDdpBroadcastData(&data, 0, group);
+ *
+ * Errors, on all ranks alike: tuttiInvalidArgument (a field of the root's data is wrong, data is NULL, root not in
+ * [0, nranks)), tuttiSystemError (a rank has no memory for it), and those of tuttiBroadcast. */
+TUTTI_API tuttiResult_t tuttiDdpBroadcastData(tuttiDdpData_t* data, int root, tuttiComm_t comm);
+
+/* Divides rank root's data among all ranks of `comm` along the first dimension, in the order of ranks, the first ranks
+ * getting one row more where it does not come out even. `all` is read on the root only and may be NULL elsewhere. Every
+ * rank's *part is overwritten, with memory that is freed by tuttiDdpFreeData; metadata go to all ranks as a whole.
+ * Blocking and errors as tuttiDdpBroadcastData. */
+TUTTI_API tuttiResult_t tuttiDdpScatterData(const tuttiDdpData_t* all, tuttiDdpData_t* part, int root,
+                                            tuttiComm_t comm);
+
+/* Frees what tuttiDdpBroadcastData (but on its root) and tuttiDdpScatterData have allocated, and empties *data. Errors:
+ * tuttiInvalidArgument (data is NULL, or has memory from elsewhere). */
+TUTTI_API tuttiResult_t tuttiDdpFreeData(tuttiDdpData_t* data);
+
 #ifdef __cplusplus
 }
 #endif

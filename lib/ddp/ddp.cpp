@@ -1,13 +1,12 @@
-// The C boundary: handles, arguments, sentences, and the end of all exceptions.
+// The C functions of an averager.
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 
 #include "agree.h"
+#include "boundary.h"
 #include "reducer.h"
 
 using namespace tutti::ddp;  // NOLINT: this file is the boundary
@@ -17,23 +16,6 @@ struct tuttiDdp {};
 namespace {
 
 thread_local std::string last_error;
-
-tuttiResult_t finish(const Status& status) {
-  if (status) return tuttiSuccess;
-  last_error = status.error().message;
-  return status.error().code;
-}
-
-template <class Body>
-tuttiResult_t guarded(Body&& body) noexcept {
-  try {
-    return finish(body());
-  } catch (const std::bad_alloc&) {
-    return finish(Error{tuttiSystemError, "out of memory"});
-  } catch (const std::exception& e) {
-    return finish(Error{tuttiInternalError, text("unexpected: %s", e.what())});
-  }
-}
 
 // The live handles: numbers that are given out once, so that a dead one does no harm. A call shares the ownership.
 // Never destroyed: other threads may outlive main.
@@ -172,6 +154,12 @@ Status create(tuttiDdp_t* handle, tuttiComm_t comm, const Given& given) {
 }
 
 }  // namespace
+
+tuttiResult_t tutti::ddp::finish(const Status& status) {
+  if (status) return tuttiSuccess;
+  last_error = status.error().message;
+  return status.error().code;
+}
 
 extern "C" {
 

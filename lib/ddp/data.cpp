@@ -1,0 +1,180 @@
+// Data sets from the rank that has them to the others.
+#include <algorithm>
+#include <cstring>
+
+#include "agree.h"
+#include "boundary.h"
+#include "tensor.h"
+
+using namespace tutti::ddp;  // NOLINT: this file is at the boundary
+
+namespace {
+
+// What the others have to know before the data come.
+struct Header {
+  int32_t type = 0, ndim = 0;
+  uint64_t shape[TUTTI_DDP_MAX_DIMS] = {};
+  uint64_t metadata_bytes = 0;
+
+  uint64_t row_bytes() const {
+    uint64_t bytes = element_bytes(static_cast<tuttiDataType_t>(type));
+    for (int i = 1; i < ndim; i++) bytes *= shape[i];
+    return bytes;
+  }
+  uint64_t rows() const { return ndim == 0 ? 0 : shape[0]; }
+};
+
+Status take_shape(const tuttiDdpData_t& data, Header* header) {
+  if (data.ndim < 0 || data.ndim > TUTTI_DDP_MAX_DIMS)
+    return invalid_argument(text("data->ndim=%d; it may be 0 to %d", data.ndim, TUTTI_DDP_MAX_DIMS));
+  uint64_t bytes = element_bytes(data.datatype);
+  if (bytes == 0) return invalid_argument(text("data->datatype=%d is no type", static_cast<int>(data.datatype)));
+  bool overflow = false, empty = data.ndim == 0;
+  for (int i = 0; i < data.ndim; i++) {
+    header->shape[i] = data.shape[i];
+    overflow |= __builtin_mul_overflow(bytes, header->shape[i], &bytes);
+    empty |= data.shape[i] == 0;
+  }
+  if (!empty && (overflow || bytes > uint64_t{1} << 62))
+    return invalid_argument("the product of data->shape is more than memory can hold");
+  if (!empty && data.data == nullptr) return invalid_argument("data->data is NULL, but the shape is not empty");
+  header->type = data.datatype;
+  header->ndim = data.ndim;
+  return {};
+}
+
+Status take_header(const tuttiDdpData_t* data, Header* header) {
+  if (data == nullptr) return invalid_argument("data is NULL on the root");
+  if (data->size < sizeof *data)
+    return invalid_argument(text("data->size=%zu; start from TUTTI_DDP_DATA_INITIALIZER", data->size));
+  if (data->metadataBytes > 0 && data->metadata == nullptr)
+    return invalid_argument(text("data->metadata is NULL, but metadataBytes=%zu", data->metadataBytes));
+  header->metadata_bytes = data->metadataBytes;
+  return take_shape(*data, header);
+}
+
+// Every rank learns the root's header, or what is wrong with any rank's arguments. `place` is for the result.
+Status share_header(const Group& group, int root, const tuttiDdpData_t* data, const tuttiDdpData_t* place,
+                    Header* header) {
+  Status mine;
+  if (place == nullptr || place->size < sizeof *place)
+    mine = invalid_argument("the place for the data is NULL or was not made from TUTTI_DDP_DATA_INITIALIZER");
+  else if (root < 0 || root >= group.size)
+    mine = invalid_argument(text("root=%d; it has to be in [0, %d)", root, group.size));
+  else if (group.rank == root)
+    mine = take_header(data, header);
+  if (Status s = agree(group, mine); !s) return s;
+  return library(tuttiBcast(header, sizeof *header, tuttiUint8, root, group.comm, nullptr));
+}
+
+Status allocate(void** at, uint64_t bytes) {
+  return bytes == 0 ? Status() : library(tuttiMemAlloc(at, bytes));
+}
+
+Status broadcast_bytes(const Group& group, int root, void* at, uint64_t bytes) {
+  return bytes == 0 ? Status() : library(tuttiBcast(at, bytes, tuttiUint8, root, group.comm, nullptr));
+}
+
+// *place as the header says, with memory for `rows` rows, where this rank wants it. All ranks have it, or none.
+Status make_room(const Group& group, const Header& header, uint64_t rows, bool wanted, tuttiDdpData_t* place) {
+  Status mine;
+  tuttiDdpData_t fresh = TUTTI_DDP_DATA_INITIALIZER;
+  if (wanted) {
+    fresh.datatype = static_cast<tuttiDataType_t>(header.type);
+    fresh.ndim = header.ndim;
+    std::copy_n(header.shape, TUTTI_DDP_MAX_DIMS, fresh.shape);
+    if (header.ndim > 0) fresh.shape[0] = rows;
+    fresh.metadataBytes = header.metadata_bytes;
+    mine = allocate(&fresh.data, rows * header.row_bytes());
+    if (mine) mine = allocate(&fresh.metadata, header.metadata_bytes);
+  }
+  const Status agreed = agree(group, mine);
+  if (!agreed) {
+    static_cast<void>(tuttiMemFree(fresh.data));
+    static_cast<void>(tuttiMemFree(fresh.metadata));
+  } else if (wanted) {
+    *place = fresh;
+  }
+  return agreed;
+}
+
+Status broadcast_data(tuttiDdpData_t* data, int root, tuttiComm_t comm) {
+  Group group;
+  if (Status s = find_group(comm, &group); !s) return s;
+  Header header;
+  if (Status s = share_header(group, root, data, data, &header); !s) return s;
+  if (Status s = make_room(group, header, header.rows(), group.rank != root, data); !s) return s;
+  if (Status s = broadcast_bytes(group, root, data->data, header.rows() * header.row_bytes()); !s) return s;
+  return broadcast_bytes(group, root, data->metadata, header.metadata_bytes);
+}
+
+struct Rows {
+  uint64_t first, count;
+};
+
+Rows rows_of(uint64_t rows, const Group& group, int rank) {
+  const auto size = static_cast<uint64_t>(group.size), r = static_cast<uint64_t>(rank);
+  const uint64_t each = rows / size, more = rows % size;
+  return {r * each + std::min(r, more), each + (r < more ? 1 : 0)};
+}
+
+// The root copies its own part and sends the others theirs.
+Status send_rows(const Group& group, const Header& header, const void* all, void* part) {
+  Status outcome = library(tuttiGroupStart());
+  for (int rank = 0; rank < group.size && outcome; rank++) {
+    const Rows rows = rows_of(header.rows(), group, rank);
+    const uint64_t bytes = rows.count * header.row_bytes();
+    const char* at = static_cast<const char*>(all) + rows.first * header.row_bytes();
+    if (bytes == 0) continue;
+    if (rank == group.rank)
+      memcpy(part, at, bytes);
+    else
+      outcome = library(tuttiSend(at, bytes, tuttiUint8, rank, group.comm, nullptr));
+  }
+  const Status ended = library(tuttiGroupEnd());
+  return outcome ? ended : outcome;
+}
+
+Status scatter_data(const tuttiDdpData_t* all, tuttiDdpData_t* part, int root, tuttiComm_t comm) {
+  Group group;
+  if (Status s = find_group(comm, &group); !s) return s;
+  Header header;
+  if (Status s = share_header(group, root, all, part, &header); !s) return s;
+  const uint64_t mine = rows_of(header.rows(), group, group.rank).count;
+  if (Status s = make_room(group, header, mine, true, part); !s) return s;
+  const uint64_t bytes = mine * header.row_bytes();
+  Status moved;
+  if (group.rank == root) {
+    moved = send_rows(group, header, all->data, part->data);
+    if (header.metadata_bytes > 0) memcpy(part->metadata, all->metadata, header.metadata_bytes);
+  } else if (bytes > 0) {
+    moved = library(tuttiRecv(part->data, bytes, tuttiUint8, root, group.comm, nullptr));
+  }
+  if (!moved) return moved;
+  return broadcast_bytes(group, root, part->metadata, header.metadata_bytes);
+}
+
+}  // namespace
+
+extern "C" {
+
+tuttiResult_t tuttiDdpBroadcastData(tuttiDdpData_t* data, int root, tuttiComm_t comm) {
+  return guarded([&] { return broadcast_data(data, root, comm); });
+}
+
+tuttiResult_t tuttiDdpScatterData(const tuttiDdpData_t* all, tuttiDdpData_t* part, int root, tuttiComm_t comm) {
+  return guarded([&] { return scatter_data(all, part, root, comm); });
+}
+
+tuttiResult_t tuttiDdpFreeData(tuttiDdpData_t* data) {
+  return guarded([&]() -> Status {
+    if (data == nullptr) return invalid_argument("data is NULL");
+    if (Status s = library(tuttiMemFree(data->data)); !s) return s;
+    data->data = nullptr;
+    if (Status s = library(tuttiMemFree(data->metadata)); !s) return s;
+    *data = TUTTI_DDP_DATA_INITIALIZER;
+    return {};
+  });
+}
+
+}  // extern "C"
