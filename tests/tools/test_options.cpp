@@ -159,6 +159,17 @@ TEST_CASE("all stands for every type, operator and root") {
   CHECK(parsed({"-r", "-1"}).root == kAllRoots);
 }
 
+TEST_CASE("where buffers are, and which stream that makes the usual one") {
+  CHECK(parsed({}).device == kHostMemory);
+  CHECK(parsed({"--device", "host"}).null_stream);
+  CHECK(parsed({"--device", "cuda"}).device == kEachItsDevice);
+  CHECK_FALSE(parsed({"--device", "cuda"}).null_stream);
+  CHECK(parsed({"--device", "cuda:12", "-y", "1"}).device == 12);
+  CHECK(parsed({"--device", "cuda:12", "-y", "1"}).null_stream);
+  for (const char* wrong : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:99999", ""})
+    CHECK(contains(refusal({"--device", wrong}), "must be host, cuda or cuda:N"));
+}
+
 TEST_CASE("where no data is moved there is one size and one type") {
   Collective barrier = kReduction;
   barrier.has_data = false;

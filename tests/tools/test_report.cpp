@@ -222,7 +222,7 @@ TEST_CASE("the spread of iterations") {
 
 TEST_CASE("writes outside of a buffer are counted") {
   Buffer buffer;
-  REQUIRE(static_cast<bool>(buffer.allocate(100, false)));
+  REQUIRE(static_cast<bool>(buffer.allocate(100, Memory::kHost)));
   buffer.move(4);
   buffer.poison(90);
   memset(buffer.data(), 0, 90);

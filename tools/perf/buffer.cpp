@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "device.h"
+
 namespace tutti::perf {
 namespace {
 
@@ -18,6 +20,7 @@ size_t changed(const char* begin, const char* end) {
 }  // namespace
 
 Buffer::~Buffer() {
+  device::release(device_);
   if (tutti_memory_) {
     // Nothing is left to do about a failure here, and the memory goes with the process.
     static_cast<void>(tuttiMemFree(base_));
@@ -31,10 +34,15 @@ size_t Buffer::bytes_needed(size_t bytes) {
   return (whole + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-Status Buffer::allocate(size_t bytes, bool tutti_memory) {
+Status Buffer::allocate(size_t bytes, Memory kind) {
   const size_t whole = bytes_needed(bytes);
   void* memory = nullptr;
-  if (tutti_memory) {
+  if (kind == Memory::kDevice) {
+    if (Status s = device::allocate(whole, &memory); !s) return s;
+    device_ = static_cast<char*>(memory);
+    memory = nullptr;
+  }
+  if (kind == Memory::kTutti) {
     const tuttiResult_t result = tuttiMemAlloc(&memory, whole);
     if (result != tuttiSuccess) return library_error("tuttiMemAlloc", result, nullptr);
   } else {
@@ -44,11 +52,27 @@ Status Buffer::allocate(size_t bytes, bool tutti_memory) {
     return Error{text("no memory for a buffer of %zu bytes (%s); make the largest size (-e) smaller", whole,
                       human_bytes(static_cast<double>(whole)).c_str())};
   }
-  tutti_memory_ = tutti_memory;
+  tutti_memory_ = kind == Memory::kTutti;
   base_ = static_cast<char*>(memory);
   bytes_ = whole;
   move(0);
   memset(base_, 0, whole);
+  return device_ == nullptr ? Status() : device::clear(device_, whole);
+}
+
+Status Buffer::upload(size_t used_bytes) const {
+  if (device_ == nullptr) return {};
+  return device::copy(operand() - kGuardBytes, data_ - kGuardBytes, kGuardBytes + used_bytes + kGuardBytes);
+}
+
+Status Buffer::download(size_t used_bytes) const {
+  if (device_ == nullptr) return {};
+  return device::copy(data_ - kGuardBytes, operand() - kGuardBytes, kGuardBytes + used_bytes + kGuardBytes);
+}
+
+Status Buffer::clear(size_t used_bytes) const {
+  if (device_ != nullptr) return device::clear(operand(), used_bytes);
+  memset(data_, 0, used_bytes);
   return {};
 }
 

@@ -1,4 +1,5 @@
-// A buffer with guard bytes on both sides, so that a write outside of it is seen.
+// A buffer with guard bytes on both sides, so that a write outside of it is seen. One in device memory has a twin on
+// the host, on which all that follows works.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,8 @@
 
 namespace tutti::perf {
 
+enum class Memory { kHost, kTutti, kDevice };
+
 class Buffer {
  public:
   Buffer() = default;
@@ -14,13 +17,20 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // Zeroed memory on a 64-byte boundary, from tuttiMemAlloc or from the C library.
-  Status allocate(size_t bytes, bool tutti_memory);
+  // Zeroed memory on a 64-byte boundary.
+  Status allocate(size_t bytes, Memory memory);
 
   char* data() const { return data_; }
+  // The same place where operations work on it.
+  char* operand() const { return device_ == nullptr ? data_ : device_ + (data_ - base_); }
   // All of it, guards included.
-  void* memory() const { return base_; }
+  void* memory() const { return device_ == nullptr ? base_ : device_; }
   size_t memory_bytes() const { return bytes_; }
+  // What the host has written goes to the device, and comes back: the first `used_bytes` and the guards around them.
+  Status upload(size_t used_bytes) const;
+  Status download(size_t used_bytes) const;
+  // Zeroes the first `used_bytes` where operations work on them.
+  Status clear(size_t used_bytes) const;
   // Lets data() begin this many bytes after the boundary; `bytes` of allocate() must have room for it.
   void move(size_t shift_bytes);
   // Fills the first `used_bytes` with a pattern that no result has by chance, and the guards around them.
@@ -36,6 +46,7 @@ class Buffer {
   char* base_ = nullptr;
   size_t bytes_ = 0;
   char* data_ = nullptr;
+  char* device_ = nullptr;  // base_'s twin
   bool tutti_memory_ = false;
 };
 

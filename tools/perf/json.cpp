@@ -58,9 +58,9 @@ Json config(const Options& o, const std::vector<RankInfo>& ranks) {
                             {"group", 0},
                             {"pid", ranks[rank].pid},
                             {"hostname", ranks[rank].host},
-                            {"device", 0},
-                            {"device_hex", "host"},
-                            {"device_info", "CPU"}});
+                            {"device", std::max(0, ranks[rank].device)},
+                            {"device_hex", ranks[rank].device < 0 ? "host" : "cuda"},
+                            {"device_info", ranks[rank].device_name}});
   }
   return j;
 }

@@ -17,11 +17,10 @@
 namespace tutti::perf {
 namespace {
 
-tuttiConfig_t config_of(const Options& options) {
+// Where a device is measured, these are the communicators that ranks settle things by.
+tuttiConfig_t first_config(const Options& options) {
+  if (options.device == kHostMemory) return config_of(options);
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-  if (options.timeout_seconds > 0) config.opTimeoutSeconds = options.timeout_seconds;
-  if (!options.algo.empty()) config.algo = options.algo.c_str();
-  if (!options.transports.empty()) config.transports = options.transports.c_str();
   return config;
 }
 
@@ -60,7 +59,7 @@ struct Group {
 };
 
 int run_one(const Options& options, const Group& group, int rank, const RankBody& body) {
-  const tuttiConfig_t config = config_of(options);
+  const tuttiConfig_t config = first_config(options);
   tuttiComm_t comm = nullptr;
   const tuttiResult_t result = tuttiCommInitRankConfig(&comm, group.n_ranks, group.id, rank, &config);
   if (result != tuttiSuccess) {
@@ -109,7 +108,7 @@ int run_launched_threads(const Options& options, tuttiComm_t processes, const Ra
 }
 
 int run_launched(const Options& options, const char* tool, const RankBody& body) {
-  const tuttiConfig_t config = config_of(options);
+  const tuttiConfig_t config = first_config(options);
   tuttiComm_t comm = nullptr;
   const tuttiResult_t result = tuttiCommInitFromEnv(&comm, &config);
   if (result != tuttiSuccess) return failed_call(tool, "tuttiCommInitFromEnv", result);
@@ -158,6 +157,14 @@ int run_local(const Options& options, const char* tool, const RankBody& body) {
 }
 
 }  // namespace
+
+tuttiConfig_t config_of(const Options& options) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  if (options.timeout_seconds > 0) config.opTimeoutSeconds = options.timeout_seconds;
+  if (!options.algo.empty()) config.algo = options.algo.c_str();
+  if (!options.transports.empty()) config.transports = options.transports.c_str();
+  return config;
+}
 
 int local_ranks(const Options& options) {
   return std::max(1, options.procs) * options.threads;

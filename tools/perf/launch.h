@@ -15,6 +15,9 @@ using RankBody = std::function<Status(tuttiComm_t)>;
 // Ranks that fail print "[rank r] ..." to stderr.
 int launch(const Options& options, const char* tool, const RankBody& body);
 
+// What communicators whose operations are measured are created with.
+tuttiConfig_t config_of(const Options& options);
+
 // How many ranks this call makes on this host, as far as can be known.
 int local_ranks(const Options& options);
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "device.h"
 #include "types.h"
 
 namespace tutti::perf {
@@ -96,20 +97,23 @@ Bench::~Bench() {
   // The communicator would take them back itself, so a failure changes nothing.
   for (void* registration : registrations_) static_cast<void>(tuttiCommDeregister(team_.comm(), registration));
   // An error of the stream was already returned by the wait for it.
-  if (stream_ != nullptr) static_cast<void>(tuttiStreamDestroy(stream_));
+  if (stream_ != nullptr && on_device()) device::destroy(stream_);
+  if (stream_ != nullptr && !on_device()) static_cast<void>(tuttiStreamDestroy(stream_));
 }
 
 Status Bench::allocate(size_t extent_bytes) {
   size_t largest_elem = 0;
   for (const tuttiDataType_t type : options_.types) largest_elem = std::max(largest_elem, type_info(type).bytes);
   const size_t bytes = extent_bytes + options_.unalign_elems * largest_elem;
-  if (Status s = send_.allocate(bytes, options_.registration > 0); !s) return s;
-  if (Status s = recv_.allocate(bytes, options_.registration > 0); !s) return s;
+  const Memory memory = on_device() ? Memory::kDevice : options_.registration > 0 ? Memory::kTutti : Memory::kHost;
+  if (Status s = send_.allocate(bytes, memory); !s) return s;
+  if (Status s = recv_.allocate(bytes, memory); !s) return s;
   if (options_.registration > 0) {
     if (Status s = register_buffer(send_); !s) return s;
     if (Status s = register_buffer(recv_); !s) return s;
   }
   if (options_.null_stream) return {};
+  if (on_device()) return device::create_stream(&stream_);
   const tuttiResult_t result = tuttiStreamCreate(&stream_);
   if (result != tuttiSuccess) return library_error("tuttiStreamCreate", result, nullptr);
   return {};
@@ -123,12 +127,13 @@ Status Bench::register_buffer(const Buffer& buffer) {
   return {};
 }
 
-std::vector<Call> Bench::calls(const Work& work, tuttiRedOp_t op, bool in_place) const {
+std::vector<Call> Bench::calls(const Work& work, tuttiRedOp_t op, bool in_place, char* send_base,
+                               char* recv_base) const {
   const size_t elem_bytes = type_info(work.type).bytes;
   std::vector<Call> calls;
   for (const Piece& piece : work.pieces) {
-    char* recv = recv_.data() + piece.offset_bytes;
-    const char* send = send_.data() + piece.offset_bytes;
+    char* recv = recv_base + piece.offset_bytes;
+    const char* send = send_base + piece.offset_bytes;
     if (in_place) {
       send = recv + piece.layout.in_place_send_offset * elem_bytes;
       recv += piece.layout.in_place_recv_offset * elem_bytes;
@@ -156,6 +161,7 @@ Status Bench::start(const std::vector<Call>& calls, int times) const {
 }
 
 Status Bench::wait() const {
+  if (on_device()) return device::synchronize(stream_);
   if (stream_ == nullptr) return {};
   const tuttiResult_t result = tuttiStreamSynchronize(stream_);
   if (result != tuttiSuccess) return library_error("tuttiStreamSynchronize", result, team_.comm());
@@ -184,8 +190,8 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
   recv_.move(options_.unalign_elems * type_info(work.type).bytes);
   doing_ = text("%zu bytes %s %s, ", work.bytes, type_info(work.type).name, in_place ? "in place" : "out of place");
   // Zeros, because repeating an in-place sum or product on other data soon computes with infinities or subnormals.
-  memset(send_.data(), 0, work.extent_bytes);
-  memset(recv_.data(), 0, work.extent_bytes);
+  if (Status s = send_.clear(work.extent_bytes); !s) return s;
+  if (Status s = recv_.clear(work.extent_bytes); !s) return s;
   tuttiRedOp_t op;
   if (Status s = create_operator(work, &op); !s) return s;
   if (Status s = time_and_check(work, op, in_place, result); !s) return s;  // the communicator frees its operators
@@ -193,7 +199,7 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
 }
 
 Status Bench::time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, Measurement* result) {
-  const std::vector<Call> all = calls(work, op, in_place);
+  const std::vector<Call> all = calls(work, op, in_place, send_.operand(), recv_.operand());
   if (Status s = team_.barrier(); !s) return s;
   if (Status s = warm_up(all); !s) return s;
   if (Status s = team_.barrier(); !s) return s;
@@ -288,9 +294,15 @@ Status Bench::check(const Work& work, const std::vector<Call>& calls, bool in_pl
 Status Bench::check_data(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong) {
   const DataKey key = {work.type, collective_.has_op ? work.op : kCopy, team_.n_ranks(), seed_};
   fill(work, in_place, key);
+  for (const Buffer* buffer : {&send_, &recv_}) {
+    if (Status s = buffer->upload(work.extent_bytes); !s) return s;
+  }
   if (Status s = start(calls); !s) return s;
   if (Status s = wait(); !s) return s;
-  *wrong = static_cast<long long>(count_wrong(work, calls, in_place, key));
+  for (const Buffer* buffer : {&send_, &recv_}) {
+    if (Status s = buffer->download(work.extent_bytes); !s) return s;
+  }
+  *wrong = static_cast<long long>(count_wrong(work, in_place, key));
   return {};
 }
 
@@ -320,14 +332,15 @@ void Bench::fill(const Work& work, bool in_place, const DataKey& key) {
   }
 }
 
-size_t Bench::count_wrong(const Work& work, const std::vector<Call>& calls, bool in_place, const DataKey& key) const {
+size_t Bench::count_wrong(const Work& work, bool in_place, const DataKey& key) const {
+  const std::vector<Call> seen = calls(work, work.op, in_place, send_.data(), recv_.data());
   const bool receives = !collective_.only_root_receives || team_.rank() == work.root;
   size_t wrong = recv_.count_overwritten(work.extent_bytes);
-  for (size_t i = 0; i < calls.size(); i++) {
+  for (size_t i = 0; i < seen.size(); i++) {
     const Piece& piece = work.pieces[i];
     if (receives) {
       wrong += collective_.count_wrong(
-          {key, team_.rank(), work.root, piece.first, calls[i].count, type_info(key.type).bytes, calls[i].recv});
+          {key, team_.rank(), work.root, piece.first, seen[i].count, type_info(key.type).bytes, seen[i].recv});
     }
     wrong += count_spoiled(piece, in_place, receives, key);
   }

@@ -50,7 +50,8 @@ class Bench {
   Status create_operator(const Work& work, tuttiRedOp_t* op) const;
   Status destroy_operator(const Work& work, tuttiRedOp_t op) const;
   Status time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, Measurement* result);
-  std::vector<Call> calls(const Work& work, tuttiRedOp_t op, bool in_place) const;
+  // On these buffers: where operations work, or where the host sees them.
+  std::vector<Call> calls(const Work& work, tuttiRedOp_t op, bool in_place, char* send, char* recv) const;
   Status start(const std::vector<Call>& calls, int times = 1) const;
   Status wait() const;
   Status warm_up(const std::vector<Call>& calls);
@@ -60,9 +61,10 @@ class Bench {
   Status average(double* seconds, double* cpu_seconds);
   Status check(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong);
   Status check_data(const Work& work, const std::vector<Call>& calls, bool in_place, long long* wrong);
+  bool on_device() const { return team_.device() >= 0; }
   Status check_order(const std::vector<Call>& calls, long long* wrong);
   void fill(const Work& work, bool in_place, const DataKey& key);
-  size_t count_wrong(const Work& work, const std::vector<Call>& calls, bool in_place, const DataKey& key) const;
+  size_t count_wrong(const Work& work, bool in_place, const DataKey& key) const;
   size_t count_spoiled(const Piece& piece, bool in_place, bool receives, const DataKey& key) const;
   void complain(const Work& work, bool in_place, long long wrong) const;
 

@@ -14,7 +14,8 @@ struct Raw {
   std::string min_bytes = "32M", max_bytes = "32M", step_bytes = "1M";
   std::string op = "sum", type = "float", root = "0";
   long long step_factor = 1;
-  int gpus = 1, graph = 0, device_kernels = 0, parallel_init = 0, null_stream = 1;
+  int gpus = 1, graph = 0, device_kernels = 0, parallel_init = 0, null_stream = -1;
+  std::string device = "host";
   std::string device_blocks, block_policy;
   long long unalign = 0;
 };
@@ -28,6 +29,7 @@ const char* const kExamples =
     "  @ --procs 2 -d all -c 10 -b 0 -e 64K -f 4   check every type ten times per size\n"
     "  @ --procs 2 --transport tcp --algo tree -J out.json\n"
     "  @ --procs 4 --sizes-from resnet50      one training step's gradients\n"
+    "  @ -t 2 --device cuda -b 8 -e 1G -f 4   two ranks on one GPU, if there is one, else on two\n"
     "  mpirun -np 8 @ -b 8 -e 1G -f 4         or torchrun, srun: one rank for each process\n";
 
 std::string with_tool_name(std::string examples, const char* tool) {
@@ -62,6 +64,9 @@ void add_rank_options(CLI::App& app, Options& o, Raw& raw) {
   app.add_option("--procs", o.procs, "fork this many local processes")->group("Ranks");
   app.add_option("-t,--nthreads", o.threads, "ranks as threads of each process")->group("Ranks");
   app.add_option("-g,--ngpus", raw.gpus, "only 1: ranks are threads and processes here")->group("Ranks");
+  app.add_option("--device", raw.device,
+                 "where buffers are: host; cuda: rank r on CUDA device r modulo their number; cuda:N: all on that one")
+      ->group("Ranks");
   app.add_option("-p,--parallel_init", raw.parallel_init, "accepted; ranks always start in parallel")->group("Ranks");
   app.add_option("-T,--timeout", o.timeout_seconds, "seconds an operation may wait without progress")->group("Ranks");
   app.add_option("--grace", o.grace_seconds, "with --procs: seconds the others get to end after one has failed")
@@ -80,7 +85,10 @@ void add_measuring_options(CLI::App& app, Options& o, Raw& raw) {
                  "0: iterations follow at once (on host memory each ends before the next all the same); 1: a barrier "
                  "after each operation; 2: wait for each; 3: a barrier after each iteration, not timed")
       ->group(group);
-  app.add_option("-y,--stream_null", raw.null_stream, "1: run on the caller's thread; 0: queue on a stream")
+  app.add_option(
+         "-y,--stream_null", raw.null_stream,
+         "1: run on the caller's thread, or CUDA's default stream; 0: queue on a stream; otherwise 1 on the host, "
+         "0 on a device")
       ->group(group);
   app.add_option("-a,--average", o.average, "time over ranks: 0 rank 0's, 1 average, 2 min, 3 max")->group(group);
   app.add_option("-R,--local_register", o.registration,
@@ -154,7 +162,7 @@ Status check_refused(const Raw& raw) {
     if (value.empty()) continue;
     return usage_error(text("%s %s: sets blocks of GPU threads; on host memory leave it out", option, value.c_str()));
   }
-  if (Status s = check_range(raw.null_stream, 0, 1, "-y"); !s) return s;
+  if (Status s = check_range(raw.null_stream, -1, 1, "-y"); !s) return s;
   if (Status s = check_range(raw.parallel_init, 0, 1, "-p"); !s) return s;
   if (raw.unalign < 0 || raw.unalign > 1 << 20) {
     return usage_error(text("-u %lld: must be from 0 to 1048576 elements", raw.unalign));
@@ -208,6 +216,16 @@ Status convert_root(const std::string& root, Options* o) {
   return {};
 }
 
+Status convert_device(const std::string& name, Options* o) {
+  const std::string number = name.rfind("cuda:", 0) == 0 ? name.substr(5) : "";
+  const bool digits =
+      !number.empty() && number.size() < 5 && number.find_first_not_of("0123456789") == std::string::npos;
+  if (name != "host" && name != "cuda" && !digits)
+    return usage_error(text("--device %s: must be host, cuda or cuda:N", name.c_str()));
+  o->device = name == "host" ? kHostMemory : digits ? std::stoi(number) : kEachItsDevice;
+  return {};
+}
+
 Status convert(const Raw& raw, const Collective& collective, Options* o) {
   if (Status s = check_refused(raw); !s) return s;
   if (Status s = check_counts(*o); !s) return s;
@@ -215,6 +233,7 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
   if (Status s = convert_type(raw.type, o); !s) return s;
   if (Status s = convert_op(raw.op, o); !s) return s;
   if (Status s = convert_root(raw.root, o); !s) return s;
+  if (Status s = convert_device(raw.device, o); !s) return s;
   if (!collective.has_op) o->ops = {tuttiSum};
   if (!collective.has_root) o->root = 0;
   if (!collective.has_data) {
@@ -227,7 +246,7 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
     return usage_error(
         text("--algo %s: must be ring, tree, direct, oneshot, halving or hierarchical", o->algo.c_str()));
   }
-  o->null_stream = raw.null_stream == 1;
+  o->null_stream = raw.null_stream == -1 ? o->device == kHostMemory : raw.null_stream == 1;
   o->parallel_init = raw.parallel_init == 1;
   o->unalign_elems = static_cast<size_t>(raw.unalign);
   return {};

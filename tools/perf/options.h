@@ -11,6 +11,8 @@
 namespace tutti::perf {
 
 inline constexpr int kAllRoots = -1;
+// For Options::device: host memory, or each rank's device by its number.
+inline constexpr int kHostMemory = -1, kEachItsDevice = -2;
 
 struct Options {
   size_t min_bytes = 32 << 20, max_bytes = 32 << 20, step_bytes = 1 << 20, step_factor = 1;
@@ -20,6 +22,7 @@ struct Options {
   int root = 0;
   int threads = 1, procs = 0;  // procs 0: no ranks are forked
   int blocking = 0;
+  int device = kHostMemory;
   bool null_stream = true;
   int timeout_seconds = 0;  // 0: the library's own limit
   bool cpu_time = false, timestamps = false, per_iter_timing = false, parallel_init = false;

@@ -78,8 +78,8 @@ class Check {
   Status run() {
     if (Status s = team_.agree(join()); !s) return s;
     const size_t bytes = options_.max_bytes + sizeof(float);
-    if (Status s = in_.allocate(bytes, false); !s) return s;
-    if (Status s = out_.allocate(bytes, false); !s) return s;
+    if (Status s = in_.allocate(bytes, Memory::kHost); !s) return s;
+    if (Status s = out_.allocate(bytes, Memory::kHost); !s) return s;
     memset(in_.data(), 0, bytes);
     memset(out_.data(), 0, bytes);
     print_header();

@@ -90,8 +90,9 @@ std::string header_text(const Options& o, const Collective& collective, const st
   if (!collective.has_data) out += "# No data is moved: sizes and types do not matter, and there is no bandwidth\n";
   out += "#\n# Using devices\n";
   for (size_t rank = 0; rank < ranks.size(); rank++) {
-    out += text("#  Rank %2zu Group  0 Pid %6d on %10s device  0 [host] CPU\n", rank, ranks[rank].pid,
-                ranks[rank].host.c_str());
+    const RankInfo& info = ranks[rank];
+    out += text("#  Rank %2zu Group  0 Pid %6d on %10s device %2d [%s] %s\n", rank, info.pid, info.host.c_str(),
+                std::max(0, info.device), info.device < 0 ? "host" : "cuda", info.device_name.c_str());
   }
   return out;
 }

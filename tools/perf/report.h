@@ -16,6 +16,8 @@ namespace tutti::perf {
 struct RankInfo {
   int pid;
   std::string host;
+  int device = -1;  // CUDA's number; -1: host memory
+  std::string device_name = "CPU";
 };
 
 // One of a row's two halves: out of place or in place.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "device.h"
 #include "measure.h"
 #include "memory.h"
 #include "report.h"
@@ -105,7 +106,9 @@ class RankRun {
     char host[256] = {};
     gethostname(host, sizeof(host) - 1);
     std::vector<RankInfo> ranks;
-    if (Status s = team_.gather({getpid(), host}, &ranks); !s) return s;
+    RankInfo mine = {getpid(), host};
+    if (team_.device() >= 0) mine = {mine.pid, mine.host, team_.device(), device::name(team_.device())};
+    if (Status s = team_.gather(mine, &ranks); !s) return s;
     return team_.agree(printing() ? report_.header(ranks) : Status());
   }
 
@@ -169,7 +172,11 @@ Status run_rank(const Options& options, const Collective& collective, const std:
                 tuttiComm_t comm, double start_bytes) {
   Team team;
   if (Status s = team.join(comm); !s) return s;
-  return RankRun(options, collective, tensors, team, start_bytes).run();
+  if (options.device != kHostMemory) {
+    if (Status s = team.move_to_device(options); !s) return s;
+  }
+  if (Status s = RankRun(options, collective, tensors, team, start_bytes).run(); !s) return s;
+  return team.leave_device();
 }
 
 size_t buffer_bytes(const Options& options, const Collective& collective, const std::vector<Tensor>& tensors,

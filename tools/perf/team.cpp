@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "device.h"
+#include "launch.h"
+
 namespace tutti::perf {
 
 Status Team::join(tuttiComm_t comm) {
@@ -9,6 +12,34 @@ Status Team::join(tuttiComm_t comm) {
   if (auto r = tuttiCommCount(comm, &n_ranks_); r != tuttiSuccess) return library_error("tuttiCommCount", r, comm);
   if (auto r = tuttiCommUserRank(comm, &rank_); r != tuttiSuccess) return library_error("tuttiCommUserRank", r, comm);
   return {};
+}
+
+Team::~Team() {
+  if (on_device_ != nullptr) static_cast<void>(tuttiCommAbort(on_device_));  // the failure itself is what is reported
+}
+
+Status Team::move_to_device(const Options& options) {
+  int devices = 0;
+  Status s = device::count(&devices);
+  if (s) device_ = options.device == kEachItsDevice ? rank_ % devices : options.device;
+  if (s) s = device::enter(device_);
+  tuttiUniqueId id = {};
+  if (s && rank_ == 0) {
+    if (auto r = tuttiGetUniqueId(&id); r != tuttiSuccess) s = library_error("tuttiGetUniqueId", r, nullptr);
+  }
+  if (s = agree(s); !s) return s;
+  const auto told = tuttiBcast(id.internal, TUTTI_UNIQUE_ID_BYTES, tuttiUint8, 0, comm_, nullptr);
+  if (told != tuttiSuccess) return library_error("tuttiBcast", told, comm_);
+  tuttiConfig_t config = config_of(options);
+  config.cudaDevice = device_;
+  const auto r = tuttiCommInitRankConfig(&on_device_, n_ranks_, id, rank_, &config);
+  return agree(r == tuttiSuccess ? Status() : library_error("tuttiCommInitRankConfig", r, nullptr));
+}
+
+Status Team::leave_device() {
+  const tuttiResult_t result = on_device_ == nullptr ? tuttiSuccess : tuttiCommDestroy(on_device_);
+  on_device_ = nullptr;
+  return result == tuttiSuccess ? Status() : library_error("tuttiCommDestroy", result, nullptr);
 }
 
 Status Team::all_reduce(void* data, size_t count, tuttiDataType_t type, tuttiRedOp_t op) {
@@ -54,16 +85,18 @@ Status Team::gather(const std::vector<double>& mine, std::vector<std::vector<dou
 Status Team::gather(const RankInfo& mine, std::vector<RankInfo>* all) {
   // Everyone adds its own record to zeros: a gather by all-reduce.
   struct Record {
-    int32_t pid;
-    char host[60];
+    int32_t pid, device;
+    char host[60], device_name[60];
   };
   std::vector<Record> records(static_cast<size_t>(n_ranks_), Record{});
   Record& record = records[static_cast<size_t>(rank_)];
   record.pid = mine.pid;
+  record.device = mine.device;
   mine.host.copy(record.host, sizeof(record.host) - 1);
+  mine.device_name.copy(record.device_name, sizeof(record.device_name) - 1);
   if (Status s = all_reduce(records.data(), records.size() * sizeof(Record), tuttiUint8, tuttiSum); !s) return s;
   all->clear();
-  for (const Record& r : records) all->push_back({r.pid, r.host});
+  for (const Record& r : records) all->push_back({r.pid, r.host, r.device, r.device_name});
   return {};
 }
 

@@ -1,9 +1,11 @@
-// One rank's communicator, and what the ranks tell each other through it apart from the operations measured.
+// One rank's communicator, and what the ranks tell each other apart from the operations measured: through the same
+// communicator, or, where that one is on a device, through another one.
 // Every function is collective: all ranks call it. One thread at a time.
 #pragma once
 
 #include <vector>
 
+#include "options.h"
 #include "report.h"
 #include "status.h"
 
@@ -11,9 +13,15 @@ namespace tutti::perf {
 
 class Team {
  public:
+  ~Team();
   Status join(tuttiComm_t comm);
+  // From here on comm() is a communicator on CUDA devices: of `options`, for ranks that joined.
+  Status move_to_device(const Options& options);
+  // Ends that one in good order; without this it is aborted.
+  Status leave_device();
 
-  tuttiComm_t comm() const { return comm_; }
+  tuttiComm_t comm() const { return on_device_ == nullptr ? comm_ : on_device_; }
+  int device() const { return device_; }
   int rank() const { return rank_; }
   int n_ranks() const { return n_ranks_; }
 
@@ -29,8 +37,8 @@ class Team {
  private:
   Status all_reduce(void* data, size_t count, tuttiDataType_t type, tuttiRedOp_t op);
 
-  tuttiComm_t comm_ = nullptr;
-  int rank_ = 0, n_ranks_ = 1;
+  tuttiComm_t comm_ = nullptr, on_device_ = nullptr;
+  int rank_ = 0, n_ranks_ = 1, device_ = -1;
 };
 
 }  // namespace tutti::perf

@@ -1,0 +1,31 @@
+// Memory and streams of a CUDA device, through its driver, which is loaded when it is first asked for: the tools need
+// no CUDA to be built. What is copied or cleared here does not wait for other streams: those of this process's other
+// ranks may wait for this one.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "status.h"
+
+namespace tutti::perf::device {
+
+// How many there are here; an error says why there are none.
+Status count(int* devices);
+// Makes a device the calling thread's. All that follows is for it.
+Status enter(int number);
+std::string name(int number);
+
+Status allocate(size_t bytes, void** memory);
+void release(void* memory);
+// Between host and device, in either direction; done when it returns.
+Status copy(void* to, const void* from, size_t bytes);
+Status clear(void* memory, size_t bytes);
+
+// A cudaStream_t that waits for no other, as Tutti takes it for communicators on a device.
+Status create_stream(tuttiStream_t* stream);
+// NULL: the default stream.
+Status synchronize(tuttiStream_t stream);
+void destroy(tuttiStream_t stream);
+
+}  // namespace tutti::perf::device
