@@ -15,7 +15,7 @@ struct Shape {
   InPlace in_place;
 };
 
-Shape shape_of(Collective collective) {
+constexpr Shape shape_of(Collective collective) {
   constexpr auto kAll = Where::kEverywhere, kRoot = Where::kAtRoot;
   switch (collective) {
     case Collective::kAllReduce: return {kAll, kAll, false, false, InPlace::kSamePointer};
@@ -30,14 +30,16 @@ Shape shape_of(Collective collective) {
   }
 }
 
-Result<void> check_operation(const Operation& operation, int rank, int n_ranks) {
-  const Shape shape = shape_of(operation.collective);
+[[gnu::cold]] Error no_such_root(int root, int n_ranks) {
+  return invalid_argument(format("root=%d is not a rank of this communicator: [0, %d)", root, n_ranks));
+}
+
+inline Result<void> check_operation(const Shape& shape, const Operation& operation, int rank, int n_ranks) {
   const auto ranks = static_cast<size_t>(n_ranks);
   const auto here = [&](Where where) {
     return where == Where::kEverywhere || (where == Where::kAtRoot && rank == operation.root);
   };
-  if (traits(operation.collective).has_root && (operation.root < 0 || operation.root >= n_ranks))
-    return invalid_argument(format("root=%d is not a rank of this communicator: [0, %d)", operation.root, n_ranks));
+  if (operation.root < 0 || operation.root >= n_ranks) return no_such_root(operation.root, n_ranks);
   const size_t count = operation.count;
   TUTTI_TRY_ASSIGN(const size_t send_bytes, buffer_bytes(count, operation.dtype, shape.send_per_rank ? ranks : 1));
   TUTTI_TRY_ASSIGN(const size_t recv_bytes, buffer_bytes(count, operation.dtype, shape.recv_per_rank ? ranks : 1));
@@ -46,14 +48,17 @@ Result<void> check_operation(const Operation& operation, int rank, int n_ranks) 
   return check_overlap(send, recv, shape.in_place, static_cast<size_t>(rank) * count * dtype_bytes(operation.dtype));
 }
 
-Result<void> collective(Collective which, const void* send, void* recv, size_t count, const tuttiDataType_t& datatype,
+// A function of its own for each operation, so that the checks become what its shape needs of them.
+template <Collective which>
+Result<void> collective(const void* send, void* recv, size_t count, const tuttiDataType_t& datatype,
                         const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
   Operation operation{which, send, recv, count, dtype, RedOp::kSum, root};
   TUTTI_TRY(take_op(op, use.member().operators, &operation));
-  TUTTI_TRY(check_operation(operation, use->rank(), use->n_ranks()));
+  constexpr Shape kShape = shape_of(which);
+  TUTTI_TRY(check_operation(kShape, operation, use->rank(), use->n_ranks()));
   return launch(comm, std::move(use), operation, stream);
 }
 
@@ -79,13 +84,13 @@ extern "C" {
 tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                              tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
   return in_group(
-      [&] { return collective(Collective::kAllReduce, sendbuff, recvbuff, count, datatype, op, 0, comm, stream); });
+      [&] { return collective<Collective::kAllReduce>(sendbuff, recvbuff, count, datatype, op, 0, comm, stream); });
 }
 
 tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                              tuttiComm_t comm, tuttiStream_t stream) {
   return in_group([&] {
-    return collective(Collective::kBroadcast, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+    return collective<Collective::kBroadcast>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
   });
 }
 
@@ -99,47 +104,47 @@ tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int
 tuttiResult_t tuttiReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, tuttiRedOp_t op,
                           int root, tuttiComm_t comm, tuttiStream_t stream) {
   return in_group(
-      [&] { return collective(Collective::kReduce, sendbuff, recvbuff, count, datatype, op, root, comm, stream); });
+      [&] { return collective<Collective::kReduce>(sendbuff, recvbuff, count, datatype, op, root, comm, stream); });
 }
 
 tuttiResult_t tuttiAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, tuttiDataType_t datatype,
                              tuttiComm_t comm, tuttiStream_t stream) {
   return in_group([&] {
-    return collective(Collective::kAllGather, sendbuff, recvbuff, sendcount, datatype, tuttiSum, 0, comm, stream);
+    return collective<Collective::kAllGather>(sendbuff, recvbuff, sendcount, datatype, tuttiSum, 0, comm, stream);
   });
 }
 
 tuttiResult_t tuttiReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, tuttiDataType_t datatype,
                                  tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
   return in_group([&] {
-    return collective(Collective::kReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, 0, comm, stream);
+    return collective<Collective::kReduceScatter>(sendbuff, recvbuff, recvcount, datatype, op, 0, comm, stream);
   });
 }
 
 tuttiResult_t tuttiAlltoAll(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                             tuttiComm_t comm, tuttiStream_t stream) {
   return in_group([&] {
-    return collective(Collective::kAllToAll, sendbuff, recvbuff, count, datatype, tuttiSum, 0, comm, stream);
+    return collective<Collective::kAllToAll>(sendbuff, recvbuff, count, datatype, tuttiSum, 0, comm, stream);
   });
 }
 
 tuttiResult_t tuttiGather(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                           tuttiComm_t comm, tuttiStream_t stream) {
   return in_group([&] {
-    return collective(Collective::kGather, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+    return collective<Collective::kGather>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
   });
 }
 
 tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                            tuttiComm_t comm, tuttiStream_t stream) {
   return in_group([&] {
-    return collective(Collective::kScatter, sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+    return collective<Collective::kScatter>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
   });
 }
 
 tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream) {
   return in_group(
-      [&] { return collective(Collective::kBarrier, nullptr, nullptr, 0, tuttiInt8, tuttiSum, 0, comm, stream); });
+      [&] { return collective<Collective::kBarrier>(nullptr, nullptr, 0, tuttiInt8, tuttiSum, 0, comm, stream); });
 }
 
 tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,

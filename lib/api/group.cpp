@@ -22,7 +22,6 @@ struct Blocking {
 };
 
 struct Group {
-  int depth = 0;
   std::vector<Pending> operations;
   std::vector<Blocking> blocking;  // creation and finalizing
   std::optional<Error> in_background, spoiled;
@@ -98,8 +97,8 @@ Result<void> start_all(std::vector<Pending> operations) {
 
 // What was collected, at the outermost end; else nothing.
 Result<std::optional<Group>> take_group(const char* function) {
-  if (t_group.depth == 0) return Error{Code::kInvalidUsage, std::string(function) + " without tuttiGroupStart"};
-  if (--t_group.depth > 0) return std::optional<Group>();
+  if (t_group_depth == 0) return Error{Code::kInvalidUsage, std::string(function) + " without tuttiGroupStart"};
+  if (--t_group_depth > 0) return std::optional<Group>();
   std::optional<Group> group(std::move(t_group));
   t_group = Group();
   if (!group->spoiled) return group;
@@ -142,27 +141,28 @@ Result<void> simulate_group(tuttiSimInfo_t* info) {
 
 }  // namespace
 
-Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
+constinit thread_local int t_group_depth = 0;
+
+Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
   if (stream != nullptr) TUTTI_TRY(find_stream(stream));
-  if (t_group.depth > 0) {
+  if (t_group_depth > 0) {
     t_group.operations.push_back({handle, std::move(use), operation, stream});
     return {};
   }
-  if (stream == nullptr && operation.collective != Collective::kSendRecv) return use->run(operation);
   std::vector<Pending> one;
   one.push_back({handle, std::move(use), operation, stream});
   return start_all(std::move(one));
 }
 
 Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> work) {
-  if (t_group.depth == 0) return work();
+  if (t_group_depth == 0) return work();
   t_group.blocking.push_back({handle, std::move(work)});
   return {};
 }
 
 Error in_background(const char* what) {
   const Error error{Code::kInProgress, format("%s is under way: ask tuttiCommGetAsyncError", what)};
-  if (t_group.depth > 0) t_group.in_background = error;
+  if (t_group_depth > 0) t_group.in_background = error;
   return error;
 }
 
@@ -185,7 +185,7 @@ Result<void> run_at_once(std::vector<std::function<Result<void>()>> all) {
 }
 
 void spoil_group(const Error& error) {
-  if (t_group.depth > 0 && !t_group.spoiled) t_group.spoiled = error;
+  if (t_group_depth > 0 && !t_group.spoiled) t_group.spoiled = error;
 }
 
 void drop_from_group(tuttiComm_t handle) {
@@ -200,7 +200,7 @@ void drop_from_group(tuttiComm_t handle) {
 extern "C" {
 
 tuttiResult_t tuttiGroupStart(void) {
-  tutti::api::t_group.depth++;
+  tutti::api::t_group_depth++;
   return tuttiSuccess;
 }
 

@@ -8,7 +8,14 @@
 namespace tutti::api {
 
 // Runs the operation now (on the caller's thread, or in its place in the stream's order), or keeps it for the group.
-Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream);
+Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream);
+// Of this thread's group. Read for every call: at a fixed place of the thread's, without a function call.
+extern constinit thread_local int t_group_depth [[gnu::tls_model("initial-exec")]];
+inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
+  if (stream == nullptr && t_group_depth == 0 && operation.collective != Collective::kSendRecv)
+    return use->run(operation);
+  return launch_later(handle, std::move(use), operation, stream);
+}
 
 // Runs something that may wait for other ranks of this process: now, or at the group's end beside its likes. `handle`:
 // the communicator that it is for, if there is one already.

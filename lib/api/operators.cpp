@@ -75,14 +75,10 @@ Result<PreMulSum> Operators::find(int op) const {
   return found->second;
 }
 
-Result<void> take_op(const tuttiRedOp_t& op, const Operators& operators, Operation* operation) {
-  if (raw(op) >= 0 && raw(op) < tuttiNumOps) {
-    operation->op = static_cast<RedOp>(raw(op));
-    return {};
-  }
-  TUTTI_TRY_ASSIGN(const PreMulSum made, operators.find(raw(op)));
+Result<void> take_made_op(int op, const Operators& operators, Operation* operation) {
+  TUTTI_TRY_ASSIGN(const PreMulSum made, operators.find(op));
   if (made.dtype != operation->dtype)
-    return invalid_argument(format("op=%d was made for %s, but datatype=%d is %s: make one for each type", raw(op),
+    return invalid_argument(format("op=%d was made for %s, but datatype=%d is %s: make one for each type", op,
                                    dtype_name(made.dtype), static_cast<int>(operation->dtype),
                                    dtype_name(operation->dtype)));
   operation->op = RedOp::kPreMulSum;

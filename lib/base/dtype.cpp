@@ -4,11 +4,6 @@
 
 namespace tutti {
 
-size_t dtype_bytes(DataType type) {
-  static constexpr uint8_t kBytes[kDataTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  return kBytes[static_cast<int>(type)];
-}
-
 const char* dtype_name(DataType type) {
   static constexpr const char* kNames[kDataTypes] = {"int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
                                                      "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2"};

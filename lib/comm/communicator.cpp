@@ -71,22 +71,17 @@ Result<void> Communicator::check_open() const {
 Result<void> Communicator::execute(const Operation& operation) {
   TUTTI_TRY(check_open());
   if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(*operation.messages));
-  Call call;
-  call.sequence = ++sequence_;
-  call.count = operation.count;
-  call.collective = operation.collective;
-  call.dtype = operation.dtype;
-  call.op = operation.op;
-  call.root = operation.root;
-  if (!repeats_settled(call)) return execute_planned(call, operation);
-  last_call_.sequence = call.sequence;
+  sequence_++;
+  if (!repeats_settled(operation)) return execute_planned(operation);
+  last_call_.sequence = sequence_;
   history_.add(last_call_);
-  return carry_out(*last_program_, last_call_, operation);
+  return carry_out(*last_program_, last_call_, last_small_, operation);
 }
 
-bool Communicator::repeats_settled(const Call& call) const {
-  return last_program_ != nullptr && call.count == last_call_.count && call.collective == last_call_.collective &&
-         call.dtype == last_call_.dtype && call.op == last_call_.op && call.root == last_call_.root;
+bool Communicator::repeats_settled(const Operation& operation) const {
+  return last_program_ != nullptr && operation.count == last_call_.count &&
+         operation.collective == last_call_.collective && operation.dtype == last_call_.dtype &&
+         operation.op == last_call_.op && operation.root == last_call_.root && operation.unequal == nullptr;
 }
 
 // What an operation is planned for. Unequal blocks count together.
@@ -95,7 +90,14 @@ uint64_t Communicator::planned_bytes(const Operation& operation) const {
   return operation.count / ranks * dtype_bytes(operation.dtype);
 }
 
-Result<void> Communicator::execute_planned(Call call, const Operation& operation) {
+Result<void> Communicator::execute_planned(const Operation& operation) {
+  Call call;
+  call.sequence = sequence_;
+  call.count = operation.count;
+  call.collective = operation.collective;
+  call.dtype = operation.dtype;
+  call.op = operation.op;
+  call.root = operation.root;
   history_.add(call);  // ranks may find out that they differ while they agree on a choice
   const uint64_t bytes = planned_bytes(operation);
   auto choice = choose(call, bytes);
@@ -106,36 +108,47 @@ Result<void> Communicator::execute_planned(Call call, const Operation& operation
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
+  SmallSum small = small_sum(call);
   last_program_ = nullptr;
   if (choice.value()->why == Choice::Why::kRacing) {
     const int64_t start_ns = now_ns();
-    auto result = carry_out(*program.value(), call, operation);
+    auto result = carry_out(*program.value(), call, small, operation);
     planner_->record(*choice.value(), call, bytes, now_ns() - start_ns);
     return result;
   }
   if (!choice.value()->race && operation.unequal == nullptr) {
     last_call_ = call;
     last_program_ = program.value();
+    last_small_ = small;
   }
-  return carry_out(*program.value(), call, operation);
+  return carry_out(*program.value(), call, small, operation);
 }
 
-Result<void> Communicator::carry_out(Program& program, const Call& call, const Operation& operation) {
-  const size_t done = start_small(program, call, operation);
-  if (done > 0 && done == program.lanes[0].steps.size()) return {};
+Result<void> Communicator::carry_out(Program& program, const Call& call, SmallSum& small, const Operation& operation) {
+  size_t done = 0;
+  if (small.bytes > 0) {
+    small.tag[0] = call.sequence;
+    small.input = operation.input;
+    small.output = operation.output;
+    done = head_start(program, small, wait_policy_.oversubscribed ? 1 : kSpins);
+    if (done == program.lanes[0].steps.size()) return {};
+  }
   return end_with(drive_program(program, call, operation, done));
 }
 
-// How many steps of a small operation could be done at once.
-size_t Communicator::start_small(Program& program, const Call& call, const Operation& operation) {
+// What a small operation of this kind takes. Of no bytes if it goes the general way.
+SmallSum Communicator::small_sum(const Call& call) const {
   const uint64_t bytes = call.count * dtype_bytes(call.dtype);
   if (call.algo != Algo::kOneShot || call.collective != Collective::kAllReduce || call.op == RedOp::kPreMulSum ||
-      bytes > std::min<uint64_t>(kHeadStartBytes, slot_bytes_) || bytes == 0)
-    return 0;
-  SmallSum sum{to_tag(call), operation.input, operation.output, call.count, static_cast<uint32_t>(bytes)};
+      bytes > std::min<uint64_t>(kHeadStartBytes, slot_bytes_))
+    return {};
+  SmallSum sum;
+  sum.tag = to_tag(call);
+  sum.elems = call.count;
+  sum.bytes = static_cast<uint32_t>(bytes);
   sum.reduce = kernels().reduce[static_cast<int>(call.op)][static_cast<int>(call.dtype)];
   if (call.op == RedOp::kAvg) sum.divisor = static_cast<uint32_t>(n_ranks_);
-  return head_start(program, sum, wait_policy_.oversubscribed ? 1 : kSpins);
+  return sum;
 }
 
 // An operation that failed ends the group.

@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "comm/link_pool.h"
 #include "debug/call.h"
+#include "exec/head_start.h"
 #include "exec/wait.h"
 #include "group/bootstrap.h"
 #include "group/peers.h"
@@ -130,17 +131,17 @@ class Communicator final : private WaitContext {
   Result<Program*> find_program(const Call& call);
 
   Result<void> execute(const Operation& operation);
-  bool repeats_settled(const Call& call) const;
+  bool repeats_settled(const Operation& operation) const;
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
-  [[gnu::noinline]] Result<void> execute_planned(Call call, const Operation& operation);
-  Result<void> carry_out(Program& program, const Call& call, const Operation& operation);
+  [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
+  Result<void> carry_out(Program& program, const Call& call, SmallSum& small, const Operation& operation);
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
   struct Exchange;
   Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds);
   Result<void> end_with(Result<void> result);
-  size_t start_small(Program& program, const Call& call, const Operation& operation);
+  SmallSum small_sum(const Call& call) const;
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Error root_cause(Error error);
   // Tuning, in tuning.cpp.
@@ -182,6 +183,7 @@ class Communicator final : private WaitContext {
   // The last operation whose choice is settled, for loops of one operation; no program: there was none.
   Call last_call_;
   Program* last_program_ = nullptr;
+  SmallSum last_small_;
   Ground ground_{.n_ranks = 0};           // on the host where it is most crowded
   std::string tuning_name_;               // what the cache knows this group by
   std::atomic<size_t> scratch_bytes_{0};  // of programs_

@@ -10,7 +10,7 @@ namespace tutti {
 inline constexpr uint64_t kHeadStartBytes = 4096;
 
 struct SmallSum {
-  TagWords tag;
+  TagWords tag{};
   const void* input = nullptr;
   void* output = nullptr;
   uint64_t elems = 0;
