@@ -73,13 +73,14 @@ Result<void> Communicator::execute(const Operation& operation) {
   if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(*operation.messages));
   sequence_++;
   if (!repeats_settled(operation)) return execute_planned(operation);
+  last_choice_->operations_left--;
   last_call_.sequence = sequence_;
   history_.add(last_call_);
   return carry_out(*last_program_, last_call_, last_small_, operation);
 }
 
 bool Communicator::repeats_settled(const Operation& operation) const {
-  return last_program_ != nullptr && operation.count == last_call_.count &&
+  return last_program_ != nullptr && last_choice_->operations_left > 0 && operation.count == last_call_.count &&
          operation.collective == last_call_.collective && operation.dtype == last_call_.dtype &&
          operation.op == last_call_.op && operation.root == last_call_.root && operation.unequal == nullptr;
 }
@@ -119,6 +120,7 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   if (!choice.value()->race && operation.unequal == nullptr) {
     last_call_ = call;
     last_program_ = program.value();
+    last_choice_ = choice.value();
     last_small_ = small;
   }
   return carry_out(*program.value(), call, small, operation);

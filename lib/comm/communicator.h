@@ -183,6 +183,7 @@ class Communicator final : private WaitContext {
   // The last operation whose choice is settled, for loops of one operation; no program: there was none.
   Call last_call_;
   Program* last_program_ = nullptr;
+  Choice* last_choice_ = nullptr;
   SmallSum last_small_;
   Ground ground_{.n_ranks = 0};           // on the host where it is most crowded
   std::string tuning_name_;               // what the cache knows this group by

@@ -77,9 +77,10 @@ Result<Choice*> Communicator::choose(const Call& call, uint64_t bytes) {
     TUTTI_TRY(measure_prices(call));
     choice = &planner_->choice(call, bytes);
   }
+  if (!choice->race) planner_->count(*choice);
   if (!choice->race || !planner_->tuning().probed) return choice;
   if (choice->race->round_is_over()) {
-    std::vector<int64_t> times = choice->race->times();
+    auto times = choice->race->times();
     TUTTI_TRY(agree(call, times));
     planner_->end_round(*choice, call, bytes, times);
   }

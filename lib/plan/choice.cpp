@@ -11,7 +11,11 @@ namespace {
 constexpr int kFewRanks = 16;
 // Plans that are worse than the best by more than this on paper are not tried out, nor are more than so many.
 constexpr double kClose = 2;
-constexpr size_t kMostEntrants = 8;
+// A winner is looked at again after so many looks' worth of operations, and ever more seldom while it goes on winning.
+constexpr int64_t kPatience = 100, kMostPatience = 100'000;
+// By how much another time differs, and how many looks in a row have to say so: a stranger may be at work for a while.
+constexpr double kDiffers = 1.5;
+constexpr int kMostDoubts = 3;
 // A program of a few operations has nothing to gain from measuring.
 constexpr int kOperationsBeforeMeasuring = 16;
 
@@ -119,29 +123,58 @@ Choice Planner::decide(const Call& call, uint64_t bytes) const {
   choice.why = Choice::Why::kPredicted;
   if (const auto found = tuning_.raced.find(class_of(call, bytes)); found != tuning_.raced.end())
     if (take_results(choice, found->second, Choice::Why::kRemembered)) return choice;
-  std::vector<Plan> entrants;
-  for (const Candidate& candidate : choice.candidates)
-    if (entrants.size() < kMostEntrants && candidate.predicted_ns < kClose * best.predicted_ns)
-      entrants.push_back(candidate.plan);
-  if (entrants.size() < 2) return choice;
-  choice.why = Choice::Why::kNotTried;
-  if (races_) choice.race.emplace(std::move(entrants), best.predicted_ns);
+  start_race(choice);
   return choice;
+}
+
+void Planner::start_race(Choice& choice) const {
+  std::vector<Plan> entrants;
+  const double best_ns = choice.candidates[0].predicted_ns;
+  for (const Candidate& candidate : choice.candidates)
+    if (candidate.predicted_ns < kClose * best_ns) entrants.push_back(candidate.plan);
+  if (entrants.size() < 2) return;
+  choice.why = Choice::Why::kNotTried;
+  if (races_) choice.race.emplace(entrants, best_ns);
 }
 
 // Results may be of a library that had other plans: those are passed over.
 bool Planner::take_results(Choice& choice, std::span<const Measured> results, Choice::Why why) const {
   choice.race.reset();
   bool found = false;
+  Measured won;
   for (const Measured& result : results)
     for (Candidate& candidate : choice.candidates) {
       if (!(candidate.plan == result.plan)) continue;
       candidate.measured_ns = result.ns;
-      if (!found) choice.plan = result.plan;
+      if (found) continue;
       found = true;
+      choice.plan = result.plan;
+      won = result;
     }
-  if (found) choice.why = why;
-  return found;
+  if (!found) return false;
+  choice.why = why;
+  choice.patience = won.plan == choice.won.plan ? std::min(2 * choice.patience, kMostPatience) : kPatience;
+  choice.won = won;
+  // What is remembered may be of other circumstances: then the first look comes at once.
+  if (races_) choice.operations_left = why == Choice::Why::kRemembered ? 0 : kPatience;
+  return true;
+}
+
+void Planner::look_again(Choice& choice) const {
+  choice.race.emplace(std::span(&choice.won.plan, 1), static_cast<double>(choice.won.ns));
+}
+
+void Planner::end_look(Choice& choice) const {
+  const auto now_ns = static_cast<double>(choice.race->look_ns()), won_ns = static_cast<double>(choice.won.ns);
+  choice.operations_left = choice.patience * choice.race->operations_per_look();
+  choice.race.reset();
+  choice.why = Choice::Why::kRaced;
+  choice.doubts = now_ns > kDiffers * won_ns || kDiffers * now_ns < won_ns ? choice.doubts + 1 : 0;
+  if (choice.doubts == 0) return;
+  choice.operations_left = 0;
+  if (choice.doubts < kMostDoubts) return;
+  choice.doubts = 0;
+  start_race(choice);
 }
 
 Choice& Planner::choice(const Call& call, uint64_t bytes) {
@@ -174,6 +207,7 @@ void Planner::record(Choice& choice, const Call& call, uint64_t bytes, int64_t n
 
 void Planner::end_round(Choice& choice, const Call& call, uint64_t bytes, std::span<const int64_t> times) {
   if (!choice.race->end_round(times)) return;
+  if (choice.race->is_look()) return end_look(choice);
   const auto results = choice.race->results();
   take_results(choice, results, Choice::Why::kRaced);
   tuning_.raced[class_of(call, bytes)] = results;

@@ -41,6 +41,12 @@ struct Choice {
   Plan plan;
   Why why = Why::kOnlyWay;
   std::optional<Race> race;
+  // Of a race: who won it in what time, after how many operations it is looked at again, and how many looks in a row
+  // found that it takes another time now, as when a virtual machine's CPUs have been moved.
+  Measured won;
+  int64_t operations_left = INT64_MAX;
+  int doubts = 0;
+  int64_t patience = 0;  // operations between looks, by how many a look takes
 };
 
 // How bytes may take a link (TUTTI_PROTO).
@@ -66,6 +72,10 @@ class Planner {
   // True once: prices are to be measured now, with a race about to begin.
   bool wants_prices(const Choice& choice);
   void take_prices(const Prices& prices);
+  // For every operation of a choice without a race.
+  void count(Choice& choice) const {
+    if (--choice.operations_left < 0) look_again(choice);
+  }
   // For a choice that has a race: the plan of the next operation, after which record() follows.
   void begin_race(Choice& choice);
   void record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns);
@@ -102,6 +112,9 @@ class Planner {
   std::vector<Plan> algorithms_for(const Call& call) const;
   std::vector<Plan> forced_plan(const Call& call, uint64_t bytes) const;
   Choice decide(const Call& call, uint64_t bytes) const;
+  void look_again(Choice& choice) const;
+  void end_look(Choice& choice) const;
+  void start_race(Choice& choice) const;
   bool take_results(Choice& choice, std::span<const Measured> results, Choice::Why why) const;
   double predict(Collective collective, Plan plan, uint64_t bytes) const;
 

@@ -18,9 +18,14 @@ bool is_far_behind(int64_t ns, int64_t best_ns) {
 
 }  // namespace
 
-Race::Race(std::vector<Plan> entrants, double expected_ns)
-    : counted_(static_cast<int>(std::clamp<double>(kTurnNs / std::max(1.0, expected_ns), kFewest, kMost))) {
-  for (const Plan plan : entrants) entrants_.push_back({plan});
+Race::Race(std::span<const Plan> entrants, double expected_ns)
+    : n_entrants_(std::min(entrants.size(), kMostEntrants)),
+      counted_(static_cast<int>(std::clamp<double>(kTurnNs / std::max(1.0, expected_ns), kFewest, kMost))) {
+  for (size_t i = 0; i < n_entrants_; i++) entrants_[i].plan = entrants[i];
+}
+
+int Race::operations_per_look() const {
+  return kFirstWarmUps + counted_;
 }
 
 void Race::record(int64_t ns) {
@@ -33,20 +38,20 @@ void Race::record(int64_t ns) {
 
 void Race::go_on() {
   operations_ = 0;
-  while (at_ < entrants_.size() && entrants_[at_].dropped) at_++;
+  while (at_ < n_entrants_ && entrants_[at_].dropped) at_++;
 }
 
 // The mean of a turn: where ranks share CPUs, one operation's time says more of whose turn it was to run.
-std::vector<int64_t> Race::times() const {
-  std::vector<int64_t> times;
-  for (const Entrant& entrant : entrants_) times.push_back(entrant.turn_ns / counted_);
+std::array<int64_t, Race::kMostEntrants> Race::times() const {
+  std::array<int64_t, kMostEntrants> times{};
+  for (size_t i = 0; i < n_entrants_; i++) times[i] = entrants_[i].turn_ns / counted_;
   return times;
 }
 
 // The best of all rounds counts: disturbances only ever slow down.
 bool Race::end_round(std::span<const int64_t> times) {
   int64_t best_ns = INT64_MAX;
-  for (size_t i = 0; i < entrants_.size(); i++) {
+  for (size_t i = 0; i < n_entrants_; i++) {
     Entrant& entrant = entrants_[i];
     entrant.turn_ns = 0;
     if (entrant.dropped) continue;
@@ -54,7 +59,7 @@ bool Race::end_round(std::span<const int64_t> times) {
     best_ns = std::min(best_ns, entrant.agreed_ns);
   }
   int running = 0;
-  for (Entrant& entrant : entrants_) {
+  for (Entrant& entrant : entrants()) {
     entrant.dropped = entrant.dropped || is_far_behind(entrant.agreed_ns, best_ns);
     running += !entrant.dropped;
   }
@@ -68,7 +73,7 @@ std::vector<Measured> Race::results() const {
   // Who dropped out comes last: its one round says less.
   for (const bool dropped : {false, true}) {
     const auto begin = static_cast<ptrdiff_t>(results.size());
-    for (const Entrant& entrant : entrants_)
+    for (const Entrant& entrant : entrants())
       if (entrant.dropped == dropped) results.push_back({entrant.plan, entrant.agreed_ns});
     std::stable_sort(results.begin() + begin, results.end(),
                      [](const Measured& a, const Measured& b) { return a.ns < b.ns; });

@@ -88,8 +88,10 @@ struct Ranks {
   Plan run(const Call& call, uint64_t bytes, Time time) {
     std::vector<Choice*> choices;
     for (Planner& planner : planners) choices.push_back(&planner.choice(call, bytes));
+    for (size_t r = 0; r < planners.size(); r++)
+      if (!choices[r]->race) planners[r].count(*choices[r]);
     if (choices[0]->race && choices[0]->race->round_is_over()) {
-      std::vector<int64_t> slowest = choices[0]->race->times();
+      auto slowest = choices[0]->race->times();
       for (Choice* choice : choices) {
         REQUIRE(choice->race->round_is_over());
         const auto times = choice->race->times();
@@ -139,6 +141,40 @@ TEST_CASE("planner: ranks with different times try the same plans and settle on 
   CHECK(next.choice(call, bytes).plan == candidates[2].plan);
   CHECK(next.choice(call, bytes).why == Choice::Why::kRemembered);
   CHECK_FALSE(next.has_news());
+}
+
+TEST_CASE("planner: a winner that takes another time than when it won is tried against the others again") {
+  const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
+  const uint64_t bytes = 4 << 16;
+  Ranks ranks(4);
+  const std::vector<Candidate> candidates = ranks.planners[0].choice(call, bytes).candidates;
+  const Plan first = candidates[1].plan, second = candidates[0].plan;
+  bool moved = false;
+  int operations = 0, others = 0;
+  const auto time = [&](int, Plan plan) -> int64_t {
+    if (!moved) return plan == first ? 20000 : 90000;
+    return plan == first ? 80000 : plan == second ? 40000 : 95000;
+  };
+  const auto run = [&](int times) {
+    for (operations = others = 0; operations < times; operations++) others += !(ranks.run(call, bytes, time) == first);
+  };
+  run(1000);
+  REQUIRE(ranks.planners[0].choice(call, bytes).plan == first);
+  run(50000);
+  CHECK(others == 0);  // looks are at the winner only
+  // One slow stretch is no reason.
+  const auto disturbed = [&](int, Plan) -> int64_t { return operations++ % 20000 < 60 ? 500000 : 20000; };
+  for (int i = 0; i < 60000; i++) CHECK(ranks.run(call, bytes, disturbed) == first);
+  moved = true;
+  run(10000);
+  CHECK(ranks.planners[0].choice(call, bytes).plan == second);
+  CHECK(ranks.planners[0].choice(call, bytes).why == Choice::Why::kRaced);
+  CHECK(ranks.planners[0].tuning().raced.begin()->second[0].plan == second);
+  // Races that are off stay off.
+  Planner off(0, flat_layout(4), Algo::kAuto, false);
+  off.start(ranks.planners[0].ground(), ranks.planners[0].tuning(), false);
+  for (int i = 0; i < 100000; i++) off.count(off.choice(call, bytes));
+  CHECK_FALSE(off.choice(call, bytes).race);
 }
 
 TEST_CASE("planner: nothing is tried where one plan is forced, where races are off, and for small one-shot sums") {

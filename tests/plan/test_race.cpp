@@ -22,7 +22,7 @@ int finish(Race& race, Time time) {
 
 TEST_CASE("race: the fastest wins, in a bounded number of operations") {
   for (const double expected_ns : {1.0, 1000.0, 1e6, 1e9}) {
-    Race race({kA, kB, kC}, expected_ns);
+    Race race(std::array{kA, kB, kC}, expected_ns);
     const int operations = finish(race, [](Plan plan, int) { return plan == kB ? 100 : plan == kC ? 110 : 120; });
     CHECK(operations > 0);
     CHECK(operations <= 3 * (2 + 3 * 1 + 4 * 50));
@@ -34,7 +34,7 @@ TEST_CASE("race: the fastest wins, in a bounded number of operations") {
 
 TEST_CASE("race: long operations are tried less often, and who is far behind drops out") {
   const auto time = [](Plan plan, int) { return plan == kA ? 100 : 1000; };
-  Race shorter({kA, kB, kC}, 1000), longer({kA, kB, kC}, 1e8);
+  Race shorter(std::array{kA, kB, kC}, 1000), longer(std::array{kA, kB, kC}, 1e8);
   const int often = finish(shorter, time), seldom = finish(longer, time);
   CHECK(seldom < often);
   CHECK(seldom == 3 * (2 + 3));  // one round
@@ -42,7 +42,7 @@ TEST_CASE("race: long operations are tried less often, and who is far behind dro
 }
 
 TEST_CASE("race: first operations and single disturbances do not count") {
-  Race race({kA, kB}, 1e8);
+  Race race(std::array{kA, kB}, 1e8);
   int of_a = 0;
   finish(race, [&](Plan plan, int) {
     if (plan == kB) return 120;
