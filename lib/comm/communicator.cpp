@@ -10,6 +10,15 @@
 #include "plan/cache.h"
 
 namespace tutti {
+namespace {
+
+// Other ranks may read all its memory where it lies.
+bool is_registered(const Operation& operation) {
+  const auto is = [](const void* memory) { return memory == nullptr || SharedMemory::find(memory, 1) != nullptr; };
+  return is(operation.input) && (operation.output == operation.input || is(operation.output));
+}
+
+}  // namespace
 
 Result<CommOptions> CommOptions::from_env() {
   TUTTI_TRY(env_check());
@@ -114,7 +123,7 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   if (choice.value()->why == Choice::Why::kRacing) {
     const int64_t start_ns = now_ns();
     auto result = carry_out(*program.value(), call, small, operation);
-    planner_->record(*choice.value(), call, bytes, now_ns() - start_ns);
+    planner_->record(*choice.value(), call, bytes, now_ns() - start_ns, is_registered(operation));
     return result;
   }
   if (!choice.value()->race && operation.unequal == nullptr) {

@@ -46,7 +46,8 @@ double measure_summing() {
 std::string Communicator::propose_tuning() {
   const std::string transports = transports_of(programs_.at(key_of(kRingPlan)));
   tuning_name_ = format(
-      "Tutti %d, %d ranks on %zu hosts, at most %d for %d CPUs (%s, last-level cache of %llu bytes, %s) over %s, "
+      "Tutti %d, form 2, %d ranks on %zu hosts, at most %d for %d CPUs (%s, last-level cache of %llu bytes, %s) over "
+      "%s, "
       "slots of %u bytes",
       TUTTI_VERSION_CODE, n_ranks_, planner_->hosts(), ground_.ranks_here, ground_.cpus_here, cpu_model().c_str(),
       static_cast<unsigned long long>(machine_->last_level_cache_bytes), kernels().isa, transports.c_str(),
@@ -80,9 +81,9 @@ Result<Choice*> Communicator::choose(const Call& call, uint64_t bytes) {
   if (!choice->race) planner_->count(*choice);
   if (!choice->race || !planner_->tuning().probed) return choice;
   if (choice->race->round_is_over()) {
-    auto times = choice->race->times();
-    TUTTI_TRY(agree(call, times));
-    planner_->end_round(*choice, call, bytes, times);
+    Race::News news = choice->race->news();
+    TUTTI_TRY(agree(call, news));
+    planner_->end_round(*choice, call, bytes, news);
   }
   if (choice->race) planner_->begin_race(*choice);
   return choice;

@@ -1,6 +1,7 @@
 // Planner: deciding.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "plan/planner.h"
 
@@ -14,7 +15,7 @@ constexpr double kClose = 2;
 // A winner is looked at again after so many looks' worth of operations, and ever more seldom while it goes on winning.
 constexpr int64_t kPatience = 100, kMostPatience = 100'000;
 // By how much another time differs, and how many looks in a row have to say so: a stranger may be at work for a while.
-constexpr double kDiffers = 1.5;
+constexpr double kDiffers = 1.3;
 constexpr int kMostDoubts = 3;
 // A program of a few operations has nothing to gain from measuring.
 constexpr int kOperationsBeforeMeasuring = 16;
@@ -59,7 +60,7 @@ bool Planner::sums_in_one_place(const Call& call) const {
 }
 
 SizeClass Planner::class_of(const Call& call, uint64_t bytes) const {
-  return {call.collective, sums_in_one_place(call), static_cast<uint8_t>(std::bit_width(bytes))};
+  return {call.collective, sums_in_one_place(call), false, static_cast<uint8_t>(std::bit_width(bytes))};
 }
 
 double Planner::predict(Collective collective, Plan plan, uint64_t bytes) const {
@@ -121,8 +122,8 @@ Choice Planner::decide(const Call& call, uint64_t bytes) const {
   choice.plan = best.plan;
   if (choice.candidates.size() == 1 || bytes == 0) return choice;
   choice.why = Choice::Why::kPredicted;
-  if (const auto found = tuning_.raced.find(class_of(call, bytes)); found != tuning_.raced.end())
-    if (take_results(choice, found->second, Choice::Why::kRemembered)) return choice;
+  const SizeClass size_class = class_of(call, bytes);
+  if (recall(choice, size_class, false) || recall(choice, size_class, true)) return choice;
   start_race(choice);
   return choice;
 }
@@ -160,15 +161,28 @@ bool Planner::take_results(Choice& choice, std::span<const Measured> results, Ch
   return true;
 }
 
+bool Planner::recall(Choice& choice, SizeClass size_class, bool registered) const {
+  size_class.registered = registered;
+  const auto found = tuning_.raced.find(size_class);
+  if (found == tuning_.raced.end() || !take_results(choice, found->second, Choice::Why::kRemembered)) return false;
+  choice.registered = registered;
+  return true;
+}
+
 void Planner::look_again(Choice& choice) const {
   choice.race.emplace(std::span(&choice.won.plan, 1), static_cast<double>(choice.won.ns));
 }
 
-void Planner::end_look(Choice& choice) const {
-  const auto now_ns = static_cast<double>(choice.race->look_ns()), won_ns = static_cast<double>(choice.won.ns);
-  choice.operations_left = choice.patience * choice.race->operations_per_look();
-  choice.race.reset();
+void Planner::end_look(Choice& choice, SizeClass size_class) const {
+  const Race look = *std::exchange(choice.race, std::nullopt);
+  const auto now_ns = static_cast<double>(look.look_ns()), won_ns = static_cast<double>(choice.won.ns);
+  choice.operations_left = choice.patience * look.operations_per_look();
   choice.why = Choice::Why::kRaced;
+  if (look.was_registered() != choice.registered) {
+    choice.doubts = 0;
+    if (!recall(choice, size_class, look.was_registered())) start_race(choice);
+    return;
+  }
   choice.doubts = now_ns > kDiffers * won_ns || kDiffers * now_ns < won_ns ? choice.doubts + 1 : 0;
   if (choice.doubts == 0) return;
   choice.operations_left = 0;
@@ -199,18 +213,21 @@ void Planner::begin_race(Choice& choice) {
 }
 
 // Times of sizes that share a class are made comparable by what the size should cost.
-void Planner::record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns) {
+void Planner::record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns, bool registered) {
   const double typical = predict(call.collective, choice.plan, std::bit_floor(bytes));
   choice.race->record(
-      static_cast<int64_t>(static_cast<double>(ns) * typical / predict(call.collective, choice.plan, bytes)));
+      static_cast<int64_t>(static_cast<double>(ns) * typical / predict(call.collective, choice.plan, bytes)),
+      registered);
 }
 
-void Planner::end_round(Choice& choice, const Call& call, uint64_t bytes, std::span<const int64_t> times) {
-  if (!choice.race->end_round(times)) return;
-  if (choice.race->is_look()) return end_look(choice);
+void Planner::end_round(Choice& choice, const Call& call, uint64_t bytes, const Race::News& agreed) {
+  if (!choice.race->end_round(agreed)) return;
+  SizeClass size_class = class_of(call, bytes);
+  if (choice.race->is_look()) return end_look(choice, size_class);
+  choice.registered = size_class.registered = choice.race->was_registered();
   const auto results = choice.race->results();
   take_results(choice, results, Choice::Why::kRaced);
-  tuning_.raced[class_of(call, bytes)] = results;
+  tuning_.raced[size_class] = results;
   has_news_ = true;
 }
 

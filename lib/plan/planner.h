@@ -44,6 +44,7 @@ struct Choice {
   // Of a race: who won it in what time, after how many operations it is looked at again, and how many looks in a row
   // found that it takes another time now, as when a virtual machine's CPUs have been moved.
   Measured won;
+  bool registered = false;  // its memory
   int64_t operations_left = INT64_MAX;
   int doubts = 0;
   int64_t patience = 0;  // operations between looks, by how many a look takes
@@ -78,9 +79,9 @@ class Planner {
   }
   // For a choice that has a race: the plan of the next operation, after which record() follows.
   void begin_race(Choice& choice);
-  void record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns);
-  // The slowest rank's times, after a round.
-  void end_round(Choice& choice, const Call& call, uint64_t bytes, std::span<const int64_t> times);
+  void record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns, bool registered);
+  // What all ranks have agreed on after a round.
+  void end_round(Choice& choice, const Call& call, uint64_t bytes, const Race::News& agreed);
 
   const Layout& layout() const { return layout_; }
   size_t hosts() const { return layout_.hosts.size(); }
@@ -113,7 +114,8 @@ class Planner {
   std::vector<Plan> forced_plan(const Call& call, uint64_t bytes) const;
   Choice decide(const Call& call, uint64_t bytes) const;
   void look_again(Choice& choice) const;
-  void end_look(Choice& choice) const;
+  void end_look(Choice& choice, SizeClass size_class) const;
+  bool recall(Choice& choice, SizeClass size_class, bool registered) const;
   void start_race(Choice& choice) const;
   bool take_results(Choice& choice, std::span<const Measured> results, Choice::Why why) const;
   double predict(Collective collective, Plan plan, uint64_t bytes) const;

@@ -28,7 +28,8 @@ int Race::operations_per_look() const {
   return kFirstWarmUps + counted_;
 }
 
-void Race::record(int64_t ns) {
+void Race::record(int64_t ns, bool registered) {
+  all_registered_ = all_registered_ && registered;
   const int warm_ups = round_ == 0 ? kFirstWarmUps : kWarmUps;
   if (operations_++ >= warm_ups) entrants_[at_].turn_ns += ns;
   if (operations_ < warm_ups + counted_) return;
@@ -42,20 +43,23 @@ void Race::go_on() {
 }
 
 // The mean of a turn: where ranks share CPUs, one operation's time says more of whose turn it was to run.
-std::array<int64_t, Race::kMostEntrants> Race::times() const {
-  std::array<int64_t, kMostEntrants> times{};
-  for (size_t i = 0; i < n_entrants_; i++) times[i] = entrants_[i].turn_ns / counted_;
-  return times;
+Race::News Race::news() const {
+  News news{};
+  for (size_t i = 0; i < n_entrants_; i++) news[i] = entrants_[i].turn_ns / counted_;
+  news.back() = all_registered_ ? 0 : 1;
+  return news;
 }
 
 // The best of all rounds counts: disturbances only ever slow down.
-bool Race::end_round(std::span<const int64_t> times) {
+bool Race::end_round(const News& agreed) {
+  was_registered_ = agreed.back() == 0;
+  all_registered_ = true;
   int64_t best_ns = INT64_MAX;
   for (size_t i = 0; i < n_entrants_; i++) {
     Entrant& entrant = entrants_[i];
     entrant.turn_ns = 0;
     if (entrant.dropped) continue;
-    entrant.agreed_ns = round_ == 0 ? times[i] : std::min(entrant.agreed_ns, times[i]);
+    entrant.agreed_ns = round_ == 0 ? agreed[i] : std::min(entrant.agreed_ns, agreed[i]);
     best_ns = std::min(best_ns, entrant.agreed_ns);
   }
   int running = 0;

@@ -20,18 +20,24 @@ class Race {
   Race(std::span<const Plan> entrants, double expected_ns);
 
   Plan current() const { return entrants_[at_].plan; }
-  void record(int64_t ns);  // of an operation by the current plan
-  // The times of this rank in this round, one for each entrant.
+  // Of an operation by the current plan. `registered`: all its memory may be read by other ranks where it lies, which
+  // decides what is fast.
+  void record(int64_t ns, bool registered);
+  // This rank's news of the round: a time for each entrant, and last whether there was memory that is not registered.
+  // The greatest of all ranks' counts.
+  using News = std::array<int64_t, kMostEntrants + 1>;
   bool round_is_over() const { return at_ == n_entrants_; }
-  std::array<int64_t, kMostEntrants> times() const;
-  // With the slowest rank's times. True when the race is over: then the fastest comes first in results().
-  bool end_round(std::span<const int64_t> times);
+  News news() const;
+  // With what was agreed on. True when the race is over: then the fastest comes first in results().
+  bool end_round(const News& agreed);
 
   std::vector<Measured> results() const;
   // Of one entrant, what it takes; and how many operations that took to find out.
   bool is_look() const { return n_entrants_ == 1; }
   int64_t look_ns() const { return entrants_[0].agreed_ns; }
   int operations_per_look() const;
+  // Of the last round.
+  bool was_registered() const { return was_registered_; }
 
  private:
   struct Entrant {
@@ -51,6 +57,7 @@ class Race {
   size_t at_ = 0;  // whose turn it is
   int round_ = 0, operations_ = 0;
   int counted_;
+  bool all_registered_ = true, was_registered_ = false;
 };
 
 }  // namespace tutti

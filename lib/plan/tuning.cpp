@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 // prices 1 200 100 0.1 0.05 1
-// race 1 0 17 direct 2 copy 10000 ring 2 lend 12000
+// race 1 0 0 17 direct 2 copy 10000 ring 2 lend 12000
 constexpr const char* kPricesWord = "prices";
 constexpr const char* kRaceWord = "race";
 constexpr const char *kCopyWord = "copy", *kLendWord = "lend";
@@ -27,10 +27,11 @@ bool read_prices(std::istringstream& line, Tuning* tuning) {
 
 bool read_race(std::istringstream& line, Tuning* tuning) {
   int collective = 0, bits = 0;
-  bool in_one_place = false;
-  line >> collective >> in_one_place >> bits;
+  bool in_one_place = false, registered = false;
+  line >> collective >> in_one_place >> registered >> bits;
   if (line.fail() || collective <= 0 || collective >= kCollectives || bits < 0 || bits > 64) return false;
-  auto& results = tuning->raced[{static_cast<Collective>(collective), in_one_place, static_cast<uint8_t>(bits)}];
+  auto& results =
+      tuning->raced[{static_cast<Collective>(collective), in_one_place, registered, static_cast<uint8_t>(bits)}];
   std::string name;
   while (line >> name) {
     Measured measured;
@@ -60,7 +61,8 @@ std::string to_text(const Tuning& tuning) {
   std::string text = format("%s %d %.17g %.17g %.17g %.17g %.17g\n", kPricesWord, tuning.probed ? 1 : 0, p.hop,
                             p.message, p.copied_byte, p.summed_byte, p.wired_byte);
   for (const auto& [key, results] : tuning.raced) {
-    text += format("%s %d %d %d", kRaceWord, static_cast<int>(key.collective), key.in_one_place ? 1 : 0, key.bits);
+    text += format("%s %d %d %d %d", kRaceWord, static_cast<int>(key.collective), key.in_one_place ? 1 : 0,
+                   key.registered ? 1 : 0, key.bits);
     for (const Measured& m : results)
       text += format(" %s %d %s %" PRId64, algo_name(m.plan.algo), m.plan.lanes, m.plan.lends ? kLendWord : kCopyWord,
                      m.ns);

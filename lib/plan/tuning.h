@@ -16,6 +16,7 @@ namespace tutti {
 struct SizeClass {
   Collective collective = Collective::kNone;
   bool in_one_place = false;  // sums that may not be made by every algorithm
+  bool registered = false;    // all memory is registered: only of what was raced
   uint8_t bits = 0;           // of the size in bytes: 0 for nothing, else the size is in [2^(bits-1), 2^bits)
   auto operator<=>(const SizeClass&) const = default;
 };

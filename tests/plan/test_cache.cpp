@@ -17,8 +17,8 @@ namespace {
 
 Tuning some_tuning() {
   Tuning tuning{{1234.5, 1.0 / 3, 0.1, 1e-9, 1}, true, {}};
-  tuning.raced[{Collective::kAllReduce, false, 17}] = {{{Algo::kDirect, 2}, 12345}, {{Algo::kRing, 1}, 20000}};
-  tuning.raced[{Collective::kReduce, true, 64}] = {{{Algo::kHalving, 1, true}, 1}, {{Algo::kAuto, 1}, 2}};
+  tuning.raced[{Collective::kAllReduce, false, true, 17}] = {{{Algo::kDirect, 2}, 12345}, {{Algo::kRing, 1}, 20000}};
+  tuning.raced[{Collective::kReduce, true, false, 64}] = {{{Algo::kHalving, 1, true}, 1}, {{Algo::kAuto, 1}, 2}};
   return tuning;
 }
 
@@ -76,17 +76,17 @@ TEST_CASE("tuning: text and back") {
 
 TEST_CASE("tuning: text that makes no sense is an error that shows the line") {
   const std::string prices = "prices 1 1 1 1 1 1\n";
-  for (const char* line :
-       {"race 1 0 17 star 1 copy 5", "race 1 0 17 ring 3 copy 5", "race 1 0 17 ring 1 copy -5", "race 1 0 17",
-        "race 99 0 17 ring 1 copy 5", "race 1 0 65 ring 1 copy 5", "race 1 0 17 ring 1 keep 5", "race 1 0 17 ring",
-        "prices 1 0 1 1 1 1", "prices 1 nan 1 1 1 1", "prices 1 1 1 1 1", "nonsense", "prices 2 1 1 1 1 1"}) {
+  for (const char* line : {"race 1 0 0 17 star 1 copy 5", "race 1 0 0 17 ring 3 copy 5", "race 1 0 0 17 ring 1 copy -5",
+                           "race 1 0 0 17", "race 99 0 0 17 ring 1 copy 5", "race 1 0 0 65 ring 1 copy 5",
+                           "race 1 0 0 17 ring 1 keep 5", "race 1 0 0 17 ring", "prices 1 0 1 1 1 1",
+                           "prices 1 nan 1 1 1 1", "prices 1 1 1 1 1", "nonsense", "prices 2 1 1 1 1 1"}) {
     const auto tuning = tuning_from_text(prices + line + "\n");
     INFO(line);
     REQUIRE_FALSE(tuning);
     CHECK(tuning.error().message.find(line) != std::string::npos);
   }
   CHECK_FALSE(tuning_from_text(""));
-  CHECK_FALSE(tuning_from_text("race 1 0 17 ring 1 copy 5\n"));
+  CHECK_FALSE(tuning_from_text("race 1 0 0 17 ring 1 copy 5\n"));
 }
 
 TEST_CASE("cache: what was kept comes back, in directories that it makes, and nothing else lies there") {
@@ -105,7 +105,7 @@ TEST_CASE("cache: what was kept comes back, in directories that it makes, and no
   CHECK(std::distance(fs::directory_iterator(cache_directory()), {}) == 2);
   // More joins what is there.
   Tuning more{{1, 1, 1, 1, 1}, false, {}};
-  more.raced[{Collective::kReduce, false, 3}] = {{{Algo::kTree, 1}, 7}};
+  more.raced[{Collective::kReduce, false, false, 3}] = {{{Algo::kTree, 1}, 7}};
   keep_tuning(other, more);
   CHECK(recall_tuning(other)->raced.size() == 3);
   CHECK(recall_tuning(other)->prices.hop == 1234.5);  // measured ones stay

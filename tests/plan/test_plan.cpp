@@ -75,6 +75,7 @@ namespace {
 // A group whose ranks follow the same planner's rules, each with times of its own.
 struct Ranks {
   std::vector<Planner> planners;
+  bool registered = false;
   explicit Ranks(int n, bool races = true) {
     for (int r = 0; r < n; r++) {
       planners.emplace_back(r, flat_layout(n), Algo::kAuto, false);
@@ -91,10 +92,10 @@ struct Ranks {
     for (size_t r = 0; r < planners.size(); r++)
       if (!choices[r]->race) planners[r].count(*choices[r]);
     if (choices[0]->race && choices[0]->race->round_is_over()) {
-      auto slowest = choices[0]->race->times();
+      Race::News slowest = choices[0]->race->news();
       for (Choice* choice : choices) {
         REQUIRE(choice->race->round_is_over());
-        const auto times = choice->race->times();
+        const Race::News times = choice->race->news();
         for (size_t i = 0; i < slowest.size(); i++) slowest[i] = std::max(slowest[i], times[i]);
       }
       for (size_t r = 0; r < planners.size(); r++) planners[r].end_round(*choices[r], call, bytes, slowest);
@@ -103,7 +104,7 @@ struct Ranks {
       REQUIRE(choices[r]->race.has_value() == choices[0]->race.has_value());
       if (!choices[r]->race) continue;
       planners[r].begin_race(*choices[r]);
-      planners[r].record(*choices[r], call, bytes, time(static_cast<int>(r), choices[r]->plan));
+      planners[r].record(*choices[r], call, bytes, time(static_cast<int>(r), choices[r]->plan), registered);
     }
     for (Choice* choice : choices) REQUIRE(choice->plan == choices[0]->plan);
     return choices[0]->plan;
@@ -177,6 +178,29 @@ TEST_CASE("planner: a winner that takes another time than when it won is tried a
   CHECK_FALSE(off.choice(call, bytes).race);
 }
 
+TEST_CASE("planner: what is fast with registered memory is found out and remembered apart") {
+  const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
+  const uint64_t bytes = 4 << 16;
+  Ranks ranks(2);
+  const std::vector<Candidate> candidates = ranks.planners[0].choice(call, bytes).candidates;
+  const Plan ordinary = candidates[1].plan, registered = candidates[0].plan;
+  const auto time = [&](int, Plan plan) -> int64_t {
+    return plan == (ranks.registered ? registered : ordinary) ? 20000 : 22000;  // a difference that no look doubts
+  };
+  const auto settle = [&](int operations) {
+    Plan plan;
+    for (int i = 0; i < operations; i++) plan = ranks.run(call, bytes, time);
+    return plan;
+  };
+  CHECK(settle(20000) == ordinary);
+  ranks.registered = true;
+  CHECK(settle(20000) == registered);
+  CHECK(ranks.planners[0].choice(call, bytes).why == Choice::Why::kRaced);
+  CHECK(ranks.planners[0].tuning().raced.size() == 2);
+  ranks.registered = false;
+  CHECK(settle(20000) == ordinary);
+}
+
 TEST_CASE("planner: nothing is tried where one plan is forced, where races are off, and for small one-shot sums") {
   const Call large = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
   Ranks off(4, false);
@@ -218,7 +242,7 @@ TEST_CASE("planner: a remembered plan that would be wrong for the call is passed
   const Ground ground{4, 4, 4, 1, 4, 128 << 10, 16 << 10};
   Tuning tuning{default_prices(true, ground), true, {}};
   const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kBfloat16);
-  tuning.raced[{Collective::kAllReduce, true, 18}] = {{{Algo::kRing, 1}, 1}};
+  tuning.raced[{Collective::kAllReduce, true, false, 18}] = {{{Algo::kRing, 1}, 1}};
   Planner planner(0, flat_layout(4), Algo::kAuto, false);
   planner.start(ground, tuning, true);
   const Algo algo = planner.choice(call, 2 << 16).plan.algo;

@@ -12,8 +12,8 @@ constexpr Plan kA{Algo::kDirect, 1}, kB{Algo::kRing, 2}, kC{Algo::kTree, 1};
 template <class Time>
 int finish(Race& race, Time time) {
   for (int operations = 0; operations < 10000; operations++) {
-    if (race.round_is_over() && race.end_round(race.times())) return operations;
-    race.record(time(race.current(), operations));
+    if (race.round_is_over() && race.end_round(race.news())) return operations;
+    race.record(time(race.current(), operations), false);
   }
   return -1;
 }
