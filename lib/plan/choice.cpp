@@ -124,18 +124,18 @@ Choice Planner::decide(const Call& call, uint64_t bytes) const {
   choice.why = Choice::Why::kPredicted;
   const SizeClass size_class = class_of(call, bytes);
   if (recall(choice, size_class, false) || recall(choice, size_class, true)) return choice;
-  start_race(choice);
+  start_race(choice, best.predicted_ns);
   return choice;
 }
 
-void Planner::start_race(Choice& choice) const {
+void Planner::start_race(Choice& choice, double expected_ns) const {
   std::vector<Plan> entrants;
   const double best_ns = choice.candidates[0].predicted_ns;
   for (const Candidate& candidate : choice.candidates)
     if (candidate.predicted_ns < kClose * best_ns) entrants.push_back(candidate.plan);
   if (entrants.size() < 2) return;
   choice.why = Choice::Why::kNotTried;
-  if (races_) choice.race.emplace(entrants, best_ns);
+  if (races_) choice.race.emplace(entrants, expected_ns);
 }
 
 // Results may be of a library that had other plans: those are passed over.
@@ -180,7 +180,7 @@ void Planner::end_look(Choice& choice, SizeClass size_class) const {
   choice.why = Choice::Why::kRaced;
   if (look.was_registered() != choice.registered) {
     choice.doubts = 0;
-    if (!recall(choice, size_class, look.was_registered())) start_race(choice);
+    if (!recall(choice, size_class, look.was_registered())) start_race(choice, now_ns);
     return;
   }
   choice.doubts = now_ns > kDiffers * won_ns || kDiffers * now_ns < won_ns ? choice.doubts + 1 : 0;
@@ -188,7 +188,7 @@ void Planner::end_look(Choice& choice, SizeClass size_class) const {
   choice.operations_left = 0;
   if (choice.doubts < kMostDoubts) return;
   choice.doubts = 0;
-  start_race(choice);
+  start_race(choice, now_ns);
 }
 
 Choice& Planner::choice(const Call& call, uint64_t bytes) {

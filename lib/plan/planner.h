@@ -116,7 +116,7 @@ class Planner {
   void look_again(Choice& choice) const;
   void end_look(Choice& choice, SizeClass size_class) const;
   bool recall(Choice& choice, SizeClass size_class, bool registered) const;
-  void start_race(Choice& choice) const;
+  void start_race(Choice& choice, double expected_ns) const;
   bool take_results(Choice& choice, std::span<const Measured> results, Choice::Why why) const;
   double predict(Collective collective, Plan plan, uint64_t bytes) const;
 

@@ -188,7 +188,17 @@ class Measurement {
   long round_ = 0;
 };
 
-// How many operations fill `seconds`; finding out is the warm-up.
+// A training run does thousands, and a library may try things out in the first ones.
+constexpr double kWarmUpSeconds = 0.5;
+constexpr long kWarmUpOperations = 5000;
+
+void warm_up(Measurement& measurement, bool fresh, long operations) {
+  double seconds = 0;
+  for (long done = 0; done < kWarmUpOperations && seconds < kWarmUpSeconds; done += operations)
+    seconds += measurement.batch(fresh, operations).all;
+}
+
+// How many operations fill `seconds`.
 long operations_for(Measurement& measurement, bool fresh, double seconds) {
   long operations = 1;
   while (true) {
@@ -207,6 +217,7 @@ void measure_size(Measurement& measurement, Meet& meet, const Settings& settings
   for (const bool fresh : {false, true}) {
     if (fresh ? !settings.fresh : !settings.reused) continue;
     const long operations = operations_for(measurement, fresh, settings.seconds);
+    warm_up(measurement, fresh, operations);
     for (int i = 0; i < kBatches; i++) {
       const double before_us = measurement.exchange_us();
       const double seconds = measurement.batch(fresh, operations).operation;
