@@ -1,0 +1,74 @@
+"""PyTorch's DistributedDataParallel over its NCCL backend, with libnccl.so.2 in LD_PRELOAD: two ranks on one GPU learn
+what one rank learns from the same data. ddp.py [--ranks N]; skipped (77) where torch or a GPU is missing."""
+import argparse
+import os
+import sys
+
+RANKS, STEPS, BATCH, WIDTH = 2, 20, 64, 256
+
+
+def losses(rank, n_ranks):
+    """The mean loss of each step, over all ranks' shares of the batch."""
+    import torch
+    import torch.distributed as dist
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 1)).double().cuda()
+    inputs, wanted = torch.randn(BATCH, WIDTH).double().cuda(), torch.randn(BATCH, 1).double().cuda()
+    wrapped = torch.nn.parallel.DistributedDataParallel(model) if n_ranks > 1 else model
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
+    mine = slice(rank * BATCH // n_ranks, (rank + 1) * BATCH // n_ranks)
+    seen = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(wrapped(inputs[mine]), wanted[mine])
+        loss.backward()
+        optimizer.step()
+        shared = loss.detach().clone()
+        if n_ranks > 1:
+            dist.all_reduce(shared, op=dist.ReduceOp.AVG)
+        seen.append(shared.item())
+    return seen
+
+
+def run(rank, n_ranks, port):
+    import torch
+    import torch.distributed as dist
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.cuda.set_device(0)
+    alone = losses(0, 1)
+    dist.init_process_group("nccl", rank=rank, world_size=n_ranks)
+    together = losses(rank, n_ranks)
+    dist.destroy_process_group()
+    worst = max(abs(a - b) / abs(a) for a, b in zip(alone, together))
+    if rank == 0:
+        print(f"{n_ranks} ranks on one GPU, {STEPS} steps: loss {alone[0]:.6f} to {alone[-1]:.6f}, "
+              f"at most {worst:.1e} from one rank's")
+    if not (worst < 1e-9 and alone[-1] < alone[0]):
+        sys.exit(f"rank {rank}: {together} is not {alone}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=RANKS)
+    n_ranks = parser.parse_args().ranks
+    try:
+        import torch
+    except ImportError as error:
+        print(f"skipped: {error}")
+        sys.exit(77)
+    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+        print(f"skipped: torch {torch.__version__} sees no GPU, or has no NCCL")
+        sys.exit(77)
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    print("NCCL", ".".join(map(str, torch.cuda.nccl.version())))
+    torch.multiprocessing.spawn(run, args=(n_ranks, port), nprocs=n_ranks)
+
+
+if __name__ == "__main__":
+    main()
