@@ -16,6 +16,7 @@ CASES = [  # result, output, (passed, failed, skipped)
     ("OK", "ok: all is well\n", (1, 0, 0)),
     ("OK", "", (1, 0, 0)),
     ("SKIP", "skipped: no network\n", (0, 0, 1)),
+    ("EXPECTEDFAIL", "3 wrong\n", (1, 0, 0)),
     ("FAIL", V2_MIXED, (22, 2, 0)),
     ("FAIL", PASSED, (18, 1, 0)),  # a sanitizer's report at the end
     ("FAIL", "", (0, 1, 0)),
