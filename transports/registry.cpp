@@ -1,11 +1,34 @@
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <filesystem>
 
 #include "base/env.h"
+#include "base/log.h"
 #include "transports/plugins.h"
 #include "transports/transport.h"
 
 namespace tutti {
 namespace {
+
+bool has_rdma_device() {
+  std::error_code none;
+  return !std::filesystem::is_empty("/sys/class/infiniband", none) && !none;
+}
+
+// Beside this library, or this program if it is a part of that. Null where there is no device or no such file.
+
+const tuttiTransport* find_verbs() {
+  Dl_info mine{};
+  if (!has_rdma_device() || dladdr(&kTcpTransport, &mine) == 0) return nullptr;
+  const auto path = std::filesystem::path(mine.dli_fname).parent_path() / "libtutti-verbs.so";
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) return nullptr;
+  const auto loaded = load_plugin(path);
+  if (loaded) return loaded.value();
+  log(LogLevel::kWarn, "RDMA is not used: %s", loaded.error().message.c_str());
+  return nullptr;
+}
 
 Result<std::vector<const tuttiTransport*>> all_transports() {
   std::vector<const tuttiTransport*> all{&kShmTransport, &kTcpTransport};
@@ -22,6 +45,9 @@ Result<std::vector<const tuttiTransport*>> all_transports() {
     all.push_back(transport);
     at = end + 1;
   }
+  const auto is_verbs = [](const tuttiTransport* t) { return t->name == std::string("verbs"); };
+  if (std::any_of(all.begin(), all.end(), is_verbs)) return all;
+  if (const tuttiTransport* verbs = find_verbs()) all.push_back(verbs);
   return all;
 }
 

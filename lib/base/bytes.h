@@ -44,6 +44,7 @@ class ByteReader {
     return take(bytes) ? std::string(taken_, bytes) : std::string();
   }
   bool ok() const { return ok_; }
+  bool at_end() const { return bytes_.empty(); }
 
  private:
   bool take(size_t bytes) {

@@ -20,6 +20,7 @@ ROOMS = {
     "kernels": BASE,
     "transports/shm": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,
     "transports/tcp": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,
+    "transports/verbs": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,
     "transports": {"include/tutti"} | BASE,
     "lib/plan": {"lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "lib/exec": EXEC,
@@ -33,7 +34,7 @@ ROOMS = {
 }
 # Of the libraries outside, only these rooms know.
 OUTSIDE = {"sodium.h": {"lib/base"}, "hwloc.h": {"lib/topology"}, "cuda_runtime_api.h": {"lib/cuda"}, "cuda_fp16.h": {"kernels"},
-           "cuda_bf16.h": {"kernels"}, "cuda_fp8.h": {"kernels"}}
+           "cuda_bf16.h": {"kernels"}, "infiniband/verbs.h": {"transports/verbs"}, "cuda_fp8.h": {"kernels"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 
 

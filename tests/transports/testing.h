@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/env.h"
+#include "base/shared_memory.h"
 #include "base/socket.h"
 #include "catch.h"
 #include "sanitized.h"
@@ -75,8 +76,19 @@ inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+inline uint64_t find_memory(const void* data, uint64_t bytes, uintptr_t* begin, uintptr_t* end) {
+  const auto block = SharedMemory::find_registered(data, bytes);
+  if (!block) return 0;
+  *begin = block->begin;
+  *end = block->end;
+  return block->id;
+}
+inline int is_live_memory(uint64_t number) {
+  return SharedMemory::is_live(number);
+}
+
 inline Result<Endpoint> open_endpoint(const tuttiTransport* table, int rank, int n_ranks = 2, uint8_t secret = 7) {
-  tuttiEndpointConfig config{sizeof config, rank, n_ranks, {}};
+  tuttiEndpointConfig config{sizeof config, rank, n_ranks, {}, find_memory, SharedMemory::removals, is_live_memory};
   memset(config.group_key, secret, sizeof config.group_key);
   return Endpoint::open(table, config);
 }

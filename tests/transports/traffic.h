@@ -111,7 +111,9 @@ class Sender final : public Side {
 
 class Receiver final : public Side {
  public:
-  using Side::Side;
+  Receiver(Link& link, const Traffic& traffic)
+      : Side(link, traffic), registration_(SharedMemory::add(place_.data(), place_.size()).value()->id) {}
+  ~Receiver() override { SharedMemory::remove(registration_); }
   bool step() override {
     tuttiMessage message{};
     if (!link_.try_peek(&message)) {
@@ -138,6 +140,7 @@ class Receiver final : public Side {
     if (kind < 2) link_.expect(place(), traffic_.bytes_of(next_) + static_cast<uint32_t>(kind));
   }
   std::vector<char> place_ = std::vector<char>(traffic_.max_bytes + 128);
+  uint64_t registration_;
   uint64_t placed_ = 0;
 };
 

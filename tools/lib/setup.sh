@@ -43,6 +43,7 @@ package_is_there() {
     pkg-config) has_command pkg-config ;;
     libsodium-dev) has_library libsodium ;;
     libhwloc-dev) has_library hwloc ;;
+    libibverbs-dev) has_library libibverbs ;;
     libcli11-dev) has_header CLI/CLI.hpp ;;
     nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
     catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ;;

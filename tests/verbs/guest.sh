@@ -1,0 +1,124 @@
+# shellcheck shell=bash
+# What tools/verbs-check runs in the guest, with $build and $tests set. The last line is "N passed, N failed".
+# shellcheck source=tests/verbs/net.sh
+. "$tests/net.sh"
+verbs=(TUTTI_TRANSPORT_PLUGIN="$build/libtutti-verbs.so" TUTTI_TRANSPORTS=verbs)
+
+# A Catch2 program: $note becomes its count of test cases.
+catch() {
+  env "${verbs[@]}" CONTRACT_TEST_DIVISOR=20 "$@" >"$out.catch" 2>&1
+  local status=$?
+  cat "$out.catch"
+  note=$(grep -E '^All tests passed|^test cases:' "$out.catch")
+  return $status
+}
+
+# Counted by the devices: packets that rxe1 has sent, bytes that its network interface and the other one have.
+sent_packets() { cat /sys/class/infiniband/rxe1/ports/1/hw_counters/sent_pkts; }
+rdma_bytes() { cat /sys/class/net/v1/statistics/tx_bytes; }
+tcp_bytes() { ip netns exec h1 cat /sys/class/net/e1/statistics/tx_bytes; }
+
+# Two ranks send 4 MiB to each other 10 times: so much has to cross as RDMA, and next to nothing otherwise.
+counts() {
+  local packets rdma tcp
+  packets=$(sent_packets) rdma=$(rdma_bytes) tcp=$(tcp_bytes)
+  job 2 "$@" -- sendrecv -b 4M -e 4M -n 9 -w 0 -c 1 || return 1
+  packets=$(($(sent_packets) - packets)) rdma=$(($(rdma_bytes) - rdma)) tcp=$(($(tcp_bytes) - tcp))
+  note="$rdma bytes in $packets packets of rxe1, $tcp bytes otherwise"
+  echo "$note"
+  [ $rdma -ge $((40 << 20)) ] && [ $rdma -le $((46 << 20)) ] && [ "$packets" -ge $((40 << 8)) ] && [ $tcp -le 300000 ]
+}
+
+lossy() {
+  local i status=0
+  for i in 1 2; do tc qdisc add dev v$i root netem loss 1% || return 1; done
+  job 2 TUTTI_IB_TIMEOUT=10 -- all_reduce -b 64K -e 4M -f 8 -n 3 || status=1
+  note="$(tc -s qdisc show dev v1 | grep -o 'dropped [0-9]*') of $(tc -s qdisc show dev v1 | grep -o '[0-9]* pkt')"
+  echo "$note"
+  for i in 1 2; do tc qdisc del dev v$i root; done
+  [ "${note#dropped 0}" = "$note" ] && return $status
+}
+
+# Until rank 0 has printed rows: then it is at work for long.
+at_work() {
+  local i
+  for i in $(seq 100); do
+    [ "$(rdma_bytes)" -gt $((${before:-0} + 20000000)) ] && return 0
+    sleep 0.1
+  done
+  echo "the ranks do not get to work"
+  return 1
+}
+
+killed() {
+  local status=0
+  before=$(rdma_bytes)
+  start_job 2 -- all_reduce -b 4M -e 4M -n 100000 -c 0 -w 0
+  at_work || return 1
+  kill -9 "${pids[1]}"
+  wait "${pids[0]}" && { echo "rank 0 ended well"; status=1; }
+  cat "$out.0"
+  note=$(grep -o 'rank 1[^;]*' "$out.0" | head -1)
+  [ -n "$note" ] && return $status
+}
+
+# Nothing arrives for a while, in the middle: then it goes on.
+pauses() {
+  local pid status=0
+  before=$(rdma_bytes)
+  start_job 2 -- all_reduce -b 4M -e 4M -n 40 -c 1
+  at_work || return 1
+  tc qdisc add dev v1 root netem loss 100%
+  sleep 0.5
+  tc qdisc del dev v1 root
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  cat "$out".[0-9]
+  [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
+}
+
+# breaks REASON COMMAND...: the command breaks the link for good. Both ranks end with an error; the one that first sees it
+# names the peer, the port and the reason.
+breaks() {
+  local status=0 pid reason=$1
+  shift
+  before=$(rdma_bytes)
+  start_job 2 TUTTI_IB_TIMEOUT=14 TUTTI_OP_TIMEOUT=30 -- all_reduce -b 4M -e 4M -n 100000 -c 0 -w 0
+  at_work || return 1
+  "$@"
+  for pid in "${pids[@]}"; do wait "$pid" && status=1; done
+  cat "$out".[0-9]
+  note=$(grep -ho "verbs link with rank [01]: rxe[12]:1: .*$reason" "$out".[01] | head -1)
+  [ -n "$note" ] && return $status
+}
+
+wrong_setting() {  # what is expected, then the setting
+  local expected=$1
+  shift
+  job 2 TUTTI_TRANSPORTS=verbs "$@" -- all_reduce -b 64 -e 64 -n 1 && return 1
+  grep -q "$expected" "$out.0"
+}
+
+two_hosts
+check "verbs, with a device" catch "$build/tests/verbs/test_verbs"
+check "contract, one device" catch env TUTTI_IB_HCA==rxe1 "$build/tests/transports/tutti-transport-test"
+check "contract, two devices with two queue pairs each" catch env TUTTI_IB_QPS=2 "$build/tests/transports/tutti-transport-test"
+check "bytes on the wire" counts TUTTI_LOG=info
+check "bytes on the wire, registered memory" counts TUTTI_PROTO=lend
+for tool in all_reduce broadcast sendrecv; do
+  for ranks in 2 4; do
+    check "$tool, $ranks ranks, 0 B to 16 MiB" job $ranks -- $tool -b 0 -e 16M -f 16 -n 1 -w 0
+  done
+done
+check "all_reduce, registered memory, four queue pairs" job 2 TUTTI_IB_QPS=4 TUTTI_PROTO=lend -- all_reduce -b 0 -e 4M -f 16 -n 1 -R 1
+check "1 % of the packets lost" lossy
+check "a rank is killed" killed
+check "nothing arrives for half a second" pauses
+check "nothing arrives any more" breaks "no answer after all retries" tc qdisc add dev v1 root netem loss 100%
+tc qdisc del dev v1 root
+check "a port goes down" breaks "the port is down" ip link set v1 down
+ip link set v1 up
+check "the port is up again" job 2 -- all_reduce -b 64K -e 64K -n 1
+check "no such device" wrong_setting "no port of an RDMA device can be used (TUTTI_IB_HCA=nix)" TUTTI_IB_HCA=nix
+check "no such GID" wrong_setting "TUTTI_IB_GID_INDEX=200" TUTTI_IB_GID_INDEX=200
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,71 @@
+# shellcheck shell=bash disable=SC2034  # what it sets is for who sources it
+# To be sourced in the guest, as root, with $build set:
+#   check NAME COMMAND...   one test: counted in $passed or $failed, its output shown if it fails
+#   two_hosts               namespaces h1 and h2 are two hosts with the RDMA devices rxe1 and rxe2, at the ends of a veth
+#                           pair of their own; to meet, ranks have another pair, with the addresses 10.9.0.1 and 10.9.0.2
+#   job N [VAR=VALUE...] -- TOOL OPTIONS...
+#                           N ranks of a perf tool, the first half of them on h1; output in $out.RANK
+
+passed=0 failed=0 out=/tmp/verbs-out
+
+check() {
+  local name=$1 started=$EPOCHREALTIME
+  shift
+  if "$@" >"$out.check" 2>&1; then
+    passed=$((passed + 1))
+    printf 'ok      %5.1f s  %s%s\n' "$(seconds_since "$started")" "$name" "${note:+: $note}"
+  else
+    failed=$((failed + 1))
+    printf 'FAILED  %5.1f s  %s\n' "$(seconds_since "$started")" "$name"
+    tail -n 40 "$out.check"
+  fi
+  note=""
+}
+seconds_since() { awk -v from="$1" -v to="$EPOCHREALTIME" 'BEGIN { print to - from }'; }
+
+two_hosts() {
+  local i
+  ip link add v1 mtu 4300 type veth peer name v2 mtu 4300
+  ip link add e1 type veth peer name e2
+  for i in 1 2; do
+    ip link set v$i up
+    # The emulated devices live in the first namespace, and serve all.
+    rdma link add rxe$i type rxe netdev v$i
+    ip netns add h$i
+    ip link set e$i netns h$i
+    ip -n h$i addr add 10.9.0.$i/24 dev e$i
+    ip -n h$i link set lo up
+    ip -n h$i link set e$i up
+  done
+}
+
+# rank R N PORT VAR=VALUE... -- TOOL OPTIONS...: becomes one rank of a job.
+rank() {
+  local rank=$1 ranks=$2 port=$3 host=1
+  local -a settings=()
+  shift 3
+  [ $((rank * 2)) -ge "$ranks" ] && host=2
+  while [ "$1" != -- ]; do settings+=("$1"); shift; done
+  shift
+  exec ip netns exec h$host env TUTTI_RANK="$rank" TUTTI_NRANKS="$ranks" TUTTI_ROOT=10.9.0.1:"$port" \
+    TUTTI_SECRET=guest TUTTI_TRANSPORTS=shm,verbs TUTTI_IB_HCA==rxe$host TUTTI_TUNE_CACHE=off TUTTI_TUNE=0 \
+    "${settings[@]}" "$build/tools/perf/$1_perf" "${@:2}"
+}
+
+start_job() {
+  local ranks=$1 r
+  shift
+  port=$((${port:-29400} + 1)) pids=()
+  for ((r = 0; r < ranks; r++)); do
+    (rank "$r" "$ranks" "$port" "$@") >"$out.$r" 2>&1 &
+    pids+=($!)
+  done
+}
+
+job() {
+  local pid status=0
+  start_job "$@"
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  cat "$out".[0-9]
+  [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
+}

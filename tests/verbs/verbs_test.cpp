@@ -1,0 +1,187 @@
+// What only verbs has: paths between ports, keys, registered memory. Those that need a device are tagged.
+#include <sys/resource.h>
+
+#include <cstdlib>
+
+#include "base/shared_memory.h"
+#include "traffic.h"
+#include "transports/verbs/link.h"
+
+using namespace tutti;
+using namespace tutti::test;
+using namespace tutti::verbs;
+
+namespace {
+
+GidBytes v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
+  return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d};
+}
+GidBytes v6(uint8_t first, uint8_t second, uint8_t subnet, uint8_t last) {
+  return {first, second, 0, 0, 0, 0, 0, subnet, 0, 0, 0, 0, 0, 0, 0, last};
+}
+PortAddress ethernet(std::initializer_list<GidBytes> gids) {
+  PortAddress port;
+  port.is_ethernet = 1;
+  for (const GidBytes& gid : gids) port.gids[port.n_gids++] = gid;
+  return port;
+}
+
+const tuttiTransport* verbs_transport() {
+  return find_transports("verbs").value()[0];
+}
+
+tuttiEndpointConfig config_of(int rank) {
+  tuttiEndpointConfig config{sizeof config, rank, 2, {}, find_memory, SharedMemory::removals, is_live_memory};
+  memset(config.group_key, 7, sizeof config.group_key);
+  return config;
+}
+
+struct Registered {
+  explicit Registered(size_t bytes) : data(bytes), id(SharedMemory::add(data.data(), bytes).value()->id) {}
+  ~Registered() { SharedMemory::remove(id); }
+  std::vector<char> data;
+  uint64_t id;
+};
+
+}  // namespace
+
+TEST_CASE("a path joins addresses of one family, of one subnet if there is one") {
+  const PortAddress mine = ethernet({v4(203, 0, 113, 1), v4(198, 51, 100, 1), v6(0x20, 1, 5, 1), v6(0xfe, 0x80, 0, 1)});
+  const auto path = [&](const PortAddress& peer) {
+    const Path p = find_path(mine, peer);
+    return std::array<size_t, 3>{p.score > 0, p.my_gid, p.peer_gid};
+  };
+  CHECK(path(ethernet({v4(198, 51, 100, 9)})) == std::array<size_t, 3>{1, 1, 0});
+  CHECK(path(ethernet({v6(0xfe, 0x80, 0, 7), v4(203, 0, 113, 9)})) == std::array<size_t, 3>{1, 0, 1});
+  CHECK(path(ethernet({v6(0xfe, 0x80, 0, 7)})) == std::array<size_t, 3>{1, 3, 0});
+  CHECK(path(ethernet({v6(0xfe, 0x80, 0, 7), v6(0x20, 1, 5, 2)})) == std::array<size_t, 3>{1, 2, 1});
+  CHECK(find_path(ethernet({v4(203, 0, 113, 1)}), ethernet({v6(0x20, 1, 5, 2)})).score == 0);
+  CHECK(find_path(ethernet({}), mine).score == 0);
+  PortAddress infiniband = mine;
+  infiniband.is_ethernet = 0;
+  CHECK(find_path(mine, infiniband).score == 0);
+  CHECK(find_path(infiniband, infiniband).score > 0);
+}
+
+TEST_CASE("messages between registered memories are read and written where they lie", "[device]") {
+  Pair p = make_pair(verbs_transport(), Ask{1, 0, 4, 64 << 10});
+  Registered from(64 << 10), to(64 << 10);
+  int placed = 0;
+  for (int i = 0; i < 50; i++) {
+    const uint32_t bytes = 1 + static_cast<uint32_t>(i) * 1300;
+    p.in.expect(to.data.data(), bytes);
+    REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+    usleep(2000);  // the wish is on its way
+    memset(from.data.data(), i, bytes);
+    REQUIRE(p.out.lend(from.data.data(), bytes, tuttiTag{{static_cast<uint64_t>(i), 0, 0, 0}}));
+    tuttiMessage message{};
+    REQUIRE(until([&] { return poll_once(p.in) && p.in.try_peek(&message); }));
+    placed += message.data == to.data.data();
+    REQUIRE(message.bytes == bytes);
+    CHECK(std::string(static_cast<const char*>(message.data), bytes) == std::string(bytes, static_cast<char>(i)));
+    p.in.release();
+    REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
+  }
+  CHECK(placed > 25);
+  // What is not registered is copied.
+  std::vector<char> stranger(64);
+  REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+  CHECK_FALSE(p.out.lend(stranger.data(), 64, tuttiTag{}));
+}
+
+TEST_CASE("what was wished or lent and is recalled is left alone", "[device]") {
+  Pair p = make_pair(verbs_transport());
+  Registered to(4096), from(4096);
+  p.in.expect(to.data.data(), 4096);
+  usleep(2000);
+  REQUIRE(poll_once(p.out));
+  p.in.recall();
+  REQUIRE(p.out.lend(from.data.data(), 4096, tuttiTag{}));
+  p.out.recall();
+  CHECK(p.out.unsent() == 0);
+  CHECK_FALSE(poll_once(p.out));
+  usleep(2000);
+  CHECK(to.data == std::vector<char>(4096));
+}
+
+TEST_CASE("registered memory: what is used longest ago goes first, what is too much or gone is not there", "[device]") {
+  auto ports = Port::open_all();
+  REQUIRE(ports);
+  UserMemory memory(config_of(0), ports.value(), 3 << 20);
+  Registered a(1 << 20), b(1 << 20), c(1 << 20), d(1 << 20), large(4 << 20);
+  const auto find = [&](Registered& r) { return memory.find(r.data.data() + 5, 100); };
+  std::weak_ptr<const Pinned> first = find(a), second = find(b), third = find(c);
+  CHECK_FALSE((first.expired() || second.expired() || third.expired()));
+  CHECK(find(a) == first.lock());
+  CHECK(find(d) != nullptr);
+  CHECK(second.expired());
+  CHECK_FALSE((first.expired() || third.expired()));
+  CHECK(find(large) == nullptr);
+  CHECK_FALSE(first.expired());
+  CHECK(memory.find(d.data.data() + (1 << 20) - 5, 6) == nullptr);
+  SharedMemory::remove(a.id);
+  CHECK(memory.find(a.data.data(), 100) == nullptr);
+  CHECK(first.expired());
+  CHECK(find(b) != nullptr);
+  CHECK_FALSE(third.expired());
+}
+
+TEST_CASE("a limit of locked memory is named", "[device]") {
+  Child child([](Mailbox&) -> std::string {
+    auto ports = Port::open_all();
+    const rlimit little{65536, 65536};
+    // Root may lock what it likes.
+    if (!ports || setrlimit(RLIMIT_MEMLOCK, &little) != 0 || setuid(65534) != 0) return "cannot be set up";
+    const auto pinned = Pinned::allocate(ports.value(), 1 << 20);
+    if (pinned) return "it was locked";
+    return contains(pinned.error().message, "may lock 65536 bytes") ? "" : pinned.error().message;
+  });
+  CHECK(child.ended_well());
+}
+
+TEST_CASE("a peer whose memory may not be written: the error says so, with its rank", "[device]") {
+  auto ports = Port::open_all();
+  auto listener = Listener::open();
+  REQUIRE((ports && listener));
+  Hub hub{std::move(ports).value(), UserMemory(config_of(0), hub.ports, 0), 1};
+  Key key;
+  key.fill(7);
+  const tuttiLinkConfig config = Ask{1};
+  Acceptor acceptor(std::move(listener.value().fd), key, HelloKind::kVerbs, 1);
+  std::vector<PortAddress> addresses;
+  for (const auto& port : hub.ports) addresses.push_back(port->address());
+  auto out = SendLink::create(hub, {key, HelloKind::kVerbs, 0, 1, to_hello_args(config)}, listener.value().contact,
+                              addresses, config);
+  REQUIRE(out);
+  LinkHalf& sender = *out.value();
+  std::optional<Acceptor::Accepted> accepted;
+  REQUIRE(until([&] {
+    (void)sender.poll();
+    return (accepted = acceptor.next()).has_value();
+  }));
+  (void)sender.poll();
+  Offer offer;
+  REQUIRE(recv_all(accepted->fd.get(), &offer, sizeof offer, Deadline::after_seconds(kPatienceSeconds)));
+  // The answer goes through our hands, with another key.
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+  const Fd ours(ends[0]);
+  auto in = RecvLink::create(hub, Fd(ends[1]), Ask{0}, offer);
+  REQUIRE(in);
+  Answer answer;
+  REQUIRE(recv_all(ours.get(), &answer, sizeof answer, Deadline::after_seconds(kPatienceSeconds)));
+  for (QueueAddress& queue : answer.queues) queue.key ^= 0x5a00;
+  REQUIRE(send_all(accepted->fd.get(), &answer, sizeof answer, Deadline::after_seconds(kPatienceSeconds)));
+  REQUIRE(until([&] { return sender.try_acquire() != nullptr || !sender.poll(); }));
+  REQUIRE(sender.try_acquire() != nullptr);
+  sender.publish(10, tuttiTag{});
+  std::optional<Error> error;
+  REQUIRE(until([&] {
+    if (auto state = sender.poll(); !state) error = state.error();
+    return error.has_value();
+  }));
+  CHECK(error->code == Code::kRemoteError);
+  CHECK(error->culprit_rank == 1);
+  CHECK(contains(error->message, "rank 1"));
+  CHECK(contains(error->message, "does not let us write"));
+}

@@ -1,0 +1,204 @@
+// The two halves of a link, and how they find each other.
+//
+//   sender: Offer    --->          its queue pairs, and where the receiver may write its wishes
+//                    <---  Answer  the receiver's, and where the slots are
+//
+// Both go through the authenticated connection that stays open beside the link and tells of death. From then on:
+//
+//   header and payload, written into a slot, announced by number  --->
+//                                     <---  a Wish, written: what was released, and where the next message should go
+#pragma once
+
+#include <optional>
+
+#include "base/dial.h"
+#include "transports/adapter.h"
+#include "transports/verbs/queue.h"
+#include "transports/verbs/user_memory.h"
+
+namespace tutti::verbs {
+
+// What an endpoint's links share.
+struct Hub {
+  Ports ports;
+  UserMemory user_memory;
+  uint32_t queues_per_port;
+};
+
+enum Where : uint32_t { kInSlot = 0, kAsWished = 1 };
+
+struct SlotHeader {
+  tuttiTag tag;
+  uint64_t number;
+  uint32_t bytes;
+  uint32_t where;
+  uint8_t unused[16];
+};
+static_assert(sizeof(SlotHeader) == 64);
+
+struct Wish {
+  uint64_t released;
+  uint64_t number;  // of the message that may go to `at`, if it has so many bytes; kNone: none
+  uint64_t at;
+  uint32_t bytes;
+  uint32_t keys[kMaxPorts];  // by the receiver's port
+  uint8_t unused[20];
+
+  static constexpr uint64_t kNone = UINT64_MAX;
+};
+static_assert(sizeof(Wish) == 64);
+
+struct Offer {
+  uint32_t n_queues;
+  uint32_t unused;
+  uint64_t wishes;  // where the ring of wishes is
+  struct Line {
+    QueueAddress mine;
+    uint32_t your_port, your_gid;
+  } lines[kMaxQueues];
+  PortAddress ports[kMaxPorts];
+};
+
+struct Answer {
+  uint32_t n_queues;
+  uint32_t unused;
+  uint64_t slots;  // where the slots are
+  QueueAddress queues[kMaxQueues];
+  char refusal[256];  // why there are no queues
+};
+
+// A message with its header has all that is its sender's, and a stride of it.
+inline size_t stride_of(const tuttiLinkConfig& config) {
+  return sizeof(SlotHeader) + config.slot_bytes;
+}
+// No more wishes are ever unseen: each slot's release, and the wishes for the messages in between.
+inline uint32_t wishes_of(const tuttiLinkConfig& config) {
+  return 2 * config.slots + 2;
+}
+
+// What both halves have: the connection beside the link, queue pairs, and completions of what goes over them.
+class Half : public LinkHalf {
+ public:
+  ~Half() override;
+  void wait_end() override;
+
+ protected:
+  Half(Hub& hub, const tuttiLinkConfig& config) : hub_(hub), config_(config) {}
+  Result<void> open_completions(uint32_t most);
+  Result<void> watch_socket();
+  void take_completions();
+  virtual void on_arrival(uint32_t number) = 0;
+  virtual void on_read() {}  // lent memory is the user's again
+  void look();
+  void look_sometimes() {
+    if (++polls_ % kPollsPerLook == 0) look();
+  }
+  bool arm(tuttiWait* wait);  // before sleeping; false if the completions cannot wake us
+  void fail(const std::string& why);
+  Error gone() const;
+
+  static constexpr uint32_t kPollsPerLook = 256;
+
+  Hub& hub_;
+  tuttiLinkConfig config_;
+  Fd socket_;
+  bool ready_ = false;   // connected: from here on the connection beside it says nothing but that the peer has gone
+  bool closed_ = false;  // by the peer
+  std::optional<Error> failure_;
+  Pinned memory_;  // slots, and wishes after them
+  std::vector<Queue> queues_;
+  std::vector<uint32_t> owed_;  // receives, by queue
+  uint32_t receives_ = 0;       // of each queue
+
+ private:
+  void take(const ibv_wc& completion);
+  void fail_by(const ibv_wc& completion, const Queue& queue);
+
+  struct Completions {
+    ibv_comp_channel* channel = nullptr;
+    ibv_cq* queue = nullptr;
+  };
+  std::vector<Completions> completions_;  // by port
+  Fd epoll_;
+  uint32_t polls_ = 0;
+
+ protected:
+  ibv_cq* completions_of(size_t port) const { return completions_[port].queue; }
+};
+
+class SendLink final : public Half {
+ public:
+  static Result<std::unique_ptr<LinkHalf>> create(Hub& hub, const Dialer::Call& call, const Contact& contact,
+                                                  std::vector<PortAddress> peer_ports, const tuttiLinkConfig& config);
+  ~SendLink() override;
+  Result<bool> poll() override;
+  void* try_acquire() override;
+  void publish(uint32_t bytes, const tuttiTag& tag) override { send(nullptr, nullptr, bytes, tag); }
+  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  uint32_t unsent() override;
+  void recall() override;
+  bool wait_begin(bool for_slot, tuttiWait* wait) override;
+
+ private:
+  SendLink(Hub& hub, const Dialer::Call& call, const Contact& contact, std::vector<PortAddress> peer_ports,
+           const tuttiLinkConfig& config)
+      : Half(hub, config), dialer_(call, contact), peer_ports_(std::move(peer_ports)) {}
+  Result<void> make_queues();
+  Result<bool> advance_connect();
+  Result<void> send_offer();
+  Result<bool> take_answer();
+  void on_arrival(uint32_t number) override;
+  void on_read() override { lent_--; }
+  bool has_slot();
+  void send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag);
+  struct Source;
+  void put(Queue& queue, const Source& source, size_t begin, size_t end, uint64_t to, uint32_t key, bool announced);
+  Queue& least_busy();
+  void drain();
+
+  Dialer dialer_;
+  std::vector<PortAddress> peer_ports_;
+  std::vector<Offer::Line> lines_;  // by queue
+  std::vector<uint32_t> peer_port_of_;
+  std::string answer_;  // what has come of it
+  bool offered_ = false;
+  uint64_t slots_at_ = 0;  // at the receiver's
+  uint32_t writes_per_message_ = 0;
+  uint64_t published_ = 0, released_ = 0;
+  uint32_t lent_ = 0;                                     // messages that may still be read from where they lie
+  std::vector<std::shared_ptr<const Pinned>> lent_from_;  // by slot
+  Wish wish_{.released = 0, .number = Wish::kNone};
+};
+
+class RecvLink final : public Half {
+ public:
+  // Makes the queue pairs that the offer asks for, and answers.
+  static Result<std::unique_ptr<LinkHalf>> create(Hub& hub, Fd socket, const tuttiLinkConfig& config,
+                                                  const Offer& offer);
+  Result<bool> poll() override;
+  bool try_peek(tuttiMessage* message) override;
+  void release() override;
+  void expect(void* to, uint32_t bytes) override;
+  void recall() override;
+  bool wait_begin(bool for_slot, tuttiWait* wait) override;
+
+ private:
+  RecvLink(Hub& hub, Fd socket, const tuttiLinkConfig& config) : Half(hub, config) { socket_ = std::move(socket); }
+  Result<void> accept(const Offer& offer);
+  void on_arrival(uint32_t number) override;
+  bool is_there() const { return arrived_[released_ % config_.slots]; }
+  SlotHeader& header() const;
+  void tell(const Wish& wish);
+  void tell_releases();
+
+  std::vector<bool> arrived_;  // by slot
+  uint64_t wishes_at_ = 0;     // at the sender's
+  uint64_t told_ = 0;          // wishes so far
+  uint64_t released_ = 0, released_told_ = 0;
+  uint64_t wished_number_ = Wish::kNone;  // the last one
+  std::shared_ptr<const Pinned> wished_;  // what it may be written to
+  void* wished_at_ = nullptr;
+  uint32_t in_vain_ = 0;  // wishes, one after the other
+};
+
+}  // namespace tutti::verbs

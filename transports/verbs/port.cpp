@@ -1,0 +1,268 @@
+#include "transports/verbs/port.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/env.h"
+#include "base/fd.h"
+#include "base/log.h"
+
+namespace tutti::verbs {
+namespace {
+
+// TUTTI_IB_HCA: name prefixes with commas between, a port after a colon; '=' before all: exact names; '^': all but
+// these.
+bool is_wanted(const std::string& device, int port) {
+  std::string names = env_string(Env::kIbHca);
+  if (names.empty()) return true;
+  const bool excludes = names[0] == '^', exact = names[0] == '=';
+  if (excludes || exact) names.erase(0, 1);
+  for (size_t at = 0; at <= names.size();) {
+    const size_t end = std::min(names.find(',', at), names.size());
+    std::string name = names.substr(at, end - at);
+    const size_t colon = name.find(':');
+    const int only = colon == std::string::npos ? port : atoi(name.c_str() + colon + 1);
+    name.resize(std::min(colon, name.size()));
+    if (only == port && (exact ? device == name : device.compare(0, name.size(), name) == 0)) return !excludes;
+    at = end + 1;
+  }
+  return excludes;
+}
+
+bool is_v4(const GidBytes& gid) {
+  static constexpr uint8_t kPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  return memcmp(gid.data(), kPrefix, sizeof kPrefix) == 0;
+}
+bool is_link_local(const GidBytes& gid) {
+  return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
+}
+
+int common_bits(const GidBytes& a, const GidBytes& b) {
+  int bits = 0;
+  while (bits < 128 &&
+         ((a[static_cast<size_t>(bits / 8)] ^ b[static_cast<size_t>(bits / 8)]) >> (7 - bits % 8) & 1) == 0)
+    bits++;
+  return bits;
+}
+
+// Would the kernel send from `mine` to `peer`? Nothing is sent to find out.
+bool is_routed(const GidBytes& mine, const GidBytes& peer) {
+  const int family = is_v4(peer) ? AF_INET : AF_INET6;
+  const Fd fd(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 v6{};
+  sockaddr_in v4{};
+  v6.sin6_family = AF_INET6;
+  v4.sin_family = AF_INET;
+  v6.sin6_port = v4.sin_port = htons(4791);
+  memcpy(&v6.sin6_addr, peer.data(), 16);
+  memcpy(&v4.sin_addr, peer.data() + 12, 4);
+  auto* address = family == AF_INET ? reinterpret_cast<sockaddr*>(&v4) : reinterpret_cast<sockaddr*>(&v6);
+  socklen_t bytes = family == AF_INET ? sizeof v4 : sizeof v6;
+  if (!fd || connect(fd.get(), address, bytes) != 0 || getsockname(fd.get(), address, &bytes) != 0) return false;
+  return family == AF_INET ? memcmp(&v4.sin_addr, mine.data() + 12, 4) == 0
+                           : memcmp(&v6.sin6_addr, mine.data(), 16) == 0;
+}
+
+// Routed ones first, then those with the longest common prefix; what is valid on one wire only comes last.
+int score(const GidBytes& mine, const GidBytes& peer) {
+  if (is_v4(mine) != is_v4(peer) || is_link_local(mine) != is_link_local(peer)) return 0;
+  if (is_link_local(mine)) return 1;
+  return common_bits(mine, peer) + (is_routed(mine, peer) ? 1000 : 2);
+}
+
+Error cannot_register(const Port& port, size_t bytes, int sys_errno) {
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  std::string remedy;
+  if (sys_errno == ENOMEM && limit.rlim_cur != RLIM_INFINITY)
+    remedy = format(": this process may lock %llu bytes; raise it (ulimit -l unlimited, memlock in limits.conf)",
+                    static_cast<unsigned long long>(limit.rlim_cur));
+  Error error = system_error(format("registering %zu bytes with %s", bytes, port.name().c_str()), sys_errno);
+  error.message += remedy;
+  return error;
+}
+
+}  // namespace
+
+Result<Ports> Port::open_all() {
+  // Registered memory is to stay where it is when the process forks; newer kernels see to that themselves.
+  ibv_fork_init();
+  int n_devices = 0;
+  ibv_device** devices = ibv_get_device_list(&n_devices);
+  if (devices == nullptr) return system_error("listing RDMA devices", errno);
+  Ports ports;
+  std::string refused;
+  const auto refuse = [&](const std::string& why) { refused += (refused.empty() ? "" : "; ") + why; };
+  for (int d = 0; d < n_devices; d++) {
+    for (uint8_t number = 1; ports.size() < kMaxPorts; number++) {
+      auto port = open(devices[d], number);
+      if (!port) refuse(port.error().message);
+      if (!port || port.value() == nullptr) break;
+      const char* device = ibv_get_device_name(devices[d]);
+      if (port.value()->trouble_)
+        refuse(format("%s:%d %s", device, number, port.value()->trouble_->c_str()));
+      else
+        ports.push_back(std::move(port).value());
+    }
+  }
+  ibv_free_device_list(devices);
+  if (!ports.empty()) return ports;
+  return Error{Code::kSystemError,
+               format("no port of an RDMA device can be used (TUTTI_IB_HCA=%s): %s", env_string(Env::kIbHca).c_str(),
+                      refused.empty() ? "there is no device" : refused.c_str())};
+}
+
+// Null when the device has no such port. One that cannot be used has its trouble set.
+Result<std::unique_ptr<Port>> Port::open(ibv_device* device, uint8_t number) {
+  ibv_context* context = ibv_open_device(device);
+  if (context == nullptr) return system_error(format("opening %s", ibv_get_device_name(device)), errno);
+  std::unique_ptr<Port> port(new Port(context, number));
+  ibv_device_attr attributes{};
+  if (ibv_query_device(context, &attributes) != 0 || number > attributes.phys_port_cnt) return std::unique_ptr<Port>();
+  port->name_ = format("%s:%d", ibv_get_device_name(device), number);
+  if (!is_wanted(ibv_get_device_name(device), number)) {
+    port->trouble_ = "is not wanted";
+    return port;
+  }
+  if (auto made = port->set_up(); !made) port->trouble_ = made.error().message;
+  return port;
+}
+
+Result<void> Port::set_up() {
+  ibv_port_attr attributes{};
+  if (ibv_query_port(context_, number_, &attributes) != 0) return system_error("cannot be asked", errno);
+  if (attributes.state != IBV_PORT_ACTIVE)
+    return Error{Code::kSystemError, format("is %s", ibv_port_state_str(attributes.state))};
+  address_.is_ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
+  address_.mtu = static_cast<uint8_t>(attributes.active_mtu);
+  address_.lid = attributes.lid;
+  max_message_bytes_ = attributes.max_msg_sz;
+  active_speed_ = attributes.active_speed;
+  active_width_ = attributes.active_width;
+  TUTTI_TRY(find_gids());
+  domain_ = ibv_alloc_pd(context_);
+  if (domain_ == nullptr) return system_error("has no protection domain", errno);
+  fcntl(context_->async_fd, F_SETFL, fcntl(context_->async_fd, F_GETFL) | O_NONBLOCK);
+  return {};
+}
+
+// RoCE v2 on Ethernet, for it can be routed; TUTTI_IB_GID_INDEX leaves one. IPv4 before IPv6 before link-local.
+Result<void> Port::find_gids() {
+  TUTTI_TRY_ASSIGN(const int64_t only, env_int(Env::kIbGidIndex));
+  std::vector<ibv_gid_entry> table(256);
+  const ssize_t n = ibv_query_gid_table(context_, table.data(), table.size(), 0);
+  if (n < 0) return system_error("has no GID table", static_cast<int>(-n));
+  table.resize(static_cast<size_t>(n));
+  std::erase_if(table, [&](const ibv_gid_entry& e) {
+    const bool good = !address_.is_ethernet || e.gid_type == IBV_GID_TYPE_ROCE_V2;
+    return e.port_num != number_ || e.gid_index > 255 || (only >= 0 ? e.gid_index != only : !good);
+  });
+  const auto bytes_of = [](const ibv_gid_entry& e) {
+    GidBytes bytes;
+    memcpy(bytes.data(), e.gid.raw, bytes.size());
+    return bytes;
+  };
+  std::stable_sort(table.begin(), table.end(), [&](const ibv_gid_entry& a, const ibv_gid_entry& b) {
+    const auto rank = [&](const GidBytes& gid) { return is_v4(gid) ? 0 : is_link_local(gid) ? 2 : 1; };
+    return rank(bytes_of(a)) < rank(bytes_of(b));
+  });
+  for (const ibv_gid_entry& e : table) {
+    if (address_.n_gids == kMaxGids) break;
+    gid_indices_[address_.n_gids] = static_cast<uint8_t>(e.gid_index);
+    address_.gids[address_.n_gids++] = bytes_of(e);
+  }
+  if (address_.n_gids > 0) return {};
+  return Error{Code::kSystemError, only >= 0
+                                       ? format("has no GID at TUTTI_IB_GID_INDEX=%lld", static_cast<long long>(only))
+                                       : "has no GID for RoCE v2: its network interface needs an IP address"};
+}
+
+Port::~Port() {
+  if (domain_ != nullptr) ibv_dealloc_pd(domain_);
+  ibv_close_device(context_);
+}
+
+uint64_t Port::bytes_per_second() const {
+  // By the bit in active_speed: 2.5, 5, 10, 10, 14, 25, 50, 100, 200 Gb/s a lane.
+  static constexpr double kGigabits[] = {2.5, 5, 10, 10, 14, 25, 50, 100, 200};
+  static constexpr int kLanes[] = {1, 4, 8, 12, 2};
+  const auto speed = static_cast<size_t>(std::max(0, 31 - __builtin_clz(active_speed_ | 1)));
+  const auto width = static_cast<size_t>(std::max(0, 31 - __builtin_clz(active_width_ | 1)));
+  return static_cast<uint64_t>(kGigabits[std::min<size_t>(speed, 8)] * kLanes[std::min<size_t>(width, 4)] * 1e9 / 8);
+}
+
+std::string Port::down_because() const {
+  ibv_port_attr attributes{};
+  if (ibv_query_port(context_, number_, &attributes) != 0) return "not there";
+  return attributes.state == IBV_PORT_ACTIVE ? "" : ibv_port_state_str(attributes.state);
+}
+
+const std::optional<std::string>& Port::trouble() {
+  ibv_async_event event{};
+  while (ibv_get_async_event(context_, &event) == 0) {
+    if (event.event_type == IBV_EVENT_DEVICE_FATAL) trouble_ = "the device has failed (dmesg has more)";
+    const bool of_port = event.event_type == IBV_EVENT_PORT_ERR || event.event_type == IBV_EVENT_PORT_ACTIVE;
+    if (of_port && event.element.port_num == number_)
+      log(LogLevel::kWarn, "%s: %s", name_.c_str(), ibv_event_type_str(event.event_type));
+    ibv_ack_async_event(&event);
+  }
+  return trouble_;
+}
+
+Path find_path(const PortAddress& mine, const PortAddress& peer) {
+  Path best;
+  if (mine.is_ethernet != peer.is_ethernet) return best;
+  if (!mine.is_ethernet) return {1, 0, 0};  // by LID
+  for (size_t i = 0; i < mine.n_gids; i++)
+    for (size_t j = 0; j < peer.n_gids; j++)
+      if (const int s = score(mine.gids[i], peer.gids[j]); s > best.score) best = {s, i, j};
+  return best;
+}
+
+Result<Pinned> Pinned::allocate(const Ports& ports, size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return system_error(format("%zu bytes for a link's slots", bytes), errno);
+  auto pinned = around(ports, memory, bytes);
+  if (!pinned) {
+    munmap(memory, bytes);
+    return std::move(pinned).error();
+  }
+  pinned.value().owns_ = true;
+  return pinned;
+}
+
+Result<Pinned> Pinned::around(const Ports& ports, void* memory, size_t bytes) {
+  Pinned pinned;
+  pinned.memory_ = memory;
+  pinned.bytes_ = bytes;
+  for (const auto& port : ports) {
+    ibv_mr* region = ibv_reg_mr(port->domain(), memory, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    if (region == nullptr) return cannot_register(*port, bytes, errno);
+    pinned.regions_.push_back(region);
+  }
+  return pinned;
+}
+
+Pinned& Pinned::operator=(Pinned&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(owns_, other.owns_);
+  std::swap(regions_, other.regions_);
+  return *this;
+}
+
+Pinned::~Pinned() {
+  for (ibv_mr* region : regions_) ibv_dereg_mr(region);
+  if (owns_) munmap(memory_, bytes_);
+}
+
+}  // namespace tutti::verbs

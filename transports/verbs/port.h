@@ -1,0 +1,104 @@
+// verbs: links over RDMA, by reliable connections of libibverbs (InfiniBand, RoCE). A message and the header before it
+// are written into the receiver's slot; the same write tells the receiver that they are there. The receiver writes back
+// what it has released, and where it would like the next message to be. One thread per endpoint; nothing blocks but the
+// end of a link, which waits until what was sent has arrived.
+//
+// This header: the ports of this machine's devices, and memory that they know. Ports outlive all that is made with
+// them.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace tutti::verbs {
+
+inline constexpr size_t kMaxPorts = 4, kMaxGids = 4, kMaxQueues = 8;
+
+using GidBytes = std::array<uint8_t, 16>;
+
+// What of a port others have to know.
+struct PortAddress {
+  uint8_t is_ethernet = 0;
+  uint8_t mtu = 0;  // an ibv_mtu
+  uint16_t lid = 0;
+  uint32_t n_gids = 0;
+  std::array<GidBytes, kMaxGids> gids{};
+};
+
+class Port {
+ public:
+  // The active ports that TUTTI_IB_HCA allows, at most kMaxPorts. An error says why there is none.
+  static Result<std::vector<std::unique_ptr<Port>>> open_all();
+  Port(const Port&) = delete;
+  ~Port();
+
+  const std::string& name() const { return name_; }  // "mlx5_0:1"
+  ibv_context* context() const { return context_; }
+  ibv_pd* domain() const { return domain_; }
+  uint8_t number() const { return number_; }
+  uint32_t max_message_bytes() const { return max_message_bytes_; }
+  uint64_t bytes_per_second() const;
+  const PortAddress& address() const { return address_; }
+  // The place of the address's i-th GID in the device's table.
+  uint8_t gid_index(size_t i) const { return gid_indices_[i]; }
+  std::string down_because() const;  // "" if the port is active
+  // What has happened to the device or the port, if that ends its links.
+  const std::optional<std::string>& trouble();
+
+ private:
+  Port(ibv_context* context, uint8_t number) : context_(context), number_(number) {}
+  static Result<std::unique_ptr<Port>> open(ibv_device* device, uint8_t number);
+  Result<void> set_up();
+  Result<void> find_gids();
+
+  ibv_context* context_;
+  uint8_t number_;
+  std::string name_;
+  ibv_pd* domain_ = nullptr;
+  uint32_t max_message_bytes_ = 0;
+  uint32_t active_speed_ = 0, active_width_ = 0;
+  PortAddress address_;
+  std::array<uint8_t, kMaxGids> gid_indices_{};
+  std::optional<std::string> trouble_;
+};
+
+using Ports = std::vector<std::unique_ptr<Port>>;
+
+// How a port of this machine reaches one of a peer's: with which of the GIDs of either. The higher the score the
+// better; 0: it does not.
+struct Path {
+  int score = 0;
+  size_t my_gid = 0, peer_gid = 0;
+};
+Path find_path(const PortAddress& mine, const PortAddress& peer);
+
+// Memory that some ports can read, and peers write to if `writable`.
+class Pinned {
+ public:
+  static Result<Pinned> allocate(const Ports& ports, size_t bytes);
+  // Memory of somebody else's.
+  static Result<Pinned> around(const Ports& ports, void* memory, size_t bytes);
+  Pinned() = default;
+  Pinned(Pinned&& other) noexcept { *this = std::move(other); }
+  Pinned& operator=(Pinned&& other) noexcept;
+  ~Pinned();
+
+  char* data() const { return static_cast<char*>(memory_); }
+  uint32_t local_key(size_t port) const { return regions_[port]->lkey; }
+  uint32_t remote_key(size_t port) const { return regions_[port]->rkey; }
+
+ private:
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+  bool owns_ = false;
+  std::vector<ibv_mr*> regions_;  // by port
+};
+
+}  // namespace tutti::verbs

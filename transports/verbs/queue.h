@@ -1,0 +1,66 @@
+// One reliable connection, and what is under way on it.
+#pragma once
+
+#include "transports/verbs/port.h"
+
+namespace tutti::verbs {
+
+// What the other end has to know of a connection.
+struct QueueAddress {
+  uint32_t number = 0;    // of the queue pair
+  uint32_t sequence = 0;  // of its first packet
+  uint32_t key = 0;       // to the memory that may be written
+  uint32_t port = 0;      // which of its address's ports; said by who connects: the port to use at the other end
+  uint32_t gid = 0;       // likewise
+};
+
+class Queue {
+ public:
+  // `my_gid` and the peer's port are those of a path. Receives `receives` messages ahead of release.
+  static Result<Queue> create(Port& port, size_t port_index, size_t my_gid, ibv_cq* completions, uint32_t sends,
+                              uint32_t receives);
+  QueueAddress address(uint32_t key) const;
+  Result<void> connect(const QueueAddress& peer, const PortAddress& peer_port);
+
+  Port& port() const { return *port_; }
+  size_t port_index() const { return port_index_; }
+  uint32_t number() const { return pair_->qp_num; }
+  uint32_t peer_key() const { return peer_key_; }
+  uint32_t inline_bytes() const { return inline_bytes_; }
+  uint64_t under_way() const { return posted_ - completed_; }
+  bool has_room(uint32_t writes) const { return under_way() + writes <= sends_; }  // and one more
+
+  // Writes that a completion is wanted of carry how many were posted by then; completed() takes that.
+  struct Write {
+    ibv_sge from[2];
+    int n_from;
+    uint64_t to;
+    uint32_t key;
+    bool announced;  // to the receiver, with `number`
+    uint32_t number;
+    bool signalled;
+    bool lends;
+  };
+  bool write(const Write& write);
+  bool receive(uint32_t n);
+  // Of a completion of ours: what it was of.
+  static bool lends(const ibv_wc& completion) { return (completion.wr_id & 1) != 0; }
+  void completed(const ibv_wc& completion) { completed_ = completion.wr_id >> 1; }
+  uint64_t unsignalled() const { return posted_ - signalled_; }
+
+ private:
+  Queue() = default;
+
+  Port* port_ = nullptr;
+  size_t port_index_ = 0, my_gid_ = 0;
+  struct Destroy {
+    void operator()(ibv_qp* pair) const { ibv_destroy_qp(pair); }
+  };
+  std::unique_ptr<ibv_qp, Destroy> pair_;
+  uint32_t sequence_ = 0;
+  uint32_t sends_ = 0, inline_bytes_ = 0;
+  uint32_t peer_key_ = 0;
+  uint64_t posted_ = 0, completed_ = 0, signalled_ = 0;
+};
+
+}  // namespace tutti::verbs

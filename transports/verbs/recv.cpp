@@ -1,0 +1,164 @@
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transports/verbs/link.h"
+
+namespace tutti::verbs {
+namespace {
+
+// A wish that comes too late costs a write and helps nobody, so after some in vain only every so often one is tried.
+constexpr uint32_t kWishesInVain = 4;
+constexpr uint64_t kMessagesPerTrial = 16;
+
+}  // namespace
+
+Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tuttiLinkConfig& config,
+                                                   const Offer& offer) {
+  std::unique_ptr<RecvLink> link(new RecvLink(hub, std::move(socket), config));
+  auto accepted = link->accept(offer);
+  Answer answer{};
+  if (accepted) {
+    answer.n_queues = offer.n_queues;
+    answer.slots = reinterpret_cast<uintptr_t>(link->memory_.data());
+    for (size_t q = 0; q < offer.n_queues; q++)
+      answer.queues[q] = link->queues_[q].address(link->memory_.remote_key(link->queues_[q].port_index()));
+  } else {
+    snprintf(answer.refusal, sizeof answer.refusal, "%s", accepted.error().message.c_str());
+  }
+  if (::send(link->socket_.get(), &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof answer && accepted)
+    return system_error(format("answering rank %d", config.peer), errno);
+  if (!accepted) return std::move(accepted).error();
+  return std::unique_ptr<LinkHalf>(std::move(link));
+}
+
+Result<void> RecvLink::accept(const Offer& offer) {
+  if (offer.n_queues == 0 || offer.n_queues > kMaxQueues)
+    return Error{Code::kRemoteError, format("rank %d offers %u queue pairs", config_.peer, offer.n_queues)};
+  receives_ = 2 * config_.slots;
+  const uint32_t writes = 2 * wishes_of(config_);
+  TUTTI_TRY(open_completions(offer.n_queues * (writes + 1 + receives_)));
+  TUTTI_TRY_ASSIGN(
+      memory_, Pinned::allocate(hub_.ports, config_.slots * stride_of(config_) + wishes_of(config_) * sizeof(Wish)));
+  for (size_t q = 0; q < offer.n_queues; q++) {
+    const Offer::Line& line = offer.lines[q];
+    if (line.your_port >= hub_.ports.size() || line.mine.port >= kMaxPorts || line.mine.gid >= kMaxGids ||
+        line.your_gid >= kMaxGids)
+      return Error{Code::kRemoteError,
+                   format("rank %d offers a queue pair for a port that is not there", config_.peer)};
+    TUTTI_TRY_ASSIGN(Queue queue, Queue::create(*hub_.ports[line.your_port], line.your_port, line.your_gid,
+                                                completions_of(line.your_port), writes, receives_));
+    TUTTI_TRY(queue.connect(line.mine, offer.ports[line.mine.port]));
+    queues_.push_back(std::move(queue));
+  }
+  owed_.resize(queues_.size());
+  arrived_.resize(config_.slots);
+  wishes_at_ = offer.wishes;
+  ready_ = true;
+  return watch_socket();
+}
+
+SlotHeader& RecvLink::header() const {
+  return *reinterpret_cast<SlotHeader*>(memory_.data() + released_ % config_.slots * stride_of(config_));
+}
+
+// Numbers are cut to 32 bits; messages of several queues overtake each other.
+void RecvLink::on_arrival(uint32_t number) {
+  const uint32_t ahead = number - static_cast<uint32_t>(released_);
+  const uint64_t slot = (released_ + ahead) % config_.slots;
+  if (ahead >= config_.slots || arrived_[slot]) return fail("it sent a message for a slot that is not free");
+  arrived_[slot] = true;
+}
+
+Result<bool> RecvLink::poll() {
+  if (!failure_) {
+    take_completions();
+    look_sometimes();
+    tell_releases();
+  }
+  // What arrived before a failure is still to be read.
+  if (is_there()) return true;
+  if (closed_) return gone();
+  if (failure_) return *failure_;
+  return true;
+}
+
+bool RecvLink::try_peek(tuttiMessage* message) {
+  if (!is_there() && !failure_) take_completions();
+  if (!is_there()) return false;
+  SlotHeader& h = header();
+  const bool as_wished = h.where == kAsWished && wished_number_ == released_;
+  if (h.number != released_ || h.bytes > config_.slot_bytes || (h.where == kAsWished && !as_wished)) {
+    arrived_[released_ % config_.slots] = false;
+    fail("it sent something that is not a message");
+    return false;
+  }
+  if (wished_number_ == released_) in_vain_ = as_wished ? 0 : in_vain_ + (wished_ != nullptr ? 1 : 0);
+  if (!as_wished && wished_number_ == released_) wished_ = nullptr;  // once: it counts once
+  *message = {as_wished ? wished_at_ : reinterpret_cast<char*>(&h) + sizeof h, h.bytes, h.tag};
+  return true;
+}
+
+void RecvLink::release() {
+  arrived_[released_++ % config_.slots] = false;
+  wished_ = nullptr;
+  // So that a sender who uses all slots goes on while the others are read.
+  if (released_ - released_told_ >= std::max(1u, config_.slots / 2)) tell_releases();
+}
+
+void RecvLink::tell_releases() {
+  if (released_ == released_told_) return;
+  tell({.released = released_, .number = Wish::kNone});
+}
+
+void RecvLink::tell(const Wish& wish) {
+  if (failure_ || closed_ || queues_.empty()) return;
+  Queue& queue = queues_[0];
+  if (!queue.has_room(1)) take_completions();
+  const uint32_t place = static_cast<uint32_t>(told_ % wishes_of(config_));
+  char* from = memory_.data() + config_.slots * stride_of(config_) + place * sizeof wish;
+  memcpy(from, &wish, sizeof wish);
+  Queue::Write write{};
+  write.from[0] = {reinterpret_cast<uintptr_t>(from), sizeof wish, memory_.local_key(queue.port_index())};
+  write.n_from = 1;
+  write.to = wishes_at_ + place * sizeof wish;
+  write.key = queue.peer_key();
+  write.announced = true;
+  write.number = place;
+  write.signalled = told_ % config_.slots == 0;
+  told_++;
+  released_told_ = wish.released;
+  if (!queue.write(write)) fail(queue.port().name() + ": a write cannot be posted");
+}
+
+// The first place that a message is wished at counts.
+void RecvLink::expect(void* to, uint32_t bytes) {
+  if (wished_number_ == released_ || is_there() || failure_) return;
+  if (in_vain_ >= kWishesInVain && released_ % kMessagesPerTrial != 0) return;
+  auto pinned = hub_.user_memory.find(to, bytes);
+  if (!pinned) return;
+  Wish wish{.released = released_, .number = released_, .at = reinterpret_cast<uintptr_t>(to), .bytes = bytes};
+  for (size_t p = 0; p < hub_.ports.size(); p++) wish.keys[p] = pinned->remote_key(p);
+  wished_ = std::move(pinned);
+  wished_number_ = released_;
+  wished_at_ = to;
+  tell(wish);
+}
+
+// Nothing is written there any more once the queue pairs are gone.
+void RecvLink::recall() {
+  if (!wished_) return;
+  fail("its operation has failed");
+  queues_.clear();
+  wished_ = nullptr;
+}
+
+bool RecvLink::wait_begin(bool, tuttiWait* wait) {
+  if (!failure_) tell_releases();
+  const bool can_wake = arm(wait);
+  return can_wake && !is_there() && !failure_ && !closed_;
+}
+
+}  // namespace tutti::verbs

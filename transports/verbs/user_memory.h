@@ -1,0 +1,37 @@
+// The user's registered memory, as far as the ports know it: registered with them when it is first used, and given up
+// when its registration ends or when too much is (TUTTI_IB_PIN_BYTES). Belongs to an endpoint and its thread.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "transports/verbs/port.h"
+#include "tutti/transport.h"
+
+namespace tutti::verbs {
+
+class UserMemory {
+ public:
+  UserMemory(const tuttiEndpointConfig& config, const Ports& ports, uint64_t most_bytes);
+  // Who may move these bytes from or to where they lie; null if they are to be copied. Stays registered with the ports
+  // as long as somebody has it.
+  std::shared_ptr<const Pinned> find(const void* data, size_t bytes);
+
+ private:
+  struct Entry {
+    uintptr_t begin = 0, end = 0;
+    std::shared_ptr<const Pinned> pinned;  // null: it cannot be registered
+    uint64_t last_use = 0;
+  };
+  void forget_removed();
+  void make_room(uint64_t bytes);
+
+  const tuttiEndpointConfig config_;
+  const Ports& ports_;
+  const uint64_t most_bytes_;
+  std::map<uint64_t, Entry> entries_;  // by the registration's number
+  Entry* last_ = nullptr;
+  uint64_t bytes_ = 0, uses_ = 0, removals_seen_ = 0;
+};
+
+}  // namespace tutti::verbs

@@ -1,0 +1,152 @@
+// The verbs endpoint, and the plugin's entry.
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <list>
+
+#include "base/bytes.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "transports/verbs/link.h"
+
+namespace tutti {
+namespace verbs {
+
+class VerbsEndpoint {
+ public:
+  static Result<std::unique_ptr<VerbsEndpoint>> open(const tuttiEndpointConfig& config) {
+    TUTTI_TRY(env_check());
+    TUTTI_TRY_ASSIGN(const int64_t most_bytes, env_int(Env::kIbPinBytes));
+    TUTTI_TRY_ASSIGN(const int64_t queues, env_int(Env::kIbQueues));
+    TUTTI_TRY_ASSIGN(Ports ports, Port::open_all());
+    TUTTI_TRY_ASSIGN(Listener listener, Listener::open());
+    return std::unique_ptr<VerbsEndpoint>(new VerbsEndpoint(config, std::move(listener), std::move(ports),
+                                                            static_cast<uint64_t>(most_bytes),
+                                                            static_cast<uint32_t>(queues)));
+  }
+
+  std::string address() const {
+    Contact contact = contact_;
+    if (contact.addresses.size() > kMostAddresses) contact.addresses.resize(kMostAddresses);
+    ByteWriter writer;
+    writer.put(kMagic).put_string(contact.to_bytes()).put(static_cast<uint32_t>(hub_.ports.size()));
+    for (const auto& port : hub_.ports) writer.put(port->address());
+    return writer.take();
+  }
+
+  std::string unreachable_because(std::string_view peer_bytes) const {
+    const auto peer = Peer::from_bytes(peer_bytes);
+    if (!peer) return "it offers no RDMA port";
+    for (const auto& port : hub_.ports)
+      for (const PortAddress& theirs : peer->ports)
+        if (find_path(port->address(), theirs).score > 0) return "";
+    return "its RDMA ports are of another kind of network or address family";
+  }
+
+  Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) {
+    auto peer = Peer::from_bytes(peer_bytes);
+    if (!peer) return Error{Code::kInvalidArgument, "this is not the address of a verbs endpoint", config.peer};
+    const Dialer::Call call{key_, HelloKind::kVerbs, rank_, config.peer, to_hello_args(config)};
+    return SendLink::create(hub_, call, peer->contact, std::move(peer->ports), config);
+  }
+
+  std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
+    while (auto accepted = acceptor_.next()) incoming_.push_back({std::move(*accepted), {}});
+    for (auto i = incoming_.begin(); i != incoming_.end();) {
+      auto link = take_in(*i, config);
+      if (link && link.value() == nullptr) {
+        ++i;
+        continue;
+      }
+      if (!link)
+        log(LogLevel::kWarn, "turned away a verbs link from rank %d: %s", i->connection.hello.from_rank,
+            link.error().message.c_str());
+      i = incoming_.erase(i);
+      if (link) return std::move(link).value();
+    }
+    return nullptr;
+  }
+
+  // What lies between costs a switch or two; the kernel knows nothing of it.
+  tuttiTransportProperties properties() const {
+    uint64_t bytes_per_second = 0;
+    for (const auto& port : hub_.ports) bytes_per_second += port->bytes_per_second();
+    return {sizeof(tuttiTransportProperties), 3000, bytes_per_second};
+  }
+
+ private:
+  static constexpr uint32_t kMagic = 0x54564231;
+  static constexpr size_t kMostAddresses = 20;  // so that all fits into an address
+
+  struct Peer {
+    Contact contact;
+    std::vector<PortAddress> ports;
+
+    static std::optional<Peer> from_bytes(std::string_view bytes) {
+      ByteReader reader(bytes);
+      if (reader.get<uint32_t>() != kMagic) return std::nullopt;
+      const auto contact = Contact::from_bytes(reader.get_string());
+      Peer peer;
+      for (uint32_t n = reader.get<uint32_t>(); reader.ok() && n > 0; n--) {
+        peer.ports.push_back(reader.get<PortAddress>());
+        peer.ports.back().n_gids = std::min<uint32_t>(peer.ports.back().n_gids, kMaxGids);
+      }
+      if (!reader.ok() || !reader.at_end() || !contact || peer.ports.empty() || peer.ports.size() > kMaxPorts)
+        return std::nullopt;
+      peer.contact = *contact;
+      return peer;
+    }
+  };
+
+  // Authenticated; its offer is on its way.
+  struct Incoming {
+    Acceptor::Accepted connection;
+    std::string offer;
+  };
+
+  VerbsEndpoint(const tuttiEndpointConfig& config, Listener listener, Ports ports, uint64_t most_bytes, uint32_t queues)
+      : rank_(config.rank),
+        n_ranks_(config.n_ranks),
+        key_(key_of(config)),
+        contact_(std::move(listener.contact)),
+        acceptor_(std::move(listener.fd), key_, HelloKind::kVerbs, config.rank),
+        hub_{std::move(ports), UserMemory(config, hub_.ports, most_bytes), queues} {}
+
+  static Key key_of(const tuttiEndpointConfig& config) {
+    Key key;
+    memcpy(key.data(), config.group_key, key.size());
+    return key;
+  }
+
+  // Null while the offer has not come.
+  Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) {
+    TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.connection.hello, n_ranks_));
+    char bytes[sizeof(Offer)];
+    const ssize_t n = ::recv(incoming.connection.fd.get(), bytes, sizeof(Offer) - incoming.offer.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::unique_ptr<LinkHalf>();
+    if (n <= 0) return Error{Code::kRemoteError, "it closed its connection before its offer came"};
+    incoming.offer.append(bytes, static_cast<size_t>(n));
+    if (incoming.offer.size() < sizeof(Offer)) return std::unique_ptr<LinkHalf>();
+    Offer offer;
+    memcpy(&offer, incoming.offer.data(), sizeof offer);
+    return RecvLink::create(hub_, std::move(incoming.connection.fd), *config, offer);
+  }
+
+  int rank_;
+  int n_ranks_;
+  Key key_;
+  Contact contact_;
+  Acceptor acceptor_;
+  Hub hub_;
+  std::list<Incoming> incoming_;
+};
+
+constexpr tuttiTransport kVerbsTransport = make_transport<VerbsEndpoint>("verbs");
+
+}  // namespace verbs
+}  // namespace tutti
+
+extern "C" __attribute__((visibility("default"))) const tuttiTransport* tuttiTransportPlugin(char*, size_t) {
+  return &tutti::verbs::kVerbsTransport;
+}
