@@ -8,7 +8,7 @@ vm=$1 shared=$2
 shift 2
 rm -f "$shared/status"
 printf '%s\n' "$@" >"$shared/command"
-root=$vm/root/usr
+root=$vm/fetched/usr
 emulator=$root/bin/qemu-system-x86_64
 data=$root/share
 [ -x "$emulator" ] || { emulator=$(command -v qemu-system-x86_64) && data=/usr/share; } || { echo "there is no qemu-system-x86_64"; exit 125; }
@@ -18,7 +18,7 @@ LD_LIBRARY_PATH=$root/lib/x86_64-linux-gnu timeout -k 5 "${GUEST_SECONDS:-240}" 
   -accel tcg,thread=multi -machine q35 -cpu max -smp 2 -m "${GUEST_MIB:-1536}" \
   -kernel "$vm/vmlinux" -initrd "$vm/initramfs" -append "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable" \
   -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
-  -virtfs local,path="$vm/root",mount_tag=fetched,security_model=none,readonly=on \
+  -virtfs local,path="$vm/fetched",mount_tag=fetched,security_model=none,readonly=on \
   -virtfs local,path="$shared",mount_tag=shared,security_model=none ${GUEST_DEVICES:-} </dev/null 2>&1
 [ -f "$shared/status" ] || { echo "the guest ended without a status: it crashed, or took more than ${GUEST_SECONDS:-240} s"; exit 125; }
 exit "$(cat "$shared/status")"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # To be sourced, with $vm set to a folder that may be filled: fetch_packages gets what the guest and the emulator need and
-# this machine lacks, with apt-get, into $vm/root and $vm/kernel. No root is needed and nothing is installed: apt-get keeps
+# this machine lacks, with apt-get, into $vm/fetched and $vm/kernel. No root is needed and nothing is installed: apt-get keeps
 # its lists in $vm, and packages are only unpacked.
 
 wanted=(qemu-system-x86 ibverbs-providers ibverbs-utils perftest iproute2 busybox-static)
@@ -28,14 +28,14 @@ fetch_packages() {
   read -ra missing <<<"$(own_apt -s install "${wanted[@]}" | awk '/^Inst/ { printf "%s ", $2 }')"
   echo "fetching $kernel ${missing[*]}"
   (cd "$vm/debs" && own_apt download "$kernel" "${missing[@]}") || return 1
-  rm -rf "$vm/root" "$vm/kernel"
-  mkdir -p "$vm/kernel" "$vm/root/usr/"{bin,sbin,lib,lib64}
-  for package in bin sbin lib lib64; do ln -s usr/$package "$vm/root/$package"; done
+  rm -rf "$vm/fetched" "$vm/kernel"
+  mkdir -p "$vm/kernel" "$vm/fetched/usr/"{bin,sbin,lib,lib64}
+  for package in bin sbin lib lib64; do ln -s usr/$package "$vm/fetched/$package"; done
   for package in "$vm"/debs/*.deb; do
     case $package in
       */linux-image-*)
         dpkg --fsys-tarfile "$package" | tar x -C "$vm/kernel" --wildcards './boot/vmlinuz-*' './lib/modules/*.ko*' ;;
-      *) dpkg --fsys-tarfile "$package" | tar x -C "$vm/root" --keep-directory-symlink --no-same-owner ;;
+      *) dpkg --fsys-tarfile "$package" | tar x -C "$vm/fetched" --keep-directory-symlink --no-same-owner ;;
     esac || return 1
   done
   rm -rf "$vm/debs" "$vm/apt"
