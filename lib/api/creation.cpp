@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "api/group.h"
+#include "cuda/port.h"
 
 namespace tutti::api {
 namespace {
@@ -57,10 +58,21 @@ Result<void> take_cuda_device(int value, const std::string& name, int* to) {
     return invalid_argument(format("%s=%d is neither a CUDA device nor -1, host memory", name.c_str(), value));
   *to = value;
   if (value == -1) return {};
-  return Error{Code::kInvalidUsage,
-               format("%s=%d: this library was built without CUDA: build it with -Dcuda=enabled where nvcc is, or give "
-                      "-1 for host memory",
-                      name.c_str(), value)};
+  cuda::Port* const port = cuda::port();
+  if (port == nullptr)
+    return Error{
+        Code::kInvalidUsage,
+        format("%s=%d: this library was built without CUDA: build it with -Dcuda=enabled where nvcc is, or give "
+               "-1 for host memory",
+               name.c_str(), value)};
+  const auto count = port->device_count();
+  if (!count)
+    return Error{Code::kInvalidUsage, format("%s=%d: there is no CUDA device to be had: %s; give -1 for host memory",
+                                             name.c_str(), value, count.error().message.c_str())};
+  if (value >= count.value())
+    return Error{Code::kInvalidUsage, format("%s=%d: there are %d CUDA devices, from 0 on (CUDA_VISIBLE_DEVICES)",
+                                             name.c_str(), value, count.value())};
+  return {};
 }
 
 Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation, std::function<void()> begin) {

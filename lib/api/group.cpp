@@ -74,13 +74,24 @@ Result<void> enqueue(Pending& p) {
   return {};
 }
 
+// All ranks' operations are on their way before any is waited for: their ranks may all be this thread's.
+Result<void> start_on_devices(const std::vector<Pending>& operations) {
+  for (const Pending& p : operations)
+    if (p.use->device() != nullptr) TUTTI_TRY(p.use->device()->submit(p.operation, p.stream));
+  for (const Pending& p : operations)
+    if (p.use->device() != nullptr) TUTTI_TRY(p.use->device()->settle());
+  return {};
+}
+
 // What has a stream goes there. The rest runs here: one communicator's operations in order, several communicators' side
 // by side, because their ranks may all be this thread's.
 Result<void> start_all(std::vector<Pending> operations) {
   for (const Pending& p : operations)
     if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_self_messages(p));
+  TUTTI_TRY(start_on_devices(operations));
   std::map<tuttiComm_t, std::vector<Pending*>> here;
   for (Pending& p : operations) {
+    if (p.use->device() != nullptr) continue;
     if (p.stream == nullptr)
       here[p.handle].push_back(&p);
     else
@@ -144,7 +155,7 @@ Result<void> simulate_group(tuttiSimInfo_t* info) {
 constinit thread_local int t_group_depth = 0;
 
 Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
-  if (stream != nullptr) TUTTI_TRY(find_stream(stream));
+  if (stream != nullptr && use->device() == nullptr) TUTTI_TRY(find_stream(stream));
   if (t_group_depth > 0) {
     t_group.operations.push_back({handle, std::move(use), operation, stream});
     return {};

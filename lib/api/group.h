@@ -12,8 +12,8 @@ Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operatio
 // Of this thread's group. Read for every call: at a fixed place of the thread's, without a function call.
 extern constinit thread_local int t_group_depth [[gnu::tls_model("initial-exec")]];
 inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
-  if (stream == nullptr && t_group_depth == 0 && operation.collective != Collective::kSendRecv)
-    return use->run(operation);
+  const bool is_now = stream == nullptr && t_group_depth == 0 && use->device() == nullptr;
+  if (is_now && operation.collective != Collective::kSendRecv) return use->run(operation);
   return launch_later(handle, std::move(use), operation, stream);
 }
 

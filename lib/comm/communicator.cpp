@@ -43,6 +43,7 @@ Communicator::Communicator(int rank, int n_ranks, const CommOptions& options, Al
 }
 
 Communicator::~Communicator() {
+  device_.reset();
   if (rank_ == 0 && planner_ && planner_->has_news()) keep_tuning(tuning_name_, planner_->tuning());
   if (watch_) watch_->say_goodbye(sequence_);
 }

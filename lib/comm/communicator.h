@@ -16,8 +16,10 @@
 
 #include "base/result.h"
 #include "comm/link_pool.h"
+#include "cuda/device.h"
 #include "debug/call.h"
 #include "exec/head_start.h"
+#include "exec/operation.h"
 #include "exec/wait.h"
 #include "group/bootstrap.h"
 #include "group/peers.h"
@@ -39,50 +41,27 @@ struct CommOptions {
   static Result<CommOptions> from_env();
 };
 
-// One message of a point-to-point operation.
-struct Message {
-  bool sends = false;
-  int peer = 0;
-  void* data = nullptr;
-  uint64_t count = 0;
-  DataType dtype = DataType::kInt8;
-};
-
-struct Operation {
-  Collective collective = Collective::kNone;
-  const void* input = nullptr;
-  void* output = nullptr;
-  uint64_t count = 0;
-  DataType dtype = DataType::kInt8;
-  RedOp op = RedOp::kSum;
-  int root = 0;
-  // All-gather and reduce-scatter of unequal blocks: elements of every rank's, and where they begin in the buffer that
-  // has them all. `count` is the sum then.
-  struct Unequal {
-    std::vector<uint64_t> elems, at;
-  };
-  std::shared_ptr<const Unequal> unequal;
-  std::shared_ptr<const std::vector<Message>> messages;  // of kSendRecv, which run together in any order
-  // Of kPreMulSum: this rank's factor, one element of dtype; read from scalar_at when the operation runs, if that is
-  // set.
-  std::array<char, 8> scalar{};
-  const void* scalar_at = nullptr;
-};
-
-class Communicator final : private WaitContext {
+class Communicator final : private WaitContext, private cuda::Host {
  public:
   static Result<std::unique_ptr<Communicator>> create(const UniqueId& id, int rank, int n_ranks,
                                                       const CommOptions& options, Deadline deadline);
   ~Communicator() override;
 
-  int rank() const { return rank_; }
-  int n_ranks() const { return n_ranks_; }
+  int rank() const override { return rank_; }
+  int n_ranks() const override { return n_ranks_; }
   const CommOptions& options() const { return options_; }
 
   // Operations run in the order of their tickets, so an asynchronous caller takes the ticket when the user calls.
-  uint64_t take_ticket() { return next_ticket_.fetch_add(1, std::memory_order_relaxed); }
+  // On a GPU's communicator that waits for what the GPU has yet to do, some of which may take tickets.
+  uint64_t take_ticket() {
+    if (device_ != nullptr) device_->drain();
+    return next_ticket_.fetch_add(1, std::memory_order_relaxed);
+  }
   Result<void> run(uint64_t ticket, const Operation& operation);
   Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
+
+  // Of a communicator on a GPU: its operations go there, and the functions above are for those on memory of the host.
+  cuda::Device* device() const { return device_.get(); }
 
   // Small messages between some of the ranks, for `purpose`: they do not mix with those of kSendRecv.
   Result<void> pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
@@ -165,6 +144,15 @@ class Communicator final : private WaitContext {
   Error interruption() override { return watch_->failure(); }
   int wake_fd() override { return watch_->wake_fd(); }
   const std::vector<Link*>& incoming() override { return links_->incoming(); }
+  // For the GPU's side.
+  int host_of(int rank) const override;
+  Result<void> run_on_host(const Operation& operation) override {
+    return run(next_ticket_.fetch_add(1, std::memory_order_relaxed), operation);
+  }
+  bool broken() override { return watch_->failed(); }
+  Error breakage() override { return watch_->failure(); }
+  void break_with(const Error& error) override { fail(error); }
+
   void housekeeping() override { links_->accept_early(); }
 
   const int rank_;
@@ -199,6 +187,8 @@ class Communicator final : private WaitContext {
   std::atomic<int> sleepers_{0};  // threads that wait for their turn on turn_changed_
   std::mutex turn_mutex_;
   std::condition_variable turn_changed_;
+
+  std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
 };
 
 }  // namespace tutti

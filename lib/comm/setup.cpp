@@ -21,6 +21,7 @@ struct Introduction {
   uint32_t slot_bytes = 0;
   std::string algo;
   uint32_t deterministic = 0;
+  uint32_t on_gpu = 0;  // where its buffers are
   std::string order;
   std::vector<uint32_t> path;  // to its place on the host
   std::string host;
@@ -34,6 +35,7 @@ struct Introduction {
     w.put(version)
         .put(slot_bytes)
         .put(deterministic)
+        .put(on_gpu)
         .put(pid)
         .put_string(algo)
         .put_string(order)
@@ -58,6 +60,7 @@ struct Introduction {
                    rank};
     i.slot_bytes = r.get<uint32_t>();
     i.deterministic = r.get<uint32_t>();
+    i.on_gpu = r.get<uint32_t>();
     i.pid = r.get<int32_t>();
     i.algo = r.get_string();
     i.order = r.get_string();
@@ -89,6 +92,8 @@ Result<void> check_agreement(const Introduction& mine, int my_rank, const Introd
     return differ("TUTTI_SLOT_BYTES", std::to_string(mine.slot_bytes), std::to_string(theirs.slot_bytes));
   if (mine.deterministic != theirs.deterministic)
     return differ("TUTTI_DETERMINISTIC", std::to_string(mine.deterministic), std::to_string(theirs.deterministic));
+  if (mine.on_gpu != theirs.on_gpu)
+    return differ("config.cudaDevice", mine.on_gpu ? "a device" : "none", theirs.on_gpu ? "a device" : "none");
   if (mine.order != theirs.order) return differ("TUTTI_ORDER", mine.order, theirs.order);
   if (mine.algo != theirs.algo) return differ("TUTTI_ALGO (or the configuration's algo)", mine.algo, theirs.algo);
   return {};
@@ -151,7 +156,17 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, i
   std::unique_ptr<Communicator> comm(new Communicator(rank, n_ranks, options, forced));
   TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline));
   TUTTI_TRY(comm->setup(bootstrap, deadline));
+  if (options.cuda_device < 0) return comm;
+  TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(*comm, options.cuda_device));
   return comm;
+}
+
+int Communicator::host_of(int rank) const {
+  const auto& hosts = planner_->layout().hosts;
+  const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const std::vector<int>& ranks) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  });
+  return static_cast<int>(found - hosts.begin());
 }
 
 Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
@@ -178,6 +193,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.algo = options_.algo;
   mine.order = env_string(Env::kOrder);
   mine.deterministic = options_.deterministic ? 1 : 0;
+  mine.on_gpu = options_.cuda_device >= 0 ? 1 : 0;
   mine.host = host_name();
   mine.pid = getpid();
   mine.cpus = usable_cpus();

@@ -95,7 +95,7 @@ inline void wait_for_one_thread() {
 // Forked ranks. Each writes its outcome as text to a pipe; the parent never touches the library's threads.
 class Processes {
  public:
-  Processes(int n, const std::function<void(int, tuttiComm_t, Outcome&)>& body) {
+  Processes(int n, const std::function<void(int, tuttiComm_t, Outcome&)>& body, const tuttiConfig_t* config = nullptr) {
     if (kSanitized) wait_for_one_thread();
     // A child makes the id, so that this process stays without the root's thread when it forks.
     int id_pipe[2];
@@ -113,7 +113,7 @@ class Processes {
     }
     for (int r = 0; r < n; r++) {
       pids_.push_back(fork());
-      if (pids_.back() == 0) be_rank(r, n, id, body);
+      if (pids_.back() == 0) be_rank(r, n, id, config, body);
     }
     for (auto& p : pipes_) close(p.write_end);
   }
@@ -156,12 +156,12 @@ class Processes {
     for (;;) pause();
   }
 
-  [[noreturn]] void be_rank(int rank, int n, const tuttiUniqueId& id,
+  [[noreturn]] void be_rank(int rank, int n, const tuttiUniqueId& id, const tuttiConfig_t* config,
                             const std::function<void(int, tuttiComm_t, Outcome&)>& body) {
     alarm(kSanitized ? 300 : 60);  // a hang fails the test instead of stopping it
     Outcome outcome;
     tuttiComm_t comm = nullptr;
-    outcome.take(tuttiCommInitRank(&comm, n, id, rank));
+    outcome.take(tuttiCommInitRankConfig(&comm, n, id, rank, config));
     if (comm != nullptr) body(rank, comm, outcome);
     char text[2200];
     const int bytes = snprintf(text, sizeof text, "%d %f %zu %s", outcome.code, outcome.seconds, outcome.wrong,

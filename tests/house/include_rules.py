@@ -24,8 +24,9 @@ ROOMS = {
     "transports": {"include/tutti"} | BASE,
     "lib/plan": {"lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "lib/exec": EXEC,
-    "lib/comm": {"lib/exec", "lib/plan", "lib/topology", "lib/group", "include/tutti/tutti.h"} | EXEC,
-    "lib/api": {"lib/comm", "lib/exec", "lib/group", "include/tutti"} | BASE,
+    "lib/cuda": {"lib/exec", "kernels/cuda"} | EXEC,
+    "lib/comm": {"lib/exec", "lib/cuda", "lib/plan", "lib/topology", "lib/group", "include/tutti/tutti.h"} | EXEC,
+    "lib/api": {"lib/comm", "lib/exec", "lib/cuda/port.h", "lib/group", "include/tutti"} | BASE,
     "lib/ddp": {"include/tutti/ddp.h"} | TRANSPORT_ABI - {"include/tutti/transport.h"},
     "lib/nccl": {"include"},
     "tools": {"include"},
@@ -33,8 +34,9 @@ ROOMS = {
     "tools/topo": {"lib/topology", "lib/schedule", "lib/comm", "lib/group"} | BASE,
 }
 # Of the libraries outside, only these rooms know.
-OUTSIDE = {"sodium.h": {"lib/base"}, "hwloc.h": {"lib/topology"}, "cuda_runtime_api.h": {"lib/cuda"}, "cuda_fp16.h": {"kernels"},
-           "cuda_bf16.h": {"kernels"}, "infiniband/verbs.h": {"transports/verbs"}, "cuda_fp8.h": {"kernels"}}
+OUTSIDE = {"sodium.h": {"lib/base"}, "hwloc.h": {"lib/topology"}, "infiniband/verbs.h": {"transports/verbs"},
+           "cuda.h": {"lib/cuda"}, "cuda_runtime_api.h": {"lib/cuda"}, "cuda_fp16.h": {"kernels"}, "cuda_bf16.h": {"kernels"},
+           "cuda_fp8.h": {"kernels"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 
 

@@ -1,0 +1,157 @@
+#include "cuda/arena.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::cuda {
+namespace {
+
+// All ranks come to the same: null, or the first rank's reason.
+Result<std::string> agree(Host& host, const Result<void>& mine) {
+  constexpr size_t kBytes = 240;
+  std::string text = mine ? "" : mine.error().message;
+  text.resize(kBytes);
+  TUTTI_TRY_ASSIGN(const auto all, tell_all(host, text));
+  for (size_t r = 0; r < all.size(); r++)
+    if (all[r][0] != 0) return format("rank %zu: %s", r, all[r].c_str());
+  return std::string();
+}
+
+uint32_t sample_of(int from, int to) {
+  return 0x5a000000u + static_cast<uint32_t>(from * 1009 + to);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std::vector<Seat>& seats,
+                                               std::string* why) {
+  std::unique_ptr<Arenas> arenas(new Arenas(host, port));
+  const auto allocated = arenas->allocate();
+  IpcHandle handle;
+  const auto shared = [&]() -> Result<void> {
+    TUTTI_TRY(allocated);
+    if (!seats[static_cast<size_t>(host.rank())].info.waits_in_streams)
+      return Error{Code::kCudaError, "streams of this device or driver cannot wait for words in memory"};
+    if (seats.size() > kMaxPlaces) return Error{Code::kCudaError, format("more than %d ranks", kMaxPlaces)};
+    const bool alone =
+        std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.process == seats[0].process; });
+    if (alone) return {};
+    TUTTI_TRY_ASSIGN(handle, port.share(arenas->own_));
+    return {};
+  }();
+  std::string blob(sizeof handle + sizeof(void*) + 1, 0);
+  blob[0] = shared ? 1 : 0;
+  memcpy(&blob[1], handle.bytes.data(), sizeof handle);
+  memcpy(&blob[1 + sizeof handle], &arenas->own_, sizeof arenas->own_);
+  TUTTI_TRY_ASSIGN(const auto handles, tell_all(host, blob));
+  const auto mapped = shared ? arenas->map_all(seats, handles) : shared;
+  TUTTI_TRY_ASSIGN(*why, agree(host, mapped));
+  if (!why->empty()) return std::unique_ptr<Arenas>();
+  TUTTI_TRY(arenas->write_samples());
+  TUTTI_TRY(tell_all(host, "all have written"));
+  TUTTI_TRY_ASSIGN(*why, agree(host, arenas->compare_samples()));
+  if (!why->empty()) return std::unique_ptr<Arenas>();
+  TUTTI_TRY_ASSIGN(*why, agree(host, arenas->clear_samples()));
+  if (!why->empty()) return std::unique_ptr<Arenas>();
+  return arenas;
+}
+
+// Ranks of a broken group may still write to this one's arena, and nothing tells when they have stopped: it stays then.
+Arenas::~Arenas() {
+  for (void* memory : mapped_) port_.unmap(memory);
+  if (own_ != nullptr && !host_.broken()) port_.free(own_);
+  if (sample_ != nullptr) port_.free_host(sample_);
+  if (stream_ != nullptr) port_.destroy_stream(stream_);
+}
+
+Result<void> Arenas::allocate() {
+  TUTTI_TRY_ASSIGN(stream_, port_.create_stream());
+  TUTTI_TRY_ASSIGN(own_, port_.allocate(kBytes));
+  TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(sizeof(uint32_t) * kMaxPlaces));
+  sample_ = static_cast<uint32_t*>(sample);
+  return {};
+}
+
+Result<void> Arenas::map_all(const std::vector<Seat>& seats, const std::vector<std::string>& handles) {
+  const Seat& mine = seats[static_cast<size_t>(host_.rank())];
+  for (size_t r = 0; r < seats.size(); r++) {
+    const Seat& seat = seats[r];
+    if (seat.host != mine.host) return Error{Code::kCudaError, format("rank %zu is on another host", r)};
+    if (handles[r][0] == 0) return Error{Code::kCudaError, format("rank %zu has nothing to map", r)};
+    void* memory = nullptr;
+    if (seat.process == mine.process) {
+      if (seat.info.uuid != mine.info.uuid) TUTTI_TRY(port_.reach(seat.device));
+      memcpy(&memory, handles[r].data() + 1 + sizeof(IpcHandle), sizeof memory);
+    } else {
+      IpcHandle handle;
+      memcpy(handle.bytes.data(), handles[r].data() + 1, sizeof handle);
+      auto mapped = port_.map(handle);
+      if (!mapped) {
+        mapped.error().message =
+            format("the memory of rank %zu cannot be mapped: %s", r, mapped.error().message.c_str());
+        return std::move(mapped).error();
+      }
+      memory = mapped.value();
+      mapped_.push_back(memory);
+    }
+    arenas_.push_back(memory);
+  }
+  return {};
+}
+
+// Every rank writes a word of its own to all others, as its streams do later.
+Result<void> Arenas::write_samples() {
+  std::vector<WordOperation> words;
+  for (int r = 0; r < host_.n_ranks(); r++) words.push_back({word(r, 0, host_.rank()), sample_of(host_.rank(), r)});
+  TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream_));
+  return port_.synchronize(stream_);
+}
+
+// Reads what came, and also the others' words where they lie: both directions have to work.
+Result<void> Arenas::compare_samples() {
+  const int me = host_.rank();
+  for (const bool there : {false, true}) {
+    for (int r = 0; r < host_.n_ranks(); r++)
+      TUTTI_TRY(port_.copy(sample_ + r, there ? word(r, 0, r) : word(me, 0, r), sizeof(uint32_t), stream_));
+    TUTTI_TRY(port_.synchronize(stream_));
+    for (int r = 0; r < host_.n_ranks(); r++)
+      if (sample_[r] != sample_of(r, there ? r : me))
+        return Error{Code::kCudaError,
+                     format("%08x was read where rank %d has written %08x: IOMMU or ACS settings may keep GPUs from "
+                            "each other",
+                            sample_[r], r, sample_of(r, there ? r : me))};
+  }
+  return {};
+}
+
+// Waiting has to work too; here it is for what is there, so it cannot last.
+Result<void> Arenas::clear_samples() {
+  const int me = host_.rank();
+  std::vector<WordOperation> words;
+  for (int r = 0; r < host_.n_ranks(); r++) words.push_back({word(me, 0, r), sample_of(r, me), true});
+  for (int r = 0; r < host_.n_ranks(); r++) words.push_back({word(me, 0, r), 0});
+  TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream_));
+  return port_.synchronize(stream_);
+}
+
+Result<void> Arenas::meet(int stage, StreamRef stream) {
+  const int me = host_.rank();
+  std::vector<WordOperation> words;
+  const auto for_others = [&](auto&& make) {
+    for (int k = 1; k < host_.n_ranks(); k++) words.push_back(make((me + k) % host_.n_ranks()));
+  };
+  for_others([&](int r) { return WordOperation{word(r, stage, me), 1}; });
+  for_others([&](int r) { return WordOperation{word(me, stage, r), 1, true}; });
+  for_others([&](int r) { return WordOperation{word(me, stage, r), 0}; });
+  return port_.words(words.data(), static_cast<int>(words.size()), stream);
+}
+
+void Arenas::let_go() {
+  std::vector<WordOperation> words;
+  for (int stage = 0; stage < kStages; stage++)
+    for (int r = 0; r < host_.n_ranks(); r++) words.push_back({word(host_.rank(), stage, r), 1});
+  (void)port_.words(words.data(), static_cast<int>(words.size()), stream_);
+  (void)port_.synchronize(stream_);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,52 @@
+// This header: memory of each rank that all ranks of the group map: words that others write, and room for data.
+// Belongs to one thread at a time.
+#pragma once
+
+#include <vector>
+
+#include "cuda/phases.h"
+
+namespace tutti::cuda {
+
+inline constexpr size_t kWordStride = 128;  // words lie on lines of their own
+inline constexpr int kStages = 3;           // that have a word for each rank
+inline constexpr size_t kArenaDataBytes = 32 << 20;
+
+class Arenas {
+ public:
+  // Collective; see make_phases.
+  static Result<std::unique_ptr<Arenas>> create(Host& host, Port& port, const std::vector<Seat>& seats,
+                                                std::string* why);
+  ~Arenas();
+
+  char* data(int rank) const { return at(rank) + kDataOffset; }
+  // Where `from` tells `rank` that it has come to the stage.
+  uint32_t* word(int rank, int stage, int from) const {
+    return reinterpret_cast<uint32_t*>(at(rank) + static_cast<size_t>(stage * kMaxPlaces + from) * kWordStride);
+  }
+  // Tells all ranks, and waits for all, in the stream.
+  Result<void> meet(int stage, StreamRef stream);
+  // Sets all words that this rank waits for. Waits for the device.
+  void let_go();
+
+ private:
+  static constexpr size_t kDataOffset = kStages * kMaxPlaces * kWordStride;
+  static constexpr size_t kBytes = kDataOffset + kArenaDataBytes;
+
+  Arenas(Host& host, Port& port) : host_(host), port_(port) {}
+  char* at(int rank) const { return static_cast<char*>(arenas_[static_cast<size_t>(rank)]); }
+  Result<void> allocate();
+  Result<void> map_all(const std::vector<Seat>& seats, const std::vector<std::string>& handles);
+  Result<void> write_samples();
+  Result<void> compare_samples();
+  Result<void> clear_samples();
+
+  Host& host_;
+  Port& port_;
+  std::vector<void*> arenas_, mapped_;
+  void* own_ = nullptr;
+  StreamRef stream_ = nullptr;
+  uint32_t* sample_ = nullptr;  // in host memory: a word for each rank
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,185 @@
+#include "cuda/device.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "cuda/phases.h"
+#include "cuda/staged.h"
+#include "cuda/together.h"
+
+namespace tutti::cuda {
+namespace {
+
+// Sixteen bytes that no other process has, nor this one's child.
+std::string process_name() {
+  static const uint64_t once = [] {
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) random = static_cast<uint64_t>(now_ns());
+    return random;
+  }();
+  return format("%016llx%08x", static_cast<unsigned long long>(once), static_cast<unsigned>(getpid()));
+}
+
+std::string random_name() {
+  uint64_t words[2] = {};
+  if (getrandom(words, sizeof words, 0) != sizeof words) words[0] = static_cast<uint64_t>(now_ns());
+  return format("%016llx%016llx", static_cast<unsigned long long>(words[0]), static_cast<unsigned long long>(words[1]));
+}
+
+std::string to_bytes(const Seat& seat, const std::string& name) {
+  ByteWriter w;
+  w.put_string(seat.process).put(static_cast<int32_t>(seat.device)).put(seat.info).put_string(name);
+  return w.take();
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> tell_all(Host& host, const std::string& blob) {
+  const auto n_ranks = static_cast<size_t>(host.n_ranks());
+  std::string all(blob.size() * n_ranks, 0);
+  Operation operation;
+  operation.collective = Collective::kAllGather;
+  operation.input = blob.data();
+  operation.output = all.data();
+  operation.count = blob.size();
+  TUTTI_TRY(host.run_on_host(operation));
+  std::vector<std::string> blobs;
+  for (size_t r = 0; r < n_ranks; r++) blobs.push_back(all.substr(r * blob.size(), blob.size()));
+  return blobs;
+}
+
+Result<std::unique_ptr<Device>> Device::create(Host& host, int device) {
+  Port* const found = port();
+  if (found == nullptr) return Error{Code::kInvalidUsage, "this library was built without CUDA"};
+  std::unique_ptr<Device> made(new Device(host, *found, device));
+  TUTTI_TRY(made->setup());
+  return made;
+}
+
+Result<void> Device::setup() {
+  TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
+  TUTTI_TRY_ASSIGN(info_, port_.describe(device_));
+  TUTTI_TRY_ASSIGN(end_, port_.create_event());
+  return add_ways();
+}
+
+Result<void> Device::add_ways() {
+  const Seat mine{process_name(), host_.host_of(host_.rank()), device_, info_};
+  TUTTI_TRY_ASSIGN(const auto blobs, tell_all(host_, to_bytes(mine, random_name())));
+  std::vector<Seat> seats;
+  std::string name;
+  for (size_t r = 0; r < blobs.size(); r++) {
+    ByteReader reader(blobs[r]);
+    Seat seat;
+    seat.process = reader.get_string();
+    seat.host = host_.host_of(static_cast<int>(r));
+    seat.device = reader.get<int32_t>();
+    seat.info = reader.get<DeviceInfo>();
+    if (r == 0) name = reader.get_string();
+    seats.push_back(seat);
+  }
+  const bool together = std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) {
+    return seat.process == seats[0].process && seat.info.uuid == seats[0].info.uuid;
+  });
+  if (together) {
+    ways_.push_back(make_together(host_, port_, device_, info_.multiprocessors, name));
+    log(LogLevel::kInfo, "CUDA device %d: all %d ranks are in this process, one kernel serves them", device_,
+        host_.n_ranks());
+  } else {
+    std::string why;
+    TUTTI_TRY_ASSIGN(auto phases, make_phases(host_, port_, seats, &why));
+    if (phases != nullptr) {
+      ways_.push_back(std::move(phases));
+      log(LogLevel::kInfo, "CUDA device %d: ranks map each other's memory", device_);
+    } else {
+      log(LogLevel::kWarn, "CUDA device %d: data go through memory of the host, which is slow, because %s", device_,
+          why.c_str());
+    }
+  }
+  TUTTI_TRY_ASSIGN(auto staged, make_staged(host_, port_));
+  ways_.push_back(std::move(staged));
+  return {};
+}
+
+// A broken group frees what its streams wait for, again and again, because there may be several waits in a row.
+Device::~Device() {
+  auto on_device = OnDevice::enter(port_, device_);
+  if (!host_.broken()) drain();
+  constexpr double kPatienceSeconds = 10;
+  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+  while (on_device && !is_done() && !deadline.passed()) {
+    for (const auto& way : ways_) way->release();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ways_.clear();
+  if (end_ != nullptr) port_.destroy_event(end_);
+}
+
+Result<void> Device::submit(const Operation& operation, StreamRef stream) {
+  const std::lock_guard lock(mutex_);
+  if (host_.broken()) return host_.breakage();
+  return break_if(enqueue(operation, stream));
+}
+
+// What the GPU refuses, it refuses for good.
+Result<void> Device::break_if(Result<void> result) {
+  if (!result && !host_.broken()) host_.break_with(result.error());
+  return result;
+}
+
+Result<void> Device::enqueue(const Operation& operation, StreamRef stream) {
+  TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
+  TUTTI_TRY_ASSIGN(const bool capturing, port_.is_capturing(stream));
+  // The ways keep one place for all operations.
+  if (!capturing && has_end_ && stream != end_stream_) TUTTI_TRY(port_.wait(stream, end_));
+  const auto way = std::find_if(ways_.begin(), ways_.end(), [&](const auto& w) { return w->takes(operation); });
+  auto submitted = (*way)->submit(operation, stream);
+  if (capturing) return submitted;
+  unsettled_.push_back(stream);
+  auto marked = mark_end(stream);  // also of what could be submitted in part
+  return submitted ? std::move(marked) : std::move(submitted);
+}
+
+Result<void> Device::mark_end(StreamRef stream) {
+  TUTTI_TRY(port_.record(end_, stream));
+  end_stream_ = stream;
+  has_end_ = true;
+  return {};
+}
+
+Result<void> Device::settle() {
+  bool later = false;
+  for (const auto& way : ways_) {
+    auto settled = way->settle();
+    if (!settled) return break_if(std::move(settled).error());
+    later = later || settled.value();
+  }
+  const std::lock_guard lock(mutex_);
+  if (later && !unsettled_.empty()) {
+    TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
+    TUTTI_TRY(mark_end(unsettled_.back()));
+  }
+  unsettled_.clear();
+  return {};
+}
+
+bool Device::is_done() {
+  const std::lock_guard lock(mutex_);
+  if (!has_end_) return true;
+  const auto reached = port_.reached(end_);
+  return !reached || reached.value();  // an error means that nothing runs any more
+}
+
+void Device::drain() {
+  while (!host_.broken() && !is_done()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,80 @@
+// This header: one rank's communicator on a GPU, on top of its communicator on the host, which finds the others,
+// notices their loss and carries what cannot go from GPU to GPU.
+//
+// Threading: submit() and settle() from any thread; a submission is in the order of calls. drain() waits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cuda/port.h"
+#include "exec/operation.h"
+
+namespace tutti::cuda {
+
+// What a communicator on the host does for its GPU's side.
+class Host {
+ public:
+  virtual ~Host() = default;
+  virtual int rank() const = 0;
+  virtual int n_ranks() const = 0;
+  virtual int host_of(int rank) const = 0;                           // any number that ranks of the same host share
+  virtual Result<void> run_on_host(const Operation& operation) = 0;  // buffers in host memory; waits
+  virtual bool broken() = 0;
+  virtual Error breakage() = 0;
+  virtual void break_with(const Error& error) = 0;  // for all ranks
+};
+
+// Everybody's blob, in the order of ranks; each gives one of the same length.
+Result<std::vector<std::string>> tell_all(Host& host, const std::string& blob);
+
+// Gives a rank's operations their place in a stream. Calls come one at a time, in the same order on all ranks.
+class Way {
+ public:
+  virtual ~Way() = default;
+  virtual bool takes(const Operation& operation) const = 0;
+  // Enqueues, or begins to.
+  virtual Result<void> submit(const Operation& operation, StreamRef stream) = 0;
+  // Waits until all that was submitted is in its streams. False where submit() has done it all.
+  virtual Result<bool> settle() { return false; }
+  // Nothing in a stream waits for other ranks any more, and none will.
+  virtual void release() {}
+};
+
+class Device {
+ public:
+  // Collective. kInvalidUsage and kCudaError name the device and say what is wrong with it.
+  static Result<std::unique_ptr<Device>> create(Host& host, int device);
+  ~Device();
+
+  Result<void> submit(const Operation& operation, StreamRef stream);
+  Result<void> settle();
+  // Waits until the GPU has done all that was submitted, or until the communicator is broken.
+  void drain();
+
+ private:
+  Device(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
+  Result<void> setup();
+  Result<void> add_ways();
+  Result<void> enqueue(const Operation& operation, StreamRef stream);
+  Result<void> mark_end(StreamRef stream);
+  bool is_done();
+  Result<void> break_if(Result<void> result);
+
+  Host& host_;
+  Port& port_;
+  const int device_;
+  DeviceInfo info_;
+  std::mutex mutex_;                        // all that follows
+  std::vector<std::unique_ptr<Way>> ways_;  // by preference; the last one takes everything
+  EventRef end_ = nullptr;                  // of what was submitted last
+  StreamRef end_stream_ = nullptr;
+  bool has_end_ = false;
+  std::vector<StreamRef> unsettled_;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,59 @@
+// This header: jobs on their way to a kernel, as many at a time as its argument holds. Belongs to one thread.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "cuda/port.h"
+#include "exec/operation.h"
+
+namespace tutti::cuda {
+
+class Launcher {
+ public:
+  Launcher(Port& port, int multiprocessors, const Operation& operation, StreamRef stream)
+      : port_(port), most_blocks_(static_cast<uint32_t>(multiprocessors) * 4), stream_(stream) {
+    empty_.dtype = operation.dtype;
+    empty_.op = operation.op == RedOp::kPreMulSum ? RedOp::kSum : operation.op;
+    list_ = empty_;
+  }
+
+  // What the s-th source of every job counts times from now on.
+  void scale(int s, const Operation& operation) {
+    empty_.scaled = true;
+    Scale& scale = empty_.scales[s];
+    scale.at = operation.scalar_at;
+    memcpy(&scale.bits, operation.scalar.data(), sizeof scale.bits);
+    list_ = empty_;
+  }
+
+  Result<void> add(uint64_t elems, uint32_t divisor, const std::vector<const void*>& src,
+                   const std::vector<void*>& dst) {
+    if (elems == 0 || dst.empty()) return {};
+    const auto add = [&] {
+      return list_.add(elems, divisor, src.data(), static_cast<int>(src.size()), dst.data(),
+                       static_cast<int>(dst.size()));
+    };
+    if (add()) return {};
+    TUTTI_TRY(launch());
+    add();  // an empty list has room for any job
+    return {};
+  }
+
+  Result<void> launch() {
+    if (list_.n_jobs == 0) return {};
+    finish_list(list_);
+    TUTTI_TRY(port_.run(list_, static_cast<uint32_t>(std::min<uint64_t>(tiles_of(list_), most_blocks_)), stream_));
+    list_ = empty_;
+    return {};
+  }
+
+ private:
+  Port& port_;
+  uint32_t most_blocks_;
+  StreamRef stream_;
+  JobList empty_, list_;
+};
+
+}  // namespace tutti::cuda

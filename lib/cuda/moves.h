@@ -1,0 +1,30 @@
+// A collective as moves: which rank's data end where, and whether they are added up on the way. Where all data can be
+// read at once, this is all that there is to know of a collective.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "exec/operation.h"
+
+namespace tutti::cuda {
+
+inline constexpr int kAllRanks = -1;
+
+struct Move {
+  int from = kAllRanks;  // all: summed up in the order of ranks
+  int to = kAllRanks;
+  uint64_t from_elem = 0, to_elem = 0;  // where it begins in the input and in the output
+  uint64_t elems = 0;
+};
+
+// Of collectives that move data; point-to-point messages are not among them.
+std::vector<Move> moves_of(const Operation& operation, int n_ranks);
+
+// Elements of this rank's input and output, from the beginning to the end of what the operation may touch.
+struct Extent {
+  uint64_t input = 0, output = 0;
+};
+Extent extent_of(const Operation& operation, int rank, int n_ranks);
+
+}  // namespace tutti::cuda

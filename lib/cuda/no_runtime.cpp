@@ -1,0 +1,11 @@
+// Built without CUDA.
+#include "cuda/port.h"
+
+namespace tutti::cuda {
+
+Port* runtime_port();
+Port* runtime_port() {
+  return nullptr;
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,188 @@
+#include "cuda/phases.h"
+
+#include <algorithm>
+
+#include "cuda/arena.h"
+#include "cuda/launcher.h"
+#include "cuda/moves.h"
+
+namespace tutti::cuda {
+namespace {
+
+// What the ranks tell each other.
+enum Stage : int { kPut = 0, kSummed = 1, kTaken = 2 };
+
+// Above, each rank adds up a part of an all-reduce and the others take it from there, instead of adding up everything
+// themselves: less to read, but one more wait.
+constexpr uint64_t kTwoShotBytes = 256 << 10;
+constexpr uint64_t kLineBytes = 128;
+
+struct Range {
+  uint64_t begin = 0, elems = 0;
+};
+
+// One operation of one rank.
+class Enqueued {
+ public:
+  Enqueued(Host& host, Port& port, Arenas& arenas, int multiprocessors, const Operation& operation, StreamRef stream)
+      : n_ranks_(host.n_ranks()),
+        me_(host.rank()),
+        operation_(operation),
+        arenas_(arenas),
+        stream_(stream),
+        port_(port),
+        multiprocessors_(multiprocessors),
+        elem_bytes_(dtype_bytes(operation.dtype)),
+        moves_(moves_of(operation, n_ranks_)) {
+    const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
+    divisor_ = divides ? static_cast<uint32_t>(n_ranks_) : 0;
+    lay_out();
+  }
+
+  Result<void> enqueue() {
+    if (operation_.collective == Collective::kBarrier) {
+      TUTTI_TRY(arenas_.meet(kPut, stream_));
+      return arenas_.meet(kTaken, stream_);
+    }
+    uint64_t longest = 0;
+    for (const Move& move : moves_) longest = std::max(longest, move.elems);
+    for (uint64_t at = 0; at < longest; at += piece_elems_) TUTTI_TRY(enqueue_piece(at));
+    return {};
+  }
+
+ private:
+  // Every rank's input blocks lie in its arena one after the other, a piece of each at a time.
+  void lay_out() {
+    std::vector<uint64_t> blocks(static_cast<size_t>(n_ranks_), 0);
+    for (const Move& move : moves_) {
+      auto& places = places_.emplace_back(static_cast<size_t>(n_ranks_), 0);
+      for (size_t r = 0; r < blocks.size(); r++)
+        if (move.from == kAllRanks || move.from == static_cast<int>(r)) places[r] = blocks[r]++;
+    }
+    const uint64_t most = std::max<uint64_t>(1, *std::max_element(blocks.begin(), blocks.end()));
+    piece_elems_ = kArenaDataBytes / most / kLineBytes * kLineBytes / elem_bytes_;
+  }
+
+  static Range piece_of(const Move& move, uint64_t at, uint64_t piece_elems) {
+    if (at >= move.elems) return {at, 0};
+    return {at, std::min(piece_elems, move.elems - at)};
+  }
+
+  char* in_arena(int rank, size_t move) const {
+    return arenas_.data(rank) + places_[move][static_cast<size_t>(rank)] * piece_elems_ * elem_bytes_;
+  }
+
+  Result<void> enqueue_piece(uint64_t at) {
+    TUTTI_TRY(put(at));
+    TUTTI_TRY(arenas_.meet(kPut, stream_));
+    const uint64_t elems = piece_of(moves_[0], at, piece_elems_).elems;
+    const bool two_shot =
+        operation_.collective == Collective::kAllReduce && n_ranks_ > 2 && elems * elem_bytes_ >= kTwoShotBytes;
+    TUTTI_TRY(two_shot ? sum_and_take(at, elems) : take(at));
+    return arenas_.meet(kTaken, stream_);
+  }
+
+  Launcher launcher() const { return {port_, multiprocessors_, operation_, stream_}; }
+
+  Result<void> put(uint64_t at) {
+    Launcher jobs = launcher();
+    if (operation_.op == RedOp::kPreMulSum && traits(operation_.collective).reduces) jobs.scale(0, operation_);
+    for (size_t m = 0; m < moves_.size(); m++) {
+      const Move& move = moves_[m];
+      if (move.from != kAllRanks && move.from != me_) continue;
+      const Range piece = piece_of(move, at, piece_elems_);
+      const char* from = static_cast<const char*>(operation_.input) + (move.from_elem + piece.begin) * elem_bytes_;
+      TUTTI_TRY(jobs.add(piece.elems, 0, {from}, {in_arena(me_, m)}));
+    }
+    return jobs.launch();
+  }
+
+  std::vector<const void*> sources(size_t m, uint64_t skipped_elems) const {
+    std::vector<const void*> src;
+    for (int r = 0; r < n_ranks_; r++)
+      if (moves_[m].from == kAllRanks || moves_[m].from == r)
+        src.push_back(in_arena(r, m) + skipped_elems * elem_bytes_);
+    return src;
+  }
+
+  char* output(const Move& move, uint64_t at) const {
+    return static_cast<char*>(operation_.output) + (move.to_elem + at) * elem_bytes_;
+  }
+
+  Result<void> take(uint64_t at) {
+    Launcher jobs = launcher();
+    for (size_t m = 0; m < moves_.size(); m++) {
+      const Move& move = moves_[m];
+      if (move.to != kAllRanks && move.to != me_) continue;
+      const Range piece = piece_of(move, at, piece_elems_);
+      TUTTI_TRY(jobs.add(piece.elems, divisor_, sources(m, 0), {output(move, at)}));
+    }
+    return jobs.launch();
+  }
+
+  // Rank r's part of a piece.
+  Range part_of(int rank, uint64_t elems) const {
+    const uint64_t line = kLineBytes / elem_bytes_;
+    const auto ranks = static_cast<uint64_t>(n_ranks_);
+    const uint64_t part = ((elems + ranks - 1) / ranks + line - 1) / line * line;
+    const uint64_t begin = std::min(elems, static_cast<uint64_t>(rank) * part);
+    return {begin, std::min(part, elems - begin)};
+  }
+
+  Result<void> sum_and_take(uint64_t at, uint64_t elems) {
+    const Range mine = part_of(me_, elems);
+    Launcher sums = launcher();
+    TUTTI_TRY(sums.add(mine.elems, divisor_, sources(0, mine.begin), {in_arena(me_, 0) + mine.begin * elem_bytes_}));
+    TUTTI_TRY(sums.launch());
+    TUTTI_TRY(arenas_.meet(kSummed, stream_));
+    Launcher copies = launcher();
+    for (int k = 0; k < n_ranks_; k++) {
+      const int r = (me_ + k) % n_ranks_;
+      const Range part = part_of(r, elems);
+      TUTTI_TRY(
+          copies.add(part.elems, 0, {in_arena(r, 0) + part.begin * elem_bytes_}, {output(moves_[0], at + part.begin)}));
+    }
+    return copies.launch();
+  }
+
+  const int n_ranks_, me_;
+  const Operation& operation_;
+  Arenas& arenas_;
+  const StreamRef stream_;
+  Port& port_;
+  const int multiprocessors_;
+  const uint64_t elem_bytes_;
+  const std::vector<Move> moves_;
+  std::vector<std::vector<uint64_t>> places_;  // by move and rank: the block in that rank's arena
+  uint64_t piece_elems_ = 0;
+  uint32_t divisor_ = 0;
+};
+
+class Phases final : public Way {
+ public:
+  Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors)
+      : host_(host), port_(port), arenas_(std::move(arenas)), multiprocessors_(multiprocessors) {}
+
+  bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
+  Result<void> submit(const Operation& operation, StreamRef stream) override {
+    return Enqueued(host_, port_, *arenas_, multiprocessors_, operation, stream).enqueue();
+  }
+  void release() override { arenas_->let_go(); }
+
+ private:
+  Host& host_;
+  Port& port_;
+  std::unique_ptr<Arenas> arenas_;
+  const int multiprocessors_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats, std::string* why) {
+  TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, why));
+  if (arenas == nullptr) return std::unique_ptr<Way>();
+  const int multiprocessors = seats[static_cast<size_t>(host.rank())].info.multiprocessors;
+  return std::unique_ptr<Way>(new Phases(host, port, std::move(arenas), multiprocessors));
+}
+
+}  // namespace tutti::cuda

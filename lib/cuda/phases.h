@@ -1,0 +1,25 @@
+// This header: ranks that can map each other's GPU memory, in several processes or on several GPUs. Ranks of different
+// processes on one GPU take turns on it, so none may spin until another one has done something. Every rank has an arena
+// that all others map. An operation is a row of phases, each a kernel of its own: put the input into the own arena,
+// take what one needs from all arenas. Between phases the streams wait for words that the others' streams write into
+// the arena (cuStreamWaitValue32), which occupies no kernel. What an operation enqueues is the same every time, and a
+// word that was waited for is taken back, so graphs that were captured can be replayed.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace tutti::cuda {
+
+// What a rank tells of itself.
+struct Seat {
+  std::string process;  // differs between processes, also of different hosts
+  int host = 0;
+  int device = 0;
+  DeviceInfo info;
+};
+
+// Collective. Null where some rank cannot map another one's memory, or what is written there does not arrive: `why`
+// says so. An error ends the creation.
+Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats, std::string* why);
+
+}  // namespace tutti::cuda

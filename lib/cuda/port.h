@@ -1,0 +1,103 @@
+// cuda: communicators whose buffers are on a GPU. Ranks of one process that share a GPU have their operation done by
+// one kernel (together.h); ranks that can map each other's memory exchange through that (phases.h); what neither can do
+// takes the way through host memory (staged.h).
+//
+// This header: all that the rest of the room knows of CUDA. Threading: any thread; what concerns a device means the one
+// that the calling thread has chosen with use(). Nothing here waits for the GPU, but what says so. An error names the
+// call and what CUDA says of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/result.h"
+#include "kernels/cuda/jobs.h"
+
+namespace tutti::cuda {
+
+using StreamRef = void*;  // a cudaStream_t; NULL is the default stream
+using EventRef = void*;   // a cudaEvent_t
+
+// Names memory of a device to other processes of the host.
+struct IpcHandle {
+  std::array<char, 64> bytes{};
+};
+
+struct DeviceInfo {
+  std::array<char, 16> uuid{};  // the same in all processes
+  int multiprocessors = 1;
+  bool waits_in_streams = false;  // write_value and wait_value work
+};
+
+// A word that is written in the order of a stream, or waited for to be `value`.
+struct WordOperation {
+  uint32_t* at = nullptr;
+  uint32_t value = 0;
+  bool waits = false;
+};
+
+class Port {
+ public:
+  virtual ~Port() = default;
+
+  // kCudaError without a driver or GPU, saying which.
+  virtual Result<int> device_count() = 0;
+  virtual Result<DeviceInfo> describe(int device) = 0;
+  // For the calling thread; the device that it had before.
+  virtual Result<int> use(int device) = 0;
+
+  // Zeroed memory of the device, aligned to 512 bytes. Waits for the device.
+  virtual Result<void*> allocate(size_t bytes) = 0;
+  // Zeroed memory of the host that the device can use, at the same address.
+  virtual Result<void*> allocate_host(size_t bytes) = 0;
+  virtual void free(void* memory) = 0;
+  virtual void free_host(void* memory) = 0;
+
+  // Memory of allocate() as other processes of this host can map it, until it is freed.
+  virtual Result<IpcHandle> share(void* memory) = 0;
+  virtual Result<void*> map(const IpcHandle& handle) = 0;
+  virtual void unmap(void* memory) = 0;
+  // Lets kernels of the device use the memory of another one of this process.
+  virtual Result<void> reach(int other_device) = 0;
+
+  // All of these take their turn in a stream, and may be captured into a graph.
+  virtual Result<void> copy(void* to, const void* from, size_t bytes, StreamRef stream) = 0;
+  // One after the other; what the stream did before is visible to who sees a word written.
+  virtual Result<void> words(const WordOperation* operations, int n, StreamRef stream) = 0;
+  virtual Result<void> run(const JobList& list, uint32_t n_blocks, StreamRef stream) = 0;
+  virtual Result<void> record(EventRef event, StreamRef stream) = 0;
+  virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
+
+  virtual Result<bool> is_capturing(StreamRef stream) = 0;
+  virtual Result<StreamRef> create_stream() = 0;
+  virtual void destroy_stream(StreamRef stream) = 0;
+  virtual Result<EventRef> create_event() = 0;
+  virtual void destroy_event(EventRef event) = 0;
+  virtual Result<void> synchronize(StreamRef stream) = 0;  // waits
+  virtual Result<bool> reached(EventRef event) = 0;        // also if it was never recorded
+};
+
+// A device for the length of a call; the caller has its own back afterwards.
+class OnDevice {
+ public:
+  static Result<OnDevice> enter(Port& port, int device) {
+    TUTTI_TRY_ASSIGN(const int before, port.use(device));
+    return OnDevice(port, before == device ? -1 : before);
+  }
+  OnDevice(OnDevice&& other) noexcept : port_(other.port_), before_(std::exchange(other.before_, -1)) {}
+  OnDevice& operator=(OnDevice&&) = delete;
+  ~OnDevice() {
+    if (before_ >= 0) (void)port_.use(before_);
+  }
+
+ private:
+  OnDevice(Port& port, int before) : port_(port), before_(before) {}
+  Port& port_;
+  int before_;
+};
+
+// The CUDA runtime, or what a test has put in its place; null where this library was built without CUDA.
+Port* port();
+void set_port(Port* port);
+
+}  // namespace tutti::cuda

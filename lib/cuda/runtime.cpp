@@ -1,0 +1,227 @@
+// The port over CUDA's runtime, which loads the driver when it is first asked for something.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "cuda/port.h"
+#include "kernels/cuda/launch.h"
+
+namespace tutti::cuda {
+namespace {
+
+Error cuda_error(const char* call, cudaError_t code) {
+  (void)cudaGetLastError();  // or the next call of somebody else would find it
+  return {Code::kCudaError, format("%s: %s (CUDA error %d)", call, cudaGetErrorString(code), static_cast<int>(code))};
+}
+
+Result<void> check(const char* call, cudaError_t code) {
+  if (code != cudaSuccess) return cuda_error(call, code);
+  return {};
+}
+
+cudaStream_t stream_of(StreamRef stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+cudaEvent_t event_of(EventRef event) {
+  return static_cast<cudaEvent_t>(event);
+}
+
+// Allocations are no part of what some other thread of the program is capturing.
+class ApartFromCaptures {
+ public:
+  ApartFromCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~ApartFromCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+
+// The driver's, which has no counterpart in the runtime; null where the driver is too old.
+BatchMemOp batch_mem_op() {
+  static const BatchMemOp found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult status;
+#if CUDART_VERSION >= 12050
+    constexpr unsigned kSince = 12000;
+    const cudaError_t code =
+        cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, kSince, cudaEnableDefault, &status);
+#else
+    const cudaError_t code = cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &status);
+#endif
+    (void)cudaGetLastError();
+    return code == cudaSuccess ? reinterpret_cast<BatchMemOp>(function) : nullptr;
+  }();
+  return found;
+}
+
+class Runtime final : public Port {
+ public:
+  Result<int> device_count() override {
+    int count = 0;
+    TUTTI_TRY(check("cudaGetDeviceCount", cudaGetDeviceCount(&count)));
+    return count;
+  }
+
+  Result<DeviceInfo> describe(int device) override {
+    cudaDeviceProp properties;
+    TUTTI_TRY(check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, device)));
+    DeviceInfo info;
+    static_assert(sizeof properties.uuid == sizeof info.uuid);
+    memcpy(info.uuid.data(), &properties.uuid, sizeof properties.uuid);
+    info.multiprocessors = properties.multiProcessorCount;
+    info.waits_in_streams = batch_mem_op() != nullptr;
+    return info;
+  }
+
+  Result<int> use(int device) override {
+    int before = 0;
+    TUTTI_TRY(check("cudaGetDevice", cudaGetDevice(&before)));
+    if (before != device) TUTTI_TRY(check("cudaSetDevice", cudaSetDevice(device)));
+    return before;
+  }
+
+  Result<void*> allocate(size_t bytes) override {
+    const ApartFromCaptures apart;
+    void* memory = nullptr;
+    TUTTI_TRY(check("cudaMalloc", cudaMalloc(&memory, bytes)));
+    cudaError_t code = cudaMemset(memory, 0, bytes);
+    if (code == cudaSuccess) code = cudaStreamSynchronize(nullptr);
+    if (code == cudaSuccess) return memory;
+    (void)cudaFree(memory);
+    return cuda_error("cudaMemset", code);
+  }
+
+  Result<void*> allocate_host(size_t bytes) override {
+    const ApartFromCaptures apart;
+    void* memory = nullptr;
+    TUTTI_TRY(check("cudaHostAlloc", cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped)));
+    memset(memory, 0, bytes);
+    return memory;
+  }
+
+  void free(void* memory) override {
+    const ApartFromCaptures apart;
+    (void)cudaFree(memory);
+  }
+  void free_host(void* memory) override {
+    const ApartFromCaptures apart;
+    (void)cudaFreeHost(memory);
+  }
+
+  Result<IpcHandle> share(void* memory) override {
+    cudaIpcMemHandle_t handle;
+    IpcHandle out;
+    static_assert(sizeof handle == sizeof out.bytes);
+    TUTTI_TRY(check("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&handle, memory)));
+    memcpy(out.bytes.data(), &handle, sizeof handle);
+    return out;
+  }
+
+  Result<void*> map(const IpcHandle& in) override {
+    cudaIpcMemHandle_t handle;
+    memcpy(&handle, in.bytes.data(), sizeof handle);
+    void* memory = nullptr;
+    TUTTI_TRY(check("cudaIpcOpenMemHandle", cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess)));
+    return memory;
+  }
+
+  void unmap(void* memory) override { (void)cudaIpcCloseMemHandle(memory); }
+
+  Result<void> reach(int other_device) override {
+    const cudaError_t code = cudaDeviceEnablePeerAccess(other_device, 0);
+    if (code == cudaSuccess) return {};
+    const Error error = cuda_error("cudaDeviceEnablePeerAccess", code);
+    if (code == cudaErrorPeerAccessAlreadyEnabled) return {};
+    return error;
+  }
+
+  Result<void> copy(void* to, const void* from, size_t bytes, StreamRef stream) override {
+    return check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)));
+  }
+
+  Result<void> words(const WordOperation* operations, int n, StreamRef stream) override {
+    if (batch_mem_op() == nullptr)
+      return Error{Code::kCudaError, "this CUDA driver has no cuStreamBatchMemOp: take one of CUDA 12 or later"};
+    constexpr int kMost = 256;  // the driver's limit
+    std::vector<CUstreamBatchMemOpParams> params(static_cast<size_t>(n));
+    for (int i = 0; i < n; i++) {
+      CUstreamBatchMemOpParams& p = params[static_cast<size_t>(i)];
+      memset(&p, 0, sizeof p);
+      const auto address = reinterpret_cast<CUdeviceptr>(operations[i].at);
+      if (operations[i].waits) {
+        p.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_32, address, {operations[i].value}, CU_STREAM_WAIT_VALUE_EQ, 0};
+      } else {
+        p.writeValue = {
+            CU_STREAM_MEM_OP_WRITE_VALUE_32, address, {operations[i].value}, CU_STREAM_WRITE_VALUE_DEFAULT, 0};
+      }
+    }
+    for (int i = 0; i < n; i += kMost) {
+      const CUresult code =
+          batch_mem_op()(stream_of(stream), static_cast<unsigned>(std::min(kMost, n - i)), params.data() + i, 0);
+      if (code != CUDA_SUCCESS)
+        return Error{Code::kCudaError, format("cuStreamBatchMemOp: CUDA driver error %d", static_cast<int>(code))};
+    }
+    return {};
+  }
+
+  Result<void> run(const JobList& list, uint32_t n_blocks, StreamRef stream) override {
+    const void* kernel = list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype);
+    void* arguments[] = {const_cast<JobList*>(&list)};  // copied by the call
+    return check("cudaLaunchKernel",
+                 cudaLaunchKernel(kernel, dim3(n_blocks), dim3(kJobThreads), arguments, 0, stream_of(stream)));
+  }
+
+  Result<void> record(EventRef event, StreamRef stream) override {
+    return check("cudaEventRecord", cudaEventRecord(event_of(event), stream_of(stream)));
+  }
+  Result<void> wait(StreamRef stream, EventRef event) override {
+    return check("cudaStreamWaitEvent", cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
+  }
+
+  Result<bool> is_capturing(StreamRef stream) override {
+    cudaStreamCaptureStatus status;
+    TUTTI_TRY(check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream_of(stream), &status)));
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  Result<StreamRef> create_stream() override {
+    cudaStream_t stream;
+    TUTTI_TRY(check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+    return StreamRef{stream};
+  }
+  void destroy_stream(StreamRef stream) override { (void)cudaStreamDestroy(stream_of(stream)); }
+  Result<EventRef> create_event() override {
+    cudaEvent_t event;
+    TUTTI_TRY(check("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
+    return EventRef{event};
+  }
+  void destroy_event(EventRef event) override { (void)cudaEventDestroy(event_of(event)); }
+
+  Result<void> synchronize(StreamRef stream) override {
+    return check("cudaStreamSynchronize", cudaStreamSynchronize(stream_of(stream)));
+  }
+  Result<bool> reached(EventRef event) override {
+    const cudaError_t code = cudaEventQuery(event_of(event));
+    if (code == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    TUTTI_TRY(check("cudaEventQuery", code));
+    return true;
+  }
+};
+
+}  // namespace
+
+Port* runtime_port();
+Port* runtime_port() {
+  static auto* runtime = new Runtime;  // never destroyed: other threads may outlive main
+  return runtime;
+}
+
+}  // namespace tutti::cuda

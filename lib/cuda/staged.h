@@ -1,0 +1,13 @@
+// This header: the way that is always there: through memory of the host, and the communicator there. The stream copies
+// the input out, tells a thread to run the operation, waits for its answer, and copies the output in. Nothing of this
+// changes from time to time, so a graph that was captured can be replayed; what it needs is kept as long as the
+// communicator.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace tutti::cuda {
+
+Result<std::unique_ptr<Way>> make_staged(Host& host, Port& port);
+
+}  // namespace tutti::cuda

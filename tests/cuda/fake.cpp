@@ -1,0 +1,226 @@
+#include "fake.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+namespace tutti_test {
+
+using namespace tutti;
+using namespace tutti::cuda;
+
+namespace {
+
+thread_local int t_device = 0;
+
+Error refuse(const std::string& message) {
+  return {Code::kCudaError, message};
+}
+
+struct HandleBytes {
+  int32_t pid, fd;
+  uint64_t bytes;
+};
+
+FakeEvent& event_of(EventRef event) {
+  return *static_cast<FakeEvent*>(event);
+}
+
+}  // namespace
+
+Result<DeviceInfo> FakePort::describe(int device) {
+  DeviceInfo info;
+  info.uuid[0] = static_cast<char>(device + 1);
+  info.multiprocessors = 2;
+  info.waits_in_streams = !has_no_words;
+  return info;
+}
+
+Result<int> FakePort::use(int device) {
+  if (device < 0 || device >= n_devices_) return refuse(format("there is no device %d", device));
+  return std::exchange(t_device, device);
+}
+
+Result<void*> FakePort::enter(int fd, size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, corrupts_maps ? MAP_PRIVATE : MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return refuse(format("mmap of %zu bytes: %s", bytes, strerror(errno)));
+  const std::lock_guard lock(mutex_);
+  blocks_[memory] = {fd, bytes};
+  return memory;
+}
+
+Result<void*> FakePort::allocate(size_t bytes) {
+  const int fd = memfd_create("device", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return refuse("out of memory");
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return refuse("out of memory");
+  const std::lock_guard lock(mutex_);
+  blocks_[memory] = {fd, bytes};
+  return memory;
+}
+
+Result<void*> FakePort::allocate_host(size_t bytes) {
+  return calloc(1, bytes);
+}
+
+void FakePort::free(void* memory) {
+  const std::lock_guard lock(mutex_);
+  const Block block = blocks_.at(memory);
+  blocks_.erase(memory);
+  munmap(memory, block.bytes);
+  close(block.fd);
+}
+
+void FakePort::free_host(void* memory) {
+  ::free(memory);
+}
+
+Result<IpcHandle> FakePort::share(void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto block = blocks_.find(memory);
+  if (block == blocks_.end()) return refuse("not the beginning of an allocation");
+  const HandleBytes bytes{getpid(), block->second.fd, block->second.bytes};
+  IpcHandle handle;
+  memcpy(handle.bytes.data(), &bytes, sizeof bytes);
+  return handle;
+}
+
+Result<void*> FakePort::map(const IpcHandle& handle) {
+  HandleBytes bytes;
+  memcpy(&bytes, handle.bytes.data(), sizeof bytes);
+  if (refuses_maps) return refuse("invalid resource handle");
+  if (bytes.pid == getpid()) return refuse("a process cannot open its own handle");
+  const std::string path = "/proc/" + std::to_string(bytes.pid) + "/fd/" + std::to_string(bytes.fd);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return refuse(path + ": " + strerror(errno));
+  return enter(fd, bytes.bytes);
+}
+
+void FakePort::unmap(void* memory) {
+  free(memory);
+}
+
+Result<void> FakePort::reach(int other_device) {
+  if (other_device == t_device) return refuse("a device does not reach itself");
+  return {};
+}
+
+FakeStream& FakePort::stream_of(StreamRef stream) {
+  if (stream != nullptr) return *static_cast<FakeStream*>(stream);
+  const std::lock_guard lock(mutex_);
+  if (default_stream_ == nullptr)
+    default_stream_ = std::make_unique<FakeStream>(FakeStream{std::move(Stream::create().value()), nullptr});
+  return *default_stream_;
+}
+
+void FakePort::enqueue(StreamRef stream, std::function<void()> work) {
+  FakeStream& s = stream_of(stream);
+  if (s.capture != nullptr) {
+    s.capture->works.push_back(std::move(work));
+    return;
+  }
+  s.queue->enqueue([work = std::move(work)]() -> Result<void> {
+    work();
+    return {};
+  });
+}
+
+Result<void> FakePort::copy(void* to, const void* from, size_t bytes, StreamRef stream) {
+  copies++;
+  enqueue(stream, [=] { memcpy(to, from, bytes); });
+  return {};
+}
+
+Result<void> FakePort::words(const WordOperation* operations, int n, StreamRef stream) {
+  word_batches++;
+  const std::vector<WordOperation> all(operations, operations + n);
+  enqueue(stream, [all] {
+    for (const WordOperation& o : all) {
+      if (!o.waits) __atomic_store_n(o.at, o.value, __ATOMIC_RELEASE);
+      while (o.waits && __atomic_load_n(o.at, __ATOMIC_ACQUIRE) != o.value)
+        std::this_thread::sleep_for(std::chrono::microseconds(5));
+    }
+  });
+  return {};
+}
+
+Result<void> FakePort::run(const JobList& list, uint32_t n_blocks, StreamRef stream) {
+  if (n_blocks == 0) return refuse("invalid configuration argument");
+  if (fails_runs > 0 && --fails_runs == 0) return refuse("an illegal memory access was encountered");
+  runs++;
+  enqueue(stream, [list, n_blocks] { run_jobs_on_host(list, n_blocks); });
+  return {};
+}
+
+Result<void> FakePort::record(EventRef event, StreamRef stream) {
+  FakeEvent& e = event_of(event);
+  e.captured_in = stream_of(stream).capture;
+  if (e.captured_in != nullptr) return {};
+  enqueue(stream, [&e, record = e.event.begin_record()] { e.event.reach(record); });
+  return {};
+}
+
+// A stream that waits for something captured is captured too.
+Result<void> FakePort::wait(StreamRef stream, EventRef event) {
+  FakeEvent& e = event_of(event);
+  FakeStream& s = stream_of(stream);
+  if (e.captured_in != nullptr) {
+    if (s.capture == nullptr) e.captured_in->streams.push_back(&s);
+    if (s.capture != nullptr && s.capture != e.captured_in) return refuse("two captures cannot be merged");
+    s.capture = e.captured_in;
+    return {};
+  }
+  if (s.capture != nullptr) return refuse("a captured stream cannot wait for an event that is not captured");
+  enqueue(stream, [&e, record = e.event.last_record()] { e.event.wait(record); });
+  return {};
+}
+
+Result<bool> FakePort::is_capturing(StreamRef stream) {
+  return stream_of(stream).capture != nullptr;
+}
+
+Result<StreamRef> FakePort::create_stream() {
+  TUTTI_TRY_ASSIGN(auto queue, Stream::create());
+  return StreamRef{new FakeStream{std::move(queue), nullptr}};
+}
+
+void FakePort::destroy_stream(StreamRef stream) {
+  delete static_cast<FakeStream*>(stream);
+}
+
+Result<EventRef> FakePort::create_event() {
+  return EventRef{new FakeEvent};
+}
+
+void FakePort::destroy_event(EventRef event) {
+  delete static_cast<FakeEvent*>(event);
+}
+
+Result<void> FakePort::synchronize(StreamRef stream) {
+  return stream_of(stream).queue->synchronize();
+}
+
+Result<bool> FakePort::reached(EventRef event) {
+  FakeEvent& e = event_of(event);
+  if (e.captured_in != nullptr) return refuse("this event was captured");
+  return e.event.reached(e.event.last_record());
+}
+
+void FakePort::begin_capture(StreamRef stream, FakeGraph* graph) {
+  stream_of(stream).capture = graph;
+  graph->streams.push_back(&stream_of(stream));
+}
+
+void FakePort::end_capture(FakeGraph* graph) {
+  for (FakeStream* stream : graph->streams) stream->capture = nullptr;
+}
+
+void FakePort::launch(const FakeGraph& graph, StreamRef stream) {
+  for (const auto& work : graph.works) enqueue(stream, work);
+}
+
+}  // namespace tutti_test

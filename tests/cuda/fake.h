@@ -1,0 +1,95 @@
+// A CUDA runtime on host memory: devices, streams that are threads, events, graphs, memory that other processes can
+// map. Kernels are their twins on the CPU. It is stricter than the real one where mistakes would go unseen. May go
+// wrong on purpose.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/port.h"
+#include "exec/event.h"
+#include "exec/stream.h"
+
+namespace tutti_test {
+
+struct FakeGraph;
+
+struct FakeStream {
+  std::unique_ptr<tutti::Stream> queue;
+  FakeGraph* capture = nullptr;
+};
+
+struct FakeEvent {
+  tutti::Event event;
+  FakeGraph* captured_in = nullptr;
+};
+
+// What was captured, in an order that keeps that of every stream.
+struct FakeGraph {
+  std::vector<std::function<void()>> works;
+  std::vector<FakeStream*> streams;
+};
+
+class FakePort final : public tutti::cuda::Port {
+ public:
+  explicit FakePort(int n_devices) : n_devices_(n_devices) { tutti::cuda::set_port(this); }
+  ~FakePort() override { tutti::cuda::set_port(nullptr); }
+
+  // What may go wrong.
+  bool refuses_maps = false;       // IPC handles cannot be opened
+  bool corrupts_maps = false;      // what is written to mapped memory does not arrive
+  bool has_no_words = false;       // streams cannot wait for memory
+  std::atomic<int> fails_runs{0};  // so many kernels more, then they are refused (0: none is)
+
+  // What was done.
+  std::atomic<int> runs{0}, word_batches{0}, copies{0};
+
+  void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
+  void end_capture(FakeGraph* graph);
+  void launch(const FakeGraph& graph, tutti::cuda::StreamRef stream);
+
+  tutti::Result<int> device_count() override { return n_devices_; }
+  tutti::Result<tutti::cuda::DeviceInfo> describe(int device) override;
+  tutti::Result<int> use(int device) override;
+  tutti::Result<void*> allocate(size_t bytes) override;
+  tutti::Result<void*> allocate_host(size_t bytes) override;
+  void free(void* memory) override;
+  void free_host(void* memory) override;
+  tutti::Result<tutti::cuda::IpcHandle> share(void* memory) override;
+  tutti::Result<void*> map(const tutti::cuda::IpcHandle& handle) override;
+  void unmap(void* memory) override;
+  tutti::Result<void> reach(int other_device) override;
+  tutti::Result<void> copy(void* to, const void* from, size_t bytes, tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> words(const tutti::cuda::WordOperation* operations, int n,
+                            tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> run(const tutti::cuda::JobList& list, uint32_t n_blocks, tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> record(tutti::cuda::EventRef event, tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> wait(tutti::cuda::StreamRef stream, tutti::cuda::EventRef event) override;
+  tutti::Result<bool> is_capturing(tutti::cuda::StreamRef stream) override;
+  tutti::Result<tutti::cuda::StreamRef> create_stream() override;
+  void destroy_stream(tutti::cuda::StreamRef stream) override;
+  tutti::Result<tutti::cuda::EventRef> create_event() override;
+  void destroy_event(tutti::cuda::EventRef event) override;
+  tutti::Result<void> synchronize(tutti::cuda::StreamRef stream) override;
+  tutti::Result<bool> reached(tutti::cuda::EventRef event) override;
+
+ private:
+  struct Block {
+    int fd = -1;
+    size_t bytes = 0;
+  };
+  FakeStream& stream_of(tutti::cuda::StreamRef stream);
+  void enqueue(tutti::cuda::StreamRef stream, std::function<void()> work);
+  tutti::Result<void*> enter(int fd, size_t bytes);
+
+  const int n_devices_;
+  std::mutex mutex_;
+  std::map<void*, Block> blocks_;
+  std::unique_ptr<FakeStream> default_stream_;
+};
+
+}  // namespace tutti_test
