@@ -45,6 +45,7 @@ package_is_there() {
     libhwloc-dev) has_library hwloc ;;
     libibverbs-dev) has_library libibverbs ;;
     libcli11-dev) has_header CLI/CLI.hpp ;;
+    libeigen3-dev) has_library eigen3 ;;
     nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
     catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ;;
     openmpi-bin) has_command mpirun.openmpi ;;

@@ -1,0 +1,47 @@
+// What ddp_train is asked to do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "../perf/status.h"
+
+namespace tutti::train {
+
+using perf::Error;
+using perf::Status;
+using perf::text;
+
+struct Options {
+  int procs = 2;  // 0: the launcher's
+  bool threads = false;
+
+  std::string data;  // empty: the licence texts of the system
+  int context = 16, embedding = 24, hidden = 384, layers = 3;
+  uint64_t seed = 1;
+
+  int steps = 200, batch = 128, accumulate = 1;
+  float learning_rate = 0.05f, momentum = 0.9f;
+
+  bool bfloat16 = false;
+  std::string compress = "none";
+  float loss_scale = 0;  // 0: none
+  size_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
+  bool no_overlap = false;
+  int check_every = 0;
+
+  std::string checkpoint;
+  int checkpoint_every = 0;
+  bool resume = false;
+
+  int log_every = 10;
+  std::string json;
+  int die_rank = -1, die_step = -1;
+  bool scaling = false;
+
+  std::string help;  // to be printed instead of training
+};
+
+Status parse_options(int argc, char** argv, Options* options);
+
+}  // namespace tutti::train

@@ -1,0 +1,124 @@
+#include "ranks.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <vector>
+
+namespace tutti::train {
+namespace {
+
+struct Process {
+  pid_t pid;
+  int wait_status = 0;
+};
+
+int fail(const char* what) {
+  fprintf(stderr, "ddp_train: %s: %s\n", what, strerror(errno));
+  return perf::kExitFailed;
+}
+
+int run_threads(Seat seat, int first, int count, const std::function<int(const Seat&)>& body) {
+  std::vector<int> statuses(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; i++) {
+    seat.rank = first + i;
+    threads.emplace_back([&body, &statuses, seat, i] { statuses[static_cast<size_t>(i)] = body(seat); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return *std::max_element(statuses.begin(), statuses.end());
+}
+
+// Never returns: what the parent has set up is not the child's to take down.
+[[noreturn]] void be_process(Seat seat, int index, int ranks, int id_pipe, pid_t parent,
+                             const std::function<int(const Seat&)>& body) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphans
+  if (getppid() != parent) _exit(perf::kExitFailed);
+  int status = perf::kExitFailed;
+  // Written as one piece for every process, so it is read as one.
+  if (read(id_pipe, &seat.id, sizeof seat.id) == static_cast<ssize_t>(sizeof seat.id))
+    status = run_threads(seat, index * ranks, ranks, body);
+  fflush(stdout);
+  _exit(status);
+}
+
+// The ranks that have not ended have to hear of those that have.
+int wait_for(std::vector<Process>& processes, std::atomic<bool>* ended) {
+  int worst = 0;
+  bool killed = false, good = false;
+  for (size_t left = processes.size(); left > 0; left--) {
+    int status = 0;
+    const pid_t pid = waitpid(-1, &status, 0);
+    for (size_t i = 0; i < processes.size(); i++) {
+      if (processes[i].pid != pid) continue;
+      ended[i] = true;
+      if (WIFSIGNALED(status))
+        fprintf(stderr, "ddp_train: rank %zu was killed by signal %d (%s)\n", i, WTERMSIG(status),
+                strsignal(WTERMSIG(status)));
+    }
+    killed |= WIFSIGNALED(status);
+    good |= WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (WIFEXITED(status)) worst = std::max(worst, WEXITSTATUS(status));
+  }
+  return killed && !good ? perf::kExitFailed : worst;
+}
+
+bool send_id(int to, size_t readers) {
+  tuttiUniqueId id;
+  if (tuttiGetUniqueId(&id) != tuttiSuccess) {
+    fprintf(stderr, "ddp_train: %s\n", tuttiGetLastError(nullptr));
+    return false;
+  }
+  for (size_t i = 0; i < readers; i++)
+    if (write(to, &id, sizeof id) != static_cast<ssize_t>(sizeof id)) return false;
+  return true;
+}
+
+}  // namespace
+
+// Forks first and makes the id afterwards, because that starts a thread.
+int run_ranks(int count, bool threads, const std::function<int(const Seat&)>& body) {
+  const int n_processes = threads ? 1 : count, ranks_each = threads ? count : 1;
+  const size_t bytes = static_cast<size_t>(count) * sizeof(std::atomic<bool>);
+  void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return fail("mmap");
+  auto* ended = new (shared) std::atomic<bool>[static_cast<size_t>(count)]();
+  int ends[2];
+  if (pipe(ends) != 0) return fail("pipe");
+  Seat seat;
+  seat.size = count;
+  if (!threads) seat.ended = ended;
+  fflush(stdout);
+  const pid_t parent = getpid();
+  std::vector<Process> processes;
+  for (int i = 0; i < n_processes; i++) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      close(ends[1]);
+      be_process(seat, i, ranks_each, ends[0], parent, body);
+    }
+    if (pid < 0) {
+      fail("fork");
+      break;
+    }
+    processes.push_back({pid});
+  }
+  const bool complete = processes.size() == static_cast<size_t>(n_processes);
+  const bool sent = complete && send_id(ends[1], processes.size());
+  close(ends[1]);
+  close(ends[0]);
+  const int status = wait_for(processes, ended);
+  munmap(shared, bytes);
+  return sent ? status : perf::kExitFailed;
+}
+
+}  // namespace tutti::train

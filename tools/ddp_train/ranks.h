@@ -1,0 +1,24 @@
+// Where the ranks come from, and who of them is still there.
+#pragma once
+
+#include <atomic>
+#include <functional>
+
+#include "options.h"
+#include "tutti/tutti.h"
+
+namespace tutti::train {
+
+// A place at the table.
+struct Seat {
+  int rank = 0, size = 1;
+  tuttiUniqueId id = {};
+  bool from_launcher = false;                // then only the environment says rank, size and id
+  const std::atomic<bool>* ended = nullptr;  // of each rank, if they are local processes: whether it is no more
+};
+
+// Runs body(seat), which returns an exit status, in `count` processes, or in as many threads of one. Returns the worst
+// status. A process that was killed does not count while another one ends well.
+int run_ranks(int count, bool threads, const std::function<int(const Seat&)>& body);
+
+}  // namespace tutti::train

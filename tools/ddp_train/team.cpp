@@ -1,0 +1,171 @@
+// The ranks of a training run: how they meet, and how they go on without one of them.
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "trainer.h"
+
+namespace tutti::train {
+
+Trainer::~Trainer() {
+  if (ddp_ != nullptr) static_cast<void>(tuttiDdpDestroy(ddp_));
+  if (comm_ != nullptr) static_cast<void>(tuttiCommDestroy(comm_));
+}
+
+Status Trainer::call(tuttiResult_t result) {
+  if (result == tuttiSuccess) return {};
+  lost_rank_ = result == tuttiRemoteError;
+  return Error{text("%s: %s", tuttiGetErrorString(result), tuttiGetLastError(nullptr))};
+}
+
+Status Trainer::ddp(tuttiResult_t result) {
+  if (result == tuttiSuccess) return {};
+  lost_rank_ = result == tuttiRemoteError;
+  return Error{text("%s: %s", tuttiGetErrorString(result), tuttiDdpGetLastError())};
+}
+
+Status Trainer::connect() {
+  Status s = seat_.from_launcher ? call(tuttiCommInitFromEnv(&comm_, nullptr))
+                                 : call(tuttiCommInitRank(&comm_, seat_.size, seat_.id, seat_.rank));
+  if (!s) return s;
+  if (s = ask_place(); !s) return s;
+  for (int i = 0; i < size_; i++) seats_.push_back(i);
+  if (options_.batch % size_ != 0)
+    return perf::usage_error(text("--batch %d cannot be divided among %d ranks", options_.batch, size_));
+  if (local_batch_ < options_.accumulate)
+    return perf::usage_error(text("a rank's batch of %d samples has no %d parts; make --accumulate smaller",
+                                  local_batch_, options_.accumulate));
+  return {};
+}
+
+Status Trainer::ask_place() {
+  if (Status s = call(tuttiCommUserRank(comm_, &rank_)); !s) return s;
+  if (Status s = call(tuttiCommCount(comm_, &size_)); !s) return s;
+  local_batch_ = (options_.batch + size_ - 1) / size_;
+  return {};
+}
+
+// Only rank 0 needs the file.
+Status Trainer::share_corpus() {
+  Corpus corpus;
+  tuttiDdpData_t data = TUTTI_DDP_DATA_INITIALIZER;
+  if (rank_ == 0) {
+    if (Status s = load_corpus(options_.data, &corpus); !s) return s;
+    data.data = corpus.symbols.data();
+    data.ndim = 1;
+    data.shape[0] = corpus.symbols.size();
+    data.metadata = corpus.alphabet.data();
+    data.metadataBytes = corpus.alphabet.size();
+    source_ = corpus.source;
+  }
+  if (Status s = ddp(tuttiDdpBroadcastData(&data, 0, comm_)); !s) return s;
+  const auto* symbols = static_cast<const uint8_t*>(data.data);
+  text_.assign(symbols, symbols + data.shape[0]);
+  alphabet_ = static_cast<int>(data.metadataBytes);
+  if (rank_ != 0)
+    if (Status s = ddp(tuttiDdpFreeData(&data)); !s) return s;
+  if (text_.size() <= static_cast<size_t>(options_.context))
+    return perf::usage_error(
+        text("the text has %zu characters; --context %d takes more", text_.size(), options_.context));
+  model_.emplace_back(Shape{alphabet_, options_.context, options_.embedding, options_.hidden, options_.layers},
+                      options_.seed);
+  return {};
+}
+
+// Rank 0 reads; the averager's creation gives its weights to all.
+Status Trainer::resume() {
+  progress_.loss_scale = options_.loss_scale;
+  if (options_.resume && rank_ == 0) {
+    bool found = false;
+    if (Status s = load_checkpoint(options_.checkpoint, &progress_, &model_[0].weights(), &found); !s) return s;
+    if (!quiet_)
+      printf("%s %s\n", options_.checkpoint.c_str(),
+             found ? text("goes on after step %lld", static_cast<long long>(progress_.step)).c_str()
+                   : "is not there yet: a new run");
+  }
+  return call(tuttiBcast(&progress_, sizeof progress_, tuttiUint8, 0, comm_, nullptr));
+}
+
+Status Trainer::make_ddp() {
+  tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+  config.firstBucketBytes = options_.first_bucket_bytes;
+  config.bucketCapBytes = options_.bucket_bytes;
+  config.broadcastBuffers = 0;  // the momentum stays the same on all ranks by itself
+  config.overlap = options_.no_overlap ? 0 : 1;
+  config.checkEvery = options_.check_every;
+  if (options_.compress == "fp16") config.compression = tuttiDdpFloat16;
+  if (options_.compress == "bf16") config.compression = tuttiDdpBfloat16;
+  if (options_.compress == "powersgd") config.compression = tuttiDdpPowerSgd;
+  std::vector<tuttiDdpTensor_t> params, momenta;
+  for (Weight& w : model_[0].weights()) {
+    tuttiDdpTensor_t tensor = {};
+    tensor.name = w.name.c_str();
+    tensor.data = w.value.data();
+    tensor.ndim = 2;
+    tensor.shape[0] = static_cast<size_t>(w.value.rows());
+    tensor.shape[1] = static_cast<size_t>(w.value.cols());
+    tensor.count = tensor.shape[0] * tensor.shape[1];
+    tensor.datatype = tuttiFloat32;
+    tensor.gradDatatype = options_.bfloat16 ? tuttiBfloat16 : tuttiFloat32;
+    tensor.device = TUTTI_DDP_HOST;
+    params.push_back(tensor);
+    tensor.data = w.momentum.data();
+    momenta.push_back(tensor);
+  }
+  const auto created =
+      tuttiDdpCreate(&ddp_, comm_, params.data(), params.size(), momenta.data(), momenta.size(), &config);
+  if (Status s = ddp(created); !s) return s;
+  if (!speaks()) return {};
+  tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+  if (Status s = ddp(tuttiDdpGetStats(ddp_, &stats)); !s) return s;
+  printf("%d rank(s), a batch of %d each; %zu parameters in %zu buckets; %zu characters of %s\n", size_, local_batch_,
+         stats.parameters, stats.buckets, text_.size(), source_.c_str());
+  return {};
+}
+
+// ---- when a rank is lost -------------------------------------------------------------------------------------------
+
+// The communicator's ranks whose processes have ended; waits a moment for the first of them.
+std::vector<int> Trainer::find_lost() const {
+  std::vector<int> lost;
+  for (int tries = 0; lost.empty() && tries < 1000; tries++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < size_; i++)
+      if (seat_.ended[seats_[static_cast<size_t>(i)]]) lost.push_back(i);
+  }
+  return lost;
+}
+
+// Those who are left go on from the state of the one that has come farthest: some may have finished the step in which
+// the others heard of the loss.
+Status Trainer::recover(const Status& why) {
+  if (seat_.ended == nullptr) return why;
+  if (Status s = ddp(tuttiDdpDestroy(std::exchange(ddp_, nullptr))); !s) return s;
+  std::vector<int> lost = find_lost();
+  if (lost.empty()) return why;
+  tuttiComm_t left = nullptr;
+  const auto shrunk =
+      tuttiCommShrink(comm_, lost.data(), static_cast<int>(lost.size()), &left, nullptr, TUTTI_SHRINK_DEFAULT);
+  if (Status s = call(shrunk); !s) return s;
+  static_cast<void>(tuttiCommDestroy(std::exchange(comm_, left)));  // says again that it is broken
+  for (size_t i = lost.size(); i-- > 0;) seats_.erase(seats_.begin() + lost[i]);
+  if (Status s = ask_place(); !s) return s;
+  std::vector<int64_t> steps(static_cast<size_t>(size_));
+  if (Status s = call(tuttiAllGather(&progress_.step, steps.data(), 1, tuttiInt64, comm_, nullptr)); !s) return s;
+  const auto farthest = static_cast<int>(std::max_element(steps.begin(), steps.end()) - steps.begin());
+  if (Status s = call(tuttiBcast(&progress_, sizeof progress_, tuttiUint8, farthest, comm_, nullptr)); !s) return s;
+  if (speaks())
+    printf("%zu lost after step %lld; going on with %d of them\n", lost.size(), static_cast<long long>(progress_.step),
+           size_);
+  started_ = 0;
+  // Creation gives rank 0's weights to all, which need not be the newest. So they are put aside.
+  const std::vector<Weight> mine = model_[0].weights();
+  if (Status s = make_ddp(); !s) return s;
+  for (size_t i = 0; i < mine.size(); i++) {
+    model_[0].weights()[i].value = mine[i].value;
+    model_[0].weights()[i].momentum = mine[i].momentum;
+  }
+  return ddp(tuttiDdpBroadcast(ddp_, farthest));
+}
+
+}  // namespace tutti::train

@@ -1,0 +1,94 @@
+// A rank's training run.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint.h"
+#include "corpus.h"
+#include "model.h"
+#include "options.h"
+#include "ranks.h"
+#include "tutti/ddp.h"
+
+namespace tutti::train {
+
+// What rank 0 has to tell in the end.
+struct Result {
+  std::vector<std::pair<int64_t, double>> losses;  // of the steps that were logged
+  int ranks = 0;
+  size_t parameters = 0;
+  int64_t skipped = 0;  // steps whose gradients had overflown
+  double samples_per_second = 0, step_seconds = 0;
+  double backward_seconds = 0, comm_seconds = 0, exposed_seconds = 0;  // of a step
+  double overlap_percent = 0;
+  float loss_scale = 0;
+};
+
+class Trainer {
+ public:
+  Trainer(const Options& options, const Seat& seat, bool quiet) : options_(options), seat_(seat), quiet_(quiet) {}
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  Status run();
+  int rank() const { return rank_; }
+  const Result& result() const { return result_; }
+
+ private:
+  Status call(tuttiResult_t result);  // of tutti.h
+  Status ddp(tuttiResult_t result);   // of ddp.h
+  bool speaks() const { return rank_ == 0 && !quiet_; }
+
+  Status connect();
+  Status ask_place();
+  Status share_corpus();
+  Status resume();
+  Status make_ddp();
+
+  Status train();
+  Status step();
+  Status run_part(int part);
+  Status take_batch(int first, int count, Batch* batch);
+  void add_gradient(size_t index, const Matrix& gradient);
+  bool gradients_are_finite();
+  void descend();
+  void adapt_loss_scale(bool finite);
+  Status log();
+  Status save();
+  void finish();
+
+  Status recover(const Status& why);
+  std::vector<int> find_lost() const;
+
+  const Options& options_;
+  const Seat seat_;
+  const bool quiet_;
+
+  tuttiComm_t comm_ = nullptr;
+  tuttiDdp_t ddp_ = nullptr;
+  int rank_ = 0, size_ = 1;
+  std::vector<int> seats_;  // of the communicator's ranks
+  int local_batch_ = 1;
+  bool lost_rank_ = false;
+
+  std::vector<uint8_t> text_;
+  int alphabet_ = 0;
+  std::string source_;
+  std::vector<Model> model_;  // one, once the alphabet is known
+  Progress progress_;
+  double loss_ = 0;  // of the step, of this rank
+  Status part_;      // of marks during a backward pass
+
+  Result result_;
+  double started_ = 0;  // after the first steps, which try things out
+  int64_t started_samples_ = 0, started_step_ = 0;
+  tuttiDdpStats_t started_stats_ = TUTTI_DDP_STATS_INITIALIZER;
+};
+
+// Runs the training and says what happened; the exit status.
+int train_on(const Options& options, const Seat& seat);
+
+}  // namespace tutti::train
