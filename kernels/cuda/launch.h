@@ -3,11 +3,15 @@
 #pragma once
 
 #include "kernels/cuda/jobs.h"
+#include "kernels/cuda/program.h"
 
 namespace tutti::cuda {
 
 // Takes a JobList as its only argument, and kJobThreads threads. kRedOps and so on are told in the list.
 const void* reduce_kernel(DataType dtype);
 const void* copy_kernel();
+// Takes a ProgramCall as its only argument, kProgramThreads threads and blocks_of(call) blocks, all of them at once: a
+// cooperative launch.
+const void* program_kernel(DataType dtype);
 
 }  // namespace tutti::cuda

@@ -35,6 +35,17 @@ __host__ __device__ void write_element(char* to, Stored value) {
   }
 }
 
+// A job, and where its pointers are.
+struct JobView {
+  const void* const* src;
+  const void* const* dst;
+  int n_src, n_dst;
+  uint64_t elems;
+  uint32_t divisor;
+  RedOp op;
+  const Scale* scales;  // by source; null: none
+};
+
 // One job as a thread sees it. kUnroll: how many packs it has under way.
 template <class T, int kUnroll, bool kCopies>
 class JobRun {
@@ -43,8 +54,7 @@ class JobRun {
   using Value = typename T::Value;
   static constexpr int kPerPack = 16 / sizeof(Stored);
 
-  __host__ __device__ JobRun(const JobList& list, const Job& job)
-      : list_(list), job_(job), src_(list.pointers + job.first_pointer), dst_(src_ + job.n_src) {}
+  __host__ __device__ explicit JobRun(const JobView& job) : job_(job) {}
 
   // Part `tile` of the job, of kUnroll packs for each thread. What lies before the first whole pack and after the last
   // one comes with the first tile.
@@ -63,15 +73,17 @@ class JobRun {
   }
 
  private:
-  __host__ __device__ const char* src(int s) const { return static_cast<const char*>(src_[s]); }
-  __host__ __device__ char* dst(int d) const { return static_cast<char*>(const_cast<void*>(dst_[d])); }
+  __host__ __device__ const char* src(int s) const { return static_cast<const char*>(job_.src[s]); }
+  __host__ __device__ char* dst(int d) const { return static_cast<char*>(const_cast<void*>(job_.dst[d])); }
 
   // All pointers are equally far from a multiple of 16: then all but `head` elements can be taken by packs.
   __host__ __device__ bool packs_fit(uint64_t* head) const {
-    const uint64_t past = reinterpret_cast<uintptr_t>(src_[0]) % 16;
+    const uint64_t past = reinterpret_cast<uintptr_t>(src(0)) % 16;
     if (past % sizeof(Stored) != 0) return false;
-    for (int i = 1; i < job_.n_src + job_.n_dst; i++)
-      if (reinterpret_cast<uintptr_t>(src_[i]) % 16 != past) return false;
+    for (int s = 1; s < job_.n_src; s++)
+      if (reinterpret_cast<uintptr_t>(src(s)) % 16 != past) return false;
+    for (int d = 0; d < job_.n_dst; d++)
+      if (reinterpret_cast<uintptr_t>(dst(d)) % 16 != past) return false;
     *head = (16 - past) % 16 / sizeof(Stored);
     if (*head > job_.elems) *head = job_.elems;
     return true;
@@ -79,7 +91,7 @@ class JobRun {
 
   __host__ __device__ Value scale(int s) const {
     Stored factor;
-    const Scale& scale = list_.scales[s];
+    const Scale& scale = job_.scales[s];
     memcpy(&factor, scale.at != nullptr ? scale.at : &scale.bits, sizeof factor);
     return T::load(factor);
   }
@@ -87,7 +99,7 @@ class JobRun {
   // The s-th source's element as it counts.
   __host__ __device__ Value value_of(Stored stored, Value factor) const {
     const Value value = T::load(stored);
-    return list_.scaled ? T::load(T::store(T::mul(value, factor))) : value;
+    return job_.scales != nullptr ? T::load(T::store(T::mul(value, factor))) : value;
   }
 
   __host__ __device__ void elements(uint64_t first, uint64_t count, uint32_t thread, uint32_t n_threads) const {
@@ -97,14 +109,14 @@ class JobRun {
       if constexpr (!kCopies) {
         Value sum = value_of(result, factor_of(0));
         for (int s = 1; s < job_.n_src; s++)
-          sum = combine<T>(list_.op, sum, value_of(read_element<Stored>(src(s) + i * sizeof(Stored)), factor_of(s)));
+          sum = combine<T>(job_.op, sum, value_of(read_element<Stored>(src(s) + i * sizeof(Stored)), factor_of(s)));
         result = T::store(job_.divisor != 0 ? T::divide(sum, job_.divisor) : sum);
       }
       for (int d = 0; d < job_.n_dst; d++) write_element(dst(d) + i * sizeof(Stored), result);
     }
   }
 
-  __host__ __device__ Value factor_of(int s) const { return list_.scaled ? scale(s) : Value{}; }
+  __host__ __device__ Value factor_of(int s) const { return job_.scales != nullptr ? scale(s) : Value{}; }
 
   // kGroup packs, `stride` apart, beginning `at` bytes into the buffers. All of a source's loads are issued before the
   // first is used.
@@ -140,7 +152,7 @@ class JobRun {
   template <bool kFirst, int kGroup>
   __host__ __device__ void take_group(int s, const Pack (&packs)[kGroup], Value (&sums)[kGroup][kPerPack]) const {
     const Value factor = factor_of(s);
-    switch (list_.op) {  // once for all elements
+    switch (job_.op) {  // once for all elements
       case RedOp::kProd: return take_with<kFirst, RedOp::kProd>(factor, packs, sums);
       case RedOp::kMin: return take_with<kFirst, RedOp::kMin>(factor, packs, sums);
       case RedOp::kMax: return take_with<kFirst, RedOp::kMax>(factor, packs, sums);
@@ -174,10 +186,7 @@ class JobRun {
     }
   }
 
-  const JobList& list_;
-  const Job& job_;
-  const void* const* src_;
-  const void* const* dst_;
+  const JobView job_;
 };
 
 // Tiles of all jobs, one after the other, are dealt out to the blocks.
@@ -188,7 +197,9 @@ __host__ __device__ void run_jobs(const JobList& list, Place place) {
   for (int j = 0; j < list.n_jobs; j++) {
     const Job& job = list.jobs[j];
     const uint64_t tiles = (job.elems + tile_elems - 1) / tile_elems;
-    const JobRun<T, kUnroll, kCopies> run(list, job);
+    const void* const* pointers = list.pointers + job.first_pointer;
+    const JobRun<T, kUnroll, kCopies> run({pointers, pointers + job.n_src, job.n_src, job.n_dst, job.elems, job.divisor,
+                                           list.op, list.scaled ? list.scales : nullptr});
     for (; next < tiles; next += place.n_blocks) run.tile(next, place.thread, place.n_threads);
     next -= tiles;
   }

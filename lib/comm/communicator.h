@@ -146,6 +146,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   const std::vector<Link*>& incoming() override { return links_->incoming(); }
   // For the GPU's side.
   int host_of(int rank) const override;
+  Algo forced_algo() const override { return options_.deterministic ? Algo::kAuto : forced_; }
   Result<void> run_on_host(const Operation& operation) override {
     return run(next_ticket_.fetch_add(1, std::memory_order_relaxed), operation);
   }

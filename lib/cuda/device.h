@@ -23,6 +23,7 @@ class Host {
   virtual int rank() const = 0;
   virtual int n_ranks() const = 0;
   virtual int host_of(int rank) const = 0;                           // any number that ranks of the same host share
+  virtual Algo forced_algo() const = 0;                              // kAuto: none
   virtual Result<void> run_on_host(const Operation& operation) = 0;  // buffers in host memory; waits
   virtual bool broken() = 0;
   virtual Error breakage() = 0;

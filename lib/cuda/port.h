@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "kernels/cuda/jobs.h"
+#include "kernels/cuda/program.h"
 
 namespace tutti::cuda {
 
@@ -65,6 +66,8 @@ class Port {
   // One after the other; what the stream did before is visible to who sees a word written.
   virtual Result<void> words(const WordOperation* operations, int n, StreamRef stream) = 0;
   virtual Result<void> run(const JobList& list, uint32_t n_blocks, StreamRef stream) = 0;
+  // All blocks at once; kCudaError where the device has no room for them.
+  virtual Result<void> run(const ProgramCall& call, StreamRef stream) = 0;
   virtual Result<void> record(EventRef event, StreamRef stream) = 0;
   virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
 

@@ -176,6 +176,13 @@ class Runtime final : public Port {
                  cudaLaunchKernel(kernel, dim3(n_blocks), dim3(kJobThreads), arguments, 0, stream_of(stream)));
   }
 
+  Result<void> run(const ProgramCall& call, StreamRef stream) override {
+    void* arguments[] = {const_cast<ProgramCall*>(&call)};  // copied by the call
+    return check("cudaLaunchCooperativeKernel",
+                 cudaLaunchCooperativeKernel(program_kernel(call.dtype), dim3(blocks_of(call)), dim3(kProgramThreads),
+                                             arguments, 0, stream_of(stream)));
+  }
+
   Result<void> record(EventRef event, StreamRef stream) override {
     return check("cudaEventRecord", cudaEventRecord(event_of(event), stream_of(stream)));
   }

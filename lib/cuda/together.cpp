@@ -9,6 +9,7 @@
 
 #include "cuda/launcher.h"
 #include "cuda/moves.h"
+#include "cuda/programs.h"
 #include "debug/call.h"
 
 namespace tutti::cuda {
@@ -22,8 +23,13 @@ struct Arrival {
 // What the ranks of one group share.
 class Meeting {
  public:
-  Meeting(Port& port, int device, int multiprocessors, int n_ranks)
-      : port_(port), device_(device), multiprocessors_(multiprocessors), n_ranks_(static_cast<size_t>(n_ranks)) {}
+  Meeting(Port& port, int device, int multiprocessors, int n_ranks, Algo algo)
+      : port_(port),
+        device_(device),
+        multiprocessors_(multiprocessors),
+        n_ranks_(static_cast<size_t>(n_ranks)),
+        algo_(algo),
+        programs_(port, n_ranks, multiprocessors) {}
   ~Meeting() {
     for (const EventRef event : events_) port_.destroy_event(event);
   }
@@ -82,7 +88,8 @@ class Meeting {
     TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
     const StreamRef stream = arrivals[0].stream;
     TUTTI_TRY(join_streams(arrivals));
-    TUTTI_TRY(launch_jobs(arrivals, stream));
+    const bool interprets = Programs::takes(arrivals[0].operation, algo_);
+    TUTTI_TRY(interprets ? launch_program(arrivals, stream) : launch_jobs(arrivals, stream));
     return part_streams(arrivals);
   }
 
@@ -116,6 +123,16 @@ class Meeting {
     return {};
   }
 
+  // The schedule that the user wants, instead of one that needs no messages.
+  Result<void> launch_program(const std::vector<Arrival>& arrivals, StreamRef stream) {
+    TUTTI_TRY_ASSIGN(ProgramCall call, programs_.find(arrivals[0].operation, algo_));
+    for (size_t r = 0; r < n_ranks_; r++) {
+      call.inputs[r] = arrivals[r].operation.input;
+      call.outputs[r] = arrivals[r].operation.output;
+    }
+    return port_.run(call, stream);
+  }
+
   Result<void> launch_jobs(const std::vector<Arrival>& arrivals, StreamRef stream) {
     const Operation& operation = arrivals[0].operation;
     const int n_ranks = static_cast<int>(n_ranks_);
@@ -144,7 +161,9 @@ class Meeting {
   Port& port_;
   const int device_, multiprocessors_;
   const size_t n_ranks_;
-  std::mutex mutex_;
+  const Algo algo_;
+  std::mutex mutex_;  // all that follows
+  Programs programs_;
   std::condition_variable changed_;
   std::map<uint64_t, Round> rounds_;
   std::vector<EventRef> events_;  // the first for the end
@@ -176,22 +195,23 @@ class Together final : public Way {
 };
 
 // The meetings that are held, by name.
-std::shared_ptr<Meeting> find_meeting(const std::string& name, Port& port, int device, int multiprocessors,
-                                      int n_ranks) {
+std::shared_ptr<Meeting> find_meeting(const std::string& name, Port& port, int device, int multiprocessors, int n_ranks,
+                                      Algo algo) {
   static auto* mutex = new std::mutex;  // never destroyed: other threads may outlive main
   static auto* meetings = new std::map<std::string, std::weak_ptr<Meeting>>;
   const std::lock_guard lock(*mutex);
   std::erase_if(*meetings, [](const auto& entry) { return entry.second.expired(); });
   std::shared_ptr<Meeting> meeting = (*meetings)[name].lock();
   if (meeting == nullptr)
-    (*meetings)[name] = meeting = std::make_shared<Meeting>(port, device, multiprocessors, n_ranks);
+    (*meetings)[name] = meeting = std::make_shared<Meeting>(port, device, multiprocessors, n_ranks, algo);
   return meeting;
 }
 
 }  // namespace
 
 std::unique_ptr<Way> make_together(Host& host, Port& port, int device, int multiprocessors, const std::string& name) {
-  return std::make_unique<Together>(host, find_meeting(name, port, device, multiprocessors, host.n_ranks()));
+  return std::make_unique<Together>(
+      host, find_meeting(name, port, device, multiprocessors, host.n_ranks(), host.forced_algo()));
 }
 
 }  // namespace tutti::cuda

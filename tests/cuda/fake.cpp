@@ -35,7 +35,7 @@ FakeEvent& event_of(EventRef event) {
 Result<DeviceInfo> FakePort::describe(int device) {
   DeviceInfo info;
   info.uuid[0] = static_cast<char>(device + 1);
-  info.multiprocessors = 2;
+  info.multiprocessors = 4;
   info.waits_in_streams = !has_no_words;
   return info;
 }
@@ -153,6 +153,12 @@ Result<void> FakePort::run(const JobList& list, uint32_t n_blocks, StreamRef str
   if (fails_runs > 0 && --fails_runs == 0) return refuse("an illegal memory access was encountered");
   runs++;
   enqueue(stream, [list, n_blocks] { run_jobs_on_host(list, n_blocks); });
+  return {};
+}
+
+Result<void> FakePort::run(const ProgramCall& call, StreamRef stream) {
+  programs++;
+  enqueue(stream, [call] { run_program_on_host(call); });
   return {};
 }
 

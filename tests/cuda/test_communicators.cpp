@@ -250,6 +250,27 @@ TEST_CASE("one thread holds all ranks, in a group") {
   for (tuttiComm_t comm : comms) REQUIRE(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
+TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch for all ranks") {
+  FakePort port(1);
+  for (const char* algo : {"ring", "tree", "halving"}) {
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.cudaDevice = 0;
+    config.algo = algo;
+    const int before = port.programs;
+    require_success(run_threads(2, &config, [&](int r, tuttiComm_t comm, Outcome& o) {
+      GpuStream stream(port);
+      for (const size_t count : {size_t{0}, size_t{1}, size_t{100'000}}) {
+        std::vector<int32_t> data(count, r + 1);
+        for (int turn = 0; turn < 3; turn++)
+          o.take(tuttiAllReduce(data.data(), data.data(), count, tuttiInt32, tuttiSum, comm, stream));
+        stream.synchronize();
+        for (const int32_t value : data) o.wrong += value != 12;
+      }
+    }));
+    CHECK(port.programs == before + 6);
+  }
+}
+
 TEST_CASE("messages between ranks on GPUs") {
   FakePort port(4);
   for (const Seats seats : {Seats::kTogether, Seats::kOwnGpus})

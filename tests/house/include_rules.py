@@ -24,7 +24,7 @@ ROOMS = {
     "transports": {"include/tutti"} | BASE,
     "lib/plan": {"lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "lib/exec": EXEC,
-    "lib/cuda": {"lib/exec", "kernels/cuda"} | EXEC,
+    "lib/cuda": {"lib/exec", "lib/plan", "lib/topology", "kernels/cuda"} | EXEC,
     "lib/comm": {"lib/exec", "lib/cuda", "lib/plan", "lib/topology", "lib/group", "include/tutti/tutti.h"} | EXEC,
     "lib/api": {"lib/comm", "lib/exec", "lib/cuda/port.h", "lib/group", "include/tutti"} | BASE,
     "lib/ddp": {"include/tutti/ddp.h"} | TRANSPORT_ABI - {"include/tutti/transport.h"},

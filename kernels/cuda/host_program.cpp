@@ -1,0 +1,47 @@
+// The CPU's twin of program.cu.
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/run_program.h"
+
+namespace tutti::cuda {
+namespace {
+
+// A block of one thread.
+class Alone {
+ public:
+  explicit Alone(BlockRoom* room) : room_(room) {}
+  uint32_t thread() const { return 0; }
+  uint32_t size() const { return 1; }
+  void sync() const {}
+  BlockRoom& room() const { return *room_; }
+
+ private:
+  BlockRoom* room_;
+};
+
+template <int kType>
+void run_block(const ProgramCall& call, uint32_t block) {
+  BlockRoom room;
+  LaneRun<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), Alone>(call, block, Alone(&room)).run();
+}
+
+using Block = void (*)(const ProgramCall&, uint32_t);
+
+template <size_t... kType>
+Block find_block(DataType dtype, std::index_sequence<kType...>) {
+  static constexpr Block kBlocks[] = {run_block<kType>...};
+  return kBlocks[static_cast<int>(dtype)];
+}
+
+}  // namespace
+
+void run_program_on_host(const ProgramCall& call) {
+  const Block run = find_block(call.dtype, std::make_index_sequence<kDataTypes>());
+  std::vector<std::thread> threads;
+  for (uint32_t block = 0; block < blocks_of(call); block++) threads.emplace_back([&, block] { run(call, block); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace tutti::cuda
