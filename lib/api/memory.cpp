@@ -29,7 +29,12 @@ Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** h
     return invalid_argument(format("size=%zu at buff=%p overflows", size, buff));
   const Use use(comm);
   if (!use.is_live()) return not_a_comm(comm);
-  TUTTI_TRY_ASSIGN(*handle, use.member().registrations.add(buff, size));
+  Registrations& registrations = use.member().registrations;
+  if (use && use->device() != nullptr) {
+    *handle = registrations.accept(size);
+    return {};
+  }
+  TUTTI_TRY_ASSIGN(*handle, registrations.add(buff, size));
   return {};
 }
 

@@ -21,6 +21,12 @@ Result<void*> Registrations::add(void* memory, size_t bytes) {
   return reinterpret_cast<void*>(last_);
 }
 
+void* Registrations::accept(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  made_[++last_] = {0, bytes};
+  return reinterpret_cast<void*>(last_);
+}
+
 Result<void> Registrations::remove(void* handle) {
   const std::lock_guard lock(mutex_);
   const auto found = made_.find(reinterpret_cast<uintptr_t>(handle));

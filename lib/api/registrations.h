@@ -14,12 +14,14 @@ class Registrations {
 
   // A handle, never null.
   Result<void*> add(void* memory, size_t bytes);
+  // The same for memory that gains nothing by it.
+  void* accept(size_t bytes);
   Result<void> remove(void* handle);
   size_t bytes() const;
 
  private:
   struct Registration {
-    uint64_t block = 0;  // in the table of shared memory
+    uint64_t block = 0;  // in the table of shared memory; 0: not there
     size_t bytes = 0;
   };
   mutable std::mutex mutex_;

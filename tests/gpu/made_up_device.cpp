@@ -1,0 +1,71 @@
+// The perf tools' device on the CUDA runtime that tests/cuda makes up, so that what they do on a GPU is tried without.
+#include <cstring>
+
+#include "cuda/fake.h"
+#include "device.h"
+
+namespace tutti::perf::device {
+namespace {
+
+// Of this process: ranks that are processes make it after they were forked.
+tutti_test::FakePort& port() {
+  static auto* made = new tutti_test::FakePort(2);
+  return *made;
+}
+
+template <class T>
+Status status_of(const tutti::Result<T>& result) {
+  return result ? Status() : Status(Error{result.error().message});
+}
+
+}  // namespace
+
+Status count(int* devices) {
+  const auto found = port().device_count();
+  *devices = found ? found.value() : 0;
+  return status_of(found);
+}
+
+Status enter(int number) {
+  return status_of(port().use(number));
+}
+
+std::string name(int) {
+  return "made up";
+}
+
+Status allocate(size_t bytes, void** memory) {
+  const auto made = port().allocate(bytes);
+  *memory = made ? made.value() : nullptr;
+  return status_of(made);
+}
+
+void release(void* memory) {
+  if (memory != nullptr) port().free(memory);
+}
+
+Status copy(void* to, const void* from, size_t bytes) {
+  memcpy(to, from, bytes);
+  return {};
+}
+
+Status clear(void* memory, size_t bytes) {
+  memset(memory, 0, bytes);
+  return {};
+}
+
+Status create_stream(tuttiStream_t* stream) {
+  const auto made = port().create_stream();
+  if (made) *stream = static_cast<tuttiStream_t>(made.value());
+  return status_of(made);
+}
+
+Status synchronize(tuttiStream_t stream) {
+  return status_of(port().synchronize(stream));
+}
+
+void destroy(tuttiStream_t stream) {
+  port().destroy_stream(stream);
+}
+
+}  // namespace tutti::perf::device
