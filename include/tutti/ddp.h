@@ -133,7 +133,7 @@ typedef struct {
  * have come. Bucket memory is tuttiMemAlloc's, zeroed. Errors, on all ranks alike: tuttiInvalidArgument (an argument is
  * wrong on some rank), tuttiInvalidUsage (ranks differ: the message names the first parameter that does, and the
  * ranks), and those of tuttiAllReduce. On error *ddp is NULL. tuttiInvalidArgument (ddp is NULL, comm is no live
- * communicator) is returned at once without a word to the others. */
+ * communicator, or one on a CUDA device) is returned at once without a word to the others. */
 TUTTI_API tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTensor_t* params,
                                        size_t nparams, const tuttiDdpTensor_t* buffers, size_t nbuffers,
                                        const tuttiDdpConfig_t* config);

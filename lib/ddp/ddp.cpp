@@ -139,6 +139,13 @@ Status create(tuttiDdp_t* handle, tuttiComm_t comm, const Given& given) {
   *handle = nullptr;
   Group group;
   if (Status s = find_group(comm, &group); !s) return s;
+  int cuda_device = -1;
+  if (Status s = library(tuttiCommCuDevice(comm, &cuda_device)); !s) return s;
+  if (cuda_device >= 0)
+    return invalid_argument(
+        text("comm is on CUDA device %d; gradients are averaged in host memory only, which takes a "
+             "communicator with cudaDevice=-1",
+             cuda_device));
   tuttiDdpConfig_t config;
   std::vector<Tensor> params, buffers;
   Status mine = take_config(given.config, &config);
