@@ -4,6 +4,11 @@
 #   fail REASON...    ends it as failed
 #   two_hosts SUBNET  makes them (needs root): namespaces $a and $b, with the addresses SUBNET.1 and SUBNET.2 on the
 #                     devices $va and $vb. They go when the script ends, and so do $out and the files $out.*
+#   hosts N NICS SUBNET
+#                     makes N namespaces, host 1 2 3 ... (needs root), joined by NICS networks: SUBNET.K.I is the address of
+#                     host I's device nicK. They go when the script ends, and so do $out and the files $out.*
+#   host I            the name of the I-th's namespace
+#   on I COMMAND...   runs a command there
 
 skip() { echo "skipped: $*"; exit 77; }
 fail() { echo "FAILED: $*"; exit 1; }
@@ -20,4 +25,28 @@ two_hosts() {
   ip -n "$a" addr add "$subnet.1/24" dev "$va" && ip -n "$b" addr add "$subnet.2/24" dev "$vb"
   for ns in "$a" "$b"; do ip -n "$ns" link set lo up; done
   ip -n "$a" link set "$va" up && ip -n "$b" link set "$vb" up
+}
+
+host() { echo "tutti-$$-$1"; }
+on() { local i=$1; shift; ip netns exec "$(host "$i")" "$@"; }
+
+hosts() {
+  local n=$1 nics=$2 subnet=$3 i k
+  [ "$(id -u)" = 0 ] || skip "making network namespaces needs root"
+  command -v ip >/dev/null || skip "ip is not installed (Debian: iproute2)"
+  ip netns add "$(host 0)" 2>/dev/null || skip "network namespaces cannot be made here"  # the switches
+  # shellcheck disable=SC2064  # of this number of hosts
+  trap "for i in \$(seq 0 $n); do ip netns del \$(host \$i) 2>/dev/null; done; rm -rf \"\$out\" \"\$out\".*" EXIT
+  for k in $(seq "$nics"); do
+    ip -n "$(host 0)" link add net$k up type bridge 2>/dev/null || skip "bridges cannot be made here"
+  done
+  for i in $(seq "$n"); do
+    ip netns add "$(host "$i")"
+    ip -n "$(host "$i")" link set lo up
+    for k in $(seq "$nics"); do
+      ip -n "$(host 0)" link add h$i-$k up master net$k type veth peer name nic$k netns "$(host "$i")"
+      ip -n "$(host "$i")" addr add "$subnet.$k.$i/24" dev nic$k
+      ip -n "$(host "$i")" link set nic$k up
+    done
+  done
 }

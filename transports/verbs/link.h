@@ -9,6 +9,8 @@
 //                                     <---  a Wish, written: what was released, and where the next message should go
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <optional>
 
 #include "base/dial.h"
@@ -18,11 +20,16 @@
 
 namespace tutti::verbs {
 
+class SendLink;
+class RecvLink;
+
 // What an endpoint's links share.
 struct Hub {
   Ports ports;
   UserMemory user_memory;
   uint32_t queues_per_port;
+  std::map<uint64_t, SendLink*> senders{};                    // by number
+  std::map<std::pair<int, uint32_t>, RecvLink*> receivers{};  // by peer and channel
 };
 
 enum Where : uint32_t { kInSlot = 0, kAsWished = 1 };
@@ -32,7 +39,9 @@ struct SlotHeader {
   uint64_t number;
   uint32_t bytes;
   uint32_t where;
-  uint8_t unused[16];
+  // What the link the other way has released: spares it a write of its own.
+  uint64_t sender;  // that link's number; 0: none
+  uint64_t released;
 };
 static_assert(sizeof(SlotHeader) == 64);
 
@@ -51,6 +60,7 @@ static_assert(sizeof(Wish) == 64);
 struct Offer {
   uint32_t n_queues;
   uint32_t unused;
+  uint64_t sender;  // the link's number, chosen at random
   uint64_t wishes;  // where the ring of wishes is
   struct Line {
     QueueAddress mine;
@@ -131,6 +141,8 @@ class SendLink final : public Half {
   static Result<std::unique_ptr<LinkHalf>> create(Hub& hub, const Dialer::Call& call, const Contact& contact,
                                                   std::vector<PortAddress> peer_ports, const tuttiLinkConfig& config);
   ~SendLink() override;
+  void take_released(uint64_t released);
+  int peer() const { return config_.peer; }
   Result<bool> poll() override;
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override { send(nullptr, nullptr, bytes, tag); }
@@ -162,6 +174,7 @@ class SendLink final : public Half {
   std::vector<uint32_t> peer_port_of_;
   std::string answer_;  // what has come of it
   bool offered_ = false;
+  uint64_t number_ = 0;
   uint64_t slots_at_ = 0;  // at the receiver's
   uint32_t writes_per_message_ = 0;
   uint64_t published_ = 0, released_ = 0;
@@ -175,6 +188,9 @@ class RecvLink final : public Half {
   // Makes the queue pairs that the offer asks for, and answers.
   static Result<std::unique_ptr<LinkHalf>> create(Hub& hub, Fd socket, const tuttiLinkConfig& config,
                                                   const Offer& offer);
+  ~RecvLink() override;
+  // For a message the other way: what has been released, which its receiver is told by that.
+  void pass_released(SlotHeader* header);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
   void release() override;
@@ -187,14 +203,17 @@ class RecvLink final : public Half {
   Result<void> accept(const Offer& offer);
   void on_arrival(uint32_t number) override;
   bool is_there() const { return arrived_[released_ % config_.slots]; }
-  SlotHeader& header() const;
+  SlotHeader& header(uint64_t slot) const;
+  uint64_t enough_to_tell() const { return std::max(1u, config_.slots / 2); }
   void tell(const Wish& wish);
   void tell_releases();
 
   std::vector<bool> arrived_;  // by slot
+  uint64_t sender_ = 0;        // the number of the link at the other end
   uint64_t wishes_at_ = 0;     // at the sender's
   uint64_t told_ = 0;          // wishes so far
   uint64_t released_ = 0, released_told_ = 0;
+  uint32_t idle_polls_ = 0;
   uint64_t wished_number_ = Wish::kNone;  // the last one
   std::shared_ptr<const Pinned> wished_;  // what it may be written to
   void* wished_at_ = nullptr;

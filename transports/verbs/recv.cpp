@@ -12,6 +12,8 @@ namespace {
 // A wish that comes too late costs a write and helps nobody, so after some in vain only every so often one is tried.
 constexpr uint32_t kWishesInVain = 4;
 constexpr uint64_t kMessagesPerTrial = 16;
+// Fewer releases than are worth a write are told when the next message does not come soon.
+constexpr uint32_t kIdlePolls = 64;
 
 }  // namespace
 
@@ -56,12 +58,25 @@ Result<void> RecvLink::accept(const Offer& offer) {
   owed_.resize(queues_.size());
   arrived_.resize(config_.slots);
   wishes_at_ = offer.wishes;
+  sender_ = offer.sender;
+  hub_.receivers[{config_.peer, config_.channel}] = this;
   ready_ = true;
   return watch_socket();
 }
 
-SlotHeader& RecvLink::header() const {
-  return *reinterpret_cast<SlotHeader*>(memory_.data() + released_ % config_.slots * stride_of(config_));
+RecvLink::~RecvLink() {
+  const auto listed = hub_.receivers.find({config_.peer, config_.channel});
+  if (listed != hub_.receivers.end() && listed->second == this) hub_.receivers.erase(listed);
+}
+
+void RecvLink::pass_released(SlotHeader* header) {
+  if (released_ == released_told_ || failure_) return;
+  header->sender = sender_;
+  header->released = released_told_ = released_;
+}
+
+SlotHeader& RecvLink::header(uint64_t slot) const {
+  return *reinterpret_cast<SlotHeader*>(memory_.data() + slot * stride_of(config_));
 }
 
 // Numbers are cut to 32 bits; messages of several queues overtake each other.
@@ -70,13 +85,16 @@ void RecvLink::on_arrival(uint32_t number) {
   const uint64_t slot = (released_ + ahead) % config_.slots;
   if (ahead >= config_.slots || arrived_[slot]) return fail("it sent a message for a slot that is not free");
   arrived_[slot] = true;
+  const auto back = hub_.senders.find(header(slot).sender);
+  if (back != hub_.senders.end() && back->second->peer() == config_.peer)
+    back->second->take_released(header(slot).released);
 }
 
 Result<bool> RecvLink::poll() {
   if (!failure_) {
     take_completions();
     look_sometimes();
-    tell_releases();
+    if (++idle_polls_ >= kIdlePolls) tell_releases();
   }
   // What arrived before a failure is still to be read.
   if (is_there()) return true;
@@ -87,8 +105,11 @@ Result<bool> RecvLink::poll() {
 
 bool RecvLink::try_peek(tuttiMessage* message) {
   if (!is_there() && !failure_) take_completions();
-  if (!is_there()) return false;
-  SlotHeader& h = header();
+  if (!is_there()) {
+    if (released_ - released_told_ >= enough_to_tell()) tell_releases();
+    return false;
+  }
+  SlotHeader& h = header(released_ % config_.slots);
   const bool as_wished = h.where == kAsWished && wished_number_ == released_;
   if (h.number != released_ || h.bytes > config_.slot_bytes || (h.where == kAsWished && !as_wished)) {
     arrived_[released_ % config_.slots] = false;
@@ -103,9 +124,12 @@ bool RecvLink::try_peek(tuttiMessage* message) {
 
 void RecvLink::release() {
   arrived_[released_++ % config_.slots] = false;
+  idle_polls_ = 0;
   wished_ = nullptr;
-  // So that a sender who uses all slots goes on while the others are read.
-  if (released_ - released_told_ >= std::max(1u, config_.slots / 2)) tell_releases();
+  // In a stream, so that the sender goes on while the rest is read. Else a reply may be about to leave, which it would
+  // hold up; but two slots have to stay free, whatever comes.
+  const uint64_t untold = released_ - released_told_;
+  if (untold + 1 >= config_.slots || (is_there() && untold >= enough_to_tell())) tell_releases();
 }
 
 void RecvLink::tell_releases() {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/handshake.h"
 #include "base/log.h"
 #include "transports/verbs/link.h"
 
@@ -52,6 +53,8 @@ Result<void> SendLink::make_queues() {
   }
   owed_.resize(queues_.size());
   lent_from_.resize(config_.slots);
+  random_bytes(&number_, sizeof number_);
+  hub_.senders[number_] = this;
   if (!queues_.empty()) return {};
   return Error{
       Code::kRemoteError,
@@ -61,6 +64,7 @@ Result<void> SendLink::make_queues() {
 
 SendLink::~SendLink() {
   drain();
+  hub_.senders.erase(number_);
 }
 
 // The others learn that the link has ended when its connection closes, so all has to have arrived by then.
@@ -111,6 +115,7 @@ Result<bool> SendLink::advance_connect() {
 Result<void> SendLink::send_offer() {
   Offer offer{};
   offer.n_queues = static_cast<uint32_t>(queues_.size());
+  offer.sender = number_;
   offer.wishes = reinterpret_cast<uintptr_t>(memory_.data() + config_.slots * stride_of(config_));
   std::copy(lines_.begin(), lines_.end(), offer.lines);
   for (size_t p = 0; p < hub_.ports.size(); p++) offer.ports[p] = hub_.ports[p]->address();
@@ -151,9 +156,13 @@ void SendLink::on_arrival(uint32_t number) {
   if (number >= wishes_of(config_)) return fail("it sent something that is not a wish");
   Wish wish;
   memcpy(&wish, memory_.data() + config_.slots * stride_of(config_) + number * sizeof wish, sizeof wish);
-  if (wish.released > published_) return fail("it released more than was sent");
-  released_ = std::max(released_, wish.released);
+  take_released(wish.released);
   if (wish.number != Wish::kNone) wish_ = wish;
+}
+
+void SendLink::take_released(uint64_t released) {
+  if (released > published_) return fail("it released more than was sent");
+  released_ = std::max(released_, released);
 }
 
 bool SendLink::has_slot() {
@@ -197,7 +206,9 @@ void SendLink::send(const void* data, std::shared_ptr<const Pinned> lent, uint32
   const uint64_t slot = published_ % config_.slots;
   const bool as_wished = wish_.number == published_ && wish_.bytes == bytes && bytes > 0;
   Source source{memory_.data() + slot * stride_of(config_), data, lent.get()};
-  const SlotHeader header{tag, published_, bytes, as_wished ? kAsWished : kInSlot, {}};
+  SlotHeader header{tag, published_, bytes, as_wished ? kAsWished : kInSlot, 0, 0};
+  if (const auto back = hub_.receivers.find({config_.peer, config_.channel}); back != hub_.receivers.end())
+    back->second->pass_released(&header);
   memcpy(source.slot, &header, sizeof header);
   Queue& queue = least_busy();
   const uint64_t to = slots_at_ + slot * stride_of(config_);

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Hosts with several networks between them, in good and in bad state: network namespaces joined by bridges, a rank on each,
+# over TCP. Where a job can run it has to give right results; where it cannot, an error says why, and nothing hangs.
+#   networks.sh TOOLS_DIR
+# Exits 77 (skipped) with the reason where root, ip, bridges or namespaces are missing.
+set -u
+perf=$1/all_reduce_perf
+
+# shellcheck source=tests/launch/hosts.sh
+. "$(dirname "$0")/hosts.sh"
+out=$(mktemp)
+export TUTTI_SECRET=networks TUTTI_TUNE_CACHE=off TUTTI_INIT_TIMEOUT=20 TUTTI_LOG=info
+small=(-b 0 -e 1M -f 16 -n 2)
+
+# start N ROOT [VAR=VALUE...] -- PERF OPTIONS...: one rank on each of N hosts; output in $out.RANK
+start() {
+  local n=$1 root=$2 i
+  local -a settings=()
+  shift 2
+  while [ "$1" != -- ]; do settings+=("$1"); shift; done
+  shift
+  port=$((${port:-29800} + 1)) pids=()
+  rm -f "$out".[0-9]
+  for i in $(seq "$n"); do
+    on "$i" env TUTTI_RANK=$((i - 1)) TUTTI_NRANKS="$n" TUTTI_ROOT="$root:$port" "${settings[@]}" \
+      timeout 60 "$perf" "$@" >"$out.$((i - 1))" 2>&1 &
+    pids+=($!)
+  done
+}
+show() { for file in "$out".[0-9]; do echo "-- ${file##*.}"; cat "$file"; done; }
+
+# works NAME N ROOT ...: as start; all ranks end well, and all values are right.
+works() {
+  local name=$1 pid status=0
+  shift
+  start "$@"
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.0" || { show; fail "$name"; }
+  echo "ok: $name"
+}
+# ends NAME PATTERN: what was started ends with an error on every rank, within its time; the pattern is in all outputs.
+ends() {
+  local name=$1 pattern=$2 pid
+  for pid in "${pids[@]}"; do
+    wait "$pid"
+    case $? in 0) show; fail "$name: a rank ended well" ;; 124) show; fail "$name: a rank hangs" ;; esac
+  done
+  for file in "$out".[0-9]; do grep -q "$pattern" "$file" || { show; fail "$name: '$pattern' is not in the output of ${file##*.}"; }; done
+  echo "ok: $name: $(grep -ho "$pattern" "$out".[0-9] | head -1)"
+}
+sent() { on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }  # host, device
+
+hosts 4 2 10.78
+
+works "four hosts with two networks" 4 10.78.1.1 -- "${small[@]}"
+
+before=$(sent 1 nic1)
+works "the second network is asked for" 2 10.78.2.1 TUTTI_SOCKET_IFNAME=nic2 -- "${small[@]}"
+[ $(($(sent 1 nic1) - before)) -lt 10000 ] || fail "the first network has carried $(($(sent 1 nic1) - before)) bytes"
+
+ip -n "$(host 2)" link set nic1 down
+works "one host's first device is down" 2 10.78.2.1 -- "${small[@]}"
+ip -n "$(host 2)" link set nic1 up
+
+for i in 1 2; do
+  for k in 1 2; do
+    ip -n "$(host $i)" addr add fd78:0:0:$k::$i/64 dev nic$k nodad
+    ip -n "$(host $i)" addr del 10.78.$k.$i/24 dev nic$k
+  done
+done
+works "IPv6 only" 2 "[fd78:0:0:1::1]" -- "${small[@]}"
+grep -q 'tcp link to rank [01] at \[fd78:' "$out.0" || { show; fail "no link goes over IPv6"; }
+for i in 1 2; do
+  for k in 1 2; do
+    ip -n "$(host $i)" addr del fd78:0:0:$k::$i/64 dev nic$k
+    ip -n "$(host $i)" addr add 10.78.$k.$i/24 dev nic$k
+  done
+done
+
+ip -n "$(host 1)" link set nic1 mtu 9000
+ip -n "$(host 2)" link set nic1 mtu 1400
+works "different MTUs" 2 10.78.1.1 -- "${small[@]}"
+ip -n "$(host 1)" link set nic1 mtu 1500
+ip -n "$(host 2)" link set nic1 mtu 1500
+
+# To host 2 by the first network, back by the second.
+ip -n "$(host 2)" route add 10.78.1.1/32 dev nic2 src 10.78.1.2
+before=$(sent 2 nic2)
+works "asymmetric routes" 2 10.78.1.1 TUTTI_SOCKET_IFNAME=nic1 -- "${small[@]}"
+[ $(($(sent 2 nic2) - before)) -gt 1000000 ] || fail "the second network has carried $(($(sent 2 nic2) - before)) bytes back"
+ip -n "$(host 2)" route del 10.78.1.1/32
+
+# What host 2 sends to host 1 on both networks gets lost, as in a firewall: it goes to a device that nobody has.
+for k in 1 2; do ip -n "$(host 2)" neigh replace 10.78.$k.1 lladdr 02:00:00:00:00:99 dev nic$k nud permanent; done
+start 2 10.78.1.1 TUTTI_INIT_TIMEOUT=5 -- "${small[@]}"
+ends "what host 2 sends gets lost" 'rank 1\|10\.78\.1\.1'
+for k in 1 2; do ip -n "$(host 2)" neigh del 10.78.$k.1 dev nic$k; done
+
+# The network that carries the data fails in the middle.
+before=$(sent 1 nic1)
+start 2 10.78.1.1 TUTTI_SOCKET_IFNAME=nic1 TUTTI_OP_TIMEOUT=3 -- -b 4M -e 4M -n 1000000 -c 0
+for _ in $(seq 100); do
+  [ $(($(sent 1 nic1) - before)) -gt 50000000 ] && break
+  sleep 0.1
+done
+ip -n "$(host 0)" link set h1-1 down
+ends "a network fails in the middle" 'no progress for 3 s (TUTTI_OP_TIMEOUT): waiting for rank [01]\|rank [01] .*died'
+ip -n "$(host 0)" link set h1-1 up
+works "and is whole again" 2 10.78.1.1 -- "${small[@]}"
+echo "ok: several networks"
