@@ -80,7 +80,14 @@ void Half::take(const ibv_wc& completion) {
   on_arrival(ntohl(completion.imm_data));
 }
 
+// Who waits for a message may wait because what was sent before got lost, on whichever of the endpoint's links.
 void Half::look() {
+  look_at_socket();
+  for (const auto& [number, sender] : hub_.senders)
+    if (const Error* error = sender == this || failure_ ? nullptr : sender->broken()) failure_ = *error;
+}
+
+void Half::look_at_socket() {
   char byte;
   const ssize_t n = closed_ ? -1 : ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
   if (!closed_ && n <= 0 && !(n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) {
@@ -124,7 +131,7 @@ void Half::fail(const std::string& why) {
 
 void Half::fail_by(const ibv_wc& completion, const Queue& queue) {
   // A peer that went is a better reason than what its going does to the queue pairs.
-  if (!failure_) look();
+  if (!failure_) look_at_socket();
   if (closed_) return;
   std::string what = format("%s (vendor's code 0x%x)", ibv_wc_status_str(completion.status), completion.vendor_err);
   if (completion.status == IBV_WC_RETRY_EXC_ERR)

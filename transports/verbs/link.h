@@ -100,6 +100,7 @@ class Half : public LinkHalf {
   virtual void on_arrival(uint32_t number) = 0;
   virtual void on_read() {}  // lent memory is the user's again
   void look();
+  void look_at_socket();
   void look_sometimes() {
     if (++polls_ % kPollsPerLook == 0) look();
   }
@@ -142,6 +143,7 @@ class SendLink final : public Half {
                                                   std::vector<PortAddress> peer_ports, const tuttiLinkConfig& config);
   ~SendLink() override;
   void take_released(uint64_t released);
+  const Error* broken();  // why, if it is; null also if its peer has closed it
   int peer() const { return config_.peer; }
   Result<bool> poll() override;
   void* try_acquire() override;

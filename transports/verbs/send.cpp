@@ -160,6 +160,11 @@ void SendLink::on_arrival(uint32_t number) {
   if (wish.number != Wish::kNone) wish_ = wish;
 }
 
+const Error* SendLink::broken() {
+  if (ready_ && !failure_) take_completions();
+  return ready_ && failure_ && !closed_ ? &*failure_ : nullptr;
+}
+
 void SendLink::take_released(uint64_t released) {
   if (released > published_) return fail("it released more than was sent");
   released_ = std::max(released_, released);
