@@ -82,7 +82,7 @@ typedef enum {
   tuttiMaxRedOp = 0x7fffffff /* so that the type holds them */
 } tuttiRedOp_t;
 
-/* Where the scalar of tuttiRedOpCreatePreMulSum is. All memory is the host's here; the names are NCCL's. */
+/* Where the scalar of tuttiRedOpCreatePreMulSum is. The names are NCCL's: on host memory the device is the host. */
 typedef enum {
   tuttiScalarDevice = 0,       /* read anew whenever an operation runs */
   tuttiScalarHostImmediate = 1 /* copied when the operator is created */

@@ -138,6 +138,7 @@ Result<void> Device::break_if(Result<void> result) {
 Result<void> Device::enqueue(const Operation& operation, StreamRef stream) {
   TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
   TUTTI_TRY_ASSIGN(const bool capturing, port_.is_capturing(stream));
+  const NamedRange range(port_, traits(operation.collective).name);
   // The ways keep one place for all operations.
   if (!capturing && has_end_ && stream != end_stream_) TUTTI_TRY(port_.wait(stream, end_));
   const auto way = std::find_if(ways_.begin(), ways_.end(), [&](const auto& w) { return w->takes(operation); });

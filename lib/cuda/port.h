@@ -71,6 +71,8 @@ class Port {
   virtual Result<void> record(EventRef event, StreamRef stream) = 0;
   virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
 
+  virtual void begin_range(const char* name) = 0;
+  virtual void end_range() = 0;
   virtual Result<bool> is_capturing(StreamRef stream) = 0;
   virtual Result<StreamRef> create_stream() = 0;
   virtual void destroy_stream(StreamRef stream) = 0;
@@ -78,6 +80,18 @@ class Port {
   virtual void destroy_event(EventRef event) = 0;
   virtual Result<void> synchronize(StreamRef stream) = 0;  // waits
   virtual Result<bool> reached(EventRef event) = 0;        // also if it was never recorded
+};
+
+// For profilers: what is enqueued meanwhile belongs to the operation of this name.
+class NamedRange {
+ public:
+  NamedRange(Port& port, const char* name) : port_(port) { port_.begin_range(name); }
+  ~NamedRange() { port_.end_range(); }
+  NamedRange(const NamedRange&) = delete;
+  NamedRange& operator=(const NamedRange&) = delete;
+
+ private:
+  Port& port_;
 };
 
 // A device for the length of a call; the caller has its own back afterwards.

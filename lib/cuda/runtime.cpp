@@ -1,6 +1,7 @@
 // The port over CUDA's runtime, which loads the driver when it is first asked for something.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <cstring>
 #include <mutex>
@@ -190,6 +191,8 @@ class Runtime final : public Port {
     return check("cudaStreamWaitEvent", cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
   }
 
+  void begin_range(const char* name) override { (void)nvtxRangePushA(name); }
+  void end_range() override { (void)nvtxRangePop(); }
   Result<bool> is_capturing(StreamRef stream) override {
     cudaStreamCaptureStatus status;
     TUTTI_TRY(check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream_of(stream), &status)));

@@ -46,7 +46,7 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> fails_runs{0};  // so many kernels more, then they are refused (0: none is)
 
   // What was done.
-  std::atomic<int> runs{0}, programs{0}, word_batches{0}, copies{0};
+  std::atomic<int> open_ranges{0}, runs{0}, programs{0}, word_batches{0}, copies{0};
 
   void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
   void end_capture(FakeGraph* graph);
@@ -70,6 +70,8 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<void> run(const tutti::cuda::ProgramCall& call, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> record(tutti::cuda::EventRef event, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> wait(tutti::cuda::StreamRef stream, tutti::cuda::EventRef event) override;
+  void begin_range(const char*) override { open_ranges++; }
+  void end_range() override { open_ranges--; }
   tutti::Result<bool> is_capturing(tutti::cuda::StreamRef stream) override;
   tutti::Result<tutti::cuda::StreamRef> create_stream() override;
   void destroy_stream(tutti::cuda::StreamRef stream) override;

@@ -35,7 +35,7 @@ ROOMS = {
 }
 # Of the libraries outside, only these rooms know.
 OUTSIDE = {"sodium.h": {"lib/base"}, "hwloc.h": {"lib/topology"}, "infiniband/verbs.h": {"transports/verbs"},
-           "cuda.h": {"lib/cuda"}, "cuda_runtime_api.h": {"lib/cuda"}, "cuda_fp16.h": {"kernels"}, "cuda_bf16.h": {"kernels"},
+           "cuda.h": {"lib/cuda"}, "nvtx3/nvToolsExt.h": {"lib/cuda"}, "cuda_runtime_api.h": {"lib/cuda"}, "cuda_fp16.h": {"kernels"}, "cuda_bf16.h": {"kernels"},
            "cuda_fp8.h": {"kernels"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 
