@@ -1,4 +1,5 @@
-/* Tutti: collective communication on host memory and CUDA devices. This is the whole C API; it compiles as C99 and as C++.
+/* Tutti: collective communication on host memory and CUDA devices. This is the whole C API; it compiles as C99 and as
+ * C++.
  *
  * Names and shapes are NCCL's with `nccl` replaced by `tutti`.
  *
@@ -29,14 +30,14 @@
  * Streams. With stream NULL an operation runs on the caller's thread and returns when the result is in recvbuff and the
  * rank's own messages have been handed over. With a stream from tuttiStreamCreate it is queued and returns at once.
  *
- * CUDA. With config.cudaDevice a communicator's buffers, and what tuttiScalarDevice points to, are on that device, on all
- * ranks or on none. `stream` is a cudaStream_t then, cast, and NULL is CUDA's default stream. Operations take their place
- * in the stream and return; tuttiCommGetAsyncError tells of errors later. They can be captured into CUDA graphs, if an
- * operation of their kind and size has run before. Operations of one communicator on several streams keep their order,
- * but for launches of graphs, which the program orders. Ranks that are threads of one process and share a device are
- * served by one launch: a call waits until all of them have called, so a thread that holds several of them groups the
- * calls, and captures all of their streams together. Splitting and finalizing wait for the device. tuttiCommAbort frees
- * streams that wait for other ranks.
+ * CUDA. With config.cudaDevice a communicator's buffers, and what tuttiScalarDevice points to, are on that device, on
+ * all ranks or on none. `stream` is a cudaStream_t then, cast, and NULL is CUDA's default stream. Operations take their
+ * place in the stream and return; tuttiCommGetAsyncError tells of errors later. They can be captured into CUDA graphs,
+ * if an operation of their kind and size has run before. Operations of one communicator on several streams keep their
+ * order, but for launches of graphs, which the program orders. Ranks that are threads of one process and share a device
+ * are served by one launch: a call waits until all of them have called, so a thread that holds several of them groups
+ * the calls, and captures all of their streams together. Splitting and finalizing wait for the device. tuttiCommAbort
+ * frees streams that wait for other ranks.
  *
  * Non-blocking. With config.blocking = 0 the functions that create a communicator, and tuttiCommFinalize on it, return
  * tuttiInProgress at once, with a valid handle in *comm; what they do goes on in the background. Until it is done
