@@ -115,7 +115,7 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   if (!choice) return end_with(std::move(choice).error());
   call.algo = choice.value()->plan.algo;
   call.lanes = choice.value()->plan.lanes;
-  call.lends = choice.value()->plan.lends;
+  call.lends = choice.value()->lending();
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
@@ -185,10 +185,9 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
   }
   Run run(program, what, history_);
   if (steps_done > 0) run.skip(steps_done);
-  // Private memory is copied through the slots, or the kernel copies it; shared memory need not be copied at all.
-  if (program.may_lend && !call.lends) {
+  if (program.may_lend && call.lends != Lending::kAll) {
     const bool may_lend =
-        planner_->ways() != Ways::kCopy && what.blocks.largest() * dtype_bytes(call.dtype) >= kLendFromBytes;
+        call.lends == Lending::kRegistered && what.blocks.largest() * dtype_bytes(call.dtype) >= kLendFromBytes;
     what.lends_input = may_lend && SharedMemory::find(operation.input, 1) != nullptr;
     what.lends_output = may_lend && SharedMemory::find(operation.output, 1) != nullptr;
   }

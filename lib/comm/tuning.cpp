@@ -118,7 +118,7 @@ Result<void> Communicator::measure_prices(const Call& call) {
 
 // The slowest rank's median.
 Result<int64_t> Communicator::measure(const Call& call, Plan plan, std::span<float> data) {
-  const Call what{0, data.size(), Collective::kAllReduce, DataType::kFloat32, RedOp::kSum, plan.algo, plan.lanes, 0};
+  const Call what{0, data.size(), Collective::kAllReduce, DataType::kFloat32, RedOp::kSum, plan.algo, plan.lanes};
   std::vector<int64_t> times;
   for (int i = 0; i <= kProbeTries; i++) {
     const int64_t start_ns = now_ns();
@@ -134,7 +134,7 @@ Result<int64_t> Communicator::measure(const Call& call, Plan plan, std::span<flo
 // The greatest of each value over all ranks.
 Result<void> Communicator::agree(const Call& call, std::span<int64_t> values) {
   const Call what{0,           values.size(),  Collective::kAllReduce, DataType::kInt64,
-                  RedOp::kMax, kTreePlan.algo, kTreePlan.lanes,        0};
+                  RedOp::kMax, kTreePlan.algo, kTreePlan.lanes};
   return all_reduce_inside(call, kTreePlan, what, values.data());
 }
 

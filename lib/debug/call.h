@@ -27,6 +27,9 @@ inline constexpr Algo kAlgos[] = {Algo::kRing,    Algo::kTree,    Algo::kDirect,
                                   Algo::kOneShot, Algo::kHalving, Algo::kHierarchical};
 const char* algo_name(Algo algo);  // as in TUTTI_ALGO
 
+// What is read where it lies instead of being copied through slots: private memory only by the kernel.
+enum class Lending : uint8_t { kNothing, kRegistered, kAll };
+
 // One operation as one rank called it.
 struct Call {
   uint64_t sequence = 0;  // the n-th operation on this communicator, from 1
@@ -35,8 +38,8 @@ struct Call {
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   Algo algo = Algo::kAuto;
-  uint8_t lanes = 0;   // of the algorithm, below 16
-  bool lends = false;  // not told to the peers: a receiver sees what it gets
+  uint8_t lanes = 0;                  // of the algorithm, below 16
+  Lending lends = Lending::kNothing;  // not told to the peers: a receiver sees what it gets
   int32_t root = 0;
 
   bool operator==(const Call&) const = default;

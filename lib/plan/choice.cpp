@@ -112,6 +112,7 @@ std::vector<Plan> Planner::plans_for(const Call& call, uint64_t bytes) const {
 
 Choice Planner::decide(const Call& call, uint64_t bytes) const {
   Choice choice;
+  choice.never_lends = ways_ == Ways::kCopy;
   // All sizes of a class share the decision, so they share the size that it is made for.
   const uint64_t typical_bytes = std::bit_floor(bytes);
   for (const Plan plan : plans_for(call, typical_bytes))

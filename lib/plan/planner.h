@@ -41,6 +41,13 @@ struct Choice {
   Plan plan;
   Why why = Why::kOnlyWay;
   std::optional<Race> race;
+  bool never_lends = false;  // TUTTI_PROTO
+
+  // Untried, registered memory is lent: that is no copy at all.
+  Lending lending() const {
+    const bool tried = why == Why::kRacing || why == Why::kRaced || why == Why::kRemembered;
+    return plan.lends ? Lending::kAll : tried || never_lends ? Lending::kNothing : Lending::kRegistered;
+  }
   // Of a race: who won it in what time, after how many operations it is looked at again, and how many looks in a row
   // found that it takes another time now, as when a virtual machine's CPUs have been moved.
   Measured won;

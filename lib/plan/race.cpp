@@ -7,9 +7,9 @@ namespace {
 
 // What one plan's turn may take: long enough to see past a disturbance, short enough to waste little.
 constexpr double kTurnNs = 1'000'000;
-constexpr int kFewest = 3, kMost = 50;
-// The first operations of a plan connect links and meet cold memory; later the caches are another plan's.
-constexpr int kFirstWarmUps = 2, kWarmUps = 1;
+constexpr int kFewest = 2, kMost = 50;
+// The first operation of a plan connects links, and the caches are another plan's.
+constexpr int kWarmUps = 1;
 
 // After a round: it will hardly win any more.
 bool is_far_behind(int64_t ns, int64_t best_ns) {
@@ -25,14 +25,13 @@ Race::Race(std::span<const Plan> entrants, double expected_ns)
 }
 
 int Race::operations_per_look() const {
-  return kFirstWarmUps + counted_;
+  return kWarmUps + counted_;
 }
 
 void Race::record(int64_t ns, bool registered) {
   all_registered_ = all_registered_ && registered;
-  const int warm_ups = round_ == 0 ? kFirstWarmUps : kWarmUps;
-  if (operations_++ >= warm_ups) entrants_[at_].turn_ns += ns;
-  if (operations_ < warm_ups + counted_) return;
+  if (operations_++ >= kWarmUps) entrants_[at_].turn_ns += ns;
+  if (operations_ < kWarmUps + counted_) return;
   at_++;
   go_on();
 }

@@ -16,7 +16,7 @@ namespace tutti {
 class Race {
  public:
   // `expected_ns` of one operation: of short ones more are measured, because they are easily disturbed.
-  static constexpr size_t kMostEntrants = 8;
+  static constexpr size_t kMostEntrants = 12;
   Race(std::span<const Plan> entrants, double expected_ns);
 
   Plan current() const { return entrants_[at_].plan; }
