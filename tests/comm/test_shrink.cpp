@@ -32,13 +32,22 @@ void check_works(tuttiComm_t comm, int want_rank, int want_count, Outcome& outco
   }
 }
 
-// Adds up until that fails, which only the loss of a rank may do.
-void work_until_loss(tuttiComm_t comm, Outcome& outcome) {
+tuttiResult_t work(tuttiComm_t comm) {
   std::vector<float> data(1000, 1.0f);
+  return tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiMax, comm, nullptr);
+}
+
+// Works until that fails, which only the loss of a rank may do.
+void work_until_loss(tuttiComm_t comm, Outcome& outcome) {
   tuttiResult_t code = tuttiSuccess;
-  while (code == tuttiSuccess)
-    code = tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiMax, comm, nullptr);
+  while (code == tuttiSuccess) code = work(comm);
   outcome.wrong += code != tuttiRemoteError;
+}
+
+// Once all the others are at work too, and so have done with what must not fail.
+void work_and_die(tuttiComm_t comm) {
+  work(comm);
+  raise(SIGKILL);
 }
 
 }  // namespace
@@ -52,14 +61,14 @@ TEST_CASE("after a rank was killed the others shrink and go on, also once more")
   setenv("TUTTI_TRANSPORTS", transports, 1);
   Processes ranks(5, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     check_works(comm, rank, 5, outcome);
-    if (rank == first) raise(SIGKILL);
+    if (rank == first) work_and_die(comm);
     work_until_loss(comm, outcome);
     tuttiComm_t four = nullptr, three = nullptr;
     outcome.take(shrink(comm, {first}, &four, flags));
     if (four == nullptr) return;
     const int in_four = rank - (rank > first ? 1 : 0);
     check_works(four, in_four, 4, outcome);
-    if (in_four == 1) raise(SIGKILL);
+    if (in_four == 1) work_and_die(four);
     work_until_loss(four, outcome);
     outcome.take(shrink(four, {1}, &three, flags));
     if (three == nullptr) return;
