@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace tutti::verbs {
@@ -67,6 +68,7 @@ class Port {
   PortAddress address_;
   std::array<uint8_t, kMaxGids> gid_indices_{};
   std::optional<std::string> trouble_;
+  Deadline down_until_ = Deadline::never();  // it may come up again that long
 };
 
 using Ports = std::vector<std::unique_ptr<Port>>;
