@@ -67,7 +67,7 @@ Arenas::~Arenas() {
 Result<void> Arenas::allocate() {
   TUTTI_TRY_ASSIGN(stream_, port_.create_stream());
   TUTTI_TRY_ASSIGN(own_, port_.allocate(kBytes));
-  TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(sizeof(uint32_t) * kMaxPlaces));
+  TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(sizeof(uint32_t) * (kMaxPlaces + 1)));
   sample_ = static_cast<uint32_t*>(sample);
   return {};
 }
@@ -147,6 +147,7 @@ Result<void> Arenas::meet(int stage, StreamRef stream) {
 }
 
 void Arenas::let_go() {
+  __atomic_store_n(abort_word(), 1, __ATOMIC_RELEASE);
   std::vector<WordOperation> words;
   for (int stage = 0; stage < kStages; stage++)
     for (int r = 0; r < host_.n_ranks(); r++) words.push_back({word(host_.rank(), stage, r), 1});

@@ -24,6 +24,11 @@ class Arenas {
   uint32_t* word(int rank, int stage, int from) const {
     return reinterpret_cast<uint32_t*>(at(rank) + static_cast<size_t>(stage * kMaxPlaces + from) * kWordStride);
   }
+  // Room for the lines of small all-reduces, and this rank's counts of them.
+  char* lines(int rank) const { return at(rank) + kLinesOffset; }
+  uint32_t* epochs() const { return reinterpret_cast<uint32_t*>(at(host_.rank()) + kEpochsOffset); }
+  // Not 0: kernels of this rank give up waiting.
+  uint32_t* abort_word() const { return sample_ + kMaxPlaces; }
   // Tells all ranks, and waits for all, in the stream.
   Result<void> meet(int stage, StreamRef stream);
   // Sets all words that this rank waits for. Waits for the device.
@@ -31,7 +36,9 @@ class Arenas {
 
  private:
   static constexpr size_t kDataOffset = kStages * kMaxPlaces * kWordStride;
-  static constexpr size_t kBytes = kDataOffset + kArenaDataBytes;
+  static constexpr size_t kLinesOffset = kDataOffset + kArenaDataBytes;
+  static constexpr size_t kEpochsOffset = kLinesOffset + kLineRoomBytes;
+  static constexpr size_t kBytes = kEpochsOffset + kLineBlocks * sizeof(uint32_t);
 
   Arenas(Host& host, Port& port) : host_(host), port_(port) {}
   char* at(int rank) const { return static_cast<char*>(arenas_[static_cast<size_t>(rank)]); }
@@ -46,7 +53,7 @@ class Arenas {
   std::vector<void*> arenas_, mapped_;
   void* own_ = nullptr;
   StreamRef stream_ = nullptr;
-  uint32_t* sample_ = nullptr;  // in host memory: a word for each rank
+  uint32_t* sample_ = nullptr;  // in host memory: a word for each rank, and abort_word()
 };
 
 }  // namespace tutti::cuda

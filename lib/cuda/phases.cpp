@@ -160,21 +160,56 @@ class Enqueued {
 
 class Phases final : public Way {
  public:
-  Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors)
-      : host_(host), port_(port), arenas_(std::move(arenas)), multiprocessors_(multiprocessors) {}
+  // `may_spin`: every rank has a GPU of its own.
+  Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin)
+      : host_(host),
+        port_(port),
+        arenas_(std::move(arenas)),
+        multiprocessors_(multiprocessors),
+        may_spin_(may_spin && host.n_ranks() <= kLineRanks) {}
 
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
   Result<void> submit(const Operation& operation, StreamRef stream) override {
+    if (fits_lines(operation)) return sum_lines(operation, stream);
     return Enqueued(host_, port_, *arenas_, multiprocessors_, operation, stream).enqueue();
   }
   void release() override { arenas_->let_go(); }
 
  private:
+  bool fits_lines(const Operation& operation) const {
+    return may_spin_ && operation.collective == Collective::kAllReduce && operation.op != RedOp::kPreMulSum &&
+           operation.count > 0 && operation.count * dtype_bytes(operation.dtype) <= kLineBytesMost;
+  }
+
+  Result<void> sum_lines(const Operation& operation, StreamRef stream) {
+    LineCall call{};
+    call.n_ranks = static_cast<int16_t>(host_.n_ranks());
+    call.rank = static_cast<int16_t>(host_.rank());
+    for (int r = 0; r < host_.n_ranks(); r++) call.rooms[r] = arenas_->lines(r);
+    call.epochs = arenas_->epochs();
+    call.input = operation.input;
+    call.output = operation.output;
+    call.abort = arenas_->abort_word();
+    call.elems = static_cast<uint32_t>(operation.count);
+    if (operation.op == RedOp::kAvg) call.divisor = static_cast<uint32_t>(host_.n_ranks());
+    call.dtype = operation.dtype;
+    call.op = operation.op;
+    return port_.run(call, stream);
+  }
+
   Host& host_;
   Port& port_;
   std::unique_ptr<Arenas> arenas_;
   const int multiprocessors_;
+  const bool may_spin_;
 };
+
+bool all_have_their_own_gpu(const std::vector<Seat>& seats) {
+  for (size_t a = 0; a < seats.size(); a++)
+    for (size_t b = 0; b < a; b++)
+      if (seats[a].host == seats[b].host && seats[a].info.uuid == seats[b].info.uuid) return false;
+  return true;
+}
 
 }  // namespace
 
@@ -182,7 +217,8 @@ Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vect
   TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, why));
   if (arenas == nullptr) return std::unique_ptr<Way>();
   const int multiprocessors = seats[static_cast<size_t>(host.rank())].info.multiprocessors;
-  return std::unique_ptr<Way>(new Phases(host, port, std::move(arenas), multiprocessors));
+  return std::unique_ptr<Way>(
+      new Phases(host, port, std::move(arenas), multiprocessors, all_have_their_own_gpu(seats)));
 }
 
 }  // namespace tutti::cuda

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "kernels/cuda/jobs.h"
+#include "kernels/cuda/lines.h"
 #include "kernels/cuda/program.h"
 
 namespace tutti::cuda {
@@ -68,6 +69,8 @@ class Port {
   virtual Result<void> run(const JobList& list, uint32_t n_blocks, StreamRef stream) = 0;
   // All blocks at once; kCudaError where the device has no room for them.
   virtual Result<void> run(const ProgramCall& call, StreamRef stream) = 0;
+  // Waits on the device for other ranks, whose kernels have to run at the same time.
+  virtual Result<void> run(const LineCall& call, StreamRef stream) = 0;
   virtual Result<void> record(EventRef event, StreamRef stream) = 0;
   virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
 

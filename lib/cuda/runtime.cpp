@@ -184,6 +184,13 @@ class Runtime final : public Port {
                                              arguments, 0, stream_of(stream)));
   }
 
+  Result<void> run(const LineCall& call, StreamRef stream) override {
+    void* arguments[] = {const_cast<LineCall*>(&call)};  // copied by the call
+    const dim3 blocks(line_blocks(call.elems * dtype_bytes(call.dtype)));
+    return check("cudaLaunchKernel", cudaLaunchKernel(line_kernel(call.dtype), blocks, dim3(kLineThreads), arguments, 0,
+                                                      stream_of(stream)));
+  }
+
   Result<void> record(EventRef event, StreamRef stream) override {
     return check("cudaEventRecord", cudaEventRecord(event_of(event), stream_of(stream)));
   }

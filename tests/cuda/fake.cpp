@@ -162,6 +162,12 @@ Result<void> FakePort::run(const ProgramCall& call, StreamRef stream) {
   return {};
 }
 
+Result<void> FakePort::run(const LineCall& call, StreamRef stream) {
+  lines++;
+  enqueue(stream, [call] { run_lines_on_host(call); });
+  return {};
+}
+
 Result<void> FakePort::record(EventRef event, StreamRef stream) {
   FakeEvent& e = event_of(event);
   e.captured_in = stream_of(stream).capture;

@@ -46,7 +46,7 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> fails_runs{0};  // so many kernels more, then they are refused (0: none is)
 
   // What was done.
-  std::atomic<int> open_ranges{0}, runs{0}, programs{0}, word_batches{0}, copies{0};
+  std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, word_batches{0}, copies{0};
 
   void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
   void end_capture(FakeGraph* graph);
@@ -68,6 +68,7 @@ class FakePort final : public tutti::cuda::Port {
                             tutti::cuda::StreamRef stream) override;
   tutti::Result<void> run(const tutti::cuda::JobList& list, uint32_t n_blocks, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> run(const tutti::cuda::ProgramCall& call, tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> run(const tutti::cuda::LineCall& call, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> record(tutti::cuda::EventRef event, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> wait(tutti::cuda::StreamRef stream, tutti::cuda::EventRef event) override;
   void begin_range(const char*) override { open_ranges++; }

@@ -271,6 +271,19 @@ TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch fo
   }
 }
 
+TEST_CASE("small all-reduces between GPUs are one kernel on each, whatever sizes follow each other") {
+  FakePort port(5);
+  require_success(run_gpu_threads(port, 5, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    GpuStream stream(port);
+    uint32_t seed = 1;
+    for (int turn = 0; turn < 4; turn++)
+      for (const size_t count : {1, 8192, 3, 2049, 8192, 8193, 511, 5000})
+        compare({0, count, tuttiFloat, turn % 2 == 0 ? tuttiAvg : tuttiMin, 0}, r, 5, gpu, host, stream, o, seed++);
+  }));
+  CHECK(port.lines == 5 * 4 * 7);  // one size is too large
+  CHECK(port.open_ranges == 0);
+}
+
 TEST_CASE("messages between ranks on GPUs") {
   FakePort port(4);
   for (const Seats seats : {Seats::kTogether, Seats::kOwnGpus})
@@ -400,10 +413,10 @@ TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") 
   port.fails_runs = 3;
   const auto outcomes = run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     GpuStream stream(port);
-    std::vector<float> data(100);
+    std::vector<float> data(20'000);
     tuttiResult_t state = tuttiSuccess;
     for (int i = 0; i < 1000 && state == tuttiSuccess; i++) {
-      o.take(tuttiAllReduce(data.data(), data.data(), 100, tuttiFloat, tuttiSum, gpu, stream));
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
       (void)tuttiCommGetAsyncError(gpu, &state);
     }
     if (o.code == tuttiSuccess) o.code = state;  // the other rank was the first
