@@ -1,0 +1,145 @@
+// Ranks with communicators on GPUs that are made up (fake.h), and operations to compare with those on host memory.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "comm/ranks.h"
+#include "fake.h"
+
+namespace tutti_test {
+
+inline constexpr size_t kTypeBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+// How the ranks of a test sit.
+enum class Seats { kTogether, kOwnGpus, kStaged };
+inline constexpr Seats kAllSeats[] = {Seats::kTogether, Seats::kOwnGpus, Seats::kStaged};
+
+struct Case {
+  int collective = 0;  // see call()
+  size_t count = 0;
+  tuttiDataType_t type = tuttiFloat;
+  tuttiRedOp_t op = tuttiSum;
+  int root = 0;
+};
+inline constexpr int kCollectives = 8;
+
+struct Sizes {
+  size_t in, out;  // elements
+};
+inline Sizes sizes_of(const Case& c, int n) {
+  const size_t all = c.count * static_cast<size_t>(n);
+  switch (c.collective) {
+    case 3: return {c.count, all};
+    case 4: return {all, c.count};
+    case 5: return {all, all};
+    case 6: return {c.count, all};
+    case 7: return {all, c.count};
+    default: return {c.count, c.count};
+  }
+}
+
+inline tuttiResult_t call(const Case& c, const void* in, void* out, tuttiComm_t comm, tuttiStream_t stream) {
+  switch (c.collective) {
+    case 0: return tuttiAllReduce(in, out, c.count, c.type, c.op, comm, stream);
+    case 1: return tuttiBroadcast(in, out, c.count, c.type, c.root, comm, stream);
+    case 2: return tuttiReduce(in, out, c.count, c.type, c.op, c.root, comm, stream);
+    case 3: return tuttiAllGather(in, out, c.count, c.type, comm, stream);
+    case 4: return tuttiReduceScatter(in, out, c.count, c.type, c.op, comm, stream);
+    case 5: return tuttiAlltoAll(in, out, c.count, c.type, comm, stream);
+    case 6: return tuttiGather(in, out, c.count, c.type, c.root, comm, stream);
+    default: return tuttiScatter(in, out, c.count, c.type, c.root, comm, stream);
+  }
+}
+
+inline std::vector<char> random_input(size_t elems, tuttiDataType_t type, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<char> data(elems * kTypeBytes[type] + 1);
+  for (size_t i = 0; i < elems; i++) {
+    char* at = data.data() + i * kTypeBytes[type];
+    const int value = static_cast<int>(random() % 2001) - 1000;
+    const float f = static_cast<float>(value) / 7;
+    const double d = value / 7.0;
+    const auto upper = static_cast<uint16_t>(0x3c00 + random() % 0x400);  // 1 to 2 as half, small as bfloat16
+    if (type == tuttiFloat)
+      memcpy(at, &f, 4);
+    else if (type == tuttiDouble)
+      memcpy(at, &d, 8);
+    else if (kTypeBytes[type] == 2)
+      memcpy(at, &upper, 2);
+    else if (kTypeBytes[type] == 1)
+      *at = static_cast<char>(random() % 0x78);  // never NaN
+    else {
+      const int64_t wide = static_cast<int64_t>(random()) << 20 | value;
+      memcpy(at, &wide, kTypeBytes[type]);
+    }
+  }
+  return data;
+}
+
+inline tuttiConfig_t config_of(Seats seats, int rank) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.cudaDevice = seats == Seats::kTogether ? 0 : rank;
+  config.deterministic = 1;  // for the way through the host
+  return config;
+}
+
+inline tuttiStream_t as_tutti(tutti::cuda::StreamRef stream) {
+  return reinterpret_cast<tuttiStream_t>(stream);
+}
+
+class GpuStream {
+ public:
+  explicit GpuStream(FakePort& port) : port_(port), stream_(port.create_stream().value()) {}
+  ~GpuStream() { port_.destroy_stream(stream_); }
+  void synchronize() { (void)port_.synchronize(stream_); }
+  operator tuttiStream_t() const { return as_tutti(stream_); }
+  tutti::cuda::StreamRef ref() const { return stream_; }
+
+ private:
+  FakePort& port_;
+  tutti::cuda::StreamRef stream_;
+};
+
+// Threads that are ranks, each with a communicator on its GPU and one in host memory that adds up in the order of
+// ranks.
+template <class Body>
+std::vector<Outcome> run_gpu_threads(FakePort& port, int n, Seats seats, Body&& body) {
+  port.has_no_words = seats == Seats::kStaged;
+  const tuttiUniqueId gpu_id = new_id(), host_id = new_id();
+  std::vector<Outcome> outcomes(static_cast<size_t>(n));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; r++)
+    threads.emplace_back([&, r] {
+      Outcome& outcome = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t gpu = config_of(seats, r), host = TUTTI_CONFIG_INITIALIZER;
+      host.deterministic = 1;
+      tuttiComm_t on_gpu = nullptr, on_host = nullptr;
+      outcome.take(tuttiCommInitRankConfig(&on_gpu, n, gpu_id, r, &gpu));
+      outcome.take(tuttiCommInitRankConfig(&on_host, n, host_id, r, &host));
+      if (on_gpu == nullptr || on_host == nullptr) return;
+      body(r, on_gpu, on_host, outcome);
+      outcome.take(tuttiCommFinalize(on_gpu));
+      outcome.take(tuttiCommDestroy(on_gpu));
+      outcome.take(tuttiCommDestroy(on_host));
+    });
+  for (auto& thread : threads) thread.join();
+  return outcomes;
+}
+
+// One operation on the GPU and on the host with the same data; counts bytes that differ.
+inline void compare(const Case& c, int rank, int n, tuttiComm_t on_gpu, tuttiComm_t on_host, GpuStream& stream,
+                    Outcome& outcome, uint32_t seed) {
+  const Sizes sizes = sizes_of(c, n);
+  const auto in = random_input(sizes.in, c.type, seed * 64 + static_cast<uint32_t>(rank));
+  std::vector<char> gpu(sizes.out * kTypeBytes[c.type] + 1, 1), host(gpu);
+  outcome.take(call(c, in.data(), gpu.data(), on_gpu, stream));
+  stream.synchronize();
+  outcome.take(call(c, in.data(), host.data(), on_host, nullptr));
+  outcome.wrong += memcmp(gpu.data(), host.data(), gpu.size()) != 0 ? 1 : 0;
+}
+
+}  // namespace tutti_test

@@ -1,0 +1,123 @@
+// What goes wrong with communicators on GPUs, and how it ends.
+#include <string>
+
+#include "gpu_ranks.h"
+
+using namespace tutti_test;
+
+TEST_CASE("ranks of one GPU that call different things are told so") {
+  FakePort port(1);
+  const auto outcomes =
+      run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+        GpuStream stream(port);
+        std::vector<float> data(100);
+        o.take(tuttiAllReduce(data.data(), data.data(), r == 0 ? 100 : 99, tuttiFloat, tuttiSum, gpu, stream));
+        tuttiResult_t state = tuttiSuccess;
+        (void)tuttiCommGetAsyncError(gpu, &state);
+        o.wrong += state != tuttiInvalidUsage;
+      });
+  for (const Outcome& o : outcomes) {
+    CHECK(o.code == tuttiInvalidUsage);
+    CHECK(o.message.find("count=99") != std::string::npos);
+    CHECK(o.wrong == 0);
+  }
+}
+
+TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") {
+  FakePort port(2);
+  port.fails_runs = 3;
+  const auto outcomes = run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    GpuStream stream(port);
+    std::vector<float> data(20'000);
+    tuttiResult_t state = tuttiSuccess;
+    for (int i = 0; i < 1000 && state == tuttiSuccess; i++) {
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
+      (void)tuttiCommGetAsyncError(gpu, &state);
+    }
+    if (o.code == tuttiSuccess) o.code = state;  // the other rank was the first
+    (void)tuttiCommDestroy(gpu);                 // before the stream, which waits for the other rank until then
+  });
+  for (const Outcome& o : outcomes) {
+    CHECK(o.code == tuttiUnhandledCudaError);
+    CHECK(o.wrong == 0);
+  }
+}
+
+TEST_CASE("aborting frees a stream that waits for a rank that never calls") {
+  FakePort port(2);
+  for (const bool replays : {false, true}) {
+    const tuttiUniqueId id = new_id();
+    std::vector<std::thread> threads;
+    std::vector<Outcome> outcomes(2);
+    std::atomic<bool> over{false};
+    for (int r = 0; r < 2; r++)
+      threads.emplace_back([&, r] {
+        Outcome& o = outcomes[static_cast<size_t>(r)];
+        tuttiConfig_t config = config_of(Seats::kOwnGpus, r);
+        tuttiComm_t comm = nullptr;
+        o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+        GpuStream stream(port);
+        std::vector<float> data(100);
+        if (r == 0) {
+          for (int i = 0; i < (replays ? 5 : 1); i++)
+            o.take(tuttiAllReduce(data.data(), data.data(), 100, tuttiFloat, tuttiSum, comm, stream));
+          o.take(tuttiCommAbort(comm));
+          stream.synchronize();
+          over = true;
+        } else {
+          while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          (void)tuttiCommDestroy(comm);
+        }
+      });
+    for (auto& thread : threads) thread.join();
+    require_success(outcomes);
+  }
+}
+
+TEST_CASE("a process that dies frees the others' streams") {
+  FakePort port(1);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.cudaDevice = 0;
+  Processes processes(
+      3,
+      [&](int r, tuttiComm_t comm, Outcome& o) {
+        if (r == 1) kill(getpid(), SIGKILL);
+        GpuStream stream(port);
+        std::vector<float> data(100);
+        o.take(tuttiAllReduce(data.data(), data.data(), 100, tuttiFloat, tuttiSum, comm, stream));
+        tuttiResult_t state = tuttiSuccess;
+        for (int i = 0; i < 30'000 && state == tuttiSuccess; i++) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          (void)tuttiCommGetAsyncError(comm, &state);
+        }
+        o.wrong += state != tuttiRemoteError;
+        o.take(tuttiCommAbort(comm));
+        stream.synchronize();
+      },
+      &config);
+  const auto outcomes = processes.wait();
+  for (const size_t r : {0, 2}) {
+    INFO(outcomes[r].message);
+    CHECK((outcomes[r].code == tuttiSuccess || outcomes[r].code == tuttiRemoteError));
+    CHECK(outcomes[r].wrong == 0);
+  }
+}
+
+TEST_CASE("ranks on GPUs and ranks in host memory do not mix") {
+  FakePort port(1);
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      if (r == 0) config.cudaDevice = 0;
+      tuttiComm_t comm = nullptr;
+      outcomes[static_cast<size_t>(r)].take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+    });
+  for (auto& thread : threads) thread.join();
+  for (const Outcome& o : outcomes) {
+    CHECK(o.code != tuttiSuccess);
+    CHECK(o.message.find("cudaDevice") != std::string::npos);
+  }
+}
