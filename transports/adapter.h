@@ -12,11 +12,14 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "base/dial.h"
 #include "base/handshake.h"
+#include "base/log.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -66,6 +69,36 @@ inline Result<tuttiLinkConfig> link_config_of(const Hello& hello, int n_ranks) {
     return Error{Code::kRemoteError, format("rank %d of %d wants a link: there is no such rank", c.peer, n_ranks)};
   TUTTI_TRY(check_link_config(c));
   return c;
+}
+
+// Moves a sending end's connection on; true once it is in *socket. `how`: "over TCP".
+inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const char* how, const char* remedy = "") {
+  if (*socket) return true;
+  const Dialer::Status status = dialer.advance();
+  if (status == Dialer::Status::kPending) return false;
+  if (status == Dialer::Status::kFailed)
+    return Error{Code::kRemoteError,
+                 format("rank %d cannot be reached %s: %s%s", peer, how, dialer.story().c_str(), remedy), peer};
+  *socket = dialer.take();
+  return true;
+}
+
+// Of connections that have authenticated and are to send something more, the first that makes a link. `take_in` gives
+// the link, null as long as that has not come, or why the connection is turned away.
+template <class Incoming, class TakeIn>
+std::unique_ptr<LinkHalf> first_link(std::list<Incoming>& incoming, const char* what, TakeIn&& take_in) {
+  for (auto i = incoming.begin(); i != incoming.end();) {
+    Result<std::unique_ptr<LinkHalf>> link = take_in(*i);
+    if (link && link.value() == nullptr) {
+      ++i;
+      continue;
+    }
+    if (!link)
+      log(LogLevel::kWarn, "turned away a %s from rank %d: %s", what, i->hello.from_rank, link.error().message.c_str());
+    i = incoming.erase(i);
+    if (link) return std::move(link).value();
+  }
+  return nullptr;
 }
 
 template <class EndpointClass>

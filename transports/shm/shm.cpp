@@ -42,18 +42,7 @@ class ShmEndpoint {
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
     while (auto accepted = acceptor_.next()) incoming_.push_back(std::move(*accepted));
-    for (auto i = incoming_.begin(); i != incoming_.end();) {
-      auto link = take_in(*i, config);
-      if (link && link.value() == nullptr) {
-        ++i;
-        continue;
-      }
-      if (!link)
-        log(LogLevel::kWarn, "turned away a link from rank %d: %s", i->hello.from_rank, link.error().message.c_str());
-      i = incoming_.erase(i);
-      if (link) return std::move(link).value();
-    }
-    return nullptr;
+    return first_link(incoming_, "link", [&](Acceptor::Accepted& incoming) { return take_in(incoming, config); });
   }
 
   // Of one core that copies.

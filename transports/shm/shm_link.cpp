@@ -79,15 +79,8 @@ Result<bool> SendLink::poll() {
 }
 
 Result<bool> SendLink::advance_connect() {
-  if (!socket_) {
-    const Dialer::Status status = dialer_.advance();
-    if (status == Dialer::Status::kPending) return false;
-    if (status == Dialer::Status::kFailed)
-      return Error{Code::kRemoteError,
-                   format("rank %d cannot be reached through shared memory: %s", peer_, dialer_.story().c_str()),
-                   peer_};
-    socket_ = dialer_.take();
-  }
+  TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, peer_, "through shared memory"));
+  if (!connected) return false;
   if (!segment_sent_) TUTTI_TRY(send_segment());
   char answer = 0;
   const ssize_t n = ::recv(socket_.get(), &answer, 1, MSG_DONTWAIT);

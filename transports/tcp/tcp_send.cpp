@@ -46,14 +46,9 @@ Result<bool> SendLink::advance_connect() {
   std::vector<int> fds;
   for (Stream& stream : streams_) {
     if (!stream.fd) {
-      const Dialer::Status status = stream.dialer.advance();
-      if (status == Dialer::Status::kPending) continue;
-      if (status == Dialer::Status::kFailed)
-        return Error{Code::kRemoteError,
-                     format("rank %d cannot be reached over TCP: %s (which networks: TUTTI_SOCKET_IFNAME)",
-                            config_.peer, stream.dialer.story().c_str()),
-                     config_.peer};
-      stream.fd = stream.dialer.take();
+      TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.dialer, &stream.fd, config_.peer, "over TCP",
+                                                             " (which networks: TUTTI_SOCKET_IFNAME)"));
+      if (!connected) continue;
       if (streams_.size() > 1) keep_queue_short(stream.fd.get());
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.dialer.story().c_str());
     }

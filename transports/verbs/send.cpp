@@ -97,15 +97,8 @@ Result<bool> SendLink::poll() {
 }
 
 Result<bool> SendLink::advance_connect() {
-  if (!socket_) {
-    const Dialer::Status status = dialer_.advance();
-    if (status == Dialer::Status::kPending) return false;
-    if (status == Dialer::Status::kFailed)
-      return Error{Code::kRemoteError,
-                   format("rank %d cannot be reached for a verbs link: %s", config_.peer, dialer_.story().c_str()),
-                   config_.peer};
-    socket_ = dialer_.take();
-  }
+  TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, config_.peer, "for a verbs link"));
+  if (!connected) return false;
   if (!offered_) TUTTI_TRY(send_offer());
   TUTTI_TRY_ASSIGN(ready_, take_answer());
   return ready_;

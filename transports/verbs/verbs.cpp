@@ -53,19 +53,7 @@ class VerbsEndpoint {
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
     while (auto accepted = acceptor_.next()) incoming_.push_back({std::move(*accepted), {}});
-    for (auto i = incoming_.begin(); i != incoming_.end();) {
-      auto link = take_in(*i, config);
-      if (link && link.value() == nullptr) {
-        ++i;
-        continue;
-      }
-      if (!link)
-        log(LogLevel::kWarn, "turned away a verbs link from rank %d: %s", i->connection.hello.from_rank,
-            link.error().message.c_str());
-      i = incoming_.erase(i);
-      if (link) return std::move(link).value();
-    }
-    return nullptr;
+    return first_link(incoming_, "verbs link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
 
   // What lies between costs a switch or two; the kernel knows nothing of it.
@@ -100,8 +88,7 @@ class VerbsEndpoint {
   };
 
   // Authenticated; its offer is on its way.
-  struct Incoming {
-    Acceptor::Accepted connection;
+  struct Incoming : Acceptor::Accepted {
     std::string offer;
   };
 
@@ -121,16 +108,16 @@ class VerbsEndpoint {
 
   // Null while the offer has not come.
   Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) {
-    TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.connection.hello, n_ranks_));
+    TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     char bytes[sizeof(Offer)];
-    const ssize_t n = ::recv(incoming.connection.fd.get(), bytes, sizeof(Offer) - incoming.offer.size(), MSG_DONTWAIT);
+    const ssize_t n = ::recv(incoming.fd.get(), bytes, sizeof(Offer) - incoming.offer.size(), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::unique_ptr<LinkHalf>();
     if (n <= 0) return Error{Code::kRemoteError, "it closed its connection before its offer came"};
     incoming.offer.append(bytes, static_cast<size_t>(n));
     if (incoming.offer.size() < sizeof(Offer)) return std::unique_ptr<LinkHalf>();
     Offer offer;
     memcpy(&offer, incoming.offer.data(), sizeof offer);
-    return RecvLink::create(hub_, std::move(incoming.connection.fd), *config, offer);
+    return RecvLink::create(hub_, std::move(incoming.fd), *config, offer);
   }
 
   int rank_;
