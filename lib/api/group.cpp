@@ -27,6 +27,7 @@ struct Group {
   std::optional<Error> in_background, spoiled;
 };
 thread_local Group t_group;
+constinit thread_local int t_group_depth = 0;
 
 // All messages that a communicator is to exchange on a stream become one operation, at the place of the first: then
 // their order does not matter, and a rank may send and receive in whatever order its peers do.
@@ -109,6 +110,7 @@ Result<void> start_all(std::vector<Pending> operations) {
 // What was collected, at the outermost end; else nothing.
 Result<std::optional<Group>> take_group(const char* function) {
   if (t_group_depth == 0) return Error{Code::kInvalidUsage, std::string(function) + " without tuttiGroupStart"};
+  g_open_groups.fetch_sub(1, std::memory_order_relaxed);
   if (--t_group_depth > 0) return std::optional<Group>();
   std::optional<Group> group(std::move(t_group));
   t_group = Group();
@@ -152,7 +154,16 @@ Result<void> simulate_group(tuttiSimInfo_t* info) {
 
 }  // namespace
 
-constinit thread_local int t_group_depth = 0;
+std::atomic<int> g_open_groups = 0;
+
+bool is_in_group() {
+  return t_group_depth > 0;
+}
+
+void open_group() {
+  g_open_groups.fetch_add(1, std::memory_order_relaxed);
+  t_group_depth++;
+}
 
 Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
   if (stream != nullptr && use->device() == nullptr) TUTTI_TRY(find_stream(stream));
@@ -211,7 +222,7 @@ void drop_from_group(tuttiComm_t handle) {
 extern "C" {
 
 tuttiResult_t tuttiGroupStart(void) {
-  tutti::api::t_group_depth++;
+  tutti::api::open_group();
   return tuttiSuccess;
 }
 

@@ -1,6 +1,7 @@
 // Group calls: between tuttiGroupStart and tuttiGroupEnd a thread's calls are collected, and run together at the end.
 #pragma once
 
+#include <atomic>
 #include <functional>
 
 #include "api/handle.h"
@@ -9,10 +10,15 @@ namespace tutti::api {
 
 // Runs the operation now (on the caller's thread, or in its place in the stream's order), or keeps it for the group.
 Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream);
-// Of this thread's group. Read for every call: at a fixed place of the thread's, without a function call.
-extern constinit thread_local int t_group_depth [[gnu::tls_model("initial-exec")]];
+// Groups that are open on all threads. Asked for every call: where there is none, none needs its thread's own variable,
+// which takes a function call. (At a fixed place of the thread's it would not, but then all such variables want one,
+// and loaders keep too little room for libraries that are loaded late, as interpreters do.)
+extern std::atomic<int> g_open_groups;
+bool is_in_group();
+void open_group();
 inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
-  const bool is_now = stream == nullptr && t_group_depth == 0 && use->device() == nullptr;
+  const bool is_single = g_open_groups.load(std::memory_order_relaxed) == 0 || !is_in_group();
+  const bool is_now = stream == nullptr && is_single && use->device() == nullptr;
   if (is_now && operation.collective != Collective::kSendRecv) return use->run(operation);
   return launch_later(handle, std::move(use), operation, stream);
 }

@@ -1,4 +1,5 @@
-"""libtutti.so exports exactly the functions that tutti.h and ddp.h declare, and calls itself libtutti.so.0."""
+"""libtutti.so exports exactly the functions that tutti.h and ddp.h declare, and calls itself libtutti.so.0.
+It loads at run time, into interpreters, too: nothing of it lies at a fixed place of each thread's memory."""
 import re
 import subprocess
 import sys
@@ -18,7 +19,10 @@ def main():
     exported = {line.split()[-1] for line in lines}
     found = [f"{name} is declared but not exported" for name in declared - exported]
     found += [f"{name} is exported but not declared in tutti.h or ddp.h" for name in exported - declared]
-    soname = re.search(r"SONAME.*\[(.*)\]", output_of("readelf", "-d", library))
+    dynamic = output_of("readelf", "-d", library)
+    if "STATIC_TLS" in dynamic:
+        found.append("STATIC_TLS is set: variables of threads with tls_model(\"initial-exec\")")
+    soname = re.search(r"SONAME.*\[(.*)\]", dynamic)
     if soname is None or soname[1] != "libtutti.so.0":
         found.append(f"SONAME is {soname and soname[1]}, not libtutti.so.0")
     tree.finish(found, len(declared))
