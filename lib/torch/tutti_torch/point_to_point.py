@@ -215,7 +215,7 @@ class Inbox(_Channel):
 
             header = torch.empty(_HEADER.size, dtype=torch.uint8)
             receive_into(header)
-            self._take_message(*_HEADER.unpack(header.numpy().tobytes()), receive_into)
+            self._take_message(*_HEADER.unpack(bytes(header.tolist())), receive_into)
 
     def _take_message(self, tag: int, size: int, receive_into: Callable[[torch.Tensor], None]) -> None:
         with self._changed:
