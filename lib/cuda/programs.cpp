@@ -68,7 +68,7 @@ struct LinkMemory {
 class Translation {
  public:
   Translation(const Schedule& schedule, const std::map<LinkName, uint64_t>& links, size_t n_lanes)
-      : schedule_(schedule), links_(links), n_chunks_(std::max(1u, schedule.n_chunks)) {
+      : schedule_(schedule), links_(links) {
     for (const Lane& lane : schedule.lanes) {
       lanes_.push_back({static_cast<uint32_t>(steps_.size()), static_cast<uint32_t>(lane.steps.size())});
       for (const Step& step : lane.steps) translate(step, lane.channel);
@@ -93,10 +93,9 @@ class Translation {
   }
 
  private:
-  ProgramSlice take_apart(const Slice& slice) const {
-    const auto buffer = static_cast<uint8_t>(slice.buffer);
-    if (slice.buffer == Buffer::kScratch) return {buffer, 0, slice.chunk};
-    return {buffer, slice.chunk / n_chunks_, slice.chunk % n_chunks_};
+  ProgramSlice place(const Slice& slice) const {
+    const PlacedSlice placed = take_apart(slice, schedule_.n_chunks);
+    return {static_cast<uint8_t>(placed.buffer), placed.block, placed.chunk};
   }
 
   int32_t end_of(const LinkName& name, bool sends) {
@@ -109,10 +108,10 @@ class Translation {
 
   void translate(const Step& step, uint32_t channel) {
     ProgramStep out;
-    out.size = take_apart({Buffer::kNone, step.chunk});
-    out.before = take_apart(step.before);
-    out.local = take_apart(step.local);
-    out.store = take_apart(step.store);
+    out.size = place({Buffer::kNone, step.chunk});
+    out.before = place(step.before);
+    out.local = place(step.local);
+    out.store = place(step.store);
     out.completes = step.completes;
     out.first_recv = static_cast<int32_t>(recvs_.size());
     for_each_sender(schedule_, step, [&](int peer) {
@@ -126,7 +125,6 @@ class Translation {
 
   const Schedule& schedule_;
   const std::map<LinkName, uint64_t>& links_;
-  const uint32_t n_chunks_;
   std::vector<ProgramLane> lanes_;
   std::vector<ProgramStep> steps_;
   std::vector<int32_t> recvs_;

@@ -71,7 +71,7 @@ bool Run::messages_are_there(const BoundStep& step) {
 }
 
 Run::Part Run::part_of(const BoundLane& lane) const {
-  const BoundSlice& size = lane.steps[lane.next].size;
+  const PlacedSlice& size = lane.steps[lane.next].size;
   const uint64_t block_elems = operation_.blocks.size(size.block);
   const uint64_t chunk_elems = layout_.chunk_elems(block_elems, rounds_of(lane));
   const uint64_t begin = (lane.round * program_.n_chunks + size.chunk) * chunk_elems;
@@ -204,7 +204,7 @@ void Run::compute_piece(const BoundStep& step, const Piece& piece, void* to_send
 }
 
 // This rank's own part of the value, times its scalar if it has one.
-const void* Run::source(const BoundSlice& slice, const Piece& piece) {
+const void* Run::source(const PlacedSlice& slice, const Piece& piece) {
   const void* data = address(slice, piece);
   if (!is_scaled(slice)) return data;
   if (!scalars_ready_)
@@ -243,7 +243,7 @@ bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMes
 }
 
 // The piece's begin is its place within a block of the user's buffers; scratch holds one part at a time.
-char* Run::address(const BoundSlice& slice, const Piece& piece) const {
+char* Run::address(const PlacedSlice& slice, const Piece& piece) const {
   if (slice.buffer == Buffer::kScratch)
     return program_.scratch.data() + static_cast<size_t>(slice.chunk) * program_.slot_bytes + piece.offset_bytes;
   // The input is only ever a source.

@@ -17,18 +17,11 @@
 
 namespace tutti {
 
-// A chunk's index, taken apart once.
-struct BoundSlice {
-  Buffer buffer = Buffer::kNone;
-  uint32_t block = 0;
-  uint32_t chunk = 0;  // within the block; in scratch: the index
-};
-
 struct BoundStep {
   std::vector<Link*> recvs;  // none, one, or one from every other rank
   Link* send = nullptr;
-  BoundSlice size;  // the logical block and chunk that decide how many elements the value has
-  BoundSlice before, local, store;
+  PlacedSlice size;  // the logical block and chunk that decide how many elements the value has
+  PlacedSlice before, local, store;
   uint32_t local_place = 0;  // how many of the messages stand left of `local` in the sum
   bool completes = false;
 };
@@ -169,8 +162,8 @@ class Run {
   bool borrow_messages(const BoundStep& step);
   bool fetch_messages(const BoundStep& step, const Piece& piece);
   char* message_at(const BoundStep& step, size_t i, const Piece& piece) const;
-  const void* source(const BoundSlice& slice, const Piece& piece);
-  bool is_scaled(const BoundSlice& slice) const {
+  const void* source(const PlacedSlice& slice, const Piece& piece);
+  bool is_scaled(const PlacedSlice& slice) const {
     return operation_.scalar != nullptr && slice.buffer == Buffer::kInput;
   }
   char* room(size_t i) const { return program_.rooms.data() + i * piece_bytes_; }
@@ -181,7 +174,7 @@ class Run {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
   }
   uint64_t rounds_of(const BoundLane& lane) const;
-  char* address(const BoundSlice& slice, const Piece& piece) const;
+  char* address(const PlacedSlice& slice, const Piece& piece) const;
   bool all_sent();
   template <class Visit>
   bool for_each_blocked(Visit&& visit) const;
@@ -209,18 +202,14 @@ Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link
   program.slot_bytes = slot_bytes;
   program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * slot_bytes);
   program.may_lend = schedule.may_lend;
-  const auto take_apart = [&](const Slice& slice) {
-    if (slice.buffer == Buffer::kScratch) return BoundSlice{slice.buffer, 0, slice.chunk};
-    return BoundSlice{slice.buffer, slice.chunk / program.n_chunks, slice.chunk % program.n_chunks};
-  };
   for (const Lane& lane : schedule.lanes) {
     BoundLane bound;
     for (const Step& step : lane.steps) {
       BoundStep b;
-      b.size = take_apart({Buffer::kNone, step.chunk});
-      b.before = take_apart(step.before);
-      b.local = take_apart(step.local);
-      b.store = take_apart(step.store);
+      b.size = take_apart({Buffer::kNone, step.chunk}, schedule.n_chunks);
+      b.before = take_apart(step.before, schedule.n_chunks);
+      b.local = take_apart(step.local, schedule.n_chunks);
+      b.store = take_apart(step.store, schedule.n_chunks);
       b.completes = step.completes;
       for_each_sender(schedule, step, [&](int peer) { b.recvs.push_back(find_link(peer, lane.channel, false)); });
       b.local_place =

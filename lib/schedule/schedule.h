@@ -22,6 +22,18 @@ struct Slice {
   uint32_t chunk = 0;
 };
 
+// The same with the index taken apart.
+struct PlacedSlice {
+  Buffer buffer = Buffer::kNone;
+  uint32_t block = 0;
+  uint32_t chunk = 0;  // within the block; in scratch: the index
+};
+// `n_chunks` is the schedule's; a barrier has none.
+constexpr PlacedSlice take_apart(const Slice& slice, uint32_t n_chunks) {
+  if (slice.buffer == Buffer::kScratch || n_chunks == 0) return {slice.buffer, 0, slice.chunk};
+  return {slice.buffer, slice.chunk / n_chunks, slice.chunk % n_chunks};
+}
+
 // NCCL's fused primitive, in this order, all parts optional:
 //   value = (slice `before`) + (message received from rank `recv`) + (slice `local`);   "+" is the reduction
 //   keep value in slice `store`;   send value to rank `send`
