@@ -6,29 +6,40 @@
 namespace tutti::cuda {
 namespace {
 
-// Thread by thread: each sends its line before it waits for the others', who come to theirs in the same order.
-template <int kType>
-void run_all(const LineCall& call) {
-  const uint64_t bytes = call.elems * dtype_bytes(call.dtype);
-  for (uint32_t block = 0; block < line_blocks(bytes); block++) {
-    const uint32_t epoch = call.epochs[block] + 1;
-    const LineRun<ElementOf<kType>> run(call, epoch);
-    for (uint32_t thread = 0; thread < kLineThreads; thread++)
-      if (!run.run(block * kLineThreads + thread)) return;
-    call.epochs[block] = epoch;
+// A step for all threads before the next one, as a GPU might do it; false from `step` ends it.
+template <class T, class Step>
+bool for_each_thread(const LineCall& call, Step&& step) {
+  const uint32_t n_blocks = line_blocks(call), n_threads = line_threads(call);
+  for (uint32_t block = 0; block < n_blocks; block++)
+    for (uint32_t thread = 0; thread < n_threads; thread++)
+      if (!step(LineRun<T>(call, call.epochs[block] + 1, {block, n_blocks, thread, n_threads}))) return false;
+  return true;
+}
+
+template <class T>
+bool run_all(const LineCall& call) {
+  const auto for_each = [&](auto&& step) { return for_each_thread<T>(call, step); };
+  using Run = LineRun<T>;
+  if (call.n_hops == 1) {
+    for_each([](const Run& run) { return run.send(), true; });
+    return for_each([](const Run& run) { return run.add_up(); });
   }
+  for_each([](const Run& run) { return run.send_parts(), true; });
+  return for_each([](const Run& run) { return run.add_up_part(); }) &&
+         for_each([](const Run& run) { return run.take_parts(); });
 }
 
 template <size_t... kType>
-void dispatch(const LineCall& call, std::index_sequence<kType...>) {
-  static constexpr void (*kRuns[])(const LineCall&) = {run_all<kType>...};
-  kRuns[static_cast<int>(call.dtype)](call);
+bool dispatch(const LineCall& call, std::index_sequence<kType...>) {
+  static constexpr bool (*kRuns[])(const LineCall&) = {run_all<ElementOf<kType>>...};
+  return kRuns[static_cast<int>(call.dtype)](call);
 }
 
 }  // namespace
 
 void run_lines_on_host(const LineCall& call) {
-  dispatch(call, std::make_index_sequence<kDataTypes>());
+  if (!dispatch(call, std::make_index_sequence<kDataTypes>())) return;
+  for (uint32_t block = 0; block < line_blocks(call); block++) call.epochs[block]++;
 }
 
 }  // namespace tutti::cuda

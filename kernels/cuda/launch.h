@@ -14,7 +14,7 @@ const void* copy_kernel();
 // Takes a ProgramCall as its only argument, kProgramThreads threads and blocks_of(call) blocks, all of them at once: a
 // cooperative launch.
 const void* program_kernel(DataType dtype);
-// Takes a LineCall as its only argument, kLineThreads threads and line_blocks() blocks.
-const void* line_kernel(DataType dtype);
+// Takes the LineCall as its only argument, line_threads() threads and line_blocks() blocks.
+const void* line_kernel(const LineCall& call);
 
 }  // namespace tutti::cuda

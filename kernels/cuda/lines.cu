@@ -1,25 +1,49 @@
-// Small all-reduces between GPUs: one kernel for each data type.
+// All-reduces between GPUs by lines: a kernel for each data type, and one hop or two.
+#include <utility>
+
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/run_lines.h"
 
 namespace tutti::cuda {
 namespace {
 
-template <int kType>
-__global__ void __launch_bounds__(kLineThreads, 2) sum_lines(const __grid_constant__ LineCall call) {
+__device__ uint32_t begin_epoch(const LineCall& call) {
   const uint32_t epoch = call.epochs[blockIdx.x] + 1;
   __syncthreads();  // all have read it
-  LineRun<ElementOf<kType>>(call, epoch).run(blockIdx.x * kLineThreads + threadIdx.x);
   if (threadIdx.x == 0) call.epochs[blockIdx.x] = epoch;
+  return epoch;
+}
+
+__device__ Place here() {
+  return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};
+}
+
+template <int kType>
+__global__ void __launch_bounds__(kLineThreads, 2) sum_in_one_hop(const __grid_constant__ LineCall call) {
+  const LineRun<ElementOf<kType>> run(call, begin_epoch(call), here());
+  run.send();
+  run.add_up();
+}
+
+template <int kType>
+__global__ void __launch_bounds__(kTwoHopThreads, 1) sum_in_two_hops(const __grid_constant__ LineCall call) {
+  const LineRun<ElementOf<kType>> run(call, begin_epoch(call), here());
+  run.send_parts();
+  if (run.add_up_part()) run.take_parts();
+}
+
+template <size_t... kType>
+const void* find(const LineCall& call, std::index_sequence<kType...>) {
+  static constexpr void (*kOneHop[])(LineCall) = {sum_in_one_hop<kType>...};
+  static constexpr void (*kTwoHops[])(LineCall) = {sum_in_two_hops<kType>...};
+  const auto type = static_cast<int>(call.dtype);
+  return reinterpret_cast<const void*>(call.n_hops == 1 ? kOneHop[type] : kTwoHops[type]);
 }
 
 }  // namespace
 
-const void* line_kernel(DataType dtype) {
-  static constexpr void (*kKernels[kDataTypes])(LineCall) = {
-      sum_lines<0>, sum_lines<1>, sum_lines<2>, sum_lines<3>, sum_lines<4>,  sum_lines<5>,
-      sum_lines<6>, sum_lines<7>, sum_lines<8>, sum_lines<9>, sum_lines<10>, sum_lines<11>};
-  return reinterpret_cast<const void*>(kKernels[static_cast<int>(dtype)]);
+const void* line_kernel(const LineCall& call) {
+  return find(call, std::make_index_sequence<kDataTypes>());
 }
 
 }  // namespace tutti::cuda

@@ -1,7 +1,12 @@
-// Small all-reduces between GPUs: every rank writes its input to all others in lines that carry their own flag, and
-// adds up what comes. One hop, no fence: who sees the flag has the data beside it. Each rank has room for the lines of
-// two launches in a row; who is at the next but one has had everybody's lines of the one before, who therefore have
-// read all that is overwritten now.
+// All-reduces between GPUs that have no fence: every rank writes lines that carry their own flag into the others'
+// rooms, and who sees the flag has the data beside it. In one hop everybody gets all inputs and adds them up (the
+// schedule one_shot_all_reduce); in two, for more bytes, each rank gets its part of all inputs, adds it up and sends
+// the sum to all (two_shot_all_reduce).
+//
+// Each rank has room for the lines of two launches in a row. Before a block writes over lines of the launch before the
+// last one, it has had a line of the last one from the same block of every other rank: that rank's launch before had
+// ended by then, and with it all reading of what is overwritten now. So every block that takes part has at least one
+// line for every rank in every launch, and no place is ever written by two different blocks.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +16,59 @@
 namespace tutti::cuda {
 
 inline constexpr int kLineRanks = 16;
+inline constexpr uint32_t kLineDataBytes = 8;  // of a line's 16
+
 inline constexpr uint32_t kLineThreads = 256;
-inline constexpr uint64_t kLineBytesMost = 32 << 10;  // of an input
-inline constexpr uint32_t kLineDataBytes = 8;         // of a line's 16
-// Block b has the same lines in every launch, so that blocks count launches each for itself.
-inline constexpr uint32_t kLineBlocks = kLineBytesMost / kLineDataBytes / kLineThreads;
-inline constexpr uint64_t kLineRoomBytes = 2 * kLineRanks * kLineBytesMost / kLineDataBytes * 16;
+inline constexpr uint64_t kOneHopBytesMost = 32 << 10;  // of an input
+inline constexpr uint32_t kOneHopBlocks = kOneHopBytesMost / kLineDataBytes / kLineThreads;
+inline constexpr uint64_t kOneHopRoomBytes = 2 * kLineRanks * kOneHopBytesMost / kLineDataBytes * 16;
+
+inline constexpr uint32_t kTwoHopThreads = 512;
+inline constexpr uint32_t kTwoHopBlocks = 32;
+inline constexpr uint64_t kTwoHopBytesMost = 1 << 20;
+// How many multiprocessors hold all blocks of a launch at once (__launch_bounds__ sees to it). A launch of which only a
+// part runs could wait for another rank's other part.
+inline constexpr int kLineMultiprocessors = 32;
+
+constexpr uint64_t divide_up(uint64_t a, uint64_t b) {
+  return (a + b - 1) / b;
+}
+// How many lines a thread has of each rank's part, at most.
+constexpr uint32_t two_hop_turns(uint32_t n_ranks) {
+  return static_cast<uint32_t>(
+      divide_up(divide_up(kTwoHopBytesMost / kLineDataBytes, n_ranks), kTwoHopBlocks * kTwoHopThreads));
+}
+// For each of two launches: each rank's lines of the first hop, then of the second.
+constexpr uint64_t two_hop_room_bytes(uint32_t n_ranks) {
+  return uint64_t{16} * 2 * 2 * n_ranks * two_hop_turns(n_ranks) * kTwoHopBlocks * kTwoHopThreads;
+}
 
 struct LineCall {
   char* rooms[kLineRanks];  // of all ranks
-  uint32_t* epochs;         // this rank's: a word for each block, 0 at first
+  uint32_t* epochs;         // this rank's: a word for each block, which counts its launches; 0 at first
   const void* input;
   void* output;
   const uint32_t* abort;  // in memory of the host: not 0 ends all waiting
   uint32_t elems, divisor;
-  int16_t rank, n_ranks;
+  int16_t rank, n_ranks, n_hops;
   DataType dtype;
   RedOp op;
 };
 
-constexpr uint32_t line_blocks(uint64_t bytes) {
-  return static_cast<uint32_t>((bytes + kLineDataBytes * kLineThreads - 1) / (kLineDataBytes * kLineThreads));
+// How many lines an input takes, and each rank's part of it in two hops. The last parts may be beyond the end.
+inline uint64_t lines_of(const LineCall& call) {
+  return divide_up(call.elems * dtype_bytes(call.dtype), kLineDataBytes);
+}
+constexpr uint32_t lines_of_part(uint64_t lines, int n_ranks) {
+  return static_cast<uint32_t>(divide_up(lines, static_cast<uint32_t>(n_ranks)));
+}
+inline uint32_t line_blocks(const LineCall& call) {
+  if (call.n_hops == 1) return static_cast<uint32_t>(divide_up(lines_of(call), kLineThreads));
+  const uint64_t blocks = divide_up(lines_of_part(lines_of(call), call.n_ranks), kTwoHopThreads);
+  return static_cast<uint32_t>(blocks < kTwoHopBlocks ? blocks : kTwoHopBlocks);
+}
+constexpr uint32_t line_threads(const LineCall& call) {
+  return call.n_hops == 1 ? kLineThreads : kTwoHopThreads;
 }
 
 // The CPU's twin of a launch. It waits for the other ranks', so they run on other threads.

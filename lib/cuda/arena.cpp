@@ -66,7 +66,7 @@ Arenas::~Arenas() {
 
 Result<void> Arenas::allocate() {
   TUTTI_TRY_ASSIGN(stream_, port_.create_stream());
-  TUTTI_TRY_ASSIGN(own_, port_.allocate(kBytes));
+  TUTTI_TRY_ASSIGN(own_, port_.allocate(kTwoHopOffset + two_hop_room_bytes(static_cast<uint32_t>(host_.n_ranks()))));
   TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(sizeof(uint32_t) * (kMaxPlaces + 1)));
   sample_ = static_cast<uint32_t*>(sample);
   return {};

@@ -24,9 +24,11 @@ class Arenas {
   uint32_t* word(int rank, int stage, int from) const {
     return reinterpret_cast<uint32_t*>(at(rank) + static_cast<size_t>(stage * kMaxPlaces + from) * kWordStride);
   }
-  // Room for the lines of small all-reduces, and this rank's counts of them.
-  char* lines(int rank) const { return at(rank) + kLinesOffset; }
-  uint32_t* epochs() const { return reinterpret_cast<uint32_t*>(at(host_.rank()) + kEpochsOffset); }
+  // Room for the lines of all-reduces in one hop or two, and this rank's counts of them.
+  char* lines(int rank, int n_hops) const { return at(rank) + (n_hops == 1 ? kOneHopOffset : kTwoHopOffset); }
+  uint32_t* epochs(int n_hops) const {
+    return reinterpret_cast<uint32_t*>(at(host_.rank()) + kEpochsOffset) + (n_hops == 1 ? 0 : kOneHopBlocks);
+  }
   // Not 0: kernels of this rank give up waiting.
   uint32_t* abort_word() const { return sample_ + kMaxPlaces; }
   // Tells all ranks, and waits for all, in the stream.
@@ -36,9 +38,10 @@ class Arenas {
 
  private:
   static constexpr size_t kDataOffset = kStages * kMaxPlaces * kWordStride;
-  static constexpr size_t kLinesOffset = kDataOffset + kArenaDataBytes;
-  static constexpr size_t kEpochsOffset = kLinesOffset + kLineRoomBytes;
-  static constexpr size_t kBytes = kEpochsOffset + kLineBlocks * sizeof(uint32_t);
+  static constexpr size_t kOneHopOffset = kDataOffset + kArenaDataBytes;
+  static constexpr size_t kEpochsOffset = kOneHopOffset + kOneHopRoomBytes;
+  static constexpr size_t kTwoHopOffset = kEpochsOffset + 512;
+  static_assert((kOneHopBlocks + kTwoHopBlocks) * sizeof(uint32_t) <= 512);
 
   Arenas(Host& host, Port& port) : host_(host), port_(port) {}
   char* at(int rank) const { return static_cast<char*>(arenas_[static_cast<size_t>(rank)]); }

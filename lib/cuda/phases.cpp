@@ -160,7 +160,7 @@ class Enqueued {
 
 class Phases final : public Way {
  public:
-  // `may_spin`: every rank has a GPU of its own.
+  // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
   Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin)
       : host_(host),
         port_(port),
@@ -170,23 +170,28 @@ class Phases final : public Way {
 
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
   Result<void> submit(const Operation& operation, StreamRef stream) override {
-    if (fits_lines(operation)) return sum_lines(operation, stream);
+    if (const int hops = hops_for(operation); hops > 0) return sum_lines(operation, hops, stream);
     return Enqueued(host_, port_, *arenas_, multiprocessors_, operation, stream).enqueue();
   }
   void release() override { arenas_->let_go(); }
 
  private:
-  bool fits_lines(const Operation& operation) const {
-    return may_spin_ && operation.collective == Collective::kAllReduce && operation.op != RedOp::kPreMulSum &&
-           operation.count > 0 && operation.count * dtype_bytes(operation.dtype) <= kLineBytesMost;
+  // Of an all-reduce by lines; 0 where it goes by phases. Alone a rank has nobody to send lines to.
+  int hops_for(const Operation& operation) const {
+    const uint64_t bytes = operation.count * dtype_bytes(operation.dtype);
+    if (!may_spin_ || host_.n_ranks() == 1 || operation.collective != Collective::kAllReduce ||
+        operation.op == RedOp::kPreMulSum || bytes == 0 || bytes > kTwoHopBytesMost)
+      return 0;
+    return bytes <= kOneHopBytesMost ? 1 : 2;
   }
 
-  Result<void> sum_lines(const Operation& operation, StreamRef stream) {
+  Result<void> sum_lines(const Operation& operation, int hops, StreamRef stream) {
     LineCall call{};
+    call.n_hops = static_cast<int16_t>(hops);
     call.n_ranks = static_cast<int16_t>(host_.n_ranks());
     call.rank = static_cast<int16_t>(host_.rank());
-    for (int r = 0; r < host_.n_ranks(); r++) call.rooms[r] = arenas_->lines(r);
-    call.epochs = arenas_->epochs();
+    for (int r = 0; r < host_.n_ranks(); r++) call.rooms[r] = arenas_->lines(r, hops);
+    call.epochs = arenas_->epochs(hops);
     call.input = operation.input;
     call.output = operation.output;
     call.abort = arenas_->abort_word();
@@ -204,7 +209,10 @@ class Phases final : public Way {
   const bool may_spin_;
 };
 
-bool all_have_their_own_gpu(const std::vector<Seat>& seats) {
+// Every rank's kernel runs, all of it at once, whatever the others' do.
+bool may_wait_in_kernels(const std::vector<Seat>& seats) {
+  for (const Seat& seat : seats)
+    if (seat.info.multiprocessors < kLineMultiprocessors) return false;
   for (size_t a = 0; a < seats.size(); a++)
     for (size_t b = 0; b < a; b++)
       if (seats[a].host == seats[b].host && seats[a].info.uuid == seats[b].info.uuid) return false;
@@ -217,8 +225,7 @@ Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vect
   TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, why));
   if (arenas == nullptr) return std::unique_ptr<Way>();
   const int multiprocessors = seats[static_cast<size_t>(host.rank())].info.multiprocessors;
-  return std::unique_ptr<Way>(
-      new Phases(host, port, std::move(arenas), multiprocessors, all_have_their_own_gpu(seats)));
+  return std::unique_ptr<Way>(new Phases(host, port, std::move(arenas), multiprocessors, may_wait_in_kernels(seats)));
 }
 
 }  // namespace tutti::cuda

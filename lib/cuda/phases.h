@@ -4,7 +4,7 @@
 // take what one needs from all arenas. Between phases the streams wait for words that the others' streams write into
 // the arena (cuStreamWaitValue32), which occupies no kernel. What an operation enqueues is the same every time, and a
 // word that was waited for is taken back, so graphs that were captured can be replayed. Where every rank has a GPU of
-// its own, small all-reduces are one kernel on each that does spin (kernels/cuda/lines.h).
+// its own, all-reduces up to a size are one kernel on each that does spin (kernels/cuda/lines.h).
 #pragma once
 
 #include "cuda/device.h"

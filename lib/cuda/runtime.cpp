@@ -186,9 +186,8 @@ class Runtime final : public Port {
 
   Result<void> run(const LineCall& call, StreamRef stream) override {
     void* arguments[] = {const_cast<LineCall*>(&call)};  // copied by the call
-    const dim3 blocks(line_blocks(call.elems * dtype_bytes(call.dtype)));
-    return check("cudaLaunchKernel", cudaLaunchKernel(line_kernel(call.dtype), blocks, dim3(kLineThreads), arguments, 0,
-                                                      stream_of(stream)));
+    return check("cudaLaunchKernel", cudaLaunchKernel(line_kernel(call), dim3(line_blocks(call)),
+                                                      dim3(line_threads(call)), arguments, 0, stream_of(stream)));
   }
 
   Result<void> record(EventRef event, StreamRef stream) override {

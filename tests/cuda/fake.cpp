@@ -35,7 +35,7 @@ FakeEvent& event_of(EventRef event) {
 Result<DeviceInfo> FakePort::describe(int device) {
   DeviceInfo info;
   info.uuid[0] = static_cast<char>(device + 1);
-  info.multiprocessors = 4;
+  info.multiprocessors = kLineMultiprocessors;
   info.waits_in_streams = !has_no_words;
   return info;
 }

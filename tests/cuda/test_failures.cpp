@@ -28,7 +28,7 @@ TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") 
   port.fails_runs = 3;
   const auto outcomes = run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     GpuStream stream(port);
-    std::vector<float> data(20'000);
+    std::vector<float> data(300'000);  // too many for one kernel
     tuttiResult_t state = tuttiSuccess;
     for (int i = 0; i < 1000 && state == tuttiSuccess; i++) {
       o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
