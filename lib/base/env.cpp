@@ -43,6 +43,8 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
    "1: sums are added in the order of ranks, whatever the size, algorithm, transport and placement"},
   {Env::kTcpConnections, "TUTTI_TCP_CONNECTIONS", "1", 1, 16,
    "connections of a TCP link side by side: more where one does not fill the network"},
+  {Env::kTcpTimeout, "TUTTI_TCP_TIMEOUT", "5", 0, 86400,
+   "seconds without an acknowledgement of the peer's kernel after which a TCP connection is given up; 0: when the kernel does"},
   {Env::kIbHca, "TUTTI_IB_HCA", "", 1, 0,
    "RDMA devices to use: comma-separated name prefixes, each with :port or not; '=' before all: exact names, '^': all others"},
   {Env::kIbGidIndex, "TUTTI_IB_GID_INDEX", "-1", -1, 255, "place of the GID in the RDMA port's table; -1: the one that routes to the peer"},

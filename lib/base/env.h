@@ -27,6 +27,7 @@ enum class Env : int {
   kTopoDump,
   kDeterministic,
   kTcpConnections,
+  kTcpTimeout,
   kIbHca,
   kIbGidIndex,
   kIbServiceLevel,

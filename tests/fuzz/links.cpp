@@ -31,7 +31,8 @@ std::vector<Received> frames_in(std::string_view stream, uint32_t slot_bytes) {
   while (stream.size() >= sizeof header) {
     memcpy(&header, stream.data(), sizeof header);
     stream.remove_prefix(sizeof header);
-    const bool good = header.check == check_of(header) && header.number == frames.size() && header.bytes <= slot_bytes;
+    const bool good = header.check == check_of(header) && header.number == frames.size() && header.piece == 0 &&
+                      header.bytes <= slot_bytes;
     if (!good || stream.size() < header.bytes) break;
     frames.push_back({bytes_of(header.tag), std::string(stream.substr(0, header.bytes))});
     stream.remove_prefix(header.bytes);

@@ -1,6 +1,7 @@
-// What goes through a connection: frames of header and payload.
+// What goes through a connection: frames, each of a header and a piece of a message.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -13,28 +14,75 @@ namespace tutti::tcp {
 struct FrameHeader {
   tuttiTag tag;
   uint64_t number;  // which message of the link this is: those of several connections overtake each other
-  uint32_t bytes;
-  uint32_t check;  // check_of(): a stream that lost its frame boundaries is found out
+  uint32_t bytes;   // of the whole message
+  uint16_t piece;   // which piece of it follows
+  uint16_t check;   // check_of(): a stream that lost its frame boundaries is found out
 };
+static_assert(sizeof(FrameHeader) == 48);
 
-inline uint32_t check_of(const FrameHeader& header) {
-  return 0x54545432 ^ header.bytes ^ static_cast<uint32_t>(header.number);
+inline uint16_t check_of(const FrameHeader& header) {
+  const uint64_t mixed =
+      (header.number ^ uint64_t{header.bytes} << 16 ^ uint64_t{header.piece} << 50) * 0x9e3779b97f4a7c15;
+  return static_cast<uint16_t>(mixed >> 48 ^ 0x5432);
 }
-inline FrameHeader make_header(const tuttiTag& tag, uint64_t number, uint32_t bytes) {
-  FrameHeader header{tag, number, bytes, 0};
+inline FrameHeader make_header(const tuttiTag& tag, uint64_t number, uint32_t bytes, uint32_t piece = 0) {
+  FrameHeader header{tag, number, bytes, static_cast<uint16_t>(piece), 0};
   header.check = check_of(header);
   return header;
 }
 
-// One message's room on either side.
-struct Slot {
+// How a link divides its messages: into pieces of one size but the last, at most 64, so that one word tells which are
+// there. What goes over a single connection is not divided.
+class Division {
+ public:
+  static constexpr uint32_t kMaxPieces = 64;
+
+  Division(uint32_t slot_bytes, size_t n_connections)
+      : slot_bytes_(slot_bytes),
+        piece_bytes_(n_connections == 1 ? slot_bytes
+                                        : std::max(kSmallestPiece, (slot_bytes + kMaxPieces - 1) / kMaxPieces)) {}
+  uint32_t pieces(uint32_t bytes) const { return std::max(1u, (bytes + piece_bytes_ - 1) / piece_bytes_); }
+  uint64_t all_of(uint32_t bytes) const { return ~uint64_t{0} >> (kMaxPieces - pieces(bytes)); }
+  uint32_t begin(uint32_t piece) const { return piece * piece_bytes_; }
+  uint32_t size(uint32_t bytes, uint32_t piece) const { return std::min(piece_bytes_, bytes - begin(piece)); }
+  // The most pieces that messages in `slots` slots can have.
+  size_t most(uint32_t slots) const { return size_t{slots} * pieces(slot_bytes_); }
+
+ private:
+  // Smaller ones cost more system calls than they save in waiting for the last one.
+  static constexpr uint32_t kSmallestPiece = 32 << 10;
+  uint32_t slot_bytes_, piece_bytes_;
+};
+
+inline uint64_t bit_of(uint32_t piece) {
+  return uint64_t{1} << piece;
+}
+
+// One message's room on the sending side.
+struct SendSlot {
+  char* room;  // slot_bytes of the link's own
   FrameHeader header;
-  char* room;        // slot_bytes of the link's own
-  const char* data;  // the payload: the room, or the user's memory
-  bool done;         // all of it has left, or has come
+  const char* data;       // the payload: the room, or the user's memory
+  uint64_t all;           // its pieces
+  uint64_t handed;        // those that a kernel has taken, and must not be given to another
+  uint64_t acknowledged;  // those that will arrive without this side's doing
+
+  bool lent() const { return data != room; }
+};
+
+// And on the receiving side.
+struct RecvSlot {
+  char* room;
+  FrameHeader header;
+  char* data;
+  uint64_t all;  // its pieces; 0: nothing of it has come
+  uint64_t there;
+
+  bool complete() const { return all != 0 && there == all; }
 };
 
 // The slots of one half, used as a ring.
+template <class Slot>
 class SlotRing {
  public:
   static Result<SlotRing> create(const tuttiLinkConfig& config) {
@@ -58,6 +106,21 @@ class SlotRing {
   };
   std::unique_ptr<char, Free> memory_;
   std::vector<Slot> slots_;
+};
+
+// A queue whose room was made beforehand.
+template <class T>
+class Queue {
+ public:
+  explicit Queue(size_t room) : items_(room) {}
+  bool empty() const { return begin_ == end_; }
+  const T& front() const { return items_[begin_ % items_.size()]; }
+  void push(const T& item) { items_[end_++ % items_.size()] = item; }
+  void pop() { begin_++; }
+
+ private:
+  std::vector<T> items_;
+  uint64_t begin_ = 0, end_ = 0;
 };
 
 }  // namespace tutti::tcp

@@ -31,10 +31,11 @@ class TcpEndpoint {
     const auto contact = Contact::from_bytes(peer);
     if (!contact) return Error{Code::kInvalidArgument, "this is not the address of a tcp endpoint", config.peer};
     TUTTI_TRY_ASSIGN(const int64_t n_connections, env_int(Env::kTcpConnections));
+    TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
     const Dialer::Call call{key_, HelloKind::kTcp, rank_, config.peer, {}};
-    TUTTI_TRY_ASSIGN(SlotRing ring, SlotRing::create(config));
+    TUTTI_TRY_ASSIGN(SlotRing<SendSlot> ring, SlotRing<SendSlot>::create(config));
     return std::unique_ptr<LinkHalf>(
-        new SendLink(call, *contact, config, static_cast<uint32_t>(n_connections), std::move(ring)));
+        new SendLink(call, *contact, config, static_cast<uint32_t>(n_connections), timeout_seconds, std::move(ring)));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
@@ -71,7 +72,8 @@ class TcpEndpoint {
     connections[index] = std::move(incoming.fd);
     if (!std::all_of(connections.begin(), connections.end(), [](const Fd& fd) { return bool(fd); }))
       return std::unique_ptr<LinkHalf>();
-    auto link = RecvLink::create(*config, std::move(connections));
+    TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
+    auto link = RecvLink::create(*config, std::move(connections), timeout_seconds);
     incomplete_.erase({config->peer, config->channel});
     if (!link) return std::move(link).error();
     return std::unique_ptr<LinkHalf>(std::move(link).value());

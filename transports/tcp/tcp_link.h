@@ -1,7 +1,8 @@
 // tcp: links over TCP connections. TCP's own window is the flow control: a receiver whose slots are all full stops
-// reading. A link has one connection or several side by side (TUTTI_TCP_CONNECTIONS): whichever is free takes the next
-// message, so that a slow one does not set the rate, and the receiver puts them back in order. One thread per endpoint;
-// nothing blocks.
+// reading. A link has one connection or several side by side (TUTTI_TCP_CONNECTIONS). Several divide each message: the
+// next piece goes to the connection that should bring it soonest, and the receiver puts the pieces where they belong.
+// The sender keeps what the peer's kernel has not acknowledged, so that the others can bring what a connection that
+// breaks had. One thread per endpoint; nothing blocks.
 #pragma once
 
 #include <poll.h>
@@ -10,9 +11,9 @@
 #include <optional>
 #include <vector>
 
-#include "base/dial.h"
 #include "transports/adapter.h"
 #include "transports/tcp/frame.h"
+#include "transports/tcp/stream.h"
 
 namespace tutti::tcp {
 
@@ -31,69 +32,94 @@ class WaitSet {
  public:
   static Result<WaitSet> create(std::vector<int> fds);
   bool empty() const { return fds_.empty(); }
-  // Before waiting: which of them to wait for, wanted(i), for POLLIN or POLLOUT.
-  template <class Wanted>
-  tuttiWait arm(short events, Wanted&& wanted) const {
-    if (fds_.size() == 1) return {fds_[0], events};
-    for (size_t i = 0; i < fds_.size(); i++) watch(fds_[i], wanted(i) ? events : 0);
+  // Before waiting: which of them to wait for and for what, events(i) of POLLIN and POLLOUT; and for `pause_ns` at
+  // most, or without limit if that is 0. One connection has no limit.
+  template <class Events>
+  tuttiWait arm(Events&& events, int64_t pause_ns = 0) {
+    if (fds_.size() == 1) return {fds_[0], events(0)};
+    for (size_t i = 0; i < fds_.size(); i++)
+      if (fds_[i] >= 0) watch(fds_[i], events(i));
+    limit(pause_ns);
     return {epoll_.get(), POLLIN};
   }
+  // Before it is closed.
+  void drop(size_t i);
 
  private:
   void watch(int fd, short events) const;
+  void limit(int64_t pause_ns);
   std::vector<int> fds_;
   Fd epoll_;
+  Fd timer_;
+  bool limited_ = false;
 };
 
 class SendLink final : public LinkHalf {
  public:
   SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
-           SlotRing ring);
+           int64_t timeout_seconds, SlotRing<SendSlot> ring);
   Result<bool> poll() override;
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  uint32_t unsent() override { return static_cast<uint32_t>(published_ - sent_); }
+  uint32_t unsent() override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override {}
 
  private:
-  struct Stream {
-    Dialer dialer;
-    Fd fd;              // once connected
-    bool busy = false;  // with the message `number`, of which the kernel has taken frame_sent bytes
-    uint64_t number = 0;
-    size_t frame_sent = 0;
-  };
   Result<bool> advance_connect();
   bool is_ready() const { return !wait_set_.empty(); }
-  void send_frame(const char* data, uint32_t bytes, const tuttiTag& tag);
+  bool is_full() const { return published_ - arrived_ == ring_.size(); }
+  void send_message(const char* data, uint32_t bytes, const tuttiTag& tag);
   void flush();
-  void flush(Stream& stream);
-  void look(Stream& stream);
+  void measure();
+  bool write(SendStream& stream);
+  bool has_next() const { return !again_.empty() || next_.number < published_; }
+  Piece take_next();
+  uint32_t size_of(const Piece& piece);
+  SendStream* choose(uint32_t bytes);
+  void confirm();
+  void confirm(SendStream& stream);
+  void look_after();
+  void listen(SendStream& stream);
+  void look_at_silence(int64_t now);
+  void give_up(SendStream& stream, const std::string& why, int sys_errno = 0);
+  void give_to_others(const Piece& piece);
   void fail(const std::string& why, int sys_errno);
 
   // While nothing is sent, only a read shows that the peer has gone. It costs a system call, so every so often.
   static constexpr uint32_t kPollsPerLook = 256;
 
   tuttiLinkConfig config_;
-  std::vector<Stream> streams_;
+  Division division_;
+  int64_t timeout_ns_;  // 0: none
+  std::vector<SendStream> streams_;
+  bool several_;  // at the beginning
   WaitSet wait_set_;
-  SlotRing ring_;
+  SlotRing<SendSlot> ring_;
   uint64_t published_ = 0;
-  uint64_t taken_ = 0;  // by some connection
-  uint64_t sent_ = 0;   // all before were handed to the kernel whole
+  uint64_t arrived_ = 0;        // all before need nothing more of this side
+  Piece next_{0, 0};            // the first that no connection has taken
+  Queue<Piece> again_;          // before that: what connections had that broke
+  uint64_t waiting_bytes_ = 0;  // of both
   uint32_t polls_ = 0;
+  bool has_slept_ = false;
+  int64_t measured_ns_ = 0, next_silence_check_ns_ = 0;
+  int64_t pause_ns_ = 0;  // between looks for acknowledgements, which wake nobody
   std::optional<Error> failure_;
 };
 
 class RecvLink final : public LinkHalf {
  public:
-  static Result<std::unique_ptr<RecvLink>> create(const tuttiLinkConfig& config, std::vector<Fd> connections);
+  static Result<std::unique_ptr<RecvLink>> create(const tuttiLinkConfig& config, std::vector<Fd> connections,
+                                                  int64_t timeout_seconds = 0);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
-  void release() override { ring_[released_++].done = false; }
+  void release() override {
+    RecvSlot& slot = ring_[released_++];
+    slot.all = slot.there = 0;
+  }
   void expect(void* to, uint32_t bytes) override { expected_ = {released_, static_cast<char*>(to), bytes}; }
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
@@ -104,39 +130,50 @@ class RecvLink final : public LinkHalf {
   // beyond the stage goes straight to its place.
   static constexpr size_t kStageBytes = 8192;
   struct Stream {
-    Fd fd;
+    Fd fd;  // until it is lost
     std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
     size_t stage_begin = 0, stage_end = 0;
-    bool closed = false;     // by the peer
+    bool torn = false;       // lost in the middle of a frame
     bool drained = false;    // the last read got less than it asked for: another one now would get nothing
     bool in_frame = false;   // whose header was read
     bool was_large = false;  // the frame before: then the next one's payload had better not come through the stage
+    bool unwanted = false;   // the frame: another connection has brought this piece
     FrameHeader header;
-    char* to = nullptr;  // where its payload goes; null as long as there is no free slot
+    uint32_t bytes = 0;  // of its payload
+    char* to = nullptr;  // where it goes; null as long as there is no free slot
     size_t got = 0;
 
     size_t staged() const { return stage_end - stage_begin; }
+    bool can_receive() const { return !in_frame || unwanted || to != nullptr; }
   };
   struct Expected {
     uint64_t number = UINT64_MAX;
     char* to = nullptr;
     uint32_t bytes = 0;
   };
-  RecvLink(const tuttiLinkConfig& config, SlotRing ring) : config_(config), ring_(std::move(ring)) {}
+  RecvLink(const tuttiLinkConfig& config, size_t n_connections, SlotRing<RecvSlot> ring)
+      : config_(config), division_(config.slot_bytes, n_connections), ring_(std::move(ring)) {}
   bool window_has(uint64_t number) { return number - released_ < ring_.size(); }
+  bool has_piece(const FrameHeader& header);
+  bool is_valid(const FrameHeader& header);
   void receive_all();
   bool receive_some(Stream& stream);
   bool read_header(Stream& stream);
-  void place(Stream& stream);
+  bool place(Stream& stream);
+  void start_message(RecvSlot& slot, const FrameHeader& header);
+  bool drain(Stream& stream);
   bool end_frame(Stream& stream);
   bool receive_into(Stream& stream, void* to, size_t room, size_t* got);
-  void end_stream(Stream& stream);
+  void lose(Stream& stream, const std::string& why, int sys_errno);
+  std::string why_closed(const Stream& stream) const;
+  bool fail_for_strange_data();  // false
   void fail(const std::string& why, int sys_errno = 0);
 
   tuttiLinkConfig config_;
+  Division division_;
   std::vector<Stream> streams_;
   WaitSet wait_set_;
-  SlotRing ring_;
+  SlotRing<RecvSlot> ring_;
   uint64_t received_ = 0;  // all before are there whole
   uint64_t released_ = 0;
   Expected expected_;

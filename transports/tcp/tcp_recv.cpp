@@ -7,11 +7,14 @@
 
 namespace tutti::tcp {
 
-Result<std::unique_ptr<RecvLink>> RecvLink::create(const tuttiLinkConfig& config, std::vector<Fd> connections) {
-  TUTTI_TRY_ASSIGN(SlotRing ring, SlotRing::create(config));
-  std::unique_ptr<RecvLink> link(new RecvLink(config, std::move(ring)));
+Result<std::unique_ptr<RecvLink>> RecvLink::create(const tuttiLinkConfig& config, std::vector<Fd> connections,
+                                                   int64_t timeout_seconds) {
+  TUTTI_TRY_ASSIGN(SlotRing<RecvSlot> ring, SlotRing<RecvSlot>::create(config));
+  std::unique_ptr<RecvLink> link(new RecvLink(config, connections.size(), std::move(ring)));
   std::vector<int> fds;
   for (Fd& fd : connections) {
+    keep_asking(fd.get(), timeout_seconds);
+    if (connections.size() > 1) acknowledge_soon(fd.get());
     fds.push_back(fd.get());
     link->streams_.emplace_back().fd = std::move(fd);
   }
@@ -28,27 +31,24 @@ Result<bool> RecvLink::poll() {
 
 bool RecvLink::try_peek(tuttiMessage* message) {
   if (received_ == released_) return false;
-  const Slot& slot = ring_[released_];
+  const RecvSlot& slot = ring_[released_];
   *message = {slot.data, slot.header.bytes, slot.header.tag};
   return true;
 }
 
 void RecvLink::receive_all() {
   for (Stream& stream : streams_)
-    while (!failure_ && !stream.closed && receive_some(stream)) {
+    while (!failure_ && stream.fd && receive_some(stream)) {
     }
 }
 
 // One step of receiving; false when there is nothing more to be done now.
 bool RecvLink::receive_some(Stream& stream) {
   if (!stream.in_frame) return read_header(stream);
-  if (stream.to == nullptr) {
-    if (!window_has(stream.header.number)) return false;
-    place(stream);
-  }
-  const size_t left = stream.header.bytes - stream.got;
-  if (left == 0) return end_frame(stream);
-  return receive_into(stream, stream.to + stream.got, left, &stream.got);
+  if (!stream.unwanted && stream.to == nullptr && !place(stream)) return false;
+  if (stream.got == stream.bytes) return end_frame(stream);
+  if (stream.unwanted) return drain(stream);
+  return receive_into(stream, stream.to + stream.got, stream.bytes - stream.got, &stream.got);
 }
 
 // Takes a header from the stage, or fills the stage.
@@ -63,36 +63,70 @@ bool RecvLink::read_header(Stream& stream) {
   }
   memcpy(&header, stream.stage.get() + stream.stage_begin, sizeof header);
   stream.stage_begin += sizeof header;
-  const bool is_next = streams_.size() == 1 ? header.number == received_ : header.number >= received_;
-  if (header.check != check_of(header) || header.bytes > config_.slot_bytes || !is_next ||
-      (window_has(header.number) && ring_[header.number].done)) {
-    fail("it sent something that is not a message: another program's data, or a bug");
-    return false;
-  }
+  if (!is_valid(header)) return fail_for_strange_data();
   stream.in_frame = true;
-  stream.was_large = header.bytes > kStageBytes;
+  stream.bytes = division_.size(header.bytes, header.piece);
+  stream.was_large = stream.bytes > kStageBytes;
+  stream.unwanted = false;
   stream.to = nullptr;
   stream.got = 0;
   return true;
 }
 
-// There is a free slot for its message, so its payload may come: what is staged of it, at once.
-void RecvLink::place(Stream& stream) {
-  Slot& slot = ring_[stream.header.number];
-  const bool is_expected = stream.header.number == expected_.number && stream.header.bytes == expected_.bytes;
-  stream.to = is_expected ? expected_.to : slot.room;
-  slot.header = stream.header;
-  slot.data = stream.to;
-  stream.got = std::min<size_t>(stream.staged(), stream.header.bytes);
+bool RecvLink::is_valid(const FrameHeader& header) {
+  return header.check == check_of(header) && header.bytes <= config_.slot_bytes &&
+         header.piece < division_.pieces(header.bytes) && (streams_.size() > 1 || header.number == received_);
+}
+
+// Another connection has brought what this one, before it broke or was given up, brings too.
+bool RecvLink::has_piece(const FrameHeader& header) {
+  if (header.number < received_) return true;
+  return window_has(header.number) && (ring_[header.number].there & bit_of(header.piece)) != 0;
+}
+
+// If there is a free slot for its message the payload may come: what is staged of it, at once.
+bool RecvLink::place(Stream& stream) {
+  stream.unwanted = has_piece(stream.header);
+  if (stream.unwanted) return true;
+  if (!window_has(stream.header.number)) return false;
+  RecvSlot& slot = ring_[stream.header.number];
+  if (slot.all == 0) start_message(slot, stream.header);
+  if (slot.header.bytes != stream.header.bytes) return fail_for_strange_data();
+  stream.to = slot.data + division_.begin(stream.header.piece);
+  stream.got = std::min<size_t>(stream.staged(), stream.bytes);
   memcpy(stream.to, stream.stage.get() + stream.stage_begin, stream.got);
   stream.stage_begin += stream.got;
+  return true;
+}
+
+void RecvLink::start_message(RecvSlot& slot, const FrameHeader& header) {
+  const bool is_expected = header.number == expected_.number && header.bytes == expected_.bytes;
+  slot.header = header;
+  slot.data = is_expected ? expected_.to : slot.room;
+  slot.all = division_.all_of(header.bytes);
+  slot.there = 0;
 }
 
 bool RecvLink::end_frame(Stream& stream) {
-  ring_[stream.header.number].done = true;
   stream.in_frame = false;
-  while (received_ - released_ < ring_.size() && ring_[received_].done) received_++;
+  if (stream.unwanted) return true;
+  RecvSlot& slot = ring_[stream.header.number];
+  slot.there |= bit_of(stream.header.piece);
+  if (!slot.complete()) return true;
+  // Who else brings some of it comes too late: its memory may not be ours much longer.
+  for (Stream& other : streams_)
+    if (other.in_frame && other.header.number == stream.header.number) other.unwanted = true;
+  while (received_ - released_ < ring_.size() && ring_[received_].complete()) received_++;
   return true;
+}
+
+bool RecvLink::drain(Stream& stream) {
+  const size_t bytes = std::min<size_t>(stream.staged(), stream.bytes - stream.got);
+  stream.stage_begin += bytes;
+  stream.got += bytes;
+  if (stream.got == stream.bytes) return true;
+  return receive_into(stream, stream.stage.get(), std::min<size_t>(stream.bytes - stream.got, kStageBytes),
+                      &stream.got);
 }
 
 bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) {
@@ -106,22 +140,36 @@ bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) 
     }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-    if (n == 0)
-      end_stream(stream);
-    else
-      fail(system_error("the connection broke", errno).message, errno);
+    const int sys_errno = n == 0 ? 0 : errno;
+    lose(stream, n == 0 ? why_closed(stream) : system_error("the connection broke", sys_errno).message, sys_errno);
     return false;
   }
 }
 
-// What the other connections hold comes before the failure.
-void RecvLink::end_stream(Stream& stream) {
-  stream.closed = true;
-  if (!std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.closed; })) return;
-  const bool torn =
-      std::any_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.in_frame || s.staged() > 0; });
-  fail(torn ? "it closed the connection in the middle of a message: its process ended"
-            : "it closed the connection: its process ended or its communicator was destroyed");
+// What the others hold comes before the failure, and what this one had they bring.
+void RecvLink::lose(Stream& stream, const std::string& why, int sys_errno) {
+  const auto i = static_cast<size_t>(&stream - streams_.data());
+  stream.torn = stream.in_frame || stream.staged() > 0;
+  stream.in_frame = false;
+  wait_set_.drop(i);
+  stream.fd.reset();
+  if (std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return !s.fd; }))
+    fail(why, sys_errno);
+  else if (sys_errno != 0)
+    log(LogLevel::kWarn, "tcp link from rank %d: connection %zu of %zu is given up: %s; the others go on", config_.peer,
+        i + 1, streams_.size(), why.c_str());
+}
+
+std::string RecvLink::why_closed(const Stream& stream) const {
+  const bool torn = stream.in_frame || stream.staged() > 0 ||
+                    std::any_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.torn; });
+  return torn ? "it closed the connection in the middle of a message: its process ended"
+              : "it closed the connection: its process ended or its communicator was destroyed";
+}
+
+bool RecvLink::fail_for_strange_data() {
+  fail("it sent something that is not a message: another program's data, or a bug");
+  return false;
 }
 
 void RecvLink::fail(const std::string& why, int sys_errno) {
@@ -138,10 +186,7 @@ bool RecvLink::wait_begin(bool, tuttiWait* wait) {
   // What is staged already wakes nobody: it goes to the slots that have become free since the last poll.
   receive_all();
   // Who waits for a slot has something to read, which must not wake us.
-  *wait = wait_set_.arm(POLLIN, [this](size_t i) {
-    const Stream& s = streams_[i];
-    return !s.closed && (!s.in_frame || s.to != nullptr);
-  });
+  *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].can_receive() ? POLLIN : 0; });
   return !failure_ && received_ == released_;
 }
 

@@ -1,55 +1,54 @@
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "transports/tcp/tcp_link.h"
 
 namespace tutti::tcp {
 namespace {
 
-// The kernel takes megabytes from whoever sends, so a slow connection would soon hold as many messages as a fast one,
-// and all would wait for these. Measured, one of four connections at half of its share: 28 % of the rate without, 40 %
-// with.
-void keep_queue_short(int fd) {
-  const int bytes = 64 << 10;
-  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
-}
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kFirstPauseNs = kMs / 5, kLongestPauseNs = 10 * kMs;
 
 }  // namespace
 
 SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
-                   SlotRing ring)
-    : config_(config), ring_(std::move(ring)) {
+                   int64_t timeout_seconds, SlotRing<SendSlot> ring)
+    : config_(config),
+      division_(config.slot_bytes, n_connections),
+      timeout_ns_(timeout_seconds * 1000 * kMs),
+      several_(n_connections > 1),
+      ring_(std::move(ring)),
+      again_(division_.most(config.slots)) {
   for (uint32_t i = 0; i < n_connections; i++) {
     Dialer::Call one = call;
     one.args = hello_args(config, i, n_connections);
-    streams_.push_back({Dialer(one, peer), Fd()});
+    streams_.emplace_back(one, peer, division_.most(config.slots));
   }
 }
 
 Result<bool> SendLink::poll() {
   if (failure_) return *failure_;
   if (!is_ready()) return advance_connect();
-  if (sent_ < published_) flush();
-  if (++polls_ % kPollsPerLook == 0)
-    for (Stream& stream : streams_) look(stream);
+  if (arrived_ < published_) flush();
+  if (++polls_ % kPollsPerLook == 0 || has_slept_) look_after();
   if (failure_) return *failure_;
   return true;
 }
 
 Result<bool> SendLink::advance_connect() {
   std::vector<int> fds;
-  for (Stream& stream : streams_) {
+  for (SendStream& stream : streams_) {
     if (!stream.fd) {
       TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.dialer, &stream.fd, config_.peer, "over TCP",
                                                              " (which networks: TUTTI_SOCKET_IFNAME)"));
       if (!connected) continue;
-      if (streams_.size() > 1) keep_queue_short(stream.fd.get());
+      if (several_) keep_queue_short(stream.fd.get());
+      keep_asking(stream.fd.get(), timeout_ns_ / (1000 * kMs));
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.dialer.story().c_str());
     }
     fds.push_back(stream.fd.get());
@@ -60,78 +59,146 @@ Result<bool> SendLink::advance_connect() {
 }
 
 void* SendLink::try_acquire() {
-  if (published_ - sent_ == ring_.size() || !is_ready()) return nullptr;
+  if (!is_ready()) return nullptr;
+  if (several_ && is_full()) confirm();
+  if (is_full()) return nullptr;
   return ring_[published_].room;
 }
 
 void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
-  send_frame(ring_[published_].room, bytes, tag);
+  send_message(ring_[published_].room, bytes, tag);
 }
 
 bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
-  send_frame(static_cast<const char*>(data), bytes, tag);
+  send_message(static_cast<const char*>(data), bytes, tag);
   return true;
 }
 
-void SendLink::send_frame(const char* data, uint32_t bytes, const tuttiTag& tag) {
-  Slot& slot = ring_[published_];
+void SendLink::send_message(const char* data, uint32_t bytes, const tuttiTag& tag) {
+  SendSlot& slot = ring_[published_];
   slot.header = make_header(tag, published_++, bytes);
   slot.data = data;
-  slot.done = false;
+  slot.all = division_.all_of(bytes);
+  slot.handed = slot.acknowledged = 0;
+  waiting_bytes_ += bytes;
   if (!failure_) flush();
 }
 
-// A connection that the kernel takes no more from keeps its message; the others go on with the next ones.
-void SendLink::flush() {
-  for (Stream& stream : streams_) {
-    do {
-      if (!stream.busy && taken_ == published_) break;
-      if (!stream.busy) stream.number = taken_++;
-      stream.busy = true;
-      flush(stream);
-    } while (!stream.busy && !failure_);
+// A copy that a kernel has taken is on its way, and who has published it need not stay; the user's memory is only given
+// back when it will never be read again.
+uint32_t SendLink::unsent() {
+  if (several_ && !failure_) confirm();
+  uint32_t messages = 0;
+  for (uint64_t i = arrived_; i < published_; i++) {
+    const SendSlot& slot = ring_[i];
+    messages += (slot.lent() ? slot.acknowledged : slot.handed) != slot.all;
   }
-  while (sent_ < taken_ && ring_[sent_].done) sent_++;
+  return messages;
 }
 
-// As much of its message as the kernel takes now.
-void SendLink::flush(Stream& stream) {
-  Slot& slot = ring_[stream.number];
-  const size_t frame_bytes = sizeof slot.header + slot.header.bytes;
-  while (stream.frame_sent < frame_bytes) {
-    const size_t header_left = sizeof slot.header - std::min(stream.frame_sent, sizeof slot.header);
-    const size_t payload_from = stream.frame_sent + header_left - sizeof slot.header;
-    iovec parts[2] = {{reinterpret_cast<char*>(&slot.header) + (sizeof slot.header - header_left), header_left},
-                      {const_cast<char*>(slot.data) + payload_from, slot.header.bytes - payload_from}};
+// A connection that the kernel takes no more from keeps its piece; the others go on with the next ones.
+void SendLink::flush() {
+  if (several_) measure();
+  for (SendStream& stream : streams_)
+    if (stream.busy) write(stream);
+  while (has_next() && !failure_) {
+    const uint32_t bytes = size_of(again_.empty() ? next_ : again_.front());
+    SendStream* stream = choose(bytes);
+    if (stream == nullptr) break;
+    const Piece piece = take_next();
+    const SendSlot& slot = ring_[piece.number];
+    stream->begin(piece, make_header(slot.header.tag, piece.number, slot.header.bytes, piece.index),
+                  slot.data + division_.begin(piece.index), bytes);
+    write(*stream);
+  }
+  confirm();
+}
+
+void SendLink::measure() {
+  const int64_t now = now_ns();
+  if (now - measured_ns_ < kMs) return;
+  measured_ns_ = now;
+  for (SendStream& stream : streams_)
+    if (stream.fd) stream.look(now);
+}
+
+uint32_t SendLink::size_of(const Piece& piece) {
+  return division_.size(ring_[piece.number].header.bytes, piece.index);
+}
+
+Piece SendLink::take_next() {
+  Piece piece = next_;
+  if (!again_.empty()) {
+    piece = again_.front();
+    again_.pop();
+  } else if (++next_.index == division_.pieces(ring_[piece.number].header.bytes)) {
+    next_ = {piece.number + 1, 0};
+  }
+  waiting_bytes_ -= size_of(piece);
+  return piece;
+}
+
+// The connection that should bring the next piece soonest. If the kernel takes nothing for that one now, another may
+// have it, unless all the rest would be through before. Null: none has room that should have it.
+SendStream* SendLink::choose(uint32_t bytes) {
+  if (!several_) return streams_[0].busy || !streams_[0].fd ? nullptr : &streams_[0];
+  SendStream *soonest = nullptr, *free = nullptr;
+  double soonest_s = 0, free_s = 0, bytes_per_second = 0;
+  uint64_t all_bytes = waiting_bytes_;
+  for (SendStream& stream : streams_) {
+    if (!stream.fd) continue;
+    const double finish_s = stream.finish_seconds(bytes);
+    bytes_per_second += stream.bytes_per_second();
+    all_bytes += stream.outstanding_bytes();
+    if (soonest == nullptr || finish_s < soonest_s) soonest = &stream, soonest_s = finish_s;
+    if (!stream.busy && (free == nullptr || finish_s < free_s)) free = &stream, free_s = finish_s;
+  }
+  return free == soonest || free_s * bytes_per_second <= static_cast<double>(all_bytes) ? free : nullptr;
+}
+
+// Hands the kernel as much of a connection's piece as it takes now; true if that was all.
+bool SendLink::write(SendStream& stream) {
+  while (stream.frame_sent < stream.frame_bytes()) {
+    const size_t header_left = sizeof stream.header - std::min(stream.frame_sent, sizeof stream.header);
+    const size_t payload_from = stream.frame_sent + header_left - sizeof stream.header;
+    iovec parts[2] = {{reinterpret_cast<char*>(&stream.header) + (sizeof stream.header - header_left), header_left},
+                      {const_cast<char*>(stream.payload) + payload_from, stream.payload_bytes - payload_from}};
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
     const ssize_t n = ::sendmsg(stream.fd.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n < 0) return fail(system_error("sending", errno).message, errno);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    if (n < 0) {
+      give_up(stream, system_error("sending", errno).message, errno);
+      return false;
+    }
     stream.frame_sent += static_cast<size_t>(n);
+    stream.written += static_cast<size_t>(n);
   }
-  slot.done = true;
   stream.busy = false;
-  stream.frame_sent = 0;
+  stream.in_flight.push({stream.piece, stream.written});
+  ring_[stream.piece.number].handed |= bit_of(stream.piece.index);
+  return true;
 }
 
-void SendLink::look(Stream& stream) {
-  char byte;
-  const ssize_t n = ::recv(stream.fd.get(), &byte, 1, MSG_DONTWAIT);
-  if (n == 0) fail("it closed the connection", 0);
-  if (n > 0) fail("it sent something where nothing is expected", 0);
-  if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
-    fail(system_error("the connection broke", errno).message, errno);
+void SendLink::confirm() {
+  const uint64_t before = arrived_;
+  for (SendStream& stream : streams_)
+    if (stream.fd && !stream.in_flight.empty()) confirm(stream);
+  while (arrived_ < published_ && ring_[arrived_].acknowledged == ring_[arrived_].all) arrived_++;
+  if (arrived_ != before) pause_ns_ = 0;
 }
 
-void SendLink::fail(const std::string& why, int sys_errno) {
-  failure_ = Error{Code::kRemoteError,
-                   format("tcp link to rank %d: %s: its process ended, its communicator was destroyed or the network "
-                          "broke",
-                          config_.peer, why.c_str()),
-                   config_.peer, sys_errno};
+// What a single connection has lost could not be sent again, so nobody asks.
+void SendLink::confirm(SendStream& stream) {
+  stream.acknowledged = stream.written;
+  if (several_) stream.acknowledged -= std::min(stream.written, unacknowledged_bytes(stream.fd.get()));
+  while (!stream.in_flight.empty() && stream.in_flight.front().end <= stream.acknowledged) {
+    const Piece& piece = stream.in_flight.front().piece;
+    ring_[piece.number].acknowledged |= bit_of(piece.index);
+    stream.in_flight.pop();
+  }
 }
 
 // What has not left by now never does.
@@ -141,12 +208,15 @@ void SendLink::recall() {
 
 bool SendLink::wait_begin(bool, tuttiWait* wait) {
   if (!is_ready()) {
-    const auto pending = std::find_if(streams_.begin(), streams_.end(), [](const Stream& s) { return !s.fd; });
+    const auto pending = std::find_if(streams_.begin(), streams_.end(), [](const SendStream& s) { return !s.fd; });
     *wait = {pending->dialer.fd(), pending->dialer.events()};
     return !failure_ && pending->dialer.fd() >= 0;
   }
-  *wait = wait_set_.arm(POLLOUT, [this](size_t i) { return streams_[i].busy; });
-  return !failure_ && sent_ < published_;
+  has_slept_ = true;
+  const bool waits = unsent() > 0 || is_full();
+  if (several_) pause_ns_ = std::min(std::max(2 * pause_ns_, kFirstPauseNs), kLongestPauseNs);
+  *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].busy ? POLLIN | POLLOUT : POLLIN; }, pause_ns_);
+  return !failure_ && waits;
 }
 
 }  // namespace tutti::tcp

@@ -1,0 +1,84 @@
+#include "transports/tcp/stream.h"
+
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+namespace tutti::tcp {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+// An answer takes no longer than this.
+constexpr uint32_t kAnswerMs = 200;
+constexpr uint32_t kProbes = 3;
+// Of a connection whose speed is not known yet: fast, so that it is tried.
+constexpr double kHopedForBytesPerSecond = 10e9;
+
+}  // namespace
+
+// Who has stopped reading is asked by probes, ever less often, and answers them. So a long silence alone says nothing.
+KernelView kernel_view(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  const bool unanswered = info.tcpi_probes >= kProbes || info.tcpi_last_ack_recv > info.tcpi_last_data_sent + kAnswerMs;
+  return {static_cast<double>(info.tcpi_delivery_rate), info.tcpi_last_ack_recv * kMs, unanswered};
+}
+
+uint64_t unacknowledged_bytes(int fd) {
+  int bytes = 0;
+  return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : UINT64_MAX;
+}
+
+void keep_queue_short(int fd) {
+  const int bytes = 64 << 10;
+  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
+}
+
+void keep_asking(int fd, int64_t timeout_seconds) {
+  if (timeout_seconds == 0) return;
+  const int on = 1, every_seconds = static_cast<int>((timeout_seconds + 4) / 5), times = 4;
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &every_seconds, sizeof every_seconds);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_seconds, sizeof every_seconds);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+void acknowledge_soon(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+}
+
+void SendStream::look(int64_t now) {
+  view = kernel_view(fd.get());
+  const bool was_idle = waiting_for == 0;
+  const uint64_t before = moved_to;
+  waiting_for = unacknowledged_bytes(fd.get());
+  moved_to = written - waiting_for;
+  if (was_idle || waiting_for == 0 || moved_to != before) moved_ns = now;
+  silent_ns = std::min(now - moved_ns, view.silent_ns);
+}
+
+double SendStream::bytes_per_second() const {
+  return view.bytes_per_second > 0 ? view.bytes_per_second : kHopedForBytesPerSecond;
+}
+
+// As long as nothing is heard of it, it may take as long again.
+double SendStream::finish_seconds(uint64_t bytes) const {
+  return static_cast<double>(silent_ns) * 1e-9 + static_cast<double>(outstanding_bytes() + bytes) / bytes_per_second();
+}
+
+void SendStream::begin(const Piece& next, const FrameHeader& its_header, const char* data, uint32_t bytes) {
+  busy = true;
+  piece = next;
+  header = its_header;
+  payload = data;
+  payload_bytes = bytes;
+  frame_sent = 0;
+}
+
+}  // namespace tutti::tcp

@@ -1,0 +1,75 @@
+// One of the connections that a link sends by: what it holds, and what the kernel says about it.
+#pragma once
+
+#include <string>
+
+#include "base/dial.h"
+#include "transports/tcp/frame.h"
+
+namespace tutti::tcp {
+
+// What TCP knows about a connection.
+struct KernelView {
+  double bytes_per_second = 0;  // at which data were delivered of late; 0: not known
+  int64_t silent_ns = 0;        // since the last acknowledgement
+  // Something was sent since, and time enough to answer has passed. Also the kernel of a stopped process answers.
+  bool unanswered = false;
+};
+KernelView kernel_view(int fd);
+// Bytes written that the peer's kernel has not acknowledged. Once it has, the peer reads them, whatever becomes of the
+// connection.
+uint64_t unacknowledged_bytes(int fd);
+
+// The kernel takes megabytes from whoever sends, so a slow connection would soon hold more than a fast one.
+void keep_queue_short(int fd);
+// The kernel asks an idle peer now and then, so that who waits for data learns that the network is broken.
+void keep_asking(int fd, int64_t timeout_seconds);
+
+// The kernel waits with acknowledgements where it expects an answer to take them along, as during the handshake.
+void acknowledge_soon(int fd);
+
+struct Piece {
+  uint64_t number;  // of its message
+  uint32_t index;
+};
+
+class SendStream {
+ public:
+  SendStream(const Dialer::Call& call, const Contact& peer, size_t most_pieces)
+      : dialer(call, peer), in_flight(most_pieces) {}
+
+  size_t frame_bytes() const { return sizeof header + payload_bytes; }
+  // Given to this connection and not acknowledged.
+  uint64_t outstanding_bytes() const { return written - acknowledged + (busy ? frame_bytes() - frame_sent : 0); }
+  double bytes_per_second() const;
+  // When it would have brought `bytes` more.
+  double finish_seconds(uint64_t bytes) const;
+  void look(int64_t now);  // asks the kernel
+  void begin(const Piece& next, const FrameHeader& its_header, const char* data, uint32_t bytes);
+
+  Dialer dialer;
+  Fd fd;  // once connected, until it is given up
+
+  bool busy = false;  // with a frame of which the kernel has not taken all
+  Piece piece{};
+  FrameHeader header{};
+  const char* payload = nullptr;
+  uint32_t payload_bytes = 0;
+  size_t frame_sent = 0;
+
+  struct InFlight {
+    Piece piece;
+    uint64_t end;  // acknowledged once this many bytes of the connection are
+  };
+  Queue<InFlight> in_flight;
+  uint64_t written = 0, acknowledged = 0;
+
+  KernelView view;
+  // At the last look: bytes not acknowledged and acknowledged, and since when no more of these.
+  uint64_t waiting_for = 0, moved_to = 0;
+  int64_t moved_ns = 0;
+  int64_t silent_ns = 0;  // for how long nothing has been heard of what is in flight
+  std::string lost;       // why it was given up, until that is told
+};
+
+}  // namespace tutti::tcp

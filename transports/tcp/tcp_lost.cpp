@@ -1,0 +1,86 @@
+// Connections that break, or whose peer is not heard of any more: how a sender finds out, and what becomes of what they
+// had.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "transports/tcp/tcp_link.h"
+
+namespace tutti::tcp {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kSilenceCheckNs = 100 * kMs;
+// Where another connection goes on: it costs less to move than to wait.
+constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
+
+}  // namespace
+
+void SendLink::look_after() {
+  has_slept_ = false;
+  for (SendStream& stream : streams_)
+    if (stream.fd && !failure_) listen(stream);
+  const int64_t now = now_ns();
+  if (now >= next_silence_check_ns_ && !failure_) look_at_silence(now);
+}
+
+void SendLink::listen(SendStream& stream) {
+  char byte;
+  const ssize_t n = ::recv(stream.fd.get(), &byte, 1, MSG_DONTWAIT);
+  if (n == 0) give_up(stream, "it closed the connection");
+  if (n > 0) fail("it sent something where nothing is expected", 0);
+  if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+    give_up(stream, system_error("the connection broke", errno).message, errno);
+}
+
+void SendLink::look_at_silence(int64_t now) {
+  next_silence_check_ns_ = now + kSilenceCheckNs;
+  const auto is_well = [](const SendStream& s) { return s.fd && s.silent_ns < kShortTimeoutNs / 2; };
+  for (SendStream& stream : streams_)
+    if (stream.fd) stream.look(now);
+  const bool another_goes_on = std::any_of(streams_.begin(), streams_.end(), is_well);
+  for (size_t i = 0; i < streams_.size(); i++) {
+    SendStream& stream = streams_[i];
+    if (!stream.lost.empty())
+      log(LogLevel::kWarn, "tcp link to rank %d: connection %zu of %zu, at %s, is given up: %s; the others go on",
+          config_.peer, i + 1, streams_.size(), stream.dialer.story().c_str(), stream.lost.c_str());
+    stream.lost.clear();
+    const int64_t limit_ns = another_goes_on ? std::min(kShortTimeoutNs, timeout_ns_) : timeout_ns_;
+    if (!stream.fd || !stream.view.unanswered || limit_ns == 0 || stream.silent_ns < limit_ns) continue;
+    give_up(stream, format("no acknowledgement for %.1f s", static_cast<double>(stream.silent_ns) * 1e-9), ETIMEDOUT);
+  }
+}
+
+// Takes a connection's pieces back. When a link ends its connections go one after another, so only a later look can
+// tell that one was lost alone.
+void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno) {
+  for (; !stream.in_flight.empty(); stream.in_flight.pop()) give_to_others(stream.in_flight.front().piece);
+  if (std::exchange(stream.busy, false)) give_to_others(stream.piece);
+  wait_set_.drop(static_cast<size_t>(&stream - streams_.data()));
+  // At once, instead of trying for minutes what others do.
+  const linger at_once{1, 0};
+  setsockopt(stream.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  stream.fd.reset();
+  stream.lost = why;
+  if (std::none_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return bool(s.fd); }))
+    fail(why, sys_errno);
+}
+
+void SendLink::give_to_others(const Piece& piece) {
+  ring_[piece.number].handed &= ~bit_of(piece.index);
+  again_.push(piece);
+  waiting_bytes_ += size_of(piece);
+}
+
+void SendLink::fail(const std::string& why, int sys_errno) {
+  failure_ = Error{Code::kRemoteError,
+                   format("tcp link to rank %d: %s: its process ended, its communicator was destroyed or the network "
+                          "broke",
+                          config_.peer, why.c_str()),
+                   config_.peer, sys_errno};
+}
+
+}  // namespace tutti::tcp
