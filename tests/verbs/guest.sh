@@ -91,6 +91,20 @@ breaks() {
   [ -n "$note" ] && return $status
 }
 
+# moves TIMES COMMAND OPTIONS...: the command breaks one of two wires, in the middle. The operations go on over the other.
+moves() {
+  local pid status=0 command=$1
+  shift
+  before=$(rdma_bytes)
+  start_job 2 TUTTI_IB_TIMEOUT=14 TUTTI_OP_TIMEOUT=60 "$@"
+  at_work || return 1
+  $command
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  cat "$out".[0-9]
+  note=$(grep -ho "verbs link with rank [01]: rxe[1-4]:1: [^;.(]*" "$out".[01] | head -1)
+  [ $status = 0 ] && [ -n "$note" ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
+}
+
 wrong_setting() {  # what is expected, then the setting
   local expected=$1
   shift
@@ -120,5 +134,11 @@ ip link set v1 up
 check "the port is up again" job 2 -- all_reduce -b 64K -e 64K -n 1
 check "no such device" wrong_setting "no port of an RDMA device can be used (TUTTI_IB_HCA=nix)" TUTTI_IB_HCA=nix
 check "no such GID" wrong_setting "TUTTI_IB_GID_INDEX=200" TUTTI_IB_GID_INDEX=200
+wire 3 4
+rails=2
+check "two wires" job 2 -- all_reduce -b 64K -e 16M -f 16 -n 1
+check "two wires, one goes down" moves "ip link set v1 down" -- all_reduce -b 4M -e 4M -n 60 -c 1
+ip link set v1 up
+check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" TUTTI_PROTO=lend -- all_reduce -b 4M -e 4M -n 60 -c 1 -R 1
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -3,6 +3,7 @@
 #   check NAME COMMAND...   one test: counted in $passed or $failed, its output shown if it fails
 #   two_hosts               namespaces h1 and h2 are two hosts with the RDMA devices rxe1 and rxe2, at the ends of a veth
 #                           pair of their own; to meet, ranks have another pair, with the addresses 10.9.0.1 and 10.9.0.2
+#   wire A B                two more devices; with rails=2 set, host 1 has rxe1 and rxe3, host 2 rxe2 and rxe4
 #   job N [VAR=VALUE...] -- TOOL OPTIONS...
 #                           N ranks of a perf tool, the first half of them on h1; output in $out.RANK
 
@@ -23,14 +24,21 @@ check() {
 }
 seconds_since() { awk -v from="$1" -v to="$EPOCHREALTIME" 'BEGIN { print to - from }'; }
 
+# wire A B: RDMA devices rxeA and rxeB at the ends of a wire. They live in the first namespace, and serve all.
+wire() {
+  local i
+  ip link add "v$1" mtu 4300 type veth peer name "v$2" mtu 4300
+  for i in "$@"; do
+    ip link set "v$i" up
+    rdma link add "rxe$i" type rxe netdev "v$i"
+  done
+}
+
 two_hosts() {
   local i
-  ip link add v1 mtu 4300 type veth peer name v2 mtu 4300
+  wire 1 2
   ip link add e1 type veth peer name e2
   for i in 1 2; do
-    ip link set v$i up
-    # The emulated devices live in the first namespace, and serve all.
-    rdma link add rxe$i type rxe netdev v$i
     ip netns add h$i
     ip link set e$i netns h$i
     ip -n h$i addr add 10.9.0.$i/24 dev e$i
@@ -48,7 +56,8 @@ rank() {
   while [ "$1" != -- ]; do settings+=("$1"); shift; done
   shift
   exec ip netns exec h$host env TUTTI_RANK="$rank" TUTTI_NRANKS="$ranks" TUTTI_ROOT=10.9.0.1:"$port" \
-    TUTTI_SECRET=guest TUTTI_TRANSPORTS=shm,verbs TUTTI_IB_HCA==rxe$host TUTTI_TUNE_CACHE=off TUTTI_TUNE=0 \
+    TUTTI_SECRET=guest TUTTI_TRANSPORTS=shm,verbs TUTTI_IB_HCA=="rxe$host${rails:+,rxe$((host + 2))}" \
+    TUTTI_TUNE_CACHE=off TUTTI_TUNE=0 \
     "${settings[@]}" "$build/tools/perf/$1_perf" "${@:2}"
 }
 

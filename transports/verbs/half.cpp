@@ -11,6 +11,13 @@
 #include "transports/verbs/link.h"
 
 namespace tutti::verbs {
+namespace {
+
+constexpr int64_t kLookNs = 1'000'000;
+// A cable that is plugged in again is back sooner. With another port to go to, there is less to wait for.
+constexpr double kLongestDownSeconds = 10, kLongDownSeconds = 2;
+
+}  // namespace
 
 // One queue of completions for each port's device.
 Result<void> Half::open_completions(uint32_t most) {
@@ -49,33 +56,54 @@ Half::~Half() {
   }
 }
 
+void Half::set_queues(std::vector<Queue> queues) {
+  queues_ = std::move(queues);
+  states_.resize(queues_.size());
+}
+
 void Half::take_completions() {
-  for (const Completions& c : completions_) {
+  poll_completions();
+  close_dropped();
+}
+
+void Half::poll_completions() {
+  for (size_t port = 0; port < completions_.size(); port++) {
     ibv_wc some[16];
     int n = 0;
     do {
-      n = ibv_poll_cq(c.queue, 16, some);
-      for (int i = 0; i < n; i++) take(some[i]);
+      n = ibv_poll_cq(completions_[port].queue, 16, some);
+      for (int i = 0; i < n; i++) take(some[i], port);
       if (n < 0) fail("its completions cannot be read");
     } while (n == 16 && !failure_);
   }
 }
 
-void Half::take(const ibv_wc& completion) {
-  const auto queue =
-      std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) { return q.number() == completion.qp_num; });
+// Devices number their queue pairs each for itself.
+void Half::take(const ibv_wc& completion, size_t port) {
+  const auto queue = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& q) {
+    return q.is_open() && q.port_index() == port && q.number() == completion.qp_num;
+  });
   if (queue == queues_.end()) return;
-  if (completion.status != IBV_WC_SUCCESS) return fail_by(completion, *queue);
-  if (completion.opcode != IBV_WC_RECV_RDMA_WITH_IMM) {
+  const auto index = static_cast<size_t>(queue - queues_.begin());
+  State& state = states_[index];
+  if (completion.status != IBV_WC_SUCCESS) {
+    if (Queue::is_receive(completion)) state.is_flushed = true;
+    const std::string why = reason(completion, *queue);
+    if (completion.status != IBV_WC_REM_ACCESS_ERR) return drop(index, why);
+    // No other port would be let. But a peer that went is a better reason.
+    read_socket();
+    if (!closed_) fail(queue->port().name() + ": " + why);
+    return;
+  }
+  if (!Queue::is_receive(completion)) {
     queue->completed(completion);
-    if (Queue::lends(completion)) on_read();
+    if (Queue::lends(completion)) on_read(Queue::slot(completion));
     return;
   }
   // Half of them are enough for all that may be under way.
-  uint32_t& owed = owed_[static_cast<size_t>(queue - queues_.begin())];
-  if (++owed >= receives_ / 4) {
-    if (!queue->receive(owed)) return fail("no receives can be posted any more");
-    owed = 0;
+  if (++state.owed >= receives_ / 4) {
+    if (!queue->receive(state.owed)) drop(index, "no receives can be posted any more");
+    state.owed = 0;
   }
   on_arrival(ntohl(completion.imm_data));
 }
@@ -83,19 +111,48 @@ void Half::take(const ibv_wc& completion) {
 // Who waits for a message may wait because what was sent before got lost, on whichever of the endpoint's links.
 void Half::look() {
   look_at_socket();
+  if (const int64_t now = now_ns(); now < hub_.next_look_ns) return;
   for (const auto& [number, sender] : hub_.senders)
-    if (const Error* error = sender == this || failure_ ? nullptr : sender->broken()) failure_ = *error;
+    if (const Error* error = sender == this ? nullptr : sender->tend(); error != nullptr && !failure_)
+      failure_ = *error;
+  for (const auto& [from, receiver] : hub_.receivers)
+    if (receiver != this) receiver->tend();
+  hub_.next_look_ns = now_ns() + kLookNs;
+}
+
+const Error* Half::tend() {
+  if (!ready_) return nullptr;
+  if (!failure_ && !closed_) take_completions();
+  if (!failure_ && !closed_) look_at_socket();
+  return failure_ && !closed_ ? &*failure_ : nullptr;
 }
 
 void Half::look_at_socket() {
-  char byte;
-  const ssize_t n = closed_ ? -1 : ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
-  if (!closed_ && n <= 0 && !(n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) {
-    closed_ = true;
-    take_completions();  // what arrived before
+  read_socket();
+  for (size_t q = 0; q < queues_.size(); q++) {
+    if (!is_usable(q)) continue;
+    const bool is_last = std::none_of(queues_.begin(), queues_.end(), [&](const Queue& other) {
+      return other.is_open() && other.port_index() != queues_[q].port_index();
+    });
+    if (const auto trouble = queues_[q].port().trouble(is_last ? kLongestDownSeconds : kLongDownSeconds))
+      drop(q, *trouble);
   }
-  for (const Queue& queue : queues_)
-    if (const auto& trouble = queue.port().trouble()) return fail(queue.port().name() + ": " + *trouble);
+  close_dropped();
+}
+
+void Half::read_socket() {
+  char bytes[sizeof(Notice)];
+  while (!closed_) {
+    const ssize_t n = ::recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
+    if (n > 0) {
+      inbox_.append(bytes, static_cast<size_t>(n));
+      continue;
+    }
+    closed_ = true;
+    poll_completions();  // what arrived before
+  }
+  if (inbox_.size() >= sizeof(Notice)) take_notices();
 }
 
 bool Half::arm(tuttiWait* wait) {
@@ -129,10 +186,7 @@ void Half::fail(const std::string& why) {
         Error{Code::kRemoteError, format("verbs link with rank %d: %s", config_.peer, why.c_str()), config_.peer};
 }
 
-void Half::fail_by(const ibv_wc& completion, const Queue& queue) {
-  // A peer that went is a better reason than what its going does to the queue pairs.
-  if (!failure_) look_at_socket();
-  if (closed_) return;
+std::string Half::reason(const ibv_wc& completion, const Queue& queue) const {
   std::string what = format("%s (vendor's code 0x%x)", ibv_wc_status_str(completion.status), completion.vendor_err);
   if (completion.status == IBV_WC_RETRY_EXC_ERR)
     what =
@@ -142,7 +196,7 @@ void Half::fail_by(const ibv_wc& completion, const Queue& queue) {
     what = "it does not let us write its memory: its communicator is going, or something is wrong with Tutti";
   if (const std::string state = queue.port().down_because(); !state.empty())
     what += "; the port is " + state + ": see to its cable, or to its network interface";
-  fail(queue.port().name() + ": " + what);
+  return what;
 }
 
 }  // namespace tutti::verbs

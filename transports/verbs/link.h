@@ -7,6 +7,10 @@
 //
 //   header and payload, written into a slot, announced by number  --->
 //                                     <---  a Wish, written: what was released, and where the next message should go
+//
+// And if a queue pair fails while others are left (failover.cpp):
+//
+//   Notice   <-->   it is closed at this end; from the receiver also what has arrived
 #pragma once
 
 #include <algorithm>
@@ -30,6 +34,7 @@ struct Hub {
   uint32_t queues_per_port;
   std::map<uint64_t, SendLink*> senders{};                    // by number
   std::map<std::pair<int, uint32_t>, RecvLink*> receivers{};  // by peer and channel
+  int64_t next_look_ns = 0;                                   // at all of them
 };
 
 enum Where : uint32_t { kInSlot = 0, kAsWished = 1 };
@@ -77,13 +82,26 @@ struct Answer {
   char refusal[256];  // why there are no queues
 };
 
+// Through the connection beside the link. Each end sends one for each queue pair that it closes.
+struct Notice {
+  uint32_t queue;  // kNone: only what was released
+  uint32_t unused;
+  uint64_t released;  // by the receiver
+  uint64_t arrived;   // at the receiver: of the messages from `released` on, a bit each
+  char why[232];
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+};
+static_assert(sizeof(Notice) == 256);
+
 // A message with its header has all that is its sender's, and a stride of it.
 inline size_t stride_of(const tuttiLinkConfig& config) {
   return sizeof(SlotHeader) + config.slot_bytes;
 }
-// No more wishes are ever unseen: each slot's release, and the wishes for the messages in between.
+// No more wishes are ever unseen: each slot's release, the wishes for the messages in between, and what is told again
+// when a queue pair has failed.
 inline uint32_t wishes_of(const tuttiLinkConfig& config) {
-  return 2 * config.slots + 2;
+  return 2 * config.slots + 2 + static_cast<uint32_t>(kMaxQueues);
 }
 
 // What both halves have: the connection beside the link, queue pairs, and completions of what goes over them.
@@ -91,6 +109,9 @@ class Half : public LinkHalf {
  public:
   ~Half() override;
   void wait_end() override;
+  // On behalf of another link of the endpoint, whose peer may wait for something of this one. Why this one is broken,
+  // if it is; null also if its peer has closed it.
+  const Error* tend();
 
  protected:
   Half(Hub& hub, const tuttiLinkConfig& config) : hub_(hub), config_(config) {}
@@ -98,13 +119,22 @@ class Half : public LinkHalf {
   Result<void> watch_socket();
   void take_completions();
   virtual void on_arrival(uint32_t number) = 0;
-  virtual void on_read() {}  // lent memory is the user's again
+  virtual void on_read(uint32_t) {}  // the memory that was lent for a slot's message is the user's again
+  virtual void fill(Notice*) {}
+  virtual void on_notice(const Notice&) {}
+  virtual void on_closed(size_t, const Notice&) {}  // a queue pair, at both ends
+  void set_queues(std::vector<Queue> queues);
   void look();
   void look_at_socket();
   void look_sometimes() {
     if (++polls_ % kPollsPerLook == 0) look();
   }
   bool arm(tuttiWait* wait);  // before sleeping; false if the completions cannot wake us
+  // A queue pair is not to be used any more: it is closed when all has been taken that has come of it. With the last
+  // one, the link fails.
+  void drop(size_t queue, const std::string& why);
+  void send_notice(size_t queue);
+  bool is_usable(size_t queue) const { return queues_[queue].is_open() && states_[queue].why.empty(); }
   void fail(const std::string& why);
   Error gone() const;
 
@@ -118,18 +148,35 @@ class Half : public LinkHalf {
   std::optional<Error> failure_;
   Pinned memory_;  // slots, and wishes after them
   std::vector<Queue> queues_;
-  std::vector<uint32_t> owed_;  // receives, by queue
-  uint32_t receives_ = 0;       // of each queue
+  uint32_t receives_ = 0;   // of each queue
+  uint32_t unsettled_ = 0;  // queues that are closed here and not yet at the other end
 
  private:
-  void take(const ibv_wc& completion);
-  void fail_by(const ibv_wc& completion, const Queue& queue);
+  // Of a queue.
+  struct State {
+    uint32_t owed = 0;  // receives
+    std::string why;    // it is dropped
+    bool is_flushed = false;
+    std::optional<Notice> notice;  // from the other end
+  };
+
+  void poll_completions();
+  void take(const ibv_wc& completion, size_t port);
+  std::string reason(const ibv_wc& completion, const Queue& queue) const;
+  void read_socket();
+  void take_notices();
+  void close_dropped();
+  void close(size_t queue);
+  void settle(size_t queue);
 
   struct Completions {
     ibv_comp_channel* channel = nullptr;
     ibv_cq* queue = nullptr;
   };
   std::vector<Completions> completions_;  // by port
+  std::vector<State> states_;             // by queue
+  bool drops_ = false;                    // some queue is dropped and not yet closed
+  std::string inbox_;                     // of the connection beside the link
   Fd epoll_;
   uint32_t polls_ = 0;
 
@@ -143,7 +190,6 @@ class SendLink final : public Half {
                                                   std::vector<PortAddress> peer_ports, const tuttiLinkConfig& config);
   ~SendLink() override;
   void take_released(uint64_t released);
-  const Error* broken();  // why, if it is; null also if its peer has closed it
   int peer() const { return config_.peer; }
   Result<bool> poll() override;
   void* try_acquire() override;
@@ -154,6 +200,17 @@ class SendLink final : public Half {
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
 
  private:
+  // The message that a slot was last used for.
+  struct Sent {
+    uint64_t number = 0;
+    uint32_t bytes = 0;
+    uint32_t queue = kNoQueue;           // that it was given to
+    const void* payload = nullptr;       // null: it is in the slot
+    std::shared_ptr<const Pinned> lent;  // while the payload may be read where it lies
+
+    static constexpr uint32_t kNoQueue = UINT32_MAX;
+  };
+
   SendLink(Hub& hub, const Dialer::Call& call, const Contact& contact, std::vector<PortAddress> peer_ports,
            const tuttiLinkConfig& config)
       : Half(hub, config), dialer_(call, contact), peer_ports_(std::move(peer_ports)) {}
@@ -162,12 +219,17 @@ class SendLink final : public Half {
   Result<void> send_offer();
   Result<bool> take_answer();
   void on_arrival(uint32_t number) override;
-  void on_read() override { lent_--; }
+  void on_read(uint32_t slot) override;
+  void on_notice(const Notice& notice) override;
+  void on_closed(size_t queue, const Notice& notice) override;
   bool has_slot();
   void send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag);
-  struct Source;
-  void put(Queue& queue, const Source& source, size_t begin, size_t end, uint64_t to, uint32_t key, bool announced);
-  Queue& least_busy();
+  void give_back(Sent& message);
+  void place(Sent& message, bool as_wished);
+  void put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key, bool announced);
+  char* slot(uint64_t number) const { return memory_.data() + number % config_.slots * stride_of(config_); }
+  size_t least_busy() const;
+  bool is_under_way() const;
   void drain();
 
   Dialer dialer_;
@@ -180,8 +242,8 @@ class SendLink final : public Half {
   uint64_t slots_at_ = 0;  // at the receiver's
   uint32_t writes_per_message_ = 0;
   uint64_t published_ = 0, released_ = 0;
-  uint32_t lent_ = 0;                                     // messages that may still be read from where they lie
-  std::vector<std::shared_ptr<const Pinned>> lent_from_;  // by slot
+  std::vector<Sent> sent_;  // by slot
+  uint32_t lent_ = 0;       // how many of them lend
   Wish wish_{.released = 0, .number = Wish::kNone};
 };
 
@@ -204,6 +266,8 @@ class RecvLink final : public Half {
   RecvLink(Hub& hub, Fd socket, const tuttiLinkConfig& config) : Half(hub, config) { socket_ = std::move(socket); }
   Result<void> accept(const Offer& offer);
   void on_arrival(uint32_t number) override;
+  void fill(Notice* notice) override;
+  void on_closed(size_t queue, const Notice& notice) override;
   bool is_there() const { return arrived_[released_ % config_.slots]; }
   SlotHeader& header(uint64_t slot) const;
   uint64_t enough_to_tell() const { return std::max(1u, config_.slots / 2); }

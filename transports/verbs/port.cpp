@@ -207,25 +207,24 @@ std::string Port::down_because() const {
   return attributes.state == IBV_PORT_ACTIVE ? "" : ibv_port_state_str(attributes.state);
 }
 
-// Not every device ends what was posted with an error then (Soft-RoCE goes on trying at times), so this does. A cable
-// that is plugged in again is back sooner.
-constexpr double kLongestDownSeconds = 10;
-
-const std::optional<std::string>& Port::trouble() {
+// Not every device ends what was posted with an error when its port goes down (Soft-RoCE goes on trying at times), so
+// this does.
+std::optional<std::string> Port::trouble(double patience_seconds) {
   ibv_async_event event{};
   while (ibv_get_async_event(context_, &event) == 0) {
     if (event.event_type == IBV_EVENT_DEVICE_FATAL) trouble_ = "the device has failed (dmesg has more)";
     const bool of_port = event.event_type == IBV_EVENT_PORT_ERR || event.event_type == IBV_EVENT_PORT_ACTIVE;
     if (of_port && event.element.port_num == number_) {
       log(LogLevel::kWarn, "%s: %s", name_.c_str(), ibv_event_type_str(event.event_type));
-      const bool is_down = event.event_type == IBV_EVENT_PORT_ERR;
-      down_until_ = is_down ? Deadline::after_seconds(kLongestDownSeconds) : Deadline::never();
+      down_since_ns_.reset();
+      if (event.event_type == IBV_EVENT_PORT_ERR) down_since_ns_ = now_ns();
     }
     ibv_ack_async_event(&event);
   }
-  if (!trouble_ && down_until_.passed())
-    trouble_ = format("the port is down for %.0f s (check its cable and its switch)", kLongestDownSeconds);
-  return trouble_;
+  if (trouble_ || !down_since_ns_) return trouble_;
+  const double seconds = static_cast<double>(now_ns() - *down_since_ns_) * 1e-9;
+  if (seconds < patience_seconds) return std::nullopt;
+  return format("the port is down for %.0f s (check its cable and its switch)", seconds);
 }
 
 Path find_path(const PortAddress& mine, const PortAddress& peer) {

@@ -50,8 +50,8 @@ class Port {
   // The place of the address's i-th GID in the device's table.
   uint8_t gid_index(size_t i) const { return gid_indices_[i]; }
   std::string down_because() const;  // "" if the port is active
-  // What has happened to the device or the port, if that ends its links.
-  const std::optional<std::string>& trouble();
+  // What has happened to the device or the port, if that ends its links. A port may be down for so long before.
+  std::optional<std::string> trouble(double patience_seconds);
 
  private:
   Port(ibv_context* context, uint8_t number) : context_(context), number_(number) {}
@@ -67,8 +67,8 @@ class Port {
   uint32_t active_speed_ = 0, active_width_ = 0;
   PortAddress address_;
   std::array<uint8_t, kMaxGids> gid_indices_{};
-  std::optional<std::string> trouble_;
-  Deadline down_until_ = Deadline::never();  // it may come up again that long
+  std::optional<std::string> trouble_;  // for good
+  std::optional<int64_t> down_since_ns_;
 };
 
 using Ports = std::vector<std::unique_ptr<Port>>;

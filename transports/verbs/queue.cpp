@@ -42,6 +42,7 @@ Result<Queue> Queue::create(Port& port, size_t port_index, size_t my_gid, ibv_cq
     queue.pair_.reset(ibv_create_qp(port.domain(), &init));
   }
   if (queue.pair_ == nullptr) return system_error(format("creating a queue pair of %s", port.name().c_str()), errno);
+  queue.number_ = queue.pair_->qp_num;
   queue.inline_bytes_ = init.cap.max_inline_data;
   random_bytes(&queue.sequence_, sizeof queue.sequence_);
   queue.sequence_ &= 0xffffff;
@@ -58,7 +59,7 @@ Result<Queue> Queue::create(Port& port, size_t port_index, size_t my_gid, ibv_cq
 }
 
 QueueAddress Queue::address(uint32_t key) const {
-  return {pair_->qp_num, sequence_, key, static_cast<uint32_t>(port_index_), static_cast<uint32_t>(my_gid_)};
+  return {number_, sequence_, key, static_cast<uint32_t>(port_index_), static_cast<uint32_t>(my_gid_)};
 }
 
 Result<void> Queue::connect(const QueueAddress& peer, const PortAddress& peer_port) {
@@ -116,8 +117,14 @@ bool Queue::write(const Write& write) {
     request.send_flags |= IBV_SEND_SIGNALED;
     signalled_ = posted_;
   }
-  request.wr_id = posted_ << 1 | (write.lends ? 1 : 0);
+  request.wr_id = posted_ << 7 | write.slot << 1 | (write.lends ? 1 : 0);
   return ibv_post_send(pair_.get(), &request, &bad) == 0;
+}
+
+bool Queue::stop() {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  return ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE) == 0;
 }
 
 bool Queue::receive(uint32_t n) {

@@ -24,7 +24,12 @@ class Queue {
 
   Port& port() const { return *port_; }
   size_t port_index() const { return port_index_; }
-  uint32_t number() const { return pair_->qp_num; }
+  uint32_t number() const { return number_; }
+  bool is_open() const { return pair_ != nullptr; }
+  // Nothing is sent and nothing comes any more; what was under way is flushed. False: the device does not listen.
+  bool stop();
+  // Nothing of it is read or written any more.
+  void close() { pair_.reset(); }
   uint32_t peer_key() const { return peer_key_; }
   uint32_t inline_bytes() const { return inline_bytes_; }
   uint64_t under_way() const { return posted_ - completed_; }
@@ -40,12 +45,15 @@ class Queue {
     uint32_t number;
     bool signalled;
     bool lends;
+    uint32_t slot;
   };
   bool write(const Write& write);
   bool receive(uint32_t n);
-  // Of a completion of ours: what it was of.
+  // Of a completion: what it was of.
+  static bool is_receive(const ibv_wc& completion) { return completion.wr_id == 0; }
   static bool lends(const ibv_wc& completion) { return (completion.wr_id & 1) != 0; }
-  void completed(const ibv_wc& completion) { completed_ = completion.wr_id >> 1; }
+  static uint32_t slot(const ibv_wc& completion) { return completion.wr_id >> 1 & 63; }
+  void completed(const ibv_wc& completion) { completed_ = completion.wr_id >> 7; }
   uint64_t unsignalled() const { return posted_ - signalled_; }
 
  private:
@@ -57,7 +65,7 @@ class Queue {
     void operator()(ibv_qp* pair) const { ibv_destroy_qp(pair); }
   };
   std::unique_ptr<ibv_qp, Destroy> pair_;
-  uint32_t sequence_ = 0;
+  uint32_t number_ = 0, sequence_ = 0;
   uint32_t sends_ = 0, inline_bytes_ = 0;
   uint32_t peer_key_ = 0;
   uint64_t posted_ = 0, completed_ = 0, signalled_ = 0;

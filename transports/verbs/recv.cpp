@@ -39,6 +39,7 @@ Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tu
 Result<void> RecvLink::accept(const Offer& offer) {
   if (offer.n_queues == 0 || offer.n_queues > kMaxQueues)
     return Error{Code::kRemoteError, format("rank %d offers %u queue pairs", config_.peer, offer.n_queues)};
+  std::vector<Queue> queues;
   receives_ = 2 * config_.slots;
   const uint32_t writes = 2 * wishes_of(config_);
   TUTTI_TRY(open_completions(offer.n_queues * (writes + 1 + receives_)));
@@ -53,9 +54,9 @@ Result<void> RecvLink::accept(const Offer& offer) {
     TUTTI_TRY_ASSIGN(Queue queue, Queue::create(*hub_.ports[line.your_port], line.your_port, line.your_gid,
                                                 completions_of(line.your_port), writes, receives_));
     TUTTI_TRY(queue.connect(line.mine, offer.ports[line.mine.port]));
-    queues_.push_back(std::move(queue));
+    queues.push_back(std::move(queue));
   }
-  owed_.resize(queues_.size());
+  set_queues(std::move(queues));
   arrived_.resize(config_.slots);
   wishes_at_ = offer.wishes;
   sender_ = offer.sender;
@@ -139,7 +140,11 @@ void RecvLink::tell_releases() {
 
 void RecvLink::tell(const Wish& wish) {
   if (failure_ || closed_ || queues_.empty()) return;
-  Queue& queue = queues_[0];
+  released_told_ = wish.released;
+  if (unsettled_ > 0) return send_notice(Notice::kNone);
+  size_t q = 0;
+  while (q + 1 < queues_.size() && !is_usable(q)) q++;
+  Queue& queue = queues_[q];
   if (!queue.has_room(1)) take_completions();
   const uint32_t place = static_cast<uint32_t>(told_ % wishes_of(config_));
   char* from = memory_.data() + config_.slots * stride_of(config_) + place * sizeof wish;
@@ -153,8 +158,7 @@ void RecvLink::tell(const Wish& wish) {
   write.number = place;
   write.signalled = told_ % config_.slots == 0;
   told_++;
-  released_told_ = wish.released;
-  if (!queue.write(write)) fail(queue.port().name() + ": a write cannot be posted");
+  if (!queue.write(write)) drop(q, "a write cannot be posted");
 }
 
 // The first place that a message is wished at counts.

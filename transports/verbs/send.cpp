@@ -5,12 +5,49 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 
 #include "base/handshake.h"
 #include "base/log.h"
 #include "transports/verbs/link.h"
 
 namespace tutti::verbs {
+namespace {
+
+// More than all retries take; a peer that does not look at its link may hold up the closing of a queue pair.
+constexpr double kLongestDrainSeconds = 60;
+
+struct Pairing {
+  size_t mine, theirs;
+  Path path;
+};
+
+// Each port that is up takes the path that reaches the peer best, and each of the peer's ports is used once before one
+// is twice. Of paths that look alike the one between ports of the same place in the order is likely to be one wire.
+std::vector<Pairing> pair_ports(const Ports& ports, const std::vector<PortAddress>& peer_ports) {
+  const auto is_up = [](const std::unique_ptr<Port>& port) { return port->down_because().empty(); };
+  const bool some_up = std::any_of(ports.begin(), ports.end(), is_up);
+  std::vector<size_t> uses(peer_ports.size());
+  std::vector<Pairing> pairings;
+  for (size_t p = 0; p < ports.size(); p++) {
+    if (some_up && !is_up(ports[p])) continue;
+    Pairing best{p, 0, {}};
+    for (size_t i = 0; i < peer_ports.size(); i++) {
+      const Path path = find_path(ports[p]->address(), peer_ports[i]);
+      const auto merit = [&](size_t peer_port, int score) {
+        return std::tuple(-static_cast<int64_t>(uses[peer_port]), score, peer_port == p);
+      };
+      if (path.score > 0 && (best.path.score == 0 || merit(i, path.score) > merit(best.theirs, best.path.score)))
+        best = {p, i, path};
+    }
+    if (best.path.score == 0) continue;
+    uses[best.theirs]++;
+    pairings.push_back(best);
+  }
+  return pairings;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<LinkHalf>> SendLink::create(Hub& hub, const Dialer::Call& call, const Contact& contact,
                                                    std::vector<PortAddress> peer_ports, const tuttiLinkConfig& config) {
@@ -21,38 +58,27 @@ Result<std::unique_ptr<LinkHalf>> SendLink::create(Hub& hub, const Dialer::Call&
   return std::move(made).error();
 }
 
-// Each port takes the path that reaches the peer best, and each of the peer's ports is used once before one is twice.
 Result<void> SendLink::make_queues() {
-  std::vector<size_t> uses(peer_ports_.size());
   uint32_t largest_message = UINT32_MAX;
   for (const auto& port : hub_.ports) largest_message = std::min(largest_message, port->max_message_bytes());
   writes_per_message_ = static_cast<uint32_t>(stride_of(config_) / largest_message + 2);
   receives_ = 2 * wishes_of(config_);
-  const uint32_t writes = 2 * config_.slots * writes_per_message_;
+  const uint32_t writes = 3 * config_.slots * writes_per_message_;
   TUTTI_TRY(open_completions(hub_.queues_per_port * (writes + 1 + receives_)));
   TUTTI_TRY_ASSIGN(
       memory_, Pinned::allocate(hub_.ports, config_.slots * stride_of(config_) + wishes_of(config_) * sizeof(Wish)));
-  for (size_t p = 0; p < hub_.ports.size(); p++) {
-    Path best;
-    size_t best_port = 0;
-    for (size_t i = 0; i < peer_ports_.size(); i++) {
-      const Path path = find_path(hub_.ports[p]->address(), peer_ports_[i]);
-      const bool better =
-          best.score == 0 || uses[i] < uses[best_port] || (uses[i] == uses[best_port] && path.score > best.score);
-      if (path.score > 0 && better) best = path, best_port = i;
-    }
-    if (best.score == 0) continue;
-    uses[best_port]++;
-    for (uint32_t q = 0; q < hub_.queues_per_port && queues_.size() < kMaxQueues; q++) {
-      TUTTI_TRY_ASSIGN(Queue queue,
-                       Queue::create(*hub_.ports[p], p, best.my_gid, completions_of(p), writes, receives_));
-      lines_.push_back({queue.address(memory_.remote_key(p)), static_cast<uint32_t>(best_port),
-                        static_cast<uint32_t>(best.peer_gid)});
-      queues_.push_back(std::move(queue));
+  std::vector<Queue> queues;
+  for (const Pairing& pairing : pair_ports(hub_.ports, peer_ports_)) {
+    for (uint32_t q = 0; q < hub_.queues_per_port && queues.size() < kMaxQueues; q++) {
+      TUTTI_TRY_ASSIGN(Queue queue, Queue::create(*hub_.ports[pairing.mine], pairing.mine, pairing.path.my_gid,
+                                                  completions_of(pairing.mine), writes, receives_));
+      lines_.push_back({queue.address(memory_.remote_key(pairing.mine)), static_cast<uint32_t>(pairing.theirs),
+                        static_cast<uint32_t>(pairing.path.peer_gid)});
+      queues.push_back(std::move(queue));
     }
   }
-  owed_.resize(queues_.size());
-  lent_from_.resize(config_.slots);
+  set_queues(std::move(queues));
+  sent_.resize(config_.slots);
   random_bytes(&number_, sizeof number_);
   hub_.senders[number_] = this;
   if (!queues_.empty()) return {};
@@ -67,14 +93,19 @@ SendLink::~SendLink() {
   hub_.senders.erase(number_);
 }
 
+bool SendLink::is_under_way() const {
+  return unsettled_ > 0 ||
+         std::any_of(queues_.begin(), queues_.end(), [](const Queue& q) { return q.is_open() && q.under_way() > 0; });
+}
+
 // The others learn that the link has ended when its connection closes, so all has to have arrived by then.
 void SendLink::drain() {
   if (!ready_) return;
-  for (Queue& queue : queues_)
-    if (queue.unsignalled() > 0 && !failure_)
-      queue.write({.n_from = 0, .to = slots_at_, .key = queue.peer_key(), .signalled = true});
-  while (!failure_ && !closed_ &&
-         std::any_of(queues_.begin(), queues_.end(), [](const Queue& q) { return q.under_way() > 0; })) {
+  for (size_t q = 0; q < queues_.size(); q++)
+    if (is_usable(q) && queues_[q].unsignalled() > 0 && !failure_)
+      queues_[q].write({.n_from = 0, .to = slots_at_, .key = queues_[q].peer_key(), .signalled = true});
+  const Deadline limit = Deadline::after_seconds(kLongestDrainSeconds);
+  while (!failure_ && !closed_ && is_under_way() && !limit.passed()) {
     take_completions();
     look_sometimes();
     sched_yield();
@@ -153,23 +184,23 @@ void SendLink::on_arrival(uint32_t number) {
   if (wish.number != Wish::kNone) wish_ = wish;
 }
 
-const Error* SendLink::broken() {
-  if (ready_ && !failure_) take_completions();
-  return ready_ && failure_ && !closed_ ? &*failure_ : nullptr;
-}
-
 void SendLink::take_released(uint64_t released) {
   if (released > published_) return fail("it released more than was sent");
   released_ = std::max(released_, released);
 }
 
+// A slot whose message is read where it lies has to know it until it is read.
 bool SendLink::has_slot() {
-  return ready_ && !failure_ && published_ - released_ < config_.slots && least_busy().has_room(writes_per_message_);
+  return ready_ && !failure_ && published_ - released_ < config_.slots && !sent_[published_ % config_.slots].lent &&
+         queues_[least_busy()].has_room((1 + config_.slots) * writes_per_message_);
 }
 
-Queue& SendLink::least_busy() {
-  return *std::min_element(queues_.begin(), queues_.end(),
-                           [](const Queue& a, const Queue& b) { return a.under_way() < b.under_way(); });
+size_t SendLink::least_busy() const {
+  const auto load = [&](size_t q) { return is_usable(q) ? queues_[q].under_way() : UINT64_MAX; };
+  size_t best = 0;
+  for (size_t q = 1; q < queues_.size(); q++)
+    if (load(q) < load(best)) best = q;
+  return best;
 }
 
 void* SendLink::try_acquire() {
@@ -177,7 +208,7 @@ void* SendLink::try_acquire() {
     if (ready_ && !failure_) take_completions();
     if (!has_slot()) return nullptr;
   }
-  return memory_.data() + published_ % config_.slots * stride_of(config_) + sizeof(SlotHeader);
+  return slot(published_) + sizeof(SlotHeader);
 }
 
 bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
@@ -187,72 +218,80 @@ bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
   return true;
 }
 
+// Also what waits for a queue pair to be closed at both ends, because this end then has to send it again.
 uint32_t SendLink::unsent() {
-  if (lent_ > 0 && !failure_) take_completions();
-  return lent_;
+  if ((lent_ > 0 || unsettled_ > 0) && !failure_) take_completions();
+  if (unsettled_ == 0 || failure_) return lent_;
+  return static_cast<uint32_t>(std::count_if(sent_.begin(), sent_.end(), [&](const Sent& message) {
+    return message.lent ||
+           (message.queue != Sent::kNoQueue && !queues_[message.queue].is_open() && message.number >= released_);
+  }));
 }
 
-// A message, as one range of bytes: its header, then its payload, which follows in the slot or is lent.
-struct SendLink::Source {
-  char* slot;
-  const void* payload;  // null: it is in the slot
-  const Pinned* lent;
-};
+void SendLink::on_read(uint32_t slot) {
+  if (sent_[slot].lent) give_back(sent_[slot]);
+}
+
+void SendLink::give_back(Sent& message) {
+  message.lent = nullptr;
+  lent_--;
+}
 
 void SendLink::send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag) {
   if (failure_) return;
-  const uint64_t slot = published_ % config_.slots;
   const bool as_wished = wish_.number == published_ && wish_.bytes == bytes && bytes > 0;
-  Source source{memory_.data() + slot * stride_of(config_), data, lent.get()};
   SlotHeader header{tag, published_, bytes, as_wished ? kAsWished : kInSlot, 0, 0};
   if (const auto back = hub_.receivers.find({config_.peer, config_.channel}); back != hub_.receivers.end())
     back->second->pass_released(&header);
-  memcpy(source.slot, &header, sizeof header);
-  Queue& queue = least_busy();
-  const uint64_t to = slots_at_ + slot * stride_of(config_);
-  const size_t end = sizeof header + bytes;
+  memcpy(slot(published_), &header, sizeof header);
   if (lent) lent_++;
-  if (as_wished) {
-    const uint32_t key = wish_.keys[peer_port_of_[static_cast<size_t>(&queue - queues_.data())]];
-    put(queue, source, sizeof header, end, wish_.at, key, false);
-    put(queue, source, 0, sizeof header, to, queue.peer_key(), true);
-  } else {
-    put(queue, source, 0, end, to, queue.peer_key(), true);
-  }
-  lent_from_[slot] = std::move(lent);
+  Sent& message = sent_[published_ % config_.slots];
+  message = {published_, bytes, Sent::kNoQueue, data, std::move(lent)};
   published_++;
+  place(message, as_wished);
 }
 
-// Writes the bytes from `begin` to `end` of a message, in pieces that the port takes. The last one may announce it.
-void SendLink::put(Queue& queue, const Source& source, size_t begin, size_t end, uint64_t to, uint32_t key,
-                   bool announced) {
+void SendLink::place(Sent& message, bool as_wished) {
+  message.queue = static_cast<uint32_t>(least_busy());
+  const uint32_t key = queues_[message.queue].peer_key();
+  const uint64_t to = slots_at_ + message.number % config_.slots * stride_of(config_);
+  const size_t end = sizeof(SlotHeader) + message.bytes;
+  if (as_wished) {
+    put(message, sizeof(SlotHeader), end, wish_.at, wish_.keys[peer_port_of_[message.queue]], false);
+    put(message, 0, sizeof(SlotHeader), to, key, true);
+  } else {
+    put(message, 0, end, to, key, true);
+  }
+}
+
+// Writes the bytes from `begin` to `end` of a message, its header and then its payload, in pieces that the port takes.
+// The last one may announce it.
+void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key, bool announced) {
+  Queue& queue = queues_[message.queue];
   const size_t port = queue.port_index();
-  const uint32_t slot_key = memory_.local_key(port);
+  const bool lends = message.lent != nullptr;
   for (size_t at = begin; at < end;) {
     const size_t bytes = std::min<size_t>(end - at, queue.port().max_message_bytes());
     Queue::Write write{};
     const auto add = [&](const void* from, size_t n, uint32_t local_key) {
       if (n > 0) write.from[write.n_from++] = {reinterpret_cast<uintptr_t>(from), static_cast<uint32_t>(n), local_key};
     };
-    const size_t of_header =
-        source.lent != nullptr && at < sizeof(SlotHeader) ? std::min(bytes, sizeof(SlotHeader) - at) : 0;
-    if (source.lent == nullptr) {
-      add(source.slot + at, bytes, slot_key);
-    } else {
-      add(source.slot + at, of_header, slot_key);
-      add(static_cast<const char*>(source.payload) + at + of_header - sizeof(SlotHeader), bytes - of_header,
-          source.lent->local_key(port));
-    }
+    const size_t of_slot = !lends ? bytes : at < sizeof(SlotHeader) ? std::min(bytes, sizeof(SlotHeader) - at) : 0;
+    add(slot(message.number) + at, of_slot, memory_.local_key(port));
+    if (bytes > of_slot)
+      add(static_cast<const char*>(message.payload) + at + of_slot - sizeof(SlotHeader), bytes - of_slot,
+          message.lent->local_key(port));
     write.to = to + (at - begin);
     write.key = key;
     at += bytes;
     write.announced = announced && at == end;
-    write.number = static_cast<uint32_t>(published_);
-    write.lends = write.announced && source.lent != nullptr;
+    write.number = static_cast<uint32_t>(message.number);
+    write.slot = static_cast<uint32_t>(message.number % config_.slots);
+    write.lends = write.announced && lends;
     // With several queues, what is completed tells which of them is fast. Else it is to free the queue's room.
-    const bool frees = queues_.size() > 1 || published_ % std::max(1u, config_.slots / 2) == 0;
+    const bool frees = queues_.size() > 1 || message.number % std::max(1u, config_.slots / 2) == 0;
     write.signalled = write.announced && (write.lends || frees);
-    if (!queue.write(write)) return fail(queue.port().name() + ": a write cannot be posted");
+    if (!queue.write(write)) return drop(message.queue, "a write cannot be posted");
   }
 }
 
@@ -261,6 +300,7 @@ void SendLink::recall() {
   if (unsent() == 0) return;
   fail("its operation has failed");
   queues_.clear();
+  for (Sent& message : sent_) message.lent = nullptr;
   lent_ = 0;
 }
 
@@ -274,9 +314,10 @@ bool SendLink::wait_begin(bool, tuttiWait* wait) {
     return !failure_;
   }
   const uint64_t released = released_;
-  const uint32_t lent = lent_;
+  const uint32_t waiting = unsent();
   const bool can_wake = arm(wait);
-  return can_wake && !failure_ && !closed_ && released_ == released && lent_ == lent && (lent_ > 0 || !has_slot());
+  const uint32_t still = unsent();
+  return can_wake && !failure_ && !closed_ && released_ == released && still == waiting && (still > 0 || !has_slot());
 }
 
 }  // namespace tutti::verbs
