@@ -34,10 +34,10 @@
  * all ranks or on none. `stream` is a cudaStream_t then, cast, and NULL is CUDA's default stream. Operations take their
  * place in the stream and return; tuttiCommGetAsyncError tells of errors later. They can be captured into CUDA graphs,
  * if an operation of their kind and size has run before. Operations of one communicator on several streams keep their
- * order, but for launches of graphs, which the program orders. Ranks that are threads of one process and share a device
- * are served by one launch: a call waits until all of them have called, so a thread that holds several of them groups
- * the calls, and captures all of their streams together. Splitting and finalizing wait for the device. tuttiCommAbort
- * frees streams that wait for other ranks.
+ * order, but for launches of graphs, which the program orders. Ranks that are threads of one process learn of each
+ * other's buffers, and those that share a device are served by one launch: a call may wait until all of them have
+ * called, so a thread that holds several of them groups the calls, and captures all of their streams together.
+ * Splitting and finalizing wait for the device. tuttiCommAbort frees streams that wait for other ranks.
  *
  * Non-blocking. With config.blocking = 0 the functions that create a communicator, and tuttiCommFinalize on it, return
  * tuttiInProgress at once, with a valid handle in *comm; what they do goes on in the background. Until it is done

@@ -77,11 +77,13 @@ Result<void> enqueue(Pending& p) {
 
 // All ranks' operations are on their way before any is waited for: their ranks may all be this thread's.
 Result<void> start_on_devices(const std::vector<Pending>& operations) {
-  for (const Pending& p : operations)
-    if (p.use->device() != nullptr) TUTTI_TRY(p.use->device()->submit(p.operation, p.stream));
-  for (const Pending& p : operations)
-    if (p.use->device() != nullptr) TUTTI_TRY(p.use->device()->settle());
-  return {};
+  std::vector<cuda::Device*> devices;
+  for (const Pending& p : operations) {
+    if (p.use->device() == nullptr) continue;
+    TUTTI_TRY(p.use->device()->submit(p.operation, p.stream));
+    if (std::find(devices.begin(), devices.end(), p.use->device()) == devices.end()) devices.push_back(p.use->device());
+  }
+  return cuda::Device::settle(devices);
 }
 
 // What has a stream goes there. The rest runs here: one communicator's operations in order, several communicators' side

@@ -9,7 +9,9 @@
 namespace tutti::cuda {
 
 inline constexpr size_t kWordStride = 128;  // words lie on lines of their own
-inline constexpr int kStages = 3;           // that have a word for each rank
+// What the ranks tell each other, each by a word for every rank.
+enum Stage : int { kPut = 0, kSummed = 1, kTaken = 2 };
+inline constexpr int kStages = 3;
 inline constexpr size_t kArenaDataBytes = 32 << 20;
 
 class Arenas {

@@ -95,7 +95,7 @@ Result<void> Device::add_ways() {
         host_.n_ranks());
   } else {
     std::string why;
-    TUTTI_TRY_ASSIGN(auto phases, make_phases(host_, port_, seats, &why));
+    TUTTI_TRY_ASSIGN(auto phases, make_phases(host_, port_, seats, name, &why));
     if (phases != nullptr) {
       ways_.push_back(std::move(phases));
       log(LogLevel::kInfo, "CUDA device %d: ranks map each other's memory", device_);
@@ -126,27 +126,48 @@ Device::~Device() {
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   const std::lock_guard lock(mutex_);
   if (host_.broken()) return host_.breakage();
-  return break_if(enqueue(operation, stream));
+  const auto way = std::find_if(ways_.begin(), ways_.end(), [&](const auto& w) { return w->takes(operation); });
+  pending_.push_back({operation, stream, way->get()});
+  return {};
 }
 
 // What the GPU refuses, it refuses for good.
-Result<void> Device::break_if(Result<void> result) {
-  if (!result && !host_.broken()) host_.break_with(result.error());
-  return result;
+Result<bool> Device::advance() {
+  const std::lock_guard lock(mutex_);
+  auto all = enqueue_all();
+  if (all && (all.value() || !host_.broken())) return all;
+  if (!host_.broken()) host_.break_with(all.error());
+  pending_.clear();
+  return all ? Result<bool>(host_.breakage()) : all;
 }
 
-Result<void> Device::enqueue(const Operation& operation, StreamRef stream) {
+Result<bool> Device::enqueue_all() {
+  if (pending_.empty()) return true;
   TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
-  TUTTI_TRY_ASSIGN(const bool capturing, port_.is_capturing(stream));
-  const NamedRange range(port_, traits(operation.collective).name);
+  for (; !pending_.empty(); pending_.pop_front()) {
+    TUTTI_TRY_ASSIGN(const bool is_in_stream, enqueue(pending_.front()));
+    if (!is_in_stream) return false;
+  }
+  return true;
+}
+
+Result<void> Device::begin(Pending& pending) {
+  pending.has_begun = true;
+  TUTTI_TRY_ASSIGN(pending.is_captured, port_.is_capturing(pending.stream));
   // The ways keep one place for all operations.
-  if (!capturing && has_end_ && stream != end_stream_) TUTTI_TRY(port_.wait(stream, end_));
-  const auto way = std::find_if(ways_.begin(), ways_.end(), [&](const auto& w) { return w->takes(operation); });
-  auto submitted = (*way)->submit(operation, stream);
-  if (capturing) return submitted;
-  unsettled_.push_back(stream);
-  auto marked = mark_end(stream);  // also of what could be submitted in part
-  return submitted ? std::move(marked) : std::move(submitted);
+  if (!pending.is_captured && has_end_ && pending.stream != end_stream_) return port_.wait(pending.stream, end_);
+  return {};
+}
+
+Result<bool> Device::enqueue(Pending& pending) {
+  if (!pending.has_begun) TUTTI_TRY(begin(pending));
+  TUTTI_TRY_ASSIGN(const bool has_met, pending.way->meet(pending.operation, pending.stream));
+  if (!has_met) return false;
+  const NamedRange range(port_, traits(pending.operation.collective).name);
+  auto submitted = pending.way->submit(pending.operation, pending.stream);
+  if (!pending.is_captured) TUTTI_TRY(mark_end(pending.stream));  // also of what could be submitted in part
+  TUTTI_TRY(submitted);
+  return true;
 }
 
 Result<void> Device::mark_end(StreamRef stream) {
@@ -156,20 +177,22 @@ Result<void> Device::mark_end(StreamRef stream) {
   return {};
 }
 
-Result<void> Device::settle() {
-  bool later = false;
-  for (const auto& way : ways_) {
-    auto settled = way->settle();
-    if (!settled) return break_if(std::move(settled).error());
-    later = later || settled.value();
+Result<void> Device::settle(const std::vector<Device*>& devices) {
+  Result<void> outcome;
+  for (uint64_t turn = 0;; turn++) {
+    bool all = true;
+    for (Device* device : devices) {
+      auto advanced = device->advance();
+      if (!advanced && outcome) outcome = std::move(advanced).error();
+      all = all && (!advanced || advanced.value());
+    }
+    if (all) return outcome;
+    constexpr uint64_t kYields = 1000;  // others are nearly here as a rule
+    if (turn < kYields)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  const std::lock_guard lock(mutex_);
-  if (later && !unsettled_.empty()) {
-    TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
-    TUTTI_TRY(mark_end(unsettled_.back()));
-  }
-  unsettled_.clear();
-  return {};
 }
 
 bool Device::is_done() {

@@ -1,10 +1,11 @@
 // This header: one rank's communicator on a GPU, on top of its communicator on the host, which finds the others,
 // notices their loss and carries what cannot go from GPU to GPU.
 //
-// Threading: submit() and settle() from any thread; a submission is in the order of calls. drain() waits.
+// Threading: submit() and advance() from any thread; a submission is in the order of calls. drain() and settle() wait.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -38,10 +39,9 @@ class Way {
  public:
   virtual ~Way() = default;
   virtual bool takes(const Operation& operation) const = 0;
-  // Enqueues, or begins to.
+  // Before submit(): false where other ranks of this process have to call first, then it is asked again.
+  virtual Result<bool> meet(const Operation&, StreamRef) { return true; }
   virtual Result<void> submit(const Operation& operation, StreamRef stream) = 0;
-  // Waits until all that was submitted is in its streams. False where submit() has done it all.
-  virtual Result<bool> settle() { return false; }
   // Nothing in a stream waits for other ranks any more, and none will.
   virtual void release() {}
 };
@@ -52,8 +52,12 @@ class Device {
   static Result<std::unique_ptr<Device>> create(Host& host, int device);
   ~Device();
 
+  // Gives the operation its turn; advance() puts it into its stream. True when all that was submitted is there; false
+  // where other ranks of this process have to come first: theirs may be this thread's.
   Result<void> submit(const Operation& operation, StreamRef stream);
-  Result<void> settle();
+  Result<bool> advance();
+  // Advances all until nothing is left.
+  static Result<void> settle(const std::vector<Device*>& devices);
   // Waits until the GPU has done all that was submitted, or until the communicator is broken.
   void drain();
 
@@ -61,10 +65,17 @@ class Device {
   Device(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
   Result<void> setup();
   Result<void> add_ways();
-  Result<void> enqueue(const Operation& operation, StreamRef stream);
+  struct Pending {
+    Operation operation;
+    StreamRef stream = nullptr;
+    Way* way = nullptr;
+    bool has_begun = false, is_captured = false;
+  };
+  Result<bool> enqueue_all();
+  Result<void> begin(Pending& pending);
+  Result<bool> enqueue(Pending& pending);
   Result<void> mark_end(StreamRef stream);
   bool is_done();
-  Result<void> break_if(Result<void> result);
 
   Host& host_;
   Port& port_;
@@ -75,7 +86,7 @@ class Device {
   EventRef end_ = nullptr;                  // of what was submitted last
   StreamRef end_stream_ = nullptr;
   bool has_end_ = false;
-  std::vector<StreamRef> unsettled_;
+  std::deque<Pending> pending_;
 };
 
 }  // namespace tutti::cuda

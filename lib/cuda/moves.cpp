@@ -50,6 +50,15 @@ std::vector<Move> moves_of(const Operation& operation, int n_ranks) {
   return moves;
 }
 
+Range part_of(int rank, int n_ranks, uint64_t elems, uint64_t elem_bytes) {
+  constexpr uint64_t kLineBytes = 128;
+  const uint64_t line = kLineBytes / elem_bytes;
+  const auto ranks = static_cast<uint64_t>(n_ranks);
+  const uint64_t part = ((elems + ranks - 1) / ranks + line - 1) / line * line;
+  const uint64_t begin = std::min(elems, static_cast<uint64_t>(rank) * part);
+  return {begin, std::min(part, elems - begin)};
+}
+
 Extent extent_of(const Operation& operation, int rank, int n_ranks) {
   Extent extent;
   for (const Move& move : moves_of(operation, n_ranks)) {

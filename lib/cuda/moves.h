@@ -18,6 +18,13 @@ struct Move {
   uint64_t elems = 0;
 };
 
+// Elements of something.
+struct Range {
+  uint64_t begin = 0, elems = 0;
+};
+// What rank `rank` has of `elems` elements that are dealt out; parts begin on cache lines.
+Range part_of(int rank, int n_ranks, uint64_t elems, uint64_t elem_bytes);
+
 // Of collectives that move data; point-to-point messages are not among them.
 std::vector<Move> moves_of(const Operation& operation, int n_ranks);
 

@@ -1,25 +1,20 @@
 #include "cuda/phases.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "cuda/arena.h"
 #include "cuda/launcher.h"
+#include "cuda/meeting.h"
 #include "cuda/moves.h"
 
 namespace tutti::cuda {
 namespace {
 
-// What the ranks tell each other.
-enum Stage : int { kPut = 0, kSummed = 1, kTaken = 2 };
-
 // Above, each rank adds up a part of an all-reduce and the others take it from there, instead of adding up everything
 // themselves: less to read, but one more wait.
 constexpr uint64_t kTwoShotBytes = 256 << 10;
 constexpr uint64_t kLineBytes = 128;
-
-struct Range {
-  uint64_t begin = 0, elems = 0;
-};
 
 // One operation of one rank.
 class Enqueued {
@@ -120,17 +115,8 @@ class Enqueued {
     return jobs.launch();
   }
 
-  // Rank r's part of a piece.
-  Range part_of(int rank, uint64_t elems) const {
-    const uint64_t line = kLineBytes / elem_bytes_;
-    const auto ranks = static_cast<uint64_t>(n_ranks_);
-    const uint64_t part = ((elems + ranks - 1) / ranks + line - 1) / line * line;
-    const uint64_t begin = std::min(elems, static_cast<uint64_t>(rank) * part);
-    return {begin, std::min(part, elems - begin)};
-  }
-
   Result<void> sum_and_take(uint64_t at, uint64_t elems) {
-    const Range mine = part_of(me_, elems);
+    const Range mine = part_of(me_, n_ranks_, elems, elem_bytes_);
     Launcher sums = launcher();
     TUTTI_TRY(sums.add(mine.elems, divisor_, sources(0, mine.begin), {in_arena(me_, 0) + mine.begin * elem_bytes_}));
     TUTTI_TRY(sums.launch());
@@ -138,7 +124,7 @@ class Enqueued {
     Launcher copies = launcher();
     for (int k = 0; k < n_ranks_; k++) {
       const int r = (me_ + k) % n_ranks_;
-      const Range part = part_of(r, elems);
+      const Range part = part_of(r, n_ranks_, elems, elem_bytes_);
       TUTTI_TRY(
           copies.add(part.elems, 0, {in_arena(r, 0) + part.begin * elem_bytes_}, {output(moves_[0], at + part.begin)}));
     }
@@ -158,24 +144,69 @@ class Enqueued {
   uint32_t divisor_ = 0;
 };
 
+// What all ranks read and write where it lies, instead of by way of the arenas: every rank does its part of a single
+// move, which touches every rank's buffers at the same places and nobody else does, or the moves that end with it.
+Result<void> enqueue_where_it_lies(Arenas& arenas, Port& port, int multiprocessors, int me, const Arrivals& everyone,
+                                   StreamRef stream) {
+  const Operation& operation = everyone[static_cast<size_t>(me)].operation;
+  const auto n_ranks = static_cast<int>(everyone.size());
+  const auto moves = moves_of(operation, n_ranks);
+  Launcher jobs(port, multiprocessors, operation, stream);
+  // All buffers may be read and written from here on, because every stream has come to the operation.
+  TUTTI_TRY(arenas.meet(kPut, stream));
+  for (const Move& move : moves) {
+    const bool is_mine = (move.to != kAllRanks ? move.to : move.from) == me;
+    if (moves.size() == 1) {
+      TUTTI_TRY(add_move(jobs, everyone, move, part_of(me, n_ranks, move.elems, dtype_bytes(operation.dtype))));
+    } else if (is_mine) {
+      TUTTI_TRY(add_move(jobs, everyone, move, {0, move.elems}));
+    }
+  }
+  TUTTI_TRY(jobs.launch());
+  return arenas.meet(kTaken, stream);  // what the others have written here is there
+}
+
 class Phases final : public Way {
  public:
   // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
-  Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin)
+  // `meeting`: of ranks that are all in this process; or null.
+  Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin,
+         std::shared_ptr<Meeting> meeting)
       : host_(host),
         port_(port),
         arenas_(std::move(arenas)),
         multiprocessors_(multiprocessors),
-        may_spin_(may_spin && host.n_ranks() <= kLineRanks) {}
+        may_spin_(may_spin && host.n_ranks() <= kLineRanks) {
+    if (meeting != nullptr) attendee_.emplace(std::move(meeting), host.rank());
+  }
 
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
+  Result<bool> meet(const Operation& operation, StreamRef stream) override {
+    if (!wants_meeting(operation)) return true;
+    return attendee_->come(operation, stream, is_reachable(operation));
+  }
   Result<void> submit(const Operation& operation, StreamRef stream) override {
+    if (wants_meeting(operation) && std::all_of(attendee_->everyone().begin(), attendee_->everyone().end(),
+                                                [](const Arrival& arrival) { return arrival.is_reachable; }))
+      return enqueue_where_it_lies(*arenas_, port_, multiprocessors_, host_.rank(), attendee_->everyone(), stream);
     if (const int hops = hops_for(operation); hops > 0) return sum_lines(operation, hops, stream);
     return Enqueued(host_, port_, *arenas_, multiprocessors_, operation, stream).enqueue();
   }
   void release() override { arenas_->let_go(); }
 
  private:
+  // Ranks need to know each other's buffers for that, so small operations do without.
+  bool wants_meeting(const Operation& operation) const {
+    constexpr uint64_t kLeastBytes = 1 << 20;
+    if (!attendee_ || operation.op == RedOp::kPreMulSum) return false;
+    return operation.count * dtype_bytes(operation.dtype) > kLeastBytes;
+  }
+  bool is_reachable(const Operation& operation) const {
+    const Extent extent = extent_of(operation, host_.rank(), host_.n_ranks());
+    return (extent.input == 0 || port_.is_reachable(operation.input)) &&
+           (extent.output == 0 || port_.is_reachable(operation.output));
+  }
+
   // Of an all-reduce by lines; 0 where it goes by phases. Alone a rank has nobody to send lines to.
   int hops_for(const Operation& operation) const {
     const uint64_t bytes = operation.count * dtype_bytes(operation.dtype);
@@ -207,7 +238,12 @@ class Phases final : public Way {
   std::unique_ptr<Arenas> arenas_;
   const int multiprocessors_;
   const bool may_spin_;
+  std::optional<Attendee> attendee_;
 };
+
+bool are_in_one_process(const std::vector<Seat>& seats) {
+  return std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.process == seats[0].process; });
+}
 
 // Every rank's kernel runs, all of it at once, whatever the others' do.
 bool may_wait_in_kernels(const std::vector<Seat>& seats) {
@@ -221,11 +257,16 @@ bool may_wait_in_kernels(const std::vector<Seat>& seats) {
 
 }  // namespace
 
-Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats, std::string* why) {
+Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
+                                         const std::string& name, std::string* why) {
   TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, why));
   if (arenas == nullptr) return std::unique_ptr<Way>();
   const int multiprocessors = seats[static_cast<size_t>(host.rank())].info.multiprocessors;
-  return std::unique_ptr<Way>(new Phases(host, port, std::move(arenas), multiprocessors, may_wait_in_kernels(seats)));
+  std::shared_ptr<Meeting> meeting;
+  if (are_in_one_process(seats) && host.n_ranks() <= kMaxPlaces)
+    meeting = find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(host.n_ranks()); });
+  return std::unique_ptr<Way>(
+      new Phases(host, port, std::move(arenas), multiprocessors, may_wait_in_kernels(seats), std::move(meeting)));
 }
 
 }  // namespace tutti::cuda

@@ -4,7 +4,9 @@
 // take what one needs from all arenas. Between phases the streams wait for words that the others' streams write into
 // the arena (cuStreamWaitValue32), which occupies no kernel. What an operation enqueues is the same every time, and a
 // word that was waited for is taken back, so graphs that were captured can be replayed. Where every rank has a GPU of
-// its own, all-reduces up to a size are one kernel on each that does spin (kernels/cuda/lines.h).
+// its own, all-reduces up to a size are one kernel on each that does spin (kernels/cuda/lines.h). Large operations of
+// ranks that are all in one process, each on its GPU or not, need no arena: their kernels read and write the ranks'
+// buffers where these lie, if CUDA lets them.
 #pragma once
 
 #include "cuda/device.h"
@@ -19,8 +21,9 @@ struct Seat {
   DeviceInfo info;
 };
 
-// Collective. Null where some rank cannot map another one's memory, or what is written there does not arrive: `why`
-// says so. An error ends the creation.
-Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats, std::string* why);
+// Collective. All ranks come with the same `name`, which no other group has. Null where some rank cannot map another
+// one's memory, or what is written there does not arrive: `why` says so. An error ends the creation.
+Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
+                                         const std::string& name, std::string* why);
 
 }  // namespace tutti::cuda

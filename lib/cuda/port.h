@@ -61,6 +61,8 @@ class Port {
   virtual void unmap(void* memory) = 0;
   // Lets kernels of the device use the memory of another one of this process.
   virtual Result<void> reach(int other_device) = 0;
+  // Whether devices that reach this thread's one can use this memory: cudaMalloc's they can.
+  virtual bool is_reachable(const void* memory) = 0;
 
   // All of these take their turn in a stream, and may be captured into a graph.
   virtual Result<void> copy(void* to, const void* from, size_t bytes, StreamRef stream) = 0;

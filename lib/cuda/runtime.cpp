@@ -41,22 +41,25 @@ class ApartFromCaptures {
 };
 
 using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+using PointerAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
 
 // The driver's, which has no counterpart in the runtime; null where the driver is too old.
-BatchMemOp batch_mem_op() {
-  static const BatchMemOp found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult status;
+template <class Function>
+Function driver(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult status;
 #if CUDART_VERSION >= 12050
-    constexpr unsigned kSince = 12000;
-    const cudaError_t code =
-        cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, kSince, cudaEnableDefault, &status);
+  constexpr unsigned kSince = 12000;
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &function, kSince, cudaEnableDefault, &status);
 #else
-    const cudaError_t code = cudaGetDriverEntryPoint("cuStreamBatchMemOp", &function, cudaEnableDefault, &status);
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &status);
 #endif
-    (void)cudaGetLastError();
-    return code == cudaSuccess ? reinterpret_cast<BatchMemOp>(function) : nullptr;
-  }();
+  (void)cudaGetLastError();
+  return code == cudaSuccess ? reinterpret_cast<Function>(function) : nullptr;
+}
+
+BatchMemOp batch_mem_op() {
+  static const auto found = driver<BatchMemOp>("cuStreamBatchMemOp");
   return found;
 }
 
@@ -139,6 +142,23 @@ class Runtime final : public Port {
     const Error error = cuda_error("cudaDeviceEnablePeerAccess", code);
     if (code == cudaErrorPeerAccessAlreadyEnabled) return {};
     return error;
+  }
+
+  // cudaDeviceEnablePeerAccess() is about what cudaMalloc gives. Memory of pools and of virtual addresses has rights of
+  // its own, which are its owner's business; what tells them apart is whether it suits cudaIpcGetMemHandle.
+  bool is_reachable(const void* memory) override {
+    cudaPointerAttributes attributes;
+    int device = -1, suits_ipc = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    if (attributes.type != cudaMemoryTypeDevice || attributes.device != device) return false;
+    const auto ask = driver<PointerAttribute>("cuPointerGetAttribute");
+    return ask != nullptr &&
+           ask(&suits_ipc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, reinterpret_cast<CUdeviceptr>(memory)) ==
+               CUDA_SUCCESS &&
+           suits_ipc != 0;
   }
 
   Result<void> copy(void* to, const void* from, size_t bytes, StreamRef stream) override {

@@ -109,6 +109,14 @@ Result<void> FakePort::reach(int other_device) {
   return {};
 }
 
+bool FakePort::is_reachable(const void* memory) {
+  const std::lock_guard lock(mutex_);
+  const auto after = blocks_.upper_bound(const_cast<void*>(memory));
+  if (after == blocks_.begin() || hides_memory) return false;
+  const auto& [begin, block] = *std::prev(after);
+  return static_cast<const char*>(memory) < static_cast<const char*>(begin) + block.bytes;
+}
+
 FakeStream& FakePort::stream_of(StreamRef stream) {
   if (stream != nullptr) return *static_cast<FakeStream*>(stream);
   const std::lock_guard lock(mutex_);

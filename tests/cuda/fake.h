@@ -40,10 +40,11 @@ class FakePort final : public tutti::cuda::Port {
   ~FakePort() override { tutti::cuda::set_port(nullptr); }
 
   // What may go wrong.
-  bool refuses_maps = false;       // IPC handles cannot be opened
-  bool corrupts_maps = false;      // what is written to mapped memory does not arrive
-  bool has_no_words = false;       // streams cannot wait for memory
-  std::atomic<int> fails_runs{0};  // so many kernels more, then they are refused (0: none is)
+  bool refuses_maps = false;              // IPC handles cannot be opened
+  bool corrupts_maps = false;             // what is written to mapped memory does not arrive
+  std::atomic<bool> hides_memory{false};  // from other devices
+  bool has_no_words = false;              // streams cannot wait for memory
+  std::atomic<int> fails_runs{0};         // so many kernels more, then they are refused (0: none is)
 
   // What was done.
   std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, word_batches{0}, copies{0};
@@ -63,6 +64,7 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<void*> map(const tutti::cuda::IpcHandle& handle) override;
   void unmap(void* memory) override;
   tutti::Result<void> reach(int other_device) override;
+  bool is_reachable(const void* memory) override;
   tutti::Result<void> copy(void* to, const void* from, size_t bytes, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> words(const tutti::cuda::WordOperation* operations, int n,
                             tutti::cuda::StreamRef stream) override;

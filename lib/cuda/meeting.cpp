@@ -1,0 +1,68 @@
+#include "cuda/meeting.h"
+
+#include "debug/call.h"
+
+namespace tutti::cuda {
+
+void Meeting::arrive(int rank, uint64_t round, Arrival arrival) {
+  const std::lock_guard lock(mutex_);
+  Round& r = rounds_[round];
+  r.arrivals->resize(n_ranks_);
+  r.has_come.resize(n_ranks_);
+  (*r.arrivals)[static_cast<size_t>(rank)] = std::move(arrival);
+  r.has_come[static_cast<size_t>(rank)] = true;
+  r.n_come++;
+}
+
+// Before all have come, because who calls something else may be waiting for somebody elsewhere.
+Result<void> Meeting::check_alike(const Round& round) const {
+  size_t first = 0;
+  while (!round.has_come[first]) first++;
+  const Call one = to_call((*round.arrivals)[first].operation);
+  for (size_t r = first + 1; r < n_ranks_; r++) {
+    const Call other = to_call((*round.arrivals)[r].operation);
+    if (!round.has_come[r] || other == one) continue;
+    return Error{Code::kInvalidUsage,
+                 format("ranks called different operations: rank %zu %s, rank %zu %s; all ranks have to call the same "
+                        "ones in the same order",
+                        first, to_text(one).c_str(), r, to_text(other).c_str()),
+                 static_cast<int>(r)};
+  }
+  return {};
+}
+
+Result<std::shared_ptr<const Arrivals>> Meeting::take(uint64_t round) {
+  const std::lock_guard lock(mutex_);
+  Round& r = rounds_[round];
+  TUTTI_TRY(check_alike(r));
+  if (r.n_come < n_ranks_) return std::shared_ptr<const Arrivals>();
+  const std::shared_ptr<const Arrivals> everyone = r.arrivals;
+  if (++r.n_taken == n_ranks_) rounds_.erase(round);
+  return everyone;
+}
+
+Result<bool> Attendee::come(const Operation& operation, StreamRef stream, bool is_reachable) {
+  if (!is_waiting_) meeting_->arrive(rank_, ++round_, {operation, stream, is_reachable});
+  is_waiting_ = true;
+  TUTTI_TRY_ASSIGN(everyone_, meeting_->take(round_));
+  is_waiting_ = everyone_ == nullptr;
+  return !is_waiting_;
+}
+
+Result<void> add_move(Launcher& launcher, const Arrivals& everyone, const Move& move, Range range) {
+  const Operation& operation = everyone[0].operation;
+  const size_t elem_bytes = dtype_bytes(operation.dtype);
+  std::vector<const void*> src;
+  std::vector<void*> dst;
+  for (size_t r = 0; r < everyone.size(); r++) {
+    const Operation& its = everyone[r].operation;
+    if (move.from == kAllRanks || move.from == static_cast<int>(r))
+      src.push_back(static_cast<const char*>(its.input) + (move.from_elem + range.begin) * elem_bytes);
+    if (move.to == kAllRanks || move.to == static_cast<int>(r))
+      dst.push_back(static_cast<char*>(its.output) + (move.to_elem + range.begin) * elem_bytes);
+  }
+  const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
+  return launcher.add(range.elems, divides ? static_cast<uint32_t>(everyone.size()) : 0, src, dst);
+}
+
+}  // namespace tutti::cuda

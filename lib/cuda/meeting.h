@@ -1,0 +1,79 @@
+// This header: where ranks of one process learn what the others of their group have called, and with which buffers.
+// Nobody waits: who has come asks again until all have.
+//
+// Threading: a Meeting is shared by its ranks; an Attendee belongs to one of them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cuda/launcher.h"
+#include "cuda/moves.h"
+
+namespace tutti::cuda {
+
+struct Arrival {
+  Operation operation;
+  StreamRef stream = nullptr;
+  bool is_reachable = false;  // all ranks' devices can use its buffers
+};
+using Arrivals = std::vector<Arrival>;  // by rank
+
+class Meeting {
+ public:
+  explicit Meeting(int n_ranks) : n_ranks_(static_cast<size_t>(n_ranks)) {}
+
+  void arrive(int rank, uint64_t round, Arrival arrival);
+  // Everybody's, to every rank once; null before all have come. kInvalidUsage with both calls where two differ.
+  Result<std::shared_ptr<const Arrivals>> take(uint64_t round);
+
+ private:
+  struct Round {
+    std::shared_ptr<Arrivals> arrivals = std::make_shared<Arrivals>();
+    std::vector<bool> has_come;
+    size_t n_come = 0, n_taken = 0;
+  };
+  Result<void> check_alike(const Round& round) const;
+
+  const size_t n_ranks_;
+  std::mutex mutex_;
+  std::map<uint64_t, Round> rounds_;
+};
+
+class Attendee {
+ public:
+  Attendee(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
+
+  // True when all ranks have come with the same operation, else it is to be called again with this one.
+  Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable);
+  // How often that was, and what they came with.
+  uint64_t round() const { return round_; }
+  const Arrivals& everyone() const { return *everyone_; }
+
+ private:
+  const std::shared_ptr<Meeting> meeting_;
+  const int rank_;
+  uint64_t round_ = 0;
+  bool is_waiting_ = false;
+  std::shared_ptr<const Arrivals> everyone_;
+};
+
+// Some elements of a move, done where all ranks' buffers lie.
+Result<void> add_move(Launcher& launcher, const Arrivals& everyone, const Move& move, Range range);
+
+// What ranks of one process share, by a name that they have told each other.
+template <class T, class Make>
+std::shared_ptr<T> find_shared(const std::string& name, Make&& make) {
+  static auto* mutex = new std::mutex;  // never destroyed: other threads may outlive main
+  static auto* all = new std::map<std::string, std::weak_ptr<T>>;
+  const std::lock_guard lock(*mutex);
+  std::erase_if(*all, [](const auto& entry) { return entry.second.expired(); });
+  std::shared_ptr<T> found = (*all)[name].lock();
+  if (found == nullptr) (*all)[name] = found = make();
+  return found;
+}
+
+}  // namespace tutti::cuda

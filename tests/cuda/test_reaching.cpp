@@ -1,0 +1,162 @@
+// Ranks of one process on several GPUs (made up, fake.h): large operations are done where the ranks' buffers lie.
+#include <string>
+
+#include "gpu_ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+constexpr size_t kBytes = (1 << 20) + 64;  // more than what goes by another way
+
+// Memory of a made-up GPU.
+class GpuMemory {
+ public:
+  GpuMemory(FakePort& port, size_t bytes) : port_(port), memory_(static_cast<char*>(port.allocate(bytes).value())) {}
+  ~GpuMemory() { port_.free(memory_); }
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+  char* get() const { return memory_; }
+
+ private:
+  FakePort& port_;
+  char* memory_;
+};
+
+// One operation in memory of the GPU, `shift` bytes into an allocation, and on the host.
+void compare_there(FakePort& port, const Case& c, size_t shift, int rank, int n, tuttiComm_t on_gpu,
+                   tuttiComm_t on_host, Outcome& outcome, uint32_t seed) {
+  const Sizes sizes = sizes_of(c, n);
+  const size_t out_bytes = sizes.out * kTypeBytes[c.type], in_bytes = sizes.in * kTypeBytes[c.type];
+  const auto in = random_input(sizes.in, c.type, seed * 64 + static_cast<uint32_t>(rank));
+  const GpuMemory gpu_in(port, in_bytes + shift), gpu_out(port, out_bytes + shift + 1);
+  GpuStream stream(port);
+  memcpy(gpu_in.get() + shift, in.data(), in_bytes);
+  outcome.take(call(c, gpu_in.get() + shift, gpu_out.get() + shift, on_gpu, stream));
+  stream.synchronize();
+  std::vector<char> host(out_bytes + 1);
+  outcome.take(call(c, in.data(), host.data(), on_host, nullptr));
+  outcome.wrong += memcmp(gpu_out.get() + shift, host.data(), host.size()) != 0;
+}
+
+}  // namespace
+
+TEST_CASE("large operations are done where the buffers lie, if all GPUs reach them") {
+  FakePort port(5);
+  for (const bool hides : {false, true})
+    for (const int n : {2, 5}) {
+      port.hides_memory = hides;
+      const int before = port.runs;
+      require_success(
+          run_gpu_threads(port, n, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+            uint32_t seed = 1;
+            for (int collective = 0; collective < kCollectives; collective++) {
+              const Case c{collective, kBytes / 4 + 3, tuttiFloat, tuttiSum, static_cast<int>(seed) % n};
+              compare_there(port, c, 4 * (seed % 3), r, n, gpu, host, o, seed);
+              seed++;
+            }
+          }));
+      // One kernel on each GPU for each operation, but for those in which a rank has nothing to do.
+      const int most = n * kCollectives;
+      CHECK((port.runs - before <= most) == !hides);
+    }
+}
+
+TEST_CASE("all types and operators where the buffers lie") {
+  FakePort port(3);
+  const int before = port.runs;
+  require_success(run_gpu_threads(port, 3, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    uint32_t seed = 1;
+    for (int type = 0; type < tuttiNumTypes; type++)
+      for (int op = 0; op < tuttiNumOps; op++) {
+        const Case c{0, kBytes / kTypeBytes[type] + seed % 5, static_cast<tuttiDataType_t>(type),
+                     static_cast<tuttiRedOp_t>(op), 0};
+        compare_there(port, c, kTypeBytes[type] * (seed % 4) + seed % 2, r, 3, gpu, host, o, seed);
+        seed++;
+      }
+  }));
+  CHECK(port.runs - before == 3 * tuttiNumTypes * tuttiNumOps);
+}
+
+TEST_CASE("in place, replayed, and with two ranks on one of the GPUs") {
+  FakePort port(2);
+  constexpr int kRanks = 3;
+  constexpr size_t kCount = kBytes / 4 + 1;
+  tuttiComm_t comms[kRanks];
+  const int devices[kRanks] = {0, 1, 1};
+  REQUIRE(tuttiCommInitAll(comms, kRanks, devices) == tuttiSuccess);
+  std::vector<std::unique_ptr<GpuStream>> streams;
+  std::vector<std::unique_ptr<GpuMemory>> memory;
+  std::vector<int32_t*> data;
+  for (int r = 0; r < kRanks; r++) {
+    streams.push_back(std::make_unique<GpuStream>(port));
+    memory.push_back(std::make_unique<GpuMemory>(port, kCount * 4));
+    data.push_back(reinterpret_cast<int32_t*>(memory.back()->get()));
+    std::fill_n(data.back(), kCount, r + 1);
+  }
+  std::vector<FakeGraph> graphs(kRanks);
+  for (size_t r = 0; r < kRanks; r++) port.begin_capture(streams[r]->ref(), &graphs[r]);
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (size_t r = 0; r < kRanks; r++)
+    REQUIRE(tuttiAllReduce(data[r], data[r], kCount, tuttiInt32, tuttiSum, comms[r], *streams[r]) == tuttiSuccess);
+  REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+  for (FakeGraph& graph : graphs) port.end_capture(&graph);
+  for (int launch = 0; launch < 3; launch++)
+    for (size_t r = 0; r < kRanks; r++) port.launch(graphs[r], streams[r]->ref());
+  for (auto& stream : streams) stream->synchronize();
+  for (const int32_t* d : data)
+    for (size_t i = 0; i < kCount; i++) REQUIRE(d[i] == 54);
+  for (tuttiComm_t comm : comms) REQUIRE(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("one thread holds all ranks: operations of a group that take different ways keep their order") {
+  FakePort port(2);
+  constexpr int kRanks = 2;
+  constexpr size_t kCount = kBytes / 4;
+  for (const bool together : {false, true}) {
+    tuttiComm_t comms[kRanks];
+    const int devices[kRanks] = {0, together ? 0 : 1};
+    REQUIRE(tuttiCommInitAll(comms, kRanks, devices) == tuttiSuccess);
+    std::vector<std::unique_ptr<GpuStream>> streams;
+    std::vector<std::unique_ptr<GpuMemory>> memory;
+    for (int r = 0; r < kRanks; r++) {
+      streams.push_back(std::make_unique<GpuStream>(port));
+      memory.push_back(std::make_unique<GpuMemory>(port, 2 * kCount * 4));
+      std::fill_n(reinterpret_cast<int32_t*>(memory.back()->get()), kCount, r + 1);
+    }
+    REQUIRE(tuttiGroupStart() == tuttiSuccess);
+    for (int r = 0; r < kRanks; r++) {
+      auto* large = reinterpret_cast<int32_t*>(memory[static_cast<size_t>(r)]->get());
+      int32_t* copy = large + kCount;
+      const tuttiStream_t stream = *streams[static_cast<size_t>(r)];
+      REQUIRE(tuttiAllReduce(large, large, kCount, tuttiInt32, tuttiSum, comms[r], stream) == tuttiSuccess);
+      REQUIRE(tuttiAllReduce(large, large, 100, tuttiInt32, tuttiSum, comms[r], stream) == tuttiSuccess);
+      REQUIRE(tuttiAllGather(large, copy, kCount / 2, tuttiInt32, comms[r], stream) == tuttiSuccess);
+      REQUIRE(tuttiSend(large, 100, tuttiInt32, 1 - r, comms[r], stream) == tuttiSuccess);
+      REQUIRE(tuttiRecv(copy, 100, tuttiInt32, 1 - r, comms[r], stream) == tuttiSuccess);
+      REQUIRE(tuttiAllReduce(copy, copy, kCount, tuttiInt32, tuttiMax, comms[r], stream) == tuttiSuccess);
+    }
+    REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+    for (auto& stream : streams) stream->synchronize();
+    for (const auto& m : memory) {
+      const auto* copy = reinterpret_cast<const int32_t*>(m->get()) + kCount;
+      for (size_t i = 0; i < kCount; i++) REQUIRE(copy[i] == (i % (kCount / 2) < 100 ? 6 : 3));
+    }
+    for (tuttiComm_t comm : comms) REQUIRE(tuttiCommDestroy(comm) == tuttiSuccess);
+  }
+}
+
+TEST_CASE("ranks on several GPUs that call different large things are told so") {
+  FakePort port(3);
+  const auto outcomes = run_gpu_threads(port, 3, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    const GpuMemory memory(port, kBytes * 2);
+    GpuStream stream(port);
+    const size_t count = r == 1 ? kBytes / 4 + 5 : kBytes / 4;
+    o.take(tuttiAllReduce(memory.get(), memory.get(), count, tuttiFloat, tuttiSum, gpu, stream));
+  });
+  for (const Outcome& o : outcomes) {
+    CHECK(o.code == tuttiInvalidUsage);
+    CHECK(o.message.find("count=262165") != std::string::npos);
+    CHECK(o.message.find("count=262160") != std::string::npos);
+  }
+}
