@@ -1,5 +1,6 @@
-"""PyTorch's DistributedDataParallel over its NCCL backend, with libnccl.so.2 in LD_PRELOAD: two ranks on one GPU learn
-what one rank learns from the same data. ddp.py [--ranks N]; skipped (77) where torch or a GPU is missing."""
+"""PyTorch's DistributedDataParallel on a GPU: two ranks on it learn what one rank learns from the same data. Over torch's
+NCCL backend with libnccl.so.2 in LD_PRELOAD, or over tutti_torch (PYTHONPATH=lib/torch, TUTTI_LIBRARY).
+ddp.py [--backend nccl|tutti] [--ranks N]; skipped (77) where torch or a GPU is missing."""
 import argparse
 import os
 import sys
@@ -31,14 +32,44 @@ def losses(rank, n_ranks):
     return seen
 
 
-def run(rank, n_ranks, port):
+def check_streams(rank, n_ranks):
+    """An asynchronous operation waits for the current stream, and the current stream, not the host, for it."""
+    import torch
+    import torch.distributed as dist
+
+    for size in (3, 1_000_000):
+        tensor = torch.zeros(size, device="cuda")
+        torch.cuda._sleep(500_000_000)
+        tensor.fill_(rank + 1.0)
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        doubled = 2 * tensor
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        enqueued = torch.cuda.Event()
+        enqueued.record()
+        if enqueued.query():
+            sys.exit(f"rank {rank}: the host has waited for an operation")
+        total = n_ranks * (n_ranks + 1) / 2
+        if not bool((doubled == 2 * total).all()) or not bool((tensor == total).all()) or not work.is_completed():
+            sys.exit(f"rank {rank}: {doubled}, {tensor}; the sum is {total}")
+        matrix = torch.arange(12.0, device="cuda").view(3, 4).t()
+        dist.all_reduce(matrix, async_op=True).wait()
+        if not torch.equal(matrix, n_ranks * torch.arange(12.0, device="cuda").view(3, 4).t()):
+            sys.exit(f"rank {rank}: {matrix}")
+
+
+def run(rank, n_ranks, port, backend):
     import torch
     import torch.distributed as dist
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.cuda.set_device(0)
     alone = losses(0, 1)
-    dist.init_process_group("nccl", rank=rank, world_size=n_ranks)
+    if backend == "tutti":
+        import tutti_torch  # noqa: F401
+    dist.init_process_group(backend, rank=rank, world_size=n_ranks)
+    if backend == "tutti":
+        check_streams(rank, n_ranks)
     together = losses(rank, n_ranks)
     dist.destroy_process_group()
     worst = max(abs(a - b) / abs(a) for a, b in zip(alone, together))
@@ -52,13 +83,14 @@ def run(rank, n_ranks, port):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=RANKS)
-    n_ranks = parser.parse_args().ranks
+    parser.add_argument("--backend", choices=("nccl", "tutti"), default="nccl")
+    options = parser.parse_args()
     try:
         import torch
     except ImportError as error:
         print(f"skipped: {error}")
         sys.exit(77)
-    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+    if not torch.cuda.is_available() or (options.backend == "nccl" and not torch.distributed.is_nccl_available()):
         print(f"skipped: torch {torch.__version__} sees no GPU, or has no NCCL")
         sys.exit(77)
     import socket
@@ -66,8 +98,9 @@ def main():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    print("NCCL", ".".join(map(str, torch.cuda.nccl.version())))
-    torch.multiprocessing.spawn(run, args=(n_ranks, port), nprocs=n_ranks)
+    if options.backend == "nccl":
+        print("NCCL", ".".join(map(str, torch.cuda.nccl.version())))
+    torch.multiprocessing.spawn(run, args=(options.ranks, port, options.backend), nprocs=options.ranks)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ __all__ = ["TuttiError", "TuttiProcessGroup", "register", "use_registered_bucket
 def register() -> None:
     """Makes the name "tutti" known to torch.distributed. Done by the import; a second time changes nothing."""
     if dist.is_available() and NAME.upper() not in dist.Backend._plugins:
-        # Tensors on CUDA devices get an error that says what to do, rather than one from c10d that does not.
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 
 

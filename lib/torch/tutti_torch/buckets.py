@@ -45,7 +45,8 @@ class RegisteredBuckets:
 
     def _register(self, index: int, buffer: torch.Tensor) -> None:
         storage = buffer.untyped_storage()
-        if storage.nbytes() == 0:
+        # A device's memory needs no registration.
+        if storage.nbytes() == 0 or not buffer.is_cpu:
             return
         try:
             # Moves the bytes; all views of the bucket move with them.

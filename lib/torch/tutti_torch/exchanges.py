@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as c10d
 from . import library
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
-from .tensors import blocks, check_host, host, stage, unit
+from .tensors import blocks, check_dense, plain, stage, unit
 from .work import TuttiWork
 
 _GATHER = c10d.AllgatherOptions()
@@ -22,9 +22,10 @@ class Exchanges(GroupBase):
     def broadcast(self, tensors: Any, opts: Any) -> TuttiWork:
         tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "broadcast")
         root, is_async = (opts, False) if isinstance(opts, int) else (opts.rootRank, opts.asyncOp)
-        comm = self._communicator.handle
+        lane = self._lanes.of(tensor)
+        comm = lane.handle
         sends = root == self._rank
-        buffers, finish = ([host(tensor)], None) if sends else stage([tensor])
+        buffers, finish = ([plain(tensor)], None) if sends else stage([tensor])
         code_of_type, factor = unit(tensor.dtype)
 
         def issue(stream: Stream) -> None:
@@ -33,7 +34,7 @@ class Exchanges(GroupBase):
             if code:
                 self._communicator.check(code)
 
-        return self._launch(is_async, issue, [tensor], finish, buffers)
+        return lane.launch(is_async, issue, [tensor], finish, buffers)
 
     # ---- all-gather ----
 
@@ -60,8 +61,9 @@ class Exchanges(GroupBase):
         for outputs, source in zip(output_lists, inputs):
             self._check_list("all_gather", outputs)
             buffers, finish = stage(outputs)
-            staged.append((host(source), buffers, finish))
-        comm = self._communicator.handle
+            staged.append((plain(source), buffers, finish))
+        lane = self._lanes.of(*inputs, *(t for ts in output_lists for t in ts))
+        comm = lane.handle
 
         def issue(stream: Stream) -> None:
             for source, buffers, _ in staged:
@@ -76,7 +78,7 @@ class Exchanges(GroupBase):
             for _, _, finish in staged:
                 finish()
 
-        return self._launch(opts.asyncOp, issue, [t for ts in output_lists for t in ts], finish_all, staged)
+        return lane.launch(opts.asyncOp, issue, [t for ts in output_lists for t in ts], finish_all, staged)
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = _GATHER) -> TuttiWork:
         return self.all_gather_single_coalesced([output], [source], opts)
@@ -91,9 +93,10 @@ class Exchanges(GroupBase):
                     f"make {output.numel()} of {output.dtype}",
                     library.INVALID_ARGUMENT,
                 )
-        sources = [host(source) for source in inputs]
+        sources = [plain(source) for source in inputs]
         buffers, finish = stage(list(outputs))
-        comm = self._communicator.handle
+        lane = self._lanes.of(*inputs, *outputs)
+        comm = lane.handle
 
         def issue(stream: Stream) -> None:
             for source, buffer in zip(sources, buffers):
@@ -105,7 +108,7 @@ class Exchanges(GroupBase):
                 if code:
                     self._communicator.check(code)
 
-        return self._launch(opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
+        return lane.launch(opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
 
     # torch 2.13 has new names for these, and asks for either.
     all_gather_single = _allgather_base
@@ -114,7 +117,7 @@ class Exchanges(GroupBase):
     # ---- gather, scatter ----
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> TuttiWork:
-        source, root = host(one(inputs, "gather")), opts.rootRank
+        source, root = plain(one(inputs, "gather")), opts.rootRank
         if root != self._rank:
             return self._messages(opts, [], [source], root, None)
         targets = one(outputs, "gather")
@@ -127,7 +130,7 @@ class Exchanges(GroupBase):
             return self._messages(opts, [target], [], None, root)
         sources = one(inputs, "scatter")
         self._check_list("scatter", sources)
-        return self._messages(opts, [target], [host(source) for source in sources], None, root)
+        return self._messages(opts, [target], [plain(source) for source in sources], None, root)
 
     def _messages(
         self,
@@ -140,7 +143,8 @@ class Exchanges(GroupBase):
         """Sends all `sources` and receives all `targets` at once: source i goes to rank i, or the only one to rank `to`;
         target i comes from rank i, or the only one from `source_rank`."""
         buffers, finish = stage(targets)
-        comm, check = self._communicator.handle, self._communicator.check
+        lane = self._lanes.of(*targets, *sources)
+        comm, check = lane.handle, lane.check
 
         def issue(stream: Stream) -> None:
             with self._together():
@@ -153,7 +157,7 @@ class Exchanges(GroupBase):
                     peer = i if source_rank is None else source_rank
                     check(self._api.tuttiRecv(buffer.data_ptr(), buffer.numel() * factor, code, peer, comm, stream))
 
-        return self._launch(opts.asyncOp, issue, targets, finish, (buffers, sources))
+        return lane.launch(opts.asyncOp, issue, targets, finish, (buffers, sources))
 
     # ---- all-to-all ----
 
@@ -162,7 +166,7 @@ class Exchanges(GroupBase):
     ) -> TuttiWork:
         self._check_list("all_to_all", outputs)
         self._check_list("all_to_all", inputs)
-        sources = [host(source) for source in inputs]
+        sources = [plain(source) for source in inputs]
         buffers, finish = stage(outputs)
         return self._all_to_all(opts, buffers, sources, outputs, finish)
 
@@ -176,7 +180,7 @@ class Exchanges(GroupBase):
     ) -> TuttiWork:
         buffers, finish = stage([output])
         into = self._split("output", buffers[0], output_splits)
-        return self._all_to_all(opts, into, self._split("input", host(source), input_splits), [output], finish)
+        return self._all_to_all(opts, into, self._split("input", plain(source), input_splits), [output], finish)
 
     all_to_all_single = alltoall_base
 
@@ -203,7 +207,8 @@ class Exchanges(GroupBase):
     ) -> TuttiWork:
         if {t.dtype for t in [*buffers, *sources]} != {sources[0].dtype}:
             raise TuttiError("all_to_all: tensors of different types", library.INVALID_ARGUMENT)
-        comm = self._communicator.handle
+        lane = self._lanes.of(*sources, *buffers)
+        comm = lane.handle
 
         def issue(stream: Stream) -> None:
             send, recv = blocks(sources), blocks(buffers)
@@ -222,18 +227,19 @@ class Exchanges(GroupBase):
             )
             self._communicator.check(code)
 
-        return self._launch(opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
+        return lane.launch(opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
 
     def barrier(self, opts: Any = _BARRIER) -> TuttiWork:
-        comm = self._communicator.handle
+        lane = self._lanes.host
+        comm = lane.handle
 
         def issue(stream: Stream) -> None:
             self._communicator.check(self._api.tuttiBarrier(comm, stream))
 
-        return self._launch(opts.asyncOp, issue, None)
+        return lane.launch(opts.asyncOp, issue, None)
 
     def _check_list(self, what: str, tensors: Sequence[torch.Tensor]) -> None:
         if len(tensors) != self._size:
             raise TuttiError(f"{what}: {len(tensors)} tensors for {self._size} ranks", library.INVALID_ARGUMENT)
         for tensor in tensors:
-            check_host(tensor)
+            check_dense(tensor)

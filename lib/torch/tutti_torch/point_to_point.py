@@ -71,6 +71,8 @@ class Receive:
             return
         if self.buffer is not self.tensor:
             self.tensor.detach().copy_(self.buffer)
+            if not self.tensor.is_cpu:
+                torch.cuda.current_stream(self.tensor.device).synchronize()
         self.work.complete(None, source)
 
 

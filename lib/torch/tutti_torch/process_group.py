@@ -14,11 +14,12 @@ from .communicator import EXIT_LIMIT_S, Communicator, limit_s
 from .errors import TuttiError
 from .exchanges import Exchanges
 from .group_base import one
+from .lanes import HostLane, Lanes
 from .monitored_barrier import monitored_barrier
 from .point_to_point import Channels, Receive
 from .reductions import Reductions
 from .rendezvous import exchange_id, forget_id
-from .tensors import check_host, host, stage
+from .tensors import check_dense, plain, stage
 from .work import TuttiWork
 
 NAME = "tutti"
@@ -34,7 +35,11 @@ class TuttiProcessGroup(Reductions, Exchanges):
         op_s = limit_s(timeout, "TUTTI_OP_TIMEOUT")
         communicator = Communicator(unique, rank, size, init_s, op_s, self._label)
         forget_id(store, rank)
-        super().__init__(rank, size, communicator)
+
+        def join(unique: bytes, device: int) -> Communicator:
+            return Communicator(unique, rank, size, init_s, op_s, self._label, device)
+
+        super().__init__(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
         self._channels = Channels(store, rank, size, init_s, self._label, communicator.async_error)
         self._barriers = itertools.count()
         self._name = self._description = ""
@@ -80,7 +85,9 @@ class TuttiProcessGroup(Reductions, Exchanges):
     # ---- point to point ----
 
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> TuttiWork:
-        return self._channels.send(host(one(tensors, "send")), self._peer(peer), tag)
+        tensor = plain(one(tensors, "send"))
+        # Messages between two ranks go through host memory; the copy waits for the current stream.
+        return self._channels.send(tensor if tensor.is_cpu else tensor.cpu(), self._peer(peer), tag)
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> TuttiWork:
         return self._receive(tensors, [self._peer(peer)], tag)
@@ -90,9 +97,15 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
     def _receive(self, tensors: list[torch.Tensor], peers: list[int], tag: int) -> TuttiWork:
         tensor = one(tensors, "recv")
-        check_host(tensor)
+        check_dense(tensor)
         work = TuttiWork([tensor]).begin()
-        self._channels.receive(Receive(tensor, stage([tensor])[0][0], tag, work), peers)
+        if tensor.is_cpu:
+            buffer = stage([tensor])[0][0]
+        else:
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
+            # The message may come at any time, and is copied by another thread.
+            torch.cuda.current_stream(tensor.device).synchronize()
+        self._channels.receive(Receive(tensor, buffer, tag, work), peers)
         return work
 
     def _peer(self, peer: int) -> int:
@@ -113,11 +126,11 @@ class TuttiProcessGroup(Reductions, Exchanges):
     def shutdown(self) -> None:
         """Collective, but not for ever: who does not come within a minute is left behind with a warning."""
         self._channels.close(timedelta(seconds=EXIT_LIMIT_S))
-        self._communicator.close()
+        self._lanes.close()
         self._channels.abort()
 
     def abort(self) -> None:
-        self._communicator.abort()
+        self._lanes.abort()
         self._channels.abort()
 
     def _set_sequence_number_for_group(self) -> None:

@@ -12,7 +12,7 @@ from torch._C import _distributed_c10d as c10d
 from . import library, sparse
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
-from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_host, host, op_number, reduction
+from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, op_number, plain, reduction
 from .work import TuttiWork
 
 _ALL_REDUCE = c10d.AllreduceOptions()
@@ -20,26 +20,26 @@ _ALL_REDUCE = c10d.AllreduceOptions()
 
 class Reductions(GroupBase):
     @contextmanager
-    def _operator(self, op: Any, number: int, plan: Reduction) -> Iterator[int]:
+    def _operator(self, op: Any, number: int, plan: Reduction, comm: int) -> Iterator[int]:
         """The operator's number for Tutti; that of PREMUL_SUM lives for as long as the call."""
         if number != PREMUL_SUM:
             yield plan.op
             return
         factor = op.__getstate__()[1]
-        scalar = torch.as_tensor(factor).to(plan.buffer.dtype).reshape(-1)
+        scalar = torch.as_tensor(factor).to("cpu", plan.buffer.dtype).reshape(-1)
         if scalar.numel() != 1:
             raise TuttiError(f"PREMUL_SUM: a factor of {scalar.numel()} elements", library.INVALID_ARGUMENT)
-        made, comm = ctypes.c_int(), self._communicator
+        made = ctypes.c_int()
         where = library.SCALAR_HOST_IMMEDIATE
-        comm.check(
+        self._communicator.check(
             self._api.tuttiRedOpCreatePreMulSum(
-                ctypes.byref(made), scalar.data_ptr(), plan.type_code, where, comm.handle
+                ctypes.byref(made), scalar.data_ptr(), plan.type_code, where, comm
             )
         )
         try:
             yield made.value
         finally:
-            self._api.tuttiRedOpDestroy(made.value, comm.handle)
+            self._api.tuttiRedOpDestroy(made.value, comm)
 
     def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE) -> TuttiWork:
         tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "all_reduce")
@@ -56,12 +56,13 @@ class Reductions(GroupBase):
         if number in BITWISE and tensors[0].dtype is not torch.bool:
             return self._at_once([self._combine(tensor, number) for tensor in tensors], tensors)
         plans = [reduction(tensor, SUM if number == PREMUL_SUM else number) for tensor in tensors]
-        comm = self._communicator.handle
+        lane = self._lanes.of(*tensors)
+        comm = lane.handle
 
         def issue(stream: Stream) -> None:
             for plan in plans:
                 at = plan.buffer.data_ptr()
-                with self._operator(op, number, plan) as operator:
+                with self._operator(op, number, plan, comm) as operator:
                     code = self._api.tuttiAllReduce(at, at, plan.elems, plan.type_code, operator, comm, stream)
                     if code:
                         self._communicator.check(code)
@@ -70,7 +71,7 @@ class Reductions(GroupBase):
             for plan, tensor in zip(plans, tensors):
                 plan.write_back(tensor)
 
-        return self._launch(is_async, issue, tensors, finish, plans)
+        return lane.launch(is_async, issue, tensors, finish, plans)
 
     def _at_once(self, results: list[torch.Tensor], tensors: list[torch.Tensor]) -> TuttiWork:
         """For what takes several operations after each other: later calls may not come between, so it is done now."""
@@ -83,7 +84,7 @@ class Reductions(GroupBase):
         """AND, OR, XOR of integers, which Tutti does not have: everybody gets all and combines them, piece by piece."""
         if tensor.is_floating_point() or tensor.is_complex():
             raise TuttiError(f"bitwise reduction of {tensor.dtype}: only of integers", library.INVALID_ARGUMENT)
-        result = host(tensor).clone().view(-1)
+        result = plain(tensor).clone().view(-1)
         for piece in result.split(1 << 20):
             everyone = piece.new_empty((self._size, piece.numel()))
             self._all_gather_now(everyone, piece)
@@ -94,10 +95,15 @@ class Reductions(GroupBase):
 
     def _all_gather_now(self, everyone: torch.Tensor, mine: torch.Tensor) -> None:
         size = mine.numel() * mine.element_size()
-        code = self._api.tuttiAllGather(
-            mine.data_ptr(), everyone.data_ptr(), size, library.UINT8, self._communicator.handle, None
-        )
-        self._communicator.check(code)
+        lane = self._lanes.of(mine)
+
+        def issue(stream: Stream) -> None:
+            code = self._api.tuttiAllGather(
+                mine.data_ptr(), everyone.data_ptr(), size, library.UINT8, lane.handle, stream
+            )
+            self._communicator.check(code)
+
+        lane.now(issue)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
         tensor, op, root = one(tensors, "reduce"), opts.reduceOp, opts.rootRank
@@ -106,11 +112,12 @@ class Reductions(GroupBase):
             result = self._combine(tensor, number)
             return self._at_once([result if root == self._rank else tensor], [tensor])
         plan = reduction(tensor, SUM if number == PREMUL_SUM else number)
-        comm = self._communicator.handle
+        lane = self._lanes.of(tensor)
+        comm = lane.handle
 
         def issue(stream: Stream) -> None:
             at = plan.buffer.data_ptr()
-            with self._operator(op, number, plan) as operator:
+            with self._operator(op, number, plan, comm) as operator:
                 code = self._api.tuttiReduce(at, at, plan.elems, plan.type_code, operator, root, comm, stream)
                 self._communicator.check(code)
 
@@ -118,7 +125,7 @@ class Reductions(GroupBase):
             if root == self._rank:
                 plan.write_back(tensor)
 
-        return self._launch(opts.asyncOp, issue, tensors, finish, plan)
+        return lane.launch(opts.asyncOp, issue, tensors, finish, plan)
 
     # ---- reduce-scatter ----
 
@@ -130,7 +137,7 @@ class Reductions(GroupBase):
         if len(blocks) != self._size:
             raise TuttiError(f"reduce_scatter: {len(blocks)} inputs for {self._size} ranks", library.INVALID_ARGUMENT)
         for block in blocks:
-            check_host(block)
+            check_dense(block)
         if blocks[self._rank].numel() != output.numel():
             raise TuttiError(
                 f"reduce_scatter: the output has {output.numel()} elements, input {self._rank} has "
@@ -156,7 +163,8 @@ class Reductions(GroupBase):
         self, pairs: list[tuple[torch.Tensor, torch.Tensor, list[int] | None]], opts: Any
     ) -> TuttiWork:
         op, number = opts.reduceOp, op_number(opts.reduceOp)
-        comm = self._communicator.handle
+        lane = self._lanes.of(*(tensor for output, source, _ in pairs for tensor in (output, source)))
+        comm = lane.handle
         plans, targets = [], []
         for output, source, counts in pairs:
             if source.numel() != (sum(counts) if counts else output.numel() * self._size):
@@ -183,7 +191,7 @@ class Reductions(GroupBase):
         def issue(stream: Stream) -> None:
             for plan, into, counts in plans:
                 at, to = plan.buffer.data_ptr(), into.data_ptr()
-                with self._operator(op, number, plan) as operator:
+                with self._operator(op, number, plan, comm) as operator:
                     if counts is None:
                         size = plan.elems // self._size
                         code = self._api.tuttiReduceScatter(at, to, size, plan.type_code, operator, comm, stream)
@@ -198,4 +206,4 @@ class Reductions(GroupBase):
                     form = into.view(*output.shape, 2) if output.is_complex() else into.view(output.shape)
                     Reduction(form, plan.type_code, plan.op, into.numel()).write_back(output)
 
-        return self._launch(opts.asyncOp, issue, [output for output, _, _ in pairs], finish, (plans, pairs))
+        return lane.launch(opts.asyncOp, issue, [output for output, _, _ in pairs], finish, (plans, pairs))

@@ -52,14 +52,14 @@ SUM = int(dist.ReduceOp.SUM)
 PREMUL_SUM = int(dist.ReduceOp.PREMUL_SUM)
 
 
-def check_host(tensor: torch.Tensor) -> None:
-    """Only dense tensors in host memory can be sent."""
+def check_dense(tensor: torch.Tensor) -> None:
+    """Only dense tensors in host memory, or on a CUDA device, can be sent."""
     if not isinstance(tensor, torch.Tensor):
         raise TuttiError(f"{type(tensor).__name__} where a tensor was expected", library.INVALID_ARGUMENT)
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "cuda"):
         raise TuttiError(
-            f"a tensor of shape {tuple(tensor.shape)} on {tensor.device}: Tutti works on host memory and has no CUDA yet; "
-            "pass tensor.cpu(), or use the backend nccl for tensors on devices",
+            f"a tensor of shape {tuple(tensor.shape)} on {tensor.device}: Tutti works on host memory and CUDA devices; "
+            "pass tensor.cpu()",
             library.INVALID_ARGUMENT,
         )
     if tensor.layout is not torch.strided:
@@ -75,9 +75,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and tensor.data_ptr() % tensor.itemsize == 0
 
 
-def host(tensor: torch.Tensor) -> torch.Tensor:
+def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, or a copy that is plain."""
-    check_host(tensor)
+    check_dense(tensor)
     return tensor if _is_plain(tensor) else tensor.detach().resolve_conj().clone(memory_format=torch.contiguous_format)
 
 
@@ -109,11 +109,11 @@ class Reduction(NamedTuple):
 
 def reduction(tensor: torch.Tensor, number: int) -> Reduction:
     """How to reduce `tensor` with the operator of that number (not a bitwise one of integers, nor PREMUL_SUM)."""
-    if tensor.is_cpu and tensor.is_contiguous():
+    if (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous():
         code, op = _TYPES.get(tensor.dtype), _OPS.get(number)
         if code is not None and op is not None:
             return Reduction(tensor, code, op, tensor.numel())
-    check_host(tensor)
+    check_dense(tensor)
     buffer, op = tensor.detach(), _OPS.get(number)
     if buffer.dtype is torch.bool:
         buffer, op = buffer.contiguous().view(torch.uint8), _BOOL_OPS.get(number)
@@ -156,7 +156,7 @@ def blocks(tensors: Sequence[torch.Tensor]) -> Blocks:
 def stage(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], None]]:
     """Buffers to receive into in place of `tensors`, and what brings their contents there afterwards."""
     for tensor in tensors:
-        check_host(tensor)
+        check_dense(tensor)
     buffers = [
         tensor if _is_plain(tensor) else torch.empty_like(tensor, memory_format=torch.contiguous_format)
         for tensor in tensors

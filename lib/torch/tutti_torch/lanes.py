@@ -1,0 +1,231 @@
+"""Where a group's operations run: for host memory on the caller's thread or on a stream of Tutti's own, for a CUDA
+device in the order of torch's streams. A lane is the communicator for one of them, and how it launches.
+
+On a CUDA device nothing blocks the caller. What is called synchronously takes its place in torch's current stream. What is
+asynchronous runs on a stream of the lane's, which first waits for the current stream; Work.wait() makes the stream that is
+current then wait for the operation. Whatever an operation reads or writes stays alive until the device is done with it.
+"""
+from __future__ import annotations
+
+import collections
+import ctypes
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from . import library
+from .communicator import Communicator
+from .errors import TuttiError, error_of
+from .work import NO_TIMEOUT, TuttiWork, pending
+
+Stream = Optional[int]
+Issue = Callable[[Stream], None]
+Finish = Optional[Callable[[], None]]
+
+
+class HostLane:
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self.check = communicator.check
+
+    @property
+    def handle(self) -> int:
+        return self.communicator.handle
+
+    def launch(
+        self,
+        is_async: bool,
+        issue: Issue,
+        results: list[torch.Tensor] | None,
+        finish: Finish = None,
+        keep: object = None,
+    ) -> dist.Work:
+        """issue(stream) calls Tutti's functions; finish() runs when they are done, on the stream's thread if is_async.
+        `keep` is what has to stay alive until then."""
+        work = TuttiWork(results)
+        if not is_async:
+            issue(None)
+            if finish is not None:
+                finish()
+            return work
+        communicator = self.communicator
+        stream = communicator.stream
+        issue(stream)
+        work.begin()
+
+        def done(code: int) -> None:
+            error: BaseException | None = None
+            nonlocal keep
+            try:
+                if code != library.SUCCESS:
+                    error = error_of(code, None, communicator.label)
+                elif finish is not None:
+                    finish()
+            except BaseException as raised:  # noqa: BLE001  # there is no one above to take it
+                error = raised
+            keep = None
+            work.complete(error)
+
+        pending.add(stream, done)
+        return work
+
+    def now(self, issue: Issue) -> None:
+        """For what the caller's own steps read next: its results are there when this returns."""
+        issue(None)
+
+    def close(self) -> None:
+        self.communicator.close()
+
+    def abort(self) -> None:
+        self.communicator.abort()
+
+
+class CudaWork(dist.Work):
+    """One operation on a device. `stream` is the one it runs on, None if that was the current one."""
+
+    def __init__(self, lane: CudaLane, results: list[torch.Tensor] | None, stream: Any = None) -> None:
+        super().__init__()
+        self._lane, self._stream = lane, stream
+        self._results = results if results is not None else []
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(lane.device) if stream is None else stream)
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """The host does not wait, so there is no time-out but the communicator's own."""
+        self._raise()
+        if self._stream is not None:
+            torch.cuda.current_stream(self._lane.device).wait_event(self._event)
+        return True
+
+    def _raise(self) -> None:
+        error = self.exception()
+        if error is not None:
+            raise error
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        future: torch.futures.Future[Any] = torch.futures.Future(devices=[self._lane.device])
+        stream = torch.cuda.current_stream(self._lane.device) if self._stream is None else self._stream
+        with torch.cuda.stream(stream):
+            future.set_result(self._results)
+        return future
+
+    def is_completed(self) -> bool:
+        return bool(self._event.query()) or self.exception() is not None
+
+    def is_success(self) -> bool:
+        return self.exception() is None and bool(self._event.query())
+
+    def exception(self) -> BaseException | None:
+        return self._lane.communicator.async_error()
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._results
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+
+class CudaLane:
+    def __init__(self, communicator: Communicator, device: torch.device) -> None:
+        self.communicator, self.device = communicator, device
+        self.check = communicator.check
+        self._stream = torch.cuda.Stream(device)
+        # What the device may still use: torch would give the memory away as soon as nobody refers to it.
+        self._in_use: collections.deque[tuple[CudaWork, object]] = collections.deque()
+        self._guard = threading.Lock()
+
+    @property
+    def handle(self) -> int:
+        return self.communicator.handle
+
+    def launch(
+        self,
+        is_async: bool,
+        issue: Issue,
+        results: list[torch.Tensor] | None,
+        finish: Finish = None,
+        keep: object = None,
+    ) -> dist.Work:
+        """As HostLane's; finish() only enqueues copies, on the stream that was given to issue."""
+        current = torch.cuda.current_stream(self.device)
+        if not is_async:
+            issue(current.cuda_stream)
+            if finish is not None:
+                finish()
+            return CudaWork(self, results)
+        with self._guard:
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                issue(self._stream.cuda_stream)
+                if finish is not None:
+                    finish()
+            work = CudaWork(self, results, self._stream)
+            # A graph that is being captured has memory of its own, and events that cannot be asked.
+            if not torch.cuda.is_current_stream_capturing():
+                while self._in_use and self._in_use[0][0]._event.query():
+                    self._in_use.popleft()
+                self._in_use.append((work, (keep, finish)))
+        return work
+
+    def now(self, issue: Issue) -> None:
+        issue(torch.cuda.current_stream(self.device).cuda_stream)
+
+    def close(self) -> None:
+        # Waits for the device.
+        self.communicator.close()
+        self._in_use.clear()
+
+    def abort(self) -> None:
+        self.communicator.abort()
+
+
+class Lanes:
+    """A group's, one for host memory and one for each CUDA device that tensors come from."""
+
+    def __init__(self, host: HostLane, rank: int, join: Callable[[bytes, int], Communicator]) -> None:
+        """join(id, device) makes the communicator for a device."""
+        self.host = host
+        self._rank, self._join = rank, join
+        self._devices: dict[int, CudaLane] = {}
+        self._guard = threading.Lock()
+
+    def of(self, *tensors: torch.Tensor) -> Any:
+        """The lane for tensors that all lie in one place."""
+        device = tensors[0].device
+        for tensor in tensors[1:]:
+            if tensor.device != device:
+                raise TuttiError(f"tensors on {device} and {tensor.device} in one operation", library.INVALID_ARGUMENT)
+        return self.host if device.type == "cpu" else self._on(device)
+
+    def _on(self, device: torch.device) -> CudaLane:
+        with self._guard:
+            if device.index not in self._devices:
+                self._devices[device.index] = self._make(device)
+            return self._devices[device.index]
+
+    def _make(self, device: torch.device) -> CudaLane:
+        """Collective: all ranks come here with the same operation, the first one on a device."""
+        api = library.load()
+        unique = library.UniqueId()
+        made = api.tuttiGetUniqueId(ctypes.byref(unique)) if self._rank == 0 else library.SUCCESS
+        # Also after an error: the others wait for it, and an id of zeros is refused.
+        sent = api.tuttiBcast(ctypes.addressof(unique), library.UNIQUE_ID_BYTES, library.UINT8, 0, self.host.handle, None)
+        self.host.check(made)
+        self.host.check(sent)
+        return CudaLane(self._join(bytes(unique), device.index), device)
+
+    def close(self) -> None:
+        for lane in [*self._devices.values(), self.host]:
+            lane.close()
+
+    def abort(self) -> None:
+        for lane in [*self._devices.values(), self.host]:
+            lane.abort()
