@@ -40,11 +40,13 @@ inline Result<void> take_op(const tuttiRedOp_t& op, const Operators& operators, 
   return {};
 }
 
-// Bytes of `blocks` blocks of `count` elements, if those can be.
+// Bytes of `blocks` blocks of `count` elements; false if those cannot be.
+inline bool count_bytes(size_t count, DataType dtype, size_t blocks, size_t* bytes) {
+  return !__builtin_mul_overflow(count, dtype_bytes(dtype) * blocks, bytes) && *bytes <= static_cast<size_t>(INT64_MAX);
+}
 inline Result<size_t> buffer_bytes(size_t count, DataType dtype, size_t blocks) {
   size_t bytes = 0;
-  if (__builtin_mul_overflow(count, dtype_bytes(dtype) * blocks, &bytes) || bytes > static_cast<size_t>(INT64_MAX))
-    return too_many_bytes(count, dtype, blocks);
+  if (!count_bytes(count, dtype, blocks, &bytes)) return too_many_bytes(count, dtype, blocks);
   return bytes;
 }
 
@@ -65,13 +67,16 @@ enum class InPlace { kNever, kSamePointer, kSendIsOwnBlock, kRecvIsOwnBlock };
 
 // The buffers lie apart, or one is where in place has it: `own_block_offset` bytes into the other.
 [[gnu::cold]] Error wrong_overlap(const Memory& send, const Memory& recv, InPlace in_place);
+inline bool lie_well(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset) {
+  if (send.bytes == 0 || recv.bytes == 0) return true;
+  if (send.at >= recv.at + recv.bytes || recv.at >= send.at + send.bytes) return true;
+  return (in_place == InPlace::kSamePointer && send.at == recv.at) ||
+         (in_place == InPlace::kSendIsOwnBlock && send.at == recv.at + own_block_offset) ||
+         (in_place == InPlace::kRecvIsOwnBlock && recv.at == send.at + own_block_offset);
+}
 inline Result<void> check_overlap(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset) {
-  if (send.bytes == 0 || recv.bytes == 0) return {};
-  if (send.at >= recv.at + recv.bytes || recv.at >= send.at + send.bytes) return {};
-  if (in_place == InPlace::kSamePointer && send.at == recv.at) return {};
-  if (in_place == InPlace::kSendIsOwnBlock && send.at == recv.at + own_block_offset) return {};
-  if (in_place == InPlace::kRecvIsOwnBlock && recv.at == send.at + own_block_offset) return {};
-  return wrong_overlap(send, recv, in_place);
+  if (!lie_well(send, recv, in_place, own_block_offset)) return wrong_overlap(send, recv, in_place);
+  return {};
 }
 
 }  // namespace tutti::api

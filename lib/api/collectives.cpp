@@ -36,16 +36,25 @@ constexpr Shape shape_of(Collective collective) {
 
 inline Result<void> check_operation(const Shape& shape, const Operation& operation, int rank, int n_ranks) {
   const auto ranks = static_cast<size_t>(n_ranks);
-  const auto here = [&](Where where) {
-    return where == Where::kEverywhere || (where == Where::kAtRoot && rank == operation.root);
-  };
   if (operation.root < 0 || operation.root >= n_ranks) return no_such_root(operation.root, n_ranks);
   const size_t count = operation.count;
-  TUTTI_TRY_ASSIGN(const size_t send_bytes, buffer_bytes(count, operation.dtype, shape.send_per_rank ? ranks : 1));
-  TUTTI_TRY_ASSIGN(const size_t recv_bytes, buffer_bytes(count, operation.dtype, shape.recv_per_rank ? ranks : 1));
-  TUTTI_TRY_ASSIGN(const Memory recv, check_buffer("recvbuff", operation.output, here(shape.recv), count, recv_bytes));
-  TUTTI_TRY_ASSIGN(const Memory send, check_buffer("sendbuff", operation.input, here(shape.send), count, send_bytes));
-  return check_overlap(send, recv, shape.in_place, static_cast<size_t>(rank) * count * dtype_bytes(operation.dtype));
+  const DataType dtype = operation.dtype;
+  // The bytes of a buffer, none where this rank has no use for it.
+  const auto count_here = [&](Where where, bool per_rank, size_t* bytes) {
+    const bool fits = count_bytes(count, dtype, per_rank ? ranks : 1, bytes);
+    const bool is_used = where == Where::kEverywhere || (where == Where::kAtRoot && rank == operation.root);
+    if (!is_used) *bytes = 0;
+    return fits;
+  };
+  Memory send{reinterpret_cast<uintptr_t>(operation.input), 0}, recv{reinterpret_cast<uintptr_t>(operation.output), 0};
+  if (!count_here(shape.send, shape.send_per_rank, &send.bytes) ||
+      !count_here(shape.recv, shape.recv_per_rank, &recv.bytes))
+    return too_many_bytes(count, dtype, shape.send_per_rank || shape.recv_per_rank ? ranks : 1);
+  if (recv.at == 0 && recv.bytes > 0) return null_buffer("recvbuff", count);
+  if (send.at == 0 && send.bytes > 0) return null_buffer("sendbuff", count);
+  const size_t own_block_at = static_cast<size_t>(rank) * count * dtype_bytes(dtype);
+  if (!lie_well(send, recv, shape.in_place, own_block_at)) return wrong_overlap(send, recv, shape.in_place);
+  return {};
 }
 
 // A function of its own for each operation, so that the checks become what its shape needs of them.
@@ -54,6 +63,11 @@ Result<void> collective(const void* send, void* recv, size_t count, const tuttiD
                         const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
+  if (runs_now(*use, stream)) {
+    const auto repeated = use->repeat(which, send, recv, count, raw(datatype), raw(op), root);
+    if (repeated == Communicator::Repeated::kYes) return {};
+    if (repeated == Communicator::Repeated::kFailed) return use->async_error();
+  }
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
   Operation operation{which, send, recv, count, dtype, RedOp::kSum, root};
   TUTTI_TRY(take_op(op, use.member().operators, &operation));

@@ -16,10 +16,12 @@ Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operatio
 extern std::atomic<int> g_open_groups;
 bool is_in_group();
 void open_group();
-inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
+inline bool runs_now(const Communicator& comm, tuttiStream_t stream) {
   const bool is_single = g_open_groups.load(std::memory_order_relaxed) == 0 || !is_in_group();
-  const bool is_now = stream == nullptr && is_single && use->device() == nullptr;
-  if (is_now && operation.collective != Collective::kSendRecv) return use->run(operation);
+  return stream == nullptr && is_single && comm.device() == nullptr;
+}
+inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
+  if (runs_now(*use, stream) && operation.collective != Collective::kSendRecv) return use->run(operation);
   return launch_later(handle, std::move(use), operation, stream);
 }
 

@@ -41,6 +41,7 @@ class Use {
   ~Use();
   explicit operator bool() const { return comm_ != nullptr; }
   Communicator* operator->() const { return comm_; }
+  Communicator& operator*() const { return *comm_; }
   // There is one without a communicator while the creation is under way, and when it failed.
   bool is_live() const { return member_ != nullptr; }
   Member& member() const { return *member_; }

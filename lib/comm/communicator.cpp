@@ -6,7 +6,6 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
-#include "exec/head_start.h"
 #include "plan/cache.h"
 
 namespace tutti {
@@ -53,19 +52,14 @@ Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
   return execute(operation);
 }
 
-// The usual case is one caller: its turn is now, and nobody sleeps. sleepers_ and turn_ are stored before the other is
-// loaded (both sequentially consistent), so that either the sleeper sees its turn or end_turn sees the sleeper.
 void Communicator::wait_for_turn(uint64_t ticket) {
-  if (turn_.load() == ticket) return;
   std::unique_lock lock(turn_mutex_);
   sleepers_++;
   turn_changed_.wait(lock, [&] { return turn_.load() == ticket; });
   sleepers_--;
 }
 
-void Communicator::end_turn() {
-  turn_.fetch_add(1);
-  if (sleepers_.load() == 0) return;
+void Communicator::wake_next() {
   const std::lock_guard lock(turn_mutex_);
   turn_changed_.notify_all();
 }
@@ -81,12 +75,38 @@ Result<void> Communicator::check_open() const {
 Result<void> Communicator::execute(const Operation& operation) {
   TUTTI_TRY(check_open());
   if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(*operation.messages));
-  sequence_++;
   if (!repeats_settled(operation)) return execute_planned(operation);
+  begin_settled();
+  return carry_out(*last_program_, last_call_, operation);
+}
+
+inline void Communicator::begin_settled() {
   last_choice_->operations_left--;
-  last_call_.sequence = sequence_;
+  last_call_.sequence = ++sequence_;
   history_.add(last_call_);
-  return carry_out(*last_program_, last_call_, last_small_, operation);
+}
+
+// Buffers that need a closer look are none of this function's business.
+Communicator::Repeated Communicator::repeat(Collective collective, const void* input, void* output, uint64_t count,
+                                            int dtype, int op, int root) {
+  const auto from = reinterpret_cast<uintptr_t>(input), to = reinterpret_cast<uintptr_t>(output);
+  uint64_t ticket = turn_.load(std::memory_order_acquire);
+  if (!next_ticket_.compare_exchange_strong(ticket, ticket + 1)) return Repeated::kNo;
+  const Turn turn(*this);
+  const Call& last = last_call_;
+  const bool repeats = last_program_ != nullptr && small_ && count == last.count && collective == last.collective &&
+                       dtype == static_cast<int>(last.dtype) && op == static_cast<int>(last.op) && root == last.root &&
+                       last_choice_->operations_left > 0;
+  if (!repeats || watch_->failed() || finalized_) return Repeated::kNo;
+  const uint64_t most_bytes = count * dtype_bytes(last.dtype) * static_cast<uint64_t>(n_ranks_);
+  const bool lie_apart = from - to >= most_bytes && to - from >= most_bytes;
+  if (from == 0 || to == 0 || !(lie_apart || (from == to && collective == Collective::kAllReduce)))
+    return Repeated::kNo;
+  begin_settled();
+  if (small_.advance(sequence_, input, output, spins())) return Repeated::kYes;
+  Operation operation{collective, input, output, count, last.dtype, last.op, root};
+  const auto result = end_with(drive_program(*last_program_, last, operation, small_.steps_done()));
+  return result ? Repeated::kYes : Repeated::kFailed;
 }
 
 bool Communicator::repeats_settled(const Operation& operation) const {
@@ -103,7 +123,7 @@ uint64_t Communicator::planned_bytes(const Operation& operation) const {
 
 Result<void> Communicator::execute_planned(const Operation& operation) {
   Call call;
-  call.sequence = sequence_;
+  call.sequence = ++sequence_;
   call.count = operation.count;
   call.collective = operation.collective;
   call.dtype = operation.dtype;
@@ -119,11 +139,12 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
-  SmallSum small = small_sum(call);
+  small_.clear();
+  if (operation.unequal == nullptr) small_.prepare(*program.value(), call, n_ranks_);
   last_program_ = nullptr;
   if (choice.value()->why == Choice::Why::kRacing) {
     const int64_t start_ns = now_ns();
-    auto result = carry_out(*program.value(), call, small, operation);
+    auto result = carry_out(*program.value(), call, operation);
     planner_->record(*choice.value(), call, bytes, now_ns() - start_ns, is_registered(operation));
     return result;
   }
@@ -131,36 +152,14 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
     last_call_ = call;
     last_program_ = program.value();
     last_choice_ = choice.value();
-    last_small_ = small;
   }
-  return carry_out(*program.value(), call, small, operation);
+  return carry_out(*program.value(), call, operation);
 }
 
-Result<void> Communicator::carry_out(Program& program, const Call& call, SmallSum& small, const Operation& operation) {
-  size_t done = 0;
-  if (small.bytes > 0) {
-    small.tag[0] = call.sequence;
-    small.input = operation.input;
-    small.output = operation.output;
-    done = head_start(program, small, wait_policy_.oversubscribed ? 1 : kSpins);
-    if (done == program.lanes[0].steps.size()) return {};
-  }
-  return end_with(drive_program(program, call, operation, done));
-}
-
-// What a small operation of this kind takes. Of no bytes if it goes the general way.
-SmallSum Communicator::small_sum(const Call& call) const {
-  const uint64_t bytes = call.count * dtype_bytes(call.dtype);
-  if (call.algo != Algo::kOneShot || call.collective != Collective::kAllReduce || call.op == RedOp::kPreMulSum ||
-      bytes > std::min<uint64_t>(kHeadStartBytes, slot_bytes_))
-    return {};
-  SmallSum sum;
-  sum.tag = to_tag(call);
-  sum.elems = call.count;
-  sum.bytes = static_cast<uint32_t>(bytes);
-  sum.reduce = kernels().reduce[static_cast<int>(call.op)][static_cast<int>(call.dtype)];
-  if (call.op == RedOp::kAvg) sum.divisor = static_cast<uint32_t>(n_ranks_);
-  return sum;
+Result<void> Communicator::carry_out(Program& program, const Call& call, const Operation& operation) {
+  if (!small_) return end_with(drive_program(program, call, operation));
+  if (small_.advance(call.sequence, operation.input, operation.output, spins())) return {};
+  return end_with(drive_program(program, call, operation, small_.steps_done()));
 }
 
 // An operation that failed ends the group.

@@ -18,8 +18,8 @@
 #include "comm/link_pool.h"
 #include "cuda/device.h"
 #include "debug/call.h"
-#include "exec/head_start.h"
 #include "exec/operation.h"
+#include "exec/small_run.h"
 #include "exec/wait.h"
 #include "group/bootstrap.h"
 #include "group/peers.h"
@@ -58,6 +58,10 @@ class Communicator final : private WaitContext, private cuda::Host {
     return next_ticket_.fetch_add(1, std::memory_order_relaxed);
   }
   Result<void> run(uint64_t ticket, const Operation& operation);
+  // The last operation once more, with other buffers, if it was a small one and nobody else is at it: what was checked
+  // then is still right. kNo: nothing was done; kFailed: async_error() has the reason.
+  enum class Repeated { kNo, kYes, kFailed };
+  Repeated repeat(Collective collective, const void* input, void* output, uint64_t count, int dtype, int op, int root);
   Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
 
   // Of a communicator on a GPU: its operations go there, and the functions above are for those on memory of the host.
@@ -111,16 +115,17 @@ class Communicator final : private WaitContext, private cuda::Host {
 
   Result<void> execute(const Operation& operation);
   bool repeats_settled(const Operation& operation) const;
+  void begin_settled();
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
-  Result<void> carry_out(Program& program, const Call& call, SmallSum& small, const Operation& operation);
+  int spins() const { return wait_policy_.oversubscribed ? 1 : kSpins; }
+  Result<void> carry_out(Program& program, const Call& call, const Operation& operation);
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
   struct Exchange;
   Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds);
   Result<void> end_with(Result<void> result);
-  SmallSum small_sum(const Call& call) const;
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Error root_cause(Error error);
   // Tuning, in tuning.cpp.
@@ -132,11 +137,19 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> agree(const Call& call, std::span<int64_t> values);
   Result<void> all_reduce_inside(const Call& call, Plan plan, const Call& what, void* data);
   void wait_for_turn(uint64_t ticket);
-  void end_turn();
-  // One operation's turn; it ends also if the operation runs out of memory.
+  void wake_next();
+  // One operation's turn; it ends also if the operation runs out of memory. The usual case is one caller: its turn is
+  // now, and nobody sleeps. sleepers_ and turn_ are stored before the other is loaded (both sequentially consistent),
+  // so that either the sleeper sees its turn or the turn's end sees the sleeper.
   struct Turn {
-    Turn(Communicator& c, uint64_t ticket) : comm(c) { comm.wait_for_turn(ticket); }
-    ~Turn() { comm.end_turn(); }
+    explicit Turn(Communicator& c) : comm(c) {}  // that has come already
+    Turn(Communicator& c, uint64_t ticket) : comm(c) {
+      if (comm.turn_.load() != ticket) comm.wait_for_turn(ticket);
+    }
+    ~Turn() {
+      comm.turn_.fetch_add(1);
+      if (comm.sleepers_.load() != 0) comm.wake_next();
+    }
     Communicator& comm;
   };
 
@@ -173,7 +186,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   Call last_call_;
   Program* last_program_ = nullptr;
   Choice* last_choice_ = nullptr;
-  SmallSum last_small_;
+  SmallRun small_;                        // of the last planned operation
   Ground ground_{.n_ranks = 0};           // on the host where it is most crowded
   std::string tuning_name_;               // what the cache knows this group by
   std::atomic<size_t> scratch_bytes_{0};  // of programs_

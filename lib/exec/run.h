@@ -116,7 +116,10 @@ class Run {
   Run(Program& program, const Operation& operation, const History& history);
 
   // The first `steps` of the only lane are done already.
-  void skip(size_t steps) { program_.lanes[0].next = steps; }
+  void skip(size_t steps) {
+    program_.lanes[0].next = steps;
+    if (program_.lanes[0].done()) lanes_left_ = 0;
+  }
   // Does what can be done now. kIdle: every lane waits for a peer.
   Poll advance();
   const Error& error() const { return error_; }
