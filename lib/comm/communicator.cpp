@@ -142,7 +142,7 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   small_.clear();
   if (operation.unequal == nullptr) small_.prepare(*program.value(), call, n_ranks_);
   last_program_ = nullptr;
-  if (choice.value()->why == Choice::Why::kRacing) {
+  if (choice.value()->race && planner_->tuning().probed) {
     const int64_t start_ns = now_ns();
     auto result = carry_out(*program.value(), call, operation);
     planner_->record(*choice.value(), call, bytes, now_ns() - start_ns, is_registered(operation));

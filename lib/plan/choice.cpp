@@ -178,7 +178,6 @@ void Planner::end_look(Choice& choice, SizeClass size_class) const {
   const Race look = *std::exchange(choice.race, std::nullopt);
   const auto now_ns = static_cast<double>(look.look_ns()), won_ns = static_cast<double>(choice.won.ns);
   choice.operations_left = choice.patience * look.operations_per_look();
-  choice.why = Choice::Why::kRaced;
   if (look.was_registered() != choice.registered) {
     choice.doubts = 0;
     if (!recall(choice, size_class, look.was_registered())) start_race(choice, now_ns);
@@ -209,7 +208,7 @@ void Planner::take_prices(const Prices& prices) {
 }
 
 void Planner::begin_race(Choice& choice) {
-  choice.why = Choice::Why::kRacing;
+  if (!choice.race->is_look()) choice.why = Choice::Why::kRacing;
   choice.plan = choice.race->current();
 }
 

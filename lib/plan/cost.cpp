@@ -7,8 +7,8 @@
 namespace tutti {
 namespace {
 
-// Small one-shot all-reduces have a head start (lib/exec): their messages cost less.
-constexpr double kHeadStartBytes = 4096, kHeadStartShare = 0.25;
+// Small one-shot all-reduces take a shorter way (SmallRun in lib/exec): their messages cost less.
+constexpr double kSmallBytes = 4096, kSmallShare = 0.25;
 
 // Of the rank that has most of it, and of all ranks.
 struct Work {
@@ -44,7 +44,7 @@ struct Bill {
     const Work moved = each(2 * others() * part);
     switch (algo) {
       case Algo::kOneShot: {
-        const double share = bytes <= kHeadStartBytes ? kHeadStartShare : 1;
+        const double share = bytes <= kSmallBytes ? kSmallShare : 1;
         return {hops_of(1, bytes), each(2 * others() * share * messages_for(bytes, 1)), each(others() * bytes),
                 each(n * bytes), here * elsewhere() * bytes};
       }

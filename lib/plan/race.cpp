@@ -11,10 +11,9 @@ constexpr int kFewest = 2, kMost = 50;
 // The first operation of a plan connects links, and the caches are another plan's.
 constexpr int kWarmUps = 1;
 
-// After a round: it will hardly win any more.
-bool is_far_behind(int64_t ns, int64_t best_ns) {
-  return ns > best_ns + best_ns / 3;
-}
+// After a round, by how much of the best time an entrant is behind that will hardly win any more. In one turn of short
+// operations a single interruption can make that of the best one.
+constexpr double kFarBehind = 1.33, kFarBehindAtOnce = 3;
 
 }  // namespace
 
@@ -61,9 +60,11 @@ bool Race::end_round(const News& agreed) {
     entrant.agreed_ns = round_ == 0 ? agreed[i] : std::min(entrant.agreed_ns, agreed[i]);
     best_ns = std::min(best_ns, entrant.agreed_ns);
   }
+  const bool may_be_disturbed = round_ == 0 && counted_ == kMost;
+  const double far_ns = static_cast<double>(best_ns) * (may_be_disturbed ? kFarBehindAtOnce : kFarBehind);
   int running = 0;
   for (Entrant& entrant : entrants()) {
-    entrant.dropped = entrant.dropped || is_far_behind(entrant.agreed_ns, best_ns);
+    entrant.dropped = entrant.dropped || static_cast<double>(entrant.agreed_ns) > far_ns;
     running += !entrant.dropped;
   }
   at_ = 0;

@@ -48,7 +48,7 @@ void require(bool condition, const char* what) {
     for (int i = 0; i <= kRounds; i++) {
       const bool counts = i > 0;  // the first of a size looks its algorithm up
       if (rank == 0 && counts) {
-        usleep(500);  // the peer has sent its part, and does not sleep yet
+        usleep(500);  // the peer has sent its part
         raise(SIGUSR1);
       }
       sum(count);

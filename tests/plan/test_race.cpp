@@ -51,3 +51,10 @@ TEST_CASE("race: first operations and single disturbances do not count") {
   });
   CHECK(race.results()[0].plan == kA);
 }
+
+TEST_CASE("race: one bad turn of short operations does not end an entrant's race") {
+  Race race(std::array{kA, kB}, 1000);
+  int of_a = 0;
+  finish(race, [&](Plan plan, int) { return plan == kB ? 300 : ++of_a == 20 ? 20000 : 200; });
+  CHECK(race.results()[0].plan == kA);
+}
