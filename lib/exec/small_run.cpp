@@ -35,12 +35,12 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   for (const BoundStep& step : steps) {
     const uint64_t begin = std::min(call.count, step.size.chunk * chunk_elems);
     const auto elems = static_cast<uint32_t>(std::min(chunk_elems, call.count - begin));
-    const auto place = [&](const BoundSlice& slice) -> Place {
+    const auto place = [&](const PlacedSlice& slice) -> Place {
       if (slice.buffer == Buffer::kScratch) return {slice.buffer, -1, uint64_t{slice.chunk} * program.slot_bytes};
       return {slice.buffer, -1, (slice.block * call.count + begin) * elem_bytes};
     };
     const size_t first = sources_.size();
-    const auto add_source = [&](const BoundSlice& slice) {
+    const auto add_source = [&](const PlacedSlice& slice) {
       if (slice.buffer != Buffer::kNone) sources_.push_back(place(slice));
     };
     add_source(step.before);

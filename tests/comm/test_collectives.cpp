@@ -60,6 +60,26 @@ struct Rank {
     expect(both, rank == root ? sum_of_blocks(n, 0, count) : send);  // a sendbuff stays as it was
   }
 
+  void all_reduce(tuttiRedOp_t op, int time) const {
+    auto want = op == tuttiMax ? block(n - 1, time, count) : sum_of_blocks(n, time, count);
+    if (op == tuttiAvg)
+      for (int64_t& value : want) value /= n;
+    auto send = block(rank, time, count);
+    auto recv = room(count);
+    const bool in_place = time % 2 == 1;
+    outcome.take(
+        tuttiAllReduce(send.data(), in_place ? send.data() : recv.data(), count, tuttiInt64, op, comm, nullptr));
+    expect(in_place ? send : recv, want);
+  }
+
+  void broadcast(int root, int time) const {
+    const auto send = block(root, time, count);
+    auto recv = rank == root && time % 2 == 1 ? send : room(count);
+    const void* from = rank != root ? nullptr : time % 2 == 1 ? recv.data() : send.data();
+    outcome.take(tuttiBroadcast(from, recv.data(), count, tuttiInt64, root, comm, nullptr));
+    expect(recv, send);
+  }
+
   void all_gather() const {
     const auto want = blocks(n, count, [&](int r) { return block(r, 0, count); });
     const auto send = block(rank, 0, count);
@@ -134,6 +154,52 @@ TEST_CASE("collectives move and reduce the right blocks") {
       outcome.take(tuttiBarrier(comm, nullptr));
     }
     outcome.take(tuttiCommFinalize(comm));
+  }));
+}
+
+// Of the second of its kind on, all that does not change is taken over from the one before.
+TEST_CASE("small operations that repeat give the right data in whatever memory") {
+  const char* transport = GENERATE("shm", "tcp");
+  const char* algo = GENERATE("oneshot", "direct", "tree", "halving");
+  const int n = GENERATE(1, 2, 3, 5);
+  INFO(n << " ranks over " << transport << ", " << algo);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = transport;
+  config.algo = algo;
+  require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{500}}) {
+      const Rank me{rank, n, count, comm, outcome};
+      for (int time = 0; time < 3; time++) me.all_gather();
+      for (int time = 0; time < 3; time++) me.reduce_scatter();
+      for (int time = 0; time < 3; time++) me.all_to_all();
+      for (int time = 0; time < 3; time++) outcome.take(tuttiBarrier(comm, nullptr));
+      for (const int root : {n - 1, 0}) {
+        for (int time = 0; time < 3; time++) me.reduce(root);
+        for (int time = 0; time < 3; time++) me.gather(root);
+        for (int time = 0; time < 3; time++) me.scatter(root);
+        for (int time = 0; time < 3; time++) me.broadcast(root, time);
+      }
+      for (const tuttiRedOp_t op : {tuttiSum, tuttiAvg, tuttiMax})
+        for (int time = 0; time < 4; time++) me.all_reduce(op, time);
+    }
+  }));
+}
+
+TEST_CASE("a small operation that repeats with wrong buffers is refused, and the next one works") {
+  require_success(run_threads(2, nullptr, [&](int, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<int64_t> data(20, 1), sum(10);
+    const auto all_reduce = [&](const int64_t* from, int64_t* to) {
+      return tuttiAllReduce(from, to, 10, tuttiInt64, tuttiSum, comm, nullptr);
+    };
+    for (int time = 0; time < 3; time++) {
+      outcome.take(all_reduce(data.data(), sum.data()));
+      outcome.wrong += all_reduce(nullptr, sum.data()) != tuttiInvalidArgument;
+      outcome.wrong += all_reduce(data.data(), nullptr) != tuttiInvalidArgument;
+      outcome.wrong += all_reduce(data.data(), data.data() + 9) != tuttiInvalidArgument;
+      outcome.wrong += all_reduce(data.data() + 9, data.data()) != tuttiInvalidArgument;
+    }
+    outcome.take(all_reduce(data.data(), data.data() + 10));
+    outcome.wrong += data[10] != 2 || data[19] != 2 || sum[0] != 2;
   }));
 }
 
