@@ -135,7 +135,7 @@ void reduce(const ReduceArgs& args, uint32_t divisor) {
   if (args.n_src == 1 && !divisor) return copy({args.src[0], {args.dst[0], dst1}, args.n_dst, bytes, args.stream_dst0});
   const Job job{args.src,        args.n_src, divisor, static_cast<char*>(args.dst[0]), static_cast<char*>(dst1),
                 args.stream_dst0};
-  if (bytes <= sizeof(typename T::Stored)) return bytes > 0 ? reduce_part<T, Op>(job, 0, bytes) : void();
+  if (bytes < sizeof(typename T::Stored)) return bytes > 0 ? reduce_part<T, Op>(job, 0, bytes) : void();
   // The one shape that a ring lives on gets its own loop.
   if constexpr (std::is_same_v<Op, Sum>) {
     if (job.n_src == 2) return reduce_job<T, Op, 2>(job, bytes);
