@@ -64,20 +64,51 @@ Address unpack(const PackedAddress& p) {
 }
 
 // How much of the address a candidate shares with the best of this host's addresses, in 1/128: a peer in the same
-// network shares the most. Link-local addresses share half of it by definition, which says nothing.
+// network shares the most. Link-local addresses share half of it by definition, which says nothing, and what is an
+// address of this host leads to this host.
 int nearness(const Address& candidate, const std::vector<Interface>& mine) {
   if (candidate.is_link_local()) return -1;
   int best = 0;
-  const PackedAddress c = pack(candidate);
   for (const Interface& i : mine) {
-    const PackedAddress m = pack(i.address);
-    if (m.family != c.family) continue;
-    const int width = m.family == 4 ? 32 : 128;
-    int bits = 0;
-    while (bits < width && ((m.bytes[bits / 8] ^ c.bytes[bits / 8]) & (0x80 >> bits % 8)) == 0) bits++;
-    best = std::max(best, bits * (128 / width));
+    if (i.address.same_place(candidate)) return -2;
+    const int width = candidate.family() == AF_INET ? 32 : 128;
+    best = std::max(best, i.address.common_bits(candidate) * (128 / width));
   }
   return best;
+}
+
+// The networks of about the fastest speed that this host shares with a peer of these addresses: one address in each.
+// Not those of bridges for containers, which are only called the same. Two devices in one network count once, because
+// the kernel sends through one of them.
+struct SharedNetworks {
+  std::vector<Address> addresses;
+  bool speeds_known = false;
+};
+SharedNetworks shared_networks(const std::vector<Address>& addresses, const std::vector<Interface>& mine) {
+  struct Network {
+    Address address;
+    const Interface* device;
+    int64_t speed;
+  };
+  std::vector<Network> networks;
+  int64_t fastest = 0;
+  for (const Address& address : addresses) {
+    if (nearness(address, mine) < 0) continue;
+    const auto device = std::find_if(mine.begin(), mine.end(), [&](const Interface& i) {
+      return preference(i) == 0 && i.network_bits > 0 && i.address.common_bits(address) >= i.network_bits;
+    });
+    if (device == mine.end()) continue;
+    const bool known = std::any_of(networks.begin(), networks.end(), [&](const Network& n) {
+      return n.device->name == device->name || n.address.common_bits(address) >= device->network_bits;
+    });
+    if (known) continue;
+    networks.push_back({address, &*device, megabits_per_second(*device)});
+    fastest = std::max(fastest, networks.back().speed);
+  }
+  SharedNetworks shared{{}, fastest > 0};
+  for (const Network& n : networks)
+    if (n.speed * 2 >= fastest) shared.addresses.push_back(n.address);
+  return shared;
 }
 
 // A link-local address only means something together with the interface to leave by, so it is tried through each.
@@ -99,7 +130,7 @@ std::vector<Address> through_local_interfaces(const std::vector<Address>& addres
   return expanded;
 }
 
-std::vector<Address> order_candidates(const Contact& peer) {
+std::vector<Address> order_candidates(const Contact& peer, size_t nth) {
   std::vector<Address> ordered = peer.addresses;
   if (peer.host == host_id()) {
     std::stable_sort(ordered.begin(), ordered.end(),
@@ -112,6 +143,10 @@ std::vector<Address> order_candidates(const Contact& peer) {
   std::stable_sort(ordered.begin(), ordered.end(), [&](const Address& a, const Address& b) {
     return nearness(a, mine.value()) > nearness(b, mine.value());
   });
+  if (const auto shared = shared_networks(ordered, mine.value()).addresses; nth > 0 && shared.size() > 1) {
+    const Address& first = shared[nth % shared.size()];
+    std::stable_partition(ordered.begin(), ordered.end(), [&](const Address& a) { return a.same_place(first); });
+  }
   return through_local_interfaces(ordered, mine.value());
 }
 
@@ -156,7 +191,14 @@ Result<Listener> Listener::open() {
   return listener;
 }
 
-Dialer::Dialer(const Call& call, const Contact& peer) : Dialer(call, order_candidates(peer)) {}
+size_t networks_between(const Contact& peer) {
+  const auto mine = local_interfaces();
+  if (!mine || peer.host == host_id()) return 1;
+  const SharedNetworks shared = shared_networks(peer.addresses, mine.value());
+  return shared.speeds_known ? shared.addresses.size() : 1;
+}
+
+Dialer::Dialer(const Call& call, const Contact& peer, size_t nth) : Dialer(call, order_candidates(peer, nth)) {}
 
 Dialer::Dialer(const Call& call, std::vector<Address> candidates) : call_(call), candidates_(std::move(candidates)) {}
 

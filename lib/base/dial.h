@@ -30,6 +30,10 @@ struct Listener {
   static Result<Listener> open();
 };
 
+// How many networks of about the same speed this host and the peer's are both in: for how many connections side by side
+// it is worth to be asked for nothing else. At least 1; 1 on the same host, and where speeds are not known.
+size_t networks_between(const Contact& peer);
+
 class Dialer {
  public:
   enum class Status { kPending, kDone, kFailed };
@@ -41,8 +45,9 @@ class Dialer {
     int to_rank;
     std::array<uint32_t, 5> args{};
   };
-  // Same host: loopback first. Else addresses in a network that this host is in too, then the others.
-  Dialer(const Call& call, const Contact& peer);
+  // Same host: loopback first. Else addresses in a network that this host is in too, then the others. Connections side
+  // by side have different numbers `nth`, and begin with different networks as far as there are any.
+  Dialer(const Call& call, const Contact& peer, size_t nth = 0);
   Dialer(const Call& call, std::vector<Address> candidates);
 
   Status advance();

@@ -12,10 +12,12 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <span>
 
 #include "base/env.h"
 
@@ -51,12 +53,12 @@ bool matches_filter(const std::string& name, std::string filter) {
   return hit != exclude;
 }
 
-// Lower is better. A container bridge has the same address on every host, so it comes after real networks.
-int preference(const Interface& i) {
-  if (i.address.is_loopback()) return 3;
-  if (i.address.is_link_local()) return 2;
-  if (starts_with(i.name, "docker") || starts_with(i.name, "virbr") || starts_with(i.name, "br-")) return 1;
-  return 0;
+std::span<const uint8_t> address_bytes(const sockaddr* address) {
+  if (address->sa_family == AF_INET)
+    return {reinterpret_cast<const uint8_t*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr), 4};
+  if (address->sa_family == AF_INET6)
+    return {reinterpret_cast<const uint8_t*>(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr), 16};
+  return {};
 }
 
 std::vector<Interface> all_interfaces() {
@@ -71,6 +73,8 @@ std::vector<Interface> all_interfaces() {
     entry.name = i->ifa_name;
     entry.address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     memcpy(&entry.address.storage, i->ifa_addr, entry.address.length);
+    if (i->ifa_netmask != nullptr)
+      for (const uint8_t byte : address_bytes(i->ifa_netmask)) entry.network_bits += std::popcount(byte);
     found.push_back(std::move(entry));
   }
   freeifaddrs(list);
@@ -113,6 +117,23 @@ void Address::set_port(uint16_t port) {
   if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
 }
 
+int Address::common_bits(const Address& other) const {
+  if (family() != other.family()) return -1;
+  const auto a = address_bytes(reinterpret_cast<const sockaddr*>(&storage));
+  const auto b = address_bytes(reinterpret_cast<const sockaddr*>(&other.storage));
+  int bits = 0;
+  for (size_t i = 0; i < a.size(); i++) {
+    const int same = std::countl_zero(static_cast<uint8_t>(a[i] ^ b[i]));
+    bits += same;
+    if (same < 8) break;
+  }
+  return bits;
+}
+
+bool Address::same_place(const Address& other) const {
+  return common_bits(other) == (family() == AF_INET ? 32 : 128);
+}
+
 std::string Address::to_string() const {
   if (family() == AF_UNIX) {
     const auto* un = reinterpret_cast<const sockaddr_un*>(&storage);
@@ -130,6 +151,22 @@ bool Address::is_loopback() const {
 
 bool Address::is_link_local() const {
   return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
+}
+
+int preference(const Interface& i) {
+  if (i.address.is_loopback()) return 3;
+  if (i.address.is_link_local()) return 2;
+  if (starts_with(i.name, "docker") || starts_with(i.name, "virbr") || starts_with(i.name, "br-")) return 1;
+  return 0;
+}
+
+int64_t megabits_per_second(const Interface& interface) {
+  long long speed = 0;
+  if (FILE* f = fopen(("/sys/class/net/" + interface.name + "/speed").c_str(), "re")) {
+    if (fscanf(f, "%lld", &speed) != 1) speed = 0;  // it has no carrier
+    fclose(f);
+  }
+  return std::max(speed, 0ll);
 }
 
 Result<std::vector<Interface>> local_interfaces() {

@@ -22,6 +22,9 @@ struct Address {
   int family() const { return storage.ss_family; }
   uint16_t port() const;
   void set_port(uint16_t port);
+  bool same_place(const Address& other) const;  // whatever the port
+  // How many of the first bits are the same; -1 if the families differ.
+  int common_bits(const Address& other) const;
   std::string to_string() const;  // "10.0.0.1:4000", "[fe80::1%3]:4000", "unix:@name"
   bool is_loopback() const;
   bool is_link_local() const;  // IPv6's fe80::/10: means something only together with an interface
@@ -29,8 +32,13 @@ struct Address {
 
 struct Interface {
   std::string name;
-  Address address;  // port 0
+  Address address;       // port 0
+  int network_bits = 0;  // so many of the address are its network's
 };
+// As the kernel knows it; 0 if it does not, as of most devices that are no hardware.
+int64_t megabits_per_second(const Interface& interface);
+// Lower is better: a real network's address, a container bridge's (on every host the same), a link-local one, loopback.
+int preference(const Interface& interface);
 
 // This host's usable addresses (interfaces that are up), filtered by TUTTI_SOCKET_IFNAME. Without a filter, in order of
 // preference: global addresses, then docker-like bridges and link-local ones, then loopback.

@@ -167,7 +167,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   Error breakage() override { return watch_->failure(); }
   void break_with(const Error& error) override { fail(error); }
 
-  void housekeeping() override { links_->accept_early(); }
+  void housekeeping() override { links_->keep_up(); }
 
   const int rank_;
   const int n_ranks_;

@@ -162,6 +162,13 @@ Result<bool> LinkPool::accept_all() {
   return progress;
 }
 
+// A link that fails is the concern of who uses it next.
+void LinkPool::keep_up() {
+  (void)accept_all();
+  tuttiTransportError ignored{};
+  for (auto& [name, link] : sends_) (void)link->poll(&ignored);
+}
+
 void LinkPool::count(const Link& link) {
   held_->links++;
   held_->bytes += size_t{link.slots()} * link.slot_bytes();

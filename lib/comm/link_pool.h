@@ -38,8 +38,9 @@ class LinkPool {
   template <class Interrupted>
   Result<void> connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted);
 
-  // Takes in links that peers make early, for an operation that this rank has yet to begin.
-  void accept_early() { (void)accept_all(); }
+  // While this rank waits for something else: takes in links that peers make early, for an operation that it has yet to
+  // begin, and lets its own bring what is on its way from earlier ones.
+  void keep_up();
   // The first transport that should reach the peer, and why none before it does: "tcp, because shm: ...".
   std::string route(int peer);
   Link* find(int peer, uint32_t channel, bool sending);

@@ -96,15 +96,75 @@ start 2 10.78.1.1 TUTTI_INIT_TIMEOUT=5 -- "${small[@]}"
 ends "what host 2 sends gets lost" 'rank 1\|10\.78\.1\.1'
 for k in 1 2; do ip -n "$(host 2)" neigh del 10.78.$k.1 dev nic$k; done
 
-# The network that carries the data fails in the middle.
-before=$(sent 1 nic1)
-start 2 10.78.1.1 TUTTI_SOCKET_IFNAME=nic1 TUTTI_OP_TIMEOUT=3 -- -b 4M -e 4M -n 1000000 -c 0
-for _ in $(seq 100); do
-  [ $(($(sent 1 nic1) - before)) -gt 50000000 ] && break
-  sleep 0.1
-done
+# busy HOST NIC...: waits until each of these devices of the host has sent much since the last `start`.
+busy() {
+  local i=$1 k
+  shift
+  for k in "$@"; do
+    for _ in $(seq 200); do
+      [ $(($(sent "$i" "nic$k") - ${before[$k]})) -gt 30000000 ] && break
+      sleep 0.1
+    done
+    [ $(($(sent "$i" "nic$k") - ${before[$k]})) -gt 30000000 ] || { show; fail "nic$k of host $i carries nothing"; }
+  done
+}
+# loses I J K: what host I sends to host J on the network K gets lost. found I J K: not any more.
+loses() { ip -n "$(host "$1")" neigh replace "10.78.$3.$2" lladdr 02:00:00:00:00:99 dev "nic$3" nud permanent; }
+found() { ip -n "$(host "$1")" neigh del "10.78.$3.$2" dev "nic$3"; }
+long=(-b 4M -e 4M -n 800)
+
+# begin NAME [VAR=VALUE...] -- PERF OPTIONS...: two ranks that use both networks; returns in the middle of it.
+begin() {
+  before=(0 "$(sent 1 nic1)" "$(sent 1 nic2)")
+  start 2 10.78.2.1 "$@"
+  busy 1 1 2
+}
+goes_on() {
+  local name=$1 pid status=0
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.0" || { show; fail "$name"; }
+  echo "ok: $name"
+}
+given_up() { grep -h "$1" "$out".[01] | head -1; grep -q "$1" "$out".[01] || { show; fail "no warning says '$1'"; }; }
+
+begin TUTTI_TCP_CONNECTIONS=0 -- "${long[@]}"
+goes_on "two networks carry the data side by side"
+
+begin -- "${long[@]}"
 ip -n "$(host 0)" link set h1-1 down
-ends "a network fails in the middle" 'no progress for 3 s (TUTTI_OP_TIMEOUT): waiting for rank [01]\|rank [01] .*died'
+goes_on "one of two networks fails in the middle"
+given_up 'connection 1 of 2, at 10.78.1.* is given up: nothing was acknowledged'
+ip -n "$(host 0)" link set h1-1 up
+
+begin TUTTI_TCP_CONNECTIONS=5 -- "${long[@]}"
+loses 2 1 2
+goes_on "what one host sends on one of two networks gets lost from now on"
+given_up 'connection [24] of 5, at 10.78.2.* is given up: nothing was acknowledged'
+found 2 1 2
+
+begin -- "${long[@]}"
+stopped=$(for pid in $(ip netns pids "$(host 2)"); do [ "$(cat "/proc/$pid/comm")" = all_reduce_perf ] && echo "$pid"; done)
+kill -STOP "$stopped"
+sleep 12
+kill -CONT "$stopped"
+goes_on "a rank is stopped for longer than TUTTI_TCP_TIMEOUT"
+grep -q 'given up' "$out".[01] && { show; fail "a connection was given up"; }
+
+loses 2 1 1
+works "one of two networks works in one direction only at the start" 2 10.78.2.1 -- "${small[@]}"
+found 2 1 1
+
+begin -- -b 4M -e 4M -n 1000000 -c 0
+for k in 1 2; do ip -n "$(host 0)" link set h1-$k down; done
+ends "all networks fail in the middle" 'TUTTI_TCP_TIMEOUT\|timed out\|rank [01] .*died'
+for k in 1 2; do ip -n "$(host 0)" link set h1-$k up; done
+
+# Over a single connection.
+before=(0 "$(sent 1 nic1)")
+start 2 10.78.1.1 TUTTI_SOCKET_IFNAME=nic1 -- -b 4M -e 4M -n 1000000 -c 0
+busy 1 1
+ip -n "$(host 0)" link set h1-1 down
+ends "the only network fails in the middle" 'TUTTI_TCP_TIMEOUT\|timed out\|rank [01] .*died'
 ip -n "$(host 0)" link set h1-1 up
 works "and is whole again" 2 10.78.1.1 -- "${small[@]}"
 echo "ok: several networks"

@@ -35,8 +35,7 @@ struct Piece {
 
 class SendStream {
  public:
-  SendStream(const Dialer::Call& call, const Contact& peer, size_t most_pieces)
-      : dialer(call, peer), in_flight(most_pieces) {}
+  SendStream(Dialer to_peer, size_t most_pieces) : dialer(std::move(to_peer)), in_flight(most_pieces) {}
 
   size_t frame_bytes() const { return sizeof header + payload_bytes; }
   // Given to this connection and not acknowledged.

@@ -58,6 +58,7 @@ class SendLink final : public LinkHalf {
  public:
   SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
            int64_t timeout_seconds, SlotRing<SendSlot> ring);
+  ~SendLink() override;
   Result<bool> poll() override;
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override;
@@ -81,9 +82,11 @@ class SendLink final : public LinkHalf {
   SendStream* choose(uint32_t bytes);
   void confirm();
   void confirm(SendStream& stream);
-  void look_after();
+  bool awaits_acknowledgements() const { return several_ && arrived_ < published_; }
+  void listen();
   void listen(SendStream& stream);
-  void look_at_silence(int64_t now);
+  void look_at_silence();
+  void tell_of_lost();
   void give_up(SendStream& stream, const std::string& why, int sys_errno = 0);
   void give_to_others(const Piece& piece);
   void fail(const std::string& why, int sys_errno);

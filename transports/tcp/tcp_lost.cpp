@@ -1,6 +1,7 @@
 // Connections that break, or whose peer is not heard of any more: how a sender finds out, and what becomes of what they
 // had.
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,14 +18,27 @@ constexpr int64_t kSilenceCheckNs = 100 * kMs;
 // Where another connection goes on: it costs less to move than to wait.
 constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
 
+constexpr double kPartingSeconds = 0.5;
+
 }  // namespace
 
-void SendLink::look_after() {
+// What was handed over and not called unsent has to arrive. The kernel sees to that after the end of this link, unless
+// a network breaks, and whether one does shows in this time.
+SendLink::~SendLink() {
+  const Deadline deadline = Deadline::after_seconds(kPartingSeconds);
+  const auto suspects = [this] {
+    return std::any_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return s.fd && s.view.unanswered; });
+  };
+  while (!failure_ && awaits_acknowledgements() && unsent() == 0 && (!deadline.passed() || suspects())) {
+    if (!poll()) return;
+    usleep(50);
+  }
+}
+
+void SendLink::listen() {
   has_slept_ = false;
   for (SendStream& stream : streams_)
     if (stream.fd && !failure_) listen(stream);
-  const int64_t now = now_ns();
-  if (now >= next_silence_check_ns_ && !failure_) look_at_silence(now);
 }
 
 void SendLink::listen(SendStream& stream) {
@@ -36,21 +50,31 @@ void SendLink::listen(SendStream& stream) {
     give_up(stream, system_error("the connection broke", errno).message, errno);
 }
 
-void SendLink::look_at_silence(int64_t now) {
+void SendLink::look_at_silence() {
+  const int64_t now = now_ns();
+  if (failure_ || now < next_silence_check_ns_) return;
   next_silence_check_ns_ = now + kSilenceCheckNs;
-  const auto is_well = [](const SendStream& s) { return s.fd && s.silent_ns < kShortTimeoutNs / 2; };
+  tell_of_lost();
   for (SendStream& stream : streams_)
     if (stream.fd) stream.look(now);
-  const bool another_goes_on = std::any_of(streams_.begin(), streams_.end(), is_well);
-  for (size_t i = 0; i < streams_.size(); i++) {
-    SendStream& stream = streams_[i];
-    if (!stream.lost.empty())
-      log(LogLevel::kWarn, "tcp link to rank %d: connection %zu of %zu, at %s, is given up: %s; the others go on",
-          config_.peer, i + 1, streams_.size(), stream.dialer.story().c_str(), stream.lost.c_str());
+  const bool another_goes_on = std::any_of(
+      streams_.begin(), streams_.end(), [](const SendStream& s) { return s.fd && s.silent_ns < kShortTimeoutNs / 2; });
+  const int64_t limit_ns = another_goes_on ? std::min(kShortTimeoutNs, timeout_ns_) : timeout_ns_;
+  for (SendStream& stream : streams_)
+    if (stream.fd && stream.view.unanswered && limit_ns > 0 && stream.silent_ns >= limit_ns)
+      give_up(stream,
+              format("nothing was acknowledged for %.1f s (TUTTI_TCP_TIMEOUT)",
+                     static_cast<double>(stream.silent_ns) * 1e-9),
+              ETIMEDOUT);
+}
+
+void SendLink::tell_of_lost() {
+  for (SendStream& stream : streams_) {
+    if (stream.lost.empty()) continue;
+    log(LogLevel::kWarn, "tcp link to rank %d: connection %zu of %zu, at %s, is given up: %s; the others go on",
+        config_.peer, static_cast<size_t>(&stream - streams_.data()) + 1, streams_.size(),
+        stream.dialer.story().c_str(), stream.lost.c_str());
     stream.lost.clear();
-    const int64_t limit_ns = another_goes_on ? std::min(kShortTimeoutNs, timeout_ns_) : timeout_ns_;
-    if (!stream.fd || !stream.view.unanswered || limit_ns == 0 || stream.silent_ns < limit_ns) continue;
-    give_up(stream, format("no acknowledgement for %.1f s", static_cast<double>(stream.silent_ns) * 1e-9), ETIMEDOUT);
   }
 }
 

@@ -27,7 +27,7 @@ SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLin
   for (uint32_t i = 0; i < n_connections; i++) {
     Dialer::Call one = call;
     one.args = hello_args(config, i, n_connections);
-    streams_.emplace_back(one, peer, division_.most(config.slots));
+    streams_.emplace_back(Dialer(one, peer, i), division_.most(config.slots));
   }
 }
 
@@ -35,7 +35,9 @@ Result<bool> SendLink::poll() {
   if (failure_) return *failure_;
   if (!is_ready()) return advance_connect();
   if (arrived_ < published_) flush();
-  if (++polls_ % kPollsPerLook == 0 || has_slept_) look_after();
+  const bool is_time = ++polls_ % kPollsPerLook == 0 || has_slept_;
+  if (is_time) listen();
+  if (is_time || awaits_acknowledgements()) look_at_silence();
   if (failure_) return *failure_;
   return true;
 }
