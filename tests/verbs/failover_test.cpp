@@ -1,0 +1,119 @@
+// Queue pairs that fail one after the other, at points by chance, while messages are under way.
+#include <dlfcn.h>
+
+#include <memory>
+
+#include "traffic.h"
+#include "transports/verbs/port.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+// After some more writes the queue pair that was just used fails, with all that it has under way.
+struct Saboteur {
+  int left = 0;
+  uint64_t writes = 0, next = 0, seed = 1;
+
+  void start(int n) {
+    left = n;
+    next = writes + 1 + mix(++seed) % 40;
+  }
+  void look(ibv_qp* pair) {
+    if (++writes < next || left == 0) return;
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_ERR;
+    if (ibv_modify_qp(pair, &attributes, IBV_QP_STATE) == 0) start(left - 1);
+  }
+} saboteur;
+
+int (*real_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
+
+int post(ibv_qp* pair, ibv_send_wr* request, ibv_send_wr** bad) {
+  const int result = real_post(pair, request, bad);
+  saboteur.look(pair);
+  return result;
+}
+
+// As Sender, and what can be is lent, from memory that is written anew as soon as it is given back.
+class Lender final : public Side {
+ public:
+  Lender(Link& link, const Traffic& traffic)
+      : Side(link, traffic), registration_(SharedMemory::add(data_.data(), data_.size()).value()->id) {}
+  ~Lender() override { SharedMemory::remove(registration_); }
+  bool step() override {
+    if (link_.unsent() == 0) used_ = 0;
+    void* slot = next_ < traffic_.messages ? link_.try_acquire() : nullptr;
+    if (slot == nullptr) return poll_link();
+    const bool lends = used_ < kBuffers && mix(next_) % 4 != 0;
+    char* data = lends ? &data_[used_ * traffic_.max_bytes] : static_cast<char*>(slot);
+    traffic_.fill(next_, data);
+    if (lends && link_.lend(data, traffic_.bytes_of(next_), traffic_.tag_of(next_))) {
+      used_++;
+    } else {
+      if (lends) traffic_.fill(next_, slot);
+      link_.publish(traffic_.bytes_of(next_), traffic_.tag_of(next_));
+    }
+    next_++;
+    return true;
+  }
+  bool done() override { return next_ == traffic_.messages && link_.unsent() == 0; }
+  bool waits_for_slot() const override { return true; }
+
+ private:
+  static constexpr size_t kBuffers = 8;
+  std::vector<char> data_ = std::vector<char>(kBuffers * traffic_.max_bytes);
+  uint64_t registration_;
+  size_t used_ = 0;
+};
+
+}  // namespace
+
+// In front of the library's: the device's function for posting is replaced.
+extern "C" ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
+  const auto next = reinterpret_cast<decltype(&ibv_create_qp)>(dlsym(RTLD_NEXT, "ibv_create_qp"));
+  auto& ops = domain->context->ops;
+  if (ops.post_send != post) real_post = std::exchange(ops.post_send, post);
+  return next(domain, attributes);
+}
+
+TEST_CASE("queue pairs fail: every message arrives, once and in order; with the last one the link fails", "[device]") {
+  setenv("TUTTI_IB_QPS", "4", 1);
+  uint64_t placed = 0;
+  int failures = 0;
+  for (uint64_t round = 0; round < times(400); round++) {
+    Pair p = make_pair(find_transports("verbs").value()[0], Ask{1, 0, 4, 16 << 10});
+    Traffic traffic;
+    traffic.seed = round + 1;
+    const bool is_calm = round % 8 == 0;  // the receiver is early, so that its wishes count
+    traffic.messages = is_calm ? 120 : 400;
+    traffic.max_bytes = 16 << 10;
+    Lender sender(p.out, traffic);
+    Receiver receiver(p.in, traffic);
+    const int most = round % 4 == 3 ? 100 : 3;  // each port has as many queue pairs at least
+    saboteur.start(most);
+    const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+    const auto trouble = [&] { return sender.trouble() + receiver.trouble(); };
+    while (!(sender.done() && receiver.done()) && trouble().empty() && !deadline.passed()) {
+      sender.step();
+      receiver.step();
+      if (!is_calm) continue;
+      for (int i = 0; i < 100 && receiver.count() < sender.count(); i++) usleep(20), receiver.step();
+      receiver.step();
+      usleep(50);
+    }
+    CAPTURE(round, sender.count(), receiver.count());
+    CHECK_FALSE(deadline.passed());
+    CHECK((most == 3 || saboteur.left < 100));
+    CHECK(trouble().empty() == (most == 3));
+    if (most == 3) CHECK(trouble() == "");
+    if (most == 100) CHECK(contains(trouble(), "verbs link with rank"));
+    failures += most - saboteur.left;
+    placed += receiver.placed();
+    saboteur.left = 0;
+  }
+  CHECK(failures > 0);
+  CHECK(placed > 0);
+  unsetenv("TUTTI_IB_QPS");
+}
