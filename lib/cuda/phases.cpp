@@ -7,6 +7,7 @@
 #include "cuda/launcher.h"
 #include "cuda/meeting.h"
 #include "cuda/moves.h"
+#include "cuda/programs.h"
 
 namespace tutti::cuda {
 namespace {
@@ -166,27 +167,41 @@ Result<void> enqueue_where_it_lies(Arenas& arenas, Port& port, int multiprocesso
   return arenas.meet(kTaken, stream);  // what the others have written here is there
 }
 
+// The interpreter's programs of one process's ranks.
+struct SharedPrograms {
+  std::mutex mutex;
+  Programs programs;
+};
+
+// What ranks that are all in one process share.
+struct InOneProcess {
+  std::shared_ptr<Meeting> meeting;
+  std::shared_ptr<SharedPrograms> programs;
+};
+
 class Phases final : public Way {
  public:
   // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
-  // `meeting`: of ranks that are all in this process; or null.
   Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin,
-         std::shared_ptr<Meeting> meeting)
+         const std::optional<InOneProcess>& shared)
       : host_(host),
         port_(port),
         arenas_(std::move(arenas)),
         multiprocessors_(multiprocessors),
         may_spin_(may_spin && host.n_ranks() <= kLineRanks) {
-    if (meeting != nullptr) attendee_.emplace(std::move(meeting), host.rank());
+    if (!shared) return;
+    attendee_.emplace(shared->meeting, host.rank());
+    programs_ = shared->programs;
   }
 
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
   Result<bool> meet(const Operation& operation, StreamRef stream) override {
-    if (!wants_meeting(operation)) return true;
+    if (!interprets(operation) && !wants_buffers(operation)) return true;
     return attendee_->come(operation, stream, is_reachable(operation));
   }
   Result<void> submit(const Operation& operation, StreamRef stream) override {
-    if (wants_meeting(operation) && std::all_of(attendee_->everyone().begin(), attendee_->everyone().end(),
+    if (interprets(operation)) return interpret(operation, stream);
+    if (wants_buffers(operation) && std::all_of(attendee_->everyone().begin(), attendee_->everyone().end(),
                                                 [](const Arrival& arrival) { return arrival.is_reachable; }))
       return enqueue_where_it_lies(*arenas_, port_, multiprocessors_, host_.rank(), attendee_->everyone(), stream);
     if (const int hops = hops_for(operation); hops > 0) return sum_lines(operation, hops, stream);
@@ -195,8 +210,22 @@ class Phases final : public Way {
   void release() override { arenas_->let_go(); }
 
  private:
+  // The schedule that the user wants, where every rank's GPU has room for its blocks and all ranks' have met: then no
+  // kernel waits for one that this thread has yet to launch, and memory for programs can be had.
+  bool interprets(const Operation& operation) const {
+    return attendee_ && may_spin_ && Programs::takes(operation, host_.forced_algo());
+  }
+  Result<void> interpret(const Operation& operation, StreamRef stream) {
+    const std::lock_guard lock(programs_->mutex);
+    TUTTI_TRY_ASSIGN(ProgramCall call, programs_->programs.find(operation, host_.forced_algo(), host_.rank()));
+    call.inputs[0] = operation.input;
+    call.outputs[0] = operation.output;
+    call.abort = arenas_->abort_word();
+    return port_.run(call, stream);
+  }
+
   // Ranks need to know each other's buffers for that, so small operations do without.
-  bool wants_meeting(const Operation& operation) const {
+  bool wants_buffers(const Operation& operation) const {
     constexpr uint64_t kLeastBytes = 1 << 20;
     if (!attendee_ || operation.op == RedOp::kPreMulSum) return false;
     return operation.count * dtype_bytes(operation.dtype) > kLeastBytes;
@@ -239,6 +268,7 @@ class Phases final : public Way {
   const int multiprocessors_;
   const bool may_spin_;
   std::optional<Attendee> attendee_;
+  std::shared_ptr<SharedPrograms> programs_;
 };
 
 bool are_in_one_process(const std::vector<Seat>& seats) {
@@ -255,6 +285,19 @@ bool may_wait_in_kernels(const std::vector<Seat>& seats) {
   return true;
 }
 
+InOneProcess share(Port& port, const std::vector<Seat>& seats, const std::string& name) {
+  std::vector<int> devices;
+  int multiprocessors = seats[0].info.multiprocessors;
+  for (const Seat& seat : seats) {
+    devices.push_back(seat.device);
+    multiprocessors = std::min(multiprocessors, seat.info.multiprocessors);
+  }
+  return {find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(static_cast<int>(seats.size())); }),
+          find_shared<SharedPrograms>(name, [&] {
+            return std::shared_ptr<SharedPrograms>(new SharedPrograms{{}, {port, devices, multiprocessors}});
+          })};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
@@ -262,11 +305,10 @@ Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vect
   TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, why));
   if (arenas == nullptr) return std::unique_ptr<Way>();
   const int multiprocessors = seats[static_cast<size_t>(host.rank())].info.multiprocessors;
-  std::shared_ptr<Meeting> meeting;
-  if (are_in_one_process(seats) && host.n_ranks() <= kMaxPlaces)
-    meeting = find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(host.n_ranks()); });
+  std::optional<InOneProcess> shared;
+  if (are_in_one_process(seats) && host.n_ranks() <= kMaxPlaces) shared = share(port, seats, name);
   return std::unique_ptr<Way>(
-      new Phases(host, port, std::move(arenas), multiprocessors, may_wait_in_kernels(seats), std::move(meeting)));
+      new Phases(host, port, std::move(arenas), multiprocessors, may_wait_in_kernels(seats), shared));
 }
 
 }  // namespace tutti::cuda

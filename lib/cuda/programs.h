@@ -1,12 +1,14 @@
-// This header: schedules made ready for the interpreter on the GPU, for ranks that share one: steps, links and slots in
-// its memory. Belongs to one thread at a time.
+// This header: schedules made ready for the interpreter on GPUs, for ranks of one process that share a GPU or have one
+// each: steps, and links whose slots lie in the receiver's memory. Belongs to one thread at a time.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <span>
 #include <tuple>
+#include <vector>
 
+#include "cuda/moves.h"
 #include "cuda/port.h"
 #include "exec/operation.h"
 #include "schedule/schedule.h"
@@ -22,38 +24,47 @@ class LoadedPrograms {
   struct Shape {
     uint32_t n_stripes = 1, n_slots = 2, slot_bytes = 128 << 10;
   };
-  // schedules[r].rank == r. Waits for the device.
+  // schedules[r].rank == r, whose blocks run on devices[r]. Waits for the devices.
   static Result<std::unique_ptr<LoadedPrograms>> load(Port& port, std::span<const Schedule> schedules,
-                                                      const Shape& shape);
+                                                      std::span<const int> devices, const Shape& shape);
   ~LoadedPrograms();
 
-  // A call without an operation.
-  const ProgramCall& call() const { return call_; }
+  // Calls without an operation: of all ranks, where they share a device, and of one.
+  const ProgramCall& call() const { return calls_[0]; }
+  ProgramCall call_of(int rank) const {
+    ProgramCall call = calls_[static_cast<size_t>(rank)];
+    call.n_ranks = 1;
+    return call;
+  }
 
  private:
   explicit LoadedPrograms(Port& port) : port_(port) {}
 
   Port& port_;
-  void *links_ = nullptr, *tables_ = nullptr;
-  ProgramCall call_;
+  std::vector<void*> memory_;       // by rank: links and scratch
+  std::vector<void*> tables_;       // by rank
+  std::vector<ProgramCall> calls_;  // by the first of their ranks, with tables of its device
 };
 
 // The group's programs by operation.
 class Programs {
  public:
-  Programs(Port& port, int n_ranks, int multiprocessors)
-      : port_(port), n_ranks_(n_ranks), multiprocessors_(multiprocessors) {}
+  // `devices`, by rank: one for all, or one for each.
+  Programs(Port& port, std::vector<int> devices, int multiprocessors)
+      : port_(port), devices_(std::move(devices)), multiprocessors_(multiprocessors) {}
 
   // Whether the interpreter takes it: sums that have to be made in one place it does not.
   static bool takes(const Operation& operation, Algo algo);
-  // kInvalidUsage where the GPU has no room for all ranks' blocks at once.
-  Result<ProgramCall> find(const Operation& operation, Algo algo);
+  // For all ranks, or for one. kInvalidUsage where a GPU has no room for all its ranks' blocks at once.
+  Result<ProgramCall> find(const Operation& operation, Algo algo, int rank = kAllRanks);
 
  private:
   using Key = std::tuple<Collective, Algo, int>;  // root
+  Result<std::unique_ptr<LoadedPrograms>> load(Collective collective, Algo algo, int root);
 
   Port& port_;
-  const int n_ranks_, multiprocessors_;
+  const std::vector<int> devices_;
+  const int multiprocessors_;
   std::map<Key, std::unique_ptr<LoadedPrograms>> loaded_;
 };
 

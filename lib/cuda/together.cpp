@@ -17,7 +17,7 @@ class Launches {
         device_(device),
         multiprocessors_(multiprocessors),
         algo_(algo),
-        programs_(port, n_ranks, multiprocessors) {}
+        programs_(port, std::vector<int>(static_cast<size_t>(n_ranks), device), multiprocessors) {}
   ~Launches() {
     for (const EventRef event : events_) port_.destroy_event(event);
   }

@@ -111,14 +111,21 @@ TEST_CASE("one thread holds all ranks, in a group") {
   for (tuttiComm_t comm : comms) REQUIRE(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
-TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch for all ranks") {
-  FakePort port(1);
+TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch on each GPU") {
+  FakePort port(2);
+  const bool together = GENERATE(true, false);
   for (const char* algo : {"ring", "tree", "halving"}) {
-    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-    config.cudaDevice = 0;
-    config.algo = algo;
     const int before = port.programs;
-    require_success(run_threads(2, &config, [&](int r, tuttiComm_t comm, Outcome& o) {
+    const tuttiUniqueId id = new_id();
+    std::vector<Outcome> outcomes(2);
+    const auto run = [&](int r) {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      config.cudaDevice = together ? 0 : r;
+      config.algo = algo;
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      if (comm == nullptr) return;
       GpuStream stream(port);
       for (const size_t count : {size_t{0}, size_t{1}, size_t{100'000}}) {
         std::vector<int32_t> data(count, r + 1);
@@ -127,8 +134,14 @@ TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch fo
         stream.synchronize();
         for (const int32_t value : data) o.wrong += value != 12;
       }
-    }));
-    CHECK(port.programs == before + 6);
+      o.take(tuttiCommFinalize(comm));
+      o.take(tuttiCommDestroy(comm));
+    };
+    std::thread second(run, 1);
+    run(0);
+    second.join();
+    require_success(outcomes);
+    CHECK(port.programs == before + (together ? 6 : 12));
   }
 }
 

@@ -84,7 +84,8 @@ size_t wrong(const Case& c, int n, int root, const Buffers& b, size_t count) {
   return found;
 }
 
-void run_case(FakePort& port, const Case& c, int n, const cuda::LoadedPrograms::Shape& shape) {
+// `spread`: every rank has a device, and a launch, of its own.
+void run_case(FakePort& port, const Case& c, int n, bool spread, const cuda::LoadedPrograms::Shape& shape) {
   const int root = n / 2;
   INFO(traits(c.collective).name << " " << algo_name(c.algo) << ", " << n << " ranks, stripes " << shape.n_stripes
                                  << ", slots of " << shape.slot_bytes);
@@ -96,39 +97,45 @@ void run_case(FakePort& port, const Case& c, int n, const cuda::LoadedPrograms::
   const auto checked = check(schedules, options);
   INFO((checked ? "" : checked.error().message));
   REQUIRE(checked);
-  auto loaded = cuda::LoadedPrograms::load(port, schedules, shape);
+  std::vector<int> devices(schedules.size());
+  if (spread) std::iota(devices.begin(), devices.end(), 0);
+  auto loaded = cuda::LoadedPrograms::load(port, schedules, devices, shape);
   REQUIRE(loaded);
-  const auto stream = port.create_stream().value();
+  std::vector<cuda::StreamRef> streams;
+  for (int i = 0; i < (spread ? n : 1); i++) streams.push_back(port.create_stream().value());
   for (const size_t count : {size_t{1}, size_t{37}, size_t{1000}, size_t{5003}}) {
     Buffers b = buffers_of(c, n, count);
-    cuda::ProgramCall call = loaded.value()->call();
-    call.block_elems = count;
-    call.dtype = DataType::kUint32;
-    for (size_t r = 0; r < b.in.size(); r++) {
-      call.inputs[r] = b.in[r].data();
-      call.outputs[r] = b.out[r].data();
+    for (size_t launch = 0; launch < streams.size(); launch++) {
+      cuda::ProgramCall call = spread ? loaded.value()->call_of(static_cast<int>(launch)) : loaded.value()->call();
+      call.block_elems = count;
+      call.dtype = DataType::kUint32;
+      for (size_t r = 0; r < call.n_ranks; r++) {
+        call.inputs[r] = b.in[launch + r].data();
+        call.outputs[r] = b.out[launch + r].data();
+      }
+      REQUIRE(port.run(call, streams[launch]));
     }
-    REQUIRE(port.run(call, stream));
-    REQUIRE(port.synchronize(stream));
+    for (const auto stream : streams) REQUIRE(port.synchronize(stream));
     REQUIRE(wrong(c, n, root, b, count) == 0);
   }
-  port.destroy_stream(stream);
+  for (const auto stream : streams) port.destroy_stream(stream);
 }
 
 }  // namespace
 
 TEST_CASE("the GPU's interpreter runs every schedule, over large and small slots, in stripes") {
-  FakePort port(1);
+  FakePort port(8);
   for (const Case& c : kCases)
-    for (const int n : {2, 3, 5, 8}) {
-      run_case(port, c, n, {1, 2, 64 << 10});
-      if (n < 8) run_case(port, c, n, {3, 2, 256});
-    }
+    for (const int n : {2, 3, 5, 8})
+      for (const bool spread : {false, true}) {
+        run_case(port, c, n, spread, {1, 2, 64 << 10});
+        if (n < 8) run_case(port, c, n, spread, {3, 2, 256});
+      }
 }
 
 TEST_CASE("blocks that do not fit on the GPU at once are refused with the remedy") {
   FakePort port(1);
-  cuda::Programs programs(port, 8, 4);
+  cuda::Programs programs(port, std::vector<int>(8), 4);
   Operation operation;
   operation.collective = Collective::kAllReduce;
   operation.dtype = DataType::kInt32;
@@ -146,7 +153,7 @@ TEST_CASE("blocks that do not fit on the GPU at once are refused with the remedy
 TEST_CASE("an aborted launch ends though a message never comes") {
   FakePort port(1);
   const Case c{Collective::kAllReduce, Goal::kAllReduce, Algo::kRing};
-  auto loaded = cuda::LoadedPrograms::load(port, schedules_of(c, 2, 0), {1, 2, 1024});
+  auto loaded = cuda::LoadedPrograms::load(port, schedules_of(c, 2, 0), std::vector<int>(2), {1, 2, 1024});
   REQUIRE(loaded);
   Buffers b = buffers_of(c, 2, 100);
   cuda::ProgramCall call = loaded.value()->call();
