@@ -1,0 +1,146 @@
+// Links of several TCP connections that lose some of them, at any time and from either side: nothing else is lost.
+#include <dirent.h>
+#include <netinet/in.h>
+
+#include <random>
+#include <set>
+
+#include "base/dial.h"
+#include "traffic.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+namespace {
+
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Setting() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+// This process's connected TCP sockets.
+std::set<int> connections() {
+  std::set<int> found;
+  DIR* all = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(all)) {
+    const int fd = atoi(entry->d_name);
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    const bool connected = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+    if (connected && (peer.ss_family == AF_INET || peer.ss_family == AF_INET6)) found.insert(fd);
+  }
+  closedir(all);
+  return found;
+}
+
+uint16_t port_of(int fd, decltype(getsockname)* name) {
+  Address address;
+  address.length = sizeof address.storage;
+  name(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+  return address.port();
+}
+
+// Both ends of each connection of a new link.
+struct Ends {
+  int from, to;
+};
+std::vector<Ends> ends_of_link(const std::set<int>& before, uint16_t listening_port) {
+  std::vector<Ends> ends;
+  const std::set<int> now = connections();
+  for (const int from : now)
+    for (const int to : now)
+      if (!before.contains(from) && !before.contains(to) && port_of(from, getpeername) == listening_port &&
+          port_of(from, getsockname) == port_of(to, getpeername))
+        ends.push_back({from, to});
+  return ends;
+}
+
+struct Fragile {
+  Pair pair;
+  std::vector<Ends> ends;
+};
+Fragile make_fragile(const Ask& ask, size_t n) {
+  const Setting several("TUTTI_TCP_CONNECTIONS", std::to_string(n).c_str());
+  const std::set<int> before = connections();
+  Fragile fragile{make_pair(&kTcpTransport, ask), {}};
+  fragile.ends = ends_of_link(before, Contact::from_bytes(fragile.pair.receiver.address())->addresses[0].port());
+  REQUIRE(fragile.ends.size() == n);
+  return fragile;
+}
+
+// What has arrived there stays readable. If it is the receiver's end, what arrives later is answered with a reset.
+void break_connection(std::vector<Ends>& ends, std::mt19937& random) {
+  const size_t i = random() % ends.size();
+  shutdown(random() % 2 == 0 ? ends[i].from : ends[i].to, SHUT_RDWR);
+  ends.erase(ends.begin() + static_cast<ptrdiff_t>(i));
+}
+
+// Lends every message from a place of its own, which it scribbles over as soon as it may.
+class Lender final : public Side {
+ public:
+  Lender(Link& link, const Traffic& traffic) : Side(link, traffic), memory_(traffic.max_bytes + 64) {}
+  bool step() override {
+    if (link_.unsent() > 0 || next_ == traffic_.messages) return poll_link();
+    std::fill(memory_.begin(), memory_.end(), 'x');
+    if (link_.try_acquire() == nullptr) return poll_link();
+    traffic_.fill(next_, memory_.data());
+    if (!link_.lend(memory_.data(), traffic_.bytes_of(next_), traffic_.tag_of(next_))) trouble_ = "not lent";
+    next_++;
+    return trouble_.empty();
+  }
+  bool done() override { return next_ == traffic_.messages && link_.unsent() == 0; }
+  bool waits_for_slot() const override { return true; }
+
+ private:
+  std::vector<char> memory_;
+};
+
+}  // namespace
+
+TEST_CASE("several connections: all but one break under load, and every message arrives once, whole and in order") {
+  const bool lends = GENERATE(false, true);
+  const uint32_t slot_bytes = GENERATE(64u, 200000u / 64 * 64, 3u << 20);
+  for (uint32_t seed = 0; seed < times(8); seed++) {
+    INFO((lends ? "lent, " : "copied, ") << slot_bytes << " bytes, seed " << seed);
+    std::mt19937 random(seed);
+    Fragile fragile = make_fragile(Ask{1, 0, 2 + seed % 4, slot_bytes}, 2 + seed % 4);
+    const Traffic traffic{seed, slot_bytes < 1000 ? 3000u : slot_bytes > (1 << 20) ? 20u : 150u, slot_bytes};
+    Sender sender(fragile.pair.out, traffic);
+    Lender lender(fragile.pair.out, traffic);
+    Receiver receiver(fragile.pair.in, traffic);
+    Side& from = lends ? static_cast<Side&>(lender) : sender;
+    const uint64_t often = traffic.messages / fragile.ends.size();
+    std::vector<uint64_t> moments;
+    for (size_t i = 1; i < fragile.ends.size(); i++) moments.push_back(i * often - random() % often);
+    const auto turns = [&](Side&) {
+      while (!moments.empty() && from.count() >= moments.front()) {
+        break_connection(fragile.ends, random);
+        moments.erase(moments.begin());
+      }
+      return random() % 6;
+    };
+    REQUIRE(run_together({&from, &receiver}, turns) == "");
+    CHECK(fragile.ends.size() == 1);
+  }
+}
+
+TEST_CASE("several connections: when all have broken, both ends say whom they have lost") {
+  Fragile fragile = make_fragile(Ask{1, 0, 4, 200000 / 64 * 64}, 3);
+  std::mt19937 random(3);
+  const Traffic traffic{46, ~uint64_t{0}, 200000 / 64 * 64};
+  Sender sender(fragile.pair.out, traffic);
+  Receiver receiver(fragile.pair.in, traffic);
+  const auto turns = [&](Side& side) {
+    if (side.count() > 20 && !fragile.ends.empty()) break_connection(fragile.ends, random);
+    return 4;
+  };
+  CHECK(contains(run_together({&sender, &receiver}, turns), "rank "));
+  const auto sent = poll_to_failure(fragile.pair.out);
+  REQUIRE(sent);
+  CHECK(contains(sent->text, "rank 1"));
+  CHECK(contains(run(receiver), "rank 0"));
+}
