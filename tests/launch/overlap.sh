@@ -26,7 +26,7 @@ run() {
     ns=$a
     [ $rank = 1 ] && ns=$b
     ip netns exec "$ns" env TUTTI_RANK=$rank TUTTI_NRANKS=2 TUTTI_ROOT="10.77.3.1:$port" TUTTI_SECRET=overlap timeout 100 \
-      "$train" --steps 15 --batch 512 --hidden 1024 --layers 3 --bucket 1M --json "$out.$rank.json" "$@" \
+      "$train" --procs 0 --steps 15 --batch 512 --hidden 1024 --layers 3 --bucket 1M --json "$out.$rank.json" "$@" \
       >"$out.$rank" 2>&1 &
   done
   wait
