@@ -1,10 +1,12 @@
 #include "cuda/meeting.h"
 
+#include <utility>
+
 #include "debug/call.h"
 
 namespace tutti::cuda {
 
-void Meeting::arrive(int rank, uint64_t round, Arrival arrival) {
+Result<void> Meeting::arrive(int rank, uint64_t round, Arrival arrival, bool will_take) {
   const std::lock_guard lock(mutex_);
   Round& r = rounds_[round];
   r.arrivals->resize(n_ranks_);
@@ -12,6 +14,9 @@ void Meeting::arrive(int rank, uint64_t round, Arrival arrival) {
   (*r.arrivals)[static_cast<size_t>(rank)] = std::move(arrival);
   r.has_come[static_cast<size_t>(rank)] = true;
   r.n_come++;
+  TUTTI_TRY(check_alike(r));
+  if (!will_take && r.n_come == n_ranks_) rounds_.erase(round);
+  return {};
 }
 
 // Before all have come, because who calls something else may be waiting for somebody elsewhere.
@@ -41,9 +46,13 @@ Result<std::shared_ptr<const Arrivals>> Meeting::take(uint64_t round) {
   return everyone;
 }
 
+Result<void> Attendee::pass(const Operation& operation, StreamRef stream) {
+  return meeting_->arrive(rank_, ++round_, {operation, stream, false}, false);
+}
+
 Result<bool> Attendee::come(const Operation& operation, StreamRef stream, bool is_reachable) {
-  if (!is_waiting_) meeting_->arrive(rank_, ++round_, {operation, stream, is_reachable});
-  is_waiting_ = true;
+  if (!std::exchange(is_waiting_, true))
+    TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, stream, is_reachable}, true));
   TUTTI_TRY_ASSIGN(everyone_, meeting_->take(round_));
   is_waiting_ = everyone_ == nullptr;
   return !is_waiting_;

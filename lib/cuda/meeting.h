@@ -26,8 +26,9 @@ class Meeting {
  public:
   explicit Meeting(int n_ranks) : n_ranks_(static_cast<size_t>(n_ranks)) {}
 
-  void arrive(int rank, uint64_t round, Arrival arrival);
-  // Everybody's, to every rank once; null before all have come. kInvalidUsage with both calls where two differ.
+  // kInvalidUsage with both calls where two ranks differ, here and in take(). Without `will_take` nobody takes.
+  Result<void> arrive(int rank, uint64_t round, Arrival arrival, bool will_take);
+  // Everybody's, to every rank once; null before all have come.
   Result<std::shared_ptr<const Arrivals>> take(uint64_t round);
 
  private:
@@ -47,6 +48,8 @@ class Attendee {
  public:
   Attendee(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
 
+  // For operations that need nothing of the other ranks: whoever comes later than a rank with another one is told so.
+  Result<void> pass(const Operation& operation, StreamRef stream);
   // True when all ranks have come with the same operation, else it is to be called again with this one.
   Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable);
   // How often that was, and what they came with.

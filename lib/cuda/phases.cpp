@@ -196,7 +196,11 @@ class Phases final : public Way {
 
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
   Result<bool> meet(const Operation& operation, StreamRef stream) override {
-    if (!interprets(operation) && !wants_buffers(operation)) return true;
+    if (!attendee_) return true;
+    if (!interprets(operation) && !wants_buffers(operation)) {
+      TUTTI_TRY(attendee_->pass(operation, stream));
+      return true;
+    }
     return attendee_->come(operation, stream, is_reachable(operation));
   }
   Result<void> submit(const Operation& operation, StreamRef stream) override {

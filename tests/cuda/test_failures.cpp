@@ -23,6 +23,38 @@ TEST_CASE("ranks of one GPU that call different things are told so") {
   }
 }
 
+TEST_CASE("ranks of one process on several GPUs that call different things are told so, whatever way these take") {
+  FakePort port(3);
+  for (const size_t count : {size_t{99}, size_t{20'000}, size_t{300'000}})
+    for (const bool gathers : {false, true}) {
+      INFO(count << (gathers ? " gathered" : ""));
+      const auto outcomes =
+          run_gpu_threads(port, 3, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+            GpuStream stream(port);
+            std::vector<float> data(1'000'000);
+            tuttiResult_t state = tuttiSuccess;
+            if (r != 1)
+              state = tuttiAllReduce(data.data(), data.data(), 100, tuttiFloat, tuttiSum, gpu, stream);
+            else if (gathers)
+              state = tuttiAllGather(data.data() + count, data.data(), count, tuttiFloat, gpu, stream);
+            else
+              state = tuttiAllReduce(data.data(), data.data(), count, tuttiFloat, tuttiSum, gpu, stream);
+            for (int i = 0; i < 30'000 && state == tuttiSuccess; i++) {
+              std::this_thread::sleep_for(std::chrono::milliseconds(1));
+              (void)tuttiCommGetAsyncError(gpu, &state);
+            }
+            o.code = state;
+            o.message = tuttiGetLastError(gpu);
+            (void)tuttiCommAbort(gpu);  // before the stream, which waits for the other ranks until then
+          });
+      for (const Outcome& o : outcomes) {
+        CHECK(o.code == tuttiInvalidUsage);
+        CHECK(o.message.find("count=100") != std::string::npos);
+        CHECK(o.message.find("count=" + std::to_string(count)) != std::string::npos);
+      }
+    }
+}
+
 TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") {
   FakePort port(2);
   port.fails_runs = 3;
