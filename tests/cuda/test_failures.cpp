@@ -1,4 +1,5 @@
-// What goes wrong with communicators on GPUs, and how it ends.
+// What goes wrong with communicators on GPUs, and how it ends. Streams are destroyed before the buffers that they may
+// still be at work on: their end waits.
 #include <string>
 
 #include "gpu_ranks.h"
@@ -9,8 +10,8 @@ TEST_CASE("ranks of one GPU that call different things are told so") {
   FakePort port(1);
   const auto outcomes =
       run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
-        GpuStream stream(port);
         std::vector<float> data(100);
+        GpuStream stream(port);
         o.take(tuttiAllReduce(data.data(), data.data(), r == 0 ? 100 : 99, tuttiFloat, tuttiSum, gpu, stream));
         tuttiResult_t state = tuttiSuccess;
         (void)tuttiCommGetAsyncError(gpu, &state);
@@ -30,8 +31,8 @@ TEST_CASE("ranks of one process on several GPUs that call different things are t
       INFO(count << (gathers ? " gathered" : ""));
       const auto outcomes =
           run_gpu_threads(port, 3, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
-            GpuStream stream(port);
             std::vector<float> data(1'000'000);
+            GpuStream stream(port);
             tuttiResult_t state = tuttiSuccess;
             if (r != 1)
               state = tuttiAllReduce(data.data(), data.data(), 100, tuttiFloat, tuttiSum, gpu, stream);
@@ -55,12 +56,15 @@ TEST_CASE("ranks of one process on several GPUs that call different things are t
     }
 }
 
+// Kernels that are under way when a communicator breaks read what others write at the same time; nobody uses that, but
+// ThreadSanitizer cannot know.
+#ifndef TUTTI_TEST_TSAN
 TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") {
   FakePort port(2);
   port.fails_runs = 3;
   const auto outcomes = run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
-    GpuStream stream(port);
     std::vector<float> data(300'000);  // too many for one kernel
+    GpuStream stream(port);
     tuttiResult_t state = tuttiSuccess;
     for (int i = 0; i < 1000 && state == tuttiSuccess; i++) {
       o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
@@ -74,6 +78,7 @@ TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") 
     CHECK(o.wrong == 0);
   }
 }
+#endif
 
 TEST_CASE("aborting frees a stream that waits for a rank that never calls") {
   FakePort port(2);
@@ -88,8 +93,8 @@ TEST_CASE("aborting frees a stream that waits for a rank that never calls") {
         tuttiConfig_t config = config_of(Seats::kOwnGpus, r);
         tuttiComm_t comm = nullptr;
         o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
-        GpuStream stream(port);
         std::vector<float> data(100);
+        GpuStream stream(port);
         if (r == 0) {
           for (int i = 0; i < (replays ? 5 : 1); i++)
             o.take(tuttiAllReduce(data.data(), data.data(), 100, tuttiFloat, tuttiSum, comm, stream));
@@ -114,8 +119,8 @@ TEST_CASE("a process that dies frees the others' streams") {
       3,
       [&](int r, tuttiComm_t comm, Outcome& o) {
         if (r == 1) kill(getpid(), SIGKILL);
-        GpuStream stream(port);
         std::vector<float> data(100);
+        GpuStream stream(port);
         o.take(tuttiAllReduce(data.data(), data.data(), 100, tuttiFloat, tuttiSum, comm, stream));
         tuttiResult_t state = tuttiSuccess;
         for (int i = 0; i < 30'000 && state == tuttiSuccess; i++) {
