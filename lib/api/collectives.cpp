@@ -30,31 +30,41 @@ constexpr Shape shape_of(Collective collective) {
   }
 }
 
-[[gnu::cold]] Error no_such_root(int root, int n_ranks) {
-  return invalid_argument(format("root=%d is not a rank of this communicator: [0, %d)", root, n_ranks));
-}
+enum class Fault { kNone, kRoot, kTooManyBytes, kNoRecv, kNoSend, kOverlap };
 
-inline Result<void> check_operation(const Shape& shape, const Operation& operation, int rank, int n_ranks) {
-  const auto ranks = static_cast<size_t>(n_ranks);
-  if (operation.root < 0 || operation.root >= n_ranks) return no_such_root(operation.root, n_ranks);
-  const size_t count = operation.count;
-  const DataType dtype = operation.dtype;
+// In a few instructions, for it comes before every operation; explain() has the words.
+[[gnu::always_inline]] inline Fault find_fault(const Shape& shape, const Operation& operation, int rank, int n_ranks,
+                                               Memory* send, Memory* recv) {
+  if (operation.root < 0 || operation.root >= n_ranks) return Fault::kRoot;
   // The bytes of a buffer, none where this rank has no use for it.
   const auto count_here = [&](Where where, bool per_rank, size_t* bytes) {
-    const bool fits = count_bytes(count, dtype, per_rank ? ranks : 1, bytes);
-    const bool is_used = where == Where::kEverywhere || (where == Where::kAtRoot && rank == operation.root);
-    if (!is_used) *bytes = 0;
+    const bool fits = count_bytes(operation.count, operation.dtype, per_rank ? static_cast<size_t>(n_ranks) : 1, bytes);
+    if (where == Where::kNowhere || (where == Where::kAtRoot && rank != operation.root)) *bytes = 0;
     return fits;
   };
-  Memory send{reinterpret_cast<uintptr_t>(operation.input), 0}, recv{reinterpret_cast<uintptr_t>(operation.output), 0};
-  if (!count_here(shape.send, shape.send_per_rank, &send.bytes) ||
-      !count_here(shape.recv, shape.recv_per_rank, &recv.bytes))
-    return too_many_bytes(count, dtype, shape.send_per_rank || shape.recv_per_rank ? ranks : 1);
-  if (recv.at == 0 && recv.bytes > 0) return null_buffer("recvbuff", count);
-  if (send.at == 0 && send.bytes > 0) return null_buffer("sendbuff", count);
-  const size_t own_block_at = static_cast<size_t>(rank) * count * dtype_bytes(dtype);
-  if (!lie_well(send, recv, shape.in_place, own_block_at)) return wrong_overlap(send, recv, shape.in_place);
-  return {};
+  *send = {reinterpret_cast<uintptr_t>(operation.input), 0};
+  *recv = {reinterpret_cast<uintptr_t>(operation.output), 0};
+  if (!count_here(shape.send, shape.send_per_rank, &send->bytes) ||
+      !count_here(shape.recv, shape.recv_per_rank, &recv->bytes))
+    return Fault::kTooManyBytes;
+  if (recv->at == 0 && recv->bytes > 0) return Fault::kNoRecv;
+  if (send->at == 0 && send->bytes > 0) return Fault::kNoSend;
+  const size_t own_block_at = static_cast<size_t>(rank) * operation.count * dtype_bytes(operation.dtype);
+  return lie_well(*send, *recv, shape.in_place, own_block_at) ? Fault::kNone : Fault::kOverlap;
+}
+
+[[gnu::cold]] Error explain(Fault fault, const Shape& shape, const Operation& operation, int n_ranks,
+                            const Memory& send, const Memory& recv) {
+  const bool per_rank = shape.send_per_rank || shape.recv_per_rank;
+  switch (fault) {
+    case Fault::kRoot:
+      return invalid_argument(format("root=%d is not a rank of this communicator: [0, %d)", operation.root, n_ranks));
+    case Fault::kTooManyBytes:
+      return too_many_bytes(operation.count, operation.dtype, per_rank ? static_cast<size_t>(n_ranks) : 1);
+    case Fault::kNoRecv: return null_buffer("recvbuff", operation.count);
+    case Fault::kNoSend: return null_buffer("sendbuff", operation.count);
+    default: return wrong_overlap(send, recv, shape.in_place);
+  }
 }
 
 // A function of its own for each operation, so that the checks become what its shape needs of them.
@@ -63,16 +73,18 @@ Result<void> collective(const void* send, void* recv, size_t count, const tuttiD
                         const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
+  Operation operation{which, send, recv, count, dtype, RedOp::kSum, root};
+  constexpr Shape kShape = shape_of(which);
+  Memory from, to;
+  const Fault fault = find_fault(kShape, operation, use->rank(), use->n_ranks(), &from, &to);
+  if (fault != Fault::kNone) return explain(fault, kShape, operation, use->n_ranks(), from, to);
+  TUTTI_TRY(take_op(op, use.member().operators, &operation));
   if (runs_now(*use, stream)) {
-    const auto repeated = use->repeat(which, send, recv, count, raw(datatype), raw(op), root);
+    const auto repeated = use->repeat(operation);
     if (repeated == Communicator::Repeated::kYes) return {};
     if (repeated == Communicator::Repeated::kFailed) return use->async_error();
   }
-  TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
-  Operation operation{which, send, recv, count, dtype, RedOp::kSum, root};
-  TUTTI_TRY(take_op(op, use.member().operators, &operation));
-  constexpr Shape kShape = shape_of(which);
-  TUTTI_TRY(check_operation(kShape, operation, use->rank(), use->n_ranks()));
   return launch(comm, std::move(use), operation, stream);
 }
 

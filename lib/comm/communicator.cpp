@@ -75,44 +75,43 @@ Result<void> Communicator::check_open() const {
 Result<void> Communicator::execute(const Operation& operation) {
   TUTTI_TRY(check_open());
   if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(*operation.messages));
-  if (!repeats_settled(operation)) return execute_planned(operation);
-  begin_settled();
-  return carry_out(*last_program_, last_call_, operation);
+  Settled& settled = place_of(operation);
+  if (!settled.is_for(operation)) return execute_planned(operation);
+  begin(settled);
+  return carry_out(*settled.program, settled.call, settled.small, operation);
 }
 
-inline void Communicator::begin_settled() {
-  last_choice_->operations_left--;
-  last_call_.sequence = ++sequence_;
-  history_.add(last_call_);
+inline Communicator::Settled& Communicator::place_of(const Operation& operation) {
+  const uint64_t mixed = operation.count + static_cast<uint64_t>(operation.collective) * 5 +
+                         static_cast<uint64_t>(operation.dtype) * 3 + static_cast<uint64_t>(operation.op) * 7 +
+                         static_cast<uint64_t>(operation.root);
+  return settled_[(mixed ^ mixed >> 4 ^ mixed >> 10) % settled_.size()];
 }
 
-// Buffers that need a closer look are none of this function's business.
-Communicator::Repeated Communicator::repeat(Collective collective, const void* input, void* output, uint64_t count,
-                                            int dtype, int op, int root) {
-  const auto from = reinterpret_cast<uintptr_t>(input), to = reinterpret_cast<uintptr_t>(output);
+inline bool Communicator::Settled::is_for(const Operation& operation) const {
+  // Another operation's race may have changed the choice meanwhile.
+  return program != nullptr && choice->operations_left > 0 && !choice->race && choice->plan.algo == call.algo &&
+         choice->plan.lanes == call.lanes && choice->lending() == call.lends && operation.count == call.count &&
+         operation.collective == call.collective && operation.dtype == call.dtype && operation.op == call.op &&
+         operation.root == call.root && operation.unequal == nullptr;
+}
+
+inline void Communicator::begin(Settled& settled) {
+  settled.choice->operations_left--;
+  settled.call.sequence = ++sequence_;
+  history_.add(settled.call);
+}
+
+Communicator::Repeated Communicator::repeat(const Operation& operation) {
   uint64_t ticket = turn_.load(std::memory_order_acquire);
   if (!next_ticket_.compare_exchange_strong(ticket, ticket + 1)) return Repeated::kNo;
   const Turn turn(*this);
-  const Call& last = last_call_;
-  const bool repeats = last_program_ != nullptr && small_ && count == last.count && collective == last.collective &&
-                       dtype == static_cast<int>(last.dtype) && op == static_cast<int>(last.op) && root == last.root &&
-                       last_choice_->operations_left > 0;
-  if (!repeats || watch_->failed() || finalized_) return Repeated::kNo;
-  const uint64_t most_bytes = count * dtype_bytes(last.dtype) * static_cast<uint64_t>(n_ranks_);
-  const bool lie_apart = from - to >= most_bytes && to - from >= most_bytes;
-  if (from == 0 || to == 0 || !(lie_apart || (from == to && collective == Collective::kAllReduce)))
-    return Repeated::kNo;
-  begin_settled();
-  if (small_.advance(sequence_, input, output, spins())) return Repeated::kYes;
-  Operation operation{collective, input, output, count, last.dtype, last.op, root};
-  const auto result = end_with(drive_program(*last_program_, last, operation, small_.steps_done()));
+  Settled& settled = place_of(operation);
+  if (!settled.small || !settled.is_for(operation) || watch_->failed() || finalized_) return Repeated::kNo;
+  begin(settled);
+  if (settled.small.advance(sequence_, operation.input, operation.output, spins())) return Repeated::kYes;
+  const auto result = end_with(drive_program(*settled.program, settled.call, operation, settled.small.steps_done()));
   return result ? Repeated::kYes : Repeated::kFailed;
-}
-
-bool Communicator::repeats_settled(const Operation& operation) const {
-  return last_program_ != nullptr && last_choice_->operations_left > 0 && operation.count == last_call_.count &&
-         operation.collective == last_call_.collective && operation.dtype == last_call_.dtype &&
-         operation.op == last_call_.op && operation.root == last_call_.root && operation.unequal == nullptr;
 }
 
 // What an operation is planned for. Unequal blocks count together.
@@ -139,27 +138,26 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
-  small_.clear();
-  if (operation.unequal == nullptr) small_.prepare(*program.value(), call, n_ranks_);
-  last_program_ = nullptr;
+  Settled& settled = place_of(operation);
+  settled.program = nullptr;
+  settled.small.clear();
+  if (operation.unequal == nullptr) settled.small.prepare(*program.value(), call, n_ranks_);
   if (choice.value()->race && planner_->tuning().probed) {
     const int64_t start_ns = now_ns();
-    auto result = carry_out(*program.value(), call, operation);
+    auto result = carry_out(*program.value(), call, settled.small, operation);
     planner_->record(*choice.value(), call, bytes, now_ns() - start_ns, is_registered(operation));
     return result;
   }
-  if (!choice.value()->race && operation.unequal == nullptr) {
-    last_call_ = call;
-    last_program_ = program.value();
-    last_choice_ = choice.value();
-  }
-  return carry_out(*program.value(), call, operation);
+  settled.call = call;
+  settled.choice = choice.value();
+  if (!choice.value()->race && operation.unequal == nullptr) settled.program = program.value();
+  return carry_out(*program.value(), call, settled.small, operation);
 }
 
-Result<void> Communicator::carry_out(Program& program, const Call& call, const Operation& operation) {
-  if (!small_) return end_with(drive_program(program, call, operation));
-  if (small_.advance(call.sequence, operation.input, operation.output, spins())) return {};
-  return end_with(drive_program(program, call, operation, small_.steps_done()));
+Result<void> Communicator::carry_out(Program& program, const Call& call, SmallRun& small, const Operation& operation) {
+  if (!small) return end_with(drive_program(program, call, operation));
+  if (small.advance(call.sequence, operation.input, operation.output, spins())) return {};
+  return end_with(drive_program(program, call, operation, small.steps_done()));
 }
 
 // An operation that failed ends the group.

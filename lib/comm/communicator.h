@@ -58,10 +58,10 @@ class Communicator final : private WaitContext, private cuda::Host {
     return next_ticket_.fetch_add(1, std::memory_order_relaxed);
   }
   Result<void> run(uint64_t ticket, const Operation& operation);
-  // The last operation once more, with other buffers, if it was a small one and nobody else is at it: what was checked
-  // then is still right. kNo: nothing was done; kFailed: async_error() has the reason.
+  // The same, in fewer instructions, for a small operation that has been done before, if nobody else is at it. kNo:
+  // nothing was done; kFailed: async_error() has the reason.
   enum class Repeated { kNo, kYes, kFailed };
-  Repeated repeat(Collective collective, const void* input, void* output, uint64_t count, int dtype, int op, int root);
+  Repeated repeat(const Operation& operation);
   Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
 
   // Of a communicator on a GPU: its operations go there, and the functions above are for those on memory of the host.
@@ -114,13 +114,14 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<Program*> find_program(const Call& call);
 
   Result<void> execute(const Operation& operation);
-  bool repeats_settled(const Operation& operation) const;
-  void begin_settled();
+  struct Settled;
+  Settled& place_of(const Operation& operation);
+  void begin(Settled& settled);
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
   int spins() const { return wait_policy_.oversubscribed ? 1 : kSpins; }
-  Result<void> carry_out(Program& program, const Call& call, const Operation& operation);
+  Result<void> carry_out(Program& program, const Call& call, SmallRun& small, const Operation& operation);
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
   struct Exchange;
@@ -182,11 +183,15 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::unique_ptr<LinkPool> links_;
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
-  // The last operation whose choice is settled, for loops of one operation; no program: there was none.
-  Call last_call_;
-  Program* last_program_ = nullptr;
-  Choice* last_choice_ = nullptr;
-  SmallRun small_;                        // of the last planned operation
+  // Operations whose choice is settled, for loops of a few operations: each has one place where it may be.
+  struct Settled {
+    Call call;
+    Program* program = nullptr;  // null: none is here
+    Choice* choice = nullptr;
+    SmallRun small;
+    bool is_for(const Operation& operation) const;
+  };
+  std::array<Settled, 16> settled_;
   Ground ground_{.n_ranks = 0};           // on the host where it is most crowded
   std::string tuning_name_;               // what the cache knows this group by
   std::atomic<size_t> scratch_bytes_{0};  // of programs_

@@ -110,7 +110,7 @@ Result<void> Communicator::measure_prices(const Call& call) {
       prices = fit_prices(samples, guess);
     }
   planner_->take_prices(prices);
-  last_program_ = nullptr;
+  for (Settled& settled : settled_) settled.program = nullptr;
   log(LogLevel::kInfo, "measured in %.1f ms: a hop takes %.2f us, a message %.2f us, a copied byte %.3f ns",
       spent_ns * 1e-6, prices.hop * 1e-3, prices.message * 1e-3, prices.copied_byte);
   return {};
