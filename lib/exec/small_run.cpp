@@ -22,7 +22,9 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   clear();
   const size_t elem_bytes = dtype_bytes(call.dtype);
   const ChunkLayout layout(elem_bytes, program.n_chunks, program.slot_bytes);
-  if (call.count * elem_bytes > kMostBytes || layout.rounds(call.count) > 1) return;
+  const uint64_t bytes = call.count * elem_bytes;
+  if (bytes > kMostBytes || layout.rounds(call.count) > 1) return;
+  if (program.may_lend && call.lends != Lending::kNothing && bytes >= kLendFromBytes) return;
   if (program.lanes.size() != 1 || program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
   tag_ = to_tag(call);

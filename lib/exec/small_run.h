@@ -9,7 +9,7 @@ namespace tutti {
 
 class SmallRun {
  public:
-  static constexpr uint64_t kMostBytes = 4096;  // of a block
+  static constexpr uint64_t kMostBytes = 64 << 10;  // of a block: beyond, a Run's generality is a few per cent
 
   // For operations like `call` by `program`, until the next prepare(). Takes memory only if no operation before had as
   // many steps.

@@ -77,6 +77,7 @@ std::vector<Plan> Planner::algorithms_for(const Call& call) const {
   if (one_place || n_ranks_ <= kFewRanks) {
     plans.push_back({Algo::kDirect, 1});
     if (all_reduce) plans.insert(plans.end(), {{Algo::kDirect, 2}, {Algo::kOneShot, 1}});
+    if (call.collective == Collective::kBroadcast) plans.insert(plans.end(), {{Algo::kDirect, 2}});
   }
   if (one_place) return plans;
   const bool rooted = traits(call.collective).has_root;

@@ -97,11 +97,13 @@ struct Bill {
         messages = {4 * half, 4 * others() * half};
         bytes_moved = {2 * bytes + pipe_filling(1), 2 * others() * bytes};
         break;
-      default:
+      default: {
+        const double pieces = messages_for(bytes, lanes * lanes);
         hops = hops_of(1, bytes);
-        messages = {others() * whole, 2 * others() * whole};
-        bytes_moved = {sums ? n * bytes : others() * bytes, 2 * others() * bytes};
+        messages = {others() * pieces, 2 * others() * pieces};
+        bytes_moved = {sums ? n * bytes : others() * bytes + bytes / pieces, 2 * others() * bytes};
         wired = elsewhere() * bytes;
+      }
     }
     if (!sums) return {hops, messages, bytes_moved, {}, wired};
     return {hops, messages, {bytes, others() * bytes}, bytes_moved, wired};

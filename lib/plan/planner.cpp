@@ -9,6 +9,8 @@ namespace {
 constexpr uint32_t kWindow = 2;
 constexpr uint32_t kChainLanes = 1;
 constexpr uint32_t kChainChunks = 1;
+// So that ranks copy out of slots while the root still copies into others.
+constexpr uint32_t kPipelinedChunks = 4;
 
 }  // namespace
 
@@ -59,7 +61,8 @@ Schedule broadcast(std::span<const int> order, int rank, Plan plan, int root) {
     case Algo::kRing:
     case Algo::kHierarchical: return ring_broadcast(order, rank, root, kChainChunks, kChainLanes);
     case Algo::kDirect:
-    case Algo::kOneShot: return direct_broadcast(static_cast<int>(order.size()), rank, root, 1);
+    case Algo::kOneShot:
+      return direct_broadcast(static_cast<int>(order.size()), rank, root, plan.lanes > 1 ? kPipelinedChunks : 1);
     default: return tree_broadcast(order, rank, root, 2 * plan.lanes);
   }
 }

@@ -121,9 +121,9 @@ Schedule direct_broadcast(int n_ranks, int rank, int root, uint32_t n_chunks) {
 
 Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
-    d.steps.push_back({.chunk = d.chunk(d.rank), .local = d.in(0), .store = d.out(d.rank)});
     for (int k = 1; k < d.n; k++)
       d.steps.push_back({.send = d.receiver(k), .chunk = d.chunk(d.rank), .local = d.in(0)});
+    d.steps.push_back({.chunk = d.chunk(d.rank), .local = d.in(0), .store = d.out(d.rank)});
     for (int k = 1; k < d.n; k++) {
       const int from = d.sender(k);
       d.steps.push_back({.recv = from, .chunk = d.chunk(from), .store = d.out(from)});
