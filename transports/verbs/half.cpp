@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kLookNs = 1'000'000;
 // A cable that is plugged in again is back sooner. With another port to go to, there is less to wait for.
 constexpr double kLongestDownSeconds = 10, kLongDownSeconds = 2;
+// Until a port whose queue pairs end because it goes down says so.
+constexpr double kGoingDownSeconds = 0.05;
 
 }  // namespace
 
@@ -194,8 +196,10 @@ std::string Half::reason(const ibv_wc& completion, const Queue& queue) const {
         "between is broken, or it cannot be reached by these addresses (TUTTI_IB_HCA, TUTTI_IB_GID_INDEX)";
   if (completion.status == IBV_WC_REM_ACCESS_ERR)
     what = "it does not let us write its memory: its communicator is going, or something is wrong with Tutti";
-  if (const std::string state = queue.port().down_because(); !state.empty())
-    what += "; the port is " + state + ": see to its cable, or to its network interface";
+  std::string state = queue.port().down_because();
+  const Deadline limit = Deadline::after_seconds(completion.status == IBV_WC_LOC_QP_OP_ERR ? kGoingDownSeconds : 0);
+  while (state.empty() && !limit.passed()) state = queue.port().down_because();
+  if (!state.empty()) what += "; the port is " + state + ": see to its cable, or to its network interface";
   return what;
 }
 

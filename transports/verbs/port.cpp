@@ -204,6 +204,7 @@ uint64_t Port::bytes_per_second() const {
 std::string Port::down_because() const {
   ibv_port_attr attributes{};
   if (ibv_query_port(context_, number_, &attributes) != 0) return "not there";
+  if (attributes.state == IBV_PORT_DOWN) return "down";
   return attributes.state == IBV_PORT_ACTIVE ? "" : ibv_port_state_str(attributes.state);
 }
 
