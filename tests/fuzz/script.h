@@ -56,6 +56,7 @@ class Script {
   void create_group();
   void create();
   void leave_group();
+  void leave_split();
   void split();
   void end_a_comm();
   void shrink();

@@ -39,10 +39,7 @@ void Script::ask() {
 
 // All ranks of the group in one order or the other, or lists that are refused.
 void Script::create_group() {
-  leave_group();
-  checked(tuttiCommAbort(split_));
-  split_ = nullptr;
-  arena_ = &member_.arenas[0];
+  leave_split();
   const uint8_t which = in_.byte();
   int ranks[] = {0, 1, 0, -1, 0, 0, 0};
   if (which % 2 == 0) std::reverse(ranks, ranks + n_ranks_);
@@ -84,11 +81,16 @@ void Script::leave_group() {
   }
 }
 
-void Script::split() {
+// For another one in its place.
+void Script::leave_split() {
   leave_group();
   checked(tuttiCommAbort(split_));
   split_ = nullptr;
   arena_ = &member_.arenas[0];
+}
+
+void Script::split() {
+  leave_split();
   tuttiComm_t* to = in_.byte() > 250 ? nullptr : &split_;
   const int color = number(), key = number();
   checked(tuttiCommSplit(member_.comm, color, key, to, config()));
@@ -103,12 +105,10 @@ void Script::end_a_comm() {
     default: checked(tuttiCommAbort(c));
   }
 }
+
 // Without the last rank, which may call nevertheless; or lists that are refused.
 void Script::shrink() {
-  leave_group();
-  checked(tuttiCommAbort(split_));
-  split_ = nullptr;
-  arena_ = &member_.arenas[0];
+  leave_split();
   const uint8_t which = in_.byte();
   int excluded[] = {n_ranks_ - 1, 0, -1};
   if (which > 200) excluded[in_.below(std::size(excluded))] = number();

@@ -90,4 +90,5 @@ void Script::message() {
   const auto s = stream_handle();
   checked(sends ? tuttiSend(data, n, t, peer, c, s) : tuttiRecv(data, n, t, peer, c, s));
 }
+
 }  // namespace tutti::fuzz

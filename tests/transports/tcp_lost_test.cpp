@@ -13,15 +13,6 @@ using namespace tutti::test;
 
 namespace {
 
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Setting() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
-
 // This process's connected TCP sockets.
 std::set<int> connections() {
   std::set<int> found;

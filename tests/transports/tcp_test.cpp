@@ -42,15 +42,6 @@ std::string frame(const Traffic& traffic, uint64_t i) {
   return bytes;
 }
 
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Setting() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
-
 }  // namespace
 
 TEST_CASE("tcp: frames may be cut anywhere") {

@@ -29,6 +29,16 @@
 
 namespace tutti::test {
 
+// An environment variable, as long as this lives.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Setting() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
 inline constexpr double kPatienceSeconds = 30;
 
 // `n` repetitions, fewer where each takes ten times as long: under sanitizers, or CONTRACT_TEST_DIVISOR times as long
