@@ -27,7 +27,9 @@ Issue = Callable[[Stream], None]
 Finish = Optional[Callable[[], None]]
 
 
-class HostLane:
+class Lane:
+    """What both kinds have in common; each has launch(), now() and its own end."""
+
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         self.check = communicator.check
@@ -36,6 +38,14 @@ class HostLane:
     def handle(self) -> int:
         return self.communicator.handle
 
+    def close(self) -> None:
+        self.communicator.close()
+
+    def abort(self) -> None:
+        self.communicator.abort()
+
+
+class HostLane(Lane):
     def launch(
         self,
         is_async: bool,
@@ -76,12 +86,6 @@ class HostLane:
     def now(self, issue: Issue) -> None:
         """For what the caller's own steps read next: its results are there when this returns."""
         issue(None)
-
-    def close(self) -> None:
-        self.communicator.close()
-
-    def abort(self) -> None:
-        self.communicator.abort()
 
 
 class CudaWork(dist.Work):
@@ -133,18 +137,14 @@ class CudaWork(dist.Work):
         self.wait()
 
 
-class CudaLane:
+class CudaLane(Lane):
     def __init__(self, communicator: Communicator, device: torch.device) -> None:
-        self.communicator, self.device = communicator, device
-        self.check = communicator.check
+        super().__init__(communicator)
+        self.device = device
         self._stream = torch.cuda.Stream(device)
         # What the device may still use: torch would give the memory away as soon as nobody refers to it.
         self._in_use: collections.deque[tuple[CudaWork, object]] = collections.deque()
         self._guard = threading.Lock()
-
-    @property
-    def handle(self) -> int:
-        return self.communicator.handle
 
     def launch(
         self,
@@ -179,12 +179,8 @@ class CudaLane:
         issue(torch.cuda.current_stream(self.device).cuda_stream)
 
     def close(self) -> None:
-        # Waits for the device.
-        self.communicator.close()
+        super().close()  # waits for the device
         self._in_use.clear()
-
-    def abort(self) -> None:
-        self.communicator.abort()
 
 
 class Lanes:
