@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 
+#include "transports/transport.h"
+
 namespace tutti {
 namespace {
 
@@ -23,7 +25,12 @@ Result<const tuttiTransport*> load(const std::string& path) {
   void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) return refuse(path, dlerror());
   const auto entry = reinterpret_cast<tuttiTransportPlugin_t>(dlsym(object, kEntry));
-  if (entry == nullptr) return refuse(path, format("it has no function %s, so it is no transport", kEntry));
+  if (entry == nullptr) {
+    const auto adapted = adapt_net_plugin(object);
+    if (!adapted) return refuse(path, adapted.error().message);
+    if (adapted.value() != nullptr) return adapted.value();
+    return refuse(path, format("it has no function %s and no ncclNetPlugin_v8 to v11, so it is no transport", kEntry));
+  }
   char why[500] = "it says no reason";
   const tuttiTransport* theirs = entry(why, sizeof why);
   if (theirs == nullptr) return refuse(path, why);

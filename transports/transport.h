@@ -22,6 +22,9 @@ extern const tuttiTransport kTcpTransport;
 // one and those there are, or the plugin (TUTTI_TRANSPORT_PLUGIN) that cannot be loaded.
 Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names);
 
+// The transport "net" over a network plugin in NCCL's layout; null if the shared object is none. Not thread-safe.
+Result<const tuttiTransport*> adapt_net_plugin(void* object);
+
 inline Error to_error(tuttiResult_t code, const tuttiTransportError& error, int peer) {
   return Error{static_cast<Code>(code), error.text, peer, error.sys_errno};
 }

@@ -23,7 +23,8 @@
  *
  * A plugin is a shared object whose path is in TUTTI_TRANSPORT_PLUGIN (several: with commas between). It exports one
  * function, tuttiTransportPlugin. tests/transports/unix_plugin.c is a small one, and the installed program
- * tutti-transport-test takes a plugin through everything that this header promises.
+ * tutti-transport-test takes a plugin through everything that this header promises. A shared object that exports a
+ * table of NCCL's instead (ncclNetPlugin_v8 to v11) becomes the transport "net"; there may be one of those.
  */
 #ifndef TUTTI_TRANSPORT_H_
 #define TUTTI_TRANSPORT_H_

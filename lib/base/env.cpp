@@ -29,7 +29,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
    "network interfaces to use: comma-separated name prefixes, '=name' for an exact name, '^name' to exclude"},
   {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
   {Env::kTransportPlugin, "TUTTI_TRANSPORT_PLUGIN", "", 1, 0,
-   "further transports: paths of shared objects after tutti/transport.h, with commas between"},
+   "further transports: paths of shared objects after tutti/transport.h, or one of NCCL's net plugins (net), with commas between"},
   {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot, halving or hierarchical"},
   {Env::kOrder, "TUTTI_ORDER", "topology", 1, 0,
    "how ranks stand in rings and trees: topology (neighbours share caches, NUMA nodes, hosts) or rank"},

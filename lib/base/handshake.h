@@ -21,7 +21,7 @@ namespace tutti {
 using Key = std::array<uint8_t, 32>;
 
 // What a connection is for.
-enum class HelloKind : uint32_t { kBootstrap = 1, kControl = 2, kShm = 3, kTcp = 4, kVerbs = 5 };
+enum class HelloKind : uint32_t { kBootstrap = 1, kControl = 2, kShm = 3, kTcp = 4, kVerbs = 5, kNet = 6 };
 
 // First bytes on every connection. `args` belong to whoever opens the kind of connection.
 struct Hello {

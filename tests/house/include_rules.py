@@ -18,6 +18,7 @@ ROOMS = {
     "lib/group": BASE,
     "lib/debug": BASE,
     "kernels": BASE,
+    "transports/net": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,
     "transports/shm": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,
     "transports/tcp": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,
     "transports/verbs": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,

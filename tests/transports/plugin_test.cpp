@@ -60,3 +60,16 @@ TEST_CASE("plugin: what cannot be loaded is said, with its path") {
   CHECK(contains(none, "'unics'"));
   CHECK(contains(none, "shm, tcp, unix"));
 }
+
+TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is one at a time") {
+  const std::string both = TUTTI_NET_PLUGINS, first = both.substr(0, both.find(','));
+  {
+    const Plugin plugin(first);
+    const auto found = find_transports("net");
+    REQUIRE(found);
+    const auto properties = open_endpoint(found.value()[0], 1).value().properties();
+    CHECK(properties.latency_ns == 7500);
+    CHECK(properties.bytes_per_second == 40001ull * 125'000);  // of the second device
+  }
+  CHECK(contains(refusal(both), "Made up is loaded already"));
+}

@@ -1,0 +1,408 @@
+// net: links over a network plugin that was made for NCCL. Such a plugin knows connections, and sends what the other
+// side has posted a receive for; it has nothing to sleep on, and says nothing of death. So each link has an
+// authenticated TCP connection beside it:
+//
+//   sender                       receiver
+//                 <---           Invitation: where its listener is, and a number chosen at random
+//   (the plugin connects)
+//   at the end: how many messages have left   --->
+//
+// Messages are numbered from that number on, so that what a stranger brings to the listener is found out. Header and
+// payload are one message of the plugin's. The receiver has a receive posted for each free slot, as many as the plugin
+// takes; the plugin stops the sender where there is none. Who sleeps naps, for growing times. One thread per endpoint.
+//
+// What its interface is in the way of: nothing is lent, because header and payload are one piece of memory and no send
+// can be taken back; a message waits for a nap to end.
+#include <poll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <list>
+#include <optional>
+#include <vector>
+
+#include "base/bytes.h"
+#include "transports/adapter.h"
+#include "transports/net/plugin.h"
+
+namespace tutti {
+namespace net {
+namespace {
+
+constexpr uint32_t kPollsPerLook = 256;
+constexpr int64_t kFirstNapNs = 20'000, kLongestNapNs = 1'000'000;
+constexpr size_t kPageBytes = 4096;
+
+// There is one in a process. Set once, before any endpoint; never freed, because links may outlive main.
+const Plugin* the_plugin = nullptr;
+
+struct Invitation {
+  Plugin::Handle handle;
+  uint64_t first_number;
+};
+
+struct Header {
+  tuttiTag tag;
+  uint64_t number;
+  uint32_t bytes;
+  uint32_t unused[5];
+};
+static_assert(sizeof(Header) == 64);
+
+class Half : public LinkHalf {
+ public:
+  void wait_end() override { polls_ = 0; }
+
+ protected:
+  Half(const tuttiLinkConfig& config, Fd socket) : config_(config), socket_(std::move(socket)) {}
+
+  // The comm is closed with the link, also if this fails.
+  Result<void> open(void* comm, uint64_t first_number) {
+    comm_ = comm;
+    first_number_ = first_number;
+    const size_t bytes = (config_.slots * slot_bytes() + kPageBytes - 1) / kPageBytes * kPageBytes;
+    memory_.reset(static_cast<char*>(aligned_alloc(kPageBytes, bytes)));
+    if (memory_ == nullptr)
+      return Error{Code::kSystemError, format("a net link with rank %d: no memory for %u slots of %u bytes",
+                                              config_.peer, config_.slots, config_.slot_bytes)};
+    requests_.resize(config_.slots);
+    TUTTI_TRY_ASSIGN(region_, the_plugin->pin(comm_, memory_.get(), bytes));
+    return {};
+  }
+  void unpin() {
+    if (region_ != nullptr) the_plugin->unpin(comm_, region_);
+  }
+
+  size_t slot_bytes() const { return sizeof(Header) + config_.slot_bytes; }
+  Header* slot(uint64_t message) const {
+    return reinterpret_cast<Header*>(memory_.get() + message % config_.slots * slot_bytes());
+  }
+  void*& request(uint64_t message) { return requests_[message % config_.slots]; }
+
+  // From the socket: true once there are so many bytes. Notices when the peer closes it.
+  bool take(void* to, size_t bytes) {
+    char some[sizeof(Invitation)];
+    while (!closed_) {
+      const ssize_t n = ::recv(socket_.get(), some, sizeof some, MSG_DONTWAIT);
+      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
+      closed_ = n <= 0;
+      if (n > 0) inbox_.append(some, static_cast<size_t>(n));
+    }
+    if (inbox_.size() < bytes) return false;
+    memcpy(to, inbox_.data(), bytes);
+    return true;
+  }
+  // Whether the peer has closed its socket. Costs a system call, so every so often.
+  bool look() {
+    if (polls_++ % kPollsPerLook == 0) take(inbox_.data(), 0);
+    return closed_;
+  }
+
+  void fail(const std::string& why) {
+    if (failure_) return;
+    take(inbox_.data(), 0);
+    const char* gone = "it closed the connection: its process ended or its communicator was destroyed";
+    failure_ = Error{Code::kRemoteError,
+                     format("net link with rank %d: %s", config_.peer, closed_ ? gone : why.c_str()), config_.peer};
+  }
+  template <class T>
+  bool got(const Result<T>& result) {
+    if (!result) fail(result.error().message);
+    return static_cast<bool>(result);
+  }
+
+  // A timer is all there is to wait for: it says that it is time to look.
+  bool nap(tuttiWait* wait) {
+    if (!timer_) timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+    nap_ns_ = std::clamp(2 * nap_ns_, kFirstNapNs, kLongestNapNs);
+    const itimerspec once{{0, 0}, {0, nap_ns_}};
+    *wait = {timer_.get(), POLLIN};
+    return timerfd_settime(timer_.get(), 0, &once, nullptr) == 0;
+  }
+  void moved() { nap_ns_ = 0; }
+
+  struct Free {
+    void operator()(char* memory) const { free(memory); }
+  };
+  tuttiLinkConfig config_;
+  Fd socket_;
+  bool closed_ = false;  // by the peer
+  std::string inbox_;
+  void* comm_ = nullptr;  // once connected
+  uint64_t first_number_ = 0;
+  void* region_ = nullptr;
+  std::optional<Error> failure_;
+
+ private:
+  std::unique_ptr<char[], Free> memory_;
+  std::vector<void*> requests_;  // by slot
+  uint32_t polls_ = 0;
+  Fd timer_;
+  int64_t nap_ns_ = 0;
+};
+
+class SendLink final : public Half {
+ public:
+  SendLink(int device, const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config)
+      : Half(config, Fd()), device_(device), dialer_(call, peer) {}
+  ~SendLink() override {
+    if (comm_ == nullptr) return;
+    (void)::send(socket_.get(), &done_, sizeof done_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    unpin();
+    the_plugin->close_sender(comm_);
+  }
+
+  Result<bool> poll() override {
+    if (!failure_ && comm_ == nullptr)
+      if (const auto advanced = advance_connect(); !advanced) failure_ = advanced.error();
+    if (!failure_ && comm_ != nullptr) push();
+    if (!failure_ && socket_ && look()) fail("");
+    if (failure_) return *failure_;
+    return comm_ != nullptr;
+  }
+  void* try_acquire() override {
+    if (comm_ == nullptr || failure_) return nullptr;
+    if (is_full()) push();
+    return is_full() ? nullptr : slot(published_) + 1;
+  }
+  void publish(uint32_t bytes, const tuttiTag& tag) override {
+    *slot(published_) = {tag, first_number_ + published_, bytes, {}};
+    published_++;
+    if (!failure_) push();
+  }
+  uint32_t unsent() override { return static_cast<uint32_t>(published_ - done_); }
+  bool wait_begin(bool, tuttiWait* wait) override {
+    if (!socket_) {
+      *wait = {dialer_.fd(), dialer_.events()};
+      return !failure_ && dialer_.fd() >= 0;
+    }
+    if (comm_ != nullptr && !failure_) push();
+    return nap(wait) && !failure_ && (comm_ == nullptr || unsent() > 0);
+  }
+
+ private:
+  bool is_full() const { return published_ - done_ == config_.slots; }
+
+  Result<void> advance_connect() {
+    TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, config_.peer, "over TCP, to meet for net",
+                                                           " (which networks: TUTTI_SOCKET_IFNAME)"));
+    if (!connected) return {};
+    if (!invitation_) {
+      Invitation invitation;
+      if (!take(&invitation, sizeof invitation)) return {};
+      invitation_ = invitation;
+    }
+    auto comm = the_plugin->connect(device_, &invitation_->handle);
+    if (!got(comm)) return *failure_;
+    if (comm.value() == nullptr) return {};
+    return open(comm.value(), invitation_->first_number);
+  }
+
+  void push() {
+    int bytes = 0;
+    for (; done_ < begun_; done_++, moved()) {
+      const auto done = the_plugin->test(request(done_), &bytes);
+      if (!got(done)) return;
+      if (!done.value()) break;
+    }
+    for (; begun_ < published_ && begun_ - done_ < kMaxRequests; begun_++, moved()) {
+      Header* message = slot(begun_);
+      const auto begun = the_plugin->send(comm_, message, sizeof *message + message->bytes, region_);
+      if (!got(begun) || begun.value() == nullptr) return;
+      request(begun_) = begun.value();
+    }
+  }
+
+  int device_;
+  Dialer dialer_;
+  std::optional<Invitation> invitation_;
+  uint64_t published_ = 0, begun_ = 0, done_ = 0;
+};
+
+class RecvLink final : public Half {
+ public:
+  // `comm` is its own from here on, whatever becomes of it.
+  static Result<std::unique_ptr<LinkHalf>> create(const tuttiLinkConfig& config, Fd socket, void* comm,
+                                                  uint64_t first_number) {
+    auto link = std::unique_ptr<RecvLink>(new RecvLink(config, std::move(socket)));
+    TUTTI_TRY(link->open(comm, first_number));
+    link->post();
+    return std::unique_ptr<LinkHalf>(std::move(link));
+  }
+  ~RecvLink() override {
+    unpin();
+    the_plugin->close_receiver(comm_);
+  }
+
+  // What has arrived comes before the news that nothing more will.
+  Result<bool> poll() override {
+    if (!failure_) {
+      const bool closed = look();
+      pull();
+      uint64_t sent = 0;
+      if (closed && (!take(&sent, sizeof sent) || sent <= received_)) fail("");
+    }
+    if (failure_ && received_ == released_) return *failure_;
+    return true;
+  }
+  bool try_peek(tuttiMessage* message) override {
+    if (released_ == received_) return false;
+    const Header* header = slot(released_);
+    *message = {header + 1, header->bytes, header->tag};
+    return true;
+  }
+  void release() override {
+    released_++;
+    if (!failure_) post();
+  }
+  bool wait_begin(bool, tuttiWait* wait) override {
+    if (!failure_) pull();
+    return nap(wait) && !failure_ && !closed_ && received_ == released_;
+  }
+
+ private:
+  using Half::Half;
+
+  void pull() {
+    post();
+    for (; received_ < posted_; received_++, moved()) {
+      int bytes = 0;
+      const auto done = the_plugin->test(request(received_), &bytes);
+      if (!got(done) || !done.value()) return;
+      const Header& header = *slot(received_);
+      if (bytes < static_cast<int>(sizeof header) || header.number != first_number_ + received_ ||
+          header.bytes != static_cast<size_t>(bytes) - sizeof header)
+        return fail("what came is no message of this link: another program's, or a bug");
+    }
+    post();
+  }
+  void post() {
+    for (; posted_ - released_ < config_.slots && posted_ - received_ < kMaxRequests; posted_++) {
+      const auto posted = the_plugin->receive(comm_, slot(posted_), slot_bytes(), region_);
+      if (!got(posted) || posted.value() == nullptr) return;
+      request(posted_) = posted.value();
+    }
+  }
+
+  uint64_t posted_ = 0, received_ = 0, released_ = 0;
+};
+
+}  // namespace
+
+class NetEndpoint {
+ public:
+  static Result<std::unique_ptr<NetEndpoint>> open(const tuttiEndpointConfig& config) {
+    TUTTI_TRY_ASSIGN(Listener listener, Listener::open());
+    Key key;
+    memcpy(key.data(), config.group_key, key.size());
+    return std::unique_ptr<NetEndpoint>(new NetEndpoint(config, key, std::move(listener)));
+  }
+
+  std::string address() const {
+    ByteWriter writer;
+    Contact contact = contact_;
+    if (contact.addresses.size() > kMostAddresses) contact.addresses.resize(kMostAddresses);
+    writer.put(kMagic).put_string(the_plugin->name()).put_string(contact.to_bytes());
+    return writer.take();
+  }
+
+  std::string unreachable_because(std::string_view peer) const {
+    return contact_of(peer) ? "" : format("it offers no plugin %s", the_plugin->name());
+  }
+
+  Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer) const {
+    const auto contact = contact_of(peer);
+    if (!contact)
+      return Error{Code::kInvalidArgument,
+                   format("this is not the address of a net endpoint of %s", the_plugin->name()), config.peer};
+    const Dialer::Call call{key_, HelloKind::kNet, rank_, config.peer, to_hello_args(config)};
+    return std::unique_ptr<LinkHalf>(new SendLink(device_, call, *contact, config));
+  }
+
+  std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
+    while (auto accepted = acceptor_.next()) incoming_.push_back({std::move(*accepted), {}, 0});
+    return first_link(incoming_, "net link", [&](Incoming& incoming) { return take_in(incoming, config); });
+  }
+
+  tuttiTransportProperties properties() const {
+    return {sizeof(tuttiTransportProperties), the_plugin->latency_ns(device_), the_plugin->bytes_per_second(device_)};
+  }
+
+ private:
+  static constexpr uint32_t kMagic = 0x544e4554;
+  static constexpr size_t kMostAddresses = 20;  // so that all fits into an address
+
+  struct CloseListener {
+    void operator()(void* listener) const { the_plugin->close_listener(listener); }
+  };
+  // Authenticated; the plugin has not accepted it.
+  struct Incoming : Acceptor::Accepted {
+    std::unique_ptr<void, CloseListener> listener;
+    uint64_t first_number;
+  };
+
+  // Ranks take a host's devices in turn.
+  NetEndpoint(const tuttiEndpointConfig& config, const Key& key, Listener listener)
+      : rank_(config.rank),
+        n_ranks_(config.n_ranks),
+        device_(config.rank % the_plugin->n_devices()),
+        key_(key),
+        contact_(std::move(listener.contact)),
+        acceptor_(std::move(listener.fd), key, HelloKind::kNet, config.rank) {}
+
+  static std::optional<Contact> contact_of(std::string_view bytes) {
+    ByteReader reader(bytes);
+    if (reader.get<uint32_t>() != kMagic || reader.get_string() != the_plugin->name()) return std::nullopt;
+    const std::string contact = reader.get_string();
+    return reader.ok() && reader.at_end() ? Contact::from_bytes(contact) : std::nullopt;
+  }
+
+  Result<void> invite(Incoming& incoming) const {
+    Invitation invitation{};
+    random_bytes(&invitation.first_number, sizeof invitation.first_number);
+    incoming.first_number = invitation.first_number;
+    TUTTI_TRY_ASSIGN(void* listener, the_plugin->listen(device_, &invitation.handle));
+    incoming.listener.reset(listener);
+    if (::send(incoming.fd.get(), &invitation, sizeof invitation, MSG_NOSIGNAL) == sizeof invitation) return {};
+    return Error{Code::kRemoteError, "it does not take its invitation"};
+  }
+
+  // Null while the plugin has not connected.
+  Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) const {
+    TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
+    if (!incoming.listener) TUTTI_TRY(invite(incoming));
+    TUTTI_TRY_ASSIGN(void* comm, the_plugin->accept(incoming.listener.get()));
+    if (comm != nullptr) return RecvLink::create(*config, std::move(incoming.fd), comm, incoming.first_number);
+    char byte;
+    if (::recv(incoming.fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+      return Error{Code::kRemoteError, "it closed its connection before the plugin's was there"};
+    return std::unique_ptr<LinkHalf>();
+  }
+
+  int rank_;
+  int n_ranks_;
+  int device_;
+  Key key_;
+  Contact contact_;
+  Acceptor acceptor_;
+  std::list<Incoming> incoming_;
+};
+
+constexpr tuttiTransport kNetTransport = make_transport<NetEndpoint>("net");
+
+}  // namespace net
+
+Result<const tuttiTransport*> adapt_net_plugin(void* object) {
+  TUTTI_TRY_ASSIGN(auto plugin, net::Plugin::load(object));
+  if (plugin == nullptr) return static_cast<const tuttiTransport*>(nullptr);
+  if (net::the_plugin != nullptr)
+    return Error{Code::kInvalidUsage,
+                 format("the net plugin %s is loaded already, and there is one at a time", net::the_plugin->name())};
+  net::the_plugin = plugin.release();
+  return &net::kNetTransport;
+}
+
+}  // namespace tutti

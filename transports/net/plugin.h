@@ -1,0 +1,83 @@
+// A network plugin in the layout that NCCL loads, version 8, 9, 10 or 11: a table of functions that send and receive
+// registered memory between two processes. Any thread; what belongs to one connection, one thread at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+
+namespace tutti::net {
+
+// What a plugin may have under way on a connection.
+inline constexpr uint64_t kMaxRequests = 32;
+
+class Plugin {
+ public:
+  // Where a listener is, for the peer; while it connects the plugin keeps notes of its own there.
+  using Handle = std::array<char, 256>;
+
+  // The newest table of a shared object, set up; null if it has none. An error says what the plugin does not do here.
+  static Result<std::unique_ptr<Plugin>> load(void* object);
+
+  const char* name() const { return table_->name; }
+  int n_devices() const { return n_devices_; }
+  uint64_t bytes_per_second(int device) const;
+  uint32_t latency_ns(int device) const;
+
+  // All errors are kRemoteError, whatever the plugin's own.
+  Result<void*> listen(int device, Handle* handle) const;
+  Result<void*> connect(int device, Handle* handle) const;  // null: not yet
+  Result<void*> accept(void* listener) const;               // null: not yet
+  Result<void*> pin(void* comm, void* data, size_t bytes) const;
+  void unpin(void* comm, void* region) const { table_->unpin(comm, region); }
+  // A request for test(), or null: not now.
+  Result<void*> send(void* comm, void* data, size_t bytes, void* region) const;
+  Result<void*> receive(void* comm, void* data, size_t bytes, void* region) const;
+  // True: it is done, there is no such request any more, and *bytes have come (of a receive).
+  Result<bool> test(void* request, int* bytes) const;
+  void close_sender(void* comm) const { table_->close_sender(comm); }
+  void close_receiver(void* comm) const { table_->close_receiver(comm); }
+  void close_listener(void* comm) const { table_->close_listener(comm); }
+
+ private:
+  // Its type depends on the version.
+  using Function = void (*)();
+  struct Table {
+    const char* name;
+    Function set_up;
+    int (*count_devices)(int* n);
+    int (*properties)(int device, void* properties);
+    Function listen, connect;
+    int (*accept)(void* listener, void** comm, void** unused);
+    int (*pin)(void* comm, void* data, size_t bytes, int kind, void** region);
+    Function pin_dmabuf;
+    int (*unpin)(void* comm, void* region);
+    Function send, receive, flush;
+    int (*test)(void* request, int* done, int* bytes);
+    int (*close_sender)(void* comm);
+    int (*close_receiver)(void* comm);
+    int (*close_listener)(void* comm);
+  };
+  // Room for those of all versions.
+  struct Properties {
+    const char *name, *pci_path;
+    uint64_t guid;
+    std::array<int32_t, 128> numbers;
+  };
+
+  Plugin(const Table* table, int version) : table_(table), version_(version) {}
+  Result<void> set_up();
+  Properties properties(int device) const;
+  size_t speed_at() const { return version_ == 8 ? 2 : 3; }
+  Result<void> check(const char* what, int result) const;
+
+  const Table* table_;
+  int version_;
+  void* context_ = nullptr;  // version 11's
+  int n_devices_ = 0;
+};
+
+}  // namespace tutti::net
