@@ -55,6 +55,15 @@ inline tuttiUniqueId new_id() {
   return id;
 }
 
+// One that not all ranks come to. What serves it waits in a thread for as long as a creation may take, and who forks
+// under a sanitizer waits for that thread.
+inline tuttiUniqueId id_of_few() {
+  setenv("TUTTI_INIT_TIMEOUT", "2", 1);
+  const tuttiUniqueId id = new_id();
+  unsetenv("TUTTI_INIT_TIMEOUT");
+  return id;
+}
+
 // Runs body(rank, comm, outcome) on n threads, each with its communicator, and destroys those.
 inline std::vector<Outcome> run_threads(int n, const tuttiConfig_t* config,
                                         const std::function<void(int, tuttiComm_t, Outcome&)>& body) {

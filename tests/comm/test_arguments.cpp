@@ -310,7 +310,7 @@ TEST_CASE("a communicator that goes takes along what its thread's group has coll
 }
 
 TEST_CASE("wrong arguments of set-up are named") {
-  const tuttiUniqueId id = new_id();
+  const tuttiUniqueId id = id_of_few();
   tuttiUniqueId nonsense;
   memset(&nonsense, 0x5a, sizeof nonsense);
   tuttiComm_t comm = reinterpret_cast<tuttiComm_t>(1);

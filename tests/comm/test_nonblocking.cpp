@@ -90,7 +90,7 @@ TEST_CASE("the end of a group says that creations go on") {
 TEST_CASE("a creation that waits for a rank that never comes can be ended") {
   const tuttiConfig_t config = non_blocking();
   tuttiComm_t comm = nullptr;
-  REQUIRE(tuttiCommInitRankConfig(&comm, 2, new_id(), 1, &config) == tuttiInProgress);
+  REQUIRE(tuttiCommInitRankConfig(&comm, 2, id_of_few(), 1, &config) == tuttiInProgress);
   poll(nullptr, 0, GENERATE(0, 100));  // before it has met the root, or after
   const bool abort = GENERATE(false, true);
   CHECK((abort ? tuttiCommAbort(comm) : tuttiCommDestroy(comm)) == tuttiSuccess);
@@ -120,7 +120,7 @@ TEST_CASE("a creation that fails in the background says so until it is destroyed
   tuttiConfig_t config = non_blocking();
   config.initTimeoutSeconds = 1;
   tuttiComm_t comm = nullptr;
-  REQUIRE(tuttiCommInitRankConfig(&comm, 2, new_id(), 1, &config) == tuttiInProgress);
+  REQUIRE(tuttiCommInitRankConfig(&comm, 2, id_of_few(), 1, &config) == tuttiInProgress);
   CHECK(outcome_of(comm) == tuttiTimeout);
   CHECK(std::string(tuttiGetLastError(comm)).find("rank 0") != std::string::npos);
   float data = 1;
@@ -128,7 +128,7 @@ TEST_CASE("a creation that fails in the background says so until it is destroyed
   CHECK(tuttiCommDestroy(comm) == tuttiTimeout);
   // What is wrong with the arguments is said at once.
   config.blocking = 2;
-  CHECK(tuttiCommInitRankConfig(&comm, 1, new_id(), 0, &config) == tuttiInvalidArgument);
+  CHECK(tuttiCommInitRankConfig(&comm, 1, id_of_few(), 0, &config) == tuttiInvalidArgument);
   CHECK(mentions("config.blocking=2"));
   CHECK(comm == nullptr);
 }

@@ -10,12 +10,13 @@ TEST_CASE("all collectives on GPUs give the host's results, whatever way the dat
   FakePort port(8);
   for (const Seats seats : kAllSeats)
     for (const int n : {1, 2, 3, 8}) {
+      if (kSanitized && n == 2) continue;
       INFO("seats " << static_cast<int>(seats) << ", " << n << " ranks");
       const auto outcomes = run_gpu_threads(port, n, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
         GpuStream stream(port);
         uint32_t seed = 1;
         for (int collective = 0; collective < kCollectives; collective++)
-          for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{70'001}}) {
+          for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{kSanitized ? 20'001 : 70'001}}) {
             const Case c{collective, count, tuttiFloat, tuttiSum, static_cast<int>(seed) % n};
             compare(c, r, n, gpu, host, stream, o, seed++);
           }
