@@ -215,9 +215,11 @@ TUTTI_API tuttiResult_t tuttiMemFree(void* ptr);
 
 /* Registers `size` bytes at `buff`, which stay the caller's, and writes a handle for tuttiCommDeregister to *handle.
  * Peers of this host map what is a MAP_SHARED mapping of a memfd or file (its descriptor must be open at this call; the
- * file may not shrink later), so operations on it need not copy it first. Other memory, and all of a communicator on a
- * CUDA device, is accepted without effect. The bytes stay mapped until they are deregistered or the communicator is
- * destroyed, which takes all registrations back. Not collective; does not block; any thread. Errors:
+ * file may not shrink later), so operations on it need not copy it first. Other memory is accepted without effect. On a
+ * communicator on CUDA devices memory of cudaMalloc has one where ranks are several processes of a host: a large
+ * operation whose buffers are registered on all ranks is done where these lie, and its calls wait until all ranks have
+ * called; no graph may use them after they were deregistered. The bytes stay mapped until they are deregistered or the
+ * communicator is destroyed, which takes all registrations back. Not collective; does not block; any thread. Errors:
  * tuttiInvalidArgument (handle or buff is NULL, size is 0, not mapped memory, more than one mapping, not a live
  * communicator), tuttiSystemError (no descriptors). */
 TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void* buff, size_t size, void** handle);

@@ -31,7 +31,7 @@ Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** h
   if (!use.is_live()) return not_a_comm(comm);
   Registrations& registrations = use.member().registrations;
   if (use && use->device() != nullptr) {
-    *handle = registrations.accept(size);
+    *handle = registrations.accept(size, use->device()->open_window(buff, size));
     return {};
   }
   TUTTI_TRY_ASSIGN(*handle, registrations.add(buff, size));
@@ -42,7 +42,9 @@ Result<void> deregister_buffer(tuttiComm_t comm, void* handle) {
   if (handle == nullptr) return {};
   const Use use(comm);
   if (!use.is_live()) return not_a_comm(comm);
-  return use.member().registrations.remove(handle);
+  TUTTI_TRY_ASSIGN(const uint64_t window, use.member().registrations.remove(handle));
+  if (window != 0 && use) use->device()->close_window(window);
+  return {};
 }
 
 }  // namespace

@@ -17,24 +17,25 @@ Result<void*> Registrations::add(void* memory, size_t bytes) {
         "private memory; tuttiMemAlloc gives memory that they can, and so does mmap of a memfd or file with MAP_SHARED",
         bytes, memory);
   const std::lock_guard lock(mutex_);
-  made_[++last_] = {block->id, bytes};
+  made_[++last_] = {block->id, 0, bytes};
   return reinterpret_cast<void*>(last_);
 }
 
-void* Registrations::accept(size_t bytes) {
+void* Registrations::accept(size_t bytes, uint64_t window) {
   const std::lock_guard lock(mutex_);
-  made_[++last_] = {0, bytes};
+  made_[++last_] = {0, window, bytes};
   return reinterpret_cast<void*>(last_);
 }
 
-Result<void> Registrations::remove(void* handle) {
+Result<uint64_t> Registrations::remove(void* handle) {
   const std::lock_guard lock(mutex_);
   const auto found = made_.find(reinterpret_cast<uintptr_t>(handle));
   if (found == made_.end())
     return Error{Code::kInvalidArgument, format("handle=%p is not a live registration of this communicator", handle)};
   SharedMemory::remove(found->second.block);  // tuttiMemFree may have been first
+  const uint64_t window = found->second.window;
   made_.erase(found);
-  return {};
+  return window;
 }
 
 size_t Registrations::bytes() const {

@@ -14,14 +14,16 @@ class Registrations {
 
   // A handle, never null.
   Result<void*> add(void* memory, size_t bytes);
-  // The same for memory that gains nothing by it.
-  void* accept(size_t bytes);
-  Result<void> remove(void* handle);
+  // The same for memory of a GPU; `window` is its number there, or 0.
+  void* accept(size_t bytes, uint64_t window);
+  // Its window.
+  Result<uint64_t> remove(void* handle);
   size_t bytes() const;
 
  private:
   struct Registration {
     uint64_t block = 0;  // in the table of shared memory; 0: not there
+    uint64_t window = 0;
     size_t bytes = 0;
   };
   mutable std::mutex mutex_;

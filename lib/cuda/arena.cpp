@@ -6,17 +6,6 @@
 namespace tutti::cuda {
 namespace {
 
-// All ranks come to the same: null, or the first rank's reason.
-Result<std::string> agree(Host& host, const Result<void>& mine) {
-  constexpr size_t kBytes = 240;
-  std::string text = mine ? "" : mine.error().message;
-  text.resize(kBytes);
-  TUTTI_TRY_ASSIGN(const auto all, tell_all(host, text));
-  for (size_t r = 0; r < all.size(); r++)
-    if (all[r][0] != 0) return format("rank %zu: %s", r, all[r].c_str());
-  return std::string();
-}
-
 uint32_t sample_of(int from, int to) {
   return 0x5a000000u + static_cast<uint32_t>(from * 1009 + to);
 }

@@ -1,11 +1,15 @@
 #include "cuda/device.h"
 
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <system_error>
 #include <thread>
 
 #include "base/bytes.h"
@@ -56,6 +60,16 @@ Result<std::vector<std::string>> tell_all(Host& host, const std::string& blob) {
   return blobs;
 }
 
+Result<std::string> agree(Host& host, const Result<void>& mine) {
+  constexpr size_t kBytes = 240;
+  std::string text = mine ? "" : mine.error().message;
+  text.resize(kBytes);
+  TUTTI_TRY_ASSIGN(const auto all, tell_all(host, text));
+  for (size_t r = 0; r < all.size(); r++)
+    if (all[r][0] != 0) return format("rank %zu: %s", r, all[r].c_str());
+  return std::string();
+}
+
 Result<std::unique_ptr<Device>> Device::create(Host& host, int device) {
   Port* const found = port();
   if (found == nullptr) return Error{Code::kInvalidUsage, "this library was built without CUDA"};
@@ -68,7 +82,29 @@ Result<void> Device::setup() {
   TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
   TUTTI_TRY_ASSIGN(info_, port_.describe(device_));
   TUTTI_TRY_ASSIGN(end_, port_.create_event());
-  return add_ways();
+  TUTTI_TRY(add_ways());
+  stop_fd_.reset(eventfd(0, EFD_CLOEXEC));
+  if (!stop_fd_) return system_error("eventfd", errno);
+  try {
+    guard_ = std::thread([this] { guard(); });
+  } catch (const std::system_error& e) {
+    return system_error("starting the thread of a CUDA communicator (see ulimit -u)", e.code().value());
+  }
+  return {};
+}
+
+// A broken group frees what its streams wait for, again and again, because there may be several waits in a row, and
+// graphs that are launched later. Nobody has to call for that: who waits for a stream learns of the end.
+void Device::guard() {
+  pollfd fds[] = {{host_.wake_fd(), POLLIN, 0}, {stop_fd_.get(), POLLIN, 0}};
+  while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+  }
+  auto on_device = OnDevice::enter(port_, device_);
+  constexpr int kTurnMs = 1;
+  while (on_device && fds[1].revents == 0) {
+    for (const auto& way : ways_) way->release();
+    (void)poll(&fds[1], 1, kTurnMs);
+  }
 }
 
 Result<void> Device::add_ways() {
@@ -109,15 +145,15 @@ Result<void> Device::add_ways() {
   return {};
 }
 
-// A broken group frees what its streams wait for, again and again, because there may be several waits in a row.
 Device::~Device() {
   auto on_device = OnDevice::enter(port_, device_);
   if (!host_.broken()) drain();
   constexpr double kPatienceSeconds = 10;
   const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
-  while (on_device && !is_done() && !deadline.passed()) {
-    for (const auto& way : ways_) way->release();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (on_device && !is_done() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (guard_.joinable()) {
+    (void)eventfd_write(stop_fd_.get(), 1);
+    guard_.join();
   }
   ways_.clear();
   if (end_ != nullptr) port_.destroy_event(end_);
@@ -193,6 +229,17 @@ Result<void> Device::settle(const std::vector<Device*>& devices) {
     else
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+}
+
+uint64_t Device::open_window(const void* memory, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto on_device = OnDevice::enter(port_, device_);
+  return on_device ? ways_.front()->open_window(memory, bytes) : 0;
+}
+
+void Device::close_window(uint64_t window) {
+  const std::lock_guard lock(mutex_);
+  ways_.front()->close_window(window);
 }
 
 bool Device::is_done() {

@@ -9,8 +9,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/result.h"
 #include "cuda/port.h"
 #include "exec/operation.h"
@@ -27,12 +29,15 @@ class Host {
   virtual Algo forced_algo() const = 0;                              // kAuto: none
   virtual Result<void> run_on_host(const Operation& operation) = 0;  // buffers in host memory; waits
   virtual bool broken() = 0;
+  virtual int wake_fd() = 0;  // readable once broken
   virtual Error breakage() = 0;
   virtual void break_with(const Error& error) = 0;  // for all ranks
 };
 
 // Everybody's blob, in the order of ranks; each gives one of the same length.
 Result<std::vector<std::string>> tell_all(Host& host, const std::string& blob);
+// All ranks come to the same: nothing, or the first rank's reason.
+Result<std::string> agree(Host& host, const Result<void>& mine);
 
 // Gives a rank's operations their place in a stream. Calls come one at a time, in the same order on all ranks.
 class Way {
@@ -42,6 +47,9 @@ class Way {
   // Before submit(): false where other ranks of this process have to call first, then it is asked again.
   virtual Result<bool> meet(const Operation&, StreamRef) { return true; }
   virtual Result<void> submit(const Operation& operation, StreamRef stream) = 0;
+  // Memory that the user promises to keep until it is closed. 0: that makes no difference.
+  virtual uint64_t open_window(const void*, size_t) { return 0; }
+  virtual void close_window(uint64_t) {}
   // Nothing in a stream waits for other ranks any more, and none will.
   virtual void release() {}
 };
@@ -61,6 +69,10 @@ class Device {
   // Waits until the GPU has done all that was submitted, or until the communicator is broken.
   void drain();
 
+  // Of memory that the user has registered; 0: operations gain nothing by it.
+  uint64_t open_window(const void* memory, size_t bytes);
+  void close_window(uint64_t window);
+
  private:
   Device(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
   Result<void> setup();
@@ -76,6 +88,7 @@ class Device {
   Result<bool> enqueue(Pending& pending);
   Result<void> mark_end(StreamRef stream);
   bool is_done();
+  void guard();
 
   Host& host_;
   Port& port_;
@@ -87,6 +100,8 @@ class Device {
   StreamRef end_stream_ = nullptr;
   bool has_end_ = false;
   std::deque<Pending> pending_;
+  Fd stop_fd_;
+  std::thread guard_;  // frees what waits when the group breaks
 };
 
 }  // namespace tutti::cuda

@@ -6,6 +6,15 @@
 
 namespace tutti::cuda {
 
+Error different_calls(int rank, const Call& one, int other_rank, const Call& other) {
+  return {
+      Code::kInvalidUsage,
+      format("ranks called different operations: rank %d %s, rank %d %s; all ranks have to call the same ones in the "
+             "same order",
+             rank, to_text(one).c_str(), other_rank, to_text(other).c_str()),
+      other_rank};
+}
+
 Result<void> Meeting::arrive(int rank, uint64_t round, Arrival arrival, bool will_take) {
   const std::lock_guard lock(mutex_);
   Round& r = rounds_[round];
@@ -27,11 +36,7 @@ Result<void> Meeting::check_alike(const Round& round) const {
   for (size_t r = first + 1; r < n_ranks_; r++) {
     const Call other = to_call((*round.arrivals)[r].operation);
     if (!round.has_come[r] || other == one) continue;
-    return Error{Code::kInvalidUsage,
-                 format("ranks called different operations: rank %zu %s, rank %zu %s; all ranks have to call the same "
-                        "ones in the same order",
-                        first, to_text(one).c_str(), r, to_text(other).c_str()),
-                 static_cast<int>(r)};
+    return different_calls(static_cast<int>(first), one, static_cast<int>(r), other);
   }
   return {};
 }
@@ -46,11 +51,12 @@ Result<std::shared_ptr<const Arrivals>> Meeting::take(uint64_t round) {
   return everyone;
 }
 
-Result<void> Attendee::pass(const Operation& operation, StreamRef stream) {
-  return meeting_->arrive(rank_, ++round_, {operation, stream, false}, false);
+Result<bool> MeetingAttendee::pass(const Operation& operation, StreamRef stream) {
+  TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, stream, false}, false));
+  return true;
 }
 
-Result<bool> Attendee::come(const Operation& operation, StreamRef stream, bool is_reachable) {
+Result<bool> MeetingAttendee::come(const Operation& operation, StreamRef stream, bool is_reachable) {
   if (!std::exchange(is_waiting_, true))
     TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, stream, is_reachable}, true));
   TUTTI_TRY_ASSIGN(everyone_, meeting_->take(round_));

@@ -1,5 +1,5 @@
-// This header: where ranks of one process learn what the others of their group have called, and with which buffers.
-// Nobody waits: who has come asks again until all have.
+// This header: how ranks learn what the others of their group have called, and with which buffers; in one process by a
+// Meeting. Nobody waits: who has come asks again until all have.
 //
 // Threading: a Meeting is shared by its ranks; an Attendee belongs to one of them.
 #pragma once
@@ -21,6 +21,23 @@ struct Arrival {
   bool is_reachable = false;  // all ranks' devices can use its buffers
 };
 using Arrivals = std::vector<Arrival>;  // by rank
+
+class Attendee {
+ public:
+  virtual ~Attendee() = default;
+  // For operations that need nothing of the other ranks: whoever comes later than a rank with another one is told so.
+  // False where others are too far behind; it is to be called again with this one then.
+  virtual Result<bool> pass(const Operation& operation, StreamRef stream) = 0;
+  // True when it is known what all ranks have come with, or that nothing can be done where it lies; else it is to be
+  // called again with this one. kInvalidUsage with both calls where two ranks differ, here and in pass().
+  virtual Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) = 0;
+  const Arrivals& everyone() const { return *everyone_; }
+
+ protected:
+  std::shared_ptr<const Arrivals> everyone_;
+};
+
+Error different_calls(int rank, const Call& one, int other_rank, const Call& other);
 
 class Meeting {
  public:
@@ -44,24 +61,19 @@ class Meeting {
   std::map<uint64_t, Round> rounds_;
 };
 
-class Attendee {
+class MeetingAttendee final : public Attendee {
  public:
-  Attendee(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
+  MeetingAttendee(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
 
-  // For operations that need nothing of the other ranks: whoever comes later than a rank with another one is told so.
-  Result<void> pass(const Operation& operation, StreamRef stream);
-  // True when all ranks have come with the same operation, else it is to be called again with this one.
-  Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable);
-  // How often that was, and what they came with.
-  uint64_t round() const { return round_; }
-  const Arrivals& everyone() const { return *everyone_; }
+  Result<bool> pass(const Operation& operation, StreamRef stream) override;
+  Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) override;
+  uint64_t round() const { return round_; }  // how often that was
 
  private:
   const std::shared_ptr<Meeting> meeting_;
   const int rank_;
   uint64_t round_ = 0;
   bool is_waiting_ = false;
-  std::shared_ptr<const Arrivals> everyone_;
 };
 
 // Some elements of a move, done where all ranks' buffers lie.

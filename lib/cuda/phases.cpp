@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/log.h"
 #include "cuda/arena.h"
+#include "cuda/board.h"
 #include "cuda/launcher.h"
 #include "cuda/meeting.h"
 #include "cuda/moves.h"
@@ -173,9 +175,10 @@ struct SharedPrograms {
   Programs programs;
 };
 
-// What ranks that are all in one process share.
-struct InOneProcess {
-  std::shared_ptr<Meeting> meeting;
+// How a rank learns what the others call, by whether all are in one process.
+struct Acquaintance {
+  std::unique_ptr<Attendee> attendee;  // null: it does not
+  Board* board = nullptr;              // the same, where there are several processes
   std::shared_ptr<SharedPrograms> programs;
 };
 
@@ -183,45 +186,52 @@ class Phases final : public Way {
  public:
   // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
   Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin,
-         const std::optional<InOneProcess>& shared)
+         Acquaintance others)
       : host_(host),
         port_(port),
         arenas_(std::move(arenas)),
         multiprocessors_(multiprocessors),
-        may_spin_(may_spin && host.n_ranks() <= kLineRanks) {
-    if (!shared) return;
-    attendee_.emplace(shared->meeting, host.rank());
-    programs_ = shared->programs;
-  }
+        may_spin_(may_spin && host.n_ranks() <= kLineRanks),
+        others_(std::move(others)) {}
 
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
   Result<bool> meet(const Operation& operation, StreamRef stream) override {
-    if (!attendee_) return true;
-    if (!interprets(operation) && !wants_buffers(operation)) {
-      TUTTI_TRY(attendee_->pass(operation, stream));
-      return true;
-    }
-    return attendee_->come(operation, stream, is_reachable(operation));
+    if (others_.attendee == nullptr) return true;
+    if (!interprets(operation) && !wants_buffers(operation)) return others_.attendee->pass(operation, stream);
+    return others_.attendee->come(operation, stream, others_.board == nullptr && is_reachable(operation));
   }
   Result<void> submit(const Operation& operation, StreamRef stream) override {
     if (interprets(operation)) return interpret(operation, stream);
-    if (wants_buffers(operation) && std::all_of(attendee_->everyone().begin(), attendee_->everyone().end(),
-                                                [](const Arrival& arrival) { return arrival.is_reachable; }))
-      return enqueue_where_it_lies(*arenas_, port_, multiprocessors_, host_.rank(), attendee_->everyone(), stream);
+    if (wants_buffers(operation)) {
+      const Arrivals& everyone = others_.attendee->everyone();
+      if (std::all_of(everyone.begin(), everyone.end(), [](const Arrival& arrival) { return arrival.is_reachable; }))
+        return enqueue_where_it_lies(*arenas_, port_, multiprocessors_, host_.rank(), everyone, stream);
+    }
     if (const int hops = hops_for(operation); hops > 0) return sum_lines(operation, hops, stream);
     return Enqueued(host_, port_, *arenas_, multiprocessors_, operation, stream).enqueue();
   }
   void release() override { arenas_->let_go(); }
+  uint64_t open_window(const void* memory, size_t bytes) override {
+    if (others_.board == nullptr) return 0;  // ranks of one process reach each other's memory anyway
+    const auto window = others_.board->open_window(memory, bytes);
+    if (window) return window.value();
+    log(LogLevel::kWarn, "CUDA: registering %zu bytes at %p has no effect: %s", bytes, memory,
+        window.error().message.c_str());
+    return 0;
+  }
+  void close_window(uint64_t window) override {
+    if (others_.board != nullptr) others_.board->close_window(window);
+  }
 
  private:
   // The schedule that the user wants, where every rank's GPU has room for its blocks and all ranks' have met: then no
   // kernel waits for one that this thread has yet to launch, and memory for programs can be had.
   bool interprets(const Operation& operation) const {
-    return attendee_ && may_spin_ && Programs::takes(operation, host_.forced_algo());
+    return others_.programs != nullptr && may_spin_ && Programs::takes(operation, host_.forced_algo());
   }
   Result<void> interpret(const Operation& operation, StreamRef stream) {
-    const std::lock_guard lock(programs_->mutex);
-    TUTTI_TRY_ASSIGN(ProgramCall call, programs_->programs.find(operation, host_.forced_algo(), host_.rank()));
+    const std::lock_guard lock(others_.programs->mutex);
+    TUTTI_TRY_ASSIGN(ProgramCall call, others_.programs->programs.find(operation, host_.forced_algo(), host_.rank()));
     call.inputs[0] = operation.input;
     call.outputs[0] = operation.output;
     call.abort = arenas_->abort_word();
@@ -231,7 +241,7 @@ class Phases final : public Way {
   // Ranks need to know each other's buffers for that, so small operations do without.
   bool wants_buffers(const Operation& operation) const {
     constexpr uint64_t kLeastBytes = 1 << 20;
-    if (!attendee_ || operation.op == RedOp::kPreMulSum) return false;
+    if (others_.attendee == nullptr || operation.op == RedOp::kPreMulSum) return false;
     return operation.count * dtype_bytes(operation.dtype) > kLeastBytes;
   }
   bool is_reachable(const Operation& operation) const {
@@ -271,8 +281,7 @@ class Phases final : public Way {
   std::unique_ptr<Arenas> arenas_;
   const int multiprocessors_;
   const bool may_spin_;
-  std::optional<Attendee> attendee_;
-  std::shared_ptr<SharedPrograms> programs_;
+  const Acquaintance others_;
 };
 
 bool are_in_one_process(const std::vector<Seat>& seats) {
@@ -289,17 +298,33 @@ bool may_wait_in_kernels(const std::vector<Seat>& seats) {
   return true;
 }
 
-InOneProcess share(Port& port, const std::vector<Seat>& seats, const std::string& name) {
+Acquaintance share(Host& host, Port& port, const std::vector<Seat>& seats, const std::string& name) {
   std::vector<int> devices;
   int multiprocessors = seats[0].info.multiprocessors;
   for (const Seat& seat : seats) {
     devices.push_back(seat.device);
     multiprocessors = std::min(multiprocessors, seat.info.multiprocessors);
   }
-  return {find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(static_cast<int>(seats.size())); }),
+  auto meeting = find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(static_cast<int>(seats.size())); });
+  return {std::make_unique<MeetingAttendee>(std::move(meeting), host.rank()), nullptr,
           find_shared<SharedPrograms>(name, [&] {
             return std::shared_ptr<SharedPrograms>(new SharedPrograms{{}, {port, devices, multiprocessors}});
           })};
+}
+
+// Without a board operations go on, unchecked.
+Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& seats, const std::string& name) {
+  if (host.n_ranks() > kMaxPlaces) return Acquaintance();
+  if (are_in_one_process(seats)) return share(host, port, seats, name);
+  std::string why;
+  TUTTI_TRY_ASSIGN(auto board, Board::create(host, port, seats, &why));
+  if (board == nullptr)
+    log(LogLevel::kWarn, "CUDA: a mismatch of calls will not be noticed, and registering memory has no effect: %s",
+        why.c_str());
+  Acquaintance others;
+  others.board = board.get();
+  others.attendee = std::move(board);
+  return others;
 }
 
 }  // namespace
@@ -309,10 +334,9 @@ Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vect
   TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, why));
   if (arenas == nullptr) return std::unique_ptr<Way>();
   const int multiprocessors = seats[static_cast<size_t>(host.rank())].info.multiprocessors;
-  std::optional<InOneProcess> shared;
-  if (are_in_one_process(seats) && host.n_ranks() <= kMaxPlaces) shared = share(port, seats, name);
+  TUTTI_TRY_ASSIGN(auto others, acquaint(host, port, seats, name));
   return std::unique_ptr<Way>(
-      new Phases(host, port, std::move(arenas), multiprocessors, may_wait_in_kernels(seats), shared));
+      new Phases(host, port, std::move(arenas), multiprocessors, may_wait_in_kernels(seats), std::move(others)));
 }
 
 }  // namespace tutti::cuda

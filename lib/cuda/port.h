@@ -25,6 +25,12 @@ struct IpcHandle {
   std::array<char, 64> bytes{};
 };
 
+// What one call of the allocator gave out.
+struct Allocation {
+  void* memory = nullptr;
+  size_t bytes = 0;
+};
+
 struct DeviceInfo {
   std::array<char, 16> uuid{};  // the same in all processes
   int multiprocessors = 1;
@@ -55,10 +61,12 @@ class Port {
   virtual void free(void* memory) = 0;
   virtual void free_host(void* memory) = 0;
 
-  // Memory of allocate() as other processes of this host can map it, until it is freed.
+  // Memory of allocate(), or of the user's cudaMalloc, as other processes of this host can map it, until it is freed.
   virtual Result<IpcHandle> share(void* memory) = 0;
   virtual Result<void*> map(const IpcHandle& handle) = 0;
   virtual void unmap(void* memory) = 0;
+  // Of the device's memory that this is in.
+  virtual Result<Allocation> allocation_of(const void* memory) = 0;
   // Lets kernels of the device use the memory of another one of this process.
   virtual Result<void> reach(int other_device) = 0;
   // Whether devices that reach this thread's one can use this memory: cudaMalloc's they can.

@@ -41,6 +41,7 @@ class ApartFromCaptures {
 };
 
 using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+using AddressRange = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
 using PointerAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
 
 // The driver's, which has no counterpart in the runtime; null where the driver is too old.
@@ -135,6 +136,20 @@ class Runtime final : public Port {
   }
 
   void unmap(void* memory) override { (void)cudaIpcCloseMemHandle(memory); }
+
+  Result<Allocation> allocation_of(const void* memory) override {
+    static const auto ask = driver<AddressRange>("cuMemGetAddressRange");
+    if (ask == nullptr) return Error{Code::kCudaError, "this CUDA driver has no cuMemGetAddressRange"};
+    CUdeviceptr base = 0;
+    Allocation found;
+    const CUresult code = ask(&base, &found.bytes, reinterpret_cast<CUdeviceptr>(memory));
+    if (code != CUDA_SUCCESS)
+      return Error{Code::kCudaError,
+                   format("cuMemGetAddressRange of %p: CUDA driver error %d: is it memory of this device?", memory,
+                          static_cast<int>(code))};
+    found.memory = reinterpret_cast<void*>(base);
+    return found;
+  }
 
   Result<void> reach(int other_device) override {
     const cudaError_t code = cudaDeviceEnablePeerAccess(other_device, 0);

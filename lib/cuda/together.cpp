@@ -123,7 +123,7 @@ class Together final : public Way {
 
  private:
   const int n_ranks_;
-  Attendee attendee_;
+  MeetingAttendee attendee_;
   const std::shared_ptr<Launches> launches_;
 };
 

@@ -109,12 +109,18 @@ Result<void> FakePort::reach(int other_device) {
   return {};
 }
 
-bool FakePort::is_reachable(const void* memory) {
+Result<Allocation> FakePort::allocation_of(const void* memory) {
   const std::lock_guard lock(mutex_);
   const auto after = blocks_.upper_bound(const_cast<void*>(memory));
-  if (after == blocks_.begin() || hides_memory) return false;
+  if (after == blocks_.begin()) return refuse("not memory of a device");
   const auto& [begin, block] = *std::prev(after);
-  return static_cast<const char*>(memory) < static_cast<const char*>(begin) + block.bytes;
+  if (static_cast<const char*>(memory) >= static_cast<const char*>(begin) + block.bytes)
+    return refuse("not memory of a device");
+  return Allocation{begin, block.bytes};
+}
+
+bool FakePort::is_reachable(const void* memory) {
+  return !hides_memory && allocation_of(memory);
 }
 
 FakeStream& FakePort::stream_of(StreamRef stream) {

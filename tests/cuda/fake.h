@@ -63,6 +63,7 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<tutti::cuda::IpcHandle> share(void* memory) override;
   tutti::Result<void*> map(const tutti::cuda::IpcHandle& handle) override;
   void unmap(void* memory) override;
+  tutti::Result<tutti::cuda::Allocation> allocation_of(const void* memory) override;
   tutti::Result<void> reach(int other_device) override;
   bool is_reachable(const void* memory) override;
   tutti::Result<void> copy(void* to, const void* from, size_t bytes, tutti::cuda::StreamRef stream) override;

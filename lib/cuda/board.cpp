@@ -1,0 +1,278 @@
+#include "cuda/board.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "base/fd.h"
+#include "base/log.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr uint64_t kRounds = 1024;  // how far a rank may be ahead of another
+constexpr size_t kWindows = 256;    // of a rank, at a time
+
+// At the beginning of the memory, so that a descriptor of some other namespace is not taken for ours.
+using Cookie = std::array<uint64_t, 2>;
+constexpr size_t kHeaderBytes = 4096;
+
+// A window as its owner tells of it.
+struct Window {
+  uint64_t number = 0;            // 0: none is here
+  uint64_t allocation = 0;        // where that lies in its process
+  uint64_t begin = 0, bytes = 0;  // in its process
+  IpcHandle handle;
+};
+
+}  // namespace
+
+// In a window: its place in the owner's list, from 1, and how far into its allocation. Window 0 for no bytes at all.
+struct Board::Place {
+  uint64_t window = 0, offset = 0;
+};
+
+// What a rank has called.
+struct Board::Notice {
+  TagWords tag{};
+  Place input, output;
+  bool is_in_windows = false;
+};
+
+// One rank's part; only that rank writes to it. What pairs with what: a notice is written before `called` (release) and
+// read after it (acquire), until the reader says `done`, which the writer sees (acquire) before it writes over the
+// notice. `called` is sequentially consistent, so that of two ranks at least one sees the other's call. A verdict stays
+// until all ranks have called the next round, which they do after they have read it.
+struct Board::Page {
+  alignas(128) std::atomic<uint64_t> called{0};   // rounds
+  alignas(128) std::atomic<uint64_t> done{0};     // likewise
+  alignas(128) std::atomic<uint64_t> verdict{0};  // twice the round, and one more if all buffers are mapped
+  alignas(128) Window windows[kWindows];
+  Notice notices[kRounds];
+};
+
+Board::Page& Board::page(int rank) const {
+  return reinterpret_cast<Page*>(static_cast<char*>(memory_) + kHeaderBytes)[rank];
+}
+
+Board::Notice& Board::notice(int rank) const {
+  return page(rank).notices[round_ % kRounds];
+}
+
+Result<void> Board::make(int* fd) {
+  static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share them");
+  Fd made(memfd_create("tutti-board", MFD_CLOEXEC));
+  if (!made) return system_error("memfd_create", errno);
+  if (ftruncate(made.get(), static_cast<off_t>(bytes_)) != 0) return system_error("ftruncate of a memfd", errno);
+  Cookie cookie;
+  if (getrandom(&cookie, sizeof cookie, 0) != sizeof cookie) return system_error("getrandom", errno);
+  if (pwrite(made.get(), &cookie, sizeof cookie, 0) != sizeof cookie) return system_error("writing a memfd", errno);
+  *fd = made.release();
+  return {};
+}
+
+// `where`: rank 0's path to it, and the cookie.
+Result<void> Board::map(const std::string& where) {
+  ByteReader reader(where);
+  const std::string path = reader.get_string().c_str();  // without what fills it up
+  const auto cookie = reader.get<Cookie>();
+  const Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) return system_error(path, errno);
+  struct stat info;
+  Cookie found{};
+  if (fstat(fd.get(), &info) != 0 || static_cast<size_t>(info.st_size) != bytes_ ||
+      pread(fd.get(), &found, sizeof found, 0) != sizeof found || found != cookie)
+    return Error{Code::kSystemError, path + " is not rank 0's memory: processes in different PID namespaces"};
+  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (memory == MAP_FAILED) return system_error(format("mmap of %zu bytes", bytes_), errno);
+  memory_ = memory;
+  return {};
+}
+
+Result<std::unique_ptr<Board>> Board::create(Host& host, Port& port, const std::vector<Seat>& seats, std::string* why) {
+  std::unique_ptr<Board> board(new Board(host, port, seats));
+  board->bytes_ = kHeaderBytes + seats.size() * sizeof(Page);
+  int made = -1;
+  const auto is_made = host.rank() == 0 ? board->make(&made) : Result<void>();
+  const Fd fd(made);  // until all have opened it
+  Cookie cookie{};
+  if (made >= 0) (void)!pread(made, &cookie, sizeof cookie, 0);
+  std::string path = made >= 0 ? format("/proc/%d/fd/%d", static_cast<int>(getpid()), made) : "";
+  path.resize(64);
+  TUTTI_TRY_ASSIGN(const auto blobs, tell_all(host, ByteWriter().put_string(path).put(cookie).take()));
+  TUTTI_TRY_ASSIGN(*why, agree(host, is_made ? board->map(blobs[0]) : is_made));
+  if (!why->empty()) return std::unique_ptr<Board>();
+  return board;
+}
+
+Board::~Board() {
+  for (const auto& [place, mapped] : mapped_)
+    if (mapped.memory != nullptr) port_.unmap(mapped.memory);
+  if (memory_ != nullptr) munmap(memory_, bytes_);
+}
+
+// ---- calls
+
+// False where another rank is too far behind.
+Result<bool> Board::call(const Operation& operation, const Notice& notice) {
+  Page& mine = page(host_.rank());
+  if (round_ + 1 >= slowest_ + kRounds) {
+    slowest_ = round_;
+    for (int r = 0; r < host_.n_ranks(); r++)
+      slowest_ = std::min(slowest_, page(r).done.load(std::memory_order_acquire));
+    if (round_ + 1 >= slowest_ + kRounds) return false;
+  }
+  round_++;
+  Call call = to_call(operation);
+  call.sequence = round_;
+  this->notice(host_.rank()) = notice;
+  this->notice(host_.rank()).tag = to_tag(call);
+  mine.called.store(round_);
+  TUTTI_TRY(compare());
+  return true;
+}
+
+// With those who have called.
+Result<void> Board::compare() const {
+  const int me = host_.rank();
+  const TagWords& mine = notice(me).tag;
+  for (int r = 0; r < host_.n_ranks(); r++)
+    if (page(r).called.load() >= round_ && notice(r).tag != mine)
+      return different_calls(me, from_tag(mine), r, from_tag(notice(r).tag));
+  return {};
+}
+
+bool Board::all_have_called() const {
+  for (int r = 0; r < host_.n_ranks(); r++)
+    if (page(r).called.load(std::memory_order_acquire) < round_) return false;
+  return true;
+}
+
+bool Board::all_are_in_windows() const {
+  for (int r = 0; r < host_.n_ranks(); r++)
+    if (!notice(r).is_in_windows) return false;
+  return true;
+}
+
+bool Board::finish(bool is_reachable) {
+  for (Arrival& arrival : arrivals_) arrival.is_reachable = is_reachable;
+  everyone_ = std::make_shared<const Arrivals>(arrivals_);
+  page(host_.rank()).done.store(round_, std::memory_order_release);
+  stage_ = Stage::kIdle;
+  return true;
+}
+
+Result<bool> Board::pass(const Operation& operation, StreamRef) {
+  TUTTI_TRY_ASSIGN(const bool called, call(operation, {}));
+  if (called) page(host_.rank()).done.store(round_, std::memory_order_release);
+  return called;
+}
+
+Result<bool> Board::come(const Operation& operation, StreamRef stream, bool) {
+  const int me = host_.rank(), n_ranks = host_.n_ranks();
+  if (stage_ == Stage::kIdle) {
+    Notice mine;
+    const Extent extent = extent_of(operation, me, n_ranks);
+    const uint64_t elem_bytes = dtype_bytes(operation.dtype);
+    mine.is_in_windows = find_place(operation.input, extent.input * elem_bytes, &mine.input) &&
+                         find_place(operation.output, extent.output * elem_bytes, &mine.output);
+    TUTTI_TRY_ASSIGN(const bool called, call(operation, mine));
+    if (!called) return false;
+    arrivals_.assign(static_cast<size_t>(n_ranks), {operation, stream, false});
+    if (!mine.is_in_windows) return finish(false);
+    stage_ = Stage::kCalled;
+  }
+  if (stage_ == Stage::kCalled) {
+    TUTTI_TRY(compare());
+    if (!all_have_called()) return false;
+    if (!all_are_in_windows()) return finish(false);
+    // All ranks' operations before this one are on their way, so mapping may wait for the device.
+    const auto found = find_buffers(operation);
+    if (!found)
+      log(LogLevel::kWarn, "CUDA: an operation is not done where its buffers lie: %s", found.error().message.c_str());
+    page(me).verdict.store(2 * round_ + (found ? 1 : 0), std::memory_order_release);
+    stage_ = Stage::kJudged;
+  }
+  bool all_found = true;
+  for (int r = 0; r < n_ranks; r++) {
+    const uint64_t verdict = page(r).verdict.load(std::memory_order_acquire);
+    if (verdict < 2 * round_) return false;
+    all_found = all_found && verdict % 2 == 1;
+  }
+  return finish(all_found);
+}
+
+// ---- windows
+
+Result<uint64_t> Board::open_window(const void* memory, size_t bytes) {
+  Window* const begin = page(host_.rank()).windows;
+  Window* const free = std::find_if(begin, begin + kWindows, [](const Window& w) { return w.number == 0; });
+  if (free == begin + kWindows)
+    return Error{Code::kSystemError, format("%zu registrations at a time are most on a GPU", kWindows)};
+  TUTTI_TRY_ASSIGN(const Allocation allocation, port_.allocation_of(memory));
+  const auto at = reinterpret_cast<uintptr_t>(memory), base = reinterpret_cast<uintptr_t>(allocation.memory);
+  if (bytes > allocation.bytes - (at - base))
+    return Error{Code::kInvalidArgument, format("%zu bytes at %p reach beyond their allocation", bytes, memory)};
+  TUTTI_TRY_ASSIGN(const IpcHandle handle, port_.share(allocation.memory));
+  *free = {++last_window_, base, at, bytes, handle};
+  return last_window_;
+}
+
+void Board::close_window(uint64_t number) {
+  for (Window& window : page(host_.rank()).windows)
+    if (window.number == number) window.number = 0;
+}
+
+bool Board::find_place(const void* memory, uint64_t bytes, Place* place) const {
+  if (bytes == 0) return true;
+  const auto at = reinterpret_cast<uintptr_t>(memory);
+  const Window* const windows = page(host_.rank()).windows;
+  for (size_t i = 0; i < kWindows; i++) {
+    const Window& w = windows[i];
+    if (w.number == 0 || at < w.begin || at - w.begin > w.bytes || bytes > w.bytes - (at - w.begin)) continue;
+    *place = {i + 1, at - w.allocation};
+    return true;
+  }
+  return false;
+}
+
+Result<void> Board::find_buffers(const Operation& operation) {
+  for (int r = 0; r < host_.n_ranks(); r++) {
+    Operation& its = arrivals_[static_cast<size_t>(r)].operation;
+    if (r == host_.rank()) continue;
+    its = operation;
+    TUTTI_TRY_ASSIGN(its.input, address(r, notice(r).input));
+    TUTTI_TRY_ASSIGN(its.output, address(r, notice(r).output));
+  }
+  return {};
+}
+
+// Memory of other processes stays mapped until its owner has put something else in its place. That the GPUs reach each
+// other was verified with data in the arenas; what is mapped here lies on the same GPUs.
+Result<char*> Board::address(int rank, const Place& place) {
+  if (place.window == 0) return nullptr;
+  const Window& window = page(rank).windows[place.window - 1];
+  if (seats_[static_cast<size_t>(rank)].process == seats_[static_cast<size_t>(host_.rank())].process)
+    return reinterpret_cast<char*>(window.allocation) + place.offset;
+  Mapped& mapped = mapped_[{rank, place.window}];
+  if (mapped.number != window.number) {
+    if (mapped.memory != nullptr) port_.unmap(mapped.memory);
+    mapped = {};
+    auto memory = port_.map(window.handle);
+    if (!memory)
+      return Error{Code::kCudaError, format("memory that rank %d has registered cannot be mapped: %s", rank,
+                                            memory.error().message.c_str())};
+    mapped = {window.number, memory.value()};
+  }
+  return static_cast<char*>(mapped.memory) + place.offset;
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,71 @@
+// This header: where ranks in several processes of a host learn what the others of their group have called, in memory
+// of the host that all of them map. Whoever calls compares with those who were first, so that a mismatch is found
+// whatever the GPU does. Ranks whose buffers lie in windows, memory that the user has registered, learn of each
+// other's, map them, and agree whether all could; the others do not wait for anybody.
+//
+// Threading: one thread at a time.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/meeting.h"
+#include "cuda/phases.h"
+
+namespace tutti::cuda {
+
+class Board final : public Attendee {
+ public:
+  // Collective. Null where some rank cannot map the memory: `why` says so.
+  static Result<std::unique_ptr<Board>> create(Host& host, Port& port, const std::vector<Seat>& seats,
+                                               std::string* why);
+  ~Board() override;
+
+  Result<bool> pass(const Operation& operation, StreamRef stream) override;
+  Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) override;
+
+  // From now on operations on these bytes are done where they lie, if all ranks' buffers are in windows. A number,
+  // never 0 and never given out again.
+  Result<uint64_t> open_window(const void* memory, size_t bytes);
+  void close_window(uint64_t number);
+
+ private:
+  struct Page;
+  struct Place;
+  struct Notice;
+  struct Mapped {
+    uint64_t number = 0;
+    void* memory = nullptr;
+  };
+  enum class Stage { kIdle, kCalled, kJudged };
+
+  Board(Host& host, Port& port, const std::vector<Seat>& seats) : host_(host), port_(port), seats_(seats) {}
+  Page& page(int rank) const;
+  Notice& notice(int rank) const;
+  Result<void> make(int* fd);
+  Result<void> map(const std::string& where);
+  Result<bool> call(const Operation& operation, const Notice& notice);
+  Result<void> compare() const;
+  bool all_have_called() const;
+  bool all_are_in_windows() const;
+  bool find_place(const void* memory, uint64_t bytes, Place* place) const;
+  Result<void> find_buffers(const Operation& operation);
+  Result<char*> address(int rank, const Place& place);
+  bool finish(bool is_reachable);
+
+  Host& host_;
+  Port& port_;
+  const std::vector<Seat> seats_;
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+  uint64_t round_ = 0, slowest_ = 0;  // what all ranks have done at least, when that was last looked at
+  Stage stage_ = Stage::kIdle;
+  Arrivals arrivals_;
+  uint64_t last_window_ = 0;
+  std::map<std::pair<int, size_t>, Mapped> mapped_;  // others' windows, by rank and place in its list
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,163 @@
+// Ranks that are processes with a GPU each (made up, fake.h): they have the ways that ranks of one process have.
+#include <string>
+
+#include "gpu_ranks.h"
+
+using namespace tutti_test;
+
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
+
+namespace {
+
+constexpr size_t kCount = (1 << 18) + 77;  // ints that are more than what goes by another way
+
+using Body = std::function<void(int rank, FakePort& port, tuttiComm_t comm, Outcome& outcome)>;
+
+std::vector<Outcome> run_processes(int n, const Body& body, const char* algo = nullptr) {
+  Processes ranks(n, [&](int rank, tuttiComm_t host, Outcome& outcome) {
+    auto* port = new FakePort(n);
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.cudaDevice = rank;
+    config.algo = algo;
+    tuttiUniqueId id = {};
+    if (rank == 0) outcome.take(tuttiGetUniqueId(&id));
+    outcome.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
+    tuttiComm_t comm = nullptr;
+    outcome.take(tuttiCommInitRankConfig(&comm, n, id, rank, &config));
+    if (comm == nullptr) return;
+    body(rank, *port, comm, outcome);
+    (void)tuttiCommDestroy(comm);
+  });
+  return ranks.wait();
+}
+
+// Ints on a made-up GPU, and a stream of it.
+struct Data {
+  Data(FakePort& owner, size_t count)
+      : port(owner), stream(owner), elems(count), at(static_cast<int32_t*>(owner.allocate(count * 4).value())) {}
+  ~Data() {
+    stream.synchronize();
+    port.free(at);
+  }
+  void fill(int32_t value) { std::fill_n(at, elems, value); }
+  size_t count_other_than(int32_t value) {
+    stream.synchronize();
+    return elems - static_cast<size_t>(std::count(at, at + elems, value));
+  }
+
+  FakePort& port;
+  GpuStream stream;
+  const size_t elems;
+  int32_t* const at;
+};
+
+tuttiResult_t sum(Data& data, tuttiComm_t comm) {
+  return tuttiAllReduce(data.at, data.at, data.elems, tuttiInt32, tuttiSum, comm, data.stream);
+}
+
+// What becomes of the communicator, sooner or later.
+tuttiResult_t wait_for_error(tuttiComm_t comm) {
+  tuttiResult_t state = tuttiSuccess;
+  for (int i = 0; i < 30'000 && state == tuttiSuccess; i++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    (void)tuttiCommGetAsyncError(comm, &state);
+  }
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("all-reduces between processes with a GPU each are one kernel on each up to a size") {
+  require_success(run_processes(3, [](int rank, FakePort& port, tuttiComm_t comm, Outcome& o) {
+    int turns = 0;
+    for (const size_t count : {size_t{1}, size_t{8192}, size_t{8193}, size_t{3}, size_t{262'144}}) {
+      Data data(port, count);
+      data.fill(rank + 1);
+      for (int turn = 0; turn < 3; turn++, turns++) o.take(sum(data, comm));
+      o.wrong += data.count_other_than(6 * 9) != 0;
+    }
+    o.wrong += port.lines != turns || port.runs != 0;
+  }));
+}
+
+TEST_CASE("processes that call different things are told both calls, and no stream waits for ever") {
+  for (const size_t count : {size_t{99}, size_t{20'000}, kCount}) {
+    INFO(count);
+    const auto outcomes = run_processes(3, [&](int rank, FakePort& port, tuttiComm_t comm, Outcome& o) {
+      Data data(port, rank == 1 ? count : 100);
+      tuttiResult_t state = sum(data, comm);
+      if (state == tuttiSuccess) state = wait_for_error(comm);
+      o.code = state;
+      o.message = tuttiGetLastError(comm);
+      data.stream.synchronize();  // though nobody has aborted the communicator
+    });
+    for (const Outcome& o : outcomes) {
+      CHECK(o.code == tuttiInvalidUsage);
+      CHECK(o.message.find("count=100,") != std::string::npos);
+      CHECK(o.message.find("count=" + std::to_string(count) + ",") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a process may be far ahead of another one, and waits when it is too far") {
+  constexpr int kTurns = 2500;
+  require_success(run_processes(2, [](int rank, FakePort& port, tuttiComm_t comm, Outcome& o) {
+    Data data(port, 5);
+    data.fill(rank == 0 ? 3 : 7);
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    for (int turn = 0; turn < kTurns; turn++)
+      o.take(tuttiAllReduce(data.at, data.at, data.elems, tuttiInt32, tuttiMax, comm, data.stream));
+    o.wrong += data.count_other_than(7);
+  }));
+}
+
+TEST_CASE("large operations of processes are done where registered buffers lie") {
+  // Registered by all; all but one; nobody; all, but one cannot map the others'.
+  enum class How { kAll, kNotByOne, kNone, kRefused };
+  for (const How how : {How::kAll, How::kNotByOne, How::kNone, How::kRefused}) {
+    INFO(static_cast<int>(how));
+    require_success(run_processes(3, [&](int rank, FakePort& port, tuttiComm_t comm, Outcome& o) {
+      constexpr size_t kShift = 5;  // elements
+      const bool registers = how == How::kAll || how == How::kRefused || (how == How::kNotByOne && rank != 2);
+      port.refuses_maps = how == How::kRefused && rank == 1;
+      for (int turn = 0; turn < 3; turn++) {  // memory comes and goes
+        Data whole(port, 4 * kCount);
+        void* handle = nullptr;
+        if (registers) o.take(tuttiCommRegister(comm, whole.at + kShift, (4 * kCount - kShift) * 4, &handle));
+        int32_t* const in = whole.at + kShift + static_cast<size_t>(rank);
+        int32_t* const out = in + kCount;
+        std::fill_n(in, kCount, rank + 1);
+        const int before = port.runs;
+        o.take(tuttiAllReduce(in, in, kCount, tuttiInt32, tuttiSum, comm, whole.stream));
+        o.take(tuttiAllGather(in, out, kCount / 3, tuttiInt32, comm, whole.stream));
+        o.take(tuttiBroadcast(in, out, kCount, tuttiInt32, 1, comm, whole.stream));
+        whole.stream.synchronize();
+        for (size_t i = 0; i < kCount; i++) o.wrong += in[i] != 6 || out[i] != 6;
+        // A kernel for the sum and one for the broadcast; the gathered blocks are small and go by phases.
+        o.wrong += (port.runs - before == 2 + 2) != (how == How::kAll);
+        o.take(tuttiCommDeregister(comm, handle));
+        o.take(tuttiBarrier(comm, whole.stream));  // nobody reads what is freed now
+      }
+    }));
+  }
+}
+
+TEST_CASE("what is registered is neither more than its allocation nor memory of the host") {
+  require_success(run_processes(2, [](int, FakePort& port, tuttiComm_t comm, Outcome& o) {
+    Data data(port, kCount);
+    std::vector<int32_t> on_host(kCount);
+    void* handle = nullptr;
+    o.take(tuttiCommRegister(comm, data.at, (kCount + (1 << 20)) * 4, &handle));  // accepted without effect
+    o.take(tuttiCommDeregister(comm, handle));
+    o.take(tuttiCommRegister(comm, on_host.data(), kCount * 4, &handle));
+    o.take(tuttiCommDeregister(comm, handle));
+    std::vector<void*> handles(300);  // more than can have one
+    for (void*& h : handles) o.take(tuttiCommRegister(comm, data.at, kCount * 4, &h));
+    data.fill(4);
+    o.take(sum(data, comm));
+    o.wrong += data.count_other_than(8);
+    for (void* h : handles) o.take(tuttiCommDeregister(comm, h));
+  }));
+}
+
+#endif
