@@ -13,9 +13,9 @@ uint32_t sample_of(int from, int to) {
 }  // namespace
 
 Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std::vector<Seat>& seats,
-                                               std::string* why) {
+                                               size_t more_bytes, std::string* why) {
   std::unique_ptr<Arenas> arenas(new Arenas(host, port));
-  const auto allocated = arenas->allocate();
+  const auto allocated = arenas->allocate(more_bytes);
   IpcHandle handle;
   const auto shared = [&]() -> Result<void> {
     TUTTI_TRY(allocated);
@@ -53,9 +53,10 @@ Arenas::~Arenas() {
   if (stream_ != nullptr) port_.destroy_stream(stream_);
 }
 
-Result<void> Arenas::allocate() {
+Result<void> Arenas::allocate(size_t more_bytes) {
   TUTTI_TRY_ASSIGN(stream_, port_.create_stream());
-  TUTTI_TRY_ASSIGN(own_, port_.allocate(kTwoHopOffset + two_hop_room_bytes(static_cast<uint32_t>(host_.n_ranks()))));
+  TUTTI_TRY_ASSIGN(
+      own_, port_.allocate(kTwoHopOffset + two_hop_room_bytes(static_cast<uint32_t>(host_.n_ranks())) + more_bytes));
   TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(sizeof(uint32_t) * (kMaxPlaces + 1)));
   sample_ = static_cast<uint32_t*>(sample);
   return {};

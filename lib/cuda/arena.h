@@ -17,8 +17,9 @@ inline constexpr size_t kArenaDataBytes = 32 << 20;
 class Arenas {
  public:
   // Collective; see make_phases.
+  // With `more_bytes` of this rank's for other purposes.
   static Result<std::unique_ptr<Arenas>> create(Host& host, Port& port, const std::vector<Seat>& seats,
-                                                std::string* why);
+                                                size_t more_bytes, std::string* why);
   ~Arenas();
 
   char* data(int rank) const { return at(rank) + kDataOffset; }
@@ -30,6 +31,9 @@ class Arenas {
   char* lines(int rank, int n_hops) const { return at(rank) + (n_hops == 1 ? kOneHopOffset : kTwoHopOffset); }
   uint32_t* epochs(int n_hops) const {
     return reinterpret_cast<uint32_t*>(at(host_.rank()) + kEpochsOffset) + (n_hops == 1 ? 0 : kOneHopBlocks);
+  }
+  char* more(int rank) const {
+    return at(rank) + kTwoHopOffset + two_hop_room_bytes(static_cast<uint32_t>(host_.n_ranks()));
   }
   // Not 0: kernels of this rank give up waiting.
   uint32_t* abort_word() const { return sample_ + kMaxPlaces; }
@@ -47,7 +51,7 @@ class Arenas {
 
   Arenas(Host& host, Port& port) : host_(host), port_(port) {}
   char* at(int rank) const { return static_cast<char*>(arenas_[static_cast<size_t>(rank)]); }
-  Result<void> allocate();
+  Result<void> allocate(size_t more_bytes);
   Result<void> map_all(const std::vector<Seat>& seats, const std::vector<std::string>& handles);
   Result<void> write_samples();
   Result<void> compare_samples();

@@ -195,9 +195,7 @@ Result<bool> Board::come(const Operation& operation, StreamRef stream, bool) {
     if (!all_have_called()) return false;
     if (!all_are_in_windows()) return finish(false);
     // All ranks' operations before this one are on their way, so mapping may wait for the device.
-    const auto found = find_buffers(operation);
-    if (!found)
-      log(LogLevel::kWarn, "CUDA: an operation is not done where its buffers lie: %s", found.error().message.c_str());
+    const bool found = find_buffers(operation);
     page(me).verdict.store(2 * round_ + (found ? 1 : 0), std::memory_order_release);
     stage_ = Stage::kJudged;
   }
@@ -244,35 +242,40 @@ bool Board::find_place(const void* memory, uint64_t bytes, Place* place) const {
   return false;
 }
 
-Result<void> Board::find_buffers(const Operation& operation) {
+bool Board::find_buffers(const Operation& operation) {
   for (int r = 0; r < host_.n_ranks(); r++) {
     Operation& its = arrivals_[static_cast<size_t>(r)].operation;
     if (r == host_.rank()) continue;
     its = operation;
-    TUTTI_TRY_ASSIGN(its.input, address(r, notice(r).input));
-    TUTTI_TRY_ASSIGN(its.output, address(r, notice(r).output));
+    char *input = nullptr, *output = nullptr;
+    if (!find_address(r, notice(r).input, &input) || !find_address(r, notice(r).output, &output)) return false;
+    its.input = input;
+    its.output = output;
   }
-  return {};
+  return true;
 }
 
 // Memory of other processes stays mapped until its owner has put something else in its place. That the GPUs reach each
 // other was verified with data in the arenas; what is mapped here lies on the same GPUs.
-Result<char*> Board::address(int rank, const Place& place) {
-  if (place.window == 0) return nullptr;
+bool Board::find_address(int rank, const Place& place, char** address) {
+  if (place.window == 0) return true;
   const Window& window = page(rank).windows[place.window - 1];
-  if (seats_[static_cast<size_t>(rank)].process == seats_[static_cast<size_t>(host_.rank())].process)
-    return reinterpret_cast<char*>(window.allocation) + place.offset;
+  if (seats_[static_cast<size_t>(rank)].process == seats_[static_cast<size_t>(host_.rank())].process) {
+    *address = reinterpret_cast<char*>(window.allocation) + place.offset;
+    return true;
+  }
   Mapped& mapped = mapped_[{rank, place.window}];
   if (mapped.number != window.number) {
     if (mapped.memory != nullptr) port_.unmap(mapped.memory);
-    mapped = {};
-    auto memory = port_.map(window.handle);
+    const auto memory = port_.map(window.handle);
+    mapped = {window.number, memory ? memory.value() : nullptr};
     if (!memory)
-      return Error{Code::kCudaError, format("memory that rank %d has registered cannot be mapped: %s", rank,
-                                            memory.error().message.c_str())};
-    mapped = {window.number, memory.value()};
+      log(LogLevel::kWarn, "CUDA: memory that rank %d has registered cannot be mapped, so its operations copy: %s",
+          rank, memory.error().message.c_str());
   }
-  return static_cast<char*>(mapped.memory) + place.offset;
+  if (mapped.memory == nullptr) return false;
+  *address = static_cast<char*>(mapped.memory) + place.offset;
+  return true;
 }
 
 }  // namespace tutti::cuda

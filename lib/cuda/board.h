@@ -38,7 +38,7 @@ class Board final : public Attendee {
   struct Notice;
   struct Mapped {
     uint64_t number = 0;
-    void* memory = nullptr;
+    void* memory = nullptr;  // null: it cannot be
   };
   enum class Stage { kIdle, kCalled, kJudged };
 
@@ -52,8 +52,8 @@ class Board final : public Attendee {
   bool all_have_called() const;
   bool all_are_in_windows() const;
   bool find_place(const void* memory, uint64_t bytes, Place* place) const;
-  Result<void> find_buffers(const Operation& operation);
-  Result<char*> address(int rank, const Place& place);
+  bool find_buffers(const Operation& operation);
+  bool find_address(int rank, const Place& place, char** address);
   bool finish(bool is_reachable);
 
   Host& host_;

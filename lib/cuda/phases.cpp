@@ -169,35 +169,29 @@ Result<void> enqueue_where_it_lies(Arenas& arenas, Port& port, int multiprocesso
   return arenas.meet(kTaken, stream);  // what the others have written here is there
 }
 
-// The interpreter's programs of one process's ranks.
-struct SharedPrograms {
-  std::mutex mutex;
-  Programs programs;
-};
-
 // How a rank learns what the others call, by whether all are in one process.
 struct Acquaintance {
   std::unique_ptr<Attendee> attendee;  // null: it does not
   Board* board = nullptr;              // the same, where there are several processes
-  std::shared_ptr<SharedPrograms> programs;
 };
 
 class Phases final : public Way {
  public:
   // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
   Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin,
-         Acquaintance others)
+         std::unique_ptr<SpreadPrograms> programs, Acquaintance others)
       : host_(host),
         port_(port),
         arenas_(std::move(arenas)),
         multiprocessors_(multiprocessors),
         may_spin_(may_spin && host.n_ranks() <= kLineRanks),
+        programs_(std::move(programs)),
         others_(std::move(others)) {}
 
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
   Result<bool> meet(const Operation& operation, StreamRef stream) override {
     if (others_.attendee == nullptr) return true;
-    if (!interprets(operation) && !wants_buffers(operation)) return others_.attendee->pass(operation, stream);
+    if (interprets(operation) || !wants_buffers(operation)) return others_.attendee->pass(operation, stream);
     return others_.attendee->come(operation, stream, others_.board == nullptr && is_reachable(operation));
   }
   Result<void> submit(const Operation& operation, StreamRef stream) override {
@@ -224,14 +218,12 @@ class Phases final : public Way {
   }
 
  private:
-  // The schedule that the user wants, where every rank's GPU has room for its blocks and all ranks' have met: then no
-  // kernel waits for one that this thread has yet to launch, and memory for programs can be had.
+  // The schedule that the user wants, where every rank's GPU has room for its blocks.
   bool interprets(const Operation& operation) const {
-    return others_.programs != nullptr && may_spin_ && Programs::takes(operation, host_.forced_algo());
+    return programs_ != nullptr && cuda::interprets(operation, host_.forced_algo());
   }
   Result<void> interpret(const Operation& operation, StreamRef stream) {
-    const std::lock_guard lock(others_.programs->mutex);
-    TUTTI_TRY_ASSIGN(ProgramCall call, others_.programs->programs.find(operation, host_.forced_algo(), host_.rank()));
+    ProgramCall call = find_program(*programs_, operation, host_.n_ranks());
     call.inputs[0] = operation.input;
     call.outputs[0] = operation.output;
     call.abort = arenas_->abort_word();
@@ -281,6 +273,7 @@ class Phases final : public Way {
   std::unique_ptr<Arenas> arenas_;
   const int multiprocessors_;
   const bool may_spin_;
+  const std::unique_ptr<SpreadPrograms> programs_;
   const Acquaintance others_;
 };
 
@@ -298,30 +291,26 @@ bool may_wait_in_kernels(const std::vector<Seat>& seats) {
   return true;
 }
 
-Acquaintance share(Host& host, Port& port, const std::vector<Seat>& seats, const std::string& name) {
-  std::vector<int> devices;
-  int multiprocessors = seats[0].info.multiprocessors;
-  for (const Seat& seat : seats) {
-    devices.push_back(seat.device);
-    multiprocessors = std::min(multiprocessors, seat.info.multiprocessors);
-  }
-  auto meeting = find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(static_cast<int>(seats.size())); });
-  return {std::make_unique<MeetingAttendee>(std::move(meeting), host.rank()), nullptr,
-          find_shared<SharedPrograms>(name, [&] {
-            return std::shared_ptr<SharedPrograms>(new SharedPrograms{{}, {port, devices, multiprocessors}});
-          })};
+int least_multiprocessors(const std::vector<Seat>& seats) {
+  int least = seats[0].info.multiprocessors;
+  for (const Seat& seat : seats) least = std::min(least, seat.info.multiprocessors);
+  return least;
 }
 
 // Without a board operations go on, unchecked.
 Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& seats, const std::string& name) {
   if (host.n_ranks() > kMaxPlaces) return Acquaintance();
-  if (are_in_one_process(seats)) return share(host, port, seats, name);
+  Acquaintance others;
+  if (are_in_one_process(seats)) {
+    auto meeting = find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(host.n_ranks()); });
+    others.attendee = std::make_unique<MeetingAttendee>(std::move(meeting), host.rank());
+    return others;
+  }
   std::string why;
   TUTTI_TRY_ASSIGN(auto board, Board::create(host, port, seats, &why));
   if (board == nullptr)
     log(LogLevel::kWarn, "CUDA: a mismatch of calls will not be noticed, and registering memory has no effect: %s",
         why.c_str());
-  Acquaintance others;
   others.board = board.get();
   others.attendee = std::move(board);
   return others;
@@ -331,12 +320,23 @@ Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& s
 
 Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
                                          const std::string& name, std::string* why) {
-  TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, why));
+  const bool may_spin = may_wait_in_kernels(seats);
+  std::unique_ptr<SpreadPrograms> programs;
+  if (may_spin && host.forced_algo() != Algo::kAuto)
+    programs = spread_programs(port, host.n_ranks(), least_multiprocessors(seats), host.forced_algo());
+  const size_t program_bytes = programs == nullptr ? 0 : programs->bytes(host.rank());
+  TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, program_bytes, why));
   if (arenas == nullptr) return std::unique_ptr<Way>();
+  if (may_spin) TUTTI_TRY(port.load_kernels());
+  if (programs != nullptr) {
+    std::vector<void*> memory;
+    for (int r = 0; r < host.n_ranks(); r++) memory.push_back(arenas->more(r));
+    TUTTI_TRY(programs->load(host.rank(), memory));
+  }
   const int multiprocessors = seats[static_cast<size_t>(host.rank())].info.multiprocessors;
   TUTTI_TRY_ASSIGN(auto others, acquaint(host, port, seats, name));
   return std::unique_ptr<Way>(
-      new Phases(host, port, std::move(arenas), multiprocessors, may_wait_in_kernels(seats), std::move(others)));
+      new Phases(host, port, std::move(arenas), multiprocessors, may_spin, std::move(programs), std::move(others)));
 }
 
 }  // namespace tutti::cuda

@@ -4,9 +4,11 @@
 // take what one needs from all arenas. Between phases the streams wait for words that the others' streams write into
 // the arena (cuStreamWaitValue32), which occupies no kernel. What an operation enqueues is the same every time, and a
 // word that was waited for is taken back, so graphs that were captured can be replayed. Where every rank has a GPU of
-// its own, all-reduces up to a size are one kernel on each that does spin (kernels/cuda/lines.h). Large operations of
-// ranks that are all in one process, each on its GPU or not, need no arena: their kernels read and write the ranks'
-// buffers where these lie, if CUDA lets them.
+// its own, in one process or several, all-reduces up to a size are one kernel on each that does spin
+// (kernels/cuda/lines.h), and a schedule that was asked for is interpreted, with its slots in the arenas. Large
+// operations of ranks that are all in one process, each on its GPU or not, need no arena: their kernels read and write
+// the ranks' buffers where these lie, if CUDA lets them; between processes this is done with what the user has
+// registered.
 #pragma once
 
 #include "cuda/device.h"

@@ -69,6 +69,8 @@ class Port {
   virtual Result<Allocation> allocation_of(const void* memory) = 0;
   // Lets kernels of the device use the memory of another one of this process.
   virtual Result<void> reach(int other_device) = 0;
+  // Now, instead of at the first launch, which would wait for the device: its kernels may be waiting for other ranks'.
+  virtual Result<void> load_kernels() = 0;
   // Whether devices that reach this thread's one can use this memory: cudaMalloc's they can.
   virtual bool is_reachable(const void* memory) = 0;
 

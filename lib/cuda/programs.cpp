@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include "plan/planner.h"
@@ -43,11 +44,9 @@ struct RankEnds {
 // Every link that some step sends on.
 class Links {
  public:
-  explicit Links(std::span<const Schedule> schedules) : ends_(schedules.size()) {
-    for (const Schedule& schedule : schedules)
-      for (const Lane& lane : schedule.lanes)
-        for (const Step& step : lane.steps)
-          if (step.send >= 0) places_[{schedule.rank, step.send, lane.channel}] = {};
+  explicit Links(std::span<const Schedules> kinds) : ends_(kinds[0].size()) {
+    for (const Schedules& schedules : kinds)
+      for (const Schedule& schedule : schedules) add(schedule);
     for (auto& [name, place] : places_) place.at_receiver = ends_[at(std::get<1>(name))].n_recvs++;
     for (auto& [name, place] : places_) {
       RankEnds& ends = ends_[at(std::get<0>(name))];
@@ -59,6 +58,11 @@ class Links {
 
  private:
   static size_t at(int rank) { return static_cast<size_t>(rank); }
+  void add(const Schedule& schedule) {
+    for (const Lane& lane : schedule.lanes)
+      for (const Step& step : lane.steps)
+        if (step.send >= 0) places_[{schedule.rank, step.send, lane.channel}] = {};
+  }
 
   std::map<LinkName, LinkPlace> places_;
   std::vector<RankEnds> ends_;
@@ -68,11 +72,13 @@ class Links {
 struct RankMemory {
   char* base = nullptr;
   RankEnds ends;
-  LoadedPrograms::Shape shape;
+  ProgramShape shape;
+  uint64_t n_scratch = 0;
 
   uint64_t slots_bytes() const { return static_cast<uint64_t>(shape.n_slots) * shape.slot_bytes; }
   uint64_t slots_at() const { return (ends.n_recvs + ends.n_sends) * shape.n_stripes * kWordsPerEnd * kWordBytes; }
   uint64_t scratch_at() const { return slots_at() + ends.n_recvs * shape.n_stripes * slots_bytes(); }
+  uint64_t bytes() const { return scratch_at() + n_scratch * shape.n_stripes * shape.slot_bytes; }
   uint32_t* word(uint64_t end, uint64_t stripe, uint64_t which) const {
     return reinterpret_cast<uint32_t*>(base + ((end * shape.n_stripes + stripe) * kWordsPerEnd + which) * kWordBytes);
   }
@@ -171,61 +177,115 @@ Result<void> copy_now(Port& port, void* to, const std::string& bytes) {
   return copied;
 }
 
-size_t most_lanes(std::span<const Schedule> schedules) {
+size_t most_lanes(const Schedules& schedules) {
   size_t most = 1;
   for (const Schedule& schedule : schedules) most = std::max(most, schedule.lanes.size());
   return most;
 }
 
+RankMemory memory_of(size_t rank, std::span<const Schedules> kinds, const Links& links, const ProgramShape& shape) {
+  RankMemory memory{nullptr, links.ends(static_cast<int>(rank)), shape};
+  for (const Schedules& schedules : kinds)
+    memory.n_scratch = std::max<uint64_t>(memory.n_scratch, schedules[rank].n_scratch);
+  return memory;
+}
+
+ProgramCall call_of(const Schedules& schedules, const ProgramShape& shape) {
+  ProgramCall call{};
+  call.n_lanes = static_cast<uint32_t>(most_lanes(schedules));
+  call.n_stripes = shape.n_stripes;
+  call.n_chunks = std::max(1u, schedules[0].n_chunks);
+  call.n_slots = shape.n_slots;
+  call.slot_bytes = shape.slot_bytes;
+  return call;
+}
+
+// Brings tables to the device: write(tables, where they begin there). They are written twice, for they name addresses
+// of each other.
+template <class Write>
+Result<void*> load_tables(Port& port, Write&& write) {
+  Tables sizes;
+  write(sizes, nullptr);
+  TUTTI_TRY_ASSIGN(void* made, port.allocate(sizes.bytes().size() + 1));
+  Tables tables;
+  write(tables, static_cast<char*>(made));
+  if (auto copied = copy_now(port, made, tables.bytes()); !copied) {
+    port.free(made);
+    return std::move(copied).error();
+  }
+  return made;
+}
+
+const Program* program_at(const char* base, uint64_t offset) {
+  return reinterpret_cast<const Program*>(base + offset);
+}
+
 }  // namespace
 
-Result<std::unique_ptr<LoadedPrograms>> LoadedPrograms::load(Port& port, std::span<const Schedule> schedules,
-                                                             std::span<const int> devices, const Shape& shape) {
+Result<std::unique_ptr<LoadedPrograms>> LoadedPrograms::load(Port& port, const Schedules& schedules,
+                                                             const ProgramShape& shape) {
   std::unique_ptr<LoadedPrograms> loaded(new LoadedPrograms(port));
-  const Links links(schedules);
+  const std::span<const Schedules> kinds(&schedules, 1);
+  const Links links(kinds);
   LinkMemory memory{links, {}};
   for (size_t r = 0; r < schedules.size(); r++) {
-    TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port, devices[r]));
-    RankMemory& mine = memory.ranks.emplace_back(RankMemory{nullptr, links.ends(schedules[r].rank), shape});
-    const uint64_t scratch_bytes = static_cast<uint64_t>(schedules[r].n_scratch) * shape.n_stripes * shape.slot_bytes;
-    TUTTI_TRY_ASSIGN(void* made, port.allocate(mine.scratch_at() + scratch_bytes + 1));
+    RankMemory& mine = memory.ranks.emplace_back(memory_of(r, kinds, links, shape));
+    TUTTI_TRY_ASSIGN(void* made, port.allocate(mine.bytes() + 1));
     loaded->memory_.push_back(made);
     mine.base = static_cast<char*>(made);
   }
-
-  const size_t n_lanes = most_lanes(schedules);
+  loaded->call_ = call_of(schedules, shape);
+  loaded->call_.n_ranks = static_cast<uint32_t>(schedules.size());
   const auto write_all = [&](Tables& tables, const char* base) {
     std::vector<Program> programs;
-    for (const Schedule& s : schedules) programs.push_back(Translation(s, n_lanes).write(tables, memory, base));
-    return tables.add(programs);
+    for (const Schedule& s : schedules)
+      programs.push_back(Translation(s, loaded->call_.n_lanes).write(tables, memory, base));
+    loaded->call_.programs = program_at(base, tables.add(programs));
   };
-  Tables sizes;  // written twice, for the tables name addresses of each other
-  write_all(sizes, nullptr);
-  for (size_t r = 0; r < schedules.size(); r++) {  // each device has the tables of all ranks that it may serve
-    TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port, devices[r]));
-    TUTTI_TRY_ASSIGN(void* made, port.allocate(sizes.bytes().size()));
-    loaded->tables_.push_back(made);
-    Tables tables;
-    const uint64_t programs_at = write_all(tables, static_cast<char*>(made));
-    TUTTI_TRY(copy_now(port, made, tables.bytes()));
-    ProgramCall& call = loaded->calls_.emplace_back();
-    call.programs = reinterpret_cast<const Program*>(static_cast<char*>(made) + programs_at) + r;
-    call.n_ranks = static_cast<uint32_t>(schedules.size() - r);
-    call.n_lanes = static_cast<uint32_t>(n_lanes);
-    call.n_stripes = shape.n_stripes;
-    call.n_chunks = std::max(1u, schedules[0].n_chunks);
-    call.n_slots = shape.n_slots;
-    call.slot_bytes = shape.slot_bytes;
-  }
+  TUTTI_TRY_ASSIGN(void* tables, load_tables(port, write_all));
+  loaded->memory_.push_back(tables);
   return loaded;
 }
 
 LoadedPrograms::~LoadedPrograms() {
   for (void* memory : memory_) port_.free(memory);
-  for (void* tables : tables_) port_.free(tables);
 }
 
-bool Programs::takes(const Operation& operation, Algo algo) {
+SpreadPrograms::SpreadPrograms(Port& port, std::vector<Schedules> kinds, const ProgramShape& shape)
+    : port_(port), kinds_(std::move(kinds)), shape_(shape) {}
+
+SpreadPrograms::~SpreadPrograms() {
+  if (tables_ != nullptr) port_.free(tables_);
+}
+
+size_t SpreadPrograms::bytes(int rank) const {
+  return memory_of(static_cast<size_t>(rank), kinds_, Links(kinds_), shape_).bytes();
+}
+
+Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory) {
+  const Links links(kinds_);
+  LinkMemory places{links, {}};
+  for (size_t r = 0; r < memory.size(); r++) {
+    places.ranks.push_back(memory_of(r, kinds_, links, shape_));
+    places.ranks.back().base = static_cast<char*>(memory[r]);
+  }
+  for (const Schedules& schedules : kinds_) {
+    calls_.push_back(call_of(schedules, shape_));
+    calls_.back().n_ranks = 1;
+  }
+  const auto write_all = [&](Tables& tables, const char* base) {
+    for (size_t k = 0; k < kinds_.size(); k++) {
+      const Translation translation(kinds_[k][static_cast<size_t>(rank)], calls_[k].n_lanes);
+      const std::vector<Program> program{translation.write(tables, places, base)};
+      calls_[k].programs = program_at(base, tables.add(program));
+    }
+  };
+  TUTTI_TRY_ASSIGN(tables_, load_tables(port_, write_all));
+  kinds_.clear();
+  return {};
+}
+
+bool interprets(const Operation& operation, Algo algo) {
   if (algo == Algo::kAuto || operation.unequal != nullptr || operation.op == RedOp::kPreMulSum) return false;
   const bool reduces = traits(operation.collective).reduces;
   if (reduces && is_small_float(operation.dtype)) return false;
@@ -239,38 +299,74 @@ bool Programs::takes(const Operation& operation, Algo algo) {
   }
 }
 
-Result<std::unique_ptr<LoadedPrograms>> Programs::load(Collective collective, Algo algo, int root) {
+namespace {
+
+constexpr Collective kWithoutRoot[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter};
+constexpr Collective kWithRoot[] = {Collective::kBroadcast, Collective::kReduce};
+
+Schedules schedules_of(Collective collective, Algo algo, int n_ranks, int root) {
   constexpr uint8_t kLanes = 2;
-  const auto n_ranks = static_cast<int>(devices_.size());
-  std::vector<Schedule> schedules;
-  for (int r = 0; r < n_ranks; r++) {
-    const Planner planner(r, flat_layout(n_ranks), algo, false);
-    schedules.push_back(planner.schedule(collective, {algo, kLanes}, root));
-  }
-  const auto n_sharing = static_cast<int>(std::count(devices_.begin(), devices_.end(), devices_[0]));
-  const auto n_blocks = static_cast<int>(most_lanes(schedules)) * n_sharing;
-  const int room = multiprocessors_ * kProgramBlocksPerMultiprocessor;
-  if (n_blocks > room)
-    return Error{Code::kInvalidUsage,
-                 format("%s of %d ranks takes %d blocks at once, and this GPU has room for %d: unset TUTTI_ALGO",
-                        algo_name(algo), n_sharing, n_blocks, room)};
-  constexpr int kMostStripes = 16;
-  LoadedPrograms::Shape shape;
-  shape.n_stripes = static_cast<uint32_t>(std::min(kMostStripes, room / n_blocks));
-  return LoadedPrograms::load(port_, schedules, devices_, shape);
+  Schedules schedules;
+  for (int r = 0; r < n_ranks; r++)
+    schedules.push_back(Planner(r, flat_layout(n_ranks), algo, false).schedule(collective, {algo, kLanes}, root));
+  return schedules;
 }
 
-Result<ProgramCall> Programs::find(const Operation& operation, Algo algo, int rank) {
+constexpr int kMostStripes = 16;
+
+void describe(const Operation& operation, int n_ranks, ProgramCall* call) {
+  call->block_elems = operation.count;
+  call->dtype = operation.dtype;
+  call->op = operation.op;
+  const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
+  call->divisor = divides ? static_cast<uint32_t>(n_ranks) : 0;
+}
+
+}  // namespace
+
+Result<ProgramCall> SharedPrograms::find(const Operation& operation, Algo algo) {
   auto& loaded = loaded_[Key{operation.collective, algo, operation.root}];
   if (loaded == nullptr) {
-    TUTTI_TRY_ASSIGN(loaded, load(operation.collective, algo, operation.root));
+    const Schedules schedules = schedules_of(operation.collective, algo, n_ranks_, operation.root);
+    const int n_blocks = static_cast<int>(most_lanes(schedules)) * n_ranks_;
+    const int room = multiprocessors_ * kProgramBlocksPerMultiprocessor;
+    if (n_blocks > room)
+      return Error{Code::kInvalidUsage,
+                   format("%s of %d ranks takes %d blocks at once, and this GPU has room for %d: unset TUTTI_ALGO",
+                          algo_name(algo), n_ranks_, n_blocks, room)};
+    ProgramShape shape;
+    shape.n_stripes = static_cast<uint32_t>(std::min(kMostStripes, room / n_blocks));
+    TUTTI_TRY_ASSIGN(loaded, LoadedPrograms::load(port_, schedules, shape));
   }
-  ProgramCall call = rank == kAllRanks ? loaded->call() : loaded->call_of(rank);
-  call.block_elems = operation.count;
-  call.dtype = operation.dtype;
-  call.op = operation.op;
-  const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
-  call.divisor = divides ? static_cast<uint32_t>(devices_.size()) : 0;
+  ProgramCall call = loaded->call();
+  describe(operation, n_ranks_, &call);
+  return call;
+}
+
+std::unique_ptr<SpreadPrograms> spread_programs(Port& port, int n_ranks, int multiprocessors, Algo algo) {
+  std::vector<Schedules> kinds;
+  for (const Collective collective : kWithoutRoot) kinds.push_back(schedules_of(collective, algo, n_ranks, 0));
+  for (const Collective collective : kWithRoot)
+    for (int root = 0; root < n_ranks; root++) kinds.push_back(schedules_of(collective, algo, n_ranks, root));
+  size_t n_lanes = 1;
+  for (const Schedules& schedules : kinds) n_lanes = std::max(n_lanes, most_lanes(schedules));
+  const int room = multiprocessors * kProgramBlocksPerMultiprocessor / static_cast<int>(n_lanes);
+  if (room == 0) return nullptr;
+  ProgramShape shape;
+  shape.n_stripes = static_cast<uint32_t>(std::min(kMostStripes, room));
+  return std::make_unique<SpreadPrograms>(port, std::move(kinds), shape);
+}
+
+ProgramCall find_program(const SpreadPrograms& programs, const Operation& operation, int n_ranks) {
+  const auto is_it = [&](Collective collective) { return collective == operation.collective; };
+  const auto found = std::find_if(std::begin(kWithoutRoot), std::end(kWithoutRoot), is_it);
+  auto kind = static_cast<size_t>(found - std::begin(kWithoutRoot));
+  if (found == std::end(kWithoutRoot)) {
+    const auto rooted = std::find_if(std::begin(kWithRoot), std::end(kWithRoot), is_it) - std::begin(kWithRoot);
+    kind += static_cast<size_t>(rooted * n_ranks + operation.root);
+  }
+  ProgramCall call = programs.call(kind);
+  describe(operation, n_ranks, &call);
   return call;
 }
 

@@ -1,10 +1,9 @@
-// This header: schedules made ready for the interpreter on GPUs, for ranks of one process that share a GPU or have one
-// each: steps, and links whose slots lie in the receiver's memory. Belongs to one thread at a time.
+// This header: schedules made ready for the interpreter on GPUs, for ranks of one process that share a GPU, and for
+// ranks with a GPU each: steps, and links whose slots lie in the receiver's memory. Belongs to one thread at a time.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <span>
 #include <tuple>
 #include <vector>
 
@@ -18,54 +17,74 @@ namespace tutti::cuda {
 // How many blocks of the interpreter run at once on a multiprocessor, at least (__launch_bounds__ sees to it).
 inline constexpr int kProgramBlocksPerMultiprocessor = 2;
 
-// The schedules of all ranks of a group, for one kind of operation.
+// Blocks of the interpreter for each lane, and the slots of a link.
+struct ProgramShape {
+  uint32_t n_stripes = 1, n_slots = 2, slot_bytes = 128 << 10;
+};
+
+// Of one kind of operation, by rank.
+using Schedules = std::vector<Schedule>;
+
+// The schedules of all ranks of a group that share the calling thread's device, for one kind of operation.
 class LoadedPrograms {
  public:
-  struct Shape {
-    uint32_t n_stripes = 1, n_slots = 2, slot_bytes = 128 << 10;
-  };
-  // schedules[r].rank == r, whose blocks run on devices[r]. Waits for the devices.
-  static Result<std::unique_ptr<LoadedPrograms>> load(Port& port, std::span<const Schedule> schedules,
-                                                      std::span<const int> devices, const Shape& shape);
+  // Waits for the device.
+  static Result<std::unique_ptr<LoadedPrograms>> load(Port& port, const Schedules& schedules,
+                                                      const ProgramShape& shape);
   ~LoadedPrograms();
 
-  // Calls without an operation: of all ranks, where they share a device, and of one.
-  const ProgramCall& call() const { return calls_[0]; }
-  ProgramCall call_of(int rank) const {
-    ProgramCall call = calls_[static_cast<size_t>(rank)];
-    call.n_ranks = 1;
-    return call;
-  }
+  const ProgramCall& call() const { return call_; }  // without an operation
 
  private:
   explicit LoadedPrograms(Port& port) : port_(port) {}
 
   Port& port_;
-  std::vector<void*> memory_;       // by rank: links and scratch
-  std::vector<void*> tables_;       // by rank
-  std::vector<ProgramCall> calls_;  // by the first of their ranks, with tables of its device
+  std::vector<void*> memory_;  // by rank: links and scratch; then the tables
+  ProgramCall call_;
 };
 
-// The group's programs by operation.
-class Programs {
+// The same where every rank has a device of its own: each loads its part, of all kinds of operations at once, because
+// later it may not wait for others. All kinds use the same links, whose counts go on from one to the next.
+class SpreadPrograms {
  public:
-  // `devices`, by rank: one for all, or one for each.
-  Programs(Port& port, std::vector<int> devices, int multiprocessors)
-      : port_(port), devices_(std::move(devices)), multiprocessors_(multiprocessors) {}
+  SpreadPrograms(Port& port, std::vector<Schedules> kinds, const ProgramShape& shape);
+  ~SpreadPrograms();
 
-  // Whether the interpreter takes it: sums that have to be made in one place it does not.
-  static bool takes(const Operation& operation, Algo algo);
-  // For all ranks, or for one. kInvalidUsage where a GPU has no room for all its ranks' blocks at once.
-  Result<ProgramCall> find(const Operation& operation, Algo algo, int rank = kAllRanks);
+  // Of memory of its device, zeroed, that a rank lets all others use.
+  size_t bytes(int rank) const;
+  // `memory`: all ranks', by rank, as this one's device reaches it. Waits for the device.
+  Result<void> load(int rank, const std::vector<void*>& memory);
+  const ProgramCall& call(size_t kind) const { return calls_[kind]; }
+
+ private:
+  Port& port_;
+  std::vector<Schedules> kinds_;  // until they are loaded
+  const ProgramShape shape_;
+  void* tables_ = nullptr;
+  std::vector<ProgramCall> calls_;  // by kind
+};
+
+// Whether the interpreter takes it: sums that have to be made in one place it does not.
+bool interprets(const Operation& operation, Algo algo);
+
+// The programs by operation of ranks that share a device.
+class SharedPrograms {
+ public:
+  SharedPrograms(Port& port, int n_ranks, int multiprocessors)
+      : port_(port), n_ranks_(n_ranks), multiprocessors_(multiprocessors) {}
+  // kInvalidUsage where the device has no room for all ranks' blocks at once.
+  Result<ProgramCall> find(const Operation& operation, Algo algo);
 
  private:
   using Key = std::tuple<Collective, Algo, int>;  // root
-  Result<std::unique_ptr<LoadedPrograms>> load(Collective collective, Algo algo, int root);
 
   Port& port_;
-  const std::vector<int> devices_;
-  const int multiprocessors_;
+  const int n_ranks_, multiprocessors_;
   std::map<Key, std::unique_ptr<LoadedPrograms>> loaded_;
 };
+
+// And of ranks with a device each. `multiprocessors`: of the smallest. Null where that has no room for a rank's blocks.
+std::unique_ptr<SpreadPrograms> spread_programs(Port& port, int n_ranks, int multiprocessors, Algo algo);
+ProgramCall find_program(const SpreadPrograms& programs, const Operation& operation, int n_ranks);
 
 }  // namespace tutti::cuda

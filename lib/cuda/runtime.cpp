@@ -159,6 +159,23 @@ class Runtime final : public Port {
     return error;
   }
 
+  Result<void> load_kernels() override {
+    std::vector<const void*> kernels{copy_kernel()};
+    for (int t = 0; t < kDataTypes; t++) {
+      LineCall call{};
+      call.dtype = static_cast<DataType>(t);
+      kernels.insert(kernels.end(), {reduce_kernel(call.dtype), program_kernel(call.dtype)});
+      for (const int16_t hops : {1, 2}) {
+        call.n_hops = hops;
+        kernels.push_back(line_kernel(call));
+      }
+    }
+    cudaFuncAttributes attributes;
+    for (const void* kernel : kernels)
+      TUTTI_TRY(check("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel)));
+    return {};
+  }
+
   // cudaDeviceEnablePeerAccess() is about what cudaMalloc gives. Memory of pools and of virtual addresses has rights of
   // its own, which are its owner's business; what tells them apart is whether it suits cudaIpcGetMemHandle.
   bool is_reachable(const void* memory) override {

@@ -17,7 +17,7 @@ class Launches {
         device_(device),
         multiprocessors_(multiprocessors),
         algo_(algo),
-        programs_(port, std::vector<int>(static_cast<size_t>(n_ranks), device), multiprocessors) {}
+        programs_(port, n_ranks, multiprocessors) {}
   ~Launches() {
     for (const EventRef event : events_) port_.destroy_event(event);
   }
@@ -40,8 +40,8 @@ class Launches {
     TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
     const StreamRef stream = everyone[0].stream;
     TUTTI_TRY(join_streams(everyone));
-    const bool interprets = Programs::takes(everyone[0].operation, algo_);
-    TUTTI_TRY(interprets ? launch_program(everyone, stream) : launch_jobs(everyone, stream));
+    TUTTI_TRY(interprets(everyone[0].operation, algo_) ? launch_program(everyone, stream)
+                                                       : launch_jobs(everyone, stream));
     return part_streams(everyone);
   }
 
@@ -102,7 +102,7 @@ class Launches {
   std::mutex mutex_;  // all that follows
   uint64_t last_round_ = 0;
   std::optional<Error> failure_;  // of the last round
-  Programs programs_;
+  SharedPrograms programs_;
   std::vector<EventRef> events_;  // the first for the end
 };
 

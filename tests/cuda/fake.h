@@ -65,6 +65,7 @@ class FakePort final : public tutti::cuda::Port {
   void unmap(void* memory) override;
   tutti::Result<tutti::cuda::Allocation> allocation_of(const void* memory) override;
   tutti::Result<void> reach(int other_device) override;
+  tutti::Result<void> load_kernels() override { return {}; }
   bool is_reachable(const void* memory) override;
   tutti::Result<void> copy(void* to, const void* from, size_t bytes, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> words(const tutti::cuda::WordOperation* operations, int n,

@@ -80,6 +80,27 @@ TEST_CASE("all-reduces between processes with a GPU each are one kernel on each 
   }));
 }
 
+TEST_CASE("an algorithm that is asked for is interpreted between processes") {
+  for (const char* algo : {"ring", "tree", "direct"}) {
+    INFO(algo);
+    const auto body = [](int rank, FakePort& port, tuttiComm_t comm, Outcome& o) {
+      constexpr size_t kElems = 30'000;
+      Data data(port, kElems), gathered(port, 3 * kElems);
+      for (int root = 0; root < 3; root++) {
+        data.fill(rank + 1);
+        o.take(sum(data, comm));                                                                           // 6
+        o.take(tuttiReduce(data.at, gathered.at, kElems, tuttiInt32, tuttiSum, root, comm, data.stream));  // 18
+        o.take(tuttiBcast(gathered.at, kElems, tuttiInt32, root, comm, data.stream));
+        o.take(tuttiAllGather(data.at, gathered.at, kElems, tuttiInt32, comm, data.stream));
+        o.take(tuttiReduceScatter(gathered.at, data.at, kElems, tuttiInt32, tuttiSum, comm, data.stream));
+        o.wrong += data.count_other_than(18) + gathered.count_other_than(6);
+      }
+      o.wrong += port.programs != 3 * 5;
+    };
+    require_success(run_processes(3, body, algo));
+  }
+}
+
 TEST_CASE("processes that call different things are told both calls, and no stream waits for ever") {
   for (const size_t count : {size_t{99}, size_t{20'000}, kCount}) {
     INFO(count);

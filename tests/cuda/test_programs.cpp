@@ -1,7 +1,7 @@
 // The GPU's interpreter of schedules, block by block as threads: schedules that the checker has proved give right sums
 // over links of few and small slots, launch after launch.
 #include <cstring>
-#include <numeric>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -84,12 +84,7 @@ size_t wrong(const Case& c, int n, int root, const Buffers& b, size_t count) {
   return found;
 }
 
-// `spread`: every rank has a device, and a launch, of its own.
-void run_case(FakePort& port, const Case& c, int n, bool spread, const cuda::LoadedPrograms::Shape& shape) {
-  const int root = n / 2;
-  INFO(traits(c.collective).name << " " << algo_name(c.algo) << ", " << n << " ranks, stripes " << shape.n_stripes
-                                 << ", slots of " << shape.slot_bytes);
-  const auto schedules = schedules_of(c, n, root);
+void check_schedules(const Case& c, const cuda::Schedules& schedules, int root, const cuda::ProgramShape& shape) {
   CheckOptions options;
   options.goal = c.goal;
   options.root = root;
@@ -97,28 +92,59 @@ void run_case(FakePort& port, const Case& c, int n, bool spread, const cuda::Loa
   const auto checked = check(schedules, options);
   INFO((checked ? "" : checked.error().message));
   REQUIRE(checked);
-  std::vector<int> devices(schedules.size());
-  if (spread) std::iota(devices.begin(), devices.end(), 0);
-  auto loaded = cuda::LoadedPrograms::load(port, schedules, devices, shape);
-  REQUIRE(loaded);
-  std::vector<cuda::StreamRef> streams;
-  for (int i = 0; i < (spread ? n : 1); i++) streams.push_back(port.create_stream().value());
+}
+
+// Launches all calls, each on a stream of its own, for as many ranks as it is of, and compares.
+void run_calls(FakePort& port, const Case& c, int n, const std::vector<cuda::ProgramCall>& calls) {
   for (const size_t count : {size_t{1}, size_t{37}, size_t{1000}, size_t{5003}}) {
     Buffers b = buffers_of(c, n, count);
-    for (size_t launch = 0; launch < streams.size(); launch++) {
-      cuda::ProgramCall call = spread ? loaded.value()->call_of(static_cast<int>(launch)) : loaded.value()->call();
+    std::vector<cuda::StreamRef> streams;
+    size_t rank = 0;
+    for (cuda::ProgramCall call : calls) {
       call.block_elems = count;
       call.dtype = DataType::kUint32;
-      for (size_t r = 0; r < call.n_ranks; r++) {
-        call.inputs[r] = b.in[launch + r].data();
-        call.outputs[r] = b.out[launch + r].data();
+      for (size_t r = 0; r < call.n_ranks; r++, rank++) {
+        call.inputs[r] = b.in[rank].data();
+        call.outputs[r] = b.out[rank].data();
       }
-      REQUIRE(port.run(call, streams[launch]));
+      streams.push_back(port.create_stream().value());
+      REQUIRE(port.run(call, streams.back()));
     }
     for (const auto stream : streams) REQUIRE(port.synchronize(stream));
-    REQUIRE(wrong(c, n, root, b, count) == 0);
+    for (const auto stream : streams) port.destroy_stream(stream);
+    REQUIRE(wrong(c, n, n / 2, b, count) == 0);
   }
-  for (const auto stream : streams) port.destroy_stream(stream);
+}
+
+void run_shared(FakePort& port, const Case& c, int n, const cuda::ProgramShape& shape) {
+  INFO(traits(c.collective).name << " " << algo_name(c.algo) << ", " << n << " ranks, stripes " << shape.n_stripes
+                                 << ", slots of " << shape.slot_bytes);
+  const auto schedules = schedules_of(c, n, n / 2);
+  check_schedules(c, schedules, n / 2, shape);
+  const auto loaded = cuda::LoadedPrograms::load(port, schedules, shape);
+  REQUIRE(loaded);
+  run_calls(port, c, n, {loaded.value()->call()});
+}
+
+// Every rank has a launch of its own, and all kinds follow each other on the same links.
+void run_spread(FakePort& port, int n, const cuda::ProgramShape& shape) {
+  INFO(n << " ranks, stripes " << shape.n_stripes << ", slots of " << shape.slot_bytes);
+  std::vector<cuda::Schedules> kinds;
+  for (const Case& c : kCases) kinds.push_back(schedules_of(c, n, n / 2));
+  std::vector<std::unique_ptr<cuda::SpreadPrograms>> programs;
+  std::vector<void*> memory;
+  for (int r = 0; r < n; r++) {
+    programs.push_back(std::make_unique<cuda::SpreadPrograms>(port, kinds, shape));
+    memory.push_back(port.allocate(programs.back()->bytes(r)).value());
+  }
+  for (int r = 0; r < n; r++) REQUIRE(programs[static_cast<size_t>(r)]->load(r, memory));
+  for (int turn = 0; turn < 2; turn++)
+    for (size_t kind = 0; kind < kinds.size(); kind++) {
+      std::vector<cuda::ProgramCall> calls;
+      for (const auto& p : programs) calls.push_back(p->call(kind));
+      run_calls(port, kCases[kind], n, calls);
+    }
+  for (void* m : memory) port.free(m);
 }
 
 }  // namespace
@@ -126,34 +152,41 @@ void run_case(FakePort& port, const Case& c, int n, bool spread, const cuda::Loa
 TEST_CASE("the GPU's interpreter runs every schedule, over large and small slots, in stripes") {
   FakePort port(8);
   for (const Case& c : kCases)
-    for (const int n : {2, 3, 5, 8})
-      for (const bool spread : {false, true}) {
-        run_case(port, c, n, spread, {1, 2, 64 << 10});
-        if (n < 8) run_case(port, c, n, spread, {3, 2, 256});
-      }
+    for (const int n : {2, 3, 5, 8}) {
+      run_shared(port, c, n, {1, 2, 64 << 10});
+      if (n < 8) run_shared(port, c, n, {3, 2, 256});
+    }
+}
+
+TEST_CASE("ranks with a GPU each run all kinds of operations over the same links") {
+  FakePort port(8);
+  for (const int n : {2, 3, 5, 8}) {
+    run_spread(port, n, {1, 2, 64 << 10});
+    if (n < 8) run_spread(port, n, {3, 2, 256});
+  }
 }
 
 TEST_CASE("blocks that do not fit on the GPU at once are refused with the remedy") {
   FakePort port(1);
-  cuda::Programs programs(port, std::vector<int>(8), 4);
+  cuda::SharedPrograms programs(port, 8, 4);
   Operation operation;
   operation.collective = Collective::kAllReduce;
   operation.dtype = DataType::kInt32;
   operation.count = 100;
-  REQUIRE(cuda::Programs::takes(operation, Algo::kRing));
+  REQUIRE(cuda::interprets(operation, Algo::kRing));
   const auto refused = programs.find(operation, Algo::kRing);
   REQUIRE(!refused);
   CHECK(refused.error().code == Code::kInvalidUsage);
   CHECK(refused.error().message.find("16 blocks at once") != std::string::npos);
   CHECK(refused.error().message.find("room for 8") != std::string::npos);
   operation.dtype = DataType::kBfloat16;  // is to be rounded once
-  CHECK(!cuda::Programs::takes(operation, Algo::kRing));
+  CHECK(!cuda::interprets(operation, Algo::kRing));
 }
 
 TEST_CASE("an aborted launch ends though a message never comes") {
   FakePort port(1);
   const Case c{Collective::kAllReduce, Goal::kAllReduce, Algo::kRing};
-  auto loaded = cuda::LoadedPrograms::load(port, schedules_of(c, 2, 0), std::vector<int>(2), {1, 2, 1024});
+  auto loaded = cuda::LoadedPrograms::load(port, schedules_of(c, 2, 0), {1, 2, 1024});
   REQUIRE(loaded);
   Buffers b = buffers_of(c, 2, 100);
   cuda::ProgramCall call = loaded.value()->call();

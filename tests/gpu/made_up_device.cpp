@@ -68,4 +68,29 @@ void destroy(tuttiStream_t stream) {
   port().destroy_stream(stream);
 }
 
+Graph::~Graph() {
+  if (is_capturing_) static_cast<void>(end());
+  delete static_cast<tutti_test::FakeGraph*>(executable_);
+}
+
+Status Graph::begin(tuttiStream_t stream) {
+  auto* graph = new tutti_test::FakeGraph;
+  stream_ = stream;
+  executable_ = graph;
+  is_capturing_ = true;
+  port().begin_capture(stream, graph);
+  return {};
+}
+
+Status Graph::end() {
+  is_capturing_ = false;
+  port().end_capture(static_cast<tutti_test::FakeGraph*>(executable_));
+  return {};
+}
+
+Status Graph::launch() const {
+  port().launch(*static_cast<const tutti_test::FakeGraph*>(executable_), stream_);
+  return {};
+}
+
 }  // namespace tutti::perf::device

@@ -205,6 +205,11 @@ TEST_CASE("what cannot be done is refused with the flag and the reason") {
   CHECK(contains(refusal({"-r", "-2"}), "-r -2"));
   CHECK(contains(refusal({"-g", "2"}), "-g 2"));
   CHECK(contains(refusal({"-G", "1"}), "no graphs"));
+  CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-y", "1"}), "leave out -y 1"));
+  CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-z", "2"}), "leave out -z"));
+  CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-I", "1"}), "leave out -I"));
+  CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-w", "0"}), "-w 1 at least"));
+  CHECK(contains(refusal({"-G", "-1"}), "-G -1"));
   CHECK(contains(refusal({"-R", "3"}), "-R 3"));
   CHECK(contains(refusal({"-D", "1"}), "-D 1: there are no GPU kernels"));
   CHECK(contains(refusal({"-V", "16"}), "-V 16: sets blocks of GPU threads"));

@@ -25,6 +25,12 @@ struct Driver {
   int (*create_stream)(void**, unsigned) = nullptr;
   int (*synchronize)(void*) = nullptr;
   int (*destroy_stream)(void*) = nullptr;
+  int (*begin_capture)(void*, int) = nullptr;
+  int (*end_capture)(void*, void**) = nullptr;
+  int (*instantiate)(void**, void*, unsigned long long) = nullptr;
+  int (*launch_graph)(void*, void*) = nullptr;
+  int (*destroy_graph)(void*) = nullptr;
+  int (*destroy_executable)(void*) = nullptr;
   std::string missing;  // why there is none
 
   Driver() {
@@ -51,6 +57,12 @@ struct Driver {
     find(create_stream, "cuStreamCreate");
     find(synchronize, "cuStreamSynchronize");
     find(destroy_stream, "cuStreamDestroy_v2");
+    find(begin_capture, "cuStreamBeginCapture_v2");
+    find(end_capture, "cuStreamEndCapture");
+    find(instantiate, "cuGraphInstantiateWithFlags");
+    find(launch_graph, "cuGraphLaunch");
+    find(destroy_graph, "cuGraphDestroy");
+    find(destroy_executable, "cuGraphExecDestroy");
     if (missing.empty() && init(0) != 0) missing = text("the CUDA driver does not start: cuInit: error %d", init(0));
   }
 };
@@ -149,6 +161,32 @@ Status synchronize(tuttiStream_t stream) {
 
 void destroy(tuttiStream_t stream) {
   driver().destroy_stream(stream);
+}
+
+Graph::~Graph() {
+  if (is_capturing_) static_cast<void>(end());  // or the stream could not be used any more
+  if (executable_ != nullptr) driver().destroy_executable(executable_);
+}
+
+Status Graph::begin(tuttiStream_t stream) {
+  constexpr int kThreadLocal = 1;
+  stream_ = stream;
+  Status s = check(driver().begin_capture(stream, kThreadLocal), "cuStreamBeginCapture");
+  is_capturing_ = static_cast<bool>(s);
+  return s;
+}
+
+Status Graph::end() {
+  void* graph = nullptr;
+  is_capturing_ = false;
+  if (Status s = check(driver().end_capture(stream_, &graph), "cuStreamEndCapture"); !s) return s;
+  const int result = driver().instantiate(&executable_, graph, 0);
+  driver().destroy_graph(graph);
+  return check(result, "cuGraphInstantiateWithFlags");
+}
+
+Status Graph::launch() const {
+  return check(driver().launch_graph(executable_, stream_), "cuGraphLaunch");
 }
 
 }  // namespace tutti::perf::device

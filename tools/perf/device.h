@@ -28,4 +28,23 @@ Status create_stream(tuttiStream_t* stream);
 Status synchronize(tuttiStream_t stream);
 void destroy(tuttiStream_t stream);
 
+// Operations that were captured from a stream, to be launched again and again.
+class Graph {
+ public:
+  Graph() = default;
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  // What the calling thread starts on the stream between the two does not run, but belongs to the graph.
+  Status begin(tuttiStream_t stream);
+  Status end();
+  Status launch() const;
+
+ private:
+  tuttiStream_t stream_ = nullptr;
+  bool is_capturing_ = false;
+  void* executable_ = nullptr;
+};
+
 }  // namespace tutti::perf::device

@@ -203,7 +203,7 @@ Status Bench::time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, M
   if (Status s = team_.barrier(); !s) return s;
   if (Status s = warm_up(all); !s) return s;
   if (Status s = team_.barrier(); !s) return s;
-  if (Status s = iterate(all, result); !s) return s;
+  if (Status s = options_.graph_launches > 0 ? replay(all, result) : iterate(all, result); !s) return s;
   if (Status s = average(&result->seconds, &result->cpu_seconds); !s) return s;
   if (result->seconds > 0) {
     result->alg_bw = static_cast<double>(work.bytes) / result->seconds / 1e9;
@@ -268,6 +268,38 @@ Status Bench::iterate(const std::vector<Call>& calls, Measurement* result) {
   return {};
 }
 
+Status Bench::capture(const std::vector<Call>& calls, int iters, int times, device::Graph* graph) const {
+  Status s = graph->begin(stream_);
+  for (int i = 0; s && i < iters; i++) s = start(calls, times);
+  return s ? graph->end() : s;
+}
+
+// As it was timed: from a graph, or not.
+Status Bench::run_once(const std::vector<Call>& calls) const {
+  if (options_.graph_launches == 0) return start(calls);
+  device::Graph graph;
+  if (Status s = capture(calls, 1, 1, &graph); !s) return s;
+  if (Status s = graph.launch(); !s) return s;
+  return wait();
+}
+
+// As nccl-tests: all iterations are one graph, and its launches are timed.
+Status Bench::replay(const std::vector<Call>& calls, Measurement* result) {
+  device::Graph graph;
+  if (Status s = team_.agree(capture(calls, options_.iters, options_.agg_iters, &graph)); !s) return s;
+  const double operations = static_cast<double>(options_.iters) * options_.agg_iters * options_.graph_launches;
+  const double cpu_begin = thread_cpu_seconds();
+  const double begin = now_seconds();
+  for (int i = 0; i < options_.graph_launches; i++) {
+    if (slow_ && progress_.due()) progress_.show(doing_ + text("launch %d of %d", i + 1, options_.graph_launches));
+    if (Status s = graph.launch(); !s) return s;
+  }
+  if (Status s = wait(); !s) return s;
+  result->seconds = (now_seconds() - begin) / operations;
+  result->cpu_seconds = (thread_cpu_seconds() - cpu_begin) / operations;
+  return {};
+}
+
 Status Bench::average(double* seconds, double* cpu_seconds) {
   if (options_.average == 0) return {};  // rank 0's own, which is what is printed
   constexpr tuttiRedOp_t kOps[] = {tuttiSum, tuttiAvg, tuttiMin, tuttiMax};
@@ -297,7 +329,7 @@ Status Bench::check_data(const Work& work, const std::vector<Call>& calls, bool 
   for (const Buffer* buffer : {&send_, &recv_}) {
     if (Status s = buffer->upload(work.extent_bytes); !s) return s;
   }
-  if (Status s = start(calls); !s) return s;
+  if (Status s = run_once(calls); !s) return s;
   if (Status s = wait(); !s) return s;
   for (const Buffer* buffer : {&send_, &recv_}) {
     if (Status s = buffer->download(work.extent_bytes); !s) return s;
@@ -313,7 +345,7 @@ Status Bench::check_order(const std::vector<Call>& calls, long long* wrong) {
     std::this_thread::sleep_for(kLate);
   }
   const double machine = machine_number(), came = now_seconds();
-  if (Status s = start(calls); !s) return s;
+  if (Status s = run_once(calls); !s) return s;
   if (Status s = wait(); !s) return s;
   const double left = now_seconds();
   std::vector<double> latest = {came, machine, -machine};

@@ -6,6 +6,7 @@
 
 #include "buffer.h"
 #include "collective.h"
+#include "device.h"
 #include "options.h"
 #include "report.h"
 #include "team.h"
@@ -56,6 +57,9 @@ class Bench {
   Status wait() const;
   Status warm_up(const std::vector<Call>& calls);
   Status iterate(const std::vector<Call>& calls, Measurement* result);
+  Status capture(const std::vector<Call>& calls, int iters, int times, device::Graph* graph) const;
+  Status run_once(const std::vector<Call>& calls) const;
+  Status replay(const std::vector<Call>& calls, Measurement* result);
   Status iteration(const std::vector<Call>& calls, double* excluded_seconds) const;
   Status one_by_one(const std::vector<Call>& calls) const;
   Status average(double* seconds, double* cpu_seconds);

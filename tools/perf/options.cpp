@@ -14,7 +14,7 @@ struct Raw {
   std::string min_bytes = "32M", max_bytes = "32M", step_bytes = "1M";
   std::string op = "sum", type = "float", root = "0";
   long long step_factor = 1;
-  int gpus = 1, graph = 0, device_kernels = 0, parallel_init = 0, null_stream = -1;
+  int gpus = 1, device_kernels = 0, parallel_init = 0, null_stream = -1;
   std::string device = "host";
   std::string device_blocks, block_policy;
   long long unalign = 0;
@@ -95,7 +95,9 @@ void add_measuring_options(CLI::App& app, Options& o, Raw& raw) {
                  "1: buffers from tuttiMemAlloc, registered; 2: the same on host memory")
       ->group(group);
   app.add_option("-u,--unalign", raw.unalign, "move the buffers by this many elements")->group(group);
-  app.add_option("-G,--cudagraph", raw.graph, "only 0: no graphs on host memory")->group(group);
+  app.add_option("-G,--cudagraph", o.graph_launches,
+                 "with --device cuda: capture the iterations into a CUDA graph and launch it this many times")
+      ->group(group);
   app.add_option("-D,--device_implementation", raw.device_kernels, "only 0: no GPU kernels")->group(group);
   app.add_option("-V,--device_cta_count", raw.device_blocks, "refused: no GPU kernels")->group(group);
   app.add_option("-x,--cta_policy", raw.block_policy, "refused: no GPU kernels")->group(group);
@@ -140,6 +142,7 @@ Status check_counts(const Options& o) {
       {o.per_iter_skip, 0, kMany, "-K"},
       {o.grace_seconds, 0, kMany, "--grace"},
       {o.registration, 0, 2, "-R"},
+      {o.graph_launches, 0, kMany, "-G"},
   };
   for (const Limit& limit : limits) {
     if (Status s = check_range(limit.value, limit.least, limit.most, limit.option); !s) return s;
@@ -154,7 +157,6 @@ Status check_refused(const Raw& raw) {
   if (raw.gpus != 1) {
     return usage_error(text("-g %d: a thread drives one rank on host memory; use -t or --procs", raw.gpus));
   }
-  if (raw.graph != 0) return usage_error(text("-G %d: there are no graphs on host memory", raw.graph));
   if (raw.device_kernels != 0) {
     return usage_error(text("-D %d: there are no GPU kernels on host memory; leave it out", raw.device_kernels));
   }
@@ -226,6 +228,19 @@ Status convert_device(const std::string& name, Options* o) {
   return {};
 }
 
+// What is captured must have run before, and cannot wait.
+Status check_graph(const Options& o) {
+  if (o.graph_launches == 0) return {};
+  const char* why = o.device == kHostMemory ? "there are no graphs on host memory; give --device cuda"
+                    : o.null_stream         ? "CUDA's default stream cannot be captured; leave out -y 1"
+                    : o.blocking != 0       ? "nothing can wait in a graph; leave out -z"
+                    : o.per_iter_timing     ? "a graph's iterations cannot be timed one by one; leave out -I"
+                    : o.warmup_iters == 0   ? "what is captured must have run before; -w 1 at least"
+                                            : nullptr;
+  if (why == nullptr) return {};
+  return usage_error(text("-G %d: %s", o.graph_launches, why));
+}
+
 Status convert(const Raw& raw, const Collective& collective, Options* o) {
   if (Status s = check_refused(raw); !s) return s;
   if (Status s = check_counts(*o); !s) return s;
@@ -249,7 +264,7 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
   o->null_stream = raw.null_stream == -1 ? o->device == kHostMemory : raw.null_stream == 1;
   o->parallel_init = raw.parallel_init == 1;
   o->unalign_elems = static_cast<size_t>(raw.unalign);
-  return {};
+  return check_graph(*o);
 }
 
 }  // namespace

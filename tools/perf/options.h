@@ -23,6 +23,7 @@ struct Options {
   int threads = 1, procs = 0;  // procs 0: no ranks are forked
   int blocking = 0;
   int device = kHostMemory;
+  int graph_launches = 0;  // 0: operations are started one by one
   bool null_stream = true;
   int timeout_seconds = 0;  // 0: the library's own limit
   bool cpu_time = false, timestamps = false, per_iter_timing = false, parallel_init = false;

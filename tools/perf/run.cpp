@@ -109,7 +109,20 @@ class RankRun {
     RankInfo mine = {getpid(), host};
     if (team_.device() >= 0) mine = {mine.pid, mine.host, team_.device(), device::name(team_.device())};
     if (Status s = team_.gather(mine, &ranks); !s) return s;
+    if (Status s = check_captures(ranks); !s) return s;
     return team_.agree(printing() ? report_.header(ranks) : Status());
+  }
+
+  // Ranks of one process on one device are served by one launch, which would belong to the graphs of all of them.
+  Status check_captures(const std::vector<RankInfo>& ranks) const {
+    const bool together = std::all_of(ranks.begin(), ranks.end(), [&](const RankInfo& rank) {
+      return rank.host == ranks[0].host && rank.pid == ranks[0].pid && rank.device == ranks[0].device;
+    });
+    if (options_.graph_launches == 0 || ranks.size() == 1 || !together) return {};
+    return usage_error(
+        text("-G %d: ranks that are threads and share a CUDA device are captured together, not each on "
+             "its own; use --procs, or --device cuda where there are several devices",
+             options_.graph_launches));
   }
 
   Status run_roots(tuttiDataType_t type, tuttiRedOp_t op) {
