@@ -47,7 +47,8 @@ void receive_over_tcp(Input& in) {
                                64 * (1 + static_cast<uint32_t>(in.below(4)))};
   std::vector<Fd> connections;
   connections.push_back(std::move(sockets.ours));
-  auto created = tcp::RecvLink::create(config, std::move(connections));
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, Fd());
+  auto created = tcp::RecvLink::create(door, config, std::move(connections), 0);
   expect(static_cast<bool>(created), "there is memory for a few slots");
   tcp::RecvLink& link = *created.value();
   char place[256];

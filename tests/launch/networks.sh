@@ -136,6 +136,14 @@ goes_on "one of two networks fails in the middle"
 given_up 'connection 1 of 2, at 10.78.1.* is given up: nothing was acknowledged'
 ip -n "$(host 0)" link set h1-1 up
 
+begin -- -b 4M -e 4M -n 3000
+ip -n "$(host 0)" link set h1-1 down
+sleep 3
+ip -n "$(host 0)" link set h1-1 up
+before=(0 "$(sent 1 nic1)")
+busy 1 1
+goes_on "one of two networks fails in the middle, is mended, and takes its share again"
+
 begin TUTTI_TCP_CONNECTIONS=5 -- "${long[@]}"
 loses 2 1 2
 goes_on "what one host sends on one of two networks gets lost from now on"

@@ -1,5 +1,6 @@
 // Links of several TCP connections that lose some of them, at any time and from either side: nothing else is lost.
 #include <dirent.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 
 #include <random>
@@ -50,15 +51,28 @@ std::vector<Ends> ends_of_link(const std::set<int>& before, uint16_t listening_p
   return ends;
 }
 
+// Payload has come by it, not only a handshake.
+bool carries(const Ends& ends) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return getsockopt(ends.to, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_bytes_received > 100'000;
+}
+
 struct Fragile {
+  std::set<int> before;
   Pair pair;
   std::vector<Ends> ends;
+
+  // Those that are there now.
+  std::vector<Ends> find() const {
+    return ends_of_link(before, Contact::from_bytes(pair.receiver.address())->addresses[0].port());
+  }
 };
 Fragile make_fragile(const Ask& ask, size_t n) {
   const Setting several("TUTTI_TCP_CONNECTIONS", std::to_string(n).c_str());
-  const std::set<int> before = connections();
-  Fragile fragile{make_pair(&kTcpTransport, ask), {}};
-  fragile.ends = ends_of_link(before, Contact::from_bytes(fragile.pair.receiver.address())->addresses[0].port());
+  std::set<int> before = connections();
+  Fragile fragile{std::move(before), make_pair(&kTcpTransport, ask), {}};
+  fragile.ends = fragile.find();
   REQUIRE(fragile.ends.size() == n);
   return fragile;
 }
@@ -134,4 +148,41 @@ TEST_CASE("several connections: when all have broken, both ends say whom they ha
   REQUIRE(sent);
   CHECK(contains(sent->text, "rank 1"));
   CHECK(contains(run(receiver), "rank 0"));
+}
+
+TEST_CASE("several connections: what broke comes back, and carries everything when the others break in their turn") {
+  Fragile fragile = make_fragile(Ask{1, 0, 4, 200000 / 64 * 64}, 3);
+  std::mt19937 random(5);
+  const Traffic traffic{47, ~uint64_t{0}, 200000 / 64 * 64};
+  Sender sender(fragile.pair.out, traffic);
+  Receiver receiver(fragile.pair.in, traffic);
+  const auto run_until = [&](const std::function<bool()>& there) {
+    return until([&] {
+      sender.step();
+      receiver.step();
+      return !sender.trouble().empty() || !receiver.trouble().empty() || there();
+    });
+  };
+  const auto port = [](const Ends& ends) { return port_of(ends.from, getsockname); };
+  std::set<uint16_t> broken;
+  uint16_t kept = 0;
+  for (int round = 0; round < 3; round++) {
+    INFO("round " << round);
+    // All but one that has come back in the last round.
+    const auto keep =
+        std::find_if(fragile.ends.begin(), fragile.ends.end(), [&](const Ends& e) { return port(e) != kept; });
+    kept = port(*keep);
+    for (const Ends& ends : fragile.ends) {
+      if (port(ends) == kept) continue;
+      broken.insert(port(ends));
+      shutdown(random() % 2 == 0 ? ends.from : ends.to, SHUT_RDWR);
+    }
+    REQUIRE(run_until([&] {
+      fragile.ends = fragile.find();
+      return fragile.ends.size() == 3 && std::all_of(fragile.ends.begin(), fragile.ends.end(), [&](const Ends& ends) {
+               return !broken.contains(port(ends)) && carries(ends);
+             });
+    }));
+    REQUIRE(sender.trouble() + receiver.trouble() == "");
+  }
 }

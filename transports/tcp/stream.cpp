@@ -53,6 +53,17 @@ void acknowledge_soon(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
 }
 
+// For the first time, or anew: then all that it had is with others.
+void SendStream::connected(Fd connection) {
+  fd = std::move(connection);
+  address.length = sizeof address.storage;
+  getpeername(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+  written = acknowledged = waiting_for = moved_to = 0;
+  silent_ns = 0;
+  view = {};
+  redialing = false;
+}
+
 void SendStream::look(int64_t now) {
   view = kernel_view(fd.get());
   const bool was_idle = waiting_for == 0;

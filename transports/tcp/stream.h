@@ -44,6 +44,7 @@ class SendStream {
   // When it would have brought `bytes` more.
   double finish_seconds(uint64_t bytes) const;
   void look(int64_t now);  // asks the kernel
+  void connected(Fd connection);
   void begin(const Piece& next, const FrameHeader& its_header, const char* data, uint32_t bytes);
 
   Dialer dialer;
@@ -69,6 +70,11 @@ class SendStream {
   int64_t moved_ns = 0;
   int64_t silent_ns = 0;  // for how long nothing has been heard of what is in flight
   std::string lost;       // why it was given up, until that is told
+
+  // While it is given up.
+  Address address;  // where it led to
+  bool redialing = false;
+  int64_t redial_ns = 0, redial_pause_ns = 0;  // when next, and for how long after that
 };
 
 }  // namespace tutti::tcp

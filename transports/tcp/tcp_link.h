@@ -2,11 +2,13 @@
 // reading. A link has one connection or several side by side (TUTTI_TCP_CONNECTIONS). Several divide each message: the
 // next piece goes to the connection that should bring it soonest, and the receiver puts the pieces where they belong.
 // The sender keeps what the peer's kernel has not acknowledged, so that the others can bring what a connection that
-// breaks had. One thread per endpoint; nothing blocks.
+// breaks had, and dials again. One thread per endpoint; nothing blocks.
 #pragma once
 
 #include <poll.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,6 +22,7 @@ namespace tutti::tcp {
 inline constexpr uint32_t kMaxConnections = 16;
 
 // What the hello of one of a link's connections says.
+inline constexpr uint32_t kAgain = 1u << 31;  // with its index: of a link that is there, in place of one that broke
 inline std::array<uint32_t, 5> hello_args(const tuttiLinkConfig& config, uint32_t index, uint32_t n_connections) {
   auto args = to_hello_args(config);
   args[3] = index;
@@ -44,6 +47,8 @@ class WaitSet {
   }
   // Before it is closed.
   void drop(size_t i);
+  // In place of one that was dropped.
+  Result<void> replace(size_t i, int fd);
 
  private:
   void watch(int fd, short events) const;
@@ -52,6 +57,38 @@ class WaitSet {
   Fd epoll_;
   Fd timer_;
   bool limited_ = false;
+};
+
+class RecvLink;
+
+// What an endpoint's receiving ends share: connections come in by one door, also those that replace what broke.
+class Door {
+ public:
+  Door(const tuttiEndpointConfig& config, const Key& key, Fd listen_fd)
+      : n_ranks_(config.n_ranks), acceptor_(std::move(listen_fd), key, HelloKind::kTcp, config.rank) {}
+  void look();
+  // The next link whose connections are all there; null if there is none.
+  std::unique_ptr<LinkHalf> next(tuttiLinkConfig* config);
+  void forget(const RecvLink* link) {
+    std::erase_if(receivers_, [=](const auto& entry) { return entry.second == link; });
+  }
+
+ private:
+  using Place = std::pair<int, uint32_t>;  // peer and channel
+  struct Incomplete {
+    tuttiLinkConfig config;
+    std::vector<Fd> connections;
+    bool has_all() const {
+      return std::all_of(connections.begin(), connections.end(), [](const Fd& fd) { return bool(fd); });
+    }
+  };
+  Result<void> take_in(Acceptor::Accepted& incoming);
+  Result<std::unique_ptr<LinkHalf>> make_link(Incomplete incomplete);
+
+  int n_ranks_;
+  Acceptor acceptor_;
+  std::map<Place, Incomplete> incomplete_;
+  std::map<Place, RecvLink*> receivers_;
 };
 
 class SendLink final : public LinkHalf {
@@ -87,6 +124,7 @@ class SendLink final : public LinkHalf {
   void listen(SendStream& stream);
   void look_at_silence();
   void tell_of_lost();
+  void redial(SendStream& stream, int64_t now);
   void give_up(SendStream& stream, const std::string& why, int sys_errno = 0);
   void give_to_others(const Piece& piece);
   void fail(const std::string& why, int sys_errno);
@@ -94,6 +132,7 @@ class SendLink final : public LinkHalf {
   // While nothing is sent, only a read shows that the peer has gone. It costs a system call, so every so often.
   static constexpr uint32_t kPollsPerLook = 256;
 
+  Dialer::Call call_;
   tuttiLinkConfig config_;
   Division division_;
   int64_t timeout_ns_;  // 0: none
@@ -115,8 +154,11 @@ class SendLink final : public LinkHalf {
 
 class RecvLink final : public LinkHalf {
  public:
-  static Result<std::unique_ptr<RecvLink>> create(const tuttiLinkConfig& config, std::vector<Fd> connections,
-                                                  int64_t timeout_seconds = 0);
+  static Result<std::unique_ptr<RecvLink>> create(Door& door, const tuttiLinkConfig& config,
+                                                  std::vector<Fd> connections, int64_t timeout_seconds);
+  ~RecvLink() override { door_.forget(this); }
+  // In place of a connection that the sender has given up.
+  Result<void> rejoin(size_t index, size_t n_connections, Fd connection);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
   void release() override {
@@ -133,7 +175,8 @@ class RecvLink final : public LinkHalf {
   // beyond the stage goes straight to its place.
   static constexpr size_t kStageBytes = 8192;
   struct Stream {
-    Fd fd;  // until it is lost
+    Fd fd;    // until it is lost
+    Fd next;  // comes in its place as soon as this one's kernel has nothing more
     std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
     size_t stage_begin = 0, stage_end = 0;
     bool torn = false;       // lost in the middle of a frame
@@ -154,8 +197,13 @@ class RecvLink final : public LinkHalf {
     char* to = nullptr;
     uint32_t bytes = 0;
   };
-  RecvLink(const tuttiLinkConfig& config, size_t n_connections, SlotRing<RecvSlot> ring)
-      : config_(config), division_(config.slot_bytes, n_connections), ring_(std::move(ring)) {}
+  RecvLink(Door& door, const tuttiLinkConfig& config, size_t n_connections, int64_t timeout_seconds,
+           SlotRing<RecvSlot> ring)
+      : door_(door),
+        config_(config),
+        division_(config.slot_bytes, n_connections),
+        timeout_seconds_(timeout_seconds),
+        ring_(std::move(ring)) {}
   bool window_has(uint64_t number) { return number - released_ < ring_.size(); }
   bool has_piece(const FrameHeader& header);
   bool is_valid(const FrameHeader& header);
@@ -168,12 +216,20 @@ class RecvLink final : public LinkHalf {
   bool end_frame(Stream& stream);
   bool receive_into(Stream& stream, void* to, size_t room, size_t* got);
   void lose(Stream& stream, const std::string& why, int sys_errno);
+  void change(Stream& stream);
+  void look_at_door();
   std::string why_closed(const Stream& stream) const;
   bool fail_for_strange_data();  // false
   void fail(const std::string& why, int sys_errno = 0);
 
+  // Between looks for connections that come in place of others.
+  static constexpr int64_t kLookNs = 10'000'000;
+
+  Door& door_;
   tuttiLinkConfig config_;
   Division division_;
+  int64_t timeout_seconds_;
+  int64_t next_look_ns_ = 0;
   std::vector<Stream> streams_;
   WaitSet wait_set_;
   SlotRing<RecvSlot> ring_;

@@ -18,6 +18,8 @@ constexpr int64_t kSilenceCheckNs = 100 * kMs;
 // Where another connection goes on: it costs less to move than to wait.
 constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
 
+constexpr int64_t kFirstRedialNs = 500 * kMs, kLongestRedialNs = 10'000 * kMs;
+
 constexpr double kPartingSeconds = 0.5;
 
 }  // namespace
@@ -55,8 +57,7 @@ void SendLink::look_at_silence() {
   if (failure_ || now < next_silence_check_ns_) return;
   next_silence_check_ns_ = now + kSilenceCheckNs;
   tell_of_lost();
-  for (SendStream& stream : streams_)
-    if (stream.fd) stream.look(now);
+  for (SendStream& stream : streams_) stream.fd ? stream.look(now) : redial(stream, now);
   const bool another_goes_on = std::any_of(
       streams_.begin(), streams_.end(), [](const SendStream& s) { return s.fd && s.silent_ns < kShortTimeoutNs / 2; });
   const int64_t limit_ns = another_goes_on ? std::min(kShortTimeoutNs, timeout_ns_) : timeout_ns_;
@@ -78,6 +79,32 @@ void SendLink::tell_of_lost() {
   }
 }
 
+// A network that is mended carries its share again: by a connection to the same address, or that would say nothing of
+// it.
+void SendLink::redial(SendStream& stream, int64_t now) {
+  const auto index = static_cast<uint32_t>(&stream - streams_.data());
+  if (!stream.redialing) {
+    if (now < stream.redial_ns) return;
+    Dialer::Call again = call_;
+    again.args = hello_args(config_, index | kAgain, static_cast<uint32_t>(streams_.size()));
+    stream.dialer = Dialer(again, {stream.address});
+    stream.redialing = true;
+  }
+  const Dialer::Status status = stream.dialer.advance();
+  if (status == Dialer::Status::kPending) return;
+  stream.redialing = false;
+  stream.redial_pause_ns = std::clamp(2 * stream.redial_pause_ns, kFirstRedialNs, kLongestRedialNs);
+  stream.redial_ns = now + stream.redial_pause_ns;
+  if (status == Dialer::Status::kFailed) return;
+  Fd fd = stream.dialer.take();
+  if (!wait_set_.replace(index, fd.get())) return;
+  stream.connected(std::move(fd));
+  keep_queue_short(stream.fd.get());
+  keep_asking(stream.fd.get(), timeout_ns_ / (1000 * kMs));
+  log(LogLevel::kInfo, "tcp link to rank %d: connection %u of %zu is back, at %s", config_.peer, index + 1,
+      streams_.size(), stream.dialer.story().c_str());
+}
+
 // Takes a connection's pieces back. When a link ends its connections go one after another, so only a later look can
 // tell that one was lost alone.
 void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno) {
@@ -89,6 +116,7 @@ void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno
   setsockopt(stream.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   stream.fd.reset();
   stream.lost = why;
+  stream.redial_ns = now_ns() + std::max(stream.redial_pause_ns, kFirstRedialNs);
   if (std::none_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return bool(s.fd); }))
     fail(why, sys_errno);
 }

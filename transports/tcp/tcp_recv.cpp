@@ -1,3 +1,5 @@
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -7,10 +9,10 @@
 
 namespace tutti::tcp {
 
-Result<std::unique_ptr<RecvLink>> RecvLink::create(const tuttiLinkConfig& config, std::vector<Fd> connections,
-                                                   int64_t timeout_seconds) {
+Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, const tuttiLinkConfig& config,
+                                                   std::vector<Fd> connections, int64_t timeout_seconds) {
   TUTTI_TRY_ASSIGN(SlotRing<RecvSlot> ring, SlotRing<RecvSlot>::create(config));
-  std::unique_ptr<RecvLink> link(new RecvLink(config, connections.size(), std::move(ring)));
+  std::unique_ptr<RecvLink> link(new RecvLink(door, config, connections.size(), timeout_seconds, std::move(ring)));
   std::vector<int> fds;
   for (Fd& fd : connections) {
     keep_asking(fd.get(), timeout_seconds);
@@ -23,10 +25,18 @@ Result<std::unique_ptr<RecvLink>> RecvLink::create(const tuttiLinkConfig& config
 }
 
 Result<bool> RecvLink::poll() {
+  if (streams_.size() > 1) look_at_door();
   receive_all();
   // What arrived before a failure is still to be read.
   if (failure_ && received_ == released_) return *failure_;
   return true;
+}
+
+void RecvLink::look_at_door() {
+  const int64_t now = now_ns();
+  if (now < next_look_ns_) return;
+  next_look_ns_ = now + kLookNs;
+  door_.look();
 }
 
 bool RecvLink::try_peek(tuttiMessage* message) {
@@ -37,9 +47,34 @@ bool RecvLink::try_peek(tuttiMessage* message) {
 }
 
 void RecvLink::receive_all() {
-  for (Stream& stream : streams_)
+  for (Stream& stream : streams_) {
     while (!failure_ && stream.fd && receive_some(stream)) {
     }
+    if (stream.next && !failure_) change(stream);
+  }
+}
+
+Result<void> RecvLink::rejoin(size_t index, size_t n_connections, Fd connection) {
+  if (index >= streams_.size() || n_connections != streams_.size())
+    return Error{Code::kRemoteError,
+                 format("connection %zu of %zu comes back to a link of %zu", index, n_connections, streams_.size())};
+  streams_[index].next = std::move(connection);
+  return {};
+}
+
+// What the kernel has acknowledged the sender will not send again, so all of it is read before the connection that was
+// given up goes. A frame that is not whole by then comes by others.
+void RecvLink::change(Stream& stream) {
+  int unread = 0;
+  if (stream.fd && ioctl(stream.fd.get(), FIONREAD, &unread) == 0 && unread > 0) return;
+  if (stream.fd && !stream.can_receive()) return;  // what waits for a slot has come
+  const auto i = static_cast<size_t>(&stream - streams_.data());
+  if (stream.fd) wait_set_.drop(i);
+  Fd fd = std::move(stream.next);
+  stream = Stream{};
+  keep_asking(fd.get(), timeout_seconds_);
+  acknowledge_soon(fd.get());
+  if (wait_set_.replace(i, fd.get())) stream.fd = std::move(fd);
 }
 
 // One step of receiving; false when there is nothing more to be done now.

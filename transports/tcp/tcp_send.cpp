@@ -18,7 +18,8 @@ constexpr int64_t kFirstPauseNs = kMs / 5, kLongestPauseNs = 10 * kMs;
 
 SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
                    int64_t timeout_seconds, SlotRing<SendSlot> ring)
-    : config_(config),
+    : call_(call),
+      config_(config),
       division_(config.slot_bytes, n_connections),
       timeout_ns_(timeout_seconds * 1000 * kMs),
       several_(n_connections > 1),
@@ -46,9 +47,11 @@ Result<bool> SendLink::advance_connect() {
   std::vector<int> fds;
   for (SendStream& stream : streams_) {
     if (!stream.fd) {
-      TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.dialer, &stream.fd, config_.peer, "over TCP",
+      Fd fd;
+      TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.dialer, &fd, config_.peer, "over TCP",
                                                              " (which networks: TUTTI_SOCKET_IFNAME)"));
       if (!connected) continue;
+      stream.connected(std::move(fd));
       if (several_) keep_queue_short(stream.fd.get());
       keep_asking(stream.fd.get(), timeout_ns_ / (1000 * kMs));
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.dialer.story().c_str());

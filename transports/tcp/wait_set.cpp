@@ -40,6 +40,13 @@ void WaitSet::limit(int64_t pause_ns) {
   timerfd_settime(timer_.get(), 0, &once, nullptr);
 }
 
+Result<void> WaitSet::replace(size_t i, int fd) {
+  epoll_event none{};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &none) != 0) return system_error("watching a connection", errno);
+  fds_[i] = fd;
+  return {};
+}
+
 void WaitSet::drop(size_t i) {
   if (epoll_) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fds_[i], nullptr);
   fds_[i] = -1;

@@ -1,0 +1,57 @@
+// Connections that come in: of new links, and in place of those that broke.
+#include "base/env.h"
+#include "base/log.h"
+#include "transports/tcp/tcp_link.h"
+
+namespace tutti::tcp {
+
+void Door::look() {
+  while (auto incoming = acceptor_.next())
+    if (auto taken = take_in(*incoming); !taken)
+      log(LogLevel::kWarn, "turned away a connection from rank %d: %s", incoming->hello.from_rank,
+          taken.error().message.c_str());
+}
+
+Result<void> Door::take_in(Acceptor::Accepted& incoming) {
+  TUTTI_TRY_ASSIGN(const tuttiLinkConfig config, link_config_of(incoming.hello, n_ranks_));
+  const uint32_t index = incoming.hello.args[3] & ~kAgain, n_connections = incoming.hello.args[4];
+  if (n_connections > kMaxConnections || index >= n_connections)
+    return Error{Code::kRemoteError, format("rank %d opens connection %u of %u of a link: they are at most %u",
+                                            config.peer, index, n_connections, kMaxConnections)};
+  const Place place{config.peer, config.channel};
+  if ((incoming.hello.args[3] & kAgain) != 0) {
+    const auto link = receivers_.find(place);
+    if (link != receivers_.end()) return link->second->rejoin(index, n_connections, std::move(incoming.fd));
+    return Error{Code::kRemoteError, "its link is not there any more"};
+  }
+  Incomplete& incomplete = incomplete_[place];
+  incomplete.config = config;
+  incomplete.connections.resize(n_connections);
+  incomplete.connections[index] = std::move(incoming.fd);
+  return {};
+}
+
+std::unique_ptr<LinkHalf> Door::next(tuttiLinkConfig* config) {
+  for (auto i = incomplete_.begin(); i != incomplete_.end();) {
+    if (!i->second.has_all()) {
+      ++i;
+      continue;
+    }
+    *config = i->second.config;
+    auto link = make_link(std::move(i->second));
+    i = incomplete_.erase(i);
+    if (link) return std::move(link).value();
+    log(LogLevel::kWarn, "turned away a link from rank %d: %s", config->peer, link.error().message.c_str());
+  }
+  return nullptr;
+}
+
+Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete incomplete) {
+  TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
+  const tuttiLinkConfig& config = incomplete.config;
+  TUTTI_TRY_ASSIGN(auto link, RecvLink::create(*this, config, std::move(incomplete.connections), timeout_seconds));
+  receivers_[{config.peer, config.channel}] = link.get();
+  return std::unique_ptr<LinkHalf>(std::move(link));
+}
+
+}  // namespace tutti::tcp
