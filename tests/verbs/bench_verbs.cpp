@@ -1,53 +1,26 @@
-// What a link costs next to bare RDMA writes: the time from rank to rank of a small message, the rate of large ones,
-// and how many writes are posted and completions taken for each. Two processes, on the devices rxe1 and rxe2.
-//   bench_verbs MESSAGE_BYTES        prints: latency_us MB_per_s writes_per_message completions_per_message
-#include <dlfcn.h>
-
+// What a link costs next to bare RDMA writes, for each size: the time from rank to rank of a message, the rate of many,
+// and how many writes are posted and completions taken for each of those. Two processes, on the devices rxe1 and rxe2.
+//   bench_verbs BYTES...        prints, a line for each size: bytes latency_us MiB_per_s writes completions
 #include <algorithm>
 
 #include "base/shared_memory.h"
+#include "counters.h"
 #include "traffic.h"
 #include "transports/verbs/port.h"
 
 extern "C" const tuttiTransport* tuttiTransportPlugin(char* why, size_t why_bytes);
-
-namespace {
-
-uint64_t posts = 0, completions = 0;
-int (*real_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
-int (*real_poll)(ibv_cq*, int, ibv_wc*);
-
-int count_post(ibv_qp* pair, ibv_send_wr* request, ibv_send_wr** bad) {
-  posts++;
-  return real_post(pair, request, bad);
-}
-int count_poll(ibv_cq* queue, int most, ibv_wc* taken) {
-  const int n = real_poll(queue, most, taken);
-  completions += static_cast<uint64_t>(std::max(n, 0));
-  return n;
-}
-
-}  // namespace
-
-// In front of the library's: the device's functions are replaced by those that count.
-extern "C" ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
-  const auto next = reinterpret_cast<decltype(&ibv_create_qp)>(dlsym(RTLD_NEXT, "ibv_create_qp"));
-  auto& ops = domain->context->ops;
-  if (ops.post_send != count_post) {
-    real_post = std::exchange(ops.post_send, count_post);
-    real_poll = std::exchange(ops.poll_cq, count_poll);
-  }
-  return next(domain, attributes);
-}
 
 using namespace tutti;
 using namespace tutti::test;
 
 namespace {
 
-constexpr int kRoundTrips = 2000, kWarmUps = 200;
-constexpr uint32_t kSmallBytes = 64;
-constexpr uint64_t kStreamBytes = 256 << 20;
+constexpr int kRoundTrips = 1000, kWarmUps = 100;
+constexpr uint32_t kMostBytes = 256 << 10, kLeastLentBytes = 4096;
+
+uint64_t messages_of(uint32_t bytes) {
+  return std::clamp<uint64_t>((64 << 20) / bytes, 500, 5000);
+}
 
 struct Ends {
   Endpoint endpoint;
@@ -60,7 +33,7 @@ Result<Ends> meet(Mailbox& mail, int rank) {
   const bool sent = mail.send(endpoint.address());
   const auto peer = mail.receive();
   if (!sent || !peer) return Error{Code::kInternalError, "the other process has gone"};
-  TUTTI_TRY_ASSIGN(Link out, endpoint.connect(Ask{1 - rank, 0, 4, 256 << 10}, *peer));
+  TUTTI_TRY_ASSIGN(Link out, endpoint.connect(Ask{1 - rank, 0, 4, kMostBytes}, *peer));
   Link in;
   bool accepted = false;
   const bool joined = until([&] {
@@ -82,52 +55,56 @@ void receive_one(Link& link) {
   link.release();
 }
 
-std::string echo(Ends& ends, uint32_t stream_bytes) {
-  for (int i = 0; i < kWarmUps + kRoundTrips; i++) {
-    receive_one(ends.in);
-    send_one(ends.out, nullptr, kSmallBytes);
-  }
-  for (uint64_t got = 0; got < kStreamBytes; got += stream_bytes) receive_one(ends.in);
-  send_one(ends.out, nullptr, 0);
-  return "";
+// Large ones are sent from where they lie, as from a user's registered memory.
+const char* lent_of(const char* data, uint32_t bytes) {
+  return bytes >= kLeastLentBytes ? data : nullptr;
 }
 
-void measure(Ends& ends, uint32_t stream_bytes) {
+void echo(Ends& ends, const char* data, uint32_t bytes) {
+  for (int i = 0; i < kWarmUps + kRoundTrips; i++) {
+    receive_one(ends.in);
+    send_one(ends.out, lent_of(data, bytes), bytes);
+  }
+  for (uint64_t i = 0; i < messages_of(bytes); i++) receive_one(ends.in);
+  send_one(ends.out, nullptr, 0);
+}
+
+void measure(Ends& ends, const char* data, uint32_t bytes) {
   std::vector<int64_t> times;
   for (int i = 0; i < kWarmUps + kRoundTrips; i++) {
     const int64_t start_ns = now_ns();
-    send_one(ends.out, nullptr, kSmallBytes);
+    send_one(ends.out, lent_of(data, bytes), bytes);
     receive_one(ends.in);
     if (i >= kWarmUps) times.push_back(now_ns() - start_ns);
   }
   std::nth_element(times.begin(), times.begin() + kRoundTrips / 2, times.end());
   const double latency_us = static_cast<double>(times[kRoundTrips / 2]) / 2e3;
-  char* data = static_cast<char*>(SharedMemory::allocate(4 * stream_bytes).value());
-  memset(data, 1, 4 * stream_bytes);
-  posts = completions = 0;
+  g_counters->posts = g_counters->completions = 0;
   const int64_t start_ns = now_ns();
-  uint64_t messages = 0;
-  for (uint64_t sent = 0; sent < kStreamBytes; sent += stream_bytes)
-    send_one(ends.out, data + messages++ % 4 * stream_bytes, stream_bytes);
+  const uint64_t messages = messages_of(bytes);
+  for (uint64_t i = 0; i < messages; i++) send_one(ends.out, lent_of(data, bytes), bytes);
   receive_one(ends.in);
-  const double seconds = static_cast<double>(now_ns() - start_ns) * 1e-9;
-  const auto each = [&](uint64_t n) { return static_cast<double>(n) / static_cast<double>(messages); };
-  printf("%.1f %.1f %.2f %.2f\n", latency_us, kStreamBytes / seconds / (1 << 20), each(posts), each(completions));
+  const double seconds = static_cast<double>(now_ns() - start_ns) * 1e-9, n = static_cast<double>(messages);
+  printf("%u %.1f %.1f %.2f %.2f\n", bytes, latency_us, n * bytes / seconds / (1 << 20),
+         static_cast<double>(g_counters->posts) / n, static_cast<double>(g_counters->completions) / n);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto bytes = static_cast<uint32_t>(argc > 1 ? std::min(256 << 10, std::max(64, atoi(argv[1]))) : 128 << 10);
-  Child child([&](Mailbox& mail) {
-    auto ends = meet(mail, 0);
-    return ends ? echo(ends.value(), bytes) : ends.error().message;
-  });
-  auto ends = meet(child.mail(), 1);
-  if (!ends) {
-    fprintf(stderr, "%s\n", ends.error().message.c_str());
-    return 1;
-  }
-  measure(ends.value(), bytes);
-  return child.ended_well() ? 0 : 1;
+  std::vector<uint32_t> sizes;
+  for (int i = 1; i < argc; i++)
+    sizes.push_back(static_cast<uint32_t>(std::clamp(atoi(argv[i]), 1, static_cast<int>(kMostBytes))));
+  const auto run_all = [&](Mailbox& mail, int rank, void (*run)(Ends&, const char*, uint32_t)) -> std::string {
+    auto ends = meet(mail, rank);
+    if (!ends) return ends.error().message;
+    char* data = static_cast<char*>(SharedMemory::allocate(kMostBytes).value());
+    memset(data, 1, kMostBytes);
+    for (const uint32_t bytes : sizes) run(ends.value(), data, bytes);
+    return "";
+  };
+  Child child([&](Mailbox& mail) { return run_all(mail, 0, echo); });
+  const std::string trouble = run_all(child.mail(), 1, measure);
+  fprintf(stderr, "%s", trouble.c_str());
+  return trouble.empty() && child.ended_well() ? 0 : 1;
 }
