@@ -20,8 +20,13 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
                                             config.peer, index, n_connections, kMaxConnections)};
   const Place place{config.peer, config.channel};
   if ((incoming.hello.args[3] & kAgain) != 0) {
-    const auto link = receivers_.find(place);
-    if (link != receivers_.end()) return link->second->rejoin(index, n_connections, std::move(incoming.fd));
+    // What it has sent by it may be acknowledged, so it is never closed while its link is there or to come.
+    if (const auto early = incomplete_.find(place); early != incomplete_.end()) {
+      early->second.again.emplace_back(index, std::move(incoming.fd));
+      return {};
+    }
+    if (const auto link = receivers_.find(place); link != receivers_.end())
+      return link->second->rejoin(index, std::move(incoming.fd));
     return Error{Code::kRemoteError, "its link is not there any more"};
   }
   Incomplete& incomplete = incomplete_[place];
@@ -50,6 +55,7 @@ Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete incomplete) {
   TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
   const tuttiLinkConfig& config = incomplete.config;
   TUTTI_TRY_ASSIGN(auto link, RecvLink::create(*this, config, std::move(incomplete.connections), timeout_seconds));
+  for (auto& [index, fd] : incomplete.again) TUTTI_TRY(link->rejoin(index, std::move(fd)));
   receivers_[{config.peer, config.channel}] = link.get();
   return std::unique_ptr<LinkHalf>(std::move(link));
 }

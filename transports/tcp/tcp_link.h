@@ -8,6 +8,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -78,6 +79,7 @@ class Door {
   struct Incomplete {
     tuttiLinkConfig config;
     std::vector<Fd> connections;
+    std::vector<std::pair<uint32_t, Fd>> again;  // with the place of the one that broke already
     bool has_all() const {
       return std::all_of(connections.begin(), connections.end(), [](const Fd& fd) { return bool(fd); });
     }
@@ -158,7 +160,7 @@ class RecvLink final : public LinkHalf {
                                                   std::vector<Fd> connections, int64_t timeout_seconds);
   ~RecvLink() override { door_.forget(this); }
   // In place of a connection that the sender has given up.
-  Result<void> rejoin(size_t index, size_t n_connections, Fd connection);
+  Result<void> rejoin(size_t index, Fd connection);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
   void release() override {
@@ -175,8 +177,8 @@ class RecvLink final : public LinkHalf {
   // beyond the stage goes straight to its place.
   static constexpr size_t kStageBytes = 8192;
   struct Stream {
-    Fd fd;    // until it is lost
-    Fd next;  // comes in its place as soon as this one's kernel has nothing more
+    Fd fd;                // until it is lost
+    std::deque<Fd> next;  // come in its place, one after another, as soon as the kernel has nothing more of it
     std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
     size_t stage_begin = 0, stage_end = 0;
     bool torn = false;       // lost in the middle of a frame

@@ -50,15 +50,15 @@ void RecvLink::receive_all() {
   for (Stream& stream : streams_) {
     while (!failure_ && stream.fd && receive_some(stream)) {
     }
-    if (stream.next && !failure_) change(stream);
+    if (!stream.next.empty() && !failure_) change(stream);
   }
 }
 
-Result<void> RecvLink::rejoin(size_t index, size_t n_connections, Fd connection) {
-  if (index >= streams_.size() || n_connections != streams_.size())
+Result<void> RecvLink::rejoin(size_t index, Fd connection) {
+  if (index >= streams_.size())
     return Error{Code::kRemoteError,
-                 format("connection %zu of %zu comes back to a link of %zu", index, n_connections, streams_.size())};
-  streams_[index].next = std::move(connection);
+                 format("connection %zu of a link that has %zu comes back", index + 1, streams_.size())};
+  streams_[index].next.push_back(std::move(connection));
   return {};
 }
 
@@ -70,11 +70,14 @@ void RecvLink::change(Stream& stream) {
   if (stream.fd && !stream.can_receive()) return;  // what waits for a slot has come
   const auto i = static_cast<size_t>(&stream - streams_.data());
   if (stream.fd) wait_set_.drop(i);
-  Fd fd = std::move(stream.next);
+  std::deque<Fd> next = std::move(stream.next);
   stream = Stream{};
-  keep_asking(fd.get(), timeout_seconds_);
-  acknowledge_soon(fd.get());
-  if (wait_set_.replace(i, fd.get())) stream.fd = std::move(fd);
+  stream.fd = std::move(next.front());
+  next.pop_front();
+  stream.next = std::move(next);
+  keep_asking(stream.fd.get(), timeout_seconds_);
+  acknowledge_soon(stream.fd.get());
+  if (const auto watched = wait_set_.replace(i, stream.fd.get()); !watched) fail(watched.error().message);
 }
 
 // One step of receiving; false when there is nothing more to be done now.
@@ -188,7 +191,7 @@ void RecvLink::lose(Stream& stream, const std::string& why, int sys_errno) {
   stream.in_frame = false;
   wait_set_.drop(i);
   stream.fd.reset();
-  if (std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return !s.fd; }))
+  if (std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return !s.fd && s.next.empty(); }))
     fail(why, sys_errno);
   else if (sys_errno != 0)
     log(LogLevel::kWarn, "tcp link from rank %d: connection %zu of %zu is given up: %s; the others go on", config_.peer,
