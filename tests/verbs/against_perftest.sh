@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # A benchmark in the guest: links of verbs against perftest on the same two devices, by turns; medians of the rounds, and
 # what is posted and completed for a message. An emulator's times tell about overheads only, so nothing fails for them.
-#   tools/verbs-check 'two_hosts; rounds=5; . "$tests/against_perftest.sh"'
+#   tools/verbs-check 'rounds=5; . "$tests/against_perftest.sh"'
+two_hosts
 sizes=(64 4096 65536 131072)
 
 # perftest TOOL BYTES: the row of its table; the client's counts go to a file. It posts by the same call as Tutti.
