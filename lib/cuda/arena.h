@@ -9,9 +9,10 @@
 namespace tutti::cuda {
 
 inline constexpr size_t kWordStride = 128;  // words lie on lines of their own
-// What the ranks tell each other, each by a word for every rank.
-enum Stage : int { kPut = 0, kSummed = 1, kTaken = 2 };
-inline constexpr int kStages = 3;
+// What the ranks tell each other, each by a word for every rank. Between two meetings at the same stage there has to be
+// one at another stage: who has come to that has taken back the words of the one before.
+enum Stage : int { kPut = 0, kPutNext = 1, kSummed = 2, kTaken = 3 };
+inline constexpr int kStages = 4;
 inline constexpr size_t kArenaDataBytes = 32 << 20;
 
 class Arenas {

@@ -18,6 +18,7 @@ namespace {
 // themselves: less to read, but one more wait.
 constexpr uint64_t kTwoShotBytes = 256 << 10;
 constexpr uint64_t kLineBytes = 128;
+constexpr size_t kHalfBytes = kArenaDataBytes / 2;
 
 // One operation of one rank.
 class Enqueued {
@@ -44,8 +45,12 @@ class Enqueued {
     }
     uint64_t longest = 0;
     for (const Move& move : moves_) longest = std::max(longest, move.elems);
-    for (uint64_t at = 0; at < longest; at += piece_elems_) TUTTI_TRY(enqueue_piece(at));
-    return {};
+    if (longest == 0) return {};
+    for (uint64_t at = 0; at < longest; at += piece_elems_) {
+      TUTTI_TRY(enqueue_piece(at));
+      half_ = 1 - half_;
+    }
+    return arenas_.meet(kTaken, stream_);
   }
 
  private:
@@ -58,7 +63,7 @@ class Enqueued {
         if (move.from == kAllRanks || move.from == static_cast<int>(r)) places[r] = blocks[r]++;
     }
     const uint64_t most = std::max<uint64_t>(1, *std::max_element(blocks.begin(), blocks.end()));
-    piece_elems_ = kArenaDataBytes / most / kLineBytes * kLineBytes / elem_bytes_;
+    piece_elems_ = kHalfBytes / most / kLineBytes * kLineBytes / elem_bytes_;
   }
 
   static Range piece_of(const Move& move, uint64_t at, uint64_t piece_elems) {
@@ -67,17 +72,19 @@ class Enqueued {
   }
 
   char* in_arena(int rank, size_t move) const {
-    return arenas_.data(rank) + places_[move][static_cast<size_t>(rank)] * piece_elems_ * elem_bytes_;
+    const uint64_t block = places_[move][static_cast<size_t>(rank)];
+    return arenas_.data(rank) + half_ * kHalfBytes + block * piece_elems_ * elem_bytes_;
   }
 
+  // Pieces lie in the halves of the arenas by turns. Whoever has put the next one has taken this one before, so meeting
+  // then is enough to use this half again, and no rank waits for the others to have taken what it has put.
   Result<void> enqueue_piece(uint64_t at) {
     TUTTI_TRY(put(at));
-    TUTTI_TRY(arenas_.meet(kPut, stream_));
+    TUTTI_TRY(arenas_.meet(half_ == 0 ? kPut : kPutNext, stream_));
     const uint64_t elems = piece_of(moves_[0], at, piece_elems_).elems;
     const bool two_shot =
         operation_.collective == Collective::kAllReduce && n_ranks_ > 2 && elems * elem_bytes_ >= kTwoShotBytes;
-    TUTTI_TRY(two_shot ? sum_and_take(at, elems) : take(at));
-    return arenas_.meet(kTaken, stream_);
+    return two_shot ? sum_and_take(at, elems) : take(at);
   }
 
   Launcher launcher() const { return {port_, multiprocessors_, operation_, stream_}; }
@@ -144,6 +151,7 @@ class Enqueued {
   const std::vector<Move> moves_;
   std::vector<std::vector<uint64_t>> places_;  // by move and rank: the block in that rank's arena
   uint64_t piece_elems_ = 0;
+  size_t half_ = 0;  // of the arenas, where the piece lies
   uint32_t divisor_ = 0;
 };
 

@@ -24,6 +24,7 @@ struct Staging {
   };
   Operation operation;
   std::vector<Piece> in, out;
+  char* buffer = nullptr;
   size_t bytes = 0;
 
   size_t add(std::vector<Piece>& list, void* device, size_t n) {
@@ -64,6 +65,7 @@ void stage_output(Staging& staging, char* output, size_t offset, int rank, int n
 Staging stage(const Operation& operation, int rank, int n_ranks, char* buffer) {
   Staging staging;
   staging.operation = operation;
+  staging.buffer = buffer;
   if (operation.collective == Collective::kSendRecv) {
     stage_messages(staging, buffer);
     return staging;
@@ -84,6 +86,25 @@ Staging stage(const Operation& operation, int rank, int n_ranks, char* buffer) {
   return staging;
 }
 
+// What is divided at the same places on all ranks, so that a piece is on its way through the host while the GPU copies
+// those beside it.
+std::vector<Operation> pieces_of(const Operation& operation) {
+  constexpr uint64_t kPieceBytes = 4 << 20;
+  const Collective what = operation.collective;
+  const uint64_t elem_bytes = dtype_bytes(operation.dtype), piece = kPieceBytes / elem_bytes;
+  const bool has_pieces =
+      what == Collective::kAllReduce || what == Collective::kReduce || what == Collective::kBroadcast;
+  if (!has_pieces || operation.count <= piece) return {operation};
+  std::vector<Operation> pieces;
+  for (uint64_t at = 0; at < operation.count; at += piece) {
+    Operation& part = pieces.emplace_back(operation);
+    part.count = std::min(piece, operation.count - at);
+    if (part.input != nullptr) part.input = static_cast<const char*>(part.input) + at * elem_bytes;
+    if (part.output != nullptr) part.output = static_cast<char*>(part.output) + at * elem_bytes;
+  }
+  return pieces;
+}
+
 class Staged final : public Way {
  public:
   Staged(Host& host, Port& port) : host_(host), port_(port) {}
@@ -95,6 +116,7 @@ class Staged final : public Way {
 
  private:
   Result<char*> buffer_of(size_t bytes);
+  uint32_t announce(const Operation& operation, bool stays);
   void serve();
   void run(uint32_t number);
 
@@ -157,25 +179,46 @@ Result<char*> Staged::buffer_of(size_t bytes) {
   return buffer_;
 }
 
-Result<void> Staged::submit(const Operation& operation, StreamRef stream) {
-  TUTTI_TRY_ASSIGN(const bool capturing, port_.is_capturing(stream));
-  const size_t bytes = stage(operation, host_.rank(), host_.n_ranks(), nullptr).bytes;
-  TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(bytes, 1)));
-  const Staging staging = stage(operation, host_.rank(), host_.n_ranks(), buffer);
+uint32_t Staged::announce(const Operation& operation, bool stays) {
   uint32_t number;
   {
     const std::lock_guard lock(mutex_);
     number = ++last_number_ == 0 ? ++last_number_ : last_number_;
-    operations_[number] = {staging.operation, capturing};
+    operations_[number] = {operation, stays};
   }
   changed_.notify_all();
-  for (const auto& piece : staging.in) TUTTI_TRY(port_.copy(buffer + piece.offset, piece.device, piece.bytes, stream));
-  auto* request = reinterpret_cast<uint32_t*>(request_);
-  auto* answer = reinterpret_cast<uint32_t*>(answer_);
-  const WordOperation words[] = {{request, number}, {answer, number, true}, {answer, 0}};
-  TUTTI_TRY(port_.words(words, 3, stream));
-  for (const auto& piece : staging.out) TUTTI_TRY(port_.copy(piece.device, buffer + piece.offset, piece.bytes, stream));
-  return {};
+  return number;
+}
+
+// The pieces' halves of the buffer alternate. In the stream's order: the input of piece k comes, piece k - 1 has run,
+// piece k is asked for, and while it runs the output of k - 1 goes and the input of k + 1 comes.
+Result<void> Staged::submit(const Operation& operation, StreamRef stream) {
+  TUTTI_TRY_ASSIGN(const bool capturing, port_.is_capturing(stream));
+  const auto pieces = pieces_of(operation);
+  const size_t bytes = (stage(pieces[0], host_.rank(), host_.n_ranks(), nullptr).bytes + 255) / 256 * 256;
+  TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(pieces.size() > 1 ? 2 * bytes : bytes, 1)));
+  auto* const request = reinterpret_cast<uint32_t*>(request_);
+  auto* const answer = reinterpret_cast<uint32_t*>(answer_);
+  Staging before;
+  const auto take_out = [&]() -> Result<void> {
+    for (const auto& piece : before.out)
+      TUTTI_TRY(port_.copy(piece.device, before.buffer + piece.offset, piece.bytes, stream));
+    return {};
+  };
+  std::vector<WordOperation> words;
+  for (size_t k = 0; k < pieces.size(); k++) {
+    Staging staging = stage(pieces[k], host_.rank(), host_.n_ranks(), buffer + k % 2 * bytes);
+    for (const auto& piece : staging.in)
+      TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
+    const uint32_t number = announce(staging.operation, capturing);
+    words.push_back({request, number});
+    TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
+    TUTTI_TRY(take_out());
+    before = std::move(staging);
+    words = {{answer, number, true}, {answer, 0}};
+  }
+  TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
+  return take_out();
 }
 
 // While operations are under way, or may come from a graph, only looking tells.

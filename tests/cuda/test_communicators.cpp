@@ -40,6 +40,24 @@ TEST_CASE("all types and operators on GPUs give the host's bits") {
     }));
 }
 
+TEST_CASE("operations that take several pieces, by phases and through the host, in place and rooted") {
+  FakePort port(4);
+  const Seats seats = GENERATE(Seats::kOwnGpus, Seats::kStaged);
+  require_success(run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    constexpr size_t kCount = (13 << 20) / 4 + 5;  // four pieces through the host
+    GpuStream stream(port);
+    std::vector<uint32_t> data(kCount), sums(kCount, 7);
+    for (size_t i = 0; i < kCount; i++) data[i] = static_cast<uint32_t>(i + static_cast<size_t>(r));
+    for (int turn = 0; turn < 2; turn++) {
+      o.take(tuttiReduce(data.data(), r == 1 ? sums.data() : nullptr, kCount, tuttiUint32, tuttiSum, 1, gpu, stream));
+      o.take(tuttiBroadcast(sums.data(), sums.data(), kCount, tuttiUint32, 1, gpu, stream));
+      o.take(tuttiAllReduce(sums.data(), sums.data(), kCount, tuttiUint32, tuttiMax, gpu, stream));
+      stream.synchronize();
+      for (size_t i = 0; i < kCount; i++) o.wrong += sums[i] != static_cast<uint32_t>(i * 3 + 3);
+    }
+  }));
+}
+
 TEST_CASE("all-reduces that take several pieces, in place") {
   FakePort port(4);
   constexpr size_t kCount = (70 << 20) / 4 + 3;

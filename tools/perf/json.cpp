@@ -44,7 +44,7 @@ Json config(const Options& o, const std::vector<RankInfo>& ranks) {
             {"iterations", o.iters},
             {"aggregated_iterations", o.agg_iters},
             {"validation", o.check_iters},
-            {"graph", 0},
+            {"graph", o.graph_launches},
             {"blocking_collectives", truth(o.blocking != 0)},
             {"per_iter_timing", truth(o.per_iter_timing)},
             {"per_iter_skip", o.per_iter_skip},

@@ -76,7 +76,7 @@ std::string header_text(const Options& o, const Collective& collective, const st
   out += text("# nThread %d nGpus 1 minBytes %zu maxBytes %zu step: %zu(%s) warmup iters: %d iters: %d agg iters: %d ",
               o.threads, o.min_bytes, o.max_bytes, factor ? o.step_factor : o.step_bytes, factor ? "factor" : "bytes",
               o.warmup_iters, o.iters, o.agg_iters);
-  out += text("validation: %d graph: 0 unalign: %zu\n", o.check_iters, o.unalign_elems);
+  out += text("validation: %d graph: %d unalign: %zu\n", o.check_iters, o.graph_launches, o.unalign_elems);
   if (o.blocking == 1) out += "# Blocking Enabled: wait and barrier after each operation\n";
   if (o.blocking == 2) out += "# Blocking Enabled: wait after each operation, no barrier\n";
   if (o.blocking == 3) out += "# Blocking Enabled: wait and barrier after each iteration; the barrier is not timed\n";
