@@ -1,5 +1,6 @@
 /* Data-parallel training on tutti.h: every rank computes gradients from its own part of a batch, and this layer
- * averages them over all ranks while the backward pass is still running. C99 and C++; part of libtutti.so.
+ * averages them over all ranks while the backward pass is still running. In host memory and on CUDA devices. C99 and
+ * C++; part of libtutti.so.
  *
  * A training loop:
  *
@@ -23,6 +24,15 @@
  * call them in the same order. From tuttiDdpBegin to tuttiDdpWait no other operation may run on the communicator: give
  * other threads one of their own (tuttiCommSplit). The communicator has to outlive the handle.
  *
+ * CUDA. On a communicator with config.cudaDevice parameters and buffers may be on that device (and others in host
+ * memory; each has buckets of its own). What is done with them takes its place in streams: tuttiDdpMarkReady means the
+ * gradient as the caller's stream (tuttiDdpSetStream) has it when it gets there, buckets are averaged in a stream of
+ * the layer's own, and after tuttiDdpWait the caller's stream waits for them. The host waits for no gradient there,
+ * only until all ranks have called it; but in a step of checkEvery also for the GPU. tuttiDdpCreate waits for the
+ * device, as does the step in which buckets are built anew. The ranks talk in host memory beside that: creation splits
+ * the communicator, and tuttiDdpDestroy is collective, unless the communicator is broken. Steps cannot be captured into
+ * CUDA graphs.
+ *
  * Errors. A mistake of one rank (a gradient that is never marked, or twice, ...) ends tuttiDdpWait, tuttiDdpCreate or
  * tuttiDdpJoin on all ranks with the same sentence, which names the rank and the parameter; the communicator stays
  * usable and the next step can begin. Errors that break the communicator (tuttiRemoteError, tuttiTimeout,
@@ -40,7 +50,7 @@ extern "C" {
 /* ---- what is trained ------------------------------------------------------------------------------------------- */
 
 #define TUTTI_DDP_MAX_DIMS 8
-/* tuttiDdpTensor_t.device of memory that the CPU addresses. Here it is the only value. */
+/* tuttiDdpTensor_t.device of memory that the CPU addresses. */
 #define TUTTI_DDP_HOST (-1)
 
 /* A model's gradient averager. Created by tuttiDdpCreate, freed by tuttiDdpDestroy. */
@@ -57,7 +67,7 @@ typedef struct {
   tuttiDataType_t gradDatatype;     /* of grad: tuttiFloat32, tuttiFloat64, tuttiFloat16 or tuttiBfloat16 */
   int ndim;                         /* 0: a vector of `count`; at most TUTTI_DDP_MAX_DIMS */
   size_t shape[TUTTI_DDP_MAX_DIMS]; /* ndim lengths whose product is `count` */
-  int device;                       /* TUTTI_DDP_HOST */
+  int device;                       /* of data and grad: TUTTI_DDP_HOST, or the communicator's cudaDevice */
 } tuttiDdpTensor_t;
 
 /* ---- hooks ----------------------------------------------------------------------------------------------------- */
@@ -76,8 +86,9 @@ typedef struct {
 
 /* Replaces the all-reduce of a bucket: has to leave in bucket->data what all ranks are to see as the average. It is
  * called in the order of buckets, on a thread of the layer's own, on all ranks. It calls operations on `comm` with
- * `stream`, which is NULL on host memory: they block. What it returns other than tuttiSuccess ends the step's
- * tuttiDdpWait on all ranks; so it should fail only after its operations, or because they failed. */
+ * `stream`, which is NULL on host memory: they block. On a GPU it puts its work into `stream`, a cudaStream_t, cast,
+ * and waits for nothing; `comm` and the thread are on the device. What it returns other than tuttiSuccess ends the
+ * step's tuttiDdpWait on all ranks; so it should fail only after its operations, or because they failed. */
 typedef tuttiResult_t (*tuttiDdpHook_t)(const tuttiDdpBucket_t* bucket, tuttiComm_t comm, tuttiStream_t stream,
                                         void* userData);
 
@@ -129,17 +140,19 @@ typedef struct {
 
 /* Makes the averager of `nparams` parameters and `nbuffers` buffers (arrays in the model's order, copied; may be NULL
  * where the number is 0; config may be NULL) and writes its handle to *ddp. Collective over `comm`. Compares shapes,
- * types and config across ranks, then broadcasts data of parameters and buffers from rank 0. Blocks until all ranks
- * have come. Bucket memory is tuttiMemAlloc's, zeroed. Errors, on all ranks alike: tuttiInvalidArgument (an argument is
+ * types and config across ranks, then broadcasts data of parameters and buffers from rank 0; what streams do to them
+ * has to be done by then. Blocks until all ranks have come. Bucket memory is tuttiMemAlloc's, or cudaMalloc's, zeroed.
+ * Errors, on all ranks alike: tuttiInvalidArgument (an argument is
  * wrong on some rank), tuttiInvalidUsage (ranks differ: the message names the first parameter that does, and the
- * ranks), and those of tuttiAllReduce. On error *ddp is NULL. tuttiInvalidArgument (ddp is NULL, comm is no live
- * communicator, or one on a CUDA device) is returned at once without a word to the others. */
+ * ranks), and those of tuttiAllReduce and tuttiCommSplit. On error *ddp is NULL. tuttiInvalidArgument (ddp is NULL,
+ * comm is no live communicator) is returned at once without a word to the others. */
 TUTTI_API tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTensor_t* params,
                                        size_t nparams, const tuttiDdpTensor_t* buffers, size_t nbuffers,
                                        const tuttiDdpConfig_t* config);
 
 /* Waits for the buckets that this rank has launched, then frees the handle, its thread and its gradients. Not
- * collective. Errors: tuttiInvalidArgument (not a live handle). */
+ * collective in host memory; on a CUDA device it is. Memory that a broken communicator's streams may still use is freed
+ * when the next handle is created. Errors: tuttiInvalidArgument (not a live handle). */
 TUTTI_API tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp);
 
 /* The sentence that explains the last error that a function of this header returned on this thread; "" if there was
@@ -147,8 +160,8 @@ TUTTI_API tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp);
 TUTTI_API const char* tuttiDdpGetLastError(void);
 
 /* Collective: data of all parameters and buffers become those of rank `root`. Not during a step. Blocks until they are
- * there. Errors: tuttiInvalidArgument (not a live handle, root not in [0, nranks)), tuttiInvalidUsage (a step is under
- * way), and those of tuttiBroadcast. */
+ * there; on a GPU it takes its place in the caller's stream. Errors: tuttiInvalidArgument (not a live handle, root not
+ * in [0, nranks)), tuttiInvalidUsage (a step is under way), and those of tuttiBroadcast. */
 TUTTI_API tuttiResult_t tuttiDdpBroadcast(tuttiDdp_t ddp, int root);
 
 /* The same for buffers alone. Errors as tuttiDdpBroadcast. */
@@ -172,6 +185,12 @@ TUTTI_API tuttiResult_t tuttiDdpZeroGradients(tuttiDdp_t ddp);
  * live handle), tuttiInvalidUsage (the last step was not ended by tuttiDdpWait), and those of tuttiBroadcast. */
 TUTTI_API tuttiResult_t tuttiDdpBegin(tuttiDdp_t ddp);
 
+/* Gradients on a CUDA device: the stream in which the caller computes them, a cudaStream_t, cast. Until the first call
+ * it is NULL, CUDA's default stream. The new one waits for what the old one has been given. Not during a step. Does not
+ * block. Errors: tuttiInvalidArgument (not a live handle), tuttiInvalidUsage (a step is under way; the communicator is
+ * in host memory), tuttiUnhandledCudaError. */
+TUTTI_API tuttiResult_t tuttiDdpSetStream(tuttiDdp_t ddp, tuttiStream_t stream);
+
 /* The gradient of parameter `index` is complete: it must not be touched until tuttiDdpWait. Launches the buckets that
  * are due. Does not block; any thread. Errors: tuttiInvalidArgument (not a live handle, no such parameter),
  * tuttiInvalidUsage (no step is under way; the parameter is marked already; it was unused in the first step of a static
@@ -184,7 +203,8 @@ TUTTI_API tuttiResult_t tuttiDdpMarkReady(tuttiDdp_t ddp, size_t index);
  * first step of a static graph). */
 TUTTI_API tuttiResult_t tuttiDdpMarkUnused(tuttiDdp_t ddp, size_t index);
 
-/* Ends the step: blocks until all gradients are averaged on this rank. Collective like tuttiDdpBegin. After an error
+/* Ends the step: blocks until all gradients are averaged on this rank; on a GPU the caller's stream does, and this call
+ * only until all ranks have made it. Collective like tuttiDdpBegin. After an error
  * gradients have no defined value. Errors: tuttiInvalidArgument (not a live handle), tuttiInvalidUsage, on all ranks
  * with the same sentence (parameters never became ready, and which on what rank; one was marked twice; a static graph
  * changed; a check found something), those of the hook, and those of tuttiAllReduce. */
@@ -207,7 +227,8 @@ TUTTI_API tuttiResult_t tuttiDdpJoin(tuttiDdp_t ddp);
 
 /* ---- statistics ------------------------------------------------------------------------------------------------ */
 
-/* Of one rank. Start from TUTTI_DDP_STATS_INITIALIZER; later versions append. Times are in seconds. */
+/* Of one rank. Start from TUTTI_DDP_STATS_INITIALIZER; later versions append. Times are in seconds. On a GPU they are
+ * those between events in the streams, of steps that it has done; on a GPU and the host both, their sums. */
 typedef struct {
   size_t size;            /* sizeof(tuttiDdpStats_t) */
   uint64_t steps;         /* that reduced and succeeded */
@@ -284,7 +305,8 @@ typedef struct {
  *   tuttiDdpBroadcastData(&data, 0, group);
  *
  * Errors, on all ranks alike: tuttiInvalidArgument (a field of the root's data is wrong, data is NULL, root not in
- * [0, nranks)), tuttiSystemError (a rank has no memory for it), and those of tuttiBroadcast. */
+ * [0, nranks); comm is on a CUDA device), tuttiSystemError (a rank has no memory for it), and those of tuttiBroadcast.
+ */
 TUTTI_API tuttiResult_t tuttiDdpBroadcastData(tuttiDdpData_t* data, int root, tuttiComm_t comm);
 
 /* Divides rank root's data among all ranks of `comm` along the first dimension, in the order of ranks, the first ranks

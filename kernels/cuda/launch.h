@@ -2,6 +2,7 @@
 // functions.
 #pragma once
 
+#include "kernels/cuda/gradients.h"
 #include "kernels/cuda/jobs.h"
 #include "kernels/cuda/lines.h"
 #include "kernels/cuda/program.h"
@@ -16,5 +17,8 @@ const void* copy_kernel();
 const void* program_kernel(DataType dtype);
 // Takes the LineCall as its only argument, line_threads() threads and line_blocks() blocks.
 const void* line_kernel(const LineCall& call);
+// Take the call as their only argument, and kGradientThreads threads.
+const void* span_kernel(const SpanCall& call);
+const void* factor_kernel(FactorPart part);
 
 }  // namespace tutti::cuda

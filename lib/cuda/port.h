@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "base/result.h"
+#include "kernels/cuda/gradients.h"
 #include "kernels/cuda/jobs.h"
 #include "kernels/cuda/lines.h"
 #include "kernels/cuda/program.h"
@@ -83,6 +84,9 @@ class Port {
   virtual Result<void> run(const ProgramCall& call, StreamRef stream) = 0;
   // Waits on the device for other ranks, whose kernels have to run at the same time.
   virtual Result<void> run(const LineCall& call, StreamRef stream) = 0;
+  virtual Result<void> run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) = 0;
+  virtual Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) = 0;
+  virtual Result<void> zero(void* memory, size_t bytes, StreamRef stream) = 0;
   virtual Result<void> record(EventRef event, StreamRef stream) = 0;
   virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
 
@@ -92,9 +96,13 @@ class Port {
   virtual Result<StreamRef> create_stream() = 0;
   virtual void destroy_stream(StreamRef stream) = 0;
   virtual Result<EventRef> create_event() = 0;
+  // One that knows when it was reached.
+  virtual Result<EventRef> create_timed_event() = 0;
   virtual void destroy_event(EventRef event) = 0;
   virtual Result<void> synchronize(StreamRef stream) = 0;  // waits
   virtual Result<bool> reached(EventRef event) = 0;        // also if it was never recorded
+  // Between two timed events that were reached; negative if `to` was first.
+  virtual Result<double> seconds_between(EventRef from, EventRef to) = 0;
 };
 
 // For profilers: what is enqueued meanwhile belongs to the operation of this name.

@@ -242,6 +242,22 @@ class Runtime final : public Port {
                                                       dim3(line_threads(call)), arguments, 0, stream_of(stream)));
   }
 
+  Result<void> run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) override {
+    void* arguments[] = {const_cast<SpanCall*>(&call)};  // copied by the call
+    return check("cudaLaunchKernel", cudaLaunchKernel(span_kernel(call), dim3(n_blocks), dim3(kGradientThreads),
+                                                      arguments, 0, stream_of(stream)));
+  }
+
+  Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) override {
+    void* arguments[] = {const_cast<FactorCall*>(&call)};  // copied by the call
+    return check("cudaLaunchKernel", cudaLaunchKernel(factor_kernel(call.part), dim3(n_blocks), dim3(kGradientThreads),
+                                                      arguments, 0, stream_of(stream)));
+  }
+
+  Result<void> zero(void* memory, size_t bytes, StreamRef stream) override {
+    return check("cudaMemsetAsync", cudaMemsetAsync(memory, 0, bytes, stream_of(stream)));
+  }
+
   Result<void> record(EventRef event, StreamRef stream) override {
     return check("cudaEventRecord", cudaEventRecord(event_of(event), stream_of(stream)));
   }
@@ -268,6 +284,11 @@ class Runtime final : public Port {
     TUTTI_TRY(check("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
     return EventRef{event};
   }
+  Result<EventRef> create_timed_event() override {
+    cudaEvent_t event;
+    TUTTI_TRY(check("cudaEventCreate", cudaEventCreate(&event)));
+    return EventRef{event};
+  }
   void destroy_event(EventRef event) override { (void)cudaEventDestroy(event_of(event)); }
 
   Result<void> synchronize(StreamRef stream) override {
@@ -281,6 +302,11 @@ class Runtime final : public Port {
     }
     TUTTI_TRY(check("cudaEventQuery", code));
     return true;
+  }
+  Result<double> seconds_between(EventRef from, EventRef to) override {
+    float milliseconds = 0;
+    TUTTI_TRY(check("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, event_of(from), event_of(to))));
+    return static_cast<double>(milliseconds) / 1e3;
   }
 };
 

@@ -63,6 +63,26 @@ Status find_group(tuttiComm_t comm, Group* group) {
   return library(tuttiCommCount(comm, &group->size));
 }
 
+Status find_device(tuttiComm_t comm, int* device) {
+  return library(tuttiCommCuDevice(comm, device));
+}
+
+Status HostTwin::make(tuttiComm_t comm) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.cudaDevice = -1;
+  config.blocking = 1;
+  int rank = 0;
+  if (Status s = library(tuttiCommUserRank(comm, &rank)); !s) return s;
+  return library(tuttiCommSplit(comm, 0, rank, &comm_, &config));
+}
+
+// A peer may still need what this rank holds for it.
+HostTwin::~HostTwin() {
+  if (comm_ == nullptr) return;
+  static_cast<void>(tuttiCommFinalize(comm_));
+  static_cast<void>(tuttiCommDestroy(comm_));
+}
+
 Status agree(const Group& group, const Status& mine, std::vector<int32_t>* flags) {
   std::vector<int32_t> words = {mine ? 0 : group.rank + 1};
   if (flags != nullptr) words.insert(words.end(), flags->begin(), flags->end());

@@ -3,20 +3,39 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "status.h"
 
 namespace tutti::ddp {
 
-// A rank's place. All functions here are collective and block.
+// A communicator in host memory, and a rank's place in it. All functions here are collective and block.
 struct Group {
   tuttiComm_t comm = nullptr;
   int rank = 0;
   int size = 1;
 };
 
+// `comm` is in host memory.
 Status find_group(tuttiComm_t comm, Group* group);
+// The CUDA device that `comm` is on; -1: in host memory.
+Status find_device(tuttiComm_t comm, int* device);
+
+// For the words of those whose communicator is on a GPU: the same ranks in host memory. Making and ending it is
+// collective.
+class HostTwin {
+ public:
+  HostTwin() = default;
+  HostTwin(HostTwin&& other) noexcept : comm_(std::exchange(other.comm_, nullptr)) {}
+  HostTwin& operator=(HostTwin&&) = delete;
+  ~HostTwin();
+  Status make(tuttiComm_t comm);
+  tuttiComm_t comm() const { return comm_; }
+
+ private:
+  tuttiComm_t comm_ = nullptr;
+};
 
 // Success if `mine` is one on all ranks; else the error of the highest rank that has one, on all ranks. By the way,
 // flags[i] becomes the largest of all ranks' flags[i]. If the communicator fails, its error.

@@ -98,9 +98,21 @@ Status make_room(const Group& group, const Header& header, uint64_t rows, bool w
   return agreed;
 }
 
+// The data lie in the host's memory, and so does the communicator.
+Status find_host_group(tuttiComm_t comm, Group* group) {
+  int device = -1;
+  if (Status s = find_device(comm, &device); !s) return s;
+  if (device >= 0)
+    return invalid_argument(
+        text("comm is on CUDA device %d, the data are in host memory; take a communicator in host "
+             "memory (tuttiCommSplit with config.cudaDevice=-1)",
+             device));
+  return find_group(comm, group);
+}
+
 Status broadcast_data(tuttiDdpData_t* data, int root, tuttiComm_t comm) {
   Group group;
-  if (Status s = find_group(comm, &group); !s) return s;
+  if (Status s = find_host_group(comm, &group); !s) return s;
   Header header;
   if (Status s = share_header(group, root, data, data, &header); !s) return s;
   if (Status s = make_room(group, header, header.rows(), group.rank != root, data); !s) return s;
@@ -137,7 +149,7 @@ Status send_rows(const Group& group, const Header& header, const void* all, void
 
 Status scatter_data(const tuttiDdpData_t* all, tuttiDdpData_t* part, int root, tuttiComm_t comm) {
   Group group;
-  if (Status s = find_group(comm, &group); !s) return s;
+  if (Status s = find_host_group(comm, &group); !s) return s;
   Header header;
   if (Status s = share_header(group, root, all, part, &header); !s) return s;
   const uint64_t mine = rows_of(header.rows(), group, group.rank).count;

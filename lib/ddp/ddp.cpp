@@ -101,11 +101,11 @@ Status take_config(const tuttiDdpConfig_t* given, tuttiDdpConfig_t* config) {
   return check_flags(*config);
 }
 
-Status take_all(const tuttiDdpTensor_t* given, size_t n, const char* what, std::vector<Tensor>* out) {
+Status take_all(const tuttiDdpTensor_t* given, size_t n, const char* what, int cuda_device, std::vector<Tensor>* out) {
   if (given == nullptr && n > 0) return invalid_argument(text("%ss is NULL, but their number is %zu", what, n));
   out->resize(n);
   for (size_t i = 0; i < n; i++)
-    if (Status s = take_tensor(given, i, what, &(*out)[i]); !s) return s;
+    if (Status s = take_tensor(given, i, what, cuda_device, &(*out)[i]); !s) return s;
   return {};
 }
 
@@ -137,25 +137,29 @@ struct Given {
 Status create(tuttiDdp_t* handle, tuttiComm_t comm, const Given& given) {
   if (handle == nullptr) return invalid_argument("ddp is NULL");
   *handle = nullptr;
-  Group group;
-  if (Status s = find_group(comm, &group); !s) return s;
   int cuda_device = -1;
-  if (Status s = library(tuttiCommCuDevice(comm, &cuda_device)); !s) return s;
+  if (Status s = find_device(comm, &cuda_device); !s) return s;
+  HostTwin twin;
   if (cuda_device >= 0)
-    return invalid_argument(
-        text("comm is on CUDA device %d; gradients are averaged in host memory only, which takes a "
-             "communicator with cudaDevice=-1",
-             cuda_device));
+    if (Status s = twin.make(comm); !s) return s;
+  Group group;
+  if (Status s = find_group(cuda_device < 0 ? comm : twin.comm(), &group); !s) return s;
   tuttiDdpConfig_t config;
   std::vector<Tensor> params, buffers;
+  Devices devices;
+  devices.host = make_host_device(group.comm);
   Status mine = take_config(given.config, &config);
-  if (mine) mine = take_all(given.params, given.n_params, "parameter", &params);
-  if (mine) mine = take_all(given.buffers, given.n_buffers, "buffer", &buffers);
+  if (mine) mine = take_all(given.params, given.n_params, "parameter", cuda_device, &params);
+  if (mine) mine = take_all(given.buffers, given.n_buffers, "buffer", cuda_device, &buffers);
+  if (mine && cuda_device >= 0) mine = make_cuda_device(comm, cuda_device, 2 * params.size(), &devices.cuda);
   if (Status s = agree(group, mine); !s) return s;
   if (Status s = same_lines(group, lines_of(config, params, buffers)); !s) return s;
-  auto reducer = std::make_shared<Reducer>(group, config, std::move(params), std::move(buffers));
+  auto reducer = std::make_shared<Reducer>(std::move(twin), group, std::move(devices), config, std::move(params),
+                                           std::move(buffers));
   if (Status s = agree(group, reducer->prepare()); !s) return s;
-  if (Status s = reducer->broadcast(0); !s) return s;
+  // Not in the default stream, which other ranks of the process may use.
+  if (Status s = reducer->broadcast(0, Queue::kOwn); !s) return s;
+  if (Status s = reducer->synchronize(); !s) return s;
   *handle = add_handle(std::move(reducer));
   return {};
 }
@@ -197,6 +201,10 @@ tuttiResult_t tuttiDdpGradient(tuttiDdp_t ddp, size_t index, void** grad) {
 
 tuttiResult_t tuttiDdpZeroGradients(tuttiDdp_t ddp) {
   return with(ddp, [&](Reducer& reducer) { return reducer.zero_gradients(); });
+}
+
+tuttiResult_t tuttiDdpSetStream(tuttiDdp_t ddp, tuttiStream_t stream) {
+  return with(ddp, [&](Reducer& reducer) { return reducer.set_stream(stream); });
 }
 
 tuttiResult_t tuttiDdpBegin(tuttiDdp_t ddp) {

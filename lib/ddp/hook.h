@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "device.h"
 #include "tensor.h"
 
 namespace tutti::ddp {
@@ -11,8 +12,11 @@ namespace tutti::ddp {
 class Hook {
  public:
   virtual ~Hook() = default;
-  // Leaves the average in bucket.data and adds to *bytes what was given to operations. Blocks; on one thread at a time.
-  virtual Status run(const tuttiDdpBucket_t& bucket, tuttiComm_t comm, size_t* bytes) = 0;
+  // Before the first step, and when buckets were built anew: so many bytes lie in the largest bucket of the device.
+  virtual Status prepare(Device&, size_t) { return {}; }
+  // Puts the average into bucket.data, on the averager's thread or in the device's own queue, and adds to *bytes what
+  // was given to operations. One bucket at a time.
+  virtual Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) = 0;
 };
 
 // The hook that the config asks for. `params` outlive it.
@@ -20,6 +24,6 @@ std::unique_ptr<Hook> make_hook(const tuttiDdpConfig_t& config, const std::vecto
 std::unique_ptr<Hook> make_power_sgd(const tuttiDdpConfig_t& config, const std::vector<Tensor>& params);
 
 // An all-reduce in place.
-Status average(void* data, size_t count, tuttiDataType_t type, tuttiComm_t comm, size_t* bytes);
+Status average(void* data, size_t count, tuttiDataType_t type, Device& device, size_t* bytes);
 
 }  // namespace tutti::ddp

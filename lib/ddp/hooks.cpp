@@ -1,5 +1,6 @@
 // The built-in hooks, but PowerSGD.
-#include "floats.h"
+#include <map>
+
 #include "hook.h"
 #include "memory.h"
 
@@ -8,43 +9,37 @@ namespace {
 
 class Average : public Hook {
  public:
-  Status run(const tuttiDdpBucket_t& bucket, tuttiComm_t comm, size_t* bytes) override {
-    return average(bucket.data, bucket.count, bucket.datatype, comm, bytes);
+  Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
+    return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
   }
 };
 
 // Larger floats travel as 16-bit ones.
-template <auto to_16_bits, auto from_16_bits>
 class Halve : public Hook {
  public:
   explicit Halve(tuttiDataType_t type) : type_(type) {}
-  Status run(const tuttiDdpBucket_t& bucket, tuttiComm_t comm, size_t* bytes) override {
-    if (bucket.datatype == tuttiFloat32) return run_on(static_cast<float*>(bucket.data), bucket.count, comm, bytes);
-    if (bucket.datatype == tuttiFloat64) return run_on(static_cast<double*>(bucket.data), bucket.count, comm, bytes);
-    return average(bucket.data, bucket.count, bucket.datatype, comm, bytes);
+  Status prepare(Device& device, size_t bytes) override { return scratch_[&device].reserve(device, bytes / 2); }
+  Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
+    if (element_bytes(bucket.datatype) == sizeof(uint16_t))
+      return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
+    const Span wide = {bucket.data, bucket.count, bucket.datatype};
+    const Span small = {scratch_[&device].data(), bucket.count, type_};
+    if (Status s = device.narrow(wide, small); !s) return s;
+    if (Status s = average(small.at, small.count, type_, device, bytes); !s) return s;
+    return device.widen(small, wide);
   }
 
  private:
-  template <class Float>
-  Status run_on(Float* data, size_t count, tuttiComm_t comm, size_t* bytes) {
-    if (Status s = scratch_.reserve(count * sizeof(uint16_t)); !s) return s;
-    auto* small = reinterpret_cast<uint16_t*>(scratch_.data());
-    for (size_t i = 0; i < count; i++) small[i] = to_16_bits(static_cast<float>(data[i]));
-    if (Status s = average(small, count, type_, comm, bytes); !s) return s;
-    for (size_t i = 0; i < count; i++) data[i] = static_cast<Float>(from_16_bits(small[i]));
-    return {};
-  }
-
   const tuttiDataType_t type_;
-  Memory scratch_;
+  std::map<Device*, Memory> scratch_;
 };
 
 class UserHook : public Hook {
  public:
   UserHook(tuttiDdpHook_t hook, void* user_data) : hook_(hook), user_data_(user_data) {}
-  Status run(const tuttiDdpBucket_t& bucket, tuttiComm_t comm, size_t* bytes) override {
+  Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
     *bytes += bucket.count * element_bytes(bucket.datatype);
-    const tuttiResult_t result = hook_(&bucket, comm, nullptr, user_data_);
+    const tuttiResult_t result = hook_(&bucket, device.comm(), device.stream(Queue::kOwn), user_data_);
     if (result == tuttiSuccess) return {};
     return Error{result, text("the hook of bucket %zu returned '%s'; the last error on its thread: %s", bucket.index,
                               tuttiGetErrorString(result), tuttiGetLastError(nullptr))};
@@ -57,16 +52,16 @@ class UserHook : public Hook {
 
 }  // namespace
 
-Status average(void* data, size_t count, tuttiDataType_t type, tuttiComm_t comm, size_t* bytes) {
+Status average(void* data, size_t count, tuttiDataType_t type, Device& device, size_t* bytes) {
   *bytes += count * element_bytes(type);
-  return library(tuttiAllReduce(data, data, count, type, tuttiAvg, comm, nullptr));
+  return library(tuttiAllReduce(data, data, count, type, tuttiAvg, device.comm(), device.stream(Queue::kOwn)));
 }
 
 std::unique_ptr<Hook> make_hook(const tuttiDdpConfig_t& config, const std::vector<Tensor>& params) {
   if (config.hook != nullptr) return std::make_unique<UserHook>(config.hook, config.hookUserData);
   switch (config.compression) {
-    case tuttiDdpFloat16: return std::make_unique<Halve<to_float16, from_float16>>(tuttiFloat16);
-    case tuttiDdpBfloat16: return std::make_unique<Halve<to_bfloat16, from_bfloat16>>(tuttiBfloat16);
+    case tuttiDdpFloat16: return std::make_unique<Halve>(tuttiFloat16);
+    case tuttiDdpBfloat16: return std::make_unique<Halve>(tuttiBfloat16);
     case tuttiDdpPowerSgd: return make_power_sgd(config, params);
     default: return std::make_unique<Average>();
   }

@@ -1,32 +1,8 @@
 // How a step went, on all ranks.
-#include <bit>
-#include <cmath>
-#include <cstring>
-
 #include "reducer.h"
 
 namespace tutti::ddp {
 namespace {
-
-constexpr size_t kNoIndex = ~size_t{0};
-
-// Bits that say how large a number is: all set means Inf or NaN.
-template <class Bits>
-size_t first_with_all(const char* data, size_t count, Bits exponent) {
-  const auto* bits = reinterpret_cast<const Bits*>(data);
-  for (size_t i = 0; i < count; i++)
-    if ((bits[i] & exponent) == exponent) return i;
-  return kNoIndex;
-}
-
-size_t first_non_finite(tuttiDataType_t type, const char* data, size_t count) {
-  switch (type) {
-    case tuttiFloat64: return first_with_all<uint64_t>(data, count, 0x7ff0000000000000);
-    case tuttiFloat16: return first_with_all<uint16_t>(data, count, 0x7c00);
-    case tuttiBfloat16: return first_with_all<uint16_t>(data, count, 0x7f80);
-    default: return first_with_all<uint32_t>(data, count, 0x7f800000);
-  }
-}
 
 // The first ones by name, and how many more.
 std::string list_of(const std::vector<size_t>& indices, const std::vector<Tensor>& params) {
@@ -63,23 +39,26 @@ bool Reducer::tracks_use() const {
 }
 
 Status Reducer::finish_step() {
-  tuttiResult_t state = tuttiSuccess;
-  if (Status s = library(tuttiCommGetAsyncError(group_.comm, &state)); !s) return s;
-  if (state != tuttiSuccess) return Error{state, tuttiGetLastError(group_.comm)};
+  for (const Device* device : devices_.all()) {
+    tuttiResult_t state = tuttiSuccess;
+    if (Status s = library(tuttiCommGetAsyncError(device->comm(), &state)); !s) return s;
+    if (state != tuttiSuccess) return Error{state, tuttiGetLastError(device->comm())};
+  }
+  if (checks_this_step()) note(find_non_finite());
   std::vector<int32_t> used;
   if (tracks_use())
     for (const Mark mark : marks_) used.push_back(mark == Mark::kReady ? 1 : 0);
   if (Status s = agree(group_, outcome_, &used); !s) return s;
   if (checks_this_step())
     if (Status s = compare_ranks(); !s) return s;
-  take_back(used);
+  if (Status s = take_back(used); !s) return s;
   used_before_.assign(params_.size(), false);
   rebuild_due_ |= order_due_;
   order_due_ = false;
   return {};
 }
 
-void Reducer::take_back(const std::vector<int32_t>& used) {
+Status Reducer::take_back(const std::vector<int32_t>& used) {
   if (config_.staticGraph && !graph_known_) {
     used_somewhere_ = used;
     for (const Mark mark : marks_) never_used_.push_back(mark == Mark::kUnused);
@@ -88,41 +67,51 @@ void Reducer::take_back(const std::vector<int32_t>& used) {
   const std::vector<int32_t>& somewhere = graph_known_ ? used_somewhere_ : used;
   for (size_t i = 0; i < params_.size(); i++) {
     const Tensor& param = params_[i];
-    char* slot = buckets_.slot_of(i);
-    if (param.count == 0) continue;
-    if (somewhere.empty() || somewhere[i] != 0) {
-      if (param.grad != nullptr) memcpy(param.grad, slot, param.grad_bytes());
-    } else if (param.grad == nullptr) {
-      memcpy(slot, kept_[i].data(), param.grad_bytes());
-    }
-    std::vector<char>().swap(kept_[i]);
+    Device& device = device_of(param);
+    const bool is_used = somewhere.empty() || somewhere[i] != 0;
+    if (param.count == 0 || is_used == (param.grad == nullptr)) continue;
+    const Status taken = is_used ? device.copy(param.grad, buckets_.slot_of(i), param.grad_bytes(), Queue::kCaller)
+                                 : buckets_.bring_back(device, i, param.grad_bytes());
+    if (!taken) return taken;
   }
+  return {};
 }
 
 bool Reducer::checks_this_step() const {
   return config_.checkEvery > 0 && (stats_.steps + 1) % static_cast<uint64_t>(config_.checkEvery) == 0;
 }
 
-Status Reducer::find_non_finite(const Layout& layout, const char* data) const {
-  for (size_t i = 0; i < layout.params.size(); i++) {
-    const size_t param = layout.params[i];
-    const char* at = data + layout.offsets[i] * element_bytes(layout.type);
-    const size_t found = first_non_finite(layout.type, at, params_[param].count);
-    if (found != kNoIndex)
-      return invalid_usage(
-          text("the gradient of %s has Inf or NaN at element %zu; lower the learning rate or the loss scale, or look "
-               "for a division by zero",
-               name_of("parameter", param, params_[param]).c_str(), found));
-  }
+Status Reducer::look_for_non_finite(const Layout& layout, Device& device) {
+  std::vector<Span> spans;
+  for (const size_t param : layout.params)
+    spans.push_back({buckets_.slot_of(param), params_[param].count, layout.type});
+  uint64_t* found = non_finite_.data() + looked_at_;
+  looked_at_ += spans.size();
+  return device.look(Look::kNonFinite, spans, Queue::kOwn, found);
+}
+
+Status Reducer::find_non_finite() {
+  if (Status s = synchronize(); !s) return s;
+  auto found = non_finite_.begin();
+  for (size_t b = 0; b < buckets_.size(); b++)
+    for (const size_t param : buckets_[b].layout.params)
+      if (const uint64_t index = *found++; index != kNoIndex)
+        return invalid_usage(
+            text("the gradient of %s has Inf or NaN at element %zu; lower the learning rate or the loss scale, or look "
+                 "for a division by zero",
+                 name_of("parameter", param, params_[param]).c_str(), static_cast<size_t>(index)));
   return {};
 }
 
 Status Reducer::compare_ranks() const {
-  std::vector<uint64_t> mine, all;
+  std::vector<uint64_t> mine(2 * params_.size()), all;
   for (size_t i = 0; i < params_.size(); i++) {
-    mine.push_back(params_[i].data == nullptr ? 0 : hash_bytes(params_[i].data, params_[i].data_bytes()));
-    mine.push_back(hash_bytes(buckets_.slot_of(i), params_[i].grad_bytes()));
+    const Tensor& param = params_[i];
+    const std::vector<Span> spans = {{param.data, param.data == nullptr ? 0 : param.count, param.type},
+                                     {buckets_.slot_of(i), param.count, param.grad_type}};
+    if (Status s = device_of(param).look(Look::kDigest, spans, Queue::kCaller, &mine[2 * i]); !s) return s;
   }
+  if (Status s = synchronize(); !s) return s;
   if (Status s = gather(group_, mine, &all); !s) return s;
   for (size_t i = 0; i < mine.size(); i++) {
     std::string ranks;

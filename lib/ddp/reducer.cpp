@@ -2,41 +2,55 @@
 #include "reducer.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <numeric>
 
 namespace tutti::ddp {
-namespace {
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
-Reducer::Reducer(const Group& group, const tuttiDdpConfig_t& config, std::vector<Tensor> params,
-                 std::vector<Tensor> buffers)
-    : group_(group), config_(config), params_(std::move(params)), buffers_(std::move(buffers)) {
+Reducer::Reducer(HostTwin twin, const Group& group, Devices devices, const tuttiDdpConfig_t& config,
+                 std::vector<Tensor> params, std::vector<Tensor> buffers)
+    : twin_(std::move(twin)),
+      group_(group),
+      devices_(std::move(devices)),
+      config_(config),
+      params_(std::move(params)),
+      buffers_(std::move(buffers)) {
   order_due_ = config_.rebuildBuckets && (!config_.findUnused || config_.staticGraph);
   used_before_.resize(params_.size());
-  kept_.resize(params_.size());
   for (const Tensor& param : params_) stats_.parameters += param.count;
 }
 
 Reducer::~Reducer() {
   if (stream_ != nullptr) static_cast<void>(tuttiStreamDestroy(stream_));
+  static_cast<void>(synchronize());
 }
 
 Status Reducer::prepare() {
   std::vector<size_t> order(params_.size());
   std::iota(order.rbegin(), order.rend(), size_t{0});
-  if (Status s =
-          buckets_.build(params_, plan_buckets(params_, order, config_.firstBucketBytes, config_.bucketCapBytes));
-      !s)
-    return s;
   hook_ = make_hook(config_, params_);
+  if (Status s = build_buckets(order); !s) return s;
   return library(tuttiStreamCreate(&stream_));
+}
+
+Status Reducer::build_buckets(const std::vector<size_t>& order) {
+  auto layouts = plan_buckets(params_, order, config_.firstBucketBytes, config_.bucketCapBytes);
+  if (Status s = buckets_.build(devices_, params_, std::move(layouts)); !s) return s;
+  for (Device* device : devices_.all())
+    if (Status s = hook_->prepare(*device, buckets_.largest_bytes(device->number())); !s) return s;
+  return {};
+}
+
+Status Reducer::set_stream(tuttiStream_t stream) {
+  if (Status s = need_idle("tuttiDdpSetStream"); !s) return s;
+  if (devices_.cuda == nullptr)
+    return invalid_usage("tuttiDdpSetStream takes a communicator on a CUDA device; in host memory there is no stream");
+  return devices_.cuda->set_stream(stream);
+}
+
+Status Reducer::synchronize() const {
+  for (Device* device : devices_.all())
+    if (Status s = device->synchronize(); !s) return s;
+  return {};
 }
 
 Status Reducer::need_idle(const char* what) const {
@@ -46,19 +60,21 @@ Status Reducer::need_idle(const char* what) const {
 
 // ---- data ----------------------------------------------------------------------------------------------------------
 
-Status Reducer::broadcast_all(const std::vector<Tensor>& tensors, int root) {
+Status Reducer::broadcast_all(const std::vector<Tensor>& tensors, int root, Queue queue) {
   for (const Tensor& tensor : tensors) {
     if (tensor.data == nullptr || tensor.count == 0) continue;
-    const auto sent = tuttiBcast(tensor.data, tensor.data_bytes(), tuttiUint8, root, group_.comm, nullptr);
+    const Device& device = device_of(tensor);
+    const auto sent =
+        tuttiBcast(tensor.data, tensor.data_bytes(), tuttiUint8, root, device.comm(), device.stream(queue));
     if (Status s = library(sent); !s) return s;
   }
   return {};
 }
 
-Status Reducer::broadcast(int root) {
+Status Reducer::broadcast(int root, Queue queue) {
   if (Status s = need_idle("tuttiDdpBroadcast"); !s) return s;
-  if (Status s = broadcast_all(params_, root); !s) return s;
-  return broadcast_all(buffers_, root);
+  if (Status s = broadcast_all(params_, root, queue); !s) return s;
+  return broadcast_all(buffers_, root, queue);
 }
 
 Status Reducer::broadcast_buffers(int root) {
@@ -78,7 +94,8 @@ Status Reducer::zero_gradients() {
   if (Status s = need_idle("tuttiDdpZeroGradients"); !s) return s;
   for (size_t i = 0; i < params_.size(); i++) {
     void* grad = params_[i].grad != nullptr ? params_[i].grad : buckets_.slot_of(i);
-    if (params_[i].count > 0) memset(grad, 0, params_[i].grad_bytes());
+    if (params_[i].count == 0) continue;
+    if (Status s = device_of(params_[i]).zero(grad, params_[i].grad_bytes(), Queue::kCaller); !s) return s;
   }
   return {};
 }
@@ -117,15 +134,17 @@ Status Reducer::open_step() {
   if (config_.broadcastBuffers)
     if (Status s = broadcast_all(buffers_, leader_); !s) return s;
   running_ = 0;
-  comm_seconds_ = 0;
   reduced_bytes_ = 0;
+  looked_at_ = 0;
+  non_finite_.assign(params_.size(), kNoIndex);
   const std::lock_guard lock(mutex_);
+  for (Device* device : devices_.all())
+    if (Status s = device->begin_step(buckets_.size()); !s) return s;
   marks_.assign(params_.size(), Mark::kNone);
   pending_.assign(buckets_.size(), 0);
   for (size_t i = 0; i < params_.size(); i++) pending_[buckets_.bucket_of(i)]++;
   order_.clear();
   next_bucket_ = 0;
-  first_mark_ = 0;
   waiting_ = false;
   outcome_ = {};
   phase_ = Phase::kReducing;
@@ -140,9 +159,7 @@ Status Reducer::rebuild() {
   const auto sent = tuttiBcast(order.data(), order.size(), tuttiUint64, leader_, group_.comm, nullptr);
   if (Status s = library(sent); !s) return s;
   const std::vector<size_t> in_order(order.begin(), order.end());
-  const Status built =
-      buckets_.build(params_, plan_buckets(params_, in_order, config_.firstBucketBytes, config_.bucketCapBytes));
-  if (Status s = agree(group_, built); !s) return s;
+  if (Status s = agree(group_, build_buckets(in_order)); !s) return s;
   rebuild_due_ = false;
   const std::lock_guard lock(mutex_);
   stats_.rebuilds++;
@@ -187,25 +204,27 @@ Status Reducer::check_mark(size_t index, Mark kind) const {
 }
 
 void Reducer::set_mark(size_t index, Mark kind) {
-  if (first_mark_ == 0) first_mark_ = now_seconds();
+  if (order_.empty()) note_all(&Device::begin_backward);
   if (kind == Mark::kUnused && used_before_[index]) kind = Mark::kReady;
   marks_[index] = kind;
   order_.push_back(index);
-  fill_slot(index, kind);
-  pending_[buckets_.bucket_of(index)]--;
+  note(fill_slot(index, kind));
+  const size_t bucket = buckets_.bucket_of(index);
+  if (--pending_[bucket] == 0) note(device_of(params_[index]).mark_filled(bucket));
   launch_due();
 }
 
-void Reducer::fill_slot(size_t index, Mark kind) {
+Status Reducer::fill_slot(size_t index, Mark kind) {
   const Tensor& param = params_[index];
+  Device& device = device_of(param);
   char* slot = buckets_.slot_of(index);
-  if (param.count == 0) return;
+  if (param.count == 0) return {};
   if (kind == Mark::kUnused) {
-    if (param.grad == nullptr) kept_[index].assign(slot, slot + param.grad_bytes());
-    memset(slot, 0, param.grad_bytes());
-  } else if (param.grad != nullptr) {
-    memcpy(slot, param.grad, param.grad_bytes());
+    if (param.grad == nullptr)
+      if (Status s = buckets_.keep(device, index, param.grad_bytes()); !s) return s;
+    return device.zero(slot, param.grad_bytes(), Queue::kCaller);
   }
+  return param.grad == nullptr ? Status() : device.copy(slot, param.grad, param.grad_bytes(), Queue::kCaller);
 }
 
 void Reducer::launch_due() {
@@ -218,6 +237,10 @@ void Reducer::note(const Status& status) {
   if (outcome_ && !status) outcome_ = status;
 }
 
+void Reducer::note_all(Status (Device::*does)()) {
+  for (Device* device : devices_.all()) note((device->*does)());
+}
+
 // ---- on the stream's thread ----------------------------------------------------------------------------------------
 
 void Reducer::run_on_stream(tuttiStream_t, tuttiResult_t, void* reducer) {
@@ -226,9 +249,9 @@ void Reducer::run_on_stream(tuttiStream_t, tuttiResult_t, void* reducer) {
 
 void Reducer::run_next_bucket() {
   const size_t index = running_++;
-  const double started = now_seconds();
   const Bucket& bucket = buckets_[index];
   const Layout& layout = bucket.layout;
+  Device& device = devices_.of(layout.device);
   const tuttiDdpBucket_t view = {.index = index,
                                  .nbuckets = buckets_.size(),
                                  .data = bucket.memory.data(),
@@ -237,13 +260,13 @@ void Reducer::run_next_bucket() {
                                  .nparams = layout.params.size(),
                                  .params = layout.params.data(),
                                  .offsets = layout.offsets.data()};
-  const Status checked = checks_this_step() ? find_non_finite(layout, bucket.memory.data()) : Status();
-  // Also after a failed check: the other ranks count on this bucket.
-  const Status ran = hook_->run(view, group_.comm, &reduced_bytes_);
-  comm_seconds_ += now_seconds() - started;
+  const Status began = device.begin_bucket(index);
+  const Status looked = checks_this_step() ? look_for_non_finite(layout, device) : Status();
+  // Whatever was before: the other ranks count on this bucket.
+  const Status ran = hook_->run(view, device, &reduced_bytes_);
+  const Status ended = device.end_bucket(index);
   const std::lock_guard lock(mutex_);
-  note(checked);
-  note(ran);
+  for (const Status* status : {&began, &looked, &ran, &ended}) note(*status);
 }
 
 // ---- the end of a step ---------------------------------------------------------------------------------------------
@@ -261,33 +284,26 @@ Status Reducer::wait() {
 }
 
 Status Reducer::close_step() {
-  const double called = now_seconds();
   {
     const std::lock_guard lock(mutex_);
     settle_unmarked();
+    note_all(&Device::end_backward);
     waiting_ = true;
     launch_due();
   }
   Status outcome = library(tuttiStreamSynchronize(stream_));
-  const double done = now_seconds();
+  {
+    const std::lock_guard lock(mutex_);
+    note_all(&Device::end_step);
+  }
   if (outcome) outcome = finish_step();
   const std::lock_guard lock(mutex_);
   phase_ = Phase::kIdle;
-  if (outcome) count_step(called, done);
+  if (outcome) {
+    stats_.steps++;
+    stats_.reducedBytes = reduced_bytes_;
+  }
   return outcome;
-}
-
-void Reducer::count_step(double called, double done) {
-  stats_.steps++;
-  stats_.reducedBytes = reduced_bytes_;
-  stats_.backwardSeconds = first_mark_ > 0 ? called - std::min(first_mark_, called) : 0;
-  stats_.commSeconds = comm_seconds_;
-  stats_.exposedSeconds = std::min(done - called, comm_seconds_);
-  stats_.totalBackwardSeconds += stats_.backwardSeconds;
-  stats_.totalCommSeconds += stats_.commSeconds;
-  stats_.totalExposedSeconds += stats_.exposedSeconds;
-  if (stats_.totalCommSeconds > 0)
-    stats_.overlapPercent = 100 * (1 - stats_.totalExposedSeconds / stats_.totalCommSeconds);
 }
 
 tuttiDdpStats_t Reducer::stats() {
@@ -295,6 +311,16 @@ tuttiDdpStats_t Reducer::stats() {
   tuttiDdpStats_t out = stats_;
   out.buckets = buckets_.size();
   out.gradientBytes = buckets_.bytes();
+  for (Device* device : devices_.all()) {
+    const Times times = device->times();
+    out.backwardSeconds = std::max(out.backwardSeconds, times.last.backward);
+    out.commSeconds += times.last.comm;
+    out.exposedSeconds += times.last.exposed;
+    out.totalBackwardSeconds = std::max(out.totalBackwardSeconds, times.total.backward);
+    out.totalCommSeconds += times.total.comm;
+    out.totalExposedSeconds += times.total.exposed;
+  }
+  if (out.totalCommSeconds > 0) out.overlapPercent = 100 * (1 - out.totalExposedSeconds / out.totalCommSeconds);
   return out;
 }
 

@@ -44,6 +44,15 @@ Status take_shape(const tuttiDdpTensor_t& given, const std::string& name, Tensor
   return {};
 }
 
+Status check_device(const tuttiDdpTensor_t& given, const std::string& name, int cuda_device) {
+  if (given.device == TUTTI_DDP_HOST || (given.device >= 0 && given.device == cuda_device)) return {};
+  const std::string where = cuda_device < 0 ? "in host memory" : text("on CUDA device %d", cuda_device);
+  return invalid_argument(
+      text("%s: device=%d, but comm is %s; a device other than TUTTI_DDP_HOST has to be that of a "
+           "communicator made with config.cudaDevice",
+           name.c_str(), given.device, where.c_str()));
+}
+
 }  // namespace
 
 size_t element_bytes(tuttiDataType_t type) {
@@ -72,10 +81,10 @@ std::string describe(const char* what, size_t index, const Tensor& tensor) {
   const bool has_gradient = std::string(what) == "parameter";
   return name_of(what, index, tensor) + " of " + type_name(tensor.type) + " " + shape_text(tensor) +
          (has_gradient ? std::string(", gradient ") + type_name(tensor.grad_type) : "") +
-         (tensor.data == nullptr ? ", without data" : "");
+         (tensor.data == nullptr ? ", without data" : "") + (tensor.device >= 0 ? ", on a GPU" : "");
 }
 
-Status take_tensor(const tuttiDdpTensor_t* tensors, size_t index, const char* what, Tensor* out) {
+Status take_tensor(const tuttiDdpTensor_t* tensors, size_t index, const char* what, int cuda_device, Tensor* out) {
   const tuttiDdpTensor_t& given = tensors[index];
   if (given.name != nullptr) out->name = given.name;
   const std::string name = name_of(what, index, *out);
@@ -85,13 +94,13 @@ Status take_tensor(const tuttiDdpTensor_t* tensors, size_t index, const char* wh
   if (is_parameter && !can_be_gradient(given.gradDatatype))
     return invalid_argument(text("%s: gradDatatype is %d (%s); it has to be float32, float64, float16 or bfloat16",
                                  name.c_str(), static_cast<int>(given.gradDatatype), type_name(given.gradDatatype)));
-  if (given.device != TUTTI_DDP_HOST)
-    return invalid_argument(text("%s: device=%d; only TUTTI_DDP_HOST can be had here", name.c_str(), given.device));
+  if (Status s = check_device(given, name, cuda_device); !s) return s;
   if (given.count > (size_t{1} << 60))
     return invalid_argument(text("%s: count=%zu is more than memory can hold", name.c_str(), given.count));
   if (Status s = take_shape(given, name, out); !s) return s;
   out->data = given.data;
   out->grad = is_parameter ? given.grad : nullptr;
+  out->device = given.device;
   out->count = given.count;
   out->type = given.datatype;
   out->grad_type = given.gradDatatype;

@@ -16,6 +16,7 @@ struct Tensor {
   tuttiDataType_t type = tuttiFloat32;
   tuttiDataType_t grad_type = tuttiFloat32;
   std::vector<size_t> shape;
+  int device = TUTTI_DDP_HOST;
 
   size_t data_bytes() const;
   size_t grad_bytes() const;
@@ -25,9 +26,9 @@ struct Tensor {
 size_t element_bytes(tuttiDataType_t type);
 const char* type_name(tuttiDataType_t type);
 
-// A copy of tensors[index], if it can be trained (or broadcast only, if it is a buffer). `what` is "parameter" or
-// "buffer".
-Status take_tensor(const tuttiDdpTensor_t* tensors, size_t index, const char* what, Tensor* out);
+// A copy of tensors[index], if it can be trained (or broadcast only, if it is a buffer) on a communicator on this CUDA
+// device, or on none. `what` is "parameter" or "buffer".
+Status take_tensor(const tuttiDdpTensor_t* tensors, size_t index, const char* what, int cuda_device, Tensor* out);
 
 // "parameter 3 'encoder.weight'".
 std::string name_of(const char* what, size_t index, const Tensor& tensor);

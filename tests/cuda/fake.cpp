@@ -8,6 +8,8 @@
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
+
 namespace tutti_test {
 
 using namespace tutti;
@@ -182,11 +184,33 @@ Result<void> FakePort::run(const LineCall& call, StreamRef stream) {
   return {};
 }
 
+Result<void> FakePort::run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) {
+  if (n_blocks == 0) return refuse("invalid configuration argument");
+  spans++;
+  enqueue(stream, [call, n_blocks] { run_spans_on_host(call, n_blocks); });
+  return {};
+}
+
+Result<void> FakePort::run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) {
+  if (n_blocks == 0) return refuse("invalid configuration argument");
+  factors++;
+  enqueue(stream, [call, n_blocks] { run_factors_on_host(call, n_blocks); });
+  return {};
+}
+
+Result<void> FakePort::zero(void* memory, size_t bytes, StreamRef stream) {
+  enqueue(stream, [=] { memset(memory, 0, bytes); });
+  return {};
+}
+
 Result<void> FakePort::record(EventRef event, StreamRef stream) {
   FakeEvent& e = event_of(event);
   e.captured_in = stream_of(stream).capture;
   if (e.captured_in != nullptr) return {};
-  enqueue(stream, [&e, record = e.event.begin_record()] { e.event.reach(record); });
+  enqueue(stream, [&e, record = e.event.begin_record()] {
+    e.reached_ns = now_ns();
+    e.event.reach(record);
+  });
   return {};
 }
 
@@ -234,6 +258,12 @@ Result<bool> FakePort::reached(EventRef event) {
   FakeEvent& e = event_of(event);
   if (e.captured_in != nullptr) return refuse("this event was captured");
   return e.event.reached(e.event.last_record());
+}
+
+Result<double> FakePort::seconds_between(EventRef from, EventRef to) {
+  for (const EventRef event : {from, to})
+    if (event_of(event).event.last_record() == 0 || !reached(event).value()) return refuse("device not ready");
+  return static_cast<double>(event_of(to).reached_ns - event_of(from).reached_ns) / 1e9;
 }
 
 void FakePort::begin_capture(StreamRef stream, FakeGraph* graph) {

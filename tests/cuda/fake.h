@@ -25,6 +25,7 @@ struct FakeStream {
 
 struct FakeEvent {
   tutti::Event event;
+  std::atomic<int64_t> reached_ns{0};
   FakeGraph* captured_in = nullptr;
 };
 
@@ -47,7 +48,7 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> fails_runs{0};         // so many kernels more, then they are refused (0: none is)
 
   // What was done.
-  std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, word_batches{0}, copies{0};
+  std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0};
 
   void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
   void end_capture(FakeGraph* graph);
@@ -73,6 +74,10 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<void> run(const tutti::cuda::JobList& list, uint32_t n_blocks, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> run(const tutti::cuda::ProgramCall& call, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> run(const tutti::cuda::LineCall& call, tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> run(const tutti::cuda::SpanCall& call, uint32_t n_blocks, tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> run(const tutti::cuda::FactorCall& call, uint32_t n_blocks,
+                          tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> zero(void* memory, size_t bytes, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> record(tutti::cuda::EventRef event, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> wait(tutti::cuda::StreamRef stream, tutti::cuda::EventRef event) override;
   void begin_range(const char*) override { open_ranges++; }
@@ -81,9 +86,11 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<tutti::cuda::StreamRef> create_stream() override;
   void destroy_stream(tutti::cuda::StreamRef stream) override;
   tutti::Result<tutti::cuda::EventRef> create_event() override;
+  tutti::Result<tutti::cuda::EventRef> create_timed_event() override { return create_event(); }
   void destroy_event(tutti::cuda::EventRef event) override;
   tutti::Result<void> synchronize(tutti::cuda::StreamRef stream) override;
   tutti::Result<bool> reached(tutti::cuda::EventRef event) override;
+  tutti::Result<double> seconds_between(tutti::cuda::EventRef from, tutti::cuda::EventRef to) override;
 
  private:
   struct Block {

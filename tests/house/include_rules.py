@@ -29,6 +29,7 @@ ROOMS = {
     "lib/comm": {"lib/exec", "lib/cuda", "lib/plan", "lib/topology", "lib/group", "include/tutti/tutti.h"} | EXEC,
     "lib/api": {"lib/comm", "lib/exec", "lib/cuda/port.h", "lib/group", "include/tutti"} | BASE,
     "lib/ddp": {"include/tutti/ddp.h"} | TRANSPORT_ABI - {"include/tutti/transport.h"},
+    "lib/ddp/cuda": {"lib/ddp", "lib/cuda/port.h", "kernels/cuda", "include/tutti/ddp.h"} | BASE,
     "lib/nccl": {"include"},
     "tools": {"include"},
     # It shows what only the inside knows.

@@ -1,0 +1,67 @@
+// What the kernels for gradients are told, as plain arguments: elements that become narrower or wider, or are looked
+// at (SpanCall), and matrices that are compressed (FactorCall).
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace tutti::cuda {
+
+enum class SpanStep : uint8_t {
+  kNarrow,     // `wide` to `small`, rounding 32 bits to nearest even
+  kWiden,      // and back
+  kNonFinite,  // *to = the largest of it and ~i, i being the index of an element of type `wide` that is Inf or NaN
+  kDigest      // *to += a number that tells of the bytes and their places
+};
+
+struct SpanItem {
+  const void* from = nullptr;  // any alignment for kDigest
+  void* to = nullptr;          // a uint64_t, or elements
+  uint64_t elems = 0;          // bytes for kDigest
+};
+
+inline constexpr uint32_t kGradientThreads = 256;  // of a block
+
+inline constexpr int kMaxSpans = 128;
+struct SpanCall {
+  SpanItem items[kMaxSpans];
+  int n_items = 0;
+  SpanStep step = SpanStep::kNarrow;
+  DataType wide = DataType::kFloat32;   // kFloat32 or kFloat64; of kNonFinite also 16-bit floats
+  DataType small = DataType::kFloat16;  // or kBfloat16
+};
+
+// The steps of PowerSGD between all-reduces.
+enum class FactorPart : uint8_t {
+  kProject,         // error += data; P = error * start
+  kOrthonormalise,  // P's columns, by Gram-Schmidt; those that depend on others become zero
+  kFindQ,           // Q = error^T * P
+  kRebuild,         // data = P * Q^T; error -= data
+  kKeepQ            // start = Q, unless Q is zero
+};
+
+// Matrices by rows; P (rows x rank) and Q (columns x rank) by columns.
+struct FactorItem {
+  float *data = nullptr, *error = nullptr, *start = nullptr, *p = nullptr, *q = nullptr;
+  uint64_t rows = 0, columns = 0;
+  uint32_t rank = 0;
+};
+
+inline constexpr int kMaxFactors = 60;
+struct FactorCall {
+  FactorItem items[kMaxFactors];
+  int n_items = 0;
+  FactorPart part = FactorPart::kProject;
+};
+
+static_assert(sizeof(SpanCall) <= 4096 && sizeof(FactorCall) <= 4096, "the argument of a kernel");
+
+// How many blocks of kGradientThreads there is work for.
+uint64_t tiles_of(const SpanCall& call);
+uint64_t tiles_of(const FactorCall& call);
+// The CPU's twins of a launch.
+void run_spans_on_host(const SpanCall& call, uint32_t n_blocks);
+void run_factors_on_host(const FactorCall& call, uint32_t n_blocks);
+
+}  // namespace tutti::cuda

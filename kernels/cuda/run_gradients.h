@@ -1,0 +1,254 @@
+// The bodies of the kernels for gradients, one block's part, on GPU and CPU. Work is cut into tiles, which are dealt
+// out to the blocks, whatever item they belong to.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/gradients.h"
+#include "kernels/cuda/run_jobs.h"
+
+namespace tutti::cuda {
+
+using Team = Block<kGradientThreads>;
+
+inline constexpr uint32_t kSpanUnroll = 8;
+inline constexpr uint64_t kSpanTileElems = uint64_t{kSpanUnroll} * kGradientThreads;
+inline constexpr uint64_t kDigestWordBytes = 4;
+
+// Calls does(item, tile) for this block's tiles.
+template <class Call, class TilesOf, class Does>
+__host__ __device__ void for_each_tile(const Call& call, const Team& team, TilesOf&& tiles_of_item, Does&& does) {
+  uint64_t next = team.number();  // counted from the beginning of the item at hand
+  for (int i = 0; i < call.n_items; i++) {
+    const uint64_t tiles = tiles_of_item(call.items[i]);
+    for (; next < tiles; next += team.n_blocks()) does(call.items[i], next);
+    next -= tiles;
+  }
+}
+
+__host__ __device__ inline uint64_t span_tiles(SpanStep step, const SpanItem& item) {
+  const uint64_t tile = step == SpanStep::kDigest ? kSpanTileElems * kDigestWordBytes : kSpanTileElems;
+  return (item.elems + tile - 1) / tile;
+}
+
+// ---- spans ---------------------------------------------------------------------------------------------------------
+
+template <class From, class To>
+struct Convert {
+  static __host__ __device__ void tile(const Team& team, const SpanItem& item, uint64_t tile) {
+    const auto* from = static_cast<const typename From::Stored*>(item.from);
+    auto* to = static_cast<typename To::Stored*>(item.to);
+    const uint64_t first = tile * kSpanTileElems;
+    team.each([&](uint32_t thread) {
+#pragma unroll
+      for (uint32_t u = 0; u < kSpanUnroll; u++) {
+        const uint64_t i = first + u * kGradientThreads + thread;
+        // By way of 32 bits, as the host does it.
+        if (i < item.elems) to[i] = To::store(static_cast<typename To::Value>(static_cast<float>(From::load(from[i]))));
+      }
+    });
+  }
+};
+
+// A GPU's threads add up in any order, which these two do not depend on.
+__host__ __device__ inline void add_to(uint64_t* at, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
+#else
+  *at += value;
+#endif
+}
+__host__ __device__ inline void raise_to(uint64_t* at, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  atomicMax(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value));
+#else
+  if (value > *at) *at = value;
+#endif
+}
+
+template <class T>
+__host__ __device__ bool is_finite(typename T::Stored stored) {
+  const auto value = T::load(stored);
+  return value - value == 0;  // Inf - Inf is NaN
+}
+
+template <class T>
+struct FindNonFinite {
+  static __host__ __device__ void tile(const Team& team, const SpanItem& item, uint64_t tile) {
+    const auto* from = static_cast<const typename T::Stored*>(item.from);
+    const uint64_t first = tile * kSpanTileElems;
+    team.each([&](uint32_t thread) {
+#pragma unroll
+      for (uint32_t u = 0; u < kSpanUnroll; u++) {
+        const uint64_t i = first + u * kGradientThreads + thread;
+        if (i < item.elems && !is_finite<T>(from[i])) raise_to(static_cast<uint64_t*>(item.to), ~i);
+      }
+    });
+  }
+};
+
+__host__ __device__ inline uint64_t mix_word(uint64_t word, uint64_t index) {
+  uint64_t z = (word + 1) * 0xbf58476d1ce4e5b9 ^ (index + 1) * 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+struct Digest {
+  static __host__ __device__ void tile(const Team& team, const SpanItem& item, uint64_t tile) {
+    const auto* from = static_cast<const char*>(item.from);
+    const uint64_t first = tile * kSpanTileElems;
+    const uint64_t sum = team.sum<uint64_t>([&](uint32_t thread) {
+      uint64_t part = 0;
+      for (uint32_t u = 0; u < kSpanUnroll; u++) {
+        const uint64_t word = first + u * kGradientThreads + thread, at = word * kDigestWordBytes;
+        if (at >= item.elems) break;
+        part += mix_word(read_word(from + at, item.elems - at), word);
+      }
+      return part;
+    });
+    team.each([&](uint32_t thread) {
+      if (thread == 0) add_to(static_cast<uint64_t*>(item.to), sum);
+    });
+  }
+
+ private:
+  static __host__ __device__ uint64_t read_word(const char* from, uint64_t left) {
+    if (left >= kDigestWordBytes) return read_element<uint32_t>(from);
+    uint64_t word = left << 32;
+    for (uint64_t b = 0; b < left; b++) word |= static_cast<uint64_t>(static_cast<uint8_t>(from[b])) << (8 * b);
+    return word;
+  }
+};
+
+template <class Run>
+__host__ __device__ void run_spans(const SpanCall& call, const Team& team) {
+  for_each_tile(
+      call, team, [&](const SpanItem& item) { return span_tiles(call.step, item); },
+      [&](const SpanItem& item, uint64_t tile) { Run::tile(team, item, tile); });
+}
+
+// Calls body(Run{}) with what carries the call out.
+template <class Body>
+auto with_span_run(const SpanCall& call, Body&& body) {
+  const bool is_half = call.small == DataType::kFloat16, is_double = call.wide == DataType::kFloat64;
+  using Float = ElementOf<7>;
+  using Double = ElementOf<8>;
+  using Half = ElementOf<6>;
+  using Bfloat = ElementOf<9>;
+  switch (call.step) {
+    case SpanStep::kNarrow:
+      if (is_double) return is_half ? body(Convert<Double, Half>()) : body(Convert<Double, Bfloat>());
+      return is_half ? body(Convert<Float, Half>()) : body(Convert<Float, Bfloat>());
+    case SpanStep::kWiden:
+      if (is_double) return is_half ? body(Convert<Half, Double>()) : body(Convert<Bfloat, Double>());
+      return is_half ? body(Convert<Half, Float>()) : body(Convert<Bfloat, Float>());
+    case SpanStep::kNonFinite:
+      if (call.wide == DataType::kFloat16) return body(FindNonFinite<Half>());
+      if (call.wide == DataType::kBfloat16) return body(FindNonFinite<Bfloat>());
+      return is_double ? body(FindNonFinite<Double>()) : body(FindNonFinite<Float>());
+    default: return body(Digest());
+  }
+}
+
+// ---- matrices ------------------------------------------------------------------------------------------------------
+
+// A tile is a row, or as many columns as a block has threads, or the whole matrix.
+__host__ __device__ inline uint64_t factor_tiles(FactorPart part, const FactorItem& m) {
+  if (part == FactorPart::kProject || part == FactorPart::kRebuild) return m.rows;
+  return part == FactorPart::kFindQ ? (m.columns + kGradientThreads - 1) / kGradientThreads : 1;
+}
+
+__host__ __device__ inline void project_row(const Team& team, const FactorItem& m, uint64_t row) {
+  float* error = m.error + row * m.columns;
+  const float* data = m.data + row * m.columns;
+  team.each([&](uint32_t thread) {
+    for (uint64_t j = thread; j < m.columns; j += kGradientThreads) error[j] += data[j];
+  });
+  for (uint32_t k = 0; k < m.rank; k++) {
+    const float* start = m.start + k * m.columns;
+    const float sum = team.sum<float>([&](uint32_t thread) {
+      float part = 0;
+      for (uint64_t j = thread; j < m.columns; j += kGradientThreads) part += error[j] * start[j];
+      return part;
+    });
+    team.each([&](uint32_t thread) {
+      if (thread == 0) m.p[k * m.rows + row] = sum;
+    });
+  }
+}
+
+__host__ __device__ inline float dot(const Team& team, const float* a, const float* b, uint64_t count) {
+  return team.sum<float>([&](uint32_t thread) {
+    float part = 0;
+    for (uint64_t i = thread; i < count; i += kGradientThreads) part += a[i] * b[i];
+    return part;
+  });
+}
+
+__host__ __device__ inline void orthonormalise(const Team& team, const FactorItem& m) {
+  for (uint32_t c = 0; c < m.rank; c++) {
+    float* column = m.p + c * m.rows;
+    const float before = dot(team, column, column, m.rows);
+    for (uint32_t d = 0; d < c; d++) {
+      const float* other = m.p + d * m.rows;
+      const float share = dot(team, column, other, m.rows);
+      team.each([&](uint32_t thread) {
+        for (uint64_t i = thread; i < m.rows; i += kGradientThreads) column[i] -= share * other[i];
+      });
+    }
+    const float after = dot(team, column, column, m.rows);
+    const float scale = after > 1e-10f * before ? 1 / sqrtf(after) : 0;
+    team.each([&](uint32_t thread) {
+      for (uint64_t i = thread; i < m.rows; i += kGradientThreads) column[i] *= scale;
+    });
+  }
+}
+
+__host__ __device__ inline void find_q_columns(const Team& team, const FactorItem& m, uint64_t tile) {
+  team.each([&](uint32_t thread) {
+    const uint64_t j = tile * kGradientThreads + thread;
+    for (uint32_t k = 0; k < m.rank && j < m.columns; k++) {
+      const float* p = m.p + k * m.rows;
+      float sum = 0;
+#pragma unroll 8
+      for (uint64_t i = 0; i < m.rows; i++) sum += m.error[i * m.columns + j] * p[i];
+      m.q[k * m.columns + j] = sum;
+    }
+  });
+}
+
+__host__ __device__ inline void rebuild_row(const Team& team, const FactorItem& m, uint64_t row) {
+  team.each([&](uint32_t thread) {
+    for (uint64_t j = thread; j < m.columns; j += kGradientThreads) {
+      float sum = 0;
+      for (uint32_t k = 0; k < m.rank; k++) sum += m.q[k * m.columns + j] * m.p[k * m.rows + row];
+      m.data[row * m.columns + j] = sum;
+      m.error[row * m.columns + j] -= sum;
+    }
+  });
+}
+
+__host__ __device__ inline void keep_q(const Team& team, const FactorItem& m) {
+  const uint64_t count = m.columns * m.rank;
+  const float size = dot(team, m.q, m.q, count);
+  team.each([&](uint32_t thread) {
+    for (uint64_t i = thread; i < count && size > 0; i += kGradientThreads) m.start[i] = m.q[i];
+  });
+}
+
+template <FactorPart kPart>
+__host__ __device__ void run_factors(const FactorCall& call, const Team& team) {
+  for_each_tile(
+      call, team, [](const FactorItem& m) { return factor_tiles(kPart, m); },
+      [&](const FactorItem& m, uint64_t tile) {
+        if constexpr (kPart == FactorPart::kProject) project_row(team, m, tile);
+        if constexpr (kPart == FactorPart::kOrthonormalise) orthonormalise(team, m);
+        if constexpr (kPart == FactorPart::kFindQ) find_q_columns(team, m, tile);
+        if constexpr (kPart == FactorPart::kRebuild) rebuild_row(team, m, tile);
+        if constexpr (kPart == FactorPart::kKeepQ) keep_q(team, m);
+      });
+}
+
+}  // namespace tutti::cuda

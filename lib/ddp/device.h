@@ -1,0 +1,113 @@
+// Where gradients lie, and what is done with them there: the host's memory, or a CUDA device.
+//
+// What is done takes its turn in one of two queues: the caller's, in which gradients come to be and are used, and the
+// averager's own, in which they are averaged. On a GPU these are streams, and nothing here waits for them but
+// synchronize(); on the host everything is done when a call returns.
+//
+// Threads: begin_bucket, end_bucket, look and what a hook does on the averager's own thread; all others one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "status.h"
+
+namespace tutti::ddp {
+
+enum class Queue : uint8_t { kCaller, kOwn };
+
+// Elements in a row.
+struct Span {
+  void* at = nullptr;
+  size_t count = 0;
+  tuttiDataType_t type = tuttiFloat32;
+};
+
+// What can be found out about elements.
+enum class Look : uint8_t {
+  kNonFinite,  // the index of the first Inf or NaN, or kNoIndex
+  kDigest      // a number that differs, as a rule, where bytes do
+};
+inline constexpr uint64_t kNoIndex = ~uint64_t{0};
+
+// A matrix that is compressed. It is stored by rows, P and Q by columns; `start` is the Q that the next step starts
+// from.
+struct Factors {
+  float *data, *error, *start, *p, *q;
+  size_t rows, columns, rank;
+};
+// PowerSGD between the averages of P and Q, see power_sgd.cpp.
+enum class FactorStep : uint8_t {
+  kProject,  // error += data; P = error * start
+  kFindQ,    // P's columns become orthonormal; Q = error^T P
+  kRebuild   // data = P Q^T; error -= data; start = Q, unless that is zero
+};
+
+// In seconds: of the last step whose times are known, and of all.
+struct Times {
+  struct Sum {
+    double backward = 0, comm = 0, exposed = 0;
+  };
+  Sum last, total;
+  void add(const Sum& step);
+};
+
+class Device {
+ public:
+  Device(int number, tuttiComm_t comm) : number_(number), comm_(comm) {}
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int number() const { return number_; }  // TUTTI_DDP_HOST, or the CUDA device's
+  // For operations on what lies here.
+  tuttiComm_t comm() const { return comm_; }
+  virtual tuttiStream_t stream(Queue queue) const = 0;
+  // The caller's queue from now on.
+  virtual Status set_stream(tuttiStream_t stream) = 0;
+
+  // Zeroed memory that operations need not copy; freed when nothing uses it any more.
+  virtual Status allocate(void** at, size_t bytes) = 0;
+  virtual void free(void* at) = 0;
+
+  // From or to the host's memory as well, which then has to live until synchronize().
+  virtual Status copy(void* to, const void* from, size_t bytes, Queue queue) = 0;
+  virtual Status zero(void* at, size_t bytes, Queue queue) = 0;
+  virtual Status look(Look what, const std::vector<Span>& spans, Queue queue, uint64_t* found) = 0;
+  // In the averager's own queue: 32- and 64-bit floats to 16 bits and back.
+  virtual Status narrow(const Span& wide, const Span& small) = 0;
+  virtual Status widen(const Span& small, const Span& wide) = 0;
+  virtual Status factor(FactorStep step, const std::vector<Factors>& matrices) = 0;
+
+  // A step: what the caller's queue did before mark_filled(b) comes before what follows begin_bucket(b), and what that
+  // did before end_step() before what the caller's queue does then. end_backward() is for the times alone.
+  virtual Status begin_step(size_t n_buckets) = 0;
+  virtual Status begin_backward() = 0;
+  virtual Status mark_filled(size_t bucket) = 0;
+  virtual Status end_backward() = 0;
+  virtual Status begin_bucket(size_t bucket) = 0;
+  virtual Status end_bucket(size_t bucket) = 0;
+  virtual Status end_step() = 0;
+
+  // Waits for both queues; then what was looked for is found, and memory may be freed.
+  virtual Status synchronize() = 0;
+  virtual Times times() = 0;
+
+ private:
+  const int number_;
+  const tuttiComm_t comm_;
+};
+
+std::unique_ptr<Device> make_host_device(tuttiComm_t comm);
+// `comm` is on the CUDA device. Between two calls of synchronize() at most `most_looks` numbers are looked for.
+Status make_cuda_device(tuttiComm_t comm, int device, size_t most_looks, std::unique_ptr<Device>* made);
+
+// The devices of one averager.
+struct Devices {
+  std::unique_ptr<Device> host, cuda;  // cuda: null without one
+  Device& of(int device) const { return device == TUTTI_DDP_HOST ? *host : *cuda; }
+  std::vector<Device*> all() const;
+};
+
+}  // namespace tutti::ddp

@@ -1,0 +1,155 @@
+// The host's memory: everything is done when a call returns.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "agree.h"
+#include "device.h"
+#include "floats.h"
+#include "host_factors.h"
+#include "tensor.h"
+
+namespace tutti::ddp {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Bits that say how large a number is: all set means Inf or NaN.
+template <class Bits>
+uint64_t first_with_all(const Span& span, Bits exponent) {
+  const auto* bits = static_cast<const Bits*>(span.at);
+  for (size_t i = 0; i < span.count; i++)
+    if ((bits[i] & exponent) == exponent) return i;
+  return kNoIndex;
+}
+
+uint64_t first_non_finite(const Span& span) {
+  switch (span.type) {
+    case tuttiFloat64: return first_with_all<uint64_t>(span, 0x7ff0000000000000);
+    case tuttiFloat16: return first_with_all<uint16_t>(span, 0x7c00);
+    case tuttiBfloat16: return first_with_all<uint16_t>(span, 0x7f80);
+    default: return first_with_all<uint32_t>(span, 0x7f800000);
+  }
+}
+
+// Types, so that loops over them become vector code.
+struct Half {
+  static uint16_t narrow(float value) { return to_float16(value); }
+  static float widen(uint16_t bits) { return from_float16(bits); }
+};
+struct Bfloat {
+  static uint16_t narrow(float value) { return to_bfloat16(value); }
+  static float widen(uint16_t bits) { return from_bfloat16(bits); }
+};
+
+// Calls body(wide, small, format) with the types of both.
+template <class Wide, class Body>
+void with_small(Wide* wide, const Span& small, Body&& body) {
+  auto* at = static_cast<uint16_t*>(small.at);
+  if (small.type == tuttiFloat16) return body(wide, at, Half());
+  body(wide, at, Bfloat());
+}
+template <class Body>
+void with_types(const Span& wide, const Span& small, Body&& body) {
+  if (wide.type == tuttiFloat64) return with_small(static_cast<double*>(wide.at), small, body);
+  with_small(static_cast<float*>(wide.at), small, body);
+}
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(tuttiComm_t comm) : Device(TUTTI_DDP_HOST, comm) {}
+
+  tuttiStream_t stream(Queue) const override { return nullptr; }
+  Status set_stream(tuttiStream_t) override { return {}; }
+
+  Status allocate(void** at, size_t bytes) override { return library(tuttiMemAlloc(at, bytes)); }
+  void free(void* at) override { static_cast<void>(tuttiMemFree(at)); }
+
+  Status copy(void* to, const void* from, size_t bytes, Queue) override {
+    memcpy(to, from, bytes);
+    return {};
+  }
+  Status zero(void* at, size_t bytes, Queue) override {
+    memset(at, 0, bytes);
+    return {};
+  }
+  Status look(Look what, const std::vector<Span>& spans, Queue, uint64_t* found) override {
+    for (const Span& span : spans)
+      *found++ = what == Look::kNonFinite ? first_non_finite(span)
+                                          : hash_bytes(span.at, span.count * element_bytes(span.type));
+    return {};
+  }
+  Status narrow(const Span& wide, const Span& small) override {
+    with_types(wide, small, [&](auto* from, uint16_t* to, auto format) {
+      for (size_t i = 0; i < wide.count; i++) to[i] = format.narrow(static_cast<float>(from[i]));
+    });
+    return {};
+  }
+  Status widen(const Span& small, const Span& wide) override {
+    with_types(wide, small, [&](auto* to, const uint16_t* from, auto format) {
+      for (size_t i = 0; i < wide.count; i++) to[i] = format.widen(from[i]);
+    });
+    return {};
+  }
+  Status factor(FactorStep step, const std::vector<Factors>& matrices) override {
+    for (const Factors& matrix : matrices) factor_on_host(step, matrix);
+    return {};
+  }
+
+  Status begin_step(size_t) override {
+    first_mark_ = called_ = 0;
+    comm_seconds_ = 0;
+    return {};
+  }
+  Status begin_backward() override {
+    first_mark_ = now_seconds();
+    return {};
+  }
+  Status mark_filled(size_t) override { return {}; }
+  Status end_backward() override {
+    called_ = now_seconds();
+    return {};
+  }
+  Status begin_bucket(size_t) override {
+    bucket_began_ = now_seconds();
+    return {};
+  }
+  Status end_bucket(size_t) override {
+    comm_seconds_ += now_seconds() - bucket_began_;
+    return {};
+  }
+  Status end_step() override {
+    const double backward = first_mark_ > 0 ? called_ - first_mark_ : 0;
+    times_.add({backward, comm_seconds_, std::min(now_seconds() - called_, comm_seconds_)});
+    return {};
+  }
+
+  Status synchronize() override { return {}; }
+  Times times() override { return times_; }
+
+ private:
+  double first_mark_ = 0, called_ = 0, bucket_began_ = 0, comm_seconds_ = 0;
+  Times times_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_host_device(tuttiComm_t comm) {
+  return std::make_unique<HostDevice>(comm);
+}
+
+void Times::add(const Sum& step) {
+  last = step;
+  total.backward += step.backward;
+  total.comm += step.comm;
+  total.exposed += step.exposed;
+}
+
+std::vector<Device*> Devices::all() const {
+  if (cuda == nullptr) return {host.get()};
+  return {host.get(), cuda.get()};
+}
+
+}  // namespace tutti::ddp

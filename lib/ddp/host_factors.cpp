@@ -1,0 +1,74 @@
+#include "host_factors.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tutti::ddp {
+namespace {
+
+constexpr size_t kLanes = 8;  // sums side by side, so that they become vector code
+
+float dot(const float* a, const float* b, size_t n) {
+  float sums[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (size_t lane = 0; lane < kLanes; lane++) sums[lane] += a[i + lane] * b[i + lane];
+  for (; i < n; i++) sums[0] += a[i] * b[i];
+  float sum = 0;
+  for (const float part : sums) sum += part;
+  return sum;
+}
+
+void add_scaled(float* to, const float* from, float factor, size_t n) {
+  for (size_t i = 0; i < n; i++) to[i] += factor * from[i];
+}
+
+// Gram-Schmidt. A column that depends on those before it becomes zero: it has nothing to add.
+void orthonormalise(float* columns, size_t n_columns, size_t rows) {
+  for (size_t c = 0; c < n_columns; c++) {
+    float* column = columns + c * rows;
+    const float before = dot(column, column, rows);
+    for (size_t d = 0; d < c; d++) add_scaled(column, columns + d * rows, -dot(column, columns + d * rows, rows), rows);
+    const float after = dot(column, column, rows);
+    const float scale = after > 1e-10f * before ? 1 / std::sqrt(after) : 0;
+    for (size_t i = 0; i < rows; i++) column[i] *= scale;
+  }
+}
+
+void project(const Factors& m) {
+  add_scaled(m.error, m.data, 1, m.rows * m.columns);
+  for (size_t i = 0; i < m.rows; i++)
+    for (size_t k = 0; k < m.rank; k++)
+      m.p[k * m.rows + i] = dot(m.error + i * m.columns, m.start + k * m.columns, m.columns);
+}
+
+void find_q(const Factors& m) {
+  orthonormalise(m.p, m.rank, m.rows);
+  std::fill_n(m.q, m.columns * m.rank, 0.0f);
+  for (size_t i = 0; i < m.rows; i++)
+    for (size_t k = 0; k < m.rank; k++)
+      add_scaled(m.q + k * m.columns, m.error + i * m.columns, m.p[k * m.rows + i], m.columns);
+}
+
+void rebuild(const Factors& m) {
+  for (size_t i = 0; i < m.rows; i++) {
+    float* row = m.data + i * m.columns;
+    std::fill_n(row, m.columns, 0.0f);
+    for (size_t k = 0; k < m.rank; k++) add_scaled(row, m.q + k * m.columns, m.p[k * m.rows + i], m.columns);
+  }
+  add_scaled(m.error, m.data, -1, m.rows * m.columns);
+  const size_t q_count = m.columns * m.rank;
+  if (dot(m.q, m.q, q_count) > 0) std::copy_n(m.q, q_count, m.start);
+}
+
+}  // namespace
+
+void factor_on_host(FactorStep step, const Factors& matrix) {
+  switch (step) {
+    case FactorStep::kProject: return project(matrix);
+    case FactorStep::kFindQ: return find_q(matrix);
+    case FactorStep::kRebuild: return rebuild(matrix);
+  }
+}
+
+}  // namespace tutti::ddp
