@@ -35,6 +35,14 @@ class LinkHalf {
 
   virtual void* try_acquire() { return nullptr; }
   virtual void publish(uint32_t, const tuttiTag&) {}
+  // No more than the other two do, unless overridden.
+  virtual int push(const void* data, uint32_t bytes, const tuttiTag& tag) {
+    void* const slot = try_acquire();
+    if (slot == nullptr) return 0;
+    if (bytes > 0) memcpy(slot, data, bytes);  // else it may be null
+    publish(bytes, tag);
+    return 1;
+  }
   virtual uint32_t unsent() { return 0; }
   virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
 
@@ -147,6 +155,9 @@ struct TransportTable {
   static void* try_acquire(tuttiLink* link) { return self(link)->try_acquire(); }
   static void publish(tuttiLink* link, uint32_t bytes, const tuttiTag* tag) { self(link)->publish(bytes, *tag); }
   static uint32_t unsent(tuttiLink* link) { return self(link)->unsent(); }
+  static int push(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
+    return self(link)->push(data, bytes, *tag);
+  }
   static int try_peek(tuttiLink* link, tuttiMessage* message) { return self(link)->try_peek(message); }
   static void release(tuttiLink* link) { self(link)->release(); }
   static int wait_begin(tuttiLink* link, int for_slot, tuttiWait* wait) {
@@ -202,7 +213,8 @@ constexpr tuttiTransport make_transport(const char* name) {
           T::recall,
           T::borrow,
           T::fetch,
-          T::endpoint_properties};
+          T::endpoint_properties,
+          T::push};
 }
 
 }  // namespace tutti

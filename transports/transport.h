@@ -67,6 +67,15 @@ class Link {
   tuttiResult_t poll(tuttiTransportError* error) { return table_->link_poll(link_, error); }
   void* try_acquire() { return table_->try_acquire(link_); }
   void publish(uint32_t bytes, const tuttiTag& tag) { table_->publish(link_, bytes, &tag); }
+  // As the ABI's: 0, 1 or 2.
+  int push(const void* data, uint32_t bytes, const tuttiTag& tag) {
+    if (table_->push != nullptr) return table_->push(link_, data, bytes, &tag);
+    void* const slot = try_acquire();
+    if (slot == nullptr) return 0;
+    if (bytes > 0) memcpy(slot, data, bytes);  // else it may be null
+    publish(bytes, tag);
+    return 1;
+  }
   uint32_t unsent() { return table_->unsent(link_); }
   bool try_peek(tuttiMessage* message) { return table_->try_peek(link_, message) != 0; }
   void release() { table_->release(link_); }

@@ -167,6 +167,10 @@ typedef struct {
 
   /* May be NULL: then it stands between shared memory and TCP. Fills *properties, except struct_bytes. */
   void (*endpoint_properties)(tuttiEndpoint* endpoint, tuttiTransportProperties* properties);
+
+  /* May be NULL. Sending side: try_acquire, a copy of `bytes` from `data` into the slot, and publish, at once. Returns
+   * 0 if no slot is free; 1 if unsent() has to be asked whether the message holds this rank up; 2 if it does not. */
+  int (*push)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag);
 } tuttiTransport;
 
 /* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,

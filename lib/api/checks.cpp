@@ -1,7 +1,5 @@
 #include "api/checks.h"
 
-#include "api/handle.h"
-
 namespace tutti::api {
 
 static_assert(tuttiNumTypes == kDataTypes && tuttiNumOps == kRedOps);
@@ -18,17 +16,14 @@ Error too_many_bytes(size_t count, DataType dtype, size_t blocks) {
       format("count=%zu elements of %zu bytes for %zu ranks overflow", count, dtype_bytes(dtype), blocks));
 }
 
-Error null_buffer(const char* name, size_t count) {
-  return invalid_argument(format("%s is NULL with count=%zu", name, count));
-}
-
-Error wrong_overlap(const Memory& send, const Memory& recv, InPlace in_place) {
+Result<void> check_overlap(const Buffers& buffers, const void* send, const void* recv) {
   static constexpr const char* kRemedies[] = {
       "this operation is never in place: use separate memory", "use the same pointer (in place) or separate memory",
       "use this rank's block of recvbuff as sendbuff (in place) or separate memory",
       "use this rank's block of sendbuff as recvbuff (in place) or separate memory"};
-  return invalid_argument(format("sendbuff=%p and recvbuff=%p overlap: %s", reinterpret_cast<void*>(send.at),
-                                 reinterpret_cast<void*>(recv.at), kRemedies[static_cast<int>(in_place)]));
+  if (buffers.lie_well(send, recv)) return {};
+  return invalid_argument(
+      format("sendbuff=%p and recvbuff=%p overlap: %s", send, recv, kRemedies[static_cast<int>(buffers.in_place)]));
 }
 
 }  // namespace tutti::api

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "api/handle.h"
 #include "api/operators.h"
 #include "base/dtype.h"
 #include "base/result.h"
 #include "comm/communicator.h"
+#include "exec/buffers.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {
@@ -22,10 +24,8 @@ int raw(const Enum& value) {
   return number;
 }
 
-// The checks are inline and their words are not: what is right costs a few instructions.
 [[gnu::cold]] Error no_such_type(int datatype);
 [[gnu::cold]] Error too_many_bytes(size_t count, DataType dtype, size_t blocks);
-[[gnu::cold]] Error null_buffer(const char* name, size_t count);
 
 inline Result<DataType> check_type(const tuttiDataType_t& datatype) {
   if (raw(datatype) < 0 || raw(datatype) >= tuttiNumTypes) return no_such_type(raw(datatype));
@@ -40,43 +40,23 @@ inline Result<void> take_op(const tuttiRedOp_t& op, const Operators& operators, 
   return {};
 }
 
-// Bytes of `blocks` blocks of `count` elements; false if those cannot be.
-inline bool count_bytes(size_t count, DataType dtype, size_t blocks, size_t* bytes) {
-  return !__builtin_mul_overflow(count, dtype_bytes(dtype) * blocks, bytes) && *bytes <= static_cast<size_t>(INT64_MAX);
-}
 inline Result<size_t> buffer_bytes(size_t count, DataType dtype, size_t blocks) {
   size_t bytes = 0;
-  if (!count_bytes(count, dtype, blocks, &bytes)) return too_many_bytes(count, dtype, blocks);
+  if (__builtin_mul_overflow(count, dtype_bytes(dtype) * blocks, &bytes) || bytes > static_cast<size_t>(INT64_MAX))
+    return too_many_bytes(count, dtype, blocks);
   return bytes;
 }
 
-struct Memory {
-  uintptr_t at = 0;
-  size_t bytes = 0;
-};
-
-// A buffer, or none where this rank has no use for it.
-inline Result<Memory> check_buffer(const char* name, const void* pointer, bool used, size_t count, size_t bytes) {
-  if (!used || bytes == 0) return Memory{};
-  if (pointer == nullptr) return null_buffer(name, count);
-  return Memory{reinterpret_cast<uintptr_t>(pointer), bytes};
+// `bytes`: of those that are used.
+inline Result<void> check_buffer(const char* name, const void* pointer, size_t count, size_t bytes) {
+  if (pointer != nullptr || bytes == 0) return {};
+  return invalid_argument(format("%s is NULL with count=%zu", name, count));
 }
-
-// What in place means for an operation: which of the two buffers, or which block of it, the other one is.
-enum class InPlace { kNever, kSamePointer, kSendIsOwnBlock, kRecvIsOwnBlock };
-
-// The buffers lie apart, or one is where in place has it: `own_block_offset` bytes into the other.
-[[gnu::cold]] Error wrong_overlap(const Memory& send, const Memory& recv, InPlace in_place);
-inline bool lie_well(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset) {
-  if (send.bytes == 0 || recv.bytes == 0) return true;
-  if (send.at >= recv.at + recv.bytes || recv.at >= send.at + send.bytes) return true;
-  return (in_place == InPlace::kSamePointer && send.at == recv.at) ||
-         (in_place == InPlace::kSendIsOwnBlock && send.at == recv.at + own_block_offset) ||
-         (in_place == InPlace::kRecvIsOwnBlock && recv.at == send.at + own_block_offset);
-}
-inline Result<void> check_overlap(const Memory& send, const Memory& recv, InPlace in_place, size_t own_block_offset) {
-  if (!lie_well(send, recv, in_place, own_block_offset)) return wrong_overlap(send, recv, in_place);
-  return {};
+Result<void> check_overlap(const Buffers& buffers, const void* send, const void* recv);
+inline Result<void> check_buffers(const Buffers& buffers, const void* send, const void* recv, size_t count) {
+  TUTTI_TRY(check_buffer("recvbuff", recv, count, buffers.output_bytes));
+  TUTTI_TRY(check_buffer("sendbuff", send, count, buffers.input_bytes));
+  return check_overlap(buffers, send, recv);
 }
 
 }  // namespace tutti::api

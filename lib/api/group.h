@@ -16,12 +16,13 @@ Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operatio
 extern std::atomic<int> g_open_groups;
 bool is_in_group();
 void open_group();
-inline bool runs_now(const Communicator& comm, tuttiStream_t stream) {
-  const bool is_single = g_open_groups.load(std::memory_order_relaxed) == 0 || !is_in_group();
-  return stream == nullptr && is_single && comm.device() == nullptr;
+inline bool a_group_is_open() {
+  return g_open_groups.load(std::memory_order_relaxed) != 0;
 }
 inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
-  if (runs_now(*use, stream) && operation.collective != Collective::kSendRecv) return use->run(operation);
+  const bool is_single = !a_group_is_open() || !is_in_group();
+  if (stream == nullptr && is_single && use->device() == nullptr && operation.collective != Collective::kSendRecv)
+    return use->run(operation);
   return launch_later(handle, std::move(use), operation, stream);
 }
 

@@ -25,14 +25,13 @@ Use::Use(tuttiComm_t handle) : handle_(handle) {
   }
   // Count first, look second; detach() clears first and counts second (all sequentially consistent): whoever finds the
   // communicator here is waited for there.
-  handle->users.fetch_add(1);
+  handle->turnstile.enter();
   member_ = handle->member.load();
   if (member_ != nullptr) comm_ = member_->usable();
 }
 
 Use::~Use() {
-  if (handle_ != nullptr && handle_->users.fetch_sub(1) == 1 && handle_->member.load() == nullptr)
-    handle_->users.notify_all();
+  if (handle_ != nullptr && handle_->turnstile.leave()) left_last(handle_);
 }
 
 Error not_a_comm(tuttiComm_t handle) {
@@ -47,12 +46,14 @@ tuttiComm_t make_handle(std::shared_ptr<Member> member) {
   {
     const std::lock_guard lock(g_handles_mutex);
     auto& resting = resting_handles();
-    if (resting.size() > kHandlesInRest) {
+    // Something in the background may have a ticket still.
+    if (resting.size() > kHandlesInRest && resting.front()->turnstile.is_idle()) {
       handle = resting.front();
       resting.pop_front();
     }
   }
   if (handle == nullptr) handle = new tuttiComm;
+  member->queue_at(handle->turnstile);
   handle->owner = std::move(member);
   handle->member.store(handle->owner.get());
   return handle;
@@ -65,7 +66,7 @@ std::shared_ptr<Member> detach(tuttiComm_t handle) {
 }
 
 void wait_until_unused(tuttiComm_t handle) {
-  for (int users = handle->users.load(); users != 0; users = handle->users.load()) handle->users.wait(users);
+  handle->turnstile.wait_until_left();
   const std::lock_guard lock(g_handles_mutex);
   resting_handles().push_back(handle);
 }

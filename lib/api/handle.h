@@ -11,6 +11,7 @@
 #include "api/member.h"
 #include "base/result.h"
 #include "comm/communicator.h"
+#include "comm/turnstile.h"
 #include "exec/stream.h"
 #include "tutti/tutti.h"
 
@@ -19,12 +20,17 @@
 struct tuttiComm {
   static constexpr uint32_t kMagic = 0x7475636d;
   uint32_t magic = kMagic;
-  std::atomic<int> users{0};
+  tutti::Turnstile turnstile;
   std::atomic<tutti::api::Member*> member{nullptr};
   std::shared_ptr<tutti::api::Member> owner;  // of `member`; for make_handle and for who clears that
 };
 
 namespace tutti::api {
+
+// By the last user: somebody may be waiting to destroy it.
+inline void left_last(tuttiComm_t handle) {
+  if (handle->member.load() == nullptr) handle->turnstile.wake_who_waits_until_left();
+}
 
 // Keeps a communicator alive for the length of a call. False if the handle has none to be used.
 class Use {
@@ -49,6 +55,28 @@ class Use {
  private:
   tuttiComm_t handle_;
   Member* member_ = nullptr;
+  Communicator* comm_ = nullptr;
+};
+
+// The same for an operation that runs at once, where nobody else uses the handle: with its turn. False without a
+// communicator, and where there is somebody.
+class Alone {
+ public:
+  explicit Alone(tuttiComm_t handle) {
+    if (handle == nullptr || handle->magic != tuttiComm::kMagic || !handle->turnstile.enter_alone()) return;
+    handle_ = handle;
+    if (const Member* const member = handle->member.load()) comm_ = member->usable();
+  }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+  ~Alone() {
+    if (handle_ != nullptr && handle_->turnstile.leave_alone()) left_last(handle_);
+  }
+  explicit operator bool() const { return comm_ != nullptr; }
+  Communicator* operator->() const { return comm_; }
+
+ private:
+  tuttiComm_t handle_ = nullptr;
   Communicator* comm_ = nullptr;
 };
 

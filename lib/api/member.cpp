@@ -13,8 +13,15 @@ Result<void> Member::create(Creation creation, const Deadline& deadline, std::fu
                  TUTTI_TRY_ASSIGN(auto made, creation(until));
                  const std::lock_guard lock(mutex_);
                  comm_ = std::move(made);
+                 if (turnstile_ != nullptr) comm_->queue_at(*turnstile_);
                  return {};
                });
+}
+
+void Member::queue_at(Turnstile& turnstile) {
+  const std::lock_guard lock(mutex_);
+  turnstile_ = &turnstile;
+  if (comm_) comm_->queue_at(turnstile);
 }
 
 Result<void> Member::finalize() {

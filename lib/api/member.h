@@ -26,6 +26,8 @@ class Member : public std::enable_shared_from_this<Member> {
   // the creation from running.
   Result<void> create(Creation creation, const Deadline& deadline, std::function<void()> begin);
   Result<void> finalize();
+  // Before anybody uses it: where its operations queue.
+  void queue_at(Turnstile& turnstile);
 
   // The communicator, unless it is not there yet or at the disposal of something in the background.
   Communicator* usable() const { return usable_.load(std::memory_order_acquire); }
@@ -47,6 +49,7 @@ class Member : public std::enable_shared_from_this<Member> {
   mutable std::mutex mutex_;  // all that follows
   std::unique_ptr<Communicator> comm_;
   std::atomic<Communicator*> usable_{nullptr};
+  Turnstile* turnstile_ = nullptr;
   const char* under_way_ = nullptr;  // what runs in the background
   std::optional<Error> failure_;     // how it ended
   const std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);

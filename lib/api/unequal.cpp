@@ -45,11 +45,12 @@ Result<void> check_blocks(const Operation::Unequal& blocks, const char* displs, 
 }
 
 // The input lies apart from every block, or is this rank's.
-Result<void> check_gathered(const Memory& send, const Memory& recv, const Operation::Unequal& blocks, uint64_t own_at,
-                            size_t elem_bytes) {
+Result<void> check_gathered(const void* send, uint64_t send_bytes, const void* recv, const Operation::Unequal& blocks,
+                            uint64_t own_at, size_t elem_bytes) {
   for (size_t r = 0; r < blocks.elems.size(); r++) {
-    const Memory block{recv.at + blocks.at[r] * elem_bytes, blocks.elems[r] * elem_bytes};
-    TUTTI_TRY(check_overlap(send, block, InPlace::kSendIsOwnBlock, (own_at - blocks.at[r]) * elem_bytes));
+    const Buffers buffers{send_bytes, blocks.elems[r] * elem_bytes, InPlace::kInputIsOwnBlock,
+                          (own_at - blocks.at[r]) * elem_bytes};
+    TUTTI_TRY(check_overlap(buffers, send, static_cast<const char*>(recv) + blocks.at[r] * elem_bytes));
   }
   return {};
 }
@@ -94,12 +95,12 @@ Result<void> launch_unequal(Collective which, const void* send, void* recv, Oper
   const uint64_t mine = blocks.elems[rank], own_at = blocks.at[rank];
   const bool gathers = which == Collective::kAllGather;
   const size_t elem_bytes = dtype_bytes(operation.dtype);
-  TUTTI_TRY_ASSIGN(const Memory from, check_buffer("sendbuff", send, true, operation.count,
-                                                   (gathers ? mine : operation.count) * elem_bytes));
-  TUTTI_TRY_ASSIGN(const Memory to, check_buffer("recvbuff", recv, true, operation.count,
-                                                 (gathers ? operation.count : mine) * elem_bytes));
-  TUTTI_TRY(gathers ? check_gathered(from, to, blocks, own_at, elem_bytes)
-                    : check_overlap(from, to, InPlace::kRecvIsOwnBlock, own_at * elem_bytes));
+  const uint64_t all_bytes = operation.count * elem_bytes, own_bytes = mine * elem_bytes;
+  TUTTI_TRY(check_buffer("sendbuff", send, operation.count, gathers ? own_bytes : all_bytes));
+  TUTTI_TRY(check_buffer("recvbuff", recv, operation.count, gathers ? all_bytes : own_bytes));
+  const Buffers scattered{all_bytes, own_bytes, InPlace::kOutputIsOwnBlock, own_at * elem_bytes};
+  TUTTI_TRY(gathers ? check_gathered(send, own_bytes, recv, blocks, own_at, elem_bytes)
+                    : check_overlap(scattered, send, recv));
   operation.unequal = std::make_shared<const Operation::Unequal>(std::move(blocks));
   return launch(comm, std::move(use), operation, stream);
 }
@@ -122,7 +123,7 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
       TUTTI_TRY_ASSIGN(const size_t bytes, block_end(count, at, dtype,
                                                      sends ? block_text("sendcounts", "sdispls", r, count, at)
                                                            : block_text("recvcounts", "rdispls", r, count, at)));
-      TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, true, count, bytes));
+      TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", base, count, bytes));
       messages.push_back({sends, static_cast<int>(r), base + at * dtype_bytes(dtype), count, dtype});
     }
   }

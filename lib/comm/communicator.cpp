@@ -48,20 +48,8 @@ Communicator::~Communicator() {
 }
 
 Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
-  const Turn turn(*this, ticket);
+  const Turnstile::Turn turn(*turnstile_, ticket);
   return execute(operation);
-}
-
-void Communicator::wait_for_turn(uint64_t ticket) {
-  std::unique_lock lock(turn_mutex_);
-  sleepers_++;
-  turn_changed_.wait(lock, [&] { return turn_.load() == ticket; });
-  sleepers_--;
-}
-
-void Communicator::wake_next() {
-  const std::lock_guard lock(turn_mutex_);
-  turn_changed_.notify_all();
 }
 
 Result<void> Communicator::check_open() const {
@@ -75,42 +63,43 @@ Result<void> Communicator::check_open() const {
 Result<void> Communicator::execute(const Operation& operation) {
   TUTTI_TRY(check_open());
   if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(*operation.messages));
-  Settled& settled = place_of(operation);
-  if (!settled.is_for(operation)) return execute_planned(operation);
+  const CallKey key(operation);
+  Settled& settled = place_of(key);
+  if (operation.unequal != nullptr || !settled.is_for(key)) return execute_planned(operation);
   begin(settled);
-  return carry_out(*settled.program, settled.call, settled.small, operation);
+  Call call = settled.call;
+  call.sequence = sequence_;
+  return carry_out(*settled.program, call, settled.small, operation);
 }
 
-inline Communicator::Settled& Communicator::place_of(const Operation& operation) {
-  const uint64_t mixed = operation.count + static_cast<uint64_t>(operation.collective) * 5 +
-                         static_cast<uint64_t>(operation.dtype) * 3 + static_cast<uint64_t>(operation.op) * 7 +
-                         static_cast<uint64_t>(operation.root);
-  return settled_[(mixed ^ mixed >> 4 ^ mixed >> 10) % settled_.size()];
+inline Communicator::Settled& Communicator::place_of(const CallKey& key) {
+  return settled_[key.hash() % settled_.size()];
 }
 
-inline bool Communicator::Settled::is_for(const Operation& operation) const {
-  // Another operation's race may have changed the choice meanwhile.
-  return program != nullptr && choice->operations_left > 0 && !choice->race && choice->plan.algo == call.algo &&
-         choice->plan.lanes == call.lanes && choice->lending() == call.lends && operation.count == call.count &&
-         operation.collective == call.collective && operation.dtype == call.dtype && operation.op == call.op &&
-         operation.root == call.root && operation.unequal == nullptr;
+inline bool Communicator::Settled::is_for(const CallKey& other) const {
+  return program != nullptr && key == other && choice->operations_left > 0;
 }
 
 inline void Communicator::begin(Settled& settled) {
   settled.choice->operations_left--;
-  settled.call.sequence = ++sequence_;
-  history_.add(settled.call);
+  history_.add(settled.call, ++sequence_);
 }
 
-Communicator::Repeated Communicator::repeat(const Operation& operation) {
-  uint64_t ticket = turn_.load(std::memory_order_acquire);
-  if (!next_ticket_.compare_exchange_strong(ticket, ticket + 1)) return Repeated::kNo;
-  const Turn turn(*this);
-  Settled& settled = place_of(operation);
-  if (!settled.small || !settled.is_for(operation) || watch_->failed() || finalized_) return Repeated::kNo;
+Communicator::Repeated Communicator::repeat(const CallKey& key, const void* input, void* output) {
+  Settled& settled = place_of(key);
+  if (!settled.is_for(key) || !settled.small || !settled.buffers.fit(input, output) || watch_->failed())
+    return Repeated::kNo;
   begin(settled);
-  if (settled.small.advance(sequence_, operation.input, operation.output, spins())) return Repeated::kYes;
-  const auto result = end_with(drive_program(*settled.program, settled.call, operation, settled.small.steps_done()));
+  if (settled.small.advance(sequence_, input, output, spins())) return Repeated::kYes;
+  return finish(settled, input, output);
+}
+
+// What its SmallRun has left of it.
+Communicator::Repeated Communicator::finish(Settled& settled, const void* input, void* output) {
+  Call call = settled.call;
+  call.sequence = sequence_;
+  const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
+  const auto result = end_with(drive_program(*settled.program, call, operation, settled.small.steps_done()));
   return result ? Repeated::kYes : Repeated::kFailed;
 }
 
@@ -138,20 +127,32 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
-  Settled& settled = place_of(operation);
-  settled.program = nullptr;
-  settled.small.clear();
-  if (operation.unequal == nullptr) settled.small.prepare(*program.value(), call, n_ranks_);
+  Settled& settled = settle(operation, call, *choice.value(), *program.value());
   if (choice.value()->race && planner_->tuning().probed) {
     const int64_t start_ns = now_ns();
     auto result = carry_out(*program.value(), call, settled.small, operation);
     planner_->record(*choice.value(), call, bytes, now_ns() - start_ns, is_registered(operation));
     return result;
   }
-  settled.call = call;
-  settled.choice = choice.value();
-  if (!choice.value()->race && operation.unequal == nullptr) settled.program = program.value();
   return carry_out(*program.value(), call, settled.small, operation);
+}
+
+// Another operation's race may change a choice: then nothing stays that was settled by it.
+Communicator::Settled& Communicator::settle(const Operation& operation, const Call& call, Choice& choice,
+                                            Program& program) {
+  const bool is_final = !choice.race && operation.unequal == nullptr && device_ == nullptr;
+  for (Settled& other : settled_)
+    if (choice.race && other.choice == &choice) other.program = nullptr;
+  const CallKey key(operation);
+  Settled& settled = place_of(key);
+  settled.program = is_final ? &program : nullptr;
+  settled.choice = &choice;
+  settled.key = key;
+  settled.call = call;
+  settled.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, rank_, n_ranks_);
+  settled.small.clear();
+  if (operation.unequal == nullptr) settled.small.prepare(program, call, n_ranks_);
+  return settled;
 }
 
 Result<void> Communicator::carry_out(Program& program, const Call& call, SmallRun& small, const Operation& operation) {
@@ -233,12 +234,13 @@ Error Communicator::root_cause(Error error) {
 }
 
 Result<void> Communicator::finalize(uint64_t ticket) {
-  const Turn turn(*this, ticket);
+  const Turnstile::Turn turn(*turnstile_, ticket);
   if (finalized_) return {};
   Operation operation;
   operation.collective = Collective::kFinalize;
   auto result = execute(operation);
   finalized_ = true;
+  for (Settled& settled : settled_) settled.program = nullptr;
   return result;
 }
 
@@ -249,7 +251,7 @@ void Communicator::abort(const char* function) {
 
 // One that broke while it was finalized was not.
 Result<UniqueId> Communicator::reunion(uint64_t ticket, const std::vector<int>& members, Deadline deadline) {
-  const Turn turn(*this, ticket);
+  const Turnstile::Turn turn(*turnstile_, ticket);
   if (!watch_->failed()) TUTTI_TRY(check_open());
   return watch_->reunion(members, ++reunions_[members], deadline);
 }

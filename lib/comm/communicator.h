@@ -1,23 +1,23 @@
 // comm: a rank's membership in a group, from meeting the others to leaving them, and the operations in between.
 // Threading: run() and finalize() may be called from several threads; operations are carried out one at a time in the
-// order of their tickets. async_error() and abort() from any thread at any time. The destructor leaves the group in
-// good order, without waiting for peers; no other call may be under way.
+// order of their tickets (see Turnstile). async_error() and abort() from any thread at any time. The destructor leaves
+// the group in good order, without waiting for peers; no other call may be under way.
 #pragma once
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 
 #include "base/result.h"
 #include "comm/link_pool.h"
+#include "comm/turnstile.h"
 #include "cuda/device.h"
 #include "debug/call.h"
+#include "exec/buffers.h"
 #include "exec/operation.h"
 #include "exec/small_run.h"
 #include "exec/wait.h"
@@ -55,14 +55,16 @@ class Communicator final : private WaitContext, private cuda::Host {
   // On a GPU's communicator that waits for what the GPU has yet to do, some of which may take tickets.
   uint64_t take_ticket() {
     if (device_ != nullptr) device_->drain();
-    return next_ticket_.fetch_add(1, std::memory_order_relaxed);
+    return turnstile_->take_ticket();
   }
+  // Where to queue from now on, before the first operation; it outlives this.
+  void queue_at(Turnstile& turnstile) { turnstile_ = &turnstile; }
   Result<void> run(uint64_t ticket, const Operation& operation);
-  // The same, in fewer instructions, for a small operation that has been done before, if nobody else is at it. kNo:
-  // nothing was done; kFailed: async_error() has the reason.
-  enum class Repeated { kNo, kYes, kFailed };
-  Repeated repeat(const Operation& operation);
   Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
+  // The same, in fewer instructions, for a small operation whose like has been done before, by who has entered alone.
+  // kNo: nothing was done, perhaps because something is wrong with the buffers; kFailed: async_error() has the reason.
+  enum class Repeated { kNo, kYes, kFailed };
+  Repeated repeat(const CallKey& key, const void* input, void* output);
 
   // Of a communicator on a GPU: its operations go there, and the functions above are for those on memory of the host.
   cuda::Device* device() const { return device_.get(); }
@@ -115,8 +117,10 @@ class Communicator final : private WaitContext, private cuda::Host {
 
   Result<void> execute(const Operation& operation);
   struct Settled;
-  Settled& place_of(const Operation& operation);
+  Settled& place_of(const CallKey& key);
+  Settled& settle(const Operation& operation, const Call& call, Choice& choice, Program& program);
   void begin(Settled& settled);
+  [[gnu::noinline]] Repeated finish(Settled& settled, const void* input, void* output);
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
@@ -137,23 +141,6 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<int64_t> measure(const Call& call, Plan plan, std::span<float> data);
   Result<void> agree(const Call& call, std::span<int64_t> values);
   Result<void> all_reduce_inside(const Call& call, Plan plan, const Call& what, void* data);
-  void wait_for_turn(uint64_t ticket);
-  void wake_next();
-  // One operation's turn; it ends also if the operation runs out of memory. The usual case is one caller: its turn is
-  // now, and nobody sleeps. sleepers_ and turn_ are stored before the other is loaded (both sequentially consistent),
-  // so that either the sleeper sees its turn or the turn's end sees the sleeper.
-  struct Turn {
-    explicit Turn(Communicator& c) : comm(c) {}  // that has come already
-    Turn(Communicator& c, uint64_t ticket) : comm(c) {
-      if (comm.turn_.load() != ticket) comm.wait_for_turn(ticket);
-    }
-    ~Turn() {
-      comm.turn_.fetch_add(1);
-      if (comm.sleepers_.load() != 0) comm.wake_next();
-    }
-    Communicator& comm;
-  };
-
   bool interrupted() override { return watch_->failed(); }
   Error interruption() override { return watch_->failure(); }
   int wake_fd() override { return watch_->wake_fd(); }
@@ -161,9 +148,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   // For the GPU's side.
   int host_of(int rank) const override;
   Algo forced_algo() const override { return options_.deterministic ? Algo::kAuto : forced_; }
-  Result<void> run_on_host(const Operation& operation) override {
-    return run(next_ticket_.fetch_add(1, std::memory_order_relaxed), operation);
-  }
+  Result<void> run_on_host(const Operation& operation) override { return run(turnstile_->take_ticket(), operation); }
   bool broken() override { return watch_->failed(); }
   Error breakage() override { return watch_->failure(); }
   void break_with(const Error& error) override { fail(error); }
@@ -180,16 +165,20 @@ class Communicator final : private WaitContext, private cuda::Host {
   uint64_t stream_from_bytes_ = UINT64_MAX;
   uint32_t slot_bytes_ = 0;
 
+  Turnstile own_turnstile_;
+  Turnstile* turnstile_ = &own_turnstile_;
   std::unique_ptr<LinkPool> links_;
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
   // Operations whose choice is settled, for loops of a few operations: each has one place where it may be.
-  struct Settled {
-    Call call;
+  struct alignas(64) Settled {
+    CallKey key;
     Program* program = nullptr;  // null: none is here
     Choice* choice = nullptr;
+    Call call;
+    Buffers buffers;
     SmallRun small;
-    bool is_for(const Operation& operation) const;
+    bool is_for(const CallKey& other) const;
   };
   std::array<Settled, 16> settled_;
   Ground ground_{.n_ranks = 0};           // on the host where it is most crowded
@@ -200,12 +189,6 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
   std::map<std::vector<int>, uint64_t> reunions_;    // how often these members have met
   bool finalized_ = false;
-
-  std::atomic<uint64_t> next_ticket_{0};
-  std::atomic<uint64_t> turn_{0};
-  std::atomic<int> sleepers_{0};  // threads that wait for their turn on turn_changed_
-  std::mutex turn_mutex_;
-  std::condition_variable turn_changed_;
 
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
 };

@@ -47,7 +47,7 @@ Result<void> Communicator::drive_exchange(const std::vector<Message>& messages) 
 
 Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
                                       const std::string& purpose) {
-  const Turn turn(*this, ticket);
+  const Turnstile::Turn turn(*turnstile_, ticket);
   TUTTI_TRY(check_open());
   const Exchange exchange(notes, [](const Message&) { return 0; });
   auto result = drive_transfers(exchange, kNotesChannel, timeout_seconds);

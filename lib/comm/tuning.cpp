@@ -149,7 +149,7 @@ Result<void> Communicator::all_reduce_inside(const Call& call, Plan plan, const 
 }
 
 double Communicator::estimate_ns(const Operation& operation) {
-  const Turn turn(*this, take_ticket());
+  const Turnstile::Turn turn(*turnstile_, take_ticket());
   if (operation.collective == Collective::kSendRecv) {
     std::vector<Planner::Transfer> transfers;
     for (const Message& m : *operation.messages) transfers.push_back({m.peer, m.sends, m.count * dtype_bytes(m.dtype)});
@@ -164,7 +164,7 @@ double Communicator::estimate_ns(const Operation& operation) {
 }
 
 std::string Communicator::explain(Collective collective, uint64_t count, DataType dtype, RedOp op) {
-  const Turn turn(*this, take_ticket());
+  const Turnstile::Turn turn(*turnstile_, take_ticket());
   Call call;
   call.collective = collective;
   call.count = count;

@@ -60,7 +60,13 @@ inline bool is_point_to_point(const Call& call) {
 // The last operations of this rank, to say what it did when a peer turns out to have done something else.
 class History {
  public:
-  void add(const Call& call) { calls_[call.sequence % calls_.size()] = call; }
+  void add(const Call& call) { add(call, call.sequence); }
+  // The same under another number, which is not read from the call: that may just have been written.
+  void add(const Call& call, uint64_t sequence) {
+    Call& here = calls_[sequence % calls_.size()];
+    here = call;
+    here.sequence = sequence;
+  }
   // The call with this number, or one with sequence 0 when it is too long ago or yet to come.
   Call find(uint64_t sequence) const {
     const Call& call = calls_[sequence % calls_.size()];

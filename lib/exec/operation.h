@@ -41,6 +41,25 @@ struct Operation {
   const void* scalar_at = nullptr;
 };
 
+// What operations that repeat each other have in common, as the caller gave it.
+class CallKey {
+ public:
+  CallKey() = default;
+  CallKey(Collective collective, int dtype, int op, int root, uint64_t count)
+      : count_(count), where_(pack(static_cast<int>(collective), root)), what_(pack(dtype, op)) {}
+  explicit CallKey(const Operation& operation)
+      : CallKey(operation.collective, static_cast<int>(operation.dtype), static_cast<int>(operation.op), operation.root,
+                operation.count) {}
+  bool operator==(const CallKey&) const = default;
+  uint64_t hash() const { return (count_ + where_ * 5 + what_ * 3) * 0x9e3779b97f4a7c15u >> 32; }
+
+ private:
+  static uint64_t pack(int low, int high) {
+    return uint64_t{static_cast<uint32_t>(low)} | uint64_t{static_cast<uint32_t>(high)} << 32;
+  }
+  uint64_t count_ = 0, where_ = 0, what_ = 0;
+};
+
 // As it is told to peers and people; without its place in the order.
 inline Call to_call(const Operation& operation) {
   Call call;

@@ -27,9 +27,11 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   if (program.may_lend && call.lends != Lending::kNothing && bytes >= kLendFromBytes) return;
   if (program.lanes.size() != 1 || program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
-  tag_ = to_tag(call);
+  const TagWords words = to_tag(call);
+  std::copy(words.begin(), words.end(), tag_.word);
   reduce_ = kernels().reduce[static_cast<int>(call.op)][static_cast<int>(call.dtype)];
-  bases_[static_cast<int>(Buffer::kScratch)] = program.scratch.data();
+  bases_.resize(kMessages + program.messages.size());
+  base(Buffer::kScratch) = program.scratch.data();
   const std::vector<BoundStep>& steps = program.lanes[0].steps;
   sources_.clear();
   sources_.reserve(steps.size() * program.src.size());  // a step's are pointed to
@@ -38,8 +40,9 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
     const uint64_t begin = std::min(call.count, step.size.chunk * chunk_elems);
     const auto elems = static_cast<uint32_t>(std::min(chunk_elems, call.count - begin));
     const auto place = [&](const PlacedSlice& slice) -> Place {
-      if (slice.buffer == Buffer::kScratch) return {slice.buffer, -1, uint64_t{slice.chunk} * program.slot_bytes};
-      return {slice.buffer, -1, (slice.block * call.count + begin) * elem_bytes};
+      const auto base = static_cast<uint32_t>(slice.buffer);
+      if (slice.buffer == Buffer::kScratch) return {base, uint64_t{slice.chunk} * program.slot_bytes};
+      return {base, (slice.block * call.count + begin) * elem_bytes};
     };
     const size_t first = sources_.size();
     const auto add_source = [&](const PlacedSlice& slice) {
@@ -48,33 +51,55 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
     add_source(step.before);
     for (size_t i = 0; i <= step.recvs.size(); i++) {
       if (i == step.local_place) add_source(step.local);
-      if (i < step.recvs.size()) sources_.push_back({Buffer::kNone, static_cast<int>(i), 0});
+      if (i < step.recvs.size()) sources_.push_back({static_cast<uint32_t>(kMessages + i), 0});
     }
-    steps_.push_back({step.recvs.data(), step.send, static_cast<uint32_t>(step.recvs.size()),
-                      static_cast<uint32_t>(sources_.size() - first), sources_.data() + first, place(step.store),
-                      static_cast<uint32_t>(elems * elem_bytes), elems,
-                      step.completes && call.op == RedOp::kAvg ? static_cast<uint32_t>(n_ranks) : 0});
+    SmallStep small{step.recvs.data(),
+                    step.send,
+                    static_cast<uint32_t>(step.recvs.size()),
+                    static_cast<uint32_t>(elems * elem_bytes),
+                    false,
+                    sources_.data() + first,
+                    place(step.store),
+                    {}};
+    small.reduce.n_src = static_cast<int>(sources_.size() - first);
+    small.reduce.src = program.src.data();
+    small.reduce.elems = elems;
+    small.reduce.divisor = step.completes && call.op == RedOp::kAvg ? static_cast<uint32_t>(n_ranks) : 0;
+    small.pushes = step.recvs.empty() && step.send != nullptr && small.reduce.n_src == 1 && small.reduce.divisor == 0 &&
+                   step.store.buffer == Buffer::kNone;
+    steps_.push_back(small);
   }
 }
 
 bool SmallRun::advance(uint64_t sequence, const void* input, void* output, int turns) {
-  tag_[0] = sequence;
-  bases_[static_cast<int>(Buffer::kInput)] = static_cast<char*>(const_cast<void*>(input));  // only ever a source
-  bases_[static_cast<int>(Buffer::kOutput)] = static_cast<char*>(output);
-  tuttiTag tag;
-  memcpy(&tag, tag_.data(), sizeof tag);
-  const SmallStep* const steps = steps_.data();
+  tag_.word[0] = sequence;
+  base(Buffer::kInput) = static_cast<char*>(const_cast<void*>(input));  // only ever a source
+  base(Buffer::kOutput) = static_cast<char*>(output);
+  bool may_hold_up = false;
   const size_t n_steps = steps_.size();
   for (done_ = 0; done_ < n_steps; done_++) {
-    const SmallStep& step = steps[done_];
+    SmallStep& step = steps_[done_];
+    if (step.pushes) {
+      const int pushed = step.send->push(address(step.sources[0]), step.bytes, tag_);
+      if (pushed == 0) return false;
+      may_hold_up |= pushed == 1;
+      continue;
+    }
     if (step.n_recvs > 0 && !take_messages(step, &turns)) return false;
     char* slot = nullptr;
     if (step.send != nullptr && (slot = static_cast<char*>(step.send->try_acquire())) == nullptr) return false;
-    if (step.elems > 0) compute(step, slot);
+    if (step.reduce.elems > 0) compute(step, slot);
     for (uint32_t i = 0; i < step.n_recvs; i++) step.recvs[i]->release();
-    if (slot != nullptr) step.send->publish(step.bytes, tag);
+    if (slot == nullptr) continue;
+    step.send->publish(step.bytes, tag_);
+    may_hold_up = true;
   }
-  return all_sent();
+  return !may_hold_up || all_sent();
+}
+
+inline bool SmallRun::is_due(const tuttiTag& tag) const {
+  return ((tag.word[0] ^ tag_.word[0]) | (tag.word[1] ^ tag_.word[1]) | (tag.word[2] ^ tag_.word[2]) |
+          (tag.word[3] ^ tag_.word[3])) == 0;
 }
 
 // False if one is not there, or not what is due.
@@ -83,30 +108,27 @@ inline bool SmallRun::take_messages(const SmallStep& step, int* turns) {
   for (uint32_t i = 0; i < step.n_recvs; i++) {
     tuttiMessage& message = messages[i];
     if (!step.recvs[i]->try_peek(&message) && !wait_for(*step.recvs[i], &message, turns)) return false;
-    if (message.bytes != step.bytes || message.data == nullptr) return false;
-    if (memcmp(&message.tag, tag_.data(), sizeof message.tag) != 0) return false;
+    if (message.bytes != step.bytes || message.data == nullptr || !is_due(message.tag)) return false;
+    bases_[kMessages + i] = static_cast<char*>(const_cast<void*>(message.data));  // only ever a source
   }
   return true;
 }
 
-inline void SmallRun::compute(const SmallStep& step, char* slot) {
-  char* const store = step.store.buffer != Buffer::kNone ? in_buffer(step.store) : nullptr;
-  if (step.n_sources == 1 && step.divisor == 0) {
-    const void* const from = address(step.sources[0]);
+inline void SmallRun::compute(SmallStep& step, char* slot) {
+  char* const store = step.store.base != kNowhere ? address(step.store) : nullptr;
+  ReduceArgs& reduce = step.reduce;
+  if (reduce.n_src == 1 && reduce.divisor == 0) {
+    const char* const from = address(step.sources[0]);
     if (store != nullptr && store != from) memcpy(store, from, step.bytes);
     if (slot != nullptr) memcpy(slot, from, step.bytes);
     return;
   }
-  ReduceArgs args;
-  if (store != nullptr) args.dst[args.n_dst++] = store;
-  if (slot != nullptr) args.dst[args.n_dst++] = slot;
+  reduce.n_dst = 0;
+  if (store != nullptr) reduce.dst[reduce.n_dst++] = store;
+  if (slot != nullptr) reduce.dst[reduce.n_dst++] = slot;
   const void** const src = program_->src.data();
-  for (uint32_t i = 0; i < step.n_sources; i++) src[i] = address(step.sources[i]);
-  args.src = src;
-  args.n_src = static_cast<int>(step.n_sources);
-  args.elems = step.elems;
-  args.divisor = step.divisor;
-  reduce_(args);
+  for (int i = 0; i < reduce.n_src; i++) src[i] = address(step.sources[i]);
+  reduce_(reduce);
 }
 
 inline bool SmallRun::all_sent() const {

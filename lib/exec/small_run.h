@@ -25,33 +25,34 @@ class SmallRun {
 
  private:
   struct Place {
-    Buffer buffer;
-    int message;  // its number if the place is a message, else -1
+    uint32_t base;  // in bases_
     uint64_t offset_bytes;
   };
   struct SmallStep {
     Link* const* recvs;
     Link* send;
-    uint32_t n_recvs, n_sources;
+    uint32_t n_recvs, bytes;
+    bool pushes;  // a value that only has to be sent
     const Place* sources;
     Place store;
-    uint32_t bytes, elems, divisor;
+    ReduceArgs reduce;  // but for the addresses
   };
-  char* in_buffer(const Place& place) const { return bases_[static_cast<int>(place.buffer)] + place.offset_bytes; }
-  const void* address(const Place& place) const {
-    if (place.message >= 0) return program_->messages[static_cast<size_t>(place.message)].data;
-    return in_buffer(place);
-  }
+  static constexpr uint32_t kNowhere = 0, kMessages = 4;  // the first base, and the first message's
+  static_assert(static_cast<uint32_t>(Buffer::kNone) == kNowhere &&
+                static_cast<uint32_t>(Buffer::kScratch) < kMessages);
+  char*& base(Buffer buffer) { return bases_[static_cast<uint32_t>(buffer)]; }
+  char* address(const Place& place) const { return bases_[place.base] + place.offset_bytes; }
+  bool is_due(const tuttiTag& tag) const;
   bool take_messages(const SmallStep& step, int* turns);
-  void compute(const SmallStep& step, char* slot);
+  void compute(SmallStep& step, char* slot);
   bool all_sent() const;
 
   Program* program_ = nullptr;
   std::vector<SmallStep> steps_;
   std::vector<Place> sources_;
-  TagWords tag_{};
+  tuttiTag tag_{};
   ReduceKernel reduce_ = nullptr;
-  char* bases_[4] = {};  // of each Buffer
+  std::vector<char*> bases_;  // of each Buffer, and of the messages that the step at hand has taken
   size_t done_ = 0;
 };
 

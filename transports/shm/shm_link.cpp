@@ -145,6 +145,16 @@ void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
   publish_line(line, bytes, tag);
 }
 
+int SendLink::push(const void* data, uint32_t bytes, const tuttiTag& tag) {
+  if (!slot_is_free()) return 0;
+  SlotLine& line = segment_.line(slot_);
+  line.where = bytes <= kLineBytes ? kInLine : kInSlot;
+  if (bytes > 0)
+    memcpy(line.where == kInLine ? line.small : segment_.payload(slot_), data, bytes);  // else it may be null
+  publish_line(line, bytes, tag);
+  return 2;
+}
+
 void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag) {
   line.tag = tag;
   line.bytes = bytes;
@@ -208,7 +218,7 @@ bool RecvLink::try_peek(tuttiMessage* message) {
 }
 
 void RecvLink::release() {
-  give_back();
+  if (has_borrowed_) give_back();
   SegmentHeader& header = segment_.header();
   tsan_release(both_know());
   header.released.store(++messages_, std::memory_order_release);

@@ -70,6 +70,7 @@ class SendLink final : public ShmHalf {
   Result<bool> poll() override;
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override;
+  int push(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   void recall() override;
