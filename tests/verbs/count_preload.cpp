@@ -6,7 +6,7 @@
 namespace {
 
 __attribute__((destructor)) void tell() {
-  fprintf(stderr, "counted: %llu posts %llu completions\n",
+  fprintf(stderr, "\ncounted: %llu posts %llu completions\n",
           static_cast<unsigned long long>(tutti::test::g_counters->posts),
           static_cast<unsigned long long>(tutti::test::g_counters->completions));
 }
