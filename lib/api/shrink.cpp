@@ -79,9 +79,24 @@ Result<void> comm_shrink(tuttiComm_t comm, const int* excluded, int n_excluded, 
       });
 }
 
+Result<void> lost_ranks(tuttiComm_t comm, int* ranks, int* count) {
+  if (ranks == nullptr) return invalid_argument("ranks is NULL");
+  if (count == nullptr) return invalid_argument("count is NULL");
+  const Use use(comm);
+  if (!use) return not_a_comm(comm);
+  const std::vector<int> lost = use->lost();
+  std::copy(lost.begin(), lost.end(), ranks);
+  *count = static_cast<int>(lost.size());
+  return {};
+}
+
 }  // namespace
 
 extern "C" {
+
+tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, int* count) {
+  return guarded([&] { return lost_ranks(comm, ranks, count); });
+}
 
 tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int* excludeRanksList, int excludeRanksCount, tuttiComm_t* newcomm,
                               const tuttiConfig_t* config, int shrinkFlags) {

@@ -83,6 +83,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   void abort(const char* function = "tuttiCommAbort");
   void fail(const Error& error) { watch_->fail(error); }  // for all ranks
   Result<void> async_error() const;
+  std::vector<int> lost() const { return watch_->lost(); }  // ranks that died, as far as is known
 
   // What an operation of this kind takes now, and why. Waits for the operations that were called before.
   std::string explain(Collective collective, uint64_t count, DataType dtype, RedOp op);

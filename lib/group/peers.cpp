@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-enum FrameType : uint32_t { kNotice = 1, kGoodbye = 2 };
+enum FrameType : uint32_t { kNotice = 1, kGoodbye = 2, kLoss = 3 };
 
 struct FrameHeader {
   uint32_t type;
@@ -107,6 +107,18 @@ Error PeerWatch::failure() const {
   return failure_;
 }
 
+std::vector<int> PeerWatch::lost() const {
+  const std::lock_guard lock(mutex_);
+  return {lost_.begin(), lost_.end()};
+}
+
+// Only the first failure is passed on as a notice, but all ranks should come to know all that are lost.
+void PeerWatch::lose(int rank) {
+  const std::lock_guard lock(mutex_);
+  if (leaving_ || rank == config_.rank || !lost_.insert(rank).second) return;
+  send_to_all(kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());
+}
+
 std::optional<uint64_t> PeerWatch::departed(int rank) const {
   const std::lock_guard lock(mutex_);
   const auto line = lines_.find(rank);
@@ -138,7 +150,7 @@ void PeerWatch::say_goodbye(uint64_t operations) {
 
 void PeerWatch::send_to_all(uint32_t type, const std::string& payload) {
   const std::string frame = ByteWriter().put(FrameHeader{type, static_cast<uint32_t>(payload.size())}).take() + payload;
-  // A control connection carries one or two frames in its life, so the kernel's buffer has room. A peer that is gone
+  // A control connection carries few frames in its life, so the kernel's buffer has room. A peer that is gone
   // needs no notice.
   for (const auto& [peer, line] : lines_)
     if (line.fd) [[maybe_unused]]
@@ -177,7 +189,9 @@ void PeerWatch::read_line(int peer, Line& line) {
     const std::lock_guard lock(mutex_);
     line.fd.reset();
   }
-  if (!departed(peer)) fail({Code::kRemoteError, rank_name(peer) + " died: its connections broke" + how, peer});
+  if (departed(peer)) return;
+  lose(peer);  // first, so that who hears of the failure knows
+  fail({Code::kRemoteError, rank_name(peer) + " died: its connections broke" + how, peer});
 }
 
 bool PeerWatch::take_frame(int peer, Line& line) {
@@ -204,11 +218,19 @@ bool PeerWatch::take_payload(Line& line, uint32_t type, std::string_view bytes) 
     if (payload.ok()) line.goodbye = operations;
     return payload.ok();
   }
+  const auto is_rank = [&](int rank, int least) {
+    return payload.ok() && rank >= least && rank < static_cast<int>(config_.rank_names.size());
+  };
+  if (type == kLoss) {
+    const auto rank = payload.get<int32_t>();
+    if (!is_rank(rank, 0)) return false;
+    lose(rank);
+    return true;
+  }
   const auto code = payload.get<int32_t>(), culprit = payload.get<int32_t>();
   const std::string sentence = payload.get_string();
   const bool is_error = code > static_cast<int>(Code::kSuccess) && code <= static_cast<int>(Code::kTimeout);
-  const bool is_rank = culprit >= -1 && culprit < static_cast<int>(config_.rank_names.size());
-  if (type != kNotice || !payload.ok() || !is_error || !is_rank) return false;
+  if (type != kNotice || !is_error || !is_rank(culprit, -1)) return false;
   fail({static_cast<Code>(code), sentence, culprit});
   return true;
 }

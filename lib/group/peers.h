@@ -3,8 +3,8 @@
 // at once, also while it computes, and is passed on to the other neighbours, so that one loss ends the whole group with
 // the name of the rank that caused it.
 //
-// Threading: failed() is one load; fail(), failure(), departed(), descriptors() from any thread; the rest from the
-// owner's thread.
+// Threading: failed() is one load; fail(), failure(), lost(), departed(), descriptors() from any thread; the rest from
+// the owner's thread.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -41,6 +42,9 @@ class PeerWatch {
   // Has anything ended this group? Acquire: failure() is there afterwards.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Error failure() const;
+  // Ranks whose connections broke without a goodbye, here or as other ranks tell, in rising order. When failure() is
+  // that one of them died, it is there.
+  std::vector<int> lost() const;
   // Readable once failed: for a sleeper's poll(2).
   int wake_fd() const { return wake_fd_.get(); }
 
@@ -75,6 +79,7 @@ class PeerWatch {
   Result<void> connect(Fd listen_fd, Deadline deadline);
   Result<void> start();
   void serve();
+  void lose(int rank);
   void read_line(int peer, Line& line);
   bool take_frame(int peer, Line& line);
   bool take_payload(Line& line, uint32_t type, std::string_view bytes);
@@ -84,8 +89,9 @@ class PeerWatch {
   Fd listen_fd_;  // kept for reunion()
   std::map<int, Line> lines_;
   std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;  // failure_, goodbyes, sending
+  mutable std::mutex mutex_;  // failure_, lost_, goodbyes, sending
   Error failure_;
+  std::set<int> lost_;
   bool leaving_ = false;
   Fd wake_fd_, stop_fd_;
   std::thread thread_;

@@ -50,6 +50,16 @@ void work_and_die(tuttiComm_t comm) {
   raise(SIGKILL);
 }
 
+// Whom the library says to be lost; waits for the first of them.
+std::vector<int> lost_ranks(tuttiComm_t comm, int n, Outcome& outcome) {
+  std::vector<int> lost(static_cast<size_t>(n));
+  int count = 0;
+  for (const double end = now_seconds() + 30; count == 0 && now_seconds() < end; usleep(1000))
+    outcome.take(tuttiCommLostRanks(comm, lost.data(), &count));
+  lost.resize(static_cast<size_t>(count));
+  return lost;
+}
+
 }  // namespace
 
 #ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
@@ -64,13 +74,15 @@ TEST_CASE("after a rank was killed the others shrink and go on, also once more")
     if (rank == first) work_and_die(comm);
     work_until_loss(comm, outcome);
     tuttiComm_t four = nullptr, three = nullptr;
-    outcome.take(shrink(comm, {first}, &four, flags));
+    const auto lost = lost_ranks(comm, 5, outcome);
+    outcome.wrong += lost != std::vector<int>{first};
+    outcome.take(shrink(comm, lost, &four, flags));
     if (four == nullptr) return;
     const int in_four = rank - (rank > first ? 1 : 0);
     check_works(four, in_four, 4, outcome);
     if (in_four == 1) work_and_die(four);
     work_until_loss(four, outcome);
-    outcome.take(shrink(four, {1}, &three, flags));
+    outcome.take(shrink(four, lost_ranks(four, 4, outcome), &three, flags));
     if (three == nullptr) return;
     check_works(three, in_four == 0 ? 0 : in_four - 1, 3, outcome);
     outcome.wrong += tuttiCommDestroy(comm) == tuttiSuccess;  // it says why it broke
@@ -89,6 +101,44 @@ TEST_CASE("after a rank was killed the others shrink and go on, also once more")
   }
 }
 #endif
+
+#ifndef TUTTI_TEST_TSAN
+TEST_CASE("of several ranks that die at about the same time all others learn") {
+  Processes ranks(7, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    check_works(comm, rank, 7, outcome);
+    if (rank == 1 || rank == 2) work_and_die(comm);
+    work_until_loss(comm, outcome);
+    int lost[7] = {}, count = 0;
+    for (const double end = now_seconds() + 30; count < 2 && now_seconds() < end; usleep(1000))
+      outcome.take(tuttiCommLostRanks(comm, lost, &count));
+    outcome.wrong += count != 2 || lost[0] != 1 || lost[1] != 2;
+    tuttiComm_t left = nullptr;
+    outcome.take(shrink(comm, {lost, lost + count}, &left, TUTTI_SHRINK_DEFAULT));
+    if (left == nullptr) return;
+    outcome.take(tuttiCommFinalize(left));
+    outcome.take(tuttiCommDestroy(left));
+    static_cast<void>(tuttiCommDestroy(comm));
+  });
+  const auto outcomes = ranks.wait();
+  for (const size_t r : {0u, 3u, 4u, 5u, 6u}) {
+    INFO("rank " << r << ": " << outcomes[r].message);
+    CHECK(outcomes[r].code == tuttiSuccess);
+    CHECK(outcomes[r].wrong == 0);
+  }
+}
+#endif
+
+TEST_CASE("lost ranks: nobody where all live, and wrong arguments") {
+  require_success(run_threads(2, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+    int lost[2], count = -1;
+    outcome.take(tuttiCommLostRanks(comm, lost, &count));
+    outcome.wrong += count != 0;
+    outcome.wrong += tuttiCommLostRanks(comm, nullptr, &count) != tuttiInvalidArgument;
+    outcome.wrong += tuttiCommLostRanks(comm, lost, nullptr) != tuttiInvalidArgument;
+    outcome.wrong += tuttiCommLostRanks(nullptr, lost, &count) != tuttiInvalidArgument;
+    outcome.take(tuttiCommFinalize(comm));
+  }));
+}
 
 TEST_CASE("a communicator that works is shrunk beside its operations, as often as one likes") {
   require_success(run_threads(5, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {

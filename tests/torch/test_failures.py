@@ -42,6 +42,7 @@ class Failures(unittest.TestCase):
                 works[0].get_future().wait()
             with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
                 dist.all_reduce(torch.ones(4))
+            self.assertIn(1, dist.group.WORLD.lost_ranks())
             dist.destroy_process_group()
 
         self.run_ranks(3, body)

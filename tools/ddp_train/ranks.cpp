@@ -1,7 +1,6 @@
 #include "ranks.h"
 
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,7 +9,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <new>
 #include <thread>
 #include <vector>
 
@@ -51,17 +49,14 @@ int run_threads(Seat seat, int first, int count, const std::function<int(const S
   _exit(status);
 }
 
-// The ranks that have not ended have to hear of those that have.
-int wait_for(std::vector<Process>& processes, std::atomic<bool>* ended) {
+int wait_for(const std::vector<Process>& processes) {
   int worst = 0;
   bool killed = false, good = false;
   for (size_t left = processes.size(); left > 0; left--) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, 0);
     for (size_t i = 0; i < processes.size(); i++) {
-      if (processes[i].pid != pid) continue;
-      ended[i] = true;
-      if (WIFSIGNALED(status))
+      if (processes[i].pid == pid && WIFSIGNALED(status))
         fprintf(stderr, "ddp_train: rank %zu was killed by signal %d (%s)\n", i, WTERMSIG(status),
                 strsignal(WTERMSIG(status)));
     }
@@ -88,15 +83,10 @@ bool send_id(int to, size_t readers) {
 // Forks first and makes the id afterwards, because that starts a thread.
 int run_ranks(int count, bool threads, const std::function<int(const Seat&)>& body) {
   const int n_processes = threads ? 1 : count, ranks_each = threads ? count : 1;
-  const size_t bytes = static_cast<size_t>(count) * sizeof(std::atomic<bool>);
-  void* shared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) return fail("mmap");
-  auto* ended = new (shared) std::atomic<bool>[static_cast<size_t>(count)]();
   int ends[2];
   if (pipe(ends) != 0) return fail("pipe");
   Seat seat;
   seat.size = count;
-  if (!threads) seat.ended = ended;
   fflush(stdout);
   const pid_t parent = getpid();
   std::vector<Process> processes;
@@ -116,8 +106,7 @@ int run_ranks(int count, bool threads, const std::function<int(const Seat&)>& bo
   const bool sent = complete && send_id(ends[1], processes.size());
   close(ends[1]);
   close(ends[0]);
-  const int status = wait_for(processes, ended);
-  munmap(shared, bytes);
+  const int status = wait_for(processes);
   return sent ? status : perf::kExitFailed;
 }
 

@@ -1,7 +1,6 @@
-// Where the ranks come from, and who of them is still there.
+// Where the ranks come from.
 #pragma once
 
-#include <atomic>
 #include <functional>
 
 #include "options.h"
@@ -13,8 +12,7 @@ namespace tutti::train {
 struct Seat {
   int rank = 0, size = 1;
   tuttiUniqueId id = {};
-  bool from_launcher = false;                // then only the environment says rank, size and id
-  const std::atomic<bool>* ended = nullptr;  // of each rank, if they are local processes: whether it is no more
+  bool from_launcher = false;  // then only the environment says rank, size and id
 };
 
 // Runs body(seat), which returns an exit status, in `count` processes, or in as many threads of one. Returns the worst

@@ -29,7 +29,6 @@ Status Trainer::connect() {
                                  : call(tuttiCommInitRank(&comm_, seat_.size, seat_.id, seat_.rank));
   if (!s) return s;
   if (s = ask_place(); !s) return s;
-  for (int i = 0; i < size_; i++) seats_.push_back(i);
   if (options_.batch % size_ != 0)
     return perf::usage_error(text("--batch %d cannot be divided among %d ranks", options_.batch, size_));
   if (local_batch_ < options_.accumulate)
@@ -125,30 +124,30 @@ Status Trainer::make_ddp() {
 
 // ---- when a rank is lost -------------------------------------------------------------------------------------------
 
-// The communicator's ranks whose processes have ended; waits a moment for the first of them.
-std::vector<int> Trainer::find_lost() const {
-  std::vector<int> lost;
-  for (int tries = 0; lost.empty() && tries < 1000; tries++) {
+// The communicator's ranks that died; waits a moment for the first of them.
+Status Trainer::find_lost(std::vector<int>& lost) {
+  int count = 0;
+  lost.resize(static_cast<size_t>(size_));
+  for (int tries = 0; count == 0 && tries < 100; tries++) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    for (int i = 0; i < size_; i++)
-      if (seat_.ended[seats_[static_cast<size_t>(i)]]) lost.push_back(i);
+    if (Status s = call(tuttiCommLostRanks(comm_, lost.data(), &count)); !s) return s;
   }
-  return lost;
+  lost.resize(static_cast<size_t>(count));
+  return {};
 }
 
 // Those who are left go on from the state of the one that has come farthest: some may have finished the step in which
 // the others heard of the loss.
 Status Trainer::recover(const Status& why) {
-  if (seat_.ended == nullptr) return why;
   if (Status s = ddp(tuttiDdpDestroy(std::exchange(ddp_, nullptr))); !s) return s;
-  std::vector<int> lost = find_lost();
+  std::vector<int> lost;
+  if (Status s = find_lost(lost); !s) return s;
   if (lost.empty()) return why;
   tuttiComm_t left = nullptr;
   const auto shrunk =
       tuttiCommShrink(comm_, lost.data(), static_cast<int>(lost.size()), &left, nullptr, TUTTI_SHRINK_DEFAULT);
   if (Status s = call(shrunk); !s) return s;
   static_cast<void>(tuttiCommDestroy(std::exchange(comm_, left)));  // says again that it is broken
-  for (size_t i = lost.size(); i-- > 0;) seats_.erase(seats_.begin() + lost[i]);
   if (Status s = ask_place(); !s) return s;
   std::vector<int64_t> steps(static_cast<size_t>(size_));
   if (Status s = call(tuttiAllGather(&progress_.step, steps.data(), 1, tuttiInt64, comm_, nullptr)); !s) return s;

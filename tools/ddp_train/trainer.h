@@ -61,7 +61,7 @@ class Trainer {
   void finish();
 
   Status recover(const Status& why);
-  std::vector<int> find_lost() const;
+  Status find_lost(std::vector<int>& lost);
 
   const Options& options_;
   const Seat seat_;
@@ -70,7 +70,6 @@ class Trainer {
   tuttiComm_t comm_ = nullptr;
   tuttiDdp_t ddp_ = nullptr;
   int rank_ = 0, size_ = 1;
-  std::vector<int> seats_;  // of the communicator's ranks
   int local_batch_ = 1;
   bool lost_rank_ = false;
 

@@ -92,6 +92,12 @@ class Communicator:
         code = self._state()
         return None if code in (library.SUCCESS, library.IN_PROGRESS) else self.error(code)
 
+    def lost_ranks(self, size: int) -> list[int]:
+        """Those of the `size` ranks that died, as far as is known here."""
+        ranks, count = (ctypes.c_int * size)(), ctypes.c_int()
+        self.check(self._api.tuttiCommLostRanks(self.handle, ranks, ctypes.byref(count)))
+        return ranks[: count.value]
+
     def _poll(self, state: Callable[[], int], limit: float) -> int:
         """What state() returns when it is no longer tuttiInProgress, or after `limit` seconds. Signals get through."""
         pause_s, end = 0.0001, time.monotonic() + limit

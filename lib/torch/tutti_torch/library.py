@@ -60,6 +60,7 @@ PROTOTYPES: dict[str, list[type]] = {
     "tuttiCommDestroy": [_COMM],
     "tuttiCommAbort": [_COMM],
     "tuttiCommGetAsyncError": [_COMM, POINTER(c_int)],
+    "tuttiCommLostRanks": [_COMM, POINTER(c_int), POINTER(c_int)],
     "tuttiCommRegister": [_COMM, _BUFFER, c_size_t, _HANDLE],
     "tuttiCommDeregister": [_COMM, c_void_p],
     "tuttiStreamCreate": [_HANDLE],

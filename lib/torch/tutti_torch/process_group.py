@@ -123,6 +123,10 @@ class TuttiProcessGroup(Reductions, Exchanges):
         self._communicator.handle  # noqa: B018  # raises when the group was destroyed
         monitored_barrier(self._store, self._rank, self._size, next(self._barriers), limit, wait_all_ranks)
 
+    def lost_ranks(self) -> list[int]:
+        """The ranks of this group whose processes died, as far as is known here (tuttiCommLostRanks). Does not block."""
+        return self._communicator.lost_ranks(self._size)
+
     def shutdown(self) -> None:
         """Collective, but not for ever: who does not come within a minute is left behind with a warning."""
         self._channels.close(timedelta(seconds=EXIT_LIMIT_S))
