@@ -23,7 +23,7 @@ start() {
   rm -f "$out".[0-9]
   for i in $(seq "$n"); do
     on "$i" env TUTTI_RANK=$((i - 1)) TUTTI_NRANKS="$n" TUTTI_ROOT="$root:$port" "${settings[@]}" \
-      timeout 60 "$perf" "$@" >"$out.$((i - 1))" 2>&1 &
+      timeout 150 "$perf" "$@" >"$out.$((i - 1))" 2>&1 &
     pids+=($!)
   done
 }
@@ -136,7 +136,7 @@ goes_on "one of two networks fails in the middle"
 given_up 'connection 1 of 2, at 10.78.1.* is given up: nothing was acknowledged'
 ip -n "$(host 0)" link set h1-1 up
 
-begin -- -b 4M -e 4M -n 3000
+begin -- -b 4M -e 4M -n 2000
 ip -n "$(host 0)" link set h1-1 down
 sleep 3
 ip -n "$(host 0)" link set h1-1 up
