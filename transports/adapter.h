@@ -37,11 +37,7 @@ class LinkHalf {
   virtual void publish(uint32_t, const tuttiTag&) {}
   // No more than the other two do, unless overridden.
   virtual int push(const void* data, uint32_t bytes, const tuttiTag& tag) {
-    void* const slot = try_acquire();
-    if (slot == nullptr) return 0;
-    if (bytes > 0) memcpy(slot, data, bytes);  // else it may be null
-    publish(bytes, tag);
-    return 1;
+    return push_in_steps(*this, data, bytes, tag);
   }
   virtual uint32_t unsent() { return 0; }
   virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
@@ -65,6 +61,12 @@ inline Result<void> check_link_config(const tuttiLinkConfig& c) {
                       "multiple of 64 bytes, at most 64 MiB",
                       c.peer, c.slots, c.slot_bytes),
                c.peer};
+}
+
+inline Key key_of(const tuttiEndpointConfig& config) {
+  Key key;
+  memcpy(key.data(), config.group_key, key.size());
+  return key;
 }
 
 // What a connecting rank says about the link in its hello, and what the accepting one makes of it.

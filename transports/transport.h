@@ -41,6 +41,16 @@ inline tuttiResult_t report(const Error& error, tuttiTransportError* out) {
   return static_cast<tuttiResult_t>(error.code);
 }
 
+// Of anything with these verbs: what `push` does where a transport has none of its own.
+template <class Sender>
+int push_in_steps(Sender& sender, const void* data, uint32_t bytes, const tuttiTag& tag) {
+  void* const slot = sender.try_acquire();
+  if (slot == nullptr) return 0;
+  if (bytes > 0) memcpy(slot, data, bytes);  // else it may be null
+  sender.publish(bytes, tag);
+  return 1;
+}
+
 class Link {
  public:
   Link() = default;
@@ -69,12 +79,7 @@ class Link {
   void publish(uint32_t bytes, const tuttiTag& tag) { table_->publish(link_, bytes, &tag); }
   // As the ABI's: 0, 1 or 2.
   int push(const void* data, uint32_t bytes, const tuttiTag& tag) {
-    if (table_->push != nullptr) return table_->push(link_, data, bytes, &tag);
-    void* const slot = try_acquire();
-    if (slot == nullptr) return 0;
-    if (bytes > 0) memcpy(slot, data, bytes);  // else it may be null
-    publish(bytes, tag);
-    return 1;
+    return table_->push != nullptr ? table_->push(link_, data, bytes, &tag) : push_in_steps(*this, data, bytes, tag);
   }
   uint32_t unsent() { return table_->unsent(link_); }
   bool try_peek(tuttiMessage* message) { return table_->try_peek(link_, message) != 0; }

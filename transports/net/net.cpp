@@ -296,9 +296,7 @@ class NetEndpoint {
  public:
   static Result<std::unique_ptr<NetEndpoint>> open(const tuttiEndpointConfig& config) {
     TUTTI_TRY_ASSIGN(Listener listener, Listener::open());
-    Key key;
-    memcpy(key.data(), config.group_key, key.size());
-    return std::unique_ptr<NetEndpoint>(new NetEndpoint(config, key, std::move(listener)));
+    return std::unique_ptr<NetEndpoint>(new NetEndpoint(config, key_of(config), std::move(listener)));
   }
 
   std::string address() const {

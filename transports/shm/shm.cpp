@@ -17,9 +17,7 @@ class ShmEndpoint {
     random_bytes(&random, sizeof random);
     snprintf(address.name, sizeof address.name, "tutti-%016llx", static_cast<unsigned long long>(random));
     TUTTI_TRY_ASSIGN(Fd listen_fd, listen_unix_abstract(address.name));
-    Key key;
-    memcpy(key.data(), config.group_key, key.size());
-    return std::unique_ptr<ShmEndpoint>(new ShmEndpoint(config, key, address, std::move(listen_fd)));
+    return std::unique_ptr<ShmEndpoint>(new ShmEndpoint(config, key_of(config), address, std::move(listen_fd)));
   }
 
   std::string address() const { return {reinterpret_cast<const char*>(&address_), sizeof address_}; }

@@ -14,9 +14,7 @@ class TcpEndpoint {
  public:
   static Result<std::unique_ptr<TcpEndpoint>> open(const tuttiEndpointConfig& config) {
     TUTTI_TRY_ASSIGN(Listener listener, Listener::open());
-    Key key;
-    memcpy(key.data(), config.group_key, key.size());
-    return std::unique_ptr<TcpEndpoint>(new TcpEndpoint(config, key, std::move(listener)));
+    return std::unique_ptr<TcpEndpoint>(new TcpEndpoint(config, key_of(config), std::move(listener)));
   }
 
   std::string address() const { return contact_.to_bytes(); }

@@ -100,12 +100,6 @@ class VerbsEndpoint {
         acceptor_(std::move(listener.fd), key_, HelloKind::kVerbs, config.rank),
         hub_{std::move(ports), UserMemory(config, hub_.ports, most_bytes), queues} {}
 
-  static Key key_of(const tuttiEndpointConfig& config) {
-    Key key;
-    memcpy(key.data(), config.group_key, key.size());
-    return key;
-  }
-
   // Null while the offer has not come.
   Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
