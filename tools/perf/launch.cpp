@@ -179,4 +179,15 @@ int launch(const Options& options, const char* tool, const RankBody& body) {
   return run_local(options, tool, body);
 }
 
+int launch_tool(int argc, char** argv, const Collective& tool,
+                const std::function<Status(const Options&, tuttiComm_t)>& body) {
+  Options options;
+  if (Status s = parse_options(argc, argv, tool, &options); !s) {
+    fprintf(stderr, "%s: %s\n", tool.tool, s.error().message.c_str());
+    return s.error().exit_status;
+  }
+  if (!options.help.empty()) return fputs(options.help.c_str(), stdout) < 0 ? kExitFailed : 0;
+  return launch(options, tool.tool, [&](tuttiComm_t comm) { return body(options, comm); });
+}
+
 }  // namespace tutti::perf

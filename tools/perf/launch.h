@@ -15,6 +15,10 @@ using RankBody = std::function<Status(tuttiComm_t)>;
 // Ranks that fail print "[rank r] ..." to stderr.
 int launch(const Options& options, const char* tool, const RankBody& body);
 
+// The whole main of a tool without tables: reads the options, or prints the help that they ask for, and launches.
+int launch_tool(int argc, char** argv, const Collective& tool,
+                const std::function<Status(const Options&, tuttiComm_t)>& body);
+
 // What communicators whose operations are measured are created with.
 tuttiConfig_t config_of(const Options& options);
 

@@ -216,19 +216,9 @@ Status run_rank_of(const Options& options, tuttiComm_t comm) {
   return Check(options, team).run();
 }
 
-int check_main(int argc, char** argv) {
-  Options options;
-  if (Status s = parse_options(argc, argv, kTool, &options); !s) {
-    fprintf(stderr, "%s: %s\n", kTool.tool, s.error().message.c_str());
-    return s.error().exit_status;
-  }
-  if (!options.help.empty()) return fputs(options.help.c_str(), stdout) < 0 ? kExitFailed : 0;
-  return launch(options, kTool.tool, [&](tuttiComm_t comm) { return run_rank_of(options, comm); });
-}
-
 }  // namespace
 }  // namespace tutti::perf
 
 int main(int argc, char** argv) {
-  return tutti::perf::check_main(argc, argv);
+  return tutti::perf::launch_tool(argc, argv, tutti::perf::kTool, tutti::perf::run_rank_of);
 }
