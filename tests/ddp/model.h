@@ -126,6 +126,16 @@ inline void require_error(int n, tuttiResult_t code, const std::vector<std::stri
   }
 }
 
+// Ranks 0 and 2, whose rank 1 died.
+inline void check_survivors(const std::vector<Outcome>& outcomes) {
+  for (const size_t r : {0, 2}) {
+    INFO(outcomes[r].message);
+    CHECK(outcomes[r].code == tuttiRemoteError);
+    CHECK(contains(outcomes[r].message, "rank 1"));
+    CHECK(outcomes[r].wrong == 0);
+  }
+}
+
 inline tuttiDdpConfig_t small_buckets() {
   tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
   config.firstBucketBytes = 256;
