@@ -149,7 +149,7 @@ Communicator::Settled& Communicator::settle(const Operation& operation, const Ca
   settled.choice = &choice;
   settled.key = key;
   settled.call = call;
-  settled.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, rank_, n_ranks_);
+  if (is_final) settled.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, rank_, n_ranks_);
   settled.small.clear();
   if (operation.unequal == nullptr) settled.small.prepare(program, call, n_ranks_);
   return settled;
