@@ -32,7 +32,11 @@ struct Traffic {
       default: return any;
     }
   }
-  tuttiTag tag_of(uint64_t i) const { return {{i, seed, mix(i), ~i}}; }
+  // In runs, as operations of several messages are, whose tags count on by one or by more.
+  tuttiTag tag_of(uint64_t i) const {
+    const uint64_t run = i / 8;
+    return {{i << run % 4 * 4, seed, mix(run), ~run}};
+  }
 
   void fill(uint64_t i, void* data) const {
     auto* bytes = static_cast<unsigned char*>(data);

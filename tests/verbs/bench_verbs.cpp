@@ -45,8 +45,10 @@ Result<Ends> meet(Mailbox& mail, int rank) {
 }
 
 void send_one(Link& link, const void* lent, uint32_t bytes) {
+  static uint64_t operations = 0;
+  const tuttiTag tag{{++operations, bytes}};
   while (link.try_acquire() == nullptr) poll_once(link);
-  if (lent == nullptr || !link.lend(lent, bytes, tuttiTag{})) link.publish(bytes, tuttiTag{});
+  if (lent == nullptr || !link.lend(lent, bytes, tag)) link.publish(bytes, tag);
 }
 void receive_one(Link& link) {
   tuttiMessage message;

@@ -59,7 +59,7 @@ void step_through(bool counts, Kind kind, Work&& work) {
     step_through(counts, kMark, [] {});
     step_through(counts, kSend, [&] {
       out.try_acquire();
-      out.publish(64, tuttiTag{});
+      out.publish(64, tuttiTag{{static_cast<uint64_t>(i)}});
     });
     usleep(1000);  // it arrives
     step_through(counts, kReceive, [&] {

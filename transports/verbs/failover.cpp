@@ -5,7 +5,7 @@
 // user's memory, however late a packet is; and what the receiver then says about what has arrived stays true. So:
 //   - The sender sends again what it had given to that pair and what is not there, through the others. Nothing is sent
 //     twice, and a slot is still its message's, because what is not there was not released.
-//   - It goes into its slot, not where it was wished: a wish is only a hint.
+//   - It goes into its slot with its header, not where it was wished: a wish is only a hint.
 //   - Lent memory is the user's again when the message is there, and not before the pair is closed at the sender. One
 //     that the device had reported as read but that is not there is lost; then the link fails.
 //   - Releases and wishes are told by one more wish through another pair, after both ends are closed, so that none of
@@ -107,8 +107,7 @@ void SendLink::on_closed(size_t queue, const Notice& notice) {
     } else if (message.payload != nullptr && !message.lent) {
       fail("a message that was sent from registered memory is lost with its port");
     } else {
-      reinterpret_cast<SlotHeader*>(slot(message.number))->where = kInSlot;
-      place(message, false);
+      place(message, {.number = low_bits(message.number)});
     }
   }
 }
@@ -116,7 +115,7 @@ void SendLink::on_closed(size_t queue, const Notice& notice) {
 void RecvLink::fill(Notice* notice) {
   notice->released = released_;
   for (uint64_t i = 0; i < config_.slots; i++)
-    if (arrived_[(released_ + i) % config_.slots]) notice->arrived |= uint64_t{1} << i;
+    if (arrivals_[(released_ + i) % config_.slots].is_there) notice->arrived |= uint64_t{1} << i;
 }
 
 void RecvLink::on_closed(size_t, const Notice&) {

@@ -107,7 +107,7 @@ void Half::take(const ibv_wc& completion, size_t port) {
     if (!queue->receive(state.owed)) drop(index, "no receives can be posted any more");
     state.owed = 0;
   }
-  on_arrival(ntohl(completion.imm_data));
+  on_arrival(ntohl(completion.imm_data), completion.byte_len);
 }
 
 // Who waits for a message may wait because what was sent before got lost, on whichever of the endpoint's links.

@@ -5,8 +5,11 @@
 //
 // Both go through the authenticated connection that stays open beside the link and tells of death. From then on:
 //
-//   header and payload, written into a slot, announced by number  --->
+//   header and payload, written into a slot, with an Announcement  --->
 //                                     <---  a Wish, written: what was released, and where the next message should go
+//
+// A header that says nothing that the one before it and the announcement do not say as well stays here: a message whose
+// payload fills its packets would need one more for it.
 //
 // And if a queue pair fails while others are left (failover.cpp):
 //
@@ -14,6 +17,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <optional>
 
@@ -37,18 +41,31 @@ struct Hub {
   int64_t next_look_ns = 0;                                   // at all of them
 };
 
-enum Where : uint32_t { kInSlot = 0, kAsWished = 1 };
-
 struct SlotHeader {
   tuttiTag tag;
   uint64_t number;
   uint32_t bytes;
-  uint32_t where;
+  uint32_t is_placed;  // set by the receiver: the payload is where it was wished
   // What the link the other way has released: spares it a write of its own.
   uint64_t sender;  // that link's number; 0: none
   uint64_t released;
 };
 static_assert(sizeof(SlotHeader) == 64);
+
+// The immediate value of a message's last write. What it says besides the number is of use without a header.
+struct Announcement {
+  uint32_t number : 14;    // of the message, its low bits
+  uint32_t is_placed : 1;  // the payload is where it was wished
+  uint32_t is_bare : 1;    // the header is the one before, but for the number, the bytes and these:
+  uint32_t steps : 8;      // so much more is the tag's first word, which counts operations
+  uint32_t releases : 8;   // so much more is released
+
+  static constexpr uint32_t kNumbers = 1 << 14, kMost = 255;
+};
+static_assert(sizeof(Announcement) == sizeof(uint32_t));
+inline uint32_t low_bits(uint64_t number) {
+  return static_cast<uint32_t>(number % Announcement::kNumbers);
+}
 
 struct Wish {
   uint64_t released;
@@ -118,7 +135,7 @@ class Half : public LinkHalf {
   Result<void> open_completions(uint32_t most);
   Result<void> watch_socket();
   void take_completions();
-  virtual void on_arrival(uint32_t number) = 0;
+  virtual void on_arrival(uint32_t immediate, uint32_t bytes) = 0;  // bytes: of the write that it came with
   virtual void on_read(uint32_t) {}  // the memory that was lent for a slot's message is the user's again
   virtual void fill(Notice*) {}
   virtual void on_notice(const Notice&) {}
@@ -218,16 +235,18 @@ class SendLink final : public Half {
   Result<bool> advance_connect();
   Result<void> send_offer();
   Result<bool> take_answer();
-  void on_arrival(uint32_t number) override;
+  void on_arrival(uint32_t immediate, uint32_t bytes) override;
   void on_read(uint32_t slot) override;
   void on_notice(const Notice& notice) override;
   void on_closed(size_t queue, const Notice& notice) override;
   bool has_slot();
   void send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag);
   void give_back(Sent& message);
-  void place(Sent& message, bool as_wished);
-  void put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key, bool announced);
+  Announcement announce(const SlotHeader& header) const;
+  void place(Sent& message, const Announcement& announcement);
+  void put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key, const Announcement* announcement);
   char* slot(uint64_t number) const { return memory_.data() + number % config_.slots * stride_of(config_); }
+  SlotHeader& header(uint64_t number) const { return *reinterpret_cast<SlotHeader*>(slot(number)); }
   size_t least_busy() const;
   bool is_under_way() const;
   void drain();
@@ -240,7 +259,7 @@ class SendLink final : public Half {
   bool offered_ = false;
   uint64_t number_ = 0;
   uint64_t slots_at_ = 0;  // at the receiver's
-  uint32_t writes_per_message_ = 0;
+  uint32_t writes_per_message_ = 0, most_bytes_at_once_ = UINT32_MAX;
   uint64_t published_ = 0, released_ = 0;
   std::vector<Sent> sent_;  // by slot
   uint32_t lent_ = 0;       // how many of them lend
@@ -265,19 +284,28 @@ class RecvLink final : public Half {
  private:
   RecvLink(Hub& hub, Fd socket, const tuttiLinkConfig& config) : Half(hub, config) { socket_ = std::move(socket); }
   Result<void> accept(const Offer& offer);
-  void on_arrival(uint32_t number) override;
+  struct Arrival {
+    bool is_there = false;
+    Announcement announcement{};
+    uint32_t bytes = 0;
+  };
+
+  void on_arrival(uint32_t immediate, uint32_t bytes) override;
+  void take_header(const Arrival& arrival);
   void fill(Notice* notice) override;
   void on_closed(size_t queue, const Notice& notice) override;
-  bool is_there() const { return arrived_[released_ % config_.slots]; }
-  SlotHeader& header(uint64_t slot) const;
+  bool is_there() const { return taken_ > released_; }
+  SlotHeader& header(uint64_t number) const;
   uint64_t enough_to_tell() const { return std::max(1u, config_.slots / 2); }
   void tell(const Wish& wish);
   void tell_releases();
 
-  std::vector<bool> arrived_;  // by slot
-  uint64_t sender_ = 0;        // the number of the link at the other end
-  uint64_t wishes_at_ = 0;     // at the sender's
-  uint64_t told_ = 0;          // wishes so far
+  std::vector<Arrival> arrivals_;  // by slot
+  uint64_t taken_ = 0;             // messages whose headers are complete: all before this number
+  SlotHeader last_{};              // the last of those
+  uint64_t sender_ = 0;            // the number of the link at the other end
+  uint64_t wishes_at_ = 0;         // at the sender's
+  uint64_t told_ = 0;              // wishes so far
   uint64_t released_ = 0, released_told_ = 0;
   uint32_t idle_polls_ = 0;
   uint64_t wished_number_ = Wish::kNone;  // the last one

@@ -108,7 +108,7 @@ bool Queue::write(const Write& write) {
   request.sg_list = from;
   request.num_sge = write.n_from;
   request.opcode = write.announced ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-  request.imm_data = htonl(write.number);
+  request.imm_data = htonl(write.immediate);
   request.wr.rdma.remote_addr = write.to;
   request.wr.rdma.rkey = write.key;
   if (bytes > 0 && bytes <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;

@@ -41,8 +41,8 @@ class Queue {
     int n_from;
     uint64_t to;
     uint32_t key;
-    bool announced;  // to the receiver, with `number`
-    uint32_t number;
+    bool announced;  // to the receiver, with `immediate`
+    uint32_t immediate;
     bool signalled;
     bool lends;
     uint32_t slot;

@@ -57,7 +57,7 @@ Result<void> RecvLink::accept(const Offer& offer) {
     queues.push_back(std::move(queue));
   }
   set_queues(std::move(queues));
-  arrived_.resize(config_.slots);
+  arrivals_.resize(config_.slots);
   wishes_at_ = offer.wishes;
   sender_ = offer.sender;
   hub_.receivers[{config_.peer, config_.channel}] = this;
@@ -71,24 +71,41 @@ RecvLink::~RecvLink() {
 }
 
 void RecvLink::pass_released(SlotHeader* header) {
-  if (released_ == released_told_ || failure_) return;
+  if (failure_) return;
   header->sender = sender_;
   header->released = released_told_ = released_;
 }
 
-SlotHeader& RecvLink::header(uint64_t slot) const {
-  return *reinterpret_cast<SlotHeader*>(memory_.data() + slot * stride_of(config_));
+SlotHeader& RecvLink::header(uint64_t number) const {
+  return *reinterpret_cast<SlotHeader*>(memory_.data() + number % config_.slots * stride_of(config_));
 }
 
-// Numbers are cut to 32 bits; messages of several queues overtake each other.
-void RecvLink::on_arrival(uint32_t number) {
-  const uint32_t ahead = number - static_cast<uint32_t>(released_);
-  const uint64_t slot = (released_ + ahead) % config_.slots;
-  if (ahead >= config_.slots || arrived_[slot]) return fail("it sent a message for a slot that is not free");
-  arrived_[slot] = true;
-  const auto back = hub_.senders.find(header(slot).sender);
-  if (back != hub_.senders.end() && back->second->peer() == config_.peer)
-    back->second->take_released(header(slot).released);
+// Messages of several queues overtake each other, and headers build on those before them.
+void RecvLink::on_arrival(uint32_t immediate, uint32_t bytes) {
+  const auto announcement = std::bit_cast<Announcement>(immediate);
+  const uint32_t ahead = low_bits(announcement.number - released_);
+  Arrival& arrival = arrivals_[(released_ + ahead) % config_.slots];
+  if (ahead >= config_.slots || arrival.is_there) return fail("it sent a message for a slot that is not free");
+  arrival = {true, announcement, bytes};
+  while (taken_ < released_ + config_.slots && arrivals_[taken_ % config_.slots].is_there)
+    take_header(arrivals_[taken_ % config_.slots]);
+}
+
+void RecvLink::take_header(const Arrival& arrival) {
+  SlotHeader& h = header(taken_);
+  const Announcement& a = arrival.announcement;
+  if (a.is_bare) {
+    h = last_;
+    h.number = taken_;
+    h.bytes = arrival.bytes;
+    h.tag.word[0] += a.steps;
+    h.released += a.releases;
+  }
+  h.is_placed = a.is_placed;
+  last_ = h;
+  taken_++;
+  const auto back = hub_.senders.find(h.sender);
+  if (back != hub_.senders.end() && back->second->peer() == config_.peer) back->second->take_released(h.released);
 }
 
 Result<bool> RecvLink::poll() {
@@ -110,10 +127,10 @@ bool RecvLink::try_peek(tuttiMessage* message) {
     if (released_ - released_told_ >= enough_to_tell()) tell_releases();
     return false;
   }
-  SlotHeader& h = header(released_ % config_.slots);
-  const bool as_wished = h.where == kAsWished && wished_number_ == released_;
-  if (h.number != released_ || h.bytes > config_.slot_bytes || (h.where == kAsWished && !as_wished)) {
-    arrived_[released_ % config_.slots] = false;
+  SlotHeader& h = header(released_);
+  const bool as_wished = h.is_placed != 0 && wished_number_ == released_;
+  if (h.number != released_ || h.bytes > config_.slot_bytes || (h.is_placed != 0 && !as_wished)) {
+    taken_ = released_;
     fail("it sent something that is not a message");
     return false;
   }
@@ -124,7 +141,7 @@ bool RecvLink::try_peek(tuttiMessage* message) {
 }
 
 void RecvLink::release() {
-  arrived_[released_++ % config_.slots] = false;
+  arrivals_[released_++ % config_.slots].is_there = false;
   idle_polls_ = 0;
   wished_ = nullptr;
   // In a stream, so that the sender goes on while the rest is read. Else a reply may be about to leave, which it would
@@ -155,7 +172,7 @@ void RecvLink::tell(const Wish& wish) {
   write.to = wishes_at_ + place * sizeof wish;
   write.key = queue.peer_key();
   write.announced = true;
-  write.number = place;
+  write.immediate = place;
   write.signalled = told_ % config_.slots == 0;
   told_++;
   if (!queue.write(write)) drop(q, "a write cannot be posted");

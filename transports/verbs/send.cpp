@@ -59,9 +59,8 @@ Result<std::unique_ptr<LinkHalf>> SendLink::create(Hub& hub, const Dialer::Call&
 }
 
 Result<void> SendLink::make_queues() {
-  uint32_t largest_message = UINT32_MAX;
-  for (const auto& port : hub_.ports) largest_message = std::min(largest_message, port->max_message_bytes());
-  writes_per_message_ = static_cast<uint32_t>(stride_of(config_) / largest_message + 2);
+  for (const auto& port : hub_.ports) most_bytes_at_once_ = std::min(most_bytes_at_once_, port->max_message_bytes());
+  writes_per_message_ = static_cast<uint32_t>(stride_of(config_) / most_bytes_at_once_ + 2);
   receives_ = 2 * wishes_of(config_);
   const uint32_t writes = 3 * config_.slots * writes_per_message_;
   TUTTI_TRY(open_completions(hub_.queues_per_port * (writes + 1 + receives_)));
@@ -176,10 +175,10 @@ Result<bool> SendLink::take_answer() {
 }
 
 // A wish that is in the ring now.
-void SendLink::on_arrival(uint32_t number) {
-  if (number >= wishes_of(config_)) return fail("it sent something that is not a wish");
+void SendLink::on_arrival(uint32_t place, uint32_t) {
+  if (place >= wishes_of(config_)) return fail("it sent something that is not a wish");
   Wish wish;
-  memcpy(&wish, memory_.data() + config_.slots * stride_of(config_) + number * sizeof wish, sizeof wish);
+  memcpy(&wish, memory_.data() + config_.slots * stride_of(config_) + place * sizeof wish, sizeof wish);
   take_released(wish.released);
   if (wish.number != Wish::kNone) wish_ = wish;
 }
@@ -239,38 +238,52 @@ void SendLink::give_back(Sent& message) {
 
 void SendLink::send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag) {
   if (failure_) return;
-  const bool as_wished = wish_.number == published_ && wish_.bytes == bytes && bytes > 0;
-  SlotHeader header{tag, published_, bytes, as_wished ? kAsWished : kInSlot, 0, 0};
+  SlotHeader& header = this->header(published_);
+  header = {tag, published_, bytes, 0, 0, 0};
   if (const auto back = hub_.receivers.find({config_.peer, config_.channel}); back != hub_.receivers.end())
     back->second->pass_released(&header);
-  memcpy(slot(published_), &header, sizeof header);
+  const Announcement announcement = announce(header);
   if (lent) lent_++;
   Sent& message = sent_[published_ % config_.slots];
   message = {published_, bytes, Sent::kNoQueue, data, std::move(lent)};
   published_++;
-  place(message, as_wished);
+  place(message, announcement);
 }
 
-void SendLink::place(Sent& message, bool as_wished) {
+// How many bytes there are is seen only of what comes in one write.
+Announcement SendLink::announce(const SlotHeader& header) const {
+  Announcement a{.number = low_bits(header.number)};
+  a.is_placed = wish_.number == header.number && wish_.bytes == header.bytes && header.bytes > 0;
+  if (header.number == 0 || header.bytes > most_bytes_at_once_) return a;
+  const SlotHeader& before = this->header(header.number - 1);
+  const uint64_t steps = header.tag.word[0] - before.tag.word[0], releases = header.released - before.released;
+  a.is_bare = steps <= Announcement::kMost && releases <= Announcement::kMost && header.sender == before.sender &&
+              memcmp(&header.tag.word[1], &before.tag.word[1], sizeof header.tag - sizeof header.tag.word[0]) == 0;
+  a.steps = static_cast<uint8_t>(steps);
+  a.releases = static_cast<uint8_t>(releases);
+  return a;
+}
+
+void SendLink::place(Sent& message, const Announcement& announcement) {
   message.queue = static_cast<uint32_t>(least_busy());
   const uint32_t key = queues_[message.queue].peer_key();
   const uint64_t to = slots_at_ + message.number % config_.slots * stride_of(config_);
-  const size_t end = sizeof(SlotHeader) + message.bytes;
-  if (as_wished) {
-    put(message, sizeof(SlotHeader), end, wish_.at, wish_.keys[peer_port_of_[message.queue]], false);
-    put(message, 0, sizeof(SlotHeader), to, key, true);
-  } else {
-    put(message, 0, end, to, key, true);
-  }
+  const size_t payload = sizeof(SlotHeader), end = payload + message.bytes, begin = announcement.is_bare ? payload : 0;
+  if (!announcement.is_placed) return put(message, begin, end, to + begin, key, &announcement);
+  const uint32_t wish_key = wish_.keys[peer_port_of_[message.queue]];
+  put(message, payload, end, wish_.at, wish_key, announcement.is_bare ? &announcement : nullptr);
+  if (!announcement.is_bare) put(message, 0, payload, to, key, &announcement);
 }
 
 // Writes the bytes from `begin` to `end` of a message, its header and then its payload, in pieces that the port takes.
 // The last one may announce it.
-void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key, bool announced) {
+void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key,
+                   const Announcement* announcement) {
   Queue& queue = queues_[message.queue];
   const size_t port = queue.port_index();
   const bool lends = message.lent != nullptr;
-  for (size_t at = begin; at < end;) {
+  size_t at = begin;
+  do {
     const size_t bytes = std::min<size_t>(end - at, queue.port().max_message_bytes());
     Queue::Write write{};
     const auto add = [&](const void* from, size_t n, uint32_t local_key) {
@@ -284,15 +297,15 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
     write.to = to + (at - begin);
     write.key = key;
     at += bytes;
-    write.announced = announced && at == end;
-    write.number = static_cast<uint32_t>(message.number);
+    write.announced = announcement != nullptr && at == end;
+    if (write.announced) write.immediate = std::bit_cast<uint32_t>(*announcement);
     write.slot = static_cast<uint32_t>(message.number % config_.slots);
     write.lends = write.announced && lends;
     // With several queues, what is completed tells which of them is fast. Else it is to free the queue's room.
     const bool frees = queues_.size() > 1 || message.number % std::max(1u, config_.slots / 2) == 0;
     write.signalled = write.announced && (write.lends || frees);
     if (!queue.write(write)) return drop(message.queue, "a write cannot be posted");
-  }
+  } while (at < end);
 }
 
 // What lies there is not read any more once its queue pairs are gone.

@@ -64,7 +64,7 @@ class VerbsEndpoint {
   }
 
  private:
-  static constexpr uint32_t kMagic = 0x54564231;
+  static constexpr uint32_t kMagic = 0x54564232;
   static constexpr size_t kMostAddresses = 20;  // so that all fits into an address
 
   struct Peer {
