@@ -57,12 +57,15 @@ OTHERS_ONLY = re.compile(
     r"|Only MPI supports all_to_all|GLOO Batch Send Recv|Only Nccl & Gloo backend support Dist"
 )
 
+# It wants gloo's words for a timeout of 1 ms, before the other ranks have destroyed the group; torch 2.13 skips it, too.
+OTHERS_RACES = ("test_barrier_timeout_arg",)
+
 
 def without_others_names(case: type[unittest.TestCase]) -> None:
     """Lets tests run that are meant for one backend by name and skipped for all others."""
     for name in unittest.TestLoader().getTestCaseNames(case):
         function = getattr(case, name)
-        if OTHERS_ONLY.search(getattr(function, "__unittest_skip_why__", "")):
+        if name not in OTHERS_RACES and OTHERS_ONLY.search(getattr(function, "__unittest_skip_why__", "")):
             function.__unittest_skip__ = False
 
 

@@ -91,6 +91,31 @@ class Failures(unittest.TestCase):
 
         self.run_ranks(2, body)
 
+    def test_barrier_with_a_limit(self):
+        """As dist.barrier(timeout=...) of torch 2.12 passes it on. The barrier that took too long still counts."""
+
+        def body(rank, n):
+            options = dist.BarrierOptions()
+            options.asyncOp = False
+            if rank == 0:
+                options.timeout = timedelta(seconds=0.2)
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "not finished in 0.2 s"):
+                    dist.group.WORLD.barrier(options)
+                options.asyncOp = True
+                work = dist.group.WORLD.barrier(options)
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "not finished in 0.2 s"):
+                    work.wait()
+                dist.monitored_barrier(timeout=timedelta(seconds=60))
+                work.wait(timedelta(seconds=60))
+            else:
+                dist.monitored_barrier(timeout=timedelta(seconds=60))
+                options.timeout = timedelta(seconds=60)
+                dist.group.WORLD.barrier(options)
+                dist.barrier()
+            dist.destroy_process_group()
+
+        self.run_ranks(2, body)
+
     def test_monitored_barrier(self):
         def body(rank, n):
             dist.monitored_barrier()

@@ -11,7 +11,7 @@ from . import library
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
 from .tensors import blocks, check_dense, plain, stage, unit
-from .work import TuttiWork
+from .work import NO_TIMEOUT, TuttiWork
 
 _GATHER = c10d.AllgatherOptions()
 _BARRIER = c10d.BarrierOptions()
@@ -236,7 +236,13 @@ class Exchanges(GroupBase):
         def issue(stream: Stream) -> None:
             self._communicator.check(self._api.tuttiBarrier(comm, stream))
 
-        return lane.launch(opts.asyncOp, issue, None)
+        if opts.timeout <= NO_TIMEOUT:
+            return lane.launch(opts.asyncOp, issue, None)
+        work = lane.launch(True, issue, None)
+        work.limit = opts.timeout
+        if not opts.asyncOp:
+            work.wait()
+        return work
 
     def _check_list(self, what: str, tensors: Sequence[torch.Tensor]) -> None:
         if len(tensors) != self._size:

@@ -27,6 +27,9 @@ NO_TIMEOUT = timedelta(0)
 class TuttiWork(dist.Work):
     """One operation. It keeps what the operation reads and writes alive until it is done."""
 
+    # For who waits without a limit of his own.
+    limit = NO_TIMEOUT
+
     def __init__(self, results: list[torch.Tensor] | None, source_rank: int = -1) -> None:
         super().__init__()
         self._results = results if results is not None else []
@@ -74,6 +77,7 @@ class TuttiWork(dist.Work):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         running = self._running
         if running is not None:
+            timeout = timeout if timeout > NO_TIMEOUT else self.limit
             limit = timeout.total_seconds() if timeout > NO_TIMEOUT else -1
             if not running.acquire(timeout=limit):
                 raise TuttiError(f"the operation has not finished in {limit:g} s; it goes on", library.TIMEOUT)
