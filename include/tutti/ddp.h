@@ -115,8 +115,9 @@ typedef struct {
   size_t bucketCapBytes;   /* and of all others: 25 MiB */
   int broadcastBuffers;    /* 1: tuttiDdpBegin broadcasts buffers; 0: only tuttiDdpBroadcastBuffers does */
   int findUnused;          /* 1: tuttiDdpMarkUnused may be called; a step then also costs a map of the parameters */
-  int staticGraph;    /* 1: every step uses the same parameters on this rank; those that the first step does not mark
-                         are unused from then on, and their gradients not to be written after tuttiDdpBegin */
+  int staticGraph;    /* 1: every step uses the same parameters on this rank, also steps without synchronisation; those
+                         that its first step with it does not mark are unused from then on, and their gradients not to
+                         be written after tuttiDdpBegin. findUnused adds nothing to this. */
   int rebuildBuckets; /* 1: after the first step buckets are built in ready order; not with findUnused alone */
   int overlap;        /* 0: buckets are launched by tuttiDdpWait, for comparison */
   int joinable;       /* 1: tuttiDdpJoin may be called; every step then costs a small all-reduce more */
@@ -220,9 +221,11 @@ TUTTI_API tuttiResult_t tuttiDdpNoSyncEnd(tuttiDdp_t ddp);
 
 /* This rank has no more input (config.joinable): takes part in the other ranks' steps with gradients of zero, until all
  * ranks have called this; averages stay divided by the number of all ranks. Then the parameters and buffers of the
- * lowest rank of those that trained longest are broadcast, and all ranks may go on with tuttiDdpBegin. Blocks. What it
- * accumulated without synchronisation is lost. Errors: tuttiInvalidArgument (not a live handle), tuttiInvalidUsage (not
- * joinable, a step is under way), those of other ranks' steps, and those of tuttiAllReduce. */
+ * lowest rank of those that trained longest are broadcast, and all ranks may go on with tuttiDdpBegin. Blocks; the
+ * others' steps without synchronisation do not end it. What it accumulated without synchronisation is lost. A static
+ * graph stays what it was; a rank that joins before its first step has its graph from the first one later. Errors:
+ * tuttiInvalidArgument (not a live handle), tuttiInvalidUsage (not joinable, a step is under way), those of other
+ * ranks' steps, and those of tuttiAllReduce. */
 TUTTI_API tuttiResult_t tuttiDdpJoin(tuttiDdp_t ddp);
 
 /* ---- statistics ------------------------------------------------------------------------------------------------ */

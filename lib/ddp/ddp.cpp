@@ -75,10 +75,6 @@ Status check_flags(const tuttiDdpConfig_t& config) {
   for (const auto& flag : flags)
     if (flag.value != 0 && flag.value != 1)
       return invalid_argument(text("config.%s=%d; it has to be 0 or 1", flag.name, flag.value));
-  if (config.staticGraph && config.joinable)
-    return invalid_argument(
-        "config.staticGraph and config.joinable exclude each other: a rank that has joined uses no "
-        "parameters; set findUnused instead of staticGraph");
   return {};
 }
 

@@ -35,7 +35,7 @@ void Reducer::settle_unmarked() {
 
 // Whether ranks tell each other which parameters they used in this step.
 bool Reducer::tracks_use() const {
-  return config_.staticGraph ? !graph_known_ : config_.findUnused != 0;
+  return config_.staticGraph ? learning_ : config_.findUnused != 0;
 }
 
 Status Reducer::finish_step() {
@@ -47,24 +47,24 @@ Status Reducer::finish_step() {
   if (checks_this_step()) note(find_non_finite());
   std::vector<int32_t> used;
   if (tracks_use())
-    for (const Mark mark : marks_) used.push_back(mark == Mark::kReady ? 1 : 0);
+    for (size_t i = 0; i < params_.size(); i++)
+      used.push_back((graph_known_ ? !never_used_[i] : marks_[i] == Mark::kReady) ? 1 : 0);
   if (Status s = agree(group_, outcome_, &used); !s) return s;
   if (checks_this_step())
     if (Status s = compare_ranks(); !s) return s;
   if (Status s = take_back(used); !s) return s;
-  used_before_.assign(params_.size(), false);
   rebuild_due_ |= order_due_;
   order_due_ = false;
   return {};
 }
 
 Status Reducer::take_back(const std::vector<int32_t>& used) {
-  if (config_.staticGraph && !graph_known_) {
-    used_somewhere_ = used;
+  if (learning_) used_somewhere_ = used;
+  if (config_.staticGraph && !graph_known_ && !following_) {
     for (const Mark mark : marks_) never_used_.push_back(mark == Mark::kUnused);
     graph_known_ = true;
   }
-  const std::vector<int32_t>& somewhere = graph_known_ ? used_somewhere_ : used;
+  const std::vector<int32_t>& somewhere = config_.staticGraph ? used_somewhere_ : used;
   for (size_t i = 0; i < params_.size(); i++) {
     const Tensor& param = params_[i];
     Device& device = device_of(param);

@@ -109,21 +109,25 @@ Status Reducer::begin() {
     phase_ = Phase::kAccumulating;
     return {};
   }
+  following_ = false;
   bool anybody = true;
-  if (Status s = meet(true, &anybody); !s) return s;
+  if (Status s = meet(&anybody); !s) return s;
   return open_step();
 }
 
-// Who has input; the lowest of them leads.
-Status Reducer::meet(bool has_input, bool* anybody) {
+// Who has input, and whether they have yet to learn their graphs; the lowest of them leads.
+Status Reducer::meet(bool* anybody) {
+  learning_ = config_.staticGraph && !graph_known_;
   if (!config_.joinable) return {};
+  constexpr int32_t kAbsent = 0, kPresent = 1, kLearning = 2;
   std::vector<int32_t> active(static_cast<size_t>(group_.size));
-  active[static_cast<size_t>(group_.rank)] = has_input ? 1 : 0;
+  active[static_cast<size_t>(group_.rank)] = following_ ? kAbsent : learning_ ? kLearning : kPresent;
   const auto reduced =
       tuttiAllReduce(active.data(), active.data(), active.size(), tuttiInt32, tuttiMax, group_.comm, nullptr);
   if (Status s = library(reduced); !s) return s;
-  const auto first = std::find(active.begin(), active.end(), 1);
+  const auto first = std::find_if(active.begin(), active.end(), [](int32_t state) { return state != kAbsent; });
   *anybody = first != active.end();
+  learning_ = std::find(active.begin(), active.end(), kLearning) != active.end();
   if (*anybody) leader_ = static_cast<int>(first - active.begin());
   return {};
 }
@@ -148,8 +152,11 @@ Status Reducer::open_step() {
   waiting_ = false;
   outcome_ = {};
   phase_ = Phase::kReducing;
-  for (size_t i = 0; graph_known_ && i < params_.size(); i++)
-    if (never_used_[i]) set_mark(i, Mark::kUnused);
+  for (size_t i = 0; graph_known_ && i < params_.size(); i++) {
+    if (!never_used_[i]) continue;
+    if (used_before_[i]) note(check_graph(i, Mark::kReady));
+    set_mark(i, Mark::kUnused);
+  }
   return {};
 }
 
@@ -177,7 +184,7 @@ Status Reducer::mark(size_t index, Mark kind) {
                          " was marked, but no step is under way; tuttiDdpBegin begins one");
   if (phase_ == Phase::kAccumulating) {
     if (kind == Mark::kReady) used_before_[index] = true;
-    return {};
+    return check_graph(index, kind);
   }
   if (graph_known_ && never_used_[index] && kind == Mark::kUnused) return {};  // marked since the beginning
   if (Status s = check_mark(index, kind); !s) {
@@ -188,13 +195,17 @@ Status Reducer::mark(size_t index, Mark kind) {
   return {};
 }
 
+Status Reducer::check_graph(size_t index, Mark kind) const {
+  if (!graph_known_ || never_used_[index] == (kind == Mark::kUnused)) return {};
+  return invalid_usage(name_of("parameter", index, params_[index]) +
+                       (kind == Mark::kReady ? " has a gradient, but had none in the first step"
+                                             : " is unused, but was used in the first step") +
+                       "; where that changes, set findUnused instead of staticGraph");
+}
+
 Status Reducer::check_mark(size_t index, Mark kind) const {
+  if (Status s = check_graph(index, kind); !s) return s;
   const std::string name = name_of("parameter", index, params_[index]);
-  if (graph_known_ && never_used_[index] != (kind == Mark::kUnused))
-    return invalid_usage(name +
-                         (kind == Mark::kReady ? " has a gradient, but had none in the first step"
-                                               : " is unused, but was used in the first step") +
-                         "; where that changes, set findUnused instead of staticGraph");
   if (marks_[index] != Mark::kNone)
     return invalid_usage(name +
                          " was marked twice in one step; mark a gradient once, when nothing adds to it any more");
@@ -299,6 +310,7 @@ Status Reducer::close_step() {
   if (outcome) outcome = finish_step();
   const std::lock_guard lock(mutex_);
   phase_ = Phase::kIdle;
+  used_before_.assign(params_.size(), false);
   if (outcome) {
     stats_.steps++;
     stats_.reducedBytes = reduced_bytes_;
@@ -344,14 +356,16 @@ Status Reducer::join() {
   if (Status s = need_idle("tuttiDdpJoin"); !s) return s;
   if (!config_.joinable) return invalid_usage("tuttiDdpJoin takes joinable=1 on all ranks");
   used_before_.assign(params_.size(), false);
+  following_ = true;
   for (;;) {
     bool anybody = false;
-    if (Status s = meet(false, &anybody); !s) return s;
+    if (Status s = meet(&anybody); !s) return s;
     if (!anybody) return broadcast(leader_);
     if (Status s = open_step(); !s) return s;
     {
       const std::lock_guard lock(mutex_);
-      for (size_t i = params_.size(); i-- > 0;) set_mark(i, Mark::kUnused);
+      for (size_t i = params_.size(); i-- > 0;)
+        if (marks_[i] == Mark::kNone) set_mark(i, Mark::kUnused);
     }
     if (Status s = close_step(); !s) return s;
   }

@@ -57,13 +57,14 @@ class Reducer {
   Status broadcast_all(const std::vector<Tensor>& tensors, int root, Queue queue = Queue::kCaller);
 
   // Of begin and join, which is a follower's begin.
-  Status meet(bool has_input, bool* anybody);
+  Status meet(bool* anybody);
   Status open_step();
   Status rebuild();
   Status build_buckets(const std::vector<size_t>& order);
   Device& device_of(const Tensor& tensor) const { return devices_.of(tensor.device); }
 
   // With the mutex held.
+  Status check_graph(size_t index, Mark kind) const;
   Status check_mark(size_t index, Mark kind) const;
   void set_mark(size_t index, Mark kind);
   Status fill_slot(size_t index, Mark kind);
@@ -110,8 +111,12 @@ class Reducer {
   Status outcome_;
   tuttiDdpStats_t stats_ = TUTTI_DDP_STATS_INITIALIZER;
 
-  // A static graph, once it is known.
+  bool following_ = false;  // in join
+
+  // A static graph: this rank's, once it has taken a step of its own, and what all ranks together use. A rank that
+  // joined before its first step learns its graph later than the others.
   bool graph_known_ = false;
+  bool learning_ = false;  // some rank does in this step
   std::vector<bool> never_used_;
   std::vector<int32_t> used_somewhere_;
 

@@ -216,17 +216,20 @@ TEST_CASE("on GPUs, a static graph, and ranks with uneven inputs") {
         o.wrong += twins.wrong();
       }
     }
-    Twins twins(port, kFloats, false, r, gpu, host);
-    tuttiDdpConfig_t config = small_buckets();
-    config.joinable = 1;
-    twins.create(config, o);
-    for (const int side : {0, 1}) {
-      twins.sides = {side};
-      for (int step = 0; step <= r; step++) twins.step(step, o);
-      take(o, tuttiDdpJoin(twins.ddp[side]));
+    for (const int static_graph : {0, 1}) {
+      Twins twins(port, kFloats, false, r, gpu, host);
+      tuttiDdpConfig_t config = small_buckets();
+      config.joinable = 1;
+      config.staticGraph = static_graph;
+      twins.create(config, o);
+      for (const int side : {0, 1}) {
+        twins.sides = {side};
+        for (int step = 0; step <= r; step++) twins.step(step, o, [&](size_t p) { return !static_graph || p != 1; });
+        take(o, tuttiDdpJoin(twins.ddp[side]));
+      }
+      twins.stream.synchronize();
+      o.wrong += twins.wrong();
     }
-    twins.stream.synchronize();
-    o.wrong += twins.wrong();
   }));
 }
 

@@ -74,7 +74,6 @@ TEST_CASE("arguments are checked") {
     refused("ndim=-1", [](auto& t, auto&) { t.ndim = -1; });
     refused("count=", [](auto& t, auto&) { t.count = ~size_t{0}; });
     refused("config.overlap=2", [](auto&, auto& c) { c.overlap = 2; });
-    refused("exclude each other", [](auto&, auto& c) { c.staticGraph = c.joinable = 1; });
     refused("config.checkEvery=-1", [](auto&, auto& c) { c.checkEvery = -1; });
     refused("config.compression=7", [](auto&, auto& c) { c.compression = static_cast<tuttiDdpCompression_t>(7); });
     refused("config.powerSgdRank=0", [](auto&, auto& c) { c.powerSgdRank = 0; });
@@ -186,6 +185,33 @@ TEST_CASE("a static graph that changes is an error") {
                        if (tuttiDdpMarkReady(model.ddp, p) != tuttiSuccess) abort();
                      if (tuttiDdpMarkUnused(model.ddp, 0) != tuttiInvalidUsage) abort();
                    });
+}
+
+TEST_CASE("a static graph that changed without synchronisation is an error of the next step with it") {
+  tuttiDdpConfig_t config = small_buckets();
+  config.staticGraph = 1;
+  constexpr int kSteps = 4, kWrong = 2;
+  require_error(2, tuttiSuccess, {}, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10, 20});
+    take(outcome, model.create(comm, &config));
+    for (int step = 0; step < kSteps; step++) {
+      const bool changes = step == kWrong && rank == 1;
+      take(outcome, tuttiDdpNoSyncBegin(model.ddp));
+      take(outcome, tuttiDdpBegin(model.ddp));
+      take(outcome, tuttiDdpMarkReady(model.ddp, 1));
+      if (changes) outcome.wrong += tuttiDdpMarkReady(model.ddp, 0) != tuttiInvalidUsage;
+      take(outcome, tuttiDdpWait(model.ddp));
+      take(outcome, tuttiDdpNoSyncEnd(model.ddp));
+      take(outcome, tuttiDdpBegin(model.ddp));
+      take(outcome, tuttiDdpMarkReady(model.ddp, 1));
+      const tuttiResult_t ended = tuttiDdpWait(model.ddp);
+      outcome.wrong += ended != (step == kWrong ? tuttiInvalidUsage : tuttiSuccess);
+      if (step != kWrong) continue;
+      for (const char* part : {"rank 1:", "parameter 0 'layer0' has a gradient, but had none in the first step"})
+        outcome.wrong += !contains(tuttiDdpGetLastError(), part);
+    }
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
 }
 
 TEST_CASE("NaN and Inf are found, with rank and parameter") {

@@ -331,3 +331,92 @@ TEST_CASE("ranks with uneven inputs join, and end with the same model") {
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }
+
+TEST_CASE("a static graph of ranks with uneven inputs, one of which joins before its first step") {
+  const bool own = GENERATE(false, true);
+  const int find_unused = GENERATE(0, 1);
+  constexpr int n = 3;
+  on_ranks(n, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10, 20, 30, 40}, own);
+    tuttiDdpConfig_t config = small_buckets();
+    config.staticGraph = config.joinable = 1;
+    config.findUnused = find_unused;
+    take(outcome, model.create(comm, &config));
+    // 2 is nobody's, 1 rank 0's alone, 3 rank 1's.
+    const auto uses = [](int r, size_t param) {
+      return param == 0 || (param == 1 && r == 0) || (param == 3 && r == 1);
+    };
+    for (int epoch = 0; epoch < 3; epoch++) {
+      const int steps[3][n] = {{0, 3, 2}, {1, 0, 2}, {1, 3, 2}};
+      for (int step = 0; step < steps[epoch][rank] && outcome.code == tuttiSuccess; step++) {
+        for (size_t p = 0; p < 4; p++) std::fill_n(model.grad(p), model.tensor(p).count, 1000.0f);
+        take(outcome, tuttiDdpBegin(model.ddp));
+        for (size_t p = 0; p < 4; p++) {
+          if (!uses(rank, p)) continue;
+          model.fill(rank, step, p);
+          take(outcome, tuttiDdpMarkReady(model.ddp, p));
+        }
+        take(outcome, tuttiDdpWait(model.ddp));
+        for (size_t p = 0; p < 4; p++)
+          outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
+            // Of rank 0's graph nothing is known before its first step.
+            if (param == 2 || (param == 1 && epoch == 0)) return 1000.0;
+            double sum = 0;
+            for (int r = 0; r < n; r++)
+              sum += step < steps[epoch][r] && uses(r, param) ? gradient_of(r, step, param, i) : 0;
+            return sum / n;
+          });
+      }
+      take(outcome, tuttiDdpJoin(model.ddp));
+    }
+    tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+    take(outcome, tuttiDdpGetStats(model.ddp, &stats));
+    outcome.wrong += stats.rebuilds != 1;
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("a rank that has joined sits out the others' steps without synchronisation, and averages the sums after") {
+  const int find_unused = GENERATE(0, 1), static_graph = GENERATE(0, 1);
+  constexpr int n = 3, kAccumulated = 2;
+  on_ranks(n, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model(kCounts);
+    tuttiDdpConfig_t config = small_buckets();
+    config.joinable = 1;
+    config.findUnused = find_unused;
+    config.staticGraph = static_graph;
+    take(outcome, model.create(comm, &config));
+    const int rounds[] = {1, 3, 2};
+    for (int round = 0; round < rounds[rank]; round++) {
+      take(outcome, tuttiDdpZeroGradients(model.ddp));
+      for (int step = 0; step <= kAccumulated; step++) {
+        if (step == 0) take(outcome, tuttiDdpNoSyncBegin(model.ddp));
+        if (step == kAccumulated) take(outcome, tuttiDdpNoSyncEnd(model.ddp));
+        take(outcome, tuttiDdpBegin(model.ddp));
+        for (size_t p = model.size(); p-- > 0;) {
+          model.fill(rank, step, p, true);
+          take(outcome, tuttiDdpMarkReady(model.ddp, p));
+        }
+        take(outcome, tuttiDdpWait(model.ddp));
+      }
+      for (size_t p = 0; p < model.size(); p++)
+        outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
+          double sum = 0;
+          for (int r = 0; r < n; r++)
+            for (int step = 0; step <= kAccumulated; step++)
+              sum += round < rounds[r] ? gradient_of(r, step, param, i) : 0;
+          return sum / n;
+        });
+    }
+    // What is accumulated before is lost.
+    take(outcome, tuttiDdpNoSyncBegin(model.ddp));
+    take(outcome, tuttiDdpBegin(model.ddp));
+    for (size_t p = 0; p < model.size(); p++) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    take(outcome, tuttiDdpWait(model.ddp));
+    take(outcome, tuttiDdpJoin(model.ddp));
+    take(outcome, tuttiDdpNoSyncEnd(model.ddp));
+    model.step(rank, 1, outcome);
+    outcome.wrong += model.wrong_averages(n, 1);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
