@@ -1,6 +1,7 @@
 // Queue pairs that fail one after the other, at points by chance, while messages are under way.
 #include <dlfcn.h>
 
+#include <map>
 #include <memory>
 
 #include "traffic.h"
@@ -11,27 +12,33 @@ using namespace tutti::test;
 
 namespace {
 
-// After some more writes the queue pair that was just used fails, with all that it has under way.
+// After some more writes, by chance up to `most_writes`, the queue pair that was just used fails, with all that it has
+// under way.
 struct Saboteur {
   int left = 0;
-  uint64_t writes = 0, next = 0, seed = 1;
+  uint64_t writes = 0, next = 0, seed = 1, most_writes = 40;
 
-  void start(int n) {
+  void start(int n, uint64_t most = 40) {
     left = n;
-    next = writes + 1 + mix(++seed) % 40;
+    most_writes = most;
+    next = writes + 1 + mix(++seed) % most_writes;
   }
   void look(ibv_qp* pair) {
     if (++writes < next || left == 0) return;
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_ERR;
-    if (ibv_modify_qp(pair, &attributes, IBV_QP_STATE) == 0) start(left - 1);
+    if (ibv_modify_qp(pair, &attributes, IBV_QP_STATE) == 0) start(left - 1, most_writes);
   }
 } saboteur;
 
 int (*real_post)(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
 
+std::map<ibv_qp*, uint64_t> posts;  // to the queue pairs that there are
+size_t n_made = 0;                  // queue pairs
+
 int post(ibv_qp* pair, ibv_send_wr* request, ibv_send_wr** bad) {
   const int result = real_post(pair, request, bad);
+  posts[pair]++;
   saboteur.look(pair);
   return result;
 }
@@ -75,7 +82,15 @@ extern "C" ibv_qp* ibv_create_qp(ibv_pd* domain, ibv_qp_init_attr* attributes) {
   const auto next = reinterpret_cast<decltype(&ibv_create_qp)>(dlsym(RTLD_NEXT, "ibv_create_qp"));
   auto& ops = domain->context->ops;
   if (ops.post_send != post) real_post = std::exchange(ops.post_send, post);
-  return next(domain, attributes);
+  ibv_qp* pair = next(domain, attributes);
+  posts[pair] = 0;
+  n_made++;
+  return pair;
+}
+extern "C" int ibv_destroy_qp(ibv_qp* pair) {
+  const auto next = reinterpret_cast<decltype(&ibv_destroy_qp)>(dlsym(RTLD_NEXT, "ibv_destroy_qp"));
+  posts.erase(pair);
+  return next(pair);
 }
 
 TEST_CASE("queue pairs fail: every message arrives, once and in order; with the last one the link fails", "[device]") {
@@ -92,7 +107,7 @@ TEST_CASE("queue pairs fail: every message arrives, once and in order; with the 
     Lender sender(p.out, traffic);
     Receiver receiver(p.in, traffic);
     const int most = round % 4 == 3 ? 100 : 3;  // each port has as many queue pairs at least
-    saboteur.start(most);
+    saboteur.start(most, most == 3 ? 40 : 3);   // all before any is made again
     const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
     const auto trouble = [&] { return sender.trouble() + receiver.trouble(); };
     while (!(sender.done() && receiver.done()) && trouble().empty() && !deadline.passed()) {
@@ -115,5 +130,42 @@ TEST_CASE("queue pairs fail: every message arrives, once and in order; with the 
   }
   CHECK(failures > 0);
   CHECK(placed > 0);
+  unsetenv("TUTTI_IB_QPS");
+}
+
+TEST_CASE("queue pairs that have failed are made again and carry messages, as often as they fail", "[device]") {
+  setenv("TUTTI_IB_QPS", "2", 1);
+  posts.clear();
+  Pair p = make_pair(find_transports("verbs").value()[0], Ask{1, 0, 4, 16 << 10});
+  const size_t n_pairs = posts.size();
+  n_made = n_pairs;
+  Traffic traffic;
+  traffic.messages = UINT64_MAX;
+  traffic.max_bytes = 16 << 10;
+  Lender sender(p.out, traffic);
+  Receiver receiver(p.in, traffic);
+  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+  const auto go_on_until = [&](auto&& done) {
+    while (!done() && (sender.trouble() + receiver.trouble()).empty() && !deadline.passed()) {
+      sender.step();
+      receiver.step();
+    }
+  };
+  // Those of the sender, besides the one that its receiver takes for its wishes.
+  const auto all_at_work = [&] {
+    return std::count_if(posts.begin(), posts.end(), [](const auto& of_pair) { return of_pair.second > 20; }) >
+           static_cast<long>(n_pairs / 2);
+  };
+  go_on_until(all_at_work);
+  for (size_t round = 1; round <= 3; round++) {
+    saboteur.start(1);
+    go_on_until([&] { return n_made == n_pairs + 2 * round && all_at_work(); });
+    CAPTURE(round);
+    CHECK(n_made == n_pairs + 2 * round);
+    CHECK(posts.size() == n_pairs);
+    CHECK(sender.trouble() + receiver.trouble() == "");
+    CHECK_FALSE(deadline.passed());
+    saboteur.left = 0;
+  }
   unsetenv("TUTTI_IB_QPS");
 }

@@ -13,8 +13,8 @@ catch() {
   return $status
 }
 
-# Counted by the devices: packets that rxe1 has sent, bytes that its network interface and the other one have.
-sent_packets() { cat /sys/class/infiniband/rxe1/ports/1/hw_counters/sent_pkts; }
+# Counted by the devices: packets that one has sent, bytes that its network interface and the other one have.
+sent_packets() { cat "/sys/class/infiniband/rxe${1:-1}/ports/1/hw_counters/sent_pkts"; }
 rdma_bytes() { cat /sys/class/net/v1/statistics/tx_bytes; }
 tcp_bytes() { ip netns exec h1 cat /sys/class/net/e1/statistics/tx_bytes; }
 
@@ -105,6 +105,46 @@ moves() {
   [ $status = 0 ] && [ -n "$note" ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
 }
 
+# until_true SECONDS COMMAND...
+until_true() {
+  local i
+  for i in $(seq $(($1 * 20))); do
+    "${@:2}" && return 0
+    sleep 0.05
+  done
+  echo "this has not come about in $1 s: ${*:2}"
+  return 1
+}
+has_sent() { [ "$(sent_packets "$1")" -ge "$2" ]; }       # device, packets
+have_said() { [ "$(grep -hc "$1" "$out.0")" -ge "$2" ]; }  # rank 0, what, times
+
+# One of two wires is cut and mended, twice, at work: the other one carries all, then both do.
+mends() {
+  local pid status=0 turn others shares=""
+  start_job 2 TUTTI_IB_TIMEOUT=14 TUTTI_OP_TIMEOUT=60 TUTTI_LOG=info -- all_reduce -b 4M -e 4M -n "$1" -c 1
+  for turn in 1 2; do
+    until_true 20 has_sent 1 $(($(sent_packets) + 5000)) || status=1
+    ip link set v1 down
+    until_true 10 have_said "What it had under way takes" $turn || status=1
+    others=$(sent_packets 3)
+    until_true 20 has_sent 3 $((others + 10000)) || status=1
+    ip link set v1 up
+    until_true 10 have_said "takes its share again" $turn || status=1
+    others=$(sent_packets 3)
+    until_true 20 has_sent 1 $(($(sent_packets) + 5000)) || status=1
+    shares+="5000 packets of rxe1 beside $(($(sent_packets 3) - others)) of rxe3; "
+    [ $status = 0 ] || break
+  done
+  ip link set v1 up
+  for pid in "${pids[@]}"; do
+    [ $status = 0 ] || kill "$pid"
+    wait "$pid" || status=1
+  done
+  cat "$out".[0-9]
+  note=${shares%; }
+  [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
+}
+
 wrong_setting() {  # what is expected, then the setting
   local expected=$1
   shift
@@ -137,6 +177,7 @@ check "no such GID" wrong_setting "TUTTI_IB_GID_INDEX=200" TUTTI_IB_GID_INDEX=20
 wire 3 4
 rails=2
 check "two wires" job 2 -- all_reduce -b 64K -e 16M -f 16 -n 1
+check "two wires, one is cut and mended, twice" mends 40
 check "two wires, one goes down" moves "ip link set v1 down" -- all_reduce -b 4M -e 4M -n 60 -c 1
 ip link set v1 up
 check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" TUTTI_PROTO=lend -- all_reduce -b 4M -e 4M -n 60 -c 1 -R 1

@@ -25,6 +25,9 @@ namespace {
 
 // A device that lives flushes at once.
 constexpr double kLongestFlushSeconds = 0.1;
+// From one attempt to mend a queue pair to the next. One that is proved by a few bytes may still stall what it is given
+// until all retries are over, so it has to last, or the pauses grow.
+constexpr int64_t kFirstPauseNs = 500'000'000, kLongestPauseNs = 60'000'000'000;
 
 }  // namespace
 
@@ -56,20 +59,27 @@ void Half::close(size_t q) {
   unsettled_++;
   log(LogLevel::kWarn, "verbs link with rank %d: %s. What it had under way takes the other %td queue pairs",
       config_.peer, state.why.c_str(), others);
-  send_notice(q);
+  send_notice(Notice::kClosed, q, state.why);
   if (state.notice) settle(q);
 }
 
 void Half::settle(size_t q) {
   unsettled_--;
-  on_closed(q, *states_[q].notice);
+  State& state = states_[q];
+  const int64_t now = now_ns();
+  if (now - state.made_ns > kLongestPauseNs) state.pause_ns = 0;
+  state.pause_ns = std::clamp(2 * state.pause_ns, kFirstPauseNs, kLongestPauseNs);
+  state.mend_ns = now + state.pause_ns;
+  on_closed(q, *state.notice);
 }
 
 // There is always room for it: few are ever sent.
-void Half::send_notice(size_t q) {
+void Half::send_notice(Notice::What what, size_t q, const std::string& why, const QueueAddress& made) {
   Notice notice{};
+  notice.what = what;
   notice.queue = static_cast<uint32_t>(q);
-  if (q < queues_.size()) snprintf(notice.why, sizeof notice.why, "%s", states_[q].why.c_str());
+  notice.made = made;
+  snprintf(notice.why, sizeof notice.why, "%s", why.c_str());
   fill(&notice);
   if (::send(socket_.get(), &notice, sizeof notice, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof notice)
     fail("its connection takes no notice of a queue pair that has failed");
@@ -82,14 +92,20 @@ void Half::take_notices() {
     inbox_.erase(0, sizeof notice);
     notice.why[sizeof notice.why - 1] = '\0';
     on_notice(notice);
-    const size_t q = notice.queue;
-    if (q >= queues_.size() || states_[q].notice) continue;
-    states_[q].notice = notice;
-    if (queues_[q].is_open())
-      drop(q, format("rank %d has closed the other end: %s", config_.peer, notice.why));
-    else
-      settle(q);
+    if (notice.what != Notice::kReleased && notice.queue < queues_.size()) take_notice(notice);
   }
+}
+
+void Half::take_notice(const Notice& notice) {
+  const size_t q = notice.queue;
+  State& state = states_[q];
+  if (notice.what == Notice::kMade) return on_made(q, notice.made);
+  if (state.notice) return on_not_made(q, notice.why);
+  state.notice = notice;
+  if (queues_[q].is_open())
+    drop(q, format("rank %d has closed the other end: %s", config_.peer, notice.why));
+  else
+    settle(q);
 }
 
 void SendLink::on_notice(const Notice& notice) {

@@ -61,6 +61,20 @@ Half::~Half() {
 void Half::set_queues(std::vector<Queue> queues) {
   queues_ = std::move(queues);
   states_.resize(queues_.size());
+  for (State& state : states_) state.is_proved = true, state.made_ns = now_ns();
+}
+
+// What goes to one that is dropped will be given to others when it is closed. One is always open, or the link has
+// failed.
+size_t Half::least_busy() const {
+  const auto load = [&](size_t q) {
+    if (!is_usable(q)) return UINT64_MAX - (queues_[q].is_open() ? 1 : 0);
+    return queues_[q].under_way() + (states_[q].is_proved ? 0 : UINT32_MAX);
+  };
+  size_t best = 0;
+  for (size_t q = 1; q < queues_.size(); q++)
+    if (load(q) < load(best)) best = q;
+  return best;
 }
 
 void Half::take_completions() {
@@ -97,6 +111,7 @@ void Half::take(const ibv_wc& completion, size_t port) {
     if (!closed_) fail(queue->port().name() + ": " + why);
     return;
   }
+  if (!state.is_proved) prove(index);
   if (!Queue::is_receive(completion)) {
     queue->completed(completion);
     if (Queue::lends(completion)) on_read(Queue::slot(completion));
@@ -140,6 +155,7 @@ void Half::look_at_socket() {
       drop(q, *trouble);
   }
   close_dropped();
+  if (!failure_ && !closed_) mend();
 }
 
 void Half::read_socket() {

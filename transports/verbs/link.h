@@ -11,9 +11,11 @@
 // A header that says nothing that the one before it and the announcement do not say as well stays here: a message whose
 // payload fills its packets would need one more for it.
 //
-// And if a queue pair fails while others are left (failover.cpp):
+// And if a queue pair fails while others are left (failover.cpp, mend.cpp):
 //
 //   Notice   <-->   it is closed at this end; from the receiver also what has arrived
+//   Notice   --->   a new queue pair in its place, when its port is up
+//            <---  the receiver's
 #pragma once
 
 #include <algorithm>
@@ -99,15 +101,15 @@ struct Answer {
   char refusal[256];  // why there are no queues
 };
 
-// Through the connection beside the link. Each end sends one for each queue pair that it closes.
+// Through the connection beside the link.
 struct Notice {
-  uint32_t queue;  // kNone: only what was released
-  uint32_t unused;
+  enum What : uint32_t { kReleased, kClosed, kMade };
+  What what;          // kReleased: no more than what was released; the others: with this end of a queue pair
+  uint32_t queue;     // kClosed is also the answer of a receiver that cannot make a new one
   uint64_t released;  // by the receiver
   uint64_t arrived;   // at the receiver: of the messages from `released` on, a bit each
-  char why[232];
-
-  static constexpr uint32_t kNone = UINT32_MAX;
+  QueueAddress made;
+  char why[212];
 };
 static_assert(sizeof(Notice) == 256);
 
@@ -140,7 +142,11 @@ class Half : public LinkHalf {
   virtual void fill(Notice*) {}
   virtual void on_notice(const Notice&) {}
   virtual void on_closed(size_t, const Notice&) {}  // a queue pair, at both ends
+  virtual void mend() {}                            // now and then
+  virtual void on_made(size_t, const QueueAddress&) {}
+  virtual void on_not_made(size_t, const char*) {}
   void set_queues(std::vector<Queue> queues);
+  size_t least_busy() const;
   void look();
   void look_at_socket();
   void look_sometimes() {
@@ -150,8 +156,12 @@ class Half : public LinkHalf {
   // A queue pair is not to be used any more: it is closed when all has been taken that has come of it. With the last
   // one, the link fails.
   void drop(size_t queue, const std::string& why);
-  void send_notice(size_t queue);
+  void send_notice(Notice::What what, size_t queue, const std::string& why = "", const QueueAddress& made = {});
   bool is_usable(size_t queue) const { return queues_[queue].is_open() && states_[queue].why.empty(); }
+  // Something has got through.
+  bool is_proved(size_t queue) const { return states_[queue].is_proved; }
+  bool is_time_to_mend(size_t queue);
+  void replace(size_t queue, Queue made);
   void fail(const std::string& why);
   Error gone() const;
 
@@ -174,7 +184,9 @@ class Half : public LinkHalf {
     uint32_t owed = 0;  // receives
     std::string why;    // it is dropped
     bool is_flushed = false;
-    std::optional<Notice> notice;  // from the other end
+    std::optional<Notice> notice;  // from the other end, that it is closed there
+    bool is_proved = false;
+    int64_t made_ns = 0, mend_ns = 0, pause_ns = 0;  // when it was made; when the next one is, and how long after
   };
 
   void poll_completions();
@@ -182,9 +194,11 @@ class Half : public LinkHalf {
   std::string reason(const ibv_wc& completion, const Queue& queue) const;
   void read_socket();
   void take_notices();
+  void take_notice(const Notice& notice);
   void close_dropped();
   void close(size_t queue);
   void settle(size_t queue);
+  void prove(size_t queue);
 
   struct Completions {
     ibv_comp_channel* channel = nullptr;
@@ -239,6 +253,9 @@ class SendLink final : public Half {
   void on_read(uint32_t slot) override;
   void on_notice(const Notice& notice) override;
   void on_closed(size_t queue, const Notice& notice) override;
+  void mend() override;
+  void on_made(size_t queue, const QueueAddress& made) override;
+  void on_not_made(size_t queue, const char* why) override;
   bool has_slot();
   void send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag);
   void give_back(Sent& message);
@@ -247,19 +264,19 @@ class SendLink final : public Half {
   void put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key, const Announcement* announcement);
   char* slot(uint64_t number) const { return memory_.data() + number % config_.slots * stride_of(config_); }
   SlotHeader& header(uint64_t number) const { return *reinterpret_cast<SlotHeader*>(slot(number)); }
-  size_t least_busy() const;
   bool is_under_way() const;
   void drain();
 
   Dialer dialer_;
   std::vector<PortAddress> peer_ports_;
   std::vector<Offer::Line> lines_;  // by queue
-  std::vector<uint32_t> peer_port_of_;
-  std::string answer_;  // what has come of it
+  std::map<size_t, Queue> next_;    // in place of those that have failed, until the receiver's is there
+  std::string answer_;              // what has come of it
   bool offered_ = false;
   uint64_t number_ = 0;
-  uint64_t slots_at_ = 0;  // at the receiver's
-  uint32_t writes_per_message_ = 0, most_bytes_at_once_ = UINT32_MAX;
+  uint64_t slots_at_ = 0;                         // at the receiver's
+  uint32_t writes_per_message_ = 0, writes_ = 0;  // writes: for each queue
+  uint32_t most_bytes_at_once_ = UINT32_MAX;
   uint64_t published_ = 0, released_ = 0;
   std::vector<Sent> sent_;  // by slot
   uint32_t lent_ = 0;       // how many of them lend
@@ -284,6 +301,7 @@ class RecvLink final : public Half {
  private:
   RecvLink(Hub& hub, Fd socket, const tuttiLinkConfig& config) : Half(hub, config) { socket_ = std::move(socket); }
   Result<void> accept(const Offer& offer);
+  Result<Queue> make_queue(size_t port, size_t gid, const QueueAddress& peer);
   struct Arrival {
     bool is_there = false;
     Announcement announcement{};
@@ -294,6 +312,7 @@ class RecvLink final : public Half {
   void take_header(const Arrival& arrival);
   void fill(Notice* notice) override;
   void on_closed(size_t queue, const Notice& notice) override;
+  void on_made(size_t queue, const QueueAddress& made) override;
   bool is_there() const { return taken_ > released_; }
   SlotHeader& header(uint64_t number) const;
   uint64_t enough_to_tell() const { return std::max(1u, config_.slots / 2); }
@@ -305,7 +324,9 @@ class RecvLink final : public Half {
   SlotHeader last_{};              // the last of those
   uint64_t sender_ = 0;            // the number of the link at the other end
   uint64_t wishes_at_ = 0;         // at the sender's
-  uint64_t told_ = 0;              // wishes so far
+  PortAddress peer_ports_[kMaxPorts];
+  size_t wish_queue_ = 0;
+  uint64_t told_ = 0;  // wishes so far
   uint64_t released_ = 0, released_told_ = 0;
   uint32_t idle_polls_ = 0;
   uint64_t wished_number_ = Wish::kNone;  // the last one

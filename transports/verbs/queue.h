@@ -24,6 +24,7 @@ class Queue {
 
   Port& port() const { return *port_; }
   size_t port_index() const { return port_index_; }
+  size_t my_gid() const { return my_gid_; }
   uint32_t number() const { return number_; }
   bool is_open() const { return pair_ != nullptr; }
   // Nothing is sent and nothing comes any more; what was under way is flushed. False: the device does not listen.

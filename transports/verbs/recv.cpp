@@ -15,6 +15,11 @@ constexpr uint64_t kMessagesPerTrial = 16;
 // Fewer releases than are worth a write are told when the next message does not come soon.
 constexpr uint32_t kIdlePolls = 64;
 
+// To each queue.
+uint32_t writes_of(const tuttiLinkConfig& config) {
+  return 2 * wishes_of(config);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tuttiLinkConfig& config,
@@ -39,10 +44,10 @@ Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tu
 Result<void> RecvLink::accept(const Offer& offer) {
   if (offer.n_queues == 0 || offer.n_queues > kMaxQueues)
     return Error{Code::kRemoteError, format("rank %d offers %u queue pairs", config_.peer, offer.n_queues)};
+  std::copy(std::begin(offer.ports), std::end(offer.ports), peer_ports_);
   std::vector<Queue> queues;
   receives_ = 2 * config_.slots;
-  const uint32_t writes = 2 * wishes_of(config_);
-  TUTTI_TRY(open_completions(offer.n_queues * (writes + 1 + receives_)));
+  TUTTI_TRY(open_completions(offer.n_queues * (writes_of(config_) + 1 + receives_)));
   TUTTI_TRY_ASSIGN(
       memory_, Pinned::allocate(hub_.ports, config_.slots * stride_of(config_) + wishes_of(config_) * sizeof(Wish)));
   for (size_t q = 0; q < offer.n_queues; q++) {
@@ -51,9 +56,7 @@ Result<void> RecvLink::accept(const Offer& offer) {
         line.your_gid >= kMaxGids)
       return Error{Code::kRemoteError,
                    format("rank %d offers a queue pair for a port that is not there", config_.peer)};
-    TUTTI_TRY_ASSIGN(Queue queue, Queue::create(*hub_.ports[line.your_port], line.your_port, line.your_gid,
-                                                completions_of(line.your_port), writes, receives_));
-    TUTTI_TRY(queue.connect(line.mine, offer.ports[line.mine.port]));
+    TUTTI_TRY_ASSIGN(Queue queue, make_queue(line.your_port, line.your_gid, line.mine));
     queues.push_back(std::move(queue));
   }
   set_queues(std::move(queues));
@@ -63,6 +66,13 @@ Result<void> RecvLink::accept(const Offer& offer) {
   hub_.receivers[{config_.peer, config_.channel}] = this;
   ready_ = true;
   return watch_socket();
+}
+
+Result<Queue> RecvLink::make_queue(size_t port, size_t gid, const QueueAddress& peer) {
+  TUTTI_TRY_ASSIGN(Queue queue,
+                   Queue::create(*hub_.ports[port], port, gid, completions_of(port), writes_of(config_), receives_));
+  TUTTI_TRY(queue.connect(peer, peer_ports_[peer.port]));
+  return queue;
 }
 
 RecvLink::~RecvLink() {
@@ -148,6 +158,7 @@ void RecvLink::release() {
   // hold up; but two slots have to stay free, whatever comes.
   const uint64_t untold = released_ - released_told_;
   if (untold + 1 >= config_.slots || (is_there() && untold >= enough_to_tell())) tell_releases();
+  look_sometimes();  // who always has a message never polls
 }
 
 void RecvLink::tell_releases() {
@@ -158,10 +169,10 @@ void RecvLink::tell_releases() {
 void RecvLink::tell(const Wish& wish) {
   if (failure_ || closed_ || queues_.empty()) return;
   released_told_ = wish.released;
-  if (unsettled_ > 0) return send_notice(Notice::kNone);
-  size_t q = 0;
-  while (q + 1 < queues_.size() && !is_usable(q)) q++;
-  Queue& queue = queues_[q];
+  if (unsettled_ > 0) return send_notice(Notice::kReleased, 0);
+  // The same as long as it goes: an old wish must not come where a new one is already.
+  if (!is_usable(wish_queue_)) wish_queue_ = least_busy();
+  Queue& queue = queues_[wish_queue_];
   if (!queue.has_room(1)) take_completions();
   const uint32_t place = static_cast<uint32_t>(told_ % wishes_of(config_));
   char* from = memory_.data() + config_.slots * stride_of(config_) + place * sizeof wish;
@@ -173,9 +184,9 @@ void RecvLink::tell(const Wish& wish) {
   write.key = queue.peer_key();
   write.announced = true;
   write.immediate = place;
-  write.signalled = told_ % config_.slots == 0;
+  write.signalled = queue.unsignalled() + 1 >= config_.slots;
   told_++;
-  if (!queue.write(write)) drop(q, "a write cannot be posted");
+  if (!queue.write(write)) drop(wish_queue_, "a write cannot be posted");
 }
 
 // The first place that a message is wished at counts.

@@ -62,15 +62,15 @@ Result<void> SendLink::make_queues() {
   for (const auto& port : hub_.ports) most_bytes_at_once_ = std::min(most_bytes_at_once_, port->max_message_bytes());
   writes_per_message_ = static_cast<uint32_t>(stride_of(config_) / most_bytes_at_once_ + 2);
   receives_ = 2 * wishes_of(config_);
-  const uint32_t writes = 3 * config_.slots * writes_per_message_;
-  TUTTI_TRY(open_completions(hub_.queues_per_port * (writes + 1 + receives_)));
+  writes_ = 3 * config_.slots * writes_per_message_;
+  TUTTI_TRY(open_completions(hub_.queues_per_port * (writes_ + 1 + receives_)));
   TUTTI_TRY_ASSIGN(
       memory_, Pinned::allocate(hub_.ports, config_.slots * stride_of(config_) + wishes_of(config_) * sizeof(Wish)));
   std::vector<Queue> queues;
   for (const Pairing& pairing : pair_ports(hub_.ports, peer_ports_)) {
     for (uint32_t q = 0; q < hub_.queues_per_port && queues.size() < kMaxQueues; q++) {
       TUTTI_TRY_ASSIGN(Queue queue, Queue::create(*hub_.ports[pairing.mine], pairing.mine, pairing.path.my_gid,
-                                                  completions_of(pairing.mine), writes, receives_));
+                                                  completions_of(pairing.mine), writes_, receives_));
       lines_.push_back({queue.address(memory_.remote_key(pairing.mine)), static_cast<uint32_t>(pairing.theirs),
                         static_cast<uint32_t>(pairing.path.peer_gid)});
       queues.push_back(std::move(queue));
@@ -93,8 +93,9 @@ SendLink::~SendLink() {
 }
 
 bool SendLink::is_under_way() const {
-  return unsettled_ > 0 ||
-         std::any_of(queues_.begin(), queues_.end(), [](const Queue& q) { return q.is_open() && q.under_way() > 0; });
+  for (size_t q = 0; q < queues_.size(); q++)
+    if (queues_[q].is_open() && is_proved(q) && queues_[q].under_way() > 0) return true;
+  return unsettled_ > 0;
 }
 
 // The others learn that the link has ended when its connection closes, so all has to have arrived by then.
@@ -163,10 +164,8 @@ Result<bool> SendLink::take_answer() {
                  config_.peer};
   slots_at_ = answer.slots;
   for (size_t q = 0; q < queues_.size(); q++) {
-    const uint32_t port = lines_[q].your_port;
     answer.queues[q].gid = lines_[q].your_gid;
-    TUTTI_TRY(queues_[q].connect(answer.queues[q], peer_ports_[port]));
-    peer_port_of_.push_back(port);
+    TUTTI_TRY(queues_[q].connect(answer.queues[q], peer_ports_[lines_[q].your_port]));
   }
   TUTTI_TRY(watch_socket());
   log(LogLevel::kInfo, "verbs link to rank %d through %s and %zu more queue pairs", config_.peer,
@@ -192,14 +191,6 @@ void SendLink::take_released(uint64_t released) {
 bool SendLink::has_slot() {
   return ready_ && !failure_ && published_ - released_ < config_.slots && !sent_[published_ % config_.slots].lent &&
          queues_[least_busy()].has_room((1 + config_.slots) * writes_per_message_);
-}
-
-size_t SendLink::least_busy() const {
-  const auto load = [&](size_t q) { return is_usable(q) ? queues_[q].under_way() : UINT64_MAX; };
-  size_t best = 0;
-  for (size_t q = 1; q < queues_.size(); q++)
-    if (load(q) < load(best)) best = q;
-  return best;
 }
 
 void* SendLink::try_acquire() {
@@ -248,6 +239,7 @@ void SendLink::send(const void* data, std::shared_ptr<const Pinned> lent, uint32
   message = {published_, bytes, Sent::kNoQueue, data, std::move(lent)};
   published_++;
   place(message, announcement);
+  look_sometimes();  // who always has a slot never polls
 }
 
 // How many bytes there are is seen only of what comes in one write.
@@ -270,7 +262,7 @@ void SendLink::place(Sent& message, const Announcement& announcement) {
   const uint64_t to = slots_at_ + message.number % config_.slots * stride_of(config_);
   const size_t payload = sizeof(SlotHeader), end = payload + message.bytes, begin = announcement.is_bare ? payload : 0;
   if (!announcement.is_placed) return put(message, begin, end, to + begin, key, &announcement);
-  const uint32_t wish_key = wish_.keys[peer_port_of_[message.queue]];
+  const uint32_t wish_key = wish_.keys[lines_[message.queue].your_port];
   put(message, payload, end, wish_.at, wish_key, announcement.is_bare ? &announcement : nullptr);
   if (!announcement.is_bare) put(message, 0, payload, to, key, &announcement);
 }
