@@ -31,8 +31,8 @@ struct ReduceArgs {
   int n_dst = 0;
   size_t elems = 0;
   uint32_t divisor = 0;
-  // Write dst[0] past the cache (non-temporal stores). The kernel ends with a store fence then.
-  bool stream_dst0 = false;
+  // Write dst[0 .. n_stream) past the cache (non-temporal stores). The kernel ends with a store fence then.
+  int n_stream = 0;
 };
 using ReduceKernel = void (*)(const ReduceArgs&);
 
@@ -42,7 +42,7 @@ struct CopyArgs {
   void* dst[kMaxDestinations];
   int n_dst = 0;
   size_t bytes = 0;
-  bool stream_dst0 = false;
+  int n_stream = 0;
 };
 using CopyKernel = void (*)(const CopyArgs&);
 

@@ -41,9 +41,11 @@ class LinkHalf {
   }
   virtual uint32_t unsent() { return 0; }
   virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
+  virtual void* place(uint32_t) { return nullptr; }
 
   virtual bool try_peek(tuttiMessage*) { return false; }
   virtual void expect(void*, uint32_t) {}
+  virtual void expect_ahead(uint32_t, void*, uint32_t) {}
   virtual void release() {}
   virtual Result<const void*> borrow() { return nothing_is_lent(); }
   virtual Result<void> fetch(uint32_t, uint32_t, void*) { return nothing_is_lent(); }
@@ -171,6 +173,10 @@ struct TransportTable {
   static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
     return self(link)->lend(data, bytes, *tag);
   }
+  static void expect_ahead(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes) {
+    self(link)->expect_ahead(ahead, to, bytes);
+  }
+  static void* place(tuttiLink* link, uint32_t bytes) { return self(link)->place(bytes); }
   static void recall(tuttiLink* link) { self(link)->recall(); }
   static tuttiResult_t borrow(tuttiLink* link, const void** data, tuttiTransportError* error) {
     auto borrowed = self(link)->borrow();
@@ -216,7 +222,9 @@ constexpr tuttiTransport make_transport(const char* name) {
           T::borrow,
           T::fetch,
           T::endpoint_properties,
-          T::push};
+          T::push,
+          T::expect_ahead,
+          T::place};
 }
 
 }  // namespace tutti

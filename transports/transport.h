@@ -87,6 +87,10 @@ class Link {
   void expect(void* to, uint32_t bytes) {
     if (table_->expect != nullptr) table_->expect(link_, to, bytes);
   }
+  void expect_ahead(uint32_t ahead, void* to, uint32_t bytes) {
+    if (table_->expect_ahead != nullptr) table_->expect_ahead(link_, ahead, to, bytes);
+  }
+  void* place(uint32_t bytes) { return table_->place != nullptr ? table_->place(link_, bytes) : nullptr; }
   bool wait_begin(bool for_slot, tuttiWait* wait) { return table_->wait_begin(link_, for_slot, wait) != 0; }
   void wait_end() { table_->wait_end(link_); }
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) {

@@ -171,6 +171,16 @@ typedef struct {
   /* May be NULL. Sending side: try_acquire, a copy of `bytes` from `data` into the slot, and publish, at once. Returns
    * 0 if no slot is free; 1 if unsent() has to be asked whether the message holds this rank up; 2 if it does not. */
   int (*push)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag);
+
+  /* May be NULL, both or none. Receiving side: the message that comes after `ahead` others, counted from the one that
+   * is peeked next, may be put at `to` if it is of `bytes`; then its data is `to`. One at a time: not called again
+   * before that message was peeked. `to` and what other memory there is at the same place (the caller may have lent it)
+   * must stay, and not be read by anybody who could still see it change, until then, or recall. */
+  void (*expect_ahead)(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes);
+  /* Sending side, after try_acquire: where the receiver expects the next message, if it does, it is of `bytes` and that
+   * memory can be written from here; else NULL. What publish sends then is what was written there instead of into the
+   * slot. */
+  void* (*place)(tuttiLink* link, uint32_t bytes);
 } tuttiTransport;
 
 /* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,

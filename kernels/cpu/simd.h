@@ -30,7 +30,7 @@ struct Job {
   uint32_t divisor;  // or 0
   char* dst0;
   char* dst1;  // or null
-  bool stream;
+  int n_stream;
 
   const char* source(int s, size_t at) const { return static_cast<const char*>(src[s]) + at; }
 };
@@ -56,13 +56,14 @@ template <class T, class Op, int kSources, int kVectors>
   }
   Stored result[kVectors];
   for (int v = 0; v < kVectors; ++v) result[v] = T::encode(value[v]);
-  if (job.stream) {
-    for (int v = 0; v < kVectors; ++v) stream(job.dst0 + at + v * kBytes, result[v]);
-  } else {
-    for (int v = 0; v < kVectors; ++v) store(job.dst0 + at + v * kBytes, result[v]);
+  for (int d = 0; d < (job.dst1 ? 2 : 1); ++d) {
+    char* const dst = (d == 0 ? job.dst0 : job.dst1) + at;
+    if (d < job.n_stream) {
+      for (int v = 0; v < kVectors; ++v) stream(dst + v * kBytes, result[v]);
+    } else {
+      for (int v = 0; v < kVectors; ++v) store(dst + v * kBytes, result[v]);
+    }
   }
-  if (!job.dst1) return;
-  for (int v = 0; v < kVectors; ++v) store(job.dst1 + at + v * kBytes, result[v]);
 }
 
 // The last `bytes` that do not fill a vector.
@@ -106,25 +107,26 @@ void reduce_job(Job job, size_t bytes) {
     head = -reinterpret_cast<uintptr_t>(job.dst0) % kLineBytes;
     aligned = head % T::kElemBytes == 0;  // else no element starts on a line
   }
-  const bool streams = job.stream && aligned;
-  job.stream = false;
+  int n_stream = aligned ? job.n_stream : 0;
+  if (job.dst1 && (job.dst1 - job.dst0) % static_cast<ptrdiff_t>(kLineBytes) != 0 && n_stream > 1) n_stream = 1;
+  job.n_stream = 0;
   if (!aligned) head = 0;
   if (head) reduce_span<T, Op, kSources>(job, 0, head);
-  job.stream = streams;
+  job.n_stream = n_stream;
   reduce_span<T, Op, kSources>(job, head, bytes);
-  if (streams) stream_fence();
+  if (n_stream) stream_fence();
 }
 
 void copy(const CopyArgs& args) {
-  Job job{&args.src, 1, 0, nullptr, nullptr, false};
+  Job job{&args.src, 1, 0, nullptr, nullptr, 0};
   for (int d = 0; d < args.n_dst; ++d) {
     if (args.dst[d] == args.src) continue;
     char* const dst = static_cast<char*>(args.dst[d]);
     (job.dst0 ? job.dst1 : job.dst0) = dst;
-    if (d == 0) job.stream = args.stream_dst0;
+    if (d < args.n_stream) job.n_stream++;
   }
   if (!job.dst0 || args.bytes == 0) return;
-  if (job.dst1 || job.stream) return reduce_job<Plain<uint8_t>, Sum, 1>(job, args.bytes);
+  if (job.dst1 || job.n_stream) return reduce_job<Plain<uint8_t>, Sum, 1>(job, args.bytes);
   std::memcpy(job.dst0, args.src, args.bytes);
 }
 
@@ -132,9 +134,9 @@ template <class T, class Op>
 void reduce(const ReduceArgs& args, uint32_t divisor) {
   const size_t bytes = args.elems * T::kElemBytes;
   void* const dst1 = args.n_dst > 1 ? args.dst[1] : nullptr;
-  if (args.n_src == 1 && !divisor) return copy({args.src[0], {args.dst[0], dst1}, args.n_dst, bytes, args.stream_dst0});
-  const Job job{args.src,        args.n_src, divisor, static_cast<char*>(args.dst[0]), static_cast<char*>(dst1),
-                args.stream_dst0};
+  if (args.n_src == 1 && !divisor) return copy({args.src[0], {args.dst[0], dst1}, args.n_dst, bytes, args.n_stream});
+  const Job job{args.src,     args.n_src, divisor, static_cast<char*>(args.dst[0]), static_cast<char*>(dst1),
+                args.n_stream};
   if (bytes < sizeof(typename T::Stored)) return bytes > 0 ? reduce_part<T, Op>(job, 0, bytes) : void();
   // The one shape that a ring lives on gets its own loop.
   if constexpr (std::is_same_v<Op, Sum>) {

@@ -32,7 +32,7 @@ Run::Run(Program& program, const Operation& operation, const History& history)
       lanes_left_(program.lanes.size()) {
   for (BoundLane& lane : program_.lanes) {
     lane.round = lane.next = 0;
-    lane.expecting = false;
+    lane.told = lane.expecting = false;
   }
 }
 
@@ -51,8 +51,9 @@ uint64_t Run::rounds_of(const BoundLane& lane) const {
 }
 
 bool Run::advance_lane(BoundLane& lane) {
+  if (!lane.told) tell_places(lane);
   if (!execute(lane)) return false;
-  lane.expecting = false;
+  lane.told = lane.expecting = false;
   if (program_.step_by_step) {
     if (++lane.round < rounds_of(lane)) return true;
     lane.round = 0;
@@ -70,8 +71,8 @@ bool Run::messages_are_there(const BoundStep& step) {
   return true;
 }
 
-Run::Part Run::part_of(const BoundLane& lane) const {
-  const PlacedSlice& size = lane.steps[lane.next].size;
+Run::Part Run::part_of(const BoundLane& lane, const BoundStep& step) const {
+  const PlacedSlice& size = step.size;
   const uint64_t block_elems = operation_.blocks.size(size.block);
   const uint64_t chunk_elems = layout_.chunk_elems(block_elems, rounds_of(lane));
   const uint64_t begin = (lane.round * program_.n_chunks + size.chunk) * chunk_elems;
@@ -88,6 +89,17 @@ void Run::expect_message(BoundLane& lane) {
                         static_cast<uint32_t>(part.elems * elem_bytes_));
 }
 
+void Run::tell_places(BoundLane& lane) {
+  lane.told = true;
+  for (const Placeable& message : lane.steps[lane.next].expects) {
+    const BoundStep& step = lane.steps[message.step];
+    const Part part = part_of(lane, step);
+    const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
+    if (bytes >= kLendFromBytes)
+      step.recvs[0]->expect_ahead(message.ahead, address(step.store, {part.begin, part.elems, 0}), bytes);
+  }
+}
+
 // The whole step or nothing: it needs its messages and its free slot at once.
 bool Run::execute(BoundLane& lane) {
   const BoundStep& step = lane.steps[lane.next];
@@ -101,11 +113,23 @@ bool Run::execute(BoundLane& lane) {
   const Part part = part_of(lane);
   if (!accept_messages(step, part.elems * elem_bytes_)) return false;
   const void* lent = slot != nullptr ? lent_value(step, part) : nullptr;
+  const Target target = this->target(step, part, slot, lent);
+  if (target.placed) lent = nullptr;
   const bool only_lends = lent != nullptr && step.store.buffer == Buffer::kNone;
-  if (part.elems > 0 && !only_lends && !compute(step, part, lent == nullptr ? slot : nullptr)) return false;
+  if (part.elems > 0 && !only_lends && !compute(step, part, target)) return false;
   for (Link* link : step.recvs) link->release();
   if (slot != nullptr) send(step, part, slot, lent);
   return true;
+}
+
+// A sum goes to its place from the rank that has completed it: so its receiver, who may have been told to expect it
+// there, need not read it again.
+Run::Target Run::target(const BoundStep& step, Part part, void* slot, const void* lent) const {
+  if (slot == nullptr) return {};
+  const uint64_t bytes = part.elems * elem_bytes_;
+  if (bytes >= kLendFromBytes && (step.completes || step.recvs.empty()))
+    if (void* place = step.send->place(static_cast<uint32_t>(bytes))) return {place, true};
+  return {lent == nullptr ? slot : nullptr, false};
 }
 
 // Where the value that a step sends stays as it is, if that is worth lending.
@@ -126,7 +150,7 @@ void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
   const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
   if (lent != nullptr) {
     if (step.send->lend(lent, bytes, tag)) return;
-    copy_({lent, {slot}, 1, bytes, false});
+    copy_({lent, {slot}, 1, bytes});
   }
   step.send->publish(bytes, tag);
 }
@@ -146,12 +170,12 @@ bool Run::borrow_messages(const BoundStep& step) {
 }
 
 // False when a message could not be read.
-bool Run::compute(const BoundStep& step, Part part, void* to_send) {
+bool Run::compute(const BoundStep& step, Part part, const Target& target) {
   if (!borrow_messages(step)) return false;
   const bool fetches = std::any_of(program_.messages.begin(), program_.messages.begin() + n_messages(step),
                                    [](const tuttiMessage& message) { return message.data == nullptr; });
   if (!fetches && !is_scaled(step.before) && !is_scaled(step.local)) {
-    compute_piece(step, {part.begin, part.elems, 0}, to_send);
+    compute_piece(step, {part.begin, part.elems, 0}, target);
     return true;
   }
   const size_t room_bytes = (kFirstMessageRoom + step.recvs.size()) * piece_bytes_;
@@ -160,7 +184,7 @@ bool Run::compute(const BoundStep& step, Part part, void* to_send) {
   for (uint64_t at = 0; at < part.elems; at += piece_elems) {
     const Piece piece{part.begin + at, std::min(piece_elems, part.elems - at), at * elem_bytes_};
     if (!fetch_messages(step, piece)) return false;
-    compute_piece(step, piece, to_send);
+    compute_piece(step, piece, target);
   }
   return true;
 }
@@ -185,7 +209,7 @@ bool Run::fetch_messages(const BoundStep& step, const Piece& piece) {
 }
 
 // One kernel call.
-void Run::compute_piece(const BoundStep& step, const Piece& piece, void* to_send) {
+void Run::compute_piece(const BoundStep& step, const Piece& piece, const Target& target) {
   ReduceArgs args;
   args.elems = piece.elems;
   args.src = program_.src.data();
@@ -196,11 +220,13 @@ void Run::compute_piece(const BoundStep& step, const Piece& piece, void* to_send
     if (i < step.recvs.size()) add_source(message_at(step, i, piece));
   }
   if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece);
-  if (to_send != nullptr) args.dst[args.n_dst++] = static_cast<char*>(to_send) + piece.offset_bytes;
-  args.stream_dst0 = step.store.buffer == Buffer::kOutput && stream_;
+  if (target.at != nullptr) args.dst[args.n_dst++] = static_cast<char*>(target.at) + piece.offset_bytes;
+  // What goes into scratch or a slot is read soon.
+  if (stream_ && step.store.buffer != Buffer::kScratch)
+    args.n_stream = (step.store.buffer == Buffer::kOutput) + target.placed;
   if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
   if (args.n_src > 1 || args.divisor > 0) return reduce_(args);
-  copy_({args.src[0], {args.dst[0], args.dst[1]}, args.n_dst, args.elems * elem_bytes_, args.stream_dst0});
+  copy_({args.src[0], {args.dst[0], args.dst[1]}, args.n_dst, args.elems * elem_bytes_, args.n_stream});
 }
 
 // This rank's own part of the value, times its scalar if it has one.
@@ -260,7 +286,8 @@ bool Run::all_sent() {
 void Run::recall() {
   for (BoundLane& lane : program_.lanes)
     if (!lane.done())
-      for (Link* link : lane.steps[lane.next].recvs) link->recall();
+      for (const BoundStep& step : lane.steps)
+        for (Link* link : step.recvs) link->recall();
   for (Link* link : program_.sends) link->recall();
 }
 

@@ -24,6 +24,7 @@ struct BoundStep {
   PlacedSlice before, local, store;
   uint32_t local_place = 0;  // how many of the messages stand left of `local` in the sum
   bool completes = false;
+  std::vector<Placeable> expects;  // messages of later steps whose places are told when the lane comes to this one
 };
 
 struct BoundLane {
@@ -31,6 +32,7 @@ struct BoundLane {
   // Where the running operation is.
   uint64_t round = 0;
   size_t next = 0;
+  bool told = false;       // the links of the places that the next step expects messages at
   bool expecting = false;  // its next step has told the link where the message ought to go
 
   bool done() const { return next == steps.size(); }
@@ -152,16 +154,25 @@ class Run {
 
   bool advance_lane(BoundLane& lane);
   bool execute(BoundLane& lane);
-  Part part_of(const BoundLane& lane) const;
+  Part part_of(const BoundLane& lane) const { return part_of(lane, lane.steps[lane.next]); }
+  Part part_of(const BoundLane& lane, const BoundStep& step) const;
   bool messages_are_there(const BoundStep& step);
   void expect_message(BoundLane& lane);
+  void tell_places(BoundLane& lane);
   static bool is_copy(const BoundStep& step) {
     return step.recvs.size() == 1 && step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
   }
   bool accept_messages(const BoundStep& step, uint64_t expected_bytes);
   bool accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
-  bool compute(const BoundStep& step, Part part, void* to_send);
-  void compute_piece(const BoundStep& step, const Piece& piece, void* to_send);
+  // Where the value that a step sends is to be written: into the link's slot or to its place at the receiver, if at
+  // all.
+  struct Target {
+    void* at = nullptr;
+    bool placed = false;
+  };
+  Target target(const BoundStep& step, Part part, void* slot, const void* lent) const;
+  bool compute(const BoundStep& step, Part part, const Target& target);
+  void compute_piece(const BoundStep& step, const Piece& piece, const Target& target);
   bool borrow_messages(const BoundStep& step);
   bool fetch_messages(const BoundStep& step, const Piece& piece);
   char* message_at(const BoundStep& step, size_t i, const Piece& piece) const;
@@ -224,6 +235,12 @@ Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link
         program.sends.push_back(b.send);
       bound.steps.push_back(b);
     }
+    // Only sums are written to their places: what is there already is read by its receiver, where it lies.
+    const bool sums =
+        std::any_of(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return step.completes; });
+    if (sums && schedule.may_lend)
+      for (const Placeable& placeable : placeable_messages(lane))
+        if (placeable.ahead > 0) bound.steps[placeable.from].expects.push_back(placeable);
     if (!bound.steps.empty()) program.lanes.push_back(std::move(bound));
   }
   return program;

@@ -60,8 +60,12 @@ void add_group(Direct d, uint32_t group) {
     if (chunk < d.n_chunks)
       d.steps.push_back({.send = d.receiver(k), .chunk = chunk, .local = {Buffer::kInput, chunk}});
   }
-  if (own < d.n_chunks) d.steps.push_back(fold(d.n, own, in, out));
-  for (int k = 1; k < d.n && own < d.n_chunks; k++)
+  if (own < d.n_chunks) {
+    Step sum = fold(d.n, own, in, out);
+    if (d.n > 1) sum.send = d.receiver(1);
+    d.steps.push_back(sum);
+  }
+  for (int k = 2; k < d.n && own < d.n_chunks; k++)
     d.steps.push_back({.send = d.receiver(k), .chunk = own, .local = out});
   for (int k = 1; k < d.n; k++) {
     const uint32_t chunk = chunk_at(d.sender(k));

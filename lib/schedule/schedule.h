@@ -91,6 +91,13 @@ void for_each_sender(const Schedule& schedule, const Step& step, Visit&& visit) 
     if (peer != schedule.rank) visit(peer);
 }
 
+// A message that a lane only stores in the output: whoever sends it may write it there, from when the lane comes to the
+// step `from` on. Earlier its like from the same rank is on its way, `ahead` more messages come from there before it.
+struct Placeable {
+  uint32_t step = 0, from = 0, ahead = 0;
+};
+std::vector<Placeable> placeable_messages(const Lane& lane);
+
 // ---- builders: `n_chunks` is how many chunks a block is cut into, at least 1; any number works, and any number of
 // ranks. `ring` and `order` list the ranks as they stand beside each other. "Slots" are the fewest a link may have.
 
@@ -131,9 +138,9 @@ Schedule halving_all_reduce(std::span<const int> order, int rank, uint32_t n_chu
 Schedule doubling_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
 
 // Everybody to everybody directly: one or two hops, links between all pairs. Sums are added up at one place, in one
-// step and strictly in the order of ranks, whatever the chunks: they are rounded once. One slot. One-shot: everybody
-// gets all inputs and adds them up. Two-shot: chunk c at rank c % n, which sends the sum to all; groups of n chunks are
-// dealt out among `n_lanes`, on channels 0 .. n_lanes-1.
+// step and strictly in the order of ranks, whatever the chunks: they are rounded once. One slot, but for the two-shot's
+// two. One-shot: everybody gets all inputs and adds them up. Two-shot: chunk c at rank c % n, which sends the sum to
+// all; groups of n chunks are dealt out among `n_lanes`, on channels 0 .. n_lanes-1.
 Schedule one_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
 Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks, uint32_t n_lanes);
 Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks);

@@ -83,6 +83,7 @@ Result<void> Simulation::connect_lane(LaneRun& lane) {
     lane.step++;
   }
   lane.step = 0;
+  if (prove_order_ && memory_.reduces()) lane.placeable = placeable_messages(*lane.plan);
   if (lane.plan->steps.empty()) lane.round = options_.rounds;
   return {};
 }
@@ -173,6 +174,7 @@ Result<void> Simulation::work(LaneRun& lane, const Step& step, int link, Value& 
   const auto chunk = memory_.chunk_of(lane.rank, step, lane.round);
   if (!chunk) return wrong(format("there is no chunk %u", step.chunk));
   value.chunk = *chunk;
+  TUTTI_TRY(check_placed(lane, step, link));
   TUTTI_TRY(compute(lane, step, link, value));
   TUTTI_TRY(judge_completion(step, value));
   if (step.store.buffer == Buffer::kNone && step.send < 0) return wrong("its value goes nowhere");
@@ -269,6 +271,28 @@ Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
     }
   }
   cell.last = {id, lane.tick};
+  return {};
+}
+
+// The message that comes now may have been where it belongs since it was sent, if this lane had come to the step from
+// which on it is expected there. So whoever used that memory after that must have been done before, and the sender
+// know.
+Result<void> Simulation::check_placed(LaneRun& lane, const Step& step, int link) {
+  if (lane.placeable.empty()) return {};
+  const Placeable& placeable = lane.placeable[lane.next_placeable];
+  if (placeable.step != lane.step) return {};
+  if (++lane.next_placeable == lane.placeable.size()) lane.next_placeable = 0;
+  TUTTI_TRY_ASSIGN(const Cell* cell, memory_.find(lane.rank, step.store, lane.round));
+  const Clock& sender = message_clocks_[slot(link, 0)];
+  const auto knows = [&](const Moment& use) {
+    return use.lane < 0 || sender[static_cast<size_t>(use.lane)] >= use.tick;
+  };
+  const bool before = cell->last.lane == index_of(lane) && cell->last.tick < lane.tick - (lane.step - placeable.from);
+  if (!before && !knows(cell->last)) return wrong("its message may overwrite what this rank still uses");
+  for (const Moment& reader : cell->readers)
+    if (!knows(reader))
+      return wrong(format("its message may overwrite what rank %d may still be reading",
+                          lanes_[static_cast<size_t>(reader.lane)].rank));
   return {};
 }
 

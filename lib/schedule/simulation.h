@@ -36,6 +36,8 @@ struct LaneRun {
   size_t first_link = 0;  // of its steps' StepLinks
   uint32_t round = 0, step = 0, tick = 0;
   bool queued = true;
+  std::vector<Placeable> placeable;  // if the collective reduces
+  size_t next_placeable = 0;
   std::vector<int> everyone;  // links from all ranks if some step receives from everyone; -1 for this rank's own
   Clock clock;
 };
@@ -71,6 +73,7 @@ class Simulation {
   Result<void> store(LaneRun& lane, const Slice& slice, const Value& value);
   Result<void> check_all_entered(const LaneRun& lane) const;
   Result<void> touch(LaneRun& lane, const Slice& slice, Cell& cell);
+  Result<void> check_placed(LaneRun& lane, const Step& step, int link);
   Result<void> check_returned(const LaneRun& lane, Cell& cell) const;
   Value receive(LaneRun& lane, int link);
   Result<void> send(LaneRun& lane, int link, const Step& step, const Value& value);

@@ -173,7 +173,7 @@ TEST_CASE("lines give the bits of the schedules that they stand for, which the c
       for (int r = 0; r < n; r++)
         schedules.push_back(hops == 1 ? one_shot_all_reduce(n, r, 1) : two_shot_all_reduce(n, r, chunks, 1));
       CheckOptions options;
-      options.slots = 1;
+      options.slots = 2;
       options.rank_order = true;
       REQUIRE(check(schedules, options));
       auto loaded = cuda::LoadedPrograms::load(port, schedules, {1, 2, 64 << 10});

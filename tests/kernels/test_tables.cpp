@@ -119,13 +119,13 @@ ReduceKernel kernel_of(const KernelTable& table, const Shape& shape) {
   return table.reduce[static_cast<int>(shape.op)][static_cast<int>(shape.type)];
 }
 
-ReduceArgs args_of(const Shape& shape, int n_dst, bool stream) {
+ReduceArgs args_of(const Shape& shape, int n_dst, int n_stream) {
   ReduceArgs args{};
   args.n_src = shape.n_src;
   args.n_dst = n_dst;
   args.elems = shape.elems;
   args.divisor = shape.divisor;
-  args.stream_dst0 = stream;
+  args.n_stream = n_stream;
   return args;
 }
 
@@ -133,7 +133,7 @@ using Contents = std::vector<std::vector<uint8_t>>;
 
 std::vector<uint8_t> reference(const Shape& shape, const Contents& contents) {
   std::vector<uint8_t> out(shape.bytes());
-  ReduceArgs args = args_of(shape, 1, false);
+  ReduceArgs args = args_of(shape, 1, 0);
   std::vector<const void*> src;
   for (const auto& source : contents) src.push_back(source.data());
   args.src = src.data();
@@ -144,9 +144,9 @@ std::vector<uint8_t> reference(const Shape& shape, const Contents& contents) {
 
 // Sources and destinations apart, each with its own alignment derived from `misalign`.
 bool right_apart(const KernelTable& table, const Shape& shape, const Contents& contents, const uint8_t* expected,
-                 int n_dst, bool stream, size_t misalign) {
+                 int n_dst, int n_stream, size_t misalign) {
   std::vector<Source> sources;
-  ReduceArgs args = args_of(shape, n_dst, stream);
+  ReduceArgs args = args_of(shape, n_dst, n_stream);
   for (size_t s = 0; s < contents.size(); ++s) sources.emplace_back(contents[s], misalign * (s + 1) % 16);
   std::vector<const void*> src;
   for (Source& source : sources) src.push_back(source.data());
@@ -168,10 +168,10 @@ bool right_apart(const KernelTable& table, const Shape& shape, const Contents& c
 
 // Destination 0 is the first source, destination 1 the last one.
 bool right_in_place(const KernelTable& table, const Shape& shape, const Contents& contents, const uint8_t* expected,
-                    bool stream, size_t misalign) {
+                    int n_stream, size_t misalign) {
   std::vector<Block> blocks;
   std::vector<const void*> src;
-  ReduceArgs args = args_of(shape, shape.n_src > 1 ? 2 : 1, stream);
+  ReduceArgs args = args_of(shape, shape.n_src > 1 ? 2 : 1, n_stream);
   for (size_t s = 0; s < contents.size(); ++s) blocks.emplace_back(shape.bytes(), misalign * (s + 1) % 64);
   for (size_t s = 0; s < contents.size(); ++s) {
     if (shape.bytes()) std::memcpy(blocks[s].data(), contents[s].data(), shape.bytes());
@@ -188,11 +188,11 @@ bool right_in_place(const KernelTable& table, const Shape& shape, const Contents
 
 int wrong_runs(const KernelTable& table, const Shape& shape, const Contents& contents, const uint8_t* expected) {
   int wrong = 0;
-  for (const bool stream : {false, true}) {
+  for (const int n_stream : {0, 1, 2}) {
     for (const size_t misalign : {size_t{0}, dtype_bytes(shape.type), size_t{5}}) {
-      wrong += !right_apart(table, shape, contents, expected, 1, stream, misalign);
-      wrong += !right_apart(table, shape, contents, expected, 2, stream, misalign);
-      wrong += !right_in_place(table, shape, contents, expected, stream, misalign);
+      wrong += !right_apart(table, shape, contents, expected, 1, n_stream, misalign);
+      wrong += !right_apart(table, shape, contents, expected, 2, n_stream, misalign);
+      wrong += !right_in_place(table, shape, contents, expected, n_stream, misalign);
     }
   }
   return wrong;
@@ -253,13 +253,14 @@ TEST_CASE("copies, also to two places and in place") {
     const std::vector<uint8_t> content = random_bytes_for(DataType::kUint8, bytes, random);
     const auto equal = [&](uint8_t* got) { return bytes == 0 || std::memcmp(got, content.data(), bytes) == 0; };
     for (const KernelTable* table : all_kernel_tables()) {
-      for (int variant = 0; variant < 24; ++variant) {
-        const bool stream = variant % 2, in_place = variant / 2 % 2, two = variant / 4 % 2;
-        const size_t misalign = static_cast<size_t>(variant / 8) * 3;
-        Block from(bytes, misalign), first(bytes, 2 * misalign), second(bytes, misalign + 1);
+      for (int variant = 0; variant < 36; ++variant) {
+        const int n_stream = variant % 3;
+        const bool in_place = variant / 3 % 2, two = variant / 6 % 2;
+        const size_t misalign = static_cast<size_t>(variant / 12) * 3;
+        Block from(bytes, misalign), first(bytes, 2 * misalign), second(bytes, n_stream == 2 ? misalign : misalign + 1);
         if (bytes) std::memcpy(from.data(), content.data(), bytes);
         Block& target = in_place ? from : first;
-        table->copy({from.data(), {target.data(), second.data()}, two ? 2 : 1, bytes, stream});
+        table->copy({from.data(), {target.data(), second.data()}, two ? 2 : 1, bytes, n_stream});
         wrong += !equal(from.data()) || !equal(target.data()) || (two && !equal(second.data()));
         wrong += !from.guards_intact() || !first.guards_intact() || !second.guards_intact();
       }

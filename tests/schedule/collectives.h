@@ -92,7 +92,7 @@ inline constexpr Builder kBuilders[] = {
      }},
     {"one-shot all-reduce", Goal::kAllReduce, false, true, true, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return one_shot_all_reduce(count(order), rank, c); }},
-    {"two-shot all-reduce", Goal::kAllReduce, false, true, true, true, 1,
+    {"two-shot all-reduce", Goal::kAllReduce, false, true, true, true, 2,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
        return two_shot_all_reduce(count(order), rank, c, width);
      }},

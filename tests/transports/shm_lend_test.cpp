@@ -42,6 +42,61 @@ TEST_CASE("shm: what is recalled cannot be read any more, what is borrowed is wa
   }
 }
 
+TEST_CASE("shm: a message is written where it was expected, unless the receiver takes that back") {
+  Pair p = make_pair(&kShmTransport);
+  const std::string text(3000, 'x');
+  std::string to(3000, '.');
+  const auto bytes = static_cast<uint32_t>(text.size());
+  const auto send = [&](bool placed) {
+    void* const slot = p.out.try_acquire();
+    REQUIRE(slot != nullptr);
+    void* const place = p.out.place(bytes);
+    REQUIRE(place == (placed ? to.data() : nullptr));
+    memcpy(placed ? place : slot, text.data(), bytes);
+  };
+  p.in.expect_ahead(1, to.data(), bytes);
+  send(false);
+  p.out.publish(bytes, tuttiTag{});
+  tuttiMessage message{};
+  SECTION("the right one, and only with its length") {
+    REQUIRE(p.out.try_acquire() != nullptr);
+    CHECK(p.out.place(bytes - 1) == nullptr);
+    send(true);
+    CHECK(p.out.unsent() == 0);
+    p.out.publish(bytes, tuttiTag{});
+    REQUIRE(p.in.try_peek(&message));
+    CHECK(message.data != to.data());
+    p.in.release();
+    REQUIRE(p.in.try_peek(&message));
+    CHECK(message.data == to.data());
+    CHECK(to == text);
+    p.in.release();
+    send(false);
+  }
+  SECTION("before it was written") {
+    p.in.recall();
+    send(false);
+  }
+  SECTION("while it is written") {
+    send(true);
+    std::atomic<bool> published{false};
+    std::thread writer([&] {
+      usleep(20000);
+      published = true;
+      p.out.publish(bytes, tuttiTag{});
+    });
+    p.in.recall();
+    const bool early = !published;
+    writer.join();
+    CHECK_FALSE(early);
+  }
+  SECTION("by a sender that fails in the middle") {
+    send(true);
+    p.out.recall();
+    p.in.recall();
+  }
+}
+
 TEST_CASE("shared memory: what cannot be shared is said") {
   char private_bytes[100];
   const auto kept = SharedMemory::add(private_bytes, sizeof private_bytes);

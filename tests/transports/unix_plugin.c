@@ -213,7 +213,7 @@ static void link_close(tuttiLink* l) { close(l->fd), free(l->ring), free(l); }
 static const tuttiTransport kTable = {
     TUTTI_TRANSPORT_ABI_VERSION, sizeof(tuttiTransport), "unix", endpoint_open, endpoint_address, endpoint_reaches,
     connect_link, accept_link, endpoint_close, link_poll, try_acquire, publish, unsent, try_peek, release, wait_begin,
-    wait_end, link_close, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    wait_end, link_close, .expect = NULL /* as all that follows */};
 /* clang-format on */
 const tuttiTransport* tuttiTransportPlugin(char* why, size_t why_bytes);
 const tuttiTransport* tuttiTransportPlugin(char* why, size_t why_bytes) {

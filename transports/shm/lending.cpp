@@ -41,23 +41,32 @@ bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
 
 }  // namespace
 
+bool ShmHalf::describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at) {
+  if (reach_ == kSameProcess || !find_block(data, bytes)) {
+    *where = kAtAddress;
+    *at = reinterpret_cast<uintptr_t>(data);
+    return reach_ != kNoReach;
+  }
+  *where = number_of(*block_);
+  *at = reinterpret_cast<uintptr_t>(data) - block_->begin;
+  return share_block();
+}
+
+char* ShmHalf::locate(uint32_t where, uint64_t at, uint32_t bytes) {
+  if (where == kAtAddress) return reach_ == kSameProcess ? reinterpret_cast<char*>(at) : nullptr;
+  if (!peer_memory_.knows(where)) look();  // its notice came before
+  return peer_memory_.find(where, at, bytes);
+}
+
 bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(slot_);
-  if (reach_ == kSameProcess || !find_block(data, bytes)) {
-    if (reach_ == kNoReach) return false;
-    line.where = kAtAddress;
-    line.at = reinterpret_cast<uintptr_t>(data);
-  } else {
-    if (!share_block()) return false;
-    line.where = number_of(*block_);
-    line.at = reinterpret_cast<uintptr_t>(data) - block_->begin;
-  }
+  if (!describe(data, bytes, &line.where, &line.at)) return false;
   publish_line(line, bytes, tag);
   last_lent_ = messages_;
   return true;
 }
 
-bool SendLink::find_block(const void* data, size_t bytes) {
+bool ShmHalf::find_block(const void* data, size_t bytes) {
   if (const uint64_t removals = SharedMemory::removals(); removals != removals_seen_) {
     removals_seen_ = removals;
     forget_removed_blocks();
@@ -67,7 +76,7 @@ bool SendLink::find_block(const void* data, size_t bytes) {
   return block_ != nullptr;
 }
 
-bool SendLink::share_block() {
+bool ShmHalf::share_block() {
   if (shared_.contains(block_->id)) return true;
   if (!send_notice(socket_.get(), {number_of(*block_), block_->offset, block_->end - block_->begin}, block_->fd))
     return false;
@@ -75,14 +84,14 @@ bool SendLink::share_block() {
   return true;
 }
 
-void SendLink::forget_removed_blocks() {
+void ShmHalf::forget_removed_blocks() {
   block_ = nullptr;
   std::erase_if(shared_, [&](uint64_t id) {
     return !SharedMemory::is_live(id) && send_notice(socket_.get(), {kFirstBlock + id, 0, 0}, Fd());
   });
 }
 
-RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer), sender_pid_(peer_pid(socket.get())) {
+RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer, false), sender_pid_(peer_pid(socket.get())) {
   socket_ = std::move(socket);
   segment_ = std::move(segment);
   SegmentHeader& header = segment_.header();
@@ -98,48 +107,46 @@ RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer), sender
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-RecvLink::~RecvLink() {
-  while (!blocks_.empty()) forget(blocks_.begin()->first);
+PeerMemory::~PeerMemory() {
+  while (!mapped_.empty()) forget(mapped_.begin()->first);
 }
 
-void RecvLink::on_notice(const BlockNotice& notice, Fd descriptor) {
+void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
   forget(notice.block);
   if (notice.bytes == 0 || !descriptor) return;
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t lead = notice.offset % page_bytes;
   struct stat info {};
-  // What lies beyond the end of a file kills whoever reads it.
+  // What lies beyond the end of a file kills whoever touches it.
   if (fstat(descriptor.get(), &info) != 0 || notice.offset > static_cast<uint64_t>(info.st_size) ||
       notice.bytes > static_cast<uint64_t>(info.st_size) - notice.offset)
     return;
   Mapped mapped;
   mapped.bytes = notice.bytes;
   mapped.map_bytes = notice.bytes + lead;
-  mapped.base = mmap(nullptr, mapped.map_bytes, PROT_READ, MAP_SHARED, descriptor.get(),
-                     static_cast<off_t>(notice.offset - lead));
+  mapped.base = mmap(nullptr, mapped.map_bytes, writes_ ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                     descriptor.get(), static_cast<off_t>(notice.offset - lead));
   if (mapped.base == MAP_FAILED) {
+    if (writes_ && errno == EACCES) return;  // a file that the user has opened for reading
     log(LogLevel::kWarn, "cannot map %llu bytes that rank %d shares: %s", static_cast<unsigned long long>(notice.bytes),
-        peer_, strerror(errno));
+        peer, strerror(errno));
     return;
   }
-  mapped.data = static_cast<const char*>(mapped.base) + lead;
-  blocks_[notice.block] = mapped;
+  mapped.data = static_cast<char*>(mapped.base) + lead;
+  mapped_[notice.block] = mapped;
 }
 
-void RecvLink::forget(uint64_t block) {
-  const auto found = blocks_.find(block);
-  if (found == blocks_.end()) return;
+void PeerMemory::forget(uint64_t block) {
+  const auto found = mapped_.find(block);
+  if (found == mapped_.end()) return;
   munmap(found->second.base, found->second.map_bytes);
-  blocks_.erase(found);
+  mapped_.erase(found);
 }
 
-const RecvLink::Mapped* RecvLink::find_block(uint64_t block) {
-  auto found = blocks_.find(block);
-  if (found == blocks_.end()) {
-    look();  // its notice came before the message
-    found = blocks_.find(block);
-  }
-  return found == blocks_.end() ? nullptr : &found->second;
+char* PeerMemory::find(uint64_t block, uint64_t offset, uint64_t bytes) const {
+  const auto found = mapped_.find(block);
+  if (found == mapped_.end() || offset > found->second.bytes || bytes > found->second.bytes - offset) return nullptr;
+  return found->second.data + offset;
 }
 
 Result<const void*> RecvLink::borrow() {
@@ -148,12 +155,9 @@ Result<const void*> RecvLink::borrow() {
   if (segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
     return unreadable("its operation has failed there");
   const SlotLine& line = segment_.line(slot_);
-  if (line.where == kAtAddress)
-    return reach_ == kSameProcess ? reinterpret_cast<const void*>(line.at) : static_cast<const void*>(nullptr);
-  const Mapped* mapped = find_block(line.where);
-  if (mapped == nullptr || line.at > mapped->bytes || line.bytes > mapped->bytes - line.at)
-    return unreadable("it could not be mapped here");
-  return static_cast<const void*>(mapped->data + line.at);
+  const void* data = locate(line.where, line.at, line.bytes);
+  if (data == nullptr && line.where != kAtAddress) return unreadable("it could not be mapped here");
+  return data;
 }
 
 void RecvLink::give_back() {
@@ -173,9 +177,45 @@ Error RecvLink::unreadable(const std::string& why, int sys_errno) const {
           sys_errno};
 }
 
+void RecvLink::expect_ahead(uint32_t ahead, void* to, uint32_t bytes) {
+  SegmentHeader& header = segment_.header();
+  if (!describe(to, bytes, &header.expected_where, &header.expected_at)) return;
+  if (header.expected_where == kAtAddress && reach_ != kSameProcess) return;
+  expected_at_ = to;
+  header.expected_bytes = bytes;
+  tsan_release(both_know());
+  header.expected.store(messages_ + ahead + 1, std::memory_order_release);
+}
+
+void* SendLink::place(uint32_t bytes) {
+  SegmentHeader& header = segment_.header();
+  if (header.expected.load(std::memory_order_acquire) != messages_ + 1 || header.expected_bytes != bytes)
+    return nullptr;
+  tsan_acquire(both_know());
+  void* const to = locate(header.expected_where, header.expected_at, bytes);
+  if (to == nullptr) return nullptr;
+  header.placing.store(1, std::memory_order_seq_cst);
+  placing_ = header.forbidden.load(std::memory_order_seq_cst) == 0;
+  if (!placing_) header.placing.store(0, std::memory_order_release);
+  return placing_ ? to : nullptr;
+}
+
+// Whoever is writing now ends soon, or has died.
+void RecvLink::recall() {
+  give_back();
+  segment_.header().forbidden.store(1, std::memory_order_seq_cst);
+  while (segment_.header().placing.load(std::memory_order_seq_cst) != 0 && !gone_) {
+    sched_yield();
+    look();
+  }
+  tsan_acquire(both_know());
+}
+
 // Whoever is reading now ends soon, or has died.
 void SendLink::recall() {
-  if (!ready_ || unsent() == 0) return;
+  if (!ready_) return;
+  if (std::exchange(placing_, false)) segment_.header().placing.store(0, std::memory_order_release);
+  if (unsent() == 0) return;
   segment_.header().recalled.store(1, std::memory_order_seq_cst);
   while (segment_.header().borrowed.load(std::memory_order_seq_cst) != 0 && !gone_) {
     sched_yield();

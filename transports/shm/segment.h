@@ -30,6 +30,16 @@ struct SegmentHeader {
   // Sequentially consistent: each side sets its own and then looks at the other's, so at least one sees the other.
   alignas(kCacheLine) std::atomic<uint32_t> borrowed;
   alignas(kCacheLine) std::atomic<uint32_t> recalled;
+  // Receiver: the number of the message that it expects at a place of its own (stored last, release; the sender loads
+  // it first, acquire), how long it is and where, as in a SlotLine. It stays until that message was received.
+  alignas(kCacheLine) std::atomic<uint64_t> expected;
+  uint32_t expected_bytes;
+  uint32_t expected_where;
+  uint64_t expected_at;
+  // As `borrowed` and `recalled`, the other way round: the sender writes to the receiver's memory; the receiver forbids
+  // that.
+  alignas(kCacheLine) std::atomic<uint32_t> placing;
+  alignas(kCacheLine) std::atomic<uint32_t> forbidden;
   // A number in the sender's own memory and where it is. The receiver tries to read it there and says whether it could,
   // before it says that it has mapped the segment.
   alignas(kCacheLine) uint64_t probe;
@@ -41,9 +51,9 @@ struct SegmentHeader {
 // How the receiver gets at the sender's memory.
 enum Reach : uint32_t { kNoReach = 0, kThroughKernel = 1, kSameProcess = 2 };
 
-// Where a message's bytes are: in the slot, in the line itself, at an address of the sender's, or in the block of
-// shared memory with this number (and greater ones), at an offset.
-inline constexpr uint32_t kInSlot = 0, kInLine = 1, kAtAddress = 2, kFirstBlock = 3;
+// Where a message's bytes are: in the slot, in the line itself, where the receiver expected them, at an address of the
+// sender's, or in the block of shared memory with this number (and greater ones), at an offset.
+inline constexpr uint32_t kInSlot = 0, kInLine = 1, kInPlace = 2, kAtAddress = 3, kFirstBlock = 4;
 inline constexpr uint32_t kLineBytes = 16;
 
 // Flag, tag, length and a few bytes share one cache line, so that the smallest messages cost one line transfer.

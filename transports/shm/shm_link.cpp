@@ -53,7 +53,7 @@ void ShmHalf::take_bytes(const char* bytes, size_t n, Fd descriptor) {
     BlockNotice notice;
     memcpy(&notice, notice_.data() + 1, sizeof notice);
     notice_.clear();
-    on_notice(notice, notice.bytes > 0 ? std::move(notice_descriptor_) : Fd());
+    peer_memory_.take_notice(notice, notice.bytes > 0 ? std::move(notice_descriptor_) : Fd(), peer_);
   }
 }
 
@@ -64,7 +64,7 @@ Error ShmHalf::gone() const {
 }
 
 SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config)
-    : ShmHalf(config.peer), config_(config), dialer_(call, std::vector<Address>{peer_address}) {}
+    : ShmHalf(config.peer, true), config_(config), dialer_(call, std::vector<Address>{peer_address}) {}
 
 Result<bool> SendLink::poll() {
   if (ready_) {
@@ -137,11 +137,10 @@ void* SendLink::try_acquire() {
 
 void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(slot_);
-  line.where = kInSlot;
-  if (bytes <= kLineBytes) {
-    line.where = kInLine;
-    memcpy(line.small, segment_.payload(slot_), kLineBytes);
-  }
+  line.where = placing_ ? kInPlace : bytes <= kLineBytes ? kInLine : kInSlot;
+  if (line.where == kInLine) memcpy(line.small, segment_.payload(slot_), kLineBytes);
+  if (placing_) tsan_release(both_know());
+  if (std::exchange(placing_, false)) segment_.header().placing.store(0, std::memory_order_release);
   publish_line(line, bytes, tag);
 }
 
@@ -212,7 +211,10 @@ bool RecvLink::try_peek(tuttiMessage* message) {
   tsan_acquire(both_know());
   const SlotLine& line = segment_.line(slot_);
   message->bytes = std::min(line.bytes, line.where == kInLine ? kLineBytes : segment_.slot_bytes());
-  message->data = line.where == kInLine ? line.small : line.where == kInSlot ? segment_.payload(slot_) : nullptr;
+  message->data = line.where == kInLine    ? line.small
+                  : line.where == kInSlot  ? segment_.payload(slot_)
+                  : line.where == kInPlace ? expected_at_
+                                           : nullptr;
   message->tag = line.tag;
   return true;
 }

@@ -22,22 +22,49 @@ struct ShmAddress {
 // The first bytes of what goes through the socket.
 inline constexpr char kMapped = 'R';  // sender: here is the segment; receiver: I have mapped it
 inline constexpr char kBell = 'B';    // either way: wake up
-inline constexpr char kNotice = 'M';  // sender: a BlockNotice follows
+inline constexpr char kNotice = 'M';  // either way: a BlockNotice follows
 
-// What the sender says about its shared memory through the socket, before it lends any of it.
+// What a side says about its shared memory through the socket, before the other is to read or write any of it.
 struct BlockNotice {
   uint64_t block;   // kFirstBlock and up
   uint64_t offset;  // in the file whose descriptor comes along
   uint64_t bytes;   // 0: forget this block
 };
 
-// Both halves: the socket that wakes and tells of death.
+// The peer's blocks of shared memory that have been mapped here.
+class PeerMemory {
+ public:
+  explicit PeerMemory(bool writes) : writes_(writes) {}
+  PeerMemory(PeerMemory&&) = delete;
+  ~PeerMemory();
+  void take_notice(const BlockNotice& notice, const Fd& descriptor, int peer);
+  // Null if it is not mapped or has not so many bytes at `offset`.
+  char* find(uint64_t block, uint64_t offset, uint64_t bytes) const;
+  bool knows(uint64_t block) const { return mapped_.contains(block); }
+
+ private:
+  struct Mapped {
+    void* base = nullptr;
+    size_t map_bytes = 0;
+    char* data = nullptr;
+    size_t bytes = 0;
+  };
+  void forget(uint64_t block);
+  bool writes_;
+  std::map<uint64_t, Mapped> mapped_;
+};
+
+// Both halves: the socket that wakes and tells of death, and through which shared memory is made known.
 class ShmHalf : public LinkHalf {
  protected:
-  explicit ShmHalf(int peer) : peer_(peer) {}
+  // `writes`: to the peer's memory; else it reads there.
+  ShmHalf(int peer, bool writes) : peer_(peer), peer_memory_(writes) {}
   void ring();
   void look();  // reads the socket dry, to see whether the peer has gone
-  virtual void on_notice(const BlockNotice&, Fd) {}
+  // Says in *where and *at where memory of this side is, for the peer: false if it cannot get there.
+  bool describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at);
+  // Where that is here, or null.
+  char* locate(uint32_t where, uint64_t at, uint32_t bytes);
   // A failure shows in the socket only, and looking costs a system call, so poll looks every so often.
   void look_sometimes() {
     if (++polls_ % kPollsPerLook == 0) look();
@@ -56,11 +83,20 @@ class ShmHalf : public LinkHalf {
   uint32_t slot_ = 0;      // messages_ % slots
   uint32_t polls_ = 0;
   bool gone_ = false;
+  Reach reach_ = kNoReach;
 
  private:
   void take_bytes(const char* bytes, size_t n, Fd descriptor);
+  bool find_block(const void* data, size_t bytes);
+  bool share_block();
+  void forget_removed_blocks();
+
   std::string notice_;  // what has come of one, its letter first
   Fd notice_descriptor_;
+  PeerMemory peer_memory_;
+  std::shared_ptr<const SharedBlock> block_;  // the last one that was described
+  std::set<uint64_t> shared_;                 // blocks that the peer knows of
+  uint64_t removals_seen_ = 0;
 };
 
 class SendLink final : public ShmHalf {
@@ -73,6 +109,7 @@ class SendLink final : public ShmHalf {
   int push(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  void* place(uint32_t bytes) override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override;
@@ -82,9 +119,6 @@ class SendLink final : public ShmHalf {
   Result<void> send_segment();
   bool slot_is_free();
   void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
-  bool find_block(const void* data, size_t bytes);
-  bool share_block();
-  void forget_removed_blocks();
 
   tuttiLinkConfig config_;
   Dialer dialer_;
@@ -92,45 +126,32 @@ class SendLink final : public ShmHalf {
   bool ready_ = false;
   uint64_t released_seen_ = 0;  // the receiver's count when last looked: spares the cache line
   uint64_t last_lent_ = 0;      // the number of the last message that lends
-  Reach reach_ = kNoReach;
+  bool placing_ = false;        // what is published next is where the receiver expected it
   std::unique_ptr<uint64_t> probe_ = std::make_unique<uint64_t>();
-  std::shared_ptr<const SharedBlock> block_;  // the last one lent from
-  std::set<uint64_t> shared_;                 // blocks that the receiver knows of
-  uint64_t removals_seen_ = 0;
   std::optional<Error> failure_;
 };
 
 class RecvLink final : public ShmHalf {
  public:
   RecvLink(int peer, Fd socket, Segment segment);
-  ~RecvLink() override;
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
+  void expect_ahead(uint32_t ahead, void* to, uint32_t bytes) override;
   void release() override;
   Result<const void*> borrow() override;
   Result<void> fetch(uint32_t offset, uint32_t bytes, void* to) override;
-  void recall() override { give_back(); }
+  void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override;
 
  private:
-  struct Mapped {
-    void* base = nullptr;
-    size_t map_bytes = 0;
-    const char* data = nullptr;
-    size_t bytes = 0;
-  };
   bool message_is_there() const;
   void give_back();
-  const Mapped* find_block(uint64_t block);
   Error unreadable(const std::string& why, int sys_errno = 0) const;
-  void on_notice(const BlockNotice& notice, Fd descriptor) override;
-  void forget(uint64_t block);
 
   pid_t sender_pid_ = 0;
   bool has_borrowed_ = false;
-  Reach reach_ = kNoReach;
-  std::map<uint64_t, Mapped> blocks_;
+  void* expected_at_ = nullptr;
 };
 
 // Receives the segment's descriptor. Nothing yet, an error, or the memfd.

@@ -1,0 +1,35 @@
+#include <map>
+
+#include "schedule/schedule.h"
+
+namespace tutti {
+namespace {
+
+struct Sender {
+  uint32_t from = 0;      // the step after the last message that was placeable
+  uint32_t messages = 0;  // before that step: of its own, less those from everyone
+};
+
+}  // namespace
+
+std::vector<Placeable> placeable_messages(const Lane& lane) {
+  std::vector<Placeable> found;
+  std::map<int32_t, Sender> senders;
+  uint32_t from_everyone = 0;
+  for (uint32_t s = 0; s < lane.steps.size(); s++) {
+    const Step& step = lane.steps[s];
+    from_everyone += step.recv == kEveryone;
+    if (step.recv < 0) continue;
+    Sender& sender = senders[step.recv];
+    const bool only_stored = step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
+    if (only_stored && step.store.buffer == Buffer::kOutput) {
+      found.push_back({s, sender.from, sender.messages + from_everyone});
+      sender = {s + 1, 0 - from_everyone};
+    } else {
+      sender.messages++;
+    }
+  }
+  return found;
+}
+
+}  // namespace tutti
