@@ -1,8 +1,10 @@
 // What a message costs: instructions of the sender and of the receiver, those of the device's library apart, writes
 // posted and completions taken. Both ends are in one process, which is single-stepped while it sends or receives one
 // message. Means over many messages of 64 bytes, because some things are done once in several. Only what runs in user
-// space is counted. A benchmark, not a test;
-// TUTTI_IB_HCA says with which devices.
+// space is counted. A benchmark, not a test; TUTTI_IB_HCA says with which devices.
+//   count_verbs FROM END COMMAND...     instead counts those of another program, preloaded with count_preload.so, from
+//                                       its post number FROM to that number END; a device is faster than single steps,
+//                                       so it does not wait
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 
@@ -12,33 +14,22 @@
 
 extern "C" const tuttiTransport* tuttiTransportPlugin(char* why, size_t why_bytes);
 
-namespace {
-
-enum Kind : int { kNothing, kMark, kSend, kReceive, kKinds };  // kMark: what the counting itself takes
-constexpr const char* kNames[] = {"nothing", "mark", "send", "receive"};
-constexpr int kWarmUps = 40, kMessages = 64;  // whole rounds of the slots
-
-struct Page {
-  int kind;  // what is being counted
-  tutti::test::Counters counters;
-};
-Page* g_page = nullptr;
-
-}  // namespace
-
 using namespace tutti;
 using namespace tutti::test;
 
 namespace {
 
+enum Kind : int { kNothing, kSend, kReceive, kMark, kKinds };  // kMark: what the counting itself takes
+constexpr int kWarmUps = 40, kMessages = 32;                   // whole rounds of the slots
+
 template <class Work>
 void step_through(bool counts, Kind kind, Work&& work) {
   if (counts) {
-    g_page->kind = kind;
+    g_counters->kind = kind;
     raise(SIGUSR1);
   }
   work();
-  g_page->kind = kNothing;
+  g_counters->kind = kNothing;
 }
 
 [[noreturn]] void be_watched() {
@@ -54,7 +45,7 @@ void step_through(bool counts, Kind kind, Work&& work) {
   tuttiMessage message;
   for (int i = 0; i < kWarmUps + kMessages; i++) {
     const bool counts = i >= kWarmUps;
-    if (i == kWarmUps) g_page->counters = {};
+    if (i == kWarmUps) *g_counters = {};
     while (out.try_acquire() == nullptr) poll_once(out);
     step_through(counts, kMark, [] {});
     step_through(counts, kSend, [&] {
@@ -68,10 +59,16 @@ void step_through(bool counts, Kind kind, Work&& work) {
     });
     usleep(1000);
   }
-  printf("64 B: %.2f writes and %.2f completions a message\n", static_cast<double>(g_page->counters.posts) / kMessages,
-         static_cast<double>(g_page->counters.completions) / kMessages);
+  printf("64 B: %.2f writes and %.2f completions a message\n", static_cast<double>(g_counters->posts) / kMessages,
+         static_cast<double>(g_counters->completions) / kMessages);
   fflush(stdout);
   _exit(0);
+}
+
+[[noreturn]] void be_watched(char** command) {
+  ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+  execvp(command[0], command);
+  _exit(127);
 }
 
 // Its status when it has ended, or -1 if it stopped with *signal.
@@ -82,31 +79,60 @@ int wait_for(pid_t child, int* signal) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-}  // namespace
+struct Instructions {
+  uint64_t ours = 0, librarys = 0;
 
-int main() {
-  g_page = static_cast<Page*>(mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  if (g_page == MAP_FAILED) return 1;
-  g_counters = &g_page->counters;
-  const pid_t child = fork();
-  if (child == 0) be_watched();
-  uint64_t ours[kKinds] = {}, librarys[kKinds] = {};
+  void print(const char* of, uint64_t messages, uint64_t marks) const {
+    printf("%s: %llu instructions, and %llu in the device's library\n", of,
+           static_cast<unsigned long long>((ours - marks) / messages),
+           static_cast<unsigned long long>(librarys / messages));
+  }
+};
+
+// To its end.
+int watch(pid_t child, Instructions* by_kind) {
   int signal = 0, status = -1;
   while ((status = wait_for(child, &signal)) < 0) {
     if (signal != SIGUSR1) {
-      ptrace(PTRACE_CONT, child, nullptr, signal);
+      // It also stops when it becomes another program.
+      ptrace(PTRACE_CONT, child, nullptr, signal == SIGTRAP ? 0 : signal);
       continue;
     }
-    while (g_page->kind != kNothing) {
-      (g_page->counters.inside != 0 ? librarys : ours)[g_page->kind]++;
+    while (g_counters->kind != kNothing) {
+      Instructions& here = by_kind[g_counters->kind];
+      (g_counters->inside != 0 ? here.librarys : here.ours)++;
       ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr);
       if ((status = wait_for(child, &signal)) >= 0) return 1;
     }
     ptrace(PTRACE_CONT, child, nullptr, nullptr);
   }
-  for (const Kind kind : {kSend, kReceive})
-    printf("%s: %llu instructions, and %llu in the device's library\n", kNames[kind],
-           static_cast<unsigned long long>((ours[kind] - ours[kMark]) / kMessages),
-           static_cast<unsigned long long>(librarys[kind] / kMessages));
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int memory = memfd_create("counters", 0);
+  if (memory < 0 || ftruncate(memory, sizeof(Counters)) != 0) return 1;
+  void* page = mmap(nullptr, sizeof(Counters), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  if (page == MAP_FAILED) return 1;
+  g_counters = static_cast<Counters*>(page);
+  const bool is_ours = argc < 4;
+  if (!is_ours) {
+    g_counters->from = strtoull(argv[1], nullptr, 10);
+    g_counters->end = strtoull(argv[2], nullptr, 10);
+    if (g_counters->end <= g_counters->from) return 1;
+    setenv(kCountersVariable, std::to_string(memory).c_str(), 1);
+  }
+  const pid_t child = fork();
+  if (child == 0) is_ours ? be_watched() : be_watched(argv + 3);
+  Instructions counts[kKinds];
+  const int status = watch(child, counts);
+  if (!is_ours) {
+    counts[1].print("send", g_counters->end - g_counters->from, 0);
+    return status;
+  }
+  counts[kSend].print("send", kMessages, counts[kMark].ours);
+  counts[kReceive].print("receive", kMessages, counts[kMark].ours);
   return status;
 }

@@ -4,6 +4,7 @@
 #include <infiniband/verbs.h>
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 namespace tutti::test {
@@ -29,7 +30,10 @@ int counted(Call&& call) {
   return result;
 }
 int count_post(ibv_qp* pair, ibv_send_wr* request, ibv_send_wr** bad) {
-  g_counters->posts++;
+  if (const uint64_t post = g_counters->posts++; g_counters->end > 0) {
+    if (post == g_counters->end) g_counters->kind = 0;
+    if (post == g_counters->from) g_counters->kind = 1, raise(SIGUSR1);
+  }
   return counted([&] { return real_post(pair, request, bad); });
 }
 int count_poll(ibv_cq* queue, int most, ibv_wc* taken) {

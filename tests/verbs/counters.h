@@ -8,8 +8,11 @@ namespace tutti::test {
 
 struct Counters {
   uint64_t posts, completions;
-  int inside;  // whether the device's library is at work
+  int inside;          // whether the device's library is at work
+  int kind;            // what who single-steps the process counts instructions for, from SIGUSR1 on; 0: nothing
+  uint64_t from, end;  // the posts of a program that is not ours between which that is 1
 };
-extern Counters* g_counters;  // may be put elsewhere
+extern Counters* g_counters;                                  // may be put elsewhere
+inline constexpr const char* kCountersVariable = "COUNTERS";  // a descriptor of memory where a preload has them
 
 }  // namespace tutti::test
