@@ -7,6 +7,8 @@
 //   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig&, std::string_view peer);
 //   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig*);             // null when nothing is ready
 //   tuttiTransportProperties properties() const;
+// and where it delivers to devices' memory
+//   Result<void> registers(const void*, uint64_t bytes);
 #pragma once
 
 #include <array>
@@ -41,11 +43,13 @@ class LinkHalf {
   }
   virtual uint32_t unsent() { return 0; }
   virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
+  virtual int deliver(const void*, uint32_t, const tuttiTag&) { return -1; }
   virtual void* place(uint32_t) { return nullptr; }
 
   virtual bool try_peek(tuttiMessage*) { return false; }
   virtual void expect(void*, uint32_t) {}
   virtual void expect_ahead(uint32_t, void*, uint32_t) {}
+  virtual bool demand(void*, uint32_t) { return false; }
   virtual void release() {}
   virtual Result<const void*> borrow() { return nothing_is_lent(); }
   virtual Result<void> fetch(uint32_t, uint32_t, void*) { return nothing_is_lent(); }
@@ -193,38 +197,54 @@ struct TransportTable {
     properties->latency_ns = all.latency_ns;
     properties->bytes_per_second = all.bytes_per_second;
   }
+  static int endpoint_registers(tuttiEndpoint* endpoint, const void* data, uint64_t bytes, char* why,
+                                size_t why_bytes) {
+    const Result<void> registered = self(endpoint)->registers(data, bytes);
+    if (!registered) snprintf(why, why_bytes, "%s", registered.error().message.c_str());
+    return registered ? 1 : 0;
+  }
+  static int demand(tuttiLink* link, void* to, uint32_t bytes) { return self(link)->demand(to, bytes); }
+  static int deliver(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
+    return self(link)->deliver(data, bytes, *tag);
+  }
 };
 
 template <class EndpointClass>
 constexpr tuttiTransport make_transport(const char* name) {
   using T = TransportTable<EndpointClass>;
-  return {TUTTI_TRANSPORT_ABI_VERSION,
-          sizeof(tuttiTransport),
-          name,
-          T::endpoint_open,
-          T::endpoint_address,
-          T::endpoint_reaches,
-          T::connect,
-          T::accept,
-          T::endpoint_close,
-          T::link_poll,
-          T::try_acquire,
-          T::publish,
-          T::unsent,
-          T::try_peek,
-          T::release,
-          T::wait_begin,
-          T::wait_end,
-          T::link_close,
-          T::expect,
-          T::lend,
-          T::recall,
-          T::borrow,
-          T::fetch,
-          T::endpoint_properties,
-          T::push,
-          T::expect_ahead,
-          T::place};
+  tuttiTransport table{TUTTI_TRANSPORT_ABI_VERSION,
+                       sizeof(tuttiTransport),
+                       name,
+                       T::endpoint_open,
+                       T::endpoint_address,
+                       T::endpoint_reaches,
+                       T::connect,
+                       T::accept,
+                       T::endpoint_close,
+                       T::link_poll,
+                       T::try_acquire,
+                       T::publish,
+                       T::unsent,
+                       T::try_peek,
+                       T::release,
+                       T::wait_begin,
+                       T::wait_end,
+                       T::link_close,
+                       T::expect,
+                       T::lend,
+                       T::recall,
+                       T::borrow,
+                       T::fetch,
+                       T::endpoint_properties,
+                       T::push,
+                       T::expect_ahead,
+                       T::place};
+  if constexpr (requires(EndpointClass & endpoint) { endpoint.registers(nullptr, 0); }) {
+    table.endpoint_registers = T::endpoint_registers;
+    table.demand = T::demand;
+    table.deliver = T::deliver;
+  }
+  return table;
 }
 
 }  // namespace tutti

@@ -91,6 +91,11 @@ class Link {
     if (table_->expect_ahead != nullptr) table_->expect_ahead(link_, ahead, to, bytes);
   }
   void* place(uint32_t bytes) { return table_->place != nullptr ? table_->place(link_, bytes) : nullptr; }
+  // The ABI's, of an endpoint that delivers().
+  bool demand(void* to, uint32_t bytes) { return table_->demand(link_, to, bytes) != 0; }
+  int deliver(const void* data, uint32_t bytes, const tuttiTag& tag) {
+    return table_->deliver(link_, data, bytes, &tag);
+  }
   bool wait_begin(bool for_slot, tuttiWait* wait) { return table_->wait_begin(link_, for_slot, wait) != 0; }
   void wait_end() { table_->wait_end(link_); }
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
@@ -156,6 +161,13 @@ class Endpoint {
     const bool reaches = table_->endpoint_reaches(endpoint_, peer_address.data(),
                                                   static_cast<uint32_t>(peer_address.size()), why, sizeof why) != 0;
     return reaches ? "" : why;
+  }
+  // To memory of devices, and from there.
+  bool delivers() const { return table_->deliver != nullptr; }
+  Result<void> registers(const void* memory, uint64_t bytes) {
+    char why[500] = "";
+    if (table_->endpoint_registers(endpoint_, memory, bytes, why, sizeof why) != 0) return {};
+    return Error{Code::kSystemError, why};
   }
   Result<Link> connect(const tuttiLinkConfig& config, const std::string& peer_address) {
     tuttiLink* link = nullptr;

@@ -40,6 +40,7 @@ extern "C" {
 
 #define TUTTI_TRANSPORT_ABI_VERSION 1u
 #define TUTTI_ADDRESS_MAX_BYTES 1024u
+#define TUTTI_DELIVERY_MAX_BYTES (4u << 20)
 
 /* 32 bytes that travel with every message, opaque to the transport. */
 typedef struct {
@@ -70,6 +71,10 @@ typedef struct {
   uint64_t (*memory_find)(const void* data, uint64_t bytes, uintptr_t* begin, uintptr_t* end);
   uint64_t (*memory_removals)(void);
   int (*memory_is_live)(uint64_t number);
+  /* May be NULL: then all registered memory is the host's. Whether a registration is of a device's memory, which the
+   * CPU cannot touch: a descriptor of the dmabuf that stands for it, which the caller closes, with the place of the
+   * registration's first byte behind it in *offset_bytes; else -1. From any thread. */
+  int (*memory_dmabuf)(uint64_t number, uint64_t* offset_bytes);
 } tuttiEndpointConfig;
 
 /* What an endpoint presumably does, to choose between several that reach a peer: the one that brings 128 KiB soonest.
@@ -181,6 +186,23 @@ typedef struct {
    * memory can be written from here; else NULL. What publish sends then is what was written there instead of into the
    * slot. */
   void* (*place)(tuttiLink* link, uint32_t bytes);
+
+  /* What follows may be NULL, all or none: then the transport has no way past the CPU, which is the usual case. It is
+   * for registered memory that may be a device's (memory_dmabuf): such bytes go right from where they lie to where they
+   * belong, and no slot takes them, so a message may be longer than a slot, up to TUTTI_DELIVERY_MAX_BYTES.
+   * Non-zero if the endpoint can move bytes from and to all of this registered memory, which it may keep ready from now
+   * on. Else `why` (of `why_bytes`) receives the reason, as from the device. With NULL for `data` the endpoint only
+   * gives up what it has kept ready of registrations that have ended. */
+  int (*endpoint_registers)(tuttiEndpoint* endpoint, const void* data, uint64_t bytes, char* why, size_t why_bytes);
+  /* Receiving side, while try_peek has nothing: the next message, of `bytes` > 0, belongs at `to` and nowhere else. Its
+   * data is `to` when it has come. If its sender has another length in mind, then only its tag and that length come,
+   * and its data is NULL. `to` must stay until the message was peeked, or recall. Again for the same message is of no
+   * effect. Returns 0 if this memory cannot be used. */
+  int (*demand)(tuttiLink* link, void* to, uint32_t bytes);
+  /* Sending side, in the slot that try_acquire gave. As lend, for a message that the receiver demands. Returns 1 when
+   * it is published; 0 while it is not known where the receiver wants it: then wait_begin waits for that, and it is to
+   * be called again; -1 if this memory cannot be used. Where the link has failed 1: link_poll has the reason. */
+  int (*deliver)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag);
 } tuttiTransport;
 
 /* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,

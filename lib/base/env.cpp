@@ -56,6 +56,8 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kIbQueues, "TUTTI_IB_QPS", "1", 1, 8, "queue pairs of a link on each RDMA port"},
   {Env::kIbPinBytes, "TUTTI_IB_PIN_BYTES", "16G", 0, INT64_MAX,
    "registered memory that RDMA devices know at a time; the one used longest ago is given up for another"},
+  {Env::kGpuDirect, "TUTTI_GPU_DIRECT", "1", 0, 2,
+   "GPU memory to network devices past the host's (GPUDirect RDMA): 0 never, 1 from 64 KiB on, 2 always; the least of the ranks' counts"},
   {Env::kSlots, "TUTTI_SLOTS", "4", 2, 64, "slots of a link"},
   {Env::kSlotBytes, "TUTTI_SLOT_BYTES", "0", 0, 64 * kMiB,
    "payload bytes of a slot, in steps of 64; 0: 128K, or 256K where some ranks have TCP only"},

@@ -37,6 +37,7 @@ enum class Env : int {
   kIbRetries,
   kIbQueues,
   kIbPinBytes,
+  kGpuDirect,
   kSlots,
   kSlotBytes,
   kNonTemporalBytes,

@@ -28,13 +28,15 @@ struct Table {
   uint64_t last_id = 0;
   std::atomic<uint64_t> removals{0};
 
-  std::shared_ptr<const SharedBlock> add(uintptr_t begin, size_t bytes, Fd fd, uint64_t offset) {
+  std::shared_ptr<const SharedBlock> add(uintptr_t begin, size_t bytes, Fd fd, uint64_t offset,
+                                         bool is_device = false) {
     auto block = std::make_shared<SharedBlock>();
     block->id = ++last_id;
     block->begin = begin;
     block->end = begin + bytes;
     block->fd = std::move(fd);
     block->offset = offset;
+    block->is_device = is_device;
     blocks.push_back(block);
     return block;
   }
@@ -162,17 +164,30 @@ Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_
   return table().add(begin, bytes, std::move(fd), mapping.offset + (begin - mapping.begin));
 }
 
+std::shared_ptr<const SharedBlock> SharedMemory::add_device(void* memory, size_t bytes, Fd dmabuf, uint64_t offset) {
+  const std::unique_lock lock(table().mutex);
+  return table().add(reinterpret_cast<uintptr_t>(memory), bytes, std::move(dmabuf), offset, true);
+}
+
 bool SharedMemory::remove(uint64_t id) {
   const std::unique_lock lock(table().mutex);
   return table().take(id) != nullptr;
 }
 
 std::shared_ptr<const SharedBlock> SharedMemory::find(const void* data, size_t bytes) {
-  return table().find([&](const SharedBlock& block) { return block.fd && block.contains(data, bytes); });
+  return table().find(
+      [&](const SharedBlock& block) { return block.fd && !block.is_device && block.contains(data, bytes); });
 }
 
 std::shared_ptr<const SharedBlock> SharedMemory::find_registered(const void* data, size_t bytes) {
   return table().find([&](const SharedBlock& block) { return block.contains(data, bytes); });
+}
+
+Fd SharedMemory::dmabuf(uint64_t id, uint64_t* offset) {
+  const auto block = table().find([&](const SharedBlock& b) { return b.id == id && b.is_device; });
+  if (block == nullptr) return {};
+  *offset = block->offset;
+  return Fd(fcntl(block->fd.get(), F_DUPFD_CLOEXEC, 3));
 }
 
 bool SharedMemory::is_live(uint64_t id) {

@@ -1,6 +1,6 @@
 // Memory of this process that stays where it is: what tuttiMemAlloc gave out and what users have registered. Most of it
-// other processes can map, because a descriptor stands for it. One table for the process; any thread. A block that was
-// removed stays valid for those who hold it.
+// other processes can map, because a descriptor stands for it. Memory of devices, too, that network devices may know by
+// its dmabuf. One table for the process; any thread. A block that was removed stays valid for those who hold it.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ namespace tutti {
 struct SharedBlock {
   uint64_t id = 0;  // never used again
   uintptr_t begin = 0, end = 0;
-  Fd fd;                // none: private memory
-  uint64_t offset = 0;  // of `begin` in the file behind fd
+  Fd fd;                   // none: private memory
+  uint64_t offset = 0;     // of `begin` in the file behind fd
+  bool is_device = false;  // fd is a dmabuf
 
   bool contains(const void* data, size_t bytes) const {
     const auto at = reinterpret_cast<uintptr_t>(data);
@@ -33,12 +34,16 @@ class SharedMemory {
   // Enters the user's memory: a MAP_SHARED mapping of a memfd or file, or private memory. kInvalidArgument if it is
   // neither.
   static Result<std::shared_ptr<const SharedBlock>> add(void* memory, size_t bytes);
+  // Enters memory of a device, for which a dmabuf stands.
+  static std::shared_ptr<const SharedBlock> add_device(void* memory, size_t bytes, Fd dmabuf, uint64_t offset);
   static bool remove(uint64_t id);
 
   // The block that has all of these bytes and that others can map, or null.
   static std::shared_ptr<const SharedBlock> find(const void* data, size_t bytes);
-  // The same, also of private memory.
+  // The same, also of private memory and of devices'.
   static std::shared_ptr<const SharedBlock> find_registered(const void* data, size_t bytes);
+  // A descriptor of one's own, of a block that is a device's; else none.
+  static Fd dmabuf(uint64_t id, uint64_t* offset);
   static bool is_live(uint64_t id);
   // Changes whenever a block is removed.
   static uint64_t removals();

@@ -130,7 +130,9 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
   struct Exchange;
-  Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds);
+  Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds,
+                               const Call* on_device);
+  Call next_call(const Message& message);
   Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Error root_cause(Error error);
@@ -150,6 +152,10 @@ class Communicator final : private WaitContext, private cuda::Host {
   int host_of(int rank) const override;
   Algo forced_algo() const override { return options_.deterministic ? Algo::kAuto : forced_; }
   Result<void> run_on_host(const Operation& operation) override { return run(turnstile_->take_ticket(), operation); }
+  Result<void> check_direct(const void* memory, size_t bytes) override;
+  void forget_direct() override;
+  Result<void> connect_direct() override;
+  Result<void> move_directly(const Operation& operation, const std::vector<Message>& messages) override;
   bool broken() override { return watch_->failed(); }
   Error breakage() override { return watch_->failure(); }
   void break_with(const Error& error) override { fail(error); }

@@ -7,6 +7,8 @@ namespace {
 // Their links are apart from those of the collectives, so that a message may wait for its receive while collectives
 // run; and notes have theirs, so that they may overtake messages.
 constexpr uint32_t kPointToPointChannel = 1000, kNotesChannel = 2000;
+// What goes from GPU to GPU needs links of its own kind.
+constexpr uint32_t kDirectChannel = 3000;
 
 }  // namespace
 
@@ -16,41 +18,84 @@ struct Communicator::Exchange {
   std::vector<uint64_t> bytes, input_at, output_at;
   std::vector<TagWords> tags;
 
-  template <class Number>
-  Exchange(const std::vector<Message>& messages, Number&& number) {
+  template <class CallOf>
+  Exchange(const std::vector<Message>& messages, CallOf&& call_of) {
     for (const bool sends : {true, false})
       for (const Message& m : messages)
-        if (m.sends == sends) add(m, number(m));
+        if (m.sends == sends) add(m, call_of(m));
   }
 
-  void add(const Message& m, uint64_t sequence) {
+  void add(const Message& m, const Call& call) {
     auto& list = m.sends ? transfers.sends : transfers.receives;
     auto& at = m.sends ? input_at : output_at;
     list.push_back({m.peer, static_cast<uint32_t>(list.size())});
     at.push_back(reinterpret_cast<uintptr_t>(m.data));
     bytes.push_back(m.count * dtype_bytes(m.dtype));
+    tags.push_back(to_tag(call));
+  }
+
+  static Call numbered(const Message& m, uint64_t sequence) {
     Call call;
     call.collective = Collective::kSendRecv;
     call.sequence = sequence;
     call.count = m.count;
     call.dtype = m.dtype;
-    tags.push_back(to_tag(call));
+    return call;
   }
 };
 
+Call Communicator::next_call(const Message& m) {
+  return Exchange::numbered(m, m.peer == rank_ ? 0 : ++(m.sends ? sent_to_ : received_from_)[m.peer]);
+}
+
 Result<void> Communicator::drive_exchange(const std::vector<Message>& messages) {
-  const Exchange exchange(messages, [&](const Message& m) {
-    return m.peer == rank_ ? 0 : ++(m.sends ? sent_to_ : received_from_)[m.peer];
-  });
-  return drive_transfers(exchange, kPointToPointChannel, options_.op_timeout_seconds);
+  const Exchange exchange(messages, [&](const Message& m) { return next_call(m); });
+  return drive_transfers(exchange, kPointToPointChannel, options_.op_timeout_seconds, nullptr);
+}
+
+Result<void> Communicator::check_direct(const void* memory, size_t bytes) {
+  const Turnstile::Turn turn(*turnstile_, turnstile_->take_ticket());
+  return links_->check_delivery(memory, bytes);
+}
+
+void Communicator::forget_direct() {
+  const Turnstile::Turn turn(*turnstile_, turnstile_->take_ticket());
+  links_->forget_delivery();
+}
+
+Result<void> Communicator::connect_direct() {
+  const Turnstile::Turn turn(*turnstile_, turnstile_->take_ticket());
+  std::vector<Message> messages;
+  for (int peer = 0; peer < n_ranks_; peer++)
+    if (peer != rank_) messages.insert(messages.end(), {{true, peer}, {false, peer}});
+  const Exchange exchange(messages, [](const Message& m) { return Exchange::numbered(m, 0); });
+  Schedule schedule = send_recv(n_ranks_, rank_, exchange.transfers, 1);
+  for (Lane& lane : schedule.lanes) lane.channel += kDirectChannel;
+  const Deadline deadline = Deadline::after_seconds(options_.init_timeout_seconds);
+  return end_with(links_->connect(
+      schedule, deadline, [this] { return watch_->failed(); }, true));
+}
+
+Result<void> Communicator::move_directly(const Operation& operation, const std::vector<Message>& messages) {
+  const Turnstile::Turn turn(*turnstile_, turnstile_->take_ticket());
+  TUTTI_TRY(check_open());
+  Call call = to_call(operation);
+  const bool is_exchange = is_point_to_point(call);
+  if (!is_exchange) {
+    call.sequence = ++sequence_;
+    call.algo = Algo::kDirect;
+    history_.add(call);
+  }
+  const Exchange exchange(messages, [&](const Message& m) { return is_exchange ? next_call(m) : call; });
+  return end_with(drive_transfers(exchange, kDirectChannel, options_.op_timeout_seconds, &call));
 }
 
 Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
                                       const std::string& purpose) {
   const Turnstile::Turn turn(*turnstile_, ticket);
   TUTTI_TRY(check_open());
-  const Exchange exchange(notes, [](const Message&) { return 0; });
-  auto result = drive_transfers(exchange, kNotesChannel, timeout_seconds);
+  const Exchange exchange(notes, [](const Message& m) { return Exchange::numbered(m, 0); });
+  auto result = drive_transfers(exchange, kNotesChannel, timeout_seconds, nullptr);
   if (result || result.error().code != Code::kTimeout) return end_with(std::move(result));
   std::string peers;
   for (const Message& m : notes) peers += format("%s%d", peers.empty() ? "" : " or ", m.peer);
@@ -59,20 +104,25 @@ Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message
   return end_with(std::move(result));
 }
 
-Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds) {
+Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds,
+                                           const Call* on_device) {
   Schedule schedule = send_recv(n_ranks_, rank_, exchange.transfers, 1);
   for (Lane& lane : schedule.lanes) lane.channel += first_channel;
   const Deadline deadline = Deadline::after_seconds(timeout_seconds);
-  TUTTI_TRY(links_->connect(schedule, deadline, [this] { return watch_->failed(); }));
+  TUTTI_TRY(links_->connect(
+      schedule, deadline, [this] { return watch_->failed(); }, on_device != nullptr));
   if (watch_->failed()) return watch_->failure();
-  Program program = bind(schedule, slot_bytes_, [this](int peer, uint32_t channel, bool sending) {
+  const uint32_t most_bytes = on_device != nullptr ? TUTTI_DELIVERY_MAX_BYTES : slot_bytes_;
+  Program program = bind(schedule, most_bytes, [this](int peer, uint32_t channel, bool sending) {
     return links_->find(peer, channel, sending);
   });
   program.step_by_step = true;
+  program.on_device = on_device != nullptr;
 
   // Everything is bytes here: messages of one exchange may differ in type.
   Call call;
   call.collective = Collective::kSendRecv;
+  if (on_device != nullptr) call = *on_device;
   Run::Operation what{call, {}, {}, nullptr, nullptr, rank_, n_ranks_, stream_from_bytes_};
   what.blocks.elems = exchange.bytes;
   what.blocks.input_at = exchange.input_at;

@@ -74,11 +74,40 @@ Link* LinkPool::find(int peer, uint32_t channel, bool sending) {
   return found == links.end() ? nullptr : found->second.get();
 }
 
-void LinkPool::request(const Schedule& schedule) {
+Result<void> LinkPool::check_delivery(const void* memory, size_t bytes) {
+  std::vector<Endpoint*> able;
+  std::string story;
+  for (Endpoint& endpoint : endpoints_) {
+    const Result<void> registered = endpoint.delivers() ? endpoint.registers(memory, bytes)
+                                                        : Error{Code::kSystemError, "it has no way past the CPU"};
+    if (registered)
+      able.push_back(&endpoint);
+    else
+      story += format("%s%s: %s", story.empty() ? "" : "; ", endpoint.name(), registered.error().message.c_str());
+  }
+  for (size_t peer = 0; peer < peers_.size(); peer++) {
+    std::string why = story;
+    const bool is_reached = std::any_of(able.begin(), able.end(), [&](const Endpoint* endpoint) {
+      const std::string not_because = unreachable_because(*endpoint, peers_[peer]);
+      if (!not_because.empty())
+        why += format("%s%s to rank %zu: %s", why.empty() ? "" : "; ", endpoint->name(), peer, not_because.c_str());
+      return not_because.empty();
+    });
+    if (!is_reached && static_cast<int>(peer) != config_.rank) return Error{Code::kSystemError, why};
+  }
+  return {};
+}
+
+void LinkPool::forget_delivery() {
+  for (Endpoint& endpoint : endpoints_)
+    if (endpoint.delivers()) (void)endpoint.registers(nullptr, 0);
+}
+
+void LinkPool::request(const Schedule& schedule, bool delivers) {
   for (const Lane& lane : schedule.lanes) {
     for (const Step& step : lane.steps) {
       if (step.send >= 0 && !sends_.contains({step.send, lane.channel}))
-        attempts_.try_emplace({step.send, lane.channel});
+        attempts_.try_emplace({step.send, lane.channel}).first->second.delivers = delivers;
       for_each_sender(schedule, step, [&](int peer) {
         const Name from{peer, lane.channel};
         if (!recvs_.contains(from) && std::find(awaited_.begin(), awaited_.end(), from) == awaited_.end())
@@ -125,7 +154,8 @@ Result<bool> LinkPool::next_transport(const Name& name, Attempt& attempt) {
   const Addresses& peer = peers_[static_cast<size_t>(name.first)];
   while (attempt.next_transport < endpoints_.size()) {
     Endpoint& endpoint = endpoints_[attempt.next_transport++];
-    std::string why = unreachable_because(endpoint, peer);
+    std::string why =
+        attempt.delivers && !endpoint.delivers() ? "it has no way past the CPU" : unreachable_because(endpoint, peer);
     if (why.empty()) {
       const tuttiLinkConfig config{sizeof config, name.first, name.second, config_.slots, config_.slot_bytes};
       auto link = endpoint.connect(config, peer.at(endpoint.name()));

@@ -34,9 +34,14 @@ class LinkPool {
   }
 
   // Makes the links of `schedule` that are missing: offers the outgoing ones, waits for the incoming ones. All ranks
-  // call it for the same operation. `interrupted` ends it early (then the error is its caller's to find).
+  // call it for the same operation. `interrupted` ends it early (then the error is its caller's to find). With
+  // `delivers` they are to be of transports that move data between devices.
   template <class Interrupted>
-  Result<void> connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted);
+  Result<void> connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted, bool delivers = false);
+  // Whether there is such a transport to all peers, which can move data from and to this registered memory.
+  Result<void> check_delivery(const void* memory, size_t bytes);
+  // What they have kept of registrations that have ended.
+  void forget_delivery();
 
   // While this rank waits for something else: takes in links that peers make early, for an operation that it has yet to
   // begin, and lets its own bring what is on its way from earlier ones.
@@ -58,10 +63,11 @@ class LinkPool {
     std::unique_ptr<Link> link;
     size_t next_transport = 0;
     std::string story;
+    bool delivers = false;
   };
 
   LinkPool() = default;
-  void request(const Schedule& schedule);
+  void request(const Schedule& schedule, bool delivers);
   Result<bool> advance();  // true when nothing requested is missing
   Result<bool> advance_attempt(const Name& name, Attempt& attempt);
   Result<bool> next_transport(const Name& name, Attempt& attempt);
@@ -86,8 +92,8 @@ class LinkPool {
 void pause_setup(bool progress);
 
 template <class Interrupted>
-Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted) {
-  request(schedule);
+Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted, bool delivers) {
+  request(schedule, delivers);
   while (!attempts_.empty() || !awaited_.empty()) {
     TUTTI_TRY_ASSIGN(const bool progress, advance());
     if (interrupted()) return {};

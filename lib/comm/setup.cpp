@@ -144,6 +144,9 @@ uint64_t find_memory(const void* data, uint64_t bytes, uintptr_t* begin, uintptr
 int is_live_memory(uint64_t number) {
   return SharedMemory::is_live(number);
 }
+int dmabuf_of_memory(uint64_t number, uint64_t* offset_bytes) {
+  return SharedMemory::dmabuf(number, offset_bytes).release();
+}
 
 }  // namespace
 
@@ -177,8 +180,8 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   TUTTI_TRY_ASSIGN(machine_, tutti::machine());
   stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : machine_->last_level_cache_bytes;
 
-  tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_,         n_ranks_, {}, find_memory,
-                                      SharedMemory::removals, is_live_memory};
+  tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_,          n_ranks_,        {}, find_memory,
+                                      SharedMemory::removals, is_live_memory, dmabuf_of_memory};
   std::copy(bootstrap.key().begin(), bootstrap.key().end(), endpoint_config.group_key);
   TUTTI_TRY_ASSIGN(const auto transports, find_transports(options_.transports));
   TUTTI_TRY_ASSIGN(

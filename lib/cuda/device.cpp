@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "cuda/direct.h"
 #include "cuda/phases.h"
 #include "cuda/staged.h"
 #include "cuda/together.h"
@@ -125,6 +126,7 @@ Result<void> Device::add_ways() {
   const bool together = std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) {
     return seat.process == seats[0].process && seat.info.uuid == seats[0].info.uuid;
   });
+  TUTTI_TRY_ASSIGN(std::shared_ptr<Proxy> proxy, Proxy::create(port_));
   if (together) {
     ways_.push_back(make_together(host_, port_, device_, info_.multiprocessors, name));
     log(LogLevel::kInfo, "CUDA device %d: all %d ranks are in this process, one kernel serves them", device_,
@@ -136,12 +138,25 @@ Result<void> Device::add_ways() {
       ways_.push_back(std::move(phases));
       log(LogLevel::kInfo, "CUDA device %d: ranks map each other's memory", device_);
     } else {
-      log(LogLevel::kWarn, "CUDA device %d: data go through memory of the host, which is slow, because %s", device_,
-          why.c_str());
+      TUTTI_TRY(add_direct(proxy, why));
     }
   }
-  TUTTI_TRY_ASSIGN(auto staged, make_staged(host_, port_));
-  ways_.push_back(std::move(staged));
+  ways_.push_back(make_staged(host_, port_, std::move(proxy)));
+  return {};
+}
+
+// Without a network that does it, what is left is the slow way.
+Result<void> Device::add_direct(const std::shared_ptr<Proxy>& proxy, const std::string& why_not_mapped) {
+  std::string why;
+  TUTTI_TRY_ASSIGN(auto direct, make_direct(host_, port_, device_, info_.multiprocessors, proxy, &why));
+  if (direct != nullptr) {
+    ways_.push_back(std::move(direct));
+  } else {
+    log(LogLevel::kWarn,
+        "CUDA device %d: data go through memory of the host, which is slow, because %s; and no network moves them from "
+        "GPU to GPU (GPUDirect RDMA): %s",
+        device_, why_not_mapped.c_str(), why.c_str());
+  }
   return {};
 }
 

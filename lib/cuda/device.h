@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "cuda/port.h"
+#include "cuda/proxy.h"
 #include "exec/operation.h"
 
 namespace tutti::cuda {
@@ -28,6 +29,13 @@ class Host {
   virtual int host_of(int rank) const = 0;                           // any number that ranks of the same host share
   virtual Algo forced_algo() const = 0;                              // kAuto: none
   virtual Result<void> run_on_host(const Operation& operation) = 0;  // buffers in host memory; waits
+  // Between registered memory of devices, past the CPU. Whether that can be done with this memory, to all ranks.
+  virtual Result<void> check_direct(const void* memory, size_t bytes) = 0;
+  // Gives up what the network has kept of memory that is registered no longer; before that is freed.
+  virtual void forget_direct() = 0;
+  virtual Result<void> connect_direct() = 0;  // collective, before the first move
+  // Collective, but for kSendRecv: messages for the sake of an operation, all at once. Waits.
+  virtual Result<void> move_directly(const Operation& operation, const std::vector<Message>& messages) = 0;
   virtual bool broken() = 0;
   virtual int wake_fd() = 0;  // readable once broken
   virtual Error breakage() = 0;
@@ -77,6 +85,7 @@ class Device {
   Device(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
   Result<void> setup();
   Result<void> add_ways();
+  Result<void> add_direct(const std::shared_ptr<Proxy>& proxy, const std::string& why_not_mapped);
   struct Pending {
     Operation operation;
     StreamRef stream = nullptr;

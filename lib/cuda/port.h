@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 
+#include "base/fd.h"
 #include "base/result.h"
 #include "kernels/cuda/gradients.h"
 #include "kernels/cuda/jobs.h"
@@ -68,6 +69,11 @@ class Port {
   virtual void unmap(void* memory) = 0;
   // Of the device's memory that this is in.
   virtual Result<Allocation> allocation_of(const void* memory) = 0;
+  // The dmabuf that stands for memory of allocate(), by which network devices know it. kCudaError where the device has
+  // none, or what network devices write could not be made visible to it.
+  virtual Result<Fd> dmabuf_of(void* memory, size_t bytes) = 0;
+  // What network devices have written to the device's memory by now is visible to all that it begins from now on.
+  virtual Result<void> flush_remote_writes() = 0;
   // Lets kernels of the device use the memory of another one of this process.
   virtual Result<void> reach(int other_device) = 0;
   // Now, instead of at the first launch, which would wait for the device: its kernels may be waiting for other ranks'.

@@ -42,6 +42,10 @@ class ApartFromCaptures {
 
 using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
 using AddressRange = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
+using RangeHandle = CUresult (*)(void*, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
+using FlushWrites = CUresult (*)(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope);
+using DeviceAttribute = CUresult (*)(int*, CUdevice_attribute, CUdevice);
+using CurrentDevice = CUresult (*)(CUdevice*);
 using PointerAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
 
 // The driver's, which has no counterpart in the runtime; null where the driver is too old.
@@ -62,6 +66,20 @@ Function driver(const char* name) {
 BatchMemOp batch_mem_op() {
   static const auto found = driver<BatchMemOp>("cuStreamBatchMemOp");
   return found;
+}
+
+// Of the calling thread's device.
+Result<int> attribute(CUdevice_attribute which) {
+  static const auto current = driver<CurrentDevice>("cuCtxGetDevice");
+  static const auto ask = driver<DeviceAttribute>("cuDeviceGetAttribute");
+  CUdevice device = 0;
+  int value = 0;
+  CUresult code = CUDA_ERROR_NOT_FOUND;
+  if (current != nullptr && ask != nullptr) code = current(&device);
+  if (code == CUDA_SUCCESS) code = ask(&value, which, device);
+  if (code == CUDA_SUCCESS) return value;
+  return Error{Code::kCudaError, format("cuDeviceGetAttribute(%d): CUDA driver error %d", static_cast<int>(which),
+                                        static_cast<int>(code))};
 }
 
 class Runtime final : public Port {
@@ -149,6 +167,38 @@ class Runtime final : public Port {
                           static_cast<int>(code))};
     found.memory = reinterpret_cast<void*>(base);
     return found;
+  }
+
+  Result<Fd> dmabuf_of(void* memory, size_t bytes) override {
+    static const auto ask = driver<RangeHandle>("cuMemGetHandleForAddressRange");
+    if (ask == nullptr)
+      return Error{Code::kCudaError, "this CUDA driver has no dmabufs: it takes one of CUDA 11.7 or later"};
+    TUTTI_TRY_ASSIGN(const int has_dmabufs, attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
+    if (has_dmabufs == 0)
+      return Error{Code::kCudaError,
+                   "this GPU has no dmabufs: it takes NVIDIA's open kernel modules and Linux 5.12 or later"};
+    TUTTI_TRY(flush_remote_writes());
+    int fd = -1;
+    const CUresult code =
+        ask(&fd, reinterpret_cast<CUdeviceptr>(memory), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    if (code == CUDA_SUCCESS) return Fd(fd);
+    return Error{Code::kCudaError, format("cuMemGetHandleForAddressRange of %zu bytes at %p: CUDA driver error %d",
+                                          bytes, memory, static_cast<int>(code))};
+  }
+
+  // Not needed where writes arrive in the order in which the host learns of them.
+  Result<void> flush_remote_writes() override {
+    static const auto flush = driver<FlushWrites>("cuFlushGPUDirectRDMAWrites");
+    TUTTI_TRY_ASSIGN(const int ordering, attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
+    if (ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) return {};
+    TUTTI_TRY_ASSIGN(const int options, attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS));
+    if (flush == nullptr || (options & CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) == 0)
+      return Error{Code::kCudaError,
+                   "the host cannot make this GPU see what network devices have written to its memory"};
+    const CUresult code =
+        flush(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+    if (code == CUDA_SUCCESS) return {};
+    return Error{Code::kCudaError, format("cuFlushGPUDirectRDMAWrites: CUDA driver error %d", static_cast<int>(code))};
   }
 
   Result<void> reach(int other_device) override {

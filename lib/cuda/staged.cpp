@@ -1,16 +1,8 @@
 #include "cuda/staged.h"
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <cstring>
-#include <map>
-#include <system_error>
-#include <thread>
 
-#include "base/clock.h"
 #include "cuda/moves.h"
-#include "exec/pause.h"
 
 namespace tutti::cuda {
 namespace {
@@ -107,65 +99,26 @@ std::vector<Operation> pieces_of(const Operation& operation) {
 
 class Staged final : public Way {
  public:
-  Staged(Host& host, Port& port) : host_(host), port_(port) {}
+  Staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy) : host_(host), port_(port), proxy_(std::move(proxy)) {}
   ~Staged() override;
-  Result<void> start();
 
   bool takes(const Operation&) const override { return true; }
   Result<void> submit(const Operation& operation, StreamRef stream) override;
 
  private:
   Result<char*> buffer_of(size_t bytes);
-  uint32_t announce(const Operation& operation, bool stays);
-  void serve();
-  void run(uint32_t number);
 
   Host& host_;
   Port& port_;
-  // In memory of the host that streams write to and wait for: the number of the operation that is to run, and of the
-  // one that has run; 0 in between.
-  std::atomic<uint32_t>* request_ = nullptr;
-  std::atomic<uint32_t>* answer_ = nullptr;
+  const std::shared_ptr<Proxy> proxy_;
   char* buffer_ = nullptr;
   size_t buffer_bytes_ = 0;
   std::vector<void*> kept_;  // outgrown buffers: operations under way, or in a graph, may use them
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  struct Waiting {
-    Operation operation;
-    bool stays;  // in a graph that may be launched again
-  };
-  std::map<uint32_t, Waiting> operations_;
-  uint32_t last_number_ = 0;
-  bool stopping_ = false;
-  std::thread thread_;
 };
 
-Result<void> Staged::start() {
-  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
-  TUTTI_TRY_ASSIGN(void* words, port_.allocate_host(4096));
-  request_ = new (words) std::atomic<uint32_t>(0);
-  answer_ = new (static_cast<char*>(words) + 2048) std::atomic<uint32_t>(0);
-  try {
-    thread_ = std::thread([this] { serve(); });
-  } catch (const std::system_error& e) {
-    return system_error("starting the thread of a CUDA communicator (see ulimit -u)", e.code().value());
-  }
-  return {};
-}
-
 Staged::~Staged() {
-  if (thread_.joinable()) {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
   for (void* memory : kept_) port_.free_host(memory);
   if (buffer_ != nullptr) port_.free_host(buffer_);
-  if (request_ != nullptr) port_.free_host(request_);
 }
 
 // One buffer for all, because operations follow each other. One that is outgrown may still be in use.
@@ -179,17 +132,6 @@ Result<char*> Staged::buffer_of(size_t bytes) {
   return buffer_;
 }
 
-uint32_t Staged::announce(const Operation& operation, bool stays) {
-  uint32_t number;
-  {
-    const std::lock_guard lock(mutex_);
-    number = ++last_number_ == 0 ? ++last_number_ : last_number_;
-    operations_[number] = {operation, stays};
-  }
-  changed_.notify_all();
-  return number;
-}
-
 // The pieces' halves of the buffer alternate. In the stream's order: the input of piece k comes, piece k - 1 has run,
 // piece k is asked for, and while it runs the output of k - 1 goes and the input of k + 1 comes.
 Result<void> Staged::submit(const Operation& operation, StreamRef stream) {
@@ -197,8 +139,6 @@ Result<void> Staged::submit(const Operation& operation, StreamRef stream) {
   const auto pieces = pieces_of(operation);
   const size_t bytes = (stage(pieces[0], host_.rank(), host_.n_ranks(), nullptr).bytes + 255) / 256 * 256;
   TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(pieces.size() > 1 ? 2 * bytes : bytes, 1)));
-  auto* const request = reinterpret_cast<uint32_t*>(request_);
-  auto* const answer = reinterpret_cast<uint32_t*>(answer_);
   Staging before;
   const auto take_out = [&]() -> Result<void> {
     for (const auto& piece : before.out)
@@ -210,57 +150,23 @@ Result<void> Staged::submit(const Operation& operation, StreamRef stream) {
     Staging staging = stage(pieces[k], host_.rank(), host_.n_ranks(), buffer + k % 2 * bytes);
     for (const auto& piece : staging.in)
       TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
-    const uint32_t number = announce(staging.operation, capturing);
-    words.push_back({request, number});
+    // An error breaks the communicator, which tells everybody.
+    const uint32_t number =
+        proxy_->announce([this, piece = staging.operation] { (void)host_.run_on_host(piece); }, capturing);
+    words.push_back(proxy_->request(number));
     TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
     TUTTI_TRY(take_out());
     before = std::move(staging);
-    words = {{answer, number, true}, {answer, 0}};
+    words = {proxy_->answer(number), proxy_->take_back_answer()};
   }
   TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
   return take_out();
 }
 
-// While operations are under way, or may come from a graph, only looking tells.
-void Staged::serve() {
-  constexpr int64_t kSpinNs = 200'000, kSleepNs = 50'000;
-  int64_t idle_since = now_ns();
-  for (;;) {
-    if (const uint32_t number = request_->exchange(0, std::memory_order_acq_rel); number != 0) {
-      run(number);
-      answer_->store(number, std::memory_order_release);
-      idle_since = now_ns();
-      continue;
-    }
-    if (now_ns() - idle_since < kSpinNs) {
-      pause_cpu();
-      continue;
-    }
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return stopping_ || !operations_.empty(); });
-    if (stopping_) return;  // whoever destroys this has waited for the device
-    changed_.wait_for(lock, std::chrono::nanoseconds(kSleepNs));
-  }
-}
-
-void Staged::run(uint32_t number) {
-  Operation operation;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = operations_.find(number);
-    if (found == operations_.end()) return;
-    operation = found->second.operation;
-    if (!found->second.stays) operations_.erase(found);
-  }
-  (void)host_.run_on_host(operation);  // an error breaks the communicator, which tells everybody
-}
-
 }  // namespace
 
-Result<std::unique_ptr<Way>> make_staged(Host& host, Port& port) {
-  auto staged = std::make_unique<Staged>(host, port);
-  TUTTI_TRY(staged->start());
-  return std::unique_ptr<Way>(std::move(staged));
+std::unique_ptr<Way> make_staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy) {
+  return std::make_unique<Staged>(host, port, std::move(proxy));
 }
 
 }  // namespace tutti::cuda

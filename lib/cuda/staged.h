@@ -5,9 +5,10 @@
 #pragma once
 
 #include "cuda/device.h"
+#include "cuda/proxy.h"
 
 namespace tutti::cuda {
 
-Result<std::unique_ptr<Way>> make_staged(Host& host, Port& port);
+std::unique_ptr<Way> make_staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy);
 
 }  // namespace tutti::cuda

@@ -15,6 +15,14 @@ RedOp kernel_op(RedOp op) {
   return op == RedOp::kPreMulSum ? RedOp::kSum : op;
 }
 
+Error not_registered(const void* data, int peer) {
+  return {Code::kSystemError,
+          format("the network device cannot move the bytes at %p, of a GPU's memory, from or to rank %d any more: "
+                 "TUTTI_GPU_DIRECT=0 makes them go through the host's",
+                 data, peer),
+          peer};
+}
+
 }  // namespace
 
 Run::Run(Program& program, const Operation& operation, const History& history)
@@ -22,7 +30,7 @@ Run::Run(Program& program, const Operation& operation, const History& history)
       operation_(operation),
       history_(history),
       tag_(to_tag(operation.call)),
-      elem_bytes_(dtype_bytes(operation.call.dtype)),
+      elem_bytes_(program.on_device ? 1 : dtype_bytes(operation.call.dtype)),
       piece_bytes_(std::min<uint64_t>(kPieceBytes, program.slot_bytes) / 64 * 64),
       layout_(elem_bytes_, program.n_chunks, program.slot_bytes),
       rounds_(layout_.rounds(operation.blocks.largest())),
@@ -51,8 +59,12 @@ uint64_t Run::rounds_of(const BoundLane& lane) const {
 }
 
 bool Run::advance_lane(BoundLane& lane) {
-  if (!lane.told) tell_places(lane);
-  if (!execute(lane)) return false;
+  if (program_.on_device) {
+    if (!(lane.steps[lane.next].send != nullptr ? deliver(lane) : take_delivery(lane))) return false;
+  } else {
+    if (!lane.told) tell_places(lane);
+    if (!execute(lane)) return false;
+  }
   lane.told = lane.expecting = false;
   if (program_.step_by_step) {
     if (++lane.round < rounds_of(lane)) return true;
@@ -130,6 +142,44 @@ Run::Target Run::target(const BoundStep& step, Part part, void* slot, const void
   if (bytes >= kLendFromBytes && (step.completes || step.recvs.empty()))
     if (void* place = step.send->place(static_cast<uint32_t>(bytes))) return {place, true};
   return {lent == nullptr ? slot : nullptr, false};
+}
+
+bool Run::deliver(BoundLane& lane) {
+  const BoundStep& step = lane.steps[lane.next];
+  if (step.send->try_acquire() == nullptr) return false;
+  const Part part = part_of(lane);
+  if (part.elems == 0) {
+    send(step, part, nullptr, nullptr);
+    return true;
+  }
+  tuttiTag tag;
+  memcpy(&tag, tag_of(step).data(), sizeof tag);
+  const char* const data = address(step.local, {part.begin, part.elems, 0});
+  const int delivered = step.send->deliver(data, static_cast<uint32_t>(part.elems * elem_bytes_), tag);
+  lane.expecting = delivered == 0;
+  if (delivered < 0) error_ = not_registered(data, step.send->peer());
+  return delivered > 0;
+}
+
+bool Run::take_delivery(BoundLane& lane) {
+  const BoundStep& step = lane.steps[lane.next];
+  Link& link = *step.recvs[0];
+  const Part part = part_of(lane);
+  const uint64_t bytes = part.elems * elem_bytes_;
+  char* const to = address(step.store, {part.begin, part.elems, 0});
+  if (!messages_are_there(step)) {
+    if (!lane.expecting && bytes > 0 && !link.demand(to, static_cast<uint32_t>(bytes)))
+      error_ = not_registered(to, link.peer());
+    lane.expecting = true;
+    return false;
+  }
+  if (!accept_messages(step, bytes)) return false;
+  if (bytes > 0 && program_.messages[0].data != to) {
+    error_ = {Code::kInternalError, format("what rank %d sent is not where it was demanded", link.peer()), link.peer()};
+    return false;
+  }
+  link.release();
+  return true;
 }
 
 // Where the value that a step sends stays as it is, if that is worth lending.
@@ -307,7 +357,8 @@ bool Run::for_each_blocked(Visit&& visit) const {
     tuttiMessage ignored;
     for (Link* link : step.recvs)
       if (!link->try_peek(&ignored)) block_on(*link, false);
-    if (!blocked && step.send != nullptr && step.send->try_acquire() == nullptr) block_on(*step.send, true);
+    if (!blocked && step.send != nullptr && (lane.expecting || step.send->try_acquire() == nullptr))
+      block_on(*step.send, true);
     all_blocked = all_blocked && blocked;
   }
   for (Link* link : program_.sends)

@@ -33,7 +33,7 @@ struct BoundLane {
   uint64_t round = 0;
   size_t next = 0;
   bool told = false;       // the links of the places that the next step expects messages at
-  bool expecting = false;  // its next step has told the link where the message ought to go
+  bool expecting = false;  // its next step has told the link where the message ought to go, or waits to be told
 
   bool done() const { return next == steps.size(); }
 };
@@ -52,6 +52,8 @@ struct Program {
   // Each step runs for all its rounds before the next one begins, and its block alone says how many: for messages that
   // have nothing to do with each other. Else the lane as a whole is repeated.
   bool step_by_step = false;
+  // The buffers are registered memory of a device: messages are delivered, nothing is computed, all counts are bytes.
+  bool on_device = false;
 };
 
 // Resolves a schedule's links. find_link(peer, channel, sending) must know all of them.
@@ -154,6 +156,8 @@ class Run {
 
   bool advance_lane(BoundLane& lane);
   bool execute(BoundLane& lane);
+  bool deliver(BoundLane& lane);
+  bool take_delivery(BoundLane& lane);
   Part part_of(const BoundLane& lane) const { return part_of(lane, lane.steps[lane.next]); }
   Part part_of(const BoundLane& lane, const BoundStep& step) const;
   bool messages_are_there(const BoundStep& step);

@@ -106,6 +106,20 @@ void FakePort::unmap(void* memory) {
   free(memory);
 }
 
+Result<Fd> FakePort::dmabuf_of(void* memory, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto block = blocks_.find(memory);
+  if (has_no_dmabufs) return refuse("this GPU has no dmabufs");
+  if (block == blocks_.end() || bytes > block->second.bytes) return refuse("not one allocation");
+  return Fd(fcntl(block->second.fd, F_DUPFD_CLOEXEC, 3));
+}
+
+Result<void> FakePort::flush_remote_writes() {
+  if (fails_flushes > 0 && --fails_flushes == 0) return refuse("an illegal memory access was encountered");
+  flushes++;
+  return {};
+}
+
 Result<void> FakePort::reach(int other_device) {
   if (other_device == t_device) return refuse("a device does not reach itself");
   return {};

@@ -45,10 +45,13 @@ class FakePort final : public tutti::cuda::Port {
   bool corrupts_maps = false;             // what is written to mapped memory does not arrive
   std::atomic<bool> hides_memory{false};  // from other devices
   bool has_no_words = false;              // streams cannot wait for memory
+  bool has_no_dmabufs = false;            // network devices cannot know its memory
+  std::atomic<int> fails_flushes{0};      // so many more, then they are refused (0: none is)
   std::atomic<int> fails_runs{0};         // so many kernels more, then they are refused (0: none is)
 
   // What was done.
-  std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0};
+  std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0},
+      flushes{0};
 
   void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
   void end_capture(FakeGraph* graph);
@@ -65,6 +68,8 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<void*> map(const tutti::cuda::IpcHandle& handle) override;
   void unmap(void* memory) override;
   tutti::Result<tutti::cuda::Allocation> allocation_of(const void* memory) override;
+  tutti::Result<tutti::Fd> dmabuf_of(void* memory, size_t bytes) override;
+  tutti::Result<void> flush_remote_writes() override;
   tutti::Result<void> reach(int other_device) override;
   tutti::Result<void> load_kernels() override { return {}; }
   bool is_reachable(const void* memory) override;

@@ -5,7 +5,9 @@
 // user's memory, however late a packet is; and what the receiver then says about what has arrived stays true. So:
 //   - The sender sends again what it had given to that pair and what is not there, through the others. Nothing is sent
 //     twice, and a slot is still its message's, because what is not there was not released.
-//   - It goes into its slot with its header, not where it was wished: a wish is only a hint.
+//   - It goes into its slot with its header, not where it was wished: a wish is only a hint. A demand stands, and is
+//   told
+//     once more.
 //   - Lent memory is the user's again when the message is there, and not before the pair is closed at the sender. One
 //     that the device had reported as read but that is not there is lost; then the link fails.
 //   - Releases and wishes are told by one more wish through another pair, after both ends are closed, so that none of
@@ -122,6 +124,9 @@ void SendLink::on_closed(size_t queue, const Notice& notice) {
       if (message.lent) give_back(message);
     } else if (message.payload != nullptr && !message.lent) {
       fail("a message that was sent from registered memory is lost with its port");
+    } else if (message.is_demanded) {
+      // No later message was demanded, because this one was not released.
+      place(message, {.number = low_bits(message.number), .is_placed = 1});
     } else {
       place(message, {.number = low_bits(message.number)});
     }
@@ -135,7 +140,12 @@ void RecvLink::fill(Notice* notice) {
 }
 
 void RecvLink::on_closed(size_t, const Notice&) {
-  tell({.released = released_, .number = Wish::kNone});
+  Wish wish{.released = released_, .number = Wish::kNone};
+  if (is_demanded_ && wished_ && wish_.number == released_) {
+    wish = wish_;
+    wish.released = released_;
+  }
+  tell(wish);
 }
 
 }  // namespace tutti::verbs

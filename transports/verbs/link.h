@@ -226,6 +226,7 @@ class SendLink final : public Half {
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override { send(nullptr, nullptr, bytes, tag); }
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  int deliver(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
@@ -238,6 +239,7 @@ class SendLink final : public Half {
     uint32_t queue = kNoQueue;           // that it was given to
     const void* payload = nullptr;       // null: it is in the slot
     std::shared_ptr<const Pinned> lent;  // while the payload may be read where it lies
+    bool is_demanded = false;            // its slot does not do
 
     static constexpr uint32_t kNoQueue = UINT32_MAX;
   };
@@ -256,8 +258,10 @@ class SendLink final : public Half {
   void mend() override;
   void on_made(size_t queue, const QueueAddress& made) override;
   void on_not_made(size_t queue, const char* why) override;
-  bool has_slot();
-  void send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag);
+  bool has_slot() const;
+  bool is_due() const { return waits_for_demand_ ? wish_.number == published_ : has_slot(); }
+  void send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag,
+            bool is_demanded = false);
   void give_back(Sent& message);
   Announcement announce(const SlotHeader& header) const;
   void place(Sent& message, const Announcement& announcement);
@@ -281,6 +285,7 @@ class SendLink final : public Half {
   std::vector<Sent> sent_;  // by slot
   uint32_t lent_ = 0;       // how many of them lend
   Wish wish_{.released = 0, .number = Wish::kNone};
+  bool waits_for_demand_ = false;  // of the next message
 };
 
 class RecvLink final : public Half {
@@ -295,6 +300,7 @@ class RecvLink final : public Half {
   bool try_peek(tuttiMessage* message) override;
   void release() override;
   void expect(void* to, uint32_t bytes) override;
+  bool demand(void* to, uint32_t bytes) override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
 
@@ -318,6 +324,7 @@ class RecvLink final : public Half {
   uint64_t enough_to_tell() const { return std::max(1u, config_.slots / 2); }
   void tell(const Wish& wish);
   void tell_releases();
+  void wish_for(void* to, uint32_t bytes, std::shared_ptr<const Pinned> pinned);
 
   std::vector<Arrival> arrivals_;  // by slot
   uint64_t taken_ = 0;             // messages whose headers are complete: all before this number
@@ -329,9 +336,9 @@ class RecvLink final : public Half {
   uint64_t told_ = 0;  // wishes so far
   uint64_t released_ = 0, released_told_ = 0;
   uint32_t idle_polls_ = 0;
-  uint64_t wished_number_ = Wish::kNone;  // the last one
-  std::shared_ptr<const Pinned> wished_;  // what it may be written to
-  void* wished_at_ = nullptr;
+  Wish wish_{.released = 0, .number = Wish::kNone};  // the last one
+  std::shared_ptr<const Pinned> wished_;             // what it may be written to
+  bool is_demanded_ = false;
   uint32_t in_vain_ = 0;  // wishes, one after the other
 };
 

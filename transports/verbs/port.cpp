@@ -17,8 +17,14 @@
 #include "base/fd.h"
 #include "base/log.h"
 
+// Since rdma-core 34: null where the one that runs is older.
+extern "C" __attribute__((weak)) ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t bytes,
+                                                           uint64_t address, int fd, int access);
+
 namespace tutti::verbs {
 namespace {
+
+constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 // TUTTI_IB_HCA: name prefixes with commas between, a port after a colon; '=' before all: exact names; '^': all but
 // these.
@@ -250,15 +256,33 @@ Result<Pinned> Pinned::allocate(const Ports& ports, size_t bytes) {
   return pinned;
 }
 
-Result<Pinned> Pinned::around(const Ports& ports, void* memory, size_t bytes) {
+template <class Register>
+Result<Pinned> Pinned::made(const Ports& ports, void* memory, size_t bytes, Register&& register_with) {
   Pinned pinned;
   pinned.memory_ = memory;
   pinned.bytes_ = bytes;
   for (const auto& port : ports) {
-    ibv_mr* region = ibv_reg_mr(port->domain(), memory, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    ibv_mr* region = register_with(port->domain());
     if (region == nullptr) return cannot_register(*port, bytes, errno);
     pinned.regions_.push_back(region);
   }
+  return pinned;
+}
+
+Result<Pinned> Pinned::around(const Ports& ports, void* memory, size_t bytes) {
+  return made(ports, memory, bytes, [&](ibv_pd* domain) { return ibv_reg_mr(domain, memory, bytes, kAccess); });
+}
+
+// Peers write to the addresses that the device's owner knows.
+Result<Pinned> Pinned::of_device(const Ports& ports, void* memory, size_t bytes, int dmabuf, uint64_t offset) {
+  if (ibv_reg_dmabuf_mr == nullptr)
+    return Error{Code::kSystemError, "libibverbs has no ibv_reg_dmabuf_mr: it takes rdma-core 34 or later"};
+  auto pinned = made(ports, memory, bytes, [&](ibv_pd* domain) {
+    return ibv_reg_dmabuf_mr(domain, offset, bytes, reinterpret_cast<uintptr_t>(memory), dmabuf, kAccess);
+  });
+  if (!pinned)
+    pinned.error().message +=
+        " by its dmabuf, which takes Linux 5.12 or later and a network device whose driver can do it";
   return pinned;
 }
 

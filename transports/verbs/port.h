@@ -87,6 +87,8 @@ class Pinned {
   static Result<Pinned> allocate(const Ports& ports, size_t bytes);
   // Memory of somebody else's.
   static Result<Pinned> around(const Ports& ports, void* memory, size_t bytes);
+  // Memory of a device, behind a dmabuf, which is not needed any longer afterwards.
+  static Result<Pinned> of_device(const Ports& ports, void* memory, size_t bytes, int dmabuf, uint64_t offset);
   Pinned() = default;
   Pinned(Pinned&& other) noexcept { *this = std::move(other); }
   Pinned& operator=(Pinned&& other) noexcept;
@@ -101,6 +103,9 @@ class Pinned {
   size_t bytes_ = 0;
   bool owns_ = false;
   std::vector<ibv_mr*> regions_;  // by port
+
+  template <class Register>
+  static Result<Pinned> made(const Ports& ports, void* memory, size_t bytes, Register&& register_with);
 };
 
 }  // namespace tutti::verbs

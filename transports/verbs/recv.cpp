@@ -138,15 +138,19 @@ bool RecvLink::try_peek(tuttiMessage* message) {
     return false;
   }
   SlotHeader& h = header(released_);
-  const bool as_wished = h.is_placed != 0 && wished_number_ == released_;
-  if (h.number != released_ || h.bytes > config_.slot_bytes || (h.is_placed != 0 && !as_wished)) {
+  const bool as_wished = h.is_placed != 0 && wish_.number == released_ && h.bytes == wish_.bytes;
+  const bool is_misfit = h.is_placed == 0 && is_demanded_;
+  const bool fits = as_wished || is_misfit || (h.is_placed == 0 && h.bytes <= config_.slot_bytes);
+  if (h.number != released_ || !fits) {
     taken_ = released_;
     fail("it sent something that is not a message");
     return false;
   }
-  if (wished_number_ == released_) in_vain_ = as_wished ? 0 : in_vain_ + (wished_ != nullptr ? 1 : 0);
-  if (!as_wished && wished_number_ == released_) wished_ = nullptr;  // once: it counts once
-  *message = {as_wished ? wished_at_ : reinterpret_cast<char*>(&h) + sizeof h, h.bytes, h.tag};
+  if (wish_.number == released_) in_vain_ = as_wished ? 0 : in_vain_ + (wished_ != nullptr ? 1 : 0);
+  if (!as_wished && wish_.number == released_) wished_ = nullptr;  // once: it counts once
+  *message = {reinterpret_cast<char*>(&h) + sizeof h, h.bytes, h.tag};
+  if (as_wished) message->data = reinterpret_cast<const void*>(wish_.at);
+  if (is_misfit) message->data = nullptr;
   return true;
 }
 
@@ -154,6 +158,7 @@ void RecvLink::release() {
   arrivals_[released_++ % config_.slots].is_there = false;
   idle_polls_ = 0;
   wished_ = nullptr;
+  is_demanded_ = false;
   // In a stream, so that the sender goes on while the rest is read. Else a reply may be about to leave, which it would
   // hold up; but two slots have to stay free, whatever comes.
   const uint64_t untold = released_ - released_told_;
@@ -191,16 +196,25 @@ void RecvLink::tell(const Wish& wish) {
 
 // The first place that a message is wished at counts.
 void RecvLink::expect(void* to, uint32_t bytes) {
-  if (wished_number_ == released_ || is_there() || failure_) return;
+  if (wish_.number == released_ || is_there() || failure_) return;
   if (in_vain_ >= kWishesInVain && released_ % kMessagesPerTrial != 0) return;
+  if (auto pinned = hub_.user_memory.find(to, bytes)) wish_for(to, bytes, std::move(pinned));
+}
+
+bool RecvLink::demand(void* to, uint32_t bytes) {
+  if (wish_.number == released_ || is_there() || failure_) return true;
   auto pinned = hub_.user_memory.find(to, bytes);
-  if (!pinned) return;
-  Wish wish{.released = released_, .number = released_, .at = reinterpret_cast<uintptr_t>(to), .bytes = bytes};
-  for (size_t p = 0; p < hub_.ports.size(); p++) wish.keys[p] = pinned->remote_key(p);
+  if (!pinned) return false;
+  is_demanded_ = true;
+  wish_for(to, bytes, std::move(pinned));
+  return true;
+}
+
+void RecvLink::wish_for(void* to, uint32_t bytes, std::shared_ptr<const Pinned> pinned) {
+  wish_ = {.released = released_, .number = released_, .at = reinterpret_cast<uintptr_t>(to), .bytes = bytes};
+  for (size_t p = 0; p < hub_.ports.size(); p++) wish_.keys[p] = pinned->remote_key(p);
   wished_ = std::move(pinned);
-  wished_number_ = released_;
-  wished_at_ = to;
-  tell(wish);
+  tell(wish_);
 }
 
 // Nothing is written there any more once the queue pairs are gone.

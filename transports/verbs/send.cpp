@@ -60,7 +60,8 @@ Result<std::unique_ptr<LinkHalf>> SendLink::create(Hub& hub, const Dialer::Call&
 
 Result<void> SendLink::make_queues() {
   for (const auto& port : hub_.ports) most_bytes_at_once_ = std::min(most_bytes_at_once_, port->max_message_bytes());
-  writes_per_message_ = static_cast<uint32_t>(stride_of(config_) / most_bytes_at_once_ + 2);
+  const size_t most_bytes = std::max<size_t>(stride_of(config_), TUTTI_DELIVERY_MAX_BYTES);
+  writes_per_message_ = static_cast<uint32_t>(most_bytes / most_bytes_at_once_ + 2);
   receives_ = 2 * wishes_of(config_);
   writes_ = 3 * config_.slots * writes_per_message_;
   TUTTI_TRY(open_completions(hub_.queues_per_port * (writes_ + 1 + receives_)));
@@ -188,7 +189,7 @@ void SendLink::take_released(uint64_t released) {
 }
 
 // A slot whose message is read where it lies has to know it until it is read.
-bool SendLink::has_slot() {
+bool SendLink::has_slot() const {
   return ready_ && !failure_ && published_ - released_ < config_.slots && !sent_[published_ % config_.slots].lent &&
          queues_[least_busy()].has_room((1 + config_.slots) * writes_per_message_);
 }
@@ -206,6 +207,21 @@ bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
   if (!pinned) return false;
   send(data, std::move(pinned), bytes, tag);
   return true;
+}
+
+int SendLink::deliver(const void* data, uint32_t bytes, const tuttiTag& tag) {
+  if (failure_) return 1;
+  if (wish_.number != published_) take_completions();
+  waits_for_demand_ = wish_.number != published_;
+  if (waits_for_demand_) return 0;
+  if (wish_.bytes != bytes) {
+    send(nullptr, nullptr, bytes, tag, true);
+    return 1;
+  }
+  auto pinned = hub_.user_memory.find(data, bytes);
+  if (!pinned) return -1;
+  send(data, std::move(pinned), bytes, tag, true);
+  return 1;
 }
 
 // Also what waits for a queue pair to be closed at both ends, because this end then has to send it again.
@@ -227,16 +243,19 @@ void SendLink::give_back(Sent& message) {
   lent_--;
 }
 
-void SendLink::send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag) {
+void SendLink::send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag,
+                    bool is_demanded) {
   if (failure_) return;
   SlotHeader& header = this->header(published_);
   header = {tag, published_, bytes, 0, 0, 0};
   if (const auto back = hub_.receivers.find({config_.peer, config_.channel}); back != hub_.receivers.end())
     back->second->pass_released(&header);
-  const Announcement announcement = announce(header);
+  Announcement announcement = announce(header);
+  const bool is_misfit = is_demanded && announcement.is_placed == 0;  // only its header goes
+  if (is_misfit) announcement.is_bare = 0;
   if (lent) lent_++;
   Sent& message = sent_[published_ % config_.slots];
-  message = {published_, bytes, Sent::kNoQueue, data, std::move(lent)};
+  message = {published_, is_misfit ? 0 : bytes, Sent::kNoQueue, data, std::move(lent), is_demanded && !is_misfit};
   published_++;
   place(message, announcement);
   look_sometimes();  // who always has a slot never polls
@@ -322,7 +341,7 @@ bool SendLink::wait_begin(bool, tuttiWait* wait) {
   const uint32_t waiting = unsent();
   const bool can_wake = arm(wait);
   const uint32_t still = unsent();
-  return can_wake && !failure_ && !closed_ && released_ == released && still == waiting && (still > 0 || !has_slot());
+  return can_wake && !failure_ && !closed_ && released_ == released && still == waiting && (still > 0 || !is_due());
 }
 
 }  // namespace tutti::verbs

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/fd.h"
 #include "base/log.h"
 
 namespace tutti::verbs {
@@ -22,6 +23,17 @@ UserMemory::UserMemory(const tuttiEndpointConfig& config, const Ports& ports, ui
     : config_(whole(config)), ports_(ports), most_bytes_(most_bytes) {}
 
 std::shared_ptr<const Pinned> UserMemory::find(const void* data, size_t bytes) {
+  const Entry* entry = look_up(data, bytes);
+  return entry == nullptr ? nullptr : entry->pinned;
+}
+
+Result<void> UserMemory::check(const void* data, size_t bytes) {
+  const Entry* entry = look_up(data, bytes);
+  if (entry != nullptr && entry->pinned) return {};
+  return Error{Code::kSystemError, entry == nullptr ? "this memory is not registered" : entry->why_not};
+}
+
+UserMemory::Entry* UserMemory::look_up(const void* data, size_t bytes) {
   if (config_.memory_find == nullptr) return nullptr;
   if (const uint64_t removals = config_.memory_removals(); removals != removals_seen_) {
     removals_seen_ = removals;
@@ -36,13 +48,13 @@ std::shared_ptr<const Pinned> UserMemory::find(const void* data, size_t bytes) {
     if (known == entries_.end()) {
       const uint64_t size = found.end - found.begin;
       make_room(size);
-      auto pinned = size > most_bytes_ ? Error{Code::kSystemError, "more than TUTTI_IB_PIN_BYTES"}
-                                       : Pinned::around(ports_, reinterpret_cast<void*>(found.begin), size);
+      auto pinned = pin(number, found);
       if (pinned) {
         found.pinned = std::make_shared<const Pinned>(std::move(pinned).value());
         bytes_ += size;
       } else {
-        log(LogLevel::kWarn, "messages from and to %llu registered bytes will be copied: %s",
+        found.why_not = pinned.error().message;
+        log(LogLevel::kWarn, "messages do not go directly from and to %llu registered bytes: %s",
             static_cast<unsigned long long>(size), pinned.error().message.c_str());
       }
       known = entries_.emplace(number, std::move(found)).first;
@@ -50,7 +62,18 @@ std::shared_ptr<const Pinned> UserMemory::find(const void* data, size_t bytes) {
     last_ = &known->second;
   }
   last_->last_use = ++uses_;
-  return last_->pinned;
+  return last_;
+}
+
+Result<Pinned> UserMemory::pin(uint64_t number, const Entry& entry) const {
+  const uint64_t size = entry.end - entry.begin;
+  if (size > most_bytes_)
+    return Error{Code::kSystemError,
+                 format("%llu bytes are more than TUTTI_IB_PIN_BYTES", static_cast<unsigned long long>(size))};
+  auto* const memory = reinterpret_cast<void*>(entry.begin);
+  uint64_t offset = 0;
+  const Fd dmabuf(config_.memory_dmabuf == nullptr ? -1 : config_.memory_dmabuf(number, &offset));
+  return dmabuf ? Pinned::of_device(ports_, memory, size, dmabuf.get(), offset) : Pinned::around(ports_, memory, size);
 }
 
 void UserMemory::forget_removed() {

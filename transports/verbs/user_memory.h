@@ -16,13 +16,18 @@ class UserMemory {
   // Who may move these bytes from or to where they lie; null if they are to be copied. Stays registered with the ports
   // as long as somebody has it.
   std::shared_ptr<const Pinned> find(const void* data, size_t bytes);
+  // The same now, or why they are to be copied.
+  Result<void> check(const void* data, size_t bytes);
 
  private:
   struct Entry {
     uintptr_t begin = 0, end = 0;
     std::shared_ptr<const Pinned> pinned;  // null: it cannot be registered
+    std::string why_not;
     uint64_t last_use = 0;
   };
+  Entry* look_up(const void* data, size_t bytes);
+  Result<Pinned> pin(uint64_t number, const Entry& entry) const;
   void forget_removed();
   void make_room(uint64_t bytes);
 

@@ -56,6 +56,8 @@ class VerbsEndpoint {
     return first_link(incoming_, "verbs link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
 
+  Result<void> registers(const void* data, uint64_t bytes) { return hub_.user_memory.check(data, bytes); }
+
   // What lies between costs a switch or two; the kernel knows nothing of it.
   tuttiTransportProperties properties() const {
     uint64_t bytes_per_second = 0;

@@ -1,0 +1,243 @@
+#include "cuda/direct.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/shared_memory.h"
+#include "cuda/launcher.h"
+#include "cuda/pieces.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr size_t kArenaBytes = 64 << 20;
+// Below, meeting costs more than the way through the host's memory: two exchanges, each after a word of where to.
+constexpr uint64_t kLeastBytes = 64 << 10;
+enum Setting : int { kNever = 0, kWorthwhile = 1, kAlways = 2 };
+
+// Device memory that network devices know.
+class Arena {
+ public:
+  Arena(Host& host, Port& port) : host_(host), port_(port) {}
+  ~Arena() {
+    if (block_ != nullptr) {
+      SharedMemory::remove(block_->id);
+      host_.forget_direct();
+    }
+    if (memory_ != nullptr) port_.free(memory_);
+  }
+  Arena(const Arena&) = delete;
+
+  // Devices give out dmabufs of whole pages.
+  Result<void> allocate(size_t bytes) {
+    constexpr size_t kPageBytes = 2 << 20;
+    bytes_ = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    TUTTI_TRY_ASSIGN(memory_, port_.allocate(bytes_));
+    TUTTI_TRY_ASSIGN(Fd dmabuf, port_.dmabuf_of(memory_, bytes_));
+    block_ = SharedMemory::add_device(memory_, bytes_, std::move(dmabuf), 0);
+    return {};
+  }
+  char* data() const { return static_cast<char*>(memory_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Host& host_;
+  Port& port_;
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+  std::shared_ptr<const SharedBlock> block_;
+};
+
+class Direct final : public Way {
+ public:
+  Direct(Host& host, Port& port, int device, int multiprocessors, std::shared_ptr<Proxy> proxy)
+      : host_(host), port_(port), device_(device), multiprocessors_(multiprocessors), proxy_(std::move(proxy)) {}
+
+  // On this rank alone.
+  Result<void> prepare();
+  // Collective: what one rank's network writes to another one's memory has to be there.
+  Result<void> try_out();
+  void set_least_bytes(uint64_t bytes) { least_bytes_ = bytes; }
+
+  bool takes(const Operation& operation) const override;
+  Result<void> submit(const Operation& operation, StreamRef stream) override;
+
+ private:
+  Result<char*> room(size_t bytes);
+  Result<void> submit_collective(const Operation& operation, StreamRef stream);
+  Result<void> submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation, StreamRef stream);
+  Result<void> submit_messages(const Operation& operation, StreamRef stream);
+  Result<void> copy(const std::vector<DirectPiece::Copy>& copies, const Operation& operation, bool scales,
+                    StreamRef stream);
+  Result<void> exchange(const Operation& operation, std::vector<std::vector<Message>> phases, StreamRef stream);
+  Result<void> move(const Operation& operation, const std::vector<Message>& messages);
+
+  Host& host_;
+  Port& port_;
+  const int device_, multiprocessors_;
+  const std::shared_ptr<Proxy> proxy_;
+  uint64_t least_bytes_ = kLeastBytes;
+  // The last one for all, because operations follow each other; those outgrown may be in a graph.
+  std::vector<std::unique_ptr<Arena>> arenas_;
+};
+
+Result<void> Direct::prepare() {
+  TUTTI_TRY_ASSIGN(const char* memory, room(kArenaBytes));
+  return host_.check_direct(memory, arenas_.back()->bytes());
+}
+
+Result<char*> Direct::room(size_t bytes) {
+  if (!arenas_.empty() && bytes <= arenas_.back()->bytes()) return arenas_.back()->data();
+  auto arena = std::make_unique<Arena>(host_, port_);
+  TUTTI_TRY(arena->allocate(std::max(bytes, arenas_.empty() ? 0 : 2 * arenas_.back()->bytes())));
+  arenas_.push_back(std::move(arena));
+  return arenas_.back()->data();
+}
+
+bool Direct::takes(const Operation& operation) const {
+  if (operation.collective == Collective::kSendRecv) return true;  // the other end has to come to the same
+  if (operation.collective == Collective::kBarrier) return false;
+  if (traits(operation.collective).reduces && host_.n_ranks() > kMaxPlaces) return false;
+  return operation.count * dtype_bytes(operation.dtype) >= least_bytes_;
+}
+
+Result<void> Direct::submit(const Operation& operation, StreamRef stream) {
+  return operation.collective == Collective::kSendRecv ? submit_messages(operation, stream)
+                                                       : submit_collective(operation, stream);
+}
+
+Result<void> Direct::submit_collective(const Operation& operation, StreamRef stream) {
+  const DirectPlan plan(operation, host_.rank(), host_.n_ranks(), kArenaBytes);
+  for (size_t i = 0; i < plan.pieces(); i++)
+    TUTTI_TRY(submit_piece(plan, plan.piece(i, arenas_.front()->data()), operation, stream));
+  return {};
+}
+
+// All ranks make the same exchanges, also those who have no messages in them.
+Result<void> Direct::submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation,
+                                  StreamRef stream) {
+  TUTTI_TRY(copy(piece.in, operation, plan.reduces() && operation.op == RedOp::kPreMulSum, stream));
+  if (!plan.has_two_exchanges()) piece.collect.insert(piece.collect.end(), piece.spread.begin(), piece.spread.end());
+  std::vector<std::vector<Message>> phases{std::move(piece.collect)};
+  if (plan.reduces()) {
+    TUTTI_TRY(exchange(operation, std::exchange(phases, {}), stream));
+    const uint32_t divisor = operation.op == RedOp::kAvg ? static_cast<uint32_t>(host_.n_ranks()) : 0;
+    Launcher jobs(port_, multiprocessors_, operation, stream);
+    for (const DirectPiece::Sum& sum : piece.sums) TUTTI_TRY(jobs.add(sum.elems, divisor, sum.from, {sum.to}));
+    TUTTI_TRY(jobs.launch());
+  }
+  if (plan.has_two_exchanges()) phases.push_back(std::move(piece.spread));
+  if (!phases.empty()) TUTTI_TRY(exchange(operation, std::move(phases), stream));
+  return copy(piece.out, operation, false, stream);
+}
+
+// All of them at once, because one may wait for what its receiver does after another one. So they need room for all.
+Result<void> Direct::submit_messages(const Operation& operation, StreamRef stream) {
+  TUTTI_TRY_ASSIGN(char* memory, room(direct_messages_room(operation)));
+  DirectPiece piece = direct_messages(operation, host_.rank(), memory);
+  TUTTI_TRY(copy(piece.in, operation, false, stream));
+  if (!piece.collect.empty()) TUTTI_TRY(exchange(operation, {std::move(piece.collect)}, stream));
+  return copy(piece.out, operation, false, stream);
+}
+
+Result<void> Direct::copy(const std::vector<DirectPiece::Copy>& copies, const Operation& operation, bool scales,
+                          StreamRef stream) {
+  Launcher jobs(port_, multiprocessors_, operation, stream);
+  if (scales) jobs.scale(0, operation);
+  for (const auto& [from, to, elems] : copies) TUTTI_TRY(jobs.add(elems, 0, {from}, {to}));
+  return jobs.launch();
+}
+
+// What the stream has written is in the device's memory when the proxy sees the request, for the words of a stream come
+// after all before them; and what the network has written is visible before the stream sees the answer.
+Result<void> Direct::exchange(const Operation& operation, std::vector<std::vector<Message>> phases, StreamRef stream) {
+  TUTTI_TRY_ASSIGN(const bool capturing, port_.is_capturing(stream));
+  const uint32_t number = proxy_->announce(
+      [this, operation, phases = std::move(phases)] {
+        for (const auto& messages : phases) {
+          const auto moved = move(operation, messages);
+          if (!moved && !host_.broken()) host_.break_with(moved.error());
+        }
+      },
+      capturing);
+  const WordOperation words[] = {proxy_->request(number), proxy_->answer(number), proxy_->take_back_answer()};
+  return port_.words(words, 3, stream);
+}
+
+Result<void> Direct::move(const Operation& operation, const std::vector<Message>& messages) {
+  TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
+  TUTTI_TRY(host_.move_directly(operation, messages));
+  return port_.flush_remote_writes();
+}
+
+// Every rank writes a number of its own to every other one.
+Result<void> Direct::try_out() {
+  const int n_ranks = host_.n_ranks(), me = host_.rank();
+  const auto line = [](int rank) { return static_cast<size_t>(rank) * Room::kAlignment; };
+  char* const arena = arenas_.front()->data();
+  const size_t bytes = line(n_ranks);
+  TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(bytes));
+  const auto numbers = [&](int rank) { return reinterpret_cast<uint32_t*>(static_cast<char*>(sample) + line(rank)); };
+  const auto number_of = [](int rank) { return 0x51ab0000u + static_cast<uint32_t>(rank); };
+  const auto exchanged = [&]() -> Result<void> {
+    TUTTI_TRY_ASSIGN(const StreamRef stream, port_.create_stream());
+    *numbers(me) = number_of(me);
+    auto done = port_.copy(arena, sample, bytes, stream);
+    if (done) done = port_.synchronize(stream);
+    Operation operation;
+    operation.collective = Collective::kAllGather;
+    operation.count = sizeof(uint32_t);
+    std::vector<Message> messages;
+    for (int peer = 0; peer < n_ranks; peer++)
+      if (peer != me)
+        messages.insert(messages.end(), {{true, peer, arena + line(me), sizeof(uint32_t)},
+                                         {false, peer, arena + line(peer), sizeof(uint32_t)}});
+    if (done) done = move(operation, messages);
+    if (done) done = port_.copy(sample, arena, bytes, stream);
+    if (done) done = port_.synchronize(stream);
+    port_.destroy_stream(stream);
+    for (int peer = 0; done && peer < n_ranks; peer++)
+      if (*numbers(peer) != number_of(peer))
+        done = Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
+    return done;
+  };
+  auto done = exchanged();
+  port_.free_host(sample);
+  return done;
+}
+
+// The least of the ranks' counts.
+Result<int> agreed_setting(Host& host) {
+  TUTTI_TRY_ASSIGN(const int64_t mine, env_int(Env::kGpuDirect));
+  TUTTI_TRY_ASSIGN(const auto all, tell_all(host, std::string(1, static_cast<char>(mine))));
+  int least = kAlways;
+  for (const std::string& one : all) least = std::min<int>(least, one[0]);
+  return least;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, int multiprocessors,
+                                         std::shared_ptr<Proxy> proxy, std::string* why) {
+  TUTTI_TRY_ASSIGN(const int setting, agreed_setting(host));
+  *why = "TUTTI_GPU_DIRECT=0 on some rank";
+  if (setting == kNever) return std::unique_ptr<Way>();
+  auto direct = std::make_unique<Direct>(host, port, device, multiprocessors, std::move(proxy));
+  TUTTI_TRY_ASSIGN(*why, agree(host, direct->prepare()));
+  if (!why->empty()) return std::unique_ptr<Way>();
+  TUTTI_TRY(host.connect_direct());
+  const auto tried = direct->try_out();
+  if (host.broken()) return host.breakage();
+  TUTTI_TRY_ASSIGN(*why, agree(host, tried));
+  if (!why->empty()) return std::unique_ptr<Way>();
+  if (setting == kAlways) direct->set_least_bytes(1);
+  log(LogLevel::kInfo,
+      "CUDA device %d: network devices move data from GPU to GPU (GPUDirect RDMA), operations of %llu "
+      "bytes and more and all messages",
+      device, static_cast<unsigned long long>(setting == kAlways ? 1 : kLeastBytes));
+  return std::unique_ptr<Way>(std::move(direct));
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,81 @@
+#include "cuda/proxy.h"
+
+#include <system_error>
+
+#include "base/clock.h"
+#include "exec/pause.h"
+
+namespace tutti::cuda {
+
+Result<std::unique_ptr<Proxy>> Proxy::create(Port& port) {
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+  std::unique_ptr<Proxy> proxy(new Proxy(port));
+  TUTTI_TRY_ASSIGN(void* words, port.allocate_host(4096));
+  proxy->request_ = new (words) std::atomic<uint32_t>(0);
+  proxy->answer_ = new (static_cast<char*>(words) + 2048) std::atomic<uint32_t>(0);
+  try {
+    proxy->thread_ = std::thread([p = proxy.get()] { p->serve(); });
+  } catch (const std::system_error& e) {
+    return system_error("starting the thread of a CUDA communicator (see ulimit -u)", e.code().value());
+  }
+  return proxy;
+}
+
+Proxy::~Proxy() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  if (request_ != nullptr) port_.free_host(request_);
+}
+
+uint32_t Proxy::announce(Task task, bool stays) {
+  uint32_t number;
+  {
+    const std::lock_guard lock(mutex_);
+    number = ++last_number_ == 0 ? ++last_number_ : last_number_;
+    tasks_[number] = {std::move(task), stays};
+  }
+  changed_.notify_all();
+  return number;
+}
+
+// While tasks are under way, or may come from a graph, only looking tells.
+void Proxy::serve() {
+  constexpr int64_t kSpinNs = 200'000, kSleepNs = 50'000;
+  int64_t idle_since = now_ns();
+  for (;;) {
+    if (const uint32_t number = request_->exchange(0, std::memory_order_acq_rel); number != 0) {
+      run(number);
+      answer_->store(number, std::memory_order_release);
+      idle_since = now_ns();
+      continue;
+    }
+    if (now_ns() - idle_since < kSpinNs) {
+      pause_cpu();
+      continue;
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+    if (stopping_) return;  // whoever destroys this has waited for the device
+    changed_.wait_for(lock, std::chrono::nanoseconds(kSleepNs));
+  }
+}
+
+void Proxy::run(uint32_t number) {
+  Task task;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = tasks_.find(number);
+    if (found == tasks_.end()) return;
+    task = found->second.task;
+    if (!found->second.stays) tasks_.erase(found);
+  }
+  task();
+}
+
+}  // namespace tutti::cuda

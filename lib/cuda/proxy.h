@@ -1,0 +1,55 @@
+// This header: a thread that does for a device's streams what only the host can. A stream asks for a task by writing
+// its number to memory of the host, and waits there for the answer. Nothing of this changes from time to time, so a
+// graph that was captured can be replayed. Threading: announce() from any thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "cuda/port.h"
+
+namespace tutti::cuda {
+
+class Proxy {
+ public:
+  using Task = std::function<void()>;
+
+  static Result<std::unique_ptr<Proxy>> create(Port& port);
+  // No stream may ask for anything any more.
+  ~Proxy();
+
+  // The task's number. With `stays` it may be asked for again: it is in a graph.
+  uint32_t announce(Task task, bool stays);
+  // What a stream writes to ask for a task, and what it then waits for. One task at a time.
+  WordOperation request(uint32_t number) const { return {reinterpret_cast<uint32_t*>(request_), number}; }
+  WordOperation answer(uint32_t number) const { return {reinterpret_cast<uint32_t*>(answer_), number, true}; }
+  WordOperation take_back_answer() const { return {reinterpret_cast<uint32_t*>(answer_), 0}; }
+
+ private:
+  explicit Proxy(Port& port) : port_(port) {}
+  void serve();
+  void run(uint32_t number);
+
+  Port& port_;
+  // In memory of the host that streams write to and wait for: the number of the task that is to run, and of the one
+  // that has run; 0 in between.
+  std::atomic<uint32_t>* request_ = nullptr;
+  std::atomic<uint32_t>* answer_ = nullptr;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  struct Waiting {
+    Task task;
+    bool stays;
+  };
+  std::map<uint32_t, Waiting> tasks_;
+  uint32_t last_number_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tutti::cuda

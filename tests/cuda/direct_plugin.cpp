@@ -1,0 +1,279 @@
+// A transport between ranks of one process that delivers to memory of made-up devices, as a network device would: it
+// knows that memory by its dmabuf alone, which it maps elsewhere. From demand to release, and from deliver until the
+// bytes are there, the CPU cannot touch the device's memory at its own address: who tries dies. What fails on purpose
+// is in MADE_UP_NETWORK: "refuses 1" (registrations of rank 1), "loses" (what is delivered does not arrive).
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "base/fd.h"
+#include "transports/adapter.h"
+
+using namespace tutti;
+
+namespace {
+
+bool is_told(const std::string& what) {
+  const char* told = getenv("MADE_UP_NETWORK");
+  return told != nullptr && what == told;
+}
+
+// A registration, seen through its dmabuf.
+class Region {
+ public:
+  Region(uintptr_t begin, uintptr_t end, const Fd& dmabuf, uint64_t offset)
+      : begin_(begin),
+        bytes_(end - begin),
+        alias_(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, dmabuf.get(), static_cast<off_t>(offset))) {}
+  ~Region() {
+    if (is_there()) munmap(alias_, bytes_);
+  }
+  Region(const Region&) = delete;
+  bool is_there() const { return alias_ != MAP_FAILED; }
+  char* alias(const void* data) const {
+    return static_cast<char*>(alias_) + (reinterpret_cast<uintptr_t>(data) - begin_);
+  }
+  void hide() { change(1); }
+  void show() { change(-1); }
+
+ private:
+  void change(int by) {
+    const std::lock_guard lock(mutex_);
+    hidden_ += by;
+    mprotect(reinterpret_cast<void*>(begin_), bytes_, hidden_ > 0 ? PROT_NONE : PROT_READ | PROT_WRITE);
+  }
+  const uintptr_t begin_;
+  const size_t bytes_;
+  void* const alias_;
+  std::mutex mutex_;
+  int hidden_ = 0;
+};
+
+struct Pipe {
+  struct Sent {
+    std::vector<char> payload;
+    uint32_t bytes = 0;
+    tuttiTag tag{};
+    std::shared_ptr<Region> from;  // of a delivery: where it lies
+    const void* data = nullptr;
+    bool is_there = true;
+  };
+  std::mutex mutex;
+  std::deque<Sent> messages;
+  uint32_t slots = 0;
+  bool is_demanded = false, has_ended = false;
+  void* to = nullptr;
+  uint32_t bytes = 0;
+};
+
+struct MadeUpEndpoint;
+
+class SendHalf final : public LinkHalf {
+ public:
+  SendHalf(MadeUpEndpoint& endpoint, std::shared_ptr<Pipe> pipe, int peer, uint32_t slot_bytes)
+      : endpoint_(endpoint), pipe_(std::move(pipe)), peer_(peer), slot_(slot_bytes) {}
+  ~SendHalf() override { recall(); }
+  Result<bool> poll() override;
+  bool wait_begin(bool, tuttiWait*) override { return false; }
+  void wait_end() override {}
+  void recall() override {
+    const std::lock_guard lock(pipe_->mutex);
+    pipe_->has_ended = true;
+    for (auto& region : lent_) region->show();
+    lent_.clear();
+  }
+  void* try_acquire() override {
+    const std::lock_guard lock(pipe_->mutex);
+    return pipe_->messages.size() < pipe_->slots ? slot_.data() : nullptr;
+  }
+  void publish(uint32_t bytes, const tuttiTag& tag) override {
+    const std::lock_guard lock(pipe_->mutex);
+    pipe_->messages.push_back({{slot_.begin(), slot_.begin() + bytes}, bytes, tag, nullptr, nullptr, true});
+  }
+  int deliver(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  uint32_t unsent() override {
+    const std::lock_guard lock(pipe_->mutex);
+    const auto left = static_cast<size_t>(
+        std::count_if(pipe_->messages.begin(), pipe_->messages.end(), [](const auto& m) { return !m.is_there; }));
+    for (; lent_.size() > left; lent_.pop_front()) lent_.front()->show();
+    return static_cast<uint32_t>(left);
+  }
+
+ private:
+  MadeUpEndpoint& endpoint_;
+  const std::shared_ptr<Pipe> pipe_;
+  const int peer_;
+  std::vector<char> slot_;
+  std::deque<std::shared_ptr<Region>> lent_;
+};
+
+class RecvHalf final : public LinkHalf {
+ public:
+  RecvHalf(MadeUpEndpoint& endpoint, std::shared_ptr<Pipe> pipe, int peer)
+      : endpoint_(endpoint), pipe_(std::move(pipe)), peer_(peer) {}
+  ~RecvHalf() override { recall(); }
+  Result<bool> poll() override;
+  bool wait_begin(bool, tuttiWait*) override { return false; }
+  void wait_end() override {}
+  void recall() override {
+    const std::lock_guard lock(pipe_->mutex);
+    pipe_->has_ended = true;
+    if (region_ != nullptr) region_->show();
+    region_ = nullptr;
+  }
+  bool demand(void* to, uint32_t bytes) override;
+  bool try_peek(tuttiMessage* message) override {
+    const std::lock_guard lock(pipe_->mutex);
+    if (pipe_->messages.empty()) return false;
+    Pipe::Sent& next = pipe_->messages.front();
+    *message = {next.payload.data(), next.bytes, next.tag};
+    if (next.from == nullptr) return true;
+    const bool fits = next.bytes == pipe_->bytes;
+    if (fits && !next.is_there && !is_told("loses"))
+      memcpy(region_->alias(pipe_->to), next.from->alias(next.data), next.bytes);
+    next.is_there = true;
+    message->data = fits ? pipe_->to : nullptr;
+    return true;
+  }
+  void release() override {
+    const std::lock_guard lock(pipe_->mutex);
+    pipe_->messages.pop_front();
+    if (region_ != nullptr) region_->show();
+    region_ = nullptr;
+    pipe_->is_demanded = false;
+  }
+
+ private:
+  MadeUpEndpoint& endpoint_;
+  const std::shared_ptr<Pipe> pipe_;
+  const int peer_;
+  std::shared_ptr<Region> region_;
+};
+
+struct Incoming {
+  std::shared_ptr<Pipe> pipe;
+  tuttiLinkConfig config;
+};
+
+struct Table {
+  std::mutex mutex;
+  uint64_t last = 0;
+  std::map<uint64_t, std::deque<Incoming>> incoming;  // by endpoint
+};
+Table& table() {
+  static auto* t = new Table;
+  return *t;
+}
+
+struct MadeUpEndpoint {
+  static Result<std::unique_ptr<MadeUpEndpoint>> open(const tuttiEndpointConfig& config) {
+    auto endpoint = std::make_unique<MadeUpEndpoint>();
+    endpoint->config = config;
+    const std::lock_guard lock(table().mutex);
+    endpoint->number = ++table().last;
+    table().incoming[endpoint->number];
+    return endpoint;
+  }
+  ~MadeUpEndpoint() {
+    const std::lock_guard lock(table().mutex);
+    table().incoming.erase(number);
+  }
+  std::string address() const { return std::to_string(getpid()) + " " + std::to_string(number); }
+  std::string unreachable_because(std::string_view peer) const {
+    return atoi(std::string(peer).c_str()) == getpid() ? "" : "it is another process";
+  }
+  Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& link, std::string_view peer) {
+    auto pipe = std::make_shared<Pipe>();
+    pipe->slots = link.slots;
+    tuttiLinkConfig theirs = link;
+    theirs.peer = config.rank;
+    const std::string address(peer);
+    const std::lock_guard lock(table().mutex);
+    const auto to = table().incoming.find(strtoull(address.c_str() + address.find(' '), nullptr, 10));
+    if (to == table().incoming.end()) return Error{Code::kRemoteError, "its endpoint is gone", link.peer};
+    to->second.push_back({pipe, theirs});
+    return std::unique_ptr<LinkHalf>(std::make_unique<SendHalf>(*this, std::move(pipe), link.peer, link.slot_bytes));
+  }
+  std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* link) {
+    const std::lock_guard lock(table().mutex);
+    auto& queue = table().incoming[number];
+    if (queue.empty()) return nullptr;
+    const Incoming first = queue.front();
+    queue.pop_front();
+    *link = first.config;
+    return std::make_unique<RecvHalf>(*this, first.pipe, first.config.peer);
+  }
+  tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 1'000'000, 1000}; }
+  Result<void> registers(const void* data, uint64_t bytes) {
+    if (data == nullptr) regions.clear();
+    if (is_told("refuses " + std::to_string(config.rank)))
+      return Error{Code::kSystemError, "registering with a network that is made up: no memory"};
+    if (region_of(data, bytes) != nullptr) return {};
+    return Error{Code::kSystemError, "there is no dmabuf of this memory"};
+  }
+  std::shared_ptr<Region> region_of(const void* data, uint64_t bytes) {
+    uintptr_t begin = 0, end = 0;
+    const uint64_t found = config.memory_find(data, bytes, &begin, &end);
+    if (found == 0) return nullptr;
+    auto& region = regions[found];
+    uint64_t offset = 0;
+    if (region == nullptr) {
+      const Fd dmabuf(config.memory_dmabuf(found, &offset));
+      if (dmabuf) region = std::make_shared<Region>(begin, end, dmabuf, offset);
+    }
+    return region != nullptr && region->is_there() ? region : nullptr;
+  }
+
+  tuttiEndpointConfig config;
+  uint64_t number = 0;
+  std::map<uint64_t, std::shared_ptr<Region>> regions;
+};
+
+Result<bool> ended(Pipe& pipe, int peer, bool has_message) {
+  const std::lock_guard lock(pipe.mutex);
+  if (pipe.has_ended && !has_message) return Error{Code::kRemoteError, "it ended its link", peer};
+  return true;
+}
+
+Result<bool> SendHalf::poll() {
+  return ended(*pipe_, peer_, false);
+}
+Result<bool> RecvHalf::poll() {
+  tuttiMessage ignored;
+  return ended(*pipe_, peer_, try_peek(&ignored));
+}
+
+int SendHalf::deliver(const void* data, uint32_t bytes, const tuttiTag& tag) {
+  const std::lock_guard lock(pipe_->mutex);
+  // Only the next one is demanded.
+  if (!pipe_->is_demanded || !pipe_->messages.empty()) return pipe_->has_ended ? 1 : 0;
+  auto region = endpoint_.region_of(data, bytes);
+  if (region == nullptr) return -1;
+  region->hide();
+  lent_.push_back(region);
+  pipe_->messages.push_back({{}, bytes, tag, std::move(region), data, false});
+  return 1;
+}
+
+bool RecvHalf::demand(void* to, uint32_t bytes) {
+  const std::lock_guard lock(pipe_->mutex);
+  if (pipe_->is_demanded) return true;
+  region_ = endpoint_.region_of(to, bytes);
+  if (region_ == nullptr) return false;
+  region_->hide();
+  pipe_->is_demanded = true;
+  pipe_->to = to;
+  pipe_->bytes = bytes;
+  return true;
+}
+
+constexpr tuttiTransport kTable = make_transport<MadeUpEndpoint>("madeup");
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const tuttiTransport* tuttiTransportPlugin(char*, size_t) {
+  return &kTable;
+}
