@@ -179,7 +179,13 @@ std::string Communicator::explain(Collective collective, uint64_t count, DataTyp
   });
   text += "links: ";
   text += made == programs_.end() ? "made at first use" : transports_of(made->second);
-  return text + "\n";
+  text += "\n";
+  if (device_ == nullptr) return text;
+  Operation operation;
+  operation.collective = collective;
+  operation.count = count;
+  operation.dtype = dtype;
+  return device_->explain(operation) + text;
 }
 
 }  // namespace tutti

@@ -149,13 +149,13 @@ Result<void> Device::add_ways() {
 Result<void> Device::add_direct(const std::shared_ptr<Proxy>& proxy, const std::string& why_not_mapped) {
   std::string why;
   TUTTI_TRY_ASSIGN(auto direct, make_direct(host_, port_, device_, info_.multiprocessors, proxy, &why));
-  if (direct != nullptr) {
-    ways_.push_back(std::move(direct));
+  obstacles_ = why_not_mapped;
+  if (direct == nullptr) {
+    obstacles_ += "; and no network moves data from GPU to GPU (GPUDirect RDMA): " + why;
+    log(LogLevel::kWarn, "CUDA device %d: data go through memory of the host, which is slow, because %s", device_,
+        obstacles_.c_str());
   } else {
-    log(LogLevel::kWarn,
-        "CUDA device %d: data go through memory of the host, which is slow, because %s; and no network moves them from "
-        "GPU to GPU (GPUDirect RDMA): %s",
-        device_, why_not_mapped.c_str(), why.c_str());
+    ways_.push_back(std::move(direct));
   }
   return {};
 }
@@ -177,9 +177,18 @@ Device::~Device() {
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   const std::lock_guard lock(mutex_);
   if (host_.broken()) return host_.breakage();
-  const auto way = std::find_if(ways_.begin(), ways_.end(), [&](const auto& w) { return w->takes(operation); });
-  pending_.push_back({operation, stream, way->get()});
+  pending_.push_back({operation, stream, &way_of(operation)});
   return {};
+}
+
+Way& Device::way_of(const Operation& operation) const {
+  return **std::find_if(ways_.begin(), ways_.end(), [&](const auto& way) { return way->takes(operation); });
+}
+
+// Since the creation nothing of it changes.
+std::string Device::explain(const Operation& operation) const {
+  std::string text = format("GPU %d: %s", device_, way_of(operation).name());
+  return text + (obstacles_.empty() ? "\n" : ", because " + obstacles_ + "\n");
 }
 
 // What the GPU refuses, it refuses for good.

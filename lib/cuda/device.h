@@ -51,6 +51,7 @@ Result<std::string> agree(Host& host, const Result<void>& mine);
 class Way {
  public:
   virtual ~Way() = default;
+  virtual const char* name() const = 0;  // for people
   virtual bool takes(const Operation& operation) const = 0;
   // Before submit(): false where other ranks of this process have to call first, then it is asked again.
   virtual Result<bool> meet(const Operation&, StreamRef) { return true; }
@@ -77,6 +78,9 @@ class Device {
   // Waits until the GPU has done all that was submitted, or until the communicator is broken.
   void drain();
 
+  // For people: the way that an operation takes, and what stands against a better one.
+  std::string explain(const Operation& operation) const;
+
   // Of memory that the user has registered; 0: operations gain nothing by it.
   uint64_t open_window(const void* memory, size_t bytes);
   void close_window(uint64_t window);
@@ -92,6 +96,7 @@ class Device {
     Way* way = nullptr;
     bool has_begun = false, is_captured = false;
   };
+  Way& way_of(const Operation& operation) const;
   Result<bool> enqueue_all();
   Result<void> begin(Pending& pending);
   Result<bool> enqueue(Pending& pending);
@@ -105,6 +110,7 @@ class Device {
   DeviceInfo info_;
   std::mutex mutex_;                        // all that follows
   std::vector<std::unique_ptr<Way>> ways_;  // by preference; the last one takes everything
+  std::string obstacles_;                   // in the way of the better ones, if there are
   EventRef end_ = nullptr;                  // of what was submitted last
   StreamRef end_stream_ = nullptr;
   bool has_end_ = false;

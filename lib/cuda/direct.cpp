@@ -61,6 +61,7 @@ class Direct final : public Way {
   Result<void> try_out();
   void set_least_bytes(uint64_t bytes) { least_bytes_ = bytes; }
 
+  const char* name() const override { return "from GPU to GPU by network devices (GPUDirect RDMA)"; }
   bool takes(const Operation& operation) const override;
   Result<void> submit(const Operation& operation, StreamRef stream) override;
 

@@ -196,6 +196,7 @@ class Phases final : public Way {
         programs_(std::move(programs)),
         others_(std::move(others)) {}
 
+  const char* name() const override { return "by kernels that read the other ranks' memory"; }
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
   Result<bool> meet(const Operation& operation, StreamRef stream) override {
     if (others_.attendee == nullptr) return true;

@@ -111,6 +111,7 @@ class Together final : public Way {
   Together(Host& host, std::shared_ptr<Meeting> meeting, std::shared_ptr<Launches> launches)
       : n_ranks_(host.n_ranks()), attendee_(std::move(meeting), host.rank()), launches_(std::move(launches)) {}
 
+  const char* name() const override { return "by one kernel for all ranks"; }
   bool takes(const Operation& operation) const override {
     return operation.collective != Collective::kSendRecv && n_ranks_ <= kMaxPlaces;
   }

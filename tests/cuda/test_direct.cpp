@@ -1,0 +1,311 @@
+// GPU memory that network devices read and write by themselves. The GPUs are made up (fake.h), and so is the network
+// (direct_plugin.cpp), which takes the memory away from the CPU while it is at work there.
+#include <cstdlib>
+
+#include "cuda/pieces.h"
+#include "gpu_ranks.h"
+
+using namespace tutti_test;
+using tutti::Collective;
+using tutti::DataType;
+using tutti::Message;
+using tutti::Operation;
+using tutti::RedOp;
+
+namespace {
+
+class Setting {
+ public:
+  Setting(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  ~Setting() { unsetenv(name_); }
+  Setting(const Setting&) = delete;
+
+ private:
+  const char* const name_;
+};
+
+// Ranks that cannot map each other's memory, with a network that moves it.
+struct Network {
+  explicit Network(const char* direct = "2") : direct_("TUTTI_GPU_DIRECT", direct) {}
+  Setting plugin_{"TUTTI_TRANSPORT_PLUGIN", TUTTI_DIRECT_PLUGIN}, transports_{"TUTTI_TRANSPORTS", "shm,madeup"},
+      direct_;
+};
+
+// What is said of an all-reduce of `count` floats.
+std::string explained(tuttiComm_t comm, size_t count) {
+  char text[8192];
+  size_t bytes = sizeof text;
+  return tuttiExplain("tuttiAllReduce", count, tuttiFloat, tuttiSum, comm, text, &bytes) == tuttiSuccess ? text : "";
+}
+
+}  // namespace
+
+TEST_CASE("pieces of operations stay in their room, and what is sent is received") {
+  for (const int n : {2, 3, 8, 61})
+    for (const size_t room_bytes : {size_t{1} << 20, size_t{64} << 20})
+      for (const auto what :
+           {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce, Collective::kAllGather,
+            Collective::kReduceScatter, Collective::kAllToAll, Collective::kGather, Collective::kScatter})
+        for (const uint64_t count : {uint64_t{1}, uint64_t{1001}, uint64_t{700'003}}) {
+          Operation operation;
+          operation.collective = what;
+          operation.count = count;
+          operation.dtype = DataType::kFloat32;
+          operation.op = n == 3 ? RedOp::kPreMulSum : RedOp::kSum;
+          operation.root = n / 2;
+          INFO(tutti::traits(what).name << " " << count << " of " << n << " in " << room_bytes);
+          operation.input = reinterpret_cast<void*>(uintptr_t{1} << 40);
+          operation.output = reinterpret_cast<void*>(uintptr_t{2} << 40);
+          // By sender and receiver: messages, in their order.
+          std::map<std::pair<int, int>, std::vector<uint64_t>> sent, received;
+          bool stays = true;
+          char* const room = reinterpret_cast<char*>(uintptr_t{3} << 40);
+          for (int r = 0; r < n; r++) {
+            const tutti::cuda::DirectPlan plan(operation, r, n, room_bytes);
+            for (size_t i = 0; i < std::min<size_t>(plan.pieces(), 3); i++) {
+              const auto piece = plan.piece(i, room);
+              for (const auto* list : {&piece.collect, &piece.spread})
+                for (const Message& m : *list) {
+                  const char* const data = static_cast<const char*>(m.data);
+                  stays = stays && data >= room && data + m.count <= room + room_bytes;
+                  if (m.sends)
+                    sent[{r, m.peer}].push_back(m.count);
+                  else
+                    received[{m.peer, r}].push_back(m.count);
+                }
+            }
+          }
+          CHECK(stays);
+          CHECK(sent == received);
+          CHECK_FALSE(sent.empty());
+        }
+}
+
+TEST_CASE("all collectives from GPU to GPU by a network, without the CPU") {
+  for (const int n : {2, 3, 5}) {
+    FakePort port(n);
+    const Network network;
+    require_success(run_gpu_threads(port, n, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+      GpuStream stream(port);
+      uint32_t seed = 1;
+      for (int collective = 0; collective < kCollectives; collective++)
+        for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1001}, size_t{100'003}}) {
+          const Case c{collective, count, tuttiFloat, tuttiSum, static_cast<int>(seed) % n};
+          compare(c, r, n, gpu, host, stream, o, seed++);
+        }
+    }));
+    CHECK(port.flushes > n * kCollectives * 4);  // only what goes by a network needs them
+  }
+}
+
+TEST_CASE("all types and operators by a network") {
+  FakePort port(3);
+  const Network network;
+  require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    GpuStream stream(port);
+    uint32_t seed = 1;
+    for (const int collective : {0, 2, 4})
+      for (int type = 0; type < tuttiNumTypes; type++)
+        for (int op = 0; op < tuttiNumOps; op++) {
+          const Case c{collective, 1000 + seed % 5, static_cast<tuttiDataType_t>(type), static_cast<tuttiRedOp_t>(op),
+                       1};
+          compare(c, r, 3, gpu, host, stream, o, seed++);
+        }
+  }));
+}
+
+TEST_CASE("factors of the ranks' own by a network") {
+  FakePort port(3);
+  const Network network;
+  require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    GpuStream stream(port);
+    for (const tuttiComm_t comm : {gpu, host}) {
+      float factor = 0.5f + static_cast<float>(r);
+      tuttiRedOp_t op;
+      o.take(tuttiRedOpCreatePreMulSum(&op, &factor, tuttiFloat, tuttiScalarHostImmediate, comm));
+      std::vector<float> data(5000, 3);
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, op, comm,
+                            comm == gpu ? tuttiStream_t(stream) : nullptr));
+      stream.synchronize();
+      for (const float value : data) o.wrong += value != 3 * (0.5f + 1.5f + 2.5f);
+      o.take(tuttiRedOpDestroy(op, comm));
+    }
+  }));
+}
+
+TEST_CASE("operations that are larger than the room for them by a network") {
+  FakePort port(2);
+  const Network network("1");
+  require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    GpuStream stream(port);
+    uint32_t seed = 1;
+    for (const int collective : {0, 1, 4, 5})
+      compare({collective, (18 << 18) + 5, tuttiFloat, tuttiMax, 1}, r, 2, gpu, host, stream, o, seed++);
+  }));
+  CHECK(port.flushes > 0);
+}
+
+TEST_CASE("what is small goes through the host's memory if that is left to choose") {
+  FakePort port(2);
+  for (const bool always : {false, true}) {
+    const Network network(always ? "2" : "1");
+    require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      const auto goes = [&](size_t count, const char* way) {
+        o.wrong += explained(gpu, count).find(way) == std::string::npos;
+      };
+      goes(16'383, always ? "GPUDirect RDMA), because" : "through memory of the host, because");
+      goes(16'384, "GPUDirect RDMA), because");
+    }));
+  }
+}
+
+TEST_CASE("messages by a network, in groups, and of a rank to itself") {
+  FakePort port(3);
+  const Network network("1");
+  require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    GpuStream stream(port);
+    // 10 M and 20 M together need more than the first room has.
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{5'000'003}}) {
+      std::vector<int32_t> out(count + 1, r), from_left(count + 1, -1), own(count + 1, -1), far(2 * count + 1, -1);
+      const std::vector<int32_t> to_left(2 * count + 1, 10 + r);
+      o.take(tuttiGroupStart());
+      o.take(tuttiSend(out.data(), count, tuttiInt32, (r + 1) % 3, gpu, stream));
+      o.take(tuttiRecv(from_left.data(), count, tuttiInt32, (r + 2) % 3, gpu, stream));
+      o.take(tuttiSend(out.data(), count, tuttiInt32, r, gpu, stream));
+      o.take(tuttiRecv(own.data(), count, tuttiInt32, r, gpu, stream));
+      o.take(tuttiSend(to_left.data(), 2 * count, tuttiInt32, (r + 2) % 3, gpu, stream));
+      o.take(tuttiRecv(far.data(), 2 * count, tuttiInt32, (r + 1) % 3, gpu, stream));
+      o.take(tuttiGroupEnd());
+      stream.synchronize();
+      for (size_t i = 0; i < count; i++) o.wrong += from_left[i] != (r + 2) % 3 || own[i] != r;
+      for (size_t i = 0; i < 2 * count; i++) o.wrong += far[i] != 10 + (r + 1) % 3;
+      o.wrong += from_left[count] != -1 || own[count] != -1 || far[2 * count] != -1;
+    }
+  }));
+  CHECK(port.flushes > 9);
+}
+
+TEST_CASE("a graph that goes by a network is replayed") {
+  FakePort port(2);
+  const Network network;
+  require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    GpuStream stream(port);
+    std::vector<int32_t> data(3001, 1), other(3001, 1);
+    FakeGraph graph;
+    port.begin_capture(stream.ref(), &graph);
+    o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, gpu, stream));
+    port.end_capture(&graph);
+    for (int i = 0; i < 5; i++) {
+      port.launch(graph, stream.ref());
+      o.take(tuttiAllReduce(other.data(), other.data(), other.size(), tuttiInt32, tuttiSum, gpu, stream));
+    }
+    stream.synchronize();
+    for (size_t i = 0; i < data.size(); i++) o.wrong += data[i] != 32 || other[i] != 32;
+  }));
+}
+
+TEST_CASE("where one rank cannot, all go through the host's memory, and say why") {
+  struct Trouble {
+    const char *direct, *network, *reason;
+    bool has_no_dmabufs;
+  };
+  for (const Trouble& trouble :
+       {Trouble{"0", "", "TUTTI_GPU_DIRECT=0 on some rank", false},
+        Trouble{"2", "refuses 1", "rank 1: shm: it has no way past the CPU; madeup: registering", false},
+        Trouble{"2", "loses", "to this GPU's memory does not arrive", false},
+        Trouble{"2", "", "this GPU has no dmabufs", true}}) {
+    FakePort port(3);
+    port.has_no_dmabufs = trouble.has_no_dmabufs;
+    const Network network(trouble.direct);
+    const Setting made_up("MADE_UP_NETWORK", trouble.network);
+    std::string story;
+    int before = 0;
+    require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+      if (r == 2) {
+        before = port.flushes;
+        story = explained(gpu, 1000);
+      }
+      GpuStream stream(port);
+      compare({0, 100'003, tuttiFloat, tuttiSum, 0}, r, 3, gpu, host, stream, o, 1);
+    }));
+    INFO(story);
+    CHECK(port.flushes == before);
+    CHECK(story.find("through memory of the host") != std::string::npos);
+    CHECK(story.find(trouble.reason) != std::string::npos);
+  }
+}
+
+TEST_CASE("a GPU that no longer sees what the network writes breaks the communicator on all ranks") {
+  FakePort port(2);
+  const Network network;
+  port.fails_flushes = 8;  // two are for trying out
+  const auto outcomes = run_gpu_threads(port, 2, Seats::kStaged, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    std::vector<float> data(1000);
+    GpuStream stream(port);
+    tuttiResult_t state = tuttiSuccess;
+    for (int i = 0; i < 1000 && state == tuttiSuccess; i++) {
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
+      stream.synchronize();
+      (void)tuttiCommGetAsyncError(gpu, &state);
+    }
+    if (o.code == tuttiSuccess) o.code = state;
+  });
+  for (const Outcome& o : outcomes) CHECK(o.code == tuttiUnhandledCudaError);
+}
+
+TEST_CASE("ranks that call different things by a network are told so") {
+  FakePort port(2);
+  const Network network;
+  for (const bool gathers : {false, true}) {
+    const auto outcomes =
+        run_gpu_threads(port, 2, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+          std::vector<float> data(4000), more(8000);
+          GpuStream stream(port);
+          if (gathers && r == 1)
+            o.take(tuttiAllGather(data.data(), more.data(), 4000, tuttiFloat, gpu, stream));
+          else
+            o.take(tuttiAllReduce(data.data(), data.data(), r == 0 ? 4000 : 3000, tuttiFloat, tuttiSum, gpu, stream));
+          stream.synchronize();
+          tuttiResult_t state = tuttiSuccess;
+          (void)tuttiCommGetAsyncError(gpu, &state);
+          o.code = state;
+          o.message = tuttiGetLastError(gpu);
+        });
+    for (const Outcome& o : outcomes) {
+      INFO(o.message);
+      CHECK(o.code == tuttiInvalidUsage);
+      CHECK(o.message.find(gathers ? "AllGather(count=4000" : "count=3000") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("aborting frees a stream that waits for the network") {
+  FakePort port(2);
+  const Network network;
+  const tuttiUniqueId id = new_id();
+  std::vector<std::thread> threads;
+  std::vector<Outcome> outcomes(2);
+  std::atomic<bool> over{false};
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      port.has_no_words = true;
+      tuttiConfig_t config = config_of(Seats::kStaged, r);
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      std::vector<float> data(1000);
+      GpuStream stream(port);
+      if (r == 0) {
+        o.take(tuttiAllReduce(data.data(), data.data(), 1000, tuttiFloat, tuttiSum, comm, stream));
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        o.take(tuttiCommAbort(comm));
+        stream.synchronize();
+        over = true;
+      } else {
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        (void)tuttiCommDestroy(comm);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  require_success(outcomes);
+}
