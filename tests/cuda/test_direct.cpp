@@ -24,11 +24,15 @@ class Setting {
   const char* const name_;
 };
 
-// Ranks that cannot map each other's memory, with a network that moves it.
+// Ranks that cannot map each other's memory, with a network that moves it: the made-up one, or with DIRECT_TEST_PLUGIN
+// that of the plugin verbs, whose devices really do.
+const char* real_plugin() {
+  return getenv("DIRECT_TEST_PLUGIN");
+}
 struct Network {
   explicit Network(const char* direct = "2") : direct_("TUTTI_GPU_DIRECT", direct) {}
-  Setting plugin_{"TUTTI_TRANSPORT_PLUGIN", TUTTI_DIRECT_PLUGIN}, transports_{"TUTTI_TRANSPORTS", "shm,madeup"},
-      direct_;
+  Setting plugin_{"TUTTI_TRANSPORT_PLUGIN", real_plugin() != nullptr ? real_plugin() : TUTTI_DIRECT_PLUGIN},
+      transports_{"TUTTI_TRANSPORTS", real_plugin() != nullptr ? "shm,verbs" : "shm,madeup"}, direct_;
 };
 
 // What is said of an all-reduce of `count` floats.
@@ -81,7 +85,7 @@ TEST_CASE("pieces of operations stay in their room, and what is sent is received
         }
 }
 
-TEST_CASE("all collectives from GPU to GPU by a network, without the CPU") {
+TEST_CASE("all collectives from GPU to GPU by a network, without the CPU", "[network]") {
   for (const int n : {2, 3, 5}) {
     FakePort port(n);
     const Network network;
@@ -98,7 +102,7 @@ TEST_CASE("all collectives from GPU to GPU by a network, without the CPU") {
   }
 }
 
-TEST_CASE("all types and operators by a network") {
+TEST_CASE("all types and operators by a network", "[network]") {
   FakePort port(3);
   const Network network;
   require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
@@ -114,7 +118,7 @@ TEST_CASE("all types and operators by a network") {
   }));
 }
 
-TEST_CASE("factors of the ranks' own by a network") {
+TEST_CASE("factors of the ranks' own by a network", "[network]") {
   FakePort port(3);
   const Network network;
   require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
@@ -133,7 +137,7 @@ TEST_CASE("factors of the ranks' own by a network") {
   }));
 }
 
-TEST_CASE("operations that are larger than the room for them by a network") {
+TEST_CASE("operations that are larger than the room for them by a network", "[network]") {
   FakePort port(2);
   const Network network("1");
   require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
@@ -145,7 +149,7 @@ TEST_CASE("operations that are larger than the room for them by a network") {
   CHECK(port.flushes > 0);
 }
 
-TEST_CASE("what is small goes through the host's memory if that is left to choose") {
+TEST_CASE("what is small goes through the host's memory if that is left to choose", "[network]") {
   FakePort port(2);
   for (const bool always : {false, true}) {
     const Network network(always ? "2" : "1");
@@ -159,7 +163,7 @@ TEST_CASE("what is small goes through the host's memory if that is left to choos
   }
 }
 
-TEST_CASE("messages by a network, in groups, and of a rank to itself") {
+TEST_CASE("messages by a network, in groups, and of a rank to itself", "[network]") {
   FakePort port(3);
   const Network network("1");
   require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
@@ -185,7 +189,7 @@ TEST_CASE("messages by a network, in groups, and of a rank to itself") {
   CHECK(port.flushes > 9);
 }
 
-TEST_CASE("a graph that goes by a network is replayed") {
+TEST_CASE("a graph that goes by a network is replayed", "[network]") {
   FakePort port(2);
   const Network network;
   require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
@@ -235,7 +239,7 @@ TEST_CASE("where one rank cannot, all go through the host's memory, and say why"
   }
 }
 
-TEST_CASE("a GPU that no longer sees what the network writes breaks the communicator on all ranks") {
+TEST_CASE("a GPU that no longer sees what the network writes breaks the communicator on all ranks", "[network]") {
   FakePort port(2);
   const Network network;
   port.fails_flushes = 8;  // two are for trying out
@@ -253,7 +257,7 @@ TEST_CASE("a GPU that no longer sees what the network writes breaks the communic
   for (const Outcome& o : outcomes) CHECK(o.code == tuttiUnhandledCudaError);
 }
 
-TEST_CASE("ranks that call different things by a network are told so") {
+TEST_CASE("ranks that call different things by a network are told so", "[network]") {
   FakePort port(2);
   const Network network;
   for (const bool gathers : {false, true}) {
@@ -279,7 +283,7 @@ TEST_CASE("ranks that call different things by a network are told so") {
   }
 }
 
-TEST_CASE("aborting frees a stream that waits for the network") {
+TEST_CASE("aborting frees a stream that waits for the network", "[network]") {
   FakePort port(2);
   const Network network;
   const tuttiUniqueId id = new_id();
@@ -308,4 +312,73 @@ TEST_CASE("aborting frees a stream that waits for the network") {
     });
   for (auto& thread : threads) thread.join();
   require_success(outcomes);
+}
+
+namespace {
+
+tuttiConfig_t first_gpu() {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.cudaDevice = 0;
+  return config;
+}
+
+// The made-up network ends at its process: then these go through the host's memory.
+bool goes_directly(tuttiComm_t comm) {
+  return real_plugin() == nullptr || explained(comm, 100'000).find("GPUDirect RDMA), because") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("processes by a network", "[network]") {
+  FakePort port(1);
+  port.has_no_words = true;
+  const Network network;
+  const tuttiConfig_t config = first_gpu();
+  Processes processes(
+      4,
+      [&](int r, tuttiComm_t comm, Outcome& o) {
+        o.wrong += !goes_directly(comm);
+        GpuStream stream(port);
+        for (const size_t count : {size_t{1}, size_t{1001}, size_t{1'500'003}}) {
+          std::vector<int32_t> sum(count, r + 1), all(count * 4, -1), mine(count, r), block(count, -1);
+          o.take(tuttiAllReduce(sum.data(), sum.data(), count, tuttiInt32, tuttiSum, comm, stream));
+          o.take(tuttiAllGather(mine.data(), all.data(), count, tuttiInt32, comm, stream));
+          o.take(tuttiReduceScatter(all.data(), block.data(), count, tuttiInt32, tuttiSum, comm, stream));
+          stream.synchronize();
+          for (size_t i = 0; i < count; i++) o.wrong += sum[i] != 10 || block[i] != 4 * r;
+          for (size_t i = 0; i < 4 * count; i++) o.wrong += all[i] != static_cast<int>(i / count);
+        }
+      },
+      &config);
+  require_success(processes.wait());
+}
+
+TEST_CASE("a process that dies frees the streams that wait for the network", "[network]") {
+  FakePort port(1);
+  port.has_no_words = true;
+  const Network network;
+  const tuttiConfig_t config = first_gpu();
+  Processes processes(
+      3,
+      [&](int r, tuttiComm_t comm, Outcome& o) {
+        o.wrong += !goes_directly(comm);
+        std::vector<float> data(500'000);
+        GpuStream stream(port);
+        tuttiResult_t state = tuttiSuccess;
+        for (int i = 0; i < 100'000 && state == tuttiSuccess; i++) {
+          if (r == 1 && i == 5) kill(getpid(), SIGKILL);
+          o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, comm, stream));
+          stream.synchronize();
+          (void)tuttiCommGetAsyncError(comm, &state);
+        }
+        o.wrong += state != tuttiRemoteError;
+        o.take(tuttiCommAbort(comm));
+      },
+      &config);
+  const auto outcomes = processes.wait();
+  for (const size_t r : {0, 2}) {
+    INFO(outcomes[r].message);
+    CHECK((outcomes[r].code == tuttiSuccess || outcomes[r].code == tuttiRemoteError));
+    CHECK(outcomes[r].wrong == 0);
+  }
 }

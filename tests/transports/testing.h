@@ -96,9 +96,13 @@ inline uint64_t find_memory(const void* data, uint64_t bytes, uintptr_t* begin, 
 inline int is_live_memory(uint64_t number) {
   return SharedMemory::is_live(number);
 }
+inline int dmabuf_of_memory(uint64_t number, uint64_t* offset_bytes) {
+  return SharedMemory::dmabuf(number, offset_bytes).release();
+}
 
 inline Result<Endpoint> open_endpoint(const tuttiTransport* table, int rank, int n_ranks = 2, uint8_t secret = 7) {
-  tuttiEndpointConfig config{sizeof config, rank, n_ranks, {}, find_memory, SharedMemory::removals, is_live_memory};
+  tuttiEndpointConfig config{sizeof config,          rank,           n_ranks,         {}, find_memory,
+                             SharedMemory::removals, is_live_memory, dmabuf_of_memory};
   memset(config.group_key, secret, sizeof config.group_key);
   return Endpoint::open(table, config);
 }

@@ -158,6 +158,9 @@ check "contract, one device" catch env TUTTI_IB_HCA==rxe1 "$build/tests/transpor
 check "contract, two devices with two queue pairs each" catch env TUTTI_IB_QPS=2 "$build/tests/transports/tutti-transport-test"
 check "bytes on the wire" counts TUTTI_LOG=info
 check "bytes on the wire, registered memory" counts TUTTI_PROTO=lend
+# GPUs are made up, whose memory is a memfd each. A stand-in takes that for a dmabuf; all else is what the devices do.
+check "from GPU memory to GPU memory (made up, dmabufs by a stand-in)" catch env LD_PRELOAD="$build/tests/verbs/dmabuf_preload.so" \
+  DIRECT_TEST_PLUGIN="$build/libtutti-verbs.so" "$build/tests/cuda/test_cuda" "[network]"
 for tool in all_reduce broadcast sendrecv; do
   for ranks in 2 4; do
     check "$tool, $ranks ranks, 0 B to 16 MiB" job $ranks -- $tool -b 0 -e 16M -f 16 -n 1 -w 0

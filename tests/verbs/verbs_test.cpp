@@ -1,5 +1,8 @@
 // What only verbs has: paths between ports, keys, registered memory. Those that need a device are tagged.
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -31,7 +34,8 @@ const tuttiTransport* verbs_transport() {
 }
 
 tuttiEndpointConfig config_of(int rank) {
-  tuttiEndpointConfig config{sizeof config, rank, 2, {}, find_memory, SharedMemory::removals, is_live_memory};
+  tuttiEndpointConfig config{sizeof config,   rank, 2, {}, find_memory, SharedMemory::removals, is_live_memory,
+                             dmabuf_of_memory};
   memset(config.group_key, 7, sizeof config.group_key);
   return config;
 }
@@ -41,6 +45,33 @@ struct Registered {
   ~Registered() { SharedMemory::remove(id); }
   std::vector<char> data;
   uint64_t id;
+};
+
+// A device's, as far as Tutti can tell: at its address the CPU cannot touch it, and it is registered by a descriptor,
+// see dmabuf_stand_in.cpp.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(size_t bytes, Fd dmabuf = Fd()) : bytes_(bytes) {
+    const Fd fd(memfd_create("device", MFD_CLOEXEC));
+    REQUIRE(ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+    behind_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    data_ = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd.get(), 0);
+    if (!dmabuf) dmabuf.reset(fcntl(fd.get(), F_DUPFD_CLOEXEC, 3));
+    id_ = SharedMemory::add_device(data_, bytes, std::move(dmabuf), 0)->id;
+  }
+  ~DeviceMemory() {
+    SharedMemory::remove(id_);
+    munmap(data_, bytes_);
+    munmap(behind_, bytes_);
+  }
+  DeviceMemory(const DeviceMemory&) = delete;
+  char* data() const { return static_cast<char*>(data_); }
+  char* behind() const { return static_cast<char*>(behind_); }
+
+ private:
+  size_t bytes_;
+  void *data_, *behind_;
+  uint64_t id_;
 };
 
 }  // namespace
@@ -87,6 +118,78 @@ TEST_CASE("messages between registered memories are read and written where they 
   std::vector<char> stranger(64);
   REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
   CHECK_FALSE(p.out.lend(stranger.data(), 64, tuttiTag{}));
+}
+
+TEST_CASE("what is demanded goes there, however long, and waits for it", "[device]") {
+  Pair p = make_pair(verbs_transport(), Ask{1, 0, 4, 64 << 10});
+  DeviceMemory from(1 << 20), to(1 << 20);
+  for (uint32_t i = 0; i < 30; i++) {
+    const uint32_t bytes = i < 3 ? i + 1 : i * 34'567;
+    const tuttiTag tag{{i, 0, 0, 0}};
+    REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+    CHECK(p.out.deliver(from.data(), bytes, tag) == 0);
+    memset(from.behind(), static_cast<int>(i + 1), bytes);
+    REQUIRE(p.in.demand(to.data() + i, bytes));
+    REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.deliver(from.data(), bytes, tag) == 1; }));
+    tuttiMessage message{};
+    REQUIRE(until([&] { return poll_once(p.in) && p.in.try_peek(&message); }));
+    CHECK(message.data == static_cast<const void*>(to.data() + i));
+    CHECK(message.bytes == bytes);
+    CHECK(message.tag.word[0] == i);
+    CHECK(std::string(to.behind() + i, bytes) == std::string(bytes, static_cast<char>(i + 1)));
+    p.in.release();
+    REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
+  }
+  std::vector<char> stranger(64);
+  CHECK_FALSE(p.in.demand(stranger.data(), 64));
+}
+
+TEST_CASE("of another length than is demanded, only the tag comes", "[device]") {
+  Pair p = make_pair(verbs_transport());
+  DeviceMemory from(4096), to(4096);
+  REQUIRE(p.in.demand(to.data(), 100));
+  REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+  memset(from.behind(), 7, 4096);
+  const tuttiTag tag{{5, 0, 0, 0}};
+  REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.deliver(from.data(), 4096, tag) == 1; }));
+  tuttiMessage message{};
+  REQUIRE(until([&] { return poll_once(p.in) && p.in.try_peek(&message); }));
+  CHECK(message.data == nullptr);
+  CHECK(message.bytes == 4096);
+  CHECK(message.tag.word[0] == 5);
+  CHECK(std::string(to.behind(), 4096) == std::string(4096, 0));
+  p.in.release();
+  CHECK(p.out.unsent() == 0);
+}
+
+TEST_CASE("what was demanded or delivered and is recalled is left alone", "[device]") {
+  Pair p = make_pair(verbs_transport());
+  DeviceMemory from(4096), to(4096);
+  REQUIRE(p.in.demand(to.data(), 4096));
+  REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+  usleep(2000);
+  p.in.recall();
+  memset(from.behind(), 7, 4096);
+  (void)p.out.deliver(from.data(), 4096, tuttiTag{});
+  p.out.recall();
+  CHECK(p.out.unsent() == 0);
+  usleep(2000);
+  CHECK(std::string(to.behind(), 4096) == std::string(4096, 0));
+}
+
+TEST_CASE("an endpoint says what it cannot register", "[device]") {
+  auto endpoint = open_endpoint(verbs_transport(), 0).value();
+  REQUIRE(endpoint.delivers());
+  DeviceMemory good(4096);
+  CHECK(endpoint.registers(good.data(), 4096));
+  std::vector<char> stranger(64);
+  const auto refused = endpoint.registers(stranger.data(), 64);
+  REQUIRE_FALSE(refused);
+  CHECK(contains(refused.error().message, "not registered"));
+  DeviceMemory bad(4096, Fd(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+  const auto failed = endpoint.registers(bad.data(), 4096);
+  REQUIRE_FALSE(failed);
+  CHECK(contains(failed.error().message, "by its dmabuf"));
 }
 
 TEST_CASE("what was wished or lent and is recalled is left alone", "[device]") {
