@@ -11,6 +11,6 @@ extern "C" __attribute__((visibility("default"))) ibv_mr* ibv_reg_dmabuf_mr(ibv_
   void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
   if (memory == MAP_FAILED) return nullptr;
   ibv_mr* region = ibv_reg_mr_iova(domain, memory, length, iova, access);
-  if (region == nullptr) munmap(memory, length);
-  return region;  // the mapping stays to the end of the process
+  munmap(memory, length);  // the region holds the pages
+  return region;
 }

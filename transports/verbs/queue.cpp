@@ -111,7 +111,7 @@ bool Queue::write(const Write& write) {
   request.imm_data = htonl(write.immediate);
   request.wr.rdma.remote_addr = write.to;
   request.wr.rdma.rkey = write.key;
-  if (bytes > 0 && bytes <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
+  if (bytes > 0 && bytes <= inline_bytes_ && !write.is_device) request.send_flags |= IBV_SEND_INLINE;
   posted_++;
   if (write.signalled) {
     request.send_flags |= IBV_SEND_SIGNALED;

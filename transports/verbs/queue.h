@@ -47,6 +47,7 @@ class Queue {
     bool signalled;
     bool lends;
     uint32_t slot;
+    bool is_device = false;  // the CPU may not be able to read it
   };
   bool write(const Write& write);
   bool receive(uint32_t n);

@@ -305,6 +305,7 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
     if (bytes > of_slot)
       add(static_cast<const char*>(message.payload) + at + of_slot - sizeof(SlotHeader), bytes - of_slot,
           message.lent->local_key(port));
+    write.is_device = message.is_demanded && bytes > of_slot;
     write.to = to + (at - begin);
     write.key = key;
     at += bytes;
