@@ -2,6 +2,7 @@
 #include <string>
 
 #include "gpu_ranks.h"
+#include "sanitized.h"
 
 using namespace tutti_test;
 
@@ -44,7 +45,8 @@ void compare_there(FakePort& port, const Case& c, size_t shift, int rank, int n,
 TEST_CASE("large operations are done where the buffers lie, if all GPUs reach them") {
   FakePort port(5);
   for (const bool hides : {false, true})
-    for (const int n : {2, 5}) {
+    for (int n = 2; n <= 5; n += 3) {
+      if (kSanitized && (n == 2) != hides) continue;
       port.hides_memory = hides;
       const int before = port.runs;
       require_success(
@@ -65,17 +67,19 @@ TEST_CASE("large operations are done where the buffers lie, if all GPUs reach th
 TEST_CASE("all types and operators where the buffers lie") {
   FakePort port(3);
   const int before = port.runs;
+  // For a sanitizer each type with one operator is enough.
+  const int step = kSanitized ? tuttiNumOps : 1;
   require_success(run_gpu_threads(port, 3, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
     uint32_t seed = 1;
     for (int type = 0; type < tuttiNumTypes; type++)
-      for (int op = 0; op < tuttiNumOps; op++) {
+      for (int op = type % step; op < tuttiNumOps; op += step) {
         const Case c{0, kBytes / kTypeBytes[type] + seed % 5, static_cast<tuttiDataType_t>(type),
                      static_cast<tuttiRedOp_t>(op), 0};
         compare_there(port, c, kTypeBytes[type] * (seed % 4) + seed % 2, r, 3, gpu, host, o, seed);
         seed++;
       }
   }));
-  CHECK(port.runs - before == 3 * tuttiNumTypes * tuttiNumOps);
+  CHECK(port.runs - before == 3 * tuttiNumTypes * tuttiNumOps / step);
 }
 
 TEST_CASE("in place, replayed, and with two ranks on one of the GPUs") {
