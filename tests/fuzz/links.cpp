@@ -109,7 +109,7 @@ void borrow_shared_memory(Input& in) {
   auto segment = shm::Segment::create(kSlots, kSlotBytes, &memfd);
   auto view = shm::Segment::map(memfd, kSlots, kSlotBytes);
   expect(segment && view, "there is shared memory");
-  shm::RecvLink link(1, std::move(sockets.ours), std::move(segment).value());
+  shm::RecvLink link(1, std::move(sockets.ours), std::move(segment).value(), std::make_shared<shm::Exchange>());
   for (uint64_t published = 0; !in.done();) {
     switch (in.below(4)) {
       case 0: {

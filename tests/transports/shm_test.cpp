@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <set>
+
 #include "strangers.h"
 #include "traffic.h"
 #include "transports/shm/segment.h"
@@ -66,6 +68,56 @@ bool gets_in(Endpoint& to, const std::vector<int>& fds) {
 }
 
 }  // namespace
+
+TEST_CASE("shm: a rank sends in the payload that it has received last, and any that it has left when that is not its") {
+  Pair p = make_pair(&kShmTransport, kAsk);
+  Link out, in;
+  REQUIRE(join(p.receiver, Ask{0, kAsk.channel, kAsk.slots, kAsk.slot_bytes}, p.sender, &out, &in));
+  const tuttiTag tag{};
+  tuttiMessage message{};
+  SECTION("by turns it is one payload") {
+    for (int i = 0; i < 10; i++) {
+      void* const payload = p.out.try_acquire();
+      memset(payload, i, 100);
+      p.out.publish(100, tag);
+      REQUIRE(p.in.try_peek(&message));
+      CHECK(static_cast<const char*>(message.data)[99] == i);
+      void* const before = out.try_acquire();
+      CHECK(before != message.data);
+      p.in.release();
+      CHECK(out.try_acquire() == before);
+      out.publish(8, tag);  // it travels in the line and stays
+      CHECK(out.try_acquire() == message.data);
+      out.publish(100, tag);
+      REQUIRE(in.try_peek(&message));
+      in.release();
+      REQUIRE(in.try_peek(&message));
+      in.release();
+      CHECK(p.out.try_acquire() == payload);
+    }
+  }
+  SECTION("all that are sent one way stay there") {
+    std::set<const void*> payloads;
+    for (uint32_t i = 0; i < 3 * kAsk.slots; i++) {
+      REQUIRE(p.out.try_acquire() != nullptr);
+      p.out.publish(100, tag);
+      REQUIRE(p.in.try_peek(&message));
+      payloads.insert(message.data);
+      p.in.release();
+    }
+    CHECK(payloads.size() == 2 * kAsk.slots);
+    for (uint32_t i = 0; i < kAsk.slots; i++) {
+      CHECK(payloads.contains(out.try_acquire()));
+      out.publish(100, tag);
+    }
+    CHECK(out.try_acquire() == nullptr);
+  }
+  SECTION("whatever comes and goes at once") {
+    Sender there(p.out, {1, 20000}), back(out, {2, 20000});
+    Receiver here(p.in, {1, 20000}), home(in, {2, 20000});
+    CHECK(run_together({&there, &home, &back, &here}, [](Side& side) { return 1 + mix(side.count()) % 7; }) == "");
+  }
+}
 
 TEST_CASE("shm: only sealed memory of the right size makes a link, and no descriptor stays behind") {
   auto b = open_endpoint(&kShmTransport, 1);

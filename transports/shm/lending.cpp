@@ -60,6 +60,8 @@ char* ShmHalf::locate(uint32_t where, uint64_t at, uint32_t bytes) {
 
 bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(slot_);
+  chosen_.reset();
+  acquired_ = false;
   if (!describe(data, bytes, &line.where, &line.at)) return false;
   publish_line(line, bytes, tag);
   last_lent_ = messages_;
@@ -91,9 +93,10 @@ void ShmHalf::forget_removed_blocks() {
   });
 }
 
-RecvLink::RecvLink(int peer, Fd socket, Segment segment) : ShmHalf(peer, false), sender_pid_(peer_pid(socket.get())) {
+RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange)
+    : ShmHalf(peer, std::move(exchange), Exchange::Side::kReceive, false), sender_pid_(peer_pid(socket.get())) {
   socket_ = std::move(socket);
-  segment_ = std::move(segment);
+  exchange_->set(Exchange::Side::kReceive, std::move(segment));
   SegmentHeader& header = segment_.header();
   uint64_t probe = 0;
   if (sender_pid_ == getpid())

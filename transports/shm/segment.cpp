@@ -25,7 +25,7 @@ size_t control_bytes(uint32_t slots) {
 }
 
 size_t segment_bytes(uint32_t slots, uint32_t slot_bytes) {
-  return control_bytes(slots) + round_to_page(static_cast<size_t>(slots) * slot_bytes);
+  return control_bytes(slots) + round_to_page(2 * static_cast<size_t>(slots) * slot_bytes);
 }
 
 }  // namespace

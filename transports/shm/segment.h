@@ -46,14 +46,18 @@ struct SegmentHeader {
   uint64_t probe_address;
   uint32_t receiver_reads_memory;                     // a Reach
   uint32_t sender_has_barrier, receiver_has_barrier;  // SleepBarrier::kernel_can
+  // Sender: the probe of the link in the other direction whose payloads it takes for this one's, once it has both.
+  std::atomic<uint64_t> paired_with;
 };
 
 // How the receiver gets at the sender's memory.
 enum Reach : uint32_t { kNoReach = 0, kThroughKernel = 1, kSameProcess = 2 };
 
-// Where a message's bytes are: in the slot, in the line itself, where the receiver expected them, at an address of the
+// Where a message's bytes are: in the slot, in the line itself, in a payload that is passed on, of the segment of this
+// link or of the one in the other direction, where the receiver expected them, at an address of the
 // sender's, or in the block of shared memory with this number (and greater ones), at an offset.
-inline constexpr uint32_t kInSlot = 0, kInLine = 1, kInPlace = 2, kAtAddress = 3, kFirstBlock = 4;
+inline constexpr uint32_t kInSlot = 0, kInLine = 1, kPassedOn = 2, kPassedBack = 3, kInPlace = 4, kAtAddress = 5,
+                          kFirstBlock = 6;
 inline constexpr uint32_t kLineBytes = 16;
 
 // Flag, tag, length and a few bytes share one cache line, so that the smallest messages cost one line transfer.
@@ -105,6 +109,8 @@ class Segment {
   SlotLine& line(uint32_t slot) const {
     return *reinterpret_cast<SlotLine*>(base_ + sizeof(SegmentHeader) + slot * sizeof(SlotLine));
   }
+  explicit operator bool() const { return base_ != nullptr; }
+  // Those of the slots, and after them as many more: see exchange.h.
   char* payload(uint32_t slot) const { return payload_ + static_cast<size_t>(slot) * slot_bytes_; }
   uint32_t slots() const { return slots_; }
   uint32_t slot_bytes() const { return slot_bytes_; }

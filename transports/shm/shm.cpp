@@ -1,6 +1,7 @@
 // The shm endpoint.
 #include <cstring>
 #include <list>
+#include <map>
 #include <memory>
 
 #include "base/log.h"
@@ -29,13 +30,13 @@ class ShmEndpoint {
     return "";
   }
 
-  Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) const {
+  Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) {
     ShmAddress peer;
     if (!parse(peer_bytes, &peer))
       return Error{Code::kInvalidArgument, "this is not the address of a shm endpoint", config.peer};
     const Dialer::Call call{key_, HelloKind::kShm, rank_, config.peer, to_hello_args(config)};
     const Address address = unix_abstract_address({peer.name, strnlen(peer.name, sizeof peer.name)});
-    return std::unique_ptr<LinkHalf>(new SendLink(call, address, config));
+    return std::unique_ptr<LinkHalf>(new SendLink(call, address, config, exchange_of(config, Exchange::Side::kSend)));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
@@ -61,12 +62,23 @@ class ShmEndpoint {
   }
 
   // Null while the segment has not come.
-  Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) const {
+  Result<std::unique_ptr<LinkHalf>> take_in(Acceptor::Accepted& incoming, tuttiLinkConfig* config) {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     TUTTI_TRY_ASSIGN(auto memfd, receive_descriptor(incoming.fd.get()));
     if (!memfd) return std::unique_ptr<LinkHalf>();
     TUTTI_TRY_ASSIGN(Segment segment, Segment::map(*memfd, config->slots, config->slot_bytes));
-    return std::unique_ptr<LinkHalf>(new RecvLink(config->peer, std::move(incoming.fd), std::move(segment)));
+    return std::unique_ptr<LinkHalf>(new RecvLink(config->peer, std::move(incoming.fd), std::move(segment),
+                                                  exchange_of(*config, Exchange::Side::kReceive)));
+  }
+
+  std::shared_ptr<Exchange> exchange_of(const tuttiLinkConfig& config, Exchange::Side side) {
+    std::weak_ptr<Exchange>& known = exchanges_[{config.peer, config.channel}];
+    std::shared_ptr<Exchange> exchange = known.lock();
+    if (exchange && exchange->take(side)) return exchange;
+    exchange = std::make_shared<Exchange>();
+    exchange->take(side);
+    known = exchange;
+    return exchange;
   }
 
   int rank_;
@@ -74,6 +86,7 @@ class ShmEndpoint {
   Key key_;
   ShmAddress address_;
   Acceptor acceptor_;
+  std::map<std::pair<int32_t, uint32_t>, std::weak_ptr<Exchange>> exchanges_;  // by peer and channel
   std::list<Acceptor::Accepted> incoming_;  // authenticated, the segment is on its way
 };
 

@@ -63,8 +63,11 @@ Error ShmHalf::gone() const {
           peer_};
 }
 
-SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config)
-    : ShmHalf(config.peer, true), config_(config), dialer_(call, std::vector<Address>{peer_address}) {}
+SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
+                   std::shared_ptr<Exchange> exchange)
+    : ShmHalf(config.peer, std::move(exchange), Exchange::Side::kSend, true),
+      config_(config),
+      dialer_(call, std::vector<Address>{peer_address}) {}
 
 Result<bool> SendLink::poll() {
   if (ready_) {
@@ -99,10 +102,11 @@ Result<bool> SendLink::advance_connect() {
 
 Result<void> SendLink::send_segment() {
   Fd memfd;
-  TUTTI_TRY_ASSIGN(segment_, Segment::create(config_.slots, config_.slot_bytes, &memfd));
-  segment_.header().sender_has_barrier = SleepBarrier::kernel_can();
-  *probe_ = segment_.header().probe = random_number();
-  segment_.header().probe_address = reinterpret_cast<uintptr_t>(probe_.get());
+  TUTTI_TRY_ASSIGN(Segment segment, Segment::create(config_.slots, config_.slot_bytes, &memfd));
+  segment.header().sender_has_barrier = SleepBarrier::kernel_can();
+  *probe_ = segment.header().probe = random_number();
+  segment.header().probe_address = reinterpret_cast<uintptr_t>(probe_.get());
+  exchange_->set(Exchange::Side::kSend, std::move(segment));
   // One byte after an acknowledged handshake always fits the socket's buffer.
   if (!send_with_descriptor(socket_.get(), &kMapped, 1, memfd))
     return system_error(format("handing shared memory to rank %d", peer_), errno);
@@ -131,25 +135,52 @@ bool SendLink::slot_is_free() {
   return messages_ - released_seen_ < segment_.slots();
 }
 
+// The same one until it is published, though others may come in meanwhile.
+char* SendLink::choose_payload() {
+  if (!acquired_) chosen_ = exchange_->choose();
+  acquired_ = true;
+  return chosen_ ? exchange_->at(*chosen_) : segment_.payload(slot_);
+}
+
 void* SendLink::try_acquire() {
-  return slot_is_free() ? segment_.payload(slot_) : nullptr;
+  return slot_is_free() ? choose_payload() : nullptr;
+}
+
+void SendLink::note_payload(SlotLine& line) {
+  line.where = !chosen_ ? kInSlot : chosen_->mine ? kPassedOn : kPassedBack;
+  if (!chosen_) return;
+  line.at = chosen_->index;
+  exchange_->give(*chosen_);
 }
 
 void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(slot_);
-  line.where = placing_ ? kInPlace : bytes <= kLineBytes ? kInLine : kInSlot;
-  if (line.where == kInLine) memcpy(line.small, segment_.payload(slot_), kLineBytes);
-  if (placing_) tsan_release(both_know());
-  if (std::exchange(placing_, false)) segment_.header().placing.store(0, std::memory_order_release);
+  if (placing_) {
+    line.where = kInPlace;
+    placing_ = false;
+    tsan_release(both_know());
+    segment_.header().placing.store(0, std::memory_order_release);
+  } else if (bytes <= kLineBytes) {
+    line.where = kInLine;
+    memcpy(line.small, choose_payload(), kLineBytes);
+  } else {
+    note_payload(line);
+  }
+  acquired_ = false;
   publish_line(line, bytes, tag);
 }
 
 int SendLink::push(const void* data, uint32_t bytes, const tuttiTag& tag) {
   if (!slot_is_free()) return 0;
   SlotLine& line = segment_.line(slot_);
-  line.where = bytes <= kLineBytes ? kInLine : kInSlot;
-  if (bytes > 0)
-    memcpy(line.where == kInLine ? line.small : segment_.payload(slot_), data, bytes);  // else it may be null
+  if (bytes <= kLineBytes) {
+    line.where = kInLine;
+    if (bytes > 0) memcpy(line.small, data, bytes);  // else it may be null
+  } else {
+    memcpy(choose_payload(), data, bytes);
+    note_payload(line);
+  }
+  acquired_ = false;
   publish_line(line, bytes, tag);
   return 2;
 }
@@ -211,16 +242,22 @@ bool RecvLink::try_peek(tuttiMessage* message) {
   tsan_acquire(both_know());
   const SlotLine& line = segment_.line(slot_);
   message->bytes = std::min(line.bytes, line.where == kInLine ? kLineBytes : segment_.slot_bytes());
-  message->data = line.where == kInLine    ? line.small
-                  : line.where == kInSlot  ? segment_.payload(slot_)
-                  : line.where == kInPlace ? expected_at_
-                                           : nullptr;
+  message->data = data_of(line);
   message->tag = line.tag;
   return true;
 }
 
+// Null: it is lent.
+const void* RecvLink::data_of(const SlotLine& line) const {
+  if (line.where == kInLine) return line.small;
+  if (line.where == kInSlot) return segment_.payload(slot_);
+  if (is_passed(line)) return exchange_->at(passed(line));
+  return line.where == kInPlace ? expected_at_ : nullptr;
+}
+
 void RecvLink::release() {
   if (has_borrowed_) give_back();
+  if (const SlotLine& line = segment_.line(slot_); is_passed(line)) exchange_->take_in(passed(line));
   SegmentHeader& header = segment_.header();
   tsan_release(both_know());
   header.released.store(++messages_, std::memory_order_release);

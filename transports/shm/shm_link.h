@@ -9,7 +9,7 @@
 #include "base/dial.h"
 #include "base/shared_memory.h"
 #include "transports/adapter.h"
-#include "transports/shm/segment.h"
+#include "transports/shm/exchange.h"
 
 namespace tutti::shm {
 
@@ -58,7 +58,8 @@ class PeerMemory {
 class ShmHalf : public LinkHalf {
  protected:
   // `writes`: to the peer's memory; else it reads there.
-  ShmHalf(int peer, bool writes) : peer_(peer), peer_memory_(writes) {}
+  ShmHalf(int peer, std::shared_ptr<Exchange> exchange, Exchange::Side side, bool writes)
+      : peer_(peer), exchange_(std::move(exchange)), segment_(exchange_->segment(side)), peer_memory_(writes) {}
   void ring();
   void look();  // reads the socket dry, to see whether the peer has gone
   // Says in *where and *at where memory of this side is, for the peer: false if it cannot get there.
@@ -77,7 +78,8 @@ class ShmHalf : public LinkHalf {
 
   int peer_;
   Fd socket_;
-  Segment segment_;
+  std::shared_ptr<Exchange> exchange_;
+  Segment& segment_;
   SleepBarrier barrier_;
   uint64_t messages_ = 0;  // published or released so far
   uint32_t slot_ = 0;      // messages_ % slots
@@ -101,7 +103,8 @@ class ShmHalf : public LinkHalf {
 
 class SendLink final : public ShmHalf {
  public:
-  SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config);
+  SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
+           std::shared_ptr<Exchange> exchange);
   ~SendLink() override { SendLink::recall(); }
   Result<bool> poll() override;
   void* try_acquire() override;
@@ -118,22 +121,26 @@ class SendLink final : public ShmHalf {
   Result<bool> advance_connect();
   Result<void> send_segment();
   bool slot_is_free();
+  char* choose_payload();
+  void note_payload(SlotLine& line);
   void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
 
   tuttiLinkConfig config_;
   Dialer dialer_;
   bool segment_sent_ = false;
   bool ready_ = false;
-  uint64_t released_seen_ = 0;  // the receiver's count when last looked: spares the cache line
-  uint64_t last_lent_ = 0;      // the number of the last message that lends
-  bool placing_ = false;        // what is published next is where the receiver expected it
+  uint64_t released_seen_ = 0;               // the receiver's count when last looked: spares the cache line
+  uint64_t last_lent_ = 0;                   // the number of the last message that lends
+  std::optional<Exchange::Payload> chosen_;  // since try_acquire, instead of the slot's own
+  bool acquired_ = false;
+  bool placing_ = false;  // what is published next is where the receiver expected it
   std::unique_ptr<uint64_t> probe_ = std::make_unique<uint64_t>();
   std::optional<Error> failure_;
 };
 
 class RecvLink final : public ShmHalf {
  public:
-  RecvLink(int peer, Fd socket, Segment segment);
+  RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
   void expect_ahead(uint32_t ahead, void* to, uint32_t bytes) override;
@@ -146,6 +153,11 @@ class RecvLink final : public ShmHalf {
 
  private:
   bool message_is_there() const;
+  const void* data_of(const SlotLine& line) const;
+  static bool is_passed(const SlotLine& line) { return line.where == kPassedOn || line.where == kPassedBack; }
+  Exchange::Payload passed(const SlotLine& line) const {
+    return {line.where == kPassedBack, static_cast<uint32_t>(line.at)};
+  }
   void give_back();
   Error unreadable(const std::string& why, int sys_errno = 0) const;
 
