@@ -103,6 +103,7 @@ void Run::expect_message(BoundLane& lane) {
 
 void Run::tell_places(BoundLane& lane) {
   lane.told = true;
+  if (!operation_.lends_output) return;
   for (const Placeable& message : lane.steps[lane.next].expects) {
     const BoundStep& step = lane.steps[message.step];
     const Part part = part_of(lane, step);
