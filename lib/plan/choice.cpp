@@ -178,7 +178,7 @@ void Planner::look_again(Choice& choice) const {
 void Planner::end_look(Choice& choice, SizeClass size_class) const {
   const Race look = *std::exchange(choice.race, std::nullopt);
   const auto now_ns = static_cast<double>(look.look_ns()), won_ns = static_cast<double>(choice.won.ns);
-  choice.operations_left = choice.patience * look.operations_per_look();
+  choice.operations_left = choice.patience * look.operations_per_turn();
   if (look.was_registered() != choice.registered) {
     choice.doubts = 0;
     if (!recall(choice, size_class, look.was_registered())) start_race(choice, now_ns);

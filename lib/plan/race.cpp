@@ -10,27 +10,35 @@ constexpr double kTurnNs = 1'000'000;
 constexpr int kFewest = 2, kMost = 50;
 // The first operation of a plan connects links, and the caches are another plan's.
 constexpr int kWarmUps = 1;
+// Operations of this length leave nothing of each other in the caches, and one says enough: a dozen plans for 64 MiB
+// would take seconds else.
+constexpr double kLongNs = 4'000'000;
+
+int to_count(double expected_ns) {
+  if (expected_ns >= kLongNs) return 1;
+  return static_cast<int>(std::clamp<double>(kTurnNs / std::max(1.0, expected_ns), kFewest, kMost));
+}
 
 // After a round, by how much of the best time an entrant is behind that will hardly win any more. In one turn of short
-// operations a single interruption can make that of the best one.
+// operations, or of a single long one, an interruption can make that of the best one.
 constexpr double kFarBehind = 1.33, kFarBehindAtOnce = 3;
 
 }  // namespace
 
 Race::Race(std::span<const Plan> entrants, double expected_ns)
-    : n_entrants_(std::min(entrants.size(), kMostEntrants)),
-      counted_(static_cast<int>(std::clamp<double>(kTurnNs / std::max(1.0, expected_ns), kFewest, kMost))) {
+    : n_entrants_(std::min(entrants.size(), kMostEntrants)), counted_(to_count(expected_ns)) {
   for (size_t i = 0; i < n_entrants_; i++) entrants_[i].plan = entrants[i];
 }
 
-int Race::operations_per_look() const {
-  return kWarmUps + counted_;
+int Race::operations_per_turn() const {
+  return counted_ + (round_ > 0 && counted_ == 1 ? 0 : kWarmUps);
 }
 
 void Race::record(int64_t ns, bool registered) {
   all_registered_ = all_registered_ && registered;
-  if (operations_++ >= kWarmUps) entrants_[at_].turn_ns += ns;
-  if (operations_ < kWarmUps + counted_) return;
+  operations_++;
+  if (operations_ > operations_per_turn() - counted_) entrants_[at_].turn_ns += ns;
+  if (operations_ < operations_per_turn()) return;
   at_++;
   go_on();
 }
@@ -60,7 +68,7 @@ bool Race::end_round(const News& agreed) {
     entrant.agreed_ns = round_ == 0 ? agreed[i] : std::min(entrant.agreed_ns, agreed[i]);
     best_ns = std::min(best_ns, entrant.agreed_ns);
   }
-  const bool may_be_disturbed = round_ == 0 && counted_ == kMost;
+  const bool may_be_disturbed = round_ == 0 && (counted_ == kMost || counted_ == 1);
   const double far_ns = static_cast<double>(best_ns) * (may_be_disturbed ? kFarBehindAtOnce : kFarBehind);
   int running = 0;
   for (Entrant& entrant : entrants()) {

@@ -32,10 +32,11 @@ class Race {
   bool end_round(const News& agreed);
 
   std::vector<Measured> results() const;
-  // Of one entrant, what it takes; and how many operations that took to find out.
+  // Of one entrant, what it takes.
   bool is_look() const { return n_entrants_ == 1; }
   int64_t look_ns() const { return entrants_[0].agreed_ns; }
-  int operations_per_look() const;
+  // How many operations a plan's turn is, in this round.
+  int operations_per_turn() const;
   // Of the last round.
   bool was_registered() const { return was_registered_; }
 
