@@ -184,7 +184,7 @@ typedef struct {
   void (*expect_ahead)(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes);
   /* Sending side, after try_acquire: where the receiver expects the next message, if it does, it is of `bytes` and that
    * memory can be written from here; else NULL. What publish sends then is what was written there instead of into the
-   * slot. */
+   * slot. try_acquire ends that: nothing was written that counts, and the slot is to be filled. */
   void* (*place)(tuttiLink* link, uint32_t bytes);
 
   /* What follows may be NULL, all or none: then the transport has no way past the CPU, which is the usual case. It is

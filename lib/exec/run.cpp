@@ -129,7 +129,11 @@ bool Run::execute(BoundLane& lane) {
   const Target target = this->target(step, part, slot, lent);
   if (target.placed) lent = nullptr;
   const bool only_lends = lent != nullptr && step.store.buffer == Buffer::kNone;
-  if (part.elems > 0 && !only_lends && !compute(step, part, target)) return false;
+  if (part.elems > 0 && !only_lends && !compute(step, part, target)) {
+    // Its receiver may be failing as well, and waits until nobody writes there.
+    if (target.placed) step.send->try_acquire();
+    return false;
+  }
   for (Link* link : step.recvs) link->release();
   if (slot != nullptr) send(step, part, slot, lent);
   return true;

@@ -95,6 +95,11 @@ TEST_CASE("shm: a message is written where it was expected, unless the receiver 
     p.out.recall();
     p.in.recall();
   }
+  SECTION("by a sender that gives it up") {
+    send(true);
+    CHECK(p.out.try_acquire() != nullptr);
+    p.in.recall();
+  }
 }
 
 TEST_CASE("shared memory: what cannot be shared is said") {

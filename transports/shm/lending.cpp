@@ -217,7 +217,7 @@ void RecvLink::recall() {
 // Whoever is reading now ends soon, or has died.
 void SendLink::recall() {
   if (!ready_) return;
-  if (std::exchange(placing_, false)) segment_.header().placing.store(0, std::memory_order_release);
+  if (placing_) stop_placing();
   if (unsent() == 0) return;
   segment_.header().recalled.store(1, std::memory_order_seq_cst);
   while (segment_.header().borrowed.load(std::memory_order_seq_cst) != 0 && !gone_) {

@@ -143,7 +143,14 @@ char* SendLink::choose_payload() {
 }
 
 void* SendLink::try_acquire() {
+  if (placing_) stop_placing();
   return slot_is_free() ? choose_payload() : nullptr;
+}
+
+void SendLink::stop_placing() {
+  placing_ = false;
+  tsan_release(both_know());
+  segment_.header().placing.store(0, std::memory_order_release);
 }
 
 void SendLink::note_payload(SlotLine& line) {
@@ -157,9 +164,7 @@ void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(slot_);
   if (placing_) {
     line.where = kInPlace;
-    placing_ = false;
-    tsan_release(both_know());
-    segment_.header().placing.store(0, std::memory_order_release);
+    stop_placing();
   } else if (bytes <= kLineBytes) {
     line.where = kInLine;
     memcpy(line.small, choose_payload(), kLineBytes);

@@ -122,6 +122,7 @@ class SendLink final : public ShmHalf {
   Result<void> send_segment();
   bool slot_is_free();
   char* choose_payload();
+  void stop_placing();
   void note_payload(SlotLine& line);
   void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
 
