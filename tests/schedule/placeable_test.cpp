@@ -1,0 +1,59 @@
+// Messages that their sender may write where they belong: which they are, and that nobody may still need what is there.
+#include "catch.h"
+#include "schedule/schedule.h"
+
+using namespace tutti;
+
+namespace {
+
+std::string verdict(const std::vector<Schedule>& schedules, bool in_place) {
+  CheckOptions options;
+  options.in_place = in_place;
+  const auto checked = check(schedules, options);
+  return checked ? "" : checked.error().message;
+}
+
+bool equal(const Placeable& a, const Placeable& b) {
+  return a.step == b.step && a.from == b.from && a.ahead == b.ahead;
+}
+
+}  // namespace
+
+TEST_CASE("placeable: the sums of a two-shot all-reduce, each told when the one before has come") {
+  const Schedule schedule = two_shot_all_reduce(2, 0, 4, 1);
+  // Twice: its part is sent; it adds up what comes and sends the sum; the other sum comes.
+  REQUIRE(schedule.lanes.size() == 1);
+  const auto found = placeable_messages(schedule.lanes[0]);
+  REQUIRE(found.size() == 2);
+  CHECK(equal(found[0], {2, 0, 1}));
+  CHECK(equal(found[1], {5, 3, 1}));
+}
+
+TEST_CASE("placeable: messages from everyone count for each, and senders are told apart") {
+  const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0};
+  const Lane lane{0,
+                  {{.recv = kEveryone, .local = in, .store = out},
+                   {.recv = 1, .store = out},
+                   {.recv = 2, .local = in, .store = out},
+                   {.recv = 2, .store = out},
+                   {.recv = 2, .store = out},
+                   {.recv = 1, .store = {Buffer::kScratch, 0}}}};
+  const auto found = placeable_messages(lane);
+  REQUIRE(found.size() == 3);
+  CHECK(equal(found[0], {1, 0, 1}));
+  CHECK(equal(found[1], {3, 0, 2}));
+  CHECK(equal(found[2], {4, 4, 0}));
+}
+
+TEST_CASE("placeable: what is read in place after its sum could have come is refused") {
+  const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0};
+  const Step give{.send = 1, .local = in}, look{.local = in, .store = {Buffer::kScratch, 0}},
+      take{.recv = 1, .store = out};
+  Schedule asks{.rank = 0, .n_ranks = 2, .n_chunks = 1, .n_scratch = 1}, adds{.rank = 1, .n_ranks = 2, .n_chunks = 1};
+  adds.lanes.push_back({0, {{.recv = 0, .send = 0, .local = in, .store = out, .completes = true}}});
+  asks.lanes.push_back({0, {look, give, take}});
+  CHECK(verdict({asks, adds}, true) == "");
+  asks.lanes[0].steps = {give, look, take};
+  CHECK(verdict({asks, adds}, false) == "");
+  CHECK(verdict({asks, adds}, true).find("may overwrite what this rank still uses") != std::string::npos);
+}
