@@ -66,7 +66,7 @@ killed() {
 pauses() {
   local pid status=0
   before=$(rdma_bytes)
-  start_job 2 -- all_reduce -b 4M -e 4M -n 40 -c 1
+  start_job 2 -- all_reduce -b 4M -e 4M -n 20 -c 1
   at_work || return 1
   tc qdisc add dev v1 root netem loss 100%
   sleep 0.5
@@ -158,9 +158,10 @@ check "contract, one device" catch env TUTTI_IB_HCA==rxe1 "$build/tests/transpor
 check "contract, two devices with two queue pairs each" catch env TUTTI_IB_QPS=2 "$build/tests/transports/tutti-transport-test"
 check "bytes on the wire" counts TUTTI_LOG=info
 check "bytes on the wire, registered memory" counts TUTTI_PROTO=lend
+# What is larger than the room for it takes long here, and goes the same way piece by piece.
 # GPUs are made up, whose memory is a memfd each. A stand-in takes that for a dmabuf; all else is what the devices do.
 check "from GPU memory to GPU memory (made up, dmabufs by a stand-in)" catch env LD_PRELOAD="$build/tests/verbs/dmabuf_preload.so" \
-  DIRECT_TEST_PLUGIN="$build/libtutti-verbs.so" "$build/tests/cuda/test_cuda" "[network]"
+  DIRECT_TEST_PLUGIN="$build/libtutti-verbs.so" "$build/tests/cuda/test_cuda" "[network]~operations that are larger*"
 for tool in all_reduce broadcast sendrecv; do
   for ranks in 2 4; do
     check "$tool, $ranks ranks, 0 B to 16 MiB" job $ranks -- $tool -b 0 -e 16M -f 16 -n 1 -w 0
@@ -180,7 +181,7 @@ check "no such GID" wrong_setting "TUTTI_IB_GID_INDEX=200" TUTTI_IB_GID_INDEX=20
 wire 3 4
 rails=2
 check "two wires" job 2 -- all_reduce -b 64K -e 16M -f 16 -n 1
-check "two wires, one is cut and mended, twice" mends 40
+check "two wires, one is cut and mended, twice" mends 26
 check "two wires, one goes down" moves "ip link set v1 down" -- all_reduce -b 4M -e 4M -n 60 -c 1
 ip link set v1 up
 check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" TUTTI_PROTO=lend -- all_reduce -b 4M -e 4M -n 60 -c 1 -R 1
