@@ -290,10 +290,10 @@ TEST_CASE("aborting frees a stream that waits for the network", "[network]") {
   std::vector<std::thread> threads;
   std::vector<Outcome> outcomes(2);
   std::atomic<bool> over{false};
+  port.has_no_words = true;
   for (int r = 0; r < 2; r++)
     threads.emplace_back([&, r] {
       Outcome& o = outcomes[static_cast<size_t>(r)];
-      port.has_no_words = true;
       tuttiConfig_t config = config_of(Seats::kStaged, r);
       tuttiComm_t comm = nullptr;
       o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
