@@ -181,7 +181,7 @@ check "no such GID" wrong_setting "TUTTI_IB_GID_INDEX=200" TUTTI_IB_GID_INDEX=20
 wire 3 4
 rails=2
 check "two wires" job 2 -- all_reduce -b 64K -e 16M -f 16 -n 1
-check "two wires, one is cut and mended, twice" mends 26
+check "two wires, one is cut and mended, twice" mends 40
 check "two wires, one goes down" moves "ip link set v1 down" -- all_reduce -b 4M -e 4M -n 60 -c 1
 ip link set v1 up
 check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" TUTTI_PROTO=lend -- all_reduce -b 4M -e 4M -n 60 -c 1 -R 1
