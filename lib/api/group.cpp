@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <system_error>
-#include <thread>
+
+#include "base/thread.h"
 
 namespace tutti::api {
 namespace {
@@ -195,11 +195,12 @@ Result<void> run_at_once(std::vector<std::function<Result<void>()>> all) {
   std::vector<Result<void>> results(all.size());
   std::vector<std::thread> threads;
   const auto run = [&](size_t i) { results[i] = contained(all[i]); };
-  try {
-    for (size_t i = 0; i + 1 < all.size(); i++) threads.emplace_back(run, i);
-  } catch (const std::system_error& e) {
-    // The ranks that did start wait for those that did not until their limit.
-    results.back() = system_error("starting a thread (see ulimit -u)", e.code().value());
+  for (size_t i = 0; i + 1 < all.size() && results.back(); i++) {
+    auto thread = start_thread("a thread", [&run, i] { run(i); });
+    if (thread)
+      threads.push_back(std::move(thread).value());
+    else  // the ranks that did start wait for those that did not until their limit
+      results.back() = std::move(thread).error();
   }
   if (results.back()) run(all.size() - 1);
   for (std::thread& thread : threads) thread.join();

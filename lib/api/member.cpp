@@ -1,9 +1,7 @@
 #include "api/member.h"
 
-#include <system_error>
-#include <thread>
-
 #include "api/contained.h"
+#include "base/thread.h"
 
 namespace tutti::api {
 
@@ -35,14 +33,11 @@ Result<void> Member::finalize() {
 Result<void> Member::start(const char* what, const std::function<void()>& begin, std::function<Result<void>()> work) {
   const std::lock_guard lock(mutex_);
   if (under_way_ != nullptr) return Error{Code::kInvalidUsage, format("%s is under way already", under_way_)};
-  try {
-    std::thread([self = shared_from_this(), work = std::move(work)] {
-      { const std::lock_guard begun(self->mutex_); }
-      self->finish(contained(work));
-    }).detach();
-  } catch (const std::system_error& e) {
-    return system_error("starting a thread (see ulimit -u)", e.code().value());
-  }
+  TUTTI_TRY_ASSIGN(std::thread thread, start_thread("a thread", [self = shared_from_this(), work = std::move(work)] {
+                     { const std::lock_guard begun(self->mutex_); }
+                     self->finish(contained(work));
+                   }));
+  thread.detach();
   under_way_ = what;
   usable_.store(nullptr, std::memory_order_release);
   if (begin) begin();

@@ -9,12 +9,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <system_error>
 #include <thread>
 
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "cuda/direct.h"
 #include "cuda/phases.h"
 #include "cuda/staged.h"
@@ -86,11 +86,7 @@ Result<void> Device::setup() {
   TUTTI_TRY(add_ways());
   stop_fd_.reset(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_) return system_error("eventfd", errno);
-  try {
-    guard_ = std::thread([this] { guard(); });
-  } catch (const std::system_error& e) {
-    return system_error("starting the thread of a CUDA communicator (see ulimit -u)", e.code().value());
-  }
+  TUTTI_TRY_ASSIGN(guard_, start_thread("the thread of a CUDA communicator", [this] { guard(); }));
   return {};
 }
 

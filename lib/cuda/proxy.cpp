@@ -1,8 +1,7 @@
 #include "cuda/proxy.h"
 
-#include <system_error>
-
 #include "base/clock.h"
+#include "base/thread.h"
 #include "exec/pause.h"
 
 namespace tutti::cuda {
@@ -13,11 +12,8 @@ Result<std::unique_ptr<Proxy>> Proxy::create(Port& port) {
   TUTTI_TRY_ASSIGN(void* words, port.allocate_host(4096));
   proxy->request_ = new (words) std::atomic<uint32_t>(0);
   proxy->answer_ = new (static_cast<char*>(words) + 2048) std::atomic<uint32_t>(0);
-  try {
-    proxy->thread_ = std::thread([p = proxy.get()] { p->serve(); });
-  } catch (const std::system_error& e) {
-    return system_error("starting the thread of a CUDA communicator (see ulimit -u)", e.code().value());
-  }
+  TUTTI_TRY_ASSIGN(proxy->thread_,
+                   start_thread("the thread of a CUDA communicator", [p = proxy.get()] { p->serve(); }));
   return proxy;
 }
 

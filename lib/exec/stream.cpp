@@ -1,16 +1,12 @@
 #include "exec/stream.h"
 
-#include <system_error>
+#include "base/thread.h"
 
 namespace tutti {
 
 Result<std::unique_ptr<Stream>> Stream::create() {
   std::unique_ptr<Stream> stream(new Stream);
-  try {
-    stream->thread_ = std::thread([s = stream.get()] { s->serve(); });
-  } catch (const std::system_error& e) {
-    return system_error("starting a stream's thread (see ulimit -u)", e.code().value());
-  }
+  TUTTI_TRY_ASSIGN(stream->thread_, start_thread("a stream's thread", [s = stream.get()] { s->serve(); }));
   return stream;
 }
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace tutti {
 namespace {
@@ -88,11 +88,7 @@ Result<void> PeerWatch::start() {
   wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   stop_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_fd_ || !stop_fd_) return system_error("eventfd", errno);
-  try {
-    thread_ = std::thread([this] { serve(); });
-  } catch (const std::system_error& e) {
-    return system_error("starting the thread that watches the peers (see ulimit -u)", e.code().value());
-  }
+  TUTTI_TRY_ASSIGN(thread_, start_thread("the thread that watches the peers", [this] { serve(); }));
   return {};
 }
 
