@@ -90,7 +90,7 @@ Communicator::Repeated Communicator::repeat(const CallKey& key, const void* inpu
   if (!settled.is_for(key) || !settled.small || !settled.buffers.fit(input, output) || watch_->failed())
     return Repeated::kNo;
   begin(settled);
-  if (settled.small.advance(sequence_, input, output, spins())) return Repeated::kYes;
+  if (settled.small.advance(sequence_, input, output, turns())) return Repeated::kYes;
   return finish(settled, input, output);
 }
 
@@ -157,7 +157,7 @@ Communicator::Settled& Communicator::settle(const Operation& operation, const Ca
 
 Result<void> Communicator::carry_out(Program& program, const Call& call, SmallRun& small, const Operation& operation) {
   if (!small) return end_with(drive_program(program, call, operation));
-  if (small.advance(call.sequence, operation.input, operation.output, spins())) return {};
+  if (small.advance(call.sequence, operation.input, operation.output, turns())) return {};
   return end_with(drive_program(program, call, operation, small.steps_done()));
 }
 

@@ -125,7 +125,9 @@ class Communicator final : private WaitContext, private cuda::Host {
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
-  int spins() const { return wait_policy_.oversubscribed ? 1 : kSpins; }
+  SmallRun::Turns turns() const {
+    return wait_policy_.oversubscribed ? SmallRun::Turns{kYields, true} : SmallRun::Turns{kSpins, false};
+  }
   Result<void> carry_out(Program& program, const Call& call, SmallRun& small, const Operation& operation);
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);

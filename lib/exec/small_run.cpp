@@ -1,5 +1,7 @@
 #include "exec/small_run.h"
 
+#include <sched.h>
+
 #include <cstring>
 
 #include "exec/pause.h"
@@ -7,10 +9,13 @@
 namespace tutti {
 namespace {
 
-[[gnu::noinline]] bool wait_for(Link& link, tuttiMessage* message, int* turns) {
-  while (--*turns > 0) {
-    pause_cpu();
-    if (*turns % kTurnsPerPoll == 0) link.poll(nullptr);  // a failure shows again in a Run
+[[gnu::noinline]] bool wait_for(Link& link, tuttiMessage* message, SmallRun::Turns* turns) {
+  while (--turns->left > 0) {
+    if (turns->yields)
+      sched_yield();
+    else
+      pause_cpu();
+    if (turns->yields || turns->left % kTurnsPerPoll == 0) link.poll(nullptr);  // a failure shows again in a Run
     if (link.try_peek(message)) return true;
   }
   return false;
@@ -71,7 +76,7 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   }
 }
 
-bool SmallRun::advance(uint64_t sequence, const void* input, void* output, int turns) {
+bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns turns) {
   tag_.word[0] = sequence;
   base(Buffer::kInput) = static_cast<char*>(const_cast<void*>(input));  // only ever a source
   base(Buffer::kOutput) = static_cast<char*>(output);
@@ -103,7 +108,7 @@ inline bool SmallRun::is_due(const tuttiTag& tag) const {
 }
 
 // False if one is not there, or not what is due.
-inline bool SmallRun::take_messages(const SmallStep& step, int* turns) {
+inline bool SmallRun::take_messages(const SmallStep& step, Turns* turns) {
   tuttiMessage* const messages = program_->messages.data();
   for (uint32_t i = 0; i < step.n_recvs; i++) {
     tuttiMessage& message = messages[i];

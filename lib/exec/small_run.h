@@ -18,9 +18,13 @@ class SmallRun {
   // False for those that are not of this kind: large ones, and all that a single lane does not do in one round.
   explicit operator bool() const { return !steps_.empty(); }
 
-  // The operation with this number. Looks `turns` times for the peers' messages. True if it is complete; else a Run is
-  // to skip the steps_done().
-  bool advance(uint64_t sequence, const void* input, void* output, int turns);
+  // How often to look for the peers' messages, and whether others need the CPU in between.
+  struct Turns {
+    int left;
+    bool yields;
+  };
+  // The operation with this number. True if it is complete; else a Run is to skip the steps_done().
+  bool advance(uint64_t sequence, const void* input, void* output, Turns turns);
   size_t steps_done() const { return done_; }
 
  private:
@@ -43,7 +47,7 @@ class SmallRun {
   char*& base(Buffer buffer) { return bases_[static_cast<uint32_t>(buffer)]; }
   char* address(const Place& place) const { return bases_[place.base] + place.offset_bytes; }
   bool is_due(const tuttiTag& tag) const;
-  bool take_messages(const SmallStep& step, int* turns);
+  bool take_messages(const SmallStep& step, Turns* turns);
   void compute(SmallStep& step, char* slot);
   bool all_sent() const;
 

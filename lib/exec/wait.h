@@ -10,6 +10,8 @@ namespace tutti {
 
 // How often to look before it is time to yield: about 2 us.
 inline constexpr int kSpins = 100;
+// And how often where ranks share a CPU, each look after all the others had their turn.
+inline constexpr int kYields = 16;
 
 struct WaitPolicy {
   // Ranks outnumber the CPUs: spinning would keep the awaited one from running.
