@@ -26,13 +26,13 @@ inline constexpr size_t kMinAlignBytes = 1024;
 // ReduceArgs with what a loop needs at hand.
 struct Job {
   const void* const* src;
-  int n_src;
+  void* const* dst;
+  int n_src, n_dst;
   uint32_t divisor;  // or 0
-  char* dst0;
-  char* dst1;  // or null
   int n_stream;
 
   const char* source(int s, size_t at) const { return static_cast<const char*>(src[s]) + at; }
+  char* destination(int d, size_t at) const { return static_cast<char*>(dst[d]) + at; }
 };
 
 // kVectors vectors from byte `at` on. All sources are read before anything is written: a destination may be a source.
@@ -56,8 +56,8 @@ template <class T, class Op, int kSources, int kVectors>
   }
   Stored result[kVectors];
   for (int v = 0; v < kVectors; ++v) result[v] = T::encode(value[v]);
-  for (int d = 0; d < (job.dst1 ? 2 : 1); ++d) {
-    char* const dst = (d == 0 ? job.dst0 : job.dst1) + at;
+  for (int d = 0; d < job.n_dst; ++d) {
+    char* const dst = job.destination(d, at);
     if (d < job.n_stream) {
       for (int v = 0; v < kVectors; ++v) stream(dst + v * kBytes, result[v]);
     } else {
@@ -76,15 +76,17 @@ template <class T, class Op>
   }
   if (job.divisor) value = T::divide(value, job.divisor);
   const Stored result = T::encode(value);
-  store_part(job.dst0 + at, result, bytes);
-  if (job.dst1) store_part(job.dst1 + at, result, bytes);
+  for (int d = 0; d < job.n_dst; ++d) store_part(job.destination(d, at), result, bytes);
 }
 
 template <class T, class Op, int kSources>
 [[gnu::noinline]] void reduce_span(const Job& shared_job, size_t at, size_t end) {
   constexpr size_t kBytes = sizeof(typename T::Stored);
   Job job = shared_job;
-  // Stores could change the caller's array, as far as the compiler knows, but not this one.
+  // Stores could change the caller's arrays, as far as the compiler knows, but not these.
+  void* dst[kMaxDestinations];
+  for (int d = 0; d < kMaxDestinations; ++d) dst[d] = job.dst[d < job.n_dst ? d : 0];
+  job.dst = dst;
   const void* two[2];
   if constexpr (kSources == 2) {
     two[0] = job.src[0];
@@ -104,11 +106,12 @@ void reduce_job(Job job, size_t bytes) {
   size_t head = 0;
   bool aligned = false;
   if (bytes >= kMinAlignBytes) {
-    head = -reinterpret_cast<uintptr_t>(job.dst0) % kLineBytes;
+    head = -reinterpret_cast<uintptr_t>(job.dst[0]) % kLineBytes;
     aligned = head % T::kElemBytes == 0;  // else no element starts on a line
   }
   int n_stream = aligned ? job.n_stream : 0;
-  if (job.dst1 && (job.dst1 - job.dst0) % static_cast<ptrdiff_t>(kLineBytes) != 0 && n_stream > 1) n_stream = 1;
+  for (int d = 1; d < n_stream; ++d)
+    if ((job.destination(d, 0) - job.destination(0, 0)) % static_cast<ptrdiff_t>(kLineBytes) != 0) n_stream = d;
   job.n_stream = 0;
   if (!aligned) head = 0;
   if (head) reduce_span<T, Op, kSources>(job, 0, head);
@@ -118,25 +121,27 @@ void reduce_job(Job job, size_t bytes) {
 }
 
 void copy(const CopyArgs& args) {
-  Job job{&args.src, 1, 0, nullptr, nullptr, 0};
+  void* dst[kMaxDestinations];
+  Job job{&args.src, dst, 1, 0, 0, 0};
   for (int d = 0; d < args.n_dst; ++d) {
     if (args.dst[d] == args.src) continue;
-    char* const dst = static_cast<char*>(args.dst[d]);
-    (job.dst0 ? job.dst1 : job.dst0) = dst;
+    dst[job.n_dst++] = args.dst[d];
     if (d < args.n_stream) job.n_stream++;
   }
-  if (!job.dst0 || args.bytes == 0) return;
-  if (job.dst1 || job.n_stream) return reduce_job<Plain<uint8_t>, Sum, 1>(job, args.bytes);
-  std::memcpy(job.dst0, args.src, args.bytes);
+  if (job.n_dst == 0 || args.bytes == 0) return;
+  if (job.n_dst > 1 || job.n_stream) return reduce_job<Plain<uint8_t>, Sum, 1>(job, args.bytes);
+  std::memcpy(dst[0], args.src, args.bytes);
 }
 
 template <class T, class Op>
 void reduce(const ReduceArgs& args, uint32_t divisor) {
   const size_t bytes = args.elems * T::kElemBytes;
-  void* const dst1 = args.n_dst > 1 ? args.dst[1] : nullptr;
-  if (args.n_src == 1 && !divisor) return copy({args.src[0], {args.dst[0], dst1}, args.n_dst, bytes, args.n_stream});
-  const Job job{args.src,     args.n_src, divisor, static_cast<char*>(args.dst[0]), static_cast<char*>(dst1),
-                args.n_stream};
+  if (args.n_src == 1 && !divisor) {
+    CopyArgs one{args.src[0], {}, args.n_dst, bytes, args.n_stream};
+    for (int d = 0; d < args.n_dst; ++d) one.dst[d] = args.dst[d];
+    return copy(one);
+  }
+  const Job job{args.src, args.dst, args.n_src, args.n_dst, divisor, args.n_stream};
   if (bytes < sizeof(typename T::Stored)) return bytes > 0 ? reduce_part<T, Op>(job, 0, bytes) : void();
   // The one shape that a ring lives on gets its own loop.
   if constexpr (std::is_same_v<Op, Sum>) {

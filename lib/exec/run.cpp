@@ -15,6 +15,13 @@ RedOp kernel_op(RedOp op) {
   return op == RedOp::kPreMulSum ? RedOp::kSum : op;
 }
 
+// Sends the value that the step before it has stored.
+bool sends_again(const BoundStep& before, const BoundStep& step) {
+  return step.send != nullptr && step.recvs.empty() && step.before.buffer == Buffer::kNone &&
+         step.store.buffer == Buffer::kNone && before.store.buffer == Buffer::kOutput && step.local == before.store &&
+         step.size == before.size;
+}
+
 Error not_registered(const void* data, int peer) {
   return {Code::kSystemError,
           format("the network device cannot move the bytes at %p, of a GPU's memory, from or to rank %d any more: "
@@ -126,27 +133,47 @@ bool Run::execute(BoundLane& lane) {
   const Part part = part_of(lane);
   if (!accept_messages(step, part.elems * elem_bytes_)) return false;
   const void* lent = slot != nullptr ? lent_value(step, part) : nullptr;
-  const Target target = this->target(step, part, slot, lent);
-  if (target.placed) lent = nullptr;
+  const Targets targets = this->targets(lane, part, slot, lent);
+  if (targets.placed) lent = nullptr;
   const bool only_lends = lent != nullptr && step.store.buffer == Buffer::kNone;
-  if (part.elems > 0 && !only_lends && !compute(step, part, target)) {
-    // Its receiver may be failing as well, and waits until nobody writes there.
-    if (target.placed) step.send->try_acquire();
+  if (part.elems > 0 && !only_lends && !compute(step, part, targets)) {
+    // Its receivers may be failing as well, and wait until nobody writes there.
+    for (size_t i = 0; targets.placed && i < targets.n; i++) lane.steps[lane.next + i].send->try_acquire();
     return false;
   }
   for (Link* link : step.recvs) link->release();
   if (slot != nullptr) send(step, part, slot, lent);
+  for (size_t i = 1; i < targets.n; i++) {
+    lane.next++;
+    tell_places(lane);
+    send(lane.steps[lane.next], part, nullptr, nullptr);
+  }
   return true;
 }
 
-// A sum goes to its place from the rank that has completed it: so its receiver, who may have been told to expect it
-// there, need not read it again.
-Run::Target Run::target(const BoundStep& step, Part part, void* slot, const void* lent) const {
-  if (slot == nullptr) return {};
-  const uint64_t bytes = part.elems * elem_bytes_;
-  if (bytes >= kLendFromBytes && (step.completes || step.recvs.empty()))
-    if (void* place = step.send->place(static_cast<uint32_t>(bytes))) return {place, true};
-  return {lent == nullptr ? slot : nullptr, false};
+// A sum goes to its places from the rank that has completed it: so its receivers, who have been told to expect it
+// there, need not read it again, nor does this rank for each of them. 4 ranks, registered: 256 KiB 27 -> 25 us, 16
+// MiB 5.8 -> 5.5 ms. With more than four destinations at a time 8 ranks were slower by a fifth.
+Run::Targets Run::targets(const BoundLane& lane, Part part, void* slot, const void* lent) const {
+  Targets targets;
+  if (slot == nullptr) return targets;
+  const BoundStep& first = lane.steps[lane.next];
+  const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
+  const auto place = [&](const BoundStep& step) {
+    void* const at = step.send->place(bytes);
+    if (at != nullptr) targets.at[targets.n++] = at;
+    return at != nullptr;
+  };
+  targets.placed = bytes >= kLendFromBytes && (first.completes || first.recvs.empty()) && place(first);
+  if (!targets.placed) {
+    if (lent == nullptr) targets.at[targets.n++] = slot;
+    return targets;
+  }
+  for (size_t i = lane.next + 1; i < lane.steps.size() && targets.n < kMaxDestinations - 1; i++) {
+    const BoundStep& step = lane.steps[i];
+    if (!sends_again(first, step) || step.send->try_acquire() == nullptr || !place(step)) break;
+  }
+  return targets;
 }
 
 bool Run::deliver(BoundLane& lane) {
@@ -225,12 +252,12 @@ bool Run::borrow_messages(const BoundStep& step) {
 }
 
 // False when a message could not be read.
-bool Run::compute(const BoundStep& step, Part part, const Target& target) {
+bool Run::compute(const BoundStep& step, Part part, const Targets& targets) {
   if (!borrow_messages(step)) return false;
   const bool fetches = std::any_of(program_.messages.begin(), program_.messages.begin() + n_messages(step),
                                    [](const tuttiMessage& message) { return message.data == nullptr; });
   if (!fetches && !is_scaled(step.before) && !is_scaled(step.local)) {
-    compute_piece(step, {part.begin, part.elems, 0}, target);
+    compute_piece(step, {part.begin, part.elems, 0}, targets);
     return true;
   }
   const size_t room_bytes = (kFirstMessageRoom + step.recvs.size()) * piece_bytes_;
@@ -239,7 +266,7 @@ bool Run::compute(const BoundStep& step, Part part, const Target& target) {
   for (uint64_t at = 0; at < part.elems; at += piece_elems) {
     const Piece piece{part.begin + at, std::min(piece_elems, part.elems - at), at * elem_bytes_};
     if (!fetch_messages(step, piece)) return false;
-    compute_piece(step, piece, target);
+    compute_piece(step, piece, targets);
   }
   return true;
 }
@@ -264,7 +291,7 @@ bool Run::fetch_messages(const BoundStep& step, const Piece& piece) {
 }
 
 // One kernel call.
-void Run::compute_piece(const BoundStep& step, const Piece& piece, const Target& target) {
+void Run::compute_piece(const BoundStep& step, const Piece& piece, const Targets& targets) {
   ReduceArgs args;
   args.elems = piece.elems;
   args.src = program_.src.data();
@@ -275,13 +302,16 @@ void Run::compute_piece(const BoundStep& step, const Piece& piece, const Target&
     if (i < step.recvs.size()) add_source(message_at(step, i, piece));
   }
   if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece);
-  if (target.at != nullptr) args.dst[args.n_dst++] = static_cast<char*>(target.at) + piece.offset_bytes;
+  for (size_t i = 0; i < targets.n; i++)
+    args.dst[args.n_dst++] = static_cast<char*>(targets.at[i]) + piece.offset_bytes;
   // What goes into scratch or a slot is read soon.
   if (stream_ && step.store.buffer != Buffer::kScratch)
-    args.n_stream = (step.store.buffer == Buffer::kOutput) + target.placed;
+    args.n_stream = (step.store.buffer == Buffer::kOutput) + (targets.placed ? static_cast<int>(targets.n) : 0);
   if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
   if (args.n_src > 1 || args.divisor > 0) return reduce_(args);
-  copy_({args.src[0], {args.dst[0], args.dst[1]}, args.n_dst, args.elems * elem_bytes_, args.n_stream});
+  CopyArgs copy{args.src[0], {}, args.n_dst, args.elems * elem_bytes_, args.n_stream};
+  std::copy_n(args.dst, args.n_dst, copy.dst);
+  copy_(copy);
 }
 
 // This rank's own part of the value, times its scalar if it has one.

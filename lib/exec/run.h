@@ -168,15 +168,16 @@ class Run {
   }
   bool accept_messages(const BoundStep& step, uint64_t expected_bytes);
   bool accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
-  // Where the value that a step sends is to be written: into the link's slot or to its place at the receiver, if at
-  // all.
-  struct Target {
-    void* at = nullptr;
+  // Where the value that a step sends is to be written: into the link's slot, or to its place at the receiver and at
+  // those of the steps that follow and send the same, if at all.
+  struct Targets {
+    void* at[kMaxDestinations - 1];
+    size_t n = 0;
     bool placed = false;
   };
-  Target target(const BoundStep& step, Part part, void* slot, const void* lent) const;
-  bool compute(const BoundStep& step, Part part, const Target& target);
-  void compute_piece(const BoundStep& step, const Piece& piece, const Target& target);
+  Targets targets(const BoundLane& lane, Part part, void* slot, const void* lent) const;
+  bool compute(const BoundStep& step, Part part, const Targets& targets);
+  void compute_piece(const BoundStep& step, const Piece& piece, const Targets& targets);
   bool borrow_messages(const BoundStep& step);
   bool fetch_messages(const BoundStep& step, const Piece& piece);
   char* message_at(const BoundStep& step, size_t i, const Piece& piece) const;

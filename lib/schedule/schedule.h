@@ -27,6 +27,7 @@ struct PlacedSlice {
   Buffer buffer = Buffer::kNone;
   uint32_t block = 0;
   uint32_t chunk = 0;  // within the block; in scratch: the index
+  bool operator==(const PlacedSlice&) const = default;
 };
 // `n_chunks` is the schedule's; a barrier has none.
 constexpr PlacedSlice take_apart(const Slice& slice, uint32_t n_chunks) {

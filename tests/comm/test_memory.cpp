@@ -92,9 +92,10 @@ void check_operations(int rank, int n, tuttiComm_t comm, const Buffer& in, const
 TEST_CASE("operations on memory of every kind, between processes") {
   const int n = GENERATE(2, 3, 5);
   if (kSanitized && n == 5) return;
-  const char* algo = GENERATE("", "ring", "tree");
+  const char* algo = GENERATE("", "ring", "tree", "direct");
   INFO(n << " ranks, algorithm '" << algo << "'");
   setenv("TUTTI_ALGO", algo, 1);
+  setenv("TUTTI_PROTO", *algo != '\0' ? "lend" : "", 1);
   Processes ranks(n, [n](int rank, tuttiComm_t comm, Outcome& outcome) {
     const Buffer::Kind kinds[] = {Buffer::kAllocated, Buffer::kMemfd, Buffer::kPrivate};
     for (const auto in_kind : kinds)
@@ -111,6 +112,7 @@ TEST_CASE("operations on memory of every kind, between processes") {
     outcome.take(tuttiCommDestroy(comm));
   });
   unsetenv("TUTTI_ALGO");
+  unsetenv("TUTTI_PROTO");
   require_success(ranks.wait());
 }
 

@@ -151,14 +151,18 @@ bool right_apart(const KernelTable& table, const Shape& shape, const Contents& c
   std::vector<const void*> src;
   for (Source& source : sources) src.push_back(source.data());
   args.src = src.data();
-  Block first(shape.bytes(), misalign), second(shape.bytes(), misalign ? misalign / 2 + 3 : 0);
-  args.dst[0] = first.data();
-  args.dst[1] = second.data();
+  std::vector<Block> destinations;
+  for (size_t d = 0; d < kMaxDestinations; ++d) {
+    destinations.emplace_back(shape.bytes(), d == 0 || misalign == 0 ? misalign : misalign / 2 + 3 * d);
+    args.dst[d] = destinations[d].data();
+  }
   kernel_of(table, shape)(args);
-  bool right = same(shape, first.data(), expected) && first.guards_intact() && second.guards_intact();
-  if (n_dst == 2) right = right && same(shape, second.data(), expected);
-  if (n_dst == 1) {
-    for (size_t i = 0; i < shape.bytes(); ++i) right = right && second.data()[i] == kGuard;
+  bool right = true;
+  for (int d = 0; d < kMaxDestinations; ++d) {
+    Block& block = destinations[static_cast<size_t>(d)];
+    right = right && block.guards_intact();
+    if (d < n_dst) right = right && same(shape, block.data(), expected);
+    for (size_t i = 0; d >= n_dst && i < shape.bytes(); ++i) right = right && block.data()[i] == kGuard;
   }
   for (size_t s = 0; s < contents.size(); ++s) {
     right = right && (contents[s].empty() || std::memcmp(sources[s].data(), contents[s].data(), shape.bytes()) == 0);
@@ -188,10 +192,10 @@ bool right_in_place(const KernelTable& table, const Shape& shape, const Contents
 
 int wrong_runs(const KernelTable& table, const Shape& shape, const Contents& contents, const uint8_t* expected) {
   int wrong = 0;
-  for (const int n_stream : {0, 1, 2}) {
+  for (const int n_stream : {0, 1, 2, kMaxDestinations}) {
     for (const size_t misalign : {size_t{0}, dtype_bytes(shape.type), size_t{5}}) {
-      wrong += !right_apart(table, shape, contents, expected, 1, n_stream, misalign);
-      wrong += !right_apart(table, shape, contents, expected, 2, n_stream, misalign);
+      for (const int n_dst : {1, 2, kMaxDestinations})
+        wrong += !right_apart(table, shape, contents, expected, n_dst, n_stream, misalign);
       wrong += !right_in_place(table, shape, contents, expected, n_stream, misalign);
     }
   }
