@@ -303,13 +303,17 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * halving: all-reduce by recursive halving and doubling (Rabenseifner, "Optimization of collective reduction
  * operations", 2004). The others as tree.
  *
+ * doubling: all-reduce by recursive doubling, which exchanges whole sums (Thakur, Rabenseifner, Gropp, "Optimization of
+ * collective communication operations in MPICH", 2005): for small operations where messages are dear. The others as
+ * tree.
+ *
  * hierarchical: all-reduce on each host, between hosts for each rank of a host with its likes on the others, and on
  * each host again (Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
  * hierarchy", 2019). The others as ring.
  *
  * Rings and trees list the ranks host by host, and on a host as they share caches and NUMA nodes (TUTTI_ORDER).
  * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct
- * instead of ring, tree, halving and hierarchical. */
+ * instead of ring, tree, halving, doubling and hierarchical. */
 
 /* Writes to `text`, which has room for *bytes bytes, how `comm` carries out `collective`, the name of one of the
  * functions below ("tuttiAllReduce"), with `count`, `datatype` and `op` (not looked at where there is none) now, and

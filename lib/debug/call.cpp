@@ -9,6 +9,7 @@ const char* algo_name(Algo algo) {
     case Algo::kDirect: return "direct";
     case Algo::kOneShot: return "oneshot";
     case Algo::kHalving: return "halving";
+    case Algo::kDoubling: return "doubling";
     case Algo::kHierarchical: return "hierarchical";
     case Algo::kAuto: break;
   }

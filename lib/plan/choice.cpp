@@ -85,6 +85,7 @@ std::vector<Plan> Planner::algorithms_for(const Call& call) const {
   if (all_reduce || rooted) plans.push_back({Algo::kTree, 2});
   if (!rooted) plans.push_back({Algo::kRing, 2});
   if (all_reduce) plans.push_back({Algo::kHalving, 1});
+  if (all_reduce && n_ranks_ > 2) plans.push_back({Algo::kDoubling, 1});  // for two the same as one-shot
   // Between hosts that have several ranks each.
   if (all_reduce && hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_))
     plans.insert(plans.end(), {{Algo::kHierarchical, 1}, {Algo::kHierarchical, 2}});

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// Small one-shot all-reduces take a shorter way (SmallRun in lib/exec): their messages cost less.
+// Small all-reduces in few steps take a shorter way (SmallRun in lib/exec): their messages cost less.
 constexpr double kSmallBytes = 4096, kSmallShare = 0.25;
 
 // Of the rank that has most of it, and of all ranks.
@@ -25,13 +25,14 @@ struct Effort {
 struct Bill {
   const double n, lanes, bytes, slot_bytes;
   const double hosts, here;  // `here`: ranks of the largest host
-  const int depth, is_power_of_two;
+  const int depth, floor_depth, is_power_of_two;
 
   double elsewhere() const { return n - here; }
 
   double others() const { return n - 1; }
   // Messages that a value of so many bytes takes, at least `least`.
   double messages_for(double value_bytes, double least) const { return std::max(least, value_bytes / slot_bytes); }
+  double small_share() const { return bytes <= kSmallBytes ? kSmallShare : 1; }
   static Work each(double work, double ranks) { return {work, work * ranks}; }
   Work each(double work) const { return each(work, n); }
   // Rounds follow each other, and each waits for its hops unless another lane has something to do meanwhile.
@@ -43,11 +44,9 @@ struct Bill {
     const double part = bytes / n, messages = others() * messages_for(part, lanes);
     const Work moved = each(2 * others() * part);
     switch (algo) {
-      case Algo::kOneShot: {
-        const double share = bytes <= kSmallBytes ? kSmallShare : 1;
-        return {hops_of(1, bytes), each(2 * others() * share * messages_for(bytes, 1)), each(others() * bytes),
+      case Algo::kOneShot:
+        return {hops_of(1, bytes), each(2 * others() * small_share() * messages_for(bytes, 1)), each(others() * bytes),
                 each(n * bytes), here * elsewhere() * bytes};
-      }
       case Algo::kDirect:
         return {hops_of(2, part), each(4 * messages), each(3 * others() * part), each(bytes),
                 2 * here * elsewhere() * part};
@@ -64,6 +63,11 @@ struct Bill {
         const Work all = each(2 * others() * part + folds * bytes);
         return {2 * depth + 2 * folds * bytes / slot_bytes, each(4 * (others() + folds * n) * messages_for(part, 1)),
                 all, all, 2 * here * elsewhere() * part};
+      }
+      case Algo::kDoubling: {
+        const double folds = is_power_of_two ? 0 : 1, exchanges = floor_depth + folds;
+        return {hops_of(floor_depth + 2 * folds, bytes), each(2 * exchanges * small_share() * messages_for(bytes, 1)),
+                each(exchanges * bytes), each(2 * exchanges * bytes), 2 * bytes};
       }
       case Algo::kHierarchical: {
         const double hops = 2 * (here - 1 + hosts - 1);
@@ -126,7 +130,7 @@ struct Bill {
 // Algorithms that a collective does not have are another one of its own.
 Algo own_algo(Collective collective, Algo algo) {
   if (collective == Collective::kAllReduce) return algo;
-  if (algo == Algo::kHalving) return Algo::kTree;
+  if (algo == Algo::kHalving || algo == Algo::kDoubling) return Algo::kTree;
   if (algo == Algo::kHierarchical) return Algo::kRing;
   return algo == Algo::kOneShot ? Algo::kDirect : algo;
 }
@@ -162,6 +166,7 @@ Load load_of(Collective collective, Plan plan, uint64_t bytes, const Ground& gro
                   static_cast<double>(ground.hosts),
                   static_cast<double>(ground.largest_host),
                   static_cast<int>(std::bit_width(n - 1)),
+                  static_cast<int>(std::bit_width(n)) - 1,
                   std::has_single_bit(n)};
   const Effort effort = effort_of(collective, own_algo(collective, plan.algo), bill);
   const auto share = [&](Work work) { return std::max(work.busiest, work.total / bill.n * ground.crowding()); };

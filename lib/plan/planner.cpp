@@ -51,6 +51,7 @@ Schedule all_reduce(const Layout& layout, int rank, Plan plan) {
     case Algo::kDirect: return two_shot_all_reduce(n_ranks, rank, n * plan.lanes, plan.lanes);
     case Algo::kOneShot: return one_shot_all_reduce(n_ranks, rank, 1);
     case Algo::kHalving: return halving_all_reduce(order, rank, n, kWindow);
+    case Algo::kDoubling: return doubling_all_reduce(order, rank, 1);
     case Algo::kHierarchical: return all_reduce_between_hosts(layout, rank, 2 * plan.lanes);
     default: return ring_all_reduce(order, rank, n * plan.lanes, plan.lanes);
   }

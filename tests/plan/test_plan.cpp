@@ -255,7 +255,7 @@ TEST_CASE("planner: it explains what it chose and why") {
   std::string text = ranks.planners[0].explain(call, 4 << 16);
   INFO(text);
   CHECK(text.find("AllReduce of 262144 bytes (65536 x float, sum) over 4 ranks") == 0);
-  for (const char* name : {"ring x2", "tree", "direct", "oneshot", "halving"})
+  for (const char* name : {"ring x2", "tree", "direct", "oneshot", "halving", "doubling"})
     CHECK(text.find(name) != std::string::npos);
   CHECK(text.find("not tried out yet") != std::string::npos);
   for (int i = 0; i < 1000; i++) ranks.run(call, 4 << 16, [](int, Plan plan) { return 1000 * plan.lanes; });
