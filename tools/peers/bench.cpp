@@ -190,11 +190,12 @@ class Measurement {
 
 // A training run does thousands, and a library may try things out in the first ones.
 constexpr double kWarmUpSeconds = 0.5;
-constexpr long kWarmUpOperations = 5000;
+constexpr long kWarmUpOperations = 5000, kFewestWarmUpOperations = 50;
 
 void warm_up(Measurement& measurement, bool fresh, long operations) {
   double seconds = 0;
-  for (long done = 0; done < kWarmUpOperations && seconds < kWarmUpSeconds; done += operations)
+  for (long done = 0; done < kFewestWarmUpOperations || (done < kWarmUpOperations && seconds < kWarmUpSeconds);
+       done += operations)
     seconds += measurement.batch(fresh, operations).all;
 }
 
