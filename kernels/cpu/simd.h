@@ -35,6 +35,17 @@ struct Job {
   char* destination(int d, size_t at) const { return static_cast<char*>(dst[d]) + at; }
 };
 
+// Of one register of values or of two.
+template <class T, class Op>
+[[gnu::always_inline]] inline typename T::Value combine(typename T::Value a, typename T::Value b) {
+  if constexpr (requires { typename T::Half; }) {
+    return {Op::template combine<typename T::Half>(a.even, b.even),
+            Op::template combine<typename T::Half>(a.odd, b.odd)};
+  } else {
+    return Op::template combine<T>(a, b);
+  }
+}
+
 // kVectors vectors from byte `at` on. All sources are read before anything is written: a destination may be a source.
 // One destination is written after the other: stores that alternate between two distant streams can be several times
 // slower.
@@ -48,7 +59,7 @@ template <class T, class Op, int kSources, int kVectors>
   for (int s = 1; s < n_src; ++s) {
     const char* src = job.source(s, at);
     for (int v = 0; v < kVectors; ++v) {
-      value[v] = Op::template combine<T>(value[v], T::decode(load<Stored>(src + v * kBytes)));
+      value[v] = combine<T, Op>(value[v], T::decode(load<Stored>(src + v * kBytes)));
     }
   }
   if (job.divisor) {
@@ -56,14 +67,18 @@ template <class T, class Op, int kSources, int kVectors>
   }
   Stored result[kVectors];
   for (int v = 0; v < kVectors; ++v) result[v] = T::encode(value[v]);
-  for (int d = 0; d < job.n_dst; ++d) {
+  const auto write = [&](int d) __attribute__((always_inline)) {
     char* const dst = job.destination(d, at);
     if (d < job.n_stream) {
       for (int v = 0; v < kVectors; ++v) stream(dst + v * kBytes, result[v]);
     } else {
       for (int v = 0; v < kVectors; ++v) store(dst + v * kBytes, result[v]);
     }
-  }
+  };
+  // The usual numbers outside of the loop, in which gcc would keep the results in memory.
+  write(0);
+  if (job.n_dst > 1) write(1);
+  for (int d = 2; d < job.n_dst; ++d) write(d);
 }
 
 // The last `bytes` that do not fill a vector.
@@ -72,7 +87,7 @@ template <class T, class Op>
   using Stored = typename T::Stored;
   auto value = T::decode(load_part<Stored>(job.source(0, at), bytes));
   for (int s = 1; s < job.n_src; ++s) {
-    value = Op::template combine<T>(value, T::decode(load_part<Stored>(job.source(s, at), bytes)));
+    value = combine<T, Op>(value, T::decode(load_part<Stored>(job.source(s, at), bytes)));
   }
   if (job.divisor) value = T::divide(value, job.divisor);
   const Stored result = T::encode(value);

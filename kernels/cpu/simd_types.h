@@ -70,17 +70,34 @@ struct HalfFloat : Plain<float, kVectorBytes> {
   static Stored encode(Value value) { return encode_half(replace_nan(value, 0x7fffffff)); }
 };
 
-// Not the instruction that AVX512-BF16 has for this: it flushes denormals.
-struct BrainFloat : Plain<float, kVectorBytes> {
-  using Stored = Halfs;
+// A register of bfloat16 as two of floats, which costs no instruction that crosses lanes: a float's upper half is where
+// the odd elements have it already. Two sources of 32 KiB: 15.8 -> 23 GB/s of output. Not the instruction that
+// AVX512-BF16 has for rounding: it flushes denormals.
+struct BrainFloat {
+  using Half = Plain<float, kVectorBytes>;
+  using Stored = Vector<uint16_t, kVectorBytes>;
+  struct Value {
+    Floats even, odd;
+  };
   static constexpr size_t kElemBytes = 2;
-  static Value decode(Stored stored) { return bits<Value>(widen(stored) << 16); }
-  static Stored encode(Value value) {
+  static constexpr int kUnroll = 2;
+
+  static Value decode(Stored stored) {
+    const Words words = bits<Words>(stored);
+    return {bits<Floats>(words << 16), bits<Floats>(words & kUpper)};
+  }
+  static Stored encode(Value value) { return bits<Stored>((round(value.even) >> 16) | (round(value.odd) & kUpper)); }
+  static Value divide(Value value, uint32_t divisor) {
+    return {Half::divide(value.even, divisor), Half::divide(value.odd, divisor)};
+  }
+
+ private:
+  static constexpr uint32_t kUpper = 0xffff0000;
+  // In the upper half.
+  static Words round(Floats value) {
     const Words word = bits<Words>(value);
-    const Words rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
-    Stored out;
-    narrow(value == value ? rounded : Words{} + 0x7fff, out);
-    return out;
+    const Words rounded = word + 0x7fff + ((word >> 16) & 1);
+    return value == value ? rounded : Words{} + 0x7fff0000;
   }
 };
 
