@@ -1,6 +1,8 @@
 // Ranks with communicators on GPUs that are made up (fake.h), and operations to compare with those on host memory.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <random>
@@ -140,6 +142,37 @@ inline void compare(const Case& c, int rank, int n, tuttiComm_t on_gpu, tuttiCom
   stream.synchronize();
   outcome.take(call(c, in.data(), host.data(), on_host, nullptr));
   outcome.wrong += memcmp(gpu.data(), host.data(), gpu.size()) != 0 ? 1 : 0;
+}
+
+// Rank 0 aborts after so many all-reduces that rank 1 never calls.
+inline void require_abort_frees(FakePort& port, Seats seats, int n_calls) {
+  port.has_no_words = seats == Seats::kStaged;
+  const tuttiUniqueId id = new_id();
+  std::vector<std::thread> threads;
+  std::vector<Outcome> outcomes(2);
+  std::atomic<bool> over{false};
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(seats, r);
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      std::vector<float> data(1000);
+      GpuStream stream(port);
+      if (r == 0) {
+        for (int i = 0; i < n_calls; i++)
+          o.take(tuttiAllReduce(data.data(), data.data(), 1000, tuttiFloat, tuttiSum, comm, stream));
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        o.take(tuttiCommAbort(comm));
+        stream.synchronize();
+        over = true;
+      } else {
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        (void)tuttiCommDestroy(comm);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  require_success(outcomes);
 }
 
 }  // namespace tutti_test

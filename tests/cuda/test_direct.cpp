@@ -286,32 +286,7 @@ TEST_CASE("ranks that call different things by a network are told so", "[network
 TEST_CASE("aborting frees a stream that waits for the network", "[network]") {
   FakePort port(2);
   const Network network;
-  const tuttiUniqueId id = new_id();
-  std::vector<std::thread> threads;
-  std::vector<Outcome> outcomes(2);
-  std::atomic<bool> over{false};
-  port.has_no_words = true;
-  for (int r = 0; r < 2; r++)
-    threads.emplace_back([&, r] {
-      Outcome& o = outcomes[static_cast<size_t>(r)];
-      tuttiConfig_t config = config_of(Seats::kStaged, r);
-      tuttiComm_t comm = nullptr;
-      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
-      std::vector<float> data(1000);
-      GpuStream stream(port);
-      if (r == 0) {
-        o.take(tuttiAllReduce(data.data(), data.data(), 1000, tuttiFloat, tuttiSum, comm, stream));
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        o.take(tuttiCommAbort(comm));
-        stream.synchronize();
-        over = true;
-      } else {
-        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        (void)tuttiCommDestroy(comm);
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  require_success(outcomes);
+  require_abort_frees(port, Seats::kStaged, 1);
 }
 
 namespace {

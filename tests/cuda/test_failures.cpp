@@ -82,33 +82,7 @@ TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") 
 
 TEST_CASE("aborting frees a stream that waits for a rank that never calls") {
   FakePort port(2);
-  for (const bool replays : {false, true}) {
-    const tuttiUniqueId id = new_id();
-    std::vector<std::thread> threads;
-    std::vector<Outcome> outcomes(2);
-    std::atomic<bool> over{false};
-    for (int r = 0; r < 2; r++)
-      threads.emplace_back([&, r] {
-        Outcome& o = outcomes[static_cast<size_t>(r)];
-        tuttiConfig_t config = config_of(Seats::kOwnGpus, r);
-        tuttiComm_t comm = nullptr;
-        o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
-        std::vector<float> data(100);
-        GpuStream stream(port);
-        if (r == 0) {
-          for (int i = 0; i < (replays ? 5 : 1); i++)
-            o.take(tuttiAllReduce(data.data(), data.data(), 100, tuttiFloat, tuttiSum, comm, stream));
-          o.take(tuttiCommAbort(comm));
-          stream.synchronize();
-          over = true;
-        } else {
-          while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          (void)tuttiCommDestroy(comm);
-        }
-      });
-    for (auto& thread : threads) thread.join();
-    require_success(outcomes);
-  }
+  for (const int n_calls : {1, 5}) require_abort_frees(port, Seats::kOwnGpus, n_calls);
 }
 
 TEST_CASE("a process that dies frees the others' streams") {

@@ -194,6 +194,25 @@ TEST_CASE("buckets are in reverse order of the parameters, then in rank 0's read
   });
 }
 
+namespace {
+
+// So many steps from zero, of which the last one averages.
+void accumulate(Model& model, int rank, int n_steps, Outcome& outcome) {
+  take(outcome, tuttiDdpZeroGradients(model.ddp));
+  for (int step = 0; step < n_steps; step++) {
+    if (step == 0) take(outcome, tuttiDdpNoSyncBegin(model.ddp));
+    if (step == n_steps - 1) take(outcome, tuttiDdpNoSyncEnd(model.ddp));
+    take(outcome, tuttiDdpBegin(model.ddp));
+    for (size_t p = model.size(); p-- > 0;) {
+      model.fill(rank, step, p, true);
+      take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    }
+    take(outcome, tuttiDdpWait(model.ddp));
+  }
+}
+
+}  // namespace
+
 TEST_CASE("steps without synchronisation accumulate, the next one averages the sums") {
   const bool own = GENERATE(false, true);
   const int n = 3;
@@ -202,17 +221,7 @@ TEST_CASE("steps without synchronisation accumulate, the next one averages the s
     const tuttiDdpConfig_t config = small_buckets();
     take(outcome, model.create(comm, &config));
     for (int round = 0; round < 3; round++) {
-      take(outcome, tuttiDdpZeroGradients(model.ddp));
-      for (int step = 0; step < 4; step++) {
-        if (step == 0) take(outcome, tuttiDdpNoSyncBegin(model.ddp));
-        if (step == 3) take(outcome, tuttiDdpNoSyncEnd(model.ddp));
-        take(outcome, tuttiDdpBegin(model.ddp));
-        for (size_t p = model.size(); p-- > 0;) {
-          model.fill(rank, step, p, true);
-          take(outcome, tuttiDdpMarkReady(model.ddp, p));
-        }
-        take(outcome, tuttiDdpWait(model.ddp));
-      }
+      accumulate(model, rank, 4, outcome);
       for (size_t p = 0; p < model.size(); p++)
         outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
           double sum = 0;
@@ -388,17 +397,7 @@ TEST_CASE("a rank that has joined sits out the others' steps without synchronisa
     take(outcome, model.create(comm, &config));
     const int rounds[] = {1, 3, 2};
     for (int round = 0; round < rounds[rank]; round++) {
-      take(outcome, tuttiDdpZeroGradients(model.ddp));
-      for (int step = 0; step <= kAccumulated; step++) {
-        if (step == 0) take(outcome, tuttiDdpNoSyncBegin(model.ddp));
-        if (step == kAccumulated) take(outcome, tuttiDdpNoSyncEnd(model.ddp));
-        take(outcome, tuttiDdpBegin(model.ddp));
-        for (size_t p = model.size(); p-- > 0;) {
-          model.fill(rank, step, p, true);
-          take(outcome, tuttiDdpMarkReady(model.ddp, p));
-        }
-        take(outcome, tuttiDdpWait(model.ddp));
-      }
+      accumulate(model, rank, kAccumulated + 1, outcome);
       for (size_t p = 0; p < model.size(); p++)
         outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
           double sum = 0;
