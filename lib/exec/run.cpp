@@ -15,6 +15,18 @@ RedOp kernel_op(RedOp op) {
   return op == RedOp::kPreMulSum ? RedOp::kSum : op;
 }
 
+tuttiTag pack(const TagWords& words) {
+  tuttiTag tag;
+  memcpy(&tag, words.data(), sizeof tag);
+  return tag;
+}
+
+TagWords unpack(const tuttiTag& tag) {
+  TagWords words;
+  memcpy(words.data(), &tag, sizeof tag);
+  return words;
+}
+
 // Sends the value that the step before it has stored.
 bool sends_again(const BoundStep& before, const BoundStep& step) {
   return step.send != nullptr && step.recvs.empty() && step.before.buffer == Buffer::kNone &&
@@ -184,8 +196,7 @@ bool Run::deliver(BoundLane& lane) {
     send(step, part, nullptr, nullptr);
     return true;
   }
-  tuttiTag tag;
-  memcpy(&tag, tag_of(step).data(), sizeof tag);
+  const tuttiTag tag = pack(tag_of(step));
   const char* const data = address(step.local, {part.begin, part.elems, 0});
   const int delivered = step.send->deliver(data, static_cast<uint32_t>(part.elems * elem_bytes_), tag);
   lane.expecting = delivered == 0;
@@ -227,8 +238,7 @@ const void* Run::lent_value(const BoundStep& step, Part part) const {
 }
 
 void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
-  tuttiTag tag;
-  memcpy(&tag, tag_of(step).data(), sizeof tag);
+  const tuttiTag tag = pack(tag_of(step));
   const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
   if (lent != nullptr) {
     if (step.send->lend(lent, bytes, tag)) return;
@@ -338,8 +348,7 @@ bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMes
                          uint64_t expected_bytes) {
   const int peer = link.peer();
   if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
-    TagWords words;
-    memcpy(words.data(), &message.tag, sizeof message.tag);
+    const TagWords words = unpack(message.tag);
     error_ = mismatch_error(operation_.rank, from_tag(tag_of(step)), peer, from_tag(words), history_);
     return false;
   }
@@ -438,8 +447,7 @@ bool Run::check_stray(Link& link) {
   link.poll(&ignored);
   tuttiMessage message;
   if (!link.try_peek(&message)) return false;
-  TagWords words;
-  memcpy(words.data(), &message.tag, sizeof message.tag);
+  const TagWords words = unpack(message.tag);
   if (words == tag_ || words[0] > tag_[0]) return false;  // ours, or of an operation that this rank has yet to begin
   // Point-to-point messages may wait for their receive, and a receive for its sender's earlier operations.
   if (is_point_to_point(from_tag(words)) || is_point_to_point(operation_.call)) return false;
