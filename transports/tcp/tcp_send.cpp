@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -13,6 +14,28 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kFirstPauseNs = kMs / 5, kLongestPauseNs = 10 * kMs;
+// Payloads that are copied behind their header: one piece of memory costs the kernel 0.2 us less than two.
+constexpr uint32_t kTogetherBytes = 512;
+
+// One system call's part of what is left of the frame: its bytes, or -1 and errno.
+ssize_t hand_over(SendStream& stream) {
+  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
+  constexpr size_t kHeaderBytes = sizeof stream.header;
+  if (stream.frame_sent == 0 && stream.payload_bytes <= kTogetherBytes) {
+    char frame[kHeaderBytes + kTogetherBytes];
+    memcpy(frame, &stream.header, kHeaderBytes);
+    if (stream.payload_bytes > 0) memcpy(frame + kHeaderBytes, stream.payload, stream.payload_bytes);
+    return ::send(stream.fd.get(), frame, stream.frame_bytes(), kFlags);
+  }
+  const size_t header_left = kHeaderBytes - std::min(stream.frame_sent, kHeaderBytes);
+  const size_t payload_from = stream.frame_sent + header_left - kHeaderBytes;
+  iovec parts[2] = {{reinterpret_cast<char*>(&stream.header) + (kHeaderBytes - header_left), header_left},
+                    {const_cast<char*>(stream.payload) + payload_from, stream.payload_bytes - payload_from}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  return ::sendmsg(stream.fd.get(), &message, kFlags);
+}
 
 }  // namespace
 
@@ -164,14 +187,7 @@ SendStream* SendLink::choose(uint32_t bytes) {
 // Hands the kernel as much of a connection's piece as it takes now; true if that was all.
 bool SendLink::write(SendStream& stream) {
   while (stream.frame_sent < stream.frame_bytes()) {
-    const size_t header_left = sizeof stream.header - std::min(stream.frame_sent, sizeof stream.header);
-    const size_t payload_from = stream.frame_sent + header_left - sizeof stream.header;
-    iovec parts[2] = {{reinterpret_cast<char*>(&stream.header) + (sizeof stream.header - header_left), header_left},
-                      {const_cast<char*>(stream.payload) + payload_from, stream.payload_bytes - payload_from}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    const ssize_t n = ::sendmsg(stream.fd.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = hand_over(stream);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     if (n < 0) {
