@@ -25,7 +25,7 @@ struct Effort {
 struct Bill {
   const double n, lanes, bytes, slot_bytes;
   const double hosts, here;  // `here`: ranks of the largest host
-  const int depth, floor_depth, is_power_of_two;
+  const int depth, is_power_of_two;
 
   double elsewhere() const { return n - here; }
 
@@ -65,9 +65,9 @@ struct Bill {
                 all, all, 2 * here * elsewhere() * part};
       }
       case Algo::kDoubling: {
-        const double folds = is_power_of_two ? 0 : 1, exchanges = floor_depth + folds;
-        return {hops_of(floor_depth + 2 * folds, bytes), each(2 * exchanges * small_share() * messages_for(bytes, 1)),
-                each(exchanges * bytes), each(2 * exchanges * bytes), 2 * bytes};
+        const double folds = is_power_of_two ? 0 : 1;
+        return {hops_of(depth + folds, bytes), each(2 * depth * small_share() * messages_for(bytes, 1)),
+                each(depth * bytes), each(2 * depth * bytes), 2 * bytes};
       }
       case Algo::kHierarchical: {
         const double hops = 2 * (here - 1 + hosts - 1);
@@ -166,7 +166,6 @@ Load load_of(Collective collective, Plan plan, uint64_t bytes, const Ground& gro
                   static_cast<double>(ground.hosts),
                   static_cast<double>(ground.largest_host),
                   static_cast<int>(std::bit_width(n - 1)),
-                  static_cast<int>(std::bit_width(n)) - 1,
                   std::has_single_bit(n)};
   const Effort effort = effort_of(collective, own_algo(collective, plan.algo), bill);
   const auto share = [&](Work work) { return std::max(work.busiest, work.total / bill.n * ground.crowding()); };
