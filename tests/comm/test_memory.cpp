@@ -95,7 +95,7 @@ TEST_CASE("operations on memory of every kind, between processes") {
   const char* algo = GENERATE("", "ring", "tree", "direct");
   INFO(n << " ranks, algorithm '" << algo << "'");
   setenv("TUTTI_ALGO", algo, 1);
-  setenv("TUTTI_PROTO", *algo != '\0' ? "lend" : "", 1);
+  setenv("TUTTI_PROTO", *algo == 'd' ? "lend" : "", 1);
   Processes ranks(n, [n](int rank, tuttiComm_t comm, Outcome& outcome) {
     const Buffer::Kind kinds[] = {Buffer::kAllocated, Buffer::kMemfd, Buffer::kPrivate};
     for (const auto in_kind : kinds)
