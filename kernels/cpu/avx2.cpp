@@ -13,10 +13,6 @@ using Words = Vector<uint32_t, kVectorBytes>;
 using Halfs = Vector<uint16_t, kVectorBytes / 2>;
 using Codes = Vector<uint8_t, kVectorBytes / 4>;
 
-inline Words widen(Halfs halfs) {
-  return reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halfs)));
-}
-
 inline Words widen(Codes codes) {
   return reinterpret_cast<Words>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(reinterpret_cast<long long>(codes))));
 }

@@ -17,14 +17,8 @@ using Codes = Vector<uint8_t, kVectorBytes / 4>;
 // The forms without a mask read an undefined register, of which gcc warns.
 constexpr __mmask16 kAll = 0xffff;
 
-inline Words widen(Halfs halfs) {
-  return reinterpret_cast<Words>(_mm512_maskz_cvtepu16_epi32(kAll, reinterpret_cast<__m256i>(halfs)));
-}
 inline Words widen(Codes codes) {
   return reinterpret_cast<Words>(_mm512_maskz_cvtepu8_epi32(kAll, reinterpret_cast<__m128i>(codes)));
-}
-inline void narrow(Words words, Halfs& out) {
-  out = reinterpret_cast<Halfs>(_mm512_maskz_cvtepi32_epi16(kAll, reinterpret_cast<__m512i>(words)));
 }
 inline void narrow(Words words, Codes& out) {
   out = reinterpret_cast<Codes>(_mm512_maskz_cvtepi32_epi8(kAll, reinterpret_cast<__m512i>(words)));

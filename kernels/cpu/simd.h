@@ -4,7 +4,7 @@
 //   kVectorBytes                                     one register
 //   kPlainBytes                                      as much of it as types are given that need no conversion
 //   Floats, Words, Halfs, Codes                      a register of floats, and as many words of 32, 16 and 8 bits
-//   Words widen(Halfs or Codes), void narrow(Words, Halfs& or Codes&)    gcc 12 makes a mess of these by itself
+//   Words widen(Codes), void narrow(Words, Codes&)   gcc 12 makes a mess of these by itself
 //   Floats decode_half(Halfs), Halfs encode_half(Floats)
 //   void stream(char*, Vector), void stream_fence()  stores past the cache, `to` aligned to the vector's size
 //   Vector load_part<Vector>(const char*, size_t), void store_part(char*, Vector, size_t)     first bytes of a vector
