@@ -47,8 +47,9 @@ void receive_over_tcp(Input& in) {
                                64 * (1 + static_cast<uint32_t>(in.below(4)))};
   std::vector<Fd> connections;
   connections.push_back(std::move(sockets.ours));
-  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, Fd());
-  auto created = tcp::RecvLink::create(door, config, std::move(connections), 0);
+  tcp::Pairs pairs(2);  // a higher rank, which sends nothing back by this side's connections
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, Fd(), pairs);
+  auto created = tcp::RecvLink::create(door, pairs, config, std::move(connections), 0);
   expect(static_cast<bool>(created), "there is memory for a few slots");
   tcp::RecvLink& link = *created.value();
   char place[256];

@@ -1,55 +1,15 @@
 // Links of several TCP connections that lose some of them, at any time and from either side: nothing else is lost.
-#include <dirent.h>
 #include <linux/tcp.h>
-#include <netinet/in.h>
 
 #include <random>
-#include <set>
 
-#include "base/dial.h"
+#include "sockets.h"
 #include "traffic.h"
 
 using namespace tutti;
 using namespace tutti::test;
 
 namespace {
-
-// This process's connected TCP sockets.
-std::set<int> connections() {
-  std::set<int> found;
-  DIR* all = opendir("/proc/self/fd");
-  while (const dirent* entry = readdir(all)) {
-    const int fd = atoi(entry->d_name);
-    sockaddr_storage peer{};
-    socklen_t length = sizeof peer;
-    const bool connected = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
-    if (connected && (peer.ss_family == AF_INET || peer.ss_family == AF_INET6)) found.insert(fd);
-  }
-  closedir(all);
-  return found;
-}
-
-uint16_t port_of(int fd, decltype(getsockname)* name) {
-  Address address;
-  address.length = sizeof address.storage;
-  name(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length);
-  return address.port();
-}
-
-// Both ends of each connection of a new link.
-struct Ends {
-  int from, to;
-};
-std::vector<Ends> ends_of_link(const std::set<int>& before, uint16_t listening_port) {
-  std::vector<Ends> ends;
-  const std::set<int> now = connections();
-  for (const int from : now)
-    for (const int to : now)
-      if (!before.contains(from) && !before.contains(to) && port_of(from, getpeername) == listening_port &&
-          port_of(from, getsockname) == port_of(to, getpeername))
-        ends.push_back({from, to});
-  return ends;
-}
 
 // Payload has come by it, not only a handshake.
 bool carries(const Ends& ends) {

@@ -25,8 +25,8 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
       early->second.again.emplace_back(index, std::move(incoming.fd));
       return {};
     }
-    if (const auto link = receivers_.find(place); link != receivers_.end())
-      return link->second->rejoin(index, std::move(incoming.fd));
+    if (RecvLink* const link = pairs_.receiver(config); link != nullptr)
+      return link->rejoin(index, std::move(incoming.fd));
     return Error{Code::kRemoteError, "its link is not there any more"};
   }
   Incomplete& incomplete = incomplete_[place];
@@ -54,9 +54,10 @@ std::unique_ptr<LinkHalf> Door::next(tuttiLinkConfig* config) {
 Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete incomplete) {
   TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
   const tuttiLinkConfig& config = incomplete.config;
-  TUTTI_TRY_ASSIGN(auto link, RecvLink::create(*this, config, std::move(incomplete.connections), timeout_seconds));
+  TUTTI_TRY_ASSIGN(auto link,
+                   RecvLink::create(*this, pairs_, config, std::move(incomplete.connections), timeout_seconds));
   for (auto& [index, fd] : incomplete.again) TUTTI_TRY(link->rejoin(index, std::move(fd)));
-  receivers_[{config.peer, config.channel}] = link.get();
+  pairs_.enter(link.get(), config);
   return std::unique_ptr<LinkHalf>(std::move(link));
 }
 

@@ -54,7 +54,7 @@ void acknowledge_soon(int fd) {
 }
 
 // For the first time, or anew: then all that it had is with others.
-void SendStream::connected(Fd connection) {
+void SendStream::connected(SharedFd connection) {
   fd = std::move(connection);
   address.length = sizeof address.storage;
   getpeername(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length);

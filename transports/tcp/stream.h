@@ -5,6 +5,7 @@
 
 #include "base/dial.h"
 #include "transports/tcp/frame.h"
+#include "transports/tcp/pairs.h"
 
 namespace tutti::tcp {
 
@@ -44,11 +45,12 @@ class SendStream {
   // When it would have brought `bytes` more.
   double finish_seconds(uint64_t bytes) const;
   void look(int64_t now);  // asks the kernel
-  void connected(Fd connection);
+  void connected(SharedFd connection);
   void begin(const Piece& next, const FrameHeader& its_header, const char* data, uint32_t bytes);
 
   Dialer dialer;
-  Fd fd;  // once connected, until it is given up
+  SharedFd fd;            // once connected, until it is given up
+  bool is_heard = false;  // by a receiving half: what comes by it is not this one's
 
   bool busy = false;  // with a frame of which the kernel has not taken all
   Piece piece{};

@@ -24,7 +24,7 @@ class TcpEndpoint {
     return !contact || contact->addresses.empty() ? "it offers no TCP address" : "";
   }
 
-  Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer) const {
+  Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer) {
     const auto contact = Contact::from_bytes(peer);
     if (!contact) return Error{Code::kInvalidArgument, "this is not the address of a tcp endpoint", config.peer};
     TUTTI_TRY_ASSIGN(const int64_t asked_connections, env_int(Env::kTcpConnections));
@@ -33,8 +33,8 @@ class TcpEndpoint {
                                                        : std::min<size_t>(networks_between(*contact), kMaxConnections);
     const Dialer::Call call{key_, HelloKind::kTcp, rank_, config.peer, {}};
     TUTTI_TRY_ASSIGN(SlotRing<SendSlot> ring, SlotRing<SendSlot>::create(config));
-    return std::unique_ptr<LinkHalf>(
-        new SendLink(call, *contact, config, static_cast<uint32_t>(n_connections), timeout_seconds, std::move(ring)));
+    return std::unique_ptr<LinkHalf>(new SendLink(call, *contact, config, static_cast<uint32_t>(n_connections),
+                                                  timeout_seconds, std::move(ring), pairs_));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
@@ -50,11 +50,13 @@ class TcpEndpoint {
       : rank_(config.rank),
         key_(key),
         contact_(std::move(listener.contact)),
-        door_(config, key, std::move(listener.fd)) {}
+        pairs_(config.rank),
+        door_(config, key, std::move(listener.fd), pairs_) {}
 
   int rank_;
   Key key_;
   Contact contact_;
+  Pairs pairs_;
   Door door_;
 };
 

@@ -1,8 +1,9 @@
 // tcp: links over TCP connections. TCP's own window is the flow control: a receiver whose slots are all full stops
-// reading. A link has one connection or several side by side (TUTTI_TCP_CONNECTIONS). Several divide each message: the
-// next piece goes to the connection that should bring it soonest, and the receiver puts the pieces where they belong.
-// The sender keeps what the peer's kernel has not acknowledged, so that the others can bring what a connection that
-// breaks had, and dials again. One thread per endpoint; nothing blocks.
+// reading. A link has one connection, which the link the other way may share for what is small (pairs.h), or several
+// side by side (TUTTI_TCP_CONNECTIONS). Several divide each message: the next piece goes to the connection that should
+// bring it soonest, and the receiver puts the pieces where they belong. The sender keeps what the peer's kernel has not
+// acknowledged, so that the others can bring what a connection that breaks had, and dials again. One thread per
+// endpoint; nothing blocks.
 #pragma once
 
 #include <poll.h>
@@ -34,17 +35,24 @@ inline std::array<uint32_t, 5> hello_args(const tuttiLinkConfig& config, uint32_
 // Several connections as one descriptor for poll(2); a single one is its own.
 class WaitSet {
  public:
-  static Result<WaitSet> create(std::vector<int> fds);
+  static Result<WaitSet> create(const std::vector<int>& fds);
   bool empty() const { return fds_.empty(); }
   // Before waiting: which of them to wait for and for what, events(i) of POLLIN and POLLOUT; and for `pause_ns` at
   // most, or without limit if that is 0. One connection has no limit.
   template <class Events>
   tuttiWait arm(Events&& events, int64_t pause_ns = 0) {
     if (fds_.size() == 1) return {fds_[0], events(0)};
+    polls_since_arm_ = 0;
     for (size_t i = 0; i < fds_.size(); i++)
-      if (fds_[i] >= 0) watch(fds_[i], events(i));
+      if (fds_[i] >= 0) watch(i, events(i));
     limit(pause_ns);
     return {epoll_.get(), POLLIN};
+  }
+  Result<void> add(int fd);
+  // Whoever has not slept for a while needs not be woken: a descriptor that somebody waits for costs the kernel 0.4 us
+  // with each message.
+  void note_poll() {
+    if (epoll_ && polls_since_arm_ < kPollsAwake && ++polls_since_arm_ == kPollsAwake) unwatch();
   }
   // Before it is closed.
   void drop(size_t i);
@@ -52,27 +60,29 @@ class WaitSet {
   Result<void> replace(size_t i, int fd);
 
  private:
-  void watch(int fd, short events) const;
+  Result<void> become_several();
+  Result<void> enter(int fd);
+  void watch(size_t i, short events);
+  void unwatch();
   void limit(int64_t pause_ns);
+  static constexpr uint32_t kPollsAwake = 64;
+  static constexpr short kUnwatched = -1;
   std::vector<int> fds_;
+  std::vector<short> watched_;  // what the kernel has been told to look for
+  uint32_t polls_since_arm_ = 0;
   Fd epoll_;
   Fd timer_;
   bool limited_ = false;
 };
 
-class RecvLink;
-
 // What an endpoint's receiving ends share: connections come in by one door, also those that replace what broke.
 class Door {
  public:
-  Door(const tuttiEndpointConfig& config, const Key& key, Fd listen_fd)
-      : n_ranks_(config.n_ranks), acceptor_(std::move(listen_fd), key, HelloKind::kTcp, config.rank) {}
+  Door(const tuttiEndpointConfig& config, const Key& key, Fd listen_fd, Pairs& pairs)
+      : n_ranks_(config.n_ranks), pairs_(pairs), acceptor_(std::move(listen_fd), key, HelloKind::kTcp, config.rank) {}
   void look();
   // The next link whose connections are all there; null if there is none.
   std::unique_ptr<LinkHalf> next(tuttiLinkConfig* config);
-  void forget(const RecvLink* link) {
-    std::erase_if(receivers_, [=](const auto& entry) { return entry.second == link; });
-  }
 
  private:
   using Place = std::pair<int, uint32_t>;  // peer and channel
@@ -88,16 +98,20 @@ class Door {
   Result<std::unique_ptr<LinkHalf>> make_link(Incomplete incomplete);
 
   int n_ranks_;
+  Pairs& pairs_;
   Acceptor acceptor_;
   std::map<Place, Incomplete> incomplete_;
-  std::map<Place, RecvLink*> receivers_;
 };
 
 class SendLink final : public LinkHalf {
  public:
   SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
-           int64_t timeout_seconds, SlotRing<SendSlot> ring);
+           int64_t timeout_seconds, SlotRing<SendSlot> ring, Pairs& pairs);
   ~SendLink() override;
+  // Nothing if there are several.
+  SharedFd only_connection() const { return several_ ? SharedFd() : streams_[0].fd; }
+  // What is small goes by the connection of the peer's link from now on.
+  void answer_by(const SharedFd& connection);
   Result<bool> poll() override;
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override;
@@ -131,15 +145,18 @@ class SendLink final : public LinkHalf {
   void give_to_others(const Piece& piece);
   void fail(const std::string& why, int sys_errno);
 
+  // The largest message that goes by the peer's connection.
+  static constexpr uint32_t kAnswerBytes = 4096;
   // While nothing is sent, only a read shows that the peer has gone. It costs a system call, so every so often.
   static constexpr uint32_t kPollsPerLook = 256;
 
+  Pairs& pairs_;
   Dialer::Call call_;
   tuttiLinkConfig config_;
   Division division_;
-  int64_t timeout_ns_;  // 0: none
-  std::vector<SendStream> streams_;
-  bool several_;  // at the beginning
+  int64_t timeout_ns_;               // 0: none
+  bool several_;                     // connections, among which messages are divided
+  std::vector<SendStream> streams_;  // if not several: its own, and perhaps the peer's
   WaitSet wait_set_;
   SlotRing<SendSlot> ring_;
   uint64_t published_ = 0;
@@ -156,9 +173,13 @@ class SendLink final : public LinkHalf {
 
 class RecvLink final : public LinkHalf {
  public:
-  static Result<std::unique_ptr<RecvLink>> create(Door& door, const tuttiLinkConfig& config,
+  static Result<std::unique_ptr<RecvLink>> create(Door& door, Pairs& pairs, const tuttiLinkConfig& config,
                                                   std::vector<Fd> connections, int64_t timeout_seconds);
-  ~RecvLink() override { door_.forget(this); }
+  ~RecvLink() override { pairs_.leave(this, config_); }
+  // Nothing if there are several.
+  SharedFd only_connection() const { return several_ ? SharedFd() : streams_[0].fd; }
+  // The peer sends by the connection of the link to it too.
+  void hear_also(const SharedFd& connection);
   // In place of a connection that the sender has given up.
   Result<void> rejoin(size_t index, Fd connection);
   Result<bool> poll() override;
@@ -177,7 +198,7 @@ class RecvLink final : public LinkHalf {
   // beyond the stage goes straight to its place.
   static constexpr size_t kStageBytes = 8192;
   struct Stream {
-    Fd fd;                // until it is lost
+    SharedFd fd;          // until it is lost
     std::deque<Fd> next;  // come in its place, one after another, as soon as the kernel has nothing more of it
     std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
     size_t stage_begin = 0, stage_end = 0;
@@ -199,17 +220,21 @@ class RecvLink final : public LinkHalf {
     char* to = nullptr;
     uint32_t bytes = 0;
   };
-  RecvLink(Door& door, const tuttiLinkConfig& config, size_t n_connections, int64_t timeout_seconds,
+  RecvLink(Door& door, Pairs& pairs, const tuttiLinkConfig& config, size_t n_connections, int64_t timeout_seconds,
            SlotRing<RecvSlot> ring)
       : door_(door),
+        pairs_(pairs),
         config_(config),
         division_(config.slot_bytes, n_connections),
         timeout_seconds_(timeout_seconds),
+        several_(n_connections > 1),
         ring_(std::move(ring)) {}
   bool window_has(uint64_t number) { return number - released_ < ring_.size(); }
   bool has_piece(const FrameHeader& header);
   bool is_valid(const FrameHeader& header);
   void receive_all();
+  void receive_by_turns();
+  bool receive(Stream& stream);
   bool receive_some(Stream& stream);
   bool read_header(Stream& stream);
   bool place(Stream& stream);
@@ -226,13 +251,19 @@ class RecvLink final : public LinkHalf {
 
   // Between looks for connections that come in place of others.
   static constexpr int64_t kLookNs = 10'000'000;
+  // Of two connections, looks at the one that has brought something last, for one at the other.
+  static constexpr uint32_t kLooksPerTurn = 4;
 
   Door& door_;
+  Pairs& pairs_;
   tuttiLinkConfig config_;
   Division division_;
   int64_t timeout_seconds_;
   int64_t next_look_ns_ = 0;
-  std::vector<Stream> streams_;
+  bool several_;                 // connections, among which messages are divided
+  std::vector<Stream> streams_;  // if not several: the peer's, and perhaps this side's
+  size_t first_ = 0;             // of these two, the one that has brought something last
+  uint32_t looks_ = 0;
   WaitSet wait_set_;
   SlotRing<RecvSlot> ring_;
   uint64_t received_ = 0;  // all before are there whole

@@ -27,6 +27,7 @@ constexpr double kPartingSeconds = 0.5;
 // What was handed over and not called unsent has to arrive. The kernel sees to that after the end of this link, unless
 // a network breaks, and whether one does shows in this time.
 SendLink::~SendLink() {
+  pairs_.leave(this, config_);
   const Deadline deadline = Deadline::after_seconds(kPartingSeconds);
   const auto suspects = [this] {
     return std::any_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return s.fd && s.view.unanswered; });
@@ -45,9 +46,9 @@ void SendLink::listen() {
 
 void SendLink::listen(SendStream& stream) {
   char byte;
-  const ssize_t n = ::recv(stream.fd.get(), &byte, 1, MSG_DONTWAIT);
+  const ssize_t n = ::recv(stream.fd.get(), &byte, 1, MSG_DONTWAIT | (stream.is_heard ? MSG_PEEK : 0));
   if (n == 0) give_up(stream, "it closed the connection");
-  if (n > 0) fail("it sent something where nothing is expected", 0);
+  if (n > 0 && !stream.is_heard) fail("it sent something where nothing is expected", 0);
   if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
     give_up(stream, system_error("the connection broke", errno).message, errno);
 }
@@ -58,8 +59,9 @@ void SendLink::look_at_silence() {
   next_silence_check_ns_ = now + kSilenceCheckNs;
   tell_of_lost();
   for (SendStream& stream : streams_) stream.fd ? stream.look(now) : redial(stream, now);
-  const bool another_goes_on = std::any_of(
-      streams_.begin(), streams_.end(), [](const SendStream& s) { return s.fd && s.silent_ns < kShortTimeoutNs / 2; });
+  const bool another_goes_on = several_ && std::any_of(streams_.begin(), streams_.end(), [](const SendStream& s) {
+                                 return s.fd && s.silent_ns < kShortTimeoutNs / 2;
+                               });
   const int64_t limit_ns = another_goes_on ? std::min(kShortTimeoutNs, timeout_ns_) : timeout_ns_;
   for (SendStream& stream : streams_)
     if (stream.fd && stream.view.unanswered && limit_ns > 0 && stream.silent_ns >= limit_ns)
@@ -98,7 +100,7 @@ void SendLink::redial(SendStream& stream, int64_t now) {
   if (status == Dialer::Status::kFailed) return;
   Fd fd = stream.dialer.take();
   if (!wait_set_.replace(index, fd.get())) return;
-  stream.connected(std::move(fd));
+  stream.connected(SharedFd(std::move(fd)));
   keep_queue_short(stream.fd.get());
   keep_asking(stream.fd.get(), timeout_ns_ / (1000 * kMs));
   log(LogLevel::kInfo, "tcp link to rank %d: connection %u of %zu is back, at %s", config_.peer, index + 1,
@@ -117,7 +119,7 @@ void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno
   stream.fd.reset();
   stream.lost = why;
   stream.redial_ns = now_ns() + std::max(stream.redial_pause_ns, kFirstRedialNs);
-  if (std::none_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return bool(s.fd); }))
+  if (!several_ || std::none_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return bool(s.fd); }))
     fail(why, sys_errno);
 }
 

@@ -9,24 +9,31 @@
 
 namespace tutti::tcp {
 
-Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, const tuttiLinkConfig& config,
+Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, Pairs& pairs, const tuttiLinkConfig& config,
                                                    std::vector<Fd> connections, int64_t timeout_seconds) {
   TUTTI_TRY_ASSIGN(SlotRing<RecvSlot> ring, SlotRing<RecvSlot>::create(config));
-  std::unique_ptr<RecvLink> link(new RecvLink(door, config, connections.size(), timeout_seconds, std::move(ring)));
+  std::unique_ptr<RecvLink> link(
+      new RecvLink(door, pairs, config, connections.size(), timeout_seconds, std::move(ring)));
   std::vector<int> fds;
   for (Fd& fd : connections) {
     keep_asking(fd.get(), timeout_seconds);
     if (connections.size() > 1) acknowledge_soon(fd.get());
     fds.push_back(fd.get());
-    link->streams_.emplace_back().fd = std::move(fd);
+    link->streams_.emplace_back().fd = SharedFd(std::move(fd));
   }
-  TUTTI_TRY_ASSIGN(link->wait_set_, WaitSet::create(std::move(fds)));
+  TUTTI_TRY_ASSIGN(link->wait_set_, WaitSet::create(fds));
   return link;
 }
 
+void RecvLink::hear_also(const SharedFd& connection) {
+  if (const auto watched = wait_set_.add(connection.get()); !watched) return fail(watched.error().message);
+  streams_.emplace_back().fd = connection;
+}
+
 Result<bool> RecvLink::poll() {
-  if (streams_.size() > 1) look_at_door();
-  receive_all();
+  wait_set_.note_poll();
+  if (several_) look_at_door();
+  !several_&& streams_.size() > 1 ? receive_by_turns() : receive_all();
   // What arrived before a failure is still to be read.
   if (failure_ && received_ == released_) return *failure_;
   return true;
@@ -48,10 +55,23 @@ bool RecvLink::try_peek(tuttiMessage* message) {
 
 void RecvLink::receive_all() {
   for (Stream& stream : streams_) {
-    while (!failure_ && stream.fd && receive_some(stream)) {
-    }
+    receive(stream);
     if (!stream.next.empty() && !failure_) change(stream);
   }
+}
+
+void RecvLink::receive_by_turns() {
+  Stream& first = streams_[first_];
+  if (receive(first) || (first.fd && first.can_receive() && ++looks_ % kLooksPerTurn != 0)) return;
+  for (size_t i = 0; i < streams_.size(); i++)
+    if (i != first_ && receive(streams_[i])) first_ = i;
+}
+
+// All that there is; whether there was anything.
+bool RecvLink::receive(Stream& stream) {
+  bool any = false;
+  while (!failure_ && stream.fd && receive_some(stream)) any = true;
+  return any;
 }
 
 Result<void> RecvLink::rejoin(size_t index, Fd connection) {
@@ -72,7 +92,7 @@ void RecvLink::change(Stream& stream) {
   if (stream.fd) wait_set_.drop(i);
   std::deque<Fd> next = std::move(stream.next);
   stream = Stream{};
-  stream.fd = std::move(next.front());
+  stream.fd = SharedFd(std::move(next.front()));
   next.pop_front();
   stream.next = std::move(next);
   keep_asking(stream.fd.get(), timeout_seconds_);
@@ -113,7 +133,8 @@ bool RecvLink::read_header(Stream& stream) {
 
 bool RecvLink::is_valid(const FrameHeader& header) {
   return header.check == check_of(header) && header.bytes <= config_.slot_bytes &&
-         header.piece < division_.pieces(header.bytes) && (streams_.size() > 1 || header.number == received_);
+         header.piece < division_.pieces(header.bytes) &&
+         (several_ || pairs_.is_answered(config_) || header.number == received_);
 }
 
 // Another connection has brought what this one, before it broke or was given up, brings too.
@@ -191,7 +212,11 @@ void RecvLink::lose(Stream& stream, const std::string& why, int sys_errno) {
   stream.in_frame = false;
   wait_set_.drop(i);
   stream.fd.reset();
-  if (std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return !s.fd && s.next.empty(); }))
+  const bool is_essential = !several_ && sys_errno != 0;
+  if (is_essential)
+    for (Stream& other : streams_) receive(other);
+  if (is_essential ||
+      std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return !s.fd && s.next.empty(); }))
     fail(why, sys_errno);
   else if (sys_errno != 0)
     log(LogLevel::kWarn, "tcp link from rank %d: connection %zu of %zu is given up: %s; the others go on", config_.peer,

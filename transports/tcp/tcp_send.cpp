@@ -40,8 +40,9 @@ ssize_t hand_over(SendStream& stream) {
 }  // namespace
 
 SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
-                   int64_t timeout_seconds, SlotRing<SendSlot> ring)
-    : call_(call),
+                   int64_t timeout_seconds, SlotRing<SendSlot> ring, Pairs& pairs)
+    : pairs_(pairs),
+      call_(call),
       config_(config),
       division_(config.slot_bytes, n_connections),
       timeout_ns_(timeout_seconds * 1000 * kMs),
@@ -52,12 +53,14 @@ SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLin
     Dialer::Call one = call;
     one.args = hello_args(config, i, n_connections);
     streams_.emplace_back(Dialer(one, peer, i), division_.most(config.slots));
+    streams_.back().is_heard = !several_ && pairs.is_answered(config);
   }
 }
 
 Result<bool> SendLink::poll() {
   if (failure_) return *failure_;
   if (!is_ready()) return advance_connect();
+  wait_set_.note_poll();
   if (arrived_ < published_) flush();
   const bool is_time = ++polls_ % kPollsPerLook == 0 || has_slept_;
   if (is_time) listen();
@@ -74,7 +77,7 @@ Result<bool> SendLink::advance_connect() {
       TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.dialer, &fd, config_.peer, "over TCP",
                                                              " (which networks: TUTTI_SOCKET_IFNAME)"));
       if (!connected) continue;
-      stream.connected(std::move(fd));
+      stream.connected(SharedFd(std::move(fd)));
       if (several_) keep_queue_short(stream.fd.get());
       keep_asking(stream.fd.get(), timeout_ns_ / (1000 * kMs));
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.dialer.story().c_str());
@@ -82,8 +85,17 @@ Result<bool> SendLink::advance_connect() {
     fds.push_back(stream.fd.get());
   }
   if (fds.size() < streams_.size()) return false;
-  TUTTI_TRY_ASSIGN(wait_set_, WaitSet::create(std::move(fds)));
+  TUTTI_TRY_ASSIGN(wait_set_, WaitSet::create(fds));
+  pairs_.enter(this, config_);
   return true;
+}
+
+// Where that is not possible everything goes by its own: the peer hears both.
+void SendLink::answer_by(const SharedFd& connection) {
+  if (streams_.size() > 1 || !wait_set_.add(connection.get())) return;
+  SendStream& stream = streams_.emplace_back(Dialer(call_, std::vector<Address>{}), division_.most(config_.slots));
+  stream.connected(connection);
+  stream.is_heard = true;
 }
 
 void* SendLink::try_acquire() {
@@ -169,7 +181,10 @@ Piece SendLink::take_next() {
 // The connection that should bring the next piece soonest. If the kernel takes nothing for that one now, another may
 // have it, unless all the rest would be through before. Null: none has room that should have it.
 SendStream* SendLink::choose(uint32_t bytes) {
-  if (!several_) return streams_[0].busy || !streams_[0].fd ? nullptr : &streams_[0];
+  if (!several_) {
+    SendStream& stream = bytes <= kAnswerBytes ? streams_.back() : streams_.front();
+    return stream.busy || !stream.fd ? nullptr : &stream;
+  }
   SendStream *soonest = nullptr, *free = nullptr;
   double soonest_s = 0, free_s = 0, bytes_per_second = 0;
   uint64_t all_bytes = waiting_bytes_;
@@ -236,7 +251,9 @@ bool SendLink::wait_begin(bool, tuttiWait* wait) {
   has_slept_ = true;
   const bool waits = unsent() > 0 || is_full();
   if (several_) pause_ns_ = std::min(std::max(2 * pause_ns_, kFirstPauseNs), kLongestPauseNs);
-  *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].busy ? POLLIN | POLLOUT : POLLIN; }, pause_ns_);
+  // What comes by a connection that another half hears must not wake this one.
+  *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].busy ? POLLRDHUP | POLLOUT : POLLRDHUP; },
+                        pause_ns_);
   return !failure_ && waits;
 }
 

@@ -7,29 +7,51 @@
 
 namespace tutti::tcp {
 
-Result<WaitSet> WaitSet::create(std::vector<int> fds) {
+Result<WaitSet> WaitSet::create(const std::vector<int>& fds) {
   WaitSet set;
-  set.fds_ = std::move(fds);
-  if (set.fds_.size() == 1) return set;
-  set.epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
-  set.timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!set.epoll_ || !set.timer_)
-    return system_error("creating a descriptor to wait for connections (see ulimit -n)", errno);
-  for (const int fd : set.fds_) {
-    epoll_event none{};
-    if (epoll_ctl(set.epoll_.get(), EPOLL_CTL_ADD, fd, &none) != 0) return system_error("watching a connection", errno);
-  }
-  epoll_event expired{};
-  expired.events = EPOLLIN;
-  if (epoll_ctl(set.epoll_.get(), EPOLL_CTL_ADD, set.timer_.get(), &expired) != 0)
-    return system_error("watching a timer", errno);
+  for (const int fd : fds) TUTTI_TRY(set.add(fd));
   return set;
 }
 
-void WaitSet::watch(int fd, short events) const {
+Result<void> WaitSet::add(int fd) {
+  if (fds_.size() == 1) TUTTI_TRY(become_several());
+  if (epoll_) TUTTI_TRY(enter(fd));
+  fds_.push_back(fd);
+  watched_.push_back(0);
+  return {};
+}
+
+Result<void> WaitSet::become_several() {
+  Fd epoll(epoll_create1(EPOLL_CLOEXEC)), timer(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!epoll || !timer) return system_error("creating a descriptor to wait for connections (see ulimit -n)", errno);
+  epoll_event expired{};
+  expired.events = EPOLLIN;
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, timer.get(), &expired) != 0) return system_error("watching a timer", errno);
+  epoll_ = std::move(epoll);
+  timer_ = std::move(timer);
+  return enter(fds_[0]);
+}
+
+Result<void> WaitSet::enter(int fd) {
+  epoll_event none{};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &none) != 0) return system_error("watching a connection", errno);
+  return {};
+}
+
+static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLRDHUP == POLLRDHUP);
+void WaitSet::watch(size_t i, short events) {
+  const short before = std::exchange(watched_[i], events);
+  if (before == events) return;
   epoll_event event{};
-  event.events = (events & POLLIN ? EPOLLIN : 0u) | (events & POLLOUT ? EPOLLOUT : 0u);
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);  // cannot fail for what create() added
+  event.events = static_cast<uint32_t>(events);
+  epoll_ctl(epoll_.get(), before == kUnwatched ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fds_[i], &event);
+}
+
+void WaitSet::unwatch() {
+  for (size_t i = 0; i < fds_.size(); i++) {
+    if (fds_[i] >= 0 && watched_[i] != kUnwatched) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fds_[i], nullptr);
+    watched_[i] = kUnwatched;
+  }
 }
 
 // Setting a timer also takes back that it has expired.
@@ -41,9 +63,9 @@ void WaitSet::limit(int64_t pause_ns) {
 }
 
 Result<void> WaitSet::replace(size_t i, int fd) {
-  epoll_event none{};
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &none) != 0) return system_error("watching a connection", errno);
+  TUTTI_TRY(enter(fd));
   fds_[i] = fd;
+  watched_[i] = 0;
   return {};
 }
 
