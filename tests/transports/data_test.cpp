@@ -23,12 +23,9 @@ TEST_CASE("a stream by turns in one thread") {
   CHECK_FALSE(p.in.try_peek(&none));
 }
 
-TEST_CASE("200000 small messages between threads") {
-  const tuttiTransport* t = GENERATE(from_range(transports()));
-  const uint32_t slots = GENERATE(2u, 8u, 64u);
-  INFO(t->name << " " << slots << " slots");
-  Pair p = make_pair(t, Ask{1, 0, slots, 64});
-  const Traffic traffic{5, times(200000), 64};
+namespace {
+
+void check_between_threads(Pair& p, const Traffic& traffic) {
   Sender sender(p.out, traffic);
   Receiver receiver(p.in, traffic);
   std::string trouble;
@@ -38,18 +35,21 @@ TEST_CASE("200000 small messages between threads") {
   CHECK(trouble == "");
 }
 
+}  // namespace
+
+TEST_CASE("200000 small messages between threads") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  const uint32_t slots = GENERATE(2u, 8u, 64u);
+  INFO(t->name << " " << slots << " slots");
+  Pair p = make_pair(t, Ask{1, 0, slots, 64});
+  check_between_threads(p, {5, times(200000), 64});
+}
+
 TEST_CASE("large messages between threads") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   Pair p = make_pair(t, Ask{1, 0, 3, 8 << 20});
-  const Traffic traffic{6, std::max<uint64_t>(times(16), 6), 8 << 20};
-  Sender sender(p.out, traffic);
-  Receiver receiver(p.in, traffic);
-  std::string trouble;
-  std::thread other([&] { trouble = run(sender); });
-  CHECK(run(receiver) == "");
-  other.join();
-  CHECK(trouble == "");
+  check_between_threads(p, {6, std::max<uint64_t>(times(16), 6), 8 << 20});
 }
 
 TEST_CASE("many links of one endpoint at once") {
