@@ -175,4 +175,19 @@ inline void require_abort_frees(FakePort& port, Seats seats, int n_calls) {
   require_success(outcomes);
 }
 
+inline tuttiConfig_t first_gpu() {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.cudaDevice = 0;
+  return config;
+}
+
+// Ranks 0 and 2 on GPUs, whose rank 1 died.
+inline void check_gpu_survivors(const std::vector<Outcome>& outcomes) {
+  for (const size_t r : {0, 2}) {
+    INFO(outcomes[r].message);
+    CHECK((outcomes[r].code == tuttiSuccess || outcomes[r].code == tuttiRemoteError));
+    CHECK(outcomes[r].wrong == 0);
+  }
+}
+
 }  // namespace tutti_test

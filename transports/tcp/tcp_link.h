@@ -146,7 +146,7 @@ class SendLink final : public LinkHalf {
   void fail(const std::string& why, int sys_errno);
 
   // The largest message that goes by the peer's connection.
-  static constexpr uint32_t kAnswerBytes = 4096;
+  static constexpr uint32_t kAnswerBytes = 16 << 10;
   // While nothing is sent, only a read shows that the peer has gone. It costs a system call, so every so often.
   static constexpr uint32_t kPollsPerLook = 256;
 
