@@ -430,7 +430,8 @@ bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
     if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
   });
-  return may_sleep && all_blocked;  // a message may have come since advance()
+  // Since advance() a message may have come, or the last one left.
+  return may_sleep && all_blocked && !sleepers->empty();
 }
 
 std::string Run::waits_for() const {

@@ -2,6 +2,8 @@
 #include <sys/resource.h>
 
 #include "comm/ranks.h"
+#include "exec/run.h"
+#include "transports/testing.h"
 
 using namespace tutti_test;
 
@@ -39,4 +41,33 @@ TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU
   });
   unsetenv("TUTTI_TRANSPORTS");
   require_success(ranks.wait());
+}
+
+// It would sleep until the next look at the rest of the group, a tenth of a second.
+TEST_CASE("a rank whose last message has left while it waited does not go to sleep") {
+  using namespace tutti;
+  constexpr uint32_t kBytes = 64 << 20;  // more than the kernel takes at once
+  test::Pair pair = test::make_pair(&kTcpTransport, test::Ask{1, 0, 2, kBytes});
+  Program program;
+  program.slot_bytes = kBytes;
+  program.sends = {&pair.out};
+  const Run::Operation operation{};
+  const History history;
+  Run run(program, operation, history);
+  const std::vector<char> data(kBytes, 'x');
+  REQUIRE(pair.out.try_acquire() != nullptr);
+  REQUIRE(pair.out.lend(data.data(), kBytes, tuttiTag{}));
+  const auto goes_to_sleep = [&] {
+    std::vector<Run::Sleeper> sleepers;
+    const bool sleeps = run.prepare_sleep(&sleepers);
+    for (const Run::Sleeper& sleeper : sleepers) sleeper.link->wait_end();
+    return sleeps;
+  };
+  CHECK(goes_to_sleep());
+  tuttiMessage message{};
+  REQUIRE(test::until([&] {
+    (void)test::poll_once(pair.in);
+    return run.poll_links() && pair.in.try_peek(&message);
+  }));
+  CHECK_FALSE(goes_to_sleep());
 }
