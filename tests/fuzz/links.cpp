@@ -49,7 +49,7 @@ void receive_over_tcp(Input& in) {
   connections.push_back(std::move(sockets.ours));
   tcp::Pairs pairs(2);  // a higher rank, which sends nothing back by this side's connections
   tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, Fd(), pairs);
-  auto created = tcp::RecvLink::create(door, pairs, config, std::move(connections), 0);
+  auto created = tcp::RecvLink::create(door, config, std::move(connections), 0);
   expect(static_cast<bool>(created), "there is memory for a few slots");
   tcp::RecvLink& link = *created.value();
   char place[256];

@@ -4,23 +4,6 @@
 using namespace tutti;
 using namespace tutti::test;
 
-namespace {
-
-void check_gone(Link& link, const std::string& rank) {
-  const auto error = poll_to_failure(link);
-  REQUIRE(error);
-  CHECK(error->code == tuttiRemoteError);
-  INFO(error->text);
-  CHECK(contains(error->text, rank));
-  for (int i = 0; i < 200; i++) REQUIRE_FALSE(poll_once(link));
-}
-
-void close(Link& link) {
-  const Link closed = std::move(link);
-}
-
-}  // namespace
-
 TEST_CASE("what was published before the sender closed is received, then the link fails") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   const uint32_t slots = GENERATE(2u, 7u);

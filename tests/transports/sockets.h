@@ -2,6 +2,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/dial.h"
+#include "catch.h"
 
 namespace tutti::test {
 
@@ -48,6 +50,13 @@ inline std::vector<Ends> ends_of_link(const std::set<int>& before, uint16_t list
           port_of(from, getsockname) == port_of(to, getpeername))
         ends.push_back({from, to});
   return ends;
+}
+
+inline uint64_t received_bytes(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  REQUIRE(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
+  return info.tcpi_bytes_received;
 }
 
 }  // namespace tutti::test

@@ -1,6 +1,4 @@
 // Links of several TCP connections that lose some of them, at any time and from either side: nothing else is lost.
-#include <linux/tcp.h>
-
 #include <random>
 
 #include "sockets.h"
@@ -13,9 +11,7 @@ namespace {
 
 // Payload has come by it, not only a handshake.
 bool carries(const Ends& ends) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  return getsockopt(ends.to, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_bytes_received > 100'000;
+  return received_bytes(ends.to) > 100'000;
 }
 
 struct Fragile {

@@ -1,6 +1,4 @@
 // Links both ways between two ranks share the lower one's connection for what is small.
-#include <linux/tcp.h>
-
 #include "sockets.h"
 #include "traffic.h"
 
@@ -46,24 +44,6 @@ struct BothWays {
  private:
   uint64_t turn_ = 0;
 };
-
-uint64_t received_bytes(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  REQUIRE(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0);
-  return info.tcpi_bytes_received;
-}
-
-void close(Link& link) {
-  const Link closed = std::move(link);
-}
-
-void check_lost(Link& link, const std::string& rank) {
-  const auto error = poll_to_failure(link);
-  REQUIRE(error);
-  INFO(error->text);
-  CHECK(contains(error->text, rank));
-}
 
 }  // namespace
 
@@ -120,8 +100,8 @@ TEST_CASE("tcp: a pair's rank that closes: all that it sent is received, then bo
   close(pair.in[gone]);
   CHECK(run(receiver) == "");
   const std::string rank = format("rank %d", gone);
-  check_lost(pair.in[1 - gone], rank);
-  check_lost(pair.out[1 - gone], rank);
+  check_gone(pair.in[1 - gone], rank);
+  check_gone(pair.out[1 - gone], rank);
 }
 
 TEST_CASE("tcp: a connection of a pair that breaks is an error of both ranks") {
@@ -132,12 +112,12 @@ TEST_CASE("tcp: a connection of a pair that breaks is an error of both ranks") {
   REQUIRE(pair.exchange(100, kLarge) == "");
   const Ends ends = pair.connection(of);
   shutdown(at_sender ? ends.from : ends.to, SHUT_RDWR);
-  check_lost(pair.out[of], format("rank %d", 1 - of));
+  check_gone(pair.out[of], format("rank %d", 1 - of));
   // Whose operation has failed closes.
   close(pair.out[of]);
   close(pair.in[of]);
-  check_lost(pair.in[1 - of], format("rank %d", of));
-  check_lost(pair.out[1 - of], format("rank %d", of));
+  check_gone(pair.in[1 - of], format("rank %d", of));
+  check_gone(pair.out[1 - of], format("rank %d", of));
 }
 
 TEST_CASE("tcp: what is no frame on the connection of the other direction fails the receiver") {

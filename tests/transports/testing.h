@@ -135,6 +135,19 @@ inline std::optional<tuttiTransportError> poll_to_failure(Link& link) {
   if (!until([&] { return !(health = poll_once(link)); })) return std::nullopt;
   return health.error;
 }
+// Fails, says whose link it was, and stays failed.
+inline void check_gone(Link& link, const std::string& rank) {
+  const auto error = poll_to_failure(link);
+  REQUIRE(error);
+  CHECK(error->code == tuttiRemoteError);
+  INFO(error->text);
+  CHECK(contains(error->text, rank));
+  for (int i = 0; i < 200; i++) REQUIRE_FALSE(poll_once(link));
+}
+
+inline void close(Link& link) {
+  const Link closed = std::move(link);
+}
 
 // The next incoming link, if there is one.
 inline bool take(Endpoint& endpoint, Link* link) {

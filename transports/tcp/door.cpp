@@ -18,7 +18,7 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
   if (n_connections > kMaxConnections || index >= n_connections)
     return Error{Code::kRemoteError, format("rank %d opens connection %u of %u of a link: they are at most %u",
                                             config.peer, index, n_connections, kMaxConnections)};
-  const Place place{config.peer, config.channel};
+  const Place place = place_of(config);
   if ((incoming.hello.args[3] & kAgain) != 0) {
     // What it has sent by it may be acknowledged, so it is never closed while its link is there or to come.
     if (const auto early = incomplete_.find(place); early != incomplete_.end()) {
@@ -54,8 +54,7 @@ std::unique_ptr<LinkHalf> Door::next(tuttiLinkConfig* config) {
 Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete incomplete) {
   TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
   const tuttiLinkConfig& config = incomplete.config;
-  TUTTI_TRY_ASSIGN(auto link,
-                   RecvLink::create(*this, pairs_, config, std::move(incomplete.connections), timeout_seconds));
+  TUTTI_TRY_ASSIGN(auto link, RecvLink::create(*this, config, std::move(incomplete.connections), timeout_seconds));
   for (auto& [index, fd] : incomplete.again) TUTTI_TRY(link->rejoin(index, std::move(fd)));
   pairs_.enter(link.get(), config);
   return std::unique_ptr<LinkHalf>(std::move(link));

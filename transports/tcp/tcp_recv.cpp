@@ -9,11 +9,10 @@
 
 namespace tutti::tcp {
 
-Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, Pairs& pairs, const tuttiLinkConfig& config,
+Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, const tuttiLinkConfig& config,
                                                    std::vector<Fd> connections, int64_t timeout_seconds) {
   TUTTI_TRY_ASSIGN(SlotRing<RecvSlot> ring, SlotRing<RecvSlot>::create(config));
-  std::unique_ptr<RecvLink> link(
-      new RecvLink(door, pairs, config, connections.size(), timeout_seconds, std::move(ring)));
+  std::unique_ptr<RecvLink> link(new RecvLink(door, config, connections.size(), timeout_seconds, std::move(ring)));
   std::vector<int> fds;
   for (Fd& fd : connections) {
     keep_asking(fd.get(), timeout_seconds);
@@ -33,7 +32,10 @@ void RecvLink::hear_also(const SharedFd& connection) {
 Result<bool> RecvLink::poll() {
   wait_set_.note_poll();
   if (several_) look_at_door();
-  !several_&& streams_.size() > 1 ? receive_by_turns() : receive_all();
+  if (several_ || streams_.size() == 1)
+    receive_all();
+  else
+    receive_by_turns();
   // What arrived before a failure is still to be read.
   if (failure_ && received_ == released_) return *failure_;
   return true;
@@ -75,9 +77,9 @@ bool RecvLink::receive(Stream& stream) {
 }
 
 Result<void> RecvLink::rejoin(size_t index, Fd connection) {
-  if (index >= streams_.size())
-    return Error{Code::kRemoteError,
-                 format("connection %zu of a link that has %zu comes back", index + 1, streams_.size())};
+  const size_t own = several_ ? streams_.size() : 1;
+  if (index >= own)
+    return Error{Code::kRemoteError, format("connection %zu of a link that has %zu comes back", index + 1, own)};
   streams_[index].next.push_back(std::move(connection));
   return {};
 }
@@ -133,8 +135,12 @@ bool RecvLink::read_header(Stream& stream) {
 
 bool RecvLink::is_valid(const FrameHeader& header) {
   return header.check == check_of(header) && header.bytes <= config_.slot_bytes &&
-         header.piece < division_.pieces(header.bytes) &&
-         (several_ || pairs_.is_answered(config_) || header.number == received_);
+         header.piece < division_.pieces(header.bytes) && may_come_now(header);
+}
+
+// Several connections may bring a piece twice. Two of a pair bring each message once, but not in order.
+bool RecvLink::may_come_now(const FrameHeader& header) {
+  return several_ || (door_.pairs().is_answered(config_) ? !has_piece(header) : header.number == received_);
 }
 
 // Another connection has brought what this one, before it broke or was given up, brings too.
@@ -212,6 +218,7 @@ void RecvLink::lose(Stream& stream, const std::string& why, int sys_errno) {
   stream.in_frame = false;
   wait_set_.drop(i);
   stream.fd.reset();
+  // A pair cannot do without: what the other one has brought is still read.
   const bool is_essential = !several_ && sys_errno != 0;
   if (is_essential)
     for (Stream& other : streams_) receive(other);

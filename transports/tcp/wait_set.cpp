@@ -33,6 +33,7 @@ Result<void> WaitSet::become_several() {
 }
 
 Result<void> WaitSet::enter(int fd) {
+  polls_since_arm_ = 0;  // it is watched, until note_poll() says otherwise
   epoll_event none{};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &none) != 0) return system_error("watching a connection", errno);
   return {};
