@@ -47,6 +47,7 @@ class LinkHalf {
   virtual void* place(uint32_t) { return nullptr; }
 
   virtual bool try_peek(tuttiMessage*) { return false; }
+  virtual const void* match(uint32_t bytes, const tuttiTag& tag) { return match_by_peeking(*this, bytes, tag); }
   virtual void expect(void*, uint32_t) {}
   virtual void expect_ahead(uint32_t, void*, uint32_t) {}
   virtual bool demand(void*, uint32_t) { return false; }
@@ -117,10 +118,13 @@ std::unique_ptr<LinkHalf> first_link(std::list<Incoming>& incoming, const char* 
   return nullptr;
 }
 
-template <class EndpointClass>
+// Sender and Receiver: the classes of its links. As they are final, no call looks for its function at run time.
+template <class EndpointClass, class Sender, class Receiver>
 struct TransportTable {
   static EndpointClass* self(tuttiEndpoint* endpoint) { return reinterpret_cast<EndpointClass*>(endpoint); }
   static LinkHalf* self(tuttiLink* link) { return reinterpret_cast<LinkHalf*>(link); }
+  static Sender* sender(tuttiLink* link) { return static_cast<Sender*>(self(link)); }
+  static Receiver* receiver(tuttiLink* link) { return static_cast<Receiver*>(self(link)); }
   static tuttiLink* give(std::unique_ptr<LinkHalf> link) { return reinterpret_cast<tuttiLink*>(link.release()); }
 
   static tuttiResult_t endpoint_open(const tuttiEndpointConfig* config, tuttiEndpoint** endpoint,
@@ -160,36 +164,39 @@ struct TransportTable {
     if (!ready) return report(ready.error(), error);
     return ready.value() ? tuttiSuccess : tuttiInProgress;
   }
-  static void* try_acquire(tuttiLink* link) { return self(link)->try_acquire(); }
-  static void publish(tuttiLink* link, uint32_t bytes, const tuttiTag* tag) { self(link)->publish(bytes, *tag); }
-  static uint32_t unsent(tuttiLink* link) { return self(link)->unsent(); }
+  static void* try_acquire(tuttiLink* link) { return sender(link)->try_acquire(); }
+  static void publish(tuttiLink* link, uint32_t bytes, const tuttiTag* tag) { sender(link)->publish(bytes, *tag); }
+  static uint32_t unsent(tuttiLink* link) { return sender(link)->unsent(); }
   static int push(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
-    return self(link)->push(data, bytes, *tag);
+    return sender(link)->push(data, bytes, *tag);
   }
-  static int try_peek(tuttiLink* link, tuttiMessage* message) { return self(link)->try_peek(message); }
-  static void release(tuttiLink* link) { self(link)->release(); }
+  static int try_peek(tuttiLink* link, tuttiMessage* message) { return receiver(link)->try_peek(message); }
+  static const void* match(tuttiLink* link, uint32_t bytes, const tuttiTag* tag) {
+    return receiver(link)->match(bytes, *tag);
+  }
+  static void release(tuttiLink* link) { receiver(link)->release(); }
   static int wait_begin(tuttiLink* link, int for_slot, tuttiWait* wait) {
     return self(link)->wait_begin(for_slot != 0, wait);
   }
   static void wait_end(tuttiLink* link) { self(link)->wait_end(); }
   static void link_close(tuttiLink* link) { delete self(link); }
-  static void expect(tuttiLink* link, void* to, uint32_t bytes) { self(link)->expect(to, bytes); }
+  static void expect(tuttiLink* link, void* to, uint32_t bytes) { receiver(link)->expect(to, bytes); }
   static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
-    return self(link)->lend(data, bytes, *tag);
+    return sender(link)->lend(data, bytes, *tag);
   }
   static void expect_ahead(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes) {
-    self(link)->expect_ahead(ahead, to, bytes);
+    receiver(link)->expect_ahead(ahead, to, bytes);
   }
-  static void* place(tuttiLink* link, uint32_t bytes) { return self(link)->place(bytes); }
+  static void* place(tuttiLink* link, uint32_t bytes) { return sender(link)->place(bytes); }
   static void recall(tuttiLink* link) { self(link)->recall(); }
   static tuttiResult_t borrow(tuttiLink* link, const void** data, tuttiTransportError* error) {
-    auto borrowed = self(link)->borrow();
+    auto borrowed = receiver(link)->borrow();
     if (!borrowed) return report(borrowed.error(), error);
     *data = borrowed.value();
     return tuttiSuccess;
   }
   static tuttiResult_t fetch(tuttiLink* link, uint32_t offset, uint32_t bytes, void* to, tuttiTransportError* error) {
-    auto fetched = self(link)->fetch(offset, bytes, to);
+    auto fetched = receiver(link)->fetch(offset, bytes, to);
     return fetched ? tuttiSuccess : report(fetched.error(), error);
   }
   static void endpoint_properties(tuttiEndpoint* endpoint, tuttiTransportProperties* properties) {
@@ -203,15 +210,15 @@ struct TransportTable {
     if (!registered) snprintf(why, why_bytes, "%s", registered.error().message.c_str());
     return registered ? 1 : 0;
   }
-  static int demand(tuttiLink* link, void* to, uint32_t bytes) { return self(link)->demand(to, bytes); }
+  static int demand(tuttiLink* link, void* to, uint32_t bytes) { return receiver(link)->demand(to, bytes); }
   static int deliver(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
-    return self(link)->deliver(data, bytes, *tag);
+    return sender(link)->deliver(data, bytes, *tag);
   }
 };
 
-template <class EndpointClass>
+template <class EndpointClass, class Sender, class Receiver>
 constexpr tuttiTransport make_transport(const char* name) {
-  using T = TransportTable<EndpointClass>;
+  using T = TransportTable<EndpointClass, Sender, Receiver>;
   tuttiTransport table{TUTTI_TRANSPORT_ABI_VERSION,
                        sizeof(tuttiTransport),
                        name,
@@ -239,6 +246,7 @@ constexpr tuttiTransport make_transport(const char* name) {
                        T::push,
                        T::expect_ahead,
                        T::place};
+  table.match = T::match;
   if constexpr (requires(EndpointClass & endpoint) { endpoint.registers(nullptr, 0); }) {
     table.endpoint_registers = T::endpoint_registers;
     table.demand = T::demand;

@@ -51,6 +51,18 @@ int push_in_steps(Sender& sender, const void* data, uint32_t bytes, const tuttiT
   return 1;
 }
 
+inline bool is_same(const tuttiTag& a, const tuttiTag& b) {
+  return ((a.word[0] ^ b.word[0]) | (a.word[1] ^ b.word[1]) | (a.word[2] ^ b.word[2]) | (a.word[3] ^ b.word[3])) == 0;
+}
+
+// Likewise what `match` does.
+template <class Receiver>
+const void* match_by_peeking(Receiver& receiver, uint32_t bytes, const tuttiTag& tag) {
+  tuttiMessage message;
+  const bool is_it = receiver.try_peek(&message) && message.bytes == bytes && is_same(message.tag, tag);
+  return is_it ? message.data : nullptr;
+}
+
 class Link {
  public:
   Link() = default;
@@ -83,6 +95,9 @@ class Link {
   }
   uint32_t unsent() { return table_->unsent(link_); }
   bool try_peek(tuttiMessage* message) { return table_->try_peek(link_, message) != 0; }
+  const void* match(uint32_t bytes, const tuttiTag& tag) {
+    return table_->match != nullptr ? table_->match(link_, bytes, &tag) : match_by_peeking(*this, bytes, tag);
+  }
   void release() { table_->release(link_); }
   void expect(void* to, uint32_t bytes) {
     if (table_->expect != nullptr) table_->expect(link_, to, bytes);

@@ -17,6 +17,11 @@ template <Collective which>
   return alone ? alone->repeat({which, datatype, op, root, count}, send, recv) : Communicator::Repeated::kNo;
 }
 
+[[gnu::cold]] Result<void> why_failed(tuttiComm_t comm) {
+  const Use use(comm);
+  return use ? use->async_error() : not_a_comm(comm);
+}
+
 Result<void> collective(Collective which, const void* send, void* recv, size_t count, const tuttiDataType_t& datatype,
                         const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream) {
   Use use(comm);
@@ -33,20 +38,22 @@ Result<void> collective(Collective which, const void* send, void* recv, size_t c
   return launch(comm, std::move(use), operation, stream);
 }
 
-[[gnu::cold]] Result<void> why_failed(tuttiComm_t comm) {
-  const Use use(comm);
-  return use ? use->async_error() : not_a_comm(comm);
+// What a repetition does not come to, apart from it, which has little to save and to undo that way.
+[[gnu::noinline]] tuttiResult_t run_whole(Collective which, const void* send, void* recv, size_t count,
+                                          const tuttiDataType_t& datatype, const tuttiRedOp_t& op, int root,
+                                          tuttiComm_t comm, tuttiStream_t stream, bool has_failed) {
+  return in_group([&] {
+    return has_failed ? why_failed(comm) : collective(which, send, recv, count, datatype, op, root, comm, stream);
+  });
 }
 
 template <Collective which>
 tuttiResult_t run(const void* send, void* recv, size_t count, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
-                  int root, tuttiComm_t comm, tuttiStream_t stream) {
-  return in_group([&]() -> Result<void> {
-    const auto repeated = repeat<which>(send, recv, count, raw(datatype), raw(op), root, comm, stream);
-    if (repeated == Communicator::Repeated::kYes) return {};
-    if (repeated == Communicator::Repeated::kFailed) return why_failed(comm);
-    return collective(which, send, recv, count, datatype, op, root, comm, stream);
-  });
+                  int root, tuttiComm_t comm, tuttiStream_t stream) noexcept {
+  const auto repeated = repeat<which>(send, recv, count, raw(datatype), raw(op), root, comm, stream);
+  if (repeated == Communicator::Repeated::kYes) return tuttiSuccess;
+  return run_whole(which, send, recv, count, datatype, op, root, comm, stream,
+                   repeated == Communicator::Repeated::kFailed);
 }
 
 Result<void> message(bool sends, void* data, size_t count, const tuttiDataType_t& datatype, int peer, tuttiComm_t comm,

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "api/contained.h"
 #include "api/member.h"
+#include "base/contained.h"
 #include "base/result.h"
 #include "comm/communicator.h"
 #include "comm/turnstile.h"
@@ -63,20 +63,23 @@ class Use {
 class Alone {
  public:
   explicit Alone(tuttiComm_t handle) {
-    if (handle == nullptr || handle->magic != tuttiComm::kMagic || !handle->turnstile.enter_alone()) return;
+    if (handle == nullptr || handle->magic != tuttiComm::kMagic) return;
+    entry_ = handle->turnstile.enter_alone();
+    if (entry_ == Turnstile::Entry::kNone) return;
     handle_ = handle;
     if (const Member* const member = handle->member.load()) comm_ = member->usable();
   }
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
   ~Alone() {
-    if (handle_ != nullptr && handle_->turnstile.leave_alone()) left_last(handle_);
+    if (handle_ != nullptr && handle_->turnstile.leave_alone(entry_)) left_last(handle_);
   }
   explicit operator bool() const { return comm_ != nullptr; }
   Communicator* operator->() const { return comm_; }
 
  private:
   tuttiComm_t handle_ = nullptr;
+  Turnstile::Entry entry_ = Turnstile::Entry::kNone;
   Communicator* comm_ = nullptr;
 };
 

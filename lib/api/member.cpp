@@ -1,6 +1,6 @@
 #include "api/member.h"
 
-#include "api/contained.h"
+#include "base/contained.h"
 #include "base/thread.h"
 
 namespace tutti::api {

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include "base/clock.h"
+#include "base/contained.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
@@ -85,7 +86,7 @@ inline void Communicator::begin(Settled& settled) {
   history_.add(settled.call, ++sequence_);
 }
 
-Communicator::Repeated Communicator::repeat(const CallKey& key, const void* input, void* output) {
+Communicator::Repeated Communicator::repeat(const CallKey& key, const void* input, void* output) noexcept {
   Settled& settled = place_of(key);
   if (!settled.is_for(key) || !settled.small || !settled.buffers.fit(input, output) || watch_->failed())
     return Repeated::kNo;
@@ -95,12 +96,12 @@ Communicator::Repeated Communicator::repeat(const CallKey& key, const void* inpu
 }
 
 // What its SmallRun has left of it.
-Communicator::Repeated Communicator::finish(Settled& settled, const void* input, void* output) {
+Communicator::Repeated Communicator::finish(Settled& settled, const void* input, void* output) noexcept {
   Call call = settled.call;
   call.sequence = sequence_;
   const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
-  const auto result = end_with(drive_program(*settled.program, call, operation, settled.small.steps_done()));
-  return result ? Repeated::kYes : Repeated::kFailed;
+  auto result = contained([&] { return drive_program(*settled.program, call, operation, settled.small.steps_done()); });
+  return end_with(std::move(result)) ? Repeated::kYes : Repeated::kFailed;
 }
 
 // What an operation is planned for. Unequal blocks count together.

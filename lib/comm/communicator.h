@@ -64,7 +64,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   // The same, in fewer instructions, for a small operation whose like has been done before, by who has entered alone.
   // kNo: nothing was done, perhaps because something is wrong with the buffers; kFailed: async_error() has the reason.
   enum class Repeated { kNo, kYes, kFailed };
-  Repeated repeat(const CallKey& key, const void* input, void* output);
+  Repeated repeat(const CallKey& key, const void* input, void* output) noexcept;
 
   // Of a communicator on a GPU: its operations go there, and the functions above are for those on memory of the host.
   cuda::Device* device() const { return device_.get(); }
@@ -121,7 +121,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   Settled& place_of(const CallKey& key);
   Settled& settle(const Operation& operation, const Call& call, Choice& choice, Program& program);
   void begin(Settled& settled);
-  [[gnu::noinline]] Repeated finish(Settled& settled, const void* input, void* output);
+  [[gnu::noinline]] Repeated finish(Settled& settled, const void* input, void* output) noexcept;
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);

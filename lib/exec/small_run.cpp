@@ -9,16 +9,16 @@
 namespace tutti {
 namespace {
 
-[[gnu::noinline]] bool wait_for(Link& link, tuttiMessage* message, SmallRun::Turns* turns) {
+[[gnu::noinline]] const void* wait_for(Link& link, uint32_t bytes, const tuttiTag& tag, SmallRun::Turns* turns) {
   while (--turns->left > 0) {
     if (turns->yields)
       sched_yield();
     else
       pause_cpu();
     if (turns->yields || turns->left % kTurnsPerPoll == 0) link.poll(nullptr);  // a failure shows again in a Run
-    if (link.try_peek(message)) return true;
+    if (const void* const data = link.match(bytes, tag)) return data;
   }
-  return false;
+  return nullptr;
 }
 
 }  // namespace
@@ -80,41 +80,39 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   tag_.word[0] = sequence;
   base(Buffer::kInput) = static_cast<char*>(const_cast<void*>(input));  // only ever a source
   base(Buffer::kOutput) = static_cast<char*>(output);
-  bool may_hold_up = false;
-  const size_t n_steps = steps_.size();
-  for (done_ = 0; done_ < n_steps; done_++) {
-    SmallStep& step = steps_[done_];
-    if (step.pushes) {
-      const int pushed = step.send->push(address(step.sources[0]), step.bytes, tag_);
-      if (pushed == 0) return false;
-      may_hold_up |= pushed == 1;
-      continue;
+  int least_sent = 2;  // as push() tells
+  for (SmallStep& step : steps_) {
+    const int sent =
+        step.pushes ? step.send->push(address(step.sources[0]), step.bytes, tag_) : carry_out(step, &turns);
+    if (sent == 0) [[unlikely]] {
+      done_ = static_cast<size_t>(&step - steps_.data());
+      return false;
     }
-    if (step.n_recvs > 0 && !take_messages(step, &turns)) return false;
-    char* slot = nullptr;
-    if (step.send != nullptr && (slot = static_cast<char*>(step.send->try_acquire())) == nullptr) return false;
-    if (step.reduce.elems > 0) compute(step, slot);
-    for (uint32_t i = 0; i < step.n_recvs; i++) step.recvs[i]->release();
-    if (slot == nullptr) continue;
-    step.send->publish(step.bytes, tag_);
-    may_hold_up = true;
+    least_sent = std::min(least_sent, sent);
   }
-  return !may_hold_up || all_sent();
+  if (least_sent == 2 || all_sent()) return true;
+  done_ = steps_.size();
+  return false;
 }
 
-inline bool SmallRun::is_due(const tuttiTag& tag) const {
-  return ((tag.word[0] ^ tag_.word[0]) | (tag.word[1] ^ tag_.word[1]) | (tag.word[2] ^ tag_.word[2]) |
-          (tag.word[3] ^ tag_.word[3])) == 0;
+// 0: it cannot be done yet; else what push() says of what it has sent.
+inline int SmallRun::carry_out(SmallStep& step, Turns* turns) {
+  if (!take_messages(step, turns)) return 0;
+  char* slot = nullptr;
+  if (step.send != nullptr && (slot = static_cast<char*>(step.send->try_acquire())) == nullptr) return 0;
+  if (step.reduce.elems > 0) compute(step, slot);
+  for (uint32_t i = 0; i < step.n_recvs; i++) step.recvs[i]->release();
+  if (slot == nullptr) return 2;
+  step.send->publish(step.bytes, tag_);
+  return 1;
 }
 
 // False if one is not there, or not what is due.
 inline bool SmallRun::take_messages(const SmallStep& step, Turns* turns) {
-  tuttiMessage* const messages = program_->messages.data();
   for (uint32_t i = 0; i < step.n_recvs; i++) {
-    tuttiMessage& message = messages[i];
-    if (!step.recvs[i]->try_peek(&message) && !wait_for(*step.recvs[i], &message, turns)) return false;
-    if (message.bytes != step.bytes || message.data == nullptr || !is_due(message.tag)) return false;
-    bases_[kMessages + i] = static_cast<char*>(const_cast<void*>(message.data));  // only ever a source
+    const void* data = step.recvs[i]->match(step.bytes, tag_);
+    if (data == nullptr && (data = wait_for(*step.recvs[i], step.bytes, tag_, turns)) == nullptr) return false;
+    bases_[kMessages + i] = static_cast<char*>(const_cast<void*>(data));  // only ever a source
   }
   return true;
 }

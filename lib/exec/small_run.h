@@ -46,7 +46,7 @@ class SmallRun {
                 static_cast<uint32_t>(Buffer::kScratch) < kMessages);
   char*& base(Buffer buffer) { return bases_[static_cast<uint32_t>(buffer)]; }
   char* address(const Place& place) const { return bases_[place.base] + place.offset_bytes; }
-  bool is_due(const tuttiTag& tag) const;
+  int carry_out(SmallStep& step, Turns* turns);
   bool take_messages(const SmallStep& step, Turns* turns);
   void compute(SmallStep& step, char* slot);
   bool all_sent() const;

@@ -270,7 +270,7 @@ bool RecvHalf::demand(void* to, uint32_t bytes) {
   return true;
 }
 
-constexpr tuttiTransport kTable = make_transport<MadeUpEndpoint>("madeup");
+constexpr tuttiTransport kTable = make_transport<MadeUpEndpoint, SendHalf, RecvHalf>("madeup");
 
 }  // namespace
 

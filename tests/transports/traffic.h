@@ -136,12 +136,14 @@ class Receiver final : public Side {
   bool step() override {
     tuttiMessage message{};
     expect_ahead();
+    if (mix(~next_) % 2 != 0) link_.match(traffic_.bytes_of(next_), traffic_.tag_of(next_));  // also where none is
     if (!link_.try_peek(&message)) {
       expect();
       return poll_link();
     }
     if (message.data == place() || (next_ == ahead_ && message.data == place_ahead())) placed_++;
     trouble_ = traffic_.check(next_, message);
+    if (trouble_.empty() && !matches(message)) trouble_ = "match differs from try_peek";
     if (!trouble_.empty()) return false;
     link_.release();
     next_++;
@@ -153,6 +155,12 @@ class Receiver final : public Side {
   uint64_t placed() const { return placed_; }
 
  private:
+  bool matches(const tuttiMessage& message) {
+    tuttiTag other = message.tag;
+    other.word[next_ % 4] ^= 1;
+    return link_.match(message.bytes, message.tag) == message.data && link_.match(message.bytes, other) == nullptr &&
+           link_.match(message.bytes + 1, message.tag) == nullptr;
+  }
   void* place() { return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(place_.data()) + 63) / 64 * 64); }
   void* place_ahead() { return place_ahead_.get(); }
   // One at a time of the messages that come later, some with a wrong size.

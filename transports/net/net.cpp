@@ -158,20 +158,20 @@ class SendLink final : public Half {
   Result<bool> poll() override {
     if (!failure_ && comm_ == nullptr)
       if (const auto advanced = advance_connect(); !advanced) failure_ = advanced.error();
-    if (!failure_ && comm_ != nullptr) push();
+    if (!failure_ && comm_ != nullptr) submit();
     if (!failure_ && socket_ && look()) fail("");
     if (failure_) return *failure_;
     return comm_ != nullptr;
   }
   void* try_acquire() override {
     if (comm_ == nullptr || failure_) return nullptr;
-    if (is_full()) push();
+    if (is_full()) submit();
     return is_full() ? nullptr : slot(published_) + 1;
   }
   void publish(uint32_t bytes, const tuttiTag& tag) override {
     *slot(published_) = {tag, first_number_ + published_, bytes, {}};
     published_++;
-    if (!failure_) push();
+    if (!failure_) submit();
   }
   uint32_t unsent() override { return static_cast<uint32_t>(published_ - done_); }
   bool wait_begin(bool, tuttiWait* wait) override {
@@ -179,7 +179,7 @@ class SendLink final : public Half {
       *wait = {dialer_.fd(), dialer_.events()};
       return !failure_ && dialer_.fd() >= 0;
     }
-    if (comm_ != nullptr && !failure_) push();
+    if (comm_ != nullptr && !failure_) submit();
     return nap(wait) && !failure_ && (comm_ == nullptr || unsent() > 0);
   }
 
@@ -201,7 +201,7 @@ class SendLink final : public Half {
     return open(comm.value(), invitation_->first_number);
   }
 
-  void push() {
+  void submit() {
     int bytes = 0;
     for (; done_ < begun_; done_++, moved()) {
       const auto done = the_plugin->test(request(done_), &bytes);
@@ -389,7 +389,7 @@ class NetEndpoint {
   std::list<Incoming> incoming_;
 };
 
-constexpr tuttiTransport kNetTransport = make_transport<NetEndpoint>("net");
+constexpr tuttiTransport kNetTransport = make_transport<NetEndpoint, SendLink, RecvLink>("net");
 
 }  // namespace net
 

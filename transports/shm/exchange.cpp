@@ -31,6 +31,10 @@ std::optional<Exchange::Payload> Exchange::choose() {
   return owned_.back();
 }
 
+void Exchange::take_in(const Payload& payload) {
+  if (at(payload) != nullptr) owned_.push_back(payload);
+}
+
 void Exchange::give(const Payload& payload) {
   const auto is_it = [&](const Payload& p) { return p.mine == payload.mine && p.index == payload.index; };
   owned_.erase(std::find_if(owned_.rbegin(), owned_.rend(), is_it).base() - 1);

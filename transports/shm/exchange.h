@@ -33,10 +33,8 @@ class Exchange {
 
   // The one to send in next, the last one received; none: the slot's own.
   std::optional<Payload> choose();
-  void give(const Payload& payload);  // it was chosen and is on its way
-  void take_in(const Payload& payload) {
-    if (at(payload) != nullptr) owned_.push_back(payload);
-  }
+  void give(const Payload& payload);     // it was chosen and is on its way
+  void take_in(const Payload& payload);  // it was received
   // Null if there is no such segment. No index that a peer makes up leads out of it.
   char* at(const Payload& payload) const {
     const Segment& segment = payload.mine ? sending_ : receiving_;

@@ -1,14 +1,14 @@
 #include "transports/shm/segment.h"
 
 #include <fcntl.h>
-#include <linux/membarrier.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
+
+#include "base/membarrier.h"
 
 namespace tutti::shm {
 namespace {
@@ -31,13 +31,12 @@ size_t segment_bytes(uint32_t slots, uint32_t slot_bytes) {
 }  // namespace
 
 bool SleepBarrier::kernel_can() {
-  static const bool can = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-  return can;
+  return membarrier_is_there();
 }
 
 void SleepBarrier::sleepy_side() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (by_kernel_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+  if (by_kernel_) membarrier_everywhere();
 }
 
 Segment::Segment(Segment&& other) noexcept {

@@ -53,14 +53,15 @@ struct SegmentHeader {
 // How the receiver gets at the sender's memory.
 enum Reach : uint32_t { kNoReach = 0, kThroughKernel = 1, kSameProcess = 2 };
 
-// Where a message's bytes are: in the slot, in the line itself, in a payload that is passed on, of the segment of this
-// link or of the one in the other direction, where the receiver expected them, at an address of the
-// sender's, or in the block of shared memory with this number (and greater ones), at an offset.
-inline constexpr uint32_t kInSlot = 0, kInLine = 1, kPassedOn = 2, kPassedBack = 3, kInPlace = 4, kAtAddress = 5,
-                          kFirstBlock = 6;
-inline constexpr uint32_t kLineBytes = 16;
+// Where a message's bytes are: in the slot, in the line itself or in those behind it, in a payload that is passed on,
+// of the segment of this link or of the one in the other direction, where the receiver expected them, at an address of
+// the sender's, or in the block of shared memory with this number (and greater ones), at an offset.
+inline constexpr uint32_t kInSlot = 0, kInLine = 1, kBehindLine = 2, kPassedOn = 3, kPassedBack = 4, kInPlace = 5,
+                          kAtAddress = 6, kFirstBlock = 7;
+inline constexpr uint32_t kLineBytes = 16, kBehindBytes = 512;
 
-// Flag, tag, length and a few bytes share one cache line, so that the smallest messages cost one line transfer.
+// Flag, tag, length and a few bytes share one cache line, so that the smallest messages cost one line transfer. The
+// bytes of a little larger ones lie behind it, where the receiver can ask for them before it knows the message.
 struct SlotLine {
   // Sender: number of the message in the slot, counted from 1. Stored after the payload and the rest of this line
   // (release), loaded by the receiver before it reads them (acquire).
@@ -72,8 +73,9 @@ struct SlotLine {
     char small[kLineBytes];
     uint64_t at;
   };
+  char behind[kBehindBytes];
 };
-static_assert(sizeof(SlotLine) == kCacheLine);
+static_assert(offsetof(SlotLine, behind) == kCacheLine);
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share these");
 

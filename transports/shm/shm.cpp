@@ -92,6 +92,6 @@ class ShmEndpoint {
 
 }  // namespace shm
 
-const tuttiTransport kShmTransport = make_transport<shm::ShmEndpoint>("shm");
+const tuttiTransport kShmTransport = make_transport<shm::ShmEndpoint, shm::SendLink, shm::RecvLink>("shm");
 
 }  // namespace tutti

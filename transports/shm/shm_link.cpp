@@ -22,7 +22,8 @@ uint64_t random_number() {
 
 }  // namespace
 
-void ShmHalf::ring() {
+void ShmHalf::ring(std::atomic<uint32_t>& sleeps) {
+  if (sleeps.exchange(0) == 0) return;
   // A full socket holds rings enough; a dead peer is noticed by poll.
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -181,6 +182,9 @@ int SendLink::push(const void* data, uint32_t bytes, const tuttiTag& tag) {
   if (bytes <= kLineBytes) {
     line.where = kInLine;
     if (bytes > 0) memcpy(line.small, data, bytes);  // else it may be null
+  } else if (bytes <= kBehindBytes) {
+    line.where = kBehindLine;
+    memcpy(line.behind, data, bytes);
   } else {
     memcpy(choose_payload(), data, bytes);
     note_payload(line);
@@ -200,7 +204,7 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
   // The next message will ask for it, and it is on the other core.
   if (messages_ - released_seen_ >= segment_.slots()) __builtin_prefetch(&header.released);
   barrier_.busy_side();
-  if (header.receiver_sleeps.load(std::memory_order_relaxed) != 0 && header.receiver_sleeps.exchange(0) != 0) ring();
+  wake(header.receiver_sleeps);
 }
 
 // What was lent and may not have been read yet.
@@ -231,10 +235,6 @@ void SendLink::wait_end() {
   look();
 }
 
-bool RecvLink::message_is_there() const {
-  return segment_.line(slot_).published.load(std::memory_order_acquire) == messages_ + 1;
-}
-
 Result<bool> RecvLink::poll() {
   look_sometimes();
   // What was published before the peer went is still to be read.
@@ -246,29 +246,47 @@ bool RecvLink::try_peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
   tsan_acquire(both_know());
   const SlotLine& line = segment_.line(slot_);
-  message->bytes = std::min(line.bytes, line.where == kInLine ? kLineBytes : segment_.slot_bytes());
-  message->data = data_of(line);
+  const uint32_t where = line.where;
+  message->bytes = std::min(line.bytes, most_bytes(where));
+  message->data = data_of(line, where);
   message->tag = line.tag;
   return true;
 }
 
+const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
+  const SlotLine& line = segment_.line(slot_);
+  if (!message_is_there()) {
+    for (uint32_t at = 0; at < behind_bytes_; at += kCacheLine) __builtin_prefetch(line.behind + at);
+    return nullptr;
+  }
+  tsan_acquire(both_know());
+  const uint32_t where = line.where;
+  behind_bytes_ = where == kBehindLine ? bytes : 0;
+  if (line.bytes != bytes || bytes > most_bytes(where) || !is_same(line.tag, tag)) return nullptr;
+  if (where == kInLine) [[likely]]  // the shortest way for those that have no other time to spend
+    return line.small;
+  return data_of(line, where);
+}
+
 // Null: it is lent.
-const void* RecvLink::data_of(const SlotLine& line) const {
-  if (line.where == kInLine) return line.small;
-  if (line.where == kInSlot) return segment_.payload(slot_);
-  if (is_passed(line)) return exchange_->at(passed(line));
-  return line.where == kInPlace ? expected_at_ : nullptr;
+const void* RecvLink::data_of(const SlotLine& line, uint32_t where) const {
+  if (where == kInLine) return line.small;
+  if (where == kBehindLine) return line.behind;
+  if (where == kInSlot) return segment_.payload(slot_);
+  if (is_passed(where)) return exchange_->at(passed(line, where));
+  return where == kInPlace ? expected_at_ : nullptr;
 }
 
 void RecvLink::release() {
   if (has_borrowed_) give_back();
-  if (const SlotLine& line = segment_.line(slot_); is_passed(line)) exchange_->take_in(passed(line));
+  const SlotLine& line = segment_.line(slot_);
+  if (const uint32_t where = line.where; is_passed(where)) exchange_->take_in(passed(line, where));
   SegmentHeader& header = segment_.header();
   tsan_release(both_know());
   header.released.store(++messages_, std::memory_order_release);
   if (++slot_ == segment_.slots()) slot_ = 0;
   barrier_.busy_side();
-  if (header.sender_sleeps.load(std::memory_order_relaxed) != 0 && header.sender_sleeps.exchange(0) != 0) ring();
+  wake(header.sender_sleeps);
 }
 
 bool RecvLink::wait_begin(bool, tuttiWait* wait) {

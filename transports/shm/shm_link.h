@@ -1,6 +1,7 @@
 // The two halves of a shared-memory link. See segment.h for what they share.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -60,7 +61,12 @@ class ShmHalf : public LinkHalf {
   // `writes`: to the peer's memory; else it reads there.
   ShmHalf(int peer, std::shared_ptr<Exchange> exchange, Exchange::Side side, bool writes)
       : peer_(peer), exchange_(std::move(exchange)), segment_(exchange_->segment(side)), peer_memory_(writes) {}
-  void ring();
+  // The peer sleeps perhaps: what it says of itself.
+  void wake(std::atomic<uint32_t>& sleeps) {
+    if (sleeps.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      ring(sleeps);
+  }
+  [[gnu::noinline]] void ring(std::atomic<uint32_t>& sleeps);
   void look();  // reads the socket dry, to see whether the peer has gone
   // Says in *where and *at where memory of this side is, for the peer: false if it cannot get there.
   bool describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at);
@@ -144,6 +150,7 @@ class RecvLink final : public ShmHalf {
   RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
+  const void* match(uint32_t bytes, const tuttiTag& tag) override;
   void expect_ahead(uint32_t ahead, void* to, uint32_t bytes) override;
   void release() override;
   Result<const void*> borrow() override;
@@ -153,11 +160,18 @@ class RecvLink final : public ShmHalf {
   void wait_end() override;
 
  private:
-  bool message_is_there() const;
-  const void* data_of(const SlotLine& line) const;
-  static bool is_passed(const SlotLine& line) { return line.where == kPassedOn || line.where == kPassedBack; }
-  Exchange::Payload passed(const SlotLine& line) const {
-    return {line.where == kPassedBack, static_cast<uint32_t>(line.at)};
+  bool message_is_there() const {
+    return segment_.line(slot_).published.load(std::memory_order_acquire) == messages_ + 1;
+  }
+  const void* data_of(const SlotLine& line, uint32_t where) const;
+  // What it has room for, where it is.
+  uint32_t most_bytes(uint32_t where) const {
+    if (where == kInLine) return kLineBytes;
+    return where == kBehindLine ? std::min(kBehindBytes, segment_.slot_bytes()) : segment_.slot_bytes();
+  }
+  static bool is_passed(uint32_t where) { return where == kPassedOn || where == kPassedBack; }
+  static Exchange::Payload passed(const SlotLine& line, uint32_t where) {
+    return {where == kPassedBack, static_cast<uint32_t>(line.at)};
   }
   void give_back();
   Error unreadable(const std::string& why, int sys_errno = 0) const;
@@ -165,6 +179,7 @@ class RecvLink final : public ShmHalf {
   pid_t sender_pid_ = 0;
   bool has_borrowed_ = false;
   void* expected_at_ = nullptr;
+  uint32_t behind_bytes_ = 0;  // of the last message: the next one is of that size as a rule
 };
 
 // Receives the segment's descriptor. Nothing yet, an error, or the memfd.

@@ -62,6 +62,6 @@ class TcpEndpoint {
 
 }  // namespace tcp
 
-const tuttiTransport kTcpTransport = make_transport<tcp::TcpEndpoint>("tcp");
+const tuttiTransport kTcpTransport = make_transport<tcp::TcpEndpoint, tcp::SendLink, tcp::RecvLink>("tcp");
 
 }  // namespace tutti

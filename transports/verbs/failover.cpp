@@ -125,9 +125,9 @@ void SendLink::on_closed(size_t queue, const Notice& notice) {
       fail("a message that was sent from registered memory is lost with its port");
     } else if (message.is_demanded) {
       // No later message was demanded, because this one was not released.
-      place(message, {.number = low_bits(message.number), .is_placed = 1});
+      set_place(message, {.number = low_bits(message.number), .is_placed = 1});
     } else {
-      place(message, {.number = low_bits(message.number)});
+      set_place(message, {.number = low_bits(message.number)});
     }
   }
 }

@@ -264,7 +264,7 @@ class SendLink final : public Half {
             bool is_demanded = false);
   void give_back(Sent& message);
   Announcement announce(const SlotHeader& header) const;
-  void place(Sent& message, const Announcement& announcement);
+  void set_place(Sent& message, const Announcement& announcement);
   void put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key, const Announcement* announcement);
   char* slot(uint64_t number) const { return memory_.data() + number % config_.slots * stride_of(config_); }
   SlotHeader& header(uint64_t number) const { return *reinterpret_cast<SlotHeader*>(slot(number)); }

@@ -257,7 +257,7 @@ void SendLink::send(const void* data, std::shared_ptr<const Pinned> lent, uint32
   Sent& message = sent_[published_ % config_.slots];
   message = {published_, is_misfit ? 0 : bytes, Sent::kNoQueue, data, std::move(lent), is_demanded && !is_misfit};
   published_++;
-  place(message, announcement);
+  set_place(message, announcement);
   look_sometimes();  // who always has a slot never polls
 }
 
@@ -275,7 +275,7 @@ Announcement SendLink::announce(const SlotHeader& header) const {
   return a;
 }
 
-void SendLink::place(Sent& message, const Announcement& announcement) {
+void SendLink::set_place(Sent& message, const Announcement& announcement) {
   message.queue = static_cast<uint32_t>(least_busy());
   const uint32_t key = queues_[message.queue].peer_key();
   const uint64_t to = slots_at_ + message.number % config_.slots * stride_of(config_);

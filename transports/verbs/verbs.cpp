@@ -125,7 +125,7 @@ class VerbsEndpoint {
   std::list<Incoming> incoming_;
 };
 
-constexpr tuttiTransport kVerbsTransport = make_transport<VerbsEndpoint>("verbs");
+constexpr tuttiTransport kVerbsTransport = make_transport<VerbsEndpoint, SendLink, RecvLink>("verbs");
 
 }  // namespace verbs
 }  // namespace tutti

@@ -7,7 +7,7 @@
 
 #include "base/result.h"
 
-namespace tutti::api {
+namespace tutti {
 
 template <class Body>
 Result<void> contained(Body&& body) noexcept {
@@ -22,4 +22,4 @@ Result<void> contained(Body&& body) noexcept {
   }
 }
 
-}  // namespace tutti::api
+}  // namespace tutti

@@ -1,0 +1,139 @@
+// Turns at a communicator: one at a time, whoever is its owner. Each round has a new turnstile, since a thread loses
+// the ownership but once.
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "catch.h"
+#include "comm/turnstile.h"
+#include "sanitized.h"
+
+using tutti::Turnstile;
+
+namespace {
+
+#ifdef TUTTI_TEST_TSAN
+constexpr int kRounds = 300;
+#else
+constexpr int kRounds = 3000;
+#endif
+constexpr int kOwnersTurns = 200;
+
+// What only one thread at a time may touch: ThreadSanitizer would see two, and so does `overlapped`.
+struct Room {
+  Turnstile turnstile;
+  long turns = 0;
+  std::atomic<int> inside{0};
+  std::atomic<bool> overlapped{false};
+
+  void use() {
+    if (inside.fetch_add(1) != 0) overlapped = true;
+    turns++;
+    inside.fetch_sub(1);
+  }
+  bool use_alone() {
+    const auto entry = turnstile.enter_alone();
+    if (entry == Turnstile::Entry::kNone) return false;
+    use();
+    turnstile.leave_alone(entry);
+    return true;
+  }
+  void use_in_turn() {
+    const Turnstile::Turn turn(turnstile, turnstile.take_ticket());
+    use();
+  }
+};
+
+// Passes `moment` turns on, so that others come at different points of the owner's.
+void let_pass(int moment) {
+  for (int i = 0; i < moment; i++) std::atomic_signal_fence(std::memory_order_seq_cst);  // else there is no loop
+}
+
+}  // namespace
+
+TEST_CASE("the first thread to use a turnstile becomes its owner, and stays it while it is alone", "[comm]") {
+  Room room;
+  CHECK(room.turnstile.enter_alone() == Turnstile::Entry::kWithTicket);
+  room.turnstile.leave_alone(Turnstile::Entry::kWithTicket);
+  const auto entry = room.turnstile.enter_alone();
+  if (entry == Turnstile::Entry::kWithTicket) WARN("skipped: this kernel has no membarrier, so nobody owns anything");
+  room.turnstile.leave_alone(entry);
+  room.use_in_turn();
+  CHECK(room.turnstile.enter_alone() == entry);
+  room.turnstile.leave_alone(entry);
+  std::thread([&] { room.use_in_turn(); }).join();
+  CHECK(room.turnstile.enter_alone() == Turnstile::Entry::kWithTicket);
+  room.turnstile.leave_alone(Turnstile::Entry::kWithTicket);
+  CHECK(room.turnstile.is_idle());
+}
+
+TEST_CASE("nobody enters alone while a ticket is out", "[comm]") {
+  Room room;
+  CHECK(room.use_alone());
+  const uint64_t ticket = room.turnstile.take_ticket();
+  CHECK_FALSE(room.use_alone());
+  { const Turnstile::Turn turn(room.turnstile, ticket); }
+  CHECK(room.use_alone());
+}
+
+TEST_CASE("turns of an owner and of those who take the ownership from it do not overlap", "[comm]") {
+  for (int round = 0; round < kRounds; round++) {
+    Room room;
+    REQUIRE(room.use_alone());
+    std::atomic<int> ready{0};
+    const auto begin = [&] {
+      for (ready++; ready < 3;) std::this_thread::yield();
+    };
+    long others = 0;
+    std::vector<std::thread> threads;
+    threads.emplace_back([&] {
+      begin();
+      let_pass(round % 50 * 20);
+      room.use_in_turn();
+      others++;
+    });
+    std::atomic<long> alone{0};
+    threads.emplace_back([&] {
+      begin();
+      let_pass(round % 37 * 30);
+      if (room.use_alone()) alone++;
+    });
+    begin();
+    long mine = 1;
+    for (int i = 0; i < kOwnersTurns; i++) mine += room.use_alone() ? 1 : 0;
+    room.use_in_turn();
+    for (auto& thread : threads) thread.join();
+    REQUIRE_FALSE(room.overlapped);
+    REQUIRE(room.turns == mine + 1 + others + alone);
+    REQUIRE(room.turnstile.is_idle());
+  }
+}
+
+TEST_CASE("who waits until a turnstile is left waits for its owner", "[comm]") {
+  for (int round = 0; round < kRounds; round++) {
+    Room room;
+    REQUIRE(room.use_alone());
+    std::atomic<bool> closed{false}, begun{false}, left{false};
+    std::thread other([&] {
+      while (!begun) std::this_thread::yield();
+      let_pass(round % 50 * 20);
+      closed = true;  // as a handle is cleared before
+      room.turnstile.wait_until_left();
+      left = true;
+    });
+    begun = true;
+    bool late = false;
+    for (int i = 0; i < kOwnersTurns; i++) {
+      const auto entry = room.turnstile.enter_alone();
+      if (entry == Turnstile::Entry::kNone) continue;
+      // Whoever finds it open in here is waited for.
+      if (!closed && left) late = true;
+      const bool was_open = !closed;
+      let_pass(20);
+      if (was_open && left) late = true;
+      room.turnstile.leave_alone(entry);
+    }
+    other.join();
+    REQUIRE_FALSE(late);
+  }
+}
