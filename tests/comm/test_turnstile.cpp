@@ -12,11 +12,7 @@ using tutti::Turnstile;
 
 namespace {
 
-#ifdef TUTTI_TEST_TSAN
-constexpr int kRounds = 300;
-#else
-constexpr int kRounds = 3000;
-#endif
+constexpr int kRounds = kSanitized ? 300 : 3000;
 constexpr int kOwnersTurns = 200;
 
 // What only one thread at a time may touch: ThreadSanitizer would see two, and so does `overlapped`.
