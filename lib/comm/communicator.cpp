@@ -13,9 +13,9 @@ namespace tutti {
 namespace {
 
 // Other ranks may read all its memory where it lies.
-bool is_registered(const Operation& operation) {
+bool is_registered(const void* input, const void* output) {
   const auto is = [](const void* memory) { return memory == nullptr || SharedMemory::find(memory, 1) != nullptr; };
-  return is(operation.input) && (operation.output == operation.input || is(operation.output));
+  return is(input) && (output == input || is(output));
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ Result<void> Communicator::execute(const Operation& operation) {
   begin(settled);
   Call call = settled.call;
   call.sequence = sequence_;
-  return carry_out(*settled.program, call, settled.small, operation);
+  return carry_out(settled, call, operation);
 }
 
 inline Communicator::Settled& Communicator::place_of(const CallKey& key) {
@@ -78,7 +78,7 @@ inline Communicator::Settled& Communicator::place_of(const CallKey& key) {
 }
 
 inline bool Communicator::Settled::is_for(const CallKey& other) const {
-  return program != nullptr && key == other && choice->operations_left > 0;
+  return repeats && key == other && choice->operations_left > 0;
 }
 
 inline void Communicator::begin(Settled& settled) {
@@ -91,8 +91,25 @@ Communicator::Repeated Communicator::repeat(const CallKey& key, const void* inpu
   if (!settled.is_for(key) || !settled.small || !settled.buffers.fit(input, output) || watch_->failed())
     return Repeated::kNo;
   begin(settled);
+  if (settled.races) [[unlikely]]
+    return repeat_in_race(settled, input, output);
   if (settled.small.advance(sequence_, input, output, turns())) return Repeated::kYes;
   return finish(settled, input, output);
+}
+
+// Plans are compared on the way that the winner will take.
+Communicator::Repeated Communicator::repeat_in_race(Settled& settled, const void* input, void* output) noexcept {
+  const int64_t start_ns = now_ns();
+  const bool is_done = settled.small.advance(sequence_, input, output, turns());
+  const Repeated repeated = is_done ? Repeated::kYes : finish(settled, input, output);
+  record(settled, now_ns() - start_ns, input, output);
+  return repeated;
+}
+
+void Communicator::record(const Settled& settled, int64_t ns, const void* input, const void* output) {
+  // Where nothing is lent it makes no difference, and finding out takes longer than the operation.
+  const bool registered = settled.bytes >= ground_.lend_from_bytes && is_registered(input, output);
+  planner_->record(*settled.choice, settled.call, settled.bytes, ns, registered);
 }
 
 // What its SmallRun has left of it.
@@ -129,37 +146,38 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
   Settled& settled = settle(operation, call, *choice.value(), *program.value());
-  if (choice.value()->race && planner_->tuning().probed) {
-    const int64_t start_ns = now_ns();
-    auto result = carry_out(*program.value(), call, settled.small, operation);
-    planner_->record(*choice.value(), call, bytes, now_ns() - start_ns, is_registered(operation));
-    return result;
-  }
-  return carry_out(*program.value(), call, settled.small, operation);
+  return carry_out(settled, call, operation);
 }
 
 // Another operation's race may change a choice: then nothing stays that was settled by it.
 Communicator::Settled& Communicator::settle(const Operation& operation, const Call& call, Choice& choice,
                                             Program& program) {
-  const bool is_final = !choice.race && operation.unequal == nullptr && device_ == nullptr;
   for (Settled& other : settled_)
-    if (choice.race && other.choice == &choice) other.program = nullptr;
+    if ((choice.race || other.races) && other.choice == &choice) other.repeats = false;
   const CallKey key(operation);
   Settled& settled = place_of(key);
-  settled.program = is_final ? &program : nullptr;
+  settled.races = choice.race && planner_->tuning().probed;
+  settled.repeats = (settled.races || !choice.race) && operation.unequal == nullptr && device_ == nullptr;
+  settled.program = &program;
   settled.choice = &choice;
   settled.key = key;
   settled.call = call;
-  if (is_final) settled.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, rank_, n_ranks_);
+  settled.bytes = planned_bytes(operation);
   settled.small.clear();
-  if (operation.unequal == nullptr) settled.small.prepare(program, call, n_ranks_);
+  if (operation.unequal != nullptr) return settled;
+  settled.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, rank_, n_ranks_);
+  settled.small.prepare(program, call, n_ranks_);
   return settled;
 }
 
-Result<void> Communicator::carry_out(Program& program, const Call& call, SmallRun& small, const Operation& operation) {
-  if (!small) return end_with(drive_program(program, call, operation));
-  if (small.advance(call.sequence, operation.input, operation.output, turns())) return {};
-  return end_with(drive_program(program, call, operation, small.steps_done()));
+Result<void> Communicator::carry_out(Settled& settled, const Call& call, const Operation& operation) {
+  const int64_t start_ns = settled.races ? now_ns() : 0;
+  SmallRun& small = settled.small;
+  const bool is_done = small && small.advance(call.sequence, operation.input, operation.output, turns());
+  Result<void> result;
+  if (!is_done) result = end_with(drive_program(*settled.program, call, operation, small ? small.steps_done() : 0));
+  if (settled.races) record(settled, now_ns() - start_ns, operation.input, operation.output);
+  return result;
 }
 
 // An operation that failed ends the group.
@@ -241,7 +259,7 @@ Result<void> Communicator::finalize(uint64_t ticket) {
   operation.collective = Collective::kFinalize;
   auto result = execute(operation);
   finalized_ = true;
-  for (Settled& settled : settled_) settled.program = nullptr;
+  for (Settled& settled : settled_) settled.repeats = false;
   return result;
 }
 

@@ -122,13 +122,15 @@ class Communicator final : private WaitContext, private cuda::Host {
   Settled& settle(const Operation& operation, const Call& call, Choice& choice, Program& program);
   void begin(Settled& settled);
   [[gnu::noinline]] Repeated finish(Settled& settled, const void* input, void* output) noexcept;
+  [[gnu::noinline]] Repeated repeat_in_race(Settled& settled, const void* input, void* output) noexcept;
+  void record(const Settled& settled, int64_t ns, const void* input, const void* output);
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
   SmallRun::Turns turns() const {
     return wait_policy_.oversubscribed ? SmallRun::Turns{kYields, true} : SmallRun::Turns{kSpins, false};
   }
-  Result<void> carry_out(Program& program, const Call& call, SmallRun& small, const Operation& operation);
+  Result<void> carry_out(Settled& settled, const Call& call, const Operation& operation);
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
   struct Exchange;
@@ -179,12 +181,16 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::unique_ptr<LinkPool> links_;
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
-  // Operations whose choice is settled, for loops of a few operations: each has one place where it may be.
+  // Operations whose choice is settled, at least for a while, for loops of a few operations: each has one place where
+  // it may be.
   struct alignas(64) Settled {
     CallKey key;
-    Program* program = nullptr;  // null: none is here
+    bool repeats = false;  // one is here, for others like it
+    bool races = false;    // and its time is to be told the planner
+    Program* program = nullptr;
     Choice* choice = nullptr;
     Call call;
+    uint64_t bytes = 0;  // that it is planned for
     Buffers buffers;
     SmallRun small;
     bool is_for(const CallKey& other) const;

@@ -85,7 +85,10 @@ Result<Choice*> Communicator::choose(const Call& call, uint64_t bytes) {
     TUTTI_TRY(agree(call, news));
     planner_->end_round(*choice, call, bytes, news);
   }
-  if (choice->race) planner_->begin_race(*choice);
+  if (choice->race) {
+    planner_->begin_turn(*choice);
+    choice->operations_left--;
+  }
   return choice;
 }
 
@@ -110,7 +113,7 @@ Result<void> Communicator::measure_prices(const Call& call) {
       prices = fit_prices(samples, guess);
     }
   planner_->take_prices(prices);
-  for (Settled& settled : settled_) settled.program = nullptr;
+  for (Settled& settled : settled_) settled.repeats = false;
   log(LogLevel::kInfo, "measured in %.1f ms: a hop takes %.2f us, a message %.2f us, a copied byte %.3f ns",
       spent_ns * 1e-6, prices.hop * 1e-3, prices.message * 1e-3, prices.copied_byte);
   return {};

@@ -209,17 +209,19 @@ void Planner::take_prices(const Prices& prices) {
   choices_.clear();
 }
 
-void Planner::begin_race(Choice& choice) {
+void Planner::begin_turn(Choice& choice) {
   if (!choice.race->is_look()) choice.why = Choice::Why::kRacing;
   choice.plan = choice.race->current();
+  choice.operations_left = choice.race->operations_left();
 }
 
 // Times of sizes that share a class are made comparable by what the size should cost.
 void Planner::record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns, bool registered) {
-  const double typical = predict(call.collective, choice.plan, std::bit_floor(bytes));
-  choice.race->record(
-      static_cast<int64_t>(static_cast<double>(ns) * typical / predict(call.collective, choice.plan, bytes)),
-      registered);
+  const uint64_t typical_bytes = std::bit_floor(bytes);
+  if (bytes == typical_bytes) return choice.race->record(ns, registered);
+  const double share =
+      predict(call.collective, choice.plan, typical_bytes) / predict(call.collective, choice.plan, bytes);
+  choice.race->record(static_cast<int64_t>(static_cast<double>(ns) * share), registered);
 }
 
 void Planner::end_round(Choice& choice, const Call& call, uint64_t bytes, const Race::News& agreed) {

@@ -84,8 +84,8 @@ class Planner {
   void count(Choice& choice) const {
     if (--choice.operations_left < 0) look_again(choice);
   }
-  // For a choice that has a race: the plan of the next operation, after which record() follows.
-  void begin_race(Choice& choice);
+  // For a choice that has a race: the plan of the next operations_left, after each of which record() follows.
+  void begin_turn(Choice& choice);
   void record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns, bool registered);
   // What all ranks have agreed on after a round.
   void end_round(Choice& choice, const Call& call, uint64_t bytes, const Race::News& agreed);

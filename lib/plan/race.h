@@ -37,6 +37,8 @@ class Race {
   int64_t look_ns() const { return entrants_[0].agreed_ns; }
   // How many operations a plan's turn is, in this round.
   int operations_per_turn() const;
+  // By the current plan, before the next one's turn.
+  int operations_left() const { return operations_per_turn() - operations_; }
   // Of the last round.
   bool was_registered() const { return was_registered_; }
 

@@ -103,7 +103,7 @@ struct Ranks {
     for (size_t r = 0; r < planners.size(); r++) {
       REQUIRE(choices[r]->race.has_value() == choices[0]->race.has_value());
       if (!choices[r]->race) continue;
-      planners[r].begin_race(*choices[r]);
+      planners[r].begin_turn(*choices[r]);
       planners[r].record(*choices[r], call, bytes, time(static_cast<int>(r), choices[r]->plan), registered);
     }
     for (Choice* choice : choices) REQUIRE(choice->plan == choices[0]->plan);

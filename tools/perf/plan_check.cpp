@@ -129,7 +129,7 @@ class Check {
     std::vector<double> seconds;
     if (Status s = warm_up(tested, entrants, &seconds); !s) return s;
     const double typical = median(seconds);
-    const int operations = std::clamp(static_cast<int>(kTurnSeconds / std::max(typical, 1e-9)), 1, kMostInTurn);
+    const int operations = operations_in_turn(typical);
     std::vector<std::vector<double>> times(kFree + 1);
     for (int turn = 0; turn < options_.iters; turn++)
       for (size_t i = 0; i < entrants.size(); i++) {
@@ -143,14 +143,22 @@ class Check {
     return team_.agree(report(tested, bytes, entrants, times));
   }
 
-  // Until all have settled; all ranks see that after the same operation.
+  static int operations_in_turn(double seconds_each) {
+    return std::clamp(static_cast<int>(kTurnSeconds / std::max(seconds_each, 1e-9)), 1, kMostInTurn);
+  }
+
+  // Until all have settled; all ranks see that after the same operation. Many in a row as later: a look at how far a
+  // race is takes longer than a small operation, and a race between such looks finds what is best there.
   Status warm_up(const Tested& tested, const std::vector<size_t>& entrants, std::vector<double>* seconds) {
     for (const size_t entrant : entrants) {
       bool racing = true;
       double each = 0;
-      for (int i = 0; racing && i < kMostWarmUps; i++) {
-        if (Status s = time(tested, entrant, 1, &each); !s) return s;
+      for (int i = 0, operations = 1; racing && i < kMostWarmUps; i += operations + 1) {
+        if (Status s = time(tested, entrant, operations, &each); !s) return s;
         if (i < kFirstOperations) continue;
+        std::vector<double> slowest(1, each);
+        if (Status s = team_.reduce(&slowest, tuttiMax); !s) return s;
+        operations = operations_in_turn(slowest[0]);
         std::string why;
         if (Status s = explain(tested, entrant, &why); !s) return s;
         racing = why.find("being tried out") != std::string::npos;
