@@ -22,6 +22,7 @@ namespace {
 inline constexpr size_t kLineBytes = 64;
 // Below this, aligning the stores costs more than it brings.
 inline constexpr size_t kMinAlignBytes = 1024;
+// From here on it pays to unroll.
 inline constexpr size_t kMostSmallBytes = 1024;
 
 // ReduceArgs with what a loop needs at hand.

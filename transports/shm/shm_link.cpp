@@ -261,8 +261,8 @@ const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
   }
   tsan_acquire(both_know());
   const uint32_t where = line.where;
-  behind_bytes_ = where == kBehindLine ? bytes : 0;
   if (line.bytes != bytes || bytes > most_bytes(where) || !is_same(line.tag, tag)) return nullptr;
+  behind_bytes_ = where == kBehindLine ? bytes : 0;
   if (where == kInLine) [[likely]]  // the shortest way for those that have no other time to spend
     return line.small;
   return data_of(line, where);
