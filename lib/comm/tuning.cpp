@@ -46,7 +46,7 @@ double measure_summing() {
 std::string Communicator::propose_tuning() {
   const std::string transports = transports_of(programs_.at(key_of(kRingPlan)));
   tuning_name_ = format(
-      "Tutti %d, form 3, %d ranks on %zu hosts, at most %d for %d CPUs (%s, last-level cache of %llu bytes, %s) over "
+      "Tutti %d, form 4, %d ranks on %zu hosts, at most %d for %d CPUs (%s, last-level cache of %llu bytes, %s) over "
       "%s, "
       "slots of %u bytes",
       TUTTI_VERSION_CODE, n_ranks_, planner_->hosts(), ground_.ranks_here, ground_.cpus_here, cpu_model().c_str(),

@@ -103,7 +103,7 @@ class Turnstile {
 
   std::atomic<uint64_t> word_{0};  // the number of the next ticket, and below it the users
   std::atomic<uint64_t> turn_{0};
-  std::atomic<uintptr_t> owner_{kNobody};  // changed only in a turn
+  std::atomic<uintptr_t> owner_{kNobody};  // changed in a turn, or at the end
   std::atomic<bool> owner_is_in_{false};   // with neither a ticket nor counted as a user
   std::atomic<int> sleepers_{0};           // threads that wait on turn_changed_
   std::mutex mutex_;
