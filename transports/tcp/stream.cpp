@@ -39,6 +39,9 @@ void keep_queue_short(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
 }
 
+namespace {
+
+// The kernel asks an idle peer now and then, so that who waits for data learns that the network is broken.
 void keep_asking(int fd, int64_t timeout_seconds) {
   if (timeout_seconds == 0) return;
   const int on = 1, every_seconds = static_cast<int>((timeout_seconds + 4) / 5), times = 4;
@@ -46,6 +49,24 @@ void keep_asking(int fd, int64_t timeout_seconds) {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_seconds, sizeof every_seconds);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+}
+
+bool stays_on_host(int fd) {
+  Address here, there;
+  here.length = there.length = sizeof here.storage;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&here.storage), &here.length) == 0 &&
+         getpeername(fd, reinterpret_cast<sockaddr*>(&there.storage), &there.length) == 0 &&
+         (here.family() == AF_INET || here.family() == AF_INET6) && here.same_place(there);
+}
+
+}  // namespace
+
+// There is nothing to control within a host, and where the system's way is BBR, with its timers, 8 B and 1 MiB between
+// two ranks take 8 and 11 % longer than with Reno, the one that everybody may choose.
+void prepare(int fd, int64_t timeout_seconds) {
+  keep_asking(fd, timeout_seconds);
+  static constexpr char kReno[] = "reno";
+  if (stays_on_host(fd)) setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno, sizeof kReno - 1);
 }
 
 void acknowledge_soon(int fd) {

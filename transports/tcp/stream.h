@@ -23,8 +23,8 @@ uint64_t unacknowledged_bytes(int fd);
 
 // The kernel takes megabytes from whoever sends, so a slow connection would soon hold more than a fast one.
 void keep_queue_short(int fd);
-// The kernel asks an idle peer now and then, so that who waits for data learns that the network is broken.
-void keep_asking(int fd, int64_t timeout_seconds);
+// A connection that is new: an idle peer is asked now and then, and within a host congestion is not looked for.
+void prepare(int fd, int64_t timeout_seconds);
 
 // The kernel waits with acknowledgements where it expects an answer to take them along, as during the handshake.
 void acknowledge_soon(int fd);

@@ -102,7 +102,7 @@ void SendLink::redial(SendStream& stream, int64_t now) {
   if (!wait_set_.replace(index, fd.get())) return;
   stream.connected(SharedFd(std::move(fd)));
   keep_queue_short(stream.fd.get());
-  keep_asking(stream.fd.get(), timeout_ns_ / (1000 * kMs));
+  prepare(stream.fd.get(), timeout_ns_ / (1000 * kMs));
   log(LogLevel::kInfo, "tcp link to rank %d: connection %u of %zu is back, at %s", config_.peer, index + 1,
       streams_.size(), stream.dialer.story().c_str());
 }

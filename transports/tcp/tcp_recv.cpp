@@ -15,7 +15,7 @@ Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, const tuttiLinkCo
   std::unique_ptr<RecvLink> link(new RecvLink(door, config, connections.size(), timeout_seconds, std::move(ring)));
   std::vector<int> fds;
   for (Fd& fd : connections) {
-    keep_asking(fd.get(), timeout_seconds);
+    prepare(fd.get(), timeout_seconds);
     if (connections.size() > 1) acknowledge_soon(fd.get());
     fds.push_back(fd.get());
     link->streams_.emplace_back().fd = SharedFd(std::move(fd));
@@ -97,7 +97,7 @@ void RecvLink::change(Stream& stream) {
   stream.fd = SharedFd(std::move(next.front()));
   next.pop_front();
   stream.next = std::move(next);
-  keep_asking(stream.fd.get(), timeout_seconds_);
+  prepare(stream.fd.get(), timeout_seconds_);
   acknowledge_soon(stream.fd.get());
   if (const auto watched = wait_set_.replace(i, stream.fd.get()); !watched) fail(watched.error().message);
 }

@@ -79,7 +79,7 @@ Result<bool> SendLink::advance_connect() {
       if (!connected) continue;
       stream.connected(SharedFd(std::move(fd)));
       if (several_) keep_queue_short(stream.fd.get());
-      keep_asking(stream.fd.get(), timeout_ns_ / (1000 * kMs));
+      prepare(stream.fd.get(), timeout_ns_ / (1000 * kMs));
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.dialer.story().c_str());
     }
     fds.push_back(stream.fd.get());
