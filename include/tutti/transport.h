@@ -204,8 +204,8 @@ typedef struct {
    * be called again; -1 if this memory cannot be used. Where the link has failed 1: link_poll has the reason. */
   int (*deliver)(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag);
 
-  /* May be NULL. Receiving side: the data of the message that try_peek has, if it is of `bytes` with this tag. NULL
-   * where there is none, or another, or its data are lent. */
+  /* May be NULL, whatever those before it are. Receiving side: the data of the message that try_peek has, if it is of
+   * `bytes` with this tag. NULL where there is none, or another, or its data are lent. */
   const void* (*match)(tuttiLink* link, uint32_t bytes, const tuttiTag* tag);
 } tuttiTransport;
 

@@ -168,21 +168,16 @@ template <class T, class Op>
 }
 
 // Two values that come to a few vectors, into one place: what is left of the path of a small all-reduce. Without a
-// stack to align and arrays to copy this takes half of the instructions.
+// stack to align and arrays to copy this takes half of the instructions: what is constant here is nowhere in memory.
 template <class T, class Op>
 [[gnu::always_inline]] inline void reduce_small(const ReduceArgs& args, size_t bytes) {
-  using Stored = typename T::Stored;
-  constexpr size_t kBytes = sizeof(Stored);
-  const auto* const a = static_cast<const char*>(args.src[0]);
-  const auto* const b = static_cast<const char*>(args.src[1]);
-  auto* const to = static_cast<char*>(args.dst[0]);
-  const auto sum = [](Stored x, Stored y) __attribute__((always_inline)) {
-    return T::encode(combine<T, Op>(T::decode(x), T::decode(y)));
-  };
+  constexpr size_t kBytes = sizeof(typename T::Stored);
+  const void* const src[] = {args.src[0], args.src[1]};
+  void* const dst[] = {args.dst[0]};
+  const Job job{src, dst, 2, 1, 0, 0};
   size_t at = 0;
-  for (; bytes - at >= kBytes; at += kBytes) store(to + at, sum(load<Stored>(a + at), load<Stored>(b + at)));
-  const size_t rest = bytes - at;
-  if (rest) store_part(to + at, sum(load_part<Stored>(a + at, rest), load_part<Stored>(b + at, rest)), rest);
+  for (; bytes - at >= kBytes; at += kBytes) reduce_vectors<T, Op, 2, 1>(job, at);
+  if (at != bytes) reduce_part<T, Op>(job, at, bytes - at);
 }
 
 template <class T, class Op>

@@ -7,7 +7,8 @@ namespace tutti {
 
 // Whether the kernel can: registers this process, as every process must whose threads rely on it.
 bool membarrier_is_there();
-// A system call of some microseconds. It reaches all threads of all processes that are registered.
+// A barrier of this thread too. A system call of some microseconds. It reaches all threads of all processes that are
+// registered.
 void membarrier_everywhere();
 
 }  // namespace tutti

@@ -13,9 +13,9 @@ namespace tutti {
 namespace {
 
 // Other ranks may read all its memory where it lies.
-bool is_registered(const void* input, const void* output) {
+bool is_registered(const Operation& operation) {
   const auto is = [](const void* memory) { return memory == nullptr || SharedMemory::find(memory, 1) != nullptr; };
-  return is(input) && (output == input || is(output));
+  return is(operation.input) && (operation.output == operation.input || is(operation.output));
 }
 
 }  // namespace
@@ -68,9 +68,7 @@ Result<void> Communicator::execute(const Operation& operation) {
   Settled& settled = place_of(key);
   if (operation.unequal != nullptr || !settled.is_for(key)) return execute_planned(operation);
   begin(settled);
-  Call call = settled.call;
-  call.sequence = sequence_;
-  return carry_out(settled, call, operation);
+  return end_with(carry_out(settled, operation));
 }
 
 inline Communicator::Settled& Communicator::place_of(const CallKey& key) {
@@ -91,33 +89,17 @@ Communicator::Repeated Communicator::repeat(const CallKey& key, const void* inpu
   if (!settled.is_for(key) || !settled.small || !settled.buffers.fit(input, output) || watch_->failed())
     return Repeated::kNo;
   begin(settled);
-  if (settled.races) [[unlikely]]
-    return repeat_in_race(settled, input, output);
-  if (settled.small.advance(sequence_, input, output, turns())) return Repeated::kYes;
+  if (!settled.races && settled.small.advance(sequence_, input, output, turns())) return Repeated::kYes;
   return finish(settled, input, output);
 }
 
-// Plans are compared on the way that the winner will take.
-Communicator::Repeated Communicator::repeat_in_race(Settled& settled, const void* input, void* output) noexcept {
-  const int64_t start_ns = now_ns();
-  const bool is_done = settled.small.advance(sequence_, input, output, turns());
-  const Repeated repeated = is_done ? Repeated::kYes : finish(settled, input, output);
-  record(settled, now_ns() - start_ns, input, output);
-  return repeated;
-}
-
-void Communicator::record(const Settled& settled, int64_t ns, const void* input, const void* output) {
-  // Where nothing is lent it makes no difference, and finding out takes longer than the operation.
-  const bool registered = settled.bytes >= ground_.lend_from_bytes && is_registered(input, output);
-  planner_->record(*settled.choice, settled.call, settled.bytes, ns, registered);
-}
-
-// What its SmallRun has left of it.
+// What its SmallRun has left of it; all of it in a race, whose plans are compared on nearly the way that the winner
+// will take.
 Communicator::Repeated Communicator::finish(Settled& settled, const void* input, void* output) noexcept {
-  Call call = settled.call;
-  call.sequence = sequence_;
+  const Call& call = settled.call;
   const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
-  auto result = contained([&] { return drive_program(*settled.program, call, operation, settled.small.steps_done()); });
+  auto result =
+      contained([&] { return settled.races ? carry_out(settled, operation) : drive_rest(settled, operation); });
   return end_with(std::move(result)) ? Repeated::kYes : Repeated::kFailed;
 }
 
@@ -146,7 +128,7 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
   Settled& settled = settle(operation, call, *choice.value(), *program.value());
-  return carry_out(settled, call, operation);
+  return end_with(carry_out(settled, operation));
 }
 
 // Another operation's race may change a choice: then nothing stays that was settled by it.
@@ -162,7 +144,6 @@ Communicator::Settled& Communicator::settle(const Operation& operation, const Ca
   settled.choice = &choice;
   settled.key = key;
   settled.call = call;
-  settled.bytes = planned_bytes(operation);
   settled.small.clear();
   if (operation.unequal != nullptr) return settled;
   settled.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, rank_, n_ranks_);
@@ -170,14 +151,24 @@ Communicator::Settled& Communicator::settle(const Operation& operation, const Ca
   return settled;
 }
 
-Result<void> Communicator::carry_out(Settled& settled, const Call& call, const Operation& operation) {
+Result<void> Communicator::carry_out(Settled& settled, const Operation& operation) {
   const int64_t start_ns = settled.races ? now_ns() : 0;
-  SmallRun& small = settled.small;
-  const bool is_done = small && small.advance(call.sequence, operation.input, operation.output, turns());
-  Result<void> result;
-  if (!is_done) result = end_with(drive_program(*settled.program, call, operation, small ? small.steps_done() : 0));
-  if (settled.races) record(settled, now_ns() - start_ns, operation.input, operation.output);
+  const bool is_done = settled.small && settled.small.advance(sequence_, operation.input, operation.output, turns());
+  auto result = is_done ? Result<void>() : drive_rest(settled, operation);
+  if (!settled.races) return result;
+  const int64_t ns = now_ns() - start_ns;
+  // Where nothing is lent it makes no difference, and finding out takes longer than the operation.
+  const uint64_t bytes = planned_bytes(operation);
+  const bool registered = bytes >= ground_.lend_from_bytes && is_registered(operation);
+  planner_->record(*settled.choice, settled.call, bytes, ns, registered);
   return result;
+}
+
+// What the SmallRun has not done, if there is one.
+Result<void> Communicator::drive_rest(const Settled& settled, const Operation& operation) {
+  Call call = settled.call;
+  call.sequence = sequence_;
+  return drive_program(*settled.program, call, operation, settled.small ? settled.small.steps_done() : 0);
 }
 
 // An operation that failed ends the group.

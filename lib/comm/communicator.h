@@ -122,15 +122,14 @@ class Communicator final : private WaitContext, private cuda::Host {
   Settled& settle(const Operation& operation, const Call& call, Choice& choice, Program& program);
   void begin(Settled& settled);
   [[gnu::noinline]] Repeated finish(Settled& settled, const void* input, void* output) noexcept;
-  [[gnu::noinline]] Repeated repeat_in_race(Settled& settled, const void* input, void* output) noexcept;
-  void record(const Settled& settled, int64_t ns, const void* input, const void* output);
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
   SmallRun::Turns turns() const {
     return wait_policy_.oversubscribed ? SmallRun::Turns{kYields, true} : SmallRun::Turns{kSpins, false};
   }
-  Result<void> carry_out(Settled& settled, const Call& call, const Operation& operation);
+  Result<void> carry_out(Settled& settled, const Operation& operation);
+  Result<void> drive_rest(const Settled& settled, const Operation& operation);
   Result<void> check_open() const;
   Result<void> drive_exchange(const std::vector<Message>& messages);
   struct Exchange;
@@ -190,7 +189,6 @@ class Communicator final : private WaitContext, private cuda::Host {
     Program* program = nullptr;
     Choice* choice = nullptr;
     Call call;
-    uint64_t bytes = 0;  // that it is planned for
     Buffers buffers;
     SmallRun small;
     bool is_for(const CallKey& other) const;

@@ -85,10 +85,7 @@ Result<Choice*> Communicator::choose(const Call& call, uint64_t bytes) {
     TUTTI_TRY(agree(call, news));
     planner_->end_round(*choice, call, bytes, news);
   }
-  if (choice->race) {
-    planner_->begin_turn(*choice);
-    choice->operations_left--;
-  }
+  if (choice->race) planner_->begin_turn(*choice);
   return choice;
 }
 

@@ -212,7 +212,7 @@ void Planner::take_prices(const Prices& prices) {
 void Planner::begin_turn(Choice& choice) {
   if (!choice.race->is_look()) choice.why = Choice::Why::kRacing;
   choice.plan = choice.race->current();
-  choice.operations_left = choice.race->operations_left();
+  choice.operations_left = choice.race->operations_left() - 1;
 }
 
 // Times of sizes that share a class are made comparable by what the size should cost.

@@ -84,7 +84,7 @@ class Planner {
   void count(Choice& choice) const {
     if (--choice.operations_left < 0) look_again(choice);
   }
-  // For a choice that has a race: the plan of the next operations_left, after each of which record() follows.
+  // For a choice that has a race: the plan of this operation and operations_left more; record() follows each of them.
   void begin_turn(Choice& choice);
   void record(Choice& choice, const Call& call, uint64_t bytes, int64_t ns, bool registered);
   // What all ranks have agreed on after a round.

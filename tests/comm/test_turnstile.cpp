@@ -80,7 +80,7 @@ TEST_CASE("turns of an owner and of those who take the ownership from it do not 
     const auto begin = [&] {
       for (ready++; ready < 3;) std::this_thread::yield();
     };
-    long others = 0;
+    long others = 0, alone = 0;
     std::vector<std::thread> threads;
     threads.emplace_back([&] {
       begin();
@@ -88,11 +88,10 @@ TEST_CASE("turns of an owner and of those who take the ownership from it do not 
       room.use_in_turn();
       others++;
     });
-    std::atomic<long> alone{0};
     threads.emplace_back([&] {
       begin();
       let_pass(round % 37 * 30);
-      if (room.use_alone()) alone++;
+      alone += room.use_alone() ? 1 : 0;
     });
     begin();
     long mine = 1;

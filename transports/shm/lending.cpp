@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/membarrier.h"
 #include "base/tsan.h"
 #include "transports/shm/descriptor.h"
 #include "transports/shm/shm_link.h"
@@ -105,8 +106,8 @@ RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchang
            probe == header.probe)
     reach_ = kThroughKernel;
   header.receiver_reads_memory = reach_;
-  header.receiver_has_barrier = SleepBarrier::kernel_can();
-  barrier_ = SleepBarrier(SleepBarrier::kernel_can() && header.sender_has_barrier != 0);
+  header.receiver_has_barrier = membarrier_is_there();
+  barrier_ = SleepBarrier(membarrier_is_there() && header.sender_has_barrier != 0);
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

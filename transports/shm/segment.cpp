@@ -30,13 +30,11 @@ size_t segment_bytes(uint32_t slots, uint32_t slot_bytes) {
 
 }  // namespace
 
-bool SleepBarrier::kernel_can() {
-  return membarrier_is_there();
-}
-
 void SleepBarrier::sleepy_side() const {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (by_kernel_) membarrier_everywhere();
+  if (by_kernel_)
+    membarrier_everywhere();
+  else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 Segment::Segment(Segment&& other) noexcept {

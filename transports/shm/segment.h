@@ -45,7 +45,7 @@ struct SegmentHeader {
   alignas(kCacheLine) uint64_t probe;
   uint64_t probe_address;
   uint32_t receiver_reads_memory;                     // a Reach
-  uint32_t sender_has_barrier, receiver_has_barrier;  // SleepBarrier::kernel_can
+  uint32_t sender_has_barrier, receiver_has_barrier;  // membarrier_is_there()
   // Sender: the probe of the link in the other direction whose payloads it takes for this one's, once it has both.
   std::atomic<uint64_t> paired_with;
 };
@@ -84,7 +84,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share these
 // else its store has to reach the other core before it can go on, about a tenth of a microsecond.
 class SleepBarrier {
  public:
-  static bool kernel_can();  // registers this process; both ends of a link have to
+  // `by_kernel`: membarrier_is_there() at both ends of the link.
   explicit SleepBarrier(bool by_kernel = false) : by_kernel_(by_kernel) {}
   void busy_side() const {
     if (!by_kernel_) std::atomic_thread_fence(std::memory_order_seq_cst);

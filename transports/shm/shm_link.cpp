@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/membarrier.h"
 #include "base/tsan.h"
 #include "transports/shm/descriptor.h"
 
@@ -95,7 +96,7 @@ Result<bool> SendLink::advance_connect() {
                         "%u bytes (its log has the reason)",
                         peer_, config_.slots, config_.slot_bytes),
                  peer_};
-  barrier_ = SleepBarrier(SleepBarrier::kernel_can() && segment_.header().receiver_has_barrier != 0);
+  barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
   reach_ = static_cast<Reach>(segment_.header().receiver_reads_memory);
   ready_ = true;
   return true;
@@ -104,7 +105,7 @@ Result<bool> SendLink::advance_connect() {
 Result<void> SendLink::send_segment() {
   Fd memfd;
   TUTTI_TRY_ASSIGN(Segment segment, Segment::create(config_.slots, config_.slot_bytes, &memfd));
-  segment.header().sender_has_barrier = SleepBarrier::kernel_can();
+  segment.header().sender_has_barrier = membarrier_is_there();
   *probe_ = segment.header().probe = random_number();
   segment.header().probe_address = reinterpret_cast<uintptr_t>(probe_.get());
   exchange_->set(Exchange::Side::kSend, std::move(segment));

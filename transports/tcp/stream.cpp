@@ -62,7 +62,7 @@ bool stays_on_host(int fd) {
 }  // namespace
 
 // There is nothing to control within a host, and where the system's way is BBR, with its timers, 8 B and 1 MiB between
-// two ranks take 8 and 11 % longer than with Reno, the one that everybody may choose.
+// two ranks took up to 8 and 11 % longer than with Reno, the one that everybody may choose.
 void prepare(int fd, int64_t timeout_seconds) {
   keep_asking(fd, timeout_seconds);
   static constexpr char kReno[] = "reno";
