@@ -27,6 +27,10 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+bool has_avx512_bf16() {
+  return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
 #endif
 
 bool always() {
@@ -39,6 +43,7 @@ constexpr Isa kIsas[] = {
 #if defined(__x86_64__)
     {"avx2", has_avx2, fill_avx2},
     {"avx512", has_avx512, fill_avx512},
+    {"avx512_bf16", has_avx512_bf16, fill_avx512_bf16},
 #elif defined(__aarch64__)
     {"neon", always, fill_neon},
 #endif

@@ -47,7 +47,7 @@ struct CopyArgs {
 using CopyKernel = void (*)(const CopyArgs&);
 
 struct KernelTable {
-  const char* isa;  // "scalar", "avx2", "avx512", "neon"
+  const char* isa;  // "scalar", "avx2", "avx512", "avx512_bf16", "neon"
   CopyKernel copy;
   ReduceKernel reduce[kRedOps][kDataTypes];
 };

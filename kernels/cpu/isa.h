@@ -10,6 +10,7 @@ void fill_scalar(KernelTable& table);
 // Overwrite what they do better. Only to be called, and their kernels only to be run, on a CPU that has the set.
 void fill_avx2(KernelTable& table);
 void fill_avx512(KernelTable& table);
+void fill_avx512_bf16(KernelTable& table);
 void fill_neon(KernelTable& table);
 
 }  // namespace tutti

@@ -7,6 +7,8 @@
 //   Words widen(Codes), void narrow(Words, Codes&)   gcc 12 makes a mess of these by itself
 //   Floats decode_half(Halfs), Halfs encode_half(Floats)
 //   void stream(char*, Vector), void stream_fence()  stores past the cache, `to` aligned to the vector's size
+//   bool round_brain(Floats even, Floats odd, Vector<uint16_t, kVectorBytes>&)        where there is an instruction for
+//                                                    it: to bfloat16, in turns; or false if it is not for these values
 //   Vector load_part<Vector>(const char*, size_t), void store_part(char*, Vector, size_t)     first bytes of a vector
 //
 // Everything is in an unnamed namespace, and nothing of the standard library with a body is used, because a function
@@ -205,7 +207,7 @@ void fill_type(KernelTable& table, DataType type) {
   entry(RedOp::kAvg) = reduce_avg<T>;
 }
 
-void fill_all(KernelTable& table) {
+inline void fill_all(KernelTable& table) {
   table.copy = copy;
   fill_type<Plain<int8_t>>(table, DataType::kInt8);
   fill_type<Plain<uint8_t>>(table, DataType::kUint8);
