@@ -32,7 +32,7 @@ def planted_result():
     times = {"tutti": [9, 2, 3], "registered": [1], "openmpi": [8], "openmpi ucx": [4, 6], "mpich": [7], "mapped": [0.5],
              "cma": [2], "bounce": [1.5]}
     later = {name: [10.0] for name in times} | {"mpich": []}  # it failed there
-    return {"op": "all_reduce", "ranks": 2, "transport": "shm", "repeats": 3, "limits": {}, "notes": ["a note"],
+    return {"op": "all_reduce", "ranks": 2, "cpus": 2, "transport": "shm", "repeats": 3, "limits": {}, "notes": ["a note"],
             "programs": [{"name": n, "library": lib, "kind": kind} for n, lib, kind in programs],
             "samples": {"fresh": {"4096": times, "8": later}},
             "batches": [{"mode": "fresh", "bytes": size, "program": name, "us": us, "exchange_us": [0, 0]}
@@ -77,6 +77,19 @@ def test_summary():
     markdown = summary.markdown_table(result, "fresh").splitlines()
     check("Markdown has as many columns everywhere", len({line.count("|") for line in markdown}) == 1, markdown)
     check("bus bandwidth", (summary.bus_factor("all_reduce", 4), summary.bus_factor("all_gather", 4)) == (1.5, 0.75))
+
+
+def test_shared_cpus(scratch):
+    planted = planted_result()
+    for batch, exchange_us in zip(planted["batches"], (0.04, 9.0, 9.0, 9.0) * 5):
+        batch["exchange_us"] = [exchange_us, exchange_us]
+    source, shown = scratch / "planted.json", scratch / "shown.json"
+    for ranks, all_count in ((2, False), (3, True)):
+        source.write_text(json.dumps({**planted, "ranks": ranks}), encoding="utf-8")
+        run([ROOT / "tools/compare", "--from", source, "--json", shown])
+        samples = json.loads(shown.read_text(encoding="utf-8"))["samples"]["fresh"]
+        count = sum(len(times) for by_program in samples.values() for times in by_program.values())
+        check(f"{ranks} ranks on 2 CPUs", (count == len(planted["batches"])) == all_count, count)
 
 
 def run(command, status=0):
@@ -154,6 +167,7 @@ def main():
         scratch = pathlib.Path(name)
         test_states()
         test_summary()
+        test_shared_cpus(scratch)
         test_driver(scratch)
         test_compare(folder, scratch)
         test_plot(scratch)

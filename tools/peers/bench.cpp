@@ -190,7 +190,7 @@ class Measurement {
 
 // A training run does thousands, and a library may try things out in the first ones.
 constexpr double kWarmUpSeconds = 0.5;
-constexpr long kWarmUpOperations = 5000, kFewestWarmUpOperations = 50;
+constexpr long kWarmUpOperations = 5000, kFewestWarmUpOperations = 100;
 
 void warm_up(Measurement& measurement, bool fresh, long operations) {
   double seconds = 0;
