@@ -62,7 +62,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kSlotBytes, "TUTTI_SLOT_BYTES", "0", 0, 64 * kMiB,
    "payload bytes of a slot, in steps of 64; 0: 128K where all ranks share memory, else 512K, or 256K with a network device"},
   {Env::kNonTemporalBytes, "TUTTI_NT_BYTES", "0", 0, INT64_MAX,
-   "results of at least this many bytes are written past the cache; 0: from the size of the last-level cache"},
+   "results of at least this many bytes are written past the cache; 0: where all ranks' buffers together fill the last-level caches"},
   {Env::kCpuIsa, "TUTTI_CPU_ISA", "", 1, 0, "highest instruction set for CPU kernels: scalar, avx2, avx512, avx512_bf16, neon"},
   {Env::kRank, "TUTTI_RANK", "", 0, INT32_MAX, "this process's rank, for tuttiCommInitFromEnv"},
   {Env::kNRanks, "TUTTI_NRANKS", "", 1, INT32_MAX, "number of ranks, for tuttiCommInitFromEnv"},

@@ -118,14 +118,18 @@ uint32_t default_slot_bytes(size_t n_hosts, const std::vector<LinkPool::Addresse
 }
 
 // What the group stands on as seen from one host, whose ranks may be bound to some of its CPUs.
-Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all,
-                 uint32_t slot_bytes) {
+CpuSet cpus_of(const std::vector<int>& ranks, const std::vector<Introduction>& all) {
   CpuSet cpus;
   for (const int rank : ranks) cpus |= all[static_cast<size_t>(rank)].cpus;
+  return cpus;
+}
+
+Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all,
+                 uint32_t slot_bytes) {
   Ground ground;
   ground.n_ranks = static_cast<int>(all.size());
   ground.ranks_here = static_cast<int>(ranks.size());
-  ground.cpus_here = std::max(1, static_cast<int>(cpus.count()));
+  ground.cpus_here = std::max(1, static_cast<int>(cpus_of(ranks, all).count()));
   ground.hosts = static_cast<int>(layout.hosts.size());
   for (const auto& host : layout.hosts)
     ground.largest_host = std::max(ground.largest_host, static_cast<int>(host.size()));
@@ -179,7 +183,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
   slot_bytes_ = static_cast<uint32_t>((slot_bytes + 63) / 64 * 64);
   TUTTI_TRY_ASSIGN(machine_, tutti::machine());
-  stream_from_bytes_ = stream_from > 0 ? static_cast<uint64_t>(stream_from) : machine_->last_level_cache_bytes;
+  stream_from_bytes_ = static_cast<uint64_t>(stream_from);
 
   tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_,          n_ranks_,        {}, find_memory,
                                       SharedMemory::removals, is_live_memory, dmabuf_of_memory};
@@ -251,8 +255,12 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   for (const std::vector<int>& ranks : layout.hosts) {
     const Ground ground = ground_of(ranks, layout, all, slot_bytes_);
     if (ground_.n_ranks == 0 || ground.crowding() > ground_.crowding()) ground_ = ground;
-    if (std::find(ranks.begin(), ranks.end(), rank_) != ranks.end())
-      wait_policy_.oversubscribed = ground.crowding() > 1;
+    if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) continue;
+    wait_policy_.oversubscribed = ground.crowding() > 1;
+    // From there on the inputs and outputs of all ranks here leave no room for each other, and a result that goes to
+    // the cache is read from memory first, and written there all the same. 16 MiB, registered, 2 and 4 ranks: -50 %,
+    // -38 %; at half of these sizes streaming costs 4 ranks 34 %.
+    if (stream_from_bytes_ == 0) stream_from_bytes_ = cache_bytes(*machine_, cpus_of(ranks, all)) / (2 * ranks.size());
   }
   planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
   config.neighbours = planner_->neighbours();

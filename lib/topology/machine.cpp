@@ -28,7 +28,21 @@ Result<Machine> with_variable(Env id, Result<Machine> result) {
   return error;
 }
 
+// Of the outermost ones.
+uint64_t caches_of(const Part& part, const CpuSet& cpus) {
+  if ((part.cpus & cpus).none()) return 0;
+  if (part.kind == Part::Kind::kCache) return part.bytes;
+  uint64_t bytes = 0;
+  for (const Part& inner : part.parts) bytes += caches_of(inner, cpus);
+  return bytes;
+}
+
 }  // namespace
+
+uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus) {
+  const uint64_t bytes = caches_of(machine.whole, cpus);
+  return bytes > 0 ? bytes : machine.last_level_cache_bytes;
+}
 
 CpuSet usable_cpus() {
   CpuSet cpus;

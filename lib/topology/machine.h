@@ -59,6 +59,9 @@ std::vector<const Part*> parts_on(const Machine& machine, std::span<const uint32
 // "package 0, NUMA node 1, core 9"; "anywhere" for an empty path.
 std::string place_name(const Machine& machine, std::span<const uint32_t> path);
 
+// Of the last-level caches that any of `cpus` uses, together; one such cache if none is known.
+uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus);
+
 // "0-3,8"
 std::string to_text(const CpuSet& cpus);
 

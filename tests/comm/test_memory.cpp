@@ -116,6 +116,24 @@ TEST_CASE("operations on memory of every kind, between processes") {
   require_success(ranks.wait());
 }
 
+TEST_CASE("results that go past the cache, to more places than a kernel writes at a time") {
+  const int n = GENERATE(2, 4, 10);
+  if (kSanitized && n == 10) return;
+  INFO(n << " ranks");
+  setenv("TUTTI_ALGO", "direct", 1);
+  setenv("TUTTI_PROTO", "lend", 1);
+  setenv("TUTTI_NT_BYTES", "1", 1);
+  Processes ranks(n, [n](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Buffer in(Buffer::kAllocated, comm, outcome), out(Buffer::kAllocated, comm, outcome);
+    check_operations(rank, n, comm, in, out, outcome);
+    in.free(outcome);
+    out.free(outcome);
+    outcome.take(tuttiCommDestroy(comm));
+  });
+  for (const char* name : {"TUTTI_ALGO", "TUTTI_PROTO", "TUTTI_NT_BYTES"}) unsetenv(name);
+  require_success(ranks.wait());
+}
+
 TEST_CASE("registering: what cannot be is refused with the reason") {
   require_success(run_threads(1, nullptr, [&](int, tuttiComm_t comm, Outcome& outcome) {
     char byte = 0;

@@ -92,6 +92,7 @@ TEST_CASE("golden: 64 cores without a structure keep the order of cores") {
 TEST_CASE("golden: fast and saving cores, clusters of which share a cache") {
   const Machine m = hybrid();
   CHECK(m.last_level_cache_bytes == 30u << 20);
+  CHECK(cache_bytes(m, cpus(0, 3)) == 30u << 20);  // not those inside of it
   const std::string shared = "package 0, NUMA node 0, L3 0, ";
   CHECK(place(m, cpus(2, 3)) == shared + "L2 1, core 1");
   CHECK(place(m, cpus(3, 3)) == shared + "L2 1, core 1, CPU 3");

@@ -66,6 +66,9 @@ TEST_CASE("sysfs: packages, nodes, last-level caches, cores") {
   put_server(sys);
   const Machine m = discover_in_sysfs(sys.root(), false);
   CHECK(m.last_level_cache_bytes == 16u << 20);
+  CHECK(cache_bytes(m, cpu_set({1, 2})) == 16u << 20);
+  CHECK(cache_bytes(m, cpu_set({0, 3, 5, 15})) == 48u << 20);
+  CHECK(cache_bytes(m, cpu_set({1000})) == 16u << 20);  // that CPU is not on this machine
   CHECK(m.whole.parts.size() == 2);
   CHECK(place_name(m, path_to(m, cpu_set({10}))) == "package 1, NUMA node 1, L3 of CPU 8, core of CPU 10");
   CHECK(place_name(m, path_to(m, cpu_set({8, 11}))) == "package 1, NUMA node 1, L3 of CPU 8");

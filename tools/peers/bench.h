@@ -2,10 +2,10 @@
 // this driver and a Library.
 //
 // For each size: the result is checked element by element; operations are repeated for half a second or 5000 times,
-// and 100 times at least, which warms up, for every library alike; three batches are timed; the result is checked again.
-// A batch begins with the library's barrier and then one in a page that the ranks share, so that they start within a
-// microsecond, whatever the library's barrier is like. A time is that of the slowest rank, divided by the number of
-// operations.
+// and 100 times at least, which warms up, for every library alike; three batches are timed; the result is checked
+// again. A batch begins with the library's barrier and then one in a page that the ranks share, so that they start
+// within a microsecond, whatever the library's barrier is like. A time is that of the slowest rank, divided by the
+// number of operations.
 //
 //   reused  operations back to back on the same buffers
 //   fresh   before each operation the input is written anew and all ranks meet; after it all of the output is read, and
