@@ -96,16 +96,16 @@ start 2 10.78.1.1 TUTTI_INIT_TIMEOUT=5 -- "${small[@]}"
 ends "what host 2 sends gets lost" 'rank 1\|10\.78\.1\.1'
 for k in 1 2; do ip -n "$(host 2)" neigh del 10.78.$k.1 dev nic$k; done
 
-# busy HOST NIC...: waits until each of these devices of the host has sent much since the last `start`.
+# busy HOST NIC...: waits until each of these devices of the host has sent much (or $much bytes) since the last `start`.
 busy() {
-  local i=$1 k
+  local i=$1 k much=${much:-30000000}
   shift
   for k in "$@"; do
     for _ in $(seq 200); do
-      [ $(($(sent "$i" "nic$k") - ${before[$k]})) -gt 30000000 ] && break
+      [ $(($(sent "$i" "nic$k") - ${before[$k]})) -gt "$much" ] && break
       sleep 0.1
     done
-    [ $(($(sent "$i" "nic$k") - ${before[$k]})) -gt 30000000 ] || { show; fail "nic$k of host $i carries nothing"; }
+    [ $(($(sent "$i" "nic$k") - ${before[$k]})) -gt "$much" ] || { show; fail "nic$k of host $i carries nothing"; }
   done
 }
 # loses I J K: what host I sends to host J on the network K gets lost. found I J K: not any more.
@@ -175,6 +175,14 @@ start 2 10.78.1.1 TUTTI_SOCKET_IFNAME=nic1 -- -b 4M -e 4M -n 1000000 -c 0
 busy 1 1
 ip -n "$(host 0)" link set h1-1 down
 ends "the only network fails in the middle" "$broken"
+ip -n "$(host 0)" link set h1-1 up
+
+# Small messages go both ways by one connection, so that who waits has something in flight there, too.
+before=(0 "$(sent 1 nic1)")
+start 2 10.78.1.1 TUTTI_SOCKET_IFNAME=nic1 -- -b 64 -e 64 -n 100000000 -c 0
+much=1000000 busy 1 1
+ip -n "$(host 0)" link set h1-1 down
+ends "the only network fails amid small messages" "$broken"
 ip -n "$(host 0)" link set h1-1 up
 works "and is whole again" 2 10.78.1.1 -- "${small[@]}"
 echo "ok: several networks"

@@ -26,7 +26,8 @@ KernelView kernel_view(int fd) {
   socklen_t length = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
   const bool unanswered = info.tcpi_probes >= kProbes || info.tcpi_last_ack_recv > info.tcpi_last_data_sent + kAnswerMs;
-  return {static_cast<double>(info.tcpi_delivery_rate), info.tcpi_last_ack_recv * kMs, unanswered};
+  return {static_cast<double>(info.tcpi_delivery_rate), info.tcpi_last_ack_recv * kMs, info.tcpi_bytes_acked,
+          unanswered};
 }
 
 uint64_t unacknowledged_bytes(int fd) {
@@ -79,29 +80,33 @@ void SendStream::connected(SharedFd connection) {
   fd = std::move(connection);
   address.length = sizeof address.storage;
   getpeername(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length);
-  written = acknowledged = waiting_for = moved_to = 0;
-  silent_ns = 0;
-  view = {};
+  written = acknowledged = 0;
+  silence = {};
   redialing = false;
 }
 
-void SendStream::look(int64_t now) {
-  view = kernel_view(fd.get());
+void Silence::look(int fd, int64_t now) {
   const bool was_idle = waiting_for == 0;
-  const uint64_t before = moved_to;
-  waiting_for = unacknowledged_bytes(fd.get());
-  moved_to = written - waiting_for;
-  if (was_idle || waiting_for == 0 || moved_to != before) moved_ns = now;
+  const uint64_t before = view.acknowledged_bytes;
+  view = kernel_view(fd);
+  waiting_for = unacknowledged_bytes(fd);
+  if (was_idle || waiting_for == 0 || view.acknowledged_bytes != before) moved_ns = now;
   silent_ns = std::min(now - moved_ns, view.silent_ns);
 }
 
+std::string Silence::story() const {
+  return format("nothing was acknowledged for %.1f s (TUTTI_TCP_TIMEOUT)", static_cast<double>(silent_ns) * 1e-9);
+}
+
 double SendStream::bytes_per_second() const {
-  return view.bytes_per_second > 0 ? view.bytes_per_second : kHopedForBytesPerSecond;
+  const double seen = silence.view.bytes_per_second;
+  return seen > 0 ? seen : kHopedForBytesPerSecond;
 }
 
 // As long as nothing is heard of it, it may take as long again.
 double SendStream::finish_seconds(uint64_t bytes) const {
-  return static_cast<double>(silent_ns) * 1e-9 + static_cast<double>(outstanding_bytes() + bytes) / bytes_per_second();
+  return static_cast<double>(silence.silent_ns) * 1e-9 +
+         static_cast<double>(outstanding_bytes() + bytes) / bytes_per_second();
 }
 
 void SendStream::begin(const Piece& next, const FrameHeader& its_header, const char* data, uint32_t bytes) {

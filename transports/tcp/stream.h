@@ -13,6 +13,7 @@ namespace tutti::tcp {
 struct KernelView {
   double bytes_per_second = 0;  // at which data were delivered of late; 0: not known
   int64_t silent_ns = 0;        // since the last acknowledgement
+  uint64_t acknowledged_bytes = 0;
   // Something was sent since, and time enough to answer has passed. Also the kernel of a stopped process answers.
   bool unanswered = false;
 };
@@ -34,6 +35,19 @@ struct Piece {
   uint32_t index;
 };
 
+// What is in flight by a connection, and how long nothing has been heard of it.
+struct Silence {
+  void look(int fd, int64_t now);  // asks the kernel
+  // For so long that the peer is to be given up; never with a limit of 0.
+  bool lasts(int64_t limit_ns) const { return view.unanswered && limit_ns > 0 && silent_ns >= limit_ns; }
+  std::string story() const;
+
+  KernelView view;
+  uint64_t waiting_for = 0;  // bytes not acknowledged, at the last look
+  int64_t moved_ns = 0;      // since when no more were acknowledged
+  int64_t silent_ns = 0;
+};
+
 class SendStream {
  public:
   SendStream(Dialer to_peer, size_t most_pieces) : dialer(std::move(to_peer)), in_flight(most_pieces) {}
@@ -44,7 +58,6 @@ class SendStream {
   double bytes_per_second() const;
   // When it would have brought `bytes` more.
   double finish_seconds(uint64_t bytes) const;
-  void look(int64_t now);  // asks the kernel
   void connected(SharedFd connection);
   void begin(const Piece& next, const FrameHeader& its_header, const char* data, uint32_t bytes);
 
@@ -66,12 +79,8 @@ class SendStream {
   Queue<InFlight> in_flight;
   uint64_t written = 0, acknowledged = 0;
 
-  KernelView view;
-  // At the last look: bytes not acknowledged and acknowledged, and since when no more of these.
-  uint64_t waiting_for = 0, moved_to = 0;
-  int64_t moved_ns = 0;
-  int64_t silent_ns = 0;  // for how long nothing has been heard of what is in flight
-  std::string lost;       // why it was given up, until that is told
+  Silence silence;
+  std::string lost;  // why it was given up, until that is told
 
   // While it is given up.
   Address address;  // where it led to

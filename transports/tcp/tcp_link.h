@@ -103,6 +103,10 @@ class Door {
   std::map<Place, Incomplete> incomplete_;
 };
 
+// What only a system call can tell is asked for every so often.
+inline constexpr uint32_t kPollsPerLook = 256;
+inline constexpr int64_t kSilenceCheckNs = 100'000'000;
+
 class SendLink final : public LinkHalf {
  public:
   SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config, uint32_t n_connections,
@@ -148,9 +152,6 @@ class SendLink final : public LinkHalf {
   // The largest message that goes by the peer's connection. Of 4, 16, 64 and 256 KiB the best, or as good, at every
   // size; with the larger ones an all-reduce of 64 KiB takes up to a tenth longer.
   static constexpr uint32_t kAnswerBytes = 16 << 10;
-  // While nothing is sent, only a read shows that the peer has gone. It costs a system call, so every so often.
-  static constexpr uint32_t kPollsPerLook = 256;
-
   Pairs& pairs_;
   Dialer::Call call_;
   tuttiLinkConfig config_;
@@ -203,6 +204,7 @@ class RecvLink final : public LinkHalf {
     std::deque<Fd> next;  // come in its place, one after another, as soon as the kernel has nothing more of it
     std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
     size_t stage_begin = 0, stage_end = 0;
+    Silence silence;
     bool torn = false;       // lost in the middle of a frame
     bool drained = false;    // the last read got less than it asked for: another one now would get nothing
     bool in_frame = false;   // whose header was read
@@ -246,11 +248,12 @@ class RecvLink final : public LinkHalf {
   void lose(Stream& stream, const std::string& why, int sys_errno);
   void change(Stream& stream);
   void look_at_door();
+  void look_at_silence();
   std::string why_closed(const Stream& stream) const;
   bool fail_for_strange_data();  // false
   void fail(const std::string& why, int sys_errno = 0);
 
-  // Between looks for connections that come in place of others.
+  // Of several, between looks for connections that come in place of others.
   static constexpr int64_t kLookNs = 10'000'000;
   // Of two connections, looks at the one that has brought something last, for one at the other.
   static constexpr uint32_t kLooksPerTurn = 4;
@@ -259,7 +262,9 @@ class RecvLink final : public LinkHalf {
   tuttiLinkConfig config_;
   Division division_;
   int64_t timeout_seconds_;
-  int64_t next_look_ns_ = 0;
+  int64_t next_look_ns_ = 0;  // at the door, or for silence
+  uint32_t polls_ = 0;
+  bool has_slept_ = false;
   bool several_;                 // connections, among which messages are divided
   std::vector<Stream> streams_;  // if not several: the peer's, and perhaps this side's
   size_t first_ = 0;             // of these two, the one that has brought something last

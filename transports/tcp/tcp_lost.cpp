@@ -14,7 +14,6 @@ namespace tutti::tcp {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kSilenceCheckNs = 100 * kMs;
 // Where another connection goes on: it costs less to move than to wait.
 constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
 
@@ -30,7 +29,8 @@ SendLink::~SendLink() {
   pairs_.leave(this, config_);
   const Deadline deadline = Deadline::after_seconds(kPartingSeconds);
   const auto suspects = [this] {
-    return std::any_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return s.fd && s.view.unanswered; });
+    return std::any_of(streams_.begin(), streams_.end(),
+                       [](const SendStream& s) { return s.fd && s.silence.view.unanswered; });
   };
   while (!failure_ && awaits_acknowledgements() && unsent() == 0 && (!deadline.passed() || suspects())) {
     if (!poll()) return;
@@ -58,17 +58,13 @@ void SendLink::look_at_silence() {
   if (failure_ || now < next_silence_check_ns_) return;
   next_silence_check_ns_ = now + kSilenceCheckNs;
   tell_of_lost();
-  for (SendStream& stream : streams_) stream.fd ? stream.look(now) : redial(stream, now);
+  for (SendStream& stream : streams_) stream.fd ? stream.silence.look(stream.fd.get(), now) : redial(stream, now);
   const bool another_goes_on = several_ && std::any_of(streams_.begin(), streams_.end(), [](const SendStream& s) {
-                                 return s.fd && s.silent_ns < kShortTimeoutNs / 2;
+                                 return s.fd && s.silence.silent_ns < kShortTimeoutNs / 2;
                                });
   const int64_t limit_ns = another_goes_on ? std::min(kShortTimeoutNs, timeout_ns_) : timeout_ns_;
   for (SendStream& stream : streams_)
-    if (stream.fd && stream.view.unanswered && limit_ns > 0 && stream.silent_ns >= limit_ns)
-      give_up(stream,
-              format("nothing was acknowledged for %.1f s (TUTTI_TCP_TIMEOUT)",
-                     static_cast<double>(stream.silent_ns) * 1e-9),
-              ETIMEDOUT);
+    if (stream.fd && stream.silence.lasts(limit_ns)) give_up(stream, stream.silence.story(), ETIMEDOUT);
 }
 
 void SendLink::tell_of_lost() {

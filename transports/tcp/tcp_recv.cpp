@@ -31,7 +31,10 @@ void RecvLink::hear_also(const SharedFd& connection) {
 
 Result<bool> RecvLink::poll() {
   wait_set_.note_poll();
-  if (several_) look_at_door();
+  if (several_)
+    look_at_door();
+  else if (++polls_ % kPollsPerLook == 0 || std::exchange(has_slept_, false))
+    look_at_silence();
   if (several_ || streams_.size() == 1)
     receive_all();
   else
@@ -46,6 +49,19 @@ void RecvLink::look_at_door() {
   if (now < next_look_ns_) return;
   next_look_ns_ = now + kLookNs;
   door_.look();
+}
+
+// The kernel asks an idle peer whether it is there, but not while something is in flight: what the other half of a pair
+// has sent by this connection, and as long as the peer's answer is waited for, nobody asks that half.
+void RecvLink::look_at_silence() {
+  const int64_t now = now_ns();
+  if (now < next_look_ns_) return;
+  next_look_ns_ = now + kSilenceCheckNs;
+  for (Stream& stream : streams_) {
+    if (!stream.fd || failure_) continue;
+    stream.silence.look(stream.fd.get(), now);
+    if (stream.silence.lasts(timeout_seconds_ * 1'000'000'000)) lose(stream, stream.silence.story(), ETIMEDOUT);
+  }
 }
 
 bool RecvLink::try_peek(tuttiMessage* message) {
@@ -253,6 +269,7 @@ void RecvLink::recall() {
 }
 
 bool RecvLink::wait_begin(bool, tuttiWait* wait) {
+  has_slept_ = true;
   // What is staged already wakes nobody: it goes to the slots that have become free since the last poll.
   receive_all();
   // Who waits for a slot has something to read, which must not wake us.

@@ -62,6 +62,7 @@ Result<bool> SendLink::poll() {
   if (!is_ready()) return advance_connect();
   wait_set_.note_poll();
   if (arrived_ < published_) flush();
+  // While nothing is sent, only a read shows that the peer has gone.
   const bool is_time = ++polls_ % kPollsPerLook == 0 || has_slept_;
   if (is_time) listen();
   if (is_time || awaits_acknowledgements()) look_at_silence();
@@ -159,7 +160,7 @@ void SendLink::measure() {
   if (now - measured_ns_ < kMs) return;
   measured_ns_ = now;
   for (SendStream& stream : streams_)
-    if (stream.fd) stream.look(now);
+    if (stream.fd) stream.silence.look(stream.fd.get(), now);
 }
 
 uint32_t SendLink::size_of(const Piece& piece) {
