@@ -2,6 +2,8 @@
 import functools
 import os
 import signal
+import subprocess
+import sys
 import time
 import unittest
 from datetime import timedelta
@@ -153,6 +155,19 @@ class Failures(unittest.TestCase):
             atexit._run_exitfuncs()
 
         self.run_ranks(2, body)
+
+    def test_end_amid_a_callback(self):
+        """The callback's thread comes back into torch's C++, which must not find an interpreter that is gone."""
+        program = """
+import time, torch, torch.distributed as dist, tutti_torch
+dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
+work = dist.all_reduce(torch.ones(4), async_op=True)
+later = work.get_future().then(lambda _: [time.sleep(0.001) for _ in range(1000)])
+work.wait()
+dist.destroy_process_group()
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from . import library
 from .errors import TuttiError, check, error_of
+from .work import completers
 
 _log = logging.getLogger("tutti_torch")
 # Ranks end at different times (one writes a checkpoint first), but one that never comes must not hold up the others.
@@ -158,13 +159,15 @@ class Communicator:
 
 
 def _at_exit() -> None:
-    """No thread of Tutti's may call into an interpreter that is going away. A program that failed lets its peers know."""
+    """No thread of Tutti's may call into an interpreter that is going away: one that comes back from a future's callback
+    into torch's C++ would end the process with SIGABRT. A program that failed lets its peers know."""
     failed = getattr(sys, "last_value", None) is not None
     for communicator in list(_open):
         if failed:
             communicator.abort()
         else:
             communicator.close(EXIT_LIMIT_S)
+    completers.drain(EXIT_LIMIT_S)
 
 
 atexit.register(_at_exit)

@@ -58,7 +58,7 @@ class TuttiWork(dist.Work):
         running.release()
         # Who asks for the future from here on sees that the work is done.
         if self._gate is not None:
-            _completers.submit(self._open_gate)
+            completers.submit(self._open_gate)
 
     def _open_gate(self) -> None:
         with _gates:
@@ -124,11 +124,13 @@ class _Completers:
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
         self._idle = 0
+        self._tasks_left = 0
 
     def submit(self, task: Callable[[], None]) -> None:
         with self._guard:
+            self._tasks_left += 1
             if self._idle == 0:
                 threading.Thread(target=self._run, name="tutti-futures", daemon=True).start()
             else:
@@ -140,12 +142,19 @@ class _Completers:
             self._tasks.get()()
             with self._guard:
                 self._idle += 1
+                self._tasks_left -= 1
+                self._guard.notify_all()
+
+    def drain(self, limit: float) -> None:
+        """Waits until nobody's callbacks run any more, for up to `limit` seconds."""
+        with self._guard:
+            self._guard.wait_for(lambda: self._tasks_left == 0, limit)
 
 
 _gates = threading.Lock()
-_completers = _Completers()
+completers = _Completers()
 # A forked child has none of its parent's threads.
-os.register_at_fork(after_in_child=_completers.__init__)  # type: ignore[misc]
+os.register_at_fork(after_in_child=completers.__init__)  # type: ignore[misc]
 
 
 class Pending:
