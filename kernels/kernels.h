@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-inline constexpr int kMaxDestinations = 8;
+inline constexpr int kMaxDestinations = 4;
 
 // Any number of sources; more than eight or so are as many streams as a CPU's prefetcher follows.
 // dst[0..n_dst) = finish(src[0] op src[1] op ... ), left to right, element by element. Any alignment of every pointer.
