@@ -152,6 +152,7 @@ class SendLink final : public LinkHalf {
   // The largest message that goes by the peer's connection. Of 4, 16, 64 and 256 KiB the best, or as good, at every
   // size; with the larger ones an all-reduce of 64 KiB takes up to a tenth longer.
   static constexpr uint32_t kAnswerBytes = 16 << 10;
+
   Pairs& pairs_;
   Dialer::Call call_;
   tuttiLinkConfig config_;
