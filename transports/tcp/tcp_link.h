@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "transports/adapter.h"
@@ -103,8 +104,17 @@ class Door {
   std::map<Place, Incomplete> incomplete_;
 };
 
-// What only a system call can tell is asked for every so often.
-inline constexpr uint32_t kPollsPerLook = 256;
+// What only a system call can tell is asked for every so often, and after a sleep.
+class LookOut {
+ public:
+  bool is_time() { return ++polls_ % kPollsPerLook == 0 || std::exchange(has_slept_, false); }
+  void note_sleep() { has_slept_ = true; }
+
+ private:
+  static constexpr uint32_t kPollsPerLook = 256;
+  uint32_t polls_ = 0;
+  bool has_slept_ = false;
+};
 inline constexpr int64_t kSilenceCheckNs = 100'000'000;
 
 class SendLink final : public LinkHalf {
@@ -167,8 +177,7 @@ class SendLink final : public LinkHalf {
   Piece next_{0, 0};            // the first that no connection has taken
   Queue<Piece> again_;          // before that: what connections had that broke
   uint64_t waiting_bytes_ = 0;  // of both
-  uint32_t polls_ = 0;
-  bool has_slept_ = false;
+  LookOut look_out_;
   int64_t measured_ns_ = 0, next_silence_check_ns_ = 0;
   int64_t pause_ns_ = 0;  // between looks for acknowledgements, which wake nobody
   std::optional<Error> failure_;
@@ -264,8 +273,7 @@ class RecvLink final : public LinkHalf {
   Division division_;
   int64_t timeout_seconds_;
   int64_t next_look_ns_ = 0;  // at the door, or for silence
-  uint32_t polls_ = 0;
-  bool has_slept_ = false;
+  LookOut look_out_;
   bool several_;                 // connections, among which messages are divided
   std::vector<Stream> streams_;  // if not several: the peer's, and perhaps this side's
   size_t first_ = 0;             // of these two, the one that has brought something last

@@ -39,7 +39,6 @@ SendLink::~SendLink() {
 }
 
 void SendLink::listen() {
-  has_slept_ = false;
   for (SendStream& stream : streams_)
     if (stream.fd && !failure_) listen(stream);
 }

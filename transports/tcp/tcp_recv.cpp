@@ -33,7 +33,7 @@ Result<bool> RecvLink::poll() {
   wait_set_.note_poll();
   if (several_)
     look_at_door();
-  else if (++polls_ % kPollsPerLook == 0 || std::exchange(has_slept_, false))
+  else if (look_out_.is_time())
     look_at_silence();
   if (several_ || streams_.size() == 1)
     receive_all();
@@ -269,7 +269,7 @@ void RecvLink::recall() {
 }
 
 bool RecvLink::wait_begin(bool, tuttiWait* wait) {
-  has_slept_ = true;
+  look_out_.note_sleep();
   // What is staged already wakes nobody: it goes to the slots that have become free since the last poll.
   receive_all();
   // Who waits for a slot has something to read, which must not wake us.

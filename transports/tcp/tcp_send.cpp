@@ -63,7 +63,7 @@ Result<bool> SendLink::poll() {
   wait_set_.note_poll();
   if (arrived_ < published_) flush();
   // While nothing is sent, only a read shows that the peer has gone.
-  const bool is_time = ++polls_ % kPollsPerLook == 0 || has_slept_;
+  const bool is_time = look_out_.is_time();
   if (is_time) listen();
   if (is_time || awaits_acknowledgements()) look_at_silence();
   if (failure_) return *failure_;
@@ -249,7 +249,7 @@ bool SendLink::wait_begin(bool, tuttiWait* wait) {
     *wait = {pending->dialer.fd(), pending->dialer.events()};
     return !failure_ && pending->dialer.fd() >= 0;
   }
-  has_slept_ = true;
+  look_out_.note_sleep();
   const bool waits = unsent() > 0 || is_full();
   if (several_) pause_ns_ = std::min(std::max(2 * pause_ns_, kFirstPauseNs), kLongestPauseNs);
   // What comes by a connection that another half hears must not wake this one.
