@@ -156,6 +156,7 @@ Result<void> Communicator::carry_out(Settled& settled, const Operation& operatio
   const bool is_done = settled.small && settled.small.advance(sequence_, operation.input, operation.output, turns());
   auto result = is_done ? Result<void>() : drive_rest(settled, operation);
   if (!settled.races) return result;
+  if (result && settled.choice->runs_ahead && settled.choice->race->operations_left() == 1) result = meet(settled.call);
   const int64_t ns = now_ns() - start_ns;
   // Where nothing is lent it makes no difference, and finding out takes longer than the operation.
   const uint64_t bytes = planned_bytes(operation);

@@ -146,6 +146,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> measure_prices(const Call& call);
   Result<int64_t> measure(const Call& call, Plan plan, std::span<float> data);
   Result<void> agree(const Call& call, std::span<int64_t> values);
+  Result<void> meet(Call call);
   Result<void> all_reduce_inside(const Call& call, Plan plan, const Call& what, void* data);
   bool interrupted() override { return watch_->failed(); }
   Error interruption() override { return watch_->failure(); }

@@ -46,7 +46,7 @@ double measure_summing() {
 std::string Communicator::propose_tuning() {
   const std::string transports = transports_of(programs_.at(key_of(kRingPlan)));
   tuning_name_ = format(
-      "Tutti %d, form 4, %d ranks on %zu hosts, at most %d for %d CPUs (%s, last-level cache of %llu bytes, %s) over "
+      "Tutti %d, form 5, %d ranks on %zu hosts, at most %d for %d CPUs (%s, last-level cache of %llu bytes, %s) over "
       "%s, "
       "slots of %u bytes",
       TUTTI_VERSION_CODE, n_ranks_, planner_->hosts(), ground_.ranks_here, ground_.cpus_here, cpu_model().c_str(),
@@ -136,6 +136,14 @@ Result<void> Communicator::agree(const Call& call, std::span<int64_t> values) {
   const Call what{0,           values.size(),  Collective::kAllReduce, DataType::kInt64,
                   RedOp::kMax, kTreePlan.algo, kTreePlan.lanes};
   return all_reduce_inside(call, kTreePlan, what, values.data());
+}
+
+// Within the operation that goes on, which is one like `call`; with its number, or who still waits in it would take the
+// message for a stray one.
+Result<void> Communicator::meet(Call call) {
+  call.sequence = sequence_;
+  int64_t nothing[] = {0};
+  return agree(call, nothing);
 }
 
 // In place, as a part of the user's call: its messages say they are of that, so a mismatch shows both calls.

@@ -115,6 +115,7 @@ std::vector<Plan> Planner::plans_for(const Call& call, uint64_t bytes) const {
 Choice Planner::decide(const Call& call, uint64_t bytes) const {
   Choice choice;
   choice.never_lends = ways_ == Ways::kCopy;
+  choice.runs_ahead = traits(call.collective).has_root;
   // All sizes of a class share the decision, so they share the size that it is made for.
   const uint64_t typical_bytes = std::bit_floor(bytes);
   for (const Plan plan : plans_for(call, typical_bytes))
@@ -138,7 +139,7 @@ void Planner::start_race(Choice& choice, double expected_ns) const {
     if (candidate.predicted_ns < kClose * best_ns) entrants.push_back(candidate.plan);
   if (entrants.size() < 2) return;
   choice.why = Choice::Why::kNotTried;
-  if (races_) choice.race.emplace(entrants, expected_ns);
+  if (races_) choice.race.emplace(entrants, expected_ns, choice.runs_ahead);
 }
 
 // Results may be of a library that had other plans: those are passed over.
@@ -173,7 +174,7 @@ bool Planner::recall(Choice& choice, SizeClass size_class, bool registered) cons
 }
 
 void Planner::look_again(Choice& choice) const {
-  choice.race.emplace(std::span(&choice.won.plan, 1), static_cast<double>(choice.won.ns));
+  choice.race.emplace(std::span(&choice.won.plan, 1), static_cast<double>(choice.won.ns), choice.runs_ahead);
 }
 
 void Planner::end_look(Choice& choice, SizeClass size_class) const {

@@ -42,6 +42,9 @@ struct Choice {
   Why why = Why::kOnlyWay;
   std::optional<Race> race;
   bool never_lends = false;  // TUTTI_PROTO
+  // Its root need not wait for anybody: a turn in a race ends when all ranks have, or what its plan costs would count
+  // for the next one's.
+  bool runs_ahead = false;
 
   // Untried, registered memory is lent: that is no copy at all.
   Lending lending() const {

@@ -7,16 +7,17 @@ namespace {
 
 // What one plan's turn may take: long enough to see past a disturbance, short enough to waste little.
 constexpr double kTurnNs = 1'000'000;
-constexpr int kFewest = 2, kMost = 50;
+constexpr int kFewest = 2, kMost = 50, kMostRunningAhead = 200;
 // The first operation of a plan connects links, and the caches are another plan's.
 constexpr int kWarmUps = 1;
 // Operations of this length leave nothing of each other in the caches, and one says enough: a dozen plans for 64 MiB
 // would take seconds else.
 constexpr double kLongNs = 4'000'000;
 
-int to_count(double expected_ns) {
+int to_count(double expected_ns, bool runs_ahead) {
   if (expected_ns >= kLongNs) return 1;
-  return static_cast<int>(std::clamp<double>(kTurnNs / std::max(1.0, expected_ns), kFewest, kMost));
+  const int most = runs_ahead ? kMostRunningAhead : kMost;
+  return static_cast<int>(std::clamp<double>(kTurnNs / std::max(1.0, expected_ns), kFewest, most));
 }
 
 // After a round, by how much of the best time an entrant is behind that will hardly win any more. In one turn of short
@@ -25,8 +26,8 @@ constexpr double kFarBehind = 1.33, kFarBehindAtOnce = 3;
 
 }  // namespace
 
-Race::Race(std::span<const Plan> entrants, double expected_ns)
-    : n_entrants_(std::min(entrants.size(), kMostEntrants)), counted_(to_count(expected_ns)) {
+Race::Race(std::span<const Plan> entrants, double expected_ns, bool runs_ahead)
+    : n_entrants_(std::min(entrants.size(), kMostEntrants)), counted_(to_count(expected_ns, runs_ahead)) {
   for (size_t i = 0; i < n_entrants_; i++) entrants_[i].plan = entrants[i];
 }
 
@@ -68,7 +69,7 @@ bool Race::end_round(const News& agreed) {
     entrant.agreed_ns = round_ == 0 ? agreed[i] : std::min(entrant.agreed_ns, agreed[i]);
     best_ns = std::min(best_ns, entrant.agreed_ns);
   }
-  const bool may_be_disturbed = round_ == 0 && (counted_ == kMost || counted_ == 1);
+  const bool may_be_disturbed = round_ == 0 && (counted_ >= kMost || counted_ == 1);
   const double far_ns = static_cast<double>(best_ns) * (may_be_disturbed ? kFarBehindAtOnce : kFarBehind);
   int running = 0;
   for (Entrant& entrant : entrants()) {

@@ -15,9 +15,10 @@ namespace tutti {
 
 class Race {
  public:
-  // `expected_ns` of one operation: of short ones more are measured, because they are easily disturbed.
+  // `expected_ns` of one operation: of short ones more are measured, because they are easily disturbed; and more still
+  // where some ranks run ahead of others, which takes a while to become what it is in a long row of operations.
   static constexpr size_t kMostEntrants = 12;
-  Race(std::span<const Plan> entrants, double expected_ns);
+  Race(std::span<const Plan> entrants, double expected_ns, bool runs_ahead);
 
   Plan current() const { return entrants_[at_].plan; }
   // Of an operation by the current plan. `registered`: all its memory may be read by other ranks where it lies, which

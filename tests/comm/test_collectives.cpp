@@ -186,6 +186,22 @@ TEST_CASE("small operations that repeat give the right data in whatever memory")
   }));
 }
 
+TEST_CASE("operations with a root give the right data while their plans take turns") {
+  const char* transport = GENERATE("shm", "tcp");
+  INFO(transport);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = transport;
+  require_success(run_threads(3, &config, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (int i = 0; i < (kSanitized ? 400 : 3000); i++) {
+      const Rank few{rank, 3, 13, comm, outcome}, many{rank, 3, 3000, comm, outcome};
+      few.broadcast(0, i);
+      few.reduce(i % 3);
+      if (i % 4 == 0) many.broadcast(2, i);
+      if (i % 4 == 1) many.reduce(1);
+    }
+  }));
+}
+
 TEST_CASE("a small operation that repeats with wrong buffers is refused, and the next one works") {
   require_success(run_threads(2, nullptr, [&](int, tuttiComm_t comm, Outcome& outcome) {
     std::vector<int64_t> data(20, 1), sum(10);

@@ -22,7 +22,7 @@ int finish(Race& race, Time time) {
 
 TEST_CASE("race: the fastest wins, in a bounded number of operations") {
   for (const double expected_ns : {1.0, 1000.0, 1e6, 1e9}) {
-    Race race(std::array{kA, kB, kC}, expected_ns);
+    Race race(std::array{kA, kB, kC}, expected_ns, false);
     const int operations = finish(race, [](Plan plan, int) { return plan == kB ? 100 : plan == kC ? 110 : 120; });
     CHECK(operations > 0);
     CHECK(operations <= 3 * (4 * 1 + 4 * 50));
@@ -34,15 +34,25 @@ TEST_CASE("race: the fastest wins, in a bounded number of operations") {
 
 TEST_CASE("race: long operations are tried less often, and who is far behind drops out") {
   const auto time = [](Plan plan, int) { return plan == kA ? 100 : 1000; };
-  Race shorter(std::array{kA, kB, kC}, 1000), longer(std::array{kA, kB, kC}, 1e8);
+  Race shorter(std::array{kA, kB, kC}, 1000, false), longer(std::array{kA, kB, kC}, 1e8, false);
   const int often = finish(shorter, time), seldom = finish(longer, time);
   CHECK(seldom < often);
   CHECK(seldom == 3 * (1 + 1));  // one round
   CHECK(longer.results()[0].plan == kA);
 }
 
+TEST_CASE("race: where ranks run ahead of others short operations are tried more often") {
+  const auto time = [](Plan, int) { return 100; };
+  for (const double expected_ns : {1000.0, 1e8}) {
+    Race in_step(std::array{kA, kB}, expected_ns, false), ahead(std::array{kA, kB}, expected_ns, true);
+    const int usual = finish(in_step, time), more = finish(ahead, time);
+    CHECK((expected_ns == 1000 ? more > 2 * usual : more == usual));
+    CHECK(more <= 2 * (4 * 1 + 4 * 200));
+  }
+}
+
 TEST_CASE("race: first operations and single disturbances do not count") {
-  Race race(std::array{kA, kB}, 1e8);
+  Race race(std::array{kA, kB}, 1e8, false);
   int of_a = 0;
   finish(race, [&](Plan plan, int) {
     if (plan == kB) return 120;
@@ -53,7 +63,7 @@ TEST_CASE("race: first operations and single disturbances do not count") {
 }
 
 TEST_CASE("race: one bad turn of short operations does not end an entrant's race") {
-  Race race(std::array{kA, kB}, 1000);
+  Race race(std::array{kA, kB}, 1000, false);
   int of_a = 0;
   finish(race, [&](Plan plan, int) { return plan == kB ? 300 : ++of_a == 20 ? 20000 : 200; });
   CHECK(race.results()[0].plan == kA);
