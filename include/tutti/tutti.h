@@ -300,6 +300,9 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  *
  * oneshot: all-reduce adds everything up at every rank; one hop. The others as direct.
  *
+ * star: all-reduce adds everything up at one rank, which gives the sum to all (a linear reduce and a linear broadcast):
+ * two hops and the fewest messages, for small operations of ranks that share CPUs. The others as direct.
+ *
  * halving: all-reduce by recursive halving and doubling (Rabenseifner, "Optimization of collective reduction
  * operations", 2004). The others as tree.
  *
@@ -312,8 +315,8 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * hierarchy", 2019). The others as ring.
  *
  * Rings and trees list the ranks host by host, and on a host as they share caches and NUMA nodes (TUTTI_ORDER).
- * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct
- * instead of ring, tree, halving, doubling and hierarchical. */
+ * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct,
+ * oneshot or star instead of ring, tree, halving, doubling and hierarchical. */
 
 /* Writes to `text`, which has room for *bytes bytes, how `comm` carries out `collective`, the name of one of the
  * functions below ("tuttiAllReduce"), with `count`, `datatype` and `op` (not looked at where there is none) now, and

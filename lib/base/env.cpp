@@ -30,7 +30,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
   {Env::kTransportPlugin, "TUTTI_TRANSPORT_PLUGIN", "", 1, 0,
    "further transports: paths of shared objects after tutti/transport.h, or one of NCCL's net plugins (net), with commas between"},
-  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot, halving, doubling or hierarchical"},
+  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot, halving, doubling, star or hierarchical"},
   {Env::kOrder, "TUTTI_ORDER", "topology", 1, 0,
    "how ranks stand in rings and trees: topology (neighbours share caches, NUMA nodes, hosts) or rank"},
   {Env::kProto, "TUTTI_PROTO", "", 1, 0, "force how bytes take a link within a host: copy (through slots) or lend (read where they lie)"},

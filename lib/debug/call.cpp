@@ -11,6 +11,7 @@ const char* algo_name(Algo algo) {
     case Algo::kHalving: return "halving";
     case Algo::kDoubling: return "doubling";
     case Algo::kHierarchical: return "hierarchical";
+    case Algo::kStar: return "star";
     case Algo::kAuto: break;
   }
   return "auto";

@@ -12,9 +12,9 @@
 
 namespace tutti {
 
-// kDirect adds up each part at one rank and passes the sums round; kOneShot adds up everything at every rank; kHalving
-// has logarithmic depth and a ring's traffic, kDoubling half that depth with whole values; kHierarchical adds up on
-// every host before anything leaves it.
+// kDirect adds up each part at one rank and passes the sums round, kStar everything at one rank; kOneShot adds up
+// everything at every rank; kHalving has logarithmic depth and a ring's traffic, kDoubling half that depth with whole
+// values; kHierarchical adds up on every host before anything leaves it.
 enum class Algo : uint8_t {
   kAuto = 0,
   kRing = 1,
@@ -24,9 +24,10 @@ enum class Algo : uint8_t {
   kHalving = 5,
   kHierarchical = 6,
   kDoubling = 7,
+  kStar = 8,
 };
-inline constexpr Algo kAlgos[] = {Algo::kRing,    Algo::kTree,     Algo::kDirect,      Algo::kOneShot,
-                                  Algo::kHalving, Algo::kDoubling, Algo::kHierarchical};
+inline constexpr Algo kAlgos[] = {Algo::kRing,    Algo::kTree,     Algo::kDirect,       Algo::kOneShot,
+                                  Algo::kHalving, Algo::kDoubling, Algo::kHierarchical, Algo::kStar};
 const char* algo_name(Algo algo);  // as in TUTTI_ALGO
 
 // What is read where it lies instead of being copied through slots: private memory only by the kernel.

@@ -77,6 +77,7 @@ std::vector<Plan> Planner::algorithms_for(const Call& call) const {
   if (one_place || n_ranks_ <= kFewRanks) {
     plans.push_back({Algo::kDirect, 1});
     if (all_reduce) plans.insert(plans.end(), {{Algo::kDirect, 2}, {Algo::kOneShot, 1}});
+    if (all_reduce && n_ranks_ > 2) plans.push_back({Algo::kStar, 1});  // two need one hop
     if (call.collective == Collective::kBroadcast) plans.insert(plans.end(), {{Algo::kDirect, 2}});
   }
   if (one_place) return plans;
@@ -99,7 +100,8 @@ std::vector<Plan> Planner::forced_plan(const Call& call, uint64_t bytes) const {
 }
 
 std::vector<Plan> Planner::plans_for(const Call& call, uint64_t bytes) const {
-  const bool may_force = !sums_in_one_place(call) || forced_ == Algo::kOneShot || forced_ == Algo::kDirect;
+  const bool one_place = forced_ == Algo::kOneShot || forced_ == Algo::kDirect || forced_ == Algo::kStar;
+  const bool may_force = one_place || !sums_in_one_place(call);
   const bool forced = forced_ != Algo::kAuto && has_algorithms(call.collective) && may_force;
   std::vector<Plan> plans;
   for (Plan plan : forced ? forced_plan(call, bytes) : algorithms_for(call)) {

@@ -50,6 +50,14 @@ struct Bill {
       case Algo::kDirect:
         return {hops_of(2, part), each(4 * messages), each(3 * others() * part), each(bytes),
                 2 * here * elsewhere() * part};
+      case Algo::kStar: {
+        const double whole = small_share() * messages_for(bytes, 1);
+        return {hops_of(2, bytes),
+                {2 * others() * whole, 4 * others() * whole},
+                {others() * bytes, 3 * others() * bytes},
+                {n * bytes, n * bytes},
+                elsewhere() * bytes};
+      }
       case Algo::kTree: {
         const double half = messages_for(bytes / 2, lanes);  // of each of the two trees
         return {2 * depth * std::max(1.0, bytes / (2 * slot_bytes * lanes * lanes)),
@@ -127,14 +135,6 @@ struct Bill {
   }
 };
 
-// Algorithms that a collective does not have are another one of its own.
-Algo own_algo(Collective collective, Algo algo) {
-  if (collective == Collective::kAllReduce) return algo;
-  if (algo == Algo::kHalving || algo == Algo::kDoubling) return Algo::kTree;
-  if (algo == Algo::kHierarchical) return Algo::kRing;
-  return algo == Algo::kOneShot ? Algo::kDirect : algo;
-}
-
 Effort effort_of(Collective collective, Algo algo, const Bill& bill) {
   switch (collective) {
     case Collective::kBroadcast: return bill.rooted(algo, false);
@@ -155,6 +155,18 @@ std::array<double, kPrices> to_array(const Prices& prices) {
 }
 
 }  // namespace
+
+Algo own_algo(Collective collective, Algo algo) {
+  if (collective == Collective::kAllReduce) return algo;
+  switch (algo) {
+    case Algo::kHalving:
+    case Algo::kDoubling: return Algo::kTree;
+    case Algo::kHierarchical: return Algo::kRing;
+    case Algo::kOneShot:
+    case Algo::kStar: return Algo::kDirect;
+    default: return algo;
+  }
+}
 
 Load load_of(Collective collective, Plan plan, uint64_t bytes, const Ground& ground) {
   if (ground.n_ranks == 1) return {0, 0, static_cast<double>(bytes), 0};

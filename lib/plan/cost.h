@@ -55,6 +55,9 @@ struct Load {
   double hops = 0, messages = 0, copied_bytes = 0, summed_bytes = 0, wired_bytes = 0;
 };
 
+// Algorithms that a collective does not have are another one of its own.
+Algo own_algo(Collective collective, Algo algo);
+
 // `bytes`: of an all-reduce, broadcast or reduce all; of an all-gather or reduce-scatter one rank's block.
 Load load_of(Collective collective, Plan plan, uint64_t bytes, const Ground& ground);
 double price_of(const Load& load, const Prices& prices);

@@ -50,6 +50,7 @@ Schedule all_reduce(const Layout& layout, int rank, Plan plan) {
     case Algo::kTree: return tree_all_reduce(order, rank, 2 * plan.lanes);
     case Algo::kDirect: return two_shot_all_reduce(n_ranks, rank, n * plan.lanes, plan.lanes);
     case Algo::kOneShot: return one_shot_all_reduce(n_ranks, rank, 1);
+    case Algo::kStar: return two_shot_all_reduce(n_ranks, rank, 1, 1);  // the only chunk is the first rank's
     case Algo::kHalving: return halving_all_reduce(order, rank, n, kWindow);
     case Algo::kDoubling: return doubling_all_reduce(order, rank, 1);
     case Algo::kHierarchical: return all_reduce_between_hosts(layout, rank, 2 * plan.lanes);
@@ -59,10 +60,8 @@ Schedule all_reduce(const Layout& layout, int rank, Plan plan) {
 
 Schedule broadcast(std::span<const int> order, int rank, Plan plan, int root) {
   switch (plan.algo) {
-    case Algo::kRing:
-    case Algo::kHierarchical: return ring_broadcast(order, rank, root, kChainChunks, kChainLanes);
+    case Algo::kRing: return ring_broadcast(order, rank, root, kChainChunks, kChainLanes);
     case Algo::kDirect:
-    case Algo::kOneShot:
       return direct_broadcast(static_cast<int>(order.size()), rank, root, plan.lanes > 1 ? kPipelinedChunks : 1);
     default: return tree_broadcast(order, rank, root, 2 * plan.lanes);
   }
@@ -70,30 +69,24 @@ Schedule broadcast(std::span<const int> order, int rank, Plan plan, int root) {
 
 Schedule reduce(std::span<const int> order, int rank, Plan plan, int root) {
   switch (plan.algo) {
-    case Algo::kRing:
-    case Algo::kHierarchical: return ring_reduce(order, rank, root, kChainChunks, kChainLanes);
-    case Algo::kDirect:
-    case Algo::kOneShot: return direct_reduce(static_cast<int>(order.size()), rank, root, 1);
+    case Algo::kRing: return ring_reduce(order, rank, root, kChainChunks, kChainLanes);
+    case Algo::kDirect: return direct_reduce(static_cast<int>(order.size()), rank, root, 1);
     default: return tree_reduce(order, rank, root, 2 * plan.lanes);
   }
 }
 
 Schedule all_gather(std::span<const int> order, int rank, Plan plan) {
   switch (plan.algo) {
-    case Algo::kRing:
-    case Algo::kHierarchical: return ring_all_gather(order, rank, plan.lanes, plan.lanes);
-    case Algo::kDirect:
-    case Algo::kOneShot: return direct_all_gather(static_cast<int>(order.size()), rank, 1);
+    case Algo::kRing: return ring_all_gather(order, rank, plan.lanes, plan.lanes);
+    case Algo::kDirect: return direct_all_gather(static_cast<int>(order.size()), rank, 1);
     default: return bruck_all_gather(order, rank, 1, kWindow);
   }
 }
 
 Schedule reduce_scatter(std::span<const int> order, int rank, Plan plan) {
   switch (plan.algo) {
-    case Algo::kRing:
-    case Algo::kHierarchical: return ring_reduce_scatter(order, rank, plan.lanes, plan.lanes);
-    case Algo::kDirect:
-    case Algo::kOneShot: return direct_reduce_scatter(static_cast<int>(order.size()), rank, 1);
+    case Algo::kRing: return ring_reduce_scatter(order, rank, plan.lanes, plan.lanes);
+    case Algo::kDirect: return direct_reduce_scatter(static_cast<int>(order.size()), rank, 1);
     default: return bruck_reduce_scatter(order, rank, 1, kWindow);
   }
 }
@@ -101,6 +94,7 @@ Schedule reduce_scatter(std::span<const int> order, int rank, Plan plan) {
 }  // namespace
 
 Schedule Planner::schedule(Collective collective, Plan plan, int root) const {
+  plan.algo = own_algo(collective, plan.algo);
   switch (collective) {
     case Collective::kBroadcast: return broadcast(layout_.order, rank_, plan, root);
     case Collective::kReduce: return reduce(layout_.order, rank_, plan, root);

@@ -88,7 +88,7 @@ size_t count_wrong(const Format& f, int n, int op, size_t count, size_t first, c
 
 TEST_CASE("sums of small floats are rounded once, whatever the algorithm that was asked for") {
   const int n = GENERATE(3, 5, 9, 12);
-  const char* algo = GENERATE("", "ring", "tree", "halving", "doubling", "hierarchical");
+  const char* algo = GENERATE("", "ring", "tree", "halving", "doubling", "star", "hierarchical");
   const char* transport = GENERATE("shm", "tcp");
   INFO(n << " ranks, algorithm '" << algo << "' over " << transport);
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;

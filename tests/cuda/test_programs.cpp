@@ -29,6 +29,7 @@ const Case kCases[] = {
     {Collective::kAllReduce, Goal::kAllReduce, Algo::kOneShot},
     {Collective::kAllReduce, Goal::kAllReduce, Algo::kHalving},
     {Collective::kAllReduce, Goal::kAllReduce, Algo::kDoubling},
+    {Collective::kAllReduce, Goal::kAllReduce, Algo::kStar},
     {Collective::kReduce, Goal::kReduce, Algo::kRing},
     {Collective::kReduce, Goal::kReduce, Algo::kTree},
     {Collective::kBroadcast, Goal::kBroadcast, Algo::kRing},

@@ -76,7 +76,7 @@ TEST_CASE("tuning: text and back") {
 
 TEST_CASE("tuning: text that makes no sense is an error that shows the line") {
   const std::string prices = "prices 1 1 1 1 1 1\n";
-  for (const char* line : {"race 1 0 0 17 star 1 copy 5", "race 1 0 0 17 ring 3 copy 5", "race 1 0 0 17 ring 1 copy -5",
+  for (const char* line : {"race 1 0 0 17 comb 1 copy 5", "race 1 0 0 17 ring 3 copy 5", "race 1 0 0 17 ring 1 copy -5",
                            "race 1 0 0 17", "race 99 0 0 17 ring 1 copy 5", "race 1 0 0 65 ring 1 copy 5",
                            "race 1 0 0 17 ring 1 keep 5", "race 1 0 0 17 ring", "prices 1 0 1 1 1 1",
                            "prices 1 nan 1 1 1 1", "prices 1 1 1 1 1", "nonsense", "prices 2 1 1 1 1 1"}) {

@@ -55,7 +55,8 @@ void add_operation_options(CLI::App& app, Options& o, Raw& raw, const Collective
       ->group("Operation");
   app.add_option("-r,--root", raw.root, collective.has_root ? "root rank, or all" : "not used here")
       ->group("Operation");
-  app.add_option("--algo", o.algo, "ring, tree, direct, oneshot, halving, doubling or hierarchical; otherwise by size")
+  app.add_option("--algo", o.algo,
+                 "ring, tree, direct, oneshot, halving, doubling, star or hierarchical; otherwise by size")
       ->group("Operation");
   app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp")->group("Operation");
 }
@@ -256,10 +257,11 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
     o->types = {tuttiInt8};
     o->sizes_from.clear();
   }
-  if (const char* const kAlgos[] = {"", "ring", "tree", "direct", "oneshot", "halving", "doubling", "hierarchical"};
+  if (const char* const kAlgos[] = {"", "ring", "tree", "direct", "oneshot", "halving", "doubling", "star",
+                                    "hierarchical"};
       std::find(std::begin(kAlgos), std::end(kAlgos), o->algo) == std::end(kAlgos)) {
-    return usage_error(
-        text("--algo %s: must be ring, tree, direct, oneshot, halving, doubling or hierarchical", o->algo.c_str()));
+    return usage_error(text("--algo %s: must be ring, tree, direct, oneshot, halving, doubling, star or hierarchical",
+                            o->algo.c_str()));
   }
   o->null_stream = raw.null_stream == -1 ? o->device == kHostMemory : raw.null_stream == 1;
   o->parallel_init = raw.parallel_init == 1;

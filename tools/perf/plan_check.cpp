@@ -26,7 +26,7 @@ constexpr int kMostInTurn = 1000;
 // Before the planner measures, and at most until it has settled.
 constexpr int kFirstOperations = 20, kMostWarmUps = 20000;
 
-constexpr std::array kAlgos = {"ring", "tree", "direct", "oneshot", "halving", "hierarchical", "doubling"};
+constexpr std::array kAlgos = {"ring", "tree", "direct", "oneshot", "halving", "hierarchical", "doubling", "star"};
 constexpr size_t kFree = kAlgos.size();  // the communicator without a forced one
 
 struct Tested {
