@@ -10,8 +10,9 @@ namespace {
 
 // So many ranks still talk to each other directly; n * n links are too many one day.
 constexpr int kFewRanks = 16;
-// Plans that are worse than the best by more than this on paper are not tried out, nor are more than so many.
-constexpr double kClose = 2;
+// Plans that are worse than the best by more than this on paper are not tried out, nor are more than so many. Of ranks
+// that run ahead of others paper says less: nobody waits for hops.
+constexpr double kClose = 2, kCloseRunningAhead = 4;
 // A winner is looked at again after so many looks' worth of operations, and ever more seldom while it goes on winning.
 constexpr int64_t kPatience = 100, kMostPatience = 100'000;
 // By how much another time differs, and how many looks in a row have to say so: a stranger may be at work for a while.
@@ -137,8 +138,9 @@ Choice Planner::decide(const Call& call, uint64_t bytes) const {
 void Planner::start_race(Choice& choice, double expected_ns) const {
   std::vector<Plan> entrants;
   const double best_ns = choice.candidates[0].predicted_ns;
+  const double close = choice.runs_ahead ? kCloseRunningAhead : kClose;
   for (const Candidate& candidate : choice.candidates)
-    if (candidate.predicted_ns < kClose * best_ns) entrants.push_back(candidate.plan);
+    if (candidate.predicted_ns < close * best_ns) entrants.push_back(candidate.plan);
   if (entrants.size() < 2) return;
   choice.why = Choice::Why::kNotTried;
   if (races_) choice.race.emplace(entrants, expected_ns, choice.runs_ahead);

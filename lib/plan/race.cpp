@@ -21,13 +21,16 @@ int to_count(double expected_ns, bool runs_ahead) {
 }
 
 // After a round, by how much of the best time an entrant is behind that will hardly win any more. In one turn of short
-// operations, or of a single long one, an interruption can make that of the best one.
+// operations, or of a single long one, an interruption can make that of the best one; and what lets ranks run ahead of
+// others may need some turns until they do: a broadcast of 64 bytes to 3 ranks over TCP 13 us then, before it 45.
 constexpr double kFarBehind = 1.33, kFarBehindAtOnce = 3;
 
 }  // namespace
 
 Race::Race(std::span<const Plan> entrants, double expected_ns, bool runs_ahead)
-    : n_entrants_(std::min(entrants.size(), kMostEntrants)), counted_(to_count(expected_ns, runs_ahead)) {
+    : n_entrants_(std::min(entrants.size(), kMostEntrants)),
+      counted_(to_count(expected_ns, runs_ahead)),
+      runs_ahead_(runs_ahead) {
   for (size_t i = 0; i < n_entrants_; i++) entrants_[i].plan = entrants[i];
 }
 
@@ -57,7 +60,14 @@ Race::News Race::news() const {
   return news;
 }
 
-// The best of all rounds counts: disturbances only ever slow down.
+// Disturbances only ever slow down, so the best of all rounds counts; but of ranks that run ahead of others the median,
+// whose best is luck.
+int64_t Race::judge(Entrant& entrant) const {
+  const auto rounds = std::span(entrant.rounds).first(static_cast<size_t>(round_) + 1);
+  std::sort(rounds.begin(), rounds.end());
+  return rounds[runs_ahead_ ? static_cast<size_t>(round_) / 2 : 0];
+}
+
 bool Race::end_round(const News& agreed) {
   was_registered_ = agreed.back() == 0;
   all_registered_ = true;
@@ -66,10 +76,11 @@ bool Race::end_round(const News& agreed) {
     Entrant& entrant = entrants_[i];
     entrant.turn_ns = 0;
     if (entrant.dropped) continue;
-    entrant.agreed_ns = round_ == 0 ? agreed[i] : std::min(entrant.agreed_ns, agreed[i]);
+    entrant.rounds[static_cast<size_t>(round_)] = agreed[i];
+    entrant.agreed_ns = judge(entrant);
     best_ns = std::min(best_ns, entrant.agreed_ns);
   }
-  const bool may_be_disturbed = round_ == 0 && (counted_ >= kMost || counted_ == 1);
+  const bool may_be_disturbed = runs_ahead_ || (round_ == 0 && (counted_ == kMost || counted_ == 1));
   const double far_ns = static_cast<double>(best_ns) * (may_be_disturbed ? kFarBehindAtOnce : kFarBehind);
   int running = 0;
   for (Entrant& entrant : entrants()) {

@@ -44,15 +44,17 @@ class Race {
   bool was_registered() const { return was_registered_; }
 
  private:
+  static constexpr int kRounds = 4;
   struct Entrant {
     Plan plan;
-    int64_t turn_ns = 0;  // of this round
-    int64_t agreed_ns = 0;
+    int64_t turn_ns = 0;                    // of this round
+    std::array<int64_t, kRounds> rounds{};  // agreed on
+    int64_t agreed_ns = 0;                  // of all
     bool dropped = false;
   };
   void go_on();
+  int64_t judge(Entrant& entrant) const;
 
-  static constexpr int kRounds = 4;
   std::span<const Entrant> entrants() const { return {entrants_.data(), n_entrants_}; }
   std::span<Entrant> entrants() { return {entrants_.data(), n_entrants_}; }
 
@@ -61,6 +63,7 @@ class Race {
   size_t at_ = 0;  // whose turn it is
   int round_ = 0, operations_ = 0;
   int counted_;
+  bool runs_ahead_;
   bool all_registered_ = true, was_registered_ = false;
 };
 
