@@ -51,6 +51,18 @@ TEST_CASE("race: where ranks run ahead of others short operations are tried more
   }
 }
 
+TEST_CASE("race: where ranks run ahead of others neither bad turns nor a lucky one decide") {
+  const auto round_of = [](int operations) { return operations / (2 * (1 + 200)); };
+  Race bad(std::array{kA, kB}, 1000, true);
+  int operations = 0;
+  finish(bad, [&](Plan plan, int) { return plan == kB ? 300 : round_of(operations++ * 2) < 2 ? 600 : 200; });
+  CHECK(bad.results()[0].plan == kA);
+  Race lucky(std::array{kA, kB}, 1000, true);
+  operations = 0;
+  finish(lucky, [&](Plan plan, int) { return plan == kB ? 250 : round_of(operations++ * 2) == 1 ? 200 : 300; });
+  CHECK(lucky.results()[0].plan == kB);
+}
+
 TEST_CASE("race: first operations and single disturbances do not count") {
   Race race(std::array{kA, kB}, 1e8, false);
   int of_a = 0;
