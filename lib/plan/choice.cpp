@@ -78,7 +78,7 @@ std::vector<Plan> Planner::algorithms_for(const Call& call) const {
   if (one_place || n_ranks_ <= kFewRanks) {
     plans.push_back({Algo::kDirect, 1});
     if (all_reduce) plans.insert(plans.end(), {{Algo::kDirect, 2}, {Algo::kOneShot, 1}});
-    if (all_reduce && n_ranks_ > 2) plans.push_back({Algo::kStar, 1});  // two need one hop
+    if (all_reduce && n_ranks_ > 2) plans.insert(plans.end(), {{Algo::kStar, 1}});  // two need one hop
     if (call.collective == Collective::kBroadcast) plans.insert(plans.end(), {{Algo::kDirect, 2}});
   }
   if (one_place) return plans;
