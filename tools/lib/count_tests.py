@@ -1,4 +1,5 @@
-"""Counts the results in meson's testlog.json: prints "PASSED FAILED SKIPPED", and on stderr what failed or was skipped.
+"""Counts the results in meson's testlog.json: prints "PASSED FAILED SKIPPED", and on stderr what was skipped or failed,
+the latter with the end of its output.
 
 A Catch2 program counts as its test cases, taken from the summary that it prints; any other test counts as one. A program
 that ends badly (crash, time limit, sanitizer report) counts as one failure at least.
@@ -25,6 +26,14 @@ def last_line(output):
     return lines[-1].strip() if lines else "no output"
 
 
+def end_of_output(test, lines_of_each=30):
+    """The last lines of what the test printed and of what it complained of, indented."""
+    lines = []
+    for stream in "stdout", "stderr":
+        lines += test.get(stream, "").splitlines()[-lines_of_each:]
+    return "".join(f"    {line}\n" for line in lines)
+
+
 def main():
     total = [0, 0, 0]
     with open(sys.argv[1], encoding="utf-8") as log:
@@ -41,6 +50,7 @@ def main():
         elif result != "OK":
             failed = max(failed, 1)
             print(f"  failed: {test['name']} ({result}, exit status {test.get('returncode')})", file=sys.stderr)
+            print(end_of_output(test), end="", file=sys.stderr)
         elif catch_cases(output) is None:
             passed = 1
         total = [total[0] + passed, total[1] + failed, total[2] + skipped]
