@@ -43,8 +43,8 @@
  * tuttiInProgress at once, with a valid handle in *comm; what they do goes on in the background. Until it is done
  * tuttiCommGetAsyncError says tuttiInProgress, then tuttiSuccess or the error. Meanwhile only that function,
  * tuttiGetLastError, tuttiCommDestroy and tuttiCommAbort may be called on the communicator, and both of the latter end
- * what goes on without waiting for it; others return tuttiInvalidUsage. A communicator whose creation failed returns
- * that error from all calls, and has to be destroyed. Operations block, or not, as on any other communicator.
+ * what goes on; others return tuttiInvalidUsage. A communicator whose creation failed returns that error from all
+ * calls, and has to be destroyed. Operations block, or not, as on any other communicator.
  */
 #ifndef TUTTI_TUTTI_H_
 #define TUTTI_TUTTI_H_
@@ -144,10 +144,9 @@ TUTTI_API tuttiResult_t tuttiCommFinalize(tuttiComm_t comm);
 TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
 
 /* Ends `comm` at once: an operation that blocks in another thread returns tuttiInvalidUsage, peers get tuttiRemoteError
- * naming this rank. Waits only for this rank's own operations to return, never for a peer, then frees the communicator;
- * a creation in the background ends by itself soon after.
- * May be called from any thread, also while another is inside an operation on it; that thread must not use `comm`
- * afterwards. Errors: tuttiInvalidArgument. */
+ * naming this rank. Waits only for this rank's own operations to return and what it has in the background to end, never
+ * for a peer, then frees the communicator. May be called from any thread, also while another is inside an operation on
+ * it; that thread must not use `comm` afterwards. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
 
 /* Writes the state of `comm` to *asyncError: tuttiSuccess, tuttiInProgress while a creation or finalization runs in the

@@ -110,6 +110,7 @@ Result<void> destroy(tuttiComm_t handle, bool abort) {
   const auto before = member->state();
   const bool ends = abort || (!before && before.error().code == Code::kInProgress);
   if (ends) member->abort();
+  member->join();
   wait_until_unused(handle);
   return ends ? Result<void>() : member->state();
 }

@@ -5,6 +5,10 @@
 
 namespace tutti::api {
 
+Member::~Member() {
+  if (thread_.joinable()) thread_.detach();
+}
+
 Result<void> Member::create(Creation creation, const Deadline& deadline, std::function<void()> begin) {
   return start("the creation of comm", begin,
                [this, creation = std::move(creation), until = deadline.or_when(aborted_)]() -> Result<void> {
@@ -33,11 +37,11 @@ Result<void> Member::finalize() {
 Result<void> Member::start(const char* what, const std::function<void()>& begin, std::function<Result<void>()> work) {
   const std::lock_guard lock(mutex_);
   if (under_way_ != nullptr) return Error{Code::kInvalidUsage, format("%s is under way already", under_way_)};
-  TUTTI_TRY_ASSIGN(std::thread thread, start_thread("a thread", [self = shared_from_this(), work = std::move(work)] {
+  if (thread_.joinable()) thread_.join();  // it has done its work, and will not ask for the lock again
+  TUTTI_TRY_ASSIGN(thread_, start_thread("a thread", [self = shared_from_this(), work = std::move(work)] {
                      { const std::lock_guard begun(self->mutex_); }
                      self->finish(contained(work));
                    }));
-  thread.detach();
   under_way_ = what;
   usable_.store(nullptr, std::memory_order_release);
   if (begin) begin();
@@ -72,6 +76,15 @@ void Member::abort() {
   const std::lock_guard lock(mutex_);
   *aborted_ = true;
   if (comm_) comm_->abort();
+}
+
+void Member::join() {
+  std::thread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
 }
 
 }  // namespace tutti::api

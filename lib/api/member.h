@@ -1,6 +1,6 @@
 // What a handle stands for: this rank's communicator, which may still be on its way, and what the program made for it.
 // All functions from any thread. A non-blocking creation or finalization runs on a thread of its own, which shares the
-// ownership: nobody waits for it, and if everybody else has let go, it frees the member when it ends.
+// ownership; where nobody joins it, at the program's end, it runs on.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 
 #include "api/operators.h"
 #include "api/registrations.h"
@@ -20,6 +21,7 @@ class Member : public std::enable_shared_from_this<Member> {
   using Creation = std::function<Result<std::unique_ptr<Communicator>>(Deadline)>;
 
   Member() = default;  // create() follows
+  ~Member();
   explicit Member(std::unique_ptr<Communicator> comm) : blocking_(true), comm_(std::move(comm)), usable_(comm_.get()) {}
 
   // Starts the creation; abort() cuts its deadline short. `begin` runs on the caller's thread, once nothing can keep
@@ -37,6 +39,8 @@ class Member : public std::enable_shared_from_this<Member> {
   Result<void> state() const;
   bool blocking() const { return blocking_; }
   void abort();
+  // Until nothing runs in the background any more, after abort() soon: nothing there reads the environment then.
+  void join();
 
   Operators operators;
   Registrations registrations;
@@ -52,6 +56,7 @@ class Member : public std::enable_shared_from_this<Member> {
   Turnstile* turnstile_ = nullptr;
   const char* under_way_ = nullptr;  // what runs in the background
   std::optional<Error> failure_;     // how it ended
+  std::thread thread_;               // where it runs
   const std::shared_ptr<std::atomic<bool>> aborted_ = std::make_shared<std::atomic<bool>>(false);
 };
 

@@ -98,6 +98,18 @@ TEST_CASE("a creation that waits for a rank that never comes can be ended") {
   CHECK(mentions("not a live communicator"));
 }
 
+TEST_CASE("the environment may be changed as soon as a creation has been ended") {
+  const tuttiConfig_t config = non_blocking();
+  const tuttiUniqueId id = id_of_few();
+  for (int i = 0; i < 100; i++) {
+    tuttiComm_t comm = nullptr;
+    REQUIRE(tuttiCommInitRankConfig(&comm, 2, id, 1, &config) == tuttiInProgress);
+    CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+    for (int k = 0; k < 20; k++) setenv(("A_NEW_VARIABLE_" + std::to_string(i * 20 + k)).c_str(), "1", 1);
+  }
+  for (int i = 0; i < 2000; i++) unsetenv(("A_NEW_VARIABLE_" + std::to_string(i)).c_str());
+}
+
 TEST_CASE("a finalization that waits for a rank that never comes can be ended") {
   const tuttiConfig_t config = non_blocking();
   const tuttiUniqueId id = new_id();
