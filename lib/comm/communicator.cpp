@@ -219,7 +219,7 @@ Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline)
   const Schedule schedule = planner_->schedule(collective, {algo, lanes}, root);
   TUTTI_TRY(links_->connect(schedule, deadline, [this] { return watch_->failed(); }));
   if (watch_->failed()) return watch_->failure();
-  keep_program(key, bind(schedule, slot_bytes_, [this](int peer, uint32_t channel, bool sending) {
+  keep_program(key, bind(schedule, sizes_, [this](int peer, uint32_t channel, bool sending) {
                  return links_->find(peer, channel, sending);
                }));
   return {};

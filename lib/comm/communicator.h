@@ -174,7 +174,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::optional<Planner> planner_;          // from the time on when all seats are known
   WaitPolicy wait_policy_;
   uint64_t stream_from_bytes_ = UINT64_MAX;
-  uint32_t slot_bytes_ = 0;
+  MessageSizes sizes_;
 
   Turnstile own_turnstile_;
   Turnstile* turnstile_ = &own_turnstile_;

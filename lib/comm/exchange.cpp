@@ -112,8 +112,8 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   TUTTI_TRY(links_->connect(
       schedule, deadline, [this] { return watch_->failed(); }, on_device != nullptr));
   if (watch_->failed()) return watch_->failure();
-  const uint32_t most_bytes = on_device != nullptr ? TUTTI_DELIVERY_MAX_BYTES : slot_bytes_;
-  Program program = bind(schedule, most_bytes, [this](int peer, uint32_t channel, bool sending) {
+  const MessageSizes sizes = on_device != nullptr ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : sizes_;
+  Program program = bind(schedule, sizes, [this](int peer, uint32_t channel, bool sending) {
     return links_->find(peer, channel, sending);
   });
   program.step_by_step = true;

@@ -51,7 +51,7 @@ std::string Communicator::propose_tuning() {
       "slots of %u bytes",
       TUTTI_VERSION_CODE, n_ranks_, planner_->hosts(), ground_.ranks_here, ground_.cpus_here, cpu_model().c_str(),
       static_cast<unsigned long long>(machine_->last_level_cache_bytes), kernels().isa, transports.c_str(),
-      slot_bytes_);
+      sizes_.slot_bytes);
   // What was forced leaves less to be found out.
   if (forced_ != Algo::kAuto) tuning_name_ += format(", by %s", algo_name(forced_));
   if (options_.ways != Ways::kBoth) tuning_name_ += format(", to %s", ways_name(options_.ways));

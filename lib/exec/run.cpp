@@ -50,8 +50,8 @@ Run::Run(Program& program, const Operation& operation, const History& history)
       history_(history),
       tag_(to_tag(operation.call)),
       elem_bytes_(program.on_device ? 1 : dtype_bytes(operation.call.dtype)),
-      piece_bytes_(std::min<uint64_t>(kPieceBytes, program.slot_bytes) / 64 * 64),
-      layout_(elem_bytes_, program.n_chunks, program.slot_bytes),
+      piece_bytes_(std::min<uint64_t>(kPieceBytes, program.sizes.slot_bytes) / 64 * 64),
+      layout_(elem_bytes_, program.n_chunks, program.sizes),
       rounds_(layout_.rounds(operation.blocks.largest())),
       reduce_(kernels().reduce[static_cast<int>(kernel_op(operation.call.op))][static_cast<int>(operation.call.dtype)]),
       copy_(kernels().copy),
@@ -104,10 +104,7 @@ bool Run::messages_are_there(const BoundStep& step) {
 
 Run::Part Run::part_of(const BoundLane& lane, const BoundStep& step) const {
   const PlacedSlice& size = step.size;
-  const uint64_t block_elems = operation_.blocks.size(size.block);
-  const uint64_t chunk_elems = layout_.chunk_elems(block_elems, rounds_of(lane));
-  const uint64_t begin = (lane.round * program_.n_chunks + size.chunk) * chunk_elems;
-  return {begin, begin >= block_elems ? 0 : std::min(chunk_elems, block_elems - begin)};
+  return layout_.part(operation_.blocks.size(size.block), rounds_of(lane), lane.round, size.chunk);
 }
 
 // A message that is only stored may go to its place at once.
@@ -366,7 +363,7 @@ bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMes
 // The piece's begin is its place within a block of the user's buffers; scratch holds one part at a time.
 char* Run::address(const PlacedSlice& slice, const Piece& piece) const {
   if (slice.buffer == Buffer::kScratch)
-    return program_.scratch.data() + static_cast<size_t>(slice.chunk) * program_.slot_bytes + piece.offset_bytes;
+    return program_.scratch.data() + static_cast<size_t>(slice.chunk) * program_.sizes.slot_bytes + piece.offset_bytes;
   // The input is only ever a source.
   void* base = slice.buffer == Buffer::kInput ? const_cast<void*>(operation_.input) : operation_.output;
   // As a number: point-to-point messages have no common buffer, their blocks begin at addresses.

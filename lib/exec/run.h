@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "debug/call.h"
+#include "exec/chunks.h"
 #include "kernels/kernels.h"
 #include "schedule/schedule.h"
 #include "transports/transport.h"
@@ -42,7 +43,7 @@ struct Program {
   std::vector<BoundLane> lanes;
   std::vector<Link*> sends;  // every link that some step sends on
   uint32_t n_chunks = 1;     // of a block
-  uint32_t slot_bytes = 0;
+  MessageSizes sizes;
   std::vector<char> scratch;  // chunks of slot_bytes
   bool may_lend = false;
   // Room for what a step works on: its messages, its sources, pieces that are fetched or scaled (made when needed).
@@ -58,30 +59,7 @@ struct Program {
 
 // Resolves a schedule's links. find_link(peer, channel, sending) must know all of them.
 template <class FindLink>
-Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link);
-
-// How the elements of a block lie over its chunks, when the schedule runs for several rounds: chunk c of round r starts
-// at element (r * n_chunks + c) * chunk_elems of the block. Chunks beyond the end are empty, and their messages too.
-class ChunkLayout {
- public:
-  ChunkLayout(size_t elem_bytes, uint32_t n_chunks, uint32_t slot_bytes)
-      : n_chunks_(n_chunks),
-        slot_elems_(slot_bytes / elem_bytes),
-        line_elems_(64 / elem_bytes) {}  // chunks start on cache lines of the block
-
-  uint64_t rounds(uint64_t block_elems) const {
-    const uint64_t per_round = n_chunks_ * slot_elems_;
-    return block_elems <= per_round ? 1 : (block_elems - 1) / per_round + 1;
-  }
-  uint64_t chunk_elems(uint64_t block_elems, uint64_t rounds) const {
-    if (block_elems == 0) return 0;
-    const uint64_t even = (block_elems - 1) / (rounds * n_chunks_) + 1;
-    return std::min(slot_elems_, (even + line_elems_ - 1) / line_elems_ * line_elems_);
-  }
-
- private:
-  uint64_t n_chunks_, slot_elems_, line_elems_;
-};
+Program bind(const Schedule& schedule, MessageSizes sizes, FindLink&& find_link);
 
 // The blocks of an operation, in elements: all of one size, or looked up.
 struct Blocks {
@@ -145,10 +123,7 @@ class Run {
   bool check_stray(Link& link);
 
  private:
-  // A step's elements: where they begin in its block, and how many there are.
-  struct Part {
-    uint64_t begin, elems;
-  };
+  using Part = ChunkLayout::Part;  // a step's, in its block
   // Some of them, and how far into the part they are.
   struct Piece {
     uint64_t begin, elems, offset_bytes;
@@ -215,11 +190,11 @@ class Run {
 };
 
 template <class FindLink>
-Program bind(const Schedule& schedule, uint32_t slot_bytes, FindLink&& find_link) {
+Program bind(const Schedule& schedule, MessageSizes sizes, FindLink&& find_link) {
   Program program;
   program.n_chunks = std::max(1u, schedule.n_chunks);  // a barrier has none
-  program.slot_bytes = slot_bytes;
-  program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * slot_bytes);
+  program.sizes = sizes;
+  program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * sizes.slot_bytes);
   program.may_lend = schedule.may_lend;
   for (const Lane& lane : schedule.lanes) {
     BoundLane bound;

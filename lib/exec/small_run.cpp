@@ -28,7 +28,7 @@ namespace {
 void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   clear();
   const size_t elem_bytes = dtype_bytes(call.dtype);
-  const ChunkLayout layout(elem_bytes, program.n_chunks, program.slot_bytes);
+  const ChunkLayout layout(elem_bytes, program.n_chunks, program.sizes);
   const uint64_t bytes = call.count * elem_bytes;
   if (bytes > kMostBytes || layout.rounds(call.count) > 1) return;
   if (program.may_lend && call.lends != Lending::kNothing && bytes >= kLendFromBytes) return;
@@ -42,14 +42,12 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   const std::vector<BoundStep>& steps = program.lanes[0].steps;
   sources_.clear();
   sources_.reserve(steps.size() * program.src.size());  // a step's are pointed to
-  const uint64_t chunk_elems = layout.chunk_elems(call.count, 1);
   for (const BoundStep& step : steps) {
-    const uint64_t begin = std::min(call.count, step.size.chunk * chunk_elems);
-    const auto elems = static_cast<uint32_t>(std::min(chunk_elems, call.count - begin));
+    const ChunkLayout::Part part = layout.part(call.count, 1, 0, step.size.chunk);
     const auto place = [&](const PlacedSlice& slice) -> Place {
       const auto base = static_cast<uint32_t>(slice.buffer);
-      if (slice.buffer == Buffer::kScratch) return {base, uint64_t{slice.chunk} * program.slot_bytes};
-      return {base, (slice.block * call.count + begin) * elem_bytes};
+      if (slice.buffer == Buffer::kScratch) return {base, uint64_t{slice.chunk} * program.sizes.slot_bytes};
+      return {base, (slice.block * call.count + part.begin) * elem_bytes};
     };
     const size_t first = sources_.size();
     const auto add_source = [&](const PlacedSlice& slice) {
@@ -63,14 +61,14 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
     SmallStep small{step.recvs.data(),
                     step.send,
                     static_cast<uint32_t>(step.recvs.size()),
-                    static_cast<uint32_t>(elems * elem_bytes),
+                    static_cast<uint32_t>(part.elems * elem_bytes),
                     false,
                     sources_.data() + first,
                     place(step.store),
                     {}};
     small.reduce.n_src = static_cast<int>(sources_.size() - first);
     small.reduce.src = program.src.data();
-    small.reduce.elems = elems;
+    small.reduce.elems = static_cast<uint32_t>(part.elems);
     small.reduce.divisor = step.completes && call.op == RedOp::kAvg ? static_cast<uint32_t>(n_ranks) : 0;
     small.pushes = step.recvs.empty() && step.send != nullptr && small.reduce.n_src == 1 && small.reduce.divisor == 0 &&
                    step.store.buffer == Buffer::kNone;

@@ -49,7 +49,7 @@ TEST_CASE("a rank whose last message has left while it waited does not go to sle
   constexpr uint32_t kBytes = 64 << 20;  // more than the kernel takes at once
   test::Pair pair = test::make_pair(&kTcpTransport, test::Ask{1, 0, 2, kBytes});
   Program program;
-  program.slot_bytes = kBytes;
+  program.sizes.slot_bytes = kBytes;
   program.sends = {&pair.out};
   const Run::Operation operation{};
   const History history;
