@@ -60,7 +60,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
    "GPU memory to network devices past the host's (GPUDirect RDMA): 0 never, 1 from 64 KiB on, 2 always; the least of the ranks' counts"},
   {Env::kSlots, "TUTTI_SLOTS", "4", 2, 64, "slots of a link"},
   {Env::kSlotBytes, "TUTTI_SLOT_BYTES", "0", 0, 64 * kMiB,
-   "payload bytes of a slot, in steps of 64; 0: 128K where all ranks share memory, else 572K (nine packets of TCP's), or 256K with a network device"},
+   "payload bytes of a slot, in steps of 64; 0: 128K where all ranks share memory, else 576K, or 256K with a network device"},
   {Env::kNonTemporalBytes, "TUTTI_NT_BYTES", "0", 0, INT64_MAX,
    "results of at least this many bytes are written past the cache; 0: where all ranks' buffers together fill the last-level caches"},
   {Env::kCpuIsa, "TUTTI_CPU_ISA", "", 1, 0, "highest instruction set for CPU kernels: scalar, avx2, avx512, avx512_bf16, neon"},
