@@ -10,7 +10,9 @@ Member::~Member() {
 }
 
 Result<void> Member::create(Creation creation, const Deadline& deadline, std::function<void()> begin) {
-  return start("the creation of comm", begin,
+  // With a turn to take on another communicator it may wait there for ranks that this one's end does not touch.
+  const bool joinable = !begin;
+  return start("the creation of comm", joinable, begin,
                [this, creation = std::move(creation), until = deadline.or_when(aborted_)]() -> Result<void> {
                  TUTTI_TRY_ASSIGN(auto made, creation(until));
                  const std::lock_guard lock(mutex_);
@@ -29,12 +31,13 @@ void Member::queue_at(Turnstile& turnstile) {
 Result<void> Member::finalize() {
   const auto ticket = std::make_shared<uint64_t>();
   return start(
-      "tuttiCommFinalize", [this, ticket] { *ticket = comm_->take_ticket(); },
+      "tuttiCommFinalize", true, [this, ticket] { *ticket = comm_->take_ticket(); },
       [this, ticket] { return comm_->finalize(*ticket); });
 }
 
 // The thread begins with the lock, so after `begin`.
-Result<void> Member::start(const char* what, const std::function<void()>& begin, std::function<Result<void>()> work) {
+Result<void> Member::start(const char* what, bool joinable, const std::function<void()>& begin,
+                           std::function<Result<void>()> work) {
   const std::lock_guard lock(mutex_);
   if (under_way_ != nullptr) return Error{Code::kInvalidUsage, format("%s is under way already", under_way_)};
   if (thread_.joinable()) thread_.join();  // it has done its work, and will not ask for the lock again
@@ -42,6 +45,7 @@ Result<void> Member::start(const char* what, const std::function<void()>& begin,
                      { const std::lock_guard begun(self->mutex_); }
                      self->finish(contained(work));
                    }));
+  if (!joinable) thread_.detach();
   under_way_ = what;
   usable_.store(nullptr, std::memory_order_release);
   if (begin) begin();

@@ -39,14 +39,16 @@ class Member : public std::enable_shared_from_this<Member> {
   Result<void> state() const;
   bool blocking() const { return blocking_; }
   void abort();
-  // Until nothing runs in the background any more, after abort() soon: nothing there reads the environment then.
+  // Until nothing runs in the background any more, after abort() soon: nothing there reads the environment then. Of a
+  // creation from another communicator nothing is waited for.
   void join();
 
   Operators operators;
   Registrations registrations;
 
  private:
-  Result<void> start(const char* what, const std::function<void()>& begin, std::function<Result<void>()> work);
+  Result<void> start(const char* what, bool joinable, const std::function<void()>& begin,
+                     std::function<Result<void>()> work);
   void finish(const Result<void>& result);
 
   const bool blocking_ = false;
