@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/shared_memory.h"
 #include "tutti/transport.h"
 
 namespace tutti {
@@ -115,6 +116,10 @@ class Link {
   void wait_end() { table_->wait_end(link_); }
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
     return table_->lend != nullptr && table_->lend(link_, data, bytes, &tag) != 0;
+  }
+  bool can_lend(const void* data, uint32_t bytes) {
+    if (table_->can_lend != nullptr) return table_->can_lend(link_, data, bytes) != 0;
+    return table_->lend != nullptr && SharedMemory::find_registered(data, bytes) != nullptr;
   }
   void recall() {
     if (table_->recall != nullptr) table_->recall(link_);

@@ -207,6 +207,10 @@ typedef struct {
   /* May be NULL, whatever those before it are. Receiving side: the data of the message that try_peek has, if it is of
    * `bytes` with this tag. NULL where there is none, or another, or its data are lent. */
   const void* (*match)(tuttiLink* link, uint32_t bytes, const tuttiTag* tag);
+
+  /* May be NULL: then what is registered is lent. Sending side, before a value is computed that is to be sent: non-zero
+   * if lend would take these bytes, and that costs less than filling a slot. lend may refuse them all the same. */
+  int (*can_lend)(tuttiLink* link, const void* data, uint32_t bytes);
 } tuttiTransport;
 
 /* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,

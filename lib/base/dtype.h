@@ -54,6 +54,9 @@ inline size_t dtype_bytes(DataType type) {
   constexpr uint8_t kBytes[kDataTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
   return kBytes[static_cast<int>(type)];
 }
+constexpr bool is_float(DataType type) {
+  return type >= DataType::kFloat16;
+}
 // 16 and 8 bits: added up in float, then rounded.
 constexpr bool is_small_float(DataType type) {
   return type == DataType::kFloat16 || type >= DataType::kBfloat16;

@@ -33,9 +33,10 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot, halving, doubling, star or hierarchical"},
   {Env::kOrder, "TUTTI_ORDER", "topology", 1, 0,
    "how ranks stand in rings and trees: topology (neighbours share caches, NUMA nodes, hosts) or rank"},
-  {Env::kProto, "TUTTI_PROTO", "", 1, 0, "force how bytes take a link within a host: copy (through slots) or lend (read where they lie)"},
-  {Env::kTune, "TUTTI_TUNE", "1", 0, 1, "1: algorithms that should take about as long are tried out in the first operations of a size"},
-  {Env::kTuneCache, "TUTTI_TUNE_CACHE", "", 1, 0, "directory that keeps what was measured, or off; unset: tutti/ in the user's caches"},
+  {Env::kProto, "TUTTI_PROTO", "", 1, 0,
+   "force how bytes take a link: copy (through slots) or lend (read where they lie, private memory through the kernel)"},
+  {Env::kTuneFile, "TUTTI_TUNE_FILE", "", 1, 0,
+   "what hops, messages and bytes cost here, as tutti-tune writes it; unset: tutti/tuning in the user's configuration or /etc"},
   {Env::kTopoFile, "TUTTI_TOPO_FILE", "", 1, 0, "read the machine's topology from this file (hwloc's XML) instead"},
   {Env::kTopoDump, "TUTTI_TOPO_DUMP", "", 1, 0,
    "one rank of each host writes the topology to this file; '%h' in it becomes the host's name"},
@@ -162,6 +163,7 @@ Result<void> env_check() {
   for (const EnvEntry& entry : kTable)
     if (entry.min <= entry.max && env_is_set(entry.id)) TUTTI_TRY(env_int(entry.id));
   TUTTI_TRY(check_word(Env::kLog, {"none", "error", "warn", "info", "trace"}));
+  TUTTI_TRY(check_word(Env::kProto, {"", "copy", "lend"}));
   return check_word(Env::kOrder, {"topology", "rank"});
 }
 

@@ -7,19 +7,8 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
-#include "plan/cache.h"
 
 namespace tutti {
-namespace {
-
-// Other ranks may read all its memory where it lies.
-bool is_registered(const Operation& operation) {
-  const auto is = [](const void* memory) { return memory == nullptr || SharedMemory::find(memory, 1) != nullptr; };
-  return is(operation.input) && (operation.output == operation.input || is(operation.output));
-}
-
-}  // namespace
-
 Result<CommOptions> CommOptions::from_env() {
   TUTTI_TRY(env_check());
   CommOptions options;
@@ -29,9 +18,7 @@ Result<CommOptions> CommOptions::from_env() {
   options.op_timeout_seconds = static_cast<double>(op_seconds);
   options.transports = env_string(Env::kTransports);
   options.algo = env_string(Env::kAlgo);
-  TUTTI_TRY_ASSIGN(options.ways, parse_ways(env_string(Env::kProto)));
-  TUTTI_TRY_ASSIGN(const int64_t tunes, env_int(Env::kTune));
-  options.tunes = tunes != 0;
+  options.lends = env_string(Env::kProto) != "copy";
   TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
   options.deterministic = deterministic != 0;
   return options;
@@ -44,7 +31,6 @@ Communicator::Communicator(int rank, int n_ranks, const CommOptions& options, Al
 
 Communicator::~Communicator() {
   device_.reset();
-  if (rank_ == 0 && planner_ && planner_->has_news()) keep_tuning(tuning_name_, planner_->tuning());
   if (watch_) watch_->say_goodbye(sequence_);
 }
 
@@ -68,19 +54,14 @@ Result<void> Communicator::execute(const Operation& operation) {
   Settled& settled = place_of(key);
   if (operation.unequal != nullptr || !settled.is_for(key)) return execute_planned(operation);
   begin(settled);
-  return end_with(carry_out(settled, operation));
+  return carry_out(settled, operation);
 }
 
 inline Communicator::Settled& Communicator::place_of(const CallKey& key) {
   return settled_[key.hash() % settled_.size()];
 }
 
-inline bool Communicator::Settled::is_for(const CallKey& other) const {
-  return repeats && key == other && choice->operations_left > 0;
-}
-
 inline void Communicator::begin(Settled& settled) {
-  settled.choice->operations_left--;
   history_.add(settled.call, ++sequence_);
 }
 
@@ -89,17 +70,15 @@ Communicator::Repeated Communicator::repeat(const CallKey& key, const void* inpu
   if (!settled.is_for(key) || !settled.small || !settled.buffers.fit(input, output) || watch_->failed())
     return Repeated::kNo;
   begin(settled);
-  if (!settled.races && settled.small.advance(sequence_, input, output, turns())) return Repeated::kYes;
+  if (settled.small.advance(sequence_, input, output, turns())) return Repeated::kYes;
   return finish(settled, input, output);
 }
 
-// What its SmallRun has left of it; all of it in a race, whose plans are compared on nearly the way that the winner
-// will take.
+// What its SmallRun has left of it.
 Communicator::Repeated Communicator::finish(Settled& settled, const void* input, void* output) noexcept {
   const Call& call = settled.call;
   const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
-  auto result =
-      contained([&] { return settled.races ? carry_out(settled, operation) : drive_rest(settled, operation); });
+  auto result = contained([&] { return drive_rest(settled, operation); });
   return end_with(std::move(result)) ? Repeated::kYes : Repeated::kFailed;
 }
 
@@ -117,31 +96,20 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   call.dtype = operation.dtype;
   call.op = operation.op;
   call.root = operation.root;
-  history_.add(call);  // ranks may find out that they differ while they agree on a choice
-  const uint64_t bytes = planned_bytes(operation);
-  auto choice = choose(call, bytes);
-  if (!choice) return end_with(std::move(choice).error());
-  call.algo = choice.value()->plan.algo;
-  call.lanes = choice.value()->plan.lanes;
-  call.lends = choice.value()->lending();
+  const Plan plan = planner_->choose(call, planned_bytes(operation));
+  call.algo = plan.algo;
+  call.lanes = plan.lanes;
   history_.add(call);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
-  Settled& settled = settle(operation, call, *choice.value(), *program.value());
-  return end_with(carry_out(settled, operation));
+  return carry_out(settle(operation, call, *program.value()), operation);
 }
 
-// Another operation's race may change a choice: then nothing stays that was settled by it.
-Communicator::Settled& Communicator::settle(const Operation& operation, const Call& call, Choice& choice,
-                                            Program& program) {
-  for (Settled& other : settled_)
-    if ((choice.race || other.races) && other.choice == &choice) other.repeats = false;
+Communicator::Settled& Communicator::settle(const Operation& operation, const Call& call, Program& program) {
   const CallKey key(operation);
   Settled& settled = place_of(key);
-  settled.races = choice.race && planner_->tuning().probed;
-  settled.repeats = (settled.races || !choice.race) && operation.unequal == nullptr && device_ == nullptr;
+  settled.repeats = operation.unequal == nullptr && device_ == nullptr;
   settled.program = &program;
-  settled.choice = &choice;
   settled.key = key;
   settled.call = call;
   settled.small.clear();
@@ -152,17 +120,8 @@ Communicator::Settled& Communicator::settle(const Operation& operation, const Ca
 }
 
 Result<void> Communicator::carry_out(Settled& settled, const Operation& operation) {
-  const int64_t start_ns = settled.races ? now_ns() : 0;
   const bool is_done = settled.small && settled.small.advance(sequence_, operation.input, operation.output, turns());
-  auto result = is_done ? Result<void>() : drive_rest(settled, operation);
-  if (!settled.races) return result;
-  if (result && settled.choice->runs_ahead && settled.choice->race->operations_left() == 1) result = meet(settled.call);
-  const int64_t ns = now_ns() - start_ns;
-  // Where nothing is lent it makes no difference, and finding out takes longer than the operation.
-  const uint64_t bytes = planned_bytes(operation);
-  const bool registered = bytes >= ground_.lend_from_bytes && is_registered(operation);
-  planner_->record(*settled.choice, settled.call, bytes, ns, registered);
-  return result;
+  return is_done ? Result<void>() : end_with(drive_rest(settled, operation));
 }
 
 // What the SmallRun has not done, if there is one.
@@ -194,12 +153,7 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
   }
   Run run(program, what, history_);
   if (steps_done > 0) run.skip(steps_done);
-  if (program.may_lend && call.lends != Lending::kAll) {
-    const bool may_lend =
-        call.lends == Lending::kRegistered && what.blocks.largest() * dtype_bytes(call.dtype) >= kLendFromBytes;
-    what.lends_input = may_lend && SharedMemory::find(operation.input, 1) != nullptr;
-    what.lends_output = may_lend && SharedMemory::find(operation.output, 1) != nullptr;
-  }
+  what.lends = options_.lends;
   return drive(run, *this, wait_policy_);
 }
 

@@ -33,9 +33,8 @@ struct CommOptions {
   double op_timeout_seconds = 1800;
   std::string transports;
   std::string algo;
-  Ways ways = Ways::kBoth;  // rank 0's count
+  bool lends = true;
   bool deterministic = false;
-  bool tunes = true;     // likewise
   int cuda_device = -1;  // of this rank's buffers; -1: they are in host memory
 
   static Result<CommOptions> from_env();
@@ -111,7 +110,8 @@ class Communicator final : private WaitContext, private cuda::Host {
 
   Communicator(int rank, int n_ranks, const CommOptions& options, Algo forced);
   Result<void> setup(Bootstrap& bootstrap, Deadline deadline);
-  Result<void> meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd, Deadline deadline);
+  Result<void> meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd, PriceList prices,
+                    Deadline deadline);
   Result<void> add_program(const ProgramKey& key, Deadline deadline);
   void keep_program(const ProgramKey& key, Program program);
   Result<Program*> find_program(const Call& call);
@@ -119,14 +119,16 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> execute(const Operation& operation);
   struct Settled;
   Settled& place_of(const CallKey& key);
-  Settled& settle(const Operation& operation, const Call& call, Choice& choice, Program& program);
+  Settled& settle(const Operation& operation, const Call& call, Program& program);
   void begin(Settled& settled);
   [[gnu::noinline]] Repeated finish(Settled& settled, const void* input, void* output) noexcept;
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
-  SmallRun::Turns turns() const {
-    return wait_policy_.oversubscribed ? SmallRun::Turns{kYields, true} : SmallRun::Turns{kSpins, false};
+  SmallRun::Turns turns() {
+    Yielding& yielding = wait_policy_.yielding;
+    return wait_policy_.oversubscribed ? SmallRun::Turns{yielding.is_dear() ? 1 : kYields, &yielding}
+                                       : SmallRun::Turns{kSpins, nullptr};
   }
   Result<void> carry_out(Settled& settled, const Operation& operation);
   Result<void> drive_rest(const Settled& settled, const Operation& operation);
@@ -139,15 +141,6 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Error root_cause(Error error);
-  // Tuning, in tuning.cpp.
-  std::string propose_tuning();
-  Result<void> take_tuning(const std::string& proposal);
-  Result<Choice*> choose(const Call& call, uint64_t bytes);
-  Result<void> measure_prices(const Call& call);
-  Result<int64_t> measure(const Call& call, Plan plan, std::span<float> data);
-  Result<void> agree(const Call& call, std::span<int64_t> values);
-  Result<void> meet(Call call);
-  Result<void> all_reduce_inside(const Call& call, Plan plan, const Call& what, void* data);
   bool interrupted() override { return watch_->failed(); }
   Error interruption() override { return watch_->failure(); }
   int wake_fd() override { return watch_->wake_fd(); }
@@ -181,22 +174,17 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::unique_ptr<LinkPool> links_;
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
-  // Operations whose choice is settled, at least for a while, for loops of a few operations: each has one place where
-  // it may be.
+  // What was worked out for operations that may come again, as in loops: each has one place where it may be.
   struct alignas(64) Settled {
     CallKey key;
     bool repeats = false;  // one is here, for others like it
-    bool races = false;    // and its time is to be told the planner
     Program* program = nullptr;
-    Choice* choice = nullptr;
     Call call;
     Buffers buffers;
     SmallRun small;
-    bool is_for(const CallKey& other) const;
+    bool is_for(const CallKey& other) const { return repeats && key == other; }
   };
-  std::array<Settled, 16> settled_;
-  Ground ground_{.n_ranks = 0};           // on the host where it is most crowded
-  std::string tuning_name_;               // what the cache knows this group by
+  std::array<Settled, 64> settled_;
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
   History history_;
   uint64_t sequence_ = 0;

@@ -51,6 +51,14 @@ Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tu
   return pool;
 }
 
+uint64_t LinkPool::network_bytes_per_second() const {
+  uint64_t fastest = 0;
+  for (const Endpoint& endpoint : endpoints_)
+    if (endpoint.name() != std::string_view("shm")) fastest = std::max(fastest, endpoint.properties().bytes_per_second);
+  constexpr uint64_t kUsual = 1'000'000'000;
+  return fastest > 0 ? fastest : kUsual;
+}
+
 LinkPool::Addresses LinkPool::addresses() const {
   Addresses all;
   for (const Endpoint& endpoint : endpoints_) all[endpoint.name()] = endpoint.address();

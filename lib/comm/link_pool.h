@@ -46,6 +46,8 @@ class LinkPool {
   // While this rank waits for something else: takes in links that peers make early, for an operation that it has yet to
   // begin, and lets its own bring what is on its way from earlier ones.
   void keep_up();
+  // The fastest of its transports that lead to other hosts.
+  uint64_t network_bytes_per_second() const;
   // The first transport that should reach the peer, and why none before it does: "tcp, because shm: ...".
   std::string route(int peer);
   Link* find(int peer, uint32_t channel, bool sending);

@@ -22,6 +22,9 @@ struct Introduction {
   std::string algo;
   uint32_t deterministic = 0;
   uint32_t on_gpu = 0;  // where its buffers are
+  uint64_t wire_bytes_per_second = 0;
+  uint64_t prices = 0;  // their fingerprint
+  std::string prices_from;
   std::string order;
   std::vector<uint32_t> path;  // to its place on the host
   std::string host;
@@ -37,6 +40,9 @@ struct Introduction {
         .put(deterministic)
         .put(on_gpu)
         .put(pid)
+        .put(wire_bytes_per_second)
+        .put(prices)
+        .put_string(prices_from)
         .put_string(algo)
         .put_string(order)
         .put_string(host)
@@ -62,6 +68,9 @@ struct Introduction {
     i.deterministic = r.get<uint32_t>();
     i.on_gpu = r.get<uint32_t>();
     i.pid = r.get<int32_t>();
+    i.wire_bytes_per_second = r.get<uint64_t>();
+    i.prices = r.get<uint64_t>();
+    i.prices_from = r.get_string();
     i.algo = r.get_string();
     i.order = r.get_string();
     i.host = r.get_string();
@@ -94,6 +103,7 @@ Result<void> check_agreement(const Introduction& mine, int my_rank, const Introd
     return differ("TUTTI_DETERMINISTIC", std::to_string(mine.deterministic), std::to_string(theirs.deterministic));
   if (mine.on_gpu != theirs.on_gpu)
     return differ("config.cudaDevice", mine.on_gpu ? "a device" : "none", theirs.on_gpu ? "a device" : "none");
+  if (mine.prices != theirs.prices) return differ("prices from", mine.prices_from, theirs.prices_from);
   if (mine.order != theirs.order) return differ("TUTTI_ORDER", mine.order, theirs.order);
   if (mine.algo != theirs.algo) return differ("TUTTI_ALGO (or the configuration's algo)", mine.algo, theirs.algo);
   return {};
@@ -131,18 +141,24 @@ CpuSet cpus_of(const std::vector<int>& ranks, const std::vector<Introduction>& a
   return cpus;
 }
 
-Ground ground_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all,
-                 uint32_t slot_bytes) {
-  Ground ground;
-  ground.n_ranks = static_cast<int>(all.size());
-  ground.ranks_here = static_cast<int>(ranks.size());
-  ground.cpus_here = std::max(1, static_cast<int>(cpus_of(ranks, all).count()));
-  ground.hosts = static_cast<int>(layout.hosts.size());
+// As `ranks` see it, who share a host.
+Facts facts_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all) {
+  const auto all_offer = [&](const char* transport) {
+    return std::all_of(all.begin(), all.end(), [&](const Introduction& i) { return i.addresses.contains(transport); });
+  };
+  Facts facts;
+  facts.n_ranks = static_cast<int>(all.size());
+  facts.ranks_here = static_cast<int>(ranks.size());
+  facts.cpus_here = std::max(1, static_cast<int>(cpus_of(ranks, all).count()));
+  facts.hosts = static_cast<int>(layout.hosts.size());
   for (const auto& host : layout.hosts)
-    ground.largest_host = std::max(ground.largest_host, static_cast<int>(host.size()));
-  ground.slot_bytes = slot_bytes;
-  ground.lend_from_bytes = kLendFromBytes;
-  return ground;
+    facts.largest_host = std::max(facts.largest_host, static_cast<int>(host.size()));
+  facts.shares_memory = all_offer("shm");
+  facts.has_rdma = all_offer("verbs") || all_offer("net");
+  facts.wire_bytes_per_second = UINT64_MAX;
+  for (const Introduction& i : all)
+    facts.wire_bytes_per_second = std::max<uint64_t>(1, std::min(facts.wire_bytes_per_second, i.wire_bytes_per_second));
+  return facts;
 }
 
 // What transports may ask about the user's memory.
@@ -202,6 +218,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
                      transports, endpoint_config));
   links_ = std::make_unique<LinkPool>(std::move(pool));
   TUTTI_TRY_ASSIGN(Listener control, Listener::open());
+  TUTTI_TRY_ASSIGN(PriceList prices, find_prices());
 
   Introduction mine;
   mine.slot_bytes = sizes_.slot_bytes;
@@ -209,6 +226,9 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.order = env_string(Env::kOrder);
   mine.deterministic = options_.deterministic ? 1 : 0;
   mine.on_gpu = options_.cuda_device >= 0 ? 1 : 0;
+  mine.wire_bytes_per_second = links_->network_bytes_per_second();
+  mine.prices = fingerprint(prices.prices);
+  mine.prices_from = prices.file.empty() ? "the library itself" : prices.file;
   mine.host = host_name();
   mine.pid = getpid();
   mine.cpus = usable_cpus();
@@ -218,13 +238,10 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.control = control.contact;
   mine.addresses = links_->addresses();
   TUTTI_TRY_ASSIGN(auto blobs, bootstrap.all_gather(mine.to_bytes()));
-  auto met = meet(bootstrap, std::move(blobs), std::move(control.fd), deadline);
+  auto met = meet(bootstrap, std::move(blobs), std::move(control.fd), std::move(prices), deadline);
 
   // Nobody starts before all are connected, and everybody hears why if one is not.
-  const std::string outcome = ByteWriter()
-                                  .put_string(met ? "" : met.error().message)
-                                  .put_string(met && rank_ == 0 ? propose_tuning() : "")
-                                  .take();
+  const std::string outcome = ByteWriter().put_string(met ? "" : met.error().message).take();
   TUTTI_TRY_ASSIGN(const auto outcomes, bootstrap.all_gather(outcome));
   TUTTI_TRY(std::move(met));
   for (size_t r = 0; r < outcomes.size(); r++) {
@@ -232,14 +249,13 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
     const std::string failure = reader.get_string();
     if (!failure.empty())
       return Error{Code::kRemoteError, format("rank %zu could not join: %s", r, failure.c_str()), static_cast<int>(r)};
-    if (r == 0) TUTTI_TRY(take_tuning(reader.get_string()));
   }
   log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", n_ranks_, kernels().isa,
       wait_policy_.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
   return {};
 }
 
-Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd,
+Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd, PriceList prices,
                                 Deadline deadline) {
   TUTTI_TRY_ASSIGN(const auto all, read_all(blobs));
   const Introduction& mine = all[static_cast<size_t>(rank_)];
@@ -258,18 +274,22 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
                                       [&](const std::vector<int>& ranks) { return ranks[0] == rank_; });
   if (rank_ == 0) log(LogLevel::kInfo, "order of ranks: %s", to_text(layout).c_str());
   if (mine.order == "rank") layout.order = flat_layout(n_ranks_).order;
-  if (sizes_.slot_bytes == 0) sizes_ = default_sizes(layout.hosts.size(), addresses);
+  const uint32_t asked_bytes = sizes_.slot_bytes;
+  sizes_ = default_sizes(layout.hosts.size(), addresses);
+  if (asked_bytes != 0) sizes_.slot_bytes = asked_bytes;
+  Facts facts{.n_ranks = 0};
   for (const std::vector<int>& ranks : layout.hosts) {
-    const Ground ground = ground_of(ranks, layout, all, sizes_.slot_bytes);
-    if (ground_.n_ranks == 0 || ground.crowding() > ground_.crowding()) ground_ = ground;
+    const Facts here = facts_of(ranks, layout, all);
+    if (facts.n_ranks == 0 || here.crowding() > facts.crowding()) facts = here;
     if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) continue;
-    wait_policy_.oversubscribed = ground.crowding() > 1;
+    wait_policy_.oversubscribed = here.crowding() > 1;
     // From there on the inputs and outputs of all ranks here leave no room for each other, and a result that goes to
     // the cache is read from memory first, and written there all the same. 16 MiB, registered, 2 and 4 ranks: -50 %,
     // -38 %; at half of these sizes streaming costs 4 ranks 34 %.
     if (stream_from_bytes_ == 0) stream_from_bytes_ = cache_bytes(*machine_, cpus_of(ranks, all)) / (2 * ranks.size());
   }
   planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
+  planner_->set_facts(facts, std::move(prices));
   config.neighbours = planner_->neighbours();
   links_->set_peers(std::move(addresses), sizes_.slot_bytes);
   TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));

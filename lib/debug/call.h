@@ -30,9 +30,6 @@ inline constexpr Algo kAlgos[] = {Algo::kRing,    Algo::kTree,     Algo::kDirect
                                   Algo::kHalving, Algo::kDoubling, Algo::kHierarchical, Algo::kStar};
 const char* algo_name(Algo algo);  // as in TUTTI_ALGO
 
-// What is read where it lies instead of being copied through slots: private memory only by the kernel.
-enum class Lending : uint8_t { kNothing, kRegistered, kAll };
-
 // One operation as one rank called it.
 struct Call {
   uint64_t sequence = 0;  // the n-th operation on this communicator, from 1
@@ -41,8 +38,7 @@ struct Call {
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   Algo algo = Algo::kAuto;
-  uint8_t lanes = 0;                  // of the algorithm, below 16
-  Lending lends = Lending::kNothing;  // not told to the peers: a receiver sees what it gets
+  uint8_t lanes = 0;  // of the algorithm, below 16
   int32_t root = 0;
 
   bool operator==(const Call&) const = default;

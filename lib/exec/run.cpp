@@ -119,7 +119,7 @@ void Run::expect_message(BoundLane& lane) {
 
 void Run::tell_places(BoundLane& lane) {
   lane.told = true;
-  if (!operation_.lends_output) return;
+  if (!operation_.lends) return;
   for (const Placeable& message : lane.steps[lane.next].expects) {
     const BoundStep& step = lane.steps[message.step];
     const Part part = part_of(lane, step);
@@ -225,14 +225,13 @@ bool Run::take_delivery(BoundLane& lane) {
 
 // Where the value that a step sends stays as it is, if that is worth lending.
 const void* Run::lent_value(const BoundStep& step, Part part) const {
-  if (!program_.may_lend || part.elems * elem_bytes_ < kLendFromBytes) return nullptr;
-  const Piece whole{part.begin, part.elems, 0};
-  if (step.store.buffer == Buffer::kOutput) return operation_.lends_output ? address(step.store, whole) : nullptr;
+  const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
+  if (!operation_.lends || !program_.may_lend || bytes < kLendFromBytes) return nullptr;
+  const bool is_stored = step.store.buffer == Buffer::kOutput;
   const bool only_sends = step.recvs.empty() && step.before.buffer == Buffer::kNone;
-  if (!only_sends || step.local.buffer == Buffer::kScratch) return nullptr;
-  const bool is_input = step.local.buffer == Buffer::kInput;
-  if (is_input ? !operation_.lends_input || operation_.scalar != nullptr : !operation_.lends_output) return nullptr;
-  return address(step.local, whole);
+  if (!is_stored && (!only_sends || step.local.buffer == Buffer::kScratch || is_scaled(step.local))) return nullptr;
+  const char* const data = address(is_stored ? step.store : step.local, {part.begin, part.elems, 0});
+  return step.send->can_lend(data, bytes) ? data : nullptr;
 }
 
 void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {

@@ -92,8 +92,7 @@ class Run {
     int n_ranks = 1;
     uint64_t stream_from_bytes = 0;  // results of at least this size are written past the cache
     const void* scalar = nullptr;    // the input counts this many times: one element
-    // Values that lie in the input, the output need not be copied to be sent.
-    bool lends_input = true, lends_output = true;
+    bool lends = true;               // what lies in the input or output need not be copied to be sent
   };
   Run(Program& program, const Operation& operation, const History& history);
 

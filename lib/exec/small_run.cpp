@@ -1,7 +1,5 @@
 #include "exec/small_run.h"
 
-#include <sched.h>
-
 #include <cstring>
 
 #include "exec/pause.h"
@@ -13,10 +11,11 @@ namespace {
   // Looks before it yields: over TCP a message may have come while this rank sent its own, and there are four yields in
   // an all-reduce of 8 bytes by 4 ranks on 2 CPUs instead of nine.
   while (--turns->left > 0) {
-    if (turns->yields || turns->left % kTurnsPerPoll == 0) link.poll(nullptr);  // a failure shows again in a Run
+    if (turns->yielding != nullptr || turns->left % kTurnsPerPoll == 0)
+      link.poll(nullptr);  // a failure shows again in a Run
     if (const void* const data = link.match(bytes, tag)) return data;
-    if (turns->yields)
-      sched_yield();
+    if (turns->yielding != nullptr)
+      turns->yielding->yield();
     else
       pause_cpu();
   }
@@ -30,8 +29,8 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   const size_t elem_bytes = dtype_bytes(call.dtype);
   const ChunkLayout layout(elem_bytes, program.n_chunks, program.sizes);
   const uint64_t bytes = call.count * elem_bytes;
-  if (bytes > kMostBytes || layout.rounds(call.count) > 1) return;
-  if (program.may_lend && call.lends != Lending::kNothing && bytes >= kLendFromBytes) return;
+  // Larger ones may be lent, and a Run's generality is a few per cent of them.
+  if (bytes >= kLendFromBytes || layout.rounds(call.count) > 1) return;
   if (program.lanes.size() != 1 || program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
   const TagWords words = to_tag(call);

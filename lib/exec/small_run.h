@@ -3,14 +3,12 @@
 // done at once and leaves the rest, and the words for what is wrong, to a Run.
 #pragma once
 
-#include "exec/run.h"
+#include "exec/wait.h"
 
 namespace tutti {
 
 class SmallRun {
  public:
-  static constexpr uint64_t kMostBytes = 64 << 10;  // of a block: beyond, a Run's generality is a few per cent
-
   // For operations like `call` by `program`, until the next prepare(). Takes memory only if no operation before had as
   // many steps.
   void prepare(Program& program, const Call& call, int n_ranks);
@@ -18,10 +16,10 @@ class SmallRun {
   // False for those that are not of this kind: large ones, and all that a single lane does not do in one round.
   explicit operator bool() const { return !steps_.empty(); }
 
-  // How often to look for the peers' messages, and whether others need the CPU in between.
+  // How often to look for the peers' messages, and how to let others have the CPU in between if they need it.
   struct Turns {
     int left;
-    bool yields;
+    Yielding* yielding;
   };
   // The operation with this number. True if it is complete; else a Run is to skip the steps_done().
   bool advance(uint64_t sequence, const void* input, void* output, Turns turns);

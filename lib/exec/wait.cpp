@@ -1,7 +1,6 @@
 #include "exec/wait.h"
 
 #include <poll.h>
-#include <sched.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -11,8 +10,10 @@ namespace tutti {
 namespace {
 
 // Measured on a 2-core virtual machine: a cache line goes from core to core in 0.17 us, a yield costs 1.6 us, waking an
-// idle virtual CPU 75 us. So: spin about 2 us, yield until sleeping would be cheap in comparison, then sleep.
-constexpr int64_t kYieldNs = 2'000'000;
+// idle virtual CPU 75 us; but a yield beside a process that never waits costs a time slice, 4 ms. So: where ranks have
+// CPUs of their own they spin until sleeping is cheap in comparison, also past a slice that the peer may have lost;
+// where they share CPUs they yield so long.
+constexpr int64_t kAwakeNs = 5'000'000;
 constexpr int kSleepMs = 100;
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 10'000'000'000;
@@ -20,31 +21,22 @@ constexpr int64_t kFirstWarningNs = 10'000'000'000;
 // One stretch of idleness, from the last progress on.
 class Idle {
  public:
-  Idle(Run& run, WaitContext& context, const WaitPolicy& policy) : run_(run), context_(context), policy_(policy) {}
+  Idle(Run& run, WaitContext& context, WaitPolicy& policy) : run_(run), context_(context), policy_(policy) {}
 
-  void reset() { turns_ = 0; }
+  void reset() {
+    turns_ = 0;
+    since_ns_ = 0;
+  }
 
   // One turn of waiting; false when the operation has to end with error().
   bool turn() {
     if (context_.interrupted()) return fail(context_.interruption());
-    if (!policy_.oversubscribed && turns_ < kSpins) {
-      turns_++;
+    if (!policy_.oversubscribed) {
       pause_cpu();
-      return turns_ % kTurnsPerPoll != 0 || poll_links();
+      if (++turns_ % kTurnsPerPoll != 0) return true;
     }
     if (!poll_links()) return false;
-    const int64_t now = now_ns();
-    if (turns_ <= kSpins) {
-      turns_ = kSpins + 1;
-      since_ns_ = last_stray_check_ns_ = now;
-      next_warning_ns_ = kFirstWarningNs;
-    }
-    if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
-    if (now - since_ns_ < kYieldNs)
-      sched_yield();
-    else
-      sleep();
-    return true;
+    return (!policy_.oversubscribed && turns_ < kSpins) || wait_on();
   }
   const Error& error() const { return error_; }
 
@@ -52,6 +44,21 @@ class Idle {
   bool fail(Error error) {
     error_ = std::move(error);
     return false;
+  }
+
+  // It takes long enough to ask the clock.
+  bool wait_on() {
+    const int64_t now = now_ns();
+    if (since_ns_ == 0) {
+      since_ns_ = last_stray_check_ns_ = now;
+      next_warning_ns_ = kFirstWarningNs;
+    }
+    if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
+    if (now - since_ns_ >= kAwakeNs || (policy_.oversubscribed && policy_.yielding.is_dear()))
+      sleep();
+    else if (policy_.oversubscribed)
+      policy_.yielding.yield();
+    return true;
   }
 
   bool poll_links() { return run_.poll_links() || fail(run_.error()); }
@@ -88,7 +95,7 @@ class Idle {
 
   Run& run_;
   WaitContext& context_;
-  const WaitPolicy& policy_;
+  WaitPolicy& policy_;
   int turns_ = 0;
   int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
   Error error_;
@@ -96,7 +103,7 @@ class Idle {
 
 }  // namespace
 
-Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy) {
+Result<void> drive(Run& run, WaitContext& context, WaitPolicy& policy) {
   Idle idle(run, context, policy);
   Run::Poll state = run.advance();
   while (state == Run::Poll::kProgress || (state == Run::Poll::kIdle && idle.turn())) {

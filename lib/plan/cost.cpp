@@ -1,137 +1,210 @@
 #include "plan/cost.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <cstdio>
+#include <string_view>
 
 namespace tutti {
 namespace {
 
-// Small all-reduces in few steps take a shorter way (SmallRun in lib/exec): their messages cost less.
-constexpr double kSmallBytes = 4096, kSmallShare = 0.25;
+// A slot's bytes as the model sees it: of all groups the same, so that TUTTI_SLOT_BYTES changes no choice.
+constexpr double kSlotBytes = 128 << 10;
 
 // Of the rank that has most of it, and of all ranks.
 struct Work {
   double busiest = 0, total = 0;
 };
 
+// Messages and bytes are counted where they are sent and where they are received.
+struct Moves {
+  Work messages, bytes;
+};
+
 struct Effort {
-  double hops = 0;
-  Work messages, copied, summed;
-  double wired = 0;  // bytes out of the host that sends most
+  double here_hops = 0, wire_hops = 0;
+  Moves here, wire;
+  Work summed;
+  double out = 0;
 };
 
 // How an algorithm's effort comes together. `n`: ranks, `bytes`: as for load_of.
 struct Bill {
-  const double n, lanes, bytes, slot_bytes;
+  const double n, lanes, bytes;
   const double hosts, here;  // `here`: ranks of the largest host
-  const int depth, is_power_of_two;
-
-  double elsewhere() const { return n - here; }
+  const int depth, host_depth, is_power_of_two;
 
   double others() const { return n - 1; }
+  double elsewhere() const { return n - here; }
+  Work each(double work) const { return {work, work * n}; }
   // Messages that a value of so many bytes takes, at least `least`.
-  double messages_for(double value_bytes, double least) const { return std::max(least, value_bytes / slot_bytes); }
-  double small_share() const { return bytes <= kSmallBytes ? kSmallShare : 1; }
-  static Work each(double work, double ranks) { return {work, work * ranks}; }
-  Work each(double work) const { return each(work, n); }
+  static double messages_for(double value_bytes, double least) { return std::max(least, value_bytes / kSlotBytes); }
   // Rounds follow each other, and each waits for its hops unless another lane has something to do meanwhile.
-  double hops_of(double hops, double value_bytes) const {
-    return hops * std::max(1.0, value_bytes / slot_bytes / (lanes * lanes));
+  double rounds(double value_bytes) const { return std::max(1.0, value_bytes / kSlotBytes / (lanes * lanes)); }
+
+  // A rank and all the others, so much with each.
+  void with_all(Effort& effort, double messages, double bytes_each) const {
+    effort.here = {each(messages * (here - 1)), each(bytes_each * (here - 1))};
+    effort.wire = {each(messages * elsewhere()), each(bytes_each * elsewhere())};
+  }
+  // From a rank to the next one, host after host; `share`: of those that have so much.
+  void to_next(Effort& effort, Work messages, Work moved) const {
+    if (hosts == 1) {
+      effort.here = {messages, moved};
+    } else if (here == 1) {
+      effort.wire = {messages, moved};
+    } else {  // a host has two ranks at its ends
+      const double out = hosts / n;
+      effort.here = {{messages.busiest / 2, messages.total * (1 - out)}, {moved.busiest / 2, moved.total * (1 - out)}};
+      effort.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
+    }
+  }
+  // Over distances 1, 2, 4, ..., of which the longest leave the host.
+  void over_distances(Effort& effort, Work messages, Work moved) const {
+    const double out = depth > 0 ? static_cast<double>(host_depth) / depth : 0;
+    const auto part = [](Work work, double share) { return Work{work.busiest * share, work.total * share}; };
+    effort.here = {part(messages, 1 - out), part(moved, 1 - out)};
+    effort.wire = {part(messages, out), part(moved, out)};
+  }
+  void hops(Effort& effort, double all, double out) const {
+    effort.wire_hops = hosts > 1 ? out : 0;
+    effort.here_hops = all - effort.wire_hops;
   }
 
   Effort all_reduce(Algo algo) const {
-    const double part = bytes / n, messages = others() * messages_for(part, lanes);
-    const Work moved = each(2 * others() * part);
+    const double part = bytes / n;
+    Effort e;
     switch (algo) {
       case Algo::kOneShot:
-        return {hops_of(1, bytes), each(2 * others() * small_share() * messages_for(bytes, 1)), each(others() * bytes),
-                each(n * bytes), here * elsewhere() * bytes};
+        hops(e, rounds(bytes), rounds(bytes));
+        with_all(e, 2 * messages_for(bytes, 1), bytes);
+        e.summed = each(n * bytes);
+        e.out = here * elsewhere() * bytes;
+        return e;
       case Algo::kDirect:
-        return {hops_of(2, part), each(4 * messages), each(3 * others() * part), each(bytes),
-                2 * here * elsewhere() * part};
+        hops(e, 2 * rounds(part), 2 * rounds(part));
+        with_all(e, 4 * messages_for(part, lanes), 3 * part);
+        e.summed = each(bytes);
+        e.out = 2 * here * elsewhere() * part;
+        return e;
       case Algo::kStar: {
-        const double whole = small_share() * messages_for(bytes, 1);
-        return {hops_of(2, bytes),
-                {2 * others() * whole, 4 * others() * whole},
-                {others() * bytes, 3 * others() * bytes},
-                {n * bytes, n * bytes},
-                elsewhere() * bytes};
+        const double whole = messages_for(bytes, 1);
+        hops(e, 2 * rounds(bytes), 2 * rounds(bytes));
+        const double out = elsewhere() / others();
+        e.here = {{2 * others() * whole * (1 - out), 4 * others() * whole * (1 - out)},
+                  {2 * others() * bytes * (1 - out), 4 * others() * bytes * (1 - out)}};
+        e.wire = {{2 * others() * whole * out, 4 * others() * whole * out},
+                  {2 * others() * bytes * out, 4 * others() * bytes * out}};
+        e.summed = {n * bytes, n * bytes};
+        e.out = elsewhere() * bytes;
+        return e;
       }
       case Algo::kTree: {
-        const double half = messages_for(bytes / 2, lanes);  // of each of the two trees
-        return {2 * depth * std::max(1.0, bytes / (2 * slot_bytes * lanes * lanes)),
-                {8 * half, 8 * others() * half},
-                {2.5 * bytes + pipe_filling(2), 2.5 * others() * bytes + n * pipe_filling(2)},
-                {2 * bytes, 2 * others() * bytes},
-                2 * bytes};
+        const double half = messages_for(bytes / 2, lanes), filling = pipe_filling(2);  // each of the two trees
+        const double pieces = std::max(1.0, bytes / (2 * kSlotBytes * lanes * lanes));
+        hops(e, 2 * depth * pieces, 2 * host_depth * pieces);
+        over_distances(e, {8 * half, 8 * others() * half},
+                       {2.5 * bytes + filling, 2.5 * others() * bytes + n * filling});
+        e.summed = {2 * bytes, 2 * others() * bytes};
+        e.out = 2 * bytes;
+        return e;
       }
       case Algo::kHalving: {
         const double folds = is_power_of_two ? 0 : 1;  // what is beyond a power of two goes there and back first
-        const Work all = each(2 * others() * part + folds * bytes);
-        return {2 * depth + 2 * folds * bytes / slot_bytes, each(4 * (others() + folds * n) * messages_for(part, 1)),
-                all, all, 2 * here * elsewhere() * part};
+        const Work moved = each(2 * others() * part + folds * bytes);
+        hops(e, 2 * depth + 2 * folds * std::max(1.0, bytes / kSlotBytes), 2 * host_depth);
+        over_distances(e, each(4 * (depth + folds) * messages_for(part, 1)), moved);
+        e.summed = moved;
+        e.out = 2 * here * elsewhere() * part;
+        return e;
       }
       case Algo::kDoubling: {
         const double folds = is_power_of_two ? 0 : 1;
-        return {hops_of(depth + folds, bytes), each(2 * depth * small_share() * messages_for(bytes, 1)),
-                each(depth * bytes), each(2 * depth * bytes), 2 * bytes};
+        hops(e, (depth + folds) * rounds(bytes), (host_depth + folds) * rounds(bytes));
+        over_distances(e, each(2 * (depth + folds) * messages_for(bytes, 1)), each(depth * bytes));
+        e.summed = each(2 * depth * bytes);
+        e.out = here * host_depth * bytes;
+        return e;
       }
       case Algo::kHierarchical: {
-        const double hops = 2 * (here - 1 + hosts - 1);
-        return {hops_of(hops, part), each(2 * hops * messages_for(part, 2 * lanes)), moved, moved,
-                2 * (hosts - 1) / hosts * bytes};
+        const double all = 2 * (here - 1 + hosts - 1), out = 2 * (hosts - 1);
+        hops(e, all * rounds(part), out * rounds(part));
+        const double messages = 2 * messages_for(part, lanes), share = bytes / here;
+        e.here = {each(2 * (here - 1) * messages_for(share / hosts, hosts * lanes)), each(2 * (here - 1) * share)};
+        e.wire = {each(out * messages), each(out * part)};
+        e.summed = each(2 * others() * part);
+        e.out = out / hosts * bytes;
+        return e;
       }
-      default: return {hops_of(2 * others(), part), each(4 * messages), moved, moved, 2 * others() * part};
+      default:
+        hops(e, 2 * others() * rounds(part), 2 * (hosts - 1) * rounds(part));
+        to_next(e, each(4 * others() * messages_for(part, lanes)), each(2 * others() * part));
+        e.summed = each(2 * others() * part);
+        e.out = 2 * others() * part;
+        return e;
     }
   }
 
   // The first chunk has to go all the way before the last rank has anything to do.
   double pipe_filling(double ways) const {
-    return ways * std::max(0, depth - 1) * std::min(slot_bytes, bytes / (2 * lanes));
+    return ways * std::max(0, depth - 1) * std::min(kSlotBytes, bytes / (2 * lanes));
   }
 
   // From or to one rank.
   Effort rooted(Algo algo, bool sums) const {
-    const double whole = messages_for(bytes, 1), half = messages_for(bytes / 2, lanes);
-    Work messages, bytes_moved;
-    double hops = 1, wired = bytes;
+    Effort e;
+    Work moved;
+    e.out = bytes;
     switch (algo) {
       case Algo::kRing: {
-        hops = others() + bytes / slot_bytes;
-        messages = {2 * whole, 2 * others() * whole};
-        const double filling = std::max(0.0, others() - 1) * std::min(slot_bytes, bytes);
-        bytes_moved = {2 * bytes + filling, 2 * others() * bytes};
+        const double whole = messages_for(bytes, 1),
+                     filling = std::max(0.0, others() - 1) * std::min(kSlotBytes, bytes);
+        hops(e, others() + bytes / kSlotBytes, hosts - 1);
+        moved = {2 * bytes + filling, 2 * others() * bytes};
+        to_next(e, {2 * whole, 2 * others() * whole}, moved);
         break;
       }
-      case Algo::kTree:
-        hops = depth + bytes / (2 * slot_bytes * lanes * lanes);
-        messages = {4 * half, 4 * others() * half};
-        bytes_moved = {2 * bytes + pipe_filling(1), 2 * others() * bytes};
+      case Algo::kTree: {
+        const double half = messages_for(bytes / 2, lanes);
+        hops(e, depth + bytes / (2 * kSlotBytes * lanes * lanes), host_depth);
+        moved = {2 * bytes + pipe_filling(1), 2 * others() * bytes};
+        over_distances(e, {4 * half, 4 * others() * half}, moved);
         break;
+      }
       default: {
-        const double pieces = messages_for(bytes, lanes * lanes);
-        hops = hops_of(1, bytes);
-        messages = {others() * pieces, 2 * others() * pieces};
-        bytes_moved = {sums ? n * bytes : others() * bytes + bytes / pieces, 2 * others() * bytes};
-        wired = elsewhere() * bytes;
+        const double pieces = messages_for(bytes, lanes * lanes), out = elsewhere() / others();
+        const double at_root = sums ? n * bytes : others() * bytes + bytes / pieces;
+        hops(e, rounds(bytes), rounds(bytes));
+        moved = {at_root, 2 * others() * bytes};
+        e.here = {{others() * pieces * (1 - out), 2 * others() * pieces * (1 - out)},
+                  {at_root * (1 - out), moved.total * (1 - out)}};
+        e.wire = {{others() * pieces * out, 2 * others() * pieces * out}, {at_root * out, moved.total * out}};
+        e.out = elsewhere() * bytes;
       }
     }
-    if (!sums) return {hops, messages, bytes_moved, {}, wired};
-    return {hops, messages, {bytes, others() * bytes}, bytes_moved, wired};
+    if (sums) e.summed = moved;
+    return e;
   }
 
   // Everybody has a block for everybody, or gets one from everybody.
   Effort blocks(Algo algo, bool sums) const {
-    const double least = algo == Algo::kRing ? lanes : 1;
-    const Work messages = each(2 * others() * messages_for(bytes, least));
-    const double hops = algo == Algo::kRing   ? hops_of(others(), bytes)
-                        : algo == Algo::kTree ? depth + others() * bytes / slot_bytes / 2
-                                              : hops_of(1, bytes);
-    const double wired = algo == Algo::kRing ? others() * bytes : here * elsewhere() * bytes;
-    if (!sums) return {hops, messages, each((2 * others() + 1) * bytes), {}, wired};
-    if (algo == Algo::kDirect) return {hops, messages, each(others() * bytes), each(n * bytes), wired};
-    return {hops, messages, each(bytes), each(2 * others() * bytes), wired};
+    Effort e;
+    const double messages = messages_for(bytes, algo == Algo::kRing ? lanes : 1);
+    e.out = here * elsewhere() * bytes;
+    switch (algo) {
+      case Algo::kRing:
+        hops(e, others() * rounds(bytes), (hosts - 1) * rounds(bytes));
+        to_next(e, each(2 * others() * messages), each(2 * others() * bytes));
+        e.out = others() * bytes;
+        break;
+      case Algo::kTree:
+        hops(e, depth + others() * bytes / kSlotBytes / 2, host_depth);
+        over_distances(e, each(2 * others() * messages), each(2 * others() * bytes));
+        break;
+      default: hops(e, rounds(bytes), rounds(bytes)); with_all(e, 2 * messages, sums ? bytes : 2 * bytes);
+    }
+    if (sums) e.summed = each(algo == Algo::kDirect ? n * bytes : 2 * others() * bytes);
+    return e;
   }
 };
 
@@ -146,12 +219,9 @@ Effort effort_of(Collective collective, Algo algo, const Bill& bill) {
   }
 }
 
-std::array<double, kPrices> to_array(const Load& load) {
-  return {load.hops, load.messages, load.copied_bytes, load.summed_bytes, load.wired_bytes};
-}
-
-std::array<double, kPrices> to_array(const Prices& prices) {
-  return {prices.hop, prices.message, prices.copied_byte, prices.summed_byte, prices.wired_byte};
+double price_ns(const Share& share, const Medium& medium, double crowding) {
+  const double hop = crowding > 1 ? crowding * medium.turn : medium.hop;
+  return share.hops * hop + share.messages * medium.message + share.bytes * medium.byte;
 }
 
 }  // namespace
@@ -168,65 +238,62 @@ Algo own_algo(Collective collective, Algo algo) {
   }
 }
 
-Load load_of(Collective collective, Plan plan, uint64_t bytes, const Ground& ground) {
-  if (ground.n_ranks == 1) return {0, 0, static_cast<double>(bytes), 0};
-  const auto n = static_cast<unsigned>(ground.n_ranks);
+std::string to_text(const Facts& f) {
+  return format("facts: %d ranks on %d hosts of at most %d; %d ranks for %d CPUs; %s, %s of %llu bytes per second\n",
+                f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.shares_memory ? "shm" : "loopback",
+                f.has_rdma ? "rdma" : "network", static_cast<unsigned long long>(f.wire_bytes_per_second));
+}
+
+std::optional<Facts> facts_from_text(const std::string& text) {
+  Facts f;
+  char here[16] = "", between[16] = "";
+  unsigned long long speed = 0;
+  const size_t at = text.find("facts: ");
+  if (at == text.npos ||
+      sscanf(text.c_str() + at,
+             "facts: %d ranks on %d hosts of at most %d; %d ranks for %d CPUs; %15[a-z], %15[a-z] of "
+             "%llu bytes per second",
+             &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, here, between, &speed) != 8)
+    return std::nullopt;
+  f.shares_memory = here == std::string_view("shm");
+  f.has_rdma = between == std::string_view("rdma");
+  f.wire_bytes_per_second = speed;
+  return f;
+}
+
+Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts) {
+  if (facts.n_ranks == 1) return {.here = {0, 0, 2 * static_cast<double>(bytes)}};
+  const auto n = static_cast<unsigned>(facts.n_ranks), hosts = static_cast<unsigned>(facts.hosts);
   const Bill bill{static_cast<double>(n),
                   static_cast<double>(plan.lanes),
                   static_cast<double>(bytes),
-                  static_cast<double>(ground.slot_bytes),
-                  static_cast<double>(ground.hosts),
-                  static_cast<double>(ground.largest_host),
+                  static_cast<double>(hosts),
+                  static_cast<double>(facts.largest_host),
                   static_cast<int>(std::bit_width(n - 1)),
+                  static_cast<int>(std::bit_width(hosts - 1)),
                   std::has_single_bit(n)};
   const Effort effort = effort_of(collective, own_algo(collective, plan.algo), bill);
-  const auto share = [&](Work work) { return std::max(work.busiest, work.total / bill.n * ground.crowding()); };
-  return {effort.hops, share(effort.messages), share(effort.copied), share(effort.summed),
-          ground.hosts > 1 ? effort.wired : 0};
+  const auto share = [&](Work work) { return std::max(work.busiest, work.total / bill.n * facts.crowding()); };
+  return {{effort.here_hops, share(effort.here.messages), share(effort.here.bytes)},
+          {effort.wire_hops, share(effort.wire.messages), share(effort.wire.bytes)},
+          share(effort.summed),
+          facts.hosts > 1 ? effort.out : 0};
 }
 
-Load load_of(const Traffic& traffic, const Ground& ground) {
-  const double share = ground.crowding();
-  return {traffic.messages > 0 ? 1.0 : 0.0, static_cast<double>(traffic.messages) * share,
-          static_cast<double>(traffic.copied_bytes) * share, 0, static_cast<double>(traffic.wired_bytes)};
+Load load_of(const Traffic& traffic, const Facts& facts) {
+  const double share = facts.crowding();
+  const auto of = [&](uint64_t messages, uint64_t bytes) {
+    return Share{messages > 0 ? 1.0 : 0.0, static_cast<double>(messages) * share, static_cast<double>(bytes) * share};
+  };
+  return {of(traffic.here_messages, traffic.here_bytes), of(traffic.wire_messages, traffic.wire_bytes), 0,
+          static_cast<double>(traffic.out_bytes)};
 }
 
-double price_of(const Load& load, const Prices& prices) {
-  const auto amounts = to_array(load), each = to_array(prices);
-  double sum = 0;
-  for (size_t i = 0; i < kPrices; i++) sum += amounts[i] * each[i];
-  return sum;
-}
-
-// Least squares of relative errors with prices that may not be negative, one price after the other until they rest. The
-// guess counts as a weak sample of each price, but for adding up, which is measured apart: nothing else tells it from
-// copying.
-Prices fit_prices(std::span<const Sample> samples, const Prices& guess) {
-  constexpr std::array<double, kPrices> kGuessWeights = {0.001, 0.001, 0.001, 1, 0.001};
-  constexpr int kTurns = 1000;
-  const auto prior = to_array(guess);
-  std::array<double, kPrices> prices = prior;
-  for (int turn = 0; turn < kTurns; turn++)
-    for (size_t p = 0; p < kPrices; p++) {
-      // (price / prior - 1)^2 * weight + sum of ((predicted - ns) / ns)^2, as a function of this price alone
-      double square = kGuessWeights[p] / (prior[p] * prior[p]), line = kGuessWeights[p] / prior[p];
-      for (const Sample& sample : samples) {
-        const auto load = to_array(sample.load);
-        double rest = 1;
-        for (size_t q = 0; q < kPrices; q++)
-          if (q != p) rest -= load[q] * prices[q] / sample.ns;
-        square += load[p] * load[p] / (sample.ns * sample.ns);
-        line += load[p] / sample.ns * rest;
-      }
-      prices[p] = std::max(line / square, prior[p] / 1000);
-    }
-  return {prices[0], prices[1], prices[2], prices[3], prices[4]};
-}
-
-Prices default_prices(bool shared_memory, const Ground& ground) {
-  const bool crowded = ground.crowding() > 1;
-  if (shared_memory) return {crowded ? 4000.0 : 200.0, 100, 0.1, 0.05, 1};
-  return {crowded ? 30000.0 : 10000.0, 3000, 0.4, 0.05, 1};
+double price_ns(const Load& load, const Facts& facts, const Prices& prices) {
+  return price_ns(load.here, facts.shares_memory ? prices.shm : prices.loopback, facts.crowding()) +
+         price_ns(load.wire, facts.has_rdma ? prices.rdma : prices.network, facts.crowding()) +
+         load.summed_bytes * prices.summed_byte +
+         load.out_bytes * 1e9 / static_cast<double>(facts.wire_bytes_per_second);
 }
 
 }  // namespace tutti

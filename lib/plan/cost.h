@@ -1,11 +1,11 @@
-// What an operation costs by each algorithm, on paper: hops one after the other, messages, bytes copied and added up,
-// each at a price that was measured. Good enough to say which algorithms are worth trying, not which one is fastest.
-// Pure; any thread. All ranks come to the same numbers from the same prices: no library functions, no contracted
-// products (meson.build), so that they choose alike.
+// What an operation costs by each algorithm, on paper: hops one after the other, messages, bytes moved and added up,
+// each at a price. Pure functions; any thread. All ranks come to the same numbers from the same facts and prices: no
+// library functions, no contracted products (meson.build), so that they choose alike.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <optional>
+#include <string>
 
 #include "debug/call.h"
 
@@ -16,70 +16,68 @@ inline constexpr int kMostLanes = 2;
 // One way to carry an operation out.
 struct Plan {
   Algo algo = Algo::kAuto;
-  uint8_t lanes = 1;   // 1 or 2: fewer messages, or groups of chunks that overlap
-  bool lends = false;  // private memory too is read where it lies, instead of being copied through slots
+  uint8_t lanes = 1;  // 1 or 2: fewer messages, or groups of chunks that overlap
   bool operator==(const Plan&) const = default;
 };
 
-// How long it took, as the slowest rank saw it.
-struct Measured {
-  Plan plan;
-  int64_t ns = 0;
-  bool operator==(const Measured&) const = default;
-};
-
-// What the group's ranks share, on the host where they are most in each other's way.
-struct Ground {
+// What all ranks know of each other when the group has formed. No clock has told any of it.
+struct Facts {
   int n_ranks = 1;
-  int ranks_here = 1, cpus_here = 1;
-  int hosts = 1, largest_host = 1;  // in ranks
-  uint32_t slot_bytes = 128 << 10;
-  uint64_t lend_from_bytes = 16 << 10;  // smaller operations lend nothing
+  int ranks_here = 1, cpus_here = 1;               // on the host where ranks are most in each other's way
+  int hosts = 1, largest_host = 1;                 // in ranks
+  bool shares_memory = true;                       // all ranks of a host
+  bool has_rdma = false;                           // between hosts
+  uint64_t wire_bytes_per_second = 1'000'000'000;  // of the slowest host
 
   // How much longer everybody's work takes because CPUs are shared.
   double crowding() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
+  // As if every rank had a CPU.
+  Facts uncrowded() const {
+    Facts facts = *this;
+    facts.cpus_here = ranks_here;
+    return facts;
+  }
+};
+
+// One line for people and for tutti-tune, which reads it again: "facts: 4 ranks on 2 hosts of at most 2; ...".
+std::string to_text(const Facts& facts);
+std::optional<Facts> facts_from_text(const std::string& text);  // that has such a line anywhere
+
+// Within a host, or between hosts.
+struct Share {
+  double hops = 0, messages = 0, bytes = 0;  // one after the other; sent and received by a rank; through its CPU
+};
+
+struct Load {
+  Share here, wire;
+  double summed_bytes = 0;  // read for it
+  double out_bytes = 0;     // of the host that sends most
 };
 
 // In nanoseconds.
-struct Prices {
+struct Medium {
   double hop = 0;      // until the other side has noticed a message
+  double turn = 0;     // the same where ranks share CPUs, for each rank that has to have its turn first
   double message = 0;  // of a CPU's time, for sending one or for receiving one
-  double copied_byte = 0;
-  double summed_byte = 0;  // of each source
-  double wired_byte = 0;   // that leaves a host
+  double byte = 0;     // of a CPU's time
 };
-inline constexpr int kPrices = 5;
-
-// What is to be paid for.
-struct Load {
-  double hops = 0, messages = 0, copied_bytes = 0, summed_bytes = 0, wired_bytes = 0;
+struct Prices {
+  Medium shm, loopback, network, rdma;  // loopback: TCP within a host; network: TCP between hosts
+  double summed_byte = 0;
 };
 
 // Algorithms that a collective does not have are another one of its own.
 Algo own_algo(Collective collective, Algo algo);
 
-// `bytes`: of an all-reduce, broadcast or reduce all; of an all-gather or reduce-scatter one rank's block.
-Load load_of(Collective collective, Plan plan, uint64_t bytes, const Ground& ground);
-double price_of(const Load& load, const Prices& prices);
+// `bytes`: of an all-reduce, broadcast or reduce all; of an all-gather, reduce-scatter or all-to-all one block.
+Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts);
 
-// Point-to-point messages that a rank exchanges at once.
+// Point-to-point messages that a rank exchanges at once, sent and received, by where the peers are.
 struct Traffic {
-  uint64_t messages = 0;      // to and from others, in slots
-  uint64_t copied_bytes = 0;  // to, from and within this rank
-  uint64_t wired_bytes = 0;   // that leave this host
+  uint64_t here_messages = 0, here_bytes = 0, wire_messages = 0, wire_bytes = 0, out_bytes = 0;
 };
-Load load_of(const Traffic& traffic, const Ground& ground);
+Load load_of(const Traffic& traffic, const Facts& facts);
 
-// An operation that was measured.
-struct Sample {
-  Load load;
-  double ns = 0;
-};
-// The prices that explain the samples best, in relative terms; where those say little, near to `guess`,
-// whose summed_byte stays almost as it is.
-Prices fit_prices(std::span<const Sample> samples, const Prices& guess);
-
-// Before anything was measured.
-Prices default_prices(bool shared_memory, const Ground& ground);
+double price_ns(const Load& load, const Facts& facts, const Prices& prices);
 
 }  // namespace tutti

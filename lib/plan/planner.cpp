@@ -1,5 +1,6 @@
 #include "plan/planner.h"
 
+#include <algorithm>
 #include <set>
 
 namespace tutti {
@@ -25,12 +26,29 @@ Result<Algo> parse_algo(const std::string& name) {
                "there is no algorithm '" + name + "' (TUTTI_ALGO or the configuration's algo); there are: " + names};
 }
 
+// Where ranks stand on their hosts may depend on the CPUs they are bound to, which must not change a sum's bits.
+Layout Planner::without_places(Layout layout) {
+  const bool by_rank = std::is_sorted(layout.order.begin(), layout.order.end());  // TUTTI_ORDER
+  if (!by_rank) layout.order.clear();
+  for (std::vector<int>& ranks : layout.hosts) {
+    std::sort(ranks.begin(), ranks.end());
+    if (!by_rank) layout.order.insert(layout.order.end(), ranks.begin(), ranks.end());
+  }
+  return layout;
+}
+
 Planner::Planner(int rank, Layout layout, Algo forced, bool deterministic)
     : rank_(rank),
       n_ranks_(static_cast<int>(layout.order.size())),
       layout_(std::move(layout)),
+      sum_layout_(without_places(layout_)),
       forced_(forced),
       deterministic_(deterministic) {}
+
+void Planner::set_facts(const Facts& facts, PriceList prices) {
+  facts_ = facts;
+  prices_ = std::move(prices);
+}
 
 namespace {
 
@@ -97,14 +115,14 @@ Schedule Planner::schedule(Collective collective, Plan plan, int root) const {
   plan.algo = own_algo(collective, plan.algo);
   switch (collective) {
     case Collective::kBroadcast: return broadcast(layout_.order, rank_, plan, root);
-    case Collective::kReduce: return reduce(layout_.order, rank_, plan, root);
+    case Collective::kReduce: return reduce(sum_layout_.order, rank_, plan, root);
     case Collective::kAllGather: return all_gather(layout_.order, rank_, plan);
-    case Collective::kReduceScatter: return reduce_scatter(layout_.order, rank_, plan);
+    case Collective::kReduceScatter: return reduce_scatter(sum_layout_.order, rank_, plan);
     case Collective::kAllToAll: return all_to_all(n_ranks_, rank_, 1);
     case Collective::kGather: return gather(n_ranks_, rank_, root, 1);
     case Collective::kScatter: return scatter(n_ranks_, rank_, root, 1);
     case Collective::kBarrier: return barrier(n_ranks_, rank_);
-    default: return all_reduce(layout_, rank_, plan);
+    default: return all_reduce(sum_layout_, rank_, plan);
   }
 }
 

@@ -13,14 +13,16 @@ struct Shape {
   uint64_t wrong = 0, full_segments = 0, ends = 0;  // messages' last segments that are not full
 };
 
-// Part after part, as the rounds go.
+// Chunk after chunk, piece after piece.
 Shape shape_of(uint64_t block_elems, size_t elem_bytes, uint32_t n_chunks, uint32_t segment_bytes) {
-  const ChunkLayout layout(elem_bytes, n_chunks, {kSlot, segment_bytes});
+  const ChunkLayout layout(elem_bytes, n_chunks, {kSlot, segment_bytes}),
+      roomy(elem_bytes, n_chunks, {1u << 30, segment_bytes});
   const uint64_t rounds = layout.rounds(block_elems);
   Shape shape;
   uint64_t next = 0;
-  for (uint64_t round = 0; round < rounds; round++)
-    for (uint64_t chunk = 0; chunk < n_chunks; chunk++) {
+  for (uint64_t chunk = 0; chunk < n_chunks; chunk++) {
+    shape.wrong += roomy.part(block_elems, 1, 0, chunk).begin != next;  // whatever the slots
+    for (uint64_t round = 0; round < rounds; round++) {
       const auto [begin, elems] = layout.part(block_elems, rounds, round, chunk);
       const uint64_t bytes = elems * elem_bytes;
       shape.wrong += begin != next || bytes > kSlot || (elems > 0 && begin * elem_bytes % 64 != 0);
@@ -28,6 +30,7 @@ Shape shape_of(uint64_t block_elems, size_t elem_bytes, uint32_t n_chunks, uint3
       shape.ends += bytes % kSegment != 0;
       next = begin + elems;
     }
+  }
   shape.wrong += next != block_elems;
   return shape;
 }

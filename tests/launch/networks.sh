@@ -9,7 +9,7 @@ perf=$1/all_reduce_perf
 # shellcheck source=tests/launch/hosts.sh
 . "$(dirname "$0")/hosts.sh"
 out=$(mktemp)
-export TUTTI_SECRET=networks TUTTI_TUNE_CACHE=off TUTTI_INIT_TIMEOUT=20 TUTTI_LOG=info
+export TUTTI_SECRET=networks TUTTI_TUNE_FILE=/dev/null TUTTI_INIT_TIMEOUT=20 TUTTI_LOG=info
 small=(-b 0 -e 1M -f 16 -n 2)
 
 # start N ROOT [VAR=VALUE...] -- PERF OPTIONS...: one rank on each of N hosts; output in $out.RANK

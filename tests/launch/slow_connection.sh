@@ -37,7 +37,7 @@ run() {
     ns=$a
     [ $rank = 1 ] && ns=$b
     ip netns exec "$ns" env TUTTI_RANK=$rank TUTTI_NRANKS=2 TUTTI_ROOT=10.77.2.1:297$rounds TUTTI_SECRET=slow \
-      TUTTI_TCP_CONNECTIONS="$connections" TUTTI_SLOTS=16 TUTTI_TUNE=0 TUTTI_ALGO=direct timeout 100 \
+      TUTTI_TCP_CONNECTIONS="$connections" TUTTI_SLOTS=16 TUTTI_ALGO=direct timeout 100 \
       "$perf" -b 16M -e 16M -n 12 -w 6 -c 0 >"$out.$rank" 2>&1 &
   done
   if [ "$throttle" = yes ]; then

@@ -1,5 +1,5 @@
 // What the planner chooses.
-#include <set>
+#include <algorithm>
 
 #include "catch.h"
 #include "plan/planner.h"
@@ -34,9 +34,9 @@ TEST_CASE("planner: small floats are summed in one place, whatever is forced") {
   }
 }
 
-TEST_CASE("planner: deterministic groups sum in one place, of every type and size") {
+TEST_CASE("planner: deterministic groups sum in the order of ranks, of every float and size, whatever is forced") {
   Planner planner(1, flat_layout(3), Algo::kRing, true);
-  for (int type = 0; type < kDataTypes; type++)
+  for (int type = static_cast<int>(DataType::kFloat16); type < kDataTypes; type++)
     for (const uint64_t count : {uint64_t{0}, uint64_t{3}, uint64_t{1} << 30}) {
       const Algo algo = planner.choose(call_of(Collective::kReduceScatter, count, static_cast<DataType>(type))).algo;
       CHECK((algo == Algo::kDirect || algo == Algo::kOneShot));
@@ -51,8 +51,7 @@ TEST_CASE("planner: every plan that it may take is right, with the fewest slots"
   for (int n = 1; n <= 9; n++)
     for (size_t c = 0; c < std::size(kCollectives); c++) {
       Planner planner(0, flat_layout(n), Algo::kAuto, false);
-      for (const Candidate& candidate :
-           planner.choice(call_of(kCollectives[c], 1000, DataType::kFloat32), 4000).candidates) {
+      for (const Candidate& candidate : planner.candidates(call_of(kCollectives[c], 1000, DataType::kInt32), 4000)) {
         INFO(n << " ranks, " << traits(kCollectives[c]).name << " by " << algo_name(candidate.plan.algo) << " x"
                << int{candidate.plan.lanes});
         std::vector<Schedule> schedules;
@@ -72,199 +71,106 @@ TEST_CASE("planner: every plan that it may take is right, with the fewest slots"
 
 namespace {
 
-// A group whose ranks follow the same planner's rules, each with times of its own.
-struct Ranks {
-  std::vector<Planner> planners;
-  bool registered = false;
-  explicit Ranks(int n, bool races = true) {
-    for (int r = 0; r < n; r++) {
-      planners.emplace_back(r, flat_layout(n), Algo::kAuto, false);
-      const Ground ground{n, n, n, 1, n, 128 << 10, 16 << 10};
-      planners.back().start(ground, Tuning{default_prices(true, ground), true, {}}, races);
-    }
-  }
+bool in_rank_order(Algo algo) {
+  return algo == Algo::kDirect || algo == Algo::kOneShot || algo == Algo::kStar;
+}
 
-  // One operation on all ranks, as the communicator does it. The plan that they took.
-  template <class Time>
-  Plan run(const Call& call, uint64_t bytes, Time time) {
-    std::vector<Choice*> choices;
-    for (Planner& planner : planners) choices.push_back(&planner.choice(call, bytes));
-    for (size_t r = 0; r < planners.size(); r++)
-      if (!choices[r]->race) planners[r].count(*choices[r]);
-    if (choices[0]->race && choices[0]->race->round_is_over()) {
-      Race::News slowest = choices[0]->race->news();
-      for (Choice* choice : choices) {
-        REQUIRE(choice->race->round_is_over());
-        const Race::News times = choice->race->news();
-        for (size_t i = 0; i < slowest.size(); i++) slowest[i] = std::max(slowest[i], times[i]);
-      }
-      for (size_t r = 0; r < planners.size(); r++) planners[r].end_round(*choices[r], call, bytes, slowest);
-    }
-    for (size_t r = 0; r < planners.size(); r++) {
-      REQUIRE(choices[r]->race.has_value() == choices[0]->race.has_value());
-      if (!choices[r]->race) continue;
-      planners[r].begin_turn(*choices[r]);
-      planners[r].record(*choices[r], call, bytes, time(static_cast<int>(r), choices[r]->plan), registered);
-    }
-    for (Choice* choice : choices) REQUIRE(choice->plan == choices[0]->plan);
-    return choices[0]->plan;
-  }
-};
+// `n` ranks on each of `hosts`, which have `cpus` each.
+Facts facts_of(int n, int hosts, int cpus, bool shares_memory) {
+  return {.n_ranks = n * hosts,
+          .ranks_here = n,
+          .cpus_here = cpus,
+          .hosts = hosts,
+          .largest_host = n,
+          .shares_memory = shares_memory};
+}
+
+Planner planner_of(const Facts& facts, bool deterministic = false) {
+  std::vector<Seat> seats(static_cast<size_t>(facts.n_ranks));
+  for (int r = 0; r < facts.n_ranks; r++)
+    seats[static_cast<size_t>(r)].host.bytes[0] = static_cast<uint8_t>(r / facts.largest_host);
+  Planner planner(0, lay_out(seats), Algo::kAuto, deterministic);
+  planner.set_facts(facts, {built_in_prices(), "", {}});
+  return planner;
+}
 
 }  // namespace
 
-TEST_CASE("planner: ranks with different times try the same plans and settle on the same one") {
-  const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
-  const uint64_t bytes = 4 << 16;
-  Ranks ranks(4);
-  // The third of those tried is the fastest for the group, though not for rank 0. All sizes lend here.
-  const std::vector<Candidate> candidates = ranks.planners[0].choice(call, bytes).candidates;
-  const auto time = [&](int rank, Plan plan) -> int64_t {
-    const bool best = plan == candidates[2].plan;
-    return rank == 0 ? (best ? 90000 : 50000 + rank) : (best ? 91000 : 100000 + rank);
+TEST_CASE("planner: floats are added up in the order of ranks where memory is shared, else as no CPU decides") {
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter})
+    for (const int n : {3, 4, 8})
+      for (uint64_t bytes = 8; bytes <= 64 << 20; bytes *= 2) {
+        INFO(traits(collective).name << " of " << bytes << " bytes by " << n);
+        const Call call = call_of(collective, bytes / 4, DataType::kFloat32);
+        CHECK(in_rank_order(planner_of(facts_of(n, 1, n, true)).choose(call).algo));
+        CHECK(in_rank_order(planner_of(facts_of(n, 1, n, false), true).choose(call).algo));
+        // Bound to fewer CPUs: the same plan, or one with the same bits.
+        const Plan roomy = planner_of(facts_of(n, 1, n, false)).choose(call);
+        for (const int cpus : {1, 2}) {
+          const Plan crowded = planner_of(facts_of(n, 1, cpus, false)).choose(call);
+          CHECK((crowded == roomy || (in_rank_order(crowded.algo) && in_rank_order(roomy.algo))));
+        }
+      }
+}
+
+TEST_CASE("planner: what has the same bits in any order may take any plan, also in deterministic groups") {
+  const auto has_ring = [](const Planner& planner, const Call& call) {
+    const auto all = planner.candidates(call, 1 << 20);
+    return std::any_of(all.begin(), all.end(), [](const Candidate& c) { return c.plan.algo == Algo::kRing; });
   };
-  std::set<int> tried;
-  for (int i = 0; i < 1000; i++) {
-    const Plan plan = ranks.run(call, bytes, time);
-    for (int c = 0; c < 3; c++)
-      if (candidates[static_cast<size_t>(c)].plan == plan) tried.insert(c);
+  const Planner four = planner_of(facts_of(4, 1, 4, true), true), two = planner_of(facts_of(2, 1, 2, true), true);
+  CHECK(has_ring(four, call_of(Collective::kAllReduce, 1 << 18, DataType::kInt32)));
+  CHECK(has_ring(four, call_of(Collective::kAllGather, 1 << 18, DataType::kFloat32)));
+  CHECK_FALSE(has_ring(four, call_of(Collective::kAllReduce, 1 << 18, DataType::kFloat32)));
+  CHECK(has_ring(two, call_of(Collective::kAllReduce, 1 << 18, DataType::kFloat32)));
+}
+
+TEST_CASE("planner: sums go along ranks as numbered, whatever CPUs they are bound to; what is passed on along places") {
+  std::vector<Seat> seats(4);
+  for (uint32_t r = 0; r < 4; r++) seats[r].path = {r % 2};
+  const Planner bound(1, lay_out(seats), Algo::kAuto, false), loose(1, flat_layout(4), Algo::kAuto, false);
+  const auto text = [](const Planner& planner, Collective collective) {
+    return to_text(planner.schedule(collective, {Algo::kRing, 1}, 0));
+  };
+  for (const Collective sum : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter})
+    CHECK(text(bound, sum) == text(loose, sum));
+  CHECK(text(bound, Collective::kAllGather) != text(loose, Collective::kAllGather));
+}
+
+TEST_CASE("planner: a plan is the same each time, and the first of the candidates") {
+  const Planner planner = planner_of(facts_of(4, 1, 2, true));
+  for (uint64_t bytes = 1; bytes < 1 << 26; bytes *= 3) {
+    const Call call = call_of(Collective::kBroadcast, bytes, DataType::kInt8);
+    const auto all = planner.candidates(call, bytes);
+    CHECK(planner.choose(call) == all[0].plan);
+    for (size_t i = 1; i < all.size(); i++) CHECK(all[i].predicted_ns >= all[i - 1].predicted_ns);
+    CHECK(planner.estimate_ns(call, bytes) == all[0].predicted_ns);
   }
-  CHECK(tried.size() == 3);
-  for (Planner& planner : ranks.planners) {
-    CHECK(planner.choice(call, bytes).plan == candidates[2].plan);
-    CHECK(planner.choice(call, bytes).why == Choice::Why::kRaced);
-    CHECK(planner.has_news());
-    CHECK(planner.tuning().raced == ranks.planners[0].tuning().raced);
-  }
-  // What they have found serves the next group.
-  Planner next(0, flat_layout(4), Algo::kAuto, false);
-  next.start(ranks.planners[0].ground(), ranks.planners[0].tuning(), true);
-  CHECK(next.choice(call, bytes).plan == candidates[2].plan);
-  CHECK(next.choice(call, bytes).why == Choice::Why::kRemembered);
-  CHECK_FALSE(next.has_news());
-}
-
-TEST_CASE("planner: a winner that takes another time than when it won is tried against the others again") {
-  const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
-  const uint64_t bytes = 4 << 16;
-  Ranks ranks(4);
-  const std::vector<Candidate> candidates = ranks.planners[0].choice(call, bytes).candidates;
-  const Plan first = candidates[1].plan, second = candidates[0].plan;
-  bool moved = false;
-  int operations = 0, others = 0;
-  const auto time = [&](int, Plan plan) -> int64_t {
-    if (!moved) return plan == first ? 20000 : 90000;
-    return plan == first ? 80000 : plan == second ? 40000 : 95000;
-  };
-  const auto run = [&](int times) {
-    for (operations = others = 0; operations < times; operations++) others += !(ranks.run(call, bytes, time) == first);
-  };
-  run(1000);
-  REQUIRE(ranks.planners[0].choice(call, bytes).plan == first);
-  run(50000);
-  CHECK(others == 0);  // looks are at the winner only
-  // One slow stretch is no reason.
-  const auto disturbed = [&](int, Plan) -> int64_t { return operations++ % 20000 < 60 ? 500000 : 20000; };
-  for (int i = 0; i < 60000; i++) CHECK(ranks.run(call, bytes, disturbed) == first);
-  moved = true;
-  run(10000);
-  CHECK(ranks.planners[0].choice(call, bytes).plan == second);
-  CHECK(ranks.planners[0].choice(call, bytes).why == Choice::Why::kRaced);
-  CHECK(ranks.planners[0].tuning().raced.begin()->second[0].plan == second);
-  // Races that are off stay off.
-  Planner off(0, flat_layout(4), Algo::kAuto, false);
-  off.start(ranks.planners[0].ground(), ranks.planners[0].tuning(), false);
-  for (int i = 0; i < 100000; i++) off.count(off.choice(call, bytes));
-  CHECK_FALSE(off.choice(call, bytes).race);
-}
-
-TEST_CASE("planner: what is fast with registered memory is found out and remembered apart") {
-  const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
-  const uint64_t bytes = 4 << 16;
-  Ranks ranks(2);
-  const std::vector<Candidate> candidates = ranks.planners[0].choice(call, bytes).candidates;
-  const Plan ordinary = candidates[1].plan, registered = candidates[0].plan;
-  const auto time = [&](int, Plan plan) -> int64_t {
-    return plan == (ranks.registered ? registered : ordinary) ? 20000 : 22000;  // a difference that no look doubts
-  };
-  const auto settle = [&](int operations) {
-    Plan plan;
-    for (int i = 0; i < operations; i++) plan = ranks.run(call, bytes, time);
-    return plan;
-  };
-  CHECK(settle(20000) == ordinary);
-  ranks.registered = true;
-  CHECK(settle(20000) == registered);
-  CHECK(ranks.planners[0].choice(call, bytes).why == Choice::Why::kRaced);
-  CHECK(ranks.planners[0].tuning().raced.size() == 2);
-  ranks.registered = false;
-  CHECK(settle(20000) == ordinary);
-}
-
-TEST_CASE("planner: nothing is tried where one plan is forced, where races are off, and for small one-shot sums") {
-  const Call large = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
-  Ranks off(4, false);
-  CHECK_FALSE(off.planners[0].choice(large, 4 << 16).race);
-  Planner forced(0, flat_layout(4), Algo::kRing, false);
-  forced.start(off.planners[0].ground(), off.planners[0].tuning(), true, Ways::kCopy);
-  CHECK_FALSE(forced.choice(large, 4 << 16).race);
-  // The way to send changes no bits, so that is tried.
-  forced.start(off.planners[0].ground(), off.planners[0].tuning(), true);
-  CHECK(forced.choice(call_of(Collective::kAllReduce, 1 << 18, DataType::kFloat32), 4 << 18).race);
-  Ranks two(2);
-  for (const uint64_t count : {0, 1, 2, 16, 128, 256}) {
-    const Choice& choice =
-        two.planners[0].choice(call_of(Collective::kAllReduce, count, DataType::kFloat32), 4 * count);
-    CHECK(choice.plan.algo == Algo::kOneShot);
-    CHECK_FALSE(choice.race);
-  }
-}
-
-TEST_CASE("planner: TUTTI_PROTO leaves one way to send, of what can be lent") {
-  Ranks ranks(4);
-  for (const Ways ways : {Ways::kCopy, Ways::kLend, Ways::kBoth}) {
-    CHECK(parse_ways(ways_name(ways)).value() == ways);
-    Planner planner(0, flat_layout(4), Algo::kAuto, false);
-    planner.start(ranks.planners[0].ground(), ranks.planners[0].tuning(), true, ways);
-    int lending = 0, copying = 0, small = 0;
-    const Call call = call_of(Collective::kAllGather, 1 << 20, DataType::kInt8);
-    for (const Candidate& c : planner.choice(call, 1 << 20).candidates) (c.plan.lends ? lending : copying)++;
-    for (const Candidate& c : planner.choice(call_of(Collective::kAllGather, 1, DataType::kInt8), 1).candidates)
-      small += c.plan.lends;
-    CHECK((lending > 0) == (ways != Ways::kCopy));
-    CHECK((copying > 0) == (ways != Ways::kLend));
-    CHECK(small == 0);
-  }
-  CHECK(parse_ways("push").error().message.find("TUTTI_PROTO=push") != std::string::npos);
-}
-
-TEST_CASE("planner: a remembered plan that would be wrong for the call is passed over") {
-  const Ground ground{4, 4, 4, 1, 4, 128 << 10, 16 << 10};
-  Tuning tuning{default_prices(true, ground), true, {}};
-  const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kBfloat16);
-  tuning.raced[{Collective::kAllReduce, true, false, 18}] = {{{Algo::kRing, 1}, 1}};
-  Planner planner(0, flat_layout(4), Algo::kAuto, false);
-  planner.start(ground, tuning, true);
-  const Algo algo = planner.choice(call, 2 << 16).plan.algo;
-  CHECK((algo == Algo::kDirect || algo == Algo::kOneShot || algo == Algo::kStar));
 }
 
 TEST_CASE("planner: it explains what it chose and why") {
-  Ranks ranks(4);
-  const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
-  std::string text = ranks.planners[0].explain(call, 4 << 16);
+  const Planner planner = planner_of(facts_of(4, 1, 2, false));
+  const Call call = call_of(Collective::kAllReduce, 1 << 16, DataType::kInt32);
+  const std::string text = planner.explain(call, 4 << 16);
   INFO(text);
-  CHECK(text.find("AllReduce of 262144 bytes (65536 x float, sum) over 4 ranks") == 0);
+  CHECK(text.find("AllReduce of 262144 bytes (65536 x int32, sum) over 4 ranks") == 0);
   for (const char* name : {"ring x2", "tree", "direct", "oneshot", "halving", "doubling", "star"})
     CHECK(text.find(name) != std::string::npos);
-  CHECK(text.find("not tried out yet") != std::string::npos);
-  for (int i = 0; i < 1000; i++) ranks.run(call, 4 << 16, [](int, Plan plan) { return 1000 * plan.lanes; });
-  text = ranks.planners[0].explain(call, 4 << 16);
-  CHECK(text.find("the fastest when the closest were tried out") != std::string::npos);
-  CHECK(text.find("1.00\n") != std::string::npos);
+  CHECK(text.find("4 ranks for 2 CPUs; loopback, network") != std::string::npos);
+  CHECK(text.find("built in: shm.hop ") != std::string::npos);
+  const Call floats = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
+  CHECK(planner.explain(floats, 4 << 16).find("order of the sums: fixed") != std::string::npos);
+  CHECK(planner_of(facts_of(4, 1, 4, true)).explain(floats, 4 << 16).find("that of ranks") != std::string::npos);
   Planner forced(0, flat_layout(2), Algo::kTree, true);
-  CHECK(forced.explain(call_of(Collective::kBroadcast, 8, DataType::kInt8), 8).find("forced") != std::string::npos);
-  CHECK(forced.explain(call, 4 << 16).find("deterministic") != std::string::npos);
+  auto prices = prices_from_text("shm.hop = 7", "a/file");
+  REQUIRE(prices);
+  forced.set_facts(facts_of(2, 1, 2, true), std::move(prices).value());
+  const std::string broadcast = forced.explain(call_of(Collective::kBroadcast, 8, DataType::kInt8), 8);
+  INFO(broadcast);
+  CHECK(broadcast.find("forced: tree") != std::string::npos);
+  CHECK(broadcast.find("* from a/file") != std::string::npos);
+  CHECK(broadcast.find("*shm.hop 7 ") != std::string::npos);
+  CHECK(broadcast.find(" shm.turn ") != std::string::npos);
   CHECK(forced.explain(call_of(Collective::kAllToAll, 8, DataType::kInt8), 8).find("one way only") !=
         std::string::npos);
 }

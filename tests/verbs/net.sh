@@ -69,7 +69,7 @@ rank() {
   shift
   exec "${namespace[@]}" env TUTTI_RANK="$rank" TUTTI_NRANKS="$ranks" TUTTI_ROOT=10.9.0.1:"$port" \
     TUTTI_SECRET=guest TUTTI_TRANSPORTS=shm,verbs TUTTI_IB_HCA=="rxe$host${rails:+,rxe$((host + 2))}" \
-    TUTTI_TUNE_CACHE=off TUTTI_TUNE=0 \
+    TUTTI_TUNE_FILE=/dev/null \
     "${settings[@]}" "$build/tools/perf/$1_perf" "${@:2}"
 }
 

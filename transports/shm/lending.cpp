@@ -69,6 +69,12 @@ bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
   return true;
 }
 
+// Private memory of another process only where TUTTI_PROTO says so: reading it through the kernel costs as much as two
+// copies through a slot, which another rank can make meanwhile.
+bool SendLink::can_lend(const void* data, uint32_t bytes) {
+  return reach_ == kSameProcess || find_block(data, bytes) || (lends_private_ && reach_ == kThroughKernel);
+}
+
 bool ShmHalf::find_block(const void* data, size_t bytes) {
   if (const uint64_t removals = SharedMemory::removals(); removals != removals_seen_) {
     removals_seen_ = removals;

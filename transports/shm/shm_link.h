@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/dial.h"
+#include "base/env.h"
 #include "base/shared_memory.h"
 #include "transports/adapter.h"
 #include "transports/shm/exchange.h"
@@ -77,6 +78,7 @@ class ShmHalf : public LinkHalf {
     if (++polls_ % kPollsPerLook == 0) look();
   }
   Error gone() const;
+  bool find_block(const void* data, size_t bytes);
   // An address that stands for this link in both halves, if they are in one process: for ThreadSanitizer.
   void* both_know() const { return reinterpret_cast<void*>(segment_.header().probe_address); }
 
@@ -95,7 +97,6 @@ class ShmHalf : public LinkHalf {
 
  private:
   void take_bytes(const char* bytes, size_t n, Fd descriptor);
-  bool find_block(const void* data, size_t bytes);
   bool share_block();
   void forget_removed_blocks();
 
@@ -118,6 +119,7 @@ class SendLink final : public ShmHalf {
   int push(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  bool can_lend(const void* data, uint32_t bytes) override;
   void* place(uint32_t bytes) override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
@@ -136,7 +138,8 @@ class SendLink final : public ShmHalf {
   Dialer dialer_;
   bool segment_sent_ = false;
   bool ready_ = false;
-  uint64_t released_seen_ = 0;               // the receiver's count when last looked: spares the cache line
+  uint64_t released_seen_ = 0;  // the receiver's count when last looked: spares the cache line
+  bool lends_private_ = env_string(Env::kProto) == "lend";
   uint64_t last_lent_ = 0;                   // the number of the last message that lends
   std::optional<Exchange::Payload> chosen_;  // since try_acquire, instead of the slot's own
   bool acquired_ = false;

@@ -42,8 +42,8 @@ class TcpEndpoint {
     return door_.next(config);
   }
 
-  // Of a common network: the kernel does not tell what lies between.
-  tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 30'000, 1'000'000'000}; }
+  // Of a common network, with the speed of this host's fastest interface: the kernel does not tell what lies between.
+  tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 30'000, bytes_per_second_}; }
 
  private:
   TcpEndpoint(const tuttiEndpointConfig& config, const Key& key, Listener listener)
@@ -53,11 +53,21 @@ class TcpEndpoint {
         pairs_(config.rank),
         door_(config, key, std::move(listener.fd), pairs_) {}
 
+  static uint64_t fastest_bytes_per_second() {
+    constexpr uint64_t kUsual = 1'000'000'000;
+    int64_t fastest = 0;
+    if (const auto interfaces = local_interfaces())
+      for (const Interface& i : interfaces.value())
+        if (preference(i) == 0) fastest = std::max(fastest, megabits_per_second(i));
+    return fastest > 0 ? static_cast<uint64_t>(fastest) * 1'000'000 / 8 : kUsual;
+  }
+
   int rank_;
   Key key_;
   Contact contact_;
   Pairs pairs_;
   Door door_;
+  const uint64_t bytes_per_second_ = fastest_bytes_per_second();
 };
 
 }  // namespace tcp

@@ -1,0 +1,152 @@
+#include "plan/prices.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <span>
+
+#include "base/env.h"
+
+namespace tutti {
+namespace {
+
+constexpr double kLeastNs = 1e-6, kMostNs = 1e9;
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+// By the C locale, whatever the program has set.
+bool read_price(std::string_view text, double* price) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= kLeastNs && value <= kMostNs))
+    return false;
+  *price = value;
+  return true;
+}
+
+Result<void> read_line(std::string_view line, std::span<const NamedPrice> names, PriceList* list) {
+  const size_t equals = line.find('=');
+  const std::string name(trimmed(line.substr(0, equals)));
+  const auto found = std::find_if(names.begin(), names.end(), [&](const NamedPrice& p) { return p.name == name; });
+  if (equals == line.npos || found == names.end())
+    return Error{Code::kInvalidUsage, "there is no price '" + name + "': give lines such as 'shm.hop = 150'"};
+  const std::string value(trimmed(line.substr(equals + 1)));
+  if (!read_price(value, found->value))
+    return Error{Code::kInvalidUsage, format("%s = %s is not valid: give nanoseconds from %g to %g", name.c_str(),
+                                             value.c_str(), kLeastNs, kMostNs)};
+  list->given.push_back(name);
+  return {};
+}
+
+std::vector<std::string> usual_files() {
+  std::vector<std::string> files;
+  const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+  if (config != nullptr && *config == '/')
+    files.push_back(std::string(config) + "/tutti/tuning");
+  else if (home != nullptr && *home == '/')
+    files.push_back(std::string(home) + "/.config/tutti/tuning");
+  files.push_back("/etc/tutti/tuning");
+  return files;
+}
+
+Result<std::string> read_file(const std::string& path) {
+  constexpr size_t kMostBytes = 1 << 16;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMostBytes + 1, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
+    return Error{Code::kInvalidUsage,
+                 format("the tuning file %s cannot be read: %s; mend that, or set TUTTI_TUNE_FILE to "
+                        "another file or to /dev/null",
+                        path.c_str(), strerror(errno)),
+                 -1, errno};
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() <= kMostBytes) return text;
+  return Error{Code::kInvalidUsage, "the tuning file " + path + " is too long to be one: tutti-tune writes a new one"};
+}
+
+}  // namespace
+
+// Fitted to what tools/perf/plan_check and tutti-tune measured on a virtual machine with two Zen 5 CPUs that share a
+// cache, whose hosts were network namespaces.
+Prices built_in_prices() {
+  return {.shm = {150, 350, 60, 0.03},
+          .loopback = {2500, 2500, 1200, 0.12},
+          .network = {12000, 12000, 3000, 0.3},
+          .rdma = {2000, 2000, 300, 0.02},
+          .summed_byte = 0.03};
+}
+
+// FNV-1a.
+uint64_t fingerprint(const Prices& prices) {
+  uint64_t hash = 0xcbf29ce484222325;
+  Prices copy = prices;
+  for (const NamedPrice& price : by_name(copy)) hash = (hash ^ std::bit_cast<uint64_t>(*price.value)) * 0x100000001b3;
+  return hash;
+}
+
+std::vector<NamedPrice> by_name(Prices& prices) {
+  std::vector<NamedPrice> names;
+  const auto add = [&](const std::string& name, const std::string& where, Medium& medium) {
+    names.push_back({name + ".hop", "until a message " + where + " has been noticed", &medium.hop});
+    names.push_back({name + ".turn", "the same for each rank that shares a CPU", &medium.turn});
+    names.push_back({name + ".message", "of a CPU's time, to send or to receive one", &medium.message});
+    names.push_back({name + ".byte", "of a CPU's time, to send or to receive one", &medium.byte});
+  };
+  add("shm", "in shared memory", prices.shm);
+  add("loopback", "over TCP within a host", prices.loopback);
+  add("network", "over TCP between hosts", prices.network);
+  add("rdma", "over RDMA between hosts", prices.rdma);
+  names.push_back({"sum.byte", "read to be added up", &prices.summed_byte});
+  return names;
+}
+
+Result<PriceList> prices_from_text(std::string_view text, const std::string& file) {
+  PriceList list{built_in_prices(), file, {}};
+  const std::vector<NamedPrice> names = by_name(list.prices);
+  int number = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = trimmed(text.substr(at, end - at).substr(0, text.substr(at, end - at).find('#')));
+    at = end + 1;
+    number++;
+    if (line.empty()) continue;
+    auto read = read_line(line, names, &list);
+    if (read) continue;
+    read.error().message =
+        format("the tuning file %s, line %d: %s", file.c_str(), number, read.error().message.c_str());
+    return std::move(read).error();
+  }
+  return list;
+}
+
+std::string to_text(const Prices& prices) {
+  Prices copy = prices;
+  std::string text;
+  for (const NamedPrice& price : by_name(copy))
+    text += format("%s = %.6g  # ns: %s\n", price.name.c_str(), *price.value, price.help.c_str());
+  return text;
+}
+
+Result<PriceList> find_prices() {
+  std::string path = env_string(Env::kTuneFile);
+  if (path.empty()) {
+    const std::vector<std::string> files = usual_files();
+    const auto found = std::find_if(files.begin(), files.end(), [](const std::string& f) { return std::ifstream(f); });
+    if (found == files.end()) return PriceList{built_in_prices(), "", {}};
+    path = *found;
+  }
+  TUTTI_TRY_ASSIGN(const std::string text, read_file(path));
+  return prices_from_text(text, path);
+}
+
+}  // namespace tutti

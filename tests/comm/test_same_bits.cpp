@@ -1,0 +1,204 @@
+// The same program gives the same bits in every run: random programs of reductions, again and again in other
+// surroundings.
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <random>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+// What must not matter.
+struct Surroundings {
+  const char* name;
+  const char *slot_bytes = "", *proto = "", *stream_from = "";
+  bool registered = false, in_place = false, pinned = false, busy = false, delays = false, streams = false;
+  bool more_before = false;  // another history
+};
+constexpr Surroundings kSurroundings[] = {
+    {"as it comes"},
+    {"again"},
+    {"small slots", "4096"},
+    {"odd slots", "100032", "", "1"},
+    {"large slots", "1M", "copy"},
+    {"registered, lending", "", "lend", "", true},
+    {"in place, after other operations", "", "", "", false, true, false, false, false, false, true},
+    {"pinned to one CPU", "", "", "", false, false, true},
+    {"beside busy threads, with delays", "", "", "", false, true, false, true, true},
+    {"on streams, registered, small slots", "8192", "", "", true, false, false, false, true, true},
+};
+
+struct Step {
+  int collective;  // 0 all-reduce, 1 reduce, 2 reduce-scatter
+  tuttiDataType_t type;
+  size_t elem_bytes, count;
+  tuttiRedOp_t op;
+  int root;
+};
+
+std::vector<Step> random_program(unsigned seed, int n_ranks) {
+  constexpr std::pair<tuttiDataType_t, size_t> kTypes[] = {
+      {tuttiFloat32, 4}, {tuttiFloat32, 4}, {tuttiFloat64, 8}, {tuttiFloat16, 2}, {tuttiBfloat16, 2}};
+  constexpr tuttiRedOp_t kOps[] = {tuttiSum, tuttiSum, tuttiProd, tuttiAvg, tuttiMax};
+  std::mt19937 random(seed);
+  std::vector<Step> program;
+  const int n_steps = kSanitized ? 8 : 24;
+  for (int i = 0; i < n_steps; i++) {
+    const auto [type, bytes] = kTypes[random() % std::size(kTypes)];
+    const size_t count = 1 + random() % (size_t{1} << (random() % (kSanitized ? 15 : 20)));
+    program.push_back({static_cast<int>(random() % 3), type, bytes, count, kOps[random() % std::size(kOps)],
+                       static_cast<int>(random() % static_cast<unsigned>(n_ranks))});
+  }
+  return program;
+}
+
+// Finite numbers of all magnitudes below 2, by what every rank can work out.
+void fill(char* data, const Step& step, size_t elems, unsigned seed) {
+  std::mt19937_64 random(seed);
+  for (size_t i = 0; i < elems; i++) {
+    uint64_t bits = random();
+    bits &= ~(uint64_t{1} << (8 * step.elem_bytes - 2));  // the exponent's first bit
+    memcpy(data + i * step.elem_bytes, &bits, step.elem_bytes);
+  }
+}
+
+uint64_t fingerprint(const char* data, size_t bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (size_t i = 0; i < bytes; i++) hash = (hash ^ static_cast<unsigned char>(data[i])) * 0x100000001b3;
+  return hash;
+}
+
+// Room for one step's input and output.
+class Room {
+ public:
+  Room(bool registered, size_t bytes, Outcome& outcome) : registered_(registered), private_(registered ? 0 : bytes) {
+    if (registered) outcome.take(tuttiMemAlloc(&shared_, bytes));
+  }
+  ~Room() {
+    if (registered_) static_cast<void>(tuttiMemFree(shared_));
+  }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+  char* data() { return registered_ ? static_cast<char*>(shared_) : private_.data(); }
+
+ private:
+  bool registered_;
+  void* shared_ = nullptr;
+  std::vector<char> private_;
+};
+
+uint64_t run_step(const Step& step, unsigned seed, int rank, int n, const Surroundings& where, tuttiComm_t comm,
+                  Outcome& outcome) {
+  const bool scatters = step.collective == 2;
+  const size_t in_elems = step.count * (scatters ? static_cast<size_t>(n) : 1), bytes = step.count * step.elem_bytes;
+  Room in(where.registered, in_elems * step.elem_bytes, outcome), out(where.registered, bytes, outcome);
+  if (outcome.code != tuttiSuccess) return 0;
+  fill(in.data(), step, in_elems, seed * 64 + static_cast<unsigned>(rank));
+  char* to = out.data();
+  if (where.in_place) to = in.data() + (scatters ? static_cast<size_t>(rank) * bytes : 0);
+  tuttiStream_t stream = nullptr;
+  if (where.streams) outcome.take(tuttiStreamCreate(&stream));
+  if (step.collective == 0)
+    outcome.take(tuttiAllReduce(in.data(), to, step.count, step.type, step.op, comm, stream));
+  else if (step.collective == 1)
+    outcome.take(tuttiReduce(in.data(), to, step.count, step.type, step.op, step.root, comm, stream));
+  else
+    outcome.take(tuttiReduceScatter(in.data(), to, step.count, step.type, step.op, comm, stream));
+  if (where.streams) {
+    outcome.take(tuttiStreamSynchronize(stream));
+    outcome.take(tuttiStreamDestroy(stream));
+  }
+  return step.collective == 1 && rank != step.root ? 0 : fingerprint(to, bytes);
+}
+
+void pin_to_one_cpu() {
+  cpu_set_t cpus;
+  pthread_getaffinity_np(pthread_self(), sizeof cpus, &cpus);
+  int first = 0;
+  while (!CPU_ISSET(first, &cpus)) first++;
+  CPU_ZERO(&cpus);
+  CPU_SET(first, &cpus);
+  pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus);
+}
+
+using Bits = std::vector<std::vector<uint64_t>>;  // by rank and step
+
+Bits run_program(int n, const char* transports, unsigned seed, const Surroundings& where) {
+  setenv("TUTTI_SLOT_BYTES", where.slot_bytes, 1);
+  setenv("TUTTI_PROTO", where.proto, 1);
+  setenv("TUTTI_NT_BYTES", where.stream_from, 1);
+  std::atomic<bool> over{false};
+  std::vector<std::thread> busy;
+  for (int i = 0; where.busy && i < 2; i++)
+    busy.emplace_back([&] {
+      while (!over) continue;
+    });
+  const std::vector<Step> program = random_program(seed, n);
+  Bits bits(static_cast<size_t>(n));
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(static_cast<size_t>(n));
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < n; r++)
+    ranks.emplace_back([&, r] {
+      if (where.pinned) pin_to_one_cpu();  // before the others are told of its CPUs
+      Outcome& outcome = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      config.transports = transports;
+      tuttiComm_t comm = nullptr;
+      outcome.take(tuttiCommInitRankConfig(&comm, n, id, r, &config));
+      if (comm == nullptr) return;
+      std::mt19937 delay(seed + static_cast<unsigned>(r));
+      for (int i = where.more_before ? -1 : 0; i < static_cast<int>(program.size()); i++) {
+        if (where.delays && delay() % 3 == 0) usleep(delay() % 3000);
+        const Step& step = program[static_cast<size_t>(i < 0 ? 3 : i)];
+        const uint64_t got = run_step(step, static_cast<unsigned>(i + 1), r, n, where, comm, outcome);
+        if (i >= 0) bits[static_cast<size_t>(r)].push_back(got);
+      }
+      outcome.take(tuttiCommDestroy(comm));
+    });
+  for (auto& rank : ranks) rank.join();
+  over = true;
+  for (auto& thread : busy) thread.join();
+  for (const char* name : {"TUTTI_SLOT_BYTES", "TUTTI_PROTO", "TUTTI_NT_BYTES"}) unsetenv(name);
+  require_success(outcomes);
+  return bits;
+}
+
+}  // namespace
+
+TEST_CASE("the same program gives the same bits in every run, whatever goes on around it") {
+  const auto [n, transports] =
+      GENERATE(std::pair{2, ""}, std::pair{3, ""}, std::pair{4, "tcp"}, std::pair{5, "tcp"}, std::pair{6, ""});
+  if (kSanitized && n > 4) return;
+  const unsigned seed = 71 + static_cast<unsigned>(n);
+  const Bits first = run_program(n, transports, seed, kSurroundings[0]);
+  const std::vector<Step> program = random_program(seed, n);
+  for (const Surroundings& where : kSurroundings) {
+    const Bits bits = run_program(n, transports, seed, where);
+    for (size_t r = 0; r < first.size(); r++)
+      for (size_t i = 0; i < program.size(); i++) {
+        INFO(n << " ranks over '" << transports << "', " << where.name << ": rank " << r << ", step " << i
+               << ": collective " << program[i].collective << " of " << program[i].count << " x " << program[i].type
+               << ", " << program[i].op);
+        CHECK(bits[r][i] == first[r][i]);
+      }
+  }
+}
+
+TEST_CASE("deterministic groups give the same bits over every transport and by every algorithm") {
+  const int n = GENERATE(3, 4);
+  const Surroundings& plain = kSurroundings[0];
+  setenv("TUTTI_DETERMINISTIC", "1", 1);
+  const Bits first = run_program(n, "", 5, plain);
+  const Bits over_tcp = run_program(n, "tcp", 5, plain);
+  setenv("TUTTI_ALGO", "ring", 1);
+  const Bits forced = run_program(n, "tcp", 5, kSurroundings[2]);
+  unsetenv("TUTTI_ALGO");
+  unsetenv("TUTTI_DETERMINISTIC");
+  CHECK(over_tcp == first);
+  CHECK(forced == first);
+}

@@ -1,0 +1,108 @@
+// Prices: what a file may say, and what is said of a bad one.
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "catch.h"
+#include "plan/prices.h"
+
+using namespace tutti;
+
+namespace {
+
+// A directory of its own, which is the user's configuration meanwhile.
+struct Place {
+  std::filesystem::path top;
+  Place() {
+    char name[] = "/tmp/tutti-prices-XXXXXX";
+    top = mkdtemp(name);
+    std::filesystem::create_directory(top / "tutti");
+    setenv("XDG_CONFIG_HOME", top.c_str(), 1);
+    unsetenv("TUTTI_TUNE_FILE");
+  }
+  ~Place() {
+    std::filesystem::remove_all(top);
+    unsetenv("XDG_CONFIG_HOME");
+    unsetenv("TUTTI_TUNE_FILE");
+  }
+  std::string write(const std::string& name, const std::string& text) const {
+    const std::string path = top / name;
+    REQUIRE(write_file(path, text));
+    return path;
+  }
+};
+
+std::string complaint(const std::string& text) {
+  const auto list = prices_from_text(text, "some/file");
+  REQUIRE_FALSE(list);
+  CHECK(list.error().code == Code::kInvalidUsage);
+  return list.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("prices: what is written is read again, each of them") {
+  Prices prices = built_in_prices();
+  double value = 1.5;
+  for (const NamedPrice& price : by_name(prices)) *price.value = value += 0.25;
+  const auto list = prices_from_text(to_text(prices), "file");
+  REQUIRE(list);
+  CHECK(fingerprint(list.value().prices) == fingerprint(prices));
+  CHECK(list.value().given.size() == by_name(prices).size());
+  for (const NamedPrice& price : by_name(prices)) {
+    const double before = std::exchange(*price.value, 77);
+    CHECK(fingerprint(list.value().prices) != fingerprint(prices));
+    *price.value = before;
+  }
+}
+
+TEST_CASE("prices: a file may give some, with comments and blanks; the rest is built in") {
+  const auto list =
+      prices_from_text("# of my machine\n\n  shm.hop=5 \r\n\tsum.byte = 2e-1 # measured\nrdma.turn = 9", "f");
+  REQUIRE(list);
+  CHECK(list.value().prices.shm.hop == 5);
+  CHECK(list.value().prices.summed_byte == 0.2);
+  CHECK(list.value().prices.rdma.turn == 9);
+  CHECK(list.value().prices.shm.message == built_in_prices().shm.message);
+  CHECK(list.value().given == std::vector<std::string>{"shm.hop", "sum.byte", "rdma.turn"});
+  CHECK(prices_from_text("", "f"));
+}
+
+TEST_CASE("prices: a bad line is named, with the remedy") {
+  for (const char* line : {"shm.hop = fast", "shm.hop = 0", "shm.hop = -1", "shm.hop = nan", "shm.hop = inf",
+                           "shm.hop = 1e30", "shm.hop = 1 2", "shm.hop =", "shm.hop = 1,5"}) {
+    const std::string said = complaint(std::string("\nsum.byte = 1\n") + line);
+    INFO(said);
+    CHECK(said.find("some/file, line 3: shm.hop = ") != std::string::npos);
+    CHECK(said.find("give nanoseconds") != std::string::npos);
+  }
+  for (const char* line : {"shm.hops = 1", "shm.hop", "= 1", "\x01\xff", "[shm]"})
+    CHECK(complaint(line).find("some/file, line 1: there is no price '") != std::string::npos);
+}
+
+TEST_CASE("prices: the file that is named, else the user's, else what is built in") {
+  const Place place;
+  const auto hop = [] {
+    const auto list = find_prices();
+    return list ? list.value().prices.shm.hop : -1;
+  };
+  CHECK(hop() == built_in_prices().shm.hop);
+  const std::string users = place.write("tutti/tuning", "shm.hop = 11");
+  CHECK(hop() == 11);
+  CHECK(find_prices().value().file == users);
+  setenv("TUTTI_TUNE_FILE", place.write("mine", "shm.hop = 12").c_str(), 1);
+  CHECK(hop() == 12);
+  setenv("TUTTI_TUNE_FILE", "/dev/null", 1);
+  CHECK(hop() == built_in_prices().shm.hop);
+  for (const std::string& bad : {(place.top / "absent").string(), place.top.string(),
+                                 place.write("long", std::string(1 << 17, ' ')), place.write("odd", "hop")}) {
+    setenv("TUTTI_TUNE_FILE", bad.c_str(), 1);
+    const auto list = find_prices();
+    REQUIRE_FALSE(list);
+    INFO(list.error().message);
+    CHECK(list.error().code == Code::kInvalidUsage);
+    CHECK(list.error().message.find("the tuning file " + bad) == 0);
+  }
+}

@@ -1,0 +1,135 @@
+#include "fit.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "plan/planner.h"
+
+namespace tutti::tune {
+namespace {
+
+// Counts as a weak sample of each price.
+constexpr double kGuessWeight = 0.001;
+constexpr int kTurns = 1000;
+
+// A sample as a sum over prices: `amounts[p]` times each, and what no price has a part in.
+struct Equation {
+  std::vector<double> amounts;
+  double rest_ns = 0, ns = 0;
+};
+
+Equation equation_of(const Sample& sample) {
+  const Load load = load_of(sample.collective, sample.plan, sample.bytes, sample.facts);
+  Prices prices;
+  const std::vector<NamedPrice> names = by_name(prices);
+  Equation equation{{}, price_ns(load, sample.facts, prices), sample.ns};
+  for (const NamedPrice& price : names) {
+    *price.value = 1;
+    equation.amounts.push_back(price_ns(load, sample.facts, prices) - equation.rest_ns);
+    *price.value = 0;
+  }
+  return equation;
+}
+
+// What the others leave for price `p`, as a function of that alone: where its square errors are least.
+double best_price(const std::vector<Equation>& equations, const std::vector<NamedPrice>& prices, size_t p,
+                  double guess) {
+  double square = kGuessWeight / (guess * guess), line = kGuessWeight / guess;
+  for (const Equation& e : equations) {
+    if (e.amounts[p] == 0) continue;
+    double rest = e.ns - e.rest_ns;
+    for (size_t q = 0; q < prices.size(); q++)
+      if (q != p) rest -= e.amounts[q] * *prices[q].value;
+    square += e.amounts[p] * e.amounts[p] / (e.ns * e.ns);
+    line += e.amounts[p] * rest / (e.ns * e.ns);
+  }
+  return std::max(line / square, guess / 1000);
+}
+
+Planner planner_of(const Facts& facts, const Prices& prices) {
+  std::vector<Seat> seats(static_cast<size_t>(facts.n_ranks));
+  for (int r = 0; r < facts.n_ranks; r++)
+    seats[static_cast<size_t>(r)].host.bytes[0] =
+        static_cast<uint8_t>(std::min(r / facts.largest_host, facts.hosts - 1));
+  Planner planner(0, lay_out(seats), Algo::kAuto, false);
+  planner.set_facts(facts, {prices, "", {}});
+  return planner;
+}
+
+using Measured = std::vector<const Sample*>;
+
+// With the number of lanes that was measured: algorithms were measured with one only.
+const Sample* find(const Measured& measured, Algo algo) {
+  const auto found =
+      std::find_if(measured.begin(), measured.end(), [&](const Sample* s) { return s->plan.algo == algo; });
+  return found == measured.end() ? nullptr : *found;
+}
+
+}  // namespace
+
+Prices fit(std::span<const Sample> samples, const Prices& guess, std::vector<std::string>* fitted) {
+  std::vector<Equation> equations;
+  for (const Sample& sample : samples)
+    if (!sample.is_free) equations.push_back(equation_of(sample));
+  Prices first = guess, prices = guess;
+  const std::vector<NamedPrice> guesses = by_name(first), names = by_name(prices);
+  for (int turn = 0; turn < kTurns; turn++)
+    for (size_t p = 0; p < names.size(); p++) *names[p].value = best_price(equations, names, p, *guesses[p].value);
+  for (size_t p = 0; p < names.size(); p++)
+    if (std::any_of(equations.begin(), equations.end(), [p](const Equation& e) { return e.amounts[p] > 0; }))
+      fitted->push_back(names[p].name);
+  return prices;
+}
+
+std::vector<Point> judge(std::span<const Sample> samples, const Prices& prices) {
+  std::map<std::tuple<std::string, Collective, uint64_t>, Measured> by_operation;
+  for (const Sample& s : samples)
+    if (!s.is_free) by_operation[{to_text(s.facts), s.collective, s.bytes}].push_back(&s);
+  std::vector<Point> points;
+  for (const auto& [key, measured] : by_operation) {
+    const Sample& any = *measured[0];
+    Call call;
+    call.collective = any.collective;
+    call.dtype = DataType::kFloat32;
+    call.count = any.bytes / sizeof(float);
+    const Plan plan = planner_of(any.facts, prices).choose(call, any.bytes);
+    const Sample* chosen = find(measured, plan.algo);
+    if (chosen == nullptr) chosen = find(measured, own_algo(any.collective, plan.algo));
+    if (chosen == nullptr) continue;
+    const auto best =
+        *std::min_element(measured.begin(), measured.end(), [](auto* a, auto* b) { return a->ns < b->ns; });
+    const Load load = load_of(any.collective, chosen->plan, any.bytes, any.facts);
+    points.push_back({*chosen, best->ns, price_ns(load, any.facts, prices)});
+  }
+  return points;
+}
+
+Verdict verdict_of(std::span<const Point> points) {
+  Verdict verdict;
+  std::vector<double> errors;
+  for (const Point& point : points) {
+    verdict.points++;
+    verdict.mean_regret += point.regret() / static_cast<double>(points.size());
+    if (verdict.points == 1 || point.regret() > verdict.worst_regret) {
+      verdict.worst_regret = point.regret();
+      verdict.worst = point;
+    }
+    errors.push_back(point.error());
+  }
+  std::nth_element(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2), errors.end());
+  if (!errors.empty()) verdict.median_error = errors[errors.size() / 2];
+  return verdict;
+}
+
+std::string to_text(const Verdict& v) {
+  if (v.points == 0) return "nothing was measured";
+  return perf::text(
+      "regret %.1f %% in the mean, %.0f %% at worst (%s of %llu bytes by %s: %.2f us, %.2f at best); "
+      "predictions are off by %.0f %% in the median",
+      100 * v.mean_regret, 100 * v.worst_regret, traits(v.worst.chosen.collective).name,
+      static_cast<unsigned long long>(v.worst.chosen.bytes), algo_name(v.worst.chosen.plan.algo),
+      v.worst.chosen.ns / 1e3, v.worst.best_ns / 1e3, 100 * v.median_error);
+}
+
+}  // namespace tutti::tune

@@ -1,0 +1,199 @@
+// tutti-tune: measures what hops, messages and bytes cost on this machine, and writes the file of prices by which the
+// library chooses algorithms.
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/file.h"
+#include "fit.h"
+#include "launch.h"
+#include "measure.h"
+
+namespace tutti::tune {
+namespace {
+
+using perf::Status, perf::text, perf::usage_error;
+
+constexpr const char* kTool = "tutti-tune";
+constexpr const char* kExamples =
+    "\nExamples:\n"
+    "  tutti-tune --procs 4                measures shared memory and TCP within this host, writes the user's file\n"
+    "  mpirun -np 8 tutti-tune -o /etc/tutti/tuning    between the hosts of a job; or torchrun, srun\n"
+    "  tutti-tune --procs 2 --check        only shows how good the choices are\n"
+    "  tutti-tune --procs 2 --samples two.json; tutti-tune --procs 8 --samples eight.json\n"
+    "  tutti-tune --fit two.json eight.json -o FILE    prices for both\n"
+    "The file is found at TUTTI_TUNE_FILE, $XDG_CONFIG_HOME/tutti/tuning (~/.config) or /etc/tutti/tuning; all ranks "
+    "need\n"
+    "the same. Prices that were not measured stay as they are in it. Exit status: 0 good, 2 wrong usage, 3 a rank "
+    "failed.\n";
+
+struct Settings {
+  perf::Options perf;
+  std::string output, samples_path;
+  std::vector<std::string> fit_from;
+  bool only_check = false;
+};
+
+Status parse(int argc, char** argv, Settings* settings, std::string* help) {
+  std::string min_bytes = "8", max_bytes = "16M";
+  size_t factor = 8;
+  perf::Options& perf = settings->perf;
+  perf.iters = 7;
+  CLI::App app("Measures what this machine's messages and bytes cost, and writes it down for the library.", kTool);
+  app.option_defaults()->always_capture_default();
+  app.footer(kExamples);
+  app.add_option("-b,--minbytes", min_bytes, "smallest size");
+  app.add_option("-e,--maxbytes", max_bytes, "largest size");
+  app.add_option("-f,--stepfactor", factor, "multiply by this for the next size")->check(CLI::Range(2, 1 << 20));
+  app.add_option("-n,--turns", perf.iters, "turns of each algorithm")->check(CLI::Range(1, 10000));
+  app.add_option("--procs", perf.procs, "fork this many local processes")->check(CLI::Range(0, 4096));
+  app.add_option("-t,--nthreads", perf.threads, "ranks as threads of each process")->check(CLI::Range(1, 4096));
+  app.add_option("--transport", perf.transports,
+                 "only over these: shm,tcp; else what is taken, and within a host tcp, too");
+  app.add_flag("--check", settings->only_check, "write no file: only show how good the choices are");
+  app.add_option("-o,--output", settings->output, "the file to write, else the user's");
+  app.add_option("--samples", settings->samples_path, "write what was measured there, as JSON");
+  app.add_option("--fit", settings->fit_from, "measure nothing: fit prices to what --samples has written");
+  try {  // CLI11 reports by exceptions
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    *help = app.help();
+    return {};
+  } catch (const CLI::ParseError& e) {
+    return usage_error(text("%s (-h lists the options)", e.what()));
+  }
+  perf.step_factor = factor;
+  if (Status s = perf::parse_size(min_bytes, "-b", &perf.min_bytes); !s) return s;
+  if (Status s = perf::parse_size(max_bytes, "-e", &perf.max_bytes); !s) return s;
+  if (perf.min_bytes == 0 || perf.min_bytes > perf.max_bytes)
+    return usage_error(
+        text("-b %s -e %s: must be sizes from 1 up, the larger one last", min_bytes.c_str(), max_bytes.c_str()));
+  return {};
+}
+
+Status users_file(std::string* path) {
+  const char *named = getenv("TUTTI_TUNE_FILE"), *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+  if (named != nullptr && *named != '\0') {
+    *path = named;
+    return {};
+  }
+  if ((config == nullptr || *config != '/') && (home == nullptr || *home != '/'))
+    return usage_error("neither TUTTI_TUNE_FILE, XDG_CONFIG_HOME nor HOME says where to write; give -o FILE");
+  const std::string folder = config != nullptr && *config == '/' ? config : std::string(home) + "/.config";
+  for (const std::string& part : {folder, folder + "/tutti"})
+    if (mkdir(part.c_str(), 0777) != 0 && errno != EEXIST)
+      return perf::Error{text("cannot make the folder %s: %s; give -o FILE", part.c_str(), strerror(errno))};
+  *path = folder + "/tutti/tuning";
+  return {};
+}
+
+Status write(const std::string& path, const std::string& bytes) {
+  const auto written = write_file(path, bytes);
+  if (written) return {};
+  return perf::Error{written.error().message};
+}
+
+// Prices that nothing was measured for are the file's, if it is there and any good.
+Status write_prices(const std::string& path, Prices prices, const std::vector<std::string>& fitted, size_t n_samples) {
+  std::ifstream file(path);
+  const std::string before((std::istreambuf_iterator<char>(file)), {});
+  auto old = prices_from_text(before, path);
+  std::string out =
+      text("# What messages and bytes cost, in nanoseconds. Written by tutti-tune from %zu operations.\n", n_samples);
+  Prices kept = old ? old.value().prices : built_in_prices();
+  const auto lines = by_name(prices), others = by_name(kept);
+  for (size_t i = 0; i < lines.size(); i++) {
+    const bool is_new = std::find(fitted.begin(), fitted.end(), lines[i].name) != fitted.end();
+    const bool was_there =
+        old && std::find(old.value().given.begin(), old.value().given.end(), lines[i].name) != old.value().given.end();
+    if (is_new || was_there)
+      out +=
+          text("%s = %.4g  # %s\n", lines[i].name.c_str(), *(is_new ? lines : others)[i].value, lines[i].help.c_str());
+  }
+  if (Status s = write(path, out); !s) return s;
+  printf("# written: %s\n", path.c_str());
+  return {};
+}
+
+void show(const std::vector<Sample>& samples, const char* label, const Prices& prices) {
+  std::vector<std::string> groups;
+  std::vector<std::vector<Sample>> by_group;
+  for (const Sample& sample : samples) {
+    const std::string name = tutti::to_text(sample.facts);
+    if (groups.empty() || groups.back() != name) {
+      groups.push_back(name);
+      by_group.emplace_back();
+    }
+    by_group.back().push_back(sample);
+  }
+  for (size_t i = 0; i < groups.size(); i++)
+    printf("# %s: %s; of %s", label, to_text(verdict_of(judge(by_group[i], prices))).c_str(), groups[i].c_str());
+  if (groups.size() > 1) printf("# %s: all: %s\n", label, to_text(verdict_of(judge(samples, prices))).c_str());
+}
+
+Status conclude(const Settings& settings, const std::vector<Sample>& samples) {
+  if (!settings.samples_path.empty())
+    if (Status s = write(settings.samples_path, to_json(samples)); !s) return s;
+  const auto now = find_prices();
+  if (!now) return usage_error(now.error().message);
+  show(samples, "as it is", now.value().prices);
+  if (settings.only_check) return {};
+  std::vector<std::string> fitted;
+  const Prices prices = fit(samples, built_in_prices(), &fitted);
+  show(samples, "with new prices", prices);
+  std::string path = settings.output;
+  if (path.empty())
+    if (Status s = users_file(&path); !s) return s;
+  return write_prices(path, prices, fitted, samples.size());
+}
+
+Status measure_all(const Settings& settings, tuttiComm_t comm) {
+  perf::Team team;
+  if (Status s = team.join(comm); !s) return s;
+  std::vector<Sample> samples;
+  if (Status s = measure(settings.perf, settings.perf.transports, team, &samples); !s) return s;
+  std::vector<double> within_a_host(1,
+                                    !samples.empty() && samples[0].facts.hosts == 1 && samples[0].facts.shares_memory);
+  if (Status s = team.reduce(&within_a_host, tuttiMax); !s) return s;
+  if (settings.perf.transports.empty() && within_a_host[0] > 0)
+    if (Status s = measure(settings.perf, "tcp", team, &samples); !s) return s;
+  return team.agree(team.rank() == 0 ? conclude(settings, samples) : Status());
+}
+
+Status fit_files(const Settings& settings) {
+  std::vector<Sample> samples;
+  for (const std::string& path : settings.fit_from) {
+    std::ifstream file(path);
+    if (!file) return usage_error(text("--fit %s cannot be read: %s", path.c_str(), strerror(errno)));
+    if (Status s = from_json(std::string((std::istreambuf_iterator<char>(file)), {}), path, &samples); !s) return s;
+  }
+  return conclude(settings, samples);
+}
+
+int fail(const Status& status) {
+  if (status) return 0;
+  fprintf(stderr, "%s: %s\n", kTool, status.error().message.c_str());
+  return status.error().exit_status;
+}
+
+int run(int argc, char** argv) {
+  Settings settings;
+  std::string help;
+  if (Status s = parse(argc, argv, &settings, &help); !s) return fail(s);
+  if (!help.empty()) return fputs(help.c_str(), stdout) < 0 ? perf::kExitFailed : 0;
+  if (!settings.fit_from.empty()) return fail(fit_files(settings));
+  return perf::launch(settings.perf, kTool, [&](tuttiComm_t comm) { return measure_all(settings, comm); });
+}
+
+}  // namespace
+}  // namespace tutti::tune
+
+int main(int argc, char** argv) {
+  return tutti::tune::run(argc, argv);
+}

@@ -1,0 +1,255 @@
+#include "measure.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+
+#include "buffer.h"
+
+namespace tutti::tune {
+namespace {
+
+using perf::Status, perf::text;
+
+// Of one communicator in a row, after one that does not count.
+constexpr double kTurnSeconds = 0.002;
+constexpr int kMostInTurn = 1000;
+constexpr size_t kFree = std::size(kAlgos);  // the communicator without a forced one
+
+struct Tested {
+  const char* name;
+  Collective collective;
+  bool in_blocks;  // a size is that of all ranks' blocks
+  size_t algos;    // the first of kTried; the others are the same as one of them
+  tuttiResult_t (*run)(const void* in, void* out, size_t count, tuttiComm_t comm);
+};
+constexpr std::array kTried = {Algo::kRing,    Algo::kTree,         Algo::kDirect,   Algo::kOneShot,
+                               Algo::kHalving, Algo::kHierarchical, Algo::kDoubling, Algo::kStar};
+constexpr Tested kTested[] = {
+    {"tuttiAllReduce", Collective::kAllReduce, false, kTried.size(),
+     [](const void* in, void* out, size_t n, tuttiComm_t c) {
+       return tuttiAllReduce(in, out, n, tuttiFloat, tuttiSum, c, nullptr);
+     }},
+    {"tuttiBroadcast", Collective::kBroadcast, false, 3,
+     [](const void* in, void* out, size_t n, tuttiComm_t c) {
+       return tuttiBroadcast(in, out, n, tuttiFloat, 0, c, nullptr);
+     }},
+    {"tuttiReduce", Collective::kReduce, false, 3,
+     [](const void* in, void* out, size_t n, tuttiComm_t c) {
+       return tuttiReduce(in, out, n, tuttiFloat, tuttiSum, 0, c, nullptr);
+     }},
+    {"tuttiAllGather", Collective::kAllGather, true, 3,
+     [](const void* in, void* out, size_t n, tuttiComm_t c) {
+       return tuttiAllGather(in, out, n, tuttiFloat, c, nullptr);
+     }},
+    {"tuttiReduceScatter", Collective::kReduceScatter, true, 3,
+     [](const void* in, void* out, size_t n, tuttiComm_t c) {
+       return tuttiReduceScatter(in, out, n, tuttiFloat, tuttiSum, c, nullptr);
+     }},
+    {"tuttiAlltoAll", Collective::kAllToAll, true, 0,
+     [](const void* in, void* out, size_t n, tuttiComm_t c) {
+       return tuttiAlltoAll(in, out, n, tuttiFloat, c, nullptr);
+     }},
+};
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// One rank's part.
+class Measuring {
+ public:
+  Measuring(const perf::Options& options, perf::Team& team) : options_(options), team_(team) {}
+  ~Measuring() {
+    // What failed before matters more.
+    for (tuttiComm_t comm : comms_)
+      if (comm != nullptr) static_cast<void>(tuttiCommDestroy(comm));
+  }
+  Measuring(const Measuring&) = delete;
+  Measuring& operator=(const Measuring&) = delete;
+
+  Status run(const std::string& transports, std::vector<Sample>* samples) {
+    samples_ = samples;
+    if (Status s = team_.agree(join(transports)); !s) return s;
+    const size_t bytes = options_.max_bytes + sizeof(float);
+    if (Status s = in_.allocate(bytes, perf::Memory::kHost); !s) return s;
+    if (Status s = out_.allocate(bytes, perf::Memory::kHost); !s) return s;
+    memset(in_.data(), 0, bytes);
+    memset(out_.data(), 0, bytes);
+    if (Status s = print_header(); !s) return s;
+    for (const Tested& tested : kTested) {
+      size_t size = options_.min_bytes;
+      do {
+        if (Status s = run_point(tested, size); !s) return s;
+      } while (perf::next_size(options_, sizeof(float), &size));
+    }
+    return {};
+  }
+
+ private:
+  // A communicator for each algorithm and one that is free, over the ranks of the first.
+  Status join(const std::string& transports) {
+    for (size_t i = 0; i <= kFree; i++) {
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      if (!transports.empty()) config.transports = transports.c_str();
+      config.algo = i == kFree ? "" : algo_name(kTried[i]);
+      const tuttiResult_t result = tuttiCommSplit(team_.comm(), 0, team_.rank(), &comms_[i], &config);
+      if (result != tuttiSuccess) return perf::library_error("tuttiCommSplit", result, team_.comm());
+    }
+    return {};
+  }
+
+  Status print_header() {
+    std::string why;
+    if (Status s = explain(kTested[0], kFree, &why); !s) return s;
+    const auto facts = facts_from_text(why);
+    if (!facts) return perf::Error{"tuttiExplain gives no facts: " + why};
+    facts_ = *facts;
+    if (team_.rank() != 0) return {};
+    printf(
+        "# %s# microseconds, medians of %d turns, the slowest rank's; *: the best; ratio: chosen / best, = if the "
+        "same\n",
+        to_text(facts_).c_str(), options_.iters);
+    printf("# %-18s %9s", "", "bytes");
+    for (const Algo algo : kTried) printf(" %11s", algo_name(algo));
+    printf(" %11s %6s %9s  chosen\n", "chosen", "ratio", "predicted");
+    return {};
+  }
+
+  Status run_point(const Tested& tested, size_t bytes) {
+    count_ = bytes / sizeof(float) / (tested.in_blocks ? static_cast<size_t>(team_.n_ranks()) : 1);
+    if (count_ == 0) return {};
+    show_progress(tested, bytes);
+    std::vector<size_t> entrants(tested.algos);
+    for (size_t i = 0; i < tested.algos; i++) entrants[i] = i;
+    entrants.push_back(kFree);
+    int operations = 1;
+    if (Status s = warm_up(tested, entrants, &operations); !s) return s;
+    std::vector<std::vector<double>> times(kFree + 1);
+    for (int turn = 0; turn < options_.iters; turn++)
+      for (size_t i = 0; i < entrants.size(); i++) {
+        const size_t entrant = entrants[(i + static_cast<size_t>(turn)) % entrants.size()];
+        double each = 0;
+        if (Status s = time(tested, entrant, operations, &each); !s) return s;
+        times[entrant].push_back(each);
+      }
+    for (const size_t entrant : entrants)
+      if (Status s = team_.reduce(&times[entrant], tuttiMax); !s) return s;
+    return team_.agree(report(tested, entrants, times));
+  }
+
+  // Makes links, and finds how many operations a turn is.
+  Status warm_up(const Tested& tested, const std::vector<size_t>& entrants, int* operations) {
+    std::vector<double> seconds;
+    for (const size_t entrant : entrants) {
+      double each = 0;
+      for (int i = 0; i < 2; i++)
+        if (Status s = time(tested, entrant, 2, &each); !s) return s;
+      seconds.push_back(each);
+    }
+    if (Status s = team_.reduce(&seconds, tuttiMax); !s) return s;
+    *operations = std::clamp(static_cast<int>(kTurnSeconds / std::max(median(seconds), 1e-9)), 1, kMostInTurn);
+    return {};
+  }
+
+  Status explain(const Tested& tested, size_t entrant, std::string* why) const {
+    char words[4000];
+    size_t bytes = sizeof words;
+    const tuttiResult_t result =
+        tuttiExplain(tested.name, count_, tuttiFloat, tuttiSum, comms_[entrant], words, &bytes);
+    if (result != tuttiSuccess) return perf::library_error("tuttiExplain", result, comms_[entrant]);
+    *why = words;
+    return {};
+  }
+
+  Status time(const Tested& tested, size_t entrant, int operations, double* each) {
+    double begin = 0;
+    for (int i = 0; i <= operations; i++) {
+      if (i == 1) begin = now_seconds();
+      const tuttiResult_t result = tested.run(in_.data(), out_.data(), count_, comms_[entrant]);
+      if (result != tuttiSuccess) return perf::library_error(tested.name, result, comms_[entrant]);
+    }
+    // A root need not wait for anybody: what its turn costs would count for the next one's.
+    if (Status s = team_.barrier(); !s) return s;
+    *each = (now_seconds() - begin) / operations;
+    return {};
+  }
+
+  // From the line of an explanation's table that is marked: "* ring x2     12.34".
+  static Plan plan_in(const std::string& why, double* predicted_us) {
+    char name[32] = "", lanes[32] = "";
+    Plan plan;
+    const size_t at = why.find("\n* ");
+    if (at == why.npos || sscanf(why.c_str() + at, " * %31s %31s %lf", name, lanes, predicted_us) < 2) return plan;
+    plan.lanes = strcmp(lanes, "x2") == 0 ? 2 : 1;
+    if (plan.lanes == 1) *predicted_us = atof(lanes);
+    for (const Algo algo : kAlgos)
+      if (strcmp(name, algo_name(algo)) == 0) plan.algo = algo;
+    return plan;
+  }
+
+  Status report(const Tested& tested, const std::vector<size_t>& entrants,
+                const std::vector<std::vector<double>>& times) {
+    if (team_.rank() != 0) return {};
+    std::array<Plan, kFree + 1> plans;
+    double predicted_us = 0;
+    size_t best = entrants[0];
+    for (const size_t entrant : entrants) {
+      std::string why;
+      if (Status s = explain(tested, entrant, &why); !s) return s;
+      plans[entrant] = plan_in(why, &predicted_us);
+      samples_->push_back({facts_, tested.collective, count_ * sizeof(float), plans[entrant],
+                           entrant == kFree && tested.algos > 0, median(times[entrant]) * 1e9});
+      if (entrant != kFree && median(times[entrant]) < median(times[best])) best = entrant;
+    }
+    // Turn by turn, so that what disturbs a while disturbs both.
+    std::vector<double> ratios;
+    for (size_t turn = 0; turn < times[best].size(); turn++) ratios.push_back(times[kFree][turn] / times[best][turn]);
+    show_progress(tested, 0);
+    printf("  %-18s %9zu", tested.name, count_ * sizeof(float));
+    for (size_t i = 0; i <= kFree; i++)
+      printf(" %11s", times[i].empty() ? "-" : text("%.2f%s", median(times[i]) * 1e6, i == best ? "*" : " ").c_str());
+    printf(" %5.2f%c %9.2f  %s%s\n", median(ratios), plans[best] == plans[kFree] ? '=' : ' ', predicted_us,
+           algo_name(plans[kFree].algo), plans[kFree].lanes > 1 ? " x2" : "");
+    fflush(stdout);
+    return {};
+  }
+
+  // With 0 bytes it goes.
+  void show_progress(const Tested& tested, size_t bytes) const {
+    if (team_.rank() != 0 || !isatty(STDERR_FILENO)) return;
+    if (bytes == 0)
+      fprintf(stderr, "\r\033[K");
+    else
+      fprintf(stderr, "\r\033[Kmeasuring %s of %s ...", tested.name,
+              perf::human_bytes(static_cast<double>(bytes)).c_str());
+    fflush(stderr);
+  }
+
+  const perf::Options& options_;
+  perf::Team& team_;
+  std::array<tuttiComm_t, kFree + 1> comms_{};
+  perf::Buffer in_, out_;
+  Facts facts_;
+  size_t count_ = 1;
+  std::vector<Sample>* samples_ = nullptr;
+};
+
+}  // namespace
+
+perf::Status measure(const perf::Options& options, const std::string& transports, perf::Team& team,
+                     std::vector<Sample>* samples) {
+  return Measuring(options, team).run(transports, samples);
+}
+
+}  // namespace tutti::tune

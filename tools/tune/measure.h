@@ -1,0 +1,15 @@
+// Measures collectives by each algorithm and by the library's own choice, all in turns in the same processes.
+#pragma once
+
+#include "options.h"
+#include "samples.h"
+#include "team.h"
+
+namespace tutti::tune {
+
+// All ranks call it. Over `transports` ("": what the library takes). Rank 0 prints a row for each operation and size to
+// stdout, a progress line to a terminal on stderr, and has the samples.
+perf::Status measure(const perf::Options& options, const std::string& transports, perf::Team& team,
+                     std::vector<Sample>* samples);
+
+}  // namespace tutti::tune

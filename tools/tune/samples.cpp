@@ -1,0 +1,65 @@
+#include "samples.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace tutti::tune {
+namespace {
+
+template <class Enum, class Range, class Name>
+bool find_name(const std::string& wanted, const Range& all, Name name, Enum* found) {
+  for (const auto each : all) {
+    if (wanted != name(each)) continue;
+    *found = each;
+    return true;
+  }
+  return false;
+}
+
+bool read(const nlohmann::json& one, Sample* sample) {
+  constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kBroadcast,     Collective::kReduce,
+                                         Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll};
+  const auto facts = facts_from_text(one.at("facts").get<std::string>());
+  if (!facts) return false;
+  sample->facts = *facts;
+  sample->bytes = one.at("bytes").get<uint64_t>();
+  sample->ns = one.at("ns").get<double>();
+  sample->is_free = one.at("free").get<bool>();
+  sample->plan.lanes = one.at("lanes").get<uint8_t>();
+  const auto algo = one.at("algo").get<std::string>();
+  if (algo != algo_name(Algo::kAuto) && !find_name(algo, kAlgos, algo_name, &sample->plan.algo)) return false;
+  const auto name_of = [](Collective c) { return traits(c).name; };
+  return find_name(one.at("collective").get<std::string>(), kCollectives, name_of, &sample->collective) &&
+         sample->ns > 0;
+}
+
+}  // namespace
+
+std::string to_json(const std::vector<Sample>& samples) {
+  auto all = nlohmann::json::array();
+  for (const Sample& s : samples)
+    all.push_back({{"facts", to_text(s.facts)},
+                   {"collective", traits(s.collective).name},
+                   {"bytes", s.bytes},
+                   {"algo", algo_name(s.plan.algo)},
+                   {"lanes", s.plan.lanes},
+                   {"free", s.is_free},
+                   {"ns", s.ns}});
+  return all.dump(1) + "\n";
+}
+
+perf::Status from_json(const std::string& text, const std::string& file, std::vector<Sample>* samples) {
+  try {  // the JSON library reports by exceptions
+    for (const auto& one : nlohmann::json::parse(text)) {
+      Sample sample;
+      if (!read(one, &sample))
+        return perf::usage_error(file + ": a sample makes no sense: " + one.dump().substr(0, 300));
+      samples->push_back(sample);
+    }
+  } catch (const nlohmann::json::exception& e) {
+    return perf::usage_error(file + " holds no samples of tutti-tune (--samples writes them): " + e.what());
+  }
+  return {};
+}
+
+}  // namespace tutti::tune

@@ -1,0 +1,24 @@
+// What was measured: how long operations take by each algorithm, with what is known of the group. Values.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/cost.h"
+#include "status.h"
+
+namespace tutti::tune {
+
+struct Sample {
+  Facts facts;
+  Collective collective = Collective::kNone;
+  uint64_t bytes = 0;  // as for load_of
+  Plan plan;
+  bool is_free = false;  // the library's own choice, else forced
+  double ns = 0;
+};
+
+std::string to_json(const std::vector<Sample>& samples);
+perf::Status from_json(const std::string& text, const std::string& file, std::vector<Sample>* samples);
+
+}  // namespace tutti::tune
