@@ -398,9 +398,9 @@ TUTTI_API tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_
                                      int root, tuttiComm_t comm, tuttiStream_t stream);
 
 /* tuttiAllGather with recvcounts[r] elements from rank r, placed at recvbuff + displs[r] elements. All ranks give the
- * same recvcounts; both arrays have nranks entries and are copied. In place when sendbuff == recvbuff + displs[rank].
- * Algorithm, blocking and errors as tuttiAllGather; also tuttiInvalidArgument (recvcounts or displs is NULL, the blocks
- * overlap). */
+ * same recvcounts, displs are each rank's own; both arrays have nranks entries and are copied. In place when sendbuff
+ * == recvbuff + displs[rank]. Algorithm, blocking and errors as tuttiAllGather; also tuttiInvalidArgument (recvcounts
+ * or displs is NULL, the blocks overlap). */
 TUTTI_API tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
                                         const size_t* displs, tuttiDataType_t datatype, tuttiComm_t comm,
                                         tuttiStream_t stream);

@@ -110,13 +110,9 @@ uint64_t Communicator::planned_bytes(const Operation& operation) const {
 }
 
 Result<void> Communicator::execute_planned(const Operation& operation) {
-  Call call;
+  Call call = to_call(operation);
   call.sequence = ++sequence_;
-  call.count = operation.count;
-  call.collective = operation.collective;
-  call.dtype = operation.dtype;
-  call.op = operation.op;
-  call.root = operation.root;
+  if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
   history_.add(call);  // ranks may find out that they differ while they agree on a choice
   const uint64_t bytes = planned_bytes(operation);
   auto choice = choose(call, bytes);
@@ -125,6 +121,7 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   call.lanes = choice.value()->plan.lanes;
   call.lends = choice.value()->lending();
   history_.add(call);
+  if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
   Settled& settled = settle(operation, call, *choice.value(), *program.value());
@@ -172,6 +169,17 @@ Result<void> Communicator::drive_rest(const Settled& settled, const Operation& o
   return drive_program(*settled.program, call, operation, settled.small ? settled.small.steps_done() : 0);
 }
 
+// Who waits for long says in what. So ranks that wait for each other because they differ, a broadcast's say, of which
+// each takes another one for the root, come to know it: messages cannot tell them, because nobody sends any.
+Result<void> Communicator::check_stalled(int64_t idle_ns) {
+  constexpr int64_t kLongNs = 100'000'000;
+  if (idle_ns > kLongNs && told_ != sequence_) {
+    watch_->tell(comparison_.statement(history_.find(sequence_)));
+    told_ = sequence_;
+  }
+  return comparison_.check(history_);
+}
+
 // An operation that failed ends the group.
 Result<void> Communicator::end_with(Result<void> result) {
   if (result) return result;
@@ -200,7 +208,16 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
     what.lends_input = may_lend && SharedMemory::find(operation.input, 1) != nullptr;
     what.lends_output = may_lend && SharedMemory::find(operation.output, 1) != nullptr;
   }
-  return drive(run, *this, wait_policy_);
+  return drive_run(run, wait_policy_);
+}
+
+// Who finds that another rank has blocks of other sizes asks for those before the group ends.
+Result<void> Communicator::drive_run(Run& run, const WaitPolicy& policy) {
+  constexpr int kAnswerMs = 1000;
+  auto result = drive(run, *this, policy);
+  if (result || run.blocks_differ_in() == 0 || watch_->failed()) return result;
+  watch_->ask(comparison_.question(run.blocks_differ_in()), result.error(), kAnswerMs);
+  return watch_->failure();
 }
 
 // An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to

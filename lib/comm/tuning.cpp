@@ -153,7 +153,7 @@ Result<void> Communicator::all_reduce_inside(const Call& call, Plan plan, const 
   operation.blocks.uniform_elems = what.count;
   operation.lends_input = operation.lends_output = false;
   Run run(programs_.at(key_of(plan)), operation, history_);
-  return drive(run, *this, wait_policy_);
+  return drive_run(run, wait_policy_);
 }
 
 double Communicator::estimate_ns(const Operation& operation) {
