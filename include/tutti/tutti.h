@@ -316,21 +316,29 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  *
  * Rings and trees list the ranks host by host, and on a host as they share caches and NUMA nodes (TUTTI_ORDER).
  * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct,
- * oneshot or star instead of ring, tree, halving, doubling and hierarchical. */
+ * oneshot or star instead of ring, tree, halving, doubling and hierarchical.
+ *
+ * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run. It depends on
+ * the inputs, the count, datatype and op, the collective, the number of ranks, and their layout: which of them share a
+ * host, and whether they share memory there. It does not depend on timing or load, on earlier operations, on the CPUs
+ * that ranks are bound to, on registration, streams, in place or not, nor on TUTTI_SLOTS and TUTTI_SLOT_BYTES. What
+ * changes the algorithm may change the bits: TUTTI_ALGO, TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another version
+ * of the library. Where up to 16 ranks share memory the order of the sum is that of ranks; elsewhere it is another
+ * fixed one. With two ranks there is only one. With config.deterministic the order is that of ranks everywhere, so the
+ * bits do not depend on layout, transport and algorithm either. On CUDA devices the order is that of ranks unless a ring
+ * or tree is forced, whose order depends on the device, too. */
 
 /* Writes to `text`, which has room for *bytes bytes, how `comm` carries out `collective`, the name of one of the
  * functions below ("tuttiAllReduce"), with `count`, `datatype` and `op` (not looked at where there is none) now, and
- * why: for each algorithm that gives right results the predicted time, and the measured one where it was tried out;
- * what is forced; what the links are. English lines for people, ended by a zero byte; cut where the room ends. *bytes
+ * why: for each algorithm that gives the promised result the predicted time; what is forced; what is known of the group,
+ * the prices and where they come from; what the links are. English lines for people, ended by a zero byte; cut where the room ends. *bytes
  * becomes what the whole text takes with that byte; with *bytes 0 `text` may be NULL. Not collective; waits for the
  * operations that were called on `comm` before; any thread.
  *
- * The prediction is a sum of hops, messages, bytes copied and bytes added up, each at a price (after Hockney, "The
+ * The prediction is a sum of hops, messages, bytes moved and bytes added up, each at a price (after Hockney, "The
  * communication challenge for MPP", 1994, and Thakur, Rabenseifner, Gropp, "Optimization of collective communication
- * operations in MPICH", 2005). The prices are measured when the first choice between close algorithms is due, in 0.2 s
- * at most. Then the first operations of a size (from one power of two to the next) try the best three by turns; the
- * ranks agree on the fastest and keep it. So, without deterministic sums or a forced algorithm, the bits of a sum of
- * floats may change between the first operations of a size; all ranks have the same ones always.
+ * operations in MPICH", 2005). The prices are built in, or those of a tuning file (TUTTI_TUNE_FILE), which tutti-tune
+ * writes; nothing is measured while operations run.
  * Errors: tuttiInvalidArgument (not the name of a collective, bytes is NULL, text is NULL with *bytes > 0, datatype or
  * op out of range, count * size over 2^63, not a live communicator), tuttiInvalidUsage (comm's creation is under way).
  */
@@ -398,9 +406,9 @@ TUTTI_API tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_
                                      int root, tuttiComm_t comm, tuttiStream_t stream);
 
 /* tuttiAllGather with recvcounts[r] elements from rank r, placed at recvbuff + displs[r] elements. All ranks give the
- * same recvcounts; both arrays have nranks entries and are copied. In place when sendbuff == recvbuff + displs[rank].
- * Algorithm, blocking and errors as tuttiAllGather; also tuttiInvalidArgument (recvcounts or displs is NULL, the blocks
- * overlap). */
+ * same recvcounts, displs are each rank's own; both arrays have nranks entries and are copied. In place when sendbuff
+ * == recvbuff + displs[rank]. Algorithm, blocking and errors as tuttiAllGather; also tuttiInvalidArgument (recvcounts
+ * or displs is NULL, the blocks overlap). */
 TUTTI_API tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
                                         const size_t* displs, tuttiDataType_t datatype, tuttiComm_t comm,
                                         tuttiStream_t stream);

@@ -101,6 +101,7 @@ Result<void> launch_unequal(Collective which, const void* send, void* recv, Oper
   const Buffers scattered{all_bytes, own_bytes, InPlace::kOutputIsOwnBlock, own_at * elem_bytes};
   TUTTI_TRY(gathers ? check_gathered(send, own_bytes, recv, blocks, own_at, elem_bytes)
                     : check_overlap(scattered, send, recv));
+  blocks.hash = hash_of(blocks.elems);
   operation.unequal = std::make_shared<const Operation::Unequal>(std::move(blocks));
   return launch(comm, std::move(use), operation, stream);
 }

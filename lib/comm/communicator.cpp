@@ -89,17 +89,13 @@ uint64_t Communicator::planned_bytes(const Operation& operation) const {
 }
 
 Result<void> Communicator::execute_planned(const Operation& operation) {
-  Call call;
+  Call call = to_call(operation);
   call.sequence = ++sequence_;
-  call.count = operation.count;
-  call.collective = operation.collective;
-  call.dtype = operation.dtype;
-  call.op = operation.op;
-  call.root = operation.root;
   const Plan plan = planner_->choose(call, planned_bytes(operation));
   call.algo = plan.algo;
   call.lanes = plan.lanes;
   history_.add(call);
+  if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
   return carry_out(settle(operation, call, *program.value()), operation);
@@ -131,6 +127,17 @@ Result<void> Communicator::drive_rest(const Settled& settled, const Operation& o
   return drive_program(*settled.program, call, operation, settled.small ? settled.small.steps_done() : 0);
 }
 
+// Who waits for long says in what. So ranks that wait for each other because they differ, a broadcast's say, of which
+// each takes another one for the root, come to know it: messages cannot tell them, because nobody sends any.
+Result<void> Communicator::check_stalled(int64_t idle_ns) {
+  constexpr int64_t kLongNs = 100'000'000;
+  if (idle_ns > kLongNs && told_ != sequence_) {
+    watch_->tell(comparison_.statement(history_.find(sequence_)));
+    told_ = sequence_;
+  }
+  return comparison_.check(history_);
+}
+
 // An operation that failed ends the group.
 Result<void> Communicator::end_with(Result<void> result) {
   if (result) return result;
@@ -151,10 +158,19 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
     what.blocks.input_at = gathers ? std::span<const uint64_t>(kAtStart) : operation.unequal->at;
     what.blocks.output_at = gathers ? operation.unequal->at : std::span<const uint64_t>(kAtStart);
   }
+  what.lends = options_.lends;
   Run run(program, what, history_);
   if (steps_done > 0) run.skip(steps_done);
-  what.lends = options_.lends;
-  return drive(run, *this, wait_policy_);
+  return drive_run(run, wait_policy_);
+}
+
+// Who finds that another rank has blocks of other sizes asks for those before the group ends.
+Result<void> Communicator::drive_run(Run& run, WaitPolicy& policy) {
+  constexpr int kAnswerMs = 1000;
+  auto result = drive(run, *this, policy);
+  if (result || run.blocks_differ_in() == 0 || watch_->failed()) return result;
+  watch_->ask(comparison_.question(run.blocks_differ_in()), result.error(), kAnswerMs);
+  return watch_->failure();
 }
 
 // An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "base/result.h"
+#include "comm/comparison.h"
 #include "comm/link_pool.h"
 #include "comm/turnstile.h"
 #include "cuda/device.h"
@@ -140,6 +141,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   Call next_call(const Message& message);
   Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
+  Result<void> drive_run(Run& run, WaitPolicy& policy);
   Error root_cause(Error error);
   bool interrupted() override { return watch_->failed(); }
   Error interruption() override { return watch_->failure(); }
@@ -158,6 +160,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   void break_with(const Error& error) override { fail(error); }
 
   void housekeeping() override { links_->keep_up(); }
+  Result<void> check_stalled(int64_t idle_ns) override;
 
   const int rank_;
   const int n_ranks_;
@@ -172,6 +175,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   Turnstile own_turnstile_;
   Turnstile* turnstile_ = &own_turnstile_;
   std::unique_ptr<LinkPool> links_;
+  Comparison comparison_{rank_, n_ranks_};
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
   // What was worked out for operations that may come again, as in loops: each has one place where it may be.
@@ -188,6 +192,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
   History history_;
   uint64_t sequence_ = 0;
+  uint64_t told_ = 0;                                // the operation that the neighbours were told of last
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
   std::map<std::vector<int>, uint64_t> reunions_;    // how often these members have met
   bool finalized_ = false;

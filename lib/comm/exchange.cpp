@@ -85,6 +85,7 @@ Result<void> Communicator::move_directly(const Operation& operation, const std::
     call.sequence = ++sequence_;
     call.algo = Algo::kDirect;
     history_.add(call);
+    if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
   }
   const Exchange exchange(messages, [&](const Message& m) { return is_exchange ? next_call(m) : call; });
   return end_with(drive_transfers(exchange, kDirectChannel, options_.op_timeout_seconds, &call));
@@ -132,7 +133,7 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   Run run(program, what, history_);
   WaitPolicy policy = wait_policy_;
   policy.op_timeout_seconds = timeout_seconds;
-  return drive(run, *this, policy);
+  return drive_run(run, policy);
 }
 
 }  // namespace tutti

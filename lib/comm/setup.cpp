@@ -291,6 +291,7 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
   planner_->set_facts(facts, std::move(prices));
   config.neighbours = planner_->neighbours();
+  config.listener = [this](std::string_view question) { return comparison_.hear(question); };
   links_->set_peers(std::move(addresses), sizes_.slot_bytes);
   TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));
   for (const Plan plan : {kTreePlan, kRingPlan}) TUTTI_TRY(add_program(key_of(plan), deadline));

@@ -45,6 +45,7 @@ struct Board::Notice {
   TagWords tag{};
   Place input, output;
   bool is_in_windows = false;
+  uint32_t places = 0;  // a hash of where unequal blocks go
 };
 
 // One rank's part; only that rank writes to it. What pairs with what: a notice is written before `called` (release) and
@@ -158,7 +159,7 @@ bool Board::all_have_called() const {
 
 bool Board::all_are_in_windows() const {
   for (int r = 0; r < host_.n_ranks(); r++)
-    if (!notice(r).is_in_windows) return false;
+    if (!notice(r).is_in_windows || notice(r).places != notice(0).places) return false;
   return true;
 }
 
@@ -184,6 +185,7 @@ Result<bool> Board::come(const Operation& operation, StreamRef stream, bool) {
     const uint64_t elem_bytes = dtype_bytes(operation.dtype);
     mine.is_in_windows = find_place(operation.input, extent.input * elem_bytes, &mine.input) &&
                          find_place(operation.output, extent.output * elem_bytes, &mine.output);
+    if (operation.unequal != nullptr) mine.places = hash_of(operation.unequal->at);
     TUTTI_TRY_ASSIGN(const bool called, call(operation, mine));
     if (!called) return false;
     arrivals_.assign(static_cast<size_t>(n_ranks), {operation, stream, false});

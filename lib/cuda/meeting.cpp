@@ -6,12 +6,18 @@
 
 namespace tutti::cuda {
 
-Error different_calls(int rank, const Call& one, int other_rank, const Call& other) {
+Error different_calls(int rank, const Call& one, int other_rank, const Call& other, const Operation* its,
+                      const Operation* the_others) {
+  const auto blocks = [](const Operation* operation) -> std::span<const uint64_t> {
+    if (operation == nullptr || operation->unequal == nullptr) return {};
+    return operation->unequal->elems;
+  };
   return {
       Code::kInvalidUsage,
-      format("ranks called different operations: rank %d %s, rank %d %s; all ranks have to call the same ones in the "
+      format("ranks called different operations: rank %d %s, rank %d %s%s; all ranks have to call the same ones in the "
              "same order",
-             rank, to_text(one).c_str(), other_rank, to_text(other).c_str()),
+             rank, to_text(one).c_str(), other_rank, to_text(other).c_str(),
+             blocks_text(rank, one, blocks(its), other_rank, other, blocks(the_others)).c_str()),
       other_rank};
 }
 
@@ -32,11 +38,13 @@ Result<void> Meeting::arrive(int rank, uint64_t round, Arrival arrival, bool wil
 Result<void> Meeting::check_alike(const Round& round) const {
   size_t first = 0;
   while (!round.has_come[first]) first++;
-  const Call one = to_call((*round.arrivals)[first].operation);
+  const Operation& its = (*round.arrivals)[first].operation;
+  const Call one = to_call(its);
   for (size_t r = first + 1; r < n_ranks_; r++) {
-    const Call other = to_call((*round.arrivals)[r].operation);
+    const Operation& the_others = (*round.arrivals)[r].operation;
+    const Call other = to_call(the_others);
     if (!round.has_come[r] || other == one) continue;
-    return different_calls(static_cast<int>(first), one, static_cast<int>(r), other);
+    return different_calls(static_cast<int>(first), one, static_cast<int>(r), other, &its, &the_others);
   }
   return {};
 }
@@ -73,8 +81,11 @@ Result<void> add_move(Launcher& launcher, const Arrivals& everyone, const Move& 
     const Operation& its = everyone[r].operation;
     if (move.from == kAllRanks || move.from == static_cast<int>(r))
       src.push_back(static_cast<const char*>(its.input) + (move.from_elem + range.begin) * elem_bytes);
-    if (move.to == kAllRanks || move.to == static_cast<int>(r))
-      dst.push_back(static_cast<char*>(its.output) + (move.to_elem + range.begin) * elem_bytes);
+    if (move.to != kAllRanks && move.to != static_cast<int>(r)) continue;
+    // Every rank has its own places for unequal blocks.
+    const bool is_placed = its.unequal != nullptr && its.collective == Collective::kAllGather;
+    const uint64_t to = is_placed ? its.unequal->at[static_cast<size_t>(move.from)] : move.to_elem;
+    dst.push_back(static_cast<char*>(its.output) + (to + range.begin) * elem_bytes);
   }
   const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
   return launcher.add(range.elems, divides ? static_cast<uint32_t>(everyone.size()) : 0, src, dst);

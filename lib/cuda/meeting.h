@@ -37,7 +37,9 @@ class Attendee {
   std::shared_ptr<const Arrivals> everyone_;
 };
 
-Error different_calls(int rank, const Call& one, int other_rank, const Call& other);
+// With the operations where their blocks are known.
+Error different_calls(int rank, const Call& one, int other_rank, const Call& other, const Operation* its = nullptr,
+                      const Operation* the_others = nullptr);
 
 class Meeting {
  public:

@@ -1,5 +1,7 @@
 #include "debug/call.h"
 
+#include <algorithm>
+
 namespace tutti {
 
 const char* algo_name(Algo algo) {
@@ -22,7 +24,7 @@ TagWords to_tag(const Call& call) {
                          static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.algo) << 24 |
                          static_cast<uint64_t>(call.lanes & 0xf) << 28 |
                          static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
-  return {call.sequence, call.count, kinds, 0};
+  return {call.sequence, call.count, kinds, call.blocks};
 }
 
 Call from_tag(const TagWords& words) {
@@ -35,19 +37,59 @@ Call from_tag(const TagWords& words) {
   call.algo = static_cast<Algo>(words[2] >> 24 & 0xf);
   call.lanes = static_cast<uint8_t>(words[2] >> 28 & 0xf);
   call.root = static_cast<int32_t>(words[2] >> 32);
+  call.blocks = static_cast<uint32_t>(words[3]);
   return call;
 }
 
 std::string to_text(const Call& call) {
   const CollectiveTraits& what = traits(call.collective);
   std::string text = what.name;
+  if (call.blocks != 0) text += "v";
   if (what.moves_data)
-    text += format("(count=%llu, %s", static_cast<unsigned long long>(call.count), dtype_name(call.dtype));
+    text += format("(count=%llu%s, %s", static_cast<unsigned long long>(call.count), call.blocks != 0 ? " in all" : "",
+                   dtype_name(call.dtype));
   if (what.reduces) text += format(", %s", red_op_name(call.op));
   if (what.has_root) text += format(", root=%d", call.root);
   if (what.moves_data) text += ")";
   if (call.algo != Algo::kAuto) text += format(" [%s]", algo_name(call.algo));
   return text + format(" as operation %llu", static_cast<unsigned long long>(call.sequence));
+}
+
+uint32_t hash_of(std::span<const uint64_t> blocks) {
+  uint64_t hash = blocks.size();
+  for (const uint64_t elems : blocks) {
+    hash = (hash ^ elems) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 32;
+  }
+  return std::max<uint32_t>(1, static_cast<uint32_t>(hash));
+}
+
+std::string blocks_text(int rank, const Call& one, std::span<const uint64_t> blocks, int other_rank, const Call& other,
+                        std::span<const uint64_t> other_blocks) {
+  if (!differ_in_blocks(one, other)) return "";
+  const size_t known = std::min(blocks.size(), other_blocks.size());
+  for (size_t r = 0; r < known; r++)
+    if (blocks[r] != other_blocks[r])
+      return format("; recvcounts[%zu] is %llu on rank %d and %llu on rank %d", r,
+                    static_cast<unsigned long long>(blocks[r]), rank, static_cast<unsigned long long>(other_blocks[r]),
+                    other_rank);
+  return format("; rank %d and rank %d gave different recvcounts", rank, other_rank);
+}
+
+Error disagreement(int rank, const Call& mine, std::span<const uint64_t> my_blocks, int peer, const Call& theirs,
+                   std::span<const uint64_t> their_blocks) {
+  return {
+      Code::kInvalidUsage,
+      format("the ranks disagree: rank %d called %s, rank %d called %s%s; all ranks of a communicator must call the "
+             "same operations with the same arguments in the same order",
+             rank, to_text(mine).c_str(), peer, to_text(theirs).c_str(),
+             blocks_text(rank, mine, my_blocks, peer, theirs, their_blocks).c_str()),
+      peer};
+}
+
+Call counterpart(const Call& mine, const Call& theirs, const History& history) {
+  const Call same_number = history.find(theirs.sequence);
+  return same_number.sequence != 0 ? same_number : mine;
 }
 
 Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs, const History& history) {
@@ -60,13 +102,7 @@ Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs
                static_cast<unsigned long long>(theirs.sequence), my_rank, static_cast<unsigned long long>(mine.count),
                dtype_name(mine.dtype), static_cast<unsigned long long>(mine.sequence)),
         peer};
-  const Call same_number = history.find(theirs.sequence);
-  const Call& shown = same_number.sequence != 0 ? same_number : mine;
-  return {Code::kInvalidUsage,
-          format("the ranks disagree: rank %d called %s, rank %d called %s; all ranks of a communicator must call the "
-                 "same operations with the same arguments in the same order",
-                 my_rank, to_text(shown).c_str(), peer, to_text(theirs).c_str()),
-          peer};
+  return disagreement(my_rank, counterpart(mine, theirs, history), {}, peer, theirs, {});
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/dtype.h"
@@ -40,6 +41,7 @@ struct Call {
   Algo algo = Algo::kAuto;
   uint8_t lanes = 0;  // of the algorithm, below 16
   int32_t root = 0;
+  uint32_t blocks = 0;  // where every rank's has a size of its own: hash_of() them
 
   bool operator==(const Call&) const = default;
 };
@@ -51,6 +53,20 @@ Call from_tag(const TagWords& words);
 
 // "AllReduce(count=1024, float, sum) [ring] as operation 7"
 std::string to_text(const Call& call);
+
+// Of the sizes of all ranks' blocks, in their order. Never 0.
+uint32_t hash_of(std::span<const uint64_t> blocks);
+
+// "; recvcounts[1] is 10 on rank 0 and 12 on rank 2", if two calls of one operation have blocks of different sizes.
+// What is not known of those may be left out.
+std::string blocks_text(int rank, const Call& one, std::span<const uint64_t> blocks, int other_rank, const Call& other,
+                        std::span<const uint64_t> other_blocks);
+
+// Two ranks called the same with different blocks.
+inline bool differ_in_blocks(const Call& one, const Call& other) {
+  return one.collective == other.collective && one.sequence == other.sequence && one.blocks != 0 && other.blocks != 0 &&
+         one.blocks != other.blocks;
+}
 
 inline bool is_point_to_point(const Call& call) {
   return call.collective == Collective::kSendRecv;
@@ -75,6 +91,13 @@ class History {
  private:
   std::array<Call, 64> calls_{};
 };
+
+// That two ranks called different things, with whatever is known of their blocks.
+Error disagreement(int rank, const Call& mine, std::span<const uint64_t> my_blocks, int peer, const Call& theirs,
+                   std::span<const uint64_t> their_blocks);
+
+// What this rank called when its peer called `theirs`, if that is not too long ago; else `mine`.
+Call counterpart(const Call& mine, const Call& theirs, const History& history);
 
 // What to say when a message of `theirs` from `peer` meets `mine` on rank `my_rank`.
 Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs, const History& history);

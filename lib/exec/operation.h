@@ -32,6 +32,7 @@ struct Operation {
   // has them all. `count` is the sum then.
   struct Unequal {
     std::vector<uint64_t> elems, at;
+    uint32_t hash = 0;  // of `elems`, on which all ranks have to agree; where a rank puts them is its own affair
   };
   std::shared_ptr<const Unequal> unequal;
   std::shared_ptr<const std::vector<Message>> messages;  // of kSendRecv, which run together in any order
@@ -68,6 +69,7 @@ inline Call to_call(const Operation& operation) {
   call.dtype = operation.dtype;
   call.op = operation.op;
   call.root = operation.root;
+  if (operation.unequal != nullptr) call.blocks = operation.unequal->hash;
   return call;
 }
 

@@ -341,12 +341,17 @@ bool Run::accept_messages(const BoundStep& step, uint64_t expected_bytes) {
   return true;
 }
 
+void Run::disagree(const Call& mine, int peer, const Call& theirs) {
+  error_ = mismatch_error(operation_.rank, mine, peer, theirs, history_);
+  if (differ_in_blocks(counterpart(mine, theirs, history_), theirs)) blocks_differ_in_ = theirs.sequence;
+}
+
 bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message,
                          uint64_t expected_bytes) {
   const int peer = link.peer();
   if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
     const TagWords words = unpack(message.tag);
-    error_ = mismatch_error(operation_.rank, from_tag(tag_of(step)), peer, from_tag(words), history_);
+    disagree(from_tag(tag_of(step)), peer, from_tag(words));
     return false;
   }
   if (message.bytes != expected_bytes) {
@@ -449,7 +454,7 @@ bool Run::check_stray(Link& link) {
   if (words == tag_ || words[0] > tag_[0]) return false;  // ours, or of an operation that this rank has yet to begin
   // Point-to-point messages may wait for their receive, and a receive for its sender's earlier operations.
   if (is_point_to_point(from_tag(words)) || is_point_to_point(operation_.call)) return false;
-  error_ = mismatch_error(operation_.rank, operation_.call, link.peer(), from_tag(words), history_);
+  disagree(operation_.call, link.peer(), from_tag(words));
   return true;
 }
 

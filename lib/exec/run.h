@@ -104,6 +104,8 @@ class Run {
   // Does what can be done now. kIdle: every lane waits for a peer.
   Poll advance();
   const Error& error() const { return error_; }
+  // The operation in which another rank has blocks of other sizes, if that is what the error says.
+  uint64_t blocks_differ_in() const { return blocks_differ_in_; }
 
   // After a failure: nobody reads this operation's buffers any more.
   void recall();
@@ -141,6 +143,7 @@ class Run {
     return step.recvs.size() == 1 && step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
   }
   bool accept_messages(const BoundStep& step, uint64_t expected_bytes);
+  void disagree(const Call& mine, int peer, const Call& theirs);
   bool accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
   // Where the value that a step sends is to be written: into the link's slot, or to its place at the receiver and at
   // those of the steps that follow and send the same, if at all.
@@ -186,6 +189,7 @@ class Run {
   bool scalars_ready_ = false;
   size_t lanes_left_;
   Error error_;
+  uint64_t blocks_differ_in_ = 0;
 };
 
 template <class FindLink>

@@ -69,6 +69,7 @@ class Idle {
     for (Link* link : context_.incoming())
       if (run_.check_stray(*link)) return fail(run_.error());
     const int64_t idle_ns = now - since_ns_;
+    if (auto alike = context_.check_stalled(idle_ns); !alike) return fail(std::move(alike).error());
     if (idle_ns > next_warning_ns_) {
       next_warning_ns_ *= 2;
       log(LogLevel::kWarn, "no progress for %lld s: waiting for %s", static_cast<long long>(idle_ns / 1'000'000'000),

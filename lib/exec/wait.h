@@ -54,6 +54,9 @@ class WaitContext {
   virtual const std::vector<Link*>& incoming() = 0;
   // Now and then while idle: lets in peers that want to connect for a later operation.
   virtual void housekeeping() = 0;
+  // Likewise, after so long without progress: an error if another rank has called something else, for then it may be
+  // that everybody waits and nobody sends.
+  virtual Result<void> check_stalled(int64_t /*idle_ns*/) { return {}; }
 };
 
 // Runs to the end. The error of a link is the link's own; the caller may know a deeper cause.

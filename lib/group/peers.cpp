@@ -14,13 +14,13 @@
 namespace tutti {
 namespace {
 
-enum FrameType : uint32_t { kNotice = 1, kGoodbye = 2, kLoss = 3 };
+enum FrameType : uint32_t { kNotice = 1, kGoodbye = 2, kLoss = 3, kQuestion = 4 };
 
 struct FrameHeader {
   uint32_t type;
   uint32_t bytes;
 };
-constexpr uint32_t kMaxFrameBytes = 8192;
+constexpr uint32_t kMaxFrameBytes = PeerWatch::kMostQuestionBytes;
 
 std::string notice_payload(const Error& error) {
   return ByteWriter()
@@ -131,10 +131,28 @@ size_t PeerWatch::descriptors() const {
 void PeerWatch::fail(const Error& mine, const Error& theirs) {
   const std::lock_guard lock(mutex_);
   if (failed_.load(std::memory_order_relaxed) || leaving_) return;
-  failure_ = mine;
-  send_to_all(kNotice, notice_payload(theirs));
+  // Who was about to be told of a rank's mistake learns that, and not that the rank has left.
+  const bool is_echo = otherwise_.has_value() && mine.code == Code::kRemoteError;
+  failure_ = is_echo ? *otherwise_ : mine;
+  send_to_all(kNotice, notice_payload(is_echo ? *otherwise_ : theirs));
   failed_.store(true, std::memory_order_release);
   signal_event(wake_fd_.get());
+}
+
+void PeerWatch::tell(std::string_view what) {
+  const std::lock_guard lock(mutex_);
+  if (!failed()) send_to_all(kQuestion, std::string(what));
+}
+
+void PeerWatch::ask(std::string_view question, const Error& otherwise, int limit_ms) {
+  {
+    const std::lock_guard lock(mutex_);
+    otherwise_ = otherwise;
+  }
+  if (!question.empty()) tell(question);
+  pollfd p{wake_fd_.get(), POLLIN, 0};
+  ::poll(&p, 1, limit_ms);
+  fail(otherwise);
 }
 
 void PeerWatch::say_goodbye(uint64_t operations) {
@@ -205,9 +223,18 @@ bool PeerWatch::take_frame(int peer, Line& line) {
   return true;
 }
 
+bool PeerWatch::hear(std::string_view question) {
+  if (!config_.listener) return true;
+  const std::optional<Answer> answer = config_.listener(question);
+  if (answer && answer->error) fail(*answer->error);
+  if (answer && answer->passes_on) tell(question);
+  return answer.has_value();
+}
+
 // False if these bytes are nothing that a rank says.
 bool PeerWatch::take_payload(Line& line, uint32_t type, std::string_view bytes) {
   ByteReader payload(bytes);
+  if (type == kQuestion) return hear(bytes);
   if (type == kGoodbye) {
     const auto operations = payload.get<uint64_t>();
     const std::lock_guard lock(mutex_);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,12 +27,22 @@ namespace tutti {
 
 class PeerWatch {
  public:
+  // What a rank makes of a question that another one asks the group: its answer ends the group for all; without one the
+  // question is passed on to the neighbours, if they ought to hear it.
+  struct Answer {
+    std::optional<Error> error;
+    bool passes_on = false;
+  };
+  // Called on the thread that watches. Nothing where the bytes are no question.
+  using Listener = std::function<std::optional<Answer>(std::string_view question)>;
+
   struct Config {
     int rank;
     Key key;
     std::vector<std::string> rank_names;  // "rank 3 (host node1, pid 77)"
     std::vector<Contact> contacts;        // of every rank's control listener
     std::vector<int> neighbours;
+    Listener listener = {};  // without one questions are passed over
   };
 
   // Connects to all neighbours (the higher rank of a pair calls the lower) and starts the thread. Blocks at most until
@@ -52,6 +63,14 @@ class PeerWatch {
   // kernel before this returns, so that a process may exit right after.
   void fail(const Error& mine, const Error& theirs);
   void fail(const Error& error) { fail(error, error); }
+
+  // Tells the neighbours' listeners something.
+  void tell(std::string_view what);
+  // Asks all other ranks what one of them will answer by ending the group, and waits for that. If nobody does so soon,
+  // or a rank turns out to be lost meanwhile, the group ends with `otherwise`. An empty question has been asked by
+  // somebody else. kMostQuestionBytes at most.
+  void ask(std::string_view question, const Error& otherwise, int limit_ms);
+  static constexpr size_t kMostQuestionBytes = 8192;
 
   // The id for a new group of `members`, some ranks in rising order with this one: the first of them serves the meeting
   // where its control connections came in, so that no word has to be exchanged for it, and none of the lines need be
@@ -83,6 +102,7 @@ class PeerWatch {
   void read_line(int peer, Line& line);
   bool take_frame(int peer, Line& line);
   bool take_payload(Line& line, uint32_t type, std::string_view bytes);
+  bool hear(std::string_view question);
   void send_to_all(uint32_t type, const std::string& payload);  // with mutex_ held
 
   Config config_;
@@ -91,6 +111,7 @@ class PeerWatch {
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // failure_, lost_, goodbyes, sending
   Error failure_;
+  std::optional<Error> otherwise_;  // while this rank waits for an answer
   std::set<int> lost_;
   bool leaving_ = false;
   Fd wake_fd_, stop_fd_;

@@ -163,6 +163,38 @@ TEST_CASE("large operations of processes are done where registered buffers lie")
   }
 }
 
+TEST_CASE("processes whose blocks are of unequal size put them each in its own places, and agree on the sizes") {
+  const size_t counts[] = {kCount, 1, 9};
+  require_success(run_processes(3, [&](int rank, FakePort& port, tuttiComm_t comm, Outcome& o) {
+    const size_t orders[3][3] = {{0, kCount, kCount + 1}, {10, 9, 0}, {1, 0, kCount + 1}};
+    Data whole(port, 2 * kCount + 10);
+    void* handle = nullptr;
+    o.take(tuttiCommRegister(comm, whole.at, whole.elems * 4, &handle));
+    int32_t* const out = whole.at + kCount;
+    std::fill_n(whole.at, kCount, rank + 1);
+    o.take(tuttiAllGatherv(whole.at, out, counts, orders[rank], tuttiInt32, comm, whole.stream));
+    whole.stream.synchronize();
+    for (size_t b = 0; b < 3; b++)
+      for (size_t i = 0; i < counts[b]; i++) o.wrong += out[orders[rank][b] + i] != static_cast<int32_t>(b) + 1;
+    o.take(tuttiBarrier(comm, whole.stream));
+    o.take(tuttiCommDeregister(comm, handle));
+  }));
+  const auto outcomes = run_processes(3, [&](int rank, FakePort& port, tuttiComm_t comm, Outcome& o) {
+    const size_t mine[] = {kCount, rank == 2 ? 2u : 1u, rank == 2 ? 8u : 9u};
+    Data in(port, kCount + 10), out(port, kCount);
+    tuttiResult_t state = tuttiReduceScatterv(in.at, out.at, mine, tuttiInt32, tuttiSum, comm, in.stream);
+    if (state == tuttiSuccess) state = wait_for_error(comm);
+    o.code = state;
+    o.message = tuttiGetLastError(comm);
+    in.stream.synchronize();
+  });
+  for (const Outcome& o : outcomes) {
+    INFO(o.message);
+    CHECK(o.code == tuttiInvalidUsage);
+    CHECK(o.message.find("gave different recvcounts") != std::string::npos);
+  }
+}
+
 TEST_CASE("what is registered is neither more than its allocation nor memory of the host") {
   require_success(run_processes(2, [](int, FakePort& port, tuttiComm_t comm, Outcome& o) {
     Data data(port, kCount);

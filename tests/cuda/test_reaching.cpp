@@ -164,3 +164,35 @@ TEST_CASE("ranks on several GPUs that call different large things are told so") 
     CHECK(o.message.find("count=262160") != std::string::npos);
   }
 }
+
+TEST_CASE("blocks of unequal size: each rank has its own places for them, and all the same sizes") {
+  constexpr size_t kBlock = kBytes / 4;
+  FakePort port(3);
+  for (const Seats seats : kAllSeats) {
+    INFO(static_cast<int>(seats));
+    const size_t counts[] = {kBlock, 1, kBlock + 7};
+    require_success(run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      const size_t orders[3][3] = {{0, kBlock, kBlock + 1}, {kBlock + 8, kBlock + 7, 0}, {1, 0, kBlock + 1}};
+      const GpuMemory in(port, (kBlock + 7) * 4), out(port, (2 * kBlock + 8) * 4);
+      GpuStream stream(port);
+      std::fill_n(reinterpret_cast<int32_t*>(in.get()), kBlock + 7, r + 1);
+      o.take(tuttiAllGatherv(in.get(), out.get(), counts, orders[r], tuttiInt32, gpu, stream));
+      stream.synchronize();
+      for (size_t b = 0; b < 3; b++)
+        for (size_t i = 0; i < counts[b]; i++)
+          o.wrong += reinterpret_cast<int32_t*>(out.get())[orders[r][b] + i] != static_cast<int32_t>(b) + 1;
+    }));
+    const auto outcomes = run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      const size_t mine[] = {kBlock, r == 1 ? 2u : 1u, kBlock + (r == 1 ? 6 : 7)};
+      const GpuMemory in(port, (2 * kBlock + 8) * 4), out(port, (kBlock + 8) * 4);
+      GpuStream stream(port);
+      o.take(tuttiReduceScatterv(in.get(), out.get(), mine, tuttiInt32, tuttiSum, gpu, stream));
+      stream.synchronize();
+    });
+    for (const Outcome& o : outcomes) {
+      INFO(o.message);
+      CHECK(o.code == tuttiInvalidUsage);
+      CHECK(o.message.find("recvcounts[1] is ") != std::string::npos);
+    }
+  }
+}

@@ -14,7 +14,7 @@ perf=$tools/all_reduce_perf
 . "$(dirname "$0")/hosts.sh"
 command -v tc >/dev/null || skip "tc is not installed (Debian: iproute2)"
 out=$(mktemp)
-export XDG_CACHE_HOME=$out.cache  # nothing measured earlier counts
+export TUTTI_TUNE_FILE=/dev/null
 two_hosts 10.77.1
 for end in "$a $va" "$b $vb"; do
   read -r ns device <<<"$end"

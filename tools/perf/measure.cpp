@@ -201,6 +201,9 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
 Status Bench::time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, Measurement* result) {
   const std::vector<Call> all = calls(work, op, in_place, send_.operand(), recv_.operand());
   if (Status s = team_.barrier(); !s) return s;
+  if (options_.first && !in_place) {
+    if (Status s = time_first(all, &result->first_seconds); !s) return s;
+  }
   if (Status s = warm_up(all); !s) return s;
   if (Status s = team_.barrier(); !s) return s;
   if (Status s = options_.graph_launches > 0 ? replay(all, result) : iterate(all, result); !s) return s;
@@ -213,6 +216,16 @@ Status Bench::time_and_check(const Work& work, tuttiRedOp_t op, bool in_place, M
   if (Status s = team_.gather(result->iter_seconds, &result->rank_iter_seconds); !s) return s;
   for (const std::vector<double>& seconds : result->rank_iter_seconds) raise(seconds, &result->iter_seconds);
   return check(work, all, in_place, &result->wrong);
+}
+
+Status Bench::time_first(const std::vector<Call>& calls, double* seconds) {
+  const double begin = now_seconds();
+  if (Status s = start(calls); !s) return s;
+  if (Status s = wait(); !s) return s;
+  std::vector<double> slowest(1, now_seconds() - begin);
+  Status s = team_.reduce(&slowest, tuttiMax);
+  *seconds = slowest[0];
+  return s;
 }
 
 Status Bench::warm_up(const std::vector<Call>& calls) {

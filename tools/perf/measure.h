@@ -55,6 +55,7 @@ class Bench {
   std::vector<Call> calls(const Work& work, tuttiRedOp_t op, bool in_place, char* send, char* recv) const;
   Status start(const std::vector<Call>& calls, int times = 1) const;
   Status wait() const;
+  Status time_first(const std::vector<Call>& calls, double* seconds);
   Status warm_up(const std::vector<Call>& calls);
   Status iterate(const std::vector<Call>& calls, Measurement* result);
   Status capture(const std::vector<Call>& calls, int iters, int times, device::Graph* graph) const;

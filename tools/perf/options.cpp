@@ -112,6 +112,7 @@ void add_report_options(CLI::App& app, Options& o) {
   app.add_option("-M,--memory", o.memory_report, "1: what rank 0's process came to hold in memory")->group("Report");
   app.add_flag("--explain", o.explain, "after each row: what the library chose and why (tuttiExplain)")
       ->group("Report");
+  app.add_flag("--first", o.first, "after each row: how long the first operation of the size took")->group("Report");
   app.add_option("-J,--output_file", o.json_path, "write JSON there ('-': stdout, and the table to stderr)")
       ->group("Report");
 }

@@ -30,7 +30,7 @@ struct Options {
   int per_iter_skip = 0;
   int average = 1;
   int registration = 0;  // 0: the C library's memory; 1, 2: tuttiMemAlloc's, registered
-  bool memory_report = false, explain = false;
+  bool memory_report = false, explain = false, first = false;
   size_t unalign_elems = 0;
   int grace_seconds = 30;
   std::string json_path, algo, transports, sizes_from;

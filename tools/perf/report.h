@@ -22,8 +22,9 @@ struct RankInfo {
 
 // One of a row's two halves: out of place or in place.
 struct Measurement {
-  double seconds = 0;      // per operation
-  double cpu_seconds = 0;  // of the calling thread, per operation
+  double seconds = 0;        // per operation
+  double cpu_seconds = 0;    // of the calling thread, per operation
+  double first_seconds = 0;  // with --first: of the very first one, the slowest rank's
   double alg_bw = 0, bus_bw = 0;
   long long wrong = -1;                                // -1: not checked
   std::vector<double> iter_seconds;                    // with -I: per operation, the slowest rank's

@@ -152,6 +152,10 @@ class RankRun {
     work.root = root;
     // nccl-tests prints root -1 where there is none.
     Row row = {work.bytes, work.count, type, op, collective_.has_root ? root : -1, {}, {}};
+    std::string before;
+    if (options_.first) {
+      if (Status s = explain(collective_, row, team_.comm(), &before); !s) return s;
+    }
     if (Status s = bench_.measure(work, false, &row.out_of_place); !s) return s;
     wrong_ += std::max(0ll, row.out_of_place.wrong);
     if (collective_.has_in_place) {
@@ -159,11 +163,20 @@ class RankRun {
       wrong_ += std::max(0ll, row.in_place->wrong);
     }
     bench_.progress().clear();
-    return team_.agree(printing() ? print_row(row) : Status());
+    return team_.agree(printing() ? print_row(row, before) : Status());
   }
 
-  Status print_row(const Row& row) {
-    if (Status s = report_.row(row); !s || !options_.explain) return s;
+  Status print_row(const Row& row, const std::string& before) {
+    if (Status s = report_.row(row); !s) return s;
+    if (options_.first) {
+      const Measurement& m = row.out_of_place;
+      const bool made_links = before.find("made at first use") != std::string::npos;
+      Status s = report_.remark(text("first: %.2f us, %.2f times a later one%s", m.first_seconds * 1e6,
+                                     m.seconds > 0 ? m.first_seconds / m.seconds : 0,
+                                     made_links ? "; it made its links, too" : ""));
+      if (!s) return s;
+    }
+    if (!options_.explain) return {};
     std::string why;
     if (Status s = explain(collective_, row, team_.comm(), &why); !s) return s;
     return report_.remark(why);

@@ -1,0 +1,105 @@
+// What a rank asks the others over the control connections: it is passed on, answered for all, and nobody waits for the
+// dead.
+#include "group/peers.h"
+
+#include <atomic>
+#include <future>
+
+#include "catch.h"
+#include "group/ranks.h"
+
+using namespace tutti;
+using tutti::test::run_ranks;
+
+namespace {
+
+using Watches = std::vector<std::shared_ptr<PeerWatch>>;
+
+// Ranks in a row, each with its neighbours: 0 - 1 - 2. They live in this process and listen with `listeners`.
+Watches make_watches(const std::vector<PeerWatch::Listener>& listeners) {
+  const auto n = static_cast<int>(listeners.size());
+  PeerWatch::Config common{0, derive_key("a secret", 8), {}, {}, {}};
+  std::vector<Listener> sockets;
+  for (int r = 0; r < n; r++) {
+    auto socket = Listener::open();
+    REQUIRE(static_cast<bool>(socket));
+    common.rank_names.push_back("rank " + std::to_string(r));
+    common.contacts.push_back(socket.value().contact);
+    sockets.push_back(std::move(socket.value()));
+  }
+  const auto watches = run_ranks<std::shared_ptr<PeerWatch>>(test::first_ranks(n), [&](int rank) {
+    PeerWatch::Config config = common;
+    config.rank = rank;
+    if (rank > 0) config.neighbours.push_back(rank - 1);
+    if (rank + 1 < n) config.neighbours.push_back(rank + 1);
+    config.listener = listeners[static_cast<size_t>(rank)];
+    auto watch =
+        PeerWatch::create(config, std::move(sockets[static_cast<size_t>(rank)].fd), Deadline::after_seconds(60));
+    return watch ? std::shared_ptr<PeerWatch>(std::move(watch.value())) : nullptr;
+  });
+  for (const auto& watch : watches) REQUIRE(watch != nullptr);
+  return watches;
+}
+
+// Waits until the watch's group has ended.
+Error failure_of(const PeerWatch& watch) {
+  const Deadline deadline = Deadline::after_seconds(60);
+  while (!watch.failed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    REQUIRE_FALSE(deadline.passed());
+  }
+  return watch.failure();
+}
+
+const Error kOtherwise{Code::kInvalidUsage, "the calls differ", 1};
+constexpr int kLongMs = 100'000, kShortMs = 50;  // more than the test's time, and little
+
+std::optional<PeerWatch::Answer> pass_on(std::string_view) {
+  return PeerWatch::Answer{{}, true};
+}
+
+}  // namespace
+
+TEST_CASE("a question is passed on, and its answer ends the group for all") {
+  const auto answer = [](std::string_view question) {
+    return std::optional(
+        PeerWatch::Answer{Error{Code::kInvalidUsage, "an answer to " + std::string(question), 0}, false});
+  };
+  const Watches watches = make_watches({{}, pass_on, answer});
+  watches[0]->ask("who has others?", kOtherwise, kLongMs);
+  for (const auto& watch : watches) {
+    const Error failure = failure_of(*watch);
+    CHECK(failure.code == Code::kInvalidUsage);
+    CHECK(failure.message == "an answer to who has others?");
+  }
+}
+
+TEST_CASE("a question that nobody answers ends the group with what its rank knows") {
+  const auto ignore = [](std::string_view) { return std::optional(PeerWatch::Answer{}); };
+  const Watches watches = make_watches({{}, ignore, {}});
+  watches[0]->ask("who has others?", kOtherwise, kShortMs);
+  CHECK(watches[0]->failed());
+  for (const auto& watch : watches) CHECK(failure_of(*watch).message == kOtherwise.message);
+}
+
+TEST_CASE("who asks a rank that dies says what it knows, and waits no longer") {
+  std::promise<void> heard;
+  const auto ignore = [&](std::string_view) {
+    heard.set_value();
+    return std::optional(PeerWatch::Answer{});
+  };
+  Watches watches = make_watches({{}, ignore});
+  std::thread asks([&] { watches[0]->ask("who has others?", kOtherwise, kLongMs); });
+  heard.get_future().wait();
+  watches[1].reset();  // without a goodbye
+  asks.join();
+  CHECK(watches[0]->failure().message == kOtherwise.message);
+  CHECK(watches[0]->lost() == std::vector<int>{1});
+}
+
+TEST_CASE("a question that makes no sense ends the group") {
+  const auto refuse = [](std::string_view) { return std::optional<PeerWatch::Answer>(); };
+  const Watches watches = make_watches({{}, refuse});
+  watches[0]->ask("?", kOtherwise, kLongMs);
+  CHECK(failure_of(*watches[1]).code == Code::kRemoteError);
+}

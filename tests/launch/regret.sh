@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# How good the library's choices are: each group measures six collectives by every algorithm and by the library's choice.
+#   regret.sh TUTTI_TUNE [-o FOLDER] [GROUP...] [-- TUTTI_TUNE OPTIONS]
+# A group is shm:N or tcp:N, of N ranks on this host; or HOSTSxRANKS, of network namespaces that are joined at 1 Gb/s
+# (needs root). Without groups: those below. Prints each group's table and last a line for each. With -o the samples stay
+# in FOLDER, for tutti-tune --fit.
+set -u
+here=$(dirname "$0")
+tune=$1
+shift
+folder= groups=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  if [ "$1" = -o ]; then folder=$2; shift; else groups+=("$1"); fi
+  shift
+done
+[ "${1:-}" = -- ] && shift
+options=("$@")
+[ ${#options[@]} -gt 0 ] || options=(-b 8 -e 64M -f 8 -n 5)
+[ ${#groups[@]} -gt 0 ] || groups=(shm:2 shm:4 shm:8 tcp:2 tcp:4 4x1 2x2 4x2 3x1 5x1 7x1)
+kept=$(mktemp -d)
+mkdir -p "${folder:=$kept}"
+export TUTTI_INIT_TIMEOUT=60
+
+# Of ranks that stand host by host, as launchers number them.
+between_hosts() (
+  # shellcheck source=tests/launch/hosts.sh
+  . "$here/hosts.sh"
+  out=$(mktemp)
+  n=$1 each=$2
+  hosts "$n" 1 10.78
+  for i in $(seq "$n"); do
+    tc -n "$(host "$i")" qdisc add dev nic1 root tbf rate 1gbit burst 128kb latency 20ms || skip "tc has no tbf here"
+  done
+  for rank in $(seq $((n * each - 1)) -1 0); do
+    on $((rank / each + 1)) env TUTTI_RANK="$rank" TUTTI_NRANKS=$((n * each)) TUTTI_ROOT=10.78.1.1:29700 \
+      TUTTI_SECRET=regret "$tune" "${@:3}" >"$out.$rank" 2>&1 &
+    [ "$rank" -gt 0 ] || rank_0=$!
+  done
+  wait "$rank_0" || { cat "$out".*; fail "rank 0"; }
+  wait
+  cat "$out.0"
+)
+
+for group in "${groups[@]}"; do
+  echo "== $group"
+  samples=$folder/${group/:/-}.json
+  case $group in
+    shm:* | tcp:*) "$tune" --check --procs "${group#*:}" --transport "${group%:*}" --samples "$samples" "${options[@]}" ;;
+    *x*) between_hosts "${group%x*}" "${group#*x}" --check --transport shm,tcp --samples "$samples" "${options[@]}" ;;
+    *) echo "'$group' is none of shm:N, tcp:N, HOSTSxRANKS" >&2; exit 2 ;;
+  esac
+done | tee "$kept/log"
+echo
+awk '/^== /{ group = $2 } /^# as it is: regret/ { sub(/; of facts.*/, ""); sub(/^# as it is: /, ""); printf "%-8s %s\n", group, $0 }' "$kept/log"
+rm -rf "$kept"

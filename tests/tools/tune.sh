@@ -1,0 +1,81 @@
+#!/bin/sh
+# tune.sh PERF_FOLDER TUTTI_TUNE: tutti-tune measures, writes prices, and the library takes those; what is wrong with a file
+# is said, and ranks that have different ones are told.
+set -u
+perf=$1/all_reduce_perf
+tune=$2
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+unset TUTTI_TUNE_FILE
+export XDG_CONFIG_HOME="$tmp/config"
+failures=0
+
+# check NAME STATUS TEXT: the last run's exit status, and a text that its output has.
+check() {
+  if [ "$status" -ne "$2" ]; then
+    echo "FAILED $1: exit status $status instead of $2"
+  elif [ -n "$3" ] && ! grep -q -- "$3" "$tmp/out"; then
+    echo "FAILED $1: no '$3' in the output"
+  else
+    echo "ok $1"
+    return
+  fi
+  failures=$((failures + 1))
+  cat "$tmp/out"
+}
+run() {
+  "$@" >"$tmp/out" 2>&1
+  status=$?
+}
+
+run "$tune" --help
+check "help" 0 'Examples:'
+run "$tune" -b 0
+check "sizes" 2 'must be sizes from 1 up'
+run "$tune" --fit "$tmp/absent"
+check "samples that are not there" 2 'absent cannot be read'
+echo '[{"facts": 7}]' >"$tmp/odd"
+run "$tune" --fit "$tmp/odd"
+check "samples that are none" 2 'odd holds no samples'
+
+mkdir -p "$tmp/config"
+small="-b 64 -e 4K -f 64 -n 1"
+# shellcheck disable=SC2086  # several options on purpose
+run "$tune" --procs 2 $small --samples "$tmp/samples"
+check "measuring" 0 "# written: $tmp/config/tutti/tuning"
+for price in shm.hop shm.byte loopback.message sum.byte; do
+  grep -q "^$price = " "$tmp/config/tutti/tuning" || { echo "FAILED: no $price in the file"; failures=$((failures + 1)); }
+done
+grep -q "^network.hop" "$tmp/config/tutti/tuning" && { echo "FAILED: a price that nobody measured"; failures=$((failures + 1)); }
+run "$perf" --procs 2 -b 64 -e 64 -n 1 --explain
+check "the user's file is taken" 0 "from $tmp/config/tutti/tuning.*\*shm.hop"
+run "$tune" --fit "$tmp/samples" -o "$tmp/fitted"
+check "fitting again" 0 "# written: $tmp/fitted"
+grep '=' "$tmp/fitted" >"$tmp/lines" && grep '=' "$tmp/config/tutti/tuning" | cmp -s - "$tmp/lines"
+status=$?
+check "the same samples give the same prices" 0 ''
+cp "$tmp/fitted" "$tmp/before"
+run "$tune" --procs 2 --check --transport tcp -b 64 -e 64 -n 1
+check "only a check" 0 'as it is: regret'
+cmp -s "$tmp/fitted" "$tmp/before"
+status=$?
+check "a check writes nothing" 0 ''
+run "$tune" --fit "$tmp/samples" -o "$tmp/no/such/folder"
+check "a file that cannot be written" 3 'no/such/folder'
+
+printf 'shm.hop = 1\nshm.hopp = 2\n' >"$tmp/bad"
+run env TUTTI_TUNE_FILE="$tmp/bad" "$perf" --procs 2 -b 8 -e 8 -n 1
+check "a bad line" 3 "bad, line 2: there is no price 'shm.hopp'"
+echo 'shm.hop = 1' >"$tmp/other"
+port=$((20000 + $$ % 20000))
+for rank in 0 1; do
+  file=/dev/null
+  [ $rank = 1 ] && file=$tmp/other
+  TUTTI_TUNE_FILE=$file TUTTI_RANK=$rank TUTTI_NRANKS=2 TUTTI_ROOT=127.0.0.1:$port TUTTI_SECRET=tune TUTTI_INIT_TIMEOUT=30 \
+    "$perf" -b 8 -e 8 -n 1 >"$tmp/out.$rank" 2>&1 &
+done
+wait
+cat "$tmp/out.0" "$tmp/out.1" >"$tmp/out"
+status=0
+check "different files" 0 "prices from=$tmp/other"
+[ "$failures" -eq 0 ]
