@@ -144,7 +144,7 @@ def test_programs():
         found = names(transport=transport)
         check(f"{transport}: no name twice", len(found) == len(set(found)), found)
         check(f"{transport}: every peer without a tuning", set(programs.LIBRARIES) - set(found) == {"floor"}, found)
-        check(f"{transport}: a peer has tunings", {"openmpi5 eager", "mpich5 doubling", "impi ring"} <= set(found), found)
+        check(f"{transport}: a peer has tunings", {"openmpi5 ring", "mpich5 doubling", "impi ring"} <= set(found), found)
         quick = names(transport=transport, quick=True)
         check(f"{transport}: --quick has none", not any(" " in name for name in quick), quick)
         found = names(transport=transport, op="broadcast")

