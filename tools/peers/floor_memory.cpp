@@ -65,7 +65,7 @@ class Bounce : public Library {
       begin_piece();
       if (bytes <= kSmallBytes) {
         put(in + from, n);
-        reduce(in + from, out + from, n, false);
+        add_up(in + from, out + from, n, false);
       } else {
         reduce_in_parts(in + from, out + from, n, bytes >= kPastCacheBytes);
       }
@@ -98,14 +98,23 @@ class Bounce : public Library {
   }
 
   void reduce_scatter(const float* in, float* out, size_t elems_per_rank) override {
-    const bool past_cache = elems_per_rank * sizeof(float) >= kPastCacheBytes;
-    for (int owner = 0; owner < n_ranks_; owner++) {
-      const float* block = in + elems_per_rank * static_cast<size_t>(owner);
-      for (size_t from = 0; from < elems_per_rank; from += kPieceElems) {
-        const size_t n = std::min(kPieceElems, elems_per_rank - from);
+    for (int owner = 0; owner < n_ranks_; owner++)
+      reduce_to(owner, in + elems_per_rank * static_cast<size_t>(owner), out, elems_per_rank);
+  }
+
+  void reduce(const float* in, float* out, size_t elems) override { reduce_to(0, in, out, elems); }
+
+  // In rounds: in each, every rank has a piece for one other.
+  void all_to_all(const float* in, float* out, size_t elems_per_rank) override {
+    const auto block = [&](int peer) { return elems_per_rank * static_cast<size_t>(peer); };
+    std::copy_n(in + block(rank_), elems_per_rank, out + block(rank_));
+    for (size_t from = 0; from < elems_per_rank; from += kPieceElems) {
+      const size_t n = std::min(kPieceElems, elems_per_rank - from);
+      for (int i = 1; i < n_ranks_; i++) {
+        const int source = neighbour(n_ranks_ - i);
         begin_piece();
-        if (rank_ != owner) put(block + from, n);
-        if (rank_ == owner) reduce(block + from, out + from, n, past_cache);
+        put(in + block(neighbour(i)) + from, n);
+        std::copy_n(get(source, n), n, out + block(source) + from);
         end_piece();
       }
     }
@@ -153,7 +162,18 @@ class Bounce : public Library {
 
   void end_piece() { board_.done[rank_].value.store(number_, std::memory_order_release); }
 
-  void reduce(const float* mine, float* out, size_t elems, bool past_cache) {
+  void reduce_to(int root, const float* in, float* out, size_t elems) {
+    const bool past_cache = elems * sizeof(float) >= kPastCacheBytes;
+    for (size_t from = 0; from < elems; from += kPieceElems) {
+      const size_t n = std::min(kPieceElems, elems - from);
+      begin_piece();
+      if (rank_ != root) put(in + from, n);
+      if (rank_ == root) add_up(in + from, out + from, n, past_cache);
+      end_piece();
+    }
+  }
+
+  void add_up(const float* mine, float* out, size_t elems, bool past_cache) {
     const float* ins[kMaxRanks] = {mine};
     for (int i = 1; i < n_ranks_; i++) ins[i] = get(neighbour(i), elems);
     add(&out, 1, ins, n_ranks_, elems, past_cache);
@@ -206,21 +226,12 @@ class Direct : public Bounce {
 
   void all_reduce(const float* in, float* out, size_t elems) override {
     if (is_small(elems)) return Bounce::all_reduce(in, out, elems);
-    publish(in, out);
-    const size_t from = slice_begin(elems, rank_, n_ranks_), to = slice_begin(elems, rank_ + 1, n_ranks_);
-    const bool past_cache = elems * sizeof(float) >= kPastCacheBytes;
-    if (mapped_) {
-      reduce_to_all(from, to - from, past_cache);
-    } else {
-      reduce_from(from, to - from, out + from, false);
-      meet();
-      for (int i = 1; i < n_ranks_; i++) {
-        const int peer = neighbour(i);
-        const size_t begin = slice_begin(elems, peer, n_ranks_), end = slice_begin(elems, peer + 1, n_ranks_);
-        fetch(peer, out + begin, board_.buffers[peer].out + begin, end - begin);
-      }
-    }
-    meet();
+    reduce_in_slices(in, out, elems, n_ranks_);
+  }
+
+  void reduce(const float* in, float* out, size_t elems) override {
+    if (is_small(elems)) return Bounce::reduce(in, out, elems);
+    reduce_in_slices(in, out, elems, 1);
   }
 
   void broadcast(float* data, size_t elems) override {
@@ -248,6 +259,17 @@ class Direct : public Bounce {
     meet();
   }
 
+  void all_to_all(const float* in, float* out, size_t elems_per_rank) override {
+    if (is_small(elems_per_rank)) return Bounce::all_to_all(in, out, elems_per_rank);
+    publish(in, out);
+    for (int i = 0; i < n_ranks_; i++) {
+      const int peer = neighbour(i);
+      fetch(peer, out + elems_per_rank * static_cast<size_t>(peer),
+            board_.buffers[peer].in + elems_per_rank * static_cast<size_t>(rank_), elems_per_rank);
+    }
+    meet();
+  }
+
  private:
   static bool is_small(size_t elems) { return elems * sizeof(float) <= kSmallBytes; }
 
@@ -272,14 +294,30 @@ class Direct : public Bounce {
     }
   }
 
-  void reduce_to_all(size_t from, size_t elems, bool past_cache) {
+  // Each rank reduces a slice. The sum goes to the first `n_outs` ranks.
+  void reduce_in_slices(const float* in, float* out, size_t elems, int n_outs) {
+    publish(in, out);
+    const size_t from = slice_begin(elems, rank_, n_ranks_), to = slice_begin(elems, rank_ + 1, n_ranks_);
+    if (mapped_) {
+      store_sum(from, to - from, n_outs, elems * sizeof(float) >= kPastCacheBytes);
+    } else {
+      reduce_from(from, to - from, out + from, false);
+      meet();
+      for (int i = 1; i < n_ranks_ && rank_ < n_outs; i++) {
+        const int peer = neighbour(i);
+        const size_t begin = slice_begin(elems, peer, n_ranks_), end = slice_begin(elems, peer + 1, n_ranks_);
+        fetch(peer, out + begin, board_.buffers[peer].out + begin, end - begin);
+      }
+    }
+    meet();
+  }
+
+  void store_sum(size_t from, size_t elems, int n_outs, bool past_cache) {
     const float* ins[kMaxRanks];
     float* outs[kMaxRanks];
-    for (int i = 0; i < n_ranks_; i++) {
-      ins[i] = board_.buffers[neighbour(i)].in + from;
-      outs[i] = board_.buffers[neighbour(i)].out + from;
-    }
-    add(outs, n_ranks_, ins, n_ranks_, elems, past_cache);
+    for (int i = 0; i < n_ranks_; i++) ins[i] = board_.buffers[neighbour(i)].in + from;
+    for (int i = 0; i < n_outs; i++) outs[i] = board_.buffers[(rank_ + i) % n_outs].out + from;
+    add(outs, n_outs, ins, n_ranks_, elems, past_cache);
   }
 
   // out = the sum of all ranks' inputs from `from` on.

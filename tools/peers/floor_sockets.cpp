@@ -51,15 +51,25 @@ class Sockets : public Library {
       for_each_peer([&](int peer) -> Transfer { return {peer, in, elems, scratch(peer), elems}; });
       return sum(in, out, elems);
     }
+    reduce_slices(in, out, elems);
     const auto begin = [&](int rank) { return slice_begin(elems, rank, n_ranks_); };
     const auto size = [&](int rank) { return begin(rank + 1) - begin(rank); };
     for_each_peer([&](int peer) -> Transfer {
-      return {peer, in + begin(peer), size(peer), scratch(peer), size(rank_)};
-    });
-    sum(in + begin(rank_), out + begin(rank_), size(rank_));
-    for_each_peer([&](int peer) -> Transfer {
       return {peer, out + begin(rank_), size(rank_), out + begin(peer), size(peer)};
     });
+  }
+
+  void reduce(const float* in, float* out, size_t elems) override {
+    if (elems * sizeof(float) <= kSmallBytes || n_ranks_ == 2) {
+      if (rank_ != 0) return move({{0, in, elems, nullptr, 0}});
+      for_each_peer([&](int peer) -> Transfer { return {peer, nullptr, 0, scratch(peer), elems}; });
+      return sum(in, out, elems);
+    }
+    reduce_slices(in, out, elems);
+    const auto begin = [&](int rank) { return slice_begin(elems, rank, n_ranks_); };
+    const auto size = [&](int rank) { return begin(rank + 1) - begin(rank); };
+    if (rank_ != 0) return move({{0, out + begin(rank_), size(rank_), nullptr, 0}});
+    for_each_peer([&](int peer) -> Transfer { return {peer, nullptr, 0, out + begin(peer), size(peer)}; });
   }
 
   void broadcast(float* data, size_t elems) override {
@@ -81,6 +91,12 @@ class Sockets : public Library {
     sum(in + elems * static_cast<size_t>(rank_), out, elems);
   }
 
+  void all_to_all(const float* in, float* out, size_t elems) override {
+    const auto block = [&](int peer) { return elems * static_cast<size_t>(peer); };
+    std::copy_n(in + block(rank_), elems, out + block(rank_));
+    for_each_peer([&](int peer) -> Transfer { return {peer, in + block(peer), elems, out + block(peer), elems}; });
+  }
+
   void round_trip(const float* in, float* out, size_t elems) override {
     if (rank_ == 0) move({{1, in, elems, nullptr, 0}});
     if (rank_ <= 1) move({{1 - rank_, nullptr, 0, out, elems}});
@@ -94,6 +110,16 @@ class Sockets : public Library {
     const float* ins[kMaxSocketRanks] = {mine};
     for (int i = 1; i < n_ranks_; i++) ins[i] = scratch((rank_ + i) % n_ranks_);
     add(&out, 1, ins, n_ranks_, elems, elems * sizeof(float) >= kPastCacheBytes);
+  }
+
+  // Leaves the sum of this rank's slice in `out`.
+  void reduce_slices(const float* in, float* out, size_t elems) {
+    const auto begin = [&](int rank) { return slice_begin(elems, rank, n_ranks_); };
+    const size_t mine = begin(rank_ + 1) - begin(rank_);
+    for_each_peer([&](int peer) -> Transfer {
+      return {peer, in + begin(peer), begin(peer + 1) - begin(peer), scratch(peer), mine};
+    });
+    sum(in + begin(rank_), out + begin(rank_), mine);
   }
 
   template <class Make>

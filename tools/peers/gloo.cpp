@@ -3,9 +3,11 @@
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
+#include <gloo/alltoall.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/math.h>
+#include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
@@ -65,6 +67,22 @@ class Gloo : public bench::Library {
     options.setInput(const_cast<float*>(in), elems_per_rank);
     options.setOutput(out, elems_per_rank * static_cast<size_t>(context_->size));
     gloo::allgather(options);
+  }
+
+  void reduce(const float* in, float* out, size_t elems) override {
+    gloo::ReduceOptions options(context_);
+    options.setRoot(0);
+    options.setInput(const_cast<float*>(in), elems);
+    options.setOutput(out, elems);
+    options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
+    gloo::reduce(options);
+  }
+
+  void all_to_all(const float* in, float* out, size_t elems_per_rank) override {
+    gloo::AlltoallOptions options(context_);
+    options.setInput(const_cast<float*>(in), elems_per_rank * static_cast<size_t>(context_->size));
+    options.setOutput(out, elems_per_rank * static_cast<size_t>(context_->size));
+    gloo::alltoall(options);
   }
 
  private:

@@ -1,8 +1,11 @@
 // An MPI under the driver of bench.h: compiled once for each, started by its launcher, told by launcher and environment
-// what transport and algorithm to use.
+// what transport and algorithm to use. --expect "Open MPI v5" or the like: the beginning of what the library calls
+// itself.
 #include <mpi.h>
 #include <signal.h>
 #include <unistd.h>
+
+#include <sstream>
 
 #include "bench.h"
 
@@ -26,13 +29,32 @@ class Mpi : public bench::Library {
     const int count = static_cast<int>(elems_per_rank);
     MPI_Reduce_scatter_block(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   }
+  void reduce(const float* in, float* out, size_t elems) override {
+    MPI_Reduce(in, out, static_cast<int>(elems), MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+  }
+  void all_to_all(const float* in, float* out, size_t elems_per_rank) override {
+    const int count = static_cast<int>(elems_per_rank);
+    MPI_Alltoall(in, count, MPI_FLOAT, out, count, MPI_FLOAT, MPI_COMM_WORLD);
+  }
 };
+
+// One program runs with the libraries of several MPIs: which one is there shows only now.
+void require_library(const std::string& beginning) {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(version, &length);
+  std::istringstream words(version);
+  std::string said;
+  for (std::string word; words >> word;) said += (said.empty() ? "" : " ") + word;
+  if (!said.starts_with(beginning)) bench::fail("would measure '" + said.substr(0, 40) + "' instead of " + beginning);
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   const bench::Settings settings = bench::parse(argc, argv);
+  require_library(settings.expect);
   int rank = 0, n_ranks = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);

@@ -14,9 +14,13 @@ import summary  # noqa: E402
 
 STYLES = {
     "tutti": {"color": "#c0392b", "linewidth": 2.4, "zorder": 5, "label": "Tutti"},
+    "old": {"color": "#c0392b", "linestyle": "--", "label": "Tutti, old"},
     "registered": {"color": "#e67e22", "linewidth": 2.4, "zorder": 5, "label": "Tutti, tuttiMemAlloc"},
     "openmpi": {"color": "#2471a3", "label": "Open MPI"},
     "mpich": {"color": "#1e8449", "label": "MPICH"},
+    "openmpi5": {"color": "#5dade2", "label": "Open MPI 5"},
+    "mpich5": {"color": "#58d68d", "label": "MPICH 5"},
+    "impi": {"color": "#b7950b", "label": "Intel MPI"},
     "gloo": {"color": "#7d3c98", "label": "Gloo"},
     "mapped": {"color": "#777777", "linestyle": ":", "label": "floor, mapped buffers"},
     "cma": {"color": "#777777", "linestyle": "--", "label": "floor, process_vm_readv"},

