@@ -325,15 +325,15 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * changes the algorithm may change the bits: TUTTI_ALGO, TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another version
  * of the library. Where up to 16 ranks share memory the order of the sum is that of ranks; elsewhere it is another
  * fixed one. With two ranks there is only one. With config.deterministic the order is that of ranks everywhere, so the
- * bits do not depend on layout, transport and algorithm either. On CUDA devices the order is that of ranks unless a ring
- * or tree is forced, whose order depends on the device, too. */
+ * bits do not depend on layout, transport and algorithm either. On CUDA devices the order is that of ranks unless a
+ * ring or tree is forced, whose order depends on the device, too. */
 
 /* Writes to `text`, which has room for *bytes bytes, how `comm` carries out `collective`, the name of one of the
  * functions below ("tuttiAllReduce"), with `count`, `datatype` and `op` (not looked at where there is none) now, and
- * why: for each algorithm that gives the promised result the predicted time; what is forced; what is known of the group,
- * the prices and where they come from; what the links are. English lines for people, ended by a zero byte; cut where the room ends. *bytes
- * becomes what the whole text takes with that byte; with *bytes 0 `text` may be NULL. Not collective; waits for the
- * operations that were called on `comm` before; any thread.
+ * why: for each algorithm that gives the promised result the predicted time; what is forced; what is known of the
+ * group, the prices and where they come from; what the links are. English lines for people, ended by a zero byte; cut
+ * where the room ends. *bytes becomes what the whole text takes with that byte; with *bytes 0 `text` may be NULL. Not
+ * collective; waits for the operations that were called on `comm` before; any thread.
  *
  * The prediction is a sum of hops, messages, bytes moved and bytes added up, each at a price (after Hockney, "The
  * communication challenge for MPP", 1994, and Thakur, Rabenseifner, Gropp, "Optimization of collective communication

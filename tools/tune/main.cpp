@@ -10,9 +10,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "../perf/launch.h"
+#include "base/env.h"
 #include "base/file.h"
 #include "fit.h"
-#include "launch.h"
 #include "measure.h"
 
 namespace tutti::tune {
@@ -78,11 +79,9 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
 }
 
 Status users_file(std::string* path) {
-  const char *named = getenv("TUTTI_TUNE_FILE"), *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-  if (named != nullptr && *named != '\0') {
-    *path = named;
-    return {};
-  }
+  *path = env_string(Env::kTuneFile);
+  if (!path->empty()) return {};
+  const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
   if ((config == nullptr || *config != '/') && (home == nullptr || *home != '/'))
     return usage_error("neither TUTTI_TUNE_FILE, XDG_CONFIG_HOME nor HOME says where to write; give -o FILE");
   const std::string folder = config != nullptr && *config == '/' ? config : std::string(home) + "/.config";

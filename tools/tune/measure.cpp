@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "buffer.h"
+#include "../perf/buffer.h"
 
 namespace tutti::tune {
 namespace {

@@ -1,9 +1,9 @@
 // Measures collectives by each algorithm and by the library's own choice, all in turns in the same processes.
 #pragma once
 
-#include "options.h"
+#include "../perf/options.h"
+#include "../perf/team.h"
 #include "samples.h"
-#include "team.h"
 
 namespace tutti::tune {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "../perf/status.h"
 #include "plan/cost.h"
-#include "status.h"
 
 namespace tutti::tune {
 
