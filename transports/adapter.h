@@ -43,7 +43,7 @@ class LinkHalf {
   }
   virtual uint32_t unsent() { return 0; }
   virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
-  virtual bool can_lend(const void*, uint32_t) { return false; }
+  virtual bool can_lend(const void*, uint32_t, bool /*one_way*/) { return false; }
   virtual int deliver(const void*, uint32_t, const tuttiTag&) { return -1; }
   virtual void* place(uint32_t) { return nullptr; }
 
@@ -185,8 +185,8 @@ struct TransportTable {
   static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
     return sender(link)->lend(data, bytes, *tag);
   }
-  static int can_lend(tuttiLink* link, const void* data, uint32_t bytes) {
-    return sender(link)->can_lend(data, bytes) ? 1 : 0;
+  static int can_lend(tuttiLink* link, const void* data, uint32_t bytes, int one_way) {
+    return sender(link)->can_lend(data, bytes, one_way != 0) ? 1 : 0;
   }
   static void expect_ahead(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes) {
     receiver(link)->expect_ahead(ahead, to, bytes);

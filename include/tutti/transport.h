@@ -209,8 +209,9 @@ typedef struct {
   const void* (*match)(tuttiLink* link, uint32_t bytes, const tuttiTag* tag);
 
   /* May be NULL: then what is registered is lent. Sending side, before a value is computed that is to be sent: non-zero
-   * if lend would take these bytes, and that costs less than filling a slot. lend may refuse them all the same. */
-  int (*can_lend)(tuttiLink* link, const void* data, uint32_t bytes);
+   * if lend would take these bytes, and that costs less than filling a slot. lend may refuse them all the same.
+   * `one_way`: this rank sends much and receives nothing of that size meanwhile. */
+  int (*can_lend)(tuttiLink* link, const void* data, uint32_t bytes, int one_way);
 } tuttiTransport;
 
 /* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,

@@ -129,6 +129,9 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   what.blocks.input_at = exchange.input_at;
   what.blocks.output_at = exchange.output_at;
   what.tags = exchange.tags;
+  what.lends = options_.lends;
+  what.one_way = (exchange.transfers.sends.empty() || exchange.transfers.receives.empty()) &&
+                 what.blocks.largest() >= kOneWayFromBytes;
   if (program.lanes.empty()) return {};
   Run run(program, what, history_);
   WaitPolicy policy = wait_policy_;

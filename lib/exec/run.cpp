@@ -231,7 +231,7 @@ const void* Run::lent_value(const BoundStep& step, Part part) const {
   const bool only_sends = step.recvs.empty() && step.before.buffer == Buffer::kNone;
   if (!is_stored && (!only_sends || step.local.buffer == Buffer::kScratch || is_scaled(step.local))) return nullptr;
   const char* const data = address(is_stored ? step.store : step.local, {part.begin, part.elems, 0});
-  return step.send->can_lend(data, bytes) ? data : nullptr;
+  return step.send->can_lend(data, bytes, operation_.one_way) ? data : nullptr;
 }
 
 void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {

@@ -77,6 +77,8 @@ struct Blocks {
 
 // Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
 inline constexpr uint64_t kLendFromBytes = 16 << 10;
+// Of operations in which bytes go one way: below, 32 KiB are as well copied.
+inline constexpr uint64_t kOneWayFromBytes = 64 << 10;
 
 class Run {
  public:
@@ -93,6 +95,7 @@ class Run {
     uint64_t stream_from_bytes = 0;  // results of at least this size are written past the cache
     const void* scalar = nullptr;    // the input counts this many times: one element
     bool lends = true;               // what lies in the input or output need not be copied to be sent
+    bool one_way = false;            // nothing of the size comes back: see can_lend
   };
   Run(Program& program, const Operation& operation, const History& history);
 

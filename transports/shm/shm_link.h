@@ -119,7 +119,7 @@ class SendLink final : public ShmHalf {
   int push(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  bool can_lend(const void* data, uint32_t bytes) override;
+  bool can_lend(const void* data, uint32_t bytes, bool one_way) override;
   void* place(uint32_t bytes) override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
