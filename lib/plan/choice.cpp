@@ -3,6 +3,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/sort.h"
 #include "plan/planner.h"
 
 namespace tutti {
@@ -123,8 +124,8 @@ Choice Planner::decide(const Call& call, uint64_t bytes) const {
   const uint64_t typical_bytes = std::bit_floor(bytes);
   for (const Plan plan : plans_for(call, typical_bytes))
     choice.candidates.push_back({plan, predict(call.collective, plan, typical_bytes)});
-  std::stable_sort(choice.candidates.begin(), choice.candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
+  sort_stably(choice.candidates.begin(), choice.candidates.end(),
+              [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
   const Candidate& best = choice.candidates[0];
   choice.plan = best.plan;
   if (choice.candidates.size() == 1 || bytes == 0) return choice;

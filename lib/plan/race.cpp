@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/sort.h"
+
 namespace tutti {
 namespace {
 
@@ -99,8 +101,8 @@ std::vector<Measured> Race::results() const {
     const auto begin = static_cast<ptrdiff_t>(results.size());
     for (const Entrant& entrant : entrants())
       if (entrant.dropped == dropped) results.push_back({entrant.plan, entrant.agreed_ns});
-    std::stable_sort(results.begin() + begin, results.end(),
-                     [](const Measured& a, const Measured& b) { return a.ns < b.ns; });
+    sort_stably(results.begin() + begin, results.end(),
+                [](const Measured& a, const Measured& b) { return a.ns < b.ns; });
   }
   return results;
 }

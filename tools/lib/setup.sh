@@ -83,6 +83,20 @@ apt_install() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
 }
 
+# A third-party source that is down must not end anything: only an installation counts.
+update_lists() {
+  [ $lists_are_new = yes ] && return
+  stage "updating the package lists" apt_update || say "going on with the lists that are there"
+  lists_are_new=yes
+}
+
+# Whether apt could install a package; true where that cannot be known.
+offers_package() {
+  if ! has_command apt-get || ! find_root; then return 0; fi
+  update_lists
+  apt-cache show "$1" >/dev/null 2>&1
+}
+
 # require_packages PACKAGE...: installs those that are missing; fails with what to do where that is not possible.
 require_packages() {
   local -a missing
@@ -100,11 +114,7 @@ require_packages() {
     say "  $by_hand"
     return 1
   fi
-  # A third-party source that is down must not end this: only the installation counts.
-  if [ $lists_are_new = no ]; then
-    stage "updating the package lists" apt_update || say "going on with the lists that are there"
-    lists_are_new=yes
-  fi
+  update_lists
   if ! stage "installing ${#missing[@]} packages" apt_install "${missing[@]}"; then
     say "Install them by hand, then run this again:"
     say "  $by_hand"
