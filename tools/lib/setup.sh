@@ -66,6 +66,18 @@ missing_packages() {
   for package in "$@"; do package_is_there "$package" || printf '%s ' "$package"; done
 }
 
+# Compilers for which the tree has no warning. Another one may warn of more: that is no user's failure.
+compiler_is_known() {
+  local compiler=${CXX:-c++} major
+  major=$("$compiler" -dumpversion) || return 1
+  major=${major%%.*}
+  if "$compiler" --version | grep -q clang; then
+    [ "$major" -ge 14 ] && [ "$major" -le 19 ]
+  else
+    [ "$major" -ge 12 ] && [ "$major" -le 14 ]
+  fi
+}
+
 # ---- installing --------------------------------------------------------------------------------------------------
 
 # Sets `as_root` to what makes a command run as root; fails if nothing does.
