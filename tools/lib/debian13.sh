@@ -21,7 +21,8 @@ debian_mirror() {
 }
 
 make_root() {
-  "${as_root[@]}" rm -rf "$root"
+  # What debootstrap mounted there, if it was ended, is not removed.
+  "${as_root[@]}" rm -rf --one-file-system "$root.part"
   "${as_root[@]}" debootstrap --variant=minbase --include=ca-certificates trixie "$root.part" "$mirror" &&
     "${as_root[@]}" mv "$root.part" "$root"
 }
@@ -56,7 +57,7 @@ if ! [ -d "$root" ]; then
   require_packages debootstrap || fail "Without debootstrap there is no way to make a Debian 13 here."
   mirror=$(debian_mirror)
   [ -n "$mirror" ] || fail "apt has no source with Debian's packages here (apt-get indextargets): run this on Debian."
-  stage "making a bare Debian 13 in build/" make_root || fail "Remove $root.part before another try."
+  stage "making a bare Debian 13 in build/" make_root || fail "There is no Debian 13 to test in."
 fi
 stage "copying the tree" copy_tree || fail "The tree could not be copied to $root/tutti."
 enter true || fail "The new root cannot be entered: unshare, mount and chroot have to be allowed, as they are for root on a \
