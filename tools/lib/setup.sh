@@ -72,9 +72,9 @@ compiler_is_known() {
   major=$("$compiler" -dumpversion) || return 1
   major=${major%%.*}
   if "$compiler" --version | grep -q clang; then
-    [ "$major" -ge 14 ] && [ "$major" -le 19 ]
+    [ "$major" = 14 ]
   else
-    [ "$major" -ge 12 ] && [ "$major" -le 14 ]
+    [ "$major" = 12 ]
   fi
 }
 
