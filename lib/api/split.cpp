@@ -7,6 +7,7 @@
 
 #include "api/creation.h"
 #include "api/group.h"
+#include "base/sort.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
@@ -23,9 +24,8 @@ std::vector<int> members_of(const std::vector<SplitChoice>& choices, int color) 
   std::vector<int> members;
   for (size_t r = 0; r < choices.size(); r++)
     if (choices[r].color == color) members.push_back(static_cast<int>(r));
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key;
-  });
+  sort_stably(members.begin(), members.end(),
+              [&](int a, int b) { return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key; });
   return members;
 }
 

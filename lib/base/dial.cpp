@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/sort.h"
 
 namespace tutti {
 namespace {
@@ -133,19 +134,20 @@ std::vector<Address> through_local_interfaces(const std::vector<Address>& addres
 std::vector<Address> order_candidates(const Contact& peer, size_t nth) {
   std::vector<Address> ordered = peer.addresses;
   if (peer.host == host_id()) {
-    std::stable_sort(ordered.begin(), ordered.end(),
-                     [](const Address& a, const Address& b) { return a.is_loopback() > b.is_loopback(); });
+    sort_stably(ordered.begin(), ordered.end(),
+                [](const Address& a, const Address& b) { return a.is_loopback() > b.is_loopback(); });
     return ordered;
   }
   std::erase_if(ordered, [](const Address& a) { return a.is_loopback(); });
   const auto mine = local_interfaces();
   if (!mine) return ordered;
-  std::stable_sort(ordered.begin(), ordered.end(), [&](const Address& a, const Address& b) {
+  sort_stably(ordered.begin(), ordered.end(), [&](const Address& a, const Address& b) {
     return nearness(a, mine.value()) > nearness(b, mine.value());
   });
   if (const auto shared = shared_networks(ordered, mine.value()).addresses; nth > 0 && shared.size() > 1) {
     const Address& first = shared[nth % shared.size()];
-    std::stable_partition(ordered.begin(), ordered.end(), [&](const Address& a) { return a.same_place(first); });
+    sort_stably(ordered.begin(), ordered.end(),
+                [&](const Address& a, const Address& b) { return a.same_place(first) > b.same_place(first); });
   }
   return through_local_interfaces(ordered, mine.value());
 }

@@ -20,6 +20,7 @@
 #include <span>
 
 #include "base/env.h"
+#include "base/sort.h"
 
 namespace tutti {
 namespace {
@@ -183,8 +184,8 @@ Result<std::vector<Interface>> local_interfaces() {
                                           ? "this host has no network interface that is up, not even lo"
                                           : "TUTTI_SOCKET_IFNAME=" + filter + " matches no interface; " + have};
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Interface& a, const Interface& b) { return preference(a) < preference(b); });
+  sort_stably(all.begin(), all.end(),
+              [](const Interface& a, const Interface& b) { return preference(a) < preference(b); });
   return all;
 }
 

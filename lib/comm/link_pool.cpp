@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/sort.h"
 
 namespace tutti {
 namespace {
@@ -46,8 +47,8 @@ Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tu
       return Error{endpoint.error().code, "no transport is usable here: " + refused};
   }
   if (config.by_cost)
-    std::stable_sort(pool.endpoints_.begin(), pool.endpoints_.end(),
-                     [](const Endpoint& a, const Endpoint& b) { return cost_ns(a) < cost_ns(b); });
+    sort_stably(pool.endpoints_.begin(), pool.endpoints_.end(),
+                [](const Endpoint& a, const Endpoint& b) { return cost_ns(a) < cost_ns(b); });
   return pool;
 }
 

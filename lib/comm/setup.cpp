@@ -100,7 +100,8 @@ Result<void> check_agreement(const Introduction& mine, int my_rank, const Introd
   if (mine.slot_bytes != theirs.slot_bytes)
     return differ("TUTTI_SLOT_BYTES", std::to_string(mine.slot_bytes), std::to_string(theirs.slot_bytes));
   if (mine.deterministic != theirs.deterministic)
-    return differ("TUTTI_DETERMINISTIC", std::to_string(mine.deterministic), std::to_string(theirs.deterministic));
+    return differ("TUTTI_DETERMINISTIC (or the configuration's deterministic)", std::to_string(mine.deterministic),
+                  std::to_string(theirs.deterministic));
   if (mine.on_gpu != theirs.on_gpu)
     return differ("config.cudaDevice", mine.on_gpu ? "a device" : "none", theirs.on_gpu ? "a device" : "none");
   if (mine.prices != theirs.prices) return differ("prices from", mine.prices_from, theirs.prices_from);

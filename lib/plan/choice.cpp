@@ -1,6 +1,7 @@
 // Planner: deciding.
 #include <algorithm>
 
+#include "base/sort.h"
 #include "plan/planner.h"
 
 namespace tutti {
@@ -83,8 +84,8 @@ std::vector<Candidate> Planner::priced(const Call& call, uint64_t bytes, std::sp
   candidates.reserve(plans.size());
   for (const Plan plan : plans)
     candidates.push_back({plan, price_ns(load_of(call.collective, plan, bytes, facts), facts, prices_.prices)});
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
+  sort_stably(candidates.begin(), candidates.end(),
+              [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
   return candidates;
 }
 

@@ -1,7 +1,8 @@
 #include "topology/layout.h"
 
-#include <algorithm>
 #include <map>
+
+#include "base/sort.h"
 
 namespace tutti {
 
@@ -16,7 +17,7 @@ Layout lay_out(std::span<const Seat> seats) {
     layout.hosts[host->second].push_back(rank);
   }
   for (auto& ranks : layout.hosts) {
-    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return seat(a).path < seat(b).path; });
+    sort_stably(ranks.begin(), ranks.end(), [&](int a, int b) { return seat(a).path < seat(b).path; });
     layout.order.insert(layout.order.end(), ranks.begin(), ranks.end());
   }
   return layout;

@@ -24,4 +24,3 @@ def require(*modules: str) -> None:
     version = metadata.version("torch")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
         skip(f"torch {version} is older than {'.'.join(map(str, OLDEST))} {hint}")
-    import tutti_torch  # noqa: F401  # registers the backend

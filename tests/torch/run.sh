@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# run.sh LIBTUTTI SCRIPT ARGUMENTS...: runs a Python script with the PyTorch backend of this tree. The interpreter is
-# TUTTI_PYTHON, that of the environment which tools/check --torch makes, or python3; the script says if it has no torch.
+# run.sh LIBTUTTI SCRIPT ARGUMENTS...: runs a Python script with the PyTorch backend of this tree, installed as users have
+# it. The interpreter is TUTTI_PYTHON, that of the environment which tools/check --torch makes, or python3; it is said if it
+# has no torch.
 set -u
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-export TUTTI_LIBRARY=$1 PYTHONPATH=$root/lib/torch:$root/tests/torch PYTHONDONTWRITEBYTECODE=1
+export TUTTI_LIBRARY=$1 PYTHONPATH=$root/tests/torch PYTHONDONTWRITEBYTECODE=1
 shift
 for python in "${TUTTI_PYTHON:-}" "$root/build/torch-venv/bin/python" python3; do
   command -v "$python" >/dev/null && break
 done
 unset TUTTI_PYTHON
-exec "$python" "$@"
+site=$(mktemp -d) || exit
+trap 'rm -rf "$site"' EXIT
+"$python" "$root/tests/torch/install.py" "$site" || exit
+export PYTHONPATH=$site:$PYTHONPATH
+"$python" "$@"

@@ -1,6 +1,9 @@
 """Every collective, on types, sizes and forms that c10d's callers use."""
+import functools
+import os
 import unittest
 from datetime import timedelta
+from unittest import mock
 
 import prerequisites
 import ranks
@@ -238,6 +241,24 @@ class Collectives(unittest.TestCase):
             dist.destroy_process_group(group)
             with self.assertRaisesRegex(RuntimeError, "destroyed"):
                 group.allreduce([torch.ones(1)])
+
+    @ranks.on(5)
+    def test_deterministic(self, rank, n):
+        """Groups made under torch.use_deterministic_algorithms add up in the order of ranks, those made before do not."""
+        ranges = [torch.Generator().manual_seed(peer) for peer in range(n)]
+        inputs = [torch.randn(20_000, generator=g) * torch.randint(1, 1 << 20, (20_000,), generator=g) for g in ranges]
+        in_order = functools.reduce(torch.add, inputs)
+        with mock.patch.dict(os.environ, TUTTI_ALGO="ring"):
+            groups = []
+            for wanted in (False, True):
+                torch.use_deterministic_algorithms(wanted)
+                groups.append(dist.new_group())
+            torch.use_deterministic_algorithms(False)
+        for group, equal in zip(groups, (False, True)):
+            tensor = inputs[rank].clone()
+            dist.all_reduce(tensor, group=group)
+            self.assertTrue(torch.allclose(tensor, in_order, rtol=1e-3, atol=1.0))
+            self.assertEqual(torch.equal(tensor, in_order), equal)
 
     @ranks.on(2)
     def test_wrong_arguments(self, rank, n):

@@ -102,7 +102,7 @@ def made_up_gpu():
             patches.enter_context(mock.patch.object(torch.cuda, name, getattr(cuda, name)))
         for owner, name, new in (
             (lanes.Lanes, "of", lambda self, *tensors: self._on(DEVICE)),
-            (library, "config", lambda init_s, op_s, device=None: host_config(init_s, op_s)),
+            (library, "config", lambda init_s, op_s, deterministic=False, device=None: host_config(init_s, op_s, deterministic)),
             (torch.futures, "Future", lambda devices: future()),
         ):
             patches.enter_context(mock.patch.object(owner, name, new))

@@ -1,4 +1,6 @@
-"""How users get the backend: the README's program, pip install, meson install, and what an import says without libtutti."""
+"""How users get the backend: the README's program, pip install, meson install, imports in any order, and what an import says
+without libtutti. The tests run where run.sh has installed the package by pip."""
+import importlib.util
 import os
 import re
 import shutil
@@ -15,7 +17,8 @@ prerequisites.require()
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = Path(os.environ["TUTTI_LIBRARY"])
-# Needs no import of tutti_torch: torch finds the installed backend.
+SITE = Path(importlib.util.find_spec("tutti_torch").origin).parents[1]
+# After an import. tutti_torch need not be imported before: torch finds the installed backend.
 PROGRAM = """
 import sys, torch, torch.distributed as dist
 dist.init_process_group("tutti", init_method="file://" + sys.argv[1], rank=0, world_size=1)
@@ -58,7 +61,7 @@ class Install(unittest.TestCase):
         example = self.scratch / "example.py"
         example.write_text(programs[0], encoding="utf-8")
         launch = command.removeprefix("$ torchrun ").replace("example.py", str(example)).split()
-        environment = self.environment(ROOT / "lib/torch", TUTTI_LIBRARY=str(LIBRARY))
+        environment = self.environment(SITE, TUTTI_LIBRARY=str(LIBRARY))
         output = run([sys.executable, "-m", "torch.distributed.run", *launch], env=environment)
         # The ranks share a pipe and may write between another's text and its end of line.
         remaining = output
@@ -67,19 +70,33 @@ class Install(unittest.TestCase):
             remaining = remaining.replace(line, "")
         self.assertEqual(remaining.strip(), "")
 
-    def test_pip(self):
-        if not shutil.which("pip") and subprocess.run([sys.executable, "-c", "import pip"], check=False).returncode:
-            self.skipTest("there is no pip")
-        if subprocess.run([sys.executable, "-c", "import flit_core"], stderr=subprocess.DEVNULL, check=False).returncode:
-            self.skipTest("there is no flit_core, and tests fetch nothing")
-        # From a copy: building may leave files beside the sources.
-        source, target = self.scratch / "source", self.scratch / "target"
-        shutil.copytree(ROOT / "lib/torch", source, ignore=shutil.ignore_patterns("__pycache__"))
-        pip = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index", "--quiet"]
-        run([*pip, "--target", target, source])
-        environment = self.environment(target, TUTTI_LIBRARY=str(LIBRARY))
-        output = run([sys.executable, "-c", PROGRAM, self.scratch / "store"], env=environment, cwd=self.scratch)
-        self.assertTrue(output.startswith(str(target)), output)
+    def imports(self, statement, path, **more):
+        """Runs the program, of one rank, after this statement; the package has to be the one in this folder."""
+        with self.subTest(statement, **more):
+            environment = self.environment(path, TUTTI_LIBRARY=str(LIBRARY), **more)
+            (self.scratch / "store").unlink(missing_ok=True)
+            program = [sys.executable, "-c", statement + PROGRAM, self.scratch / "store"]
+            self.assertEqual(run(program, env=environment, cwd=self.scratch).strip(), f"{path}/tutti_torch/__init__.py")
+
+    def test_orders_of_imports(self):
+        self.assertNotEqual(SITE, ROOT / "lib/torch")
+        for statement in (
+            "import tutti_torch",
+            "import torch",
+            "import torch.distributed",
+            "import torch, tutti_torch",
+            "from tutti_torch import TuttiError",
+            "import tutti_torch.library",
+        ):
+            self.imports(statement, SITE)
+
+    def test_without_autoload(self):
+        """Then the package has to be imported, also before torch is."""
+        for statement in ("import tutti_torch", "import torch, tutti_torch"):
+            self.imports(statement, SITE, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+    def test_source(self):
+        self.imports("import tutti_torch", ROOT / "lib/torch")
 
     def test_meson(self):
         """The installed package finds the library that was installed with it."""
@@ -97,7 +114,7 @@ class Install(unittest.TestCase):
         self.assertTrue(output.startswith(str(root)), output)
 
     def test_library_that_is_not_there(self):
-        environment = self.environment(ROOT / "lib/torch", TUTTI_LIBRARY="/nowhere/libtutti.so.0")
+        environment = self.environment(SITE, TUTTI_LIBRARY="/nowhere/libtutti.so.0")
         code = "import tutti_torch.library as l\ntry: l.load()\nexcept ImportError as e: print(e)"
         output = run([sys.executable, "-c", code], env=environment)
         self.assertRegex(output, "/nowhere/libtutti.so.0.*TUTTI_LIBRARY")

@@ -68,6 +68,18 @@ missing_packages() {
   for package in "$@"; do package_is_there "$package" || printf '%s ' "$package"; done
 }
 
+# Compilers for which the tree has no warning. Another one may warn of more: that is no user's failure.
+compiler_is_known() {
+  local compiler=${CXX:-c++} major
+  major=$("$compiler" -dumpversion) || return 1
+  major=${major%%.*}
+  if "$compiler" --version | grep -q clang; then
+    [ "$major" = 14 ]
+  else
+    [ "$major" = 12 ]
+  fi
+}
+
 # ---- installing --------------------------------------------------------------------------------------------------
 
 # Sets `as_root` to what makes a command run as root; fails if nothing does.
@@ -83,6 +95,20 @@ find_root() {
 apt_update() { "${as_root[@]}" apt-get update; }
 apt_install() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+# A third-party source that is down must not end anything: only an installation counts.
+update_lists() {
+  [ $lists_are_new = yes ] && return
+  stage "updating the package lists" apt_update || say "going on with the lists that are there"
+  lists_are_new=yes
+}
+
+# Whether apt could install a package; true where that cannot be known.
+offers_package() {
+  if ! has_command apt-get || ! find_root; then return 0; fi
+  update_lists
+  apt-cache show "$1" >/dev/null 2>&1
 }
 
 # require_packages PACKAGE...: installs those that are missing; fails with what to do where that is not possible.
@@ -102,11 +128,7 @@ require_packages() {
     say "  $by_hand"
     return 1
   fi
-  # A third-party source that is down must not end this: only the installation counts.
-  if [ $lists_are_new = no ]; then
-    stage "updating the package lists" apt_update || say "going on with the lists that are there"
-    lists_are_new=yes
-  fi
+  update_lists
   if ! stage "installing ${#missing[@]} packages" apt_install "${missing[@]}"; then
     say "Install them by hand, then run this again:"
     say "  $by_hand"

@@ -251,7 +251,7 @@ class RecvLink final : public LinkHalf {
   bool receive(Stream& stream);
   bool receive_some(Stream& stream);
   bool read_header(Stream& stream);
-  bool place(Stream& stream);
+  bool find_place(Stream& stream);
   void start_message(RecvSlot& slot, const FrameHeader& header);
   bool drain(Stream& stream);
   bool end_frame(Stream& stream);

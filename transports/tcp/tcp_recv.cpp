@@ -121,7 +121,7 @@ void RecvLink::change(Stream& stream) {
 // One step of receiving; false when there is nothing more to be done now.
 bool RecvLink::receive_some(Stream& stream) {
   if (!stream.in_frame) return read_header(stream);
-  if (!stream.unwanted && stream.to == nullptr && !place(stream)) return false;
+  if (!stream.unwanted && stream.to == nullptr && !find_place(stream)) return false;
   if (stream.got == stream.bytes) return end_frame(stream);
   if (stream.unwanted) return drain(stream);
   return receive_into(stream, stream.to + stream.got, stream.bytes - stream.got, &stream.got);
@@ -166,7 +166,7 @@ bool RecvLink::has_piece(const FrameHeader& header) {
 }
 
 // If there is a free slot for its message the payload may come: what is staged of it, at once.
-bool RecvLink::place(Stream& stream) {
+bool RecvLink::find_place(Stream& stream) {
   stream.unwanted = has_piece(stream.header);
   if (stream.unwanted) return true;
   if (!window_has(stream.header.number)) return false;

@@ -16,6 +16,7 @@
 #include "base/env.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/sort.h"
 
 // Since rdma-core 34: null where the one that runs is older.
 extern "C" __attribute__((weak)) ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* domain, uint64_t offset, size_t bytes,
@@ -178,7 +179,7 @@ Result<void> Port::find_gids() {
     memcpy(bytes.data(), e.gid.raw, bytes.size());
     return bytes;
   };
-  std::stable_sort(table.begin(), table.end(), [&](const ibv_gid_entry& a, const ibv_gid_entry& b) {
+  sort_stably(table.begin(), table.end(), [&](const ibv_gid_entry& a, const ibv_gid_entry& b) {
     const auto rank = [&](const GidBytes& gid) { return is_v4(gid) ? 0 : is_link_local(gid) ? 2 : 1; };
     return rank(bytes_of(a)) < rank(bytes_of(b));
   });

@@ -5,19 +5,24 @@
 """
 from __future__ import annotations
 
-import torch.distributed as dist
 
-from .buckets import use_registered_buckets
-from .errors import TuttiError
-from .process_group import NAME, TuttiProcessGroup, create
-
-__all__ = ["TuttiError", "TuttiProcessGroup", "register", "use_registered_buckets"]
-
-
+# Before the imports: if they are the first to import torch, torch calls this while they run.
 def register() -> None:
     """Makes the name "tutti" known to torch.distributed. Done by the import; a second time changes nothing."""
-    if dist.is_available() and NAME.upper() not in dist.Backend._plugins:
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    from .process_group import NAME, create
+
+    if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
 
+
+from .buckets import use_registered_buckets  # noqa: E402
+from .errors import TuttiError  # noqa: E402
+from .process_group import TuttiProcessGroup  # noqa: E402
+
+__all__ = ["TuttiError", "TuttiProcessGroup", "register", "use_registered_buckets"]
 
 register()

@@ -38,16 +38,15 @@ def limit_s(timeout: timedelta, variable: str) -> int:
 
 
 class Communicator:
-    """Rank `rank` of `size` in the group that meets at `unique`. device: a CUDA device's number; None: host memory."""
+    """Rank `rank` of `size` in the group that meets at `unique`, with these options."""
 
-    def __init__(self, unique: bytes, rank: int, size: int, init_s: int, op_s: int, label: str = "", device: int | None = None) -> None:
+    def __init__(self, unique: bytes, rank: int, size: int, options: library.Config, label: str = "") -> None:
         self._api = library.load()
         self.label = label
         self._guard = threading.Lock()
         self._stream: int | None = None
         self._comm: int | None = None
         comm = ctypes.c_void_p()
-        options = library.config(init_s, op_s, device)
         unique_id = library.UniqueId.from_buffer_copy(unique)
         code = self._api.tuttiCommInitRankConfig(ctypes.byref(comm), size, unique_id, rank, ctypes.byref(options))
         if code not in (library.SUCCESS, library.IN_PROGRESS):

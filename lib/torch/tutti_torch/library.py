@@ -131,11 +131,12 @@ def version() -> int:
     return number.value
 
 
-def config(init_timeout_s: int, op_timeout_s: int, cuda_device: int | None = None) -> Config:
-    """A non-blocking communicator's options; UNDEFINED_INT leaves a limit to the environment."""
+def config(init_timeout_s: int, op_timeout_s: int, deterministic: bool = False, cuda_device: int | None = None) -> Config:
+    """A non-blocking communicator's options; UNDEFINED_INT leaves a limit to the environment, as False does for
+    `deterministic`."""
     return Config(
         *(ctypes.sizeof(Config), CONFIG_MAGIC, version(), init_timeout_s, op_timeout_s, None, None),
-        *(UNDEFINED_INT, 0, UNDEFINED_INT if cuda_device is None else cuda_device),
+        *(1 if deterministic else UNDEFINED_INT, 0, UNDEFINED_INT if cuda_device is None else cuda_device),
     )
 
 

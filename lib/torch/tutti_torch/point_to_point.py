@@ -100,7 +100,7 @@ class _Channel:
 
     def _connect(self, unique: bytes, rank: int) -> Communicator:
         label = f" (messages with rank {self.peer} of the group{self.channels.label})"
-        self.comm = Communicator(unique, rank, 2, self.channels.init_s, _FOREVER_S, label)
+        self.comm = Communicator(unique, rank, 2, library.config(self.channels.init_s, _FOREVER_S), label)
         return self.comm
 
 

@@ -33,11 +33,14 @@ class TuttiProcessGroup(Reductions, Exchanges):
         unique = exchange_id(store, rank, size, timeout)
         init_s = limit_s(timeout, "TUTTI_INIT_TIMEOUT")
         op_s = limit_s(timeout, "TUTTI_OP_TIMEOUT")
-        communicator = Communicator(unique, rank, size, init_s, op_s, self._label)
-        forget_id(store, rank)
+        deterministic = torch.are_deterministic_algorithms_enabled()
 
-        def join(unique: bytes, device: int) -> Communicator:
-            return Communicator(unique, rank, size, init_s, op_s, self._label, device)
+        def join(unique: bytes, device: int | None) -> Communicator:
+            options = library.config(init_s, op_s, deterministic, device)
+            return Communicator(unique, rank, size, options, self._label)
+
+        communicator = join(unique, None)
+        forget_id(store, rank)
 
         super().__init__(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
         self._channels = Channels(store, rank, size, init_s, self._label, communicator.async_error)
