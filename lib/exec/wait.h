@@ -3,6 +3,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "base/clock.h"
@@ -16,24 +18,29 @@ inline constexpr int kSpins = 100;
 inline constexpr int kYields = 16;
 
 // Lets ranks that share this one's CPU run. Beside a stranger who never waits that costs a time slice, so for a while
-// after one that took so long ranks are to sleep instead: a message wakes them at once.
+// after one that took so long ranks are to sleep instead: a message wakes them at once. If the next yields cost as
+// much, for longer.
 class Yielding {
  public:
-  bool is_dear() const { return dear_ && now_ns() < dear_until_ns_; }
+  bool is_dear() const { return rest_ns_ > 0 && now_ns() < dear_until_ns_; }
   void yield() {
     const int64_t begin_ns = now_ns();
     sched_yield();
     const int64_t end_ns = now_ns();
-    dear_ = end_ns - begin_ns > kDearNs;
-    if (dear_) [[unlikely]]
-      dear_until_ns_ = end_ns + kRestNs;
+    if (end_ns - begin_ns > kDearNs) [[unlikely]]
+      rest(end_ns);
   }
 
  private:
   // 16 ranks that all have their turn take 10 us; the shortest slices are of 700 us.
-  static constexpr int64_t kDearNs = 500'000, kRestNs = 100'000'000;
-  bool dear_ = false;
-  int64_t dear_until_ns_ = 0;
+  static constexpr int64_t kDearNs = 500'000, kLeastRestNs = 5'000'000, kMostRestNs = 200'000'000;
+  void rest(int64_t now_ns) {
+    const bool again = now_ns - dear_until_ns_ < rest_ns_;
+    rest_ns_ = again ? std::min(2 * rest_ns_, kMostRestNs) : kLeastRestNs;
+    dear_until_ns_ = now_ns + rest_ns_;
+  }
+
+  int64_t rest_ns_ = 0, dear_until_ns_ = 0;
 };
 
 struct WaitPolicy {
