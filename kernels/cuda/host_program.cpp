@@ -27,18 +27,18 @@ void run_block(const ProgramCall& call, uint32_t block) {
   LaneRun<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), Alone>(call, block, Alone(&room)).run();
 }
 
-using Block = void (*)(const ProgramCall&, uint32_t);
+using RunBlock = void (*)(const ProgramCall&, uint32_t);
 
 template <size_t... kType>
-Block find_block(DataType dtype, std::index_sequence<kType...>) {
-  static constexpr Block kBlocks[] = {run_block<kType>...};
+RunBlock find_block(DataType dtype, std::index_sequence<kType...>) {
+  static constexpr RunBlock kBlocks[] = {run_block<kType>...};
   return kBlocks[static_cast<int>(dtype)];
 }
 
 }  // namespace
 
 void run_program_on_host(const ProgramCall& call) {
-  const Block run = find_block(call.dtype, std::make_index_sequence<kDataTypes>());
+  const RunBlock run = find_block(call.dtype, std::make_index_sequence<kDataTypes>());
   std::vector<std::thread> threads;
   for (uint32_t block = 0; block < blocks_of(call); block++) threads.emplace_back([&, block] { run(call, block); });
   for (std::thread& thread : threads) thread.join();

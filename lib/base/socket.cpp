@@ -316,19 +316,34 @@ Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline) {
   return {};
 }
 
-HostId host_id() {
+namespace {
+
+HostId id_of(const std::string& text) {
+  HostId id;
+  crypto_generichash(id.bytes, sizeof id.bytes, reinterpret_cast<const uint8_t*>(text.data()), text.size(), nullptr, 0);
+  return id;
+}
+
+// Of this boot of the kernel; the host's name where that tells none.
+std::string boot_id() {
   char boot[64] = "";
   if (FILE* f = fopen("/proc/sys/kernel/random/boot_id", "re")) {
     if (fgets(boot, sizeof boot, f) == nullptr) boot[0] = '\0';
     fclose(f);
   }
+  return boot[0] != '\0' ? boot : host_name();
+}
+
+}  // namespace
+
+HostId host_id() {
   struct stat ns {};
   if (stat("/proc/self/ns/net", &ns) != 0) ns.st_ino = 0;
-  const std::string text = format("%s/%llu/%s", boot, static_cast<unsigned long long>(ns.st_ino),
-                                  boot[0] == '\0' ? host_name().c_str() : "");
-  HostId id;
-  crypto_generichash(id.bytes, sizeof id.bytes, reinterpret_cast<const uint8_t*>(text.data()), text.size(), nullptr, 0);
-  return id;
+  return id_of(format("%s/%llu", boot_id().c_str(), static_cast<unsigned long long>(ns.st_ino)));
+}
+
+HostId machine_id() {
+  return id_of(boot_id());
 }
 
 std::string host_name() {

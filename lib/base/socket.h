@@ -76,6 +76,8 @@ struct HostId {
   bool operator==(const HostId&) const = default;
 };
 HostId host_id();
+// The same without the namespace: whose CPUs it runs on. Containers may share those.
+HostId machine_id();
 std::string host_name();
 
 }  // namespace tutti

@@ -30,6 +30,7 @@ struct Introduction {
   std::string host;
   int32_t pid = 0;
   CpuSet cpus;
+  HostId machine{};  // whose CPUs these are
   Contact control;
   LinkPool::Addresses addresses;
 
@@ -47,6 +48,7 @@ struct Introduction {
         .put_string(order)
         .put_string(host)
         .put_string(cpus.to_string())
+        .put(machine)
         .put_string(control.to_bytes());
     w.put(static_cast<uint32_t>(path.size()));
     for (const uint32_t number : path) w.put(number);
@@ -77,6 +79,7 @@ struct Introduction {
     const std::string cpus = r.get_string();
     const bool are_bits = cpus.size() == i.cpus.size() && cpus.find_first_not_of("01") == std::string::npos;
     if (are_bits) i.cpus = CpuSet(cpus);
+    i.machine = r.get<HostId>();
     const auto control = Contact::from_bytes(r.get_string());
     if (control) i.control = *control;
     for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) i.path.push_back(r.get<uint32_t>());
@@ -142,7 +145,19 @@ CpuSet cpus_of(const std::vector<int>& ranks, const std::vector<Introduction>& a
   return cpus;
 }
 
-// As `ranks` see it, who share a host.
+// Ranks that share CPUs, though they may be in containers and so hosts of their own.
+std::vector<std::vector<int>> by_machine(const std::vector<Introduction>& all) {
+  std::vector<std::vector<int>> machines;
+  for (int rank = 0; rank < static_cast<int>(all.size()); rank++) {
+    const auto found = std::find_if(machines.begin(), machines.end(), [&](const std::vector<int>& ranks) {
+      return all[static_cast<size_t>(ranks[0])].machine == all[static_cast<size_t>(rank)].machine;
+    });
+    (found == machines.end() ? machines.emplace_back() : *found).push_back(rank);
+  }
+  return machines;
+}
+
+// As `ranks` see it, who share a machine.
 Facts facts_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all) {
   const auto all_offer = [&](const char* transport) {
     return std::all_of(all.begin(), all.end(), [&](const Introduction& i) { return i.addresses.contains(transport); });
@@ -233,6 +248,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.host = host_name();
   mine.pid = getpid();
   mine.cpus = usable_cpus();
+  mine.machine = machine_id();
   mine.path = path_to(*machine_, mine.cpus);
   log(LogLevel::kInfo, "CPUs %s of the host, which is: %s", to_text(mine.cpus).c_str(),
       place_name(*machine_, mine.path).c_str());
@@ -279,7 +295,7 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   sizes_ = default_sizes(layout.hosts.size(), addresses);
   if (asked_bytes != 0) sizes_.slot_bytes = asked_bytes;
   Facts facts{.n_ranks = 0};
-  for (const std::vector<int>& ranks : layout.hosts) {
+  for (const std::vector<int>& ranks : by_machine(all)) {
     const Facts here = facts_of(ranks, layout, all);
     if (facts.n_ranks == 0 || here.crowding() > facts.crowding()) facts = here;
     if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) continue;

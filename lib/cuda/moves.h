@@ -9,6 +9,11 @@
 
 namespace tutti::cuda {
 
+// Of an input, which is only sent or copied from.
+inline void* writable(const void* memory) {
+  return const_cast<void*>(memory);
+}
+
 inline constexpr int kAllRanks = -1;
 
 struct Move {

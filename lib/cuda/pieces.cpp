@@ -5,10 +5,6 @@
 namespace tutti::cuda {
 namespace {
 
-void* writable(const void* memory) {
-  return const_cast<void*>(memory);  // of what is only sent
-}
-
 Message message(bool sends, int peer, const void* data, size_t bytes) {
   return {sends, peer, writable(data), bytes, DataType::kInt8};
 }

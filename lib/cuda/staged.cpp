@@ -31,10 +31,6 @@ char* place(char* buffer, size_t offset) {
   return buffer == nullptr ? nullptr : buffer + offset;
 }
 
-void* writable(const void* memory) {
-  return const_cast<void*>(memory);  // of an input, which is only copied from
-}
-
 void stage_messages(Staging& staging, char* buffer) {
   auto messages = std::make_shared<std::vector<Message>>(*staging.operation.messages);
   for (Message& m : *messages) {

@@ -5,9 +5,7 @@
 namespace tutti {
 namespace {
 
-Error wrong(std::string message) {
-  return {.code = Code::kInternalError, .message = std::move(message)};
-}
+using checker::wrong;
 
 Result<void> check_shape(std::span<const Schedule> schedules, const CheckOptions& options) {
   if (schedules.empty()) return wrong("there are no schedules to check");

@@ -9,9 +9,7 @@ namespace {
 
 constexpr uint32_t kNobody = UINT32_MAX;
 
-Error wrong(std::string message) {
-  return {.code = Code::kInternalError, .message = std::move(message)};
-}
+using checker::wrong;
 
 bool has_root(Goal goal) {
   return goal == Goal::kBroadcast || goal == Goal::kReduce || goal == Goal::kGather || goal == Goal::kScatter;

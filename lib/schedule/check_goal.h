@@ -4,11 +4,22 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "schedule/schedule.h"
 
 namespace tutti {
+
+namespace checker {
+
+// What a check found.
+inline Error wrong(std::string message) {
+  return {.code = Code::kInternalError, .message = std::move(message)};
+}
+
+}  // namespace checker
 
 struct RankBlocks {
   std::vector<uint32_t> input, output;  // logical blocks, numbered for all ranks together

@@ -15,9 +15,7 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-Error wrong(std::string message) {
-  return {.code = Code::kInternalError, .message = std::move(message)};
-}
+using checker::wrong;
 
 // Where `part` starts in `whole`, in blocks: what shares memory in place. 0 if either is empty.
 uint64_t block_within(const std::vector<uint32_t>& whole, const std::vector<uint32_t>& part) {

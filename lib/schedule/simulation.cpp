@@ -10,10 +10,6 @@ namespace {
 // The tick of a receiver that has not yet read what was lent to it: nothing can have come after that.
 constexpr uint32_t kNotYet = UINT32_MAX;
 
-Error wrong(std::string message) {
-  return {.code = Code::kInternalError, .message = std::move(message)};
-}
-
 }  // namespace
 
 // ---- links ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "contains.h"
 #include "sanitized.h"
 #include "tutti/tutti.h"
 

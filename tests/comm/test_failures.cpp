@@ -8,10 +8,6 @@ using namespace tutti_test;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 tuttiResult_t sum(tuttiComm_t comm, size_t count = 4, tuttiDataType_t type = tuttiFloat, tuttiRedOp_t op = tuttiSum) {
   std::vector<double> a(count), b(count);
   return tuttiAllReduce(a.data(), b.data(), count, type, op, comm, nullptr);

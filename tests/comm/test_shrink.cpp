@@ -8,10 +8,6 @@ using namespace tutti_test;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 tuttiResult_t shrink(tuttiComm_t comm, std::vector<int> excluded, tuttiComm_t* left, int flags = TUTTI_SHRINK_DEFAULT,
                      const tuttiConfig_t* config = nullptr) {
   return tuttiCommShrink(comm, excluded.data(), static_cast<int>(excluded.size()), left, config, flags);

@@ -7,10 +7,6 @@ using namespace tutti_test;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // Of one group that calls `body`; -1 if it was refused.
 float simulate(const std::function<void()>& body) {
   tuttiSimInfo_t info = TUTTI_SIM_INFO_INITIALIZER;

@@ -58,9 +58,9 @@ class Turns {
   int next_ = 0;
 };
 
-struct Pair {
+struct TwoRanks {
   tuttiComm_t comms[2] = {};
-  Pair() { REQUIRE(tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess); }
+  TwoRanks() { REQUIRE(tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess); }
 };
 
 // Everything that may be asked of a communicator, or made for it, while others work with it.
@@ -83,7 +83,7 @@ void ask_and_make(tuttiComm_t comm, int rank, Outcome& outcome) {
 }  // namespace
 
 TEST_CASE("threads share a communicator in turns, while others ask about it and make operators for it") {
-  Pair pair;
+  TwoRanks pair;
   Turns turns[2];
   Crowd crowd;
   for (int rank : {0, 1}) {
@@ -107,7 +107,7 @@ TEST_CASE("threads share a communicator in turns, while others ask about it and 
 }
 
 TEST_CASE("two threads call on streams of their own, in an order that they have settled") {
-  Pair pair;
+  TwoRanks pair;
   Turns turns[2];
   Crowd crowd;
   for (int rank : {0, 1})
@@ -220,7 +220,7 @@ TEST_CASE("of threads that destroy one handle, one succeeds") {
 
 TEST_CASE("an abort ends what other threads do with a communicator") {
   for (int i = 0; i < kTurns / 20; i++) {
-    Pair pair;
+    TwoRanks pair;
     std::atomic<int> working{0};
     tuttiComm_t comm = pair.comms[0];
     tuttiStream_t stream = nullptr;

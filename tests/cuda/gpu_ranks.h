@@ -27,7 +27,7 @@ struct Case {
   tuttiRedOp_t op = tuttiSum;
   int root = 0;
 };
-inline constexpr int kCollectives = 8;
+inline constexpr int kCollectiveCases = 8;
 
 struct Sizes {
   size_t in, out;  // elements

@@ -15,7 +15,7 @@ TEST_CASE("all collectives on GPUs give the host's results, whatever way the dat
       const auto outcomes = run_gpu_threads(port, n, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
         GpuStream stream(port);
         uint32_t seed = 1;
-        for (int collective = 0; collective < kCollectives; collective++)
+        for (int collective = 0; collective < kCollectiveCases; collective++)
           for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{kSanitized ? 20'001 : 70'001}}) {
             const Case c{collective, count, tuttiFloat, tuttiSum, static_cast<int>(seed) % n};
             compare(c, r, n, gpu, host, stream, o, seed++);

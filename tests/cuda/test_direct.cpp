@@ -92,13 +92,13 @@ TEST_CASE("all collectives from GPU to GPU by a network, without the CPU", "[net
     require_success(run_gpu_threads(port, n, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
       GpuStream stream(port);
       uint32_t seed = 1;
-      for (int collective = 0; collective < kCollectives; collective++)
+      for (int collective = 0; collective < kCollectiveCases; collective++)
         for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1001}, size_t{100'003}}) {
           const Case c{collective, count, tuttiFloat, tuttiSum, static_cast<int>(seed) % n};
           compare(c, r, n, gpu, host, stream, o, seed++);
         }
     }));
-    CHECK(port.flushes > n * kCollectives * 4);  // only what goes by a network needs them
+    CHECK(port.flushes > n * kCollectiveCases * 4);  // only what goes by a network needs them
   }
 }
 

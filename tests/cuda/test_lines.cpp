@@ -19,7 +19,7 @@ using cuda::LineCall;
 
 namespace {
 
-struct Case {
+struct LinesCase {
   DataType dtype = DataType::kFloat32;
   RedOp op = RedOp::kSum;
   uint32_t elems = 0;
@@ -29,7 +29,7 @@ struct Case {
 };
 
 // Finite values of any type, small enough that products stay so.
-void fill(std::vector<char>& bytes, const Case& c, std::mt19937& random) {
+void fill(std::vector<char>& bytes, const LinesCase& c, std::mt19937& random) {
   for (char& byte : bytes) byte = static_cast<char>(random() % 128);
   const size_t size = dtype_bytes(c.dtype);
   const bool is_float = c.dtype == DataType::kFloat32 || c.dtype == DataType::kFloat64 || is_small_float(c.dtype);
@@ -50,7 +50,7 @@ class Group {
   }
 
   // Every rank's output.
-  std::vector<std::vector<char>> run(const Case& c, const std::vector<std::vector<char>>& inputs) {
+  std::vector<std::vector<char>> run(const LinesCase& c, const std::vector<std::vector<char>>& inputs) {
     std::vector<std::vector<char>> in, out;
     for (const auto& input : inputs) {
       in.emplace_back(c.misalign, 'x').insert(in.back().end(), input.begin(), input.end());
@@ -73,7 +73,7 @@ class Group {
     return out;
   }
 
-  LineCall call_of(const Case& c, int rank) {
+  LineCall call_of(const LinesCase& c, int rank) {
     LineCall call{};
     for (size_t r = 0; r < rooms_.size(); r++) call.rooms[r] = aligned(rooms_[r]);
     call.epochs = epochs_[static_cast<size_t>(rank)].data();
@@ -100,7 +100,7 @@ class Group {
   std::vector<std::vector<uint32_t>> epochs_;
 };
 
-std::vector<char> reference(const Case& c, const std::vector<std::vector<char>>& inputs) {
+std::vector<char> reference(const LinesCase& c, const std::vector<std::vector<char>>& inputs) {
   std::vector<const void*> src;
   for (const auto& input : inputs) src.push_back(input.data());
   std::vector<char> out(inputs[0].size());
@@ -115,14 +115,14 @@ std::vector<char> reference(const Case& c, const std::vector<std::vector<char>>&
   return out;
 }
 
-std::vector<std::vector<char>> inputs_of(const Case& c, int n, uint32_t seed) {
+std::vector<std::vector<char>> inputs_of(const LinesCase& c, int n, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<std::vector<char>> inputs(static_cast<size_t>(n), std::vector<char>(c.elems * dtype_bytes(c.dtype)));
   for (auto& input : inputs) fill(input, c, random);
   return inputs;
 }
 
-void check_case(Group& group, int n, const Case& c, uint32_t seed) {
+void check_case(Group& group, int n, const LinesCase& c, uint32_t seed) {
   INFO(dtype_name(c.dtype) << " " << red_op_name(c.op) << ", " << c.elems << " elements, " << n << " ranks, " << c.hops
                            << " hops, misalign " << c.misalign << (c.in_place ? ", in place" : ""));
   const auto inputs = inputs_of(c, n, seed);
@@ -144,7 +144,7 @@ TEST_CASE("lines give the reference's bits for all types and operators") {
       for (int type = 0; type < kDataTypes; type++)
         for (int op = 0; op < kRedOps; op++) {
           if (static_cast<RedOp>(op) == RedOp::kPreMulSum) continue;
-          Case c{static_cast<DataType>(type), static_cast<RedOp>(op), 1 + seed * 37 % 1500, hops, seed % 2 == 0};
+          LinesCase c{static_cast<DataType>(type), static_cast<RedOp>(op), 1 + seed * 37 % 1500, hops, seed % 2 == 0};
           c.misalign = seed % 3 * (seed % 5);
           check_case(group, n, c, seed++);
         }
@@ -178,7 +178,7 @@ TEST_CASE("lines give the bits of the schedules that they stand for, which the c
       REQUIRE(check(schedules, options));
       auto loaded = cuda::LoadedPrograms::load(port, schedules, {1, 2, 64 << 10});
       REQUIRE(loaded);
-      const Case c{DataType::kFloat32, RedOp::kSum, 8000, hops};
+      const LinesCase c{DataType::kFloat32, RedOp::kSum, 8000, hops};
       const auto inputs = inputs_of(c, n, static_cast<uint32_t>(n));
       auto interpreted = inputs;
       cuda::ProgramCall call = loaded.value()->call();
@@ -196,7 +196,7 @@ TEST_CASE("lines give the bits of the schedules that they stand for, which the c
 TEST_CASE("lines: an aborted launch ends though another rank never comes") {
   for (const int hops : {1, 2}) {
     Group group(2);
-    const Case c{DataType::kInt32, RedOp::kSum, 5000, hops};
+    const LinesCase c{DataType::kInt32, RedOp::kSum, 5000, hops};
     std::vector<int32_t> data(5000, 1);
     LineCall call = group.call_of(c, 0);
     call.input = call.output = data.data();

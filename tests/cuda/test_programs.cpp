@@ -16,13 +16,13 @@ using tutti_test::FakePort;
 
 namespace {
 
-struct Case {
+struct ProgramCase {
   Collective collective;
   Goal goal;
   Algo algo;
 };
 
-const Case kCases[] = {
+const ProgramCase kCases[] = {
     {Collective::kAllReduce, Goal::kAllReduce, Algo::kRing},
     {Collective::kAllReduce, Goal::kAllReduce, Algo::kTree},
     {Collective::kAllReduce, Goal::kAllReduce, Algo::kDirect},
@@ -40,7 +40,7 @@ const Case kCases[] = {
     {Collective::kReduceScatter, Goal::kReduceScatter, Algo::kTree},
 };
 
-std::vector<Schedule> schedules_of(const Case& c, int n, int root) {
+std::vector<Schedule> schedules_of(const ProgramCase& c, int n, int root) {
   std::vector<Schedule> schedules;
   for (int r = 0; r < n; r++)
     schedules.push_back(Planner(r, flat_layout(n), c.algo, false).schedule(c.collective, {c.algo, 2}, root));
@@ -52,7 +52,7 @@ uint32_t input_of(int rank, size_t i) {
 }
 
 // What element i of the output of `rank` has to be; `count` elements to a block.
-uint32_t expected(const Case& c, int n, int root, int rank, size_t i, size_t count) {
+uint32_t expected(const ProgramCase& c, int n, int root, int rank, size_t i, size_t count) {
   if (c.collective == Collective::kBroadcast) return input_of(root, i);
   if (c.collective == Collective::kAllGather) return input_of(static_cast<int>(i / count), i % count);
   const size_t at = c.collective == Collective::kReduceScatter ? static_cast<size_t>(rank) * count + i : i;
@@ -65,7 +65,7 @@ struct Buffers {
   std::vector<std::vector<uint32_t>> in, out;
 };
 
-Buffers buffers_of(const Case& c, int n, size_t count) {
+Buffers buffers_of(const ProgramCase& c, int n, size_t count) {
   const auto ranks = static_cast<size_t>(n);
   Buffers b;
   for (size_t r = 0; r < ranks; r++) {
@@ -76,7 +76,7 @@ Buffers buffers_of(const Case& c, int n, size_t count) {
   return b;
 }
 
-size_t wrong(const Case& c, int n, int root, const Buffers& b, size_t count) {
+size_t wrong(const ProgramCase& c, int n, int root, const Buffers& b, size_t count) {
   size_t found = 0;
   for (size_t r = 0; r < b.out.size(); r++) {
     const int rank = static_cast<int>(r);
@@ -86,7 +86,8 @@ size_t wrong(const Case& c, int n, int root, const Buffers& b, size_t count) {
   return found;
 }
 
-void check_schedules(const Case& c, const cuda::Schedules& schedules, int root, const cuda::ProgramShape& shape) {
+void check_schedules(const ProgramCase& c, const cuda::Schedules& schedules, int root,
+                     const cuda::ProgramShape& shape) {
   CheckOptions options;
   options.goal = c.goal;
   options.root = root;
@@ -97,7 +98,7 @@ void check_schedules(const Case& c, const cuda::Schedules& schedules, int root, 
 }
 
 // Launches all calls, each on a stream of its own, for as many ranks as it is of, and compares.
-void run_calls(FakePort& port, const Case& c, int n, const std::vector<cuda::ProgramCall>& calls) {
+void run_calls(FakePort& port, const ProgramCase& c, int n, const std::vector<cuda::ProgramCall>& calls) {
   for (const size_t count : {size_t{1}, size_t{37}, size_t{1000}, size_t{5003}}) {
     Buffers b = buffers_of(c, n, count);
     std::vector<cuda::StreamRef> streams;
@@ -118,7 +119,7 @@ void run_calls(FakePort& port, const Case& c, int n, const std::vector<cuda::Pro
   }
 }
 
-void run_shared(FakePort& port, const Case& c, int n, const cuda::ProgramShape& shape) {
+void run_shared(FakePort& port, const ProgramCase& c, int n, const cuda::ProgramShape& shape) {
   INFO(traits(c.collective).name << " " << algo_name(c.algo) << ", " << n << " ranks, stripes " << shape.n_stripes
                                  << ", slots of " << shape.slot_bytes);
   const auto schedules = schedules_of(c, n, n / 2);
@@ -132,7 +133,7 @@ void run_shared(FakePort& port, const Case& c, int n, const cuda::ProgramShape& 
 void run_spread(FakePort& port, int n, const cuda::ProgramShape& shape) {
   INFO(n << " ranks, stripes " << shape.n_stripes << ", slots of " << shape.slot_bytes);
   std::vector<cuda::Schedules> kinds;
-  for (const Case& c : kCases) kinds.push_back(schedules_of(c, n, n / 2));
+  for (const ProgramCase& c : kCases) kinds.push_back(schedules_of(c, n, n / 2));
   std::vector<std::unique_ptr<cuda::SpreadPrograms>> programs;
   std::vector<void*> memory;
   for (int r = 0; r < n; r++) {
@@ -153,7 +154,7 @@ void run_spread(FakePort& port, int n, const cuda::ProgramShape& shape) {
 
 TEST_CASE("the GPU's interpreter runs every schedule, over large and small slots, in stripes") {
   FakePort port(8);
-  for (const Case& c : kCases)
+  for (const ProgramCase& c : kCases)
     for (const int n : {2, 3, 5, 8}) {
       run_shared(port, c, n, {1, 2, 64 << 10});
       if (n < 8) run_shared(port, c, n, {3, 2, 256});
@@ -187,7 +188,7 @@ TEST_CASE("blocks that do not fit on the GPU at once are refused with the remedy
 
 TEST_CASE("an aborted launch ends though a message never comes") {
   FakePort port(1);
-  const Case c{Collective::kAllReduce, Goal::kAllReduce, Algo::kRing};
+  const ProgramCase c{Collective::kAllReduce, Goal::kAllReduce, Algo::kRing};
   auto loaded = cuda::LoadedPrograms::load(port, schedules_of(c, 2, 0), {1, 2, 1024});
   REQUIRE(loaded);
   Buffers b = buffers_of(c, 2, 100);

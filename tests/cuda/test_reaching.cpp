@@ -52,14 +52,14 @@ TEST_CASE("large operations are done where the buffers lie, if all GPUs reach th
       require_success(
           run_gpu_threads(port, n, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
             uint32_t seed = 1;
-            for (int collective = 0; collective < kCollectives; collective++) {
+            for (int collective = 0; collective < kCollectiveCases; collective++) {
               const Case c{collective, kBytes / 4 + 3, tuttiFloat, tuttiSum, static_cast<int>(seed) % n};
               compare_there(port, c, 4 * (seed % 3), r, n, gpu, host, o, seed);
               seed++;
             }
           }));
       // One kernel on each GPU for each operation, but for those in which a rank has nothing to do.
-      const int most = n * kCollectives;
+      const int most = n * kCollectiveCases;
       CHECK((port.runs - before <= most) == !hides);
     }
 }

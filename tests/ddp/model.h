@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/ranks.h"
+#include "contains.h"
 #include "tutti/ddp.h"
 
 namespace tutti_test {
@@ -15,10 +16,6 @@ inline void take(Outcome& outcome, tuttiResult_t result) {
   if (outcome.code != tuttiSuccess || result == tuttiSuccess) return;
   outcome.code = result;
   outcome.message = tuttiDdpGetLastError();
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // Small whole numbers, so that sums are exact; no two ranks, steps or neighbours alike.

@@ -36,10 +36,6 @@ std::string said(const std::vector<Lanes>& ranks, const CheckOptions& options = 
   return verdict(schedules, options);
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 const Step kCopy{.local = in(0), .store = out(0), .completes = true};  // all there is to do for one rank
 
 // Two ranks: 0 sends its part to 1, which adds it up and sends the sum back.

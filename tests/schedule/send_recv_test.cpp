@@ -34,10 +34,6 @@ std::vector<Schedule> all_send_recv(const std::vector<Transfers>& transfers, uin
   return for_all_ranks(n, [&](int rank) { return send_recv(n, rank, transfers[static_cast<size_t>(rank)], n_chunks); });
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("send and receive: lists drawn at random") {

@@ -38,7 +38,7 @@ Row some_row() {
           .in_place = fast};
 }
 
-bool contains(const std::string& text, const std::string& part) {
+bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -60,9 +60,9 @@ TEST_CASE("the column titles are nccl-tests'") {
         "(GB/s)         \n");
   Options options;
   options.cpu_time = true;
-  CHECK(contains(columns_text(options), "root  cputime   algbw"));
+  CHECK(says(columns_text(options), "root  cputime   algbw"));
   options.timestamps = true;
-  CHECK(contains(columns_text(options), "#wrong           timestamp\n"));
+  CHECK(says(columns_text(options), "#wrong           timestamp\n"));
 }
 
 TEST_CASE("the header says what is run, and where each rank is") {
@@ -71,12 +71,12 @@ TEST_CASE("the header says what is run, and where each rank is") {
   options.max_bytes = 1024;
   options.step_factor = 2;
   const std::string header = header_text(options, kTool, {{123, "alpha"}, {77, "beta"}});
-  CHECK(contains(header,
-                 "# nThread 1 nGpus 1 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 1 iters: 20 agg "
-                 "iters: 1 validation: 1 graph: 0 unalign: 0\n"));
-  CHECK(contains(header, "#  Rank  0 Group  0 Pid    123 on      alpha device  0 [host] CPU\n"));
-  CHECK(contains(header, "#  Rank  1 Group  0 Pid     77 on       beta device  0 [host] CPU\n"));
-  const bool all_comments = header[0] == '#' && !contains(header, "\n\n");
+  CHECK(says(header,
+             "# nThread 1 nGpus 1 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 1 iters: 20 agg "
+             "iters: 1 validation: 1 graph: 0 unalign: 0\n"));
+  CHECK(says(header, "#  Rank  0 Group  0 Pid    123 on      alpha device  0 [host] CPU\n"));
+  CHECK(says(header, "#  Rank  1 Group  0 Pid     77 on       beta device  0 [host] CPU\n"));
+  const bool all_comments = header[0] == '#' && !says(header, "\n\n");
   CHECK(all_comments);
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("a row fits under the titles") {
         "123457       3\n");
   Row unchecked = some_row();
   unchecked.in_place->wrong = -1;
-  CHECK(contains(row_text(options, kTool, unchecked), "123457     N/A\n"));
+  CHECK(says(row_text(options, kTool, unchecked), "123457     N/A\n"));
 }
 
 TEST_CASE("what an operation does not have is N/A, or null") {
@@ -104,8 +104,8 @@ TEST_CASE("what an operation does not have is N/A, or null") {
   CHECK(row_text(Options{}, barrier, row) ==
         "           0             0      none    none      -1  12345.6     N/A     N/A       0      N/A     N/A     "
         "N/A     N/A\n");
-  CHECK(contains(header_text(Options{}, barrier, {}), "no bandwidth"));
-  CHECK(contains(footer_text(barrier, Totals{}), "bandwidth    : N/A \n"));
+  CHECK(says(header_text(Options{}, barrier, {}), "no bandwidth"));
+  CHECK(says(footer_text(barrier, Totals{}), "bandwidth    : N/A \n"));
   const Options options;
   const auto j = nlohmann::json::parse(json_text({options, barrier, {}, {row}, Totals{}, "s", "e", ""}));
   CHECK(j["results"][0]["in_place"].is_null());
@@ -148,7 +148,7 @@ TEST_CASE("numbers keep to their width") {
 TEST_CASE("the footer sums up") {
   CHECK(footer_text(kTool, {.wrong = 0, .bus_bw_sum = 5, .measurements = 2}) ==
         "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 2.5 \n#\n# Collective test concluded: tool_perf\n");
-  CHECK(contains(footer_text(kTool, {.wrong = 7}), "# Out of bounds values : 7 FAILED\n"));
+  CHECK(says(footer_text(kTool, {.wrong = 7}), "# Out of bounds values : 7 FAILED\n"));
 }
 
 TEST_CASE("the JSON has nccl-tests' keys and no secret") {
@@ -162,7 +162,7 @@ TEST_CASE("the JSON has nccl-tests' keys and no secret") {
   const std::string document =
       json_text({options, kTool, ranks, rows, {.wrong = 0, .bus_bw_sum = 3, .measurements = 2}, "s", "e", "broke"});
   unsetenv("TUTTI_SECRET");
-  CHECK_FALSE(contains(document, "do not tell"));
+  CHECK_FALSE(says(document, "do not tell"));
   const auto j = nlohmann::json::parse(document);
   CHECK(j["config"]["minimum_bytes"] == 32 << 20);
   CHECK(j["config"]["devices"][0]["hostname"] == "alpha");
@@ -195,7 +195,7 @@ TEST_CASE("the JSON has the iterations of each process: its slowest rank's") {
   CHECK(std::lround(two[0][1].get<double>()) == 9);
   CHECK(std::lround(two[1][0].get<double>()) == 3);
   CHECK(times({{1, "alpha"}, {2, "alpha"}, {3, "alpha"}})["per_process_max_times_us"].size() == 3);
-  CHECK_FALSE(times({{1, "alpha"}, {1, "alpha"}, {1, "alpha"}}).contains("per_process_max_times_us"));
+  CHECK_FALSE(times({{1, "alpha"}, {1, "alpha"}, {1, "alpha"}}).says("per_process_max_times_us"));
 }
 
 TEST_CASE("memory is reported by what came to be held at each stage, never less than nothing") {
@@ -203,7 +203,7 @@ TEST_CASE("memory is reported by what came to be held at each stage, never less 
   CHECK(memory_text({.start = mib, .joined = mib + 3 * kib, .allocated = mib + 5 * kib, .end = 2 * mib + 5 * kib}) ==
         "# Memory usage         : Initialization 3.0 KiB | User-Allocated 2.0 KiB | Collective 1.0 MiB | Total 1.0 "
         "MiB\n");
-  CHECK(contains(memory_text({.start = mib, .joined = 0, .allocated = 0, .end = 0}), "Total 0 bytes"));
+  CHECK(says(memory_text({.start = mib, .joined = 0, .allocated = 0, .end = 0}), "Total 0 bytes"));
   const double before = resident_bytes();
   const std::string held(8 << 20, 'x');
   CHECK(resident_bytes() >= before + static_cast<double>(held.size()) / 2);
@@ -301,11 +301,11 @@ TEST_CASE("lists of tensors are read, or refused with the line") {
   CHECK(tensors[0].count == 5);
   CHECK(tensors[1].count == 7);
   CHECK(tensors[2].count == 0);
-  CHECK(contains(load("a 5\nb -3\n", &tensors), ":2:"));
-  CHECK(contains(load("a 5 6\n", &tensors), ":1:"));
-  CHECK(contains(load("a\n", &tensors), ":1:"));
-  CHECK(contains(load("a 99999999999999999999\n", &tensors), ":1:"));
-  CHECK(contains(load("# nothing\n", &tensors), "no tensors"));
+  CHECK(says(load("a 5\nb -3\n", &tensors), ":2:"));
+  CHECK(says(load("a 5 6\n", &tensors), ":1:"));
+  CHECK(says(load("a\n", &tensors), ":1:"));
+  CHECK(says(load("a 99999999999999999999\n", &tensors), ":1:"));
+  CHECK(says(load("# nothing\n", &tensors), "no tensors"));
   close(fd);
   unlink(path);
   CHECK_FALSE(load_tensors(path, &tensors));

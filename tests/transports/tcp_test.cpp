@@ -13,7 +13,7 @@ using namespace tutti::test;
 
 namespace {
 
-constexpr Ask kAsk{1, 0, 4, 64 << 10};
+constexpr Ask kTcpAsk{1, 0, 4, 64 << 10};
 
 // Rank 1 with a link from a rank 0 that is only a socket.
 struct RawSender {
@@ -25,7 +25,7 @@ RawSender raw_sender() {
   RawSender raw{open_endpoint(&kTcpTransport, 1).value(), Fd(), {}};
   const Door door = door_of(raw.endpoint);
   raw.line = knock(door);
-  auto handshake = Handshake::client(key_of(7), door.kind, 0, 1, tcp::hello_args(kAsk, 0, 1));
+  auto handshake = Handshake::client(key_of(7), door.kind, 0, 1, tcp::hello_args(kTcpAsk, 0, 1));
   REQUIRE(until([&] {
     handshake.advance(raw.line.get());
     return take(raw.endpoint, &raw.in);
@@ -135,7 +135,7 @@ struct RawReceiver {
   Link out;
   Fd line;
 };
-RawReceiver raw_receiver(const Ask& ask = kAsk, int buffer_bytes = 0) {
+RawReceiver raw_receiver(const Ask& ask = kTcpAsk, int buffer_bytes = 0) {
   const int rank = 1 - ask.peer;
   Impostor impostor = listen_as_impostor(&kTcpTransport);
   // Connections inherit it, and with it a small window.
@@ -198,7 +198,7 @@ TEST_CASE("tcp: TUTTI_SOCKET_IFNAME decides which addresses peers are given") {
     REQUIRE_FALSE(contact->addresses.empty());
     for (const Address& address : contact->addresses) CHECK(address.is_loopback());
     Link out, in;
-    CHECK(join(a.value(), kAsk, b.value(), &out, &in));
+    CHECK(join(a.value(), kTcpAsk, b.value(), &out, &in));
   }
   const Setting none("TUTTI_SOCKET_IFNAME", "no-such-if");
   const auto refused = open_endpoint(&kTcpTransport, 0);
@@ -216,7 +216,7 @@ TEST_CASE("tcp: every address that an endpoint gives leads to it, IPv6 too") {
   for (const Address& address : contact->addresses) {
     INFO(address.to_string());
     v6_loopback = v6_loopback || (address.family() == AF_INET6 && address.is_loopback());
-    auto out = a.value().connect(kAsk, Contact{contact->host, {address}}.to_bytes());
+    auto out = a.value().connect(kTcpAsk, Contact{contact->host, {address}}.to_bytes());
     REQUIRE(out);
     Link in;
     CHECK(until([&] { return !poll_once(out.value()) || take(b.value(), &in); }));
@@ -239,13 +239,13 @@ TEST_CASE("tcp: the next address is tried when one leads nowhere, and all are to
     closed = bound;
   }
   contact.addresses.insert(contact.addresses.begin(), closed);
-  auto out = a.value().connect(kAsk, contact.to_bytes());
+  auto out = a.value().connect(kTcpAsk, contact.to_bytes());
   REQUIRE(out);
   Link in;
   CHECK(until([&] { return !poll_once(out.value()) || take(b.value(), &in); }));
   CHECK(until([&] { return poll_once(out.value()).ready; }));
 
-  auto lost = a.value().connect(kAsk, Contact{contact.host, {closed, closed}}.to_bytes());
+  auto lost = a.value().connect(kTcpAsk, Contact{contact.host, {closed, closed}}.to_bytes());
   REQUIRE(lost);
   const auto error = poll_to_failure(lost.value());
   REQUIRE(error);

@@ -7,12 +7,15 @@ lists_are_new=no
 say() { printf '%s\n' "$*"; }
 minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
+# timed LABEL COMMAND...: only tools/lib/stages.sh, where that is sourced too, keeps times.
+timed() { "${@:2}"; }
+
 # stage LABEL COMMAND...: runs the command with its output in $log; the output's end is shown if it fails.
 stage() {
   local label=$1 started=$SECONDS
   shift
   printf '%-44s' "$label ..."
-  if "$@" >"$log" 2>&1 </dev/null; then
+  if timed "$label" "$@" >"$log" 2>&1 </dev/null; then
     printf ' %s\n' "$(minutes $((SECONDS - started)))"
     return 0
   fi

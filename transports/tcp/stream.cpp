@@ -11,7 +11,6 @@
 namespace tutti::tcp {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 // An answer takes no longer than this.
 constexpr uint32_t kAnswerMs = 200;
 constexpr uint32_t kProbes = 3;

@@ -9,6 +9,8 @@
 
 namespace tutti::tcp {
 
+inline constexpr int64_t kMs = 1'000'000;  // in ns
+
 // What TCP knows about a connection.
 struct KernelView {
   double bytes_per_second = 0;  // at which data were delivered of late; 0: not known

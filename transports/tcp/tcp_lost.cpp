@@ -13,7 +13,6 @@
 namespace tutti::tcp {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 // Where another connection goes on: it costs less to move than to wait.
 constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
 

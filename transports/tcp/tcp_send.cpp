@@ -12,7 +12,6 @@
 namespace tutti::tcp {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kFirstPauseNs = kMs / 5, kLongestPauseNs = 10 * kMs;
 // Payloads that are copied behind their header: one piece of memory costs the kernel 0.2 us less than two.
 constexpr uint32_t kTogetherBytes = 512;
