@@ -167,7 +167,7 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
 }
 
 // Who finds that another rank has blocks of other sizes asks for those before the group ends.
-Result<void> Communicator::drive_run(Run& run, WaitPolicy& policy) {
+Result<void> Communicator::drive_run(Run& run, const WaitPolicy& policy) {
   constexpr int kAnswerMs = 1000;
   auto result = drive(run, *this, policy);
   if (result || run.blocks_differ_in() == 0 || watch_->failed()) return result;

@@ -126,10 +126,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
-  SmallRun::Turns turns() {
-    Yielding& yielding = wait_policy_.yielding;
-    return wait_policy_.oversubscribed ? SmallRun::Turns{yielding.is_dear() ? 1 : kYields, &yielding}
-                                       : SmallRun::Turns{kSpins, nullptr};
+  SmallRun::Turns turns() const {
+    return wait_policy_.oversubscribed ? SmallRun::Turns{kYields, true} : SmallRun::Turns{kSpins, false};
   }
   Result<void> carry_out(Settled& settled, const Operation& operation);
   Result<void> drive_rest(const Settled& settled, const Operation& operation);
@@ -141,7 +139,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   Call next_call(const Message& message);
   Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
-  Result<void> drive_run(Run& run, WaitPolicy& policy);
+  Result<void> drive_run(Run& run, const WaitPolicy& policy);
   Error root_cause(Error error);
   bool interrupted() override { return watch_->failed(); }
   Error interruption() override { return watch_->failure(); }

@@ -1,5 +1,7 @@
 #include "exec/small_run.h"
 
+#include <sched.h>
+
 #include <cstring>
 
 #include "exec/pause.h"
@@ -11,11 +13,10 @@ namespace {
   // Looks before it yields: over TCP a message may have come while this rank sent its own, and there are four yields in
   // an all-reduce of 8 bytes by 4 ranks on 2 CPUs instead of nine.
   while (--turns->left > 0) {
-    if (turns->yielding != nullptr || turns->left % kTurnsPerPoll == 0)
-      link.poll(nullptr);  // a failure shows again in a Run
+    if (turns->yields || turns->left % kTurnsPerPoll == 0) link.poll(nullptr);  // a failure shows again in a Run
     if (const void* const data = link.match(bytes, tag)) return data;
-    if (turns->yielding != nullptr)
-      turns->yielding->yield();
+    if (turns->yields)
+      sched_yield();
     else
       pause_cpu();
   }

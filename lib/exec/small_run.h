@@ -3,7 +3,7 @@
 // done at once and leaves the rest, and the words for what is wrong, to a Run.
 #pragma once
 
-#include "exec/wait.h"
+#include "exec/run.h"
 
 namespace tutti {
 
@@ -16,10 +16,10 @@ class SmallRun {
   // False for those that are not of this kind: large ones, and all that a single lane does not do in one round.
   explicit operator bool() const { return !steps_.empty(); }
 
-  // How often to look for the peers' messages, and how to let others have the CPU in between if they need it.
+  // How often to look for the peers' messages, and whether others need the CPU in between.
   struct Turns {
     int left;
-    Yielding* yielding;
+    bool yields;
   };
   // The operation with this number. True if it is complete; else a Run is to skip the steps_done().
   bool advance(uint64_t sequence, const void* input, void* output, Turns turns);

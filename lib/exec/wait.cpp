@@ -1,6 +1,7 @@
 #include "exec/wait.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -21,7 +22,7 @@ constexpr int64_t kFirstWarningNs = 10'000'000'000;
 // One stretch of idleness, from the last progress on.
 class Idle {
  public:
-  Idle(Run& run, WaitContext& context, WaitPolicy& policy) : run_(run), context_(context), policy_(policy) {}
+  Idle(Run& run, WaitContext& context, const WaitPolicy& policy) : run_(run), context_(context), policy_(policy) {}
 
   void reset() {
     turns_ = 0;
@@ -54,10 +55,10 @@ class Idle {
       next_warning_ns_ = kFirstWarningNs;
     }
     if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
-    if (now - since_ns_ >= kAwakeNs || (policy_.oversubscribed && policy_.yielding.is_dear()))
+    if (now - since_ns_ >= kAwakeNs)
       sleep();
     else if (policy_.oversubscribed)
-      policy_.yielding.yield();
+      sched_yield();
     return true;
   }
 
@@ -96,7 +97,7 @@ class Idle {
 
   Run& run_;
   WaitContext& context_;
-  WaitPolicy& policy_;
+  const WaitPolicy& policy_;
   int turns_ = 0;
   int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
   Error error_;
@@ -104,7 +105,7 @@ class Idle {
 
 }  // namespace
 
-Result<void> drive(Run& run, WaitContext& context, WaitPolicy& policy) {
+Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy) {
   Idle idle(run, context, policy);
   Run::Poll state = run.advance();
   while (state == Run::Poll::kProgress || (state == Run::Poll::kIdle && idle.turn())) {

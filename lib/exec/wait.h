@@ -1,13 +1,8 @@
 // Waiting for peers: spin where ranks have CPUs of their own, yield where they share them, then sleep.
 #pragma once
 
-#include <sched.h>
-
-#include <algorithm>
-#include <cstdint>
 #include <vector>
 
-#include "base/clock.h"
 #include "exec/run.h"
 
 namespace tutti {
@@ -17,37 +12,10 @@ inline constexpr int kSpins = 100;
 // And how often where ranks share a CPU, each look after all the others had their turn.
 inline constexpr int kYields = 16;
 
-// Lets ranks that share this one's CPU run. Beside a stranger who never waits that costs a time slice, so for a while
-// after one that took so long ranks are to sleep instead: a message wakes them at once. If the next yields cost as
-// much, for longer.
-class Yielding {
- public:
-  bool is_dear() const { return rest_ns_ > 0 && now_ns() < dear_until_ns_; }
-  void yield() {
-    const int64_t begin_ns = now_ns();
-    sched_yield();
-    const int64_t end_ns = now_ns();
-    if (end_ns - begin_ns > kDearNs) [[unlikely]]
-      rest(end_ns);
-  }
-
- private:
-  // 16 ranks that all have their turn take 10 us; the shortest slices are of 700 us.
-  static constexpr int64_t kDearNs = 500'000, kLeastRestNs = 5'000'000, kMostRestNs = 200'000'000;
-  void rest(int64_t now_ns) {
-    const bool again = now_ns - dear_until_ns_ < rest_ns_;
-    rest_ns_ = again ? std::min(2 * rest_ns_, kMostRestNs) : kLeastRestNs;
-    dear_until_ns_ = now_ns + rest_ns_;
-  }
-
-  int64_t rest_ns_ = 0, dear_until_ns_ = 0;
-};
-
 struct WaitPolicy {
   // Ranks outnumber the CPUs: spinning would keep the awaited one from running.
   bool oversubscribed = false;
   double op_timeout_seconds = 1800;
-  Yielding yielding;
 };
 
 // What ends a wait from outside, and whom to listen to meanwhile.
@@ -67,6 +35,6 @@ class WaitContext {
 };
 
 // Runs to the end. The error of a link is the link's own; the caller may know a deeper cause.
-Result<void> drive(Run& run, WaitContext& context, WaitPolicy& policy);
+Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy);
 
 }  // namespace tutti

@@ -195,7 +195,7 @@ TEST_CASE("the JSON has the iterations of each process: its slowest rank's") {
   CHECK(std::lround(two[0][1].get<double>()) == 9);
   CHECK(std::lround(two[1][0].get<double>()) == 3);
   CHECK(times({{1, "alpha"}, {2, "alpha"}, {3, "alpha"}})["per_process_max_times_us"].size() == 3);
-  CHECK_FALSE(times({{1, "alpha"}, {1, "alpha"}, {1, "alpha"}}).says("per_process_max_times_us"));
+  CHECK_FALSE(times({{1, "alpha"}, {1, "alpha"}, {1, "alpha"}}).contains("per_process_max_times_us"));
 }
 
 TEST_CASE("memory is reported by what came to be held at each stage, never less than nothing") {
