@@ -296,7 +296,8 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * scan", 2009); for all-gather and reduce-scatter Bruck's algorithm (Bruck et al., "Efficient algorithms for all-to-all
  * communications in multiport message-passing systems", 1997) and its mirror image.
  *
- * direct: each part is added up at one rank, which has it from all and gives the sum to all; two hops.
+ * direct: each part is added up at one rank, which has it from all and gives the sum to all; two hops. A small reduce
+ * is added up at the root.
  *
  * oneshot: all-reduce adds everything up at every rank; one hop. The others as direct.
  *

@@ -170,6 +170,10 @@ int64_t megabits_per_second(const Interface& interface) {
   return std::max(speed, 0ll);
 }
 
+bool is_hardware(const Interface& interface) {
+  return access(("/sys/class/net/" + interface.name + "/device").c_str(), F_OK) == 0;
+}
+
 Result<std::vector<Interface>> local_interfaces() {
   std::vector<Interface> all = all_interfaces();
   const std::string filter = env_string(Env::kSocketIfname);

@@ -37,6 +37,7 @@ struct Interface {
 };
 // As the kernel knows it; 0 if it does not, as of most devices that are no hardware.
 int64_t megabits_per_second(const Interface& interface);
+bool is_hardware(const Interface& interface);
 // Lower is better: a real network's address, a container bridge's (on every host the same), a link-local one, loopback.
 int preference(const Interface& interface);
 

@@ -159,8 +159,9 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
     what.blocks.output_at = gathers ? operation.unequal->at : std::span<const uint64_t>(kAtStart);
   }
   what.lends = options_.lends;
-  what.one_way =
-      traits(call.collective).has_root && what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
+  const bool sums_in_parts = call.collective == Collective::kReduce && call.algo == Algo::kDirect && call.lanes > 1;
+  what.one_way = traits(call.collective).has_root && !sums_in_parts &&
+                 what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
   Run run(program, what, history_);
   if (steps_done > 0) run.skip(steps_done);
   return drive_run(run, wait_policy_);

@@ -22,7 +22,7 @@ struct Introduction {
   std::string algo;
   uint32_t deterministic = 0;
   uint32_t on_gpu = 0;  // where its buffers are
-  uint64_t wire_bytes_per_second = 0;
+  uint64_t wire_bytes_per_second = 0, cache_bytes = 0;
   uint64_t prices = 0;  // their fingerprint
   std::string prices_from;
   std::string order;
@@ -42,6 +42,7 @@ struct Introduction {
         .put(on_gpu)
         .put(pid)
         .put(wire_bytes_per_second)
+        .put(cache_bytes)
         .put(prices)
         .put_string(prices_from)
         .put_string(algo)
@@ -71,6 +72,7 @@ struct Introduction {
     i.on_gpu = r.get<uint32_t>();
     i.pid = r.get<int32_t>();
     i.wire_bytes_per_second = r.get<uint64_t>();
+    i.cache_bytes = r.get<uint64_t>();
     i.prices = r.get<uint64_t>();
     i.prices_from = r.get_string();
     i.algo = r.get_string();
@@ -171,9 +173,11 @@ Facts facts_of(const std::vector<int>& ranks, const Layout& layout, const std::v
     facts.largest_host = std::max(facts.largest_host, static_cast<int>(host.size()));
   facts.shares_memory = all_offer("shm");
   facts.has_rdma = all_offer("verbs") || all_offer("net");
-  facts.wire_bytes_per_second = UINT64_MAX;
-  for (const Introduction& i : all)
+  facts.wire_bytes_per_second = facts.cache_bytes = UINT64_MAX;
+  for (const Introduction& i : all) {
     facts.wire_bytes_per_second = std::max<uint64_t>(1, std::min(facts.wire_bytes_per_second, i.wire_bytes_per_second));
+    facts.cache_bytes = std::min(facts.cache_bytes, i.cache_bytes);
+  }
   return facts;
 }
 
@@ -242,6 +246,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.order = env_string(Env::kOrder);
   mine.deterministic = options_.deterministic ? 1 : 0;
   mine.on_gpu = options_.cuda_device >= 0 ? 1 : 0;
+  mine.cache_bytes = machine_->last_level_cache_bytes;
   mine.wire_bytes_per_second = links_->network_bytes_per_second();
   mine.prices = fingerprint(prices.prices);
   mine.prices_from = prices.file.empty() ? "the library itself" : prices.file;

@@ -48,7 +48,7 @@ std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
     plans.push_back({Algo::kDirect, 1});
     if (all_reduce) plans.insert(plans.end(), {{Algo::kDirect, 2}, {Algo::kOneShot, 1}});
     if (all_reduce && n_ranks_ > 2) plans.insert(plans.end(), {{Algo::kStar, 1}});  // two need one hop
-    if (call.collective == Collective::kBroadcast) plans.insert(plans.end(), {{Algo::kDirect, 2}});
+    if (traits(call.collective).has_root) plans.insert(plans.end(), {{Algo::kDirect, 2}});
   }
   if (order == Order::kRanks) return plans;
   const bool rooted = traits(call.collective).has_root;

@@ -8,8 +8,8 @@
 namespace tutti {
 namespace {
 
-// A slot's bytes as the model sees it: of all groups the same, so that TUTTI_SLOT_BYTES changes no choice.
-constexpr double kSlotBytes = 128 << 10;
+// A slot's bytes as the model sees it: those that are usual, so that TUTTI_SLOT_BYTES changes no choice.
+constexpr double kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 512 << 10;
 
 // Of the rank that has most of it, and of all ranks.
 struct Work {
@@ -30,7 +30,7 @@ struct Effort {
 
 // How an algorithm's effort comes together. `n`: ranks, `bytes`: as for load_of.
 struct Bill {
-  const double n, lanes, bytes;
+  const double n, lanes, bytes, slot_bytes;
   const double hosts, here;  // `here`: ranks of the largest host
   const int depth, host_depth, is_power_of_two;
 
@@ -38,9 +38,9 @@ struct Bill {
   double elsewhere() const { return n - here; }
   Work each(double work) const { return {work, work * n}; }
   // Messages that a value of so many bytes takes, at least `least`.
-  static double messages_for(double value_bytes, double least) { return std::max(least, value_bytes / kSlotBytes); }
+  double messages_for(double value_bytes, double least) const { return std::max(least, value_bytes / slot_bytes); }
   // Rounds follow each other, and each waits for its hops unless another lane has something to do meanwhile.
-  double rounds(double value_bytes) const { return std::max(1.0, value_bytes / kSlotBytes / (lanes * lanes)); }
+  double rounds(double value_bytes) const { return std::max(1.0, value_bytes / slot_bytes / (lanes * lanes)); }
 
   // A rank and all the others, so much with each.
   void with_all(Effort& effort, double messages, double bytes_each) const {
@@ -101,7 +101,7 @@ struct Bill {
       }
       case Algo::kTree: {
         const double half = messages_for(bytes / 2, lanes), filling = pipe_filling(2);  // each of the two trees
-        const double pieces = std::max(1.0, bytes / (2 * kSlotBytes * lanes * lanes));
+        const double pieces = std::max(1.0, bytes / (2 * slot_bytes * lanes * lanes));
         hops(e, 2 * depth * pieces, 2 * host_depth * pieces);
         over_distances(e, {8 * half, 8 * others() * half},
                        {2.5 * bytes + filling, 2.5 * others() * bytes + n * filling});
@@ -112,7 +112,7 @@ struct Bill {
       case Algo::kHalving: {
         const double folds = is_power_of_two ? 0 : 1;  // what is beyond a power of two goes there and back first
         const Work moved = each(2 * others() * part + folds * bytes);
-        hops(e, 2 * depth + 2 * folds * std::max(1.0, bytes / kSlotBytes), 2 * host_depth);
+        hops(e, 2 * depth + 2 * folds * std::max(1.0, bytes / slot_bytes), 2 * host_depth);
         over_distances(e, each(4 * (depth + folds) * messages_for(part, 1)), moved);
         e.summed = moved;
         e.out = 2 * here * elsewhere() * part;
@@ -147,7 +147,13 @@ struct Bill {
 
   // The first chunk has to go all the way before the last rank has anything to do.
   double pipe_filling(double ways) const {
-    return ways * std::max(0, depth - 1) * std::min(kSlotBytes, bytes / (2 * lanes));
+    return ways * std::max(0, depth - 1) * std::min(slot_bytes, bytes / (2 * lanes));
+  }
+
+  // What a rank passes on only after it has it as a whole. Of small operations many are on their way at once.
+  double piece_behind(double value_bytes) const {
+    constexpr double kSmallBytes = 64 << 10;
+    return bytes > kSmallBytes ? std::min(slot_bytes, value_bytes) : 0;
   }
 
   // From or to one rank.
@@ -158,19 +164,26 @@ struct Bill {
     switch (algo) {
       case Algo::kRing: {
         const double whole = messages_for(bytes, 1),
-                     filling = std::max(0.0, others() - 1) * std::min(kSlotBytes, bytes);
-        hops(e, others() + bytes / kSlotBytes, hosts - 1);
+                     filling = std::max(0.0, others() - 1) * std::min(slot_bytes, bytes);
+        // In a row of operations ranks run ahead of those that come later, so these wait for half of the hops at most.
+        hops(e, others() / 2 + bytes / slot_bytes, (hosts - 1) / 2);
         moved = {2 * bytes + filling, 2 * others() * bytes};
+        e.out = bytes + std::max(0.0, hosts - 2) * piece_behind(bytes);
         to_next(e, {2 * whole, 2 * others() * whole}, moved);
         break;
       }
       case Algo::kTree: {
         const double half = messages_for(bytes / 2, lanes);
-        hops(e, depth + bytes / (2 * kSlotBytes * lanes * lanes), host_depth);
+        // Each rank waits for both of its trees.
+        hops(e, 2 * depth + bytes / (2 * slot_bytes * lanes * lanes), 2 * host_depth);
         moved = {2 * bytes + pipe_filling(1), 2 * others() * bytes};
+        e.out = bytes + std::max(0, host_depth - 1) * piece_behind(bytes / (2 * lanes));
         over_distances(e, {4 * half, 4 * others() * half}, moved);
         break;
       }
+      case Algo::kDirect:
+        if (sums && lanes > 1) return two_shot_reduce();
+        [[fallthrough]];
       default: {
         const double pieces = messages_for(bytes, lanes * lanes), out = elsewhere() / others();
         const double at_root = sums ? n * bytes : others() * bytes + bytes / pieces;
@@ -186,6 +199,20 @@ struct Bill {
     return e;
   }
 
+  Effort two_shot_reduce() const {
+    const double part = bytes / n, messages = messages_for(part, 1), out = elsewhere() / others();
+    Effort e;
+    hops(e, 2 * rounds(part), 2 * rounds(part));
+    const Work each_moves{3 * others() * part, (2 * others() + 2) * part * n};
+    const Work sent{3 * others() * messages, (2 * others() + 2) * messages * n};
+    e.here = {{sent.busiest * (1 - out), sent.total * (1 - out)},
+              {each_moves.busiest * (1 - out), each_moves.total * (1 - out)}};
+    e.wire = {{sent.busiest * out, sent.total * out}, {each_moves.busiest * out, each_moves.total * out}};
+    e.summed = each(bytes);
+    e.out = here * (elsewhere() + 1) * part;
+    return e;
+  }
+
   // Everybody has a block for everybody, or gets one from everybody.
   Effort blocks(Algo algo, bool sums) const {
     Effort e;
@@ -198,7 +225,7 @@ struct Bill {
         e.out = others() * bytes;
         break;
       case Algo::kTree:
-        hops(e, depth + others() * bytes / kSlotBytes / 2, host_depth);
+        hops(e, depth + others() * bytes / slot_bytes / 2, host_depth);
         over_distances(e, each(2 * others() * messages), each(2 * others() * bytes));
         break;
       default: hops(e, rounds(bytes), rounds(bytes)); with_all(e, 2 * messages, sums ? bytes : 2 * bytes);
@@ -207,6 +234,11 @@ struct Bill {
     return e;
   }
 };
+
+bool in_blocks(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
+         collective == Collective::kAllToAll;
+}
 
 Effort effort_of(Collective collective, Algo algo, const Bill& bill) {
   switch (collective) {
@@ -239,25 +271,30 @@ Algo own_algo(Collective collective, Algo algo) {
 }
 
 std::string to_text(const Facts& f) {
-  return format("facts: %d ranks on %d hosts of at most %d; %d ranks for %d CPUs; %s, %s of %llu bytes per second\n",
-                f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.shares_memory ? "shm" : "loopback",
-                f.has_rdma ? "rdma" : "network", static_cast<unsigned long long>(f.wire_bytes_per_second));
+  return format(
+      "facts: %d ranks on %d hosts of at most %d; %d ranks for %d CPUs; %s, %s of %llu bytes per second; caches of "
+      "%llu "
+      "bytes\n",
+      f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.shares_memory ? "shm" : "loopback",
+      f.has_rdma ? "rdma" : "network", static_cast<unsigned long long>(f.wire_bytes_per_second),
+      static_cast<unsigned long long>(f.cache_bytes));
 }
 
 std::optional<Facts> facts_from_text(const std::string& text) {
   Facts f;
   char here[16] = "", between[16] = "";
-  unsigned long long speed = 0;
+  unsigned long long speed = 0, cache = 0;
   const size_t at = text.find("facts: ");
   if (at == text.npos ||
       sscanf(text.c_str() + at,
-             "facts: %d ranks on %d hosts of at most %d; %d ranks for %d CPUs; %15[a-z], %15[a-z] of "
-             "%llu bytes per second",
-             &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, here, between, &speed) != 8)
+             "facts: %d ranks on %d hosts of at most %d; %d ranks for %d CPUs; %15[a-z], %15[a-z] of %llu bytes per "
+             "second; caches of %llu bytes",
+             &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, here, between, &speed, &cache) != 9)
     return std::nullopt;
   f.shares_memory = here == std::string_view("shm");
   f.has_rdma = between == std::string_view("rdma");
   f.wire_bytes_per_second = speed;
+  f.cache_bytes = cache;
   return f;
 }
 
@@ -267,6 +304,7 @@ Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& fact
   const Bill bill{static_cast<double>(n),
                   static_cast<double>(plan.lanes),
                   static_cast<double>(bytes),
+                  facts.hosts == 1 && facts.shares_memory ? kSharedSlotBytes : kSocketSlotBytes,
                   static_cast<double>(hosts),
                   static_cast<double>(facts.largest_host),
                   static_cast<int>(std::bit_width(n - 1)),
@@ -274,10 +312,15 @@ Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& fact
                   std::has_single_bit(n)};
   const Effort effort = effort_of(collective, own_algo(collective, plan.algo), bill);
   const auto share = [&](Work work) { return std::max(work.busiest, work.total / bill.n * facts.crowding()); };
-  return {{effort.here_hops, share(effort.here.messages), share(effort.here.bytes)},
-          {effort.wire_hops, share(effort.wire.messages), share(effort.wire.bytes)},
-          share(effort.summed),
-          facts.hosts > 1 ? effort.out : 0};
+  Load load{{effort.here_hops, share(effort.here.messages), share(effort.here.bytes)},
+            {effort.wire_hops, share(effort.wire.messages), share(effort.wire.bytes)},
+            share(effort.summed),
+            facts.hosts > 1 ? effort.out : 0,
+            0};
+  const double blocks = in_blocks(collective) ? bill.n + 1 : 2, all = blocks * bill.bytes * facts.largest_host;
+  if (all > static_cast<double>(facts.cache_bytes))
+    load.far_bytes = load.here.bytes + load.wire.bytes + load.summed_bytes;
+  return load;
 }
 
 Load load_of(const Traffic& traffic, const Facts& facts) {
@@ -292,7 +335,7 @@ Load load_of(const Traffic& traffic, const Facts& facts) {
 double price_ns(const Load& load, const Facts& facts, const Prices& prices) {
   return price_ns(load.here, facts.shares_memory ? prices.shm : prices.loopback, facts.crowding()) +
          price_ns(load.wire, facts.has_rdma ? prices.rdma : prices.network, facts.crowding()) +
-         load.summed_bytes * prices.summed_byte +
+         load.summed_bytes * prices.summed_byte + load.far_bytes * prices.far_byte +
          load.out_bytes * 1e9 / static_cast<double>(facts.wire_bytes_per_second);
 }
 

@@ -28,6 +28,7 @@ struct Facts {
   bool shares_memory = true;                       // all ranks of a host
   bool has_rdma = false;                           // between hosts
   uint64_t wire_bytes_per_second = 1'000'000'000;  // of the slowest host
+  uint64_t cache_bytes = 8 << 20;                  // last-level, for all ranks of a host
 
   // How much longer everybody's work takes because CPUs are shared.
   double crowding() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
@@ -52,6 +53,7 @@ struct Load {
   Share here, wire;
   double summed_bytes = 0;  // read for it
   double out_bytes = 0;     // of the host that sends most
+  double far_bytes = 0;     // of those above, what is in no cache
 };
 
 // In nanoseconds.
@@ -63,7 +65,7 @@ struct Medium {
 };
 struct Prices {
   Medium shm, loopback, network, rdma;  // loopback: TCP within a host; network: TCP between hosts
-  double summed_byte = 0;
+  double summed_byte = 0, far_byte = 0;
 };
 
 // Algorithms that a collective does not have are another one of its own.

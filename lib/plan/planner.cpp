@@ -88,7 +88,11 @@ Schedule broadcast(std::span<const int> order, int rank, Plan plan, int root) {
 Schedule reduce(std::span<const int> order, int rank, Plan plan, int root) {
   switch (plan.algo) {
     case Algo::kRing: return ring_reduce(order, rank, root, kChainChunks, kChainLanes);
-    case Algo::kDirect: return direct_reduce(static_cast<int>(order.size()), rank, root, 1);
+    case Algo::kDirect: {
+      const auto n = static_cast<int>(order.size());
+      return plan.lanes > 1 ? two_shot_reduce(n, rank, root, static_cast<uint32_t>(n))
+                            : direct_reduce(n, rank, root, 1);
+    }
     default: return tree_reduce(order, rank, root, 2 * plan.lanes);
   }
 }

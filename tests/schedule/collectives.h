@@ -53,6 +53,10 @@ inline constexpr Builder kBuilders[] = {
      [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return tree_reduce(order, rank, root, c); }},
     {"direct reduce", Goal::kReduce, true, true, true, false, 1,
      [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return direct_reduce(count(order), rank, root, c); }},
+    {"two-shot reduce", Goal::kReduce, true, true, true, false, 2,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
+       return two_shot_reduce(count(order), rank, root, c);
+     }},
     {"ring all-gather", Goal::kAllGather, false, true, false, true, 2,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_gather(order, rank, c, width); }},
     {"Bruck all-gather", Goal::kAllGather, false, true, false, true, 0,
