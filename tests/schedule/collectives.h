@@ -53,7 +53,7 @@ inline constexpr Builder kBuilders[] = {
      [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return tree_reduce(order, rank, root, c); }},
     {"direct reduce", Goal::kReduce, true, true, true, false, 1,
      [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return direct_reduce(count(order), rank, root, c); }},
-    {"two-shot reduce", Goal::kReduce, true, true, true, false, 2,
+    {"two-shot reduce", Goal::kReduce, true, true, true, false, 1,
      [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
        return two_shot_reduce(count(order), rank, root, c);
      }},

@@ -70,6 +70,7 @@ TEST_CASE("hops: what is direct") {
       CHECK(hops_of(name, n) == 1);
     }
     CHECK(hops_of("two-shot all-reduce", n, static_cast<uint32_t>(n)) == 2);
+    CHECK(hops_of("two-shot reduce", n, static_cast<uint32_t>(n)) == 2);
   }
 }
 
