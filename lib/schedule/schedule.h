@@ -139,9 +139,9 @@ Schedule halving_all_reduce(std::span<const int> order, int rank, uint32_t n_chu
 Schedule doubling_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
 
 // Everybody to everybody directly: one or two hops, links between all pairs. Sums are added up at one place, in one
-// step and strictly in the order of ranks, whatever the chunks: they are rounded once. One slot, but for the two-shot all-reduce's
-// two. One-shot: everybody gets all inputs and adds them up. Two-shot: chunk c at rank c % n, which sends the sum to
-// all, or to the root; groups of n chunks are dealt out among `n_lanes`, on channels 0 .. n_lanes-1.
+// step and strictly in the order of ranks, whatever the chunks: they are rounded once. One slot, but for the two-shot
+// all-reduce's two. One-shot: everybody gets all inputs and adds them up. Two-shot: chunk c at rank c % n, which sends
+// the sum to all, or to the root; groups of n chunks are dealt out among `n_lanes`, on channels 0 .. n_lanes-1.
 Schedule one_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
 Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks, uint32_t n_lanes);
 Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks);
