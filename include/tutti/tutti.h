@@ -315,7 +315,8 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * each host again (Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
  * hierarchy", 2019). The others as ring.
  *
- * Rings and trees list the ranks host by host, and on a host as they share caches and NUMA nodes (TUTTI_ORDER).
+ * Rings and trees list the ranks host by host, and on a host as they share caches and NUMA nodes (TUTTI_ORDER); what is
+ * added up goes along ranks as they are numbered there.
  * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct,
  * oneshot or star instead of ring, tree, halving, doubling and hierarchical.
  *
