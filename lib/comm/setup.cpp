@@ -31,6 +31,7 @@ struct Introduction {
   int32_t pid = 0;
   CpuSet cpus;
   HostId machine{};  // whose CPUs these are
+  uint32_t machine_cpus = 1;
   Contact control;
   LinkPool::Addresses addresses;
 
@@ -50,6 +51,7 @@ struct Introduction {
         .put_string(host)
         .put_string(cpus.to_string())
         .put(machine)
+        .put(machine_cpus)
         .put_string(control.to_bytes());
     w.put(static_cast<uint32_t>(path.size()));
     for (const uint32_t number : path) w.put(number);
@@ -82,6 +84,7 @@ struct Introduction {
     const bool are_bits = cpus.size() == i.cpus.size() && cpus.find_first_not_of("01") == std::string::npos;
     if (are_bits) i.cpus = CpuSet(cpus);
     i.machine = r.get<HostId>();
+    i.machine_cpus = r.get<uint32_t>();
     const auto control = Contact::from_bytes(r.get_string());
     if (control) i.control = *control;
     for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) i.path.push_back(r.get<uint32_t>());
@@ -168,6 +171,7 @@ Facts facts_of(const std::vector<int>& ranks, const Layout& layout, const std::v
   facts.n_ranks = static_cast<int>(all.size());
   facts.ranks_here = static_cast<int>(ranks.size());
   facts.cpus_here = std::max(1, static_cast<int>(cpus_of(ranks, all).count()));
+  facts.machine_cpus = static_cast<int>(all[static_cast<size_t>(ranks[0])].machine_cpus);
   facts.hosts = static_cast<int>(layout.hosts.size());
   for (const auto& host : layout.hosts)
     facts.largest_host = std::max(facts.largest_host, static_cast<int>(host.size()));
@@ -254,6 +258,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
   mine.pid = getpid();
   mine.cpus = usable_cpus();
   mine.machine = machine_id();
+  mine.machine_cpus = std::max(1u, static_cast<uint32_t>((machine_->whole.cpus | mine.cpus).count()));
   mine.path = path_to(*machine_, mine.cpus);
   log(LogLevel::kInfo, "CPUs %s of the host, which is: %s", to_text(mine.cpus).c_str(),
       place_name(*machine_, mine.path).c_str());

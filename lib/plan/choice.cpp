@@ -72,7 +72,7 @@ std::vector<Plan> Planner::plans_for(const Call& call, uint64_t bytes) const {
   const bool forced = forced_ != Algo::kAuto && has_algorithms(call.collective) && may_force;
   if (forced) plans = {{forced_, 1}, {forced_, 2}};
   if (order != Order::kFixed) return plans;
-  const Plan fixed = priced(call, bytes, plans, facts_.uncrowded())[0].plan;
+  const Plan fixed = priced(call, bytes, plans, facts_.unbound())[0].plan;
   if (!keeps_rank_order(own_algo(call.collective, fixed.algo))) return {fixed};
   std::erase_if(plans, [&](Plan plan) { return !keeps_rank_order(own_algo(call.collective, plan.algo)); });
   return plans;

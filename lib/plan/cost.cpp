@@ -9,6 +9,7 @@ namespace tutti {
 namespace {
 
 // A slot's bytes as the model sees it: those that are usual, so that TUTTI_SLOT_BYTES changes no choice.
+constexpr double kLentBytes = 64 << 10;
 constexpr double kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 512 << 10;
 
 // Of the rank that has most of it, and of all ranks.
@@ -115,7 +116,7 @@ struct Bill {
         hops(e, 2 * depth + 2 * folds * std::max(1.0, bytes / slot_bytes), 2 * host_depth);
         over_distances(e, each(4 * (depth + folds) * messages_for(part, 1)), moved);
         e.summed = moved;
-        e.out = 2 * here * elsewhere() * part;
+        e.out = 2 * here * elsewhere() * part + 2 * folds * bytes;
         return e;
       }
       case Algo::kDoubling: {
@@ -123,7 +124,7 @@ struct Bill {
         hops(e, (depth + folds) * rounds(bytes), (host_depth + folds) * rounds(bytes));
         over_distances(e, each(2 * (depth + folds) * messages_for(bytes, 1)), each(depth * bytes));
         e.summed = each(2 * depth * bytes);
-        e.out = here * host_depth * bytes;
+        e.out = here * host_depth * bytes + 2 * folds * bytes;
         return e;
       }
       case Algo::kHierarchical: {
@@ -165,8 +166,7 @@ struct Bill {
       case Algo::kRing: {
         const double whole = messages_for(bytes, 1),
                      filling = std::max(0.0, others() - 1) * std::min(slot_bytes, bytes);
-        // In a row of operations ranks run ahead of those that come later, so these wait for half of the hops at most.
-        hops(e, others() / 2 + bytes / slot_bytes, (hosts - 1) / 2);
+        hops(e, others() + bytes / slot_bytes, hosts - 1);
         moved = {2 * bytes + filling, 2 * others() * bytes};
         e.out = bytes + std::max(0.0, hosts - 2) * piece_behind(bytes);
         to_next(e, {2 * whole, 2 * others() * whole}, moved);
@@ -186,7 +186,9 @@ struct Bill {
         [[fallthrough]];
       default: {
         const double pieces = messages_for(bytes, lanes * lanes), out = elsewhere() / others();
-        const double at_root = sums ? n * bytes : others() * bytes + bytes / pieces;
+        // What the root adds up it has to fetch first, where it is lent.
+        const double each_sum = bytes >= kLentBytes ? 2 : 1;
+        const double at_root = sums ? each_sum * n * bytes : others() * bytes + bytes / pieces;
         hops(e, rounds(bytes), rounds(bytes));
         moved = {at_root, 2 * others() * bytes};
         e.here = {{others() * pieces * (1 - out), 2 * others() * pieces * (1 - out)},
@@ -272,12 +274,12 @@ Algo own_algo(Collective collective, Algo algo) {
 
 std::string to_text(const Facts& f) {
   return format(
-      "facts: %d ranks on %d hosts of at most %d; %d ranks for %d CPUs; %s, %s of %llu bytes per second; caches of "
-      "%llu "
-      "bytes\n",
-      f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.shares_memory ? "shm" : "loopback",
-      f.has_rdma ? "rdma" : "network", static_cast<unsigned long long>(f.wire_bytes_per_second),
-      static_cast<unsigned long long>(f.cache_bytes));
+      "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %s, %s of %llu bytes per second; caches "
+      "of "
+      "%llu bytes\n",
+      f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.machine_cpus,
+      f.shares_memory ? "shm" : "loopback", f.has_rdma ? "rdma" : "network",
+      static_cast<unsigned long long>(f.wire_bytes_per_second), static_cast<unsigned long long>(f.cache_bytes));
 }
 
 std::optional<Facts> facts_from_text(const std::string& text) {
@@ -287,9 +289,10 @@ std::optional<Facts> facts_from_text(const std::string& text) {
   const size_t at = text.find("facts: ");
   if (at == text.npos ||
       sscanf(text.c_str() + at,
-             "facts: %d ranks on %d hosts of at most %d; %d ranks for %d CPUs; %15[a-z], %15[a-z] of %llu bytes per "
-             "second; caches of %llu bytes",
-             &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, here, between, &speed, &cache) != 9)
+             "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %15[a-z], %15[a-z] of %llu bytes "
+             "per second; caches of %llu bytes",
+             &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, &f.machine_cpus, here, between, &speed,
+             &cache) != 10)
     return std::nullopt;
   f.shares_memory = here == std::string_view("shm");
   f.has_rdma = between == std::string_view("rdma");

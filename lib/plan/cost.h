@@ -23,7 +23,8 @@ struct Plan {
 // What all ranks know of each other when the group has formed. No clock has told any of it.
 struct Facts {
   int n_ranks = 1;
-  int ranks_here = 1, cpus_here = 1;               // on the host where ranks are most in each other's way
+  int ranks_here = 1, cpus_here = 1;               // on the machine where ranks are most in each other's way: theirs
+  int machine_cpus = 1;                            // and all that it has
   int hosts = 1, largest_host = 1;                 // in ranks
   bool shares_memory = true;                       // all ranks of a host
   bool has_rdma = false;                           // between hosts
@@ -32,10 +33,10 @@ struct Facts {
 
   // How much longer everybody's work takes because CPUs are shared.
   double crowding() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
-  // As if every rank had a CPU.
-  Facts uncrowded() const {
+  // As if all ranks might run on every CPU.
+  Facts unbound() const {
     Facts facts = *this;
-    facts.cpus_here = ranks_here;
+    facts.cpus_here = machine_cpus;
     return facts;
   }
 };

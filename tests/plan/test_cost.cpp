@@ -14,7 +14,7 @@ constexpr Collective kWithAlgorithms[] = {Collective::kAllReduce, Collective::kB
 constexpr uint64_t kSizes[] = {0, 1, 64, 4096, 100000, 1 << 20, 1 << 26, uint64_t{1} << 40};
 
 Facts facts_of(int n_ranks, int cpus) {
-  return {.n_ranks = n_ranks, .ranks_here = n_ranks, .cpus_here = cpus, .largest_host = n_ranks};
+  return {.n_ranks = n_ranks, .ranks_here = n_ranks, .cpus_here = cpus, .machine_cpus = cpus, .largest_host = n_ranks};
 }
 
 // Calls visit(collective, plan) for all that there are.

@@ -80,6 +80,7 @@ Facts facts_of(int n, int hosts, int cpus, bool shares_memory) {
   return {.n_ranks = n * hosts,
           .ranks_here = n,
           .cpus_here = cpus,
+          .machine_cpus = 4,
           .hosts = hosts,
           .largest_host = n,
           .shares_memory = shares_memory};
@@ -156,7 +157,7 @@ TEST_CASE("planner: it explains what it chose and why") {
   CHECK(text.find("AllReduce of 262144 bytes (65536 x int32, sum) over 4 ranks") == 0);
   for (const char* name : {"ring x2", "tree", "direct", "oneshot", "halving", "doubling", "star"})
     CHECK(text.find(name) != std::string::npos);
-  CHECK(text.find("4 ranks for 2 CPUs; loopback, network") != std::string::npos);
+  CHECK(text.find("4 ranks for 2 of 4 CPUs; loopback, network") != std::string::npos);
   CHECK(text.find("built in: shm.hop ") != std::string::npos);
   const Call floats = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
   CHECK(planner.explain(floats, 4 << 16).find("order of the sums: fixed") != std::string::npos);
