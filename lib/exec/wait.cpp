@@ -2,6 +2,9 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
+
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -12,12 +15,24 @@ namespace {
 
 // Measured on a 2-core virtual machine: a cache line goes from core to core in 0.17 us, a yield costs 1.6 us, waking an
 // idle virtual CPU 75 us; but a yield beside a process that never waits costs a time slice, 4 ms. So: where ranks have
-// CPUs of their own they spin until sleeping is cheap in comparison, also past a slice that the peer may have lost;
-// where they share CPUs they yield so long.
-constexpr int64_t kAwakeNs = 5'000'000;
+// CPUs of their own they spin until sleeping is cheap in comparison; where they share CPUs they yield so long.
+constexpr int64_t kAwakeNs = 2'000'000;
+// Where a stranger takes turns with this rank it sleeps much sooner: whoever has slept is woken at once, even from the
+// middle of the stranger's slice, but ranks that each spin away a slice while the other one has none meet by luck only.
+constexpr int64_t kAwakeBesideStrangerNs = 50'000, kStrangerStaysNs = 30'000'000;
 constexpr int kSleepMs = 100;
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 10'000'000'000;
+
+// Whether somebody else had this thread's CPU of late, though the thread had not given it up.
+bool has_stranger(int64_t now) {
+  static thread_local long times = 0;
+  static thread_local int64_t last_ns = 0;
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  if (std::exchange(times, usage.ru_nivcsw) != usage.ru_nivcsw) last_ns = now;
+  return now - last_ns < kStrangerStaysNs;
+}
 
 // One stretch of idleness, from the last progress on.
 class Idle {
@@ -27,6 +42,8 @@ class Idle {
   void reset() {
     turns_ = 0;
     since_ns_ = 0;
+    looked_ = false;
+    awake_ns_ = kAwakeNs;
   }
 
   // One turn of waiting; false when the operation has to end with error().
@@ -55,7 +72,11 @@ class Idle {
       next_warning_ns_ = kFirstWarningNs;
     }
     if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
-    if (now - since_ns_ >= kAwakeNs)
+    const int64_t idle_ns = now - since_ns_;
+    const bool looks = !policy_.oversubscribed && !looked_ && idle_ns >= kAwakeBesideStrangerNs;
+    if (looks) awake_ns_ = has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
+    looked_ = looked_ || looks;
+    if (idle_ns >= awake_ns_)
       sleep();
     else if (policy_.oversubscribed)
       sched_yield();
@@ -99,6 +120,8 @@ class Idle {
   WaitContext& context_;
   const WaitPolicy& policy_;
   int turns_ = 0;
+  bool looked_ = false;
+  int64_t awake_ns_ = kAwakeNs;
   int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
   Error error_;
 };

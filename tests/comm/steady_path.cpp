@@ -37,6 +37,7 @@ bool is_waiting(long call, long* result) {
     case SYS_accept4: *result = -EAGAIN; return true;
     case SYS_sendto: *result = 1; return true;
     case SYS_sched_yield:
+    case SYS_getrusage:
     case SYS_ppoll:
 #if defined(SYS_poll)
     case SYS_poll:

@@ -66,10 +66,11 @@ Error ShmHalf::gone() const {
 }
 
 SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
-                   std::shared_ptr<Exchange> exchange)
+                   std::shared_ptr<Exchange> exchange, bool lends_private)
     : ShmHalf(config.peer, std::move(exchange), Exchange::Side::kSend, true),
       config_(config),
-      dialer_(call, std::vector<Address>{peer_address}) {}
+      dialer_(call, std::vector<Address>{peer_address}),
+      lends_private_(lends_private) {}
 
 Result<bool> SendLink::poll() {
   if (ready_) {

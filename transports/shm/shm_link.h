@@ -8,7 +8,6 @@
 #include <string>
 
 #include "base/dial.h"
-#include "base/env.h"
 #include "base/shared_memory.h"
 #include "transports/adapter.h"
 #include "transports/shm/exchange.h"
@@ -110,8 +109,9 @@ class ShmHalf : public LinkHalf {
 
 class SendLink final : public ShmHalf {
  public:
+  // `lends_private`: private memory, too, whatever it costs.
   SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
-           std::shared_ptr<Exchange> exchange);
+           std::shared_ptr<Exchange> exchange, bool lends_private);
   ~SendLink() override { SendLink::recall(); }
   Result<bool> poll() override;
   void* try_acquire() override;
@@ -139,7 +139,7 @@ class SendLink final : public ShmHalf {
   bool segment_sent_ = false;
   bool ready_ = false;
   uint64_t released_seen_ = 0;  // the receiver's count when last looked: spares the cache line
-  bool lends_private_ = env_string(Env::kProto) == "lend";
+  const bool lends_private_;
   uint64_t last_lent_ = 0;                   // the number of the last message that lends
   std::optional<Exchange::Payload> chosen_;  // since try_acquire, instead of the slot's own
   bool acquired_ = false;
