@@ -24,12 +24,7 @@ double Communicator::estimate_ns(const Operation& operation) {
     for (const Message& m : *operation.messages) transfers.push_back({m.peer, m.sends, m.count * dtype_bytes(m.dtype)});
     return planner_->estimate_ns(transfers);
   }
-  Call call;
-  call.collective = operation.collective;
-  call.count = operation.count;
-  call.dtype = operation.dtype;
-  call.op = operation.op;
-  return planner_->estimate_ns(call, planned_bytes(operation));
+  return planner_->estimate_ns(to_call(operation), planned_bytes(operation));
 }
 
 std::string Communicator::explain(Collective collective, uint64_t count, DataType dtype, RedOp op) {

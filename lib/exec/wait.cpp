@@ -42,8 +42,7 @@ class Idle {
   void reset() {
     turns_ = 0;
     since_ns_ = 0;
-    looked_ = false;
-    awake_ns_ = kAwakeNs;
+    awake_ns_ = 0;
   }
 
   // One turn of waiting; false when the operation has to end with error().
@@ -73,10 +72,9 @@ class Idle {
     }
     if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
     const int64_t idle_ns = now - since_ns_;
-    const bool looks = !policy_.oversubscribed && !looked_ && idle_ns >= kAwakeBesideStrangerNs;
-    if (looks) awake_ns_ = has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
-    looked_ = looked_ || looks;
-    if (idle_ns >= awake_ns_)
+    if (awake_ns_ == 0 && idle_ns >= kAwakeBesideStrangerNs)
+      awake_ns_ = !policy_.oversubscribed && has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
+    if (awake_ns_ != 0 && idle_ns >= awake_ns_)
       sleep();
     else if (policy_.oversubscribed)
       sched_yield();
@@ -120,8 +118,7 @@ class Idle {
   WaitContext& context_;
   const WaitPolicy& policy_;
   int turns_ = 0;
-  bool looked_ = false;
-  int64_t awake_ns_ = kAwakeNs;
+  int64_t awake_ns_ = 0;  // how long to stay awake; 0: has yet to be decided
   int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
   Error error_;
 };

@@ -9,8 +9,9 @@ namespace tutti {
 namespace {
 
 // A slot's bytes as the model sees it: those that are usual, so that TUTTI_SLOT_BYTES changes no choice.
-constexpr double kLentBytes = 64 << 10;
 constexpr double kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 512 << 10;
+// From there on operations with a root lend (kOneWayFromBytes in lib/exec).
+constexpr double kLentBytes = 64 << 10;
 
 // Of the rank that has most of it, and of all ranks.
 struct Work {
@@ -48,24 +49,26 @@ struct Bill {
     effort.here = {each(messages * (here - 1)), each(bytes_each * (here - 1))};
     effort.wire = {each(messages * elsewhere()), each(bytes_each * elsewhere())};
   }
-  // From a rank to the next one, host after host; `share`: of those that have so much.
-  void to_next(Effort& effort, Work messages, Work moved) const {
-    if (hosts == 1) {
-      effort.here = {messages, moved};
-    } else if (here == 1) {
-      effort.wire = {messages, moved};
-    } else {  // a host has two ranks at its ends
-      const double out = hosts / n;
-      effort.here = {{messages.busiest / 2, messages.total * (1 - out)}, {moved.busiest / 2, moved.total * (1 - out)}};
-      effort.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
-    }
-  }
-  // Over distances 1, 2, 4, ..., of which the longest leave the host.
-  void over_distances(Effort& effort, Work messages, Work moved) const {
-    const double out = depth > 0 ? static_cast<double>(host_depth) / depth : 0;
+  // Of which the share `out` leaves the host.
+  static void split(Effort& effort, Work messages, Work moved, double out) {
     const auto part = [](Work work, double share) { return Work{work.busiest * share, work.total * share}; };
     effort.here = {part(messages, 1 - out), part(moved, 1 - out)};
     effort.wire = {part(messages, out), part(moved, out)};
+  }
+  // One rank and all the others.
+  void with_one(Effort& effort, Work messages, Work moved) const {
+    split(effort, messages, moved, elsewhere() / others());
+  }
+  // From a rank to the next one, host after host.
+  void to_next(Effort& effort, Work messages, Work moved) const {
+    if (hosts == 1 || here == 1) return split(effort, messages, moved, hosts == 1 ? 0 : 1);
+    const double out = hosts / n;  // a host has two ranks at its ends
+    effort.here = {{messages.busiest / 2, messages.total * (1 - out)}, {moved.busiest / 2, moved.total * (1 - out)}};
+    effort.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
+  }
+  // Over distances 1, 2, 4, ..., of which the longest leave the host.
+  void over_distances(Effort& effort, Work messages, Work moved) const {
+    split(effort, messages, moved, depth > 0 ? static_cast<double>(host_depth) / depth : 0);
   }
   void hops(Effort& effort, double all, double out) const {
     effort.wire_hops = hosts > 1 ? out : 0;
@@ -91,11 +94,7 @@ struct Bill {
       case Algo::kStar: {
         const double whole = messages_for(bytes, 1);
         hops(e, 2 * rounds(bytes), 2 * rounds(bytes));
-        const double out = elsewhere() / others();
-        e.here = {{2 * others() * whole * (1 - out), 4 * others() * whole * (1 - out)},
-                  {2 * others() * bytes * (1 - out), 4 * others() * bytes * (1 - out)}};
-        e.wire = {{2 * others() * whole * out, 4 * others() * whole * out},
-                  {2 * others() * bytes * out, 4 * others() * bytes * out}};
+        with_one(e, {2 * others() * whole, 4 * others() * whole}, {2 * others() * bytes, 4 * others() * bytes});
         e.summed = {n * bytes, n * bytes};
         e.out = elsewhere() * bytes;
         return e;
@@ -127,16 +126,7 @@ struct Bill {
         e.out = here * host_depth * bytes + 2 * folds * bytes;
         return e;
       }
-      case Algo::kHierarchical: {
-        const double all = 2 * (here - 1 + hosts - 1), out = 2 * (hosts - 1);
-        hops(e, all * rounds(part), out * rounds(part));
-        const double messages = 2 * messages_for(part, lanes), share = bytes / here;
-        e.here = {each(2 * (here - 1) * messages_for(share / hosts, hosts * lanes)), each(2 * (here - 1) * share)};
-        e.wire = {each(out * messages), each(out * part)};
-        e.summed = each(2 * others() * part);
-        e.out = out / hosts * bytes;
-        return e;
-      }
+      case Algo::kHierarchical: return hierarchical();
       default:
         hops(e, 2 * others() * rounds(part), 2 * (hosts - 1) * rounds(part));
         to_next(e, each(4 * others() * messages_for(part, lanes)), each(2 * others() * part));
@@ -144,6 +134,17 @@ struct Bill {
         e.out = 2 * others() * part;
         return e;
     }
+  }
+
+  Effort hierarchical() const {
+    const double part = bytes / n, share = bytes / here, all = 2 * (here - 1 + hosts - 1), out = 2 * (hosts - 1);
+    Effort e;
+    hops(e, all * rounds(part), out * rounds(part));
+    e.here = {each(2 * (here - 1) * messages_for(share / hosts, hosts * lanes)), each(2 * (here - 1) * share)};
+    e.wire = {each(out * 2 * messages_for(part, lanes)), each(out * part)};
+    e.summed = each(2 * others() * part);
+    e.out = out / hosts * bytes;
+    return e;
   }
 
   // The first chunk has to go all the way before the last rank has anything to do.
@@ -185,15 +186,13 @@ struct Bill {
         if (sums && lanes > 1) return two_shot_reduce();
         [[fallthrough]];
       default: {
-        const double pieces = messages_for(bytes, lanes * lanes), out = elsewhere() / others();
+        const double pieces = messages_for(bytes, lanes * lanes);
         // What the root adds up it has to fetch first, where it is lent.
         const double each_sum = bytes >= kLentBytes ? 2 : 1;
         const double at_root = sums ? each_sum * n * bytes : others() * bytes + bytes / pieces;
         hops(e, rounds(bytes), rounds(bytes));
         moved = {at_root, 2 * others() * bytes};
-        e.here = {{others() * pieces * (1 - out), 2 * others() * pieces * (1 - out)},
-                  {at_root * (1 - out), moved.total * (1 - out)}};
-        e.wire = {{others() * pieces * out, 2 * others() * pieces * out}, {at_root * out, moved.total * out}};
+        with_one(e, {others() * pieces, 2 * others() * pieces}, moved);
         e.out = elsewhere() * bytes;
       }
     }
@@ -202,14 +201,10 @@ struct Bill {
   }
 
   Effort two_shot_reduce() const {
-    const double part = bytes / n, messages = messages_for(part, 1), out = elsewhere() / others();
+    const double part = bytes / n, messages = messages_for(part, 1), all = (2 * others() + 2) * n;
     Effort e;
     hops(e, 2 * rounds(part), 2 * rounds(part));
-    const Work each_moves{3 * others() * part, (2 * others() + 2) * part * n};
-    const Work sent{3 * others() * messages, (2 * others() + 2) * messages * n};
-    e.here = {{sent.busiest * (1 - out), sent.total * (1 - out)},
-              {each_moves.busiest * (1 - out), each_moves.total * (1 - out)}};
-    e.wire = {{sent.busiest * out, sent.total * out}, {each_moves.busiest * out, each_moves.total * out}};
+    with_one(e, {3 * others() * messages, all * messages}, {3 * others() * part, all * part});
     e.summed = each(bytes);
     e.out = here * (elsewhere() + 1) * part;
     return e;

@@ -47,17 +47,6 @@ Result<void> read_line(std::string_view line, std::span<const NamedPrice> names,
   return {};
 }
 
-std::vector<std::string> usual_files() {
-  std::vector<std::string> files;
-  const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-  if (config != nullptr && *config == '/')
-    files.push_back(std::string(config) + "/tutti/tuning");
-  else if (home != nullptr && *home == '/')
-    files.push_back(std::string(home) + "/.config/tutti/tuning");
-  files.push_back("/etc/tutti/tuning");
-  return files;
-}
-
 Result<std::string> read_file(const std::string& path) {
   constexpr size_t kMostBytes = 1 << 16;
   std::ifstream file(path, std::ios::binary);
@@ -140,10 +129,18 @@ std::string to_text(const Prices& prices) {
   return text;
 }
 
+std::string users_configuration() {
+  const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+  if (config != nullptr && *config == '/') return config;
+  return home != nullptr && *home == '/' ? std::string(home) + "/.config" : "";
+}
+
 Result<PriceList> find_prices() {
   std::string path = env_string(Env::kTuneFile);
   if (path.empty()) {
-    const std::vector<std::string> files = usual_files();
+    std::vector<std::string> files{"/etc/tutti/tuning"};
+    if (const std::string folder = users_configuration(); !folder.empty())
+      files.insert(files.begin(), folder + "/tutti/tuning");
     const auto found = std::find_if(files.begin(), files.end(), [](const std::string& f) { return std::ifstream(f); });
     if (found == files.end()) return PriceList{built_in_prices(), "", {}};
     path = *found;

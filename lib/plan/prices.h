@@ -34,6 +34,8 @@ Result<PriceList> prices_from_text(std::string_view text, const std::string& fil
 // What prices_from_text() reads, with every price and what it means.
 std::string to_text(const Prices& prices);
 
+// $XDG_CONFIG_HOME, else ~/.config; "" where there is neither.
+std::string users_configuration();
 // The file that TUTTI_TUNE_FILE names, else tutti/tuning in $XDG_CONFIG_HOME (~/.config) or /etc, the first there is;
 // else what is built in. kInvalidUsage: it cannot be read (an absent one only if TUTTI_TUNE_FILE names it), or as
 // above.

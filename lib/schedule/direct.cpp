@@ -51,23 +51,28 @@ namespace {
 //     |     |     |        rank 1:    1*  --> all       and sends the sum to everybody.
 //     v     v     v        rank 2:      2* -> all
 //   rank 0  rank 1  rank 2
-void add_group(Direct d, uint32_t group) {
+// With a root the sums go to that one alone.
+void add_group(Direct d, uint32_t group, int root = -1) {
   const auto chunk_at = [&](int owner) { return group * static_cast<uint32_t>(d.n) + static_cast<uint32_t>(owner); };
   const uint32_t own = chunk_at(d.rank);
   const Slice in{Buffer::kInput, own}, out{Buffer::kOutput, own};
+  const bool to_all = root < 0, keeps = to_all || d.rank == root;
   for (int k = 1; k < d.n; k++) {
     const uint32_t chunk = chunk_at(d.receiver(k));
     if (chunk < d.n_chunks)
       d.steps.push_back({.send = d.receiver(k), .chunk = chunk, .local = {Buffer::kInput, chunk}});
   }
   if (own < d.n_chunks) {
-    Step sum = fold(d.n, own, in, out);
-    if (d.n > 1) sum.send = d.receiver(1);
+    Step sum = fold(d.n, own, in, keeps ? out : Slice{});
+    if (!keeps)
+      sum.send = root;
+    else if (to_all && d.n > 1)
+      sum.send = d.receiver(1);
     d.steps.push_back(sum);
   }
-  for (int k = 2; k < d.n && own < d.n_chunks; k++)
+  for (int k = 2; k < d.n && own < d.n_chunks && to_all; k++)
     d.steps.push_back({.send = d.receiver(k), .chunk = own, .local = out});
-  for (int k = 1; k < d.n; k++) {
+  for (int k = 1; k < d.n && keeps; k++) {
     const uint32_t chunk = chunk_at(d.sender(k));
     if (chunk < d.n_chunks) d.steps.push_back({.recv = d.sender(k), .chunk = chunk, .store = {Buffer::kOutput, chunk}});
   }
@@ -110,37 +115,11 @@ Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
   return schedule;
 }
 
-namespace {
-
-// As an all-reduce's group, but that the sums go to the root alone.
-void add_group_for_root(Direct d, uint32_t group, int root) {
-  const auto chunk_at = [&](int owner) { return group * static_cast<uint32_t>(d.n) + static_cast<uint32_t>(owner); };
-  const uint32_t own = chunk_at(d.rank);
-  for (int k = 1; k < d.n; k++) {
-    const uint32_t chunk = chunk_at(d.receiver(k));
-    if (chunk < d.n_chunks)
-      d.steps.push_back({.send = d.receiver(k), .chunk = chunk, .local = {Buffer::kInput, chunk}});
-  }
-  if (own < d.n_chunks) {
-    const bool is_root = d.rank == root;
-    Step sum = fold(d.n, own, {Buffer::kInput, own}, is_root ? Slice{Buffer::kOutput, own} : Slice{});
-    if (!is_root) sum.send = root;
-    d.steps.push_back(sum);
-  }
-  for (int k = 1; k < d.n && d.rank == root; k++) {
-    const uint32_t chunk = chunk_at(d.sender(k));
-    if (chunk < d.n_chunks) d.steps.push_back({.recv = d.sender(k), .chunk = chunk, .store = {Buffer::kOutput, chunk}});
-  }
-}
-
-}  // namespace
-
 Schedule two_shot_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
   Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = n_chunks};
   const auto n = static_cast<uint32_t>(n_ranks);
   std::vector<Step> steps;
-  for (uint32_t group = 0; group * n < n_chunks; group++)
-    add_group_for_root({n_ranks, rank, n_chunks, 0, steps}, group, root);
+  for (uint32_t group = 0; group * n < n_chunks; group++) add_group({n_ranks, rank, n_chunks, 0, steps}, group, root);
   if (!steps.empty()) schedule.lanes.push_back({0, std::move(steps)});
   schedule.output_blocks = rank == root;
   return schedule;

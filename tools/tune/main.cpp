@@ -5,10 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 
 #include "../perf/launch.h"
 #include "base/env.h"
@@ -81,10 +79,9 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
 Status users_file(std::string* path) {
   *path = env_string(Env::kTuneFile);
   if (!path->empty()) return {};
-  const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-  if ((config == nullptr || *config != '/') && (home == nullptr || *home != '/'))
+  const std::string folder = users_configuration();
+  if (folder.empty())
     return usage_error("neither TUTTI_TUNE_FILE, XDG_CONFIG_HOME nor HOME says where to write; give -o FILE");
-  const std::string folder = config != nullptr && *config == '/' ? config : std::string(home) + "/.config";
   for (const std::string& part : {folder, folder + "/tutti"})
     if (mkdir(part.c_str(), 0777) != 0 && errno != EEXIST)
       return perf::Error{text("cannot make the folder %s: %s; give -o FILE", part.c_str(), strerror(errno))};

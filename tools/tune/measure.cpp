@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 
@@ -13,7 +12,7 @@
 namespace tutti::tune {
 namespace {
 
-using perf::Status, perf::text;
+using perf::Status, perf::now_seconds, perf::text;
 
 // Of one communicator in a row, after one that does not count.
 constexpr double kTurnSeconds = 0.002;
@@ -55,10 +54,6 @@ constexpr Tested kTested[] = {
        return tuttiAlltoAll(in, out, n, tuttiFloat, c, nullptr);
      }},
 };
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
