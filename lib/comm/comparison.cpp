@@ -29,9 +29,11 @@ const Comparison::Record* Comparison::find(uint64_t sequence) const {
   return found != records_.end() && found->blocks != nullptr ? &*found : nullptr;
 }
 
-Comparison::Told Comparison::tell(const Record& record) const {
-  const auto& elems = record.blocks->elems;
-  return {rank_, record.call, {elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks))}};
+Comparison::Told Comparison::tell(const Call& call) const {
+  const Record* record = find(call.sequence);
+  if (record == nullptr) return {rank_, call, {}};
+  const auto& elems = record->blocks->elems;
+  return {rank_, call, {elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks))}};
 }
 
 std::string Comparison::to_bytes(const Told& told, Kind kind) {
@@ -61,8 +63,13 @@ std::string Comparison::question(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
   const Record* record = find(sequence);
   if (record == nullptr || asked_) return {};
-  asked_ = tell(*record);
+  asked_ = tell(record->call);
   return to_bytes(*asked_, Kind::kQuestion);
+}
+
+std::string Comparison::statement(const Call& call) {
+  const std::lock_guard lock(mutex_);
+  return to_bytes(tell(call), Kind::kStatement);
 }
 
 std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
@@ -71,7 +78,7 @@ std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
   if (!told) return {};
   const std::lock_guard lock(mutex_);
   if (kind == Kind::kQuestion) return answer(std::move(*told));
-  stated_[told->rank] = told->call;
+  stated_[told->rank] = *told;
   has_statements_.store(true, std::memory_order_release);
   return PeerWatch::Answer{};
 }
@@ -83,7 +90,7 @@ PeerWatch::Answer Comparison::answer(Told theirs) {
     if (answer.error || !differ_in_blocks(known.call, theirs.call)) return;
     answer = {disagreement(known.rank, known.call, known.blocks, theirs.rank, theirs.call, theirs.blocks), false};
   };
-  if (const Record* record = find(theirs.call.sequence)) compare(tell(*record));
+  if (const Record* record = find(theirs.call.sequence)) compare(tell(record->call));
   if (asked_) compare(*asked_);
   if (!asked_) asked_ = std::move(theirs);
   return answer;
@@ -95,8 +102,9 @@ Result<void> Comparison::check(const History& history) {
   const std::lock_guard lock(mutex_);
   for (auto stated = stated_.begin(); stated != stated_.end();) {
     const auto& [rank, theirs] = *stated;
-    const Call mine = history.find(theirs.sequence);
-    if (mine.sequence != 0 && !is_same_request(mine, theirs)) return disagreement(rank_, mine, {}, rank, theirs, {});
+    const Call mine = history.find(theirs.call.sequence);
+    if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
+      return disagreement(rank_, mine, tell(mine).blocks, rank, theirs.call, theirs.blocks);
     stated = mine.sequence != 0 ? stated_.erase(stated) : std::next(stated);
   }
   has_statements_.store(!stated_.empty(), std::memory_order_release);

@@ -32,7 +32,7 @@ class Comparison {
   // of a question already, or it was too long ago.
   std::string question(uint64_t sequence);
   // For the neighbours: what this rank called last.
-  std::string statement(const Call& call) const { return to_bytes({rank_, call, {}}, Kind::kStatement); }
+  std::string statement(const Call& call);
   // What to answer to a question, which goes from neighbour to neighbour, or to a statement.
   std::optional<PeerWatch::Answer> hear(std::string_view bytes);
   // An error if a neighbour has stated another call than is in this rank's history.
@@ -54,13 +54,13 @@ class Comparison {
   static std::string to_bytes(const Told& told, Kind kind);
   std::optional<Told> from_bytes(std::string_view bytes, Kind* kind) const;
   const Record* find(uint64_t sequence) const;
-  Told tell(const Record& record) const;
+  Told tell(const Call& call) const;
   PeerWatch::Answer answer(Told theirs);
 
   const int rank_, n_ranks_;
   std::atomic<bool> has_statements_{false};
   std::mutex mutex_;                // all that follows
-  std::map<int, Call> stated_;      // the last that each neighbour has
+  std::map<int, Told> stated_;      // the last that each neighbour has
   std::array<Record, 16> records_;  // the last ones
   size_t next_ = 0;
   std::optional<Told> asked_;  // the first question: all others would have the same answer
