@@ -19,19 +19,27 @@ namespace {
 constexpr int64_t kAwakeNs = 2'000'000;
 // Where a stranger takes turns with this rank it sleeps much sooner: whoever has slept is woken at once, even from the
 // middle of the stranger's slice, but ranks that each spin away a slice while the other one has none meet by luck only.
-constexpr int64_t kAwakeBesideStrangerNs = 50'000, kStrangerStaysNs = 30'000'000;
+// It has to be longer than waking somebody takes: else each is asleep again when the other one's answer comes.
+constexpr int64_t kAwakeBesideStrangerNs = 100'000;
+// A thread that spins lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times
+// beside one that never waits.
+constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
 constexpr int kSleepMs = 100;
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 10'000'000'000;
 
-// Whether somebody else had this thread's CPU of late, though the thread had not given it up.
+// Whether somebody else has this thread's CPU all the time, though the thread does not give it up.
 bool has_stranger(int64_t now) {
+  static thread_local int64_t looked_ns = 0;
   static thread_local long times = 0;
-  static thread_local int64_t last_ns = 0;
+  static thread_local bool has = false;
+  const int64_t passed_ns = now - looked_ns;
+  if (passed_ns < kLookNs) return has;
   rusage usage{};
   getrusage(RUSAGE_THREAD, &usage);
-  if (std::exchange(times, usage.ru_nivcsw) != usage.ru_nivcsw) last_ns = now;
-  return now - last_ns < kStrangerStaysNs;
+  looked_ns = now;
+  has = (usage.ru_nivcsw - std::exchange(times, usage.ru_nivcsw)) * 1'000'000'000 > kStrangersPerSecond * passed_ns;
+  return has;
 }
 
 // One stretch of idleness, from the last progress on.

@@ -55,8 +55,8 @@ std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
   plans.insert(plans.end(), {{Algo::kTree, 1}, {Algo::kRing, 1}});
   if (all_reduce || rooted) plans.push_back({Algo::kTree, 2});
   if (!rooted) plans.push_back({Algo::kRing, 2});
-  if (all_reduce) plans.push_back({Algo::kHalving, 1});
-  if (all_reduce && n_ranks_ > 2) plans.push_back({Algo::kDoubling, 1});  // for two the same as one-shot
+  // For two ranks they are the same as a ring and as one-shot.
+  if (all_reduce && n_ranks_ > 2) plans.insert(plans.end(), {{Algo::kHalving, 1}, {Algo::kDoubling, 1}});
   // Between hosts that have several ranks each.
   if (all_reduce && hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_))
     plans.insert(plans.end(), {{Algo::kHierarchical, 1}, {Algo::kHierarchical, 2}});

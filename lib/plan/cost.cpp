@@ -13,6 +13,13 @@ constexpr double kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 512 << 10;
 // From there on operations with a root lend (kOneWayFromBytes in lib/exec).
 constexpr double kLentBytes = 64 << 10;
 
+// Where nothing comes back, operations in a row overlap, so hops count for less.
+constexpr double kPassedOn = 0.5;
+
+// Where several hosts send to one at once, its link is idle now and then. From 64 KiB on it took 1.1 to 1.4 times what
+// a ring took.
+constexpr double kIncast = 1.15;
+
 // Of the rank that has most of it, and of all ranks.
 struct Work {
   double busiest = 0, total = 0;
@@ -34,7 +41,8 @@ struct Effort {
 struct Bill {
   const double n, lanes, bytes, slot_bytes;
   const double hosts, here;  // `here`: ranks of the largest host
-  const int depth, host_depth, is_power_of_two;
+  const int depth, host_depth;
+  const bool shares_memory;
 
   double others() const { return n - 1; }
   double elsewhere() const { return n - here; }
@@ -59,16 +67,25 @@ struct Bill {
   void with_one(Effort& effort, Work messages, Work moved) const {
     split(effort, messages, moved, elsewhere() / others());
   }
+  // Where a rank receives from one and sends to another through shared memory, what it writes is in the caches of the
+  // one that reads. Between CPUs that share none the same ring took 240 us on one day, 1500 on another; what is sent to
+  // all at once, 240 and 300.
+  Work passed_on(Work moved) const {
+    const double dearer = shares_memory ? 1.5 : 1;
+    return {dearer * moved.busiest, dearer * moved.total};
+  }
   // From a rank to the next one, host after host.
   void to_next(Effort& effort, Work messages, Work moved) const {
+    moved = passed_on(moved);
     if (hosts == 1 || here == 1) return split(effort, messages, moved, hosts == 1 ? 0 : 1);
     const double out = hosts / n;  // a host has two ranks at its ends
     effort.here = {{messages.busiest / 2, messages.total * (1 - out)}, {moved.busiest / 2, moved.total * (1 - out)}};
     effort.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
   }
   // Over distances 1, 2, 4, ..., of which the longest leave the host.
+  double out_share() const { return depth > 0 ? static_cast<double>(host_depth) / depth : 0; }
   void over_distances(Effort& effort, Work messages, Work moved) const {
-    split(effort, messages, moved, depth > 0 ? static_cast<double>(host_depth) / depth : 0);
+    split(effort, messages, passed_on(moved), out_share());
   }
   void hops(Effort& effort, double all, double out) const {
     effort.wire_hops = hosts > 1 ? out : 0;
@@ -102,7 +119,8 @@ struct Bill {
       case Algo::kTree: {
         const double half = messages_for(bytes / 2, lanes), filling = pipe_filling(2);  // each of the two trees
         const double pieces = std::max(1.0, bytes / (2 * slot_bytes * lanes * lanes));
-        hops(e, 2 * depth * pieces, 2 * host_depth * pieces);
+        // Up and down, and each rank waits for both of its trees.
+        hops(e, 4 * depth * pieces, 4 * host_depth * pieces);
         over_distances(e, {8 * half, 8 * others() * half},
                        {2.5 * bytes + filling, 2.5 * others() * bytes + n * filling});
         e.summed = {2 * bytes, 2 * others() * bytes};
@@ -110,20 +128,21 @@ struct Bill {
         return e;
       }
       case Algo::kHalving: {
-        const double folds = is_power_of_two ? 0 : 1;  // what is beyond a power of two goes there and back first
-        const Work moved = each(2 * others() * part + folds * bytes);
-        hops(e, 2 * depth + 2 * folds * std::max(1.0, bytes / slot_bytes), 2 * host_depth);
-        over_distances(e, each(4 * (depth + folds) * messages_for(part, 1)), moved);
+        const double sent = 2 * (core() - 1) / core() * bytes;
+        const Work moved{sent + folds() * bytes, core() * sent + 2 * folded() * bytes};
+        hops(e, 2 * core_depth() + 2 * folds() * std::max(1.0, bytes / slot_bytes), 2 * host_depth);
+        over_distances(e, exchanged(2 * core_depth(), messages_for(part, 1)), moved);
         e.summed = moved;
-        e.out = 2 * here * elsewhere() * part + 2 * folds * bytes;
+        e.out = 2 * here * elsewhere() * part + 2 * folds() * bytes;
         return e;
       }
       case Algo::kDoubling: {
-        const double folds = is_power_of_two ? 0 : 1;
-        hops(e, (depth + folds) * rounds(bytes), (host_depth + folds) * rounds(bytes));
-        over_distances(e, each(2 * (depth + folds) * messages_for(bytes, 1)), each(depth * bytes));
-        e.summed = each(2 * depth * bytes);
-        e.out = here * host_depth * bytes + 2 * folds * bytes;
+        const double rounds_in_all = core_depth() + 2 * folds();
+        const Work moved = exchanged(core_depth() / 2, bytes);
+        hops(e, rounds_in_all * rounds(bytes), std::min(rounds_in_all, host_depth + folds()) * rounds(bytes));
+        over_distances(e, exchanged(core_depth(), messages_for(bytes, 1)), moved);
+        e.summed = {2 * moved.busiest, 2 * moved.total};
+        e.out = here * host_depth * bytes + 2 * folds() * bytes;
         return e;
       }
       case Algo::kHierarchical: return hierarchical();
@@ -147,16 +166,28 @@ struct Bill {
     return e;
   }
 
+  // What is beyond a power of two goes there and back first.
+  double core() const { return std::bit_floor(static_cast<unsigned>(n)); }
+  double core_depth() const { return std::bit_width(static_cast<unsigned>(n)) - 1; }
+  double folded() const { return n - core(); }
+  double folds() const { return folded() > 0 ? 1 : 0; }
+  // In so many rounds, to and fro.
+  Work exchanged(double n_rounds, double each_time) const {
+    return {2 * (n_rounds + folds()) * each_time, 2 * (core() * n_rounds + 2 * folded()) * each_time};
+  }
+
   // The first chunk has to go all the way before the last rank has anything to do.
   double pipe_filling(double ways) const {
     return ways * std::max(0, depth - 1) * std::min(slot_bytes, bytes / (2 * lanes));
   }
 
   // What a rank passes on only after it has it as a whole. Of small operations many are on their way at once.
-  double piece_behind(double value_bytes) const {
+  double piece_behind(double value_bytes, double chunks) const {
     constexpr double kSmallBytes = 64 << 10;
-    return bytes > kSmallBytes ? std::min(slot_bytes, value_bytes) : 0;
+    return bytes > kSmallBytes ? std::min(chunks * slot_bytes, value_bytes) : 0;
   }
+  // Those in the middle receive and send. In shared memory nobody reads what is still being written.
+  double sides() const { return n > 2 || shares_memory ? 2 : 1; }
 
   // From or to one rank.
   Effort rooted(Algo algo, bool sums) const {
@@ -167,18 +198,19 @@ struct Bill {
       case Algo::kRing: {
         const double whole = messages_for(bytes, 1),
                      filling = std::max(0.0, others() - 1) * std::min(slot_bytes, bytes);
-        hops(e, others() + bytes / slot_bytes, hosts - 1);
-        moved = {2 * bytes + filling, 2 * others() * bytes};
-        e.out = bytes + std::max(0.0, hosts - 2) * piece_behind(bytes);
+        hops(e, kPassedOn * others() + bytes / slot_bytes, kPassedOn * (hosts - 1));
+        moved = {sides() * bytes + filling, 2 * others() * bytes};
+        e.out = bytes + std::max(0.0, hosts - 2) * piece_behind(bytes, 1);
         to_next(e, {2 * whole, 2 * others() * whole}, moved);
         break;
       }
       case Algo::kTree: {
         const double half = messages_for(bytes / 2, lanes);
         // Each rank waits for both of its trees.
-        hops(e, 2 * depth + bytes / (2 * slot_bytes * lanes * lanes), 2 * host_depth);
-        moved = {2 * bytes + pipe_filling(1), 2 * others() * bytes};
-        e.out = bytes + std::max(0, host_depth - 1) * piece_behind(bytes / (2 * lanes));
+        hops(e, kPassedOn * 2 * depth + bytes / (2 * slot_bytes * lanes * lanes), kPassedOn * 2 * host_depth);
+        moved = {sides() * bytes + pipe_filling(1), 2 * others() * bytes};
+        e.out = bytes * (here > 1 ? std::max(1.3, 1.3 * here * out_share()) : 1) +
+                std::max(0, host_depth - 1) * piece_behind(bytes, 2 * lanes);
         over_distances(e, {4 * half, 4 * others() * half}, moved);
         break;
       }
@@ -192,7 +224,9 @@ struct Bill {
         const double at_root = sums ? each_sum * n * bytes : others() * bytes + bytes / pieces;
         hops(e, rounds(bytes), rounds(bytes));
         moved = {at_root, 2 * others() * bytes};
-        with_one(e, {others() * pieces, 2 * others() * pieces}, moved);
+        // To send over a socket is to do most of the receiver's work.
+        const double at_root_each = shares_memory ? 1 : sums ? 0.5 : 1.5;
+        with_one(e, {at_root_each * others() * pieces, 2 * others() * pieces}, moved);
         e.out = elsewhere() * bytes;
       }
     }
@@ -222,10 +256,13 @@ struct Bill {
         e.out = others() * bytes;
         break;
       case Algo::kTree:
-        hops(e, depth + others() * bytes / slot_bytes / 2, host_depth);
+        hops(e, depth + others() * bytes / slot_bytes / 2, depth);
         over_distances(e, each(2 * others() * messages), each(2 * others() * bytes));
         break;
-      default: hops(e, rounds(bytes), rounds(bytes)); with_all(e, 2 * messages, sums ? bytes : 2 * bytes);
+      default:
+        hops(e, rounds(bytes), rounds(bytes));
+        with_all(e, 2 * messages, sums ? bytes : 2 * bytes);
+        if (hosts > 2) e.out *= kIncast;
     }
     if (sums) e.summed = each(algo == Algo::kDirect ? n * bytes : 2 * others() * bytes);
     return e;
@@ -307,7 +344,7 @@ Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& fact
                   static_cast<double>(facts.largest_host),
                   static_cast<int>(std::bit_width(n - 1)),
                   static_cast<int>(std::bit_width(hosts - 1)),
-                  std::has_single_bit(n)};
+                  facts.hosts == 1 && facts.shares_memory};
   const Effort effort = effort_of(collective, own_algo(collective, plan.algo), bill);
   const auto share = [&](Work work) { return std::max(work.busiest, work.total / bill.n * facts.crowding()); };
   Load load{{effort.here_hops, share(effort.here.messages), share(effort.here.bytes)},

@@ -65,16 +65,16 @@ Result<std::string> read_file(const std::string& path) {
 
 }  // namespace
 
-// Fitted by tutti-tune to what tests/launch/regret.sh measured on a virtual machine with two Zen 5 CPUs, whose hosts
-// were network namespaces. Nothing there tells of RDMA, nor of hops between hosts whose ranks have CPUs of their own:
-// those are usual figures.
+// Those with which the choices are best in what tests/launch/regret.sh measured on a virtual machine with two Zen 5
+// CPUs, on days when these shared a cache and when not; hosts were network namespaces. Nothing there tells of RDMA, nor
+// of hops between hosts whose ranks have CPUs of their own: those are usual figures.
 Prices built_in_prices() {
-  return {.shm = {20, 282, 179, 0.064},
-          .loopback = {2245, 5769, 2125, 0.146},
-          .network = {15000, 2107, 5525, 0.1},
+  return {.shm = {35, 650, 163, 0.068},
+          .loopback = {1500, 1980, 3300, 0.283},
+          .network = {15000, 2930, 6780, 0.146},
           .rdma = {2000, 2000, 300, 0.02},
-          .summed_byte = 0.008,
-          .far_byte = 0.023};
+          .summed_byte = 0.019,
+          .far_byte = 0.029};
 }
 
 // FNV-1a.
