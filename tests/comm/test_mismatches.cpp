@@ -217,6 +217,7 @@ const char* any_transport() {
 
 TEST_CASE("one rank calls another operation, or the same with another count, type, operator or root") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree")};
+  if (kSanitized && setting.n == 2) return;
   int turn = 0;
   const auto differ = [&](const Args& usual, const Args& odd) {
     require_mismatch(setting, usual, odd, turn % setting.n, turn / setting.n % 2 == 1);
@@ -251,6 +252,7 @@ TEST_CASE("one rank has other blocks, with the same elements in all or not") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree", "")};
   const What what = GENERATE(What::kAllGatherv, What::kReduceScatterv);
   const size_t scale = GENERATE(1, 30000);  // small ones are copied, large ones lent and sent in several messages
+  if (kSanitized && (setting.n == 2 || scale == 1)) return;
   Args usual{.what = what};
   for (int r = 0; r < kMostRanks; r++) {
     usual.counts[static_cast<size_t>(r)] *= scale;

@@ -111,7 +111,7 @@ busy() {
 # loses I J K: what host I sends to host J on the network K gets lost. found I J K: not any more.
 loses() { ip -n "$(host "$1")" neigh replace "10.78.$3.$2" lladdr 02:00:00:00:00:99 dev "nic$3" nud permanent; }
 found() { ip -n "$(host "$1")" neigh del "10.78.$3.$2" dev "nic$3"; }
-long=(-b 4M -e 4M -n 800)
+long=(-b 4M -e 4M -n 300)
 
 # begin NAME [VAR=VALUE...] -- PERF OPTIONS...: two ranks that use both networks; returns in the middle of it.
 begin() {
@@ -136,7 +136,7 @@ goes_on "one of two networks fails in the middle"
 given_up 'connection 1 of 2, at 10.78.1.* is given up: nothing was acknowledged'
 ip -n "$(host 0)" link set h1-1 up
 
-begin -- -b 4M -e 4M -n 2000
+begin -- -b 4M -e 4M -n 1000
 ip -n "$(host 0)" link set h1-1 down
 sleep 3
 ip -n "$(host 0)" link set h1-1 up
