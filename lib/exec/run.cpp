@@ -387,8 +387,8 @@ void Run::recall() {
   for (Link* link : program_.sends) link->recall();
 }
 
-// Calls visit(link, for_slot) for each link that holds a lane up, and for those with unsent messages. False if some
-// lane is not held up at all.
+// Calls visit(link, for_slot, tag) for each link that holds a lane up, and for those with unsent messages, with the tag
+// of the message or of the last one. False if some lane is not held up at all.
 template <class Visit>
 bool Run::for_each_blocked(Visit&& visit) const {
   bool all_blocked = true;
@@ -397,7 +397,7 @@ bool Run::for_each_blocked(Visit&& visit) const {
     const BoundStep& step = lane.steps[lane.next];
     bool blocked = false;
     const auto block_on = [&](Link& link, bool for_slot) {
-      visit(link, for_slot);
+      visit(link, for_slot, tag_of(step));
       blocked = true;
     };
     tuttiMessage ignored;
@@ -408,13 +408,21 @@ bool Run::for_each_blocked(Visit&& visit) const {
     all_blocked = all_blocked && blocked;
   }
   for (Link* link : program_.sends)
-    if (link->unsent() > 0) visit(*link, true);
+    if (link->unsent() > 0) visit(*link, true, last_tag(*link));
   return all_blocked;
+}
+
+// Of what this operation sends there.
+const TagWords& Run::last_tag(const Link& link) const {
+  if (!operation_.tags.empty())
+    for (const BoundLane& lane : program_.lanes)
+      if (!lane.steps.empty() && lane.steps.back().send == &link) return tag_of(lane.steps.back());
+  return tag_;
 }
 
 bool Run::poll_links() {
   bool well = true;
-  for_each_blocked([&](Link& link, bool) {
+  for_each_blocked([&](Link& link, bool, const TagWords&) {
     tuttiTransportError error{};
     const tuttiResult_t code = link.poll(&error);
     if (!well || code == tuttiSuccess || code == tuttiInProgress) return;
@@ -427,7 +435,7 @@ bool Run::poll_links() {
 
 bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
   bool may_sleep = true;
-  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot) {
+  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot, const TagWords&) {
     tuttiWait wait{-1, 0};
     if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
@@ -438,11 +446,17 @@ bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
 
 std::string Run::waits_for() const {
   std::string text;
-  for_each_blocked([&](Link& link, bool for_slot) {
+  for_each_blocked([&](Link& link, bool for_slot, const TagWords&) {
     text += format("%srank %d (%s)", text.empty() ? "" : ", ", link.peer(),
                    for_slot ? "to take what this rank sends" : "to send");
   });
   return text;
+}
+
+std::vector<Run::Awaited> Run::awaited() const {
+  std::vector<Awaited> all;
+  for_each_blocked([&](Link& link, bool sends, const TagWords& tag) { all.push_back({sends, link.peer(), tag}); });
+  return all;
 }
 
 bool Run::check_stray(Link& link) {

@@ -123,6 +123,13 @@ class Run {
   bool prepare_sleep(std::vector<Sleeper>* sleepers);
   // "rank 3 (to receive), rank 1 (to take a message)": whom the lanes wait for.
   std::string waits_for() const;
+  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for.
+  struct Awaited {
+    bool sends;
+    int peer;
+    TagWords tag;
+  };
+  std::vector<Awaited> awaited() const;
   // A message of a different call that has arrived on `link` (one that this operation does not use, perhaps).
   bool check_stray(Link& link);
 
@@ -172,6 +179,7 @@ class Run {
   const TagWords& tag_of(const BoundStep& step) const {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
   }
+  const TagWords& last_tag(const Link& link) const;
   uint64_t rounds_of(const BoundLane& lane) const;
   char* address(const PlacedSlice& slice, const Piece& piece) const;
   bool all_sent();
