@@ -22,6 +22,11 @@
  * Ranks that receive nothing in an operation (the root of a broadcast) may learn of it only in the next operation or in
  * tuttiCommFinalize.
  *
+ * Forks. A process that was forked from this one, a data loader's say, may not use what it has inherited: calls on
+ * communicators, streams, events and averagers return tuttiInvalidUsage there, destroying and aborting too, and nothing
+ * happens to the parent, whose connections it does not hold. It may make its own. Memory of tuttiMemAlloc is shared with
+ * it; tuttiMemFree in the child frees the child's view of it.
+ *
  * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has the sentence that says what happened and what
  * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, or tuttiInvalidUsage from a
  * mismatch between ranks, the communicator is broken: all further operations on it return the same error, and it can

@@ -17,6 +17,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "base/at_fork.h"
+
 namespace tutti {
 namespace {
 
@@ -25,7 +27,7 @@ struct Table {
   std::shared_mutex mutex;
   std::vector<std::shared_ptr<const SharedBlock>> blocks;
   std::map<void*, uint64_t> allocated;  // ids
-  uint64_t last_id = 0;
+  uint64_t last_id = 0, last_of_parent = 0;
   std::atomic<uint64_t> removals{0};
 
   std::shared_ptr<const SharedBlock> add(uintptr_t begin, size_t bytes, Fd fd, uint64_t offset,
@@ -56,9 +58,16 @@ struct Table {
     return block;
   }
 };
+Table* make_table();
 Table& table() {
-  static auto* t = new Table;
+  static auto* t = make_table();
   return *t;
+}
+Table* make_table() {
+  auto* fresh = new Table;
+  hold_while_forking(fresh->mutex);
+  do_in_children([] { table().last_of_parent = table().last_id; });
+  return fresh;
 }
 
 // What /proc/self/maps says of an address.
@@ -142,6 +151,7 @@ bool SharedMemory::free(void* memory) {
   // Something else may lie at these addresses soon.
   std::erase_if(table().blocks, [&](const auto& b) { return b->begin < block->end && b->end > block->begin; });
   munmap(memory, bytes);
+  if (block->id <= table().last_of_parent) return true;
   [[maybe_unused]] const int punched =
       fallocate(block->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
   return true;
