@@ -245,9 +245,10 @@ void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
 }
 
 // What was lent is borrowed until it is released.
-bool Run::borrow_messages(const BoundStep& step) {
+bool Run::borrow_messages(const BoundStep& step, bool* any) {
   for (size_t i = 0; i < step.recvs.size(); i++) {
     if (program_.messages[i].data != nullptr) continue;
+    *any = true;
     auto data = step.recvs[i]->borrow();
     if (!data) {
       error_ = std::move(data).error();
@@ -260,7 +261,24 @@ bool Run::borrow_messages(const BoundStep& step) {
 
 // False when a message could not be read.
 bool Run::compute(const BoundStep& step, Part part, const Targets& targets) {
-  if (!borrow_messages(step)) return false;
+  bool has_borrowed = false;
+  if (!borrow_messages(step, &has_borrowed) || !compute_part(step, part, targets)) return false;
+  return !has_borrowed || still_lent(step);
+}
+
+// A rank that was stopped in between finds that the lender could not wait: then it may have read anything.
+bool Run::still_lent(const BoundStep& step) {
+  for (Link* link : step.recvs) {
+    tuttiTransportError error{};
+    const tuttiResult_t code = link->poll(&error);
+    if (code == tuttiSuccess || code == tuttiInProgress) continue;
+    error_ = to_error(code, error, link->peer());
+    return false;
+  }
+  return true;
+}
+
+bool Run::compute_part(const BoundStep& step, Part part, const Targets& targets) {
   const bool fetches = std::any_of(program_.messages.begin(), program_.messages.begin() + n_messages(step),
                                    [](const tuttiMessage& message) { return message.data == nullptr; });
   if (!fetches && !is_scaled(step.before) && !is_scaled(step.local)) {

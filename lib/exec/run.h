@@ -165,7 +165,9 @@ class Run {
   Targets targets(const BoundLane& lane, Part part, void* slot, const void* lent) const;
   bool compute(const BoundStep& step, Part part, const Targets& targets);
   void compute_piece(const BoundStep& step, const Piece& piece, const Targets& targets);
-  bool borrow_messages(const BoundStep& step);
+  bool compute_part(const BoundStep& step, Part part, const Targets& targets);
+  bool borrow_messages(const BoundStep& step, bool* any);
+  bool still_lent(const BoundStep& step);
   bool fetch_messages(const BoundStep& step, const Piece& piece);
   char* message_at(const BoundStep& step, size_t i, const Piece& piece) const;
   const void* source(const PlacedSlice& slice, const Piece& piece);

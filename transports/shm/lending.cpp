@@ -5,10 +5,12 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/membarrier.h"
 #include "base/tsan.h"
@@ -211,28 +213,42 @@ void* SendLink::place(uint32_t bytes) {
   return placing_ ? to : nullptr;
 }
 
-// Whoever is writing now ends soon, or has died.
-void RecvLink::recall() {
-  give_back();
-  segment_.header().forbidden.store(1, std::memory_order_seq_cst);
-  while (segment_.header().placing.load(std::memory_order_seq_cst) != 0 && !gone_) {
-    sched_yield();
+// Whoever reads or writes now ends soon, or has died, or is stopped: then this rank does not stop as well. A thread of
+// this process is never stopped alone.
+bool ShmHalf::wait_until_unused(const std::atomic<uint32_t>& in_use, bool is_same_process) {
+  constexpr int64_t kLimitNs = 2'000'000'000, kSoonNs = 10'000'000;
+  const int64_t begun_ns = now_ns();
+  while (in_use.load(std::memory_order_seq_cst) != 0 && !gone_) {
+    const int64_t waited_ns = now_ns() - begun_ns;
+    if (!is_same_process && waited_ns > kLimitNs) return false;
+    if (waited_ns < kSoonNs)
+      sched_yield();
+    else
+      usleep(1000);
     look();
   }
   tsan_acquire(both_know());
+  return true;
 }
 
-// Whoever is reading now ends soon, or has died.
+// A peer that goes on later writes the rest of its message.
+void RecvLink::recall() {
+  give_back();
+  segment_.header().forbidden.store(1, std::memory_order_seq_cst);
+  if (!wait_until_unused(segment_.header().placing, sender_pid_ == getpid()))
+    log(LogLevel::kWarn,
+        "rank %d is stopped while it writes a sum of an operation that has failed to its place in this rank's "
+        "registered memory: it may still do so when it goes on",
+        peer_);
+}
+
+// A peer that goes on later finds that what it has read was taken back: see poll().
 void SendLink::recall() {
   if (!ready_) return;
   if (placing_) stop_placing();
   if (unsent() == 0) return;
   segment_.header().recalled.store(1, std::memory_order_seq_cst);
-  while (segment_.header().borrowed.load(std::memory_order_seq_cst) != 0 && !gone_) {
-    sched_yield();
-    look();
-  }
-  tsan_acquire(both_know());
+  wait_until_unused(segment_.header().borrowed, reach_ == kSameProcess);
 }
 
 }  // namespace tutti::shm

@@ -241,6 +241,8 @@ Result<bool> RecvLink::poll() {
   look_sometimes();
   // What was published before the peer went is still to be read.
   if (gone_ && !message_is_there()) return gone();
+  if (has_borrowed_ && segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
+    return unreadable("its operation has failed there");
   return true;
 }
 
