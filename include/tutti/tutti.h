@@ -22,10 +22,9 @@
  * Ranks that receive nothing in an operation (the root of a broadcast) may learn of it only in the next operation or in
  * tuttiCommFinalize.
  *
- * Forks. A process that was forked from this one, a data loader's say, may not use what it has inherited: calls on
- * communicators, streams, events and averagers return tuttiInvalidUsage there, destroying and aborting too, and nothing
- * happens to the parent, whose connections it does not hold. It may make its own. Memory of tuttiMemAlloc is shared with
- * it; tuttiMemFree in the child frees the child's view of it.
+ * Forks. A forked child, a data loader's say, may not use the communicators, streams, events and averagers that it has
+ * inherited: it gets tuttiInvalidUsage, also from destroying them, and its parent, whose connections it does not hold,
+ * goes on. It may make its own. tuttiMemFree takes tuttiMemAlloc's memory, which both share, from the child alone.
  *
  * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has the sentence that says what happened and what
  * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, or tuttiInvalidUsage from a

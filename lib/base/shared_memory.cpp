@@ -129,10 +129,13 @@ Result<void*> SharedMemory::allocate(size_t bytes) {
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes / page_bytes >= static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)))
     return system_error(format("%zu bytes are more than this machine's memory", bytes), ENOMEM);
-  Fd fd(memfd_create("tutti-memory", MFD_CLOEXEC));
+  Fd fd(memfd_create("tutti-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return system_error("memfd_create for shared memory", errno);
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return system_error(format("%zu bytes of shared memory", bytes), errno);
+  // Who has it mapped cannot be killed by somebody who makes it shorter.
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return system_error("sealing shared memory", errno);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", bytes), errno);
   madvise(memory, bytes, MADV_HUGEPAGE);  // a hint; only some systems have huge pages for shared memory

@@ -30,12 +30,6 @@ uint32_t number_of(const SharedBlock& block) {
   return kFirstBlock + static_cast<uint32_t>(block.id);
 }
 
-pid_t peer_pid(int socket) {
-  ucred credentials{};
-  socklen_t bytes = sizeof credentials;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 ? credentials.pid : 0;
-}
-
 // The kernel copies from the other process. Reading less than asked for is a failure.
 bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
   const iovec local{to, bytes}, remote{reinterpret_cast<void*>(from), bytes};
@@ -43,6 +37,12 @@ bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
 }
 
 }  // namespace
+
+pid_t ShmHalf::peer_pid(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 ? credentials.pid : 0;
+}
 
 bool ShmHalf::describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at) {
   if (reach_ == kSameProcess || !find_block(data, bytes)) {
@@ -126,7 +126,7 @@ PeerMemory::~PeerMemory() {
 
 void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
   forget(notice.block);
-  if (notice.bytes == 0 || !descriptor) return;
+  if (notice.bytes == 0 || !descriptor || mapped_.size() >= kMostBlocks) return;
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t lead = notice.offset % page_bytes;
   struct stat info {};
@@ -167,9 +167,8 @@ Result<const void*> RecvLink::borrow() {
   segment_.header().borrowed.store(1, std::memory_order_seq_cst);
   if (segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
     return unreadable("its operation has failed there");
-  const SlotLine& line = segment_.line(slot_);
-  const void* data = locate(line.where, line.at, line.bytes);
-  if (data == nullptr && line.where != kAtAddress) return unreadable("it could not be mapped here");
+  const void* data = locate(seen_.where, seen_.at, seen_.bytes);
+  if (data == nullptr && seen_.where != kAtAddress) return unreadable("it could not be mapped here");
   return data;
 }
 
@@ -180,8 +179,7 @@ void RecvLink::give_back() {
 }
 
 Result<void> RecvLink::fetch(uint32_t offset, uint32_t bytes, void* to) {
-  const SlotLine& line = segment_.line(slot_);
-  if (read_memory(sender_pid_, line.at + offset, to, bytes)) return {};
+  if (read_memory(sender_pid_, seen_.at + offset, to, bytes)) return {};
   return unreadable(strerror(errno), errno);
 }
 
@@ -195,17 +193,18 @@ void RecvLink::expect_ahead(uint32_t ahead, void* to, uint32_t bytes) {
   if (!describe(to, bytes, &header.expected_where, &header.expected_at)) return;
   if (header.expected_where == kAtAddress && reach_ != kSameProcess) return;
   expected_at_ = to;
-  header.expected_bytes = bytes;
+  expected_message_ = messages_ + ahead + 1;
+  header.expected_bytes = expected_bytes_ = bytes;
   tsan_release(both_know());
-  header.expected.store(messages_ + ahead + 1, std::memory_order_release);
+  header.expected.store(expected_message_, std::memory_order_release);
 }
 
 void* SendLink::place(uint32_t bytes) {
   SegmentHeader& header = segment_.header();
-  if (header.expected.load(std::memory_order_acquire) != messages_ + 1 || header.expected_bytes != bytes)
+  if (header.expected.load(std::memory_order_acquire) != messages_ + 1 || read_once(header.expected_bytes) != bytes)
     return nullptr;
   tsan_acquire(both_know());
-  void* const to = locate(header.expected_where, header.expected_at, bytes);
+  void* const to = locate(read_once(header.expected_where), read_once(header.expected_at), bytes);
   if (to == nullptr) return nullptr;
   header.placing.store(1, std::memory_order_seq_cst);
   placing_ = header.forbidden.load(std::memory_order_seq_cst) == 0;
