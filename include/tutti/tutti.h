@@ -22,6 +22,10 @@
  * Ranks that receive nothing in an operation (the root of a broadcast) may learn of it only in the next operation or in
  * tuttiCommFinalize.
  *
+ * Forks. A forked child, a data loader's say, may not use the communicators, streams, events and averagers that it has
+ * inherited: it gets tuttiInvalidUsage, also from destroying them, and its parent, whose connections it does not hold,
+ * goes on. It may make its own. tuttiMemFree takes tuttiMemAlloc's memory, which both share, from the child alone.
+ *
  * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has the sentence that says what happened and what
  * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, or tuttiInvalidUsage from a
  * mismatch between ranks, the communicator is broken: all further operations on it return the same error, and it can

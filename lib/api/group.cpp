@@ -122,10 +122,20 @@ Result<std::optional<Group>> take_group(const char* function) {
                group->spoiled->culprit_rank};
 }
 
+// Where the process has forked between a group's start and its end.
+Result<void> check_owned(const Group& group) {
+  for (const Pending& p : group.operations)
+    if (p.handle->magic == tuttiComm::kOfParent) return is_of_parent("comm", p.handle);
+  for (const Blocking& b : group.blocking)
+    if (b.handle != nullptr && b.handle->magic == tuttiComm::kOfParent) return is_of_parent("comm", b.handle);
+  return {};
+}
+
 Result<void> end_group() {
   TUTTI_TRY_ASSIGN(std::optional<Group> taken, take_group("tuttiGroupEnd"));
   if (!taken) return {};
   Group& group = *taken;
+  TUTTI_TRY(check_owned(group));
   std::vector<std::function<Result<void>()>> blocking;
   for (Blocking& b : group.blocking) blocking.push_back(std::move(b.work));
   TUTTI_TRY(run_at_once(std::move(blocking)));

@@ -3,6 +3,8 @@
 #include <deque>
 #include <mutex>
 
+#include "base/at_fork.h"
+
 namespace tutti::api {
 namespace {
 
@@ -11,12 +13,38 @@ thread_local std::string t_last_error;
 // Dead handles are used again only after this many others, so that a stale one is recognised for long.
 constexpr size_t kHandlesInRest = 1024;
 std::mutex g_handles_mutex;
+tuttiComm* g_newest_handle = nullptr;
 std::deque<tuttiComm*>& resting_handles() {
   static auto* handles = new std::deque<tuttiComm*>;
   return *handles;
 }
 
+// A child has none of the threads and none of the sockets that are behind its parent's handles.
+void give_up_handles() {
+  for (tuttiComm* handle = g_newest_handle; handle != nullptr; handle = handle->older)
+    handle->magic = tuttiComm::kOfParent;
+  resting_handles().clear();
+}
+
+void enter_handle(tuttiComm* handle) {
+  const std::lock_guard lock(g_handles_mutex);
+  if (g_newest_handle == nullptr) {
+    hold_while_forking(g_handles_mutex);
+    do_in_children(give_up_handles);
+  }
+  handle->older = g_newest_handle;
+  g_newest_handle = handle;
+}
+
 }  // namespace
+
+Error is_of_parent(const char* name, const void* handle) {
+  return {
+      Code::kInvalidUsage,
+      format("%s=%p belongs to the process that this one was forked from, where it goes on as before: a child makes "
+             "its own",
+             name, handle)};
+}
 
 Use::Use(tuttiComm_t handle) : handle_(handle) {
   if (handle == nullptr || handle->magic != tuttiComm::kMagic) {
@@ -36,6 +64,7 @@ Use::~Use() {
 
 Error not_a_comm(tuttiComm_t handle) {
   if (handle == nullptr) return invalid_argument("comm is NULL");
+  if (handle->magic == tuttiComm::kOfParent) return is_of_parent("comm", handle);
   if (const Use use(handle); use.is_live()) return use.member().why_unusable();
   return invalid_argument(
       format("comm=%p is not a live communicator: it was destroyed or never created", static_cast<void*>(handle)));
@@ -52,7 +81,7 @@ tuttiComm_t make_handle(std::shared_ptr<Member> member) {
       resting.pop_front();
     }
   }
-  if (handle == nullptr) handle = new tuttiComm;
+  if (handle == nullptr) enter_handle(handle = new tuttiComm);
   member->queue_at(handle->turnstile);
   handle->owner = std::move(member);
   handle->member.store(handle->owner.get());

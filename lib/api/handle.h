@@ -18,11 +18,12 @@
 // What a handle points to. Never freed, so that a dead handle is recognised; a member is reachable while it is set here
 // and is not destroyed while anyone uses it.
 struct tuttiComm {
-  static constexpr uint32_t kMagic = 0x7475636d;
-  uint32_t magic = kMagic;
+  static constexpr uint32_t kMagic = 0x7475636d, kOfParent = 0x7475706d;
+  uint32_t magic = kMagic;  // kOfParent: this process was forked from the one that has made it
   tutti::Turnstile turnstile;
   std::atomic<tutti::api::Member*> member{nullptr};
   std::shared_ptr<tutti::api::Member> owner;  // of `member`; for make_handle and for who clears that
+  tuttiComm* older = nullptr;                 // all that were ever made are a list
 };
 
 namespace tutti::api {
@@ -85,6 +86,8 @@ class Alone {
 
 // Why there is none to be used.
 Error not_a_comm(tuttiComm_t handle);
+// Of any kind: it belongs to the process that this one was forked from. `name`: as in "comm".
+Error is_of_parent(const char* name, const void* handle);
 tuttiComm_t make_handle(std::shared_ptr<Member> member);
 // Takes the member out of its handle: further uses fail. Null if somebody else was first.
 std::shared_ptr<Member> detach(tuttiComm_t handle);

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "api/handle.h"
+#include "base/at_fork.h"
 #include "exec/event.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
@@ -15,21 +16,23 @@ struct tuttiEvent {};
 
 namespace {
 
-// Streams and events share them, so that one is not taken for the other; small numbers are no handles.
-uintptr_t next_number() {
-  static std::atomic<uintptr_t> given{1 << 20};
-  return ++given;
-}
+// Streams and events share them, so that one is not taken for the other; small numbers are no handles. In a child those
+// that were given out before are its parent's.
+constexpr uintptr_t kFirstNumber = 1 << 20;
+std::atomic<uintptr_t> g_given{kFirstNumber}, g_of_parent{kFirstNumber};
 
 // The live things of one kind by handle. A call keeps a shared owner, so that a handle that is destroyed meanwhile does
 // no harm. Never destroyed: other threads may outlive main.
 template <class Handle, class Thing>
 class Live {
  public:
-  explicit Live(const char* name) : name_(name) {}
+  explicit Live(const char* name) : name_(name) {
+    hold_while_forking(mutex_);
+    do_in_children([] { g_of_parent.store(g_given.load()); });
+  }
 
   void add(Handle** handle, std::shared_ptr<Thing> thing) {
-    auto* fresh = reinterpret_cast<Handle*>(next_number());
+    auto* fresh = reinterpret_cast<Handle*>(++g_given);
     const std::lock_guard lock(mutex_);
     things_[fresh] = std::move(thing);
     *handle = fresh;
@@ -45,6 +48,7 @@ class Live {
       return invalid_argument(handle == nullptr
                                   ? format("%s is NULL", name_)
                                   : format("%s=%p is not a live %s", name_, static_cast<void*>(handle), name_));
+    if (reinterpret_cast<uintptr_t>(handle) <= g_of_parent) return is_of_parent(name_, handle);
     auto thing = found->second;
     if (erase) things_.erase(found);
     return thing;

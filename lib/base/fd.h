@@ -1,9 +1,9 @@
 // A file descriptor that closes itself. Move-only.
 #pragma once
 
-#include <unistd.h>
-
 #include <utility>
+
+#include "base/at_fork.h"
 
 namespace tutti {
 
@@ -22,7 +22,7 @@ class Fd {
   explicit operator bool() const { return fd_ >= 0; }
   int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) close_descriptor(fd_);
     fd_ = fd;
   }
 

@@ -17,6 +17,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "base/at_fork.h"
+
 namespace tutti {
 namespace {
 
@@ -25,7 +27,7 @@ struct Table {
   std::shared_mutex mutex;
   std::vector<std::shared_ptr<const SharedBlock>> blocks;
   std::map<void*, uint64_t> allocated;  // ids
-  uint64_t last_id = 0;
+  uint64_t last_id = 0, last_of_parent = 0;
   std::atomic<uint64_t> removals{0};
 
   std::shared_ptr<const SharedBlock> add(uintptr_t begin, size_t bytes, Fd fd, uint64_t offset,
@@ -56,9 +58,16 @@ struct Table {
     return block;
   }
 };
+Table* make_table();
 Table& table() {
-  static auto* t = new Table;
+  static auto* t = make_table();
   return *t;
+}
+Table* make_table() {
+  auto* fresh = new Table;
+  hold_while_forking(fresh->mutex);
+  do_in_children([] { table().last_of_parent = table().last_id; });
+  return fresh;
 }
 
 // What /proc/self/maps says of an address.
@@ -120,10 +129,13 @@ Result<void*> SharedMemory::allocate(size_t bytes) {
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes / page_bytes >= static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)))
     return system_error(format("%zu bytes are more than this machine's memory", bytes), ENOMEM);
-  Fd fd(memfd_create("tutti-memory", MFD_CLOEXEC));
+  Fd fd(memfd_create("tutti-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return system_error("memfd_create for shared memory", errno);
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return system_error(format("%zu bytes of shared memory", bytes), errno);
+  // Who has it mapped cannot be killed by somebody who makes it shorter.
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return system_error("sealing shared memory", errno);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", bytes), errno);
   madvise(memory, bytes, MADV_HUGEPAGE);  // a hint; only some systems have huge pages for shared memory
@@ -142,6 +154,7 @@ bool SharedMemory::free(void* memory) {
   // Something else may lie at these addresses soon.
   std::erase_if(table().blocks, [&](const auto& b) { return b->begin < block->end && b->end > block->begin; });
   munmap(memory, bytes);
+  if (block->id <= table().last_of_parent) return true;
   [[maybe_unused]] const int punched =
       fallocate(block->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
   return true;

@@ -28,7 +28,8 @@ class SharedMemory {
  public:
   // Zeroed memory behind a memfd of its own, in the table until free().
   static Result<void*> allocate(size_t bytes);
-  // False if `memory` was not allocated here. The pages return at once, even if peers still map them.
+  // False if `memory` was not allocated here. The pages return at once, even if peers still map them; but not from a
+  // child, which shares them with who has allocated them.
   static bool free(void* memory);
 
   // Enters the user's memory: a MAP_SHARED mapping of a memfd or file, or private memory. kInvalidArgument if it is

@@ -193,8 +193,25 @@ Result<std::vector<Interface>> local_interfaces() {
   return all;
 }
 
+namespace {
+
+// One that children do not get.
+template <class Make>
+Fd own_socket(Make&& make) {
+  const std::lock_guard lock(sockets_mutex());
+  const int fd = make();
+  if (fd >= 0) enter_socket(fd);
+  return Fd(fd);
+}
+
+Fd own_socket(int family) {
+  return own_socket([&] { return ::socket(family, kSocketFlags, 0); });
+}
+
+}  // namespace
+
 Result<Fd> listen_on(const Address& address, Address* bound) {
-  Fd fd(::socket(address.family(), kSocketFlags, 0));
+  Fd fd = own_socket(address.family());
   if (!fd) return system_error("socket", errno);
   const int on = 1, off = 0;
   if (address.family() != AF_UNIX) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -234,7 +251,7 @@ Result<Fd> listen_unix_abstract(const std::string& name) {
 }
 
 Result<Fd> connect_start(const Address& address) {
-  Fd fd(::socket(address.family(), kSocketFlags, 0));
+  Fd fd = own_socket(address.family());
   if (!fd) return system_error("socket", errno);
   set_low_latency(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 &&
@@ -254,7 +271,7 @@ Code connect_finished(int fd, int* sys_errno) {
 }
 
 Fd accept_one(int listen_fd) {
-  Fd fd(::accept4(listen_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  Fd fd = own_socket([&] { return ::accept4(listen_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
   if (fd) set_low_latency(fd.get());
   return fd;
 }

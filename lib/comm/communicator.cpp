@@ -31,7 +31,9 @@ Communicator::Communicator(int rank, int n_ranks, const CommOptions& options, Al
 
 Communicator::~Communicator() {
   device_.reset();
-  if (watch_) watch_->say_goodbye(sequence_);
+  if (!watch_) return;
+  if (options_.cuda_device < 0) watch_->tell(comparison_.farewell(standing(Standing::Doing::kLeft)));
+  watch_->say_goodbye(sequence_);
 }
 
 Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
@@ -127,17 +129,6 @@ Result<void> Communicator::drive_rest(const Settled& settled, const Operation& o
   return drive_program(*settled.program, call, operation, settled.small ? settled.small.steps_done() : 0);
 }
 
-// Who waits for long says in what. So ranks that wait for each other because they differ, a broadcast's say, of which
-// each takes another one for the root, come to know it: messages cannot tell them, because nobody sends any.
-Result<void> Communicator::check_stalled(int64_t idle_ns) {
-  constexpr int64_t kLongNs = 100'000'000;
-  if (idle_ns > kLongNs && told_ != sequence_) {
-    watch_->tell(comparison_.statement(history_.find(sequence_)));
-    told_ = sequence_;
-  }
-  return comparison_.check(history_);
-}
-
 // An operation that failed ends the group.
 Result<void> Communicator::end_with(Result<void> result) {
   if (result) return result;
@@ -147,6 +138,7 @@ Result<void> Communicator::end_with(Result<void> result) {
 
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation,
                                          size_t steps_done) {
+  doing_ = Standing::Doing::kCalls;
   Run::Operation what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
   what.blocks.uniform_elems = operation.count;
   if (call.op == RedOp::kPreMulSum && traits(call.collective).reduces)
@@ -170,7 +162,9 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
 // Who finds that another rank has blocks of other sizes asks for those before the group ends.
 Result<void> Communicator::drive_run(Run& run, const WaitPolicy& policy) {
   constexpr int kAnswerMs = 1000;
+  driven_ = &run;
   auto result = drive(run, *this, policy);
+  driven_ = nullptr;
   if (result || run.blocks_differ_in() == 0 || watch_->failed()) return result;
   watch_->ask(comparison_.question(run.blocks_differ_in()), result.error(), kAnswerMs);
   return watch_->failure();

@@ -159,6 +159,8 @@ class Communicator final : private WaitContext, private cuda::Host {
 
   void housekeeping() override { links_->keep_up(); }
   Result<void> check_stalled(int64_t idle_ns) override;
+  Standing standing(Standing::Doing doing) const;
+  Standing stalled(int64_t idle_ns) const;
 
   const int rank_;
   const int n_ranks_;
@@ -190,9 +192,14 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
   History history_;
   uint64_t sequence_ = 0;
-  uint64_t told_ = 0;                                // the operation that the neighbours were told of last
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
-  std::map<std::vector<int>, uint64_t> reunions_;    // how often these members have met
+  uint64_t exchanges_ = 0;                           // in so many operations
+  // What this rank is in, for check_stalled().
+  Standing::Doing doing_ = Standing::Doing::kOther;
+  const Exchange* passing_ = nullptr;
+  const Run* driven_ = nullptr;                    // null while links are made for it
+  int64_t next_look_ns_ = 0;                       // of being idle
+  std::map<std::vector<int>, uint64_t> reunions_;  // how often these members have met
   bool finalized_ = false;
 
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 
 namespace tutti {
 namespace {
@@ -36,51 +37,104 @@ Comparison::Told Comparison::tell(const Call& call) const {
   return {rank_, call, {elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks))}};
 }
 
-std::string Comparison::to_bytes(const Told& told, Kind kind) {
-  static_assert(sizeof kind + sizeof(int32_t) + sizeof(TagWords) + kMostBlocks * sizeof(uint64_t) <=
-                PeerWatch::kMostQuestionBytes);
-  ByteWriter writer;
-  writer.put(kind).put(static_cast<int32_t>(told.rank)).put(to_tag(told.call));
-  for (const uint64_t elems : told.blocks) writer.put(elems);
-  return writer.take();
-}
-
-std::optional<Comparison::Told> Comparison::from_bytes(std::string_view bytes, Kind* kind) const {
-  ByteReader reader(bytes);
-  *kind = reader.get<Kind>();
-  Told told;
-  told.rank = reader.get<int32_t>();
-  const auto tag = reader.get<TagWords>();
-  while (reader.ok() && !reader.at_end()) told.blocks.push_back(reader.get<uint64_t>());
-  const bool is_kind = *kind == Kind::kQuestion || *kind == Kind::kStatement;
-  if (!reader.ok() || !is_kind || told.rank < 0 || told.rank >= n_ranks_) return {};
-  told.call = from_tag(tag);
-  if (static_cast<int>(told.call.collective) >= kCollectives) return {};
-  return told;
-}
-
 std::string Comparison::question(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
   const Record* record = find(sequence);
   if (record == nullptr || asked_) return {};
   asked_ = tell(record->call);
-  return to_bytes(*asked_, Kind::kQuestion);
+  static_assert(sizeof(Kind) + sizeof(int32_t) + sizeof(TagWords) + kMostBlocks * sizeof(uint64_t) <=
+                PeerWatch::kMostQuestionBytes);
+  ByteWriter writer;
+  writer.put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(to_tag(asked_->call));
+  for (const uint64_t elems : asked_->blocks) writer.put(elems);
+  return writer.take();
 }
 
-std::string Comparison::statement(const Call& call) {
+std::string Comparison::statement(const Standing& mine, Kind kind) {
+  constexpr size_t kHeadBytes = sizeof(Kind) + sizeof(int32_t) + sizeof(uint64_t);
+  ByteWriter writer;
+  writer.put(kind).put(static_cast<int32_t>(rank_)).put(++statements_);
+  mine.put(writer, PeerWatch::kMostQuestionBytes - kHeadBytes);
+  return writer.take();
+}
+
+std::string Comparison::farewell(const Standing& mine) {
   const std::lock_guard lock(mutex_);
-  return to_bytes(tell(call), Kind::kStatement);
+  return statement(mine, Kind::kStatement);
+}
+
+Result<std::string> Comparison::look(Standing mine) {
+  const std::lock_guard lock(mutex_);
+  mine.heard_ns = now_ns();
+  mine.blocks = tell(mine.call).blocks;
+  if (said_.begun != mine.begun) said_ = {.begun = mine.begun};
+  Verdict verdict = judge(mine, stated_);
+  if (verdict.error) return *std::move(verdict.error);
+  const auto kind = due(mine, verdict.seems);
+  return kind ? statement(mine, *kind) : std::string();
+}
+
+// Neighbours are told soon. All ranks are told by who waits for messages, when that takes long; the more ranks, the
+// longer, because each of them passes it on. They are told again where somebody may wait for this rank to take a
+// message, or this rank for somebody who has just said what it is in: then it counts who waits still.
+std::optional<Comparison::Kind> Comparison::due(const Standing& mine, bool seems_stuck) {
+  constexpr int64_t kLongNs = 400'000'000, kAgainNs = 100'000'000;
+  const int64_t long_ns = kLongNs * std::max(1, n_ranks_ / 128);
+  const bool is_long = static_cast<int64_t>(mine.idle_ns) >= long_ns;
+  const auto is_news = [&](const Standing::Awaited& a) {
+    const auto stated = stated_.find(a.peer);
+    return a.sends && stated != stated_.end() && stated->second.heard_ns > said_.last_ns;
+  };
+  const bool passes = mine.doing == Standing::Doing::kPasses;
+  const bool is_first = said_.last_ns == 0;
+  const bool is_asked = passes && !is_first && mine.heard_ns - said_.last_ns >= kAgainNs &&
+                        std::any_of(mine.awaited.begin(), mine.awaited.end(), is_news);
+  const bool is_stuck = seems_stuck && is_long && mine.heard_ns >= said_.next_ns;
+  const bool to_all = is_asked || is_stuck || (passes && is_long && !said_.to_all);
+  if (!is_first && !to_all) return {};
+  said_.last_ns = mine.heard_ns;
+  said_.next_ns = mine.heard_ns + std::max<int64_t>(2 * kAgainNs, static_cast<int64_t>(mine.idle_ns) / 2);
+  said_.to_all = said_.to_all || to_all;
+  return to_all ? Kind::kSpread : Kind::kStatement;
 }
 
 std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
-  Kind kind{};
-  auto told = from_bytes(bytes, &kind);
-  if (!told) return {};
+  ByteReader reader(bytes);
+  const auto kind = reader.get<Kind>();
+  const auto rank = reader.get<int32_t>();
+  if (!reader.ok() || rank < 0 || rank >= n_ranks_) return {};
   const std::lock_guard lock(mutex_);
-  if (kind == Kind::kQuestion) return answer(std::move(*told));
-  stated_[told->rank] = *told;
+  if (kind == Kind::kQuestion) return hear_question(reader, rank);
+  if (kind == Kind::kStatement || kind == Kind::kSpread) return hear_statement(reader, rank, kind);
+  return {};
+}
+
+std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader, int rank) {
+  Told told{rank, from_tag(reader.get<TagWords>()), {}};
+  while (reader.ok() && !reader.at_end()) told.blocks.push_back(reader.get<uint64_t>());
+  if (!reader.ok() || static_cast<int>(told.call.collective) >= kCollectives) return {};
+  return answer(std::move(told));
+}
+
+// It may come on several ways.
+std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, int rank, Kind kind) {
+  const auto nth = reader.get<uint64_t>();
+  auto standing = Standing::get(reader, n_ranks_);
+  if (!standing) return {};
+  Heard& heard = heard_[rank];
+  if (rank == rank_ || nth <= heard.nth) return PeerWatch::Answer{};
+  heard = {nth, standing->call.sequence == 0};
+  standing->rank = rank;
+  standing->heard_ns = now_ns();
+  Standing& kept = stated_[rank] = *std::move(standing);
   has_statements_.store(true, std::memory_order_release);
-  return PeerWatch::Answer{};
+  PeerWatch::Answer answer{{}, kind == Kind::kSpread};
+  // Whoever knows both ends the group: those that wait for one another may not know each other.
+  for (const auto& [other, theirs] : stated_) {
+    if (!answer.error) answer.error = missed(theirs, kept);
+    if (!answer.error) answer.error = missed(kept, theirs);
+  }
+  return answer;
 }
 
 // The first question goes to all ranks. So a later one meets it somewhere, and if it differs, there.
@@ -96,18 +150,21 @@ PeerWatch::Answer Comparison::answer(Told theirs) {
   return answer;
 }
 
-// One that this rank has yet to call is kept.
+// One that this rank has yet to call is asked about again.
 Result<void> Comparison::check(const History& history) {
   if (!has_statements_.load(std::memory_order_acquire)) return {};
   const std::lock_guard lock(mutex_);
-  for (auto stated = stated_.begin(); stated != stated_.end();) {
-    const auto& [rank, theirs] = *stated;
+  bool is_one_left = false;
+  for (auto& [rank, heard] : heard_) {
+    if (heard.is_checked) continue;
+    const Standing& theirs = stated_[rank];
     const Call mine = history.find(theirs.call.sequence);
     if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
       return disagreement(rank_, mine, tell(mine).blocks, rank, theirs.call, theirs.blocks);
-    stated = mine.sequence != 0 ? stated_.erase(stated) : std::next(stated);
+    heard.is_checked = mine.sequence != 0;
+    is_one_left = is_one_left || !heard.is_checked;
   }
-  has_statements_.store(!stated_.empty(), std::memory_order_release);
+  has_statements_.store(is_one_left, std::memory_order_release);
   return {};
 }
 

@@ -1,9 +1,10 @@
 // This header: what ranks tell each other of their calls over the control connections, where messages cannot. These
 // carry a hash of unequal blocks, so whoever meets another one knows its own sizes only and asks all ranks: "I had
 // these, who had others?". The first one that had ends the group with both. And who has waited for long tells its
-// neighbours in which operation.
+// neighbours in which operation; who waits for messages tells all ranks, since anybody may be in the way. Who has heard
+// that, and is in the way, ends the group with both calls; see standing.h.
 //
-// Threading: any thread.
+// Threading: any thread, but look() and check() on that of the operation.
 #pragma once
 
 #include <array>
@@ -16,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/standing.h"
 #include "debug/call.h"
 #include "exec/operation.h"
 #include "group/peers.h"
@@ -31,15 +33,18 @@ class Comparison {
   // For the other ranks, about the operation with this number; empty where there is nothing to ask, because they know
   // of a question already, or it was too long ago.
   std::string question(uint64_t sequence);
-  // For the neighbours: what this rank called last.
-  std::string statement(const Call& call);
+  // What to tell the neighbours now, if anything, of what this rank has been in for so long without progress; the error
+  // if that can never end. All but mine's blocks is the caller's to fill in.
+  Result<std::string> look(Standing mine);
+  // That it leaves, for the neighbours.
+  std::string farewell(const Standing& mine);
   // What to answer to a question, which goes from neighbour to neighbour, or to a statement.
   std::optional<PeerWatch::Answer> hear(std::string_view bytes);
   // An error if a neighbour has stated another call than is in this rank's history.
   Result<void> check(const History& history);
 
  private:
-  enum class Kind : uint8_t { kQuestion = 1, kStatement = 2 };
+  enum class Kind : uint8_t { kQuestion = 1, kStatement = 2, kSpread = 3 };  // a statement for all ranks
   struct Told {
     int rank = -1;
     Call call;
@@ -51,16 +56,32 @@ class Comparison {
   };
   static constexpr size_t kMostBlocks = 1000;  // that a question has room for
 
-  static std::string to_bytes(const Told& told, Kind kind);
-  std::optional<Told> from_bytes(std::string_view bytes, Kind* kind) const;
+  struct Heard {
+    uint64_t nth = 0;         // of its statements
+    bool is_checked = false;  // with what this rank called
+  };
+  // What was told of the operation that this rank is in.
+  struct Said {
+    uint64_t begun = 0;
+    int64_t last_ns = 0, next_ns = 0;  // not again before
+    bool to_all = false;
+  };
+
+  std::string statement(const Standing& mine, Kind kind);
+  std::optional<PeerWatch::Answer> hear_question(ByteReader reader, int rank);
+  std::optional<PeerWatch::Answer> hear_statement(ByteReader reader, int rank, Kind kind);
+  std::optional<Kind> due(const Standing& mine, bool seems_stuck);
   const Record* find(uint64_t sequence) const;
   Told tell(const Call& call) const;
   PeerWatch::Answer answer(Told theirs);
 
   const int rank_, n_ranks_;
   std::atomic<bool> has_statements_{false};
-  std::mutex mutex_;                // all that follows
-  std::map<int, Told> stated_;      // the last that each neighbour has
+  std::mutex mutex_;            // all that follows
+  Standings stated_;            // the last that each has
+  std::map<int, Heard> heard_;  // by rank, of those
+  Said said_;
+  uint64_t statements_ = 0;         // of this rank
   std::array<Record, 16> records_;  // the last ones
   size_t next_ = 0;
   std::optional<Told> asked_;  // the first question: all others would have the same answer

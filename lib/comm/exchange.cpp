@@ -1,4 +1,7 @@
 // Point-to-point messages: a schedule made for the occasion, whose blocks are the messages.
+#include <algorithm>
+
+#include "base/clock.h"
 #include "comm/communicator.h"
 
 namespace tutti {
@@ -50,6 +53,9 @@ Call Communicator::next_call(const Message& m) {
 
 Result<void> Communicator::drive_exchange(const std::vector<Message>& messages) {
   const Exchange exchange(messages, [&](const Message& m) { return next_call(m); });
+  exchanges_++;
+  doing_ = Standing::Doing::kPasses;
+  passing_ = &exchange;
   return drive_transfers(exchange, kPointToPointChannel, options_.op_timeout_seconds, nullptr);
 }
 
@@ -96,6 +102,7 @@ Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message
   const Turnstile::Turn turn(*turnstile_, ticket);
   TUTTI_TRY(check_open());
   const Exchange exchange(notes, [](const Message& m) { return Exchange::numbered(m, 0); });
+  doing_ = Standing::Doing::kOther;
   auto result = drive_transfers(exchange, kNotesChannel, timeout_seconds, nullptr);
   if (result || result.error().code != Code::kTimeout) return end_with(std::move(result));
   std::string peers;
@@ -110,8 +117,14 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   Schedule schedule = send_recv(n_ranks_, rank_, exchange.transfers, 1);
   for (Lane& lane : schedule.lanes) lane.channel += first_channel;
   const Deadline deadline = Deadline::after_seconds(timeout_seconds);
-  TUTTI_TRY(links_->connect(
-      schedule, deadline, [this] { return watch_->failed(); }, on_device != nullptr));
+  const int64_t begun_ns = now_ns();
+  Result<void> alike;
+  const auto is_interrupted = [&] {
+    if (!watch_->failed()) alike = check_stalled(now_ns() - begun_ns);
+    return watch_->failed() || !alike;
+  };
+  TUTTI_TRY(links_->connect(schedule, deadline, is_interrupted, on_device != nullptr));
+  TUTTI_TRY(std::move(alike));
   if (watch_->failed()) return watch_->failure();
   const MessageSizes sizes = on_device != nullptr ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : sizes_;
   Program program = bind(schedule, sizes, [this](int peer, uint32_t channel, bool sending) {
@@ -137,6 +150,57 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   WaitPolicy policy = wait_policy_;
   policy.op_timeout_seconds = timeout_seconds;
   return drive_run(run, policy);
+}
+
+Standing Communicator::standing(Standing::Doing doing) const {
+  Standing s;
+  s.rank = rank_;
+  s.doing = doing;
+  s.call = history_.find(sequence_);
+  s.begun = sequence_ + exchanges_;
+  std::map<int, Standing::Count> counts;
+  for (const auto& [peer, n] : sent_to_) counts[peer].sent = n;
+  for (const auto& [peer, n] : received_from_) counts[peer].received = n;
+  for (auto& [peer, count] : counts) {
+    count.peer = peer;
+    s.counts.push_back(count);
+  }
+  return s;
+}
+
+// While links are made for an exchange nothing of it was received.
+Standing Communicator::stalled(int64_t idle_ns) const {
+  Standing s = standing(device_ != nullptr ? Standing::Doing::kOther : doing_);
+  s.idle_ns = static_cast<uint64_t>(idle_ns);
+  std::vector<Run::Awaited> all;
+  const bool passes = s.doing == Standing::Doing::kPasses;
+  if (driven_ != nullptr) {
+    all = driven_->awaited();
+  } else if (passes) {
+    const auto& [sends, receives] = passing_->transfers;
+    for (size_t i = 0; i < receives.size(); i++)
+      if (receives[i].peer != rank_) all.push_back({false, receives[i].peer, passing_->tags[sends.size() + i]});
+  }
+  if (passes) s.passed_at_once = static_cast<uint32_t>(passing_->tags.size());
+  for (const Run::Awaited& a : all) {
+    const Call call = from_tag(a.tag);
+    s.awaited.push_back({a.sends, a.peer, call.sequence, call.count, call.dtype});
+  }
+  return s;
+}
+
+// Who waits for long says in what. So ranks that wait for each other because they differ, a broadcast's say, of which
+// each takes another one for the root, or in a message and a collective, come to know it: messages cannot tell them,
+// because nobody sends any.
+Result<void> Communicator::check_stalled(int64_t idle_ns) {
+  constexpr int64_t kLongNs = 100'000'000, kPauseNs = 50'000'000;
+  TUTTI_TRY(comparison_.check(history_));
+  if (idle_ns <= kLongNs) next_look_ns_ = 0;
+  if (idle_ns <= kLongNs || idle_ns < next_look_ns_) return {};
+  next_look_ns_ = idle_ns + kPauseNs;
+  TUTTI_TRY_ASSIGN(const std::string word, comparison_.look(stalled(idle_ns)));
+  if (!word.empty()) watch_->tell(word);
+  return {};
 }
 
 }  // namespace tutti

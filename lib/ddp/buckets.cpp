@@ -44,7 +44,8 @@ std::vector<Layout> plan_buckets(const std::vector<Tensor>& params, const std::v
   return closed;
 }
 
-Status Buckets::build(const Devices& devices, const std::vector<Tensor>& params, std::vector<Layout> layouts) {
+Status Buckets::rebuilt(const Devices& devices, const std::vector<Tensor>& params, std::vector<Layout> layouts,
+                        Buckets* out) const {
   std::vector<Bucket> fresh(layouts.size());
   std::vector<Place> places(params.size());
   for (size_t b = 0; b < fresh.size(); b++) {
@@ -62,8 +63,8 @@ Status Buckets::build(const Devices& devices, const std::vector<Tensor>& params,
   }
   for (Device* device : devices.all())
     if (Status s = device->synchronize(); !s) return s;
-  buckets_ = std::move(fresh);
-  places_ = std::move(places);
+  out->buckets_ = std::move(fresh);
+  out->places_ = std::move(places);
   return {};
 }
 

@@ -31,8 +31,10 @@ struct Bucket {
 
 class Buckets {
  public:
-  // Memory for these; gradients that lie in the present buckets keep their values. May wait for the devices.
-  Status build(const Devices& devices, const std::vector<Tensor>& params, std::vector<Layout> layouts);
+  // Others with memory for these; gradients that lie in the present ones have their values there, too. May wait for the
+  // devices.
+  Status rebuilt(const Devices& devices, const std::vector<Tensor>& params, std::vector<Layout> layouts,
+                 Buckets* out) const;
 
   size_t size() const { return buckets_.size(); }
   const Bucket& operator[](size_t i) const { return buckets_[i]; }

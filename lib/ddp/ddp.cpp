@@ -1,4 +1,6 @@
 // The C functions of an averager.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -17,11 +19,16 @@ namespace {
 
 thread_local std::string last_error;
 
-// The live handles: numbers that are given out once, so that a dead one does no harm. A call shares the ownership.
+// The live handles: numbers that are given out once, so that a dead one does no harm. A call shares the ownership. A
+// child of the process has no threads of its parent's, and shares the gradients' memory with it.
 // Never destroyed: other threads may outlive main.
+struct Owned {
+  std::shared_ptr<Reducer> reducer;
+  pid_t process = getpid();
+};
 struct Handles {
   std::mutex mutex;
-  std::map<tuttiDdp_t, std::shared_ptr<Reducer>> live;
+  std::map<tuttiDdp_t, Owned> live;
   uintptr_t given = 1 << 20;
 };
 
@@ -33,30 +40,33 @@ Handles& handles() {
 tuttiDdp_t add_handle(std::shared_ptr<Reducer> reducer) {
   const std::lock_guard lock(handles().mutex);
   auto* handle = reinterpret_cast<tuttiDdp_t>(++handles().given);
-  handles().live[handle] = std::move(reducer);
+  handles().live[handle] = {std::move(reducer)};
   return handle;
 }
 
-std::shared_ptr<Reducer> find(tuttiDdp_t handle, bool erase = false) {
+Status find(tuttiDdp_t handle, std::shared_ptr<Reducer>* reducer, bool erase = false) {
+  if (handle == nullptr) return invalid_argument("ddp is NULL");
   const std::lock_guard lock(handles().mutex);
   const auto found = handles().live.find(handle);
-  if (found == handles().live.end()) return nullptr;
-  auto reducer = found->second;
+  if (found == handles().live.end())
+    return invalid_argument(text("ddp=%p is not a live handle", static_cast<void*>(handle)));
+  if (found->second.process != getpid())
+    return invalid_usage(
+        text("ddp=%p belongs to the process that this one was forked from, where it goes on as before: "
+             "a child makes its own",
+             static_cast<void*>(handle)));
+  *reducer = found->second.reducer;
   if (erase) handles().live.erase(found);
-  return reducer;
-}
-
-Status not_live(tuttiDdp_t handle) {
-  return invalid_argument(handle == nullptr ? "ddp is NULL"
-                                            : text("ddp=%p is not a live handle", static_cast<void*>(handle)));
+  return {};
 }
 
 // Runs body(reducer) on a live handle.
 template <class Body>
 tuttiResult_t with(tuttiDdp_t handle, Body&& body) noexcept {
   return guarded([&]() -> Status {
-    const auto reducer = find(handle);
-    return reducer == nullptr ? not_live(handle) : body(*reducer);
+    std::shared_ptr<Reducer> reducer;
+    const Status found = find(handle, &reducer);
+    return found ? body(*reducer) : found;
   });
 }
 
@@ -176,7 +186,10 @@ tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTe
 }
 
 tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp) {
-  return guarded([&]() -> Status { return find(ddp, true) == nullptr ? not_live(ddp) : Status(); });
+  return guarded([&] {
+    std::shared_ptr<Reducer> last;  // if nobody else uses it
+    return find(ddp, &last, true);
+  });
 }
 
 const char* tuttiDdpGetLastError(void) {

@@ -44,12 +44,18 @@ Status Reducer::finish_step() {
     if (Status s = library(tuttiCommGetAsyncError(device->comm(), &state)); !s) return s;
     if (state != tuttiSuccess) return Error{state, tuttiGetLastError(device->comm())};
   }
-  if (checks_this_step()) note(find_non_finite());
+  const Status looked = checks_this_step() ? find_non_finite() : Status();
   std::vector<int32_t> used;
   if (tracks_use())
     for (size_t i = 0; i < params_.size(); i++)
       used.push_back((graph_known_ ? !never_used_[i] : marks_[i] == Mark::kReady) ? 1 : 0);
-  if (Status s = agree(group_, outcome_, &used); !s) return s;
+  Status outcome;
+  {
+    const std::lock_guard lock(mutex_);  // somebody may mark something still
+    note(looked);
+    outcome = outcome_;
+  }
+  if (Status s = agree(group_, outcome, &used); !s) return s;
   if (checks_this_step())
     if (Status s = compare_ranks(); !s) return s;
   if (Status s = take_back(used); !s) return s;

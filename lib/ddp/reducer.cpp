@@ -34,7 +34,12 @@ Status Reducer::prepare() {
 
 Status Reducer::build_buckets(const std::vector<size_t>& order) {
   auto layouts = plan_buckets(params_, order, config_.firstBucketBytes, config_.bucketCapBytes);
-  if (Status s = buckets_.build(devices_, params_, std::move(layouts)); !s) return s;
+  Buckets fresh;
+  if (Status s = buckets_.rebuilt(devices_, params_, std::move(layouts), &fresh); !s) return s;
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(buckets_, fresh);
+  }
   for (Device* device : devices_.all())
     if (Status s = hook_->prepare(*device, buckets_.largest_bytes(device->number())); !s) return s;
   return {};
@@ -86,6 +91,7 @@ Status Reducer::gradient(size_t index, void** grad) const {
   if (grad == nullptr) return invalid_argument("grad is NULL");
   if (index >= params_.size())
     return invalid_argument(text("index=%zu; there are %zu parameters", index, params_.size()));
+  const std::lock_guard lock(mutex_);
   *grad = params_[index].grad != nullptr ? params_[index].grad : buckets_.slot_of(index);
   return {};
 }
@@ -185,6 +191,12 @@ Status Reducer::mark(size_t index, Mark kind) {
   if (phase_ == Phase::kAccumulating) {
     if (kind == Mark::kReady) used_before_[index] = true;
     return check_graph(index, kind);
+  }
+  if (waiting_) {
+    const Status late = invalid_usage(name_of("parameter", index, params_[index]) +
+                                      " was marked while tuttiDdpWait ended the step; mark all gradients before it");
+    note(late);
+    return late;
   }
   if (graph_known_ && never_used_[index] && kind == Mark::kUnused) return {};  // marked since the beginning
   if (Status s = check_mark(index, kind); !s) {
@@ -355,7 +367,10 @@ Status Reducer::leave_no_sync() {
 Status Reducer::join() {
   if (Status s = need_idle("tuttiDdpJoin"); !s) return s;
   if (!config_.joinable) return invalid_usage("tuttiDdpJoin takes joinable=1 on all ranks");
-  used_before_.assign(params_.size(), false);
+  {
+    const std::lock_guard lock(mutex_);
+    used_before_.assign(params_.size(), false);
+  }
   following_ = true;
   for (;;) {
     bool anybody = false;

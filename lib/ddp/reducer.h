@@ -100,9 +100,9 @@ class Reducer {
   bool order_due_ = true;  // the ready order of a step is still to be taken
   bool rebuild_due_ = false;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  // and while buckets_ is replaced
   Phase phase_ = Phase::kIdle;
-  bool waiting_ = false;  // in wait: everything may be launched
+  bool waiting_ = false;  // in wait: everything may be launched, and nothing marked any more
   std::vector<Mark> marks_;
   std::vector<bool> used_before_;  // in steps without synchronisation
   std::vector<size_t> pending_;    // of each bucket, gradients

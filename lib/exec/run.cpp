@@ -245,9 +245,10 @@ void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
 }
 
 // What was lent is borrowed until it is released.
-bool Run::borrow_messages(const BoundStep& step) {
+bool Run::borrow_messages(const BoundStep& step, bool* any) {
   for (size_t i = 0; i < step.recvs.size(); i++) {
     if (program_.messages[i].data != nullptr) continue;
+    *any = true;
     auto data = step.recvs[i]->borrow();
     if (!data) {
       error_ = std::move(data).error();
@@ -260,7 +261,24 @@ bool Run::borrow_messages(const BoundStep& step) {
 
 // False when a message could not be read.
 bool Run::compute(const BoundStep& step, Part part, const Targets& targets) {
-  if (!borrow_messages(step)) return false;
+  bool has_borrowed = false;
+  if (!borrow_messages(step, &has_borrowed) || !compute_part(step, part, targets)) return false;
+  return !has_borrowed || still_lent(step);
+}
+
+// A rank that was stopped in between finds that the lender could not wait: then it may have read anything.
+bool Run::still_lent(const BoundStep& step) {
+  for (Link* link : step.recvs) {
+    tuttiTransportError error{};
+    const tuttiResult_t code = link->poll(&error);
+    if (code == tuttiSuccess || code == tuttiInProgress) continue;
+    error_ = to_error(code, error, link->peer());
+    return false;
+  }
+  return true;
+}
+
+bool Run::compute_part(const BoundStep& step, Part part, const Targets& targets) {
   const bool fetches = std::any_of(program_.messages.begin(), program_.messages.begin() + n_messages(step),
                                    [](const tuttiMessage& message) { return message.data == nullptr; });
   if (!fetches && !is_scaled(step.before) && !is_scaled(step.local)) {
@@ -387,8 +405,8 @@ void Run::recall() {
   for (Link* link : program_.sends) link->recall();
 }
 
-// Calls visit(link, for_slot) for each link that holds a lane up, and for those with unsent messages. False if some
-// lane is not held up at all.
+// Calls visit(link, for_slot, tag) for each link that holds a lane up, and for those with unsent messages, with the tag
+// of the message or of the last one. False if some lane is not held up at all.
 template <class Visit>
 bool Run::for_each_blocked(Visit&& visit) const {
   bool all_blocked = true;
@@ -397,7 +415,7 @@ bool Run::for_each_blocked(Visit&& visit) const {
     const BoundStep& step = lane.steps[lane.next];
     bool blocked = false;
     const auto block_on = [&](Link& link, bool for_slot) {
-      visit(link, for_slot);
+      visit(link, for_slot, tag_of(step));
       blocked = true;
     };
     tuttiMessage ignored;
@@ -408,13 +426,21 @@ bool Run::for_each_blocked(Visit&& visit) const {
     all_blocked = all_blocked && blocked;
   }
   for (Link* link : program_.sends)
-    if (link->unsent() > 0) visit(*link, true);
+    if (link->unsent() > 0) visit(*link, true, last_tag(*link));
   return all_blocked;
+}
+
+// Of what this operation sends there.
+const TagWords& Run::last_tag(const Link& link) const {
+  if (!operation_.tags.empty())
+    for (const BoundLane& lane : program_.lanes)
+      if (!lane.steps.empty() && lane.steps.back().send == &link) return tag_of(lane.steps.back());
+  return tag_;
 }
 
 bool Run::poll_links() {
   bool well = true;
-  for_each_blocked([&](Link& link, bool) {
+  for_each_blocked([&](Link& link, bool, const TagWords&) {
     tuttiTransportError error{};
     const tuttiResult_t code = link.poll(&error);
     if (!well || code == tuttiSuccess || code == tuttiInProgress) return;
@@ -427,7 +453,7 @@ bool Run::poll_links() {
 
 bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
   bool may_sleep = true;
-  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot) {
+  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot, const TagWords&) {
     tuttiWait wait{-1, 0};
     if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
@@ -438,11 +464,17 @@ bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
 
 std::string Run::waits_for() const {
   std::string text;
-  for_each_blocked([&](Link& link, bool for_slot) {
+  for_each_blocked([&](Link& link, bool for_slot, const TagWords&) {
     text += format("%srank %d (%s)", text.empty() ? "" : ", ", link.peer(),
                    for_slot ? "to take what this rank sends" : "to send");
   });
   return text;
+}
+
+std::vector<Run::Awaited> Run::awaited() const {
+  std::vector<Awaited> all;
+  for_each_blocked([&](Link& link, bool sends, const TagWords& tag) { all.push_back({sends, link.peer(), tag}); });
+  return all;
 }
 
 bool Run::check_stray(Link& link) {

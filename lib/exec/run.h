@@ -123,6 +123,13 @@ class Run {
   bool prepare_sleep(std::vector<Sleeper>* sleepers);
   // "rank 3 (to receive), rank 1 (to take a message)": whom the lanes wait for.
   std::string waits_for() const;
+  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for.
+  struct Awaited {
+    bool sends;
+    int peer;
+    TagWords tag;
+  };
+  std::vector<Awaited> awaited() const;
   // A message of a different call that has arrived on `link` (one that this operation does not use, perhaps).
   bool check_stray(Link& link);
 
@@ -158,7 +165,9 @@ class Run {
   Targets targets(const BoundLane& lane, Part part, void* slot, const void* lent) const;
   bool compute(const BoundStep& step, Part part, const Targets& targets);
   void compute_piece(const BoundStep& step, const Piece& piece, const Targets& targets);
-  bool borrow_messages(const BoundStep& step);
+  bool compute_part(const BoundStep& step, Part part, const Targets& targets);
+  bool borrow_messages(const BoundStep& step, bool* any);
+  bool still_lent(const BoundStep& step);
   bool fetch_messages(const BoundStep& step, const Piece& piece);
   char* message_at(const BoundStep& step, size_t i, const Piece& piece) const;
   const void* source(const PlacedSlice& slice, const Piece& piece);
@@ -172,6 +181,7 @@ class Run {
   const TagWords& tag_of(const BoundStep& step) const {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
   }
+  const TagWords& last_tag(const Link& link) const;
   uint64_t rounds_of(const BoundLane& lane) const;
   char* address(const PlacedSlice& slice, const Piece& piece) const;
   bool all_sent();

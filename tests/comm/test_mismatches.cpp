@@ -299,7 +299,9 @@ TEST_CASE("a rank that has waited for long states its blocks, too") {
   Comparison waiting(1, 3), other(2, 3);
   History history_of_waiting, history_of_other;
   const Call waits_in = call(waiting, history_of_waiting, {3, 4, 5});
-  other.hear(waiting.statement(waits_in));
+  const auto stated = waiting.look({.rank = 1, .doing = Standing::Doing::kCalls, .call = waits_in, .begun = 7});
+  REQUIRE(stated);
+  other.hear(stated.value());
   CHECK(static_cast<bool>(other.check(history_of_other)));  // it has yet to call
   call(other, history_of_other, {3, 5, 4});
   const auto checked = other.check(history_of_other);

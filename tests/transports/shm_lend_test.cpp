@@ -102,6 +102,101 @@ TEST_CASE("shm: a message is written where it was expected, unless the receiver 
   }
 }
 
+namespace {
+
+// A process that is rank 1: it has a link from this one, does `body` with it, stops in the middle, and goes on.
+struct Stopped {
+  Endpoint mine;
+  Child child;
+  Link out;
+
+  using Body = std::function<std::string(Link& in, const std::function<void()>& stop)>;
+  explicit Stopped(const Body& body)
+      : mine(open_endpoint(&kShmTransport, 0).value()), child([&](Mailbox& mail) -> std::string {
+          auto a = open_endpoint(&kShmTransport, 1);
+          Link in;
+          if (!a || !mail.send(a.value().address())) return "no endpoint";
+          if (!until([&] { return take(a.value(), &in); })) return "nobody connected";
+          return body(in, [&] {
+            mail.send("about to stop");
+            raise(SIGSTOP);
+          });
+        }) {
+    const auto address = child.mail().receive();
+    REQUIRE(address);
+    auto connected = mine.connect(Ask{1}, *address);
+    REQUIRE(connected);
+    out = std::move(connected).value();
+    REQUIRE(until([&] { return poll_once(out).ready; }));
+  }
+  void wait_for_stop() {
+    REQUIRE(child.mail().receive());
+    int status = 0;
+    REQUIRE(waitpid(child.pid(), &status, WUNTRACED) == child.pid());
+    REQUIRE(WIFSTOPPED(status));
+  }
+  bool goes_on_and_ends_well() {
+    kill(child.pid(), SIGCONT);
+    return child.ended_well();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("shm: who takes back what a process reads does not stop because that is stopped, and it learns of it later") {
+  Stopped other([](Link& in, const std::function<void()>& stop) -> std::string {
+    tuttiMessage message{};
+    if (!until([&] { return in.try_peek(&message); })) return "no message";
+    if (!in.borrow()) return "it cannot be borrowed";
+    if (!poll_once(in)) return "it was taken back too soon";
+    stop();
+    const Health health = poll_once(in);
+    return !health && contains(health.error.text, "has failed there") ? "" : "it was not taken back";
+  });
+  auto memory = SharedMemory::allocate(10000);
+  REQUIRE(memory);
+  REQUIRE(other.out.try_acquire() != nullptr);
+  REQUIRE(other.out.lend(memory.value(), 3000, tuttiTag{}));
+  other.wait_for_stop();
+  other.out.recall();
+  CHECK(other.goes_on_and_ends_well());
+  close(other.out);
+  SharedMemory::free(memory.value());
+}
+
+TEST_CASE("shm: who takes back a place that a process writes to does not stop because that is stopped") {
+  auto here = open_endpoint(&kShmTransport, 1);
+  REQUIRE(here);
+  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
+    auto mine = open_endpoint(&kShmTransport, 0);
+    if (!mine) return "no endpoint";
+    auto out = mine.value().connect(Ask{1}, peer);
+    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
+    mail.send("connected");
+    if (!mail.receive() || out.value().try_acquire() == nullptr) return "no slot";
+    if (out.value().place(3000) == nullptr) return "no place";
+    mail.send("about to stop");
+    raise(SIGSTOP);
+    return "";
+  });
+  Link in;
+  REQUIRE(until([&] { return take(here.value(), &in); }));
+  REQUIRE(child.mail().receive());
+  auto memory = SharedMemory::allocate(10000);
+  REQUIRE(memory);
+  in.expect_ahead(0, memory.value(), 3000);
+  REQUIRE(child.mail().send("go on"));
+  REQUIRE(child.mail().receive());
+  int status = 0;
+  REQUIRE(waitpid(child.pid(), &status, WUNTRACED) == child.pid());
+  REQUIRE(WIFSTOPPED(status));
+  in.recall();
+  kill(child.pid(), SIGCONT);
+  CHECK(child.ended_well());
+  close(in);
+  SharedMemory::free(memory.value());
+}
+
 TEST_CASE("shared memory: what cannot be shared is said") {
   char private_bytes[100];
   const auto kept = SharedMemory::add(private_bytes, sizeof private_bytes);

@@ -233,6 +233,7 @@ class Child {
   ~Child() { kill_now(); }
 
   Mailbox& mail() { return mail_; }
+  pid_t pid() const { return pid_; }
   bool ended_well() {
     int status = -1;
     const bool ended = until([&] { return pid_ <= 0 || waitpid(pid_, &status, WNOHANG) == pid_; });

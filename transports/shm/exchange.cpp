@@ -31,8 +31,10 @@ std::optional<Exchange::Payload> Exchange::choose() {
   return owned_.back();
 }
 
+// There are no more than those of both segments, whatever a peer says.
 void Exchange::take_in(const Payload& payload) {
-  if (at(payload) != nullptr) owned_.push_back(payload);
+  const size_t most = size_t{sending_ ? sending_.slots() : 0} + (receiving_ ? receiving_.slots() : 0);
+  if (at(payload) != nullptr && owned_.size() < most) owned_.push_back(payload);
 }
 
 void Exchange::give(const Payload& payload) {

@@ -5,10 +5,12 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/membarrier.h"
 #include "base/tsan.h"
@@ -28,12 +30,6 @@ uint32_t number_of(const SharedBlock& block) {
   return kFirstBlock + static_cast<uint32_t>(block.id);
 }
 
-pid_t peer_pid(int socket) {
-  ucred credentials{};
-  socklen_t bytes = sizeof credentials;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 ? credentials.pid : 0;
-}
-
 // The kernel copies from the other process. Reading less than asked for is a failure.
 bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
   const iovec local{to, bytes}, remote{reinterpret_cast<void*>(from), bytes};
@@ -41,6 +37,12 @@ bool read_memory(pid_t pid, uint64_t from, void* to, size_t bytes) {
 }
 
 }  // namespace
+
+pid_t ShmHalf::peer_pid(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 ? credentials.pid : 0;
+}
 
 bool ShmHalf::describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at) {
   if (reach_ == kSameProcess || !find_block(data, bytes)) {
@@ -124,7 +126,7 @@ PeerMemory::~PeerMemory() {
 
 void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
   forget(notice.block);
-  if (notice.bytes == 0 || !descriptor) return;
+  if (notice.bytes == 0 || !descriptor || mapped_.size() >= kMostBlocks) return;
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t lead = notice.offset % page_bytes;
   struct stat info {};
@@ -165,9 +167,8 @@ Result<const void*> RecvLink::borrow() {
   segment_.header().borrowed.store(1, std::memory_order_seq_cst);
   if (segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
     return unreadable("its operation has failed there");
-  const SlotLine& line = segment_.line(slot_);
-  const void* data = locate(line.where, line.at, line.bytes);
-  if (data == nullptr && line.where != kAtAddress) return unreadable("it could not be mapped here");
+  const void* data = locate(seen_.where, seen_.at, seen_.bytes);
+  if (data == nullptr && seen_.where != kAtAddress) return unreadable("it could not be mapped here");
   return data;
 }
 
@@ -178,8 +179,7 @@ void RecvLink::give_back() {
 }
 
 Result<void> RecvLink::fetch(uint32_t offset, uint32_t bytes, void* to) {
-  const SlotLine& line = segment_.line(slot_);
-  if (read_memory(sender_pid_, line.at + offset, to, bytes)) return {};
+  if (read_memory(sender_pid_, seen_.at + offset, to, bytes)) return {};
   return unreadable(strerror(errno), errno);
 }
 
@@ -193,17 +193,18 @@ void RecvLink::expect_ahead(uint32_t ahead, void* to, uint32_t bytes) {
   if (!describe(to, bytes, &header.expected_where, &header.expected_at)) return;
   if (header.expected_where == kAtAddress && reach_ != kSameProcess) return;
   expected_at_ = to;
-  header.expected_bytes = bytes;
+  expected_message_ = messages_ + ahead + 1;
+  header.expected_bytes = expected_bytes_ = bytes;
   tsan_release(both_know());
-  header.expected.store(messages_ + ahead + 1, std::memory_order_release);
+  header.expected.store(expected_message_, std::memory_order_release);
 }
 
 void* SendLink::place(uint32_t bytes) {
   SegmentHeader& header = segment_.header();
-  if (header.expected.load(std::memory_order_acquire) != messages_ + 1 || header.expected_bytes != bytes)
+  if (header.expected.load(std::memory_order_acquire) != messages_ + 1 || read_once(header.expected_bytes) != bytes)
     return nullptr;
   tsan_acquire(both_know());
-  void* const to = locate(header.expected_where, header.expected_at, bytes);
+  void* const to = locate(read_once(header.expected_where), read_once(header.expected_at), bytes);
   if (to == nullptr) return nullptr;
   header.placing.store(1, std::memory_order_seq_cst);
   placing_ = header.forbidden.load(std::memory_order_seq_cst) == 0;
@@ -211,28 +212,42 @@ void* SendLink::place(uint32_t bytes) {
   return placing_ ? to : nullptr;
 }
 
-// Whoever is writing now ends soon, or has died.
-void RecvLink::recall() {
-  give_back();
-  segment_.header().forbidden.store(1, std::memory_order_seq_cst);
-  while (segment_.header().placing.load(std::memory_order_seq_cst) != 0 && !gone_) {
-    sched_yield();
+// Whoever reads or writes now ends soon, or has died, or is stopped: then this rank does not stop as well. A thread of
+// this process is never stopped alone.
+bool ShmHalf::wait_until_unused(const std::atomic<uint32_t>& in_use, bool is_same_process) {
+  constexpr int64_t kLimitNs = 2'000'000'000, kSoonNs = 10'000'000;
+  const int64_t begun_ns = now_ns();
+  while (in_use.load(std::memory_order_seq_cst) != 0 && !gone_) {
+    const int64_t waited_ns = now_ns() - begun_ns;
+    if (!is_same_process && waited_ns > kLimitNs) return false;
+    if (waited_ns < kSoonNs)
+      sched_yield();
+    else
+      usleep(1000);
     look();
   }
   tsan_acquire(both_know());
+  return true;
 }
 
-// Whoever is reading now ends soon, or has died.
+// A peer that goes on later writes the rest of its message.
+void RecvLink::recall() {
+  give_back();
+  segment_.header().forbidden.store(1, std::memory_order_seq_cst);
+  if (!wait_until_unused(segment_.header().placing, sender_pid_ == getpid()))
+    log(LogLevel::kWarn,
+        "rank %d is stopped while it writes a sum of an operation that has failed to its place in this rank's "
+        "registered memory: it may still do so when it goes on",
+        peer_);
+}
+
+// A peer that goes on later finds that what it has read was taken back: see poll().
 void SendLink::recall() {
   if (!ready_) return;
   if (placing_) stop_placing();
   if (unsent() == 0) return;
   segment_.header().recalled.store(1, std::memory_order_seq_cst);
-  while (segment_.header().borrowed.load(std::memory_order_seq_cst) != 0 && !gone_) {
-    sched_yield();
-    look();
-  }
-  tsan_acquire(both_know());
+  wait_until_unused(segment_.header().borrowed, reach_ == kSameProcess);
 }
 
 }  // namespace tutti::shm

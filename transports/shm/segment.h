@@ -79,6 +79,12 @@ static_assert(offsetof(SlotLine, behind) == kCacheLine);
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share these");
 
+// A word that the other side could change between a check and its use, if it wanted to do harm.
+template <class Word>
+Word read_once(const Word& word) {
+  return __atomic_load_n(&word, __ATOMIC_RELAXED);
+}
+
 // The barrier between a store and a later load, where one side is on every message's path and the other about to sleep.
 // Where the kernel can run a barrier on all CPUs (membarrier), the sleeper asks for that and the busy side needs none:
 // else its store has to reach the other core before it can go on, about a tenth of a microsecond.

@@ -98,7 +98,10 @@ Result<bool> SendLink::advance_connect() {
                         peer_, config_.slots, config_.slot_bytes),
                  peer_};
   barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
-  reach_ = static_cast<Reach>(segment_.header().receiver_reads_memory);
+  // Who says that it is in this process, and is not, could have this rank write wherever it likes.
+  const uint32_t reach = read_once(segment_.header().receiver_reads_memory);
+  if (reach == kThroughKernel || (reach == kSameProcess && peer_pid(socket_.get()) == getpid()))
+    reach_ = static_cast<Reach>(reach);
   ready_ = true;
   return true;
 }
@@ -241,6 +244,8 @@ Result<bool> RecvLink::poll() {
   look_sometimes();
   // What was published before the peer went is still to be read.
   if (gone_ && !message_is_there()) return gone();
+  if (has_borrowed_ && segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
+    return unreadable("its operation has failed there");
   return true;
 }
 
@@ -248,9 +253,11 @@ bool RecvLink::try_peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
   tsan_acquire(both_know());
   const SlotLine& line = segment_.line(slot_);
-  const uint32_t where = line.where;
-  message->bytes = std::min(line.bytes, most_bytes(where));
-  message->data = data_of(line, where);
+  seen_.where = read_once(line.where);
+  seen_.at = read_once(line.at);
+  seen_.bytes = std::min(read_once(line.bytes), most_bytes(seen_.where));
+  message->bytes = seen_.bytes;
+  message->data = data_of_seen();
   message->tag = line.tag;
   return true;
 }
@@ -262,27 +269,31 @@ const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
     return nullptr;
   }
   tsan_acquire(both_know());
-  const uint32_t where = line.where;
+  const uint32_t where = read_once(line.where);
   if (line.bytes != bytes || bytes > most_bytes(where) || !is_same(line.tag, tag)) return nullptr;
   behind_bytes_ = where == kBehindLine ? bytes : 0;
+  seen_.where = where;
   if (where == kInLine) [[likely]]  // the shortest way for those that have no other time to spend
     return line.small;
-  return data_of(line, where);
+  seen_.at = read_once(line.at);
+  seen_.bytes = bytes;
+  return data_of_seen();
 }
 
-// Null: it is lent.
-const void* RecvLink::data_of(const SlotLine& line, uint32_t where) const {
-  if (where == kInLine) return line.small;
-  if (where == kBehindLine) return line.behind;
-  if (where == kInSlot) return segment_.payload(slot_);
-  if (is_passed(where)) return exchange_->at(passed(line, where));
-  return where == kInPlace ? expected_at_ : nullptr;
+// Null: it is lent, or what its sender says of it is not so.
+const void* RecvLink::data_of_seen() const {
+  const SlotLine& line = segment_.line(slot_);
+  if (seen_.where == kInLine) return line.small;
+  if (seen_.where == kBehindLine) return line.behind;
+  if (seen_.where == kInSlot) return segment_.payload(slot_);
+  if (is_passed(seen_.where)) return exchange_->at(passed(seen_));
+  const bool is_expected = expected_message_ == messages_ + 1 && expected_bytes_ == seen_.bytes;
+  return seen_.where == kInPlace && is_expected ? expected_at_ : nullptr;
 }
 
 void RecvLink::release() {
   if (has_borrowed_) give_back();
-  const SlotLine& line = segment_.line(slot_);
-  if (const uint32_t where = line.where; is_passed(where)) exchange_->take_in(passed(line, where));
+  if (is_passed(seen_.where)) exchange_->take_in(passed(seen_));
   SegmentHeader& header = segment_.header();
   tsan_release(both_know());
   header.released.store(++messages_, std::memory_order_release);

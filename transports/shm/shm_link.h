@@ -51,6 +51,7 @@ class PeerMemory {
     size_t bytes = 0;
   };
   void forget(uint64_t block);
+  static constexpr size_t kMostBlocks = 1 << 14;  // a process has no more than a few times as many mappings
   bool writes_;
   std::map<uint64_t, Mapped> mapped_;
 };
@@ -77,11 +78,16 @@ class ShmHalf : public LinkHalf {
     if (++polls_ % kPollsPerLook == 0) look();
   }
   Error gone() const;
+  // Until the peer has cleared the word. False if it takes too long.
+  bool wait_until_unused(const std::atomic<uint32_t>& in_use, bool is_same_process);
   bool find_block(const void* data, size_t bytes);
   // An address that stands for this link in both halves, if they are in one process: for ThreadSanitizer.
   void* both_know() const { return reinterpret_cast<void*>(segment_.header().probe_address); }
 
   static constexpr uint32_t kPollsPerLook = 256;
+
+  // As the kernel says, whatever the peer does; 0 if that is none that is seen from here.
+  static pid_t peer_pid(int socket);
 
   int peer_;
   Fd socket_;
@@ -166,22 +172,30 @@ class RecvLink final : public ShmHalf {
   bool message_is_there() const {
     return segment_.line(slot_).published.load(std::memory_order_acquire) == messages_ + 1;
   }
-  const void* data_of(const SlotLine& line, uint32_t where) const;
+  // Of the message that was looked at last, and checked.
+  struct Seen {
+    uint32_t where = kInSlot, bytes = 0;
+    uint64_t at = 0;
+  };
+  const void* data_of_seen() const;
   // What it has room for, where it is.
   uint32_t most_bytes(uint32_t where) const {
     if (where == kInLine) return kLineBytes;
     return where == kBehindLine ? std::min(kBehindBytes, segment_.slot_bytes()) : segment_.slot_bytes();
   }
   static bool is_passed(uint32_t where) { return where == kPassedOn || where == kPassedBack; }
-  static Exchange::Payload passed(const SlotLine& line, uint32_t where) {
-    return {where == kPassedBack, static_cast<uint32_t>(line.at)};
+  static Exchange::Payload passed(const Seen& seen) {
+    return {seen.where == kPassedBack, static_cast<uint32_t>(seen.at)};
   }
   void give_back();
   Error unreadable(const std::string& why, int sys_errno = 0) const;
 
   pid_t sender_pid_ = 0;
   bool has_borrowed_ = false;
+  Seen seen_;
   void* expected_at_ = nullptr;
+  uint64_t expected_message_ = 0;
+  uint32_t expected_bytes_ = 0;
   uint32_t behind_bytes_ = 0;  // of the last message: the next one is of that size as a rule
 };
 

@@ -1,0 +1,135 @@
+#include "base/at_fork.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <array>
+#include <new>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+constexpr size_t kMostSockets = 1 << 20;
+using Word = std::atomic<uint64_t>;
+std::array<Word, kMostSockets / 64> g_sockets;  // a bit each
+
+uint64_t bit_of(int fd) {
+  return uint64_t{1} << (fd % 64);
+}
+Word* word_of(int fd) {
+  return fd >= 0 && static_cast<size_t>(fd) < kMostSockets ? &g_sockets[static_cast<size_t>(fd) / 64] : nullptr;
+}
+
+// What is done with a mutex, whichever kind it is.
+struct Held {
+  void* mutex;
+  bool (*try_lock)(void*);
+  void (*unlock)(void*);
+  void (*renew)(void*);  // in a child, whose thread has another number than the one that has locked it
+};
+template <class Mutex>
+Held held(Mutex& mutex) {
+  return {&mutex, [](void* m) { return static_cast<Mutex*>(m)->try_lock(); },
+          [](void* m) { static_cast<Mutex*>(m)->unlock(); }, [](void* m) { new (m) Mutex; }};
+}
+
+// Never destroyed: other threads may outlive main.
+struct Registry {
+  std::mutex mutex, sockets;
+  std::vector<Held> held;
+  std::vector<void (*)()> actions;
+};
+void register_handlers();
+Registry& registry() {
+  static Registry* const all = [] {
+    auto* fresh = new Registry;
+    fresh->held = {held(fresh->sockets)};
+    register_handlers();
+    return fresh;
+  }();
+  return *all;
+}
+
+// Nobody knows in which order others take them, so none is waited for while another is held.
+void before_fork() {
+  registry().mutex.lock();
+  const auto& all = registry().held;
+  for (size_t locked = 0; locked < all.size();) {
+    if (all[locked].try_lock(all[locked].mutex)) {
+      locked++;
+      continue;
+    }
+    for (; locked > 0; locked--) all[locked - 1].unlock(all[locked - 1].mutex);
+    sched_yield();
+  }
+}
+
+void after_fork_in_parent() {
+  for (const Held& one : registry().held) one.unlock(one.mutex);
+  registry().mutex.unlock();
+}
+
+// The numbers stay taken: objects that the child has inherited may still hold them.
+void replace_sockets() {
+  int null = -1;
+  for (size_t i = 0; i < g_sockets.size(); i++) {
+    for (uint64_t bits = g_sockets[i].exchange(0, std::memory_order_relaxed); bits != 0; bits &= bits - 1) {
+      const int fd = static_cast<int>(i * 64) + __builtin_ctzll(bits);
+      if (null < 0) null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+      if (null < 0 || ::dup3(null, fd, O_CLOEXEC) < 0) ::close(fd);
+    }
+  }
+  if (null >= 0) ::close(null);
+}
+
+void after_fork_in_child() {
+  replace_sockets();
+  for (const Held& one : registry().held) one.renew(one.mutex);
+  for (void (*action)() : registry().actions) action();
+  new (&registry().mutex) std::mutex;
+}
+
+void register_handlers() {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+}  // namespace
+
+std::mutex& sockets_mutex() {
+  return registry().sockets;
+}
+
+void enter_socket(int fd) {
+  if (Word* const word = word_of(fd)) word->fetch_or(bit_of(fd), std::memory_order_relaxed);
+}
+
+void close_descriptor(int fd) {
+  Word* const word = word_of(fd);
+  if (word == nullptr || (word->load(std::memory_order_relaxed) & bit_of(fd)) == 0) {
+    ::close(fd);
+    return;
+  }
+  const std::lock_guard lock(sockets_mutex());
+  word->fetch_and(~bit_of(fd), std::memory_order_relaxed);
+  ::close(fd);
+}
+
+void hold_while_forking(std::mutex& mutex) {
+  const std::lock_guard lock(registry().mutex);
+  registry().held.push_back(held(mutex));
+}
+
+void hold_while_forking(std::shared_mutex& mutex) {
+  const std::lock_guard lock(registry().mutex);
+  registry().held.push_back(held(mutex));
+}
+
+void do_in_children(void (*action)()) {
+  const std::lock_guard lock(registry().mutex);
+  registry().actions.push_back(action);
+}
+
+}  // namespace tutti

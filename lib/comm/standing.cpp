@@ -1,0 +1,220 @@
+#include "comm/standing.h"
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+// Longer than news of a free slot are on their way.
+constexpr int64_t kSettledNs = 300'000'000;
+constexpr size_t kMostAwaited = 16;
+constexpr size_t kCountBytes = sizeof(int32_t) + 2 * sizeof(uint64_t);
+constexpr size_t kAwaitedBytes = 2 * sizeof(uint8_t) + sizeof(int32_t) + 2 * sizeof(uint64_t);
+constexpr size_t kHeadBytes = 2 * sizeof(uint8_t) + sizeof(TagWords) + 2 * sizeof(uint64_t) + 4 * sizeof(uint32_t);
+
+// How one rank stands to another: it needs something that the other one begins only after what it is in.
+enum class Bond : uint8_t { kNone, kSeeming, kCertain };
+
+std::optional<Standing::Count> count_with(const Standing& one, int peer) {
+  const auto found =
+      std::find_if(one.counts.begin(), one.counts.end(), [&](const Standing::Count& c) { return c.peer == peer; });
+  if (found != one.counts.end()) return *found;
+  if (!one.counts_all) return {};
+  return Standing::Count{peer, 0, 0};
+}
+
+// Whether nobody ends this call, as `one` has called it, before the other rank has begun its own.
+bool call_needs(const Standing& one, int other) {
+  const Call& call = one.call;
+  const auto block = [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    return call.blocks == 0 ? call.count : r < one.blocks.size() ? one.blocks[r] : 0;
+  };
+  switch (call.collective) {
+    case Collective::kBarrier:
+    case Collective::kFinalize: return true;
+    case Collective::kAllReduce:
+    case Collective::kAllToAll: return call.count > 0;
+    case Collective::kAllGather: return block(other) > 0;
+    case Collective::kReduceScatter: return block(one.rank) > 0;
+    case Collective::kBroadcast:
+    case Collective::kScatter: return call.count > 0 && call.root == other && call.root != one.rank;
+    case Collective::kReduce:
+    case Collective::kGather: return call.count > 0 && call.root == one.rank;
+    case Collective::kNone:
+    case Collective::kSendRecv: break;
+  }
+  return false;
+}
+
+bool waits_for_call(const Standing& one, const Standing& other) {
+  if (other.call.sequence >= one.call.sequence) return false;
+  const auto is_from_it = [&](const Standing::Awaited& a) { return !a.sends && a.peer == other.rank; };
+  return call_needs(one, other.rank) || std::any_of(one.awaited.begin(), one.awaited.end(), is_from_it);
+}
+
+// The first of its messages that the other rank has not begun to send or to receive.
+const Standing::Awaited* message_missed(const Standing& one, const Standing& other, bool sends) {
+  const auto count = count_with(other, one.rank);
+  if (!count) return nullptr;
+  const auto found = std::find_if(one.awaited.begin(), one.awaited.end(), [&](const Standing::Awaited& a) {
+    return a.sends == sends && a.peer == other.rank && (sends ? count->received : count->sent) < a.number;
+  });
+  return found == one.awaited.end() ? nullptr : &*found;
+}
+
+Bond bond(const Standing& one, const Standing& other) {
+  if (other.doing == Standing::Doing::kOther) return Bond::kNone;
+  if (one.doing == Standing::Doing::kCalls) return waits_for_call(one, other) ? Bond::kCertain : Bond::kNone;
+  if (one.doing != Standing::Doing::kPasses) return Bond::kNone;
+  if (message_missed(one, other, false) != nullptr) return Bond::kCertain;
+  // The link tells who sends to a rank that has left.
+  const bool may_block = other.doing != Standing::Doing::kLeft && message_missed(one, other, true) != nullptr;
+  return may_block ? Bond::kSeeming : Bond::kNone;
+}
+
+bool is_settled(const Standing& sender, const Standing& receiver) {
+  return sender.heard_ns - (receiver.heard_ns - static_cast<int64_t>(receiver.idle_ns)) >= kSettledNs;
+}
+
+unsigned long long number(uint64_t value) {
+  return value;
+}
+
+// "rank 0 called Recv(count=4, int32, peer=1), but rank 1 has yet to send that: message 3 from there".
+std::string text_of(const Standing& one, const Standing& other) {
+  if (one.doing == Standing::Doing::kCalls)
+    return format("rank %d called %s, but rank %d has called %llu", one.rank, to_text(one.call).c_str(), other.rank,
+                  number(other.call.sequence));
+  const Standing::Awaited* awaited = message_missed(one, other, false);
+  const bool sends = awaited == nullptr;
+  if (sends) awaited = message_missed(one, other, true);
+  std::string text = format("rank %d called %s(count=%llu, %s, peer=%d)", one.rank, sends ? "Send" : "Recv",
+                            number(awaited->count), dtype_name(awaited->dtype), other.rank);
+  if (one.passed_at_once > 1) text += format(" as one of %u messages of an AlltoAllv or a group", one.passed_at_once);
+  const auto count = count_with(other, one.rank);
+  return text + format(", message %llu %s there, of which rank %d has called %llu %s", number(awaited->number),
+                       sends ? "to" : "from", other.rank, number(sends ? count->received : count->sent),
+                       sends ? "Recv" : "Send");
+}
+
+std::string text_of_left(const Standing& left) {
+  return format("rank %d destroyed its communicator after %llu operations", left.rank, number(left.call.sequence));
+}
+
+// The way back from the last one that was found.
+Error deadlock(const std::vector<const Standing*>& path) {
+  constexpr size_t kMostNamed = 4;
+  const bool is_left = path.back()->doing == Standing::Doing::kLeft;
+  std::string text;
+  for (size_t i = 0; i + 1 < path.size() && i < kMostNamed; i++)
+    text += (i == 0 ? "" : "; ") + text_of(*path[i], *path[i + 1]);
+  if (path.size() - 1 > kMostNamed) text += format("; and so on, %zu ranks in all", path.size() - 1);
+  if (is_left)
+    return {Code::kRemoteError, text_of_left(*path.back()) + ", and cannot give what is waited for: " + text,
+            path.back()->rank};
+  return {Code::kInvalidUsage,
+          "the ranks disagree and wait for each other: " + text +
+              "; all ranks of a communicator must call the same operations in the same order, and each Send needs its "
+              "Recv",
+          path[1]->rank};
+}
+
+// The shortest way along `holds` from mine to one that has left, or back.
+template <class Holds>
+std::vector<const Standing*> circle(const Standing& mine, const Standings& others, Holds&& holds) {
+  std::map<int, const Standing*> before;
+  std::vector<const Standing*> reached{&mine};
+  const auto way_to = [&](const Standing* last) {
+    std::vector<const Standing*> way;
+    for (const Standing* at = last; at != &mine; at = before.at(at->rank)) way.insert(way.begin(), at);
+    way.insert(way.begin(), &mine);
+    return way;
+  };
+  for (size_t i = 0; i < reached.size(); i++) {
+    const Standing& one = *reached[i];
+    if (i > 0 && holds(one, mine)) {
+      auto way = way_to(&one);
+      way.push_back(&mine);
+      return way;
+    }
+    if (one.doing == Standing::Doing::kLeft) return way_to(&one);
+    for (const auto& [rank, other] : others)
+      if (rank != mine.rank && !before.contains(rank) && holds(one, other)) {
+        before[rank] = &one;
+        reached.push_back(&other);
+      }
+  }
+  return {};
+}
+
+}  // namespace
+
+Verdict judge(const Standing& mine, const Standings& others) {
+  const auto certain = [](const Standing& one, const Standing& other) {
+    const Bond found = bond(one, other);
+    return found == Bond::kCertain || (found == Bond::kSeeming && is_settled(one, other));
+  };
+  if (const auto way = circle(mine, others, certain); !way.empty()) return {deadlock(way), true};
+  const auto seeming = [](const Standing& one, const Standing& other) { return bond(one, other) != Bond::kNone; };
+  return {{}, !circle(mine, others, seeming).empty()};
+}
+
+std::optional<Error> missed(const Standing& one, const Standing& left) {
+  if (left.doing != Standing::Doing::kLeft || bond(one, left) != Bond::kCertain) return {};
+  return deadlock({&one, &left});
+}
+
+void Standing::put(ByteWriter& writer, size_t most_bytes) const {
+  size_t room = most_bytes > kHeadBytes ? most_bytes - kHeadBytes : 0;
+  const auto fitting = [&room](size_t n, size_t bytes, size_t most) {
+    const size_t fits = std::min({n, room / bytes, most});
+    room -= fits * bytes;
+    return static_cast<uint32_t>(fits);
+  };
+  const uint32_t n_awaited = fitting(awaited.size(), kAwaitedBytes, kMostAwaited);
+  const uint32_t n_blocks = fitting(blocks.size(), sizeof(uint64_t), SIZE_MAX);
+  const uint32_t n_counts = fitting(counts.size(), kCountBytes, SIZE_MAX);
+  writer.put(doing).put(static_cast<uint8_t>(counts_all && n_counts == counts.size()));
+  writer.put(to_tag(call)).put(begun).put(idle_ns).put(passed_at_once).put(n_awaited).put(n_blocks).put(n_counts);
+  for (uint32_t i = 0; i < n_awaited; i++) {
+    const Awaited& a = awaited[i];
+    writer.put(static_cast<uint8_t>(a.sends)).put(a.dtype).put(a.peer).put(a.number).put(a.count);
+  }
+  for (uint32_t i = 0; i < n_blocks; i++) writer.put(blocks[i]);
+  for (uint32_t i = 0; i < n_counts; i++) writer.put(counts[i].peer).put(counts[i].sent).put(counts[i].received);
+}
+
+std::optional<Standing> Standing::get(ByteReader& reader, int n_ranks) {
+  Standing s;
+  s.doing = reader.get<Doing>();
+  s.counts_all = reader.get<uint8_t>() != 0;
+  const auto tag = reader.get<TagWords>();
+  s.begun = reader.get<uint64_t>();
+  s.idle_ns = std::min<uint64_t>(reader.get<uint64_t>(), INT64_MAX / 2);
+  s.passed_at_once = reader.get<uint32_t>();
+  const auto n_awaited = reader.get<uint32_t>(), n_blocks = reader.get<uint32_t>(), n_counts = reader.get<uint32_t>();
+  bool is_sound = s.doing <= Doing::kLeft;
+  const auto is_rank = [&](int32_t rank) { return rank >= 0 && rank < n_ranks; };
+  for (uint32_t i = 0; reader.ok() && i < n_awaited; i++) {
+    const bool sends = reader.get<uint8_t>() != 0;
+    const auto dtype = reader.get<DataType>();
+    const auto peer = reader.get<int32_t>();
+    const auto nth = reader.get<uint64_t>(), count = reader.get<uint64_t>();
+    is_sound = is_sound && is_rank(peer) && static_cast<int>(dtype) < kDataTypes;
+    s.awaited.push_back({sends, peer, nth, count, dtype});
+  }
+  for (uint32_t i = 0; reader.ok() && i < n_blocks; i++) s.blocks.push_back(reader.get<uint64_t>());
+  for (uint32_t i = 0; reader.ok() && i < n_counts; i++) {
+    const auto peer = reader.get<int32_t>();
+    const auto sent = reader.get<uint64_t>(), received = reader.get<uint64_t>();
+    is_sound = is_sound && is_rank(peer);
+    s.counts.push_back({peer, sent, received});
+  }
+  if (!reader.ok() || !is_sound) return {};
+  s.call = from_tag(tag);
+  if (static_cast<int>(s.call.collective) >= kCollectives) return {};
+  return s;
+}
+
+}  // namespace tutti

@@ -1,0 +1,314 @@
+// Ranks that can never go on because they wait for each other, or for one that has left: all are told, with the calls.
+// And those that can are left alone, however long it takes.
+#include <array>
+#include <random>
+
+#include "base/clock.h"
+#include "comm/ranks.h"
+#include "comm/standing.h"
+
+using namespace tutti_test;
+
+namespace {
+
+using Body = std::function<tuttiResult_t(tuttiComm_t)>;
+
+// More than links hold of what nobody takes.
+constexpr size_t kLarge = 8 << 20;
+
+std::vector<int>& room() {
+  thread_local std::vector<int> elems(kLarge);
+  return elems;
+}
+Body sends(size_t count, int peer) {
+  return [=](tuttiComm_t comm) { return tuttiSend(room().data(), count, tuttiInt32, peer, comm, nullptr); };
+}
+Body receives(size_t count, int peer) {
+  return [=](tuttiComm_t comm) { return tuttiRecv(room().data(), count, tuttiInt32, peer, comm, nullptr); };
+}
+Body sums(size_t count) {
+  return [=](tuttiComm_t comm) {
+    std::vector<int> in(count), out(count);
+    return tuttiAllReduce(in.data(), out.data(), count, tuttiInt32, tuttiSum, comm, nullptr);
+  };
+}
+Body broadcasts(size_t count, int root) {
+  return [=](tuttiComm_t comm) { return tuttiBcast(room().data(), count, tuttiInt32, root, comm, nullptr); };
+}
+Body passes_to_all(size_t count, int n) {
+  return [=](tuttiComm_t comm) {
+    const std::vector<size_t> counts(static_cast<size_t>(n), count);
+    std::vector<size_t> at;
+    for (size_t r = 0; r < counts.size(); r++) at.push_back(r * count);
+    std::vector<int> in(count * counts.size()), out(in.size());
+    return tuttiAlltoAllv(in.data(), counts.data(), at.data(), out.data(), counts.data(), at.data(), tuttiInt32, comm,
+                          nullptr);
+  };
+}
+Body at_once(std::vector<Body> all) {
+  return [=](tuttiComm_t comm) {
+    tuttiGroupStart();
+    for (const Body& body : all) body(comm);
+    return tuttiGroupEnd();
+  };
+}
+Body then(std::vector<Body> all) {
+  return [=](tuttiComm_t comm) {
+    for (const Body& body : all)
+      if (const tuttiResult_t result = body(comm); result != tuttiSuccess) return result;
+    return tuttiSuccess;
+  };
+}
+Body sleeps(int ms) {
+  return [=](tuttiComm_t) {
+    usleep(static_cast<useconds_t>(ms) * 1000);
+    return tuttiSuccess;
+  };
+}
+tuttiResult_t stays_away(tuttiComm_t) {
+  return tuttiSuccess;
+}
+
+tuttiConfig_t config_of(const char* transport) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = transport;
+  config.opTimeoutSeconds = 60;  // a hang is an error of another kind
+  return config;
+}
+
+// Each rank does its part, and leaves in good order if it may.
+std::vector<Outcome> run_parts(const char* transport, const std::vector<Body>& parts) {
+  const tuttiConfig_t config = config_of(transport);
+  return run_threads(static_cast<int>(parts.size()), &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    outcome.take(parts[static_cast<size_t>(rank)](comm));
+    if (outcome.code == tuttiSuccess) outcome.take(tuttiCommFinalize(comm));
+  });
+}
+
+void require_told(const std::vector<Outcome>& outcomes, const std::vector<std::string>& said) {
+  for (size_t r = 0; r < outcomes.size(); r++) {
+    INFO("rank " << r << ": " << outcomes[r].message);
+    CHECK(outcomes[r].code == tuttiInvalidUsage);
+    for (const std::string& part : said) CHECK(contains(outcomes[r].message, part));
+  }
+}
+
+const char* any_transport() {
+  return GENERATE("shm", "tcp");
+}
+
+std::vector<Body> others_call(int n, const Body& usual, int odd_rank, const Body& odd) {
+  std::vector<Body> parts(static_cast<size_t>(n), usual);
+  parts[static_cast<size_t>(odd_rank)] = odd;
+  return parts;
+}
+
+}  // namespace
+
+TEST_CASE("one rank waits for a message and the others call something else") {
+  const char* const transport = any_transport();
+  const int n = GENERATE(2, 3);
+  const std::string recv = "rank 1 called Recv(count=4, int32, peer=0)";
+  require_told(run_parts(transport, others_call(n, sums(12), 1, receives(4, 0))), {recv, " called AllReduce(count=12"});
+  require_told(run_parts(transport, others_call(n, sums(1 << 20), 1, then({sums(1 << 20), receives(4, 0)}))),
+               {recv, " called Finalize [tree] as operation 2"});
+  require_told(run_parts(transport, others_call(n, broadcasts(3, 1), 1, receives(4, 0))),
+               {recv, " called Broadcast(count=3, int32, root=1)"});
+  require_told(run_parts(transport, others_call(n, passes_to_all(2, n), 1, tuttiCommFinalize)),
+               {"rank 1 called Finalize [tree] as operation 1", "as one of "});
+}
+
+TEST_CASE("one rank waits to be rid of a message and the others call something else") {
+  const char* const transport = any_transport();
+  const int n = GENERATE(2, 3);
+  const std::string send = "rank 1 called Send(count=8388608, int32, peer=0)";
+  require_told(run_parts(transport, others_call(n, sums(12), 1, sends(kLarge, 0))), {send, " called AllReduce("});
+  // The message comes long before the others call.
+  require_told(run_parts(transport, others_call(n, then({sleeps(900), sums(12)}), 1, sends(kLarge, 0))),
+               {send, " called AllReduce("});
+  require_told(run_parts(transport, others_call(n, stays_away, 1, sends(kLarge, 0))), {send, " called Finalize"});
+  require_told(run_parts(transport, others_call(n, passes_to_all(1, n), 1, sums(5))),
+               {"rank 1 called AllReduce(count=5", "as one of "});
+}
+
+TEST_CASE("ranks that wait for each other's messages are told") {
+  const char* const transport = any_transport();
+  require_told(run_parts(transport, {receives(4, 1), receives(6, 0)}),
+               {"rank 0 called Recv(count=4, int32, peer=1)", "rank 1 called Recv(count=6, int32, peer=0)"});
+  require_told(
+      run_parts(transport, {sends(kLarge, 1), sends(kLarge - 1, 0)}),
+      {"rank 0 called Send(count=8388608, int32, peer=1)", "rank 1 called Send(count=8388607, int32, peer=0)"});
+  require_told(run_parts(transport, {receives(1, 1), receives(2, 2), receives(3, 3), receives(4, 0)}),
+               {"rank 3 called Recv(count=4, int32, peer=0)", "rank 1 called Recv(count=2, int32, peer=2)"});
+  // All but the last message come.
+  require_told(
+      run_parts(transport, {then({sends(1, 1), sends(2, 1)}), then({receives(1, 0), receives(2, 0), receives(3, 0)})}),
+      {"rank 1 called Recv(count=3, int32, peer=0), message 3 from there, of which rank 0 has called 2 Send"});
+}
+
+TEST_CASE("who waits for a message from a rank that has left is told") {
+  const char* const transport = any_transport();
+  const int n = GENERATE(2, 7);  // in the larger group not all know each other
+  const tuttiConfig_t config = config_of(transport);
+  const int waits = n - 1, leaves = (n - 1) / 2;
+  const auto outcomes = run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    outcome.take(sums(3)(comm));
+    if (rank == leaves) return;
+    if (rank == waits) outcome.take(receives(4, leaves)(comm));
+    // The others are busy with something else until they hear of it.
+    for (tuttiResult_t state = tuttiSuccess; outcome.code == tuttiSuccess; usleep(1000)) {
+      tuttiCommGetAsyncError(comm, &state);
+      if (state != tuttiSuccess) outcome.code = state, outcome.message = tuttiGetLastError(comm);
+    }
+  });
+  for (int rank = 0; rank < n; rank++) {
+    if (rank == leaves) continue;
+    const Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+    INFO("rank " << rank << ": " << outcome.message);
+    CHECK(outcome.code == tuttiRemoteError);
+    CHECK(
+        contains(outcome.message, "rank " + std::to_string(leaves) + " destroyed its communicator after 1 operations"));
+    CHECK(contains(outcome.message, "rank " + std::to_string(waits) + " called Recv(count=4, int32, peer="));
+  }
+}
+
+TEST_CASE("ranks that are late are waited for") {
+  const char* const transport = any_transport();
+  require_success(run_parts(transport, {then({sleeps(1200), sends(4, 1)}), receives(4, 0)}));
+  require_success(run_parts(transport, {then({sleeps(1200), receives(kLarge, 1)}), sends(kLarge, 0)}));
+  // Each waits for the next one, the last for nobody.
+  require_success(run_parts(transport, {then({receives(1, 1), sums(8)}), then({receives(1, 2), sends(1, 0), sums(8)}),
+                                        then({sleeps(1000), sends(1, 1), sleeps(600), sums(8)})}));
+  require_success(run_parts(transport, {then({sends(kLarge, 1), sums(8)}),
+                                        then({sleeps(700), receives(kLarge, 0), sleeps(700), sums(8)}), sums(8)}));
+}
+
+TEST_CASE("messages that nobody has taken yet hold up nobody") {
+  const char* const transport = any_transport();
+  require_success(run_parts(transport, {then({sends(1, 1), sleeps(700), sums(8), sends(1, 1)}),
+                                        then({sums(8), sleeps(700), receives(1, 0), receives(1, 0)})}));
+}
+
+namespace {
+
+// A program in which each rank does its part of one list of operations, in that order: it can never stand still.
+std::vector<Body> random_program(int n, int length, unsigned seed) {
+  std::mt19937 random(seed);
+  const auto below = [&](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
+  std::vector<std::vector<Body>> parts(static_cast<size_t>(n));
+  const auto add = [&](int rank, Body body) { parts[static_cast<size_t>(rank)].push_back(std::move(body)); };
+  for (int i = 0; i < length; i++) {
+    if (below(3) == 0) add(below(n), sleeps(below(700)));
+    const size_t count = below(3) == 0 ? kLarge : static_cast<size_t>(below(5000));
+    if (below(5) == 0) {
+      for (int rank = 0; rank < n; rank++)
+        add(rank, at_once({sends(count, (rank + 1) % n), receives(count, (rank + n - 1) % n)}));
+      continue;
+    }
+    if (below(2) == 0) {
+      const int from = below(n), to = (from + 1 + below(n - 1)) % n;
+      add(from, sends(count, to));
+      add(to, receives(count, from));
+      continue;
+    }
+    const int kind = below(4), root = below(n);
+    for (int rank = 0; rank < n; rank++)
+      add(rank, kind == 0   ? sums(count)
+                : kind == 1 ? broadcasts(count, root)
+                : kind == 2 ? passes_to_all(count % 1000, n)
+                            : Body([](tuttiComm_t comm) { return tuttiBarrier(comm, nullptr); }));
+  }
+  std::vector<Body> bodies;
+  for (auto& part : parts) bodies.push_back(then(std::move(part)));
+  return bodies;
+}
+
+}  // namespace
+
+TEST_CASE("no program that can go on is called an error") {
+  const char* const transport = any_transport();
+  const unsigned seed = GENERATE(1u, 2u);
+  INFO("seed " << seed);
+  require_success(run_parts(transport, random_program(4, kSanitized ? 6 : 12, seed)));
+}
+
+TEST_CASE("the same for long", "[.soak]") {
+  const unsigned seed = GENERATE(range(100u, 160u));
+  INFO("seed " << seed);
+  require_success(run_parts(seed % 2 == 0 ? "shm" : "tcp", random_program(3 + static_cast<int>(seed % 3), 20, seed)));
+}
+
+namespace {
+
+using namespace tutti;  // NOLINT: what follows is about the library's inside
+
+Standing calls(int rank, uint64_t sequence, Collective collective = Collective::kAllReduce) {
+  return {.rank = rank,
+          .doing = Standing::Doing::kCalls,
+          .call = {.sequence = sequence, .count = 4, .collective = collective}};
+}
+Standing passes(int rank, uint64_t calls, std::vector<Standing::Awaited> awaited) {
+  return {.rank = rank, .doing = Standing::Doing::kPasses, .call = {.sequence = calls}, .awaited = std::move(awaited)};
+}
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+}  // namespace
+
+TEST_CASE("only what stays true however old it is makes ranks wait for each other") {
+  const auto from = [](int peer, uint64_t number) {
+    return Standing::Awaited{false, peer, number, 1, DataType::kInt8};
+  };
+  const auto to = [](int peer, uint64_t number) { return Standing::Awaited{true, peer, number, 1, DataType::kInt8}; };
+  const Standing waits = passes(1, 2, {from(0, 1)});
+  CHECK(judge(calls(0, 3), {{1, waits}}).error);
+  CHECK_FALSE(judge(calls(0, 2), {{1, waits}}).error);  // which both have begun
+  Standing has_sent = calls(0, 3);
+  has_sent.counts = {{1, 1, 0}};
+  CHECK_FALSE(judge(has_sent, {{1, waits}}).error);  // on its way
+  Standing forgets = calls(0, 3);
+  forgets.counts_all = false;
+  CHECK_FALSE(judge(forgets, {{1, waits}}).error);  // perhaps on its way
+  // A broadcast needs its root, and nobody else of whom nothing is known.
+  CHECK_FALSE(judge(calls(0, 3, Collective::kBroadcast), {{1, waits}}).error);
+  Standing hears_from_it = calls(2, 3, Collective::kBroadcast);
+  hears_from_it.awaited = {from(1, 3)};
+  CHECK(judge(hears_from_it, {{1, passes(1, 2, {from(2, 1)})}}).error);
+  // A circle of three, known whole or not.
+  const Standing first = passes(0, 0, {from(1, 1)});
+  CHECK(judge(first, {{1, passes(1, 0, {from(2, 4)})}, {2, passes(2, 0, {from(0, 1)})}}).error);
+  CHECK_FALSE(judge(first, {{1, passes(1, 0, {from(2, 4)})}}).error);
+  // Who waits to be rid of a message counts if it still does long after the receiver did anything.
+  Standing sends = passes(1, 2, {to(0, 1)}), late = calls(0, 3);
+  late.heard_ns = 10 * kSecondNs;
+  late.idle_ns = kSecondNs;
+  sends.heard_ns = 9 * kSecondNs;
+  CHECK_FALSE(judge(late, {{1, sends}}).error);
+  CHECK(judge(late, {{1, sends}}).seems);
+  sends.heard_ns = 9 * kSecondNs + kSecondNs / 2;
+  CHECK(judge(late, {{1, sends}}).error);
+}
+
+TEST_CASE("a statement that does not fit leaves out what nobody misses, and bytes that make no sense are none") {
+  Standing mine = passes(3, 7, {{true, 2, 9, 10, DataType::kInt32}});
+  mine.call.collective = Collective::kBarrier;
+  for (int peer = 0; peer < 500; peer++) mine.counts.push_back({peer, 5, 6});
+  for (const size_t room : {size_t{200}, size_t{1000}, size_t{100000}}) {
+    ByteWriter writer;
+    mine.put(writer, room);
+    const std::string bytes = writer.take();
+    CHECK(bytes.size() <= room);
+    ByteReader reader(bytes);
+    const auto read = Standing::get(reader, 500);
+    REQUIRE(read);
+    CHECK(reader.at_end());
+    CHECK(read->counts_all == (room > 20000));
+    CHECK(read->awaited.at(0).number == 9);
+    CHECK(read->call == mine.call);
+    for (size_t n = 0; n < bytes.size(); n++) {
+      ByteReader cut(std::string_view(bytes).substr(0, n));
+      CHECK_FALSE(Standing::get(cut, 500));
+    }
+    ByteReader strangers(bytes);
+    CHECK_FALSE(Standing::get(strangers, 2));  // of a rank that there is not
+  }
+}

@@ -1,0 +1,196 @@
+// A member of the group that writes into the shared segment what it likes, whenever it likes: the other side reads and
+// writes nowhere else than it would anyway.
+#include <sys/mman.h>
+
+#include <random>
+
+#include "strangers.h"
+#include "transports/shm/descriptor.h"
+
+using namespace tutti;
+using namespace tutti::test;
+using namespace tutti::shm;
+
+namespace {
+
+constexpr uint32_t kSlots = 4, kSlotBytes = 4096, kBlockBytes = 8192;
+
+// The receiving half of a link whose sender is another process, as the kernel says, and in the hands of the test.
+struct Prey {
+  Child sender{[](Mailbox& mail) -> std::string {
+    const auto name = mail.receive();
+    auto fd = connect_start(unix_abstract_address(*name));
+    return fd && mail.send("connected") && mail.receive() ? "" : "no connection";
+  }};
+  Fd hostile_socket;  // the other end of what the link hears
+  Segment theirs;
+  std::optional<RecvLink> link;
+
+  Prey() {
+    const std::string name = "tutti-test-prey-" + std::to_string(getpid());
+    auto listener = listen_unix_abstract(name);
+    REQUIRE(listener);
+    REQUIRE(sender.mail().send(name));
+    Fd socket;
+    REQUIRE(until([&] { return static_cast<bool>(socket = accept_one(listener.value().get())); }));
+    REQUIRE(sender.mail().receive());
+    Fd memfd;
+    auto made = Segment::create(kSlots, kSlotBytes, &memfd);
+    REQUIRE(made);
+    theirs = std::move(made).value();
+    auto mapped = Segment::map(memfd, kSlots, kSlotBytes);
+    REQUIRE(mapped);
+    auto exchange = std::make_shared<Exchange>();
+    REQUIRE(exchange->take(Exchange::Side::kReceive));
+    link.emplace(0, std::move(socket), std::move(mapped).value(), exchange);
+  }
+  SlotLine& publish(uint64_t number, uint32_t where, uint64_t at, uint32_t bytes) {
+    SlotLine& line = theirs.line(static_cast<uint32_t>((number - 1) % kSlots));
+    line.where = where;
+    line.at = at;
+    line.bytes = bytes;
+    line.published.store(number, std::memory_order_release);
+    return line;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("shm: memory of the peer's that becomes longer or moves after it was checked stays as it was") {
+  PeerMemory memory(false);
+  const Fd file(memfd_create("tutti-test", MFD_CLOEXEC));
+  REQUIRE(ftruncate(file.get(), kBlockBytes) == 0);
+  memory.take_notice({kFirstBlock, 0, 2 * kBlockBytes}, file, 0);
+  CHECK_FALSE(memory.knows(kFirstBlock));  // longer than its file
+  memory.take_notice({kFirstBlock, 0, kBlockBytes}, file, 0);
+  CHECK(memory.find(kFirstBlock, kBlockBytes - 1, 1) != nullptr);
+  CHECK(memory.find(kFirstBlock, kBlockBytes - 1, 2) == nullptr);
+  CHECK(memory.find(kFirstBlock, ~uint64_t{0}, 2) == nullptr);
+}
+
+TEST_CASE("shm: what is said of a message counts as it was when it was looked at") {
+  Prey prey;
+  tuttiMessage message{};
+  SlotLine& line = prey.publish(1, kAtAddress, 64, 100);
+  REQUIRE(prey.link->try_peek(&message));
+  CHECK(message.bytes == 100);
+  line.where = kInPlace;
+  line.bytes = 1 << 30;
+  const auto borrowed = prey.link->borrow();
+  REQUIRE(borrowed);
+  CHECK(borrowed.value() == nullptr);  // of another process: to be fetched
+  char to[100];
+  CHECK_FALSE(prey.link->fetch(0, sizeof to, to));  // and there is nothing at 64
+  line.where = kPassedOn;
+  prey.link->release();
+}
+
+TEST_CASE("shm: a place holds for one message of one length") {
+  Prey prey;
+  auto memory = SharedMemory::allocate(kBlockBytes);
+  REQUIRE(memory);
+  void* const place = memory.value();
+  tuttiMessage message{};
+  const auto is_refused = [&] {
+    REQUIRE(prey.link->try_peek(&message));
+    const bool refused = message.data == nullptr && !prey.link->borrow();
+    prey.link->release();
+    return refused;
+  };
+  prey.publish(1, kInPlace, 0, 3000);
+  CHECK(is_refused());  // nothing was expected
+  prey.link->expect_ahead(1, place, 3000);
+  prey.publish(2, kInPlace, 0, 3000);
+  CHECK(is_refused());  // but of the next one
+  prey.publish(3, kInPlace, 0, 3000);
+  REQUIRE(prey.link->try_peek(&message));
+  CHECK(message.data == place);
+  prey.link->release();
+  prey.publish(4, kInPlace, 0, 3000);
+  CHECK(is_refused());  // not any more
+  prey.link->expect_ahead(0, place, 3000);
+  prey.publish(5, kInPlace, 0, 3001);
+  CHECK(is_refused());
+  SharedMemory::free(place);
+}
+
+TEST_CASE("shm: whatever is in the segment, a receiver looks for messages nowhere else") {
+  Prey prey;
+  std::mt19937_64 random(GENERATE(1u, 2u, 3u));
+  const auto one_of = [&](std::initializer_list<uint64_t> all) { return all.begin()[random() % all.size()]; };
+  SegmentHeader& header = prey.theirs.header();
+  tuttiMessage message{};
+  char to[kSlotBytes];
+  for (uint64_t number = 1; number <= times(20000); number++) {
+    const uint32_t where = static_cast<uint32_t>(one_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 4000, random()}));
+    const uint64_t at = one_of({0, 1, 5, kSlots, ~uint64_t{0}, random()});
+    const auto bytes = static_cast<uint32_t>(one_of({0, 1, 16, 512, kSlotBytes, kSlotBytes + 1, random()}));
+    SlotLine& line = prey.publish(number, where, at, bytes);
+    if (random() % 8 == 0) header.recalled.store(static_cast<uint32_t>(random() % 2));
+    if (random() % 8 == 0) header.sender_sleeps.store(static_cast<uint32_t>(random() % 2));
+    if (random() % 8 == 0) header.paired_with.store(random());
+    const bool matches = random() % 2 == 0;
+    const void* data = nullptr;
+    size_t length = bytes;
+    if (matches) data = prey.link->match(bytes, line.tag);
+    if (data == nullptr) {
+      REQUIRE(prey.link->try_peek(&message));
+      data = message.data;
+      length = message.bytes;
+    }
+    line.where = static_cast<uint32_t>(random());
+    line.bytes = static_cast<uint32_t>(random());
+    REQUIRE(length <= kSlotBytes);
+    if (data != nullptr) {
+      // It was mapped elsewhere here than there: what belongs to the segment changes with it.
+      memcpy(to, data, length);
+    } else if (const auto borrowed = prey.link->borrow(); borrowed) {
+      REQUIRE(borrowed.value() == nullptr);
+      if (!prey.link->fetch(0, static_cast<uint32_t>(length), to)) REQUIRE(where == kAtAddress);
+    }
+    prey.link->release();
+  }
+}
+
+TEST_CASE("shm: who says that it is in this process and is not writes nothing here, and has nothing written") {
+  static std::array<char, 3000> target;
+  target.fill('.');
+  auto mine = open_endpoint(&kShmTransport, 0);
+  REQUIRE(mine);
+  // Rank 1, in another process.
+  Child hostile([](Mailbox& mail) -> std::string {
+    Impostor impostor = listen_as_impostor(&kShmTransport);
+    if (!mail.send(impostor.address)) return "no mail";
+    Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kShm, 1);
+    std::optional<Acceptor::Accepted> accepted;
+    if (!until([&] { return (accepted = acceptor.next()).has_value(); })) return "nobody came";
+    Fd memfd;
+    if (!until([&] {
+          auto received = receive_descriptor(accepted->fd.get());
+          if (received && received.value()) memfd = *std::move(received).value();
+          return static_cast<bool>(memfd);
+        }))
+      return "no memory came";
+    auto segment = Segment::map(memfd, Ask().slots, Ask().slot_bytes);
+    if (!segment) return segment.error().message;
+    SegmentHeader& header = segment.value().header();
+    header.receiver_reads_memory = kSameProcess;
+    header.expected_bytes = static_cast<uint32_t>(target.size());
+    header.expected_where = kAtAddress;
+    header.expected_at = reinterpret_cast<uintptr_t>(target.data());
+    header.expected.store(1);
+    if (!send_raw(accepted->fd, &kMapped, 1)) return "no answer";
+    return mail.receive() ? "" : "no end";
+  });
+  const auto address = hostile.mail().receive();
+  REQUIRE(address);
+  auto out = mine.value().connect(Ask{1}, *address);
+  REQUIRE(out);
+  REQUIRE(until([&] { return poll_once(out.value()).ready; }));
+  REQUIRE(out.value().try_acquire() != nullptr);
+  void* const place = out.value().place(static_cast<uint32_t>(target.size()));
+  CHECK(place == nullptr);
+  CHECK_FALSE(out.value().can_lend(target.data(), static_cast<uint32_t>(target.size()), false));
+  REQUIRE(hostile.mail().send("end"));
+  CHECK(hostile.ended_well());
+}
