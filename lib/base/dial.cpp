@@ -246,6 +246,8 @@ Dialer::Status Dialer::start_next() {
       attempt_ = Deadline::after_seconds(kAttemptSeconds);
       return Status::kDone;
     }
+    const int why = fd.error().sys_errno;
+    lacked_resources_ |= why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM;
     give_up_on_current(fd.error().message);
   }
   if (candidates_.empty()) story_ = "it has no address that can be tried";
@@ -276,6 +278,11 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
     }
   }
   return std::nullopt;
+}
+
+void Acceptor::add_pending(std::vector<pollfd>* fds) const {
+  for (const Pending& p : pending_)
+    fds->push_back({p.fd.get(), static_cast<short>(p.handshake.wants_write() ? POLLOUT : POLLIN), 0});
 }
 
 // Takes in who waits at the door. One more than kMaxPending: only then is it known that room is short.

@@ -3,6 +3,8 @@
 // they have something. Not thread-safe.
 #pragma once
 
+#include <poll.h>
+
 #include <list>
 #include <optional>
 #include <string>
@@ -57,6 +59,8 @@ class Dialer {
   // answer are given up by the clock.
   int fd() const { return fd_.get(); }
   short events() const;
+  // It failed because this process can have no more sockets: that says nothing of the peer.
+  bool lacked_resources() const { return lacked_resources_; }
 
  private:
   Status start_next();
@@ -67,6 +71,7 @@ class Dialer {
   size_t next_ = 0;
   Fd fd_;
   std::optional<Handshake> handshake_;
+  bool lacked_resources_ = false;
   Deadline attempt_ = Deadline::never();
   std::string story_;
 };
@@ -84,7 +89,9 @@ class Acceptor {
   // dropped, and sooner if there are more than kMaxPending: silent strangers must not keep ranks out.
   std::optional<Accepted> next();
   int fd() const { return listen_fd_.get(); }
-  Fd take_listener() { return std::move(listen_fd_); }  // no more next()
+  // For poll(2): those that have yet to show who they are. What they do not say is known by the clock.
+  bool has_pending() const { return !pending_.empty(); }
+  void add_pending(std::vector<pollfd>* fds) const;
 
  private:
   static constexpr size_t kMaxPending = 128;
