@@ -35,7 +35,7 @@ struct Board {
   std::atomic<bool> has_id;
   std::atomic<int> working, left;  // ranks whose first group works; who lives when all kills are done, else 0
   struct Rank {
-    std::atomic<bool> joined, ended;
+    std::atomic<bool> failed, ended;
     std::atomic<double> ended_at, longest_shrink;
     std::atomic<int> shrinks;
     char what[400];
@@ -88,8 +88,12 @@ bool go_on(tuttiComm_t comm, Board& board, Board::Rank& rank) {
   }
 }
 
-[[noreturn]] void be_rank(int me, int n, Board& board, bool in_creation) {
+[[noreturn]] void be_rank(int me, int n, Board& board, bool in_creation, int log_to) {
   Board::Rank& rank = board.ranks[me];
+  if (log_to >= 0) {
+    dup2(log_to, STDERR_FILENO);
+    setenv("TUTTI_LOG", "info", 1);
+  }
   alarm(static_cast<unsigned>(2 * kHangSeconds));
   if (me == 0) {
     if (tuttiGetUniqueId(&board.id) != tuttiSuccess) _exit(1);
@@ -100,6 +104,7 @@ bool go_on(tuttiComm_t comm, Board& board, Board::Rank& rank) {
   const tuttiResult_t code = tuttiCommInitRank(&comm, n, board.id, me);
   if (in_creation) {  // an error or not, but soon
     if (code != tuttiSuccess) say(rank, "tuttiCommInitRank");
+    rank.failed = code != tuttiSuccess;
     rank.ended_at = now();
   } else if (code != tuttiSuccess) {
     say(rank, "tuttiCommInitRank");
@@ -117,7 +122,7 @@ bool go_on(tuttiComm_t comm, Board& board, Board::Rank& rank) {
 
 struct Tally {
   std::vector<double> until_good_ms, shrink_ms;
-  int faults = 0, survivors = 0, hangs = 0, failures = 0, shrinks = 0;
+  int faults = 0, survivors = 0, hangs = 0, failures = 0, shrinks = 0, refused = 0;
 
   void print() {
     const auto line = [](const char* what, std::vector<double>& all) {
@@ -126,8 +131,8 @@ struct Tally {
       printf("%s: median %.1f ms, 99%% %.1f ms, worst %.1f ms\n", what, all[all.size() / 2], all[all.size() * 99 / 100],
              all.back());
     };
-    printf("%d kills, %d survivors, %d hangs, %d other failures, %d shrinks\n", faults, survivors, hangs, failures,
-           shrinks);
+    printf("%d kills, %d survivors, %d hangs, %d other failures, %d shrinks, %d creations that ended in an error\n",
+           faults, survivors, hangs, failures, shrinks, refused);
     line("from the last kill to a survivor's end", until_good_ms);
     line("a survivor's longest call of tuttiCommShrink", shrink_ms);
   }
@@ -140,12 +145,19 @@ class Round {
         static_cast<Board*>(mmap(nullptr, sizeof *board_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     memset(static_cast<void*>(board_), 0, sizeof *board_);
     n_ = upto(3, kMostRanks);
+    const int doomed = in_creation_ ? upto(0, n_ - 1) : -1;
+    if (pipe(log_) != 0) abort();
     for (int r = 0; r < n_; r++) {
       pids_.push_back(fork());
-      if (pids_.back() == 0) be_rank(r, n_, *board_, in_creation_);
+      if (pids_.back() == 0) be_rank(r, n_, *board_, in_creation_, r == doomed ? log_[1] : -1);
     }
+    close(log_[1]);
+    if (in_creation_) victims_ = {doomed};
   }
-  ~Round() { munmap(board_, sizeof *board_); }
+  ~Round() {
+    close(log_[0]);
+    munmap(board_, sizeof *board_);
+  }
 
   void run(Tally& tally) {
     const double begin = now();
@@ -178,10 +190,14 @@ class Round {
     }
     return now();
   }
+  // Before it has joined nobody can know it.
   double kill_creating() {
-    while (!board_->has_id) usleep(50);
-    usleep(static_cast<useconds_t>(upto(0, 30000)));
-    kill_one();
+    std::string log;
+    char bytes[4096];
+    for (ssize_t n; log.find("joined the root") == std::string::npos && (n = read(log_[0], bytes, sizeof bytes)) > 0;)
+      log.append(bytes, static_cast<size_t>(n));
+    usleep(static_cast<useconds_t>(upto(0, 20000)));
+    kill(pids_[static_cast<size_t>(victims_[0])], SIGKILL);
     return now();
   }
   void judge(int r, double killed_at, Tally& tally) {
@@ -205,6 +221,7 @@ class Round {
     }
     tally.until_good_ms.push_back(std::max(0.0, (rank.ended_at - killed_at) * 1e3));
     tally.shrinks += rank.shrinks;
+    tally.refused += rank.failed;
     if (!in_creation_) tally.shrink_ms.push_back(rank.longest_shrink * 1e3);
   }
 
@@ -212,6 +229,7 @@ class Round {
   const bool in_creation_;
   Board* board_;
   int n_;
+  int log_[2] = {-1, -1};  // what the doomed rank writes
   std::vector<pid_t> pids_;
   std::vector<int> victims_;
 };
