@@ -2,6 +2,7 @@
 // tuttiCommShrink without a list whenever its group broke, and goes on. Prints how long that took.
 //   reunions [ROUNDS [SEED]]           kills in groups that work, and while they shrink
 //   reunions --creation [ROUNDS [SEED]]  kills while the first group is formed
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -146,10 +147,10 @@ class Round {
     memset(static_cast<void*>(board_), 0, sizeof *board_);
     n_ = upto(3, kMostRanks);
     const int doomed = in_creation_ ? upto(0, n_ - 1) : -1;
-    if (pipe(log_) != 0) abort();
+    if (pipe2(log_, O_CLOEXEC) != 0 || fcntl(log_[1], F_SETFL, O_NONBLOCK) != 0) abort();  // nobody waits for a reader
     for (int r = 0; r < n_; r++) {
       pids_.push_back(fork());
-      if (pids_.back() == 0) be_rank(r, n_, *board_, in_creation_, r == doomed ? log_[1] : -1);
+      if (pids_.back() == 0) be_rank(r, n_, *board_, in_creation_, in_creation_ ? log_[1] : -1);
     }
     close(log_[1]);
     if (in_creation_) victims_ = {doomed};
@@ -190,11 +191,16 @@ class Round {
     }
     return now();
   }
-  // Before it has joined nobody can know it.
+  // Once all have joined: before, nobody can know it.
   double kill_creating() {
     std::string log;
     char bytes[4096];
-    for (ssize_t n; log.find("joined the root") == std::string::npos && (n = read(log_[0], bytes, sizeof bytes)) > 0;)
+    const auto all_joined = [&] {
+      int joined = 0;
+      for (size_t at = 0; (at = log.find("joined the root", at)) != std::string::npos; at++) joined++;
+      return joined == n_;
+    };
+    for (ssize_t n; !all_joined() && (n = read(log_[0], bytes, sizeof bytes)) > 0;)
       log.append(bytes, static_cast<size_t>(n));
     usleep(static_cast<useconds_t>(upto(0, 20000)));
     kill(pids_[static_cast<size_t>(victims_[0])], SIGKILL);
@@ -229,7 +235,7 @@ class Round {
   const bool in_creation_;
   Board* board_;
   int n_;
-  int log_[2] = {-1, -1};  // what the doomed rank writes
+  int log_[2] = {-1, -1};  // what the ranks write
   std::vector<pid_t> pids_;
   std::vector<int> victims_;
 };
