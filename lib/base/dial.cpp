@@ -200,6 +200,10 @@ size_t networks_between(const Contact& peer) {
   return shared.speeds_known ? shared.addresses.size() : 1;
 }
 
+std::vector<Address> ways_to(const Contact& peer) {
+  return order_candidates(peer, 0);
+}
+
 Dialer::Dialer(const Call& call, const Contact& peer, size_t nth) : Dialer(call, order_candidates(peer, nth)) {}
 
 Dialer::Dialer(const Call& call, std::vector<Address> candidates) : call_(call), candidates_(std::move(candidates)) {}

@@ -36,6 +36,10 @@ struct Listener {
 // it is worth to be asked for nothing else. At least 1; 1 on the same host, and where speeds are not known.
 size_t networks_between(const Contact& peer);
 
+// The addresses to try, best first. Same host: loopback first. Else addresses in a network that this host is in too,
+// then the others.
+std::vector<Address> ways_to(const Contact& peer);
+
 class Dialer {
  public:
   enum class Status { kPending, kDone, kFailed };
@@ -47,8 +51,8 @@ class Dialer {
     int to_rank;
     std::array<uint32_t, 5> args{};
   };
-  // Same host: loopback first. Else addresses in a network that this host is in too, then the others. Connections side
-  // by side have different numbers `nth`, and begin with different networks as far as there are any.
+  // Tries ways_to(peer). Connections side by side have different numbers `nth`, and begin with different networks as
+  // far as there are any.
   Dialer(const Call& call, const Contact& peer, size_t nth = 0);
   Dialer(const Call& call, std::vector<Address> candidates);
 

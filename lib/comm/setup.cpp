@@ -283,12 +283,13 @@ Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs
                                 Deadline deadline) {
   TUTTI_TRY_ASSIGN(const auto all, read_all(blobs));
   const Introduction& mine = all[static_cast<size_t>(rank_)];
-  PeerWatch::Config config{rank_, meeting.key(), {}, {}, {}};
+  PeerWatch::Config config{.rank = rank_, .key = meeting.key()};
   std::vector<LinkPool::Addresses> addresses;
   std::vector<Seat> seats;
   for (size_t r = 0; r < all.size(); r++) {
     TUTTI_TRY(check_agreement(mine, rank_, all[r], static_cast<int>(r)));
     config.rank_names.push_back(format("rank %zu (host %s, pid %d)", r, all[r].host.c_str(), all[r].pid));
+    config.host_names.push_back(all[r].host);
     config.contacts.push_back(all[r].control);
     addresses.push_back(all[r].addresses);
     seats.push_back({all[r].control.host, all[r].path});

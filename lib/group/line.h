@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/fd.h"
+#include "group/heartbeat.h"
 
 namespace tutti {
 
@@ -32,7 +33,8 @@ class Line {
 
   const int peer;
   const Fd fd;
-  int broken_by = 0;  // errno; 0: the other side has closed it
+  std::optional<Heartbeat> heartbeat;  // to another host
+  int broken_by = 0;                   // errno; 0: the other side has closed it
 
  private:
   const size_t most_bytes_;

@@ -47,6 +47,7 @@ class PeerWatch {
     int rank;
     Key key;
     std::vector<std::string> rank_names;  // "rank 3 (host node1, pid 77)"
+    std::vector<std::string> host_names;  // of every rank's host
     std::vector<Contact> contacts;        // of every rank's control listener
     std::vector<int> neighbours;
     Listener listener = {};  // without one questions are passed over
@@ -122,6 +123,9 @@ class PeerWatch {
   bool hear(std::string_view question);
   void lose(int rank);
   void send_the_rest();
+  void start_heartbeat(Line& line);
+  void beat();
+  void lose_host(int rank, double silent_seconds);
 
   void fail_from(int origin, const Error& mine, const Error& theirs);
   bool is_rank(int rank, int least = 0) const {
@@ -135,6 +139,7 @@ class PeerWatch {
   Config config_;
   std::optional<Acceptor> acceptor_;  // for lines that are made later
   std::map<int, Dialer> dialers_;
+  int64_t beat_ns_ = 0;       // when beat() was called last; 0 while there is no other host
   bool dials_again_ = false;  // there was no socket to be had
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // what follows; the thread alone adds lines, removes them and reads from them

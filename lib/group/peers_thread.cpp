@@ -44,6 +44,7 @@ void PeerWatch::serve() {
       if (!read_line(*line)) end_line(*line);
       line = next;
     }
+    beat();
     for (const int peer : unreachable) lose(peer);  // now that its goodbye was read, if there was one
     council_changed_.notify_all();
   }
@@ -58,6 +59,7 @@ int PeerWatch::wait_for_news() {
   for (const auto& [peer, dialer] : dialers_) {
     if (dialer.fd() >= 0) fds.push_back({dialer.fd(), dialer.events(), 0});
   }
+  if (beat_ns_ != 0 && (limit_ms < 0 || limit_ms > Heartbeat::kTickMs)) limit_ms = Heartbeat::kTickMs;
   acceptor_->add_pending(&fds);
   {
     const std::lock_guard lock(mutex_);
@@ -104,9 +106,24 @@ std::vector<int> PeerWatch::dial_wanted() {
   return unreachable;
 }
 
+void PeerWatch::start_heartbeat(Line& line) {
+  const Contact& contact = config_.contacts[static_cast<size_t>(line.peer)];
+  if (contact.host == config_.contacts[static_cast<size_t>(config_.rank)].host || contact.addresses.empty()) return;
+  Address here;
+  here.length = sizeof here.storage;
+  if (::getpeername(line.fd.get(), reinterpret_cast<sockaddr*>(&here.storage), &here.length) != 0) return;
+  here.set_port(contact.addresses[0].port());
+  std::vector<Address> doors = {here};
+  for (const Address& address : ways_to(contact))
+    if (!address.same_place(here)) doors.push_back(address);
+  beat_ns_ = now_ns();
+  line.heartbeat.emplace(line.fd.get(), std::move(doors), beat_ns_);
+}
+
 void PeerWatch::add_line(int peer, Fd fd) {
   const std::lock_guard lock(mutex_);
   lines_.emplace_back(peer, std::move(fd), (config_.rank_names.size() + 1) * (kMaxBlobBytes + 16));
+  start_heartbeat(lines_.back());
   for (const int rank : lost_) lines_.back().send(kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());
   council_.connected(peer);
 }
@@ -145,6 +162,39 @@ void PeerWatch::end_line(const Line& line) {
   if (!has_left) fail({Code::kRemoteError, rank_name(peer) + " died: its connections broke" + how, peer});
 }
 
+void PeerWatch::beat() {
+  constexpr int64_t kTickNs = int64_t{Heartbeat::kTickMs} * 1'000'000, kSilenceNs = 1'950'000'000;
+  const int64_t now = now_ns(), gap = now - beat_ns_;
+  if (beat_ns_ == 0 || gap < kTickNs) return;
+  beat_ns_ = now;
+  std::map<int, double> silent_seconds;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Line& line : lines_) {
+      if (!line.heartbeat) continue;
+      if (gap > 3 * kTickNs) line.heartbeat->excuse(gap - kTickNs);
+      if (line.heartbeat->tick(now)) line.send(kBeat, "");
+      if (const int64_t ns = line.heartbeat->silent_ns(now); ns >= kSilenceNs)
+        silent_seconds[line.peer] = static_cast<double>(ns) / 1e9;
+    }
+  }
+  for (const auto& [peer, seconds] : silent_seconds) lose_host(peer, seconds);
+}
+
+void PeerWatch::lose_host(int rank, double silent_seconds) {
+  const auto at = static_cast<size_t>(rank);
+  std::set<int> gone;
+  for (size_t r = 0; r < config_.contacts.size(); r++)
+    if (config_.contacts[r].host == config_.contacts[at].host) gone.insert(static_cast<int>(r));
+  for (const int lost : gone) lose(lost);
+  fail({Code::kRemoteError,
+        format("%s is lost: host %s has not answered for %.1f s", rank_name(rank).c_str(),
+               config_.host_names[at].c_str(), silent_seconds),
+        rank});
+  const std::lock_guard lock(mutex_);
+  lines_.remove_if([&](const Line& line) { return gone.contains(line.peer); });
+}
+
 // Only the first failure is passed on as a notice, but all ranks should come to know all that are lost.
 void PeerWatch::lose(int rank) {
   const std::lock_guard lock(mutex_);
@@ -181,6 +231,7 @@ bool PeerWatch::take_frame(const Line& line, const Line::Frame& frame) {
   if (frame.type == kQuestion) return bytes.size() <= kMostQuestionBytes && hear(bytes);
   if (frame.type == kNotice) return take_notice(bytes);
   if (frame.type == kLoss) return take_loss(bytes);
+  if (frame.type == kBeat) return true;
   if (frame.type == kAlarm && bytes.size() == sizeof(Nonce)) return alarm(ByteReader(bytes).get<Nonce>()), true;
   const std::lock_guard lock(mutex_);
   if (frame.type == kCouncil) return council_.hear(line.peer, bytes);

@@ -18,12 +18,13 @@ using Watches = std::vector<std::shared_ptr<PeerWatch>>;
 // Ranks in a row, each with its neighbours: 0 - 1 - 2. They live in this process and listen with `listeners`.
 Watches make_watches(const std::vector<PeerWatch::Listener>& listeners) {
   const auto n = static_cast<int>(listeners.size());
-  PeerWatch::Config common{0, derive_key("a secret", 8), {}, {}, {}};
+  PeerWatch::Config common{.rank = 0, .key = derive_key("a secret", 8)};
   std::vector<Listener> sockets;
   for (int r = 0; r < n; r++) {
     auto socket = Listener::open();
     REQUIRE(static_cast<bool>(socket));
     common.rank_names.push_back("rank " + std::to_string(r));
+    common.host_names.push_back("here");
     common.contacts.push_back(socket.value().contact);
     sockets.push_back(std::move(socket.value()));
   }
