@@ -98,7 +98,7 @@ class Acceptor {
   void add_pending(std::vector<pollfd>* fds) const;
 
  private:
-  static constexpr size_t kMaxPending = 128;
+  static constexpr size_t kMaxPending = 16;
   struct Pending {
     Fd fd;
     Handshake handshake;

@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   tuttiCommCount(comm, &n_ranks);
   std::vector<int> lost(static_cast<size_t>(n_ranks));
   if (work(comm) != tuttiSuccess) end("the first operation");
-  printf("ready\n");
+  printf("ready %d\n", getpid());
   fflush(stdout);
   tuttiResult_t state = tuttiSuccess;
   for (const double until = clock_seconds() + atof(argv[2]); state == tuttiSuccess && clock_seconds() < until;) {
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   if (stays) {
     if (state != tuttiSuccess) work(comm), end("it should have stayed");
     if (tuttiCommFinalize(comm) != tuttiSuccess) end("tuttiCommFinalize");
-    return 0;
+    return static_cast<int>(tuttiCommDestroy(comm));
   }
   if (state == tuttiSuccess) end("nobody was lost");
   work(comm);  // for the sentence
@@ -71,5 +71,5 @@ int main(int argc, char** argv) {
   printf("goes on with %d at %.3f\n", n_ranks, clock_seconds());
   static_cast<void>(tuttiCommDestroy(comm));
   if (tuttiCommFinalize(left) != tuttiSuccess) end("tuttiCommFinalize");
-  return 0;
+  return static_cast<int>(tuttiCommDestroy(left));
 }

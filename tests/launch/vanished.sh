@@ -50,7 +50,7 @@ done
 grep -h because "$out.0"
 
 start stay 8
-stopped=$(pgrep -f "^$vanish stay" | tail -1)
+stopped=$(awk '/^ready/ { print $2 }' "$out.4")
 kill -STOP "$stopped"
 sleep 5
 kill -CONT "$stopped"
