@@ -177,11 +177,11 @@ TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tut
 TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
                                              const tuttiConfig_t* config);
 
-/* Writes the ranks of `comm` whose processes died, or which left it without tuttiCommFinalize, to ranks, which has room
- * for nranks entries, in rising order, and their number to *count: what tuttiCommShrink may exclude. When an operation
- * or tuttiCommGetAsyncError says that a rank died, that rank is there. Each rank watches its neighbours in the rings
- * and trees, and passes on whom it misses: where several ranks die at about the same time, the list grows for a moment,
- * and if they stood between the others, may stay shorter on some. A rank that called tuttiCommAbort, or
+/* Writes the ranks of `comm` whose processes died, whose host has not answered for 2 s, or which left it without
+ * tuttiCommFinalize, to ranks, which has room for nranks entries, in rising order, and their number to *count. When an
+ * operation or tuttiCommGetAsyncError says that a rank died, that rank is there. Each rank watches its neighbours in
+ * the rings and trees, and passes on whom it misses: where several ranks die at about the same time, the list grows
+ * for a moment, and if they stood between the others, may stay shorter on some. A rank that called tuttiCommAbort, or
  * tuttiCommDestroy after an error, counts as well; one that is stopped or slow does not: the sentence of tuttiTimeout
  * has its number. Does not block; any thread. Errors: tuttiInvalidArgument (ranks or count is NULL, not a live
  * communicator), tuttiInvalidUsage (its creation is under way). */
