@@ -47,10 +47,10 @@ class PeerWatch {
     int rank;
     Key key;
     std::vector<std::string> rank_names;  // "rank 3 (host node1, pid 77)"
-    std::vector<std::string> host_names;  // of every rank's host
     std::vector<Contact> contacts;        // of every rank's control listener
     std::vector<int> neighbours;
-    Listener listener = {};  // without one questions are passed over
+    Listener listener = {};                    // without one questions are passed over
+    std::vector<std::string> host_names = {};  // of every rank's host; for where contacts have several
   };
 
   // Connects to all neighbours (the higher rank of a pair calls the lower) and starts the thread. Blocks at most until
