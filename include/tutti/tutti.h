@@ -181,11 +181,11 @@ TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tut
 TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
                                              const tuttiConfig_t* config);
 
-/* Writes the ranks of `comm` whose processes died, or which left it without tuttiCommFinalize, to ranks, which has room
- * for nranks entries, in rising order, and their number to *count: what tuttiCommShrink may exclude. When an operation
- * or tuttiCommGetAsyncError says that a rank died, that rank is there. Each rank watches its neighbours in the rings
- * and trees, and passes on whom it misses: where several ranks die at about the same time, the list grows for a moment,
- * and if they stood between the others, may stay shorter on some. A rank that called tuttiCommAbort, or
+/* Writes the ranks of `comm` whose processes died, whose host has not answered for 2 s, or which left it without
+ * tuttiCommFinalize, to ranks, which has room for nranks entries, in rising order, and their number to *count. When an
+ * operation or tuttiCommGetAsyncError says that a rank died, that rank is there. Each rank watches its neighbours in
+ * the rings and trees, and passes on whom it misses: where several ranks die at about the same time, the list grows
+ * for a moment, and if they stood between the others, may stay shorter on some. A rank that called tuttiCommAbort, or
  * tuttiCommDestroy after an error, counts as well; one that is stopped or slow does not: the sentence of tuttiTimeout
  * has its number. Does not block; any thread. Errors: tuttiInvalidArgument (ranks or count is NULL, not a live
  * communicator), tuttiInvalidUsage (its creation is under way). */
@@ -194,19 +194,22 @@ TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, i
 #define TUTTI_SHRINK_DEFAULT 0x00
 #define TUTTI_SHRINK_ABORT 0x01
 
-/* The ranks of `comm` without the excludeRanksCount ones that excludeRanksList has form a new communicator, in their
- * old order; only they call this, all with the same ranks in the list and as often as each other. It does not matter
- * whether `comm` works: after an operation failed with tuttiRemoteError because a rank died, the survivors exclude that
- * rank and go on. They need nothing of `comm` but the addresses and the secret that all its ranks have had since its
- * creation; the lowest of them serves the meeting. `comm` stays as it is and has to be destroyed as ever.
- * TUTTI_SHRINK_DEFAULT: waits for the operations that were called on `comm` before. TUTTI_SHRINK_ABORT: ends them
- * first, on all ranks, as tuttiCommAbort does: they return tuttiInvalidUsage here and tuttiRemoteError there, and
- * `comm` is broken. Blocks until the new group has formed, at most the limit for creation; config as for
- * tuttiCommSplit, also for config.blocking = 0. Any thread.
- * Errors: tuttiInvalidArgument (newcomm is NULL, excludeRanksList is NULL with excludeRanksCount > 0,
- * excludeRanksCount not in [0, nranks), a rank out of range, listed twice, or this one, unknown shrinkFlags, not a live
- * communicator, config), tuttiInvalidUsage (`comm` was finalized; another list than the others'), tuttiTimeout (a rank
- * that is not excluded did not call this in time, or died), and those of tuttiCommInitRankConfig. */
+/* The ranks of `comm` that are left form a new communicator, in their old order: tuttiCommCount says how many they are.
+ * It does not matter whether `comm` works and what was called on it: they need nothing of it but the addresses and the
+ * secret that all its ranks have had since its creation. `comm` stays as it is and has to be destroyed as ever.
+ * Without a list (NULL, 0) all ranks of `comm` that live call this, and find out by themselves who they are, whatever
+ * tuttiCommLostRanks says on each. Ranks that die meanwhile are left out, too; all others get the communicator, or all
+ * an error: only when the limit passes may they differ.
+ * With a list its ranks are left out, dead or not; the others call it, all with the same list. If one of them is lost,
+ * all get tuttiRemoteError, which names it. TUTTI_SHRINK_DEFAULT: waits for the operations that were called on `comm`
+ * before. TUTTI_SHRINK_ABORT: ends them first, on all ranks, as tuttiCommAbort does: they return tuttiInvalidUsage here
+ * and tuttiRemoteError there, and `comm` is broken. Blocks until the new group has formed, at most the limit for
+ * creation, however many die; config as for tuttiCommSplit, also for config.blocking = 0. Any thread; several calls on
+ * one `comm` take their turns. Errors: tuttiInvalidArgument (newcomm is NULL, excludeRanksList is NULL with
+ * excludeRanksCount > 0, excludeRanksCount not in [0, nranks), a rank out of range, listed twice, or this one, unknown
+ * shrinkFlags, not a live communicator, config), tuttiInvalidUsage (`comm` was finalized), tuttiTimeout (a rank that
+ * lives did not call this in time, or with another list), tuttiRemoteError (a rank is lost that the list does not have;
+ * or the others took this rank to be lost and went on without it), and those of tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int* excludeRanksList, int excludeRanksCount,
                                         tuttiComm_t* newcomm, const tuttiConfig_t* config, int shrinkFlags);
 

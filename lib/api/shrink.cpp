@@ -11,49 +11,35 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-Result<std::vector<int>> survivors(const Use& comm, const int* excluded, int n_excluded) {
+// In rising order.
+Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int n_excluded) {
   const int n_ranks = comm->n_ranks();
   if (n_excluded < 0 || n_excluded >= n_ranks)
     return invalid_argument(format("excludeRanksCount=%d is not in [0, %d): comm has %d ranks, and at least one stays",
                                    n_excluded, n_ranks, n_ranks));
   if (excluded == nullptr && n_excluded > 0)
     return invalid_argument(format("excludeRanksList is NULL with excludeRanksCount=%d", n_excluded));
-  std::vector<bool> stays(static_cast<size_t>(n_ranks), true);
+  std::vector<int> sorted;
   for (int i = 0; i < n_excluded; i++) {
     const std::string text = format("excludeRanksList[%d]=%d", i, excluded[i]);
     if (excluded[i] < 0 || excluded[i] >= n_ranks)
       return invalid_argument(format("%s is not a rank of comm: [0, %d)", text.c_str(), n_ranks));
     if (excluded[i] == comm->rank()) return invalid_argument(text + " is this rank: only those that stay call this");
-    if (!stays[static_cast<size_t>(excluded[i])])
+    const auto at = std::lower_bound(sorted.begin(), sorted.end(), excluded[i]);
+    if (at != sorted.end() && *at == excluded[i])
       return invalid_argument(text + " is in the list before: each rank is there once");
-    stays[static_cast<size_t>(excluded[i])] = false;
+    sorted.insert(at, excluded[i]);
   }
-  std::vector<int> members;
-  for (int r = 0; r < n_ranks; r++)
-    if (stays[static_cast<size_t>(r)]) members.push_back(r);
-  return members;
+  return sorted;
 }
 
-// What goes wrong is told in the new group's ranks, and by who does not know of the old one.
-Error in_old_ranks(Error error, const std::vector<int>& members) {
-  constexpr size_t kMostShown = 16;
-  std::string list;
-  for (size_t i = 0; i < std::min(members.size(), kMostShown); i++)
-    list += format("%s%d", i == 0 ? "" : ", ", members[i]);
-  if (members.size() > kMostShown) list += ", ...";
-  error.message += format(
-      "; in tuttiCommShrink ranks of the new group are, in this order, ranks %s of the old one: all of them live and "
-      "call it with the same excludeRanksList, and rank %d of the old one serves the meeting",
-      list.c_str(), members[0]);
-  return error;
-}
-
-Result<std::unique_ptr<Communicator>> shrink(const Use& comm, uint64_t ticket, const std::vector<int>& members,
+Result<std::unique_ptr<Communicator>> shrink(const Use& comm, uint64_t ticket, const std::vector<int>& excluded,
                                              const CommOptions& options, const Deadline& deadline) {
-  TUTTI_TRY_ASSIGN(const UniqueId id, comm->reunion(ticket, members, deadline));
-  const auto me = std::find(members.begin(), members.end(), comm->rank()) - members.begin();
-  auto made = Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), options, deadline);
-  if (!made) return in_old_ranks(std::move(made).error(), members);
+  const bool needs_all = !excluded.empty();
+  auto made = comm->shrink(ticket, excluded, needs_all, options, deadline);
+  if (!made && needs_all)
+    made.error().message +=
+        "; in tuttiCommShrink all ranks that stay give the same excludeRanksList, or all of them none";
   return made;
 }
 
@@ -65,13 +51,13 @@ Result<void> comm_shrink(tuttiComm_t comm, const int* excluded, int n_excluded, 
     return invalid_argument(format("shrinkFlags=%d is neither TUTTI_SHRINK_DEFAULT nor TUTTI_SHRINK_ABORT", flags));
   const auto use = std::make_shared<Use>(comm);
   if (!*use) return not_a_comm(comm);
-  TUTTI_TRY_ASSIGN(const auto members, survivors(*use, excluded, n_excluded));
+  TUTTI_TRY_ASSIGN(const auto sorted, read_excluded(*use, excluded, n_excluded));
   TUTTI_TRY_ASSIGN(const Config read, read_config(config, *use));
   const auto ticket = std::make_shared<uint64_t>();
   return create(
       newcomm, read,
       [=, options = read.options](const Deadline& deadline) {
-        return shrink(*use, *ticket, members, options, deadline);
+        return shrink(*use, *ticket, sorted, options, deadline);
       },
       [=] {
         if (flags == TUTTI_SHRINK_ABORT) (*use)->abort("tuttiCommShrink with TUTTI_SHRINK_ABORT");

@@ -200,6 +200,10 @@ size_t networks_between(const Contact& peer) {
   return shared.speeds_known ? shared.addresses.size() : 1;
 }
 
+std::vector<Address> ways_to(const Contact& peer) {
+  return order_candidates(peer, 0);
+}
+
 Dialer::Dialer(const Call& call, const Contact& peer, size_t nth) : Dialer(call, order_candidates(peer, nth)) {}
 
 Dialer::Dialer(const Call& call, std::vector<Address> candidates) : call_(call), candidates_(std::move(candidates)) {}
@@ -246,6 +250,8 @@ Dialer::Status Dialer::start_next() {
       attempt_ = Deadline::after_seconds(kAttemptSeconds);
       return Status::kDone;
     }
+    const int why = fd.error().sys_errno;
+    lacked_resources_ |= why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM;
     give_up_on_current(fd.error().message);
   }
   if (candidates_.empty()) story_ = "it has no address that can be tried";
@@ -276,6 +282,11 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
     }
   }
   return std::nullopt;
+}
+
+void Acceptor::add_pending(std::vector<pollfd>* fds) const {
+  for (const Pending& p : pending_)
+    fds->push_back({p.fd.get(), static_cast<short>(p.handshake.wants_write() ? POLLOUT : POLLIN), 0});
 }
 
 // Takes in who waits at the door. One more than kMaxPending: only then is it known that room is short.

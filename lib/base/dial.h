@@ -3,6 +3,8 @@
 // they have something. Not thread-safe.
 #pragma once
 
+#include <poll.h>
+
 #include <list>
 #include <optional>
 #include <string>
@@ -34,6 +36,10 @@ struct Listener {
 // it is worth to be asked for nothing else. At least 1; 1 on the same host, and where speeds are not known.
 size_t networks_between(const Contact& peer);
 
+// The addresses to try, best first. Same host: loopback first. Else addresses in a network that this host is in too,
+// then the others.
+std::vector<Address> ways_to(const Contact& peer);
+
 class Dialer {
  public:
   enum class Status { kPending, kDone, kFailed };
@@ -45,8 +51,8 @@ class Dialer {
     int to_rank;
     std::array<uint32_t, 5> args{};
   };
-  // Same host: loopback first. Else addresses in a network that this host is in too, then the others. Connections side
-  // by side have different numbers `nth`, and begin with different networks as far as there are any.
+  // Tries ways_to(peer). Connections side by side have different numbers `nth`, and begin with different networks as
+  // far as there are any.
   Dialer(const Call& call, const Contact& peer, size_t nth = 0);
   Dialer(const Call& call, std::vector<Address> candidates);
 
@@ -57,6 +63,8 @@ class Dialer {
   // answer are given up by the clock.
   int fd() const { return fd_.get(); }
   short events() const;
+  // It failed because this process can have no more sockets: that says nothing of the peer.
+  bool lacked_resources() const { return lacked_resources_; }
 
  private:
   Status start_next();
@@ -67,6 +75,7 @@ class Dialer {
   size_t next_ = 0;
   Fd fd_;
   std::optional<Handshake> handshake_;
+  bool lacked_resources_ = false;
   Deadline attempt_ = Deadline::never();
   std::string story_;
 };
@@ -84,10 +93,12 @@ class Acceptor {
   // dropped, and sooner if there are more than kMaxPending: silent strangers must not keep ranks out.
   std::optional<Accepted> next();
   int fd() const { return listen_fd_.get(); }
-  Fd take_listener() { return std::move(listen_fd_); }  // no more next()
+  // For poll(2): those that have yet to show who they are. What they do not say is known by the clock.
+  bool has_pending() const { return !pending_.empty(); }
+  void add_pending(std::vector<pollfd>* fds) const;
 
  private:
-  static constexpr size_t kMaxPending = 128;
+  static constexpr size_t kMaxPending = 16;
   struct Pending {
     Fd fd;
     Handshake handshake;

@@ -181,11 +181,14 @@ Result<Program*> Communicator::find_program(const Call& call) {
   return &programs_.at(key);  // elements of a map stay where they are
 }
 
-Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline) {
+Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline,
+                                       const std::function<bool()>& gives_up) {
   const auto& [collective, algo, lanes, root] = key;
   const Schedule schedule = planner_->schedule(collective, {algo, lanes}, root);
-  TUTTI_TRY(links_->connect(schedule, deadline, [this] { return watch_->failed(); }));
+  const auto has_ended = [&] { return watch_->failed() || (gives_up && gives_up()); };
+  TUTTI_TRY(links_->connect(schedule, deadline, has_ended));
   if (watch_->failed()) return watch_->failure();
+  if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were made"};
   keep_program(key, bind(schedule, sizes_, [this](int peer, uint32_t channel, bool sending) {
                  return links_->find(peer, channel, sending);
                }));
@@ -225,13 +228,6 @@ Result<void> Communicator::finalize(uint64_t ticket) {
 void Communicator::abort(const char* function) {
   watch_->fail({Code::kInvalidUsage, std::string(function) + " was called on this rank", rank_},
                {Code::kRemoteError, watch_->rank_name(rank_) + " called " + function, rank_});
-}
-
-// One that broke while it was finalized was not.
-Result<UniqueId> Communicator::reunion(uint64_t ticket, const std::vector<int>& members, Deadline deadline) {
-  const Turnstile::Turn turn(*turnstile_, ticket);
-  if (!watch_->failed()) TUTTI_TRY(check_open());
-  return watch_->reunion(members, ++reunions_[members], deadline);
 }
 
 Result<void> Communicator::async_error() const {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -73,9 +74,10 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
                           const std::string& purpose);
 
-  // Where `members`, some of this group's ranks in rising order with this one, meet to form a group of their own. Works
-  // also when this group is broken. Members call it as often as each other with the same members.
-  Result<UniqueId> reunion(uint64_t ticket, const std::vector<int>& members, Deadline deadline);
+  // A new communicator of the ranks that are left, without those in `excluded`, which is in rising order; only they
+  // call this. Works also when this group is broken. If it `needs_all`, it fails when another rank is lost.
+  Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded, bool needs_all,
+                                               const CommOptions& options, const Deadline& deadline);
 
   // Collective: all ranks have come here and called the same number of operations.
   Result<void> finalize(uint64_t ticket);
@@ -110,10 +112,11 @@ class Communicator final : private WaitContext, private cuda::Host {
   static constexpr ProgramKey key_of(Plan plan) { return {Collective::kAllReduce, plan.algo, plan.lanes, 0}; }
 
   Communicator(int rank, int n_ranks, const CommOptions& options, Algo forced);
-  Result<void> setup(Bootstrap& bootstrap, Deadline deadline);
-  Result<void> meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd, PriceList prices,
+  static Result<std::unique_ptr<Communicator>> create(Meeting& meeting, const CommOptions& options, Deadline deadline);
+  Result<void> setup(Meeting& meeting, Deadline deadline);
+  Result<void> meet(Meeting& meeting, std::vector<std::string> blobs, Fd control_fd, PriceList prices,
                     Deadline deadline);
-  Result<void> add_program(const ProgramKey& key, Deadline deadline);
+  Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
   void keep_program(const ProgramKey& key, Program program);
   Result<Program*> find_program(const Call& call);
 
@@ -174,6 +177,7 @@ class Communicator final : private WaitContext, private cuda::Host {
 
   Turnstile own_turnstile_;
   Turnstile* turnstile_ = &own_turnstile_;
+  Turnstile reunions_;  // one at a time, in the order of their tickets
   std::unique_ptr<LinkPool> links_;
   Comparison comparison_{rank_, n_ranks_};
   std::unique_ptr<PeerWatch> watch_;
@@ -197,9 +201,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   // What this rank is in, for check_stalled().
   Standing::Doing doing_ = Standing::Doing::kOther;
   const Exchange* passing_ = nullptr;
-  const Run* driven_ = nullptr;                    // null while links are made for it
-  int64_t next_look_ns_ = 0;                       // of being idle
-  std::map<std::vector<int>, uint64_t> reunions_;  // how often these members have met
+  const Run* driven_ = nullptr;  // null while links are made for it
+  int64_t next_look_ns_ = 0;     // of being idle
   bool finalized_ = false;
 
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on

@@ -205,12 +205,21 @@ int dmabuf_of_memory(uint64_t number, uint64_t* offset_bytes) {
 Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,
                                                            const CommOptions& options, Deadline deadline) {
   log_set_thread_rank(rank);
-  TUTTI_TRY(env_check());
-  TUTTI_TRY(kernels_check());
-  TUTTI_TRY_ASSIGN(const Algo forced, parse_algo(options.algo));
-  std::unique_ptr<Communicator> comm(new Communicator(rank, n_ranks, options, forced));
+  TUTTI_TRY(parse_algo(options.algo));  // before it waits for anybody
   TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline));
-  TUTTI_TRY(comm->setup(bootstrap, deadline));
+  return create(bootstrap, options, deadline);
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::create(Meeting& meeting, const CommOptions& options,
+                                                           Deadline deadline) {
+  log_set_thread_rank(meeting.rank());
+  const auto forced = parse_algo(options.algo);
+  std::unique_ptr<Communicator> comm(
+      new Communicator(meeting.rank(), meeting.n_ranks(), options, forced ? forced.value() : Algo::kAuto));
+  // Nobody starts before all are connected, and everybody hears why if one is not.
+  TUTTI_TRY(meeting.conclude(forced ? comm->setup(meeting, deadline) : forced.error()));
+  log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", comm->n_ranks_, kernels().isa,
+      comm->wait_policy_.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
   if (options.cuda_device < 0) return comm;
   TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(*comm, options.cuda_device));
   return comm;
@@ -224,7 +233,9 @@ int Communicator::host_of(int rank) const {
   return static_cast<int>(found - hosts.begin());
 }
 
-Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
+Result<void> Communicator::setup(Meeting& meeting, Deadline deadline) {
+  TUTTI_TRY(env_check());
+  TUTTI_TRY(kernels_check());
   TUTTI_TRY_ASSIGN(const int64_t slots, env_int(Env::kSlots));
   TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int(Env::kSlotBytes));
   TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
@@ -234,7 +245,7 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
 
   tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_,          n_ranks_,        {}, find_memory,
                                       SharedMemory::removals, is_live_memory, dmabuf_of_memory};
-  std::copy(bootstrap.key().begin(), bootstrap.key().end(), endpoint_config.group_key);
+  std::copy(meeting.key().begin(), meeting.key().end(), endpoint_config.group_key);
   TUTTI_TRY_ASSIGN(const auto transports, find_transports(options_.transports));
   TUTTI_TRY_ASSIGN(
       LinkPool pool,
@@ -264,34 +275,21 @@ Result<void> Communicator::setup(Bootstrap& bootstrap, Deadline deadline) {
       place_name(*machine_, mine.path).c_str());
   mine.control = control.contact;
   mine.addresses = links_->addresses();
-  TUTTI_TRY_ASSIGN(auto blobs, bootstrap.all_gather(mine.to_bytes()));
-  auto met = meet(bootstrap, std::move(blobs), std::move(control.fd), std::move(prices), deadline);
-
-  // Nobody starts before all are connected, and everybody hears why if one is not.
-  const std::string outcome = ByteWriter().put_string(met ? "" : met.error().message).take();
-  TUTTI_TRY_ASSIGN(const auto outcomes, bootstrap.all_gather(outcome));
-  TUTTI_TRY(std::move(met));
-  for (size_t r = 0; r < outcomes.size(); r++) {
-    ByteReader reader(outcomes[r]);
-    const std::string failure = reader.get_string();
-    if (!failure.empty())
-      return Error{Code::kRemoteError, format("rank %zu could not join: %s", r, failure.c_str()), static_cast<int>(r)};
-  }
-  log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", n_ranks_, kernels().isa,
-      wait_policy_.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
-  return {};
+  TUTTI_TRY_ASSIGN(auto blobs, meeting.all_gather(mine.to_bytes()));
+  return meet(meeting, std::move(blobs), std::move(control.fd), std::move(prices), deadline);
 }
 
-Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> blobs, Fd control_fd, PriceList prices,
+Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs, Fd control_fd, PriceList prices,
                                 Deadline deadline) {
   TUTTI_TRY_ASSIGN(const auto all, read_all(blobs));
   const Introduction& mine = all[static_cast<size_t>(rank_)];
-  PeerWatch::Config config{rank_, bootstrap.key(), {}, {}, {}};
+  PeerWatch::Config config{.rank = rank_, .key = meeting.key()};
   std::vector<LinkPool::Addresses> addresses;
   std::vector<Seat> seats;
   for (size_t r = 0; r < all.size(); r++) {
     TUTTI_TRY(check_agreement(mine, rank_, all[r], static_cast<int>(r)));
     config.rank_names.push_back(format("rank %zu (host %s, pid %d)", r, all[r].host.c_str(), all[r].pid));
+    config.host_names.push_back(all[r].host);
     config.contacts.push_back(all[r].control);
     addresses.push_back(all[r].addresses);
     seats.push_back({all[r].control.host, all[r].path});
@@ -320,8 +318,10 @@ Result<void> Communicator::meet(Bootstrap& bootstrap, std::vector<std::string> b
   config.neighbours = planner_->neighbours();
   config.listener = [this](std::string_view question) { return comparison_.hear(question); };
   links_->set_peers(std::move(addresses), sizes_.slot_bytes);
-  TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline));
-  for (const Plan plan : {kTreePlan, kRingPlan}) TUTTI_TRY(add_program(key_of(plan), deadline));
+  TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline,
+                                             [&] { return meeting.is_broken(); }));
+  for (const Plan plan : {kTreePlan, kRingPlan})
+    TUTTI_TRY(add_program(key_of(plan), deadline, [&] { return meeting.is_broken(); }));
   keep_program({Collective::kFinalize, Algo::kTree, kMostLanes, 0}, programs_.at(key_of(kTreePlan)));
   // Last, because nobody waits for anybody here: who fails can say so.
   if (leads_host && env_is_set(Env::kTopoDump)) TUTTI_TRY(dump_machine(env_string(Env::kTopoDump)));

@@ -1,5 +1,7 @@
 #include "group/bootstrap.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -59,15 +61,46 @@ Result<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int n_ranks, Dea
   return b;
 }
 
+// A send that fails is not yet the answer: the root may have said why before it closed.
+void Bootstrap::send(FrameKind kind, const std::string& body) {
+  const std::string frame = make_frame(kind, body);
+  [[maybe_unused]] const auto sent = send_all(fd_.get(), frame.data(), frame.size(), deadline_);
+}
+
+Result<std::vector<std::string>> Bootstrap::receive_all() {
+  is_over_ = true;
+  TUTTI_TRY_ASSIGN(const std::string body,
+                   receive_all_frame(fd_.get(), rank_, n_ranks_, deadline_.plus_seconds(kReportSeconds)));
+  is_over_ = false;
+  return split_blobs(body, n_ranks_);
+}
+
 Result<std::vector<std::string>> Bootstrap::all_gather(const std::string& blob) {
   if (blob.size() > kMaxBlobBytes)
     return Error{Code::kInvalidArgument, format("a blob of %zu bytes: at most %zu", blob.size(), kMaxBlobBytes)};
-  const std::string frame = make_frame(FrameKind::kBlob, blob);
-  // A send that fails is not yet the answer: the root may have said why before it closed.
-  [[maybe_unused]] const auto sent = send_all(fd_.get(), frame.data(), frame.size(), deadline_);
-  TUTTI_TRY_ASSIGN(const std::string body,
-                   receive_all_frame(fd_.get(), rank_, n_ranks_, deadline_.plus_seconds(kReportSeconds)));
-  return split_blobs(body, n_ranks_);
+  send(FrameKind::kBlob, blob);
+  return receive_all();
+}
+
+bool Bootstrap::is_broken() {
+  pollfd p{fd_.get(), POLLIN, 0};
+  return ::poll(&p, 1, 0) > 0;  // nobody expects an answer now
+}
+
+// The loss of a rank is better known to the root, which gets a moment to tell of it.
+Result<void> Bootstrap::conclude(Result<void> here) {
+  constexpr int kGraceMs = 50;
+  if (is_over_) return here;
+  if (here) {
+    TUTTI_TRY(all_gather(""));
+    send(FrameKind::kLeave, "");
+    return {};
+  }
+  pollfd p{fd_.get(), POLLIN, 0};
+  if (here.error().code == Code::kRemoteError && ::poll(&p, 1, kGraceMs) > 0)
+    if (auto word = receive_all(); !word) return std::move(word).error();
+  send(FrameKind::kReport, pack_report(here.error()));
+  return here;
 }
 
 }  // namespace tutti

@@ -12,6 +12,8 @@
 #include "base/handshake.h"
 #include "base/result.h"
 #include "base/socket.h"
+#include "group/bootstrap_wire.h"
+#include "group/meeting.h"
 
 namespace tutti {
 
@@ -39,35 +41,28 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 // but must live until they have their last answer. Ranks of this process get theirs after all others, so that it may
 // end at once. kSystemError when there is no socket or thread to be had.
 Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr);
-// The same behind a socket that listens already; `secret` as in UniqueIdParts.
-Result<void> serve_root(Fd listener, const uint8_t* secret, Deadline deadline);
-// Addresses to give to other hosts: a host that has no others may give the loopback's.
-std::vector<Address> without_loopback(std::vector<Address> addresses);
-
 // One rank's connection to the root.
-class Bootstrap {
+class Bootstrap final : public Meeting {
  public:
   // Tries the id's addresses (this host's loopback first if the root runs here) until one really connects and
   // authenticates; logs which and why. Retries until the deadline: the root may not listen yet when the port is fixed.
   // kInvalidUsage when the last answer was a refusal (another secret, another version), kTimeout when there was none.
   static Result<Bootstrap> join(const UniqueId& id, int rank, int n_ranks, Deadline deadline);
-  Bootstrap(Bootstrap&&) = default;
-  Bootstrap& operator=(Bootstrap&&) = default;
 
-  // Collective: every rank contributes a blob and receives all of them in rank order; any number of times. kTimeout
-  // lists the ranks that did not come; kRemoteError names the rank whose connection broke. Blobs of at most 64 KiB.
-  Result<std::vector<std::string>> all_gather(const std::string& blob);
-
-  int rank() const { return rank_; }
-  int n_ranks() const { return n_ranks_; }
-  const Key& key() const { return key_; }
+  // kTimeout lists the ranks that did not come; kRemoteError names the rank whose connection broke. Blobs of at most
+  // 64 KiB.
+  Result<std::vector<std::string>> all_gather(const std::string& blob) override;
+  // The root has said why no group will form, or is gone.
+  bool is_broken() override;
+  Result<void> conclude(Result<void> here) override;
 
  private:
   Bootstrap() = default;
+  Result<std::vector<std::string>> receive_all();
+  void send(FrameKind kind, const std::string& body);
+
   Fd fd_;
-  int rank_ = 0;
-  int n_ranks_ = 1;
-  Key key_{};
+  bool is_over_ = false;
   Deadline deadline_ = Deadline::never();
 };
 

@@ -117,8 +117,7 @@ void RootServer::forget(Client& client) {
   Member& member = members_[static_cast<size_t>(client.rank)];
   member.client = nullptr;
   n_present_--;
-  // Between rounds a rank may leave: perhaps it is done. Within one, the others wait for it in vain.
-  if (n_blobs_ > 0)
+  if (!client.has_left)
     fail({Code::kRemoteError,
           format("rank %d (%s) closed its connection before the group had formed: look at its output for the reason",
                  client.rank, member.who.c_str()),
@@ -155,6 +154,10 @@ void RootServer::read_frames(Client& client) {
       on_join(client, body);
     else if (client.in.kind() == FrameKind::kBlob && client.rank >= 0)
       on_blob(client, std::move(body));
+    else if (client.in.kind() == FrameKind::kLeave && client.rank >= 0)
+      client.has_left = true;
+    else if (client.in.kind() == FrameKind::kReport && client.rank >= 0)
+      on_report(client, body);
     else
       forget(client);
   }
@@ -257,6 +260,14 @@ void RootServer::on_blob(Client& client, std::string blob) {
   if (n_blobs_ == n_ranks_) finish_round();
 }
 
+void RootServer::on_report(const Client& client, const std::string& body) {
+  Error error = unpack_report(body);
+  error.message = format("rank %d (%s) could not join: %s", client.rank,
+                         members_[static_cast<size_t>(client.rank)].who.c_str(), error.message.c_str());
+  if (error.culprit_rank < 0) error.culprit_rank = client.rank;
+  fail(std::move(error));
+}
+
 void RootServer::finish_round() {
   std::string all;
   for (Member& member : members_) {
@@ -306,6 +317,10 @@ void RootServer::fail(Error error) {
   if (report_) return;
   log(LogLevel::kInfo, "the group's root gives up: %s", error.message.c_str());
   report_ = std::make_shared<std::string>(make_frame(FrameKind::kReport, pack_report(error)));
+  if (own_answer_)  // what was decided before
+    for (const Member& member : members_)
+      if (member.client != nullptr && member.is_own) send(*member.client, own_answer_);
+  own_answer_ = nullptr;
   for (const bool own : {false, true}) {
     for (const Member& member : members_) {
       if (member.client == nullptr || member.is_own != own) continue;
@@ -358,20 +373,13 @@ Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_
     interface.address.set_port(port);
     parts.addresses.push_back(interface.address);
   }
-  parts.addresses = without_loopback(std::move(parts.addresses));
-  TUTTI_TRY(serve_root(std::move(listener), parts.secret, deadline));
+  // A host that has no others may give the loopback's.
+  const auto is_loopback = [](const Address& a) { return a.is_loopback(); };
+  if (!std::all_of(parts.addresses.begin(), parts.addresses.end(), is_loopback))
+    std::erase_if(parts.addresses, is_loopback);
+  const Key key = derive_key(parts.secret, sizeof parts.secret);
+  TUTTI_TRY(spawn(std::make_unique<RootServer>(std::move(listener), key, deadline)));
   return pack_unique_id(parts);
-}
-
-Result<void> serve_root(Fd listener, const uint8_t* secret, Deadline deadline) {
-  const Key key = derive_key(secret, sizeof UniqueIdParts::secret);
-  return spawn(std::make_unique<RootServer>(std::move(listener), key, deadline));
-}
-
-std::vector<Address> without_loopback(std::vector<Address> addresses) {
-  std::vector<Address> others = addresses;
-  std::erase_if(others, [](const Address& a) { return a.is_loopback(); });
-  return others.empty() ? addresses : others;
 }
 
 }  // namespace tutti

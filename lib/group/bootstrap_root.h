@@ -1,6 +1,6 @@
 // The rendezvous' server: one thread, one poll loop, no client is ever waited for.
 //
-//   accepted --handshake, Join--> member --Blob--> waits for the round --All--> member ... --closes--> left
+//   accepted --handshake, Join--> member --Blob--> waits for the round --All--> member ... --Leave--> left
 //       \--5 s without a Join--> dropped                   any failure: Report to all, then they are only drained
 //
 // Everything belongs to the thread that calls run(). After a failure the root stays until the deadline (or until every
@@ -39,7 +39,8 @@ class RootServer {
     bool authenticated = false;
     bool draining = false;  // has its last frame; what it sends is thrown away until it closes
     bool closed = false;
-    int rank = -1;  // -1 until it has joined
+    bool has_left = false;  // in good order
+    int rank = -1;          // -1 until it has joined
     FrameReader in;
     std::deque<Frame> out;
     size_t out_sent = 0;  // of out.front()
@@ -70,6 +71,7 @@ class RootServer {
   void on_join(Client& client, const std::string& body);
   bool check_join(Client& client, const JoinMessage& join, const std::string& who);
   void on_blob(Client& client, std::string blob);
+  void on_report(const Client& client, const std::string& body);
   void finish_round();
   void answer_own_ranks();
   void report_time_out();

@@ -6,6 +6,8 @@
 //   Blob {bytes}                --->    once per round
 //                               <---    All {u32 length, bytes; in rank order}, when every rank's blob is there
 //                               <---    or Report {code, culprit, sentence}, at any time; the last frame
+//   Leave {}                    --->    when all is well: who closes without it is lost
+//   or Report                   --->    it has failed, and so the group has
 #pragma once
 
 #include <memory>
@@ -16,11 +18,11 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kBootstrapVersion = 1;
+inline constexpr uint32_t kBootstrapVersion = 2;
 inline constexpr size_t kMaxBlobBytes = 64 << 10;
 inline constexpr int kMaxRanks = 1 << 20;
 
-enum class FrameKind : uint32_t { kJoin = 1, kBlob = 2, kAll = 3, kReport = 4 };
+enum class FrameKind : uint32_t { kJoin = 1, kBlob = 2, kAll = 3, kReport = 4, kLeave = 5 };
 
 struct FrameHeader {
   FrameKind kind;

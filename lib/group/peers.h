@@ -3,12 +3,17 @@
 // at once, also while it computes, and is passed on to the other neighbours, so that one loss ends the whole group with
 // the name of the rank that caused it.
 //
-// Threading: failed() is one load; fail(), failure(), lost(), departed(), descriptors() from any thread; the rest from
-// the owner's thread.
+// The same connections, and those that are made when they are needed, carry what the ranks that are left agree upon
+// (council.h).
+//
+// Threading: failed() is one load; fail(), failure(), lost(), departed(), descriptors(), agree() from any thread; the
+// rest from the owner's thread.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,9 +24,11 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/dial.h"
 #include "base/result.h"
-#include "group/bootstrap.h"
+#include "group/council.h"
+#include "group/line.h"
 
 namespace tutti {
 
@@ -42,12 +49,15 @@ class PeerWatch {
     std::vector<std::string> rank_names;  // "rank 3 (host node1, pid 77)"
     std::vector<Contact> contacts;        // of every rank's control listener
     std::vector<int> neighbours;
-    Listener listener = {};  // without one questions are passed over
+    Listener listener = {};                    // without one questions are passed over
+    std::vector<std::string> host_names = {};  // of every rank's host; for where contacts have several
   };
 
   // Connects to all neighbours (the higher rank of a pair calls the lower) and starts the thread. Blocks at most until
   // the deadline; kTimeout and kRemoteError name the ranks that could not be reached and why.
-  static Result<std::unique_ptr<PeerWatch>> create(Config config, Fd listen_fd, Deadline deadline);
+  // `gives_up` is asked now and then whether there is still somebody to wait for.
+  static Result<std::unique_ptr<PeerWatch>> create(Config config, Fd listen_fd, Deadline deadline,
+                                                   const std::function<bool()>& gives_up = {});
   ~PeerWatch();
 
   // Has anything ended this group? Acquire: failure() is there afterwards.
@@ -72,10 +82,16 @@ class PeerWatch {
   void ask(std::string_view question, const Error& otherwise, int limit_ms);
   static constexpr size_t kMostQuestionBytes = 8192;
 
-  // The id for a new group of `members`, some ranks in rising order with this one: the first of them serves the meeting
-  // where its control connections came in, so that no word has to be exchanged for it, and none of the lines need be
-  // left. All ranks come to the same id; `nth` tells the meetings of the same members apart.
-  Result<UniqueId> reunion(const std::vector<int>& members, uint64_t nth, Deadline deadline) const;
+  // Collective over the ranks that are left, but for those in `without`: everyone's vote to all, as council.h says.
+  // Works also when the group has failed. One call for each list at a time. kTimeout names who was waited for,
+  // kRemoteError says that the others take this rank to be lost.
+  Result<Decision> agree(const Council::Without& without, const std::string& vote, const Deadline& deadline);
+  // Ends what waits for others in an attempt that cannot succeed, on all ranks: alarmed() says so there.
+  void alarm(const Nonce& attempt);
+  bool alarmed(const Nonce& attempt) const;
+  bool has_lost_any_of(const std::vector<int>& ranks) const;
+  const Key& key() const { return config_.key; }
+  int rank() const { return config_.rank; }
 
   // Tells the neighbours that this rank leaves in good order after `operations` operations.
   void say_goodbye(uint64_t operations);
@@ -88,33 +104,56 @@ class PeerWatch {
   const std::string& rank_name(int rank) const { return config_.rank_names[static_cast<size_t>(rank)]; }
 
  private:
-  struct Line {
-    Fd fd;
-    std::string received;
-    std::optional<uint64_t> goodbye;
-  };
-
-  explicit PeerWatch(Config config) : config_(std::move(config)) {}
-  Result<void> connect(Fd listen_fd, Deadline deadline);
+  explicit PeerWatch(Config config);
+  Result<void> connect(Fd listen_fd, Deadline deadline, const std::function<bool()>& gives_up);
   Result<void> start();
+  Error no_agreement(const Council::Without& without);
+
+  // The thread.
   void serve();
-  void lose(int rank);
-  void read_line(int peer, Line& line);
-  bool take_frame(int peer, Line& line);
-  bool take_payload(Line& line, uint32_t type, std::string_view bytes);
+  int wait_for_news();
+  void accept_lines();
+  std::vector<int> dial_wanted();
+  void add_line(int peer, Fd fd);
+  bool read_line(Line& line);
+  void end_line(const Line& line);
+  bool take_frame(const Line& line, const Line::Frame& frame);
+  bool take_notice(std::string_view bytes);
+  bool take_loss(std::string_view bytes);
   bool hear(std::string_view question);
-  void send_to_all(uint32_t type, const std::string& payload);  // with mutex_ held
+  void lose(int rank);
+  void send_the_rest();
+  void start_heartbeat(Line& line);
+  void beat();
+  void lose_host(int rank, double silent_seconds);
+
+  void fail_from(int origin, const Error& mine, const Error& theirs);
+  bool is_rank(int rank, int least = 0) const {
+    return rank >= least && rank < static_cast<int>(config_.rank_names.size());
+  }
+  // With mutex_ held.
+  Line* find_line(int peer);
+  void send_to_all(uint32_t type, const std::string& payload);
+  void wake();
 
   Config config_;
-  Fd listen_fd_;  // kept for reunion()
-  std::map<int, Line> lines_;
+  std::optional<Acceptor> acceptor_;  // for lines that are made later
+  std::map<int, Dialer> dialers_;
+  int64_t beat_ns_ = 0;       // when beat() was called last; 0 while there is no other host
+  bool dials_again_ = false;  // there was no socket to be had
   std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;  // failure_, lost_, goodbyes, sending
+  mutable std::mutex mutex_;  // what follows; the thread alone adds lines, removes them and reads from them
+  std::list<Line> lines_;     // neighbours', and those made later: perhaps several with one peer
+  std::map<int, uint64_t> departed_;
   Error failure_;
   std::optional<Error> otherwise_;  // while this rank waits for an answer
   std::set<int> lost_;
-  bool leaving_ = false;
-  Fd wake_fd_, stop_fd_;
+  Council council_;
+  std::condition_variable council_changed_;
+  Nonce alarm_{};                  // the last one
+  std::optional<Error> shut_out_;  // the others take this rank to be lost
+  bool leaving_ = false, stopping_ = false;
+  Fd wake_fd_, nudge_fd_;
   std::thread thread_;
 };
 

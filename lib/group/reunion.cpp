@@ -1,30 +1,84 @@
-// How ranks of a group that may be broken come together again.
-#include <fcntl.h>
+#include "group/reunion.h"
 
 #include <algorithm>
-#include <cerrno>
 
 #include "base/bytes.h"
-#include "group/peers.h"
+#include "group/bootstrap_wire.h"
 
 namespace tutti {
+namespace {
 
-Result<UniqueId> PeerWatch::reunion(const std::vector<int>& members, uint64_t nth, Deadline deadline) const {
-  ByteWriter known_to_all;
-  known_to_all.put(config_.key).put(nth);
-  for (const int rank : members) known_to_all.put(rank);
-  const std::string bytes = known_to_all.take();
-  const Key key = derive_key(bytes.data(), bytes.size());
-  UniqueIdParts parts;
-  std::copy_n(key.begin(), sizeof parts.secret, parts.secret);
-  const std::vector<Address>& addresses = config_.contacts[static_cast<size_t>(members[0])].addresses;
-  parts.addresses = without_loopback(addresses);
-  if (members[0] == config_.rank) {
-    Fd listener(::fcntl(listen_fd_.get(), F_DUPFD_CLOEXEC, 0));
-    if (!listener) return system_error("duplicating a descriptor (see ulimit -n)", errno);
-    TUTTI_TRY(serve_root(std::move(listener), parts.secret, deadline));
+std::string front_of(const Nonce& nonce, uint32_t phase) {
+  return ByteWriter().put(nonce).put(phase).take();
+}
+
+bool all_begin_with(const std::vector<std::string>& votes, const std::string& front) {
+  return std::all_of(votes.begin(), votes.end(), [&](const std::string& vote) { return vote.starts_with(front); });
+}
+
+}  // namespace
+
+Result<Reunion> Reunion::gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline) {
+  Reunion reunion(old, without, deadline);
+  const std::string vote = front_of({}, 0);
+  for (;;) {
+    TUTTI_TRY_ASSIGN(const Decision decision, old.agree(without, vote, deadline));
+    // Some may be in the middle of an attempt that has failed: they come back.
+    if (!all_begin_with(decision.votes, vote)) continue;
+    reunion.nonce_ = decision.nonce;
+    reunion.members_ = decision.members;
+    break;
   }
-  return pack_unique_id(parts);
+  const auto me = std::find(reunion.members_.begin(), reunion.members_.end(), old.rank());
+  reunion.rank_ = static_cast<int>(me - reunion.members_.begin());
+  reunion.n_ranks_ = static_cast<int>(reunion.members_.size());
+  const std::string known_to_all = ByteWriter().put(old.key()).put(reunion.nonce_).take();
+  reunion.key_ = derive_key(known_to_all.data(), known_to_all.size());
+  return reunion;
+}
+
+// A rank that has failed says so instead of what is expected: all of them get that error. What failed because of
+// another rank's loss is tried again, for that is known by then.
+Result<std::vector<std::string>> Reunion::next_votes(const Result<std::string>& mine) {
+  const std::string front = front_of(nonce_, ++phase_);
+  const std::string vote = mine ? 'y' + mine.value() : 'n' + pack_report(mine.error());
+  is_over_ = true;
+  TUTTI_TRY_ASSIGN(Decision decision, old_->agree(without_, front + vote, deadline_));
+  if (decision.members != members_ || !all_begin_with(decision.votes, front)) {
+    begins_anew_ = true;
+    return Error{Code::kRemoteError, "a rank was lost while the group was formed"};
+  }
+  for (std::string& theirs : decision.votes) theirs.erase(0, front.size());
+  for (size_t r = 0; r < decision.votes.size(); r++) {
+    if (decision.votes[r].starts_with('y')) continue;
+    const Error error = unpack_report(decision.votes[r].substr(1));
+    begins_anew_ = error.code == Code::kRemoteError;
+    if (!mine && !begins_anew_) return mine.error();
+    return Error{error.code, old_->rank_name(members_[r]) + " could not join: " + error.message, members_[r]};
+  }
+  is_over_ = false;
+  for (std::string& theirs : decision.votes) theirs.erase(0, 1);
+  return std::move(decision.votes);
+}
+
+Result<std::vector<std::string>> Reunion::all_gather(const std::string& blob) {
+  return next_votes(blob);
+}
+
+bool Reunion::is_broken() {
+  return old_->alarmed(nonce_) || old_->has_lost_any_of(members_);
+}
+
+Result<void> Reunion::conclude(Result<void> here) {
+  if (is_over_) return here;
+  if (!here) {
+    old_->alarm(nonce_);
+    return next_votes(here.error()).error();  // this one's own vote makes it an error
+  }
+  TUTTI_TRY(next_votes(std::string()));
+  [[maybe_unused]] const auto farewell = next_votes(std::string());
+  begins_anew_ = false;
+  return {};
 }
 
 }  // namespace tutti

@@ -18,12 +18,13 @@ using Watches = std::vector<std::shared_ptr<PeerWatch>>;
 // Ranks in a row, each with its neighbours: 0 - 1 - 2. They live in this process and listen with `listeners`.
 Watches make_watches(const std::vector<PeerWatch::Listener>& listeners) {
   const auto n = static_cast<int>(listeners.size());
-  PeerWatch::Config common{0, derive_key("a secret", 8), {}, {}, {}};
+  PeerWatch::Config common{.rank = 0, .key = derive_key("a secret", 8)};
   std::vector<Listener> sockets;
   for (int r = 0; r < n; r++) {
     auto socket = Listener::open();
     REQUIRE(static_cast<bool>(socket));
     common.rank_names.push_back("rank " + std::to_string(r));
+    common.host_names.push_back("here");
     common.contacts.push_back(socket.value().contact);
     sockets.push_back(std::move(socket.value()));
   }
@@ -70,7 +71,8 @@ TEST_CASE("a question is passed on, and its answer ends the group for all") {
   for (const auto& watch : watches) {
     const Error failure = failure_of(*watch);
     CHECK(failure.code == Code::kInvalidUsage);
-    CHECK(failure.message == "an answer to who has others?");
+    const bool answered = watch == watches[2];
+    CHECK(failure.message == (answered ? "" : "rank 2 reports: ") + std::string("an answer to who has others?"));
   }
 }
 
@@ -79,7 +81,8 @@ TEST_CASE("a question that nobody answers ends the group with what its rank know
   const Watches watches = make_watches({{}, ignore, {}});
   watches[0]->ask("who has others?", kOtherwise, kShortMs);
   CHECK(watches[0]->failed());
-  for (const auto& watch : watches) CHECK(failure_of(*watch).message == kOtherwise.message);
+  CHECK(failure_of(*watches[0]).message == kOtherwise.message);
+  for (const size_t r : {1u, 2u}) CHECK(failure_of(*watches[r]).message == "rank 0 reports: " + kOtherwise.message);
 }
 
 TEST_CASE("who asks a rank that dies says what it knows, and waits no longer") {

@@ -144,8 +144,7 @@ Status Trainer::recover(const Status& why) {
   if (Status s = find_lost(lost); !s) return s;
   if (lost.empty()) return why;
   tuttiComm_t left = nullptr;
-  const auto shrunk =
-      tuttiCommShrink(comm_, lost.data(), static_cast<int>(lost.size()), &left, nullptr, TUTTI_SHRINK_DEFAULT);
+  const auto shrunk = tuttiCommShrink(comm_, nullptr, 0, &left, nullptr, TUTTI_SHRINK_DEFAULT);
   if (Status s = call(shrunk); !s) return s;
   static_cast<void>(tuttiCommDestroy(std::exchange(comm_, left)));  // says again that it is broken
   if (Status s = ask_place(); !s) return s;

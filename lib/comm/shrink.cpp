@@ -1,0 +1,49 @@
+// A new communicator of those ranks of an old one that are left.
+#include <algorithm>
+
+#include "comm/communicator.h"
+#include "group/reunion.h"
+
+namespace tutti {
+namespace {
+
+Error too_few(const PeerWatch& watch, const std::vector<int>& excluded, const std::vector<int>& members, int n_ranks) {
+  for (int rank = 0; rank < n_ranks; rank++)
+    if (!std::binary_search(excluded.begin(), excluded.end(), rank) &&
+        !std::binary_search(members.begin(), members.end(), rank))
+      return {Code::kRemoteError,
+              watch.rank_name(rank) +
+                  " is lost and not in excludeRanksList: give a NULL list and let those who are left"
+                  " find out who they are, or add it to the list on all ranks",
+              rank};
+  return {Code::kInternalError, "ranks are missing that nobody has lost"};
+}
+
+}  // namespace
+
+// Who is found to be lost meanwhile is left out in the next attempt, and the others all come to that one.
+Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, const std::vector<int>& excluded,
+                                                           bool needs_all, const CommOptions& options,
+                                                           const Deadline& deadline) {
+  uint64_t place;
+  {
+    const Turnstile::Turn turn(*turnstile_, ticket);
+    place = reunions_.take_ticket();
+    // One that broke while it was finalized was not.
+    if (!watch_->failed() && finalized_) {
+      const Turnstile::Turn none(reunions_, place);
+      return check_open().error();
+    }
+  }
+  const Turnstile::Turn turn(reunions_, place);
+  for (;;) {
+    TUTTI_TRY_ASSIGN(Reunion reunion, Reunion::gather(*watch_, excluded, deadline));
+    const size_t expected = static_cast<size_t>(n_ranks_) - excluded.size();
+    if (needs_all && reunion.members().size() != expected)
+      return too_few(*watch_, excluded, reunion.members(), n_ranks_);
+    auto made = create(reunion, options, deadline);
+    if (made || !reunion.begins_anew() || deadline.passed()) return made;
+  }
+}
+
+}  // namespace tutti

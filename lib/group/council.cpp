@@ -1,0 +1,261 @@
+#include "group/council.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/handshake.h"
+
+namespace tutti {
+namespace {
+
+enum MessageKind : uint32_t { kState = 1, kSummon = 2, kDecided = 3, kKnown = 4, kMissing = 5 };
+
+constexpr size_t kMostMatters = 256;  // lists of ranks that the others may begin with
+
+ByteWriter message(MessageKind kind, const Council::Without& without) {
+  ByteWriter w;
+  w.put(static_cast<uint32_t>(kind)).put(static_cast<uint32_t>(without.size()));
+  for (const int rank : without) w.put(static_cast<int32_t>(rank));
+  return w;
+}
+
+// A list of ranks in rising order.
+std::optional<std::vector<int>> read_ranks(ByteReader& r, int n_ranks) {
+  std::vector<int> ranks;
+  for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
+    const int rank = r.get<int32_t>();
+    if (!r.ok() || rank <= (ranks.empty() ? -1 : ranks.back()) || rank >= n_ranks) return std::nullopt;
+    ranks.push_back(rank);
+  }
+  return r.ok() ? std::optional(ranks) : std::nullopt;
+}
+
+std::string with_decision(MessageKind kind, const Council::Without& without, const Decision& decision) {
+  return message(kind, without).put_string(decision.to_bytes()).take();
+}
+
+}  // namespace
+
+std::string Decision::to_bytes() const {
+  ByteWriter w;
+  w.put(epoch).put(nonce).put(static_cast<uint32_t>(members.size()));
+  for (const int rank : members) w.put(static_cast<int32_t>(rank));
+  for (const std::string& vote : votes) w.put_string(vote);
+  return w.take();
+}
+
+std::optional<Decision> Decision::from_bytes(std::string_view bytes, int n_ranks) {
+  ByteReader r(bytes);
+  Decision decision;
+  decision.epoch = r.get<uint64_t>();
+  decision.nonce = r.get<Nonce>();
+  auto members = read_ranks(r, n_ranks);
+  if (!members) return std::nullopt;
+  decision.members = std::move(*members);
+  for (size_t i = 0; i < decision.members.size(); i++) decision.votes.push_back(r.get_string());
+  return r.ok() && r.at_end() ? std::optional(std::move(decision)) : std::nullopt;
+}
+
+Council::Matter* Council::find(const Without& without) {
+  const auto known = matters_.find(without);
+  if (known != matters_.end()) return &known->second;
+  return matters_.size() < kMostMatters ? &matters_[without] : nullptr;
+}
+
+bool Council::takes_part(const Without& without, int rank) const {
+  return !lost_.contains(rank) && !std::binary_search(without.begin(), without.end(), rank);
+}
+
+int Council::coordinator(const Without& without, const Matter& matter) const {
+  for (int rank = matter.promised; rank < rank_; rank++)
+    if (takes_part(without, rank)) return rank;
+  return rank_;
+}
+
+void Council::join(const Without& without, std::string vote) {
+  Matter& matter = matters_[without];
+  matter.vote = std::move(vote);
+  matter.result.reset();
+  matter.missing.reset();
+  matter.told = -1;
+  proceed(without, matter);
+}
+
+void Council::leave(const Without& without) {
+  Matter& matter = matters_[without];
+  matter.vote.reset();
+  if (matter.told >= 0) tell(without, matter, matter.told);
+}
+
+void Council::name_missing(const Without& without) {
+  const std::vector<int> absent = missing(without);
+  if (coordinator(without, matters_[without]) != rank_) return;
+  ByteWriter w = message(kMissing, without).put(static_cast<uint32_t>(absent.size()));
+  for (const int rank : absent) w.put(static_cast<int32_t>(rank));
+  const std::string bytes = w.take();
+  for (const auto& [rank, state] : matters_[without].states) send_(rank, bytes);
+}
+
+std::optional<Decision> Council::take_result(const Without& without) {
+  return std::exchange(matters_[without].result, std::nullopt);
+}
+
+std::vector<int> Council::missing(const Without& without) {
+  const Matter& matter = matters_[without];
+  const int chief = coordinator(without, matter);
+  if (chief != rank_) return matter.missing ? *matter.missing : std::vector<int>{};
+  std::vector<int> ranks;
+  for (int rank = 0; rank < n_ranks_; rank++) {
+    const auto state = matter.states.find(rank);
+    const bool votes = state != matter.states.end() && state->second.vote;
+    if (rank != rank_ && takes_part(without, rank) && !votes) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::set<int> Council::wanted() const {
+  std::set<int> ranks;
+  for (const auto& [without, matter] : matters_) {
+    if (!matter.vote) continue;
+    const int chief = coordinator(without, matter);
+    if (chief != rank_) ranks.insert(chief);
+    for (int rank = 0; chief == rank_ && rank < n_ranks_; rank++)
+      if (rank != rank_ && takes_part(without, rank)) ranks.insert(rank);
+  }
+  return ranks;
+}
+
+void Council::lose(int rank) {
+  if (!lost_.insert(rank).second) return;
+  for (auto& [without, matter] : matters_) {
+    matter.states.erase(rank);
+    proceed(without, matter);
+  }
+}
+
+// What was sent on a connection that was not there is sent now.
+void Council::connected(int rank) {
+  for (auto& [without, matter] : matters_) {
+    matter.summoned.erase(rank);
+    if (matter.told == rank) matter.told = -1;
+    proceed(without, matter);
+  }
+}
+
+void Council::tell(const Without& without, Matter& matter, int to) {
+  matter.promised = std::max(matter.promised, to);
+  ByteWriter w = message(kState, without);
+  w.put(++matter.serial).put(matter.epoch).put(static_cast<uint32_t>(matter.vote.has_value()));
+  w.put_string(matter.vote.value_or(""));
+  matter.told = send_(to, w.take()) ? to : -1;
+}
+
+void Council::proceed(const Without& without, Matter& matter) {
+  help_late(without, matter);
+  if (!matter.vote) return;
+  const int chief = coordinator(without, matter);
+  if (chief != rank_) {
+    if (matter.told != chief) tell(without, matter, chief);
+    return;
+  }
+  matter.promised = rank_;
+  if (have_all_voted(without, matter)) decide(without, matter);
+}
+
+// Also by one that calls nothing any more.
+void Council::help_late(const Without& without, Matter& matter) {
+  if (!matter.last) return;
+  for (const auto& [rank, state] : matter.states) {
+    if (state.epoch >= matter.epoch || matter.handed[rank] == matter.epoch) continue;
+    if (send_(rank, with_decision(kDecided, without, *matter.last))) matter.handed[rank] = matter.epoch;
+  }
+}
+
+// Asks those that say nothing.
+bool Council::have_all_voted(const Without& without, Matter& matter) {
+  bool all = true;
+  for (int rank = 0; rank < n_ranks_; rank++) {
+    if (rank == rank_ || !takes_part(without, rank)) continue;
+    const auto found = matter.states.find(rank);
+    const State* const state = found == matter.states.end() ? nullptr : &found->second;
+    if (state != nullptr && state->epoch == matter.epoch && state->vote) continue;
+    all = false;
+    const uint64_t marker = matter.epoch + 1;
+    if ((state == nullptr || state->epoch > matter.epoch) && matter.summoned[rank] != marker) {
+      if (send_(rank, message(kSummon, without).put(matter.epoch).take())) matter.summoned[rank] = marker;
+    }
+  }
+  return all;
+}
+
+void Council::decide(const Without& without, Matter& matter) {
+  Decision decision;
+  decision.epoch = matter.epoch;
+  random_bytes(decision.nonce.data(), decision.nonce.size());
+  for (int rank = 0; rank < n_ranks_; rank++) {
+    if (!takes_part(without, rank)) continue;
+    decision.members.push_back(rank);
+    decision.votes.push_back(rank == rank_ ? *matter.vote : *matter.states.at(rank).vote);
+  }
+  const std::string bytes = with_decision(kDecided, without, decision);
+  for (auto& [rank, state] : matter.states) {
+    send_(rank, bytes);
+    state.epoch = decision.epoch + 1;
+    state.vote.reset();
+  }
+  adopt(matter, std::move(decision));
+}
+
+void Council::adopt(Matter& matter, Decision decision) {
+  if (decision.epoch < matter.epoch) return;
+  matter.epoch = decision.epoch + 1;
+  if (matter.vote) matter.result = decision;
+  matter.vote.reset();
+  matter.last = std::move(decision);
+}
+
+void Council::hear_summon(const Without& without, Matter& matter, int from, uint64_t epoch) {
+  if (from > rank_ || from < matter.promised) return;
+  if (epoch < matter.epoch && matter.last) send_(from, with_decision(kKnown, without, *matter.last));
+  tell(without, matter, from);
+}
+
+bool Council::hear(int from, std::string_view bytes) {
+  ByteReader r(bytes);
+  const auto kind = r.get<uint32_t>();
+  const auto without = read_ranks(r, n_ranks_);
+  if (!without || std::binary_search(without->begin(), without->end(), rank_)) return false;
+  Matter* const matter = find(*without);
+  if (matter == nullptr || !takes_part(*without, from)) return true;
+  if (kind == kSummon) {
+    const auto epoch = r.get<uint64_t>();
+    if (r.ok()) hear_summon(*without, *matter, from, epoch);
+    return r.ok();
+  }
+  if (kind == kState) {
+    State state;
+    state.serial = r.get<uint64_t>();
+    state.epoch = r.get<uint64_t>();
+    const bool votes = r.get<uint32_t>() != 0;
+    std::string vote = r.get_string();
+    if (!r.ok()) return false;
+    if (votes) state.vote = std::move(vote);
+    if (from < rank_ || state.serial <= matter->states[from].serial) return true;
+    matter->states[from] = std::move(state);
+    proceed(*without, *matter);
+    return true;
+  }
+  if (kind == kMissing) {
+    matter->missing = read_ranks(r, n_ranks_);
+    return matter->missing.has_value();
+  }
+  auto decision = Decision::from_bytes(r.get_string(), n_ranks_);
+  if (!decision || (kind != kDecided && kind != kKnown)) return false;
+  if (kind == kDecided && from < matter->promised) return true;
+  if (kind == kKnown && coordinator(*without, *matter) != rank_) return true;
+  adopt(*matter, std::move(*decision));
+  proceed(*without, *matter);
+  return true;
+}
+
+}  // namespace tutti

@@ -1,0 +1,101 @@
+// How the ranks of a group come to one result though some die meanwhile: everyone who gets the result of an epoch gets
+// the same, with the votes of all that took part.
+//
+//   ranks that call                 the coordinator: the lowest rank that is not lost, once it calls, too
+//   State {epoch, vote}      --->   waits for all that are not lost
+//                            <---   Summon {epoch}: to who has said nothing; the thread that watches answers at once
+//                            <---   Decision {epoch, members, votes}, when all have voted in the same epoch
+//
+// A coordinator that dies may leave its decision with some. The next one waits for a State of everybody that is left,
+// so it hears of that decision (Known), takes it for its own and hands it to those without. Who has told one
+// coordinator its State takes no decision of an earlier one any more: so there are never two for one epoch. Epochs are
+// not counted by calls, but taken from whoever is furthest; since a decision takes all votes, nobody is more than one
+// behind. A rank is lost when its connections break or cannot be made. That is for good: who is lost by mistake is shut
+// out.
+//
+// This class has no sockets and no threads: its owner serialises the calls, passes on what it sends, and makes the
+// connections that it wants. Ranks that take part are all but those in `without`; each such list is a matter by itself.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+using Nonce = std::array<uint8_t, 16>;
+
+struct Decision {
+  uint64_t epoch = 0;
+  Nonce nonce{};                   // another one for every decision
+  std::vector<int> members;        // who voted, in rising order
+  std::vector<std::string> votes;  // theirs
+
+  std::string to_bytes() const;
+  static std::optional<Decision> from_bytes(std::string_view bytes, int n_ranks);
+};
+
+class Council {
+ public:
+  using Without = std::vector<int>;  // in rising order
+  // False when there is no connection: then connected() is called as soon as there is one.
+  using Send = std::function<bool(int to, const std::string& message)>;
+
+  Council(int rank, int n_ranks, Send send) : rank_(rank), n_ranks_(n_ranks), send_(std::move(send)) {}
+
+  void join(const Without& without, std::string vote);
+  void leave(const Without& without);
+  // Of the last join(), once it is there.
+  std::optional<Decision> take_result(const Without& without);
+  // Who is waited for: the coordinator knows, and tells the others in name_missing().
+  std::vector<int> missing(const Without& without);
+  void name_missing(const Without& without);
+  int coordinator(const Without& without) { return coordinator(without, matters_[without]); }
+
+  bool hear(int from, std::string_view message);  // false: it makes no sense
+  void lose(int rank);
+  void connected(int rank);
+  // Whom this rank wants to be connected to, because it waits for them.
+  std::set<int> wanted() const;
+
+ private:
+  struct State {
+    uint64_t serial = 0, epoch = 0;
+    std::optional<std::string> vote;
+  };
+  struct Matter {
+    uint64_t epoch = 0;  // to be decided next
+    std::optional<Decision> last, result;
+    std::optional<std::string> vote;           // while this rank waits
+    int promised = 0;                          // takes no decision of who stands below
+    int told = -1;                             // the coordinator that has this rank's State
+    uint64_t serial = 0;                       // of that
+    std::map<int, State> states;               // what others have told this rank
+    std::map<int, uint64_t> summoned, handed;  // until which epoch
+    std::optional<std::vector<int>> missing;   // as the coordinator says
+  };
+
+  Matter* find(const Without& without);
+  bool takes_part(const Without& without, int rank) const;
+  int coordinator(const Without& without, const Matter& matter) const;
+  void proceed(const Without& without, Matter& matter);
+  void tell(const Without& without, Matter& matter, int to);
+  void help_late(const Without& without, Matter& matter);
+  bool have_all_voted(const Without& without, Matter& matter);
+  void decide(const Without& without, Matter& matter);
+  void adopt(Matter& matter, Decision decision);
+  void hear_summon(const Without& without, Matter& matter, int from, uint64_t epoch);
+
+  const int rank_, n_ranks_;
+  const Send send_;
+  std::set<int> lost_;
+  std::map<Without, Matter> matters_;
+};
+
+}  // namespace tutti

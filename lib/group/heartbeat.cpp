@@ -1,0 +1,55 @@
+#include "group/heartbeat.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace tutti {
+namespace {
+
+constexpr int64_t kEveryNs = 500'000'000, kDoubtNs = 600'000'000;
+
+}  // namespace
+
+bool Heartbeat::tick(int64_t now_ns) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  const bool all_taken = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0;
+  const int64_t heard_ns = now_ns - int64_t{std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv)} * 1'000'000;
+  if (all_taken || heard_ns > asked_ns_) answered_ns_ = std::max(answered_ns_, heard_ns);
+  if (asked_ && all_taken) asked_ = false;
+  if (asked_ && now_ns - answered_ns_ > kDoubtNs) {
+    if (hear_doors()) answered_ns_ = now_ns;
+    knock(doors_[0]);
+    if (doors_.size() > 1) knock(doors_[1 + next_door_++ % (doors_.size() - 1)]);
+    return false;
+  }
+  attempts_.clear();
+  if (asked_ || now_ns - asked_ns_ < kEveryNs) return false;
+  asked_ = true;
+  asked_ns_ = now_ns;
+  return true;
+}
+
+void Heartbeat::knock(const Address& door) {
+  constexpr size_t kMostAttempts = 40;
+  if (attempts_.size() == kMostAttempts) attempts_.pop_front();
+  if (auto attempt = connect_start(door)) attempts_.push_back(std::move(attempt).value());
+}
+
+bool Heartbeat::hear_doors() {
+  bool answered = false;
+  attempts_.remove_if([&](const Fd& attempt) {
+    int why = 0;
+    const Code code = connect_finished(attempt.get(), &why);
+    answered |= code == Code::kSuccess || (code != Code::kInProgress && why == ECONNREFUSED);
+    return code != Code::kInProgress;
+  });
+  return answered;
+}
+
+}  // namespace tutti

@@ -1,0 +1,44 @@
+// One control connection: frames of a type and bytes in both directions, without blocking. What the kernel does not
+// take at once waits here. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/fd.h"
+#include "group/heartbeat.h"
+
+namespace tutti {
+
+class Line {
+ public:
+  enum class Status { kQuiet, kFrame, kBroken, kNonsense };
+  struct Frame {
+    uint32_t type = 0;
+    std::string bytes;
+  };
+
+  Line(int with_peer, Fd connected, size_t most_frame_bytes)
+      : peer(with_peer), fd(std::move(connected)), most_bytes_(most_frame_bytes) {}
+
+  void send(uint32_t type, std::string_view bytes);
+  void flush();
+  bool has_unsent() const { return !unsent_.empty(); }
+
+  // Reads what has come; then next() gives the frames. kBroken: see broken_by.
+  Status receive();
+  Status next(Frame* frame);
+
+  const int peer;
+  const Fd fd;
+  std::optional<Heartbeat> heartbeat;  // to another host
+  int broken_by = 0;                   // errno; 0: the other side has closed it
+
+ private:
+  const size_t most_bytes_;
+  std::string received_, unsent_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,39 @@
+// A group that is being formed: what its ranks tell each other until they are connected.
+// Threading: one thread. Everything blocks at most until the deadline that it was made with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/handshake.h"
+#include "base/result.h"
+
+namespace tutti {
+
+class Meeting {
+ public:
+  virtual ~Meeting() = default;
+
+  // Collective: every rank contributes a blob and receives all of them in rank order; any number of times.
+  virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
+  // Is it known that a rank will not come? To be asked while this one waits for others by itself.
+  virtual bool is_broken() = 0;
+  // Collective, and the last call, also when another one has failed: how it went here. Success if it went well
+  // everywhere, else what went wrong; others that still wait for this rank hear of its failure at once.
+  virtual Result<void> conclude(Result<void> here) = 0;
+
+  int rank() const { return rank_; }
+  int n_ranks() const { return n_ranks_; }
+  const Key& key() const { return key_; }
+
+ protected:
+  Meeting() = default;
+  Meeting(Meeting&&) = default;
+  Meeting& operator=(Meeting&&) = default;
+
+  int rank_ = 0;
+  int n_ranks_ = 1;
+  Key key_{};
+};
+
+}  // namespace tutti

@@ -1,0 +1,46 @@
+// How ranks of a group that may be broken come together again: a meeting over the old group's control connections, of
+// those that are left and call it. Whatever happens meanwhile, all of them come to the same end: a group, an error, or
+// begins_anew() because fewer are left.
+//
+//   agree: who is here?          -> members, and a number that nobody else has: the new group's key
+//   agree: introductions         -> all_gather(); the ranks connect
+//   agree: did it go well?       -> conclude(): all have a group, or none
+//   agree: all have heard that   -> nobody leaves with a group before the others know that they have one, too
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "group/meeting.h"
+#include "group/peers.h"
+
+namespace tutti {
+
+class Reunion final : public Meeting {
+ public:
+  // `old` outlives this.
+  static Result<Reunion> gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline);
+
+  Result<std::vector<std::string>> all_gather(const std::string& blob) override;
+  bool is_broken() override;
+  Result<void> conclude(Result<void> here) override;
+
+  const std::vector<int>& members() const { return members_; }  // in the old group's numbers
+  // After an error: some are lost, and the others all go back to gather().
+  bool begins_anew() const { return begins_anew_; }
+
+ private:
+  Reunion(PeerWatch& old, const Council::Without& without, const Deadline& deadline)
+      : old_(&old), without_(without), deadline_(deadline) {}
+  Result<std::vector<std::string>> next_votes(const Result<std::string>& mine);
+
+  PeerWatch* old_;
+  Council::Without without_;
+  Deadline deadline_;
+  Nonce nonce_{};
+  std::vector<int> members_;
+  uint32_t phase_ = 0;
+  bool is_over_ = false, begins_anew_ = false;
+};
+
+}  // namespace tutti

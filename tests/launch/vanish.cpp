@@ -1,0 +1,75 @@
+// A rank of a group of which a host vanishes: says when it knows who is lost, goes on with the others, and says so.
+//   vanish idle|busy|stay SECONDS
+// `stay`: nobody may be lost in that time.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "tutti/tutti.h"
+
+namespace {
+
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+[[noreturn]] void end(const char* what) {
+  printf("FAILED: %s: %s\n", what, tuttiGetLastError(nullptr));
+  exit(1);
+}
+
+tuttiResult_t work(tuttiComm_t comm) {
+  std::vector<float> data(20'000, 1.0f);
+  return tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiMax, comm, nullptr);
+}
+
+void print_lost(const std::vector<int>& lost, int n) {
+  printf("lost");
+  for (int i = 0; i < n; i++) printf(" %d", lost[static_cast<size_t>(i)]);
+  printf(" at %.3f\n", clock_seconds());
+  fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const bool busy = strcmp(argv[1], "busy") == 0, stays = strcmp(argv[1], "stay") == 0;
+  tuttiComm_t comm = nullptr, left = nullptr;
+  if (tuttiCommInitFromEnv(&comm, nullptr) != tuttiSuccess) end("tuttiCommInitFromEnv");
+  int n_ranks = 0, n_lost = 0;
+  tuttiCommCount(comm, &n_ranks);
+  std::vector<int> lost(static_cast<size_t>(n_ranks));
+  if (work(comm) != tuttiSuccess) end("the first operation");
+  printf("ready %d\n", getpid());
+  fflush(stdout);
+  tuttiResult_t state = tuttiSuccess;
+  for (const double until = clock_seconds() + atof(argv[2]); state == tuttiSuccess && clock_seconds() < until;) {
+    if (busy)
+      state = work(comm);
+    else
+      usleep(10'000);
+    if (state == tuttiSuccess) tuttiCommGetAsyncError(comm, &state);
+  }
+  tuttiCommLostRanks(comm, lost.data(), &n_lost);
+  print_lost(lost, n_lost);
+  if (stays) {
+    if (state != tuttiSuccess) work(comm), end("it should have stayed");
+    if (tuttiCommFinalize(comm) != tuttiSuccess) end("tuttiCommFinalize");
+    return static_cast<int>(tuttiCommDestroy(comm));
+  }
+  if (state == tuttiSuccess) end("nobody was lost");
+  work(comm);  // for the sentence
+  printf("because %s\n", tuttiGetLastError(nullptr));
+  if (tuttiCommShrink(comm, nullptr, 0, &left, nullptr, TUTTI_SHRINK_DEFAULT) != tuttiSuccess) end("tuttiCommShrink");
+  if (work(left) != tuttiSuccess) end("an operation afterwards");
+  tuttiCommCount(left, &n_ranks);
+  printf("goes on with %d at %.3f\n", n_ranks, clock_seconds());
+  static_cast<void>(tuttiCommDestroy(comm));
+  if (tuttiCommFinalize(left) != tuttiSuccess) end("tuttiCommFinalize");
+  return static_cast<int>(tuttiCommDestroy(left));
+}
