@@ -19,12 +19,10 @@
  *
  * Order. All ranks of a communicator call the same operations with the same arguments in the same order. A rank that
  * does not is found out: the operation returns tuttiInvalidUsage and tuttiGetLastError() has both calls written out.
- * Ranks that receive nothing in an operation (the root of a broadcast) may learn of it only in the next operation or in
- * tuttiCommFinalize.
+ * Ranks that receive nothing (the root of a broadcast) may learn of it only in the next operation or tuttiCommFinalize.
  *
- * Forks. A forked child, a data loader's say, may not use the communicators, streams, events and averagers that it has
- * inherited: it gets tuttiInvalidUsage, also from destroying them, and its parent, whose connections it does not hold,
- * goes on. It may make its own. tuttiMemFree takes tuttiMemAlloc's memory, which both share, from the child alone.
+ * Forks. A forked child gets tuttiInvalidUsage from every call on the communicators, streams, events and averagers that
+ * it inherited; its parent, whose connections it does not hold, goes on.
  *
  * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has the sentence that says what happened and what
  * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, or tuttiInvalidUsage from a
@@ -183,12 +181,11 @@ TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks,
 
 /* Writes the ranks of `comm` whose processes died, whose host has not answered for 2 s, or which left it without
  * tuttiCommFinalize, to ranks, which has room for nranks entries, in rising order, and their number to *count. When an
- * operation or tuttiCommGetAsyncError says that a rank died, that rank is there. Each rank watches its neighbours in
- * the rings and trees, and passes on whom it misses: where several ranks die at about the same time, the list grows
- * for a moment, and if they stood between the others, may stay shorter on some. A rank that called tuttiCommAbort, or
- * tuttiCommDestroy after an error, counts as well; one that is stopped or slow does not: the sentence of tuttiTimeout
- * has its number. Does not block; any thread. Errors: tuttiInvalidArgument (ranks or count is NULL, not a live
- * communicator), tuttiInvalidUsage (its creation is under way). */
+ * operation or tuttiCommGetAsyncError says that a rank died, it is there. Each rank watches its neighbours in rings and
+ * trees: where several die at about the same time, the list may stay shorter on some. A rank that called
+ * tuttiCommAbort, or tuttiCommDestroy after an error, counts as well; one that is stopped or slow does not. Does not
+ * block; any thread. Errors: tuttiInvalidArgument (ranks or count is NULL, not a live communicator), tuttiInvalidUsage
+ * (its creation is under way). */
 TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, int* count);
 
 #define TUTTI_SHRINK_DEFAULT 0x00
