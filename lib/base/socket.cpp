@@ -270,7 +270,13 @@ Code connect_finished(int fd, int* sys_errno) {
   return error == 0 ? Code::kSuccess : Code::kSystemError;
 }
 
+// Who waits for messages asks now and then. Mostly nobody is there, and then no lock is taken.
 Fd accept_one(int listen_fd) {
+  pollfd waiting{listen_fd, POLLIN, 0};
+  if (::poll(&waiting, 1, 0) == 0) {
+    errno = EAGAIN;
+    return {};
+  }
   Fd fd = own_socket([&] { return ::accept4(listen_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
   if (fd) set_low_latency(fd.get());
   return fd;

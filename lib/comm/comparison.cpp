@@ -153,7 +153,8 @@ PeerWatch::Answer Comparison::answer(Told theirs) {
 // One that this rank has yet to call is asked about again.
 Result<void> Comparison::check(const History& history) {
   if (!has_statements_.load(std::memory_order_acquire)) return {};
-  const std::lock_guard lock(mutex_);
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return {};  // it is asked again soon
   bool is_one_left = false;
   for (auto& [rank, heard] : heard_) {
     if (heard.is_checked) continue;
@@ -161,7 +162,7 @@ Result<void> Comparison::check(const History& history) {
     const Call mine = history.find(theirs.call.sequence);
     if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
       return disagreement(rank_, mine, tell(mine).blocks, rank, theirs.call, theirs.blocks);
-    heard.is_checked = mine.sequence != 0;
+    heard.is_checked = mine.sequence != 0 || history.is_past(theirs.call.sequence);
     is_one_left = is_one_left || !heard.is_checked;
   }
   has_statements_.store(is_one_left, std::memory_order_release);

@@ -87,6 +87,7 @@ class History {
     const Call& call = calls_[sequence % calls_.size()];
     return call.sequence == sequence ? call : Call{};
   }
+  bool is_past(uint64_t sequence) const { return calls_[sequence % calls_.size()].sequence > sequence; }
 
  private:
   std::array<Call, 64> calls_{};

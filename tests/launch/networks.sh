@@ -163,7 +163,7 @@ works "one of two networks works in one direction only at the start" 2 10.78.2.1
 found 2 1 1
 
 # Whether a connection's silence or the kernel's vain search for the peer is noticed first, is a matter of time.
-broken='TUTTI_TCP_TIMEOUT\|timed out\|No route to host\|rank [01] .*died'
+broken='has not answered\|TUTTI_TCP_TIMEOUT\|timed out\|No route to host\|rank [01] .*died'
 begin -- -b 4M -e 4M -n 1000000 -c 0
 for k in 1 2; do ip -n "$(host 0)" link set h1-$k down; done
 ends "all networks fail in the middle" "$broken"
