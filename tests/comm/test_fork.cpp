@@ -65,7 +65,7 @@ size_t connections() {
 
 std::array<int, 1024> g_in, g_out;
 
-tuttiResult_t sum(tuttiComm_t comm, tuttiStream_t stream = nullptr) {
+tuttiResult_t one_sum(tuttiComm_t comm, tuttiStream_t stream = nullptr) {
   return tuttiAllReduce(g_in.data(), g_out.data(), g_in.size(), tuttiInt32, tuttiSum, comm, stream);
 }
 
@@ -75,7 +75,7 @@ bool calls_are_refused(tuttiComm_t comm) {
   tuttiComm_t made = nullptr;
   void* handle = nullptr;
   const auto* in = g_in.data();
-  bool right = refused("AllReduce", sum(comm));
+  bool right = refused("AllReduce", one_sum(comm));
   right &= refused("Broadcast", tuttiBroadcast(in, g_out.data(), 4, tuttiInt32, 0, comm, nullptr));
   right &= refused("Send", tuttiSend(in, 4, tuttiInt32, 1, comm, nullptr));
   right &= refused("Recv", tuttiRecv(g_out.data(), 4, tuttiInt32, 1, comm, nullptr));
@@ -88,7 +88,7 @@ bool calls_are_refused(tuttiComm_t comm) {
   right &= refused("Abort", tuttiCommAbort(comm));
   right &= refused("Destroy", tuttiCommDestroy(comm));
   tuttiGroupStart();
-  right &= refused("AllReduce in a group", sum(comm));
+  right &= refused("AllReduce in a group", one_sum(comm));
   return right & refused("the group's end", tuttiGroupEnd());
 }
 
@@ -105,10 +105,10 @@ TEST_CASE("a child may not use what it has inherited, and its parent goes on") {
         tuttiEvent_t event = nullptr;
         outcome.take(tuttiStreamCreate(&stream));
         outcome.take(tuttiEventCreate(&event));
-        outcome.take(sum(comm, stream));
+        outcome.take(one_sum(comm, stream));
         outcome.take(tuttiStreamSynchronize(stream));
         tuttiGroupStart();
-        outcome.take(sum(comm));
+        outcome.take(one_sum(comm));
         if (rank == 0) {
           const int end = in_child([&] {
             bool right = refused("GroupEnd of the parent's", tuttiGroupEnd());
@@ -123,7 +123,7 @@ TEST_CASE("a child may not use what it has inherited, and its parent goes on") {
           outcome.wrong += end != kRight;
         }
         outcome.take(tuttiGroupEnd());
-        outcome.take(sum(comm));
+        outcome.take(one_sum(comm));
         outcome.take(tuttiStreamDestroy(stream));
         outcome.take(tuttiCommFinalize(comm));
         outcome.take(tuttiCommDestroy(comm));
@@ -142,7 +142,7 @@ TEST_CASE("a child that outlives its parent does not hide its death") {
   Processes ranks(
       2,
       [&](int rank, tuttiComm_t comm, Outcome& outcome) {
-        outcome.take(sum(comm));
+        outcome.take(one_sum(comm));
         if (rank == 0) {
           if (fork() == 0) {
             for (const int end : descriptors("pipe")) close(end);  // on which the test waits for its ranks
@@ -151,7 +151,7 @@ TEST_CASE("a child that outlives its parent does not hide its death") {
           }
           raise(SIGKILL);
         }
-        outcome.take(sum(comm));
+        outcome.take(one_sum(comm));
         tuttiCommAbort(comm);
       },
       &config);
@@ -172,12 +172,12 @@ TEST_CASE("a child makes a group of its own, and has its parent's memory") {
     outcome.take(tuttiMemAlloc(&memory, 1 << 20));
     auto* const ints = static_cast<int*>(memory);
     ints[5] = 55;
-    outcome.take(sum(comm));
+    outcome.take(one_sum(comm));
     const int end = in_child([&] {
       tuttiUniqueId id;
       tuttiComm_t own = nullptr;
       bool right = tuttiGetUniqueId(&id) == tuttiSuccess && tuttiCommInitRank(&own, 1, id, 0) == tuttiSuccess;
-      right = right && sum(own) == tuttiSuccess && refused("the parent's", sum(comm));
+      right = right && one_sum(own) == tuttiSuccess && refused("the parent's", one_sum(comm));
       right = right && tuttiCommFinalize(own) == tuttiSuccess && tuttiCommDestroy(own) == tuttiSuccess;
       right = right && ints[5] == 55 && tuttiMemFree(memory) == tuttiSuccess;
       if (!right) fprintf(stderr, "the child of rank %d: %s\n", rank, tuttiGetLastError(nullptr));
@@ -186,7 +186,7 @@ TEST_CASE("a child makes a group of its own, and has its parent's memory") {
     outcome.wrong += end != kRight;
     outcome.wrong += ints[5] != 55;
     outcome.take(tuttiMemFree(memory));
-    outcome.take(sum(comm));
+    outcome.take(one_sum(comm));
     outcome.take(tuttiCommFinalize(comm));
     outcome.take(tuttiCommDestroy(comm));
   });
