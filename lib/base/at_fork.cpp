@@ -85,11 +85,13 @@ void replace_sockets() {
   if (null >= 0) ::close(null);
 }
 
+// Given back as in the parent, for ThreadSanitizer; and made anew, because threads that are not here may wait for them.
 void after_fork_in_child() {
   replace_sockets();
+  after_fork_in_parent();
   for (const Held& one : registry().held) one.renew(one.mutex);
-  for (void (*action)() : registry().actions) action();
   new (&registry().mutex) std::mutex;
+  for (void (*action)() : registry().actions) action();
 }
 
 void register_handlers() {
