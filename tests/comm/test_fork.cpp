@@ -52,13 +52,22 @@ std::vector<int> descriptors(const std::string& kind) {
   return found;
 }
 
-// Connections and who listens for them; the C library asks the kernel for interfaces through sockets of another kind.
+int socket_option(int fd, int option) {
+  int value = 0;
+  socklen_t bytes = sizeof value;
+  return getsockopt(fd, SOL_SOCKET, option, &value, &bytes) == 0 ? value : -1;
+}
+
+// Connections and who listens for them. The C library asks the kernel for interfaces through sockets of another kind,
+// and tries to connect one of this kind to a name service that is seldom there.
 size_t connections() {
   size_t n = 0;
   for (const int fd : descriptors("socket")) {
-    int type = 0;
-    socklen_t bytes = sizeof type;
-    n += getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 && type == SOCK_STREAM;
+    sockaddr_storage peer{};
+    socklen_t bytes = sizeof peer;
+    const bool is_new = socket_option(fd, SO_DOMAIN) == AF_UNIX && socket_option(fd, SO_ACCEPTCONN) == 0 &&
+                        getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0;
+    n += socket_option(fd, SO_TYPE) == SOCK_STREAM && !is_new;
   }
   return n;
 }
@@ -227,6 +236,7 @@ TEST_CASE("a child leaves its parent's averager alone") {
   require_success(ranks.wait());
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(TUTTI_TEST_TSAN)  // whose own locks a child may find taken
 TEST_CASE("threads make and drop sockets while others fork") {
   std::atomic<bool> stops{false};
   std::thread makes([&] {
@@ -242,3 +252,4 @@ TEST_CASE("threads make and drop sockets while others fork") {
   makes.join();
   CHECK(wrong == 0);
 }
+#endif
