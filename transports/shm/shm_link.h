@@ -81,8 +81,8 @@ class ShmHalf : public LinkHalf {
   // Until the peer has cleared the word. False if it takes too long.
   bool wait_until_unused(const std::atomic<uint32_t>& in_use, bool is_same_process);
   bool find_block(const void* data, size_t bytes);
-  // An address that stands for this link in both halves, if they are in one process: for ThreadSanitizer.
-  void* both_know() const { return reinterpret_cast<void*>(segment_.header().probe_address); }
+  // A number that stands for this link in both halves: for ThreadSanitizer.
+  uint64_t both_know() const { return segment_.header().probe; }
 
   static constexpr uint32_t kPollsPerLook = 256;
 
