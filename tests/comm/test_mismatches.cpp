@@ -251,7 +251,8 @@ TEST_CASE("other algorithms of all-reduce find differences as well") {
 TEST_CASE("one rank has other blocks, with the same elements in all or not") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree", "")};
   const What what = GENERATE(What::kAllGatherv, What::kReduceScatterv);
-  const size_t scale = GENERATE(1, 30000);  // small ones are copied, large ones lent and sent in several messages
+  // Small ones are copied, large ones lent and sent in several messages.
+  const size_t scale = GENERATE(1, kSanitized ? 9'000 : 30'000);
   if (kSanitized && (setting.n == 2 || scale == 1)) return;
   Args usual{.what = what};
   for (int r = 0; r < kMostRanks; r++) {
@@ -261,6 +262,7 @@ TEST_CASE("one rank has other blocks, with the same elements in all or not") {
   int odd_rank = 0;
   for (int more = 0; more < setting.n; more++)
     for (int less = 0; less < setting.n; less++, odd_rank++) {  // a block that is `more` and `less` is only more
+      if (kSanitized && less != more && less != (more + 1) % setting.n) continue;
       Args odd = usual;
       const auto first = static_cast<size_t>(more == less ? more : std::min(more, less));
       odd.counts[static_cast<size_t>(more)] += 1;
