@@ -77,8 +77,6 @@ struct Blocks {
 
 // Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
 inline constexpr uint64_t kLendFromBytes = 16 << 10;
-// Of operations in which bytes go one way: below, 32 KiB are as well copied.
-inline constexpr uint64_t kOneWayFromBytes = 64 << 10;
 
 class Run {
  public:
