@@ -75,8 +75,8 @@ class Communicator final : private WaitContext, private cuda::Host {
                           const std::string& purpose);
 
   // A new communicator of the ranks that are left, without those in `excluded`, which is in rising order; only they
-  // call this. Works also when this group is broken. If it `needs_all`, it fails when another rank is lost.
-  Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded, bool needs_all,
+  // call this. Works also when this group is broken. Who excludes any needs all the others: it fails when one is lost.
+  Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded,
                                                const CommOptions& options, const Deadline& deadline);
 
   // Collective: all ranks have come here and called the same number of operations.
