@@ -474,7 +474,7 @@ std::string Run::waits_for() const {
 std::vector<Run::Awaited> Run::awaited() const {
   std::vector<Awaited> all;
   for_each_blocked([&](Link& link, bool sends, const BoundStep* step) {
-    all.push_back({sends, link.peer(), step != nullptr ? tag_of(*step) : last_tag(link)});
+    if (!sends || link.is_made()) all.push_back({sends, link.peer(), step != nullptr ? tag_of(*step) : last_tag(link)});
   });
   return all;
 }

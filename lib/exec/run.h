@@ -121,7 +121,8 @@ class Run {
   bool prepare_sleep(std::vector<Sleeper>* sleepers);
   // "rank 3 (to receive), rank 1 (to take a message)": whom the lanes wait for.
   std::string waits_for() const;
-  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for.
+  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for, but for
+  // those that a link will take as soon as it is made.
   struct Awaited {
     bool sends;
     int peer;
