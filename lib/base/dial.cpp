@@ -291,13 +291,15 @@ void Acceptor::add_pending(std::vector<pollfd>* fds) const {
 
 // Takes in who waits at the door. One more than kMaxPending: only then is it known that room is short.
 void Acceptor::take_in() {
+  is_full_ = true;
   while (pending_.size() <= kMaxPending || turn_away_one()) {
     Fd fd = accept_one(listen_fd_.get());
     if (fd) {
       pending_.push_back({std::move(fd), Handshake::server(key_, kind_, my_rank_), now_ns()});
       continue;
     }
-    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+    is_full_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    if (!is_full_) return;
     if (!shortage_logged_)
       log(LogLevel::kWarn, "%s; peers wait until there is room again (see ulimit -n)",
           system_error("taking in a connection", errno).message.c_str());

@@ -95,6 +95,8 @@ class Acceptor {
   int fd() const { return listen_fd_.get(); }
   // For poll(2): those that have yet to show who they are. What they do not say is known by the clock.
   bool has_pending() const { return !pending_.empty(); }
+  // Somebody may wait whom it had no room for: then fd() stays readable, so ask by the clock.
+  bool is_full() const { return is_full_; }
   void add_pending(std::vector<pollfd>* fds) const;
 
  private:
@@ -112,7 +114,7 @@ class Acceptor {
   HelloKind kind_;
   int my_rank_;
   std::list<Pending> pending_;  // oldest first
-  bool shortage_logged_ = false;
+  bool is_full_ = false, shortage_logged_ = false;
 };
 
 }  // namespace tutti

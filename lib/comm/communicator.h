@@ -75,8 +75,8 @@ class Communicator final : private WaitContext, private cuda::Host {
                           const std::string& purpose);
 
   // A new communicator of the ranks that are left, without those in `excluded`, which is in rising order; only they
-  // call this. Works also when this group is broken. If it `needs_all`, it fails when another rank is lost.
-  Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded, bool needs_all,
+  // call this. Works also when this group is broken. Who excludes any needs all the others: it fails when one is lost.
+  Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded,
                                                const CommOptions& options, const Deadline& deadline);
 
   // Collective: all ranks have come here and called the same number of operations.
@@ -139,6 +139,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   struct Exchange;
   Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds,
                                const Call* on_device);
+  Result<void> make_links(Run& run, const Schedule& schedule, Deadline deadline, bool on_device);
   Call next_call(const Message& message);
   Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
@@ -201,8 +202,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   // What this rank is in, for check_stalled().
   Standing::Doing doing_ = Standing::Doing::kOther;
   const Exchange* passing_ = nullptr;
-  const Run* driven_ = nullptr;  // null while links are made for it
-  int64_t next_look_ns_ = 0;     // of being idle
+  const Run* driven_ = nullptr;
+  int64_t next_look_ns_ = 0;  // of being idle
   bool finalized_ = false;
 
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on

@@ -121,8 +121,9 @@ std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, i
   const auto nth = reader.get<uint64_t>();
   auto standing = Standing::get(reader, n_ranks_);
   if (!standing) return {};
+  if (rank == rank_) return PeerWatch::Answer{};  // its own comes back, too
   Heard& heard = heard_[rank];
-  if (rank == rank_ || nth <= heard.nth) return PeerWatch::Answer{};
+  if (nth <= heard.nth) return PeerWatch::Answer{};
   heard = {nth, standing->call.sequence == 0};
   standing->rank = rank;
   standing->heard_ns = now_ns();

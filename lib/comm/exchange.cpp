@@ -116,16 +116,7 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
                                            const Call* on_device) {
   Schedule schedule = send_recv(n_ranks_, rank_, exchange.transfers, 1);
   for (Lane& lane : schedule.lanes) lane.channel += first_channel;
-  const Deadline deadline = Deadline::after_seconds(timeout_seconds);
-  const int64_t begun_ns = now_ns();
-  Result<void> alike;
-  const auto is_interrupted = [&] {
-    if (!watch_->failed()) alike = check_stalled(now_ns() - begun_ns);
-    return watch_->failed() || !alike;
-  };
-  TUTTI_TRY(links_->connect(schedule, deadline, is_interrupted, on_device != nullptr));
-  TUTTI_TRY(std::move(alike));
-  if (watch_->failed()) return watch_->failure();
+  links_->request(schedule, on_device != nullptr);
   const MessageSizes sizes = on_device != nullptr ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : sizes_;
   Program program = bind(schedule, sizes, [this](int peer, uint32_t channel, bool sending) {
     return links_->find(peer, channel, sending);
@@ -147,9 +138,34 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
                  what.blocks.largest() >= kOneWayFromBytes;
   if (program.lanes.empty()) return {};
   Run run(program, what, history_);
+  driven_ = &run;
+  auto made = make_links(run, schedule, Deadline::after_seconds(timeout_seconds), on_device != nullptr);
+  driven_ = nullptr;
+  if (!made) {
+    run.recall();
+    return made;
+  }
   WaitPolicy policy = wait_policy_;
   policy.op_timeout_seconds = timeout_seconds;
   return drive_run(run, policy);
+}
+
+// Meanwhile the exchange goes on over those that are there: a peer that calls its messages one by one may offer its
+// link only after it has what this rank sends.
+Result<void> Communicator::make_links(Run& run, const Schedule& schedule, Deadline deadline, bool on_device) {
+  Result<void> well;
+  int64_t idle_since_ns = now_ns();
+  const auto is_interrupted = [&] {
+    if (watch_->failed()) return true;
+    const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
+    if (state == Run::Poll::kProgress) idle_since_ns = now_ns();
+    const bool failed = state == Run::Poll::kFailed || !run.poll_links();
+    well = failed ? Result<void>(run.error()) : check_stalled(now_ns() - idle_since_ns);
+    return !well;
+  };
+  TUTTI_TRY(links_->connect(schedule, deadline, is_interrupted, on_device));
+  if (watch_->failed()) return watch_->failure();
+  return well;
 }
 
 Standing Communicator::standing(Standing::Doing doing) const {
@@ -168,21 +184,11 @@ Standing Communicator::standing(Standing::Doing doing) const {
   return s;
 }
 
-// While links are made for an exchange nothing of it was received.
 Standing Communicator::stalled(int64_t idle_ns) const {
   Standing s = standing(device_ != nullptr ? Standing::Doing::kOther : doing_);
   s.idle_ns = static_cast<uint64_t>(idle_ns);
-  std::vector<Run::Awaited> all;
-  const bool passes = s.doing == Standing::Doing::kPasses;
-  if (driven_ != nullptr) {
-    all = driven_->awaited();
-  } else if (passes) {
-    const auto& [sends, receives] = passing_->transfers;
-    for (size_t i = 0; i < receives.size(); i++)
-      if (receives[i].peer != rank_) all.push_back({false, receives[i].peer, passing_->tags[sends.size() + i]});
-  }
-  if (passes) s.passed_at_once = static_cast<uint32_t>(passing_->tags.size());
-  for (const Run::Awaited& a : all) {
+  if (s.doing == Standing::Doing::kPasses) s.passed_at_once = static_cast<uint32_t>(passing_->tags.size());
+  for (const Run::Awaited& a : driven_->awaited()) {
     const Call call = from_tag(a.tag);
     s.awaited.push_back({a.sends, a.peer, call.sequence, call.count, call.dtype});
   }

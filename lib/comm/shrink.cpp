@@ -23,8 +23,7 @@ Error too_few(const PeerWatch& watch, const std::vector<int>& excluded, const st
 
 // Who is found to be lost meanwhile is left out in the next attempt, and the others all come to that one.
 Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, const std::vector<int>& excluded,
-                                                           bool needs_all, const CommOptions& options,
-                                                           const Deadline& deadline) {
+                                                           const CommOptions& options, const Deadline& deadline) {
   uint64_t place;
   {
     const Turnstile::Turn turn(*turnstile_, ticket);
@@ -39,7 +38,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
   for (;;) {
     TUTTI_TRY_ASSIGN(Reunion reunion, Reunion::gather(*watch_, excluded, deadline));
     const size_t expected = static_cast<size_t>(n_ranks_) - excluded.size();
-    if (needs_all && reunion.members().size() != expected)
+    if (!excluded.empty() && reunion.members().size() != expected)
       return too_few(*watch_, excluded, reunion.members(), n_ranks_);
     auto made = create(reunion, options, deadline);
     if (made || !reunion.begins_anew() || deadline.passed()) return made;

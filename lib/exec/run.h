@@ -77,8 +77,6 @@ struct Blocks {
 
 // Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
 inline constexpr uint64_t kLendFromBytes = 16 << 10;
-// Of operations in which bytes go one way: below, 32 KiB are as well copied.
-inline constexpr uint64_t kOneWayFromBytes = 64 << 10;
 
 class Run {
  public:
@@ -123,7 +121,8 @@ class Run {
   bool prepare_sleep(std::vector<Sleeper>* sleepers);
   // "rank 3 (to receive), rank 1 (to take a message)": whom the lanes wait for.
   std::string waits_for() const;
-  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for.
+  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for, but for
+  // those that a link will take as soon as it is made.
   struct Awaited {
     bool sends;
     int peer;
