@@ -44,6 +44,7 @@ struct Bill {
 
   double others() const { return n - 1; }
   double elsewhere() const { return n - here; }
+  double incast() const { return hosts > 2 ? kIncast : 1; }
   Work each(double work) const { return {work, work * n}; }
   // Messages that a value of so many bytes takes, at least `least`.
   double messages_for(double value_bytes, double least) const { return std::max(least, value_bytes / slot_bytes); }
@@ -108,7 +109,7 @@ struct Bill {
     hops(e, rounds(bytes), rounds(bytes));
     with_all(e, 2 * messages_for(bytes, 1), bytes);
     e.summed = each(n * bytes);
-    e.out = here * elsewhere() * bytes;
+    e.out = incast() * here * elsewhere() * bytes;
     return e;
   }
 
@@ -118,7 +119,7 @@ struct Bill {
     hops(e, 2 * rounds(part), 2 * rounds(part));
     with_all(e, 4 * messages_for(part, lanes), 3 * part);
     e.summed = each(bytes);
-    e.out = 2 * here * elsewhere() * part;
+    e.out = incast() * 2 * here * elsewhere() * part;
     return e;
   }
 
@@ -283,7 +284,7 @@ struct Bill {
       default:
         hops(e, rounds(bytes), rounds(bytes));
         with_all(e, 2 * messages, sums ? bytes : 2 * bytes);
-        if (hosts > 2) e.out *= kIncast;
+        e.out *= incast();
     }
     if (sums) e.summed = each(algo == Algo::kDirect ? n * bytes : 2 * others() * bytes);
     return e;
