@@ -124,10 +124,10 @@ void Recorder::use(void* memory) {
 }
 
 void Recorder::share(int rank, int n_ranks, uint64_t group) {
-  static std::once_flag swept;
+  static std::atomic<int> swept_by{0};  // a forked child does it again
   const std::string folder = trace_folder();
-  std::call_once(swept, [&] { sweep_trace_files(folder); });
   const ProcessId me = this_process();
+  if (swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
   const std::lock_guard lock(registry().mutex);  // for who visits them
   const std::string path = folder + "/" + trace_file_name(me, ++registry().files);
   auto memory = map_file(path);
