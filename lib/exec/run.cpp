@@ -44,10 +44,10 @@ Error not_registered(const void* data, int peer) {
 
 }  // namespace
 
-Run::Run(Program& program, const Operation& operation, const History& history)
+Run::Run(Program& program, const Operation& operation, const Recorder& recorder)
     : program_(program),
       operation_(operation),
-      history_(history),
+      recorder_(recorder),
       tag_(to_tag(operation.call)),
       elem_bytes_(program.on_device ? 1 : dtype_bytes(operation.call.dtype)),
       piece_bytes_(std::min<uint64_t>(kPieceBytes, program.sizes.slot_bytes) / 64 * 64),
@@ -360,8 +360,8 @@ bool Run::accept_messages(const BoundStep& step, uint64_t expected_bytes) {
 }
 
 void Run::disagree(const Call& mine, int peer, const Call& theirs) {
-  error_ = mismatch_error(operation_.rank, mine, peer, theirs, history_);
-  if (differ_in_blocks(counterpart(mine, theirs, history_), theirs)) blocks_differ_in_ = theirs.sequence;
+  error_ = mismatch_error(operation_.rank, mine, peer, theirs, recorder_);
+  if (differ_in_blocks(counterpart(mine, theirs, recorder_), theirs)) blocks_differ_in_ = theirs.sequence;
 }
 
 bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message,

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "debug/call.h"
+#include "debug/recorder.h"
 #include "exec/chunks.h"
 #include "kernels/kernels.h"
 #include "schedule/schedule.h"
@@ -95,7 +95,7 @@ class Run {
     bool lends = true;               // what lies in the input or output need not be copied to be sent
     bool one_way = false;            // nothing of the size comes back: see can_lend
   };
-  Run(Program& program, const Operation& operation, const History& history);
+  Run(Program& program, const Operation& operation, const Recorder& recorder);
 
   // The first `steps` of the only lane are done already.
   void skip(size_t steps) {
@@ -189,7 +189,7 @@ class Run {
 
   Program& program_;
   const Operation& operation_;
-  const History& history_;
+  const Recorder& recorder_;
   TagWords tag_;
   size_t elem_bytes_;
   size_t piece_bytes_;

@@ -289,24 +289,24 @@ TEST_CASE("the first block that differs is named with both ranks' sizes") {
 
 TEST_CASE("a rank that has waited for long states its blocks, too") {
   using namespace tutti;
-  const auto call = [](Comparison& comparison, History& history, std::vector<uint64_t> elems) {
+  const auto call = [](Comparison& comparison, Recorder& recorder, std::vector<uint64_t> elems) {
     auto blocks = std::make_shared<Operation::Unequal>();
     blocks->hash = hash_of(elems);
     blocks->elems = std::move(elems);
     const Call called{.sequence = 7, .count = 12, .collective = Collective::kAllGather, .blocks = blocks->hash};
     comparison.add(called, blocks);
-    history.add(called);
+    recorder.begin(called);
     return called;
   };
   Comparison waiting(1, 3), other(2, 3);
-  History history_of_waiting, history_of_other;
-  const Call waits_in = call(waiting, history_of_waiting, {3, 4, 5});
+  Recorder recorder_of_waiting, recorder_of_other;
+  const Call waits_in = call(waiting, recorder_of_waiting, {3, 4, 5});
   const auto stated = waiting.look({.rank = 1, .doing = Standing::Doing::kCalls, .call = waits_in, .begun = 7});
   REQUIRE(stated);
   other.hear(stated.value());
-  CHECK(static_cast<bool>(other.check(history_of_other)));  // it has yet to call
-  call(other, history_of_other, {3, 5, 4});
-  const auto checked = other.check(history_of_other);
+  CHECK(static_cast<bool>(other.check(recorder_of_other)));  // it has yet to call
+  call(other, recorder_of_other, {3, 5, 4});
+  const auto checked = other.check(recorder_of_other);
   REQUIRE_FALSE(checked);
   CHECK(checked.error().message.find("recvcounts[1] is 5 on rank 2 and 4 on rank 1") != std::string::npos);
 }
