@@ -13,6 +13,7 @@
 #include "cuda/port.h"
 #include "exec/event.h"
 #include "exec/stream.h"
+#include "sanitized.h"
 
 namespace tutti_test {
 
@@ -22,6 +23,7 @@ struct FakeGraph;
 class Kernels {
  public:
   virtual ~Kernels() = default;
+  virtual bool are_interpreted() const { return false; }
   virtual void run(const tutti::cuda::JobList& list, uint32_t n_blocks);
   virtual void run(const tutti::cuda::ProgramCall& call);
   virtual void run(const tutti::cuda::LineCall& call);
@@ -31,6 +33,10 @@ class Kernels {
 // Of this program: the twins, unless it says otherwise (nullptr takes them back).
 Kernels& kernels();
 void use_kernels(Kernels* kernels);
+// Tests leave out what is much like the rest.
+inline bool is_slow() {
+  return kSanitized || kernels().are_interpreted();
+}
 
 struct FakeStream {
   std::unique_ptr<tutti::Stream> queue;

@@ -154,7 +154,7 @@ TEST_CASE("lines give the reference's bits for all types and operators") {
 TEST_CASE("lines: sizes of every kind follow each other in the same rooms") {
   uint32_t seed = 1000;
   for (const int hops : {1, 2})
-    for (int n = 2; n <= 8; n += kSanitized ? 5 : 1) {
+    for (int n = 2; n <= 8; n += tutti_test::is_slow() ? 5 : 1) {
       Group group(n);
       for (const DataType dtype : {DataType::kInt8, DataType::kFloat64}) {
         const uint32_t most = most_elems(dtype, hops);

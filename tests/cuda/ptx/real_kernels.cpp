@@ -33,6 +33,7 @@ class RealKernels final : public Kernels {
     use_kernels(this);
     atexit(print_counts);
   }
+  bool are_interpreted() const override { return true; }
   void run(const tutti::cuda::JobList& list, uint32_t n_blocks) override {
     check(ptx::run(real_module(), list, n_blocks));
   }

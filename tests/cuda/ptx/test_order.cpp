@@ -135,7 +135,7 @@ const char* kTwoHops = "sum_in_two_hopsILi3E";
 // Puts `to` in place of the number-th `from`, or of all; it has to be there.
 std::string replaced(std::string text, const std::string& from, const std::string& to, int number = -1) {
   int found = 0;
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()), found++)
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + 1), found++)
     if (number < 0 || number == found) text.replace(at, from.size(), to);
   REQUIRE(found > std::max(number, 0));
   return text;
