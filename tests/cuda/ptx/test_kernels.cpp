@@ -4,8 +4,11 @@
 #include <random>
 #include <vector>
 
+#include "../fake.h"
 #include "catch.h"
+#include "cuda/programs.h"
 #include "launch.h"
+#include "plan/planner.h"
 #include "real_kernels.h"
 
 using namespace tutti;
@@ -120,7 +123,52 @@ struct Matrix {
   FactorItem item;
 };
 
+// A ring of two ranks, all-reducing on one device.
+void check_program(const ProgramCall& loaded, DataType type, RedOp op, size_t count, size_t shift, uint32_t seed) {
+  INFO(dtype_name(type) << " " << red_op_name(op) << ", " << count << " elements, shift " << shift);
+  std::mt19937 random(seed);
+  const size_t size = dtype_bytes(type);
+  const std::vector<char> in[2] = {any_numbers(type, count + 2, random), any_numbers(type, count + 2, random)};
+  std::vector<char> out[2][2];
+  for (const int side : {0, 1}) {
+    ProgramCall call = loaded;
+    call.block_elems = count;
+    call.dtype = type;
+    call.op = op;
+    call.divisor = op == RedOp::kAvg ? 2 : 0;
+    for (size_t r = 0; r < 2; r++) {
+      out[side][r].resize(count * size + 16);
+      call.inputs[r] = in[r].data() + shift * size;
+      call.outputs[r] = out[side][r].data();
+    }
+    if (side == 0)
+      REQUIRE(run(real_module(), call) == "");
+    else
+      run_program_on_host(call);
+  }
+  for (size_t r = 0; r < 2; r++) REQUIRE(same(type, out[0][r], out[1][r], count));
+}
+
 }  // namespace
+
+TEST_CASE("interpreted schedules have the twins' bits for all types and operators, whatever the numbers") {
+  tutti_test::FakePort port(1);
+  Schedules schedules;
+  for (int r = 0; r < 2; r++)
+    schedules.push_back(
+        Planner(r, flat_layout(2), Algo::kRing, false).schedule(Collective::kAllReduce, {Algo::kRing, 2}, 0));
+  const auto loaded = LoadedPrograms::load(port, schedules, {1, 2, 64 << 10});
+  REQUIRE(loaded);
+  uint32_t seed = 1;
+  for (int type = 0; type < kDataTypes; type++)
+    for (int op = 0; op < kRedOps; op++)
+      for (const size_t shift : {0, 1}) {
+        for (const size_t count : {size_t{77}, size_t{30001}})
+          check_program(loaded.value()->call(), static_cast<DataType>(type), static_cast<RedOp>(op), count, shift,
+                        seed);
+        seed++;
+      }
+}
 
 TEST_CASE("reductions with and without factors have the twins' bits, whatever the numbers") {
   uint32_t seed = 1;
