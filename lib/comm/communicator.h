@@ -38,6 +38,7 @@ struct CommOptions {
   std::string trace_file;
   bool lends = true;
   bool deterministic = false;
+  bool majority = false;
   int cuda_device = -1;  // of this rank's buffers; -1: they are in host memory
 
   static Result<CommOptions> from_env();
