@@ -17,15 +17,15 @@ using namespace tutti;
 namespace {
 
 // TUTTI_TRACE_DIR, for as long as it lives.
-class Folder {
+class TraceFolder {
  public:
-  Folder() {
+  TraceFolder() {
     char name[] = "/tmp/tutti-recorder-XXXXXX";
     REQUIRE(mkdtemp(name) != nullptr);
     path = name;
     setenv("TUTTI_TRACE_DIR", path.c_str(), 1);
   }
-  ~Folder() {
+  ~TraceFolder() {
     unsetenv("TUTTI_TRACE_DIR");
     std::filesystem::remove_all(path);
   }
@@ -55,7 +55,7 @@ void leave_a_file(uint64_t n, bool ends) {
 }  // namespace
 
 TEST_CASE("a recorder keeps the last 1,024 operations with their times") {
-  const Folder folder;
+  const TraceFolder folder;
   Recorder recorder;
   recorder.share(3, 4, 9);
   int here = 0;
@@ -137,7 +137,7 @@ TEST_CASE("whoever reads while others write sees no operation that is half anoth
 }
 
 TEST_CASE("a killed process leaves its file, and the next one reads it") {
-  const Folder folder;
+  const TraceFolder folder;
   leave_a_file(7, false);
   const auto files = trace_files(folder.path);
   REQUIRE(files.size() == 1);
@@ -152,7 +152,7 @@ TEST_CASE("a killed process leaves its file, and the next one reads it") {
 }
 
 TEST_CASE("files of processes that are gone do not pile up") {
-  const Folder folder;
+  const TraceFolder folder;
   leave_a_file(3, true);
   CHECK(trace_files(folder.path).size() == 1);
   sweep_trace_files(folder.path);
@@ -172,7 +172,7 @@ TEST_CASE("files of processes that are gone do not pile up") {
 }
 
 TEST_CASE("a program that ends leaves no file, even if it destroys nothing; one that broke does") {
-  const Folder folder;
+  const TraceFolder folder;
   for (const bool breaks : {false, true}) {
     const pid_t child = fork();
     if (child == 0) {
@@ -189,7 +189,7 @@ TEST_CASE("a program that ends leaves no file, even if it destroys nothing; one 
 }
 
 TEST_CASE("a forked child that ends does not take its parent's file along") {
-  const Folder folder;
+  const TraceFolder folder;
   Recorder recorder;
   recorder.share(0, 1, 1);
   const pid_t child = fork();
@@ -211,7 +211,7 @@ TEST_CASE("without a folder for files, or with a full one, a recorder goes on in
 }
 
 TEST_CASE("what is no recorder's file is not taken for one") {
-  const Folder folder;
+  const TraceFolder folder;
   const std::string path = folder.path + "/" + trace_file_name(this_process(), 1);
   std::ofstream(path) << std::string(Recorder::kBytes, 'x');
   CHECK_FALSE(static_cast<bool>(read_trace(path)));
