@@ -124,6 +124,7 @@ TEST_CASE("whoever reads while others write sees no operation that is half anoth
       if (i % 100 == 0) usleep(1);  // else all are overwritten while one is read
     }
   });
+  while (recorder.header().begun == 0) usleep(100);
   size_t read = 0;
   for (int i = 0; i < 200 || (read == 0 && i < 100'000); i++)
     for (const TracedOperation& operation : read_trace(recorder).operations) {

@@ -1,4 +1,5 @@
 // What is left of communicators for people: while they hang, when they break, when somebody asks.
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -150,6 +151,11 @@ TEST_CASE("what was done is written when somebody asks, and by who aborts") {
   CHECK(tuttiDumpTrace(comms[0], "/nonexistent/x") == tuttiSystemError);
   CHECK(contains(tuttiGetLastError(nullptr), "/nonexistent/x"));
   CHECK(tuttiCommAbort(comms[0]) == tuttiSuccess);
+  tuttiResult_t heard = tuttiSuccess;
+  for (int i = 0; i < 100'000 && heard == tuttiSuccess; i++) {
+    REQUIRE(tuttiCommGetAsyncError(comms[1], &heard) == tuttiSuccess);
+    usleep(100);
+  }
   CHECK(tuttiCommDestroy(comms[1]) == tuttiRemoteError);
   size_t aborted = 0;
   for (const auto& file : std::filesystem::directory_iterator(dumps.path))
@@ -162,10 +168,15 @@ TEST_CASE("an operation that was queued is known with the time of its call") {
   REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
   tuttiStream_t stream = nullptr;
   REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
-  REQUIRE(tuttiStreamAddCallback(
-              stream, [](tuttiStream_t, tuttiResult_t, void*) { usleep(50'000); }, nullptr) == tuttiSuccess);
+  std::atomic<bool> may_begin = false;
+  const auto hold_up = [](tuttiStream_t, tuttiResult_t, void* may) {
+    while (!*static_cast<std::atomic<bool>*>(may)) usleep(1'000);
+  };
+  REQUIRE(tuttiStreamAddCallback(stream, hold_up, &may_begin) == tuttiSuccess);
   float value = 1;
   REQUIRE(tuttiAllReduce(&value, &value, 1, tuttiFloat, tuttiSum, comm, stream) == tuttiSuccess);
+  usleep(25'000);
+  may_begin = true;
   REQUIRE(tuttiStreamSynchronize(stream) == tuttiSuccess);
   size_t queued = 0;
   tutti::for_each_recorder([&](const tutti::Recorder& recorder) {
