@@ -78,7 +78,7 @@ TEST_CASE("from inside a rank that has not come is found, while another thread h
   Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     sum(comm, outcome);
     std::string answer;
-    if (rank == 1) return sleep(1), sum(comm, outcome);
+    if (rank == 1) return sleep(3), sum(comm, outcome);
     Outcome of_other;
     std::thread other([&] { sum(comm, of_other); });
     for (int i = 0; i < 2000 && !contains(answer, "rank 1 has not called that yet"); i++, usleep(1000)) {
@@ -104,9 +104,13 @@ TEST_CASE("from inside a rank that has not come is found, while another thread h
 TEST_CASE("a rank that is killed leaves its last operation, and the others say why they broke") {
   const Folder folder("TUTTI_TRACE_DIR");
   const Folder dumps("TUTTI_TRACE_FILE", "/rank%r.json");
-  Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+  Processes ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     sum(comm, outcome);
-    if (rank == 1) raise(SIGKILL);
+    if (rank == 1) {
+      usleep(200'000);  // rank 0 has left the first one
+      soon([&] { return tutti::find_witnesses(folder.path).begin()->second.at(0).trace.is_in_operation(); });
+      raise(SIGKILL);
+    }
     sum(comm, outcome);
   });
   const auto outcomes = ranks.wait();
