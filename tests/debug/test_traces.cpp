@@ -5,29 +5,13 @@
 #include <iterator>
 
 #include "comm/ranks.h"
+#include "debug/folder.h"
 #include "debug/why.h"
 #include "tutti/trace.h"
 
 using namespace tutti_test;
 
 namespace {
-
-struct Folder {
-  explicit Folder(const char* variable, const char* name = "") : variable_(variable) {
-    char made[] = "/tmp/tutti-traces-XXXXXX";
-    REQUIRE(mkdtemp(made) != nullptr);
-    path = made;
-    setenv(variable, (path + name).c_str(), 1);
-  }
-  ~Folder() {
-    unsetenv(variable_);
-    std::filesystem::remove_all(path);
-  }
-  std::string path;
-
- private:
-  const char* variable_;
-};
 
 std::string content_of(const std::string& path) {
   std::ifstream file(path);
