@@ -59,26 +59,24 @@ std::vector<uint8_t> inputs(const Format& f, int rank, size_t count) {
   return data;
 }
 
-double exact(const Format& f, int n, int op, size_t count, size_t i) {
-  double sum = 0;
-  for (int rank = 0; rank < n; rank++) {
-    // Made once per rank and format: this is the test's inner loop.
-    static thread_local std::vector<std::pair<std::pair<int, int>, std::vector<uint8_t>>> made;
-    const auto key = std::make_pair(static_cast<int>(f.type), rank);
-    auto found = std::find_if(made.begin(), made.end(), [&](const auto& m) { return m.first == key; });
-    if (found == made.end()) found = made.insert(made.end(), {key, inputs(f, rank, count)});
-    sum += decode(f, code_at(f, found->second, i));
+// What the ranks' inputs add up to. All ranks and operations compare with the same sums.
+struct Exact {
+  Exact(const Format& f, int n, size_t count) : sums(count) {
+    for (int rank = 0; rank < n; rank++) {
+      const auto in = inputs(f, rank, count);
+      for (size_t i = 0; i < count; i++) sums[i] += decode(f, code_at(f, in, i));
+    }
   }
-  return op == tuttiAvg ? sum / n : sum;
-}
+  std::vector<double> sums;
+};
 
 // Half a unit in the last place for the one rounding, and what n additions in float may lose.
-size_t count_wrong(const Format& f, int n, int op, size_t count, size_t first, const std::vector<uint8_t>& data,
+size_t count_wrong(const Format& f, int n, int op, const Exact& exact, size_t first, const std::vector<uint8_t>& data,
                    size_t elems) {
   size_t wrong = 0;
   for (size_t i = 0; i < elems; i++) {
-    const double want = exact(f, n, op, count, first + i), got = decode(f, code_at(f, data, i));
-    const double in_float = 8.0 * n * std::ldexp(1.0, -24);
+    const double sum = exact.sums[first + i], want = op == tuttiAvg ? sum / n : sum;
+    const double got = decode(f, code_at(f, data, i)), in_float = n * 0x1p-21;
     wrong += !(std::abs(got - want) <= 0.5 * unit_in_last_place(f, want) + in_float);
   }
   return wrong;
@@ -95,18 +93,21 @@ TEST_CASE("sums of small floats are rounded once, whatever the algorithm that wa
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.algo = algo;
   config.transports = transport;
+  const size_t block = kSanitized ? 101 : 1001, count = block * static_cast<size_t>(n);
+  std::vector<Exact> exact;
+  for (const Format& f : kFormats) exact.emplace_back(f, n, count);
   require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
-    for (const Format& f : kFormats)
+    for (size_t format = 0; format < std::size(kFormats); format++)
       for (const tuttiRedOp_t op : {tuttiSum, tuttiAvg}) {
-        const size_t block = kSanitized ? 101 : 1001, count = block * static_cast<size_t>(n);
+        const Format& f = kFormats[format];
         const auto in = inputs(f, rank, count);
         std::vector<uint8_t> out(in.size());
         outcome.take(tuttiAllReduce(in.data(), out.data(), count, f.type, op, comm, nullptr));
-        outcome.wrong += count_wrong(f, n, op, count, 0, out, count);
+        outcome.wrong += count_wrong(f, n, op, exact[format], 0, out, count);
         outcome.take(tuttiReduce(in.data(), out.data(), count, f.type, op, n - 1, comm, nullptr));
-        if (rank == n - 1) outcome.wrong += count_wrong(f, n, op, count, 0, out, count);
+        if (rank == n - 1) outcome.wrong += count_wrong(f, n, op, exact[format], 0, out, count);
         outcome.take(tuttiReduceScatter(in.data(), out.data(), block, f.type, op, comm, nullptr));
-        outcome.wrong += count_wrong(f, n, op, count, block * static_cast<size_t>(rank), out, block);
+        outcome.wrong += count_wrong(f, n, op, exact[format], block * static_cast<size_t>(rank), out, block);
       }
   }));
 }

@@ -1,7 +1,6 @@
 #!/bin/sh
 # correct.sh FOLDER COLLECTIVES ARGS...: the tools of these collectives with these arguments, for every type, operator,
-# root and size. Sizes: 0 bytes, one element, some thousand bytes, and an odd one that takes many messages. TYPE, if set, is
-# the only type, and LARGE the size that takes many messages.
+# root and size. Sizes: 0 bytes, one element, some thousand bytes, and an odd one that takes many messages.
 set -u
 folder=$1
 collectives=$2
@@ -10,7 +9,6 @@ shift 2
 . "$(dirname "$0")/tool.sh"
 
 types=12
-[ -n "${TYPE:-}" ] && types=1
 
 for collective in $collectives; do
   traits "$collective"
@@ -20,6 +18,6 @@ for collective in $collectives; do
   fi
   # The flags are words. All types with all operators and all roots are for all.sh.
   flags=${op_flags:-$root_flags}
-  run "$collective" $((types * 3 * ops)) -b 0 -e 20000 -f 1031 -d "${TYPE:-all}" $flags "$@" || exit 1
-  run "$collective" $ops -b "${LARGE:-1000003}" -e "${LARGE:-1000003}" -d uint8 $op_flags $root_flags "$@" || exit 1
+  run "$collective" $((types * 3 * ops)) -b 0 -e 20000 -f 1031 -d all $flags "$@" || exit 1
+  run "$collective" $ops -b 1000003 -e 1000003 -d uint8 $op_flags $root_flags "$@" || exit 1
 done
