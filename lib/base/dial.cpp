@@ -274,7 +274,7 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
     }
     const bool failed = status == Handshake::Status::kFailed;
     if (failed || now_ns() - p->since_ns > kHandshakeNs) {
-      log(LogLevel::kInfo, "turned away a connection: %s",
+      log(LogLevel::kInfo, "turned away a connection from %s: %s", peer_name(p->fd.get()).c_str(),
           failed ? p->handshake.why().c_str() : "it did not show in time that it belongs to the group");
       p = pending_.erase(p);
     } else {

@@ -304,6 +304,14 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port) {
   return found;
 }
 
+std::string peer_name(int fd) {
+  Address address;
+  address.length = sizeof address.storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return "a closed socket";
+  if (address.family() == AF_UNIX) return "a process of this host";
+  return address.to_string();
+}
+
 void set_low_latency(int fd) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

@@ -63,6 +63,8 @@ Fd accept_one(int listen_fd);
 Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
 Address unix_abstract_address(const std::string& name);
 
+std::string peer_name(int fd);  // whom this socket is connected to: "10.0.0.1:4000"
+
 void set_low_latency(int fd);  // TCP_NODELAY; a no-op on UNIX sockets
 
 // Blocking helpers for set-up paths: all bytes or an error (kTimeout when the deadline passes, kRemoteError when the

@@ -21,6 +21,7 @@ constexpr int64_t kJoinLimitNs = 5'000'000'000;  // from accept to Join
 // Where there is no room for a new connection, the oldest is dropped after this: if it said nothing, or half its words.
 constexpr int64_t kSilenceNs = 100'000'000, kHurryNs = 1'000'000'000;
 constexpr size_t kMaxPending = 256;           // connections that have not joined
+constexpr size_t kMostMisfits = 8;            // named at the end
 constexpr int kAcceptsPerTurn = 64;           // so that a flood of connections cannot starve the members
 constexpr double kAcceptPauseSeconds = 0.05;  // when there is no descriptor or no room for one more
 constexpr double kLastWordsSeconds = 2;       // after the deadline, for the reports to arrive
@@ -140,7 +141,13 @@ void RootServer::advance_handshake(Client& client) {
     case Handshake::Status::kDone: client.authenticated = true; return;
     case Handshake::Status::kFailed: break;
   }
-  log(LogLevel::kInfo, "the group's root dropped a connection: %s", client.handshake.why().c_str());
+  const std::string who = peer_name(client.fd.get());
+  log(LogLevel::kInfo, "the group's root dropped a connection from %s: %s", who.c_str(),
+      client.handshake.why().c_str());
+  // Each attempt comes from another port.
+  const std::string host = who.substr(0, who.rfind(':'));
+  if (client.handshake.is_misfit() && misfits_.size() < kMostMisfits)
+    misfits_[host] = client.handshake.why();
   forget(client);
 }
 
@@ -310,7 +317,18 @@ void RootServer::report_time_out() {
                    silent.size() > 1 ? "ranks" : "rank", rank_list(silent).c_str(), n_ranks_);
   if (text.empty()) text = "the limit for forming the group passed";
   const int culprit = !absent.empty() ? absent[0] : n_blobs_ > 0 && !silent.empty() ? silent[0] : -1;
-  fail({Code::kTimeout, text + "; look for processes that did not start or cannot reach the root", culprit});
+  text += misfits_.empty() ? "; look for processes that did not start or cannot reach the root" : describe_misfits();
+  fail({Code::kTimeout, text, culprit});
+}
+
+std::string RootServer::describe_misfits() const {
+  std::string text = "; the root refused";
+  const char* before = " ";
+  for (const auto& [host, why] : misfits_) {
+    text += before + host + ", because " + why;
+    before = "; ";
+  }
+  return text + " (is TUTTI_SECRET, or the unique id, the same everywhere?)";
 }
 
 void RootServer::fail(Error error) {

@@ -9,6 +9,7 @@
 
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,6 +76,7 @@ class RootServer {
   void finish_round();
   void answer_own_ranks();
   void report_time_out();
+  std::string describe_misfits() const;
   void fail(Error error);
 
   Fd listener_;
@@ -87,6 +89,7 @@ class RootServer {
   size_t n_pending_ = 0;  // clients that have not joined
   int n_ranks_ = 0;       // 0 until the first rank has joined
   int first_rank_ = -1;
+  std::map<std::string, std::string> misfits_;  // address: why it was refused; some
   int n_joined_ = 0, n_present_ = 0, n_blobs_ = 0;
   std::vector<Member> members_;
   Frame own_answer_;  // held back until the other ranks have theirs
