@@ -56,7 +56,9 @@ DirectPiece DirectPlan::piece(size_t number, char* memory) const {
 }
 
 void DirectPlan::add(const Share& share, Room& room, DirectPiece& piece) const {
-  const auto& [move, range, owner] = share;
+  const Move& move = share.move;  // lambdas of clang 14 capture no structured bindings
+  const Range range = share.range;
+  const int owner = share.owner;
   const bool reduces = move.from == kAllRanks, takes = move.to == kAllRanks || move.to == me_;
   if (range.elems == 0) return;
   if (reduces || owner != move.from) collect(share, room, piece);

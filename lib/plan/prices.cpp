@@ -1,15 +1,19 @@
 #include "plan/prices.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <span>
 
 #include "base/env.h"
+#include "base/fd.h"
 
 namespace tutti {
 namespace {
@@ -47,18 +51,37 @@ Result<void> read_line(std::string_view line, std::span<const NamedPrice> names,
   return {};
 }
 
-Result<std::string> read_file(const std::string& path) {
+Error unreadable(const std::string& path, const std::string& why, int sys_errno = 0) {
+  return {Code::kInvalidUsage,
+          format("the tuning file %s cannot be read: %s; mend that, or set TUTTI_TUNE_FILE to "
+                 "another file or to /dev/null",
+                 path.c_str(), why.c_str()),
+          -1, sys_errno};
+}
+
+// What is found by itself in a folder where others may write has to be a file of this user's, or root's.
+Result<void> check_found(const std::string& path, int fd) {
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return unreadable(path, strerror(errno), errno);
+  if (info.st_uid == geteuid() || info.st_uid == 0) return {};
+  return unreadable(path, format("it belongs to user %u and not to this one, %u", info.st_uid, geteuid()));
+}
+
+Result<std::string> read_file(const std::string& path, bool is_found) {
   constexpr size_t kMostBytes = 1 << 16;
-  std::ifstream file(path, std::ios::binary);
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | (is_found ? O_NOFOLLOW : 0)));
+  if (!file && errno == ELOOP) return unreadable(path, "it is a link", ELOOP);
+  if (!file) return unreadable(path, strerror(errno), errno);
+  if (is_found) TUTTI_TRY(check_found(path, file.get()));
   std::string text(kMostBytes + 1, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof()))
-    return Error{Code::kInvalidUsage,
-                 format("the tuning file %s cannot be read: %s; mend that, or set TUTTI_TUNE_FILE to "
-                        "another file or to /dev/null",
-                        path.c_str(), strerror(errno)),
-                 -1, errno};
-  text.resize(static_cast<size_t>(file.gcount()));
+  size_t got = 0;
+  while (got < text.size()) {
+    const ssize_t n = ::read(file.get(), text.data() + got, text.size() - got);
+    if (n == 0) break;
+    if (n < 0 && errno != EINTR) return unreadable(path, strerror(errno), errno);
+    if (n > 0) got += static_cast<size_t>(n);
+  }
+  text.resize(got);
   if (text.size() <= kMostBytes) return text;
   return Error{Code::kInvalidUsage, "the tuning file " + path + " is too long to be one: tutti-tune writes a new one"};
 }
@@ -130,22 +153,19 @@ std::string to_text(const Prices& prices) {
 }
 
 std::string users_configuration() {
-  const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+  const char *config = secure_getenv("XDG_CONFIG_HOME"), *home = secure_getenv("HOME");
   if (config != nullptr && *config == '/') return config;
   return home != nullptr && *home == '/' ? std::string(home) + "/.config" : "";
 }
 
 Result<PriceList> find_prices() {
   std::string path = env_string(Env::kTuneFile);
-  if (path.empty()) {
-    std::vector<std::string> files{"/etc/tutti/tuning"};
-    if (const std::string folder = users_configuration(); !folder.empty())
-      files.insert(files.begin(), folder + "/tutti/tuning");
-    const auto found = std::find_if(files.begin(), files.end(), [](const std::string& f) { return std::ifstream(f); });
-    if (found == files.end()) return PriceList{built_in_prices(), "", {}};
-    path = *found;
-  }
-  TUTTI_TRY_ASSIGN(const std::string text, read_file(path));
+  const std::string folder = users_configuration(), users = folder.empty() ? "" : folder + "/tutti/tuning";
+  const bool is_found = path.empty();
+  for (const std::string& file : {users, std::string("/etc/tutti/tuning")})
+    if (path.empty() && !file.empty() && access(file.c_str(), R_OK) == 0) path = file;
+  if (path.empty()) return PriceList{built_in_prices(), "", {}};
+  TUTTI_TRY_ASSIGN(const std::string text, read_file(path, is_found && path == users));
   return prices_from_text(text, path);
 }
 

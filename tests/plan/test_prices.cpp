@@ -43,6 +43,30 @@ std::string complaint(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("prices: a file that is found by itself is no link and nobody else's") {
+  const Place place;
+  const std::string path = place.write("tutti/tuning", "shm.hop = 150\n");
+  REQUIRE(find_prices());
+  const std::string aside = place.top / "aside";
+  std::filesystem::rename(path, aside);
+  std::filesystem::create_symlink(aside, path);
+  const auto linked = find_prices();
+  REQUIRE(!linked);
+  CHECK(linked.error().message.find(path + " cannot be read: it is a link") != std::string::npos);
+  setenv("TUTTI_TUNE_FILE", path.c_str(), 1);  // who names it means it
+  CHECK(find_prices());
+  unsetenv("TUTTI_TUNE_FILE");
+  std::filesystem::remove(path);
+  std::filesystem::rename(aside, path);
+  if (chown(path.c_str(), 65534, 65534) != 0) {
+    WARN("not run as root: no file can be given to another user");
+    return;
+  }
+  const auto others = find_prices();
+  REQUIRE(!others);
+  CHECK(others.error().message.find("it belongs to user 65534") != std::string::npos);
+}
+
 TEST_CASE("prices: what is written is read again, each of them") {
   Prices prices = built_in_prices();
   double value = 1.5;
