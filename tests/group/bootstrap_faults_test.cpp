@@ -206,6 +206,20 @@ TEST_CASE("who came with another secret is named, by address, beside the rank th
   CHECK(contains(fates[1].message, "does not know this group's secret"));
 }
 
+TEST_CASE("a root that has no descriptors for all ranks says so at once") {
+  const UniqueId id = root();
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = 64;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const Fate fate = join_and_gather(id, 0, 5000);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  INFO(fate.message);
+  CHECK(fate.code == Code::kSystemError);
+  CHECK(contains(fate.message, "of the 64 that it may have, and the group's root needs at least 4999 more"));
+}
+
 TEST_CASE("a root that is not there is a time-out that says what was tried") {
   const ReservedPort reserved = reserve_port();
   const UniqueIdParts parts{resolve("127.0.0.1", reserved.port).value(), {1, 2, 3}};

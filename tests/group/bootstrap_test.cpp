@@ -85,7 +85,7 @@ TEST_CASE("an address that does not answer costs a head start, not the group") {
   }
   UniqueIdParts parts{{bound, resolve("::1", bound.port()).value()[0]}, {1, 2, 3}};
   const Key key = derive_key(parts.secret, sizeof parts.secret);
-  RootServer server(std::move(listener).value(), key, Deadline::after_seconds(60));
+  RootServer server(only(std::move(listener).value()), key, Deadline::after_seconds(60));
   std::thread root([&] { server.run(); });
   const auto connection = connect_to_root(parts, key, 0, Deadline::after_seconds(60));
   const Fate fate = three_rounds(pack_unique_id(parts), 0, 1);

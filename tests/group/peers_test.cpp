@@ -35,7 +35,7 @@ Watches make_watches(const std::vector<PeerWatch::Listener>& listeners) {
     if (rank + 1 < n) config.neighbours.push_back(rank + 1);
     config.listener = listeners[static_cast<size_t>(rank)];
     auto watch =
-        PeerWatch::create(config, std::move(sockets[static_cast<size_t>(rank)].fd), Deadline::after_seconds(60));
+        PeerWatch::create(config, std::move(sockets[static_cast<size_t>(rank)].fds), Deadline::after_seconds(60));
     return watch ? std::shared_ptr<PeerWatch>(std::move(watch.value())) : nullptr;
   });
   for (const auto& watch : watches) REQUIRE(watch != nullptr);
