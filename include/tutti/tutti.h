@@ -1,5 +1,5 @@
-/* Tutti: collective communication on host memory and CUDA devices. This is the whole C API; it compiles as C99 and as
- * C++.
+/* Tutti: collective communication on host memory and CUDA devices. This is the whole C API, with membership.h and
+ * types.h, which it includes; it compiles as C99 and as C++.
  *
  * Names and shapes are NCCL's with `nccl` replaced by `tutti`.
  *
@@ -51,6 +51,7 @@
 #ifndef TUTTI_TUTTI_H_
 #define TUTTI_TUTTI_H_
 
+#include "tutti/membership.h"
 #include "tutti/types.h"
 
 #ifdef __cplusplus
@@ -156,59 +157,6 @@ TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
  * background, or the error that broke it, including one that peers reported while no operation ran here. Does not
  * block; any thread. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiCommGetAsyncError(tuttiComm_t comm, tuttiResult_t* asyncError);
-
-/* color of a rank that joins none of the new communicators. */
-#define TUTTI_SPLIT_NOCOLOR (-1)
-
-/* Collective over `comm`: ranks that give the same color (>= 0) form a new communicator, ordered by key, then by rank
- * in `comm`; a rank with TUTTI_SPLIT_NOCOLOR gets NULL. What config leaves undefined, all of it with NULL, is as it is
- * for `comm`, which stays as it is. Blocks until the new group has formed. With config.blocking = 0 it takes its place
- * in the order of operations on `comm` now, and returns tuttiInProgress, or tuttiSuccess without a color; destroying
- * `comm` waits for it, also after *newcomm was aborted. Errors: tuttiInvalidArgument (newcomm is NULL, color below -1,
- * not a live communicator, config), and those of tuttiAllGather and tuttiCommInitRankConfig. */
-TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm,
-                                       const tuttiConfig_t* config);
-
-/* The ranks of `comm` that `ranks` lists, n of them, form a new communicator, in the order of the list; only they call
- * this, all with the same list, which is copied. `comm` stays as it is, and the call takes its place in the order of
- * each of these ranks' operations on it; it does not count as an operation that all ranks have to call. Blocks until
- * the new group has formed, at most the limit for creation; config as for tuttiCommSplit, also for config.blocking = 0.
- * Errors: tuttiInvalidArgument (newcomm or ranks is NULL, n not in [1, nranks], a rank out of range or listed twice,
- * this rank not listed, not a live communicator, config), those of tuttiCommInitRankConfig, and, which also breaks
- * `comm`, tuttiInvalidUsage (the lists differ) and tuttiTimeout (a listed rank does not call this in time). */
-TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
-                                             const tuttiConfig_t* config);
-
-/* Writes the ranks of `comm` whose processes died, whose host has not answered for 2 s, or which left it without
- * tuttiCommFinalize, to ranks, which has room for nranks entries, in rising order, and their number to *count. When an
- * operation or tuttiCommGetAsyncError says that a rank died, it is there. Each rank watches its neighbours in rings and
- * trees: where several die at about the same time, the list may stay shorter on some. A rank that called
- * tuttiCommAbort, or tuttiCommDestroy after an error, counts as well; one that is stopped or slow does not. Does not
- * block; any thread. Errors: tuttiInvalidArgument (ranks or count is NULL, not a live communicator), tuttiInvalidUsage
- * (its creation is under way). */
-TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, int* count);
-
-#define TUTTI_SHRINK_DEFAULT 0x00
-#define TUTTI_SHRINK_ABORT 0x01
-
-/* The ranks of `comm` that are left form a new communicator, in their old order: tuttiCommCount says how many they are.
- * It does not matter whether `comm` works and what was called on it: they need nothing of it but the addresses and the
- * secret that all its ranks have had since its creation. `comm` stays as it is and has to be destroyed as ever.
- * Without a list (NULL, 0) all ranks of `comm` that live call this, and find out by themselves who they are, whatever
- * tuttiCommLostRanks says on each. Ranks that die meanwhile are left out, too; all others get the communicator, or all
- * an error: only when the limit passes may they differ.
- * With a list its ranks are left out, dead or not; the others call it, all with the same list. If one of them is lost,
- * all get tuttiRemoteError, which names it. TUTTI_SHRINK_DEFAULT: waits for the operations that were called on `comm`
- * before. TUTTI_SHRINK_ABORT: ends them first, on all ranks, as tuttiCommAbort does: they return tuttiInvalidUsage here
- * and tuttiRemoteError there, and `comm` is broken. Blocks until the new group has formed, at most the limit for
- * creation, however many die; config as for tuttiCommSplit, also for config.blocking = 0. Any thread; several calls on
- * one `comm` take their turns. Errors: tuttiInvalidArgument (newcomm is NULL, excludeRanksList is NULL with
- * excludeRanksCount > 0, excludeRanksCount not in [0, nranks), a rank out of range, listed twice, or this one, unknown
- * shrinkFlags, not a live communicator, config), tuttiInvalidUsage (`comm` was finalized), tuttiTimeout (a rank that
- * lives did not call this in time, or with another list), tuttiRemoteError (a rank is lost that the list does not have;
- * or the others took this rank to be lost and went on without it), and those of tuttiCommInitRankConfig. */
-TUTTI_API tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int* excludeRanksList, int excludeRanksCount,
-                                        tuttiComm_t* newcomm, const tuttiConfig_t* config, int shrinkFlags);
 
 /* Writes what `comm` holds on this rank now to *stats. Does not block, also while operations run; any thread.
  * Errors: tuttiInvalidArgument (stats is NULL or its size too small, not a live communicator), tuttiInvalidUsage (its

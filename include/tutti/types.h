@@ -107,12 +107,15 @@ typedef struct {
                              placement; else TUTTI_DETERMINISTIC, default 0 */
   int blocking;           /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
   int cudaDevice; /* buffers are on this CUDA device, and streams are cudaStream_t; -1, the default: host memory */
+  int majority;   /* 1: tuttiCommShrink without a list fails where those who are left are fewer than half of the
+                     ranks, or half of them without the lowest: of the parts that a broken network leaves at most
+                     one goes on; default 0 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                   \
   {                                                                                                                \
     sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, \
-        NULL, NULL, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT                         \
+        NULL, NULL, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT \
   }
 
 #define TUTTI_SIM_INFO_MAGIC 0x7475736du

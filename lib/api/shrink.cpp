@@ -65,6 +65,14 @@ Result<void> comm_shrink(tuttiComm_t comm, const int* excluded, int n_excluded, 
       });
 }
 
+Result<void> revoke(tuttiComm_t comm, int flags) {
+  if (flags != 0) return invalid_argument(format("revokeFlags=%d is not 0", flags));
+  const Use use(comm);
+  if (!use) return not_a_comm(comm);
+  use->abort("tuttiCommRevoke");
+  return {};
+}
+
 Result<void> lost_ranks(tuttiComm_t comm, int* ranks, int* count) {
   if (ranks == nullptr) return invalid_argument("ranks is NULL");
   if (count == nullptr) return invalid_argument("count is NULL");
@@ -79,6 +87,10 @@ Result<void> lost_ranks(tuttiComm_t comm, int* ranks, int* count) {
 }  // namespace
 
 extern "C" {
+
+tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags) {
+  return guarded([&] { return revoke(comm, revokeFlags); });
+}
 
 tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, int* count) {
   return guarded([&] { return lost_ranks(comm, ranks, count); });

@@ -19,6 +19,18 @@ Error too_few(const PeerWatch& watch, const std::vector<int>& excluded, const st
   return {Code::kInternalError, "ranks are missing that nobody has lost"};
 }
 
+// Of the parts that a broken network leaves at most one is a majority.
+Result<void> check_majority(const std::vector<int>& members, const std::vector<int>& excluded, int n_ranks) {
+  int lowest = 0;
+  while (std::binary_search(excluded.begin(), excluded.end(), lowest)) lowest++;
+  const size_t all = static_cast<size_t>(n_ranks) - excluded.size(), twice = 2 * members.size();
+  if (twice > all || (twice == all && members[0] == lowest)) return {};
+  return Error{Code::kRemoteError,
+               format("only %zu of %zu ranks are left on this side, which is no majority%s: config.majority lets the "
+                      "others go on alone",
+                      members.size(), all, twice == all ? format(" without rank %d", lowest).c_str() : "")};
+}
+
 }  // namespace
 
 // Who is found to be lost meanwhile is left out in the next attempt, and the others all come to that one.
@@ -41,6 +53,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
     const size_t expected = static_cast<size_t>(n_ranks_) - excluded.size();
     if (needs_all && reunion.members().size() != expected)
       return too_few(*watch_, excluded, reunion.members(), n_ranks_);
+    if (options.majority) TUTTI_TRY(check_majority(reunion.members(), excluded, n_ranks_));
     auto made = create(reunion, options, deadline);
     if (made || !reunion.begins_anew() || deadline.passed()) return made;
   }

@@ -7,7 +7,7 @@ import tree
 
 # room -> the rooms that it may include besides itself. A path prefix stands for all below it.
 BASE = {"lib/base"}
-TRANSPORT_ABI = {"include/tutti/tutti.h", "include/tutti/types.h", "include/tutti/transport.h"}
+TRANSPORT_ABI = {"include/tutti/tutti.h", "include/tutti/membership.h", "include/tutti/types.h", "include/tutti/transport.h"}
 LINKS = {"transports/transport.h"} | TRANSPORT_ABI
 EXEC = {"lib/schedule", "kernels/kernels.h", "lib/debug"} | LINKS | BASE
 ROOMS = {

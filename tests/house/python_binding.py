@@ -82,7 +82,9 @@ def compare(library, header, types):
 def main():
     library = load()
     # Comments may hold brackets.
-    header, types = (re.sub(r"/\*.*?\*/", "", tree.read(f"include/tutti/{name}"), flags=re.S) for name in ("tutti.h", "types.h"))
+    header, membership, types = (re.sub(r"/\*.*?\*/", "", tree.read(f"include/tutti/{name}"), flags=re.S)
+                                 for name in ("tutti.h", "membership.h", "types.h"))
+    header += membership
     found = compare(library, header, types)
     for planted in (header.replace("int peer", "size_t peer"), header.replace("tuttiBcast(", "tuttiBcas(")):
         if not compare(library, planted, types):

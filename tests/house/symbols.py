@@ -13,7 +13,7 @@ def output_of(*command):
 
 def main():
     library = sys.argv[1]
-    headers = tree.read("include/tutti/tutti.h") + tree.read("include/tutti/ddp.h")
+    headers = tree.read("include/tutti/tutti.h") + tree.read("include/tutti/membership.h") + tree.read("include/tutti/ddp.h")
     declared = set(re.findall(r"^TUTTI_API[^;]*?\b(tutti\w+)\(", headers, re.M))
     lines = output_of("nm", "-D", "--defined-only", library).splitlines()
     exported = {line.split()[-1] for line in lines}

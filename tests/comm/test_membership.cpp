@@ -1,0 +1,251 @@
+// Groups that end, shrink and grow, and go on.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+constexpr int kFull = 8, kFew = 2;
+
+// What the processes of a test share.
+struct Shared {
+  std::atomic<int64_t> died_ns{0};
+  std::atomic<int> deaths{0}, recovered_ms[kFull], wrong{0}, sums{0}, joined{0}, has_id{0};
+  tuttiUniqueId id;
+};
+
+template <class T>
+T* shared_between_processes() {
+  void* memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  return new (memory) T;
+}
+
+int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+int size_of(tuttiComm_t comm) {
+  int n = 0;
+  return tuttiCommCount(comm, &n) == tuttiSuccess ? n : -1;
+}
+
+int rank_of(tuttiComm_t comm) {
+  int rank = -1;
+  return tuttiCommUserRank(comm, &rank) == tuttiSuccess ? rank : -1;
+}
+
+// All ranks add the same up, so the sum tells how many they were.
+tuttiResult_t add_up(tuttiComm_t comm, Shared& shared) {
+  std::vector<int> in(1000), out(1000);
+  for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<int>(i) % 7 + 1;
+  const tuttiResult_t code = tuttiAllReduce(in.data(), out.data(), in.size(), tuttiInt32, tuttiSum, comm, nullptr);
+  if (code != tuttiSuccess) return code;
+  for (size_t i = 0; i < in.size(); i++)
+    if (out[i] != in[i] * size_of(comm)) shared.wrong++;
+  shared.sums++;
+  return code;
+}
+
+// Replaces `comm` by one of those that are left.
+tuttiResult_t shrink(tuttiComm_t& comm, const tuttiConfig_t* config = nullptr) {
+  tuttiComm_t smaller = nullptr;
+  const tuttiResult_t code = tuttiCommShrink(comm, nullptr, 0, &smaller, config, TUTTI_SHRINK_DEFAULT);
+  if (code != tuttiSuccess) return code;
+  tuttiCommAbort(comm);
+  comm = smaller;
+  return code;
+}
+
+tuttiResult_t grow(tuttiComm_t& comm, int n_ranks, const tuttiUniqueId* id) {
+  tuttiComm_t larger = nullptr;
+  const tuttiResult_t code = tuttiCommGrow(comm, n_ranks, id, -1, &larger, nullptr);
+  if (code != tuttiSuccess) return code;
+  tuttiCommDestroy(comm);
+  comm = larger;
+  return code;
+}
+
+// Sums until the group has kFew ranks; whoever's turn it is dies in the middle.
+tuttiResult_t outlive_deaths(tuttiComm_t& comm, Shared& shared) {
+  constexpr int kSumsBetweenDeaths = 40;
+  for (int size = size_of(comm), sums = 0; size > kFew;) {
+    const tuttiResult_t code = add_up(comm, shared);
+    if (code == tuttiSuccess && ++sums < kSumsBetweenDeaths) continue;
+    if (code == tuttiSuccess && rank_of(comm) == (size * 5 + 3) % size) {
+      shared.deaths++;
+      shared.died_ns = now_ns();
+      kill(getpid(), SIGKILL);
+    }
+    if (code == tuttiSuccess) continue;
+    if (const tuttiResult_t shrunk = shrink(comm); shrunk != tuttiSuccess) return shrunk;
+    if (const tuttiResult_t good = add_up(comm, shared); good != tuttiSuccess) return good;
+    size = size_of(comm);
+    sums = 0;
+    shared.recovered_ms[kFull - 1 - size] = static_cast<int>((now_ns() - shared.died_ns) / 1'000'000);
+  }
+  return tuttiSuccess;
+}
+
+tuttiResult_t go_on_together(tuttiComm_t comm, Shared& shared) {
+  for (int i = 0; i < 100; i++)
+    if (const tuttiResult_t code = add_up(comm, shared); code != tuttiSuccess) return code;
+  return tuttiCommFinalize(comm);
+}
+
+[[noreturn]] void be_newcomer(int rank, Shared& shared) {
+  alarm(kSanitized ? 300 : 60);
+  while (shared.has_id == 0) usleep(1000);
+  tuttiComm_t comm = nullptr;
+  if (tuttiCommGrow(nullptr, kFull, &shared.id, rank, &comm, nullptr) != tuttiSuccess) {
+    fprintf(stderr, "%s\n", tuttiGetLastError(nullptr));
+    _exit(1);
+  }
+  shared.joined++;
+  _exit(go_on_together(comm, shared) == tuttiSuccess ? 0 : 1);
+}
+
+}  // namespace
+
+TEST_CASE("8 ranks sum, die one after another down to 2, and 6 new ones join: no sum is wrong") {
+  auto* const shared = shared_between_processes<Shared>();
+  if (kSanitized) wait_for_one_thread();
+  std::vector<pid_t> newcomers;
+  for (int rank = kFew; rank < kFull; rank++) {
+    newcomers.push_back(fork());
+    if (newcomers.back() == 0) be_newcomer(rank, *shared);
+  }
+  Processes group(kFull, [&](int, tuttiComm_t comm, Outcome& outcome) {
+    outcome.take(outlive_deaths(comm, *shared));
+    if (outcome.code != tuttiSuccess) return;
+    const bool leads = rank_of(comm) == 0;
+    if (leads) outcome.take(tuttiGetUniqueId(&shared->id));
+    if (leads) shared->has_id = 1;
+    outcome.take(grow(comm, kFull, leads ? &shared->id : nullptr));
+    if (outcome.code == tuttiSuccess) outcome.take(go_on_together(comm, *shared));
+  });
+  int went_on = 0;
+  for (const Outcome& outcome : group.wait()) {
+    if (outcome.code == tuttiNumResults) continue;  // it died
+    INFO(outcome.message);
+    CHECK(outcome.code == tuttiSuccess);
+    went_on++;
+  }
+  for (const pid_t pid : newcomers) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    CHECK(status == 0);
+  }
+  CHECK(went_on == kFew);
+  CHECK(shared->deaths == kFull - kFew);
+  CHECK(shared->joined == kFull - kFew);
+  CHECK(shared->wrong == 0);
+  std::vector<int> ms(shared->recovered_ms, shared->recovered_ms + kFull - kFew);
+  std::sort(ms.begin(), ms.end());
+  printf("%d sums, %d deaths; the first good sum after a death came within %d ms (median; at most %d)\n",
+         shared->sums.load(), shared->deaths.load(), ms[ms.size() / 2], ms.back());
+}
+
+TEST_CASE("revoked: all ranks' operations end, whatever they are in, and all of them can go on together") {
+  std::atomic<int> waiting{0};
+  const auto outcomes = run_threads(4, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    float value = 1, sum = 0;
+    outcome.take(tuttiAllReduce(&value, &sum, 1, tuttiFloat, tuttiSum, comm, nullptr));
+    if (rank == 0) {
+      while (waiting < 3) std::this_thread::yield();
+      usleep(20'000);
+      outcome.take(tuttiCommRevoke(comm, 0));
+      outcome.take(tuttiCommRevoke(comm, 0));  // again: nothing changes
+    }
+    waiting++;
+    const tuttiResult_t code = rank == 1 ? tuttiRecv(&value, 1, tuttiFloat, 0, comm, nullptr)
+                                         : tuttiAllReduce(&value, &sum, 1, tuttiFloat, tuttiSum, comm, nullptr);
+    const std::string why = tuttiGetLastError(nullptr);
+    if (code != (rank == 0 ? tuttiInvalidUsage : tuttiRemoteError) || !contains(why, "tuttiCommRevoke")) {
+      outcome.code = tuttiInternalError;
+      outcome.message = why;
+    }
+    tuttiComm_t again = nullptr;
+    outcome.take(tuttiCommShrink(comm, nullptr, 0, &again, nullptr, TUTTI_SHRINK_DEFAULT));
+    if (again == nullptr) return;
+    outcome.take(tuttiAllReduce(&value, &sum, 1, tuttiFloat, tuttiSum, again, nullptr));
+    outcome.wrong = sum != 4 || size_of(again) != 4;
+    outcome.take(tuttiCommFinalize(again));
+    outcome.take(tuttiCommDestroy(again));
+  });
+  for (size_t r = 0; r < outcomes.size(); r++) {
+    INFO("rank " << r << ": " << outcomes[r].message);
+    CHECK(outcomes[r].wrong == 0);
+    // Only the end of the revoked communicator says that it was broken.
+    CHECK(outcomes[r].code == (r == 0 ? tuttiInvalidUsage : tuttiRemoteError));
+    CHECK(contains(outcomes[r].message, "tuttiCommRevoke"));
+  }
+}
+
+TEST_CASE("with config.majority only the greater part goes on, or the half with the lowest rank") {
+  struct Case {
+    std::vector<int> die;
+    bool goes_on;
+  };
+  const Case c =
+      GENERATE(Case{{3}, true}, Case{{0}, true}, Case{{2, 3}, true}, Case{{0, 1}, false}, Case{{1, 2, 3}, false});
+  auto* const shared = shared_between_processes<Shared>();
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.majority = 1;
+  Processes group(
+      4,
+      [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+        outcome.take(add_up(comm, *shared));
+        shared->joined++;
+        while (shared->joined < 4) usleep(1000);
+        if (std::find(c.die.begin(), c.die.end(), rank) != c.die.end()) kill(getpid(), SIGKILL);
+        while (add_up(comm, *shared) == tuttiSuccess) continue;
+        outcome.take(shrink(comm));
+        if (outcome.code == tuttiSuccess) outcome.take(add_up(comm, *shared));
+      },
+      &config);
+  const auto outcomes = group.wait();
+  for (size_t r = 0; r < outcomes.size(); r++) {
+    if (std::find(c.die.begin(), c.die.end(), static_cast<int>(r)) != c.die.end()) continue;
+    INFO("rank " << r << ": " << outcomes[r].message);
+    CHECK(outcomes[r].code == (c.goes_on ? tuttiSuccess : tuttiRemoteError));
+    if (!c.goes_on) CHECK(contains(outcomes[r].message, "no majority"));
+  }
+  CHECK(shared->wrong == 0);
+}
+
+TEST_CASE("what tuttiCommGrow and tuttiCommRevoke cannot mean is refused, and the communicator goes on") {
+  const auto outcomes = run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t newcomm = comm;
+    tuttiUniqueId id{};
+    const auto refuses = [&](tuttiResult_t code, tuttiResult_t expected, const char* why) {
+      const std::string said = tuttiGetLastError(nullptr);
+      if (code == expected && contains(said, why)) return;
+      outcome.wrong++;
+      outcome.message += said + "; ";
+    };
+    refuses(tuttiCommGrow(comm, 3, nullptr, -1, nullptr, nullptr), tuttiInvalidArgument, "newcomm is NULL");
+    refuses(tuttiCommGrow(comm, 1, nullptr, -1, &newcomm, nullptr), tuttiInvalidArgument, "nRanks=1");
+    refuses(tuttiCommGrow(comm, 3, nullptr, 1 - rank, &newcomm, nullptr), tuttiInvalidArgument, "keep their number");
+    refuses(tuttiCommGrow(nullptr, 3, nullptr, 2, &newcomm, nullptr), tuttiInvalidArgument, "uniqueId is NULL");
+    refuses(tuttiCommGrow(nullptr, 3, &id, 2, &newcomm, nullptr), tuttiInvalidArgument, "uniqueId is NULL");
+    id.internal[0] = 1;
+    refuses(tuttiCommGrow(nullptr, 3, &id, 3, &newcomm, nullptr), tuttiInvalidArgument, "rank=3");
+    refuses(tuttiCommGrow(nullptr, 3, &id, 0, &newcomm, nullptr), tuttiInvalidArgument, "rank=0");
+    refuses(tuttiCommGrow(comm, 3, nullptr, -1, &newcomm, nullptr), tuttiInvalidUsage, "no rank of comm gave");
+    id.internal[0] = static_cast<char>(rank + 1);
+    refuses(tuttiCommGrow(comm, 3, &id, -1, &newcomm, nullptr), tuttiInvalidUsage, "different uniqueIds");
+    refuses(tuttiCommRevoke(comm, 1), tuttiInvalidArgument, "revokeFlags=1");
+    refuses(tuttiCommRevoke(nullptr, 0), tuttiInvalidArgument, "comm");
+    float one = 1, sum = 0;
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiFloat, tuttiSum, comm, nullptr));
+    outcome.wrong += sum != 2;
+    outcome.take(tuttiCommFinalize(comm));
+  });
+  require_success(outcomes);
+}
