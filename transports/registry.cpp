@@ -9,6 +9,19 @@
 #include "transports/transport.h"
 
 namespace tutti {
+
+const tuttiTransport kNoTransport = {
+    .abi_version = TUTTI_TRANSPORT_ABI_VERSION,
+    .struct_bytes = sizeof(tuttiTransport),
+    .name = "none yet",
+    .link_poll = [](tuttiLink*, tuttiTransportError*) { return tuttiInProgress; },
+    .try_acquire = [](tuttiLink*) -> void* { return nullptr; },
+    .unsent = [](tuttiLink*) -> uint32_t { return 0; },
+    .try_peek = [](tuttiLink*, tuttiMessage*) { return 0; },
+    .wait_begin = [](tuttiLink*, int, tuttiWait*) { return 0; },
+    .wait_end = [](tuttiLink*) {},
+};
+
 namespace {
 
 bool has_rdma_device() {

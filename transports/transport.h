@@ -18,6 +18,8 @@ namespace tutti {
 
 extern const tuttiTransport kShmTransport;
 extern const tuttiTransport kTcpTransport;
+// Of links that are yet to be made: they take nothing and bring nothing.
+extern const tuttiTransport kNoTransport;
 
 // The transports that `names` ("shm,tcp") allows, in that order; all there are for "". kInvalidUsage names the unknown
 // one and those there are, or the plugin (TUTTI_TRANSPORT_PLUGIN) that cannot be loaded.
@@ -69,6 +71,8 @@ class Link {
   Link() = default;
   Link(const tuttiTransport* table, tuttiLink* link, const tuttiLinkConfig& config)
       : table_(table), link_(link), config_(config) {}
+  // The place of one that is yet to be made, and is then moved here.
+  explicit Link(const tuttiLinkConfig& config) : table_(&kNoTransport), config_(config) {}
   Link(Link&& other) noexcept
       : table_(other.table_), link_(std::exchange(other.link_, nullptr)), config_(other.config_) {}
   Link& operator=(Link&& other) noexcept {
@@ -81,6 +85,7 @@ class Link {
     if (link_ != nullptr) table_->link_close(link_);
   }
 
+  bool is_made() const { return link_ != nullptr; }
   const char* transport() const { return table_->name; }
   int peer() const { return config_.peer; }
   uint32_t channel() const { return config_.channel; }

@@ -1,5 +1,7 @@
 #include "api/checks.h"
 
+#include <algorithm>
+
 namespace tutti::api {
 
 static_assert(tuttiNumTypes == kDataTypes && tuttiNumOps == kRedOps);
@@ -24,6 +26,21 @@ Result<void> check_overlap(const Buffers& buffers, const void* send, const void*
   if (buffers.lie_well(send, recv)) return {};
   return invalid_argument(
       format("sendbuff=%p and recvbuff=%p overlap: %s", send, recv, kRemedies[static_cast<int>(buffers.in_place)]));
+}
+
+Result<void> check_text(const char* text, const size_t* bytes) {
+  if (bytes == nullptr) return invalid_argument("bytes is NULL");
+  if (text == nullptr && *bytes > 0) return invalid_argument(format("text is NULL with *bytes=%zu", *bytes));
+  return {};
+}
+
+void give_text(const std::string& whole, char* text, size_t* bytes) {
+  if (*bytes > 0) {
+    const size_t copied = std::min(*bytes - 1, whole.size());
+    memcpy(text, whole.data(), copied);
+    text[copied] = '\0';
+  }
+  *bytes = whole.size() + 1;
 }
 
 }  // namespace tutti::api

@@ -52,6 +52,10 @@ inline Result<void> check_buffer(const char* name, const void* pointer, size_t c
   if (pointer != nullptr || bytes == 0) return {};
   return invalid_argument(format("%s is NULL with count=%zu", name, count));
 }
+// Where a sentence is to be written: `text` has room for *bytes, and *bytes becomes what it needs, its end counted.
+Result<void> check_text(const char* text, const size_t* bytes);
+void give_text(const std::string& whole, char* text, size_t* bytes);
+
 Result<void> check_overlap(const Buffers& buffers, const void* send, const void* recv);
 inline Result<void> check_buffers(const Buffers& buffers, const void* send, const void* recv, size_t count) {
   TUTTI_TRY(check_buffer("recvbuff", recv, count, buffers.output_bytes));

@@ -11,10 +11,11 @@ namespace {
 // collective, so that it becomes what that needs.
 template <Collective which>
 [[gnu::always_inline]] inline Communicator::Repeated repeat(const void* send, void* recv, size_t count, int datatype,
-                                                            int op, int root, tuttiComm_t comm, tuttiStream_t stream) {
+                                                            int op, int root, tuttiComm_t comm, tuttiStream_t stream,
+                                                            const void* caller) {
   if (stream != nullptr || a_group_is_open()) return Communicator::Repeated::kNo;
   const Alone alone(comm);
-  return alone ? alone->repeat({which, datatype, op, root, count}, send, recv) : Communicator::Repeated::kNo;
+  return alone ? alone->repeat({which, datatype, op, root, count}, send, recv, caller) : Communicator::Repeated::kNo;
 }
 
 [[gnu::cold]] Result<void> why_failed(tuttiComm_t comm) {
@@ -23,7 +24,7 @@ template <Collective which>
 }
 
 Result<void> collective(Collective which, const void* send, void* recv, size_t count, const tuttiDataType_t& datatype,
-                        const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream) {
+                        const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream, const void* caller) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
@@ -34,6 +35,7 @@ Result<void> collective(Collective which, const void* send, void* recv, size_t c
     return too_many_bytes(count, dtype, has_block_per_rank(which) ? static_cast<size_t>(use->n_ranks()) : 1);
   TUTTI_TRY(check_buffers(*buffers, send, recv, count));
   Operation operation{which, send, recv, count, dtype, RedOp::kSum, root};
+  operation.caller = caller;
   TUTTI_TRY(take_op(op, use.member().operators, &operation));
   return launch(comm, std::move(use), operation, stream);
 }
@@ -41,23 +43,24 @@ Result<void> collective(Collective which, const void* send, void* recv, size_t c
 // What a repetition does not come to, apart from it, which has little to save and to undo that way.
 [[gnu::noinline]] tuttiResult_t run_whole(Collective which, const void* send, void* recv, size_t count,
                                           const tuttiDataType_t& datatype, const tuttiRedOp_t& op, int root,
-                                          tuttiComm_t comm, tuttiStream_t stream, bool has_failed) {
+                                          tuttiComm_t comm, tuttiStream_t stream, const void* caller, bool has_failed) {
   return in_group([&] {
-    return has_failed ? why_failed(comm) : collective(which, send, recv, count, datatype, op, root, comm, stream);
+    return has_failed ? why_failed(comm)
+                      : collective(which, send, recv, count, datatype, op, root, comm, stream, caller);
   });
 }
 
 template <Collective which>
 tuttiResult_t run(const void* send, void* recv, size_t count, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
-                  int root, tuttiComm_t comm, tuttiStream_t stream) noexcept {
-  const auto repeated = repeat<which>(send, recv, count, raw(datatype), raw(op), root, comm, stream);
+                  int root, tuttiComm_t comm, tuttiStream_t stream, const void* caller) noexcept {
+  const auto repeated = repeat<which>(send, recv, count, raw(datatype), raw(op), root, comm, stream, caller);
   if (repeated == Communicator::Repeated::kYes) return tuttiSuccess;
-  return run_whole(which, send, recv, count, datatype, op, root, comm, stream,
+  return run_whole(which, send, recv, count, datatype, op, root, comm, stream, caller,
                    repeated == Communicator::Repeated::kFailed);
 }
 
 Result<void> message(bool sends, void* data, size_t count, const tuttiDataType_t& datatype, int peer, tuttiComm_t comm,
-                     tuttiStream_t stream) {
+                     tuttiStream_t stream, const void* caller) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
@@ -67,6 +70,7 @@ Result<void> message(bool sends, void* data, size_t count, const tuttiDataType_t
   TUTTI_TRY(check_buffer(sends ? "sendbuff" : "recvbuff", data, count, bytes));
   Operation operation;
   operation.collective = Collective::kSendRecv;
+  operation.caller = caller;
   operation.messages = std::make_shared<const std::vector<Message>>(1, Message{sends, peer, data, count, dtype});
   return launch(comm, std::move(use), operation, stream);
 }
@@ -77,12 +81,14 @@ extern "C" {
 
 tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                              tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kAllReduce>(sendbuff, recvbuff, count, datatype, op, 0, comm, stream);
+  return run<Collective::kAllReduce>(sendbuff, recvbuff, count, datatype, op, 0, comm, stream,
+                                     __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                              tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kBroadcast>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+  return run<Collective::kBroadcast>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream,
+                                     __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int root, tuttiComm_t comm,
@@ -94,47 +100,57 @@ tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int
 
 tuttiResult_t tuttiReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, tuttiRedOp_t op,
                           int root, tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kReduce>(sendbuff, recvbuff, count, datatype, op, root, comm, stream);
+  return run<Collective::kReduce>(sendbuff, recvbuff, count, datatype, op, root, comm, stream,
+                                  __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, tuttiDataType_t datatype,
                              tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kAllGather>(sendbuff, recvbuff, sendcount, datatype, tuttiSum, 0, comm, stream);
+  return run<Collective::kAllGather>(sendbuff, recvbuff, sendcount, datatype, tuttiSum, 0, comm, stream,
+                                     __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, tuttiDataType_t datatype,
                                  tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kReduceScatter>(sendbuff, recvbuff, recvcount, datatype, op, 0, comm, stream);
+  return run<Collective::kReduceScatter>(sendbuff, recvbuff, recvcount, datatype, op, 0, comm, stream,
+                                         __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiAlltoAll(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                             tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kAllToAll>(sendbuff, recvbuff, count, datatype, tuttiSum, 0, comm, stream);
+  return run<Collective::kAllToAll>(sendbuff, recvbuff, count, datatype, tuttiSum, 0, comm, stream,
+                                    __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiGather(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                           tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kGather>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+  return run<Collective::kGather>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream,
+                                  __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                            tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kScatter>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream);
+  return run<Collective::kScatter>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream,
+                                   __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream) {
-  return run<Collective::kBarrier>(nullptr, nullptr, 0, tuttiInt8, tuttiSum, 0, comm, stream);
+  return run<Collective::kBarrier>(nullptr, nullptr, 0, tuttiInt8, tuttiSum, 0, comm, stream,
+                                   __builtin_return_address(0));
 }
 
 tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
                         tuttiStream_t stream) {
   // Only read; a message's direction says so.
-  return in_group([&] { return message(true, const_cast<void*>(sendbuff), count, datatype, peer, comm, stream); });
+  const void* const caller = __builtin_return_address(0);
+  return in_group(
+      [&] { return message(true, const_cast<void*>(sendbuff), count, datatype, peer, comm, stream, caller); });
 }
 
 tuttiResult_t tuttiRecv(void* recvbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
                         tuttiStream_t stream) {
-  return in_group([&] { return message(false, recvbuff, count, datatype, peer, comm, stream); });
+  const void* const caller = __builtin_return_address(0);
+  return in_group([&] { return message(false, recvbuff, count, datatype, peer, comm, stream, caller); });
 }
 
 }  // extern "C"

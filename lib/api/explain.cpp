@@ -1,9 +1,6 @@
 // tuttiExplain.
 #include <strings.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "api/checks.h"
 #include "api/handle.h"
 
@@ -29,8 +26,7 @@ Result<Collective> find_collective(const char* name) {
 
 Result<void> explain(const char* name, size_t count, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
                      tuttiComm_t comm, char* text, size_t* bytes) {
-  if (bytes == nullptr) return invalid_argument("bytes is NULL");
-  if (text == nullptr && *bytes > 0) return invalid_argument(format("text is NULL with *bytes=%zu", *bytes));
+  TUTTI_TRY(check_text(text, bytes));
   TUTTI_TRY_ASSIGN(const Collective collective, find_collective(name));
   Use use(comm);
   if (!use) return not_a_comm(comm);
@@ -39,13 +35,7 @@ Result<void> explain(const char* name, size_t count, const tuttiDataType_t& data
   operation.dtype = dtype;
   if (traits(collective).reduces) TUTTI_TRY(take_op(op, use.member().operators, &operation));
   TUTTI_TRY(buffer_bytes(count, dtype, 1));
-  const std::string whole = use->explain(collective, count, dtype, operation.op);
-  if (*bytes > 0) {
-    const size_t copied = std::min(*bytes - 1, whole.size());
-    memcpy(text, whole.data(), copied);
-    text[copied] = '\0';
-  }
-  *bytes = whole.size() + 1;
+  give_text(use->explain(collective, count, dtype, operation.op), text, bytes);
   return {};
 }
 

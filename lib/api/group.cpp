@@ -182,12 +182,14 @@ void open_group() {
 
 Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
   if (stream != nullptr && use->device() == nullptr) TUTTI_TRY(find_stream(stream));
+  Pending call{handle, std::move(use), operation, stream};
+  call.operation.created = call.use->recorder().now();
   if (t_group_depth > 0) {
-    t_group.operations.push_back({handle, std::move(use), operation, stream});
+    t_group.operations.push_back(std::move(call));
     return {};
   }
   std::vector<Pending> one;
-  one.push_back({handle, std::move(use), operation, stream});
+  one.push_back(std::move(call));
   return start_all(std::move(one));
 }
 

@@ -35,9 +35,8 @@ Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int
 
 Result<std::unique_ptr<Communicator>> shrink(const Use& comm, uint64_t ticket, const std::vector<int>& excluded,
                                              const CommOptions& options, const Deadline& deadline) {
-  const bool needs_all = !excluded.empty();
-  auto made = comm->shrink(ticket, excluded, needs_all, options, deadline);
-  if (!made && needs_all)
+  auto made = comm->shrink(ticket, excluded, options, deadline);
+  if (!made && !excluded.empty())
     made.error().message +=
         "; in tuttiCommShrink all ranks that stay give the same excludeRanksList, or all of them none";
   return made;

@@ -85,9 +85,10 @@ Result<void> check_apart(const std::vector<Message>& messages) {
 
 Result<void> launch_unequal(Collective which, const void* send, void* recv, Operation::Unequal blocks,
                             const tuttiDataType_t& datatype, const tuttiRedOp_t& op, tuttiComm_t comm, Use use,
-                            tuttiStream_t stream) {
+                            tuttiStream_t stream, const void* caller) {
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
   Operation operation{which, send, recv, 0, dtype, RedOp::kSum, 0};
+  operation.caller = caller;
   TUTTI_TRY(take_op(op, use.member().operators, &operation));
   TUTTI_TRY(check_blocks(blocks, which == Collective::kAllGather ? "displs" : "offset", operation.dtype));
   for (const uint64_t elems : blocks.elems) operation.count += elems;
@@ -108,7 +109,7 @@ Result<void> launch_unequal(Collective which, const void* send, void* recv, Oper
 
 Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size_t* sdispls, void* recv,
                           const size_t* recvcounts, const size_t* rdispls, const tuttiDataType_t& datatype,
-                          tuttiComm_t comm, tuttiStream_t stream) {
+                          tuttiComm_t comm, tuttiStream_t stream, const void* caller) {
   Use use(comm);
   if (!use) return not_a_comm(comm);
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
@@ -131,6 +132,7 @@ Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size
   TUTTI_TRY(check_apart(messages));
   Operation operation;
   operation.collective = Collective::kSendRecv;
+  operation.caller = caller;
   operation.messages = std::make_shared<const std::vector<Message>>(std::move(messages));
   return launch(comm, std::move(use), operation, stream);
 }
@@ -141,6 +143,7 @@ extern "C" {
 
 tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t* recvcounts, const size_t* displs,
                               tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
+  const void* const caller = __builtin_return_address(0);
   return in_group([&]() -> Result<void> {
     Use use(comm);
     if (!use) return not_a_comm(comm);
@@ -148,12 +151,13 @@ tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t
     TUTTI_TRY_ASSIGN(blocks.elems, take_array("recvcounts", recvcounts, use->n_ranks()));
     TUTTI_TRY_ASSIGN(blocks.at, take_array("displs", displs, use->n_ranks()));
     return launch_unequal(Collective::kAllGather, sendbuff, recvbuff, std::move(blocks), datatype, tuttiSum, comm,
-                          std::move(use), stream);
+                          std::move(use), stream, caller);
   });
 }
 
 tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
                                   tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
+  const void* const caller = __builtin_return_address(0);
   return in_group([&]() -> Result<void> {
     Use use(comm);
     if (!use) return not_a_comm(comm);
@@ -165,15 +169,16 @@ tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff, const si
       if (__builtin_add_overflow(at, elems, &at)) at = UINT64_MAX;
     }
     return launch_unequal(Collective::kReduceScatter, sendbuff, recvbuff, std::move(blocks), datatype, op, comm,
-                          std::move(use), stream);
+                          std::move(use), stream, caller);
   });
 }
 
 tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls, void* recvbuff,
                              const size_t* recvcounts, const size_t* rdispls, tuttiDataType_t datatype,
                              tuttiComm_t comm, tuttiStream_t stream) {
+  const void* const caller = __builtin_return_address(0);
   return in_group([&] {
-    return all_to_all_v(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, datatype, comm, stream);
+    return all_to_all_v(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, datatype, comm, stream, caller);
   });
 }
 

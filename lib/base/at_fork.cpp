@@ -76,6 +76,7 @@ void after_fork_in_parent() {
 void replace_sockets() {
   int null = -1;
   for (size_t i = 0; i < g_sockets.size(); i++) {
+    if (g_sockets[i].load(std::memory_order_relaxed) == 0) continue;  // to write there would cost a page
     for (uint64_t bits = g_sockets[i].exchange(0, std::memory_order_relaxed); bits != 0; bits &= bits - 1) {
       const int fd = static_cast<int>(i * 64) + __builtin_ctzll(bits);
       if (null < 0) null = ::open("/dev/null", O_RDWR | O_CLOEXEC);

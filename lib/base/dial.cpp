@@ -271,13 +271,15 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
 }
 
 void Acceptor::add_waiting(std::vector<pollfd>* fds) const {
-  for (const Fd& fd : listening_) fds->push_back({fd.get(), POLLIN, 0});
+  for (const Fd& fd : listening_)
+    if (!is_full_) fds->push_back({fd.get(), POLLIN, 0});
   for (const Pending& p : pending_)
     fds->push_back({p.fd.get(), static_cast<short>(p.handshake.wants_write() ? POLLOUT : POLLIN), 0});
 }
 
 // Takes in who waits at the door. One more than kMaxPending: only then is it known that room is short.
 void Acceptor::take_in() {
+  is_full_ = true;
   while (pending_.size() <= kMaxPending || turn_away_one()) {
     Fd fd = accept_any();
     if (fd) {
@@ -285,7 +287,8 @@ void Acceptor::take_in() {
       shortage_.reset();
       continue;
     }
-    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return shortage_.reset();
+    is_full_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    if (!is_full_) return shortage_.reset();
     if (!shortage_) {
       shortage_ = system_error("taking in a connection", errno);
       short_since_ns_ = now_ns();

@@ -106,6 +106,9 @@ class Acceptor {
   std::optional<Error> shortage() const;
   // For poll(2): the doors, and those that have yet to show who they are. What they do not say is known by the clock.
   bool has_pending() const { return !pending_.empty(); }
+  // Somebody may wait whom it had no room for: the doors stay readable and add_waiting() leaves them out, so ask by the
+  // clock.
+  bool is_full() const { return is_full_; }
   void add_waiting(std::vector<pollfd>* fds) const;
 
  private:
@@ -124,7 +127,7 @@ class Acceptor {
   HelloKind kind_;
   int my_rank_;
   std::list<Pending> pending_;  // oldest first
-  bool shortage_logged_ = false;
+  bool is_full_ = false, shortage_logged_ = false;
   std::optional<Error> shortage_;
   int64_t short_since_ns_ = 0;
 };

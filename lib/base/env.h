@@ -13,6 +13,9 @@ namespace tutti {
 enum class Env : int {
   kLog,
   kLogFile,
+  kTraceDir,
+  kTraceFile,
+  kTraceOnSigterm,
   kInitTimeout,
   kOpTimeout,
   kSocketIfname,

@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
+#include "debug/trace_json.h"
 
 namespace tutti {
 Result<CommOptions> CommOptions::from_env() {
@@ -18,6 +19,7 @@ Result<CommOptions> CommOptions::from_env() {
   options.op_timeout_seconds = static_cast<double>(op_seconds);
   options.transports = env_string(Env::kTransports);
   options.algo = env_string(Env::kAlgo);
+  options.trace_file = env_string(Env::kTraceFile);
   options.lends = env_string(Env::kProto) != "copy";
   TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
   options.deterministic = deterministic != 0;
@@ -41,8 +43,11 @@ Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
   return execute(operation);
 }
 
-Result<void> Communicator::check_open() const {
-  if (watch_->failed()) return watch_->failure();
+Result<void> Communicator::check_open() {
+  if (watch_->failed()) {
+    keep_trace(watch_->failure());
+    return watch_->failure();
+  }
   if (finalized_)
     return Error{Code::kInvalidUsage,
                  "this communicator was finalized: only tuttiCommDestroy and tuttiCommAbort may follow"};
@@ -51,11 +56,11 @@ Result<void> Communicator::check_open() const {
 
 Result<void> Communicator::execute(const Operation& operation) {
   TUTTI_TRY(check_open());
-  if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(*operation.messages));
+  if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(operation));
   const CallKey key(operation);
   Settled& settled = place_of(key);
   if (operation.unequal != nullptr || !settled.is_for(key)) return execute_planned(operation);
-  begin(settled);
+  begin(settled, operation.caller, operation.created);
   return carry_out(settled, operation);
 }
 
@@ -63,17 +68,19 @@ inline Communicator::Settled& Communicator::place_of(const CallKey& key) {
   return settled_[key.hash() % settled_.size()];
 }
 
-inline void Communicator::begin(Settled& settled) {
-  history_.add(settled.call, ++sequence_);
+inline void Communicator::begin(Settled& settled, const void* caller, uint64_t created) {
+  recorder_.begin(settled.recorded, ++sequence_, caller, created);
 }
 
-Communicator::Repeated Communicator::repeat(const CallKey& key, const void* input, void* output) noexcept {
+Communicator::Repeated Communicator::repeat(const CallKey& key, const void* input, void* output,
+                                            const void* caller) noexcept {
   Settled& settled = place_of(key);
   if (!settled.is_for(key) || !settled.small || !settled.buffers.fit(input, output) || watch_->failed())
     return Repeated::kNo;
-  begin(settled);
-  if (settled.small.advance(sequence_, input, output, turns())) return Repeated::kYes;
-  return finish(settled, input, output);
+  begin(settled, caller, 0);
+  if (!settled.small.advance(sequence_, input, output, turns())) return finish(settled, input, output);
+  recorder_.end();
+  return Repeated::kYes;
 }
 
 // What its SmallRun has left of it.
@@ -96,7 +103,7 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   const Plan plan = planner_->choose(call, planned_bytes(operation));
   call.algo = plan.algo;
   call.lanes = plan.lanes;
-  history_.add(call);
+  recorder_.begin(to_tag(call), sequence_, operation.caller, operation.created);
   if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
   auto program = find_program(call);
   if (!program) return end_with(std::move(program).error());
@@ -110,6 +117,7 @@ Communicator::Settled& Communicator::settle(const Operation& operation, const Ca
   settled.program = &program;
   settled.key = key;
   settled.call = call;
+  settled.recorded = to_tag(call);
   settled.small.clear();
   if (operation.unequal != nullptr) return settled;
   settled.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, rank_, n_ranks_);
@@ -119,7 +127,9 @@ Communicator::Settled& Communicator::settle(const Operation& operation, const Ca
 
 Result<void> Communicator::carry_out(Settled& settled, const Operation& operation) {
   const bool is_done = settled.small && settled.small.advance(sequence_, operation.input, operation.output, turns());
-  return is_done ? Result<void>() : end_with(drive_rest(settled, operation));
+  if (!is_done) return end_with(drive_rest(settled, operation));
+  recorder_.end();
+  return {};
 }
 
 // What the SmallRun has not done, if there is one.
@@ -131,9 +141,16 @@ Result<void> Communicator::drive_rest(const Settled& settled, const Operation& o
 
 // An operation that failed ends the group.
 Result<void> Communicator::end_with(Result<void> result) {
+  recorder_.end(static_cast<bool>(result));
   if (result) return result;
   watch_->fail(root_cause(std::move(result).error()));
+  keep_trace(watch_->failure());
   return watch_->failure();  // a peer's notice may have come first: then that is the reason, now and later
+}
+
+// Of a group that has ended, once.
+void Communicator::keep_trace(const Error& reason) {
+  if (recorder_.fail(reason.message)) write_trace_file(recorder_, options_.trace_file);
 }
 
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation,
@@ -154,7 +171,7 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
   const bool sums_in_parts = call.collective == Collective::kReduce && call.algo == Algo::kDirect && call.lanes > 1;
   what.one_way = traits(call.collective).has_root && !sums_in_parts &&
                  what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
-  Run run(program, what, history_);
+  Run run(program, what, recorder_);
   if (steps_done > 0) run.skip(steps_done);
   return drive_run(run, wait_policy_);
 }
@@ -226,8 +243,9 @@ Result<void> Communicator::finalize(uint64_t ticket) {
 }
 
 void Communicator::abort(const char* function) {
-  watch_->fail({Code::kInvalidUsage, std::string(function) + " was called on this rank", rank_},
-               {Code::kRemoteError, watch_->rank_name(rank_) + " called " + function, rank_});
+  const Error mine{Code::kInvalidUsage, std::string(function) + " was called on this rank", rank_};
+  watch_->fail(mine, {Code::kRemoteError, watch_->rank_name(rank_) + " called " + function, rank_});
+  keep_trace(mine);
 }
 
 Result<void> Communicator::async_error() const {

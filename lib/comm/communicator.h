@@ -18,7 +18,7 @@
 #include "comm/link_pool.h"
 #include "comm/turnstile.h"
 #include "cuda/device.h"
-#include "debug/call.h"
+#include "debug/recorder.h"
 #include "exec/buffers.h"
 #include "exec/operation.h"
 #include "exec/small_run.h"
@@ -35,6 +35,7 @@ struct CommOptions {
   double op_timeout_seconds = 1800;
   std::string transports;
   std::string algo;
+  std::string trace_file;
   bool lends = true;
   bool deterministic = false;
   bool majority = false;
@@ -66,7 +67,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   // The same, in fewer instructions, for a small operation whose like has been done before, by who has entered alone.
   // kNo: nothing was done, perhaps because something is wrong with the buffers; kFailed: async_error() has the reason.
   enum class Repeated { kNo, kYes, kFailed };
-  Repeated repeat(const CallKey& key, const void* input, void* output) noexcept;
+  Repeated repeat(const CallKey& key, const void* input, void* output, const void* caller) noexcept;
 
   // Of a communicator on a GPU: its operations go there, and the functions above are for those on memory of the host.
   cuda::Device* device() const { return device_.get(); }
@@ -76,8 +77,8 @@ class Communicator final : private WaitContext, private cuda::Host {
                           const std::string& purpose);
 
   // A new communicator of the ranks that are left, without those in `excluded`, which is in rising order; only they
-  // call this. Works also when this group is broken. If it `needs_all`, it fails when another rank is lost.
-  Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded, bool needs_all,
+  // call this. Works also when this group is broken. Who excludes any needs all the others: it fails when one is lost.
+  Result<std::unique_ptr<Communicator>> shrink(uint64_t ticket, const std::vector<int>& excluded,
                                                const CommOptions& options, const Deadline& deadline);
 
   // Collective: all ranks have come here and called the same number of operations.
@@ -86,6 +87,13 @@ class Communicator final : private WaitContext, private cuda::Host {
   void abort(const char* function = "tuttiCommAbort");
   void fail(const Error& error) { watch_->fail(error); }  // for all ranks
   Result<void> async_error() const;
+
+  // What this rank did last, and one sentence for whom it waits. From any thread, at any time.
+  const Recorder& recorder() const { return recorder_; }
+  Result<void> dump_trace(const std::string& path) const;
+  static Result<void> dump_traces(const std::string& path);  // of all that this process has
+  std::string explain_wait() const;
+
   std::vector<int> lost() const { return watch_->lost(); }  // ranks that died, as far as is known
 
   // What an operation of this kind takes now, and why. Waits for the operations that were called before.
@@ -127,7 +135,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   struct Settled;
   Settled& place_of(const CallKey& key);
   Settled& settle(const Operation& operation, const Call& call, Program& program);
-  void begin(Settled& settled);
+  void begin(Settled& settled, const void* caller, uint64_t created);
   [[gnu::noinline]] Repeated finish(Settled& settled, const void* input, void* output) noexcept;
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
@@ -137,12 +145,15 @@ class Communicator final : private WaitContext, private cuda::Host {
   }
   Result<void> carry_out(Settled& settled, const Operation& operation);
   Result<void> drive_rest(const Settled& settled, const Operation& operation);
-  Result<void> check_open() const;
-  Result<void> drive_exchange(const std::vector<Message>& messages);
+  Result<void> check_open();
+  void keep_trace(const Error& reason);
+  Result<void> drive_exchange(const Operation& operation);
   struct Exchange;
   Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds,
                                const Call* on_device);
+  Result<void> make_links(Run& run, const Schedule& schedule, Deadline deadline, bool on_device);
   Call next_call(const Message& message);
+  static Call to_recorded(const std::vector<Message>& messages);
   Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
   Result<void> drive_run(Run& run, const WaitPolicy& policy);
@@ -193,21 +204,22 @@ class Communicator final : private WaitContext, private cuda::Host {
     bool repeats = false;  // one is here, for others like it
     Program* program = nullptr;
     Call call;
+    TagWords recorded;  // the call
     Buffers buffers;
     SmallRun small;
     bool is_for(const CallKey& other) const { return repeats && key == other; }
   };
   std::array<Settled, 64> settled_;
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
-  History history_;
+  Recorder recorder_;
   uint64_t sequence_ = 0;
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
   uint64_t exchanges_ = 0;                           // in so many operations
   // What this rank is in, for check_stalled().
   Standing::Doing doing_ = Standing::Doing::kOther;
   const Exchange* passing_ = nullptr;
-  const Run* driven_ = nullptr;  // null while links are made for it
-  int64_t next_look_ns_ = 0;     // of being idle
+  const Run* driven_ = nullptr;
+  int64_t next_look_ns_ = 0;  // of being idle
   bool finalized_ = false;
 
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on

@@ -121,8 +121,9 @@ std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, i
   const auto nth = reader.get<uint64_t>();
   auto standing = Standing::get(reader, n_ranks_);
   if (!standing) return {};
+  if (rank == rank_) return PeerWatch::Answer{};  // its own comes back, too
   Heard& heard = heard_[rank];
-  if (rank == rank_ || nth <= heard.nth) return PeerWatch::Answer{};
+  if (nth <= heard.nth) return PeerWatch::Answer{};
   heard = {nth, standing->call.sequence == 0};
   standing->rank = rank;
   standing->heard_ns = now_ns();
@@ -151,7 +152,7 @@ PeerWatch::Answer Comparison::answer(Told theirs) {
 }
 
 // One that this rank has yet to call is asked about again.
-Result<void> Comparison::check(const History& history) {
+Result<void> Comparison::check(const Recorder& recorder) {
   if (!has_statements_.load(std::memory_order_acquire)) return {};
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return {};  // it is asked again soon
@@ -159,10 +160,10 @@ Result<void> Comparison::check(const History& history) {
   for (auto& [rank, heard] : heard_) {
     if (heard.is_checked) continue;
     const Standing& theirs = stated_[rank];
-    const Call mine = history.find(theirs.call.sequence);
+    const Call mine = recorder.find(theirs.call.sequence);
     if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
       return disagreement(rank_, mine, tell(mine).blocks, rank, theirs.call, theirs.blocks);
-    heard.is_checked = mine.sequence != 0 || history.is_past(theirs.call.sequence);
+    heard.is_checked = mine.sequence != 0 || recorder.is_past(theirs.call.sequence);
     is_one_left = is_one_left || !heard.is_checked;
   }
   has_statements_.store(is_one_left, std::memory_order_release);

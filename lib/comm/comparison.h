@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "comm/standing.h"
-#include "debug/call.h"
+#include "debug/recorder.h"
 #include "exec/operation.h"
 #include "group/peers.h"
 
@@ -40,8 +40,8 @@ class Comparison {
   std::string farewell(const Standing& mine);
   // What to answer to a question, which goes from neighbour to neighbour, or to a statement.
   std::optional<PeerWatch::Answer> hear(std::string_view bytes);
-  // An error if a neighbour has stated another call than is in this rank's history.
-  Result<void> check(const History& history);
+  // An error if a neighbour has stated another call than is in this rank's recorder.
+  Result<void> check(const Recorder& recorder);
 
  private:
   enum class Kind : uint8_t { kQuestion = 1, kStatement = 2, kSpread = 3 };  // a statement for all ranks

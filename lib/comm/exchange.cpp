@@ -51,7 +51,26 @@ Call Communicator::next_call(const Message& m) {
   return Exchange::numbered(m, m.peer == rank_ ? 0 : ++(m.sends ? sent_to_ : received_from_)[m.peer]);
 }
 
-Result<void> Communicator::drive_exchange(const std::vector<Message>& messages) {
+// As it is told to people.
+Call Communicator::to_recorded(const std::vector<Message>& messages) {
+  Call call;
+  call.collective = Collective::kSendRecv;
+  call.blocks = static_cast<uint32_t>(messages.size());
+  if (messages.size() == 1) {
+    const Message& m = messages[0];
+    call.root = m.peer;
+    call.count = m.count;
+    call.dtype = m.dtype;
+    call.op = static_cast<RedOp>(m.sends ? Direction::kSend : Direction::kReceive);
+    return call;
+  }
+  for (const Message& m : messages) call.count += m.count * dtype_bytes(m.dtype);
+  return call;
+}
+
+Result<void> Communicator::drive_exchange(const Operation& operation) {
+  const std::vector<Message>& messages = *operation.messages;
+  recorder_.begin(to_tag(to_recorded(messages)), exchanges_ + 1, operation.caller, operation.created);
   const Exchange exchange(messages, [&](const Message& m) { return next_call(m); });
   exchanges_++;
   doing_ = Standing::Doing::kPasses;
@@ -90,7 +109,7 @@ Result<void> Communicator::move_directly(const Operation& operation, const std::
   if (!is_exchange) {
     call.sequence = ++sequence_;
     call.algo = Algo::kDirect;
-    history_.add(call);
+    recorder_.begin(to_tag(call), sequence_, operation.caller, operation.created);
     if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
   }
   const Exchange exchange(messages, [&](const Message& m) { return is_exchange ? next_call(m) : call; });
@@ -116,16 +135,7 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
                                            const Call* on_device) {
   Schedule schedule = send_recv(n_ranks_, rank_, exchange.transfers, 1);
   for (Lane& lane : schedule.lanes) lane.channel += first_channel;
-  const Deadline deadline = Deadline::after_seconds(timeout_seconds);
-  const int64_t begun_ns = now_ns();
-  Result<void> alike;
-  const auto is_interrupted = [&] {
-    if (!watch_->failed()) alike = check_stalled(now_ns() - begun_ns);
-    return watch_->failed() || !alike;
-  };
-  TUTTI_TRY(links_->connect(schedule, deadline, is_interrupted, on_device != nullptr));
-  TUTTI_TRY(std::move(alike));
-  if (watch_->failed()) return watch_->failure();
+  links_->request(schedule, on_device != nullptr);
   const MessageSizes sizes = on_device != nullptr ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : sizes_;
   Program program = bind(schedule, sizes, [this](int peer, uint32_t channel, bool sending) {
     return links_->find(peer, channel, sending);
@@ -146,17 +156,42 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   what.one_way = (exchange.transfers.sends.empty() || exchange.transfers.receives.empty()) &&
                  what.blocks.largest() >= kOneWayFromBytes;
   if (program.lanes.empty()) return {};
-  Run run(program, what, history_);
+  Run run(program, what, recorder_);
+  driven_ = &run;
+  auto made = make_links(run, schedule, Deadline::after_seconds(timeout_seconds), on_device != nullptr);
+  driven_ = nullptr;
+  if (!made) {
+    run.recall();
+    return made;
+  }
   WaitPolicy policy = wait_policy_;
   policy.op_timeout_seconds = timeout_seconds;
   return drive_run(run, policy);
+}
+
+// Meanwhile the exchange goes on over those that are there: a peer that calls its messages one by one may offer its
+// link only after it has what this rank sends.
+Result<void> Communicator::make_links(Run& run, const Schedule& schedule, Deadline deadline, bool on_device) {
+  Result<void> well;
+  int64_t idle_since_ns = now_ns();
+  const auto is_interrupted = [&] {
+    if (watch_->failed()) return true;
+    const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
+    if (state == Run::Poll::kProgress) idle_since_ns = now_ns();
+    const bool failed = state == Run::Poll::kFailed || !run.poll_links();
+    well = failed ? Result<void>(run.error()) : check_stalled(now_ns() - idle_since_ns);
+    return !well;
+  };
+  TUTTI_TRY(links_->connect(schedule, deadline, is_interrupted, on_device));
+  if (watch_->failed()) return watch_->failure();
+  return well;
 }
 
 Standing Communicator::standing(Standing::Doing doing) const {
   Standing s;
   s.rank = rank_;
   s.doing = doing;
-  s.call = history_.find(sequence_);
+  s.call = recorder_.find(sequence_);
   s.begun = sequence_ + exchanges_;
   std::map<int, Standing::Count> counts;
   for (const auto& [peer, n] : sent_to_) counts[peer].sent = n;
@@ -168,21 +203,11 @@ Standing Communicator::standing(Standing::Doing doing) const {
   return s;
 }
 
-// While links are made for an exchange nothing of it was received.
 Standing Communicator::stalled(int64_t idle_ns) const {
   Standing s = standing(device_ != nullptr ? Standing::Doing::kOther : doing_);
   s.idle_ns = static_cast<uint64_t>(idle_ns);
-  std::vector<Run::Awaited> all;
-  const bool passes = s.doing == Standing::Doing::kPasses;
-  if (driven_ != nullptr) {
-    all = driven_->awaited();
-  } else if (passes) {
-    const auto& [sends, receives] = passing_->transfers;
-    for (size_t i = 0; i < receives.size(); i++)
-      if (receives[i].peer != rank_) all.push_back({false, receives[i].peer, passing_->tags[sends.size() + i]});
-  }
-  if (passes) s.passed_at_once = static_cast<uint32_t>(passing_->tags.size());
-  for (const Run::Awaited& a : all) {
+  if (s.doing == Standing::Doing::kPasses) s.passed_at_once = static_cast<uint32_t>(passing_->tags.size());
+  for (const Run::Awaited& a : driven_->awaited()) {
     const Call call = from_tag(a.tag);
     s.awaited.push_back({a.sends, a.peer, call.sequence, call.count, call.dtype});
   }
@@ -194,11 +219,15 @@ Standing Communicator::stalled(int64_t idle_ns) const {
 // because nobody sends any.
 Result<void> Communicator::check_stalled(int64_t idle_ns) {
   constexpr int64_t kLongNs = 100'000'000, kPauseNs = 50'000'000;
-  TUTTI_TRY(comparison_.check(history_));
+  TUTTI_TRY(comparison_.check(recorder_));
   if (idle_ns <= kLongNs) next_look_ns_ = 0;
   if (idle_ns <= kLongNs || idle_ns < next_look_ns_) return {};
   next_look_ns_ = idle_ns + kPauseNs;
-  TUTTI_TRY_ASSIGN(const std::string word, comparison_.look(stalled(idle_ns)));
+  Standing mine = stalled(idle_ns);
+  std::vector<Recorder::Awaited> awaited;
+  for (const Standing::Awaited& a : mine.awaited) awaited.push_back({a.peer, a.sends});
+  recorder_.waits(idle_ns, awaited);
+  TUTTI_TRY_ASSIGN(const std::string word, comparison_.look(std::move(mine)));
   if (!word.empty()) watch_->tell(word);
   return {};
 }

@@ -128,14 +128,23 @@ size_t LinkPool::links_of(const Schedule& schedule) {
   return out.size() + in.size();
 }
 
+Link& LinkPool::place_in(Links& links, const Name& name) const {
+  std::unique_ptr<Link>& place = links[name];
+  if (!place)
+    place = std::make_unique<Link>(
+        tuttiLinkConfig{sizeof(tuttiLinkConfig), name.first, name.second, config_.slots, config_.slot_bytes});
+  return *place;
+}
+
 void LinkPool::request(const Schedule& schedule, bool delivers) {
   for (const Lane& lane : schedule.lanes) {
     for (const Step& step : lane.steps) {
-      if (step.send >= 0 && !sends_.contains({step.send, lane.channel}))
-        attempts_.try_emplace({step.send, lane.channel}).first->second.delivers = delivers;
+      const Name to{step.send, lane.channel};
+      if (step.send >= 0 && !place_in(sends_, to).is_made())
+        attempts_.try_emplace(to).first->second.delivers = delivers;
       for_each_sender(schedule, step, [&](int peer) {
         const Name from{peer, lane.channel};
-        if (!recvs_.contains(from) && std::find(awaited_.begin(), awaited_.end(), from) == awaited_.end())
+        if (!place_in(recvs_, from).is_made() && std::find(awaited_.begin(), awaited_.end(), from) == awaited_.end())
           awaited_.push_back(from);
       });
     }
@@ -151,7 +160,7 @@ Result<bool> LinkPool::advance() {
       continue;
     }
     count(*i->second.link);
-    sends_[i->first] = std::move(i->second.link);
+    place_in(sends_, i->first) = std::move(*i->second.link);
     i = attempts_.erase(i);
     progress = true;
   }
@@ -206,10 +215,12 @@ Result<bool> LinkPool::accept_all() {
       TUTTI_TRY_ASSIGN(const bool arrived, endpoint.accept(&link));
       if (!arrived) break;
       const Name name{link.peer(), link.channel()};
-      if (link.slot_bytes() != config_.slot_bytes || recvs_.contains(name)) continue;  // not one of this group's
+      if (link.slot_bytes() != config_.slot_bytes) continue;  // not one of this group's
+      Link& place = place_in(recvs_, name);
+      if (place.is_made()) continue;  // nor that
       count(link);
-      recvs_[name] = std::make_unique<Link>(std::move(link));
-      incoming_.push_back(recvs_[name].get());
+      place = std::move(link);
+      incoming_.push_back(&place);
       std::erase(awaited_, name);
       progress = true;
     }

@@ -33,6 +33,8 @@ class LinkPool {
     config_.slot_bytes = slot_bytes;
   }
 
+  // Notes which links of `schedule` are to be made. find() knows their places from now on.
+  void request(const Schedule& schedule, bool delivers = false);
   // Makes the links of `schedule` that are missing: offers the outgoing ones, waits for the incoming ones. All ranks
   // call it for the same operation. `interrupted` ends it early (then the error is its caller's to find). With
   // `delivers` they are to be of transports that move data between devices.
@@ -72,8 +74,10 @@ class LinkPool {
     bool delivers = false;
   };
 
+  using Links = std::map<Name, std::unique_ptr<Link>>;
+
   LinkPool() = default;
-  void request(const Schedule& schedule, bool delivers);
+  Link& place_in(Links& links, const Name& name) const;
   Result<bool> advance();  // true when nothing requested is missing
   Result<bool> advance_attempt(const Name& name, Attempt& attempt);
   Result<bool> next_transport(const Name& name, Attempt& attempt);
@@ -84,7 +88,7 @@ class LinkPool {
   Config config_{};
   std::vector<Endpoint> endpoints_;
   std::vector<Addresses> peers_;
-  std::map<Name, std::unique_ptr<Link>> sends_, recvs_;
+  Links sends_, recvs_;
   std::map<Name, Attempt> attempts_;
   std::vector<Name> awaited_;
   std::vector<Link*> incoming_;

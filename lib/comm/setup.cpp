@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/shared_memory.h"
 #include "comm/communicator.h"
+#include "debug/trace_signal.h"
 #include "kernels/kernels.h"
 #include "tutti/tutti.h"
 
@@ -163,6 +164,14 @@ std::vector<std::vector<int>> by_machine(const std::vector<Introduction>& all) {
   return machines;
 }
 
+// For people and their tools, who see the traces of several groups: what all ranks know and no other group has.
+uint64_t group_number(const std::vector<std::string>& introductions) {
+  uint64_t number = 0xcbf29ce484222325u;
+  for (const std::string& bytes : introductions)
+    for (const char c : bytes) number = (number ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return number;
+}
+
 // As `ranks` see it, who share a machine.
 Facts facts_of(const std::vector<int>& ranks, const Layout& layout, const std::vector<Introduction>& all) {
   const auto all_offer = [&](const char* transport) {
@@ -237,6 +246,8 @@ int Communicator::host_of(int rank) const {
 Result<void> Communicator::setup(Meeting& meeting, Deadline deadline) {
   TUTTI_TRY(env_check());
   TUTTI_TRY(kernels_check());
+  TUTTI_TRY_ASSIGN(const int64_t on_sigterm, env_int(Env::kTraceOnSigterm));
+  if (on_sigterm != 0) TUTTI_TRY(write_traces_on_sigterm(options_.trace_file));
   TUTTI_TRY_ASSIGN(const int64_t slots, env_int(Env::kSlots));
   TUTTI_TRY_ASSIGN(const int64_t slot_bytes, env_int(Env::kSlotBytes));
   TUTTI_TRY_ASSIGN(const int64_t stream_from, env_int(Env::kNonTemporalBytes));
@@ -342,6 +353,7 @@ Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs
     if (stream_from_bytes_ == 0) stream_from_bytes_ = cache_bytes(*machine_, cpus_of(ranks, all)) / (2 * ranks.size());
   }
   planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
+  recorder_.share(rank_, n_ranks_, group_number(blobs));
   planner_->set_facts(facts, std::move(prices));
   TUTTI_TRY(check_room(ranks_of_process, mine.control.addresses.size() * (1 + mine.addresses.size())));
   config.neighbours = planner_->neighbours();

@@ -35,8 +35,7 @@ Result<void> check_majority(const std::vector<int>& members, const std::vector<i
 
 // Who is found to be lost meanwhile is left out in the next attempt, and the others all come to that one.
 Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, const std::vector<int>& excluded,
-                                                           bool needs_all, const CommOptions& options,
-                                                           const Deadline& deadline) {
+                                                           const CommOptions& options, const Deadline& deadline) {
   uint64_t place;
   {
     const Turnstile::Turn turn(*turnstile_, ticket);
@@ -51,7 +50,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
   for (;;) {
     TUTTI_TRY_ASSIGN(Reunion reunion, Reunion::gather(*watch_, excluded, deadline));
     const size_t expected = static_cast<size_t>(n_ranks_) - excluded.size();
-    if (needs_all && reunion.members().size() != expected)
+    if (!excluded.empty() && reunion.members().size() != expected)
       return too_few(*watch_, excluded, reunion.members(), n_ranks_);
     if (options.majority) TUTTI_TRY(check_majority(reunion.members(), excluded, n_ranks_));
     auto made = create(reunion, options, deadline);

@@ -87,22 +87,4 @@ Error disagreement(int rank, const Call& mine, std::span<const uint64_t> my_bloc
       peer};
 }
 
-Call counterpart(const Call& mine, const Call& theirs, const History& history) {
-  const Call same_number = history.find(theirs.sequence);
-  return same_number.sequence != 0 ? same_number : mine;
-}
-
-Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs, const History& history) {
-  if (is_point_to_point(mine) && is_point_to_point(theirs))
-    return {
-        Code::kInvalidUsage,
-        format("rank %d sends %llu x %s as its message %llu to rank %d, which receives %llu x %s as message %llu: "
-               "count and type must be the same on both sides",
-               peer, static_cast<unsigned long long>(theirs.count), dtype_name(theirs.dtype),
-               static_cast<unsigned long long>(theirs.sequence), my_rank, static_cast<unsigned long long>(mine.count),
-               dtype_name(mine.dtype), static_cast<unsigned long long>(mine.sequence)),
-        peer};
-  return disagreement(my_rank, counterpart(mine, theirs, history), {}, peer, theirs, {});
-}
-
 }  // namespace tutti

@@ -1,6 +1,5 @@
 // debug: what a rank was asked to do, in a form that travels with every message, so that ranks which were asked
-// different things find out instead of hanging. Plain values and a fixed-size history; includes base only. A History
-// belongs to one thread at a time.
+// different things find out instead of hanging. Plain values; includes base only. What it did before is in recorder.h.
 #pragma once
 
 #include <array>
@@ -72,35 +71,8 @@ inline bool is_point_to_point(const Call& call) {
   return call.collective == Collective::kSendRecv;
 }
 
-// The last operations of this rank, to say what it did when a peer turns out to have done something else.
-class History {
- public:
-  void add(const Call& call) { add(call, call.sequence); }
-  // The same under another number, which is not read from the call: that may just have been written.
-  void add(const Call& call, uint64_t sequence) {
-    Call& here = calls_[sequence % calls_.size()];
-    here = call;
-    here.sequence = sequence;
-  }
-  // The call with this number, or one with sequence 0 when it is too long ago or yet to come.
-  Call find(uint64_t sequence) const {
-    const Call& call = calls_[sequence % calls_.size()];
-    return call.sequence == sequence ? call : Call{};
-  }
-  bool is_past(uint64_t sequence) const { return calls_[sequence % calls_.size()].sequence > sequence; }
-
- private:
-  std::array<Call, 64> calls_{};
-};
-
 // That two ranks called different things, with whatever is known of their blocks.
 Error disagreement(int rank, const Call& mine, std::span<const uint64_t> my_blocks, int peer, const Call& theirs,
                    std::span<const uint64_t> their_blocks);
-
-// What this rank called when its peer called `theirs`, if that is not too long ago; else `mine`.
-Call counterpart(const Call& mine, const Call& theirs, const History& history);
-
-// What to say when a message of `theirs` from `peer` meets `mine` on rank `my_rank`.
-Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs, const History& history);
 
 }  // namespace tutti

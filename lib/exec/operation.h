@@ -40,6 +40,9 @@ struct Operation {
   // set.
   std::array<char, 8> scalar{};
   const void* scalar_at = nullptr;
+  // For the recorder: where it was called, and when (in ticks), if that was some time before it runs.
+  const void* caller = nullptr;
+  uint64_t created = 0;
 };
 
 // What operations that repeat each other have in common, as the caller gave it.

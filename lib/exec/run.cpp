@@ -44,10 +44,10 @@ Error not_registered(const void* data, int peer) {
 
 }  // namespace
 
-Run::Run(Program& program, const Operation& operation, const History& history)
+Run::Run(Program& program, const Operation& operation, const Recorder& recorder)
     : program_(program),
       operation_(operation),
-      history_(history),
+      recorder_(recorder),
       tag_(to_tag(operation.call)),
       elem_bytes_(program.on_device ? 1 : dtype_bytes(operation.call.dtype)),
       piece_bytes_(std::min<uint64_t>(kPieceBytes, program.sizes.slot_bytes) / 64 * 64),
@@ -360,8 +360,8 @@ bool Run::accept_messages(const BoundStep& step, uint64_t expected_bytes) {
 }
 
 void Run::disagree(const Call& mine, int peer, const Call& theirs) {
-  error_ = mismatch_error(operation_.rank, mine, peer, theirs, history_);
-  if (differ_in_blocks(counterpart(mine, theirs, history_), theirs)) blocks_differ_in_ = theirs.sequence;
+  error_ = mismatch_error(operation_.rank, mine, peer, theirs, recorder_);
+  if (differ_in_blocks(counterpart(mine, theirs, recorder_), theirs)) blocks_differ_in_ = theirs.sequence;
 }
 
 bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message,
@@ -405,8 +405,8 @@ void Run::recall() {
   for (Link* link : program_.sends) link->recall();
 }
 
-// Calls visit(link, for_slot, tag) for each link that holds a lane up, and for those with unsent messages, with the tag
-// of the message or of the last one. False if some lane is not held up at all.
+// Calls visit(link, for_slot, step) for each link that holds a lane up, and for those with unsent messages, without a
+// step. False if some lane is not held up at all.
 template <class Visit>
 bool Run::for_each_blocked(Visit&& visit) const {
   bool all_blocked = true;
@@ -415,7 +415,7 @@ bool Run::for_each_blocked(Visit&& visit) const {
     const BoundStep& step = lane.steps[lane.next];
     bool blocked = false;
     const auto block_on = [&](Link& link, bool for_slot) {
-      visit(link, for_slot, tag_of(step));
+      visit(link, for_slot, &step);
       blocked = true;
     };
     tuttiMessage ignored;
@@ -426,7 +426,7 @@ bool Run::for_each_blocked(Visit&& visit) const {
     all_blocked = all_blocked && blocked;
   }
   for (Link* link : program_.sends)
-    if (link->unsent() > 0) visit(*link, true, last_tag(*link));
+    if (link->unsent() > 0) visit(*link, true, nullptr);
   return all_blocked;
 }
 
@@ -440,7 +440,7 @@ const TagWords& Run::last_tag(const Link& link) const {
 
 bool Run::poll_links() {
   bool well = true;
-  for_each_blocked([&](Link& link, bool, const TagWords&) {
+  for_each_blocked([&](Link& link, bool, const BoundStep*) {
     tuttiTransportError error{};
     const tuttiResult_t code = link.poll(&error);
     if (!well || code == tuttiSuccess || code == tuttiInProgress) return;
@@ -453,7 +453,7 @@ bool Run::poll_links() {
 
 bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
   bool may_sleep = true;
-  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot, const TagWords&) {
+  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot, const BoundStep*) {
     tuttiWait wait{-1, 0};
     if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
@@ -464,7 +464,7 @@ bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
 
 std::string Run::waits_for() const {
   std::string text;
-  for_each_blocked([&](Link& link, bool for_slot, const TagWords&) {
+  for_each_blocked([&](Link& link, bool for_slot, const BoundStep*) {
     text += format("%srank %d (%s)", text.empty() ? "" : ", ", link.peer(),
                    for_slot ? "to take what this rank sends" : "to send");
   });
@@ -473,7 +473,9 @@ std::string Run::waits_for() const {
 
 std::vector<Run::Awaited> Run::awaited() const {
   std::vector<Awaited> all;
-  for_each_blocked([&](Link& link, bool sends, const TagWords& tag) { all.push_back({sends, link.peer(), tag}); });
+  for_each_blocked([&](Link& link, bool sends, const BoundStep* step) {
+    if (!sends || link.is_made()) all.push_back({sends, link.peer(), step != nullptr ? tag_of(*step) : last_tag(link)});
+  });
   return all;
 }
 

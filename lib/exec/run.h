@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "debug/call.h"
+#include "debug/recorder.h"
 #include "exec/chunks.h"
 #include "kernels/kernels.h"
 #include "schedule/schedule.h"
@@ -77,8 +77,6 @@ struct Blocks {
 
 // Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
 inline constexpr uint64_t kLendFromBytes = 16 << 10;
-// Of operations in which bytes go one way: below, 32 KiB are as well copied.
-inline constexpr uint64_t kOneWayFromBytes = 64 << 10;
 
 class Run {
  public:
@@ -97,7 +95,7 @@ class Run {
     bool lends = true;               // what lies in the input or output need not be copied to be sent
     bool one_way = false;            // nothing of the size comes back: see can_lend
   };
-  Run(Program& program, const Operation& operation, const History& history);
+  Run(Program& program, const Operation& operation, const Recorder& recorder);
 
   // The first `steps` of the only lane are done already.
   void skip(size_t steps) {
@@ -123,7 +121,8 @@ class Run {
   bool prepare_sleep(std::vector<Sleeper>* sleepers);
   // "rank 3 (to receive), rank 1 (to take a message)": whom the lanes wait for.
   std::string waits_for() const;
-  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for.
+  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for, but for
+  // those that a link will take as soon as it is made.
   struct Awaited {
     bool sends;
     int peer;
@@ -190,7 +189,7 @@ class Run {
 
   Program& program_;
   const Operation& operation_;
-  const History& history_;
+  const Recorder& recorder_;
   TagWords tag_;
   size_t elem_bytes_;
   size_t piece_bytes_;

@@ -12,14 +12,12 @@ enum MessageKind : uint32_t { kState = 1, kSummon = 2, kDecided = 3, kKnown = 4,
 
 constexpr size_t kMostMatters = 256;  // lists of ranks that the others may begin with
 
-ByteWriter message(MessageKind kind, const Council::Without& without) {
-  ByteWriter w;
-  w.put(static_cast<uint32_t>(kind)).put(static_cast<uint32_t>(without.size()));
-  for (const int rank : without) w.put(static_cast<int32_t>(rank));
-  return w;
+// A list of ranks in rising order.
+void put_ranks(ByteWriter& w, const std::vector<int>& ranks) {
+  w.put(static_cast<uint32_t>(ranks.size()));
+  for (const int rank : ranks) w.put(static_cast<int32_t>(rank));
 }
 
-// A list of ranks in rising order.
 std::optional<std::vector<int>> read_ranks(ByteReader& r, int n_ranks) {
   std::vector<int> ranks;
   for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
@@ -30,6 +28,13 @@ std::optional<std::vector<int>> read_ranks(ByteReader& r, int n_ranks) {
   return r.ok() ? std::optional(ranks) : std::nullopt;
 }
 
+ByteWriter message(MessageKind kind, const Council::Without& without) {
+  ByteWriter w;
+  w.put(static_cast<uint32_t>(kind));
+  put_ranks(w, without);
+  return w;
+}
+
 std::string with_decision(MessageKind kind, const Council::Without& without, const Decision& decision) {
   return message(kind, without).put_string(decision.to_bytes()).take();
 }
@@ -38,8 +43,8 @@ std::string with_decision(MessageKind kind, const Council::Without& without, con
 
 std::string Decision::to_bytes() const {
   ByteWriter w;
-  w.put(epoch).put(nonce).put(static_cast<uint32_t>(members.size()));
-  for (const int rank : members) w.put(static_cast<int32_t>(rank));
+  w.put(epoch).put(nonce);
+  put_ranks(w, members);
   for (const std::string& vote : votes) w.put_string(vote);
   return w.take();
 }
@@ -90,8 +95,8 @@ void Council::leave(const Without& without) {
 void Council::name_missing(const Without& without) {
   const std::vector<int> absent = missing(without);
   if (coordinator(without, matters_[without]) != rank_) return;
-  ByteWriter w = message(kMissing, without).put(static_cast<uint32_t>(absent.size()));
-  for (const int rank : absent) w.put(static_cast<int32_t>(rank));
+  ByteWriter w = message(kMissing, without);
+  put_ranks(w, absent);
   const std::string bytes = w.take();
   for (const auto& [rank, state] : matters_[without].states) send_(rank, bytes);
 }

@@ -54,7 +54,7 @@ void PeerWatch::serve() {
 int PeerWatch::wait_for_news() {
   constexpr int kDialMs = 20, kStrangerMs = 50;
   std::vector<pollfd> fds = {{nudge_fd_.get(), POLLIN, 0}};
-  int limit_ms = acceptor_->has_pending() ? kStrangerMs : -1;
+  int limit_ms = acceptor_->has_pending() || acceptor_->is_full() ? kStrangerMs : -1;
   if (!dialers_.empty() || dials_again_) limit_ms = kDialMs;
   for (const auto& [peer, dialer] : dialers_) {
     if (dialer.fd() >= 0) fds.push_back({dialer.fd(), dialer.events(), 0});

@@ -10,8 +10,6 @@ namespace {
 
 // A slot's bytes as the model sees it: those that are usual, so that TUTTI_SLOT_BYTES changes no choice.
 constexpr double kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 512 << 10;
-// From there on operations with a root lend (kOneWayFromBytes in lib/exec).
-constexpr double kLentBytes = 64 << 10;
 
 // Where nothing comes back, operations in a row overlap, so hops count for less.
 constexpr double kPassedOn = 0.5;
@@ -46,6 +44,7 @@ struct Bill {
 
   double others() const { return n - 1; }
   double elsewhere() const { return n - here; }
+  double incast() const { return hosts > 2 ? kIncast : 1; }
   Work each(double work) const { return {work, work * n}; }
   // Messages that a value of so many bytes takes, at least `least`.
   double messages_for(double value_bytes, double least) const { return std::max(least, value_bytes / slot_bytes); }
@@ -93,66 +92,89 @@ struct Bill {
   }
 
   Effort all_reduce(Algo algo) const {
+    switch (algo) {
+      case Algo::kOneShot: return one_shot();
+      case Algo::kDirect: return two_shot();
+      case Algo::kStar: return star();
+      case Algo::kTree: return trees();
+      case Algo::kHalving: return halving();
+      case Algo::kDoubling: return doubling();
+      case Algo::kHierarchical: return hierarchical();
+      default: return ring();
+    }
+  }
+
+  Effort one_shot() const {
+    Effort e;
+    hops(e, rounds(bytes), rounds(bytes));
+    with_all(e, 2 * messages_for(bytes, 1), bytes);
+    e.summed = each(n * bytes);
+    e.out = incast() * here * elsewhere() * bytes;
+    return e;
+  }
+
+  Effort two_shot() const {
     const double part = bytes / n;
     Effort e;
-    switch (algo) {
-      case Algo::kOneShot:
-        hops(e, rounds(bytes), rounds(bytes));
-        with_all(e, 2 * messages_for(bytes, 1), bytes);
-        e.summed = each(n * bytes);
-        e.out = here * elsewhere() * bytes;
-        return e;
-      case Algo::kDirect:
-        hops(e, 2 * rounds(part), 2 * rounds(part));
-        with_all(e, 4 * messages_for(part, lanes), 3 * part);
-        e.summed = each(bytes);
-        e.out = 2 * here * elsewhere() * part;
-        return e;
-      case Algo::kStar: {
-        const double whole = messages_for(bytes, 1);
-        hops(e, 2 * rounds(bytes), 2 * rounds(bytes));
-        with_one(e, {2 * others() * whole, 4 * others() * whole}, {2 * others() * bytes, 4 * others() * bytes});
-        e.summed = {n * bytes, n * bytes};
-        e.out = elsewhere() * bytes;
-        return e;
-      }
-      case Algo::kTree: {
-        const double half = messages_for(bytes / 2, lanes), filling = pipe_filling(2);  // each of the two trees
-        const double pieces = std::max(1.0, bytes / (2 * slot_bytes * lanes * lanes));
-        // Up and down, and each rank waits for both of its trees.
-        hops(e, 4 * depth * pieces, 4 * host_depth * pieces);
-        over_distances(e, {8 * half, 8 * others() * half},
-                       {2.5 * bytes + filling, 2.5 * others() * bytes + n * filling});
-        e.summed = {2 * bytes, 2 * others() * bytes};
-        e.out = 2 * bytes;
-        return e;
-      }
-      case Algo::kHalving: {
-        const double sent = 2 * (core() - 1) / core() * bytes;
-        const Work moved{sent + folds() * bytes, core() * sent + 2 * folded() * bytes};
-        hops(e, 2 * core_depth() + 2 * folds() * std::max(1.0, bytes / slot_bytes), 2 * host_depth);
-        over_distances(e, exchanged(2 * core_depth(), messages_for(part, 1)), moved);
-        e.summed = moved;
-        e.out = 2 * here * elsewhere() * part + 2 * folds() * bytes;
-        return e;
-      }
-      case Algo::kDoubling: {
-        const double rounds_in_all = core_depth() + 2 * folds();
-        const Work moved = exchanged(core_depth() / 2, bytes);
-        hops(e, rounds_in_all * rounds(bytes), std::min(rounds_in_all, host_depth + folds()) * rounds(bytes));
-        over_distances(e, exchanged(core_depth(), messages_for(bytes, 1)), moved);
-        e.summed = {2 * moved.busiest, 2 * moved.total};
-        e.out = here * host_depth * bytes + 2 * folds() * bytes;
-        return e;
-      }
-      case Algo::kHierarchical: return hierarchical();
-      default:
-        hops(e, 2 * others() * rounds(part), 2 * (hosts - 1) * rounds(part));
-        to_next(e, each(4 * others() * messages_for(part, lanes)), each(2 * others() * part));
-        e.summed = each(2 * others() * part);
-        e.out = 2 * others() * part;
-        return e;
-    }
+    hops(e, 2 * rounds(part), 2 * rounds(part));
+    with_all(e, 4 * messages_for(part, lanes), 3 * part);
+    e.summed = each(bytes);
+    e.out = incast() * 2 * here * elsewhere() * part;
+    return e;
+  }
+
+  Effort star() const {
+    const double whole = messages_for(bytes, 1);
+    Effort e;
+    hops(e, 2 * rounds(bytes), 2 * rounds(bytes));
+    with_one(e, {2 * others() * whole, 4 * others() * whole}, {2 * others() * bytes, 4 * others() * bytes});
+    e.summed = {n * bytes, n * bytes};
+    e.out = elsewhere() * bytes;
+    return e;
+  }
+
+  Effort trees() const {
+    const double half = messages_for(bytes / 2, lanes), filling = pipe_filling(2);  // each of the two trees
+    const double pieces = std::max(1.0, bytes / (2 * slot_bytes * lanes * lanes));
+    Effort e;
+    // Up and down, and each rank waits for both of its trees.
+    hops(e, 4 * depth * pieces, 4 * host_depth * pieces);
+    over_distances(e, {8 * half, 8 * others() * half}, {2.5 * bytes + filling, 2.5 * others() * bytes + n * filling});
+    e.summed = {2 * bytes, 2 * others() * bytes};
+    e.out = 2 * bytes;
+    return e;
+  }
+
+  Effort halving() const {
+    const double part = bytes / n, sent = 2 * (core() - 1) / core() * bytes;
+    const Work moved{sent + folds() * bytes, core() * sent + 2 * folded() * bytes};
+    Effort e;
+    hops(e, 2 * core_depth() + 2 * folds() * std::max(1.0, bytes / slot_bytes), 2 * host_depth);
+    over_distances(e, exchanged(2 * core_depth(), messages_for(part, 1)), moved);
+    e.summed = moved;
+    e.out = 2 * here * elsewhere() * part + 2 * folds() * bytes;
+    return e;
+  }
+
+  Effort doubling() const {
+    const double rounds_in_all = core_depth() + 2 * folds();
+    const Work moved = exchanged(core_depth() / 2, bytes);
+    Effort e;
+    hops(e, rounds_in_all * rounds(bytes), std::min(rounds_in_all, host_depth + folds()) * rounds(bytes));
+    over_distances(e, exchanged(core_depth(), messages_for(bytes, 1)), moved);
+    e.summed = {2 * moved.busiest, 2 * moved.total};
+    e.out = here * host_depth * bytes + 2 * folds() * bytes;
+    return e;
+  }
+
+  Effort ring() const {
+    const double part = bytes / n;
+    Effort e;
+    hops(e, 2 * others() * rounds(part), 2 * (hosts - 1) * rounds(part));
+    to_next(e, each(4 * others() * messages_for(part, lanes)), each(2 * others() * part));
+    e.summed = each(2 * others() * part);
+    e.out = 2 * others() * part;
+    return e;
   }
 
   Effort hierarchical() const {
@@ -220,7 +242,7 @@ struct Bill {
       default: {
         const double pieces = messages_for(bytes, lanes * lanes);
         // What the root adds up it has to fetch first, where it is lent.
-        const double each_sum = bytes >= kLentBytes ? 2 : 1;
+        const double each_sum = bytes >= kOneWayFromBytes ? 2 : 1;
         const double at_root = sums ? each_sum * n * bytes : others() * bytes + bytes / pieces;
         hops(e, rounds(bytes), rounds(bytes));
         moved = {at_root, 2 * others() * bytes};
@@ -262,7 +284,7 @@ struct Bill {
       default:
         hops(e, rounds(bytes), rounds(bytes));
         with_all(e, 2 * messages, sums ? bytes : 2 * bytes);
-        if (hosts > 2) e.out *= kIncast;
+        e.out *= incast();
     }
     if (sums) e.summed = each(algo == Algo::kDirect ? n * bytes : 2 * others() * bytes);
     return e;

@@ -69,6 +69,34 @@ TEST_CASE("a group's messages may be called in any order, to any peer, and to on
   }));
 }
 
+// At the first use of the links between them. What a rank sends in a group has to come to one that only then sends what
+// the group waits for, in its turn.
+TEST_CASE("a group's messages go out though its receives have yet to be sent") {
+  const char* const transport = GENERATE("shm", "tcp");
+  const int n = GENERATE(2, 4);
+  const size_t count = GENERATE(size_t{5}, size_t{3'000'000});  // more than links hold
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = transport;
+  config.opTimeoutSeconds = kSanitized ? 60 : 10;  // an error, not a hang
+  require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    const int from = (rank + n - 1) % n, to = (rank + 1) % n;
+    const auto sent = numbers(count, 7);
+    std::vector<int32_t> got(count, -1);
+    const auto receive = [&] { outcome.take(tuttiRecv(got.data(), count, tuttiInt32, from, comm, nullptr)); };
+    const auto send = [&](const void* data) { outcome.take(tuttiSend(data, count, tuttiInt32, to, comm, nullptr)); };
+    if (rank == 0) {
+      outcome.take(tuttiGroupStart());
+      receive();
+      send(sent.data());
+      outcome.take(tuttiGroupEnd());
+    } else {
+      receive();
+      send(got.data());
+    }
+    outcome.wrong += got != sent;
+  }));
+}
+
 TEST_CASE("a message whose receiver expects another count or type is an error on both sides") {
   const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     int64_t data[4] = {};

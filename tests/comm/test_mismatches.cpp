@@ -254,7 +254,8 @@ TEST_CASE("other algorithms of all-reduce find differences as well") {
 TEST_CASE("one rank has other blocks, with the same elements in all or not") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree", "")};
   const What what = GENERATE(What::kAllGatherv, What::kReduceScatterv);
-  const size_t scale = GENERATE(1, 30000);  // small ones are copied, large ones lent and sent in several messages
+  // Small ones are copied, large ones lent and sent in several messages.
+  const size_t scale = GENERATE(1, kSanitized ? 9'000 : 30'000);
   if (kSanitized && (setting.n == 2 || scale == 1)) return;
   Args usual{.what = what};
   for (int r = 0; r < kMostRanks; r++) {
@@ -264,6 +265,7 @@ TEST_CASE("one rank has other blocks, with the same elements in all or not") {
   int odd_rank = 0;
   for (int more = 0; more < setting.n; more++)
     for (int less = 0; less < setting.n; less++, odd_rank++) {  // a block that is `more` and `less` is only more
+      if (kSanitized && less != more && less != (more + 1) % setting.n) continue;
       Args odd = usual;
       const auto first = static_cast<size_t>(more == less ? more : std::min(more, less));
       odd.counts[static_cast<size_t>(more)] += 1;
@@ -290,24 +292,24 @@ TEST_CASE("the first block that differs is named with both ranks' sizes") {
 
 TEST_CASE("a rank that has waited for long states its blocks, too") {
   using namespace tutti;
-  const auto call = [](Comparison& comparison, History& history, std::vector<uint64_t> elems) {
+  const auto call = [](Comparison& comparison, Recorder& recorder, std::vector<uint64_t> elems) {
     auto blocks = std::make_shared<Operation::Unequal>();
     blocks->hash = hash_of(elems);
     blocks->elems = std::move(elems);
     const Call called{.sequence = 7, .count = 12, .collective = Collective::kAllGather, .blocks = blocks->hash};
     comparison.add(called, blocks);
-    history.add(called);
+    recorder.begin(called);
     return called;
   };
   Comparison waiting(1, 3), other(2, 3);
-  History history_of_waiting, history_of_other;
-  const Call waits_in = call(waiting, history_of_waiting, {3, 4, 5});
+  Recorder recorder_of_waiting, recorder_of_other;
+  const Call waits_in = call(waiting, recorder_of_waiting, {3, 4, 5});
   const auto stated = waiting.look({.rank = 1, .doing = Standing::Doing::kCalls, .call = waits_in, .begun = 7});
   REQUIRE(stated);
   other.hear(stated.value());
-  CHECK(static_cast<bool>(other.check(history_of_other)));  // it has yet to call
-  call(other, history_of_other, {3, 5, 4});
-  const auto checked = other.check(history_of_other);
+  CHECK(static_cast<bool>(other.check(recorder_of_other)));  // it has yet to call
+  call(other, recorder_of_other, {3, 5, 4});
+  const auto checked = other.check(recorder_of_other);
   REQUIRE_FALSE(checked);
   CHECK(checked.error().message.find("recvcounts[1] is 5 on rank 2 and 4 on rank 1") != std::string::npos);
 }

@@ -52,8 +52,8 @@ TEST_CASE("a rank whose last message has left while it waited does not go to sle
   program.sizes.slot_bytes = kBytes;
   program.sends = {&pair.out};
   const Run::Operation operation{};
-  const History history;
-  Run run(program, operation, history);
+  const Recorder recorder;
+  Run run(program, operation, recorder);
   const std::vector<char> data(kBytes, 'x');
   REQUIRE(pair.out.try_acquire() != nullptr);
   REQUIRE(pair.out.lend(data.data(), kBytes, tuttiTag{}));

@@ -2,7 +2,11 @@
 // dead.
 #include "group/peers.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
+
 #include <atomic>
+#include <ctime>
 #include <future>
 
 #include "catch.h"
@@ -16,7 +20,7 @@ namespace {
 using Watches = std::vector<std::shared_ptr<PeerWatch>>;
 
 // Ranks in a row, each with its neighbours: 0 - 1 - 2. They live in this process and listen with `listeners`.
-Watches make_watches(const std::vector<PeerWatch::Listener>& listeners) {
+Watches make_watches(const std::vector<PeerWatch::Listener>& listeners, std::vector<Contact>* contacts = nullptr) {
   const auto n = static_cast<int>(listeners.size());
   PeerWatch::Config common{.rank = 0, .key = derive_key("a secret", 8)};
   std::vector<Listener> sockets;
@@ -28,6 +32,7 @@ Watches make_watches(const std::vector<PeerWatch::Listener>& listeners) {
     common.contacts.push_back(socket.value().contact);
     sockets.push_back(std::move(socket.value()));
   }
+  if (contacts != nullptr) *contacts = common.contacts;
   const auto watches = run_ranks<std::shared_ptr<PeerWatch>>(test::first_ranks(n), [&](int rank) {
     PeerWatch::Config config = common;
     config.rank = rank;
@@ -105,4 +110,22 @@ TEST_CASE("a question that makes no sense ends the group") {
   const Watches watches = make_watches({{}, refuse});
   watches[0]->ask("?", kOtherwise, kLongMs);
   CHECK(failure_of(*watches[1]).code == Code::kRemoteError);
+}
+
+TEST_CASE("who has no descriptor left for those at the door does not watch it all the time") {
+  std::vector<Contact> contacts;
+  const Watches watches = make_watches({pass_on, pass_on}, &contacts);
+  const Address& door = contacts[0].addresses.at(0);
+  const Fd knocks(::socket(door.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit usual{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  rlimit none_left = usual;
+  none_left.rlim_cur = static_cast<rlim_t>(Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get());
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none_left) == 0);
+  CHECK(::connect(knocks.get(), reinterpret_cast<const sockaddr*>(&door.storage), door.length) == 0);
+  const auto begin = clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto used = clock() - begin;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK(used < CLOCKS_PER_SEC / 5);  // of CPU time
 }

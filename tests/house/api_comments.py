@@ -1,4 +1,4 @@
-"""Every function of tutti.h and ddp.h that returns a tuttiResult_t has a comment that tells of its errors, or of the function whose
+"""Every function of tutti.h, ddp.h and trace.h that returns a tuttiResult_t has a comment that tells of its errors, or of the function whose
 contract it shares; the others have a comment."""
 import re
 
@@ -30,7 +30,7 @@ def complaints_of(text):
 def main():
     planted = "/* Errors: none. */\nTUTTI_API tuttiResult_t tuttiA(int);\nTUTTI_API const char* tuttiB(void);\n" \
               "/* Does it. */\nTUTTI_API tuttiResult_t tuttiC(void);\n"
-    found, functions = complaints_of(tree.read("include/tutti/tutti.h") + tree.read("include/tutti/membership.h") + tree.read("include/tutti/ddp.h"))
+    found, functions = complaints_of("".join(tree.read(f"include/tutti/{name}.h") for name in ("tutti", "membership", "ddp", "trace")))
     if [line.split(":")[0] for line in complaints_of(planted)[0]] != ["tuttiB", "tuttiC"]:
         found.append("this test does not find planted omissions")
     tree.finish(found, functions)

@@ -15,7 +15,7 @@ try() {
   failed=1
 }
 
-for header in tutti.h membership.h ddp.h types.h transport.h; do
+for header in tutti.h membership.h ddp.h trace.h types.h transport.h; do
   [ -f "$include/tutti/$header" ] || exit 1
   try "$cc" c c99
   for year in 11 14 17 20; do try "$cxx" c++ c++$year; done

@@ -34,6 +34,8 @@ ROOMS = {
     "tools": {"include"},
     # It shows what only the inside knows.
     "tools/tune": {"lib/plan", "tools/perf", "include", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
+    "tools/doctor": {"lib/group", "include"} | BASE,
+    "tools/trace": {"lib/debug"} | BASE,
     "tools/topo": {"lib/topology", "lib/schedule", "lib/comm", "lib/group"} | BASE,
 }
 # Of the libraries outside, only these rooms know.

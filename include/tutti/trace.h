@@ -1,0 +1,35 @@
+/* Tutti: seeing why a job hangs or is slow. Every communicator keeps its last 1,024 operations on this rank, with their
+ * times and callers, in a file below TUTTI_TRACE_DIR, which `tutti-trace` reads while the job runs or hangs and after
+ * it was killed. A communicator that breaks writes them to TUTTI_TRACE_FILE, if that is set. These functions are for
+ * programs that ask themselves. They compile as C99 and as C++.
+ *
+ * They wait for no operation and may be called from any thread, also while another one hangs in an operation.
+ */
+#ifndef TUTTI_TRACE_H_
+#define TUTTI_TRACE_H_
+
+#include "tutti/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Writes what `comm` keeps on this rank to the file `path` as JSON, in the shape of PyTorch's flight recorder; what
+ * only Tutti knows is under "tutti". In `path` %r becomes the rank, %p the process, %h the host, %g the group's number,
+ * and a file that exists is replaced. With comm NULL all communicators of the process are written: then `path` has to
+ * tell them apart. Errors: tuttiInvalidArgument (path is NULL, not a live communicator), tuttiInvalidUsage (its
+ * creation is under way), tuttiSystemError (the file cannot be written). */
+TUTTI_API tuttiResult_t tuttiDumpTrace(tuttiComm_t comm, const char* path);
+
+/* Writes one sentence to `text`, of *bytes bytes: whom this rank waits for, whom that one waits for, and who is the
+ * cause, as far as the ranks are on this host and share TUTTI_TRACE_DIR. *bytes becomes the length of the whole
+ * sentence with its final zero; what does not fit is cut off. With *bytes 0, text may be NULL. Errors:
+ * tuttiInvalidArgument (bytes is NULL, text is NULL with *bytes > 0, not a live communicator), tuttiInvalidUsage (its
+ * creation is under way). */
+TUTTI_API tuttiResult_t tuttiCommExplainWait(tuttiComm_t comm, char* text, size_t* bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

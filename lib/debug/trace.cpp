@@ -1,0 +1,139 @@
+#include "debug/trace.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/fd.h"
+
+namespace tutti {
+namespace {
+
+// From ticks to the monotonic clock, by two points in time: when the recorder was made, and now.
+class TickClock {
+ public:
+  explicit TickClock(const TraceHeader& header) : made_ticks_(header.made_ticks), made_ns_(header.made_ns) {
+    const uint64_t now = ticks(header.by_cpu != 0);
+    read_ns_ = now_ns();
+    const auto passed = static_cast<double>(now - made_ticks_);
+    ns_per_tick_ = header.by_cpu == 0 || passed <= 0 ? 1 : static_cast<double>(read_ns_ - made_ns_) / passed;
+  }
+  int64_t to_ns(uint64_t at) const {
+    return made_ns_ + static_cast<int64_t>(static_cast<double>(static_cast<int64_t>(at - made_ticks_)) * ns_per_tick_);
+  }
+  int64_t read_ns() const { return read_ns_; }
+
+ private:
+  uint64_t made_ticks_;
+  int64_t made_ns_, read_ns_;
+  double ns_per_tick_;
+};
+
+// False where it was written meanwhile, or long overwritten.
+bool read_slot(const TraceSlot& slot, uint64_t nth, const TickClock& clock, TracedOperation* to) {
+  constexpr auto kOrder = std::memory_order_acquire;
+  if (slot.nth.load(kOrder) != nth) return false;
+  const uint64_t blocks = slot.blocks.load(kOrder);
+  const uint64_t started = slot.started.load(kOrder), finished = slot.finished.load(kOrder);
+  to->nth = nth;
+  to->call =
+      from_tag({slot.sequence.load(kOrder), slot.count.load(kOrder), slot.kinds.load(kOrder), blocks & 0xffffffff});
+  to->caller = reinterpret_cast<const void*>(slot.caller.load(kOrder));
+  to->started_ns = clock.to_ns(started);
+  to->created_ns = clock.to_ns(started - (blocks >> 32 << Recorder::kQueuedShift));
+  to->finished_ns = finished == 0 ? 0 : clock.to_ns(finished);
+  using State = TracedOperation::State;
+  to->state = finished == 0 ? State::kStarted : (finished & 1) != 0 ? State::kFailed : State::kCompleted;
+  return slot.nth.load(kOrder) == nth && static_cast<int>(to->call.collective) < kCollectives;
+}
+
+Trace read(const TraceHeader& header, const TraceSlot* slots) {
+  const TickClock clock(header);
+  Trace trace;
+  trace.group = header.group;
+  trace.rank = header.rank;
+  trace.n_ranks = header.n_ranks;
+  trace.process = {header.pid, header.process_start, header.pid_namespace};
+  trace.host.assign(header.host, strnlen(header.host, sizeof header.host));
+  trace.program.assign(header.program, strnlen(header.program, sizeof header.program));
+  if (header.has_failed.load(std::memory_order_acquire) == 2)
+    trace.error.assign(header.error, strnlen(header.error, sizeof header.error));
+  trace.read_ns = clock.read_ns();
+  trace.real_offset_ns = header.made_real_ns - header.made_ns;
+  const uint64_t waiting = header.waiting_nth.load(std::memory_order_acquire);
+  trace.wait.since_ns = static_cast<int64_t>(header.waiting_since_ns.load(std::memory_order_acquire));
+  const uint64_t n_awaited =
+      std::min<uint64_t>(header.n_awaited.load(std::memory_order_acquire), TraceHeader::kMostAwaited);
+  for (uint64_t i = 0; i < n_awaited; i++) {
+    const uint32_t word = header.awaited[i].load(std::memory_order_acquire);
+    trace.wait.awaited.push_back({static_cast<int>(word / 2), word % 2 != 0});
+  }
+  const uint64_t begun = header.begun.load(std::memory_order_acquire);
+  const uint64_t first = begun < Recorder::kOperations ? 1 : begun - Recorder::kOperations + 1;
+  // The last ones first: they are overwritten last.
+  for (uint64_t nth = begun; nth >= first; nth--) {
+    TracedOperation operation;
+    if (read_slot(slots[nth % Recorder::kOperations], nth, clock, &operation)) trace.operations.push_back(operation);
+  }
+  std::reverse(trace.operations.begin(), trace.operations.end());
+  if (!trace.is_in_operation() || trace.last()->nth != waiting) trace.wait = {};
+  return trace;
+}
+
+}  // namespace
+
+Trace read_trace(const Recorder& recorder) {
+  return read(recorder.header(), recorder.slots());
+}
+
+Result<Trace> read_trace(const std::string& path) {
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return system_error("open " + path, errno);
+  struct stat info {};
+  if (fstat(file.get(), &info) != 0) return system_error("stat " + path, errno);
+  const Error foreign{Code::kInvalidArgument, path + " is not a flight recorder's file of this version of Tutti"};
+  if (static_cast<size_t>(info.st_size) != Recorder::kBytes) return foreign;
+  void* const memory = mmap(nullptr, Recorder::kBytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (memory == MAP_FAILED) return system_error("mmap " + path, errno);
+  const auto* header = static_cast<const TraceHeader*>(memory);
+  const bool is_ours = header->magic == TraceHeader::kMagic;
+  Trace trace;
+  if (is_ours) {
+    const auto* slots = reinterpret_cast<const TraceSlot*>(static_cast<const char*>(memory) + Recorder::kHeaderBytes);
+    trace = read(*header, slots);
+  }
+  munmap(memory, Recorder::kBytes);
+  if (!is_ours) return foreign;
+  return trace;
+}
+
+uint64_t bytes_of(const Call& call) {
+  return static_cast<int>(call.dtype) < kDataTypes ? call.count * dtype_bytes(call.dtype) : 0;
+}
+
+std::string to_text(const TracedOperation& operation) {
+  const Call& call = operation.call;
+  if (!is_point_to_point(call)) return to_text(call);
+  const auto direction = static_cast<Direction>(call.op);
+  if (direction == Direction::kSeveral)
+    return format("%u messages of %llu bytes in all", call.blocks, static_cast<unsigned long long>(call.count));
+  return format("%s(count=%llu, %s, peer=%d)", direction == Direction::kSend ? "Send" : "Recv",
+                static_cast<unsigned long long>(call.count), dtype_name(call.dtype), call.root);
+}
+
+std::string place_of(const void* caller) {
+  if (caller == nullptr) return "";
+  Dl_info info{};
+  if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return format("%p", caller);
+  const void* const from = info.dli_sname != nullptr ? info.dli_saddr : info.dli_fbase;
+  return format("%s+0x%zx in %s", info.dli_sname != nullptr ? info.dli_sname : "",
+                static_cast<size_t>(static_cast<const char*>(caller) - static_cast<const char*>(from)), info.dli_fname);
+}
+
+}  // namespace tutti

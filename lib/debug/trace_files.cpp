@@ -1,0 +1,139 @@
+#include "debug/trace_files.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "debug/trace.h"
+
+namespace tutti {
+namespace {
+
+constexpr char kPrefix[] = "tutti-trace.";
+constexpr size_t kMostFiles = 64;
+constexpr int64_t kHourNs = 3600 * int64_t{1'000'000'000};
+
+// The fields after the program's name, which may hold anything: the state is the third of all, the start the 22nd.
+struct Stat {
+  char state = 'X';
+  uint64_t start = 0;
+};
+Stat stat_of(const std::string& process) {
+  const std::string line = first_line("/proc/" + process + "/stat");
+  const size_t name_end = line.rfind(')');
+  Stat found;
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return found;
+  const char* at = line.c_str() + name_end + 2;
+  const char state = *at;
+  for (int field = 3; field < 22 && at != nullptr; field++)
+    if ((at = strchr(at, ' ')) != nullptr) at++;
+  if (at == nullptr) return found;
+  return {state, strtoull(at, nullptr, 10)};
+}
+
+uint64_t own_pid_namespace() {
+  struct stat ns {};
+  return stat("/proc/self/ns/pid", &ns) == 0 ? ns.st_ino : 0;
+}
+
+bool is_evidence(const Trace& trace) {
+  return trace.has_failed() || trace.is_in_operation();
+}
+
+int64_t last_ns_of(const Trace& trace) {
+  const TracedOperation* const last = trace.last();
+  return last == nullptr ? 0 : std::max(last->started_ns, last->finished_ns);
+}
+
+bool is_a_week_old(const std::string& path) {
+  struct stat file {};
+  return stat(path.c_str(), &file) == 0 && time(nullptr) - file.st_mtime > 7 * 24 * 3600;
+}
+
+}  // namespace
+
+std::string first_line(const std::string& path) {
+  FILE* const file = fopen(path.c_str(), "re");
+  if (file == nullptr) return {};
+  char line[4096] = "";
+  const size_t n = fread(line, 1, sizeof line - 1, file);
+  fclose(file);
+  line[n] = '\0';
+  return std::string(line, strcspn(line, "\n"));
+}
+
+ProcessId this_process() {
+  return {getpid(), stat_of("self").start, own_pid_namespace()};
+}
+
+char process_state(const ProcessId& process) {
+  static const uint64_t mine = own_pid_namespace();
+  if (process.pid_namespace != mine) return '?';
+  const Stat found = stat_of(std::to_string(process.pid));
+  return found.start == process.start ? found.state : 'X';
+}
+
+std::string trace_folder() {
+  return env_string(Env::kTraceDir);
+}
+
+std::string trace_file_name(const ProcessId& process, uint64_t number) {
+  return format("%s%u.%llu.%d.%llu.%llu", kPrefix, getuid(), static_cast<unsigned long long>(process.pid_namespace),
+                process.pid, static_cast<unsigned long long>(process.start), static_cast<unsigned long long>(number));
+}
+
+std::optional<ProcessId> maker_of(const std::string& file_name) {
+  unsigned uid = 0;
+  unsigned long long ns = 0, start = 0, number = 0;
+  ProcessId maker;
+  if (file_name.compare(0, sizeof kPrefix - 1, kPrefix) != 0 ||
+      sscanf(file_name.c_str() + sizeof kPrefix - 1, "%u.%llu.%d.%llu.%llu", &uid, &ns, &maker.pid, &start, &number) !=
+          5 ||
+      uid != getuid())
+    return {};
+  maker.pid_namespace = ns;
+  maker.start = start;
+  return maker;
+}
+
+std::vector<std::string> trace_files(const std::string& folder) {
+  std::vector<std::string> paths;
+  DIR* const entries = opendir(folder.c_str());
+  if (entries == nullptr) return paths;
+  while (const dirent* entry = readdir(entries))
+    if (maker_of(entry->d_name)) paths.push_back(folder + "/" + entry->d_name);
+  closedir(entries);
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+bool is_evidence(const Recorder& recorder) {
+  return is_evidence(read_trace(recorder));
+}
+
+void sweep_trace_files(const std::string& folder) {
+  size_t kept = 0;
+  for (const std::string& path : trace_files(folder)) {
+    const char state = process_state(*maker_of(path.substr(folder.size() + 1)));
+    if (state != 'X') {
+      if (state == '?' && is_a_week_old(path)) unlink(path.c_str());
+      continue;
+    }
+    const auto trace = read_trace(path);
+    const bool is_recent = trace && is_evidence(trace.value()) && trace.value().read_ns >= last_ns_of(trace.value()) &&
+                           trace.value().read_ns - last_ns_of(trace.value()) < kHourNs;
+    if (is_recent && ++kept <= kMostFiles) continue;
+    unlink(path.c_str());
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,173 @@
+#include "debug/trace_json.h"
+
+#include "base/file.h"
+#include "base/log.h"
+
+namespace tutti {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string json = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') json += '\\';
+    if (static_cast<unsigned char>(c) < 0x20)
+      json += format("\\u%04x", static_cast<unsigned>(c));
+    else
+      json += c;
+  }
+  return json + "\"";
+}
+
+std::string number(int64_t value) {
+  return format("%lld", static_cast<long long>(value));
+}
+std::string number(uint64_t value) {
+  return format("%llu", static_cast<unsigned long long>(value));
+}
+
+// As PyTorch calls them; its analyser knows the operations of a few libraries only, of which NCCL's names are Tutti's.
+std::string torch_name(const Trace& trace, const Call& call) {
+  switch (call.collective) {
+    case Collective::kAllReduce: return "nccl:all_reduce";
+    case Collective::kBroadcast: return "nccl:broadcast";
+    case Collective::kReduce: return "nccl:reduce";
+    case Collective::kAllGather: return "nccl:all_gather";
+    case Collective::kReduceScatter: return "nccl:reduce_scatter";
+    case Collective::kAllToAll: return "nccl:all_to_all";
+    case Collective::kGather: return "nccl:gather";
+    case Collective::kScatter: return "nccl:scatter";
+    case Collective::kBarrier:
+    case Collective::kFinalize:
+    case Collective::kNone: return "nccl:barrier";
+    case Collective::kSendRecv: break;
+  }
+  switch (static_cast<Direction>(call.op)) {
+    case Direction::kSend: return format("nccl:send %d->%d", trace.rank, call.root);
+    case Direction::kReceive: return format("nccl:recv %d<-%d", trace.rank, call.root);
+    case Direction::kSeveral: break;
+  }
+  return "nccl:coalesced";
+}
+
+const char* torch_dtype(DataType type) {
+  static constexpr const char* kNames[kDataTypes] = {"Char",   "Byte",     "Int",           "UInt32",
+                                                     "Long",   "UInt64",   "Half",          "Float",
+                                                     "Double", "BFloat16", "Float8_e4m3fn", "Float8_e5m2"};
+  return static_cast<int>(type) < kDataTypes ? kNames[static_cast<int>(type)] : "Undefined";
+}
+
+const char* torch_state(TracedOperation::State state) {
+  return state == TracedOperation::State::kCompleted ? "completed" : "started";
+}
+
+// Elements, of all ranks where the buffer has a block for each.
+struct Sizes {
+  uint64_t input, output;
+};
+Sizes sizes_of(const Trace& trace, const Call& call) {
+  const uint64_t all = call.count * (call.blocks == 0 ? static_cast<uint64_t>(trace.n_ranks) : 1);
+  switch (call.collective) {
+    case Collective::kAllGather:
+    case Collective::kGather: return {call.count, all};
+    case Collective::kReduceScatter:
+    case Collective::kScatter: return {all, call.count};
+    case Collective::kAllToAll: return {all, all};
+    default: return {call.count, call.count};
+  }
+}
+
+std::string entry(const Trace& trace, const TracedOperation& operation) {
+  const Call& call = operation.call;
+  const bool is_message = is_point_to_point(call);
+  const Sizes sizes = sizes_of(trace, call);
+  const auto real = [&](int64_t ns) { return ns == 0 ? std::string("null") : number(ns + trace.real_offset_ns); };
+  const std::string dtype = torch_dtype(call.dtype);
+  std::string json = "    {\"record_id\": " + number(operation.nth - 1) + ", \"pg_id\": 0";
+  json += ", \"process_group\": [\"0\", \"tutti\"]";
+  json += ", \"collective_seq_id\": " + number(is_message ? 0 : call.sequence);
+  json += ", \"p2p_seq_id\": " + number(is_message ? call.sequence : 0);
+  json += ", \"op_id\": " + number(operation.nth) + ", \"profiling_name\": " + quoted(torch_name(trace, call));
+  json += ", \"time_created_ns\": " + real(operation.created_ns);
+  json += ", \"time_discovered_started_ns\": " + real(operation.started_ns);
+  json += ", \"time_discovered_completed_ns\": " + real(operation.finished_ns);
+  if (operation.finished_ns != 0)
+    json +=
+        ", \"duration_ms\": " + format("%.6f", static_cast<double>(operation.finished_ns - operation.started_ns) / 1e6);
+  json += ", \"input_sizes\": [[" + number(sizes.input) + "]], \"output_sizes\": [[" + number(sizes.output) + "]]";
+  json += ", \"input_dtypes\": [\"" + dtype + "\"], \"output_dtypes\": [\"" + dtype + "\"]";
+  json += std::string(", \"state\": \"") + torch_state(operation.state) + "\"";
+  json += ", \"retired\": " + std::string(operation.finished_ns != 0 ? "true" : "false") + ", \"timeout_ms\": 0";
+  json += ", \"is_p2p\": " + std::string(is_message ? "true" : "false");
+  json += ", \"frames\": [{\"name\": " + quoted(place_of(operation.caller)) + ", \"filename\": \"\", \"line\": 0}]";
+  json += ", \"tutti\": {\"text\": " + quoted(to_text(operation)) + ", \"bytes\": " + number(bytes_of(call));
+  json += ", \"plan\": \"" + std::string(algo_name(call.algo)) + "\", \"lanes\": " + number(uint64_t{call.lanes});
+  json += ", \"failed\": " + std::string(operation.state == TracedOperation::State::kFailed ? "true" : "false") + "}}";
+  return json;
+}
+
+std::string status(const Trace& trace) {
+  uint64_t started = 0, completed = 0;
+  for (const TracedOperation& operation : trace.operations) {
+    if (is_point_to_point(operation.call)) continue;
+    started = operation.call.sequence;
+    if (operation.state == TracedOperation::State::kCompleted) completed = operation.call.sequence;
+  }
+  return "{\"last_enqueued_collective\": " + number(started) + ", \"last_started_collective\": " + number(started) +
+         ", \"last_completed_collective\": " + number(completed) + "}";
+}
+
+std::string about(const Trace& trace) {
+  std::string json = "{\"rank\": " + number(int64_t{trace.rank}) + ", \"ranks\": " + number(int64_t{trace.n_ranks});
+  json += ", \"group\": \"" + format("%016llx", static_cast<unsigned long long>(trace.group)) + "\"";
+  json += ", \"host\": " + quoted(trace.host) + ", \"program\": " + quoted(trace.program);
+  json += ", \"pid\": " + number(int64_t{trace.process.pid}) + ", \"error\": " + quoted(trace.error);
+  json += ", \"written_ns\": " + number(trace.read_ns + trace.real_offset_ns) + ", \"waits_for\": [";
+  for (const Recorder::Awaited& awaited : trace.wait.awaited)
+    json += (&awaited == trace.wait.awaited.data() ? "" : ", ") + number(int64_t{awaited.rank});
+  json += "]";
+  if (!trace.wait.awaited.empty())
+    json += ", \"waits_since_ns\": " + number(trace.wait.since_ns + trace.real_offset_ns);
+  return json + "}";
+}
+
+}  // namespace
+
+std::string to_json(const Trace& trace) {
+  std::string ranks = "[";
+  for (int r = 0; r < trace.n_ranks; r++) ranks += format("%s%d", r == 0 ? "" : ", ", r);
+  ranks += "]";
+  std::string json =
+      "{\n  \"version\": \"2.10\",\n  \"pg_config\": {\"0\": {\"name\": \"0\", \"desc\": \"tutti\", \"ranks\": ";
+  json += quoted(ranks) + "}},\n  \"pg_status\": {\"0\": " + status(trace) + "},\n  \"tutti\": " + about(trace);
+  json += ",\n  \"entries\": [\n";
+  for (const TracedOperation& operation : trace.operations)
+    json += entry(trace, operation) + (&operation == trace.last() ? "\n" : ",\n");
+  return json + "  ]\n}\n";
+}
+
+std::string trace_path(const std::string& pattern, const Trace& trace) {
+  std::string path;
+  for (size_t i = 0; i < pattern.size(); i++) {
+    const char what = pattern[i] == '%' && i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    const size_t before = path.size();
+    if (what == 'r') path += std::to_string(trace.rank);
+    if (what == 'p') path += std::to_string(trace.process.pid);
+    if (what == 'h') path += trace.host;
+    if (what == 'g') path += format("%016llx", static_cast<unsigned long long>(trace.group));
+    if (path.size() == before)
+      path += pattern[i];
+    else
+      i++;
+  }
+  return path;
+}
+
+void write_trace_file(const Recorder& recorder, const std::string& pattern) {
+  if (pattern.empty()) return;
+  const Trace trace = read_trace(recorder);
+  const std::string path = trace_path(pattern, trace);
+  if (const auto written = write_file(path, to_json(trace)); !written)
+    log(LogLevel::kWarn, "TUTTI_TRACE_FILE: the last operations are lost: %s", written.error().message.c_str());
+}
+
+}  // namespace tutti

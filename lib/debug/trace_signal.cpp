@@ -1,0 +1,69 @@
+#include "debug/trace_signal.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+
+#include "base/thread.h"
+#include "debug/trace_json.h"
+
+namespace tutti {
+namespace {
+
+int g_wake = -1;
+pid_t g_owner = -1;
+struct sigaction g_before;
+
+void on_sigterm(int) {
+  const int kept = errno;
+  if (getpid() != g_owner) {  // a forked child, which has the handler, but no thread that writes
+    sigaction(SIGTERM, &g_before, nullptr);
+    raise(SIGTERM);
+    return;
+  }
+  [[maybe_unused]] const ssize_t written = ::write(g_wake, "", 1);
+  errno = kept;
+}
+
+void write_all(int woken, const std::string& pattern) {
+  char byte;
+  while (::read(woken, &byte, 1) < 0 && errno == EINTR) {
+  }
+  for_each_recorder([&](const Recorder& recorder) {
+    if (recorder.header().n_ranks > 0) write_trace_file(recorder, pattern);
+  });
+  sigaction(SIGTERM, &g_before, nullptr);
+  kill(getpid(), SIGTERM);
+}
+
+Result<void> install(const std::string& pattern) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe", errno);
+  g_wake = ends[1];
+  g_owner = getpid();
+  TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that waits for SIGTERM",
+                                                    [woken = ends[0], pattern] { write_all(woken, pattern); }));
+  thread.detach();
+  struct sigaction action {};
+  action.sa_handler = on_sigterm;
+  action.sa_flags = SA_RESTART;
+  if (sigaction(SIGTERM, &action, &g_before) != 0) return system_error("sigaction", errno);
+  return {};
+}
+
+}  // namespace
+
+Result<void> write_traces_on_sigterm(const std::string& pattern) {
+  static std::mutex mutex;
+  static bool is_installed = false;
+  const std::lock_guard lock(mutex);
+  if (is_installed) return {};
+  TUTTI_TRY(install(pattern));
+  is_installed = true;
+  return {};
+}
+
+}  // namespace tutti

@@ -1,0 +1,15 @@
+// This header: traces of a process that is asked to end. Only for who wants it: a library does not take signals
+// unasked.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace tutti {
+
+// From now on SIGTERM writes the traces of all communicators of this process to the files that `pattern` stands for,
+// and then does what it did before. The first call counts. The handler only wakes a thread, which writes.
+Result<void> write_traces_on_sigterm(const std::string& pattern);
+
+}  // namespace tutti

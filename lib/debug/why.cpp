@@ -1,0 +1,166 @@
+#include "debug/why.h"
+
+#include <algorithm>
+#include <deque>
+
+namespace tutti {
+namespace {
+
+// What keeps a rank from going on, the worst last. kWorks and kWaits are no causes.
+enum class Plight { kWaits, kWorks, kUnknown, kElsewhere, kFailed, kStopped, kGone };
+
+std::string seconds(int64_t ns) {
+  return format("%.1f s", static_cast<double>(std::max<int64_t>(ns, 0)) / 1e9);
+}
+
+class Inquest {
+ public:
+  explicit Inquest(const Witnesses& witnesses) : witnesses_(witnesses) {
+    // Where all are gone somebody has ended the whole job, and it counts what each was in.
+    looks_back_ = std::all_of(witnesses.begin(), witnesses.end(), [](const auto& w) { return is_gone(w.second); });
+  }
+
+  std::string sentence(int asked) const {
+    const int start = asked >= 0 ? asked : longest_waiting();
+    if (start < 0) return without_waiters();
+    const std::vector<int> chain = chain_from(start);
+    if (chain.empty()) return circle_from(start);
+    std::string text;
+    for (size_t i = 0; i + 1 < chain.size(); i++)
+      text += i == 0 ? format("rank %d waits for rank %d", chain[0], chain[1])
+                     : format(", which waits for rank %d", chain[i + 1]);
+    if (chain.size() > 1) text += format(" (%s): ", place_in_order(witnesses_.at(start).trace).c_str());
+    return text + cause(chain.back());
+  }
+
+ private:
+  static bool is_gone(const Witness& w) { return w.process_state == 'X' || w.process_state == 'Z'; }
+
+  Plight plight(int rank) const {
+    const auto found = witnesses_.find(rank);
+    if (found == witnesses_.end()) return Plight::kUnknown;
+    const auto& [trace, state] = found->second;
+    if (is_gone(found->second) && !looks_back_) return Plight::kGone;
+    if (state == 'T' || state == 't') return Plight::kStopped;
+    if (trace.has_failed()) return Plight::kFailed;
+    if (!trace.wait.awaited.empty()) return Plight::kWaits;
+    return trace.is_in_operation() ? Plight::kWorks : Plight::kElsewhere;
+  }
+
+  int longest_waiting() const {
+    int found = -1;
+    for (const auto& [rank, w] : witnesses_)
+      if (plight(rank) == Plight::kWaits &&
+          (found < 0 || w.trace.wait.since_ns < witnesses_.at(found).trace.wait.since_ns))
+        found = rank;
+    return found;
+  }
+
+  // The shortest way to the worst that can be reached; empty if nobody there is a cause.
+  std::vector<int> chain_from(int start) const {
+    std::map<int, int> before{{start, -1}};
+    std::deque<int> next{start};
+    int worst = -1;
+    for (; !next.empty(); next.pop_front()) {
+      const int rank = next.front();
+      const Plight how = plight(rank);
+      if (how >= Plight::kUnknown && (worst < 0 || how > plight(worst))) worst = rank;
+      if (how != Plight::kWaits) continue;
+      for (const Recorder::Awaited& awaited : witnesses_.at(rank).trace.wait.awaited)
+        if (before.try_emplace(awaited.rank, rank).second) next.push_back(awaited.rank);
+    }
+    std::vector<int> chain;
+    for (int rank = worst; rank >= 0; rank = before.at(rank)) chain.insert(chain.begin(), rank);
+    return chain;
+  }
+
+  std::string circle_from(int start) const {
+    const Trace& trace = witnesses_.at(start).trace;
+    if (trace.wait.awaited.empty())
+      return format("rank %d does not wait: it is %s", start, place_in_order(trace).c_str());
+    const int other = trace.wait.awaited[0].rank;
+    const std::string mine = format("rank %d waits for rank %d %s; ", start, other, place_in_order(trace).c_str());
+    const auto found = witnesses_.find(other);
+    return mine + format("rank %d is %s, and nobody that they wait for is stopped or gone", other,
+                         found == witnesses_.end() ? "unknown here" : place_in_order(found->second.trace).c_str());
+  }
+
+  std::string without_waiters() const {
+    int worst = -1;
+    for (const auto& [rank, w] : witnesses_)
+      if (plight(rank) >= Plight::kFailed && (worst < 0 || plight(rank) > plight(worst))) worst = rank;
+    if (worst >= 0) return cause(worst);
+    if (witnesses_.empty()) return "nothing is known of any rank here";
+    const auto& [rank, w] = *witnesses_.begin();
+    return format("no rank has waited for long; rank %d is %s", rank, place_in_order(w.trace).c_str());
+  }
+
+  std::string cause(int rank) const {
+    const Plight how = plight(rank);
+    if (how == Plight::kUnknown)
+      return format("nothing is known here of rank %d: it is on another host, or has destroyed its communicator", rank);
+    const auto& [trace, state] = witnesses_.at(rank);
+    const std::string where = place_in_order(trace);
+    const int pid = trace.process.pid;
+    switch (how) {
+      case Plight::kGone: return format("rank %d is gone: its process %d has ended %s", rank, pid, where.c_str());
+      case Plight::kStopped:
+        return format(
+            "rank %d is stopped %s: its process %d has got a signal, or a debugger; kill -CONT %d lets it go on", rank,
+            where.c_str(), pid, pid);
+      case Plight::kFailed: return format("rank %d has given up: %s", rank, trace.error.c_str());
+      case Plight::kElsewhere:
+        return format("rank %d has not called that yet: it is %s, and its process %d %s", rank, where.c_str(), pid,
+                      occupation(state));
+      case Plight::kWaits:
+      case Plight::kWorks:
+      case Plight::kUnknown: break;
+    }
+    return format("rank %d is %s", rank, where.c_str());
+  }
+
+  static const char* occupation(char state) {
+    switch (state) {
+      case 'R': return "computes outside of Tutti";
+      case 'S': return "sleeps outside of Tutti";
+      case 'D': return "waits for a disk or a network file system";
+      case 'X':
+      case 'Z': return "has ended";
+      default: return "cannot be seen from here";
+    }
+  }
+
+  const Witnesses& witnesses_;
+  bool looks_back_ = false;
+};
+
+}  // namespace
+
+std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder) {
+  std::map<uint64_t, Witnesses> groups;
+  for (const std::string& path : trace_files(folder)) {
+    auto trace = read_trace(path);
+    if (!trace) continue;  // of another version, or removed meanwhile
+    const char state = process_state(trace.value().process);
+    const uint64_t group = trace.value().group;
+    const int rank = trace.value().rank;
+    groups[group].insert_or_assign(rank, Witness{std::move(trace).value(), state});
+  }
+  return groups;
+}
+
+std::string why(const Witnesses& witnesses, int asked) {
+  if (asked >= 0 && !witnesses.contains(asked)) return format("nothing is known here of rank %d", asked);
+  return Inquest(witnesses).sentence(asked);
+}
+
+std::string place_in_order(const Trace& trace) {
+  const TracedOperation* const last = trace.last();
+  if (last == nullptr) return "before its first operation";
+  const std::string what = to_text(*last);
+  if (trace.is_in_operation())
+    return format("in %s, for %s", what.c_str(), seconds(trace.read_ns - last->started_ns).c_str());
+  return format("after %s, which ended %s ago", what.c_str(), seconds(trace.read_ns - last->finished_ns).c_str());
+}
+
+}  // namespace tutti

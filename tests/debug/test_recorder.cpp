@@ -1,0 +1,221 @@
+// The recorder itself: what it keeps, where, and what becomes of the files.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/clock.h"
+#include "catch.h"
+#include "contains.h"
+#include "debug/trace.h"
+
+using namespace tutti;
+
+namespace {
+
+// TUTTI_TRACE_DIR, for as long as it lives.
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/tutti-recorder-XXXXXX";
+    REQUIRE(mkdtemp(name) != nullptr);
+    path = name;
+    setenv("TUTTI_TRACE_DIR", path.c_str(), 1);
+  }
+  ~Folder() {
+    unsetenv("TUTTI_TRACE_DIR");
+    std::filesystem::remove_all(path);
+  }
+  std::string path;
+};
+
+Call sum(uint64_t sequence) {
+  return {
+      .sequence = sequence, .count = 10 * sequence, .collective = Collective::kAllReduce, .dtype = DataType::kInt32};
+}
+
+// A child that has made `n` operations, the last of which it never ends, and is killed.
+void leave_a_file(uint64_t n, bool ends) {
+  const pid_t child = fork();
+  if (child == 0) {
+    Recorder recorder;
+    recorder.share(0, 2, 77);
+    for (uint64_t i = 1; i <= n; i++) {
+      recorder.begin(sum(i));
+      if (i < n || ends) recorder.end();
+    }
+    raise(SIGKILL);
+  }
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+}
+
+}  // namespace
+
+TEST_CASE("a recorder keeps the last 1,024 operations with their times") {
+  const Folder folder;
+  Recorder recorder;
+  recorder.share(3, 4, 9);
+  int here = 0;
+  const int64_t before = now_ns();
+  for (uint64_t i = 1; i <= 1500; i++) {
+    recorder.begin(to_tag(sum(i)), i, &here);
+    recorder.end(i % 2 == 0);
+  }
+  recorder.begin(sum(1501));
+  const Trace trace = read_trace(recorder);
+  CHECK(trace.rank == 3);
+  CHECK(trace.n_ranks == 4);
+  CHECK(trace.group == 9);
+  CHECK(trace.process.pid == getpid());
+  REQUIRE(trace.operations.size() == Recorder::kOperations);
+  CHECK(trace.is_in_operation());
+  CHECK(trace.last()->finished_ns == 0);
+  int64_t last_ns = before - 1'000'000;  // ticks become time with some error
+  for (size_t i = 0; i < trace.operations.size(); i++) {
+    const TracedOperation& operation = trace.operations[i];
+    const uint64_t number = 1501 - Recorder::kOperations + 1 + i;
+    REQUIRE(operation.call == sum(number));
+    REQUIRE(operation.nth == number);
+    REQUIRE(operation.started_ns >= last_ns);
+    REQUIRE(operation.created_ns == operation.started_ns);
+    last_ns = operation.started_ns;
+    if (number == 1501) continue;
+    REQUIRE(operation.caller == &here);
+    REQUIRE(operation.finished_ns >= operation.started_ns - 1);
+    REQUIRE((operation.state == TracedOperation::State::kCompleted) == (number % 2 == 0));
+  }
+  CHECK(last_ns <= now_ns() + 1'000'000);
+  CHECK(recorder.find(1000) == sum(1000));
+  CHECK(recorder.find(400).sequence == 0);
+  CHECK(recorder.is_past(400));
+  CHECK_FALSE(recorder.is_past(1502));
+}
+
+TEST_CASE("messages do not stand in the way of looking for a collective") {
+  Recorder recorder;
+  recorder.begin(sum(1));
+  Call message;
+  message.collective = Collective::kSendRecv;
+  for (uint64_t i = 1; i < 5; i++) recorder.begin(to_tag(message), i);
+  CHECK(recorder.find(1) == sum(1));
+  CHECK(recorder.find(2).sequence == 0);
+  CHECK_FALSE(recorder.is_past(1));
+}
+
+TEST_CASE("how long an operation was queued is kept") {
+  Recorder recorder;
+  const uint64_t created = recorder.now();
+  usleep(20'000);
+  recorder.begin(to_tag(sum(1)), 1, nullptr, created);
+  const Trace trace = read_trace(recorder);
+  CHECK(trace.last()->started_ns - trace.last()->created_ns >= 15'000'000);
+}
+
+TEST_CASE("whoever reads while others write sees no operation that is half another one") {
+  Recorder recorder;
+  std::atomic<bool> ends = false;
+  std::thread writer([&] {
+    for (uint64_t i = 1; !ends; i++) {
+      recorder.begin(sum(i));
+      recorder.end();
+    }
+  });
+  size_t read = 0;
+  for (int i = 0; i < 200 || (read == 0 && i < 100'000); i++)
+    for (const TracedOperation& operation : read_trace(recorder).operations) {
+      read++;
+      if (operation.call != sum(operation.nth)) ends = true;
+    }
+  CHECK_FALSE(ends);
+  ends = true;
+  writer.join();
+  CHECK(read > 0);
+}
+
+TEST_CASE("a killed process leaves its file, and the next one reads it") {
+  const Folder folder;
+  leave_a_file(7, false);
+  const auto files = trace_files(folder.path);
+  REQUIRE(files.size() == 1);
+  const auto trace = read_trace(files[0]);
+  REQUIRE(static_cast<bool>(trace));
+  CHECK(trace.value().group == 77);
+  CHECK(trace.value().is_in_operation());
+  CHECK(trace.value().last()->call == sum(7));
+  CHECK(process_state(trace.value().process) == 'X');
+  sweep_trace_files(folder.path);
+  CHECK(trace_files(folder.path).size() == 1);  // somebody may want to know
+}
+
+TEST_CASE("files of processes that are gone do not pile up") {
+  const Folder folder;
+  leave_a_file(3, true);
+  CHECK(trace_files(folder.path).size() == 1);
+  sweep_trace_files(folder.path);
+  CHECK(trace_files(folder.path).empty());  // nothing is to be learnt from it
+  for (int i = 0; i < 70; i++) leave_a_file(3, false);
+  sweep_trace_files(folder.path);
+  CHECK(trace_files(folder.path).size() == 64);
+  const Recorder alive;
+  {
+    Recorder recorder;
+    recorder.share(0, 1, 1);
+    CHECK(trace_files(folder.path).size() == 65);
+    sweep_trace_files(folder.path);
+    CHECK(trace_files(folder.path).size() == 65);
+  }
+  CHECK(trace_files(folder.path).size() == 64);
+}
+
+TEST_CASE("a program that ends leaves no file, even if it destroys nothing; one that broke does") {
+  const Folder folder;
+  for (const bool breaks : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      auto* recorder = new Recorder;
+      recorder->share(0, 1, 1);
+      recorder->begin(sum(1));
+      recorder->end();
+      if (breaks) recorder->fail("because");
+      exit(0);
+    }
+    REQUIRE(waitpid(child, nullptr, 0) == child);
+    CHECK(trace_files(folder.path).size() == (breaks ? 1 : 0));
+  }
+}
+
+TEST_CASE("a forked child that ends does not take its parent's file along") {
+  const Folder folder;
+  Recorder recorder;
+  recorder.share(0, 1, 1);
+  const pid_t child = fork();
+  if (child == 0) exit(0);
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  CHECK(trace_files(folder.path).size() == 1);
+}
+
+TEST_CASE("without a folder for files, or with a full one, a recorder goes on in private memory") {
+  const std::string folder = GENERATE(std::string("/nonexistent"), std::string("/proc"), std::string("/dev/full"));
+  setenv("TUTTI_TRACE_DIR", folder.c_str(), 1);
+  Recorder recorder;
+  recorder.share(1, 2, 3);
+  unsetenv("TUTTI_TRACE_DIR");
+  CHECK(recorder.path().empty());
+  recorder.begin(sum(1));
+  CHECK(read_trace(recorder).last()->call == sum(1));
+  CHECK(read_trace(recorder).rank == 1);
+}
+
+TEST_CASE("what is no recorder's file is not taken for one") {
+  const Folder folder;
+  const std::string path = folder.path + "/" + trace_file_name(this_process(), 1);
+  std::ofstream(path) << std::string(Recorder::kBytes, 'x');
+  CHECK_FALSE(static_cast<bool>(read_trace(path)));
+  std::ofstream(path) << "short";
+  const auto trace = read_trace(path);
+  REQUIRE_FALSE(static_cast<bool>(trace));
+  CHECK(tutti_test::contains(trace.error().message, "is not a flight recorder's file"));
+}

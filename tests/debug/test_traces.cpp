@@ -1,0 +1,216 @@
+// What is left of communicators for people: while they hang, when they break, when somebody asks.
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "comm/ranks.h"
+#include "debug/why.h"
+#include "tutti/trace.h"
+
+using namespace tutti_test;
+
+namespace {
+
+struct Folder {
+  explicit Folder(const char* variable, const char* name = "") : variable_(variable) {
+    char made[] = "/tmp/tutti-traces-XXXXXX";
+    REQUIRE(mkdtemp(made) != nullptr);
+    path = made;
+    setenv(variable, (path + name).c_str(), 1);
+  }
+  ~Folder() {
+    unsetenv(variable_);
+    std::filesystem::remove_all(path);
+  }
+  std::string path;
+
+ private:
+  const char* variable_;
+};
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool soon(const std::function<bool()>& holds) {
+  for (int i = 0; i < 600; i++, usleep(50'000))
+    if (holds()) return true;
+  return false;
+}
+
+// The only group of the folder.
+std::string why_of(const std::string& folder) {
+  const auto groups = tutti::find_witnesses(folder);
+  return groups.empty() ? "" : tutti::why(groups.begin()->second);
+}
+
+void sum(tuttiComm_t comm, Outcome& outcome) {
+  float value = 1;
+  outcome.take(tuttiAllReduce(&value, &value, 1, tuttiFloat, tuttiSum, comm, nullptr));
+}
+
+}  // namespace
+
+TEST_CASE("from outside a rank that is stopped is found while the others hang") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  Processes ranks(3, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (int i = 0; i < 3; i++) sum(comm, outcome);
+    if (rank == 2) raise(SIGSTOP);
+    sum(comm, outcome);
+    outcome.take(tuttiCommFinalize(comm));
+    outcome.take(tuttiCommDestroy(comm));
+  });
+  CHECK(soon([&] {
+    const std::string text = why_of(folder.path);
+    return contains(text, "waits for rank 2 ") &&
+           contains(text, "rank 2 is stopped after AllReduce(count=1, float, sum)");
+  }));
+  INFO(why_of(folder.path));
+  kill(ranks.pid(2), SIGCONT);
+  require_success(ranks.wait());
+  CHECK(tutti::trace_files(folder.path).empty());
+}
+
+TEST_CASE("from inside a rank that has not come is found, while another thread hangs") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    sum(comm, outcome);
+    std::string answer;
+    if (rank == 1) return sleep(1), sum(comm, outcome);
+    Outcome of_other;
+    std::thread other([&] { sum(comm, of_other); });
+    for (int i = 0; i < 2000 && !contains(answer, "rank 1 has not called that yet"); i++, usleep(1000)) {
+      char text[1000];
+      size_t bytes = sizeof text;
+      outcome.take(tuttiCommExplainWait(comm, text, &bytes));
+      answer = text;
+      outcome.wrong += bytes != answer.size() + 1;
+      size_t needed = 0;
+      outcome.take(tuttiCommExplainWait(comm, nullptr, &needed));
+      outcome.wrong += needed == 0;
+    }
+    other.join();
+    outcome.take(of_other.code);
+    if (!contains(answer, "rank 0 waits for rank 1 (in AllReduce(count=1, float, sum)")) outcome.wrong++;
+    outcome.message = answer;
+  });
+  const auto outcomes = ranks.wait();
+  INFO(outcomes[0].message);
+  require_success(outcomes);
+}
+
+TEST_CASE("a rank that is killed leaves its last operation, and the others say why they broke") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  const Folder dumps("TUTTI_TRACE_FILE", "/rank%r.json");
+  Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    sum(comm, outcome);
+    if (rank == 1) raise(SIGKILL);
+    sum(comm, outcome);
+  });
+  const auto outcomes = ranks.wait();
+  CHECK(outcomes[0].code == tuttiRemoteError);
+  const std::string dump = content_of(dumps.path + "/rank0.json");
+  CHECK(contains(dump, "\"error\": \"rank 1 (host "));
+  CHECK(contains(dump, "\"profiling_name\": \"nccl:all_reduce\""));
+  CHECK(contains(dump, "\"failed\": true"));
+  const auto groups = tutti::find_witnesses(folder.path);
+  REQUIRE(groups.size() == 1);
+  REQUIRE(groups.begin()->second.contains(1));
+  const tutti::Trace& killed = groups.begin()->second.at(1).trace;
+  REQUIRE(killed.last() != nullptr);
+  CHECK(killed.last()->state == tutti::TracedOperation::State::kCompleted);
+}
+
+TEST_CASE("what was done is written when somebody asks, and by who aborts") {
+  const Folder dumps("TUTTI_TRACE_FILE", "/aborted%r-%g.json");
+  tuttiComm_t comms[2];
+  REQUIRE(tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess);
+  Outcome outcomes[2];
+  std::thread other([&] { sum(comms[1], outcomes[1]); });
+  sum(comms[0], outcomes[0]);
+  other.join();
+  int value = 0, received = 0;
+  tuttiGroupStart();
+  CHECK(tuttiSend(&value, 1, tuttiInt32, 1, comms[0], nullptr) == tuttiSuccess);
+  CHECK(tuttiRecv(&received, 1, tuttiInt32, 0, comms[1], nullptr) == tuttiSuccess);
+  CHECK(tuttiGroupEnd() == tuttiSuccess);
+  const std::string path = dumps.path + "/asked%r";
+  CHECK(tuttiDumpTrace(comms[0], path.c_str()) == tuttiSuccess);
+  const std::string dump = content_of(dumps.path + "/asked0");
+  CHECK(contains(dump, "\"profiling_name\": \"nccl:all_reduce\""));
+  CHECK(contains(dump, "\"profiling_name\": \"nccl:send 0->1\""));
+  CHECK(contains(dump, "\"bytes\": 4"));
+  CHECK(contains(dump, "\"ranks\": \"[0, 1]\""));
+  CHECK(contains(dump, "test_debug"));  // the caller's place
+  CHECK(content_of(dumps.path + "/asked1").empty());
+  CHECK(tuttiDumpTrace(nullptr, path.c_str()) == tuttiSuccess);
+  CHECK(contains(content_of(dumps.path + "/asked1"), "nccl:recv 1<-0"));
+  CHECK(tuttiDumpTrace(comms[0], nullptr) == tuttiInvalidArgument);
+  CHECK(tuttiDumpTrace(comms[0], "/nonexistent/x") == tuttiSystemError);
+  CHECK(contains(tuttiGetLastError(nullptr), "/nonexistent/x"));
+  CHECK(tuttiCommAbort(comms[0]) == tuttiSuccess);
+  CHECK(tuttiCommDestroy(comms[1]) == tuttiRemoteError);
+  size_t aborted = 0;
+  for (const auto& file : std::filesystem::directory_iterator(dumps.path))
+    if (contains(file.path(), "/aborted0-")) aborted += contains(content_of(file.path()), "tuttiCommAbort was called");
+  CHECK(aborted == 1);
+}
+
+TEST_CASE("an operation that was queued is known with the time of its call") {
+  tuttiComm_t comm = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  tuttiStream_t stream = nullptr;
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  REQUIRE(tuttiStreamAddCallback(
+              stream, [](tuttiStream_t, tuttiResult_t, void*) { usleep(50'000); }, nullptr) == tuttiSuccess);
+  float value = 1;
+  REQUIRE(tuttiAllReduce(&value, &value, 1, tuttiFloat, tuttiSum, comm, stream) == tuttiSuccess);
+  REQUIRE(tuttiStreamSynchronize(stream) == tuttiSuccess);
+  size_t queued = 0;
+  tutti::for_each_recorder([&](const tutti::Recorder& recorder) {
+    for (const auto& operation : tutti::read_trace(recorder).operations)
+      queued += operation.started_ns - operation.created_ns >= 20'000'000;
+  });
+  CHECK(queued == 1);
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("SIGTERM writes the traces if it is asked to, and ends the process as before") {
+  const bool asked = GENERATE(true, false);
+  const Folder dumps("TUTTI_TRACE_FILE", "/rank%r.json");
+  if (asked) setenv("TUTTI_TRACE_ON_SIGTERM", "1", 1);
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGTERM, SIG_DFL);  // Catch2 has one of its own
+    tuttiComm_t comm = nullptr;
+    Outcome outcome;
+    if (tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess) sum(comm, outcome);
+    const pid_t grandchild = fork();
+    if (grandchild == 0) {
+      for (;;) pause();
+    }
+    kill(grandchild, SIGTERM);  // which is none of ours
+    int status = 0;
+    waitpid(grandchild, &status, 0);
+    usleep(100'000);
+    const char went_well = WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM && outcome.code == tuttiSuccess;
+    if (write(ready[1], &went_well, 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  unsetenv("TUTTI_TRACE_ON_SIGTERM");
+  char went_well = 0;
+  close(ready[1]);
+  CHECK(read(ready[0], &went_well, 1) == 1);
+  close(ready[0]);
+  CHECK(went_well == 1);
+  CHECK(content_of(dumps.path + "/rank0.json").empty());
+  int status = 0;
+  REQUIRE(kill(child, SIGTERM) == 0);
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(contains(content_of(dumps.path + "/rank0.json"), "nccl:all_reduce") == asked);
+}

@@ -1,0 +1,89 @@
+// The sentence for a hang, from made-up ranks.
+#include "catch.h"
+#include "contains.h"
+#include "debug/why.h"
+
+using namespace tutti;
+using tutti_test::contains;
+
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+// Has begun operation `sequence` so many seconds ago and waits for these ranks; or has ended it, if it waits for none.
+Witness rank(int number, char state, uint64_t sequence, std::vector<int> awaited = {}) {
+  Witness w;
+  w.process_state = state;
+  w.trace.rank = number;
+  w.trace.process.pid = 1000 + number;
+  w.trace.read_ns = 100 * kSecond;
+  TracedOperation operation;
+  operation.nth = sequence;
+  operation.call = {
+      .sequence = sequence, .count = 4, .collective = Collective::kAllReduce, .dtype = DataType::kFloat32};
+  operation.started_ns = 90 * kSecond;
+  if (awaited.empty()) {
+    operation.finished_ns = 95 * kSecond;
+    operation.state = TracedOperation::State::kCompleted;
+  }
+  w.trace.operations.push_back(operation);
+  if (!awaited.empty()) w.trace.wait.since_ns = 90 * kSecond + number;
+  for (const int peer : awaited) w.trace.wait.awaited.push_back({peer, false});
+  return w;
+}
+
+Witnesses group(std::vector<Witness> ranks) {
+  Witnesses all;
+  for (Witness& w : ranks) all[w.trace.rank] = std::move(w);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is stopped is found at the end of the chain") {
+  auto stopped = rank(2, 'T', 7, {1});
+  stopped.trace.wait = {};
+  const std::string text = why(group({rank(0, 'S', 7, {2}), rank(1, 'S', 7, {0}), stopped}), 1);
+  CHECK(
+      text ==
+      "rank 1 waits for rank 0, which waits for rank 2 (in AllReduce(count=4, float, sum) as operation 7, for 10.0 s): "
+      "rank 2 is stopped in AllReduce(count=4, float, sum) as operation 7, for 10.0 s: its process 1002 has got a "
+      "signal, or a debugger; kill -CONT 1002 lets it go on");
+}
+
+TEST_CASE("a rank that has not come is told from one that waits itself") {
+  const std::string text = why(group({rank(0, 'S', 7, {1, 2}), rank(1, 'S', 7, {2}), rank(2, 'D', 6)}));
+  CHECK(contains(text, "rank 0 waits for rank 2 (in "));
+  CHECK(contains(text,
+                 "rank 2 has not called that yet: it is after AllReduce(count=4, float, sum) as operation 6, "
+                 "which ended 5.0 s ago, and its process 1002 waits for a disk"));
+}
+
+TEST_CASE("one that is gone comes before one that is stopped, and that before one that is late") {
+  const auto late = rank(1, 'R', 6), stopped = rank(2, 'T', 6), gone = rank(3, 'X', 6);
+  CHECK(contains(why(group({rank(0, 'S', 7, {1, 2, 3}), late, stopped, gone})), ": rank 3 is gone"));
+  CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), late, stopped})), ": rank 2 is stopped"));
+  CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 computes outside of Tutti"));
+}
+
+TEST_CASE("of a rank elsewhere nothing is made up") {
+  CHECK(contains(why(group({rank(0, 'S', 7, {1})})), "nothing is known here of rank 1"));
+  CHECK(contains(why(group({rank(0, 'S', 7, {1})}), 1), "nothing is known here of rank 1"));
+  CHECK(contains(why({}), "nothing is known of any rank here"));
+}
+
+TEST_CASE("ranks that wait for each other are both named") {
+  const std::string text = why(group({rank(0, 'S', 7, {1}), rank(1, 'S', 8, {0})}));
+  CHECK(contains(text, "rank 0 waits for rank 1 in AllReduce(count=4, float, sum) as operation 7"));
+  CHECK(contains(text, "rank 1 is in AllReduce(count=4, float, sum) as operation 8"));
+}
+
+TEST_CASE("when the whole job was killed it counts what each rank was in") {
+  const std::string text = why(group({rank(0, 'X', 7, {1}), rank(1, 'X', 6)}));
+  CHECK(contains(text, "rank 1 has not called that yet"));
+}
+
+TEST_CASE("where nobody waits that is said") {
+  CHECK(contains(why(group({rank(0, 'R', 7), rank(1, 'R', 7)})), "no rank has waited for long"));
+  CHECK(contains(why(group({rank(0, 'R', 7), rank(1, 'T', 7)})), "rank 1 is stopped"));
+}

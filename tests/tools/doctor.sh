@@ -1,0 +1,46 @@
+#!/bin/sh
+# doctor.sh TUTTI_DOCTOR: what it finds where all is well, where something is missing, and between ranks.
+set -u
+doctor=$1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+expect() {
+  grep -qE -e "$1" "$tmp/out" || { echo "lacks: $1"; cat "$tmp/out"; failed=1; }
+}
+
+"$doctor" >"$tmp/out" 2>&1 || { echo "the exit status of a host where all is well is $?"; failed=1; cat "$tmp/out"; }
+expect '^ok +data over shm +undamaged'
+expect '^ok +data over tcp +undamaged'
+expect '^ok +shared memory \(memfd\)'
+
+(ulimit -n 100; "$doctor" --ranks 4 >"$tmp/out" 2>&1) && { echo 'too few descriptors are no error'; failed=1; }
+expect '^BAD +open files'
+expect '-> ulimit -n 320'
+
+TUTTI_SLOTS=1 "$doctor" >"$tmp/out" 2>&1 && { echo 'a wrong setting is no error'; failed=1; }
+expect '^BAD +settings +TUTTI_SLOTS=1 is not valid'
+
+TUTTI_TRACE_DIR=/nonexistent "$doctor" >"$tmp/out" 2>&1 || { echo 'a folder for traces is needed'; failed=1; }
+expect '^warn +/nonexistent'
+
+# Ranks of a launcher; the third call gives one of them another setting.
+job() {
+  port=$((20000 + ($$ + $1) % 20000))
+  shift
+  for rank in 0 1 2; do
+    [ $rank -eq 2 ] && [ $# -gt 0 ] && export "$1"
+    TUTTI_RANK=$rank TUTTI_NRANKS=3 TUTTI_ROOT=127.0.0.1:$port TUTTI_SECRET=between-us "$doctor" >"$tmp/$rank" 2>&1 &
+    eval "pid$rank=\$!"
+  done
+  status=0
+  for rank in 0 1 2; do eval "wait \$pid$rank" || status=1; done
+  cat "$tmp/0" "$tmp/1" "$tmp/2" >"$tmp/out"
+  return $status
+}
+job 0 || { echo 'a job where all is well fails'; failed=1; }
+expect '^ok +data between 3 ranks on 1 hosts +every pair is connected, undamaged'
+expect '^ok +the same everywhere'
+(job 1 TUTTI_OP_TIMEOUT=77) && { echo 'other settings on one rank are no error'; failed=1; }
+expect '^BAD +the same everywhere +ranks 0 and 2 have TUTTI_OP_TIMEOUT=1800 and TUTTI_OP_TIMEOUT=77'
+exit $failed

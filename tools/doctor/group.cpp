@@ -1,0 +1,190 @@
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/socket.h"
+#include "findings.h"
+
+namespace tutti::doctor {
+namespace {
+
+using Level = Finding::Level;
+
+// The first thing that went wrong; "" as long as nothing did.
+class Trouble {
+ public:
+  bool take(tuttiResult_t result) {
+    if (result != tuttiSuccess && text_.empty()) text_ = tuttiGetLastError(nullptr);
+    return result == tuttiSuccess;
+  }
+  void say(std::string text) {
+    if (text_.empty()) text_ = std::move(text);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// From 8 bytes, which take the short way, to more than one slot.
+constexpr size_t kCounts[] = {1, 1000, 300'000};
+
+int64_t value_of(int rank, size_t i) {
+  return static_cast<int64_t>(i * 2654435761u) + rank * 1'000'003 + 1;
+}
+
+void check_sums(tuttiComm_t comm, int n_ranks, int rank, Trouble* trouble) {
+  for (const size_t count : kCounts) {
+    std::vector<int64_t> in(count), out(count, -1);
+    for (size_t i = 0; i < count; i++) in[i] = value_of(rank, i);
+    if (!trouble->take(tuttiAllReduce(in.data(), out.data(), count, tuttiInt64, tuttiSum, comm, nullptr))) return;
+    for (size_t i = 0; i < count; i++) {
+      int64_t sum = 0;
+      for (int r = 0; r < n_ranks; r++) sum += value_of(r, i);
+      if (out[i] != sum)
+        return trouble->say(format("element %zu of %zu of a sum is %lld instead of %lld", i, count,
+                                   static_cast<long long>(out[i]), static_cast<long long>(sum)));
+    }
+  }
+}
+
+// Every rank to every other one, so that each pair has to reach each other.
+void check_messages(tuttiComm_t comm, int n_ranks, int rank, Trouble* trouble) {
+  constexpr size_t kCount = 5000;
+  const auto n = static_cast<size_t>(n_ranks);
+  std::vector<int64_t> in(n * kCount), out(n * kCount, -1);
+  for (size_t i = 0; i < in.size(); i++) in[i] = value_of(rank, i);
+  if (!trouble->take(tuttiAlltoAll(in.data(), out.data(), kCount, tuttiInt64, comm, nullptr))) return;
+  for (size_t i = 0; i < out.size(); i++) {
+    const int from = static_cast<int>(i / kCount);
+    const int64_t expected = value_of(from, static_cast<size_t>(rank) * kCount + i % kCount);
+    if (out[i] != expected) return trouble->say(format("what came from rank %d is not what it sent", from));
+  }
+}
+
+double round_trip_us(tuttiComm_t comm, Trouble* trouble) {
+  constexpr int kRounds = 200;
+  std::vector<int64_t> times;
+  for (int i = 0; i < kRounds; i++) {
+    const int64_t begun = now_ns();
+    if (!trouble->take(tuttiBarrier(comm, nullptr))) return 0;
+    times.push_back(now_ns() - begun);
+  }
+  std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
+  return static_cast<double>(times[kRounds / 2]) / 1e3;
+}
+
+Finding try_transport(const char* transport) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.transports = transport;
+  config.initTimeoutSeconds = config.opTimeoutSeconds = 20;
+  tuttiUniqueId id;
+  Trouble troubles[2];
+  double us = 0;
+  if (!troubles[0].take(tuttiGetUniqueId(&id)))
+    return {Level::kBad, std::string("data over ") + transport, troubles[0].text(), "see the lines above"};
+  const auto be_rank = [&](int rank) {
+    Trouble& trouble = troubles[rank];
+    tuttiComm_t comm = nullptr;
+    if (!trouble.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config))) return;
+    check_sums(comm, 2, rank, &trouble);
+    check_messages(comm, 2, rank, &trouble);
+    const double mine = round_trip_us(comm, &trouble);
+    if (rank == 0) us = mine;
+    trouble.take(tuttiCommDestroy(comm));
+  };
+  std::thread other(be_rank, 1);
+  be_rank(0);
+  other.join();
+  const std::string what = std::string("data over ") + transport;
+  for (const Trouble& trouble : troubles)
+    if (!trouble.text().empty())
+      return {Level::kBad, what, trouble.text(),
+              "the lines above say what it may lack; TUTTI_LOG=info tells how it was tried"};
+  return {Level::kGood, what, format("undamaged; a barrier of two ranks takes %.1f us", us), ""};
+}
+
+// What all ranks have to have alike.
+std::string own_settings() {
+  int version = 0;
+  tuttiGetVersion(&version);
+  std::string text = format("version=%d\n", version);
+  for (const EnvEntry& entry : env_table()) {
+    const bool is_own = entry.id == Env::kRank || entry.id == Env::kSecret || entry.id == Env::kRoot ||
+                        entry.id == Env::kLogFile || entry.id == Env::kLog;
+    if (!is_own) text += std::string(entry.name) + "=" + env_string(entry.id) + "\n";
+  }
+  return text;
+}
+
+std::vector<std::string> gather(tuttiComm_t comm, int n_ranks, const std::string& mine, Trouble* trouble) {
+  constexpr size_t kBytes = 16384;
+  std::string padded = mine.substr(0, kBytes - 1), all(kBytes * static_cast<size_t>(n_ranks), '\0');
+  padded.resize(kBytes);
+  trouble->take(tuttiAllGather(padded.data(), all.data(), kBytes, tuttiUint8, comm, nullptr));
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < static_cast<size_t>(n_ranks); r++) texts.emplace_back(all.c_str() + r * kBytes);
+  return texts;
+}
+
+// The first line in which two texts differ.
+std::string difference(const std::string& a, const std::string& b) {
+  size_t at = 0;
+  while (at < a.size() && at < b.size() && a[at] == b[at]) at++;
+  const auto line = [at](const std::string& text) {
+    const size_t begin = at == 0 ? 0 : text.rfind('\n', at - 1) + 1;
+    return text.substr(begin, text.find('\n', begin) - begin);
+  };
+  return line(a) + " and " + line(b);
+}
+
+Finding compare(const std::vector<std::string>& settings) {
+  for (size_t r = 1; r < settings.size(); r++)
+    if (settings[r] != settings[0])
+      return {Level::kBad, "the same everywhere",
+              format("ranks 0 and %zu have %s", r, difference(settings[0], settings[r]).c_str()),
+              "install one version, and pass the same variables to all ranks (mpirun -x, srun --export)"};
+  return {Level::kGood, "the same everywhere", format("version and settings of %zu ranks", settings.size()), ""};
+}
+
+}  // namespace
+
+Findings try_transports() {
+  Findings findings;
+  for (const char* transport : {"shm", "tcp"}) findings.push_back(try_transport(transport));
+  return findings;
+}
+
+Findings look_at_group(tuttiComm_t comm) {
+  int rank = 0, n_ranks = 0;
+  Trouble trouble;
+  trouble.take(tuttiCommUserRank(comm, &rank));
+  trouble.take(tuttiCommCount(comm, &n_ranks));
+  Findings findings{compare(gather(comm, n_ranks, own_settings(), &trouble))};
+  check_sums(comm, n_ranks, rank, &trouble);
+  check_messages(comm, n_ranks, rank, &trouble);
+  const double us = round_trip_us(comm, &trouble);
+  std::map<std::string, int> hosts;
+  for (const std::string& host : gather(comm, n_ranks, host_name(), &trouble)) hosts[host]++;
+  // Each tells all how it went.
+  Trouble last;
+  const auto troubles = gather(comm, n_ranks, trouble.text(), &last);
+  trouble.say(last.text());
+  for (int r = 0; r < n_ranks; r++)
+    if (!troubles[static_cast<size_t>(r)].empty())
+      trouble.say(format("rank %d: %s", r, troubles[static_cast<size_t>(r)].c_str()));
+  const std::string what = format("data between %d ranks on %zu hosts", n_ranks, hosts.size());
+  if (trouble.text().empty())
+    findings.push_back(
+        {Level::kGood, what, format("every pair is connected, undamaged; a barrier takes %.1f us", us), ""});
+  else
+    findings.push_back({Level::kBad, what, trouble.text(),
+                        "TUTTI_LOG=info tells how ranks reach each other; tutti-trace why, while it hangs"});
+  return findings;
+}
+
+}  // namespace tutti::doctor

@@ -1,0 +1,169 @@
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include "base/env.h"
+#include "base/fd.h"
+#include "findings.h"
+
+namespace tutti::doctor {
+namespace {
+
+using Level = Finding::Level;
+
+Finding good(std::string what, std::string found) {
+  return {Level::kGood, std::move(what), std::move(found), ""};
+}
+
+Finding versions() {
+  int version = 0;
+  tuttiGetVersion(&version);
+  return good("version", format("%d.%d.%d", version / 10000, version / 100 % 100, version % 100));
+}
+
+Finding settings() {
+  const auto checked = env_check();
+  if (!checked)
+    return {Level::kBad, "settings", checked.error().message, "correct it in the environment, on all ranks"};
+  std::string set;
+  for (const EnvEntry& entry : env_table())
+    if (entry.id != Env::kSecret && env_is_set(entry.id)) set += (set.empty() ? "" : ", ") + std::string(entry.name);
+  return good("settings", set.empty() ? "none" : set);
+}
+
+// A rank has some sockets for each peer: links both ways, a control connection, and what waits to be accepted.
+Finding descriptors(int ranks) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const uint64_t needed = 256 + 16 * static_cast<uint64_t>(ranks);
+  const std::string found =
+      format("%llu, of which %d ranks may take %llu", static_cast<unsigned long long>(limit.rlim_cur), ranks,
+             static_cast<unsigned long long>(needed));
+  if (limit.rlim_cur >= needed) return good("open files (ulimit -n)", found);
+  return {
+      Level::kBad, "open files (ulimit -n)", found,
+      format("ulimit -n %llu before the job, or LimitNOFILE in its service", static_cast<unsigned long long>(needed))};
+}
+
+Finding processes(int ranks) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NPROC, &limit);
+  const uint64_t needed = 64 + 8 * static_cast<uint64_t>(ranks);
+  if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= needed)
+    return good("processes and threads (ulimit -u)",
+                limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur));
+  return {Level::kWarning, "processes and threads (ulimit -u)", std::to_string(limit.rlim_cur),
+          format("ulimit -u %llu: each rank has a few threads", static_cast<unsigned long long>(needed))};
+}
+
+Finding locked_memory() {
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  const bool has_devices = access("/sys/class/infiniband", F_OK) == 0;
+  const std::string found = limit.rlim_cur == RLIM_INFINITY
+                                ? "unlimited"
+                                : format("%llu KiB", static_cast<unsigned long long>(limit.rlim_cur >> 10));
+  if (!has_devices) return good("locked memory (ulimit -l)", found + ", and there are no RDMA devices that need it");
+  if (limit.rlim_cur >= uint64_t{1} << 30) return good("locked memory (ulimit -l)", found);
+  return {Level::kBad, "locked memory (ulimit -l)", found, "RDMA devices pin buffers: ulimit -l unlimited"};
+}
+
+Finding traces() {
+  const std::string folder = env_string(Env::kTraceDir);
+  struct statvfs room {};
+  const std::string remedy =
+      "TUTTI_TRACE_DIR=FOLDER with some MiB of room; without it traces cannot be read from outside";
+  if (statvfs(folder.c_str(), &room) != 0) return {Level::kWarning, folder, strerror(errno), remedy};
+  const unsigned long long free_mib = static_cast<unsigned long long>(room.f_bavail) * room.f_frsize >> 20;
+  const std::string found = format("%llu MiB free", free_mib);
+  if (access(folder.c_str(), W_OK) != 0) return {Level::kWarning, folder, found + ", but not to be written", remedy};
+  if (free_mib < 8) return {Level::kWarning, folder, found, remedy};
+  return good(folder, found);
+}
+
+Finding memfd() {
+  const Fd file(memfd_create("tutti-doctor", MFD_CLOEXEC));
+  constexpr size_t kBytes = 1 << 20;
+  if (file && ftruncate(file.get(), kBytes) == 0) {
+    void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (memory != MAP_FAILED) {
+      munmap(memory, kBytes);
+      return good("shared memory (memfd)", "can be made and mapped");
+    }
+  }
+  return {Level::kBad, "shared memory (memfd)", strerror(errno),
+          "let the container's seccomp profile allow memfd_create, or use TUTTI_TRANSPORTS=tcp"};
+}
+
+Finding cpus(int ranks) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof set, &set);
+  const int usable = CPU_COUNT(&set);
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  const std::string found = format("%d of %ld CPUs may be used, for %d ranks here", usable, online, ranks);
+  if (ranks <= online) return good("CPUs", found);
+  return {Level::kWarning, "CPUs", found,
+          "fewer ranks on this host: those that share a CPU take turns, which costs many times the time"};
+}
+
+// "max 100000", or how many microseconds of each period.
+Finding quota() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string most;
+  double period = 0;
+  if (!(file >> most >> period) || most == "max" || period <= 0) return good("CPU quota (cgroup)", "none");
+  return {Level::kWarning, "CPU quota (cgroup)", format("%.1f CPUs", std::stod(most) / period),
+          "give the container whole CPUs (cpuset) instead of a quota: a rank that waits is charged for it and stopped"};
+}
+
+Finding interfaces() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0)
+    return {Level::kBad, "network interfaces", strerror(errno), "see that /proc and netlink can be read"};
+  std::set<std::string> names;
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    const bool has_address =
+        i->ifa_addr != nullptr && (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
+    if (has_address && (i->ifa_flags & IFF_UP) != 0 && (i->ifa_flags & IFF_LOOPBACK) == 0) names.insert(i->ifa_name);
+  }
+  freeifaddrs(list);
+  std::string found;
+  for (const std::string& name : names) {
+    std::string mtu = "?", speed;
+    std::ifstream("/sys/class/net/" + name + "/mtu") >> mtu;
+    std::ifstream("/sys/class/net/" + name + "/speed") >> speed;
+    const bool has_speed = !speed.empty() && speed[0] != '-';
+    found += (found.empty() ? "" : ", ") + name + " (MTU " + mtu + (has_speed ? ", " + speed + " Mbit/s)" : ")");
+  }
+  if (!names.empty()) return good("network interfaces", found);
+  return {Level::kWarning, "network interfaces", "none but loopback",
+          "ranks on other hosts cannot be reached: bring one up (ip link)"};
+}
+
+}  // namespace
+
+Findings look_at_host(int ranks_here) {
+  return {versions(),
+          settings(),
+          descriptors(ranks_here),
+          processes(ranks_here),
+          locked_memory(),
+          traces(),
+          memfd(),
+          cpus(ranks_here),
+          quota(),
+          interfaces()};
+}
+
+}  // namespace tutti::doctor

@@ -1,0 +1,42 @@
+// A file of tuttiDumpTrace or TUTTI_TRACE_FILE, as far as pictures need it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace tutti::trace {
+
+struct Event {
+  uint64_t number = 0;
+  std::string text;                                         // "AllReduce(count=4, float, sum) [ring] as operation 7"
+  std::string name;                                         // "AllReduce"
+  int64_t created_ns = 0, started_ns = 0, finished_ns = 0;  // by the calendar; finished: 0 if it never was
+  bool failed = false;
+  uint64_t bytes = 0;
+  std::string caller;
+  uint64_t sequence = 0;  // of a collective; 0: messages
+};
+
+struct Dump {
+  std::string file, group, host, program, error;
+  int rank = 0, n_ranks = 0, pid = 0;
+  int64_t written_ns = 0;
+  std::vector<Event> events;
+  nlohmann::json json;  // the whole
+};
+
+Result<Dump> read_dump(const std::string& path);
+
+// How much later than the first rank each came to a collective, of those that all dumps of the group have.
+struct Lateness {
+  int rank = 0;
+  size_t operations = 0, last = 0;  // in how many it was the last one to come
+  int64_t median_ns = 0, most_ns = 0;
+};
+std::vector<Lateness> lateness(const std::vector<const Dump*>& group);
+
+}  // namespace tutti::trace

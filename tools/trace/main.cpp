@@ -1,0 +1,158 @@
+// tutti-trace: what the ranks of a job are in, why it hangs, and pictures of what they did.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/file.h"
+#include "debug/trace_json.h"
+#include "debug/why.h"
+#include "merge.h"
+
+namespace {
+
+using namespace tutti;  // NOLINT: a program's file
+
+int complain(const std::string& what) {
+  fprintf(stderr, "tutti-trace: %s\n", what.c_str());
+  return 1;
+}
+
+std::string process_text(char state) {
+  switch (state) {
+    case 'R': return "running";
+    case 'S': return "sleeping";
+    case 'D': return "in I/O";
+    case 'T':
+    case 't': return "stopped";
+    case 'X':
+    case 'Z': return "gone";
+    default: return "not seen";
+  }
+}
+
+void show_group(const Witnesses& ranks) {
+  const Trace& any = ranks.begin()->second.trace;
+  printf("group %016llx: %s, %zu of %d ranks on %s\n", static_cast<unsigned long long>(any.group), any.program.c_str(),
+         ranks.size(), any.n_ranks, any.host.c_str());
+  for (const auto& [rank, witness] : ranks) {
+    const Trace& trace = witness.trace;
+    std::string waits;
+    for (const Recorder::Awaited& awaited : trace.wait.awaited)
+      waits += (waits.empty() ? "; waits for rank " : ", ") + std::to_string(awaited.rank);
+    printf("  rank %-4d pid %-8d %-8s %s%s\n", rank, trace.process.pid, process_text(witness.process_state).c_str(),
+           place_in_order(trace).c_str(), waits.c_str());
+    if (trace.has_failed()) printf("    %s\n", trace.error.c_str());
+  }
+}
+
+// Those of the process, or all.
+std::map<uint64_t, Witnesses> chosen_groups(const std::string& folder, int pid) {
+  auto groups = find_witnesses(folder);
+  std::erase_if(groups, [&](const auto& group) {
+    return pid != 0 && std::none_of(group.second.begin(), group.second.end(),
+                                    [&](const auto& rank) { return rank.second.trace.process.pid == pid; });
+  });
+  return groups;
+}
+
+int none_found(const std::string& folder) {
+  return complain("no communicator has left a file in " + folder +
+                  ": the job runs on another host, as another user or with another TUTTI_TRACE_DIR (--dir)");
+}
+
+int show(const std::string& folder, int pid) {
+  const auto groups = chosen_groups(folder, pid);
+  if (groups.empty()) return none_found(folder);
+  for (const auto& [number, ranks] : groups) show_group(ranks);
+  return 0;
+}
+
+int explain(const std::string& folder, int pid) {
+  const auto groups = chosen_groups(folder, pid);
+  if (groups.empty()) return none_found(folder);
+  for (const auto& [number, ranks] : groups) {
+    if (groups.size() > 1) printf("group %016llx: ", static_cast<unsigned long long>(number));
+    printf("%s\n", why(ranks).c_str());
+  }
+  return 0;
+}
+
+int dump(const std::string& folder, int pid, const std::string& pattern) {
+  const auto groups = chosen_groups(folder, pid);
+  if (groups.empty()) return none_found(folder);
+  for (const auto& [number, ranks] : groups)
+    for (const auto& [rank, witness] : ranks) {
+      const std::string path = trace_path(pattern, witness.trace);
+      if (const auto written = write_file(path, to_json(witness.trace)); !written)
+        return complain(written.error().message);
+      printf("%s\n", path.c_str());
+    }
+  return 0;
+}
+
+int merge(const std::vector<std::string>& files, const std::string& out) {
+  std::vector<trace::Dump> dumps;
+  for (const std::string& file : files) {
+    auto read = trace::read_dump(file);
+    if (!read) return complain(read.error().message);
+    dumps.push_back(std::move(read).value());
+  }
+  std::sort(dumps.begin(), dumps.end(), [](const trace::Dump& a, const trace::Dump& b) {
+    return std::tie(a.group, a.rank) < std::tie(b.group, b.rank);
+  });
+  for (const auto& [path, text] :
+       {std::pair(out + ".json", trace::perfetto_text(dumps)), std::pair(out + ".html", trace::html_page(dumps))}) {
+    if (const auto written = write_file(path, text); !written) return complain(written.error().message);
+    printf("%s\n", path.c_str());
+  }
+  return 0;
+}
+
+int to_torch(const std::vector<std::string>& files, const std::string& prefix) {
+  for (const std::string& file : files) {
+    const auto read = trace::read_dump(file);
+    if (!read) return complain(read.error().message);
+    const std::string path = prefix + std::to_string(read.value().rank);
+    if (const auto written = write_file(path, trace::pickle(read.value().json)); !written)
+      return complain(written.error().message);
+    printf("%s\n", path.c_str());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Shows what the ranks of a job on this host do, or did before they were killed, and why they hang.\n"
+      "Across hosts: tuttiDumpTrace, TUTTI_TRACE_FILE or `tutti-trace dump` on each, then merge.");
+  app.require_subcommand(1);
+  std::string folder = trace_folder(), pattern = "tutti-trace-%g-%r.json", out = "tutti-trace", prefix = "tutti_trace_";
+  std::vector<std::string> files;
+  int pid = 0;
+  const auto live = [&](const char* name, const char* help) {
+    CLI::App* const command = app.add_subcommand(name, help);
+    command->add_option("--dir", folder, "where the communicators' files are; else TUTTI_TRACE_DIR or /dev/shm");
+    command->add_option("--pid", pid, "only groups that this process is in");
+    return command;
+  };
+  live("show", "each rank's operation, since when, and whom it waits for");
+  live("why", "one sentence: who waits for whom, and who is the cause");
+  live("dump", "writes each rank's last operations as JSON")
+      ->add_option("-o", pattern, "the files' names: %r becomes the rank, %p the process, %h the host, %g the group");
+  const auto made_of_files = [&](const char* name, const char* help) {
+    CLI::App* const command = app.add_subcommand(name, help);
+    command->add_option("files", files, "of tuttiDumpTrace, TUTTI_TRACE_FILE or `tutti-trace dump`")->required();
+    return command;
+  };
+  made_of_files("merge", "several ranks' files as one timeline: OUT.html to look at, OUT.json for Perfetto")
+      ->add_option("-o", out, "OUT");
+  made_of_files("torch",
+                "one group's files for PyTorch's analyser: python -m torch.distributed.flight_recorder.fr_trace")
+      ->add_option("-o", prefix, "the files' names up to the rank");
+  CLI11_PARSE(app, argc, argv);
+  const std::string command = app.get_subcommands()[0]->get_name();
+  if (command == "show") return show(folder, pid);
+  if (command == "why") return explain(folder, pid);
+  if (command == "dump") return dump(folder, pid, pattern);
+  return command == "merge" ? merge(files, out) : to_torch(files, prefix);
+}
