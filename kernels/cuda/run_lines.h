@@ -8,41 +8,39 @@
 
 namespace tutti::cuda {
 
-// Two words of data, each with the flag beside it. A half is written and read at once, whatever becomes of the line:
-// who reads a flag of this launch has the word beside it from the same store, so no order between stores is needed.
-// What pairs with what: the reader's relaxed load with the writer's relaxed store of that line; and, for writing over a
-// line, the end of the reader's launch (which orders its loads before its next launch's stores) with the line of that
-// next launch that the writer has received before its own next one.
+// Two words of data, each with the flag beside it. A half of 64 bits is written and read at once; between a vector's
+// elements PTX promises nothing. Who reads a flag of this launch has the word beside it from the same store, so no
+// order between stores is needed. What pairs with what: the reader's relaxed load with the writer's relaxed store of
+// that half; and, for writing over a line, the end of the reader's launch (which orders its loads before its next
+// launch's stores) with the line of that next launch that the writer has received before its own next one.
 struct alignas(16) Line {
   uint32_t data0, flag0, data1, flag1;
 };
 
 __host__ __device__ inline void write_line(Line* to, const Line& line) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(line.data0), "r"(line.flag0),
-               "r"(line.data1), "r"(line.flag1)
-               : "memory");
-#else
   uint64_t halves[2];
   memcpy(halves, &line, sizeof halves);
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(halves[0]), "l"(halves[1]) : "memory");
+#else
   __atomic_store_n(reinterpret_cast<uint64_t*>(to), halves[0], __ATOMIC_RELAXED);
   __atomic_store_n(reinterpret_cast<uint64_t*>(to) + 1, halves[1], __ATOMIC_RELAXED);
 #endif
 }
 
 __host__ __device__ inline Line read_line(const Line* from) {
-  Line line;
+  uint64_t halves[2];
 #if defined(__CUDA_ARCH__)
-  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(line.data0), "=r"(line.flag0), "=r"(line.data1), "=r"(line.flag1)
+  asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];"
+               : "=l"(halves[0]), "=l"(halves[1])
                : "l"(from)
                : "memory");
 #else
-  uint64_t halves[2];
   halves[0] = __atomic_load_n(reinterpret_cast<const uint64_t*>(from), __ATOMIC_RELAXED);
   halves[1] = __atomic_load_n(reinterpret_cast<const uint64_t*>(from) + 1, __ATOMIC_RELAXED);
-  memcpy(&line, halves, sizeof line);
 #endif
+  Line line;
+  memcpy(&line, halves, sizeof line);
   return line;
 }
 

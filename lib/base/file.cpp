@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "base/fd.h"
@@ -50,6 +52,19 @@ Result<void> write_file(const std::string& path, std::string_view bytes, mode_t 
                  : replace(path, bytes, mode);
   if (reason != 0) return system_error("writing " + path, reason);
   return {};
+}
+
+std::string first_line(const std::string& path) {
+  FILE* const file = fopen(path.c_str(), "re");
+  if (file == nullptr) return {};
+  char* line = nullptr;
+  size_t room = 0;
+  const ssize_t length = getline(&line, &room, file);
+  std::string first(line != nullptr ? line : "", static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  if (first.ends_with('\n')) first.pop_back();
+  free(line);
+  fclose(file);
+  return first;
 }
 
 }  // namespace tutti

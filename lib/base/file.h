@@ -1,4 +1,4 @@
-// Writing files whole.
+// Small files: their first line, and writing them whole. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -13,5 +13,8 @@ namespace tutti {
 // Readers find the old file or the new one, never half of either: it is written beside and renamed. What is there
 // already and is no regular file (a pipe, a terminal, a link) is written itself. Errors: kSystemError, naming `path`.
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
+
+// As the kernel's files in /proc and /sys have it, without its end. "" where there is no file.
+std::string first_line(const std::string& path);
 
 }  // namespace tutti

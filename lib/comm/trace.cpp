@@ -1,7 +1,6 @@
 // What people are told of a communicator: files with its last operations, and whom it waits for.
 #include <algorithm>
 
-#include "base/file.h"
 #include "comm/communicator.h"
 #include "debug/trace_json.h"
 #include "debug/why.h"
@@ -9,8 +8,8 @@
 namespace tutti {
 
 Result<void> Communicator::dump_trace(const std::string& path) const {
-  const Trace trace = read_trace(recorder_);
-  return write_file(trace_path(path, trace), to_json(trace));
+  TUTTI_TRY(write_trace(read_trace(recorder_), path));
+  return {};
 }
 
 Result<void> Communicator::dump_traces(const std::string& path) {
@@ -18,7 +17,7 @@ Result<void> Communicator::dump_traces(const std::string& path) {
   for_each_recorder([&](const Recorder& recorder) {
     if (recorder.header().n_ranks > 0) traces.push_back(read_trace(recorder));
   });
-  for (const Trace& trace : traces) TUTTI_TRY(write_file(trace_path(path, trace), to_json(trace)));
+  for (const Trace& trace : traces) TUTTI_TRY(write_trace(trace, path));
   return {};
 }
 

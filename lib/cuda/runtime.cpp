@@ -30,7 +30,8 @@ cudaEvent_t event_of(EventRef event) {
   return static_cast<cudaEvent_t>(event);
 }
 
-// Allocations are no part of what some other thread of the program is capturing.
+// What is no part of a capture of the program, in this thread or in another one: CUDA refuses allocations, questions
+// and waits during captures, and would spoil those.
 class ApartFromCaptures {
  public:
   ApartFromCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -101,10 +102,12 @@ class Runtime final : public Port {
     return info;
   }
 
+  // Also if the thread has this device already: a fresh thread has a number, 0, and no context behind it, without which
+  // the driver's own functions fail.
   Result<int> use(int device) override {
     int before = 0;
     TUTTI_TRY(check("cudaGetDevice", cudaGetDevice(&before)));
-    if (before != device) TUTTI_TRY(check("cudaSetDevice", cudaSetDevice(device)));
+    TUTTI_TRY(check("cudaSetDevice", cudaSetDevice(device)));
     return before;
   }
 
@@ -112,11 +115,10 @@ class Runtime final : public Port {
     const ApartFromCaptures apart;
     void* memory = nullptr;
     TUTTI_TRY(check("cudaMalloc", cudaMalloc(&memory, bytes)));
-    cudaError_t code = cudaMemset(memory, 0, bytes);
-    if (code == cudaSuccess) code = cudaStreamSynchronize(nullptr);
+    const cudaError_t code = clear(memory, bytes);
     if (code == cudaSuccess) return memory;
     (void)cudaFree(memory);
-    return cuda_error("cudaMemset", code);
+    return cuda_error("cudaMemsetAsync", code);
   }
 
   Result<void*> allocate_host(size_t bytes) override {
@@ -137,6 +139,7 @@ class Runtime final : public Port {
   }
 
   Result<IpcHandle> share(void* memory) override {
+    const ApartFromCaptures apart;
     cudaIpcMemHandle_t handle;
     IpcHandle out;
     static_assert(sizeof handle == sizeof out.bytes);
@@ -146,6 +149,7 @@ class Runtime final : public Port {
   }
 
   Result<void*> map(const IpcHandle& in) override {
+    const ApartFromCaptures apart;
     cudaIpcMemHandle_t handle;
     memcpy(&handle, in.bytes.data(), sizeof handle);
     void* memory = nullptr;
@@ -153,7 +157,10 @@ class Runtime final : public Port {
     return memory;
   }
 
-  void unmap(void* memory) override { (void)cudaIpcCloseMemHandle(memory); }
+  void unmap(void* memory) override {
+    const ApartFromCaptures apart;
+    (void)cudaIpcCloseMemHandle(memory);
+  }
 
   Result<Allocation> allocation_of(const void* memory) override {
     static const auto ask = driver<AddressRange>("cuMemGetAddressRange");
@@ -210,7 +217,8 @@ class Runtime final : public Port {
   }
 
   Result<void> load_kernels() override {
-    std::vector<const void*> kernels{copy_kernel()};
+    std::vector<const void*> kernels = gradient_kernels();
+    kernels.push_back(copy_kernel());
     for (int t = 0; t < kDataTypes; t++) {
       LineCall call{};
       call.dtype = static_cast<DataType>(t);
@@ -342,9 +350,11 @@ class Runtime final : public Port {
   void destroy_event(EventRef event) override { (void)cudaEventDestroy(event_of(event)); }
 
   Result<void> synchronize(StreamRef stream) override {
+    const ApartFromCaptures apart;
     return check("cudaStreamSynchronize", cudaStreamSynchronize(stream_of(stream)));
   }
   Result<bool> reached(EventRef event) override {
+    const ApartFromCaptures apart;
     const cudaError_t code = cudaEventQuery(event_of(event));
     if (code == cudaErrorNotReady) {
       (void)cudaGetLastError();
@@ -357,6 +367,42 @@ class Runtime final : public Port {
     float milliseconds = 0;
     TUTTI_TRY(check("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, event_of(from), event_of(to))));
     return static_cast<double>(milliseconds) / 1e3;
+  }
+
+ private:
+  // On a stream of its own: the default one waits for others of the device, where kernels may wait for another rank.
+  static cudaError_t clear(void* memory, size_t bytes) {
+    cudaStream_t stream;
+    cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (code != cudaSuccess) return code;
+    code = cudaMemsetAsync(memory, 0, bytes, stream);
+    if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
+    (void)cudaStreamDestroy(stream);
+    return code;
+  }
+
+  static std::vector<const void*> gradient_kernels() {
+    std::vector<const void*> kernels;
+    for (const DataType wide : {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBfloat16}) {
+      SpanCall call;
+      call.wide = wide;
+      call.step = SpanStep::kNonFinite;
+      kernels.push_back(span_kernel(call));
+      const bool is_small = dtype_bytes(wide) == 2;
+      for (const SpanStep step : {SpanStep::kNarrow, SpanStep::kWiden})
+        for (const DataType small : {DataType::kFloat16, DataType::kBfloat16}) {
+          call.step = step;
+          call.small = small;
+          if (!is_small) kernels.push_back(span_kernel(call));
+        }
+    }
+    SpanCall digest;
+    digest.step = SpanStep::kDigest;
+    kernels.push_back(span_kernel(digest));
+    for (const FactorPart part : {FactorPart::kProject, FactorPart::kOrthonormalise, FactorPart::kFindQ,
+                                  FactorPart::kRebuild, FactorPart::kKeepQ})
+      kernels.push_back(factor_kernel(part));
+    return kernels;
   }
 };
 

@@ -14,6 +14,7 @@
 #include "base/at_fork.h"
 #include "base/clock.h"
 #include "base/env.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "debug/trace_files.h"

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/env.h"
+#include "base/file.h"
 #include "debug/trace.h"
 
 namespace tutti {
@@ -60,16 +61,6 @@ bool is_a_week_old(const std::string& path) {
 }
 
 }  // namespace
-
-std::string first_line(const std::string& path) {
-  FILE* const file = fopen(path.c_str(), "re");
-  if (file == nullptr) return {};
-  char line[4096] = "";
-  const size_t n = fread(line, 1, sizeof line - 1, file);
-  fclose(file);
-  line[n] = '\0';
-  return std::string(line, strcspn(line, "\n"));
-}
 
 ProcessId this_process() {
   return {getpid(), stat_of("self").start, own_pid_namespace()};

@@ -36,7 +36,4 @@ bool is_evidence(const Recorder& recorder);
 // or when there are more than 64 files. What cannot be judged from here goes after a week.
 void sweep_trace_files(const std::string& folder);
 
-// "" if there is none.
-std::string first_line(const std::string& path);
-
 }  // namespace tutti

@@ -162,11 +162,15 @@ std::string trace_path(const std::string& pattern, const Trace& trace) {
   return path;
 }
 
+Result<std::string> write_trace(const Trace& trace, const std::string& pattern) {
+  const std::string path = trace_path(pattern, trace);
+  TUTTI_TRY(write_file(path, to_json(trace)));
+  return path;
+}
+
 void write_trace_file(const Recorder& recorder, const std::string& pattern) {
   if (pattern.empty()) return;
-  const Trace trace = read_trace(recorder);
-  const std::string path = trace_path(pattern, trace);
-  if (const auto written = write_file(path, to_json(trace)); !written)
+  if (const auto written = write_trace(read_trace(recorder), pattern); !written)
     log(LogLevel::kWarn, "TUTTI_TRACE_FILE: the last operations are lost: %s", written.error().message.c_str());
 }
 

@@ -14,6 +14,9 @@ std::string to_json(const Trace& trace);
 // `pattern`, with what %r, %p, %h and %g stand for.
 std::string trace_path(const std::string& pattern, const Trace& trace);
 
+// To the file of that name, which it returns.
+Result<std::string> write_trace(const Trace& trace, const std::string& pattern);
+
 // To the file that TUTTI_TRACE_FILE is a pattern of; nowhere if that is empty. What goes wrong is logged.
 void write_trace_file(const Recorder& recorder, const std::string& pattern);
 

@@ -7,23 +7,16 @@
 #include <fstream>
 #include <map>
 
+#include "base/file.h"
 #include "topology/discover.h"
 
 namespace tutti {
 namespace {
 
-// A file's first line, "" where there is none.
-std::string read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 // A number such as "3", "32768K"; -1 for anything else.
 long long read_number(const std::string& path) {
   long long number = -1;
-  return sscanf(read_line(path).c_str(), "%lld", &number) == 1 ? number : -1;
+  return sscanf(first_line(path).c_str(), "%lld", &number) == 1 ? number : -1;
 }
 
 // "0-3,8" in the kernel's lists; what makes no sense is left out.
@@ -59,7 +52,7 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, const std::vector
   const std::string folder = sys + "/devices/system/cpu/cpu" + std::to_string(cpu);
   const auto own = [&](Kind kind, const char* what, long long number, const std::string& list) {
     Part part{.kind = kind, .name = format("%s %lld", what, number)};
-    part.cpus = parse_cpus(read_line(folder + list));
+    part.cpus = parse_cpus(first_line(folder + list));
     part.cpus[cpu] = true;
     return part;
   };
@@ -93,7 +86,7 @@ std::vector<Part> memory_nodes(const std::string& sys) {
     unsigned number = 0;
     if (sscanf(name.c_str(), "node%u", &number) != 1) continue;
     Part node{.kind = Kind::kNode, .name = format("NUMA node %u", number)};
-    node.cpus = parse_cpus(read_line(folder + name + "/cpulist"));
+    node.cpus = parse_cpus(first_line(folder + name + "/cpulist"));
     std::ifstream meminfo(folder + name + "/meminfo");
     for (std::string line; std::getline(meminfo, line);) {
       unsigned long long kib = 0;
@@ -121,7 +114,7 @@ std::vector<NetworkDevice> network_devices(const std::string& sys) {
   for (const std::string& name : entries(folder)) {
     struct stat there {};
     NetworkDevice device{name, 0, stat((folder + name + "/device").c_str(), &there) == 0};
-    const bool is_up = read_line(folder + name + "/operstate") == "up";
+    const bool is_up = first_line(folder + name + "/operstate") == "up";
     if (name == "lo" || !(is_up || device.is_hardware)) continue;
     device.megabits = static_cast<int>(std::max(read_number(folder + name + "/speed"), 0LL));
     devices.push_back(device);
@@ -144,7 +137,7 @@ Machine discover_in_sysfs(const std::string& sys, bool devices) {
   machine.source = "sysfs: packages, NUMA nodes, last-level caches, cores; without PCI devices and GPUs";
   machine.whole.name = "machine";
   CpuSet& cpus = machine.whole.cpus;
-  cpus = parse_cpus(read_line(sys + "/devices/system/cpu/online")) | usable_cpus();
+  cpus = parse_cpus(first_line(sys + "/devices/system/cpu/online")) | usable_cpus();
   const std::vector<Part> nodes = memory_nodes(sys);
   uint64_t largest = 0;
   for (size_t cpu = 0; cpu < cpus.size(); cpu++) {

@@ -64,3 +64,18 @@ TEST_CASE("what cannot be written is named, and nothing is left") {
   CHECK_FALSE(write_file(folder.path + "/d", "x"));
   CHECK(folder.files() == 1);
 }
+
+TEST_CASE("a file's first line comes without its end, whatever follows, and is empty where there is none") {
+  const Folder folder;
+  const std::string path = folder.path + "/a", longer(10'000, 'y');
+  CHECK(first_line(path).empty());
+  CHECK(first_line(folder.path).empty());
+  for (const char* bytes : {"", "\n", "\nx"}) {
+    REQUIRE(write_file(path, bytes));
+    CHECK(first_line(path).empty());
+  }
+  for (const std::string& bytes : {longer, longer + "\n", longer + "\nx\n"}) {
+    REQUIRE(write_file(path, bytes));
+    CHECK(first_line(path) == longer);
+  }
+}

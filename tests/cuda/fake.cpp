@@ -19,6 +19,8 @@ namespace {
 
 thread_local int t_device = 0;
 
+Kernels* g_kernels = nullptr;
+
 Error refuse(const std::string& message) {
   return {Code::kCudaError, message};
 }
@@ -33,6 +35,31 @@ FakeEvent& event_of(EventRef event) {
 }
 
 }  // namespace
+
+void Kernels::run(const JobList& list, uint32_t n_blocks) {
+  run_jobs_on_host(list, n_blocks);
+}
+void Kernels::run(const ProgramCall& call) {
+  run_program_on_host(call);
+}
+void Kernels::run(const LineCall& call) {
+  run_lines_on_host(call);
+}
+void Kernels::run(const SpanCall& call, uint32_t n_blocks) {
+  run_spans_on_host(call, n_blocks);
+}
+void Kernels::run(const FactorCall& call, uint32_t n_blocks) {
+  run_factors_on_host(call, n_blocks);
+}
+
+Kernels& kernels() {
+  static Kernels twins;
+  return g_kernels == nullptr ? twins : *g_kernels;
+}
+
+void use_kernels(Kernels* others) {
+  g_kernels = others;
+}
 
 Result<DeviceInfo> FakePort::describe(int device) {
   DeviceInfo info;
@@ -182,33 +209,33 @@ Result<void> FakePort::run(const JobList& list, uint32_t n_blocks, StreamRef str
   if (n_blocks == 0) return refuse("invalid configuration argument");
   if (fails_runs > 0 && --fails_runs == 0) return refuse("an illegal memory access was encountered");
   runs++;
-  enqueue(stream, [list, n_blocks] { run_jobs_on_host(list, n_blocks); });
+  enqueue(stream, [list, n_blocks] { kernels().run(list, n_blocks); });
   return {};
 }
 
 Result<void> FakePort::run(const ProgramCall& call, StreamRef stream) {
   programs++;
-  enqueue(stream, [call] { run_program_on_host(call); });
+  enqueue(stream, [call] { kernels().run(call); });
   return {};
 }
 
 Result<void> FakePort::run(const LineCall& call, StreamRef stream) {
   lines++;
-  enqueue(stream, [call] { run_lines_on_host(call); });
+  enqueue(stream, [call] { kernels().run(call); });
   return {};
 }
 
 Result<void> FakePort::run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) {
   if (n_blocks == 0) return refuse("invalid configuration argument");
   spans++;
-  enqueue(stream, [call, n_blocks] { run_spans_on_host(call, n_blocks); });
+  enqueue(stream, [call, n_blocks] { kernels().run(call, n_blocks); });
   return {};
 }
 
 Result<void> FakePort::run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) {
   if (n_blocks == 0) return refuse("invalid configuration argument");
   factors++;
-  enqueue(stream, [call, n_blocks] { run_factors_on_host(call, n_blocks); });
+  enqueue(stream, [call, n_blocks] { kernels().run(call, n_blocks); });
   return {};
 }
 

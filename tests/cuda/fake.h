@@ -1,6 +1,6 @@
 // A CUDA runtime on host memory: devices, streams that are threads, events, graphs, memory that other processes can
-// map. Kernels are their twins on the CPU. It is stricter than the real one where mistakes would go unseen. May go
-// wrong on purpose.
+// map. Kernels are their twins on the CPU, or the PTX of the GPU's (ptx/). It is stricter than the real one where
+// mistakes would go unseen. May go wrong on purpose.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,30 @@
 #include "cuda/port.h"
 #include "exec/event.h"
 #include "exec/stream.h"
+#include "sanitized.h"
 
 namespace tutti_test {
 
 struct FakeGraph;
+
+// What carries kernels out: here their twins on the CPU, each when it is called.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+  virtual bool are_interpreted() const { return false; }
+  virtual void run(const tutti::cuda::JobList& list, uint32_t n_blocks);
+  virtual void run(const tutti::cuda::ProgramCall& call);
+  virtual void run(const tutti::cuda::LineCall& call);
+  virtual void run(const tutti::cuda::SpanCall& call, uint32_t n_blocks);
+  virtual void run(const tutti::cuda::FactorCall& call, uint32_t n_blocks);
+};
+// Of this program: the twins, unless it says otherwise (nullptr takes them back).
+Kernels& kernels();
+void use_kernels(Kernels* kernels);
+// Tests leave out what is much like the rest.
+inline bool is_slow() {
+  return kSanitized || kernels().are_interpreted();
+}
 
 struct FakeStream {
   std::unique_ptr<tutti::Stream> queue;

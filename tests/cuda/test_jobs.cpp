@@ -1,9 +1,10 @@
-// The kernels of the GPU, run thread by thread on the CPU: against the scalar reference, bit by bit.
+// The copying and reducing kernels, run on the CPU: against the scalar reference, bit by bit.
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "catch.h"
+#include "fake.h"
 #include "kernels/cuda/jobs.h"
 #include "kernels/kernels.h"
 
@@ -111,7 +112,7 @@ void check(const Shape& shape, uint32_t n_blocks, bool in_place, uint32_t seed) 
   REQUIRE(list.add(shape.elems, shape.divisor, src.data(), shape.n_src, dst.data(), shape.n_dst));
   cuda::finish_list(list);
   REQUIRE(list.only_bytes == (shape.n_src == 1 && shape.divisor == 0));
-  cuda::run_jobs_on_host(list, n_blocks);
+  tutti_test::kernels().run(list, n_blocks);
   for (void* d : dst) REQUIRE(same(shape, static_cast<uint8_t*>(d), expected.data()));
   if (!in_place) {
     for (int i = shape.n_src; shape.elems == 0 && i < n; i++) REQUIRE(*buffers[i] == kGuard);
@@ -170,7 +171,7 @@ TEST_CASE("several jobs of one launch, of unequal sizes") {
   REQUIRE(cuda::tiles_of(list) >= 7);
   for (const uint32_t n_blocks : {1u, 3u, 64u}) {
     for (auto& o : out) std::fill(o.begin(), o.end(), -1);
-    cuda::run_jobs_on_host(list, n_blocks);
+    tutti_test::kernels().run(list, n_blocks);
     for (size_t j = 0; j < in.size(); j++)
       for (size_t i = 0; i < in[j].size(); i++) REQUIRE(out[j][i] == 2 * in[j][i]);
   }
@@ -190,7 +191,7 @@ TEST_CASE("each source counts times its own factor, rounded before it is added u
   REQUIRE(list.add(a.size(), 0, src, 2, dst, 1));
   cuda::finish_list(list);
   REQUIRE(!list.only_bytes);
-  cuda::run_jobs_on_host(list, 2);
+  tutti_test::kernels().run(list, 2);
   for (size_t i = 0; i < a.size(); i++) REQUIRE(out[i] == a[i] * factor_a + b[i] * factor_b);
 }
 

@@ -63,7 +63,7 @@ class Group {
         if (c.in_place) std::copy(in[r].begin(), in[r].end(), out[r].begin());
         call.input = (c.in_place ? out : in)[r].data() + c.misalign;
         call.output = out[r].data() + c.misalign;
-        cuda::run_lines_on_host(call);
+        tutti_test::kernels().run(call);
       });
     for (auto& thread : threads) thread.join();
     for (auto& o : out) {
@@ -154,7 +154,7 @@ TEST_CASE("lines give the reference's bits for all types and operators") {
 TEST_CASE("lines: sizes of every kind follow each other in the same rooms") {
   uint32_t seed = 1000;
   for (const int hops : {1, 2})
-    for (int n = 2; n <= 8; n += kSanitized ? 5 : 1) {
+    for (int n = 2; n <= 8; n += tutti_test::is_slow() ? 5 : 1) {
       Group group(n);
       for (const DataType dtype : {DataType::kInt8, DataType::kFloat64}) {
         const uint32_t most = most_elems(dtype, hops);
@@ -188,7 +188,7 @@ TEST_CASE("lines give the bits of the schedules that they stand for, which the c
         call.inputs[r] = inputs[r].data();
         call.outputs[r] = interpreted[r].data();
       }
-      cuda::run_program_on_host(call);
+      tutti_test::kernels().run(call);
       REQUIRE(Group(n).run(c, inputs) == interpreted);
     }
 }
@@ -200,7 +200,7 @@ TEST_CASE("lines: an aborted launch ends though another rank never comes") {
     std::vector<int32_t> data(5000, 1);
     LineCall call = group.call_of(c, 0);
     call.input = call.output = data.data();
-    std::thread rank([&] { cuda::run_lines_on_host(call); });
+    std::thread rank([&] { tutti_test::kernels().run(call); });
     __atomic_store_n(&group.abort, 1, __ATOMIC_RELEASE);
     rank.join();
     CHECK(data[4999] == 1);

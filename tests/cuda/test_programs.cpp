@@ -156,6 +156,7 @@ TEST_CASE("the GPU's interpreter runs every schedule, over large and small slots
   FakePort port(8);
   for (const ProgramCase& c : kCases)
     for (const int n : {2, 3, 5, 8}) {
+      if (n > 3 && tutti_test::is_slow()) continue;
       run_shared(port, c, n, {1, 2, 64 << 10});
       if (n < 8) run_shared(port, c, n, {3, 2, 256});
     }
@@ -164,6 +165,7 @@ TEST_CASE("the GPU's interpreter runs every schedule, over large and small slots
 TEST_CASE("ranks with a GPU each run all kinds of operations over the same links") {
   FakePort port(8);
   for (const int n : {2, 3, 5, 8}) {
+    if (n > 3 && tutti_test::is_slow()) continue;
     run_spread(port, n, {1, 2, 64 << 10});
     if (n < 8) run_spread(port, n, {3, 2, 256});
   }

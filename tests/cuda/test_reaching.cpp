@@ -46,7 +46,7 @@ TEST_CASE("large operations are done where the buffers lie, if all GPUs reach th
   FakePort port(5);
   for (const bool hides : {false, true})
     for (int n = 2; n <= 5; n += 3) {
-      if (kSanitized && (n == 2) != hides) continue;
+      if (tutti_test::is_slow() && (n == 2) != hides) continue;
       port.hides_memory = hides;
       const int before = port.runs;
       require_success(
@@ -67,8 +67,8 @@ TEST_CASE("large operations are done where the buffers lie, if all GPUs reach th
 TEST_CASE("all types and operators where the buffers lie") {
   FakePort port(3);
   const int before = port.runs;
-  // For a sanitizer each type with one operator is enough.
-  const int step = kSanitized ? tuttiNumOps : 1;
+  // Where it takes long, each type with one operator is enough.
+  const int step = tutti_test::is_slow() ? tuttiNumOps : 1;
   require_success(run_gpu_threads(port, 3, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
     uint32_t seed = 1;
     for (int type = 0; type < tuttiNumTypes; type++)

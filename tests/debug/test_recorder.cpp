@@ -3,34 +3,18 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "base/clock.h"
 #include "catch.h"
 #include "contains.h"
+#include "debug/folder.h"
 #include "debug/trace.h"
 
 using namespace tutti;
 
 namespace {
-
-// TUTTI_TRACE_DIR, for as long as it lives.
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/tutti-recorder-XXXXXX";
-    REQUIRE(mkdtemp(name) != nullptr);
-    path = name;
-    setenv("TUTTI_TRACE_DIR", path.c_str(), 1);
-  }
-  ~Folder() {
-    unsetenv("TUTTI_TRACE_DIR");
-    std::filesystem::remove_all(path);
-  }
-  std::string path;
-};
 
 Call sum(uint64_t sequence) {
   return {
@@ -55,7 +39,7 @@ void leave_a_file(uint64_t n, bool ends) {
 }  // namespace
 
 TEST_CASE("a recorder keeps the last 1,024 operations with their times") {
-  const Folder folder;
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   Recorder recorder;
   recorder.share(3, 4, 9);
   int here = 0;
@@ -121,8 +105,10 @@ TEST_CASE("whoever reads while others write sees no operation that is half anoth
     for (uint64_t i = 1; !ends; i++) {
       recorder.begin(sum(i));
       recorder.end();
+      if (i % 100 == 0) usleep(1);  // else all are overwritten while one is read
     }
   });
+  while (recorder.header().begun == 0) usleep(100);
   size_t read = 0;
   for (int i = 0; i < 200 || (read == 0 && i < 100'000); i++)
     for (const TracedOperation& operation : read_trace(recorder).operations) {
@@ -136,7 +122,7 @@ TEST_CASE("whoever reads while others write sees no operation that is half anoth
 }
 
 TEST_CASE("a killed process leaves its file, and the next one reads it") {
-  const Folder folder;
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   leave_a_file(7, false);
   const auto files = trace_files(folder.path);
   REQUIRE(files.size() == 1);
@@ -151,7 +137,7 @@ TEST_CASE("a killed process leaves its file, and the next one reads it") {
 }
 
 TEST_CASE("files of processes that are gone do not pile up") {
-  const Folder folder;
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   leave_a_file(3, true);
   CHECK(trace_files(folder.path).size() == 1);
   sweep_trace_files(folder.path);
@@ -171,7 +157,7 @@ TEST_CASE("files of processes that are gone do not pile up") {
 }
 
 TEST_CASE("a program that ends leaves no file, even if it destroys nothing; one that broke does") {
-  const Folder folder;
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   for (const bool breaks : {false, true}) {
     const pid_t child = fork();
     if (child == 0) {
@@ -188,7 +174,7 @@ TEST_CASE("a program that ends leaves no file, even if it destroys nothing; one 
 }
 
 TEST_CASE("a forked child that ends does not take its parent's file along") {
-  const Folder folder;
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   Recorder recorder;
   recorder.share(0, 1, 1);
   const pid_t child = fork();
@@ -210,7 +196,7 @@ TEST_CASE("without a folder for files, or with a full one, a recorder goes on in
 }
 
 TEST_CASE("what is no recorder's file is not taken for one") {
-  const Folder folder;
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   const std::string path = folder.path + "/" + trace_file_name(this_process(), 1);
   std::ofstream(path) << std::string(Recorder::kBytes, 'x');
   CHECK_FALSE(static_cast<bool>(read_trace(path)));

@@ -1,32 +1,17 @@
 // What is left of communicators for people: while they hang, when they break, when somebody asks.
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 
 #include "comm/ranks.h"
+#include "debug/folder.h"
 #include "debug/why.h"
 #include "tutti/trace.h"
 
 using namespace tutti_test;
 
 namespace {
-
-struct Folder {
-  explicit Folder(const char* variable, const char* name = "") : variable_(variable) {
-    char made[] = "/tmp/tutti-traces-XXXXXX";
-    REQUIRE(mkdtemp(made) != nullptr);
-    path = made;
-    setenv(variable, (path + name).c_str(), 1);
-  }
-  ~Folder() {
-    unsetenv(variable_);
-    std::filesystem::remove_all(path);
-  }
-  std::string path;
-
- private:
-  const char* variable_;
-};
 
 std::string content_of(const std::string& path) {
   std::ifstream file(path);
@@ -77,7 +62,7 @@ TEST_CASE("from inside a rank that has not come is found, while another thread h
   Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     sum(comm, outcome);
     std::string answer;
-    if (rank == 1) return sleep(1), sum(comm, outcome);
+    if (rank == 1) return sleep(3), sum(comm, outcome);
     Outcome of_other;
     std::thread other([&] { sum(comm, of_other); });
     for (int i = 0; i < 2000 && !contains(answer, "rank 1 has not called that yet"); i++, usleep(1000)) {
@@ -103,9 +88,13 @@ TEST_CASE("from inside a rank that has not come is found, while another thread h
 TEST_CASE("a rank that is killed leaves its last operation, and the others say why they broke") {
   const Folder folder("TUTTI_TRACE_DIR");
   const Folder dumps("TUTTI_TRACE_FILE", "/rank%r.json");
-  Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+  Processes ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     sum(comm, outcome);
-    if (rank == 1) raise(SIGKILL);
+    if (rank == 1) {
+      usleep(200'000);  // rank 0 has left the first one
+      soon([&] { return tutti::find_witnesses(folder.path).begin()->second.at(0).trace.is_in_operation(); });
+      raise(SIGKILL);
+    }
     sum(comm, outcome);
   });
   const auto outcomes = ranks.wait();
@@ -150,6 +139,11 @@ TEST_CASE("what was done is written when somebody asks, and by who aborts") {
   CHECK(tuttiDumpTrace(comms[0], "/nonexistent/x") == tuttiSystemError);
   CHECK(contains(tuttiGetLastError(nullptr), "/nonexistent/x"));
   CHECK(tuttiCommAbort(comms[0]) == tuttiSuccess);
+  tuttiResult_t heard = tuttiSuccess;
+  for (int i = 0; i < 100'000 && heard == tuttiSuccess; i++) {
+    REQUIRE(tuttiCommGetAsyncError(comms[1], &heard) == tuttiSuccess);
+    usleep(100);
+  }
   CHECK(tuttiCommDestroy(comms[1]) == tuttiRemoteError);
   size_t aborted = 0;
   for (const auto& file : std::filesystem::directory_iterator(dumps.path))
@@ -162,10 +156,15 @@ TEST_CASE("an operation that was queued is known with the time of its call") {
   REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
   tuttiStream_t stream = nullptr;
   REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
-  REQUIRE(tuttiStreamAddCallback(
-              stream, [](tuttiStream_t, tuttiResult_t, void*) { usleep(50'000); }, nullptr) == tuttiSuccess);
+  std::atomic<bool> may_begin = false;
+  const auto hold_up = [](tuttiStream_t, tuttiResult_t, void* may) {
+    while (!*static_cast<std::atomic<bool>*>(may)) usleep(1'000);
+  };
+  REQUIRE(tuttiStreamAddCallback(stream, hold_up, &may_begin) == tuttiSuccess);
   float value = 1;
   REQUIRE(tuttiAllReduce(&value, &value, 1, tuttiFloat, tuttiSum, comm, stream) == tuttiSuccess);
+  usleep(25'000);
+  may_begin = true;
   REQUIRE(tuttiStreamSynchronize(stream) == tuttiSuccess);
   size_t queued = 0;
   tutti::for_each_recorder([&](const tutti::Recorder& recorder) {

@@ -81,10 +81,9 @@ int dump(const std::string& folder, int pid, const std::string& pattern) {
   if (groups.empty()) return none_found(folder);
   for (const auto& [number, ranks] : groups)
     for (const auto& [rank, witness] : ranks) {
-      const std::string path = trace_path(pattern, witness.trace);
-      if (const auto written = write_file(path, to_json(witness.trace)); !written)
-        return complain(written.error().message);
-      printf("%s\n", path.c_str());
+      const auto written = write_trace(witness.trace, pattern);
+      if (!written) return complain(written.error().message);
+      printf("%s\n", written.value().c_str());
     }
   return 0;
 }

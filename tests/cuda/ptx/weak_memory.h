@@ -1,0 +1,71 @@
+// Memory of several devices as weak as PTX allows, and grids on it whose threads take turns at random, from a seed.
+//
+// A store waits in its block, then in its device, and arrives in memory in any order but that of stores to one place; a
+// vector's elements come apart. A release of a scope first brings there what is ordered before it: the thread's own
+// stores and what barriers order before them. A load may see an old value, but none older than what the thread, or who
+// is ordered before it, has seen of the place, or has acquired.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <random>
+#include <unordered_map>
+#include <vector>
+
+#include "machine.h"
+
+namespace tutti_test::ptx {
+
+class WeakMemory final : public Memory {
+ public:
+  explicit WeakMemory(uint32_t seed);
+
+  uint64_t load(const Warp& warp, uint32_t lane, const Instruction& i, uint64_t at) override;
+  void store(const Warp& warp, uint32_t lane, const Instruction& i, uint64_t at, uint64_t value) override;
+  void settle(const Warp& warp, uint64_t at, uint64_t bytes) override;
+  void barrier(const Block& block) override;
+
+  // Some stores go on.
+  void move_on();
+  // A grid has ended: its stores have arrived.
+  void finish(const Grid& grid);
+
+ private:
+  struct Store {
+    uint64_t at, value;
+    uint32_t bytes, thread, barriers;
+    const Block* block;
+  };
+  using Queue = std::vector<Store>;
+  struct BlockState {
+    Queue queue;
+    std::vector<uint64_t> acquired;                            // by thread: nothing older is seen
+    std::unordered_map<uint64_t, uint64_t> written;            // by word: when it was, by this block
+    std::vector<std::unordered_map<uint64_t, uint64_t>> seen;  // by thread and word
+  };
+  struct Change {
+    uint64_t at, before, when;
+    uint32_t bytes;
+  };
+
+  BlockState& state_of(const Block& block);
+  void arrive(const Store& store);
+  void pass(BlockState& state, size_t i);
+  void pass_any(Queue* queue, BlockState* state);
+  uint64_t oldest_allowed(BlockState& state, uint32_t thread, uint64_t at);
+  uint64_t memory_at(uint64_t when, uint64_t at, uint32_t bytes) const;
+
+  std::mt19937 random_;
+  uint32_t moves_of_100_;
+  uint64_t now_ = 1;
+  std::unordered_map<const Block*, BlockState> blocks_;
+  std::vector<const Block*> order_;  // that they came in, so that a seed is all that counts
+  std::unordered_map<uint32_t, Queue> devices_;
+  std::deque<Change> changes_;
+};
+
+// Runs each rank's grids, one after the other, all ranks at a time; the device of each grid is told in it. Empty, or
+// what went wrong: a fault, or that it does not end.
+std::string run_at_random(std::vector<std::vector<Grid*>> ranks, uint32_t seed);
+
+}  // namespace tutti_test::ptx

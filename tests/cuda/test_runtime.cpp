@@ -1,0 +1,157 @@
+// The port over CUDA's runtime, with those of CUDA's functions that it calls made up by the linker (--wrap): they are
+// as strict as the driver about threads without a context, about what must not happen during a capture, and about the
+// default stream.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "catch.h"
+#include "cuda/port.h"
+
+using namespace tutti;
+
+namespace {
+
+thread_local bool t_has_context = false;
+thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
+bool g_captures = false;  // somebody in this program
+int g_spoilt = 0, g_default_streams = 0;
+std::set<const void*> g_loaded;
+char g_memory[4096];
+
+// What spoils a capture, unless the thread stands apart.
+cudaError_t unsafe() {
+  if (!g_captures || t_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  g_spoilt++;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t on_stream(cudaStream_t stream) {
+  if (stream == nullptr) g_default_streams++;
+  return cudaSuccess;
+}
+
+CUresult current_device(CUdevice* device) {
+  *device = 0;
+  return t_has_context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult device_attribute(int* value, CUdevice_attribute, CUdevice) {
+  *value = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
+  return CUDA_SUCCESS;
+}
+
+cudaError_t driver_function(const char* name, void** function) {
+  *function = nullptr;
+  if (strcmp(name, "cuCtxGetDevice") == 0) *function = reinterpret_cast<void*>(current_device);
+  if (strcmp(name, "cuDeviceGetAttribute") == 0) *function = reinterpret_cast<void*>(device_attribute);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+cudaError_t __wrap_cudaGetDevice(int* device) {
+  *device = 0;  // also without a context
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaSetDevice(int) {
+  t_has_context = true;
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, t_mode);
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaMalloc(void** memory, size_t) {
+  *memory = g_memory;
+  return unsafe();
+}
+cudaError_t __wrap_cudaMemset(void*, int, size_t) {
+  g_default_streams++;
+  return unsafe();
+}
+cudaError_t __wrap_cudaMemsetAsync(void*, int, size_t, cudaStream_t stream) {
+  return on_stream(stream);
+}
+cudaError_t __wrap_cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  *stream = reinterpret_cast<cudaStream_t>(g_memory);
+  return flags == cudaStreamNonBlocking ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t __wrap_cudaStreamDestroy(cudaStream_t) {
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaStreamSynchronize(cudaStream_t stream) {
+  (void)on_stream(stream);
+  return unsafe();
+}
+cudaError_t __wrap_cudaEventQuery(cudaEvent_t) {
+  return unsafe();
+}
+cudaError_t __wrap_cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void*) {
+  memset(handle, 0, sizeof *handle);
+  return unsafe();
+}
+cudaError_t __wrap_cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t, unsigned) {
+  *memory = g_memory;
+  return unsafe();
+}
+cudaError_t __wrap_cudaIpcCloseMemHandle(void*) {
+  return unsafe();
+}
+cudaError_t __wrap_cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  g_loaded.insert(kernel);
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                                    cudaDriverEntryPointQueryResult*) {
+  return driver_function(name, function);
+}
+cudaError_t __wrap_cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long,
+                                           cudaDriverEntryPointQueryResult*) {  // before CUDA 12.5
+  return driver_function(name, function);
+}
+}
+
+TEST_CASE("a fresh thread has a context once it uses a device, even the one that it seems to have") {
+  Error refused{Code::kSuccess, ""};
+  bool worked = false;
+  std::thread([&] {
+    if (!cuda::port()->use(0)) return;
+    const auto flushed = cuda::port()->flush_remote_writes();
+    worked = bool(flushed);
+    if (!flushed) refused = flushed.error();
+  }).join();
+  INFO(refused.message);
+  CHECK(worked);
+}
+
+TEST_CASE("what happens beside a capture does not spoil it") {
+  cuda::Port& port = *cuda::port();
+  g_captures = true;
+  const auto memory = port.allocate(100);
+  CHECK(memory);
+  const auto handle = port.share(g_memory);
+  CHECK(handle);
+  if (handle) CHECK(port.map(handle.value()));
+  port.unmap(g_memory);
+  CHECK(port.reached(nullptr));
+  CHECK(port.synchronize(reinterpret_cast<cuda::StreamRef>(g_memory)));
+  g_captures = false;
+  CHECK(g_spoilt == 0);
+  CHECK(t_mode == cudaStreamCaptureModeGlobal);
+}
+
+TEST_CASE("an allocation waits for no other stream of the device") {
+  g_default_streams = 0;
+  REQUIRE(cuda::port()->allocate(100));
+  CHECK(g_default_streams == 0);
+}
+
+TEST_CASE("all kernels are loaded before one may wait") {
+  g_loaded.clear();
+  REQUIRE(cuda::port()->load_kernels());
+  CHECK(g_loaded.size() == 67);
+}
