@@ -136,8 +136,8 @@ namespace {
 
 // What is loaded, or opened. A program with more rights than its user takes no such path from that user.
 const char* value_of(Env id) {
-  static constexpr Env kPaths[] = {Env::kLogFile, Env::kTransportPlugin, Env::kTuneFile, Env::kTopoFile,
-                                   Env::kTopoDump};
+  static constexpr Env kPaths[] = {Env::kLogFile,  Env::kTraceDir, Env::kTraceFile, Env::kTransportPlugin,
+                                   Env::kTuneFile, Env::kTopoFile, Env::kTopoDump};
   const bool is_path = std::find(std::begin(kPaths), std::end(kPaths), id) != std::end(kPaths);
   const char* value = is_path ? secure_getenv(env_entry(id).name) : getenv(env_entry(id).name);
   return value != nullptr && *value != '\0' ? value : nullptr;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <ctime>
 #include <future>
@@ -115,7 +116,9 @@ TEST_CASE("a question that makes no sense ends the group") {
 TEST_CASE("who has no descriptor left for those at the door does not watch it all the time") {
   std::vector<Contact> contacts;
   const Watches watches = make_watches({pass_on, pass_on}, &contacts);
-  const Address& door = contacts[0].addresses.at(0);
+  const auto& addresses = contacts[0].addresses;  // those beyond this host are closed by now
+  const auto loopback = std::find_if(addresses.begin(), addresses.end(), [](auto& a) { return a.is_loopback(); });
+  const Address& door = loopback != addresses.end() ? *loopback : addresses.at(0);
   const Fd knocks(::socket(door.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   rlimit usual{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
