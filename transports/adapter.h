@@ -9,6 +9,10 @@
 //   tuttiTransportProperties properties() const;
 // and where it delivers to devices' memory
 //   Result<void> registers(const void*, uint64_t bytes);
+// and where it listens at several addresses
+//   void narrow(bool here, bool elsewhere);
+// and where it may know why nobody comes
+//   std::optional<Error> shortage() const;
 #pragma once
 
 #include <array>
@@ -154,8 +158,12 @@ struct TransportTable {
     return tuttiSuccess;
   }
   static tuttiResult_t accept(tuttiEndpoint* endpoint, tuttiLink** link, tuttiLinkConfig* config,
-                              tuttiTransportError*) {
+                              tuttiTransportError* error) {
     *link = give(self(endpoint)->accept(config));
+    if constexpr (requires { self(endpoint)->shortage(); }) {
+      const std::optional<Error> shortage = *link == nullptr ? self(endpoint)->shortage() : std::nullopt;
+      if (shortage) return report(*shortage, error);
+    }
     return tuttiSuccess;
   }
   static void endpoint_close(tuttiEndpoint* endpoint) { delete self(endpoint); }
@@ -208,6 +216,9 @@ struct TransportTable {
     properties->latency_ns = all.latency_ns;
     properties->bytes_per_second = all.bytes_per_second;
   }
+  static void endpoint_narrow(tuttiEndpoint* endpoint, int here, int elsewhere) {
+    self(endpoint)->narrow(here != 0, elsewhere != 0);
+  }
   static int endpoint_registers(tuttiEndpoint* endpoint, const void* data, uint64_t bytes, char* why,
                                 size_t why_bytes) {
     const Result<void> registered = self(endpoint)->registers(data, bytes);
@@ -252,6 +263,8 @@ constexpr tuttiTransport make_transport(const char* name) {
                        T::place};
   table.match = T::match;
   table.can_lend = T::can_lend;
+  if constexpr (requires(EndpointClass & endpoint) { endpoint.narrow(true, true); })
+    table.endpoint_narrow = T::endpoint_narrow;
   if constexpr (requires(EndpointClass & endpoint) { endpoint.registers(nullptr, 0); }) {
     table.endpoint_registers = T::endpoint_registers;
     table.demand = T::demand;

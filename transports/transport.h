@@ -194,6 +194,9 @@ class Endpoint {
     if (table_->endpoint_registers(endpoint_, memory, bytes, why, sizeof why) != 0) return {};
     return Error{Code::kSystemError, why};
   }
+  void narrow(bool here, bool elsewhere) {
+    if (table_->endpoint_narrow != nullptr) table_->endpoint_narrow(endpoint_, here ? 1 : 0, elsewhere ? 1 : 0);
+  }
   Result<Link> connect(const tuttiLinkConfig& config, const std::string& peer_address) {
     tuttiLink* link = nullptr;
     tuttiTransportError error{};

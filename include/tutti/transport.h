@@ -212,6 +212,10 @@ typedef struct {
    * if lend would take these bytes, and that costs less than filling a slot. lend may refuse them all the same.
    * `one_way`: this rank sends much and receives nothing of that size meanwhile. */
   int (*can_lend)(tuttiLink* link, const void* data, uint32_t bytes, int one_way);
+
+  /* May be NULL. All ranks are known: where `here` is 0 none of the others is on this host, where `elsewhere` is 0 none
+   * is on another one. An endpoint may stop to listen where nobody will come from. */
+  void (*endpoint_narrow)(tuttiEndpoint* endpoint, int here, int elsewhere);
 } tuttiTransport;
 
 /* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "base/log.h"
 #include "base/thread.h"
 
 namespace tutti::api {
@@ -70,8 +71,10 @@ Result<void> enqueue(Pending& p) {
   TUTTI_TRY_ASSIGN(const auto stream, find_stream(p.stream));
   const uint64_t ticket = p.use->take_ticket();
   const auto kept = std::make_shared<Use>(std::move(p.use));  // the queue's copy keeps the communicator alive
-  stream->enqueue(
-      [kept, ticket, operation = p.operation] { return contained([&] { return (*kept)->run(ticket, operation); }); });
+  stream->enqueue([kept, ticket, operation = p.operation] {
+    log_set_thread_rank((*kept)->rank());
+    return contained([&] { return (*kept)->run(ticket, operation); });
+  });
   return {};
 }
 

@@ -20,6 +20,7 @@ constexpr int64_t kHandshakeNs = 5'000'000'000;  // for a stranger to show who i
 // one in the middle of its handshake.
 constexpr int64_t kSilenceNs = 100'000'000;
 constexpr int64_t kHurryNs = 1'000'000'000;
+constexpr int64_t kShortageNs = 1'000'000'000;  // of descriptors, which others may give back
 
 // Wire form of an address: family (4 or 6), 3 bytes of padding, port, scope, 16 bytes.
 struct PackedAddress {
@@ -96,7 +97,7 @@ SharedNetworks shared_networks(const std::vector<Address>& addresses, const std:
   for (const Address& address : addresses) {
     if (nearness(address, mine) < 0) continue;
     const auto device = std::find_if(mine.begin(), mine.end(), [&](const Interface& i) {
-      return preference(i) == 0 && i.network_bits > 0 && i.address.common_bits(address) >= i.network_bits;
+      return preference(i) == kRealNetwork && i.network_bits > 0 && i.address.common_bits(address) >= i.network_bits;
     });
     if (device == mine.end()) continue;
     const bool known = std::any_of(networks.begin(), networks.end(), [&](const Network& n) {
@@ -176,21 +177,6 @@ std::optional<Contact> Contact::from_bytes(std::string_view bytes) {
     contact.addresses.push_back(unpack(p));
   }
   return contact;
-}
-
-Result<Listener> Listener::open() {
-  Listener listener;
-  TUTTI_TRY_ASSIGN(const auto interfaces, local_interfaces());
-  uint16_t port = 0;
-  TUTTI_TRY_ASSIGN(listener.fd, listen_any(0, &port));
-  listener.contact.host = host_id();
-  constexpr size_t kMaxAddresses = 32;  // a contact fits a transport's address
-  for (const Interface& i : interfaces) {
-    if (listener.contact.addresses.size() == kMaxAddresses) break;
-    listener.contact.addresses.push_back(i.address);
-    listener.contact.addresses.back().set_port(port);
-  }
-  return listener;
 }
 
 size_t networks_between(const Contact& peer) {
@@ -274,7 +260,7 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
     }
     const bool failed = status == Handshake::Status::kFailed;
     if (failed || now_ns() - p->since_ns > kHandshakeNs) {
-      log(LogLevel::kInfo, "turned away a connection: %s",
+      log(LogLevel::kInfo, "turned away a connection from %s: %s", peer_name(p->fd.get()).c_str(),
           failed ? p->handshake.why().c_str() : "it did not show in time that it belongs to the group");
       p = pending_.erase(p);
     } else {
@@ -284,7 +270,9 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
   return std::nullopt;
 }
 
-void Acceptor::add_pending(std::vector<pollfd>* fds) const {
+void Acceptor::add_waiting(std::vector<pollfd>* fds) const {
+  for (const Fd& fd : listening_)
+    if (!is_full_) fds->push_back({fd.get(), POLLIN, 0});
   for (const Pending& p : pending_)
     fds->push_back({p.fd.get(), static_cast<short>(p.handshake.wants_write() ? POLLOUT : POLLIN), 0});
 }
@@ -293,19 +281,50 @@ void Acceptor::add_pending(std::vector<pollfd>* fds) const {
 void Acceptor::take_in() {
   is_full_ = true;
   while (pending_.size() <= kMaxPending || turn_away_one()) {
-    Fd fd = accept_one(listen_fd_.get());
+    Fd fd = accept_any();
     if (fd) {
       pending_.push_back({std::move(fd), Handshake::server(key_, kind_, my_rank_), now_ns()});
+      shortage_.reset();
       continue;
     }
     is_full_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    if (!is_full_) return;
-    if (!shortage_logged_)
-      log(LogLevel::kWarn, "%s; peers wait until there is room again (see ulimit -n)",
-          system_error("taking in a connection", errno).message.c_str());
+    if (!is_full_) return shortage_.reset();
+    if (!shortage_) {
+      shortage_ = system_error("taking in a connection", errno);
+      short_since_ns_ = now_ns();
+    }
+    if (!shortage_logged_) log(LogLevel::kWarn, "%s; peers wait for a moment", shortage_->message.c_str());
     shortage_logged_ = true;
     if (!turn_away_one()) return;
   }
+}
+
+std::optional<Error> Acceptor::shortage() const {
+  return shortage_ && now_ns() - short_since_ns_ > kShortageNs ? shortage_ : std::nullopt;
+}
+
+// From each of the sockets in turn. Without one errno is that of the first that had somebody waiting.
+Fd Acceptor::accept_any() {
+  int why = EAGAIN;
+  for (const Fd& door : listening_) {
+    if (Fd fd = accept_one(door.get())) return fd;
+    if (errno != EAGAIN) why = errno;
+  }
+  errno = why;
+  return {};
+}
+
+// Peers of this host come by the loopback if that is there.
+void Acceptor::narrow(bool here, bool elsewhere) {
+  const auto is_loopback = [](const Fd& fd) {
+    Address address;
+    address.length = sizeof address.storage;
+    return ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) == 0 &&
+           address.is_loopback();
+  };
+  const bool has_loopback = std::any_of(listening_.begin(), listening_.end(), is_loopback);
+  std::erase_if(listening_,
+                [&](const Fd& fd) { return is_loopback(fd) ? !here : !elsewhere && (!here || has_loopback); });
 }
 
 // Makes room: the oldest that has said nothing, else the oldest. False if that one still deserves time.

@@ -25,9 +25,13 @@ struct Contact {
   static std::optional<Contact> from_bytes(std::string_view bytes);  // nothing if these are not a Contact's bytes
 };
 
-// A TCP listener on all interfaces that TUTTI_SOCKET_IFNAME allows, and the contact that leads to it.
+// Those of this host's interfaces that others are told of: of the ones that TUTTI_SOCKET_IFNAME names all, else those
+// in real networks, never a container's bridge; and the loopback's, for ranks of this host.
+std::vector<Interface> advertised(std::vector<Interface> interfaces);
+
+// TCP sockets at these addresses, all with one port (of TUTTI_PORT_RANGE), and the contact that leads to them.
 struct Listener {
-  Fd fd;
+  std::vector<Fd> fds;
   Contact contact;
   static Result<Listener> open();
 };
@@ -86,18 +90,26 @@ class Acceptor {
     Fd fd;
     Hello hello;
   };
-  Acceptor(Fd listen_fd, const Key& key, HelloKind kind, int my_rank)
-      : listen_fd_(std::move(listen_fd)), key_(key), kind_(kind), my_rank_(my_rank) {}
+  Acceptor(std::vector<Fd> listening, const Key& key, HelloKind kind, int my_rank)
+      : listening_(std::move(listening)), key_(key), kind_(kind), my_rank_(my_rank) {}
+
+  Acceptor(Fd listening, const Key& key, HelloKind kind, int my_rank)
+      : Acceptor(only(std::move(listening)), key, kind, my_rank) {}
 
   // The next authenticated connection, if there is one. A connection that does not authenticate within five seconds is
   // dropped, and sooner if there are more than kMaxPending: silent strangers must not keep ranks out.
   std::optional<Accepted> next();
-  int fd() const { return listen_fd_.get(); }
-  // For poll(2): those that have yet to show who they are. What they do not say is known by the clock.
+  size_t descriptors() const { return listening_.size(); }
+  // From now on nobody comes but peers of this host, or of others: sockets that only the rest would use are closed.
+  void narrow(bool here, bool elsewhere);
+  // Why nobody was taken in for a while, if this process has no descriptor left.
+  std::optional<Error> shortage() const;
+  // For poll(2): the doors, and those that have yet to show who they are. What they do not say is known by the clock.
   bool has_pending() const { return !pending_.empty(); }
-  // Somebody may wait whom it had no room for: then fd() stays readable, so ask by the clock.
+  // Somebody may wait whom it had no room for: the doors stay readable and add_waiting() leaves them out, so ask by the
+  // clock.
   bool is_full() const { return is_full_; }
-  void add_pending(std::vector<pollfd>* fds) const;
+  void add_waiting(std::vector<pollfd>* fds) const;
 
  private:
   static constexpr size_t kMaxPending = 16;
@@ -107,14 +119,17 @@ class Acceptor {
     int64_t since_ns;
   };
   void take_in();
+  Fd accept_any();
   bool turn_away_one();
 
-  Fd listen_fd_;
+  std::vector<Fd> listening_;
   Key key_;
   HelloKind kind_;
   int my_rank_;
   std::list<Pending> pending_;  // oldest first
   bool is_full_ = false, shortage_logged_ = false;
+  std::optional<Error> shortage_;
+  int64_t short_since_ns_ = 0;
 };
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -32,6 +33,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kOpTimeout, "TUTTI_OP_TIMEOUT", "1800", 1, 31536000, "seconds an operation may wait without any progress"},
   {Env::kSocketIfname, "TUTTI_SOCKET_IFNAME", "", 1, 0,
    "network interfaces to use: comma-separated name prefixes, '=name' for an exact name, '^name' to exclude"},
+  {Env::kPortRange, "TUTTI_PORT_RANGE", "", 1, 0, "ports to listen on, such as 20000-20999: for firewalls; unset: what the kernel gives"},
   {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
   {Env::kTransportPlugin, "TUTTI_TRANSPORT_PLUGIN", "", 1, 0,
    "further transports: paths of shared objects after tutti/transport.h, or one of NCCL's net plugins (net), with commas between"},
@@ -130,13 +132,26 @@ const EnvEntry& env_entry(Env id) {
   return kTable[static_cast<size_t>(id)];
 }
 
+namespace {
+
+// What is loaded, or opened. A program with more rights than its user takes no such path from that user.
+const char* value_of(Env id) {
+  static constexpr Env kPaths[] = {Env::kLogFile,  Env::kTraceDir, Env::kTraceFile, Env::kTransportPlugin,
+                                   Env::kTuneFile, Env::kTopoFile, Env::kTopoDump};
+  const bool is_path = std::find(std::begin(kPaths), std::end(kPaths), id) != std::end(kPaths);
+  const char* value = is_path ? secure_getenv(env_entry(id).name) : getenv(env_entry(id).name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+}  // namespace
+
 bool env_is_set(Env id) {
-  const char* value = getenv(env_entry(id).name);
-  return value != nullptr && *value != '\0';
+  return value_of(id) != nullptr;
 }
 
 std::string env_string(Env id) {
-  return env_is_set(id) ? std::string(getenv(env_entry(id).name)) : std::string(env_entry(id).fallback);
+  const char* value = value_of(id);
+  return value != nullptr ? value : env_entry(id).fallback;
 }
 
 Result<int64_t> env_int(Env id) {
@@ -162,11 +177,25 @@ Result<int64_t> env_int(Env id) {
                       *entry.fallback ? ", default " : "", entry.fallback)};
 }
 
+Result<PortRange> env_port_range() {
+  if (!env_is_set(Env::kPortRange)) return PortRange{};
+  const std::string text = env_string(Env::kPortRange);
+  unsigned first = 0, last = 0;
+  int used = 0;
+  const bool is_range =
+      sscanf(text.c_str(), "%5u-%5u%n", &first, &last, &used) == 2 && text[static_cast<size_t>(used)] == '\0';
+  if (is_range && first > 0 && first <= last && last <= UINT16_MAX)
+    return PortRange{static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
+  return Error{Code::kInvalidUsage,
+               "TUTTI_PORT_RANGE=" + text + " is not valid: give the first port and the last, such as 20000-20999"};
+}
+
 Result<void> env_check() {
   static std::once_flag once;
   std::call_once(once, warn_of_unknown_names);
   for (const EnvEntry& entry : kTable)
     if (entry.min <= entry.max && env_is_set(entry.id)) TUTTI_TRY(env_int(entry.id));
+  TUTTI_TRY(env_port_range());
   TUTTI_TRY(check_word(Env::kLog, {"none", "error", "warn", "info", "trace"}));
   TUTTI_TRY(check_word(Env::kProto, {"", "copy", "lend"}));
   return check_word(Env::kOrder, {"topology", "rank"});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <utility>
+#include <vector>
 
 #include "base/at_fork.h"
 
@@ -29,5 +30,12 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+// In a list by itself.
+inline std::vector<Fd> only(Fd fd) {
+  std::vector<Fd> list;
+  list.push_back(std::move(fd));
+  return list;
+}
 
 }  // namespace tutti

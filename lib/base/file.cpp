@@ -12,6 +12,7 @@
 
 #include "base/fd.h"
 #include "base/handshake.h"
+#include "base/limits.h"
 
 namespace tutti {
 namespace {
@@ -43,6 +44,7 @@ int replace(const std::string& path, std::string_view bytes, mode_t mode) {
 }  // namespace
 
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode) {
+  const NoSizeSignal quiet;
   struct stat there {};
   const bool is_special = lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
   const int reason =

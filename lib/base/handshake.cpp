@@ -9,8 +9,10 @@
 namespace tutti {
 namespace {
 
+constexpr const char* kOtherSecret = "the other side does not know this group's secret";
+
 // The last byte is the version of everything that goes over a wire.
-constexpr char kMagic[8] = {'T', 'U', 'T', 'T', 'I', 0, 0, 1};
+constexpr char kMagic[8] = {'T', 'U', 'T', 'T', 'I', 0, 0, 2};
 
 void sodium_ready() {
   [[maybe_unused]] static const int once = sodium_init();
@@ -63,9 +65,9 @@ Handshake::Status Handshake::advance(int fd) {
 size_t Handshake::expected_bytes() const {
   switch (stage_) {
     case Stage::kHello: return sizeof(Hello);
-    case Stage::kChallenge: return sizeof server_nonce_ + sizeof(Mac);
-    case Stage::kProof: return sizeof(Mac);
-    case Stage::kAccepted: return 1;
+    case Stage::kChallenge: return sizeof server_nonce_;
+    case Stage::kProof:
+    case Stage::kAccepted: return sizeof(Mac);
     case Stage::kDone: break;
   }
   return 0;
@@ -76,7 +78,7 @@ bool Handshake::step() {
     case Stage::kHello: return take_hello();
     case Stage::kChallenge: return take_challenge();
     case Stage::kProof: return take_proof();
-    case Stage::kAccepted: stage_ = Stage::kDone; return true;
+    case Stage::kAccepted: return take_acceptance();
     case Stage::kDone: break;
   }
   return true;
@@ -86,7 +88,7 @@ bool Handshake::take_hello() {
   memcpy(&hello_, in_, sizeof hello_);
   if (memcmp(hello_.magic, kMagic, 7) != 0) return fail("the other side does not speak Tutti's protocol");
   if (hello_.magic[7] != kMagic[7])
-    return fail(
+    return fail_misfit(
         format("the other side speaks version %d of Tutti's wire protocol, this side %d: "
                "run the same version of Tutti on every rank",
                hello_.magic[7], kMagic[7]));
@@ -94,18 +96,13 @@ bool Handshake::take_hello() {
     return fail(format("a connection of kind %u for rank %d reached rank %d", static_cast<unsigned>(hello_.kind),
                        hello_.to_rank, my_rank_));
   random_bytes(server_nonce_, sizeof server_nonce_);
-  const Mac proof = mac("server");
   queue(server_nonce_, sizeof server_nonce_);
-  queue(proof.data(), proof.size());
   stage_ = Stage::kProof;
   return true;
 }
 
 bool Handshake::take_challenge() {
   memcpy(server_nonce_, in_, sizeof server_nonce_);
-  const Mac expected = mac("server");
-  if (sodium_memcmp(in_ + sizeof server_nonce_, expected.data(), expected.size()) != 0)
-    return fail("the other side does not know this group's secret");
   const Mac proof = mac("client");
   queue(proof.data(), proof.size());
   stage_ = Stage::kAccepted;
@@ -114,10 +111,16 @@ bool Handshake::take_challenge() {
 
 bool Handshake::take_proof() {
   const Mac expected = mac("client");
-  if (sodium_memcmp(in_, expected.data(), expected.size()) != 0)
-    return fail("the other side does not know this group's secret");
-  const uint8_t accepted = 1;
-  queue(&accepted, 1);
+  if (sodium_memcmp(in_, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
+  const Mac proof = mac("server");
+  queue(proof.data(), proof.size());
+  stage_ = Stage::kDone;
+  return true;
+}
+
+bool Handshake::take_acceptance() {
+  const Mac expected = mac("server");
+  if (sodium_memcmp(in_, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
   stage_ = Stage::kDone;
   return true;
 }
@@ -145,6 +148,11 @@ bool Handshake::fail(std::string why) {
   return false;
 }
 
+bool Handshake::fail_misfit(std::string why) {
+  is_misfit_ = true;
+  return fail(std::move(why));
+}
+
 bool Handshake::flush(int fd) {
   while (out_sent_ < out_bytes_) {
     const ssize_t n = ::send(fd, out_ + out_sent_, out_bytes_ - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -167,7 +175,8 @@ bool Handshake::fill(int fd, size_t bytes) {
     if (n > 0) {
       in_got_ += static_cast<size_t>(n);
     } else if (n == 0) {
-      return fail("the other side closed the connection during the handshake (does it know this group's secret?)");
+      if (stage_ == Stage::kAccepted) return fail_misfit(std::string(kOtherSecret) + ": it refused this side's");
+      return fail("the other side closed the connection during the handshake");
     } else if (errno == EINTR) {
       continue;
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {

@@ -3,9 +3,11 @@
 //
 //   client                         server
 //   Hello (with nonce)      --->
-//                           <---   nonce, MAC(key, "server", hello, nonce)
+//                           <---   nonce
 //   MAC(key, "client", ...) --->
-//                           <---   1 byte: accepted
+//                           <---   MAC(key, "server", hello, nonce)
+//
+// Who calls proves itself first: a stranger gets nothing out of a listener that a weak secret could be tried on.
 //
 // Not thread-safe: one thread drives one handshake. The descriptor stays the caller's.
 #pragma once
@@ -53,6 +55,8 @@ class Handshake {
   bool heard() const { return stage_ != Stage::kHello && stage_ != Stage::kChallenge; }
   const Hello& hello() const { return hello_; }
   const std::string& why() const { return why_; }  // the reason once it failed
+  // It failed because the other side, which speaks the protocol, has another secret or version.
+  bool is_misfit() const { return is_misfit_; }
 
  private:
   enum class Stage : uint8_t { kHello, kChallenge, kProof, kAccepted, kDone };
@@ -65,16 +69,18 @@ class Handshake {
   bool take_hello();
   bool take_challenge();
   bool take_proof();
+  bool take_acceptance();
   Mac mac(const char* role) const;
   void queue(const void* data, size_t bytes);
   bool fail(std::string why);
+  bool fail_misfit(std::string why);
   size_t expected_bytes() const;
 
   Key key_;
   HelloKind expected_kind_;
   int my_rank_;
   Stage stage_ = Stage::kHello;
-  bool failed_ = false;
+  bool failed_ = false, is_misfit_ = false;
   Hello hello_{};
   uint8_t server_nonce_[16]{};
   uint8_t in_[64];

@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/limits.h"
+
 namespace tutti {
 
 Error system_error(std::string what, int sys_errno) {
   char buffer[128];
   // GNU strerror_r: thread-safe, returns the text.
-  what += std::string(": ") + strerror_r(sys_errno, buffer, sizeof buffer);
+  what += std::string(": ") + strerror_r(sys_errno, buffer, sizeof buffer) + limit_remedy(sys_errno);
   return Error{Code::kSystemError, std::move(what), -1, sys_errno};
 }
 

@@ -63,7 +63,7 @@ class [[nodiscard]] Result<void> {
   std::optional<Error> error_;
 };
 
-// "open /dev/x: Permission denied", with errno kept.
+// "open /dev/x: Permission denied", with errno kept, and with what to do where a limit is the reason.
 Error system_error(std::string what, int sys_errno);
 
 // printf into a std::string.

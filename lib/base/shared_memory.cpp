@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/at_fork.h"
+#include "base/limits.h"
 
 namespace tutti {
 namespace {
@@ -131,6 +132,7 @@ Result<void*> SharedMemory::allocate(size_t bytes) {
     return system_error(format("%zu bytes are more than this machine's memory", bytes), ENOMEM);
   Fd fd(memfd_create("tutti-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return system_error("memfd_create for shared memory", errno);
+  const NoSizeSignal quiet;
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return system_error(format("%zu bytes of shared memory", bytes), errno);
   // Who has it mapped cannot be killed by somebody who makes it shorter.

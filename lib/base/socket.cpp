@@ -62,10 +62,10 @@ std::span<const uint8_t> address_bytes(const sockaddr* address) {
   return {};
 }
 
-std::vector<Interface> all_interfaces() {
+Result<std::vector<Interface>> all_interfaces() {
   std::vector<Interface> found;
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return found;
+  if (getifaddrs(&list) != 0) return system_error("asking for this host's network interfaces", errno);
   for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
     if (i->ifa_addr == nullptr || !(i->ifa_flags & IFF_UP)) continue;
     const int family = i->ifa_addr->sa_family;
@@ -154,11 +154,23 @@ bool Address::is_link_local() const {
   return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
 }
 
-int preference(const Interface& i) {
-  if (i.address.is_loopback()) return 3;
-  if (i.address.is_link_local()) return 2;
-  if (starts_with(i.name, "docker") || starts_with(i.name, "virbr") || starts_with(i.name, "br-")) return 1;
-  return 0;
+namespace {
+
+// Docker's further bridges are br- and a number; br-ex, say, may be a host's way out.
+bool is_container_bridge(const std::string& name) {
+  constexpr size_t kDockersNameBytes = 15;
+  if (name.size() == kDockersNameBytes && starts_with(name, "br-"))
+    return name.find_first_not_of("0123456789abcdef", 3) == std::string::npos;
+  static constexpr const char* kPrefixes[] = {"docker", "virbr", "cni", "podman", "lxcbr", "lxdbr", "kube-bridge"};
+  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](const char* p) { return starts_with(name, p); });
+}
+
+}  // namespace
+
+Preference preference(const Interface& i) {
+  if (i.address.is_loopback()) return kLoopback;
+  if (i.address.is_link_local()) return kLinkLocal;
+  return is_container_bridge(i.name) ? kContainerBridge : kRealNetwork;
 }
 
 int64_t megabits_per_second(const Interface& interface) {
@@ -175,7 +187,7 @@ bool is_hardware(const Interface& interface) {
 }
 
 Result<std::vector<Interface>> local_interfaces() {
-  std::vector<Interface> all = all_interfaces();
+  TUTTI_TRY_ASSIGN(std::vector<Interface> all, all_interfaces());
   const std::string filter = env_string(Env::kSocketIfname);
   std::string names;  // an interface is in the list once per address
   for (const Interface& i : all)
@@ -302,6 +314,14 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port) {
   }
   freeaddrinfo(list);
   return found;
+}
+
+std::string peer_name(int fd) {
+  Address address;
+  address.length = sizeof address.storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return "a closed socket";
+  if (address.family() == AF_UNIX) return "a process of this host";
+  return address.to_string();
 }
 
 void set_low_latency(int fd) {

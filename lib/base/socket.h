@@ -38,8 +38,9 @@ struct Interface {
 // As the kernel knows it; 0 if it does not, as of most devices that are no hardware.
 int64_t megabits_per_second(const Interface& interface);
 bool is_hardware(const Interface& interface);
-// Lower is better: a real network's address, a container bridge's (on every host the same), a link-local one, loopback.
-int preference(const Interface& interface);
+// Lower is better. A container bridge's address is on every host the same.
+enum Preference : int { kRealNetwork, kContainerBridge, kLinkLocal, kLoopback };
+Preference preference(const Interface& interface);
 
 // This host's usable addresses (interfaces that are up), filtered by TUTTI_SOCKET_IFNAME. Without a filter, in order of
 // preference: global addresses, then docker-like bridges and link-local ones, then loopback.
@@ -62,6 +63,8 @@ Fd accept_one(int listen_fd);
 // host:port, [v6]:port; names are resolved (this may block on DNS).
 Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
 Address unix_abstract_address(const std::string& name);
+
+std::string peer_name(int fd);  // whom this socket is connected to: "10.0.0.1:4000"
 
 void set_low_latency(int fd);  // TCP_NODELAY; a no-op on UNIX sockets
 

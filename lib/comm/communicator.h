@@ -123,8 +123,10 @@ class Communicator final : private WaitContext, private cuda::Host {
   Communicator(int rank, int n_ranks, const CommOptions& options, Algo forced);
   static Result<std::unique_ptr<Communicator>> create(Meeting& meeting, const CommOptions& options, Deadline deadline);
   Result<void> setup(Meeting& meeting, Deadline deadline);
-  Result<void> meet(Meeting& meeting, std::vector<std::string> blobs, Fd control_fd, PriceList prices,
+  Result<void> meet(Meeting& meeting, std::vector<std::string> blobs, std::vector<Fd> control_fds, PriceList prices,
                     Deadline deadline);
+  size_t descriptors_for_rank(int rank) const;
+  Result<void> check_room(const std::vector<int>& ranks_of_process, size_t n_doors) const;
   Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
   void keep_program(const ProgramKey& key, Program program);
   Result<Program*> find_program(const Call& call);
@@ -186,6 +188,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   WaitPolicy wait_policy_;
   uint64_t stream_from_bytes_ = UINT64_MAX;
   MessageSizes sizes_;
+
+  size_t descriptors_before_ = 0;  // of this process, when no rank of the group had connected
 
   Turnstile own_turnstile_;
   Turnstile* turnstile_ = &own_turnstile_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/log.h"
 #include "base/sort.h"
@@ -110,6 +111,21 @@ Result<void> LinkPool::check_delivery(const void* memory, size_t bytes) {
 void LinkPool::forget_delivery() {
   for (Endpoint& endpoint : endpoints_)
     if (endpoint.delivers()) (void)endpoint.registers(nullptr, 0);
+}
+
+void LinkPool::narrow(bool here, bool elsewhere) {
+  for (Endpoint& endpoint : endpoints_) endpoint.narrow(here, elsewhere);
+}
+
+size_t LinkPool::links_of(const Schedule& schedule) {
+  std::set<Name> out, in;
+  for (const Lane& lane : schedule.lanes) {
+    for (const Step& step : lane.steps) {
+      if (step.send >= 0) out.emplace(step.send, lane.channel);
+      for_each_sender(schedule, step, [&](int peer) { in.emplace(peer, lane.channel); });
+    }
+  }
+  return out.size() + in.size();
 }
 
 Link& LinkPool::place_in(Links& links, const Name& name) const {

@@ -42,6 +42,10 @@ class LinkPool {
   Result<void> connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted, bool delivers = false);
   // Whether there is such a transport to all peers, which can move data from and to this registered memory.
   Result<void> check_delivery(const void* memory, size_t bytes);
+  // Nobody comes but peers of this host, or of others.
+  void narrow(bool here, bool elsewhere);
+  // How many links the schedule has, at a socket each.
+  static size_t links_of(const Schedule& schedule);
   // What they have kept of registrations that have ended.
   void forget_delivery();
 

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/env.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
 #include "comm/communicator.h"
@@ -286,17 +287,42 @@ Result<void> Communicator::setup(Meeting& meeting, Deadline deadline) {
       place_name(*machine_, mine.path).c_str());
   mine.control = control.contact;
   mine.addresses = links_->addresses();
+  descriptors_before_ = open_descriptors();
   TUTTI_TRY_ASSIGN(auto blobs, meeting.all_gather(mine.to_bytes()));
-  return meet(meeting, std::move(blobs), std::move(control.fd), std::move(prices), deadline);
+  return meet(meeting, std::move(blobs), std::move(control.fds), std::move(prices), deadline);
 }
 
-Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs, Fd control_fd, PriceList prices,
-                                Deadline deadline) {
+// What a rank is going to open at least: to be connected, to wake its thread, and to be woken.
+size_t Communicator::descriptors_for_rank(int rank) const {
+  const Planner planner(rank, planner_->layout(), forced_, options_.deterministic);
+  size_t n = 2 + planner.neighbours().size();
+  for (const Plan plan : {kTreePlan, kRingPlan})
+    n += LinkPool::links_of(planner.schedule(Collective::kAllReduce, plan, 0));
+  return n;
+}
+
+// Known now, instead of by ranks that wait for each other's connections. Who introduces itself last has counted all
+// that the others hold.
+Result<void> Communicator::check_room(const std::vector<int>& ranks_of_process, size_t n_doors) const {
+  constexpr size_t kMostTimesMine = 4;  // others may have more neighbours
+  const size_t most = kMostTimesMine * descriptors_for_rank(rank_) * ranks_of_process.size();
+  if (check_descriptors(descriptors_before_, most, "")) return {};
+  size_t needed = 0;
+  for (const int rank : ranks_of_process) needed += descriptors_for_rank(rank);
+  needed -= std::min(needed, ranks_of_process.size() * n_doors);  // some are closed when all are known
+  return check_descriptors(
+      descriptors_before_, needed,
+      format("a group of %d ranks, %zu of them in this process,", n_ranks_, ranks_of_process.size()));
+}
+
+Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs, std::vector<Fd> control_fds,
+                                PriceList prices, Deadline deadline) {
   TUTTI_TRY_ASSIGN(const auto all, read_all(blobs));
   const Introduction& mine = all[static_cast<size_t>(rank_)];
   PeerWatch::Config config{.rank = rank_, .key = meeting.key()};
   std::vector<LinkPool::Addresses> addresses;
   std::vector<Seat> seats;
+  std::vector<int> ranks_of_process;
   for (size_t r = 0; r < all.size(); r++) {
     TUTTI_TRY(check_agreement(mine, rank_, all[r], static_cast<int>(r)));
     config.rank_names.push_back(format("rank %zu (host %s, pid %d)", r, all[r].host.c_str(), all[r].pid));
@@ -304,6 +330,8 @@ Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs
     config.contacts.push_back(all[r].control);
     addresses.push_back(all[r].addresses);
     seats.push_back({all[r].control.host, all[r].path});
+    const bool is_here = all[r].pid == mine.pid && all[r].control.host == mine.control.host;
+    if (is_here) ranks_of_process.push_back(static_cast<int>(r));
   }
   Layout layout = lay_out(seats);
   const bool leads_host = std::any_of(layout.hosts.begin(), layout.hosts.end(),
@@ -327,10 +355,14 @@ Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs
   planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
   recorder_.share(rank_, n_ranks_, group_number(blobs));
   planner_->set_facts(facts, std::move(prices));
+  TUTTI_TRY(check_room(ranks_of_process, mine.control.addresses.size() * (1 + mine.addresses.size())));
   config.neighbours = planner_->neighbours();
   config.listener = [this](std::string_view question) { return comparison_.hear(question); };
+  const auto here =
+      std::count_if(all.begin(), all.end(), [&](const Introduction& i) { return i.control.host == mine.control.host; });
+  links_->narrow(here > 1, here < n_ranks_);
   links_->set_peers(std::move(addresses), sizes_.slot_bytes);
-  TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fd), deadline,
+  TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(control_fds), deadline,
                                              [&] { return meeting.is_broken(); }));
   for (const Plan plan : {kTreePlan, kRingPlan})
     TUTTI_TRY(add_program(key_of(plan), deadline, [&] { return meeting.is_broken(); }));

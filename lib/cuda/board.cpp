@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "base/fd.h"
+#include "base/limits.h"
 #include "base/log.h"
 
 namespace tutti::cuda {
@@ -72,6 +73,7 @@ Result<void> Board::make(int* fd) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share them");
   Fd made(memfd_create("tutti-board", MFD_CLOEXEC));
   if (!made) return system_error("memfd_create", errno);
+  const NoSizeSignal quiet;
   if (ftruncate(made.get(), static_cast<off_t>(bytes_)) != 0) return system_error("ftruncate of a memfd", errno);
   Cookie cookie;
   if (getrandom(&cookie, sizeof cookie, 0) != sizeof cookie) return system_error("getrandom", errno);

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/socket.h"
 #include "debug/trace_files.h"
@@ -62,6 +63,7 @@ void* map_private() {
 Result<void*> map_file(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return system_error("open " + path, errno);
+  const NoSizeSignal quiet;
   int reason = posix_fallocate(file.get(), 0, Recorder::kBytes);
   void* memory = MAP_FAILED;
   if (reason == 0) {

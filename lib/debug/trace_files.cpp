@@ -70,6 +70,8 @@ char process_state(const ProcessId& process) {
   static const uint64_t mine = own_pid_namespace();
   if (process.pid_namespace != mine) return '?';
   const Stat found = stat_of(std::to_string(process.pid));
+  // Without a descriptor nothing can be read of it.
+  if (found.start == 0 && (kill(process.pid, 0) == 0 || errno == EPERM)) return '?';
   return found.start == process.start ? found.state : 'X';
 }
 

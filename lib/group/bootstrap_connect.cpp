@@ -166,7 +166,7 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts) {
       reinterpret_cast<sockaddr_in6*>(&scoped.storage)->sin6_scope_id = i->if_index;
       if (strcmp(i->if_name, "lo") != 0) add(scoped);
     }
-    if_freenameindex(list);
+    if (list != nullptr) if_freenameindex(list);  // without a descriptor there is none
   }
   return found;
 }

@@ -9,8 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <mutex>
 
+#include "base/dial.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "group/bootstrap.h"
 
@@ -21,18 +22,10 @@ constexpr int64_t kJoinLimitNs = 5'000'000'000;  // from accept to Join
 // Where there is no room for a new connection, the oldest is dropped after this: if it said nothing, or half its words.
 constexpr int64_t kSilenceNs = 100'000'000, kHurryNs = 1'000'000'000;
 constexpr size_t kMaxPending = 256;           // connections that have not joined
+constexpr size_t kMostMisfits = 8;            // named at the end
 constexpr int kAcceptsPerTurn = 64;           // so that a flood of connections cannot starve the members
 constexpr double kAcceptPauseSeconds = 0.05;  // when there is no descriptor or no room for one more
 constexpr double kLastWordsSeconds = 2;       // after the deadline, for the reports to arrive
-
-void warn_of_descriptors() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    log(LogLevel::kWarn,
-        "the group's root has no file descriptor left for more ranks: raise 'ulimit -n' in the process "
-        "that makes the unique id");
-  });
-}
 
 bool is_pending(int rank, bool draining) {
   return rank < 0 && !draining;
@@ -66,28 +59,42 @@ void RootServer::wait() {
     who.push_back(&client);
   }
   const bool accepts = accept_again_.passed();
-  if (accepts) polled.push_back({listener_.get(), POLLIN, 0});
+  for (size_t i = 0; accepts && i < listening_.size(); i++) polled.push_back({listening_[i].get(), POLLIN, 0});
   const int cap_ms = !accepts ? 50 : n_pending_ > 0 ? 200 : 1000;
   const int left_ms = timed_out_ ? stop_at_.left_ms(cap_ms) : deadline_.left_ms(cap_ms);
   if (::poll(polled.data(), polled.size(), left_ms) <= 0) return;
   for (size_t i = 0; i < who.size(); i++)
     if (polled[i].revents != 0) serve(*who[i]);
-  if (accepts && polled.back().revents != 0) accept_clients();
+  for (size_t i = who.size(); i < polled.size(); i++)
+    if (polled[i].revents != 0) accept_clients(polled[i].fd);
 }
 
-void RootServer::accept_clients() {
+void RootServer::accept_clients(int door) {
   for (int i = 0; i < kAcceptsPerTurn; i++) {
     const bool room = n_pending_ < kMaxPending || make_room();
-    Fd fd = room ? accept_one(listener_.get()) : Fd();
+    Fd fd = room ? accept_one(door) : Fd();
     if (!fd) {
-      if (room && (errno == EMFILE || errno == ENFILE)) warn_of_descriptors();
+      if (room && (errno == EMFILE || errno == ENFILE)) lack_descriptors(errno);
+      if (!room || errno == EAGAIN) short_since_.reset();
       // poll said that somebody waits: without a pause, a lack of descriptors would make this loop spin.
       if (i == 0) accept_again_ = Deadline::after_seconds(kAcceptPauseSeconds);
       return;
     }
+    short_since_.reset();
     clients_.emplace_back(std::move(fd), key_);
     n_pending_++;
   }
+}
+
+// Others may give some back.
+void RootServer::lack_descriptors(int why) {
+  constexpr int64_t kPatienceNs = 1'000'000'000;
+  if (make_room()) return;
+  if (!short_since_) short_since_ = now_ns();
+  if (now_ns() - *short_since_ < kPatienceNs) return;
+  Error error = system_error("the group's root takes in no more ranks", why);
+  error.message += format("; it has %d of %d", n_joined_, n_ranks_);
+  fail(std::move(error));
 }
 
 // Silent connections must not keep honest ranks out: the oldest goes.
@@ -140,7 +147,12 @@ void RootServer::advance_handshake(Client& client) {
     case Handshake::Status::kDone: client.authenticated = true; return;
     case Handshake::Status::kFailed: break;
   }
-  log(LogLevel::kInfo, "the group's root dropped a connection: %s", client.handshake.why().c_str());
+  const std::string who = peer_name(client.fd.get());
+  log(LogLevel::kInfo, "the group's root dropped a connection from %s: %s", who.c_str(),
+      client.handshake.why().c_str());
+  // Each attempt comes from another port.
+  const std::string host = who.substr(0, who.rfind(':'));
+  if (client.handshake.is_misfit() && misfits_.size() < kMostMisfits) misfits_[host] = client.handshake.why();
   forget(client);
 }
 
@@ -206,6 +218,8 @@ void RootServer::on_join(Client& client, const std::string& body) {
     n_ranks_ = join.n_ranks;
     first_rank_ = join.rank;
     members_.resize(static_cast<size_t>(n_ranks_));
+    const size_t to_come = static_cast<size_t>(n_ranks_) - std::min(clients_.size(), static_cast<size_t>(n_ranks_));
+    if (auto room = check_descriptors(open_descriptors(), to_come, "the group's root"); !room) fail(room.error());
   }
   Member& member = members_[static_cast<size_t>(join.rank)];
   member.client = &client;
@@ -310,7 +324,18 @@ void RootServer::report_time_out() {
                    silent.size() > 1 ? "ranks" : "rank", rank_list(silent).c_str(), n_ranks_);
   if (text.empty()) text = "the limit for forming the group passed";
   const int culprit = !absent.empty() ? absent[0] : n_blobs_ > 0 && !silent.empty() ? silent[0] : -1;
-  fail({Code::kTimeout, text + "; look for processes that did not start or cannot reach the root", culprit});
+  text += misfits_.empty() ? "; look for processes that did not start or cannot reach the root" : describe_misfits();
+  fail({Code::kTimeout, text, culprit});
+}
+
+std::string RootServer::describe_misfits() const {
+  std::string text = "; the root refused";
+  const char* before = " ";
+  for (const auto& [host, why] : misfits_) {
+    text += before + host + ", because " + why;
+    before = "; ";
+  }
+  return text + " (is TUTTI_SECRET, or the unique id, the same everywhere?)";
 }
 
 void RootServer::fail(Error error) {
@@ -358,6 +383,19 @@ Result<void> spawn(std::unique_ptr<RootServer> server) {
   return {};
 }
 
+// Others come to the address that the launcher has told them, whichever of this host's that is.
+Result<Listener> listen_everywhere(uint16_t port) {
+  Listener listener;
+  TUTTI_TRY_ASSIGN(auto interfaces, local_interfaces());
+  TUTTI_TRY_ASSIGN(Fd fd, listen_any(port, &port));
+  listener.fds = only(std::move(fd));
+  for (Interface& interface : advertised(std::move(interfaces))) {
+    interface.address.set_port(port);
+    listener.contact.addresses.push_back(interface.address);
+  }
+  return listener;
+}
+
 }  // namespace
 
 Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_t* secret) {
@@ -366,19 +404,14 @@ Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_
     memcpy(parts.secret, secret, sizeof parts.secret);
   else
     random_bytes(parts.secret, sizeof parts.secret);
-  TUTTI_TRY_ASSIGN(auto interfaces, local_interfaces());
-  uint16_t port = 0;
-  TUTTI_TRY_ASSIGN(Fd listener, listen_any(fixed_port, &port));
-  for (Interface& interface : interfaces) {
-    interface.address.set_port(port);
-    parts.addresses.push_back(interface.address);
-  }
+  TUTTI_TRY_ASSIGN(Listener listener, fixed_port == 0 ? Listener::open() : listen_everywhere(fixed_port));
+  parts.addresses = std::move(listener.contact.addresses);
   // A host that has no others may give the loopback's.
   const auto is_loopback = [](const Address& a) { return a.is_loopback(); };
   if (!std::all_of(parts.addresses.begin(), parts.addresses.end(), is_loopback))
     std::erase_if(parts.addresses, is_loopback);
   const Key key = derive_key(parts.secret, sizeof parts.secret);
-  TUTTI_TRY(spawn(std::make_unique<RootServer>(std::move(listener), key, deadline)));
+  TUTTI_TRY(spawn(std::make_unique<RootServer>(std::move(listener.fds), key, deadline)));
   return pack_unique_id(parts);
 }
 

@@ -9,7 +9,9 @@
 
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +25,8 @@ namespace tutti {
 
 class RootServer {
  public:
-  RootServer(Fd listener, const Key& key, Deadline deadline)
-      : listener_(std::move(listener)), key_(key), deadline_(deadline) {}
+  RootServer(std::vector<Fd> listening, const Key& key, Deadline deadline)
+      : listening_(std::move(listening)), key_(key), deadline_(deadline) {}
   void run();
 
  private:
@@ -56,8 +58,9 @@ class RootServer {
 
   bool finished();
   void wait();
-  void accept_clients();
+  void accept_clients(int door);
   bool make_room();
+  void lack_descriptors(int why);
   void drop_closed_and_late();
   void forget(Client& client);
 
@@ -75,18 +78,21 @@ class RootServer {
   void finish_round();
   void answer_own_ranks();
   void report_time_out();
+  std::string describe_misfits() const;
   void fail(Error error);
 
-  Fd listener_;
+  std::vector<Fd> listening_;
   Key key_;
   Deadline deadline_;
   Deadline accept_again_ = Deadline::after_seconds(0);
   Deadline stop_at_ = Deadline::never();
+  std::optional<int64_t> short_since_;  // of descriptors
   bool timed_out_ = false;
   std::list<Client> clients_;
   size_t n_pending_ = 0;  // clients that have not joined
   int n_ranks_ = 0;       // 0 until the first rank has joined
   int first_rank_ = -1;
+  std::map<std::string, std::string> misfits_;  // address: why it was refused; some
   int n_joined_ = 0, n_present_ = 0, n_blobs_ = 0;
   std::vector<Member> members_;
   Frame own_answer_;  // held back until the other ranks have theirs

@@ -31,16 +31,20 @@ PeerWatch::PeerWatch(Config config)
         return line != nullptr;
       }) {}
 
-Result<std::unique_ptr<PeerWatch>> PeerWatch::create(Config config, Fd listen_fd, Deadline deadline,
+Result<std::unique_ptr<PeerWatch>> PeerWatch::create(Config config, std::vector<Fd> listening, Deadline deadline,
                                                      const std::function<bool()>& gives_up) {
   std::unique_ptr<PeerWatch> watch(new PeerWatch(std::move(config)));
-  TUTTI_TRY(watch->connect(std::move(listen_fd), deadline, gives_up));
+  TUTTI_TRY(watch->connect(std::move(listening), deadline, gives_up));
   TUTTI_TRY(watch->start());
   return watch;
 }
 
-Result<void> PeerWatch::connect(Fd listen_fd, Deadline deadline, const std::function<bool()>& gives_up) {
-  acceptor_.emplace(std::move(listen_fd), config_.key, HelloKind::kControl, config_.rank);
+Result<void> PeerWatch::connect(std::vector<Fd> listening, Deadline deadline, const std::function<bool()>& gives_up) {
+  acceptor_.emplace(std::move(listening), config_.key, HelloKind::kControl, config_.rank);
+  const HostId& host = config_.contacts[static_cast<size_t>(config_.rank)].host;
+  const auto here = std::count_if(config_.contacts.begin(), config_.contacts.end(),
+                                  [&](const Contact& contact) { return contact.host == host; });
+  acceptor_->narrow(here > 1, static_cast<size_t>(here) < config_.contacts.size());
   std::set<int> awaited(config_.neighbours.begin(), config_.neighbours.end());
   for (const int peer : awaited)
     if (peer < config_.rank)
@@ -50,6 +54,8 @@ Result<void> PeerWatch::connect(Fd listen_fd, Deadline deadline, const std::func
     bool progress = false;
     for (auto d = dialers_.begin(); d != dialers_.end();) {
       const Dialer::Status status = d->second.advance();
+      if (status == Dialer::Status::kFailed && d->second.lacked_resources())
+        return Error{Code::kSystemError, "no socket for a control connection: " + d->second.story()};
       if (status == Dialer::Status::kFailed)
         return Error{Code::kRemoteError, rank_name(d->first) + " cannot be reached: " + d->second.story(), d->first};
       if (status == Dialer::Status::kPending) {
@@ -71,10 +77,12 @@ Result<void> PeerWatch::connect(Fd listen_fd, Deadline deadline, const std::func
     if (progress) continue;
     std::string absent;
     for (const int peer : awaited) absent += (absent.empty() ? "" : ", ") + rank_name(peer);
+    if (const auto shortage = acceptor_->shortage()) return *shortage;
     if (gives_up && gives_up()) return Error{Code::kRemoteError, "no control connection any more with " + absent};
     if (deadline.passed()) return Error{Code::kTimeout, "no control connection in time with " + absent};
-    pollfd p{acceptor_->fd(), POLLIN, 0};
-    ::poll(&p, 1, 1);  // dialled connections are looked at every millisecond: this is set-up
+    std::vector<pollfd> doors;
+    acceptor_->add_waiting(&doors);
+    ::poll(doors.data(), doors.size(), 1);  // dialled connections are looked at every millisecond: this is set-up
   }
   return {};
 }
@@ -119,7 +127,7 @@ std::optional<uint64_t> PeerWatch::departed(int rank) const {
 
 size_t PeerWatch::descriptors() const {
   const std::lock_guard lock(mutex_);
-  return 3 + lines_.size();  // to wake others, to wake the thread, and to listen
+  return 2 + acceptor_->descriptors() + lines_.size();  // to wake others, to wake the thread
 }
 
 Line* PeerWatch::find_line(int peer) {

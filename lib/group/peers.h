@@ -56,7 +56,7 @@ class PeerWatch {
   // Connects to all neighbours (the higher rank of a pair calls the lower) and starts the thread. Blocks at most until
   // the deadline; kTimeout and kRemoteError name the ranks that could not be reached and why.
   // `gives_up` is asked now and then whether there is still somebody to wait for.
-  static Result<std::unique_ptr<PeerWatch>> create(Config config, Fd listen_fd, Deadline deadline,
+  static Result<std::unique_ptr<PeerWatch>> create(Config config, std::vector<Fd> listening, Deadline deadline,
                                                    const std::function<bool()>& gives_up = {});
   ~PeerWatch();
 
@@ -105,7 +105,7 @@ class PeerWatch {
 
  private:
   explicit PeerWatch(Config config);
-  Result<void> connect(Fd listen_fd, Deadline deadline, const std::function<bool()>& gives_up);
+  Result<void> connect(std::vector<Fd> listening, Deadline deadline, const std::function<bool()>& gives_up);
   Result<void> start();
   Error no_agreement(const Council::Without& without);
 

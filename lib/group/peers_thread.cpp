@@ -54,14 +54,13 @@ void PeerWatch::serve() {
 int PeerWatch::wait_for_news() {
   constexpr int kDialMs = 20, kStrangerMs = 50;
   std::vector<pollfd> fds = {{nudge_fd_.get(), POLLIN, 0}};
-  if (!acceptor_->is_full()) fds.push_back({acceptor_->fd(), POLLIN, 0});
   int limit_ms = acceptor_->has_pending() || acceptor_->is_full() ? kStrangerMs : -1;
   if (!dialers_.empty() || dials_again_) limit_ms = kDialMs;
   for (const auto& [peer, dialer] : dialers_) {
     if (dialer.fd() >= 0) fds.push_back({dialer.fd(), dialer.events(), 0});
   }
   if (beat_ns_ != 0 && (limit_ms < 0 || limit_ms > Heartbeat::kTickMs)) limit_ms = Heartbeat::kTickMs;
-  acceptor_->add_pending(&fds);
+  acceptor_->add_waiting(&fds);
   {
     const std::lock_guard lock(mutex_);
     for (const Line& line : lines_)

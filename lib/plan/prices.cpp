@@ -14,6 +14,7 @@
 
 #include "base/env.h"
 #include "base/fd.h"
+#include "base/limits.h"
 
 namespace tutti {
 namespace {
@@ -71,6 +72,7 @@ Result<std::string> read_file(const std::string& path, bool is_found) {
   constexpr size_t kMostBytes = 1 << 16;
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | (is_found ? O_NOFOLLOW : 0)));
   if (!file && errno == ELOOP) return unreadable(path, "it is a link", ELOOP);
+  if (!file && !limit_remedy(errno).empty()) return system_error("opening the tuning file " + path, errno);
   if (!file) return unreadable(path, strerror(errno), errno);
   if (is_found) TUTTI_TRY(check_found(path, file.get()));
   std::string text(kMostBytes + 1, '\0');

@@ -8,12 +8,12 @@ namespace tutti {
 namespace {
 
 // This rank's place in a ring.
-struct Place {
+struct PlaceInRing {
   int n, position;
   int prev, next;  // ranks
 };
 
-Place find_place(std::span<const int> ring, int rank) {
+PlaceInRing find_place(std::span<const int> ring, int rank) {
   const int n = static_cast<int>(ring.size());
   const auto at = std::find(ring.begin(), ring.end(), rank);
   assert(at != ring.end());
@@ -43,7 +43,7 @@ struct Trip {
 
 // Chunks that the last group lacks are left out on both sides of their links: fewer messages in the same order never
 // need more slots.
-void add_tick(std::vector<Step>& steps, std::span<const int> ring, const Place& place, const Trip& trip,
+void add_tick(std::vector<Step>& steps, std::span<const int> ring, const PlaceInRing& place, const Trip& trip,
               uint32_t n_chunks, uint32_t group, int tick) {
   const int n = place.n;
   const uint32_t index = static_cast<uint32_t>((place.position - 1 - tick + 2 * n) % n);
@@ -62,7 +62,7 @@ void add_tick(std::vector<Step>& steps, std::span<const int> ring, const Place& 
 }
 
 Schedule ring_schedule(std::span<const int> ring, int rank, const Trip& trip, uint32_t n_chunks, uint32_t n_lanes) {
-  const Place place = find_place(ring, rank);
+  const PlaceInRing place = find_place(ring, rank);
   const uint32_t n = static_cast<uint32_t>(place.n);
   const uint32_t n_groups = trip.has_blocks ? n_chunks : (n_chunks + n - 1) / n;
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks};
@@ -110,7 +110,7 @@ Schedule ring_all_gather(std::span<const int> ring, int rank, uint32_t n_chunks,
 
 // root --> next --> ... --> root's predecessor; nothing closes the ring, so nobody can wait in a circle.
 Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
-  const Place place = find_place(ring, rank);
+  const PlaceInRing place = find_place(ring, rank);
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .input_blocks = rank == root};
   add_lanes(schedule, n_lanes, [&](uint32_t chunk) {
     Step step{.chunk = chunk, .store = {Buffer::kOutput, chunk}};
@@ -124,7 +124,7 @@ Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t 
 
 // root's successor --> ... --> root's predecessor --> root
 Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
-  const Place place = find_place(ring, rank);
+  const PlaceInRing place = find_place(ring, rank);
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .output_blocks = rank == root};
   add_lanes(schedule, n_lanes, [&](uint32_t chunk) {
     Step step{.chunk = chunk, .local = {Buffer::kInput, chunk}, .completes = rank == root};

@@ -1,9 +1,14 @@
 #include "base/env.h"
 
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 #include "base/fd.h"
@@ -136,4 +141,38 @@ TEST_CASE("a variable that nothing reads is warned of, with the name that was me
   ::unlink(log);
   CHECK(std::string(text).find("TUTTI_SLTOS is set but nothing reads it; did you mean TUTTI_SLOTS?") !=
         std::string::npos);
+}
+
+namespace {
+
+constexpr Env kFiles[] = {Env::kLogFile,  Env::kTraceDir, Env::kTraceFile, Env::kTransportPlugin,
+                          Env::kTuneFile, Env::kTopoFile, Env::kTopoDump};
+
+}  // namespace
+
+// Runs by itself with a name of its own: what such a program believes.
+TEST_CASE("what a program with more rights reads", "[.privileged]") {
+  printf("at_secure=%lu rank=%s", getauxval(AT_SECURE), env_string(Env::kRank).c_str());
+  for (const Env id : kFiles) printf(" %s=%s", env_entry(id).name, env_string(id).c_str());
+  printf("\n");
+}
+
+TEST_CASE("a program with more rights than its user opens no file that the environment names") {
+  const std::string copy = "/tmp/tutti-test-privileged." + std::to_string(getpid());
+  std::filesystem::copy_file("/proc/self/exe", copy, std::filesystem::copy_options::overwrite_existing);
+  const bool is_root = chown(copy.c_str(), 65534, 65534) == 0 && chmod(copy.c_str(), 04755) == 0;
+  std::string said, variables = "TUTTI_RANK=3 ";
+  for (const Env id : kFiles) variables += std::string(env_entry(id).name) + "=/tmp/theirs ";
+  if (FILE* out = popen((variables + copy + " '[.privileged]'").c_str(), "r")) {
+    for (char text[256]; fgets(text, sizeof text, out) != nullptr;) said += text;
+    pclose(out);
+  }
+  std::filesystem::remove(copy);
+  INFO(said);
+  if (!is_root || said.find("at_secure=1") == std::string::npos) {
+    WARN("skipped: no program can be given another user's rights here (not root, or /tmp is nosuid)");
+    return;
+  }
+  CHECK(said.find("rank=3") != std::string::npos);
+  CHECK(said.find("theirs") == std::string::npos);
 }

@@ -120,17 +120,46 @@ TEST_CASE("a handshake works one byte at a time") {
   CHECK(turns > 56);  // it really went byte by byte
 }
 
-TEST_CASE("a wrong secret fails on both sides, and the client knows why") {
+TEST_CASE("a wrong secret fails on both sides, and both know why") {
   Pair pair;
   Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
   Handshake server = Handshake::server(key("other"), HelloKind::kTcp, 5);
   Status c, s;
   drive(client, pair.a.get(), server, pair.b.get(), &c, &s);
-  CHECK(c == Status::kFailed);
+  CHECK(s == Status::kFailed);
+  CHECK(has(server.why(), "does not know this group's secret"));
+  CHECK(server.is_misfit());
+  CHECK(c == Status::kPending);  // until the server hangs up
+  pair.b.reset();
+  CHECK(client.advance(pair.a.get()) == Status::kFailed);
   CHECK(has(client.why(), "does not know this group's secret"));
-  CHECK(s == Status::kPending);  // until the client hangs up
-  pair.a.reset();
-  CHECK(server.advance(pair.b.get()) == Status::kFailed);
+  CHECK(client.is_misfit());
+}
+
+// Else somebody could take what it says home and try secrets on it.
+TEST_CASE("to who has not proved itself, a server says nothing that depends on the secret") {
+  Pair pair;
+  const Hello hello = genuine_hello(key("guess"), HelloKind::kTcp, 3, 5);
+  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
+  send_bytes(pair.a, &hello, sizeof hello);
+  REQUIRE(server.advance(pair.b.get()) == Status::kPending);
+  uint8_t said[64];
+  CHECK(::recv(pair.a.get(), said, sizeof said, 0) == 16);  // a nonce
+  const uint8_t proof[32] = {};
+  send_bytes(pair.a, proof, sizeof proof);
+  REQUIRE(server.advance(pair.b.get()) == Status::kFailed);
+  CHECK(::recv(pair.a.get(), said, sizeof said, 0) < 0);
+}
+
+TEST_CASE("a client believes no wrong answer to its proof") {
+  Pair pair;
+  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+  const uint8_t nonce[16] = {}, answer[32] = {};
+  send_bytes(pair.b, nonce, sizeof nonce);
+  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  send_bytes(pair.b, answer, sizeof answer);
+  CHECK(client.advance(pair.a.get()) == Status::kFailed);
+  CHECK(has(client.why(), "does not know this group's secret"));
 }
 
 TEST_CASE("a server believes no wrong proof") {
@@ -146,16 +175,16 @@ TEST_CASE("a server believes no wrong proof") {
   CHECK(has(server.why(), "does not know this group's secret"));
 }
 
-TEST_CASE("a server's own proof sent back to it does not open the door") {
+TEST_CASE("a client's own proof sent back to it does not deceive it") {
   Pair pair;
-  const Hello hello = genuine_hello(key("secret"), HelloKind::kTcp, 3, 5);
-  Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
-  send_bytes(pair.a, &hello, sizeof hello);
-  REQUIRE(server.advance(pair.b.get()) == Status::kPending);
-  uint8_t challenge[48];
-  REQUIRE(::recv(pair.a.get(), challenge, sizeof challenge, 0) == sizeof challenge);
-  send_bytes(pair.a, challenge + 16, 32);
-  CHECK(server.advance(pair.b.get()) == Status::kFailed);
+  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+  const uint8_t nonce[16] = {};
+  send_bytes(pair.b, nonce, sizeof nonce);
+  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  uint8_t said[56 + 32];
+  REQUIRE(::recv(pair.b.get(), said, sizeof said, 0) == sizeof said);
+  send_bytes(pair.b, said + 56, 32);
+  CHECK(client.advance(pair.a.get()) == Status::kFailed);
 }
 
 TEST_CASE("a recorded proof does not open the door a second time") {

@@ -1,7 +1,9 @@
 // The recorder itself: what it keeps, where, and what becomes of the files.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -183,6 +185,32 @@ TEST_CASE("a forked child that ends does not take its parent's file along") {
   CHECK(trace_files(folder.path).size() == 1);
 }
 
+// Before any other test that has none, because a process says so once.
+TEST_CASE("where files may have no bytes, a recorder does without, says so, and no signal ends the process") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    const rlimit none{0, RLIM_INFINITY};
+    setrlimit(RLIMIT_FSIZE, &none);
+    Recorder recorder;
+    recorder.share(0, 1, 1);
+    _exit(recorder.path().empty() ? 0 : 1);
+  }
+  close(ends[1]);
+  std::string said(4096, '\0');
+  said.resize(static_cast<size_t>(std::max<ssize_t>(0, read(ends[0], said.data(), said.size()))));
+  close(ends[0]);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(said.find("the flight recorder cannot be read from outside") != std::string::npos);
+  CHECK(said.find("raise ulimit -f") != std::string::npos);
+  CHECK(trace_files(folder.path).empty());
+}
+
 TEST_CASE("without a folder for files, or with a full one, a recorder goes on in private memory") {
   const std::string folder = GENERATE(std::string("/nonexistent"), std::string("/proc"), std::string("/dev/full"));
   setenv("TUTTI_TRACE_DIR", folder.c_str(), 1);
@@ -193,6 +221,18 @@ TEST_CASE("without a folder for files, or with a full one, a recorder goes on in
   recorder.begin(sum(1));
   CHECK(read_trace(recorder).last()->call == sum(1));
   CHECK(read_trace(recorder).rank == 1);
+}
+
+TEST_CASE("who has no descriptor left takes no process for dead") {
+  const ProcessId me = this_process();
+  REQUIRE(process_state(me) != 'X');
+  rlimit usual{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{0, usual.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const char state = process_state(me);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK(state != 'X');
 }
 
 TEST_CASE("what is no recorder's file is not taken for one") {

@@ -48,7 +48,7 @@ void receive_over_tcp(Input& in) {
   std::vector<Fd> connections;
   connections.push_back(std::move(sockets.ours));
   tcp::Pairs pairs(2);  // a higher rank, which sends nothing back by this side's connections
-  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, Fd(), pairs);
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, std::vector<Fd>(), pairs);
   auto created = tcp::RecvLink::create(door, config, std::move(connections), 0);
   expect(static_cast<bool>(created), "there is memory for a few slots");
   tcp::RecvLink& link = *created.value();

@@ -99,7 +99,7 @@ void control(Input& in) {
     connection = dialer.take();
   });
   auto watch = PeerWatch::create({0, key, {"rank 0", "rank 1"}, {Contact(), Contact()}, {1}},
-                                 std::move(listener.value().fd), Deadline::after_seconds(kEnoughSeconds));
+                                 std::move(listener.value().fds), Deadline::after_seconds(kEnoughSeconds));
   neighbour.join();
   expect(static_cast<bool>(watch), "the control connection is made");
   while (!in.done()) say(connection, in.text(1 + in.byte()));

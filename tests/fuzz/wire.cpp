@@ -60,13 +60,14 @@ void shake_hands(Input& in) {
     moved = to_server.carry(client_end.theirs.get(), server_end.theirs.get());
     moved = to_client.carry(server_end.theirs.get(), client_end.theirs.get()) || moved;
   }
-  constexpr size_t kProofBytes = 32, kChallengeBytes = 48;
+  constexpr size_t kProofBytes = 32, kChallengeBytes = 16;
   const bool honest = same_secret && kind == HelloKind::kControl;
   const bool faithful =
       to_server.is_faithful_to(sizeof(Hello) + kProofBytes) && to_client.is_faithful_to(kChallengeBytes);
+  const bool answers = to_client.is_faithful_to(kChallengeBytes + kProofBytes);
   expect((there == Handshake::Status::kDone) == (honest && faithful), "exactly who knows the secret gets in");
   if (there == Handshake::Status::kDone) expect(server.hello().from_rank == 3, "the hello is the client's");
-  if (here == Handshake::Status::kDone) expect(honest && faithful, "a client trusts no impostor");
+  expect((here == Handshake::Status::kDone) == (honest && faithful && answers), "a client trusts no impostor");
 }
 
 // Garbage never authenticates.

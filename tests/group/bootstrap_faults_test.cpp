@@ -191,6 +191,35 @@ TEST_CASE("a wrong secret is named as the cause") {
   CHECK(contains(fate.message, "does not know this group's secret"));
 }
 
+TEST_CASE("who came with another secret is named, by address, beside the rank that never joined") {
+  const UniqueId id = root();
+  UniqueIdParts parts = unpack_unique_id(id).value();
+  parts.secret[0] ^= 1;
+  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) {
+    return join_and_gather(rank == 0 ? id : pack_unique_id(parts), rank, 2, rank == 0 ? 1 : 0.5);
+  });
+  INFO(fates[0].message);
+  CHECK(contains(fates[0].message, "rank 1 of 2 never joined; the root refused "));
+  const bool is_v4 = loopback_of(id).family() == AF_INET;
+  CHECK(contains(fates[0].message, is_v4 ? "127.0.0.1" : "[::1]"));
+  CHECK(contains(fates[0].message, "does not know this group's secret (is TUTTI_SECRET"));
+  CHECK(contains(fates[1].message, "does not know this group's secret"));
+}
+
+TEST_CASE("a root that has no descriptors for all ranks says so at once") {
+  const UniqueId id = root();
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = 64;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const Fate fate = join_and_gather(id, 0, 5000);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  INFO(fate.message);
+  CHECK(fate.code == Code::kSystemError);
+  CHECK(contains(fate.message, "of the 64 that it may have, and the group's root needs at least 4999 more"));
+}
+
 TEST_CASE("a root that is not there is a time-out that says what was tried") {
   const ReservedPort reserved = reserve_port();
   const UniqueIdParts parts{resolve("127.0.0.1", reserved.port).value(), {1, 2, 3}};

@@ -57,7 +57,7 @@ TEST_CASE("the largest blob passes and a larger one is refused before it is sent
   CHECK(all.value() == std::vector<std::string>{std::string(kMaxBlobBytes, 'x')});
 }
 
-TEST_CASE("IPv4 and IPv6 loopback both lead to the root") {
+TEST_CASE("IPv4 and IPv6 loopback both lead to a root whose port was given") {
   const std::string host = GENERATE("127.0.0.1", "::1");
   const auto address = resolve(host, 0);
   REQUIRE(address);
@@ -65,10 +65,10 @@ TEST_CASE("IPv4 and IPv6 loopback both lead to the root") {
     WARN("skipped: no " << host << " here");
     return;
   }
-  const auto id = start_root(Deadline::after_seconds(60));
-  REQUIRE(id);
-  UniqueIdParts parts = unpack_unique_id(id.value()).value();
-  parts.addresses = resolve(host, parts.addresses[0].port()).value();
+  const ReservedPort reserved = reserve_port();
+  REQUIRE(reserved.port != 0);
+  const UniqueIdParts parts{resolve(host, reserved.port).value(), {1, 2, 3}};
+  REQUIRE(start_root(Deadline::after_seconds(60), reserved.port, parts.secret));
   const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) { return three_rounds(pack_unique_id(parts), rank, 2); });
   for (const Fate& fate : fates) CHECK(fate.message == "");
 }
@@ -85,7 +85,7 @@ TEST_CASE("an address that does not answer costs a head start, not the group") {
   }
   UniqueIdParts parts{{bound, resolve("::1", bound.port()).value()[0]}, {1, 2, 3}};
   const Key key = derive_key(parts.secret, sizeof parts.secret);
-  RootServer server(std::move(listener).value(), key, Deadline::after_seconds(60));
+  RootServer server(only(std::move(listener).value()), key, Deadline::after_seconds(60));
   std::thread root([&] { server.run(); });
   const auto connection = connect_to_root(parts, key, 0, Deadline::after_seconds(60));
   const Fate fate = three_rounds(pack_unique_id(parts), 0, 1);

@@ -37,7 +37,7 @@ inline uint16_t port_of(int fd, decltype(getsockname)* name) {
   return address.port();
 }
 
-// Both ends of each connection of a new link.
+// Both ends of each connection of a new link. Two connections to different ports may have one port of their own.
 struct Ends {
   int from, to;
 };
@@ -47,7 +47,7 @@ inline std::vector<Ends> ends_of_link(const std::set<int>& before, uint16_t list
   for (const int from : now)
     for (const int to : now)
       if (!before.contains(from) && !before.contains(to) && port_of(from, getpeername) == listening_port &&
-          port_of(from, getsockname) == port_of(to, getpeername))
+          port_of(to, getsockname) == listening_port && port_of(from, getsockname) == port_of(to, getpeername))
         ends.push_back({from, to});
   return ends;
 }

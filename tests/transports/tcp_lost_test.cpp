@@ -40,6 +40,12 @@ void break_connection(std::vector<Ends>& ends, std::mt19937& random) {
   ends.erase(ends.begin() + static_cast<ptrdiff_t>(i));
 }
 
+// Who has handed all to the kernel is done, but what a connection has lost is sent again by who looks at its link. One
+// that never looks again leaves the receiver waiting.
+void attend(Side& from) {
+  if (from.done()) from.step();
+}
+
 // Lends every message from a place of its own, which it scribbles over as soon as it may.
 class Lender final : public Side {
  public:
@@ -82,10 +88,29 @@ TEST_CASE("several connections: all but one break under load, and every message 
         break_connection(fragile.ends, random);
         moments.erase(moments.begin());
       }
+      attend(from);
       return random() % 6;
     };
     REQUIRE(run_together({&from, &receiver}, turns) == "");
     CHECK(fragile.ends.size() == 1);
+  }
+}
+
+TEST_CASE("several connections: what breaks when all was handed over is sent again by who looks at its link") {
+  for (uint32_t seed = 0; seed < times(8); seed++) {
+    INFO("seed " << seed);
+    std::mt19937 random(seed);
+    Fragile fragile = make_fragile(Ask{1, 0, 4, 3u << 20}, 2);
+    const Traffic traffic{seed, 4, 100'000};
+    Sender sender(fragile.pair.out, traffic);
+    Receiver receiver(fragile.pair.in, traffic);
+    REQUIRE(run(sender) == "");
+    break_connection(fragile.ends, random);
+    const auto turns = [&](Side&) {
+      attend(sender);
+      return 8;
+    };
+    REQUIRE(run_together({&sender, &receiver}, turns) == "");
   }
 }
 

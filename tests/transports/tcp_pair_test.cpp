@@ -47,6 +47,30 @@ struct BothWays {
 
 }  // namespace
 
+// Else these tests count one more, once in some hundred pairs.
+TEST_CASE("tcp: two connections to different ports that have one port of their own are told apart") {
+  const std::set<int> before = connections();
+  Address own = resolve("127.0.0.1", 0).value().at(0);
+  std::vector<Fd> open;
+  std::vector<uint16_t> ports;
+  for (int i = 0; i < 2; i++) {
+    Address bound;
+    open.push_back(listen_on(resolve("127.0.0.1", 0).value().at(0), &bound).value());
+    Fd from(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    setsockopt(from.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    REQUIRE(::bind(from.get(), reinterpret_cast<const sockaddr*>(&own.storage), own.length) == 0);
+    own.set_port(port_of(from.get(), getsockname));
+    REQUIRE(::connect(from.get(), reinterpret_cast<const sockaddr*>(&bound.storage), bound.length) == 0);
+    Fd to = accept_one(open.back().get());
+    REQUIRE(to);
+    open.push_back(std::move(from));
+    open.push_back(std::move(to));
+    ports.push_back(bound.port());
+  }
+  for (const uint16_t port : ports) CHECK(ends_of_link(before, port).size() == 1);
+}
+
 TEST_CASE("tcp: what is small goes both ways by one connection, what is large by two") {
   BothWays pair(4, GENERATE(0, 1));
   const Ends lower = pair.connection(0), higher = pair.connection(1);

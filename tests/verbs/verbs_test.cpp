@@ -250,7 +250,7 @@ TEST_CASE("a peer whose memory may not be written: the error says so, with its r
   Key key;
   key.fill(7);
   const tuttiLinkConfig config = Ask{1};
-  Acceptor acceptor(std::move(listener.value().fd), key, HelloKind::kVerbs, 1);
+  Acceptor acceptor(std::move(listener.value().fds), key, HelloKind::kVerbs, 1);
   std::vector<PortAddress> addresses;
   for (const auto& port : hub.ports) addresses.push_back(port->address());
   auto out = SendLink::create(hub, {key, HelloKind::kVerbs, 0, 1, to_hello_args(config)}, listener.value().contact,

@@ -325,6 +325,9 @@ class NetEndpoint {
     return first_link(incoming_, "net link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
 
+  void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
+  std::optional<Error> shortage() const { return acceptor_.shortage(); }
+
   tuttiTransportProperties properties() const {
     return {sizeof(tuttiTransportProperties), the_plugin->latency_ns(device_), the_plugin->bytes_per_second(device_)};
   }
@@ -349,7 +352,7 @@ class NetEndpoint {
         device_(config.rank % the_plugin->n_devices()),
         key_(key),
         contact_(std::move(listener.contact)),
-        acceptor_(std::move(listener.fd), key, HelloKind::kNet, config.rank) {}
+        acceptor_(std::move(listener.fds), key, HelloKind::kNet, config.rank) {}
 
   static std::optional<Contact> contact_of(std::string_view bytes) {
     ByteReader reader(bytes);

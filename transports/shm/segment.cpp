@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/limits.h"
 #include "base/membarrier.h"
 
 namespace tutti::shm {
@@ -58,6 +59,7 @@ Result<Segment> Segment::create(uint32_t slots, uint32_t slot_bytes, Fd* memfd) 
   const size_t bytes = segment_bytes(slots, slot_bytes);
   Fd fd(memfd_create("tutti-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return system_error("memfd_create for a shared-memory link", errno);
+  const NoSizeSignal quiet;
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return system_error(format("%zu bytes of shared memory for a link", bytes), errno);
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return system_error("sealing a shared-memory link", errno);

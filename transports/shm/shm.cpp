@@ -46,6 +46,8 @@ class ShmEndpoint {
     return first_link(incoming_, "link", [&](Acceptor::Accepted& incoming) { return take_in(incoming, config); });
   }
 
+  std::optional<Error> shortage() const { return acceptor_.shortage(); }
+
   // Of one core that copies.
   tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 300, 10'000'000'000}; }
 

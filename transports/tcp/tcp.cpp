@@ -42,6 +42,9 @@ class TcpEndpoint {
     return door_.next(config);
   }
 
+  void narrow(bool here, bool elsewhere) { door_.narrow(here, elsewhere); }
+  std::optional<Error> shortage() const { return door_.shortage(); }
+
   // Of a common network, with the speed of this host's fastest interface: the kernel does not tell what lies between.
   tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 30'000, bytes_per_second_}; }
 
@@ -51,7 +54,7 @@ class TcpEndpoint {
         key_(key),
         contact_(std::move(listener.contact)),
         pairs_(config.rank),
-        door_(config, key, std::move(listener.fd), pairs_) {}
+        door_(config, key, std::move(listener.fds), pairs_) {}
 
   // What the kernel says of interfaces that are no hardware is made up (a veth pair: 10 Gb/s).
   static uint64_t fastest_bytes_per_second() {
@@ -59,7 +62,8 @@ class TcpEndpoint {
     int64_t fastest = 0;
     if (const auto interfaces = local_interfaces())
       for (const Interface& i : interfaces.value())
-        if (preference(i) == 0) fastest = std::max(fastest, is_hardware(i) ? megabits_per_second(i) : kVirtualMegabits);
+        if (preference(i) == kRealNetwork)
+          fastest = std::max(fastest, is_hardware(i) ? megabits_per_second(i) : kVirtualMegabits);
     return static_cast<uint64_t>(fastest > 0 ? fastest : kUnknownMegabits) * 1'000'000 / 8;
   }
 

@@ -79,12 +79,14 @@ class WaitSet {
 // What an endpoint's receiving ends share: connections come in by one door, also those that replace what broke.
 class Door {
  public:
-  Door(const tuttiEndpointConfig& config, const Key& key, Fd listen_fd, Pairs& pairs)
-      : n_ranks_(config.n_ranks), pairs_(pairs), acceptor_(std::move(listen_fd), key, HelloKind::kTcp, config.rank) {}
+  Door(const tuttiEndpointConfig& config, const Key& key, std::vector<Fd> listening, Pairs& pairs)
+      : n_ranks_(config.n_ranks), pairs_(pairs), acceptor_(std::move(listening), key, HelloKind::kTcp, config.rank) {}
   void look();
   // The next link whose connections are all there; null if there is none.
   std::unique_ptr<LinkHalf> next(tuttiLinkConfig* config);
   Pairs& pairs() { return pairs_; }
+  void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
+  std::optional<Error> shortage() const { return acceptor_.shortage(); }
 
  private:
   struct Incomplete {

@@ -56,6 +56,9 @@ class VerbsEndpoint {
     return first_link(incoming_, "verbs link", [&](Incoming& incoming) { return take_in(incoming, config); });
   }
 
+  void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
+  std::optional<Error> shortage() const { return acceptor_.shortage(); }
+
   Result<void> registers(const void* data, uint64_t bytes) { return hub_.user_memory.check(data, bytes); }
 
   // What lies between costs a switch or two; the kernel knows nothing of it.
@@ -99,7 +102,7 @@ class VerbsEndpoint {
         n_ranks_(config.n_ranks),
         key_(key_of(config)),
         contact_(std::move(listener.contact)),
-        acceptor_(std::move(listener.fd), key_, HelloKind::kVerbs, config.rank),
+        acceptor_(std::move(listener.fds), key_, HelloKind::kVerbs, config.rank),
         hub_{std::move(ports), UserMemory(config, hub_.ports, most_bytes), queues} {}
 
   // Null while the offer has not come.

@@ -1,0 +1,76 @@
+#include "base/limits.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+
+#include "base/result.h"
+
+namespace tutti {
+namespace {
+
+unsigned long long limit_of(__rlimit_resource resource) {
+  rlimit limit{};
+  getrlimit(resource, &limit);
+  return limit.rlim_cur;
+}
+
+sigset_t only_size_signal() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGXFSZ);
+  return set;
+}
+
+}  // namespace
+
+std::string limit_remedy(int sys_errno) {
+  if (sys_errno == EMFILE)
+    return format(" (all %llu descriptors that this process may have are in use: raise ulimit -n)",
+                  limit_of(RLIMIT_NOFILE));
+  if (sys_errno == ENFILE) return " (all descriptors of this machine are in use: raise fs.file-max)";
+  if (sys_errno == EFBIG && limit_of(RLIMIT_FSIZE) != RLIM_INFINITY)
+    return format(" (this process may make files of at most %llu bytes: raise ulimit -f)", limit_of(RLIMIT_FSIZE));
+  return "";
+}
+
+size_t open_descriptors() {
+  DIR* folder = opendir("/proc/self/fd");
+  if (folder == nullptr) return 0;
+  size_t n = 0;
+  while (const dirent* entry = readdir(folder)) n += entry->d_name[0] != '.';
+  closedir(folder);
+  return n - 1;  // without the folder's own
+}
+
+Result<void> check_descriptors(size_t open, size_t more, const std::string& who) {
+  const unsigned long long limit = limit_of(RLIMIT_NOFILE);
+  if (open == 0 || open + more <= limit) return {};
+  return Error{
+      Code::kSystemError,
+      format("too few descriptors: this process has %zu open of the %llu that it may have, and %s needs at least %zu "
+             "more: raise ulimit -n to more than %zu",
+             open, limit, who.c_str(), more, open + more),
+      -1, EMFILE};
+}
+
+// The kernel sends it to the thread whose call it was.
+NoSizeSignal::NoSizeSignal() {
+  const sigset_t signals = only_size_signal();
+  sigset_t pending;
+  sigpending(&pending);
+  was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
+  pthread_sigmask(SIG_BLOCK, &signals, &before_);
+}
+
+NoSizeSignal::~NoSizeSignal() {
+  const int caller_errno = errno;
+  const sigset_t signals = only_size_signal();
+  const timespec at_once{};
+  if (!was_pending_) sigtimedwait(&signals, nullptr, &at_once);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  errno = caller_errno;
+}
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+// Where a rank listens: at the addresses that it tells others, and nowhere else.
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/dial.h"
+#include "base/env.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kMaxAddresses = 32;  // a contact fits a transport's address
+constexpr int kAttempts = 50;         // to find a port that is free at all of them
+
+// One socket for each address, all with this port; 0: with the one that the first gets.
+Result<Listener> listen_at(const std::vector<Interface>& interfaces, uint16_t port) {
+  Listener listener;
+  listener.contact.host = host_id();
+  std::optional<Error> failed;
+  for (const Interface& i : interfaces) {
+    Address address = i.address, bound;
+    address.set_port(port);
+    auto fd = listen_on(address, &bound);
+    if (!fd && fd.error().sys_errno != EADDRNOTAVAIL && fd.error().sys_errno != EAFNOSUPPORT) return fd.error();
+    if (!fd) {  // IPv6 may be on its way up, or down
+      failed = fd.error();
+      continue;
+    }
+    port = bound.port();
+    address.set_port(port);
+    listener.fds.push_back(std::move(fd).value());
+    listener.contact.addresses.push_back(address);
+  }
+  if (listener.fds.empty() && failed) return *failed;
+  return listener;
+}
+
+}  // namespace
+
+std::vector<Interface> advertised(std::vector<Interface> interfaces) {
+  if (env_is_set(Env::kSocketIfname)) return interfaces;
+  const auto n_with = [&](int value) {
+    return std::count_if(interfaces.begin(), interfaces.end(),
+                         [&](const Interface& i) { return preference(i) == value; });
+  };
+  const int wanted = n_with(kRealNetwork) > 0 ? kRealNetwork : kLinkLocal;
+  bool has_loopback = false;
+  std::erase_if(interfaces, [&](const Interface& i) {
+    const bool is_first_loopback = preference(i) == kLoopback && !std::exchange(has_loopback, true);
+    return preference(i) != wanted && !is_first_loopback;
+  });
+  return interfaces;
+}
+
+Result<Listener> Listener::open() {
+  TUTTI_TRY_ASSIGN(auto interfaces, local_interfaces());
+  interfaces = advertised(std::move(interfaces));
+  if (interfaces.size() > kMaxAddresses) interfaces.resize(kMaxAddresses);
+  TUTTI_TRY_ASSIGN(const auto range, env_port_range());
+  const int n_ports = range.first == 0 ? kAttempts : range.last - range.first + 1;
+  uint32_t start = 0;  // ranks begin at different places
+  random_bytes(&start, sizeof start);
+  Result<Listener> listener = Error{};
+  for (int i = 0; i < n_ports; i++) {
+    const uint32_t offset = (start + static_cast<uint32_t>(i)) % static_cast<uint32_t>(n_ports);
+    listener = listen_at(interfaces, range.first == 0 ? uint16_t{0} : static_cast<uint16_t>(range.first + offset));
+    if (listener || listener.error().sys_errno != EADDRINUSE) return listener;
+  }
+  if (range.first == 0) return listener;
+  return Error{
+      Code::kSystemError,
+      format("all %d ports of TUTTI_PORT_RANGE=%u-%u are in use on %s: each rank takes one for the group and one "
+             "for each transport over TCP, and a group's root one besides",
+             n_ports, range.first, range.last, host_name().c_str()),
+      -1, EADDRINUSE};
+}
+
+}  // namespace tutti

@@ -1,0 +1,205 @@
+// Where the kernel's limits are reached: an error at once that names the limit, on all ranks.
+#include <netdb.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <fstream>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+// Runs body in a process of its own, whose limits it may lower. "" if all was well, else what it says; or how it ended.
+std::string in_child(const std::function<std::string()>& body) {
+  if (kSanitized) wait_for_one_thread();
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    alarm(kSanitized ? 300 : 60);
+    const std::string text = body();
+    if (write(ends[1], text.data(), text.size()) < 0) _exit(1);
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  if (WIFSIGNALED(status)) text += "; ended by " + std::string(strsignal(WTERMSIG(status)));
+  return text;
+}
+
+void limit(__rlimit_resource resource, rlim_t value) {
+  rlimit both{};
+  getrlimit(resource, &both);
+  both.rlim_cur = value;
+  setrlimit(resource, &both);
+}
+
+rlim_t open_now() {
+  rlim_t n = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) n++;
+  return n - 1;  // the folder's own
+}
+
+// Where sockets of this process wait for anybody who is not of this host.
+std::string listening_beyond_loopback() {
+  std::string found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = atoi(entry.path().filename().c_str());
+    int listens = 0;
+    socklen_t bytes = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) continue;
+    sockaddr_storage address{};
+    bytes = sizeof address;
+    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes);
+    if (address.ss_family == AF_UNIX) continue;
+    char host[NI_MAXHOST] = "";
+    getnameinfo(reinterpret_cast<sockaddr*>(&address), bytes, host, sizeof host, nullptr, 0, NI_NUMERICHOST);
+    if (std::string(host) != "127.0.0.1" && std::string(host) != "::1") found += std::string(host) + " ";
+  }
+  return found;
+}
+
+// A group of threads that add up once. `ended_well` if nobody saw anything else than `reason`.
+std::string sum_in_threads(int n, const tuttiConfig_t* config, const char* reason, bool* all_succeeded) {
+  tuttiUniqueId id;
+  if (tuttiGetUniqueId(&id) != tuttiSuccess) {
+    const std::string why = tuttiGetLastError(nullptr);
+    return contains(why, reason) ? "" : why;
+  }
+  std::vector<Outcome> outcomes(static_cast<size_t>(n));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; r++)
+    threads.emplace_back([&, r] {
+      Outcome& outcome = outcomes[static_cast<size_t>(r)];
+      tuttiComm_t comm = nullptr;
+      outcome.take(tuttiCommInitRankConfig(&comm, n, id, r, config));
+      if (comm == nullptr) return;
+      float one = 1, sum = 0;
+      outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiFloat, tuttiSum, comm, nullptr));
+      if (outcome.code == tuttiSuccess && sum != static_cast<float>(n)) outcome.message = "a wrong sum";
+      if (outcome.code == tuttiSuccess)
+        outcome.take(tuttiCommDestroy(comm));
+      else
+        tuttiCommAbort(comm);
+    });
+  for (std::thread& thread : threads) thread.join();
+  std::string unexpected;
+  for (int r = 0; r < n; r++) {
+    const Outcome& outcome = outcomes[static_cast<size_t>(r)];
+    if (outcome.code != tuttiSuccess) *all_succeeded = false;
+    if (!outcome.message.empty() && !contains(outcome.message, reason))
+      unexpected += "rank " + std::to_string(r) + ": " + outcome.message + "\n";
+  }
+  return unexpected;
+}
+
+}  // namespace
+
+TEST_CASE("too few descriptors for a process full of ranks are named as such by every rank, with how many it takes") {
+  bool enough = false;
+  int refused = 0;
+  for (rlim_t more = 6; more < 400 && !enough; more += 23) {
+    const std::string said = in_child([&] {
+      limit(RLIMIT_NOFILE, open_now() + more);
+      bool all = true;
+      std::string wrong = sum_in_threads(8, nullptr, "ulimit -n", &all);
+      return wrong.empty() ? (all ? "enough" : "refused") : wrong;
+    });
+    INFO("room for " << more << ": " << said);
+    REQUIRE((said == "enough" || said == "refused"));
+    enough = said == "enough";
+    refused += said == "refused";
+  }
+  CHECK(enough);
+  CHECK(refused > 2);
+}
+
+TEST_CASE("where files may have no bytes, ranks say so or do without shared memory, and no signal ends them") {
+  const std::string log = "/tmp/tutti-test-limits." + std::to_string(getpid());
+  const std::string said = in_child([&]() -> std::string {
+    setenv("TUTTI_LOG", "info", 1);
+    setenv("TUTTI_LOG_FILE", log.c_str(), 1);
+    limit(RLIMIT_FSIZE, 0);
+    void* memory = nullptr;
+    if (tuttiMemAlloc(&memory, 4096) == tuttiSuccess) return "memory behind a file of no bytes";
+    if (const std::string why = tuttiGetLastError(nullptr); !contains(why, "ulimit -f")) return why;
+    bool all = true;
+    if (std::string wrong = sum_in_threads(3, nullptr, "ulimit -f", &all); !wrong.empty() || !all)
+      return "over TCP: " + wrong;
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.transports = "shm";
+    std::string wrong = sum_in_threads(3, &config, "ulimit -f", &all);
+    return all ? "shared memory of no bytes" : wrong;
+  });
+  CHECK(said == "");
+  unlink(log.c_str());
+}
+
+TEST_CASE("once a group of one host is there, its sockets for who comes are the loopback's and no others") {
+  const std::string said = in_child([&]() -> std::string {
+    bool all = true;
+    std::string open;
+    const tuttiUniqueId id = [] {
+      tuttiUniqueId made;
+      tuttiGetUniqueId(&made);
+      return made;
+    }();
+    std::vector<tuttiComm_t> comms(2);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; r++)
+      threads.emplace_back([&, r] { tuttiCommInitRank(&comms[static_cast<size_t>(r)], 2, id, r); });
+    for (std::thread& thread : threads) thread.join();
+    for (int i = 0; i < 1000; i++) {  // the root's end with its thread
+      open = listening_beyond_loopback();
+      if (open.empty()) break;
+      usleep(10'000);
+    }
+    for (const tuttiComm_t comm : comms) all = tuttiCommDestroy(comm) == tuttiSuccess && all;
+    return all ? open : "a group that cannot be left";
+  });
+  CHECK(said == "");
+}
+
+// Runs in a program of its own, because a process finds out once where its lines go.
+TEST_CASE("a group with streams whose links log", "[.logs]") {
+  tuttiUniqueId id;
+  REQUIRE(tuttiGetUniqueId(&id) == tuttiSuccess);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      tuttiComm_t comm = nullptr;
+      tuttiStream_t stream = nullptr;
+      if (tuttiCommInitRank(&comm, 2, id, r) != tuttiSuccess || tuttiStreamCreate(&stream) != tuttiSuccess) return;
+      float value = 1;  // the first message makes its link, on the stream's thread
+      if (r == 0)
+        tuttiSend(&value, 1, tuttiFloat, 1, comm, stream);
+      else
+        tuttiRecv(&value, 1, tuttiFloat, 0, comm, stream);
+      tuttiStreamDestroy(stream);
+      tuttiCommDestroy(comm);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_CASE("lines that a stream's thread logs tell the rank") {
+  const std::string log = "/tmp/tutti-test-log." + std::to_string(getpid());
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  REQUIRE(system(("TUTTI_LOG=info TUTTI_LOG_FILE=" + log + " '" + self + "' '[.logs]' >/dev/null").c_str()) == 0);
+  std::ifstream lines(log);
+  int links = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!contains(line, "link to rank")) continue;
+    INFO(line);
+    CHECK(contains(line, "] rank "));
+    links += contains(line, "channel 1000");
+  }
+  CHECK(links == 1);
+  unlink(log.c_str());
+}

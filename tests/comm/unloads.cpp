@@ -1,0 +1,71 @@
+// A program that unloads the library while it is in a group: its threads must not find themselves without code when a
+// peer leaves. Loads it by the path that it is given.
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tutti/tutti.h"
+
+namespace {
+
+template <class Function>
+Function* find(void* library, const char* name) {
+  void* const symbol = dlsym(library, name);
+  if (symbol == nullptr) _exit(2);
+  return reinterpret_cast<Function*>(symbol);
+}
+
+void* load(const char* path) {
+  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library != nullptr) return library;
+  fprintf(stderr, "%s\n", dlerror());
+  _exit(2);
+}
+
+// Rank 0 unloads; rank 1 leaves afterwards.
+int be_rank(const char* path, int rank, int id_from, int id_to, int go_from, int go_to) {
+  alarm(60);
+  void* const library = load(path);
+  tuttiUniqueId id;
+  if (rank == 0 && find<decltype(tuttiGetUniqueId)>(library, "tuttiGetUniqueId")(&id) != tuttiSuccess) return 3;
+  if (rank == 0 && write(id_to, &id, sizeof id) != sizeof id) return 3;
+  if (rank == 1 && read(id_from, &id, sizeof id) != sizeof id) return 3;
+  tuttiComm_t comm = nullptr;
+  if (find<decltype(tuttiCommInitRank)>(library, "tuttiCommInitRank")(&comm, 2, id, rank) != tuttiSuccess) return 4;
+  char byte = 0;
+  if (rank == 1) {
+    if (read(go_from, &byte, 1) != 1) return 5;
+    _exit(0);  // its connections break
+  }
+  dlclose(library);
+  if (write(go_to, &byte, 1) != 1) return 5;
+  usleep(300'000);  // for the thread that learns of it
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  int id[2], go[2];
+  if (pipe(id) != 0 || pipe(go) != 0) return 2;
+  pid_t pids[2];
+  for (int rank = 0; rank < 2; rank++) {
+    pids[rank] = fork();
+    if (pids[rank] == 0) _exit(be_rank(argv[1], rank, id[0], id[1], go[0], go[1]));
+  }
+  int failures = 0;
+  for (int rank = 0; rank < 2; rank++) {
+    int status = 0;
+    waitpid(pids[rank], &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    failures++;
+    printf("rank %d: %s %d\n", rank, WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "exit code",
+           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+  }
+  return failures == 0 ? 0 : 1;
+}
