@@ -174,7 +174,8 @@ Call Operations::call_of(const Place& place, const Draw& draw, tuttiStream_t str
 tuttiResult_t Operations::step(const Place& place, uint64_t seed) {
   std::mt19937_64 random(seed);
   const unsigned form = below(random, 16u);
-  if (form == 0 && place.n_ranks > 1) return run_on_part(place, random);
+  in_part_ = form == 0 && place.n_ranks > 1;
+  if (in_part_) return run_on_part(place, random);
   return run(place, draw(place, random), form < 8, form % 4 == 1);
 }
 

@@ -30,6 +30,8 @@ class Operations {
   // All of one step: a call, several as a group or on a stream, or calls on a part of the group. `seed` is the same on
   // all ranks. What is wrong is counted and said.
   tuttiResult_t step(const Place& place, uint64_t seed);
+  // Whether the last step was on a part of the group, whose errors number the ranks as that does.
+  bool in_part() const { return in_part_; }
 
  private:
   struct Draw;
@@ -46,6 +48,7 @@ class Operations {
   perf::Buffer send_, recv_;
   tuttiStream_t stream_ = nullptr;
   char (&doing_)[kDoingBytes];
+  bool in_part_ = false;
 };
 
 }  // namespace tutti::soak

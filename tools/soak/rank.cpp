@@ -271,12 +271,18 @@ void Rank::note_break(const char* in, tuttiResult_t code) {
     first_death = first_death == 0 ? gone : std::min(first_death, gone);
     last_death_ns_ = std::max(last_death_ns_, gone);
   }
-  if (!has_greeted_ || first_death == 0 || board_.revoked.has(group_) || growth_given_up_) return;
+  if (!has_greeted_ || operations_.in_part() || first_death == 0 || board_.revoked.has(group_) || growth_given_up_)
+    return;
   std::vector<int> lost(static_cast<size_t>(place_.n_ranks));
   int n_lost = 0;
   static_cast<void>(tuttiCommLostRanks(comm_, lost.data(), &n_lost));
+  // Who leaves by tuttiCommAbort says so itself, before its connections are gone.
+  bool is_named = n_lost > 0;
+  for (int rank = 0; rank < place_.n_ranks && !is_named; rank++)
+    is_named = board_.end_of(lives_[static_cast<size_t>(rank)]) != 0 &&
+               why.find("rank " + std::to_string(rank) + " ") != std::string::npos;
   board_.counts.deaths_met++;
-  if (n_lost > 0) board_.counts.deaths_named++;
+  if (is_named) board_.counts.deaths_named++;
   for (int i = 0; i < n_lost; i++) {
     const int rank = lost[static_cast<size_t>(i)];
     if (board_.end_of(lives_[static_cast<size_t>(rank)]) != 0 || board_.cut_until_ns > since_ns_) continue;
@@ -284,8 +290,7 @@ void Rank::note_break(const char* in, tuttiResult_t code) {
     fprintf(stderr, "tutti-soak: MISNAMED: rank %d of %d takes rank %d to be lost, which lives: %s\n", place_.rank,
             place_.n_ranks, rank, why.c_str());
   }
-  if (n_lost == 0)
-    fprintf(stderr, "tutti-soak: unnamed: rank %d of %d: %s\n", place_.rank, place_.n_ranks, why.c_str());
+  if (!is_named) fprintf(stderr, "tutti-soak: unnamed: rank %d of %d: %s\n", place_.rank, place_.n_ranks, why.c_str());
   if (board_.disturbed_until_ns < first_death) board_.until_error.add(now - first_death);
 }
 
@@ -303,7 +308,9 @@ bool Rank::shrink() {
   tuttiComm_t smaller = nullptr;
   tuttiResult_t code = tuttiCommShrink(comm_, nullptr, 0, &smaller, &config, TUTTI_SHRINK_DEFAULT);
   code = settle(smaller, code);
-  if (code == tuttiSuccess) {
+  // One that has formed in the background and broke since is there, too: it shrinks next.
+  int n_ranks = 0;
+  if (code == tuttiSuccess || (smaller != nullptr && tuttiCommCount(smaller, &n_ranks) == tuttiSuccess)) {
     if (place_.rank == 0) board_.counts.shrinks++;
     take_over(smaller);
     return true;
