@@ -127,7 +127,9 @@ std::vector<std::string> fuzz_seeds() {
           '\1' + patch(slot, std::string(64, '\xff')) + patch(static_cast<uint16_t>(slot + 16), std::string(8, '\xfe')),
           '\1' + patch(offsetof(TraceHeader, has_failed), std::string("\2\0\0\0\0\0\0\0", 8)) +
               patch(offsetof(TraceHeader, error), "rank 1 died"),
-          '\3' + xml};
+          '\3' + xml,
+          '\3' + xml.substr(0, xml.rfind("complete_cpuset")) +
+              xml.substr(xml.rfind("complete_cpuset") + 22)};  // hwloc crashed
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {

@@ -11,7 +11,8 @@ lacks() { echo "lacks: $1"; cat "$tmp/out"; failed=1; }
 "$soak" --seconds 15 --ranks 4 --rest 4000 --maxbytes 262144 --hang 60 -J "$tmp/json" >"$tmp/out" 2>&1 ||
   { echo "the exit status is $?"; cat "$tmp/out"; failed=1; }
 cat "$tmp/out"
-for fault in 'kill' 'join' 'stop' 'delay'; do grep -qE "^  $fault +[1-9]" "$tmp/out" || lacks "$fault"; done
+grep -qE '^processes killed +[1-9]' "$tmp/out" || lacks 'kills'
+grep -qE '^  join +[1-9]' "$tmp/out" || lacks 'joins'
 grep -qE '^survivors that met deaths +[1-9]' "$tmp/out" || lacks 'survivors'
 grep -q '"hangs": 0' "$tmp/json" || { echo 'no JSON'; failed=1; }
 
