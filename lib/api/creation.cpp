@@ -92,4 +92,13 @@ Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation 
   });
 }
 
+Result<std::unique_ptr<Communicator>> make_from(
+    const Use& comm, const Deadline& deadline,
+    const std::function<Result<std::unique_ptr<Communicator>>(const Deadline&)>& make) {
+  const auto& aborted = comm.member().aborted();
+  auto made = make(deadline.or_when(aborted));
+  if (!made && *aborted) return Error{Code::kInvalidUsage, "tuttiCommAbort was called on this rank", comm->rank()};
+  return made;
+}
+
 }  // namespace tutti::api

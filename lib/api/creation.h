@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "api/handle.h"
 
@@ -26,5 +27,10 @@ Result<void> take_cuda_device(int value, const std::string& name, int* to);
 // gets no communicator.
 Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation,
                     std::function<void()> begin = nullptr);
+
+// What `make` makes from `comm`; it ends soon, and says so, when tuttiCommAbort ends that one, which waits for it.
+Result<std::unique_ptr<Communicator>> make_from(
+    const Use& comm, const Deadline& deadline,
+    const std::function<Result<std::unique_ptr<Communicator>>(const Deadline&)>& make);
 
 }  // namespace tutti::api

@@ -46,7 +46,9 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
       newcomm, read,
       [=, options = read.options](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
         TUTTI_TRY_ASSIGN(const UniqueId agreed, agree_on_id(*use, *ticket, id));
-        return Communicator::create(agreed, me, n_ranks, options, deadline);
+        return make_from(*use, deadline, [&](const Deadline& until) {
+          return Communicator::create(agreed, me, n_ranks, options, until);
+        });
       },
       [=] { *ticket = (*use)->take_ticket(); });
 }

@@ -39,6 +39,8 @@ class Member : public std::enable_shared_from_this<Member> {
   Result<void> state() const;
   bool blocking() const { return blocking_; }
   void abort();
+  // Set by abort(): ends what is made from this one, which has to need nothing that works of it.
+  const std::shared_ptr<std::atomic<bool>>& aborted() const { return aborted_; }
   // Until nothing runs in the background any more, after abort() soon: nothing there reads the environment then. Of a
   // creation from another communicator nothing is waited for.
   void join();

@@ -35,7 +35,8 @@ Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int
 
 Result<std::unique_ptr<Communicator>> shrink(const Use& comm, uint64_t ticket, const std::vector<int>& excluded,
                                              const CommOptions& options, const Deadline& deadline) {
-  auto made = comm->shrink(ticket, excluded, options, deadline);
+  auto made =
+      make_from(comm, deadline, [&](const Deadline& until) { return comm->shrink(ticket, excluded, options, until); });
   if (!made && !excluded.empty())
     made.error().message +=
         "; in tuttiCommShrink all ranks that stay give the same excludeRanksList, or all of them none";

@@ -43,7 +43,9 @@ Result<std::unique_ptr<Communicator>> meet(const Use& comm, const std::vector<in
     return Error{Code::kRemoteError, format("rank %d could not start the new group: its own error says why", leader),
                  leader};
   const auto me = std::find(members.begin(), members.end(), comm->rank()) - members.begin();
-  auto made = Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), options, deadline);
+  auto made = make_from(comm, deadline, [&](const Deadline& until) {
+    return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), options, until);
+  });
   if (!made) TUTTI_TRY(comm->async_error());  // why the others did not come
   return made;
 }

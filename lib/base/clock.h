@@ -1,6 +1,8 @@
 // Monotonic time and deadlines.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -21,9 +23,16 @@ class Deadline {
 
   static Deadline after_seconds(double seconds) { return Deadline(now_ns() + static_cast<int64_t>(seconds * 1e9)); }
   static Deadline never() { return Deadline(INT64_MAX); }
-  Deadline or_when(Cancelled cancelled) const { return Deadline(at_ns_, std::move(cancelled)); }
+  // At most two may cancel it: the new thing's owner, and that of what it is made from.
+  Deadline or_when(Cancelled cancelled) const {
+    Deadline sooner = *this;
+    (sooner.cancelled_[0] == nullptr ? sooner.cancelled_[0] : sooner.cancelled_[1]) = std::move(cancelled);
+    return sooner;
+  }
   Deadline plus_seconds(double seconds) const {
-    return Deadline(at_ns_ == INT64_MAX ? at_ns_ : at_ns_ + static_cast<int64_t>(seconds * 1e9), cancelled_);
+    Deadline later = *this;
+    if (at_ns_ != INT64_MAX) later.at_ns_ += static_cast<int64_t>(seconds * 1e9);
+    return later;
   }
   bool passed() const { return cancelled() || (at_ns_ != INT64_MAX && now_ns() >= at_ns_); }
   // For poll(2): whole milliseconds left, rounded up, at most `cap_ms`, never negative. Nothing wakes a sleeper when it
@@ -36,11 +45,14 @@ class Deadline {
   }
 
  private:
-  explicit Deadline(int64_t at_ns, Cancelled cancelled = nullptr) : at_ns_(at_ns), cancelled_(std::move(cancelled)) {}
-  bool cancelled() const { return cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed); }
+  explicit Deadline(int64_t at_ns) : at_ns_(at_ns) {}
+  bool cancelled() const {
+    return std::any_of(cancelled_.begin(), cancelled_.end(),
+                       [](const Cancelled& by) { return by != nullptr && by->load(std::memory_order_relaxed); });
+  }
 
   int64_t at_ns_;
-  Cancelled cancelled_;
+  std::array<Cancelled, 2> cancelled_;
 };
 
 }  // namespace tutti

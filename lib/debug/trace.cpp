@@ -15,6 +15,16 @@
 namespace tutti {
 namespace {
 
+constexpr int64_t kMostNs = int64_t{1} << 60;  // 36 years: no clock of a computer that is on says more
+constexpr int32_t kMostRanks = 1 << 17;
+
+// Files may have been written by anybody, or by half. What is read from them is added, and counted up to.
+bool is_sound(const TraceHeader& header) {
+  const auto is_time = [](int64_t ns) { return ns >= 0 && ns < 2 * kMostNs; };
+  return header.magic == TraceHeader::kMagic && header.n_ranks > 0 && header.n_ranks <= kMostRanks &&
+         header.rank >= 0 && header.rank < header.n_ranks && is_time(header.made_ns) && is_time(header.made_real_ns);
+}
+
 // From ticks to the monotonic clock, by two points in time: when the recorder was made, and now.
 class TickClock {
  public:
@@ -25,7 +35,9 @@ class TickClock {
     ns_per_tick_ = header.by_cpu == 0 || passed <= 0 ? 1 : static_cast<double>(read_ns_ - made_ns_) / passed;
   }
   int64_t to_ns(uint64_t at) const {
-    return made_ns_ + static_cast<int64_t>(static_cast<double>(static_cast<int64_t>(at - made_ticks_)) * ns_per_tick_);
+    const double passed = static_cast<double>(static_cast<int64_t>(at - made_ticks_)) * ns_per_tick_;
+    constexpr auto kMost = static_cast<double>(kMostNs);
+    return made_ns_ + static_cast<int64_t>(std::clamp(passed, -kMost, kMost));
   }
   int64_t read_ns() const { return read_ns_; }
 
@@ -67,7 +79,8 @@ Trace read(const TraceHeader& header, const TraceSlot* slots) {
   trace.read_ns = clock.read_ns();
   trace.real_offset_ns = header.made_real_ns - header.made_ns;
   const uint64_t waiting = header.waiting_nth.load(std::memory_order_acquire);
-  trace.wait.since_ns = static_cast<int64_t>(header.waiting_since_ns.load(std::memory_order_acquire));
+  trace.wait.since_ns =
+      static_cast<int64_t>(std::min<uint64_t>(header.waiting_since_ns.load(std::memory_order_acquire), kMostNs));
   const uint64_t n_awaited =
       std::min<uint64_t>(header.n_awaited.load(std::memory_order_acquire), TraceHeader::kMostAwaited);
   for (uint64_t i = 0; i < n_awaited; i++) {
@@ -102,7 +115,7 @@ Result<Trace> read_trace(const std::string& path) {
   void* const memory = mmap(nullptr, Recorder::kBytes, PROT_READ, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return system_error("mmap " + path, errno);
   const auto* header = static_cast<const TraceHeader*>(memory);
-  const bool is_ours = header->magic == TraceHeader::kMagic;
+  const bool is_ours = is_sound(*header);
   Trace trace;
   if (is_ours) {
     const auto* slots = reinterpret_cast<const TraceSlot*>(static_cast<const char*>(memory) + Recorder::kHeaderBytes);

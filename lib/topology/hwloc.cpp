@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "topology/discover.h"
 
@@ -52,7 +53,11 @@ class Topology {
         ": give a file that TUTTI_TOPO_DUMP or lstopo has written, or unset the variable to look at the machine";
     if (access(path.c_str(), R_OK) != 0)
       return Error{Code::kInvalidUsage, "the topology in " + path + " cannot be read: " + strerror(errno) + remedy};
-    return load(true, path + " is no topology in hwloc's XML" + remedy, [&](hwloc_topology_t raw) {
+    const std::string what = path + " is no topology in hwloc's XML";
+    if (!has_whole_sets(path))
+      return Error{Code::kInvalidUsage,
+                   what + ": an object has only one of cpuset and complete_cpuset, or of the nodesets" + remedy};
+    return load(true, what + remedy, [&](hwloc_topology_t raw) {
       const int verdict = hwloc_topology_set_xml(raw, path.c_str());
       errno = 0;  // what hwloc leaves there says nothing of the file
       return verdict;
@@ -62,6 +67,17 @@ class Topology {
   hwloc_topology_t raw() const { return raw_; }
 
  private:
+  // hwloc crashes on objects with one of the sets and without the other one.
+  static bool has_whole_sets(const std::string& path) {
+    std::ifstream file(path);
+    for (std::string tag; std::getline(file, tag, '>');) {
+      const auto has = [&](const char* attribute) { return tag.find(attribute) != std::string::npos; };
+      if (!has("<object")) continue;
+      if (has(" cpuset=\"") != has(" complete_cpuset=\"") || has(" nodeset=\"") != has(" complete_nodeset=\""))
+        return false;
+    }
+    return true;
+  }
   // Speeds, and the devices that hwloc leaves out because no hardware stands behind them here, as in containers.
   void add_networks() {
     for (const NetworkDevice& device : network_devices("/sys")) {

@@ -219,6 +219,36 @@ TEST_CASE("with config.majority only the greater part goes on, or the half with 
   CHECK(shared->wrong == 0);
 }
 
+TEST_CASE("tuttiCommAbort ends a tuttiCommShrink or tuttiCommGrow that waits for ranks that do not call it") {
+  const bool grows = GENERATE(false, true);
+  setenv("TUTTI_INIT_TIMEOUT", "20", 1);  // see id_of_few()
+  const tuttiUniqueId id = new_id();
+  unsetenv("TUTTI_INIT_TIMEOUT");
+  std::atomic<bool> ended{false};
+  const auto outcomes = run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    if (rank > 0 && !grows) {  // calls nothing
+      while (!ended) usleep(1000);
+      return;
+    }
+    tuttiComm_t made = nullptr;
+    tuttiResult_t code = tuttiSuccess;
+    std::thread waits([&] {
+      code = grows ? tuttiCommGrow(comm, 4, &id, -1, &made, nullptr)
+                   : tuttiCommShrink(comm, nullptr, 0, &made, nullptr, TUTTI_SHRINK_DEFAULT);
+      outcome.message = tuttiGetLastError(nullptr);
+    });
+    usleep(100'000);  // most often it waits by now; if not it is refused
+    outcome.take(tuttiCommAbort(comm));
+    waits.join();
+    outcome.wrong += made != nullptr || code == tuttiSuccess || code == tuttiTimeout;
+    ended = true;
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.wrong == 0);
+  }
+}
+
 TEST_CASE("what tuttiCommGrow and tuttiCommRevoke cannot mean is refused, and the communicator goes on") {
   const auto outcomes = run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiComm_t newcomm = comm;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "contains.h"
 #include "debug/folder.h"
 #include "debug/trace.h"
+#include "debug/trace_json.h"
 
 using namespace tutti;
 
@@ -233,6 +235,30 @@ TEST_CASE("who has no descriptor left takes no process for dead") {
   const char state = process_state(me);
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
   CHECK(state != 'X');
+}
+
+TEST_CASE("a recorder's file whose numbers cannot be is refused, and times that cannot be are read") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  Recorder recorder;
+  recorder.share(1, 2, 3);
+  recorder.begin(sum(1));
+  REQUIRE(static_cast<bool>(read_trace(recorder.path())));
+  const auto put = [&](size_t at, auto value) {
+    std::fstream file(recorder.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.write(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  for (const uint64_t ticks : {uint64_t{0}, uint64_t{1} << 63, ~uint64_t{0}}) {
+    put(offsetof(TraceHeader, waiting_since_ns), ticks);
+    put(Recorder::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started), ticks);
+    const auto trace = read_trace(recorder.path());
+    REQUIRE(static_cast<bool>(trace));
+    CHECK_FALSE(to_json(trace.value()).empty());
+  }
+  for (const int32_t n_ranks : {0x3e000000, 1, 0, -1}) {
+    put(offsetof(TraceHeader, n_ranks), n_ranks);
+    CHECK_FALSE(static_cast<bool>(read_trace(recorder.path())));
+  }
 }
 
 TEST_CASE("what is no recorder's file is not taken for one") {

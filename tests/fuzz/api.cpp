@@ -1,4 +1,7 @@
 // The C API: bytes become a sequence of calls (script.h) on a group of one or two ranks.
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "script.h"
@@ -28,6 +31,39 @@ bool run_rank(Input in, Group& group, int rank) {
   return result == tuttiSuccess;
 }
 
+// True if all are well. A rank whose script ended otherwise than the other's may wait for it until a limit, which is
+// seconds. Their communicators are ended from here instead.
+bool run_ranks(const std::string (&scripts)[2], Group& group) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t n_ended = 0, n_well = 0;
+  const size_t n = group.members.size();
+  const auto be_rank = [&](size_t rank) {
+    const bool is_well = run_rank(Input(scripts[rank]), group, static_cast<int>(rank));
+    const std::lock_guard lock(mutex);
+    n_ended++;
+    n_well += is_well ? 1 : 0;
+    group.members[rank].has_run = true;
+    changed.notify_one();
+  };
+  if (n == 1) {
+    be_rank(0);
+    return n_well == 1;
+  }
+  std::thread threads[] = {std::thread(be_rank, 0), std::thread(be_rank, 1)};
+  std::unique_lock lock(mutex);
+  constexpr auto kPatience = std::chrono::milliseconds(20);
+  changed.wait_for(lock, 10 * kPatience, [&] { return n_ended > 0; });
+  changed.wait_for(lock, kPatience, [&] { return n_ended == n; });
+  for (Member& member : group.members) member.is_ended = n_well == 0 && !member.has_run;
+  lock.unlock();
+  for (const Member& member : group.members)
+    if (member.is_ended) checked(tuttiCommAbort(member.comm));
+  for (std::thread& thread : threads) thread.join();
+  for (Member& member : group.members) member.has_run = false;
+  return n_well == n;
+}
+
 void run_group(Input in, Group& group) {
   if (group.members[0].comm == nullptr) {
     std::vector<tuttiComm_t> comms(group.members.size());
@@ -39,13 +75,13 @@ void run_group(Input in, Group& group) {
   const std::string script(in.rest());
   std::string other = script;
   if (deviates % 8 == 7 && where < other.size()) other[where] = static_cast<char>(other[where] ^ deviates);
-  bool second_is_well = true;
-  std::thread second;
-  if (group.members.size() > 1) second = std::thread([&] { second_is_well = run_rank(Input(other), group, 1); });
-  const bool first_is_well = run_rank(Input(script), group, 0);
-  if (second.joinable()) second.join();
-  if (first_is_well && second_is_well) return;
-  for (Member& member : group.members) checked(tuttiCommAbort(std::exchange(member.comm, nullptr)));
+  std::string scripts[] = {script, other};
+  if (run_ranks(scripts, group)) return;
+  for (Member& member : group.members) {
+    const tuttiComm_t comm = std::exchange(member.comm, nullptr);
+    if (!member.is_ended) checked(tuttiCommAbort(comm));
+    member.is_ended = false;
+  }
 }
 
 std::string repeated(const std::string& bytes, int times) {

@@ -148,9 +148,9 @@ std::string control_frame(uint32_t type, const std::string& payload) {
   return static_cast<char>(frame.size() - 1) + frame;
 }
 
-std::string notice(int32_t code, int32_t culprit) {
+std::string notice(int32_t origin, int32_t code, int32_t culprit) {
   const std::string sentence = "rank 1 died";
-  return control_frame(1, fuzz::bytes_of(code) + fuzz::bytes_of(culprit) +
+  return control_frame(1, fuzz::bytes_of(origin) + fuzz::bytes_of(code) + fuzz::bytes_of(culprit) +
                               fuzz::bytes_of(static_cast<uint32_t>(sentence.size())) + sentence);
 }
 
@@ -169,8 +169,12 @@ std::vector<std::string> fuzz_seeds() {
           '\1' + std::string("an introduction that is none"),
           '\1' + genuine_introduction(),
           '\2' + control_frame(2, fuzz::bytes_of(uint64_t{12})),
-          '\2' + notice(6, 1),
-          '\2' + notice(0, 7),
+          '\2' + notice(1, 6, 1),
+          '\2' + notice(0, 0, 7),
+          '\2' + control_frame(3, fuzz::bytes_of(int32_t{1})) + control_frame(7, ""),
+          '\2' + control_frame(5, fuzz::bytes_of(uint32_t{2}) + std::string(12, '\0')) +
+              control_frame(6, std::string(16, 'n')),
+          '\2' + control_frame(4, "a question"),
           '\2' + control_frame(1, "")};
 }
 

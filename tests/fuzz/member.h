@@ -36,7 +36,8 @@ class Arena {
 // What one rank has from one input to the next.
 struct Member {
   tuttiComm_t comm = nullptr;
-  Arena arenas[2];  // of the group and of what is split off it
+  bool has_run = false, is_ended = false;  // its script; its communicator, from outside
+  Arena arenas[2];                         // of the group and of what is split off it
 };
 
 inline tuttiResult_t checked(tuttiResult_t result) {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "buffer.h"
+#include "collectives.h"
 #include "device.h"
 #include "launch.h"
 #include "options.h"
@@ -21,31 +22,11 @@ constexpr Collective kTool = {
 constexpr int kMostAtOnce = 16;
 constexpr int kMostPrinted = 5;
 
-struct Kind {
-  const char* name;
-  bool reduces, has_root;
-  Layout (*layout)(size_t, size_t, size_t);
-  tuttiResult_t (*run)(const Call&);
-  size_t (*count_wrong)(const Received&);
-};
-constexpr std::array kKinds = {
-    Kind{"AllReduce", true, false, same_size,
-         [](const Call& c) { return tuttiAllReduce(c.send, c.recv, c.count, c.type, c.op, c.comm, c.stream); },
-         [](const Received& r) { return count_wrong_reduction(r.key, r.first, r.count, r.data); }},
-    Kind{"ReduceScatter", true, false, scattering,
-         [](const Call& c) { return tuttiReduceScatter(c.send, c.recv, c.count, c.type, c.op, c.comm, c.stream); },
-         [](const Received& r) { return count_wrong_reduction(r.key, r.first_of_block(r.rank), r.count, r.data); }},
-    Kind{"AllGather", false, false, gathering,
-         [](const Call& c) { return tuttiAllGather(c.send, c.recv, c.count, c.type, c.comm, c.stream); },
-         [](const Received& r) { return count_wrong_blocks(r.key, r.first, r.count, r.data); }},
-    Kind{"Broadcast", false, true, same_size,
-         [](const Call& c) { return tuttiBroadcast(c.send, c.recv, c.count, c.type, c.root, c.comm, c.stream); },
-         [](const Received& r) { return count_wrong_copy(r.key, r.root, r.first, r.count, r.data); }},
-};
+constexpr const Collective* kKinds[] = {&kAllReduce, &kReduceScatter, &kAllGather, &kBroadcast};
 
 // One of a round's operations, the same on all ranks.
 struct Draw {
-  const Kind* kind;
+  const Collective* kind;
   DataKey key;
   tuttiRedOp_t op;
   size_t total;  // elements of the larger buffer
@@ -110,7 +91,7 @@ class Soak {
     const auto n = static_cast<size_t>(team_.n_ranks());
     std::vector<Draw> draws;
     for (size_t at = 0; static_cast<long long>(draws.size()) < wanted;) {
-      const Kind& kind = kKinds[below(kKinds.size())];
+      const Collective& kind = *kKinds[below(std::size(kKinds))];
       const TypeInfo& type = kTypes[below(kTypes.size())];
       // A place that is aligned as the type needs it, and no more.
       at = (at + type.bytes - 1) / type.bytes * type.bytes;
@@ -118,7 +99,7 @@ class Soak {
       const size_t room = (options_.max_bytes - at) / static_cast<size_t>(1 + below(kMostAtOnce));
       const size_t total = std::max(n, draw_elems(type.bytes, room)) / n * n;
       const auto op = static_cast<tuttiRedOp_t>(below(static_cast<int>(tuttiNumOps)));
-      const DataKey key = {type.type, kind.reduces ? op : kCopy, team_.n_ranks(), ++seed_};
+      const DataKey key = {type.type, kind.has_op ? op : kCopy, team_.n_ranks(), ++seed_};
       draws.push_back({&kind, key, op, total, below(team_.n_ranks()), below(2) == 1, at});
       at += total * type.bytes + below(size_t{64});
     }
@@ -153,7 +134,7 @@ class Soak {
       if (Status s = buffer->upload(used); !s) return s;
     for (const Draw& draw : draws) {
       const tuttiResult_t result = draw.kind->run(call_of(draw, send_.operand(), recv_.operand()));
-      if (result != tuttiSuccess) return library_error(draw.kind->name, result, team_.comm());
+      if (result != tuttiSuccess) return library_error(draw.kind->call, result, team_.comm());
     }
     if (Status s = wait(); !s) return s;
     if (Status s = recv_.download(used); !s) return s;
@@ -180,7 +161,7 @@ class Soak {
     wrong_ += static_cast<long long>(wrong);
     if (wrong == 0 || ++printed_ > kMostPrinted) return;
     fprintf(stderr, "[rank %d] %zu wrong: %s of %zu x %s %s, root %d, %s, %zu bytes into the buffer, seed %llu\n",
-            team_.rank(), wrong, draw.kind->name, host.count, type.name, kOpNames[static_cast<size_t>(draw.op)],
+            team_.rank(), wrong, draw.kind->call, host.count, type.name, kOpNames[static_cast<size_t>(draw.op)],
             draw.root, draw.in_place ? "in place" : "out of place", draw.at,
             static_cast<unsigned long long>(draw.key.seed));
   }

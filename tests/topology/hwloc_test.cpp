@@ -173,3 +173,18 @@ TEST_CASE("a dump that cannot be written says so, and leaves what was there") {
   CHECK_FALSE(refused);
   CHECK(read_file(folder.path + "/kept.xml") == "kept");
 }
+
+TEST_CASE("a topology file in which an object has half of its sets is refused: hwloc crashes on it") {
+  std::stringstream whole;
+  whole << std::ifstream(TUTTI_TEST_TOPOLOGIES "/hybrid.xml").rdbuf();
+  const std::string path = "topology-" + std::to_string(getpid()) + ".xml";
+  for (const char* half : {" complete_cpuset=\"", " complete_nodeset=\""}) {
+    std::string xml = whole.str();
+    const size_t at = xml.rfind(half), end = xml.find('"', at + std::string(half).size());
+    std::ofstream(path) << xml.erase(at, end + 1 - at);
+    const auto machine = read_machine(path);
+    REQUIRE_FALSE(machine);
+    CHECK(machine.error().message.find("an object has only one of cpuset and complete_cpuset") != std::string::npos);
+  }
+  unlink(path.c_str());
+}

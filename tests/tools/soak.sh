@@ -1,0 +1,35 @@
+#!/bin/sh
+# soak.sh TUTTI_SOAK CORRUPT: ranks that rest most of the time, so that it takes little of the CPU, cope with all kinds of faults;
+# and faults that are planted are found.
+set -u
+soak=$1 corrupt=$2
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+failed=0
+lacks() { echo "lacks: $1"; cat "$tmp/out"; failed=1; }
+
+"$soak" --seconds 15 --ranks 4 --rest 4000 --maxbytes 262144 --hang 60 -J "$tmp/json" >"$tmp/out" 2>&1 ||
+  { echo "the exit status is $?"; cat "$tmp/out"; failed=1; }
+cat "$tmp/out"
+grep -qE '^processes killed +[1-9]' "$tmp/out" || lacks 'kills'
+grep -qE '^  join +[1-9]' "$tmp/out" || lacks 'joins'
+grep -qE '^survivors that met deaths +[1-9]' "$tmp/out" || lacks 'survivors'
+grep -q '"hangs": 0' "$tmp/json" || { echo 'no JSON'; failed=1; }
+
+LD_PRELOAD=$corrupt "$soak" --seconds 3 --ranks 3 --faults '' --maxbytes 65536 --rest 1000 >"$tmp/out" 2>&1 &&
+  { echo 'wrong data are no failure'; failed=1; }
+grep -qE '^wrong results +[1-9]' "$tmp/out" || lacks 'wrong data'
+
+# A rank that is stopped and never continued makes the others wait: that is a hang, and who waits for whom is said.
+"$soak" --seconds 60 --ranks 2 --faults '' --hang 2 >"$tmp/out" 2>&1 &
+pid=$!
+children() { cat /proc/$pid/task/$pid/children; }
+for _ in $(seq 200); do [ "$(children | wc -w)" = 2 ] && break; sleep 0.1; done
+sleep 1
+kill -STOP "$(children | cut -d' ' -f2)"
+for _ in $(seq 300); do grep -q HANG "$tmp/out" && break; sleep 0.2; done
+kill -INT $pid
+wait $pid && { echo 'a hang is no failure'; failed=1; }
+grep -qE 'HANG: .*waits for rank' "$tmp/out" || lacks 'who waits for whom'
+grep -qE '^hangs +[1-9]' "$tmp/out" || lacks 'a hang'
+exit $failed

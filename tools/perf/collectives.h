@@ -1,0 +1,11 @@
+// What the perf tools measure, one entry for each of them.
+#pragma once
+
+#include "collective.h"
+
+namespace tutti::perf {
+
+extern const Collective kAllGather, kAllReduce, kAlltoAll, kAlltoAllv, kBarrier, kBroadcast, kGather, kReduce,
+    kReduceScatter, kScatter, kSendRecv;
+
+}  // namespace tutti::perf

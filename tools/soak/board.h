@@ -1,0 +1,117 @@
+// What the processes of a soak share: memory that the director maps before it forks the ranks. Whoever writes a field
+// is named there; every field that two processes look at is atomic, because either may be killed at any instruction.
+//
+// A rank's process sits in a slot. It lives as a member of groups until it is killed or leaves; what comes to its slot
+// then, a new process or the same one, is another life. Groups know their members by their lives.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "tutti/tutti.h"
+
+namespace tutti::soak {
+
+inline constexpr int kMostRanks = 64;
+inline constexpr size_t kDoingBytes = 160;
+inline constexpr int kInitSeconds = 10;  // the limit for creations
+
+int64_t now_ns();  // one clock for all processes
+
+enum class State : int { kAbsent, kStarting, kWaiting, kGathering, kMember, kEnded };
+
+struct Slot {
+  // The director's.
+  std::atomic<int> pid;
+  std::atomic<bool> stopped;
+  // What it asks for; the rank takes it back.
+  std::atomic<int> delay_ms;
+  std::atomic<bool> revoke, leave, explain;
+  // The rank's.
+  std::atomic<State> state;
+  std::atomic<uint64_t> life;
+  std::atomic<int64_t> progress_ns;
+  char doing[kDoingBytes];
+  char explanation[1500];
+};
+
+// Times in ms; as many as have room.
+struct Samples {
+  static constexpr int kMost = 1 << 17;
+  std::atomic<int> n;
+  float ms[kMost];
+  void add(int64_t ns) {
+    if (const int at = n++; at < kMost) ms[at] = static_cast<float>(static_cast<double>(ns) / 1e6);
+  }
+};
+
+enum class Verdict : int { kOpen, kFormed, kGivenUp };
+
+// A group that is to form of the members of one that is there (or of none) and newcomers. All of them have to agree
+// whether it came about, which no message between processes that die can bring: here they do, and the director speaks
+// for the dead.
+struct Gathering {
+  std::atomic<Verdict> verdict;
+  std::atomic<int> n_ranks;  // with the members; until `id` is there 0, or -1 if there are no members
+  std::atomic<int> arrived;
+  int n_joiners;
+  int index_of[kMostRanks];  // a slot's number among the newcomers; -1 if it is none
+  tuttiUniqueId id;
+
+  bool decide(Verdict what) {
+    Verdict open = Verdict::kOpen;
+    return verdict.compare_exchange_strong(open, what);
+  }
+};
+
+// A ring of what happened lately.
+template <int kSize>
+struct Recent {
+  std::atomic<unsigned> n;
+  std::atomic<uint64_t> values[kSize];
+  void add(uint64_t value) { values[n++ % kSize] = value; }
+  bool has(uint64_t value) const {
+    for (const auto& v : values)
+      if (v == value) return true;
+    return false;
+  }
+};
+
+struct Counts {
+  std::atomic<uint64_t> operations, bytes, groups, shrinks, growths, growths_given_up, deaths_met, deaths_named;
+  std::atomic<uint64_t> without_majority, revokes;
+  // What may not be.
+  std::atomic<uint64_t> wrong, unexplained, misnamed, left_behind, failed, leaks;
+};
+
+struct Board {
+  std::atomic<bool> stop;
+  std::atomic<int64_t> disturbed_until_ns;  // the end of the last stop, delay or cut; the far future while one lasts
+  std::atomic<int64_t> cut_until_ns;        // links
+  std::atomic<int64_t> last_trouble_ns;     // of a death or revocation
+  std::atomic<uint64_t> next_life;
+  static constexpr int kLives = 1 << 13;
+  std::atomic<int64_t> gone_ns[kLives];  // when this life ended; 0 as long as it lasts
+  static constexpr int kGatherings = 64;
+  std::atomic<uint64_t> gathering;  // the number of the latest one; 0: none
+  Gathering gatherings[kGatherings];
+  Recent<64> revoked;  // groups
+  Counts counts;
+  Samples until_error, until_good;
+  Slot slots[kMostRanks];
+
+  std::atomic<int64_t>& end_of(uint64_t life) { return gone_ns[life % kLives]; }
+  void end(uint64_t life) {
+    last_trouble_ns = now_ns();
+    end_of(life) = last_trouble_ns.load();
+  }
+  Gathering& gathering_of(uint64_t number) { return gatherings[number % kGatherings]; }
+  uint64_t new_life() {
+    const uint64_t life = ++next_life;
+    end_of(life) = 0;
+    return life;
+  }
+};
+
+}  // namespace tutti::soak

@@ -1,0 +1,16 @@
+// What a process holds of its system: counted when it holds no communicator, so that what is left over is seen.
+#pragma once
+
+#include <string>
+
+namespace tutti::soak {
+
+struct Census {
+  int descriptors = 0, threads = 0, shared_mappings = 0, mappings = 0, children = 0;
+
+  static Census take();
+  // What there is more of now than in `before`; "" if nothing. Mappings of its own a process may keep, for the heap.
+  std::string more_than(const Census& before) const;
+};
+
+}  // namespace tutti::soak

@@ -1,0 +1,30 @@
+// Hosts that are network namespaces, each with one cable to a switch, which can be pulled. Needs root and `ip`.
+// They go with the object; one thread.
+#pragma once
+
+#include <string>
+
+namespace tutti::soak {
+
+class Hosts {
+ public:
+  Hosts() = default;
+  ~Hosts();
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  // "" or why they cannot be made.
+  std::string make(int n);
+  int size() const { return n_; }
+  // The calling process goes to a host; false if it cannot.
+  bool enter(int host) const;
+  bool plug(int host, bool in) const;
+
+ private:
+  std::string name(int host) const;
+  static bool ip(const std::string& arguments);
+
+  int n_ = 0, made_ = 0, owner_ = 0;
+};
+
+}  // namespace tutti::soak

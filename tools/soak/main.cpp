@@ -1,0 +1,103 @@
+// tutti-soak: ranks that work, are killed, stopped, cut off and replaced for a given time, and whether they cope.
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "report.h"
+
+namespace tutti::soak {
+
+int64_t now_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+namespace {
+
+constexpr int kExitFailed = 1, kExitUsage = 2;
+volatile sig_atomic_t interrupted = 0;
+
+int complain(const std::string& what, int status) {
+  fprintf(stderr, "tutti-soak: %s\n", what.c_str());
+  return status;
+}
+
+int report(const Options& options, const Board& board, const Fate& fate) {
+  if (isatty(STDERR_FILENO) != 0) fprintf(stderr, "\r\033[K");
+  const bool to_stdout = options.json_path == "-";
+  print_report(to_stdout ? stderr : stdout, options, board, fate);
+  if (to_stdout) fputs(json_text(options, board, fate).c_str(), stdout);
+  if (!to_stdout && !options.json_path.empty() &&
+      !(std::ofstream(options.json_path) << json_text(options, board, fate)))
+    return complain("-J " + options.json_path + ": cannot be written", kExitUsage);
+  return failures(board, fate) == 0 ? 0 : kExitFailed;
+}
+
+int soak(const Options& options) {
+  void* const memory =
+      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return complain("no memory to share with the ranks", kExitFailed);
+  Board& board = *new (memory) Board;
+  Hosts hosts;
+  if (options.hosts > 1)
+    if (const std::string why = hosts.make(options.hosts); !why.empty())
+      return complain("--hosts " + std::to_string(options.hosts) + ": " + why, kExitUsage);
+  char folder[] = "/dev/shm/tutti-soak-XXXXXX";
+  if (mkdtemp(folder) == nullptr) return complain("no folder can be made in /dev/shm", kExitFailed);
+  setenv("TUTTI_TRACE_DIR", folder, 1);
+  setenv("TUTTI_INIT_TIMEOUT", std::to_string(kInitSeconds).c_str(), 1);
+  setenv("TUTTI_LOG", "none", 0);  // errors are what is wanted here
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, [](int) { interrupted = 1; });
+  const Fate fate = Director(options, board, hosts, folder).run([] { return interrupted != 0; });
+  std::filesystem::remove_all(folder);
+  return report(options, board, fate);
+}
+
+void add_options(CLI::App& app, Options& o) {
+  app.add_option("--seconds", o.seconds, "how long")->check(CLI::PositiveNumber);
+  app.add_option("--seed", o.seed, "of what is drawn: operations, faults and their times");
+  app.add_option("--ranks", o.ranks, "processes")->check(CLI::Range(2, kMostRanks));
+  app.add_option("--hosts", o.hosts, "network namespaces that the ranks are spread over, whose cables are cut (root)")
+      ->check(CLI::Range(1, 32));
+  app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp");
+  app.add_option("--maxbytes", o.max_bytes, "of an operation")->check(CLI::Range(uint64_t{65536}, uint64_t{1} << 30));
+  app.add_option("--every", o.every_ms, "milliseconds between faults, on average")->check(CLI::Range(1, 3600000));
+  app.add_option("--rest", o.rest_us, "microseconds that each rank rests after an operation")
+      ->check(CLI::Range(0, 1000000));
+  app.add_option("--hang", o.hang_seconds, "seconds without progress that count as a hang")->check(CLI::Range(1, 3600));
+  app.add_option("--faults", o.faults, "which: any of kill,stop,delay,leave,revoke,join,cut");
+  app.add_option("-J,--output_file", o.json_path, "write JSON there ('-': stdout, and the table to stderr)");
+}
+
+}  // namespace
+}  // namespace tutti::soak
+
+int main(int argc, char** argv) {
+  tutti::soak::Options options;
+  CLI::App app(
+      "Ranks do operations at random, whose results are checked, while they are killed (up to three at once), "
+      "stopped,\n"
+      "delayed, cut off, revoked and replaced: those that are left shrink and go on, new ones join and the group "
+      "grows.\n"
+      "Says how soon deaths are noticed and overcome, and what must not be: hangs, wrong results, leaks.");
+  app.footer(
+      "\nExit status: 0 good, 1 something went wrong, 2 wrong usage.\n"
+      "\nExamples:\n"
+      "  tutti-soak --seconds 600 --seed 7\n"
+      "  tutti-soak --ranks 8 --transport tcp --every 100 -J out.json\n"
+      "  sudo tutti-soak --ranks 6 --hosts 3          also cuts links\n"
+      "  tutti-soak --faults stop,delay --rest 1000   no deaths, and little of the CPU\n");
+  tutti::soak::add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : tutti::soak::kExitUsage;
+  }
+  return tutti::soak::soak(options);
+}
