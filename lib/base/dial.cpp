@@ -275,7 +275,7 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
     const bool failed = status == Handshake::Status::kFailed;
     if (failed || now_ns() - p->since_ns > kHandshakeNs) {
       log(LogLevel::kInfo, "turned away a connection: %s",
-          failed ? p->handshake.why().c_str() : "it did not show in time that it belongs to the group");
+          failed ? p->handshake.why().c_str() : "it did not prove in time that it belongs to the group");
       p = pending_.erase(p);
     } else {
       ++p;
@@ -302,7 +302,7 @@ void Acceptor::take_in() {
     if (!is_full_) return;
     if (!shortage_logged_)
       log(LogLevel::kWarn, "%s; peers wait until there is room again (see ulimit -n)",
-          system_error("taking in a connection", errno).message.c_str());
+          system_error("accepting a connection", errno).message.c_str());
     shortage_logged_ = true;
     if (!turn_away_one()) return;
   }
@@ -317,7 +317,7 @@ bool Acceptor::turn_away_one() {
   const int64_t patience_ns = victim != pending_.end() ? kSilenceNs : kHurryNs;
   if (victim == pending_.end()) victim = pending_.begin();
   if (victim == pending_.end() || now_ns() - victim->since_ns < patience_ns) return false;
-  log(LogLevel::kInfo, "turned away a connection: too many that do not show that they belong to the group");
+  log(LogLevel::kInfo, "turned away a connection: too many others have not yet proved that they belong to the group");
   pending_.erase(victim);
   return true;
 }

@@ -275,7 +275,7 @@ class RecvLink final : public Half {
       const Header& header = *slot(received_);
       if (bytes < static_cast<int>(sizeof header) || header.number != first_number_ + received_ ||
           header.bytes != static_cast<size_t>(bytes) - sizeof header)
-        return fail("what came is no message of this link: another program's, or a bug");
+        return fail("it sent something that is not a message of this link: another program's data, or a bug");
     }
     post();
   }
@@ -365,7 +365,7 @@ class NetEndpoint {
     TUTTI_TRY_ASSIGN(void* listener, the_plugin->listen(device_, &invitation.handle));
     incoming.listener.reset(listener);
     if (::send(incoming.fd.get(), &invitation, sizeof invitation, MSG_NOSIGNAL) == sizeof invitation) return {};
-    return Error{Code::kRemoteError, "it does not take its invitation"};
+    return Error{Code::kRemoteError, "it does not accept its invitation"};
   }
 
   // Null while the plugin has not connected.
@@ -376,7 +376,7 @@ class NetEndpoint {
     if (comm != nullptr) return RecvLink::create(*config, std::move(incoming.fd), comm, incoming.first_number);
     char byte;
     if (::recv(incoming.fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-      return Error{Code::kRemoteError, "it closed its connection before the plugin's was there"};
+      return Error{Code::kRemoteError, "it closed its connection before the plugin had connected"};
     return std::unique_ptr<LinkHalf>();
   }
 
@@ -397,8 +397,8 @@ Result<const tuttiTransport*> adapt_net_plugin(void* object) {
   TUTTI_TRY_ASSIGN(auto plugin, net::Plugin::load(object));
   if (plugin == nullptr) return static_cast<const tuttiTransport*>(nullptr);
   if (net::the_plugin != nullptr)
-    return Error{Code::kInvalidUsage,
-                 format("the net plugin %s is loaded already, and there is one at a time", net::the_plugin->name())};
+    return Error{Code::kInvalidUsage, format("the net plugin %s is already loaded, and only one is possible at a time",
+                                             net::the_plugin->name())};
   net::the_plugin = plugin.release();
   return &net::kNetTransport;
 }
