@@ -26,7 +26,7 @@ def main():
     for i, (x, y, r) in enumerate(circles):
         if any(math.hypot(x - a, y - b) < r + q for a, b, q in circles[:i]):
             wrong.append(f"the circle of rank {i} overlaps another one")
-    arrows = [path for path in root.iter(SVG + "path") if path.get("marker-end")]
+    arrows = [path for path in root.iter(SVG + "path") if path.get("fill") == "none"]
     if len(arrows) != (ranks if ranks > 1 else 0):
         wrong.append(f"{len(arrows)} arrows in a ring of {ranks}")
     for arrow in arrows:

@@ -84,10 +84,9 @@ class Drawing {
     const int width = std::max({rows.right() + kPad, text_width(legend_) + 2 * kPad, 300});
     return format(
                "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%d' viewBox='0 0 %d %d' "
-               "font-family='sans-serif' font-size='12'>\n%s<rect width='100%%' height='100%%' fill='#fff'/>\n"
+               "font-family='sans-serif' font-size='12'>\n<rect width='100%%' height='100%%' fill='#fff'/>\n"
                "<text x='%d' y='%d'>%s</text>\n",
-               width, rows.bottom() + kPad, width, rows.bottom() + kPad, arrow_heads().c_str(), kPad, kLine,
-               legend_.c_str()) +
+               width, rows.bottom() + kPad, width, rows.bottom() + kPad, kPad, kLine, legend_.c_str()) +
            boxes + lines + "</svg>\n";
   }
 
@@ -147,6 +146,7 @@ class Drawing {
         boxes.push_back(lay_out(inner, inner.name, host, path_of(i), width));
         continue;
       }
+      if (inner.kind == Part::Kind::kCpu) continue;  // a rank has all CPUs of its core
       size_t last = i;
       while (last + 1 < part.parts.size() && part.parts[last + 1].kind == inner.kind &&
              !is_used(host, path_of(last + 1)))
@@ -163,6 +163,17 @@ class Drawing {
     return boxes;
   }
 
+  // At most `width`: so that the last row is about as full as the others.
+  static int even_width(const std::vector<Box>& boxes, int width) {
+    int all = 0, widest = 0;
+    for (const Box& box : boxes) {
+      all += box.size.x + kPad;
+      widest = std::max(widest, box.size.x);
+    }
+    const int n_rows = (all + width - 1) / width;
+    return n_rows < 2 ? width : std::clamp(all / n_rows + widest / 2, widest, std::max(widest, width));
+  }
+
   // A box of at most this width, if that can be: its name, its own ranks, and in rows what it holds.
   Box lay_out(const Part& part, const std::string& name, size_t host, const std::vector<uint32_t>& path, int width) {
     Box box = small_box(name, part.kind == Part::Kind::kCore || part.kind == Part::Kind::kCpu ? "#fff" : "#f6f6f6");
@@ -170,8 +181,8 @@ class Drawing {
     Rows ranks({kPad, kLine + kPad}, inner_width);
     add_ranks(host, path, ranks, box);
     const int below = box.ranks.empty() ? kLine + kPad : ranks.bottom() + kPad;
-    Rows rows({kPad, below}, inner_width);
     box.inner = boxes_in(part, host, path, inner_width);
+    Rows rows({kPad, below}, even_width(box.inner, inner_width));
     for (Box& inner : box.inner) inner.at = rows.place(inner.size);
     box.size = {std::max({box.size.x, ranks.right() + kPad, rows.right() + kPad}),
                 std::max({box.size.y - kPad, ranks.bottom() + kPad, rows.bottom() + kPad})};
@@ -189,31 +200,23 @@ class Drawing {
     return out;
   }
 
-  static std::string arrow_heads() {
-    std::string heads = "<defs>\n";
-    for (const char* color : {kOnHost, kOverNetwork})
-      heads += format(
-          "<marker id='%s' markerWidth='7' markerHeight='6' refX='6' refY='3' orient='auto'><path d='M0 0 L7 3 L0 6 Z' "
-          "fill='%s'/></marker>\n",
-          color == kOnHost ? "host" : "network", color);
-    return heads + "</defs>\n";
-  }
-
   // From the edge of one circle to that of the other, bent a little, so that there and back do not cover each other.
   static std::string arrow(Point a, Point b, bool crosses) {
     const double x = b.x - a.x, y = b.y - a.y, length = std::max(1.0, std::hypot(x, y));
     const double bend = std::min(length / 6, 40.0);
     const double middle_x = (a.x + b.x) / 2.0 + y / length * bend, middle_y = (a.y + b.y) / 2.0 - x / length * bend;
-    const auto edge = [&](Point of) {
+    // A point so far from the middle of a circle, in the direction of the bend.
+    const auto near = [&](Point of, double distance) {
       const double to_x = middle_x - of.x, to_y = middle_y - of.y, far = std::max(1.0, std::hypot(to_x, to_y));
-      return std::pair(of.x + to_x / far * (kRadius + 2), of.y + to_y / far * (kRadius + 2));
+      return std::pair(of.x + to_x / far * distance, of.y + to_y / far * distance);
     };
-    const auto from = edge(a), to = edge(b);
-    return format(
-        "<path d='M%.1f %.1f Q%.1f %.1f %.1f %.1f' fill='none' stroke='%s' stroke-width='1.5' "
-        "marker-end='url(#%s)'/>\n",
-        from.first, from.second, middle_x, middle_y, to.first, to.second, crosses ? kOverNetwork : kOnHost,
-        crosses ? "network" : "host");
+    const auto from = near(a, kRadius + 2), tip = near(b, kRadius + 2), back = near(b, kRadius + 9);
+    const double across_x = (back.second - tip.second) / 2, across_y = (tip.first - back.first) / 2;
+    const char* const color = crosses ? kOverNetwork : kOnHost;
+    return format("<path d='M%.1f %.1f Q%.1f %.1f %.1f %.1f' fill='none' stroke='%s' stroke-width='1.5'/>\n",
+                  from.first, from.second, middle_x, middle_y, back.first, back.second, color) +
+           format("<path d='M%.1f %.1f L%.1f %.1f L%.1f %.1f Z' fill='%s'/>\n", tip.first, tip.second,
+                  back.first + across_x, back.second + across_y, back.first - across_x, back.second - across_y, color);
   }
 
   std::string ring() {
@@ -230,7 +233,7 @@ class Drawing {
       legend_ += drawn_.over_network ? "; arrows: the ring, blue on a host" : "; blue arrows: the ring";
     if (drawn_.over_network)
       legend_ += drawn_.on_host ? ", red over the network" : "; red arrows: the ring, over the network";
-    if (drawn_.idle) legend_ += "; grey: without ranks";
+    if (drawn_.idle) legend_ += "; grey: no ranks are bound there";
     if (drawn_.devices) legend_ += "; green: devices";
     return lines;
   }
