@@ -46,7 +46,7 @@ inline std::string nearest_option(const CLI::App& app, const std::string& given)
 // The first argument that looks like an option and is none of `app` or of the subcommand that was given.
 inline std::string complaint(const CLI::App& app, const CLI::ParseError& error) {
   const std::string help = "; --help lists the options";
-  if (error.get_name() != "ExtrasError") return error.what() + help;
+  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError)) return error.what() + help;
   std::vector<std::string> extras = app.remaining();
   const CLI::App* command = &app;
   for (const CLI::App* sub : app.get_subcommands()) {

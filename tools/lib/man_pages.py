@@ -30,8 +30,10 @@ def parts_of(text):
     return description, sections
 
 
-def page(name, version, text):
+def page(name, version, text, texts_of_subcommands):
     description, sections = parts_of(text)
+    for subcommand, said in texts_of_subcommands.items():
+        sections += [(f"{title} of {subcommand}", lines) for title, lines in parts_of(said)[1]]
     usage = re.search(r"^Usage: *(.*)$", text, re.M)
     first = description[0].rstrip(".")
     out = [f".TH {name.upper()} 1 \"\" \"Tutti {version}\"", ".SH NAME", f"{quoted(name)} \\- {quoted(first[0].lower() + first[1:])}"]
@@ -53,12 +55,17 @@ def page(name, version, text):
     return "\n".join(out) + "\n"
 
 
+def help_of(*command):
+    return subprocess.run([*command, "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
 def main():
     version, folder = sys.argv[1:3]
     for program in sys.argv[3:]:
-        text = subprocess.run([program, "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
-        name = Path(program).name
-        Path(folder, name + ".1").write_text(page(name, version, text), encoding="utf-8")
+        name, text = Path(program).name, help_of(program)
+        lines = dict(parts_of(text)[1]).get("Subcommands", [])
+        subcommands = {line.split()[0]: help_of(program, line.split()[0]) for line in lines if line.strip()}
+        Path(folder, name + ".1").write_text(page(name, version, text, subcommands), encoding="utf-8")
 
 
 if __name__ == "__main__":
