@@ -45,7 +45,7 @@ TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, i
 
 /* The ranks of `comm` that are left form a new communicator, in their old order: tuttiCommCount says how many they are.
  * It does not matter whether `comm` works and what was called on it: they need nothing of it but the addresses and the
- * secret that all its ranks have had since its creation. `comm` stays as it is and has to be destroyed as ever.
+ * secret that all its ranks have had since its creation. `comm` stays as it is and has to be destroyed as usual.
  * Without a list (NULL, 0) all ranks of `comm` that live call this, and find out by themselves who they are, whatever
  * tuttiCommLostRanks says on each. Ranks that die meanwhile are left out, too; all others get the communicator, or all
  * an error: only when the limit passes may they differ.

@@ -18,8 +18,8 @@
  * Lifetime: links are closed before their endpoint.
  * Errors: functions that return tuttiResult_t fill *error (if given) with a code and a sentence that names the peer and
  * the remedy. Once a link has failed it stays failed; only link_close is allowed then.
- * Versions: every struct that may grow begins with its size, and grows at its end. Who reads one that is shorter than
- * the reader's own takes what is missing for 0 (NULL).
+ * Versions: every struct that may grow begins with its size, and grows at its end. A reader takes
+ * fields that a shorter struct lacks for 0 (NULL).
  *
  * A plugin is a shared object whose path is in TUTTI_TRANSPORT_PLUGIN (several: with commas between). It exports one
  * function, tuttiTransportPlugin. tests/transports/unix_plugin.c is a small one, and the installed program
@@ -80,7 +80,7 @@ typedef struct {
 /* What an endpoint presumably does, to choose between several that reach a peer: the one that brings 128 KiB soonest.
  */
 typedef struct {
-  uint32_t struct_bytes;     /* set by who asks */
+  uint32_t struct_bytes;     /* set by the caller */
   uint32_t latency_ns;       /* until a message of a few bytes has arrived */
   uint64_t bytes_per_second; /* of one link */
 } tuttiTransportProperties;

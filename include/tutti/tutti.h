@@ -5,16 +5,15 @@
  *
  * Threads. All functions may be called from any thread at any time, on any handles, also at once:
  * - Operations on one communicator (with them tuttiCommSplit, tuttiCommCreateGroup and tuttiCommFinalize) run one at a
- *   time in the order in which they were called, whatever the thread and the stream. All ranks have to come to the same
- *   order, so threads that share a communicator settle it among themselves. What is asked of a communicator
- *   (tuttiCommGetAsyncError, tuttiCommCount, tuttiCommMemStats, ...) or made for it (operators,
- *   registrations) waits for no operation.
+ *   time in the order in which they were called, whatever the thread and the stream. The order must be the same on all
+ *   ranks, so threads that share a communicator have to agree on it. Queries (tuttiCommGetAsyncError, tuttiCommCount,
+ *   tuttiCommMemStats, ...), operators and registrations wait for no operation.
  * - tuttiCommDestroy waits for the operations that any thread has called before on this rank, tuttiCommAbort ends them;
  *   both wait for other threads' groups that have collected calls on the communicator. The first thread that destroys
  *   a handle succeeds. Calls on it from then on return tuttiInvalidArgument; a communicator's handle may be used
  *   again after a thousand others were destroyed, a stream's or event's never.
  * - Groups of calls, and tuttiGetLastError(NULL), belong to the thread.
- * - What a function writes to is its own until it returns, or until the end of the group; so are operations' buffers.
+ * - Output arguments and buffers belong to the function until it returns, or until the end of the group.
  * - The environment is read when communicators are created; it may not be changed meanwhile.
  *
  * Order. All ranks of a communicator call the same operations with the same arguments in the same order. If a
@@ -134,7 +133,7 @@ TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank);
  * thread. Errors as tuttiCommCount. */
 TUTTI_API tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int* device);
 
-/* Collective: waits until all operations queued on `comm` are done on this rank and every rank has come here, and
+/* Collective: waits until all operations queued on `comm` are done on this rank and every rank has called it, and
  * compares how many operations each rank called. Afterwards only tuttiCommDestroy and tuttiCommAbort are allowed.
  * Without it tuttiCommDestroy may close connections that a slower peer still needs; that peer would see
  * tuttiRemoteError. With config.blocking = 0 it returns tuttiInProgress.

@@ -29,7 +29,7 @@ typedef struct tuttiEvent* tuttiEvent_t;
 
 #define TUTTI_UNIQUE_ID_BYTES 128
 /* Where a group meets: the addresses and port of the process that made it, and a 128-bit secret. Plain bytes: send it
- * to the other ranks by any means that outsiders cannot read; who has it can join. */
+ * to the other ranks by any means that outsiders cannot read: anyone who has it can join. */
 typedef struct {
   char internal[TUTTI_UNIQUE_ID_BYTES];
 } tuttiUniqueId;

@@ -15,7 +15,7 @@ namespace tutti {
 namespace {
 
 constexpr double kAttemptSeconds = 3;  // for one address: a firewall that drops packets must not eat the whole init
-constexpr int64_t kHandshakeNs = 5'000'000'000;  // for a stranger to show who it is
+constexpr int64_t kHandshakeNs = 5'000'000'000;  // for a new connection to prove that it belongs
 // The same where room is short: for one that has said nothing yet (a rank speaks as soon as it is connected), and for
 // one in the middle of its handshake.
 constexpr int64_t kSilenceNs = 100'000'000;

@@ -7,9 +7,10 @@
 //   (the plugin connects)
 //   at the end: how many messages have left   --->
 //
-// Messages are numbered from that number on, so that what a stranger brings to the listener is found out. Header and
-// payload are one message of the plugin's. The receiver has a receive posted for each free slot, as many as the plugin
-// takes; the plugin stops the sender where there is none. Who sleeps naps, for growing times. One thread per endpoint.
+// Messages are numbered from that number on, so that data of a foreign connection to the listener is recognised. Header
+// and payload are one message of the plugin's. The receiver has a receive posted for each free slot, as many as the
+// plugin takes; the plugin stops the sender where there is none. Who sleeps naps, for growing times. One thread per
+// endpoint.
 //
 // What its interface is in the way of: nothing is lent, because header and payload are one piece of memory and no send
 // can be taken back; a message waits for a nap to end.
