@@ -29,6 +29,7 @@ NOT_RUN = [
     (r"(\./example|torchrun .*|export .* \./example.*)$", "tests/house/install.py and tests/torch/test_install.py run it"),
     (r"LD_PRELOAD=.* python3 train\.py$", "tests/nccl/preload.py does the like"),
     (r"TUTTI_TRANSPORT_PLUGIN=/opt/", "needs a vendor's plugin"),
+    (r"build/tests/schedule/test_schedule \"a test's name\"", "no test has that name"),
 ]
 NCCL_PROGRAM = "#include <nccl.h>\nint main(void) { ncclComm_t c; return ncclCommInitAll(&c, 1, 0) != ncclSuccess; }\n"
 
@@ -62,10 +63,16 @@ class Folder:
         # Open MPI: root may start ranks in containers, and as many as asked for.
         self.env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
         self.env.pop("TUTTI_LIBRARY", None)
+        self.usages = {}
 
     def run(self, command):
         return subprocess.run(["bash", "-c", command], cwd=self.path, env=self.env, text=True, timeout=100,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def usage(self, program):
+        if program not in self.usages:
+            self.usages[program] = self.run(f"{program} --help").stdout
+        return self.usages[program]
 
     def stopped_job(self):
         """A job of two ranks that tutti-trace can look at, stopped in the middle."""
@@ -87,7 +94,7 @@ def option_complaints(folder, command):
             return [f"there is no {words[i]}"]
         if words[i].startswith("tests/"):
             continue
-        usage = folder.run(f"{words[i]} --help").stdout
+        usage = folder.usage(words[i])
         options = [word.split("=")[0] for word in words[i + 1 :] if word.startswith("-")]
         return [f"{words[i]} --help does not tell of {o}" for o in options if not re.search(rf"(?<![\w-]){o}(?![\w-])", usage)]
     return []
