@@ -47,7 +47,7 @@ TEST_CASE("a rank that is stopped is found at the end of the chain") {
   CHECK(
       text ==
       "rank 1 waits for rank 0, which waits for rank 2 (in AllReduce(count=4, float, sum) as operation 7, for 10.0 s): "
-      "rank 2 is stopped in AllReduce(count=4, float, sum) as operation 7, for 10.0 s: its process 1002 has got a "
+      "rank 2 is stopped in AllReduce(count=4, float, sum) as operation 7, for 10.0 s: its process 1002 got a "
       "signal, or is in a debugger; kill -CONT 1002 lets it continue");
 }
 
