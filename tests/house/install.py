@@ -106,7 +106,7 @@ def main():
         sys.exit(77)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch, "root")
-        run([meson, "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", str(root)])
+        said = run([meson, "install", "-C", build, "--no-rebuild", "--destdir", str(root)], stdout=subprocess.PIPE).stdout
         if "--cmake" in sys.argv:
             check_cmake(root, scratch, compiler)
         pc_files = list(root.rglob("tutti.pc"))
@@ -115,6 +115,9 @@ def main():
         flags = run(["pkg-config", "--cflags", "--libs", "tutti"], env=env, stdout=subprocess.PIPE).stdout.split()
         found_at = dict(os.environ, LD_LIBRARY_PATH=str(next(root.rglob("libtutti.so.0")).parent))
         found, checked = check_programs(root)
+        for package in root.rglob("tutti_torch"):
+            if f"The PyTorch backend is in {package.parent}" not in said or "pip install" not in said:
+                found.append(f"meson install does not say that tutti_torch is in {package.parent}:\n{said}")
         warnings = ["-pedantic", "-Wall", "-Wextra", "-Werror"]
         strict = shlex.join([*compiler, *warnings])
         for program, compiles, command, expected in examples():
