@@ -61,7 +61,7 @@ class LinkHalf {
   virtual Result<void> fetch(uint32_t, uint32_t, void*) { return nothing_is_lent(); }
 
  private:
-  static Error nothing_is_lent() { return {Code::kInternalError, "this transport lends nothing"}; }
+  static Error nothing_is_lent() { return {Code::kInternalError, "this transport does not lend memory"}; }
 };
 
 // The limits that every link keeps.
@@ -69,7 +69,7 @@ inline Result<void> check_link_config(const tuttiLinkConfig& c) {
   if (c.slots >= 2 && c.slots <= 64 && c.slot_bytes > 0 && c.slot_bytes % 64 == 0 && c.slot_bytes <= (64u << 20))
     return {};
   return Error{Code::kInvalidArgument,
-               format("a link with rank %d of %u slots of %u bytes is not possible: it takes 2 to 64 slots of a "
+               format("a link with rank %d of %u slots of %u bytes is not possible: it needs 2 to 64 slots of a "
                       "multiple of 64 bytes, at most 64 MiB",
                       c.peer, c.slots, c.slot_bytes),
                c.peer};

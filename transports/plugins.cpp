@@ -29,7 +29,8 @@ Result<const tuttiTransport*> load(const std::string& path) {
     const auto adapted = adapt_net_plugin(object);
     if (!adapted) return refuse(path, adapted.error().message);
     if (adapted.value() != nullptr) return adapted.value();
-    return refuse(path, format("it has no function %s and no ncclNetPlugin_v8 to v11, so it is no transport", kEntry));
+    return refuse(path,
+                  format("it has no function %s and no ncclNetPlugin_v8 to v11, so it is not a transport", kEntry));
   }
   char why[500] = "it says no reason";
   const tuttiTransport* theirs = entry(why, sizeof why);
@@ -37,10 +38,10 @@ Result<const tuttiTransport*> load(const std::string& path) {
   if (theirs->abi_version != TUTTI_TRANSPORT_ABI_VERSION || theirs->struct_bytes < kLeastTableBytes)
     return refuse(path,
                   format("it was built for version %u of tutti/transport.h with a table of %u bytes, this is version "
-                         "%u with at least %zu: build it anew",
+                         "%u with at least %zu: rebuild it",
                          theirs->abi_version, theirs->struct_bytes, TUTTI_TRANSPORT_ABI_VERSION, kLeastTableBytes));
   if (theirs->name == nullptr || *theirs->name == '\0' || strchr(theirs->name, ',') != nullptr)
-    return refuse(path, "its name is empty or has a comma");
+    return refuse(path, "its name is empty or contains a comma");
   auto* table = new tuttiTransport{};  // never freed: links may outlive main
   memcpy(table, theirs, std::min<size_t>(theirs->struct_bytes, sizeof *table));
   return table;

@@ -53,7 +53,7 @@ Result<std::vector<const tuttiTransport*>> all_transports() {
     const auto same = [&](const tuttiTransport* t) { return std::string(t->name) == transport->name; };
     if (std::any_of(all.begin(), all.end(), same))
       return Error{Code::kInvalidUsage,
-                   format("TUTTI_TRANSPORT_PLUGIN=%s: %s is a transport '%s', but there is one of that name already",
+                   format("TUTTI_TRANSPORT_PLUGIN=%s: %s is a transport '%s', but there is already one of that name",
                           paths.c_str(), path.c_str(), transport->name)};
     all.push_back(transport);
     at = end + 1;

@@ -16,7 +16,7 @@
  * Gradients lie in buckets, which are all-reduced as a whole, strictly in order, by a thread of the layer's own. A
  * bucket is due when all its gradients are ready and its predecessors are under way. Buckets are filled in reverse
  * order of the parameters, because that is about the order in which a backward pass yields gradients; after the first
- * step they are built anew in the order in which gradients became ready (rank 0's order, for all). Method: Li et al.,
+ * step they are rebuilt in the order in which gradients became ready (rank 0's order, for all). Method: Li et al.,
  * "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
  *
  * Threads. tuttiDdpMarkReady, tuttiDdpMarkUnused, tuttiDdpGradient and tuttiDdpGetStats may be called from any thread
@@ -29,9 +29,9 @@
  * gradient as the caller's stream (tuttiDdpSetStream) has it when it gets there, buckets are averaged in a stream of
  * the layer's own, and after tuttiDdpWait the caller's stream waits for them. The host waits for no gradient there,
  * only until all ranks have called it; but in a step of checkEvery also for the GPU. tuttiDdpCreate waits for the
- * device, as does the step in which buckets are built anew. The ranks talk in host memory beside that: creation splits
- * the communicator, and tuttiDdpDestroy is collective, unless the communicator is broken. Steps cannot be captured into
- * CUDA graphs.
+ * device, as does the step in which buckets are rebuilt. The ranks also exchange messages in host memory: creation
+ * splits the communicator, and tuttiDdpDestroy is collective, unless the communicator is broken. Steps cannot be
+ * captured into CUDA graphs.
  *
  * Errors. A mistake of one rank (a gradient that is never marked, or twice, ...) ends tuttiDdpWait, tuttiDdpCreate or
  * tuttiDdpJoin on all ranks with the same sentence, which names the rank and the parameter; the communicator stays
@@ -146,7 +146,7 @@ typedef struct {
  * Errors, on all ranks alike: tuttiInvalidArgument (an argument is
  * wrong on some rank), tuttiInvalidUsage (ranks differ: the message names the first parameter that does, and the
  * ranks), and those of tuttiAllReduce and tuttiCommSplit. On error *ddp is NULL. tuttiInvalidArgument (ddp is NULL,
- * comm is no live communicator) is returned at once without a word to the others. */
+ * comm is no live communicator) is returned at once, without telling the others. */
 TUTTI_API tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTensor_t* params,
                                        size_t nparams, const tuttiDdpTensor_t* buffers, size_t nbuffers,
                                        const tuttiDdpConfig_t* config);
@@ -172,7 +172,7 @@ TUTTI_API tuttiResult_t tuttiDdpBroadcastBuffers(tuttiDdp_t ddp, int root);
 
 /* Writes where the gradient of parameter `index` is to *grad: the caller's own memory, or `count` elements in the
  * bucket, aligned to 64 bytes and owned by the handle. A gradient in a bucket moves, with its value, when buckets are
- * built anew: in one of the first calls of tuttiDdpBegin (or tuttiDdpJoin), so ask again after each. Does not block;
+ * rebuilt: in one of the first calls of tuttiDdpBegin (or tuttiDdpJoin), so ask again after each. Does not block;
  * any thread. Errors: tuttiInvalidArgument (not a live handle, no such parameter, grad is NULL). */
 TUTTI_API tuttiResult_t tuttiDdpGradient(tuttiDdp_t ddp, size_t index, void** grad);
 
@@ -181,7 +181,7 @@ TUTTI_API tuttiResult_t tuttiDdpGradient(tuttiDdp_t ddp, size_t index, void** gr
 TUTTI_API tuttiResult_t tuttiDdpZeroGradients(tuttiDdp_t ddp);
 
 /* Begins a step, before its forward pass: broadcasts buffers from rank 0 (config.broadcastBuffers; with joinable, from
- * the lowest rank that has not joined) and builds buckets anew if that is due. Collective, except between
+ * the lowest rank that has not joined) and rebuilds buckets if that is due. Collective, except between
  * tuttiDdpNoSyncBegin and tuttiDdpNoSyncEnd. Blocks until the buffers are there. Errors: tuttiInvalidArgument (not a
  * live handle), tuttiInvalidUsage (the last step was not ended by tuttiDdpWait), and those of tuttiBroadcast. */
 TUTTI_API tuttiResult_t tuttiDdpBegin(tuttiDdp_t ddp);

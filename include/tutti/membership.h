@@ -13,11 +13,11 @@ extern "C" {
 #define TUTTI_SPLIT_NOCOLOR (-1)
 
 /* Collective over `comm`: ranks that give the same color (>= 0) form a new communicator, ordered by key, then by rank
- * in `comm`; a rank with TUTTI_SPLIT_NOCOLOR gets NULL. What config leaves undefined, all of it with NULL, is as it is
- * for `comm`, which stays as it is. Blocks until the new group has formed. With config.blocking = 0 it takes its place
- * in the order of operations on `comm` now, and returns tuttiInProgress, or tuttiSuccess without a color; destroying
- * `comm` waits for it, also after *newcomm was aborted. Errors: tuttiInvalidArgument (newcomm is NULL, color below -1,
- * not a live communicator, config), and those of tuttiAllGather and tuttiCommInitRankConfig. */
+ * in `comm`; a rank with TUTTI_SPLIT_NOCOLOR gets NULL. Fields that config leaves undefined, and all with NULL, are
+ * those of `comm`, which does not change. Blocks until the new group has formed. With config.blocking = 0 it takes its
+ * place in the order of operations on `comm` now, and returns tuttiInProgress, or tuttiSuccess without a color;
+ * destroying `comm` waits for it, also after *newcomm was aborted. Errors: tuttiInvalidArgument (newcomm is NULL, color
+ * below -1, not a live communicator, config), and those of tuttiAllGather and tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm,
                                        const tuttiConfig_t* config);
 
@@ -45,7 +45,7 @@ TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, i
 
 /* The ranks of `comm` that are left form a new communicator, in their old order: tuttiCommCount says how many they are.
  * It does not matter whether `comm` works and what was called on it: they need nothing of it but the addresses and the
- * secret that all its ranks have had since its creation. `comm` stays as it is and has to be destroyed as ever.
+ * secret that all its ranks have had since its creation. `comm` stays as it is and has to be destroyed as usual.
  * Without a list (NULL, 0) all ranks of `comm` that live call this, and find out by themselves who they are, whatever
  * tuttiCommLostRanks says on each. Ranks that die meanwhile are left out, too; all others get the communicator, or all
  * an error: only when the limit passes may they differ.
@@ -62,11 +62,11 @@ TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, i
 TUTTI_API tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int* excludeRanksList, int excludeRanksCount,
                                         tuttiComm_t* newcomm, const tuttiConfig_t* config, int shrinkFlags);
 
-/* Ends all operations on `comm`, on all ranks, whatever these are in: who wants to form a new group calls it where one
- * rank knows, say from a failure of its own, that the others should not wait any longer. Operations under way and later
- * ones return tuttiInvalidUsage here and tuttiRemoteError, naming this rank, there. In contrast to tuttiCommAbort the
- * handle stays: tuttiCommShrink without a list makes a new communicator of all ranks that live, this one, too. Where
- * `comm` is broken already nothing changes. revokeFlags is 0. Does not block; any thread. Errors: tuttiInvalidArgument
+/* Ends all operations on `comm`, on all ranks, whatever they are doing. A rank calls it when it knows, say from a
+ * failure of its own, that the others should stop waiting and form a new group. Operations under way and later ones
+ * return tuttiInvalidUsage here and tuttiRemoteError, naming this rank, there. In contrast to tuttiCommAbort the handle
+ * stays: tuttiCommShrink without a list makes a new communicator of all ranks that live, this one, too. If `comm` is
+ * already broken nothing changes. revokeFlags is 0. Does not block; any thread. Errors: tuttiInvalidArgument
  * (revokeFlags, not a live communicator), tuttiInvalidUsage (its creation is under way). */
 TUTTI_API tuttiResult_t tuttiCommRevoke(tuttiComm_t comm, int revokeFlags);
 

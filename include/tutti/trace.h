@@ -1,7 +1,7 @@
 /* Tutti: seeing why a job hangs or is slow. Every communicator keeps its last 1,024 operations on this rank, with their
  * times and callers, in a file below TUTTI_TRACE_DIR, which `tutti-trace` reads while the job runs or hangs and after
- * it was killed. A communicator that breaks writes them to TUTTI_TRACE_FILE, if that is set. These functions are for
- * programs that ask themselves. They compile as C99 and as C++.
+ * it was killed. A communicator that breaks writes them to TUTTI_TRACE_FILE, if that is set. With these
+ * functions a program asks itself. C99 and C++.
  *
  * They wait for no operation and may be called from any thread, also while another one hangs in an operation.
  */

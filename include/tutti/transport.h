@@ -1,4 +1,4 @@
-/* The transport ABI: what a network has to offer so that Tutti can run collectives over it. C99. The built-in
+/* The transport ABI: what a network must provide so that Tutti can run collectives over it. C99. The built-in
  * transports (shm, tcp) are written against this header, and so is a plugin.
  *
  * A transport has endpoints and links.
@@ -18,12 +18,12 @@
  * Lifetime: links are closed before their endpoint.
  * Errors: functions that return tuttiResult_t fill *error (if given) with a code and a sentence that names the peer and
  * the remedy. Once a link has failed it stays failed; only link_close is allowed then.
- * Versions: every struct that may grow begins with its size, and grows at its end. Who reads one that is shorter than
- * the reader's own takes what is missing for 0 (NULL).
+ * Versions: every struct that may grow begins with its size, and grows at its end. A reader takes
+ * fields that a shorter struct lacks for 0 (NULL).
  *
  * A plugin is a shared object whose path is in TUTTI_TRANSPORT_PLUGIN (several: with commas between). It exports one
  * function, tuttiTransportPlugin. tests/transports/unix_plugin.c is a small one, and the installed program
- * tutti-transport-test takes a plugin through everything that this header promises. A shared object that exports a
+ * tutti-transport-test checks a plugin for everything that this header promises. A shared object that exports a
  * table of NCCL's instead (ncclNetPlugin_v8 to v11) becomes the transport "net"; there may be one of those.
  */
 #ifndef TUTTI_TRANSPORT_H_
@@ -65,9 +65,9 @@ typedef struct {
   /* The user's registered memory (tuttiCommRegister, tuttiMemAlloc), for devices that have to know memory before they
    * move bytes from or to it. NULL, all three: none is known. Callable from any thread, as long as the endpoint is
    * open. memory_find: the registration that has all of these bytes: its number, never 0 and never given out again, and
-   * where it begins and ends. 0: these bytes are not registered, so what lies there may change without anybody's
-   * knowing. memory_removals: changes whenever a registration ends. Whoever keeps anything for a registration looks
-   * here before using it, and if it has changed asks memory_is_live. */
+   * where it begins and ends. 0: these bytes are not registered, so what lies there may change unnoticed.
+   * memory_removals: changes whenever a registration ends. Whoever keeps anything for a registration looks here before
+   * using it, and if it has changed asks memory_is_live. */
   uint64_t (*memory_find)(const void* data, uint64_t bytes, uintptr_t* begin, uintptr_t* end);
   uint64_t (*memory_removals)(void);
   int (*memory_is_live)(uint64_t number);
@@ -80,7 +80,7 @@ typedef struct {
 /* What an endpoint presumably does, to choose between several that reach a peer: the one that brings 128 KiB soonest.
  */
 typedef struct {
-  uint32_t struct_bytes;     /* set by who asks */
+  uint32_t struct_bytes;     /* set by the caller */
   uint32_t latency_ns;       /* until a message of a few bytes has arrived */
   uint64_t bytes_per_second; /* of one link */
 } tuttiTransportProperties;
@@ -123,7 +123,7 @@ typedef struct {
   tuttiResult_t (*connect)(tuttiEndpoint* endpoint, const tuttiLinkConfig* config, const void* peer_address,
                            uint32_t address_bytes, tuttiLink** link, tuttiTransportError* error);
   /* Takes the next incoming link that is ready (its sender's configuration in *config), or sets *link to NULL.
-   * Connections from strangers are turned away here without an error. */
+   * Connections that cannot prove the group key are dropped here without an error. */
   tuttiResult_t (*accept)(tuttiEndpoint* endpoint, tuttiLink** link, tuttiLinkConfig* config,
                           tuttiTransportError* error);
   /* All links must be closed. */
@@ -219,8 +219,8 @@ typedef struct {
 } tuttiTransport;
 
 /* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,
- * which stays as it is to the end of the process; or NULL, with a sentence in `why` (of `why_bytes`), where it is of no
- * use on this machine, such as for want of a device. */
+ * which stays as it is to the end of the process; or NULL, with a sentence in `why` (of `why_bytes`), if it is of no
+ * use on this machine, for example because there is no device. */
 typedef const tuttiTransport* (*tuttiTransportPlugin_t)(char* why, size_t why_bytes);
 
 #ifdef __cplusplus

@@ -5,21 +5,20 @@
  *
  * Threads. All functions may be called from any thread at any time, on any handles, also at once:
  * - Operations on one communicator (with them tuttiCommSplit, tuttiCommCreateGroup and tuttiCommFinalize) run one at a
- *   time in the order in which they were called, whatever the thread and the stream. All ranks have to come to the same
- *   order, so threads that share a communicator settle it among themselves. What is asked of a communicator
- *   (tuttiCommGetAsyncError, tuttiCommCount, tuttiCommMemStats, ...) or made for it (operators,
- *   registrations) waits for no operation.
+ *   time in the order in which they were called, whatever the thread and the stream. The order must be the same on all
+ *   ranks, so threads that share a communicator have to agree on it. Queries (tuttiCommGetAsyncError, tuttiCommCount,
+ *   tuttiCommMemStats, ...), operators and registrations wait for no operation.
  * - tuttiCommDestroy waits for the operations that any thread has called before on this rank, tuttiCommAbort ends them;
- *   both wait for other threads' groups that have collected calls on the communicator. Who destroys a handle first
- *   succeeds. Calls on it from then on return tuttiInvalidArgument; a communicator's handle may come to life again when
- *   a thousand others have died, a stream's or event's never.
+ *   both wait for other threads' groups that have collected calls on the communicator. The first thread that destroys
+ *   a handle succeeds. Calls on it from then on return tuttiInvalidArgument; a communicator's handle may be used
+ *   again after a thousand others were destroyed, a stream's or event's never.
  * - Groups of calls, and tuttiGetLastError(NULL), belong to the thread.
- * - What a function writes to is its own until it returns, or until the end of the group; so are operations' buffers.
+ * - Output arguments and buffers belong to the function until it returns, or until the end of the group.
  * - The environment is read when communicators are created; it may not be changed meanwhile.
  *
- * Order. All ranks of a communicator call the same operations with the same arguments in the same order. A rank that
- * does not is found out: the operation returns tuttiInvalidUsage and tuttiGetLastError() has both calls written out.
- * Ranks that receive nothing (the root of a broadcast) may learn of it only in the next operation or tuttiCommFinalize.
+ * Order. All ranks of a communicator call the same operations with the same arguments in the same order. If a
+ * rank does not, the operation returns tuttiInvalidUsage, and tuttiGetLastError() shows both calls. Ranks that receive
+ * nothing (the root of a broadcast) may get the error only in the next operation or in tuttiCommFinalize.
  *
  * Forks. A forked child gets tuttiInvalidUsage from every call on the communicators, streams, events and averagers that
  * it inherited; its parent, whose connections it does not hold, goes on.
@@ -33,11 +32,11 @@
  * rank's own messages have been handed over. With a stream from tuttiStreamCreate it is queued and returns at once.
  *
  * CUDA. With config.cudaDevice a communicator's buffers, and what tuttiScalarDevice points to, are on that device, on
- * all ranks or on none. `stream` is a cudaStream_t then, cast, and NULL is CUDA's default stream. Operations take their
- * place in the stream and return; tuttiCommGetAsyncError tells of errors later. They can be captured into CUDA graphs,
- * if an operation of their kind and size has run before. Operations of one communicator on several streams keep their
- * order, but for launches of graphs, which the program orders. Ranks that are threads of one process learn of each
- * other's buffers, and those that share a device are served by one launch: a call may wait until all of them have
+ * all ranks or on none. `stream` is a cudaStream_t then, cast, and NULL is CUDA's default stream. Operations are
+ * enqueued in the stream and return; tuttiCommGetAsyncError reports errors later. They can be captured into CUDA
+ * graphs, if an operation of their kind and size has run before. Operations of one communicator on several streams keep
+ * their order, except for launches of graphs, which the program orders. Ranks that are threads of one process learn of
+ * each other's buffers, and those that share a device are served by one launch: a call may wait until all of them have
  * called, so a thread that holds several of them groups the calls, and captures all of their streams together.
  * Splitting and finalizing wait for the device. tuttiCommAbort frees streams that wait for other ranks.
  *
@@ -79,7 +78,7 @@ TUTTI_API const char* tuttiGetLastError(tuttiComm_t comm);
  * secret to *uniqueId. Call it in one process, which must live until all ranks have joined, and give the bytes to all
  * ranks. Does not block; any thread.
  * Errors: tuttiInvalidArgument (uniqueId is NULL), tuttiInvalidUsage (TUTTI_SOCKET_IFNAME matches nothing; a wrong
- * environment variable), tuttiSystemError (no socket, descriptor or thread to be had). */
+ * environment variable), tuttiSystemError (no socket, descriptor or thread is left). */
 TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId);
 
 /* Joins the group of `commId` as `rank` of `nranks` and writes the communicator to *comm. Collective: blocks until all
@@ -111,14 +110,16 @@ TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int
 
 /* Joins the group that the launcher's environment describes; config may be NULL. Understood, in this order:
  *   TUTTI_RANK, TUTTI_NRANKS, TUTTI_ROOT=host:port   (rank 0 listens there; TUTTI_SECRET is the shared secret)
- *   torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; where TORCHELASTIC_USE_AGENT_STORE=True the id travels
- * through the agent's TCPStore, else rank 0 listens on MASTER_PORT MPICH's mpiexec, srun --mpi=pmi2 or pmi: PMI's
- * key-value store Open MPI's mpirun, srun --mpi=pmix: PMIx (libpmix is loaded at run time) srun alone: rank 0's host
- * from the node list and a port from the job id The n-th call in each process forms the n-th group. Where no key-value
- * store carries a random secret, the secret is TUTTI_SECRET or, without it, derived from the job's id: then whoever can
- * reach the port and guess the id can join. Blocks like tuttiCommInitRank; with config.blocking = 0 only until the id
- * has come from the launcher. Errors as there, and tuttiInvalidUsage when
- * no launcher is recognised or a variable is missing: the message lists what was looked for. */
+ *   torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; with TORCHELASTIC_USE_AGENT_STORE=True the id goes
+ *     through the agent's TCPStore, else rank 0 listens on MASTER_PORT
+ *   MPICH's mpiexec, srun --mpi=pmi2 or pmi: PMI's key-value store
+ *   Open MPI's mpirun, srun --mpi=pmix: PMIx (libpmix is loaded at run time)
+ *   srun alone: rank 0's host from the node list, and a port from the job id
+ * The n-th call in each process forms the n-th group. Where no key-value store carries a random secret, the secret is
+ * TUTTI_SECRET or, without it, derived from the job's id: then anyone who can reach the port and guess the id can join.
+ * Blocks like tuttiCommInitRank; with config.blocking = 0 only until the id has come from the launcher. Errors as
+ * there, and tuttiInvalidUsage when no launcher is recognised or a variable is missing: the message lists what was
+ * looked for. */
 TUTTI_API tuttiResult_t tuttiCommInitFromEnv(tuttiComm_t* comm, const tuttiConfig_t* config);
 
 /* Writes the number of ranks to *count. Does not block; any thread.
@@ -132,7 +133,7 @@ TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank);
  * thread. Errors as tuttiCommCount. */
 TUTTI_API tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int* device);
 
-/* Collective: waits until all operations queued on `comm` are done on this rank and every rank has come here, and
+/* Collective: waits until all operations queued on `comm` are done on this rank and every rank has called it, and
  * compares how many operations each rank called. Afterwards only tuttiCommDestroy and tuttiCommAbort are allowed.
  * Without it tuttiCommDestroy may close connections that a slower peer still needs; that peer would see
  * tuttiRemoteError. With config.blocking = 0 it returns tuttiInProgress.
@@ -194,7 +195,7 @@ TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void* handle
 
 /* Creates a queue with a thread of its own. Operations on one stream run in the order in which they were called. A
  * communicator runs one operation at a time, in the order of the calls. Any thread.
- * Errors: tuttiInvalidArgument (stream is NULL), tuttiSystemError (no thread to be had). */
+ * Errors: tuttiInvalidArgument (stream is NULL), tuttiSystemError (no thread can be made). */
 TUTTI_API tuttiResult_t tuttiStreamCreate(tuttiStream_t* stream);
 
 /* Blocks until everything queued before is done and returns the first error since the last tuttiStreamSynchronize.
@@ -260,11 +261,11 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * operations", 2004). The others as tree.
  *
  * doubling: all-reduce by recursive doubling, which exchanges whole sums (Thakur, Rabenseifner, Gropp, "Optimization of
- * collective communication operations in MPICH", 2005): for small operations where messages are dear. The others as
- * tree.
+ * collective communication operations in MPICH", 2005): for small operations where messages are expensive. The others
+ * as tree.
  *
- * hierarchical: all-reduce on each host, between hosts for each rank of a host with its likes on the others, and on
- * each host again (Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
+ * hierarchical: all-reduce on each host, between hosts for each rank of a host with its counterparts on the others,
+ * and on each host again (Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
  * hierarchy", 2019). The others as ring.
  *
  * Rings and trees list the ranks host by host, and on a host as they share caches and NUMA nodes (TUTTI_ORDER); what is
@@ -283,7 +284,7 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * devices the order is that of ranks unless a ring or tree is forced, whose order depends on the device, too. */
 
 /* Writes to `text`, which has room for *bytes bytes, how `comm` carries out `collective`, the name of one of the
- * functions below ("tuttiAllReduce"), with `count`, `datatype` and `op` (not looked at where there is none) now, and
+ * functions below ("tuttiAllReduce"), with `count`, `datatype` and `op` (ignored if it has none) now, and
  * why: for each algorithm that gives the promised result the predicted time; what is forced; what is known of the
  * group, the prices and where they come from; what the links are. English lines for people, ended by a zero byte; cut
  * where the room ends. *bytes becomes what the whole text takes with that byte; with *bytes 0 `text` may be NULL. Not

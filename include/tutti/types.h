@@ -29,7 +29,7 @@ typedef struct tuttiEvent* tuttiEvent_t;
 
 #define TUTTI_UNIQUE_ID_BYTES 128
 /* Where a group meets: the addresses and port of the process that made it, and a 128-bit secret. Plain bytes: send it
- * to the other ranks by any means that outsiders cannot read; who has it can join. */
+ * to the other ranks by any means that outsiders cannot read: anyone who has it can join. */
 typedef struct {
   char internal[TUTTI_UNIQUE_ID_BYTES];
 } tuttiUniqueId;
@@ -84,7 +84,7 @@ typedef enum {
 
 /* Where the scalar of tuttiRedOpCreatePreMulSum is. The names are NCCL's: on host memory the device is the host. */
 typedef enum {
-  tuttiScalarDevice = 0,       /* read anew whenever an operation runs */
+  tuttiScalarDevice = 0,       /* read each time an operation runs */
   tuttiScalarHostImmediate = 1 /* copied when the operator is created */
 } tuttiScalarResidence_t;
 
@@ -107,9 +107,9 @@ typedef struct {
                              placement; else TUTTI_DETERMINISTIC, default 0 */
   int blocking;           /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
   int cudaDevice; /* buffers are on this CUDA device, and streams are cudaStream_t; -1, the default: host memory */
-  int majority;   /* 1: tuttiCommShrink without a list fails where those who are left are fewer than half of the
-                     ranks, or half of them without the lowest: of the parts that a broken network leaves at most
-                     one goes on; default 0 */
+  int majority;   /* 1: tuttiCommShrink without a list fails if fewer than half of the ranks are left, or half of
+                     them without the lowest: so of the parts that a broken network leaves at most one goes on;
+                     default 0 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                   \

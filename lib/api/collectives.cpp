@@ -7,8 +7,8 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// A small operation whose like was done before, by the only caller at the moment. A function of its own for each
-// collective, so that it becomes what that needs.
+// Repeats a small operation with the arguments of an earlier one, for the only caller at the moment. A function of its
+// own for each collective, so that it becomes what that needs.
 template <Collective which>
 [[gnu::always_inline]] inline Communicator::Repeated repeat(const void* send, void* recv, size_t count, int datatype,
                                                             int op, int root, tuttiComm_t comm, tuttiStream_t stream,

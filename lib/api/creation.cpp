@@ -68,11 +68,12 @@ Result<void> take_cuda_device(int value, const std::string& name, int* to) {
                name.c_str(), value)};
   const auto count = port->device_count();
   if (!count)
-    return Error{Code::kInvalidUsage, format("%s=%d: there is no CUDA device to be had: %s; give -1 for host memory",
+    return Error{Code::kInvalidUsage, format("%s=%d: no CUDA device can be used: %s; give -1 for host memory",
                                              name.c_str(), value, count.error().message.c_str())};
   if (value >= count.value())
-    return Error{Code::kInvalidUsage, format("%s=%d: there are %d CUDA devices, from 0 on (CUDA_VISIBLE_DEVICES)",
-                                             name.c_str(), value, count.value())};
+    return Error{Code::kInvalidUsage,
+                 format("%s=%d: this process sees %d CUDA devices, numbered from 0 (CUDA_VISIBLE_DEVICES)",
+                        name.c_str(), value, count.value())};
   return {};
 }
 

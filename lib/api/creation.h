@@ -1,4 +1,4 @@
-// How communicators come to be, at once or in the background.
+// How communicators are created, at once or in the background.
 #pragma once
 
 #include <functional>

@@ -156,8 +156,8 @@ Result<void> simulate_group(tuttiSimInfo_t* info) {
   if (!group) return {};
   if (!group->blocking.empty() || group->in_background)
     return Error{Code::kInvalidUsage,
-                 "there is no estimate for creating and finalizing communicators: end a group that does with "
-                 "tuttiGroupEnd, and simulate the operations in one of their own"};
+                 "creating and finalizing communicators cannot be simulated: end this group with tuttiGroupEnd, and "
+                 "simulate the operations in another group"};
   std::map<tuttiComm_t, double> sums_ns;
   for (const Pending& p : fuse_messages(std::move(group->operations)))
     sums_ns[p.handle] += p.use->estimate_ns(p.operation);

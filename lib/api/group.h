@@ -26,8 +26,8 @@ inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operati
   return launch_later(handle, std::move(use), operation, stream);
 }
 
-// Runs something that may wait for other ranks of this process: now, or at the group's end beside its likes. `handle`:
-// the communicator that it is for, if there is one already.
+// Runs something that may wait for other ranks of this process: now, or at the group's end beside others of its kind.
+// `handle`: the communicator that it is for, if there is one already.
 Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> work);
 
 // Runs all at once, each on a thread of its own (the last on the caller's), and gives the first error.

@@ -55,10 +55,10 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
 
 Result<void> join_as_new(int n_ranks, const UniqueId& id, int rank, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
   if (!is_given(id)) return invalid_argument("uniqueId is NULL, or all zero: a rank without comm needs it");
-  if (n_ranks < 2) return invalid_argument(format("nRanks=%d: with a new rank a group has at least 2", n_ranks));
+  if (n_ranks < 2) return invalid_argument(format("nRanks=%d: a group with a new rank has at least 2 ranks", n_ranks));
   if (rank < 1 || rank >= n_ranks)
     return invalid_argument(
-        format("rank=%d: a new rank's is at least the size of comm and below nRanks=%d", rank, n_ranks));
+        format("rank=%d: a new rank needs a number from the size of comm up to nRanks=%d, exclusive", rank, n_ranks));
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
   return create(newcomm, read, [=, options = read.options](const Deadline& deadline) {
     return Communicator::create(id, rank, n_ranks, options, deadline);

@@ -39,11 +39,9 @@ void enter_handle(tuttiComm* handle) {
 }  // namespace
 
 Error is_of_parent(const char* name, const void* handle) {
-  return {
-      Code::kInvalidUsage,
-      format("%s=%p belongs to the process that this one was forked from, where it goes on as before: a child makes "
-             "its own",
-             name, handle)};
+  return {Code::kInvalidUsage,
+          format("%s=%p belongs to the parent process, where it still works: a forked child has to make its own", name,
+                 handle)};
 }
 
 Use::Use(tuttiComm_t handle) : handle_(handle) {

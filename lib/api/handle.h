@@ -1,5 +1,8 @@
 // api: the only C boundary. Checks arguments, turns results into codes and sentences, lets no exception out, and keeps
 // dead handles from doing harm. This header: what the functions of tutti.h share.
+//
+// A communicator's handle is used again only after a thousand others; streams, events and operators have numbers that
+// are given out once. So using a dead handle is an error that names it, not a crash.
 #pragma once
 
 #include <atomic>

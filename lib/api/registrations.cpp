@@ -13,7 +13,7 @@ Result<void*> Registrations::add(void* memory, size_t bytes) {
   TUTTI_TRY_ASSIGN(const auto block, SharedMemory::add(memory, bytes));
   if (!block->fd)
     log(LogLevel::kInfo,
-        "registering %zu bytes at %p serves only networks that move them from and to there: other processes cannot map "
+        "registering %zu bytes at %p helps only network devices that read and write them: other processes cannot map "
         "private memory; tuttiMemAlloc gives memory that they can, and so does mmap of a memfd or file with MAP_SHARED",
         bytes, memory);
   const std::lock_guard lock(mutex_);

@@ -76,7 +76,7 @@ Result<void> check_apart(const std::vector<Message>& messages) {
     const Range* other = range.begin < received.end ? &received : !sends && range.begin < sent.end ? &sent : nullptr;
     if (other != nullptr)
       return invalid_argument(text(*other->message) + " and " + text(*range.message) +
-                              " overlap: what is received lies apart from all else");
+                              " overlap: a block to receive into must not overlap any other block");
     Range& farthest = sends ? sent : received;
     if (range.end > farthest.end) farthest = range;
   }

@@ -2,6 +2,11 @@
 // use nothing that its parent has made; and it must not hold the parent's sockets, because peers learn from these that
 // a process has ended, which its child may outlive. So a child finds /dev/null in their places.
 //
+// No kind of descriptor closes itself in a fork. So sockets are entered in a table by number, and a handler of
+// pthread_atfork replaces them in the child; their numbers stay taken, because objects that the child has inherited
+// hold them. It also marks the parent's handles, so that calls on these say so; no call pays for that. Static variables
+// that a child may use are locked across the fork.
+//
 // Any thread. What is given here stays for good.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Where exceptions end: those of the standard library, above all for want of memory, become errors.
+// Where exceptions end: those of the standard library, mostly of allocations that fail, become errors.
 #pragma once
 
 #include <exception>

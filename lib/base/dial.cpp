@@ -15,7 +15,7 @@ namespace tutti {
 namespace {
 
 constexpr double kAttemptSeconds = 3;  // for one address: a firewall that drops packets must not eat the whole init
-constexpr int64_t kHandshakeNs = 5'000'000'000;  // for a stranger to show who it is
+constexpr int64_t kHandshakeNs = 5'000'000'000;  // for a new connection to prove that it belongs
 // The same where room is short: for one that has said nothing yet (a rank speaks as soon as it is connected), and for
 // one in the middle of its handshake.
 constexpr int64_t kSilenceNs = 100'000'000;
@@ -261,7 +261,7 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
     const bool failed = status == Handshake::Status::kFailed;
     if (failed || now_ns() - p->since_ns > kHandshakeNs) {
       log(LogLevel::kInfo, "turned away a connection from %s: %s", peer_name(p->fd.get()).c_str(),
-          failed ? p->handshake.why().c_str() : "it did not show in time that it belongs to the group");
+          failed ? p->handshake.why().c_str() : "it did not prove in time that it belongs to the group");
       p = pending_.erase(p);
     } else {
       ++p;
@@ -290,10 +290,10 @@ void Acceptor::take_in() {
     is_full_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     if (!is_full_) return shortage_.reset();
     if (!shortage_) {
-      shortage_ = system_error("taking in a connection", errno);
+      shortage_ = system_error("accepting a connection", errno);
       short_since_ns_ = now_ns();
     }
-    if (!shortage_logged_) log(LogLevel::kWarn, "%s; peers wait for a moment", shortage_->message.c_str());
+    if (!shortage_logged_) log(LogLevel::kWarn, "%s; peers wait until there is room again (see ulimit -n)", shortage_->message.c_str());
     shortage_logged_ = true;
     if (!turn_away_one()) return;
   }
@@ -336,7 +336,7 @@ bool Acceptor::turn_away_one() {
   const int64_t patience_ns = victim != pending_.end() ? kSilenceNs : kHurryNs;
   if (victim == pending_.end()) victim = pending_.begin();
   if (victim == pending_.end() || now_ns() - victim->since_ns < patience_ns) return false;
-  log(LogLevel::kInfo, "turned away a connection: too many that do not show that they belong to the group");
+  log(LogLevel::kInfo, "turned away a connection: too many others have not yet proved that they belong to the group");
   pending_.erase(victim);
   return true;
 }

@@ -1,6 +1,6 @@
 // Connections between ranks: a Dialer tries a peer's addresses in turn until one connects and authenticates; an
-// Acceptor takes in what arrives and keeps strangers out. Both are non-blocking state machines: call them again until
-// they have something. Not thread-safe.
+// Acceptor accepts connections and drops those that cannot prove that they belong to the group. Both are non-blocking
+// state machines: call them again until they have something. Not thread-safe.
 #pragma once
 
 #include <poll.h>
@@ -97,7 +97,7 @@ class Acceptor {
       : Acceptor(only(std::move(listening)), key, kind, my_rank) {}
 
   // The next authenticated connection, if there is one. A connection that does not authenticate within five seconds is
-  // dropped, and sooner if there are more than kMaxPending: silent strangers must not keep ranks out.
+  // dropped, and sooner if there are more than kMaxPending: silent connections must not keep ranks out.
   std::optional<Accepted> next();
   size_t descriptors() const { return listening_.size(); }
   // From now on nobody comes but peers of this host, or of others: sockets that only the rest would use are closed.

@@ -1,4 +1,4 @@
-// The dear side of a barrier between a store and a later load of two threads that each look for what the other has
+// The expensive side of a barrier between a store and a later load of two threads that each look for what the other has
 // stored: where the kernel can run a barrier on all CPUs, the thread that seldom does this asks for that, and the one
 // that does it all the time needs none, only the compiler's (atomic_signal_fence).
 #pragma once

@@ -167,7 +167,7 @@ Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_
   TUTTI_TRY_ASSIGN(const Mapping mapping, find_mapping(begin));
   if (mapping.end == 0) return Error{Code::kInvalidArgument, format("%p is not mapped in this process", memory)};
   if (mapping.shared && bytes > mapping.end - begin)
-    return Error{Code::kInvalidArgument, format("%zu bytes at %p do not lie in one mapping: it has %zu there", bytes,
+    return Error{Code::kInvalidArgument, format("%zu bytes at %p span more than one mapping: this one has %zu", bytes,
                                                 memory, static_cast<size_t>(mapping.end - begin))};
   Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();
   if (mapping.shared && !fd)

@@ -43,7 +43,7 @@ class SharedMemory {
   static std::shared_ptr<const SharedBlock> find(const void* data, size_t bytes);
   // The same, also of private memory and of devices'.
   static std::shared_ptr<const SharedBlock> find_registered(const void* data, size_t bytes);
-  // A descriptor of one's own, of a block that is a device's; else none.
+  // A new descriptor of a block in device memory; else none.
   static Fd dmabuf(uint64_t id, uint64_t* offset);
   static bool is_live(uint64_t id);
   // Changes whenever a block is removed.

@@ -64,7 +64,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   void queue_at(Turnstile& turnstile) { turnstile_ = &turnstile; }
   Result<void> run(uint64_t ticket, const Operation& operation);
   Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
-  // The same, in fewer instructions, for a small operation whose like has been done before, by who has entered alone.
+  // The same in fewer instructions, for a small operation that repeats an earlier one, by the only caller.
   // kNo: nothing was done, perhaps because something is wrong with the buffers; kFailed: async_error() has the reason.
   enum class Repeated { kNo, kYes, kFailed };
   Repeated repeat(const CallKey& key, const void* input, void* output, const void* caller) noexcept;

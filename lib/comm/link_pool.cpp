@@ -88,8 +88,8 @@ Result<void> LinkPool::check_delivery(const void* memory, size_t bytes) {
   std::vector<Endpoint*> able;
   std::string story;
   for (Endpoint& endpoint : endpoints_) {
-    const Result<void> registered = endpoint.delivers() ? endpoint.registers(memory, bytes)
-                                                        : Error{Code::kSystemError, "it has no way past the CPU"};
+    const Result<void> registered =
+        endpoint.delivers() ? endpoint.registers(memory, bytes) : Error{Code::kSystemError, "it cannot bypass the CPU"};
     if (registered)
       able.push_back(&endpoint);
     else
@@ -189,7 +189,7 @@ Result<bool> LinkPool::next_transport(const Name& name, Attempt& attempt) {
   while (attempt.next_transport < endpoints_.size()) {
     Endpoint& endpoint = endpoints_[attempt.next_transport++];
     std::string why =
-        attempt.delivers && !endpoint.delivers() ? "it has no way past the CPU" : unreachable_because(endpoint, peer);
+        attempt.delivers && !endpoint.delivers() ? "it cannot bypass the CPU" : unreachable_because(endpoint, peer);
     if (why.empty()) {
       const tuttiLinkConfig config{sizeof config, name.first, name.second, config_.slots, config_.slot_bytes};
       auto link = endpoint.connect(config, peer.at(endpoint.name()));

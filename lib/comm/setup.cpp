@@ -95,7 +95,7 @@ struct Introduction {
       i.addresses[name] = r.get_string();
     }
     if (!r.ok() || !control || !are_bits)
-      return Error{Code::kRemoteError, format("rank %d introduced itself with bytes that make no sense", rank), rank};
+      return Error{Code::kRemoteError, format("rank %d sent an invalid introduction", rank), rank};
     return i;
   }
 };
@@ -103,8 +103,8 @@ struct Introduction {
 Result<void> check_agreement(const Introduction& mine, int my_rank, const Introduction& theirs, int their_rank) {
   const auto differ = [&](const char* what, const std::string& a, const std::string& b) {
     return Error{Code::kInvalidUsage,
-                 format("rank %d has %s=%s, rank %d has %s=%s: set it alike on all ranks", my_rank, what, a.c_str(),
-                        their_rank, what, b.c_str()),
+                 format("rank %d has %s=%s, rank %d has %s=%s: set it to the same value on all ranks", my_rank, what,
+                        a.c_str(), their_rank, what, b.c_str()),
                  their_rank};
   };
   if (mine.slot_bytes != theirs.slot_bytes)

@@ -13,10 +13,10 @@ Error too_few(const PeerWatch& watch, const std::vector<int>& excluded, const st
         !std::binary_search(members.begin(), members.end(), rank))
       return {Code::kRemoteError,
               watch.rank_name(rank) +
-                  " is lost and not in excludeRanksList: give a NULL list and let those who are left"
-                  " find out who they are, or add it to the list on all ranks",
+                  " is lost and not in excludeRanksList: give a NULL list, so that the survivors find out who they "
+                  "are, or add it to the list on all ranks",
               rank};
-  return {Code::kInternalError, "ranks are missing that nobody has lost"};
+  return {Code::kInternalError, "ranks are missing that no rank has seen fail"};
 }
 
 // Of the parts that a broken network leaves at most one is a majority.

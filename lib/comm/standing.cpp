@@ -111,7 +111,7 @@ Error deadlock(const std::vector<const Standing*>& path) {
     text += (i == 0 ? "" : "; ") + text_of(*path[i], *path[i + 1]);
   if (path.size() - 1 > kMostNamed) text += format("; and so on, %zu ranks in all", path.size() - 1);
   if (is_left)
-    return {Code::kRemoteError, text_of_left(*path.back()) + ", and cannot give what is waited for: " + text,
+    return {Code::kRemoteError, text_of_left(*path.back()) + ", and cannot send what is waited for: " + text,
             path.back()->rank};
   return {Code::kInvalidUsage,
           "the ranks disagree and wait for each other: " + text +

@@ -67,7 +67,7 @@ Result<void> Arenas::map_all(const std::vector<Seat>& seats, const std::vector<s
   for (size_t r = 0; r < seats.size(); r++) {
     const Seat& seat = seats[r];
     if (seat.host != mine.host) return Error{Code::kCudaError, format("rank %zu is on another host", r)};
-    if (handles[r][0] == 0) return Error{Code::kCudaError, format("rank %zu has nothing to map", r)};
+    if (handles[r][0] == 0) return Error{Code::kCudaError, format("rank %zu offers no memory to map", r)};
     void* memory = nullptr;
     if (seat.process == mine.process) {
       if (seat.info.uuid != mine.info.uuid) TUTTI_TRY(port_.reach(seat.device));

@@ -218,7 +218,7 @@ Result<uint64_t> Board::open_window(const void* memory, size_t bytes) {
   Window* const begin = page(host_.rank()).windows;
   Window* const free = std::find_if(begin, begin + kWindows, [](const Window& w) { return w.number == 0; });
   if (free == begin + kWindows)
-    return Error{Code::kSystemError, format("%zu registrations at a time are most on a GPU", kWindows)};
+    return Error{Code::kSystemError, format("at most %zu registrations at a time are possible on a GPU", kWindows)};
   TUTTI_TRY_ASSIGN(const Allocation allocation, port_.allocation_of(memory));
   const auto at = reinterpret_cast<uintptr_t>(memory), base = reinterpret_cast<uintptr_t>(allocation.memory);
   if (bytes > allocation.bytes - (at - base))

@@ -148,7 +148,7 @@ Result<void> Device::add_direct(const std::shared_ptr<Proxy>& proxy, const std::
   obstacles_ = why_not_mapped;
   if (direct == nullptr) {
     obstacles_ += "; and no network moves data from GPU to GPU (GPUDirect RDMA): " + why;
-    log(LogLevel::kWarn, "CUDA device %d: data go through memory of the host, which is slow, because %s", device_,
+    log(LogLevel::kWarn, "CUDA device %d: data go through host memory, which is slow, because %s", device_,
         obstacles_.c_str());
   } else {
     ways_.push_back(std::move(direct));

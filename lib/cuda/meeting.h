@@ -1,5 +1,5 @@
 // This header: how ranks learn what the others of their group have called, and with which buffers; in one process by a
-// Meeting. Nobody waits: who has come asks again until all have.
+// Meeting. No rank waits: those that have come ask again until all have.
 //
 // Threading: a Meeting is shared by its ranks; an Attendee belongs to one of them.
 #pragma once

@@ -179,11 +179,11 @@ class Runtime final : public Port {
   Result<Fd> dmabuf_of(void* memory, size_t bytes) override {
     static const auto ask = driver<RangeHandle>("cuMemGetHandleForAddressRange");
     if (ask == nullptr)
-      return Error{Code::kCudaError, "this CUDA driver has no dmabufs: it takes one of CUDA 11.7 or later"};
+      return Error{Code::kCudaError, "this CUDA driver has no dmabufs: use one of CUDA 11.7 or later"};
     TUTTI_TRY_ASSIGN(const int has_dmabufs, attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
     if (has_dmabufs == 0)
       return Error{Code::kCudaError,
-                   "this GPU has no dmabufs: it takes NVIDIA's open kernel modules and Linux 5.12 or later"};
+                   "this GPU has no dmabufs: they need NVIDIA's open kernel modules and Linux 5.12 or later"};
     TUTTI_TRY(flush_remote_writes());
     int fd = -1;
     const CUresult code =
@@ -257,7 +257,7 @@ class Runtime final : public Port {
 
   Result<void> words(const WordOperation* operations, int n, StreamRef stream) override {
     if (batch_mem_op() == nullptr)
-      return Error{Code::kCudaError, "this CUDA driver has no cuStreamBatchMemOp: take one of CUDA 12 or later"};
+      return Error{Code::kCudaError, "this CUDA driver has no cuStreamBatchMemOp: use one of CUDA 12 or later"};
     constexpr int kMost = 256;  // the driver's limit
     std::vector<CUstreamBatchMemOpParams> params(static_cast<size_t>(n));
     for (int i = 0; i < n; i++) {

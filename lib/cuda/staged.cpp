@@ -98,7 +98,7 @@ class Staged final : public Way {
   Staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy) : host_(host), port_(port), proxy_(std::move(proxy)) {}
   ~Staged() override;
 
-  const char* name() const override { return "through memory of the host"; }
+  const char* name() const override { return "through host memory"; }
   bool takes(const Operation&) const override { return true; }
   Result<void> submit(const Operation& operation, StreamRef stream) override;
 

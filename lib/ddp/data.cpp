@@ -28,7 +28,7 @@ Status take_shape(const tuttiDdpData_t& data, Header* header) {
   if (data.ndim < 0 || data.ndim > TUTTI_DDP_MAX_DIMS)
     return invalid_argument(text("data->ndim=%d; it may be 0 to %d", data.ndim, TUTTI_DDP_MAX_DIMS));
   uint64_t bytes = element_bytes(data.datatype);
-  if (bytes == 0) return invalid_argument(text("data->datatype=%d is no type", static_cast<int>(data.datatype)));
+  if (bytes == 0) return invalid_argument(text("data->datatype=%d is not a type", static_cast<int>(data.datatype)));
   bool overflow = false, empty = data.ndim == 0;
   for (int i = 0; i < data.ndim; i++) {
     header->shape[i] = data.shape[i];
@@ -36,7 +36,7 @@ Status take_shape(const tuttiDdpData_t& data, Header* header) {
     empty |= data.shape[i] == 0;
   }
   if (!empty && (overflow || bytes > uint64_t{1} << 62))
-    return invalid_argument("the product of data->shape is more than memory can hold");
+    return invalid_argument("data->shape has more elements than memory can hold");
   if (!empty && data.data == nullptr) return invalid_argument("data->data is NULL, but the shape is not empty");
   header->type = data.datatype;
   header->ndim = data.ndim;

@@ -52,8 +52,7 @@ Status find(tuttiDdp_t handle, std::shared_ptr<Reducer>* reducer, bool erase = f
     return invalid_argument(text("ddp=%p is not a live handle", static_cast<void*>(handle)));
   if (found->second.process != getpid())
     return invalid_usage(
-        text("ddp=%p belongs to the process that this one was forked from, where it goes on as before: "
-             "a child makes its own",
+        text("ddp=%p belongs to the parent process, where it still works: a forked child has to make its own",
              static_cast<void*>(handle)));
   *reducer = found->second.reducer;
   if (erase) handles().live.erase(found);

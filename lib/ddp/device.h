@@ -24,7 +24,7 @@ struct Span {
   tuttiDataType_t type = tuttiFloat32;
 };
 
-// What can be found out about elements.
+// What can be checked about elements.
 enum class Look : uint8_t {
   kNonFinite,  // the index of the first Inf or NaN, or kNoIndex
   kDigest      // a number that differs, as a rule, where bytes do

@@ -27,10 +27,9 @@ void Reducer::settle_unmarked() {
   }
   if (missing.empty()) return;
   pending_.assign(pending_.size(), 0);
-  note(invalid_usage(
-      list_of(missing, params_) +
-      " never became ready in this step; call tuttiDdpMarkReady for every parameter or, where a step does "
-      "not use all of them, set findUnused and call tuttiDdpMarkUnused"));
+  note(invalid_usage(list_of(missing, params_) +
+                     " never became ready in this step; call tuttiDdpMarkReady for every parameter or, if a step does "
+                     "not use all of them, set findUnused and call tuttiDdpMarkUnused"));
 }
 
 // Whether ranks tell each other which parameters they used in this step.

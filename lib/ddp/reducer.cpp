@@ -48,7 +48,7 @@ Status Reducer::build_buckets(const std::vector<size_t>& order) {
 Status Reducer::set_stream(tuttiStream_t stream) {
   if (Status s = need_idle("tuttiDdpSetStream"); !s) return s;
   if (devices_.cuda == nullptr)
-    return invalid_usage("tuttiDdpSetStream takes a communicator on a CUDA device; in host memory there is no stream");
+    return invalid_usage("tuttiDdpSetStream needs a communicator on a CUDA device; in host memory there is no stream");
   return devices_.cuda->set_stream(stream);
 }
 
@@ -222,7 +222,7 @@ Status Reducer::check_mark(size_t index, Mark kind) const {
     return invalid_usage(name +
                          " was marked twice in one step; mark a gradient once, when nothing adds to it any more");
   if (kind == Mark::kUnused && !config_.findUnused && !config_.staticGraph)
-    return invalid_usage(name + " was marked as unused; that takes findUnused=1 or staticGraph=1 on all ranks");
+    return invalid_usage(name + " was marked as unused; that needs findUnused=1 or staticGraph=1 on all ranks");
   return {};
 }
 
@@ -366,7 +366,7 @@ Status Reducer::leave_no_sync() {
 // A step without input differs from others only in who marks: all gradients at once, as unused.
 Status Reducer::join() {
   if (Status s = need_idle("tuttiDdpJoin"); !s) return s;
-  if (!config_.joinable) return invalid_usage("tuttiDdpJoin takes joinable=1 on all ranks");
+  if (!config_.joinable) return invalid_usage("tuttiDdpJoin needs joinable=1 on all ranks");
   {
     const std::lock_guard lock(mutex_);
     used_before_.assign(params_.size(), false);

@@ -1,4 +1,4 @@
-// This header: traces of a process that is asked to end. Only for who wants it: a library does not take signals
+// This header: traces of a process that is asked to end. Only on request: a library does not take signals
 // unasked.
 #pragma once
 

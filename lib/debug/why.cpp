@@ -90,9 +90,9 @@ class Inquest {
     for (const auto& [rank, w] : witnesses_)
       if (plight(rank) >= Plight::kFailed && (worst < 0 || plight(rank) > plight(worst))) worst = rank;
     if (worst >= 0) return cause(worst);
-    if (witnesses_.empty()) return "nothing is known of any rank here";
+    if (witnesses_.empty()) return "no rank on this host can be seen";
     const auto& [rank, w] = *witnesses_.begin();
-    return format("no rank has waited for long; rank %d is %s", rank, place_in_order(w.trace).c_str());
+    return format("no rank has been waiting for long; rank %d is %s", rank, place_in_order(w.trace).c_str());
   }
 
   std::string cause(int rank) const {
@@ -106,8 +106,8 @@ class Inquest {
       case Plight::kGone: return format("rank %d is gone: its process %d has ended %s", rank, pid, where.c_str());
       case Plight::kStopped:
         return format(
-            "rank %d is stopped %s: its process %d has got a signal, or a debugger; kill -CONT %d lets it go on", rank,
-            where.c_str(), pid, pid);
+            "rank %d is stopped %s: its process %d got a signal, or is in a debugger; kill -CONT %d lets it continue",
+            rank, where.c_str(), pid, pid);
       case Plight::kFailed: return format("rank %d has given up: %s", rank, trace.error.c_str());
       case Plight::kElsewhere:
         return format("rank %d has not called that yet: it is %s, and its process %d %s", rank, where.c_str(), pid,

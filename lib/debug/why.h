@@ -1,5 +1,5 @@
-// This header: one sentence for a job that hangs: who waits for whom, and who is the cause. A pure function of what is
-// known of the ranks; whoever is on another host, or has destroyed its communicator, is not.
+// This header: one sentence for a job that hangs: who waits for whom, and which rank is the cause. A pure function of
+// what is known of the ranks; whoever is on another host, or has destroyed its communicator, is not.
 #pragma once
 
 #include <map>
@@ -21,7 +21,7 @@ using Witnesses = std::map<int, Witness>;
 // Those that have left files in the folder, by group.
 std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder);
 
-// From `asked`'s point of view; -1: from that of who has waited longest.
+// From `asked`'s point of view; -1: from that of the rank that has waited longest.
 std::string why(const Witnesses& witnesses, int asked = -1);
 
 // "in AllReduce(...) as operation 7, for 4.2 s", "after operation 6, 4.2 s ago".

@@ -10,7 +10,7 @@ namespace tutti {
 
 class Event {
  public:
-  // Recording again moves the event: who waits from now on waits for the later point.
+  // Recording again moves the event: later waits are for the later point.
   uint64_t begin_record() {
     const std::lock_guard lock(mutex_);
     return ++recorded_;

@@ -36,8 +36,8 @@ bool sends_again(const BoundStep& before, const BoundStep& step) {
 
 Error not_registered(const void* data, int peer) {
   return {Code::kSystemError,
-          format("the network device cannot move the bytes at %p, of a GPU's memory, from or to rank %d any more: "
-                 "TUTTI_GPU_DIRECT=0 makes them go through the host's",
+          format("the network device can no longer move the bytes at %p in GPU memory from or to rank %d: "
+                 "TUTTI_GPU_DIRECT=0 sends them through host memory",
                  data, peer),
           peer};
 }
@@ -216,7 +216,8 @@ bool Run::take_delivery(BoundLane& lane) {
   }
   if (!accept_messages(step, bytes)) return false;
   if (bytes > 0 && program_.messages[0].data != to) {
-    error_ = {Code::kInternalError, format("what rank %d sent is not where it was demanded", link.peer()), link.peer()};
+    error_ = {Code::kInternalError,
+              format("the message from rank %d is not at the address that was asked for", link.peer()), link.peer()};
     return false;
   }
   link.release();
@@ -374,7 +375,7 @@ bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMes
   }
   if (message.bytes != expected_bytes) {
     error_ = {Code::kInternalError,
-              format("rank %d sent a chunk of %u bytes where %llu were due in %s", peer, message.bytes,
+              format("rank %d sent a chunk of %u bytes where %llu were expected in %s", peer, message.bytes,
                      static_cast<unsigned long long>(expected_bytes), to_text(operation_.call).c_str()),
               peer};
     return false;

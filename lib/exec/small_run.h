@@ -1,6 +1,6 @@
-// A small operation without a Run's generality, which would cost more than its bytes. Same schedule, same messages: all
-// that does not change from one operation to its like is worked out before, and it does as many of the steps as can be
-// done at once and leaves the rest, and the words for what is wrong, to a Run.
+// A small operation without a Run's generality, which would cost more than its bytes. Same schedule, same messages:
+// what does not change between operations with equal arguments is worked out beforehand. It does as many steps as it
+// can without waiting, and leaves the rest, and error messages, to a Run.
 #pragma once
 
 #include "exec/run.h"

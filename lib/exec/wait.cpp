@@ -17,9 +17,9 @@ namespace {
 // idle virtual CPU 75 us; but a yield beside a process that never waits costs a time slice, 4 ms. So: where ranks have
 // CPUs of their own they spin until sleeping is cheap in comparison; where they share CPUs they yield so long.
 constexpr int64_t kAwakeNs = 2'000'000;
-// Where a stranger takes turns with this rank it sleeps much sooner: whoever has slept is woken at once, even from the
-// middle of the stranger's slice, but ranks that each spin away a slice while the other one has none meet by luck only.
-// It has to be longer than waking somebody takes: else each is asleep again when the other one's answer comes.
+// Where a foreign process takes turns with this rank it sleeps much sooner: whoever has slept is woken at once, even
+// from the middle of the other's slice, but ranks that each spin away a slice while the other one has none meet by luck
+// only. It has to be longer than waking somebody takes: else each is asleep again when the other one's answer comes.
 constexpr int64_t kAwakeBesideStrangerNs = 100'000;
 // A thread that spins lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times
 // beside one that never waits.

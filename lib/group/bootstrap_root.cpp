@@ -126,7 +126,7 @@ void RootServer::forget(Client& client) {
   n_present_--;
   if (!client.has_left)
     fail({Code::kRemoteError,
-          format("rank %d (%s) closed its connection before the group had formed: look at its output for the reason",
+          format("rank %d (%s) closed its connection before the group had formed: see its output for the reason",
                  client.rank, member.who.c_str()),
           client.rank});
 }
@@ -267,7 +267,7 @@ void RootServer::on_blob(Client& client, std::string blob) {
   for (size_t r = 0; n_present_ < n_joined_ && r < members_.size(); r++) {
     if (members_[r].who.empty() || members_[r].client != nullptr) continue;
     return fail({Code::kRemoteError,
-                 format("rank %zu (%s) has left, but rank %d still waits for it: look at its output for the reason", r,
+                 format("rank %zu (%s) has left, but rank %d still waits for it: see its output for the reason", r,
                         members_[r].who.c_str(), client.rank),
                  static_cast<int>(r)});
   }

@@ -90,7 +90,7 @@ Result<LaunchInfo> read_info(const Launcher& launcher) {
 // The job's secret, for launchers that cannot carry one.
 std::string job_secret(const std::string& derived) {
   if (env_is_set(Env::kSecret)) return env_string(Env::kSecret);
-  log(LogLevel::kInfo, "TUTTI_SECRET is not set: the secret is derived from what is known of the job");
+  log(LogLevel::kInfo, "TUTTI_SECRET is not set: the secret is derived from the job's number or address");
   return derived;
 }
 

@@ -192,7 +192,7 @@ Result<Decision> PeerWatch::agree(const Council::Without& without, const std::st
     if (auto decision = council_.take_result(without)) {
       if (std::binary_search(decision->members.begin(), decision->members.end(), config_.rank))
         return std::move(*decision);
-      shut_out_ = Error{Code::kRemoteError, "the other ranks took this one to be lost and went on without it"};
+      shut_out_ = Error{Code::kRemoteError, "the other ranks took this one for lost and went on without it"};
     }
     if (shut_out_) {
       council_.leave(without);

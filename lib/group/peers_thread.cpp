@@ -142,7 +142,7 @@ bool PeerWatch::read_line(Line& line) {
     for (; next == Line::Status::kFrame; next = line.next(&frame))
       if (!take_frame(line, frame)) break;
     if (next == Line::Status::kQuiet) continue;
-    fail({Code::kRemoteError, rank_name(line.peer) + " sent a control message that makes no sense", line.peer});
+    fail({Code::kRemoteError, rank_name(line.peer) + " sent an invalid control message", line.peer});
     return false;
   }
 }
@@ -248,7 +248,7 @@ bool PeerWatch::take_loss(std::string_view bytes) {
   if (!payload.ok() || !is_rank(rank)) return false;
   lose(rank);
   if (rank != config_.rank) return true;
-  const Error error{Code::kRemoteError, "the other ranks take this one to be lost: it did not answer them in time",
+  const Error error{Code::kRemoteError, "the other ranks take this one for lost: it did not answer them in time",
                     config_.rank};
   {
     const std::lock_guard lock(mutex_);

@@ -88,7 +88,7 @@ Result<std::string> TcpStore::get(const std::string& key) {
   const std::string fetch = bytes_of(kGet) + counted("/" + key);
   if (auto r = send_all(fd_.get(), fetch.data(), fetch.size(), deadline_); !r) return explain(r.error(), doing);
   if (auto r = recv_all(fd_.get(), &bytes, sizeof bytes, deadline_); !r) return explain(r.error(), doing);
-  if (bytes > kMaxValueBytes) return explain({Code::kRemoteError, "the answer is no value of Tutti's"}, doing);
+  if (bytes > kMaxValueBytes) return explain({Code::kRemoteError, "the answer is not a value that Tutti wrote"}, doing);
   std::string value(bytes, '\0');
   if (auto r = recv_all(fd_.get(), value.data(), bytes, deadline_); !r) return explain(r.error(), doing);
   return value;

@@ -43,7 +43,7 @@ ncclResult_t count_memory(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* val
   enum { kSuspendable = 0, kIsSuspended = 1, kPersistent = 2, kTotal = 3 };
   if (value == nullptr) return refused(tuttiInvalidArgument, "value is NULL");
   if (stat < kSuspendable || stat > kTotal)
-    return refused(tuttiInvalidArgument, "stat=%d is none of ncclCommMemStat_t", stat);
+    return refused(tuttiInvalidArgument, "stat=%d is not one of ncclCommMemStat_t", stat);
   tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
   const tuttiResult_t result = tuttiCommMemStats(comm, &stats);
   if (result == tuttiSuccess) *value = stat < kPersistent ? 0 : stats.linkBytes + stats.scratchBytes;

@@ -73,7 +73,7 @@ int current_device() {
   const int device = find_device();
   static std::atomic<bool> warned{false};
   if (device < 0 && !warned.exchange(true))
-    fputs("Tutti's libnccl.so.2: there is no CUDA device here, so buffers are taken to be in host memory\n", stderr);
+    fputs("Tutti's libnccl.so.2: there is no CUDA device here, so buffers are assumed to be in host memory\n", stderr);
   return device;
 }
 

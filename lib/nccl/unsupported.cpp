@@ -5,8 +5,8 @@ using tutti::nccl::unsupported;
 
 namespace {
 
-constexpr const char* kOneSided = "there are no one-sided operations; use ncclSend and ncclRecv";
-constexpr const char* kParameters = "Tutti is configured by the TUTTI_ variables that its README lists";
+constexpr const char* kOneSided = "one-sided operations are not supported; use ncclSend and ncclRecv";
+constexpr const char* kParameters = "Tutti is configured by the TUTTI_ variables that include/tutti/README.md lists";
 constexpr const char* kGrow = "make a new communicator with ncclGetUniqueId and ncclCommInitRank";
 constexpr const char* kSuspend = "destroy the communicator and create it again to free its memory";
 

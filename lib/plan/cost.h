@@ -1,5 +1,5 @@
 // What an operation costs by each algorithm, on paper: hops one after the other, messages, bytes moved and added up,
-// each at a price. Pure functions; any thread. All ranks come to the same numbers from the same facts and prices: no
+// each at a price. Pure functions; any thread. All ranks compute the same numbers from the same facts and prices: no
 // library functions, no contracted products (meson.build), so that they choose alike.
 #pragma once
 

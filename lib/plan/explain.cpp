@@ -69,7 +69,7 @@ std::string Planner::explain(const Call& call, uint64_t bytes) const {
   switch (order_of(call)) {
     case Order::kAny: break;
     case Order::kFixed: text += "order of the sums: fixed by the number of ranks, their hosts and the size\n"; break;
-    case Order::kRanks: text += "order of the sums: that of ranks\n"; break;
+    case Order::kRanks: text += "order of the sums: rank order\n"; break;
   }
   return text + table(all) + to_text(facts_) + prices_text(prices_);
 }

@@ -54,7 +54,7 @@ Result<void> read_line(std::string_view line, std::span<const NamedPrice> names,
 
 Error unreadable(const std::string& path, const std::string& why, int sys_errno = 0) {
   return {Code::kInvalidUsage,
-          format("the tuning file %s cannot be read: %s; mend that, or set TUTTI_TUNE_FILE to "
+          format("the tuning file %s cannot be read: %s; fix that, or set TUTTI_TUNE_FILE to "
                  "another file or to /dev/null",
                  path.c_str(), why.c_str()),
           -1, sys_errno};
@@ -65,7 +65,7 @@ Result<void> check_found(const std::string& path, int fd) {
   struct stat info {};
   if (fstat(fd, &info) != 0) return unreadable(path, strerror(errno), errno);
   if (info.st_uid == geteuid() || info.st_uid == 0) return {};
-  return unreadable(path, format("it belongs to user %u and not to this one, %u", info.st_uid, geteuid()));
+  return unreadable(path, format("it belongs to user %u, not to this one, %u", info.st_uid, geteuid()));
 }
 
 Result<std::string> read_file(const std::string& path, bool is_found) {
@@ -85,7 +85,8 @@ Result<std::string> read_file(const std::string& path, bool is_found) {
   }
   text.resize(got);
   if (text.size() <= kMostBytes) return text;
-  return Error{Code::kInvalidUsage, "the tuning file " + path + " is too long to be one: tutti-tune writes a new one"};
+  return Error{Code::kInvalidUsage,
+               "the tuning file " + path + " is too long for a tuning file: write a new one with tutti-tune"};
 }
 
 }  // namespace

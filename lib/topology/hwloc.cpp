@@ -53,7 +53,7 @@ class Topology {
         ": give a file that TUTTI_TOPO_DUMP or lstopo has written, or unset the variable to look at the machine";
     if (access(path.c_str(), R_OK) != 0)
       return Error{Code::kInvalidUsage, "the topology in " + path + " cannot be read: " + strerror(errno) + remedy};
-    const std::string what = path + " is no topology in hwloc's XML";
+    const std::string what = path + " is not a topology in hwloc's XML";
     if (!has_whole_sets(path))
       return Error{Code::kInvalidUsage,
                    what + ": an object has only one of cpuset and complete_cpuset, or of the nodesets" + remedy};
@@ -254,7 +254,7 @@ Result<Machine> hwloc_machine_from_xml(const std::string& path) {
 
 Result<Machine> hwloc_machine_from_synthetic(const std::string& description) {
   const std::string what =
-      "'" + description + "' is no topology in hwloc's short form, as \"pack:2 numa:2 core:8 pu:1\"";
+      "'" + description + "' is not a topology in hwloc's short form, such as \"pack:2 numa:2 core:8 pu:1\"";
   TUTTI_TRY_ASSIGN(const Topology topology, Topology::load(false, what, [&](hwloc_topology_t raw) {
                      const int verdict = hwloc_topology_set_synthetic(raw, description.c_str());
                      errno = 0;

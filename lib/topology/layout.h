@@ -1,5 +1,5 @@
 // This header: how the ranks of a group stand to each other, whatever numbers the launcher gave them. A pure function
-// of where each of them sits, so that all ranks that know the same seats come to the same layout. Any thread.
+// of where each of them sits, so that all ranks that know the same seats compute the same layout. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// topology: what the machine looks like, and who sits where on it. This header: a machine as a tree of parts, found
+// topology: what the machine looks like, and where each rank runs. This header: a machine as a tree of parts, found
 // through hwloc where the build has it, else (coarser) in sysfs, or read from a file. Plain values; any thread.
 #pragma once
 

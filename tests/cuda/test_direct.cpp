@@ -157,7 +157,7 @@ TEST_CASE("what is small goes through the host's memory if that is left to choos
       const auto goes = [&](size_t count, const char* way) {
         o.wrong += explained(gpu, count).find(way) == std::string::npos;
       };
-      goes(16'383, always ? "GPUDirect RDMA), because" : "through memory of the host, because");
+      goes(16'383, always ? "GPUDirect RDMA), because" : "through host memory, because");
       goes(16'384, "GPUDirect RDMA), because");
     }));
   }
@@ -215,7 +215,7 @@ TEST_CASE("where one rank cannot, all go through the host's memory, and say why"
   };
   for (const Trouble& trouble :
        {Trouble{"0", "", "TUTTI_GPU_DIRECT=0 on some rank", false},
-        Trouble{"2", "refuses 1", "rank 1: shm: it has no way past the CPU; madeup: registering", false},
+        Trouble{"2", "refuses 1", "rank 1: shm: it cannot bypass the CPU; madeup: registering", false},
         Trouble{"2", "loses", "to this GPU's memory does not arrive", false},
         Trouble{"2", "", "this GPU has no dmabufs", true}}) {
     FakePort port(3);
@@ -234,7 +234,7 @@ TEST_CASE("where one rank cannot, all go through the host's memory, and say why"
     }));
     INFO(story);
     CHECK(port.flushes == before);
-    CHECK(story.find("through memory of the host") != std::string::npos);
+    CHECK(story.find("through host memory") != std::string::npos);
     CHECK(story.find(trouble.reason) != std::string::npos);
   }
 }

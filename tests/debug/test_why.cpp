@@ -47,8 +47,8 @@ TEST_CASE("a rank that is stopped is found at the end of the chain") {
   CHECK(
       text ==
       "rank 1 waits for rank 0, which waits for rank 2 (in AllReduce(count=4, float, sum) as operation 7, for 10.0 s): "
-      "rank 2 is stopped in AllReduce(count=4, float, sum) as operation 7, for 10.0 s: its process 1002 has got a "
-      "signal, or a debugger; kill -CONT 1002 lets it go on");
+      "rank 2 is stopped in AllReduce(count=4, float, sum) as operation 7, for 10.0 s: its process 1002 got a "
+      "signal, or is in a debugger; kill -CONT 1002 lets it continue");
 }
 
 TEST_CASE("a rank that has not come is told from one that waits itself") {
@@ -69,7 +69,7 @@ TEST_CASE("one that is gone comes before one that is stopped, and that before on
 TEST_CASE("of a rank elsewhere nothing is made up") {
   CHECK(contains(why(group({rank(0, 'S', 7, {1})})), "nothing is known here of rank 1"));
   CHECK(contains(why(group({rank(0, 'S', 7, {1})}), 1), "nothing is known here of rank 1"));
-  CHECK(contains(why({}), "nothing is known of any rank here"));
+  CHECK(contains(why({}), "no rank on this host can be seen"));
 }
 
 TEST_CASE("ranks that wait for each other are both named") {
@@ -84,6 +84,6 @@ TEST_CASE("when the whole job was killed it counts what each rank was in") {
 }
 
 TEST_CASE("where nobody waits that is said") {
-  CHECK(contains(why(group({rank(0, 'R', 7), rank(1, 'R', 7)})), "no rank has waited for long"));
+  CHECK(contains(why(group({rank(0, 'R', 7), rank(1, 'R', 7)})), "no rank has been waiting for long"));
   CHECK(contains(why(group({rank(0, 'R', 7), rank(1, 'T', 7)})), "rank 1 is stopped"));
 }

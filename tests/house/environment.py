@@ -1,4 +1,4 @@
-"""Every TUTTI_ variable that the code reads is in the table of lib/base/env.cpp, and the README's table is that table."""
+"""Every TUTTI_ variable that the code reads is in the table of lib/base/env.cpp, and the table of include/tutti/README.md is that table."""
 import re
 
 import tree
@@ -10,17 +10,17 @@ GETENV = re.compile(r'\bgetenv\s*\(\s*"(TUTTI_\w+)"')
 
 
 def compare(table, readme):
-    found = [f"{name} is in env.cpp but not in README.md's table" for name in table.keys() - readme.keys()]
-    found += [f"{name} is in README.md's table but not in env.cpp" for name in readme.keys() - table.keys()]
+    found = [f"{name} is in env.cpp but not in the table of include/tutti/README.md" for name in table.keys() - readme.keys()]
+    found += [f"{name} is in the table of include/tutti/README.md but not in env.cpp" for name in readme.keys() - table.keys()]
     for name in table.keys() & readme.keys():
         if table[name] != readme[name]:
-            found.append(f"{name}: the default is '{table[name]}', README.md says '{readme[name]}'")
+            found.append(f"{name}: the default is '{table[name]}', include/tutti/README.md says '{readme[name]}'")
     return found
 
 
 def main():
     table = dict(ENTRY.findall(tree.read("lib/base/env.cpp")))
-    readme = {name: default.strip().strip("`") for name, default in README_ROW.findall(tree.read("README.md"))}
+    readme = {name: default.strip().strip("`") for name, default in README_ROW.findall(tree.read("include/tutti/README.md"))}
     found = compare(table, readme)
     if not compare({"TUTTI_A": "1"}, {"TUTTI_A": "2"}) or not compare({"TUTTI_A": ""}, {}) or not compare({}, {"TUTTI_A": ""}):
         found.append("this test does not find planted differences")

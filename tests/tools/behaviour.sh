@@ -30,7 +30,15 @@ run() {
 run "$tool" -h
 check "help" 0 'Examples:'
 run "$tool" -b 64M
-check "-b above -e" 2 'more than -e'
+check "-b alone, above -e" 2 '-b 64M is more than -e 32M (the default): give a larger -e as well'
+run "$tool" -e 64
+check "-e alone, below -b" 2 '-b 32M (the default) is more than -e 64: give a smaller -b as well'
+run "$tool" -b 1M -e 8
+check "-b above -e" 2 '-b 1M is more than -e 8: swap them'
+run "$tool" --proc 2
+check "an option that is nearly one" 2 'there is no option --proc; did you mean --procs?'
+run "$tool" --bogus
+check "an option that is none" 2 'there is no option --bogus; --help lists'
 run "$tool" --procs 2 -b 8 -e 8 -G 1
 check "refusal" 2 'no graphs on host memory'
 run "$folder/broadcast_perf" --procs 2 -b 8 -e 8 -r 5

@@ -3,24 +3,20 @@
 #   topo.sh TUTTI_TOPO FOLDER_OF_GOLDEN_FILES yes|no     the last: is hwloc there
 set -u
 topo=$(realpath "$1") golden=$2 hwloc=$3
+check=$(dirname "$(realpath "$0")")/drawing.py
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
 cd "$golden" || exit 1  # so that names in the output are short
 
-# same NAME OPTIONS...: the output is what NAME.txt has, and the drawing is XML with every rank in it.
+# same NAME OPTIONS...: the output is what NAME.txt has, and the drawing is as drawing.py wants it.
 same() {
   local name=$1 ranks
   shift
   "$topo" "$@" --svg "$out/$name.svg" >"$out/$name.txt" || fail "tutti-topo $*"
   diff -u "$name.txt" "$out/$name.txt" || fail "$name.txt is different"
   ranks=$(grep -c '^  [0-9]*: ' "$name.txt")
-  python3 - "$out/$name.svg" "$ranks" <<'PYTHON' || fail "$name.svg"
-import sys
-import xml.etree.ElementTree as tree
-circles = tree.parse(sys.argv[1]).getroot().findall("{http://www.w3.org/2000/svg}circle")
-sys.exit(len(circles) != int(sys.argv[2]))
-PYTHON
+  python3 "$check" "$out/$name.svg" "$ranks" || fail "$name.svg"
 }
 # refused WORDS OPTIONS...: fails and says so.
 refused() {
@@ -34,14 +30,20 @@ if [ "$hwloc" = yes ]; then
   same servers --host 'pack:2 numa:2 core:8 pu:1' --host 'pack:2 numa:2 core:8 pu:1' --ranks 10 --cyclic
   same flat --host 'pack:1 core:64 pu:1' --ranks 64
   same hybrid --host hybrid.xml --ranks 12
-  refused 'no topology' --host 'pack:x'
+  refused 'not a topology' --host 'pack:x'
+  refused '--host nofile.xml: there is no such file' --host nofile.xml
+  refused '--host nofile: there is no such file' --host nofile
   echo garbage >"$out/garbage.xml"
-  refused 'no topology' --host "$out/garbage.xml"
+  refused 'not a topology' --host "$out/garbage.xml"
   TUTTI_TOPO_FILE=$out/missing.xml refused "TUTTI_TOPO_FILE.*missing.xml.*No such file"
 else
   refused '-Dhwloc=enabled' --host 'pack:2 numa:2 core:8 pu:1'
 fi
+refused 'there is no option --rank; did you mean --ranks?' --rank 4
+"$topo" --bogus 2>"$out/bogus"
+[ $? = 2 ] || fail "an unknown option does not end with 2"
 refused 'at most 65536' --ranks 65536 --host '' --host ''
+"$topo" --svg "$out/machine.svg" >"$out/machine.txt" && python3 "$check" "$out/machine.svg" 0 || fail "machine.svg"
 refused 'svg.*No space' --svg /dev/full
 "$topo" >/dev/full 2>"$out/full" && fail "a full stdout is no error"
 grep -q 'stdout cannot be written' "$out/full" || fail "nothing is said of a full stdout"

@@ -31,7 +31,7 @@ print(tutti_torch.__file__)
 
 
 def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "lib/torch/README.md").read_text(encoding="utf-8"), re.M | re.S)
 
 
 def run(command, **options):
@@ -113,11 +113,28 @@ class Install(unittest.TestCase):
         output = run([sys.executable, "-c", PROGRAM, self.scratch / "store"], env=environment, cwd=self.scratch)
         self.assertTrue(output.startswith(str(root)), output)
 
-    def test_library_that_is_not_there(self):
-        environment = self.environment(SITE, TUTTI_LIBRARY="/nowhere/libtutti.so.0")
+    def load_error(self, library):
+        environment = self.environment(SITE, TUTTI_LIBRARY=str(library))
         code = "import tutti_torch.library as l\ntry: l.load()\nexcept ImportError as e: print(e)"
-        output = run([sys.executable, "-c", code], env=environment)
-        self.assertRegex(output, "/nowhere/libtutti.so.0.*TUTTI_LIBRARY")
+        return run([sys.executable, "-c", code], env=environment)
+
+    def test_library_that_is_not_there(self):
+        self.assertRegex(self.load_error("/nowhere/libtutti.so.0"), "not there.*/nowhere/libtutti.so.0.*TUTTI_LIBRARY")
+
+    def test_folder_of_the_library(self):
+        self.assertEqual(self.load_error(LIBRARY.parent), "")
+
+    def test_library_that_lacks_another(self):
+        """It is there, so nobody is told to look for it."""
+        compiler = shutil.which("cc")
+        if compiler is None:
+            self.skipTest("there is no cc")
+        for name, needs in (("libneeded.so", []), ("libtutti.so.0", ["-Wl,--no-as-needed", "libneeded.so"])):
+            run([compiler, "-shared", "-fPIC", "-o", name, "-x", "c", "/dev/null", "-x", "none", *needs], cwd=self.scratch)
+        (self.scratch / "libneeded.so").unlink()
+        said = self.load_error(self.scratch)
+        self.assertRegex(said, "libtutti.so.0 is there, but cannot be loaded .*libneeded.so")
+        self.assertNotIn("not there", said)
 
 
 if __name__ == "__main__":

@@ -127,11 +127,11 @@ mends() {
   for turn in 1 2; do
     until_true 20 has_sent 1 $(($(sent_packets) + 5000)) || status=1
     ip link set v1 down
-    until_true 10 have_said "What it had under way takes" $turn || status=1
+    until_true 10 have_said "Its messages take" $turn || status=1
     others=$(sent_packets 3)
     until_true 20 has_sent 3 $((others + 10000)) || status=1
     ip link set v1 up
-    until_true 10 have_said "takes its share again" $turn || status=1
+    until_true 10 have_said "carries its share again" $turn || status=1
     others=$(sent_packets 3)
     until_true 20 has_sent 1 $(($(sent_packets) + 5000)) || status=1
     shares+="5000 packets of rxe1 beside $(($(sent_packets 3) - others)) of rxe3; "

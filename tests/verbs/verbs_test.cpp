@@ -286,5 +286,5 @@ TEST_CASE("a peer whose memory may not be written: the error says so, with its r
   CHECK(error->code == Code::kRemoteError);
   CHECK(error->culprit_rank == 1);
   CHECK(contains(error->message, "rank 1"));
-  CHECK(contains(error->message, "does not let us write"));
+  CHECK(contains(error->message, "does not let this rank write"));
 }

@@ -2,12 +2,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include "../cli/command_line.h"
+
 namespace tutti::train {
 namespace {
 
 const char* const kAbout =
     "Trains a small network to predict the next character of a text, data-parallel over ranks, with Tutti's ddp.h.\n"
-    "The global batch is divided among the ranks, so the losses do not depend on their number, but for rounding.";
+    "The global batch is divided among the ranks, so the losses do not depend on their number, except for rounding.";
 
 const char* const kExamples =
     "\nExamples:\n"
@@ -122,7 +124,7 @@ Status parse_options(int argc, char** argv, Options* options) {
     options->help = app.help();
     return {};
   } catch (const CLI::ParseError& e) {
-    return usage(e.what());
+    return perf::usage_error(cli::complaint(app, e));
   }
   options->bfloat16 = gradients == "bfloat16";
   return check(*options, die);

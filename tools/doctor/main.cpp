@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "../cli/command_line.h"
 #include "base/env.h"
 #include "base/socket.h"
 #include "findings.h"
@@ -37,7 +38,7 @@ int look_at_job(const tutti::LaunchInfo& info) {
   tuttiComm_t comm = nullptr;
   if (tuttiCommInitFromEnv(&comm, nullptr) != tuttiSuccess) {
     print({{Finding::Level::kBad, "the job's group", tuttiGetLastError(nullptr),
-            "see that all hosts reach rank 0's, and that no firewall is between them"}});
+            "check that all hosts can reach rank 0's host, and that no firewall is between them"}});
     return 1;
   }
   const Findings findings = tutti::doctor::look_at_group(comm);
@@ -51,12 +52,12 @@ int look_at_job(const tutti::LaunchInfo& info) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Says whether this host has what Tutti needs, a line for each thing, with a remedy where it has not.\n"
-      "Under a launcher (mpirun -np 4 tutti-doctor) it looks at all hosts, and at what is between them.\n"
-      "The exit status is 0 where nothing is BAD.");
+      "Checks whether this host has what Tutti needs: one line for each thing, with a remedy if it is missing.\n"
+      "Under a launcher (mpirun -np 4 tutti-doctor) it checks all hosts, and the connections between them.\n"
+      "The exit status is 0 if nothing is BAD.");
   int ranks = 1;
   app.add_option("--ranks", ranks, "how many ranks are to run on this host")->check(CLI::Range(1, 65536));
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-doctor")) return *status;
   if (const auto info = tutti::detect_launcher()) return look_at_job(info.value());
   printf("host %s\n", tutti::host_name().c_str());
   const bool host = print(tutti::doctor::look_at_host(ranks));

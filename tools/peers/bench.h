@@ -17,7 +17,7 @@
 // Meet::exchange_us(). A wrong element ends the program with status 1.
 //
 // Where every rank can have a core of its own, the thread that calls is pinned to one once the library is ready, so
-// that strangers on the machine disturb everyone alike. Threads that the library made before may run anywhere.
+// that other processes on the machine disturb all alike. Threads that the library made before may run anywhere.
 #pragma once
 
 #include <cstddef>

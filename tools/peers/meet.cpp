@@ -42,8 +42,8 @@ std::vector<int> usable_cores() {
 
 }  // namespace
 
-// Some 2 us. Even with a CPU for each rank there may be others: a library's threads, or strangers, for whose sake two
-// ranks share one.
+// Some 2 us. Even with a CPU for each rank there may be others: a library's threads, or foreign processes, for whose
+// sake two ranks share one.
 Waiter::Waiter(int n_ranks) : spins_(n_ranks > usable_cpus() ? 20 : 100) {}
 
 void Waiter::pause(int tries) const {

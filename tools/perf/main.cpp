@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "launch.h"
@@ -46,7 +47,11 @@ Status prepare(int argc, char** argv, const Collective& collective, Options* opt
 
 }  // namespace
 
-int perf_main(int argc, char** argv, const Collective& collective) {
+int perf_main(int argc, char** argv, const Collective& measured) {
+  Collective collective = measured;
+  const char* const slash = argc > 0 ? strrchr(argv[0], '/') : nullptr;
+  const char* const name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "";
+  if (strncmp(name, "tutti-", 6) == 0) collective.tool = name;  // as it is installed
   Options options;
   std::vector<Tensor> tensors;
   if (Status s = prepare(argc, argv, collective, &options, &tensors); !s) {

@@ -57,6 +57,7 @@ class Bench {
   Status wait() const;
   Status time_first(const std::vector<Call>& calls, double* seconds);
   Status warm_up(const std::vector<Call>& calls);
+  Status settle(const std::vector<Call>& calls);
   Status iterate(const std::vector<Call>& calls, Measurement* result);
   Status capture(const std::vector<Call>& calls, int iters, int times, device::Graph* graph) const;
   Status run_once(const std::vector<Call>& calls) const;
@@ -80,8 +81,9 @@ class Bench {
   tuttiStream_t stream_ = nullptr;
   std::vector<void*> registrations_;
   Progress progress_;
-  std::string doing_;  // for the progress line
-  bool slow_ = false;  // an operation takes so long that the progress line costs nothing
+  std::string doing_;   // for the progress line
+  bool quick_ = false;  // so quick that a barrier is felt in the operations after it; the same on all ranks
+  bool slow_ = false;   // an operation takes so long that the progress line costs nothing
   uint64_t seed_ = 0;
 };
 

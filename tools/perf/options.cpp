@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../cli/command_line.h"
 #include "types.h"
 
 namespace tutti::perf {
@@ -13,6 +14,7 @@ namespace {
 struct Raw {
   std::string min_bytes = "32M", max_bytes = "32M", step_bytes = "1M";
   std::string op = "sum", type = "float", root = "0";
+  bool gave_min = false, gave_max = false;
   long long step_factor = 1;
   int gpus = 1, device_kernels = 0, parallel_init = 0, null_stream = -1;
   std::string device = "host";
@@ -70,7 +72,7 @@ void add_rank_options(CLI::App& app, Options& o, Raw& raw) {
       ->group("Ranks");
   app.add_option("-p,--parallel_init", raw.parallel_init, "accepted; ranks always start in parallel")->group("Ranks");
   app.add_option("-T,--timeout", o.timeout_seconds, "seconds an operation may wait without progress")->group("Ranks");
-  app.add_option("--grace", o.grace_seconds, "with --procs: seconds the others get to end after one has failed")
+  app.add_option("--grace", o.grace_seconds, "with --procs: seconds that the others have to end after one has failed")
       ->group("Ranks");
 }
 
@@ -83,7 +85,7 @@ void add_measuring_options(CLI::App& app, Options& o, Raw& raw) {
   app.add_option("-N,--run_cycles", o.run_cycles, "repeat all sizes; 0: for ever")->group(group);
   app.add_option("-c,--check", o.check_iters, "checked operations per size, apart from timing; 0: none")->group(group);
   app.add_option("-z,--blocking", o.blocking,
-                 "0: iterations follow at once (on host memory each ends before the next all the same); 1: a barrier "
+                 "0: iterations follow at once (on host memory each still ends before the next begins); 1: a barrier "
                  "after each operation; 2: wait for each; 3: a barrier after each iteration, not timed")
       ->group(group);
   app.add_option(
@@ -109,7 +111,7 @@ void add_report_options(CLI::App& app, Options& o) {
   app.add_option("-S,--report_timestamps", o.timestamps, "1: a time stamp in each row")->group("Report");
   app.add_option("-I,--per_iter_timing", o.per_iter_timing, "1: spread of the iterations' times")->group("Report");
   app.add_option("-K,--per_iter_skip", o.per_iter_skip, "leave this many iterations out of -I")->group("Report");
-  app.add_option("-M,--memory", o.memory_report, "1: what rank 0's process came to hold in memory")->group("Report");
+  app.add_option("-M,--memory", o.memory_report, "1: how much memory rank 0's process used")->group("Report");
   app.add_flag("--explain", o.explain, "after each row: what the library chose and why (tuttiExplain)")
       ->group("Report");
   app.add_flag("--first", o.first, "after each row: how long the first operation of the size took")->group("Report");
@@ -183,7 +185,12 @@ Status convert_sizes(const Raw& raw, Options* o) {
   }
   o->step_factor = static_cast<size_t>(raw.step_factor);
   if (o->min_bytes > o->max_bytes) {
-    return usage_error(text("-b %s is more than -e %s: give -e as well", raw.min_bytes.c_str(), raw.max_bytes.c_str()));
+    const char* remedy = raw.gave_min && raw.gave_max ? "swap them"
+                         : raw.gave_min               ? "give a larger -e as well"
+                                                      : "give a smaller -b as well";
+    return usage_error(text("-b %s%s is more than -e %s%s: %s", raw.min_bytes.c_str(),
+                            raw.gave_min ? "" : " (the default)", raw.max_bytes.c_str(),
+                            raw.gave_max ? "" : " (the default)", remedy));
   }
   if (o->step_factor == 1 && o->step_bytes == 0 && o->min_bytes < o->max_bytes) {
     return usage_error("-i 0 never gets from -b to -e; give a step, or -f 2");
@@ -291,8 +298,10 @@ Status parse_options(int argc, const char* const* argv, const Collective& collec
     options->help = app.help();
     return {};
   } catch (const CLI::ParseError& e) {
-    return usage_error(text("%s (-h lists the options)", e.what()));
+    return usage_error(cli::complaint(app, e));
   }
+  raw.gave_min = app.count("-b") > 0;
+  raw.gave_max = app.count("-e") > 0;
   return convert(raw, collective, options);
 }
 

@@ -1,9 +1,10 @@
-// tutti-topo: prints the machine, who sits where, the paths between ranks, the rings and trees.
+// tutti-topo: prints the machine, where each rank runs, the paths between ranks, the rings and trees.
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
+#include "../cli/command_line.h"
 #include "base/file.h"
 #include "group/launcher.h"
 #include "picture.h"
@@ -19,19 +20,20 @@ int complain(const std::string& what) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Prints the machine and, for a group of ranks, who sits where, the paths between them, rings and trees.\n"
-      "Under a launcher (mpirun -np 4 tutti-topo) the group is the job. Else --ranks makes one up.");
+      "Prints the machine and, for a group of ranks, where each one runs, the paths between them, rings and trees.\n"
+      "Under a launcher (mpirun -np 4 tutti-topo) the group is the job; --ranks simulates one.");
   tutti::topo::Invented wish;
   std::string svg;
   app.add_option(
       "--host", wish.hosts,
-      "a host to make up, again for more: a file from TUTTI_TOPO_DUMP or lstopo, or hwloc's short form such as "
+      "a host to simulate, repeat for more: a file from TUTTI_TOPO_DUMP or lstopo, or hwloc's short form such as "
       "'pack:2 numa:2 core:8 pu:1'; none: this machine");
-  app.add_option("--ranks", wish.ranks_per_host, "ranks to make up on each host, bound to its cores in turn")
+  app.add_option("--ranks", wish.ranks_per_host,
+                 "ranks to simulate on each host, bound to its cores one after the other")
       ->check(CLI::Range(0, 65536));
   app.add_flag("--cyclic", wish.cyclic, "deal the ranks out to the hosts in turn, not host after host");
   app.add_option("--svg", svg, "also draw it into this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-topo")) return *status;
 
   const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;
   if (wish.hosts.empty()) wish.hosts.push_back("");

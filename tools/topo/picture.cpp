@@ -68,6 +68,11 @@ size_t count_cores(const Part& part) {
 Result<Machine> machine_named(const std::string& name) {
   if (name.empty()) return discover_all();
   if (access(name.c_str(), F_OK) == 0) return read_machine(name);
+  const bool looks_like_file =
+      name.find('/') != std::string::npos || name.ends_with(".xml") || name.find_first_of(": ") == std::string::npos;
+  if (looks_like_file)
+    return Error{Code::kInvalidUsage, "--host " + name + ": there is no such file (and hwloc's short form looks like " +
+                                          "'pack:2 numa:2 core:8 pu:1')"};
   return synthetic_machine(name);
 }
 

@@ -1,4 +1,4 @@
-// What tutti-topo shows: hosts, who sits where, how ranks reach each other. Plain values.
+// What tutti-topo shows: hosts, where each rank runs, how ranks reach each other. Plain values.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ struct Picture {
   std::vector<Host> hosts;
   std::vector<Rank> ranks;
   Layout layout;
-  bool is_real = false;  // a group that met; else made up
+  bool is_real = false;  // a real group; else simulated
 };
 
 // Of a job that a launcher started; collective. Only rank 0's is complete: *rank tells.

@@ -1,7 +1,8 @@
-// tutti-trace: what the ranks of a job are in, why it hangs, and pictures of what they did.
+// tutti-trace: what the ranks of a job are doing, why it hangs, and pictures of what they did.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "../cli/command_line.h"
 #include "base/file.h"
 #include "debug/trace_json.h"
 #include "debug/why.h"
@@ -130,12 +131,12 @@ int main(int argc, char** argv) {
   int pid = 0;
   const auto live = [&](const char* name, const char* help) {
     CLI::App* const command = app.add_subcommand(name, help);
-    command->add_option("--dir", folder, "where the communicators' files are; else TUTTI_TRACE_DIR or /dev/shm");
+    command->add_option("--dir", folder, "folder of the communicators' files; default: TUTTI_TRACE_DIR or /dev/shm");
     command->add_option("--pid", pid, "only groups that this process is in");
     return command;
   };
   live("show", "each rank's operation, since when, and whom it waits for");
-  live("why", "one sentence: who waits for whom, and who is the cause");
+  live("why", "one sentence: who waits for whom, and which rank is the cause");
   live("dump", "writes each rank's last operations as JSON")
       ->add_option("-o", pattern, "the files' names: %r becomes the rank, %p the process, %h the host, %g the group");
   const auto made_of_files = [&](const char* name, const char* help) {
@@ -148,7 +149,7 @@ int main(int argc, char** argv) {
   made_of_files("torch",
                 "one group's files for PyTorch's analyser: python -m torch.distributed.flight_recorder.fr_trace")
       ->add_option("-o", prefix, "the files' names up to the rank");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = cli::parse(app, argc, argv, "tutti-trace")) return *status;
   const std::string command = app.get_subcommands()[0]->get_name();
   if (command == "show") return show(folder, pid);
   if (command == "why") return explain(folder, pid);

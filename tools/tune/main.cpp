@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "../cli/command_line.h"
 #include "../perf/launch.h"
 #include "base/env.h"
 #include "base/file.h"
@@ -44,28 +45,30 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
   size_t factor = 8;
   perf::Options& perf = settings->perf;
   perf.iters = 7;
-  CLI::App app("Measures what this machine's messages and bytes cost, and writes it down for the library.", kTool);
+  CLI::App app(
+      "Measures what messages and bytes cost on this machine, and writes the prices to a file that the library reads.",
+      kTool);
   app.option_defaults()->always_capture_default();
   app.footer(kExamples);
   app.add_option("-b,--minbytes", min_bytes, "smallest size");
   app.add_option("-e,--maxbytes", max_bytes, "largest size");
   app.add_option("-f,--stepfactor", factor, "multiply by this for the next size")->check(CLI::Range(2, 1 << 20));
-  app.add_option("-n,--turns", perf.iters, "turns of each algorithm")->check(CLI::Range(1, 10000));
+  app.add_option("-n,--turns", perf.iters, "repetitions of each algorithm")->check(CLI::Range(1, 10000));
   app.add_option("--procs", perf.procs, "fork this many local processes")->check(CLI::Range(0, 4096));
   app.add_option("-t,--nthreads", perf.threads, "ranks as threads of each process")->check(CLI::Range(1, 4096));
   app.add_option("--transport", perf.transports,
-                 "only over these: shm,tcp; else what is taken, and within a host tcp, too");
+                 "only over these: shm,tcp; default: what the library uses, and within a host also tcp");
   app.add_flag("--check", settings->only_check, "write no file: only show how good the choices are");
-  app.add_option("-o,--output", settings->output, "the file to write, else the user's");
-  app.add_option("--samples", settings->samples_path, "write what was measured there, as JSON");
-  app.add_option("--fit", settings->fit_from, "measure nothing: fit prices to what --samples has written");
+  app.add_option("-o,--output", settings->output, "the file to write; default: ~/.config/tutti/tuning");
+  app.add_option("--samples", settings->samples_path, "write the measurements to this file, as JSON");
+  app.add_option("--fit", settings->fit_from, "measure nothing: fit prices to files written with --samples");
   try {  // CLI11 reports by exceptions
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     *help = app.help();
     return {};
   } catch (const CLI::ParseError& e) {
-    return usage_error(text("%s (-h lists the options)", e.what()));
+    return usage_error(cli::complaint(app, e));
   }
   perf.step_factor = factor;
   if (Status s = perf::parse_size(min_bytes, "-b", &perf.min_bytes); !s) return s;

@@ -7,9 +7,10 @@
 //   (the plugin connects)
 //   at the end: how many messages have left   --->
 //
-// Messages are numbered from that number on, so that what a stranger brings to the listener is found out. Header and
-// payload are one message of the plugin's. The receiver has a receive posted for each free slot, as many as the plugin
-// takes; the plugin stops the sender where there is none. Who sleeps naps, for growing times. One thread per endpoint.
+// Messages are numbered from that number on, so that data of a foreign connection to the listener is recognised. Header
+// and payload are one message of the plugin's. The receiver has a receive posted for each free slot, as many as the
+// plugin takes; the plugin stops the sender where there is none. Who sleeps naps, for growing times. One thread per
+// endpoint.
 //
 // What its interface is in the way of: nothing is lent, because header and payload are one piece of memory and no send
 // can be taken back; a message waits for a nap to end.
@@ -275,7 +276,7 @@ class RecvLink final : public Half {
       const Header& header = *slot(received_);
       if (bytes < static_cast<int>(sizeof header) || header.number != first_number_ + received_ ||
           header.bytes != static_cast<size_t>(bytes) - sizeof header)
-        return fail("what came is no message of this link: another program's, or a bug");
+        return fail("it sent something that is not a message of this link: another program's data, or a bug");
     }
     post();
   }
@@ -368,7 +369,7 @@ class NetEndpoint {
     TUTTI_TRY_ASSIGN(void* listener, the_plugin->listen(device_, &invitation.handle));
     incoming.listener.reset(listener);
     if (::send(incoming.fd.get(), &invitation, sizeof invitation, MSG_NOSIGNAL) == sizeof invitation) return {};
-    return Error{Code::kRemoteError, "it does not take its invitation"};
+    return Error{Code::kRemoteError, "it does not accept its invitation"};
   }
 
   // Null while the plugin has not connected.
@@ -379,7 +380,7 @@ class NetEndpoint {
     if (comm != nullptr) return RecvLink::create(*config, std::move(incoming.fd), comm, incoming.first_number);
     char byte;
     if (::recv(incoming.fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-      return Error{Code::kRemoteError, "it closed its connection before the plugin's was there"};
+      return Error{Code::kRemoteError, "it closed its connection before the plugin had connected"};
     return std::unique_ptr<LinkHalf>();
   }
 
@@ -400,8 +401,8 @@ Result<const tuttiTransport*> adapt_net_plugin(void* object) {
   TUTTI_TRY_ASSIGN(auto plugin, net::Plugin::load(object));
   if (plugin == nullptr) return static_cast<const tuttiTransport*>(nullptr);
   if (net::the_plugin != nullptr)
-    return Error{Code::kInvalidUsage,
-                 format("the net plugin %s is loaded already, and there is one at a time", net::the_plugin->name())};
+    return Error{Code::kInvalidUsage, format("the net plugin %s is already loaded, and only one is possible at a time",
+                                             net::the_plugin->name())};
   net::the_plugin = plugin.release();
   return &net::kNetTransport;
 }

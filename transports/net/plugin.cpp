@@ -84,9 +84,9 @@ uint32_t Plugin::latency_ns(int device) const {
 
 Result<void> Plugin::check(const char* what, int result) const {
   if (result == 0) return {};
-  return Error{
-      Code::kRemoteError,
-      format("%s of the plugin %s fails with ncclResult_t %d (TUTTI_LOG=info has what it says)", what, name(), result)};
+  return Error{Code::kRemoteError,
+               format("%s of the plugin %s fails with ncclResult_t %d (TUTTI_LOG=info shows the plugin's own messages)",
+                      what, name(), result)};
 }
 
 Result<void*> Plugin::listen(int device, Handle* handle) const {

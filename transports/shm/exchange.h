@@ -1,4 +1,4 @@
-// Payloads that two ranks pass to and fro. A payload that has been written by one rank and read by the other lies in
+// Payloads that two ranks exchange. A payload that has been written by one rank and read by the other lies in
 // the reader's cache; if the reader sends in it what it has to say next, each cache line crosses once for each message,
 // not a second time to get its writer's right back to write it: 32 KiB each way take 4.5 to 8.5 thousand cycles, not 13
 // to

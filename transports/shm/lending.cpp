@@ -236,8 +236,8 @@ void RecvLink::recall() {
   segment_.header().forbidden.store(1, std::memory_order_seq_cst);
   if (!wait_until_unused(segment_.header().placing, sender_pid_ == getpid()))
     log(LogLevel::kWarn,
-        "rank %d is stopped while it writes a sum of an operation that has failed to its place in this rank's "
-        "registered memory: it may still do so when it goes on",
+        "rank %d is stopped while it writes a sum into this rank's registered memory, in an operation that failed: it "
+        "may still write there when it continues",
         peer_);
 }
 

@@ -92,11 +92,12 @@ Result<bool> SendLink::advance_connect() {
   const ssize_t n = ::recv(socket_.get(), &answer, 1, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
   if (n <= 0 || answer != kMapped)
-    return Error{Code::kRemoteError,
-                 format("rank %d did not take a shared-memory link: its process ended or it could not map %u slots of "
-                        "%u bytes (its log has the reason)",
-                        peer_, config_.slots, config_.slot_bytes),
-                 peer_};
+    return Error{
+        Code::kRemoteError,
+        format("rank %d did not accept a shared-memory link: its process ended or it could not map %u slots of "
+               "%u bytes (its log has the reason)",
+               peer_, config_.slots, config_.slot_bytes),
+        peer_};
   barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
   // Who says that it is in this process, and is not, could have this rank write wherever it likes.
   const uint32_t reach = read_once(segment_.header().receiver_reads_memory);
@@ -126,10 +127,12 @@ Result<std::optional<Fd>> receive_descriptor(int socket) {
   const ssize_t n = receive_with_descriptor(socket, &byte, 1, &descriptor);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<Fd>();
   if (n <= 0)
-    return Error{Code::kRemoteError, n < 0 ? system_error("its connection broke before its memory came", errno).message
-                                           : "it closed its connection before its memory came"};
+    return Error{Code::kRemoteError, n < 0
+                                         ? system_error("its connection broke before its memory arrived", errno).message
+                                         : "it closed its connection before its memory arrived"};
   if (!descriptor)
-    return Error{Code::kRemoteError, "its memory came without a descriptor (are they exhausted here? see ulimit -n)"};
+    return Error{Code::kRemoteError,
+                 "its memory arrived without a descriptor (has this process run out of them? see ulimit -n)"};
   return std::optional<Fd>(std::move(descriptor));
 }
 

@@ -16,7 +16,7 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
   TUTTI_TRY_ASSIGN(const tuttiLinkConfig config, link_config_of(incoming.hello, n_ranks_));
   const uint32_t index = incoming.hello.args[3] & ~kAgain, n_connections = incoming.hello.args[4];
   if (n_connections > kMaxConnections || index >= n_connections)
-    return Error{Code::kRemoteError, format("rank %d opens connection %u of %u of a link: they are at most %u",
+    return Error{Code::kRemoteError, format("rank %d opens connection %u of %u of a link: at most %u are possible",
                                             config.peer, index, n_connections, kMaxConnections)};
   const Place place = place_of(config);
   if ((incoming.hello.args[3] & kAgain) != 0) {

@@ -16,7 +16,7 @@ struct FrameHeader {
   uint64_t number;  // which message of the link this is: those of several connections overtake each other
   uint32_t bytes;   // of the whole message
   uint16_t piece;   // which piece of it follows
-  uint16_t check;   // check_of(): a stream that lost its frame boundaries is found out
+  uint16_t check;   // check_of(): shows that a stream lost its frame boundaries
 };
 static_assert(sizeof(FrameHeader) == 48);
 

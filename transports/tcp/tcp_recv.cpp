@@ -95,7 +95,7 @@ bool RecvLink::receive(Stream& stream) {
 Result<void> RecvLink::rejoin(size_t index, Fd connection) {
   const size_t own = several_ ? streams_.size() : 1;
   if (index >= own)
-    return Error{Code::kRemoteError, format("connection %zu of a link that has %zu comes back", index + 1, own)};
+    return Error{Code::kRemoteError, format("connection %zu of a link that has %zu was opened again", index + 1, own)};
   streams_[index].next.push_back(std::move(connection));
   return {};
 }

@@ -58,8 +58,8 @@ void Half::close(size_t q) {
   while (!state.is_flushed && !failure_ && !limit.passed());
   queue.close();
   unsettled_++;
-  log(LogLevel::kWarn, "verbs link with rank %d: %s. What it had under way takes the other %td queue pairs",
-      config_.peer, state.why.c_str(), others);
+  log(LogLevel::kWarn, "verbs link with rank %d: %s. Its messages take the other %td queue pairs", config_.peer,
+      state.why.c_str(), others);
   send_notice(Notice::kClosed, q, state.why);
   if (state.notice) settle(q);
 }
@@ -83,7 +83,7 @@ void Half::send_notice(Notice::What what, size_t q, const std::string& why, cons
   snprintf(notice.why, sizeof notice.why, "%s", why.c_str());
   fill(&notice);
   if (::send(socket_.get(), &notice, sizeof notice, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof notice)
-    fail("its connection takes no notice of a queue pair that has failed");
+    fail("its connection ignores a queue pair that has failed");
 }
 
 void Half::take_notices() {

@@ -211,11 +211,11 @@ std::string Half::reason(const ibv_wc& completion, const Queue& queue) const {
         "no answer after all retries (TUTTI_IB_TIMEOUT, TUTTI_IB_RETRIES): its machine or port is down, the network "
         "between is broken, or it cannot be reached by these addresses (TUTTI_IB_HCA, TUTTI_IB_GID_INDEX)";
   if (completion.status == IBV_WC_REM_ACCESS_ERR)
-    what = "it does not let us write its memory: its communicator is going, or something is wrong with Tutti";
+    what = "it does not let this rank write its memory: its communicator is being destroyed, or this is a bug in Tutti";
   std::string state = queue.port().down_because();
   const Deadline limit = Deadline::after_seconds(completion.status == IBV_WC_LOC_QP_OP_ERR ? kGoingDownSeconds : 0);
   while (state.empty() && !limit.passed()) state = queue.port().down_because();
-  if (!state.empty()) what += "; the port is " + state + ": see to its cable, or to its network interface";
+  if (!state.empty()) what += "; the port is " + state + ": check its cable or its network interface";
   return what;
 }
 

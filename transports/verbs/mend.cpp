@@ -27,7 +27,7 @@ void Half::replace(size_t q, Queue made) {
 
 void Half::prove(size_t q) {
   states_[q].is_proved = true;
-  log(LogLevel::kInfo, "verbs link with rank %d: %s takes its share again", config_.peer,
+  log(LogLevel::kInfo, "verbs link with rank %d: %s carries its share again", config_.peer,
       queues_[q].port().name().c_str());
 }
 
@@ -66,8 +66,7 @@ void SendLink::on_not_made(size_t q, const char* why) {
 
 void RecvLink::on_made(size_t q, const QueueAddress& made) {
   const Queue& old = queues_[q];
-  if (old.is_open() || made.port >= kMaxPorts || made.gid >= kMaxGids)
-    return fail("it sent a queue pair that cannot be");
+  if (old.is_open() || made.port >= kMaxPorts || made.gid >= kMaxGids) return fail("it sent an invalid queue pair");
   std::string why = old.port().down_because();
   if (why.empty()) {
     auto queue = make_queue(old.port_index(), old.my_gid(), made);

@@ -92,7 +92,7 @@ Error cannot_register(const Port& port, size_t bytes, int sys_errno) {
   getrlimit(RLIMIT_MEMLOCK, &limit);
   std::string remedy;
   if (sys_errno == ENOMEM && limit.rlim_cur != RLIM_INFINITY)
-    remedy = format(": this process may lock %llu bytes; raise it (ulimit -l unlimited, memlock in limits.conf)",
+    remedy = format(": this process may lock %llu bytes; raise the limit (ulimit -l unlimited, memlock in limits.conf)",
                     static_cast<unsigned long long>(limit.rlim_cur));
   Error error = system_error(format("registering %zu bytes with %s", bytes, port.name().c_str()), sys_errno);
   error.message += remedy;
@@ -277,13 +277,13 @@ Result<Pinned> Pinned::around(const Ports& ports, void* memory, size_t bytes) {
 // Peers write to the addresses that the device's owner knows.
 Result<Pinned> Pinned::of_device(const Ports& ports, void* memory, size_t bytes, int dmabuf, uint64_t offset) {
   if (ibv_reg_dmabuf_mr == nullptr)
-    return Error{Code::kSystemError, "libibverbs has no ibv_reg_dmabuf_mr: it takes rdma-core 34 or later"};
+    return Error{Code::kSystemError, "libibverbs has no ibv_reg_dmabuf_mr: it needs rdma-core 34 or later"};
   auto pinned = made(ports, memory, bytes, [&](ibv_pd* domain) {
     return ibv_reg_dmabuf_mr(domain, offset, bytes, reinterpret_cast<uintptr_t>(memory), dmabuf, kAccess);
   });
   if (!pinned)
     pinned.error().message +=
-        " by its dmabuf, which takes Linux 5.12 or later and a network device whose driver can do it";
+        " by its dmabuf, which needs Linux 5.12 or later and a network device whose driver supports it";
   return pinned;
 }
 

@@ -55,7 +55,7 @@ Result<void> RecvLink::accept(const Offer& offer) {
     if (line.your_port >= hub_.ports.size() || line.mine.port >= kMaxPorts || line.mine.gid >= kMaxGids ||
         line.your_gid >= kMaxGids)
       return Error{Code::kRemoteError,
-                   format("rank %d offers a queue pair for a port that is not there", config_.peer)};
+                   format("rank %d offers a queue pair for a port that does not exist", config_.peer)};
     TUTTI_TRY_ASSIGN(Queue queue, make_queue(line.your_port, line.your_gid, line.mine));
     queues.push_back(std::move(queue));
   }

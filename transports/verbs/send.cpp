@@ -161,7 +161,7 @@ Result<bool> SendLink::take_answer() {
   memcpy(&answer, answer_.data(), sizeof answer);
   answer.refusal[sizeof answer.refusal - 1] = '\0';
   if (answer.n_queues != queues_.size())
-    return Error{Code::kRemoteError, format("rank %d takes no verbs link: %s", config_.peer, answer.refusal),
+    return Error{Code::kRemoteError, format("rank %d accepts no verbs link: %s", config_.peer, answer.refusal),
                  config_.peer};
   slots_at_ = answer.slots;
   for (size_t q = 0; q < queues_.size(); q++) {
@@ -176,7 +176,7 @@ Result<bool> SendLink::take_answer() {
 
 // A wish that is in the ring now.
 void SendLink::on_arrival(uint32_t place, uint32_t) {
-  if (place >= wishes_of(config_)) return fail("it sent something that is not a wish");
+  if (place >= wishes_of(config_)) return fail("it sent an invalid request");
   Wish wish;
   memcpy(&wish, memory_.data() + config_.slots * stride_of(config_) + place * sizeof wish, sizeof wish);
   take_released(wish.released);

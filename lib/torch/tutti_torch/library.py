@@ -94,7 +94,7 @@ def candidates() -> list[str]:
     and the system's loader."""
     named = os.environ.get("TUTTI_LIBRARY")
     if named:
-        return [named]
+        return [str(Path(named) / "libtutti.so.0") if Path(named).is_dir() else named]
     here = Path(__file__).resolve()
     beside = [here.parents[3] / "build"] if here.parents[1].name == "torch" else []
     if len(here.parents) > 3:
@@ -106,16 +106,20 @@ def candidates() -> list[str]:
 @functools.cache
 def load() -> ctypes.CDLL:
     """libtutti with its prototypes; an ImportError says where it was looked for."""
-    complaints = []
+    complaints, broken = [], ""
     for name in candidates():
         try:
             library = ctypes.CDLL(name)
             break
         except OSError as error:
             complaints.append(str(error))
+            # Any other sentence is about something that libtutti needs.
+            if str(error) != f"{name}: cannot open shared object file: No such file or directory":
+                broken = broken or f"{name} is there, but cannot be loaded ({error}): install what it needs"
     else:
         raise ImportError(
-            f"libtutti is not there ({'; '.join(complaints)}): install Tutti (meson install -C build && sudo ldconfig), "
+            broken
+            or f"libtutti is not there ({'; '.join(complaints)}): install Tutti (meson install -C build && sudo ldconfig), "
             "or set TUTTI_LIBRARY to the path of libtutti.so.0"
         )
     for name, arguments in PROTOTYPES.items():
