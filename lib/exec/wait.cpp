@@ -155,7 +155,10 @@ Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy) {
     if (state == Run::Poll::kProgress) idle.reset();
     state = run.advance();
   }
-  if (state == Run::Poll::kDone) return {};
+  if (state == Run::Poll::kDone) {
+    idle.reset();
+    return {};
+  }
   run.recall();
   return state == Run::Poll::kFailed ? run.error() : idle.error();
 }
