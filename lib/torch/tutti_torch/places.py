@@ -5,7 +5,6 @@ A place is named to the library once; afterwards a call looks up its number, whi
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import sys
 import threading
@@ -30,15 +29,18 @@ _FOREIGN = (
 )
 _numbers: dict[Any, int] = {}
 _is_foreign: dict[str, bool] = {}
+_set_place: Any = None
 _profiles = torch.autograd._profiler_enabled
 
 
-@functools.cache
-def _set_place() -> Callable[[int], int]:
-    # Too short to let another thread have the interpreter for.
-    function = ctypes.PyDLL(library.load()._name).tuttiSetPlace
-    function.argtypes, function.restype = [ctypes.c_uint64], ctypes.c_int
-    return function
+def stand_at(number: int) -> None:
+    """This thread's operations come from there, from now on."""
+    global _set_place
+    if _set_place is None:
+        # Too short to let another thread have the interpreter for.
+        _set_place = ctypes.PyDLL(library.load()._name).tuttiSetPlace
+        _set_place.argtypes, _set_place.restype = [ctypes.c_uint64], ctypes.c_int
+    _set_place(number)
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
@@ -91,16 +93,11 @@ def place(what: str, tensors: Sequence[torch.Tensor], depth: int = 2) -> int:
     return number
 
 
-def stand_at(number: int) -> None:
-    """This thread's operations come from there, from now on."""
-    _set_place()(number)
-
-
 def stand_at_end(error: BaseException | None) -> None:
     """The program ends, with this error if it has one."""
     text = "its program has ended"
     if error is not None:
-        text += f" with {type(error).__name__}: {error}".splitlines()[0][:60]
+        text += f" with {type(error).__name__}: {error}".splitlines()[0][:50]
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None and _user_frame(trace.tb_next.tb_frame) is trace.tb_next.tb_frame:
             trace = trace.tb_next
@@ -112,7 +109,7 @@ def stand_at_end(error: BaseException | None) -> None:
 def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None]) -> Callable[..., None]:
     """issue(), which makes the library's calls on this thread, in the name of the place that called; seen by torch's
     profiler if that is on."""
-    _set_place()(place(what, tensors, 3))
+    stand_at(place(what, tensors, 3))
     if not _profiles():
         return issue
 

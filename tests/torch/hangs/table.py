@@ -15,26 +15,41 @@ from hangs import runner
 from hangs.situations import SITUATIONS
 
 TIMEOUT_S, LIMIT_S = 6.0, 20.0
-_NOISE = re.compile(r"Exception raised from|frame #|\[rank\d+\]:\[W|Warning")
+# What says nothing of the cause: where gloo's sources lie, its wishes, how torch passes an exception on.
+_NOISE = re.compile(
+    r"\[/__w\S*\] |\. This is typically caused by.*|(RuntimeError: )?Got the following error when running the callback: |"
+    r"; all ranks of a communicator must call.*|\(host \S+ pid \d+\) |\(host \S+, pid \d+\) |tutti\[\d+\] | \[oneshot\]| \[direct\]|"
+    r"tests/torch/hangs/|(?<=one\.) This error indicates.*"
+)
 
 
 def _sentence(text: str) -> str:
     first = next((line for line in text.splitlines() if line.strip()), "")
-    return first.replace("|", "\\|").strip()
+    return _NOISE.sub("", first).replace("|", "\\|").strip()
 
 
 def _cell(report: runner.Report) -> str:
-    parts = []
-    lines = [(s, r, line) for s, r, line in report.log if "utti" in line and not _NOISE.search(line)]
-    for seconds, rank, line in lines[:2]:
-        parts.append(f"log of rank {rank} after {seconds:.1f} s: {_sentence(line)}")
+    """What those say who are left, the first line of the log first."""
+    situation, parts = report.situation, []
+    for seconds, rank, line in report.log:
+        if "utti" in line and ("warn:" in line or "failed" in line):
+            parts.append(f"rank {rank} logs after {seconds:.1f} s: {_sentence(line)}")
+            if not situation.goes_on or "goes on" in line:
+                break
+    told = set()
     for rank, outcome in enumerate(report.ranks):
-        if rank in (*report.situation.stuck, *report.situation.dies):
+        if rank in (*situation.stuck, *situation.dies) or (situation.body.__name__ == "exception" and rank == 1):
             continue
         if outcome.how == "error":
-            parts.append(f"rank {rank} after {outcome.seconds:.1f} s: {_sentence(outcome.text)}")
+            if (error := outcome.text.split(":")[0]) in told:
+                continue
+            if parts and "no progress" in outcome.text:
+                parts.append(f"rank {rank} has an error with the same sentence after {outcome.seconds:.1f} s")
+            else:
+                parts.append(f"rank {rank} after {outcome.seconds:.1f} s: {_sentence(outcome.text)}")
+            told.add(error)
         elif outcome.how == "died":
-            parts.append(f"rank {rank} dies")
+            parts.append(f"rank {rank}'s process dies")
         elif outcome.how == "hangs":
             parts.append(f"rank {rank} hangs (ended after {LIMIT_S:g} s)")
         else:
