@@ -28,6 +28,16 @@ TUTTI_API tuttiResult_t tuttiDumpTrace(tuttiComm_t comm, const char* path);
  * creation is under way). */
 TUTTI_API tuttiResult_t tuttiCommExplainWait(tuttiComm_t comm, char* text, size_t* bytes);
 
+/* For bindings of languages whose places in a program an address says nothing of. Gives `text`, such as "all_reduce of
+ * float32[1024] at train.py:41", a number: *place. The text is copied, and cut off after 119 bytes. The last 4,096 are
+ * kept. Errors: tuttiInvalidArgument (text or place is NULL). */
+TUTTI_API tuttiResult_t tuttiNamePlace(const char* text, uint64_t* place);
+
+/* Says where the operations come from that this thread calls from now on, until it says something else: a place that
+ * has a name. 0: from where they are called. Files of the flight recorder and sentences on errors and waits, on all
+ * ranks, have the place's name beside the operation. It takes a few nanoseconds and never fails. Errors: none. */
+TUTTI_API tuttiResult_t tuttiSetPlace(uint64_t place);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,7 @@
 // Operations.
 #include "api/checks.h"
 #include "api/group.h"
+#include "base/places.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
@@ -82,13 +83,13 @@ extern "C" {
 tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                              tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kAllReduce>(sendbuff, recvbuff, count, datatype, op, 0, comm, stream,
-                                     __builtin_return_address(0));
+                                     caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiBroadcast(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                              tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kBroadcast>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream,
-                                     __builtin_return_address(0));
+                                     caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int root, tuttiComm_t comm,
@@ -101,55 +102,55 @@ tuttiResult_t tuttiBcast(void* buff, size_t count, tuttiDataType_t datatype, int
 tuttiResult_t tuttiReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, tuttiRedOp_t op,
                           int root, tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kReduce>(sendbuff, recvbuff, count, datatype, op, root, comm, stream,
-                                  __builtin_return_address(0));
+                                  caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, tuttiDataType_t datatype,
                              tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kAllGather>(sendbuff, recvbuff, sendcount, datatype, tuttiSum, 0, comm, stream,
-                                     __builtin_return_address(0));
+                                     caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount, tuttiDataType_t datatype,
                                  tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kReduceScatter>(sendbuff, recvbuff, recvcount, datatype, op, 0, comm, stream,
-                                         __builtin_return_address(0));
+                                         caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiAlltoAll(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                             tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kAllToAll>(sendbuff, recvbuff, count, datatype, tuttiSum, 0, comm, stream,
-                                    __builtin_return_address(0));
+                                    caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiGather(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                           tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kGather>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream,
-                                  __builtin_return_address(0));
+                                  caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiScatter(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype, int root,
                            tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kScatter>(sendbuff, recvbuff, count, datatype, tuttiSum, root, comm, stream,
-                                   __builtin_return_address(0));
+                                   caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream) {
   return run<Collective::kBarrier>(nullptr, nullptr, 0, tuttiInt8, tuttiSum, 0, comm, stream,
-                                   __builtin_return_address(0));
+                                   caller_or_place(__builtin_return_address(0)));
 }
 
 tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
                         tuttiStream_t stream) {
   // Only read; a message's direction says so.
-  const void* const caller = __builtin_return_address(0);
+  const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group(
       [&] { return message(true, const_cast<void*>(sendbuff), count, datatype, peer, comm, stream, caller); });
 }
 
 tuttiResult_t tuttiRecv(void* recvbuff, size_t count, tuttiDataType_t datatype, int peer, tuttiComm_t comm,
                         tuttiStream_t stream) {
-  const void* const caller = __builtin_return_address(0);
+  const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group([&] { return message(false, recvbuff, count, datatype, peer, comm, stream, caller); });
 }
 

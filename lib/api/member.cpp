@@ -1,6 +1,7 @@
 #include "api/member.h"
 
 #include "base/contained.h"
+#include "base/places.h"
 #include "base/thread.h"
 
 namespace tutti::api {
@@ -32,7 +33,10 @@ Result<void> Member::finalize() {
   const auto ticket = std::make_shared<uint64_t>();
   return start(
       "tuttiCommFinalize", true, [this, ticket] { *ticket = comm_->take_ticket(); },
-      [this, ticket] { return comm_->finalize(*ticket); });
+      [this, ticket, place = place_of_thread()] {
+        set_place(place);
+        return comm_->finalize(*ticket);
+      });
 }
 
 // The thread begins with the lock, so after `begin`.

@@ -3,6 +3,7 @@
 
 #include "api/checks.h"
 #include "api/handle.h"
+#include "base/places.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
@@ -27,6 +28,20 @@ tuttiResult_t tuttiCommExplainWait(tuttiComm_t comm, char* text, size_t* bytes) 
     give_text(use->explain_wait(), text, bytes);
     return {};
   });
+}
+
+tuttiResult_t tuttiNamePlace(const char* text, uint64_t* place) {
+  return guarded([&]() -> Result<void> {
+    if (text == nullptr) return invalid_argument("text is NULL");
+    if (place == nullptr) return invalid_argument("place is NULL");
+    *place = name_place(text);
+    return {};
+  });
+}
+
+tuttiResult_t tuttiSetPlace(uint64_t place) {
+  set_place(place);
+  return tuttiSuccess;
 }
 
 }  // extern "C"

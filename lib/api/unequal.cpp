@@ -3,6 +3,7 @@
 
 #include "api/checks.h"
 #include "api/group.h"
+#include "base/places.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
@@ -143,7 +144,7 @@ extern "C" {
 
 tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t* recvcounts, const size_t* displs,
                               tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
-  const void* const caller = __builtin_return_address(0);
+  const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group([&]() -> Result<void> {
     Use use(comm);
     if (!use) return not_a_comm(comm);
@@ -157,7 +158,7 @@ tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t
 
 tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff, const size_t* recvcounts,
                                   tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
-  const void* const caller = __builtin_return_address(0);
+  const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group([&]() -> Result<void> {
     Use use(comm);
     if (!use) return not_a_comm(comm);
@@ -176,7 +177,7 @@ tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff, const si
 tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendcounts, const size_t* sdispls, void* recvbuff,
                              const size_t* recvcounts, const size_t* rdispls, tuttiDataType_t datatype,
                              tuttiComm_t comm, tuttiStream_t stream) {
-  const void* const caller = __builtin_return_address(0);
+  const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group([&] {
     return all_to_all_v(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, datatype, comm, stream, caller);
   });

@@ -24,7 +24,7 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kLog, "TUTTI_LOG", "warn", 1, 0, "what to log: none, error, warn, info, trace"},
   {Env::kLogFile, "TUTTI_LOG_FILE", "", 1, 0, "append log lines to this file instead of stderr"},
-  {Env::kTraceDir, "TUTTI_TRACE_DIR", "/dev/shm", 1, 0, "folder of the flight recorder's files, of 68 KiB for each communicator"},
+  {Env::kTraceDir, "TUTTI_TRACE_DIR", "/dev/shm", 1, 0, "folder of the flight recorder's files, of 84 KiB for each communicator"},
   {Env::kTraceFile, "TUTTI_TRACE_FILE", "", 1, 0,
    "where a communicator that breaks writes its last operations as JSON; %r in it becomes the rank, %p the process, %h the host, %g the group"},
   {Env::kTraceOnSigterm, "TUTTI_TRACE_ON_SIGTERM", "0", 0, 1,

@@ -144,8 +144,9 @@ Result<void> Communicator::end_with(Result<void> result) {
   recorder_.end(static_cast<bool>(result));
   if (result) return result;
   watch_->fail(root_cause(std::move(result).error()));
-  keep_trace(watch_->failure());
-  return watch_->failure();  // a peer's notice may have come first: then that is the reason, now and later
+  Error reason = watch_->failure();  // a peer's notice may have come first: then that is the reason, now and later
+  keep_trace(reason);
+  return reason.code == Code::kRemoteError ? with_places(std::move(reason)) : reason;
 }
 
 // Of a group that has ended, once.
@@ -176,14 +177,14 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
   return drive_run(run, wait_policy_);
 }
 
-// Who finds that another rank has blocks of other sizes asks for those before the group ends.
+// Who finds that another rank has called something else asks for what messages do not tell before the group ends.
 Result<void> Communicator::drive_run(Run& run, const WaitPolicy& policy) {
   constexpr int kAnswerMs = 1000;
   driven_ = &run;
   auto result = drive(run, *this, policy);
   driven_ = nullptr;
-  if (result || run.blocks_differ_in() == 0 || watch_->failed()) return result;
-  watch_->ask(comparison_.question(run.blocks_differ_in()), result.error(), kAnswerMs);
+  if (result || run.differs_in() == 0 || watch_->failed()) return result;
+  watch_->ask(comparison_.question(run.differs_in()), result.error(), kAnswerMs);
   return watch_->failure();
 }
 
@@ -236,6 +237,7 @@ Result<void> Communicator::finalize(uint64_t ticket) {
   if (finalized_) return {};
   Operation operation;
   operation.collective = Collective::kFinalize;
+  operation.caller = caller_or_place(nullptr);
   auto result = execute(operation);
   finalized_ = true;
   for (Settled& settled : settled_) settled.repeats = false;
@@ -244,7 +246,10 @@ Result<void> Communicator::finalize(uint64_t ticket) {
 
 void Communicator::abort(const char* function) {
   const Error mine{Code::kInvalidUsage, std::string(function) + " was called on this rank", rank_};
-  watch_->fail(mine, {Code::kRemoteError, watch_->rank_name(rank_) + " called " + function, rank_});
+  const std::string place = place_name(place_of_thread());
+  watch_->fail(mine,
+               {Code::kRemoteError,
+                watch_->rank_name(rank_) + " called " + function + (place.empty() ? "" : " (" + place + ")"), rank_});
   keep_trace(mine);
 }
 

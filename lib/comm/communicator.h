@@ -176,6 +176,8 @@ class Communicator final : private WaitContext, private cuda::Host {
 
   void housekeeping() override { links_->keep_up(); }
   Result<void> check_stalled(int64_t idle_ns) override;
+  std::string why_waiting() override { return explain_wait(); }
+  Error with_places(Error error) const;
   Standing standing(Standing::Doing doing) const;
   Standing stalled(int64_t idle_ns) const;
 
@@ -195,7 +197,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   Turnstile* turnstile_ = &own_turnstile_;
   Turnstile reunions_;  // one at a time, in the order of their tickets
   std::unique_ptr<LinkPool> links_;
-  Comparison comparison_{rank_, n_ranks_};
+  Recorder recorder_;
+  Comparison comparison_{rank_, n_ranks_, recorder_};
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
   // What was worked out for operations that may come again, as in loops: each has one place where it may be.
@@ -211,7 +214,6 @@ class Communicator final : private WaitContext, private cuda::Host {
   };
   std::array<Settled, 64> settled_;
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
-  Recorder recorder_;
   uint64_t sequence_ = 0;
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
   uint64_t exchanges_ = 0;                           // in so many operations

@@ -6,16 +6,6 @@
 #include "base/clock.h"
 
 namespace tutti {
-namespace {
-
-// The same as far as the user says: a choice of algorithm may be under way.
-bool is_same_request(const Call& a, const Call& b) {
-  return a.collective == b.collective && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
-         a.blocks == b.blocks;
-}
-
-}  // namespace
-
 void Comparison::add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks) {
   const std::lock_guard lock(mutex_);
   const size_t last = (next_ + records_.size() - 1) % records_.size();
@@ -32,20 +22,23 @@ const Comparison::Record* Comparison::find(uint64_t sequence) const {
 
 Comparison::Told Comparison::tell(const Call& call) const {
   const Record* record = find(call.sequence);
-  if (record == nullptr) return {rank_, call, {}};
+  Told told{rank_, call, {}, recorder_.place_text(call.sequence)};
+  if (record == nullptr) return told;
   const auto& elems = record->blocks->elems;
-  return {rank_, call, {elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks))}};
+  told.blocks.assign(elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks)));
+  return told;
 }
 
 std::string Comparison::question(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  const Record* record = find(sequence);
-  if (record == nullptr || asked_) return {};
-  asked_ = tell(record->call);
-  static_assert(sizeof(Kind) + sizeof(int32_t) + sizeof(TagWords) + kMostBlocks * sizeof(uint64_t) <=
+  const Call mine = recorder_.find(sequence);
+  if (mine.sequence == 0 || asked_) return {};
+  asked_ = tell(mine);
+  static_assert(sizeof(Kind) + sizeof(int32_t) + sizeof(TagWords) + sizeof(uint32_t) + kMostPlaceBytes + 3 +
+                    kMostBlocks * sizeof(uint64_t) <=
                 PeerWatch::kMostQuestionBytes);
   ByteWriter writer;
-  writer.put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(to_tag(asked_->call));
+  writer.put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(to_tag(asked_->call)).put_string(asked_->place);
   for (const uint64_t elems : asked_->blocks) writer.put(elems);
   return writer.take();
 }
@@ -110,7 +103,8 @@ std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
 }
 
 std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader, int rank) {
-  Told told{rank, from_tag(reader.get<TagWords>()), {}};
+  Told told{rank, from_tag(reader.get<TagWords>()), {}, {}};
+  told.place = reader.get_string();
   while (reader.ok() && !reader.at_end()) told.blocks.push_back(reader.get<uint64_t>());
   if (!reader.ok() || static_cast<int>(told.call.collective) >= kCollectives) return {};
   return answer(std::move(told));
@@ -142,17 +136,17 @@ std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, i
 PeerWatch::Answer Comparison::answer(Told theirs) {
   PeerWatch::Answer answer{{}, !asked_};
   const auto compare = [&](const Told& known) {
-    if (answer.error || !differ_in_blocks(known.call, theirs.call)) return;
-    answer = {disagreement(known.rank, known.call, known.blocks, theirs.rank, theirs.call, theirs.blocks), false};
+    if (answer.error || known.call.sequence != theirs.call.sequence || is_same_request(known.call, theirs.call)) return;
+    answer = {disagreement(known.account(), theirs.account()), false};
   };
-  if (const Record* record = find(theirs.call.sequence)) compare(tell(record->call));
+  compare(tell(recorder_.find(theirs.call.sequence)));
   if (asked_) compare(*asked_);
   if (!asked_) asked_ = std::move(theirs);
   return answer;
 }
 
 // One that this rank has yet to call is asked about again.
-Result<void> Comparison::check(const Recorder& recorder) {
+Result<void> Comparison::check() {
   if (!has_statements_.load(std::memory_order_acquire)) return {};
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return {};  // it is asked again soon
@@ -160,10 +154,10 @@ Result<void> Comparison::check(const Recorder& recorder) {
   for (auto& [rank, heard] : heard_) {
     if (heard.is_checked) continue;
     const Standing& theirs = stated_[rank];
-    const Call mine = recorder.find(theirs.call.sequence);
+    const Call mine = recorder_.find(theirs.call.sequence);
     if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
-      return disagreement(rank_, mine, tell(mine).blocks, rank, theirs.call, theirs.blocks);
-    heard.is_checked = mine.sequence != 0 || recorder.is_past(theirs.call.sequence);
+      return disagreement(tell(mine).account(), {rank, theirs.call, theirs.blocks, theirs.place});
+    heard.is_checked = mine.sequence != 0 || recorder_.is_past(theirs.call.sequence);
     is_one_left = is_one_left || !heard.is_checked;
   }
   has_statements_.store(is_one_left, std::memory_order_release);

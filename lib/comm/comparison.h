@@ -26,7 +26,7 @@ namespace tutti {
 
 class Comparison {
  public:
-  Comparison(int rank, int n_ranks) : rank_(rank), n_ranks_(n_ranks) {}
+  Comparison(int rank, int n_ranks, const Recorder& recorder) : rank_(rank), n_ranks_(n_ranks), recorder_(recorder) {}
 
   // This rank has called it; again when more is known of the call.
   void add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks);
@@ -41,7 +41,7 @@ class Comparison {
   // What to answer to a question, which goes from neighbour to neighbour, or to a statement.
   std::optional<PeerWatch::Answer> hear(std::string_view bytes);
   // An error if a neighbour has stated another call than is in this rank's recorder.
-  Result<void> check(const Recorder& recorder);
+  Result<void> check();
 
  private:
   enum class Kind : uint8_t { kQuestion = 1, kStatement = 2, kSpread = 3 };  // a statement for all ranks
@@ -49,6 +49,8 @@ class Comparison {
     int rank = -1;
     Call call;
     std::vector<uint64_t> blocks;
+    std::string place;
+    Account account() const { return {rank, call, blocks, place}; }
   };
   struct Record {
     Call call;
@@ -76,6 +78,7 @@ class Comparison {
   PeerWatch::Answer answer(Told theirs);
 
   const int rank_, n_ranks_;
+  const Recorder& recorder_;
   std::atomic<bool> has_statements_{false};
   std::mutex mutex_;            // all that follows
   Standings stated_;            // the last that each has

@@ -192,6 +192,7 @@ Standing Communicator::standing(Standing::Doing doing) const {
   s.rank = rank_;
   s.doing = doing;
   s.call = recorder_.find(sequence_);
+  s.place = doing == Standing::Doing::kPasses ? recorder_.last_place_text() : recorder_.place_text(sequence_);
   s.begun = sequence_ + exchanges_;
   std::map<int, Standing::Count> counts;
   for (const auto& [peer, n] : sent_to_) counts[peer].sent = n;
@@ -219,7 +220,7 @@ Standing Communicator::stalled(int64_t idle_ns) const {
 // because nobody sends any.
 Result<void> Communicator::check_stalled(int64_t idle_ns) {
   constexpr int64_t kLongNs = 100'000'000, kPauseNs = 50'000'000;
-  TUTTI_TRY(comparison_.check(recorder_));
+  TUTTI_TRY(comparison_.check());
   if (idle_ns <= kLongNs) next_look_ns_ = 0;
   if (idle_ns <= kLongNs || idle_ns < next_look_ns_) return {};
   next_look_ns_ = idle_ns + kPauseNs;

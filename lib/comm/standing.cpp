@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/places.h"
+
 namespace tutti {
 namespace {
 
@@ -10,7 +12,8 @@ constexpr int64_t kSettledNs = 300'000'000;
 constexpr size_t kMostAwaited = 16;
 constexpr size_t kCountBytes = sizeof(int32_t) + 2 * sizeof(uint64_t);
 constexpr size_t kAwaitedBytes = 2 * sizeof(uint8_t) + sizeof(int32_t) + 2 * sizeof(uint64_t);
-constexpr size_t kHeadBytes = 2 * sizeof(uint8_t) + sizeof(TagWords) + 2 * sizeof(uint64_t) + 4 * sizeof(uint32_t);
+constexpr size_t kMostPlaceText = kMostPlaceBytes + 3;
+constexpr size_t kHeadBytes = 2 * sizeof(uint8_t) + sizeof(TagWords) + 2 * sizeof(uint64_t) + 5 * sizeof(uint32_t);
 
 // How one rank stands to another: it needs something that the other one begins only after what it is in.
 enum class Bond : uint8_t { kNone, kSeeming, kCertain };
@@ -84,13 +87,14 @@ unsigned long long number(uint64_t value) {
 // "rank 0 called Recv(count=4, int32, peer=1), but rank 1 has yet to send that: message 3 from there".
 std::string text_of(const Standing& one, const Standing& other) {
   if (one.doing == Standing::Doing::kCalls)
-    return format("rank %d called %s, but rank %d has called %llu", one.rank, to_text(one.call).c_str(), other.rank,
-                  number(other.call.sequence));
+    return format("rank %d called %s%s, but rank %d has called %llu", one.rank, to_text(one.call).c_str(),
+                  one.place.c_str(), other.rank, number(other.call.sequence));
   const Standing::Awaited* awaited = message_missed(one, other, false);
   const bool sends = awaited == nullptr;
   if (sends) awaited = message_missed(one, other, true);
   std::string text = format("rank %d called %s(count=%llu, %s, peer=%d)", one.rank, sends ? "Send" : "Recv",
-                            number(awaited->count), dtype_name(awaited->dtype), other.rank);
+                            number(awaited->count), dtype_name(awaited->dtype), other.rank) +
+                     one.place;
   if (one.passed_at_once > 1) text += format(" as one of %u messages of an AlltoAllv or a group", one.passed_at_once);
   const auto count = count_with(other, one.rank);
   return text + format(", message %llu %s there, of which rank %d has called %llu %s", number(awaited->number),
@@ -166,7 +170,9 @@ std::optional<Error> missed(const Standing& one, const Standing& left) {
 }
 
 void Standing::put(ByteWriter& writer, size_t most_bytes) const {
-  size_t room = most_bytes > kHeadBytes ? most_bytes - kHeadBytes : 0;
+  const std::string_view shown = std::string_view(place).substr(0, kMostPlaceText);
+  const size_t head_bytes = kHeadBytes + shown.size();
+  size_t room = most_bytes > head_bytes ? most_bytes - head_bytes : 0;
   const auto fitting = [&room](size_t n, size_t bytes, size_t most) {
     const size_t fits = std::min({n, room / bytes, most});
     room -= fits * bytes;
@@ -177,6 +183,7 @@ void Standing::put(ByteWriter& writer, size_t most_bytes) const {
   const uint32_t n_counts = fitting(counts.size(), kCountBytes, SIZE_MAX);
   writer.put(doing).put(static_cast<uint8_t>(counts_all && n_counts == counts.size()));
   writer.put(to_tag(call)).put(begun).put(idle_ns).put(passed_at_once).put(n_awaited).put(n_blocks).put(n_counts);
+  writer.put_string(shown);
   for (uint32_t i = 0; i < n_awaited; i++) {
     const Awaited& a = awaited[i];
     writer.put(static_cast<uint8_t>(a.sends)).put(a.dtype).put(a.peer).put(a.number).put(a.count);
@@ -194,7 +201,8 @@ std::optional<Standing> Standing::get(ByteReader& reader, int n_ranks) {
   s.idle_ns = std::min<uint64_t>(reader.get<uint64_t>(), INT64_MAX / 2);
   s.passed_at_once = reader.get<uint32_t>();
   const auto n_awaited = reader.get<uint32_t>(), n_blocks = reader.get<uint32_t>(), n_counts = reader.get<uint32_t>();
-  bool is_sound = s.doing <= Doing::kLeft;
+  s.place = reader.get_string();
+  bool is_sound = s.doing <= Doing::kLeft && s.place.size() <= kMostPlaceText;
   const auto is_rank = [&](int32_t rank) { return rank >= 0 && rank < n_ranks; };
   for (uint32_t i = 0; reader.ok() && i < n_awaited; i++) {
     const bool sends = reader.get<uint8_t>() != 0;

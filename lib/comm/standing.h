@@ -40,6 +40,7 @@ struct Standing {
   int rank = -1;
   Doing doing = Doing::kOther;
   Call call;                     // the last collective that it has begun
+  std::string place;             // " (...)", where it was called, or the messages were; or nothing
   std::vector<uint64_t> blocks;  // of it, as far as they are known
   uint64_t begun = 0;            // operations of both kinds: tells one from the next
   uint64_t idle_ns = 0;          // without any progress in it

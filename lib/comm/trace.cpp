@@ -21,11 +21,32 @@ Result<void> Communicator::dump_traces(const std::string& path) {
   return {};
 }
 
+namespace {
+
+Witnesses witnesses_of(const Recorder& recorder) {
+  if (recorder.path().empty()) return {};
+  return find_witnesses(recorder.path().substr(0, recorder.path().rfind('/')))[recorder.header().group];
+}
+
+}  // namespace
+
+// Of a rank that was lost, what it was in, and what this one is in: on other hosts that is not known.
+Error Communicator::with_places(Error error) const {
+  const Trace mine = read_trace(recorder_);
+  const auto named = [](const TracedOperation& op) {
+    return to_text(op) + (op.place.empty() ? "" : " (" + op.place + ")");
+  };
+  if (mine.last() != nullptr) error.message += format("; rank %d was in %s", rank_, named(*mine.last()).c_str());
+  const Witnesses witnesses = witnesses_of(recorder_);
+  const auto culprit = witnesses.find(error.culprit_rank);
+  if (error.culprit_rank == rank_ || culprit == witnesses.end()) return error;
+  error.message += format(", rank %d was %s", error.culprit_rank, place_in_order(culprit->second.trace).c_str());
+  return error;
+}
+
 std::string Communicator::explain_wait() const {
-  Witnesses witnesses;
-  if (!recorder_.path().empty())
-    witnesses = find_witnesses(recorder_.path().substr(0, recorder_.path().rfind('/')))[recorder_.header().group];
-  witnesses.insert_or_assign(rank_, Witness{read_trace(recorder_), 'R'});
+  Witnesses witnesses = witnesses_of(recorder_);
+  witnesses.insert_or_assign(rank_, Witness{read_trace(recorder_), 'R', {}});
   return why(witnesses, rank_);
 }
 

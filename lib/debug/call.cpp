@@ -76,15 +76,15 @@ std::string blocks_text(int rank, const Call& one, std::span<const uint64_t> blo
   return format("; rank %d and rank %d gave different recvcounts", rank, other_rank);
 }
 
-Error disagreement(int rank, const Call& mine, std::span<const uint64_t> my_blocks, int peer, const Call& theirs,
-                   std::span<const uint64_t> their_blocks) {
+Error disagreement(const Account& one, const Account& other) {
   return {
       Code::kInvalidUsage,
-      format("the ranks disagree: rank %d called %s, rank %d called %s%s; all ranks of a communicator must call the "
-             "same operations with the same arguments in the same order",
-             rank, to_text(mine).c_str(), peer, to_text(theirs).c_str(),
-             blocks_text(rank, mine, my_blocks, peer, theirs, their_blocks).c_str()),
-      peer};
+      format("the ranks disagree: rank %d called %s%s, rank %d called %s%s%s; all ranks of a communicator must call "
+             "the same operations with the same arguments in the same order",
+             one.rank, to_text(one.call).c_str(), one.place.c_str(), other.rank, to_text(other.call).c_str(),
+             other.place.c_str(),
+             blocks_text(one.rank, one.call, one.blocks, other.rank, other.call, other.blocks).c_str()),
+      other.rank};
 }
 
 }  // namespace tutti

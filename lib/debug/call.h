@@ -67,12 +67,24 @@ inline bool differ_in_blocks(const Call& one, const Call& other) {
          one.blocks != other.blocks;
 }
 
+// The same as far as the user says: a choice of algorithm may be under way.
+inline bool is_same_request(const Call& a, const Call& b) {
+  return a.collective == b.collective && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+         a.blocks == b.blocks;
+}
+
 inline bool is_point_to_point(const Call& call) {
   return call.collective == Collective::kSendRecv;
 }
 
-// That two ranks called different things, with whatever is known of their blocks.
-Error disagreement(int rank, const Call& mine, std::span<const uint64_t> my_blocks, int peer, const Call& theirs,
-                   std::span<const uint64_t> their_blocks);
+// A call with whatever is known of it: its blocks, and " (...)" for the place that called it.
+struct Account {
+  int rank = -1;
+  Call call;
+  std::span<const uint64_t> blocks = {};
+  std::string place = {};
+};
+// That two ranks called different things.
+Error disagreement(const Account& one, const Account& other);
 
 }  // namespace tutti

@@ -85,6 +85,11 @@ void say_private(const Error& error) {
   });
 }
 
+std::string text_of_place(const TraceSlot& slot) {
+  const std::string name = place_name(to_place(reinterpret_cast<const void*>(slot.caller.load())));
+  return name.empty() ? name : " (" + name + ")";
+}
+
 }  // namespace
 
 bool cpu_counts_time() {
@@ -117,6 +122,7 @@ void Recorder::use(void* memory) {
   if (header_ != nullptr) munmap(header_, kBytes);
   header_ = new (memory) TraceHeader{};
   slots_ = reinterpret_cast<TraceSlot*>(static_cast<char*>(memory) + kHeaderBytes);
+  places_ = reinterpret_cast<TracePlace*>(slots_ + kOperations);
   header_->rank = -1;
   header_->by_cpu = by_cpu_;
   header_->pid = getpid();
@@ -175,15 +181,40 @@ bool Recorder::fail(const std::string& message) {
   return true;
 }
 
-Call Recorder::find(uint64_t sequence) const {
-  for (uint64_t nth = begun_; nth > 0 && begun_ - nth < kOperations; nth--) {
+// Null, or what may be overwritten by now.
+const TraceSlot* Recorder::slot_of(uint64_t sequence) const {
+  const uint64_t last = header_->begun.load(std::memory_order_acquire);
+  for (uint64_t nth = last; nth > 0 && last - nth < kOperations; nth--) {
     const TraceSlot& slot = slots_[nth % kOperations];
-    const Call call = from_tag({slot.sequence, slot.count, slot.kinds, slot.blocks & 0xffffffff});
-    if (is_point_to_point(call)) continue;
-    if (call.sequence == sequence) return call;
-    if (call.sequence < sequence) break;
+    if (static_cast<Collective>(slot.kinds & 0xff) == Collective::kSendRecv) continue;
+    if (slot.sequence == sequence) return &slot;
+    if (slot.sequence < sequence) break;
   }
-  return {};
+  return nullptr;
+}
+
+Call Recorder::find(uint64_t sequence) const {
+  const TraceSlot* const slot = slot_of(sequence);
+  if (slot == nullptr) return {};
+  const uint64_t nth = slot->nth;
+  const Call call = from_tag({slot->sequence, slot->count, slot->kinds, slot->blocks & 0xffffffff});
+  return nth != 0 && slot->nth == nth && call.sequence == sequence ? call : Call{};
+}
+
+std::string Recorder::place_text(uint64_t sequence) const {
+  const TraceSlot* const slot = slot_of(sequence);
+  return slot == nullptr ? "" : text_of_place(*slot);
+}
+
+std::string Recorder::last_place_text() const {
+  return text_of_place(slots_[header_->begun.load(std::memory_order_acquire) % kOperations]);
+}
+
+void Recorder::keep_place(uint64_t place) {
+  TracePlace& to = places_[place % kPlaces];
+  to.number.store(0, std::memory_order_release);
+  snprintf(to.name, sizeof to.name, "%s", place_name(place).c_str());
+  to.number.store(place, std::memory_order_release);
 }
 
 bool Recorder::is_past(uint64_t sequence) const {
@@ -214,7 +245,8 @@ Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs
                static_cast<unsigned long long>(theirs.sequence), my_rank, static_cast<unsigned long long>(mine.count),
                dtype_name(mine.dtype), static_cast<unsigned long long>(mine.sequence)),
         peer};
-  return disagreement(my_rank, counterpart(mine, theirs, recorder), {}, peer, theirs, {});
+  const Call same = counterpart(mine, theirs, recorder);
+  return disagreement({my_rank, same, {}, recorder.place_text(same.sequence)}, {peer, theirs});
 }
 
 }  // namespace tutti

@@ -3,9 +3,9 @@
 // who ask why a job hangs. They lie in a file in shared memory, so that they can be read from outside while the process
 // hangs, and after it was killed (trace.h reads them). Where there is no room for a file the memory is private.
 //
-// Threading: begin(), end(), waits(), find() and is_past() belong to one thread at a time, the one whose turn it is;
-// the others are for any thread, but nothing is under way when it is shared. What is read while it is written may be
-// left out, but is never half of one operation and half of another.
+// Threading: begin(), end(), waits() and is_past() belong to one thread at a time, the one whose turn it is; the others
+// are for any thread, but nothing is under way when it is shared. What is read while it is written may be left out, but
+// is never half of one operation and half of another.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 
+#include "base/places.h"
 #include "base/result.h"
 #include "debug/call.h"
 #include "debug/ticks.h"
@@ -23,7 +24,7 @@ namespace tutti {
 
 // What the file begins with. A tool of another version recognises that by the magic number.
 struct TraceHeader {
-  static constexpr uint64_t kMagic = 0x7475'7474'6974'7201;  // the last byte is the format's number
+  static constexpr uint64_t kMagic = 0x7475'7474'6974'7202;  // the last byte is the format's number
   static constexpr size_t kMostAwaited = 64;
   uint64_t magic, group;  // the same on all of its ranks
   int32_t rank, n_ranks, pid, by_cpu;
@@ -46,6 +47,12 @@ struct alignas(64) TraceSlot {
   std::atomic<uint64_t> nth, sequence, count, kinds, blocks, caller, started, finished;
 };
 
+// The name of a place that called (see places.h). Written before the operations that have its number.
+struct alignas(64) TracePlace {
+  std::atomic<uint64_t> number;
+  char name[kMostPlaceBytes + 1];
+};
+
 // Of the operation's place in the recorder. Point-to-point messages are recorded by exchange: `root` is the peer if
 // there is but one, `blocks` the number of messages.
 enum class Direction : uint8_t { kSeveral = 0, kSend = 1, kReceive = 2 };  // in RedOp's place
@@ -53,7 +60,8 @@ enum class Direction : uint8_t { kSeveral = 0, kSend = 1, kReceive = 2 };  // in
 class Recorder {
  public:
   static constexpr uint64_t kOperations = 1024;
-  static constexpr int kQueuedShift = 10;  // ticks in a queue are kept by the 1,024
+  static constexpr uint64_t kPlaces = 128;  // those with a name: the last for each remainder of their numbers
+  static constexpr int kQueuedShift = 10;   // ticks in a queue are kept by the 1,024
 
   Recorder();  // in private memory
   ~Recorder();
@@ -76,6 +84,7 @@ class Recorder {
     set(slot.kinds, call[2]);
     set(slot.blocks, call[3] | (created == 0 ? 0 : queued(now - created)) << 32);
     set(slot.caller, reinterpret_cast<uintptr_t>(caller));
+    if (const uint64_t place = to_place(caller); place != 0 && !has_place(place)) keep_place(place);
     set(slot.started, now);
     set(slot.finished, 0);
     set(slot.nth, nth);
@@ -99,27 +108,37 @@ class Recorder {
   // messages.
   Call find(uint64_t sequence) const;
   bool is_past(uint64_t sequence) const;
+  // " (all_reduce of float32[4] at train.py:41)": the name of the place that called it, or nothing.
+  std::string place_text(uint64_t sequence) const;
+  std::string last_place_text() const;  // of the last operation, or messages
 
   uint64_t now() const { return ticks(by_cpu_); }
   const TraceHeader& header() const { return *header_; }
   const TraceSlot* slots() const { return slots_; }
+  const TracePlace* places() const { return places_; }
   // Empty where there is no file.
   const std::string& path() const { return path_; }
 
   static constexpr size_t kHeaderBytes = 4096;
-  static constexpr size_t kBytes = kHeaderBytes + kOperations * sizeof(TraceSlot);
+  static constexpr size_t kBytes = kHeaderBytes + kOperations * sizeof(TraceSlot) + kPlaces * sizeof(TracePlace);
 
  private:
   static uint64_t queued(uint64_t ticks) { return std::min<uint64_t>(ticks >> kQueuedShift, 0xffffffff); }
   void use(void* memory);
+  const TraceSlot* slot_of(uint64_t sequence) const;
+  bool has_place(uint64_t place) const {
+    return places_[place % kPlaces].number.load(std::memory_order_relaxed) == place;
+  }
+  [[gnu::cold, gnu::noinline]] void keep_place(uint64_t place);
 
   TraceSlot* slots_ = nullptr;
+  TracePlace* places_ = nullptr;
   uint64_t begun_ = 0;
   TraceHeader* header_ = nullptr;
   const bool by_cpu_;
   std::string path_;
 };
-static_assert(sizeof(TraceHeader) <= Recorder::kHeaderBytes && sizeof(TraceSlot) == 64);
+static_assert(sizeof(TraceHeader) <= Recorder::kHeaderBytes && sizeof(TraceSlot) == 64 && sizeof(TracePlace) == 128);
 
 // All recorders of this process, one after the other; none of them ends meanwhile.
 void for_each_recorder(const std::function<void(const Recorder&)>& visit);

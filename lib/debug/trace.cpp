@@ -47,6 +47,14 @@ class TickClock {
   double ns_per_tick_;
 };
 
+std::string read_place(const TracePlace* places, uint64_t number) {
+  if (number == 0) return "";
+  const TracePlace& place = places[number % Recorder::kPlaces];
+  if (place.number.load(std::memory_order_acquire) != number) return "";
+  std::string name(place.name, strnlen(place.name, sizeof place.name));
+  return place.number.load(std::memory_order_acquire) == number ? name : "";
+}
+
 // False where it was written meanwhile, or long overwritten.
 bool read_slot(const TraceSlot& slot, uint64_t nth, const TickClock& clock, TracedOperation* to) {
   constexpr auto kOrder = std::memory_order_acquire;
@@ -65,7 +73,7 @@ bool read_slot(const TraceSlot& slot, uint64_t nth, const TickClock& clock, Trac
   return slot.nth.load(kOrder) == nth && static_cast<int>(to->call.collective) < kCollectives;
 }
 
-Trace read(const TraceHeader& header, const TraceSlot* slots) {
+Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* places) {
   const TickClock clock(header);
   Trace trace;
   trace.group = header.group;
@@ -92,7 +100,9 @@ Trace read(const TraceHeader& header, const TraceSlot* slots) {
   // The last ones first: they are overwritten last.
   for (uint64_t nth = begun; nth >= first; nth--) {
     TracedOperation operation;
-    if (read_slot(slots[nth % Recorder::kOperations], nth, clock, &operation)) trace.operations.push_back(operation);
+    if (!read_slot(slots[nth % Recorder::kOperations], nth, clock, &operation)) continue;
+    operation.place = read_place(places, to_place(operation.caller));
+    trace.operations.push_back(std::move(operation));
   }
   std::reverse(trace.operations.begin(), trace.operations.end());
   if (!trace.is_in_operation() || trace.last()->nth != waiting) trace.wait = {};
@@ -102,7 +112,7 @@ Trace read(const TraceHeader& header, const TraceSlot* slots) {
 }  // namespace
 
 Trace read_trace(const Recorder& recorder) {
-  return read(recorder.header(), recorder.slots());
+  return read(recorder.header(), recorder.slots(), recorder.places());
 }
 
 Result<Trace> read_trace(const std::string& path) {
@@ -119,7 +129,7 @@ Result<Trace> read_trace(const std::string& path) {
   Trace trace;
   if (is_ours) {
     const auto* slots = reinterpret_cast<const TraceSlot*>(static_cast<const char*>(memory) + Recorder::kHeaderBytes);
-    trace = read(*header, slots);
+    trace = read(*header, slots, reinterpret_cast<const TracePlace*>(slots + Recorder::kOperations));
   }
   munmap(memory, Recorder::kBytes);
   if (!is_ours) return foreign;
@@ -140,8 +150,10 @@ std::string to_text(const TracedOperation& operation) {
                 static_cast<unsigned long long>(call.count), dtype_name(call.dtype), call.root);
 }
 
-std::string place_of(const void* caller) {
-  if (caller == nullptr) return "";
+std::string place_of(const TracedOperation& operation) {
+  const void* const caller = operation.caller;
+  if (caller == nullptr || !operation.place.empty()) return operation.place;
+  if (to_place(caller) != 0) return "";  // forgotten
   Dl_info info{};
   if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr) return format("%p", caller);
   const void* const from = info.dli_sname != nullptr ? info.dli_saddr : info.dli_fbase;

@@ -19,6 +19,7 @@ struct TracedOperation {
   uint64_t nth = 0;  // of all that this rank did
   Call call;
   const void* caller = nullptr;
+  std::string place;  // its name, if it has one: "all_reduce of float32[4] at train.py:41"
   int64_t created_ns = 0, started_ns = 0, finished_ns = 0;
   State state = State::kStarted;
 };
@@ -48,7 +49,7 @@ Result<Trace> read_trace(const std::string& path);
 std::string to_text(const TracedOperation& operation);
 // In bytes.
 uint64_t bytes_of(const Call& call);
-// "main+0x2a in /usr/bin/train", as far as this process knows; else the address.
-std::string place_of(const void* caller);
+// Its place's name; or "main+0x2a in /usr/bin/train", as far as this process knows; else the address.
+std::string place_of(const TracedOperation& operation);
 
 }  // namespace tutti

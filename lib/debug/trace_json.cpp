@@ -98,7 +98,7 @@ std::string entry(const Trace& trace, const TracedOperation& operation) {
   json += std::string(", \"state\": \"") + torch_state(operation.state) + "\"";
   json += ", \"retired\": " + std::string(operation.finished_ns != 0 ? "true" : "false") + ", \"timeout_ms\": 0";
   json += ", \"is_p2p\": " + std::string(is_message ? "true" : "false");
-  json += ", \"frames\": [{\"name\": " + quoted(place_of(operation.caller)) + ", \"filename\": \"\", \"line\": 0}]";
+  json += ", \"frames\": [{\"name\": " + quoted(place_of(operation)) + ", \"filename\": \"\", \"line\": 0}]";
   json += ", \"tutti\": {\"text\": " + quoted(to_text(operation)) + ", \"bytes\": " + number(bytes_of(call));
   json += ", \"plan\": \"" + std::string(algo_name(call.algo)) + "\", \"lanes\": " + number(uint64_t{call.lanes});
   json += ", \"failed\": " + std::string(operation.state == TracedOperation::State::kFailed ? "true" : "false") + "}}";

@@ -39,7 +39,8 @@ class Inquest {
   Plight plight(int rank) const {
     const auto found = witnesses_.find(rank);
     if (found == witnesses_.end()) return Plight::kUnknown;
-    const auto& [trace, state] = found->second;
+    const Trace& trace = found->second.trace;
+    const char state = found->second.process_state;
     if (is_gone(found->second) && !looks_back_) return Plight::kGone;
     if (state == 'T' || state == 't') return Plight::kStopped;
     if (trace.has_failed()) return Plight::kFailed;
@@ -99,7 +100,7 @@ class Inquest {
     const Plight how = plight(rank);
     if (how == Plight::kUnknown)
       return format("nothing is known here of rank %d: it is on another host, or has destroyed its communicator", rank);
-    const auto& [trace, state] = witnesses_.at(rank);
+    const auto& [trace, state, elsewhere] = witnesses_.at(rank);
     const std::string where = place_in_order(trace);
     const int pid = trace.process.pid;
     switch (how) {
@@ -110,8 +111,9 @@ class Inquest {
             rank, where.c_str(), pid, pid);
       case Plight::kFailed: return format("rank %d has given up: %s", rank, trace.error.c_str());
       case Plight::kElsewhere:
-        return format("rank %d has not called that yet: it is %s, and its process %d %s", rank, where.c_str(), pid,
-                      occupation(state));
+        return format(
+            "rank %d has not called that yet: it is %s, and its process %d %s", rank, where.c_str(), pid,
+            elsewhere.empty() ? occupation(state) : ("is in another group's operation: " + elsewhere).c_str());
       case Plight::kWaits:
       case Plight::kWorks:
       case Plight::kUnknown: break;
@@ -136,6 +138,24 @@ class Inquest {
 
 }  // namespace
 
+namespace {
+
+// Ranks of different groups wait for each other, too, where one process is in both.
+void look_elsewhere(std::map<uint64_t, Witnesses>& groups) {
+  for (auto& [group, ranks] : groups)
+    for (auto& [rank, witness] : ranks)
+      for (const auto& [other_group, others] : groups)
+        for (const auto& [other_rank, other] : others) {
+          const Trace& trace = other.trace;
+          if (other_group == group || !trace.is_in_operation() || !(trace.process == witness.trace.process)) continue;
+          witness.elsewhere = place_in_order(trace);
+          if (!trace.wait.awaited.empty())
+            witness.elsewhere += format(", where it waits for rank %d of that group", trace.wait.awaited[0].rank);
+        }
+}
+
+}  // namespace
+
 std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder) {
   std::map<uint64_t, Witnesses> groups;
   for (const std::string& path : trace_files(folder)) {
@@ -144,8 +164,9 @@ std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder) {
     const char state = process_state(trace.value().process);
     const uint64_t group = trace.value().group;
     const int rank = trace.value().rank;
-    groups[group].insert_or_assign(rank, Witness{std::move(trace).value(), state});
+    groups[group].insert_or_assign(rank, Witness{std::move(trace).value(), state, {}});
   }
+  look_elsewhere(groups);
   return groups;
 }
 
@@ -157,7 +178,7 @@ std::string why(const Witnesses& witnesses, int asked) {
 std::string place_in_order(const Trace& trace) {
   const TracedOperation* const last = trace.last();
   if (last == nullptr) return "before its first operation";
-  const std::string what = to_text(*last);
+  const std::string what = to_text(*last) + (last->place.empty() ? "" : " (" + last->place + ")");
   if (trace.is_in_operation())
     return format("in %s, for %s", what.c_str(), seconds(trace.read_ns - last->started_ns).c_str());
   return format("after %s, which ended %s ago", what.c_str(), seconds(trace.read_ns - last->finished_ns).c_str());

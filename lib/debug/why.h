@@ -13,6 +13,7 @@ namespace tutti {
 struct Witness {
   Trace trace;
   char process_state = '?';  // as process_state() has it
+  std::string elsewhere;     // what its process is in with another group
 };
 
 // Of one group, by rank.

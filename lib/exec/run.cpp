@@ -362,7 +362,9 @@ bool Run::accept_messages(const BoundStep& step, uint64_t expected_bytes) {
 
 void Run::disagree(const Call& mine, int peer, const Call& theirs) {
   error_ = mismatch_error(operation_.rank, mine, peer, theirs, recorder_);
-  if (differ_in_blocks(counterpart(mine, theirs, recorder_), theirs)) blocks_differ_in_ = theirs.sequence;
+  const Call same = counterpart(mine, theirs, recorder_);
+  if (same.sequence == theirs.sequence && !is_point_to_point(theirs) && !is_same_request(same, theirs))
+    differs_in_ = theirs.sequence;
 }
 
 bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message,
@@ -466,8 +468,8 @@ bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
 std::string Run::waits_for() const {
   std::string text;
   for_each_blocked([&](Link& link, bool for_slot, const BoundStep*) {
-    text += format("%srank %d (%s)", text.empty() ? "" : ", ", link.peer(),
-                   for_slot ? "to take what this rank sends" : "to send");
+    const std::string one = format("rank %d (%s)", link.peer(), for_slot ? "to take what this rank sends" : "to send");
+    if (text.find(one) == std::string::npos) text += (text.empty() ? "" : ", ") + one;
   });
   return text;
 }

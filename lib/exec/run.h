@@ -105,8 +105,8 @@ class Run {
   // Does what can be done now. kIdle: every lane waits for a peer.
   Poll advance();
   const Error& error() const { return error_; }
-  // The operation in which another rank has blocks of other sizes, if that is what the error says.
-  uint64_t blocks_differ_in() const { return blocks_differ_in_; }
+  // The operation that another rank has called differently, if that is what the error says and it may tell more.
+  uint64_t differs_in() const { return differs_in_; }
 
   // After a failure: nobody reads this operation's buffers any more.
   void recall();
@@ -201,7 +201,7 @@ class Run {
   bool scalars_ready_ = false;
   size_t lanes_left_;
   Error error_;
-  uint64_t blocks_differ_in_ = 0;
+  uint64_t differs_in_ = 0;
 };
 
 template <class FindLink>

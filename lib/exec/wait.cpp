@@ -26,7 +26,7 @@ constexpr int64_t kAwakeBesideStrangerNs = 100'000;
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
 constexpr int kSleepMs = 100;
 constexpr int64_t kStrayCheckNs = 1'000'000;
-constexpr int64_t kFirstWarningNs = 10'000'000'000;
+constexpr int64_t kFirstWarningNs = 3'000'000'000;
 
 // Whether somebody else has this thread's CPU all the time, though the thread does not give it up.
 bool has_stranger(int64_t now) {
@@ -48,9 +48,11 @@ class Idle {
   Idle(Run& run, WaitContext& context, const WaitPolicy& policy) : run_(run), context_(context), policy_(policy) {}
 
   void reset() {
+    if (next_warning_ns_ > kFirstWarningNs) tell_of_going_on();
     turns_ = 0;
     since_ns_ = 0;
     awake_ns_ = 0;
+    next_warning_ns_ = 0;
   }
 
   // One turn of waiting; false when the operation has to end with error().
@@ -100,12 +102,24 @@ class Idle {
     if (auto alike = context_.check_stalled(idle_ns); !alike) return fail(std::move(alike).error());
     if (idle_ns > next_warning_ns_) {
       next_warning_ns_ *= 2;
-      log(LogLevel::kWarn, "no progress for %lld s: waiting for %s", static_cast<long long>(idle_ns / 1'000'000'000),
-          run_.waits_for().c_str());
+      waited_for_ = run_.waits_for();
+      log(LogLevel::kWarn, "no progress for %lld s: %s", static_cast<long long>(idle_ns / 1'000'000'000),
+          whom_and_why().c_str());
     }
     if (static_cast<double>(idle_ns) * 1e-9 < policy_.op_timeout_seconds) return true;
-    return fail({Code::kTimeout, format("no progress for %.0f s (TUTTI_OP_TIMEOUT): waiting for %s",
-                                        policy_.op_timeout_seconds, run_.waits_for().c_str())});
+    return fail({Code::kTimeout, format("no progress for %.0f s (TUTTI_OP_TIMEOUT): %s", policy_.op_timeout_seconds,
+                                        whom_and_why().c_str())});
+  }
+
+  std::string whom_and_why() {
+    const std::string why = context_.why_waiting();
+    return "waiting for " + run_.waits_for() + (why.empty() ? "" : "; " + why);
+  }
+
+  // Somebody was told that it might not.
+  [[gnu::cold]] void tell_of_going_on() {
+    log(LogLevel::kWarn, "goes on after %.1f s without progress, waiting for %s: slow, but not lost",
+        static_cast<double>(now_ns() - since_ns_) * 1e-9, waited_for_.c_str());
   }
 
   void sleep() {
@@ -128,6 +142,7 @@ class Idle {
   int turns_ = 0;
   int64_t awake_ns_ = 0;  // how long to stay awake; 0: has yet to be decided
   int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
+  std::string waited_for_;  // when it was last said
   Error error_;
 };
 
@@ -140,7 +155,10 @@ Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy) {
     if (state == Run::Poll::kProgress) idle.reset();
     state = run.advance();
   }
-  if (state == Run::Poll::kDone) return {};
+  if (state == Run::Poll::kDone) {
+    idle.reset();
+    return {};
+  }
   run.recall();
   return state == Run::Poll::kFailed ? run.error() : idle.error();
 }

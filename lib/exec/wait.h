@@ -32,6 +32,8 @@ class WaitContext {
   // Likewise, after so long without progress: an error if another rank has called something else, for then it may be
   // that everybody waits and nobody sends.
   virtual Result<void> check_stalled(int64_t /*idle_ns*/) { return {}; }
+  // A sentence for people on whom this rank waits for, and why; empty where nothing is known.
+  virtual std::string why_waiting() { return {}; }
 };
 
 // Runs to the end. The error of a link is the link's own; the caller may know a deeper cause.

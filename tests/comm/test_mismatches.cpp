@@ -5,6 +5,8 @@
 
 #include "comm/comparison.h"
 #include "comm/ranks.h"
+#include "contains.h"
+#include "tutti/trace.h"
 
 using namespace tutti_test;
 
@@ -298,20 +300,51 @@ TEST_CASE("a rank that has waited for long states its blocks, too") {
     blocks->elems = std::move(elems);
     const Call called{.sequence = 7, .count = 12, .collective = Collective::kAllGather, .blocks = blocks->hash};
     comparison.add(called, blocks);
-    recorder.begin(called);
+    recorder.begin(to_tag(called), called.sequence, caller_or_place(nullptr));
     return called;
   };
-  Comparison waiting(1, 3), other(2, 3);
   Recorder recorder_of_waiting, recorder_of_other;
+  Comparison waiting(1, 3, recorder_of_waiting), other(2, 3, recorder_of_other);
+  set_place(name_place("all_gather at waiting.py:1"));
   const Call waits_in = call(waiting, recorder_of_waiting, {3, 4, 5});
-  const auto stated = waiting.look({.rank = 1, .doing = Standing::Doing::kCalls, .call = waits_in, .begun = 7});
+  const auto stated = waiting.look({.rank = 1,
+                                    .doing = Standing::Doing::kCalls,
+                                    .call = waits_in,
+                                    .place = recorder_of_waiting.place_text(7),
+                                    .begun = 7});
   REQUIRE(stated);
   other.hear(stated.value());
-  CHECK(static_cast<bool>(other.check(recorder_of_other)));  // it has yet to call
+  CHECK(static_cast<bool>(other.check()));  // it has yet to call
+  set_place(name_place("all_gather at other.py:2"));
   call(other, recorder_of_other, {3, 5, 4});
-  const auto checked = other.check(recorder_of_other);
+  set_place(0);
+  const auto checked = other.check();
   REQUIRE_FALSE(checked);
+  CHECK(contains(checked.error().message,
+                 "rank 2 called AllGatherv(count=12 in all, int8) as operation 7 (all_gather at "
+                 "other.py:2), rank 1 called "));
+  CHECK(contains(checked.error().message, " as operation 7 (all_gather at waiting.py:1)"));
   CHECK(checked.error().message.find("recvcounts[1] is 5 on rank 2 and 4 on rank 1") != std::string::npos);
+}
+
+TEST_CASE("where bindings have named the places of calls, both are in the sentences of all ranks") {
+  const Setting setting{GENERATE(2, 3), any_transport(), ""};
+  const tuttiConfig_t config = setting.config();
+  const auto outcomes = run_threads(setting.n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    uint64_t place = 0;
+    outcome.take(
+        tuttiNamePlace(rank == 0 ? "all_reduce of float32[2, 2] at train.py:41" : "barrier at train.py:57", &place));
+    outcome.take(tuttiSetPlace(place));
+    std::array<float, 4> sum{};
+    outcome.take(rank == 0 ? tuttiAllReduce(sum.data(), sum.data(), 4, tuttiFloat32, tuttiSum, comm, nullptr)
+                           : tuttiBarrier(comm, nullptr));
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(setting.text() << ": " << outcome.message);
+    CHECK(outcome.code != tuttiSuccess);
+    CHECK(contains(outcome.message, "as operation 1 (all_reduce of float32[2, 2] at train.py:41)"));
+    CHECK(contains(outcome.message, "called Barrier as operation 1 (barrier at train.py:57)"));
+  }
 }
 
 TEST_CASE("blocks of unequal size are not taken for equal ones with the same count") {

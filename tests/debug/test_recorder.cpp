@@ -93,6 +93,44 @@ TEST_CASE("messages do not stand in the way of looking for a collective") {
   CHECK_FALSE(recorder.is_past(1));
 }
 
+TEST_CASE("the names of places are kept with their operations, also of a process that was killed") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  const pid_t child = fork();
+  if (child == 0) {
+    Recorder recorder;
+    recorder.share(0, 2, 77);
+    set_place(name_place("barrier at train.py:57"));
+    recorder.begin(to_tag(sum(1)), 1, caller_or_place(nullptr));
+    set_place(0);
+    recorder.begin(to_tag(sum(2)), 2, caller_or_place(nullptr));
+    raise(SIGKILL);
+  }
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  const auto files = trace_files(folder.path);
+  REQUIRE(files.size() == 1);
+  const auto trace = read_trace(files[0]);
+  REQUIRE(trace);
+  CHECK(place_of(trace.value().operations.at(0)) == "barrier at train.py:57");
+  CHECK(place_of(trace.value().operations.at(1)).empty());
+}
+
+TEST_CASE("places by the thousand: the last ones have their names, and the others none of another one") {
+  Recorder recorder;
+  for (uint64_t i = 1; i <= 1000; i++) {
+    set_place(name_place(std::to_string(i)));
+    recorder.begin(to_tag(sum(i)), i, caller_or_place(nullptr));
+  }
+  set_place(0);
+  const Trace trace = read_trace(recorder);
+  for (const TracedOperation& operation : trace.operations) {
+    const uint64_t number = operation.nth;
+    REQUIRE(operation.place == (number > 1000 - Recorder::kPlaces ? std::to_string(number) : ""));
+  }
+  CHECK(recorder.place_text(1000) == " (1000)");
+  CHECK(recorder.place_text(2000).empty());
+  CHECK(place_name(name_place(std::string(500, 'x'))).size() == kMostPlaceBytes);
+}
+
 TEST_CASE("how long an operation was queued is kept") {
   Recorder recorder;
   const uint64_t created = recorder.now();

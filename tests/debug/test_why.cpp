@@ -66,6 +66,24 @@ TEST_CASE("one that is gone comes before one that is stopped, and that before on
   CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 computes outside of Tutti"));
 }
 
+TEST_CASE("who is in another group's operation is said to be") {
+  auto away = rank(1, 'S', 6);
+  away.elsewhere = "in Barrier as operation 1, for 3.0 s, where it waits for rank 0 of that group";
+  CHECK(
+      contains(why(group({rank(0, 'S', 7, {1}), away})),
+               "its process 1001 is in another group's operation: in Barrier as operation 1, for 3.0 s, where it waits "
+               "for rank 0 of that group"));
+}
+
+TEST_CASE("the places that called are told") {
+  auto waits = rank(0, 'S', 7, {1}), late = rank(1, 'S', 6);
+  waits.trace.operations[0].place = "all_reduce of float32[4] at train.py:41";
+  late.trace.operations[0].place = "barrier at train.py:57";
+  const std::string text = why(group({waits, late}));
+  CHECK(contains(text, "as operation 7 (all_reduce of float32[4] at train.py:41), for 10.0 s): rank 1 has not called"));
+  CHECK(contains(text, "as operation 6 (barrier at train.py:57), which ended 5.0 s ago"));
+}
+
 TEST_CASE("of a rank elsewhere nothing is made up") {
   CHECK(contains(why(group({rank(0, 'S', 7, {1})})), "nothing is known here of rank 1"));
   CHECK(contains(why(group({rank(0, 'S', 7, {1})}), 1), "nothing is known here of rank 1"));

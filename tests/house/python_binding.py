@@ -11,7 +11,7 @@ ENUMERATOR = re.compile(r"^\s*tutti(\w+) = (\d+)", re.M)
 SCALARS = {
     "int": ctypes.c_int, "size_t": ctypes.c_size_t, "tuttiDataType_t": ctypes.c_int, "tuttiRedOp_t": ctypes.c_int,
     "tuttiResult_t": ctypes.c_int, "tuttiScalarResidence_t": ctypes.c_int, "tuttiComm_t": ctypes.c_void_p,
-    "tuttiStream_t": ctypes.c_void_p, "unsigned int": ctypes.c_uint,
+    "tuttiStream_t": ctypes.c_void_p, "unsigned int": ctypes.c_uint, "uint64_t": ctypes.c_uint64,
 }
 # The package's names for enumerators, and struct fields that it fills in.
 CONSTANTS = {
@@ -49,6 +49,8 @@ def ctype(parameter, library):
         return ctypes.c_void_p
     if inner in ("tuttiComm_t", "tuttiStream_t", "void*", "void *"):
         return ctypes.POINTER(ctypes.c_void_p)
+    if inner == "char":
+        return ctypes.c_char_p
     return ctypes.POINTER(named.get(inner) or SCALARS[inner])
 
 
@@ -82,9 +84,9 @@ def compare(library, header, types):
 def main():
     library = load()
     # Comments may hold brackets.
-    header, membership, types = (re.sub(r"/\*.*?\*/", "", tree.read(f"include/tutti/{name}"), flags=re.S)
-                                 for name in ("tutti.h", "membership.h", "types.h"))
-    header += membership
+    header, membership, trace, types = (re.sub(r"/\*.*?\*/", "", tree.read(f"include/tutti/{name}"), flags=re.S)
+                                 for name in ("tutti.h", "membership.h", "trace.h", "types.h"))
+    header += membership + trace
     found = compare(library, header, types)
     for planted in (header.replace("int peer", "size_t peer"), header.replace("tuttiBcast(", "tuttiBcas(")):
         if not compare(library, planted, types):

@@ -20,7 +20,8 @@ import torch.distributed as dist
 
 from . import library
 from .errors import TuttiError, check, error_of
-from .work import completers
+from .places import stand_at_end
+from .work import TuttiWork, completers
 
 _log = logging.getLogger("tutti_torch")
 # Ranks end at different times (one writes a checkpoint first), but one that never comes must not hold up the others.
@@ -43,6 +44,8 @@ class Communicator:
     def __init__(self, unique: bytes, rank: int, size: int, options: library.Config, label: str = "") -> None:
         self._api = library.load()
         self.label = label
+        # The first operation that failed while nobody may have waited for it.
+        self.failed: TuttiWork | None = None
         self._guard = threading.Lock()
         self._stream: int | None = None
         self._comm: int | None = None
@@ -125,6 +128,9 @@ class Communicator:
         except TuttiError as error:
             # Who waited for an operation knows already; who did not may want to.
             _log.info("while the group was destroyed: %s", error)
+        unseen = self.failed.unseen_error() if self.failed is not None else None
+        if unseen is not None:
+            _log.warning("an asynchronous operation failed, and nobody has called its wait(): %s", unseen)
         self._free(end)
 
     def _finalize(self, limit: float) -> None:
@@ -160,7 +166,10 @@ class Communicator:
 def _at_exit() -> None:
     """No thread of Tutti's may call into an interpreter that is going away: one that comes back from a future's callback
     into torch's C++ would end the process with SIGABRT. A program that failed lets its peers know."""
-    failed = getattr(sys, "last_value", None) is not None
+    error = getattr(sys, "last_value", None)
+    failed = error is not None
+    if _open:
+        stand_at_end(error)
     for communicator in list(_open):
         if failed:
             communicator.abort()

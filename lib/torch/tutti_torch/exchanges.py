@@ -10,6 +10,7 @@ from torch._C import _distributed_c10d as c10d
 from . import library
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
+from .places import called
 from .tensors import blocks, check_dense, plain, stage, unit
 from .work import NO_TIMEOUT, TuttiWork
 
@@ -34,7 +35,7 @@ class Exchanges(GroupBase):
             if code:
                 self._communicator.check(code)
 
-        return lane.launch(is_async, issue, [tensor], finish, buffers)
+        return lane.launch(is_async, called("broadcast", [tensor], issue), [tensor], finish, buffers)
 
     # ---- all-gather ----
 
@@ -78,6 +79,7 @@ class Exchanges(GroupBase):
             for _, _, finish in staged:
                 finish()
 
+        issue = called("all_gather", inputs, issue)
         return lane.launch(opts.asyncOp, issue, [t for ts in output_lists for t in ts], finish_all, staged)
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = _GATHER) -> TuttiWork:
@@ -108,6 +110,7 @@ class Exchanges(GroupBase):
                 if code:
                     self._communicator.check(code)
 
+        issue = called("all_gather_single", inputs, issue)
         return lane.launch(opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
 
     # torch 2.13 has new names for these, and asks for either.
@@ -119,21 +122,22 @@ class Exchanges(GroupBase):
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> TuttiWork:
         source, root = plain(one(inputs, "gather")), opts.rootRank
         if root != self._rank:
-            return self._messages(opts, [], [source], root, None)
+            return self._messages("gather", opts, [], [source], root, None)
         targets = one(outputs, "gather")
         self._check_list("gather", targets)
-        return self._messages(opts, targets, [source], root, None)
+        return self._messages("gather", opts, targets, [source], root, None)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> TuttiWork:
         target, root = one(outputs, "scatter"), opts.rootRank
         if root != self._rank:
-            return self._messages(opts, [target], [], None, root)
+            return self._messages("scatter", opts, [target], [], None, root)
         sources = one(inputs, "scatter")
         self._check_list("scatter", sources)
-        return self._messages(opts, [target], [plain(source) for source in sources], None, root)
+        return self._messages("scatter", opts, [target], [plain(source) for source in sources], None, root)
 
     def _messages(
         self,
+        what: str,
         opts: Any,
         targets: list[torch.Tensor],
         sources: list[torch.Tensor],
@@ -157,7 +161,7 @@ class Exchanges(GroupBase):
                     peer = i if source_rank is None else source_rank
                     check(self._api.tuttiRecv(buffer.data_ptr(), buffer.numel() * factor, code, peer, comm, stream))
 
-        return lane.launch(opts.asyncOp, issue, targets, finish, (buffers, sources))
+        return lane.launch(opts.asyncOp, called(what, sources or targets, issue), targets, finish, (buffers, sources))
 
     # ---- all-to-all ----
 
@@ -227,6 +231,7 @@ class Exchanges(GroupBase):
             )
             self._communicator.check(code)
 
+        issue = called("all_to_all", sources, issue)
         return lane.launch(opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
 
     def barrier(self, opts: Any = _BARRIER) -> TuttiWork:
@@ -236,6 +241,7 @@ class Exchanges(GroupBase):
         def issue(stream: Stream) -> None:
             self._communicator.check(self._api.tuttiBarrier(comm, stream))
 
+        issue = called("barrier", [], issue)
         if opts.timeout <= NO_TIMEOUT:
             return lane.launch(opts.asyncOp, issue, None)
         work = lane.launch(True, issue, None)

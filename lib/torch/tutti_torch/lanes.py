@@ -79,6 +79,8 @@ class HostLane(Lane):
                 error = raised
             keep = None
             work.complete(error)
+            if error is not None and communicator.failed is None:
+                communicator.failed = work
 
         pending.add(stream, done)
         return work

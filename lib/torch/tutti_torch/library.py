@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 
 UNIQUE_ID_BYTES = 128
@@ -84,6 +84,7 @@ PROTOTYPES: dict[str, list[type]] = {
     "tuttiRedOpDestroy": [_OP, _COMM],
     "tuttiGroupStart": [],
     "tuttiGroupEnd": [],
+    "tuttiNamePlace": [c_char_p, POINTER(c_uint64)],
     "tuttiGetLastError": [_COMM],
     "tuttiGetErrorString": [c_int],
 }

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from . import library
 from .communicator import Communicator
 from .errors import TuttiError
+from .places import stand_at
 from .rendezvous import make_id, poll_for_id
 from .work import TuttiWork
 
@@ -43,13 +44,14 @@ class _Send(NamedTuple):
     tensor: torch.Tensor
     tag: int
     work: TuttiWork
+    place: int
 
 
 class Receive:
     """A receive that somebody waits for, from one rank or, posted to several inboxes, from any of them."""
 
-    def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor, tag: int, work: TuttiWork) -> None:
-        self.tensor, self.buffer, self.tag, self.work = tensor, buffer, tag, work
+    def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor, tag: int, work: TuttiWork, place: int) -> None:
+        self.tensor, self.buffer, self.tag, self.work, self.place = tensor, buffer, tag, work, place
         self._guard = threading.Lock()
         self.is_taken = False
 
@@ -109,9 +111,9 @@ class Outbox(_Channel):
         self._queue: queue.SimpleQueue[Optional[_Send]] = queue.SimpleQueue()
         super().__init__(channels, peer)
 
-    def send(self, tensor: torch.Tensor, tag: int) -> TuttiWork:
+    def send(self, tensor: torch.Tensor, tag: int, place: int) -> TuttiWork:
         work = TuttiWork([tensor]).begin()
-        self._queue.put(_Send(tensor, tag, work))
+        self._queue.put(_Send(tensor, tag, work, place))
         if self.error is not None:
             self._fail(self.error)
         return work
@@ -124,6 +126,7 @@ class Outbox(_Channel):
     def _run(self) -> None:
         api, comm = library.load(), None
         while (item := self._queue.get()) is not None:
+            stand_at(item.place)
             try:
                 if comm is None:
                     unique = make_id()
@@ -205,6 +208,7 @@ class Inbox(_Channel):
                     self._changed.wait()
                 if self._closed:
                     raise TuttiError(f"the group was destroyed{self.channels.label}")
+                stand_at(self._posted[0].place)
             if comm is None:
                 unique = poll_for_id(self.channels.store, _key(self.peer, self.channels.rank), self._is_wanted)
                 if unique is None:
@@ -270,11 +274,11 @@ class Channels:
         self._out: dict[int, Outbox] = {}
         self._in: dict[int, Inbox] = {}
 
-    def send(self, tensor: torch.Tensor, peer: int, tag: int) -> TuttiWork:
+    def send(self, tensor: torch.Tensor, peer: int, tag: int, place: int) -> TuttiWork:
         with self._guard:
             if peer not in self._out:
                 self._out[peer] = Outbox(self, peer)
-        return self._out[peer].send(tensor, tag)
+        return self._out[peer].send(tensor, tag, place)
 
     def receive(self, receive: Receive, peers: list[int]) -> None:
         with self._guard:

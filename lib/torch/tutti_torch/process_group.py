@@ -16,6 +16,7 @@ from .exchanges import Exchanges
 from .group_base import one
 from .lanes import HostLane, Lanes
 from .monitored_barrier import monitored_barrier
+from .places import place, stand_at
 from .point_to_point import Channels, Receive
 from .reductions import Reductions
 from .rendezvous import exchange_id, forget_id
@@ -90,7 +91,8 @@ class TuttiProcessGroup(Reductions, Exchanges):
     def send(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> TuttiWork:
         tensor = plain(one(tensors, "send"))
         # Messages between two ranks go through host memory; the copy waits for the current stream.
-        return self._channels.send(tensor if tensor.is_cpu else tensor.cpu(), self._peer(peer), tag)
+        where = place("send", [tensor])
+        return self._channels.send(tensor if tensor.is_cpu else tensor.cpu(), self._peer(peer), tag, where)
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> TuttiWork:
         return self._receive(tensors, [self._peer(peer)], tag)
@@ -108,7 +110,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
             # The message may come at any time, and is copied by another thread.
             torch.cuda.current_stream(tensor.device).synchronize()
-        self._channels.receive(Receive(tensor, buffer, tag, work), peers)
+        self._channels.receive(Receive(tensor, buffer, tag, work, place("recv", [tensor])), peers)
         return work
 
     def _peer(self, peer: int) -> int:
@@ -132,11 +134,13 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
     def shutdown(self) -> None:
         """Collective, but not for ever: who does not come within a minute is left behind with a warning."""
+        stand_at(place("destroy_process_group", []))
         self._channels.close(timedelta(seconds=EXIT_LIMIT_S))
         self._lanes.close()
         self._channels.abort()
 
     def abort(self) -> None:
+        stand_at(place("abort", []))
         self._lanes.abort()
         self._channels.abort()
 

@@ -12,6 +12,7 @@ from torch._C import _distributed_c10d as c10d
 from . import library, sparse
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
+from .places import called
 from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, op_number, plain, reduction
 from .work import TuttiWork
 
@@ -71,7 +72,7 @@ class Reductions(GroupBase):
             for plan, tensor in zip(plans, tensors):
                 plan.write_back(tensor)
 
-        return lane.launch(is_async, issue, tensors, finish, plans)
+        return lane.launch(is_async, called("all_reduce", tensors, issue), tensors, finish, plans)
 
     def _at_once(self, results: list[torch.Tensor], tensors: list[torch.Tensor]) -> TuttiWork:
         """For what takes several operations after each other: later calls may not come between, so it is done now."""
@@ -103,7 +104,7 @@ class Reductions(GroupBase):
             )
             self._communicator.check(code)
 
-        lane.now(issue)
+        lane.now(called("all_gather", [mine], issue))
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
         tensor, op, root = one(tensors, "reduce"), opts.reduceOp, opts.rootRank
@@ -125,7 +126,7 @@ class Reductions(GroupBase):
             if root == self._rank:
                 plan.write_back(tensor)
 
-        return lane.launch(opts.asyncOp, issue, tensors, finish, plan)
+        return lane.launch(opts.asyncOp, called("reduce", tensors, issue), tensors, finish, plan)
 
     # ---- reduce-scatter ----
 
@@ -206,4 +207,5 @@ class Reductions(GroupBase):
                     form = into.view(*output.shape, 2) if output.is_complex() else into.view(output.shape)
                     Reduction(form, plan.type_code, plan.op, into.numel()).write_back(output)
 
+        issue = called("reduce_scatter", [source for _, source, _ in pairs], issue)
         return lane.launch(opts.asyncOp, issue, [output for output, _, _ in pairs], finish, (plans, pairs))

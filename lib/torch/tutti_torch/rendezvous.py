@@ -1,6 +1,7 @@
 """How the ranks of a group find each other: through the c10d store that init_process_group was given."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from .errors import TuttiError, check
 _ID = "tutti/id"
 # In front of what rank 0 puts under _ID.
 _GOOD, _BAD = b"+", b"-"
+# Rank 0 waits so long for the others to have read that the group does not form: its store may end with it.
+_LAST_WORD = timedelta(seconds=2)
 
 
 def make_id() -> bytes:
@@ -24,6 +27,10 @@ def make_id() -> bytes:
 
 def _here(rank: int) -> str:
     return f"tutti/here/{rank}"
+
+
+def _read(rank: int) -> str:
+    return f"tutti/read/{rank}"
 
 
 def _absent(store: dist.Store, ranks: list[int], limit: timedelta) -> list[int]:
@@ -48,6 +55,7 @@ def exchange_id(store: dist.Store, rank: int, size: int, limit: timedelta) -> by
             ) from error
         answer = bytes(store.get(_ID))
         if answer[:1] != _GOOD:
+            store.set(_read(rank), "1")
             raise TuttiError(answer[1:].decode(), library.TIMEOUT)
         return answer[1:]
     absent = _absent(store, list(range(1, size)), limit)
@@ -61,6 +69,8 @@ def exchange_id(store: dist.Store, rank: int, size: int, limit: timedelta) -> by
         unique = make_id()
     except Exception as error:
         store.set(_ID, (_BAD + str(error).encode()).decode(errors="replace"))
+        with contextlib.suppress(RuntimeError):
+            store.wait([_read(peer) for peer in range(1, size) if peer not in absent], _LAST_WORD)
         raise
     store.set(_ID, _GOOD + unique)
     return unique

@@ -35,6 +35,7 @@ class TuttiWork(dist.Work):
         self._results = results if results is not None else []
         self._source = source_rank
         self._error: BaseException | None = None
+        self._is_error_seen = False
         self._running: threading.Lock | None = None
         self._future: torch.futures.Future[Any] | None = None
         self._gate: torch.futures.Future[None] | None = None
@@ -69,6 +70,7 @@ class TuttiWork(dist.Work):
     def _settle(self, _: object) -> list[torch.Tensor]:
         # What is raised here becomes the future's error; Future.set_exception would not reach C++.
         if self._error is not None:
+            self._is_error_seen = True
             raise self._error
         return self._results
 
@@ -83,6 +85,7 @@ class TuttiWork(dist.Work):
                 raise TuttiError(f"the operation has not finished in {limit:g} s; it goes on", library.TIMEOUT)
             running.release()
         if self._error is not None:
+            self._is_error_seen = True
             raise self._error
         return True
 
@@ -104,7 +107,12 @@ class TuttiWork(dist.Work):
         return self._running is None and self._error is None
 
     def exception(self) -> BaseException | None:
+        self._is_error_seen = True
         return self._error
+
+    def unseen_error(self) -> BaseException | None:
+        """What nobody has asked for, though it failed."""
+        return None if self._is_error_seen else self._error
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
