@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tutti::cuda {
 namespace {
@@ -48,9 +49,14 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
 // Ranks of a broken group may still write to this one's arena, and nothing tells when they have stopped: it stays then.
 Arenas::~Arenas() {
   for (void* memory : mapped_) port_.unmap(memory);
-  if (own_ != nullptr && !host_.broken()) port_.free(own_);
+  if (void* memory = give_up()) port_.free(memory);
   if (sample_ != nullptr) port_.free_host(sample_);
   if (stream_ != nullptr) port_.destroy_stream(stream_);
+}
+
+void* Arenas::give_up() {
+  void* const memory = std::exchange(own_, nullptr);
+  return host_.broken() ? nullptr : memory;
 }
 
 Result<void> Arenas::allocate(size_t more_bytes) {

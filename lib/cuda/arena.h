@@ -40,6 +40,8 @@ class Arenas {
   uint32_t* abort_word() const { return sample_ + kMaxPlaces; }
   // Tells all ranks, and waits for all, in the stream.
   Result<void> meet(int stage, StreamRef stream);
+  // Its own memory, which is freed by others then; null if that has to stay.
+  void* give_up();
   // Sets all words that this rank waits for. Waits for the device.
   void let_go();
 

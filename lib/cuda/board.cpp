@@ -57,6 +57,7 @@ struct Board::Page {
   alignas(128) std::atomic<uint64_t> called{0};   // rounds
   alignas(128) std::atomic<uint64_t> done{0};     // likewise
   alignas(128) std::atomic<uint64_t> verdict{0};  // twice the round, and one more if all buffers are mapped
+  alignas(128) std::atomic<uint32_t> has_left{0};
   alignas(128) Window windows[kWindows];
   Notice notices[kRounds];
 };
@@ -231,6 +232,19 @@ Result<uint64_t> Board::open_window(const void* memory, size_t bytes) {
 void Board::close_window(uint64_t number) {
   for (Window& window : page(host_.rank()).windows)
     if (window.number == number) window.number = 0;
+}
+
+void Board::leave() {
+  for (const auto& [place, mapped] : mapped_)
+    if (mapped.memory != nullptr) port_.unmap(mapped.memory);
+  mapped_.clear();
+  page(rank_).has_left.store(1, std::memory_order_release);
+}
+
+bool Board::all_have_left() const {
+  for (size_t r = 0; r < seats_.size(); r++)
+    if (page(static_cast<int>(r)).has_left.load(std::memory_order_acquire) == 0) return false;
+  return true;
 }
 
 bool Board::find_place(const void* memory, uint64_t bytes, Place* place) const {

@@ -27,6 +27,9 @@ class Board final : public Attendee {
   Result<bool> pass(const Operation& operation, StreamRef stream) override;
   Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) override;
 
+  void leave() override;
+  bool all_have_left() const override;
+
   // From now on operations on these bytes are done where they lie, if all ranks' buffers are in windows. A number,
   // never 0 and never given out again.
   Result<uint64_t> open_window(const void* memory, size_t bytes);
@@ -42,7 +45,8 @@ class Board final : public Attendee {
   };
   enum class Stage { kIdle, kCalled, kJudged };
 
-  Board(Host& host, Port& port, const std::vector<Seat>& seats) : host_(host), port_(port), seats_(seats) {}
+  Board(Host& host, Port& port, const std::vector<Seat>& seats)
+      : host_(host), port_(port), seats_(seats), rank_(host.rank()) {}
   Page& page(int rank) const;
   Notice& notice(int rank) const;
   Result<void> make(int* fd);
@@ -59,6 +63,7 @@ class Board final : public Attendee {
   Host& host_;
   Port& port_;
   const std::vector<Seat> seats_;
+  const int rank_;
   void* memory_ = nullptr;
   size_t bytes_ = 0;
   uint64_t round_ = 0, slowest_ = 0;  // what all ranks have done at least, when that was last looked at

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <thread>
 
 #include "base/bytes.h"
@@ -122,7 +123,7 @@ Result<void> Device::add_ways() {
   const bool together = std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) {
     return seat.process == seats[0].process && seat.info.uuid == seats[0].info.uuid;
   });
-  TUTTI_TRY_ASSIGN(std::shared_ptr<Proxy> proxy, Proxy::create(port_));
+  TUTTI_TRY_ASSIGN(proxy_, Proxy::create(port_));
   if (together) {
     ways_.push_back(make_together(host_, port_, device_, info_.multiprocessors, name));
     log(LogLevel::kInfo, "CUDA device %d: all %d ranks are in this process, one kernel serves them", device_,
@@ -134,17 +135,17 @@ Result<void> Device::add_ways() {
       ways_.push_back(std::move(phases));
       log(LogLevel::kInfo, "CUDA device %d: ranks map each other's memory", device_);
     } else {
-      TUTTI_TRY(add_direct(proxy, why));
+      TUTTI_TRY(add_direct(why));
     }
   }
-  ways_.push_back(make_staged(host_, port_, std::move(proxy)));
+  ways_.push_back(make_staged(host_, port_, proxy_));
   return {};
 }
 
 // Without a network that does it, what is left is the slow way.
-Result<void> Device::add_direct(const std::shared_ptr<Proxy>& proxy, const std::string& why_not_mapped) {
+Result<void> Device::add_direct(const std::string& why_not_mapped) {
   std::string why;
-  TUTTI_TRY_ASSIGN(auto direct, make_direct(host_, port_, device_, info_.multiprocessors, proxy, &why));
+  TUTTI_TRY_ASSIGN(auto direct, make_direct(host_, port_, device_, info_.multiprocessors, proxy_, &why));
   obstacles_ = why_not_mapped;
   if (direct == nullptr) {
     obstacles_ += "; and no network moves data from GPU to GPU (GPUDirect RDMA): " + why;
@@ -161,19 +162,23 @@ Device::~Device() {
   if (!host_.broken()) drain();
   constexpr double kPatienceSeconds = 10;
   const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
-  while (on_device && !is_done() && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  Result<bool> done = false;
+  while (on_device && (done = is_done()) && !done.value() && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (guard_.joinable()) {
     (void)eventfd_write(stop_fd_.get(), 1);
     guard_.join();
   }
+  if (!done || !done.value()) keep_ways();
   ways_.clear();
+  proxy_.reset();
   if (end_ != nullptr) port_.destroy_event(end_);
 }
 
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   const std::lock_guard lock(mutex_);
   if (host_.broken()) return host_.breakage();
-  pending_.push_back({operation, stream, &way_of(operation)});
+  pending_.push_back({operation, stream, 0, &way_of(operation)});
   return {};
 }
 
@@ -210,8 +215,9 @@ Result<bool> Device::enqueue_all() {
 Result<void> Device::begin(Pending& pending) {
   pending.has_begun = true;
   TUTTI_TRY_ASSIGN(pending.is_captured, port_.is_capturing(pending.stream));
+  TUTTI_TRY_ASSIGN(pending.stream_id, port_.id_of(pending.stream));
   // The ways keep one place for all operations.
-  if (!pending.is_captured && has_end_ && pending.stream != end_stream_) return port_.wait(pending.stream, end_);
+  if (!pending.is_captured && has_end_ && pending.stream_id != end_stream_) return port_.wait(pending.stream, end_);
   return {};
 }
 
@@ -221,14 +227,14 @@ Result<bool> Device::enqueue(Pending& pending) {
   if (!has_met) return false;
   const NamedRange range(port_, traits(pending.operation.collective).name);
   auto submitted = pending.way->submit(pending.operation, pending.stream);
-  if (!pending.is_captured) TUTTI_TRY(mark_end(pending.stream));  // also of what could be submitted in part
+  if (!pending.is_captured) TUTTI_TRY(mark_end(pending));  // also of what could be submitted in part
   TUTTI_TRY(submitted);
   return true;
 }
 
-Result<void> Device::mark_end(StreamRef stream) {
-  TUTTI_TRY(port_.record(end_, stream));
-  end_stream_ = stream;
+Result<void> Device::mark_end(const Pending& pending) {
+  TUTTI_TRY(port_.record(end_, pending.stream));
+  end_stream_ = pending.stream_id;
   has_end_ = true;
   return {};
 }
@@ -262,15 +268,28 @@ void Device::close_window(uint64_t window) {
   ways_.front()->close_window(window);
 }
 
-bool Device::is_done() {
+// Whether the GPU still uses what they have is not known, so all of it stays.
+void Device::keep_ways() {
+  static auto* mutex = new std::mutex;  // never destroyed, as what is kept
+  static auto* kept = new std::vector<std::unique_ptr<Way>>;
+  if (proxy_ != nullptr) proxy_->only_answer();
+  const std::lock_guard lock(*mutex);
+  std::move(ways_.begin(), ways_.end(), std::back_inserter(*kept));
+}
+
+Result<bool> Device::is_done() {
   const std::lock_guard lock(mutex_);
   if (!has_end_) return true;
-  const auto reached = port_.reached(end_);
-  return !reached || reached.value();  // an error means that nothing runs any more
+  return port_.reached(end_);
 }
 
 void Device::drain() {
-  while (!host_.broken() && !is_done()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  while (!host_.broken()) {
+    const auto done = is_done();
+    if (!done) return host_.break_with(done.error());
+    if (done.value()) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
 }
 
 }  // namespace tutti::cuda

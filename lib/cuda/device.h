@@ -89,10 +89,11 @@ class Device {
   Device(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
   Result<void> setup();
   Result<void> add_ways();
-  Result<void> add_direct(const std::shared_ptr<Proxy>& proxy, const std::string& why_not_mapped);
+  Result<void> add_direct(const std::string& why_not_mapped);
   struct Pending {
     Operation operation;
     StreamRef stream = nullptr;
+    uint64_t stream_id = 0;
     Way* way = nullptr;
     bool has_begun = false, is_captured = false;
   };
@@ -100,19 +101,21 @@ class Device {
   Result<bool> enqueue_all();
   Result<void> begin(Pending& pending);
   Result<bool> enqueue(Pending& pending);
-  Result<void> mark_end(StreamRef stream);
-  bool is_done();
+  Result<void> mark_end(const Pending& pending);
+  Result<bool> is_done();
+  void keep_ways();
   void guard();
 
   Host& host_;
   Port& port_;
   const int device_;
   DeviceInfo info_;
+  std::shared_ptr<Proxy> proxy_;
   std::mutex mutex_;                        // all that follows
   std::vector<std::unique_ptr<Way>> ways_;  // by preference; the last one takes everything
   std::string obstacles_;                   // in the way of the better ones, if there are
   EventRef end_ = nullptr;                  // of what was submitted last
-  StreamRef end_stream_ = nullptr;
+  uint64_t end_stream_ = 0;                 // its id
   bool has_end_ = false;
   std::deque<Pending> pending_;
   Fd stop_fd_;

@@ -4,6 +4,7 @@
 // Threading: a Meeting is shared by its ranks; an Attendee belongs to one of them.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,10 @@ class Attendee {
   virtual Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) = 0;
   const Arrivals& everyone() const { return *everyone_; }
 
+  // This rank has let go of the others' memory. These two use nothing of the rank's communicator.
+  virtual void leave() = 0;
+  virtual bool all_have_left() const = 0;
+
  protected:
   std::shared_ptr<const Arrivals> everyone_;
 };
@@ -49,6 +54,8 @@ class Meeting {
   Result<void> arrive(int rank, uint64_t round, Arrival arrival, bool will_take);
   // Everybody's, to every rank once; null before all have come.
   Result<std::shared_ptr<const Arrivals>> take(uint64_t round);
+  void leave() { n_left_++; }
+  bool all_have_left() const { return n_left_ == n_ranks_; }
 
  private:
   struct Round {
@@ -61,6 +68,7 @@ class Meeting {
   const size_t n_ranks_;
   std::mutex mutex_;
   std::map<uint64_t, Round> rounds_;
+  std::atomic<size_t> n_left_{0};
 };
 
 class MeetingAttendee final : public Attendee {
@@ -69,6 +77,8 @@ class MeetingAttendee final : public Attendee {
 
   Result<bool> pass(const Operation& operation, StreamRef stream) override;
   Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) override;
+  void leave() override { meeting_->leave(); }
+  bool all_have_left() const override { return meeting_->all_have_left(); }
   uint64_t round() const { return round_; }  // how often that was
 
  private:

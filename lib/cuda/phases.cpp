@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cuda/arena.h"
 #include "cuda/board.h"
+#include "cuda/kept.h"
 #include "cuda/launcher.h"
 #include "cuda/meeting.h"
 #include "cuda/moves.h"
@@ -186,15 +187,22 @@ struct Acquaintance {
 class Phases final : public Way {
  public:
   // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
-  Phases(Host& host, Port& port, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin,
+  Phases(Host& host, Port& port, int device, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin,
          std::unique_ptr<SpreadPrograms> programs, Acquaintance others)
       : host_(host),
         port_(port),
+        device_(device),
         arenas_(std::move(arenas)),
         multiprocessors_(multiprocessors),
         may_spin_(may_spin && host.n_ranks() <= kLineRanks),
         programs_(std::move(programs)),
         others_(std::move(others)) {}
+  ~Phases() override {
+    void* const memory = arenas_->give_up();
+    arenas_.reset();
+    if (others_.attendee != nullptr) others_.attendee->leave();
+    if (memory != nullptr) keep({&port_, device_, memory, std::move(others_.attendee)});
+  }
 
   const char* name() const override { return "by kernels that read the other ranks' memory"; }
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
@@ -279,11 +287,12 @@ class Phases final : public Way {
 
   Host& host_;
   Port& port_;
+  const int device_;
   std::unique_ptr<Arenas> arenas_;
   const int multiprocessors_;
   const bool may_spin_;
   const std::unique_ptr<SpreadPrograms> programs_;
-  const Acquaintance others_;
+  Acquaintance others_;
 };
 
 bool are_in_one_process(const std::vector<Seat>& seats) {
@@ -342,10 +351,10 @@ Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vect
     for (int r = 0; r < host.n_ranks(); r++) memory.push_back(arenas->more(r));
     TUTTI_TRY(programs->load(host.rank(), memory));
   }
-  const int multiprocessors = seats[static_cast<size_t>(host.rank())].info.multiprocessors;
+  const Seat& mine = seats[static_cast<size_t>(host.rank())];
   TUTTI_TRY_ASSIGN(auto others, acquaint(host, port, seats, name));
-  return std::unique_ptr<Way>(
-      new Phases(host, port, std::move(arenas), multiprocessors, may_spin, std::move(programs), std::move(others)));
+  return std::unique_ptr<Way>(new Phases(host, port, mine.device, std::move(arenas), mine.info.multiprocessors,
+                                         may_spin, std::move(programs), std::move(others)));
 }
 
 }  // namespace tutti::cuda

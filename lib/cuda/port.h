@@ -99,6 +99,11 @@ class Port {
   virtual void begin_range(const char* name) = 0;
   virtual void end_range() = 0;
   virtual Result<bool> is_capturing(StreamRef stream) = 0;
+  // Of the stream that the handle means in the calling thread. No two streams have the same, also one after the other:
+  // handles of streams that were destroyed are given out again.
+  virtual Result<uint64_t> id_of(StreamRef stream) = 0;
+  // Whether the handle means another stream in every thread (cudaStreamPerThread).
+  virtual bool is_per_thread(StreamRef stream) = 0;
   virtual Result<StreamRef> create_stream() = 0;
   virtual void destroy_stream(StreamRef stream) = 0;
   virtual Result<EventRef> create_event() = 0;

@@ -29,6 +29,12 @@ Proxy::~Proxy() {
   if (request_ != nullptr) port_.free_host(request_);
 }
 
+void Proxy::only_answer() {
+  std::unique_lock lock(mutex_);
+  only_answers_ = true;
+  changed_.wait(lock, [this] { return !is_running_; });
+}
+
 uint32_t Proxy::announce(Task task, bool stays) {
   uint32_t number;
   {
@@ -70,8 +76,15 @@ void Proxy::run(uint32_t number) {
     if (found == tasks_.end()) return;
     task = found->second.task;
     if (!found->second.stays) tasks_.erase(found);
+    if (only_answers_) return;
+    is_running_ = true;
   }
   task();
+  {
+    const std::lock_guard lock(mutex_);
+    is_running_ = false;
+  }
+  changed_.notify_all();
 }
 
 }  // namespace tutti::cuda

@@ -22,6 +22,8 @@ class Proxy {
   static Result<std::unique_ptr<Proxy>> create(Port& port);
   // No stream may ask for anything any more.
   ~Proxy();
+  // Tasks are answered and not run from now on; waits for one that runs.
+  void only_answer();
 
   // The task's number. With `stays` it may be asked for again: it is in a graph.
   uint32_t announce(Task task, bool stays);
@@ -48,7 +50,7 @@ class Proxy {
   };
   std::map<uint32_t, Waiting> tasks_;
   uint32_t last_number_ = 0;
-  bool stopping_ = false;
+  bool stopping_ = false, only_answers_ = false, is_running_ = false;
   std::thread thread_;
 };
 

@@ -331,6 +331,13 @@ class Runtime final : public Port {
     return status != cudaStreamCaptureStatusNone;
   }
 
+  Result<uint64_t> id_of(StreamRef stream) override {
+    unsigned long long id = 0;
+    TUTTI_TRY(check("cudaStreamGetId", cudaStreamGetId(stream_of(stream), &id)));
+    return uint64_t{id};
+  }
+  bool is_per_thread(StreamRef stream) override { return stream_of(stream) == cudaStreamPerThread; }
+
   Result<StreamRef> create_stream() override {
     cudaStream_t stream;
     TUTTI_TRY(check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));

@@ -1,7 +1,7 @@
 #include "cuda/together.h"
 
-#include <algorithm>
 #include <optional>
+#include <set>
 
 #include "cuda/meeting.h"
 #include "cuda/programs.h"
@@ -17,61 +17,81 @@ class Launches {
         device_(device),
         multiprocessors_(multiprocessors),
         algo_(algo),
+        seats_(static_cast<size_t>(n_ranks)),
         programs_(port, n_ranks, multiprocessors) {}
   ~Launches() {
-    for (const EventRef event : events_) port_.destroy_event(event);
+    for (const Seat& seat : seats_)
+      if (seat.come != nullptr) port_.destroy_event(seat.come);
+    if (end_ != nullptr) port_.destroy_event(end_);
   }
 
-  // The first rank to come launches for all; the others learn what became of it.
-  Result<void> launch(uint64_t round, const Arrivals& everyone) {
+  // Before a rank comes, in its own thread: what its stream is. A stream that means something else in other threads
+  // records its own event.
+  Result<void> announce(size_t rank, StreamRef stream) {
+    const std::lock_guard lock(mutex_);
+    Seat& seat = seats_[rank];
+    TUTTI_TRY_ASSIGN(seat.stream_id, port_.id_of(stream));
+    seat.is_per_thread = port_.is_per_thread(stream);
+    if (!seat.is_per_thread) return {};
+    TUTTI_TRY(make_event(&seat.come));
+    return port_.record(seat.come, stream);
+  }
+
+  // The first rank to come launches for all, on its own stream; the others learn what became of it.
+  Result<void> launch(size_t rank, uint64_t round, const Arrivals& everyone) {
     const std::lock_guard lock(mutex_);
     if (last_round_ < round) {
       last_round_ = round;
       failure_.reset();
+      launcher_ = rank;
+      launch_stream_id_ = seats_[rank].stream_id;
       auto launched = launch(everyone);
       if (!launched) failure_ = std::move(launched).error();
     }
     if (failure_) return *failure_;
-    return {};
+    const bool waits = seats_[rank].is_per_thread && seats_[rank].stream_id != launch_stream_id_;
+    return waits ? port_.wait(everyone[rank].stream, end_) : Result<void>();
   }
 
  private:
+  struct Seat {
+    uint64_t stream_id = 0;
+    bool is_per_thread = false;
+    EventRef come = nullptr;
+  };
+
   Result<void> launch(const Arrivals& everyone) {
     TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
-    const StreamRef stream = everyone[0].stream;
-    TUTTI_TRY(join_streams(everyone));
+    const StreamRef stream = everyone[launcher_].stream;
+    const auto others = other_ranks();
+    for (const size_t rank : others) {
+      Seat& seat = seats_[rank];
+      TUTTI_TRY(make_event(&seat.come));
+      if (!seat.is_per_thread) TUTTI_TRY(port_.record(seat.come, everyone[rank].stream));
+      TUTTI_TRY(port_.wait(stream, seat.come));
+    }
     TUTTI_TRY(interprets(everyone[0].operation, algo_) ? launch_program(everyone, stream)
                                                        : launch_jobs(everyone, stream));
-    return part_streams(everyone);
-  }
-
-  // The streams other than rank 0's, each once.
-  static std::vector<StreamRef> other_streams(const Arrivals& everyone) {
-    std::vector<StreamRef> others;
-    for (const Arrival& a : everyone)
-      if (a.stream != everyone[0].stream && std::find(others.begin(), others.end(), a.stream) == others.end())
-        others.push_back(a.stream);
-    return others;
-  }
-
-  Result<void> join_streams(const Arrivals& everyone) {
-    const auto others = other_streams(everyone);
-    while (events_.size() < others.size() + 1) {
-      TUTTI_TRY_ASSIGN(const EventRef event, port_.create_event());
-      events_.push_back(event);
-    }
-    for (size_t i = 0; i < others.size(); i++) {
-      TUTTI_TRY(port_.record(events_[i + 1], others[i]));
-      TUTTI_TRY(port_.wait(everyone[0].stream, events_[i + 1]));
-    }
+    if (others.empty()) return {};
+    TUTTI_TRY(make_event(&end_));
+    TUTTI_TRY(port_.record(end_, stream));
+    for (const size_t rank : others)
+      if (!seats_[rank].is_per_thread) TUTTI_TRY(port_.wait(everyone[rank].stream, end_));
     return {};
   }
 
-  Result<void> part_streams(const Arrivals& everyone) {
-    const auto others = other_streams(everyone);
-    if (others.empty()) return {};
-    TUTTI_TRY(port_.record(events_[0], everyone[0].stream));
-    for (const StreamRef other : others) TUTTI_TRY(port_.wait(other, events_[0]));
+  // One rank of each stream that is not the launching one's.
+  std::vector<size_t> other_ranks() const {
+    std::vector<size_t> others;
+    std::set<uint64_t> streams = {launch_stream_id_};
+    for (size_t rank = 0; rank < seats_.size(); rank++)
+      if (streams.insert(seats_[rank].stream_id).second) others.push_back(rank);
+    return others;
+  }
+
+  Result<void> make_event(EventRef* event) {
+    if (*event != nullptr) return {};
+    TUTTI_TRY_ASSIGN(*event, port_.create_event());
     return {};
   }
 
@@ -99,33 +119,43 @@ class Launches {
   Port& port_;
   const int device_, multiprocessors_;
   const Algo algo_;
-  std::mutex mutex_;  // all that follows
+  std::mutex mutex_;         // all that follows
+  std::vector<Seat> seats_;  // by rank
+  EventRef end_ = nullptr;
+  size_t launcher_ = 0;  // of the last round
+  uint64_t launch_stream_id_ = 0;
   uint64_t last_round_ = 0;
   std::optional<Error> failure_;  // of the last round
   SharedPrograms programs_;
-  std::vector<EventRef> events_;  // the first for the end
 };
 
 class Together final : public Way {
  public:
   Together(Host& host, std::shared_ptr<Meeting> meeting, std::shared_ptr<Launches> launches)
-      : n_ranks_(host.n_ranks()), attendee_(std::move(meeting), host.rank()), launches_(std::move(launches)) {}
+      : n_ranks_(host.n_ranks()),
+        rank_(host.rank()),
+        attendee_(std::move(meeting), host.rank()),
+        launches_(std::move(launches)) {}
 
   const char* name() const override { return "by one kernel for all ranks"; }
   bool takes(const Operation& operation) const override {
     return operation.collective != Collective::kSendRecv && n_ranks_ <= kMaxPlaces;
   }
   Result<bool> meet(const Operation& operation, StreamRef stream) override {
-    return attendee_.come(operation, stream, true);
+    if (!std::exchange(is_coming_, true)) TUTTI_TRY(launches_->announce(static_cast<size_t>(rank_), stream));
+    TUTTI_TRY_ASSIGN(const bool has_met, attendee_.come(operation, stream, true));
+    is_coming_ = !has_met;
+    return has_met;
   }
   Result<void> submit(const Operation&, StreamRef) override {
-    return launches_->launch(attendee_.round(), attendee_.everyone());
+    return launches_->launch(static_cast<size_t>(rank_), attendee_.round(), attendee_.everyone());
   }
 
  private:
-  const int n_ranks_;
+  const int n_ranks_, rank_;
   MeetingAttendee attendee_;
   const std::shared_ptr<Launches> launches_;
+  bool is_coming_ = false;
 };
 
 }  // namespace

@@ -133,6 +133,26 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeR
   return passed(tuttiCommShrink(comm, excludeRanksList, excludeRanksCount, newcomm, &options, shrinkFlags));
 }
 
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags) {
+  return passed(tuttiCommRevoke(comm, revokeFlags));
+}
+
+// Any id does for one call of ncclCommGrow.
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId) {
+  int rank = -1;
+  const tuttiResult_t result = tuttiCommUserRank(comm, &rank);
+  return result == tuttiSuccess ? ncclGetUniqueId(uniqueId) : passed(result);
+}
+
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank, ncclComm_t* newcomm,
+                          ncclConfig_t* config) {
+  tuttiConfig_t options;
+  const int device = comm == nullptr ? current_device() : TUTTI_CONFIG_UNDEF_INT;
+  if (const ncclResult_t result = convert(config, device, &options); result != kSuccess) return result;
+  const tuttiUniqueId id = uniqueId == nullptr ? tuttiUniqueId{} : convert(*uniqueId);
+  return passed(tuttiCommGrow(comm, nRanks, uniqueId == nullptr ? nullptr : &id, rank, newcomm, &options));
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
   tuttiResult_t state = tuttiSuccess;
   const tuttiResult_t result = tuttiCommGetAsyncError(comm, asyncError == nullptr ? nullptr : &state);

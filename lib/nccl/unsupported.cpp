@@ -7,24 +7,11 @@ namespace {
 
 constexpr const char* kOneSided = "one-sided operations are not supported; use ncclSend and ncclRecv";
 constexpr const char* kParameters = "Tutti is configured by the TUTTI_ variables that include/tutti/README.md lists";
-constexpr const char* kGrow = "make a new communicator with ncclGetUniqueId and ncclCommInitRank";
 constexpr const char* kSuspend = "destroy the communicator and create it again to free its memory";
 
 }  // namespace
 
 extern "C" {
-
-ncclResult_t ncclCommRevoke(ncclComm_t, int) {
-  return unsupported("ncclCommRevoke", "use ncclCommAbort, or ncclCommShrink with NCCL_SHRINK_ABORT");
-}
-
-ncclResult_t ncclCommGetUniqueId(ncclComm_t, ncclUniqueId*) {
-  return unsupported("ncclCommGetUniqueId", kGrow);
-}
-
-ncclResult_t ncclCommGrow(ncclComm_t, int, const ncclUniqueId*, int, ncclComm_t*, ncclConfig_t*) {
-  return unsupported("ncclCommGrow", kGrow);
-}
 
 ncclResult_t ncclCommSuspend(ncclComm_t, int) {
   return unsupported("ncclCommSuspend", kSuspend);

@@ -18,8 +18,16 @@ using namespace tutti::cuda;
 namespace {
 
 thread_local int t_device = 0;
+std::atomic<uint64_t> g_threads{0}, g_streams{0};
+thread_local const uint64_t t_thread = ++g_threads;
 
 Kernels* g_kernels = nullptr;
+
+// Behind memory lies a page with the count of who has mapped it.
+constexpr size_t kPageBytes = 4096;
+off_t users_at(size_t bytes) {
+  return static_cast<off_t>((bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
+}
 
 Error refuse(const std::string& message) {
   return {Code::kCudaError, message};
@@ -29,6 +37,14 @@ struct HandleBytes {
   int32_t pid, fd;
   uint64_t bytes;
 };
+
+template <class T>
+std::unique_ptr<T> take_last(std::vector<std::unique_ptr<T>>* old) {
+  if (old->empty()) return std::make_unique<T>();
+  auto last = std::move(old->back());
+  old->pop_back();
+  return last;
+}
 
 FakeEvent& event_of(EventRef event) {
   return *static_cast<FakeEvent*>(event);
@@ -74,34 +90,47 @@ Result<int> FakePort::use(int device) {
   return std::exchange(t_device, device);
 }
 
-Result<void*> FakePort::enter(int fd, size_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, corrupts_maps ? MAP_PRIVATE : MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) return refuse(format("mmap of %zu bytes: %s", bytes, strerror(errno)));
+Result<void*> FakePort::enter(int fd, size_t bytes, bool is_own) {
+  const int sharing = corrupts_maps && !is_own ? MAP_PRIVATE : MAP_SHARED;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing, fd, 0);
+  void* users = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, users_at(bytes));
+  if (memory == MAP_FAILED || users == MAP_FAILED)
+    return refuse(format("mmap of %zu bytes: %s", bytes, strerror(errno)));
   const std::lock_guard lock(mutex_);
-  blocks_[memory] = {fd, bytes};
+  blocks_[memory] = {fd, bytes, is_own, static_cast<std::atomic<int>*>(users)};
   return memory;
 }
 
 Result<void*> FakePort::allocate(size_t bytes) {
   const int fd = memfd_create("device", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return refuse("out of memory");
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) return refuse("out of memory");
-  const std::lock_guard lock(mutex_);
-  blocks_[memory] = {fd, bytes};
-  return memory;
+  if (fd < 0 || ftruncate(fd, users_at(bytes) + static_cast<off_t>(kPageBytes)) != 0) return refuse("out of memory");
+  return enter(fd, bytes, true);
 }
 
 Result<void*> FakePort::allocate_host(size_t bytes) {
   return calloc(1, bytes);
 }
 
-void FakePort::free(void* memory) {
+void FakePort::leave(void* memory) {
   const std::lock_guard lock(mutex_);
   const Block block = blocks_.at(memory);
   blocks_.erase(memory);
+  if (block.is_own)
+    early_frees += *block.users > 0;
+  else
+    --*block.users;
   munmap(memory, block.bytes);
+  munmap(block.users, kPageBytes);
   close(block.fd);
+}
+
+size_t FakePort::allocations() {
+  const std::lock_guard lock(mutex_);
+  return blocks_.size();
+}
+
+void FakePort::free(void* memory) {
+  leave(memory);
 }
 
 void FakePort::free_host(void* memory) {
@@ -126,11 +155,14 @@ Result<void*> FakePort::map(const IpcHandle& handle) {
   const std::string path = "/proc/" + std::to_string(bytes.pid) + "/fd/" + std::to_string(bytes.fd);
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return refuse(path + ": " + strerror(errno));
-  return enter(fd, bytes.bytes);
+  TUTTI_TRY_ASSIGN(void* memory, enter(fd, bytes.bytes, false));
+  const std::lock_guard lock(mutex_);
+  ++*blocks_.at(memory).users;
+  return memory;
 }
 
 void FakePort::unmap(void* memory) {
-  free(memory);
+  leave(memory);
 }
 
 Result<Fd> FakePort::dmabuf_of(void* memory, size_t bytes) {
@@ -167,11 +199,15 @@ bool FakePort::is_reachable(const void* memory) {
 }
 
 FakeStream& FakePort::stream_of(StreamRef stream) {
-  if (stream != nullptr) return *static_cast<FakeStream*>(stream);
+  if (stream != nullptr && stream != kStreamPerThread) return *static_cast<FakeStream*>(stream);
   const std::lock_guard lock(mutex_);
-  if (default_stream_ == nullptr)
-    default_stream_ = std::make_unique<FakeStream>(FakeStream{std::move(Stream::create().value()), nullptr});
-  return *default_stream_;
+  auto& found = stream == kStreamPerThread ? streams_of_threads_[t_thread] : default_stream_;
+  if (found == nullptr) begin((found = std::make_unique<FakeStream>()).get());
+  return *found;
+}
+
+void FakePort::begin(FakeStream* stream) {
+  *stream = {std::move(Stream::create().value()), ++g_streams, nullptr};
 }
 
 void FakePort::enqueue(StreamRef stream, std::function<void()> work) {
@@ -248,9 +284,9 @@ Result<void> FakePort::record(EventRef event, StreamRef stream) {
   FakeEvent& e = event_of(event);
   e.captured_in = stream_of(stream).capture;
   if (e.captured_in != nullptr) return {};
-  enqueue(stream, [&e, record = e.event.begin_record()] {
+  enqueue(stream, [&e, event = e.event, record = e.event->begin_record()] {
     e.reached_ns = now_ns();
-    e.event.reach(record);
+    event->reach(record);
   });
   return {};
 }
@@ -266,7 +302,7 @@ Result<void> FakePort::wait(StreamRef stream, EventRef event) {
     return {};
   }
   if (s.capture != nullptr) return refuse("a captured stream cannot wait for an event that is not captured");
-  enqueue(stream, [&e, record = e.event.last_record()] { e.event.wait(record); });
+  enqueue(stream, [event = e.event, record = e.event->last_record()] { event->wait(record); });
   return {};
 }
 
@@ -275,20 +311,32 @@ Result<bool> FakePort::is_capturing(StreamRef stream) {
 }
 
 Result<StreamRef> FakePort::create_stream() {
-  TUTTI_TRY_ASSIGN(auto queue, Stream::create());
-  return StreamRef{new FakeStream{std::move(queue), nullptr}};
+  const std::lock_guard lock(mutex_);
+  auto made = take_last(&old_streams_);
+  begin(made.get());
+  return StreamRef{made.release()};
 }
 
+// What is in it still goes on.
 void FakePort::destroy_stream(StreamRef stream) {
-  delete static_cast<FakeStream*>(stream);
+  const std::lock_guard lock(mutex_);
+  auto& queue = old_streams_.emplace_back(static_cast<FakeStream*>(stream))->queue;
+  if (const auto state = queue->query(); !state && state.error().code == Code::kInProgress)
+    last_works_.push_back(std::move(queue));
+  queue.reset();
 }
 
 Result<EventRef> FakePort::create_event() {
-  return EventRef{new FakeEvent};
+  const std::lock_guard lock(mutex_);
+  auto made = take_last(&old_events_);
+  made->event = std::make_shared<Event>();
+  made->captured_in = nullptr;
+  return EventRef{made.release()};
 }
 
 void FakePort::destroy_event(EventRef event) {
-  delete static_cast<FakeEvent*>(event);
+  const std::lock_guard lock(mutex_);
+  old_events_.emplace_back(static_cast<FakeEvent*>(event));
 }
 
 Result<void> FakePort::synchronize(StreamRef stream) {
@@ -298,12 +346,13 @@ Result<void> FakePort::synchronize(StreamRef stream) {
 Result<bool> FakePort::reached(EventRef event) {
   FakeEvent& e = event_of(event);
   if (e.captured_in != nullptr) return refuse("this event was captured");
-  return e.event.reached(e.event.last_record());
+  if (refuses_queries) return refuse("operation not permitted when stream is capturing");
+  return e.event->reached(e.event->last_record());
 }
 
 Result<double> FakePort::seconds_between(EventRef from, EventRef to) {
   for (const EventRef event : {from, to})
-    if (event_of(event).event.last_record() == 0 || !reached(event).value()) return refuse("device not ready");
+    if (event_of(event).event->last_record() == 0 || !reached(event).value()) return refuse("device not ready");
   return static_cast<double>(event_of(to).reached_ns - event_of(from).reached_ns) / 1e9;
 }
 

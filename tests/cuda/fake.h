@@ -40,14 +40,18 @@ inline bool is_slow() {
 
 struct FakeStream {
   std::unique_ptr<tutti::Stream> queue;
+  uint64_t id = 0;
   FakeGraph* capture = nullptr;
 };
 
 struct FakeEvent {
-  tutti::Event event;
+  std::shared_ptr<tutti::Event> event = std::make_shared<tutti::Event>();
   std::atomic<int64_t> reached_ns{0};
   FakeGraph* captured_in = nullptr;
 };
+
+// The handle that means a stream of its own in every thread, as CUDA's does.
+inline const tutti::cuda::StreamRef kStreamPerThread = reinterpret_cast<void*>(uintptr_t{2});
 
 // What was captured, in an order that keeps that of every stream.
 struct FakeGraph {
@@ -61,17 +65,21 @@ class FakePort final : public tutti::cuda::Port {
   ~FakePort() override { tutti::cuda::set_port(nullptr); }
 
   // What may go wrong.
-  bool refuses_maps = false;              // IPC handles cannot be opened
-  bool corrupts_maps = false;             // what is written to mapped memory does not arrive
-  std::atomic<bool> hides_memory{false};  // from other devices
-  bool has_no_words = false;              // streams cannot wait for memory
-  bool has_no_dmabufs = false;            // network devices cannot know its memory
-  std::atomic<int> fails_flushes{0};      // so many more, then they are refused (0: none is)
-  std::atomic<int> fails_runs{0};         // so many kernels more, then they are refused (0: none is)
+  bool refuses_maps = false;                 // IPC handles cannot be opened
+  bool corrupts_maps = false;                // what is written to mapped memory does not arrive
+  std::atomic<bool> hides_memory{false};     // from other devices
+  bool has_no_words = false;                 // streams cannot wait for memory
+  bool has_no_dmabufs = false;               // network devices cannot know its memory
+  std::atomic<int> fails_flushes{0};         // so many more, then they are refused (0: none is)
+  std::atomic<bool> refuses_queries{false};  // of events
+  std::atomic<int> fails_runs{0};            // so many kernels more, then they are refused (0: none is)
 
   // What was done.
   std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0},
       flushes{0};
+
+  std::atomic<int> early_frees{0};  // of memory that other processes had mapped
+  size_t allocations();
 
   void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
   void end_capture(FakeGraph* graph);
@@ -108,6 +116,8 @@ class FakePort final : public tutti::cuda::Port {
   void begin_range(const char*) override { open_ranges++; }
   void end_range() override { open_ranges--; }
   tutti::Result<bool> is_capturing(tutti::cuda::StreamRef stream) override;
+  tutti::Result<uint64_t> id_of(tutti::cuda::StreamRef stream) override { return stream_of(stream).id; }
+  bool is_per_thread(tutti::cuda::StreamRef stream) override { return stream == kStreamPerThread; }
   tutti::Result<tutti::cuda::StreamRef> create_stream() override;
   void destroy_stream(tutti::cuda::StreamRef stream) override;
   tutti::Result<tutti::cuda::EventRef> create_event() override;
@@ -121,15 +131,24 @@ class FakePort final : public tutti::cuda::Port {
   struct Block {
     int fd = -1;
     size_t bytes = 0;
+    bool is_own = false;
+    std::atomic<int>* users = nullptr;  // mappings in other processes; in memory that comes along
   };
   FakeStream& stream_of(tutti::cuda::StreamRef stream);
+  void begin(FakeStream* stream);
   void enqueue(tutti::cuda::StreamRef stream, std::function<void()> work);
-  tutti::Result<void*> enter(int fd, size_t bytes);
+  tutti::Result<void*> enter(int fd, size_t bytes, bool is_own);
+  void leave(void* memory);
 
   const int n_devices_;
   std::mutex mutex_;
   std::map<void*, Block> blocks_;
   std::unique_ptr<FakeStream> default_stream_;
+  std::map<uint64_t, std::unique_ptr<FakeStream>> streams_of_threads_;
+  // Handles that were destroyed are given out again, the last one first.
+  std::vector<std::unique_ptr<FakeStream>> old_streams_;
+  std::vector<std::unique_ptr<FakeEvent>> old_events_;
+  std::vector<std::unique_ptr<tutti::Stream>> last_works_;  // of streams that were destroyed
 };
 
 }  // namespace tutti_test

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "house"))
 import tree  # noqa: E402
 
 # The versions whose programs are served: a newer header may have more.
-NEWEST = (2, 30)
+NEWEST = (2, 32)
 
 
 def without_comments(text):
@@ -58,7 +58,8 @@ def compare(ours, theirs):
         elif mine[name] != types:
             found.append(f"{name}: {mine[name]} here, {types} in nccl.h")
     my_structs, their_structs = structs(ours), structs(theirs)
-    for name in ("ncclConfig_t", "ncclSimInfo_t", "ncclWaitSignalDesc_t", "ncclUniqueId"):
+    later = ["ncclCollConfig_t", "ncclEncryptionConfig_t"] if version_of(theirs) >= (2, 32) else []
+    for name in ("ncclConfig_t", "ncclSimInfo_t", "ncclWaitSignalDesc_t", "ncclUniqueId", *later):
         fields, expected = my_structs[name], their_structs.get(name, [])
         length = min(len(fields), len(expected))
         if name == "ncclUniqueId":

@@ -8,8 +8,8 @@
 
 #include "nccl/abi.h"
 
-enum { kRanks = 2, kCount = 100003, kInt32 = 2, kFloat = 7, kSum = 0, kMax = 2, kHostImmediate = 1 };
-enum { kSuccess = 0, kInvalidArgument = 4, kInvalidUsage = 5, kInProgress = 7 };
+enum { kRanks = 2, kCount = 100003, kInt8 = 0, kInt32 = 2, kFloat = 7, kSum = 0, kMax = 2, kHostImmediate = 1 };
+enum { kSuccess = 0, kInvalidArgument = 4, kInvalidUsage = 5, kRemoteError = 6, kInProgress = 7 };
 
 static int failures = 0;
 
@@ -71,6 +71,83 @@ static void other_operations(ncclComm_t comm, int rank) {
   CHECK(both[0] == (float)(1 - rank));
 }
 
+static ncclCollConfig_t new_operation_config(void) {
+  ncclCollConfig_t config;
+  memset(&config, 0, sizeof config);
+  config.size = sizeof config;
+  config.magic = NCCL_ABI_MAGIC;
+  config.version = NCCL_ABI_VERSION;
+  config.minCTAs = 7; /* a hint */
+  config.forceAlgSelection = 1;
+  return config;
+}
+
+static void configured_operations(ncclComm_t comm, int rank) {
+  float mine[2] = {(float)(rank + 1), (float)(rank + 1)}, both[4] = {0};
+  ncclCollConfig_t config = new_operation_config();
+  OK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config));
+  CHECK(both[0] == 3 && both[1] == 3);
+  OK(ncclAllGatherConfig(mine, both, 2, kFloat, comm, NULL, NULL));
+  CHECK(both[0] == 1 && both[1] == 1 && both[2] == 2 && both[3] == 2);
+  OK(ncclReduceScatterConfig(both, mine, 2, kFloat, kSum, comm, NULL, &config));
+  CHECK(mine[0] == (rank == 0 ? 2 : 4));
+  OK(ncclAlltoAllConfig(both, mine, 1, kFloat, comm, NULL, &config));
+  CHECK(mine[0] == 1 && mine[1] == 1);
+  OK(ncclReduceConfig(both, mine, 1, kFloat, kSum, 1, comm, NULL, &config));
+  CHECK(rank == 0 || mine[0] == 2);
+  OK(ncclBroadcastConfig(both, mine, 2, kFloat, 0, comm, NULL, &config));
+  OK(ncclGatherConfig(mine, both, 2, kFloat, 0, comm, NULL, &config));
+  OK(ncclScatterConfig(both, mine, 2, kFloat, 0, comm, NULL, &config));
+  CHECK(mine[0] == 1 && mine[1] == 1);
+  config.algSelection = "ring";
+  CHECK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config) == kInvalidUsage && says("\"ring\""));
+  config.forceAlgSelection = 0;
+  OK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config));
+  config.launchCompletionEvent = (cudaEvent_t)mine;
+  CHECK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config) == kInvalidUsage &&
+        says("launchCompletionEvent"));
+  config.magic = 0;
+  CHECK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config) == kInvalidArgument &&
+        says("NCCL_COLLCONFIG_INITIALIZER"));
+}
+
+static void encryption(void) {
+  ncclEncryptionConfig_t config = {sizeof config, NCCL_ABI_MAGIC, NCCL_ABI_VERSION, 0, NULL};
+  OK(ncclSetEncryption(&config));
+  config.mode = 1;
+  config.psk = "secret";
+  CHECK(ncclSetEncryption(&config) == kInvalidUsage && says("does not encrypt") && !says("secret"));
+  CHECK(ncclSetEncryption(NULL) == kInvalidArgument);
+}
+
+/* Rank 0 has a communicator of its own, which rank 1 joins; then it is revoked. */
+static void growth(ncclComm_t comm, int rank) {
+  ncclComm_t alone = NULL, grown = NULL;
+  ncclUniqueId id;
+  ncclResult_t state = kSuccess;
+  float value = 1;
+  if (rank == 0) {
+    OK(ncclGetUniqueId(&id));
+    OK(ncclCommInitRank(&alone, 1, id, 0));
+    OK(ncclCommGetUniqueId(alone, &id));
+  }
+  OK(ncclBcast(&id, sizeof id, kInt8, 0, comm, NULL));
+  OK(ncclCommGrow(alone, 2, &id, rank == 0 ? -1 : 1, &grown, NULL));
+  if (grown == NULL) return;
+  all_reduce(grown, rank, 2);
+  if (rank == 0) {
+    CHECK(ncclCommRevoke(grown, 7) == kInvalidArgument);
+    OK(ncclCommRevoke(grown, 0));
+    CHECK(ncclAllReduce(&value, &value, 1, kFloat, kSum, grown, NULL) == kInvalidUsage);
+    OK(ncclCommDestroy(alone));
+  } else {
+    while (state == kSuccess) OK(ncclCommGetAsyncError(grown, &state));
+    CHECK(state == kRemoteError);
+  }
+  OK(ncclCommAbort(grown));
+  CHECK(ncclCommGetUniqueId(NULL, &id) == kInvalidArgument);
+}
+
 static void memory(ncclComm_t comm) {
   void *buffer = NULL, *registration = NULL, *pointer = NULL;
   ncclWindow_t window = NULL;
@@ -126,7 +203,7 @@ static void refusals(ncclComm_t comm) {
   ncclUniqueId id;
   ncclConfig_t config = new_config();
   float value = 0;
-  CHECK(ncclCommRevoke(comm, 0) == kInvalidUsage && says("ncclCommRevoke") && says("ncclCommAbort"));
+  CHECK(ncclCommSuspend(comm, 0) == kInvalidUsage && says("ncclCommSuspend") && says("destroy the communicator"));
   CHECK(ncclSignal(0, 0, 0, 0, comm, NULL) == kInvalidUsage && says("ncclSend and ncclRecv"));
   CHECK(ncclParamBind(NULL, NULL) == kInvalidUsage && says("ncclParamBind"));
   ncclParamDumpAll();
@@ -169,6 +246,9 @@ static int be_rank(int rank, ncclUniqueId id) {
   CHECK(memcmp(&config, &good, sizeof config) == 0); /* it is the program's */
   all_reduce(comm, rank, kRanks);
   other_operations(comm, rank);
+  configured_operations(comm, rank);
+  encryption();
+  growth(comm, rank);
   memory(comm);
   simulate(comm);
   children(comm, rank);

@@ -1,7 +1,7 @@
 """What tools/gpu-check found, for people: report.py RESULT.json writes Markdown to stdout.
 
-The bars are here, so that a report can be made again from an old result. A bar is met, missed, or open: open is what
-was not measured, and why is in the steps.
+The bars are here, so that a report can be made again from an old result. A bar is met, missed, or not measured; why is
+in the steps.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL_RANKS, SMALL_BYTES, SMALL_US = 8, 16 << 10, 6.0
 # All-reduces of at least so many bytes, as a share of the limit that the copy rate sets.
 LARGE_BYTES, LARGE_SHARE = 64 << 20, 0.85
 SOAK_LAUNCHES = 100_000
-MARKS = {True: "met", False: "**missed**", None: "open"}
+MARKS = {True: "met", False: "**missed**", None: "not measured"}
 
 
 def sizes_text(size):
@@ -32,9 +32,9 @@ def limit_us(ranks, size, copy_gb_s):
 
 
 def bar(name, values, holds, show):
-    """Met if it holds for all values that there are; open without any."""
+    """Met if it holds for all values that there are; not measured without any."""
     if not values:
-        return {"name": name, "met": None, "measured": "not measured"}
+        return {"name": name, "met": None, "measured": ""}
     worst = [value for value in values if not holds(value)]
     return {"name": name, "met": not worst, "measured": show(values)}
 
@@ -89,7 +89,7 @@ def bars(result):
     found = [*kernel_bars(result), *perf_bars(result), *data_bars(result)]
     if result["dry"]:
         for one in found:
-            one.update(met=None, measured="not measured: a dry run")
+            one.update(met=None, measured="a dry run")
     return found
 
 

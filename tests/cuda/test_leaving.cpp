@@ -1,0 +1,101 @@
+// Ranks that destroy their communicators while others still have to do with their memory.
+#include <barrier>
+#include <thread>
+#include <vector>
+
+#include "catch.h"
+#include "gpu_ranks.h"
+
+using namespace tutti;
+using namespace tutti_test;
+
+TEST_CASE("memory of a rank that has left stays until the others no longer write to it, and is freed then") {
+  FakePort port(2);
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  uint32_t gate = 0;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      config.cudaDevice = r;
+      config.algo = "ring";
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      if (comm == nullptr) return;
+      GpuStream stream(port);
+      const cuda::WordOperation waits{&gate, 1, true};
+      if (r == 1) (void)port.words(&waits, 1, stream.ref());  // until rank 0 has left
+      std::vector<int32_t> data(1000, r == 0 ? 7 : 0);
+      o.take(tuttiBcast(data.data(), data.size(), tuttiInt32, 0, comm, stream));
+      if (r == 0) {
+        stream.synchronize();
+        o.take(tuttiCommDestroy(comm));
+        __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+      } else {
+        stream.synchronize();
+        for (const int32_t number : data) o.wrong += number != 7;
+        o.take(tuttiCommDestroy(comm));
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  require_success(outcomes);
+  CHECK(port.programs == 2);
+  CHECK(port.allocations() == 0);
+}
+
+TEST_CASE("what the GPU may still use stays if the GPU cannot be asked") {
+  for (const Seats seats : kAllSeats) {
+    FakePort port(2);
+    port.has_no_words = seats == Seats::kStaged;
+    const tuttiUniqueId id = new_id();
+    std::vector<Outcome> outcomes(2);
+    std::vector<std::thread> threads;
+    std::barrier all(2);
+    for (int r = 0; r < 2; r++)
+      threads.emplace_back([&, r] {
+        Outcome& o = outcomes[static_cast<size_t>(r)];
+        tuttiConfig_t config = config_of(seats, r);
+        tuttiComm_t comm = nullptr;
+        o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+        uint32_t gate = 0;
+        const cuda::WordOperation waits{&gate, 1, true};
+        GpuStream stream(port);
+        (void)port.words(&waits, 1, stream.ref());
+        std::vector<int32_t> data(1000, r);
+        o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, comm, stream));
+        all.arrive_and_wait();
+        port.refuses_queries = true;
+        (void)tuttiCommDestroy(comm);
+        __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+        stream.synchronize();  // with all memory that it uses
+      });
+    for (auto& thread : threads) thread.join();
+    require_success(outcomes);
+  }
+}
+
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
+TEST_CASE("a process frees nothing that others have mapped") {
+  Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
+    auto* port = new FakePort(2);
+    for (int turn = 0; turn < 3; turn++) {
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      config.cudaDevice = rank;
+      tuttiUniqueId id = {};
+      if (rank == 0) o.take(tuttiGetUniqueId(&id));
+      o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+      if (comm == nullptr) return;
+      if (rank == turn % 2) o.take(tuttiCommDestroy(comm));
+      o.take(tuttiBarrier(host, nullptr));
+      if (rank != turn % 2) o.take(tuttiCommDestroy(comm));
+      o.take(tuttiBarrier(host, nullptr));
+    }
+    o.wrong += static_cast<size_t>(port->early_frees) + (port->allocations() > 2);  // what the last turns left
+  });
+  require_success(ranks.wait());
+}
+#endif

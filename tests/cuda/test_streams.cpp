@@ -1,0 +1,97 @@
+// Streams as CUDA has them: one handle that means another stream in every thread, and handles that are given out again.
+#include <barrier>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "catch.h"
+#include "gpu_ranks.h"
+
+using namespace tutti;
+using namespace tutti_test;
+
+namespace {
+
+constexpr int kStreamRanks = 3;
+constexpr size_t kStreamElems = 1000;
+
+// Keeps what comes after it in a stream from being done.
+struct Gate {
+  uint32_t word = 0;
+  void stand_in(FakePort& port, cuda::StreamRef stream) {
+    const cuda::WordOperation waits{&word, 1, true};
+    (void)port.words(&waits, 1, stream);
+  }
+  void open() { __atomic_store_n(&word, 1, __ATOMIC_RELEASE); }
+};
+
+// So that what does not wait is done by then, most likely; nothing depends on it.
+void give_time() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
+using Numbers = std::vector<int32_t>;
+void copy(FakePort& port, Numbers& to, const Numbers& from, cuda::StreamRef stream) {
+  (void)port.copy(to.data(), from.data(), to.size() * sizeof to[0], stream);
+}
+size_t not_equal(const Numbers& numbers, int32_t value) {
+  size_t n = 0;
+  for (const int32_t number : numbers) n += number != value;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("the stream of every thread is another one, though they have the same handle") {
+  FakePort port(kStreamRanks);
+  for (const Seats seats : kAllSeats) {
+    std::vector<Gate> gates(kStreamRanks * kStreamRanks);
+    std::barrier all(kStreamRanks);
+    require_success(run_gpu_threads(port, kStreamRanks, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      for (int round = 0; round < kStreamRanks; round++) {
+        Numbers source(kStreamElems, r + 1), data(kStreamElems);
+        gates[static_cast<size_t>(round * kStreamRanks + r)].stand_in(port, kStreamPerThread);
+        copy(port, data, source, kStreamPerThread);
+        o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, gpu,
+                              as_tutti(kStreamPerThread)));
+        all.arrive_and_wait();
+        for (int i = 0; i < kStreamRanks && r == 0; i++) {
+          gates[static_cast<size_t>(round * kStreamRanks + (round + i) % kStreamRanks)].open();
+          give_time();
+        }
+        (void)port.synchronize(kStreamPerThread);
+        o.wrong += not_equal(data, 6);
+      }
+    }));
+  }
+}
+
+TEST_CASE("a stream with the handle of one that was destroyed comes after that one's operations") {
+  FakePort port(kStreamRanks);
+  for (const Seats seats : kAllSeats) {
+    std::vector<Gate> gates(kStreamRanks);
+    std::barrier all(kStreamRanks);
+    std::mutex one_by_one;
+    require_success(run_gpu_threads(port, kStreamRanks, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      Numbers source(kStreamElems, r + 1), data(kStreamElems), again(kStreamElems);
+      cuda::StreamRef first = port.create_stream().value(), second = nullptr;
+      gates[static_cast<size_t>(r)].stand_in(port, first);
+      copy(port, data, source, first);
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, gpu, as_tutti(first)));
+      {
+        const std::lock_guard lock(one_by_one);
+        port.destroy_stream(first);
+        second = port.create_stream().value();
+      }
+      o.wrong += second != first;
+      o.take(tuttiAllReduce(data.data(), again.data(), data.size(), tuttiInt32, tuttiSum, gpu, as_tutti(second)));
+      give_time();
+      all.arrive_and_wait();
+      gates[static_cast<size_t>(r)].open();
+      (void)port.synchronize(second);
+      o.wrong += not_equal(again, 18);
+      port.destroy_stream(second);
+    }));
+  }
+}
