@@ -21,7 +21,7 @@ LD_PRELOAD=$corrupt "$soak" --seconds 3 --ranks 3 --faults '' --maxbytes 65536 -
 grep -qE '^wrong results +[1-9]' "$tmp/out" || lacks 'wrong data'
 
 # A rank that is stopped and never continued makes the others wait: that is a hang, and who waits for whom is said.
-"$soak" --seconds 60 --ranks 2 --faults '' --hang 2 >"$tmp/out" 2>&1 &
+"$soak" --seconds 60 --ranks 2 --faults '' --hang 4 >"$tmp/out" 2>&1 &
 pid=$!
 children() { cat /proc/$pid/task/$pid/children; }
 for _ in $(seq 200); do [ "$(children | wc -w)" = 2 ] && break; sleep 0.1; done

@@ -239,11 +239,16 @@ void Director::tend_gathering() {
   if (is_open && g.n_ranks == 0 && !has_members) g.decide(Verdict::kGivenUp);
 }
 
+// Who waits for one that hangs does so for almost as long.
 void Director::judge_progress() {
   std::vector<int> hung;
-  for (const int i : slots_in({State::kStarting, State::kWaiting, State::kGathering, State::kMember}))
-    if (!slot(i).stopped && now_ns() - slot(i).progress_ns > options_.hang_seconds * kSecond) hung.push_back(i);
-  if (!hung.empty()) start_anew(hung);
+  bool is_over = false;
+  for (const int i : slots_in({State::kStarting, State::kWaiting, State::kGathering, State::kMember})) {
+    const int64_t still_ns = slot(i).stopped ? 0 : now_ns() - slot(i).progress_ns;
+    if (still_ns > options_.hang_seconds * kSecond / 2) hung.push_back(i);
+    is_over = is_over || still_ns > options_.hang_seconds * kSecond;
+  }
+  if (is_over) start_anew(hung);
 }
 
 // Says what those wait for that hang, and begins again without them.
