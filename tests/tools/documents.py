@@ -30,6 +30,7 @@ NOT_RUN = [
     (r"LD_PRELOAD=.* python3 train\.py$", "tests/nccl/preload.py does the like"),
     (r"TUTTI_TRANSPORT_PLUGIN=/opt/", "needs a vendor's plugin"),
     (r"build/tests/schedule/test_schedule \"a test's name\"", "no test has that name"),
+    (r"TUTTI_TRANSPORT_PLUGIN=\./libmine\.so", "takes long; tests/transports runs it"),
 ]
 NCCL_PROGRAM = "#include <nccl.h>\nint main(void) { ncclComm_t c; return ncclCommInitAll(&c, 1, 0) != ncclSuccess; }\n"
 
@@ -88,7 +89,7 @@ class Folder:
 def option_complaints(folder, command):
     """The programs of the tree in a command that is not run, and their options."""
     words = shlex.split(command)
-    programs = [i for i, word in enumerate(words) if re.match(r"(tools|tests|build)/", word) and "=" not in word]
+    programs = [i for i, word in enumerate(words) if re.match(r"(tools|tests|build/tools)/", word) and "=" not in word]
     for i in programs[:1]:
         if not (folder.path / words[i]).exists():
             return [f"there is no {words[i]}"]
