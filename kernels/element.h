@@ -32,11 +32,16 @@ struct Plain {
   __host__ __device__ static Value mul(Value a, Value b) {
     return static_cast<E>(static_cast<Wide>(a) * static_cast<Wide>(b));
   }
+  // A GPU takes long for 64 bits, so what has fewer is divided without its sign, in 32.
   __host__ __device__ static Value divide(Value a, uint32_t divisor) {
-    if constexpr (std::is_floating_point_v<E>) return a / static_cast<E>(divisor);
-    // 64 bits of the same sign hold both operands; an int32 and a uint32 alone would be compared as unsigned.
-    using Common = std::conditional_t<std::is_signed_v<E>, int64_t, uint64_t>;
-    return static_cast<E>(static_cast<Common>(a) / static_cast<Common>(divisor));
+    if constexpr (std::is_floating_point_v<E> || sizeof(E) == 8) {
+      return a / static_cast<E>(divisor);
+    } else {
+      const bool is_negative = static_cast<int64_t>(a) < 0;
+      const auto bits = static_cast<uint32_t>(a);
+      const uint32_t quotient = (is_negative ? 0 - bits : bits) / divisor;
+      return static_cast<E>(is_negative ? 0 - quotient : quotient);
+    }
   }
 };
 

@@ -57,24 +57,33 @@ class JobRun {
   __host__ __device__ explicit JobRun(const JobView& job) : job_(job) {}
 
   // Part `tile` of the job, of kUnroll packs for each thread. What lies before the first whole pack and after the last
-  // one comes with the first tile.
+  // one comes with the first tile; where there are no packs, all goes by elements.
   __host__ __device__ void tile(uint64_t tile, uint32_t thread, uint32_t n_threads) const {
-    const uint64_t tile_packs = static_cast<uint64_t>(kUnroll) * n_threads;
+    const uint64_t tile_packs = static_cast<uint64_t>(kUnroll) * n_threads, tile_elems = tile_packs * kPerPack;
     uint64_t head = 0;
-    if (!packs_fit(&head)) return elements(tile * tile_packs * kPerPack, tile_packs * kPerPack, thread, n_threads);
-    const uint64_t packs = (job_.elems - head) / kPerPack;
-    if (tile == 0) {
-      elements(0, head, thread, n_threads);
-      elements(head + packs * kPerPack, kPerPack, thread, n_threads);
+    const bool has_packs = packs_fit(&head);
+    const uint64_t packs = has_packs ? (job_.elems - head) / kPerPack : 0;
+    if (!has_packs || tile == 0) {
+      const uint64_t first = has_packs ? 0 : tile * tile_elems;
+      const uint64_t end = has_packs ? job_.elems - packs * kPerPack : least(first + tile_elems, job_.elems);
+      elements(first, end, head, packs * kPerPack, thread, n_threads);
     }
-    const uint64_t first = tile * tile_packs, end = first + tile_packs < packs ? first + tile_packs : packs;
+    const uint64_t first = tile * tile_packs, end = least(first + tile_packs, packs);
     if (first + tile_packs == end) return pack_group<kUnroll>(head * sizeof(Stored) + (first + thread) * 16, n_threads);
+#pragma unroll 1
     for (uint64_t p = first + thread; p < end; p += n_threads) pack_group<1>(head * sizeof(Stored) + p * 16, n_threads);
   }
 
  private:
-  __host__ __device__ const char* src(int s) const { return static_cast<const char*>(job_.src[s]); }
-  __host__ __device__ char* dst(int d) const { return static_cast<char*>(const_cast<void*>(job_.dst[d])); }
+  __host__ __device__ static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+  }
+  __host__ __device__ const char* src(int s) const {
+    return static_cast<const char*>(job_.src[s]);
+  }
+  __host__ __device__ char* dst(int d) const {
+    return static_cast<char*>(const_cast<void*>(job_.dst[d]));
+  }
 
   // All pointers are equally far from a multiple of 16: then all but `head` elements can be taken by packs.
   __host__ __device__ bool packs_fit(uint64_t* head) const {
@@ -102,21 +111,28 @@ class JobRun {
     return job_.scales != nullptr ? T::load(T::store(T::mul(value, factor))) : value;
   }
 
-  __host__ __device__ void elements(uint64_t first, uint64_t count, uint32_t thread, uint32_t n_threads) const {
-    const uint64_t end = first + count < job_.elems ? first + count : job_.elems;
-    for (uint64_t i = first + thread; i < end; i += n_threads) {
+  // Elements `first` to `end` of those that are left when `gap` elements are taken out behind `head`.
+  __host__ __device__ void elements(uint64_t first, uint64_t end, uint64_t head, uint64_t gap, uint32_t thread,
+                                    uint32_t n_threads) const {
+#pragma unroll 1
+    for (uint64_t left = first + thread; left < end; left += n_threads) {
+      const uint64_t i = left < head ? left : left + gap;
       Stored result = read_element<Stored>(src(0) + i * sizeof(Stored));
       if constexpr (!kCopies) {
         Value sum = value_of(result, factor_of(0));
+#pragma unroll 1
         for (int s = 1; s < job_.n_src; s++)
           sum = combine<T>(job_.op, sum, value_of(read_element<Stored>(src(s) + i * sizeof(Stored)), factor_of(s)));
         result = T::store(job_.divisor != 0 ? T::divide(sum, job_.divisor) : sum);
       }
+#pragma unroll 1
       for (int d = 0; d < job_.n_dst; d++) write_element(dst(d) + i * sizeof(Stored), result);
     }
   }
 
-  __host__ __device__ Value factor_of(int s) const { return job_.scales != nullptr ? scale(s) : Value{}; }
+  __host__ __device__ Value factor_of(int s) const {
+    return job_.scales != nullptr ? scale(s) : Value{};
+  }
 
   // kGroup packs, `stride` apart, beginning `at` bytes into the buffers. All of a source's loads are issued before the
   // first is used.
@@ -134,6 +150,7 @@ class JobRun {
       }
       finish_group(sums, packs);
     }
+#pragma unroll 1
     for (int d = 0; d < job_.n_dst; d++) {
       if (kCopies && dst(d) == src(0)) continue;
 #pragma unroll

@@ -14,32 +14,22 @@ uint64_t sign_extended(uint64_t value, uint32_t bytes) {
 template <class T>
 uint64_t load_as(uint64_t at, Order order) {
   const T* const from = reinterpret_cast<const T*>(at);
-  if (order == Order::kWeak) return *from;
   return __atomic_load_n(from, order == Order::kAcquire ? __ATOMIC_ACQUIRE : __ATOMIC_RELAXED);
 }
-uint64_t load_now(uint64_t at, uint32_t bytes, Order order) {
-  switch (bytes) {
-    case 1: return load_as<uint8_t>(at, order);
-    case 2: return load_as<uint16_t>(at, order);
-    case 4: return load_as<uint32_t>(at, order);
-    default: return load_as<uint64_t>(at, order);
-  }
-}
-
 template <class T>
 void store_as(uint64_t at, uint64_t value, Order order) {
   T* const to = reinterpret_cast<T*>(at);
-  if (order == Order::kWeak)
-    *to = static_cast<T>(value);
-  else
-    __atomic_store_n(to, static_cast<T>(value), order == Order::kRelease ? __ATOMIC_RELEASE : __ATOMIC_RELAXED);
+  __atomic_store_n(to, static_cast<T>(value), order == Order::kRelease ? __ATOMIC_RELEASE : __ATOMIC_RELAXED);
 }
-void store_now(uint64_t at, uint32_t bytes, uint64_t value, Order order) {
+
+// Calls body(T{}) with the unsigned integer of so many bytes.
+template <class Body>
+void with_type(uint32_t bytes, Body&& body) {
   switch (bytes) {
-    case 1: return store_as<uint8_t>(at, value, order);
-    case 2: return store_as<uint16_t>(at, value, order);
-    case 4: return store_as<uint32_t>(at, value, order);
-    default: return store_as<uint64_t>(at, value, order);
+    case 1: return body(uint8_t{});
+    case 2: return body(uint16_t{});
+    case 4: return body(uint32_t{});
+    default: return body(uint64_t{});
   }
 }
 
@@ -76,10 +66,9 @@ std::string hex(uint64_t at) {
   return text.str();
 }
 
-// Where an access goes on this machine; 0 if it must not.
-uint64_t place_of(Warp& w, const Instruction& i, uint32_t lane, bool stores) {
+// Where a lane's access goes on this machine; 0 if it must not.
+uint64_t place_of(Warp& w, const Instruction& i, uint32_t lane, uint64_t at, bool stores) {
   const uint64_t bytes = uint64_t{i.bytes} * i.n_values;
-  const uint64_t at = w.value(i.operands[i.n_values], lane) + static_cast<uint64_t>(i.offset);
   Block& block = *w.block;
   const char* problem = nullptr;
   if (at % bytes != 0) {
@@ -101,37 +90,129 @@ uint64_t place_of(Warp& w, const Instruction& i, uint32_t lane, bool stores) {
   return 0;
 }
 
-void load(Warp& w, const Instruction& i) {
-  Memory* const memory = i.space == Space::kShared || i.space == Space::kParameter ? nullptr : w.block->grid->memory;
+// Where the lanes' accesses go, by lane.
+struct Places {
+  uint64_t at[kLanes];
+  bool are_one = false;
+};
+
+// Lanes that read what they share: so they may if the first one may, and nobody writes it before the next barrier.
+bool watch_loads_of_one(Warp& w, uint64_t at, uint64_t bytes) {
+  Block& block = *w.block;
+  if (at < kSharedBase || at % bytes != 0 || at - kSharedBase + bytes > block.shared.size()) return false;
+  const uint64_t first = (at - kSharedBase) / kWordBytes, last = (at - kSharedBase + bytes - 1) / kWordBytes;
+  for (uint64_t word = first; word <= last; word++)
+    if (block.shared_words[word].written_in == 0 || block.shared_words[word].written_in == block.barriers) return false;
+  for (uint64_t word = first; word <= last; word++) {
+    block.shared_words[word].read_in = block.barriers;
+    block.shared_words[word].read_by_several = true;
+  }
+  return true;
+}
+
+// All lanes at once, as far as they may without looking at each; else lane by lane. False if one must not.
+bool find_places(Warp& w, const Instruction& i, bool stores, Places* places) {
+  const uint64_t bytes = uint64_t{i.bytes} * i.n_values,
+                 at_first = w.value(i.operands[i.n_values], static_cast<uint32_t>(__builtin_ctz(w.lanes)));
+  const Operand& address = i.operands[i.n_values];
+  if (address.is_wide)
+    for (uint32_t lane = 0; lane < kLanes; lane++) places->at[lane] = w.row<uint64_t>(address)[lane];
+  else
+    for (uint32_t lane = 0; lane < kLanes; lane++) places->at[lane] = w.row<uint32_t>(address)[lane];
+  uint64_t least = ~uint64_t{0}, most = 0, all = 0;
+  for (uint32_t lane = 0; lane < kLanes; lane++) {
+    const bool is_here = (w.lanes >> lane & 1) != 0;
+    const uint64_t at = (is_here ? places->at[lane] : at_first) + static_cast<uint64_t>(i.offset);
+    places->at[lane] = at;
+    all |= at;
+    least = std::min(least, at);
+    most = std::max(most, at);
+  }
+  Block& block = *w.block;
+  const bool are_several = (w.lanes & (w.lanes - 1)) != 0;
+  places->are_one = least == most && !stores;
+  if (i.space != Space::kShared) {
+    if (all % bytes == 0 && (stores ? block.grid->writable : block.grid->readable).contain(least, most - least + bytes))
+      return true;
+  } else if (places->are_one && are_several && watch_loads_of_one(w, least, bytes)) {
+    std::fill_n(places->at, kLanes, reinterpret_cast<uint64_t>(block.shared.data()) + least - kSharedBase);
+    return true;
+  }
   for (uint32_t left = w.lanes; left != 0; left &= left - 1) {
     const auto lane = static_cast<uint32_t>(__builtin_ctz(left));
-    const uint64_t at = place_of(w, i, lane, false);
-    if (at == 0) return;
-    uint64_t values[4];
+    places->at[lane] = place_of(w, i, lane, places->at[lane], stores);
+    if (places->at[lane] == 0) return false;
+  }
+  return true;
+}
+
+template <class T, class Cell>
+void load_value(Warp& w, const Instruction& i, uint32_t v, const Places& places) {
+  Cell* const row = w.row<Cell>(i.operands[v]);
+  const auto value_at = [&](uint64_t at) {
+    const uint64_t value = load_as<T>(at + v * sizeof(T), i.order);
+    return static_cast<Cell>(i.is_signed ? sign_extended(value, sizeof(T)) : value);
+  };
+  if (places.are_one) {
+    const Cell value = value_at(places.at[__builtin_ctz(w.lanes)]);
+    return w.each_lane([&](uint32_t lane) { row[lane] = value; });
+  }
+  w.each_lane([&](uint32_t lane) { row[lane] = value_at(places.at[lane]); });
+}
+
+// By way of something that may delay and reorder.
+void load_through(Memory& memory, Warp& w, const Instruction& i, const Places& places) {
+  for (uint32_t left = w.lanes; left != 0; left &= left - 1) {
+    const auto lane = static_cast<uint32_t>(__builtin_ctz(left));
     for (uint32_t v = 0; v < i.n_values; v++) {
-      values[v] =
-          memory != nullptr ? memory->load(w, lane, i, at + v * i.bytes) : load_now(at + v * i.bytes, i.bytes, i.order);
-      if (i.is_signed) values[v] = sign_extended(values[v], i.bytes);
+      const uint64_t value = memory.load(w, lane, i, places.at[lane] + v * i.bytes);
+      w.set(i.operands[v], lane, i.is_signed ? sign_extended(value, i.bytes) : value);
     }
-    for (uint32_t v = 0; v < i.n_values; v++) w.set(i.operands[v], lane, values[v]);
   }
 }
 
-void store(Warp& w, const Instruction& i) {
-  Memory* const memory = i.space == Space::kShared ? nullptr : w.block->grid->memory;
-  for (uint32_t left = w.lanes; left != 0; left &= left - 1) {
-    const auto lane = static_cast<uint32_t>(__builtin_ctz(left));
-    const uint64_t at = place_of(w, i, lane, true);
-    if (at == 0) return;
+void load(Warp& w, const Instruction& i) {
+  Places places;
+  if (!find_places(w, i, false, &places)) return;
+  Memory* const memory = i.space == Space::kShared || i.space == Space::kParameter ? nullptr : w.block->grid->memory;
+  if (memory != nullptr) return load_through(*memory, w, i, places);
+  with_type(i.bytes, [&](auto type) {
     for (uint32_t v = 0; v < i.n_values; v++) {
-      const Operand& from = i.operands[v];
-      const uint64_t value = i.bytes == 8 ? w.row<uint64_t>(from)[lane] : w.value(from, lane);
-      if (memory != nullptr)
-        memory->store(w, lane, i, at + v * i.bytes, value);
+      if (i.operands[v].is_wide)
+        load_value<decltype(type), uint64_t>(w, i, v, places);
       else
-        store_now(at + v * i.bytes, i.bytes, value, i.order);
+        load_value<decltype(type), uint32_t>(w, i, v, places);
     }
+  });
+}
+
+template <class T, class Cell>
+void store_value(Warp& w, const Instruction& i, uint32_t v, const Places& places) {
+  const Cell* const row = w.row<Cell>(i.operands[v]);
+  w.each_lane([&](uint32_t lane) { store_as<T>(places.at[lane] + v * sizeof(T), row[lane], i.order); });
+}
+
+void store(Warp& w, const Instruction& i) {
+  Places places;
+  if (!find_places(w, i, true, &places)) return;
+  Memory* const memory = i.space == Space::kShared ? nullptr : w.block->grid->memory;
+  if (memory != nullptr) {
+    for (uint32_t left = w.lanes; left != 0; left &= left - 1) {
+      const auto lane = static_cast<uint32_t>(__builtin_ctz(left));
+      for (uint32_t v = 0; v < i.n_values; v++)
+        memory->store(w, lane, i, places.at[lane] + v * i.bytes,
+                      i.bytes == 8 ? w.row<uint64_t>(i.operands[v])[lane] : w.value(i.operands[v], lane));
+    }
+    return;
   }
+  with_type(i.bytes, [&](auto type) {
+    for (uint32_t v = 0; v < i.n_values; v++) {
+      if (i.bytes == 8 || i.operands[v].is_wide)
+        store_value<decltype(type), uint64_t>(w, i, v, places);
+      else
+        store_value<decltype(type), uint32_t>(w, i, v, places);
+    }
+  });
 }
 
 // Operands: the old value, where, what.
@@ -141,7 +222,7 @@ void update(Warp& w, const Instruction& i) {
   const auto* const by = w.row<uint64_t>(i.operands[2]);
   for (uint32_t left = w.lanes; left != 0; left &= left - 1) {
     const auto lane = static_cast<uint32_t>(__builtin_ctz(left));
-    const uint64_t at = place_of(w, i, lane, true);
+    const uint64_t at = place_of(w, i, lane, w.value(i.operands[1], lane) + static_cast<uint64_t>(i.offset), true);
     if (at == 0) return;
     if (w.block->grid->memory != nullptr) w.block->grid->memory->settle(w, at, 8);
     auto* const word = reinterpret_cast<uint64_t*>(at);

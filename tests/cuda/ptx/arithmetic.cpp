@@ -138,6 +138,9 @@ struct Negate {
     return static_cast<T>(0 - static_cast<Bits<T>>(a));
   }
 };
+struct Absolute {
+  int32_t operator()(int32_t a) const { return a < 0 ? Negate()(a) : a; }
+};
 struct Not {
   template <class T>
   T operator()(T a) const {
@@ -276,6 +279,7 @@ void add_arithmetic(Names* names) {
   add_name(names, "mov.pred", unary<uint32_t, Is>);
   add_name(names, "cvta.to.global.u64", unary<uint64_t, Same>);
   add_name(names, "cvta.param.u64", unary<uint64_t, Same>);
+  add_name(names, "abs.s32", unary<int32_t, Absolute>);
   add_name(names, "abs.f32", unary<float, Magnitude>);
   add_name(names, "sqrt.rn.f32", unary<float, Root>);
   add_name(names, "rcp.rn.f32", unary<float, Reciprocal>);
