@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/at_fork.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -49,7 +50,11 @@ Result<const tuttiTransport*> load(const std::string& path) {
 }  // namespace
 
 Result<const tuttiTransport*> load_plugin(const std::string& path) {
-  static std::mutex mutex;
+  static std::mutex& mutex = *[] {
+    auto* fresh = new std::mutex;
+    hold_while_forking(*fresh);
+    return fresh;
+  }();
   static auto* loaded = new std::map<std::string, const tuttiTransport*>;
   const std::lock_guard lock(mutex);
   if (const auto found = loaded->find(path); found != loaded->end()) return found->second;

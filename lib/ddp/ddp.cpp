@@ -1,4 +1,5 @@
 // The C functions of an averager.
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,9 +33,16 @@ struct Handles {
   uintptr_t given = 1 << 20;
 };
 
+// Locked while the process forks: a child that asks for a handle is to be told that it is not its own.
+Handles* make_handles();
 Handles& handles() {
-  static auto* all = new Handles;
+  static auto* all = make_handles();
   return *all;
+}
+Handles* make_handles() {
+  const auto unlock = [] { handles().mutex.unlock(); };
+  pthread_atfork([] { handles().mutex.lock(); }, unlock, unlock);
+  return new Handles;
 }
 
 tuttiDdp_t add_handle(std::shared_ptr<Reducer> reducer) {
