@@ -18,6 +18,14 @@ constexpr char kEntry[] = "tuttiTransportPlugin";
 // A table without this is none; what comes after may be missing, or NULL.
 constexpr size_t kLeastTableBytes = offsetof(tuttiTransport, expect);
 
+// Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed.
+struct Loaded {
+  Loaded() { hold_while_forking(mutex); }
+  std::mutex mutex;
+  std::map<std::string, const tuttiTransport*> tables;
+};
+Loaded& g_loaded = *new Loaded;
+
 Error refuse(const std::string& path, const std::string& why) {
   return {Code::kInvalidUsage, format("TUTTI_TRANSPORT_PLUGIN: %s cannot be used: %s", path.c_str(), why.c_str())};
 }
@@ -50,16 +58,10 @@ Result<const tuttiTransport*> load(const std::string& path) {
 }  // namespace
 
 Result<const tuttiTransport*> load_plugin(const std::string& path) {
-  static std::mutex& mutex = *[] {
-    auto* fresh = new std::mutex;
-    hold_while_forking(*fresh);
-    return fresh;
-  }();
-  static auto* loaded = new std::map<std::string, const tuttiTransport*>;
-  const std::lock_guard lock(mutex);
-  if (const auto found = loaded->find(path); found != loaded->end()) return found->second;
+  const std::lock_guard lock(g_loaded.mutex);
+  if (const auto found = g_loaded.tables.find(path); found != g_loaded.tables.end()) return found->second;
   TUTTI_TRY_ASSIGN(const tuttiTransport* table, load(path));
-  (*loaded)[path] = table;
+  g_loaded.tables[path] = table;
   return table;
 }
 

@@ -33,17 +33,18 @@ struct Handles {
   uintptr_t given = 1 << 20;
 };
 
-// Locked while the process forks: a child that asks for a handle is to be told that it is not its own.
-Handles* make_handles();
 Handles& handles() {
-  static auto* all = make_handles();
+  static auto* all = new Handles;
   return *all;
 }
-Handles* make_handles() {
-  const auto unlock = [] { handles().mutex.unlock(); };
-  pthread_atfork([] { handles().mutex.lock(); }, unlock, unlock);
-  return new Handles;
+
+// Locked while the process forks: a child that asks for a handle is to be told that it is not its own. From the time
+// when the library is loaded, because a first use may meet another thread's fork.
+void unlock_handles() {
+  handles().mutex.unlock();
 }
+[[maybe_unused]] const int held_while_forking =
+    pthread_atfork([] { handles().mutex.lock(); }, unlock_handles, unlock_handles);
 
 tuttiDdp_t add_handle(std::shared_ptr<Reducer> reducer) {
   const std::lock_guard lock(handles().mutex);
