@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/at_fork.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -16,6 +17,14 @@ namespace {
 constexpr char kEntry[] = "tuttiTransportPlugin";
 // A table without this is none; what comes after may be missing, or NULL.
 constexpr size_t kLeastTableBytes = offsetof(tuttiTransport, expect);
+
+// Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed.
+struct Loaded {
+  Loaded() { hold_while_forking(mutex); }
+  std::mutex mutex;
+  std::map<std::string, const tuttiTransport*> tables;
+};
+Loaded& g_loaded = *new Loaded;
 
 Error refuse(const std::string& path, const std::string& why) {
   return {Code::kInvalidUsage, format("TUTTI_TRANSPORT_PLUGIN: %s cannot be used: %s", path.c_str(), why.c_str())};
@@ -50,12 +59,10 @@ Result<const tuttiTransport*> load(const std::string& path) {
 }  // namespace
 
 Result<const tuttiTransport*> load_plugin(const std::string& path) {
-  static std::mutex mutex;
-  static auto* loaded = new std::map<std::string, const tuttiTransport*>;
-  const std::lock_guard lock(mutex);
-  if (const auto found = loaded->find(path); found != loaded->end()) return found->second;
+  const std::lock_guard lock(g_loaded.mutex);
+  if (const auto found = g_loaded.tables.find(path); found != g_loaded.tables.end()) return found->second;
   TUTTI_TRY_ASSIGN(const tuttiTransport* table, load(path));
-  (*loaded)[path] = table;
+  g_loaded.tables[path] = table;
   return table;
 }
 

@@ -1,4 +1,5 @@
 // The C functions of an averager.
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,6 +37,14 @@ Handles& handles() {
   static auto* all = new Handles;
   return *all;
 }
+
+// Locked while the process forks: a child that asks for a handle is to be told that it is not its own. From the time
+// when the library is loaded, because a first use may meet another thread's fork.
+void unlock_handles() {
+  handles().mutex.unlock();
+}
+[[maybe_unused]] const int held_while_forking =
+    pthread_atfork([] { handles().mutex.lock(); }, unlock_handles, unlock_handles);
 
 tuttiDdp_t add_handle(std::shared_ptr<Reducer> reducer) {
   const std::lock_guard lock(handles().mutex);

@@ -4,6 +4,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "base/log.h"
 
 namespace tutti {
 namespace {
@@ -18,11 +21,18 @@ constexpr size_t kMostUnsentBytes = size_t{64} << 20;
 
 }  // namespace
 
-void Line::send(uint32_t type, std::string_view bytes) {
-  if (unsent_.size() > kMostUnsentBytes) return;
+bool Line::send(uint32_t type, std::string_view bytes) {
+  if (unsent_.size() > kMostUnsentBytes) {
+    if (!std::exchange(throws_away_, true))
+      log(LogLevel::kWarn,
+          "rank %d has not read its control connection for so long that %zu MiB wait for it: it is told no more", peer,
+          unsent_.size() >> 20);
+    return false;
+  }
   const LineHeader header{type, static_cast<uint32_t>(bytes.size())};
   unsent_.append(reinterpret_cast<const char*>(&header), sizeof header).append(bytes);
   flush();
+  return true;
 }
 
 // A peer that is gone needs nothing: the next receive() shows it.

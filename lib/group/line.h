@@ -23,7 +23,8 @@ class Line {
   Line(int with_peer, Fd connected, size_t most_frame_bytes)
       : peer(with_peer), fd(std::move(connected)), most_bytes_(most_frame_bytes) {}
 
-  void send(uint32_t type, std::string_view bytes);
+  // False: thrown away, because the peer has not read for too long. That is logged once.
+  bool send(uint32_t type, std::string_view bytes);
   void flush();
   bool has_unsent() const { return !unsent_.empty(); }
 
@@ -39,6 +40,7 @@ class Line {
  private:
   const size_t most_bytes_;
   std::string received_, unsent_;
+  bool throws_away_ = false;
 };
 
 }  // namespace tutti

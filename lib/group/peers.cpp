@@ -27,7 +27,7 @@ PeerWatch::PeerWatch(Config config)
     : config_(std::move(config)),
       council_(config_.rank, static_cast<int>(config_.rank_names.size()), [this](int to, const std::string& message) {
         Line* const line = find_line(to);
-        if (line != nullptr) line->send(kCouncil, message);
+        if (line != nullptr) send(*line, kCouncil, message);
         return line != nullptr;
       }) {}
 
@@ -174,11 +174,13 @@ void PeerWatch::say_goodbye(uint64_t operations) {
 }
 
 // What the kernel has no room for now is sent by the thread.
+void PeerWatch::send(Line& line, uint32_t type, const std::string& payload) {
+  line.send(type, payload);
+  if (line.has_unsent()) wake();
+}
+
 void PeerWatch::send_to_all(uint32_t type, const std::string& payload) {
-  for (Line& line : lines_) {
-    line.send(type, payload);
-    if (line.has_unsent()) wake();
-  }
+  for (Line& line : lines_) send(line, type, payload);
 }
 
 Result<Decision> PeerWatch::agree(const Council::Without& without, const std::string& vote, const Deadline& deadline) {

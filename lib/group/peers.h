@@ -111,7 +111,7 @@ class PeerWatch {
 
   // The thread.
   void serve();
-  int wait_for_news();
+  void wait_for_news();
   void accept_lines();
   std::vector<int> dial_wanted();
   void add_line(int peer, Fd fd);
@@ -133,6 +133,7 @@ class PeerWatch {
   }
   // With mutex_ held.
   Line* find_line(int peer);
+  void send(Line& line, uint32_t type, const std::string& payload);
   void send_to_all(uint32_t type, const std::string& payload);
   void wake();
 

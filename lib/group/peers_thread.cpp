@@ -33,7 +33,7 @@ void PeerWatch::serve() {
   log_set_thread_rank(config_.rank);
   for (;;) {
     const std::vector<int> unreachable = dial_wanted();
-    if (unreachable.empty() && wait_for_news() < 0) return;
+    if (unreachable.empty()) wait_for_news();
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return send_the_rest();
@@ -51,7 +51,7 @@ void PeerWatch::serve() {
 }
 
 // Nothing is done here: everybody who may have news is looked at afterwards.
-int PeerWatch::wait_for_news() {
+void PeerWatch::wait_for_news() {
   constexpr int kDialMs = 20, kStrangerMs = 50;
   std::vector<pollfd> fds = {{nudge_fd_.get(), POLLIN, 0}};
   int limit_ms = acceptor_->has_pending() || acceptor_->is_full() ? kStrangerMs : -1;
@@ -66,13 +66,10 @@ int PeerWatch::wait_for_news() {
     for (const Line& line : lines_)
       fds.push_back({line.fd.get(), static_cast<short>(POLLIN | (line.has_unsent() ? POLLOUT : 0)), 0});
   }
-  const int n = ::poll(fds.data(), fds.size(), limit_ms);
-  if (n < 0 && errno != EINTR) return -1;
-  if (fds[0].revents != 0) {
-    uint64_t nudges;
-    [[maybe_unused]] const ssize_t got = ::read(nudge_fd_.get(), &nudges, sizeof nudges);
-  }
-  return 0;
+  // It fails for a while where memory is short, or the limit of descriptors is below those that are open.
+  if (::poll(fds.data(), fds.size(), limit_ms) < 0 && errno != EINTR) ::poll(nullptr, 0, kDialMs);
+  uint64_t nudges;
+  [[maybe_unused]] const ssize_t got = ::read(nudge_fd_.get(), &nudges, sizeof nudges);
 }
 
 void PeerWatch::accept_lines() {

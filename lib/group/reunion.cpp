@@ -62,6 +62,8 @@ Result<std::vector<std::string>> Reunion::next_votes(const Result<std::string>& 
 }
 
 Result<std::vector<std::string>> Reunion::all_gather(const std::string& blob) {
+  if (blob.size() > kMaxBlobBytes)
+    return Error{Code::kInvalidArgument, format("a blob of %zu bytes: at most %zu", blob.size(), kMaxBlobBytes)};
   return next_votes(blob);
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "comm/ranks.h"
+#include "transports/plugins.h"
 #include "tutti/ddp.h"
 
 using namespace tutti_test;
@@ -250,6 +251,28 @@ TEST_CASE("threads make and drop sockets while others fork") {
   for (int i = 0; i < 100; i++) wrong += in_child([] { return connections() == 0 ? kRight : kWrong; }) != kRight;
   stops = true;
   makes.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("threads ask for handles of averagers, and load plugins, while others fork") {
+  constexpr char kNoPlugin[] = "/nonexistent/plugin.so";
+  auto* const no_handle = reinterpret_cast<tuttiDdp_t>(1);
+  std::atomic<bool> stops{false};
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    while (!stops) tuttiDdpBegin(no_handle);
+  });
+  threads.emplace_back([&] {
+    while (!stops) (void)tutti::load_plugin(kNoPlugin);
+  });
+  int wrong = 0;
+  for (int i = 0; i < 60 && wrong == 0; i++)
+    wrong += in_child([&] {
+               const bool is_refused = tuttiDdpBegin(no_handle) == tuttiInvalidArgument;
+               return is_refused && !tutti::load_plugin(kNoPlugin) ? kRight : kWrong;
+             }) != kRight;
+  stops = true;
+  for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
 }
 #endif

@@ -11,7 +11,10 @@
 #include <future>
 
 #include "catch.h"
+#include "group/bootstrap_wire.h"
+#include "group/peers_frames.h"
 #include "group/ranks.h"
+#include "group/reunion.h"
 
 using namespace tutti;
 using tutti::test::run_ranks;
@@ -131,4 +134,47 @@ TEST_CASE("who has no descriptor left for those at the door does not watch it al
   const auto used = clock() - begin;
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
   CHECK(used < CLOCKS_PER_SEC / 5);  // of CPU time
+}
+
+TEST_CASE("who cannot wait for news for a while hears them afterwards") {
+  std::atomic<int> heard = 0;
+  const auto listen = [&](std::string_view) {
+    heard++;
+    return std::optional(PeerWatch::Answer{});
+  };
+  const Watches watches = make_watches({listen, listen});
+  rlimit usual{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{0, usual.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);  // poll(2) refuses to look at any
+  watches[0]->tell("news");                       // wakes the other one, which begins to wait anew
+  const Deadline deadline = Deadline::after_seconds(60);
+  while (heard < 1 && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  watches[0]->tell("more news");
+  while (heard < 2 && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(heard == 2);
+}
+
+TEST_CASE("what is said to who does not read is thrown away at some time, and that is known") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const Fd reader(ends[1]);
+  Line line(1, Fd(ends[0]), 1 << 20);
+  const std::string much(4 << 20, 'x');
+  int told = 0;
+  while (told < 100 && line.send(kQuestion, much)) told++;
+  CHECK(told > 10);
+  CHECK(told < 100);
+}
+
+TEST_CASE("what is too long for a group's first meeting is too long for a later one") {
+  const Watches watches = make_watches({{}});
+  auto reunion = Reunion::gather(*watches[0], {}, Deadline::after_seconds(60));
+  REQUIRE(reunion);
+  REQUIRE(reunion.value().all_gather(std::string(kMaxBlobBytes, 'x')));
+  const auto refused = reunion.value().all_gather(std::string(kMaxBlobBytes + 1, 'x'));
+  REQUIRE(!refused);
+  CHECK(refused.error().code == Code::kInvalidArgument);
 }

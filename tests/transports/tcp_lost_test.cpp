@@ -97,14 +97,22 @@ TEST_CASE("several connections: all but one break under load, and every message 
 }
 
 TEST_CASE("several connections: what breaks when all was handed over is sent again by who looks at its link") {
-  for (uint32_t seed = 0; seed < times(8); seed++) {
+  for (uint32_t seed = 0; seed < times(4); seed++) {
     INFO("seed " << seed);
     std::mt19937 random(seed);
     Fragile fragile = make_fragile(Ask{1, 0, 4, 3u << 20}, 2);
-    const Traffic traffic{seed, 4, 100'000};
+    for (const Ends& ends : fragile.ends) {
+      const int few = 64 << 10;
+      REQUIRE(setsockopt(ends.to, SOL_SOCKET, SO_RCVBUF, &few, sizeof few) == 0);
+    }
+    const Traffic traffic{seed, 8, 1u << 19};
     Sender sender(fragile.pair.out, traffic);
     Receiver receiver(fragile.pair.in, traffic);
-    REQUIRE(run(sender) == "");
+    // Seldom received, so that kernels hold what has not arrived.
+    REQUIRE(until([&] {
+      while (sender.step()) continue;
+      return sender.done() || (receiver.step(), false);
+    }));
     break_connection(fragile.ends, random);
     const auto turns = [&](Side&) {
       attend(sender);

@@ -124,8 +124,9 @@ void SendLink::send_message(const char* data, uint32_t bytes, const tuttiTag& ta
   if (!failure_) flush();
 }
 
-// A copy that a kernel has taken is on its way, and who has published it need not stay; the user's memory is only given
-// back when it will never be read again.
+// A copy that a kernel has taken is on its way, and who has published it need not stay: what a connection that breaks
+// later has lost is sent again when this side looks at its link the next time, or leaves it. The user's memory is only
+// given back when it will never be read again.
 uint32_t SendLink::unsent() {
   if (several_ && !failure_) confirm();
   uint32_t messages = 0;
