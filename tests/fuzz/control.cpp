@@ -97,7 +97,8 @@ void read_line(Input& in) {
 
 // Statements and questions of ranks that say anything of what they are in.
 void compare(Input& in) {
-  Comparison comparison(0, kRanks);
+  const Recorder recorder;
+  Comparison comparison(0, kRanks, recorder);
   while (!in.done()) {
     const auto answer = comparison.hear(in.text(in.byte()));
     if (answer && answer->error) expect(!answer->error->message.empty(), "an error has a sentence");
@@ -128,7 +129,8 @@ std::string council_message(uint32_t kind, const std::string& rest) {
 std::string some_statements() {
   std::string all;
   for (const Standing::Doing doing : {Standing::Doing::kPasses, Standing::Doing::kCalls, Standing::Doing::kLeft}) {
-    Comparison peer(1, kRanks);
+    const Recorder recorder;
+    Comparison peer(1, kRanks, recorder);
     Standing standing;
     standing.rank = 1;
     standing.doing = doing;
