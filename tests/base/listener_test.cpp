@@ -14,10 +14,10 @@ using tutti_test::contains;
 
 namespace {
 
-class Set {
+class Variable {
  public:
-  Set(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
-  ~Set() { unsetenv(name_); }
+  Variable(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  ~Variable() { unsetenv(name_); }
 
  private:
   const char* name_;
@@ -71,12 +71,12 @@ TEST_CASE("others are told of no container's bridge, and of the loopback once, f
   CHECK(names(advertised(all)) == "lo");
   CHECK(names(advertised({interface("eth0", "fe80::1"), lo})) == "eth0 lo");
   CHECK(names(advertised({interface("eth0", "fe80::1"), eth, lo})) == "eth0 lo");
-  const Set filter("TUTTI_SOCKET_IFNAME", "docker");
+  const Variable filter("TUTTI_SOCKET_IFNAME", "docker");
   CHECK(names(advertised({bridges[0]})) == "docker0");  // who asks for it means it
 }
 
 TEST_CASE("a rank listens at the addresses that it tells, and at no others") {
-  const Set filter("TUTTI_SOCKET_IFNAME", "lo");
+  const Variable filter("TUTTI_SOCKET_IFNAME", "lo");
   const auto listener = Listener::open();
   REQUIRE(listener);
   const uint16_t port = listener.value().contact.addresses.at(0).port();
@@ -125,7 +125,7 @@ TEST_CASE("where there is no door at the loopback, peers of this host come by th
     WARN("skipped: this host has no address but its loopback's");
     return;
   }
-  const Set filter("TUTTI_SOCKET_IFNAME", "=" + other->name);
+  const Variable filter("TUTTI_SOCKET_IFNAME", "=" + other->name);
   auto listener = Listener::open();
   REQUIRE(listener);
   Acceptor acceptor(std::move(listener.value().fds), Key{}, HelloKind::kControl, 0);
@@ -137,7 +137,7 @@ TEST_CASE("where there is no door at the loopback, peers of this host come by th
 TEST_CASE("ports are taken from TUTTI_PORT_RANGE, and when it is used up the error says so") {
   const uint16_t first = two_free_ports();
   const std::string range = std::to_string(first) + "-" + std::to_string(first + 1);
-  const Set set("TUTTI_PORT_RANGE", range);
+  const Variable set("TUTTI_PORT_RANGE", range);
   const auto a = Listener::open(), b = Listener::open(), c = Listener::open();
   REQUIRE((a && b));
   const uint16_t port_a = a.value().contact.addresses.at(0).port(), port_b = b.value().contact.addresses.at(0).port();
@@ -151,13 +151,13 @@ TEST_CASE("ports are taken from TUTTI_PORT_RANGE, and when it is used up the err
 TEST_CASE("a range of ports that is none is refused with what it should be") {
   for (const char* text : {"1", "4000", "4000-", "-4000", "5000-4000", "0-10", "4000-70000", "4000-4001x", "a-b"}) {
     INFO(text);
-    const Set set("TUTTI_PORT_RANGE", text);
+    const Variable set("TUTTI_PORT_RANGE", text);
     const auto range = env_port_range();
     REQUIRE(!range);
     CHECK(contains(range.error().message, std::string("TUTTI_PORT_RANGE=") + text + " is not valid"));
     CHECK(!env_check());
   }
-  const Set set("TUTTI_PORT_RANGE", "4000-4001");
+  const Variable set("TUTTI_PORT_RANGE", "4000-4001");
   REQUIRE(env_port_range());
   CHECK(env_port_range().value().last == 4001);
 }

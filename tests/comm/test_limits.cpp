@@ -12,7 +12,7 @@ using namespace tutti_test;
 namespace {
 
 // Runs body in a process of its own, whose limits it may lower. "" if all was well, else what it says; or how it ended.
-std::string in_child(const std::function<std::string()>& body) {
+std::string in_limited_child(const std::function<std::string()>& body) {
   if (kSanitized) wait_for_one_thread();
   int ends[2];
   REQUIRE(pipe(ends) == 0);
@@ -106,7 +106,7 @@ TEST_CASE("too few descriptors for a process full of ranks are named as such by 
   bool enough = false;
   int refused = 0;
   for (rlim_t more = 6; more < 400 && !enough; more += 23) {
-    const std::string said = in_child([&] {
+    const std::string said = in_limited_child([&] {
       limit(RLIMIT_NOFILE, open_now() + more);
       bool all = true;
       std::string wrong = sum_in_threads(8, nullptr, "ulimit -n", &all);
@@ -123,7 +123,7 @@ TEST_CASE("too few descriptors for a process full of ranks are named as such by 
 
 TEST_CASE("where files may have no bytes, ranks say so or do without shared memory, and no signal ends them") {
   const std::string log = "/tmp/tutti-test-limits." + std::to_string(getpid());
-  const std::string said = in_child([&]() -> std::string {
+  const std::string said = in_limited_child([&]() -> std::string {
     setenv("TUTTI_LOG", "info", 1);
     setenv("TUTTI_LOG_FILE", log.c_str(), 1);
     limit(RLIMIT_FSIZE, 0);
@@ -143,7 +143,7 @@ TEST_CASE("where files may have no bytes, ranks say so or do without shared memo
 }
 
 TEST_CASE("once a group of one host is there, its sockets for who comes are the loopback's and no others") {
-  const std::string said = in_child([&]() -> std::string {
+  const std::string said = in_limited_child([&]() -> std::string {
     bool all = true;
     std::string open;
     const tuttiUniqueId id = [] {
