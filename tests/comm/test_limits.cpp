@@ -16,6 +16,7 @@ std::string in_limited_child(const std::function<std::string()>& body) {
   if (kSanitized) wait_for_one_thread();
   int ends[2];
   REQUIRE(pipe(ends) == 0);
+  fflush(nullptr);  // else the child writes that, too, where it may have no room
   const pid_t pid = fork();
   if (pid == 0) {
     alarm(kSanitized ? 300 : 60);
