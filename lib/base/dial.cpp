@@ -294,7 +294,7 @@ void Acceptor::take_in() {
       short_since_ns_ = now_ns();
     }
     if (!shortage_logged_)
-      log(LogLevel::kWarn, "%s; peers wait until there is room again (see ulimit -n)", shortage_->message.c_str());
+      log(LogLevel::kWarn, "%s; peers wait until there is room again", shortage_->message.c_str());
     shortage_logged_ = true;
     if (!turn_away_one()) return;
   }

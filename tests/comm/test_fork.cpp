@@ -33,7 +33,7 @@ int in_child(Body&& body) {
 // True if that was refused because the handle is the parent's.
 bool refused(const char* what, tuttiResult_t result, bool by_ddp = false) {
   const char* const message = by_ddp ? tuttiDdpGetLastError() : tuttiGetLastError(nullptr);
-  if (result == tuttiInvalidUsage && contains(message, "forked from")) return true;
+  if (result == tuttiInvalidUsage && contains(message, "belongs to the parent process")) return true;
   fprintf(stderr, "%s: %d, %s\n", what, result, message);
   return false;
 }

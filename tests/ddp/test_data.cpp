@@ -183,7 +183,7 @@ TEST_CASE("wrong data of the root are an error on all ranks, and nobody waits") 
   refuse("rank 1: data->ndim=9", [](auto& data, int&) { data.ndim = 9; });
   refuse("rank 1: data->data is NULL", [](auto& data, int&) { data.data = nullptr; });
   refuse("data->datatype=77", [](auto& data, int&) { data.datatype = static_cast<tuttiDataType_t>(77); });
-  refuse("more than memory", [](auto& data, int&) {
+  refuse("than memory can hold", [](auto& data, int&) {
     data.ndim = 2;
     data.shape[0] = data.shape[1] = size_t{1} << 40;
   });

@@ -30,6 +30,7 @@ NOT_RUN = [
     (r"LD_PRELOAD=.* python3 train\.py$", "tests/nccl/preload.py does the like"),
     (r"TUTTI_TRANSPORT_PLUGIN=/opt/", "needs a vendor's plugin"),
     (r"build/tests/schedule/test_schedule \"a test's name\"", "no test has that name"),
+    (r".*tests/torch/hangs/table\.py", "takes minutes, and needs torch; tests/torch/test_hangs.py runs what it runs"),
     (r"TUTTI_TRANSPORT_PLUGIN=\./libmine\.so", "takes long; tests/transports runs it"),
 ]
 NCCL_PROGRAM = "#include <nccl.h>\nint main(void) { ncclComm_t c; return ncclCommInitAll(&c, 1, 0) != ncclSuccess; }\n"
