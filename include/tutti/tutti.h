@@ -150,8 +150,9 @@ TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
 /* Ends `comm` at once: an operation that blocks in another thread returns tuttiInvalidUsage, peers get tuttiRemoteError
  * naming this rank. Waits only for this rank's own operations to return and what it has in the background to end, never
  * for a peer, then frees the communicator. A shrink, grow or split of `comm` that waits for other ranks ends, too; what
- * makes `comm` from another communicator in the background ends by itself when its turn there has come. May be called from any thread, also while another is inside an operation on it; that
- * thread must not use `comm` afterwards. Errors: tuttiInvalidArgument. */
+ * makes `comm` from another communicator in the background ends by itself when its turn there has come. May be called
+ * from any thread, also while another is inside an operation on it; that thread must not use `comm` afterwards. Errors:
+ * tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
 
 /* Writes the state of `comm` to *asyncError: tuttiSuccess, tuttiInProgress while a creation or finalization runs in the

@@ -293,8 +293,7 @@ void Acceptor::take_in() {
       shortage_ = system_error("accepting a connection", errno);
       short_since_ns_ = now_ns();
     }
-    if (!shortage_logged_)
-      log(LogLevel::kWarn, "%s; peers wait until there is room again", shortage_->message.c_str());
+    if (!shortage_logged_) log(LogLevel::kWarn, "%s; peers wait until there is room again", shortage_->message.c_str());
     shortage_logged_ = true;
     if (!turn_away_one()) return;
   }
