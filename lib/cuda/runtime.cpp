@@ -332,9 +332,13 @@ class Runtime final : public Port {
   }
 
   Result<uint64_t> id_of(StreamRef stream) override {
+#if CUDART_VERSION >= 12000
     unsigned long long id = 0;
     TUTTI_TRY(check("cudaStreamGetId", cudaStreamGetId(stream_of(stream), &id)));
     return uint64_t{id};
+#else
+    return reinterpret_cast<uintptr_t>(stream);  // a new stream may get a destroyed one's
+#endif
   }
   bool is_per_thread(StreamRef stream) override { return stream_of(stream) == cudaStreamPerThread; }
 
