@@ -49,6 +49,16 @@ using DeviceAttribute = CUresult (*)(int*, CUdevice_attribute, CUdevice);
 using CurrentDevice = CUresult (*)(CUdevice*);
 using PointerAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
 
+#if CUDART_VERSION >= 12000
+constexpr auto get_stream_id = cudaStreamGetId;
+#else
+// A new stream may get the handle of one that was destroyed.
+cudaError_t get_stream_id(cudaStream_t stream, unsigned long long* id) {
+  *id = reinterpret_cast<uintptr_t>(stream);
+  return cudaSuccess;
+}
+#endif
+
 // The driver's, which has no counterpart in the runtime; null where the driver is too old.
 template <class Function>
 Function driver(const char* name) {
@@ -332,13 +342,9 @@ class Runtime final : public Port {
   }
 
   Result<uint64_t> id_of(StreamRef stream) override {
-#if CUDART_VERSION >= 12000
     unsigned long long id = 0;
-    TUTTI_TRY(check("cudaStreamGetId", cudaStreamGetId(stream_of(stream), &id)));
+    TUTTI_TRY(check("cudaStreamGetId", get_stream_id(stream_of(stream), &id)));
     return uint64_t{id};
-#else
-    return reinterpret_cast<uintptr_t>(stream);  // a new stream may get a destroyed one's
-#endif
   }
   bool is_per_thread(StreamRef stream) override { return stream_of(stream) == cudaStreamPerThread; }
 
