@@ -7,8 +7,8 @@
 namespace tutti_test::ptx {
 namespace {
 
-struct Bits {
-  explicit Bits(size_t n = 0) : words((n + 63) / 64) {}
+struct RegisterSet {
+  explicit RegisterSet(size_t n = 0) : words((n + 63) / 64) {}
   bool operator[](size_t i) const { return (words[i / 64] >> i % 64 & 1) != 0; }
   void set(size_t i) { words[i / 64] |= uint64_t{1} << i % 64; }
   std::vector<uint64_t> words;
@@ -38,7 +38,7 @@ void visit(const Instruction& i, Use&& use, Result&& result) {
 struct Stretch {
   uint32_t begin = 0, end = 0;
   std::vector<uint32_t> next;
-  Bits used, made, live_in, live_out;
+  RegisterSet used, made, live_in, live_out;
 };
 
 std::vector<Stretch> stretches_of(const Kernel& kernel) {
@@ -79,7 +79,7 @@ bool take(const Stretch& next, Stretch* s) {
 
 void find_live(const Kernel& kernel, size_t n_registers, std::vector<Stretch>* all) {
   for (Stretch& s : *all) {
-    s.used = s.made = s.live_out = Bits(n_registers);
+    s.used = s.made = s.live_out = RegisterSet(n_registers);
     for (uint32_t i = s.begin; i < s.end; i++)
       visit(
           kernel.code[i],
