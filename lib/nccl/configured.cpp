@@ -23,58 +23,56 @@ ncclResult_t check(const ncclCollConfig_t* config) {
   return kFine;
 }
 
+template <class Call, class... Arguments>
+ncclResult_t configured(const ncclCollConfig_t* config, Call call, Arguments... arguments) {
+  const ncclResult_t checked = check(config);
+  return checked != kFine ? checked : call(arguments...);
+}
+
 }  // namespace
 
 extern "C" {
 
 ncclResult_t ncclAllReduceConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : ncclAllReduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
+  return configured(config, ncclAllReduce, sendbuff, recvbuff, count, datatype, op, comm, stream);
 }
 
 ncclResult_t ncclBroadcastConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : ncclBroadcast(sendbuff, recvbuff, count, datatype, root, comm, stream);
+  return configured(config, ncclBroadcast, sendbuff, recvbuff, count, datatype, root, comm, stream);
 }
 
 ncclResult_t ncclReduceConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                               ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
                               const ncclCollConfig_t* config) {
-  const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : ncclReduce(sendbuff, recvbuff, count, datatype, op, root, comm, stream);
+  return configured(config, ncclReduce, sendbuff, recvbuff, count, datatype, op, root, comm, stream);
 }
 
 ncclResult_t ncclAllGatherConfig(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : ncclAllGather(sendbuff, recvbuff, sendcount, datatype, comm, stream);
+  return configured(config, ncclAllGather, sendbuff, recvbuff, sendcount, datatype, comm, stream);
 }
 
 ncclResult_t ncclReduceScatterConfig(const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
                                      const ncclCollConfig_t* config) {
-  const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : ncclReduceScatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
+  return configured(config, ncclReduceScatter, sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
 }
 
 ncclResult_t ncclAlltoAllConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                                 ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : ncclAlltoAll(sendbuff, recvbuff, count, datatype, comm, stream);
+  return configured(config, ncclAlltoAll, sendbuff, recvbuff, count, datatype, comm, stream);
 }
 
 ncclResult_t ncclGatherConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : ncclGather(sendbuff, recvbuff, count, datatype, root, comm, stream);
+  return configured(config, ncclGather, sendbuff, recvbuff, count, datatype, root, comm, stream);
 }
 
 ncclResult_t ncclScatterConfig(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root,
                                ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
-  const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : ncclScatter(sendbuff, recvbuff, count, datatype, root, comm, stream);
+  return configured(config, ncclScatter, sendbuff, recvbuff, count, datatype, root, comm, stream);
 }
 
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
