@@ -6,13 +6,12 @@
 namespace tutti::cuda {
 namespace {
 
-bool may_be_freed(const Kept& kept) {
-  return kept.others != nullptr && kept.others->all_have_left();
-}
-
-void free(const Kept& kept) {
+// False if somebody may still use it. Looked at once: the last one may leave at any time.
+bool free_if_unused(const Kept& kept) {
+  if (kept.others == nullptr || !kept.others->all_have_left()) return false;
   const auto on_device = OnDevice::enter(*kept.port, kept.device);
   if (on_device) kept.port->free(kept.memory);
+  return true;
 }
 
 }  // namespace
@@ -22,9 +21,7 @@ void keep(Kept kept) {
   static auto* all = new std::vector<Kept>;
   const std::lock_guard lock(*mutex);
   all->push_back(std::move(kept));
-  for (const Kept& one : *all)
-    if (may_be_freed(one)) free(one);
-  std::erase_if(*all, may_be_freed);
+  std::erase_if(*all, free_if_unused);
 }
 
 }  // namespace tutti::cuda
