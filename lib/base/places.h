@@ -19,6 +19,11 @@ uint64_t name_place(std::string_view name);
 // Empty if it was forgotten.
 std::string place_name(uint64_t place);
 
+// A place's name as what follows an operation's: " (all_reduce of float32[4] at train.py:41)", or nothing.
+inline std::string in_parentheses(const std::string& name) {
+  return name.empty() ? name : " (" + name + ")";
+}
+
 // Where this thread's calls come from, from now on; 0: from where they are seen to.
 void set_place(uint64_t place);
 uint64_t place_of_thread();

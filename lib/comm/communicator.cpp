@@ -246,10 +246,8 @@ Result<void> Communicator::finalize(uint64_t ticket) {
 
 void Communicator::abort(const char* function) {
   const Error mine{Code::kInvalidUsage, std::string(function) + " was called on this rank", rank_};
-  const std::string place = place_name(place_of_thread());
-  watch_->fail(mine,
-               {Code::kRemoteError,
-                watch_->rank_name(rank_) + " called " + function + (place.empty() ? "" : " (" + place + ")"), rank_});
+  const std::string place = in_parentheses(place_name(place_of_thread()));
+  watch_->fail(mine, {Code::kRemoteError, watch_->rank_name(rank_) + " called " + function + place, rank_});
   keep_trace(mine);
 }
 

@@ -33,10 +33,9 @@ Witnesses witnesses_of(const Recorder& recorder) {
 // Of a rank that was lost, what it was in, and what this one is in: on other hosts that is not known.
 Error Communicator::with_places(Error error) const {
   const Trace mine = read_trace(recorder_);
-  const auto named = [](const TracedOperation& op) {
-    return to_text(op) + (op.place.empty() ? "" : " (" + op.place + ")");
-  };
-  if (mine.last() != nullptr) error.message += format("; rank %d was in %s", rank_, named(*mine.last()).c_str());
+  if (const TracedOperation* const last = mine.last())
+    error.message +=
+        format("; rank %d was in %s%s", rank_, to_text(*last).c_str(), in_parentheses(last->place).c_str());
   const Witnesses witnesses = witnesses_of(recorder_);
   const auto culprit = witnesses.find(error.culprit_rank);
   if (error.culprit_rank == rank_ || culprit == witnesses.end()) return error;

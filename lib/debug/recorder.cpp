@@ -86,8 +86,7 @@ void say_private(const Error& error) {
 }
 
 std::string text_of_place(const TraceSlot& slot) {
-  const std::string name = place_name(to_place(reinterpret_cast<const void*>(slot.caller.load())));
-  return name.empty() ? name : " (" + name + ")";
+  return in_parentheses(place_name(to_place(reinterpret_cast<const void*>(slot.caller.load()))));
 }
 
 }  // namespace

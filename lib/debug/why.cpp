@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "base/places.h"
+
 namespace tutti {
 namespace {
 
@@ -136,10 +138,6 @@ class Inquest {
   bool looks_back_ = false;
 };
 
-}  // namespace
-
-namespace {
-
 // Ranks of different groups wait for each other, too, where one process is in both.
 void look_elsewhere(std::map<uint64_t, Witnesses>& groups) {
   for (auto& [group, ranks] : groups)
@@ -178,7 +176,7 @@ std::string why(const Witnesses& witnesses, int asked) {
 std::string place_in_order(const Trace& trace) {
   const TracedOperation* const last = trace.last();
   if (last == nullptr) return "before its first operation";
-  const std::string what = to_text(*last) + (last->place.empty() ? "" : " (" + last->place + ")");
+  const std::string what = to_text(*last) + in_parentheses(last->place);
   if (trace.is_in_operation())
     return format("in %s, for %s", what.c_str(), seconds(trace.read_ns - last->started_ns).c_str());
   return format("after %s, which ended %s ago", what.c_str(), seconds(trace.read_ns - last->finished_ns).c_str());
