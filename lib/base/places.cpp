@@ -8,21 +8,16 @@
 namespace tutti {
 namespace {
 
-// Never destroyed: other threads may outlive main.
+// Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed: other threads
+// may outlive main.
 struct Names {
+  Names() { hold_while_forking(mutex); }
   std::mutex mutex;
   uint64_t last = 0;
   std::array<std::string, kMostPlaces> all;  // at their numbers' remainders
 };
 
-Names& names() {
-  static auto* const all = [] {
-    auto* fresh = new Names;
-    hold_while_forking(fresh->mutex);
-    return fresh;
-  }();
-  return *all;
-}
+Names& g_names = *new Names;
 
 constinit thread_local uint64_t t_place = 0;
 
@@ -31,18 +26,16 @@ constinit thread_local uint64_t t_place = 0;
 std::atomic<bool> g_has_places{false};
 
 uint64_t name_place(std::string_view name) {
-  Names& known = names();
-  const std::lock_guard lock(known.mutex);
-  const uint64_t place = ++known.last;
-  known.all[place % kMostPlaces] = name.substr(0, kMostPlaceBytes);
+  const std::lock_guard lock(g_names.mutex);
+  const uint64_t place = ++g_names.last;
+  g_names.all[place % kMostPlaces] = name.substr(0, kMostPlaceBytes);
   return place;
 }
 
 std::string place_name(uint64_t place) {
-  Names& known = names();
-  const std::lock_guard lock(known.mutex);
-  const bool is_kept = place > 0 && place <= known.last && known.last - place < kMostPlaces;
-  return is_kept ? known.all[place % kMostPlaces] : std::string();
+  const std::lock_guard lock(g_names.mutex);
+  const bool is_kept = place > 0 && place <= g_names.last && g_names.last - place < kMostPlaces;
+  return is_kept ? g_names.all[place % kMostPlaces] : std::string();
 }
 
 void set_place(uint64_t place) {
