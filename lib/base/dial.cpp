@@ -317,10 +317,8 @@ Fd Acceptor::accept_any() {
 // Peers of this host come by the loopback if that is there.
 void Acceptor::narrow(bool here, bool elsewhere) {
   const auto is_loopback = [](const Fd& fd) {
-    Address address;
-    address.length = sizeof address.storage;
-    return ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) == 0 &&
-           address.is_loopback();
+    const auto address = local_address(fd.get());
+    return address && address->is_loopback();
   };
   const bool has_loopback = std::any_of(listening_.begin(), listening_.end(), is_loopback);
   std::erase_if(listening_,

@@ -231,10 +231,7 @@ Result<Fd> listen_on(const Address& address, Address* bound) {
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0)
     return about(address, "bind to ", errno);
   if (::listen(fd.get(), kBacklog) != 0) return about(address, "listen on ", errno);
-  if (bound != nullptr) {
-    bound->length = sizeof bound->storage;
-    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound->storage), &bound->length);
-  }
+  if (bound != nullptr) *bound = local_address(fd.get()).value_or(Address{});
   return fd;
 }
 
@@ -316,12 +313,29 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port) {
   return found;
 }
 
-std::string peer_name(int fd) {
+namespace {
+
+std::optional<Address> address_by(int (*ask)(int, sockaddr*, socklen_t*), int fd) {
   Address address;
   address.length = sizeof address.storage;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return "a closed socket";
-  if (address.family() == AF_UNIX) return "a process of this host";
-  return address.to_string();
+  if (ask(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return {};
+  return address;
+}
+
+}  // namespace
+
+std::optional<Address> local_address(int fd) {
+  return address_by(::getsockname, fd);
+}
+
+std::optional<Address> peer_address(int fd) {
+  return address_by(::getpeername, fd);
+}
+
+std::string peer_name(int fd) {
+  const auto address = peer_address(fd);
+  if (!address) return "a closed socket";
+  return address->family() == AF_UNIX ? "a process of this host" : address->to_string();
 }
 
 void set_low_latency(int fd) {

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,6 +65,9 @@ Fd accept_one(int listen_fd);
 Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
 Address unix_abstract_address(const std::string& name);
 
+// Of a socket's own end, and of the other one; nothing if it has none.
+std::optional<Address> local_address(int fd);
+std::optional<Address> peer_address(int fd);
 std::string peer_name(int fd);  // whom this socket is connected to: "10.0.0.1:4000"
 
 void set_low_latency(int fd);  // TCP_NODELAY; a no-op on UNIX sockets

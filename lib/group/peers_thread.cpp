@@ -106,13 +106,12 @@ std::vector<int> PeerWatch::dial_wanted() {
 void PeerWatch::start_heartbeat(Line& line) {
   const Contact& contact = config_.contacts[static_cast<size_t>(line.peer)];
   if (contact.host == config_.contacts[static_cast<size_t>(config_.rank)].host || contact.addresses.empty()) return;
-  Address here;
-  here.length = sizeof here.storage;
-  if (::getpeername(line.fd.get(), reinterpret_cast<sockaddr*>(&here.storage), &here.length) != 0) return;
-  here.set_port(contact.addresses[0].port());
-  std::vector<Address> doors = {here};
+  auto here = peer_address(line.fd.get());
+  if (!here) return;
+  here->set_port(contact.addresses[0].port());
+  std::vector<Address> doors = {*here};
   for (const Address& address : ways_to(contact))
-    if (!address.same_place(here)) doors.push_back(address);
+    if (!address.same_place(*here)) doors.push_back(address);
   beat_ns_ = now_ns();
   line.heartbeat.emplace(line.fd.get(), std::move(doors), beat_ns_);
 }

@@ -53,11 +53,8 @@ void keep_asking(int fd, int64_t timeout_seconds) {
 }
 
 bool stays_on_host(int fd) {
-  Address here, there;
-  here.length = there.length = sizeof here.storage;
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&here.storage), &here.length) == 0 &&
-         getpeername(fd, reinterpret_cast<sockaddr*>(&there.storage), &there.length) == 0 &&
-         (here.family() == AF_INET || here.family() == AF_INET6) && here.same_place(there);
+  const auto here = local_address(fd), there = peer_address(fd);
+  return here && there && (here->family() == AF_INET || here->family() == AF_INET6) && here->same_place(*there);
 }
 
 }  // namespace
@@ -78,8 +75,7 @@ void acknowledge_soon(int fd) {
 // For the first time, or anew: then all that it had is with others.
 void SendStream::connected(SharedFd connection) {
   fd = std::move(connection);
-  address.length = sizeof address.storage;
-  getpeername(fd.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length);
+  if (const auto there = peer_address(fd.get())) address = *there;
   written = acknowledged = 0;
   silence = {};
   redialing = false;
