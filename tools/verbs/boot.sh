@@ -17,7 +17,7 @@ data=$root/share
 LD_LIBRARY_PATH=$root/lib/x86_64-linux-gnu timeout -k 5 "${GUEST_SECONDS:-600}" "$emulator" \
   -L "$data/qemu" -L "$data/seabios" -nodefaults -no-user-config -no-reboot -display none -serial stdio \
   -accel tcg,thread=multi -machine q35 -cpu max -smp "${GUEST_CPUS:-2}" -m "${GUEST_MIB:-1536}" \
-  -kernel "$vm/vmlinux" -initrd "$vm/initramfs" -append "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable" \
+  -kernel "$vm/vmlinux" -initrd "$vm/initramfs" -append "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check" \
   -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
   -virtfs local,path="$vm/fetched",mount_tag=fetched,security_model=none,readonly=on \
   -virtfs local,path="$shared",mount_tag=shared,security_model=none ${GUEST_DEVICES:-} </dev/null 2>&1
