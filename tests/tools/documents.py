@@ -20,12 +20,12 @@ import tree  # noqa: E402
 
 # Not run here, with the reason. The program, if it is the tree's, has to be there and to know the options.
 NOT_RUN = [
-    (r"tools/(quickstart|check|gpu-check|verbs-check)\b", "builds, or boots a machine"),
+    (r"tools/(quickstart|check|gpu-check|verbs-check|make-wheel)\b", "builds, or boots a machine"),
     (r"tools/compare\b", "installs other libraries; tests/tools/compare.py runs it"),
     (r"tests/launch/regret\.sh\b", "takes many minutes"),
     (r".*tutti-tune\b", "takes long; tests/tools/tune.sh runs it"),
     (r"(meson (install|test)|cc .*example\.c)\b", "tests/house/install.py does this; `meson test` is what runs this"),
-    (r"pip install lib/torch$", "tests/torch/install.py does this"),
+    (r"pip install (lib/torch|\.)$", "tests/torch/install.py and tools/make-wheel do this"),
     (r"(\./example|torchrun .*|export .* \./example.*)$", "tests/house/install.py and tests/torch/test_install.py run it"),
     (r"LD_PRELOAD=.* python3 train\.py$", "tests/nccl/preload.py does the like"),
     (r"TUTTI_TRANSPORT_PLUGIN=/opt/", "needs a vendor's plugin"),

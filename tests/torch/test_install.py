@@ -17,6 +17,7 @@ prerequisites.require()
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = Path(os.environ["TUTTI_LIBRARY"])
+BUILD = Path(os.environ["BUILT_LIBRARY"]).parent
 SITE = Path(importlib.util.find_spec("tutti_torch").origin).parents[1]
 # After an import. tutti_torch need not be imported before: torch finds the installed backend.
 PROGRAM = """
@@ -101,10 +102,10 @@ class Install(unittest.TestCase):
     def test_meson(self):
         """The installed package finds the library that was installed with it."""
         meson = shutil.which("meson")
-        if meson is None or not (LIBRARY.parent / "build.ninja").exists():
+        if meson is None or not (BUILD / "build.ninja").exists():
             self.skipTest("there is no meson, or libtutti is not in a build directory")
         root = self.scratch / "root"
-        run([meson, "install", "-C", LIBRARY.parent, "--no-rebuild", "--quiet", "--destdir", root])
+        run([meson, "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", root])
         packages = list(root.rglob("tutti_torch/__init__.py"))
         self.assertEqual(len(packages), 1)
         installed = {path.name for path in packages[0].parent.glob("*.py")}

@@ -31,8 +31,7 @@ counts() {
 
 # Sent again after 34 ms. Where the emulated machine gets half a CPU an answer may take longer than the 4 ms that would
 # be enough else, and Soft-RoCE does not always survive what is sent again while the first is still on its way: the other end
-# may say "remote invalid request". Where no packet has to get lost for the test, half a second therefore ($patient).
-patient=TUTTI_IB_TIMEOUT=17
+# may say "remote invalid request". Where no packet has to get lost for the test, half a second therefore.
 lossy() {
   local i status=0
   for i in 1 2; do tc qdisc add dev v$i root netem loss 1% || return 1; done
@@ -86,7 +85,7 @@ breaks() {
   local status=0 pid reason=$1
   shift
   before=$(rdma_bytes)
-  start_job 2 $patient TUTTI_OP_TIMEOUT=60 -- all_reduce -b 4M -e 4M -n 100000 -c 0 -w 0
+  start_job 2 TUTTI_IB_TIMEOUT=15 TUTTI_OP_TIMEOUT=60 -- all_reduce -b 4M -e 4M -n 100000 -c 0 -w 0
   at_work || return 1
   "$@"
   for pid in "${pids[@]}"; do wait "$pid" && status=1; done
@@ -100,7 +99,7 @@ moves() {
   local pid status=0 command=$1
   shift
   before=$(rdma_bytes)
-  start_job 2 $patient TUTTI_OP_TIMEOUT=60 "$@"
+  start_job 2 TUTTI_IB_TIMEOUT=15 TUTTI_OP_TIMEOUT=60 "$@"
   at_work || return 1
   $command
   for pid in "${pids[@]}"; do wait "$pid" || status=1; done
@@ -125,7 +124,7 @@ have_said() { [ "$(grep -hc "$1" "$out.0")" -ge "$2" ]; }  # rank 0, what, times
 # One of two wires is cut and mended, twice, at work: the other one carries all, then both do.
 mends() {
   local pid status=0 turn others shares=""
-  start_job 2 $patient TUTTI_OP_TIMEOUT=60 TUTTI_LOG=info -- all_reduce -b 4M -e 4M -n "$1" -c 1
+  start_job 2 TUTTI_IB_TIMEOUT=17 TUTTI_OP_TIMEOUT=60 TUTTI_LOG=info -- all_reduce -b 4M -e 4M -n "$1" -c 1
   for turn in 1 2; do
     until_true 40 has_sent 1 $(($(sent_packets) + 5000)) || status=1
     ip link set v1 down
@@ -185,8 +184,8 @@ wire 3 4
 rails=2
 check "two wires" job 2 -- all_reduce -b 64K -e 16M -f 16 -n 1
 check "two wires, one is cut and mended, twice" mends 40
-check "two wires, one goes down" moves "ip link set v1 down" -- all_reduce -b 4M -e 4M -n 60 -c 1
+check "two wires, one goes down" moves "ip link set v1 down" -- all_reduce -b 4M -e 4M -n 30 -c 1
 ip link set v1 up
-check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" TUTTI_PROTO=lend -- all_reduce -b 4M -e 4M -n 60 -c 1 -R 1
+check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" TUTTI_PROTO=lend -- all_reduce -b 4M -e 4M -n 30 -c 1 -R 1
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

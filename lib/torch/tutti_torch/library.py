@@ -91,13 +91,14 @@ PROTOTYPES: dict[str, list[type]] = {
 
 
 def candidates() -> list[str]:
-    """Where libtutti is looked for: TUTTI_LIBRARY alone, or the tree's build/, what this package was installed beside,
-    and the system's loader."""
+    """Where libtutti is looked for: TUTTI_LIBRARY alone, or in the package, the tree's build/, what this package was
+    installed beside, and the system's loader."""
     named = os.environ.get("TUTTI_LIBRARY")
     if named:
         return [str(Path(named) / "libtutti.so.0") if Path(named).is_dir() else named]
     here = Path(__file__).resolve()
-    beside = [here.parents[3] / "build"] if here.parents[1].name == "torch" else []
+    beside = [path.parent for path in here.parent.glob("lib/**/libtutti.so.0")]
+    beside += [here.parents[3] / "build"] if here.parents[1].name == "torch" else []
     if len(here.parents) > 3:
         beside += sorted(here.parents[3].glob("*-linux-gnu")) + [here.parents[3]]
     found = [str(folder / "libtutti.so.0") for folder in beside if (folder / "libtutti.so.0").exists()]

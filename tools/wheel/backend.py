@@ -1,0 +1,99 @@
+"""Makes one wheel of the whole project, for pip (PEP 517): the PyTorch backend `tutti_torch`, and in its folder libtutti with
+the verbs plugin, libnccl, headers, CMake and pkg-config files, and the programs, arranged as `meson install` does.
+
+    pip install .                                builds in build/wheel
+    pip wheel . -C setup-args=-Dcuda=disabled    options for meson setup
+    pip wheel . -C build-dir=build               takes what is built in build already
+"""
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "tutti_torch"
+NEEDS = "This compiles Tutti; tools/quickstart installs what that needs on Debian and Ubuntu (a C++20 compiler, hwloc, libsodium)"
+# In place of a program, where pip puts programs: it need not know where that is, and does not wait for torch.
+LAUNCHER = """#!python
+import importlib.util, os, sys
+os.execv(os.path.join(os.path.dirname(importlib.util.find_spec("tutti_torch").origin), "bin", "{}"), sys.argv)
+"""
+
+
+def run(*command: object) -> str:
+    return subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def built(settings: dict) -> Path:
+    """The build directory, with everything built."""
+    if "build-dir" in settings:
+        return Path(settings["build-dir"]).resolve()
+    folder = ROOT / "build/wheel"
+    again = ["--reconfigure"] if (folder / "build.ninja").exists() else []
+    options = ["--libdir=lib", "-Dtests=disabled", "-Dtorch=enabled", *shlex.split(settings.get("setup-args", ""))]
+    try:
+        for command in (["meson", "setup", *again, folder, ROOT, *options], ["meson", "compile", "-C", folder]):
+            subprocess.run(list(map(str, command)), check=True, stdout=sys.stderr)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"{error}. {NEEDS}")
+    return folder
+
+
+def without_symlinks(lib: Path) -> None:
+    """Wheels have none: a library gets the name that programs load it by, and a linker's script takes the linker's name."""
+    links = {path: run("patchelf", "--print-soname", path).strip() for path in lib.rglob("*.so*") if path.is_symlink()}
+    for path, soname in links.items():
+        target = path.resolve()
+        if target.name != soname:
+            (path.parent / soname).unlink()
+            target.rename(path.parent / soname)
+    for path, soname in links.items():
+        if path.is_symlink():
+            path.unlink()
+            path.write_text(f"INPUT ( {soname} )\n", encoding="utf-8")
+
+
+def arrange(prefix: Path, package: Path, scripts: Path) -> None:
+    """Moves what is installed at `prefix` into the package's folder, where it may lie anywhere."""
+    for part in ("bin", "lib", "include", "share"):
+        shutil.move(prefix / part, package / part)
+    (package / "bin/tutti-transport-test").unlink(missing_ok=True)  # for those who write a transport
+    lib = package / "lib"
+    without_symlinks(lib)
+    libtutti = next(lib.rglob("libtutti.so.0"))
+    scripts.mkdir(parents=True)
+    for program in (package / "bin").iterdir():
+        run("patchelf", "--set-rpath", "$ORIGIN/../" + str(libtutti.parent.relative_to(package)), program)
+        (scripts / program.name).write_text(LAUNCHER.format(program.name), encoding="utf-8")
+        (scripts / program.name).chmod(0o755)
+    for stripped in [*(package / "bin").iterdir(), *lib.rglob("*.so*")]:
+        if stripped.read_bytes()[:4] == b"\x7fELF":
+            run("strip", "--strip-unneeded", stripped)
+    for described in lib.rglob("*.pc"):
+        to_package = os.path.relpath(package, described.parent)
+        text = re.sub("^prefix=.*", "prefix=${pcfiledir}/" + to_package, described.read_text(), flags=re.M)
+        described.write_text(re.sub("^(Libs|Requires).private:.*\n", "", text, flags=re.M))
+
+
+def build_wheel(wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None) -> str:
+    folder = built(config_settings or {})
+    with tempfile.TemporaryDirectory() as scratch:
+        stage, wheel = Path(scratch, "stage"), Path(scratch, "wheel")
+        run("meson", "install", "-C", folder, "--no-rebuild", "--quiet", "--destdir", stage)
+        site = next(stage.rglob(PACKAGE + "/__init__.py")).parents[1]
+        info = next(site.glob(PACKAGE + "-*.dist-info"))
+        shutil.move(site, wheel)
+        prefix = next(stage.rglob("include/tutti/tutti.h")).parents[2]
+        arrange(prefix, wheel / PACKAGE, wheel / info.with_suffix(".data").name / "scripts")
+        platform = re.sub("[-.]", "_", sysconfig.get_platform())
+        tags = f"Wheel-Version: 1.0\nGenerator: tutti\nRoot-Is-Purelib: false\nTag: py3-none-{platform}\n"
+        (wheel / info.name / "WHEEL").write_text(tags)
+        said = run(sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel_directory, wheel)
+    return re.search(rf"{PACKAGE}-\S+\.whl", said).group()
