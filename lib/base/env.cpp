@@ -53,6 +53,8 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
    "parallel connections of a TCP link; 0: one for each network of the same speed that both hosts are in"},
   {Env::kTcpTimeout, "TUTTI_TCP_TIMEOUT", "5", 0, 86400,
    "seconds without an acknowledgement of the peer's kernel after which a TCP connection is given up; 0: when the kernel does"},
+  {Env::kTcpSegmentBytes, "TUTTI_TCP_MSS", "0", 0, 32767,
+   "bytes of data in a TCP packet at most, where the network drops larger ones without saying so; 0: as many as the interface takes"},
   {Env::kIbHca, "TUTTI_IB_HCA", "", 1, 0,
    "RDMA devices to use: comma-separated name prefixes, each with an optional :port; a leading '=': exact names, '^': all others"},
   {Env::kIbGidIndex, "TUTTI_IB_GID_INDEX", "-1", -1, 255, "index of the GID in the RDMA port's table; -1: the one that routes to the peer"},

@@ -31,6 +31,7 @@ enum class Env : int {
   kDeterministic,
   kTcpConnections,
   kTcpTimeout,
+  kTcpSegmentBytes,
   kIbHca,
   kIbGidIndex,
   kIbServiceLevel,

@@ -220,6 +220,13 @@ Fd own_socket(int family) {
   return own_socket([&] { return ::socket(family, kSocketFlags, 0); });
 }
 
+// Both ends agree on it when they connect, so that one of them has to know. Sockets of another kind ignore it.
+void limit_segments(int fd) {
+  const auto bytes = env_int(Env::kTcpSegmentBytes);
+  const int most = bytes ? static_cast<int>(bytes.value()) : 0;
+  if (most > 0) setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &most, sizeof most);
+}
+
 }  // namespace
 
 Result<Fd> listen_on(const Address& address, Address* bound) {
@@ -263,6 +270,7 @@ Result<Fd> connect_start(const Address& address) {
   Fd fd = own_socket(address.family());
   if (!fd) return system_error("socket", errno);
   set_low_latency(fd.get());
+  limit_segments(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 &&
       errno != EINPROGRESS)
     return about(address, "connect to ", errno);

@@ -22,8 +22,34 @@ Findings look_at_host(int ranks_here);
 // have to be.
 Findings try_transports();
 
-// The same between all ranks of the job, with whatever transport leads there; and whether all have the same version and
-// settings. Collective; only rank 0's findings are worth printing.
-Findings look_at_group(tuttiComm_t comm);
+// A rank of the job. Collective.
+struct Place {
+  int n_hosts = 0, ranks_here = 0;
+  bool is_first_here = false;
+};
+Place find_place(tuttiComm_t comm);
+
+// The network between the job's hosts. Collective; all ranks find the same.
+Findings look_at_network(tuttiComm_t comm);
+
+// Data between all ranks of the job, with whatever transport leads there; and whether all have the same version and
+// settings. Collective; all ranks find the same, but for the time.
+Findings look_at_group(tuttiComm_t comm, int n_hosts);
+
+// The first thing that went wrong; "" as long as nothing did.
+class Trouble {
+ public:
+  bool take(tuttiResult_t result) {
+    if (result != tuttiSuccess && text_.empty()) text_ = tuttiGetLastError(nullptr);
+    return result == tuttiSuccess;
+  }
+  void say(std::string text) {
+    if (text_.empty()) text_ = std::move(text);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
 
 }  // namespace tutti::doctor

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <thread>
 
 #include "base/clock.h"
@@ -13,22 +12,6 @@ namespace tutti::doctor {
 namespace {
 
 using Level = Finding::Level;
-
-// The first thing that went wrong; "" as long as nothing did.
-class Trouble {
- public:
-  bool take(tuttiResult_t result) {
-    if (result != tuttiSuccess && text_.empty()) text_ = tuttiGetLastError(nullptr);
-    return result == tuttiSuccess;
-  }
-  void say(std::string text) {
-    if (text_.empty()) text_ = std::move(text);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-};
 
 // From 8 bytes, which take the short way, to more than one slot.
 constexpr size_t kCounts[] = {1, 1000, 300'000};
@@ -159,7 +142,23 @@ Findings try_transports() {
   return findings;
 }
 
-Findings look_at_group(tuttiComm_t comm) {
+Place find_place(tuttiComm_t comm) {
+  int rank = 0, n_ranks = 0;
+  Trouble trouble;
+  trouble.take(tuttiCommUserRank(comm, &rank));
+  trouble.take(tuttiCommCount(comm, &n_ranks));
+  const HostId mine = host_id();
+  std::vector<HostId> hosts(static_cast<size_t>(n_ranks));
+  trouble.take(tuttiAllGather(&mine, hosts.data(), sizeof mine, tuttiUint8, comm, nullptr));
+  Place place;
+  for (auto host = hosts.begin(); host != hosts.end(); host++)
+    place.n_hosts += std::find(hosts.begin(), host, *host) == host;
+  place.ranks_here = static_cast<int>(std::count(hosts.begin(), hosts.end(), mine));
+  place.is_first_here = std::find(hosts.begin(), hosts.end(), mine) == hosts.begin() + rank;
+  return place;
+}
+
+Findings look_at_group(tuttiComm_t comm, int n_hosts) {
   int rank = 0, n_ranks = 0;
   Trouble trouble;
   trouble.take(tuttiCommUserRank(comm, &rank));
@@ -168,8 +167,6 @@ Findings look_at_group(tuttiComm_t comm) {
   check_sums(comm, n_ranks, rank, &trouble);
   check_messages(comm, n_ranks, rank, &trouble);
   const double us = round_trip_us(comm, &trouble);
-  std::map<std::string, int> hosts;
-  for (const std::string& host : gather(comm, n_ranks, host_name(), &trouble)) hosts[host]++;
   // Each tells all how it went.
   Trouble last;
   const auto troubles = gather(comm, n_ranks, trouble.text(), &last);
@@ -177,7 +174,7 @@ Findings look_at_group(tuttiComm_t comm) {
   for (int r = 0; r < n_ranks; r++)
     if (!troubles[static_cast<size_t>(r)].empty())
       trouble.say(format("rank %d: %s", r, troubles[static_cast<size_t>(r)].c_str()));
-  const std::string what = format("data between %d ranks on %zu hosts", n_ranks, hosts.size());
+  const std::string what = format("data between %d ranks on %d hosts", n_ranks, n_hosts);
   if (trouble.text().empty())
     findings.push_back(
         {Level::kGood, what, format("every pair is connected, undamaged; a barrier takes %.1f us", us), ""});

@@ -1,6 +1,9 @@
 // tutti-doctor: whether this host, and under a launcher the whole job, has what Tutti needs.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include "../cli/command_line.h"
 #include "base/env.h"
@@ -27,25 +30,58 @@ bool print(const Findings& findings) {
   return well;
 }
 
+// Rank 0 alone prints what it and the others have found alike. False if something is bad.
+bool print_if_first(const tutti::LaunchInfo& info, const Findings& findings) {
+  if (info.rank == 0) print(findings);
+  return std::none_of(findings.begin(), findings.end(),
+                      [](const Finding& f) { return f.level == Finding::Level::kBad; });
+}
+
+struct Network {
+  std::string error;  // the group could not be made
+  tutti::doctor::Place place;
+  Findings findings;
+};
+
+// By a group whose packets are so small that they pass everywhere.
+Network look_at_network(const tutti::LaunchInfo& info) {
+  const bool is_set = getenv("TUTTI_TCP_MSS") != nullptr;
+  if (!is_set) setenv("TUTTI_TCP_MSS", "500", 1);
+  Network network{"", {1, 1, info.rank == 0 || info.local_rank == 0}, {}};
+  tuttiComm_t comm = nullptr;
+  if (tuttiCommInitFromEnv(&comm, nullptr) == tuttiSuccess) {
+    network.place = tutti::doctor::find_place(comm);
+    network.findings = tutti::doctor::look_at_network(comm);
+    tuttiCommDestroy(comm);
+  } else {
+    network.error = tuttiGetLastError(nullptr);
+  }
+  if (!is_set) unsetenv("TUTTI_TCP_MSS");
+  return network;
+}
+
+int say_that_there_is_no_group(const std::string& error) {
+  print({{Finding::Level::kBad, "the job's group", error,
+          "check that all hosts can reach rank 0's host, and that no firewall is between them"}});
+  return 1;
+}
+
 // Every host's first rank prints; 0 where nothing is bad.
 int look_at_job(const tutti::LaunchInfo& info) {
-  const bool speaks = info.rank == 0 || info.local_rank == 0;
-  bool well = true;
-  if (speaks) {
+  const Network network = look_at_network(info);
+  bool is_host_well = true;
+  if (network.place.is_first_here) {
     printf("host %s, rank %d of %d\n", tutti::host_name().c_str(), info.rank, info.n_ranks);
-    well = print(tutti::doctor::look_at_host(info.n_ranks));
+    is_host_well = print(tutti::doctor::look_at_host(network.place.ranks_here));
   }
+  if (!network.error.empty()) return say_that_there_is_no_group(network.error);
+  if (!print_if_first(info, network.findings)) return 1;  // data would hang
   tuttiComm_t comm = nullptr;
-  if (tuttiCommInitFromEnv(&comm, nullptr) != tuttiSuccess) {
-    print({{Finding::Level::kBad, "the job's group", tuttiGetLastError(nullptr),
-            "check that all hosts can reach rank 0's host, and that no firewall is between them"}});
-    return 1;
-  }
-  const Findings findings = tutti::doctor::look_at_group(comm);
-  const bool is_group_well = info.rank == 0 ? print(findings) : print({});
+  if (tuttiCommInitFromEnv(&comm, nullptr) != tuttiSuccess)
+    return say_that_there_is_no_group(tuttiGetLastError(nullptr));
+  const bool is_data_well = print_if_first(info, tutti::doctor::look_at_group(comm, network.place.n_hosts));
   tuttiCommDestroy(comm);
-  for (const Finding& f : findings) well = well && f.level != Finding::Level::kBad;
-  return well && is_group_well ? 0 : 1;
+  return is_host_well && is_data_well ? 0 : 1;
 }
 
 }  // namespace
