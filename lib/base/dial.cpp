@@ -226,7 +226,7 @@ short Dialer::events() const {
 
 Dialer::Status Dialer::start_next() {
   while (next_ < candidates_.size()) {
-    auto fd = connect_start(candidates_[next_]);
+    auto fd = connect_start(candidates_[next_], call_.kind == HelloKind::kTcp ? 0 : kSmallSegmentBytes);
     // A UNIX socket whose queue is full says so at once: ask again later, as TCP does by itself.
     if (!fd && fd.error().sys_errno == EAGAIN) return Status::kPending;
     next_++;

@@ -221,9 +221,9 @@ Fd own_socket(int family) {
 }
 
 // Both ends agree on it when they connect, so that one of them has to know. Sockets of another kind ignore it.
-void limit_segments(int fd) {
-  const auto bytes = env_int(Env::kTcpSegmentBytes);
-  const int most = bytes ? static_cast<int>(bytes.value()) : 0;
+void limit_segments(int fd, int segment_bytes) {
+  const auto setting = env_int(Env::kTcpSegmentBytes);
+  const int most = segment_bytes > 0 ? segment_bytes : setting ? static_cast<int>(setting.value()) : 0;
   if (most > 0) setsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &most, sizeof most);
 }
 
@@ -266,11 +266,11 @@ Result<Fd> listen_unix_abstract(const std::string& name) {
   return listen_on(unix_abstract_address(name), nullptr);
 }
 
-Result<Fd> connect_start(const Address& address) {
+Result<Fd> connect_start(const Address& address, int segment_bytes) {
   Fd fd = own_socket(address.family());
   if (!fd) return system_error("socket", errno);
   set_low_latency(fd.get());
-  limit_segments(fd.get());
+  limit_segments(fd.get(), segment_bytes);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0 &&
       errno != EINPROGRESS)
     return about(address, "connect to ", errno);

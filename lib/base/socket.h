@@ -54,8 +54,11 @@ Result<Fd> listen_on(const Address& address, Address* bound);
 Result<Fd> listen_any(uint16_t port, uint16_t* bound_port);
 Result<Fd> listen_unix_abstract(const std::string& name);
 
-// Starts to connect; the connection is there when `connect_finished` says so.
-Result<Fd> connect_start(const Address& address);
+// Starts to connect; the connection is there when `connect_finished` says so. TCP sends no more data in a packet than
+// this; 0: TUTTI_TCP_MSS, or as much as the interface takes.
+Result<Fd> connect_start(const Address& address, int segment_bytes = 0);
+// Passes every network, also one that drops larger packets without a word: who meets there can say so.
+inline constexpr int kSmallSegmentBytes = 500;
 // Non-blocking: InProgress as kInProgress, else success or why it failed.
 Code connect_finished(int fd, int* sys_errno);
 // Accepts one pending connection; an invalid Fd when there is none.

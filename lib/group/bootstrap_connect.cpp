@@ -62,7 +62,7 @@ void Attempt::fail(std::string reason, bool by_handshake) {
 void Attempt::start() {
   handshake.reset();
   until = Deadline::after_seconds(kAttemptSeconds);
-  auto connecting = connect_start(address);
+  auto connecting = connect_start(address, kSmallSegmentBytes);
   if (connecting)
     fd = std::move(connecting).value();
   else

@@ -39,7 +39,7 @@ Findings judge_path(const Path& path) {
         {path.is_told_largest ? Level::kWarning : Level::kBad, "network: " + between(path),
          format("packets of more than %d bytes do not arrive, and %s has an MTU of %d%s", path.largest_bytes,
                 path.interface, path.mtu_bytes,
-                path.is_told_largest ? "; the network says so, and TCP adapts" : ": large messages will hang"),
+                path.is_told_largest ? "; the network says so, and TCP adapts" : ": large messages will not arrive"),
          format("ip link set %s mtu %d, larger packets on the switches between, or TUTTI_TCP_MSS=%d", path.interface,
                 path.largest_bytes, path.largest_bytes - kTcpHeaderBytes)});
   if (std::abs(path.ahead_seconds) > kClocksApartSeconds)

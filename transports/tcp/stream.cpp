@@ -26,7 +26,7 @@ KernelView kernel_view(int fd) {
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
   const bool unanswered = info.tcpi_probes >= kProbes || info.tcpi_last_ack_recv > info.tcpi_last_data_sent + kAnswerMs;
   return {static_cast<double>(info.tcpi_delivery_rate), info.tcpi_last_ack_recv * kMs, info.tcpi_bytes_acked,
-          unanswered};
+          info.tcpi_snd_mss, unanswered};
 }
 
 uint64_t unacknowledged_bytes(int fd) {
@@ -91,7 +91,16 @@ void Silence::look(int fd, int64_t now) {
 }
 
 std::string Silence::story() const {
-  return format("nothing was acknowledged for %.1f s (TUTTI_TCP_TIMEOUT)", static_cast<double>(silent_ns) * 1e-9);
+  std::string story =
+      format("nothing was acknowledged for %.1f s (TUTTI_TCP_TIMEOUT)", static_cast<double>(silent_ns) * 1e-9);
+  // Control connections, whose packets are small, know sooner of a host that is gone. Also acknowledgements travel in
+  // packets that may be large.
+  if (view.packet_bytes > kSmallSegmentBytes)
+    story += format(
+        "; if its host answers otherwise, the network may drop large packets, here of %llu bytes "
+        "(tutti-doctor finds out, TUTTI_TCP_MSS=%d avoids it)",
+        static_cast<unsigned long long>(view.packet_bytes), kSmallSegmentBytes);
+  return story;
 }
 
 double SendStream::bytes_per_second() const {

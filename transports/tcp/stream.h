@@ -16,6 +16,7 @@ struct KernelView {
   double bytes_per_second = 0;  // at which data were delivered of late; 0: not known
   int64_t silent_ns = 0;        // since the last acknowledgement
   uint64_t acknowledged_bytes = 0;
+  uint64_t packet_bytes = 0;  // of data in a packet that is full
   // Something was sent since, and time enough to answer has passed. Also the kernel of a stopped process answers.
   bool unanswered = false;
 };
