@@ -45,7 +45,7 @@ struct Network {
 
 // By a group whose packets are so small that they pass everywhere.
 Network look_at_network(const tutti::LaunchInfo& info) {
-  const bool is_set = getenv("TUTTI_TCP_MSS") != nullptr;
+  const bool is_set = tutti::env_is_set(tutti::Env::kTcpSegmentBytes);
   if (!is_set) setenv("TUTTI_TCP_MSS", "500", 1);
   Network network{"", {1, 1, info.rank == 0 || info.local_rank == 0}, {}};
   tuttiComm_t comm = nullptr;
