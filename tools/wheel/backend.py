@@ -82,6 +82,17 @@ def arrange(prefix: Path, package: Path, scripts: Path) -> None:
         described.write_text(re.sub("^(Libs|Requires).private:.*\n", "", text, flags=re.M))
 
 
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: dict | None = None) -> str:
+    """Without it pip builds everything once only to know the name."""
+    version = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text(encoding="utf-8")).group(1)
+    folder = Path(metadata_directory, f"{PACKAGE}-{version}.dist-info")
+    folder.mkdir()
+    shutil.copy(ROOT / "lib/torch/entry_points.txt", folder)
+    metadata = (ROOT / "lib/torch/METADATA.in").read_text(encoding="utf-8").replace("@version@", version)
+    (folder / "METADATA").write_text(metadata, encoding="utf-8")
+    return folder.name
+
+
 def build_wheel(wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None) -> str:
     folder = built(config_settings or {})
     with tempfile.TemporaryDirectory() as scratch:
