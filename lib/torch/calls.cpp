@@ -47,7 +47,7 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// What bind() is given.
+// What bind() is given, in its order.
 struct Bound {
   decltype(&tuttiAllReduce) all_reduce = nullptr;
   decltype(&tuttiSetPlace) set_place = nullptr;
@@ -55,11 +55,17 @@ struct Bound {
   PyObject* types = nullptr;                         // torch.dtype -> tuttiDataType_t
   PyObject* profiles = nullptr;                      // () -> whether torch's profiler is on
   PyObject* is_foreign = nullptr;                    // (file's name) -> whether it is no user's
-  PyObject* number = nullptr;  // (what, first tensor, how many, frame or None) -> the place's number
+  PyObject* number = nullptr;     // (what, first tensor, how many, frame or None) -> the place's number
+  PyObject* fail = nullptr;       // (group, tuttiResult_t) raises
+  PyObject* names = nullptr;      // all_reduce_'s operators -> tuttiRedOp_t
+  PyObject* operators = nullptr;  // hash of a ReduceOp -> tuttiRedOp_t
+  PyObject* options = nullptr;    // the type of an all-reduce's options
+  PyObject* finished = nullptr;   // the Work of what is done
 };
 Bound bound;
 
-PyObject *s_all_reduce, *s_back, *s_contiguous, *s_cpu, *s_data_ptr, *s_dtype, *s_file, *s_last, *s_numel, *s_shape;
+PyObject *s_all_reduce, *s_async, *s_back, *s_comm, *s_communicator, *s_contiguous, *s_cpu, *s_data_ptr, *s_dtype,
+    *s_file, *s_last, *s_numel, *s_op, *s_shape;
 
 // ---- where the user's program calls from ----
 
@@ -187,30 +193,57 @@ Ref plain_dtype(PyObject* tensor, long* datatype) {
   return dtype;
 }
 
-// all_reduce(tensor, op, comm): the result's number. None, and nothing was done, if this is not so simple: another kind
-// of tensor, no operator or communicator, or torch's profiler is on.
-PyObject* all_reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 3 || bound.all_reduce == nullptr) Py_RETURN_NONE;
-  PyObject *const tensor = arguments[0], *const op = arguments[1], *const comm = arguments[2];
-  if (PyLong_Check(op) == 0 || PyLong_Check(comm) == 0) Py_RETURN_NONE;
+// Its communicator; none if it has none any more, or is another backend's.
+tuttiComm_t comm_of(PyObject* group) {
+  const Ref communicator(PyObject_GetAttr(group, s_communicator));
+  const Ref comm(communicator ? PyObject_GetAttr(communicator.get(), s_comm) : nullptr);
+  return comm && PyLong_Check(comm.get()) != 0 ? static_cast<tuttiComm_t>(PyLong_AsVoidPtr(comm.get())) : nullptr;
+}
+
+// All-reduces: `done`, or null with an exception. None, and nothing was done, if it is not so simple: another kind of
+// tensor, no operator or communicator, or torch's profiler is on. Then the ordinary way finds errors, too.
+PyObject* reduce(PyObject* group, PyObject* tensor, PyObject* op, PyObject* done) {
   long datatype = 0;
-  const Ref dtype = plain_dtype(tensor, &datatype);
+  const Ref dtype = op != nullptr ? plain_dtype(tensor, &datatype) : Ref();
   const Ref profiled(dtype ? PyObject_CallFunctionObjArgs(bound.profiles, nullptr) : nullptr);
   const Ref elems(profiled && profiled.get() == Py_False ? call(tensor, s_numel) : Ref());
   const Ref address(elems ? call(tensor, s_data_ptr) : Ref());
-  if (!address || !stand_at(s_all_reduce, tensor, dtype.get(), 1)) {
-    PyErr_Clear();  // the ordinary way will have it again
+  const tuttiComm_t comm = address ? comm_of(group) : nullptr;
+  if (comm == nullptr || !stand_at(s_all_reduce, tensor, dtype.get(), 1)) {
+    PyErr_Clear();
     Py_RETURN_NONE;
   }
   void* const at = PyLong_AsVoidPtr(address.get());
   const size_t size = PyLong_AsSize_t(elems.get());
   const auto operation = static_cast<tuttiRedOp_t>(PyLong_AsLong(op));
-  const auto handle = static_cast<tuttiComm_t>(PyLong_AsVoidPtr(comm));
   PyThreadState* const thread = PyEval_SaveThread();
   const tuttiResult_t result =
-      bound.all_reduce(at, at, size, static_cast<tuttiDataType_t>(datatype), operation, handle, nullptr);
+      bound.all_reduce(at, at, size, static_cast<tuttiDataType_t>(datatype), operation, comm, nullptr);
   PyEval_RestoreThread(thread);
-  return PyLong_FromLong(result);
+  if (result == tuttiSuccess) return Ref::to(done).release();
+  const Ref code(PyLong_FromLong(result));
+  return code ? PyObject_CallFunctionObjArgs(bound.fail, group, code.get(), nullptr) : nullptr;
+}
+
+// all_reduce_(group, tensor, op's name): True when it is done.
+PyObject* all_reduce_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 3 || bound.names == nullptr) Py_RETURN_NONE;
+  return reduce(arguments[0], arguments[1], PyDict_GetItemWithError(bound.names, arguments[2]), Py_True);
+}
+
+// allreduce(group, tensors, options), as c10d calls it: a finished Work.
+PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 3) Py_RETURN_NONE;
+  PyObject *const tensors = arguments[1], *const options = arguments[2];
+  if (reinterpret_cast<PyObject*>(Py_TYPE(options)) != bound.options || PyList_Check(tensors) == 0 ||
+      PyList_Size(tensors) != 1)
+    Py_RETURN_NONE;
+  const Ref later(PyObject_GetAttr(options, s_async));
+  const Ref op(later && later.get() == Py_False ? PyObject_GetAttr(options, s_op) : nullptr);
+  const Ref hash(op ? PyLong_FromSsize_t(PyObject_Hash(op.get())) : nullptr);
+  PyObject* const number = hash ? PyDict_GetItemWithError(bound.operators, hash.get()) : nullptr;
+  const Ref tensor = Ref::to(PyList_GetItem(tensors, 0));
+  return reduce(arguments[0], tensor.get(), number, bound.finished);
 }
 
 // stand_at(what, first tensor or None, how many)
@@ -230,12 +263,13 @@ PyObject* forget_places(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// bind(tuttiAllReduce, tuttiSetPlace, tensor, parameter, types, profiles, is_foreign, number); once.
+// Once, before anything else.
 PyObject* bind(PyObject*, PyObject* arguments) {
   PyObject *reduce = nullptr, *place = nullptr;
   Bound given;
-  if (PyArg_ParseTuple(arguments, "OOOOOOOO:bind", &reduce, &place, &given.tensor, &given.parameter, &given.types,
-                       &given.profiles, &given.is_foreign, &given.number) == 0)
+  if (PyArg_ParseTuple(arguments, "OOOOOOOOOOOOO:bind", &reduce, &place, &given.tensor, &given.parameter, &given.types,
+                       &given.profiles, &given.is_foreign, &given.number, &given.fail, &given.names, &given.operators,
+                       &given.options, &given.finished) == 0)
     return nullptr;
   given.all_reduce = reinterpret_cast<decltype(given.all_reduce)>(PyLong_AsVoidPtr(reduce));
   given.set_place = reinterpret_cast<decltype(given.set_place)>(PyLong_AsVoidPtr(place));
@@ -252,7 +286,8 @@ PyCFunction function(Function* f) {
 
 PyMethodDef methods[] = {
     {"bind", function(bind), METH_VARARGS, nullptr},
-    {"all_reduce", function(all_reduce), METH_FASTCALL, nullptr},
+    {"all_reduce_", function(all_reduce_), METH_FASTCALL, nullptr},
+    {"allreduce", function(allreduce), METH_FASTCALL, nullptr},
     {"stand_at", function(stand), METH_FASTCALL, nullptr},
     {"forget_places", function(forget_places), METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
@@ -267,10 +302,20 @@ PyMODINIT_FUNC PyInit_libtutti_torch() {
   struct {
     PyObject** name;
     const char* text;
-  } const names[] = {
-      {&s_all_reduce, "all_reduce"}, {&s_back, "f_back"}, {&s_contiguous, "is_contiguous"}, {&s_cpu, "is_cpu"},
-      {&s_data_ptr, "data_ptr"},     {&s_dtype, "dtype"}, {&s_file, "co_filename"},         {&s_last, "f_lasti"},
-      {&s_numel, "numel"},           {&s_shape, "shape"}};
+  } const names[] = {{&s_all_reduce, "all_reduce"},
+                     {&s_back, "f_back"},
+                     {&s_contiguous, "is_contiguous"},
+                     {&s_cpu, "is_cpu"},
+                     {&s_data_ptr, "data_ptr"},
+                     {&s_dtype, "dtype"},
+                     {&s_file, "co_filename"},
+                     {&s_last, "f_lasti"},
+                     {&s_numel, "numel"},
+                     {&s_shape, "shape"},
+                     {&s_async, "asyncOp"},
+                     {&s_op, "reduceOp"},
+                     {&s_communicator, "_communicator"},
+                     {&s_comm, "_comm"}};
   for (const auto& each : names) {
     *each.name = PyUnicode_InternFromString(each.text);
     if (*each.name == nullptr) return nullptr;

@@ -46,7 +46,7 @@ class Direct(unittest.TestCase):
         """As dist.all_reduce does it, which has tests of its own."""
         types = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16,
                  torch.int32, torch.int64, torch.bool, torch.complex64]
-        for name, op in tutti_torch.direct._OPS.items():
+        for name, op in tutti_torch.tensors.OPS.items():
             for dtype in types:
                 if (dtype.is_floating_point or dtype.is_complex) and name[0] == "b" or dtype.is_complex and name != "sum":
                     continue
@@ -85,7 +85,7 @@ class Direct(unittest.TestCase):
     def test_short_way(self, rank, n):
         """What it is for goes that way, in both functions, and nothing of the ordinary one is called."""
         group, ordinary = dist.group.WORLD, AssertionError("went the ordinary way")
-        self.assertEqual(group._calls.__file__, str(MODULE))
+        self.assertEqual(calls.short.__file__, str(MODULE))
         tensor = torch.ones(2, 3)
         with mock.patch.object(dist, "all_reduce", side_effect=ordinary):
             tutti_torch.all_reduce_(tensor)
@@ -294,7 +294,7 @@ class Module(unittest.TestCase):
         calls.load.cache_clear()
         self.addCleanup(calls.load.cache_clear)
         with mock.patch.object(calls, "VERSION", calls.VERSION + 1), self.assertLogs("tutti_torch", "INFO") as logs:
-            self.assertIsNone(calls.load().all_reduce(torch.ones(2), 0, 1))
+            self.assertIs(calls.load(), calls._Absent)
         self.assertRegex(logs.output[0], "not of this package's version")
 
 

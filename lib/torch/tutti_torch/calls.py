@@ -11,9 +11,11 @@ from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 import torch
+from torch._C import _distributed_c10d as c10d
 
 from . import library, places
-from .tensors import TYPES
+from .tensors import OPERATORS, OPS, TYPES
+from .work import TuttiWork
 
 # The module's kVersion. Both are one higher when what they say to each other changes.
 VERSION = 1
@@ -38,18 +40,25 @@ class _Absent:
     """In the module's place."""
 
     @staticmethod
-    def all_reduce(*_: object) -> None:
+    def all_reduce_(*_: object) -> None:
         """Nothing is simple enough."""
+
+    allreduce = all_reduce_
+
+
+# The module, or what does nothing. Whoever calls it gets None if nothing was done.
+short: Any = _Absent
 
 
 @functools.cache
 def load() -> Any:
-    """The module, ready to be used, or what does nothing."""
+    """From now on `short` is the module, if it can be used."""
+    global short
     try:
         module = _import()
     except ImportError as error:
         _log.info("calling libtutti by ctypes, which takes longer: there is no libtutti-torch.so to be used (%s)", error)
-        return _Absent
+        return short
     module.bind(
         library.address("tuttiAllReduce"),
         library.address("tuttiSetPlace"),
@@ -59,6 +68,13 @@ def load() -> Any:
         torch.autograd._profiler_enabled,
         places.is_foreign,
         places.number,
+        lambda group, code: group._communicator.check(code),
+        {name: OPERATORS[int(op)] for name, op in OPS.items() if int(op) in OPERATORS},
+        OPERATORS,
+        c10d.AllreduceOptions,
+        # Without results: who calls with asyncOp = False (dist.all_reduce does) has them in his tensors.
+        TuttiWork(None),
     )
     places.use(module)
+    short = module
     return module

@@ -7,16 +7,11 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from . import library
+from . import calls, library
 from .errors import TuttiError
-from .process_group import TuttiProcessGroup
-from .tensors import OPERATORS
+from .tensors import OPS
 
-# By the names that torch's functional collectives have.
-_OPS = {name: getattr(dist.ReduceOp, name.upper()) for name in ("sum", "product", "max", "min", "avg", "band", "bor", "bxor")}
-_NUMBERS = {name: OPERATORS.get(hash(dist.ReduceOp(op))) for name, op in _OPS.items()}
-_is_compiling = torch.compiler.is_compiling
-_World = dist.GroupMember
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 
 def all_reduce_(tensor: torch.Tensor, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
@@ -27,23 +22,22 @@ def all_reduce_(tensor: torch.Tensor, op: str = "sum", group: dist.ProcessGroup 
     op: "sum", "product", "max", "min", "avg", "band", "bor" or "bxor". torch.compile traces it, as tutti::all_reduce_."""
     if _is_compiling() or is_in_torch_dispatch_mode():
         torch.ops.tutti.all_reduce_(tensor, op, "" if group is None else group.group_name)
-    else:
-        _all_reduce(tensor, op, group)
-
-
-def _all_reduce(tensor: torch.Tensor, op: str, group: Any) -> None:
-    if group is None:
-        group = _World.WORLD
-    if type(group) is TuttiProcessGroup and group.all_reduce_at_once(tensor, _NUMBERS.get(op)):
         return
-    if op not in _OPS:
-        raise TuttiError(f"all_reduce_: op={op!r} is none of {', '.join(_OPS)}", library.INVALID_ARGUMENT)
-    dist.all_reduce(tensor, _OPS[op], group)
+    if calls.short.all_reduce_(dist.GroupMember.WORLD if group is None else group, tensor, op) is None:
+        _ordinary(tensor, op, group)
+
+
+def _ordinary(tensor: torch.Tensor, op: str, group: Any) -> None:
+    if op not in OPS:
+        raise TuttiError(f"all_reduce_: op={op!r} is none of {', '.join(OPS)}", library.INVALID_ARGUMENT)
+    dist.all_reduce(tensor, OPS[op], group)
 
 
 @torch.library.custom_op("tutti::all_reduce_", mutates_args={"tensor"})
 def _traced(tensor: torch.Tensor, op: str, group_name: str) -> None:
-    _all_reduce(tensor, op, dist.distributed_c10d._resolve_process_group(group_name) if group_name else None)
+    group = dist.distributed_c10d._resolve_process_group(group_name) if group_name else dist.GroupMember.WORLD
+    if calls.short.all_reduce_(group, tensor, op) is None:
+        _ordinary(tensor, op, group)
 
 
 @_traced.register_fake

@@ -30,7 +30,7 @@ class GroupBase(dist.ProcessGroup):
         self._rank, self._size = rank, size
         self._communicator, self._lanes = communicator, lanes
         self._api = library.load()
-        self._calls = calls.load()
+        calls.load()
 
     @contextmanager
     def _together(self) -> Iterator[None]:

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from . import library, sparse
+from . import calls, library, sparse
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
 from .places import called
-from .tensors import BITWISE, OPERATORS, PREMUL_SUM, SUM, Reduction, check_dense, op_number, plain, reduction
+from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, op_number, plain, reduction
 from .work import TuttiWork
 
 _ALL_REDUCE = c10d.AllreduceOptions()
@@ -42,19 +43,10 @@ class Reductions(GroupBase):
         finally:
             self._api.tuttiRedOpDestroy(made.value, comm)
 
-    def all_reduce_at_once(self, tensor: torch.Tensor, op: int | None) -> bool:
-        """All-reduces with Tutti's operator of this number, without anything around it. False, and nothing was done, if it
-        has to go the ordinary way, where also errors of the arguments are found."""
-        communicator = self._communicator
-        code = self._calls.all_reduce(tensor, op, communicator._comm)
-        if code:
-            communicator.check(code)
-        return code == library.SUCCESS
-
-    def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE) -> TuttiWork:
-        if type(opts) is c10d.AllreduceOptions and not opts.asyncOp and type(tensors) is list and len(tensors) == 1:
-            if self.all_reduce_at_once(tensors[0], OPERATORS.get(hash(opts.reduceOp))):
-                return TuttiWork(tensors)
+    def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE) -> dist.Work:
+        done = calls.short.allreduce(self, tensors, opts)
+        if done is not None:
+            return done
         tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "all_reduce")
         op, is_async = (opts.reduceOp, opts.asyncOp) if hasattr(opts, "reduceOp") else (opts, False)
         return self._all_reduce([tensor], op, is_async)

@@ -37,6 +37,8 @@ _OPS: dict[int, int] = {
 # The same by the hash of c10d's ReduceOp, which is its number and takes a tenth of the time to get. Empty if it is another.
 _KINDS = {number: dist.ReduceOp(dist.ReduceOp.RedOpType(number)) for number in _OPS}
 OPERATORS = _OPS if all(hash(op) == number for number, op in _KINDS.items()) else {}
+# By the names that torch's functional collectives have for them.
+OPS = {name: getattr(dist.ReduceOp, name.upper()) for name in ("sum", "product", "max", "min", "avg", "band", "bor", "bxor")}
 # On the bytes 0 and 1.
 _BOOL_OPS: dict[int, int] = {
     int(dist.ReduceOp.SUM): library.MAX,
