@@ -31,6 +31,7 @@ ROOMS = {
     "lib/ddp": {"include/tutti/ddp.h"} | TRANSPORT_ABI - {"include/tutti/transport.h"},
     "lib/ddp/cuda": {"lib/ddp", "lib/cuda/port.h", "kernels/cuda", "include/tutti/ddp.h"} | BASE,
     "lib/nccl": {"include"},
+    "lib/torch": {"include"},
     "tools": {"include"},
     "tools/cli": set(),
     # It shows what only the inside knows.
@@ -41,7 +42,7 @@ ROOMS = {
 }
 # Of the libraries outside, only these rooms know.
 OUTSIDE = {"sodium.h": {"lib/base"}, "hwloc.h": {"lib/topology"}, "infiniband/verbs.h": {"transports/verbs"},
-           "cuda.h": {"lib/cuda"}, "nvtx3/nvToolsExt.h": {"lib/cuda"}, "cuda_runtime_api.h": {"lib/cuda"}, "cuda_fp16.h": {"kernels"}, "cuda_bf16.h": {"kernels"},
+           "Python.h": {"lib/torch"}, "cuda.h": {"lib/cuda"}, "nvtx3/nvToolsExt.h": {"lib/cuda"}, "cuda_runtime_api.h": {"lib/cuda"}, "cuda_fp16.h": {"kernels"}, "cuda_bf16.h": {"kernels"},
            "cuda_fp8.h": {"kernels"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 

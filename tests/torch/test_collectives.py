@@ -11,6 +11,7 @@ import ranks
 prerequisites.require()
 import torch
 import torch.distributed as dist
+import tutti_torch
 
 SIZES = [0, 1, 3, 1000, 70_001]
 
@@ -281,9 +282,12 @@ class Collectives(unittest.TestCase):
         group = dist.group.WORLD
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
             dist.all_reduce(torch.ones(3, 5))
+            tutti_torch.all_reduce_(torch.ones(3, 5))
             dist.broadcast(torch.ones(7), 0, async_op=True).wait()
             group.barrier()
-        shapes = {event.name: event.input_shapes for event in profile.events() if event.name.startswith("tutti::")}
+        events = [event for event in profile.events() if event.name.startswith("tutti::")]
+        self.assertEqual(len(events), 4)
+        shapes = {event.name: event.input_shapes for event in events}
         self.assertEqual(set(shapes), {"tutti::all_reduce", "tutti::broadcast", "tutti::barrier"})
         self.assertEqual(shapes["tutti::all_reduce"], [[3, 5]])
         self.assertEqual(shapes["tutti::broadcast"], [[7]])

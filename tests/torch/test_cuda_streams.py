@@ -13,7 +13,7 @@ import ranks
 prerequisites.require()
 import torch
 import torch.distributed as dist
-from tutti_torch import lanes, library
+from tutti_torch import calls, lanes, library
 
 DEVICE = torch.device("cuda", 0)
 
@@ -102,6 +102,7 @@ def made_up_gpu():
             patches.enter_context(mock.patch.object(torch.cuda, name, getattr(cuda, name)))
         for owner, name, new in (
             (lanes.Lanes, "of", lambda self, *tensors: self._on(DEVICE)),
+            (calls, "short", calls._Absent),  # it is for host memory
             (library, "config", lambda init_s, op_s, deterministic=False, device=None: host_config(init_s, op_s, deterministic)),
             (torch.futures, "Future", lambda devices: future()),
         ):

@@ -111,8 +111,12 @@ class Install(unittest.TestCase):
         installed = {path.name for path in packages[0].parent.glob("*.py")}
         self.assertEqual(installed, {path.name for path in (ROOT / "lib/torch/tutti_torch").glob("*.py")})
         environment = self.environment(packages[0].parents[1])
-        output = run([sys.executable, "-c", PROGRAM, self.scratch / "store"], env=environment, cwd=self.scratch)
-        self.assertTrue(output.startswith(str(root)), output)
+        program = PROGRAM + "\nprint(getattr(tutti_torch.calls.load(), '__file__', 'absent'))"
+        output = run([sys.executable, "-c", program, self.scratch / "store"], env=environment, cwd=self.scratch)
+        package, module = output.split()
+        self.assertTrue(package.startswith(str(root)), output)
+        built = (LIBRARY.parent / "libtutti-torch.so").exists()
+        self.assertEqual([module], [str(path) for path in root.rglob("libtutti-torch.so")] if built else ["absent"])
 
     def load_error(self, library):
         environment = self.environment(SITE, TUTTI_LIBRARY=str(library))

@@ -61,6 +61,7 @@ package_is_there() {
     python3-matplotlib) has_module matplotlib ;;
     iproute2) has_command ip ;;
     python3-venv) has_module ensurepip ;;
+    python3-dev) [ -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     python3-torch) has_command torchrun || [ -x "${TUTTI_TORCHRUN:-}" ] ;;
     *) has_command "$1" ;;
   esac

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Times torch.distributed.all_reduce, and steps of DDP, on Tutti and on gloo, interleaved in the same processes.
+"""Times torch.distributed.all_reduce, and steps of DDP, on Tutti and on gloo, interleaved in the same processes; and
+tutti_torch.all_reduce_.
 
     PYTHONPATH=lib/torch python3 tools/torch/torch_all_reduce_perf.py --ranks 2,4
 """
@@ -65,9 +66,10 @@ def interleaved(actions: dict[str, tuple[Callable[[], None], Any]], options: arg
 def measure_sizes(rank: int, groups: dict[str, Any], options: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
+    import tutti_torch
 
     if rank == 0:
-        print(f"{'bytes':>10} {'tutti (us)':>12} {'gloo (us)':>12} {'tutti/gloo':>11}", flush=True)
+        print(f"{'bytes':>10} {'tutti (us)':>12} {'gloo (us)':>12} {'tutti/gloo':>11} {'all_reduce_ (us)':>17}", flush=True)
     size = options.min_bytes
     while size <= options.max_bytes:
         tensor = torch.ones(max(1, size // 4))
@@ -77,10 +79,13 @@ def measure_sizes(rank: int, groups: dict[str, Any], options: argparse.Namespace
             if work is not None:
                 work.wait()
 
-        medians = interleaved({b: (lambda g=groups[b]: reduce(g), groups[b]) for b in BACKENDS}, options)
+        actions = {b: (lambda g=groups[b]: reduce(g), groups[b]) for b in BACKENDS}
+        actions["direct"] = (lambda tensor=tensor: tutti_torch.all_reduce_(tensor, "max"), groups["tutti"])
+        medians = interleaved(actions, options)
         if rank == 0:
             ratio = medians["tutti"] / medians["gloo"]
-            print(f"{size:>10} {medians['tutti']:>12.1f} {medians['gloo']:>12.1f} {ratio:>11.3f}", flush=True)
+            columns = f"{size:>10} {medians['tutti']:>12.1f} {medians['gloo']:>12.1f} {ratio:>11.3f}"
+            print(f"{columns} {medians['direct']:>17.1f}", flush=True)
         size *= options.factor
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from . import library
+from . import calls, library
 from .communicator import Communicator
 from .errors import TuttiError
 from .lanes import Lanes, Stream
@@ -30,6 +30,7 @@ class GroupBase(dist.ProcessGroup):
         self._rank, self._size = rank, size
         self._communicator, self._lanes = communicator, lanes
         self._api = library.load()
+        calls.load()
 
     @contextmanager
     def _together(self) -> Iterator[None]:

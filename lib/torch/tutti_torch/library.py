@@ -131,6 +131,26 @@ def load() -> ctypes.CDLL:
     return library
 
 
+def address(name: str) -> int:
+    """Where one of the library's functions is."""
+    at = ctypes.cast(getattr(load(), name), c_void_p).value
+    assert at is not None
+    return at
+
+
+class _Symbol(ctypes.Structure):
+    """Dl_info of dlfcn.h"""
+
+    _fields_ = [("file", c_char_p), ("base", c_void_p), ("name", c_char_p), ("address", c_void_p)]
+
+
+def folder() -> Path:
+    """Where the library lies that was loaded."""
+    symbol = _Symbol()
+    ctypes.CDLL(None).dladdr(c_void_p(address("tuttiGetVersion")), ctypes.byref(symbol))
+    return Path(os.fsdecode(symbol.file or b"")).parent
+
+
 @functools.cache
 def version() -> int:
     number = c_int()

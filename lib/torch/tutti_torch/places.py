@@ -28,9 +28,17 @@ _FOREIGN = (
     "<",
 )
 _numbers: dict[Any, int] = {}
-_is_foreign: dict[str, bool] = {}
+_foreign: dict[str, bool] = {}
 _set_place: Any = None
+# The module in C (calls.py), which keeps places, too, and sets them sooner.
+_calls: Any = None
 _profiles = torch.autograd._profiler_enabled
+
+
+def use(module: Any) -> None:
+    """From now on the module in C finds the places."""
+    global _calls
+    _calls = module
 
 
 def stand_at(number: int) -> None:
@@ -43,16 +51,18 @@ def stand_at(number: int) -> None:
     _set_place(number)
 
 
+def is_foreign(name: str) -> bool:
+    """Whether the file of this name is no user's."""
+    foreign = _foreign.get(name)
+    if foreign is None:
+        foreign = _foreign[name] = name.startswith(_FOREIGN)
+    return foreign
+
+
 def _user_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None:
-        name = frame.f_code.co_filename
-        foreign = _is_foreign.get(name)
-        if foreign is None:
-            foreign = _is_foreign[name] = name.startswith(_FOREIGN)
-        if not foreign:
-            return frame
+    while frame is not None and is_foreign(frame.f_code.co_filename):
         frame = frame.f_back
-    return None
+    return frame
 
 
 def _file(name: str) -> str:
@@ -71,26 +81,29 @@ def _name(text: str) -> int:
     return number.value
 
 
-def _number(what: str, tensors: Sequence[torch.Tensor], frame: FrameType | None) -> int:
+def number(what: str, first: torch.Tensor | None, tensors: int, frame: FrameType | None) -> int:
+    """The number of the place where this frame is: there `what` is called with so many tensors, of which this is the first."""
+    where = (frame.f_code.co_filename, frame.f_lasti) if frame is not None else None
+    key = (what, where, tensors, first.dtype, first.shape) if first is not None else (what, where)
+    known = _numbers.get(key)
+    if known is not None:
+        return known
+    if len(_numbers) >= _MOST:
+        _numbers.clear()
+        if _calls is not None:
+            _calls.forget_places()
     text = what
-    if tensors:
-        text += f" of {in_torch_terms(tensors[0])}" + f" and {len(tensors) - 1} more" * (len(tensors) > 1)
+    if first is not None:
+        text += f" of {in_torch_terms(first)}" + f" and {tensors - 1} more" * (tensors > 1)
     if frame is not None:
         text += f" at {_file(frame.f_code.co_filename)}:{frame.f_lineno}"
-    return _name(text)
+    known = _numbers[key] = _name(text)
+    return known
 
 
 def place(what: str, tensors: Sequence[torch.Tensor], depth: int = 2) -> int:
     """The number of the place that called the caller's caller."""
-    frame = _user_frame(sys._getframe(depth))
-    where = (frame.f_code.co_filename, frame.f_lasti) if frame is not None else None
-    key = (what, where, len(tensors), tensors[0].dtype, tensors[0].shape) if tensors else (what, where)
-    number = _numbers.get(key)
-    if number is None:
-        if len(_numbers) >= _MOST:
-            _numbers.clear()
-        number = _numbers[key] = _number(what, tensors, frame)
-    return number
+    return number(what, tensors[0] if tensors else None, len(tensors), _user_frame(sys._getframe(depth)))
 
 
 def stand_at_end(error: BaseException | None) -> None:
@@ -109,7 +122,10 @@ def stand_at_end(error: BaseException | None) -> None:
 def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None]) -> Callable[..., None]:
     """issue(), which makes the library's calls on this thread, in the name of the place that called; seen by torch's
     profiler if that is on."""
-    stand_at(place(what, tensors, 3))
+    if _calls is not None:
+        _calls.stand_at(what, tensors[0] if tensors else None, len(tensors))
+    else:
+        stand_at(place(what, tensors, 3))
     if not _profiles():
         return issue
 

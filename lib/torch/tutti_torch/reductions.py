@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from . import library, sparse
+from . import calls, library, sparse
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
 from .places import called
@@ -42,7 +43,10 @@ class Reductions(GroupBase):
         finally:
             self._api.tuttiRedOpDestroy(made.value, comm)
 
-    def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE) -> TuttiWork:
+    def allreduce(self, tensors: Any, opts: Any = _ALL_REDUCE) -> dist.Work:
+        done = calls.short.allreduce(self, tensors, opts)
+        if done is not None:
+            return done
         tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "all_reduce")
         op, is_async = (opts.reduceOp, opts.asyncOp) if hasattr(opts, "reduceOp") else (opts, False)
         return self._all_reduce([tensor], op, is_async)

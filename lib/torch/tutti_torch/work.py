@@ -29,16 +29,17 @@ class TuttiWork(dist.Work):
 
     # For who waits without a limit of his own.
     limit = NO_TIMEOUT
+    # How it is at first. Most operations end where they are called, and change nothing of this.
+    _source = -1
+    _error: BaseException | None = None
+    _is_error_seen = False
+    _running: threading.Lock | None = None
+    _future: torch.futures.Future[Any] | None = None
+    _gate: torch.futures.Future[None] | None = None
 
-    def __init__(self, results: list[torch.Tensor] | None, source_rank: int = -1) -> None:
+    def __init__(self, results: list[torch.Tensor] | None) -> None:
         super().__init__()
         self._results = results if results is not None else []
-        self._source = source_rank
-        self._error: BaseException | None = None
-        self._is_error_seen = False
-        self._running: threading.Lock | None = None
-        self._future: torch.futures.Future[Any] | None = None
-        self._gate: torch.futures.Future[None] | None = None
 
     # ---- for the backend ----
 

@@ -1,0 +1,80 @@
+"""The module in C that calls libtutti without ctypes (../calls.cpp): libtutti-torch.so, which lies beside libtutti.so.0. Where
+it is not, everything goes by ctypes, which takes longer."""
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import sys
+import sysconfig
+from importlib.machinery import ExtensionFileLoader
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from . import library, places
+from .tensors import OPERATORS, OPS, TYPES
+from .work import TuttiWork
+
+# The module's kVersion. Both are one higher when what they say to each other changes.
+VERSION = 1
+
+_log = logging.getLogger("tutti_torch")
+
+
+def _import() -> Any:
+    path = str(library.folder() / "libtutti-torch.so")
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise ImportError("it is for CPython with a global lock")
+    spec = importlib.util.spec_from_loader("libtutti_torch", ExtensionFileLoader("libtutti_torch", path))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if module.VERSION != VERSION:
+        raise ImportError(f"{path} is not of this package's version")
+    return module
+
+
+class _Absent:
+    """In the module's place."""
+
+    @staticmethod
+    def all_reduce_(*_: object) -> None:
+        """Nothing is simple enough."""
+
+    allreduce = all_reduce_
+
+
+# The module, or what does nothing. Whoever calls it gets None if nothing was done.
+short: Any = _Absent
+
+
+@functools.cache
+def load() -> Any:
+    """From now on `short` is the module, if it can be used."""
+    global short
+    try:
+        module = _import()
+    except ImportError as error:
+        _log.info("calling libtutti by ctypes, which takes longer: there is no libtutti-torch.so to be used (%s)", error)
+        return short
+    module.bind(
+        library.address("tuttiAllReduce"),
+        library.address("tuttiSetPlace"),
+        torch.Tensor,
+        torch.nn.Parameter,
+        TYPES,
+        torch.autograd._profiler_enabled,
+        places.is_foreign,
+        places.number,
+        lambda group, code: group._communicator.check(code),
+        {name: OPERATORS[int(op)] for name, op in OPS.items() if int(op) in OPERATORS},
+        OPERATORS,
+        c10d.AllreduceOptions,
+        # Without results: who calls with asyncOp = False (dist.all_reduce does) has them in his tensors.
+        TuttiWork(None),
+    )
+    places.use(module)
+    short = module
+    return module
