@@ -18,6 +18,7 @@
 #include "comm/link_pool.h"
 #include "comm/turnstile.h"
 #include "cuda/device.h"
+#include "debug/lateness.h"
 #include "debug/recorder.h"
 #include "exec/buffers.h"
 #include "exec/operation.h"
@@ -93,6 +94,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> dump_trace(const std::string& path) const;
   static Result<void> dump_traces(const std::string& path);  // of all that this process has
   std::string explain_wait() const;
+  // Of this rank, or another one of this host, in the operations that the recorders hold.
+  RollCall::Rank lateness(int rank) const;
 
   std::vector<int> lost() const { return watch_->lost(); }  // ranks that died, as far as is known
 
