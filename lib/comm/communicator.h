@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "comm/comparison.h"
 #include "comm/link_pool.h"
+#include "comm/metrics.h"
 #include "comm/turnstile.h"
 #include "cuda/device.h"
 #include "debug/lateness.h"
@@ -36,7 +37,7 @@ struct CommOptions {
   double op_timeout_seconds = 1800;
   std::string transports;
   std::string algo;
-  std::string trace_file;
+  std::string trace_file, metrics_file;
   bool lends = true;
   bool deterministic = false;
   bool majority = false;
@@ -226,6 +227,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   const Run* driven_ = nullptr;
   int64_t next_look_ns_ = 0;  // of being idle
   bool finalized_ = false;
+  std::unique_ptr<Metrics> metrics_;  // if somebody wants to know
 
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
 };

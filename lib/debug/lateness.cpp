@@ -116,6 +116,12 @@ void RollCall::compare(const std::map<int, Attendance>& ranks) {
   if (latecomers_.size() > kLatecomers) latecomers_.pop_front();
 }
 
+uint64_t RollCall::latecomers() const {
+  uint64_t all = 0;
+  for (const auto& [rank, r] : ranks_) all += r.late;
+  return all;
+}
+
 std::optional<std::string> RollCall::sentence(bool by_most) const {
   std::map<int, std::vector<int64_t>> late;
   for (const auto& [rank, ns] : latecomers_) late[rank].push_back(ns);
@@ -144,9 +150,13 @@ void Attendants::look(RollCall* roll) {
   const auto n_ranks = static_cast<size_t>(mine_.header().n_ranks);
   if (all_.size() < n_ranks && looks_++ % kLooksPerFind == 0) find();
   const TickClock clock(mine_.header());
-  for (auto& [rank, attendant] : all_)
-    if (clock.is_for(attendant.file.header()))
-      roll->enter(rank, attendant.way.follow(attendant.file.read(clock, attendant.way.read())));
+  std::map<int, uint64_t> from;  // of all at the same time: samples are to be of the same operations
+  for (const auto& [rank, attendant] : all_)
+    if (clock.is_for(attendant.file.header())) from[rank] = read_from(attendant.file.header(), attendant.way.read());
+  for (const auto& [rank, nth] : from) {
+    Attendant& attendant = all_.at(rank);
+    roll->enter(rank, attendant.way.follow(attendant.file.read(clock, nth)));
+  }
 }
 
 }  // namespace tutti

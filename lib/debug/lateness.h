@@ -67,6 +67,7 @@ class RollCall {
 
   const std::map<int, Rank>& ranks() const { return ranks_; }
   const std::map<std::pair<int, int>, int64_t>& waited_ns() const { return waited_ns_; }  // who, and for whom
+  uint64_t latecomers() const;                                                            // to all operations
   // "rank 3 came last to 97 of the last 100 operations that had to wait for somebody, 5.1 ms after the others in the
   // median": of the rank that is late most often; by_most: only if that is more often than all others together.
   std::optional<std::string> sentence(bool by_most = false) const;

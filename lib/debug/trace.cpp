@@ -76,6 +76,7 @@ Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* 
   const uint64_t begun = header.begun.load(std::memory_order_acquire);
   const uint64_t first = std::max(begun < Recorder::kOperations ? 1 : begun - Recorder::kOperations + 1, after + 1);
   // The last ones first: they are overwritten last.
+  trace.operations.reserve(begun >= first ? begun - first + 1 : 0);
   for (uint64_t nth = begun; nth >= first; nth--) {
     TracedOperation operation;
     if (!read_slot(slots[nth % Recorder::kOperations], nth, clock, &operation)) continue;
@@ -128,8 +129,14 @@ Trace TraceFile::read(const TickClock& clock, uint64_t nth) const {
   return tutti::read(header(), slots, reinterpret_cast<const TracePlace*>(slots + Recorder::kOperations), clock, nth);
 }
 
-Trace read_trace(const Recorder& recorder) {
-  return read(recorder.header(), recorder.slots(), recorder.places(), TickClock(recorder.header()), 0);
+uint64_t read_from(const TraceHeader& header, uint64_t nth) {
+  constexpr uint64_t kSample = 128;
+  const uint64_t begun = header.begun.load(std::memory_order_acquire);
+  return begun > nth && begun - nth > Recorder::kOperations ? begun - kSample : nth;
+}
+
+Trace read_trace(const Recorder& recorder, uint64_t nth) {
+  return read(recorder.header(), recorder.slots(), recorder.places(), TickClock(recorder.header()), nth);
 }
 
 Result<Trace> read_trace(const std::string& path) {

@@ -75,7 +75,11 @@ class TraceFile {
   std::unique_ptr<const void, Unmap> memory_;
 };
 
-Trace read_trace(const Recorder& recorder);
+// For who reads again and again what has come after the `nth`: after which to read now. Where some of it has been
+// overwritten the rest is only a sample, and a few of the last ones will do as well.
+uint64_t read_from(const TraceHeader& header, uint64_t nth);
+
+Trace read_trace(const Recorder& recorder, uint64_t nth = 0);
 Result<Trace> read_trace(const std::string& path);
 
 // "AllReduce(count=1024, float, sum) [ring] as operation 7", "Send(count=4, int32, peer=1)".

@@ -1,18 +1,14 @@
 // Which rank comes late: from made-up ranks.
-#include <algorithm>
-
 #include "comm/ranks.h"
 #include "debug/folder.h"
+#include "debug/late_ones.h"
 #include "debug/lateness.h"
-#include "debug/why.h"
 #include "tutti/trace.h"
 
 using namespace tutti_test;
 using tutti::Attendance;
 
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 // Comes and leaves at these times, after `outside` milliseconds outside.
 Attendance at(double came, double left, double outside, uint64_t sequence = 1, int host = 0, bool joins = true) {
@@ -141,20 +137,10 @@ TEST_CASE("a rank that comes when the others have waited for a while is late") {
   const Folder folder("TUTTI_TRACE_DIR");
   constexpr int kLate = 2, kSteps = 6;
   constexpr uint64_t kOperations = 5;
-  constexpr int64_t kWhileMs = 20;
-  const auto all_wait_in = [&](uint64_t sequence) {
-    const auto groups = tutti::find_witnesses(folder.path);
-    const tutti::Witnesses& ranks = groups.begin()->second;
-    return std::all_of(ranks.begin(), ranks.end(), [&](const auto& entry) {
-      const tutti::Trace& trace = entry.second.trace;
-      return entry.first == kLate || (trace.is_in_operation() && trace.last()->call.sequence == sequence &&
-                                      trace.read_ns - trace.last()->started_ns >= kWhileMs * kMs);
-    });
-  };
   const auto body = [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     float value = 1;
     for (uint64_t i = 1; i <= kSteps * kOperations; i++) {
-      while (rank == kLate && i % kOperations == 2 && !all_wait_in(i)) usleep(1000);
+      while (rank == kLate && i % kOperations == 2 && !all_others_wait(folder.path, kLate, i)) usleep(1000);
       outcome.take(tuttiAllReduce(&value, &value, 1, tuttiFloat, tuttiMax, comm, nullptr));
     }
     if (rank != 0) return;
@@ -162,7 +148,7 @@ TEST_CASE("a rank that comes when the others have waited for a while is late") {
     outcome.take(tuttiCommLateness(comm, kLate, &late));
     outcome.message += std::to_string(late.late) + " of " + std::to_string(late.operations) + ", " +
                        std::to_string(late.lateSeconds) + " s, waited " + std::to_string(late.waitedSeconds);
-    const double least = 0.9 * kWhileMs / 1e3;  // the clocks' conversion
+    const double least = 0.9 * kLateMs / 1e3;  // the clocks' conversion
     outcome.wrong += late.operations < kSteps * kOperations - 1;
     outcome.wrong += late.late < kSteps || late.worstSeconds < least;
     outcome.wrong += late.lateSeconds < kSteps * least || late.waitedSeconds < 3 * kSteps * least;
@@ -174,4 +160,26 @@ TEST_CASE("a rank that comes when the others have waited for a while is late") {
   const auto outcomes = Processes(4, body).wait();
   INFO(outcomes[0].message);
   require_success(outcomes);
+}
+
+TEST_CASE("who reads again and again reads all that is there, or a sample where some of it is gone") {
+  tutti::Recorder recorder;
+  uint64_t begun = 0;
+  const auto carry_out = [&](uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+      recorder.begin({.sequence = ++begun, .count = 1, .collective = tutti::Collective::kBarrier});
+      recorder.end();
+    }
+  };
+  carry_out(tutti::Recorder::kOperations);
+  CHECK(tutti::read_from(recorder.header(), 0) == 0);
+  CHECK(tutti::read_trace(recorder).operations.size() == tutti::Recorder::kOperations);
+  CHECK(tutti::read_trace(recorder, begun - 3).operations.size() == 3);
+  CHECK(tutti::read_trace(recorder, begun).operations.empty());
+  carry_out(1);
+  CHECK(tutti::read_from(recorder.header(), 1) == 1);
+  const auto sample = tutti::read_trace(recorder, tutti::read_from(recorder.header(), 0)).operations;
+  REQUIRE(!sample.empty());
+  CHECK(sample.size() < tutti::Recorder::kOperations / 4);
+  CHECK(sample.back().nth == begun);
 }
