@@ -2,8 +2,8 @@
 // every 5 s, when the communicator has been finalized, when it breaks and when it ends; and in the log, at info, which
 // rank is late again and again. A thread of its own reads this rank's recorder ten times a second, and on the first
 // rank of each host those of all ranks there. Operations pay nothing for it. Of more than 10,000 operations a second
-// some are overwritten before: then a sample is read, the others count as if they had been like those that are there,
-// and nobody was late for them.
+// some are overwritten before: then a sample is read, and the others count as if they had been like those, but nobody
+// was late for them.
 //
 // Threading: write() from any thread.
 #pragma once
