@@ -28,6 +28,29 @@ TUTTI_API tuttiResult_t tuttiDumpTrace(tuttiComm_t comm, const char* path);
  * creation is under way). */
 TUTTI_API tuttiResult_t tuttiCommExplainWait(tuttiComm_t comm, char* text, size_t* bytes);
 
+/* How late a rank came to collectives, so that the others waited for it. Late is who comes a millisecond or more after
+ * the others (their median), and has been outside of operations for so much longer than they: not who was held up by a
+ * late rank in the operation before. At most one rank is late for an operation. Start from TUTTI_LATENESS_INITIALIZER;
+ * later versions append. */
+typedef struct {
+  size_t size;          /* sizeof(tuttiLateness_t) */
+  uint64_t operations;  /* that were looked at */
+  uint64_t late;        /* of these, that it was late for */
+  double lateSeconds;   /* by how much, in all of them */
+  double worstSeconds;  /* and in the worst */
+  double waitedSeconds; /* that the other ranks waited for it, all together */
+} tuttiLateness_t;
+
+#define TUTTI_LATENESS_INITIALIZER \
+  { sizeof(tuttiLateness_t), 0, 0, 0, 0, 0 }
+
+/* How late `rank` was in those of the last 1,024 operations that are collectives, compared with the ranks of this
+ * rank's host that share TUTTI_TRACE_DIR with it; with 0 operations in *lateness, if it is not one of these. A rank
+ * that waits in another communicator's operation counts as outside of this one's. Any thread; takes about a
+ * millisecond. Errors: tuttiInvalidArgument (no such rank, lateness is NULL or its size too small, not a live
+ * communicator), tuttiInvalidUsage (its creation is under way). */
+TUTTI_API tuttiResult_t tuttiCommLateness(tuttiComm_t comm, int rank, tuttiLateness_t* lateness);
+
 /* For bindings of languages whose places in a program an address says nothing of. Gives `text`, such as "all_reduce of
  * float32[1024] at train.py:41", a number: *place. The text is copied, and cut off after 119 bytes. The last 4,096 are
  * kept. Errors: tuttiInvalidArgument (text or place is NULL). */

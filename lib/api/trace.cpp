@@ -30,6 +30,23 @@ tuttiResult_t tuttiCommExplainWait(tuttiComm_t comm, char* text, size_t* bytes) 
   });
 }
 
+tuttiResult_t tuttiCommLateness(tuttiComm_t comm, int rank, tuttiLateness_t* lateness) {
+  return guarded([&]() -> Result<void> {
+    if (lateness == nullptr) return invalid_argument("lateness is NULL");
+    if (lateness->size < sizeof *lateness)
+      return invalid_argument(format("lateness->size=%zu: start from TUTTI_LATENESS_INITIALIZER", lateness->size));
+    const Use use(comm);
+    if (!use) return not_a_comm(comm);
+    if (rank < 0 || rank >= use->n_ranks())
+      return invalid_argument(format("rank=%d: give one from 0 to %d", rank, use->n_ranks() - 1));
+    const RollCall::Rank found = use->lateness(rank);
+    const auto seconds = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
+    *lateness = {lateness->size,         found.operations,        found.late,
+                 seconds(found.late_ns), seconds(found.worst_ns), seconds(found.waited_ns)};
+    return {};
+  });
+}
+
 tuttiResult_t tuttiNamePlace(const char* text, uint64_t* place) {
   return guarded([&]() -> Result<void> {
     if (text == nullptr) return invalid_argument("text is NULL");

@@ -29,6 +29,8 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
    "where a communicator that breaks writes its last operations as JSON; %r in it becomes the rank, %p the process, %h the host, %g the group"},
   {Env::kTraceOnSigterm, "TUTTI_TRACE_ON_SIGTERM", "0", 0, 1,
    "1: SIGTERM also writes TUTTI_TRACE_FILE, and then acts as before"},
+  {Env::kMetricsFile, "TUTTI_METRICS_FILE", "", 1, 0,
+   "where a communicator writes counters for Prometheus, every 5 s; %r in it becomes the rank, %p the process, %h the host, %g the group"},
   {Env::kInitTimeout, "TUTTI_INIT_TIMEOUT", "60", 1, 86400, "seconds for the whole creation of a communicator"},
   {Env::kOpTimeout, "TUTTI_OP_TIMEOUT", "1800", 1, 31536000, "seconds an operation may wait without any progress"},
   {Env::kSocketIfname, "TUTTI_SOCKET_IFNAME", "", 1, 0,
@@ -138,8 +140,8 @@ namespace {
 
 // What is loaded, or opened. A program with more rights than its user takes no such path from that user.
 const char* value_of(Env id) {
-  static constexpr Env kPaths[] = {Env::kLogFile,  Env::kTraceDir, Env::kTraceFile, Env::kTransportPlugin,
-                                   Env::kTuneFile, Env::kTopoFile, Env::kTopoDump};
+  static constexpr Env kPaths[] = {Env::kLogFile,         Env::kTraceDir, Env::kTraceFile, Env::kMetricsFile,
+                                   Env::kTransportPlugin, Env::kTuneFile, Env::kTopoFile,  Env::kTopoDump};
   const bool is_path = std::find(std::begin(kPaths), std::end(kPaths), id) != std::end(kPaths);
   const char* value = is_path ? secure_getenv(env_entry(id).name) : getenv(env_entry(id).name);
   return value != nullptr && *value != '\0' ? value : nullptr;

@@ -16,6 +16,7 @@ enum class Env : int {
   kTraceDir,
   kTraceFile,
   kTraceOnSigterm,
+  kMetricsFile,
   kInitTimeout,
   kOpTimeout,
   kSocketIfname,

@@ -54,6 +54,15 @@ Result<void> write_file(const std::string& path, std::string_view bytes, mode_t 
   return {};
 }
 
+Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode) {
+  const NoSizeSignal quiet;
+  struct stat there {};
+  if (lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
+    return Error{Code::kSystemError, "writing " + path + ": it is there already and no regular file"};
+  if (const int reason = replace(path, bytes, mode); reason != 0) return system_error("writing " + path, reason);
+  return {};
+}
+
 std::string first_line(const std::string& path) {
   FILE* const file = fopen(path.c_str(), "re");
   if (file == nullptr) return {};

@@ -14,6 +14,10 @@ namespace tutti {
 // already and is no regular file (a pipe, a terminal, a link) is written itself. Errors: kSystemError, naming `path`.
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
 
+// The same only of a regular file, or where there is none: what somebody else may have put there, as a link, is neither
+// followed nor replaced. Errors: kSystemError, naming `path`.
+Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
+
 // As the kernel's files in /proc and /sys have it, without its end. "" where there is no file.
 std::string first_line(const std::string& path);
 

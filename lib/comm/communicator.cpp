@@ -20,6 +20,7 @@ Result<CommOptions> CommOptions::from_env() {
   options.transports = env_string(Env::kTransports);
   options.algo = env_string(Env::kAlgo);
   options.trace_file = env_string(Env::kTraceFile);
+  options.metrics_file = env_string(Env::kMetricsFile);
   options.lends = env_string(Env::kProto) != "copy";
   TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
   options.deterministic = deterministic != 0;
@@ -151,7 +152,9 @@ Result<void> Communicator::end_with(Result<void> result) {
 
 // Of a group that has ended, once.
 void Communicator::keep_trace(const Error& reason) {
-  if (recorder_.fail(reason.message)) write_trace_file(recorder_, options_.trace_file);
+  if (!recorder_.fail(reason.message)) return;
+  write_trace_file(recorder_, options_.trace_file);
+  if (metrics_) metrics_->write();
 }
 
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation,
@@ -240,6 +243,7 @@ Result<void> Communicator::finalize(uint64_t ticket) {
   operation.caller = caller_or_place(nullptr);
   auto result = execute(operation);
   finalized_ = true;
+  if (result && metrics_) metrics_->write();
   for (Settled& settled : settled_) settled.repeats = false;
   return result;
 }

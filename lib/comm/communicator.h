@@ -16,8 +16,10 @@
 #include "base/result.h"
 #include "comm/comparison.h"
 #include "comm/link_pool.h"
+#include "comm/metrics.h"
 #include "comm/turnstile.h"
 #include "cuda/device.h"
+#include "debug/lateness.h"
 #include "debug/recorder.h"
 #include "exec/buffers.h"
 #include "exec/operation.h"
@@ -35,7 +37,7 @@ struct CommOptions {
   double op_timeout_seconds = 1800;
   std::string transports;
   std::string algo;
-  std::string trace_file;
+  std::string trace_file, metrics_file;
   bool lends = true;
   bool deterministic = false;
   bool majority = false;
@@ -93,6 +95,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> dump_trace(const std::string& path) const;
   static Result<void> dump_traces(const std::string& path);  // of all that this process has
   std::string explain_wait() const;
+  // Of this rank, or another one of this host, in the operations that the recorders hold.
+  RollCall::Rank lateness(int rank) const;
 
   std::vector<int> lost() const { return watch_->lost(); }  // ranks that died, as far as is known
 
@@ -223,6 +227,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   const Run* driven_ = nullptr;
   int64_t next_look_ns_ = 0;  // of being idle
   bool finalized_ = false;
+  std::unique_ptr<Metrics> metrics_;  // if somebody wants to know
 
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
 };

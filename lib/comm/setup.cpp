@@ -230,6 +230,10 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Meeting& meeting, con
   TUTTI_TRY(meeting.conclude(forced ? comm->setup(meeting, deadline) : forced.error()));
   log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", comm->n_ranks_, kernels().isa,
       comm->wait_policy_.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
+  const auto& hosts = comm->planner_->layout().hosts;
+  const bool leads_host =
+      std::any_of(hosts.begin(), hosts.end(), [&](const auto& ranks) { return ranks[0] == comm->rank_; });
+  comm->metrics_ = Metrics::start(comm->recorder_, *comm->watch_, options.metrics_file, leads_host);
   if (options.cuda_device < 0) return comm;
   TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(*comm, options.cuda_device));
   return comm;

@@ -49,4 +49,12 @@ std::string Communicator::explain_wait() const {
   return why(witnesses, rank_);
 }
 
+RollCall::Rank Communicator::lateness(int rank) const {
+  RollCall roll;
+  Attendants(recorder_).look(&roll);
+  roll.compare();
+  const auto found = roll.ranks().find(rank);
+  return found == roll.ranks().end() ? RollCall::Rank{} : found->second;
+}
+
 }  // namespace tutti

@@ -25,28 +25,6 @@ bool is_sound(const TraceHeader& header) {
          header.rank >= 0 && header.rank < header.n_ranks && is_time(header.made_ns) && is_time(header.made_real_ns);
 }
 
-// From ticks to the monotonic clock, by two points in time: when the recorder was made, and now.
-class TickClock {
- public:
-  explicit TickClock(const TraceHeader& header) : made_ticks_(header.made_ticks), made_ns_(header.made_ns) {
-    const uint64_t now = ticks(header.by_cpu != 0);
-    read_ns_ = now_ns();
-    const auto passed = static_cast<double>(now - made_ticks_);
-    ns_per_tick_ = header.by_cpu == 0 || passed <= 0 ? 1 : static_cast<double>(read_ns_ - made_ns_) / passed;
-  }
-  int64_t to_ns(uint64_t at) const {
-    const double passed = static_cast<double>(static_cast<int64_t>(at - made_ticks_)) * ns_per_tick_;
-    constexpr auto kMost = static_cast<double>(kMostNs);
-    return made_ns_ + static_cast<int64_t>(std::clamp(passed, -kMost, kMost));
-  }
-  int64_t read_ns() const { return read_ns_; }
-
- private:
-  uint64_t made_ticks_;
-  int64_t made_ns_, read_ns_;
-  double ns_per_tick_;
-};
-
 std::string read_place(const TracePlace* places, uint64_t number) {
   if (number == 0) return "";
   const TracePlace& place = places[number % Recorder::kPlaces];
@@ -73,8 +51,8 @@ bool read_slot(const TraceSlot& slot, uint64_t nth, const TickClock& clock, Trac
   return slot.nth.load(kOrder) == nth && static_cast<int>(to->call.collective) < kCollectives;
 }
 
-Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* places) {
-  const TickClock clock(header);
+Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* places, const TickClock& clock,
+           uint64_t after) {
   Trace trace;
   trace.group = header.group;
   trace.rank = header.rank;
@@ -96,8 +74,9 @@ Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* 
     trace.wait.awaited.push_back({static_cast<int>(word / 2), word % 2 != 0});
   }
   const uint64_t begun = header.begun.load(std::memory_order_acquire);
-  const uint64_t first = begun < Recorder::kOperations ? 1 : begun - Recorder::kOperations + 1;
+  const uint64_t first = std::max(begun < Recorder::kOperations ? 1 : begun - Recorder::kOperations + 1, after + 1);
   // The last ones first: they are overwritten last.
+  trace.operations.reserve(begun >= first ? begun - first + 1 : 0);
   for (uint64_t nth = begun; nth >= first; nth--) {
     TracedOperation operation;
     if (!read_slot(slots[nth % Recorder::kOperations], nth, clock, &operation)) continue;
@@ -111,12 +90,26 @@ Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* 
 
 }  // namespace
 
-Trace read_trace(const Recorder& recorder) {
-  return read(recorder.header(), recorder.slots(), recorder.places());
+TickClock::TickClock(const TraceHeader& header)
+    : by_cpu_(header.by_cpu != 0), made_ticks_(header.made_ticks), made_ns_(header.made_ns) {
+  const uint64_t now = ticks(by_cpu_);
+  read_ns_ = now_ns();
+  const auto passed = static_cast<double>(now - made_ticks_);
+  ns_per_tick_ = !by_cpu_ || passed <= 0 ? 1 : static_cast<double>(read_ns_ - made_ns_) / passed;
 }
 
-Result<Trace> read_trace(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+int64_t TickClock::to_ns(uint64_t at) const {
+  const double passed = static_cast<double>(static_cast<int64_t>(at - made_ticks_)) * ns_per_tick_;
+  constexpr auto kMost = static_cast<double>(kMostNs);
+  return made_ns_ + static_cast<int64_t>(std::clamp(passed, -kMost, kMost));
+}
+
+void TraceFile::Unmap::operator()(const void* memory) const {
+  munmap(const_cast<void*>(memory), Recorder::kBytes);
+}
+
+Result<TraceFile> TraceFile::open(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return system_error("open " + path, errno);
   struct stat info {};
   if (fstat(file.get(), &info) != 0) return system_error("stat " + path, errno);
@@ -124,16 +117,31 @@ Result<Trace> read_trace(const std::string& path) {
   if (static_cast<size_t>(info.st_size) != Recorder::kBytes) return foreign;
   void* const memory = mmap(nullptr, Recorder::kBytes, PROT_READ, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return system_error("mmap " + path, errno);
-  const auto* header = static_cast<const TraceHeader*>(memory);
-  const bool is_ours = is_sound(*header);
-  Trace trace;
-  if (is_ours) {
-    const auto* slots = reinterpret_cast<const TraceSlot*>(static_cast<const char*>(memory) + Recorder::kHeaderBytes);
-    trace = read(*header, slots, reinterpret_cast<const TracePlace*>(slots + Recorder::kOperations));
-  }
-  munmap(memory, Recorder::kBytes);
-  if (!is_ours) return foreign;
-  return trace;
+  TraceFile opened;
+  opened.memory_.reset(memory);
+  if (!is_sound(opened.header())) return foreign;
+  return opened;
+}
+
+Trace TraceFile::read(const TickClock& clock, uint64_t nth) const {
+  const auto* slots =
+      reinterpret_cast<const TraceSlot*>(static_cast<const char*>(memory_.get()) + Recorder::kHeaderBytes);
+  return tutti::read(header(), slots, reinterpret_cast<const TracePlace*>(slots + Recorder::kOperations), clock, nth);
+}
+
+uint64_t read_from(const TraceHeader& header, uint64_t nth) {
+  constexpr uint64_t kSample = 128;
+  const uint64_t begun = header.begun.load(std::memory_order_acquire);
+  return begun > nth && begun - nth > Recorder::kOperations ? begun - kSample : nth;
+}
+
+Trace read_trace(const Recorder& recorder, uint64_t nth) {
+  return read(recorder.header(), recorder.slots(), recorder.places(), TickClock(recorder.header()), nth);
+}
+
+Result<Trace> read_trace(const std::string& path) {
+  TUTTI_TRY_ASSIGN(const TraceFile file, TraceFile::open(path));
+  return file.read(TickClock(file.header()));
 }
 
 uint64_t bytes_of(const Call& call) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,43 @@ struct Trace {
   bool is_in_operation() const { return last() != nullptr && last()->state == TracedOperation::State::kStarted; }
 };
 
-Trace read_trace(const Recorder& recorder);
+// From ticks to the monotonic clock, by two points in time: when a recorder was made, and now. All recorders of a host
+// count the same ticks. To compare their times take one clock for all: a process may have lost its CPU between asking
+// one clock and the other, which moves all that is read with that.
+class TickClock {
+ public:
+  explicit TickClock(const TraceHeader& header);
+  int64_t to_ns(uint64_t at) const;
+  int64_t read_ns() const { return read_ns_; }
+  bool is_for(const TraceHeader& header) const { return by_cpu_ == (header.by_cpu != 0); }
+
+ private:
+  bool by_cpu_;
+  uint64_t made_ticks_;
+  int64_t made_ns_, read_ns_;
+  double ns_per_tick_;
+};
+
+// A recorder's file, to be read as often as one likes, also after its owner has removed it.
+class TraceFile {
+ public:
+  static Result<TraceFile> open(const std::string& path);
+  const TraceHeader& header() const { return *static_cast<const TraceHeader*>(memory_.get()); }
+  // The operations after the `nth`.
+  Trace read(const TickClock& clock, uint64_t nth = 0) const;
+
+ private:
+  struct Unmap {
+    void operator()(const void* memory) const;
+  };
+  std::unique_ptr<const void, Unmap> memory_;
+};
+
+// For who reads again and again what has come after the `nth`: after which to read now. Where some of it has been
+// overwritten the rest is only a sample, and a few of the last ones will do as well.
+uint64_t read_from(const TraceHeader& header, uint64_t nth);
+
+Trace read_trace(const Recorder& recorder, uint64_t nth = 0);
 Result<Trace> read_trace(const std::string& path);
 
 // "AllReduce(count=1024, float, sum) [ring] as operation 7", "Send(count=4, int32, peer=1)".

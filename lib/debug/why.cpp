@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 
 #include "base/places.h"
 
@@ -156,13 +157,16 @@ void look_elsewhere(std::map<uint64_t, Witnesses>& groups) {
 
 std::map<uint64_t, Witnesses> find_witnesses(const std::string& folder) {
   std::map<uint64_t, Witnesses> groups;
+  std::optional<TickClock> clock;
   for (const std::string& path : trace_files(folder)) {
-    auto trace = read_trace(path);
-    if (!trace) continue;  // of another version, or removed meanwhile
-    const char state = process_state(trace.value().process);
-    const uint64_t group = trace.value().group;
-    const int rank = trace.value().rank;
-    groups[group].insert_or_assign(rank, Witness{std::move(trace).value(), state, {}});
+    const auto file = TraceFile::open(path);
+    if (!file) continue;  // of another version, or removed meanwhile
+    if (!clock || !clock->is_for(file.value().header())) clock.emplace(file.value().header());
+    Trace trace = file.value().read(*clock);
+    const char state = process_state(trace.process);
+    const uint64_t group = trace.group;
+    const int rank = trace.rank;
+    groups[group].insert_or_assign(rank, Witness{std::move(trace), state, {}});
   }
   look_elsewhere(groups);
   return groups;

@@ -1,5 +1,7 @@
 #include "group/peers.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -128,6 +130,18 @@ std::optional<uint64_t> PeerWatch::departed(int rank) const {
 size_t PeerWatch::descriptors() const {
   const std::lock_guard lock(mutex_);
   return 2 + acceptor_->descriptors() + lines_.size();  // to wake others, to wake the thread
+}
+
+std::map<int, uint64_t> PeerWatch::retransmits() const {
+  const std::lock_guard lock(mutex_);
+  std::map<int, uint64_t> all;
+  for (const Line& line : lines_) {
+    tcp_info info{};
+    socklen_t bytes = sizeof info;
+    if (::getsockopt(line.fd.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
+      all[line.peer] += info.tcpi_total_retrans;
+  }
+  return all;
 }
 
 Line* PeerWatch::find_line(int peer) {

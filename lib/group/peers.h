@@ -6,8 +6,8 @@
 // The same connections, and those that are made when they are needed, carry what the ranks that are left agree upon
 // (council.h).
 //
-// Threading: failed() is one load; fail(), failure(), lost(), departed(), descriptors(), agree() from any thread; the
-// rest from the owner's thread.
+// Threading: failed() is one load; fail(), failure(), lost(), departed(), retransmits(), descriptors(), agree() from
+// any thread; the rest from the owner's thread.
 #pragma once
 
 #include <atomic>
@@ -98,6 +98,8 @@ class PeerWatch {
   // How many operations a neighbour had done when it said goodbye.
   std::optional<uint64_t> departed(int rank) const;
 
+  // How often the kernel has sent something again, by peer, where connections are TCP's.
+  std::map<int, uint64_t> retransmits() const;
   // How many it holds.
   size_t descriptors() const;
 

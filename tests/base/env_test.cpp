@@ -145,8 +145,8 @@ TEST_CASE("a variable that nothing reads is warned of, with the name that was me
 
 namespace {
 
-constexpr Env kFiles[] = {Env::kLogFile,  Env::kTraceDir, Env::kTraceFile, Env::kTransportPlugin,
-                          Env::kTuneFile, Env::kTopoFile, Env::kTopoDump};
+constexpr Env kFiles[] = {Env::kLogFile,         Env::kTraceDir, Env::kTraceFile, Env::kMetricsFile,
+                          Env::kTransportPlugin, Env::kTuneFile, Env::kTopoFile,  Env::kTopoDump};
 
 }  // namespace
 

@@ -76,6 +76,10 @@ class Page(html.parser.HTMLParser):
             self.script += data
 
 
+def late_rows(table):
+    return [line.split() for line in table.splitlines()[2:2 + RANKS]]
+
+
 def check_files(run, folder):
     dumps = run("dump", "-o", f"{folder}/trace-%r.json").split()
     assert len(dumps) == RANKS, dumps
@@ -91,6 +95,7 @@ def check_files(run, folder):
     data = json.JSONDecoder().raw_decode(page.script[begin:])[0]
     assert [len(rank["events"]) for rank in data["ranks"]] == [21, 21, 20], "the page lacks operations"
     assert [late["operations"] for late in data["late"]] == [20] * RANKS
+    assert [row[:2] for row in late_rows(run("late", *dumps))] == [[str(rank), "20"] for rank in range(RANKS)]
     pickles = run("torch", *dumps, "-o", f"{folder}/torch/torch_").split()
     for rank, (dump, made) in enumerate(zip(dumps, pickles)):
         assert made.endswith(f"torch_{rank}")
@@ -129,6 +134,9 @@ def main():
             assert table.count("in AllReduce(count=1, float, sum)") == RANKS - 1
             assert "stopped  after AllReduce(count=1, float, sum)" in table
             assert run("show", "--pid", str(pids[0])).count("rank ") >= RANKS
+            late = run("late")
+            print(late)
+            assert [row[:2] for row in late_rows(late)] == [[str(rank), "20"] for rank in range(RANKS)]
             nobody = subprocess.run([tool, "show", "--pid", str(root)], capture_output=True, text=True, timeout=60)
             assert nobody.returncode == 1 and "no communicator has left a file" in nobody.stderr
         finally:

@@ -55,6 +55,24 @@ Result<Dump> read_dump(const std::string& path) {
   return dump;
 }
 
+Trace to_trace(const Dump& dump) {
+  Trace made;
+  for (const Event& event : dump.events) {
+    TracedOperation operation;
+    operation.nth = event.number;
+    operation.call.sequence = event.sequence;
+    operation.call.collective = Collective::kSendRecv;
+    for (int i = 0; i < kCollectives && event.sequence != 0; i++) {
+      const std::string name = traits(static_cast<Collective>(i)).name;
+      if (event.name == name || event.name == name + "v") operation.call.collective = static_cast<Collective>(i);
+    }
+    operation.started_ns = event.started_ns;
+    operation.finished_ns = event.finished_ns;
+    made.operations.push_back(std::move(operation));
+  }
+  return made;
+}
+
 std::vector<Lateness> lateness(const std::vector<const Dump*>& group) {
   std::map<uint64_t, std::vector<int64_t>> began;  // by operation, in the order of dumps
   for (size_t i = 0; i < group.size(); i++)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "debug/trace.h"
 
 namespace tutti::trace {
 
@@ -30,6 +31,8 @@ struct Dump {
 };
 
 Result<Dump> read_dump(const std::string& path);
+// The operations' kinds and times.
+Trace to_trace(const Dump& dump);
 
 // How much later than the first rank each came to a collective, of those that all dumps of the group have.
 struct Lateness {

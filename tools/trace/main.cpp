@@ -4,6 +4,7 @@
 
 #include "../cli/command_line.h"
 #include "base/file.h"
+#include "debug/lateness.h"
 #include "debug/trace_json.h"
 #include "debug/why.h"
 #include "merge.h"
@@ -77,6 +78,47 @@ int explain(const std::string& folder, int pid) {
   return 0;
 }
 
+void print_late(const std::string& group, const RollCall& roll) {
+  printf("group %s: who came late to operations\n", group.c_str());
+  printf("  rank  operations  late   total s   worst ms  waited for it, s\n");
+  for (const auto& [rank, r] : roll.ranks())
+    printf("  %-4d  %10llu  %4llu  %8.3f  %9.1f  %16.3f\n", rank, static_cast<unsigned long long>(r.operations),
+           static_cast<unsigned long long>(r.late), static_cast<double>(r.late_ns) / 1e9,
+           static_cast<double>(r.worst_ns) / 1e6, static_cast<double>(r.waited_ns) / 1e9);
+  printf("%s\n", roll.sentence().value_or("no rank came late to them by a millisecond or more").c_str());
+}
+
+int late(const std::string& folder, int pid) {
+  const auto groups = chosen_groups(folder, pid);
+  if (groups.empty()) return none_found(folder);
+  for (const auto& [number, ranks] : groups) {
+    RollCall roll;
+    for (const auto& [rank, witness] : ranks) roll.enter(rank, Way().follow(witness.trace));
+    roll.compare();
+    print_late(format("%016llx", static_cast<unsigned long long>(number)), roll);
+  }
+  return 0;
+}
+
+int late(const std::vector<std::string>& files) {
+  std::map<std::string, RollCall> groups;
+  std::map<std::string, int> hosts;
+  for (const std::string& file : files) {
+    const auto read = trace::read_dump(file);
+    if (!read) return complain(read.error().message);
+    const trace::Dump& dump = read.value();
+    const int host = hosts.try_emplace(dump.host, static_cast<int>(hosts.size())).first->second;
+    auto ended = Way().follow(trace::to_trace(dump));
+    for (Attendance& at : ended) at.host = host;
+    groups[dump.group].enter(dump.rank, ended);
+  }
+  for (auto& [group, roll] : groups) {
+    roll.compare();
+    print_late(group, roll);
+  }
+  return 0;
+}
+
 int dump(const std::string& folder, int pid, const std::string& pattern) {
   const auto groups = chosen_groups(folder, pid);
   if (groups.empty()) return none_found(folder);
@@ -137,6 +179,8 @@ int main(int argc, char** argv) {
   };
   live("show", "each rank's operation, since when, and whom it waits for");
   live("why", "one sentence: who waits for whom, and which rank is the cause");
+  live("late", "which ranks came late to operations, and how long the others waited for them")
+      ->add_option("files", files, "instead of what is live: of several hosts, see merge");
   live("dump", "writes each rank's last operations as JSON")
       ->add_option("-o", pattern, "the files' names: %r becomes the rank, %p the process, %h the host, %g the group");
   const auto made_of_files = [&](const char* name, const char* help) {
@@ -153,6 +197,7 @@ int main(int argc, char** argv) {
   const std::string command = app.get_subcommands()[0]->get_name();
   if (command == "show") return show(folder, pid);
   if (command == "why") return explain(folder, pid);
+  if (command == "late") return files.empty() ? late(folder, pid) : late(files);
   if (command == "dump") return dump(folder, pid, pattern);
   return command == "merge" ? merge(files, out) : to_torch(files, prefix);
 }

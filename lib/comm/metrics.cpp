@@ -1,0 +1,172 @@
+#include "comm/metrics.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "debug/trace_json.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{100};
+constexpr int64_t kWriteNs = 5'000'000'000;
+
+// A metric's samples come after one another, below what it is.
+class Page {
+ public:
+  explicit Page(uint64_t group) : group_(format("group=\"%016llx\"", static_cast<unsigned long long>(group))) {}
+  void metric(const char* name, const char* type, const char* help) {
+    name_ = name;
+    text_ += format("# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+  }
+  void sample(int rank, const std::string& labels, const std::string& value) {
+    text_ += format("%s{%s,rank=\"%d\"%s} %s\n", name_, group_.c_str(), rank, labels.c_str(), value.c_str());
+  }
+  void sample(int rank, const std::string& labels, uint64_t value) { sample(rank, labels, std::to_string(value)); }
+  void seconds(int rank, const std::string& labels, int64_t ns) {
+    sample(rank, labels, format("%.9f", static_cast<double>(ns) / 1e9));
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  const std::string group_;
+  const char* name_ = "";
+  std::string text_;
+};
+
+std::string peer(int rank) {
+  return format(",peer=\"%d\"", rank);
+}
+
+std::string operation(size_t collective) {
+  return format(",operation=\"%s\"", traits(static_cast<Collective>(collective)).name);
+}
+
+void add_lateness(const RollCall& roll, Page* page) {
+  page->metric("tutti_compared_operations_total", "counter", "Collectives that this rank was compared with others in.");
+  for (const auto& [rank, r] : roll.ranks()) page->sample(rank, "", r.operations);
+  page->metric("tutti_late_operations_total", "counter", "Of those, that it came late to by a millisecond or more.");
+  for (const auto& [rank, r] : roll.ranks()) page->sample(rank, "", r.late);
+  page->metric("tutti_late_seconds_total", "counter", "By how much, all together.");
+  for (const auto& [rank, r] : roll.ranks()) page->seconds(rank, "", r.late_ns);
+  page->metric("tutti_waited_seconds_total", "counter", "How long this rank has waited for a peer that came late.");
+  for (const auto& [who, ns] : roll.waited_ns()) page->seconds(who.first, peer(who.second), ns);
+}
+
+}  // namespace
+
+std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, const PeerWatch& watch, const std::string& pattern,
+                                        bool compares) {
+  if (pattern.empty() && !(compares && log_enabled(LogLevel::kInfo))) return nullptr;
+  std::unique_ptr<Metrics> metrics(new Metrics(recorder, watch, pattern, compares));
+  auto thread = start_thread("the thread that writes metrics", [&me = *metrics] { me.serve(); });
+  if (!thread) {
+    log(LogLevel::kWarn, "TUTTI_METRICS_FILE: nothing is written: %s", thread.error().message.c_str());
+    metrics->path_.clear();
+    return nullptr;
+  }
+  metrics->thread_ = std::move(thread).value();
+  return metrics;
+}
+
+Metrics::Metrics(const Recorder& recorder, const PeerWatch& watch, const std::string& pattern, bool compares)
+    : recorder_(recorder), watch_(watch), compares_(compares), written_ns_(now_ns()) {
+  if (!pattern.empty()) path_ = trace_path(pattern, read_trace(recorder));
+}
+
+Metrics::~Metrics() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stops_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  write();
+}
+
+void Metrics::serve() {
+  log_set_thread_rank(recorder_.header().rank);
+  std::unique_lock lock(mutex_);
+  while (!stops_.wait_for(lock, kLook, [&] { return stopping_; })) {
+    look();
+    if (now_ns() - written_ns_ >= kWriteNs) write_now();
+  }
+}
+
+// Those that were overwritten are taken for more of what is there.
+void Metrics::count() {
+  const Trace trace = read_trace(recorder_, read_from(recorder_.header(), counted_));
+  if (trace.operations.empty()) return;
+  const uint64_t begun = trace.last()->nth - counted_, seen = trace.operations.size();
+  std::array<Total, kCollectives> found{};
+  for (const TracedOperation& one : trace.operations) {
+    Total& total = found[static_cast<size_t>(one.call.collective)];
+    total.operations++;
+    total.bytes += bytes_of(one.call);
+  }
+  for (size_t i = 0; i < found.size(); i++) {
+    totals_[i].operations += found[i].operations * begun / seen;
+    totals_[i].bytes += static_cast<uint64_t>(static_cast<double>(found[i].bytes) * static_cast<double>(begun) /
+                                              static_cast<double>(seen));
+  }
+  counted_ += begun;
+}
+
+void Metrics::look() {
+  if (!path_.empty()) count();
+  if (!compares_) return;
+  attendants_.look(&roll_);
+  roll_.compare();
+  tell_of_latecomers();
+}
+
+void Metrics::tell_of_latecomers() {
+  constexpr uint64_t kEnough = 20;
+  constexpr int64_t kPauseNs = 60'000'000'000;
+  const int64_t now = now_ns();
+  if (roll_.latecomers() < told_latecomers_ + kEnough || (told_ns_ != 0 && now - told_ns_ < kPauseNs)) return;
+  const auto sentence = roll_.sentence(true);
+  if (!sentence) return;
+  log(LogLevel::kInfo, "%s", sentence->c_str());
+  told_latecomers_ = roll_.latecomers();
+  told_ns_ = now;
+}
+
+void Metrics::write() {
+  const std::lock_guard lock(mutex_);
+  look();
+  write_now();
+}
+
+void Metrics::write_now() {
+  written_ns_ = now_ns();
+  if (path_.empty()) return;
+  const auto written = replace_file(path_, text());
+  if (written || has_warned_) return;
+  has_warned_ = true;
+  log(LogLevel::kWarn,
+      "TUTTI_METRICS_FILE: the metrics of rank %d are not there: %s; name a file in a folder that this process may "
+      "write to, on a file system that has room",
+      recorder_.header().rank, written.error().message.c_str());
+}
+
+std::string Metrics::text() const {
+  const TraceHeader& header = recorder_.header();
+  Page page(header.group);
+  page.metric("tutti_operations_total", "counter", "Operations that this rank has begun.");
+  for (size_t i = 0; i < totals_.size(); i++)
+    if (totals_[i].operations > 0) page.sample(header.rank, operation(i), totals_[i].operations);
+  page.metric("tutti_bytes_total", "counter", "Bytes of these operations' counts.");
+  for (size_t i = 0; i < totals_.size(); i++)
+    if (totals_[i].operations > 0) page.sample(header.rank, operation(i), totals_[i].bytes);
+  page.metric("tutti_errors_total", "counter", "1: the communicator broke.");
+  page.sample(header.rank, "", uint64_t{watch_.failed()});
+  page.metric("tutti_control_retransmits_total", "counter",
+              "Segments that were sent again on the control connection to a peer: a sample of what the network loses.");
+  for (const auto& [other, n] : watch_.retransmits()) page.sample(header.rank, peer(other), n);
+  if (compares_) add_lateness(roll_, &page);
+  return page.take();
+}
+
+}  // namespace tutti

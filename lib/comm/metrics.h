@@ -1,0 +1,63 @@
+// This header: what a communicator tells a monitoring system, as a file in Prometheus' text format, which is written
+// every 5 s, when the communicator has been finalized, when it breaks and when it ends; and in the log, at info, which
+// rank is late again and again. A thread of its own reads this rank's recorder ten times a second, and on the first
+// rank of each host those of all ranks there. Operations pay nothing for it. Of more than 10,000 operations a second
+// some are overwritten before: then a sample is read, and the others count as if they had been like those, but nobody
+// was late for them.
+//
+// Threading: write() from any thread.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "debug/lateness.h"
+#include "debug/recorder.h"
+#include "group/peers.h"
+
+namespace tutti {
+
+class Metrics {
+ public:
+  // `pattern`: TUTTI_METRICS_FILE. Null where nobody wants to know anything, or there are no more threads: that is
+  // logged. All that is given outlives it.
+  static std::unique_ptr<Metrics> start(const Recorder& recorder, const PeerWatch& watch, const std::string& pattern,
+                                        bool compares);
+  ~Metrics();
+  // Now. What goes wrong is logged, once.
+  void write();
+
+ private:
+  Metrics(const Recorder& recorder, const PeerWatch& watch, const std::string& pattern, bool compares);
+  // With mutex_ held.
+  void serve();
+  void look();
+  void count();
+  void tell_of_latecomers();
+  void write_now();
+  std::string text() const;
+
+  const Recorder& recorder_;
+  const PeerWatch& watch_;
+  const bool compares_;
+  std::string path_;  // empty: nothing is written
+  std::mutex mutex_;  // what follows
+  struct Total {
+    uint64_t operations = 0, bytes = 0;
+  };
+  std::array<Total, kCollectives> totals_{};
+  uint64_t counted_ = 0;  // operations
+  Attendants attendants_{recorder_};
+  RollCall roll_;
+  uint64_t told_latecomers_ = 0;
+  int64_t told_ns_ = 0, written_ns_ = 0;
+  bool has_warned_ = false, stopping_ = false;
+  std::condition_variable stops_;
+  std::thread thread_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,162 @@
+#include "debug/lateness.h"
+
+#include <algorithm>
+
+namespace tutti {
+namespace {
+
+// So many operations may wait for a rank's entries, which then does without.
+constexpr size_t kMostOperations = 4 * Recorder::kOperations;
+constexpr size_t kLatecomers = 100;
+
+// Of an even number the lower one: half of the others may be late, too.
+int64_t median(std::vector<int64_t> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+bool joins(Collective collective) {
+  switch (collective) {
+    case Collective::kAllReduce:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+    case Collective::kBarrier:
+    case Collective::kFinalize: return true;
+    default: return false;
+  }
+}
+
+using Times = std::map<int, int64_t>;  // by rank
+
+// How much more than the others' median it is.
+int64_t excess(const Times& times, int rank) {
+  std::vector<int64_t> others;
+  for (const auto& [other, ns] : times)
+    if (other != rank) others.push_back(ns);
+  return times.at(rank) - median(std::move(others));
+}
+
+// When each came, by one clock; or before its host left, where there are several.
+Times arrivals(const std::map<int, Attendance>& ranks) {
+  std::map<int, std::vector<int64_t>> left;  // by host
+  for (const auto& [rank, at] : ranks) left[at.host].push_back(at.left_ns);
+  Times came;
+  for (const auto& [rank, at] : ranks) came[rank] = at.came_ns - (left.size() > 1 ? median(left[at.host]) : 0);
+  if (left.size() > 1 && !ranks.begin()->second.joins) came.clear();
+  return came;
+}
+
+}  // namespace
+
+std::vector<Attendance> Way::follow(const Trace& trace) {
+  std::vector<Attendance> ended;
+  for (const TracedOperation& operation : trace.operations) {
+    if (operation.finished_ns == 0) break;
+    if (operation.nth != read_ + 1) left_ns_ = outside_ns_ = 0;
+    if (left_ns_ != 0) outside_ns_ += std::max<int64_t>(operation.started_ns - left_ns_, 0);
+    read_ = operation.nth;
+    left_ns_ = operation.finished_ns;
+    const Call& call = operation.call;
+    if (is_point_to_point(call)) continue;
+    ended.push_back({call.sequence, joins(call.collective), 0, operation.started_ns, left_ns_, outside_ns_});
+    outside_ns_ = 0;
+  }
+  return ended;
+}
+
+Latecomer find_latecomer(const std::map<int, Attendance>& ranks) {
+  const Times came = arrivals(ranks);
+  Times outside;
+  for (const auto& [rank, at] : ranks) outside[rank] = at.outside_ns;
+  Latecomer found;
+  if (came.size() < 2) return found;
+  for (const auto& [rank, ns] : came) {
+    const int64_t late_ns = std::min(excess(came, rank), excess(outside, rank));
+    if (late_ns >= Latecomer::kLateNs && late_ns > found.late_ns) found = {rank, late_ns, {}};
+  }
+  for (const auto& [rank, ns] : came)
+    if (found.rank >= 0 && ns < came.at(found.rank)) found.waited_ns[rank] = came.at(found.rank) - ns;
+  return found;
+}
+
+void RollCall::enter(int rank, const std::vector<Attendance>& ended) {
+  uint64_t& last = last_[rank];
+  for (const Attendance& at : ended) {
+    operations_[at.sequence].emplace(rank, at);
+    last = std::max(last, at.sequence);
+  }
+}
+
+void RollCall::compare() {
+  uint64_t last = UINT64_MAX;
+  for (const auto& [rank, sequence] : last_) last = std::min(last, sequence);
+  while (!operations_.empty() && (operations_.begin()->first <= last || operations_.size() > kMostOperations)) {
+    compare(operations_.begin()->second);
+    operations_.erase(operations_.begin());
+  }
+}
+
+void RollCall::compare(const std::map<int, Attendance>& ranks) {
+  if (ranks.size() < 2) return;
+  for (const auto& [rank, at] : ranks) ranks_[rank].operations++;
+  const Latecomer found = find_latecomer(ranks);
+  if (found.rank < 0) return;
+  Rank& late = ranks_[found.rank];
+  late.late++;
+  late.late_ns += found.late_ns;
+  late.worst_ns = std::max(late.worst_ns, found.late_ns);
+  for (const auto& [rank, ns] : found.waited_ns) {
+    late.waited_ns += ns;
+    waited_ns_[{rank, found.rank}] += ns;
+  }
+  latecomers_.emplace_back(found.rank, found.late_ns);
+  if (latecomers_.size() > kLatecomers) latecomers_.pop_front();
+}
+
+uint64_t RollCall::latecomers() const {
+  uint64_t all = 0;
+  for (const auto& [rank, r] : ranks_) all += r.late;
+  return all;
+}
+
+std::optional<std::string> RollCall::sentence(bool by_most) const {
+  std::map<int, std::vector<int64_t>> late;
+  for (const auto& [rank, ns] : latecomers_) late[rank].push_back(ns);
+  const auto most = std::max_element(late.begin(), late.end(),
+                                     [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  if (most == late.end() || (by_most && 2 * most->second.size() <= latecomers_.size())) return {};
+  return format(
+      "rank %d came last to %zu of the last %zu operations that had to wait for somebody, %.1f ms after the others in "
+      "the median",
+      most->first, most->second.size(), latecomers_.size(), static_cast<double>(median(most->second)) / 1e6);
+}
+
+void Attendants::find() {
+  const std::string folder = mine_.path().substr(0, mine_.path().rfind('/'));
+  for (const std::string& path : trace_files(folder)) {
+    auto file = TraceFile::open(path);
+    if (!file || file.value().header().group != mine_.header().group) continue;
+    const int rank = file.value().header().rank;
+    all_.try_emplace(rank, Attendant{std::move(file).value(), {}});
+  }
+}
+
+void Attendants::look(RollCall* roll) {
+  constexpr int kLooksPerFind = 10;
+  if (mine_.path().empty()) return;
+  const auto n_ranks = static_cast<size_t>(mine_.header().n_ranks);
+  if (all_.size() < n_ranks && looks_++ % kLooksPerFind == 0) find();
+  const TickClock clock(mine_.header());
+  std::map<int, uint64_t> from;  // of all at the same time: samples are to be of the same operations
+  for (const auto& [rank, attendant] : all_)
+    if (clock.is_for(attendant.file.header())) from[rank] = read_from(attendant.file.header(), attendant.way.read());
+  for (const auto& [rank, nth] : from) {
+    Attendant& attendant = all_.at(rank);
+    roll->enter(rank, attendant.way.follow(attendant.file.read(clock, nth)));
+  }
+}
+
+}  // namespace tutti

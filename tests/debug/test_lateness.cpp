@@ -1,0 +1,185 @@
+// Which rank comes late: from made-up ranks.
+#include "comm/ranks.h"
+#include "debug/folder.h"
+#include "debug/late_ones.h"
+#include "debug/lateness.h"
+#include "tutti/trace.h"
+
+using namespace tutti_test;
+using tutti::Attendance;
+
+namespace {
+
+// Comes and leaves at these times, after `outside` milliseconds outside.
+Attendance at(double came, double left, double outside, uint64_t sequence = 1, int host = 0, bool joins = true) {
+  const auto ns = [](double ms) { return static_cast<int64_t>(ms * 1e6); };
+  return {sequence, joins, host, ns(came), ns(left), ns(outside)};
+}
+
+tutti::TracedOperation operation(uint64_t nth, tutti::Collective collective, int64_t started_ms, int64_t finished_ms) {
+  tutti::TracedOperation made;
+  made.nth = nth;
+  made.call.sequence = nth;
+  made.call.collective = collective;
+  made.started_ns = started_ms * kMs;
+  made.finished_ns = finished_ms * kMs;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("who comes last by its own doing is late, and the others waited for it") {
+  const auto found = tutti::find_latecomer({{0, at(10, 16, 10)}, {1, at(11, 16, 11)}, {2, at(15, 16, 15)}});
+  CHECK(found.rank == 2);
+  CHECK(found.late_ns == 5 * kMs);  // after rank 0: of two the median is the first
+  CHECK(found.waited_ns == std::map<int, int64_t>{{0, 5 * kMs}, {1, 4 * kMs}});
+}
+
+TEST_CASE("who was held up in the operation before is not late") {
+  // Rank 1 left that 5 ms after the others, and computes for as long as they do.
+  CHECK(tutti::find_latecomer({{0, at(10, 16, 10)}, {1, at(15, 16, 10)}, {2, at(10, 16, 10)}}).rank == -1);
+  // Rank 2 was held up likewise, and then was late itself by 2 ms.
+  const auto found = tutti::find_latecomer({{0, at(10, 18, 10)}, {1, at(15, 18, 10)}, {2, at(17, 18, 12)}});
+  CHECK(found.rank == 2);
+  CHECK(found.late_ns == 2 * kMs);
+}
+
+TEST_CASE("who takes long but comes first, or all that are slow together, are not late") {
+  CHECK(tutti::find_latecomer({{0, at(10, 16, 10)}, {1, at(5, 16, 40)}, {2, at(10, 16, 10)}}).rank == -1);
+  CHECK(tutti::find_latecomer({{0, at(50, 51, 50)}, {1, at(50.5, 51, 50.5)}}).rank == -1);
+  CHECK(tutti::find_latecomer({{0, at(50, 51, 50)}}).rank == -1);
+  CHECK(tutti::find_latecomer({}).rank == -1);
+}
+
+TEST_CASE("of two that are late it is the later one") {
+  CHECK(tutti::find_latecomer({{0, at(0, 9, 1)}, {1, at(5, 9, 6)}, {2, at(5.5, 9, 6.5)}, {3, at(0, 9, 1)}}).rank == 2);
+}
+
+TEST_CASE("between hosts, whose clocks differ, it counts how long before the end a rank came") {
+  constexpr int kHour = 3'600'000;
+  const auto came = [&](bool joins) {
+    return tutti::find_latecomer({{0, at(10, 16, 10, 1, 0, joins)},
+                                  {1, at(10, 16, 10, 1, 0, joins)},
+                                  {2, at(kHour + 115, kHour + 116, 15, 1, 1, joins)}});
+  };
+  CHECK(came(true).rank == 2);
+  CHECK(came(true).late_ns == 5 * kMs);
+  CHECK(came(false).rank == -1);  // a broadcast ends for each at another time
+}
+
+TEST_CASE("a rank's way is what it was outside of operations, messages included") {
+  using enum tutti::Collective;
+  tutti::Trace trace;
+  trace.operations = {operation(1, kAllReduce, 10, 12), operation(2, kSendRecv, 15, 18),
+                      operation(3, kBroadcast, 20, 21)};
+  tutti::Way way;
+  const auto ended = way.follow(trace);
+  REQUIRE(ended.size() == 2);
+  CHECK(ended[0].outside_ns == 0);  // it is not known since when
+  CHECK(ended[0].joins);
+  CHECK(ended[1].outside_ns == 5 * kMs);  // 3 before the message, 2 after it
+  CHECK_FALSE(ended[1].joins);
+  CHECK(way.read() == 3);
+
+  // What is under way comes next time, and what was overwritten meanwhile is not guessed at.
+  trace.operations = {operation(4, kAllReduce, 25, 26), operation(5, kAllReduce, 27, 0)};
+  CHECK(way.follow(trace).at(0).outside_ns == 4 * kMs);
+  CHECK(way.read() == 4);
+  trace.operations = {operation(5, kAllReduce, 27, 29), operation(9, kAllReduce, 60, 61),
+                      operation(10, kAllReduce, 62, 63)};
+  const auto later = way.follow(trace);
+  REQUIRE(later.size() == 3);
+  CHECK(later[0].outside_ns == 1 * kMs);
+  CHECK(later[1].outside_ns == 0);
+  CHECK(later[2].outside_ns == 1 * kMs);
+}
+
+TEST_CASE("operations are compared when all have left them") {
+  tutti::RollCall roll;
+  for (uint64_t i = 1; i <= 10; i++) {
+    const auto t = static_cast<double>(100 * i);
+    roll.enter(0, {at(t, t + 6, 94, i)});
+    roll.enter(1, {at(t + 5, t + 6, 99, i)});
+    if (i < 10) roll.enter(2, {at(t, t + 6, 94, i)});
+  }
+  roll.compare();
+  CHECK(roll.ranks().at(1).operations == 9);
+  CHECK(roll.ranks().at(1).late == 9);
+  CHECK(roll.ranks().at(1).late_ns == 45 * kMs);
+  CHECK(roll.ranks().at(1).worst_ns == 5 * kMs);
+  CHECK(roll.ranks().at(1).waited_ns == 90 * kMs);
+  CHECK(roll.ranks().at(0).late == 0);
+  CHECK(roll.waited_ns() == std::map<std::pair<int, int>, int64_t>{{{0, 1}, 45 * kMs}, {{2, 1}, 45 * kMs}});
+  CHECK(roll.sentence(true) ==
+        "rank 1 came last to 9 of the last 9 operations that had to wait for somebody, 5.0 ms after the others in the "
+        "median");
+  for (uint64_t i = 11; i < 11 + 10; i++)
+    for (int rank = 0; rank < 3; rank++) roll.enter(rank, {at(rank == 2 ? 9 : 0, 9, rank == 2 ? 9 : 0, i)});
+  roll.compare();
+  CHECK(roll.ranks().at(1).late == 10);  // without rank 2, whose entry is not to come any more
+  CHECK(roll.ranks().at(2).late == 10);
+  CHECK_FALSE(roll.sentence(true).has_value());  // both as often
+}
+
+TEST_CASE("a rank that ends no more operations does not keep those of the others") {
+  tutti::RollCall roll;
+  roll.enter(2, {at(0, 1, 0)});
+  for (uint64_t i = 1; i <= 5000; i++) {
+    for (int rank = 0; rank < 2; rank++) roll.enter(rank, {at(0, 1, 0, i)});
+    roll.compare();
+  }
+  CHECK(roll.ranks().at(0).operations > 800);
+  CHECK(roll.ranks().at(0).operations < 1000);
+}
+
+// By the recorders the others are in that operation, and have been for a while: who comes now is late for certain.
+TEST_CASE("a rank that comes when the others have waited for a while is late") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  constexpr int kLate = 2, kSteps = 6;
+  constexpr uint64_t kOperations = 5;
+  const auto body = [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    float value = 1;
+    for (uint64_t i = 1; i <= kSteps * kOperations; i++) {
+      while (rank == kLate && i % kOperations == 2 && !all_others_wait(folder.path, kLate, i)) usleep(1000);
+      outcome.take(tuttiAllReduce(&value, &value, 1, tuttiFloat, tuttiMax, comm, nullptr));
+    }
+    if (rank != 0) return;
+    tuttiLateness_t late = TUTTI_LATENESS_INITIALIZER;
+    outcome.take(tuttiCommLateness(comm, kLate, &late));
+    outcome.message += std::to_string(late.late) + " of " + std::to_string(late.operations) + ", " +
+                       std::to_string(late.lateSeconds) + " s, waited " + std::to_string(late.waitedSeconds);
+    const double least = 0.9 * kLateMs / 1e3;  // the clocks' conversion
+    outcome.wrong += late.operations < kSteps * kOperations - 1;
+    outcome.wrong += late.late < kSteps || late.worstSeconds < least;
+    outcome.wrong += late.lateSeconds < kSteps * least || late.waitedSeconds < 3 * kSteps * least;
+    outcome.wrong += tuttiCommLateness(comm, 4, &late) != tuttiInvalidArgument;
+    outcome.wrong += tuttiCommLateness(comm, 0, nullptr) != tuttiInvalidArgument;
+    late.size = 8;
+    outcome.wrong += tuttiCommLateness(comm, 0, &late) != tuttiInvalidArgument;
+  };
+  const auto outcomes = Processes(4, body).wait();
+  INFO(outcomes[0].message);
+  require_success(outcomes);
+}
+
+TEST_CASE("who reads again and again reads all that is there, or a sample where some of it is gone") {
+  tutti::Recorder recorder;
+  uint64_t begun = 0;
+  const auto carry_out = [&](uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) {
+      recorder.begin({.sequence = ++begun, .count = 1, .collective = tutti::Collective::kBarrier});
+      recorder.end();
+    }
+  };
+  carry_out(tutti::Recorder::kOperations);
+  CHECK(tutti::read_from(recorder.header(), 0) == 0);
+  CHECK(tutti::read_trace(recorder).operations.size() == tutti::Recorder::kOperations);
+  CHECK(tutti::read_trace(recorder, begun - 3).operations.size() == 3);
+  CHECK(tutti::read_trace(recorder, begun).operations.empty());
+  carry_out(1);
+  CHECK(tutti::read_from(recorder.header(), 1) == 1);
+  const auto sample = tutti::read_trace(recorder, tutti::read_from(recorder.header(), 0)).operations;
+  REQUIRE(!sample.empty());
+  CHECK(sample.size() < tutti::Recorder::kOperations / 4);
+  CHECK(sample.back().nth == begun);
+}
