@@ -2,6 +2,8 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 
 #include "strangers.h"
@@ -70,6 +72,48 @@ TEST_CASE("tcp: messages come where they are expected, if nothing of them has co
   }
   CHECK(receiver.placed() > traffic.messages / 8);
   CHECK(receiver.placed() < traffic.messages / 2);
+}
+
+TEST_CASE("tcp: a message that is longer or shorter than the place where one is expected goes elsewhere") {
+  RawSender raw = raw_sender();
+  constexpr uint32_t kExpected = 100;
+  const uint32_t bytes = GENERATE(99u, 101u, 300u);
+  std::string place(400, '.');
+  raw.in.expect(place.data() + 50, kExpected);
+  const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, bytes);
+  REQUIRE(send_raw(raw.line, reinterpret_cast<const char*>(&header), sizeof header));
+  REQUIRE(send_raw(raw.line, std::string(bytes, 'x').data(), bytes));
+  tuttiMessage message{};
+  REQUIRE(until([&] { return !poll_once(raw.in) || raw.in.try_peek(&message); }));
+  REQUIRE(message.bytes == bytes);
+  CHECK(std::string(static_cast<const char*>(message.data), bytes) == std::string(bytes, 'x'));
+  CHECK(place == std::string(400, '.'));
+}
+
+TEST_CASE("tcp: nothing is written to where a message was expected once its operation has failed") {
+  RawSender raw = raw_sender();
+  std::string place(20000, '.');
+  const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, 20000);
+  const std::string payload(20000, 'x');
+  raw.in.expect(place.data(), 20000);
+  // A part may have come before.
+  const size_t before = GENERATE(size_t{0}, size_t{12000});
+  if (before > 0) {
+    REQUIRE(send_raw(raw.line, reinterpret_cast<const char*>(&header), sizeof header));
+    REQUIRE(send_raw(raw.line, payload.data(), before));
+    REQUIRE(until([&] { return !poll_once(raw.in) || place[before - 1] == 'x'; }));
+  }
+  raw.in.recall();
+  const std::string left = place;
+  if (before == 0) REQUIRE(send_raw(raw.line, reinterpret_cast<const char*>(&header), sizeof header));
+  REQUIRE(send_raw(raw.line, payload.data() + before, payload.size() - before));
+  const auto error = poll_to_failure(raw.in);
+  REQUIRE(error);
+  CHECK(contains(error->text, "its operation has failed"));
+  for (int i = 0; i < 100; i++) (void)poll_once(raw.in);
+  tuttiMessage message{};
+  CHECK_FALSE(raw.in.try_peek(&message));
+  CHECK(place == left);
 }
 
 TEST_CASE("tcp: several connections: one that is blocked does not hold up the others") {
@@ -174,6 +218,39 @@ TEST_CASE("tcp: messages larger than the buffers between leave piece by piece") 
   CHECK(sender.done());
   CHECK(blocked);
   CHECK((got == expected));
+}
+
+TEST_CASE("tcp: what an operation has lent is not sent any more once that has failed") {
+  constexpr uint32_t kBytes = 4 << 20;
+  RawReceiver raw = raw_receiver(Ask{1, 0, 2, kBytes}, 4096);
+  std::string memory(kBytes, 'x'), got;
+  REQUIRE(raw.out.try_acquire() != nullptr);
+  REQUIRE(raw.out.lend(memory.data(), kBytes, tuttiTag{}));
+  REQUIRE(raw.out.unsent() == 1);
+  raw.out.recall();
+  std::fill(memory.begin(), memory.end(), 'y');
+  // It takes whatever comes, while the sender looks at its link, and then that goes.
+  std::string piece(100'000, '\0');
+  const auto receive = [&] {
+    const ssize_t n = ::recv(raw.line.get(), piece.data(), piece.size(), MSG_DONTWAIT);
+    if (n > 0) got.append(piece, 0, static_cast<size_t>(n));
+    return n;
+  };
+  std::optional<tuttiTransportError> error;
+  for (int i = 0; i < 300; i++) {
+    const Health health = poll_once(raw.out);
+    if (!health) error = health.error;
+    while (receive() > 0) continue;
+  }
+  REQUIRE(error);
+  CHECK(contains(error->text, "its operation has failed"));
+  close(raw.out);
+  REQUIRE(until([&] {
+    const ssize_t n = receive();
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+  }));
+  CHECK(got.size() < kBytes);
+  CHECK(got.find('y', sizeof(tcp::FrameHeader)) == std::string::npos);
 }
 
 TEST_CASE("tcp: a receiver that hangs up or talks fails the link") {
