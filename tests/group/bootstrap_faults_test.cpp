@@ -127,6 +127,52 @@ TEST_CASE("a rank that dies between rounds is named to the others") {
   }
 }
 
+TEST_CASE("a rank that leaves before anybody has said anything is named to the others") {
+  const UniqueId id = root();
+  const int leaver = GENERATE(0, 1, 2);
+  std::atomic<int> joined_ranks{0};
+  std::atomic<bool> left{false};
+  const auto fates = run_ranks<Fate>({0, 1, 2}, [&](int rank) -> Fate {
+    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(60));
+    if (!joined) return fate_of(joined.error());
+    joined_ranks++;
+    while (joined_ranks < 3) std::this_thread::yield();
+    if (rank == leaver) {
+      { const Bootstrap gone = std::move(joined).value(); }
+      left = true;
+      return {};
+    }
+    while (!left) std::this_thread::yield();
+    const auto all = joined.value().all_gather("one");
+    return all ? Fate{} : fate_of(all.error());
+  });
+  for (int r = 0; r < 3; r++) {
+    if (r == leaver) continue;
+    const Fate& fate = fates[static_cast<size_t>(r)];
+    INFO(fate.message);
+    CHECK(fate.code == Code::kRemoteError);
+    CHECK(fate.culprit == leaver);
+    CHECK(contains(fate.message, "rank " + std::to_string(leaver) + " (host " + host_name()));
+  }
+}
+
+TEST_CASE("a connection that does not join within seconds is closed, though it has authenticated") {
+  const UniqueId id = root();
+  const UniqueIdParts parts = unpack_unique_id(id).value();
+  const Fd silent = silent_connection(id), known = silent_connection(id);
+  Handshake handshake = Handshake::client(derive_key(parts.secret, sizeof parts.secret), HelloKind::kBootstrap, 0, -1);
+  while (handshake.advance(known.get()) == Handshake::Status::kPending) std::this_thread::yield();
+  for (const Fd* fd : {&silent, &known}) {
+    char byte = 0;
+    const auto closed = recv_all(fd->get(), &byte, 1, Deadline::after_seconds(12));
+    REQUIRE(!closed);
+    INFO(closed.error().message);
+    CHECK(closed.error().code == Code::kRemoteError);
+  }
+  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) { return join_and_gather(id, rank, 2); });
+  for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
 TEST_CASE("ranks that leave after the last round disturb nobody") {
   const UniqueId id = root();
   const auto fates = run_ranks<Fate>(first_ranks(8), [&](int rank) { return join_and_gather(id, rank, 8); });
