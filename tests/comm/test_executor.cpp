@@ -10,11 +10,11 @@
 #include "exec/small_run.h"
 #include "exec/wait.h"
 
-using namespace tutti;
-using namespace tutti::test;
-using tutti_test::contains;
-
+namespace tutti::test_executor {
 namespace {
+
+using test::made_up_link, test::MadeUpEnd;
+using tutti_test::contains;
 
 constexpr uint64_t kElems = 10'000;  // 40 KB: large enough to be lent or placed
 constexpr uint32_t kBytes = kElems * sizeof(float);
@@ -380,3 +380,5 @@ TEST_CASE("executor: a small operation that cannot go on is taken up where it st
   CHECK(bench.to.sent.size() == 1 - done);
   CHECK(bench.also_to.sent == std::vector<std::string>{bytes_of({7, 7})});
 }
+
+}  // namespace tutti::test_executor
