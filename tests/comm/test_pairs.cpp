@@ -296,3 +296,40 @@ TEST_CASE("a list for tuttiCommShrink that has a rank twice is refused") {
   CHECK(left == nullptr);
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
+
+TEST_CASE("a group runs nothing if one of its communicators was destroyed in it") {
+  tuttiComm_t comms[2];
+  for (tuttiComm_t& comm : comms) REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  int32_t values[2] = {1, 2}, sums[2] = {-1, -1};
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (int i = 0; i < 2; i++)
+    CHECK(tuttiAllReduce(&values[i], &sums[i], 1, tuttiInt32, tuttiSum, comms[i], nullptr) == tuttiSuccess);
+  CHECK(tuttiCommDestroy(comms[1]) == tuttiSuccess);
+  CHECK(tuttiGroupEnd() == tuttiInvalidUsage);
+  CHECK(contains(tuttiGetLastError(nullptr), "was destroyed after calls on it"));
+  CHECK((sums[0] == -1 && sums[1] == -1));
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  CHECK(tuttiAllReduce(&values[0], &sums[0], 1, tuttiInt32, tuttiSum, comms[0], nullptr) == tuttiSuccess);
+  CHECK(tuttiGroupEnd() == tuttiSuccess);
+  CHECK(sums[0] == 1);
+  CHECK(tuttiCommDestroy(comms[0]) == tuttiSuccess);
+}
+
+// The link that a message would come by is made when both call.
+TEST_CASE("a first message that its sender never calls ends after the limit of operations, and names the sender") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.opTimeoutSeconds = 1;
+  config.transports = GENERATE("shm", "tcp");
+  std::atomic<bool> done{false};
+  const auto outcomes = run_threads(2, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    int32_t value = -1;
+    if (rank == 0) outcome.take(tuttiRecv(&value, 1, tuttiInt32, 1, comm, nullptr));
+    if (rank == 0) done = true;
+    while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    outcome.wrong += value != -1;
+  });
+  INFO(outcomes[0].message);
+  CHECK(outcomes[0].code == tuttiTimeout);
+  CHECK(contains(outcomes[0].message, "rank 1"));
+  CHECK(outcomes[0].wrong + outcomes[1].wrong == 0);
+}
