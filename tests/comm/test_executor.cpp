@@ -287,6 +287,64 @@ TEST_CASE("executor: with TUTTI_PROTO=copy nothing is lent and no place is told"
   CHECK(bench.from.expects_ahead == 0);
 }
 
+// In place, what is to be added to it lies there.
+TEST_CASE("executor: only a large message that is merely stored in the output is expected there") {
+  Bench bench;
+  BoundStep step = bench.receive();
+  int expected = 0;
+  SECTION("it is") {
+    expected = 1;
+  }
+  SECTION("it is added to the input") {
+    step = bench.add_up(&bench.out);
+  }
+  SECTION("the output is added to it") {
+    step.before.buffer = Buffer::kOutput;
+  }
+  SECTION("it is stored in scratch") {
+    step.store.buffer = Buffer::kScratch;
+  }
+  SECTION("it is only passed on") {
+    step.store.buffer = Buffer::kNone;
+    step.send = &bench.out;
+  }
+  SECTION("it is small") {
+    bench.operation.call.count = bench.operation.blocks.uniform_elems = 100;
+  }
+  bench.add_lane({step});
+  Run run(bench.program, bench.operation, bench.recorder);
+  for (int i = 0; i < 3; i++) CHECK(run.advance() == Run::Poll::kIdle);
+  CHECK(bench.from.expects == expected);
+}
+
+// 160 KB in slots of 128: two rounds, each of whole cache lines.
+TEST_CASE("executor: a value that is larger than a slot goes in rounds, every step in each of them") {
+  Bench bench;
+  constexpr uint64_t kMany = 40'000;
+  bench.operation.call.count = bench.operation.blocks.uniform_elems = kMany;
+  bench.input.assign(kMany, 3);
+  bench.theirs.assign(kMany, 4);
+  bench.output.assign(kMany, -1);
+  bench.operation.input = bench.input.data();
+  bench.operation.output = bench.output.data();
+  for (size_t i = 0; i < kMany; i++) bench.input[i] = static_cast<float>(i % 100);
+  const bool by_step = GENERATE(false, true);
+  bench.program.step_by_step = by_step;
+  bench.add_lane({Bench::send(bench.also_out), bench.add_up(&bench.out)});
+  const auto first = static_cast<uint32_t>(kMany / 2 * sizeof(float));
+  bench.from.messages = {bench.message(bench.theirs.data(), first), bench.message(bench.theirs.data(), first)};
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  std::string sent, sums;
+  for (const std::string& message : bench.also_to.sent) sent += message;
+  for (const std::string& message : bench.to.sent) sums += message;
+  CHECK((bench.also_to.sent.size() == 2 && bench.to.sent.size() == 2));
+  CHECK(sent == bytes_of(bench.input));
+  for (float& value : bench.input) value += 4;
+  CHECK(sums == bytes_of(bench.input));
+  CHECK(bench.output == bench.input);
+}
+
 TEST_CASE("executor: a message of another length than its call says is an error that names its rank") {
   Bench bench;
   bench.add_lane({bench.receive()});
