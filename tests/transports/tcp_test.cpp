@@ -153,6 +153,66 @@ TEST_CASE("tcp: a connection that ends in the middle of a message gives an error
   CHECK(contains(error->text, "in the middle of a message") == (more > 0));
 }
 
+TEST_CASE("tcp: what has come before a connection ended is there as long as nobody has taken it") {
+  RawSender raw = raw_sender();
+  const Traffic traffic{48, 3, 4096};
+  for (uint64_t i = 0; i < traffic.messages; i++)
+    REQUIRE(send_raw(raw.line, frame(traffic, i).data(), frame(traffic, i).size()));
+  raw.line.reset();
+  tuttiMessage message{};
+  REQUIRE(until([&] { return raw.in.try_peek(&message) || !poll_once(raw.in); }));
+  for (int i = 0; i < 200; i++) {
+    REQUIRE(poll_once(raw.in));
+    usleep(50);
+  }
+  Receiver receiver(raw.in, traffic);
+  CHECK(run(receiver) == "");
+  check_gone(raw.in, "rank 0");
+}
+
+// A message of two pieces, by two connections that are only sockets. One has brought half a piece when the other brings
+// the whole message; the rest of that piece comes when its slot is another message's.
+TEST_CASE("tcp: several connections: what comes late of a message does not go into the next one in its slot") {
+  RawSender raw{open_endpoint(&kTcpTransport, 1).value(), Fd(), {}};
+  const Door door = door_of(raw.endpoint);
+  std::vector<Fd> lines;
+  for (uint32_t i = 0; i < 2; i++) {
+    lines.push_back(knock(door));
+    auto handshake = Handshake::client(key_of(7), door.kind, 0, 1, tcp::hello_args(kTcpAsk, i, 2));
+    REQUIRE(until([&] {
+      take(raw.endpoint, &raw.in);
+      return handshake.advance(lines.back().get()) == Handshake::Status::kDone;
+    }));
+  }
+  REQUIRE(until([&] { return raw.in.is_made() || take(raw.endpoint, &raw.in); }));
+  constexpr uint32_t kPiece = 32 << 10, kWhole = 2 * kPiece;
+  const auto send_piece = [&](const Fd& line, uint64_t number, uint32_t piece, char with, uint32_t bytes) {
+    const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, number, kWhole, piece);
+    return send_raw(line, reinterpret_cast<const char*>(&header), sizeof header) &&
+           send_raw(line, std::string(bytes, with).data(), bytes);
+  };
+  tuttiMessage message{};
+  const auto receive = [&] { return until([&] { return !poll_once(raw.in) || raw.in.try_peek(&message); }); };
+  const auto text = [&] { return std::string(static_cast<const char*>(message.data), message.bytes); };
+  REQUIRE(send_piece(lines[0], 0, 0, 'l', kPiece / 2));
+  for (int i = 0; i < 100; i++) REQUIRE(poll_once(raw.in));
+  for (uint64_t number = 0; number <= kTcpAsk.slots; number++) {
+    for (uint32_t piece = 0; piece < 2; piece++)
+      REQUIRE(send_piece(lines[1], number, piece, static_cast<char>('a' + number), kPiece));
+    REQUIRE(receive());
+    REQUIRE(message.bytes == kWhole);
+    CHECK(text() == std::string(kWhole, static_cast<char>('a' + number)));
+    if (number < kTcpAsk.slots) raw.in.release();
+  }
+  REQUIRE(send_raw(lines[0], std::string(kPiece / 2, 'l').data(), kPiece / 2));
+  REQUIRE(send_piece(lines[0], kTcpAsk.slots + 1, 0, 'z', kPiece));
+  for (int i = 0; i < 200; i++) {
+    REQUIRE(poll_once(raw.in));
+    usleep(50);
+  }
+  CHECK(text() == std::string(kWhole, static_cast<char>('a' + kTcpAsk.slots)));
+}
+
 TEST_CASE("tcp: what is no frame fails the link") {
   RawSender raw = raw_sender();
   const uint32_t too_large = (64 << 10) + 1;
