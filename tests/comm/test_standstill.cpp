@@ -311,4 +311,11 @@ TEST_CASE("a statement that does not fit leaves out what nobody misses, and byte
     ByteReader strangers(bytes);
     CHECK_FALSE(Standing::get(strangers, 2));  // of a rank that there is not
   }
+  mine.counts.clear();
+  ByteWriter writer;
+  mine.put(writer, 1000);
+  const std::string bytes = writer.take();
+  ByteReader strangers(bytes), ranks(bytes);
+  CHECK_FALSE(Standing::get(strangers, 2));  // it waits for one
+  CHECK(Standing::get(ranks, 3));
 }

@@ -42,6 +42,35 @@ TEST_CASE("an event is reached when its stream comes to it, and holds other stre
   CHECK(tuttiStreamDestroy(second) == tuttiSuccess);
 }
 
+TEST_CASE("who waits for an event waits for the point that it marked then, though it is recorded again") {
+  using Flag = std::atomic<bool>;
+  tuttiStream_t records = nullptr, waits = nullptr;
+  tuttiEvent_t event = nullptr;
+  REQUIRE(tuttiStreamCreate(&records) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&waits) == tuttiSuccess);
+  REQUIRE(tuttiEventCreate(&event) == tuttiSuccess);
+  Flag may_wait{false}, may_end{false}, passed{false};
+  const auto hold = [](tuttiStream_t, tuttiResult_t, void* user) {
+    while (!*static_cast<Flag*>(user)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const auto pass = [](tuttiStream_t, tuttiResult_t, void* user) { *static_cast<Flag*>(user) = true; };
+  CHECK(tuttiEventRecord(event, records) == tuttiSuccess);
+  CHECK(tuttiStreamAddCallback(waits, hold, &may_wait) == tuttiSuccess);
+  CHECK(tuttiStreamWaitEvent(waits, event) == tuttiSuccess);
+  CHECK(tuttiStreamAddCallback(waits, pass, &passed) == tuttiSuccess);
+  CHECK(tuttiStreamAddCallback(records, hold, &may_end) == tuttiSuccess);
+  CHECK(tuttiEventRecord(event, records) == tuttiSuccess);
+  may_wait = true;
+  for (int i = 0; i < 5000 && !passed; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(passed.load());
+  CHECK(tuttiEventQuery(event) == tuttiInProgress);
+  may_end = true;
+  CHECK(tuttiEventSynchronize(event) == tuttiSuccess);
+  CHECK(tuttiStreamDestroy(records) == tuttiSuccess);
+  CHECK(tuttiStreamDestroy(waits) == tuttiSuccess);
+  CHECK(tuttiEventDestroy(event) == tuttiSuccess);
+}
+
 TEST_CASE("a callback hears of the operations before it, also of their failure") {
   const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiStream_t stream = nullptr;

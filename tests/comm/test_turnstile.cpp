@@ -1,6 +1,14 @@
 // Turns at a communicator: one at a time, whoever is its owner. Each round has a new turnstile, since a thread loses
 // the ownership but once.
+#include <unistd.h>
+
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -131,4 +139,57 @@ TEST_CASE("who waits until a turnstile is left waits for its owner", "[comm]") {
     other.join();
     REQUIRE_FALSE(late);
   }
+}
+
+namespace {
+
+// Whether the kernel has put this thread of the process to sleep.
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(") ");
+  return name_end != std::string::npos && line[name_end + 2] == 'S';
+}
+
+template <class Predicate>
+bool comes_true(Predicate&& predicate) {
+  for (int i = 0; i < 5000 && !predicate(); i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return predicate();
+}
+
+}  // namespace
+
+// As operations on other threads do behind those of a group, which have their tickets when it ends.
+TEST_CASE("who sleeps for a turn is woken when the one before ends, whoever had that", "[comm]") {
+  enum Before { kTicket, kAlone, kOwner };
+  const Before before = GENERATE(kTicket, kAlone, kOwner);
+  auto room = std::make_shared<Room>();
+  auto entry = Turnstile::Entry::kNone;
+  std::optional<Turnstile::Turn> turn;
+  if (before == kOwner) CHECK(room->use_alone());
+  if (before == kTicket) turn.emplace(room->turnstile, room->turnstile.take_ticket());
+  if (before != kTicket) entry = room->turnstile.enter_alone();
+  auto passed = std::make_shared<std::atomic<int>>(0);
+  std::array<std::atomic<pid_t>, 2> ids{};
+  std::array<uint64_t, 2> tickets{};
+  for (uint64_t& ticket : tickets) {
+    room->turnstile.enter();
+    ticket = room->turnstile.take_ticket();
+  }
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < 2; i++)
+    threads.emplace_back([&, i, room, passed] {
+      ids[i] = gettid();
+      { const Turnstile::Turn mine(room->turnstile, tickets[i]); }
+      room->turnstile.leave();
+      ++*passed;
+    });
+  for (const auto& id : ids) CHECK(comes_true([&] { return id != 0 && sleeps(id); }));
+  CHECK(*passed == 0);
+  turn.reset();
+  if (before != kTicket) room->turnstile.leave_alone(entry);
+  const bool woken = comes_true([&] { return *passed == 2; });
+  for (auto& thread : threads) woken ? thread.join() : thread.detach();
+  REQUIRE(woken);
 }

@@ -419,3 +419,33 @@ TEST_CASE("a rank that has joined sits out the others' steps without synchronisa
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }
+
+TEST_CASE("steps without synchronisation within others: only the outermost end brings it back") {
+  require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({30, 5});
+    take(outcome, model.create(comm));
+    // Accumulated: what it is after steps 0 to `last`, on this rank alone or on average.
+    const auto step = [&](int last, bool reduced) {
+      take(outcome, tuttiDdpBegin(model.ddp));
+      for (size_t p = model.size(); p-- > 0;) {
+        model.fill(rank, last, p, last > 0);
+        take(outcome, tuttiDdpMarkReady(model.ddp, p));
+      }
+      take(outcome, tuttiDdpWait(model.ddp));
+      for (size_t p = 0; p < model.size(); p++)
+        outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
+          double sum = 0;
+          for (int s = 0; s <= last; s++) sum += reduced ? average_of(2, s, param, i) : gradient_of(rank, s, param, i);
+          return sum;
+        });
+    };
+    for (int i = 0; i < 2; i++) take(outcome, tuttiDdpNoSyncBegin(model.ddp));
+    step(0, false);
+    take(outcome, tuttiDdpNoSyncEnd(model.ddp));
+    step(1, false);
+    take(outcome, tuttiDdpNoSyncEnd(model.ddp));
+    outcome.wrong += tuttiDdpNoSyncEnd(model.ddp) != tuttiInvalidUsage;
+    step(2, true);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  }));
+}

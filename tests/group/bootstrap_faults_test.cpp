@@ -127,6 +127,68 @@ TEST_CASE("a rank that dies between rounds is named to the others") {
   }
 }
 
+namespace {
+
+// The first half of a connection to the root: it is let in.
+Fd known_connection(const UniqueId& id, int rank) {
+  const UniqueIdParts parts = unpack_unique_id(id).value();
+  Fd fd = silent_connection(id);
+  Handshake handshake =
+      Handshake::client(derive_key(parts.secret, sizeof parts.secret), HelloKind::kBootstrap, rank, -1);
+  while (handshake.advance(fd.get()) == Handshake::Status::kPending) std::this_thread::yield();
+  return fd;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that leaves before anybody has said anything is named to the others") {
+  const UniqueId id = root();
+  const int leaver = GENERATE(0, 1, 2);
+  const bool says_so = GENERATE(false, true);
+  Fd leaving = known_connection(id, leaver);
+  const std::string join = make_join_frame(leaver, 3, 60'000), leave = make_frame(FrameKind::kLeave, "");
+  REQUIRE(send_all(leaving.get(), join.data(), join.size(), Deadline::after_seconds(10)));
+  std::atomic<int> joined_ranks{0};
+  std::atomic<bool> left{false};
+  const auto fates = run_ranks<Fate>({0, 1, 2}, [&](int rank) -> Fate {
+    if (rank == leaver) {
+      while (joined_ranks < 2) std::this_thread::yield();
+      if (says_so) (void)send_all(leaving.get(), leave.data(), leave.size(), Deadline::after_seconds(10));
+      leaving.reset();
+      left = true;
+      return {};
+    }
+    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(60));
+    joined_ranks++;
+    if (!joined) return fate_of(joined.error());
+    while (!left) std::this_thread::yield();
+    const auto all = joined.value().all_gather("one");
+    return all ? Fate{} : fate_of(all.error());
+  });
+  for (int r = 0; r < 3; r++) {
+    if (r == leaver) continue;
+    const Fate& fate = fates[static_cast<size_t>(r)];
+    INFO(fate.message);
+    CHECK(fate.code == Code::kRemoteError);
+    CHECK(fate.culprit == leaver);
+    CHECK(contains(fate.message, "rank " + std::to_string(leaver) + " (host "));
+  }
+}
+
+TEST_CASE("a connection that does not join within seconds is closed, though it has authenticated") {
+  const UniqueId id = root();
+  const Fd silent = silent_connection(id), known = known_connection(id, 0);
+  for (const Fd* fd : {&silent, &known}) {
+    char byte = 0;
+    const auto closed = recv_all(fd->get(), &byte, 1, Deadline::after_seconds(12));
+    REQUIRE(!closed);
+    INFO(closed.error().message);
+    CHECK(closed.error().code == Code::kRemoteError);
+  }
+  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) { return join_and_gather(id, rank, 2); });
+  for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
 TEST_CASE("ranks that leave after the last round disturb nobody") {
   const UniqueId id = root();
   const auto fates = run_ranks<Fate>(first_ranks(8), [&](int rank) { return join_and_gather(id, rank, 8); });

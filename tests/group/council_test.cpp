@@ -180,6 +180,37 @@ TEST_CASE("who comes late gets the result that it has missed, from a rank that c
   CHECK(late->to_bytes() == first->to_bytes());
 }
 
+TEST_CASE("who has given up does not vote until it comes again") {
+  std::vector<std::deque<std::pair<int, std::string>>> mail(3);
+  std::vector<std::unique_ptr<Council>> ranks;
+  for (int r = 0; r < 3; r++)
+    ranks.push_back(std::make_unique<Council>(r, 3, [&mail, r](int to, const std::string& message) {
+      mail[static_cast<size_t>(to)].push_back({r, message});
+      return true;
+    }));
+  const auto deliver = [&] {
+    for (size_t to = 0; to < 3; to = mail[to].empty() ? to + 1 : 0)
+      for (; !mail[to].empty(); mail[to].pop_front())
+        CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
+  };
+  const size_t who = GENERATE(size_t{0}, size_t{1});  // the coordinator, or another
+  for (const size_t r : {0, 1}) ranks[r]->join({}, "early");
+  deliver();
+  ranks[who]->leave({});
+  deliver();
+  ranks[2]->join({}, "late");
+  deliver();
+  for (const auto& rank : ranks) CHECK_FALSE(rank->take_result({}).has_value());
+  ranks[who]->join({}, "again");
+  deliver();
+  for (const auto& rank : ranks) {
+    const auto result = rank->take_result({});
+    REQUIRE(result.has_value());
+    CHECK(result->votes[who] == "again");
+    CHECK(result->votes[2] == "late");
+  }
+}
+
 TEST_CASE("votes for different lists do not mix, and who is missing is known") {
   std::vector<std::string> sent;
   Council council(0, 4, [&](int, const std::string& message) {

@@ -37,6 +37,7 @@ TEST_CASE("the chosen table is one of them and stays") {
   bool found = false;
   for (const KernelTable* table : all_kernel_tables()) found = found || table == &chosen;
   CHECK(found);
+  if (const char* asked = getenv("TUTTI_CPU_ISA"); asked != nullptr) CHECK(std::string(chosen.isa) == asked);
   const Wish wish("scalar");
   CHECK(&kernels() == &chosen);
 }

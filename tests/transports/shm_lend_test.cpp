@@ -1,5 +1,6 @@
 // Shared memory that is lent: taken back while it is read, and what can be lent at all.
 #include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "base/shared_memory.h"
@@ -195,6 +196,49 @@ TEST_CASE("shm: who takes back a place that a process writes to does not stop be
   CHECK(child.ended_well());
   close(in);
   SharedMemory::free(memory.value());
+}
+
+namespace {
+
+size_t mappings_of_shared_memory() {
+  std::ifstream maps("/proc/self/maps");
+  size_t n = 0;
+  for (std::string line; std::getline(maps, line);) n += contains(line, "/memfd:tutti-memory");
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("shm: memory that a process has freed is not kept by those that have read there") {
+  auto here = open_endpoint(&kShmTransport, 1);
+  REQUIRE(here);
+  constexpr int kBlocks = 10;
+  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
+    auto mine = open_endpoint(&kShmTransport, 0);
+    if (!mine) return "no endpoint";
+    auto out = mine.value().connect(Ask{1}, peer);
+    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
+    for (int i = 0; i < kBlocks; i++) {
+      auto memory = SharedMemory::allocate(3000);
+      if (!memory || !until([&] { return out.value().try_acquire() != nullptr; })) return "no memory or slot";
+      if (!out.value().lend(memory.value(), 3000, tuttiTag{})) return "not lent";
+      if (!until([&] { return poll_once(out.value()) && out.value().unsent() == 0; })) return "not read";
+      SharedMemory::free(memory.value());
+    }
+    return mail.receive() ? "" : "no end";
+  });
+  Link in;
+  REQUIRE(until([&] { return take(here.value(), &in); }));
+  const size_t before = mappings_of_shared_memory();
+  for (int i = 0; i < kBlocks; i++) {
+    tuttiMessage message{};
+    REQUIRE(until([&] { return poll_once(in) && in.try_peek(&message); }));
+    REQUIRE(in.borrow());
+    CHECK(mappings_of_shared_memory() <= before + 2);  // the block before it may not have been forgotten yet
+    in.release();
+  }
+  REQUIRE(child.mail().send("end"));
+  CHECK(child.ended_well());
 }
 
 TEST_CASE("shared memory: what cannot be shared is said") {

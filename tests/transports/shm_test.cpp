@@ -119,6 +119,33 @@ TEST_CASE("shm: a rank sends in the payload that it has received last, and any t
   }
 }
 
+// Else the peer would take what lies in one link's payload for what lies in another's.
+TEST_CASE("shm: payloads go back only by the link that the peer has paired with theirs, and if both are of one size") {
+  using shm::Exchange;
+  const uint32_t slot_bytes = GENERATE(4096u, 8192u);
+  Fd ours, theirs;
+  auto sending = shm::Segment::create(4, 4096, &ours), receiving = shm::Segment::create(4, slot_bytes, &theirs);
+  REQUIRE((sending && receiving));
+  sending.value().header().probe = 77;
+  receiving.value().header().probe = 11;
+  Exchange exchange;
+  exchange.set(Exchange::Side::kSend, std::move(sending).value());
+  CHECK(exchange.choose()->mine);
+  exchange.set(Exchange::Side::kReceive, std::move(receiving).value());
+  CHECK(exchange.segment(Exchange::Side::kSend).header().paired_with == 11);
+  auto& paired = exchange.segment(Exchange::Side::kReceive).header().paired_with;
+  exchange.take_in({false, 2});
+  CHECK(exchange.choose()->mine);  // the peer has not said yet
+  paired = 78;
+  CHECK(exchange.choose()->mine);  // with a link that was there before
+  paired = 77;
+  exchange.take_in({false, 3});
+  const auto last = exchange.choose();
+  REQUIRE(last);
+  CHECK(last->mine == (slot_bytes != 4096));
+  if (!last->mine) CHECK(last->index == 3);
+}
+
 TEST_CASE("shm: only sealed memory of the right size makes a link, and no descriptor stays behind") {
   auto b = open_endpoint(&kShmTransport, 1);
   REQUIRE(b);

@@ -1,5 +1,6 @@
 // Links of several TCP connections that lose some of them, at any time and from either side: nothing else is lost.
 #include <random>
+#include <utility>
 
 #include "sockets.h"
 #include "traffic.h"
@@ -120,6 +121,31 @@ TEST_CASE("several connections: what breaks when all was handed over is sent aga
     };
     REQUIRE(run_together({&sender, &receiver}, turns) == "");
   }
+}
+
+TEST_CASE("several connections: what a broken one had is unsent again") {
+  Fragile fragile = make_fragile(Ask{1, 0, 64, 16 << 10}, 2);
+  for (const Ends& ends : fragile.ends) {
+    const int few = 64 << 10;
+    REQUIRE(setsockopt(ends.to, SOL_SOCKET, SO_RCVBUF, &few, sizeof few) == 0);
+  }
+  // Nobody receives: kernels take some of the messages, and no more.
+  Link& out = fragile.pair.out;
+  uint32_t published = 0;
+  for (; published < 64; published++) {
+    REQUIRE(out.try_acquire() != nullptr);
+    out.publish(16 << 10, tuttiTag{});
+  }
+  uint32_t unsent = 0;
+  for (int quiet = 0; quiet < 300; quiet++, usleep(100)) {
+    REQUIRE(poll_once(out));
+    if (std::exchange(unsent, out.unsent()) != unsent) quiet = 0;
+  }
+  REQUIRE(unsent > 0);
+  REQUIRE(unsent < published);
+  shutdown(fragile.ends[0].from, SHUT_RDWR);
+  CHECK(until(Deadline::after_seconds(5), [&] { return !poll_once(out) || out.unsent() > unsent; }));
+  CHECK(poll_once(out));
 }
 
 TEST_CASE("several connections: when all have broken, both ends say whom they have lost") {

@@ -2,6 +2,8 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 
 #include "strangers.h"
@@ -72,6 +74,48 @@ TEST_CASE("tcp: messages come where they are expected, if nothing of them has co
   CHECK(receiver.placed() < traffic.messages / 2);
 }
 
+TEST_CASE("tcp: a message that is longer or shorter than the place where one is expected goes elsewhere") {
+  RawSender raw = raw_sender();
+  constexpr uint32_t kExpected = 100;
+  const uint32_t bytes = GENERATE(99u, 101u, 300u);
+  std::string place(400, '.');
+  raw.in.expect(place.data() + 50, kExpected);
+  const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, bytes);
+  REQUIRE(send_raw(raw.line, reinterpret_cast<const char*>(&header), sizeof header));
+  REQUIRE(send_raw(raw.line, std::string(bytes, 'x').data(), bytes));
+  tuttiMessage message{};
+  REQUIRE(until([&] { return !poll_once(raw.in) || raw.in.try_peek(&message); }));
+  REQUIRE(message.bytes == bytes);
+  CHECK(std::string(static_cast<const char*>(message.data), bytes) == std::string(bytes, 'x'));
+  CHECK(place == std::string(400, '.'));
+}
+
+TEST_CASE("tcp: nothing is written to where a message was expected once its operation has failed") {
+  RawSender raw = raw_sender();
+  std::string place(20000, '.');
+  const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, 20000);
+  const std::string payload(20000, 'x');
+  raw.in.expect(place.data(), 20000);
+  // A part may have come before.
+  const size_t before = GENERATE(size_t{0}, size_t{12000});
+  if (before > 0) {
+    REQUIRE(send_raw(raw.line, reinterpret_cast<const char*>(&header), sizeof header));
+    REQUIRE(send_raw(raw.line, payload.data(), before));
+    REQUIRE(until([&] { return !poll_once(raw.in) || place[before - 1] == 'x'; }));
+  }
+  raw.in.recall();
+  const std::string left = place;
+  if (before == 0) REQUIRE(send_raw(raw.line, reinterpret_cast<const char*>(&header), sizeof header));
+  REQUIRE(send_raw(raw.line, payload.data() + before, payload.size() - before));
+  const auto error = poll_to_failure(raw.in);
+  REQUIRE(error);
+  CHECK(contains(error->text, "its operation has failed"));
+  for (int i = 0; i < 100; i++) (void)poll_once(raw.in);
+  tuttiMessage message{};
+  CHECK_FALSE(raw.in.try_peek(&message));
+  CHECK(place == left);
+}
+
 TEST_CASE("tcp: several connections: one that is blocked does not hold up the others") {
   const Setting several("TUTTI_TCP_CONNECTIONS", "3");
   Pair p = make_pair(&kTcpTransport, Ask{1, 0, 8, 64 << 10});
@@ -107,6 +151,66 @@ TEST_CASE("tcp: a connection that ends in the middle of a message gives an error
   CHECK(error->code == tuttiRemoteError);
   CHECK(contains(error->text, "rank 0"));
   CHECK(contains(error->text, "in the middle of a message") == (more > 0));
+}
+
+TEST_CASE("tcp: what has come before a connection ended is there as long as nobody has taken it") {
+  RawSender raw = raw_sender();
+  const Traffic traffic{48, 3, 4096};
+  for (uint64_t i = 0; i < traffic.messages; i++)
+    REQUIRE(send_raw(raw.line, frame(traffic, i).data(), frame(traffic, i).size()));
+  raw.line.reset();
+  tuttiMessage message{};
+  REQUIRE(until([&] { return raw.in.try_peek(&message) || !poll_once(raw.in); }));
+  for (int i = 0; i < 200; i++) {
+    REQUIRE(poll_once(raw.in));
+    usleep(50);
+  }
+  Receiver receiver(raw.in, traffic);
+  CHECK(run(receiver) == "");
+  check_gone(raw.in, "rank 0");
+}
+
+// A message of two pieces, by two connections that are only sockets. One has brought half a piece when the other brings
+// the whole message; the rest of that piece comes when its slot is another message's.
+TEST_CASE("tcp: several connections: what comes late of a message does not go into the next one in its slot") {
+  RawSender raw{open_endpoint(&kTcpTransport, 1).value(), Fd(), {}};
+  const Door door = door_of(raw.endpoint);
+  std::vector<Fd> lines;
+  for (uint32_t i = 0; i < 2; i++) {
+    lines.push_back(knock(door));
+    auto handshake = Handshake::client(key_of(7), door.kind, 0, 1, tcp::hello_args(kTcpAsk, i, 2));
+    REQUIRE(until([&] {
+      take(raw.endpoint, &raw.in);
+      return handshake.advance(lines.back().get()) == Handshake::Status::kDone;
+    }));
+  }
+  REQUIRE(until([&] { return raw.in.is_made() || take(raw.endpoint, &raw.in); }));
+  constexpr uint32_t kPiece = 32 << 10, kWhole = 2 * kPiece;
+  const auto send_piece = [&](const Fd& line, uint64_t number, uint32_t piece, char with, uint32_t bytes) {
+    const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, number, kWhole, piece);
+    return send_raw(line, reinterpret_cast<const char*>(&header), sizeof header) &&
+           send_raw(line, std::string(bytes, with).data(), bytes);
+  };
+  tuttiMessage message{};
+  const auto receive = [&] { return until([&] { return !poll_once(raw.in) || raw.in.try_peek(&message); }); };
+  const auto text = [&] { return std::string(static_cast<const char*>(message.data), message.bytes); };
+  REQUIRE(send_piece(lines[0], 0, 0, 'l', kPiece / 2));
+  for (int i = 0; i < 100; i++) REQUIRE(poll_once(raw.in));
+  for (uint64_t number = 0; number <= kTcpAsk.slots; number++) {
+    for (uint32_t piece = 0; piece < 2; piece++)
+      REQUIRE(send_piece(lines[1], number, piece, static_cast<char>('a' + number), kPiece));
+    REQUIRE(receive());
+    REQUIRE(message.bytes == kWhole);
+    CHECK(text() == std::string(kWhole, static_cast<char>('a' + number)));
+    if (number < kTcpAsk.slots) raw.in.release();
+  }
+  REQUIRE(send_raw(lines[0], std::string(kPiece / 2, 'l').data(), kPiece / 2));
+  REQUIRE(send_piece(lines[0], kTcpAsk.slots + 1, 0, 'z', kPiece));
+  for (int i = 0; i < 200; i++) {
+    REQUIRE(poll_once(raw.in));
+    usleep(50);
+  }
+  CHECK(text() == std::string(kWhole, static_cast<char>('a' + kTcpAsk.slots)));
 }
 
 TEST_CASE("tcp: what is no frame fails the link") {
@@ -174,6 +278,39 @@ TEST_CASE("tcp: messages larger than the buffers between leave piece by piece") 
   CHECK(sender.done());
   CHECK(blocked);
   CHECK((got == expected));
+}
+
+TEST_CASE("tcp: what an operation has lent is not sent any more once that has failed") {
+  constexpr uint32_t kBytes = 4 << 20;
+  RawReceiver raw = raw_receiver(Ask{1, 0, 2, kBytes}, 4096);
+  std::string memory(kBytes, 'x'), got;
+  REQUIRE(raw.out.try_acquire() != nullptr);
+  REQUIRE(raw.out.lend(memory.data(), kBytes, tuttiTag{}));
+  REQUIRE(raw.out.unsent() == 1);
+  raw.out.recall();
+  std::fill(memory.begin(), memory.end(), 'y');
+  // It takes whatever comes, while the sender looks at its link, and then that goes.
+  std::string piece(100'000, '\0');
+  const auto receive = [&] {
+    const ssize_t n = ::recv(raw.line.get(), piece.data(), piece.size(), MSG_DONTWAIT);
+    if (n > 0) got.append(piece, 0, static_cast<size_t>(n));
+    return n;
+  };
+  std::optional<tuttiTransportError> error;
+  for (int i = 0; i < 300; i++) {
+    const Health health = poll_once(raw.out);
+    if (!health) error = health.error;
+    while (receive() > 0) continue;
+  }
+  REQUIRE(error);
+  CHECK(contains(error->text, "its operation has failed"));
+  close(raw.out);
+  REQUIRE(until([&] {
+    const ssize_t n = receive();
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+  }));
+  CHECK(got.size() < kBytes);
+  CHECK(got.find('y', sizeof(tcp::FrameHeader)) == std::string::npos);
 }
 
 TEST_CASE("tcp: a receiver that hangs up or talks fails the link") {

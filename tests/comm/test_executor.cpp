@@ -1,0 +1,442 @@
+// What the executor does with its links when something fails, and what it must not do; over links that are made up, so
+// that each thing happens at the step that a test wants it at.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "catch.h"
+#include "comm/made_up_link.h"
+#include "contains.h"
+#include "exec/small_run.h"
+#include "exec/wait.h"
+
+namespace tutti::test_executor {
+namespace {
+
+using test::made_up_link, test::MadeUpEnd;
+using tutti_test::contains;
+
+constexpr uint64_t kElems = 10'000;  // 40 KB: large enough to be lent or placed
+constexpr uint32_t kBytes = kElems * sizeof(float);
+
+// Rank 0 of 2, in the middle of an all-reduce by steps of the test's own: one value in one chunk.
+struct Bench {
+  MadeUpEnd from, to, also_to;
+  Link in = made_up_link(from, 1), out = made_up_link(to, 1), also_out = made_up_link(also_to, 2);
+  std::vector<float> input = std::vector<float>(kElems, 3), output = std::vector<float>(kElems, -1),
+                     theirs = std::vector<float>(kElems, 4), place = std::vector<float>(kElems, -1);
+  Program program;
+  Recorder recorder;
+  Run::Operation operation{};
+
+  Bench() {
+    program.sizes.slot_bytes = 128 << 10;
+    program.may_lend = true;
+    program.messages.resize(2);
+    program.src.resize(4);
+    operation.call = {.sequence = 7,
+                      .count = kElems,
+                      .collective = Collective::kAllReduce,
+                      .dtype = DataType::kFloat32,
+                      .op = RedOp::kSum,
+                      .algo = Algo::kRing};
+    operation.blocks.uniform_elems = kElems;
+    operation.input = input.data();
+    operation.output = output.data();
+    operation.n_ranks = 2;
+    operation.stream_from_bytes = UINT64_MAX;
+  }
+  void add_lane(const std::vector<BoundStep>& steps) {
+    for (const BoundStep& step : steps)
+      if (step.send != nullptr &&
+          std::find(program.sends.begin(), program.sends.end(), step.send) == program.sends.end())
+        program.sends.push_back(step.send);
+    program.lanes.push_back({steps});
+  }
+  static BoundStep send(Link& link, Buffer source = Buffer::kInput) {
+    BoundStep step;
+    step.send = &link;
+    step.local.buffer = source;
+    return step;
+  }
+  BoundStep receive() {
+    BoundStep step;
+    step.recvs = {&in};
+    step.local_place = 1;
+    step.store.buffer = Buffer::kOutput;
+    return step;
+  }
+  // The message and the input, completed, and on to `to`.
+  BoundStep add_up(Link* link) {
+    BoundStep step = receive();
+    step.local.buffer = Buffer::kInput;
+    step.completes = true;
+    step.send = link;
+    return step;
+  }
+  tuttiMessage message(const void* data, uint32_t bytes = kBytes) const { return message(data, bytes, operation.call); }
+  static tuttiMessage message(const void* data, uint32_t bytes, const Call& call) {
+    tuttiMessage made{data, bytes, {}};
+    const TagWords words = to_tag(call);
+    std::copy(words.begin(), words.end(), made.tag.word);
+    return made;
+  }
+  void let_expect(MadeUpEnd& end) {
+    end.place = place.data();
+    end.place_bytes = kBytes;
+  }
+};
+
+struct Context final : WaitContext {
+  bool ended = false;
+  std::vector<Link*> links;
+  bool interrupted() override { return ended; }
+  Error interruption() override { return {Code::kRemoteError, "the group has ended"}; }
+  int wake_fd() override { return -1; }
+  const std::vector<Link*>& incoming() override { return links; }
+  void housekeeping() override {}
+};
+
+std::string bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+}  // namespace
+
+TEST_CASE("executor: an operation that fails takes back what it has lent and where it has expected messages") {
+  Bench bench;
+  Context context;
+  bench.to.lends = true;
+  bench.to.unsent = 1;
+  bench.add_lane({Bench::send(bench.out)});
+  bench.add_lane({bench.receive()});
+  const char* why = nullptr;
+  SECTION("because a link fails") {
+    bench.from.fails = why = "rank 1 is gone";
+  }
+  SECTION("because the group ends") {
+    context.ended = true;
+    why = "the group has ended";
+  }
+  SECTION("because the message is of another call") {
+    Call other = bench.operation.call;
+    other.count++;
+    bench.from.messages = {Bench::message(bench.theirs.data(), kBytes, other)};
+    why = "count=10001";
+  }
+  Run run(bench.program, bench.operation, bench.recorder);
+  const auto result = drive(run, context, {.op_timeout_seconds = 5});
+  REQUIRE_FALSE(result);
+  INFO(result.error().message);
+  CHECK(contains(result.error().message, why));
+  CHECK(bench.to.lent_at == std::vector<const void*>{bench.input.data()});
+  CHECK(bench.to.recalls == 1);
+  CHECK(bench.from.recalls == 1);
+}
+
+TEST_CASE("executor: what still holds the rank up is waited for, and a link that fails meanwhile ends the operation") {
+  Bench bench;
+  Context context;
+  bench.to.lends = true;
+  bench.to.unsent = 1;
+  bench.to.fails = "rank 1 is gone";
+  bench.add_lane({Bench::send(bench.out)});
+  Run run(bench.program, bench.operation, bench.recorder);
+  const auto result = drive(run, context, {.op_timeout_seconds = 5});
+  REQUIRE_FALSE(result);
+  CHECK(contains(result.error().message, "rank 1 is gone; this rank is in AllReduce"));
+  CHECK(bench.to.recalls == 1);
+}
+
+// The pauses are within the operation's steps, not while it waits, so no load makes one of them too long.
+TEST_CASE("executor: an operation that goes on again and again may take longer than its limit") {
+  Bench bench;
+  Context context;
+  constexpr double kLimitSeconds = 1.5;
+  std::vector<BoundStep> steps;
+  for (int i = 0; i < 4; i++) steps.push_back(bench.receive());
+  bench.add_lane(steps);
+  int looks = 0;
+  bench.from.on_peek = [&] {
+    if (++looks % 20 != 0) return;  // idle turns before each message
+    usleep(500'000);
+    bench.from.messages.push_back(bench.message(bench.theirs.data()));
+  };
+  Run run(bench.program, bench.operation, bench.recorder);
+  const auto result = drive(run, context, {.oversubscribed = true, .op_timeout_seconds = kLimitSeconds});
+  INFO((result ? "" : result.error().message));
+  CHECK(result);
+  CHECK(bench.from.releases == 4);
+}
+
+TEST_CASE("executor: an operation that comes to nothing for its limit says so") {
+  Bench bench;
+  Context context;
+  bench.add_lane({bench.receive()});
+  Run run(bench.program, bench.operation, bench.recorder);
+  const auto result = drive(run, context, {.oversubscribed = true, .op_timeout_seconds = 0.05});
+  REQUIRE_FALSE(result);
+  CHECK(result.error().code == Code::kTimeout);
+  CHECK(contains(result.error().message, "waiting for rank 1 (to send)"));
+  CHECK(bench.from.recalls == 1);
+}
+
+TEST_CASE("executor: a sender whose sum cannot be made gives up the places that it would have written to") {
+  Bench bench;
+  bench.let_expect(bench.to);
+  bench.let_expect(bench.also_to);
+  BoundStep again = Bench::send(bench.also_out, Buffer::kOutput);
+  bench.add_lane({bench.add_up(&bench.out), again});
+  bench.from.messages = {bench.message(nullptr)};
+  SECTION("it cannot be borrowed") {
+    bench.from.fails_to_borrow = "taken back";
+  }
+  SECTION("it cannot be fetched") {
+    bench.from.fails_to_fetch = "taken back";
+  }
+  SECTION("it was taken back while it was read") {
+    bench.from.borrowed = bench.theirs.data();
+    bench.from.fails = "taken back";
+  }
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kFailed);
+  CHECK(contains(run.error().message, "taken back"));
+  CHECK_FALSE(bench.to.placing);
+  CHECK_FALSE(bench.also_to.placing);
+  CHECK(bench.to.publishes + bench.also_to.publishes == 0);
+  CHECK(bench.from.releases == 0);
+}
+
+TEST_CASE("executor: a sum goes to the places of all who expect it, once, and nothing of it is lent as well") {
+  Bench bench;
+  std::vector<float> other_place(kElems, -1);
+  bench.let_expect(bench.to);
+  bench.to.lends = bench.also_to.lends = true;
+  bench.also_to.place = other_place.data();
+  bench.also_to.place_bytes = kBytes;
+  const bool in_place = GENERATE(false, true);
+  if (in_place) bench.operation.input = bench.output.data();
+  if (in_place) bench.output = bench.input;
+  bench.add_lane({bench.add_up(&bench.out), Bench::send(bench.also_out, Buffer::kOutput)});
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  const std::vector<float> sum(kElems, 7);
+  CHECK(bench.output == sum);
+  CHECK(bench.place == sum);
+  CHECK(other_place == sum);
+  CHECK((bench.to.publishes == 1 && bench.also_to.publishes == 1));
+  CHECK((bench.to.lent_at.empty() && bench.also_to.lent_at.empty()));
+}
+
+TEST_CASE("executor: a place that is taken by another length stays as it is") {
+  Bench bench;
+  bench.let_expect(bench.to);
+  bench.to.place_bytes = kBytes - 4;
+  bench.add_lane({bench.add_up(&bench.out)});
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.place == std::vector<float>(kElems, -1));
+  CHECK(bench.to.sent == std::vector<std::string>{bytes_of(std::vector<float>(kElems, 7))});
+}
+
+TEST_CASE("executor: an input that counts several times is never sent as it is") {
+  Bench bench;
+  const float factor = 5;
+  bench.operation.call.op = RedOp::kPreMulSum;
+  bench.operation.scalar = &factor;
+  bench.operation.one_way = true;
+  bench.to.lends = true;
+  const bool placed = GENERATE(false, true), in_place = GENERATE(false, true);
+  INFO((placed ? "placed" : "in a slot") << (in_place ? ", in place" : ""));
+  if (placed) bench.let_expect(bench.to);
+  if (in_place) bench.output = bench.input;
+  if (in_place) bench.operation.input = bench.output.data();
+  SECTION("sent, then the sum is received") {
+    bench.add_lane({Bench::send(bench.out), bench.receive()});
+    bench.from.messages = {bench.message(bench.theirs.data())};
+    Run run(bench.program, bench.operation, bench.recorder);
+    CHECK(run.advance() == Run::Poll::kDone);
+    CHECK(bench.to.sent == std::vector<std::string>{bytes_of(std::vector<float>(kElems, 15))});
+    CHECK(bench.to.lent_at.empty());
+    CHECK(bench.output == bench.theirs);
+  }
+  SECTION("added to a message") {
+    bench.add_lane({bench.add_up(&bench.out)});
+    bench.from.messages = {bench.message(bench.theirs.data())};
+    Run run(bench.program, bench.operation, bench.recorder);
+    CHECK(run.advance() == Run::Poll::kDone);
+    CHECK(bench.to.sent == std::vector<std::string>{bytes_of(std::vector<float>(kElems, 19))});
+    CHECK(bench.output == std::vector<float>(kElems, 19));
+  }
+}
+
+TEST_CASE("executor: with TUTTI_PROTO=copy nothing is lent and no place is told") {
+  Bench bench;
+  bench.operation.lends = false;
+  bench.to.lends = true;
+  BoundStep sends = Bench::send(bench.out);
+  sends.expects = {{1, 0, 1}};
+  bench.add_lane({sends, bench.receive()});
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.to.lent_at.empty());
+  CHECK(bench.to.publishes == 1);
+  CHECK(bench.from.expects_ahead == 0);
+}
+
+// In place, what is to be added to it lies there.
+TEST_CASE("executor: only a large message that is merely stored in the output is expected there") {
+  Bench bench;
+  BoundStep step = bench.receive();
+  int expected = 0;
+  SECTION("it is") {
+    expected = 1;
+  }
+  SECTION("it is added to the input") {
+    step = bench.add_up(&bench.out);
+  }
+  SECTION("the output is added to it") {
+    step.before.buffer = Buffer::kOutput;
+  }
+  SECTION("it is stored in scratch") {
+    step.store.buffer = Buffer::kScratch;
+  }
+  SECTION("it is only passed on") {
+    step.store.buffer = Buffer::kNone;
+    step.send = &bench.out;
+  }
+  SECTION("it is small") {
+    bench.operation.call.count = bench.operation.blocks.uniform_elems = 100;
+  }
+  bench.add_lane({step});
+  Run run(bench.program, bench.operation, bench.recorder);
+  for (int i = 0; i < 3; i++) CHECK(run.advance() == Run::Poll::kIdle);
+  CHECK(bench.from.expects == expected);
+}
+
+// 160 KB in slots of 128: two rounds, each of whole cache lines.
+TEST_CASE("executor: a value that is larger than a slot goes in rounds, every step in each of them") {
+  Bench bench;
+  constexpr uint64_t kMany = 40'000;
+  bench.operation.call.count = bench.operation.blocks.uniform_elems = kMany;
+  bench.input.assign(kMany, 3);
+  bench.theirs.assign(kMany, 4);
+  bench.output.assign(kMany, -1);
+  bench.operation.input = bench.input.data();
+  bench.operation.output = bench.output.data();
+  for (size_t i = 0; i < kMany; i++) bench.input[i] = static_cast<float>(i % 100);
+  const bool by_step = GENERATE(false, true);
+  bench.program.step_by_step = by_step;
+  bench.add_lane({Bench::send(bench.also_out), bench.add_up(&bench.out)});
+  const auto first = static_cast<uint32_t>(kMany / 2 * sizeof(float));
+  bench.from.messages = {bench.message(bench.theirs.data(), first), bench.message(bench.theirs.data(), first)};
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  std::string sent, sums;
+  for (const std::string& message : bench.also_to.sent) sent += message;
+  for (const std::string& message : bench.to.sent) sums += message;
+  CHECK((bench.also_to.sent.size() == 2 && bench.to.sent.size() == 2));
+  CHECK(sent == bytes_of(bench.input));
+  for (float& value : bench.input) value += 4;
+  CHECK(sums == bytes_of(bench.input));
+  CHECK(bench.output == bench.input);
+}
+
+TEST_CASE("executor: a message of another length than its call says is an error that names its rank") {
+  Bench bench;
+  bench.add_lane({bench.receive()});
+  bench.from.messages = {bench.message(bench.theirs.data(), kBytes - 4)};
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kFailed);
+  CHECK(contains(run.error().message, "rank 1 sent a chunk of 39996 bytes where 40000 were expected"));
+  CHECK(bench.output == std::vector<float>(kElems, -1));
+}
+
+TEST_CASE("executor: a message on an idle link is a mismatch if it is of an earlier call or of this one, not later") {
+  Bench bench;
+  bench.add_lane({bench.receive()});
+  Run run(bench.program, bench.operation, bench.recorder);
+  Call other = bench.operation.call;
+  const auto is_stray = [&] {
+    bench.also_to.messages = {Bench::message(bench.theirs.data(), kBytes, other)};
+    return run.check_stray(bench.also_out);
+  };
+  CHECK_FALSE(is_stray());  // this call's
+  other.sequence = 8;
+  other.count = 5;
+  CHECK_FALSE(is_stray());  // to come
+  other.sequence = 7;
+  CHECK(is_stray());
+  CHECK(contains(run.error().message, "count=5"));
+  other.sequence = 6;
+  CHECK(is_stray());
+  other.collective = Collective::kSendRecv;
+  CHECK_FALSE(is_stray());  // its receive may be to come
+}
+
+TEST_CASE("executor: a small operation is not over while a message of its own holds it up") {
+  Bench bench;
+  bench.operation.call.count = bench.operation.blocks.uniform_elems = 2;
+  bench.to.pushed = 1;
+  bench.to.unsent = 1;
+  bench.add_lane({Bench::send(bench.out), bench.receive()});
+  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
+  SmallRun small;
+  small.prepare(bench.program, bench.operation.call, 2);
+  REQUIRE(static_cast<bool>(small));
+  CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+  CHECK(small.steps_done() == 2);
+  Run run(bench.program, bench.operation, bench.recorder);
+  run.skip(small.steps_done());
+  CHECK(run.advance() == Run::Poll::kIdle);
+  bench.to.unsent = 0;
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.to.sent.size() == 1);
+  CHECK(bench.output[1] == 4);
+  // What is on its way without this rank's doing need not be asked for.
+  bench.to.pushed = 2;
+  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
+  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+}
+
+TEST_CASE("executor: a small operation that cannot go on is taken up where it stands") {
+  Bench bench;
+  bench.operation.call.count = bench.operation.blocks.uniform_elems = 2;
+  bench.add_lane({Bench::send(bench.out), bench.add_up(&bench.also_out)});
+  SmallRun small;
+  small.prepare(bench.program, bench.operation.call, 2);
+  REQUIRE(static_cast<bool>(small));
+  size_t done = 0;
+  SECTION("no message") {
+    done = 1;
+  }
+  SECTION("no free slot for the first message") {
+    bench.to.pushed = 0;
+  }
+  SECTION("no free slot for the sum") {
+    bench.also_to.has_slot = false;
+    bench.from.messages = {bench.message(bench.theirs.data(), 8)};
+    done = 1;
+  }
+  SECTION("a message of another call") {
+    bench.from.messages = {bench.message(bench.theirs.data(), 4)};
+    done = 1;
+  }
+  CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+  CHECK(small.steps_done() == done);
+  CHECK(bench.output[0] == -1);
+  CHECK(bench.from.releases == 0);
+  bench.to.sent.clear();
+  bench.also_to.has_slot = true;
+  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
+  Run run(bench.program, bench.operation, bench.recorder);
+  run.skip(small.steps_done());
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.to.sent.size() == 1 - done);
+  CHECK(bench.also_to.sent == std::vector<std::string>{bytes_of({7, 7})});
+}
+
+}  // namespace tutti::test_executor
