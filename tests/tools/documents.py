@@ -23,6 +23,7 @@ NOT_RUN = [
     (r"tools/(quickstart|check|gpu-check|verbs-check|make-wheel)\b", "builds, or boots a machine"),
     (r"tools/compare\b", "installs other libraries; tests/tools/compare.py runs it"),
     (r"tests/launch/regret\.sh\b", "takes many minutes"),
+    (r"tests/faults/run( \w+)?$", "builds the library anew; the suite house runs its --check"),
     (r".*tutti-tune\b", "takes long; tests/tools/tune.sh runs it"),
     (r"(meson (install|test)|cc .*example\.c)\b", "tests/house/install.py does this; `meson test` is what runs this"),
     (r"pip install (lib/torch|\.)$", "tests/torch/install.py and tools/make-wheel do this"),
