@@ -212,6 +212,10 @@ void find_largest(Probe& probe, Path* path) {
   if (path->answered == 0 || path->mtu_bytes == 0 || arrives(probe, path->mtu_bytes)) return;
   path->is_told_largest = probe.told_mtu() < path->mtu_bytes;
   probe.do_not_fragment(false);
+  if (arrives(probe, path->mtu_bytes)) {  // where many packets are lost
+    path->is_told_largest = 0;
+    return;
+  }
   int most = path->mtu_bytes - 1, least = std::min(kLeastMtu, most);
   while (least < most) {
     const int middle = (least + most + 1) / 2;
