@@ -20,7 +20,7 @@ void keep(Kept kept) {
   static auto* mutex = new std::mutex;  // never destroyed: other threads may outlive main
   static auto* all = new std::vector<Kept>;
   const std::lock_guard lock(*mutex);
-  all->push_back(std::move(kept));
+  if (kept.memory != nullptr) all->push_back(std::move(kept));
   std::erase_if(*all, free_if_unused);
 }
 

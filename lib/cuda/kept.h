@@ -17,7 +17,8 @@ struct Kept {
   std::unique_ptr<Attendee> others;  // null: nobody can tell, so it stays
 };
 
-// Also frees what was kept before and need not be kept any more.
+// Of a rank that has left; without memory it has nothing to keep. Frees what need not be kept any more: the last one
+// who leaves frees all that the others had to leave.
 void keep(Kept kept);
 
 }  // namespace tutti::cuda

@@ -201,7 +201,7 @@ class Phases final : public Way {
     void* const memory = arenas_->give_up();
     arenas_.reset();
     if (others_.attendee != nullptr) others_.attendee->leave();
-    if (memory != nullptr) keep({&port_, device_, memory, std::move(others_.attendee)});
+    keep({&port_, device_, memory, std::move(others_.attendee)});
   }
 
   const char* name() const override { return "by kernels that read the other ranks' memory"; }
