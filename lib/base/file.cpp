@@ -41,26 +41,30 @@ int replace(const std::string& path, std::string_view bytes, mode_t mode) {
   return reason;
 }
 
-}  // namespace
-
-Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode) {
-  const NoSizeSignal quiet;
+bool is_special(const std::string& path) {
   struct stat there {};
-  const bool is_special = lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
-  const int reason =
-      is_special ? write_and_close(Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)), bytes)
-                 : replace(path, bytes, mode);
+  return lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
+}
+
+Result<void> written(const std::string& path, int reason) {
   if (reason != 0) return system_error("writing " + path, reason);
   return {};
 }
 
+}  // namespace
+
+Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode) {
+  const NoSizeSignal quiet;
+  if (!is_special(path)) return written(path, replace(path, bytes, mode));
+  return written(path,
+                 write_and_close(Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)), bytes));
+}
+
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode) {
   const NoSizeSignal quiet;
-  struct stat there {};
-  if (lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
+  if (is_special(path))
     return Error{Code::kSystemError, "writing " + path + ": it is there already and no regular file"};
-  if (const int reason = replace(path, bytes, mode); reason != 0) return system_error("writing " + path, reason);
-  return {};
+  return written(path, replace(path, bytes, mode));
 }
 
 std::string first_line(const std::string& path) {
