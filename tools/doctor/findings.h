@@ -52,4 +52,12 @@ class Trouble {
   std::string text_;
 };
 
+// Of all ranks, which have equally much, one after another.
+template <class T>
+std::vector<T> gather(tuttiComm_t comm, int n_ranks, const std::vector<T>& mine, Trouble* trouble) {
+  std::vector<T> all(mine.size() * static_cast<size_t>(n_ranks));
+  trouble->take(tuttiAllGather(mine.data(), all.data(), mine.size() * sizeof(T), tuttiUint8, comm, nullptr));
+  return all;
+}
+
 }  // namespace tutti::doctor

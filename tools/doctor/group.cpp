@@ -106,11 +106,11 @@ std::string own_settings() {
 
 std::vector<std::string> gather(tuttiComm_t comm, int n_ranks, const std::string& mine, Trouble* trouble) {
   constexpr size_t kBytes = 16384;
-  std::string padded = mine.substr(0, kBytes - 1), all(kBytes * static_cast<size_t>(n_ranks), '\0');
+  std::vector<char> padded(mine.begin(), mine.begin() + static_cast<ptrdiff_t>(std::min(mine.size(), kBytes - 1)));
   padded.resize(kBytes);
-  trouble->take(tuttiAllGather(padded.data(), all.data(), kBytes, tuttiUint8, comm, nullptr));
+  const std::vector<char> all = gather(comm, n_ranks, padded, trouble);
   std::vector<std::string> texts;
-  for (size_t r = 0; r < static_cast<size_t>(n_ranks); r++) texts.emplace_back(all.c_str() + r * kBytes);
+  for (size_t r = 0; r < static_cast<size_t>(n_ranks); r++) texts.emplace_back(all.data() + r * kBytes);
   return texts;
 }
 
@@ -148,8 +148,7 @@ Place find_place(tuttiComm_t comm) {
   trouble.take(tuttiCommUserRank(comm, &rank));
   trouble.take(tuttiCommCount(comm, &n_ranks));
   const HostId mine = host_id();
-  std::vector<HostId> hosts(static_cast<size_t>(n_ranks));
-  trouble.take(tuttiAllGather(&mine, hosts.data(), sizeof mine, tuttiUint8, comm, nullptr));
+  const std::vector<HostId> hosts = gather(comm, n_ranks, std::vector{mine}, &trouble);
   Place place;
   for (auto host = hosts.begin(); host != hosts.end(); host++)
     place.n_hosts += std::find(hosts.begin(), host, *host) == host;

@@ -244,13 +244,6 @@ std::vector<Path> probe_host(const Card& mine, const Card& peer) {
   return paths;
 }
 
-template <class T>
-std::vector<T> gather(tuttiComm_t comm, int n_ranks, const std::vector<T>& mine, Trouble* trouble) {
-  std::vector<T> all(mine.size() * static_cast<size_t>(n_ranks));
-  trouble->take(tuttiAllGather(mine.data(), all.data(), mine.size() * sizeof(T), tuttiUint8, comm, nullptr));
-  return all;
-}
-
 }  // namespace
 
 std::vector<Path> probe_paths(tuttiComm_t comm, Trouble* trouble) {
