@@ -14,6 +14,19 @@ std::vector<int32_t> numbers_of(int rank, size_t count) {
   return data;
 }
 
+// What a stream's callback writes once it is let.
+struct Late {
+  int32_t* value;
+  int32_t number;
+  std::atomic<bool> open{false};
+
+  static void write(tuttiStream_t, tuttiResult_t, void* user) {
+    auto* late = static_cast<Late*>(user);
+    while (!late->open) std::this_thread::yield();
+    *late->value = late->number;
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a small operation that has been done before is refused after finalizing") {
@@ -54,16 +67,8 @@ TEST_CASE("a small operation that has been done before waits for its stream") {
     for (int i = 0; i < 3; i++) outcome.take(tuttiAllReduce(&value, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr));
     tuttiStream_t stream = nullptr;
     outcome.take(tuttiStreamCreate(&stream));
-    struct Late {
-      std::atomic<bool> open{false};
-      int32_t* value;
-    } late{{false}, &value};
-    const auto write = [](tuttiStream_t, tuttiResult_t, void* user) {
-      auto* to = static_cast<Late*>(user);
-      while (!to->open) std::this_thread::yield();
-      *to->value = 20;
-    };
-    outcome.take(tuttiStreamAddCallback(stream, write, &late));
+    Late late{&value, 20};
+    outcome.take(tuttiStreamAddCallback(stream, Late::write, &late));
     outcome.take(tuttiAllReduce(&value, &sum, 1, tuttiInt32, tuttiSum, comm, stream));
     late.open = true;
     outcome.take(tuttiStreamSynchronize(stream));
@@ -286,16 +291,8 @@ TEST_CASE("messages that a group has on two streams go when their streams come t
     tuttiStream_t receives = nullptr, sends = nullptr;
     outcome.take(tuttiStreamCreate(&receives));
     outcome.take(tuttiStreamCreate(&sends));
-    struct Late {
-      std::atomic<bool> open{false};
-      int32_t* value;
-    } late{{false}, &value};
-    const auto write = [](tuttiStream_t, tuttiResult_t, void* user) {
-      auto* to = static_cast<Late*>(user);
-      while (!to->open) std::this_thread::yield();
-      *to->value = 42;
-    };
-    outcome.take(tuttiStreamAddCallback(sends, write, &late));
+    Late late{&value, 42};
+    outcome.take(tuttiStreamAddCallback(sends, Late::write, &late));
     outcome.take(tuttiGroupStart());
     outcome.take(tuttiRecv(&got, 1, tuttiInt32, 1, comm, receives));
     outcome.take(tuttiSend(&value, 1, tuttiInt32, 1, comm, sends));

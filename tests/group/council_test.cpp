@@ -149,14 +149,26 @@ TEST_CASE("whoever dies, those who are left come to the same results") {
   }
 }
 
-TEST_CASE("who comes late gets the result that it has missed, from a rank that calls nothing any more") {
-  std::vector<std::deque<std::pair<int, std::string>>> mail(3);
+namespace {
+
+using Mail = std::vector<std::deque<std::pair<int, std::string>>>;  // to each rank: from whom, and what
+
+std::vector<std::unique_ptr<Council>> council_of(Mail& mail) {
   std::vector<std::unique_ptr<Council>> ranks;
-  for (int r = 0; r < 3; r++)
-    ranks.push_back(std::make_unique<Council>(r, 3, [&mail, r](int to, const std::string& message) {
+  const int n = static_cast<int>(mail.size());
+  for (int r = 0; r < n; r++)
+    ranks.push_back(std::make_unique<Council>(r, n, [&mail, r](int to, const std::string& message) {
       mail[static_cast<size_t>(to)].push_back({r, message});
       return true;
     }));
+  return ranks;
+}
+
+}  // namespace
+
+TEST_CASE("who comes late gets the result that it has missed, from a rank that calls nothing any more") {
+  Mail mail(3);
+  const auto ranks = council_of(mail);
   const auto deliver = [&](size_t to) {
     for (; !mail[to].empty(); mail[to].pop_front())
       CHECK(ranks[to]->hear(mail[to].front().first, mail[to].front().second));
@@ -181,13 +193,8 @@ TEST_CASE("who comes late gets the result that it has missed, from a rank that c
 }
 
 TEST_CASE("who has given up does not vote until it comes again") {
-  std::vector<std::deque<std::pair<int, std::string>>> mail(3);
-  std::vector<std::unique_ptr<Council>> ranks;
-  for (int r = 0; r < 3; r++)
-    ranks.push_back(std::make_unique<Council>(r, 3, [&mail, r](int to, const std::string& message) {
-      mail[static_cast<size_t>(to)].push_back({r, message});
-      return true;
-    }));
+  Mail mail(3);
+  const auto ranks = council_of(mail);
   const auto deliver = [&] {
     for (size_t to = 0; to < 3; to = mail[to].empty() ? to + 1 : 0)
       for (; !mail[to].empty(); mail[to].pop_front())
