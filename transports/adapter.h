@@ -47,7 +47,7 @@ class LinkHalf {
   }
   virtual uint32_t unsent() { return 0; }
   virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
-  virtual bool can_lend(const void*, uint32_t, bool /*one_way*/) { return false; }
+  virtual bool can_lend(const void*, uint32_t) { return false; }
   virtual int deliver(const void*, uint32_t, const tuttiTag&) { return -1; }
   virtual void* place(uint32_t) { return nullptr; }
 
@@ -57,11 +57,7 @@ class LinkHalf {
   virtual void expect_ahead(uint32_t, void*, uint32_t) {}
   virtual bool demand(void*, uint32_t) { return false; }
   virtual void release() {}
-  virtual Result<const void*> borrow() { return nothing_is_lent(); }
-  virtual Result<void> fetch(uint32_t, uint32_t, void*) { return nothing_is_lent(); }
-
- private:
-  static Error nothing_is_lent() { return {Code::kInternalError, "this transport does not lend memory"}; }
+  virtual Result<const void*> borrow() { return Error{Code::kInternalError, "this transport does not lend memory"}; }
 };
 
 // The limits that every link keeps.
@@ -193,8 +189,8 @@ struct TransportTable {
   static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
     return sender(link)->lend(data, bytes, *tag);
   }
-  static int can_lend(tuttiLink* link, const void* data, uint32_t bytes, int one_way) {
-    return sender(link)->can_lend(data, bytes, one_way != 0) ? 1 : 0;
+  static int can_lend(tuttiLink* link, const void* data, uint32_t bytes) {
+    return sender(link)->can_lend(data, bytes) ? 1 : 0;
   }
   static void expect_ahead(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes) {
     receiver(link)->expect_ahead(ahead, to, bytes);
@@ -206,10 +202,6 @@ struct TransportTable {
     if (!borrowed) return report(borrowed.error(), error);
     *data = borrowed.value();
     return tuttiSuccess;
-  }
-  static tuttiResult_t fetch(tuttiLink* link, uint32_t offset, uint32_t bytes, void* to, tuttiTransportError* error) {
-    auto fetched = receiver(link)->fetch(offset, bytes, to);
-    return fetched ? tuttiSuccess : report(fetched.error(), error);
   }
   static void endpoint_properties(tuttiEndpoint* endpoint, tuttiTransportProperties* properties) {
     const tuttiTransportProperties all = self(endpoint)->properties();
@@ -256,7 +248,6 @@ constexpr tuttiTransport make_transport(const char* name) {
                        T::lend,
                        T::recall,
                        T::borrow,
-                       T::fetch,
                        T::endpoint_properties,
                        T::push,
                        T::expect_ahead,

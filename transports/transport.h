@@ -122,8 +122,8 @@ class Link {
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
     return table_->lend != nullptr && table_->lend(link_, data, bytes, &tag) != 0;
   }
-  bool can_lend(const void* data, uint32_t bytes, bool one_way) {
-    if (table_->can_lend != nullptr) return table_->can_lend(link_, data, bytes, one_way) != 0;
+  bool can_lend(const void* data, uint32_t bytes) {
+    if (table_->can_lend != nullptr) return table_->can_lend(link_, data, bytes) != 0;
     return table_->lend != nullptr && SharedMemory::find_registered(data, bytes) != nullptr;
   }
   void recall() {
@@ -135,12 +135,6 @@ class Link {
     const tuttiResult_t code = table_->borrow(link_, &data, &error);
     if (code != tuttiSuccess) return to_error(code, error, peer());
     return data;
-  }
-  Result<void> fetch(uint32_t offset, uint32_t bytes, void* to) {
-    tuttiTransportError error{};
-    const tuttiResult_t code = table_->fetch(link_, offset, bytes, to, &error);
-    if (code != tuttiSuccess) return to_error(code, error, peer());
-    return {};
   }
 
  private:

@@ -164,11 +164,8 @@ typedef struct {
    * side has given back what it had borrowed, and nothing is put where it was expected. The link is of no use then. */
   void (*recall)(tuttiLink* link);
   /* Receiving side, for a lent message: from here to release the sender cannot recall it. *data is where it can be
-   * read, or NULL if it has to be fetched. Errors: tuttiRemoteError (it was recalled, or cannot be read any more). */
+   * read. Errors: tuttiRemoteError (it was recalled, or cannot be read any more). */
   tuttiResult_t (*borrow)(tuttiLink* link, const void** data, tuttiTransportError* error);
-  /* Copies `bytes` of a borrowed message, from `offset` on, to `to`. Any number of times until release. Errors as
-   * borrow's. */
-  tuttiResult_t (*fetch)(tuttiLink* link, uint32_t offset, uint32_t bytes, void* to, tuttiTransportError* error);
 
   /* May be NULL: then it stands between shared memory and TCP. Fills *properties, except struct_bytes. */
   void (*endpoint_properties)(tuttiEndpoint* endpoint, tuttiTransportProperties* properties);
@@ -209,9 +206,8 @@ typedef struct {
   const void* (*match)(tuttiLink* link, uint32_t bytes, const tuttiTag* tag);
 
   /* May be NULL: then what is registered is lent. Sending side, before a value is computed that is to be sent: non-zero
-   * if lend would take these bytes, and that costs less than filling a slot. lend may refuse them all the same.
-   * `one_way`: this rank sends much and receives nothing of that size meanwhile. */
-  int (*can_lend)(tuttiLink* link, const void* data, uint32_t bytes, int one_way);
+   * if lend would take these bytes, and that costs less than filling a slot. lend may refuse them all the same. */
+  int (*can_lend)(tuttiLink* link, const void* data, uint32_t bytes);
 
   /* May be NULL. All ranks are known: where `here` is 0 none of the others is on this host, where `elsewhere` is 0 none
    * is on another one. An endpoint may stop to listen where nobody will come from. */

@@ -43,7 +43,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kOrder, "TUTTI_ORDER", "topology", 1, 0,
    "how ranks are ordered in rings and trees: topology (neighbours share caches, NUMA nodes, hosts) or rank"},
   {Env::kProto, "TUTTI_PROTO", "", 1, 0,
-   "force how links move bytes: copy (through slots) or lend (read in place, private memory through the kernel)"},
+   "copy: everything goes through slots, registered memory too; unset: that is read and written where it is"},
   {Env::kTuneFile, "TUTTI_TUNE_FILE", "", 1, 0,
    "file with the prices of hops, messages and bytes, written by tutti-tune; unset: tutti/tuning in the user's configuration or /etc"},
   {Env::kTopoFile, "TUTTI_TOPO_FILE", "", 1, 0, "read the machine's topology from this file (hwloc's XML) instead"},
@@ -201,7 +201,7 @@ Result<void> env_check() {
     if (entry.min <= entry.max && env_is_set(entry.id)) TUTTI_TRY(env_int(entry.id));
   TUTTI_TRY(env_port_range());
   TUTTI_TRY(check_word(Env::kLog, {"none", "error", "warn", "info", "trace"}));
-  TUTTI_TRY(check_word(Env::kProto, {"", "copy", "lend"}));
+  TUTTI_TRY(check_word(Env::kProto, {"", "copy"}));
   return check_word(Env::kOrder, {"topology", "rank"});
 }
 

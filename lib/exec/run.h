@@ -46,7 +46,7 @@ struct Program {
   MessageSizes sizes;
   std::vector<char> scratch;  // chunks of slot_bytes
   bool may_lend = false;
-  // Room for what a step works on: its messages, its sources, pieces that are fetched or scaled (made when needed).
+  // Room for what a step works on: its messages, its sources, pieces that are scaled (made when needed).
   std::vector<tuttiMessage> messages;
   std::vector<const void*> src;
   std::vector<char> rooms;
@@ -93,7 +93,7 @@ class Run {
     uint64_t stream_from_bytes = 0;  // results of at least this size are written past the cache
     const void* scalar = nullptr;    // the input counts this many times: one element
     bool lends = true;               // what lies in the input or output need not be copied to be sent
-    bool one_way = false;            // nothing of the size comes back: see can_lend
+    bool one_way = false;            // nothing of the size comes back
   };
   Run(Program& program, const Operation& operation, const Recorder& recorder);
 
@@ -164,17 +164,14 @@ class Run {
   Targets targets(const BoundLane& lane, Part part, void* slot, const void* lent) const;
   bool compute(const BoundStep& step, Part part, const Targets& targets);
   void compute_piece(const BoundStep& step, const Piece& piece, const Targets& targets);
-  bool compute_part(const BoundStep& step, Part part, const Targets& targets);
+  void compute_part(const BoundStep& step, Part part, const Targets& targets);
   bool borrow_messages(const BoundStep& step, bool* any);
   bool still_lent(const BoundStep& step);
-  bool fetch_messages(const BoundStep& step, const Piece& piece);
-  char* message_at(const BoundStep& step, size_t i, const Piece& piece) const;
   const void* source(const PlacedSlice& slice, const Piece& piece);
   bool is_scaled(const PlacedSlice& slice) const {
     return operation_.scalar != nullptr && slice.buffer == Buffer::kInput;
   }
   char* room(size_t i) const { return program_.rooms.data() + i * piece_bytes_; }
-  static ptrdiff_t n_messages(const BoundStep& step) { return static_cast<ptrdiff_t>(step.recvs.size()); }
   const void* lent_value(const BoundStep& step, Part part) const;
   void send(const BoundStep& step, Part part, void* slot, const void* lent);
   const TagWords& tag_of(const BoundStep& step) const {

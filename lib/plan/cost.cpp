@@ -241,9 +241,7 @@ struct Bill {
         [[fallthrough]];
       default: {
         const double pieces = messages_for(bytes, lanes * lanes);
-        // What the root adds up it has to fetch first, where it is lent.
-        const double each_sum = bytes >= kOneWayFromBytes ? 2 : 1;
-        const double at_root = sums ? each_sum * n * bytes : others() * bytes + bytes / pieces;
+        const double at_root = sums ? n * bytes : others() * bytes + bytes / pieces;
         hops(e, rounds(bytes), rounds(bytes));
         moved = {at_root, 2 * others() * bytes};
         // To send over a socket is to do most of the receiver's work.

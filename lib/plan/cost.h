@@ -12,7 +12,8 @@
 namespace tutti {
 
 inline constexpr int kMostLanes = 2;
-// From there on what goes one way only, as in operations with a root, is lent: below, 32 KiB are as well copied.
+// From there on what goes one way only, as in operations with a root, is written past the cache: 32 KiB are as well
+// in it.
 inline constexpr uint64_t kOneWayFromBytes = 64 << 10;
 
 // One way to carry an operation out.

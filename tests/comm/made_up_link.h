@@ -16,9 +16,8 @@ struct MadeUpEnd {
   // What happens here, set by the test.
   std::deque<tuttiMessage> messages;  // `data` null: lent
   std::function<void()> on_peek;      // before each look for one
-  const void* borrowed = nullptr;     // where a lent message can be read; null: it has to be fetched
+  const void* borrowed = nullptr;     // where a lent message can be read
   const char* fails_to_borrow = nullptr;
-  const char* fails_to_fetch = nullptr;
   const char* fails = nullptr;  // link_poll
   bool lends = false;
   void* place = nullptr;  // where the receiver expects the next message
@@ -80,14 +79,11 @@ inline tuttiTransport made_up_transport() {
     end(link)->sent.emplace_back(static_cast<const char*>(data), bytes);
     return 1;
   };
-  table.can_lend = [](tuttiLink* link, const void*, uint32_t, int) { return end(link)->lends ? 1 : 0; };
+  table.can_lend = [](tuttiLink* link, const void*, uint32_t) { return end(link)->lends ? 1 : 0; };
   table.recall = [](tuttiLink* link) { end(link)->recalls++; };
   table.borrow = [](tuttiLink* link, const void** data, tuttiTransportError* error) {
     *data = end(link)->borrowed;
     return fail(end(link)->fails_to_borrow, error);
-  };
-  table.fetch = [](tuttiLink* link, uint32_t, uint32_t, void*, tuttiTransportError* error) {
-    return fail(end(link)->fails_to_fetch, error);
   };
   table.place = [](tuttiLink* link, uint32_t bytes) -> void* {
     MadeUpEnd& e = *end(link);

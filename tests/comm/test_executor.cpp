@@ -191,9 +191,6 @@ TEST_CASE("executor: a sender whose sum cannot be made gives up the places that 
   SECTION("it cannot be borrowed") {
     bench.from.fails_to_borrow = "taken back";
   }
-  SECTION("it cannot be fetched") {
-    bench.from.fails_to_fetch = "taken back";
-  }
   SECTION("it was taken back while it was read") {
     bench.from.borrowed = bench.theirs.data();
     bench.from.fails = "taken back";

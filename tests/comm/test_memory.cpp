@@ -95,7 +95,6 @@ TEST_CASE("operations on memory of every kind, between processes") {
   const char* algo = GENERATE("", "ring", "tree", "direct");
   INFO(n << " ranks, algorithm '" << algo << "'");
   setenv("TUTTI_ALGO", algo, 1);
-  setenv("TUTTI_PROTO", *algo == 'd' ? "lend" : "", 1);
   Processes ranks(n, [n](int rank, tuttiComm_t comm, Outcome& outcome) {
     const Buffer::Kind kinds[] = {Buffer::kAllocated, Buffer::kMemfd, Buffer::kPrivate};
     for (const auto in_kind : kinds)
@@ -112,7 +111,6 @@ TEST_CASE("operations on memory of every kind, between processes") {
     outcome.take(tuttiCommDestroy(comm));
   });
   unsetenv("TUTTI_ALGO");
-  unsetenv("TUTTI_PROTO");
   require_success(ranks.wait());
 }
 
@@ -121,7 +119,6 @@ TEST_CASE("results that go past the cache, to more places than a kernel writes a
   if (kSanitized && n == 10) return;
   INFO(n << " ranks");
   setenv("TUTTI_ALGO", "direct", 1);
-  setenv("TUTTI_PROTO", "lend", 1);
   setenv("TUTTI_NT_BYTES", "1", 1);
   Processes ranks(n, [n](int rank, tuttiComm_t comm, Outcome& outcome) {
     Buffer in(Buffer::kAllocated, comm, outcome), out(Buffer::kAllocated, comm, outcome);
@@ -130,7 +127,7 @@ TEST_CASE("results that go past the cache, to more places than a kernel writes a
     out.free(outcome);
     outcome.take(tuttiCommDestroy(comm));
   });
-  for (const char* name : {"TUTTI_ALGO", "TUTTI_PROTO", "TUTTI_NT_BYTES"}) unsetenv(name);
+  for (const char* name : {"TUTTI_ALGO", "TUTTI_NT_BYTES"}) unsetenv(name);
   require_success(ranks.wait());
 }
 

@@ -25,7 +25,7 @@ constexpr Surroundings kSurroundings[] = {
     {"small slots", "4096"},
     {"odd slots", "100032", "", "1"},
     {"large slots", "1M", "copy"},
-    {"registered, lending", "", "lend", "", true},
+    {"registered", "", "", "", true},
     {"in place, after other operations", "", "", "", false, true, false, false, false, false, true},
     {"pinned to one CPU", "", "", "", false, false, true},
     {"beside busy threads, with delays", "", "", "", false, true, false, true, true},

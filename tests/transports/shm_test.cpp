@@ -126,8 +126,8 @@ TEST_CASE("shm: payloads go back only by the link that the peer has paired with 
   Fd ours, theirs;
   auto sending = shm::Segment::create(4, 4096, &ours), receiving = shm::Segment::create(4, slot_bytes, &theirs);
   REQUIRE((sending && receiving));
-  sending.value().header().probe = 77;
-  receiving.value().header().probe = 11;
+  sending.value().header().id = 77;
+  receiving.value().header().id = 11;
   Exchange exchange;
   exchange.set(Exchange::Side::kSend, std::move(sending).value());
   CHECK(exchange.choose()->mine);

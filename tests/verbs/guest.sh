@@ -160,7 +160,7 @@ check "verbs, with a device" catch "$build/tests/verbs/test_verbs"
 check "contract, one device" catch env TUTTI_IB_HCA==rxe1 "$build/tests/transports/tutti-transport-test"
 check "contract, two devices with two queue pairs each" catch env TUTTI_IB_QPS=2 "$build/tests/transports/tutti-transport-test"
 check "bytes on the wire" counts TUTTI_LOG=info
-check "bytes on the wire, registered memory" counts TUTTI_PROTO=lend
+check "bytes on the wire, registered memory" counts
 # What is larger than the room for it takes long here, and goes the same way piece by piece.
 # GPUs are made up, whose memory is a memfd each. A stand-in takes that for a dmabuf; all else is what the devices do.
 check "from GPU memory to GPU memory (made up, dmabufs by a stand-in)" catch env LD_PRELOAD="$build/tests/verbs/dmabuf_preload.so" \
@@ -169,7 +169,7 @@ for tool in all_reduce broadcast sendrecv; do
   check "$tool, 2 ranks, 0 B to 16 MiB" job 2 -- $tool -b 0 -e 16M -f 16 -n 1 -w 0
   check "$tool, 4 ranks, 0 B to 1 MiB" job 4 -- $tool -b 0 -e 1M -f 16 -n 1 -w 0
 done
-check "all_reduce, registered memory, four queue pairs" job 2 TUTTI_IB_QPS=4 TUTTI_PROTO=lend -- all_reduce -b 0 -e 4M -f 16 -n 1 -R 1
+check "all_reduce, registered memory, four queue pairs" job 2 TUTTI_IB_QPS=4 -- all_reduce -b 0 -e 4M -f 16 -n 1 -R 1
 check "1 % of the packets lost" lossy
 check "a rank is killed" killed
 check "nothing arrives for half a second" pauses
@@ -186,6 +186,6 @@ check "two wires" job 2 -- all_reduce -b 64K -e 16M -f 16 -n 1
 check "two wires, one is cut and mended, twice" mends 40
 check "two wires, one goes down" moves "ip link set v1 down" -- all_reduce -b 4M -e 4M -n 30 -c 1
 ip link set v1 up
-check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" TUTTI_PROTO=lend -- all_reduce -b 4M -e 4M -n 30 -c 1 -R 1
+check "two wires, nothing arrives by one, registered memory" moves "tc qdisc add dev v1 root netem loss 100%" -- all_reduce -b 4M -e 4M -n 30 -c 1 -R 1
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

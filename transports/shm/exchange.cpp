@@ -11,14 +11,14 @@ void Exchange::set(Side side, Segment segment) {
     owned_.reserve(2 * size_t{sending_.slots()});
     for (uint32_t i = 0; i < sending_.slots(); i++) owned_.push_back({true, i});
   }
-  if (sending_ && receiving_) sending_.header().paired_with.store(receiving_.header().probe, std::memory_order_release);
+  if (sending_ && receiving_) sending_.header().paired_with.store(receiving_.header().id, std::memory_order_release);
 }
 
 // The peer's payloads may go back only through the link that the peer has paired with theirs.
 bool Exchange::peer_knows_both() {
   if (peer_knows_both_) return true;
   peer_knows_both_ = receiving_ && sending_.slot_bytes() == receiving_.slot_bytes() &&
-                     receiving_.header().paired_with.load(std::memory_order_acquire) == sending_.header().probe;
+                     receiving_.header().paired_with.load(std::memory_order_acquire) == sending_.header().id;
   return peer_knows_both_;
 }
 

@@ -40,22 +40,15 @@ struct SegmentHeader {
   // that.
   alignas(kCacheLine) std::atomic<uint32_t> placing;
   alignas(kCacheLine) std::atomic<uint32_t> forbidden;
-  // A number in the sender's own memory and where it is. The receiver tries to read it there and says whether it could,
-  // before it says that it has mapped the segment.
-  alignas(kCacheLine) uint64_t probe;
-  uint64_t probe_address;
-  uint32_t receiver_reads_memory;                     // a Reach
+  alignas(kCacheLine) uint64_t id;                    // random
   uint32_t sender_has_barrier, receiver_has_barrier;  // membarrier_is_there()
-  // Sender: the probe of the link in the other direction whose payloads it takes for this one's, once it has both.
+  // Sender: the id of the link in the other direction whose payloads it takes for this one's, once it has both.
   std::atomic<uint64_t> paired_with;
 };
 
-// How the receiver gets at the sender's memory.
-enum Reach : uint32_t { kNoReach = 0, kThroughKernel = 1, kSameProcess = 2 };
-
 // Where a message's bytes are: in the slot, in the line itself or in those behind it, in a payload that is passed on,
 // of the segment of this link or of the one in the other direction, where the receiver expected them, at an address of
-// the sender's, or in the block of shared memory with this number (and greater ones), at an offset.
+// their common process, or in the block of shared memory with this number (and greater ones), at an offset.
 inline constexpr uint32_t kInSlot = 0, kInLine = 1, kBehindLine = 2, kPassedOn = 3, kPassedBack = 4, kInPlace = 5,
                           kAtAddress = 6, kFirstBlock = 7;
 inline constexpr uint32_t kLineBytes = 16, kBehindBytes = 512;

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 
-#include "base/env.h"
 #include "base/log.h"
 #include "transports/shm/shm_link.h"
 
@@ -37,8 +36,7 @@ class ShmEndpoint {
       return Error{Code::kInvalidArgument, "this is not the address of a shm endpoint", config.peer};
     const Dialer::Call call{key_, HelloKind::kShm, rank_, config.peer, to_hello_args(config)};
     const Address address = unix_abstract_address({peer.name, strnlen(peer.name, sizeof peer.name)});
-    return std::unique_ptr<LinkHalf>(
-        new SendLink(call, address, config, exchange_of(config, Exchange::Side::kSend), lends_private_));
+    return std::unique_ptr<LinkHalf>(new SendLink(call, address, config, exchange_of(config, Exchange::Side::kSend)));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
@@ -88,7 +86,6 @@ class ShmEndpoint {
   int rank_;
   int n_ranks_;
   Key key_;
-  const bool lends_private_ = env_string(Env::kProto) == "lend";
   ShmAddress address_;
   Acceptor acceptor_;
   std::map<std::pair<int32_t, uint32_t>, std::weak_ptr<Exchange>> exchanges_;  // by peer and channel

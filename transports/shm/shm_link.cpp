@@ -66,11 +66,10 @@ Error ShmHalf::gone() const {
 }
 
 SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
-                   std::shared_ptr<Exchange> exchange, bool lends_private)
+                   std::shared_ptr<Exchange> exchange)
     : ShmHalf(config.peer, std::move(exchange), Exchange::Side::kSend, true),
       config_(config),
-      dialer_(call, std::vector<Address>{peer_address}),
-      lends_private_(lends_private) {}
+      dialer_(call, std::vector<Address>{peer_address}) {}
 
 Result<bool> SendLink::poll() {
   if (ready_) {
@@ -99,10 +98,7 @@ Result<bool> SendLink::advance_connect() {
                peer_, config_.slots, config_.slot_bytes),
         peer_};
   barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
-  // Who says that it is in this process, and is not, could have this rank write wherever it likes.
-  const uint32_t reach = read_once(segment_.header().receiver_reads_memory);
-  if (reach == kThroughKernel || (reach == kSameProcess && peer_pid(socket_.get()) == getpid()))
-    reach_ = static_cast<Reach>(reach);
+  is_same_process_ = is_peer_in_this_process();
   ready_ = true;
   return true;
 }
@@ -111,8 +107,7 @@ Result<void> SendLink::send_segment() {
   Fd memfd;
   TUTTI_TRY_ASSIGN(Segment segment, Segment::create(config_.slots, config_.slot_bytes, &memfd));
   segment.header().sender_has_barrier = membarrier_is_there();
-  *probe_ = segment.header().probe = random_number();
-  segment.header().probe_address = reinterpret_cast<uintptr_t>(probe_.get());
+  segment.header().id = random_number();
   exchange_->set(Exchange::Side::kSend, std::move(segment));
   // One byte after an acknowledged handshake always fits the socket's buffer.
   if (!send_with_descriptor(socket_.get(), &kMapped, 1, memfd))

@@ -79,15 +79,15 @@ class ShmHalf : public LinkHalf {
   }
   Error gone() const;
   // Until the peer has cleared the word. False if it takes too long.
-  bool wait_until_unused(const std::atomic<uint32_t>& in_use, bool is_same_process);
+  bool wait_until_unused(const std::atomic<uint32_t>& in_use);
   bool find_block(const void* data, size_t bytes);
   // A number that stands for this link in both halves: for ThreadSanitizer.
-  uint64_t both_know() const { return segment_.header().probe; }
+  uint64_t both_know() const { return segment_.header().id; }
 
   static constexpr uint32_t kPollsPerLook = 256;
 
-  // As the kernel says, whatever the peer does; 0 if that is none that is seen from here.
-  static pid_t peer_pid(int socket);
+  // As the kernel says, whatever the peer does.
+  bool is_peer_in_this_process() const;
 
   int peer_;
   Fd socket_;
@@ -98,7 +98,7 @@ class ShmHalf : public LinkHalf {
   uint32_t slot_ = 0;      // messages_ % slots
   uint32_t polls_ = 0;
   bool gone_ = false;
-  Reach reach_ = kNoReach;
+  bool is_same_process_ = false;  // as the peer
 
  private:
   void take_bytes(const char* bytes, size_t n, Fd descriptor);
@@ -115,9 +115,8 @@ class ShmHalf : public LinkHalf {
 
 class SendLink final : public ShmHalf {
  public:
-  // `lends_private`: private memory, too, whatever it costs.
   SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
-           std::shared_ptr<Exchange> exchange, bool lends_private);
+           std::shared_ptr<Exchange> exchange);
   ~SendLink() override { SendLink::recall(); }
   Result<bool> poll() override;
   void* try_acquire() override;
@@ -125,7 +124,7 @@ class SendLink final : public ShmHalf {
   int push(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  bool can_lend(const void* data, uint32_t bytes, bool one_way) override;
+  bool can_lend(const void* data, uint32_t bytes) override;
   void* place(uint32_t bytes) override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
@@ -144,13 +143,11 @@ class SendLink final : public ShmHalf {
   Dialer dialer_;
   bool segment_sent_ = false;
   bool ready_ = false;
-  uint64_t released_seen_ = 0;  // the receiver's count when last looked: spares the cache line
-  const bool lends_private_;
+  uint64_t released_seen_ = 0;               // the receiver's count when last looked: spares the cache line
   uint64_t last_lent_ = 0;                   // the number of the last message that lends
   std::optional<Exchange::Payload> chosen_;  // since try_acquire, instead of the slot's own
   bool acquired_ = false;
   bool placing_ = false;  // what is published next is where the receiver expected it
-  std::unique_ptr<uint64_t> probe_ = std::make_unique<uint64_t>();
   std::optional<Error> failure_;
 };
 
@@ -163,7 +160,6 @@ class RecvLink final : public ShmHalf {
   void expect_ahead(uint32_t ahead, void* to, uint32_t bytes) override;
   void release() override;
   Result<const void*> borrow() override;
-  Result<void> fetch(uint32_t offset, uint32_t bytes, void* to) override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override;
@@ -188,9 +184,8 @@ class RecvLink final : public ShmHalf {
     return {seen.where == kPassedBack, static_cast<uint32_t>(seen.at)};
   }
   void give_back();
-  Error unreadable(const std::string& why, int sys_errno = 0) const;
+  Error unreadable(const char* why) const;
 
-  pid_t sender_pid_ = 0;
   bool has_borrowed_ = false;
   Seen seen_;
   void* expected_at_ = nullptr;

@@ -132,7 +132,7 @@ class SendLink final : public LinkHalf {
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override;
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  bool can_lend(const void*, uint32_t, bool) override { return true; }  // the kernel copies from any memory
+  bool can_lend(const void*, uint32_t) override { return true; }  // the kernel copies from any memory
   uint32_t unsent() override;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;

@@ -226,9 +226,7 @@ class SendLink final : public Half {
   void* try_acquire() override;
   void publish(uint32_t bytes, const tuttiTag& tag) override { send(nullptr, nullptr, bytes, tag); }
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  bool can_lend(const void* data, uint32_t bytes, bool) override {
-    return hub_.user_memory.find(data, bytes) != nullptr;
-  }
+  bool can_lend(const void* data, uint32_t bytes) override { return hub_.user_memory.find(data, bytes) != nullptr; }
   int deliver(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   uint32_t unsent() override;
   void recall() override;
