@@ -171,6 +171,12 @@ void Recorder::waits(int64_t idle_ns, std::span<const Awaited> awaited) {
   header_->waiting_nth.store(begun_, std::memory_order_release);
 }
 
+void Recorder::finds(const std::string& why) {
+  header_->found_nth.store(0, std::memory_order_release);
+  snprintf(header_->found, sizeof header_->found, "%s", why.c_str());
+  header_->found_nth.store(begun_, std::memory_order_release);
+}
+
 bool Recorder::fail(const std::string& message) {
   static constexpr uint64_t kNo = 0, kBeingTold = 1, kYes = 2;
   uint64_t was = kNo;

@@ -44,6 +44,9 @@ void show_group(const Witnesses& ranks) {
            place_in_order(trace).c_str(), waits.c_str());
     if (trace.has_failed()) printf("    %s\n", trace.error.c_str());
   }
+  const bool waits =
+      std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return !r.second.trace.wait.found.empty(); });
+  if (waits) printf("  %s\n", why(ranks).c_str());  // of ranks elsewhere
 }
 
 // Those of the process, or all.
