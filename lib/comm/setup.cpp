@@ -233,7 +233,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Meeting& meeting, con
   const auto& hosts = comm->planner_->layout().hosts;
   const bool leads_host =
       std::any_of(hosts.begin(), hosts.end(), [&](const auto& ranks) { return ranks[0] == comm->rank_; });
-  comm->metrics_ = Metrics::start(comm->recorder_, *comm->watch_, options.metrics_file, leads_host);
+  comm->metrics_ = Metrics::start(comm->recorder_, *comm->watch_, *comm->links_, options.metrics_file, leads_host);
   if (options.cuda_device < 0) return comm;
   TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(*comm, options.cuda_device));
   return comm;
