@@ -157,7 +157,7 @@ void Recorder::share(int rank, int n_ranks, uint64_t group) {
 void Recorder::end(bool well) {
   TraceSlot& slot = slots_[begun_ % kOperations];
   if (begun_ == 0 || slot.finished.load(std::memory_order_relaxed) != 0) return;
-  slot.finished.store((now() & ~uint64_t{1}) | (well ? 0 : 1), std::memory_order_release);
+  finish(slot, well);
 }
 
 void Recorder::waits(int64_t idle_ns, std::span<const Awaited> awaited) {

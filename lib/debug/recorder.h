@@ -18,6 +18,7 @@
 #include "base/places.h"
 #include "base/result.h"
 #include "debug/call.h"
+#include "debug/probes.h"
 #include "debug/ticks.h"
 
 namespace tutti {
@@ -92,10 +93,12 @@ class Recorder {
     set(slot.finished, 0);
     set(slot.nth, nth);
     header_->begun.store(nth, std::memory_order_release);
+    if (tutti_operation_begin_semaphore != 0) [[unlikely]]
+      probe_begin(slot, header_->rank);
   }
   void begin(const Call& call) { begin(to_tag(call), call.sequence); }
   // The last one has ended well.
-  void end() { slots_[begun_ % kOperations].finished.store(now() & ~uint64_t{1}, std::memory_order_release); }
+  void end() { finish(slots_[begun_ % kOperations], true); }
   // The same, if there is one that has not ended.
   void end(bool well);
   // It has waited for these ranks for so long.
@@ -128,6 +131,11 @@ class Recorder {
   static constexpr size_t kBytes = kHeaderBytes + kOperations * sizeof(TraceSlot) + kPlaces * sizeof(TracePlace);
 
  private:
+  void finish(TraceSlot& slot, bool well) {
+    slot.finished.store((now() & ~uint64_t{1}) | (well ? 0 : 1), std::memory_order_release);
+    if (tutti_operation_end_semaphore != 0) [[unlikely]]
+      probe_end(slot, header_->rank);
+  }
   static uint64_t queued(uint64_t ticks) { return std::min<uint64_t>(ticks >> kQueuedShift, 0xffffffff); }
   void use(void* memory);
   const TraceSlot* slot_of(uint64_t sequence) const;
