@@ -1,7 +1,7 @@
 // This header: probes for perf, bpftrace and SystemTap: tutti:operation_begin and tutti:operation_end, with the call's
 // name, its bytes, its sequence number (of exchanges, their own) and the rank; the latter also with whether it failed.
-//   perf probe -x libtutti.so sdt_tutti:operation_begin     bpftrace -e 'usdt:./libtutti.so:tutti:operation_end { ...
-//   }'
+//   perf probe -x libtutti.so sdt_tutti:operation_begin
+//   bpftrace -e "usdt:./libtutti.so:tutti:operation_end { printf(\"%s %d\\n\", str(arg0), arg1); }"
 // Without a tool an operation pays two loads of what says so.
 //
 // Any thread.
