@@ -217,6 +217,7 @@ struct TransportTable {
     if (!registered) snprintf(why, why_bytes, "%s", registered.error().message.c_str());
     return registered ? 1 : 0;
   }
+  static uint64_t resent(tuttiLink* link) { return sender(link)->resent(); }
   static int demand(tuttiLink* link, void* to, uint32_t bytes) { return receiver(link)->demand(to, bytes); }
   static int deliver(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
     return sender(link)->deliver(data, bytes, *tag);
@@ -256,6 +257,7 @@ constexpr tuttiTransport make_transport(const char* name) {
   table.can_lend = T::can_lend;
   if constexpr (requires(EndpointClass & endpoint) { endpoint.narrow(true, true); })
     table.endpoint_narrow = T::endpoint_narrow;
+  if constexpr (requires(Sender & link) { link.resent(); }) table.resent = T::resent;
   if constexpr (requires(EndpointClass & endpoint) { endpoint.registers(nullptr, 0); }) {
     table.endpoint_registers = T::endpoint_registers;
     table.demand = T::demand;

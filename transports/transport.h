@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -125,6 +126,10 @@ class Link {
   bool can_lend(const void* data, uint32_t bytes) {
     if (table_->can_lend != nullptr) return table_->can_lend(link_, data, bytes) != 0;
     return table_->lend != nullptr && SharedMemory::find_registered(data, bytes) != nullptr;
+  }
+  // Nothing where the transport does not tell.
+  std::optional<uint64_t> resent() {
+    return table_->resent != nullptr ? std::optional(table_->resent(link_)) : std::nullopt;
   }
   void recall() {
     if (table_->recall != nullptr) table_->recall(link_);

@@ -22,10 +22,12 @@ extern "C" {
 TUTTI_API tuttiResult_t tuttiDumpTrace(tuttiComm_t comm, const char* path);
 
 /* Writes one sentence to `text`, of *bytes bytes: whom this rank waits for, whom that one waits for, and who is the
- * cause, as far as the ranks are on this host and share TUTTI_TRACE_DIR. *bytes becomes the length of the whole
- * sentence with its final zero; what does not fit is cut off. With *bytes 0, text may be NULL. Errors:
- * tuttiInvalidArgument (bytes is NULL, text is NULL with *bytes > 0, not a live communicator), tuttiInvalidUsage (its
- * creation is under way). */
+ * cause. Ranks of other hosts, or with another TUTTI_TRACE_DIR, are asked once an operation has waited for 0.4 s (for
+ * longer in groups of more than 255), and are known half a second later; that one of them says nothing, because its
+ * process is stopped and no rank of its host can tell, takes 2.5 s. *bytes becomes the length of the whole sentence
+ * with its final zero; what does not fit is cut off. With *bytes 0, text may be NULL. Errors: tuttiInvalidArgument
+ * (bytes is NULL, text is NULL with *bytes > 0, not a live communicator), tuttiInvalidUsage (its creation is under
+ * way). */
 TUTTI_API tuttiResult_t tuttiCommExplainWait(tuttiComm_t comm, char* text, size_t* bytes);
 
 /* How late a rank came to collectives, so that the others waited for it. Late is who comes a millisecond or more after

@@ -212,6 +212,10 @@ typedef struct {
   /* May be NULL. All ranks are known: where `here` is 0 none of the others is on this host, where `elsewhere` is 0 none
    * is on another one. An endpoint may stop to listen where nobody will come from. */
   void (*endpoint_narrow)(tuttiEndpoint* endpoint, int here, int elsewhere);
+
+  /* May be NULL. Sending side: how many segments or packets of this link's were sent again, because the network had
+   * lost them or been slow. It never becomes less. */
+  uint64_t (*resent)(tuttiLink* link);
 } tuttiTransport;
 
 /* What a plugin exports under the name "tuttiTransportPlugin". Called once, before anything else. Returns its table,

@@ -243,6 +243,7 @@ Result<void> Communicator::finalize(uint64_t ticket) {
   operation.caller = caller_or_place(nullptr);
   auto result = execute(operation);
   finalized_ = true;
+  links_->count_resent();
   if (result && metrics_) metrics_->write();
   for (Settled& settled : settled_) settled.repeats = false;
   return result;

@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "comm/comparison.h"
+#include "comm/inquiry.h"
 #include "comm/link_pool.h"
 #include "comm/metrics.h"
 #include "comm/turnstile.h"
@@ -203,6 +204,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::unique_ptr<LinkPool> links_;
   Recorder recorder_;
   Comparison comparison_{rank_, n_ranks_, recorder_};
+  Inquiry inquiry_{rank_, n_ranks_, recorder_};
   std::unique_ptr<PeerWatch> watch_;
   std::map<ProgramKey, Program> programs_;
   // What was worked out for operations that may come again, as in loops: each has one place where it may be.

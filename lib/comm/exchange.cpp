@@ -230,6 +230,9 @@ Result<void> Communicator::check_stalled(int64_t idle_ns) {
   recorder_.waits(idle_ns, awaited);
   TUTTI_TRY_ASSIGN(const std::string word, comparison_.look(std::move(mine)));
   if (!word.empty()) watch_->tell(word);
+  if (!inquiry_.is_due(idle_ns)) return {};
+  if (const std::string question = inquiry_.question(); !question.empty()) watch_->tell(question);
+  recorder_.finds(explain_wait());
   return {};
 }
 

@@ -233,6 +233,24 @@ void LinkPool::keep_up() {
   (void)accept_all();
   tuttiTransportError ignored{};
   for (auto& [name, link] : sends_) (void)link->poll(&ignored);
+  constexpr int64_t kEveryNs = 1'000'000'000;
+  if (const int64_t now = now_ns(); now - counted_ns_ >= kEveryNs) {
+    counted_ns_ = now;
+    count_resent();
+  }
+}
+
+void LinkPool::count_resent() {
+  std::map<int, uint64_t> all;
+  for (auto& [name, link] : sends_)
+    if (const auto n = link->resent()) all[name.first] += *n;
+  const std::lock_guard lock(held_->mutex);
+  held_->resent = std::move(all);
+}
+
+std::map<int, uint64_t> LinkPool::resent() const {
+  const std::lock_guard lock(held_->mutex);
+  return held_->resent;
 }
 
 void LinkPool::count(const Link& link) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,8 @@ class LinkPool {
   // While this rank waits for something else: takes in links that peers make early, for an operation that it has yet to
   // begin, and lets its own bring what is on its way from earlier ones.
   void keep_up();
+  // Notes what was sent again, for resent(): now and then in keep_up(), and where somebody is about to ask.
+  void count_resent();
   // The fastest of its transports that lead to other hosts.
   uint64_t network_bytes_per_second() const;
   // The first transport that should reach the peer, and why none before it does: "tcp, because shm: ...".
@@ -62,6 +65,7 @@ class LinkPool {
   // From any thread.
   size_t links() const { return held_->links.load(std::memory_order_relaxed); }
   size_t link_bytes() const { return held_->bytes.load(std::memory_order_relaxed); }
+  std::map<int, uint64_t> resent() const;  // by peer that is reached over a network, when it was noted last
   size_t descriptors() const { return endpoints_.size() + links(); }  // each has a socket
 
  private:
@@ -92,8 +96,11 @@ class LinkPool {
   std::map<Name, Attempt> attempts_;
   std::vector<Name> awaited_;
   std::vector<Link*> incoming_;
+  int64_t counted_ns_ = 0;
   struct Held {
     std::atomic<size_t> links{0}, bytes{0};
+    std::mutex mutex;
+    std::map<int, uint64_t> resent;
   };
   std::unique_ptr<Held> held_ = std::make_unique<Held>();
 };

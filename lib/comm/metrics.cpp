@@ -56,10 +56,10 @@ void add_lateness(const RollCall& roll, Page* page) {
 
 }  // namespace
 
-std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, const PeerWatch& watch, const std::string& pattern,
-                                        bool compares) {
+std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, const PeerWatch& watch, const LinkPool& links,
+                                        const std::string& pattern, bool compares) {
   if (pattern.empty() && !(compares && log_enabled(LogLevel::kInfo))) return nullptr;
-  std::unique_ptr<Metrics> metrics(new Metrics(recorder, watch, pattern, compares));
+  std::unique_ptr<Metrics> metrics(new Metrics(recorder, watch, links, pattern, compares));
   auto thread = start_thread("the thread that writes metrics", [&me = *metrics] { me.serve(); });
   if (!thread) {
     log(LogLevel::kWarn, "TUTTI_METRICS_FILE: nothing is written: %s", thread.error().message.c_str());
@@ -70,8 +70,9 @@ std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, const PeerWatc
   return metrics;
 }
 
-Metrics::Metrics(const Recorder& recorder, const PeerWatch& watch, const std::string& pattern, bool compares)
-    : recorder_(recorder), watch_(watch), compares_(compares), written_ns_(now_ns()) {
+Metrics::Metrics(const Recorder& recorder, const PeerWatch& watch, const LinkPool& links, const std::string& pattern,
+                 bool compares)
+    : recorder_(recorder), watch_(watch), links_(links), compares_(compares), written_ns_(now_ns()) {
   if (!pattern.empty()) path_ = trace_path(pattern, read_trace(recorder));
 }
 
@@ -95,12 +96,14 @@ void Metrics::serve() {
 }
 
 // Those that were overwritten are taken for more of what is there.
-void Metrics::count() {
-  const Trace trace = read_trace(recorder_, read_from(recorder_.header(), counted_));
-  if (trace.operations.empty()) return;
-  const uint64_t begun = trace.last()->nth - counted_, seen = trace.operations.size();
+void Metrics::count(const Trace& trace) {
+  if (trace.operations.empty() || trace.last()->nth <= counted_) return;
+  const uint64_t begun = trace.last()->nth - counted_;
+  uint64_t seen = 0;
   std::array<Total, kCollectives> found{};
   for (const TracedOperation& one : trace.operations) {
+    if (one.nth <= counted_) continue;  // it had not ended then
+    seen++;
     Total& total = found[static_cast<size_t>(one.call.collective)];
     total.operations++;
     total.bytes += bytes_of(one.call);
@@ -114,9 +117,9 @@ void Metrics::count() {
 }
 
 void Metrics::look() {
-  if (!path_.empty()) count();
-  if (!compares_) return;
-  attendants_.look(&roll_);
+  if (!compares_ || recorder_.path().empty())
+    return count(read_trace(recorder_, read_from(recorder_.header(), counted_)));
+  count(attendants_.look(&roll_));
   roll_.compare();
   tell_of_latecomers();
 }
@@ -165,6 +168,10 @@ std::string Metrics::text() const {
   page.metric("tutti_control_retransmits_total", "counter",
               "Segments that were sent again on the control connection to a peer: a sample of what the network loses.");
   for (const auto& [other, n] : watch_.retransmits()) page.sample(header.rank, peer(other), n);
+  page.metric(
+      "tutti_retransmits_total", "counter",
+      "Segments that were sent again on the connections for data to a peer, as of when an operation last waited.");
+  for (const auto& [other, n] : links_.resent()) page.sample(header.rank, peer(other), n);
   if (compares_) add_lateness(roll_, &page);
   return page.take();
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/link_pool.h"
 #include "debug/lateness.h"
 #include "debug/recorder.h"
 #include "group/peers.h"
@@ -25,24 +26,26 @@ class Metrics {
  public:
   // `pattern`: TUTTI_METRICS_FILE. Null where nobody wants to know anything, or there are no more threads: that is
   // logged. All that is given outlives it.
-  static std::unique_ptr<Metrics> start(const Recorder& recorder, const PeerWatch& watch, const std::string& pattern,
-                                        bool compares);
+  static std::unique_ptr<Metrics> start(const Recorder& recorder, const PeerWatch& watch, const LinkPool& links,
+                                        const std::string& pattern, bool compares);
   ~Metrics();
   // Now. What goes wrong is logged, once.
   void write();
 
  private:
-  Metrics(const Recorder& recorder, const PeerWatch& watch, const std::string& pattern, bool compares);
+  Metrics(const Recorder& recorder, const PeerWatch& watch, const LinkPool& links, const std::string& pattern,
+          bool compares);
   // With mutex_ held.
   void serve();
   void look();
-  void count();
+  void count(const Trace& trace);
   void tell_of_latecomers();
   void write_now();
   std::string text() const;
 
   const Recorder& recorder_;
   const PeerWatch& watch_;
+  const LinkPool& links_;
   const bool compares_;
   std::string path_;  // empty: nothing is written
   std::mutex mutex_;  // what follows

@@ -233,7 +233,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Meeting& meeting, con
   const auto& hosts = comm->planner_->layout().hosts;
   const bool leads_host =
       std::any_of(hosts.begin(), hosts.end(), [&](const auto& ranks) { return ranks[0] == comm->rank_; });
-  comm->metrics_ = Metrics::start(comm->recorder_, *comm->watch_, options.metrics_file, leads_host);
+  comm->metrics_ = Metrics::start(comm->recorder_, *comm->watch_, *comm->links_, options.metrics_file, leads_host);
   if (options.cuda_device < 0) return comm;
   TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(*comm, options.cuda_device));
   return comm;
@@ -361,7 +361,10 @@ Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs
   planner_->set_facts(facts, std::move(prices));
   TUTTI_TRY(check_room(ranks_of_process, mine.control.addresses.size() * (1 + mine.addresses.size())));
   config.neighbours = planner_->neighbours();
-  config.listener = [this](std::string_view question) { return comparison_.hear(question); };
+  config.listener = [this](std::string_view question) {
+    auto answer = inquiry_.hear(question);
+    return answer ? std::move(answer) : comparison_.hear(question);
+  };
   const auto here =
       std::count_if(all.begin(), all.end(), [&](const Introduction& i) { return i.control.host == mine.control.host; });
   links_->narrow(here > 1, here < n_ranks_);

@@ -21,22 +21,13 @@ Result<void> Communicator::dump_traces(const std::string& path) {
   return {};
 }
 
-namespace {
-
-Witnesses witnesses_of(const Recorder& recorder) {
-  if (recorder.path().empty()) return {};
-  return find_witnesses(recorder.path().substr(0, recorder.path().rfind('/')))[recorder.header().group];
-}
-
-}  // namespace
-
 // Of a rank that was lost, what it was in, and what this one is in: on other hosts that is not known.
 Error Communicator::with_places(Error error) const {
   const Trace mine = read_trace(recorder_);
   if (const TracedOperation* const last = mine.last())
     error.message +=
         format("; rank %d was in %s%s", rank_, to_text(*last).c_str(), in_parentheses(last->place).c_str());
-  const Witnesses witnesses = witnesses_of(recorder_);
+  const Witnesses witnesses = inquiry_.seen();
   const auto culprit = witnesses.find(error.culprit_rank);
   if (error.culprit_rank == rank_ || culprit == witnesses.end()) return error;
   error.message += format(", rank %d was %s", error.culprit_rank, place_in_order(culprit->second.trace).c_str());
@@ -44,7 +35,7 @@ Error Communicator::with_places(Error error) const {
 }
 
 std::string Communicator::explain_wait() const {
-  Witnesses witnesses = witnesses_of(recorder_);
+  Witnesses witnesses = inquiry_.all(*watch_);
   witnesses.insert_or_assign(rank_, Witness{read_trace(recorder_), 'R', {}});
   return why(witnesses, rank_);
 }

@@ -144,9 +144,10 @@ void Attendants::find() {
   }
 }
 
-void Attendants::look(RollCall* roll) {
+Trace Attendants::look(RollCall* roll) {
   constexpr int kLooksPerFind = 10;
-  if (mine_.path().empty()) return;
+  Trace own;
+  if (mine_.path().empty()) return own;
   const auto n_ranks = static_cast<size_t>(mine_.header().n_ranks);
   if (all_.size() < n_ranks && looks_++ % kLooksPerFind == 0) find();
   const TickClock clock(mine_.header());
@@ -155,8 +156,11 @@ void Attendants::look(RollCall* roll) {
     if (clock.is_for(attendant.file.header())) from[rank] = read_from(attendant.file.header(), attendant.way.read());
   for (const auto& [rank, nth] : from) {
     Attendant& attendant = all_.at(rank);
-    roll->enter(rank, attendant.way.follow(attendant.file.read(clock, nth)));
+    Trace trace = attendant.file.read(clock, nth);
+    roll->enter(rank, attendant.way.follow(trace));
+    if (rank == mine_.header().rank) own = std::move(trace);
   }
+  return own;
 }
 
 }  // namespace tutti

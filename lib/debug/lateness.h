@@ -86,8 +86,8 @@ class RollCall {
 class Attendants {
  public:
   explicit Attendants(const Recorder& mine) : mine_(mine) {}
-  // What they have ended since the last time.
-  void look(RollCall* roll);
+  // What they have ended since the last time. Gives what it has read of this rank's own.
+  Trace look(RollCall* roll);
 
  private:
   void find();

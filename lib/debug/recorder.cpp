@@ -157,7 +157,7 @@ void Recorder::share(int rank, int n_ranks, uint64_t group) {
 void Recorder::end(bool well) {
   TraceSlot& slot = slots_[begun_ % kOperations];
   if (begun_ == 0 || slot.finished.load(std::memory_order_relaxed) != 0) return;
-  slot.finished.store((now() & ~uint64_t{1}) | (well ? 0 : 1), std::memory_order_release);
+  finish(slot, well);
 }
 
 void Recorder::waits(int64_t idle_ns, std::span<const Awaited> awaited) {
@@ -169,6 +169,12 @@ void Recorder::waits(int64_t idle_ns, std::span<const Awaited> awaited) {
   header_->n_awaited.store(n, std::memory_order_release);
   header_->waiting_since_ns.store(static_cast<uint64_t>(now_ns() - idle_ns), std::memory_order_release);
   header_->waiting_nth.store(begun_, std::memory_order_release);
+}
+
+void Recorder::finds(const std::string& why) {
+  header_->found_nth.store(0, std::memory_order_release);
+  snprintf(header_->found, sizeof header_->found, "%s", why.c_str());
+  header_->found_nth.store(begun_, std::memory_order_release);
 }
 
 bool Recorder::fail(const std::string& message) {

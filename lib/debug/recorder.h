@@ -3,9 +3,9 @@
 // who ask why a job hangs. They lie in a file in shared memory, so that they can be read from outside while the process
 // hangs, and after it was killed (trace.h reads them). Where there is no room for a file the memory is private.
 //
-// Threading: begin(), end(), waits() and is_past() belong to one thread at a time, the one whose turn it is; the others
-// are for any thread, but nothing is under way when it is shared. What is read while it is written may be left out, but
-// is never half of one operation and half of another.
+// Threading: begin(), end(), waits(), finds() and is_past() belong to one thread at a time, the one whose turn it is;
+// the others are for any thread, but nothing is under way when it is shared. What is read while it is written may be
+// left out, but is never half of one operation and half of another.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,14 @@
 #include "base/places.h"
 #include "base/result.h"
 #include "debug/call.h"
+#include "debug/probes.h"
 #include "debug/ticks.h"
 
 namespace tutti {
 
 // What the file begins with. A tool of another version recognises that by the magic number.
 struct TraceHeader {
-  static constexpr uint64_t kMagic = 0x7475'7474'6974'7202;  // the last byte is the format's number
+  static constexpr uint64_t kMagic = 0x7475'7474'6974'7203;  // the last byte is the format's number
   static constexpr size_t kMostAwaited = 64;
   uint64_t magic, group;  // the same on all of its ranks
   int32_t rank, n_ranks, pid, by_cpu;
@@ -39,6 +40,9 @@ struct TraceHeader {
   // Each: 2 * rank, and 1 more where it is to take a message.
   std::atomic<uint64_t> waiting_nth, waiting_since_ns, n_awaited;
   std::atomic<uint32_t> awaited[kMostAwaited];
+  // Why the operation with this number waits, where ranks of other hosts have been asked.
+  std::atomic<uint64_t> found_nth;
+  char found[1024];
 };
 
 // One operation: sequence to blocks are its tag's words (see to_tag), the upper half of blocks for how long it was in a
@@ -89,10 +93,12 @@ class Recorder {
     set(slot.finished, 0);
     set(slot.nth, nth);
     header_->begun.store(nth, std::memory_order_release);
+    if (tutti_operation_begin_semaphore != 0) [[unlikely]]
+      probe_begin(slot, header_->rank);
   }
   void begin(const Call& call) { begin(to_tag(call), call.sequence); }
   // The last one has ended well.
-  void end() { slots_[begun_ % kOperations].finished.store(now() & ~uint64_t{1}, std::memory_order_release); }
+  void end() { finish(slots_[begun_ % kOperations], true); }
   // The same, if there is one that has not ended.
   void end(bool well);
   // It has waited for these ranks for so long.
@@ -101,6 +107,8 @@ class Recorder {
     bool takes;  // a message of this rank's
   };
   void waits(int64_t idle_ns, std::span<const Awaited> awaited);
+  // The sentence on why it waits, for those who cannot ask ranks of other hosts.
+  void finds(const std::string& why);
   // Why the group has ended: the first time that it is told. True then.
   bool fail(const std::string& message);
 
@@ -123,6 +131,11 @@ class Recorder {
   static constexpr size_t kBytes = kHeaderBytes + kOperations * sizeof(TraceSlot) + kPlaces * sizeof(TracePlace);
 
  private:
+  void finish(TraceSlot& slot, bool well) {
+    slot.finished.store((now() & ~uint64_t{1}) | (well ? 0 : 1), std::memory_order_release);
+    if (tutti_operation_end_semaphore != 0) [[unlikely]]
+      probe_end(slot, header_->rank);
+  }
   static uint64_t queued(uint64_t ticks) { return std::min<uint64_t>(ticks >> kQueuedShift, 0xffffffff); }
   void use(void* memory);
   const TraceSlot* slot_of(uint64_t sequence) const;

@@ -73,6 +73,9 @@ Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* 
     const uint32_t word = header.awaited[i].load(std::memory_order_acquire);
     trace.wait.awaited.push_back({static_cast<int>(word / 2), word % 2 != 0});
   }
+  if (header.found_nth.load(std::memory_order_acquire) == waiting && waiting != 0)
+    trace.wait.found.assign(header.found, strnlen(header.found, sizeof header.found));
+  if (header.found_nth.load(std::memory_order_acquire) != waiting) trace.wait.found.clear();
   const uint64_t begun = header.begun.load(std::memory_order_acquire);
   const uint64_t first = std::max(begun < Recorder::kOperations ? 1 : begun - Recorder::kOperations + 1, after + 1);
   // The last ones first: they are overwritten last.

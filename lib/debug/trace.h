@@ -36,6 +36,7 @@ struct Trace {
   struct Wait {
     int64_t since_ns = 0;
     std::vector<Recorder::Awaited> awaited;
+    std::string found;  // why, as the rank itself has found out by asking those of other hosts
   } wait;
 
   bool has_failed() const { return !error.empty(); }

@@ -10,7 +10,7 @@ namespace tutti {
 namespace {
 
 // What keeps a rank from going on, the worst last. kWorks and kWaits are no causes.
-enum class Plight { kWaits, kWorks, kUnknown, kElsewhere, kFailed, kStopped, kGone };
+enum class Plight { kWaits, kWorks, kUnknown, kElsewhere, kFailed, kSilent, kStopped, kGone };
 
 std::string seconds(int64_t ns) {
   return format("%.1f s", static_cast<double>(std::max<int64_t>(ns, 0)) / 1e9);
@@ -28,6 +28,8 @@ class Inquest {
     if (start < 0) return without_waiters();
     const std::vector<int> chain = chain_from(start);
     if (chain.empty()) return circle_from(start);
+    const std::string& found = witnesses_.at(start).trace.wait.found;
+    if (plight(chain.back()) == Plight::kUnknown && !found.empty()) return found;
     std::string text;
     for (size_t i = 0; i + 1 < chain.size(); i++)
       text += i == 0 ? format("rank %d waits for rank %d", chain[0], chain[1])
@@ -42,6 +44,7 @@ class Inquest {
   Plight plight(int rank) const {
     const auto found = witnesses_.find(rank);
     if (found == witnesses_.end()) return Plight::kUnknown;
+    if (!found->second.silent.empty()) return Plight::kSilent;
     const Trace& trace = found->second.trace;
     const char state = found->second.process_state;
     if (is_gone(found->second) && !looks_back_) return Plight::kGone;
@@ -103,19 +106,21 @@ class Inquest {
     const Plight how = plight(rank);
     if (how == Plight::kUnknown)
       return format("nothing is known here of rank %d: it is on another host, or has destroyed its communicator", rank);
-    const auto& [trace, state, elsewhere] = witnesses_.at(rank);
+    const auto& [trace, state, elsewhere, is_remote, silent] = witnesses_.at(rank);
     const std::string where = place_in_order(trace);
     const int pid = trace.process.pid;
+    const std::string its = format("its process %d%s", pid, is_remote ? (" on host " + trace.host).c_str() : "");
     switch (how) {
-      case Plight::kGone: return format("rank %d is gone: its process %d has ended %s", rank, pid, where.c_str());
+      case Plight::kGone: return format("rank %d is gone: %s has ended %s", rank, its.c_str(), where.c_str());
       case Plight::kStopped:
-        return format(
-            "rank %d is stopped %s: its process %d got a signal, or is in a debugger; kill -CONT %d lets it continue",
-            rank, where.c_str(), pid, pid);
+        return format("rank %d is stopped %s: %s got a signal, or is in a debugger; kill -CONT %d lets it continue",
+                      rank, where.c_str(), its.c_str(), pid);
+      case Plight::kSilent:
+        return silent + ", though its host is there: its process is stopped, or gets no time on a CPU";
       case Plight::kFailed: return format("rank %d has given up: %s", rank, trace.error.c_str());
       case Plight::kElsewhere:
         return format(
-            "rank %d has not called that yet: it is %s, and its process %d %s", rank, where.c_str(), pid,
+            "rank %d has not called that yet: it is %s, and %s %s", rank, where.c_str(), its.c_str(),
             elsewhere.empty() ? occupation(state) : ("is in another group's operation: " + elsewhere).c_str());
       case Plight::kWaits:
       case Plight::kWorks:

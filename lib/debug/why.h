@@ -1,5 +1,6 @@
 // This header: one sentence for a job that hangs: who waits for whom, and which rank is the cause. A pure function of
-// what is known of the ranks; whoever is on another host, or has destroyed its communicator, is not.
+// what is known of the ranks. From outside a process those of other hosts cannot be seen: then it is what a rank here
+// has found out by asking them (Trace::Wait::found).
 #pragma once
 
 #include <map>
@@ -14,6 +15,8 @@ struct Witness {
   Trace trace;
   char process_state = '?';  // as process_state() has it
   std::string elsewhere;     // what its process is in with another group
+  bool is_remote = false;    // it has told this itself, or another rank of its host has
+  std::string silent;        // "rank 3 (host node1, pid 77) has said nothing for 4.2 s", if that is all there is
 };
 
 // Of one group, by rank.

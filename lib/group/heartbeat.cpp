@@ -1,11 +1,9 @@
 #include "group/heartbeat.h"
 
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
+
+#include "base/tcp_info.h"
 
 namespace tutti {
 namespace {
@@ -15,11 +13,10 @@ constexpr int64_t kEveryNs = 500'000'000, kDoubtNs = 600'000'000;
 }  // namespace
 
 bool Heartbeat::tick(int64_t now_ns) {
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  if (::getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
-  const bool all_taken = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0;
-  const int64_t heard_ns = now_ns - int64_t{std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv)} * 1'000'000;
+  const auto info = kernel_info(fd_);
+  if (!info) return false;
+  const bool all_taken = info->tcpi_unacked == 0 && info->tcpi_notsent_bytes == 0;
+  const int64_t heard_ns = now_ns - int64_t{std::min(info->tcpi_last_ack_recv, info->tcpi_last_data_recv)} * 1'000'000;
   if (all_taken || heard_ns > asked_ns_) answered_ns_ = std::max(answered_ns_, heard_ns);
   if (asked_ && all_taken) asked_ = false;
   if (asked_ && now_ns - answered_ns_ > kDoubtNs) {

@@ -1,7 +1,5 @@
 #include "group/peers.h"
 
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -11,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/tcp_info.h"
 #include "base/thread.h"
 #include "group/bootstrap_wire.h"
 #include "group/peers_frames.h"
@@ -135,12 +134,8 @@ size_t PeerWatch::descriptors() const {
 std::map<int, uint64_t> PeerWatch::retransmits() const {
   const std::lock_guard lock(mutex_);
   std::map<int, uint64_t> all;
-  for (const Line& line : lines_) {
-    tcp_info info{};
-    socklen_t bytes = sizeof info;
-    if (::getsockopt(line.fd.get(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
-      all[line.peer] += info.tcpi_total_retrans;
-  }
+  for (const Line& line : lines_)
+    if (const auto info = kernel_info(line.fd.get())) all[line.peer] += info->tcpi_total_retrans;
   return all;
 }
 

@@ -39,6 +39,7 @@ class PeerWatch {
   struct Answer {
     std::optional<Error> error;
     bool passes_on = false;
+    std::string says = {};  // to the neighbours, besides
   };
   // Called on the thread that watches. Nothing where the bytes are no question.
   using Listener = std::function<std::optional<Answer>(std::string_view question)>;

@@ -218,6 +218,7 @@ bool PeerWatch::hear(std::string_view question) {
   const std::optional<Answer> answer = config_.listener(question);
   if (answer && answer->error) fail(*answer->error);
   if (answer && answer->passes_on) tell(question);
+  if (answer && !answer->says.empty()) tell(answer->says);
   return answer.has_value();
 }
 

@@ -106,6 +106,7 @@ TEST_CASE("metrics have operations, bytes, and who has waited for whom") {
     CHECK(value_of(*samples, "tutti_bytes_total{" + me + ",operation=\"Broadcast\"}") == 32);
     CHECK(value_of(*samples, "tutti_errors_total{" + me + "}") == 0);
     CHECK(contains(text, "# TYPE tutti_control_retransmits_total counter"));
+    CHECK(contains(text, "# TYPE tutti_retransmits_total counter"));
     // One rank of the host compares.
     CHECK(contains(text, "tutti_late_operations_total") == (rank == 0));
     if (rank != 0) continue;
@@ -120,6 +121,20 @@ TEST_CASE("metrics have operations, bytes, and who has waited for whom") {
   }
   const auto files = std::filesystem::directory_iterator(folder.path);
   CHECK(std::distance(begin(files), end(files)) == 3);  // and none that was written beside
+}
+
+TEST_CASE("metrics have what was sent again, by the peers that are reached over a network") {
+  const Folder folder("TUTTI_METRICS_FILE", "/rank%r.prom");
+  const bool by_tcp = GENERATE(true, false);
+  setenv("TUTTI_TRANSPORTS", by_tcp ? "tcp" : "shm", 1);
+  require_success(Processes(2, [](int, tuttiComm_t comm, Outcome& outcome) {
+                    add_up(comm, outcome);
+                    leave(comm, outcome);
+                  }).wait());
+  unsetenv("TUTTI_TRANSPORTS");
+  const auto samples = parse(text_of(folder.path + "/rank0.prom"));
+  REQUIRE(samples.has_value());
+  CHECK(samples->contains("tutti_retransmits_total{rank=\"0\",peer=\"1\"}") == by_tcp);
 }
 
 TEST_CASE("a communicator that breaks says so in its metrics") {

@@ -90,6 +90,25 @@ TEST_CASE("of a rank elsewhere nothing is made up") {
   CHECK(contains(why({}), "no rank on this host can be seen"));
 }
 
+TEST_CASE("of a rank on another host it counts what it has told, or that it says nothing") {
+  auto late = rank(1, 'S', 6);
+  late.is_remote = true;
+  late.trace.host = "node2";
+  CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 on host node2 sleeps outside of Tutti"));
+  auto mute = rank(2, '?', 6);
+  mute.silent = "rank 2 (host node2, pid 77) has said nothing for 4.0 s";
+  CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), late, mute})),
+                 ": rank 2 (host node2, pid 77) has said nothing for 4.0 s, though its host is there: its process is "
+                 "stopped, or gets no time on a CPU"));
+}
+
+TEST_CASE("where a rank cannot be seen from outside, what the waiting one has found counts, while it waits") {
+  auto waits = rank(0, 'S', 7, {1});
+  waits.trace.wait.found = "rank 0 waits for rank 1, which is away";
+  CHECK(why(group({waits})) == "rank 0 waits for rank 1, which is away");
+  CHECK(contains(why(group({waits, rank(1, 'T', 6)})), "rank 1 is stopped"));
+}
+
 TEST_CASE("ranks that wait for each other are both named") {
   const std::string text = why(group({rank(0, 'S', 7, {1}), rank(1, 'S', 8, {0})}));
   CHECK(contains(text, "rank 0 waits for rank 1 in AllReduce(count=4, float, sum) as operation 7"));

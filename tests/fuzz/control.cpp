@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "comm/comparison.h"
+#include "comm/inquiry.h"
 #include "fuzz.h"
 #include "group/council.h"
 #include "group/line.h"
@@ -99,8 +100,12 @@ void read_line(Input& in) {
 void compare(Input& in) {
   const Recorder recorder;
   Comparison comparison(0, kRanks, recorder);
+  Inquiry inquiry(0, kRanks, recorder);
   while (!in.done()) {
-    const auto answer = comparison.hear(in.text(in.byte()));
+    const auto said_by_other = in.text(in.byte());
+    const auto account = inquiry.hear(said_by_other);
+    if (account) expect(!account->error, "an account is no error");
+    const auto answer = comparison.hear(said_by_other);
     if (answer && answer->error) expect(!answer->error->message.empty(), "an error has a sentence");
     Standing mine;
     mine.rank = 0;

@@ -21,7 +21,7 @@ cable=$!
 pids=()
 for rank in 0 1 2 3; do
   on $((rank / 2 + 1)) env TUTTI_RANK=$rank TUTTI_NRANKS=4 TUTTI_ROOT=10.79.1.1:29790 TUTTI_SECRET=lossy \
-    TUTTI_INIT_TIMEOUT=40 timeout 150 "$vanish" stay 40 >"$out.$rank" 2>&1 &
+    TUTTI_METRICS_FILE="$out.metrics.%r" TUTTI_INIT_TIMEOUT=40 timeout 150 "$vanish" stay 40 >"$out.$rank" 2>&1 &
   pids+=($!)
 done
 for rank in 0 1 2 3; do
@@ -35,4 +35,6 @@ status=0
 for rank in 0 1 2 3; do wait "${pids[$rank]}" || status=1; done
 kill $cable
 [ $status = 0 ] || { cat "$out".? "$out.cable"; fail "a bad cable was taken for a loss"; }
-echo "ok: a lossy cable"
+resent=$(awk '/^tutti_retransmits_total/ { n += $NF } END { print n + 0 }' "$out".metrics.*)
+[ "$resent" -gt 0 ] || { cat "$out".metrics.*; fail "the metrics say that nothing was sent again"; }
+echo "ok: a lossy cable ($resent segments of data were sent again)"

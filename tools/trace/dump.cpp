@@ -1,8 +1,6 @@
 #include "dump.h"
 
-#include <algorithm>
 #include <fstream>
-#include <map>
 
 namespace tutti::trace {
 namespace {
@@ -24,6 +22,25 @@ Event to_event(const nlohmann::json& entry) {
   event.sequence = entry.at("collective_seq_id");
   event.caller = entry.at("frames").at(0).at("name");
   return event;
+}
+
+// The operations' kinds and times.
+Trace to_trace(const Dump& dump) {
+  Trace made;
+  for (const Event& event : dump.events) {
+    TracedOperation operation;
+    operation.nth = event.number;
+    operation.call.sequence = event.sequence;
+    operation.call.collective = Collective::kSendRecv;
+    for (int i = 0; i < kCollectives && event.sequence != 0; i++) {
+      const std::string name = traits(static_cast<Collective>(i)).name;
+      if (event.name == name || event.name == name + "v") operation.call.collective = static_cast<Collective>(i);
+    }
+    operation.started_ns = event.started_ns;
+    operation.finished_ns = event.finished_ns;
+    made.operations.push_back(std::move(operation));
+  }
+  return made;
 }
 
 }  // namespace
@@ -55,46 +72,17 @@ Result<Dump> read_dump(const std::string& path) {
   return dump;
 }
 
-Trace to_trace(const Dump& dump) {
-  Trace made;
-  for (const Event& event : dump.events) {
-    TracedOperation operation;
-    operation.nth = event.number;
-    operation.call.sequence = event.sequence;
-    operation.call.collective = Collective::kSendRecv;
-    for (int i = 0; i < kCollectives && event.sequence != 0; i++) {
-      const std::string name = traits(static_cast<Collective>(i)).name;
-      if (event.name == name || event.name == name + "v") operation.call.collective = static_cast<Collective>(i);
-    }
-    operation.started_ns = event.started_ns;
-    operation.finished_ns = event.finished_ns;
-    made.operations.push_back(std::move(operation));
+std::map<std::string, RollCall> roll_calls(const std::vector<Dump>& dumps) {
+  std::map<std::string, RollCall> groups;
+  std::map<std::string, int> hosts;
+  for (const Dump& dump : dumps) {
+    const int host = hosts.try_emplace(dump.host, static_cast<int>(hosts.size())).first->second;
+    auto ended = Way().follow(to_trace(dump));
+    for (Attendance& at : ended) at.host = host;
+    groups[dump.group].enter(dump.rank, ended);
   }
-  return made;
-}
-
-std::vector<Lateness> lateness(const std::vector<const Dump*>& group) {
-  std::map<uint64_t, std::vector<int64_t>> began;  // by operation, in the order of dumps
-  for (size_t i = 0; i < group.size(); i++)
-    for (const Event& event : group[i]->events)
-      if (event.sequence != 0 && began[event.sequence].size() == i) began[event.sequence].push_back(event.started_ns);
-  std::vector<std::vector<int64_t>> late(group.size());
-  std::vector<Lateness> all(group.size());
-  for (const auto& [sequence, times] : began) {
-    if (times.size() != group.size()) continue;
-    const auto [first, last] = std::minmax_element(times.begin(), times.end());
-    all[static_cast<size_t>(last - times.begin())].last++;
-    for (size_t i = 0; i < times.size(); i++) late[i].push_back(times[i] - *first);
-  }
-  for (size_t i = 0; i < group.size(); i++) {
-    all[i].rank = group[i]->rank;
-    all[i].operations = late[i].size();
-    if (late[i].empty()) continue;
-    std::sort(late[i].begin(), late[i].end());
-    all[i].median_ns = late[i][late[i].size() / 2];
-    all[i].most_ns = late[i].back();
-  }
-  return all;
+  for (auto& [group, roll] : groups) roll.compare();
+  return groups;
 }
 
 }  // namespace tutti::trace

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
-#include "debug/trace.h"
+#include "debug/lateness.h"
 
 namespace tutti::trace {
 
@@ -31,15 +32,7 @@ struct Dump {
 };
 
 Result<Dump> read_dump(const std::string& path);
-// The operations' kinds and times.
-Trace to_trace(const Dump& dump);
-
-// How much later than the first rank each came to a collective, of those that all dumps of the group have.
-struct Lateness {
-  int rank = 0;
-  size_t operations = 0, last = 0;  // in how many it was the last one to come
-  int64_t median_ns = 0, most_ns = 0;
-};
-std::vector<Lateness> lateness(const std::vector<const Dump*>& group);
+// Who came late, by group.
+std::map<std::string, RollCall> roll_calls(const std::vector<Dump>& dumps);
 
 }  // namespace tutti::trace

@@ -44,6 +44,9 @@ void show_group(const Witnesses& ranks) {
            place_in_order(trace).c_str(), waits.c_str());
     if (trace.has_failed()) printf("    %s\n", trace.error.c_str());
   }
+  const bool waits =
+      std::any_of(ranks.begin(), ranks.end(), [](const auto& r) { return !r.second.trace.wait.found.empty(); });
+  if (waits) printf("  %s\n", why(ranks).c_str());  // of ranks elsewhere
 }
 
 // Those of the process, or all.
@@ -101,21 +104,13 @@ int late(const std::string& folder, int pid) {
 }
 
 int late(const std::vector<std::string>& files) {
-  std::map<std::string, RollCall> groups;
-  std::map<std::string, int> hosts;
+  std::vector<trace::Dump> dumps;
   for (const std::string& file : files) {
-    const auto read = trace::read_dump(file);
+    auto read = trace::read_dump(file);
     if (!read) return complain(read.error().message);
-    const trace::Dump& dump = read.value();
-    const int host = hosts.try_emplace(dump.host, static_cast<int>(hosts.size())).first->second;
-    auto ended = Way().follow(trace::to_trace(dump));
-    for (Attendance& at : ended) at.host = host;
-    groups[dump.group].enter(dump.rank, ended);
+    dumps.push_back(std::move(read).value());
   }
-  for (auto& [group, roll] : groups) {
-    roll.compare();
-    print_late(group, roll);
-  }
+  for (const auto& [group, roll] : trace::roll_calls(dumps)) print_late(group, roll);
   return 0;
 }
 

@@ -31,7 +31,8 @@ json rank_of(const Dump& dump, int64_t zero_ns, bool has_groups) {
                                 : ended      ? "completed"
                                              : "under way"}});
   }
-  return {{"label", label(dump.rank, dump.group, has_groups) + " (" + dump.host + ")"},
+  return {{"label", label(dump.rank, dump.group, has_groups)},
+          {"host", dump.host},
           {"group", dump.group},
           {"error", dump.error},
           {"events", std::move(events)}};
@@ -48,24 +49,30 @@ std::string in_script(const json& value) {
 
 std::string html_page(const std::vector<Dump>& dumps) {
   int64_t zero_ns = INT64_MAX, end_ns = 0;
-  std::map<std::string, std::vector<const Dump*>> groups;
+  const auto groups = roll_calls(dumps);
   for (const Dump& dump : dumps) {
-    groups[dump.group].push_back(&dump);
     for (const Event& event : dump.events) {
       zero_ns = std::min(zero_ns, event.started_ns);
       end_ns =
           std::max(end_ns, event.finished_ns != 0 ? event.finished_ns : std::max(dump.written_ns, event.started_ns));
     }
   }
-  json data{{"ranks", json::array()}, {"late", json::array()}, {"end", std::max<int64_t>(1, end_ns - zero_ns)}};
+  json data{{"ranks", json::array()},
+            {"late", json::array()},
+            {"sentences", json::array()},
+            {"end", std::max<int64_t>(1, end_ns - zero_ns)}};
   for (const Dump& dump : dumps) data["ranks"].push_back(rank_of(dump, zero_ns, groups.size() > 1));
-  for (const auto& [group, members] : groups)
-    for (const Lateness& late : lateness(members))
-      data["late"].push_back({{"label", label(late.rank, group, groups.size() > 1)},
+  for (const auto& [group, roll] : groups) {
+    if (const auto sentence = roll.sentence())
+      data["sentences"].push_back((groups.size() > 1 ? "Group " + group.substr(0, 6) + ": " : "") + *sentence + ".");
+    for (const auto& [rank, late] : roll.ranks())
+      data["late"].push_back({{"label", label(rank, group, groups.size() > 1)},
                               {"operations", late.operations},
-                              {"last", late.last},
-                              {"median", late.median_ns},
-                              {"most", late.most_ns}});
+                              {"late", late.late},
+                              {"total", late.late_ns},
+                              {"worst", late.worst_ns},
+                              {"waited", late.waited_ns}});
+  }
   std::string page = kPage;
   constexpr char kPlace[] = "/*DATA*/";
   return page.replace(page.find(kPlace), sizeof kPlace - 1, in_script(data));

@@ -1,12 +1,12 @@
 #include "transports/tcp/stream.h"
 
 #include <linux/sockios.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+
+#include "base/tcp_info.h"
 
 namespace tutti::tcp {
 namespace {
@@ -21,12 +21,12 @@ constexpr double kHopedForBytesPerSecond = 10e9;
 
 // Who has stopped reading is asked by probes, ever less often, and answers them. So a long silence alone says nothing.
 KernelView kernel_view(int fd) {
-  tcp_info info{};
-  socklen_t length = sizeof info;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
-  const bool unanswered = info.tcpi_probes >= kProbes || info.tcpi_last_ack_recv > info.tcpi_last_data_sent + kAnswerMs;
-  return {static_cast<double>(info.tcpi_delivery_rate), info.tcpi_last_ack_recv * kMs, info.tcpi_bytes_acked,
-          info.tcpi_snd_mss, unanswered};
+  const auto info = kernel_info(fd);
+  if (!info) return {};
+  const bool unanswered =
+      info->tcpi_probes >= kProbes || info->tcpi_last_ack_recv > info->tcpi_last_data_sent + kAnswerMs;
+  return {static_cast<double>(info->tcpi_delivery_rate), info->tcpi_last_ack_recv * kMs, info->tcpi_bytes_acked,
+          info->tcpi_snd_mss, unanswered};
 }
 
 uint64_t unacknowledged_bytes(int fd) {

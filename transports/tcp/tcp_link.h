@@ -134,6 +134,7 @@ class SendLink final : public LinkHalf {
   bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   bool can_lend(const void*, uint32_t) override { return true; }  // the kernel copies from any memory
   uint32_t unsent() override;
+  uint64_t resent() const;
   void recall() override;
   bool wait_begin(bool for_slot, tuttiWait* wait) override;
   void wait_end() override {}
@@ -180,6 +181,7 @@ class SendLink final : public LinkHalf {
   Piece next_{0, 0};            // the first that no connection has taken
   Queue<Piece> again_;          // before that: what connections had that broke
   uint64_t waiting_bytes_ = 0;  // of both
+  uint64_t resent_ = 0;         // by connections that were given up
   LookOut look_out_;
   int64_t measured_ns_ = 0, next_silence_check_ns_ = 0;
   int64_t pause_ns_ = 0;  // between looks for acknowledgements, which wake nobody

@@ -4,8 +4,11 @@ A body runs on every rank, with the group joined and a barrier behind it. `culpr
 `at_once`: it can be known without anybody's waiting for long."""
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +54,7 @@ class Situation:
     dies: tuple[int, ...] = ()
     joined: bool = True
     goes_on: bool = False  # no error: at most a line in the log
+    lacks: Callable[[], str] = str  # what it needs and is not here
 
 
 SITUATIONS: dict[str, Situation] = {}
@@ -252,6 +256,49 @@ def missing_rank(job: Job) -> None:
 @situation("a wrong port on one rank", joined=False)
 def wrong_port(job: Job) -> None:
     job.join(2, f"tcp://127.0.0.1:{job.port + job.rank}")
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+def _lacks_hosts() -> str:
+    """Why network namespaces cannot stand for hosts here; or nothing."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        return "making network namespaces needs root and ip (Debian: iproute2)"
+    tried = subprocess.run(["unshare", "--net", "ip", "link", "add", "host0", "type", "veth", "peer", "name", "host1"])
+    return "network namespaces cannot be made here" if tried.returncode != 0 else ""
+
+
+def _move_to_host_of_its_own(job: Job) -> None:
+    """Two hosts that see each other, but whose packets a firewall drops without a word: they go to no network card."""
+    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000) != 0:  # CLONE_NEWNET
+        raise OSError(ctypes.get_errno(), "unshare")
+    pid, linked = f"{job.scratch}/pid", f"{job.scratch}/linked"
+    if job.rank == 0:
+        with open(pid + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(pid + ".new", pid)
+    while not os.path.exists(pid if job.rank == 1 else linked):
+        time.sleep(0.01)
+    if job.rank == 1:
+        with open(pid) as file:
+            _ip("link", "add", "host1", "type", "veth", "peer", "name", "host0", "netns", file.read())
+        open(linked, "w").close()
+    device, other = f"host{job.rank}", f"10.83.0.{2 - job.rank}"
+    _ip("addr", "add", f"10.83.0.{1 + job.rank}/24", "dev", device)
+    _ip("link", "set", "lo", "up")
+    _ip("link", "set", device, "up")
+    _ip("neigh", "replace", other, "lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", device)
+    os.environ.update(GLOO_SOCKET_IFNAME=device, TUTTI_SOCKET_IFNAME=device)
+
+
+@situation("a firewall between two hosts", joined=False, lacks=_lacks_hosts)
+def firewall(job: Job) -> None:
+    """The store is reached, as through a port that is open."""
+    _move_to_host_of_its_own(job)
+    job.join(2)
+    dist.barrier()
 
 
 # ---- asynchronous operations ----

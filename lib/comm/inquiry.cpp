@@ -1,0 +1,187 @@
+#include "comm/inquiry.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kMostAwaited = 16, kMostText = 400;
+
+std::string_view shortened(std::string_view text) {
+  return text.substr(0, kMostText);
+}
+
+// Clocks of other hosts tell other times: how long ago it was.
+void put(const Witness& witness, ByteWriter* to) {
+  const Trace& trace = witness.trace;
+  const TracedOperation* const last = trace.last();
+  to->put(static_cast<int32_t>(trace.rank)).put(static_cast<int32_t>(trace.process.pid)).put(witness.process_state);
+  to->put_string(shortened(trace.host)).put_string(shortened(trace.error)).put_string(shortened(witness.elsewhere));
+  to->put(static_cast<uint8_t>(last != nullptr));
+  if (last == nullptr) return;
+  to->put(last->nth).put(to_tag(last->call)).put_string(last->place).put(trace.read_ns - last->started_ns);
+  to->put(last->finished_ns == 0 ? int64_t{-1} : trace.read_ns - last->finished_ns);
+  const size_t n = std::min(trace.wait.awaited.size(), kMostAwaited);
+  to->put(trace.read_ns - trace.wait.since_ns).put(static_cast<uint32_t>(n));
+  for (size_t i = 0; i < n; i++) to->put(static_cast<int32_t>(trace.wait.awaited[i].rank));
+}
+
+bool get_operation(ByteReader& from, int n_ranks, Trace* trace) {
+  const auto is_time = [](int64_t ns) { return ns >= -1 && ns < INT64_MAX / 4; };
+  TracedOperation last;
+  last.nth = from.get<uint64_t>();
+  last.call = from_tag(from.get<TagWords>());
+  last.place = from.get_string();
+  const auto started = from.get<int64_t>(), finished = from.get<int64_t>(), since = from.get<int64_t>();
+  const auto n_awaited = from.get<uint32_t>();
+  bool is_sound = is_time(started) && is_time(finished) && is_time(since) && n_awaited <= kMostAwaited &&
+                  static_cast<int>(last.call.collective) < kCollectives;
+  for (uint32_t i = 0; is_sound && i < n_awaited; i++) {
+    const auto rank = from.get<int32_t>();
+    is_sound = rank >= 0 && rank < n_ranks;
+    trace->wait.awaited.push_back({rank, false});
+  }
+  if (!is_sound || !from.ok()) return false;
+  last.started_ns = trace->read_ns - started;
+  last.finished_ns = finished < 0 ? 0 : trace->read_ns - finished;
+  last.state = finished < 0 ? TracedOperation::State::kStarted : TracedOperation::State::kCompleted;
+  trace->wait.since_ns = trace->read_ns - since;
+  trace->operations.push_back(std::move(last));
+  return true;
+}
+
+std::optional<Witness> get(ByteReader& from, int n_ranks) {
+  Witness witness;
+  witness.is_remote = true;
+  Trace& trace = witness.trace;
+  trace.read_ns = now_ns();
+  trace.n_ranks = n_ranks;
+  trace.rank = from.get<int32_t>();
+  trace.process.pid = from.get<int32_t>();
+  witness.process_state = from.get<char>();
+  trace.host = from.get_string();
+  trace.error = from.get_string();
+  witness.elsewhere = from.get_string();
+  const bool has_operation = from.get<uint8_t>() != 0;
+  if (!from.ok() || trace.rank < 0 || trace.rank >= n_ranks) return {};
+  if (has_operation && !get_operation(from, n_ranks, &trace)) return {};
+  return witness;
+}
+
+bool is_stopped(const Witness& witness) {
+  return witness.process_state == 'T' || witness.process_state == 't';
+}
+
+}  // namespace
+
+// The more ranks, the longer: each of them passes on what each says.
+int64_t Inquiry::every_ns() const {
+  return int64_t{1'000'000'000} * std::max(1, n_ranks_ / 128);
+}
+
+bool Inquiry::is_due(int64_t idle_ns) {
+  const std::lock_guard lock(mutex_);
+  const int64_t now = now_ns();
+  if (idle_ns < every_ns() * 2 / 5 || now - looked_ns_ < every_ns()) return false;
+  if (!sees_all_) sees_all_ = sees_all();
+  if (*sees_all_) return false;
+  looked_ns_ = now;
+  return true;
+}
+
+bool Inquiry::sees_all() const {
+  const Witnesses here = seen();
+  return static_cast<int>(here.size()) == n_ranks_ &&
+         std::none_of(here.begin(), here.end(), [](const auto& w) { return w.second.process_state == '?'; });
+}
+
+void Inquiry::take_asked(int64_t now) {
+  if (now - asked_ns_ > 3 * every_ns()) asked_first_ns_ = now;
+  asked_ns_ = now;
+}
+
+std::string Inquiry::question() {
+  const std::lock_guard lock(mutex_);
+  const int64_t now = now_ns();
+  if (now - asked_ns_ < every_ns() / 2) return {};
+  take_asked(now);
+  return ByteWriter().put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(++sent_).take();
+}
+
+Witnesses Inquiry::seen() const {
+  if (recorder_.path().empty()) return {};
+  return find_witnesses(recorder_.path().substr(0, recorder_.path().rfind('/')))[recorder_.header().group];
+}
+
+std::string Inquiry::account() {
+  Witnesses here = seen();
+  if (!here.contains(rank_)) here[rank_] = {read_trace(recorder_), process_state(this_process())};
+  ByteWriter writer;
+  std::string text = writer.put(Kind::kAccount).put(static_cast<int32_t>(rank_)).put(++sent_).take();
+  for (const auto& [rank, witness] : here) {
+    if (rank != rank_ && !is_stopped(witness)) continue;
+    ByteWriter one;
+    put(witness, &one);
+    const std::string bytes = one.take();
+    if (text.size() + bytes.size() <= PeerWatch::kMostQuestionBytes) text += bytes;
+  }
+  return text;
+}
+
+std::optional<PeerWatch::Answer> Inquiry::hear(std::string_view bytes) {
+  ByteReader reader(bytes);
+  const auto kind = reader.get<Kind>();
+  const auto from = reader.get<int32_t>();
+  const auto nth = reader.get<uint64_t>();
+  const bool asks = kind == Kind::kQuestion;
+  if (!reader.ok() || from < 0 || from >= n_ranks_ || (!asks && kind != Kind::kAccount)) return {};
+  const std::lock_guard lock(mutex_);
+  uint64_t& last = ranks_[static_cast<size_t>(from)].nth;
+  if (from == rank_ || nth <= last) return PeerWatch::Answer{};  // it has come another way, too
+  last = nth;
+  PeerWatch::Answer answer{{}, true, {}};
+  if (!asks) return hear_account(reader) ? std::optional(answer) : std::nullopt;
+  const int64_t now = now_ns();
+  take_asked(now);
+  // All hear the answer, and many may ask.
+  if (now - answered_ns_ < every_ns() / 2) return answer;
+  answered_ns_ = now;
+  answer.says = account();
+  return answer;
+}
+
+bool Inquiry::hear_account(ByteReader reader) {
+  while (!reader.at_end()) {
+    auto witness = get(reader, n_ranks_);
+    if (!witness) return false;
+    Rank& rank = ranks_[static_cast<size_t>(witness->trace.rank)];
+    rank.heard_ns = witness->trace.read_ns;
+    rank.witness = *std::move(witness);
+  }
+  return true;
+}
+
+Witnesses Inquiry::all(const PeerWatch& names) const {
+  Witnesses all = seen();
+  const std::lock_guard lock(mutex_);
+  const int64_t now = now_ns();
+  const bool is_asked = now - asked_ns_ < 3 * every_ns();
+  for (int rank = 0; rank < n_ranks_ && is_asked; rank++) {
+    const auto here = all.find(rank);
+    if (rank == rank_ || (here != all.end() && here->second.process_state != '?')) continue;
+    const auto& [nth, heard_ns, witness] = ranks_[static_cast<size_t>(rank)];
+    const int64_t silent_ns = now - std::max(heard_ns, asked_first_ns_);
+    if (silent_ns > 2 * every_ns()) {
+      all[rank].trace.rank = rank;
+      all[rank].silent =
+          format("%s has said nothing for %.1f s", names.rank_name(rank).c_str(), static_cast<double>(silent_ns) / 1e9);
+    } else if (heard_ns >= asked_first_ns_) {
+      all[rank] = witness;
+    }
+  }
+  return all;
+}
+
+}  // namespace tutti
