@@ -362,6 +362,12 @@ Result<void> FakePort::synchronize(StreamRef stream) {
   return {};
 }
 
+bool FakePort::has_ended(StreamRef stream) {
+  const auto progress = stream_of(stream).progress;
+  const std::lock_guard lock(progress->mutex);
+  return progress->done == progress->given;
+}
+
 Result<bool> FakePort::reached(EventRef event) {
   FakeEvent& e = event_of(event);
   if (e.captured_in != nullptr) return refuse("this event was captured");

@@ -95,6 +95,10 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> early_frees{0};  // of memory that other processes had mapped
   size_t allocations();
 
+  // Anything else that takes its turn in a stream, and may be captured.
+  void enqueue(tutti::cuda::StreamRef stream, std::function<void()> work);
+  bool has_ended(tutti::cuda::StreamRef stream);
+  FakeGraph* capture_of(tutti::cuda::StreamRef stream) { return stream_of(stream).capture; }
   void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
   void end_capture(FakeGraph* graph);
   void launch(const FakeGraph& graph, tutti::cuda::StreamRef stream);
@@ -151,7 +155,6 @@ class FakePort final : public tutti::cuda::Port {
   };
   FakeStream& stream_of(tutti::cuda::StreamRef stream);
   void begin(FakeStream* stream, bool is_urgent);
-  void enqueue(tutti::cuda::StreamRef stream, std::function<void()> work);
   tutti::Result<void*> enter(int fd, size_t bytes, bool is_own);
   void leave(void* memory);
   tutti::Result<tutti::cuda::StreamRef> create_stream(bool is_urgent);
