@@ -33,13 +33,13 @@ constexpr uint32_t kFatMagic = 0xba55ed50;
 constexpr uint16_t kPtx = 1;
 
 // The kernels of one file of a program. Its text is read when one of them is launched.
-struct Code {
+struct KernelFile {
   std::string text;
   std::unique_ptr<ptx::Module> module;
 };
 
 struct Function {
-  Code* code = nullptr;
+  KernelFile* code = nullptr;
   std::string name;
   const ptx::Kernel* kernel = nullptr;
 };
@@ -102,7 +102,7 @@ const ptx::Kernel& kernel_of(const void* host_function) {
   if (found == all.functions.end()) stop("a kernel that was not registered is launched");
   Function& function = found->second;
   if (function.kernel != nullptr) return *function.kernel;
-  Code& code = *function.code;
+  KernelFile& code = *function.code;
   if (code.module == nullptr) {
     code.module = std::make_unique<ptx::Module>();
     if (!code.text.empty()) code.module->add_text(code.text.c_str());  // without the zeros that fill it up
@@ -167,7 +167,7 @@ using namespace tutti_test::cudart;
 extern "C" {
 
 void** __cudaRegisterFatBinary(void* binary) {
-  auto* const code = new Code;
+  auto* const code = new KernelFile;
   code->text = ptx_of(*static_cast<const FatBinary*>(binary));
   return reinterpret_cast<void**>(code);
 }
@@ -177,7 +177,7 @@ void __cudaUnregisterFatBinary(void**) {}  // kernels may be under way
 void __cudaRegisterFunction(void** code, const char* host_function, char*, const char* name, int, uint3*, uint3*, dim3*,
                             dim3*, int*) {
   const std::lock_guard lock(registry().mutex);
-  registry().functions[host_function] = {reinterpret_cast<Code*>(code), name, nullptr};
+  registry().functions[host_function] = {reinterpret_cast<KernelFile*>(code), name, nullptr};
 }
 
 unsigned __cudaPushCallConfiguration(dim3 blocks, dim3 threads, size_t shared, cudaStream_t stream) {
