@@ -60,7 +60,7 @@ void* Arenas::give_up() {
 }
 
 Result<void> Arenas::allocate(size_t more_bytes) {
-  TUTTI_TRY_ASSIGN(stream_, port_.create_stream());
+  TUTTI_TRY_ASSIGN(stream_, port_.create_urgent_stream());
   TUTTI_TRY_ASSIGN(
       own_, port_.allocate(kTwoHopOffset + two_hop_room_bytes(static_cast<uint32_t>(host_.n_ranks())) + more_bytes));
   TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(sizeof(uint32_t) * (kMaxPlaces + 1)));

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "cuda/direct.h"
+#include "cuda/mail.h"
 #include "cuda/phases.h"
 #include "cuda/staged.h"
 #include "cuda/together.h"
@@ -126,6 +127,7 @@ Result<void> Device::add_ways() {
   TUTTI_TRY_ASSIGN(proxy_, Proxy::create(port_));
   if (together) {
     ways_.push_back(make_together(host_, port_, device_, info_.multiprocessors, name));
+    ways_.push_back(make_mail(host_, port_, name));
     log(LogLevel::kInfo, "CUDA device %d: all %d ranks are in this process, one kernel serves them", device_,
         host_.n_ranks());
   } else {

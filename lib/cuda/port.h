@@ -105,6 +105,8 @@ class Port {
   // Whether the handle means another stream in every thread (cudaStreamPerThread).
   virtual bool is_per_thread(StreamRef stream) = 0;
   virtual Result<StreamRef> create_stream() = 0;
+  // One that goes on while others of the device wait, which hold up what shares a hardware queue with them.
+  virtual Result<StreamRef> create_urgent_stream() = 0;
   virtual void destroy_stream(StreamRef stream) = 0;
   virtual Result<EventRef> create_event() = 0;
   // One that knows when it was reached.

@@ -170,7 +170,7 @@ class Translation {
 };
 
 Result<void> copy_now(Port& port, void* to, const std::string& bytes) {
-  TUTTI_TRY_ASSIGN(const StreamRef stream, port.create_stream());
+  TUTTI_TRY_ASSIGN(const StreamRef stream, port.create_urgent_stream());
   auto copied = port.copy(to, bytes.data(), bytes.size(), stream);
   if (copied) copied = port.synchronize(stream);
   port.destroy_stream(stream);

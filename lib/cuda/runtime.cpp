@@ -353,6 +353,12 @@ class Runtime final : public Port {
     TUTTI_TRY(check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
     return StreamRef{stream};
   }
+  // Of the highest priority: those have hardware queues of their own.
+  Result<StreamRef> create_urgent_stream() override {
+    cudaStream_t stream;
+    TUTTI_TRY(check("cudaStreamCreateWithPriority", create_urgent(&stream)));
+    return StreamRef{stream};
+  }
   void destroy_stream(StreamRef stream) override { (void)cudaStreamDestroy(stream_of(stream)); }
   Result<EventRef> create_event() override {
     cudaEvent_t event;
@@ -387,10 +393,16 @@ class Runtime final : public Port {
   }
 
  private:
+  static cudaError_t create_urgent(cudaStream_t* stream) {
+    int least = 0, most = 0;
+    const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &most);
+    return code == cudaSuccess ? cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, most) : code;
+  }
+
   // On a stream of its own: the default one waits for others of the device, where kernels may wait for another rank.
   static cudaError_t clear(void* memory, size_t bytes) {
     cudaStream_t stream;
-    cudaError_t code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaError_t code = create_urgent(&stream);
     if (code != cudaSuccess) return code;
     code = cudaMemsetAsync(memory, 0, bytes, stream);
     if (code == cudaSuccess) code = cudaStreamSynchronize(stream);

@@ -103,6 +103,14 @@ typedef struct {
   int ctx;
 } ncclWaitSignalDesc_t;
 
+/* Of nccl_device.h, for kernels that communicate. */
+typedef struct ncclCommProperties ncclCommProperties_t;
+typedef struct ncclDevCommRequirements ncclDevCommRequirements_t;
+typedef struct ncclDevComm ncclDevComm_t;
+typedef struct {
+  int nRanks, rank, stride;
+} ncclTeam_t;
+
 /* ---- library and memory ---- */
 ncclResult_t ncclGetVersion(int* version);
 const char* ncclGetErrorString(ncclResult_t result);
@@ -197,6 +205,12 @@ ncclResult_t ncclPutSignal(const void* localbuff, size_t count, ncclDataType_t d
                            cudaStream_t stream);
 ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t stream);
+
+/* ---- kernels that communicate ---- */
+ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props);
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t* reqs, ncclDevComm_t* outDevComm);
+ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* devComm);
+ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 
 /* ---- groups ---- */
 ncclResult_t ncclGroupStart(void);

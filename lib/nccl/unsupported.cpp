@@ -7,6 +7,7 @@ namespace {
 
 constexpr const char* kOneSided = "one-sided operations are not supported; use ncclSend and ncclRecv";
 constexpr const char* kParameters = "Tutti is configured by the TUTTI_ variables that include/tutti/README.md lists";
+constexpr const char* kInKernels = "kernels cannot communicate; call ncclAllReduce and the other functions of nccl.h";
 constexpr const char* kSuspend = "destroy the communicator and create it again to free its memory";
 
 }  // namespace
@@ -32,6 +33,23 @@ ncclResult_t ncclSignal(int, int, int, unsigned, ncclComm_t, cudaStream_t) {
 
 ncclResult_t ncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t, cudaStream_t) {
   return unsupported("ncclWaitSignal", kOneSided);
+}
+
+// Of nccl_device.h.
+ncclResult_t ncclCommQueryProperties(ncclComm_t, ncclCommProperties_t*) {
+  return unsupported("ncclCommQueryProperties", kInKernels);
+}
+
+ncclResult_t ncclDevCommCreate(ncclComm_t, const ncclDevCommRequirements_t*, ncclDevComm_t*) {
+  return unsupported("ncclDevCommCreate", kInKernels);
+}
+
+ncclResult_t ncclDevCommDestroy(ncclComm_t, const ncclDevComm_t*) {
+  return unsupported("ncclDevCommDestroy", kInKernels);
+}
+
+ncclTeam_t ncclTeamLsa(ncclComm_t) {
+  return {1, 0, 1};  // whose memory a kernel reaches: the rank's own
 }
 
 ncclResult_t ncclParamBind(ncclParamHandle_t*, const char*) {

@@ -203,12 +203,20 @@ FakeStream& FakePort::stream_of(StreamRef stream) {
   if (stream != nullptr && stream != kStreamPerThread) return *static_cast<FakeStream*>(stream);
   const std::lock_guard lock(mutex_);
   auto& found = stream == kStreamPerThread ? streams_of_threads_[t_thread] : default_stream_;
-  if (found == nullptr) begin((found = std::make_unique<FakeStream>()).get());
+  if (found == nullptr) begin((found = std::make_unique<FakeStream>()).get(), false);
   return *found;
 }
 
-void FakePort::begin(FakeStream* stream) {
-  *stream = {std::move(Stream::create().value()), ++g_streams, nullptr};
+void FakePort::begin(FakeStream* stream, bool is_urgent) {
+  *stream = {queue_for(is_urgent), std::make_shared<FakeProgress>(), ++g_streams, nullptr};
+}
+
+std::shared_ptr<Stream> FakePort::queue_for(bool is_urgent) {
+  if (n_queues == 0) return std::move(Stream::create().value());
+  Queues& queues = queues_[{t_device, is_urgent}];
+  const size_t number = queues.n_streams++ % static_cast<size_t>(n_queues);
+  if (number == queues.all.size()) queues.all.push_back(std::move(Stream::create().value()));
+  return queues.all[number];
 }
 
 void FakePort::enqueue(StreamRef stream, std::function<void()> work) {
@@ -217,8 +225,15 @@ void FakePort::enqueue(StreamRef stream, std::function<void()> work) {
     s.capture->works.push_back(std::move(work));
     return;
   }
-  s.queue->enqueue([work = std::move(work)]() -> Result<void> {
+  {
+    const std::lock_guard lock(s.progress->mutex);
+    s.progress->given++;
+  }
+  s.queue->enqueue([work = std::move(work), progress = s.progress]() -> Result<void> {
     work();
+    const std::lock_guard lock(progress->mutex);
+    progress->done++;
+    progress->changed.notify_all();
     return {};
   });
 }
@@ -232,10 +247,10 @@ Result<void> FakePort::copy(void* to, const void* from, size_t bytes, StreamRef 
 Result<void> FakePort::words(const WordOperation* operations, int n, StreamRef stream) {
   word_batches++;
   const std::vector<WordOperation> all(operations, operations + n);
-  enqueue(stream, [all] {
+  enqueue(stream, [this, all] {
     for (const WordOperation& o : all) {
       if (!o.waits) __atomic_store_n(o.at, o.value, __ATOMIC_RELEASE);
-      while (o.waits && __atomic_load_n(o.at, __ATOMIC_ACQUIRE) != o.value)
+      while (o.waits && !gives_up_waiting && __atomic_load_n(o.at, __ATOMIC_ACQUIRE) != o.value)
         std::this_thread::sleep_for(std::chrono::microseconds(5));
     }
   });
@@ -311,10 +326,10 @@ Result<bool> FakePort::is_capturing(StreamRef stream) {
   return stream_of(stream).capture != nullptr;
 }
 
-Result<StreamRef> FakePort::create_stream() {
+Result<StreamRef> FakePort::create_stream(bool is_urgent) {
   const std::lock_guard lock(mutex_);
   auto made = take_last(&old_streams_);
-  begin(made.get());
+  begin(made.get(), is_urgent);
   return StreamRef{made.release()};
 }
 
@@ -341,7 +356,16 @@ void FakePort::destroy_event(EventRef event) {
 }
 
 Result<void> FakePort::synchronize(StreamRef stream) {
-  return stream_of(stream).queue->synchronize();
+  const auto progress = stream_of(stream).progress;
+  std::unique_lock lock(progress->mutex);
+  progress->changed.wait(lock, [&, last = progress->given] { return progress->done >= last; });
+  return {};
+}
+
+bool FakePort::has_ended(StreamRef stream) {
+  const auto progress = stream_of(stream).progress;
+  const std::lock_guard lock(progress->mutex);
+  return progress->done == progress->given;
 }
 
 Result<bool> FakePort::reached(EventRef event) {

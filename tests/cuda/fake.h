@@ -3,7 +3,9 @@
 // mistakes would go unseen. May go wrong on purpose.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -38,8 +40,16 @@ inline bool is_slow() {
   return kSanitized || kernels().are_interpreted();
 }
 
+// How much of what a stream was given is done.
+struct FakeProgress {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t given = 0, done = 0;
+};
+
 struct FakeStream {
-  std::unique_ptr<tutti::Stream> queue;
+  std::shared_ptr<tutti::Stream> queue;
+  std::shared_ptr<FakeProgress> progress;
   uint64_t id = 0;
   FakeGraph* capture = nullptr;
 };
@@ -73,6 +83,10 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> fails_flushes{0};         // so many more, then they are refused (0: none is)
   std::atomic<bool> refuses_queries{false};  // of events
   std::atomic<int> fails_runs{0};            // so many kernels more, then they are refused (0: none is)
+  // Hardware queues of each device, which its streams share: what waits in one holds up all that comes after it, also
+  // of other streams. As many more are for urgent streams. 0: every stream has one of its own.
+  int n_queues = 0;
+  std::atomic<bool> gives_up_waiting{false};  // for words, so that a test which has failed ends
 
   // What was done.
   std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0},
@@ -81,6 +95,10 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> early_frees{0};  // of memory that other processes had mapped
   size_t allocations();
 
+  // Anything else that takes its turn in a stream, and may be captured.
+  void enqueue(tutti::cuda::StreamRef stream, std::function<void()> work);
+  bool has_ended(tutti::cuda::StreamRef stream);
+  FakeGraph* capture_of(tutti::cuda::StreamRef stream) { return stream_of(stream).capture; }
   void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
   void end_capture(FakeGraph* graph);
   void launch(const FakeGraph& graph, tutti::cuda::StreamRef stream);
@@ -118,7 +136,8 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<bool> is_capturing(tutti::cuda::StreamRef stream) override;
   tutti::Result<uint64_t> id_of(tutti::cuda::StreamRef stream) override { return stream_of(stream).id; }
   bool is_per_thread(tutti::cuda::StreamRef stream) override { return stream == kStreamPerThread; }
-  tutti::Result<tutti::cuda::StreamRef> create_stream() override;
+  tutti::Result<tutti::cuda::StreamRef> create_stream() override { return create_stream(false); }
+  tutti::Result<tutti::cuda::StreamRef> create_urgent_stream() override { return create_stream(true); }
   void destroy_stream(tutti::cuda::StreamRef stream) override;
   tutti::Result<tutti::cuda::EventRef> create_event() override;
   tutti::Result<tutti::cuda::EventRef> create_timed_event() override { return create_event(); }
@@ -135,10 +154,11 @@ class FakePort final : public tutti::cuda::Port {
     std::atomic<int>* users = nullptr;  // mappings in other processes; in memory that comes along
   };
   FakeStream& stream_of(tutti::cuda::StreamRef stream);
-  void begin(FakeStream* stream);
-  void enqueue(tutti::cuda::StreamRef stream, std::function<void()> work);
+  void begin(FakeStream* stream, bool is_urgent);
   tutti::Result<void*> enter(int fd, size_t bytes, bool is_own);
   void leave(void* memory);
+  tutti::Result<tutti::cuda::StreamRef> create_stream(bool is_urgent);
+  std::shared_ptr<tutti::Stream> queue_for(bool is_urgent);
 
   const int n_devices_;
   std::mutex mutex_;
@@ -148,7 +168,12 @@ class FakePort final : public tutti::cuda::Port {
   // Handles that were destroyed are given out again, the last one first.
   std::vector<std::unique_ptr<FakeStream>> old_streams_;
   std::vector<std::unique_ptr<FakeEvent>> old_events_;
-  std::vector<std::unique_ptr<tutti::Stream>> last_works_;  // of streams that were destroyed
+  std::vector<std::shared_ptr<tutti::Stream>> last_works_;  // of streams that were destroyed
+  struct Queues {
+    std::vector<std::shared_ptr<tutti::Stream>> all;
+    size_t n_streams = 0;
+  };
+  std::map<std::pair<int, bool>, Queues> queues_;  // by device and whether they are for urgent streams
 };
 
 }  // namespace tutti_test

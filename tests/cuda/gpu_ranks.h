@@ -144,8 +144,8 @@ inline void compare(const Case& c, int rank, int n, tuttiComm_t on_gpu, tuttiCom
   outcome.wrong += memcmp(gpu.data(), host.data(), gpu.size()) != 0 ? 1 : 0;
 }
 
-// Rank 0 aborts after so many all-reduces that rank 1 never calls.
-inline void require_abort_frees(FakePort& port, Seats seats, int n_calls) {
+// Rank 0 aborts after so many operations that rank 1 never calls: all-gathers by phases, or all-reduces.
+inline void require_abort_frees(FakePort& port, Seats seats, int n_calls, bool gathers = false) {
   port.has_no_words = seats == Seats::kStaged;
   const tuttiUniqueId id = new_id();
   std::vector<std::thread> threads;
@@ -161,7 +161,7 @@ inline void require_abort_frees(FakePort& port, Seats seats, int n_calls) {
       GpuStream stream(port);
       if (r == 0) {
         for (int i = 0; i < n_calls; i++)
-          o.take(tuttiAllReduce(data.data(), data.data(), 1000, tuttiFloat, tuttiSum, comm, stream));
+          o.take(call({gathers ? 3 : 0, gathers ? 500u : 1000u}, data.data(), data.data(), comm, stream));
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         o.take(tuttiCommAbort(comm));
         stream.synchronize();

@@ -21,6 +21,7 @@ bool g_captures = false;  // somebody in this program
 int g_spoilt = 0, g_default_streams = 0;
 std::set<const void*> g_loaded;
 char g_memory[4096];
+constexpr int kHighestPriority = -5;
 
 // What spoils a capture, unless the thread stands apart.
 cudaError_t unsafe() {
@@ -76,9 +77,14 @@ cudaError_t __wrap_cudaMemset(void*, int, size_t) {
 cudaError_t __wrap_cudaMemsetAsync(void*, int, size_t, cudaStream_t stream) {
   return on_stream(stream);
 }
-cudaError_t __wrap_cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+cudaError_t __wrap_cudaDeviceGetStreamPriorityRange(int* least, int* most) {
+  *least = 0;
+  *most = kHighestPriority;
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   *stream = reinterpret_cast<cudaStream_t>(g_memory);
-  return flags == cudaStreamNonBlocking ? cudaSuccess : cudaErrorInvalidValue;
+  return flags == cudaStreamNonBlocking && priority == kHighestPriority ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t __wrap_cudaStreamDestroy(cudaStream_t) {
   return cudaSuccess;

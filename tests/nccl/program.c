@@ -206,6 +206,9 @@ static void refusals(ncclComm_t comm) {
   CHECK(ncclCommSuspend(comm, 0) == kInvalidUsage && says("ncclCommSuspend") && says("destroy the communicator"));
   CHECK(ncclSignal(0, 0, 0, 0, comm, NULL) == kInvalidUsage && says("ncclSend and ncclRecv"));
   CHECK(ncclParamBind(NULL, NULL) == kInvalidUsage && says("ncclParamBind"));
+  CHECK(ncclDevCommCreate(comm, NULL, NULL) == kInvalidUsage && says("ncclDevCommCreate") && says("ncclAllReduce"));
+  CHECK(ncclDevCommDestroy(comm, NULL) == kInvalidUsage && ncclCommQueryProperties(comm, NULL) == kInvalidUsage);
+  CHECK(ncclTeamLsa(comm).nRanks == 1 && ncclTeamLsa(comm).rank == 0);
   ncclParamDumpAll();
   ncclResetDebugInit();
   CHECK(ncclAllReduce(&value, NULL, 1, kFloat, kSum, comm, NULL) == kInvalidArgument && says("recvbuff"));

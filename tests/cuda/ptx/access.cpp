@@ -234,6 +234,18 @@ void update(Warp& w, const Instruction& i) {
   }
 }
 
+// Operands: what, where.
+void add_there(Warp& w, const Instruction& i) {
+  const auto* const by = w.row<uint64_t>(i.operands[0]);
+  for (uint32_t left = w.lanes; left != 0; left &= left - 1) {
+    const auto lane = static_cast<uint32_t>(__builtin_ctz(left));
+    const uint64_t at = place_of(w, i, lane, w.value(i.operands[1], lane) + static_cast<uint64_t>(i.offset), true);
+    if (at == 0) return;
+    if (w.block->grid->memory != nullptr) w.block->grid->memory->settle(w, at, 8);
+    __atomic_fetch_add(reinterpret_cast<uint64_t*>(at), by[lane], __ATOMIC_RELAXED);
+  }
+}
+
 // Operands: the result, whether there was one, the value, which lane's, the clamp, who takes part.
 void shuffle(Warp& w, const Instruction& i) {
   uint32_t values[kLanes];
@@ -256,9 +268,10 @@ Names all_names() {
   add_conversions(&names);
   add_name(&names, "shfl.sync.bfly.b32", shuffle, 2);
   names["shfl.sync.bfly.b32"].kind = Kind::kShuffle;
+  add_name(&names, "red.global.add.u64", add_there, 0);
   add_name(&names, "atom.global.add.u64", update<true>);
   add_name(&names, "atom.global.max.u64", update<false>);
-  for (const char* name : {"atom.global.add.u64", "atom.global.max.u64"}) {
+  for (const char* name : {"red.global.add.u64", "atom.global.add.u64", "atom.global.max.u64"}) {
     names[name].bytes = 8;
     names[name].order = Order::kRelaxed;
     names[name].space = Space::kGlobal;

@@ -1,4 +1,6 @@
 // Arithmetic of integers, bits and floats.
+#include <bit>
+
 #include "cells.h"
 
 namespace tutti_test::ptx {
@@ -166,8 +168,49 @@ struct Root {
   float operator()(float a) const { return std::sqrt(a); }
 };
 struct Reciprocal {
-  float operator()(float a) const { return 1 / a; }
+  template <class T>
+  T operator()(T a) const {
+    return 1 / a;
+  }
 };
+
+__extension__ using Wide = unsigned __int128;
+
+// The upper half of a product.
+template <class T, class Product>
+void multiply_high(Warp& w, const Instruction& i) {
+  auto* const d = w.row<CellOf<T>>(i.operands[0]);
+  const auto *const a = w.row<CellOf<T>>(i.operands[1]), *const b = w.row<CellOf<T>>(i.operands[2]);
+  w.each_lane([&](uint32_t l) { d[l] = static_cast<T>(static_cast<Product>(a[l]) * b[l] >> 8 * sizeof(T)); });
+}
+
+// Rounded once.
+template <class T>
+void multiply_add_float(Warp& w, const Instruction& i) {
+  auto* const d = w.row<CellOf<T>>(i.operands[0]);
+  const auto *const a = w.row<CellOf<T>>(i.operands[1]), *const b = w.row<CellOf<T>>(i.operands[2]),
+                    *const c = w.row<CellOf<T>>(i.operands[3]);
+  w.each_lane(
+      [&](uint32_t l) { d[l] = to_cell<T>(std::fma(from_cell<T>(a[l]), from_cell<T>(b[l]), from_cell<T>(c[l]))); });
+}
+
+template <class T>
+void leading_zeros(Warp& w, const Instruction& i) {
+  auto* const d = w.row<uint32_t>(i.operands[0]);
+  const auto* const a = w.row<CellOf<T>>(i.operands[1]);
+  w.each_lane([&](uint32_t l) { d[l] = static_cast<uint32_t>(std::countl_zero(static_cast<T>(a[l]))); });
+}
+
+// The upper word of two, shifted to the left.
+void funnel_left(Warp& w, const Instruction& i) {
+  auto* const d = w.row<uint32_t>(i.operands[0]);
+  const auto *const low = w.row<uint32_t>(i.operands[1]), *const high = w.row<uint32_t>(i.operands[2]),
+                    *const by = w.row<uint32_t>(i.operands[3]);
+  w.each_lane([&](uint32_t l) {
+    const uint64_t both = static_cast<uint64_t>(high[l]) << 32 | low[l];
+    d[l] = static_cast<uint32_t>(both << (by[l] & 31) >> 32);
+  });
+}
 
 void multiply_add(Warp& w, const Instruction& i) {
   auto* const d = w.row<uint32_t>(i.operands[0]);
@@ -177,14 +220,16 @@ void multiply_add(Warp& w, const Instruction& i) {
 }
 
 // Bits of the first one go into the second one, at a place.
+template <class T>
 void insert_bits(Warp& w, const Instruction& i) {
-  auto* const d = w.row<uint64_t>(i.operands[0]);
-  const auto *const a = w.row<uint64_t>(i.operands[1]), *const b = w.row<uint64_t>(i.operands[2]);
+  constexpr uint32_t kBits = 8 * sizeof(T);
+  auto* const d = w.row<T>(i.operands[0]);
+  const auto *const a = w.row<T>(i.operands[1]), *const b = w.row<T>(i.operands[2]);
   const auto *const at = w.row<uint32_t>(i.operands[3]), *const count = w.row<uint32_t>(i.operands[4]);
   w.each_lane([&](uint32_t l) {
     const uint32_t first = at[l] & 255, n = count[l] & 255;
-    const uint64_t ones = n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1, mask = first >= 64 ? 0 : ones << first;
-    d[l] = (b[l] & ~mask) | (first >= 64 ? 0 : a[l] << first & mask);
+    const T ones = n >= kBits ? ~T{0} : (T{1} << n) - 1, mask = first >= kBits ? 0 : ones << first;
+    d[l] = (b[l] & ~mask) | (first >= kBits ? 0 : a[l] << first & mask);
   });
 }
 
@@ -243,9 +288,13 @@ void add_integer(Names* names, const std::string& type) {
 
 template <class T>
 void add_float(Names* names, const std::string& type) {
-  add_name(names, "add.rn." + type, binary<T, Add>);
-  add_name(names, "sub.rn." + type, binary<T, Subtract>);
-  add_name(names, "mul.rn." + type, binary<T, Multiply>);
+  for (const char* rounded : {".rn.", "."}) {
+    add_name(names, "add" + (rounded + type), binary<T, Add>);
+    add_name(names, "sub" + (rounded + type), binary<T, Subtract>);
+    add_name(names, "mul" + (rounded + type), binary<T, Multiply>);
+  }
+  add_name(names, "fma.rn." + type, multiply_add_float<T>);
+  add_name(names, "rcp.rn." + type, unary<T, Reciprocal>);
   add_name(names, "div.rn." + type, binary<T, Divide>);
   add_name(names, "mov." + type, unary<CellOf<T>, Same>);  // all bits of a NaN, too
 }
@@ -257,6 +306,7 @@ void add_bits(Names* names, const std::string& type) {
   add_name(names, "xor." + type, binary<T, Xor>);
   add_name(names, "not." + type, unary<T, Not>);
   add_name(names, "shl." + type, shift<T, ShiftLeft>);
+  add_name(names, "shr." + type, shift<T, ShiftRight>);
   add_name(names, "mov." + type, unary<T, Same>);
 }
 
@@ -278,16 +328,22 @@ void add_arithmetic(Names* names) {
   add_name(names, "not.pred", unary<uint32_t, Opposite>);
   add_name(names, "mov.pred", unary<uint32_t, Is>);
   add_name(names, "cvta.to.global.u64", unary<uint64_t, Same>);
+  add_name(names, "cvta.global.u64", unary<uint64_t, Same>);
   add_name(names, "cvta.param.u64", unary<uint64_t, Same>);
   add_name(names, "abs.s32", unary<int32_t, Absolute>);
   add_name(names, "abs.f32", unary<float, Magnitude>);
   add_name(names, "sqrt.rn.f32", unary<float, Root>);
-  add_name(names, "rcp.rn.f32", unary<float, Reciprocal>);
   add_name(names, "mul.wide.s32", multiply_wide<int32_t, int64_t>);
   add_name(names, "mul.wide.u32", multiply_wide<uint32_t, uint64_t>);
   add_name(names, "mul.wide.u16", multiply_wide<uint16_t, uint32_t>);
   add_name(names, "mad.lo.s32", multiply_add);
-  add_name(names, "bfi.b64", insert_bits);
+  add_name(names, "mul.hi.u32", multiply_high<uint32_t, uint64_t>);
+  add_name(names, "mul.hi.u64", multiply_high<uint64_t, Wide>);
+  add_name(names, "clz.b32", leading_zeros<uint32_t>);
+  add_name(names, "clz.b64", leading_zeros<uint64_t>);
+  add_name(names, "shf.l.wrap.b32", funnel_left);
+  add_name(names, "bfi.b32", insert_bits<uint32_t>);
+  add_name(names, "bfi.b64", insert_bits<uint64_t>);
   add_name(names, "prmt.b32", permute);
   add_name(names, "mov.b32.pack", pack<uint32_t, uint16_t>);
   add_name(names, "mov.b64.pack", pack<uint64_t, uint32_t>);

@@ -61,8 +61,14 @@ inline constexpr uint32_t kUnassigned = 1u << 31;
 // Shared memory begins here in its own space, so that no address in it is zero.
 inline constexpr uint32_t kSharedBase = 256;
 
+struct Parameter {
+  uint32_t at = 0, bytes = 0;
+};
+
 struct Kernel {
   std::string name;
+  std::string problem;  // the first thing that was not understood
+  std::vector<Parameter> parameters;
   std::vector<Instruction> code;
   std::vector<std::string> text;  // of each instruction
   std::vector<char> constants;

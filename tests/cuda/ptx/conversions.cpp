@@ -2,6 +2,7 @@
 // does it.
 #include <array>
 #include <cfenv>
+#include <limits>
 
 #include "cells.h"
 
@@ -35,10 +36,10 @@ float value_of(uint32_t code, const Format& f) {
 }
 
 // Rounded to the nearest, halves to even.
-uint32_t code_of(float value, const Format& f, bool saturates, uint32_t nan) {
+uint32_t code_of(double value, const Format& f, bool saturates, uint32_t nan) {
   if (value != value) return nan;
   const uint32_t sign = std::signbit(value) ? f.sign() : 0, end = saturates ? f.top() - 1 : f.top();
-  const double magnitude = std::fabs(static_cast<double>(value));
+  const double magnitude = std::fabs(value);
   if (std::isinf(magnitude)) return sign | end;
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), 1 - f.bias());
@@ -86,6 +87,81 @@ void two_to_8(Warp& w, const Instruction& i) {
   w.each_lane([&](uint32_t l) {
     d[l] = code_of(from_cell<float>(high[l]), kFormat, true, kNan8) << 8 |
            code_of(from_cell<float>(low[l]), kFormat, true, kNan8);
+  });
+}
+
+// From what a double holds, but for numbers that are too large for 16 bits anyway.
+template <const Format& kFormat, class From>
+void number_to_16(Warp& w, const Instruction& i) {
+  auto* const d = w.row<uint32_t>(i.operands[0]);
+  const auto* const a = w.row<CellOf<From>>(i.operands[1]);
+  w.each_lane([&](uint32_t l) { d[l] = code_of(static_cast<double>(from_cell<From>(a[l])), kFormat, false, kNan16); });
+}
+
+template <const Format& kFormat>
+void two_halves_to_8(Warp& w, const Instruction& i) {
+  auto* const d = w.row<uint32_t>(i.operands[0]);
+  const auto* const a = w.row<uint32_t>(i.operands[1]);
+  const auto code = [](uint32_t half) { return code_of(value_of(half & 0xffff, kHalf), kFormat, true, kNan8); };
+  w.each_lane([&](uint32_t l) { d[l] = code(a[l] >> 16) << 8 | code(a[l]); });
+}
+
+// A float has room enough for sums and products of 16 bits to be rounded a second time without harm.
+template <const Format& kFormat, class Does>
+void binary_16(Warp& w, const Instruction& i) {
+  auto* const d = w.row<uint32_t>(i.operands[0]);
+  const auto *const a = w.row<uint32_t>(i.operands[1]), *const b = w.row<uint32_t>(i.operands[2]);
+  w.each_lane([&](uint32_t l) {
+    const float first = value_of(a[l] & 0xffff, kFormat), second = value_of(b[l] & 0xffff, kFormat);
+    d[l] = code_of(Does()(first, second), kFormat, false, kNan16);
+  });
+}
+struct Sum {
+  float operator()(float a, float b) const { return a + b; }
+};
+struct Product {
+  float operator()(float a, float b) const { return a * b; }
+};
+// Of a number and a NaN the number; minus zero is less than zero.
+struct Lesser {
+  float operator()(float a, float b) const {
+    if (a != a || b != b) return a != a ? b : a;
+    return a < b || (a == b && std::signbit(a)) ? a : b;
+  }
+};
+struct Greater16 {
+  float operator()(float a, float b) const {
+    if (a != a || b != b) return a != a ? b : a;
+    return a > b || (a == b && !std::signbit(a)) ? a : b;
+  }
+};
+
+template <const Format& kFormat>
+void add_16(Names* names, const std::string& type) {
+  add_name(names, "add." + type, binary_16<kFormat, Sum>);
+  add_name(names, "mul." + type, binary_16<kFormat, Product>);
+  add_name(names, "min." + type, binary_16<kFormat, Lesser>);
+  add_name(names, "max." + type, binary_16<kFormat, Greater16>);
+}
+
+// Towards zero, and to the nearest integer that there is; NaN is 0, or the top bit of 64.
+template <class To>
+void truncate(Warp& w, const Instruction& i) {
+  auto* const d = w.row<CellOf<To>>(i.operands[0]);
+  const auto* const a = w.row<uint32_t>(i.operands[1]);
+  w.each_lane([&](uint32_t l) {
+    const float value = from_cell<float>(a[l]);
+    constexpr auto kMost = std::numeric_limits<To>::max(), kLeast = std::numeric_limits<To>::min();
+    To result = 0;
+    if (value != value)
+      result = sizeof(To) == 8 ? static_cast<To>(uint64_t{1} << 63) : To{0};
+    else if (value >= static_cast<float>(kMost))
+      result = kMost;
+    else if (value <= static_cast<float>(kLeast))
+      result = kLeast;
+    else
+      result = static_cast<To>(value);
+    d[l] = to_cell<To>(result);
   });
 }
 
@@ -137,6 +213,20 @@ void add_conversions(Names* names) {
   add_name(names, "cvt.rn.f32.f64", convert<float, double>);
   add_name(names, "cvt.rn.f32.u32", convert<float, uint32_t>);
   add_name(names, "cvt.rn.f64.u32", convert<double, uint32_t>);
+  add_name(names, "cvt.rn.f32.s32", convert<float, int32_t>);
+  add_name(names, "cvt.rn.f64.s32", convert<double, int32_t>);
+  add_name(names, "cvt.rn.f32.u64", convert<float, uint64_t>);
+  add_name(names, "cvt.rn.f64.u64", convert<double, uint64_t>);
+  add_name(names, "cvt.rzi.s32.f32", truncate<int32_t>);
+  add_name(names, "cvt.rzi.u32.f32", truncate<uint32_t>);
+  add_name(names, "cvt.rzi.s64.f32", truncate<int64_t>);
+  add_name(names, "cvt.rzi.u64.f32", truncate<uint64_t>);
+  add_name(names, "cvt.rn.f16.u64", number_to_16<kHalf, uint64_t>);
+  add_name(names, "cvt.rn.bf16.f64", number_to_16<kBfloat, double>);
+  add_name(names, "cvt.rn.satfinite.e4m3x2.f16x2", two_halves_to_8<kE4m3>);
+  add_name(names, "cvt.rn.satfinite.e5m2x2.f16x2", two_halves_to_8<kE5m2>);
+  add_16<kHalf>(names, "f16");
+  add_16<kBfloat>(names, "bf16");
   add_name(names, "cvt.f32.f16", half_to_float);
   add_name(names, "cvt.rn.f16.f32", float_to_16<kHalf>);
   add_name(names, "cvt.rn.bf16.f32", float_to_16<kBfloat>);

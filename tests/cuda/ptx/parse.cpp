@@ -1,7 +1,9 @@
 // Reads PTX as nvcc writes it: one instruction on a line.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <unordered_map>
 
@@ -48,6 +50,7 @@ bool read_number(const std::string& text, uint64_t* value) {
 }
 
 using Offsets = std::map<std::string, uint32_t>;
+constexpr const char* kParameterBase = "parameters";  // of an address
 
 class Parser {
  public:
@@ -56,17 +59,22 @@ class Parser {
   void line(const std::string& raw) {
     line_++;
     const std::string text = trimmed(raw.substr(0, raw.find("//")));
-    if (text.empty() || text == ")" || text == "{") return;
+    if (text.empty() || text == ")") return;
+    if (text[0] == '{' && text.find('}') == std::string::npos) depth_++;
+    if (text == "{") return;
     if (text.find(".entry") != std::string::npos) return begin_kernel(text);
     if (begins(text, ".shared")) return shared(text);
     if (kernel_ == nullptr) return header(text);
     if (text[0] == '.') return directive(text);
-    if (text == "}") return end_kernel();
+    if (text == "}") {
+      if (--depth_ == 0) end_kernel();
+      return;
+    }
     if (text.back() == ':') {
       labels_[text.substr(0, text.size() - 1)] = size();
       return;
     }
-    // Assembly that stands in the source is in braces.
+    // Assembly that stands in the source is in braces, of one line or several.
     instruction(text[0] == '{' ? trimmed(text.substr(1, text.rfind('}') - 1)) : text);
   }
 
@@ -76,7 +84,10 @@ class Parser {
 
  private:
   uint32_t size() const { return static_cast<uint32_t>(kernel_->code.size()); }
-  void problem(const std::string& what) { module_->problems.push_back(what + " (line " + std::to_string(line_) + ")"); }
+  void problem(const std::string& what) {
+    module_->problems.push_back(what + " (line " + std::to_string(line_) + ")");
+    if (kernel_ != nullptr && kernel_->problem.empty()) kernel_->problem = module_->problems.back();
+  }
 
   void header(const std::string& text) {
     if (!begins(text, ".version") && !begins(text, ".target") && !begins(text, ".address_size 64"))
@@ -87,22 +98,39 @@ class Parser {
     const size_t begin = text.find(".entry") + 7;
     kernel_ = std::make_unique<Kernel>();
     kernel_->name = trimmed(text.substr(begin, text.find('(') - begin));
-    registers_.clear(), is_wide_.clear(), labels_.clear(), branches_.clear(), constants_.clear();
+    registers_.clear(), is_wide_.clear(), labels_.clear(), branches_.clear(), constants_.clear(), parameters_.clear(),
+        wide_names_.clear();
+    depth_ = 0;
     shared_ = shared_of_all_;
     shared_end_ = shared_end_of_all_;
   }
 
   void directive(const std::string& text) {
-    const size_t bracket = text.find('[');
-    if (begins(text, ".param") && bracket != std::string::npos) {
-      const size_t begin = text.rfind(' ', bracket) + 1;
-      parameter_ = text.substr(begin, bracket - begin);
-      kernel_->parameter_bytes = number_at(text, bracket + 1);
+    if (begins(text, ".param")) {
+      parameter(text);
+    } else if (begins(text, ".reg") && text.find("64 ") != std::string::npos && text.find('<') == std::string::npos) {
+      for (const std::string& name : words_of(text.substr(text.find('%'), text.find(';') - text.find('%'))))
+        wide_names_.insert(name);  // of assembly that stands in the source
     } else if (begins(text, ".maxntid")) {
       kernel_->most_threads = number_at(text, strlen(".maxntid"));
     } else if (!begins(text, ".reg") && !begins(text, ".minnctapersm") && !begins(text, ".pragma")) {
       problem("unknown directive " + text);
     }
+  }
+
+  // ".param .u64 name," or ".param .align 8 .b8 name[16]"
+  void parameter(const std::string& text) {
+    const size_t bracket = text.find('['), align = text.find(".align ");
+    const size_t end = std::min({bracket, text.find(','), text.size()}), begin = text.rfind(' ', end) + 1;
+    const size_t type = text.find_last_of("usbf", begin - 1);
+    uint32_t bytes = number_at(text, type + 1) / 8;
+    const uint32_t to = align == std::string::npos ? bytes : number_at(text, align + strlen(".align "));
+    if (bracket != std::string::npos) bytes *= number_at(text, bracket + 1);
+    if (bytes == 0 || to == 0) return problem("unknown parameter " + text);
+    const uint32_t at = (kernel_->parameter_bytes + to - 1) / to * to;
+    parameters_[text.substr(begin, end - begin)] = at;
+    kernel_->parameters.push_back({at, bytes});
+    kernel_->parameter_bytes = at + bytes;
   }
 
   void shared(const std::string& text) {
@@ -117,7 +145,7 @@ class Parser {
   }
 
   Operand register_named(const std::string& name) {
-    const bool is_wide = begins(name, "%rd") || begins(name, "%fd") || name == "_";
+    const bool is_wide = begins(name, "%rd") || begins(name, "%fd") || name == "_" || wide_names_.count(name) > 0;
     const auto [at, is_new] = registers_.try_emplace(name, static_cast<uint32_t>(is_wide_.size()));
     if (is_new) is_wide_.push_back(is_wide);
     return {kUnassigned + at->second, 0, false, is_wide};
@@ -138,11 +166,15 @@ class Parser {
   }
 
   Operand operand(const std::string& word) {
+    if (word == kParameterBase) return {kParameters, kParameters, false, true};
     if (word == "%tid.x") return {kThreadId, kThreadId, false, false};
     if (word == "%ctaid.x") return {kBlockId, kBlockId, false, false};
     if (word == "%ntid.x") return {kBlockSize, kBlockSize, false, false};
     if (word == "%nctaid.x") return {kGridSize, kGridSize, false, false};
-    if (word == parameter_) return {kParameters, kParameters, false, true};
+    if (const auto at = parameters_.find(word); at != parameters_.end()) {
+      if (at->second != 0) problem("the address of a parameter that is not the first one: " + word);
+      return {kParameters, kParameters, false, true};
+    }
     if (word[0] == '%' || word == "_") return register_named(word);
     if (const auto at = shared_.find(word); at != shared_.end()) return constant(at->second);
     uint64_t value = 0;
@@ -192,6 +224,10 @@ class Parser {
       const size_t plus = word.find('+');
       if (plus != std::string::npos) i->offset = atoll(word.c_str() + plus + 1);
       address = trimmed(word.substr(1, std::min(plus, word.size() - 1) - 1));
+      if (const auto at = parameters_.find(address); at != parameters_.end()) {
+        i->offset += at->second;
+        address = kParameterBase;
+      }
       if (i->n_results > 0) i->operands[i->n_operands++] = operand(address);
     }
     if (!address.empty() && i->n_results == 0) i->operands[i->n_operands++] = operand(address);
@@ -216,9 +252,11 @@ class Parser {
 
   // Of the kernel at hand.
   std::unique_ptr<Kernel> kernel_;
-  std::string parameter_;
+  int depth_ = 0;  // of braces
+  Offsets parameters_;
   std::unordered_map<std::string, uint32_t> registers_, labels_;
   std::vector<bool> is_wide_;
+  std::set<std::string> wide_names_;
   std::map<uint64_t, uint32_t> constants_;
   std::vector<std::pair<uint32_t, std::string>> branches_;
 };

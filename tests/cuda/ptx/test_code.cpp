@@ -12,7 +12,7 @@ namespace {
 
 // A kernel of one argument, an address, and 64 threads at most.
 std::string kernel_of(const std::string& body) {
-  return ".version 9.0\n.target sm_90\n.address_size 64\n.entry planted(\n.param .u64 planted_param_0[8]\n)\n{\n"
+  return ".version 9.0\n.target sm_90\n.address_size 64\n.entry planted(\n.param .u64 planted_param_0\n)\n{\n"
          ".shared .align 8 .b8 room[64];\nld.param.u64 %rd1, [planted_param_0];\nmov.u32 %r1, %tid.x;\n" +
          body + "ret;\n}\n";
 }
@@ -76,6 +76,35 @@ TEST_CASE("kernels that are right run to their end") {
                           "shfl.sync.bfly.b32 %r7|%p2, %r6, 1, 31, -1;\nst.global.u32 [%rd2], %r7;\n",
                       &words) == "");
   for (uint32_t i = 0; i < 64; i++) REQUIRE(words[i] == (i % 2 == 0 ? 100 : 1));
+}
+
+TEST_CASE("kernels with several parameters, and with assembly that stands in the source") {
+  Module module;
+  module.add_text(
+      ".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry several(\n.param .u32 several_param_0,\n"
+      ".param .u64 several_param_1,\n.param .align 8 .b8 several_param_2[16]\n)\n{\nld.param.u64 %rd1, "
+      "[several_param_1];\nld.param.u32 %r1, [several_param_0];\nld.param.u64 %rd2, [several_param_2+8];\n{\n"
+      ".reg .b64 %lhs;\nshl.b64 %lhs, %rd2, 48;\nshr.b64 %lhs, %lhs, 47;\nadd.u64 %rd3, %lhs, 1;\n}\n"
+      "st.global.u64 [%rd1], %rd3;\nred.global.add.u64 [%rd1], %rd2;\nmul.hi.u32 %r2, %r1, %r1;\n"
+      "shf.l.wrap.b32 %r2, %r1, %r2, 4;\nst.global.u32 [%rd1+8], %r2;\nret;\n}\n");
+  REQUIRE(module.problems.empty());
+  const Kernel& kernel = *module.kernels.at(0);
+  REQUIRE(kernel.parameters.size() == 3);
+  uint64_t words[2] = {};
+  struct {
+    uint32_t number = 0x80000001;
+    uint64_t* to;
+    uint64_t pair[2] = {0, 0xffff8001};
+  } argument;
+  argument.to = words;
+  CHECK(kernel.parameters[1].at == 8);
+  CHECK(kernel.parameters[2].bytes == 16);
+  Grid grid(&kernel, &argument, sizeof argument, 1, 1);
+  grid.readable.add(words, sizeof words);
+  grid.writable.add(words, sizeof words);
+  CHECK(run(&grid, false).empty());
+  CHECK(words[0] == 0x10003 + uint64_t{0xffff8001});
+  CHECK(words[1] == 0x00000018);
 }
 
 TEST_CASE("accesses to memory that was not given are found, and those that are not aligned") {

@@ -1,0 +1,171 @@
+#include "cuda/mail.h"
+
+#include <algorithm>
+#include <map>
+
+#include "cuda/meeting.h"
+
+namespace tutti::cuda {
+namespace {
+
+class OwnedEvent {
+ public:
+  explicit OwnedEvent(Port& port) : port_(port) {}
+  ~OwnedEvent() {
+    if (event_ != nullptr) port_.destroy_event(event_);
+  }
+  OwnedEvent(const OwnedEvent&) = delete;
+  OwnedEvent& operator=(const OwnedEvent&) = delete;
+  Result<void> record(StreamRef stream) {
+    TUTTI_TRY_ASSIGN(event_, port_.create_event());
+    return port_.record(event_, stream);
+  }
+  Result<void> hold(StreamRef stream) const { return port_.wait(stream, event_); }
+
+ private:
+  Port& port_;
+  EventRef event_ = nullptr;
+};
+
+// One rank's messages of one operation. What others read of it, and write to it, is the post office's to guard.
+struct Letters {
+  explicit Letters(Port& port) : come(port), taken(port) {}
+  struct Copy {
+    std::shared_ptr<Letters> from;
+    void* to;
+    const void* data;
+    size_t bytes;
+  };
+  int rank = 0;
+  size_t n_alone = 0;  // messages whose other side has not come yet
+  std::vector<Copy> copies;
+  std::vector<std::shared_ptr<Letters>> receivers;
+  bool has_taken = false;
+  OwnedEvent come, taken;
+};
+
+// Where two ranks' messages find each other, in the order in which each side has them.
+class PostOffice {
+ public:
+  Result<void> post(const std::shared_ptr<Letters>& letters, const std::vector<Message>& messages) {
+    const std::lock_guard lock(mutex_);
+    letters->n_alone = messages.size();
+    for (const Message& message : messages) {
+      const int me = letters->rank;
+      auto& waiting = waiting_[message.sends ? std::pair(me, message.peer) : std::pair(message.peer, me)];
+      if (waiting.empty() || waiting.front().message.sends == message.sends) {
+        waiting.push_back({letters, message});
+        continue;
+      }
+      const Half other = std::move(waiting.front());
+      waiting.pop_front();
+      TUTTI_TRY(message.sends ? match({letters, message}, other) : match(other, {letters, message}));
+    }
+    return {};
+  }
+  bool are_matched(const Letters& letters) {
+    const std::lock_guard lock(mutex_);
+    return letters.n_alone == 0;
+  }
+  void take(Letters* letters) {
+    const std::lock_guard lock(mutex_);
+    letters->has_taken = true;
+  }
+  // Two ranks' letters know each other, so both have to let go.
+  void forget(Letters* letters) {
+    const std::lock_guard lock(mutex_);
+    letters->copies.clear();
+    letters->receivers.clear();
+  }
+  bool are_taken(const Letters& letters) {
+    const std::lock_guard lock(mutex_);
+    return std::all_of(letters.receivers.begin(), letters.receivers.end(), [](const auto& r) { return r->has_taken; });
+  }
+
+ private:
+  struct Half {
+    std::shared_ptr<Letters> letters;
+    Message message;
+  };
+
+  static Result<void> match(const Half& from, const Half& to) {
+    Letters &sender = *from.letters, &receiver = *to.letters;
+    const Message &sent = from.message, &received = to.message;
+    if (sent.count != received.count || sent.dtype != received.dtype)
+      return Error{Code::kInvalidUsage,
+                   format("rank %d sends %llu x %s to rank %d, which receives %llu x %s: count and type must be the "
+                          "same on both sides",
+                          sender.rank, static_cast<unsigned long long>(sent.count), dtype_name(sent.dtype),
+                          receiver.rank, static_cast<unsigned long long>(received.count), dtype_name(received.dtype)),
+                   sender.rank};
+    sender.n_alone--;
+    receiver.n_alone--;
+    receiver.copies.push_back({from.letters, received.data, sent.data, sent.count * dtype_bytes(sent.dtype)});
+    if (&sender != &receiver) sender.receivers.push_back(to.letters);
+    return {};
+  }
+
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, std::deque<Half>> waiting_;  // by sender and receiver; all of one side
+};
+
+class Mail final : public Way {
+ public:
+  Mail(int rank, Port& port, std::shared_ptr<PostOffice> office)
+      : rank_(rank), port_(port), office_(std::move(office)) {}
+  ~Mail() override { forget(); }
+
+  const char* name() const override { return "by copies from the sender's memory"; }
+  bool takes(const Operation& operation) const override { return operation.collective == Collective::kSendRecv; }
+
+  Result<bool> meet(const Operation& operation, StreamRef stream) override {
+    if (mine_ == nullptr) TUTTI_TRY(post(*operation.messages, stream));
+    if (!office_->are_matched(*mine_)) return false;
+    if (!mine_->has_taken) TUTTI_TRY(take(stream));
+    return office_->are_taken(*mine_);
+  }
+
+  // The buffers that were sent may be written again once the receivers' streams have read them.
+  Result<void> submit(const Operation&, StreamRef stream) override {
+    for (const auto& receiver : mine_->receivers) TUTTI_TRY(receiver->taken.hold(stream));
+    forget();
+    return {};
+  }
+
+ private:
+  Result<void> post(const std::vector<Message>& messages, StreamRef stream) {
+    mine_ = std::make_shared<Letters>(port_);
+    mine_->rank = rank_;
+    TUTTI_TRY(mine_->come.record(stream));
+    return office_->post(mine_, messages);
+  }
+
+  Result<void> take(StreamRef stream) {
+    for (const Letters::Copy& copy : mine_->copies) {
+      if (copy.from != mine_) TUTTI_TRY(copy.from->come.hold(stream));
+      if (copy.bytes > 0) TUTTI_TRY(port_.copy(copy.to, copy.data, copy.bytes, stream));
+    }
+    TUTTI_TRY(mine_->taken.record(stream));
+    office_->take(mine_.get());
+    return {};
+  }
+
+  void forget() {
+    if (mine_ != nullptr) office_->forget(mine_.get());
+    mine_.reset();
+  }
+
+  const int rank_;
+  Port& port_;
+  const std::shared_ptr<PostOffice> office_;
+  std::shared_ptr<Letters> mine_;  // of the operation under way
+};
+
+}  // namespace
+
+std::unique_ptr<Way> make_mail(Host& host, Port& port, const std::string& name) {
+  return std::make_unique<Mail>(host.rank(), port,
+                                find_shared<PostOffice>(name, [] { return std::make_shared<PostOffice>(); }));
+}
+
+}  // namespace tutti::cuda

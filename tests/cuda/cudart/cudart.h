@@ -1,0 +1,45 @@
+// libcudart.so.13, made up: what programs that were built for CUDA, unmodified, call of its runtime and driver, on
+// devices of host memory (../fake.h). The PTX of their kernels runs in the interpreter (../ptx/code.h), so a program
+// has to be compiled for a virtual architecture, uncompressed; the library's own kernels have theirs in
+// TUTTI_PTX_FOLDER. What is not here is not there for the linker either.
+//
+// TUTTI_TEST_GPUS says how many devices there are (2).
+//
+// Threading: as CUDA's: any thread.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "../fake.h"
+
+namespace tutti_test::cudart {
+
+struct Allocated {
+  size_t bytes = 0;
+  int device = -1;  // the host's memory
+  bool is_mapped = false;
+};
+
+// All that there is. Never destroyed: threads may outlive main.
+struct World {
+  std::mutex mutex;
+  int n_devices = 2;
+  FakePort* port = nullptr;
+  std::map<const void*, Allocated> memory;
+  std::map<cudaStream_t, int> streams;  // their devices
+};
+World& world();
+int& this_device();
+bool& has_context();  // this thread: not before it has called something that needs one
+
+cudaStream_t own(cudaStream_t stream);  // the two names that the default one has
+// The allocation that this lies in; false if none.
+bool find(const void* memory, const void** begin, Allocated* found);
+cudaError_t remember(cudaError_t code);  // for cudaGetLastError
+cudaError_t outcome_of(const tutti::Result<void>& result);
+
+}  // namespace tutti_test::cudart

@@ -1,0 +1,104 @@
+// What the library asks of CUDA's driver.
+#include <cuda.h>
+
+#include <string>
+#include <vector>
+
+#include "cudart.h"
+
+using namespace tutti_test::cudart;
+
+namespace {
+
+CUresult stream_batch(CUstream stream, unsigned n, CUstreamBatchMemOpParams* params, unsigned) {
+  std::vector<tutti::cuda::WordOperation> words;
+  for (unsigned i = 0; i < n; i++) {
+    const CUstreamBatchMemOpParams& p = params[i];
+    const bool waits = p.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    const CUdeviceptr at = waits ? p.waitValue.address : p.writeValue.address;
+    words.push_back({reinterpret_cast<uint32_t*>(at), waits ? p.waitValue.value : p.writeValue.value, waits});
+  }
+  const auto done = world().port->words(words.data(), static_cast<int>(n), own(stream));
+  return done ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult address_range(CUdeviceptr* base, size_t* bytes, CUdeviceptr memory) {
+  const void* begin = nullptr;
+  Allocated found;
+  if (!find(reinterpret_cast<const void*>(memory), &begin, &found) || found.device < 0) return CUDA_ERROR_NOT_FOUND;
+  *base = reinterpret_cast<CUdeviceptr>(begin);
+  *bytes = found.bytes;
+  return CUDA_SUCCESS;
+}
+
+// Network devices do not know its memory.
+CUresult device_attribute(int* value, CUdevice_attribute, CUdevice) {
+  *value = 0;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+// ---- the driver's own: this library is libcuda.so.1, too, for who loads that
+
+CUresult cuInit(unsigned) {
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetCount(int* n) {
+  *n = world().n_devices;
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < world().n_devices ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = this_device();
+  return has_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = reinterpret_cast<CUcontext>(static_cast<uintptr_t>(device) + 1);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+  const bool set = cudaSetDevice(static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1) == cudaSuccess;
+  return set ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+CUresult cuMemAlloc(CUdeviceptr* memory, size_t bytes) {
+  return cudaMalloc(reinterpret_cast<void**>(memory), bytes) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuMemFree(CUdeviceptr memory) {
+  return cudaFree(reinterpret_cast<void*>(memory)) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr memory) {
+  const void* begin = nullptr;
+  Allocated found;
+  if (!find(reinterpret_cast<const void*>(memory), &begin, &found)) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned*>(data) = found.device < 0 ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      *static_cast<int*>(data) = found.device >= 0 && !found.is_mapped;
+      return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const std::map<std::string, void*> known = {
+      {"cuStreamBatchMemOp", reinterpret_cast<void*>(stream_batch)},
+      {"cuMemGetAddressRange", reinterpret_cast<void*>(address_range)},
+      {"cuPointerGetAttribute", reinterpret_cast<void*>(cuPointerGetAttribute)},
+      {"cuCtxGetDevice", reinterpret_cast<void*>(cuCtxGetDevice)},
+      {"cuDeviceGetAttribute", reinterpret_cast<void*>(device_attribute)},
+  };
+  const auto it = known.find(name);
+  *function = it == known.end() ? nullptr : it->second;
+  *found = it == known.end() ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+}
