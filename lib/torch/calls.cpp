@@ -16,7 +16,7 @@
 namespace {
 
 // Counted with the package's (calls.py): a package that was installed at another time does without the module.
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 // A reference that is given up at the end of its scope.
 class Ref {
@@ -314,7 +314,7 @@ PyMODINIT_FUNC PyInit_libtutti_torch() {
                      {&s_shape, "shape"},
                      {&s_async, "asyncOp"},
                      {&s_op, "reduceOp"},
-                     {&s_communicator, "_communicator"},
+                     {&s_communicator, "_short"},
                      {&s_comm, "_comm"}};
   for (const auto& each : names) {
     *each.name = PyUnicode_InternFromString(each.text);

@@ -13,10 +13,11 @@ def register() -> None:
 
     if not dist.is_available():
         return
+    from .group_base import DEVICES
     from .process_group import NAME, create
 
     if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=list(DEVICES))
 
 
 from .buckets import use_registered_buckets  # noqa: E402

@@ -18,7 +18,7 @@ from .tensors import OPERATORS, OPS, TYPES
 from .work import TuttiWork
 
 # The module's kVersion. Both are one higher when what they say to each other changes.
-VERSION = 1
+VERSION = 2
 
 _log = logging.getLogger("tutti_torch")
 

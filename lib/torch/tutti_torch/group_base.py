@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from . import calls, library
@@ -12,7 +13,10 @@ from .communicator import Communicator
 from .errors import TuttiError
 from .lanes import Lanes, Stream
 
-__all__ = ["GroupBase", "Stream", "one"]
+__all__ = ["DEVICES", "GroupBase", "Stream", "one"]
+
+# Types of device that Tutti can be the backend of.
+DEVICES = ("cpu", "cuda")
 
 
 def one(tensors: Sequence[Any], what: str) -> Any:
@@ -23,14 +27,20 @@ def one(tensors: Sequence[Any], what: str) -> Any:
 
 
 class GroupBase(dist.ProcessGroup):
-    """Holds the communicators. Subclasses add operations."""
+    """Holds the communicators, and is its devices' c10d::Backend to who asks for one. Subclasses add operations."""
 
-    def __init__(self, rank: int, size: int, communicator: Communicator, lanes: Lanes) -> None:
+    def __init__(self, rank: int, size: int, devices: Sequence[str], others: dist.ProcessGroup | None) -> None:
         super().__init__(rank, size)
-        self._rank, self._size = rank, size
-        self._communicator, self._lanes = communicator, lanes
+        self._devices, self._others = list(devices), others
         self._api = library.load()
         calls.load()
+
+    def _enter(self, rank: int, size: int, communicator: Communicator, lanes: Lanes) -> None:
+        """What its operations use from now on."""
+        self._rank, self._size = rank, size
+        self._communicator, self._lanes = communicator, lanes
+        # For the module in C, which has only tensors in host memory.
+        self._short = communicator if "cpu" in self._devices else None
 
     @contextmanager
     def _together(self) -> Iterator[None]:
@@ -42,3 +52,31 @@ class GroupBase(dist.ProcessGroup):
             self._api.tuttiGroupEnd()
             raise
         self._communicator.check(self._api.tuttiGroupEnd())
+
+    # ---- what c10d asks a backend for, and a group for its backends ----
+
+    supports_splitting = True
+    supports_coalescing = supports_time_estimate = supports_shrinking = False
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        others = self._others._device_types if self._others is not None else []
+        return [*map(torch.device, self._devices), *(device for device in others if device.type not in self._devices)]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        if device.type in self._devices:
+            return self
+        if self._others is None:
+            raise TuttiError(f"the group has no backend for {device}", library.INVALID_ARGUMENT)
+        return self._others._get_backend(device)
+
+    get_backend = _get_backend
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        return False
+
+    def eager_connect_single_device(self, device: torch.device | None) -> None:
+        """The first operation on a device makes its communicator."""
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Ranks that are not in a new group have no part in making it."""

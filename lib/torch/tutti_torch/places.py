@@ -16,6 +16,7 @@ import torch
 from torch._C._profiler import _RecordFunctionFast
 
 from . import library
+from .work import pending
 
 # Fewer than the library keeps.
 _MOST = 2048
@@ -33,6 +34,18 @@ _set_place: Any = None
 # The module in C (calls.py), which keeps places, too, and sets them sooner.
 _calls: Any = None
 _profiles = torch.autograd._profiler_enabled
+# What c10d calls its operators, for torch's profiler.
+_IN_C10D = {
+    "all_reduce": "allreduce_",
+    "broadcast": "broadcast_",
+    "reduce": "reduce_",
+    "all_gather": "allgather_",
+    "all_gather_single": "_allgather_base_",
+    "reduce_scatter": "_reduce_scatter_base_",
+    "gather": "gather_",
+    "scatter": "scatter_",
+    "all_to_all": "alltoall_base_",
+}
 
 
 def use(module: Any) -> None:
@@ -121,7 +134,7 @@ def stand_at_end(error: BaseException | None) -> None:
 
 def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None]) -> Callable[..., None]:
     """issue(), which makes the library's calls on this thread, in the name of the place that called; seen by torch's
-    profiler if that is on."""
+    profiler if that is on, as the operations of its own backends are."""
     if _calls is not None:
         _calls.stand_at(what, tensors[0] if tensors else None, len(tensors))
     else:
@@ -130,7 +143,24 @@ def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None
         return issue
 
     def profiled(stream: Any) -> None:
-        with _RecordFunctionFast(f"tutti::{what}", list(tensors), {}):
-            issue(stream)
+        with _RecordFunctionFast(f"c10d::{_IN_C10D.get(what, what)}", list(tensors), {}):
+            if stream is not None and (not tensors or tensors[0].is_cpu):
+                _until_done(what, stream, issue)
+                return
+            with _RecordFunctionFast(f"tutti:{what}", list(tensors), {}):
+                issue(stream)
 
     return profiled
+
+
+def _until_done(what: str, stream: int, issue: Callable[..., None]) -> None:
+    """The profiler's record ends with the operation, on a stream of Tutti's."""
+    done: torch.futures.Future[None] = torch.futures.Future()
+    with torch.autograd.profiler.record_function(f"tutti:{what}") as record:
+        record._call_end_callbacks_on_future(done)
+        try:
+            issue(stream)
+            pending.add(stream, lambda _: done.set_result(None))
+        except BaseException:
+            done.set_result(None)
+            raise

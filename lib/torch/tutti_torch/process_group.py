@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import uuid
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,10 +12,11 @@ import torch
 import torch.distributed as dist
 
 from . import library
-from .communicator import EXIT_LIMIT_S, Communicator, limit_s
+from .communicator import EXIT_LIMIT_S, Communicator, NoCommunicator, limit_s
+from .devices import Sorting, devices_of_creation, is_recorded, make_others, register_backend
 from .errors import TuttiError
 from .exchanges import Exchanges
-from .group_base import one
+from .group_base import DEVICES, one
 from .lanes import HostLane, Lanes
 from .monitored_barrier import monitored_barrier
 from .places import place, stand_at
@@ -27,26 +30,50 @@ NAME = "tutti"
 
 
 class TuttiProcessGroup(Reductions, Exchanges):
-    """Made by init_process_group("tutti") and new_group."""
+    """Made by init_process_group("tutti") and new_group. `devices` are the types of device whose backend it is; `others`
+    is a group with the backends of the other devices, if there are any. One that `waits` has no peers before reconfigure()."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, global_ranks: list[int]) -> None:
-        self._store, self._timeout, self._label = store, timeout, _label(global_ranks)
-        unique = exchange_id(store, rank, size, timeout)
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        global_ranks: Sequence[int] = (),
+        devices: Sequence[str] = DEVICES,
+        others: dist.ProcessGroup | None = None,
+        waits: bool = False,
+    ) -> None:
+        super().__init__(rank, size, devices, others)
+        self._first_store, self._timeout, self._handle = store, timeout, uuid.uuid4().hex
+        self._name = self._description = ""
+        self._join(store, rank, size, timeout, global_ranks, waits)
+        register_backend(self)
+
+    def _join(
+        self, store: dist.Store, rank: int, size: int, timeout: timedelta, global_ranks: Sequence[int], waits: bool = False
+    ) -> None:
+        """Collective, unless it `waits`."""
+        label = _label(global_ranks)
         init_s = limit_s(timeout, "TUTTI_INIT_TIMEOUT")
         op_s = limit_s(timeout, "TUTTI_OP_TIMEOUT")
         deterministic = torch.are_deterministic_algorithms_enabled()
 
         def join(unique: bytes, device: int | None) -> Communicator:
             options = library.config(init_s, op_s, deterministic, device)
-            return Communicator(unique, rank, size, options, self._label)
+            return Communicator(unique, rank, size, options, label)
 
-        communicator = join(unique, None)
-        forget_id(store, rank)
-
-        super().__init__(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
-        self._channels = Channels(store, rank, size, init_s, self._label, communicator.async_error)
+        communicator: Communicator
+        if waits:
+            communicator = NoCommunicator("the group has no peers yet (enable_reconfigure=True): call _reconfigure")
+        else:
+            communicator = join(exchange_id(store, rank, size, timeout), None)
+            forget_id(store, rank)
+        self._enter(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
+        self._store, self._label = store, label
+        self._global_ranks = list(global_ranks) or list(range(size))
+        self._channels = Channels(store, rank, size, init_s, label, communicator.async_error)
         self._barriers = itertools.count()
-        self._name = self._description = ""
 
     # ---- what c10d asks a group for ----
 
@@ -66,12 +93,18 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         self._name = name
+        if hasattr(self, "_backend"):
+            dist.ProcessGroup._set_group_name(self, name)
+        if self._others is not None:
+            self._others._set_group_name(name)
 
     def getGroupName(self) -> str:  # noqa: N802
         return self._name
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
         self._description = description
+        if hasattr(self, "_backend"):
+            dist.ProcessGroup._set_group_desc(self, description)
 
     def getGroupDesc(self) -> str:  # noqa: N802
         return self._description
@@ -85,6 +118,9 @@ class TuttiProcessGroup(Reductions, Exchanges):
     @property
     def group_desc(self) -> str:  # type: ignore[override]
         return self._description
+
+    def get_group_store(self) -> dist.Store:
+        return self._store
 
     # ---- point to point ----
 
@@ -122,6 +158,31 @@ class TuttiProcessGroup(Reductions, Exchanges):
 
     # ---- the group's life ----
 
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> TuttiProcessGroup | None:
+        """As torch.distributed.split_group asks for it: a group of these ranks of this one, None to who is not in there."""
+        if self._rank not in ranks:
+            return None
+        if self._others is not None:
+            raise TuttiError("split_group of a group with several backends: use new_group", library.INVALID_USAGE)
+        name = group_name or f"{self._name}/split of {','.join(map(str, ranks))}"
+        made = TuttiProcessGroup(
+            dist.PrefixStore(f"{name}/", self._store),
+            *(ranks.index(self._rank), len(ranks)),
+            timeout or self._timeout,
+            [self._global_ranks[rank] for rank in ranks],
+        )
+        made.setGroupName(name)
+        made.setGroupDesc(group_desc or "")
+        return made
+
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose error names the ranks that did not come within `timeout`; the group stays usable."""
         limit = self._timeout if timeout is None else timeout
@@ -138,19 +199,52 @@ class TuttiProcessGroup(Reductions, Exchanges):
         self._channels.close(timedelta(seconds=EXIT_LIMIT_S))
         self._lanes.close()
         self._channels.abort()
+        if self._others is not None:
+            self._others.shutdown()
 
     def abort(self) -> None:
         stand_at(place("abort", []))
         self._lanes.abort()
         self._channels.abort()
+        if self._others is not None:
+            self._others.abort()
+
+    # ---- torch's calls for groups that lose and gain ranks ----
+
+    supports_reconfigure = True
+
+    def get_reconfigure_handle(self) -> str:
+        return self._handle
+
+    def reconfigure(self, opts: Any) -> TuttiWork:
+        """Collective of the groups with these handles, whose ranks are their places in the list (of a set: in alphabetical
+        order). They met in one store when they were made. What is under way in the old group ends with an error; that may
+        have lost ranks or been aborted, and the others need not come."""
+        handles = opts.handles if isinstance(opts.handles, list) else sorted(opts.handles)
+        if self._handle not in handles:
+            raise TuttiError(
+                f"reconfigure: this rank's handle {self._handle} is not among the {len(handles)} that were given: "
+                "get_reconfigure_handle() says it",
+                library.INVALID_ARGUMENT,
+            )
+        stand_at(place("reconfigure", []))
+        self._lanes.abort()
+        self._channels.abort()
+        store = dist.PrefixStore(f"tutti/{opts.uuid}", self._first_store)
+        self._join(store, handles.index(self._handle), len(handles), opts.timeout or self._timeout, ())
+        return TuttiWork(None)
 
     def _set_sequence_number_for_group(self) -> None:
         """Tutti numbers its operations itself."""
 
 
-def _label(global_ranks: list[int]) -> str:
+class SortingProcessGroup(Sorting, TuttiProcessGroup):
+    """A group of several backends, or one that torch compares (TORCH_DISTRIBUTED_DEBUG=DETAIL) or records."""
+
+
+def _label(global_ranks: Sequence[int]) -> str:
     """Ranks in messages are the group's; this says whose they are in the job."""
-    if not global_ranks or global_ranks == list(range(len(global_ranks))):
+    if not global_ranks or list(global_ranks) == list(range(len(global_ranks))):
         return ""
     shown = ", ".join(f"{i} is {r}" for i, r in enumerate(global_ranks[:16])) + ", ..." * (len(global_ranks) > 16)
     return f" (ranks of this group in the job: {shown})"
@@ -159,9 +253,15 @@ def _label(global_ranks: list[int]) -> str:
 def create(options: Any, _: Any = None) -> TuttiProcessGroup:
     """What c10d calls for a new group."""
     _serve_monitored_barrier()
-    return TuttiProcessGroup(
-        options.store, options.group_rank, options.group_size, options.timeout, list(options.global_ranks_in_group)
-    )
+    devices, there = devices_of_creation(NAME)
+    others = make_others(there, NAME)
+    place = (options.store, options.group_rank, options.group_size, options.timeout)
+    waits = getattr(options, "enable_reconfigure", False)
+    group = TuttiProcessGroup(*place, list(options.global_ranks_in_group), devices, others, waits)
+    group._compares, group._records = dist.get_debug_level() == dist.DebugLevel.DETAIL, is_recorded(group)
+    if group._compares or group._records or others is not None:
+        group.__class__ = SortingProcessGroup
+    return group
 
 
 @functools.cache

@@ -1,0 +1,180 @@
+"""A group whose devices have several backends ("cpu:tutti,cuda:nccl"), and one that torch checks.
+
+A group of Tutti's is a ProcessGroup and, to who asks for a device's backend, that backend: torch cannot have a
+c10d::Backend written in Python before 2.15, and from then on a call that goes through it takes three to four times as
+long. What torch does for backends has therefore to be done here: give each tensor to its device's backend, and have
+TORCH_DISTRIBUTED_DEBUG=DETAIL compare the ranks' calls.
+"""
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+import zlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
+
+from . import library
+from .errors import TuttiError
+from .places import in_torch_terms
+
+# What c10d calls a group for, and which argument's tensors have to be alike on all ranks (None: they may differ).
+_COMPARED = {
+    **dict.fromkeys(("allreduce", "allreduce_coalesced", "broadcast", "reduce", "scatter", "reduce_scatter"), 0),
+    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), 0),
+    **dict.fromkeys(("allgather", "allgather_coalesced", "_allgather_base", "all_gather_single", "gather"), 1),
+    **dict.fromkeys(("alltoall", "alltoall_base", "all_to_all_single", "barrier"), None),
+}
+_NOT_COMPARED = (
+    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced", "reduce_scatter_single_coalesced"),
+    *("reduce_scatter_tensor_coalesced", "send", "recv", "recv_anysource"),
+)
+_TEXT_BYTES = 512
+
+
+def devices_of_creation(backend: str) -> tuple[list[str], dict[str, Any]]:
+    """For a creator that c10d calls: the types of device that are to have this backend, and the local variables of c10d's
+    function. It tells creators too little."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back  # type: ignore[assignment]
+    there = frame.f_locals if frame is not None else {}
+    config = there.get("backend_config")
+    names = config.get_device_backend_map() if config is not None else {"cpu": backend, "cuda": backend}
+    return [device for device, name in names.items() if name == backend], there
+
+
+def make_others(there: dict[str, Any], backend: str) -> dist.ProcessGroup | None:
+    """A group with the backends of the devices that are not Tutti's: some may be in torch's already, the rest is made."""
+    names = there["backend_config"].get_device_backend_map() if there else {}
+    others = {device: name for device, name in names.items() if name != backend}
+    if not others:
+        return None
+    group = there["pg"]
+    ready = {device.type for device in group._device_types}
+    missing = {device: name for device, name in others.items() if device not in ready}
+    if not missing:
+        return group
+    made, _ = distributed_c10d._new_process_group_helper(
+        there["group_size"],
+        there["group_rank"],
+        there["global_ranks_in_group"],
+        ",".join(f"{device}:{name}" for device, name in missing.items()),
+        there["store"],
+        f"{there['group_name']}/beside {backend}",
+        there["backend_options"],
+        there["timeout"],
+    )
+    _forget(made)
+    for device in map(torch.device, ready):
+        kind = dist.Backend.backend_type_map[others[device.type]]
+        made._register_backend(device, kind, group._get_backend(device))
+    return made
+
+
+def _forget(group: dist.ProcessGroup) -> None:
+    """It is a part of another group, and no user's."""
+    world = distributed_c10d._world
+    tag = world.pg_to_tag.pop(group, None)
+    for known in {tag, ""}:
+        if group in world.tags_to_pg.get(known, []):
+            world.tags_to_pg[known].remove(group)
+    for table in (world.pg_map, world.pg_backend_config):
+        table.pop(group, None)
+    distributed_c10d._unregister_process_group(world.pg_names.pop(group))
+
+
+def _first_tensor(arguments: Any) -> torch.Tensor | None:
+    for argument in arguments:
+        found = argument
+        while isinstance(found, (list, tuple)) and found:
+            found = found[0]
+        if isinstance(found, torch.Tensor):
+            return found
+    return None
+
+
+class Backend(c10d.Backend):
+    """A group as torch 2.15 and later has it within a ProcessGroup of its own: with torch's hooks on each call."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group._rank, group._size)
+        self._group = weakref.ref(group)
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return "tutti"
+
+
+def register_backend(group: Any) -> None:
+    """In that part of a group which is torch's, for who asks it in C++."""
+    try:
+        backend = group._backend = Backend(group)
+    except TypeError:
+        return  # an older torch, where none can be made in Python
+    for device in group._devices:
+        dist.ProcessGroup._register_backend(group, torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
+    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+
+
+def is_recorded(group: Any) -> bool:
+    """Whether torch's flight recorder has been asked for, or another of its hooks, and calls it for backends as these."""
+    sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")]
+    asked = next((size for size in sizes if size), "0") != "0" or os.environ.get("TORCH_DIST_NAN_CHECK") == "1"
+    return asked and hasattr(group, "_backend")
+
+
+class Sorting:
+    """In front of a group's class: each call goes to the backend of its tensors' device; with TORCH_DISTRIBUTED_DEBUG=DETAIL
+    only when all ranks have said that they make the same; and through c10d where its hooks are to see it."""
+
+    def _sort(self: Any, name: str, ours: Any, arguments: Any) -> Any:
+        tensor = _first_tensor(arguments)
+        if tensor is not None and tensor.device.type not in self._devices:
+            return getattr(self._get_backend(tensor.device), name)
+        if self._compares and name in _COMPARED:
+            self._compare(name, arguments)
+        return functools.partial(getattr(dist.ProcessGroup, name), self) if self._records else ours
+
+    def _compare(self: Any, name: str, arguments: Any) -> None:
+        which = _COMPARED[name]
+        tensors = arguments[which] if which is not None else []
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        text = name + " of " * bool(tensors) + ", ".join(map(in_torch_terms, tensors))
+        said = text.encode()[: _TEXT_BYTES - 4] + zlib.crc32(text.encode()).to_bytes(4, "little")
+        mine = torch.frombuffer(bytearray(said.ljust(_TEXT_BYTES, b"\0")), dtype=torch.uint8)
+        everyone = mine.new_empty((self._size, _TEXT_BYTES))
+        self._all_gather_now(everyone, mine)
+        if bool((everyone == mine).all()):
+            return
+        calls = [bytes(row.tolist()).rstrip(b"\0")[:-4].decode(errors="replace") for row in everyone]
+        raise TuttiError(
+            "mismatch between the ranks' calls: " + "; ".join(f"rank {rank}: {call}" for rank, call in enumerate(calls)),
+            library.INVALID_USAGE,
+        )
+
+
+def _sorted(name: str) -> Any:
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        return self._sort(name, getattr(super(Sorting, self), name), arguments)(*arguments, **options)
+
+    # By its name torch sees that it was called from here, and does not call here again.
+    call.__code__ = call.__code__.replace(co_name=name)
+    return call
+
+
+def _passed(name: str) -> Any:
+    def call(self: Backend, *arguments: Any) -> Any:
+        group = self._group()
+        return getattr(super(Sorting, group) if isinstance(group, Sorting) else group, name)(*arguments)
+
+    return call
+
+
+for _name in [*_COMPARED, *_NOT_COMPARED]:
+    setattr(Sorting, _name, _sorted(_name))
+    setattr(Backend, _name, _passed(_name))

@@ -1,0 +1,116 @@
+"""torch's calls for groups whose ranks go and come: abort, and _reconfigure with those who are there."""
+import os
+import signal
+import unittest
+from datetime import timedelta
+from types import SimpleNamespace
+
+import prerequisites
+import ranks
+
+prerequisites.require()
+import torch
+import torch.distributed as dist
+import tutti_torch
+
+
+def meet(group, store, generation, members, rank, limit=timedelta(seconds=120)):
+    """As torch.distributed._reconfigure, which torch has from 2.15 on, calls it."""
+    store.set(f"handle/{generation}/{rank}", group.get_reconfigure_handle())
+    handles = [store.get(f"handle/{generation}/{member}").decode() for member in members]
+    if hasattr(dist.distributed_c10d, "_reconfigure"):
+        dist.distributed_c10d._reconfigure(uuid=generation, handles=handles, group=group, timeout=limit).wait()
+    else:
+        group.reconfigure(SimpleNamespace(uuid=generation, handles=handles, timeout=limit, hints={})).wait()
+
+
+class Membership(unittest.TestCase):
+    def check(self, group, rank, members):
+        self.assertEqual((group.rank(), group.size()), (members.index(rank), len(members)))
+        tensor = torch.tensor([rank + 1.0])
+        group.allreduce([tensor]).wait()
+        self.assertEqual(tensor.item(), sum(members) + len(members))
+        tutti_torch.all_reduce_(tensor, "max", group)
+        if len(members) > 1:
+            # Messages go among those who are there now.
+            message = torch.tensor([float(rank)])
+            if group.rank() == 0:
+                group.send([message], 1, 5).wait()
+            elif group.rank() == 1:
+                group.recv([message], 0, 5).wait()
+                self.assertEqual(message.item(), members[0])
+        group.monitored_barrier()
+
+    def test_ranks_go_and_come(self):
+        def body(rank, n, path):
+            ranks.init("tutti", path, rank, n)
+            group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+            for generation, members in enumerate(([0, 1, 2], [2, 0], [1], [1, 2, 0])):
+                if rank in members:
+                    meet(group, store, generation, members, rank)
+                    self.check(group, rank, members)
+            group.abort()
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "destroyed"):
+                dist.all_reduce(torch.ones(1))
+            meet(group, store, 100, [2, 1, 0], rank)
+            self.check(group, rank, [2, 1, 0])
+            dist.destroy_process_group()
+
+        ranks.run(body, 3, joined=False)
+
+    def test_after_a_death(self):
+        """Also while an operation waits for the one that died."""
+
+        def body(rank, n, path):
+            ranks.init("tutti", path, rank, n)
+            group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            work = dist.all_reduce(torch.ones(70_000), async_op=True)
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
+                work.wait()
+            meet(group, store, 1, [0, 2], rank)
+            self.check(group, rank, [0, 2])
+            dist.destroy_process_group()
+
+        ranks.run(body, 3, joined=False)
+
+    def test_wrong_handles(self):
+        def body(rank, n, path):
+            ranks.init("tutti", path, rank, n)
+            group, options = dist.group.WORLD, SimpleNamespace(uuid=1, handles=["other"], timeout=None, hints={})
+            with self.assertRaisesRegex(tutti_torch.TuttiError, f"{group.get_reconfigure_handle()} is not among the 1 "):
+                group.reconfigure(options)
+            # The group is as it was. A set has no order; everybody takes the same.
+            self.check(group, rank, [0, 1])
+            handles = [None] * n
+            dist.all_gather_object(handles, group.get_reconfigure_handle())
+            options = SimpleNamespace(uuid=2, handles=set(handles), timeout=None, hints={})
+            group.reconfigure(options).wait()
+            self.assertEqual(group.rank(), sorted(handles).index(handles[rank]))
+            group.monitored_barrier()
+            absent = SimpleNamespace(uuid=3, handles=[*handles, "absent"], timeout=timedelta(seconds=0.5), hints={})
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 2 of 3 never came"):
+                group.reconfigure(absent)
+
+        ranks.run(body, 2, joined=False)
+
+    def test_without_peers(self):
+        """enable_reconfigure=True, of torch 2.15: nobody is waited for, and nothing works, before the first one."""
+
+        def body(rank, n, path):
+            store = dist.FileStore(path, n)
+            group = tutti_torch.TuttiProcessGroup(store, rank, n, timedelta(seconds=60), waits=True)
+            tensor = torch.ones(1)
+            for call in (lambda: group.allreduce([tensor]), lambda: group.barrier(), lambda: group.lost_ranks()):
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "no peers yet"):
+                    call()
+            meet(group, store, 1, [1, 0], rank)
+            self.check(group, rank, [1, 0])
+            group.shutdown()
+
+        ranks.run(body, 2, joined=False)
+
+
+if __name__ == "__main__":
+    ranks.main()
