@@ -20,7 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tutti_torch"
 NEEDS = "This compiles Tutti; tools/quickstart installs what that needs on Debian and Ubuntu (a C++20 compiler, hwloc, libsodium)"
-# In place of a program, where pip puts programs: it need not know where that is, and does not wait for torch.
+# In place of a program, where pip puts programs: it need not know where that is, and does not wait for torch. The program
+# learns the name that it is called by.
 LAUNCHER = """#!python
 import importlib.util, os, sys
 os.execv(os.path.join(os.path.dirname(importlib.util.find_spec("tutti_torch").origin), "bin", "{}"), sys.argv)
@@ -69,10 +70,13 @@ def arrange(prefix: Path, package: Path, scripts: Path) -> None:
     without_symlinks(lib)
     libtutti = next(lib.rglob("libtutti.so.0"))
     scripts.mkdir(parents=True)
-    for program in (package / "bin").iterdir():
-        run("patchelf", "--set-rpath", "$ORIGIN/../" + str(libtutti.parent.relative_to(package)), program)
-        (scripts / program.name).write_text(LAUNCHER.format(program.name), encoding="utf-8")
+    for program in list((package / "bin").iterdir()):
+        (scripts / program.name).write_text(LAUNCHER.format(program.resolve().name), encoding="utf-8")
         (scripts / program.name).chmod(0o755)
+        if program.is_symlink():  # another name for a program
+            program.unlink()
+        else:
+            run("patchelf", "--set-rpath", "$ORIGIN/../" + str(libtutti.parent.relative_to(package)), program)
     for stripped in [*(package / "bin").iterdir(), *lib.rglob("*.so*")]:
         if stripped.read_bytes()[:4] == b"\x7fELF":
             run("strip", "--strip-unneeded", stripped)
