@@ -1,7 +1,7 @@
 """Documents stay true: README.md is short, links lead somewhere, tables of measurements say how to measure them again, and
 every block of code is of a kind that a test compiles or runs.
 
-C: tests/house/install.py. Shell, and text that shows a command: tests/tools/documents.py. Python: tests/torch/test_install.py."""
+C: tests/house/install.py. Shell, and text that shows a command: tests/tools/documents.py. Python: tests/torch/test_install.py and tests/numpy."""
 import re
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import tree
 
 README_LINES = 150
 # Where blocks of a language may be, because that is where the test looks for them.
-WHERE = {"c": r".*", "sh": r".*", "text": r".*", "python": r"lib/torch/README\.md"}
+WHERE = {"c": r".*", "sh": r".*", "text": r".*", "python": r"lib/(torch|numpy)/README\.md"}
 NUMBER = re.compile(r"^[\d.,]+( ?%| / [\d.]+ ?%)?$|^\d+[KMG]$")
 COMMAND = re.compile(r"(?:^|[\s`=])((?:tools|tests|build)/[\w./-]+|\w+_perf\b)")
 

@@ -32,6 +32,7 @@ ROOMS = {
     "lib/ddp/cuda": {"lib/ddp", "lib/cuda/port.h", "kernels/cuda", "include/tutti/ddp.h"} | BASE,
     "lib/nccl": {"include"},
     "lib/torch": {"include"},
+    "lib/numpy": {"include"},
     "tools": {"include"},
     "tools/cli": set(),
     # It shows what only the inside knows.

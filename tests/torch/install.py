@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def wheel(library):
     """Null if there is none, or if what it was made of is newer."""
     parts = [library, *(ROOT / "lib/torch").rglob("*.py")]
-    made = list((ROOT / "build/wheels").glob("*.whl"))
+    made = list((ROOT / "build/wheels").glob("tutti_torch-*.whl"))
     return made[0] if made and made[0].stat().st_mtime > max(part.stat().st_mtime for part in parts) else None
 
 

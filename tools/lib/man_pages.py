@@ -1,4 +1,5 @@
-"""man_pages.py VERSION FOLDER PROGRAM...: writes FOLDER/NAME.1 for each program, made of what its --help says."""
+"""man_pages.py VERSION FOLDER PROGRAM...: writes FOLDER/NAME.1 for each program, made of what its --help says. What has no slash is
+another name of the program before it."""
 import re
 import subprocess
 import sys
@@ -55,16 +56,19 @@ def page(name, version, text, texts_of_subcommands):
     return "\n".join(out) + "\n"
 
 
-def help_of(*command):
-    return subprocess.run([*command, "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
+def help_of(program, *command):
+    return subprocess.run([*command, "--help"], executable=program, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def main():
     version, folder = sys.argv[1:3]
-    for program in sys.argv[3:]:
-        name, text = Path(program).name, help_of(program)
+    program = ""
+    for argument in sys.argv[3:]:
+        program = argument if "/" in argument else program
+        name = Path(argument).name
+        text = help_of(program, name)
         lines = dict(parts_of(text)[1]).get("Subcommands", [])
-        subcommands = {line.split()[0]: help_of(program, line.split()[0]) for line in lines if line.strip()}
+        subcommands = {line.split()[0]: help_of(program, name, line.split()[0]) for line in lines if line.strip()}
         Path(folder, name + ".1").write_text(page(name, version, text, subcommands), encoding="utf-8")
 
 

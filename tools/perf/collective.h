@@ -1,4 +1,4 @@
-// What a perf tool measures: one table entry per collective, and `perf_main`, the whole program around it.
+// What a perf tool measures: one table entry per collective.
 #pragma once
 
 #include <cstddef>
@@ -79,7 +79,5 @@ struct Collective {
   tuttiResult_t (*run)(const Call& call);
   size_t (*count_wrong)(const Received& received);  // elements, of those that the call was to write
 };
-
-int perf_main(int argc, char** argv, const Collective& collective);
 
 }  // namespace tutti::perf

@@ -1,10 +1,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
 
+#include "collectives.h"
 #include "launch.h"
 #include "memory.h"
 #include "options.h"
@@ -45,13 +47,27 @@ Status prepare(int argc, char** argv, const Collective& collective, Options* opt
   return check_memory(*options, collective, *tensors);
 }
 
-}  // namespace
+// One program for all collectives: the name that it is called by says which, and becomes `tool`, without its folder.
+Collective measured_by(const char* called) {
+  const char* const slash = strrchr(called, '/');
+  const char* const name = slash != nullptr ? slash + 1 : called;
+  std::string tool = name;
+  std::replace(tool.begin(), tool.end(), '-', '_');
+  if (tool.rfind("tutti_", 0) == 0) tool.erase(0, 6);  // as it is installed
+  for (const Collective* one : {&kAllGather, &kAlltoAll, &kAlltoAllv, &kBarrier, &kBroadcast, &kGather, &kReduce,
+                                &kReduceScatter, &kScatter, &kSendRecv}) {
+    if (tool != one->tool) continue;
+    Collective collective = *one;
+    collective.tool = name;
+    return collective;
+  }
+  Collective collective = kAllReduce;
+  if (tool == collective.tool) collective.tool = name;
+  return collective;
+}
 
-int perf_main(int argc, char** argv, const Collective& measured) {
-  Collective collective = measured;
-  const char* const slash = argc > 0 ? strrchr(argv[0], '/') : nullptr;
-  const char* const name = slash != nullptr ? slash + 1 : argc > 0 ? argv[0] : "";
-  if (strncmp(name, "tutti-", 6) == 0) collective.tool = name;  // as it is installed
+int perf_main(int argc, char** argv) {
+  const Collective collective = measured_by(argc > 0 ? argv[0] : "");
   Options options;
   std::vector<Tensor> tensors;
   if (Status s = prepare(argc, argv, collective, &options, &tensors); !s) {
@@ -67,4 +83,9 @@ int perf_main(int argc, char** argv, const Collective& measured) {
                 [&](tuttiComm_t comm) { return run_rank(options, collective, tensors, comm, start_bytes); });
 }
 
+}  // namespace
 }  // namespace tutti::perf
+
+int main(int argc, char** argv) {
+  return tutti::perf::perf_main(argc, argv);
+}

@@ -4,6 +4,7 @@ the verbs plugin, libnccl, headers, CMake and pkg-config files, and the programs
     pip install .                                builds in build/wheel
     pip wheel . -C setup-args=-Dcuda=disabled    options for meson setup
     pip wheel . -C build-dir=build               takes what is built in build already
+    pip wheel . -C package=tutti_array           the one for arrays without torch: that package, libtutti and its verbs plugin
 """
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "tutti_torch"
+# Where each package's description is.
+PACKAGES = {"tutti_torch": "lib/torch", "tutti_array": "lib/numpy"}
 NEEDS = "This compiles Tutti; tools/quickstart installs what that needs on Debian and Ubuntu (a C++20 compiler, hwloc, libsodium)"
-# In place of a program, where pip puts programs: it need not know where that is, and does not wait for torch.
+# In place of a program, where pip puts programs: it need not know where that is, and does not wait for torch. The program
+# learns the name that it is called by.
 LAUNCHER = """#!python
 import importlib.util, os, sys
 os.execv(os.path.join(os.path.dirname(importlib.util.find_spec("tutti_torch").origin), "bin", "{}"), sys.argv)
@@ -69,10 +72,13 @@ def arrange(prefix: Path, package: Path, scripts: Path) -> None:
     without_symlinks(lib)
     libtutti = next(lib.rglob("libtutti.so.0"))
     scripts.mkdir(parents=True)
-    for program in (package / "bin").iterdir():
-        run("patchelf", "--set-rpath", "$ORIGIN/../" + str(libtutti.parent.relative_to(package)), program)
-        (scripts / program.name).write_text(LAUNCHER.format(program.name), encoding="utf-8")
+    for program in list((package / "bin").iterdir()):
+        (scripts / program.name).write_text(LAUNCHER.format(program.resolve().name), encoding="utf-8")
         (scripts / program.name).chmod(0o755)
+        if program.is_symlink():  # another name for a program
+            program.unlink()
+        else:
+            run("patchelf", "--set-rpath", "$ORIGIN/../" + str(libtutti.parent.relative_to(package)), program)
     for stripped in [*(package / "bin").iterdir(), *lib.rglob("*.so*")]:
         if stripped.read_bytes()[:4] == b"\x7fELF":
             run("strip", "--strip-unneeded", stripped)
@@ -82,29 +88,57 @@ def arrange(prefix: Path, package: Path, scripts: Path) -> None:
         described.write_text(re.sub("^(Libs|Requires).private:.*\n", "", text, flags=re.M))
 
 
+def keep_library(package: Path, scripts: Path) -> None:
+    """Who has no torch gets what Python needs. Programs and headers are in the other wheel, in the same places."""
+    shutil.rmtree(scripts.parent)
+    for part in ("bin", "include", "share"):
+        shutil.rmtree(package / part)
+    for path in sorted((package / "lib").rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+        elif path.is_file() and path.name not in ("libtutti.so.0", "libtutti-verbs.so"):
+            path.unlink()
+
+
+def package_of(settings: dict | None) -> str:
+    name = (settings or {}).get("package", "tutti_torch")
+    if name not in PACKAGES:
+        sys.exit(f"-C package={name} is none of {', '.join(PACKAGES)}")
+    return name
+
+
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: dict | None = None) -> str:
     """Without it pip builds everything once only to know the name."""
     version = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text(encoding="utf-8")).group(1)
-    folder = Path(metadata_directory, f"{PACKAGE}-{version}.dist-info")
+    package = package_of(config_settings)
+    folder = Path(metadata_directory, f"{package}-{version}.dist-info")
     folder.mkdir()
-    shutil.copy(ROOT / "lib/torch/entry_points.txt", folder)
-    metadata = (ROOT / "lib/torch/METADATA.in").read_text(encoding="utf-8").replace("@version@", version)
+    if package == "tutti_torch":
+        shutil.copy(ROOT / "lib/torch/entry_points.txt", folder)
+    metadata = (ROOT / PACKAGES[package] / "METADATA.in").read_text(encoding="utf-8").replace("@version@", version)
     (folder / "METADATA").write_text(metadata, encoding="utf-8")
     return folder.name
 
 
 def build_wheel(wheel_directory: str, config_settings: dict | None = None, metadata_directory: str | None = None) -> str:
-    folder = built(config_settings or {})
+    folder, package = built(config_settings or {}), package_of(config_settings)
     with tempfile.TemporaryDirectory() as scratch:
         stage, wheel = Path(scratch, "stage"), Path(scratch, "wheel")
         run("meson", "install", "-C", folder, "--no-rebuild", "--quiet", "--destdir", stage)
-        site = next(stage.rglob(PACKAGE + "/__init__.py")).parents[1]
-        info = next(site.glob(PACKAGE + "-*.dist-info"))
-        shutil.move(site, wheel)
+        site = next(stage.rglob(package + "/__init__.py")).parents[1]
+        info = next(site.glob(package + "-*.dist-info"))
+        wheel.mkdir()
+        for part in (site / package, info):
+            shutil.move(part, wheel)
+        for other in PACKAGES:
+            shutil.rmtree(site / other, ignore_errors=True)
         prefix = next(stage.rglob("include/tutti/tutti.h")).parents[2]
-        arrange(prefix, wheel / PACKAGE, wheel / info.with_suffix(".data").name / "scripts")
+        scripts = wheel / info.with_suffix(".data").name / "scripts"
+        arrange(prefix, wheel / package, scripts)
+        if package == "tutti_array":
+            keep_library(wheel / package, scripts)
         platform = re.sub("[-.]", "_", sysconfig.get_platform())
         tags = f"Wheel-Version: 1.0\nGenerator: tutti\nRoot-Is-Purelib: false\nTag: py3-none-{platform}\n"
         (wheel / info.name / "WHEEL").write_text(tags)
         said = run(sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel_directory, wheel)
-    return re.search(rf"{PACKAGE}-\S+\.whl", said).group()
+    return re.search(rf"{package}-\S+\.whl", said).group()

@@ -1,0 +1,86 @@
+"""What users pass as NumPy arrays over the same memory. Nothing is copied without being said: who asked for a result in an
+array gets it there, or an error."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import library
+from .errors import TuttiError
+
+# By name, because those of ml_dtypes are known to NumPy only where that package was imported.
+TYPES = {
+    "int8": library.INT8,
+    "uint8": library.UINT8,
+    "int32": library.INT32,
+    "uint32": library.UINT32,
+    "int64": library.INT64,
+    "uint64": library.UINT64,
+    "float16": library.FLOAT16,
+    "float32": library.FLOAT32,
+    "float64": library.FLOAT64,
+    "bfloat16": library.BFLOAT16,
+    "float8_e4m3fn": library.FLOAT8E4M3,
+    "float8_e5m2": library.FLOAT8E5M2,
+}
+
+
+def _shared(thing: Any) -> np.ndarray:
+    """The memory of `thing`."""
+    if isinstance(thing, np.ndarray):
+        return thing
+    try:
+        if hasattr(thing, "__dlpack__"):
+            return np.from_dlpack(thing)
+        has_interface = hasattr(thing, "__array_interface__") and not isinstance(thing, np.generic)  # of a copy
+        return np.asarray(thing if has_interface else memoryview(thing))
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TuttiError(
+            f"a {type(thing).__name__} is no array in host memory ({error}): pass one that has __dlpack__, "
+            "__array_interface__ or a buffer, for example numpy.asarray(it)"
+        ) from None
+
+
+def view(thing: Any, name: str, is_written: bool = False) -> np.ndarray:
+    """`thing` as an array that Tutti can work on; `name` is what the caller calls it."""
+    array = _shared(thing)
+    what = f"{name}, of shape {array.shape} and type {array.dtype},"
+    if not array.flags.c_contiguous:
+        raise TuttiError(f"{what} is not contiguous (strides {array.strides}): pass numpy.ascontiguousarray({name})")
+    if not array.dtype.isnative:
+        raise TuttiError(f"{what} has the other byte order: pass {name}.astype({name}.dtype.newbyteorder('='))")
+    if not array.flags.aligned:
+        raise TuttiError(f"{what} is not aligned to its type: pass {name}.copy()")
+    if is_written and not array.flags.writeable:
+        raise TuttiError(f"{what} is read-only, and the result would go there: pass out=numpy.empty_like({name})")
+    return array
+
+
+def reducible(array: np.ndarray, name: str) -> int:
+    """The type that Tutti has for the elements; an error where it does not add them up."""
+    code = TYPES.get(array.dtype.name)
+    if code is None:
+        raise TuttiError(
+            f"{name} has elements of type {array.dtype}, which Tutti does not reduce: convert it with astype to one of "
+            + ", ".join(TYPES)
+        )
+    return code
+
+
+def movable(array: np.ndarray, name: str) -> tuple[int, int]:
+    """As which type elements travel, and how many of it one makes. What Tutti does not know travels as bytes."""
+    if array.dtype.hasobject:
+        raise TuttiError(f"{name} holds Python objects, of which only this process knows: send pickle.dumps of them as uint8")
+    code = TYPES.get(array.dtype.name)
+    return (code, 1) if code is not None else (library.UINT8, array.itemsize)
+
+
+def fitting(out: Any, like: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Where a result of that shape goes, in `like`'s type: `out`, or a new array."""
+    if out is None:
+        return np.empty(shape, like.dtype)
+    array = view(out, "out", is_written=True)
+    if array.dtype != like.dtype or array.size != int(np.prod(shape)):
+        raise TuttiError(f"out has {array.size} elements of type {array.dtype}; {shape} of {like.dtype} are needed")
+    return array

@@ -1,0 +1,225 @@
+"""A group of ranks and its operations. Any thread may call them; all ranks call them in one order."""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+from . import library
+from .buffers import fitting, movable, reducible, view
+from .errors import TuttiError, check
+
+OPS = {"sum": library.SUM, "prod": library.PROD, "max": library.MAX, "min": library.MIN, "avg": library.AVG}
+
+_numbers = itertools.count()
+# Those that have not ended.
+_open: set[Communicator] = set()
+
+
+class Handle:
+    """An operation under way, from a call with async_op=True. It keeps the arrays alive until it is done."""
+
+    def __init__(self, comm: Communicator, result: Any, keep: tuple[Any, ...]) -> None:
+        self._comm, self._result, self._keep = comm, result, keep
+        self._done = threading.Event()
+        self._code = library.SUCCESS
+
+    def _complete(self, code: int) -> None:
+        self._code, self._keep = code, ()
+        self._done.set()
+
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """What the call without async_op returns; raises what went wrong."""
+        if not self._done.wait(timeout):
+            raise TuttiError(f"the operation has not ended within {timeout:g} s; it goes on", library.TIMEOUT)
+        check(self._code, self._comm._comm)
+        return self._result
+
+
+class Communicator:
+    """The ranks that a launcher has started; see init(). `rank` and `size` are this process's number and how many there are."""
+
+    def __init__(self) -> None:
+        self._api = library.load()
+        self._comm: int | None = None
+        self._stream: int | None = None
+        comm, number = ctypes.c_void_p(), ctypes.c_int()
+        check(self._api.tuttiCommInitFromEnv(ctypes.byref(comm), None))
+        self._comm = comm.value
+        check(self._api.tuttiCommUserRank(comm, ctypes.byref(number)))
+        self.rank = number.value
+        check(self._api.tuttiCommCount(comm, ctypes.byref(number)))
+        self.size = number.value
+        self.number = next(_numbers)  # in this process
+        self._handles: dict[int, Handle] = {}
+        self._numbers = itertools.count(1)
+        self._callback = library.STREAM_CALLBACK(lambda _, code, number: self._handles.pop(number)._complete(code))
+        self._guard = threading.Lock()
+        _open.add(self)
+
+    def all_reduce(self, array: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
+        """The ranks' arrays combined, on every rank: into `out`, or in place. op: sum, prod, max, min or avg."""
+        send, recv = self._in_place(array, out)
+        call = (send.size, reducible(send, "array"), operator(op))
+        return self._run("tuttiAllReduce", (send, recv), call, array if out is None else out, async_op)
+
+    def reduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None, async_op: bool = False) -> Any:
+        """The ranks' arrays combined, on rank `root`: into `out`, or in place. Elsewhere nothing is written."""
+        if self.rank == root:
+            send, recv = self._in_place(array, out)
+        else:
+            send = recv = view(array, "array")
+        call = (send.size, reducible(send, "array"), operator(op), root)
+        return self._run("tuttiReduce", (send, recv), call, array if out is None else out, async_op)
+
+    def broadcast(self, array: Any, root: int = 0, *, async_op: bool = False) -> Any:
+        """The root's array, into every rank's."""
+        buffer = view(array, "array", is_written=self.rank != root)
+        code, factor = movable(buffer, "array")
+        return self._run("tuttiBcast", (buffer,), (buffer.size * factor, code, root), array, async_op)
+
+    def all_gather(self, array: Any, *, out: Any = None, async_op: bool = False) -> Any:
+        """The ranks' arrays, all of one size, one after the other: into `out`, or a new array of shape (size, ...)."""
+        return self._gather("tuttiAllGather", array, out, (), async_op)
+
+    def gather(self, array: Any, root: int = 0, *, out: Any = None, async_op: bool = False) -> Any:
+        """As all_gather, on rank `root` alone; elsewhere the result is None."""
+        return self._gather("tuttiGather", array, out, (root,), async_op)
+
+    def scatter(self, array: Any, root: int = 0, *, out: Any, async_op: bool = False) -> Any:
+        """One of `size` equal parts of the root's array for each rank, into `out`. Elsewhere `array` may be None."""
+        recv = view(out, "out", is_written=True)
+        code, factor = movable(recv, "out")
+        send = view(array, "array") if self.rank == root else recv
+        if self.rank == root and (send.dtype != recv.dtype or send.size != recv.size * self.size):
+            raise TuttiError(f"array has {send.size} elements of type {send.dtype}; out has {recv.size} of {recv.dtype}, and "
+                             f"{self.size} ranks need as many each")
+        return self._run("tuttiScatter", (send, recv), (recv.size * factor, code, root), out, async_op)
+
+    def reduce_scatter(self, array: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
+        """The ranks' arrays combined, of which each rank gets one of `size` equal parts: into `out`, or a new array."""
+        send = view(array, "array")
+        shape = (self._share(send), *send.shape[1:])
+        recv = fitting(out, send, shape)
+        call = (recv.size, reducible(send, "array"), operator(op))
+        return self._run("tuttiReduceScatter", (send, recv), call, recv if out is None else out, async_op)
+
+    def all_to_all(self, array: Any, *, out: Any = None, async_op: bool = False) -> Any:
+        """Part r of `size` equal parts goes to rank r; what comes from the ranks is one after the other in the result."""
+        send = view(array, "array")
+        self._share(send)
+        recv = fitting(out, send, send.shape)
+        code, factor = movable(send, "array")
+        call = (send.size // self.size * factor, code)
+        return self._run("tuttiAlltoAll", (send, recv), call, recv if out is None else out, async_op)
+
+    def barrier(self, *, async_op: bool = False) -> Any:
+        """Returns when all ranks have called it."""
+        return self._run("tuttiBarrier", (), (), None, async_op)
+
+    def send(self, array: Any, peer: int, *, async_op: bool = False) -> Any:
+        """Sends to rank `peer`, which calls recv."""
+        buffer = view(array, "array")
+        code, factor = movable(buffer, "array")
+        return self._run("tuttiSend", (buffer,), (buffer.size * factor, code, peer), array, async_op)
+
+    def recv(self, array: Any, peer: int, *, async_op: bool = False) -> Any:
+        """Receives into `array` as much as rank `peer` sends."""
+        buffer = view(array, "array", is_written=True)
+        code, factor = movable(buffer, "array")
+        return self._run("tuttiRecv", (buffer,), (buffer.size * factor, code, peer), array, async_op)
+
+    def close(self) -> None:
+        """Waits until all ranks have closed. What is under way is finished before. Done at exit, if not before."""
+        self._end(self._api.tuttiCommFinalize, self._api.tuttiCommDestroy)
+
+    def abort(self) -> None:
+        """Ends at once: operations end with an error, here and on the other ranks."""
+        self._end(self._api.tuttiCommAbort)
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close() if kind is None else self.abort()
+
+    def _in_place(self, array: Any, out: Any) -> tuple[np.ndarray, np.ndarray]:
+        send = view(array, "array", is_written=out is None)
+        return send, send if out is None else fitting(out, send, send.shape)
+
+    def _share(self, send: np.ndarray) -> int:
+        if send.ndim == 0 or send.shape[0] % self.size:
+            raise TuttiError(f"array has the shape {send.shape}: its first dimension has to be a multiple of {self.size}, "
+                             "the number of ranks")
+        return send.shape[0] // self.size
+
+    def _gather(self, name: str, array: Any, out: Any, root: tuple[int, ...], async_op: bool) -> Any:
+        send = view(array, "array")
+        code, factor = movable(send, "array")
+        if root and self.rank != root[0]:
+            return self._run(name, (send, send), (send.size * factor, code, *root), None, async_op)
+        recv = fitting(out, send, (self.size, *send.shape))
+        return self._run(name, (send, recv), (send.size * factor, code, *root), recv if out is None else out, async_op)
+
+    def _run(self, name: str, arrays: tuple[np.ndarray, ...], call: tuple[int, ...], result: Any, async_op: bool) -> Any:
+        """Calls a function of the C API, which takes the arrays' addresses, then `call`."""
+        addresses = [array.ctypes.data for array in arrays]
+        if not async_op:
+            self.call(name, *addresses, *call)
+            return result
+        with self._guard:  # so that callbacks follow their operations
+            if self._stream is None:
+                stream = ctypes.c_void_p()
+                check(self._api.tuttiStreamCreate(ctypes.byref(stream)))
+                self._stream = stream.value
+            self.call(name, *addresses, *call, stream=self._stream)
+            number, handle = next(self._numbers), Handle(self, result, arrays)
+            self._handles[number] = handle
+            check(self._api.tuttiStreamAddCallback(self._stream, self._callback, ctypes.c_void_p(number)))
+        return handle
+
+    def call(self, name: str, *arguments: int, stream: int | None = None) -> None:
+        """A function of the C API with what it takes before the communicator."""
+        if self._comm is None:
+            raise TuttiError("the communicator was closed", library.INVALID_USAGE)
+        check(getattr(self._api, name)(*arguments, self._comm, stream))
+
+    def _end(self, *ends: Any) -> None:
+        comm, self._comm = self._comm, None
+        if comm is None:
+            return
+        _open.discard(self)
+        try:
+            for end in ends:
+                check(end(comm), comm if end is not ends[-1] else None)
+        finally:
+            if self._stream is not None:
+                self._api.tuttiStreamDestroy(self._stream)
+
+
+def operator(op: str) -> int:
+    if op not in OPS:
+        raise TuttiError(f"op={op!r} is none of {', '.join(OPS)}")
+    return OPS[op]
+
+
+def init() -> Communicator:
+    """Joins the ranks that a launcher has started: mpirun, srun or torchrun, or TUTTI_RANK, TUTTI_NRANKS and
+    TUTTI_ROOT=host:port. Returns when all are there. The n-th call in each process makes the n-th group."""
+    return Communicator()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """No callback may come when the interpreter is gone. Who failed lets the others know."""
+    failed = getattr(sys, "last_value", None) is not None
+    for comm in list(_open):
+        comm.abort() if failed else comm.close()

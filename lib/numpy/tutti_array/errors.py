@@ -1,0 +1,22 @@
+"""Tutti's errors as Python exceptions."""
+from __future__ import annotations
+
+from . import library
+
+
+class TuttiError(RuntimeError):
+    """What a Tutti function returned: its name, and the sentence that says what happened and what to do.
+
+    `code` is the tuttiResult_t. After a remote error or a time-out the communicator can only be closed."""
+
+    def __init__(self, sentence: str, code: int = library.INVALID_ARGUMENT) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def check(code: int, comm: int | None = None) -> None:
+    """Raises what is not success. comm: whose last error it is; None: this thread's."""
+    if code != library.SUCCESS:
+        api = library.load()
+        sentence = api.tuttiGetLastError(comm) or api.tuttiGetLastError(None) or b"no more is known"
+        raise TuttiError(f"Tutti: {api.tuttiGetErrorString(code).decode()} ({sentence.decode(errors='replace')})", code)

@@ -1,0 +1,1 @@
+../../torch/tutti_torch/library.py

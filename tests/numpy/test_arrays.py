@@ -1,0 +1,153 @@
+"""tutti_array: every operation against NumPy, what is not copied, and what errors say. test_arrays.py LIBTUTTI"""
+import array
+import contextlib
+import importlib.util
+import io
+import re
+
+import ranks
+
+if importlib.util.find_spec("numpy") is not None:
+    import numpy as np
+
+REDUCED = {"sum": lambda a: a.sum(0), "prod": lambda a: a.prod(0), "max": lambda a: a.max(0), "min": lambda a: a.min(0), "avg": lambda a: a.mean(0)}
+
+
+def of(rank, shape=(6, 5), dtype="float64"):
+    """What rank has; small integers, so that all sums are exact."""
+    return ((np.arange(np.prod(shape)).reshape(shape) * 7 + rank * 3) % 11 + 1).astype(dtype)
+
+
+def everybodys(comm, *arguments):
+    return np.stack([of(rank, *arguments) for rank in range(comm.size)])
+
+
+def same(found, expected):
+    assert np.array_equal(found, expected), f"{found} instead of {expected}"
+
+
+def test_reductions(comm):
+    for op, reduce in REDUCED.items():
+        for dtype in ("int64", "float32", "float64", "uint8", "float16")[: 3 if op == "prod" else 5]:
+            if op == "avg" and dtype not in ("float32", "float64"):
+                continue
+            expected = reduce(everybodys(comm, (6, 5), dtype)).astype(dtype)
+            mine = of(comm.rank, (6, 5), dtype)
+            out = np.empty_like(mine)
+            assert comm.all_reduce(mine, op, out=out) is out
+            same(mine, of(comm.rank, (6, 5), dtype))
+            np.testing.assert_allclose(out.astype(float), expected.astype(float), rtol=1e-6)
+            assert comm.all_reduce(mine, op) is mine
+            same(mine, out)
+            mine = of(comm.rank, (6, 5), dtype)
+            comm.reduce(mine, op, root=1)
+            same(mine, out if comm.rank == 1 else of(comm.rank, (6, 5), dtype))
+            same(comm.reduce_scatter(of(comm.rank, (6, 5), dtype), op), np.split(out, comm.size)[comm.rank])
+
+
+def test_movements(comm):
+    for dtype in ("float32", "complex128", "bool", "datetime64[s]"):
+        mine, everything = of(comm.rank, (6, 2), dtype), everybodys(comm, (6, 2), dtype)
+        same(comm.all_gather(mine), everything)
+        gathered = comm.gather(mine, root=1)
+        assert (gathered is None) == (comm.rank != 1)
+        if gathered is not None:
+            same(gathered, everything)
+        same(comm.scatter(mine if comm.rank == 0 else None, out=np.empty((6 // comm.size, 2), dtype)), np.split(everything[0], comm.size)[comm.rank])
+        same(comm.all_to_all(mine), np.concatenate([np.split(part, comm.size)[comm.rank] for part in everything]))
+        same(comm.broadcast(mine, root=2), everything[2])
+        ring = np.empty_like(mine)
+        request = comm.send(of(comm.rank, (6, 2), dtype), (comm.rank + 1) % comm.size, async_op=True)
+        comm.recv(ring, (comm.rank - 1) % comm.size, async_op=True).wait()
+        request.wait()
+        same(ring, everything[comm.rank - 1])
+    comm.barrier()
+
+
+def test_under_way(comm):
+    handles = [comm.all_reduce(np.full(1000, float(i + comm.rank)), async_op=True) for i in range(20)]
+    comm.barrier()
+    for i, handle in enumerate(handles):
+        same(handle.wait(60), np.full(1000, float(sum(i + rank for rank in range(comm.size)))))
+        assert handle.done()
+
+
+class Interface:
+    """Has nothing but __array_interface__."""
+
+    def __init__(self, values):
+        self.values = values
+        self.__array_interface__ = values.__array_interface__
+
+
+class Capsule:
+    """Has nothing but DLPack's two methods."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+
+def test_other_arrays(comm):
+    total = float(sum(range(comm.size)))
+    buffer = array.array("d", [comm.rank, 1])
+    assert comm.all_reduce(buffer) is buffer
+    assert buffer.tolist() == [total, comm.size]
+    for kind in Interface, Capsule:
+        thing = kind(np.array([comm.rank, 1.0]))
+        assert comm.all_reduce(thing) is thing
+        same(thing.values, [total, comm.size])
+    if importlib.util.find_spec("ml_dtypes") is not None:
+        import ml_dtypes
+
+        for dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+            same(comm.all_reduce(np.ones(3, dtype)).astype(float), np.full(3, float(comm.size)))
+        comm.barrier()
+
+
+def complaint(pattern, function, *arguments, **options):
+    import tutti_array
+
+    try:
+        function(*arguments, **options)
+    except tutti_array.TuttiError as error:
+        assert re.search(pattern, str(error)), f"'{error}' does not say '{pattern}'"
+        return
+    raise AssertionError(f"no error says '{pattern}'")
+
+
+def test_what_cannot_be(comm):
+    read_only = np.ones(2)
+    read_only.flags.writeable = False
+    complaint("not contiguous.*numpy.ascontiguousarray", comm.all_reduce, np.ones((4, 4)).T[1:])
+    complaint("read-only.*out=", comm.all_reduce, read_only)
+    complaint("read-only", comm.all_reduce, np.float64(3))
+    complaint("read-only", comm.all_reduce, b"abc")
+    complaint("no array.*numpy.asarray", comm.all_reduce, [1, 2])
+    complaint("complex128.*astype", comm.all_reduce, np.ones(2, complex))
+    complaint("byte order", comm.all_reduce, np.ones(2, np.dtype("float64").newbyteorder()))
+    complaint("not aligned", comm.all_reduce, np.frombuffer(bytearray(17), np.float64, 2, 1))
+    complaint("Python objects.*pickle", comm.all_gather, np.array([{}]))
+    complaint("multiple of 3", comm.reduce_scatter, np.ones(4))
+    complaint("none of sum", comm.all_reduce, np.ones(2), "xor")
+    complaint(r"out has 3 elements.*\(2,\) of float64", comm.all_reduce, np.ones(2), out=np.ones(3))
+    complaint("root", comm.broadcast, np.ones(2), root=99)
+    same(comm.all_reduce(read_only, out=np.empty(2)), np.full(2, comm.size))
+
+
+def test_readme(comm):
+    """Its program, in one more group of the same ranks."""
+    text = (ranks.ROOT / "lib/numpy/README.md").read_text(encoding="utf-8")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(re.search(r"^```python\n(.*?)^```$", text, re.M | re.S)[1], {})
+    assert said.getvalue() == f"rank {comm.rank} of 3: 6\n", said.getvalue()
+
+
+if __name__ == "__main__":
+    ranks.main(globals(), "numpy", n_ranks=3)

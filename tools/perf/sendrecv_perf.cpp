@@ -1,5 +1,0 @@
-#include "collectives.h"
-
-int main(int argc, char** argv) {
-  return tutti::perf::perf_main(argc, argv, tutti::perf::kSendRecv);
-}
