@@ -157,6 +157,7 @@ std::vector<Address> order_candidates(const Contact& peer, size_t nth) {
 
 std::string Contact::to_bytes() const {
   std::string bytes(reinterpret_cast<const char*>(host.bytes), sizeof host.bytes);
+  bytes.append(reinterpret_cast<const char*>(&door), sizeof door);
   for (const Address& address : addresses) {
     const PackedAddress p = pack(address);
     bytes.append(reinterpret_cast<const char*>(&p), sizeof p);
@@ -166,9 +167,11 @@ std::string Contact::to_bytes() const {
 
 std::optional<Contact> Contact::from_bytes(std::string_view bytes) {
   Contact contact;
-  if (bytes.size() < sizeof contact.host.bytes) return std::nullopt;
+  constexpr size_t kHeadBytes = sizeof contact.host.bytes + sizeof contact.door;
+  if (bytes.size() < kHeadBytes) return std::nullopt;
   memcpy(contact.host.bytes, bytes.data(), sizeof contact.host.bytes);
-  bytes.remove_prefix(sizeof contact.host.bytes);
+  memcpy(&contact.door, bytes.data() + sizeof contact.host.bytes, sizeof contact.door);
+  bytes.remove_prefix(kHeadBytes);
   if (bytes.size() % sizeof(PackedAddress) != 0) return std::nullopt;
   for (; !bytes.empty(); bytes.remove_prefix(sizeof(PackedAddress))) {
     PackedAddress p;
@@ -190,9 +193,11 @@ std::vector<Address> ways_to(const Contact& peer) {
   return order_candidates(peer, 0);
 }
 
-Dialer::Dialer(const Call& call, const Contact& peer, size_t nth) : Dialer(call, order_candidates(peer, nth)) {}
+Dialer::Dialer(const Call& call, const Contact& peer, size_t nth)
+    : Dialer(call, order_candidates(peer, nth), peer.door) {}
 
-Dialer::Dialer(const Call& call, std::vector<Address> candidates) : call_(call), candidates_(std::move(candidates)) {}
+Dialer::Dialer(const Call& call, std::vector<Address> candidates, uint64_t door)
+    : call_(call), candidates_(std::move(candidates)), door_(door) {}
 
 Dialer::Status Dialer::advance() {
   for (;;) {
@@ -207,7 +212,7 @@ Dialer::Status Dialer::advance() {
         give_up_on_current(code == Code::kInProgress ? "no answer" : system_error("connect", sys_errno).message);
         continue;
       }
-      handshake_ = Handshake::client(call_.key, call_.kind, call_.from_rank, call_.to_rank, call_.args);
+      handshake_ = Handshake::client(call_.key, call_.kind, call_.from_rank, call_.to_rank, call_.args, door_);
     }
     switch (handshake_->advance(fd_.get())) {
       case Handshake::Status::kPending: return Status::kPending;  // the peer may be busy: init's deadline covers this

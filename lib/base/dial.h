@@ -16,10 +16,12 @@
 
 namespace tutti {
 
-// Where a rank listens: which host it is, and all addresses with their port. Travels between ranks as bytes.
+// Where a rank listens: which host it is, all addresses with their port, and at which door if it has that port in
+// common with others (porter.h). Travels between ranks as bytes.
 struct Contact {
   HostId host{};
   std::vector<Address> addresses;
+  uint64_t door = 0;
 
   std::string to_bytes() const;
   static std::optional<Contact> from_bytes(std::string_view bytes);  // nothing if these are not a Contact's bytes
@@ -29,11 +31,12 @@ struct Contact {
 // in real networks, never a container's bridge; and the loopback's, for ranks of this host.
 std::vector<Interface> advertised(std::vector<Interface> interfaces);
 
-// TCP sockets at these addresses, all with one port (of TUTTI_PORT_RANGE), and the contact that leads to them.
+// TCP sockets at these addresses, all with one port (of TUTTI_PORT_RANGE), and the contact that leads to them. With
+// TUTTI_PORT instead this door of the host's port, or one that nobody else has.
 struct Listener {
   std::vector<Fd> fds;
   Contact contact;
-  static Result<Listener> open();
+  static Result<Listener> open(uint64_t door = 0);
 };
 
 // How many networks of about the same speed this host and the peer's are both in: for how many connections side by side
@@ -58,7 +61,7 @@ class Dialer {
   // Tries ways_to(peer). Connections side by side have different numbers `nth`, and begin with different networks as
   // far as there are any.
   Dialer(const Call& call, const Contact& peer, size_t nth = 0);
-  Dialer(const Call& call, std::vector<Address> candidates);
+  Dialer(const Call& call, std::vector<Address> candidates, uint64_t door = 0);
 
   Status advance();
   Fd take() { return std::move(fd_); }                 // once done
@@ -76,6 +79,7 @@ class Dialer {
 
   Call call_;
   std::vector<Address> candidates_;
+  uint64_t door_;
   size_t next_ = 0;
   Fd fd_;
   std::optional<Handshake> handshake_;

@@ -36,6 +36,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kSocketIfname, "TUTTI_SOCKET_IFNAME", "", 1, 0,
    "network interfaces to use: comma-separated name prefixes, '=name' for an exact name, '^name' to exclude"},
   {Env::kPortRange, "TUTTI_PORT_RANGE", "", 1, 0, "ports to listen on, such as 20000-20999: for firewalls; unset: what the kernel gives"},
+  {Env::kPort, "TUTTI_PORT", "0", 0, 65535, "the one TCP port by which others reach all ranks of a host; 0: each rank listens at ports of its own"},
   {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
   {Env::kTransportPlugin, "TUTTI_TRANSPORT_PLUGIN", "", 1, 0,
    "additional transports: comma-separated paths of plugins for tutti/transport.h, or of one of NCCL's net plugins (net)"},
@@ -200,6 +201,9 @@ Result<void> env_check() {
   for (const EnvEntry& entry : kTable)
     if (entry.min <= entry.max && env_is_set(entry.id)) TUTTI_TRY(env_int(entry.id));
   TUTTI_TRY(env_port_range());
+  if (env_is_set(Env::kPort) && env_is_set(Env::kPortRange))
+    return Error{Code::kInvalidUsage,
+                 "TUTTI_PORT and TUTTI_PORT_RANGE are both set: give one port for a host or a range"};
   TUTTI_TRY(check_word(Env::kLog, {"none", "error", "warn", "info", "trace"}));
   TUTTI_TRY(check_word(Env::kProto, {"", "copy"}));
   return check_word(Env::kOrder, {"topology", "rank"});

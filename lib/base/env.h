@@ -21,6 +21,7 @@ enum class Env : int {
   kOpTimeout,
   kSocketIfname,
   kPortRange,
+  kPort,
   kTransports,
   kTransportPlugin,
   kAlgo,

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kOtherSecret = "the other side does not know this group's secret";
 
 // The last byte is the version of everything that goes over a wire.
-constexpr char kMagic[8] = {'T', 'U', 'T', 'T', 'I', 0, 0, 2};
+constexpr char kMagic[8] = {'T', 'U', 'T', 'T', 'I', 0, 0, 3};
 
 void sodium_ready() {
   [[maybe_unused]] static const int once = sodium_init();
@@ -34,7 +34,7 @@ void random_bytes(void* out, size_t bytes) {
 }
 
 Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int to_rank,
-                            const std::array<uint32_t, 5>& args) {
+                            const std::array<uint32_t, 5>& args, uint64_t door) {
   Handshake h(key, kind, from_rank);
   memcpy(h.hello_.magic, kMagic, sizeof kMagic);
   h.hello_.kind = kind;
@@ -42,6 +42,7 @@ Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int t
   h.hello_.to_rank = to_rank;
   memcpy(h.hello_.args, args.data(), sizeof h.hello_.args);
   random_bytes(h.hello_.nonce, sizeof h.hello_.nonce);
+  h.hello_.door = door;
   h.queue(&h.hello_, sizeof h.hello_);
   h.stage_ = Stage::kChallenge;
   return h;

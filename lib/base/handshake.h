@@ -33,8 +33,9 @@ struct Hello {
   int32_t to_rank;
   uint32_t args[5];
   uint8_t nonce[16];
+  uint64_t door = 0;  // which of those behind one port (porter.h)
 };
-static_assert(sizeof(Hello) == 56);
+static_assert(sizeof(Hello) == 64);
 
 // Derives the group's key from a secret of any length; the same secret gives the same key.
 Key derive_key(const void* secret, size_t bytes);
@@ -45,7 +46,7 @@ class Handshake {
   enum class Status { kPending, kDone, kFailed };
 
   static Handshake client(const Key& key, HelloKind kind, int from_rank, int to_rank,
-                          const std::array<uint32_t, 5>& args = {});
+                          const std::array<uint32_t, 5>& args = {}, uint64_t door = 0);
   static Handshake server(const Key& key, HelloKind kind, int my_rank);
 
   Status advance(int fd);

@@ -6,6 +6,7 @@
 
 #include "base/dial.h"
 #include "base/env.h"
+#include "base/porter.h"
 
 namespace tutti {
 namespace {
@@ -36,6 +37,14 @@ Result<Listener> listen_at(const std::vector<Interface>& interfaces, uint16_t po
   return listener;
 }
 
+Result<Listener> listen_behind_port(const std::vector<Interface>& interfaces, uint16_t port, uint64_t door) {
+  if (door == 0) random_bytes(&door, sizeof door);
+  TUTTI_TRY_ASSIGN(Fd fd, open_door(port, door));
+  Listener listener{only(std::move(fd)), {host_id(), {}, door}};
+  for (const Interface& i : interfaces) listener.contact.addresses.emplace_back(i.address).set_port(port);
+  return listener;
+}
+
 }  // namespace
 
 std::vector<Interface> advertised(std::vector<Interface> interfaces) {
@@ -53,10 +62,12 @@ std::vector<Interface> advertised(std::vector<Interface> interfaces) {
   return interfaces;
 }
 
-Result<Listener> Listener::open() {
+Result<Listener> Listener::open(uint64_t door) {
   TUTTI_TRY_ASSIGN(auto interfaces, local_interfaces());
   interfaces = advertised(std::move(interfaces));
   if (interfaces.size() > kMaxAddresses) interfaces.resize(kMaxAddresses);
+  TUTTI_TRY_ASSIGN(const int64_t port, env_int(Env::kPort));
+  if (port != 0) return listen_behind_port(interfaces, static_cast<uint16_t>(port), door);
   TUTTI_TRY_ASSIGN(const auto range, env_port_range());
   const int n_ports = range.first == 0 ? kAttempts : range.last - range.first + 1;
   uint32_t start = 0;  // ranks begin at different places

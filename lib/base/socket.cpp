@@ -20,6 +20,7 @@
 #include <span>
 
 #include "base/env.h"
+#include "base/porter.h"
 #include "base/sort.h"
 
 namespace tutti {
@@ -294,6 +295,7 @@ Fd accept_one(int listen_fd) {
     errno = EAGAIN;
     return {};
   }
+  if (is_door(listen_fd)) return accept_at_door(listen_fd);
   Fd fd = own_socket([&] { return ::accept4(listen_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
   if (fd) set_low_latency(fd.get());
   return fd;

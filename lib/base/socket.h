@@ -61,7 +61,7 @@ Result<Fd> connect_start(const Address& address, int segment_bytes = 0);
 inline constexpr int kSmallSegmentBytes = 500;
 // Non-blocking: InProgress as kInProgress, else success or why it failed.
 Code connect_finished(int fd, int* sys_errno);
-// Accepts one pending connection; an invalid Fd when there is none.
+// Accepts one pending connection, or one that a porter has brought; an invalid Fd when there is none.
 Fd accept_one(int listen_fd);
 
 // host:port, [v6]:port; names are resolved (this may block on DNS).

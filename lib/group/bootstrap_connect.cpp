@@ -75,7 +75,7 @@ bool Attempt::advance(const Key& key, int rank) {
   if (!handshake) {
     const Code code = connect_finished(fd.get(), &error);
     if (code == Code::kSuccess)
-      handshake = Handshake::client(key, HelloKind::kBootstrap, rank, -1);
+      handshake = Handshake::client(key, HelloKind::kBootstrap, rank, -1, {}, root_door(key));
     else if (code != Code::kInProgress)
       fail(system_error("connect", error).message, false);
   }

@@ -11,6 +11,7 @@
 #include <exception>
 
 #include "base/dial.h"
+#include "base/env.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "group/bootstrap.h"
@@ -404,13 +405,16 @@ Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port, const uint8_
     memcpy(parts.secret, secret, sizeof parts.secret);
   else
     random_bytes(parts.secret, sizeof parts.secret);
-  TUTTI_TRY_ASSIGN(Listener listener, fixed_port == 0 ? Listener::open() : listen_everywhere(fixed_port));
+  const Key key = derive_key(parts.secret, sizeof parts.secret);
+  TUTTI_TRY_ASSIGN(const int64_t port, env_int(Env::kPort));
+  const bool is_everywhere = fixed_port != 0 && fixed_port != port;
+  const uint64_t door = fixed_port != 0 ? fixed_port : root_door(key);
+  TUTTI_TRY_ASSIGN(Listener listener, is_everywhere ? listen_everywhere(fixed_port) : Listener::open(door));
   parts.addresses = std::move(listener.contact.addresses);
   // A host that has no others may give the loopback's.
   const auto is_loopback = [](const Address& a) { return a.is_loopback(); };
   if (!std::all_of(parts.addresses.begin(), parts.addresses.end(), is_loopback))
     std::erase_if(parts.addresses, is_loopback);
-  const Key key = derive_key(parts.secret, sizeof parts.secret);
   TUTTI_TRY(spawn(std::make_unique<RootServer>(std::move(listener.fds), key, deadline)));
   return pack_unique_id(parts);
 }

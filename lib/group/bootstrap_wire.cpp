@@ -17,6 +17,13 @@ std::string make_frame(FrameKind kind, const std::string& body) {
   return frame += body;
 }
 
+uint64_t root_door(const Key& key) {
+  const Key door = derive_key(key.data(), key.size());
+  uint64_t number;
+  memcpy(&number, door.data(), sizeof number);
+  return number;
+}
+
 std::string make_join_frame(int rank, int n_ranks, int left_ms) {
   JoinMessage join{kBootstrapVersion, rank, n_ranks, getpid(), left_ms, {}};
   const std::string host = host_name();

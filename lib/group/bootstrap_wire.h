@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/handshake.h"
 #include "base/result.h"
 
 namespace tutti {
@@ -39,6 +40,9 @@ struct JoinMessage {
   int32_t left_ms;  // how long this rank is ready to wait: the root reports in time for the most impatient one
   char host[64];
 };
+
+// Where the root is found if its host has one port for all.
+uint64_t root_door(const Key& key);
 
 std::string make_frame(FrameKind kind, const std::string& body);
 std::string make_join_frame(int rank, int n_ranks, int left_ms);

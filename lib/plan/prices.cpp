@@ -150,8 +150,11 @@ Result<PriceList> prices_from_text(std::string_view text, const std::string& fil
 std::string to_text(const Prices& prices) {
   Prices copy = prices;
   std::string text;
-  for (const NamedPrice& price : by_name(copy))
-    text += format("%s = %.6g  # ns: %s\n", price.name.c_str(), *price.value, price.help.c_str());
+  for (const NamedPrice& price : by_name(copy)) {
+    char value[32] = "";  // with as many digits as it takes to read the same value again
+    std::to_chars(value, value + sizeof value - 1, *price.value);
+    text += format("%s = %s  # ns: %s\n", price.name.c_str(), value, price.help.c_str());
+  }
   return text;
 }
 

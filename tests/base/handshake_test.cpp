@@ -117,7 +117,7 @@ TEST_CASE("a handshake works one byte at a time") {
   }
   CHECK(c == Status::kDone);
   CHECK(s == Status::kDone);
-  CHECK(turns > 56);  // it really went byte by byte
+  CHECK(turns > static_cast<int>(sizeof(Hello)));  // it really went byte by byte
 }
 
 TEST_CASE("a wrong secret fails on both sides, and both know why") {
@@ -181,9 +181,9 @@ TEST_CASE("a client's own proof sent back to it does not deceive it") {
   const uint8_t nonce[16] = {};
   send_bytes(pair.b, nonce, sizeof nonce);
   REQUIRE(client.advance(pair.a.get()) == Status::kPending);
-  uint8_t said[56 + 32];
+  uint8_t said[sizeof(Hello) + 32];
   REQUIRE(::recv(pair.b.get(), said, sizeof said, 0) == sizeof said);
-  send_bytes(pair.b, said + 56, 32);
+  send_bytes(pair.b, said + sizeof(Hello), 32);
   CHECK(client.advance(pair.a.get()) == Status::kFailed);
 }
 
@@ -191,7 +191,7 @@ TEST_CASE("a recorded proof does not open the door a second time") {
   Pair first, second;
   Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
   REQUIRE(client.advance(first.a.get()) == Status::kPending);
-  uint8_t hello[56], proof[32];
+  uint8_t hello[sizeof(Hello)], proof[32];
   REQUIRE(::recv(first.b.get(), hello, sizeof hello, MSG_PEEK) == sizeof hello);
   Handshake server = Handshake::server(key("secret"), HelloKind::kTcp, 5);
   REQUIRE(server.advance(first.b.get()) == Status::kPending);
@@ -206,7 +206,7 @@ TEST_CASE("a recorded proof does not open the door a second time") {
 }
 
 TEST_CASE("garbage, another version and a wrong door are refused with the reason") {
-  const std::string garbage(56, 'G');
+  const std::string garbage(sizeof(Hello), 'G');
   CHECK(has(server_refusal(garbage.data(), garbage.size()), "does not speak Tutti's protocol"));
 
   Hello hello = genuine_hello(key("secret"), HelloKind::kTcp, 3, 5);

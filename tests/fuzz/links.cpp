@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
+#include "base/descriptor.h"
 #include "fuzz.h"
 #include "transports/adapter.h"
-#include "transports/shm/descriptor.h"
 #include "transports/shm/shm_link.h"
 #include "transports/tcp/tcp_link.h"
 
@@ -115,8 +115,8 @@ void borrow_shared_memory(Input& in) {
     switch (in.below(4)) {
       case 0: {
         const shm::BlockNotice notice{some_number(in), some_number(in), some_number(in)};
-        shm::send_with_descriptor(sockets.theirs.get(), (shm::kNotice + bytes_of(notice)).data(), 1 + sizeof notice,
-                                  some_descriptor(in));
+        send_with_descriptor(sockets.theirs.get(), (shm::kNotice + bytes_of(notice)).data(), 1 + sizeof notice,
+                             some_descriptor(in));
         break;
       }
       case 1: sockets.say(in.text(in.byte() % 64)); break;
@@ -161,7 +161,7 @@ void receive_a_segment(Input& in) {
       const std::string_view bytes = in.text(1 + in.byte() % 3);
       const Fd descriptor =
           in.byte() % 2 == 0 ? some_descriptor(in) : memory_file(8192 * (in.byte() % 3), in.byte() != 0);
-      if (!bytes.empty()) shm::send_with_descriptor(sockets.theirs.get(), bytes.data(), bytes.size(), descriptor);
+      if (!bytes.empty()) send_with_descriptor(sockets.theirs.get(), bytes.data(), bytes.size(), descriptor);
     }
     if (in.byte() % 2 == 0) sockets.hang_up();
     for (int i = 0; i < 4; i++) {

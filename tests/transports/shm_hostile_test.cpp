@@ -4,8 +4,8 @@
 
 #include <random>
 
+#include "base/descriptor.h"
 #include "strangers.h"
-#include "transports/shm/descriptor.h"
 
 using namespace tutti;
 using namespace tutti::test;

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/membarrier.h"
 #include "base/tsan.h"
-#include "transports/shm/descriptor.h"
 #include "transports/shm/shm_link.h"
 
 namespace tutti::shm {

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "base/membarrier.h"
 #include "base/tsan.h"
-#include "transports/shm/descriptor.h"
 
 namespace tutti::shm {
 namespace {

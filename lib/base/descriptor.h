@@ -6,9 +6,9 @@
 
 #include "base/fd.h"
 
-namespace tutti::shm {
+namespace tutti {
 
 bool send_with_descriptor(int socket, const void* bytes, size_t n, const Fd& descriptor);
 ssize_t receive_with_descriptor(int socket, void* bytes, size_t n, Fd* descriptor);
 
-}  // namespace tutti::shm
+}  // namespace tutti

@@ -1,10 +1,10 @@
-#include "transports/shm/descriptor.h"
+#include "base/descriptor.h"
 
 #include <sys/socket.h>
 
 #include <cstring>
 
-namespace tutti::shm {
+namespace tutti {
 
 bool send_with_descriptor(int socket, const void* bytes, size_t n, const Fd& descriptor) {
   iovec data{const_cast<void*>(bytes), n};
@@ -44,4 +44,4 @@ ssize_t receive_with_descriptor(int socket, void* bytes, size_t n, Fd* descripto
   return received;
 }
 
-}  // namespace tutti::shm
+}  // namespace tutti

@@ -1,0 +1,224 @@
+#include "base/porter.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <list>
+#include <map>
+#include <mutex>
+
+#include "base/clock.h"
+#include "base/descriptor.h"
+#include "base/handshake.h"
+#include "base/log.h"
+#include "base/socket.h"
+#include "base/thread.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kMostCallers = 16;             // that have not said where they want to go
+constexpr int64_t kSilenceNs = 100'000'000;     // where room is short, after which the oldest goes
+constexpr int64_t kPatienceNs = 5'000'000'000;  // and where it is not
+constexpr int kLookMs = 1000;                   // whether there are still doors
+constexpr int kPauseMs = 20;
+constexpr int kHandOverMs = 100;  // between a porter's connection and what it brings: no time, unless it was stopped
+constexpr double kShareSeconds = 10;  // for another process to share the port
+constexpr int kRefusals = 50;         // of the port, which a process that ends may still have for a moment
+
+constexpr const char* kDoorName = "tutti-door-";
+std::string name_of(uint64_t door) {
+  return format("%s%016" PRIx64, kDoorName, door);
+}
+
+bool is_same_user(int socket) {
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
+}
+
+Fd receive_socket(int from, int limit_ms) {
+  pollfd waiting{from, POLLIN, 0};
+  ::poll(&waiting, 1, limit_ms);
+  const std::lock_guard lock(sockets_mutex());
+  char byte;
+  Fd received;
+  receive_with_descriptor(from, &byte, 1, &received);
+  if (received) enter_socket(received.get());
+  return received;
+}
+
+struct Port {
+  Fd names;  // where other processes of this host get it
+  Fd calls;
+};
+
+Error unusable(uint16_t number, const std::string& why) {
+  return {Code::kSystemError,
+          format("TUTTI_PORT=%u cannot be used on host %s: %s; choose a port that nobody uses there", number,
+                 host_name().c_str(), why.c_str()),
+          -1, EADDRINUSE};
+}
+
+// What the process that has it does not give in time, the next attempt may: it may just have closed it.
+Result<Port> share_port(const std::string& name, uint16_t number, Deadline deadline) {
+  auto socket = connect_start(unix_abstract_address(name));
+  if (!socket) return Port{};
+  if (!is_same_user(socket.value().get())) return unusable(number, "another user's Tutti has it");
+  Port port;
+  port.names = receive_socket(socket.value().get(), deadline.left_ms(INT32_MAX));
+  if (port.names) port.calls = receive_socket(socket.value().get(), deadline.left_ms(INT32_MAX));
+  return port;
+}
+
+Result<Port> open_port(uint16_t number) {
+  const std::string name = format("tutti-port-%u", number);
+  const Deadline deadline = Deadline::after_seconds(kShareSeconds);
+  for (int refusals = 0;; ::poll(nullptr, 0, kPauseMs)) {
+    if (auto names = listen_unix_abstract(name)) {
+      auto calls = listen_any(number, nullptr);
+      if (calls) return Port{std::move(names).value(), std::move(calls).value()};
+      if (calls.error().sys_errno != EADDRINUSE) return calls.error();
+      if (++refusals == kRefusals) return unusable(number, "another program listens there");
+      continue;
+    } else if (names.error().sys_errno != EADDRINUSE) {
+      return names.error();
+    }
+    TUTTI_TRY_ASSIGN(Port port, share_port(name, number, deadline));
+    if (port.calls) return port;
+    if (deadline.passed()) return unusable(number, "a process of this user has it and does not share it in time");
+  }
+}
+
+// Those of this process, by port. A porter runs as long as its port has any.
+struct Doors {
+  std::mutex mutex;
+  std::map<uint16_t, std::vector<uint64_t>> of_port;
+};
+Doors& doors() {
+  static Doors* const all = [] {
+    static Doors fresh;
+    hold_while_forking(fresh.mutex);
+    do_in_children([] { fresh.of_port.clear(); });
+    return &fresh;
+  }();
+  return *all;
+}
+
+class Porter {
+ public:
+  Porter(uint16_t number, Port port) : number_(number), port_(std::move(port)) {}
+  void run();
+
+ private:
+  struct Caller {
+    Fd fd;
+    int64_t since_ns;
+  };
+  bool stays();
+  void share();
+  void take_in();
+  bool serve(const Caller& caller);
+
+  uint16_t number_;
+  Port port_;
+  std::list<Caller> callers_;  // oldest first
+  int64_t next_look_ns_ = 0;
+};
+
+void Porter::run() {
+  while (stays()) {
+    std::vector<pollfd> polled = {{port_.names.get(), POLLIN, 0}};
+    for (const Caller& caller : callers_) polled.push_back({caller.fd.get(), POLLIN, 0});
+    if (callers_.size() < kMostCallers) polled.push_back({port_.calls.get(), POLLIN, 0});
+    ::poll(polled.data(), polled.size(), callers_.empty() ? kLookMs : kPauseMs);
+    share();
+    take_in();
+    callers_.remove_if([&](const Caller& caller) { return serve(caller); });
+  }
+}
+
+// A name that can be taken is nobody's door any more.
+bool Porter::stays() {
+  if (now_ns() < next_look_ns_) return true;
+  next_look_ns_ = now_ns() + int64_t{kLookMs} * 1'000'000;
+  const std::lock_guard lock(doors().mutex);
+  auto& mine = doors().of_port[number_];
+  std::erase_if(mine, [](uint64_t door) { return bool(listen_unix_abstract(name_of(door))); });
+  if (!mine.empty()) return true;
+  doors().of_port.erase(number_);
+  port_.calls.reset();  // before others can take the name
+  port_.names.reset();
+  return false;
+}
+
+void Porter::share() {
+  while (const Fd other = accept_one(port_.names.get()))
+    if (is_same_user(other.get()) && send_with_descriptor(other.get(), "", 1, port_.names))
+      send_with_descriptor(other.get(), "", 1, port_.calls);
+  if (errno != EAGAIN) ::poll(nullptr, 0, kPauseMs);  // there is no descriptor for it
+}
+
+void Porter::take_in() {
+  if (callers_.size() == kMostCallers && now_ns() - callers_.front().since_ns > kSilenceNs) callers_.pop_front();
+  while (callers_.size() < kMostCallers) {
+    Fd fd = accept_one(port_.calls.get());
+    if (!fd && errno != EAGAIN) ::poll(nullptr, 0, kPauseMs);
+    if (!fd) return;
+    callers_.push_back({std::move(fd), now_ns()});
+  }
+}
+
+// True when it has gone where it wanted, or away: a rank's hello comes whole.
+bool Porter::serve(const Caller& caller) {
+  Hello hello{};
+  const ssize_t n = ::recv(caller.fd.get(), &hello, sizeof hello, MSG_PEEK | MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return now_ns() - caller.since_ns > kPatienceNs;
+  for (const uint64_t number : {hello.door, uint64_t{number_}})
+    if (const auto door = connect_start(unix_abstract_address(name_of(number))); door && n == sizeof hello)
+      if (is_same_user(door.value().get()) && send_with_descriptor(door.value().get(), "", 1, caller.fd)) return true;
+  log(LogLevel::kInfo, "turned away a connection from %s: nobody listens at its door",
+      peer_name(caller.fd.get()).c_str());
+  return true;
+}
+
+}  // namespace
+
+Result<Fd> open_door(uint16_t port, uint64_t door) {
+  const std::lock_guard lock(doors().mutex);
+  TUTTI_TRY_ASSIGN(Fd fd, listen_unix_abstract(name_of(door)));
+  if (const auto known = doors().of_port.find(port); known != doors().of_port.end()) {
+    known->second.push_back(door);
+    return fd;
+  }
+  TUTTI_TRY_ASSIGN(Port opened, open_port(port));
+  const auto porter = std::make_shared<Porter>(port, std::move(opened));
+  TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that serves TUTTI_PORT", [porter] { porter->run(); }));
+  thread.detach();
+  doors().of_port[port] = {door};
+  return fd;
+}
+
+bool is_door(int listen_fd) {
+  const auto address = local_address(listen_fd);
+  return address && address->to_string().find(kDoorName) != std::string::npos;
+}
+
+// A descriptor that comes when there is no room for it is lost, so room is made sure of.
+Fd accept_at_door(int door) {
+  Fd room(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!room) return {};
+  const Fd porter(::accept4(door, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!porter) return {};
+  room.reset();
+  Fd brought = is_same_user(porter.get()) ? receive_socket(porter.get(), kHandOverMs) : Fd();
+  errno = EAGAIN;
+  return brought;
+}
+
+}  // namespace tutti

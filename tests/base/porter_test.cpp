@@ -1,0 +1,217 @@
+// One port for all of a host.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
+#include "base/dial.h"
+#include "base/env.h"
+#include "base/porter.h"
+#include "catch.h"
+#include "contains.h"
+
+using namespace tutti;
+using tutti_test::contains;
+
+namespace {
+
+// TUTTI_PORT, with a port that is free now.
+class OnePort {
+ public:
+  OnePort() {
+    REQUIRE(listen_any(0, &number_));
+    setenv("TUTTI_PORT", std::to_string(number_).c_str(), 1);
+  }
+  ~OnePort() { unsetenv("TUTTI_PORT"); }
+  uint16_t number() const { return number_; }
+
+ private:
+  uint16_t number_ = 0;
+};
+
+template <class Condition>
+bool in_time(Condition&& condition) {
+  for (const Deadline deadline = Deadline::after_seconds(60); !deadline.passed(); ::poll(nullptr, 0, 2))
+    if (condition()) return true;
+  return false;
+}
+
+constexpr Key kKey{7};
+
+// A rank that others can call.
+struct CalledRank {
+  explicit CalledRank(int number) {
+    auto listener = Listener::open();
+    if (!listener) return;
+    contact = listener.value().contact;
+    acceptor.emplace(std::move(listener.value().fds), kKey, HelloKind::kControl, number);
+  }
+  Contact contact;
+  std::optional<Acceptor> acceptor;
+};
+
+// Whom the rank hears from, when this one calls it; -1 if the call fails.
+int call(const Contact& contact, int to, int from, Acceptor& acceptor) {
+  Dialer dialer({kKey, HelloKind::kControl, from, to}, contact);
+  int heard = -1;
+  auto status = Dialer::Status::kPending;
+  in_time([&] {
+    if (status == Dialer::Status::kPending) status = dialer.advance();
+    if (auto accepted = acceptor.next()) heard = accepted->hello.from_rank;
+    return status == Dialer::Status::kFailed || (status == Dialer::Status::kDone && heard >= 0);
+  });
+  return status == Dialer::Status::kDone ? heard : -1;
+}
+
+Fd connect_to(const Address& address) {
+  auto fd = connect_start(address);
+  int why = 0;
+  if (!fd || !in_time([&] { return connect_finished(fd.value().get(), &why) != Code::kInProgress; }) || why != 0)
+    return {};
+  return std::move(fd).value();
+}
+
+// In a process of its own: a rank at a port that this one may have, which answers one call. Its contact comes by a
+// pipe.
+struct Elsewhere {
+  Elsewhere(int rank) {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    pid = fork();
+    if (pid == 0) {
+      ::close(ends[0]);
+      CalledRank called(rank);
+      const std::string bytes = called.contact.to_bytes();
+      bool good = called.acceptor && ::write(ends[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+      ::close(ends[1]);
+      _exit(good && in_time([&] { return called.acceptor->next().has_value(); }) ? 0 : 1);
+    }
+    ::close(ends[1]);
+    char bytes[2048];
+    size_t got = 0;
+    for (ssize_t n; (n = ::read(ends[0], bytes + got, sizeof bytes - got)) > 0;) got += static_cast<size_t>(n);
+    ::close(ends[0]);
+    if (const auto read = Contact::from_bytes({bytes, got})) contact = *read;
+  }
+  int wait() const {
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  pid_t pid;
+  Contact contact;
+};
+
+bool reaches(const Contact& contact, int rank) {
+  Dialer dialer({kKey, HelloKind::kControl, 9, rank}, contact);
+  auto status = Dialer::Status::kPending;
+  in_time([&] { return (status = dialer.advance()) != Dialer::Status::kPending; });
+  return status == Dialer::Status::kDone;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that have a port in common are reached each by its own door") {
+  const OnePort port;
+  CalledRank first(1), second(1);
+  REQUIRE((first.acceptor && second.acceptor));
+  for (const CalledRank* rank : {&first, &second})
+    for (const Address& address : rank->contact.addresses) CHECK(address.port() == port.number());
+  CHECK(first.contact.door != second.contact.door);
+  CHECK(call(second.contact, 1, 4, *second.acceptor) == 4);
+  CHECK(call(first.contact, 1, 5, *first.acceptor) == 5);
+  CHECK(!first.acceptor->next());
+}
+
+TEST_CASE("processes have a port in common, and whichever ends first, the others are reached") {
+  const OnePort port;
+  std::optional<CalledRank> first(1);
+  REQUIRE(first->acceptor);
+  const Elsewhere child(2);
+  REQUIRE(child.contact.addresses.size() > 0);
+  CHECK(child.contact.addresses[0].port() == port.number());
+  CHECK(call(first->contact, 1, 4, *first->acceptor) == 4);
+  first.reset();  // and with it, sooner or later, this process' porter
+  CHECK(reaches(child.contact, 2));
+  CHECK(child.wait() == 0);
+  CHECK(in_time([&] { return bool(listen_any(port.number(), nullptr)); }));  // nobody has it any more
+}
+
+TEST_CASE("a process that is stopped keeps nobody from those that have the port in common with it") {
+  const OnePort port;
+  const Elsewhere child(2);
+  REQUIRE(child.contact.addresses.size() > 0);
+  CalledRank here(1);
+  REQUIRE(here.acceptor);
+  REQUIRE(kill(child.pid, SIGSTOP) == 0);
+  for (int from = 2; from < 6; from++) CHECK(call(here.contact, 1, from, *here.acceptor) == from);
+  kill(child.pid, SIGCONT);
+  CHECK(reaches(child.contact, 2));
+  CHECK(child.wait() == 0);
+}
+
+TEST_CASE("silent strangers at a host's port keep no rank out, and fill nobody's descriptors") {
+  const OnePort port;
+  CalledRank rank(1);
+  REQUIRE(rank.acceptor);
+  const Address at = rank.contact.addresses.back();
+  std::vector<Fd> strangers;
+  for (int i = 0; i < 40; i++) strangers.push_back(connect_to(at));
+  CHECK(call(rank.contact, 1, 4, *rank.acceptor) == 4);
+  CHECK(!rank.acceptor->has_pending());
+}
+
+TEST_CASE("who asks for a door that is not there, or says something else, is turned away") {
+  const OnePort port;
+  CalledRank rank(1);
+  REQUIRE(rank.acceptor);
+  Contact elsewhere = rank.contact;
+  elsewhere.door++;
+  CHECK_FALSE(reaches(elsewhere, 1));
+  for (const std::string& words : {std::string("x"), std::string(300, 'x')}) {
+    const Fd stranger = connect_to(rank.contact.addresses.back());
+    REQUIRE(stranger);
+    REQUIRE(send_all(stranger.get(), words.data(), words.size(), Deadline::after_seconds(60)));
+    char byte;
+    CHECK_FALSE(recv_all(stranger.get(), &byte, 1, Deadline::after_seconds(60)));
+  }
+  CHECK(call(rank.contact, 1, 4, *rank.acceptor) == 4);
+}
+
+TEST_CASE("a stranger that knows a door is stopped by who listens there") {
+  const OnePort port;
+  CalledRank rank(1);
+  REQUIRE(rank.acceptor);
+  Dialer dialer({Key{8}, HelloKind::kControl, 0, 1}, rank.contact);
+  auto status = Dialer::Status::kPending;
+  CHECK(in_time([&] {
+    CHECK(!rank.acceptor->next());
+    return (status = dialer.advance()) == Dialer::Status::kFailed;
+  }));
+  CHECK(contains(dialer.story(), "secret"));
+}
+
+TEST_CASE("a port that another program has is an error that says so") {
+  const OnePort port;
+  uint16_t bound = 0;
+  const auto other = listen_any(port.number(), &bound);
+  REQUIRE(other);
+  const auto listener = Listener::open();
+  REQUIRE(!listener);
+  CHECK(listener.error().sys_errno == EADDRINUSE);
+  CHECK(contains(listener.error().message, "TUTTI_PORT=" + std::to_string(bound) + " cannot be used on host "));
+  CHECK(contains(listener.error().message, "another program listens there; choose a port that nobody uses there"));
+}
+
+TEST_CASE("TUTTI_PORT and TUTTI_PORT_RANGE exclude each other") {
+  const OnePort port;
+  CHECK(env_check());
+  setenv("TUTTI_PORT_RANGE", "4000-4001", 1);
+  const auto both = env_check();
+  unsetenv("TUTTI_PORT_RANGE");
+  REQUIRE(!both);
+  CHECK(contains(both.error().message, "TUTTI_PORT and TUTTI_PORT_RANGE are both set"));
+}
