@@ -100,12 +100,13 @@ struct Doors {
   std::mutex mutex;
   std::map<uint16_t, std::vector<uint64_t>> of_port;
 };
+// Never destroyed: porters may outlive main.
 Doors& doors() {
   static Doors* const all = [] {
-    static Doors fresh;
-    hold_while_forking(fresh.mutex);
-    do_in_children([] { fresh.of_port.clear(); });
-    return &fresh;
+    auto* fresh = new Doors;
+    hold_while_forking(fresh->mutex);
+    do_in_children([] { doors().of_port.clear(); });
+    return fresh;
   }();
   return *all;
 }
