@@ -46,7 +46,7 @@ Result<std::unique_ptr<Communicator>> meet(const Use& comm, const std::vector<in
   auto made = make_from(comm, deadline, [&](const Deadline& until) {
     return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), options, until);
   });
-  if (!made) TUTTI_TRY(comm->async_error());  // why the others did not come
+  if (!made) TUTTI_TRY(made.error().code == Code::kRemoteError ? comm->failure_soon() : comm->async_error());
   return made;
 }
 

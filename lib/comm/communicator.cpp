@@ -221,13 +221,16 @@ void Communicator::keep_program(const ProgramKey& key, Program program) {
   programs_[key] = std::move(program);
 }
 
-// A broken link often is the echo of something else: give the control connections a moment to tell of it.
-Error Communicator::root_cause(Error error) {
-  if (error.code != Code::kRemoteError || watch_->failed()) return watch_->failed() ? watch_->failure() : error;
+Result<void> Communicator::failure_soon() const {
   constexpr int kGraceMs = 300;
   pollfd p{watch_->wake_fd(), POLLIN, 0};
-  ::poll(&p, 1, kGraceMs);
-  if (watch_->failed()) return watch_->failure();
+  if (!watch_->failed()) ::poll(&p, 1, kGraceMs);
+  return async_error();
+}
+
+Error Communicator::root_cause(Error error) {
+  const auto cause = error.code == Code::kRemoteError ? failure_soon() : async_error();
+  if (!cause) return cause.error();
   if (const auto operations = watch_->departed(error.culprit_rank))
     error.message =
         format("%s destroyed its communicator after %llu operations; %s", watch_->rank_name(error.culprit_rank).c_str(),

@@ -90,6 +90,9 @@ class Communicator final : private WaitContext, private cuda::Host {
   void abort(const char* function = "tuttiCommAbort");
   void fail(const Error& error) { watch_->fail(error); }  // for all ranks
   Result<void> async_error() const;
+  // The same, after a moment if need be: a broken connection often is the echo of something else, which the control
+  // connections are about to tell.
+  Result<void> failure_soon() const;
 
   // What this rank did last, and one sentence for whom it waits. From any thread, at any time.
   const Recorder& recorder() const { return recorder_; }

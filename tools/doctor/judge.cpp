@@ -26,7 +26,7 @@ Findings judge_path(const Path& path) {
   if (path.answered == 0) {
     findings.push_back({Level::kWarning, "network: " + between(path), "no UDP packet comes back",
                         "a firewall may be between them: MTU, losses and clocks are not known. Tutti needs TCP, on "
-                        "the ports of TUTTI_PORT_RANGE where that is set"});
+                        "the port of TUTTI_PORT or those of TUTTI_PORT_RANGE where one is set"});
     return findings;
   }
   if (const int lost = (path.sent - path.answered) * 100 / path.sent; lost >= kLostOf100)
