@@ -244,6 +244,7 @@ void LinkPool::count_resent() {
   std::map<int, uint64_t> all;
   for (auto& [name, link] : sends_)
     if (const auto n = link->resent()) all[name.first] += *n;
+  if (all.empty()) return;
   const std::lock_guard lock(held_->mutex);
   held_->resent = std::move(all);
 }
