@@ -19,21 +19,6 @@
 #include "sanitized.h"
 #include "tutti/tutti.h"
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TUTTI_TEST_TSAN 1
-#endif
-#if __has_feature(address_sanitizer)
-#define TUTTI_TEST_SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define TUTTI_TEST_TSAN 1
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(TUTTI_TEST_TSAN)
-#define TUTTI_TEST_SANITIZED 1
-#endif
-
 namespace tutti_test {
 
 // What a rank saw: kept as values, because Catch2's assertions belong to the main thread.
