@@ -17,6 +17,7 @@ struct KernelView {
   int64_t silent_ns = 0;        // since the last acknowledgement
   uint64_t acknowledged_bytes = 0;
   uint64_t packet_bytes = 0;  // of data in a packet that is full
+  uint32_t tries = 0;         // to send the same again, since the last acknowledgement
   // Something was sent since, and time enough to answer has passed. Also the kernel of a stopped process answers.
   bool unanswered = false;
 };
@@ -41,8 +42,10 @@ struct Piece {
 // What is in flight by a connection, and how long nothing has been heard of it.
 struct Silence {
   void look(int fd, int64_t now);  // asks the kernel
-  // For so long that the peer is to be given up; never with a limit of 0.
+  // For so long that others should do its work; never with a limit of 0.
   bool lasts(int64_t limit_ns) const { return view.unanswered && limit_ns > 0 && silent_ns >= limit_ns; }
+  // And after so many tries that no bad cable explains it, or for three times as long.
+  bool means_loss(int64_t limit_ns) const;
   std::string story() const;
 
   KernelView view;

@@ -61,9 +61,11 @@ void SendLink::look_at_silence() {
   const bool another_goes_on = several_ && std::any_of(streams_.begin(), streams_.end(), [](const SendStream& s) {
                                  return s.fd && s.silence.silent_ns < kShortTimeoutNs / 2;
                                });
-  const int64_t limit_ns = another_goes_on ? std::min(kShortTimeoutNs, timeout_ns_) : timeout_ns_;
+  const auto is_lost = [&](const Silence& silence) {
+    return another_goes_on ? silence.lasts(std::min(kShortTimeoutNs, timeout_ns_)) : silence.means_loss(timeout_ns_);
+  };
   for (SendStream& stream : streams_)
-    if (stream.fd && stream.silence.lasts(limit_ns)) give_up(stream, stream.silence.story(), ETIMEDOUT);
+    if (stream.fd && is_lost(stream.silence)) give_up(stream, stream.silence.story(), ETIMEDOUT);
 }
 
 void SendLink::tell_of_lost() {

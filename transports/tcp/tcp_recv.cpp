@@ -60,7 +60,7 @@ void RecvLink::look_at_silence() {
   for (Stream& stream : streams_) {
     if (!stream.fd || failure_) continue;
     stream.silence.look(stream.fd.get(), now);
-    if (stream.silence.lasts(timeout_seconds_ * 1'000'000'000)) lose(stream, stream.silence.story(), ETIMEDOUT);
+    if (stream.silence.means_loss(timeout_seconds_ * 1'000'000'000)) lose(stream, stream.silence.story(), ETIMEDOUT);
   }
 }
 
