@@ -302,16 +302,20 @@ void Run::compute_piece(const BoundStep& step, const Piece& piece, const Targets
     if (i == step.local_place && step.local.buffer != Buffer::kNone) add_source(source(step.local, piece));
     if (i < step.recvs.size()) add_source(static_cast<const char*>(program_.messages[i].data) + piece.offset_bytes);
   }
-  if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece);
+  const auto add_store = [&] {
+    if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece);
+  };
+  if (!operation_.one_way) add_store();
   for (size_t i = 0; i < targets.n; i++)
     args.dst[args.n_dst++] = static_cast<char*>(targets.at[i]) + piece.offset_bytes;
   // What goes into scratch or a slot is read soon. But a slot's cache lines cross between CPUs twice where none comes
   // back with what the other side sends: written past the cache, they cross once. A broadcast of 300 KB takes 25 us
   // instead of 34 where CPUs share a core, 22 instead of 108 where they do not.
-  if (operation_.one_way && step.store.buffer == Buffer::kNone)
+  if (operation_.one_way)
     args.n_stream = args.n_dst;
   else if (stream_ && step.store.buffer != Buffer::kScratch)
     args.n_stream = (step.store.buffer == Buffer::kOutput) + (targets.placed ? static_cast<int>(targets.n) : 0);
+  if (operation_.one_way) add_store();
   if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
   if (args.n_src > 1 || args.divisor > 0) return reduce_(args);
   CopyArgs copy{args.src[0], {}, args.n_dst, args.elems * elem_bytes_, args.n_stream};
