@@ -1,0 +1,141 @@
+// tutti-sim: how long the library's schedules take on a network that a file describes.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "../cli/command_line.h"
+#include "base/file.h"
+#include "report.h"
+
+namespace tutti::sim {
+namespace {
+
+constexpr const char* kTool = "tutti-sim";
+constexpr const char* kExamples =
+    "\nExamples:\n"
+    "  tutti-sim all-reduce --ranks 64 --topology two_racks.json --bytes 1G    all algorithms beside each other\n"
+    "  tutti-sim all-reduce --ranks 1024 --topology F --bytes 64M --algorithm ring    one of them\n"
+    "  tutti-sim broadcast --ranks 8 --topology F --bytes 1M --trace t.json    the fastest, for ui.perfetto.dev\n"
+    "The topology's fields are described in lib/sim/README.md. Exit status: 0 good, 1 failed, 2 wrong usage.\n";
+
+struct Settings {
+  std::string operation, topology, algorithm, trace, bytes = "1M";
+  int ranks = 0;
+  bool json = false;
+};
+
+struct Named {
+  const char* name;
+  Collective collective;
+};
+constexpr Named kOperations[] = {
+    {"all-reduce", Collective::kAllReduce},
+    {"all-gather", Collective::kAllGather},
+    {"reduce-scatter", Collective::kReduceScatter},
+    {"broadcast", Collective::kBroadcast},
+    {"reduce", Collective::kReduce},
+    {"all-to-all", Collective::kAllToAll},
+};
+
+// "1G" and the like, as the perf tools read them.
+Result<uint64_t> parse_bytes(const std::string& text) {
+  char* end = nullptr;
+  const double number = text.find_first_not_of("0123456789.KMGTkmgt") == text.npos ? strtod(text.c_str(), &end) : -1;
+  const std::string unit = number >= 0 && end != text.c_str() ? end : "?";
+  const size_t power = unit.empty() ? 0 : std::string(" KMGT").find(static_cast<char>(toupper(unit[0])));
+  const double bytes = power == std::string::npos ? -1 : std::ldexp(number, static_cast<int>(10 * power));
+  if (unit.size() > 1 || !(bytes >= 1 && bytes <= 0x1p50))
+    return Error{Code::kInvalidUsage,
+                 "--bytes " + text + ": must be a size from 1 byte to 1024T, such as 8, 64K, 1.5M or 2G"};
+  return static_cast<uint64_t>(bytes);
+}
+
+Result<Cluster> read_cluster(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return Error{Code::kInvalidUsage, "--topology " + path + " cannot be read: " + strerror(errno)};
+  return cluster_from_json(std::string(std::istreambuf_iterator<char>(file), {}), path);
+}
+
+// Ranks left out: all that the file has room for.
+Result<Network> make_network(const Settings& settings) {
+  TUTTI_TRY_ASSIGN(Cluster cluster, read_cluster(settings.topology));
+  const int ranks = settings.ranks > 0 ? settings.ranks : cluster.capacity();
+  if (ranks == 0)
+    return Error{Code::kInvalidUsage, settings.topology + " does not say how many racks there are; give --ranks"};
+  return Network::make(std::move(cluster), ranks);
+}
+
+Result<void> compare(Algo algo, Comparison* comparison) {
+  const Planner planner = planner_of(comparison->network);
+  const Operation& of = comparison->of;
+  const int n = comparison->network.n_ranks();
+  const Plan chosen = planner.choose(call_of(of, n, DataType::kFloat32), block_bytes(of, n));
+  for (const Plan plan : plans_of(planner, of, algo)) {
+    Row row{plan, {}, 0, plan == chosen};
+    TUTTI_TRY_ASSIGN(row.outcome, run(comparison->network, of, plan));
+    row.planned_ns = price_ns(load_of(of.collective, plan, block_bytes(of, n), planner.facts()), planner.facts(),
+                              prices_of(comparison->network.cluster()));
+    comparison->rows.push_back(std::move(row));
+  }
+  std::stable_sort(comparison->rows.begin(), comparison->rows.end(),
+                   [](const Row& a, const Row& b) { return a.outcome.ns < b.outcome.ns; });
+  return {};
+}
+
+Result<void> show(const Settings& settings, const Comparison& comparison) {
+  const std::string text = settings.json ? to_json(comparison) : to_table(comparison);
+  if (fwrite(text.data(), 1, text.size(), stdout) != text.size() || fflush(stdout) != 0)
+    return system_error("writing to stdout", errno);
+  if (settings.trace.empty()) return {};
+  return write_file(settings.trace, to_trace(comparison));
+}
+
+Result<void> simulate(const Settings& settings) {
+  const auto named = std::find_if(std::begin(kOperations), std::end(kOperations),
+                                  [&](const Named& n) { return settings.operation == n.name; });
+  TUTTI_TRY_ASSIGN(const uint64_t bytes, parse_bytes(settings.bytes));
+  TUTTI_TRY_ASSIGN(const Algo algo, parse_algo(settings.algorithm));
+  TUTTI_TRY_ASSIGN(const Network network, make_network(settings));
+  Comparison comparison{settings.operation,
+                        {.collective = named->collective, .bytes = bytes, .traces = !settings.trace.empty()},
+                        network,
+                        {}};
+  TUTTI_TRY(compare(algo, &comparison));
+  return show(settings, comparison);
+}
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app(
+      "Tells how long the library's own schedules take on hosts and networks that a file describes, without running "
+      "them.",
+      kTool);
+  app.footer(kExamples);
+  std::vector<std::string> names;
+  for (const Named& named : kOperations) names.push_back(named.name);
+  app.add_option("operation", settings.operation, "what the ranks do")->required()->check(CLI::IsMember(names));
+  app.add_option("--topology", settings.topology, "the file that describes hosts and network")->required();
+  app.add_option("--ranks", settings.ranks, "how many ranks; default: all that the topology has room for")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--bytes", settings.bytes, "of a rank's larger buffer, such as 64K or 1G")->capture_default_str();
+  app.add_option("--algorithm", settings.algorithm, "only this one, by its name in TUTTI_ALGO; default: all that fit");
+  app.add_flag("-J,--json", settings.json, "print JSON instead of a table");
+  app.add_option("--trace", settings.trace, "write what each rank does by the fastest algorithm to this file");
+  if (const auto status = cli::parse(app, argc, argv, kTool)) return *status;
+  const auto done = simulate(settings);
+  if (done) return 0;
+  fprintf(stderr, "%s: %s\n", kTool, done.error().message.c_str());
+  return done.error().code == Code::kInvalidUsage ? cli::kWrongUsage : 1;
+}
+
+}  // namespace
+}  // namespace tutti::sim
+
+int main(int argc, char** argv) {
+  return tutti::sim::main(argc, argv);
+}
