@@ -13,6 +13,9 @@
 
 namespace tutti::sim {
 
+// What the library takes: lib/comm.
+inline constexpr uint32_t kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 576 << 10;
+
 // How a message gets to another rank. The last two are of the CPUs' time, at either end.
 struct Way {
   double bytes_per_second = 0;

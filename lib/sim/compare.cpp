@@ -42,6 +42,21 @@ Prices prices_of(const Cluster& cluster) {
   return prices;
 }
 
+// Prices know of no wires: a byte is all of a CPU's time.
+Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_cpus) {
+  constexpr double kAtOnce = 1e15;
+  const Medium& medium = shares_memory ? prices.shm : prices.loopback;
+  const double latency_ns = n_ranks > n_cpus ? medium.turn : medium.hop;
+  const Way way{kAtOnce, latency_ns, medium.message, medium.byte};
+  return {.racks = 1,
+          .ranks_per_host = n_ranks,
+          .cpus_per_host = n_cpus,
+          .local = way,
+          .nic = way,
+          .summed_byte_ns = prices.summed_byte,
+          .slot_bytes = shares_memory ? kSharedSlotBytes : kSocketSlotBytes};
+}
+
 Planner planner_of(const Network& network) {
   Planner planner(0, network.layout(), Algo::kAuto, false);
   planner.set_facts(facts_of(network), {prices_of(network.cluster()), "", {}});

@@ -9,9 +9,6 @@ double per_ns(double bytes_per_second) {
   return bytes_per_second / 1e9;
 }
 
-// What the library takes: lib/comm.
-constexpr uint32_t kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 576 << 10;
-
 }  // namespace
 
 Result<Network> Network::make(Cluster cluster, int n_ranks) {

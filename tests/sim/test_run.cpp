@@ -174,6 +174,24 @@ TEST_CASE("schedules that do not fit together are told of") {
   CHECK(contains(forever.error().message, "rank 0 waits for ever in lane 0, round 0, step 0"));
 }
 
+TEST_CASE("prices of a tuning file are a host's costs") {
+  const Prices prices{.shm = {100, 900, 20, 0.5}, .loopback = {3000, 5000, 400, 0.25}, .summed_byte = 0.125};
+  const Operation of{.bytes = 1 << 10};  // two parts of 512 bytes
+  const auto expected = [&](const Medium& medium, double latency) {
+    const double end = medium.message + 512 * medium.byte;
+    return 4 * end + 2 * 512 * 0.125 + 2 * latency;
+  };
+  const auto of_two = [&](bool shares_memory, int n_cpus) {
+    return ns_of(network_of(cluster_of(prices, shares_memory, 2, n_cpus), 2), of, {Algo::kRing, 1});
+  };
+  CHECK(of_two(true, 2) == about(expected(prices.shm, 100), 1e-5));
+  CHECK(of_two(false, 4) == about(expected(prices.loopback, 3000), 1e-5));
+  // Sharing a CPU: each end twice, and a hop is a turn.
+  const double shared = 8 * (400 + 512 * 0.25) + 2 * 2 * 512 * 0.125 + 2 * 5000;
+  CHECK(of_two(false, 1) <= shared * 1.00001);
+  CHECK(of_two(false, 1) > expected(prices.loopback, 5000));
+}
+
 TEST_CASE("a trace tells of every message, and of the waits between") {
   const auto outcome = run(network_of(plain_cluster(), 3), {.bytes = 3 << 10, .traces = true}, Plan{Algo::kRing, 1});
   REQUIRE(outcome);

@@ -31,7 +31,7 @@ run all-reduce --topology "$topology" --bytes 16M
 check "the winner" 0 '^\*[+ ]hierarchical'
 check "the others" 0 '^ [+ ]ring '
 run all-reduce --topology "$topology" --bytes 1K --ranks 16 --algorithm tree
-check "one algorithm" 0 '16 ranks on 2 hosts in 1 racks'
+check "one algorithm" 0 '16 ranks on 2 hosts in 1 rack;'
 for operation in all-gather reduce-scatter broadcast reduce all-to-all; do
   run $operation --topology "$topology" --bytes 64K --ranks 12
   check "$operation" 0 '^\*'
@@ -51,6 +51,11 @@ assert abs(end - times[0]) < 0.01 + times[0] * 0.5 and end <= times[0] + 1e-6, (
 assert messages == rows[0]["messages"], (messages, rows[0])
 END
 
+echo 'loopback.hop = 1e9' >"$tmp/prices"
+TUTTI_TUNE_FILE="$tmp/prices" run all-reduce --topology this-host:tcp --ranks 2 --bytes 8
+check "prices" 0 '^[*].* 100[0-9]\{4\}'
+run all-reduce --topology this-host:tcp
+check "no ranks" 2 'give this-host:shm or this-host:tcp, and --ranks'
 run all-reduce --topology "$tmp/absent"
 check "a file that is not there" 2 'absent cannot be read: No such file'
 echo '{"ranks_per_host": 2}' >"$tmp/odd"

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "../cli/command_line.h"
 #include "base/file.h"
@@ -16,11 +17,13 @@ namespace tutti::sim {
 namespace {
 
 constexpr const char* kTool = "tutti-sim";
+constexpr const char* kThisHost = "this-host:";
 constexpr const char* kExamples =
     "\nExamples:\n"
     "  tutti-sim all-reduce --ranks 64 --topology two_racks.json --bytes 1G    all algorithms beside each other\n"
     "  tutti-sim all-reduce --ranks 1024 --topology F --bytes 64M --algorithm ring    one of them\n"
     "  tutti-sim broadcast --ranks 8 --topology F --bytes 1M --trace t.json    the fastest, for ui.perfetto.dev\n"
+    "  tutti-sim all-reduce --ranks 4 --topology this-host:tcp    with the prices that tutti-tune has measured\n"
     "The topology's fields are described in lib/sim/README.md. Exit status: 0 good, 1 failed, 2 wrong usage.\n";
 
 struct Settings {
@@ -61,9 +64,21 @@ Result<Cluster> read_cluster(const std::string& path) {
   return cluster_from_json(std::string(std::istreambuf_iterator<char>(file), {}), path);
 }
 
+// By the prices that the library would take.
+Result<Cluster> this_host(const Settings& settings) {
+  const std::string transport = settings.topology.substr(strlen(kThisHost));
+  if (settings.ranks == 0 || (transport != "shm" && transport != "tcp"))
+    return Error{Code::kInvalidUsage, "--topology " + settings.topology +
+                                          ": give this-host:shm or this-host:tcp, and --ranks to say how many"};
+  TUTTI_TRY_ASSIGN(const PriceList list, find_prices());
+  const auto cpus = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return cluster_of(list.prices, transport == "shm", settings.ranks, cpus);
+}
+
 // Ranks left out: all that the file has room for.
 Result<Network> make_network(const Settings& settings) {
-  TUTTI_TRY_ASSIGN(Cluster cluster, read_cluster(settings.topology));
+  const bool is_here = settings.topology.rfind(kThisHost, 0) == 0;
+  TUTTI_TRY_ASSIGN(Cluster cluster, is_here ? this_host(settings) : read_cluster(settings.topology));
   const int ranks = settings.ranks > 0 ? settings.ranks : cluster.capacity();
   if (ranks == 0)
     return Error{Code::kInvalidUsage, settings.topology + " does not say how many racks there are; give --ranks"};
@@ -119,7 +134,9 @@ int main(int argc, char** argv) {
   std::vector<std::string> names;
   for (const Named& named : kOperations) names.push_back(named.name);
   app.add_option("operation", settings.operation, "what the ranks do")->required()->check(CLI::IsMember(names));
-  app.add_option("--topology", settings.topology, "the file that describes hosts and network")->required();
+  app.add_option("--topology", settings.topology,
+                 "the file that describes hosts and network; or this-host:shm, this-host:tcp")
+      ->required();
   app.add_option("--ranks", settings.ranks, "how many ranks; default: all that the topology has room for")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--bytes", settings.bytes, "of a rank's larger buffer, such as 64K or 1G")->capture_default_str();

@@ -36,9 +36,10 @@ std::string human(uint64_t bytes) {
 }
 
 std::string title(const Comparison& c) {
+  const auto count = [](int n, const char* what) { return format("%d %s%s", n, what, n == 1 ? "" : "s"); };
   const int racks = c.network.rack_of(c.network.n_hosts() - 1) + 1;
-  return format("# %s of %s: %d ranks on %d hosts in %d racks", c.operation.c_str(), human(c.of.bytes).c_str(),
-                c.network.n_ranks(), c.network.n_hosts(), racks);
+  return "# " + c.operation + " of " + human(c.of.bytes) + ": " + count(c.network.n_ranks(), "rank") + " on " +
+         count(c.network.n_hosts(), "host") + " in " + count(racks, "rack");
 }
 
 }  // namespace
