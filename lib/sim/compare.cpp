@@ -10,8 +10,8 @@ bool is_in_blocks(Collective collective) {
          collective == Collective::kAllToAll;
 }
 
-Medium medium_of(const Way& way) {
-  return {way.latency_ns, way.latency_ns, way.message_ns, way.byte_ns};
+Medium medium_of(const Way& way, double crowding) {
+  return {way.latency_ns, way.latency_ns / std::max(1.0, crowding), way.message_ns, way.byte_ns};
 }
 
 }  // namespace
@@ -34,7 +34,9 @@ Facts facts_of(const Network& network) {
 
 // The planner has no ports within a host: their bytes count as work, half of it at either end. Nor caches.
 Prices prices_of(const Cluster& cluster) {
-  Prices prices{.shm = medium_of(cluster.local), .network = medium_of(cluster.nic)};
+  const double crowding =
+      cluster.cpus_per_host > 0 ? static_cast<double>(cluster.ranks_per_host) / cluster.cpus_per_host : 1;
+  Prices prices{.shm = medium_of(cluster.local, crowding), .network = medium_of(cluster.nic, crowding)};
   prices.shm.byte += 0.5e9 / cluster.local.bytes_per_second;
   prices.loopback = prices.shm;
   prices.rdma = prices.network;
@@ -46,7 +48,8 @@ Prices prices_of(const Cluster& cluster) {
 Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_cpus) {
   constexpr double kAtOnce = 1e15;
   const Medium& medium = shares_memory ? prices.shm : prices.loopback;
-  const double latency_ns = n_ranks > n_cpus ? medium.turn : medium.hop;
+  const double crowding = static_cast<double>(n_ranks) / n_cpus;
+  const double latency_ns = crowding > 1 ? crowding * medium.turn : medium.hop;
   const Way way{kAtOnce, latency_ns, medium.message, medium.byte};
   return {.racks = 1,
           .ranks_per_host = n_ranks,

@@ -39,7 +39,7 @@ ROOMS = {
     "tools/cli": set(),
     # It shows what only the inside knows.
     "tools/tune": {"lib/plan", "tools/perf", "include", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
-    "tools/sim": {"lib/sim", "lib/plan", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
+    "tools/sim": {"lib/sim", "tools/perf", "include", "lib/plan", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "tools/doctor": {"lib/group", "include"} | BASE,
     "tools/trace": {"lib/debug"} | BASE,
     "tools/topo": {"lib/topology", "lib/schedule", "lib/comm", "lib/group"} | BASE,

@@ -186,10 +186,13 @@ TEST_CASE("prices of a tuning file are a host's costs") {
   };
   CHECK(of_two(true, 2) == about(expected(prices.shm, 100), 1e-5));
   CHECK(of_two(false, 4) == about(expected(prices.loopback, 3000), 1e-5));
-  // Sharing a CPU: each end twice, and a hop is a turn.
-  const double shared = 8 * (400 + 512 * 0.25) + 2 * 2 * 512 * 0.125 + 2 * 5000;
-  CHECK(of_two(false, 1) <= shared * 1.00001);
-  CHECK(of_two(false, 1) > expected(prices.loopback, 5000));
+  // Sharing a CPU: all work is done one after the other, and a hop is everybody's turn.
+  const double end = 400 + 512 * 0.25, sum = 2 * 512 * 0.125;
+  CHECK(of_two(false, 1) <= (8 * end + 2 * sum + 2 * 2 * 5000) * 1.00001);
+  CHECK(of_two(false, 1) >= expected(prices.loopback, 2 * 5000));
+  // The planner is given the same.
+  const Cluster crowded = cluster_of(prices, false, 6, 2);
+  CHECK(prices_of(crowded).network.turn == about(5000));
 }
 
 TEST_CASE("a trace tells of every message, and of the waits between") {

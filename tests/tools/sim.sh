@@ -69,6 +69,19 @@ run all-reduce --topology "$topology" --algorithm rong
 check "an algorithm" 2 "there is no algorithm 'rong'"
 run all-reduce --topology "$topology" --trase x
 check "an option" 2 'did you mean --trace?'
+run ddp --topology "$topology" --model resnet50 --ranks 8..32 --compute-ms 90
+check "training" 0 '102.2 MB of gradients in 4 buckets'
+[ "$(grep -c '%' "$tmp/out")" -eq 3 ] || { echo "FAILED: three rows"; failures=$((failures + 1)); }
+run ddp --topology "$topology" --model resnet50 --ranks 8 --compute-ms 90 -J
+check "training, JSON" 0 '"efficiency": 0.99'
+run ddp --topology "$topology" --model nothing --compute-ms 90
+check "a model" 2 '--model nothing: no such file'
+run ddp --topology "$topology" --model resnet50
+check "no time to compute" 2 'ddp needs --compute-ms'
+run all-reduce --topology "$topology" --ranks 8..16
+check "a range" 2 'only ddp takes two numbers'
+run ddp --topology "$topology" --ranks 8..x
+check "an odd range" 2 '--ranks 8..x: give a number'
 run juggle --topology "$topology"
 check "an operation" 2 'juggle'
 exit $((failures > 0))
