@@ -83,6 +83,24 @@ TEST_CASE("messages, bytes and additions take a CPU's time") {
   CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(std::max(slow, middle)));
 }
 
+TEST_CASE("who sends waits for a free slot") {
+  constexpr uint32_t kChunks = 20, kSlots = 3;
+  constexpr double kMessageNs = 1000, kSlowdown = 7;
+  Cluster cluster = plain_cluster();
+  cluster.nic = {1e15, kLatencyNs, kMessageNs, 0};
+  cluster.slots = kSlots;
+  cluster.exceptions = {{.host = 1, .slowdown = kSlowdown}};
+  const auto order = natural(2);
+  const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 0, kChunks, 1); },
+                .block_elems = 16 * kChunks};
+  const auto outcome = run(network_of(cluster, 2), job);
+  REQUIRE(outcome);
+  // The last message leaves when the one that had its slot was taken.
+  const double taken = kMessageNs + kLatencyNs + (kChunks - kSlots) * kSlowdown * kMessageNs;
+  CHECK(outcome.value().ends_ns[0] == about(taken + kMessageNs, 1e-6));
+  CHECK(outcome.value().ns == about(taken + kSlots * kSlowdown * kMessageNs, 1e-6));
+}
+
 TEST_CASE("ranks that share a CPU take turns") {
   Cluster cluster = plain_cluster();
   cluster.ranks_per_host = 2;
