@@ -267,7 +267,8 @@ TEST_CASE("where ranks have unequal parts, buffers are those of the rank with mo
 }
 
 TEST_CASE("the shipped models have as many tensors and parameters as published") {
-  for (const List& list : {List{"resnet50", 161, 25557032}, List{"bert_base", 199, 109482240}}) {
+  for (const List& list :
+       {List{"resnet50", 161, 25557032}, List{"bert_base", 199, 109482240}, List{"llama_7b", 291, 6738415616}}) {
     std::vector<Tensor> tensors;
     INFO(list.name);
     REQUIRE(static_cast<bool>(load_tensors(list.name, &tensors)));

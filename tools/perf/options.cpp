@@ -44,8 +44,9 @@ void add_size_options(CLI::App& app, Options& o, Raw& raw) {
   app.add_option("-e,--maxbytes", raw.max_bytes, "largest size")->group("Sizes");
   app.add_option("-i,--stepbytes", raw.step_bytes, "add this to get the next size")->group("Sizes");
   app.add_option("-f,--stepfactor", raw.step_factor, "multiply by this instead; 1 is off")->group("Sizes");
-  app.add_option("--sizes-from", o.sizes_from,
-                 "file of 'name count' lines, or a shipped one (resnet50, bert_base): all tensors are one operation")
+  app.add_option(
+         "--sizes-from", o.sizes_from,
+         "file of 'name count' lines, or a shipped one (resnet50, bert_base, llama_7b): all tensors are one operation")
       ->group("Sizes");
 }
 

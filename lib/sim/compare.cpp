@@ -1,0 +1,112 @@
+#include "sim/compare.h"
+
+#include <algorithm>
+
+namespace tutti::sim {
+namespace {
+
+bool is_in_blocks(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
+         collective == Collective::kAllToAll;
+}
+
+Medium medium_of(const Way& way, double crowding) {
+  return {way.latency_ns, way.latency_ns / std::max(1.0, crowding), way.message_ns, way.byte_ns};
+}
+
+}  // namespace
+
+Facts facts_of(const Network& network) {
+  const Cluster& cluster = network.cluster();
+  const int here = std::min(cluster.ranks_per_host, network.n_ranks());
+  const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : here;
+  double slowest = cluster.nic.bytes_per_second;
+  for (const Exception& exception : cluster.exceptions)
+    if (exception.host >= 0 && exception.bytes_per_second) slowest = std::min(slowest, *exception.bytes_per_second);
+  return {.n_ranks = network.n_ranks(),
+          .ranks_here = here,
+          .cpus_here = cpus,
+          .machine_cpus = cpus,
+          .hosts = network.n_hosts(),
+          .largest_host = here,
+          .wire_bytes_per_second = static_cast<uint64_t>(slowest * cluster.nics_per_host)};
+}
+
+// The planner has no ports within a host: their bytes count as work, half of it at either end. Nor caches.
+Prices prices_of(const Cluster& cluster) {
+  const double crowding =
+      cluster.cpus_per_host > 0 ? static_cast<double>(cluster.ranks_per_host) / cluster.cpus_per_host : 1;
+  Prices prices{.shm = medium_of(cluster.local, crowding), .network = medium_of(cluster.nic, crowding)};
+  prices.shm.byte += 0.5e9 / cluster.local.bytes_per_second;
+  prices.loopback = prices.shm;
+  prices.rdma = prices.network;
+  prices.summed_byte = cluster.summed_byte_ns;
+  return prices;
+}
+
+// Prices know of no wires: a byte is all of a CPU's time.
+Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_cpus) {
+  constexpr double kAtOnce = 1e15;
+  const Medium& medium = shares_memory ? prices.shm : prices.loopback;
+  const double crowding = static_cast<double>(n_ranks) / n_cpus;
+  const double latency_ns = crowding > 1 ? crowding * medium.turn : medium.hop;
+  const Way way{kAtOnce, latency_ns, medium.message, medium.byte};
+  return {.racks = 1,
+          .ranks_per_host = n_ranks,
+          .cpus_per_host = n_cpus,
+          .local = way,
+          .nic = way,
+          .summed_byte_ns = prices.summed_byte,
+          .slot_bytes = shares_memory ? kSharedSlotBytes : kSocketSlotBytes};
+}
+
+Planner planner_of(const Network& network) {
+  Planner planner(0, network.layout(), Algo::kAuto, false);
+  planner.set_facts(facts_of(network), {prices_of(network.cluster()), "", {}});
+  return planner;
+}
+
+uint64_t block_bytes(const Operation& operation, int n_ranks) {
+  return is_in_blocks(operation.collective) ? operation.bytes / static_cast<uint64_t>(n_ranks) : operation.bytes;
+}
+
+Call call_of(const Operation& operation, int n_ranks, DataType dtype) {
+  return {.count = block_bytes(operation, n_ranks) / dtype_bytes(dtype),
+          .collective = operation.collective,
+          .dtype = dtype,
+          .root = operation.root};
+}
+
+std::vector<Plan> plans_of(const Planner& planner, const Operation& operation, Algo algo) {
+  const int n = planner.facts().n_ranks;
+  if (algo != Algo::kAuto) {
+    const bool has_lanes = algo == Algo::kRing || algo == Algo::kTree || algo == Algo::kHierarchical;
+    return has_lanes ? std::vector<Plan>{{algo, 1}, {algo, 2}} : std::vector<Plan>{{algo, 1}};
+  }
+  std::vector<Plan> plans;
+  const Call call = call_of(operation, n, DataType::kInt32);
+  for (const Candidate& candidate : planner.candidates(call, block_bytes(operation, n)))
+    plans.push_back(candidate.plan);
+  return plans;
+}
+
+Result<Outcome> run(const Network& network, const Operation& operation, Plan plan) {
+  const Layout layout = network.layout();
+  const Job job{
+      .schedule =
+          [&](int rank) {
+            return Planner(rank, layout, Algo::kAuto, false).schedule(operation.collective, plan, operation.root);
+          },
+      .block_elems = block_bytes(operation, network.n_ranks()) / sizeof(float),
+      .elem_bytes = sizeof(float),
+      .traces = operation.traces};
+  return run(network, job);
+}
+
+double bus_factor(Collective collective, int n_ranks) {
+  const double n = n_ranks;
+  if (collective == Collective::kAllReduce) return 2 * (n - 1) / n;
+  return is_in_blocks(collective) ? (n - 1) / n : 1;
+}
+
+}  // namespace tutti::sim

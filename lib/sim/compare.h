@@ -1,0 +1,37 @@
+// This header: an operation by each of the planner's algorithms, on a network. Pure functions; any thread.
+#pragma once
+
+#include "plan/planner.h"
+#include "sim/run.h"
+
+namespace tutti::sim {
+
+struct Operation {
+  Collective collective = Collective::kAllReduce;
+  uint64_t bytes = 0;  // of the larger of input and output, as in the perf tools
+  int root = 0;
+  bool traces = false;
+};
+
+// What the planner would know of the network.
+Facts facts_of(const Network& network);
+Prices prices_of(const Cluster& cluster);
+
+// One host with so many ranks and CPUs where a message costs what a file of prices says: what tutti-tune has measured
+// of this machine. Over TCP, or through shared memory.
+Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_cpus);
+
+// The planner as it is on rank 0.
+Planner planner_of(const Network& network);
+Call call_of(const Operation& operation, int n_ranks, DataType dtype);
+// Of one block, as planner.h and load_of() want it.
+uint64_t block_bytes(const Operation& operation, int n_ranks);
+// All that the planner considers where the order of additions is free; `algo` other than kAuto: only that one's.
+std::vector<Plan> plans_of(const Planner& planner, const Operation& operation, Algo algo);
+
+Result<Outcome> run(const Network& network, const Operation& operation, Plan plan);
+
+// What the busbw column of the perf tools multiplies algbw by.
+double bus_factor(Collective collective, int n_ranks);
+
+}  // namespace tutti::sim

@@ -1,0 +1,195 @@
+#include "sim/engine.h"
+
+#include <algorithm>
+
+namespace tutti::sim {
+
+Result<Outcome> run(const Network& network, const Job& job) {
+  return Engine(network, job).run();
+}
+
+Result<Outcome> Engine::run() {
+  TUTTI_TRY(connect());
+  outcome_.ends_ns.assign(ranks_.size(), 0);
+  for (size_t id = 0; id < lanes_.size(); id++) {
+    lanes_[id].waits_since_ns = rank(lanes_[id].rank).starts_ns;
+    post(lanes_[id].waits_since_ns, Event::kBegin, static_cast<int>(id));
+  }
+  while (!events_.empty()) {
+    now_ns_ = events_.top().at_ns;
+    // All that happens at one moment, then the speeds that follow from it.
+    while (!events_.empty() && events_.top().at_ns == now_ns_) {
+      const Event event = events_.top();
+      events_.pop();
+      handle(event);
+    }
+    settle();
+  }
+  TUTTI_TRY(check_end());
+  outcome_.wire_bytes = flows_.bytes_of_wires();
+  return std::move(outcome_);
+}
+
+void Engine::post(double at_ns, Event::Kind kind, int id, uint32_t version) {
+  events_.push({at_ns, outcome_.events++, kind, id, version});
+}
+
+void Engine::handle(const Event& event) {
+  switch (event.kind) {
+    case Event::kBegin: to_look_at_.push_back(event.id); break;
+    case Event::kFlowEnds:
+      if (event.version == link(event.id).version) flow_ended(event.id);
+      break;
+    case Event::kArrives:
+      link(event.id).arrived++;
+      to_look_at_.push_back(link(event.id).receiver);
+      break;
+    case Event::kCpuDone: finish_work(event.id); break;
+  }
+  while (!to_look_at_.empty()) {
+    const int index = to_look_at_.back();
+    to_look_at_.pop_back();
+    look_at(index);
+  }
+}
+
+bool Engine::is_blocked(const LaneRun& lane) const {
+  const CompactStep& step = lane.steps[lane.next];
+  bool waits = step.send >= 0 && link(step.send).sent - link(step.send).taken == slots_;
+  for_each_recv(lane, step, [&](int index) { waits |= link(index).arrived == link(index).taken; });
+  return waits;
+}
+
+// Its step may be able to run now.
+void Engine::look_at(int index) {
+  LaneRun& looked = lane(index);
+  if (looked.is_at_work || looked.is_done(rounds_) || now_ns_ < rank(looked.rank).starts_ns || is_blocked(looked))
+    return;
+  looked.is_at_work = true;
+  const CompactStep& step = looked.steps[looked.next];
+  note({Span::kWaits, looked.rank, looked.index, step.recv >= 0 ? link(step.recv).from : -1, 0, looked.waits_since_ns,
+        now_ns_});
+  rank(looked.rank).lanes.push_back(index);
+  start_work(looked.rank);
+}
+
+uint64_t Engine::bytes_of(const LaneRun& lane) const {
+  if (n_chunks_ == 0) return 0;
+  const ChunkLayout layout(job_.elem_bytes, n_chunks_, {network_.slot_bytes(), 0});
+  return layout.part(job_.block_elems, rounds_, lane.round, lane.steps[lane.next].chunk).elems * job_.elem_bytes;
+}
+
+// Of the rank's CPU.
+double Engine::cost_of(const LaneRun& lane) const {
+  const CompactStep& step = lane.steps[lane.next];
+  const auto bytes = static_cast<double>(bytes_of(lane));
+  double ns = bytes * step.n_summed * network_.cluster().summed_byte_ns;
+  const auto add = [&](int index) { ns += link(index).route.message_ns + bytes * link(index).route.byte_ns; };
+  for_each_recv(lane, step, add);
+  if (step.send >= 0) add(step.send);
+  return ns * network_.slowdown(lane.rank);
+}
+
+void Engine::start_work(int index) {
+  RankRun& starting = rank(index);
+  HostRun& host = host_of(index);
+  while (!starting.is_busy && !starting.lanes.empty()) {
+    const int next = starting.lanes.front();
+    const double ns = cost_of(lane(next));
+    if (ns > 0 && host.free_cpus == 0) {
+      if (!starting.waits_for_cpu) host.ranks.push_back(index);
+      starting.waits_for_cpu = true;
+      return;
+    }
+    starting.lanes.pop_front();
+    starting.is_busy = true;
+    host.free_cpus--;
+    lane(next).works_since_ns = now_ns_;
+    if (ns > 0) return post(now_ns_ + ns, Event::kCpuDone, next);
+    finish_work(next);
+  }
+}
+
+// The step has been done: its messages' slots are free, its own message leaves.
+void Engine::finish_work(int index) {
+  LaneRun& done = lane(index);
+  const CompactStep step = done.steps[done.next];
+  note({Span::kWorks, done.rank, done.index, -1, bytes_of(done), done.works_since_ns, now_ns_});
+  for_each_recv(done, step, [&](int received) { take(received); });
+  if (step.send >= 0) send(step.send, bytes_of(done));
+  if (++done.next == done.steps.size()) {
+    done.next = 0;
+    if (++done.round == rounds_ && --rank(done.rank).lanes_left == 0) {
+      outcome_.ends_ns[static_cast<size_t>(done.rank)] = now_ns_;
+      outcome_.ns = std::max(outcome_.ns, now_ns_);
+    }
+  }
+  done.is_at_work = false;
+  done.waits_since_ns = now_ns_;
+  to_look_at_.push_back(index);
+  HostRun& host = host_of(done.rank);
+  rank(done.rank).is_busy = false;
+  host.free_cpus++;
+  // Whoever has waited longest goes first, also before this rank's other lanes.
+  if (!host.ranks.empty()) {
+    const int next = host.ranks.front();
+    host.ranks.pop_front();
+    rank(next).waits_for_cpu = false;
+    start_work(next);
+  }
+  start_work(done.rank);
+}
+
+void Engine::take(int index) {
+  link(index).taken++;
+  to_look_at_.push_back(link(index).sender);
+}
+
+void Engine::send(int index, uint64_t bytes) {
+  message_bytes(index, link(index).sent++) = bytes;
+  outcome_.messages++;
+  outcome_.bytes += bytes;
+  if (link(index).begun == link(index).ended) begin_flows(index);
+}
+
+// A link sends one message at a time. Those without bytes are there after the latency.
+void Engine::begin_flows(int index) {
+  Link& begun = link(index);
+  while (begun.begun < begun.sent) {
+    const uint64_t bytes = message_bytes(index, begun.begun++);
+    begun.begun_ns = now_ns_;
+    if (bytes > 0) return flows_.begin(index, begun.route, bytes, now_ns_);
+    begun.ended++;
+    post(now_ns_ + begun.route.latency_ns, Event::kArrives, index);
+  }
+}
+
+void Engine::flow_ended(int index) {
+  Link& ended = link(index);
+  flows_.end(index);
+  ended.version++;
+  const int sender_lane = lane(ended.sender).index;
+  note({Span::kMessage, ended.from, sender_lane, ended.to, message_bytes(index, ended.ended), ended.begun_ns, now_ns_});
+  ended.ended++;
+  post(now_ns_ + ended.route.latency_ns, Event::kArrives, index);
+  begin_flows(index);
+}
+
+void Engine::settle() {
+  for (const Flows::Change& change : flows_.settle(now_ns_))
+    post(change.ends_ns, Event::kFlowEnds, change.id, ++link(change.id).version);
+}
+
+void Engine::note(Span span) {
+  if (job_.traces && span.end_ns > span.begin_ns) outcome_.spans.push_back(span);
+}
+
+Result<void> Engine::check_end() const {
+  for (const LaneRun& left : lanes_)
+    if (!left.is_done(rounds_))
+      return Error{Code::kInternalError, format("rank %d waits for ever in lane %d, round %llu, step %zu", left.rank,
+                                                left.index, static_cast<unsigned long long>(left.round), left.next)};
+  return {};
+}
+
+}  // namespace tutti::sim

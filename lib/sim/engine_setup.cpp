@@ -1,0 +1,98 @@
+// Engine: schedules become lanes and links.
+#include "sim/engine.h"
+
+namespace tutti::sim {
+namespace {
+
+Error misfit(const std::string& what) {
+  return {Code::kInternalError, "the schedules do not fit together: " + what};
+}
+
+uint64_t key_of(int from, int to, uint32_t channel) {
+  return static_cast<uint64_t>(channel) << 56 | static_cast<uint64_t>(from) << 28 | static_cast<uint64_t>(to);
+}
+
+}  // namespace
+
+Engine::Engine(const Network& network, const Job& job)
+    : network_(network), job_(job), slots_(network.cluster().slots), flows_(network) {
+  const Cluster& cluster = network.cluster();
+  const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : cluster.ranks_per_host;
+  ranks_.resize(static_cast<size_t>(network.n_ranks()));
+  hosts_.resize(static_cast<size_t>(network.n_hosts()), {cpus, {}});
+}
+
+Result<void> Engine::connect() {
+  for (int r = 0; r < network_.n_ranks(); r++) {
+    const Schedule schedule = job_.schedule(r);
+    if (schedule.n_ranks != network_.n_ranks())
+      return misfit(format("rank %d's is for %d ranks, not %d", r, schedule.n_ranks, network_.n_ranks()));
+    n_chunks_ = schedule.n_chunks;
+    TUTTI_TRY(connect_rank(schedule));
+  }
+  for (const Link& made : links_)
+    if (made.sender < 0 || made.receiver < 0)
+      return misfit(format("only rank %d knows of the link from rank %d to rank %d",
+                           made.sender < 0 ? made.to : made.from, made.from, made.to));
+  found_.clear();
+  message_bytes_.resize(links_.size() * slots_);
+  if (n_chunks_ > 0)
+    rounds_ = ChunkLayout(job_.elem_bytes, n_chunks_, {network_.slot_bytes(), 0}).rounds(job_.block_elems);
+  return {};
+}
+
+Result<void> Engine::connect_rank(const Schedule& schedule) {
+  RankRun& mine = rank(schedule.rank);
+  mine.starts_ns = network_.starts_ns(schedule.rank);
+  for (const Lane& given : schedule.lanes) {
+    if (given.steps.empty()) continue;
+    const int index = static_cast<int>(lanes_.size());
+    lanes_.push_back({.rank = schedule.rank, .index = mine.lanes_left++});
+    lane(index).steps.reserve(given.steps.size());
+    for (const Step& step : given.steps) {
+      TUTTI_TRY_ASSIGN(const CompactStep made, compact(index, schedule, step, given.channel));
+      lane(index).steps.push_back(made);
+    }
+  }
+  return {};
+}
+
+Result<Engine::CompactStep> Engine::compact(int index, const Schedule& schedule, const Step& step, uint32_t channel) {
+  CompactStep made;
+  made.chunk = schedule.n_chunks > 0 ? step.chunk % schedule.n_chunks : 0;
+  uint32_t n_sources = (step.before.buffer != Buffer::kNone) + (step.local.buffer != Buffer::kNone);
+  for_each_sender(schedule, step, [&](int) { n_sources++; });
+  made.n_summed = n_sources > 1 ? n_sources : 0;
+  if (step.recv >= 0) {
+    TUTTI_TRY_ASSIGN(made.recv, attach(index, step.recv, channel, false));
+  }
+  if (step.send >= 0) {
+    TUTTI_TRY_ASSIGN(made.send, attach(index, step.send, channel, true));
+  }
+  if (step.recv != kEveryone) return made;
+  made.recv = kEveryone;
+  if (lane(index).everyone.empty()) TUTTI_TRY(attach_everyone(index, schedule.n_ranks, channel));
+  return made;
+}
+
+Result<void> Engine::attach_everyone(int index, int n_ranks, uint32_t channel) {
+  for (int peer = 0; peer < n_ranks; peer++) {
+    if (peer == lane(index).rank) continue;
+    TUTTI_TRY_ASSIGN(const int made, attach(index, peer, channel, false));
+    lane(index).everyone.push_back(made);
+  }
+  return {};
+}
+
+Result<int> Engine::attach(int index, int peer, uint32_t channel, bool sends) {
+  const int mine = lane(index).rank, from = sends ? mine : peer, to = sends ? peer : mine;
+  if (peer >= network_.n_ranks() || peer == mine) return misfit(format("rank %d names rank %d", mine, peer));
+  const auto [at, is_new] = found_.try_emplace(key_of(from, to, channel), static_cast<int>(links_.size()));
+  if (is_new) links_.push_back({.from = from, .to = to, .route = network_.route(from, to)});
+  int& end = sends ? link(at->second).sender : link(at->second).receiver;
+  if (end >= 0 && end != index) return misfit(format("two lanes of rank %d use the link to rank %d", mine, peer));
+  end = index;
+  return at->second;
+}
+
+}  // namespace tutti::sim

@@ -1,0 +1,119 @@
+#include "sim/flows.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace tutti::sim {
+namespace {
+
+// Shares that differ by less are equal: rounding.
+constexpr double kSame = 1 + 1e-9;
+
+}  // namespace
+
+Flows::Flows(const Network& network)
+    : speeds_(network.wires()), wires_(speeds_.size()), wire_bytes_(speeds_.size(), 0) {}
+
+void Flows::begin(int id, const Route& route, uint64_t bytes, double now_ns) {
+  if (static_cast<size_t>(id) >= flows_.size()) flows_.resize(static_cast<size_t>(id) + 1);
+  Flow& made = flow(id);
+  made = {.route = route, .left = static_cast<double>(bytes), .since_ns = now_ns, .bytes = bytes};
+  for (int i = 0; i < route.n_wires; i++) {
+    const auto at = static_cast<size_t>(i);
+    std::vector<int>& flows = wire(route.wires[at]).flows;
+    made.place[at] = static_cast<uint32_t>(flows.size());
+    flows.push_back(id);
+    touched_.push_back(route.wires[at]);
+  }
+}
+
+void Flows::end(int id) {
+  const Flow& ended = flow(id);
+  for (int i = 0; i < ended.route.n_wires; i++) {
+    const auto at = static_cast<size_t>(i);
+    const int index = ended.route.wires[at];
+    std::vector<int>& flows = wire(index).flows;
+    const int last = flows.back();
+    flows[ended.place[at]] = last;
+    Flow& moved = flow(last);
+    for (int j = 0; j < moved.route.n_wires; j++)
+      if (moved.route.wires[static_cast<size_t>(j)] == index) moved.place[static_cast<size_t>(j)] = ended.place[at];
+    flows.pop_back();
+    wire_bytes_[static_cast<size_t>(index)] += ended.bytes;
+    touched_.push_back(index);
+  }
+}
+
+void Flows::see(int index) {
+  Wire& seen = wire(index);
+  if (seen.seen == epoch_) return;
+  seen.seen = epoch_;
+  seen.left = speeds_[static_cast<size_t>(index)];
+  seen.unfixed = static_cast<int>(seen.flows.size());
+  component_.push_back(index);
+}
+
+// All wires that the touched ones have to do with.
+void Flows::find_component() {
+  epoch_++;
+  component_.clear();
+  for (const int index : touched_) see(index);
+  touched_.clear();
+  for (size_t i = 0; i < component_.size(); i++) {
+    for (const int id : wire(component_[i]).flows) {
+      Flow& found = flow(id);
+      if (found.seen == epoch_) continue;
+      found.seen = epoch_;
+      found.is_fixed = false;
+      for (int j = 0; j < found.route.n_wires; j++) see(found.route.wires[static_cast<size_t>(j)]);
+    }
+  }
+}
+
+double Flows::least_share() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const int index : component_) {
+    const Wire& candidate = wires_[static_cast<size_t>(index)];
+    if (candidate.unfixed > 0) least = std::min(least, candidate.left / candidate.unfixed);
+  }
+  return least;
+}
+
+// The wire's flows cannot go faster than this.
+void Flows::fix(int index, double speed, double now_ns) {
+  for (const int id : wire(index).flows) {
+    Flow& fixed = flow(id);
+    if (fixed.is_fixed) continue;
+    fixed.is_fixed = true;
+    for (int j = 0; j < fixed.route.n_wires; j++) {
+      Wire& crossed = wire(fixed.route.wires[static_cast<size_t>(j)]);
+      crossed.left = std::max(0.0, crossed.left - speed);
+      crossed.unfixed--;
+    }
+    if (fixed.speed == speed) continue;
+    fixed.left = std::max(0.0, fixed.left - fixed.speed * (now_ns - fixed.since_ns));
+    fixed.since_ns = now_ns;
+    fixed.speed = speed;
+    changes_.push_back({id, now_ns + fixed.left / speed});
+  }
+}
+
+// The wire with the least for each of its flows decides on them, then the one that has the least of those that are
+// left.
+std::span<const Flows::Change> Flows::settle(double now_ns) {
+  changes_.clear();
+  if (touched_.empty()) return {};
+  find_component();
+  std::erase_if(component_, [&](int index) { return wire(index).flows.empty(); });
+  while (!component_.empty()) {
+    const double share = least_share();
+    for (const int index : component_) {
+      const Wire& tight = wire(index);
+      if (tight.unfixed > 0 && tight.left / tight.unfixed <= share * kSame) fix(index, share, now_ns);
+    }
+    std::erase_if(component_, [&](int index) { return wire(index).unfixed == 0; });
+  }
+  return changes_;
+}
+
+}  // namespace tutti::sim

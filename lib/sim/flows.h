@@ -1,0 +1,62 @@
+// This header: messages under way, and how fast each goes: all that cross a wire share it max-min fairly. No flow could
+// be faster without making one slower that is not faster than it. Only flows that share wires, directly or through
+// others, are worked out anew when one begins or ends. One thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/network.h"
+
+namespace tutti::sim {
+
+class Flows {
+ public:
+  explicit Flows(const Network& network);
+
+  // `id` is any small number that no other flow has now. The speed is known after the next settle().
+  void begin(int id, const Route& route, uint64_t bytes, double now_ns);
+  void end(int id);
+  struct Change {
+    int id;
+    double ends_ns;  // if nothing else changes
+  };
+  // The flows that have another speed since.
+  std::span<const Change> settle(double now_ns);
+
+  // What has gone through each wire; of flows that have ended.
+  const std::vector<uint64_t>& bytes_of_wires() const { return wire_bytes_; }
+
+ private:
+  struct Flow {
+    Route route;
+    std::array<uint32_t, 5> place{};  // in each wire's list
+    double left = 0, speed = 0, since_ns = 0;
+    uint64_t bytes = 0;
+    uint32_t seen = 0;
+    bool is_fixed = false;
+  };
+  struct Wire {
+    std::vector<int> flows;
+    double left = 0;  // not given to any flow yet
+    int unfixed = 0;
+    uint32_t seen = 0;
+  };
+  Flow& flow(int id) { return flows_[static_cast<size_t>(id)]; }
+  Wire& wire(int index) { return wires_[static_cast<size_t>(index)]; }
+  void see(int wire);
+  void find_component();
+  double least_share() const;
+  void fix(int wire, double speed, double now_ns);
+
+  std::span<const double> speeds_;
+  std::vector<Wire> wires_;
+  std::vector<uint64_t> wire_bytes_;
+  std::vector<Flow> flows_;
+  std::vector<int> touched_, component_;  // wires
+  std::vector<Change> changes_;
+  uint32_t epoch_ = 0;
+};
+
+}  // namespace tutti::sim

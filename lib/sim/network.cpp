@@ -1,0 +1,115 @@
+#include "sim/network.h"
+
+#include <cstring>
+
+namespace tutti::sim {
+namespace {
+
+double per_ns(double bytes_per_second) {
+  return bytes_per_second / 1e9;
+}
+
+}  // namespace
+
+Result<Network> Network::make(Cluster cluster, int n_ranks) {
+  if (n_ranks < 1) return Error{Code::kInvalidUsage, format("%d ranks: there must be at least 1", n_ranks)};
+  if (cluster.racks > 0 && n_ranks > cluster.capacity())
+    return Error{Code::kInvalidUsage,
+                 format("%d ranks are more than the topology has room for, %d racks of %d hosts of %d ranks; leave "
+                        "\"racks\" out to have as many as it takes",
+                        n_ranks, cluster.racks, cluster.hosts_per_rack, cluster.ranks_per_host)};
+  for (const Exception& exception : cluster.exceptions)
+    if (exception.rank >= n_ranks)
+      return Error{Code::kInvalidUsage,
+                   format("the topology's exception is about rank %d, and there are %d ranks; take it out, or give "
+                          "more ranks",
+                          exception.rank, n_ranks)};
+  return Network(std::move(cluster), n_ranks);
+}
+
+Network::Network(Cluster cluster, int n_ranks)
+    : cluster_(std::move(cluster)),
+      n_ranks_(n_ranks),
+      slowdown_(static_cast<size_t>(n_ranks), 1),
+      starts_ns_(static_cast<size_t>(n_ranks), 0) {
+  const auto add = [&](int n, const Way& way) {
+    wires_.insert(wires_.end(), 2 * static_cast<size_t>(n), per_ns(way.bytes_per_second));
+  };
+  add(n_ranks, cluster_.local);
+  add(n_hosts() * cluster_.nics_per_host, cluster_.nic);
+  if (n_racks() > 1) add(n_racks(), cluster_.rack);
+  for (const Exception& exception : cluster_.exceptions) except(exception);
+}
+
+void Network::except(const Exception& exception) {
+  const auto set = [&](int wire) {
+    const auto at = static_cast<size_t>(wire);
+    if (exception.bytes_per_second) wires_[at] = wires_[at + 1] = per_ns(*exception.bytes_per_second);
+  };
+  if (exception.host >= 0 && exception.host < n_hosts())
+    for (int index = 0; index < cluster_.nics_per_host; index++)
+      if (exception.nic < 0 || exception.nic == index) set(nic(exception.host, index, false));
+  if (exception.rack >= 0 && n_racks() > 1 && exception.rack < n_racks()) set(uplink(exception.rack, false));
+  if (exception.from_host >= 0) {
+    pairs_[{exception.from_host, exception.to_host}] = static_cast<int>(wires_.size());
+    wires_.push_back(per_ns(*exception.bytes_per_second));
+  }
+  for (int rank = 0; rank < n_ranks_; rank++) {
+    if (rank != exception.rank && host_of(rank) != exception.host) continue;
+    slowdown_[static_cast<size_t>(rank)] *= exception.slowdown.value_or(1);
+    starts_ns_[static_cast<size_t>(rank)] += exception.starts_late_ns.value_or(0);
+  }
+}
+
+int Network::nic_of(int rank) const {
+  return rank % cluster_.ranks_per_host * cluster_.nics_per_host / cluster_.ranks_per_host;
+}
+
+Route Network::route(int from, int to) const {
+  const int here = host_of(from), there = host_of(to);
+  const Way& way = here == there ? cluster_.local : cluster_.nic;
+  Route route{{}, 0, way.latency_ns, way.message_ns, way.byte_ns};
+  const auto add = [&](int wire) { route.wires[static_cast<size_t>(route.n_wires++)] = wire; };
+  if (here == there) {
+    add(port(from, false));
+    add(port(to, true));
+    return route;
+  }
+  add(nic(here, nic_of(from), false));
+  if (rack_of(here) != rack_of(there)) {
+    add(uplink(rack_of(here), false));
+    add(uplink(rack_of(there), true));
+    route.latency_ns += cluster_.rack.latency_ns;
+  }
+  if (const auto pair = pairs_.find({here, there}); pair != pairs_.end()) add(pair->second);
+  add(nic(there, nic_of(to), true));
+  return route;
+}
+
+std::string Network::wire_name(int wire) const {
+  for (const auto& [hosts, number] : pairs_)
+    if (number == wire) return format("host %d to host %d", hosts.first, hosts.second);
+  const char* direction = wire % 2 == 0 ? "out" : "in";
+  int index = wire / 2;
+  if (index < n_ranks_) return format("rank %d's port, %s", index, direction);
+  index -= n_ranks_;
+  const int nics = cluster_.nics_per_host;
+  if (index < n_hosts() * nics) return format("host %d's NIC %d, %s", index / nics, index % nics, direction);
+  return format("rack %d, %s", index - n_hosts() * nics, direction);
+}
+
+Layout Network::layout() const {
+  std::vector<Seat> seats(static_cast<size_t>(n_ranks_));
+  for (int rank = 0; rank < n_ranks_; rank++) {
+    const int host = host_of(rank);
+    memcpy(seats[static_cast<size_t>(rank)].host.bytes, &host, sizeof host);
+  }
+  return lay_out(seats);
+}
+
+uint32_t Network::slot_bytes() const {
+  if (cluster_.slot_bytes > 0) return cluster_.slot_bytes;
+  return n_hosts() == 1 ? kSharedSlotBytes : kSocketSlotBytes;
+}
+
+}  // namespace tutti::sim

@@ -1,0 +1,61 @@
+// This header: the graph that messages of a number of ranks take. A wire is one direction of a rank's port, of a NIC,
+// of a rack's uplink; a route is the wires between two ranks. Ranks fill hosts in order, hosts fill racks. Immutable;
+// any thread.
+//
+//   rank --port--> rank                                                 on one host
+//   rank --NIC--> (switch of the rack) --NIC--> rank                    rank r uses NIC r * nics / ranks of its host
+//   rank --NIC--> (switch) --uplink--> (core) --downlink--> (switch) --NIC--> rank
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/cluster.h"
+#include "topology/layout.h"
+
+namespace tutti::sim {
+
+struct Route {
+  std::array<int, 5> wires{};
+  int n_wires = 0;
+  double latency_ns = 0, message_ns = 0, byte_ns = 0;
+};
+
+class Network {
+ public:
+  // kInvalidUsage: the cluster has no room for so many ranks.
+  static Result<Network> make(Cluster cluster, int n_ranks);
+
+  const Cluster& cluster() const { return cluster_; }
+  int n_ranks() const { return n_ranks_; }
+  int n_hosts() const { return (n_ranks_ + cluster_.ranks_per_host - 1) / cluster_.ranks_per_host; }
+  int host_of(int rank) const { return rank / cluster_.ranks_per_host; }
+  int rack_of(int host) const { return host / cluster_.hosts_per_rack; }
+  Layout layout() const;
+
+  Route route(int from, int to) const;
+  const std::vector<double>& wires() const { return wires_; }  // bytes per nanosecond
+  std::string wire_name(int wire) const;
+  double slowdown(int rank) const { return slowdown_[static_cast<size_t>(rank)]; }
+  double starts_ns(int rank) const { return starts_ns_[static_cast<size_t>(rank)]; }
+  uint32_t slot_bytes() const;
+
+ private:
+  Network(Cluster cluster, int n_ranks);
+  void except(const Exception& exception);
+  int n_racks() const { return rack_of(n_hosts() - 1) + 1; }
+  // Ports first, then NICs, then racks; out and in of each beside each other. Wires of single pairs are last.
+  int port(int rank, bool in) const { return 2 * rank + in; }
+  int nic(int host, int index, bool in) const { return 2 * (n_ranks_ + host * cluster_.nics_per_host + index) + in; }
+  int uplink(int rack, bool in) const { return 2 * (n_ranks_ + n_hosts() * cluster_.nics_per_host + rack) + in; }
+  int nic_of(int rank) const;
+
+  Cluster cluster_;
+  int n_ranks_;
+  std::vector<double> wires_, slowdown_, starts_ns_;
+  std::map<std::pair<int, int>, int> pairs_;  // of hosts
+};
+
+}  // namespace tutti::sim

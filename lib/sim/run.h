@@ -1,0 +1,41 @@
+// This header: runs the schedules of all ranks as discrete events on a network. Deterministic: the same values in give
+// the same values out, on every machine. One thread, and nothing stays behind.
+#pragma once
+
+#include <functional>
+
+#include "schedule/schedule.h"
+#include "sim/network.h"
+
+namespace tutti::sim {
+
+// One operation. `schedule` is asked once for each rank.
+struct Job {
+  std::function<Schedule(int rank)> schedule;
+  uint64_t block_elems = 0;  // of every block; see schedule.h
+  size_t elem_bytes = 4;
+  bool traces = false;
+};
+
+struct Span {
+  enum Kind { kWaits, kWorks, kMessage };
+  Kind kind = kWaits;
+  int rank = 0, lane = 0;
+  int peer = -1;  // the message's receiver, or whom the rank waits for; -1: several
+  uint64_t bytes = 0;
+  double begin_ns = 0, end_ns = 0;
+};
+
+struct Outcome {
+  double ns = 0;                     // from the first rank's start to the last one's end
+  std::vector<double> ends_ns;       // by rank
+  uint64_t messages = 0, bytes = 0;  // sent by all ranks
+  uint64_t events = 0;
+  std::vector<uint64_t> wire_bytes;  // as Network::wires()
+  std::vector<Span> spans;           // if the job traces
+};
+
+// kInternalError: the schedules do not fit together, or some rank waits for ever; it names one.
+Result<Outcome> run(const Network& network, const Job& job);
+
+}  // namespace tutti::sim

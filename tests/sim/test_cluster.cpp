@@ -1,0 +1,108 @@
+// Files that describe networks: what they say, and what is wrong with them.
+#include "catch.h"
+#include "contains.h"
+#include "networks.h"
+
+namespace tutti::sim::testing {
+namespace {
+
+using tutti_test::contains;
+
+constexpr const char* kGood = R"({"racks": 2, "hosts_per_rack": 3, "ranks_per_host": 4, "nics_per_host": 2,
+  "local": {"gbit_per_s": 800, "latency_us": 0.5, "message_us": 0.1, "byte_ns": 0.25},
+  "nic": {"gbit_per_s": 100, "latency_us": 3}, "rack": {"gbit_per_s": 200, "latency_us": 2},
+  "exceptions": [{"host": 1, "nic": 1, "gbit_per_s": 10}, {"rank": 9, "starts_late_us": 5, "slowdown": 2},
+                 {"rack": 1, "gbit_per_s": 40}, {"from_host": 0, "to_host": 5, "gbit_per_s": 1}]})";
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  const size_t at = text.find(what);
+  REQUIRE(at != text.npos);
+  return text.replace(at, what.size(), by);
+}
+
+double speed_of(const Network& network, const std::string& name) {
+  for (size_t wire = 0; wire < network.wires().size(); wire++)
+    if (network.wire_name(static_cast<int>(wire)) == name) return network.wires()[wire];
+  FAIL("no wire " + name);
+  return 0;
+}
+
+TEST_CASE("a file's numbers are those of the network") {
+  const auto cluster = cluster_from_json(kGood, "F");
+  REQUIRE(cluster);
+  const Network network = network_of(cluster.value(), 24);
+  CHECK(speed_of(network, "rank 23's port, in") == about(100));
+  CHECK(speed_of(network, "host 1's NIC 0, out") == about(12.5));
+  CHECK(speed_of(network, "host 1's NIC 1, in") == about(1.25));
+  CHECK(speed_of(network, "rack 0, out") == about(25));
+  CHECK(speed_of(network, "rack 1, in") == about(5));
+  CHECK(speed_of(network, "host 0 to host 5") == about(0.125));
+  CHECK(network.starts_ns(9) == about(5000));
+  CHECK(network.slowdown(9) == about(2));
+  CHECK(network.slowdown(8) == about(1));
+  const Route within = network.route(4, 7), beside = network.route(3, 4), across = network.route(2, 21);
+  CHECK(within.latency_ns == about(500));
+  CHECK(network.wire_name(beside.wires[0]) == "host 0's NIC 1, out");
+  CHECK(network.wire_name(beside.wires[1]) == "host 1's NIC 0, in");
+  CHECK(across.n_wires == 5);
+  CHECK(across.latency_ns == about(5000));
+  CHECK(network.wire_name(across.wires[3]) == "host 0 to host 5");
+}
+
+TEST_CASE("racks that are not numbered are as many as it takes") {
+  const auto cluster = cluster_from_json(replaced(kGood, "\"racks\": 2, ", ""), "F");
+  REQUIRE(cluster);
+  CHECK(network_of(cluster.value(), 1000).n_hosts() == 250);
+}
+
+TEST_CASE("what is wrong with a file is said, and what to do") {
+  struct Wrong {
+    std::string text, says;
+  };
+  const std::string good = kGood;
+  const std::vector<Wrong> wrongs = {
+      {"{", "F: it holds no JSON object"},
+      {"[1]", "F: it holds no JSON object"},
+      {replaced(good, "\"hosts_per_rack\": 3, ", ""), "F: hosts_per_rack is missing"},
+      {replaced(good, "\"nic\":", "\"nik\":"), "there is no field 'nik' here; there are: "},
+      {replaced(good, "\"nic\": {\"gbit_per_s\": 100, \"latency_us\": 3},", ""), "F: nic is missing"},
+      {replaced(good, "\"rack\": {\"gbit_per_s\": 200, \"latency_us\": 2},", ""), "F: rack is missing"},
+      {replaced(good, "\"latency_us\": 3", "\"latency\": 3"), "F, nic: latency_us is missing"},
+      {replaced(good, "\"gbit_per_s\": 100", "\"gbit_per_s\": 0"), "F, nic: gbit_per_s is 0, so nothing would ever"},
+      {replaced(good, "\"gbit_per_s\": 100", "\"gbit_per_s\": -1"), "gbit_per_s is -1; give a number from 0 up"},
+      {replaced(good, "\"latency_us\": 3", "\"latency_us\": \"3\""), "latency_us is \"3\"; give a number"},
+      {replaced(good, "\"racks\": 2", "\"racks\": 0"), "racks is 0; give a whole number from 1 up"},
+      {replaced(good, "\"racks\": 2", "\"racks\": 1.5"), "racks is 1.5; give a whole number"},
+      {replaced(good, "\"rank\": 9", "\"rank\": 24"), "F, exceptions[1]: there is no rank 24; the last one is 23"},
+      {replaced(good, "\"host\": 1", "\"host\": 6"), "F, exceptions[0]: there is no host 6; the last one is 5"},
+      {replaced(good, "\"nic\": 1", "\"nic\": 2"), "there is no nic 2; the last one is 1"},
+      {replaced(good, "\"rack\": 1", "\"rack\": 2"), "there is no rack 2; the last one is 1"},
+      {replaced(good, "\"to_host\": 5", "\"to_host\": 7"), "there is no to_host 7; the last one is 5"},
+      {replaced(good, "\"from_host\": 0, ", ""), "give one of host, rank, rack, or from_host and to_host"},
+      {replaced(good, "\"rack\": 1, \"gbit_per_s\": 40", "\"rack\": 1"), "it changes nothing"},
+      {replaced(good, "\"starts_late_us\": 5", "\"gbit_per_s\": 5"), "a rank has no gbit_per_s"},
+      {replaced(good, "\"slowdown\": 2", "\"slowdown\": 0.5"), "slowdown is 0.5; give a number from 1 up"},
+      {replaced(good, "{\"rack\": 1, \"gbit_per_s\": 40}", "7"), "F, exceptions[2]: it is no object"},
+  };
+  for (const Wrong& wrong : wrongs) {
+    const auto cluster = cluster_from_json(wrong.text, "F");
+    INFO(wrong.says);
+    REQUIRE(!cluster);
+    CHECK(cluster.error().code == Code::kInvalidUsage);
+    INFO(cluster.error().message);
+    CHECK(contains(cluster.error().message, wrong.says));
+  }
+}
+
+TEST_CASE("more ranks than there is room for, and exceptions for ranks that are not there") {
+  const auto cluster = cluster_from_json(kGood, "F");
+  REQUIRE(cluster);
+  const auto many = Network::make(cluster.value(), 25), few = Network::make(cluster.value(), 9);
+  REQUIRE(!many);
+  CHECK(contains(many.error().message, "25 ranks are more than the topology has room for, 2 racks of 3 hosts of 4"));
+  REQUIRE(!few);
+  CHECK(contains(few.error().message, "exception is about rank 9, and there are 9 ranks"));
+}
+
+}  // namespace
+}  // namespace tutti::sim::testing

@@ -1,0 +1,227 @@
+// Times against what can be worked out by hand.
+#include <algorithm>
+#include <numeric>
+
+#include "catch.h"
+#include "contains.h"
+#include "networks.h"
+
+namespace tutti::sim::testing {
+namespace {
+
+using tutti_test::contains;
+
+double ns_of(const Network& network, Operation operation, Plan plan) {
+  const auto outcome = run(network, operation, plan);
+  REQUIRE(outcome);
+  return outcome.value().ns;
+}
+
+std::vector<int> natural(int n) {
+  std::vector<int> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+TEST_CASE("a ring takes 2 (n - 1) hops of an n-th of the bytes") {
+  for (const int n : {2, 3, 8, 33}) {
+    const uint64_t part = 1 << 18;
+    const double hop = kLatencyNs + static_cast<double>(part) / kBytesPerNs;
+    const Operation of{.bytes = part * static_cast<uint64_t>(n)};
+    CHECK(ns_of(network_of(plain_cluster(), n), of, {Algo::kRing, 1}) == about(2 * (n - 1) * hop));
+    // All-gather and reduce-scatter are half of it.
+    for (const Collective half : {Collective::kAllGather, Collective::kReduceScatter})
+      CHECK(ns_of(network_of(plain_cluster(), n), {half, of.bytes}, {Algo::kRing, 1}) == about((n - 1) * hop));
+    // In slots of a quarter: four rounds.
+    Cluster in_rounds = plain_cluster();
+    in_rounds.slot_bytes = part / 4;
+    const double quarter = kLatencyNs + part / 4 / kBytesPerNs;
+    CHECK(ns_of(network_of(in_rounds, n), of, {Algo::kRing, 1}) == about(4 * 2 * (n - 1) * quarter));
+  }
+}
+
+TEST_CASE("recursive doubling takes log2 n hops of all bytes") {
+  const Operation of{.bytes = 1 << 20};
+  const double hop = kLatencyNs + static_cast<double>(of.bytes) / kBytesPerNs;
+  CHECK(ns_of(network_of(plain_cluster(), 16), of, {Algo::kDoubling, 1}) == about(4 * hop));
+}
+
+// Both trees at once, up and down; nothing is as good as free to send.
+TEST_CASE("trees take twice their height in hops") {
+  for (const int height : {1, 2, 3, 5}) {
+    const double ns = ns_of(network_of(plain_cluster(), (2 << height) - 1), {.bytes = 8}, {Algo::kTree, 1});
+    CHECK(ns == about(2 * height * kLatencyNs, 0.001));
+  }
+}
+
+TEST_CASE("a chain is filled once, then each chunk takes its own time") {
+  constexpr int kRanks = 9;
+  constexpr uint32_t kChunks = 16;
+  const uint64_t chunk = 1 << 20;
+  const auto order = natural(kRanks);
+  const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 0, kChunks, 1); },
+                .block_elems = kChunks * chunk / sizeof(float)};
+  const auto outcome = run(network_of(plain_cluster(), kRanks), job);
+  REQUIRE(outcome);
+  const double chunk_ns = static_cast<double>(chunk) / kBytesPerNs;
+  CHECK(outcome.value().ns == about((kRanks - 1) * (kLatencyNs + chunk_ns) + (kChunks - 1) * chunk_ns));
+}
+
+TEST_CASE("messages, bytes and additions take a CPU's time") {
+  Cluster cluster = plain_cluster();
+  cluster.nic.message_ns = 700;
+  cluster.nic.byte_ns = 0.03;
+  cluster.summed_byte_ns = 0.05;
+  const double part = 1 << 16, end = 700 + 0.03 * part, hop = part / kBytesPerNs + kLatencyNs;
+  const double expected = end + hop + (2 * end + 2 * 0.05 * part) + hop + end;
+  const Operation of{.bytes = 1 << 17};
+  CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(expected));
+
+  cluster.exceptions = {{.host = 1, .slowdown = 3}};
+  const double slow = 3 * end + hop + (2 * end + 2 * 0.05 * part) + hop + 3 * end;
+  const double middle = end + hop + 3 * (2 * end + 2 * 0.05 * part) + hop + end;
+  CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(std::max(slow, middle)));
+}
+
+TEST_CASE("who sends waits for a free slot") {
+  constexpr uint32_t kChunks = 20, kSlots = 3;
+  constexpr double kMessageNs = 1000, kSlowdown = 7;
+  Cluster cluster = plain_cluster();
+  cluster.nic = {1e15, kLatencyNs, kMessageNs, 0};
+  cluster.slots = kSlots;
+  cluster.exceptions = {{.host = 1, .slowdown = kSlowdown}};
+  const auto order = natural(2);
+  const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 0, kChunks, 1); },
+                .block_elems = 16 * kChunks};
+  const auto outcome = run(network_of(cluster, 2), job);
+  REQUIRE(outcome);
+  // The last message leaves when the one that had its slot was taken.
+  const double taken = kMessageNs + kLatencyNs + (kChunks - kSlots) * kSlowdown * kMessageNs;
+  CHECK(outcome.value().ends_ns[0] == about(taken + kMessageNs, 1e-6));
+  CHECK(outcome.value().ns == about(taken + kSlots * kSlowdown * kMessageNs, 1e-6));
+}
+
+TEST_CASE("ranks that share a CPU take turns") {
+  Cluster cluster = plain_cluster();
+  cluster.ranks_per_host = 2;
+  cluster.local = {1e15, 0, 1000, 0};
+  const Operation of{.bytes = 1 << 10};
+  const double alone = ns_of(network_of(cluster, 2), of, {Algo::kRing, 1});
+  CHECK(alone == about(4 * 1000, 0.001));
+  cluster.cpus_per_host = 1;
+  CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(2 * alone, 0.001));
+}
+
+TEST_CASE("a slow wire holds the ring up for each of its chunks") {
+  constexpr int kRanks = 8;
+  const double part = 1 << 20, slow = kBytesPerNs / 10, ticks = 2 * (kRanks - 1);
+  Cluster cluster = plain_cluster();
+  cluster.exceptions = {{.from_host = 2, .to_host = 3, .bytes_per_second = slow * 1e9}};
+  const Operation of{.bytes = kRanks * (1 << 20)};
+  const double ns = ns_of(network_of(cluster, kRanks), of, {Algo::kRing, 1});
+  CHECK(ns >= ticks * part / slow + kLatencyNs);
+  CHECK(ns <= ticks * (kLatencyNs + part / slow) + kRanks * (kLatencyNs + part / kBytesPerNs));
+  // The other way round nothing goes.
+  cluster.exceptions = {{.from_host = 3, .to_host = 2, .bytes_per_second = slow * 1e9}};
+  CHECK(ns_of(network_of(cluster, kRanks), of, {Algo::kRing, 1}) == about(ticks * (kLatencyNs + part / kBytesPerNs)));
+}
+
+TEST_CASE("who starts late holds all up") {
+  Cluster cluster = plain_cluster();
+  const Operation of{.bytes = 8};
+  const double in_time = ns_of(network_of(cluster, 8), of, {Algo::kDoubling, 1});
+  cluster.exceptions = {{.rank = 5, .starts_late_ns = 1e6}};
+  CHECK(ns_of(network_of(cluster, 8), of, {Algo::kDoubling, 1}) == about(in_time + 1e6, 1e-5));
+}
+
+TEST_CASE("two racks: what a ring, and what a hierarchy sends between them") {
+  const Network network = network_of(uneven_cluster(), 24);
+  const auto between = [&](Plan plan) {
+    const auto outcome = run(network, {.bytes = 24 << 10}, plan);
+    REQUIRE(outcome);
+    uint64_t bytes = 0;
+    for (size_t wire = 0; wire < network.wires().size(); wire++)
+      if (contains(network.wire_name(static_cast<int>(wire)), "rack 0, out")) bytes += outcome.value().wire_bytes[wire];
+    return bytes;
+  };
+  CHECK(between({Algo::kRing, 1}) == 2 * 23 * (1 << 10));
+  CHECK(between({Algo::kHierarchical, 1}) == 2 * 7 * 3 * (1 << 10));
+}
+
+TEST_CASE("what is sent is what arrives, by every algorithm, and the same in every run") {
+  const Network network = network_of(uneven_cluster(), 24);
+  const Planner planner = planner_of(network);
+  for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                                      Collective::kBroadcast, Collective::kReduce, Collective::kAllToAll}) {
+    const Operation of{.collective = collective, .bytes = 3 << 20, .root = 7};
+    for (const Plan plan : plans_of(planner, of, Algo::kAuto)) {
+      const auto outcome = run(network, of, plan), again = run(network, of, plan);
+      REQUIRE(outcome);
+      uint64_t out = 0, in = 0;
+      for (size_t wire = 0; wire < network.wires().size(); wire++) {
+        const std::string name = network.wire_name(static_cast<int>(wire));
+        if (contains(name, "rack")) continue;
+        (contains(name, ", out") ? out : in) += outcome.value().wire_bytes[wire];
+      }
+      CHECK(out == outcome.value().bytes);
+      CHECK(in == outcome.value().bytes);
+      if (collective == Collective::kAllReduce && plan.algo == Algo::kRing) CHECK(out == 2 * 23 * of.bytes);
+      CHECK(again.value().ns == outcome.value().ns);
+      CHECK(again.value().events == outcome.value().events);
+      CHECK(again.value().wire_bytes == outcome.value().wire_bytes);
+    }
+  }
+}
+
+TEST_CASE("schedules that do not fit together are told of") {
+  const Network network = network_of(plain_cluster(), 2);
+  const auto order = natural(2);
+  Job job{.block_elems = 64};
+  job.schedule = [&](int rank) { return ring_broadcast(order, rank, rank, 2, 1); };
+  const auto alone = run(network, job);
+  REQUIRE(!alone);
+  CHECK(contains(alone.error().message, "only rank"));
+  // Each waits for the other's first word.
+  job.schedule = [&](int rank) {
+    Schedule schedule{.rank = rank, .n_ranks = 2, .n_chunks = 1};
+    schedule.lanes.push_back({0, {Step{.recv = 1 - rank}, Step{.send = 1 - rank, .local = {Buffer::kInput, 0}}}});
+    return schedule;
+  };
+  const auto forever = run(network, job);
+  REQUIRE(!forever);
+  CHECK(contains(forever.error().message, "rank 0 waits for ever in lane 0, round 0, step 0"));
+}
+
+TEST_CASE("prices of a tuning file are a host's costs") {
+  const Prices prices{.shm = {100, 900, 20, 0.5}, .loopback = {3000, 5000, 400, 0.25}, .summed_byte = 0.125};
+  const Operation of{.bytes = 1 << 10};  // two parts of 512 bytes
+  const auto expected = [&](const Medium& medium, double latency) {
+    const double end = medium.message + 512 * medium.byte;
+    return 4 * end + 2 * 512 * 0.125 + 2 * latency;
+  };
+  const auto of_two = [&](bool shares_memory, int n_cpus) {
+    return ns_of(network_of(cluster_of(prices, shares_memory, 2, n_cpus), 2), of, {Algo::kRing, 1});
+  };
+  CHECK(of_two(true, 2) == about(expected(prices.shm, 100), 1e-5));
+  CHECK(of_two(false, 4) == about(expected(prices.loopback, 3000), 1e-5));
+  // Sharing a CPU: all work is done one after the other, and a hop is everybody's turn.
+  const double end = 400 + 512 * 0.25, sum = 2 * 512 * 0.125;
+  CHECK(of_two(false, 1) <= (8 * end + 2 * sum + 2 * 2 * 5000) * 1.00001);
+  CHECK(of_two(false, 1) >= expected(prices.loopback, 2 * 5000));
+  // The planner is given the same.
+  const Cluster crowded = cluster_of(prices, false, 6, 2);
+  CHECK(prices_of(crowded).network.turn == about(5000));
+}
+
+TEST_CASE("a trace tells of every message, and of the waits between") {
+  const auto outcome = run(network_of(plain_cluster(), 3), {.bytes = 3 << 10, .traces = true}, Plan{Algo::kRing, 1});
+  REQUIRE(outcome);
+  const auto& spans = outcome.value().spans;
+  const auto messages =
+      std::count_if(spans.begin(), spans.end(), [](const Span& s) { return s.kind == Span::kMessage; });
+  CHECK(static_cast<uint64_t>(messages) == outcome.value().messages);
+  for (const Span& span : spans) CHECK(span.end_ns <= outcome.value().ns);
+}
+
+}  // namespace
+}  // namespace tutti::sim::testing

@@ -1,0 +1,31 @@
+// What tutti-sim prints: a table, JSON, a trace. Pure functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/compare.h"
+
+namespace tutti::sim {
+
+// One algorithm's time.
+struct Row {
+  Plan plan;
+  Outcome outcome;
+  double planned_ns = 0;   // by the cost model
+  bool is_chosen = false;  // what the library takes for floats
+};
+
+struct Comparison {
+  std::string operation;  // "all-reduce"
+  Operation of;
+  const Network& network;
+  std::vector<Row> rows;  // the fastest first
+};
+
+std::string to_table(const Comparison& comparison);
+std::string to_json(const Comparison& comparison);
+// Chrome's trace format, which Perfetto reads too.
+std::string to_trace(const Comparison& comparison);
+
+}  // namespace tutti::sim
