@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "catch.h"
-#include "contains.h"
+#include "testing.h"
 
 using namespace tutti::shm;
-using tutti_test::contains;
+using namespace tutti::test;
 
 namespace {
 
@@ -29,7 +29,7 @@ struct ModelStep {
 };
 
 // The side that is run now: what its steps have returned, 0 of a store.
-std::vector<uint32_t> returned;
+std::vector<uint32_t> model_returned;
 size_t n_repeated = 0;
 
 class ModelWord {
@@ -40,15 +40,15 @@ class ModelWord {
 
  private:
   static uint32_t step(const ModelStep& next) {
-    if (n_repeated == returned.size()) throw next;
-    return returned[n_repeated++];
+    if (n_repeated == model_returned.size()) throw next;
+    return model_returned[n_repeated++];
   }
   static inline size_t n_made = 0;
   size_t number_;
 };
 
 enum class Stores { kAtOnce, kInOrder, kInAnyOrder };  // the last but for those that release
-struct Machine {
+struct ModelMachine {
   Stores stores = Stores::kInOrder;
   bool has_fences = true;    // a sequentially consistent store waits until all have arrived
   bool has_releases = true;  // a release store arrives after the earlier ones
@@ -56,11 +56,12 @@ struct Machine {
 
 constexpr uint32_t kOwners = 2, kOthers = 1;
 constexpr size_t kData = 2;
-using Side = std::function<int(RevocableAccess<ModelWord>&, ModelWord& data)>;
+using ModelSide = std::function<int(RevocableAccess<ModelWord>&, ModelWord& data)>;
 
 class Explorer {
  public:
-  Explorer(Machine machine, Side user, Side owner) : machine_(machine), sides_{std::move(user), std::move(owner)} {}
+  Explorer(ModelMachine machine, ModelSide user, ModelSide owner)
+      : machine_(machine), sides_{std::move(user), std::move(owner)} {}
 
   // Of the first order of steps that goes wrong.
   std::string violation() {
@@ -100,7 +101,7 @@ class Explorer {
   std::optional<ModelStep> next_of(size_t side, const std::vector<uint32_t>& so_far, int* result) const {
     RevocableAccess<ModelWord> access;
     ModelWord data(kData);
-    returned = so_far;
+    model_returned = so_far;
     n_repeated = 0;
     try {
       *result = sides_[side](access, data);
@@ -149,8 +150,8 @@ class Explorer {
     ends_.insert({results[0], results[1]});
   }
 
-  Machine machine_;
-  std::array<Side, 2> sides_;
+  ModelMachine machine_;
+  std::array<ModelSide, 2> sides_;
   std::set<State> seen_;
   std::set<std::pair<int, int>> ends_;
 };
@@ -191,7 +192,7 @@ int takes_back(RevocableAccess<ModelWord>& access, ModelWord& data) {
   return waits && !is_used ? 1 : 0;
 }
 
-std::string violation_of(Machine machine, Side user, Side owner) {
+std::string violation_of(ModelMachine machine, ModelSide user, ModelSide owner) {
   return Explorer(machine, std::move(user), std::move(owner)).violation();
 }
 
@@ -214,11 +215,11 @@ TEST_CASE("revocable access: no order of steps and of stores lets both sides hav
 
 TEST_CASE("revocable access: the model sees what goes wrong without the fences, or without the release") {
   for (const Stores stores : {Stores::kInOrder, Stores::kInAnyOrder}) {
-    const Machine without{stores, false};
+    const ModelMachine without{stores, false};
     CHECK(contains(violation_of(without, writes_twice, takes_back<true>), "written after"));
     CHECK(contains(violation_of(without, reads_twice<false>, takes_back<true>), "read after"));
   }
-  const Machine in_order{Stores::kInOrder, true, false}, scattered{Stores::kInAnyOrder, true, false};
+  const ModelMachine in_order{Stores::kInOrder, true, false}, scattered{Stores::kInAnyOrder, true, false};
   CHECK(violation_of(in_order, writes_twice, takes_back<true>) == "");
   CHECK(contains(violation_of(scattered, writes_twice, takes_back<true>), "written after"));
   CHECK(violation_of({Stores::kAtOnce, false, false}, writes_twice, takes_back<true>) == "");
