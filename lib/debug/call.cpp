@@ -4,21 +4,6 @@
 
 namespace tutti {
 
-const char* algo_name(Algo algo) {
-  switch (algo) {
-    case Algo::kRing: return "ring";
-    case Algo::kTree: return "tree";
-    case Algo::kDirect: return "direct";
-    case Algo::kOneShot: return "oneshot";
-    case Algo::kHalving: return "halving";
-    case Algo::kDoubling: return "doubling";
-    case Algo::kHierarchical: return "hierarchical";
-    case Algo::kStar: return "star";
-    case Algo::kAuto: break;
-  }
-  return "auto";
-}
-
 TagWords to_tag(const Call& call) {
   const uint64_t kinds = static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.dtype) << 8 |
                          static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.algo) << 24 |

@@ -1,5 +1,5 @@
 // debug: what a rank was asked to do, in a form that travels with every message, so that ranks which were asked
-// different things find out instead of hanging. Plain values; includes base only. What it did before is in recorder.h.
+// different things find out instead of hanging. Plain values. What it did before is in recorder.h.
 #pragma once
 
 #include <array>
@@ -9,26 +9,9 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "schedule/algorithms.h"
 
 namespace tutti {
-
-// kDirect adds up each part at one rank and passes the sums round, kStar everything at one rank; kOneShot adds up
-// everything at every rank; kHalving has logarithmic depth and a ring's traffic, kDoubling half that depth with whole
-// values; kHierarchical adds up on every host before anything leaves it.
-enum class Algo : uint8_t {
-  kAuto = 0,
-  kRing = 1,
-  kTree = 2,
-  kDirect = 3,
-  kOneShot = 4,
-  kHalving = 5,
-  kHierarchical = 6,
-  kDoubling = 7,
-  kStar = 8,
-};
-inline constexpr Algo kAlgos[] = {Algo::kRing,    Algo::kTree,     Algo::kDirect,       Algo::kOneShot,
-                                  Algo::kHalving, Algo::kDoubling, Algo::kHierarchical, Algo::kStar};
-const char* algo_name(Algo algo);  // as in TUTTI_ALGO
 
 // One operation as one rank called it.
 struct Call {

@@ -72,9 +72,6 @@ struct Prices {
   double summed_byte = 0, far_byte = 0;
 };
 
-// Algorithms that a collective does not have are another one of its own.
-Algo own_algo(Collective collective, Algo algo);
-
 // `bytes`: of an all-reduce, broadcast or reduce all; of an all-gather, reduce-scatter or all-to-all one block.
 Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts);
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "schedule/schedule.h"
+#include "schedule/algorithms.h"
 
 namespace tutti {
 namespace {
@@ -76,6 +76,55 @@ void add_group(Direct d, uint32_t group, int root = -1) {
     const uint32_t chunk = chunk_at(d.sender(k));
     if (chunk < d.n_chunks) d.steps.push_back({.recv = d.sender(k), .chunk = chunk, .store = {Buffer::kOutput, chunk}});
   }
+}
+
+Effort parts_cost(const Bill& b) {
+  const double part = b.bytes / b.n;
+  Effort e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
+  b.with_all(e, 4 * b.messages_for(part, b.lanes), 3 * part);
+  e.summed = b.each(b.bytes);
+  e.out = b.incast() * 2 * b.here * b.elsewhere() * part;
+  return e;
+}
+
+Effort one_shot_cost(const Bill& b) {
+  Effort e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
+  b.with_all(e, 2 * b.messages_for(b.bytes, 1), b.bytes);
+  e.summed = b.each(b.n * b.bytes);
+  e.out = b.incast() * b.here * b.elsewhere() * b.bytes;
+  return e;
+}
+
+Effort two_shot_reduce_cost(const Bill& b) {
+  const double part = b.bytes / b.n, messages = b.messages_for(part, 1), all = (2 * b.others() + 2) * b.n;
+  Effort e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
+  b.with_one(e, {3 * b.others() * messages, all * messages}, {3 * b.others() * part, all * part});
+  e.summed = b.each(b.bytes);
+  e.out = b.here * (b.elsewhere() + 1) * part;
+  return e;
+}
+
+// To one rank or from it.
+Effort direct_cost(const Bill& b) {
+  const double pieces = b.messages_for(b.bytes, b.lanes * b.lanes);
+  const double at_root = b.sums ? b.n * b.bytes : b.others() * b.bytes + b.bytes / pieces;
+  const Work moved{at_root, 2 * b.others() * b.bytes};
+  Effort e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
+  // To send over a socket is to do most of the receiver's work.
+  const double at_root_each = b.shares_memory ? 1 : b.sums ? 0.5 : 1.5;
+  b.with_one(e, {at_root_each * b.others() * pieces, 2 * b.others() * pieces}, moved);
+  if (b.sums) e.summed = moved;
+  e.out = b.elsewhere() * b.bytes;
+  return e;
+}
+
+// Everybody has a block for everybody, or gets one from everybody.
+Effort direct_blocks_cost(const Bill& b) {
+  Effort e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
+  b.with_all(e, 2 * b.messages_for(b.bytes, 1), b.sums ? b.bytes : 2 * b.bytes);
+  if (b.sums) e.summed = b.each(b.n * b.bytes);
+  e.out = b.here * b.elsewhere() * b.bytes * b.incast();
+  return e;
 }
 
 }  // namespace
@@ -200,5 +249,25 @@ Schedule scatter(int n_ranks, int rank, int root, uint32_t n_chunks) {
   schedule.input_blocks = rank == root ? static_cast<uint32_t>(n_ranks) : 0;
   return schedule;
 }
+
+extern const Algorithm kDirect = {
+    .name = "direct",
+    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, r.n() * r.lanes, r.lanes); }, parts_cost, 2},
+    // With two lanes in chunks, so that ranks copy out of slots while the root still copies into others.
+    .broadcast = {[](Ranks r) { return direct_broadcast(r.n(), r.rank, r.root, r.lanes > 1 ? 4 : 1); }, direct_cost, 2},
+    .reduce = {[](Ranks r) {
+                 return r.lanes > 1 ? two_shot_reduce(r.n(), r.rank, r.root, r.n())
+                                    : direct_reduce(r.n(), r.rank, r.root, 1);
+               },
+               [](const Bill& b) { return b.lanes > 1 ? two_shot_reduce_cost(b) : direct_cost(b); }, 2},
+    .all_gather = {[](Ranks r) { return direct_all_gather(r.n(), r.rank, 1); }, direct_blocks_cost, 1},
+    .reduce_scatter = {[](Ranks r) { return direct_reduce_scatter(r.n(), r.rank, 1); }, direct_blocks_cost, 1},
+    .keeps_rank_order = true,
+};
+extern const Algorithm kOneShot = {
+    .name = "oneshot",
+    .all_reduce = {[](Ranks r) { return one_shot_all_reduce(r.n(), r.rank, 1); }, one_shot_cost, 1},
+    .otherwise = Algo::kDirect,
+    .keeps_rank_order = true};
 
 }  // namespace tutti

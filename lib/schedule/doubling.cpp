@@ -3,7 +3,7 @@
 #include <bit>
 #include <cassert>
 
-#include "schedule/schedule.h"
+#include "schedule/algorithms.h"
 
 namespace tutti {
 namespace {
@@ -196,6 +196,27 @@ struct Halving {
   }
 };
 
+Effort halving_cost(const Bill& b) {
+  const double part = b.bytes / b.n, sent = 2 * (b.core() - 1) / b.core() * b.bytes;
+  const Work moved{sent + b.folds() * b.bytes, b.core() * sent + 2 * b.folded() * b.bytes};
+  Effort e = b.hops(2 * b.core_depth() + 2 * b.folds() * std::max(1.0, b.bytes / b.slot_bytes), 2 * b.host_depth);
+  b.over_distances(e, b.exchanged(2 * b.core_depth(), b.messages_for(part, 1)), b.passed_on(moved));
+  e.summed = moved;
+  e.out = 2 * b.here * b.elsewhere() * part + 2 * b.folds() * b.bytes;
+  return e;
+}
+
+Effort doubling_cost(const Bill& b) {
+  const double rounds_in_all = b.core_depth() + 2 * b.folds();
+  const Work moved = b.exchanged(b.core_depth() / 2, b.bytes);
+  Effort e =
+      b.hops(rounds_in_all * b.rounds(b.bytes), std::min(rounds_in_all, b.host_depth + b.folds()) * b.rounds(b.bytes));
+  b.over_distances(e, b.exchanged(b.core_depth(), b.messages_for(b.bytes, 1)), b.passed_on(moved));
+  e.summed = {2 * moved.busiest, 2 * moved.total};
+  e.out = b.here * b.host_depth * b.bytes + 2 * b.folds() * b.bytes;
+  return e;
+}
+
 }  // namespace
 
 Schedule halving_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
@@ -228,5 +249,17 @@ Schedule halving_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chu
   }
   return one_lane({.rank = rank, .n_ranks = order.n, .n_chunks = n_chunks}, std::move(steps));
 }
+
+// For two ranks these are a ring and one-shot.
+extern const Algorithm kHalving = {
+    .name = "halving",
+    .all_reduce = {[](Ranks r) { return halving_all_reduce(r.order, r.rank, r.n(), kWindow); }, halving_cost, 1},
+    .otherwise = Algo::kTree,
+    .least_ranks = 3};
+extern const Algorithm kDoubling = {
+    .name = "doubling",
+    .all_reduce = {[](Ranks r) { return doubling_all_reduce(r.order, r.rank, 1); }, doubling_cost, 1},
+    .otherwise = Algo::kTree,
+    .least_ranks = 3};
 
 }  // namespace tutti

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "schedule/schedule.h"
+#include "schedule/algorithms.h"
 #include "schedule/trips.h"
 
 namespace tutti {
@@ -101,6 +101,26 @@ struct Group {
   }
 };
 
+// Chunks are as small as a round allows: a lane's hosts times ranks of one.
+Schedule with_smallest_chunks(Ranks r) {
+  size_t largest = 0;
+  for (const auto& ranks : r.hosts) largest = std::max(largest, ranks.size());
+  const size_t chunks = largest * r.hosts.size() * 2 * r.lanes;
+  return hierarchical_all_reduce(r.hosts, r.rank, static_cast<uint32_t>(chunks), 2 * r.lanes);
+}
+
+Effort hierarchical_cost(const Bill& b) {
+  const double part = b.bytes / b.n, share = b.bytes / b.here, all = 2 * (b.here - 1 + b.hosts - 1),
+               out = 2 * (b.hosts - 1);
+  Effort e = b.hops(all * b.rounds(part), out * b.rounds(part));
+  e.here = {b.each(2 * (b.here - 1) * b.messages_for(share / b.hosts, b.hosts * b.lanes)),
+            b.each(2 * (b.here - 1) * share)};
+  e.wire = {b.each(out * 2 * b.messages_for(part, b.lanes)), b.each(out * part)};
+  e.summed = b.each(2 * b.others() * part);
+  e.out = out / b.hosts * b.bytes;
+  return e;
+}
+
 }  // namespace
 
 Schedule hierarchical_all_reduce(Hosts hosts, int rank, uint32_t n_chunks, uint32_t n_lanes) {
@@ -121,5 +141,10 @@ Schedule hierarchical_all_reduce(Hosts hosts, int rank, uint32_t n_chunks, uint3
   }
   return schedule;
 }
+
+extern const Algorithm kHierarchical = {.name = "hierarchical",
+                                        .all_reduce = {with_smallest_chunks, hierarchical_cost, 2},
+                                        .otherwise = Algo::kRing,
+                                        .is_for_full_hosts = true};
 
 }  // namespace tutti

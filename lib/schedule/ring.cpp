@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "schedule/schedule.h"
+#include "schedule/algorithms.h"
 #include "schedule/trips.h"
 
 namespace tutti {
@@ -87,6 +87,35 @@ void add_lanes(Schedule& schedule, uint32_t n_lanes, MakeStep step) {
   }
 }
 
+Effort ring_cost(const Bill& b) {
+  const double part = b.bytes / b.n;
+  Effort e = b.hops(2 * b.others() * b.rounds(part), 2 * (b.hosts - 1) * b.rounds(part));
+  b.to_next(e, b.each(4 * b.others() * b.messages_for(part, b.lanes)), b.passed_on(b.each(2 * b.others() * part)));
+  e.summed = b.each(2 * b.others() * part);
+  e.out = 2 * b.others() * part;
+  return e;
+}
+
+Effort chain_cost(const Bill& b) {
+  const double whole = b.messages_for(b.bytes, 1),
+               filling = std::max(0.0, b.others() - 1) * std::min(b.slot_bytes, b.bytes);
+  const Work moved{b.sides() * b.bytes + filling, 2 * b.others() * b.bytes};
+  Effort e = b.hops(kPassedOn * b.others() + b.bytes / b.slot_bytes, kPassedOn * (b.hosts - 1));
+  b.to_next(e, {2 * whole, 2 * b.others() * whole}, b.handed_down(moved));
+  if (b.sums) e.summed = moved;
+  e.out = b.bytes + std::max(0.0, b.hosts - 2) * b.piece_behind(b.bytes, 1);
+  return e;
+}
+
+Effort round_cost(const Bill& b) {
+  Effort e = b.hops(b.others() * b.rounds(b.bytes), (b.hosts - 1) * b.rounds(b.bytes));
+  b.to_next(e, b.each(2 * b.others() * b.messages_for(b.bytes, b.lanes)),
+            b.passed_on(b.each(2 * b.others() * b.bytes)));
+  if (b.sums) e.summed = b.each(2 * b.others() * b.bytes);
+  e.out = b.others() * b.bytes;
+  return e;
+}
+
 }  // namespace
 
 Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
@@ -135,5 +164,14 @@ Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_c
   });
   return schedule;
 }
+
+extern const Algorithm kRing = {
+    .name = "ring",
+    .all_reduce = {[](Ranks r) { return ring_all_reduce(r.order, r.rank, r.n() * r.lanes, r.lanes); }, ring_cost, 2},
+    .broadcast = {[](Ranks r) { return ring_broadcast(r.order, r.rank, r.root, 1, 1); }, chain_cost, 1},
+    .reduce = {[](Ranks r) { return ring_reduce(r.order, r.rank, r.root, 1, 1); }, chain_cost, 1},
+    .all_gather = {[](Ranks r) { return ring_all_gather(r.order, r.rank, r.lanes, r.lanes); }, round_cost, 2},
+    .reduce_scatter = {[](Ranks r) { return ring_reduce_scatter(r.order, r.rank, r.lanes, r.lanes); }, round_cost, 2},
+};
 
 }  // namespace tutti

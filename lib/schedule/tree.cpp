@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "schedule/algorithms.h"
 #include "schedule/double_tree.h"
-#include "schedule/schedule.h"
 
 namespace tutti {
 namespace {
@@ -97,6 +97,40 @@ Rooted rooted_node(std::span<const int> order, int rank, int root, int tree) {
   return rooted;
 }
 
+Effort trees_cost(const Bill& b) {
+  const double half = b.messages_for(b.bytes / 2, b.lanes), filling = b.pipe_filling(2);  // each of the two trees
+  const double pieces = std::max(1.0, b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes));
+  // Up and down, and each rank waits for both of its trees.
+  Effort e = b.hops(4 * b.depth * pieces, 4 * b.host_depth * pieces);
+  b.over_distances(e, {8 * half, 8 * b.others() * half},
+                   b.passed_on({2.5 * b.bytes + filling, 2.5 * b.others() * b.bytes + b.n * filling}));
+  e.summed = {2 * b.bytes, 2 * b.others() * b.bytes};
+  e.out = 2 * b.bytes;
+  return e;
+}
+
+Effort rooted_cost(const Bill& b) {
+  const double half = b.messages_for(b.bytes / 2, b.lanes);
+  const Work moved{b.sides() * b.bytes + b.pipe_filling(1), 2 * b.others() * b.bytes};
+  // Each rank waits for both of its trees.
+  Effort e =
+      b.hops(kPassedOn * 2 * b.depth + b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes), kPassedOn * 2 * b.host_depth);
+  b.over_distances(e, {4 * half, 4 * b.others() * half}, b.handed_down(moved));
+  if (b.sums) e.summed = moved;
+  e.out = b.bytes * (b.here > 1 ? std::max(1.3, 1.3 * b.here * b.out_share()) : 1) +
+          std::max(0, b.host_depth - 1) * b.piece_behind(b.bytes, 2 * b.lanes);
+  return e;
+}
+
+Effort bruck_cost(const Bill& b) {
+  Effort e = b.hops(b.depth + b.others() * b.bytes / b.slot_bytes / 2, b.depth);
+  b.over_distances(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)),
+                   b.passed_on(b.each(2 * b.others() * b.bytes)));
+  if (b.sums) e.summed = b.each(2 * b.others() * b.bytes);
+  e.out = b.here * b.elsewhere() * b.bytes;
+  return e;
+}
+
 }  // namespace
 
 Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks) {
@@ -135,5 +169,14 @@ Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_
   }
   return schedule;
 }
+
+extern const Algorithm kTree = {
+    .name = "tree",
+    .all_reduce = {[](Ranks r) { return tree_all_reduce(r.order, r.rank, 2 * r.lanes); }, trees_cost, 2},
+    .broadcast = {[](Ranks r) { return tree_broadcast(r.order, r.rank, r.root, 2 * r.lanes); }, rooted_cost, 2},
+    .reduce = {[](Ranks r) { return tree_reduce(r.order, r.rank, r.root, 2 * r.lanes); }, rooted_cost, 2},
+    .all_gather = {[](Ranks r) { return bruck_all_gather(r.order, r.rank, 1, kWindow); }, bruck_cost, 1},
+    .reduce_scatter = {[](Ranks r) { return bruck_reduce_scatter(r.order, r.rank, 1, kWindow); }, bruck_cost, 1},
+};
 
 }  // namespace tutti

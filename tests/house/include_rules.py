@@ -16,7 +16,7 @@ ROOMS = {
     "lib/schedule": BASE,
     "lib/topology": BASE,
     "lib/group": BASE,
-    "lib/debug": BASE,
+    "lib/debug": {"lib/schedule/algorithms.h"} | BASE,
     "kernels": BASE,
     "transports/net": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,
     "transports/shm": {"transports/transport.h", "transports/adapter.h"} | TRANSPORT_ABI | BASE,

@@ -1,6 +1,8 @@
 // What the planner chooses.
 #include <algorithm>
+#include <cmath>
 
+#include "base/env.h"
 #include "catch.h"
 #include "plan/planner.h"
 
@@ -17,14 +19,20 @@ Call call_of(Collective collective, uint64_t count, DataType dtype, RedOp op = R
   return call;
 }
 
+bool in_rank_order(Algo algo) {
+  const std::string_view name = algo_name(algo);
+  return name == "direct" || name == "oneshot" || name == "star";
+}
+
 }  // namespace
 
 TEST_CASE("planner: small floats are summed in one place, whatever is forced") {
-  for (const Algo forced : kAlgos) {
+  for (const Algorithm* algorithm : algorithms()) {
+    const Algo forced = algo_named(algorithm->name);
     Planner planner(0, flat_layout(4), forced, false);
     for (const uint64_t count : {uint64_t{1}, uint64_t{100000}}) {
       const Algo algo = planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16)).algo;
-      CHECK((algo == Algo::kDirect || algo == Algo::kOneShot || algo == Algo::kStar));
+      CHECK(in_rank_order(algo));
       CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16, RedOp::kMax)).algo == forced);
       CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kFloat32)).algo == forced);
       CHECK(planner.choose(call_of(Collective::kAllGather, count, DataType::kBfloat16)).algo == forced);
@@ -39,41 +47,48 @@ TEST_CASE("planner: deterministic groups sum in the order of ranks, of every flo
   for (int type = static_cast<int>(DataType::kFloat16); type < kDataTypes; type++)
     for (const uint64_t count : {uint64_t{0}, uint64_t{3}, uint64_t{1} << 30}) {
       const Algo algo = planner.choose(call_of(Collective::kReduceScatter, count, static_cast<DataType>(type))).algo;
-      CHECK((algo == Algo::kDirect || algo == Algo::kOneShot));
+      CHECK(in_rank_order(algo));
     }
   CHECK(planner.choose(call_of(Collective::kBroadcast, 1, DataType::kInt8)).algo == Algo::kRing);
 }
 
+namespace {
+
+constexpr std::pair<Collective, Goal> kGoals[] = {{Collective::kAllReduce, Goal::kAllReduce},
+                                                  {Collective::kBroadcast, Goal::kBroadcast},
+                                                  {Collective::kReduce, Goal::kReduce},
+                                                  {Collective::kAllGather, Goal::kAllGather},
+                                                  {Collective::kReduceScatter, Goal::kReduceScatter}};
+
+void check_schedules(Goal goal, Collective collective, Plan plan, int n, bool in_rank_order) {
+  std::vector<Schedule> schedules;
+  for (int r = 0; r < n; r++)
+    schedules.push_back(Planner(r, flat_layout(n), Algo::kAuto, false).schedule(collective, plan, n - 1));
+  CheckOptions options;
+  options.goal = goal;
+  options.root = n - 1;
+  options.rounds = 2;
+  options.rank_order = in_rank_order;
+  const auto checked = check(schedules, options);
+  INFO((checked ? "" : checked.error().message));
+  CHECK(checked);
+}
+
+}  // namespace
+
 TEST_CASE("planner: every plan that it may take is right, with the fewest slots") {
-  constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce,
-                                         Collective::kAllGather, Collective::kReduceScatter};
-  constexpr Goal kGoals[] = {Goal::kAllReduce, Goal::kBroadcast, Goal::kReduce, Goal::kAllGather, Goal::kReduceScatter};
   for (int n = 1; n <= 9; n++)
-    for (size_t c = 0; c < std::size(kCollectives); c++) {
+    for (const auto& [collective, goal] : kGoals) {
       Planner planner(0, flat_layout(n), Algo::kAuto, false);
-      for (const Candidate& candidate : planner.candidates(call_of(kCollectives[c], 1000, DataType::kInt32), 4000)) {
-        INFO(n << " ranks, " << traits(kCollectives[c]).name << " by " << algo_name(candidate.plan.algo) << " x"
+      for (const Candidate& candidate : planner.candidates(call_of(collective, 1000, DataType::kInt32), 4000)) {
+        INFO(n << " ranks, " << traits(collective).name << " by " << algo_name(candidate.plan.algo) << " x"
                << int{candidate.plan.lanes});
-        std::vector<Schedule> schedules;
-        for (int r = 0; r < n; r++)
-          schedules.push_back(
-              Planner(r, flat_layout(n), Algo::kAuto, false).schedule(kCollectives[c], candidate.plan, n - 1));
-        CheckOptions options;
-        options.goal = kGoals[c];
-        options.root = n - 1;
-        options.rounds = 2;
-        const auto checked = check(schedules, options);
-        INFO((checked ? "" : checked.error().message));
-        CHECK(checked);
+        check_schedules(goal, collective, candidate.plan, n, false);
       }
     }
 }
 
 namespace {
-
-bool in_rank_order(Algo algo) {
-  return algo == Algo::kDirect || algo == Algo::kOneShot || algo == Algo::kStar;
-}
 
 // `n` ranks on each of `hosts`, which have `cpus` each.
 Facts facts_of(int n, int hosts, int cpus, bool shares_memory) {
@@ -176,8 +191,35 @@ TEST_CASE("planner: it explains what it chose and why") {
         std::string::npos);
 }
 
+TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules, and the bits it gives") {
+  for (const Algorithm* algorithm : algorithms()) {
+    INFO(algorithm->name);
+    const Algo algo = parse_algo(algorithm->name).value();
+    CHECK(algorithm_of(algo) == algorithm);
+    CHECK(std::string(env_entry(Env::kAlgo).help).find(algorithm->name) != std::string::npos);
+    CHECK(algorithm->all_reduce.most_lanes > 0);
+    for (const auto& [collective, goal] : kGoals) {
+      const Algo own = own_algo(collective, algo);
+      REQUIRE(own != Algo::kAuto);  // it has a way of its own, or names one that has
+      const Method& method = algorithm_of(own)->method(collective);
+      REQUIRE(method.build != nullptr);
+      REQUIRE(method.effort != nullptr);
+      const bool in_order = algorithm_of(own)->keeps_rank_order;
+      for (int lanes = 1; lanes <= method.most_lanes; lanes++)
+        for (const int n : {algorithm->least_ranks, 6}) {
+          const Plan plan{algo, static_cast<uint8_t>(lanes)};
+          for (const uint64_t bytes : {uint64_t{0}, uint64_t{8}, uint64_t{1} << 40}) {
+            const Facts facts = facts_of(n, 1, 4, true);
+            const double ns = price_ns(load_of(collective, plan, bytes, facts), facts, built_in_prices());
+            CHECK((std::isfinite(ns) && ns > 0));
+          }
+          check_schedules(goal, collective, plan, n, in_order);
+        }
+    }
+  }
+}
+
 TEST_CASE("planner: names of algorithms, and what it says of others") {
-  for (const Algo algo : kAlgos) CHECK(parse_algo(algo_name(algo)).value() == algo);
   CHECK(parse_algo("").value() == Algo::kAuto);
   const auto wrong = parse_algo("comb");
   REQUIRE_FALSE(wrong);

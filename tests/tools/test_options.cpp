@@ -221,7 +221,6 @@ TEST_CASE("what cannot be done is refused with the flag and the reason") {
   CHECK(contains(refusal({"-z", "4"}), "-z 4"));
   CHECK(contains(refusal({"-u", "-1"}), "-u -1"));
   CHECK(contains(refusal({"-K", "1"}), "-I 1"));
-  CHECK(contains(refusal({"--algo", "comb"}), "--algo comb"));
   CHECK(contains(refusal({"-n", "many"}), "many"));
   CHECK(contains(refusal({"--no-such-flag"}), "--no-such-flag"));
   CHECK(contains(refusal({"stray"}), "stray"));

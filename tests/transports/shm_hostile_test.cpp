@@ -122,7 +122,8 @@ TEST_CASE("shm: whatever is in the segment, a receiver looks for messages nowher
     const uint64_t at = one_of({0, 1, 5, kSlots, ~uint64_t{0}, random()});
     const auto bytes = static_cast<uint32_t>(one_of({0, 1, 16, 512, kSlotBytes, kSlotBytes + 1, random()}));
     SlotLine& line = prey.publish(number, where, at, bytes);
-    if (random() % 8 == 0) header.recalled.store(static_cast<uint32_t>(random() % 2));
+    if (random() % 8 == 0) new (&header.reading) RevocableAccess<>();
+    if (random() % 8 == 0) header.reading.revoke();
     if (random() % 8 == 0) header.sender_sleeps.store(static_cast<uint32_t>(random() % 2));
     if (random() % 8 == 0) header.paired_with.store(random());
     const bool matches = random() % 2 == 0;

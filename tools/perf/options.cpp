@@ -266,12 +266,6 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
     o->types = {tuttiInt8};
     o->sizes_from.clear();
   }
-  if (const char* const kAlgos[] = {"", "ring", "tree", "direct", "oneshot", "halving", "doubling", "star",
-                                    "hierarchical"};
-      std::find(std::begin(kAlgos), std::end(kAlgos), o->algo) == std::end(kAlgos)) {
-    return usage_error(text("--algo %s: must be ring, tree, direct, oneshot, halving, doubling, star or hierarchical",
-                            o->algo.c_str()));
-  }
   o->null_stream = raw.null_stream == -1 ? o->device == kHostMemory : raw.null_stream == 1;
   o->parallel_init = raw.parallel_init == 1;
   o->unalign_elems = static_cast<size_t>(raw.unalign);

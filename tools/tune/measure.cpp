@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstring>
 
@@ -18,39 +17,36 @@ using perf::Status, perf::now_seconds, perf::text;
 // before its speed counts.
 constexpr double kTurnSeconds = 0.01;
 constexpr int kMostInTurn = 1000;
-constexpr size_t kFree = std::size(kAlgos);  // the communicator without a forced one
+const size_t kFree = algorithms().size();  // the communicator without a forced one
 
 struct Tested {
   const char* name;
   Collective collective;
   bool in_blocks;  // a size is that of all ranks' blocks
-  size_t algos;    // the first of kTried; the others are the same as one of them
   tuttiResult_t (*run)(const void* in, void* out, size_t count, tuttiComm_t comm);
 };
-constexpr std::array kTried = {Algo::kRing,    Algo::kTree,         Algo::kDirect,   Algo::kOneShot,
-                               Algo::kHalving, Algo::kHierarchical, Algo::kDoubling, Algo::kStar};
 constexpr Tested kTested[] = {
-    {"tuttiAllReduce", Collective::kAllReduce, false, kTried.size(),
+    {"tuttiAllReduce", Collective::kAllReduce, false,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiAllReduce(in, out, n, tuttiFloat, tuttiSum, c, nullptr);
      }},
-    {"tuttiBroadcast", Collective::kBroadcast, false, 3,
+    {"tuttiBroadcast", Collective::kBroadcast, false,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiBroadcast(in, out, n, tuttiFloat, 0, c, nullptr);
      }},
-    {"tuttiReduce", Collective::kReduce, false, 3,
+    {"tuttiReduce", Collective::kReduce, false,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiReduce(in, out, n, tuttiFloat, tuttiSum, 0, c, nullptr);
      }},
-    {"tuttiAllGather", Collective::kAllGather, true, 3,
+    {"tuttiAllGather", Collective::kAllGather, true,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiAllGather(in, out, n, tuttiFloat, c, nullptr);
      }},
-    {"tuttiReduceScatter", Collective::kReduceScatter, true, 3,
+    {"tuttiReduceScatter", Collective::kReduceScatter, true,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiReduceScatter(in, out, n, tuttiFloat, tuttiSum, c, nullptr);
      }},
-    {"tuttiAlltoAll", Collective::kAllToAll, true, 0,
+    {"tuttiAlltoAll", Collective::kAllToAll, true,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiAlltoAll(in, out, n, tuttiFloat, c, nullptr);
      }},
@@ -98,7 +94,7 @@ class Measuring {
     for (size_t i = 0; i <= kFree; i++) {
       tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
       if (!transports.empty()) config.transports = transports.c_str();
-      config.algo = i == kFree ? "" : algo_name(kTried[i]);
+      config.algo = i == kFree ? "" : algorithms()[i]->name;
       const tuttiResult_t result = tuttiCommSplit(team_.comm(), 0, team_.rank(), &comms_[i], &config);
       if (result != tuttiSuccess) return perf::library_error("tuttiCommSplit", result, team_.comm());
     }
@@ -117,7 +113,7 @@ class Measuring {
         "same\n",
         to_text(facts_).c_str(), options_.iters);
     printf("# %-18s %9s", "", "bytes");
-    for (const Algo algo : kTried) printf(" %11s", algo_name(algo));
+    for (const Algorithm* algorithm : algorithms()) printf(" %11s", algorithm->name);
     printf(" %11s %6s %9s  chosen\n", "chosen", "ratio", "predicted");
     return {};
   }
@@ -126,8 +122,9 @@ class Measuring {
     count_ = bytes / sizeof(float) / (tested.in_blocks ? static_cast<size_t>(team_.n_ranks()) : 1);
     if (count_ == 0) return {};
     show_progress(tested, bytes);
-    std::vector<size_t> entrants(tested.algos);
-    for (size_t i = 0; i < tested.algos; i++) entrants[i] = i;
+    std::vector<size_t> entrants;  // the others are the same as one of them
+    for (size_t i = 0; i < kFree; i++)
+      if (has_own(tested, i)) entrants.push_back(i);
     entrants.push_back(kFree);
     int operations = 1;
     if (Status s = warm_up(tested, entrants, &operations); !s) return s;
@@ -156,6 +153,10 @@ class Measuring {
     if (Status s = team_.reduce(&seconds, tuttiMax); !s) return s;
     *operations = std::clamp(static_cast<int>(kTurnSeconds / std::max(median(seconds), 1e-9)), 1, kMostInTurn);
     return {};
+  }
+
+  static bool has_own(const Tested& tested, size_t algorithm) {
+    return algorithms()[algorithm]->method(tested.collective).most_lanes > 0;
   }
 
   Status explain(const Tested& tested, size_t entrant, std::string* why) const {
@@ -190,15 +191,14 @@ class Measuring {
     if (at == why.npos || sscanf(why.c_str() + at, " * %31s %31s %lf", name, lanes, predicted_us) < 2) return plan;
     plan.lanes = strcmp(lanes, "x2") == 0 ? 2 : 1;
     if (plan.lanes == 1) *predicted_us = atof(lanes);
-    for (const Algo algo : kAlgos)
-      if (strcmp(name, algo_name(algo)) == 0) plan.algo = algo;
+    plan.algo = algo_named(name);
     return plan;
   }
 
   Status report(const Tested& tested, const std::vector<size_t>& entrants,
                 const std::vector<std::vector<double>>& times) {
     if (team_.rank() != 0) return {};
-    std::array<Plan, kFree + 1> plans;
+    std::vector<Plan> plans(kFree + 1);
     double predicted_us = 0;
     size_t best = entrants[0];
     for (const size_t entrant : entrants) {
@@ -206,7 +206,7 @@ class Measuring {
       if (Status s = explain(tested, entrant, &why); !s) return s;
       plans[entrant] = plan_in(why, &predicted_us);
       samples_->push_back({facts_, tested.collective, count_ * sizeof(float), plans[entrant],
-                           entrant == kFree && tested.algos > 0, median(times[entrant]) * 1e9});
+                           entrant == kFree && entrants.size() > 1, median(times[entrant]) * 1e9});
       if (entrant != kFree && median(times[entrant]) < median(times[best])) best = entrant;
     }
     // Turn by turn, so that what disturbs a while disturbs both.
@@ -235,7 +235,7 @@ class Measuring {
 
   const perf::Options& options_;
   perf::Team& team_;
-  std::array<tuttiComm_t, kFree + 1> comms_{};
+  std::vector<tuttiComm_t> comms_ = std::vector<tuttiComm_t>(kFree + 1);
   perf::Buffer in_, out_;
   Facts facts_;
   size_t count_ = 1;

@@ -27,7 +27,8 @@ bool read(const nlohmann::json& one, Sample* sample) {
   sample->is_free = one.at("free").get<bool>();
   sample->plan.lanes = one.at("lanes").get<uint8_t>();
   const auto algo = one.at("algo").get<std::string>();
-  if (algo != algo_name(Algo::kAuto) && !find_name(algo, kAlgos, algo_name, &sample->plan.algo)) return false;
+  sample->plan.algo = algo_named(algo);
+  if (sample->plan.algo == Algo::kAuto && algo != algo_name(Algo::kAuto)) return false;
   const auto name_of = [](Collective c) { return traits(c).name; };
   return find_name(one.at("collective").get<std::string>(), kCollectives, name_of, &sample->collective) &&
          sample->ns > 0;

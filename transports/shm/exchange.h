@@ -1,9 +1,8 @@
-// Payloads that two ranks exchange. A payload that has been written by one rank and read by the other lies in
-// the reader's cache; if the reader sends in it what it has to say next, each cache line crosses once for each message,
-// not a second time to get its writer's right back to write it: 32 KiB each way take 4.5 to 8.5 thousand cycles, not 13
-// to
-// 45. So a link has as many payloads that belong to whoever has received them last as it has slots. A rank that has
-// none left, because it sends more than it receives, takes the slot's own.
+// Payloads that two ranks exchange. A payload that has been written by one rank and read by the other lies in the
+// reader's cache; if the reader sends its next message in it, each cache line crosses once for each message, not a
+// second time to let its writer write it again: 32 KiB each way take 4.5 to 8.5 thousand cycles, not 13 to 45. So a
+// link has as many payloads that belong to whoever received them last as it has slots. A rank that has none left,
+// because it sends more than it receives, takes the slot's own.
 #pragma once
 
 #include <memory>

@@ -96,7 +96,7 @@ void ShmHalf::forget_removed_blocks() {
 }
 
 RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange)
-    : ShmHalf(peer, std::move(exchange), Exchange::Side::kReceive, false) {
+    : ShmHalf(peer, std::move(exchange), Exchange::Side::kReceive) {
   socket_ = std::move(socket);
   exchange_->set(Exchange::Side::kReceive, std::move(segment));
   SegmentHeader& header = segment_.header();
@@ -106,12 +106,8 @@ RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchang
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-PeerMemory::~PeerMemory() {
-  while (!mapped_.empty()) forget(mapped_.begin()->first);
-}
-
 void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
-  forget(notice.block);
+  mapped_.erase(notice.block);
   if (notice.bytes == 0 || !descriptor || mapped_.size() >= kMostBlocks) return;
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t lead = notice.offset % page_bytes;
@@ -120,26 +116,15 @@ void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, in
   if (fstat(descriptor.get(), &info) != 0 || notice.offset > static_cast<uint64_t>(info.st_size) ||
       notice.bytes > static_cast<uint64_t>(info.st_size) - notice.offset)
     return;
-  Mapped mapped;
-  mapped.bytes = notice.bytes;
-  mapped.map_bytes = notice.bytes + lead;
-  mapped.base = mmap(nullptr, mapped.map_bytes, writes_ ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
-                     descriptor.get(), static_cast<off_t>(notice.offset - lead));
-  if (mapped.base == MAP_FAILED) {
+  Mapping pages = map_shared(descriptor, notice.offset - lead, notice.bytes + lead, writes_);
+  if (!pages) {
     if (writes_ && errno == EACCES) return;  // a file that the user has opened for reading
     log(LogLevel::kWarn, "cannot map %llu bytes that rank %d shares: %s", static_cast<unsigned long long>(notice.bytes),
         peer, strerror(errno));
     return;
   }
-  mapped.data = static_cast<char*>(mapped.base) + lead;
-  mapped_[notice.block] = mapped;
-}
-
-void PeerMemory::forget(uint64_t block) {
-  const auto found = mapped_.find(block);
-  if (found == mapped_.end()) return;
-  munmap(found->second.base, found->second.map_bytes);
-  mapped_.erase(found);
+  char* const data = pages.get() + lead;
+  mapped_[notice.block] = {std::move(pages), data, notice.bytes};
 }
 
 char* PeerMemory::find(uint64_t block, uint64_t offset, uint64_t bytes) const {
@@ -149,19 +134,16 @@ char* PeerMemory::find(uint64_t block, uint64_t offset, uint64_t bytes) const {
 }
 
 Result<const void*> RecvLink::borrow() {
-  has_borrowed_ = true;
-  segment_.header().borrowed.store(1, std::memory_order_seq_cst);
-  if (segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
-    return unreadable("its operation has failed there");
+  if (!begin_access()) return unreadable("its operation has failed there");
   const void* data = locate(seen_.where, seen_.at, seen_.bytes);
   if (data == nullptr) return unreadable("it could not be mapped here");
   return data;
 }
 
-void RecvLink::give_back() {
-  if (!std::exchange(has_borrowed_, false)) return;
+void ShmHalf::end_access() {
+  if (!std::exchange(has_access_, false)) return;
   tsan_release(both_know());
-  segment_.header().borrowed.store(0, std::memory_order_release);
+  theirs().end();
 }
 
 Error RecvLink::unreadable(const char* why) const {
@@ -184,19 +166,17 @@ void* SendLink::place(uint32_t bytes) {
     return nullptr;
   tsan_acquire(both_know());
   void* const to = locate(read_once(header.expected_where), read_once(header.expected_at), bytes);
-  if (to == nullptr) return nullptr;
-  header.placing.store(1, std::memory_order_seq_cst);
-  placing_ = header.forbidden.load(std::memory_order_seq_cst) == 0;
-  if (!placing_) header.placing.store(0, std::memory_order_release);
-  return placing_ ? to : nullptr;
+  return to != nullptr && begin_access() ? to : nullptr;
 }
 
 // Whoever reads or writes now ends soon, or has died, or is stopped: then this rank does not stop as well. A thread of
 // this process is never stopped alone.
-bool ShmHalf::wait_until_unused(const std::atomic<uint32_t>& in_use) {
+bool ShmHalf::revoke_access() {
   constexpr int64_t kLimitNs = 2'000'000'000, kSoonNs = 10'000'000;
+  end_access();
+  ours().revoke();
   const int64_t begun_ns = now_ns();
-  while (in_use.load(std::memory_order_seq_cst) != 0 && !gone_) {
+  while (ours().is_used() && !gone_) {
     const int64_t waited_ns = now_ns() - begun_ns;
     if (!is_same_process_ && waited_ns > kLimitNs) return false;
     if (waited_ns < kSoonNs)
@@ -211,9 +191,7 @@ bool ShmHalf::wait_until_unused(const std::atomic<uint32_t>& in_use) {
 
 // A peer that goes on later writes the rest of its message.
 void RecvLink::recall() {
-  give_back();
-  segment_.header().forbidden.store(1, std::memory_order_seq_cst);
-  if (!wait_until_unused(segment_.header().placing))
+  if (!revoke_access())
     log(LogLevel::kWarn,
         "rank %d is stopped while it writes a sum into this rank's registered memory, in an operation that failed: it "
         "may still write there when it continues",
@@ -222,11 +200,8 @@ void RecvLink::recall() {
 
 // A peer that goes on later finds that what it has read was taken back: see poll().
 void SendLink::recall() {
-  if (!ready_) return;
-  if (placing_) stop_placing();
-  if (unsent() == 0) return;
-  segment_.header().recalled.store(1, std::memory_order_seq_cst);
-  wait_until_unused(segment_.header().borrowed);
+  end_access();
+  if (unsent() > 0) revoke_access();
 }
 
 }  // namespace tutti::shm

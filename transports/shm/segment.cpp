@@ -38,21 +38,10 @@ void SleepBarrier::sleepy_side() const {
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-Segment::Segment(Segment&& other) noexcept {
-  *this = std::move(other);
-}
-
-Segment& Segment::operator=(Segment&& other) noexcept {
-  std::swap(base_, other.base_);
-  std::swap(payload_, other.payload_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(slots_, other.slots_);
-  std::swap(slot_bytes_, other.slot_bytes_);
-  return *this;
-}
-
-Segment::~Segment() {
-  if (base_ != nullptr) munmap(base_, bytes_);
+Mapping map_shared(const Fd& file, uint64_t offset, size_t bytes, bool writes) {
+  void* const base = mmap(nullptr, bytes, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file.get(),
+                          static_cast<off_t>(offset));
+  return Mapping(base == MAP_FAILED ? nullptr : static_cast<char*>(base), Unmap{bytes});
 }
 
 Result<Segment> Segment::create(uint32_t slots, uint32_t slot_bytes, Fd* memfd) {
@@ -69,20 +58,19 @@ Result<Segment> Segment::create(uint32_t slots, uint32_t slot_bytes, Fd* memfd) 
 }
 
 Result<Segment> Segment::map(const Fd& memfd, uint32_t slots, uint32_t slot_bytes) {
-  Segment segment;
-  segment.slots_ = slots;
-  segment.slot_bytes_ = slot_bytes;
-  segment.bytes_ = segment_bytes(slots, slot_bytes);
+  const size_t bytes = segment_bytes(slots, slot_bytes);
   struct stat info {};
   if (fstat(memfd.get(), &info) != 0) return system_error("fstat of a shared-memory link", errno);
   const int seals = fcntl(memfd.get(), F_GET_SEALS);
   // Not a memfd: -1, which has every bit set.
-  if (static_cast<size_t>(info.st_size) != segment.bytes_ || seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+  if (static_cast<size_t>(info.st_size) != bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return Error{Code::kRemoteError, "it offered shared memory of the wrong size or without seals"};
-  void* base = mmap(nullptr, segment.bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
-  if (base == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", segment.bytes_), errno);
-  segment.base_ = static_cast<char*>(base);
-  segment.payload_ = segment.base_ + control_bytes(slots);
+  Segment segment;
+  segment.base_ = map_shared(memfd, 0, bytes, true);
+  if (!segment) return system_error(format("mapping %zu bytes of shared memory", bytes), errno);
+  segment.payload_ = segment.base_.get() + control_bytes(slots);
+  segment.slots_ = slots;
+  segment.slot_bytes_ = slot_bytes;
   return segment;
 }
 

@@ -4,17 +4,19 @@
 // side; the two sides synchronise through the atomics below.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "transports/shm/revocable_access.h"
 #include "tutti/transport.h"
 
 namespace tutti::shm {
-
-inline constexpr size_t kCacheLine = 64;
 
 // One writer per cache line, except the two sleep flags, which are rare.
 struct SegmentHeader {
@@ -26,20 +28,14 @@ struct SegmentHeader {
   // both need a barrier in between. See SleepBarrier.
   alignas(kCacheLine) std::atomic<uint32_t> receiver_sleeps;
   alignas(kCacheLine) std::atomic<uint32_t> sender_sleeps;
-  // Set by the receiver before it reads what was lent, cleared after; set by the sender when it takes everything back.
-  // Sequentially consistent: each side sets its own and then looks at the other's, so at least one sees the other.
-  alignas(kCacheLine) std::atomic<uint32_t> borrowed;
-  alignas(kCacheLine) std::atomic<uint32_t> recalled;
+  RevocableAccess<> reading;  // by the receiver, what the sender lends
+  RevocableAccess<> placing;  // by the sender, where the receiver expects a message
   // Receiver: the number of the message that it expects at a place of its own (stored last, release; the sender loads
   // it first, acquire), how long it is and where, as in a SlotLine. It stays until that message was received.
   alignas(kCacheLine) std::atomic<uint64_t> expected;
   uint32_t expected_bytes;
   uint32_t expected_where;
   uint64_t expected_at;
-  // As `borrowed` and `recalled`, the other way round: the sender writes to the receiver's memory; the receiver forbids
-  // that.
-  alignas(kCacheLine) std::atomic<uint32_t> placing;
-  alignas(kCacheLine) std::atomic<uint32_t> forbidden;
   alignas(kCacheLine) uint64_t id;                    // random
   uint32_t sender_has_barrier, receiver_has_barrier;  // membarrier_is_there()
   // Sender: the id of the link in the other direction whose payloads it takes for this one's, once it has both.
@@ -94,21 +90,24 @@ class SleepBarrier {
   bool by_kernel_;
 };
 
+struct Unmap {
+  size_t bytes = 0;
+  void operator()(char* base) const { munmap(base, bytes); }
+};
+using Mapping = std::unique_ptr<char, Unmap>;
+// Null, and errno says why.
+Mapping map_shared(const Fd& file, uint64_t offset, size_t bytes, bool writes);
+
 class Segment {
  public:
-  Segment() = default;
-  Segment(Segment&& other) noexcept;
-  Segment& operator=(Segment&& other) noexcept;
-  ~Segment();
-
   // Creates the memory; `memfd` is what the peer needs.
   static Result<Segment> create(uint32_t slots, uint32_t slot_bytes, Fd* memfd);
   // Maps a peer's, after checking that it has the size and cannot shrink under our feet.
   static Result<Segment> map(const Fd& memfd, uint32_t slots, uint32_t slot_bytes);
 
-  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
+  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_.get()); }
   SlotLine& line(uint32_t slot) const {
-    return *reinterpret_cast<SlotLine*>(base_ + sizeof(SegmentHeader) + slot * sizeof(SlotLine));
+    return *reinterpret_cast<SlotLine*>(base_.get() + sizeof(SegmentHeader) + slot * sizeof(SlotLine));
   }
   explicit operator bool() const { return base_ != nullptr; }
   // Those of the slots, and after them as many more: see exchange.h.
@@ -117,9 +116,8 @@ class Segment {
   uint32_t slot_bytes() const { return slot_bytes_; }
 
  private:
-  char* base_ = nullptr;
+  Mapping base_;
   char* payload_ = nullptr;
-  size_t bytes_ = 0;
   uint32_t slots_ = 0;
   uint32_t slot_bytes_ = 0;
 };

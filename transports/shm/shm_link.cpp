@@ -67,7 +67,7 @@ Error ShmHalf::gone() const {
 
 SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
                    std::shared_ptr<Exchange> exchange)
-    : ShmHalf(config.peer, std::move(exchange), Exchange::Side::kSend, true),
+    : ShmHalf(config.peer, std::move(exchange), Exchange::Side::kSend),
       config_(config),
       dialer_(call, std::vector<Address>{peer_address}) {}
 
@@ -147,14 +147,8 @@ char* SendLink::choose_payload() {
 }
 
 void* SendLink::try_acquire() {
-  if (placing_) stop_placing();
+  if (has_access_) end_access();
   return slot_is_free() ? choose_payload() : nullptr;
-}
-
-void SendLink::stop_placing() {
-  placing_ = false;
-  tsan_release(both_know());
-  segment_.header().placing.store(0, std::memory_order_release);
 }
 
 void SendLink::note_payload(SlotLine& line) {
@@ -166,9 +160,9 @@ void SendLink::note_payload(SlotLine& line) {
 
 void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
   SlotLine& line = segment_.line(slot_);
-  if (placing_) {
+  if (has_access_) {
     line.where = kInPlace;
-    stop_placing();
+    end_access();
   } else if (bytes <= kLineBytes) {
     line.where = kInLine;
     memcpy(line.small, choose_payload(), kLineBytes);
@@ -242,8 +236,7 @@ Result<bool> RecvLink::poll() {
   look_sometimes();
   // What was published before the peer went is still to be read.
   if (gone_ && !message_is_there()) return gone();
-  if (has_borrowed_ && segment_.header().recalled.load(std::memory_order_seq_cst) != 0)
-    return unreadable("its operation has failed there");
+  if (has_access_ && theirs().was_revoked()) return unreadable("its operation has failed there");
   return true;
 }
 
@@ -290,7 +283,7 @@ const void* RecvLink::data_of_seen() const {
 }
 
 void RecvLink::release() {
-  if (has_borrowed_) give_back();
+  if (has_access_) end_access();
   if (is_passed(seen_.where)) exchange_->take_in(passed(seen_));
   SegmentHeader& header = segment_.header();
   tsan_release(both_know());

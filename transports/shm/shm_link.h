@@ -35,9 +35,7 @@ struct BlockNotice {
 // The peer's blocks of shared memory that have been mapped here.
 class PeerMemory {
  public:
-  explicit PeerMemory(bool writes) : writes_(writes) {}
-  PeerMemory(PeerMemory&&) = delete;
-  ~PeerMemory();
+  explicit PeerMemory(bool writes) : writes_(writes) {}  // else it is read only
   void take_notice(const BlockNotice& notice, const Fd& descriptor, int peer);
   // Null if it is not mapped or has not so many bytes at `offset`.
   char* find(uint64_t block, uint64_t offset, uint64_t bytes) const;
@@ -45,12 +43,10 @@ class PeerMemory {
 
  private:
   struct Mapped {
-    void* base = nullptr;
-    size_t map_bytes = 0;
+    Mapping pages;
     char* data = nullptr;
     size_t bytes = 0;
   };
-  void forget(uint64_t block);
   static constexpr size_t kMostBlocks = 1 << 14;  // a process has no more than a few times as many mappings
   bool writes_;
   std::map<uint64_t, Mapped> mapped_;
@@ -59,9 +55,8 @@ class PeerMemory {
 // Both halves: the socket that wakes and tells of death, and through which shared memory is made known.
 class ShmHalf : public LinkHalf {
  protected:
-  // `writes`: to the peer's memory; else it reads there.
-  ShmHalf(int peer, std::shared_ptr<Exchange> exchange, Exchange::Side side, bool writes)
-      : peer_(peer), exchange_(std::move(exchange)), segment_(exchange_->segment(side)), peer_memory_(writes) {}
+  ShmHalf(int peer, std::shared_ptr<Exchange> exchange, Exchange::Side side)
+      : peer_(peer), exchange_(std::move(exchange)), side_(side), segment_(exchange_->segment(side)) {}
   // The peer sleeps perhaps: what it says of itself.
   void wake(std::atomic<uint32_t>& sleeps) {
     if (sleeps.load(std::memory_order_relaxed) != 0) [[unlikely]]
@@ -75,16 +70,20 @@ class ShmHalf : public LinkHalf {
   char* locate(uint32_t where, uint64_t at, uint32_t bytes);
   // A failure shows in the socket only, and looking costs a system call, so poll looks every so often.
   void look_sometimes() {
-    if (++polls_ % kPollsPerLook == 0) look();
+    if (++polls_ % 256 == 0) look();
   }
   Error gone() const;
-  // Until the peer has cleared the word. False if it takes too long.
-  bool wait_until_unused(const std::atomic<uint32_t>& in_use);
+  // To the peer's memory. False if it has taken that back.
+  bool begin_access() { return has_access_ = theirs().begin(); }
+  void end_access();
+  // The peer's to this side's memory, and ends this side's own. False if the peer goes on for too long.
+  bool revoke_access();
+  bool is_sender() const { return side_ == Exchange::Side::kSend; }
+  RevocableAccess<>& theirs() { return is_sender() ? segment_.header().placing : segment_.header().reading; }
+  RevocableAccess<>& ours() { return is_sender() ? segment_.header().reading : segment_.header().placing; }
   bool find_block(const void* data, size_t bytes);
   // A number that stands for this link in both halves: for ThreadSanitizer.
   uint64_t both_know() const { return segment_.header().id; }
-
-  static constexpr uint32_t kPollsPerLook = 256;
 
   // As the kernel says, whatever the peer does.
   bool is_peer_in_this_process() const;
@@ -92,6 +91,7 @@ class ShmHalf : public LinkHalf {
   int peer_;
   Fd socket_;
   std::shared_ptr<Exchange> exchange_;
+  const Exchange::Side side_;
   Segment& segment_;
   SleepBarrier barrier_;
   uint64_t messages_ = 0;  // published or released so far
@@ -99,6 +99,7 @@ class ShmHalf : public LinkHalf {
   uint32_t polls_ = 0;
   bool gone_ = false;
   bool is_same_process_ = false;  // as the peer
+  bool has_access_ = false;       // a sender: what is published next is where the receiver expected it
 
  private:
   void take_bytes(const char* bytes, size_t n, Fd descriptor);
@@ -107,7 +108,7 @@ class ShmHalf : public LinkHalf {
 
   std::string notice_;  // what has come of one, its letter first
   Fd notice_descriptor_;
-  PeerMemory peer_memory_;
+  PeerMemory peer_memory_{is_sender()};
   std::shared_ptr<const SharedBlock> block_;  // the last one that was described
   std::set<uint64_t> shared_;                 // blocks that the peer knows of
   uint64_t removals_seen_ = 0;
@@ -135,7 +136,6 @@ class SendLink final : public ShmHalf {
   Result<void> send_segment();
   bool slot_is_free();
   char* choose_payload();
-  void stop_placing();
   void note_payload(SlotLine& line);
   void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
 
@@ -147,7 +147,6 @@ class SendLink final : public ShmHalf {
   uint64_t last_lent_ = 0;                   // the number of the last message that lends
   std::optional<Exchange::Payload> chosen_;  // since try_acquire, instead of the slot's own
   bool acquired_ = false;
-  bool placing_ = false;  // what is published next is where the receiver expected it
   std::optional<Error> failure_;
 };
 
@@ -183,10 +182,8 @@ class RecvLink final : public ShmHalf {
   static Exchange::Payload passed(const Seen& seen) {
     return {seen.where == kPassedBack, static_cast<uint32_t>(seen.at)};
   }
-  void give_back();
   Error unreadable(const char* why) const;
 
-  bool has_borrowed_ = false;
   Seen seen_;
   void* expected_at_ = nullptr;
   uint64_t expected_message_ = 0;

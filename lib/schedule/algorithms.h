@@ -1,0 +1,52 @@
+// The algorithms, by which collectives are done: how each builds its schedules, what those take, what it needs and
+// which bits it gives. Each is described in the file that builds it, and has a row in algorithms.cpp; nothing else in
+// the library lists them. Constant; any thread.
+#pragma once
+
+#include <string_view>
+
+#include "base/dtype.h"
+#include "schedule/effort.h"
+#include "schedule/schedule.h"
+
+namespace tutti {
+
+// The number of a row, from 1: it travels with every message. Only those have a name here that something asks for.
+enum class Algo : uint8_t { kAuto = 0, kDirect = 1, kTree = 4, kRing = 5 };
+
+// Among whom and for whom a schedule is built. `order`: of the ranks as they stand beside each other.
+struct Ranks {
+  std::span<const int> order;
+  std::span<const std::vector<int>> hosts;
+  int rank = 0, root = 0;
+  uint32_t lanes = 1;
+  int n() const { return static_cast<int>(order.size()); }
+};
+// Messages that a rank sends ahead in a logarithmic exchange: the fewest slots that a link may have.
+inline constexpr uint32_t kWindow = 2;
+
+// To do one collective.
+struct Method {
+  Schedule (*build)(Ranks ranks) = nullptr;
+  Effort (*effort)(const Bill& bill) = nullptr;
+  int most_lanes = 0;  // 0: there is no such way
+};
+
+struct Algorithm {
+  const char* name;  // as in TUTTI_ALGO
+  Method all_reduce = {}, broadcast = {}, reduce = {}, all_gather = {}, reduce_scatter = {};
+  Algo otherwise = Algo::kAuto;    // does the collectives that this one has no way to do
+  bool keeps_rank_order = false;   // in sums, whatever the size; takes links between all ranks
+  int least_ranks = 2;             // below that another one is the same
+  bool is_for_full_hosts = false;  // several, with several ranks each
+
+  const Method& method(Collective collective) const;
+};
+
+std::span<const Algorithm* const> algorithms();
+const Algorithm* algorithm_of(Algo algo);         // null: kAuto, or a number without a row
+const char* algo_name(Algo algo);                 // "auto"
+Algo algo_named(std::string_view name);           // kAuto: none
+Algo own_algo(Collective collective, Algo algo);  // who does it in the end; kAuto: the collective has no algorithms
+
+}  // namespace tutti

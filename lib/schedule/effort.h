@@ -1,0 +1,111 @@
+// What a collective takes by one of the algorithms, on paper: hops one after the other, messages, bytes that are moved,
+// added up and sent between hosts. No prices and no clocks. Values; any thread.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+
+namespace tutti {
+
+// Of the rank that has most of it, and of all ranks.
+struct Work {
+  double busiest = 0, total = 0;
+};
+
+// Messages and bytes are counted where they are sent and where they are received.
+struct Moves {
+  Work messages, bytes;
+};
+
+struct Effort {
+  double here_hops = 0, wire_hops = 0;
+  Moves here, wire;
+  Work summed;
+  double out = 0;
+};
+
+// Where nothing comes back, operations in a row overlap, so hops count for less.
+inline constexpr double kPassedOn = 0.5;
+
+// How an algorithm's effort comes together. `n`: ranks; `bytes`: of an all-gather, reduce-scatter or all-to-all one
+// block, else all.
+struct Bill {
+  const double n, lanes, bytes, slot_bytes;
+  const double hosts, here;  // `here`: ranks of the largest host
+  const int depth, host_depth;
+  const bool shares_memory, sums;  // the ranks; the collective
+
+  double others() const { return n - 1; }
+  double elsewhere() const { return n - here; }
+  // Where several hosts send to one at once, its link is idle now and then. From 64 KiB on it took 1.1 to 1.4 times
+  // what a ring took.
+  double incast() const { return hosts > 2 ? 1.15 : 1; }
+  Work each(double work) const { return {work, work * n}; }
+  // Messages that a value of so many bytes takes, at least `least`.
+  double messages_for(double value_bytes, double least) const { return std::max(least, value_bytes / slot_bytes); }
+  // Rounds follow each other, and each waits for its hops unless another lane has something to do meanwhile.
+  double rounds(double value_bytes) const { return std::max(1.0, value_bytes / slot_bytes / (lanes * lanes)); }
+
+  // A rank and all the others, so much with each.
+  void with_all(Effort& effort, double messages, double bytes_each) const {
+    effort.here = {each(messages * (here - 1)), each(bytes_each * (here - 1))};
+    effort.wire = {each(messages * elsewhere()), each(bytes_each * elsewhere())};
+  }
+  // Of which the share `out` leaves the host.
+  static void split(Effort& effort, Work messages, Work moved, double out) {
+    const auto part = [](Work work, double share) { return Work{work.busiest * share, work.total * share}; };
+    effort.here = {part(messages, 1 - out), part(moved, 1 - out)};
+    effort.wire = {part(messages, out), part(moved, out)};
+  }
+  // One rank and all the others.
+  void with_one(Effort& effort, Work messages, Work moved) const {
+    split(effort, messages, moved, elsewhere() / others());
+  }
+  // Where a rank receives from one and sends to another through shared memory, what it writes is in the caches of the
+  // one that reads. Between CPUs that share none the same ring took 240 us on one day, 1500 on another; what is sent to
+  // all at once, 240 and 300.
+  Work passed_on(Work moved) const {
+    const double dearer = shares_memory ? 1.5 : 1;
+    return {dearer * moved.busiest, dearer * moved.total};
+  }
+  // What goes one way through shared memory is written past the caches, a chunk at a time, and one that takes turns
+  // with others on its CPU finds it soon after. Of 4 ranks on 2 CPUs rings and trees took .6 to .9 of what it takes to
+  // send the same to each, from 256 KiB to 16 MiB, whether the CPUs share a cache or not.
+  Work handed_down(Work moved) const { return {moved.busiest, (shares_memory ? 0.8 : 1) * moved.total}; }
+  // From a rank to the next one, host after host.
+  void to_next(Effort& effort, Work messages, Work moved) const {
+    if (hosts == 1 || here == 1) return split(effort, messages, moved, hosts == 1 ? 0 : 1);
+    const double out = hosts / n;  // a host has two ranks at its ends
+    effort.here = {{messages.busiest / 2, messages.total * (1 - out)}, {moved.busiest / 2, moved.total * (1 - out)}};
+    effort.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
+  }
+  // Over distances 1, 2, 4, ..., of which the longest leave the host.
+  double out_share() const { return depth > 0 ? static_cast<double>(host_depth) / depth : 0; }
+  void over_distances(Effort& effort, Work messages, Work moved) const { split(effort, messages, moved, out_share()); }
+  // `all` of which `out` are between hosts.
+  Effort hops(double all, double out) const { return hosts > 1 ? Effort{all - out, out} : Effort{all}; }
+  // What is beyond a power of two goes there and back first.
+  double core() const { return std::bit_floor(static_cast<unsigned>(n)); }
+  double core_depth() const { return std::bit_width(static_cast<unsigned>(n)) - 1; }
+  double folded() const { return n - core(); }
+  double folds() const { return folded() > 0 ? 1 : 0; }
+  // In so many rounds, to and fro.
+  Work exchanged(double n_rounds, double each_time) const {
+    return {2 * (n_rounds + folds()) * each_time, 2 * (core() * n_rounds + 2 * folded()) * each_time};
+  }
+
+  // The first chunk has to go all the way before the last rank has anything to do.
+  double pipe_filling(double ways) const {
+    return ways * std::max(0, depth - 1) * std::min(slot_bytes, bytes / (2 * lanes));
+  }
+
+  // What a rank passes on only after it has it as a whole. Of small operations many are on their way at once.
+  double piece_behind(double value_bytes, double chunks) const {
+    constexpr double kSmallBytes = 64 << 10;
+    return bytes > kSmallBytes ? std::min(chunks * slot_bytes, value_bytes) : 0;
+  }
+  // Those in the middle receive and send. In shared memory nobody reads what is still being written.
+  double sides() const { return n > 2 || shares_memory ? 2 : 1; }
+};
+
+}  // namespace tutti

@@ -1,0 +1,25 @@
+// star: the first rank adds everything up and sends the sum to all. So two shots with one chunk, which is that rank's.
+#include "schedule/algorithms.h"
+
+namespace tutti {
+namespace {
+
+Effort star_cost(const Bill& b) {
+  const double whole = b.messages_for(b.bytes, 1);
+  Effort e = b.hops(2 * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
+  b.with_one(e, {2 * b.others() * whole, 4 * b.others() * whole}, {2 * b.others() * b.bytes, 4 * b.others() * b.bytes});
+  e.summed = {b.n * b.bytes, b.n * b.bytes};
+  e.out = b.elsewhere() * b.bytes;
+  return e;
+}
+
+}  // namespace
+
+extern const Algorithm kStar = {
+    .name = "star",
+    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, 1, 1); }, star_cost, 1},
+    .otherwise = Algo::kDirect,
+    .keeps_rank_order = true,
+    .least_ranks = 3};  // two need one hop
+
+}  // namespace tutti
