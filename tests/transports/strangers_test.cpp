@@ -39,7 +39,7 @@ std::vector<std::string> sayings(const Door& door) {
   Hello hello = hello_of(door);
   all.push_back(bytes_of(hello) + std::string(32, 'x'));  // no proof
   all.push_back(bytes_of(hello) + std::string(5000, 'x'));
-  hello.magic[7] = 99;
+  hello.version = 99;
   all.push_back(bytes_of(hello));
   hello = hello_of(door);
   hello.magic[0] = 'X';
