@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kOtherSecret = "the other side does not know this group's secret";
 
 constexpr char kMagic[6] = {'T', 'U', 'T', 'T', 'I', 0};
-constexpr uint8_t kVersion = 3;
+constexpr uint8_t kVersion = 4;
 
 // The others stay within a host, or are not used where connections are encrypted.
 bool is_encrypted(const Key& key, HelloKind kind) {
