@@ -231,7 +231,7 @@ std::vector<std::string> fuzz_seeds() {
     if (i < 4) frames += next;
     many += next;
   }
-  const Hello hello{{}, HelloKind::kTcp, 1, 0, {0, 4, 4096}, {}};
+  const Hello hello{{}, 0, 0, HelloKind::kTcp, 1, 0, {0, 4, 4096}, {}};
   const std::string file = {2, 0, 16, 1};  // 4096 bytes of memory
   // A notice of block 2, then a message that lies in it.
   const std::string lent = std::string{0, 2, 0, 100} + file + std::string{3, 60, 2, 40};
