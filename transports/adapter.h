@@ -74,6 +74,7 @@ inline Result<void> check_link_config(const tuttiLinkConfig& c) {
 inline Key key_of(const tuttiEndpointConfig& config) {
   Key key;
   memcpy(key.data(), config.group_key, key.size());
+  key.encrypts = config.struct_bytes >= sizeof config && config.encrypt != 0;
   return key;
 }
 

@@ -64,10 +64,16 @@ Result<std::vector<const tuttiTransport*>> all_transports() {
   return all;
 }
 
+// What goes through memory of the host is not encrypted.
+bool may_encrypt(const tuttiTransport* transport) {
+  return transport == &kTcpTransport || transport == &kShmTransport;
+}
+
 }  // namespace
 
-Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names) {
-  TUTTI_TRY_ASSIGN(const auto all, all_transports());
+Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names, bool encrypts) {
+  TUTTI_TRY_ASSIGN(auto all, all_transports());
+  if (names.empty() && encrypts) std::erase_if(all, [](const tuttiTransport* t) { return !may_encrypt(t); });
   if (names.empty()) return all;
   std::vector<const tuttiTransport*> found;
   for (size_t at = 0; at <= names.size();) {
@@ -81,6 +87,11 @@ Result<std::vector<const tuttiTransport*>> find_transports(const std::string& na
                                             "' (TUTTI_TRANSPORTS or " +
                                             "the configuration's transports); there are: " + there_are};
     }
+    if (encrypts && !may_encrypt(*hit))
+      return Error{Code::kInvalidUsage, "the transport '" + name + "' in '" + names +
+                                            "' (TUTTI_TRANSPORTS or the configuration's transports) cannot encrypt: "
+                                            "leave it out, or do without TUTTI_ENCRYPT and the configuration's "
+                                            "encrypt"};
     if (std::find(found.begin(), found.end(), *hit) == found.end()) found.push_back(*hit);
     at = end + 1;
   }

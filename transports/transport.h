@@ -23,8 +23,8 @@ extern const tuttiTransport kTcpTransport;
 extern const tuttiTransport kNoTransport;
 
 // The transports that `names` ("shm,tcp") allows, in that order; all there are for "". kInvalidUsage names the unknown
-// one and those there are, or the plugin (TUTTI_TRANSPORT_PLUGIN) that cannot be loaded.
-Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names);
+// one and those there are, the plugin (TUTTI_TRANSPORT_PLUGIN) that cannot be loaded, or one that cannot encrypt.
+Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names, bool encrypts = false);
 
 // The transport "net" over a network plugin in NCCL's layout; null if the shared object is none. Not thread-safe.
 Result<const tuttiTransport*> adapt_net_plugin(void* object);

@@ -75,6 +75,9 @@ typedef struct {
    * CPU cannot touch: a descriptor of the dmabuf that stands for it, which the caller closes, with the place of the
    * registration's first byte behind it in *offset_bytes; else -1. From any thread. */
   int (*memory_dmabuf)(uint64_t number, uint64_t* offset_bytes);
+  /* 1: what leaves the process other than through shared memory is encrypted. A transport that cannot do that is not
+   * opened then. */
+  uint32_t encrypt;
 } tuttiEndpointConfig;
 
 /* What an endpoint presumably does, to choose between several that reach a peer: the one that brings 128 KiB soonest.

@@ -110,12 +110,15 @@ typedef struct {
   int majority;   /* 1: tuttiCommShrink without a list fails if fewer than half of the ranks are left, or half of
                      them without the lowest: so of the parts that a broken network leaves at most one goes on;
                      default 0 */
+  int encrypt;    /* 1: all that ranks send each other over TCP is encrypted and proven, and no network transport but
+                     tcp is used; else TUTTI_ENCRYPT, default 0 */
 } tuttiConfig_t;
 
-#define TUTTI_CONFIG_INITIALIZER                                                                                   \
-  {                                                                                                                \
-    sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, \
-        NULL, NULL, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT \
+#define TUTTI_CONFIG_INITIALIZER                                                                                    \
+  {                                                                                                                 \
+    sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, TUTTI_VERSION_CODE, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT,  \
+        NULL, NULL, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, TUTTI_CONFIG_UNDEF_INT, \
+        TUTTI_CONFIG_UNDEF_INT                                                                                      \
   }
 
 #define TUTTI_SIM_INFO_MAGIC 0x7475736du

@@ -70,7 +70,8 @@ Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
   if (comm == nullptr) return invalid_argument("comm is NULL");
   *comm = nullptr;
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
-  TUTTI_TRY_ASSIGN(const LaunchInfo info, detect_launcher());
+  TUTTI_TRY_ASSIGN(LaunchInfo info, detect_launcher());
+  info.encrypts = read.options.encrypt;
   // Never in the background: processes count their calls, which so keep their order.
   TUTTI_TRY_ASSIGN(const UniqueId id, unique_id_from_launcher(info, read.deadline()));
   return create(comm, read, [=, options = read.options](const Deadline& deadline) {

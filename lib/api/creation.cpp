@@ -34,6 +34,7 @@ Result<Config> take_config(const tuttiConfig_t* config, Config read) {
   TUTTI_TRY(take_int(known.initTimeoutSeconds, "initTimeoutSeconds", 1, &options.init_timeout_seconds));
   TUTTI_TRY(take_int(known.opTimeoutSeconds, "opTimeoutSeconds", 1, &options.op_timeout_seconds));
   TUTTI_TRY(take_bool(known.deterministic, "deterministic", &options.deterministic));
+  TUTTI_TRY(take_bool(known.encrypt, "encrypt", &options.encrypt));
   TUTTI_TRY(take_bool(known.majority, "majority", &options.majority));
   TUTTI_TRY(take_bool(known.blocking, "blocking", &read.blocking));
   if (known.transports != nullptr) options.transports = known.transports;

@@ -259,7 +259,7 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
   for (auto p = pending_.begin(); p != pending_.end();) {
     const auto status = p->handshake.advance(p->fd.get());
     if (status == Handshake::Status::kDone) {
-      Accepted accepted{std::move(p->fd), p->handshake.hello()};
+      Accepted accepted{std::move(p->fd), p->handshake.hello(), p->handshake.take_channel()};
       pending_.erase(p);
       return accepted;
     }

@@ -64,7 +64,8 @@ class Dialer {
   Dialer(const Call& call, std::vector<Address> candidates, uint64_t door = 0);
 
   Status advance();
-  Fd take() { return std::move(fd_); }                 // once done
+  Fd take() { return std::move(fd_); }  // once done
+  std::unique_ptr<SecureChannel> take_channel() { return handshake_->take_channel(); }
   const std::string& story() const { return story_; }  // what was tried and why it was given up; the choice at the end
   // For poll(2) while pending; -1 if there is nothing to wait for. Sleep for a limited time only: addresses that do not
   // answer are given up by the clock.
@@ -93,6 +94,7 @@ class Acceptor {
   struct Accepted {
     Fd fd;
     Hello hello;
+    std::unique_ptr<SecureChannel> channel = nullptr;
   };
   Acceptor(std::vector<Fd> listening, const Key& key, HelloKind kind, int my_rank)
       : listening_(std::move(listening)), key_(key), kind_(kind), my_rank_(my_rank) {}

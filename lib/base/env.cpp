@@ -52,6 +52,8 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
    "one rank of each host writes the topology to this file; '%h' in it becomes the host's name"},
   {Env::kDeterministic, "TUTTI_DETERMINISTIC", "0", 0, 1,
    "1: sums are added in the order of ranks, whatever the size, algorithm, transport and placement"},
+  {Env::kEncrypt, "TUTTI_ENCRYPT", "0", 0, 1,
+   "1: all that ranks send each other over TCP is encrypted and proven, with keys made for each connection; 0: nothing is"},
   {Env::kTcpConnections, "TUTTI_TCP_CONNECTIONS", "0", 0, 16,
    "parallel connections of a TCP link; 0: one for each network of the same speed that both hosts are in"},
   {Env::kTcpTimeout, "TUTTI_TCP_TIMEOUT", "5", 0, 86400,

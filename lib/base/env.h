@@ -31,6 +31,7 @@ enum class Env : int {
   kTopoFile,
   kTopoDump,
   kDeterministic,
+  kEncrypt,
   kTcpConnections,
   kTcpTimeout,
   kTcpSegmentBytes,

@@ -11,8 +11,13 @@ namespace {
 
 constexpr const char* kOtherSecret = "the other side does not know this group's secret";
 
-// The last byte is the version of everything that goes over a wire.
-constexpr char kMagic[8] = {'T', 'U', 'T', 'T', 'I', 0, 0, 3};
+constexpr char kMagic[6] = {'T', 'U', 'T', 'T', 'I', 0};
+constexpr uint8_t kVersion = 4;
+
+// The others stay within a host, or are not used where connections are encrypted.
+bool is_encrypted(const Key& key, HelloKind kind) {
+  return key.encrypts && (kind == HelloKind::kBootstrap || kind == HelloKind::kControl || kind == HelloKind::kTcp);
+}
 
 void sodium_ready() {
   [[maybe_unused]] static const int once = sodium_init();
@@ -37,6 +42,12 @@ Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int t
                             const std::array<uint32_t, 5>& args, uint64_t door) {
   Handshake h(key, kind, from_rank);
   memcpy(h.hello_.magic, kMagic, sizeof kMagic);
+  h.hello_.version = kVersion;
+  if (is_encrypted(key, kind)) {
+    h.hello_.ciphers = ciphers_here();
+    h.cipher_ = Cipher::kChaCha20;  // or what the server says
+    h.client_public_ = h.make_ephemeral();
+  }
   h.hello_.kind = kind;
   h.hello_.from_rank = from_rank;
   h.hello_.to_rank = to_rank;
@@ -66,8 +77,8 @@ Handshake::Status Handshake::advance(int fd) {
 size_t Handshake::expected_bytes() const {
   switch (stage_) {
     case Stage::kHello: return sizeof(Hello);
-    case Stage::kChallenge: return sizeof server_nonce_;
-    case Stage::kProof:
+    case Stage::kChallenge: return sizeof server_nonce_ + (encrypts() ? 1 + sizeof server_public_ : 0);
+    case Stage::kProof: return sizeof(Mac) + (encrypts() ? sizeof client_public_ : 0);
     case Stage::kAccepted: return sizeof(Mac);
     case Stage::kDone: break;
   }
@@ -87,23 +98,45 @@ bool Handshake::step() {
 
 bool Handshake::take_hello() {
   memcpy(&hello_, in_, sizeof hello_);
-  if (memcmp(hello_.magic, kMagic, 7) != 0) return fail("the other side does not speak Tutti's protocol");
-  if (hello_.magic[7] != kMagic[7])
+  if (memcmp(hello_.magic, kMagic, sizeof kMagic) != 0) return fail("the other side does not speak Tutti's protocol");
+  if (hello_.version != kVersion)
     return fail_misfit(
         format("the other side speaks version %d of Tutti's wire protocol, this side %d: "
                "run the same version of Tutti on every rank",
-               hello_.magic[7], kMagic[7]));
+               hello_.version, kVersion));
   if (hello_.kind != expected_kind_ || hello_.to_rank != my_rank_)
     return fail(format("a connection of kind %u for rank %d reached rank %d", static_cast<unsigned>(hello_.kind),
                        hello_.to_rank, my_rank_));
+  // The root leaves it to ranks, which tell each other.
+  const bool is_asked = hello_.ciphers != 0;
+  if (is_asked != is_encrypted(key_, hello_.kind) && hello_.kind != HelloKind::kBootstrap)
+    return fail_misfit(
+        format("the other side %s, this side %s: set TUTTI_ENCRYPT (or the configuration's encrypt) to "
+               "the same value on all ranks",
+               is_asked ? "encrypts" : "does not encrypt", is_asked ? "does not" : "does"));
   random_bytes(server_nonce_, sizeof server_nonce_);
   queue(server_nonce_, sizeof server_nonce_);
+  if (is_asked) {
+    cipher_ = (hello_.ciphers & ciphers_here() & static_cast<uint8_t>(Cipher::kAes256)) != 0 ? Cipher::kAes256
+                                                                                             : Cipher::kChaCha20;
+    server_public_ = make_ephemeral();
+    queue(&cipher_, sizeof cipher_);
+    queue(server_public_.data(), server_public_.size());
+  }
   stage_ = Stage::kProof;
   return true;
 }
 
 bool Handshake::take_challenge() {
   memcpy(server_nonce_, in_, sizeof server_nonce_);
+  if (encrypts()) {
+    memcpy(&cipher_, in_ + sizeof server_nonce_, sizeof cipher_);
+    memcpy(server_public_.data(), in_ + sizeof server_nonce_ + sizeof cipher_, server_public_.size());
+    const bool is_offered = cipher_ == Cipher::kChaCha20 || cipher_ == Cipher::kAes256;
+    if (!is_offered || (hello_.ciphers & static_cast<uint8_t>(cipher_)) == 0)
+      return fail("the other side chose a cipher that it was not offered");
+    queue(client_public_.data(), client_public_.size());
+  }
   const Mac proof = mac("client");
   queue(proof.data(), proof.size());
   stage_ = Stage::kAccepted;
@@ -111,8 +144,11 @@ bool Handshake::take_challenge() {
 }
 
 bool Handshake::take_proof() {
+  const size_t proof_at = encrypts() ? client_public_.size() : 0;
+  if (encrypts()) memcpy(client_public_.data(), in_, client_public_.size());
   const Mac expected = mac("client");
-  if (sodium_memcmp(in_, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
+  if (sodium_memcmp(in_ + proof_at, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
+  if (encrypts() && !make_channel(false)) return false;
   const Mac proof = mac("server");
   queue(proof.data(), proof.size());
   stage_ = Stage::kDone;
@@ -122,19 +158,56 @@ bool Handshake::take_proof() {
 bool Handshake::take_acceptance() {
   const Mac expected = mac("server");
   if (sodium_memcmp(in_, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
+  if (encrypts() && !make_channel(true)) return false;
   stage_ = Stage::kDone;
   return true;
 }
 
+// For this connection alone; returns what the other side gets of it.
+Secret Handshake::make_ephemeral() {
+  Secret its_public;
+  static_assert(sizeof(Secret) == crypto_scalarmult_SCALARBYTES && sizeof(Secret) == crypto_scalarmult_BYTES);
+  random_bytes(ephemeral_.data(), ephemeral_.size());
+  crypto_scalarmult_base(its_public.data(), ephemeral_.data());
+  return its_public;
+}
+
+// All that both sides have said and chosen.
+std::string Handshake::transcript() const {
+  std::string said(reinterpret_cast<const char*>(&hello_), sizeof hello_);
+  said.append(reinterpret_cast<const char*>(server_nonce_), sizeof server_nonce_);
+  if (!encrypts()) return said;
+  said += static_cast<char>(cipher_);
+  for (const Secret* key : {&server_public_, &client_public_})
+    said.append(reinterpret_cast<const char*>(key->data()), key->size());
+  return said;
+}
+
 Handshake::Mac Handshake::mac(const char* role) const {
-  uint8_t message[sizeof(Hello) + sizeof server_nonce_ + 6];
-  memcpy(message, &hello_, sizeof hello_);
-  memcpy(message + sizeof hello_, server_nonce_, sizeof server_nonce_);
-  memcpy(message + sizeof hello_ + sizeof server_nonce_, role, 6);  // "server" or "client": no reflection
+  const std::string message = transcript().append(role, 6);  // "server" or "client": no reflection
   Mac result;
-  static_assert(sizeof result == crypto_auth_BYTES && sizeof(Key) == crypto_auth_KEYBYTES);
-  crypto_auth(result.data(), message, sizeof message, key_.data());
+  static_assert(sizeof result == crypto_auth_BYTES && std::tuple_size_v<Key::array> == crypto_auth_KEYBYTES);
+  crypto_auth(result.data(), reinterpret_cast<const uint8_t*>(message.data()), message.size(), key_.data());
   return result;
+}
+
+// One key for each direction.
+bool Handshake::make_channel(bool is_client) {
+  std::array<Secret, 2> keys;
+  Secret shared;
+  const Secret& theirs = is_client ? server_public_ : client_public_;
+  if (crypto_scalarmult(shared.data(), ephemeral_.data(), theirs.data()) != 0)
+    return fail("the other side sent a public key that is none");
+  std::string all = "tutti record keys" + transcript();
+  all.append(reinterpret_cast<const char*>(shared.data()), shared.size());
+  crypto_generichash(keys[0].data(), sizeof keys, reinterpret_cast<const uint8_t*>(all.data()), all.size(), key_.data(),
+                     key_.size());
+  channel_ = std::make_unique<SecureChannel>(cipher_, keys[is_client ? 0 : 1], keys[is_client ? 1 : 0]);
+  sodium_memzero(ephemeral_.data(), ephemeral_.size());
+  sodium_memzero(shared.data(), shared.size());
+  sodium_memzero(all.data(), all.size());
+  sodium_memzero(keys.data(), sizeof keys);
+  return true;
 }
 
 void Handshake::queue(const void* data, size_t bytes) {

@@ -7,6 +7,10 @@
 //   MAC(key, "client", ...) --->
 //                           <---   MAC(key, "server", hello, nonce)
 //
+// Where they encrypt, the challenge also brings a cipher and the server's X25519 key, made for this connection, and the
+// client's proof its own; the proofs cover them. What both keys give, with the group's key and all that was said, makes
+// the keys of a SecureChannel. So who has recorded the connection reads nothing of it, even once the secret is known.
+//
 // Who calls proves itself first: a stranger gets nothing out of a listener that a weak secret could be tried on.
 //
 // Not thread-safe: one thread drives one handshake. The descriptor stays the caller's.
@@ -14,20 +18,26 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/result.h"
+#include "base/secure_channel.h"
 
 namespace tutti {
 
-using Key = std::array<uint8_t, 32>;
+struct Key : std::array<uint8_t, 32> {
+  bool encrypts = false;  // what its connections over TCP carry
+};
 
 // What a connection is for.
 enum class HelloKind : uint32_t { kBootstrap = 1, kControl = 2, kShm = 3, kTcp = 4, kVerbs = 5, kNet = 6 };
 
 // First bytes on every connection. `args` belong to whoever opens the kind of connection.
 struct Hello {
-  char magic[8];
+  char magic[6];
+  uint8_t ciphers;  // that the client can encrypt with, as ciphers_here(); 0: it does not
+  uint8_t version;  // of everything that goes over a wire
   HelloKind kind;
   int32_t from_rank;
   int32_t to_rank;
@@ -54,6 +64,8 @@ class Handshake {
   bool wants_write() const { return out_sent_ < out_bytes_; }
   // Has the other side shown more than a connection? True once its first message was there whole and made sense.
   bool heard() const { return stage_ != Stage::kHello && stage_ != Stage::kChallenge; }
+  // Once it is done: what everything from now on goes through; null where it is not encrypted.
+  std::unique_ptr<SecureChannel> take_channel() { return std::move(channel_); }
   const Hello& hello() const { return hello_; }
   const std::string& why() const { return why_; }  // the reason once it failed
   // It failed because the other side, which speaks the protocol, has another secret or version.
@@ -72,6 +84,10 @@ class Handshake {
   bool take_proof();
   bool take_acceptance();
   Mac mac(const char* role) const;
+  bool encrypts() const { return cipher_ != Cipher::kNone; }
+  Secret make_ephemeral();
+  std::string transcript() const;
+  bool make_channel(bool is_client);
   void queue(const void* data, size_t bytes);
   bool fail(std::string why);
   bool fail_misfit(std::string why);
@@ -83,7 +99,11 @@ class Handshake {
   Stage stage_ = Stage::kHello;
   bool failed_ = false, is_misfit_ = false;
   Hello hello_{};
+  // The server's answer.
   uint8_t server_nonce_[16]{};
+  Cipher cipher_ = Cipher::kNone;
+  Secret ephemeral_{}, client_public_{}, server_public_{};  // X25519's
+  std::unique_ptr<SecureChannel> channel_;
   uint8_t in_[64];
   size_t in_got_ = 0;
   uint8_t out_[64];

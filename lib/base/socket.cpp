@@ -353,10 +353,10 @@ void set_low_latency(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline) {
+Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline, SecureChannel* channel) {
   const char* at = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t n = ::send(fd, at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = send_some(fd, channel, at, bytes);
     if (n > 0) {
       at += n;
       bytes -= static_cast<size_t>(n);
@@ -369,10 +369,10 @@ Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline)
   return {};
 }
 
-Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline) {
+Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline, SecureChannel* channel) {
   char* at = static_cast<char*>(data);
   while (bytes > 0) {
-    const ssize_t n = ::recv(fd, at, bytes, MSG_DONTWAIT);
+    const ssize_t n = recv_some(fd, channel, at, bytes);
     if (n > 0) {
       at += n;
       bytes -= static_cast<size_t>(n);
@@ -381,7 +381,7 @@ Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline) {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       TUTTI_TRY(wait_for(fd, POLLIN, deadline));
     } else if (errno != EINTR) {
-      return Error{Code::kRemoteError, system_error("receive", errno).message, -1, errno};
+      return Error{Code::kRemoteError, "receive: " + why_broken(errno), -1, errno};
     }
   }
   return {};

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/secure_channel.h"
 
 namespace tutti {
 
@@ -77,8 +78,8 @@ void set_low_latency(int fd);  // TCP_NODELAY; a no-op on UNIX sockets
 
 // Blocking helpers for set-up paths: all bytes or an error (kTimeout when the deadline passes, kRemoteError when the
 // other side closes).
-Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline);
-Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline);
+Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline, SecureChannel* channel = nullptr);
+Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline, SecureChannel* channel = nullptr);
 
 // Who this machine is as far as shared memory and UNIX sockets reach: boot id and network namespace, 16 bytes.
 // Two network namespaces are two hosts.

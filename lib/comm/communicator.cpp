@@ -23,7 +23,9 @@ Result<CommOptions> CommOptions::from_env() {
   options.metrics_file = env_string(Env::kMetricsFile);
   options.lends = env_string(Env::kProto) != "copy";
   TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
+  TUTTI_TRY_ASSIGN(const int64_t encrypt, env_int(Env::kEncrypt));
   options.deterministic = deterministic != 0;
+  options.encrypt = encrypt != 0;
   return options;
 }
 

@@ -42,6 +42,7 @@ struct CommOptions {
   bool lends = true;
   bool deterministic = false;
   bool majority = false;
+  bool encrypt = false;
   int cuda_device = -1;  // of this rank's buffers; -1: they are in host memory
 
   static Result<CommOptions> from_env();

@@ -24,6 +24,7 @@ struct Introduction {
   std::string algo;
   uint32_t deterministic = 0;
   uint32_t on_gpu = 0;  // where its buffers are
+  uint32_t encrypts = 0;
   uint64_t wire_bytes_per_second = 0, cache_bytes = 0;
   uint64_t prices = 0;  // their fingerprint
   std::string prices_from;
@@ -43,6 +44,7 @@ struct Introduction {
         .put(slot_bytes)
         .put(deterministic)
         .put(on_gpu)
+        .put(encrypts)
         .put(pid)
         .put(wire_bytes_per_second)
         .put(cache_bytes)
@@ -74,6 +76,7 @@ struct Introduction {
     i.slot_bytes = r.get<uint32_t>();
     i.deterministic = r.get<uint32_t>();
     i.on_gpu = r.get<uint32_t>();
+    i.encrypts = r.get<uint32_t>();
     i.pid = r.get<int32_t>();
     i.wire_bytes_per_second = r.get<uint64_t>();
     i.cache_bytes = r.get<uint64_t>();
@@ -107,6 +110,9 @@ Result<void> check_agreement(const Introduction& mine, int my_rank, const Introd
                         a.c_str(), their_rank, what, b.c_str()),
                  their_rank};
   };
+  if (mine.encrypts != theirs.encrypts)
+    return differ("TUTTI_ENCRYPT (or the configuration's encrypt)", std::to_string(mine.encrypts),
+                  std::to_string(theirs.encrypts));
   if (mine.slot_bytes != theirs.slot_bytes)
     return differ("TUTTI_SLOT_BYTES", std::to_string(mine.slot_bytes), std::to_string(theirs.slot_bytes));
   if (mine.deterministic != theirs.deterministic)
@@ -216,7 +222,7 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, i
                                                            const CommOptions& options, Deadline deadline) {
   log_set_thread_rank(rank);
   TUTTI_TRY(parse_algo(options.algo));  // before it waits for anybody
-  TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline));
+  TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline, options.encrypt));
   return create(bootstrap, options, deadline);
 }
 
@@ -259,10 +265,11 @@ Result<void> Communicator::setup(Meeting& meeting, Deadline deadline) {
   TUTTI_TRY_ASSIGN(machine_, tutti::machine());
   stream_from_bytes_ = static_cast<uint64_t>(stream_from);
 
-  tuttiEndpointConfig endpoint_config{sizeof endpoint_config, rank_,          n_ranks_,        {}, find_memory,
-                                      SharedMemory::removals, is_live_memory, dmabuf_of_memory};
+  tuttiEndpointConfig endpoint_config{
+      sizeof endpoint_config, rank_,           n_ranks_, {}, find_memory, SharedMemory::removals, is_live_memory,
+      dmabuf_of_memory,       options_.encrypt};
   std::copy(meeting.key().begin(), meeting.key().end(), endpoint_config.group_key);
-  TUTTI_TRY_ASSIGN(const auto transports, find_transports(options_.transports));
+  TUTTI_TRY_ASSIGN(const auto transports, find_transports(options_.transports, options_.encrypt));
   TUTTI_TRY_ASSIGN(
       LinkPool pool,
       LinkPool::open({.rank = rank_, .slots = static_cast<uint32_t>(slots), .by_cost = options_.transports.empty()},
@@ -276,6 +283,7 @@ Result<void> Communicator::setup(Meeting& meeting, Deadline deadline) {
   mine.algo = options_.algo;
   mine.order = env_string(Env::kOrder);
   mine.deterministic = options_.deterministic ? 1 : 0;
+  mine.encrypts = options_.encrypt ? 1 : 0;
   mine.on_gpu = options_.cuda_device >= 0 ? 1 : 0;
   mine.cache_bytes = machine_->last_level_cache_bytes;
   mine.wire_bytes_per_second = links_->network_bytes_per_second();
@@ -324,6 +332,7 @@ Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs
   TUTTI_TRY_ASSIGN(const auto all, read_all(blobs));
   const Introduction& mine = all[static_cast<size_t>(rank_)];
   PeerWatch::Config config{.rank = rank_, .key = meeting.key()};
+  config.key.encrypts = options_.encrypt;
   std::vector<LinkPool::Addresses> addresses;
   std::vector<Seat> seats;
   std::vector<int> ranks_of_process;

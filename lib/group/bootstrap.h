@@ -47,7 +47,7 @@ class Bootstrap final : public Meeting {
   // Tries the id's addresses (this host's loopback first if the root runs here) until one really connects and
   // authenticates; logs which and why. Retries until the deadline: the root may not listen yet when the port is fixed.
   // kInvalidUsage when the last answer was a refusal (another secret, another version), kTimeout when there was none.
-  static Result<Bootstrap> join(const UniqueId& id, int rank, int n_ranks, Deadline deadline);
+  static Result<Bootstrap> join(const UniqueId& id, int rank, int n_ranks, Deadline deadline, bool encrypts = false);
 
   // kTimeout lists the ranks that did not come; kRemoteError names the rank whose connection broke. Blobs of at most
   // 64 KiB.
@@ -61,7 +61,10 @@ class Bootstrap final : public Meeting {
   Result<std::vector<std::string>> receive_all();
   void send(FrameKind kind, const std::string& body);
 
+  bool has_news(int limit_ms) const;
+
   Fd fd_;
+  std::unique_ptr<SecureChannel> channel_;
   bool is_over_ = false;
   Deadline deadline_ = Deadline::never();
 };

@@ -178,9 +178,10 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
     const int i = try_all(attempts, key, rank, deadline);
     if (i >= 0) {
       Attempt& winner = attempts[static_cast<size_t>(i)];
-      return RootConnection{std::move(winner.fd), winner.address.to_string() +
-                                                      format(" (number %d of %zu addresses%s)", i + 1, attempts.size(),
-                                                             describe_failures(attempts, i).c_str())};
+      return RootConnection{
+          std::move(winner.fd), winner.handshake->take_channel(),
+          winner.address.to_string() + format(" (number %d of %zu addresses%s)", i + 1, attempts.size(),
+                                              describe_failures(attempts, i).c_str())};
     }
     if (deadline.passed()) return give_up(attempts, rank);
     ::poll(nullptr, 0, deadline.left_ms(pause_ms));  // the root may not listen yet

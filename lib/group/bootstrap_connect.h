@@ -19,6 +19,7 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts);
 
 struct RootConnection {
   Fd fd;
+  std::unique_ptr<SecureChannel> channel;
   std::string how;  // for the log: "10.0.0.1:4000 (1st of 3 addresses)", and why others failed
 };
 // Tries again until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a

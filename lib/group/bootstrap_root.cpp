@@ -145,7 +145,10 @@ void RootServer::serve(Client& client) {
 void RootServer::advance_handshake(Client& client) {
   switch (client.handshake.advance(client.fd.get())) {
     case Handshake::Status::kPending: return;
-    case Handshake::Status::kDone: client.authenticated = true; return;
+    case Handshake::Status::kDone:
+      client.authenticated = true;
+      client.channel = client.handshake.take_channel();
+      return;
     case Handshake::Status::kFailed: break;
   }
   const std::string who = peer_name(client.fd.get());
@@ -159,7 +162,7 @@ void RootServer::advance_handshake(Client& client) {
 
 void RootServer::read_frames(Client& client) {
   while (!client.closed && !client.draining) {
-    const auto status = client.in.read(client.fd.get());
+    const auto status = client.in.read(client.fd.get(), client.channel.get());
     if (status == FrameReader::Status::kPending) return;
     if (status == FrameReader::Status::kClosed) return forget(client);
     std::string body = client.in.take_body();
@@ -197,8 +200,8 @@ void RootServer::send(Client& client, Frame frame) {
 void RootServer::flush(Client& client) {
   while (!client.closed && !client.out.empty()) {
     const std::string& frame = *client.out.front();
-    const ssize_t n = ::send(client.fd.get(), frame.data() + client.out_sent, frame.size() - client.out_sent,
-                             MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = send_some(client.fd.get(), client.channel.get(), frame.data() + client.out_sent,
+                                frame.size() - client.out_sent);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return;  // full: poll calls again; broken: the next read shows it
     client.out_sent += static_cast<size_t>(n);

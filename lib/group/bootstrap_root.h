@@ -37,6 +37,7 @@ class RootServer {
         : fd(std::move(connected)), handshake(Handshake::server(key, HelloKind::kBootstrap, -1)) {}
     Fd fd;
     Handshake handshake;
+    std::unique_ptr<SecureChannel> channel;
     int64_t since_ns = now_ns();
     bool authenticated = false;
     bool draining = false;  // has its last frame; what it sends is thrown away until it closes

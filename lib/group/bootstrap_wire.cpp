@@ -80,15 +80,15 @@ std::string rank_list(const std::vector<int>& ranks) {
   return text;
 }
 
-FrameReader::Status FrameReader::read(int fd) {
+FrameReader::Status FrameReader::read(int fd, SecureChannel* channel) {
   Status status = Status::kPending;
   if (got_ < sizeof header_) {
-    if (!fill(fd, reinterpret_cast<char*>(&header_) + got_, sizeof header_ - got_, &status)) return status;
+    if (!fill(fd, channel, reinterpret_cast<char*>(&header_) + got_, sizeof header_ - got_, &status)) return status;
     if (header_.zero != 0 || header_.bytes > kMaxBlobBytes) return Status::kClosed;
     body_.resize(header_.bytes);
   }
   const size_t done = got_ - sizeof header_;
-  if (!fill(fd, body_.data() + done, body_.size() - done, &status)) return status;
+  if (!fill(fd, channel, body_.data() + done, body_.size() - done, &status)) return status;
   return Status::kFrame;
 }
 
@@ -97,9 +97,9 @@ std::string FrameReader::take_body() {
   return std::exchange(body_, {});
 }
 
-bool FrameReader::fill(int fd, char* data, size_t bytes, Status* status) {
+bool FrameReader::fill(int fd, SecureChannel* channel, char* data, size_t bytes, Status* status) {
   while (bytes > 0) {
-    const ssize_t n = ::recv(fd, data, bytes, MSG_DONTWAIT);
+    const ssize_t n = recv_some(fd, channel, data, bytes);
     if (n > 0) {
       data += n;
       bytes -= static_cast<size_t>(n);

@@ -62,13 +62,13 @@ class FrameReader {
  public:
   enum class Status { kPending, kFrame, kClosed };
   // kClosed: the connection ended, or sent something that is no frame of at most kMaxBlobBytes.
-  Status read(int fd);
+  Status read(int fd, SecureChannel* channel = nullptr);
   FrameKind kind() const { return header_.kind; }
   // The finished frame's body; the next read starts a new frame.
   std::string take_body();
 
  private:
-  bool fill(int fd, char* data, size_t bytes, Status* status);
+  bool fill(int fd, SecureChannel* channel, char* data, size_t bytes, Status* status);
   FrameHeader header_{};
   std::string body_;
   size_t got_ = 0;  // of header and body together

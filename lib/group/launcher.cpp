@@ -88,8 +88,13 @@ Result<LaunchInfo> read_info(const Launcher& launcher) {
 }
 
 // The job's secret, for launchers that cannot carry one.
-std::string job_secret(const std::string& derived) {
+Result<std::string> job_secret(const LaunchInfo& info, const std::string& derived) {
   if (env_is_set(Env::kSecret)) return env_string(Env::kSecret);
+  if (info.encrypts)
+    return Error{Code::kInvalidUsage,
+                 format("rank %d is to encrypt (TUTTI_ENCRYPT), but TUTTI_SECRET is not set, and what would take its "
+                        "place here can be guessed: set it to the same random text on all ranks",
+                        info.rank)};
   log(LogLevel::kInfo, "TUTTI_SECRET is not set: the secret is derived from the job's number or address");
   return derived;
 }
@@ -97,7 +102,7 @@ std::string job_secret(const std::string& derived) {
 Result<UniqueId> meet_by_tutti_root(const LaunchInfo& info, int call, Deadline deadline) {
   const std::string root = env_string(Env::kRoot);
   TUTTI_TRY_ASSIGN(MeetingPoint point, parse_host_port(root, "TUTTI_ROOT"));
-  point.secret = job_secret("TUTTI_ROOT " + root);
+  TUTTI_TRY_ASSIGN(point.secret, job_secret(info, "TUTTI_ROOT " + root));
   log(LogLevel::kInfo, "the group's root listens on TUTTI_ROOT=%s", root.c_str());
   return meet(point, info.rank, call, deadline);
 }
@@ -113,7 +118,8 @@ Result<UniqueId> meet_by_torchrun(const LaunchInfo& info, int call, Deadline dea
         point.port, key.c_str());
     return share_by_tcp_store(point.host, point.port, key, info.rank, deadline);
   }
-  point.secret = job_secret(format("MASTER_ADDR %s:%u %s", point.host.c_str(), point.port, run.c_str()));
+  const std::string derived = format("MASTER_ADDR %s:%u %s", point.host.c_str(), point.port, run.c_str());
+  TUTTI_TRY_ASSIGN(point.secret, job_secret(info, derived));
   log(LogLevel::kInfo, "the group's root listens on MASTER_ADDR:MASTER_PORT, %s:%u", point.host.c_str(), point.port);
   return meet(point, info.rank, call, deadline);
 }
@@ -127,7 +133,7 @@ Result<UniqueId> meet_by_slurm(const LaunchInfo& info, int call, Deadline deadli
   if (point.host.empty())
     return Error{Code::kInvalidUsage, format("%s=%s names no host", variable, env_text(variable).c_str())};
   point.port = slurm_port(strtoull(job.c_str(), nullptr, 10), strtoull(step_id.c_str(), nullptr, 10));
-  point.secret = job_secret("slurm " + job + "." + step_id + " " + env_text(variable));
+  TUTTI_TRY_ASSIGN(point.secret, job_secret(info, "slurm " + job + "." + step_id + " " + env_text(variable)));
   log(LogLevel::kInfo, "the group's root listens on %s:%u (from %s and the job's and step's ids)", point.host.c_str(),
       point.port, variable);
   return meet(point, info.rank, call, deadline);

@@ -22,7 +22,8 @@ struct LaunchInfo {
   std::string launcher;  // "torchrun", "mpich", "openmpi", "slurm", "tutti"
   int rank = 0;
   int n_ranks = 1;
-  int local_rank = -1;  // -1 when the launcher does not say
+  int local_rank = -1;    // -1 when the launcher does not say
+  bool encrypts = false;  // so a secret that can be guessed will not do
 };
 
 // Reads the environment only. kInvalidUsage lists what was looked for when nothing fits, or names the missing variable.

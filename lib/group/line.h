@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/fd.h"
+#include "base/secure_channel.h"
 #include "group/heartbeat.h"
 
 namespace tutti {
@@ -20,8 +22,8 @@ class Line {
     std::string bytes;
   };
 
-  Line(int with_peer, Fd connected, size_t most_frame_bytes)
-      : peer(with_peer), fd(std::move(connected)), most_bytes_(most_frame_bytes) {}
+  Line(int with_peer, Fd connected, size_t most_frame_bytes, std::unique_ptr<SecureChannel> secure = nullptr)
+      : peer(with_peer), fd(std::move(connected)), channel_(std::move(secure)), most_bytes_(most_frame_bytes) {}
 
   // False: thrown away, because the peer has not read for too long. That is logged once.
   bool send(uint32_t type, std::string_view bytes);
@@ -38,6 +40,7 @@ class Line {
   int broken_by = 0;                   // errno; 0: the other side has closed it
 
  private:
+  const std::unique_ptr<SecureChannel> channel_;
   const size_t most_bytes_;
   std::string received_, unsent_;
   bool throws_away_ = false;

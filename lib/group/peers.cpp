@@ -64,14 +64,14 @@ Result<void> PeerWatch::connect(std::vector<Fd> listening, Deadline deadline, co
         continue;
       }
       log(LogLevel::kInfo, "control connection to rank %d at %s", d->first, d->second.story().c_str());
-      add_line(d->first, d->second.take());
+      add_line(d->first, d->second.take(), d->second.take_channel());
       awaited.erase(d->first);
       d = dialers_.erase(d);
       progress = true;
     }
     while (auto accepted = acceptor_->next()) {
       if (!is_rank(accepted->hello.from_rank)) continue;
-      add_line(accepted->hello.from_rank, std::move(accepted->fd));
+      add_line(accepted->hello.from_rank, std::move(accepted->fd), std::move(accepted->channel));
       awaited.erase(accepted->hello.from_rank);
       progress = true;
     }

@@ -117,7 +117,7 @@ class PeerWatch {
   void wait_for_news();
   void accept_lines();
   std::vector<int> dial_wanted();
-  void add_line(int peer, Fd fd);
+  void add_line(int peer, Fd fd, std::unique_ptr<SecureChannel> channel);
   bool read_line(Line& line);
   void end_line(const Line& line);
   bool take_frame(const Line& line, const Line::Frame& frame);

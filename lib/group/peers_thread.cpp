@@ -76,7 +76,7 @@ void PeerWatch::accept_lines() {
   while (auto accepted = acceptor_->next()) {
     const int peer = accepted->hello.from_rank;
     const auto lines = std::count_if(lines_.begin(), lines_.end(), [&](const Line& line) { return line.peer == peer; });
-    if (is_rank(peer) && lines < kMostLinesToOne) add_line(peer, std::move(accepted->fd));
+    if (is_rank(peer) && lines < kMostLinesToOne) add_line(peer, std::move(accepted->fd), std::move(accepted->channel));
   }
 }
 
@@ -95,7 +95,7 @@ std::vector<int> PeerWatch::dial_wanted() {
   for (auto d = dialers_.begin(); d != dialers_.end();) {
     auto& [peer, dialer] = *d;
     const Dialer::Status status = dialer.advance();
-    if (status == Dialer::Status::kDone) add_line(peer, dialer.take());
+    if (status == Dialer::Status::kDone) add_line(peer, dialer.take(), dialer.take_channel());
     if (status == Dialer::Status::kFailed && dialer.lacked_resources()) dials_again_ = true;
     if (status == Dialer::Status::kFailed && !dialer.lacked_resources()) unreachable.push_back(peer);
     d = status == Dialer::Status::kPending ? std::next(d) : dialers_.erase(d);
@@ -116,9 +116,9 @@ void PeerWatch::start_heartbeat(Line& line) {
   line.heartbeat.emplace(line.fd.get(), std::move(doors), beat_ns_);
 }
 
-void PeerWatch::add_line(int peer, Fd fd) {
+void PeerWatch::add_line(int peer, Fd fd, std::unique_ptr<SecureChannel> channel) {
   const std::lock_guard lock(mutex_);
-  lines_.emplace_back(peer, std::move(fd), (config_.rank_names.size() + 1) * (kMaxBlobBytes + 16));
+  lines_.emplace_back(peer, std::move(fd), (config_.rank_names.size() + 1) * (kMaxBlobBytes + 16), std::move(channel));
   start_heartbeat(lines_.back());
   for (const int rank : lost_) lines_.back().send(kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());
   council_.connected(peer);
@@ -148,14 +148,19 @@ void PeerWatch::end_line(const Line& line) {
   // What it has sent over other connections came before.
   for (Line& other : lines_)
     if (other.peer == peer && &other != &line) read_line(other);
-  const std::string how = line.broken_by != 0 ? std::string(": ") + strerror(line.broken_by) : "";
+  const std::string how = line.broken_by != 0 ? ": " + why_broken(line.broken_by) : "";
+  const bool is_spoilt = line.broken_by == EBADMSG;
   {
     const std::lock_guard lock(mutex_);
     lines_.remove_if([&](const Line& other) { return &other == &line; });
   }
   const bool has_left = departed(peer).has_value();
   lose(peer);  // first, so that who hears of the failure knows
-  if (!has_left) fail({Code::kRemoteError, rank_name(peer) + " died: its connections broke" + how, peer});
+  if (has_left) return;
+  fail({Code::kRemoteError,
+        is_spoilt ? "the control connection with " + rank_name(peer) + how
+                  : rank_name(peer) + " died: its connections broke" + how,
+        peer});
 }
 
 void PeerWatch::beat() {

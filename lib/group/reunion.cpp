@@ -32,7 +32,7 @@ Result<Reunion> Reunion::gather(PeerWatch& old, const Council::Without& without,
   const auto me = std::find(reunion.members_.begin(), reunion.members_.end(), old.rank());
   reunion.rank_ = static_cast<int>(me - reunion.members_.begin());
   reunion.n_ranks_ = static_cast<int>(reunion.members_.size());
-  const std::string known_to_all = ByteWriter().put(old.key()).put(reunion.nonce_).take();
+  const std::string known_to_all = ByteWriter().put<std::array<uint8_t, 32>>(old.key()).put(reunion.nonce_).take();
   reunion.key_ = derive_key(known_to_all.data(), known_to_all.size());
   return reunion;
 }

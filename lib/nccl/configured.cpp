@@ -81,8 +81,8 @@ ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
     return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_ENCRYPTION_CONFIG_INITIALIZER");
   if (config->mode == kPlaintext) return kFine;
   return unsupported("ncclSetEncryption with a key",
-                     "Tutti does not encrypt what a program asks it to: use a network "
-                     "that does, such as WireGuard or IPsec");
+                     "Tutti does not encrypt by a program's key: set TUTTI_ENCRYPT=1 on "
+                     "all ranks, which encrypts by the unique id's");
 }
 
 }  // extern "C"

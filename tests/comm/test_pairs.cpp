@@ -246,6 +246,46 @@ TEST_CASE("ranks of which only some want the same bits in every run are told so 
   }
 }
 
+TEST_CASE("ranks of which only some encrypt are told so at creation") {
+  tuttiConfig_t configs[2] = {TUTTI_CONFIG_INITIALIZER, TUTTI_CONFIG_INITIALIZER};
+  configs[1].encrypt = 1;
+  const tuttiUniqueId id = new_id();
+  Outcome outcomes[2];
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      tuttiComm_t comm = nullptr;
+      outcomes[r].take(tuttiCommInitRankConfig(&comm, 2, id, r, &configs[r]));
+      if (comm != nullptr) tuttiCommDestroy(comm);
+    });
+  for (auto& thread : threads) thread.join();
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.code == tuttiInvalidUsage);
+    CHECK(contains(outcome.message, "TUTTI_ENCRYPT"));
+  }
+}
+
+TEST_CASE("ranks that encrypt meet, add up over TCP and split") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.encrypt = 1;
+  config.transports = "tcp";
+  require_success(run_threads(3, &config, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (const size_t n : {size_t{2}, size_t{100'000}}) {
+      std::vector<int> values(n, rank + 1);
+      outcome.take(tuttiAllReduce(values.data(), values.data(), n, tuttiInt32, tuttiSum, comm, nullptr));
+      for (const int value : values) outcome.wrong += value != 6;
+    }
+    tuttiComm_t part = nullptr;
+    outcome.take(tuttiCommSplit(comm, rank == 1 ? 1 : 0, rank, &part, nullptr));
+    if (part == nullptr) return;
+    int one = 1;
+    outcome.take(tuttiAllReduce(&one, &one, 1, tuttiInt32, tuttiSum, part, nullptr));
+    outcome.wrong += one != (rank == 1 ? 1 : 2);
+    outcome.take(tuttiCommDestroy(part));
+  }));
+}
+
 // Values of which each order of adding gives other bits.
 TEST_CASE("a split of a deterministic communicator is deterministic, in its own order of ranks") {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;

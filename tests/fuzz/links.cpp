@@ -45,8 +45,8 @@ void receive_over_tcp(Input& in) {
   SocketPair sockets;
   const tuttiLinkConfig config{sizeof config, 1, 0, 2 + static_cast<uint32_t>(in.below(3)),
                                64 * (1 + static_cast<uint32_t>(in.below(4)))};
-  std::vector<Fd> connections;
-  connections.push_back(std::move(sockets.ours));
+  std::vector<tcp::SharedFd> connections;
+  connections.emplace_back(std::move(sockets.ours));
   tcp::Pairs pairs(2);  // a higher rank, which sends nothing back by this side's connections
   tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, std::vector<Fd>(), pairs);
   auto created = tcp::RecvLink::create(door, config, std::move(connections), 0);
@@ -231,7 +231,7 @@ std::vector<std::string> fuzz_seeds() {
     if (i < 4) frames += next;
     many += next;
   }
-  const Hello hello{{}, HelloKind::kTcp, 1, 0, {0, 4, 4096}, {}};
+  const Hello hello{{}, 0, 0, HelloKind::kTcp, 1, 0, {0, 4, 4096}, {}};
   const std::string file = {2, 0, 16, 1};  // 4096 bytes of memory
   // A notice of block 2, then a message that lies in it.
   const std::string lent = std::string{0, 2, 0, 100} + file + std::string{3, 60, 2, 40};

@@ -273,6 +273,17 @@ TEST_CASE("a faked Slurm step, TUTTI_ROOT and torchrun without its store lead to
   }
 }
 
+TEST_CASE("who encrypts needs a secret that cannot be guessed") {
+  const FakeEnvironment fake(kSlurm);
+  LaunchInfo info = detect_launcher().value();
+  setenv("SLURM_JOB_NODELIST", "localhost", 1);
+  info.encrypts = true;
+  const auto id = unique_id_from_launcher(info, Deadline::after_seconds(1));
+  REQUIRE(!id);
+  CHECK(id.error().code == Code::kInvalidUsage);
+  CHECK(contains(id.error().message, "TUTTI_SECRET"));
+}
+
 TEST_CASE("a Slurm step without a node list is refused by name") {
   const FakeEnvironment fake(kSlurm);
   const auto id = unique_id_from_launcher(detect_launcher().value(), Deadline::after_seconds(1));

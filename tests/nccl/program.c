@@ -116,7 +116,7 @@ static void encryption(void) {
   OK(ncclSetEncryption(&config));
   config.mode = 1;
   config.psk = "secret";
-  CHECK(ncclSetEncryption(&config) == kInvalidUsage && says("does not encrypt") && !says("secret"));
+  CHECK(ncclSetEncryption(&config) == kInvalidUsage && says("TUTTI_ENCRYPT") && !says("secret"));
   CHECK(ncclSetEncryption(NULL) == kInvalidArgument);
 }
 

@@ -39,7 +39,7 @@ std::vector<std::string> sayings(const Door& door) {
   Hello hello = hello_of(door);
   all.push_back(bytes_of(hello) + std::string(32, 'x'));  // no proof
   all.push_back(bytes_of(hello) + std::string(5000, 'x'));
-  hello.magic[7] = 99;
+  hello.version = 99;
   all.push_back(bytes_of(hello));
   hello = hello_of(door);
   hello.magic[0] = 'X';
@@ -119,7 +119,8 @@ TEST_CASE("a rank does not take just anybody who listens for its peer") {
   REQUIRE(until([&] {
     return poll_once(link.value()) && ::recv(line.get(), &hello, sizeof hello, MSG_DONTWAIT) == sizeof hello;
   }));
-  const std::string no_proof(48, 'p');
+  std::string no_proof(16 + 32, 'p');
+  if (hello.ciphers != 0) no_proof.insert(16, '\1' + std::string(32, 'k'));  // a cipher and a key
   REQUIRE(send_raw(line, no_proof.data(), no_proof.size()));
   const auto error = poll_to_failure(link.value());
   REQUIRE(error);
@@ -127,14 +128,15 @@ TEST_CASE("a rank does not take just anybody who listens for its peer") {
   CHECK(contains(error->text, "does not know this group's secret"));
   // It has shown that it knows the secret, and said nothing else. That proof is worth nothing anywhere else.
   uint8_t said[64];
-  REQUIRE(::recv(line.get(), said, sizeof said, MSG_DONTWAIT) == 32);
+  const size_t proof_bytes = hello.ciphers != 0 ? 64 : 32;
+  REQUIRE(::recv(line.get(), said, sizeof said, MSG_DONTWAIT) == static_cast<ssize_t>(proof_bytes));
   CHECK(hung_up(line.get()));
   auto b = open_endpoint(t, 1);
   REQUIRE(b);
   const Fd stranger = knock(door_of(b.value()));
   REQUIRE(stranger);
   REQUIRE(send_raw(stranger, &hello, sizeof hello));
-  REQUIRE(send_raw(stranger, said, 32));
+  REQUIRE(send_raw(stranger, said, proof_bytes));
   CHECK(until([&] { return nobody_comes_in(b.value(), 1) && hung_up(stranger.get()); }));
 }
 

@@ -105,6 +105,7 @@ inline Result<Endpoint> open_endpoint(const tuttiTransport* table, int rank, int
   tuttiEndpointConfig config{sizeof config,          rank,           n_ranks,         {}, find_memory,
                              SharedMemory::removals, is_live_memory, dmabuf_of_memory};
   memset(config.group_key, secret, sizeof config.group_key);
+  config.encrypt = env_int(Env::kEncrypt).value() != 0;
   return Endpoint::open(table, config);
 }
 

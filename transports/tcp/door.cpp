@@ -18,21 +18,22 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
   if (n_connections > kMaxConnections || index >= n_connections)
     return Error{Code::kRemoteError, format("rank %d opens connection %u of %u of a link: at most %u are possible",
                                             config.peer, index, n_connections, kMaxConnections)};
+  SharedFd connection(std::move(incoming.fd), std::move(incoming.channel));
   const Place place = place_of(config);
   if ((incoming.hello.args[3] & kAgain) != 0) {
     // What it has sent by it may be acknowledged, so it is never closed while its link is there or to come.
     if (const auto early = incomplete_.find(place); early != incomplete_.end()) {
-      early->second.again.emplace_back(index, std::move(incoming.fd));
+      early->second.again.emplace_back(index, std::move(connection));
       return {};
     }
     if (RecvLink* const link = pairs_.receiver(config); link != nullptr)
-      return link->rejoin(index, std::move(incoming.fd));
+      return link->rejoin(index, std::move(connection));
     return Error{Code::kRemoteError, "its link is not there any more"};
   }
   Incomplete& incomplete = incomplete_[place];
   incomplete.config = config;
   incomplete.connections.resize(n_connections);
-  incomplete.connections[index] = std::move(incoming.fd);
+  incomplete.connections[index] = std::move(connection);
   return {};
 }
 

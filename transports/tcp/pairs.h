@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/secure_channel.h"
 #include "transports/adapter.h"
 
 namespace tutti::tcp {
@@ -21,13 +22,20 @@ class RecvLink;
 class SharedFd {
  public:
   SharedFd() = default;
-  explicit SharedFd(Fd fd) : fd_(std::make_shared<Fd>(std::move(fd))) {}
-  int get() const { return fd_ ? fd_->get() : -1; }
-  explicit operator bool() const { return fd_ != nullptr; }
-  void reset() { fd_.reset(); }
+  explicit SharedFd(Fd fd, std::unique_ptr<SecureChannel> channel = nullptr)
+      : held_(std::make_shared<Held>(std::move(fd), std::move(channel))) {}
+  int get() const { return held_ ? held_->fd.get() : -1; }
+  SecureChannel* channel() const { return held_->channel.get(); }  // null: it is not encrypted
+  explicit operator bool() const { return held_ != nullptr; }
+  void reset() { held_.reset(); }
 
  private:
-  std::shared_ptr<Fd> fd_;
+  struct Held {
+    Held(Fd connected, std::unique_ptr<SecureChannel> secure) : fd(std::move(connected)), channel(std::move(secure)) {}
+    Fd fd;
+    std::unique_ptr<SecureChannel> channel;
+  };
+  std::shared_ptr<Held> held_;
 };
 
 // Of an endpoint's links: peer and channel.

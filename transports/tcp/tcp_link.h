@@ -91,10 +91,10 @@ class Door {
  private:
   struct Incomplete {
     tuttiLinkConfig config;
-    std::vector<Fd> connections;
-    std::vector<std::pair<uint32_t, Fd>> again;  // with the place of the one that broke already
+    std::vector<SharedFd> connections;
+    std::vector<std::pair<uint32_t, SharedFd>> again;  // with the place of the one that broke already
     bool has_all() const {
-      return std::all_of(connections.begin(), connections.end(), [](const Fd& fd) { return bool(fd); });
+      return std::all_of(connections.begin(), connections.end(), [](const SharedFd& fd) { return bool(fd); });
     }
   };
   Result<void> take_in(Acceptor::Accepted& incoming);
@@ -191,14 +191,14 @@ class SendLink final : public LinkHalf {
 class RecvLink final : public LinkHalf {
  public:
   static Result<std::unique_ptr<RecvLink>> create(Door& door, const tuttiLinkConfig& config,
-                                                  std::vector<Fd> connections, int64_t timeout_seconds);
+                                                  std::vector<SharedFd> connections, int64_t timeout_seconds);
   ~RecvLink() override { door_.pairs().leave(this, config_); }
   // Nothing if there are several.
   SharedFd only_connection() const { return several_ ? SharedFd() : streams_[0].fd; }
   // The peer sends by the connection of the link to it too.
   void hear_also(const SharedFd& connection);
   // In place of a connection that the sender has given up.
-  Result<void> rejoin(size_t index, Fd connection);
+  Result<void> rejoin(size_t index, SharedFd connection);
   Result<bool> poll() override;
   bool try_peek(tuttiMessage* message) override;
   void release() override {
@@ -215,8 +215,8 @@ class RecvLink final : public LinkHalf {
   // beyond the stage goes straight to its place.
   static constexpr size_t kStageBytes = 8192;
   struct Stream {
-    SharedFd fd;          // until it is lost
-    std::deque<Fd> next;  // come in its place, one after another, as soon as the kernel has nothing more of it
+    SharedFd fd;                // until it is lost
+    std::deque<SharedFd> next;  // come in its place, one after another, as soon as the kernel has nothing more of it
     std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
     size_t stage_begin = 0, stage_end = 0;
     Silence silence;
@@ -231,6 +231,9 @@ class RecvLink final : public LinkHalf {
     size_t got = 0;
 
     size_t staged() const { return stage_end - stage_begin; }
+    bool in_middle() const {
+      return in_frame || staged() > 0 || (fd && fd.channel() != nullptr && fd.channel()->has_rest());
+    }
     bool can_receive() const { return !in_frame || unwanted || to != nullptr; }
   };
   struct Expected {

@@ -97,7 +97,7 @@ void SendLink::redial(SendStream& stream, int64_t now) {
   if (status == Dialer::Status::kFailed) return;
   Fd fd = stream.dialer.take();
   if (!wait_set_.replace(index, fd.get())) return;
-  stream.connected(SharedFd(std::move(fd)));
+  stream.connected(SharedFd(std::move(fd), stream.dialer.take_channel()));
   keep_queue_short(stream.fd.get());
   prepare(stream.fd.get(), timeout_ns_ / (1000 * kMs));
   log(LogLevel::kInfo, "tcp link to rank %d: connection %u of %zu is back, at %s", config_.peer, index + 1,

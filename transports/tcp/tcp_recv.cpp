@@ -10,15 +10,15 @@
 namespace tutti::tcp {
 
 Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, const tuttiLinkConfig& config,
-                                                   std::vector<Fd> connections, int64_t timeout_seconds) {
+                                                   std::vector<SharedFd> connections, int64_t timeout_seconds) {
   TUTTI_TRY_ASSIGN(SlotRing<RecvSlot> ring, SlotRing<RecvSlot>::create(config));
   std::unique_ptr<RecvLink> link(new RecvLink(door, config, connections.size(), timeout_seconds, std::move(ring)));
   std::vector<int> fds;
-  for (Fd& fd : connections) {
+  for (SharedFd& fd : connections) {
     prepare(fd.get(), timeout_seconds);
     if (connections.size() > 1) acknowledge_soon(fd.get());
     fds.push_back(fd.get());
-    link->streams_.emplace_back().fd = SharedFd(std::move(fd));
+    link->streams_.emplace_back().fd = std::move(fd);
   }
   TUTTI_TRY_ASSIGN(link->wait_set_, WaitSet::create(fds));
   return link;
@@ -92,7 +92,7 @@ bool RecvLink::receive(Stream& stream) {
   return any;
 }
 
-Result<void> RecvLink::rejoin(size_t index, Fd connection) {
+Result<void> RecvLink::rejoin(size_t index, SharedFd connection) {
   const size_t own = several_ ? streams_.size() : 1;
   if (index >= own)
     return Error{Code::kRemoteError, format("connection %zu of a link that has %zu was opened again", index + 1, own)};
@@ -108,9 +108,9 @@ void RecvLink::change(Stream& stream) {
   if (stream.fd && !stream.can_receive()) return;  // what waits for a slot has come
   const auto i = static_cast<size_t>(&stream - streams_.data());
   if (stream.fd) wait_set_.drop(i);
-  std::deque<Fd> next = std::move(stream.next);
+  std::deque<SharedFd> next = std::move(stream.next);
   stream = Stream{};
-  stream.fd = SharedFd(std::move(next.front()));
+  stream.fd = std::move(next.front());
   next.pop_front();
   stream.next = std::move(next);
   prepare(stream.fd.get(), timeout_seconds_);
@@ -213,7 +213,7 @@ bool RecvLink::drain(Stream& stream) {
 bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) {
   if (std::exchange(stream.drained, false)) return false;  // until the next poll
   for (;;) {
-    const ssize_t n = ::recv(stream.fd.get(), to, room, MSG_DONTWAIT);
+    const ssize_t n = recv_some(stream.fd.get(), stream.fd.channel(), to, room);
     if (n > 0) {
       *got += static_cast<size_t>(n);
       stream.drained = static_cast<size_t>(n) < room;
@@ -222,6 +222,8 @@ bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) 
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     const int sys_errno = n == 0 ? 0 : errno;
+    if (sys_errno == EBADMSG) fail(why_broken(sys_errno), sys_errno);  // others cannot bring what this one had
+    if (failure_) return false;
     lose(stream, n == 0 ? why_closed(stream) : system_error("the connection broke", sys_errno).message, sys_errno);
     return false;
   }
@@ -230,7 +232,7 @@ bool RecvLink::receive_into(Stream& stream, void* to, size_t room, size_t* got) 
 // What the others hold comes before the failure, and what this one had they bring.
 void RecvLink::lose(Stream& stream, const std::string& why, int sys_errno) {
   const auto i = static_cast<size_t>(&stream - streams_.data());
-  stream.torn = stream.in_frame || stream.staged() > 0;
+  stream.torn = stream.in_middle();
   stream.in_frame = false;
   wait_set_.drop(i);
   stream.fd.reset();
@@ -247,8 +249,8 @@ void RecvLink::lose(Stream& stream, const std::string& why, int sys_errno) {
 }
 
 std::string RecvLink::why_closed(const Stream& stream) const {
-  const bool torn = stream.in_frame || stream.staged() > 0 ||
-                    std::any_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.torn; });
+  const bool torn =
+      stream.in_middle() || std::any_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.torn; });
   return torn ? "it closed the connection in the middle of a message: its process ended"
               : "it closed the connection: its process ended or its communicator was destroyed";
 }

@@ -20,7 +20,8 @@ constexpr uint32_t kTogetherBytes = 512;
 ssize_t hand_over(SendStream& stream) {
   constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
   constexpr size_t kHeaderBytes = sizeof stream.header;
-  if (stream.frame_sent == 0 && stream.payload_bytes <= kTogetherBytes) {
+  SecureChannel* const channel = stream.fd.channel();
+  if (channel == nullptr && stream.frame_sent == 0 && stream.payload_bytes <= kTogetherBytes) {
     char frame[kHeaderBytes + kTogetherBytes];
     memcpy(frame, &stream.header, kHeaderBytes);
     if (stream.payload_bytes > 0) memcpy(frame + kHeaderBytes, stream.payload, stream.payload_bytes);
@@ -30,6 +31,7 @@ ssize_t hand_over(SendStream& stream) {
   const size_t payload_from = stream.frame_sent + header_left - kHeaderBytes;
   iovec parts[2] = {{reinterpret_cast<char*>(&stream.header) + (kHeaderBytes - header_left), header_left},
                     {const_cast<char*>(stream.payload) + payload_from, stream.payload_bytes - payload_from}};
+  if (channel != nullptr) return channel->send(stream.fd.get(), {parts[0], parts[1]});
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
@@ -77,7 +79,7 @@ Result<bool> SendLink::advance_connect() {
       TUTTI_TRY_ASSIGN(const bool connected, take_connection(stream.dialer, &fd, config_.peer, "over TCP",
                                                              " (which networks: TUTTI_SOCKET_IFNAME)"));
       if (!connected) continue;
-      stream.connected(SharedFd(std::move(fd)));
+      stream.connected(SharedFd(std::move(fd), stream.dialer.take_channel()));
       if (several_) keep_queue_short(stream.fd.get());
       prepare(stream.fd.get(), timeout_ns_ / (1000 * kMs));
       log(LogLevel::kInfo, "tcp link to rank %d at %s", config_.peer, stream.dialer.story().c_str());
@@ -204,6 +206,7 @@ SendStream* SendLink::choose(uint32_t bytes) {
 bool SendLink::write(SendStream& stream) {
   while (stream.frame_sent < stream.frame_bytes()) {
     const ssize_t n = hand_over(stream);
+    if (stream.fd.channel() != nullptr) stream.written = stream.fd.channel()->wire_bytes();
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     if (n < 0) {
@@ -211,7 +214,7 @@ bool SendLink::write(SendStream& stream) {
       return false;
     }
     stream.frame_sent += static_cast<size_t>(n);
-    stream.written += static_cast<size_t>(n);
+    if (stream.fd.channel() == nullptr) stream.written += static_cast<size_t>(n);
   }
   stream.busy = false;
   stream.in_flight.push({stream.piece, stream.written});

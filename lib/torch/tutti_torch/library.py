@@ -43,6 +43,7 @@ class Config(ctypes.Structure):
         ("blocking", c_int),
         ("cudaDevice", c_int),
         ("majority", c_int),
+        ("encrypt", c_int),
     ]
 
 
@@ -168,7 +169,7 @@ def config(init_timeout_s: int, op_timeout_s: int, deterministic: bool = False, 
     `deterministic`."""
     return Config(
         *(ctypes.sizeof(Config), CONFIG_MAGIC, version(), init_timeout_s, op_timeout_s, None, None),
-        *(1 if deterministic else UNDEFINED_INT, 0, UNDEFINED_INT if cuda_device is None else cuda_device, UNDEFINED_INT),
+        *(1 if deterministic else UNDEFINED_INT, 0, UNDEFINED_INT if cuda_device is None else cuda_device, UNDEFINED_INT, UNDEFINED_INT),
     )
 
 

@@ -1,0 +1,217 @@
+#include "base/secure_channel.h"
+
+#include <sodium.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+constexpr size_t kHeadBytes = sizeof(uint32_t), kProofBytes = 16, kAroundBytes = kHeadBytes + kProofBytes;
+static_assert(kProofBytes == crypto_aead_aes256gcm_ABYTES && kProofBytes == crypto_aead_chacha20poly1305_ietf_ABYTES);
+// At first; and a read through it brings many small records.
+constexpr size_t kStageBytes = 8192;
+
+uint32_t length_of(const uint8_t* record) {
+  uint32_t bytes;
+  memcpy(&bytes, record, sizeof bytes);
+  return bytes;
+}
+
+}  // namespace
+
+uint8_t ciphers_here() {
+  const bool has_aes = sodium_init() >= 0 && crypto_aead_aes256gcm_is_available() != 0;
+  return static_cast<uint8_t>(Cipher::kChaCha20) | (has_aes ? static_cast<uint8_t>(Cipher::kAes256) : 0);
+}
+
+SecureChannel::Direction::Direction(Cipher cipher, const Secret& key, uint64_t renew_bytes)
+    : cipher_(cipher), key_(key), renew_bytes_(renew_bytes) {
+  take_key();
+}
+
+SecureChannel::Direction::~Direction() {
+  sodium_memzero(key_.data(), key_.size());
+  sodium_memzero(aes_, sizeof aes_);
+}
+
+void SecureChannel::Direction::take_key() {
+  static_assert(sizeof aes_ >= sizeof(crypto_aead_aes256gcm_state));
+  if (cipher_ == Cipher::kAes256)
+    crypto_aead_aes256gcm_beforenm(reinterpret_cast<crypto_aead_aes256gcm_state*>(aes_), key_.data());
+}
+
+SecureChannel::Direction::Nonce SecureChannel::Direction::nonce() const {
+  Nonce bytes{};
+  memcpy(bytes.data() + 4, &records_, sizeof records_);
+  return bytes;
+}
+
+void SecureChannel::Direction::count(size_t text_bytes) {
+  records_++;
+  text_bytes_ += text_bytes;
+  if (text_bytes_ < renew_bytes_) return;
+  static constexpr uint8_t kNext[] = "tutti next key";
+  Secret next;
+  crypto_generichash(next.data(), next.size(), kNext, sizeof kNext, key_.data(), key_.size());
+  key_ = next;
+  sodium_memzero(next.data(), next.size());
+  text_bytes_ = 0;
+  take_key();
+}
+
+// The text is there already, behind the room for its length.
+void SecureChannel::Direction::seal(uint8_t* record, size_t text_bytes) {
+  const auto length = static_cast<uint32_t>(text_bytes);
+  memcpy(record, &length, sizeof length);
+  uint8_t* const text = record + kHeadBytes;
+  if (cipher_ == Cipher::kAes256)
+    crypto_aead_aes256gcm_encrypt_afternm(text, nullptr, text, text_bytes, record, kHeadBytes, nullptr, nonce().data(),
+                                          reinterpret_cast<const crypto_aead_aes256gcm_state*>(aes_));
+  else
+    crypto_aead_chacha20poly1305_ietf_encrypt(text, nullptr, text, text_bytes, record, kHeadBytes, nullptr,
+                                              nonce().data(), key_.data());
+  count(text_bytes);
+}
+
+bool SecureChannel::Direction::open(const uint8_t* record, size_t text_bytes, uint8_t* text) {
+  const uint8_t* const sealed = record + kHeadBytes;
+  const int wrong =
+      cipher_ == Cipher::kAes256
+          ? crypto_aead_aes256gcm_decrypt_afternm(text, nullptr, nullptr, sealed, text_bytes + kProofBytes, record,
+                                                  kHeadBytes, nonce().data(),
+                                                  reinterpret_cast<const crypto_aead_aes256gcm_state*>(aes_))
+          : crypto_aead_chacha20poly1305_ietf_decrypt(text, nullptr, nullptr, sealed, text_bytes + kProofBytes, record,
+                                                      kHeadBytes, nonce().data(), key_.data());
+  if (wrong != 0) return false;
+  count(text_bytes);
+  return true;
+}
+
+SecureChannel::SecureChannel(Cipher cipher, const Secret& sends_by, const Secret& receives_by, uint64_t renew_bytes)
+    : sending_(cipher, sends_by, renew_bytes), receiving_(cipher, receives_by, renew_bytes), in_(kStageBytes) {}
+
+SecureChannel::~SecureChannel() {
+  sodium_memzero(in_.data(), in_.size());
+}
+
+void SecureChannel::seal(std::initializer_list<iovec> parts) {
+  size_t bytes = 0;
+  for (const iovec& part : parts) bytes += part.iov_len;
+  bytes = std::min(bytes, kMostTextBytes);
+  if (out_.size() < bytes + kAroundBytes) out_.resize(bytes + kAroundBytes);
+  size_t at = 0;
+  for (const iovec& part : parts) {
+    const size_t some = std::min(part.iov_len, bytes - at);
+    if (some > 0) memcpy(out_.data() + kHeadBytes + at, part.iov_base, some);
+    at += some;
+  }
+  sending_.seal(out_.data(), bytes);
+  out_begin_ = 0;
+  out_end_ = bytes + kAroundBytes;
+  out_text_bytes_ = bytes;
+}
+
+ssize_t SecureChannel::send(int fd, std::initializer_list<iovec> parts) {
+  if (out_begin_ == out_end_) seal(parts);
+  while (out_begin_ < out_end_) {
+    const ssize_t n = ::send(fd, out_.data() + out_begin_, out_end_ - out_begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    out_begin_ += static_cast<size_t>(n);
+    wire_bytes_ += static_cast<size_t>(n);
+  }
+  return static_cast<ssize_t>(out_text_bytes_);
+}
+
+// 0: its length has not come.
+size_t SecureChannel::next_record_bytes() const {
+  return in_end_ - in_begin_ < kHeadBytes ? 0 : length_of(in_.data() + in_begin_) + kAroundBytes;
+}
+
+// To its place, or if there is no room for all of it where it lies.
+SecureChannel::Opened SecureChannel::open_record(uint8_t* to, size_t room, size_t* got) {
+  const size_t record_bytes = next_record_bytes();
+  if (record_bytes == 0) return Opened::kNothing;
+  const size_t bytes = record_bytes - kAroundBytes;
+  if (bytes == 0 || bytes > kMostTextBytes) return Opened::kWrong;
+  if (in_end_ - in_begin_ < record_bytes) return Opened::kNothing;
+  uint8_t* const record = in_.data() + in_begin_;
+  const bool fits = bytes <= room;
+  if (!receiving_.open(record, bytes, fits ? to : record + kHeadBytes)) return Opened::kWrong;
+  if (fits) {
+    *got += bytes;
+  } else {
+    text_begin_ = in_begin_ + kHeadBytes;
+    text_end_ = text_begin_ + bytes;
+  }
+  in_begin_ += record_bytes;
+  return Opened::kRecord;
+}
+
+// Of large records no more than the length of the next one, so that nothing has to be moved. False if nothing came.
+bool SecureChannel::read_more(int fd) {
+  if (std::exchange(drained_, false)) {
+    errno = EAGAIN;
+    return false;
+  }
+  const size_t have = in_end_ - in_begin_, needs = next_record_bytes();
+  if (in_begin_ > 0) memmove(in_.data(), in_.data() + in_begin_, have);
+  in_begin_ = 0;
+  in_end_ = have;
+  if (in_.size() < needs + kHeadBytes) in_.resize(needs + kHeadBytes);
+  const size_t wanted = (needs > kStageBytes ? needs + kHeadBytes : in_.size()) - have;
+  ssize_t n;
+  while ((n = ::recv(fd, in_.data() + in_end_, wanted, MSG_DONTWAIT)) < 0 && errno == EINTR) continue;
+  if (n == 0) errno = 0;
+  if (n <= 0) return false;
+  in_end_ += static_cast<size_t>(n);
+  drained_ = static_cast<size_t>(n) < wanted;
+  return true;
+}
+
+ssize_t SecureChannel::recv(int fd, void* to, size_t room) {
+  auto* const at = static_cast<uint8_t*>(to);
+  size_t got = 0;
+  drained_ = false;
+  int ended_by = EAGAIN;
+  while (got < room && broken_by_ == 0) {
+    if (text_begin_ < text_end_) {
+      const size_t some = std::min(text_end_ - text_begin_, room - got);
+      memcpy(at + got, in_.data() + text_begin_, some);
+      text_begin_ += some;
+      got += some;
+      continue;
+    }
+    const Opened opened = open_record(at + got, room - got, &got);
+    if (opened == Opened::kWrong) broken_by_ = EBADMSG;
+    if (opened != Opened::kNothing || read_more(fd)) continue;
+    ended_by = errno;
+    if (ended_by != 0 && ended_by != EAGAIN && ended_by != EWOULDBLOCK) broken_by_ = ended_by;
+    break;
+  }
+  if (got > 0) return static_cast<ssize_t>(got);
+  errno = broken_by_ != 0 ? broken_by_ : ended_by;
+  return errno == 0 ? 0 : -1;
+}
+
+ssize_t send_some(int fd, SecureChannel* channel, const void* data, size_t bytes) {
+  if (channel == nullptr) return ::send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  return channel->send(fd, {{const_cast<void*>(data), bytes}});
+}
+
+ssize_t recv_some(int fd, SecureChannel* channel, void* to, size_t room) {
+  return channel == nullptr ? ::recv(fd, to, room, MSG_DONTWAIT) : channel->recv(fd, to, room);
+}
+
+std::string why_broken(int sys_errno) {
+  if (sys_errno != EBADMSG) return strerror(sys_errno);
+  return "what came is not what the other side sent: somebody between them changed, left out, repeated or put in bytes "
+         "(TUTTI_ENCRYPT)";
+}
+
+}  // namespace tutti
