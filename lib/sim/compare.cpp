@@ -79,11 +79,13 @@ Call call_of(const Operation& operation, int n_ranks, DataType dtype) {
 
 std::vector<Plan> plans_of(const Planner& planner, const Operation& operation, Algo algo) {
   const int n = planner.facts().n_ranks;
-  if (algo != Algo::kAuto) {
-    const bool has_lanes = algo == Algo::kRing || algo == Algo::kTree || algo == Algo::kHierarchical;
-    return has_lanes ? std::vector<Plan>{{algo, 1}, {algo, 2}} : std::vector<Plan>{{algo, 1}};
-  }
   std::vector<Plan> plans;
+  if (algo != Algo::kAuto) {
+    const Algorithm* const algorithm = algorithm_of(own_algo(operation.collective, algo));
+    const int most_lanes = algorithm == nullptr ? 1 : algorithm->method(operation.collective).most_lanes;
+    for (int lanes = 1; lanes <= most_lanes; lanes++) plans.push_back({algo, static_cast<uint8_t>(lanes)});
+    return plans;
+  }
   const Call call = call_of(operation, n, DataType::kInt32);
   for (const Candidate& candidate : planner.candidates(call, block_bytes(operation, n)))
     plans.push_back(candidate.plan);

@@ -10,7 +10,7 @@
 namespace tutti::sim {
 namespace {
 
-struct Row {
+struct Scaling {
   int n_ranks;
   Plan plan;  // of the largest bucket
   StepTime step;
@@ -30,12 +30,12 @@ Result<std::vector<Bucket>> buckets_of(const Training& training) {
 }
 
 // With the algorithm that the library takes for each bucket.
-Result<Row> time_of(const Cluster& cluster, int n_ranks, std::span<const Bucket> buckets, double compute_ns) {
+Result<Scaling> time_of(const Cluster& cluster, int n_ranks, std::span<const Bucket> buckets, double compute_ns) {
   TUTTI_TRY_ASSIGN(const Network network, Network::make(cluster, n_ranks));
   const Planner planner = planner_of(network);
   std::map<uint64_t, double> known;
   uint64_t largest = 0;
-  Row row{n_ranks, {}, {}};
+  Scaling row{n_ranks, {}, {}};
   const auto all_reduce_ns = [&](uint64_t bytes) -> Result<double> {
     if (const auto found = known.find(bytes); found != known.end()) return found->second;
     const Operation operation{.bytes = bytes};
@@ -49,24 +49,24 @@ Result<Row> time_of(const Cluster& cluster, int n_ranks, std::span<const Bucket>
   return row;
 }
 
-std::string to_text(const Training& training, std::span<const Bucket> buckets, std::span<const Row> rows) {
+std::string to_text(const Training& training, std::span<const Bucket> buckets, std::span<const Scaling> rows) {
   uint64_t bytes = 0;
   for (const Bucket& bucket : buckets) bytes += bucket.bytes;
   std::string text =
       format("# %s: %.1f MB of gradients in %zu buckets of %g MB and more; %g ms to compute\n", training.model.c_str(),
              static_cast<double>(bytes) / 1e6, buckets.size(), training.bucket_mb, training.compute_ms);
   text += format("# %6s %11s %17s %11s  %s\n", "ranks", "step (ms)", "all-reduces (ms)", "efficiency", "algorithm");
-  for (const Row& row : rows)
+  for (const Scaling& row : rows)
     text += format("  %6d %11.2f %17.2f %10.1f%%  %s\n", row.n_ranks, row.step.ns / 1e6, row.step.communicates_ns / 1e6,
                    100 * row.step.efficiency, algo_name(row.plan.algo));
   return text;
 }
 
-std::string to_json(const Training& training, std::span<const Bucket> buckets, std::span<const Row> rows) {
+std::string to_json(const Training& training, std::span<const Bucket> buckets, std::span<const Scaling> rows) {
   using Json = nlohmann::ordered_json;
   Json list = Json::array(), sizes = Json::array();
   for (const Bucket& bucket : buckets) sizes.push_back(bucket.bytes);
-  for (const Row& row : rows)
+  for (const Scaling& row : rows)
     list.push_back({{"ranks", row.n_ranks},
                     {"step_ms", row.step.ns / 1e6},
                     {"all_reduces_ms", row.step.communicates_ns / 1e6},
@@ -81,9 +81,9 @@ std::string to_json(const Training& training, std::span<const Bucket> buckets, s
 
 Result<std::string> training_report(const Cluster& cluster, const Training& training) {
   TUTTI_TRY_ASSIGN(const std::vector<Bucket> buckets, buckets_of(training));
-  std::vector<Row> rows;
+  std::vector<Scaling> rows;
   for (int n = training.least_ranks; n <= training.most_ranks; n *= 2) {
-    TUTTI_TRY_ASSIGN(Row row, time_of(cluster, n, buckets, training.compute_ms * 1e6));
+    TUTTI_TRY_ASSIGN(Scaling row, time_of(cluster, n, buckets, training.compute_ms * 1e6));
     rows.push_back(row);
   }
   return training.json ? to_json(training, buckets, rows) : to_text(training, buckets, rows);
