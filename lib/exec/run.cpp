@@ -305,6 +305,7 @@ void Run::compute_piece(const BoundStep& step, const Piece& piece, const Targets
   const auto add_store = [&] {
     if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece);
   };
+  // Stores past the cache are the first ones, so what is to stay in it comes last.
   if (!operation_.one_way) add_store();
   for (size_t i = 0; i < targets.n; i++)
     args.dst[args.n_dst++] = static_cast<char*>(targets.at[i]) + piece.offset_bytes;

@@ -69,6 +69,25 @@ inline std::vector<Outcome> run_threads(int n, const tuttiConfig_t* config,
   return outcomes;
 }
 
+// Two ranks with configurations that do not fit: creation fails on both, and says by which setting.
+inline void check_refused(const tuttiConfig_t (&configs)[2], const char* setting) {
+  const tuttiUniqueId id = new_id();
+  Outcome outcomes[2];
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      tuttiComm_t comm = nullptr;
+      outcomes[r].take(tuttiCommInitRankConfig(&comm, 2, id, r, &configs[r]));
+      if (comm != nullptr) tuttiCommDestroy(comm);
+    });
+  for (auto& thread : threads) thread.join();
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.code == tuttiInvalidUsage);
+    CHECK(contains(outcome.message, setting));
+  }
+}
+
 inline void require_success(const std::vector<Outcome>& outcomes) {
   for (size_t r = 0; r < outcomes.size(); r++) {
     INFO("rank " << r << ": " << outcomes[r].message);

@@ -379,20 +379,7 @@ TEST_CASE("ranks whose settings differ are told so at creation") {
   tuttiConfig_t configs[2] = {TUTTI_CONFIG_INITIALIZER, TUTTI_CONFIG_INITIALIZER};
   configs[0].algo = "ring";
   configs[1].algo = "tree";
-  const tuttiUniqueId id = new_id();
-  Outcome outcomes[2];
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; r++)
-    threads.emplace_back([&, r] {
-      tuttiComm_t comm = nullptr;
-      outcomes[r].take(tuttiCommInitRankConfig(&comm, 2, id, r, &configs[r]));
-    });
-  for (auto& thread : threads) thread.join();
-  for (const Outcome& outcome : outcomes) {
-    INFO(outcome.message);
-    CHECK(outcome.code == tuttiInvalidUsage);
-    CHECK(outcome.message.find("TUTTI_ALGO") != std::string::npos);
-  }
+  check_refused(configs, "TUTTI_ALGO");
 }
 
 TEST_CASE("memory and streams are recognised when they come back") {

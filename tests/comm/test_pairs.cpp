@@ -229,41 +229,13 @@ TEST_CASE("a small message and a large one in one group, to ranks that receive o
 TEST_CASE("ranks of which only some want the same bits in every run are told so at creation") {
   tuttiConfig_t configs[2] = {TUTTI_CONFIG_INITIALIZER, TUTTI_CONFIG_INITIALIZER};
   configs[1].deterministic = 1;
-  const tuttiUniqueId id = new_id();
-  Outcome outcomes[2];
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; r++)
-    threads.emplace_back([&, r] {
-      tuttiComm_t comm = nullptr;
-      outcomes[r].take(tuttiCommInitRankConfig(&comm, 2, id, r, &configs[r]));
-      if (comm != nullptr) tuttiCommDestroy(comm);
-    });
-  for (auto& thread : threads) thread.join();
-  for (const Outcome& outcome : outcomes) {
-    INFO(outcome.message);
-    CHECK(outcome.code == tuttiInvalidUsage);
-    CHECK(contains(outcome.message, "TUTTI_DETERMINISTIC"));
-  }
+  check_refused(configs, "TUTTI_DETERMINISTIC");
 }
 
 TEST_CASE("ranks of which only some encrypt are told so at creation") {
   tuttiConfig_t configs[2] = {TUTTI_CONFIG_INITIALIZER, TUTTI_CONFIG_INITIALIZER};
   configs[1].encrypt = 1;
-  const tuttiUniqueId id = new_id();
-  Outcome outcomes[2];
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; r++)
-    threads.emplace_back([&, r] {
-      tuttiComm_t comm = nullptr;
-      outcomes[r].take(tuttiCommInitRankConfig(&comm, 2, id, r, &configs[r]));
-      if (comm != nullptr) tuttiCommDestroy(comm);
-    });
-  for (auto& thread : threads) thread.join();
-  for (const Outcome& outcome : outcomes) {
-    INFO(outcome.message);
-    CHECK(outcome.code == tuttiInvalidUsage);
-    CHECK(contains(outcome.message, "TUTTI_ENCRYPT"));
-  }
+  check_refused(configs, "TUTTI_ENCRYPT");
 }
 
 TEST_CASE("ranks that encrypt meet, add up over TCP and split") {

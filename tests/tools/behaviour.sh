@@ -4,28 +4,8 @@
 set -u
 folder=$1
 tool=$folder/all_reduce_perf
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-failures=0
-
-# check NAME STATUS TEXT: the last run's exit status, and a text that its output has.
-check() {
-  if [ "$status" -ne "$2" ]; then
-    echo "FAILED $1: exit status $status instead of $2"
-    failures=$((failures + 1))
-  elif [ -n "$3" ] && ! grep -q -- "$3" "$tmp/out"; then
-    echo "FAILED $1: no '$3' in the output"
-    failures=$((failures + 1))
-  else
-    echo "ok $1"
-    return
-  fi
-  cat "$tmp/out"
-}
-run() {
-  "$@" >"$tmp/out" 2>&1
-  status=$?
-}
+# shellcheck source=tests/tools/checks.sh
+. "$(dirname "$0")/checks.sh"
 
 run "$tool" -h
 check "help" 0 'Examples:'

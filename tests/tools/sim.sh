@@ -3,41 +3,22 @@
 set -u
 sim=$1
 topology=$2
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-failures=0
+# shellcheck source=tests/tools/checks.sh
+. "$(dirname "$0")/checks.sh"
 
-# check NAME STATUS TEXT: the last run's exit status, and a text that its output has.
-check() {
-  if [ "$status" -ne "$2" ]; then
-    echo "FAILED $1: exit status $status instead of $2"
-  elif ! grep -q -- "$3" "$tmp/out"; then
-    echo "FAILED $1: no '$3' in the output"
-  else
-    echo "ok $1"
-    return
-  fi
-  failures=$((failures + 1))
-  cat "$tmp/out"
-}
-run() {
-  "$sim" "$@" >"$tmp/out" 2>&1
-  status=$?
-}
-
-run --help
+run "$sim" --help
 check "help" 0 'Examples:'
-run all-reduce --topology "$topology" --bytes 16M
+run "$sim" all-reduce --topology "$topology" --bytes 16M
 check "the winner" 0 '^\*[+ ]hierarchical'
 check "the others" 0 '^ [+ ]ring '
-run all-reduce --topology "$topology" --bytes 1K --ranks 16 --algorithm tree
+run "$sim" all-reduce --topology "$topology" --bytes 1K --ranks 16 --algorithm tree
 check "one algorithm" 0 '16 ranks on 2 hosts in 1 rack;'
 for operation in all-gather reduce-scatter broadcast reduce all-to-all; do
-  run $operation --topology "$topology" --bytes 64K --ranks 12
+  run "$sim" $operation --topology "$topology" --bytes 64K --ranks 12
   check "$operation" 0 '^\*'
 done
 
-run all-reduce --topology "$topology" --bytes 1M --ranks 9 -J --trace "$tmp/trace"
+run "$sim" all-reduce --topology "$topology" --bytes 1M --ranks 9 -J --trace "$tmp/trace"
 check "JSON" 0 'time_us'
 python3 - "$tmp/out" "$tmp/trace" <<'END' || failures=$((failures + 1))
 import json, sys
@@ -52,36 +33,36 @@ assert messages == rows[0]["messages"], (messages, rows[0])
 END
 
 echo 'loopback.hop = 1e9' >"$tmp/prices"
-TUTTI_TUNE_FILE="$tmp/prices" run all-reduce --topology this-host:tcp --ranks 2 --bytes 8
+TUTTI_TUNE_FILE="$tmp/prices" run "$sim" all-reduce --topology this-host:tcp --ranks 2 --bytes 8
 check "prices" 0 '^[*].* 100[0-9]\{4\}'
-run all-reduce --topology this-host:tcp
+run "$sim" all-reduce --topology this-host:tcp
 check "no ranks" 2 'give this-host:shm or this-host:tcp, and --ranks'
-run all-reduce --topology "$tmp/absent"
+run "$sim" all-reduce --topology "$tmp/absent"
 check "a file that is not there" 2 'absent cannot be read: No such file'
 echo '{"ranks_per_host": 2}' >"$tmp/odd"
-run all-reduce --topology "$tmp/odd"
+run "$sim" all-reduce --topology "$tmp/odd"
 check "a file that lacks something" 2 'odd: hosts_per_rack is missing'
-run all-reduce --topology "$topology" --ranks 65
+run "$sim" all-reduce --topology "$topology" --ranks 65
 check "too many ranks" 2 '65 ranks are more than the topology has room for'
-run all-reduce --topology "$topology" --bytes 12Q
+run "$sim" all-reduce --topology "$topology" --bytes 12Q
 check "a size" 2 '--bytes 12Q: must be a size'
-run all-reduce --topology "$topology" --algorithm rong
+run "$sim" all-reduce --topology "$topology" --algorithm rong
 check "an algorithm" 2 "there is no algorithm 'rong'"
-run all-reduce --topology "$topology" --trase x
+run "$sim" all-reduce --topology "$topology" --trase x
 check "an option" 2 'did you mean --trace?'
-run ddp --topology "$topology" --model resnet50 --ranks 8..32 --compute-ms 90
+run "$sim" ddp --topology "$topology" --model resnet50 --ranks 8..32 --compute-ms 90
 check "training" 0 '102.2 MB of gradients in 4 buckets'
 [ "$(grep -c '%' "$tmp/out")" -eq 3 ] || { echo "FAILED: three rows"; failures=$((failures + 1)); }
-run ddp --topology "$topology" --model resnet50 --ranks 8 --compute-ms 90 -J
+run "$sim" ddp --topology "$topology" --model resnet50 --ranks 8 --compute-ms 90 -J
 check "training, JSON" 0 '"efficiency": 0.99'
-run ddp --topology "$topology" --model nothing --compute-ms 90
+run "$sim" ddp --topology "$topology" --model nothing --compute-ms 90
 check "a model" 2 '--model nothing: no such file'
-run ddp --topology "$topology" --model resnet50
+run "$sim" ddp --topology "$topology" --model resnet50
 check "no time to compute" 2 'ddp needs --compute-ms'
-run all-reduce --topology "$topology" --ranks 8..16
+run "$sim" all-reduce --topology "$topology" --ranks 8..16
 check "a range" 2 'only ddp takes two numbers'
-run ddp --topology "$topology" --ranks 8..x
+run "$sim" ddp --topology "$topology" --ranks 8..x
 check "an odd range" 2 '--ranks 8..x: give a number'
-run juggle --topology "$topology"
+run "$sim" juggle --topology "$topology"
 check "an operation" 2 'juggle'
 exit $((failures > 0))

@@ -4,29 +4,10 @@
 set -u
 perf=$1/all_reduce_perf
 tune=$2
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
+# shellcheck source=tests/tools/checks.sh
+. "$(dirname "$0")/checks.sh"
 unset TUTTI_TUNE_FILE
 export XDG_CONFIG_HOME="$tmp/config"
-failures=0
-
-# check NAME STATUS TEXT: the last run's exit status, and a text that its output has.
-check() {
-  if [ "$status" -ne "$2" ]; then
-    echo "FAILED $1: exit status $status instead of $2"
-  elif [ -n "$3" ] && ! grep -q -- "$3" "$tmp/out"; then
-    echo "FAILED $1: no '$3' in the output"
-  else
-    echo "ok $1"
-    return
-  fi
-  failures=$((failures + 1))
-  cat "$tmp/out"
-}
-run() {
-  "$@" >"$tmp/out" 2>&1
-  status=$?
-}
 
 run "$tune" --help
 check "help" 0 'Examples:'
