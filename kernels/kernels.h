@@ -46,10 +46,26 @@ struct CopyArgs {
 };
 using CopyKernel = void (*)(const CopyArgs&);
 
+// Floats as blocks of one byte each behind their scale (a float): a code times the scale is the value. A block's
+// largest magnitude, A, becomes the largest code: 127 (int8), with errors of at most A / 254, or 448 (f8e4m3), of at
+// most A / 28. A block with more than kQuantisableTo, an infinity or a NaN becomes NaNs; one that has nothing of
+// kQuantisableFrom or more becomes zeros, so that neither scales nor products are subnormal, which CPUs may be told to
+// flush. block_elems: 64, 128, 192 or 256; the last block may be shorter. Any alignment; no overlaps.
+inline constexpr size_t kMostBlockElems = 256;
+inline constexpr float kQuantisableFrom = 0x1p-100f, kQuantisableTo = 0x1p127f;
+constexpr size_t quantised_bytes(size_t elems, size_t block_elems) {
+  return elems + (elems + block_elems - 1) / block_elems * sizeof(float);
+}
+using QuantiseKernel = void (*)(const void* from, size_t elems, size_t block_elems, void* to);
+// adds: to what is there.
+using DequantiseKernel = void (*)(const void* from, size_t elems, size_t block_elems, void* to, bool adds);
+
 struct KernelTable {
   const char* isa;  // "scalar", "avx2", "avx512", "avx512_bf16", "neon"
   CopyKernel copy;
   ReduceKernel reduce[kRedOps][kDataTypes];
+  QuantiseKernel quantise[2];  // int8, f8e4m3
+  DequantiseKernel dequantise[2];
 };
 
 // The best table for this CPU. Never fails: an unknown TUTTI_CPU_ISA was refused by kernels_check.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/quantise.h"
 #include "kernels/element.h"
 
 namespace tutti {
@@ -54,6 +55,7 @@ void fill_types(KernelTable& table, std::index_sequence<kType...>) {
 void fill_scalar(KernelTable& table) {
   table.isa = "scalar";
   table.copy = copy;
+  fill_quantise(table);
   fill_types(table, std::make_index_sequence<kDataTypes>());
 }
 

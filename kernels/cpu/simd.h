@@ -16,6 +16,7 @@
 // it would run it.
 #pragma once
 
+#include "kernels/cpu/quantise.h"
 #include "kernels/cpu/simd_types.h"
 
 namespace tutti {
@@ -218,6 +219,7 @@ void fill_type(KernelTable& table, DataType type) {
 
 inline void fill_all(KernelTable& table) {
   table.copy = copy;
+  fill_quantise(table);
   fill_type<Plain<int8_t>>(table, DataType::kInt8);
   fill_type<Plain<uint8_t>>(table, DataType::kUint8);
   fill_type<Plain<int32_t>>(table, DataType::kInt32);
