@@ -31,7 +31,8 @@ struct E4m3Wire {
     const uint32_t normal = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - kBias;
     // At 2^14 the last bit stands for 2^-9, as in a subnormal.
     const uint32_t subnormal = bits_of(std::bit_cast<float>(size) + 16384.0f) - bits_of(16384.0f);
-    const uint32_t code = size < kSmallestNormal ? subnormal : normal;
+    const uint32_t is_small = 0u - static_cast<uint32_t>(size < kSmallestNormal);  // as in decode()
+    const uint32_t code = (subnormal & is_small) | (normal & ~is_small);
     return static_cast<uint8_t>(sign | (code < kEnd ? code : kEnd));
   }
   static float decode(uint8_t code) {
