@@ -135,7 +135,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> meet(Meeting& meeting, std::vector<std::string> blobs, std::vector<Fd> control_fds, PriceList prices,
                     Deadline deadline);
   size_t descriptors_for_rank(int rank) const;
-  Result<void> check_room(const std::vector<int>& ranks_of_process, size_t n_doors) const;
+  size_t descriptors_for(const std::vector<int>& ranks_of_process, uint64_t group) const;
+  Result<void> check_room(const std::vector<int>& ranks_of_process, size_t n_doors, uint64_t group) const;
   Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
   void keep_program(const ProgramKey& key, Program program);
   Result<Program*> find_program(const Call& call);

@@ -120,8 +120,10 @@ void LinkPool::narrow(bool here, bool elsewhere) {
 size_t LinkPool::links_of(const Schedule& schedule) {
   std::set<Name> out, in;
   for (const Lane& lane : schedule.lanes) {
+    int32_t last_send = -1, last_recv = -1;  // a ring's are the same in all of its steps
     for (const Step& step : lane.steps) {
-      if (step.send >= 0) out.emplace(step.send, lane.channel);
+      if (step.send >= 0 && std::exchange(last_send, step.send) != step.send) out.emplace(step.send, lane.channel);
+      if (step.recv >= 0 && std::exchange(last_recv, step.recv) == step.recv) continue;
       for_each_sender(schedule, step, [&](int peer) { in.emplace(peer, lane.channel); });
     }
   }

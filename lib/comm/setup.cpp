@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <mutex>
 
 #include "base/bytes.h"
 #include "base/env.h"
@@ -53,7 +55,7 @@ struct Introduction {
         .put_string(algo)
         .put_string(order)
         .put_string(host)
-        .put_string(cpus.to_string())
+        .put_string(tutti::to_bytes(cpus))
         .put(machine)
         .put(machine_cpus)
         .put_string(control.to_bytes());
@@ -85,9 +87,8 @@ struct Introduction {
     i.algo = r.get_string();
     i.order = r.get_string();
     i.host = r.get_string();
-    const std::string cpus = r.get_string();
-    const bool are_bits = cpus.size() == i.cpus.size() && cpus.find_first_not_of("01") == std::string::npos;
-    if (are_bits) i.cpus = CpuSet(cpus);
+    const auto cpus = cpus_from_bytes(r.get_string());
+    if (cpus) i.cpus = *cpus;
     i.machine = r.get<HostId>();
     i.machine_cpus = r.get<uint32_t>();
     const auto control = Contact::from_bytes(r.get_string());
@@ -97,7 +98,7 @@ struct Introduction {
       const std::string name = r.get_string();
       i.addresses[name] = r.get_string();
     }
-    if (!r.ok() || !control || !are_bits)
+    if (!r.ok() || !control || !cpus)
       return Error{Code::kRemoteError, format("rank %d sent an invalid introduction", rank), rank};
     return i;
   }
@@ -171,10 +172,17 @@ std::vector<std::vector<int>> by_machine(const std::vector<Introduction>& all) {
 }
 
 // For people and their tools, who see the traces of several groups: what all ranks know and no other group has.
+// By words, since every rank does it for all.
 uint64_t group_number(const std::vector<std::string>& introductions) {
   uint64_t number = 0xcbf29ce484222325u;
-  for (const std::string& bytes : introductions)
-    for (const char c : bytes) number = (number ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  for (const std::string& bytes : introductions) {
+    for (size_t at = 0; at < bytes.size(); at += sizeof number) {
+      uint64_t word = 0;
+      memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
+      number = (number ^ word) * 0x100000001b3u;
+      number ^= number >> 32;
+    }
+  }
   return number;
 }
 
@@ -313,14 +321,26 @@ size_t Communicator::descriptors_for_rank(int rank) const {
   return n;
 }
 
+// The first rank of a process counts for the others: each by itself would take n cubed.
+size_t Communicator::descriptors_for(const std::vector<int>& ranks_of_process, uint64_t group) const {
+  static std::mutex mutex;
+  static uint64_t counted_group = 0;
+  static size_t needed = 0;
+  const std::lock_guard lock(mutex);
+  if (counted_group == group) return needed;
+  needed = 0;
+  for (const int rank : ranks_of_process) needed += descriptors_for_rank(rank);
+  counted_group = group;
+  return needed;
+}
+
 // Known now, instead of by ranks that wait for each other's connections. Who introduces itself last has counted all
 // that the others hold.
-Result<void> Communicator::check_room(const std::vector<int>& ranks_of_process, size_t n_doors) const {
+Result<void> Communicator::check_room(const std::vector<int>& ranks_of_process, size_t n_doors, uint64_t group) const {
   constexpr size_t kMostTimesMine = 4;  // others may have more neighbours
   const size_t most = kMostTimesMine * descriptors_for_rank(rank_) * ranks_of_process.size();
   if (check_descriptors(descriptors_before_, most, "")) return {};
-  size_t needed = 0;
-  for (const int rank : ranks_of_process) needed += descriptors_for_rank(rank);
+  size_t needed = descriptors_for(ranks_of_process, group);
   needed -= std::min(needed, ranks_of_process.size() * n_doors);  // some are closed when all are known
   return check_descriptors(
       descriptors_before_, needed,
@@ -366,9 +386,10 @@ Result<void> Communicator::meet(Meeting& meeting, std::vector<std::string> blobs
     if (stream_from_bytes_ == 0) stream_from_bytes_ = cache_bytes(*machine_, cpus_of(ranks, all)) / (2 * ranks.size());
   }
   planner_.emplace(rank_, std::move(layout), forced_, options_.deterministic);
-  recorder_.share(rank_, n_ranks_, group_number(blobs));
+  const uint64_t group = group_number(blobs);
+  recorder_.share(rank_, n_ranks_, group);
   planner_->set_facts(facts, std::move(prices));
-  TUTTI_TRY(check_room(ranks_of_process, mine.control.addresses.size() * (1 + mine.addresses.size())));
+  TUTTI_TRY(check_room(ranks_of_process, mine.control.addresses.size() * (1 + mine.addresses.size()), group));
   config.neighbours = planner_->neighbours();
   config.listener = [this](std::string_view question) {
     auto answer = inquiry_.hear(question);

@@ -44,6 +44,22 @@ uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus) {
   return bytes > 0 ? bytes : machine.last_level_cache_bytes;
 }
 
+std::string to_bytes(const CpuSet& cpus) {
+  std::string bytes(cpus.size() / 8, '\0');
+  for (size_t cpu = 0; cpu < cpus.size(); cpu++)
+    if (cpus[cpu]) bytes[cpu / 8] = static_cast<char>(bytes[cpu / 8] | 1 << cpu % 8);
+  bytes.resize(bytes.find_last_not_of('\0') + 1);
+  return bytes;
+}
+
+std::optional<CpuSet> cpus_from_bytes(std::string_view bytes) {
+  CpuSet cpus;
+  if (bytes.size() > cpus.size() / 8) return std::nullopt;
+  for (size_t bit = 0; bit < bytes.size() * 8; bit++)
+    if ((bytes[bit / 8] >> bit % 8 & 1) != 0) cpus.set(bit);
+  return cpus;
+}
+
 CpuSet usable_cpus() {
   CpuSet cpus;
   cpu_set_t set;

@@ -5,8 +5,10 @@
 #include <bitset>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -61,6 +63,10 @@ std::string place_name(const Machine& machine, std::span<const uint32_t> path);
 
 // Of the last-level caches that any of `cpus` uses, together; one such cache if none is known.
 uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus);
+
+// What travels between ranks: eight CPUs a byte, as far as there are any. Nothing where a byte is of none of CpuSet's.
+std::string to_bytes(const CpuSet& cpus);
+std::optional<CpuSet> cpus_from_bytes(std::string_view bytes);
 
 // "0-3,8"
 std::string to_text(const CpuSet& cpus);

@@ -42,3 +42,14 @@ TEST_CASE("CPU sets in words") {
   for (const size_t cpu : {0, 1, 2, 3, 8, 1022, 1023}) cpus[cpu] = true;
   CHECK(to_text(cpus) == "0-3,8,1022-1023");
 }
+
+TEST_CASE("CPU sets travel as so many bytes as their highest CPU needs, and nothing longer is taken") {
+  CpuSet cpus;
+  CHECK(to_bytes(cpus).empty());
+  cpus.set(0).set(9);
+  CHECK(to_bytes(cpus) == std::string("\x01\x02", 2));
+  cpus.set(1023);
+  CHECK(to_bytes(cpus).size() == 128);
+  CHECK(cpus_from_bytes(to_bytes(cpus)) == cpus);
+  CHECK(!cpus_from_bytes(std::string(129, '\0')));
+}
