@@ -314,6 +314,22 @@ TUTTI_API tuttiResult_t tuttiExplain(const char* collective, size_t count, tutti
 TUTTI_API tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                        tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream);
 
+/* tuttiAllReduce for slow networks: messages carry one byte per element. recvbuff on every rank = about `op` over all
+ * ranks' sendbuff, with the same bits on all ranks and in every run. datatype: tuttiFloat32; op: tuttiSum or tuttiAvg.
+ * Elements travel in blocks of block_elems (64, 128, 192 or 256), each behind a float, its scale, as wiretype:
+ * tuttiInt8 or tuttiFloat8e4m3. A rank adds its part of the blocks in float, in the order of ranks, and quantises the
+ * sums. With A(r) the largest magnitude of rank r's elements in a block, the error of a sum is at most all A(r) /
+ * 126 (tuttiInt8) or / 13.5 (tuttiFloat8e4m3), added up, plus nranks * 2^-100; of an average that divided by nranks.
+ * A block in which some rank has a NaN, an infinity or more than 2^127, or a sum is more, becomes NaNs. A lone rank's
+ * result is exact. Keeps two buffers of count bytes and the scales until `comm` ends. Algorithm: two-shot
+ * (reduce-scatter, then all-gather, each by an exchange with every rank), with blocks scaled by their largest magnitude
+ * as in QSGD (Alistarh et al., 2017), but rounded to the nearest. Not on a GPU's communicator. In place, alignment,
+ * blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (another datatype, op, wiretype or
+ * block_elems; a GPU's communicator), tuttiInvalidUsage (ranks' wiretype or block_elems differ). */
+TUTTI_API tuttiResult_t tuttiAllReduceQuantized(const void* sendbuff, void* recvbuff, size_t count,
+                                                tuttiDataType_t datatype, tuttiRedOp_t op, tuttiDataType_t wiretype,
+                                                size_t block_elems, tuttiComm_t comm, tuttiStream_t stream);
+
 /* recvbuff on every rank = sendbuff of rank `root`. sendbuff is read on the root only and may be NULL elsewhere. In
  * place on the root when sendbuff == recvbuff. The root returns once its messages are handed over, which may be before
  * the others have them. Blocking, ownership and

@@ -16,7 +16,8 @@ Result<Collective> find_collective(const char* name) {
   if (name == nullptr) return invalid_argument("collective is NULL");
   for (int i = 0; i < kCollectives; i++) {
     const auto collective = static_cast<Collective>(i);
-    if (collective == Collective::kNone || collective == Collective::kSendRecv || collective == Collective::kFinalize)
+    if (collective == Collective::kNone || collective == Collective::kSendRecv || collective == Collective::kFinalize ||
+        collective == Collective::kAllReduceQuantized)
       continue;
     // "tuttiAlltoAll" is NCCL's spelling.
     if (strcasecmp((std::string(kPrefix) + traits(collective).name).c_str(), name) == 0) return collective;

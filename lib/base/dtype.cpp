@@ -30,6 +30,7 @@ const CollectiveTraits& traits(Collective collective) {
                                                                  {"Barrier", false, false, false},
                                                                  {"SendRecv", true, false, false},
                                                                  {"Finalize", false, false, false},
+                                                                 {"AllReduceQuantized", true, true, false},
                                                                  {"unknown operation", false, false, false}};
   const int i = static_cast<int>(collective);
   return kTraits[i < kCollectives ? i : kCollectives];

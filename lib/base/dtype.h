@@ -39,8 +39,9 @@ enum class Collective : uint8_t {
   kBarrier,
   kSendRecv,
   kFinalize,
+  kAllReduceQuantized,
 };
-inline constexpr int kCollectives = 12;
+inline constexpr int kCollectives = 13;
 
 struct CollectiveTraits {
   const char* name;  // "AllReduce"

@@ -60,6 +60,7 @@ Result<void> Communicator::check_open() {
 Result<void> Communicator::execute(const Operation& operation) {
   TUTTI_TRY(check_open());
   if (operation.collective == Collective::kSendRecv) return end_with(drive_exchange(operation));
+  if (operation.collective == Collective::kAllReduceQuantized) return end_with(drive_quantised(operation));
   const CallKey key(operation);
   Settled& settled = place_of(key);
   if (operation.unequal != nullptr || !settled.is_for(key)) return execute_planned(operation);

@@ -158,6 +158,9 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> check_open();
   void keep_trace(const Error& reason);
   Result<void> drive_exchange(const Operation& operation);
+  // All-reduce whose messages are quantised: every rank sums some blocks of all, and hands the sums to everybody.
+  Result<void> drive_quantised(const Operation& operation);
+  Result<void> pass_quantised(const Call& call, const std::vector<Message>& messages);
   struct Exchange;
   Result<void> drive_transfers(const Exchange& exchange, uint32_t first_channel, double timeout_seconds,
                                const Call* on_device);
@@ -227,6 +230,8 @@ class Communicator final : private WaitContext, private cuda::Host {
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
   uint64_t sequence_ = 0;
   std::map<int, uint64_t> sent_to_, received_from_;  // point-to-point messages by peer
+  std::vector<char> quantised_, sums_;               // of drive_quantised(), kept for the next one
+  bool has_quantised_ = false;                       // so all ranks have agreed to
   uint64_t exchanges_ = 0;                           // in so many operations
   // What this rank is in, for check_stalled().
   Standing::Doing doing_ = Standing::Doing::kOther;

@@ -12,6 +12,8 @@ namespace {
 constexpr uint32_t kPointToPointChannel = 1000, kNotesChannel = 2000;
 // What goes from GPU to GPU needs links of its own kind.
 constexpr uint32_t kDirectChannel = 3000;
+// Several quantised all-reduces may pass between two ranks while one's messages wait for their receive.
+constexpr uint32_t kQuantisedChannel = 4000;
 
 }  // namespace
 
@@ -76,6 +78,12 @@ Result<void> Communicator::drive_exchange(const Operation& operation) {
   doing_ = Standing::Doing::kPasses;
   passing_ = &exchange;
   return drive_transfers(exchange, kPointToPointChannel, options_.op_timeout_seconds, nullptr);
+}
+
+Result<void> Communicator::pass_quantised(const Call& call, const std::vector<Message>& messages) {
+  const Exchange exchange(messages, [&](const Message&) { return call; });
+  doing_ = Standing::Doing::kCalls;
+  return drive_transfers(exchange, kQuantisedChannel, options_.op_timeout_seconds, nullptr);
 }
 
 Result<void> Communicator::check_direct(const void* memory, size_t bytes) {

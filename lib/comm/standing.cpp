@@ -37,6 +37,7 @@ bool call_needs(const Standing& one, int other) {
     case Collective::kBarrier:
     case Collective::kFinalize: return true;
     case Collective::kAllReduce:
+    case Collective::kAllReduceQuantized:
     case Collective::kAllToAll: return call.count > 0;
     case Collective::kAllGather: return block(other) > 0;
     case Collective::kReduceScatter: return block(one.rank) > 0;

@@ -35,6 +35,8 @@ std::string to_text(const Call& call) {
                    dtype_name(call.dtype));
   if (what.reduces) text += format(", %s", red_op_name(call.op));
   if (what.has_root) text += format(", root=%d", call.root);
+  if (call.collective == Collective::kAllReduceQuantized)
+    text += format(", %s in blocks of %u", dtype_name(wire_of(call.root).dtype), wire_of(call.root).block_elems);
   if (what.moves_data) text += ")";
   if (call.algo != Algo::kAuto) text += format(" [%s]", algo_name(call.algo));
   return text + format(" as operation %llu", static_cast<unsigned long long>(call.sequence));

@@ -56,6 +56,18 @@ inline bool is_same_request(const Call& a, const Call& b) {
          a.blocks == b.blocks;
 }
 
+// What kAllReduceQuantized says in `root`: the type that travels, and elements per block.
+struct Wire {
+  DataType dtype = DataType::kInt8;
+  uint32_t block_elems = 0;
+};
+constexpr int32_t pack(const Wire& wire) {
+  return static_cast<int32_t>(wire.block_elems << 8) | static_cast<int32_t>(wire.dtype);
+}
+constexpr Wire wire_of(int32_t root) {
+  return {static_cast<DataType>(root & 0xff), static_cast<uint32_t>(root) >> 8};
+}
+
 inline bool is_point_to_point(const Call& call) {
   return call.collective == Collective::kSendRecv;
 }

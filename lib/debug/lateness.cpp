@@ -20,6 +20,7 @@ int64_t median(std::vector<int64_t> values) {
 bool joins(Collective collective) {
   switch (collective) {
     case Collective::kAllReduce:
+    case Collective::kAllReduceQuantized:
     case Collective::kAllGather:
     case Collective::kReduceScatter:
     case Collective::kAllToAll:

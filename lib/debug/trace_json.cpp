@@ -28,7 +28,8 @@ std::string number(uint64_t value) {
 // As PyTorch calls them; its analyser knows the operations of a few libraries only, of which NCCL's names are Tutti's.
 std::string torch_name(const Trace& trace, const Call& call) {
   switch (call.collective) {
-    case Collective::kAllReduce: return "nccl:all_reduce";
+    case Collective::kAllReduce:
+    case Collective::kAllReduceQuantized: return "nccl:all_reduce";
     case Collective::kBroadcast: return "nccl:broadcast";
     case Collective::kReduce: return "nccl:reduce";
     case Collective::kAllGather: return "nccl:all_gather";

@@ -48,7 +48,8 @@ inline std::optional<Buffers> buffers_of(Collective collective, uint64_t count, 
   const bool is_root = rank == root;
   const uint64_t own_at = static_cast<uint64_t>(rank) * block;
   switch (collective) {
-    case Collective::kAllReduce: return Buffers{block, block, InPlace::kSamePointer, 0};
+    case Collective::kAllReduce:
+    case Collective::kAllReduceQuantized: return Buffers{block, block, InPlace::kSamePointer, 0};
     case Collective::kBroadcast: return Buffers{is_root ? block : 0, block, InPlace::kSamePointer, 0};
     case Collective::kReduce: return Buffers{block, is_root ? block : 0, InPlace::kSamePointer, 0};
     case Collective::kAllGather: return Buffers{block, all, InPlace::kInputIsOwnBlock, own_at};

@@ -1,0 +1,179 @@
+// tuttiAllReduceQuantized: within its bound, the same bits on all ranks, and its mistakes named.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <random>
+
+#include "comm/ranks.h"
+
+using namespace tutti_test;
+
+namespace {
+
+struct WireCase {
+  tuttiDataType_t wire;
+  double per_magnitude;  // tutti.h's bound
+};
+constexpr WireCase kWires[] = {{tuttiInt8, 126}, {tuttiFloat8e4m3, 13.5}};
+
+std::vector<float> floats_of(int rank, size_t count) {
+  std::mt19937 random(static_cast<uint32_t>(rank) * 7919 + static_cast<uint32_t>(count));
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  // Blocks of very different sizes, some of nothing.
+  for (size_t i = 0; i < count; i++) values[i] = normal(random) * static_cast<float>(std::pow(10.0, i / 100 % 7) - 1);
+  return values;
+}
+
+// Elements whose error is beyond the bound for n ranks.
+size_t count_beyond(const std::vector<float>& got, int n, size_t block, const WireCase& wire, double divisor) {
+  const size_t count = got.size();
+  std::vector<std::vector<float>> inputs;
+  for (int r = 0; r < n; r++) inputs.push_back(floats_of(r, count));
+  size_t beyond = 0;
+  for (size_t at = 0; at < count; at += block) {
+    const size_t end = std::min(count, at + block);
+    double bound = n * std::pow(2.0, -100);
+    for (const auto& input : inputs) {
+      double largest = 0;
+      for (size_t i = at; i < end; i++) largest = std::max(largest, std::fabs(static_cast<double>(input[i])));
+      bound += largest / wire.per_magnitude;
+    }
+    for (size_t i = at; i < end; i++) {
+      double sum = 0;
+      for (const auto& input : inputs) sum += static_cast<double>(input[i]);
+      if (!(std::fabs(static_cast<double>(got[i]) - sum / divisor) <= bound / divisor)) beyond++;
+    }
+  }
+  return beyond;
+}
+
+void check_sums(int n, size_t count, size_t block, const WireCase& wire, bool averages) {
+  INFO(n << " ranks, " << count << " elements in blocks of " << block << ", wire type " << wire.wire);
+  std::vector<std::vector<float>> results(static_cast<size_t>(n));
+  require_success(run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    // In place on odd ranks, and from an odd address to another on even ones.
+    const auto input = floats_of(rank, count);
+    std::vector<float> output(count);
+    std::vector<char> odd(count * sizeof(float) + 1), odd_too(odd.size());
+    const bool in_place = rank % 2 != 0;
+    char* const send = in_place ? reinterpret_cast<char*>(output.data()) : odd.data() + 1;
+    char* const recv = in_place ? send : odd_too.data() + 1;
+    const tuttiRedOp_t op = averages ? tuttiAvg : tuttiSum;
+    for (int round = 0; round < 2; round++) {
+      if (count > 0) std::memcpy(send, input.data(), count * sizeof(float));
+      outcome.take(tuttiAllReduceQuantized(send, recv, count, tuttiFloat32, op, wire.wire, block, comm, nullptr));
+    }
+    if (count > 0) std::memcpy(output.data(), recv, count * sizeof(float));
+    results[static_cast<size_t>(rank)] = output;
+  }));
+  CHECK(count_beyond(results[0], n, block, wire, averages ? n : 1) == 0);
+  for (const auto& result : results)
+    CHECK((count == 0 || std::memcmp(result.data(), results[0].data(), count * sizeof(float)) == 0));
+}
+
+std::vector<Outcome> call_differently(const std::function<tuttiResult_t(int, float*, tuttiComm_t)>& call) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.opTimeoutSeconds = 5;
+  return run_threads(2, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<float> data(1000, 1.0f);
+    outcome.take(call(rank, data.data(), comm));
+  });
+}
+
+tuttiResult_t reduce(float* data, size_t count, tuttiDataType_t wire, size_t block, tuttiComm_t comm) {
+  return tuttiAllReduceQuantized(data, data, count, tuttiFloat32, tuttiSum, wire, block, comm, nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("quantised sums are within their bound and the same on all ranks") {
+  for (const WireCase& wire : kWires)
+    for (const int n : {1, 2, 3, 5})
+      for (const size_t count : {0, 1, 63, 64, 129, 1000, 40'001})
+        check_sums(n, count, count % 2 != 0 ? 128 : 192, wire, false);
+}
+
+TEST_CASE("quantised averages, and blocks of every size") {
+  for (const size_t block : {64, 128, 192, 256}) check_sums(4, 5000, block, kWires[block % 128 == 0 ? 0 : 1], true);
+}
+
+TEST_CASE("a block that is not finite becomes NaNs on all ranks, and others do not") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  require_success(run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<float> data(300, 1.0f);
+    if (rank == 1) data[130] = infinity;
+    outcome.take(reduce(data.data(), data.size(), tuttiInt8, 128, comm));
+    for (size_t i = 0; i < data.size(); i++)
+      if (i >= 128 && i < 256 ? !std::isnan(data[i]) : std::fabs(data[i] - 3) > 0.05f) outcome.wrong++;
+  }));
+}
+
+TEST_CASE("quantised sums on a stream and in a group keep the order of calls") {
+  require_success(run_threads(2, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<float> a(500, 1.0f), b(500, 2.0f);
+    tuttiStream_t stream = nullptr;
+    outcome.take(tuttiStreamCreate(&stream));
+    outcome.take(
+        tuttiAllReduceQuantized(a.data(), a.data(), a.size(), tuttiFloat32, tuttiSum, tuttiInt8, 64, comm, stream));
+    outcome.take(tuttiAllReduce(a.data(), a.data(), a.size(), tuttiFloat32, tuttiSum, comm, stream));
+    outcome.take(tuttiStreamSynchronize(stream));
+    outcome.take(tuttiGroupStart());
+    outcome.take(reduce(b.data(), b.size(), tuttiInt8, 64, comm));
+    outcome.take(reduce(a.data(), a.size(), tuttiInt8, 64, comm));
+    outcome.take(tuttiGroupEnd());
+    outcome.take(tuttiStreamDestroy(stream));
+    for (const float value : a)
+      if (std::fabs(value - 8) > 0.1f) outcome.wrong++;
+    for (const float value : b)
+      if (std::fabs(value - 4) > 0.1f) outcome.wrong++;
+  }));
+}
+
+TEST_CASE("ranks that quantise differently are told so") {
+  const auto blocks = call_differently([](int rank, float* data, tuttiComm_t comm) {
+    return reduce(data, 1000, tuttiInt8, rank == 0 ? 64 : 128, comm);
+  });
+  for (const Outcome& outcome : blocks) {
+    INFO(outcome.message);
+    CHECK(outcome.code == tuttiInvalidUsage);
+    CHECK(contains(outcome.message, "in blocks of 64"));
+    CHECK(contains(outcome.message, "in blocks of 128"));
+  }
+  // Also when each has made its links before.
+  const auto counts = call_differently([](int rank, float* data, tuttiComm_t comm) {
+    const tuttiResult_t first = reduce(data, 1000, tuttiInt8, 64, comm);
+    if (first != tuttiSuccess) return first;
+    return reduce(data, rank == 0 ? 1000 : 999, tuttiInt8, 64, comm);
+  });
+  const auto kinds = call_differently([](int rank, float* data, tuttiComm_t comm) {
+    const tuttiResult_t first = reduce(data, 1000, tuttiInt8, 64, comm);
+    if (first != tuttiSuccess) return first;
+    if (rank == 0) return reduce(data, 1000, tuttiInt8, 64, comm);
+    return tuttiAllReduce(data, data, 1000, tuttiFloat32, tuttiSum, comm, nullptr);
+  });
+  for (const auto& outcomes : {counts, kinds})
+    for (const Outcome& outcome : outcomes) {
+      INFO(outcome.message);
+      CHECK(outcome.code == tuttiInvalidUsage);
+      CHECK(contains(outcome.message, "AllReduceQuantized"));
+    }
+}
+
+TEST_CASE("what cannot be quantised is refused") {
+  require_success(run_threads(1, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+    float data[64] = {};
+    const auto refuses = [&](tuttiDataType_t type, tuttiRedOp_t op, tuttiDataType_t wire, size_t block,
+                             const char* says) {
+      const tuttiResult_t code = tuttiAllReduceQuantized(data, data, 64, type, op, wire, block, comm, nullptr);
+      if (code != tuttiInvalidArgument || !contains(tuttiGetLastError(nullptr), says)) outcome.wrong++;
+    };
+    refuses(tuttiFloat64, tuttiSum, tuttiInt8, 64, "datatype is double");
+    refuses(tuttiFloat32, tuttiMax, tuttiInt8, 64, "op is max");
+    refuses(tuttiFloat32, tuttiSum, tuttiFloat16, 64, "wiretype is half");
+    refuses(tuttiFloat32, tuttiSum, tuttiInt8, 100, "block_elems=100");
+    refuses(tuttiFloat32, tuttiSum, tuttiInt8, 0, "block_elems=0");
+    refuses(tuttiFloat32, tuttiSum, tuttiInt8, 512, "block_elems=512");
+  }));
+}
