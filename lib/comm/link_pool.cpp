@@ -27,8 +27,13 @@ double cost_ns(const Endpoint& endpoint) {
 
 }  // namespace
 
-void pause_setup(bool progress) {
-  if (!progress) usleep(100);
+void SetupPause::after(bool progress) {
+  if (progress) {
+    next_us_ = kFirstUs;
+    return;
+  }
+  usleep(next_us_);
+  next_us_ = std::min(next_us_ + next_us_ / 2, kLastUs);
 }
 
 Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tuttiTransport*>& transports,

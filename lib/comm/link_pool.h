@@ -105,17 +105,25 @@ class LinkPool {
   std::unique_ptr<Held> held_ = std::make_unique<Held>();
 };
 
-// A turn of set-up waiting: short, because it happens once per link.
-void pause_setup(bool progress);
+// Between two looks for links: longer the longer nothing has come, or a thousand ranks that look do nothing else.
+class SetupPause {
+ public:
+  void after(bool progress);
+
+ private:
+  uint32_t next_us_ = kFirstUs;
+  static constexpr uint32_t kFirstUs = 50, kLastUs = 20'000;
+};
 
 template <class Interrupted>
 Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted, bool delivers) {
   request(schedule, delivers);
+  SetupPause pause;
   while (!attempts_.empty() || !awaited_.empty()) {
     TUTTI_TRY_ASSIGN(const bool progress, advance());
     if (interrupted()) return {};
     if (!progress && deadline.passed()) return late();
-    pause_setup(progress);
+    pause.after(progress);
   }
   return {};
 }

@@ -14,6 +14,7 @@ namespace tutti {
 namespace {
 
 constexpr double kHeadStartSeconds = 0.25;  // before the next address is tried, too
+constexpr double kAnswerSeconds = 1;        // the same where somebody has answered: a root of many ranks is busy
 constexpr double kAttemptSeconds = 3;
 constexpr int kMaxPauseMs = 250;  // between rounds; the first pause is 10 ms
 
@@ -106,16 +107,19 @@ bool none_active(const std::vector<Attempt>& attempts) {
 // Tries every address once; the index of the one that made it, or -1.
 int try_all(std::vector<Attempt>& attempts, const Key& key, int rank, Deadline deadline) {
   size_t next = 0;
-  Deadline start_next = Deadline::after_seconds(0);
+  Deadline start_next = Deadline::after_seconds(0), root_answers = start_next;
   while (!deadline.passed()) {
     const bool idle = none_active(attempts);
     if (idle && next == attempts.size()) return -1;
-    if (next < attempts.size() && (idle || start_next.passed())) {
+    const bool answers = next > 0 && attempts[next - 1].active() && attempts[next - 1].handshake;
+    if (next < attempts.size() && (idle || (answers ? root_answers : start_next).passed())) {
       attempts[next++].start();
       start_next = Deadline::after_seconds(kHeadStartSeconds);
+      root_answers = Deadline::after_seconds(kAnswerSeconds);
     }
     if (none_active(attempts)) continue;  // refused at once
-    wait_for_any(attempts, std::min(deadline.left_ms(100), next < attempts.size() ? start_next.left_ms(100) : 100));
+    wait_for_any(attempts,
+                 std::min(deadline.left_ms(100), next < attempts.size() ? std::max(1, start_next.left_ms(100)) : 100));
     for (size_t i = 0; i < attempts.size(); i++)
       if (attempts[i].active() && attempts[i].advance(key, rank)) return static_cast<int>(i);
   }

@@ -81,11 +81,17 @@ Result<void> PeerWatch::connect(std::vector<Fd> listening, Deadline deadline, co
     if (const auto shortage = acceptor_->shortage()) return *shortage;
     if (gives_up && gives_up()) return Error{Code::kRemoteError, "no control connection any more with " + absent};
     if (deadline.passed()) return Error{Code::kTimeout, "no control connection in time with " + absent};
-    std::vector<pollfd> doors;
-    acceptor_->add_waiting(&doors);
-    ::poll(doors.data(), doors.size(), 1);  // dialled connections are looked at every millisecond: this is set-up
+    std::vector<pollfd> fds;
+    acceptor_->add_waiting(&fds);
+    add_dialled(&fds);
+    ::poll(fds.data(), fds.size(), kDialMs);
   }
   return {};
+}
+
+void PeerWatch::add_dialled(std::vector<pollfd>* fds) const {
+  for (const auto& [peer, dialer] : dialers_)
+    if (dialer.fd() >= 0) fds->push_back({dialer.fd(), dialer.events(), 0});
 }
 
 Result<void> PeerWatch::start() {

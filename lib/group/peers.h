@@ -109,6 +109,8 @@ class PeerWatch {
  private:
   explicit PeerWatch(Config config);
   Result<void> connect(std::vector<Fd> listening, Deadline deadline, const std::function<bool()>& gives_up);
+  static constexpr int kDialMs = 20;  // addresses that do not answer are given up by the clock
+  void add_dialled(std::vector<pollfd>* fds) const;
   Result<void> start();
   Error no_agreement(const Council::Without& without);
 

@@ -52,13 +52,11 @@ void PeerWatch::serve() {
 
 // Nothing is done here: everybody who may have news is looked at afterwards.
 void PeerWatch::wait_for_news() {
-  constexpr int kDialMs = 20, kStrangerMs = 50;
+  constexpr int kStrangerMs = 50;
   std::vector<pollfd> fds = {{nudge_fd_.get(), POLLIN, 0}};
   int limit_ms = acceptor_->has_pending() || acceptor_->is_full() ? kStrangerMs : -1;
   if (!dialers_.empty() || dials_again_) limit_ms = kDialMs;
-  for (const auto& [peer, dialer] : dialers_) {
-    if (dialer.fd() >= 0) fds.push_back({dialer.fd(), dialer.events(), 0});
-  }
+  add_dialled(&fds);
   if (beat_ns_ != 0 && (limit_ms < 0 || limit_ms > Heartbeat::kTickMs)) limit_ms = Heartbeat::kTickMs;
   acceptor_->add_waiting(&fds);
   {
