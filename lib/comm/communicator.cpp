@@ -163,7 +163,7 @@ void Communicator::keep_trace(const Error& reason) {
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation,
                                          size_t steps_done) {
   doing_ = Standing::Doing::kCalls;
-  Run::Operation what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
+  BoundCall what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
   what.blocks.uniform_elems = operation.count;
   if (call.op == RedOp::kPreMulSum && traits(call.collective).reduces)
     what.scalar = operation.scalar_at != nullptr ? operation.scalar_at : operation.scalar.data();

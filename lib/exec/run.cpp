@@ -15,12 +15,6 @@ RedOp kernel_op(RedOp op) {
   return op == RedOp::kPreMulSum ? RedOp::kSum : op;
 }
 
-tuttiTag pack(const TagWords& words) {
-  tuttiTag tag;
-  memcpy(&tag, words.data(), sizeof tag);
-  return tag;
-}
-
 TagWords unpack(const tuttiTag& tag) {
   TagWords words;
   memcpy(words.data(), &tag, sizeof tag);
@@ -34,17 +28,9 @@ bool sends_again(const BoundStep& before, const BoundStep& step) {
          step.size == before.size;
 }
 
-Error not_registered(const void* data, int peer) {
-  return {Code::kSystemError,
-          format("the network device can no longer move the bytes at %p in GPU memory from or to rank %d: "
-                 "TUTTI_GPU_DIRECT=0 sends them through host memory",
-                 data, peer),
-          peer};
-}
-
 }  // namespace
 
-Run::Run(Program& program, const Operation& operation, const Recorder& recorder)
+Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder)
     : program_(program),
       operation_(operation),
       recorder_(recorder),
@@ -184,44 +170,6 @@ Run::Targets Run::targets(const BoundLane& lane, Part part, void* slot, const vo
     if (!sends_again(first, step) || step.send->try_acquire() == nullptr || !place(step)) break;
   }
   return targets;
-}
-
-bool Run::deliver(BoundLane& lane) {
-  const BoundStep& step = lane.steps[lane.next];
-  if (step.send->try_acquire() == nullptr) return false;
-  const Part part = part_of(lane);
-  if (part.elems == 0) {
-    send(step, part, nullptr, nullptr);
-    return true;
-  }
-  const tuttiTag tag = pack(tag_of(step));
-  const char* const data = address(step.local, {part.begin, part.elems, 0});
-  const int delivered = step.send->deliver(data, static_cast<uint32_t>(part.elems * elem_bytes_), tag);
-  lane.expecting = delivered == 0;
-  if (delivered < 0) error_ = not_registered(data, step.send->peer());
-  return delivered > 0;
-}
-
-bool Run::take_delivery(BoundLane& lane) {
-  const BoundStep& step = lane.steps[lane.next];
-  Link& link = *step.recvs[0];
-  const Part part = part_of(lane);
-  const uint64_t bytes = part.elems * elem_bytes_;
-  char* const to = address(step.store, {part.begin, part.elems, 0});
-  if (!messages_are_there(step)) {
-    if (!lane.expecting && bytes > 0 && !link.demand(to, static_cast<uint32_t>(bytes)))
-      error_ = not_registered(to, link.peer());
-    lane.expecting = true;
-    return false;
-  }
-  if (!accept_messages(step, bytes)) return false;
-  if (bytes > 0 && program_.messages[0].data != to) {
-    error_ = {Code::kInternalError,
-              format("the message from rank %d is not at the address that was asked for", link.peer()), link.peer()};
-    return false;
-  }
-  link.release();
-  return true;
 }
 
 // Where the value that a step sends stays as it is, if that is worth lending.
@@ -390,80 +338,6 @@ void Run::recall() {
       for (const BoundStep& step : lane.steps)
         for (Link* link : step.recvs) link->recall();
   for (Link* link : program_.sends) link->recall();
-}
-
-// Calls visit(link, for_slot, step) for each link that holds a lane up, and for those with unsent messages, without a
-// step. False if some lane is not held up at all.
-template <class Visit>
-bool Run::for_each_blocked(Visit&& visit) const {
-  bool all_blocked = true;
-  for (const BoundLane& lane : program_.lanes) {
-    if (lane.done()) continue;
-    const BoundStep& step = lane.steps[lane.next];
-    bool blocked = false;
-    const auto block_on = [&](Link& link, bool for_slot) {
-      visit(link, for_slot, &step);
-      blocked = true;
-    };
-    tuttiMessage ignored;
-    for (Link* link : step.recvs)
-      if (!link->try_peek(&ignored)) block_on(*link, false);
-    if (!blocked && step.send != nullptr && (lane.expecting || step.send->try_acquire() == nullptr))
-      block_on(*step.send, true);
-    all_blocked = all_blocked && blocked;
-  }
-  for (Link* link : program_.sends)
-    if (link->unsent() > 0) visit(*link, true, nullptr);
-  return all_blocked;
-}
-
-// Of what this operation sends there.
-const TagWords& Run::last_tag(const Link& link) const {
-  if (!operation_.tags.empty())
-    for (const BoundLane& lane : program_.lanes)
-      if (!lane.steps.empty() && lane.steps.back().send == &link) return tag_of(lane.steps.back());
-  return tag_;
-}
-
-bool Run::poll_links() {
-  bool well = true;
-  for_each_blocked([&](Link& link, bool, const BoundStep*) {
-    tuttiTransportError error{};
-    const tuttiResult_t code = link.poll(&error);
-    if (!well || code == tuttiSuccess || code == tuttiInProgress) return;
-    error_ = to_error(code, error, link.peer());
-    error_.message += "; this rank is in " + to_text(operation_.call);
-    well = false;
-  });
-  return well;
-}
-
-bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
-  bool may_sleep = true;
-  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot, const BoundStep*) {
-    tuttiWait wait{-1, 0};
-    if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
-    sleepers->push_back({&link, wait});
-  });
-  // Since advance() a message may have come, or the last one left.
-  return may_sleep && all_blocked && !sleepers->empty();
-}
-
-std::string Run::waits_for() const {
-  std::string text;
-  for_each_blocked([&](Link& link, bool for_slot, const BoundStep*) {
-    const std::string one = format("rank %d (%s)", link.peer(), for_slot ? "to take what this rank sends" : "to send");
-    if (text.find(one) == std::string::npos) text += (text.empty() ? "" : ", ") + one;
-  });
-  return text;
-}
-
-std::vector<Run::Awaited> Run::awaited() const {
-  std::vector<Awaited> all;
-  for_each_blocked([&](Link& link, bool sends, const BoundStep* step) {
-    if (!sends || link.is_made()) all.push_back({sends, link.peer(), step != nullptr ? tag_of(*step) : last_tag(link)});
-  });
-  return all;
 }
 
 bool Run::check_stray(Link& link) {

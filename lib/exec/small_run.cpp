@@ -34,8 +34,7 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   if (bytes >= kLendFromBytes || layout.rounds(call.count) > 1) return;
   if (program.lanes.size() != 1 || program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
-  const TagWords words = to_tag(call);
-  std::copy(words.begin(), words.end(), tag_.word);
+  tag_ = pack(to_tag(call));
   reduce_ = kernels().reduce[static_cast<int>(call.op)][static_cast<int>(call.dtype)];
   bases_.resize(kMessages + program.messages.size());
   base(Buffer::kScratch) = program.scratch.data();

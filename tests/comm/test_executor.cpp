@@ -27,7 +27,7 @@ struct Bench {
                      theirs = std::vector<float>(kElems, 4), place = std::vector<float>(kElems, -1);
   Program program;
   Recorder recorder;
-  Run::Operation operation{};
+  BoundCall operation{};
 
   Bench() {
     program.sizes.slot_bytes = 128 << 10;

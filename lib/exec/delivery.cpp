@@ -1,0 +1,55 @@
+// A Run on a device: bytes go from one registration to another, and nothing is computed.
+#include "exec/run.h"
+
+namespace tutti {
+namespace {
+
+Error not_registered(const void* data, int peer) {
+  return {Code::kSystemError,
+          format("the network device can no longer move the bytes at %p in GPU memory from or to rank %d: "
+                 "TUTTI_GPU_DIRECT=0 sends them through host memory",
+                 data, peer),
+          peer};
+}
+
+}  // namespace
+
+bool Run::deliver(BoundLane& lane) {
+  const BoundStep& step = lane.steps[lane.next];
+  if (step.send->try_acquire() == nullptr) return false;
+  const Part part = part_of(lane);
+  if (part.elems == 0) {
+    send(step, part, nullptr, nullptr);
+    return true;
+  }
+  const tuttiTag tag = pack(tag_of(step));
+  const char* const data = address(step.local, {part.begin, part.elems, 0});
+  const int delivered = step.send->deliver(data, static_cast<uint32_t>(part.elems * elem_bytes_), tag);
+  lane.expecting = delivered == 0;
+  if (delivered < 0) error_ = not_registered(data, step.send->peer());
+  return delivered > 0;
+}
+
+bool Run::take_delivery(BoundLane& lane) {
+  const BoundStep& step = lane.steps[lane.next];
+  Link& link = *step.recvs[0];
+  const Part part = part_of(lane);
+  const uint64_t bytes = part.elems * elem_bytes_;
+  char* const to = address(step.store, {part.begin, part.elems, 0});
+  if (!messages_are_there(step)) {
+    if (!lane.expecting && bytes > 0 && !link.demand(to, static_cast<uint32_t>(bytes)))
+      error_ = not_registered(to, link.peer());
+    lane.expecting = true;
+    return false;
+  }
+  if (!accept_messages(step, bytes)) return false;
+  if (bytes > 0 && program_.messages[0].data != to) {
+    error_ = {Code::kInternalError,
+              format("the message from rank %d is not at the address that was asked for", link.peer()), link.peer()};
+    return false;
+  }
+  link.release();
+  return true;
+}
+
+}  // namespace tutti
