@@ -167,14 +167,14 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   Run run(program, what, recorder_);
   driven_ = &run;
   auto made = make_links(run, schedule, Deadline::after_seconds(timeout_seconds), on_device != nullptr);
-  driven_ = nullptr;
   if (!made) {
+    driven_ = nullptr;
     run.recall();
     return made;
   }
   WaitPolicy policy = wait_policy_;
   policy.op_timeout_seconds = timeout_seconds;
-  return drive_run(run, policy);
+  return has_driven(run, drive(run, *this, policy));
 }
 
 // Meanwhile the exchange goes on over those that are there: a peer that calls its messages one by one may offer its

@@ -12,7 +12,10 @@ class SmallRun {
   // For operations like `call` by `program`, until the next prepare(). Takes memory only if no operation before had as
   // many steps.
   void prepare(Program& program, const Call& call, int n_ranks);
-  void clear() { steps_.clear(); }
+  void clear() {
+    steps_.clear();
+    done_ = 0;
+  }
   // False for those that are not of this kind: large ones, and all that a single lane does not do in one round.
   explicit operator bool() const { return !steps_.empty(); }
 
