@@ -16,29 +16,26 @@ Error not_registered(const void* data, int peer) {
 
 bool Run::deliver(BoundLane& lane) {
   const BoundStep& step = lane.steps[lane.next];
+  const LoweredStep lowered = lower(lane);
+  if (step.send == nullptr) return take_delivery(lane, step, lowered);
   if (step.send->try_acquire() == nullptr) return false;
-  const Part part = part_of(lane);
-  if (part.elems == 0) {
-    send(step, part, nullptr, nullptr);
+  if (lowered.bytes == 0) {
+    send(step, 0, nullptr, nullptr);
     return true;
   }
-  const tuttiTag tag = pack(tag_of(step));
-  const char* const data = address(step.local, {part.begin, part.elems, 0});
-  const int delivered = step.send->deliver(data, static_cast<uint32_t>(part.elems * elem_bytes_), tag);
+  const char* const data = program_.address(lowered.sources[0]);
+  const int delivered = step.send->deliver(data, lowered.bytes, pack(tag_of(step)));
   lane.expecting = delivered == 0;
   if (delivered < 0) error_ = not_registered(data, step.send->peer());
   return delivered > 0;
 }
 
-bool Run::take_delivery(BoundLane& lane) {
-  const BoundStep& step = lane.steps[lane.next];
+bool Run::take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered) {
   Link& link = *step.recvs[0];
-  const Part part = part_of(lane);
-  const uint64_t bytes = part.elems * elem_bytes_;
-  char* const to = address(step.store, {part.begin, part.elems, 0});
+  const uint32_t bytes = lowered.bytes;
+  char* const to = program_.address(lowered.store);
   if (!messages_are_there(step)) {
-    if (!lane.expecting && bytes > 0 && !link.demand(to, static_cast<uint32_t>(bytes)))
-      error_ = not_registered(to, link.peer());
+    if (!lane.expecting && bytes > 0 && !link.demand(to, bytes)) error_ = not_registered(to, link.peer());
     lane.expecting = true;
     return false;
   }

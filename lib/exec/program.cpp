@@ -20,8 +20,7 @@ Program bind(const Schedule& schedule, MessageSizes sizes, const FindLink& find_
       for_each_sender(schedule, step, [&](int peer) { b.recvs.push_back(find_link(peer, lane.channel, false)); });
       b.local_place =
           step.recv == kEveryone ? static_cast<uint32_t>(schedule.rank) : static_cast<uint32_t>(b.recvs.size());
-      program.src.resize(std::max(program.src.size(), b.recvs.size() + 2));
-      program.messages.resize(std::max(program.messages.size(), b.recvs.size()));
+      program.make_room(b.recvs.size());
       if (step.send >= 0) b.send = find_link(step.send, lane.channel, true);
       if (b.send != nullptr && std::find(program.sends.begin(), program.sends.end(), b.send) == program.sends.end())
         program.sends.push_back(b.send);
@@ -36,6 +35,47 @@ Program bind(const Schedule& schedule, MessageSizes sizes, const FindLink& find_
     if (!bound.steps.empty()) program.lanes.push_back(std::move(bound));
   }
   return program;
+}
+
+void Program::make_room(size_t n_recvs) {
+  messages.resize(std::max(messages.size(), n_recvs));
+  bases.resize(kMessages + messages.size());
+  src.resize(messages.size() + 2);
+  places.resize(src.size());
+}
+
+LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const {
+  const auto part = layout_.part(call_.blocks.size(step.size.block), rounds, round, step.size.chunk);
+  const auto place = [&](const PlacedSlice& slice) -> Place {
+    const auto base = static_cast<uint32_t>(slice.buffer);
+    if (slice.buffer == Buffer::kScratch) return {base, uint64_t{slice.chunk} * program_.sizes.slot_bytes};
+    if (slice.buffer == Buffer::kNone) return {};
+    return {base, (call_.blocks.begin(slice.buffer, slice.block) + part.begin) * elem_bytes_};
+  };
+  const auto n_recvs = static_cast<uint32_t>(step.recvs.size());
+  LoweredStep lowered{
+      step.recvs.data(), step.send,         n_recvs, static_cast<uint32_t>(part.elems * elem_bytes_), false,
+      sources,           place(step.store), {}};
+  ReduceArgs& reduce = lowered.reduce;
+  const auto add_source = [&](const Place& source) {
+    if (source.base != kNowhere) sources[reduce.n_src++] = source;
+  };
+  add_source(place(step.before));
+  for (uint32_t i = 0; i <= n_recvs; i++) {
+    if (i == step.local_place) add_source(place(step.local));
+    if (i < n_recvs) add_source({kMessages + i, 0});
+  }
+  reduce.src = program_.src.data();
+  reduce.elems = part.elems;
+  reduce.divisor = step.completes && call_.call.op == RedOp::kAvg ? static_cast<uint32_t>(call_.n_ranks) : 0;
+  lowered.pushes = n_recvs == 0 && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0 &&
+                   step.store.buffer == Buffer::kNone;
+  return lowered;
+}
+
+ReduceKernel Lowering::reduce_kernel() const {
+  const RedOp op = call_.call.op == RedOp::kPreMulSum ? RedOp::kSum : call_.call.op;
+  return kernels().reduce[static_cast<int>(op)][static_cast<int>(call_.call.dtype)];
 }
 
 }  // namespace tutti

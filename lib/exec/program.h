@@ -1,5 +1,6 @@
 // What the executor runs: a Program is a schedule whose steps know their links, a BoundCall one operation with its
-// buffers. A program and its links belong to one thread at a time.
+// buffers, and Lowering makes of both, step by step, what there is to do: links, bytes and addresses.
+// A program and its links belong to one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "debug/call.h"
 #include "exec/chunks.h"
+#include "kernels/kernels.h"
 #include "schedule/schedule.h"
 #include "transports/transport.h"
 
@@ -37,6 +39,19 @@ struct BoundLane {
   bool done() const { return next == steps.size(); }
 };
 
+// Bytes that lie somewhere behind one of the bases: the buffers, and the messages that a step has taken.
+struct Place {
+  uint32_t base = 0;
+  uint64_t offset_bytes = 0;
+};
+enum : uint32_t {
+  kNowhere = uint32_t(Buffer::kNone),
+  kInput = uint32_t(Buffer::kInput),
+  kOutput = uint32_t(Buffer::kOutput),
+  kScratch = uint32_t(Buffer::kScratch),
+  kMessages
+};
+
 struct Program {
   std::vector<BoundLane> lanes;
   std::vector<Link*> sends;  // every link that some step sends on
@@ -44,8 +59,10 @@ struct Program {
   MessageSizes sizes;
   std::vector<char> scratch;  // chunks of slot_bytes
   bool may_lend = false;
-  // Room for what a step works on: its messages, its sources, pieces that are scaled (made when needed).
+  // Room for what a step works on: its messages, all bases, its sources, pieces that are scaled (made when needed).
   std::vector<tuttiMessage> messages;
+  std::vector<char*> bases = std::vector<char*>(kMessages);
+  std::vector<Place> places;
   std::vector<const void*> src;
   std::vector<char> rooms;
   // Each step runs for all its rounds before the next one begins, and its block alone says how many: for messages that
@@ -53,6 +70,20 @@ struct Program {
   bool step_by_step = false;
   // The buffers are registered memory of a device: messages are delivered, nothing is computed, all counts are bytes.
   bool on_device = false;
+
+  void make_room(size_t n_recvs);
+  // As a number: point-to-point messages have no common buffer, their places are addresses.
+  char* address(const Place& place) const {
+    return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(bases[place.base]) + place.offset_bytes);
+  }
+  // The bases of an operation.
+  void point_at(const void* input, void* output) {
+    bases[kInput] = static_cast<char*>(const_cast<void*>(input));  // only ever a source
+    bases[kOutput] = static_cast<char*>(output);
+  }
+  void point_at_message(size_t i, const void* data) {
+    bases[kMessages + i] = static_cast<char*>(const_cast<void*>(data));
+  }
 };
 
 // Resolves a schedule's links. find_link(peer, channel, sending) must know all of them.
@@ -97,6 +128,38 @@ struct BoundCall {
 
   // Of a step's messages.
   TagWords tag_of(const BoundStep& step) const { return tags.empty() ? to_tag(call) : tags[step.size.block]; }
+};
+
+// A step of an operation in one of its rounds.
+struct LoweredStep {
+  Link* const* recvs;
+  Link* send;
+  uint32_t n_recvs, bytes;
+  bool pushes;           // a value that only has to be sent
+  const Place* sources;  // reduce.n_src, in the order of the sum
+  Place store;
+  ReduceArgs reduce;  // but for the addresses
+};
+
+class Lowering {
+ public:
+  Lowering(const Program& program, const BoundCall& call)
+      : program_(program),
+        call_(call),
+        elem_bytes_(program.on_device ? 1 : dtype_bytes(call.call.dtype)),
+        layout_(elem_bytes_, program.n_chunks, program.sizes) {}
+
+  size_t elem_bytes() const { return elem_bytes_; }
+  uint64_t rounds(uint64_t block_elems) const { return layout_.rounds(block_elems); }
+  // `sources`: room for as many as the program's places.
+  LoweredStep step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const;
+  ReduceKernel reduce_kernel() const;
+
+ private:
+  const Program& program_;
+  const BoundCall& call_;
+  size_t elem_bytes_;
+  ChunkLayout layout_;
 };
 
 }  // namespace tutti

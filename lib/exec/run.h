@@ -36,18 +36,14 @@ class Run {
   bool check_stray(Link& link);
 
  private:
-  using Part = ChunkLayout::Part;  // a step's, in its block
-  // Some of them, and how far into the part they are.
-  struct Piece {
-    uint64_t begin, elems, offset_bytes;
-  };
-
-  bool advance_lane(BoundLane& lane);
+  void go_on(BoundLane& lane);
   bool execute(BoundLane& lane);
   bool deliver(BoundLane& lane);
-  bool take_delivery(BoundLane& lane);
-  Part part_of(const BoundLane& lane) const { return part_of(lane, lane.steps[lane.next]); }
-  Part part_of(const BoundLane& lane, const BoundStep& step) const;
+  bool take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered);
+  LoweredStep lower(const BoundLane& lane) { return lower(lane, lane.steps[lane.next]); }
+  LoweredStep lower(const BoundLane& lane, const BoundStep& step) {
+    return lowering_.step(step, rounds_of(lane), lane.round, program_.places.data());
+  }
   bool messages_are_there(const BoundStep& step);
   void expect_message(BoundLane& lane);
   void tell_places(BoundLane& lane);
@@ -64,33 +60,29 @@ class Run {
     size_t n = 0;
     bool placed = false;
   };
-  Targets targets(const BoundLane& lane, Part part, void* slot, const void* lent) const;
-  bool compute(const BoundStep& step, Part part, const Targets& targets);
-  void compute_piece(const BoundStep& step, const Piece& piece, const Targets& targets);
-  void compute_part(const BoundStep& step, Part part, const Targets& targets);
-  bool borrow_messages(const BoundStep& step, bool* any);
-  bool still_lent(const BoundStep& step);
-  const void* source(const PlacedSlice& slice, const Piece& piece);
-  bool is_scaled(const PlacedSlice& slice) const {
-    return operation_.scalar != nullptr && slice.buffer == Buffer::kInput;
-  }
+  Targets targets(const BoundLane& lane, uint32_t bytes, void* slot, const void* lent) const;
+  bool compute(const LoweredStep& step, const Targets& targets);
+  void compute_piece(const LoweredStep& step, uint64_t at, uint64_t elems, const Targets& targets);
+  bool borrow_messages(const LoweredStep& step, bool* any);
+  bool still_lent(const LoweredStep& step);
+  const void* source(const Place& place, uint64_t offset_bytes, uint64_t elems);
+  bool is_scaled(const Place& place) const { return operation_.scalar != nullptr && place.base == kInput; }
   char* room(size_t i) const { return program_.rooms.data() + i * piece_bytes_; }
-  const void* lent_value(const BoundStep& step, Part part) const;
-  void send(const BoundStep& step, Part part, void* slot, const void* lent);
+  const void* lent_value(const LoweredStep& step) const;
+  void send(const BoundStep& step, uint32_t bytes, void* slot, const void* lent);
   const TagWords& tag_of(const BoundStep& step) const {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
   }
   uint64_t rounds_of(const BoundLane& lane) const;
-  char* address(const PlacedSlice& slice, const Piece& piece) const;
   bool all_sent();
 
   Program& program_;
   const BoundCall& operation_;
   const Recorder& recorder_;
   TagWords tag_;
+  Lowering lowering_;
   size_t elem_bytes_;
   size_t piece_bytes_;
-  ChunkLayout layout_;
   uint64_t rounds_;
   ReduceKernel reduce_;
   CopyKernel copy_;

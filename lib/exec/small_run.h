@@ -29,35 +29,18 @@ class SmallRun {
   size_t steps_done() const { return done_; }
 
  private:
-  struct Place {
-    uint32_t base;  // in bases_
-    uint64_t offset_bytes;
-  };
-  struct SmallStep {
-    Link* const* recvs;
-    Link* send;
-    uint32_t n_recvs, bytes;
-    bool pushes;  // a value that only has to be sent
-    const Place* sources;
-    Place store;
-    ReduceArgs reduce;  // but for the addresses
-  };
-  static constexpr uint32_t kNowhere = 0, kMessages = 4;  // the first base, and the first message's
-  static_assert(static_cast<uint32_t>(Buffer::kNone) == kNowhere &&
-                static_cast<uint32_t>(Buffer::kScratch) < kMessages);
-  char*& base(Buffer buffer) { return bases_[static_cast<uint32_t>(buffer)]; }
   char* address(const Place& place) const { return bases_[place.base] + place.offset_bytes; }
-  int carry_out(SmallStep& step, Turns* turns);
-  bool take_messages(const SmallStep& step, Turns* turns);
-  void compute(SmallStep& step, char* slot);
+  int carry_out(LoweredStep& step, Turns* turns);
+  bool take_messages(const LoweredStep& step, Turns* turns);
+  void compute(LoweredStep& step, char* slot);
   bool all_sent() const;
 
   Program* program_ = nullptr;
-  std::vector<SmallStep> steps_;
+  std::vector<LoweredStep> steps_;
   std::vector<Place> sources_;
+  char** bases_ = nullptr;  // the program's
   tuttiTag tag_{};
   ReduceKernel reduce_ = nullptr;
-  std::vector<char*> bases_;  // of each Buffer, and of the messages that the step at hand has taken
   size_t done_ = 0;
 };
 

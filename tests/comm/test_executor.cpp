@@ -32,8 +32,7 @@ struct Bench {
   Bench() {
     program.sizes.slot_bytes = 128 << 10;
     program.may_lend = true;
-    program.messages.resize(2);
-    program.src.resize(4);
+    program.make_room(2);
     operation.call = {.sequence = 7,
                       .count = kElems,
                       .collective = Collective::kAllReduce,
