@@ -199,9 +199,7 @@ Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline,
   TUTTI_TRY(links_->connect(schedule, deadline, has_ended));
   if (watch_->failed()) return watch_->failure();
   if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were being made"};
-  keep_program(key, bind(schedule, sizes_, [this](int peer, uint32_t channel, bool sending) {
-                 return links_->find(peer, channel, sending);
-               }));
+  keep_program(key, bind_program(schedule, sizes_, std::bind_front(&LinkPool::find, links_.get())));
   return {};
 }
 

@@ -24,7 +24,6 @@
 #include "debug/recorder.h"
 #include "exec/buffers.h"
 #include "exec/operation.h"
-#include "exec/small_run.h"
 #include "exec/wait.h"
 #include "group/bootstrap.h"
 #include "group/peers.h"

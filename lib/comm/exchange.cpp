@@ -145,9 +145,7 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   for (Lane& lane : schedule.lanes) lane.channel += first_channel;
   links_->request(schedule, on_device != nullptr);
   const MessageSizes sizes = on_device != nullptr ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : sizes_;
-  Program program = bind(schedule, sizes, [this](int peer, uint32_t channel, bool sending) {
-    return links_->find(peer, channel, sending);
-  });
+  Program program = bind_program(schedule, sizes, std::bind_front(&LinkPool::find, links_.get()));
   program.step_by_step = true;
   program.on_device = on_device != nullptr;
 

@@ -16,7 +16,7 @@ Error not_registered(const void* data, int peer) {
 
 bool Run::deliver(BoundLane& lane) {
   const BoundStep& step = lane.steps[lane.next];
-  const LoweredStep lowered = lower(lane);
+  const LoweredStep lowered = lower(lane, step);
   if (step.send == nullptr) return take_delivery(lane, step, lowered);
   if (step.send->try_acquire() == nullptr) return false;
   if (lowered.bytes == 0) {
@@ -32,15 +32,15 @@ bool Run::deliver(BoundLane& lane) {
 
 bool Run::take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered) {
   Link& link = *step.recvs[0];
-  const uint32_t bytes = lowered.bytes;
   char* const to = program_.address(lowered.store);
   if (!messages_are_there(step)) {
-    if (!lane.expecting && bytes > 0 && !link.demand(to, bytes)) error_ = not_registered(to, link.peer());
+    if (!lane.expecting && lowered.bytes > 0 && !link.demand(to, lowered.bytes))
+      error_ = not_registered(to, link.peer());
     lane.expecting = true;
     return false;
   }
-  if (!accept_messages(step, bytes)) return false;
-  if (bytes > 0 && program_.messages[0].data != to) {
+  if (!accept_messages(step, lowered.bytes)) return false;
+  if (lowered.bytes > 0 && program_.messages[0].data != to) {
     error_ = {Code::kInternalError,
               format("the message from rank %d is not at the address that was asked for", link.peer()), link.peer()};
     return false;

@@ -2,7 +2,7 @@
 
 namespace tutti {
 
-Program bind(const Schedule& schedule, MessageSizes sizes, const FindLink& find_link) {
+Program bind_program(const Schedule& schedule, MessageSizes sizes, const FindLink& find_link) {
   Program program;
   program.n_chunks = std::max(1u, schedule.n_chunks);  // a barrier has none
   program.sizes = sizes;
@@ -18,8 +18,7 @@ Program bind(const Schedule& schedule, MessageSizes sizes, const FindLink& find_
       b.store = take_apart(step.store, schedule.n_chunks);
       b.completes = step.completes;
       for_each_sender(schedule, step, [&](int peer) { b.recvs.push_back(find_link(peer, lane.channel, false)); });
-      b.local_place =
-          step.recv == kEveryone ? static_cast<uint32_t>(schedule.rank) : static_cast<uint32_t>(b.recvs.size());
+      b.local_place = static_cast<uint32_t>(step.recv == kEveryone ? schedule.rank : std::ssize(b.recvs));
       program.make_room(b.recvs.size());
       if (step.send >= 0) b.send = find_link(step.send, lane.channel, true);
       if (b.send != nullptr && std::find(program.sends.begin(), program.sends.end(), b.send) == program.sends.end())
@@ -45,37 +44,35 @@ void Program::make_room(size_t n_recvs) {
 }
 
 LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const {
-  const auto part = layout_.part(call_.blocks.size(step.size.block), rounds, round, step.size.chunk);
+  const auto part = layout.part(call.blocks.size(step.size.block), rounds, round, step.size.chunk);
   const auto place = [&](const PlacedSlice& slice) -> Place {
     const auto base = static_cast<uint32_t>(slice.buffer);
-    if (slice.buffer == Buffer::kScratch) return {base, uint64_t{slice.chunk} * program_.sizes.slot_bytes};
+    if (slice.buffer == Buffer::kScratch) return {base, uint64_t{slice.chunk} * program.sizes.slot_bytes};
     if (slice.buffer == Buffer::kNone) return {};
-    return {base, (call_.blocks.begin(slice.buffer, slice.block) + part.begin) * elem_bytes_};
+    return {base, (call.blocks.begin(slice.buffer, slice.block) + part.begin) * elem_bytes};
   };
-  const auto n_recvs = static_cast<uint32_t>(step.recvs.size());
-  LoweredStep lowered{
-      step.recvs.data(), step.send,         n_recvs, static_cast<uint32_t>(part.elems * elem_bytes_), false,
-      sources,           place(step.store), {}};
+  const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes);
+  LoweredStep lowered{step.recvs, step.send, bytes, sources, place(step.store), {}};
   ReduceArgs& reduce = lowered.reduce;
   const auto add_source = [&](const Place& source) {
     if (source.base != kNowhere) sources[reduce.n_src++] = source;
   };
   add_source(place(step.before));
-  for (uint32_t i = 0; i <= n_recvs; i++) {
+  for (uint32_t i = 0; i <= step.recvs.size(); i++) {
     if (i == step.local_place) add_source(place(step.local));
-    if (i < n_recvs) add_source({kMessages + i, 0});
+    if (i < step.recvs.size()) add_source({kMessages + i, 0});
   }
-  reduce.src = program_.src.data();
+  reduce.src = program.src.data();
   reduce.elems = part.elems;
-  reduce.divisor = step.completes && call_.call.op == RedOp::kAvg ? static_cast<uint32_t>(call_.n_ranks) : 0;
-  lowered.pushes = n_recvs == 0 && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0 &&
+  reduce.divisor = step.completes && call.call.op == RedOp::kAvg ? static_cast<uint32_t>(call.n_ranks) : 0;
+  lowered.pushes = step.recvs.empty() && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0 &&
                    step.store.buffer == Buffer::kNone;
   return lowered;
 }
 
 ReduceKernel Lowering::reduce_kernel() const {
-  const RedOp op = call_.call.op == RedOp::kPreMulSum ? RedOp::kSum : call_.call.op;
-  return kernels().reduce[static_cast<int>(op)][static_cast<int>(call_.call.dtype)];
+  const RedOp op = call.call.op == RedOp::kPreMulSum ? RedOp::kSum : call.call.op;
+  return kernels().reduce[static_cast<int>(op)][static_cast<int>(call.call.dtype)];
 }
 
 }  // namespace tutti

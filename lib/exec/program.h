@@ -44,13 +44,8 @@ struct Place {
   uint32_t base = 0;
   uint64_t offset_bytes = 0;
 };
-enum : uint32_t {
-  kNowhere = uint32_t(Buffer::kNone),
-  kInput = uint32_t(Buffer::kInput),
-  kOutput = uint32_t(Buffer::kOutput),
-  kScratch = uint32_t(Buffer::kScratch),
-  kMessages
-};
+enum : uint32_t { kNowhere, kInput, kOutput, kScratch, kMessages };  // each Buffer, and the first message
+static_assert(kInput == uint32_t(Buffer::kInput) && kScratch == uint32_t(Buffer::kScratch));
 
 struct Program {
   std::vector<BoundLane> lanes;
@@ -76,19 +71,14 @@ struct Program {
   char* address(const Place& place) const {
     return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(bases[place.base]) + place.offset_bytes);
   }
-  // The bases of an operation.
-  void point_at(const void* input, void* output) {
-    bases[kInput] = static_cast<char*>(const_cast<void*>(input));  // only ever a source
-    bases[kOutput] = static_cast<char*>(output);
-  }
-  void point_at_message(size_t i, const void* data) {
-    bases[kMessages + i] = static_cast<char*>(const_cast<void*>(data));
+  bool all_sent() const {
+    return std::all_of(sends.begin(), sends.end(), [](Link* link) { return link->unsent() == 0; });
   }
 };
 
 // Resolves a schedule's links. find_link(peer, channel, sending) must know all of them.
 using FindLink = std::function<Link*(int, uint32_t, bool)>;
-Program bind(const Schedule& schedule, MessageSizes sizes, const FindLink& find_link);
+Program bind_program(const Schedule& schedule, MessageSizes sizes, const FindLink& find_link);
 
 // The blocks of an operation, in elements: all of one size, or looked up.
 struct Blocks {
@@ -106,6 +96,11 @@ struct Blocks {
 
 // Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
 inline constexpr uint64_t kLendFromBytes = 16 << 10;
+
+// What is only ever a source.
+inline char* as_base(const void* data) {
+  return static_cast<char*>(const_cast<void*>(data));
+}
 
 inline tuttiTag pack(const TagWords& words) {
   tuttiTag tag;
@@ -132,34 +127,24 @@ struct BoundCall {
 
 // A step of an operation in one of its rounds.
 struct LoweredStep {
-  Link* const* recvs;
+  std::span<Link* const> recvs;
   Link* send;
-  uint32_t n_recvs, bytes;
-  bool pushes;           // a value that only has to be sent
+  uint32_t bytes;
   const Place* sources;  // reduce.n_src, in the order of the sum
   Place store;
-  ReduceArgs reduce;  // but for the addresses
+  ReduceArgs reduce;    // but for the addresses
+  bool pushes = false;  // a value that only has to be sent
 };
 
-class Lowering {
- public:
-  Lowering(const Program& program, const BoundCall& call)
-      : program_(program),
-        call_(call),
-        elem_bytes_(program.on_device ? 1 : dtype_bytes(call.call.dtype)),
-        layout_(elem_bytes_, program.n_chunks, program.sizes) {}
+struct Lowering {
+  const Program& program;
+  const BoundCall& call;
+  size_t elem_bytes = program.on_device ? 1 : dtype_bytes(call.call.dtype);
+  ChunkLayout layout{elem_bytes, program.n_chunks, program.sizes};
 
-  size_t elem_bytes() const { return elem_bytes_; }
-  uint64_t rounds(uint64_t block_elems) const { return layout_.rounds(block_elems); }
   // `sources`: room for as many as the program's places.
   LoweredStep step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const;
   ReduceKernel reduce_kernel() const;
-
- private:
-  const Program& program_;
-  const BoundCall& call_;
-  size_t elem_bytes_;
-  ChunkLayout layout_;
 };
 
 }  // namespace tutti

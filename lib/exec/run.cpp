@@ -31,15 +31,14 @@ Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder)
       operation_(operation),
       recorder_(recorder),
       tag_(to_tag(operation.call)),
-      lowering_(program, operation),
-      elem_bytes_(lowering_.elem_bytes()),
+      lowering_{program, operation},
       piece_bytes_(std::min<uint64_t>(kPieceBytes, program.sizes.slot_bytes) / 64 * 64),
-      rounds_(lowering_.rounds(operation.blocks.largest())),
+      rounds_(lowering_.layout.rounds(operation.blocks.largest())),
       reduce_(lowering_.reduce_kernel()),
-      copy_(kernels().copy),
-      stream_(operation.blocks.largest() * elem_bytes_ >= operation.stream_from_bytes),
+      stream_(operation.blocks.largest() * lowering_.elem_bytes >= operation.stream_from_bytes),
       lanes_left_(program.lanes.size()) {
-  program_.point_at(operation.input, operation.output);
+  program_.bases[kInput] = as_base(operation.input);
+  program_.bases[kOutput] = static_cast<char*>(operation.output);
   program_.bases[kScratch] = program_.scratch.data();
   for (BoundLane& lane : program_.lanes) {
     lane.round = lane.next = 0;
@@ -56,12 +55,13 @@ Run::Poll Run::advance() {
     }
     if (error_.message.size() > 0) return Poll::kFailed;
   }
-  if (lanes_left_ == 0 && all_sent()) return Poll::kDone;
+  if (lanes_left_ == 0 && program_.all_sent()) return Poll::kDone;
   return progress ? Poll::kProgress : Poll::kIdle;
 }
 
 uint64_t Run::rounds_of(const BoundLane& lane) const {
-  return program_.step_by_step ? lowering_.rounds(operation_.blocks.size(lane.steps[lane.next].size.block)) : rounds_;
+  return program_.step_by_step ? lowering_.layout.rounds(operation_.blocks.size(lane.steps[lane.next].size.block))
+                               : rounds_;
 }
 
 void Run::go_on(BoundLane& lane) {
@@ -85,7 +85,7 @@ bool Run::messages_are_there(const BoundStep& step) {
 // A message that is only stored may go to its place at once.
 void Run::expect_message(BoundLane& lane) {
   lane.expecting = true;
-  const LoweredStep step = lower(lane);
+  const LoweredStep step = lower(lane, lane.steps[lane.next]);
   if (step.bytes < kLendFromBytes) return;
   step.recvs[0]->expect(program_.address(step.store), step.bytes);
 }
@@ -111,7 +111,7 @@ bool Run::execute(BoundLane& lane) {
   void* slot = nullptr;
   if (step.send != nullptr && (slot = step.send->try_acquire()) == nullptr) return false;
 
-  const LoweredStep lowered = lower(lane);
+  const LoweredStep lowered = lower(lane, step);
   if (!accept_messages(step, lowered.bytes)) return false;
   const void* lent = slot != nullptr ? lent_value(lowered) : nullptr;
   const Targets targets = this->targets(lane, lowered.bytes, slot, lent);
@@ -162,7 +162,7 @@ const void* Run::lent_value(const LoweredStep& step) const {
   if (!operation_.lends || !program_.may_lend || step.bytes < kLendFromBytes) return nullptr;
   const bool is_stored = step.store.base == kOutput;
   const Place& place = is_stored ? step.store : step.sources[0];
-  const bool only_sends = step.n_recvs == 0 && step.reduce.n_src == 1;
+  const bool only_sends = step.recvs.empty() && step.reduce.n_src == 1;
   if (!is_stored && (!only_sends || place.base == kScratch || is_scaled(place))) return nullptr;
   const char* const data = program_.address(place);
   return step.send->can_lend(data, step.bytes) ? data : nullptr;
@@ -172,14 +172,14 @@ void Run::send(const BoundStep& step, uint32_t bytes, void* slot, const void* le
   const tuttiTag tag = pack(tag_of(step));
   if (lent != nullptr) {
     if (step.send->lend(lent, bytes, tag)) return;
-    copy_({lent, {slot}, 1, bytes});
+    kernels().copy({lent, {slot}, 1, bytes});
   }
   step.send->publish(bytes, tag);
 }
 
 // What was lent is borrowed until it is released.
 bool Run::borrow_messages(const LoweredStep& step, bool* any) {
-  for (uint32_t i = 0; i < step.n_recvs; i++) {
+  for (size_t i = 0; i < step.recvs.size(); i++) {
     const void* data = program_.messages[i].data;
     if (data == nullptr) {
       *any = true;
@@ -190,7 +190,7 @@ bool Run::borrow_messages(const LoweredStep& step, bool* any) {
       }
       data = borrowed.value();
     }
-    program_.point_at_message(i, data);
+    program_.bases[kMessages + i] = as_base(data);
   }
   return true;
 }
@@ -202,7 +202,7 @@ bool Run::compute(const LoweredStep& step, const Targets& targets) {
   uint64_t piece_elems = step.reduce.elems;
   if (std::any_of(step.sources, step.sources + step.reduce.n_src, [&](const Place& s) { return is_scaled(s); })) {
     program_.rooms.resize(kRooms * piece_bytes_);
-    piece_elems = piece_bytes_ / elem_bytes_;
+    piece_elems = piece_bytes_ / lowering_.elem_bytes;
   }
   for (uint64_t at = 0; at < step.reduce.elems; at += piece_elems)
     compute_piece(step, at, std::min(piece_elems, step.reduce.elems - at), targets);
@@ -211,7 +211,7 @@ bool Run::compute(const LoweredStep& step, const Targets& targets) {
 
 // A rank that was stopped in between finds that the lender could not wait: then it may have read anything.
 bool Run::still_lent(const LoweredStep& step) {
-  for (Link* link : std::span(step.recvs, step.n_recvs)) {
+  for (Link* link : step.recvs) {
     tuttiTransportError error{};
     const tuttiResult_t code = link->poll(&error);
     if (code == tuttiSuccess || code == tuttiInProgress) continue;
@@ -223,7 +223,7 @@ bool Run::still_lent(const LoweredStep& step) {
 
 // One kernel call, for the elements from `at` on.
 void Run::compute_piece(const LoweredStep& step, uint64_t at, uint64_t elems, const Targets& targets) {
-  const uint64_t offset_bytes = at * elem_bytes_;
+  const uint64_t offset_bytes = at * lowering_.elem_bytes;
   ReduceArgs args = step.reduce;
   args.elems = elems;
   for (int i = 0; i < args.n_src; i++)
@@ -243,9 +243,9 @@ void Run::compute_piece(const LoweredStep& step, uint64_t at, uint64_t elems, co
     args.n_stream = (step.store.base == kOutput) + (targets.placed ? static_cast<int>(targets.n) : 0);
   if (operation_.one_way) add_store();
   if (args.n_src > 1 || args.divisor > 0) return reduce_(args);
-  CopyArgs copy{args.src[0], {}, args.n_dst, args.elems * elem_bytes_, args.n_stream};
+  CopyArgs copy{args.src[0], {}, args.n_dst, args.elems * lowering_.elem_bytes, args.n_stream};
   std::copy_n(args.dst, args.n_dst, copy.dst);
-  copy_(copy);
+  kernels().copy(copy);
 }
 
 // A part of the value, times this rank's scalar if it has one.
@@ -253,19 +253,13 @@ const void* Run::source(const Place& place, uint64_t offset_bytes, uint64_t elem
   const void* data = program_.address(place) + offset_bytes;
   if (!is_scaled(place)) return data;
   if (!scalars_ready_)
-    for (uint64_t i = 0; i < piece_bytes_ / elem_bytes_; i++)
-      memcpy(room(kScalarsRoom) + i * elem_bytes_, operation_.scalar, elem_bytes_);
+    for (uint64_t i = 0; i < piece_bytes_ / lowering_.elem_bytes; i++)
+      memcpy(room(kScalarsRoom) + i * lowering_.elem_bytes, operation_.scalar, lowering_.elem_bytes);
   scalars_ready_ = true;
   const void* factors[] = {data, room(kScalarsRoom)};
   ReduceArgs args{factors, {room(kScaledRoom)}, 2, 1, elems};
   kernels().reduce[static_cast<int>(RedOp::kProd)][static_cast<int>(operation_.call.dtype)](args);
   return room(kScaledRoom);
-}
-
-bool Run::accept_messages(const BoundStep& step, uint64_t expected_bytes) {
-  for (size_t i = 0; i < step.recvs.size(); i++)
-    if (!accept_message(step, *step.recvs[i], program_.messages[i], expected_bytes)) return false;
-  return true;
 }
 
 void Run::disagree(const Call& mine, int peer, const Call& theirs) {
@@ -275,26 +269,23 @@ void Run::disagree(const Call& mine, int peer, const Call& theirs) {
     differs_in_ = theirs.sequence;
 }
 
-bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message,
-                         uint64_t expected_bytes) {
-  const int peer = link.peer();
-  if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
-    const TagWords words = unpack(message.tag);
-    disagree(from_tag(tag_of(step)), peer, from_tag(words));
-    return false;
-  }
-  if (message.bytes != expected_bytes) {
-    error_ = {Code::kInternalError,
-              format("rank %d sent a chunk of %u bytes where %llu were expected in %s", peer, message.bytes,
-                     static_cast<unsigned long long>(expected_bytes), to_text(operation_.call).c_str()),
-              peer};
-    return false;
+bool Run::accept_messages(const BoundStep& step, uint32_t expected_bytes) {
+  for (size_t i = 0; i < step.recvs.size(); i++) {
+    const tuttiMessage& message = program_.messages[i];
+    const int peer = step.recvs[i]->peer();
+    if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
+      disagree(from_tag(tag_of(step)), peer, from_tag(unpack(message.tag)));
+      return false;
+    }
+    if (message.bytes != expected_bytes) {
+      error_ = {Code::kInternalError,
+                format("rank %d sent a chunk of %u bytes where %u were expected in %s", peer, message.bytes,
+                       expected_bytes, to_text(operation_.call).c_str()),
+                peer};
+      return false;
+    }
   }
   return true;
-}
-
-bool Run::all_sent() {
-  return std::all_of(program_.sends.begin(), program_.sends.end(), [](Link* link) { return link->unsent() == 0; });
 }
 
 void Run::recall() {

@@ -40,7 +40,6 @@ class Run {
   bool execute(BoundLane& lane);
   bool deliver(BoundLane& lane);
   bool take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered);
-  LoweredStep lower(const BoundLane& lane) { return lower(lane, lane.steps[lane.next]); }
   LoweredStep lower(const BoundLane& lane, const BoundStep& step) {
     return lowering_.step(step, rounds_of(lane), lane.round, program_.places.data());
   }
@@ -50,9 +49,8 @@ class Run {
   static bool is_copy(const BoundStep& step) {
     return step.recvs.size() == 1 && step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
   }
-  bool accept_messages(const BoundStep& step, uint64_t expected_bytes);
+  bool accept_messages(const BoundStep& step, uint32_t expected_bytes);
   void disagree(const Call& mine, int peer, const Call& theirs);
-  bool accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message, uint64_t expected_bytes);
   // Where the value that a step sends is to be written: into the link's slot, or to its place at the receiver and at
   // those of the steps that follow and send the same, if at all.
   struct Targets {
@@ -74,23 +72,59 @@ class Run {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
   }
   uint64_t rounds_of(const BoundLane& lane) const;
-  bool all_sent();
 
   Program& program_;
   const BoundCall& operation_;
   const Recorder& recorder_;
   TagWords tag_;
   Lowering lowering_;
-  size_t elem_bytes_;
   size_t piece_bytes_;
   uint64_t rounds_;
   ReduceKernel reduce_;
-  CopyKernel copy_;
   bool stream_;
   bool scalars_ready_ = false;
   size_t lanes_left_;
   Error error_;
   uint64_t differs_in_ = 0;
+};
+
+// The case without rounds, lending and scaling, and of one lane: what does not change between operations with equal
+// arguments is lowered beforehand, for a Run's generality would cost more than the bytes. Same schedule, same messages.
+// It does as many steps as it can without waiting, and leaves the rest, and error messages, to a Run.
+class SmallRun {
+ public:
+  // For operations like `call` by `program`, until the next prepare(). Takes memory only if no operation before had as
+  // many steps.
+  void prepare(Program& program, const Call& call, int n_ranks);
+  void clear() {
+    steps_.clear();
+    done_ = 0;
+  }
+  // False for those that are not of this kind: large ones, and all that a single lane does not do in one round.
+  explicit operator bool() const { return !steps_.empty(); }
+
+  // How often to look for the peers' messages, and whether others need the CPU in between.
+  struct Turns {
+    int left;
+    bool yields;
+  };
+  // The operation with this number. True if it is complete; else a Run is to skip the steps_done().
+  bool advance(uint64_t sequence, const void* input, void* output, Turns turns);
+  size_t steps_done() const { return done_; }
+
+ private:
+  char* address(const Place& place) const { return bases_[place.base] + place.offset_bytes; }
+  int carry_out(LoweredStep& step, Turns* turns);
+  bool take_messages(const LoweredStep& step, Turns* turns);
+  void compute(LoweredStep& step, char* slot);
+
+  Program* program_ = nullptr;
+  std::vector<LoweredStep> steps_;
+  std::vector<Place> sources_;
+  char** bases_ = nullptr;  // the program's
+  tuttiTag tag_{};
+  ReduceKernel reduce_ = nullptr;
+  size_t done_ = 0;
 };
 
 }  // namespace tutti

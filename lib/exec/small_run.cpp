@@ -1,10 +1,8 @@
-#include "exec/small_run.h"
-
 #include <sched.h>
 
 #include <cstring>
 
-#include "exec/pause.h"
+#include "exec/wait.h"
 
 namespace tutti {
 namespace {
@@ -29,9 +27,9 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   clear();
   BoundCall what{call, {call.count}};
   what.n_ranks = n_ranks;
-  const Lowering lowering(program, what);
+  const Lowering lowering{program, what};
   // Larger ones may be lent, and a Run's generality is a few per cent of them.
-  if (call.count * lowering.elem_bytes() >= kLendFromBytes || lowering.rounds(call.count) > 1) return;
+  if (call.count * lowering.elem_bytes >= kLendFromBytes || lowering.layout.rounds(call.count) > 1) return;
   if (program.lanes.size() != 1 || program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
   bases_ = program.bases.data();
@@ -49,7 +47,7 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
 
 bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns turns) {
   tag_.word[0] = sequence;
-  bases_[kInput] = static_cast<char*>(const_cast<void*>(input));  // only ever a source
+  bases_[kInput] = as_base(input);
   bases_[kOutput] = static_cast<char*>(output);
   int least_sent = 2;  // as push() tells
   for (LoweredStep& step : steps_) {
@@ -61,7 +59,7 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
     }
     least_sent = std::min(least_sent, sent);
   }
-  if (least_sent == 2 || all_sent()) return true;
+  if (least_sent == 2 || program_->all_sent()) return true;
   done_ = steps_.size();
   return false;
 }
@@ -72,7 +70,7 @@ inline int SmallRun::carry_out(LoweredStep& step, Turns* turns) {
   char* slot = nullptr;
   if (step.send != nullptr && (slot = static_cast<char*>(step.send->try_acquire())) == nullptr) return 0;
   if (step.reduce.elems > 0) compute(step, slot);
-  for (uint32_t i = 0; i < step.n_recvs; i++) step.recvs[i]->release();
+  for (Link* link : step.recvs) link->release();
   if (slot == nullptr) return 2;
   step.send->publish(step.bytes, tag_);
   return 1;
@@ -80,10 +78,10 @@ inline int SmallRun::carry_out(LoweredStep& step, Turns* turns) {
 
 // False if one is not there, or not what is due.
 inline bool SmallRun::take_messages(const LoweredStep& step, Turns* turns) {
-  for (uint32_t i = 0; i < step.n_recvs; i++) {
+  for (size_t i = 0; i < step.recvs.size(); i++) {
     const void* data = step.recvs[i]->match(step.bytes, tag_);
     if (data == nullptr && (data = wait_for(*step.recvs[i], step.bytes, tag_, turns)) == nullptr) return false;
-    bases_[kMessages + i] = static_cast<char*>(const_cast<void*>(data));  // only ever a source
+    bases_[kMessages + i] = as_base(data);
   }
   return true;
 }
@@ -103,12 +101,6 @@ inline void SmallRun::compute(LoweredStep& step, char* slot) {
   const void** const src = program_->src.data();
   for (int i = 0; i < reduce.n_src; i++) src[i] = address(step.sources[i]);
   reduce_(reduce);
-}
-
-inline bool SmallRun::all_sent() const {
-  for (Link* link : program_->sends)
-    if (link->unsent() > 0) return false;
-  return true;
 }
 
 }  // namespace tutti

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "exec/pause.h"
 
 namespace tutti {
 namespace {

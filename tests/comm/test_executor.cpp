@@ -7,7 +7,6 @@
 #include "catch.h"
 #include "comm/made_up_link.h"
 #include "contains.h"
-#include "exec/small_run.h"
 #include "exec/wait.h"
 
 namespace tutti::test_executor {
