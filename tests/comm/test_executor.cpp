@@ -312,6 +312,28 @@ TEST_CASE("executor: only a large message that is merely stored in the output is
   CHECK(bench.from.expects == expected);
 }
 
+TEST_CASE("executor: every message of a lane is expected in its turn") {
+  Bench bench;
+  bench.add_lane({bench.receive(), bench.receive()});
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kIdle);
+  CHECK(bench.from.expects == 1);
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  CHECK(run.advance() == Run::Poll::kProgress);
+  CHECK(run.advance() == Run::Poll::kIdle);
+  CHECK(bench.from.expects == 2);
+}
+
+TEST_CASE("executor: a message that is lent is read where it lies") {
+  Bench bench;
+  bench.add_lane({bench.add_up(&bench.out)});
+  bench.from.messages = {bench.message(nullptr)};
+  bench.from.borrowed = bench.theirs.data();
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.output == std::vector<float>(kElems, 7));
+}
+
 // 160 KB in slots of 128: two rounds, each of whole cache lines.
 TEST_CASE("executor: a value that is larger than a slot goes in rounds, every step in each of them") {
   Bench bench;
