@@ -334,6 +334,36 @@ TEST_CASE("executor: a message that is lent is read where it lies") {
   CHECK(bench.output == std::vector<float>(kElems, 7));
 }
 
+TEST_CASE("executor: a rank does not sleep while one of its lanes can go on") {
+  Bench bench;
+  bench.from.may_sleep = bench.also_to.may_sleep = true;
+  BoundStep other = bench.receive();
+  other.recvs = {&bench.also_out};
+  bench.add_lane({bench.receive()});
+  bench.add_lane({other});
+  Run run(bench.program, bench.operation, bench.recorder);
+  std::vector<Blockers::Sleeper> sleepers;
+  CHECK(run.blockers().prepare_sleep(&sleepers));
+  CHECK(sleepers.size() == 2);
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  CHECK_FALSE(run.blockers().prepare_sleep(&sleepers));
+}
+
+TEST_CASE("executor: a small sum has every message that it takes") {
+  Bench bench;
+  bench.operation.call.count = bench.operation.blocks.uniform_elems = 2;
+  BoundStep sum = bench.add_up(nullptr);
+  sum.recvs = {&bench.in, &bench.also_out};
+  bench.add_lane({sum});
+  const std::vector<float> others(2, 5);
+  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
+  bench.also_to.messages = {bench.message(others.data(), 8)};
+  SmallRun small;
+  small.prepare(bench.program, bench.operation.call, 2);
+  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+  CHECK(bench.output[1] == 12);
+}
+
 // 160 KB in slots of 128: two rounds, each of whole cache lines.
 TEST_CASE("executor: a value that is larger than a slot goes in rounds, every step in each of them") {
   Bench bench;
