@@ -19,36 +19,46 @@ template <Collective which>
   return alone ? alone->repeat({which, datatype, op, root, count}, send, recv, caller) : Communicator::Repeated::kNo;
 }
 
-[[gnu::cold]] Result<void> why_failed(tuttiComm_t comm) {
-  const Use use(comm);
-  return use ? use->async_error() : not_a_comm(comm);
+[[gnu::cold]] tuttiResult_t has_failed(tuttiComm_t comm) {
+  return in_group([&] {
+    const Use use(comm);
+    return use ? use->async_error() : not_a_comm(comm);
+  });
 }
 
-Result<void> collective(Collective which, const void* send, void* recv, size_t count, const tuttiDataType_t& datatype,
-                        const tuttiRedOp_t& op, int root, tuttiComm_t comm, tuttiStream_t stream, const void* caller) {
-  Use use(comm);
+// Completes the operation.
+Result<void> check(const Use& use, tuttiComm_t comm, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
+                   Operation* operation) {
   if (!use) return not_a_comm(comm);
+  const Collective which = operation->collective;
+  const uint64_t count = operation->count;
+  const int root = operation->root;
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
   if (root < 0 || root >= use->n_ranks())
     return invalid_argument(format("root=%d is not a rank of this communicator: [0, %d)", root, use->n_ranks()));
   const auto buffers = buffers_of(which, count, dtype, root, use->rank(), use->n_ranks());
   if (!buffers)
     return too_many_bytes(count, dtype, has_block_per_rank(which) ? static_cast<size_t>(use->n_ranks()) : 1);
-  TUTTI_TRY(check_buffers(*buffers, send, recv, count));
-  Operation operation{which, send, recv, count, dtype, RedOp::kSum, root};
-  operation.caller = caller;
-  TUTTI_TRY(take_op(op, use.member().operators, &operation));
-  return launch(comm, std::move(use), operation, stream);
+  TUTTI_TRY(check_buffers(*buffers, operation->input, operation->output, count));
+  operation->dtype = dtype;
+  return take_op(op, use.member().operators, operation);
 }
 
 // What a repetition does not come to, apart from it, which has little to save and to undo that way.
-[[gnu::noinline]] tuttiResult_t run_whole(Collective which, const void* send, void* recv, size_t count,
-                                          const tuttiDataType_t& datatype, const tuttiRedOp_t& op, int root,
-                                          tuttiComm_t comm, tuttiStream_t stream, const void* caller, bool has_failed) {
-  return in_group([&] {
-    return has_failed ? why_failed(comm)
-                      : collective(which, send, recv, count, datatype, op, root, comm, stream, caller);
-  });
+[[gnu::noinline]] tuttiResult_t collective(Collective which, const void* send, void* recv, size_t count,
+                                           const tuttiDataType_t& datatype, const tuttiRedOp_t& op, int root,
+                                           tuttiComm_t comm, tuttiStream_t stream, const void* caller) noexcept {
+  Result<void> result;
+  try {
+    Use use(comm);
+    Operation operation{which, send, recv, count, DataType::kInt8, RedOp::kSum, root};
+    operation.caller = caller;
+    result = check(use, comm, datatype, op, &operation);
+    result = in_group(result ? launch(comm, std::move(use), operation, stream) : std::move(result));
+  } catch (...) {
+    result = caught();
+  }
+  return finish(result);
 }
 
 template <Collective which>
@@ -56,8 +66,8 @@ tuttiResult_t run(const void* send, void* recv, size_t count, const tuttiDataTyp
                   int root, tuttiComm_t comm, tuttiStream_t stream, const void* caller) noexcept {
   const auto repeated = repeat<which>(send, recv, count, raw(datatype), raw(op), root, comm, stream, caller);
   if (repeated == Communicator::Repeated::kYes) return tuttiSuccess;
-  return run_whole(which, send, recv, count, datatype, op, root, comm, stream, caller,
-                   repeated == Communicator::Repeated::kFailed);
+  if (repeated == Communicator::Repeated::kFailed) return has_failed(comm);
+  return collective(which, send, recv, count, datatype, op, root, comm, stream, caller);
 }
 
 Result<void> message(bool sends, void* data, size_t count, const tuttiDataType_t& datatype, int peer, tuttiComm_t comm,

@@ -106,7 +106,7 @@ Result<void> start_all(std::vector<Pending> operations) {
   std::vector<std::function<Result<void>()>> all;
   for (const auto& [handle, list] : here)
     all.push_back([&list = list]() -> Result<void> {
-      for (const Pending* p : list) TUTTI_TRY(p->use->run(p->operation));
+      for (const Pending* p : list) TUTTI_TRY(p->use->run(p->use->take_ticket(), p->operation));
       return {};
     });
   return run_at_once(std::move(all));

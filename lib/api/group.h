@@ -22,7 +22,7 @@ inline bool a_group_is_open() {
 inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
   const bool is_single = !a_group_is_open() || !is_in_group();
   if (stream == nullptr && is_single && use->device() == nullptr && operation.collective != Collective::kSendRecv)
-    return use->run(operation);
+    return use->run(use->take_ticket(), operation);
   return launch_later(handle, std::move(use), operation, stream);
 }
 
@@ -42,14 +42,15 @@ void spoil_group(const Error& error);
 // A communicator goes: so do the calls on it that this thread's group has collected.
 void drop_from_group(tuttiComm_t handle);
 
+// What a call comes to that may be within a group.
+inline Result<void> in_group(Result<void> result) {
+  if (!result && result.error().code != Code::kInProgress) spoil_group(result.error());
+  return result;
+}
 // The body of an API function that may be called within a group.
 template <class Body>
 tuttiResult_t in_group(Body&& body) noexcept {
-  return guarded([&]() -> Result<void> {
-    Result<void> result = body();
-    if (!result && result.error().code != Code::kInProgress) spoil_group(result.error());
-    return result;
-  });
+  return guarded([&] { return in_group(body()); });
 }
 
 }  // namespace tutti::api

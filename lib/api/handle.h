@@ -101,11 +101,14 @@ Result<std::shared_ptr<Stream>> find_stream(tuttiStream_t handle);
 // Remembers the error for tuttiGetLastError and gives its code.
 tuttiResult_t finish(const Error& error);
 
+inline tuttiResult_t finish(const Result<void>& result) {
+  return result ? tuttiSuccess : finish(result.error());
+}
+
 // Runs the body of an API function. Allocation failures and other surprises become codes here.
 template <class Body>
 tuttiResult_t guarded(Body&& body) noexcept {
-  const Result<void> result = contained(body);
-  return result ? tuttiSuccess : finish(result.error());
+  return finish(contained(body));
 }
 
 inline Error invalid_argument(std::string message) {

@@ -9,16 +9,25 @@
 
 namespace tutti {
 
+// In a catch clause.
+inline Error caught() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return {Code::kSystemError, "out of memory"};
+  } catch (const std::exception& e) {
+    return {Code::kInternalError, std::string("unexpected: ") + e.what()};
+  } catch (...) {
+    return {Code::kInternalError, "unexpected exception"};
+  }
+}
+
 template <class Body>
 Result<void> contained(Body&& body) noexcept {
   try {
     return body();
-  } catch (const std::bad_alloc&) {
-    return Error{Code::kSystemError, "out of memory"};
-  } catch (const std::exception& e) {
-    return Error{Code::kInternalError, std::string("unexpected: ") + e.what()};
   } catch (...) {
-    return Error{Code::kInternalError, "unexpected exception"};
+    return caught();
   }
 }
 

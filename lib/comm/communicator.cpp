@@ -63,9 +63,14 @@ Result<void> Communicator::execute(const Operation& operation) {
   if (operation.collective == Collective::kAllReduceQuantized) return end_with(drive_quantised(operation));
   const CallKey key(operation);
   Settled& settled = place_of(key);
-  if (operation.unequal != nullptr || !settled.is_for(key)) return execute_planned(operation);
-  begin(settled, operation.caller, operation.created);
-  return carry_out(settled, operation);
+  if (operation.unequal == nullptr && settled.is_for(key))
+    begin(settled, operation.caller, operation.created);
+  else if (auto result = settle(operation); !result)
+    return end_with(std::move(result));
+  if (!settled.small || !settled.small.advance(sequence_, operation.input, operation.output, turns()))
+    return end_with(drive_program(*settled.program, settled.call, operation, settled.small.steps_done()));
+  recorder_.end();
+  return {};
 }
 
 inline Communicator::Settled& Communicator::place_of(const CallKey& key) {
@@ -91,7 +96,7 @@ Communicator::Repeated Communicator::repeat(const CallKey& key, const void* inpu
 Communicator::Repeated Communicator::finish(Settled& settled, const void* input, void* output) noexcept {
   const Call& call = settled.call;
   const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
-  auto result = contained([&] { return drive_rest(settled, operation); });
+  auto result = contained([&] { return drive_program(*settled.program, call, operation, settled.small.steps_done()); });
   return end_with(std::move(result)) ? Repeated::kYes : Repeated::kFailed;
 }
 
@@ -101,7 +106,7 @@ uint64_t Communicator::planned_bytes(const Operation& operation) const {
   return operation.count / ranks * dtype_bytes(operation.dtype);
 }
 
-Result<void> Communicator::execute_planned(const Operation& operation) {
+Result<void> Communicator::settle(const Operation& operation) {
   Call call = to_call(operation);
   call.sequence = ++sequence_;
   const Plan plan = planner_->choose(call, planned_bytes(operation));
@@ -109,38 +114,19 @@ Result<void> Communicator::execute_planned(const Operation& operation) {
   call.lanes = plan.lanes;
   recorder_.begin(to_tag(call), sequence_, operation.caller, operation.created);
   if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
-  auto program = find_program(call);
-  if (!program) return end_with(std::move(program).error());
-  return carry_out(settle(operation, call, *program.value()), operation);
-}
-
-Communicator::Settled& Communicator::settle(const Operation& operation, const Call& call, Program& program) {
+  TUTTI_TRY_ASSIGN(Program * program, find_program(call));
   const CallKey key(operation);
   Settled& settled = place_of(key);
   settled.repeats = operation.unequal == nullptr && device_ == nullptr;
-  settled.program = &program;
+  settled.program = program;
   settled.key = key;
   settled.call = call;
   settled.recorded = to_tag(call);
   settled.small.clear();
-  if (operation.unequal != nullptr) return settled;
+  if (operation.unequal != nullptr) return {};
   settled.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, rank_, n_ranks_);
-  settled.small.prepare(program, call, n_ranks_);
-  return settled;
-}
-
-Result<void> Communicator::carry_out(Settled& settled, const Operation& operation) {
-  const bool is_done = settled.small && settled.small.advance(sequence_, operation.input, operation.output, turns());
-  if (!is_done) return end_with(drive_rest(settled, operation));
-  recorder_.end();
+  settled.small.prepare(*program, call, n_ranks_);
   return {};
-}
-
-// What the SmallRun has not done, if there is one.
-Result<void> Communicator::drive_rest(const Settled& settled, const Operation& operation) {
-  Call call = settled.call;
-  call.sequence = sequence_;
-  return drive_program(*settled.program, call, operation, settled.small ? settled.small.steps_done() : 0);
 }
 
 // An operation that failed ends the group.
@@ -163,7 +149,8 @@ void Communicator::keep_trace(const Error& reason) {
 Result<void> Communicator::drive_program(Program& program, const Call& call, const Operation& operation,
                                          size_t steps_done) {
   doing_ = Standing::Doing::kCalls;
-  Run::Operation what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
+  BoundCall what{call, {}, {}, operation.input, operation.output, rank_, n_ranks_, stream_from_bytes_};
+  what.call.sequence = sequence_;
   what.blocks.uniform_elems = operation.count;
   if (call.op == RedOp::kPreMulSum && traits(call.collective).reduces)
     what.scalar = operation.scalar_at != nullptr ? operation.scalar_at : operation.scalar.data();
@@ -180,14 +167,13 @@ Result<void> Communicator::drive_program(Program& program, const Call& call, con
                  what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
   Run run(program, what, recorder_);
   if (steps_done > 0) run.skip(steps_done);
-  return drive_run(run, wait_policy_);
+  driven_ = &run;
+  return has_driven(run, drive(run, *this, wait_policy_));
 }
 
 // Who finds that another rank has called something else asks for what messages do not tell before the group ends.
-Result<void> Communicator::drive_run(Run& run, const WaitPolicy& policy) {
+Result<void> Communicator::has_driven(const Run& run, Result<void> result) {
   constexpr int kAnswerMs = 1000;
-  driven_ = &run;
-  auto result = drive(run, *this, policy);
   driven_ = nullptr;
   if (result || run.differs_in() == 0 || watch_->failed()) return result;
   watch_->ask(comparison_.question(run.differs_in()), result.error(), kAnswerMs);
@@ -213,9 +199,7 @@ Result<void> Communicator::add_program(const ProgramKey& key, Deadline deadline,
   TUTTI_TRY(links_->connect(schedule, deadline, has_ended));
   if (watch_->failed()) return watch_->failure();
   if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were being made"};
-  keep_program(key, bind(schedule, sizes_, [this](int peer, uint32_t channel, bool sending) {
-                 return links_->find(peer, channel, sending);
-               }));
+  keep_program(key, bind_program(schedule, sizes_, std::bind_front(&LinkPool::find, links_.get())));
   return {};
 }
 

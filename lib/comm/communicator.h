@@ -24,7 +24,6 @@
 #include "debug/recorder.h"
 #include "exec/buffers.h"
 #include "exec/operation.h"
-#include "exec/small_run.h"
 #include "exec/wait.h"
 #include "group/bootstrap.h"
 #include "group/peers.h"
@@ -67,7 +66,6 @@ class Communicator final : private WaitContext, private cuda::Host {
   // Where to queue from now on, before the first operation; it outlives this.
   void queue_at(Turnstile& turnstile) { turnstile_ = &turnstile; }
   Result<void> run(uint64_t ticket, const Operation& operation);
-  Result<void> run(const Operation& operation) { return run(take_ticket(), operation); }
   // The same in fewer instructions, for a small operation that repeats an earlier one, by the only caller.
   // kNo: nothing was done, perhaps because something is wrong with the buffers; kFailed: async_error() has the reason.
   enum class Repeated { kNo, kYes, kFailed };
@@ -144,17 +142,14 @@ class Communicator final : private WaitContext, private cuda::Host {
   Result<void> execute(const Operation& operation);
   struct Settled;
   Settled& place_of(const CallKey& key);
-  Settled& settle(const Operation& operation, const Call& call, Program& program);
   void begin(Settled& settled, const void* caller, uint64_t created);
   [[gnu::noinline]] Repeated finish(Settled& settled, const void* input, void* output) noexcept;
   uint64_t planned_bytes(const Operation& operation) const;
   // Apart from execute(), whose usual way should save and check nothing for this one.
-  [[gnu::noinline]] Result<void> execute_planned(const Operation& operation);
+  [[gnu::noinline]] Result<void> settle(const Operation& operation);
   SmallRun::Turns turns() const {
     return wait_policy_.oversubscribed ? SmallRun::Turns{kYields, true} : SmallRun::Turns{kSpins, false};
   }
-  Result<void> carry_out(Settled& settled, const Operation& operation);
-  Result<void> drive_rest(const Settled& settled, const Operation& operation);
   Result<void> check_open();
   void keep_trace(const Error& reason);
   Result<void> drive_exchange(const Operation& operation);
@@ -169,7 +164,7 @@ class Communicator final : private WaitContext, private cuda::Host {
   static Call to_recorded(const std::vector<Message>& messages);
   Result<void> end_with(Result<void> result);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
-  Result<void> drive_run(Run& run, const WaitPolicy& policy);
+  Result<void> has_driven(const Run& run, Result<void> result);
   Error root_cause(Error error);
   bool interrupted() override { return watch_->failed(); }
   Error interruption() override { return watch_->failure(); }

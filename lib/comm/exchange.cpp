@@ -145,9 +145,7 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   for (Lane& lane : schedule.lanes) lane.channel += first_channel;
   links_->request(schedule, on_device != nullptr);
   const MessageSizes sizes = on_device != nullptr ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : sizes_;
-  Program program = bind(schedule, sizes, [this](int peer, uint32_t channel, bool sending) {
-    return links_->find(peer, channel, sending);
-  });
+  Program program = bind_program(schedule, sizes, std::bind_front(&LinkPool::find, links_.get()));
   program.step_by_step = true;
   program.on_device = on_device != nullptr;
 
@@ -155,7 +153,7 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   Call call;
   call.collective = Collective::kSendRecv;
   if (on_device != nullptr) call = *on_device;
-  Run::Operation what{call, {}, {}, nullptr, nullptr, rank_, n_ranks_, stream_from_bytes_};
+  BoundCall what{call, {}, {}, nullptr, nullptr, rank_, n_ranks_, stream_from_bytes_};
   what.blocks.elems = exchange.bytes;
   what.blocks.input_at = exchange.input_at;
   what.blocks.output_at = exchange.output_at;
@@ -167,14 +165,14 @@ Result<void> Communicator::drive_transfers(const Exchange& exchange, uint32_t fi
   Run run(program, what, recorder_);
   driven_ = &run;
   auto made = make_links(run, schedule, Deadline::after_seconds(timeout_seconds), on_device != nullptr);
-  driven_ = nullptr;
   if (!made) {
+    driven_ = nullptr;
     run.recall();
     return made;
   }
   WaitPolicy policy = wait_policy_;
   policy.op_timeout_seconds = timeout_seconds;
-  return drive_run(run, policy);
+  return has_driven(run, drive(run, *this, policy));
 }
 
 // Meanwhile the exchange goes on over those that are there: a peer that calls its messages one by one may offer its
@@ -186,8 +184,8 @@ Result<void> Communicator::make_links(Run& run, const Schedule& schedule, Deadli
     if (watch_->failed()) return true;
     const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
     if (state == Run::Poll::kProgress) idle_since_ns = now_ns();
-    const bool failed = state == Run::Poll::kFailed || !run.poll_links();
-    well = failed ? Result<void>(run.error()) : check_stalled(now_ns() - idle_since_ns);
+    well = state == Run::Poll::kFailed ? Result<void>(run.error()) : run.blockers().poll();
+    if (well) well = check_stalled(now_ns() - idle_since_ns);
     return !well;
   };
   TUTTI_TRY(links_->connect(schedule, deadline, is_interrupted, on_device));
@@ -216,7 +214,7 @@ Standing Communicator::stalled(int64_t idle_ns) const {
   Standing s = standing(device_ != nullptr ? Standing::Doing::kOther : doing_);
   s.idle_ns = static_cast<uint64_t>(idle_ns);
   if (s.doing == Standing::Doing::kPasses) s.passed_at_once = static_cast<uint32_t>(passing_->tags.size());
-  for (const Run::Awaited& a : driven_->awaited()) {
+  for (const Blockers::Awaited& a : driven_->blockers().awaited()) {
     const Call call = from_tag(a.tag);
     s.awaited.push_back({a.sends, a.peer, call.sequence, call.count, call.dtype});
   }

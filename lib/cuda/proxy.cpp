@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "exec/pause.h"
+#include "exec/wait.h"
 
 namespace tutti::cuda {
 

@@ -11,16 +11,6 @@ constexpr uint64_t kPieceBytes = 64 << 10;
 // Rooms of a piece each.
 constexpr size_t kScalarsRoom = 0, kScaledRoom = 1, kRooms = 2;
 
-RedOp kernel_op(RedOp op) {
-  return op == RedOp::kPreMulSum ? RedOp::kSum : op;
-}
-
-tuttiTag pack(const TagWords& words) {
-  tuttiTag tag;
-  memcpy(&tag, words.data(), sizeof tag);
-  return tag;
-}
-
 TagWords unpack(const tuttiTag& tag) {
   TagWords words;
   memcpy(words.data(), &tag, sizeof tag);
@@ -34,29 +24,22 @@ bool sends_again(const BoundStep& before, const BoundStep& step) {
          step.size == before.size;
 }
 
-Error not_registered(const void* data, int peer) {
-  return {Code::kSystemError,
-          format("the network device can no longer move the bytes at %p in GPU memory from or to rank %d: "
-                 "TUTTI_GPU_DIRECT=0 sends them through host memory",
-                 data, peer),
-          peer};
-}
-
 }  // namespace
 
-Run::Run(Program& program, const Operation& operation, const Recorder& recorder)
+Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder)
     : program_(program),
       operation_(operation),
       recorder_(recorder),
       tag_(to_tag(operation.call)),
-      elem_bytes_(program.on_device ? 1 : dtype_bytes(operation.call.dtype)),
+      lowering_{program, operation},
       piece_bytes_(std::min<uint64_t>(kPieceBytes, program.sizes.slot_bytes) / 64 * 64),
-      layout_(elem_bytes_, program.n_chunks, program.sizes),
-      rounds_(layout_.rounds(operation.blocks.largest())),
-      reduce_(kernels().reduce[static_cast<int>(kernel_op(operation.call.op))][static_cast<int>(operation.call.dtype)]),
-      copy_(kernels().copy),
-      stream_(operation.blocks.largest() * elem_bytes_ >= operation.stream_from_bytes),
+      rounds_(lowering_.layout.rounds(operation.blocks.largest())),
+      reduce_(lowering_.reduce_kernel()),
+      stream_(operation.blocks.largest() * lowering_.elem_bytes >= operation.stream_from_bytes),
       lanes_left_(program.lanes.size()) {
+  program_.bases[kInput] = as_base(operation.input);
+  program_.bases[kOutput] = static_cast<char*>(operation.output);
+  program_.bases[kScratch] = program_.scratch.data();
   for (BoundLane& lane : program_.lanes) {
     lane.round = lane.next = 0;
     lane.told = lane.expecting = false;
@@ -66,34 +49,31 @@ Run::Run(Program& program, const Operation& operation, const Recorder& recorder)
 Run::Poll Run::advance() {
   bool progress = false;
   for (BoundLane& lane : program_.lanes) {
-    while (!lane.done() && advance_lane(lane)) progress = true;
+    while (!lane.done() && (program_.on_device ? deliver(lane) : execute(lane))) {
+      go_on(lane);
+      progress = true;
+    }
     if (error_.message.size() > 0) return Poll::kFailed;
   }
-  if (lanes_left_ == 0 && all_sent()) return Poll::kDone;
+  if (lanes_left_ == 0 && program_.all_sent()) return Poll::kDone;
   return progress ? Poll::kProgress : Poll::kIdle;
 }
 
 uint64_t Run::rounds_of(const BoundLane& lane) const {
-  return program_.step_by_step ? layout_.rounds(operation_.blocks.size(lane.steps[lane.next].size.block)) : rounds_;
+  return program_.step_by_step ? lowering_.layout.rounds(operation_.blocks.size(lane.steps[lane.next].size.block))
+                               : rounds_;
 }
 
-bool Run::advance_lane(BoundLane& lane) {
-  if (program_.on_device) {
-    if (!(lane.steps[lane.next].send != nullptr ? deliver(lane) : take_delivery(lane))) return false;
-  } else {
-    if (!lane.told) tell_places(lane);
-    if (!execute(lane)) return false;
-  }
+void Run::go_on(BoundLane& lane) {
   lane.told = lane.expecting = false;
   if (program_.step_by_step) {
-    if (++lane.round < rounds_of(lane)) return true;
+    if (++lane.round < rounds_of(lane)) return;
     lane.round = 0;
     lane.next++;
   } else if (++lane.next == lane.steps.size() && ++lane.round < rounds_) {
     lane.next = 0;
   }
   if (lane.done()) lanes_left_--;
-  return true;
 }
 
 bool Run::messages_are_there(const BoundStep& step) {
@@ -102,35 +82,27 @@ bool Run::messages_are_there(const BoundStep& step) {
   return true;
 }
 
-Run::Part Run::part_of(const BoundLane& lane, const BoundStep& step) const {
-  const PlacedSlice& size = step.size;
-  return layout_.part(operation_.blocks.size(size.block), rounds_of(lane), lane.round, size.chunk);
-}
-
 // A message that is only stored may go to its place at once.
 void Run::expect_message(BoundLane& lane) {
   lane.expecting = true;
-  const BoundStep& step = lane.steps[lane.next];
-  const Part part = part_of(lane);
-  if (part.elems * elem_bytes_ < kLendFromBytes) return;
-  step.recvs[0]->expect(address(step.store, {part.begin, part.elems, 0}),
-                        static_cast<uint32_t>(part.elems * elem_bytes_));
+  const LoweredStep step = lower(lane, lane.steps[lane.next]);
+  if (step.bytes < kLendFromBytes) return;
+  step.recvs[0]->expect(program_.address(step.store), step.bytes);
 }
 
 void Run::tell_places(BoundLane& lane) {
   lane.told = true;
   if (!operation_.lends) return;
   for (const Placeable& message : lane.steps[lane.next].expects) {
-    const BoundStep& step = lane.steps[message.step];
-    const Part part = part_of(lane, step);
-    const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
-    if (bytes >= kLendFromBytes)
-      step.recvs[0]->expect_ahead(message.ahead, address(step.store, {part.begin, part.elems, 0}), bytes);
+    const LoweredStep step = lower(lane, lane.steps[message.step]);
+    if (step.bytes >= kLendFromBytes)
+      step.recvs[0]->expect_ahead(message.ahead, program_.address(step.store), step.bytes);
   }
 }
 
 // The whole step or nothing: it needs its messages and its free slot at once.
 bool Run::execute(BoundLane& lane) {
+  if (!lane.told) tell_places(lane);
   const BoundStep& step = lane.steps[lane.next];
   if (!messages_are_there(step)) {
     if (!lane.expecting && is_copy(step) && step.store.buffer == Buffer::kOutput) expect_message(lane);
@@ -139,23 +111,23 @@ bool Run::execute(BoundLane& lane) {
   void* slot = nullptr;
   if (step.send != nullptr && (slot = step.send->try_acquire()) == nullptr) return false;
 
-  const Part part = part_of(lane);
-  if (!accept_messages(step, part.elems * elem_bytes_)) return false;
-  const void* lent = slot != nullptr ? lent_value(step, part) : nullptr;
-  const Targets targets = this->targets(lane, part, slot, lent);
+  const LoweredStep lowered = lower(lane, step);
+  if (!accept_messages(step, lowered.bytes)) return false;
+  const void* lent = slot != nullptr ? lent_value(lowered) : nullptr;
+  const Targets targets = this->targets(lane, lowered.bytes, slot, lent);
   if (targets.placed) lent = nullptr;
   const bool only_lends = lent != nullptr && step.store.buffer == Buffer::kNone;
-  if (part.elems > 0 && !only_lends && !compute(step, part, targets)) {
+  if (lowered.bytes > 0 && !only_lends && !compute(lowered, targets)) {
     // Its receivers may be failing as well, and wait until nobody writes there.
     for (size_t i = 0; targets.placed && i < targets.n; i++) lane.steps[lane.next + i].send->try_acquire();
     return false;
   }
   for (Link* link : step.recvs) link->release();
-  if (slot != nullptr) send(step, part, slot, lent);
+  if (slot != nullptr) send(step, lowered.bytes, slot, lent);
   for (size_t i = 1; i < targets.n; i++) {
     lane.next++;
     tell_places(lane);
-    send(lane.steps[lane.next], part, nullptr, nullptr);
+    send(lane.steps[lane.next], lowered.bytes, nullptr, nullptr);
   }
   return true;
 }
@@ -164,11 +136,10 @@ bool Run::execute(BoundLane& lane) {
 // there, need not read it again, nor does this rank for each of them. 4 ranks, registered: 256 KiB 27 -> 25 us, 16
 // MiB 5.8 -> 5.5 ms. With more than four destinations at a time 8 ranks were slower by a sixth, unless they write past
 // the cache.
-Run::Targets Run::targets(const BoundLane& lane, Part part, void* slot, const void* lent) const {
+Run::Targets Run::targets(const BoundLane& lane, uint32_t bytes, void* slot, const void* lent) const {
   Targets targets;
   if (slot == nullptr) return targets;
   const BoundStep& first = lane.steps[lane.next];
-  const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
   const auto place = [&](const BoundStep& step) {
     void* const at = step.send->place(bytes);
     if (at != nullptr) targets.at[targets.n++] = at;
@@ -186,90 +157,60 @@ Run::Targets Run::targets(const BoundLane& lane, Part part, void* slot, const vo
   return targets;
 }
 
-bool Run::deliver(BoundLane& lane) {
-  const BoundStep& step = lane.steps[lane.next];
-  if (step.send->try_acquire() == nullptr) return false;
-  const Part part = part_of(lane);
-  if (part.elems == 0) {
-    send(step, part, nullptr, nullptr);
-    return true;
-  }
-  const tuttiTag tag = pack(tag_of(step));
-  const char* const data = address(step.local, {part.begin, part.elems, 0});
-  const int delivered = step.send->deliver(data, static_cast<uint32_t>(part.elems * elem_bytes_), tag);
-  lane.expecting = delivered == 0;
-  if (delivered < 0) error_ = not_registered(data, step.send->peer());
-  return delivered > 0;
-}
-
-bool Run::take_delivery(BoundLane& lane) {
-  const BoundStep& step = lane.steps[lane.next];
-  Link& link = *step.recvs[0];
-  const Part part = part_of(lane);
-  const uint64_t bytes = part.elems * elem_bytes_;
-  char* const to = address(step.store, {part.begin, part.elems, 0});
-  if (!messages_are_there(step)) {
-    if (!lane.expecting && bytes > 0 && !link.demand(to, static_cast<uint32_t>(bytes)))
-      error_ = not_registered(to, link.peer());
-    lane.expecting = true;
-    return false;
-  }
-  if (!accept_messages(step, bytes)) return false;
-  if (bytes > 0 && program_.messages[0].data != to) {
-    error_ = {Code::kInternalError,
-              format("the message from rank %d is not at the address that was asked for", link.peer()), link.peer()};
-    return false;
-  }
-  link.release();
-  return true;
-}
-
 // Where the value that a step sends stays as it is, if that is worth lending.
-const void* Run::lent_value(const BoundStep& step, Part part) const {
-  const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
-  if (!operation_.lends || !program_.may_lend || bytes < kLendFromBytes) return nullptr;
-  const bool is_stored = step.store.buffer == Buffer::kOutput;
-  const bool only_sends = step.recvs.empty() && step.before.buffer == Buffer::kNone;
-  if (!is_stored && (!only_sends || step.local.buffer == Buffer::kScratch || is_scaled(step.local))) return nullptr;
-  const char* const data = address(is_stored ? step.store : step.local, {part.begin, part.elems, 0});
-  return step.send->can_lend(data, bytes) ? data : nullptr;
+const void* Run::lent_value(const LoweredStep& step) const {
+  if (!operation_.lends || !program_.may_lend || step.bytes < kLendFromBytes) return nullptr;
+  const bool is_stored = step.store.base == kOutput;
+  const Place& place = is_stored ? step.store : step.sources[0];
+  const bool only_sends = step.recvs.empty() && step.reduce.n_src == 1;
+  if (!is_stored && (!only_sends || place.base == kScratch || is_scaled(place))) return nullptr;
+  const char* const data = program_.address(place);
+  return step.send->can_lend(data, step.bytes) ? data : nullptr;
 }
 
-void Run::send(const BoundStep& step, Part part, void* slot, const void* lent) {
+void Run::send(const BoundStep& step, uint32_t bytes, void* slot, const void* lent) {
   const tuttiTag tag = pack(tag_of(step));
-  const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes_);
   if (lent != nullptr) {
     if (step.send->lend(lent, bytes, tag)) return;
-    copy_({lent, {slot}, 1, bytes});
+    kernels().copy({lent, {slot}, 1, bytes});
   }
   step.send->publish(bytes, tag);
 }
 
 // What was lent is borrowed until it is released.
-bool Run::borrow_messages(const BoundStep& step, bool* any) {
+bool Run::borrow_messages(const LoweredStep& step, bool* any) {
   for (size_t i = 0; i < step.recvs.size(); i++) {
-    if (program_.messages[i].data != nullptr) continue;
-    *any = true;
-    auto data = step.recvs[i]->borrow();
-    if (!data) {
-      error_ = std::move(data).error();
-      return false;
+    const void* data = program_.messages[i].data;
+    if (data == nullptr) {
+      *any = true;
+      auto borrowed = step.recvs[i]->borrow();
+      if (!borrowed) {
+        error_ = std::move(borrowed).error();
+        return false;
+      }
+      data = borrowed.value();
     }
-    program_.messages[i].data = data.value();
+    program_.bases[kMessages + i] = as_base(data);
   }
   return true;
 }
 
 // False when a message could not be read.
-bool Run::compute(const BoundStep& step, Part part, const Targets& targets) {
+bool Run::compute(const LoweredStep& step, const Targets& targets) {
   bool has_borrowed = false;
   if (!borrow_messages(step, &has_borrowed)) return false;
-  compute_part(step, part, targets);
+  uint64_t piece_elems = step.reduce.elems;
+  if (std::any_of(step.sources, step.sources + step.reduce.n_src, [&](const Place& s) { return is_scaled(s); })) {
+    program_.rooms.resize(kRooms * piece_bytes_);
+    piece_elems = piece_bytes_ / lowering_.elem_bytes;
+  }
+  for (uint64_t at = 0; at < step.reduce.elems; at += piece_elems)
+    compute_piece(step, at, std::min(piece_elems, step.reduce.elems - at), targets);
   return !has_borrowed || still_lent(step);
 }
 
 // A rank that was stopped in between finds that the lender could not wait: then it may have read anything.
-bool Run::still_lent(const BoundStep& step) {
+bool Run::still_lent(const LoweredStep& step) {
   for (Link* link : step.recvs) {
     tuttiTransportError error{};
     const tuttiResult_t code = link->poll(&error);
@@ -280,68 +221,45 @@ bool Run::still_lent(const BoundStep& step) {
   return true;
 }
 
-void Run::compute_part(const BoundStep& step, Part part, const Targets& targets) {
-  if (!is_scaled(step.before) && !is_scaled(step.local)) {
-    compute_piece(step, {part.begin, part.elems, 0}, targets);
-    return;
-  }
-  program_.rooms.resize(kRooms * piece_bytes_);
-  const uint64_t piece_elems = piece_bytes_ / elem_bytes_;
-  for (uint64_t at = 0; at < part.elems; at += piece_elems)
-    compute_piece(step, {part.begin + at, std::min(piece_elems, part.elems - at), at * elem_bytes_}, targets);
-}
-
-// One kernel call.
-void Run::compute_piece(const BoundStep& step, const Piece& piece, const Targets& targets) {
-  ReduceArgs args;
-  args.elems = piece.elems;
-  args.src = program_.src.data();
-  const auto add_source = [&](const void* data) { program_.src[static_cast<size_t>(args.n_src++)] = data; };
-  if (step.before.buffer != Buffer::kNone) add_source(source(step.before, piece));
-  for (size_t i = 0; i <= step.recvs.size(); i++) {
-    if (i == step.local_place && step.local.buffer != Buffer::kNone) add_source(source(step.local, piece));
-    if (i < step.recvs.size()) add_source(static_cast<const char*>(program_.messages[i].data) + piece.offset_bytes);
-  }
+// One kernel call, for the elements from `at` on.
+void Run::compute_piece(const LoweredStep& step, uint64_t at, uint64_t elems, const Targets& targets) {
+  const uint64_t offset_bytes = at * lowering_.elem_bytes;
+  ReduceArgs args = step.reduce;
+  args.elems = elems;
+  for (int i = 0; i < args.n_src; i++)
+    program_.src[static_cast<size_t>(i)] = source(step.sources[i], offset_bytes, elems);
   const auto add_store = [&] {
-    if (step.store.buffer != Buffer::kNone) args.dst[args.n_dst++] = address(step.store, piece);
+    if (step.store.base != kNowhere) args.dst[args.n_dst++] = program_.address(step.store) + offset_bytes;
   };
   // Stores past the cache are the first ones, so what is to stay in it comes last.
   if (!operation_.one_way) add_store();
-  for (size_t i = 0; i < targets.n; i++)
-    args.dst[args.n_dst++] = static_cast<char*>(targets.at[i]) + piece.offset_bytes;
+  for (size_t i = 0; i < targets.n; i++) args.dst[args.n_dst++] = static_cast<char*>(targets.at[i]) + offset_bytes;
   // What goes into scratch or a slot is read soon. But a slot's cache lines cross between CPUs twice where none comes
   // back with what the other side sends: written past the cache, they cross once. A broadcast of 300 KB takes 25 us
   // instead of 34 where CPUs share a core, 22 instead of 108 where they do not.
   if (operation_.one_way)
     args.n_stream = args.n_dst;
-  else if (stream_ && step.store.buffer != Buffer::kScratch)
-    args.n_stream = (step.store.buffer == Buffer::kOutput) + (targets.placed ? static_cast<int>(targets.n) : 0);
+  else if (stream_ && step.store.base != kScratch)
+    args.n_stream = (step.store.base == kOutput) + (targets.placed ? static_cast<int>(targets.n) : 0);
   if (operation_.one_way) add_store();
-  if (step.completes && operation_.call.op == RedOp::kAvg) args.divisor = static_cast<uint32_t>(operation_.n_ranks);
   if (args.n_src > 1 || args.divisor > 0) return reduce_(args);
-  CopyArgs copy{args.src[0], {}, args.n_dst, args.elems * elem_bytes_, args.n_stream};
+  CopyArgs copy{args.src[0], {}, args.n_dst, args.elems * lowering_.elem_bytes, args.n_stream};
   std::copy_n(args.dst, args.n_dst, copy.dst);
-  copy_(copy);
+  kernels().copy(copy);
 }
 
-// This rank's own part of the value, times its scalar if it has one.
-const void* Run::source(const PlacedSlice& slice, const Piece& piece) {
-  const void* data = address(slice, piece);
-  if (!is_scaled(slice)) return data;
+// A part of the value, times this rank's scalar if it has one.
+const void* Run::source(const Place& place, uint64_t offset_bytes, uint64_t elems) {
+  const void* data = program_.address(place) + offset_bytes;
+  if (!is_scaled(place)) return data;
   if (!scalars_ready_)
-    for (uint64_t i = 0; i < piece_bytes_ / elem_bytes_; i++)
-      memcpy(room(kScalarsRoom) + i * elem_bytes_, operation_.scalar, elem_bytes_);
+    for (uint64_t i = 0; i < piece_bytes_ / lowering_.elem_bytes; i++)
+      memcpy(room(kScalarsRoom) + i * lowering_.elem_bytes, operation_.scalar, lowering_.elem_bytes);
   scalars_ready_ = true;
   const void* factors[] = {data, room(kScalarsRoom)};
-  ReduceArgs args{factors, {room(kScaledRoom)}, 2, 1, piece.elems};
+  ReduceArgs args{factors, {room(kScaledRoom)}, 2, 1, elems};
   kernels().reduce[static_cast<int>(RedOp::kProd)][static_cast<int>(operation_.call.dtype)](args);
   return room(kScaledRoom);
-}
-
-bool Run::accept_messages(const BoundStep& step, uint64_t expected_bytes) {
-  for (size_t i = 0; i < step.recvs.size(); i++)
-    if (!accept_message(step, *step.recvs[i], program_.messages[i], expected_bytes)) return false;
-  return true;
 }
 
 void Run::disagree(const Call& mine, int peer, const Call& theirs) {
@@ -351,37 +269,23 @@ void Run::disagree(const Call& mine, int peer, const Call& theirs) {
     differs_in_ = theirs.sequence;
 }
 
-bool Run::accept_message(const BoundStep& step, const Link& link, const tuttiMessage& message,
-                         uint64_t expected_bytes) {
-  const int peer = link.peer();
-  if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
-    const TagWords words = unpack(message.tag);
-    disagree(from_tag(tag_of(step)), peer, from_tag(words));
-    return false;
-  }
-  if (message.bytes != expected_bytes) {
-    error_ = {Code::kInternalError,
-              format("rank %d sent a chunk of %u bytes where %llu were expected in %s", peer, message.bytes,
-                     static_cast<unsigned long long>(expected_bytes), to_text(operation_.call).c_str()),
-              peer};
-    return false;
+bool Run::accept_messages(const BoundStep& step, uint32_t expected_bytes) {
+  for (size_t i = 0; i < step.recvs.size(); i++) {
+    const tuttiMessage& message = program_.messages[i];
+    const int peer = step.recvs[i]->peer();
+    if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
+      disagree(from_tag(tag_of(step)), peer, from_tag(unpack(message.tag)));
+      return false;
+    }
+    if (message.bytes != expected_bytes) {
+      error_ = {Code::kInternalError,
+                format("rank %d sent a chunk of %u bytes where %u were expected in %s", peer, message.bytes,
+                       expected_bytes, to_text(operation_.call).c_str()),
+                peer};
+      return false;
+    }
   }
   return true;
-}
-
-// The piece's begin is its place within a block of the user's buffers; scratch holds one part at a time.
-char* Run::address(const PlacedSlice& slice, const Piece& piece) const {
-  if (slice.buffer == Buffer::kScratch)
-    return program_.scratch.data() + static_cast<size_t>(slice.chunk) * program_.sizes.slot_bytes + piece.offset_bytes;
-  // The input is only ever a source.
-  void* base = slice.buffer == Buffer::kInput ? const_cast<void*>(operation_.input) : operation_.output;
-  // As a number: point-to-point messages have no common buffer, their blocks begin at addresses.
-  return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(base) +
-                                 (operation_.blocks.begin(slice.buffer, slice.block) + piece.begin) * elem_bytes_);
-}
-
-bool Run::all_sent() {
-  return std::all_of(program_.sends.begin(), program_.sends.end(), [](Link* link) { return link->unsent() == 0; });
 }
 
 void Run::recall() {
@@ -390,80 +294,6 @@ void Run::recall() {
       for (const BoundStep& step : lane.steps)
         for (Link* link : step.recvs) link->recall();
   for (Link* link : program_.sends) link->recall();
-}
-
-// Calls visit(link, for_slot, step) for each link that holds a lane up, and for those with unsent messages, without a
-// step. False if some lane is not held up at all.
-template <class Visit>
-bool Run::for_each_blocked(Visit&& visit) const {
-  bool all_blocked = true;
-  for (const BoundLane& lane : program_.lanes) {
-    if (lane.done()) continue;
-    const BoundStep& step = lane.steps[lane.next];
-    bool blocked = false;
-    const auto block_on = [&](Link& link, bool for_slot) {
-      visit(link, for_slot, &step);
-      blocked = true;
-    };
-    tuttiMessage ignored;
-    for (Link* link : step.recvs)
-      if (!link->try_peek(&ignored)) block_on(*link, false);
-    if (!blocked && step.send != nullptr && (lane.expecting || step.send->try_acquire() == nullptr))
-      block_on(*step.send, true);
-    all_blocked = all_blocked && blocked;
-  }
-  for (Link* link : program_.sends)
-    if (link->unsent() > 0) visit(*link, true, nullptr);
-  return all_blocked;
-}
-
-// Of what this operation sends there.
-const TagWords& Run::last_tag(const Link& link) const {
-  if (!operation_.tags.empty())
-    for (const BoundLane& lane : program_.lanes)
-      if (!lane.steps.empty() && lane.steps.back().send == &link) return tag_of(lane.steps.back());
-  return tag_;
-}
-
-bool Run::poll_links() {
-  bool well = true;
-  for_each_blocked([&](Link& link, bool, const BoundStep*) {
-    tuttiTransportError error{};
-    const tuttiResult_t code = link.poll(&error);
-    if (!well || code == tuttiSuccess || code == tuttiInProgress) return;
-    error_ = to_error(code, error, link.peer());
-    error_.message += "; this rank is in " + to_text(operation_.call);
-    well = false;
-  });
-  return well;
-}
-
-bool Run::prepare_sleep(std::vector<Sleeper>* sleepers) {
-  bool may_sleep = true;
-  const bool all_blocked = for_each_blocked([&](Link& link, bool for_slot, const BoundStep*) {
-    tuttiWait wait{-1, 0};
-    if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
-    sleepers->push_back({&link, wait});
-  });
-  // Since advance() a message may have come, or the last one left.
-  return may_sleep && all_blocked && !sleepers->empty();
-}
-
-std::string Run::waits_for() const {
-  std::string text;
-  for_each_blocked([&](Link& link, bool for_slot, const BoundStep*) {
-    const std::string one = format("rank %d (%s)", link.peer(), for_slot ? "to take what this rank sends" : "to send");
-    if (text.find(one) == std::string::npos) text += (text.empty() ? "" : ", ") + one;
-  });
-  return text;
-}
-
-std::vector<Run::Awaited> Run::awaited() const {
-  std::vector<Awaited> all;
-  for_each_blocked([&](Link& link, bool sends, const BoundStep* step) {
-    if (!sends || link.is_made()) all.push_back({sends, link.peer(), step != nullptr ? tag_of(*step) : last_tag(link)});
-  });
-  return all;
 }
 
 bool Run::check_stray(Link& link) {

@@ -1,10 +1,8 @@
-#include "exec/small_run.h"
-
 #include <sched.h>
 
 #include <cstring>
 
-#include "exec/pause.h"
+#include "exec/wait.h"
 
 namespace tutti {
 namespace {
@@ -27,61 +25,32 @@ namespace {
 
 void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   clear();
-  const size_t elem_bytes = dtype_bytes(call.dtype);
-  const ChunkLayout layout(elem_bytes, program.n_chunks, program.sizes);
-  const uint64_t bytes = call.count * elem_bytes;
+  BoundCall what{call, {call.count}};
+  what.n_ranks = n_ranks;
+  const Lowering lowering{program, what};
   // Larger ones may be lent, and a Run's generality is a few per cent of them.
-  if (bytes >= kLendFromBytes || layout.rounds(call.count) > 1) return;
+  if (call.count * lowering.elem_bytes >= kLendFromBytes || lowering.layout.rounds(call.count) > 1) return;
   if (program.lanes.size() != 1 || program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
-  const TagWords words = to_tag(call);
-  std::copy(words.begin(), words.end(), tag_.word);
-  reduce_ = kernels().reduce[static_cast<int>(call.op)][static_cast<int>(call.dtype)];
-  bases_.resize(kMessages + program.messages.size());
-  base(Buffer::kScratch) = program.scratch.data();
+  bases_ = program.bases.data();
+  bases_[kScratch] = program.scratch.data();
+  tag_ = pack(to_tag(call));
+  reduce_ = lowering.reduce_kernel();
   const std::vector<BoundStep>& steps = program.lanes[0].steps;
-  sources_.clear();
-  sources_.reserve(steps.size() * program.src.size());  // a step's are pointed to
+  sources_.resize(steps.size() * program.places.size());
+  Place* sources = sources_.data();
   for (const BoundStep& step : steps) {
-    const ChunkLayout::Part part = layout.part(call.count, 1, 0, step.size.chunk);
-    const auto place = [&](const PlacedSlice& slice) -> Place {
-      const auto base = static_cast<uint32_t>(slice.buffer);
-      if (slice.buffer == Buffer::kScratch) return {base, uint64_t{slice.chunk} * program.sizes.slot_bytes};
-      return {base, (slice.block * call.count + part.begin) * elem_bytes};
-    };
-    const size_t first = sources_.size();
-    const auto add_source = [&](const PlacedSlice& slice) {
-      if (slice.buffer != Buffer::kNone) sources_.push_back(place(slice));
-    };
-    add_source(step.before);
-    for (size_t i = 0; i <= step.recvs.size(); i++) {
-      if (i == step.local_place) add_source(step.local);
-      if (i < step.recvs.size()) sources_.push_back({static_cast<uint32_t>(kMessages + i), 0});
-    }
-    SmallStep small{step.recvs.data(),
-                    step.send,
-                    static_cast<uint32_t>(step.recvs.size()),
-                    static_cast<uint32_t>(part.elems * elem_bytes),
-                    false,
-                    sources_.data() + first,
-                    place(step.store),
-                    {}};
-    small.reduce.n_src = static_cast<int>(sources_.size() - first);
-    small.reduce.src = program.src.data();
-    small.reduce.elems = static_cast<uint32_t>(part.elems);
-    small.reduce.divisor = step.completes && call.op == RedOp::kAvg ? static_cast<uint32_t>(n_ranks) : 0;
-    small.pushes = step.recvs.empty() && step.send != nullptr && small.reduce.n_src == 1 && small.reduce.divisor == 0 &&
-                   step.store.buffer == Buffer::kNone;
-    steps_.push_back(small);
+    steps_.push_back(lowering.step(step, 1, 0, sources));
+    sources += program.places.size();
   }
 }
 
 bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns turns) {
   tag_.word[0] = sequence;
-  base(Buffer::kInput) = static_cast<char*>(const_cast<void*>(input));  // only ever a source
-  base(Buffer::kOutput) = static_cast<char*>(output);
+  bases_[kInput] = as_base(input);
+  bases_[kOutput] = static_cast<char*>(output);
   int least_sent = 2;  // as push() tells
-  for (SmallStep& step : steps_) {
+  for (LoweredStep& step : steps_) {
     const int sent =
         step.pushes ? step.send->push(address(step.sources[0]), step.bytes, tag_) : carry_out(step, &turns);
     if (sent == 0) [[unlikely]] {
@@ -90,34 +59,34 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
     }
     least_sent = std::min(least_sent, sent);
   }
-  if (least_sent == 2 || all_sent()) return true;
+  if (least_sent == 2 || program_->all_sent()) return true;
   done_ = steps_.size();
   return false;
 }
 
 // 0: it cannot be done yet; else what push() says of what it has sent.
-inline int SmallRun::carry_out(SmallStep& step, Turns* turns) {
+inline int SmallRun::carry_out(LoweredStep& step, Turns* turns) {
   if (!take_messages(step, turns)) return 0;
   char* slot = nullptr;
   if (step.send != nullptr && (slot = static_cast<char*>(step.send->try_acquire())) == nullptr) return 0;
   if (step.reduce.elems > 0) compute(step, slot);
-  for (uint32_t i = 0; i < step.n_recvs; i++) step.recvs[i]->release();
+  for (Link* link : step.recvs) link->release();
   if (slot == nullptr) return 2;
   step.send->publish(step.bytes, tag_);
   return 1;
 }
 
 // False if one is not there, or not what is due.
-inline bool SmallRun::take_messages(const SmallStep& step, Turns* turns) {
-  for (uint32_t i = 0; i < step.n_recvs; i++) {
+inline bool SmallRun::take_messages(const LoweredStep& step, Turns* turns) {
+  for (size_t i = 0; i < step.recvs.size(); i++) {
     const void* data = step.recvs[i]->match(step.bytes, tag_);
     if (data == nullptr && (data = wait_for(*step.recvs[i], step.bytes, tag_, turns)) == nullptr) return false;
-    bases_[kMessages + i] = static_cast<char*>(const_cast<void*>(data));  // only ever a source
+    bases_[kMessages + i] = as_base(data);
   }
   return true;
 }
 
-inline void SmallRun::compute(SmallStep& step, char* slot) {
+inline void SmallRun::compute(LoweredStep& step, char* slot) {
   char* const store = step.store.base != kNowhere ? address(step.store) : nullptr;
   ReduceArgs& reduce = step.reduce;
   if (reduce.n_src == 1 && reduce.divisor == 0) {
@@ -132,12 +101,6 @@ inline void SmallRun::compute(SmallStep& step, char* slot) {
   const void** const src = program_->src.data();
   for (int i = 0; i < reduce.n_src; i++) src[i] = address(step.sources[i]);
   reduce_(reduce);
-}
-
-inline bool SmallRun::all_sent() const {
-  for (Link* link : program_->sends)
-    if (link->unsent() > 0) return false;
-  return true;
 }
 
 }  // namespace tutti

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "exec/pause.h"
 
 namespace tutti {
 namespace {
@@ -62,7 +61,7 @@ class Idle {
       pause_cpu();
       if (++turns_ % kTurnsPerPoll != 0) return true;
     }
-    if (!poll_links()) return false;
+    if (auto well = run_.blockers().poll(); !well) return fail(std::move(well).error());
     return (!policy_.oversubscribed && turns_ < kSpins) || wait_on();
   }
   const Error& error() const { return error_; }
@@ -91,8 +90,6 @@ class Idle {
     return true;
   }
 
-  bool poll_links() { return run_.poll_links() || fail(run_.error()); }
-
   bool check(int64_t now) {
     last_stray_check_ns_ = now;
     context_.housekeeping();
@@ -102,7 +99,7 @@ class Idle {
     if (auto alike = context_.check_stalled(idle_ns); !alike) return fail(std::move(alike).error());
     if (idle_ns > next_warning_ns_) {
       next_warning_ns_ *= 2;
-      waited_for_ = run_.waits_for();
+      waited_for_ = run_.blockers().text();
       log(LogLevel::kWarn, "no progress for %lld s: %s", static_cast<long long>(idle_ns / 1'000'000'000),
           whom_and_why().c_str());
     }
@@ -113,7 +110,7 @@ class Idle {
 
   std::string whom_and_why() {
     const std::string why = context_.why_waiting();
-    return "waiting for " + run_.waits_for() + (why.empty() ? "" : "; " + why);
+    return "waiting for " + run_.blockers().text() + (why.empty() ? "" : "; " + why);
   }
 
   // Somebody was told that it might not.
@@ -124,16 +121,16 @@ class Idle {
 
   void sleep() {
     // The thread keeps their room, so that waiting takes no memory either.
-    static thread_local std::vector<Run::Sleeper> sleepers;
+    static thread_local std::vector<Blockers::Sleeper> sleepers;
     static thread_local std::vector<pollfd> fds;
     sleepers.clear();
-    if (run_.prepare_sleep(&sleepers)) {
+    if (run_.blockers().prepare_sleep(&sleepers)) {
       fds.clear();
       fds.push_back({context_.wake_fd(), POLLIN, 0});
-      for (const Run::Sleeper& s : sleepers) fds.push_back({s.wait.fd, s.wait.events, 0});
+      for (const Blockers::Sleeper& s : sleepers) fds.push_back({s.wait.fd, s.wait.events, 0});
       ::poll(fds.data(), fds.size(), kSleepMs);
     }
-    for (const Run::Sleeper& s : sleepers) s.link->wait_end();
+    for (const Blockers::Sleeper& s : sleepers) s.link->wait_end();
   }
 
   Run& run_;

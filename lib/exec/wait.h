@@ -12,6 +12,17 @@ inline constexpr int kSpins = 100;
 // And how often where ranks share a CPU, each look after all the others had their turn.
 inline constexpr int kYields = 16;
 
+// Turns from one look at the links' health, which is also what moves bytes over sockets, to the next.
+inline constexpr int kTurnsPerPoll = 4;
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 struct WaitPolicy {
   // Ranks outnumber the CPUs: spinning would keep the awaited one from running.
   bool oversubscribed = false;

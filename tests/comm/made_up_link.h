@@ -24,7 +24,8 @@ struct MadeUpEnd {
   uint32_t place_bytes = 0;
   bool has_slot = true;
   uint32_t unsent = 0;
-  int pushed = 2;  // what push returns
+  int pushed = 2;          // what push returns
+  bool may_sleep = false;  // what wait_begin returns
 
   // What the executor did.
   std::vector<std::string> sent;  // the bytes of what was published, lent or placed
@@ -69,7 +70,7 @@ inline tuttiTransport made_up_transport() {
     end(link)->releases++;
     end(link)->messages.pop_front();
   };
-  table.wait_begin = [](tuttiLink*, int, tuttiWait*) { return 0; };  // nobody sleeps
+  table.wait_begin = [](tuttiLink* link, int, tuttiWait*) { return end(link)->may_sleep ? 1 : 0; };
   table.wait_end = [](tuttiLink*) {};
   table.link_close = [](tuttiLink*) {};
   table.expect = [](tuttiLink* link, void*, uint32_t) { end(link)->expects++; };

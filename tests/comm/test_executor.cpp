@@ -7,7 +7,6 @@
 #include "catch.h"
 #include "comm/made_up_link.h"
 #include "contains.h"
-#include "exec/small_run.h"
 #include "exec/wait.h"
 
 namespace tutti::test_executor {
@@ -27,13 +26,12 @@ struct Bench {
                      theirs = std::vector<float>(kElems, 4), place = std::vector<float>(kElems, -1);
   Program program;
   Recorder recorder;
-  Run::Operation operation{};
+  BoundCall operation{};
 
   Bench() {
     program.sizes.slot_bytes = 128 << 10;
     program.may_lend = true;
-    program.messages.resize(2);
-    program.src.resize(4);
+    program.make_room(2);
     operation.call = {.sequence = 7,
                       .count = kElems,
                       .collective = Collective::kAllReduce,
@@ -312,6 +310,58 @@ TEST_CASE("executor: only a large message that is merely stored in the output is
   Run run(bench.program, bench.operation, bench.recorder);
   for (int i = 0; i < 3; i++) CHECK(run.advance() == Run::Poll::kIdle);
   CHECK(bench.from.expects == expected);
+}
+
+TEST_CASE("executor: every message of a lane is expected in its turn") {
+  Bench bench;
+  bench.add_lane({bench.receive(), bench.receive()});
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kIdle);
+  CHECK(bench.from.expects == 1);
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  CHECK(run.advance() == Run::Poll::kProgress);
+  CHECK(run.advance() == Run::Poll::kIdle);
+  CHECK(bench.from.expects == 2);
+}
+
+TEST_CASE("executor: a message that is lent is read where it lies") {
+  Bench bench;
+  bench.add_lane({bench.add_up(&bench.out)});
+  bench.from.messages = {bench.message(nullptr)};
+  bench.from.borrowed = bench.theirs.data();
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.output == std::vector<float>(kElems, 7));
+}
+
+TEST_CASE("executor: a rank does not sleep while one of its lanes can go on") {
+  Bench bench;
+  bench.from.may_sleep = bench.also_to.may_sleep = true;
+  BoundStep other = bench.receive();
+  other.recvs = {&bench.also_out};
+  bench.add_lane({bench.receive()});
+  bench.add_lane({other});
+  Run run(bench.program, bench.operation, bench.recorder);
+  std::vector<Blockers::Sleeper> sleepers;
+  CHECK(run.blockers().prepare_sleep(&sleepers));
+  CHECK(sleepers.size() == 2);
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  CHECK_FALSE(run.blockers().prepare_sleep(&sleepers));
+}
+
+TEST_CASE("executor: a small sum has every message that it takes") {
+  Bench bench;
+  bench.operation.call.count = bench.operation.blocks.uniform_elems = 2;
+  BoundStep sum = bench.add_up(nullptr);
+  sum.recvs = {&bench.in, &bench.also_out};
+  bench.add_lane({sum});
+  const std::vector<float> others(2, 5);
+  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
+  bench.also_to.messages = {bench.message(others.data(), 8)};
+  SmallRun small;
+  small.prepare(bench.program, bench.operation.call, 2);
+  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+  CHECK(bench.output[1] == 12);
 }
 
 // 160 KB in slots of 128: two rounds, each of whole cache lines.

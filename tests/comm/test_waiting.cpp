@@ -51,23 +51,23 @@ TEST_CASE("a rank whose last message has left while it waited does not go to sle
   Program program;
   program.sizes.slot_bytes = kBytes;
   program.sends = {&pair.out};
-  const Run::Operation operation{};
+  const BoundCall operation{};
   const Recorder recorder;
   Run run(program, operation, recorder);
   const std::vector<char> data(kBytes, 'x');
   REQUIRE(pair.out.try_acquire() != nullptr);
   REQUIRE(pair.out.lend(data.data(), kBytes, tuttiTag{}));
   const auto goes_to_sleep = [&] {
-    std::vector<Run::Sleeper> sleepers;
-    const bool sleeps = run.prepare_sleep(&sleepers);
-    for (const Run::Sleeper& sleeper : sleepers) sleeper.link->wait_end();
+    std::vector<Blockers::Sleeper> sleepers;
+    const bool sleeps = run.blockers().prepare_sleep(&sleepers);
+    for (const Blockers::Sleeper& sleeper : sleepers) sleeper.link->wait_end();
     return sleeps;
   };
   CHECK(goes_to_sleep());
   tuttiMessage message{};
   REQUIRE(test::until([&] {
     (void)test::poll_once(pair.in);
-    return run.poll_links() && pair.in.try_peek(&message);
+    return run.blockers().poll() && pair.in.try_peek(&message);
   }));
   CHECK_FALSE(goes_to_sleep());
 }

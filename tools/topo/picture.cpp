@@ -40,12 +40,12 @@ Result<std::vector<std::string>> all_gather(Communicator& comm, const std::strin
   std::vector<uint64_t> lengths(n);
   Operation operation{.collective = Collective::kAllGather, .input = &length, .output = lengths.data(), .count = 1};
   operation.dtype = DataType::kUint64;
-  TUTTI_TRY(comm.run(operation));
+  TUTTI_TRY(comm.run(comm.take_ticket(), operation));
   const uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
   std::string padded = mine, all(longest * n, '\0');
   padded.resize(longest);
   operation = {.collective = Collective::kAllGather, .input = padded.data(), .output = all.data(), .count = longest};
-  TUTTI_TRY(comm.run(operation));
+  TUTTI_TRY(comm.run(comm.take_ticket(), operation));
   std::vector<std::string> texts;
   for (size_t rank = 0; rank < n; rank++) texts.push_back(all.substr(rank * longest, lengths[rank]));
   return texts;

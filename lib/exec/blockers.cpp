@@ -1,0 +1,80 @@
+#include "exec/blockers.h"
+
+namespace tutti {
+
+// Calls visit(link, for_slot, step) for each link that holds a lane up, and for those with unsent messages, without a
+// step. False if some lane is not held up at all.
+template <class Visit>
+bool Blockers::for_each(Visit&& visit) const {
+  bool all_blocked = true;
+  for (const BoundLane& lane : program_.lanes) {
+    if (lane.done()) continue;
+    const BoundStep& step = lane.steps[lane.next];
+    bool blocked = false;
+    const auto block_on = [&](Link& link, bool for_slot) {
+      visit(link, for_slot, &step);
+      blocked = true;
+    };
+    tuttiMessage ignored;
+    for (Link* link : step.recvs)
+      if (!link->try_peek(&ignored)) block_on(*link, false);
+    if (!blocked && step.send != nullptr && (lane.expecting || step.send->try_acquire() == nullptr))
+      block_on(*step.send, true);
+    all_blocked = all_blocked && blocked;
+  }
+  for (Link* link : program_.sends)
+    if (link->unsent() > 0) visit(*link, true, nullptr);
+  return all_blocked;
+}
+
+// Of what this operation sends there.
+TagWords Blockers::last_tag(const Link& link) const {
+  if (!call_.tags.empty())
+    for (const BoundLane& lane : program_.lanes)
+      if (!lane.steps.empty() && lane.steps.back().send == &link) return call_.tag_of(lane.steps.back());
+  return to_tag(call_.call);
+}
+
+Result<void> Blockers::poll() const {
+  Result<void> well;
+  for_each([&](Link& link, bool, const BoundStep*) {
+    tuttiTransportError error{};
+    const tuttiResult_t code = link.poll(&error);
+    if (!well || code == tuttiSuccess || code == tuttiInProgress) return;
+    Error lost = to_error(code, error, link.peer());
+    lost.message += "; this rank is in " + to_text(call_.call);
+    well = std::move(lost);
+  });
+  return well;
+}
+
+bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
+  bool may_sleep = true;
+  const bool all_blocked = for_each([&](Link& link, bool for_slot, const BoundStep*) {
+    tuttiWait wait{-1, 0};
+    if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
+    sleepers->push_back({&link, wait});
+  });
+  // Since advance() a message may have come, or the last one left.
+  return may_sleep && all_blocked && !sleepers->empty();
+}
+
+std::string Blockers::text() const {
+  std::string text;
+  for_each([&](Link& link, bool for_slot, const BoundStep*) {
+    const std::string one = format("rank %d (%s)", link.peer(), for_slot ? "to take what this rank sends" : "to send");
+    if (text.find(one) == std::string::npos) text += (text.empty() ? "" : ", ") + one;
+  });
+  return text;
+}
+
+std::vector<Blockers::Awaited> Blockers::awaited() const {
+  std::vector<Awaited> all;
+  for_each([&](Link& link, bool sends, const BoundStep* step) {
+    if (!sends || link.is_made())
+      all.push_back({sends, link.peer(), step != nullptr ? call_.tag_of(*step) : last_tag(link)});
+  });
+  return all;
+}
+
+}  // namespace tutti

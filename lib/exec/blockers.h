@@ -1,0 +1,45 @@
+// The idle path: which links hold an operation up, and what they say of it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "exec/program.h"
+
+namespace tutti {
+
+class Blockers {
+ public:
+  Blockers(const Program& program, const BoundCall& call) : program_(program), call_(call) {}
+
+  // Asks every link that a lane waits for whether it is still well.
+  Result<void> poll() const;
+  // Before sleeping: adds what to sleep on and which links to tell of the waking (wait_end), in any case; false if
+  // something can go on already.
+  struct Sleeper {
+    Link* link;
+    tuttiWait wait;
+  };
+  bool prepare_sleep(std::vector<Sleeper>* sleepers) const;
+  // "rank 3 (to send), rank 1 (to take what this rank sends)"
+  std::string text() const;
+  // The same as messages of the operation, each with its tag; at least one for each rank that is waited for, but for
+  // those that a link will take as soon as it is made.
+  struct Awaited {
+    bool sends;
+    int peer;
+    TagWords tag;
+  };
+  std::vector<Awaited> awaited() const;
+
+ private:
+  template <class Visit>
+  bool for_each(Visit&& visit) const;
+  TagWords last_tag(const Link& link) const;
+
+  const Program& program_;
+  const BoundCall& call_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,78 @@
+#include "exec/program.h"
+
+namespace tutti {
+
+Program bind_program(const Schedule& schedule, MessageSizes sizes, const FindLink& find_link) {
+  Program program;
+  program.n_chunks = std::max(1u, schedule.n_chunks);  // a barrier has none
+  program.sizes = sizes;
+  program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * sizes.slot_bytes);
+  program.may_lend = schedule.may_lend;
+  for (const Lane& lane : schedule.lanes) {
+    BoundLane bound;
+    for (const Step& step : lane.steps) {
+      BoundStep b;
+      b.size = take_apart({Buffer::kNone, step.chunk}, schedule.n_chunks);
+      b.before = take_apart(step.before, schedule.n_chunks);
+      b.local = take_apart(step.local, schedule.n_chunks);
+      b.store = take_apart(step.store, schedule.n_chunks);
+      b.completes = step.completes;
+      for_each_sender(schedule, step, [&](int peer) { b.recvs.push_back(find_link(peer, lane.channel, false)); });
+      b.local_place = static_cast<uint32_t>(step.recv == kEveryone ? schedule.rank : std::ssize(b.recvs));
+      program.make_room(b.recvs.size());
+      if (step.send >= 0) b.send = find_link(step.send, lane.channel, true);
+      if (b.send != nullptr && std::find(program.sends.begin(), program.sends.end(), b.send) == program.sends.end())
+        program.sends.push_back(b.send);
+      bound.steps.push_back(b);
+    }
+    // Only sums are written to their places: what is there already is read by its receiver, where it lies.
+    const bool sums =
+        std::any_of(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return step.completes; });
+    if (sums && schedule.may_lend)
+      for (const Placeable& placeable : placeable_messages(lane))
+        if (placeable.ahead > 0) bound.steps[placeable.from].expects.push_back(placeable);
+    if (!bound.steps.empty()) program.lanes.push_back(std::move(bound));
+  }
+  return program;
+}
+
+void Program::make_room(size_t n_recvs) {
+  messages.resize(std::max(messages.size(), n_recvs));
+  bases.resize(kMessages + messages.size());
+  src.resize(messages.size() + 2);
+  places.resize(src.size());
+}
+
+LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const {
+  const auto part = layout.part(call.blocks.size(step.size.block), rounds, round, step.size.chunk);
+  const auto place = [&](const PlacedSlice& slice) -> Place {
+    const auto base = static_cast<uint32_t>(slice.buffer);
+    if (slice.buffer == Buffer::kScratch) return {base, uint64_t{slice.chunk} * program.sizes.slot_bytes};
+    if (slice.buffer == Buffer::kNone) return {};
+    return {base, (call.blocks.begin(slice.buffer, slice.block) + part.begin) * elem_bytes};
+  };
+  const auto bytes = static_cast<uint32_t>(part.elems * elem_bytes);
+  LoweredStep lowered{step.recvs, step.send, bytes, sources, place(step.store), {}};
+  ReduceArgs& reduce = lowered.reduce;
+  const auto add_source = [&](const Place& source) {
+    if (source.base != kNowhere) sources[reduce.n_src++] = source;
+  };
+  add_source(place(step.before));
+  for (uint32_t i = 0; i <= step.recvs.size(); i++) {
+    if (i == step.local_place) add_source(place(step.local));
+    if (i < step.recvs.size()) add_source({kMessages + i, 0});
+  }
+  reduce.src = program.src.data();
+  reduce.elems = part.elems;
+  reduce.divisor = step.completes && call.call.op == RedOp::kAvg ? static_cast<uint32_t>(call.n_ranks) : 0;
+  lowered.pushes = step.recvs.empty() && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0 &&
+                   step.store.buffer == Buffer::kNone;
+  return lowered;
+}
+
+ReduceKernel Lowering::reduce_kernel() const {
+  const RedOp op = call.call.op == RedOp::kPreMulSum ? RedOp::kSum : call.call.op;
+  return kernels().reduce[static_cast<int>(op)][static_cast<int>(call.call.dtype)];
+}
+
+}  // namespace tutti
