@@ -98,10 +98,14 @@ void RootServer::lack_descriptors(int why) {
   fail(std::move(error));
 }
 
-// Silent connections must not keep honest ranks out: the oldest goes.
+// Silent connections must not keep honest ranks out: the oldest goes. Not one whose words have come and were not read
+// yet: that rank takes itself to be in.
 bool RootServer::make_room() {
   for (Client& client : clients_) {
-    if (client.closed || !is_pending(client.rank, client.draining)) continue;
+    if (client.closed || client.authenticated) continue;
+    advance_handshake(client);
+    if (client.closed) return true;
+    if (client.authenticated) continue;
     if (now_ns() - client.since_ns < (client.handshake.heard() ? kHurryNs : kSilenceNs)) continue;
     forget(client);
     return true;

@@ -1,5 +1,10 @@
 // The rendezvous when all goes well.
 #include "group/bootstrap.h"
+
+#include <sys/resource.h>
+
+#include <thread>
+
 #include "catch.h"
 #include "group/bootstrap_connect.h"
 #include "group/bootstrap_root.h"
@@ -42,6 +47,35 @@ TEST_CASE("ranks join and gather blobs of all sizes") {
     INFO(fate.message);
     CHECK(fate.code == Code::kSuccess);
   }
+}
+
+// More than the root takes in at a time, while it is busy with those that are in.
+TEST_CASE("a thousand ranks that come at once all meet") {
+  constexpr int kRanks = 1024;
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit before = limit;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_max < 4 * kRanks) {
+    WARN("skipped: no more than " << limit.rlim_max << " descriptors here");
+    return;
+  }
+  const auto id = start_root(Deadline::after_seconds(60));
+  REQUIRE(id);
+  std::vector<Fate> fates(kRanks);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; rank++)
+    ranks.emplace_back([&, rank] {
+      auto joined = Bootstrap::join(id.value(), rank, kRanks, Deadline::after_seconds(60));
+      const auto all = joined ? joined.value().all_gather(blob_of(rank, 0)) : joined.error();
+      if (!all) fates[static_cast<size_t>(rank)] = fate_of(all.error());
+      if (all && all.value().back() != blob_of(kRanks - 1, 0)) fates[static_cast<size_t>(rank)].message = "wrong blob";
+      if (joined) (void)joined.value().conclude({});
+    });
+  for (std::thread& rank : ranks) rank.join();
+  setrlimit(RLIMIT_NOFILE, &before);
+  for (const Fate& fate : fates) REQUIRE(fate.message == "");
 }
 
 TEST_CASE("the largest blob passes and a larger one is refused before it is sent") {
