@@ -3,10 +3,10 @@
 // An Endpoint class has
 //   static Result<std::unique_ptr<Endpoint>> open(const tuttiEndpointConfig&);
 //   std::string address() const;                                    // at most TUTTI_ADDRESS_MAX_BYTES
+//   Speed speed() const;
 //   std::string unreachable_because(std::string_view peer) const;   // "" if the peer may be reached
 //   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig&, std::string_view peer);
 //   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig*);             // null when nothing is ready
-//   tuttiTransportProperties properties() const;
 // and where it delivers to devices' memory
 //   Result<void> registers(const void*, uint64_t bytes);
 // and where it listens at several addresses
@@ -20,6 +20,7 @@
 #include <cstring>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,34 +31,33 @@
 
 namespace tutti {
 
+// Of tuttiEndpointInfo.
+struct Speed {
+  uint32_t latency_ns;
+  uint64_t bytes_per_second;
+};
+
 // One end of a link; a sending end overrides the second group, a receiving end the third. Contract: tutti/transport.h.
 class LinkHalf {
  public:
   virtual ~LinkHalf() = default;
   virtual Result<bool> poll() = 0;  // true: ready, false: still connecting
-  virtual bool wait_begin(bool for_slot, tuttiWait* wait) = 0;
-  virtual void wait_end() = 0;
-  virtual void recall() {}
+  virtual void fill(tuttiLinkState*) {}
+  virtual bool wait_begin(tuttiWait* wait) = 0;
+  virtual void wait_end() {}
+  virtual void revoke() {}
 
-  virtual void* try_acquire() { return nullptr; }
-  virtual void publish(uint32_t, const tuttiTag&) {}
-  // No more than the other two do, unless overridden.
+  virtual tuttiRoom acquire(const void*, uint32_t, tuttiPosting, void**) { return TUTTI_NO_ROOM; }
+  virtual int publish(const void*, uint32_t, const tuttiTag&) { return 0; }
   virtual int push(const void* data, uint32_t bytes, const tuttiTag& tag) {
     return push_in_steps(*this, data, bytes, tag);
   }
-  virtual uint32_t unsent() { return 0; }
-  virtual bool lend(const void*, uint32_t, const tuttiTag&) { return false; }
-  virtual bool can_lend(const void*, uint32_t) { return false; }
-  virtual int deliver(const void*, uint32_t, const tuttiTag&) { return -1; }
-  virtual void* place(uint32_t) { return nullptr; }
 
-  virtual bool try_peek(tuttiMessage*) { return false; }
-  virtual const void* match(uint32_t bytes, const tuttiTag& tag) { return match_by_peeking(*this, bytes, tag); }
-  virtual void expect(void*, uint32_t) {}
-  virtual void expect_ahead(uint32_t, void*, uint32_t) {}
-  virtual bool demand(void*, uint32_t) { return false; }
+  virtual bool peek(tuttiMessage*) { return false; }
   virtual void release() {}
-  virtual Result<const void*> borrow() { return Error{Code::kInternalError, "this transport does not lend memory"}; }
+  virtual const void* match(uint32_t bytes, const tuttiTag& tag) { return match_by_peeking(*this, bytes, tag); }
+  virtual Result<const void*> read() { return Error{Code::kInternalError, "this transport exposes no memory"}; }
+  virtual bool post(uint32_t, void*, uint32_t, bool) { return false; }
 };
 
 // The limits that every link keeps.
@@ -103,7 +103,7 @@ inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const 
 }
 
 // Of connections that have authenticated and are to send something more, the first that makes a link. `take_in` gives
-// the link, null as long as that has not come, or why the connection is turned away.
+// the link, null as long as that has not come, or why the connection is refused.
 template <class Incoming, class TakeIn>
 std::unique_ptr<LinkHalf> first_link(std::list<Incoming>& incoming, const char* what, TakeIn&& take_in) {
   for (auto i = incoming.begin(); i != incoming.end();) {
@@ -113,7 +113,7 @@ std::unique_ptr<LinkHalf> first_link(std::list<Incoming>& incoming, const char* 
       continue;
     }
     if (!link)
-      log(LogLevel::kWarn, "turned away a %s from rank %d: %s", what, i->hello.from_rank, link.error().message.c_str());
+      log(LogLevel::kWarn, "refused a %s from rank %d: %s", what, i->hello.from_rank, link.error().message.c_str());
     i = incoming.erase(i);
     if (link) return std::move(link).value();
   }
@@ -130,16 +130,16 @@ struct TransportTable {
   static tuttiLink* give(std::unique_ptr<LinkHalf> link) { return reinterpret_cast<tuttiLink*>(link.release()); }
 
   static tuttiResult_t endpoint_open(const tuttiEndpointConfig* config, tuttiEndpoint** endpoint,
-                                     tuttiTransportError* error) {
+                                     tuttiEndpointInfo* info, tuttiTransportError* error) {
     auto opened = EndpointClass::open(*config);
     if (!opened) return report(opened.error(), error);
+    const std::string address = opened.value()->address();
+    info->address_bytes = static_cast<uint32_t>(address.copy(info->address, sizeof info->address));
+    const Speed speed = opened.value()->speed();
+    info->latency_ns = speed.latency_ns;
+    info->bytes_per_second = speed.bytes_per_second;
     *endpoint = reinterpret_cast<tuttiEndpoint*>(std::move(opened).value().release());
     return tuttiSuccess;
-  }
-  static uint32_t endpoint_address(tuttiEndpoint* endpoint, void* blob) {
-    const std::string address = self(endpoint)->address();
-    memcpy(blob, address.data(), address.size());
-    return static_cast<uint32_t>(address.size());
   }
   static int endpoint_reaches(tuttiEndpoint* endpoint, const void* peer, uint32_t bytes, char* why, size_t why_bytes) {
     const std::string reason = self(endpoint)->unreachable_because({static_cast<const char*>(peer), bytes});
@@ -165,49 +165,38 @@ struct TransportTable {
   }
   static void endpoint_close(tuttiEndpoint* endpoint) { delete self(endpoint); }
 
-  static tuttiResult_t link_poll(tuttiLink* link, tuttiTransportError* error) {
+  static tuttiResult_t link_poll(tuttiLink* link, tuttiLinkState* state, tuttiTransportError* error) {
     auto ready = self(link)->poll();
+    if (state != nullptr) self(link)->fill(state);
     if (!ready) return report(ready.error(), error);
     return ready.value() ? tuttiSuccess : tuttiInProgress;
   }
-  static void* try_acquire(tuttiLink* link) { return sender(link)->try_acquire(); }
-  static void publish(tuttiLink* link, uint32_t bytes, const tuttiTag* tag) { sender(link)->publish(bytes, *tag); }
-  static uint32_t unsent(tuttiLink* link) { return sender(link)->unsent(); }
+  static void link_close(tuttiLink* link) { delete self(link); }
+  static void revoke(tuttiLink* link) { self(link)->revoke(); }
+  static int wait_begin(tuttiLink* link, tuttiWait* wait) { return self(link)->wait_begin(wait); }
+  static void wait_end(tuttiLink* link) { self(link)->wait_end(); }
+  static tuttiRoom acquire(tuttiLink* link, const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
+    return sender(link)->acquire(data, bytes, posting, at);
+  }
+  static int publish(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
+    return sender(link)->publish(data, bytes, *tag);
+  }
   static int push(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
     return sender(link)->push(data, bytes, *tag);
   }
-  static int try_peek(tuttiLink* link, tuttiMessage* message) { return receiver(link)->try_peek(message); }
+  static int peek(tuttiLink* link, tuttiMessage* message) { return receiver(link)->peek(message); }
+  static void release(tuttiLink* link) { receiver(link)->release(); }
   static const void* match(tuttiLink* link, uint32_t bytes, const tuttiTag* tag) {
     return receiver(link)->match(bytes, *tag);
   }
-  static void release(tuttiLink* link) { receiver(link)->release(); }
-  static int wait_begin(tuttiLink* link, int for_slot, tuttiWait* wait) {
-    return self(link)->wait_begin(for_slot != 0, wait);
-  }
-  static void wait_end(tuttiLink* link) { self(link)->wait_end(); }
-  static void link_close(tuttiLink* link) { delete self(link); }
-  static void expect(tuttiLink* link, void* to, uint32_t bytes) { receiver(link)->expect(to, bytes); }
-  static int lend(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
-    return sender(link)->lend(data, bytes, *tag);
-  }
-  static int can_lend(tuttiLink* link, const void* data, uint32_t bytes) {
-    return sender(link)->can_lend(data, bytes) ? 1 : 0;
-  }
-  static void expect_ahead(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes) {
-    receiver(link)->expect_ahead(ahead, to, bytes);
-  }
-  static void* place(tuttiLink* link, uint32_t bytes) { return sender(link)->place(bytes); }
-  static void recall(tuttiLink* link) { self(link)->recall(); }
-  static tuttiResult_t borrow(tuttiLink* link, const void** data, tuttiTransportError* error) {
-    auto borrowed = receiver(link)->borrow();
-    if (!borrowed) return report(borrowed.error(), error);
-    *data = borrowed.value();
+  static tuttiResult_t read(tuttiLink* link, const void** data, tuttiTransportError* error) {
+    auto found = receiver(link)->read();
+    if (!found) return report(found.error(), error);
+    *data = found.value();
     return tuttiSuccess;
   }
-  static void endpoint_properties(tuttiEndpoint* endpoint, tuttiTransportProperties* properties) {
-    const tuttiTransportProperties all = self(endpoint)->properties();
-    properties->latency_ns = all.latency_ns;
-    properties->bytes_per_second = all.bytes_per_second;
+  static int post(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes, int required) {
+    return receiver(link)->post(ahead, to, bytes, required != 0);
   }
   static void endpoint_narrow(tuttiEndpoint* endpoint, int here, int elsewhere) {
     self(endpoint)->narrow(here != 0, elsewhere != 0);
@@ -218,11 +207,6 @@ struct TransportTable {
     if (!registered) snprintf(why, why_bytes, "%s", registered.error().message.c_str());
     return registered ? 1 : 0;
   }
-  static uint64_t resent(tuttiLink* link) { return sender(link)->resent(); }
-  static int demand(tuttiLink* link, void* to, uint32_t bytes) { return receiver(link)->demand(to, bytes); }
-  static int deliver(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
-    return sender(link)->deliver(data, bytes, *tag);
-  }
 };
 
 template <class EndpointClass, class Sender, class Receiver>
@@ -232,38 +216,29 @@ constexpr tuttiTransport make_transport(const char* name) {
                        sizeof(tuttiTransport),
                        name,
                        T::endpoint_open,
-                       T::endpoint_address,
-                       T::endpoint_reaches,
+                       T::endpoint_close,
                        T::connect,
                        T::accept,
-                       T::endpoint_close,
+                       T::endpoint_reaches,
+                       nullptr,
+                       nullptr,
                        T::link_poll,
-                       T::try_acquire,
-                       T::publish,
-                       T::unsent,
-                       T::try_peek,
-                       T::release,
+                       T::link_close,
+                       T::revoke,
                        T::wait_begin,
                        T::wait_end,
-                       T::link_close,
-                       T::expect,
-                       T::lend,
-                       T::recall,
-                       T::borrow,
-                       T::endpoint_properties,
+                       T::acquire,
+                       T::publish,
                        T::push,
-                       T::expect_ahead,
-                       T::place};
-  table.match = T::match;
-  table.can_lend = T::can_lend;
+                       T::peek,
+                       T::release,
+                       T::match,
+                       T::read,
+                       T::post};
   if constexpr (requires(EndpointClass & endpoint) { endpoint.narrow(true, true); })
     table.endpoint_narrow = T::endpoint_narrow;
-  if constexpr (requires(Sender & link) { link.resent(); }) table.resent = T::resent;
-  if constexpr (requires(EndpointClass & endpoint) { endpoint.registers(nullptr, 0); }) {
+  if constexpr (requires(EndpointClass & endpoint) { endpoint.registers(nullptr, 0); })
     table.endpoint_registers = T::endpoint_registers;
-    table.demand = T::demand;
-    table.deliver = T::deliver;
-  }
   return table;
 }
 

@@ -15,8 +15,8 @@ namespace tutti {
 namespace {
 
 constexpr char kEntry[] = "tuttiTransportPlugin";
-// A table without this is none; what comes after may be missing, or NULL.
-constexpr size_t kLeastTableBytes = offsetof(tuttiTransport, expect);
+// A table without this is none; later versions append.
+constexpr size_t kLeastTableBytes = offsetof(tuttiTransport, post) + sizeof tuttiTransport::post;
 
 // Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed.
 struct Loaded {
@@ -28,6 +28,12 @@ Loaded& g_loaded = *new Loaded;
 
 Error refuse(const std::string& path, const std::string& why) {
   return {Code::kInvalidUsage, format("TUTTI_TRANSPORT_PLUGIN: %s cannot be used: %s", path.c_str(), why.c_str())};
+}
+
+bool lacks_functions(const tuttiTransport& t) {
+  return t.endpoint_open == nullptr || t.endpoint_close == nullptr || t.connect == nullptr || t.accept == nullptr ||
+         t.link_poll == nullptr || t.link_close == nullptr || t.acquire == nullptr || t.publish == nullptr ||
+         t.peek == nullptr || t.release == nullptr;
 }
 
 Result<const tuttiTransport*> load(const std::string& path) {
@@ -51,6 +57,7 @@ Result<const tuttiTransport*> load(const std::string& path) {
                          theirs->abi_version, theirs->struct_bytes, TUTTI_TRANSPORT_ABI_VERSION, kLeastTableBytes));
   if (theirs->name == nullptr || *theirs->name == '\0' || strchr(theirs->name, ',') != nullptr)
     return refuse(path, "its name is empty or contains a comma");
+  if (lacks_functions(*theirs)) return refuse(path, "its table lacks one of the ten functions that may not be NULL");
   auto* table = new tuttiTransport{};  // never freed: links may outlive main
   memcpy(table, theirs, std::min<size_t>(theirs->struct_bytes, sizeof *table));
   return table;

@@ -14,12 +14,10 @@ const tuttiTransport kNoTransport = {
     .abi_version = TUTTI_TRANSPORT_ABI_VERSION,
     .struct_bytes = sizeof(tuttiTransport),
     .name = "none yet",
-    .link_poll = [](tuttiLink*, tuttiTransportError*) { return tuttiInProgress; },
-    .try_acquire = [](tuttiLink*) -> void* { return nullptr; },
-    .unsent = [](tuttiLink*) -> uint32_t { return 0; },
-    .try_peek = [](tuttiLink*, tuttiMessage*) { return 0; },
-    .wait_begin = [](tuttiLink*, int, tuttiWait*) { return 0; },
-    .wait_end = [](tuttiLink*) {},
+    .link_poll = [](tuttiLink*, tuttiLinkState*, tuttiTransportError*) { return tuttiInProgress; },
+    .wait_begin = [](tuttiLink*, tuttiWait*) { return 0; },
+    .acquire = [](tuttiLink*, const void*, uint32_t, tuttiPosting, void**) { return TUTTI_NO_ROOM; },
+    .peek = [](tuttiLink*, tuttiMessage*) { return 0; },
 };
 
 namespace {

@@ -5,14 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
-#include "base/shared_memory.h"
 #include "tutti/transport.h"
 
 namespace tutti {
@@ -45,25 +42,23 @@ inline tuttiResult_t report(const Error& error, tuttiTransportError* out) {
   return static_cast<tuttiResult_t>(error.code);
 }
 
-// Of anything with these verbs: what `push` does where a transport has none of its own.
+// What `push` and `match` do where a transport has none of its own; of anything with the other verbs.
 template <class Sender>
 int push_in_steps(Sender& sender, const void* data, uint32_t bytes, const tuttiTag& tag) {
-  void* const slot = sender.try_acquire();
-  if (slot == nullptr) return 0;
+  void* slot = nullptr;
+  if (sender.acquire(nullptr, 0, TUTTI_NOT_POSTED, &slot) == TUTTI_NO_ROOM) return 0;
   if (bytes > 0) memcpy(slot, data, bytes);  // else it may be null
-  sender.publish(bytes, tag);
-  return 1;
+  return sender.publish(nullptr, bytes, tag);
 }
 
 inline bool is_same(const tuttiTag& a, const tuttiTag& b) {
   return ((a.word[0] ^ b.word[0]) | (a.word[1] ^ b.word[1]) | (a.word[2] ^ b.word[2]) | (a.word[3] ^ b.word[3])) == 0;
 }
 
-// Likewise what `match` does.
 template <class Receiver>
 const void* match_by_peeking(Receiver& receiver, uint32_t bytes, const tuttiTag& tag) {
   tuttiMessage message;
-  const bool is_it = receiver.try_peek(&message) && message.bytes == bytes && is_same(message.tag, tag);
+  const bool is_it = receiver.peek(&message) && message.bytes == bytes && is_same(message.tag, tag);
   return is_it ? message.data : nullptr;
 }
 
@@ -93,56 +88,66 @@ class Link {
   uint32_t slots() const { return config_.slots; }
   uint32_t slot_bytes() const { return config_.slot_bytes; }
 
-  tuttiResult_t poll(tuttiTransportError* error) { return table_->link_poll(link_, error); }
-  void* try_acquire() { return table_->try_acquire(link_); }
-  void publish(uint32_t bytes, const tuttiTag& tag) { table_->publish(link_, bytes, &tag); }
-  // As the ABI's: 0, 1 or 2.
+  tuttiResult_t poll(tuttiTransportError* error) { return table_->link_poll(link_, nullptr, error); }
+  tuttiLinkState state() {
+    tuttiLinkState state{sizeof state, 0, kNotCounted};
+    table_->link_poll(link_, &state, nullptr);
+    return state;
+  }
+  uint32_t unsent() { return state().unsent; }
+  void revoke() {
+    if (table_->revoke != nullptr) table_->revoke(link_);
+  }
+  // Without a descriptor, -1, where the transport has nothing to sleep on.
+  bool wait_begin(tuttiWait* wait) { return table_->wait_begin == nullptr || table_->wait_begin(link_, wait) != 0; }
+  void wait_end() {
+    if (table_->wait_end != nullptr) table_->wait_end(link_);
+  }
+
+  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
+    return table_->acquire(link_, data, bytes, posting, at);
+  }
+  // A slot, or null. Not inline: a variable whose address is taken costs the caller registers.
+  [[gnu::noinline]] void* acquire() {
+    void* slot = nullptr;
+    return acquire(nullptr, 0, TUTTI_NOT_POSTED, &slot) == TUTTI_NO_ROOM ? nullptr : slot;
+  }
+  // These three return the ABI's 0, 1 or 2.
+  int publish(uint32_t bytes, const tuttiTag& tag) { return publish(nullptr, bytes, tag); }
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
+    return table_->publish(link_, data, bytes, &tag);
+  }
   int push(const void* data, uint32_t bytes, const tuttiTag& tag) {
-    return table_->push != nullptr ? table_->push(link_, data, bytes, &tag) : push_in_steps(*this, data, bytes, tag);
+    return table_->push != nullptr ? table_->push(link_, data, bytes, &tag) : push_slowly(data, bytes, tag);
   }
-  uint32_t unsent() { return table_->unsent(link_); }
-  bool try_peek(tuttiMessage* message) { return table_->try_peek(link_, message) != 0; }
-  const void* match(uint32_t bytes, const tuttiTag& tag) {
-    return table_->match != nullptr ? table_->match(link_, bytes, &tag) : match_by_peeking(*this, bytes, tag);
-  }
+
+  bool peek(tuttiMessage* message) { return table_->peek(link_, message) != 0; }
   void release() { table_->release(link_); }
-  void expect(void* to, uint32_t bytes) {
-    if (table_->expect != nullptr) table_->expect(link_, to, bytes);
+  const void* match(uint32_t bytes, const tuttiTag& tag) {
+    return table_->match != nullptr ? table_->match(link_, bytes, &tag) : match_slowly(bytes, tag);
   }
-  void expect_ahead(uint32_t ahead, void* to, uint32_t bytes) {
-    if (table_->expect_ahead != nullptr) table_->expect_ahead(link_, ahead, to, bytes);
-  }
-  void* place(uint32_t bytes) { return table_->place != nullptr ? table_->place(link_, bytes) : nullptr; }
-  // The ABI's, of an endpoint that delivers().
-  bool demand(void* to, uint32_t bytes) { return table_->demand(link_, to, bytes) != 0; }
-  int deliver(const void* data, uint32_t bytes, const tuttiTag& tag) {
-    return table_->deliver(link_, data, bytes, &tag);
-  }
-  bool wait_begin(bool for_slot, tuttiWait* wait) { return table_->wait_begin(link_, for_slot, wait) != 0; }
-  void wait_end() { table_->wait_end(link_); }
-  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
-    return table_->lend != nullptr && table_->lend(link_, data, bytes, &tag) != 0;
-  }
-  bool can_lend(const void* data, uint32_t bytes) {
-    if (table_->can_lend != nullptr) return table_->can_lend(link_, data, bytes) != 0;
-    return table_->lend != nullptr && SharedMemory::find_registered(data, bytes) != nullptr;
-  }
-  // Nothing where the transport does not tell.
-  std::optional<uint64_t> resent() {
-    return table_->resent != nullptr ? std::optional(table_->resent(link_)) : std::nullopt;
-  }
-  void recall() {
-    if (table_->recall != nullptr) table_->recall(link_);
-  }
-  Result<const void*> borrow() {
+  Result<const void*> read() {
     const void* data = nullptr;
     tuttiTransportError error{};
-    const tuttiResult_t code = table_->borrow(link_, &data, &error);
+    const tuttiResult_t code = table_->read(link_, &data, &error);
     if (code != tuttiSuccess) return to_error(code, error, peer());
     return data;
   }
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required = false) {
+    return table_->post != nullptr && table_->post(link_, ahead, to, bytes, required ? 1 : 0) != 0;
+  }
+
+  static constexpr uint64_t kNotCounted = UINT64_MAX;
 
  private:
+  // Not inline, either.
+  [[gnu::noinline]] int push_slowly(const void* data, uint32_t bytes, const tuttiTag& tag) {
+    return push_in_steps(*this, data, bytes, tag);
+  }
+  [[gnu::noinline]] const void* match_slowly(uint32_t bytes, const tuttiTag& tag) {
+    return match_by_peeking(*this, bytes, tag);
+  }
+
   const tuttiTransport* table_ = nullptr;
   tuttiLink* link_ = nullptr;
   tuttiLinkConfig config_{};
@@ -151,16 +156,19 @@ class Link {
 class Endpoint {
  public:
   static Result<Endpoint> open(const tuttiTransport* table, const tuttiEndpointConfig& config) {
-    tuttiEndpoint* endpoint = nullptr;
+    Endpoint opened(table);
     tuttiTransportError error{};
-    const tuttiResult_t code = table->endpoint_open(&config, &endpoint, &error);
+    const tuttiResult_t code = table->endpoint_open(&config, &opened.endpoint_, &opened.info_, &error);
     if (code != tuttiSuccess) return to_error(code, error, -1);
-    return Endpoint(table, endpoint);
+    opened.info_.bytes_per_second = std::max<uint64_t>(opened.info_.bytes_per_second, 1);
+    return opened;
   }
-  Endpoint(Endpoint&& other) noexcept : table_(other.table_), endpoint_(std::exchange(other.endpoint_, nullptr)) {}
+  Endpoint(Endpoint&& other) noexcept
+      : table_(other.table_), endpoint_(std::exchange(other.endpoint_, nullptr)), info_(other.info_) {}
   Endpoint& operator=(Endpoint&& other) noexcept {
     std::swap(table_, other.table_);
     std::swap(endpoint_, other.endpoint_);
+    std::swap(info_, other.info_);
     return *this;
   }
   ~Endpoint() {
@@ -168,26 +176,18 @@ class Endpoint {
   }
 
   const char* name() const { return table_->name; }
-  tuttiTransportProperties properties() const {
-    tuttiTransportProperties properties{sizeof properties, 10'000, 5'000'000'000};
-    if (table_->endpoint_properties != nullptr) table_->endpoint_properties(endpoint_, &properties);
-    properties.bytes_per_second = std::max<uint64_t>(properties.bytes_per_second, 1);
-    return properties;
-  }
-  std::string address() const {
-    std::string blob(TUTTI_ADDRESS_MAX_BYTES, '\0');
-    blob.resize(table_->endpoint_address(endpoint_, blob.data()));
-    return blob;
-  }
+  const tuttiEndpointInfo& info() const { return info_; }
+  std::string address() const { return {info_.address, info_.address_bytes}; }
   // Empty if a peer with this address may be reached, else why not.
   std::string unreachable_because(const std::string& peer_address) const {
     char why[256] = "";
-    const bool reaches = table_->endpoint_reaches(endpoint_, peer_address.data(),
+    const bool reaches = table_->endpoint_reaches == nullptr ||
+                         table_->endpoint_reaches(endpoint_, peer_address.data(),
                                                   static_cast<uint32_t>(peer_address.size()), why, sizeof why) != 0;
     return reaches ? "" : why;
   }
-  // To memory of devices, and from there.
-  bool delivers() const { return table_->deliver != nullptr; }
+  // From memory of devices to memory of devices.
+  bool delivers() const { return table_->endpoint_registers != nullptr; }
   Result<void> registers(const void* memory, uint64_t bytes) {
     char why[500] = "";
     if (table_->endpoint_registers(endpoint_, memory, bytes, why, sizeof why) != 0) return {};
@@ -217,9 +217,10 @@ class Endpoint {
   }
 
  private:
-  Endpoint(const tuttiTransport* table, tuttiEndpoint* endpoint) : table_(table), endpoint_(endpoint) {}
+  explicit Endpoint(const tuttiTransport* table) : table_(table) {}
   const tuttiTransport* table_;
-  tuttiEndpoint* endpoint_;
+  tuttiEndpoint* endpoint_ = nullptr;
+  tuttiEndpointInfo info_{sizeof info_, 10'000, 5'000'000'000, 0, {}};
 };
 
 }  // namespace tutti

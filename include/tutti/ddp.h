@@ -27,11 +27,11 @@
  * CUDA. On a communicator with config.cudaDevice parameters and buffers may be on that device (and others in host
  * memory; each has buckets of its own). What is done with them takes its place in streams: tuttiDdpMarkReady means the
  * gradient as the caller's stream (tuttiDdpSetStream) has it when it gets there, buckets are averaged in a stream of
- * the layer's own, and after tuttiDdpWait the caller's stream waits for them. The host waits for no gradient there,
- * only until all ranks have called it; but in a step of checkEvery also for the GPU. tuttiDdpCreate waits for the
- * device, as does the step in which buckets are rebuilt. The ranks also exchange messages in host memory: creation
- * splits the communicator, and tuttiDdpDestroy is collective, unless the communicator is broken. Steps cannot be
- * captured into CUDA graphs.
+ * the layer's own, and after tuttiDdpWait the caller's stream waits for them. The host does not wait for gradients
+ * there, only until all ranks have called it; in a step of checkEvery it also waits for the GPU. tuttiDdpCreate waits
+ * for the device, as does the step in which buckets are rebuilt. The ranks also exchange messages in host memory:
+ * creation splits the communicator, and tuttiDdpDestroy is collective, unless the communicator is broken. Steps cannot
+ * be captured into CUDA graphs.
  *
  * Errors. A mistake of one rank (a gradient that is never marked, or twice, ...) ends tuttiDdpWait, tuttiDdpCreate or
  * tuttiDdpJoin on all ranks with the same sentence, which names the rank and the parameter; the communicator stays
@@ -97,9 +97,13 @@ typedef enum {
   tuttiDdpAverage = 0,  /* tuttiAllReduce with tuttiAvg */
   tuttiDdpFloat16 = 1,  /* the same with 32- and 64-bit gradients rounded to 16 bits on the way; sums are in 32 bits */
   tuttiDdpBfloat16 = 2, /* the same with bfloat16 */
-  tuttiDdpPowerSgd = 3 /* 32-bit gradients of matrices by factors of low rank, with error feedback (Vogels, Karimireddy,
-                          Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
-                          NeurIPS 2019); others as tuttiDdpAverage. A tensor's first dimension counts as rows. */
+  tuttiDdpPowerSgd =
+      3,            /* 32-bit gradients of matrices by factors of low rank, with error feedback (Vogels, Karimireddy,
+                       Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
+                       NeurIPS 2019); others as tuttiDdpAverage. A tensor's first dimension counts as rows. */
+  tuttiDdpInt8 = 4, /* tuttiAllReduceQuantized with tuttiAvg, tuttiInt8 and blocks of 128, of 32-bit gradients in host
+                       memory; others as tuttiDdpAverage */
+  tuttiDdpFloat8e4m3 = 5 /* the same with tuttiFloat8e4m3 */
 } tuttiDdpCompression_t;
 
 /* ---- options --------------------------------------------------------------------------------------------------- */
@@ -129,12 +133,14 @@ typedef struct {
   uint64_t powerSgdSeed; /* of the first factors */
   tuttiDdpHook_t hook;   /* instead of `compression`, or NULL */
   void* hookUserData;    /* stays the caller's */
+  int errorFeedback; /* 1: what tuttiDdpInt8 and tuttiDdpFloat8e4m3 take from gradients comes with the next ones (until
+                        buckets are rebuilt); keeps a float for each of them */
 } tuttiDdpConfig_t;
 
 #define TUTTI_DDP_CONFIG_INITIALIZER                                                                              \
   {                                                                                                               \
     sizeof(tuttiDdpConfig_t), TUTTI_DDP_CONFIG_MAGIC, TUTTI_VERSION_CODE, 1048576, 26214400, 1, 0, 0, 1, 1, 0, 0, \
-        tuttiDdpAverage, 2, 10, 0, NULL, NULL                                                                     \
+        tuttiDdpAverage, 2, 10, 0, NULL, NULL, 0                                                                  \
   }
 
 /* ---- life ------------------------------------------------------------------------------------------------------ */
@@ -143,10 +149,10 @@ typedef struct {
  * where the number is 0; config may be NULL) and writes its handle to *ddp. Collective over `comm`. Compares shapes,
  * types and config across ranks, then broadcasts data of parameters and buffers from rank 0; what streams do to them
  * has to be done by then. Blocks until all ranks have come. Bucket memory is tuttiMemAlloc's, or cudaMalloc's, zeroed.
- * Errors, on all ranks alike: tuttiInvalidArgument (an argument is
- * wrong on some rank), tuttiInvalidUsage (ranks differ: the message names the first parameter that does, and the
- * ranks), and those of tuttiAllReduce and tuttiCommSplit. On error *ddp is NULL. tuttiInvalidArgument (ddp is NULL,
- * comm is no live communicator) is returned at once, without telling the others. */
+ * Errors, on all ranks alike: tuttiInvalidArgument (an argument is wrong on some rank), tuttiInvalidUsage (ranks
+ * differ: the message names the first parameter that does, and the ranks), and those of tuttiAllReduce and
+ * tuttiCommSplit. On error *ddp is NULL. tuttiInvalidArgument (ddp is NULL, comm is not a live communicator) is
+ * returned at once, without telling the others. */
 TUTTI_API tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTensor_t* params,
                                        size_t nparams, const tuttiDdpTensor_t* buffers, size_t nbuffers,
                                        const tuttiDdpConfig_t* config);

@@ -1,5 +1,5 @@
-/* Tutti: groups out of groups, and groups that change: split, lost ranks, shrink, revoke, grow. A part of tutti.h,
- * which includes it; what is said there of threads, errors and groups of calls holds here. */
+/* Tutti: groups made from groups, and groups that change: split, lost ranks, shrink, revoke, grow. A part of tutti.h,
+ * which includes it; what it says about threads, errors and groups of calls applies here too. */
 #ifndef TUTTI_MEMBERSHIP_H
 #define TUTTI_MEMBERSHIP_H
 
@@ -44,21 +44,21 @@ TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, i
 #define TUTTI_SHRINK_ABORT 0x01
 
 /* The ranks of `comm` that are left form a new communicator, in their old order: tuttiCommCount says how many they are.
- * It does not matter whether `comm` works and what was called on it: they need nothing of it but the addresses and the
- * secret that all its ranks have had since its creation. `comm` stays as it is and has to be destroyed as usual.
- * Without a list (NULL, 0) all ranks of `comm` that live call this, and find out by themselves who they are, whatever
+ * `comm` need not work, and it does not matter what was called on it: only the addresses and the secret that all its
+ * ranks have had since its creation are used. `comm` stays as it is and has to be destroyed as usual. Without a list
+ * (NULL, 0) all ranks of `comm` that live call this, and find out by themselves who they are, whatever
  * tuttiCommLostRanks says on each. Ranks that die meanwhile are left out, too; all others get the communicator, or all
- * an error: only when the limit passes may they differ.
- * With a list its ranks are left out, dead or not; the others call it, all with the same list. If one of them is lost,
- * all get tuttiRemoteError, which names it. TUTTI_SHRINK_DEFAULT: waits for the operations that were called on `comm`
- * before. TUTTI_SHRINK_ABORT: ends them first, on all ranks, as tuttiCommAbort does: they return tuttiInvalidUsage here
- * and tuttiRemoteError there, and `comm` is broken. Blocks until the new group has formed, at most the limit for
- * creation, however many die; config as for tuttiCommSplit, also for config.blocking = 0. Any thread; several calls on
- * one `comm` take their turns. Errors: tuttiInvalidArgument (newcomm is NULL, excludeRanksList is NULL with
- * excludeRanksCount > 0, excludeRanksCount not in [0, nranks), a rank out of range, listed twice, or this one, unknown
- * shrinkFlags, not a live communicator, config), tuttiInvalidUsage (`comm` was finalized), tuttiTimeout (a rank that
- * lives did not call this in time, or with another list), tuttiRemoteError (a rank is lost that the list does not have;
- * or the others took this rank to be lost and went on without it), and those of tuttiCommInitRankConfig. */
+ * an error: only when the limit passes may they differ. With a list, the ranks on it are left out, dead or alive; all
+ * others call this with the same list. If one of them is lost, all get tuttiRemoteError, which names it.
+ * TUTTI_SHRINK_DEFAULT: waits for the operations that were called on `comm` before. TUTTI_SHRINK_ABORT: ends them
+ * first, on all ranks, as tuttiCommAbort does: they return tuttiInvalidUsage here and tuttiRemoteError there, and
+ * `comm` is broken. Blocks until the new group has formed, at most the limit for creation, however many die; config as
+ * for tuttiCommSplit, also for config.blocking = 0. Any thread; several calls on one `comm` take their turns. Errors:
+ * tuttiInvalidArgument (newcomm is NULL, excludeRanksList is NULL with excludeRanksCount > 0, excludeRanksCount not in
+ * [0, nranks), a rank out of range, listed twice, or this one, unknown shrinkFlags, not a live communicator, config),
+ * tuttiInvalidUsage (`comm` was finalized), tuttiTimeout (a rank that lives did not call this in time, or with another
+ * list), tuttiRemoteError (a rank is lost that the list does not have; or the others took this rank to be lost and
+ * continued without it), and those of tuttiCommInitRankConfig. */
 TUTTI_API tuttiResult_t tuttiCommShrink(tuttiComm_t comm, int* excludeRanksList, int excludeRanksCount,
                                         tuttiComm_t* newcomm, const tuttiConfig_t* config, int shrinkFlags);
 

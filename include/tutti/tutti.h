@@ -21,7 +21,7 @@
  * nothing (the root of a broadcast) may get the error only in the next operation or in tuttiCommFinalize.
  *
  * Forks. A forked child gets tuttiInvalidUsage from every call on the communicators, streams, events and averagers that
- * it inherited; its parent, whose connections it does not hold, goes on.
+ * it inherited; its parent is not affected: the child does not hold its connections.
  *
  * Errors. Every function returns a tuttiResult_t; tuttiGetLastError() has the sentence that says what happened and what
  * to do. After tuttiSystemError, tuttiRemoteError, tuttiTimeout, tuttiInternalError, or tuttiInvalidUsage from a
@@ -35,18 +35,17 @@
  * all ranks or on none. `stream` is a cudaStream_t then, cast, and NULL is CUDA's default stream. Operations are
  * enqueued in the stream and return; tuttiCommGetAsyncError reports errors later. They can be captured into CUDA
  * graphs, if an operation of their kind and size has run before. Operations of one communicator on several streams keep
- * their order, except for launches of graphs, which the program orders. Ranks that are threads of one process learn of
- * each other's buffers, and those that share a device are served by one launch: a call may wait until all of them have
- * called, so a thread that holds several of them groups the calls, and captures all of their streams together.
- * Splitting and finalizing wait for the device. tuttiCommAbort frees streams that wait for other ranks.
+ * their order, except for launches of graphs, which the program orders. Ranks that are threads of one process exchange
+ * the addresses of their buffers, and one launch serves those that share a device: a call may wait until all of them
+ * have called, so a thread that drives several of them has to group the calls, and capture all of their streams
+ * together. Splitting and finalizing wait for the device. tuttiCommAbort frees streams that wait for other ranks.
  *
  * Non-blocking. With config.blocking = 0 the functions that create a communicator, and tuttiCommFinalize on it, return
- * tuttiInProgress at once, with a valid handle in *comm; what they do goes on in the background. Until it is done
+ * tuttiInProgress at once, with a valid handle in *comm, and continue in the background. Until it is done
  * tuttiCommGetAsyncError says tuttiInProgress, then tuttiSuccess or the error. Meanwhile only that function,
- * tuttiGetLastError, tuttiCommDestroy and tuttiCommAbort may be called on the communicator, and both of the latter end
- * what goes on; others return tuttiInvalidUsage. A communicator whose creation failed returns that error from all
- * calls, and has to be destroyed. Operations block, or not, as on any other communicator.
- */
+ * tuttiGetLastError, tuttiCommDestroy and tuttiCommAbort may be called on the communicator, and the last two end what
+ * runs in the background; others return tuttiInvalidUsage. A communicator whose creation failed returns that error from
+ * all calls, and has to be destroyed. Operations block, or not, as on any other communicator. */
 #ifndef TUTTI_TUTTI_H_
 #define TUTTI_TUTTI_H_
 
@@ -98,14 +97,14 @@ TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, t
                                                 const tuttiConfig_t* config);
 
 /* The same where several processes made ids, so that large groups need not all meet in one: commIds has nId of them,
- * the same on all ranks. Here the first one serves all; the others are not used, and what waits for them ends at
+ * the same on all ranks. The first one serves all ranks; the others are not used, and their threads end at
  * TUTTI_INIT_TIMEOUT. Errors as tuttiCommInitRankConfig; also tuttiInvalidArgument (nId < 1, commIds is NULL). */
 TUTTI_API tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int myrank, int nId,
                                                   tuttiUniqueId* commIds, tuttiConfig_t* config);
 
-/* Creates all `ndev` ranks of a group within this process: comms[i] is rank i, to be used by a thread of its own.
- * devlist has each rank's CUDA device, as config.cudaDevice; NULL: host memory. Blocks until all are there. Errors as
- * tuttiCommInitRankConfig; on error all comms are NULL. */
+/* Creates all `ndev` ranks of a group within this process: comms[i] is rank i, and each rank is used by its own thread.
+ * devlist has each rank's CUDA device, as config.cudaDevice; NULL: host memory. Blocks until all of them are created.
+ * Errors as tuttiCommInitRankConfig; on error all comms are NULL. */
 TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int* devlist);
 
 /* Joins the group that the launcher's environment describes; config may be NULL. Understood, in this order:
@@ -149,10 +148,10 @@ TUTTI_API tuttiResult_t tuttiCommDestroy(tuttiComm_t comm);
 
 /* Ends `comm` at once: an operation that blocks in another thread returns tuttiInvalidUsage, peers get tuttiRemoteError
  * naming this rank. Waits only for this rank's own operations to return and what it has in the background to end, never
- * for a peer, then frees the communicator. A shrink, grow or split of `comm` that waits for other ranks ends, too; what
- * makes `comm` from another communicator in the background ends by itself when its turn there has come. May be called
- * from any thread, also while another is inside an operation on it; that thread must not use `comm` afterwards. Errors:
- * tuttiInvalidArgument. */
+ * for a peer, then frees the communicator. A shrink, grow or split of `comm` that waits for other ranks ends, too. If
+ * `comm` is being made from another communicator in the background, that ends by itself when its turn there comes. May
+ * be called from any thread, also while another is inside an operation on it; that thread must not use `comm`
+ * afterwards. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiCommAbort(tuttiComm_t comm);
 
 /* Writes the state of `comm` to *asyncError: tuttiSuccess, tuttiInProgress while a creation or finalization runs in the
@@ -238,7 +237,8 @@ TUTTI_API tuttiResult_t tuttiEventQuery(tuttiEvent_t event);
 /* Blocks until the stream has reached the event. Any thread. Errors: tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiEventSynchronize(tuttiEvent_t event);
 
-/* Frees the event; streams that still wait for it go on waiting. Any thread. Errors: tuttiInvalidArgument. */
+/* Frees the event; streams that wait for it still wait until it is reached. Any thread. Errors:
+ * tuttiInvalidArgument. */
 TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
 
 /* Algorithms of all-reduce, reduce, broadcast, all-gather and reduce-scatter:
@@ -269,10 +269,13 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * and on each host again (Cho et al., "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network
  * hierarchy", 2019). The others as ring.
  *
- * Rings and trees list the ranks host by host, and on a host as they share caches and NUMA nodes (TUTTI_ORDER); what is
- * added up goes along ranks as they are numbered there.
+ * racks: the same with racks in place of hosts, as far as a file describes them (TUTTI_TUNE_FILE). The others as ring.
+ *
+ * Rings and trees list the ranks rack by rack, host by host, and on a host as they share caches and NUMA nodes
+ * (TUTTI_ORDER); what is added up goes along ranks as they are numbered there. A host with less than half of the median
+ * host's speed stands at the ends of trees.
  * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct,
- * oneshot or star instead of ring, tree, halving, doubling and hierarchical.
+ * oneshot or star instead of ring, tree, halving, doubling, hierarchical and racks.
  *
  * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run. It depends on
  * the inputs, the count, datatype and op, the collective, the number of ranks, and their layout: which of them share a
@@ -321,14 +324,23 @@ TUTTI_API tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, siz
  * sums. With A(r) the largest magnitude of rank r's elements in a block, the error of a sum is at most all A(r) /
  * 126 (tuttiInt8) or / 13.5 (tuttiFloat8e4m3), added up, plus nranks * 2^-100; of an average that divided by nranks.
  * A block in which some rank has a NaN, an infinity or more than 2^127, or a sum is more, becomes NaNs. A lone rank's
- * result is exact. Keeps two buffers of count bytes and the scales until `comm` ends. Algorithm: two-shot
- * (reduce-scatter, then all-gather, each by an exchange with every rank), with blocks scaled by their largest magnitude
- * as in QSGD (Alistarh et al., 2017), but rounded to the nearest. Not on a GPU's communicator. In place, alignment,
+ * result is exact. Keeps two buffers of count bytes and the scales until `comm` ends.
+ *
+ * Error feedback: errorbuff is NULL, or has `count` floats of this rank's, zeros before the first call, which may not
+ * overlap the other two. They are added to sendbuff's, and become what rounding took from this rank's part of the
+ * result: the sum of the results of all calls with one errorbuff differs from the exact one by no more than a single
+ * result does. Where that is not finite it is 0. Its contents are undefined after an error, and untouched by a lone
+ * rank. Ranks need not agree on it.
+ *
+ * Algorithm: two-shot (reduce-scatter, then all-gather, each by an exchange with every rank), with blocks scaled by
+ * their largest magnitude as in QSGD (Alistarh et al., 2017), but rounded to the nearest; error feedback after Seide et
+ * al., "1-bit stochastic gradient descent", 2014. Not on a GPU's communicator. In place, alignment,
  * blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (another datatype, op, wiretype or
- * block_elems; a GPU's communicator), tuttiInvalidUsage (ranks' wiretype or block_elems differ). */
+ * block_elems; errorbuff overlaps; a GPU's communicator), tuttiInvalidUsage (ranks' wiretype or block_elems differ). */
 TUTTI_API tuttiResult_t tuttiAllReduceQuantized(const void* sendbuff, void* recvbuff, size_t count,
                                                 tuttiDataType_t datatype, tuttiRedOp_t op, tuttiDataType_t wiretype,
-                                                size_t block_elems, tuttiComm_t comm, tuttiStream_t stream);
+                                                size_t block_elems, void* errorbuff, tuttiComm_t comm,
+                                                tuttiStream_t stream);
 
 /* recvbuff on every rank = sendbuff of rank `root`. sendbuff is read on the root only and may be NULL elsewhere. In
  * place on the root when sendbuff == recvbuff. The root returns once its messages are handed over, which may be before
@@ -406,11 +418,11 @@ TUTTI_API tuttiResult_t tuttiAlltoAllv(const void* sendbuff, const size_t* sendc
 TUTTI_API tuttiResult_t tuttiBarrier(tuttiComm_t comm, tuttiStream_t stream);
 
 /* Sends `count` elements to rank `peer`, which calls tuttiRecv with the same count and datatype. Messages between two
- * ranks keep their order. Outside of a group it returns when the message is handed over, which for all but small ones,
- * and for the first one to a rank, takes the receiver; a rank that sends to itself, or exchanges with a peer that sends
- * too, groups the calls. Point to point does not count as an operation that all ranks have to call. Blocking, ownership
- * and errors as tuttiAllReduce; also tuttiInvalidArgument (peer not in [0, nranks)), and tuttiInvalidUsage (the
- * receiver expects something else). */
+ * ranks keep their order. Outside of a group it returns when the message is handed over; for all but small messages,
+ * and for the first one to a rank, that needs the receiver to have called tuttiRecv. A rank that sends to itself, or
+ * exchanges messages with a peer, has to group the calls. Point to point does not count as an operation that all ranks
+ * have to call. Blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (peer not in [0, nranks)),
+ * and tuttiInvalidUsage (the receiver expects something else). */
 TUTTI_API tuttiResult_t tuttiSend(const void* sendbuff, size_t count, tuttiDataType_t datatype, int peer,
                                   tuttiComm_t comm, tuttiStream_t stream);
 
@@ -421,12 +433,12 @@ TUTTI_API tuttiResult_t tuttiRecv(void* recvbuff, size_t count, tuttiDataType_t 
 /* ---- operators ------------------------------------------------------------------------------------------------- */
 
 /* Writes to *op an operator that multiplies each rank's input by that rank's `scalar`, one element of `datatype`, and
- * sums the products. It serves operations of `comm` on elements of `datatype`, wherever tuttiSum does; ranks call it
- * each for itself, and their scalars may differ. tuttiScalarHostImmediate: the scalar is copied now. tuttiScalarDevice:
+ * sums the products. It may be used wherever tuttiSum may, in operations of `comm` on elements of `datatype`. It is not
+ * collective, and the ranks' scalars may differ. tuttiScalarHostImmediate: the scalar is copied now. tuttiScalarDevice:
  * `scalar` stays the caller's and is read while an operation runs, also one that waits on a stream. Products are
  * rounded to `datatype` before they are summed; those of integers wrap around. Does not block; any thread. Owned by
- * `comm`: freed by tuttiRedOpDestroy or with it.
- * Errors: tuttiInvalidArgument (op or scalar is NULL, datatype or residence out of range, not a live communicator). */
+ * `comm`: freed by tuttiRedOpDestroy or with it. Errors: tuttiInvalidArgument (op or scalar is NULL, datatype or
+ * residence out of range, not a live communicator). */
 TUTTI_API tuttiResult_t tuttiRedOpCreatePreMulSum(tuttiRedOp_t* op, void* scalar, tuttiDataType_t datatype,
                                                   tuttiScalarResidence_t residence, tuttiComm_t comm);
 

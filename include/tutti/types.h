@@ -21,7 +21,7 @@
  * tuttiCommAbort. */
 typedef struct tuttiComm* tuttiComm_t;
 
-/* A queue of operations that a thread of its own works off in order. NULL means "on the caller's thread". */
+/* A queue of operations that its own thread carries out in order. NULL means "on the caller's thread". */
 typedef struct tuttiStream* tuttiStream_t;
 
 /* A point in a stream that other streams and threads can wait for. */
@@ -92,8 +92,9 @@ typedef enum {
 #define TUTTI_CONFIG_UNDEF_INT (-2147483647 - 1)
 
 /* Options of a communicator. Start from TUTTI_CONFIG_INITIALIZER, which fills in the size and version of the header
- * that the caller was compiled with: a newer library accepts an older caller's struct and an older library the known
- * front of a newer one's. Undefined fields take the environment's value or the default. All ranks must agree. */
+ * that the caller was compiled with: a newer library accepts an older caller's struct, and an older library reads the
+ * fields that it knows of a newer caller's. Undefined fields take the environment's value or the default. All ranks
+ * must agree. */
 typedef struct {
   size_t size;            /* sizeof(tuttiConfig_t) */
   unsigned int magic;     /* TUTTI_CONFIG_MAGIC */
@@ -101,8 +102,8 @@ typedef struct {
   int initTimeoutSeconds; /* limit for the whole creation; else TUTTI_INIT_TIMEOUT, default 60 */
   int opTimeoutSeconds;   /* limit for an operation without progress; else TUTTI_OP_TIMEOUT, default 1800 */
   const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; NULL: all */
-  const char* algo;       /* "ring", "tree", "direct", "oneshot", "halving", "doubling", "star" or "hierarchical", see
-                             tutti.h, "Algorithms"; else TUTTI_ALGO; NULL: by size */
+  const char* algo;       /* "ring", "tree", "direct", "oneshot", "halving", "doubling", "star", "hierarchical" or
+                             "racks", see tutti.h, "Algorithms"; else TUTTI_ALGO; NULL: by size */
   int deterministic;      /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
                              placement; else TUTTI_DETERMINISTIC, default 0 */
   int blocking;           /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
@@ -110,8 +111,8 @@ typedef struct {
   int majority;   /* 1: tuttiCommShrink without a list fails if fewer than half of the ranks are left, or half of
                      them without the lowest: so of the parts that a broken network leaves at most one goes on;
                      default 0 */
-  int encrypt;    /* 1: all that ranks send each other over TCP is encrypted and proven, and no network transport but
-                     tcp is used; else TUTTI_ENCRYPT, default 0 */
+  int encrypt;    /* 1: all that ranks send each other over TCP is encrypted and authenticated, and no network transport
+                     but    tcp is used; else TUTTI_ENCRYPT, default 0 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                    \

@@ -1,4 +1,5 @@
 // The CPU's twin of jobs.cu.
+#include <algorithm>
 #include <utility>
 
 #include "kernels/cuda/run_jobs.h"
@@ -28,17 +29,22 @@ void finish_list(JobList& list) {
   list.only_bytes = !list.scaled;
   for (int j = 0; j < list.n_jobs; j++)
     if (list.jobs[j].n_src != 1 || list.jobs[j].divisor > 1) list.only_bytes = false;
+  list.tile_turns = static_cast<uint8_t>(list.only_bytes ? kCopyUnroll : job_unroll(list.dtype));
   if (!list.only_bytes) return;
   for (int j = 0; j < list.n_jobs; j++) list.jobs[j].elems *= dtype_bytes(list.dtype);
   list.dtype = DataType::kUint8;
 }
 
 uint64_t tiles_of(const JobList& list) {
-  const int unroll = list.only_bytes ? kCopyUnroll : job_unroll(list.dtype);
-  const uint64_t tile_elems = uint64_t{16} * kJobThreads * static_cast<uint64_t>(unroll) / dtype_bytes(list.dtype);
+  const uint64_t tile_elems = uint64_t{16} * kJobThreads * list.tile_turns / dtype_bytes(list.dtype);
   uint64_t tiles = 0;
   for (int j = 0; j < list.n_jobs; j++) tiles += (list.jobs[j].elems + tile_elems - 1) / tile_elems;
   return tiles;
+}
+
+uint32_t deal_out(JobList& list, uint32_t most_blocks) {
+  if (tiles_of(list) < most_blocks) list.tile_turns = 1;
+  return static_cast<uint32_t>(std::min<uint64_t>(tiles_of(list), most_blocks));
 }
 
 void run_jobs_on_host(const JobList& list, uint32_t n_blocks) {

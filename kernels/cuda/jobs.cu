@@ -9,8 +9,12 @@ __device__ Place here() {
   return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};
 }
 
+// How many a multiprocessor holds at least.
 template <int kType>
-__global__ void __launch_bounds__(kJobThreads, 2) reduce(const __grid_constant__ JobList list) {
+constexpr int kLeastBlocks = sizeof(typename ElementOf<kType>::Stored) == 4 ? 3 : 2;
+
+template <int kType>
+__global__ void __launch_bounds__(kJobThreads, kLeastBlocks<kType>) reduce(const __grid_constant__ JobList list) {
   run_jobs<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), false>(list, here());
 }
 
@@ -25,8 +29,8 @@ const void* copy_kernel() {
 }
 
 const void* reduce_kernel(DataType dtype) {
-  static constexpr void (*kKernels[kDataTypes])(JobList) = {reduce<0>, reduce<1>, reduce<2>, reduce<3>,
-                                                            reduce<4>, reduce<5>, reduce<6>, reduce<7>,
+  static constexpr void (*kKernels[kDataTypes])(JobList) = {reduce<0>, reduce<1>, reduce<2>,  reduce<3>,
+                                                            reduce<4>, reduce<5>, reduce<6>,  reduce<7>,
                                                             reduce<8>, reduce<9>, reduce<10>, reduce<11>};
   return reinterpret_cast<const void*>(kKernels[static_cast<int>(dtype)]);
 }

@@ -36,6 +36,7 @@ struct JobList {
   RedOp op = RedOp::kSum;
   bool scaled = false;
   bool only_bytes = false;  // nothing is added up, scaled or divided; elements are bytes, which keep all their bits
+  uint8_t tile_turns = 0;   // a tile is so many packs of 16 bytes for each thread of a block
 
   // False if there is no room left.
   bool add(uint64_t elems, uint32_t divisor, const void* const* src, int n_src, void* const* dst, int n_dst) {
@@ -46,10 +47,11 @@ struct JobList {
     return true;
   }
 };
-// Once all jobs are there: copies become copies of bytes.
+// Once all jobs are there: copies become copies of bytes, and tiles are as large as they may be.
 void finish_list(JobList& list);
-// How many blocks there is work for.
 uint64_t tiles_of(const JobList& list);
+// Of so many blocks that run at once, how many there is work for: tiles become small if that employs more of them.
+uint32_t deal_out(JobList& list, uint32_t most_blocks);
 // The CPU's twin of a launch: every thread of the grid, one after the other.
 void run_jobs_on_host(const JobList& list, uint32_t n_blocks);
 

@@ -206,16 +206,30 @@ __host__ __device__ inline void orthonormalise(const Team& team, const FactorIte
   }
 }
 
+// Of column j, Q's columns from `k` on. What they have in common is read once.
+template <uint32_t kColumns>
+__host__ __device__ void find_q_elements(const FactorItem& m, uint64_t j, uint32_t k) {
+  float sums[kColumns] = {};
+#pragma unroll 4
+  for (uint64_t i = 0; i < m.rows; i++) {
+    const float error = m.error[i * m.columns + j];
+#pragma unroll
+    for (uint32_t c = 0; c < kColumns; c++) sums[c] += error * m.p[(k + c) * m.rows + i];
+  }
+#pragma unroll
+  for (uint32_t c = 0; c < kColumns; c++) m.q[(k + c) * m.columns + j] = sums[c];
+}
+
 __host__ __device__ inline void find_q_columns(const Team& team, const FactorItem& m, uint64_t tile) {
+  constexpr uint32_t kMany = 8, kSome = 4, kFew = 2;
   team.each([&](uint32_t thread) {
     const uint64_t j = tile * kGradientThreads + thread;
-    for (uint32_t k = 0; k < m.rank && j < m.columns; k++) {
-      const float* p = m.p + k * m.rows;
-      float sum = 0;
-#pragma unroll 8
-      for (uint64_t i = 0; i < m.rows; i++) sum += m.error[i * m.columns + j] * p[i];
-      m.q[k * m.columns + j] = sum;
-    }
+    if (j >= m.columns) return;
+    uint32_t k = 0;
+    for (; k + kMany <= m.rank; k += kMany) find_q_elements<kMany>(m, j, k);
+    if (k + kSome <= m.rank) find_q_elements<kSome>(m, j, k), k += kSome;
+    if (k + kFew <= m.rank) find_q_elements<kFew>(m, j, k), k += kFew;
+    if (k < m.rank) find_q_elements<1>(m, j, k);
   });
 }
 

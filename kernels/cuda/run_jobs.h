@@ -44,7 +44,10 @@ struct JobView {
   uint32_t divisor;
   RedOp op;
   const Scale* scales;  // by source; null: none
+  uint32_t tile_turns;  // kUnroll, or 1
 };
+
+inline constexpr uint32_t kWordBytes = 4;
 
 // One job as a thread sees it. kUnroll: how many packs it has under way.
 template <class T, int kUnroll, bool kCopies>
@@ -53,37 +56,34 @@ class JobRun {
   using Stored = typename T::Stored;
   using Value = typename T::Value;
   static constexpr int kPerPack = 16 / sizeof(Stored);
+  static constexpr bool kByWords = kCopies && sizeof(Stored) == 1;
 
   __host__ __device__ explicit JobRun(const JobView& job) : job_(job) {}
 
-  // Part `tile` of the job, of kUnroll packs for each thread. What lies before the first whole pack and after the last
-  // one comes with the first tile; where there are no packs, all goes by elements.
+  // Part `tile` of the job. What lies before the first whole pack, or word, and after the last one comes with the first
+  // tile; where there are none, all goes by elements.
   __host__ __device__ void tile(uint64_t tile, uint32_t thread, uint32_t n_threads) const {
-    const uint64_t tile_packs = static_cast<uint64_t>(kUnroll) * n_threads, tile_elems = tile_packs * kPerPack;
+    const uint64_t tile_elems = static_cast<uint64_t>(job_.tile_turns) * n_threads * kPerPack;
     uint64_t head = 0;
-    const bool has_packs = packs_fit(&head);
-    const uint64_t packs = has_packs ? (job_.elems - head) / kPerPack : 0;
-    if (!has_packs || tile == 0) {
-      const uint64_t first = has_packs ? 0 : tile * tile_elems;
-      const uint64_t end = has_packs ? job_.elems - packs * kPerPack : least(first + tile_elems, job_.elems);
-      elements(first, end, head, packs * kPerPack, thread, n_threads);
+    const uint32_t unit = packs_fit(&head) ? kPerPack : kByWords && words_fit(&head) ? kWordBytes : 0;
+    const uint64_t units = unit != 0 ? (job_.elems - head) / unit : 0;
+    if (unit == 0 || tile == 0) {
+      const uint64_t first = unit != 0 ? 0 : tile * tile_elems;
+      const uint64_t end = unit != 0 ? job_.elems - units * unit : least(first + tile_elems, job_.elems);
+      elements(first, end, head, units * unit, thread, n_threads);
     }
-    const uint64_t first = tile * tile_packs, end = least(first + tile_packs, packs);
-    if (first + tile_packs == end) return pack_group<kUnroll>(head * sizeof(Stored) + (first + thread) * 16, n_threads);
-#pragma unroll 1
-    for (uint64_t p = first + thread; p < end; p += n_threads) pack_group<1>(head * sizeof(Stored) + p * 16, n_threads);
+    if (unit == 0) return;
+    const uint64_t n = tile_elems / unit, first = tile * n, end = least(first + n, units);
+    if constexpr (kByWords) {
+      if (unit == kWordBytes) return words(head, first + thread, end, units, n_threads);
+    }
+    packs(head * sizeof(Stored), first + thread, end, job_.tile_turns == kUnroll && first + n == end, n_threads);
   }
 
  private:
-  __host__ __device__ static uint64_t least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-  }
-  __host__ __device__ const char* src(int s) const {
-    return static_cast<const char*>(job_.src[s]);
-  }
-  __host__ __device__ char* dst(int d) const {
-    return static_cast<char*>(const_cast<void*>(job_.dst[d]));
-  }
+  __host__ __device__ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+  __host__ __device__ const char* src(int s) const { return static_cast<const char*>(job_.src[s]); }
+  __host__ __device__ char* dst(int d) const { return static_cast<char*>(const_cast<void*>(job_.dst[d])); }
 
   // All pointers are equally far from a multiple of 16: then all but `head` elements can be taken by packs.
   __host__ __device__ bool packs_fit(uint64_t* head) const {
@@ -96,6 +96,46 @@ class JobRun {
     *head = (16 - past) % 16 / sizeof(Stored);
     if (*head > job_.elems) *head = job_.elems;
     return true;
+  }
+
+  // A copy's words, as its destinations have them. `head`: the bytes before the first one.
+  __host__ __device__ bool words_fit(uint64_t* head) const {
+    const uint64_t past = reinterpret_cast<uintptr_t>(dst(0)) % kWordBytes;
+    for (int d = 1; d < job_.n_dst; d++)
+      if (reinterpret_cast<uintptr_t>(dst(d)) % kWordBytes != past) return false;
+    *head = least((kWordBytes - past) % kWordBytes, job_.elems);
+    return true;
+  }
+
+  // Four bytes that may lie across two words, both of which are the source's unless this is at its edge.
+  __host__ __device__ static uint32_t word_at(const char* from, bool is_at_edge) {
+    const auto past = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % kWordBytes);
+    if (past == 0 || is_at_edge) return read_element<uint32_t>(from);
+    const auto* both = reinterpret_cast<const uint32_t*>(from - past);
+    return both[0] >> (8 * past) | both[1] << (32 - 8 * past);
+  }
+
+  // A thread's words of `first` to `end`, of `n_words` in all. Several are loaded before the first is stored.
+  __host__ __device__ void words(uint64_t head, uint64_t first, uint64_t end, uint64_t n_words,
+                                 uint32_t n_threads) const {
+    constexpr uint32_t kGroup = 4;
+#pragma unroll 1
+    for (uint64_t w = first; w < end; w += uint64_t{kGroup} * n_threads) {
+      uint32_t group[kGroup] = {};
+#pragma unroll
+      for (uint32_t g = 0; g < kGroup; g++) {
+        const uint64_t i = w + g * n_threads;
+        if (i < end) group[g] = word_at(src(0) + head + i * kWordBytes, i == 0 || i + 1 == n_words);
+      }
+#pragma unroll 1
+      for (int d = 0; d < job_.n_dst; d++) {
+#pragma unroll
+        for (uint32_t g = 0; g < kGroup; g++) {
+          const uint64_t i = w + g * n_threads;
+          if (i < end) *reinterpret_cast<uint32_t*>(dst(d) + head + i * kWordBytes) = group[g];
+        }
+      }
+    }
   }
 
   __host__ __device__ Value scale(int s) const {
@@ -134,14 +174,21 @@ class JobRun {
     return job_.scales != nullptr ? scale(s) : Value{};
   }
 
-  // kGroup packs, `stride` apart, beginning `at` bytes into the buffers. All of a source's loads are issued before the
+  // A thread's packs of `first` to `end`, kUnroll of them if the tile is whole.
+  __host__ __device__ void packs(uint64_t head_bytes, uint64_t first, uint64_t end, bool is_whole,
+                                 uint32_t n_threads) const {
+    if (is_whole) return pack_group(head_bytes + first * 16, n_threads);
+#pragma unroll 1
+    for (uint64_t p = first; p < end; p += n_threads) one_pack(head_bytes + p * 16);
+  }
+
+  // kUnroll packs, `stride` apart, beginning `at` bytes into the buffers. All of a source's loads are issued before the
   // first is used.
-  template <int kGroup>
   __host__ __device__ void pack_group(uint64_t at, uint32_t stride) const {
-    Pack packs[kGroup];
+    Pack packs[kUnroll];
     load_group(0, at, stride, packs);
     if constexpr (!kCopies) {
-      Value sums[kGroup][kPerPack];
+      Value sums[kUnroll][kPerPack];
       take_group<true>(0, packs, sums);
 #pragma unroll 1
       for (int s = 1; s < job_.n_src; s++) {
@@ -150,6 +197,49 @@ class JobRun {
       }
       finish_group(sums, packs);
     }
+    store_group(at, stride, packs);
+  }
+
+  // A single pack: the loads of kUnroll sources are issued before the first is used.
+  __host__ __device__ void one_pack(uint64_t at) const {
+    Pack result[1];
+    if constexpr (kCopies) {
+      load_group(0, at, 0, result);
+    } else {
+      Value sums[1][kPerPack] = {};
+      switch (job_.op) {
+        case RedOp::kProd: take_sources<RedOp::kProd>(at, sums); break;
+        case RedOp::kMin: take_sources<RedOp::kMin>(at, sums); break;
+        case RedOp::kMax: take_sources<RedOp::kMax>(at, sums); break;
+        default: take_sources<RedOp::kSum>(at, sums);
+      }
+      finish_group(sums, result);
+    }
+    store_group(at, 0, result);
+  }
+
+  template <RedOp kOp>
+  __host__ __device__ void take_sources(uint64_t at, Value (&sums)[1][kPerPack]) const {
+#pragma unroll 1
+    for (int first = 0; first < job_.n_src; first += kUnroll) {
+      Pack packs[kUnroll][1] = {};
+#pragma unroll
+      for (int g = 0; g < kUnroll; g++)
+        if (first + g < job_.n_src) load_group(first + g, at, 0, packs[g]);
+#pragma unroll
+      for (int g = 0; g < kUnroll; g++) {
+        if (first + g >= job_.n_src) break;
+        const Value factor = factor_of(first + g);
+        if (first + g == 0)
+          take_with<true, kOp>(factor, packs[g], sums);
+        else
+          take_with<false, kOp>(factor, packs[g], sums);
+      }
+    }
+  }
+
+  template <int kGroup>
+  __host__ __device__ void store_group(uint64_t at, uint32_t stride, const Pack (&packs)[kGroup]) const {
 #pragma unroll 1
     for (int d = 0; d < job_.n_dst; d++) {
       if (kCopies && dst(d) == src(0)) continue;
@@ -209,14 +299,15 @@ class JobRun {
 // Tiles of all jobs, one after the other, are dealt out to the blocks.
 template <class T, int kUnroll, bool kCopies>
 __host__ __device__ void run_jobs(const JobList& list, Place place) {
-  const uint64_t tile_elems = static_cast<uint64_t>(kUnroll) * place.n_threads * (16 / sizeof(typename T::Stored));
+  const uint64_t tile_elems =
+      static_cast<uint64_t>(list.tile_turns) * place.n_threads * (16 / sizeof(typename T::Stored));
   uint64_t next = place.block;  // counted from the beginning of the job at hand
   for (int j = 0; j < list.n_jobs; j++) {
     const Job& job = list.jobs[j];
     const uint64_t tiles = (job.elems + tile_elems - 1) / tile_elems;
     const void* const* pointers = list.pointers + job.first_pointer;
     const JobRun<T, kUnroll, kCopies> run({pointers, pointers + job.n_src, job.n_src, job.n_dst, job.elems, job.divisor,
-                                           list.op, list.scaled ? list.scales : nullptr});
+                                           list.op, list.scaled ? list.scales : nullptr, list.tile_turns});
     for (; next < tiles; next += place.n_blocks) run.tile(next, place.thread, place.n_threads);
     next -= tiles;
   }

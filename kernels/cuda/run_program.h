@@ -152,7 +152,7 @@ class LaneRun {
     const int n_dst = (step.store.buffer != 0) + (step.send >= 0);
     if (n_src == 0 || n_dst == 0 || elems == 0) return;
     const uint32_t divisor = step.completes ? call_.divisor : 0;
-    const JobView job{room.src, room.dst, n_src, n_dst, elems, divisor, call_.op, nullptr};
+    const JobView job{room.src, room.dst, n_src, n_dst, elems, divisor, call_.op, nullptr, kUnroll};
     if (n_src == 1 && divisor == 0) return run_tiles<true>(job);
     run_tiles<false>(job);
   }

@@ -119,7 +119,7 @@ Result<void> destroy(tuttiComm_t handle, bool abort) {
 Result<void> finalize(tuttiComm_t comm) {
   const auto use = std::make_shared<Use>(comm);
   if (!*use) return not_a_comm(comm);
-  if (use->member().blocking()) return launch_blocking(comm, [use] { return (*use)->finalize(); });
+  if (use->member().blocking()) return launch_blocking(comm, [use] { return (*use)->finalize((*use)->take_ticket()); });
   TUTTI_TRY(use->member().finalize());
   return in_background("tuttiCommFinalize");
 }
@@ -146,7 +146,7 @@ tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int my
   return in_group([&]() -> Result<void> {
     if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
     *newcomm = nullptr;
-    if (nId < 1) return invalid_argument(format("nId=%d: there is at least 1 id", nId));
+    if (nId < 1) return invalid_argument(format("nId=%d: give at least 1 id", nId));
     return init_rank(newcomm, nranks, commIds, myrank, config);
   });
 }
@@ -168,8 +168,9 @@ tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank) {
 }
 
 tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int* device) {
-  return guarded(
-      [&] { return write_int(comm, device, "device", [](const Communicator& c) { return c.options().cuda_device; }); });
+  return guarded([&] {
+    return write_int(comm, device, "device", [](const Communicator& c) { return c.membership().options.cuda_device; });
+  });
 }
 
 tuttiResult_t tuttiCommMemStats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {

@@ -51,7 +51,7 @@ Result<Config> read_config(const tuttiConfig_t* config) {
 }
 
 Result<Config> read_config(const tuttiConfig_t* config, const Use& comm) {
-  return take_config(config, {comm->options(), comm.member().blocking()});
+  return take_config(config, {comm->membership().options, comm.member().blocking()});
 }
 
 Result<void> take_cuda_device(int value, const std::string& name, int* to) {

@@ -121,7 +121,7 @@ Result<std::optional<Group>> take_group(const char* function) {
   t_group = Group();
   if (!group->spoiled) return group;
   return Error{group->spoiled->code,
-               "nothing of the group was run, because a call in it failed: " + group->spoiled->message,
+               "no call of this group was run, because one of them failed: " + group->spoiled->message,
                group->spoiled->culprit_rank};
 }
 
@@ -183,7 +183,7 @@ void open_group() {
 Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operation, tuttiStream_t stream) {
   if (stream != nullptr && use->device() == nullptr) TUTTI_TRY(find_stream(stream));
   Pending call{handle, std::move(use), operation, stream};
-  call.operation.created = call.use->recorder().now();
+  call.operation.created = call.use->monitor().recorder().now();
   if (t_group_depth > 0) {
     t_group.operations.push_back(std::move(call));
     return {};
@@ -200,7 +200,7 @@ Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> w
 }
 
 Error in_background(const char* what) {
-  const Error error{Code::kInProgress, format("%s is under way: ask tuttiCommGetAsyncError", what)};
+  const Error error{Code::kInProgress, format("%s is still in progress: ask tuttiCommGetAsyncError", what)};
   if (t_group_depth > 0) t_group.in_background = error;
   return error;
 }

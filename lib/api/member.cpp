@@ -69,7 +69,7 @@ Error Member::why_unusable() const {
   const std::lock_guard lock(mutex_);
   if (failure_ && !comm_) return *failure_;
   return {Code::kInvalidUsage,
-          format("%s is under way: use it when tuttiCommGetAsyncError no longer says tuttiInProgress",
+          format("%s is still in progress: wait until tuttiCommGetAsyncError no longer says tuttiInProgress",
                  under_way_ == nullptr ? "something in the background" : under_way_)};
 }
 

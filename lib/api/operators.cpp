@@ -48,7 +48,7 @@ Result<void> destroy(const tuttiRedOp_t& op, tuttiComm_t comm) {
   if (!use) return not_a_comm(comm);
   if (raw(op) >= 0 && raw(op) < tuttiNumOps)
     return invalid_argument(
-        format("op=%d is built in: only operators of tuttiRedOpCreatePreMulSum are destroyed", raw(op)));
+        format("op=%d is built in: only operators of tuttiRedOpCreatePreMulSum can be destroyed", raw(op)));
   return use.member().operators.remove(raw(op));
 }
 

@@ -27,7 +27,7 @@ Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int
     if (excluded[i] == comm->rank()) return invalid_argument(text + " is this rank: only those that stay call this");
     const auto at = std::lower_bound(sorted.begin(), sorted.end(), excluded[i]);
     if (at != sorted.end() && *at == excluded[i])
-      return invalid_argument(text + " is in the list before: each rank is there once");
+      return invalid_argument(text + " is listed twice: list each rank once");
     sorted.insert(at, excluded[i]);
   }
   return sorted;
@@ -39,7 +39,7 @@ Result<std::unique_ptr<Communicator>> shrink(const Use& comm, uint64_t ticket, c
       make_from(comm, deadline, [&](const Deadline& until) { return comm->shrink(ticket, excluded, options, until); });
   if (!made && !excluded.empty())
     made.error().message +=
-        "; in tuttiCommShrink all ranks that stay give the same excludeRanksList, or all of them none";
+        "; in tuttiCommShrink all ranks that stay must give the same excludeRanksList, or all of them NULL";
   return made;
 }
 
@@ -78,7 +78,7 @@ Result<void> lost_ranks(tuttiComm_t comm, int* ranks, int* count) {
   if (count == nullptr) return invalid_argument("count is NULL");
   const Use use(comm);
   if (!use) return not_a_comm(comm);
-  const std::vector<int> lost = use->lost();
+  const std::vector<int> lost = use->monitor().watch().lost();
   std::copy(lost.begin(), lost.end(), ranks);
   *count = static_cast<int>(lost.size());
   return {};

@@ -46,7 +46,7 @@ Result<std::unique_ptr<Communicator>> meet(const Use& comm, const std::vector<in
   auto made = make_from(comm, deadline, [&](const Deadline& until) {
     return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), options, until);
   });
-  if (!made) TUTTI_TRY(made.error().code == Code::kRemoteError ? comm->failure_soon() : comm->async_error());
+  if (!made) TUTTI_TRY(made.error().code == Code::kRemoteError ? comm->monitor().failure_soon() : comm->async_error());
   return made;
 }
 
@@ -70,7 +70,7 @@ Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newco
   if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
   *newcomm = nullptr;
   if (color < TUTTI_SPLIT_NOCOLOR)
-    return invalid_argument(format("color=%d is neither >= 0 nor TUTTI_SPLIT_NOCOLOR", color));
+    return invalid_argument(format("color=%d: give 0 or more, or TUTTI_SPLIT_NOCOLOR", color));
   const auto use = std::make_shared<Use>(comm);
   if (!*use) return not_a_comm(comm);
   TUTTI_TRY_ASSIGN(const Config read, read_config(config, *use));
@@ -124,9 +124,10 @@ Result<std::unique_ptr<Communicator>> form_group(const Use& comm, uint64_t ticke
   } else {
     notes.push_back({false, leader, &theirs, sizeof theirs, DataType::kInt8});
   }
-  TUTTI_TRY(comm->pass_notes(
-      ticket, notes, options.init_timeout_seconds,
-      format("tuttiCommCreateGroup with ranks=%s: all of these call it, with the same list", list_of(mine).c_str())));
+  TUTTI_TRY(
+      comm->pass_notes(ticket, notes, options.init_timeout_seconds,
+                       format("tuttiCommCreateGroup with ranks=%s: all of these ranks must call it, with the same list",
+                              list_of(mine).c_str())));
   TUTTI_TRY(std::move(made));
   if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash)
     return meet(comm, members, leader, theirs.id, options, deadline);
@@ -135,7 +136,7 @@ Result<std::unique_ptr<Communicator>> form_group(const Use& comm, uint64_t ticke
                            "with the same list",
                            leader, list_of(theirs).c_str(), comm->rank(), list_of(mine).c_str()),
                     comm->rank()};
-  comm->fail(error);
+  comm->monitor().watch().fail(error);
   return error;
 }
 
@@ -145,11 +146,11 @@ Result<void> check_members(const std::vector<int>& members, int me, int n_ranks)
     if (members[i] < 0 || members[i] >= n_ranks)
       return invalid_argument(format("ranks[%zu]=%d is not a rank of comm: [0, %d)", i, members[i], n_ranks));
     if (listed[static_cast<size_t>(members[i])])
-      return invalid_argument(format("ranks[%zu]=%d is in the list before: each rank is there once", i, members[i]));
+      return invalid_argument(format("ranks[%zu]=%d is listed twice: list each rank once", i, members[i]));
     listed[static_cast<size_t>(members[i])] = true;
   }
   if (!listed[static_cast<size_t>(me)])
-    return invalid_argument(format("ranks=%s does not have this rank, %d: only the listed ranks call this",
+    return invalid_argument(format("ranks=%s does not list this rank, %d: only the listed ranks may call this",
                                    list_of(invitation_of(members)).c_str(), me));
   return {};
 }

@@ -13,10 +13,10 @@ extern "C" {
 tuttiResult_t tuttiDumpTrace(tuttiComm_t comm, const char* path) {
   return guarded([&]() -> Result<void> {
     if (path == nullptr) return invalid_argument("path is NULL");
-    if (comm == nullptr) return Communicator::dump_traces(path);
+    if (comm == nullptr) return dump_traces(path);
     const Use use(comm);
     if (!use) return not_a_comm(comm);
-    return use->dump_trace(path);
+    return dump_trace(use->monitor().recorder(), path);
   });
 }
 
@@ -39,7 +39,7 @@ tuttiResult_t tuttiCommLateness(tuttiComm_t comm, int rank, tuttiLateness_t* lat
     if (!use) return not_a_comm(comm);
     if (rank < 0 || rank >= use->n_ranks())
       return invalid_argument(format("rank=%d: give one from 0 to %d", rank, use->n_ranks() - 1));
-    const RollCall::Rank found = use->lateness(rank);
+    const RollCall::Rank found = use->monitor().lateness(rank);
     const auto seconds = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
     *lateness = {lateness->size,         found.operations,        found.late,
                  seconds(found.late_ns), seconds(found.worst_ns), seconds(found.waited_ns)};

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/sort.h"
 
@@ -20,49 +22,39 @@ constexpr int64_t kHandshakeNs = 5'000'000'000;  // for a new connection to prov
 // one in the middle of its handshake.
 constexpr int64_t kSilenceNs = 100'000'000;
 constexpr int64_t kHurryNs = 1'000'000'000;
+constexpr int64_t kLongestLookNs = 500'000'000;
 constexpr int64_t kShortageNs = 1'000'000'000;  // of descriptors, which others may give back
 
-// Wire form of an address: family (4 or 6), 3 bytes of padding, port, scope, 16 bytes.
-struct PackedAddress {
-  uint8_t family;
-  uint8_t zero[3];
-  uint32_t port;
-  uint32_t scope;
-  uint8_t bytes[16];
-};
-static_assert(sizeof(PackedAddress) == 28);
-
-PackedAddress pack(const Address& address) {
-  PackedAddress p{};
-  p.port = address.port();
-  if (address.family() == AF_INET) {
-    p.family = 4;
-    memcpy(p.bytes, &reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr, 4);
-  } else {
-    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
-    p.family = 6;
-    p.scope = v6->sin6_scope_id;
-    memcpy(p.bytes, &v6->sin6_addr, 16);
-  }
-  return p;
+// Wire form of an address: family (4 or 6), port, IPv6's scope, 4 or 16 bytes.
+void pack(const Address& address, ByteWriter* w) {
+  const bool is_v4 = address.family() == AF_INET;
+  w->put(is_v4 ? uint8_t{4} : uint8_t{6}).put(address.port());
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+  if (is_v4)
+    w->put(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr);
+  else
+    w->put(v6->sin6_scope_id).put(v6->sin6_addr);
 }
 
-Address unpack(const PackedAddress& p) {
+// Nothing if there is none.
+std::optional<Address> unpack(ByteReader* r) {
   Address address;
-  if (p.family == 4) {
+  const auto family = r->get<uint8_t>();
+  const auto port = r->get<uint16_t>();
+  if (family == 4) {
     auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
     v4->sin_family = AF_INET;
-    memcpy(&v4->sin_addr, p.bytes, 4);
+    v4->sin_addr = r->get<in_addr>();
     address.length = sizeof *v4;
   } else {
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
     v6->sin6_family = AF_INET6;
-    v6->sin6_scope_id = p.scope;
-    memcpy(&v6->sin6_addr, p.bytes, 16);
+    v6->sin6_scope_id = r->get<uint32_t>();
+    v6->sin6_addr = r->get<in6_addr>();
     address.length = sizeof *v6;
   }
-  address.set_port(static_cast<uint16_t>(p.port));
-  return address;
+  address.set_port(port);
+  return r->ok() && (family == 4 || family == 6) ? std::optional(address) : std::nullopt;
 }
 
 // How much of the address a candidate shares with the best of this host's addresses, in 1/128: a peer in the same
@@ -86,7 +78,8 @@ struct SharedNetworks {
   std::vector<Address> addresses;
   bool speeds_known = false;
 };
-SharedNetworks shared_networks(const std::vector<Address>& addresses, const std::vector<Interface>& mine) {
+SharedNetworks shared_networks(const std::vector<Address>& addresses, const std::vector<Interface>& mine,
+                               bool are_mine = false) {
   struct Network {
     Address address;
     const Interface* device;
@@ -95,7 +88,7 @@ SharedNetworks shared_networks(const std::vector<Address>& addresses, const std:
   std::vector<Network> networks;
   int64_t fastest = 0;
   for (const Address& address : addresses) {
-    if (nearness(address, mine) < 0) continue;
+    if (!are_mine && nearness(address, mine) < 0) continue;
     const auto device = std::find_if(mine.begin(), mine.end(), [&](const Interface& i) {
       return preference(i) == kRealNetwork && i.network_bits > 0 && i.address.common_bits(address) >= i.network_bits;
     });
@@ -156,37 +149,42 @@ std::vector<Address> order_candidates(const Contact& peer, size_t nth) {
 }  // namespace
 
 std::string Contact::to_bytes() const {
-  std::string bytes(reinterpret_cast<const char*>(host.bytes), sizeof host.bytes);
-  bytes.append(reinterpret_cast<const char*>(&door), sizeof door);
-  for (const Address& address : addresses) {
-    const PackedAddress p = pack(address);
-    bytes.append(reinterpret_cast<const char*>(&p), sizeof p);
-  }
-  return bytes;
+  ByteWriter w;
+  w.put(host).put(door);
+  for (const Address& address : addresses) pack(address, &w);
+  return w.take();
 }
 
 std::optional<Contact> Contact::from_bytes(std::string_view bytes) {
   Contact contact;
-  constexpr size_t kHeadBytes = sizeof contact.host.bytes + sizeof contact.door;
-  if (bytes.size() < kHeadBytes) return std::nullopt;
-  memcpy(contact.host.bytes, bytes.data(), sizeof contact.host.bytes);
-  memcpy(&contact.door, bytes.data() + sizeof contact.host.bytes, sizeof contact.door);
-  bytes.remove_prefix(kHeadBytes);
-  if (bytes.size() % sizeof(PackedAddress) != 0) return std::nullopt;
-  for (; !bytes.empty(); bytes.remove_prefix(sizeof(PackedAddress))) {
-    PackedAddress p;
-    memcpy(&p, bytes.data(), sizeof p);
-    if ((p.family != 4 && p.family != 6) || p.port > 65535) return std::nullopt;
-    contact.addresses.push_back(unpack(p));
+  ByteReader r(bytes);
+  contact.host = r.get<HostId>();
+  contact.door = r.get<uint64_t>();
+  while (r.ok() && !r.at_end()) {
+    const auto address = unpack(&r);
+    if (!address) return std::nullopt;
+    contact.addresses.push_back(*address);
   }
-  return contact;
+  return r.ok() ? std::optional(contact) : std::nullopt;
 }
 
-size_t networks_between(const Contact& peer) {
+namespace {
+
+size_t count_networks(const Contact& contact, bool is_mine) {
   const auto mine = local_interfaces();
-  if (!mine || peer.host == host_id()) return 1;
-  const SharedNetworks shared = shared_networks(peer.addresses, mine.value());
+  if (!mine) return 1;
+  const SharedNetworks shared = shared_networks(contact.addresses, mine.value(), is_mine);
   return shared.speeds_known ? shared.addresses.size() : 1;
+}
+
+}  // namespace
+
+size_t networks_between(const Contact& peer) {
+  return peer.host == host_id() ? 1 : count_networks(peer, false);
+}
+
+size_t networks_of(const Contact& mine) {
+  return count_networks(mine, true);
 }
 
 std::vector<Address> ways_to(const Contact& peer) {
@@ -255,6 +253,9 @@ void Dialer::give_up_on_current(const std::string& why) {
 }
 
 std::optional<Acceptor::Accepted> Acceptor::next() {
+  // Who looks seldom, or was stopped, has not heard what came meanwhile.
+  const int64_t now = now_ns(), looked_ns = std::min(now - std::exchange(looked_ns_, now), kLongestLookNs);
+  for (Pending& p : pending_) p.waited_ns += looked_ns;
   take_in();
   for (auto p = pending_.begin(); p != pending_.end();) {
     const auto status = p->handshake.advance(p->fd.get());
@@ -264,8 +265,8 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
       return accepted;
     }
     const bool failed = status == Handshake::Status::kFailed;
-    if (failed || now_ns() - p->since_ns > kHandshakeNs) {
-      log(LogLevel::kInfo, "turned away a connection from %s: %s", peer_name(p->fd.get()).c_str(),
+    if (failed || p->waited_ns > kHandshakeNs) {
+      log(LogLevel::kInfo, "refused a connection from %s: %s", peer_name(p->fd.get()).c_str(),
           failed ? p->handshake.why().c_str() : "it did not prove in time that it belongs to the group");
       p = pending_.erase(p);
     } else {
@@ -288,7 +289,7 @@ void Acceptor::take_in() {
   while (pending_.size() <= kMaxPending || turn_away_one()) {
     Fd fd = accept_any();
     if (fd) {
-      pending_.push_back({std::move(fd), Handshake::server(key_, kind_, my_rank_), now_ns()});
+      pending_.push_back({std::move(fd), Handshake::server(key_, kind_, my_rank_)});
       shortage_.reset();
       continue;
     }
@@ -338,8 +339,8 @@ bool Acceptor::turn_away_one() {
   });
   const int64_t patience_ns = victim != pending_.end() ? kSilenceNs : kHurryNs;
   if (victim == pending_.end()) victim = pending_.begin();
-  if (victim == pending_.end() || now_ns() - victim->since_ns < patience_ns) return false;
-  log(LogLevel::kInfo, "turned away a connection: too many others have not yet proved that they belong to the group");
+  if (victim == pending_.end() || victim->waited_ns < patience_ns) return false;
+  log(LogLevel::kInfo, "refused a connection: too many others have not yet proved that they belong to the group");
   pending_.erase(victim);
   return true;
 }

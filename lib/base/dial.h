@@ -42,6 +42,8 @@ struct Listener {
 // How many networks of about the same speed this host and the peer's are both in: for how many connections side by side
 // it is worth to be asked for nothing else. At least 1; 1 on the same host, and where speeds are not known.
 size_t networks_between(const Contact& peer);
+// At most, with whichever peer: how many this host is in by the addresses where it listens.
+size_t networks_of(const Contact& mine);
 
 // The addresses to try, best first. Same host: loopback first. Else addresses in a network that this host is in too,
 // then the others.
@@ -122,7 +124,7 @@ class Acceptor {
   struct Pending {
     Fd fd;
     Handshake handshake;
-    int64_t since_ns;
+    int64_t waited_ns = 0;  // as far as this side looked
   };
   void take_in();
   Fd accept_any();
@@ -133,6 +135,7 @@ class Acceptor {
   HelloKind kind_;
   int my_rank_;
   std::list<Pending> pending_;  // oldest first
+  int64_t looked_ns_ = 0;
   bool is_full_ = false, shortage_logged_ = false;
   std::optional<Error> shortage_;
   int64_t short_since_ns_ = 0;

@@ -197,7 +197,7 @@ bool Handshake::make_channel(bool is_client) {
   Secret shared;
   const Secret& theirs = is_client ? server_public_ : client_public_;
   if (crypto_scalarmult(shared.data(), ephemeral_.data(), theirs.data()) != 0)
-    return fail("the other side sent a public key that is none");
+    return fail("the other side sent an invalid public key");
   std::string all = "tutti record keys" + transcript();
   all.append(reinterpret_cast<const char*>(shared.data()), shared.size());
   crypto_generichash(keys[0].data(), sizeof keys, reinterpret_cast<const uint8_t*>(all.data()), all.size(), key_.data(),

@@ -82,7 +82,7 @@ Result<Listener> Listener::open(uint64_t door) {
   return Error{
       Code::kSystemError,
       format("all %d ports of TUTTI_PORT_RANGE=%u-%u are in use on %s: each rank takes one for the group and one "
-             "for each transport over TCP, and a group's root one besides",
+             "for each transport over TCP; a group's root takes one besides, and of more than 8 ranks one on each host",
              n_ports, range.first, range.last, host_name().c_str()),
       -1, EADDRINUSE};
 }

@@ -27,7 +27,7 @@ constexpr int64_t kSilenceNs = 100'000'000;     // where room is short, after wh
 constexpr int64_t kPatienceNs = 5'000'000'000;  // and where it is not
 constexpr int kLookMs = 1000;                   // whether there are still doors
 constexpr int kPauseMs = 20;
-constexpr int kHandOverMs = 100;  // between a porter's connection and what it brings: no time, unless it was stopped
+constexpr int kHandOverMs = 1000;  // between a porter's connection and what it brings: no time, unless it was stopped
 constexpr double kShareSeconds = 10;  // for another process to share the port
 constexpr int kRefusals = 50;         // of the port, which a process that ends may still have for a moment
 
@@ -60,7 +60,7 @@ struct Port {
 
 Error unusable(uint16_t number, const std::string& why) {
   return {Code::kSystemError,
-          format("TUTTI_PORT=%u cannot be used on host %s: %s; choose a port that nobody uses there", number,
+          format("TUTTI_PORT=%u cannot be used on host %s: %s; choose a port that is free there", number,
                  host_name().c_str(), why.c_str()),
           -1, EADDRINUSE};
 }
@@ -69,7 +69,7 @@ Error unusable(uint16_t number, const std::string& why) {
 Result<Port> share_port(const std::string& name, uint16_t number, Deadline deadline) {
   auto socket = connect_start(unix_abstract_address(name));
   if (!socket) return Port{};
-  if (!is_same_user(socket.value().get())) return unusable(number, "another user's Tutti has it");
+  if (!is_same_user(socket.value().get())) return unusable(number, "another user's Tutti job uses it");
   Port port;
   port.names = receive_socket(socket.value().get(), deadline.left_ms(INT32_MAX));
   if (port.names) port.calls = receive_socket(socket.value().get(), deadline.left_ms(INT32_MAX));
@@ -91,7 +91,7 @@ Result<Port> open_port(uint16_t number) {
     }
     TUTTI_TRY_ASSIGN(Port port, share_port(name, number, deadline));
     if (port.calls) return port;
-    if (deadline.passed()) return unusable(number, "a process of this user has it and does not share it in time");
+    if (deadline.passed()) return unusable(number, "a process of this user holds it and did not share it in time");
   }
 }
 
@@ -183,7 +183,7 @@ bool Porter::serve(const Caller& caller) {
   for (const uint64_t number : {hello.door, uint64_t{number_}})
     if (const auto door = connect_start(unix_abstract_address(name_of(number))); door && n == sizeof hello)
       if (is_same_user(door.value().get()) && send_with_descriptor(door.value().get(), "", 1, caller.fd)) return true;
-  log(LogLevel::kInfo, "turned away a connection from %s: nobody listens at its door",
+  log(LogLevel::kInfo, "refused a connection from %s: no communicator of this host expects it",
       peer_name(caller.fd.get()).c_str());
   return true;
 }

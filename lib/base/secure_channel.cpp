@@ -12,7 +12,8 @@ namespace tutti {
 namespace {
 
 constexpr size_t kHeadBytes = sizeof(uint32_t), kProofBytes = 16, kAroundBytes = kHeadBytes + kProofBytes;
-static_assert(kProofBytes == crypto_aead_aes256gcm_ABYTES && kProofBytes == crypto_aead_chacha20poly1305_ietf_ABYTES);
+static_assert(kProofBytes == AesGcm::kProofBytes && kProofBytes == crypto_aead_chacha20poly1305_ietf_ABYTES);
+constexpr size_t kTogetherBytes = 1024;  // to copy them costs less than another record
 // At first; and a read through it brings many small records.
 constexpr size_t kStageBytes = 8192;
 
@@ -25,8 +26,7 @@ uint32_t length_of(const uint8_t* record) {
 }  // namespace
 
 uint8_t ciphers_here() {
-  const bool has_aes = sodium_init() >= 0 && crypto_aead_aes256gcm_is_available() != 0;
-  return static_cast<uint8_t>(Cipher::kChaCha20) | (has_aes ? static_cast<uint8_t>(Cipher::kAes256) : 0);
+  return static_cast<uint8_t>(Cipher::kChaCha20) | (AesGcm::is_here() ? static_cast<uint8_t>(Cipher::kAes256) : 0);
 }
 
 SecureChannel::Direction::Direction(Cipher cipher, const Secret& key, uint64_t renew_bytes)
@@ -36,13 +36,11 @@ SecureChannel::Direction::Direction(Cipher cipher, const Secret& key, uint64_t r
 
 SecureChannel::Direction::~Direction() {
   sodium_memzero(key_.data(), key_.size());
-  sodium_memzero(aes_, sizeof aes_);
 }
 
 void SecureChannel::Direction::take_key() {
-  static_assert(sizeof aes_ >= sizeof(crypto_aead_aes256gcm_state));
-  if (cipher_ == Cipher::kAes256)
-    crypto_aead_aes256gcm_beforenm(reinterpret_cast<crypto_aead_aes256gcm_state*>(aes_), key_.data());
+  static_assert(std::tuple_size_v<Secret> == AesGcm::kKeyBytes && std::tuple_size_v<Nonce> == AesGcm::kNonceBytes);
+  if (cipher_ == Cipher::kAes256) aes_.take_key(key_.data());
 }
 
 SecureChannel::Direction::Nonce SecureChannel::Direction::nonce() const {
@@ -64,30 +62,27 @@ void SecureChannel::Direction::count(size_t text_bytes) {
   take_key();
 }
 
-// The text is there already, behind the room for its length.
-void SecureChannel::Direction::seal(uint8_t* record, size_t text_bytes) {
+void SecureChannel::Direction::seal(const void* from, size_t text_bytes, uint8_t* record) {
   const auto length = static_cast<uint32_t>(text_bytes);
   memcpy(record, &length, sizeof length);
-  uint8_t* const text = record + kHeadBytes;
+  const auto* const text = static_cast<const uint8_t*>(from);
+  uint8_t* const sealed = record + kHeadBytes;
   if (cipher_ == Cipher::kAes256)
-    crypto_aead_aes256gcm_encrypt_afternm(text, nullptr, text, text_bytes, record, kHeadBytes, nullptr, nonce().data(),
-                                          reinterpret_cast<const crypto_aead_aes256gcm_state*>(aes_));
+    aes_.seal(text, text_bytes, {record, kHeadBytes}, nonce().data(), sealed);
   else
-    crypto_aead_chacha20poly1305_ietf_encrypt(text, nullptr, text, text_bytes, record, kHeadBytes, nullptr,
+    crypto_aead_chacha20poly1305_ietf_encrypt(sealed, nullptr, text, text_bytes, record, kHeadBytes, nullptr,
                                               nonce().data(), key_.data());
   count(text_bytes);
 }
 
 bool SecureChannel::Direction::open(const uint8_t* record, size_t text_bytes, uint8_t* text) {
   const uint8_t* const sealed = record + kHeadBytes;
-  const int wrong =
+  const bool is_right =
       cipher_ == Cipher::kAes256
-          ? crypto_aead_aes256gcm_decrypt_afternm(text, nullptr, nullptr, sealed, text_bytes + kProofBytes, record,
-                                                  kHeadBytes, nonce().data(),
-                                                  reinterpret_cast<const crypto_aead_aes256gcm_state*>(aes_))
+          ? aes_.open(sealed, text_bytes, {record, kHeadBytes}, nonce().data(), text)
           : crypto_aead_chacha20poly1305_ietf_decrypt(text, nullptr, nullptr, sealed, text_bytes + kProofBytes, record,
-                                                      kHeadBytes, nonce().data(), key_.data());
-  if (wrong != 0) return false;
+                                                      kHeadBytes, nonce().data(), key_.data()) == 0;
+  if (!is_right) return false;
   count(text_bytes);
   return true;
 }
@@ -99,21 +94,32 @@ SecureChannel::~SecureChannel() {
   sodium_memzero(in_.data(), in_.size());
 }
 
+void SecureChannel::seal_record(const void* text, size_t bytes) {
+  if (out_.size() < out_end_ + bytes + kAroundBytes) out_.resize(out_end_ + bytes + kAroundBytes);
+  sending_.seal(text, bytes, out_.data() + out_end_);
+  out_end_ += bytes + kAroundBytes;
+  out_text_bytes_ += bytes;
+}
+
+// What is small becomes one record, of anything else each part one.
 void SecureChannel::seal(std::initializer_list<iovec> parts) {
+  out_begin_ = out_end_ = out_text_bytes_ = 0;
   size_t bytes = 0;
   for (const iovec& part : parts) bytes += part.iov_len;
-  bytes = std::min(bytes, kMostTextBytes);
-  if (out_.size() < bytes + kAroundBytes) out_.resize(bytes + kAroundBytes);
+  if (bytes > kTogetherBytes) {
+    for (const iovec& part : parts) {
+      if (part.iov_len > 0) seal_record(part.iov_base, std::min(part.iov_len, kMostTextBytes));
+      if (part.iov_len > kMostTextBytes) break;
+    }
+    return;
+  }
+  std::array<uint8_t, kTogetherBytes> text;
   size_t at = 0;
   for (const iovec& part : parts) {
-    const size_t some = std::min(part.iov_len, bytes - at);
-    if (some > 0) memcpy(out_.data() + kHeadBytes + at, part.iov_base, some);
-    at += some;
+    if (part.iov_len > 0) memcpy(text.data() + at, part.iov_base, part.iov_len);
+    at += part.iov_len;
   }
-  sending_.seal(out_.data(), bytes);
-  out_begin_ = 0;
-  out_end_ = bytes + kAroundBytes;
-  out_text_bytes_ = bytes;
+  seal_record(text.data(), bytes);
 }
 
 ssize_t SecureChannel::send(int fd, std::initializer_list<iovec> parts) {
@@ -210,8 +216,8 @@ ssize_t recv_some(int fd, SecureChannel* channel, void* to, size_t room) {
 
 std::string why_broken(int sys_errno) {
   if (sys_errno != EBADMSG) return strerror(sys_errno);
-  return "what came is not what the other side sent: somebody between them changed, left out, repeated or put in bytes "
-         "(TUTTI_ENCRYPT)";
+  return "the data that arrived are not what the other side sent: somebody in between changed, dropped, repeated or "
+         "inserted bytes (TUTTI_ENCRYPT)";
 }
 
 }  // namespace tutti

@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "base/aes_gcm.h"
+
 namespace tutti {
 
 enum class Cipher : uint8_t { kNone = 0, kChaCha20 = 1, kAes256 = 2 };  // ChaCha20-Poly1305 and AES-256-GCM
@@ -53,7 +55,7 @@ class SecureChannel {
    public:
     Direction(Cipher cipher, const Secret& key, uint64_t renew_bytes);
     ~Direction();
-    void seal(uint8_t* record, size_t text_bytes);
+    void seal(const void* text, size_t text_bytes, uint8_t* record);
     bool open(const uint8_t* record, size_t text_bytes, uint8_t* text);
 
    private:
@@ -62,7 +64,7 @@ class SecureChannel {
     Nonce nonce() const;
     void count(size_t text_bytes);
 
-    alignas(16) uint8_t aes_[512];
+    AesGcm aes_;  // with its key, if it is the cipher
     Cipher cipher_;
     Secret key_;
     uint64_t records_ = 0, text_bytes_ = 0;  // since the last key
@@ -71,6 +73,7 @@ class SecureChannel {
   enum class Opened { kNothing, kRecord, kWrong };
 
   void seal(std::initializer_list<iovec> parts);
+  void seal_record(const void* text, size_t bytes);
   Opened open_record(uint8_t* to, size_t room, size_t* got);
   bool read_more(int fd);
   size_t next_record_bytes() const;

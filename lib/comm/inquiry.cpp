@@ -13,18 +13,20 @@ std::string_view shortened(std::string_view text) {
   return text.substr(0, kMostText);
 }
 
-// Clocks of other hosts tell other times: how long ago it was.
+// Clocks of other hosts tell other times: how long ago it was. What begins or ends while the recorder is read may do so
+// after the trace's time.
 void put(const Witness& witness, ByteWriter* to) {
   const Trace& trace = witness.trace;
+  const auto ago_ns = [&trace](int64_t at_ns) { return std::max<int64_t>(0, trace.read_ns - at_ns); };
   const TracedOperation* const last = trace.last();
   to->put(static_cast<int32_t>(trace.rank)).put(static_cast<int32_t>(trace.process.pid)).put(witness.process_state);
   to->put_string(shortened(trace.host)).put_string(shortened(trace.error)).put_string(shortened(witness.elsewhere));
   to->put(static_cast<uint8_t>(last != nullptr));
   if (last == nullptr) return;
-  to->put(last->nth).put(to_tag(last->call)).put_string(last->place).put(trace.read_ns - last->started_ns);
-  to->put(last->finished_ns == 0 ? int64_t{-1} : trace.read_ns - last->finished_ns);
+  to->put(last->nth).put(to_tag(last->call)).put_string(last->place).put(ago_ns(last->started_ns));
+  to->put(last->finished_ns == 0 ? int64_t{-1} : ago_ns(last->finished_ns));
   const size_t n = std::min(trace.wait.awaited.size(), kMostAwaited);
-  to->put(trace.read_ns - trace.wait.since_ns).put(static_cast<uint32_t>(n));
+  to->put(ago_ns(trace.wait.since_ns)).put(static_cast<uint32_t>(n));
   for (size_t i = 0; i < n; i++) to->put(static_cast<int32_t>(trace.wait.awaited[i].rank));
 }
 
@@ -176,7 +178,7 @@ Witnesses Inquiry::all(const PeerWatch& names) const {
     if (silent_ns > 2 * every_ns()) {
       all[rank].trace.rank = rank;
       all[rank].silent =
-          format("%s has said nothing for %.1f s", names.rank_name(rank).c_str(), static_cast<double>(silent_ns) / 1e9);
+          format("%s has not answered for %.1f s", names.rank_name(rank).c_str(), static_cast<double>(silent_ns) / 1e9);
     } else if (heard_ns >= asked_first_ns_) {
       all[rank] = witness;
     }

@@ -21,8 +21,8 @@ std::string unreachable_because(const Endpoint& endpoint, const LinkPool::Addres
 
 // What the endpoint presumably takes to bring a message of a slot's size.
 double cost_ns(const Endpoint& endpoint) {
-  const tuttiTransportProperties properties = endpoint.properties();
-  return properties.latency_ns + (128 << 10) * 1e9 / static_cast<double>(properties.bytes_per_second);
+  const tuttiEndpointInfo& info = endpoint.info();
+  return info.latency_ns + (128 << 10) * 1e9 / static_cast<double>(info.bytes_per_second);
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tu
 uint64_t LinkPool::network_bytes_per_second() const {
   uint64_t fastest = 0;
   for (const Endpoint& endpoint : endpoints_)
-    if (endpoint.name() != std::string_view("shm")) fastest = std::max(fastest, endpoint.properties().bytes_per_second);
+    if (endpoint.name() != std::string_view("shm")) fastest = std::max(fastest, endpoint.info().bytes_per_second);
   constexpr uint64_t kUsual = 1'000'000'000;
   return fastest > 0 ? fastest : kUsual;
 }
@@ -73,7 +73,7 @@ LinkPool::Addresses LinkPool::addresses() const {
 }
 
 std::string LinkPool::route(int peer) {
-  const Addresses& addresses = peers_[static_cast<size_t>(peer)];
+  const Addresses addresses = addresses_of_(peer);
   std::string story;
   for (Endpoint& endpoint : endpoints_) {
     const std::string why = unreachable_because(endpoint, addresses);
@@ -100,15 +100,16 @@ Result<void> LinkPool::check_delivery(const void* memory, size_t bytes) {
     else
       story += format("%s%s: %s", story.empty() ? "" : "; ", endpoint.name(), registered.error().message.c_str());
   }
-  for (size_t peer = 0; peer < peers_.size(); peer++) {
+  for (int peer = 0; peer < n_ranks_; peer++) {
+    const Addresses addresses = addresses_of_(peer);
     std::string why = story;
     const bool is_reached = std::any_of(able.begin(), able.end(), [&](const Endpoint* endpoint) {
-      const std::string not_because = unreachable_because(*endpoint, peers_[peer]);
+      const std::string not_because = unreachable_because(*endpoint, addresses);
       if (!not_because.empty())
-        why += format("%s%s to rank %zu: %s", why.empty() ? "" : "; ", endpoint->name(), peer, not_because.c_str());
+        why += format("%s%s to rank %d: %s", why.empty() ? "" : "; ", endpoint->name(), peer, not_because.c_str());
       return not_because.empty();
     });
-    if (!is_reached && static_cast<int>(peer) != config_.rank) return Error{Code::kSystemError, why};
+    if (!is_reached && peer != config_.rank) return Error{Code::kSystemError, why};
   }
   return {};
 }
@@ -125,10 +126,8 @@ void LinkPool::narrow(bool here, bool elsewhere) {
 size_t LinkPool::links_of(const Schedule& schedule) {
   std::set<Name> out, in;
   for (const Lane& lane : schedule.lanes) {
-    int32_t last_send = -1, last_recv = -1;  // a ring's are the same in all of its steps
-    for (const Step& step : lane.steps) {
-      if (step.send >= 0 && std::exchange(last_send, step.send) != step.send) out.emplace(step.send, lane.channel);
-      if (step.recv >= 0 && std::exchange(last_recv, step.recv) == step.recv) continue;
+    for (const auto& [step, from] : lane.steps.patterns()) {
+      if (step.send >= 0) out.emplace(step.send, lane.channel);
       for_each_sender(schedule, step, [&](int peer) { in.emplace(peer, lane.channel); });
     }
   }
@@ -139,13 +138,13 @@ Link& LinkPool::place_in(Links& links, const Name& name) const {
   std::unique_ptr<Link>& place = links[name];
   if (!place)
     place = std::make_unique<Link>(
-        tuttiLinkConfig{sizeof(tuttiLinkConfig), name.first, name.second, config_.slots, config_.slot_bytes});
+        tuttiLinkConfig{sizeof(tuttiLinkConfig), name.first, name.second, sizes_.slots, sizes_.slot_bytes});
   return *place;
 }
 
 void LinkPool::request(const Schedule& schedule, bool delivers) {
   for (const Lane& lane : schedule.lanes) {
-    for (const Step& step : lane.steps) {
+    for (const auto& [step, from_time] : lane.steps.patterns()) {
       const Name to{step.send, lane.channel};
       if (step.send >= 0 && !place_in(sends_, to).is_made())
         attempts_.try_emplace(to).first->second.delivers = delivers;
@@ -192,13 +191,13 @@ Result<bool> LinkPool::advance_attempt(const Name& name, Attempt& attempt) {
 
 // Starts on the next transport that reaches the peer. False, since it takes time; an error when none is left.
 Result<bool> LinkPool::next_transport(const Name& name, Attempt& attempt) {
-  const Addresses& peer = peers_[static_cast<size_t>(name.first)];
+  const Addresses peer = addresses_of_(name.first);
   while (attempt.next_transport < endpoints_.size()) {
     Endpoint& endpoint = endpoints_[attempt.next_transport++];
     std::string why =
         attempt.delivers && !endpoint.delivers() ? "it cannot bypass the CPU" : unreachable_because(endpoint, peer);
     if (why.empty()) {
-      const tuttiLinkConfig config{sizeof config, name.first, name.second, config_.slots, config_.slot_bytes};
+      const tuttiLinkConfig config{sizeof config, name.first, name.second, sizes_.slots, sizes_.slot_bytes};
       auto link = endpoint.connect(config, peer.at(endpoint.name()));
       if (link) {
         attempt.link = std::make_unique<Link>(std::move(link).value());
@@ -222,7 +221,7 @@ Result<bool> LinkPool::accept_all() {
       TUTTI_TRY_ASSIGN(const bool arrived, endpoint.accept(&link));
       if (!arrived) break;
       const Name name{link.peer(), link.channel()};
-      if (link.slot_bytes() != config_.slot_bytes) continue;  // not one of this group's
+      if (link.slot_bytes() != sizes_.slot_bytes) continue;  // not one of this group's
       Link& place = place_in(recvs_, name);
       if (place.is_made()) continue;  // nor that
       count(link);
@@ -250,7 +249,7 @@ void LinkPool::keep_up() {
 void LinkPool::count_resent() {
   std::map<int, uint64_t> all;
   for (auto& [name, link] : sends_)
-    if (const auto n = link->resent()) all[name.first] += *n;
+    if (const uint64_t n = link->state().resent; n != Link::kNotCounted) all[name.first] += n;
   if (all.empty()) return;
   const std::lock_guard lock(held_->mutex);
   held_->resent = std::move(all);
@@ -272,7 +271,7 @@ Error LinkPool::late() const {
     missing += format("%sto rank %d (%s)", missing.empty() ? "" : ", ", name.first,
                       attempt.link ? attempt.link->transport() : "no transport");
   for (const Name& name : awaited_) missing += format("%sfrom rank %d", missing.empty() ? "" : ", ", name.first);
-  return {Code::kTimeout, "links were not there in time: " + missing};
+  return {Code::kTimeout, "links were not ready in time: " + missing};
 }
 
 }  // namespace tutti

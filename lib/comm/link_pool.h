@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "exec/chunks.h"
 #include "schedule/schedule.h"
 #include "transports/transport.h"
 
@@ -19,19 +21,20 @@ class LinkPool {
  public:
   struct Config {
     int rank;
-    uint32_t slots;
-    uint32_t slot_bytes = 0;  // known with the peers
-    bool by_cost = false;     // else the transports' order is the order of preference
+    bool by_cost = false;  // else the transports' order is the order of preference
   };
+  LinkPool() = default;  // of no transport yet
+
   // What a peer published: the address of each transport's endpoint, by name.
   using Addresses = std::map<std::string, std::string>;
 
   static Result<LinkPool> open(const Config& config, const std::vector<const tuttiTransport*>& transports,
                                const tuttiEndpointConfig& endpoint_config);
   Addresses addresses() const;
-  void set_peers(std::vector<Addresses> peers, uint32_t slot_bytes) {
-    peers_ = std::move(peers);
-    config_.slot_bytes = slot_bytes;
+  void set_peers(int n_ranks, std::function<Addresses(int rank)> addresses, MessageSizes sizes) {
+    n_ranks_ = n_ranks;
+    addresses_of_ = std::move(addresses);
+    sizes_ = sizes;
   }
 
   // Notes which links of `schedule` are to be made. find() knows their places from now on.
@@ -80,7 +83,6 @@ class LinkPool {
 
   using Links = std::map<Name, std::unique_ptr<Link>>;
 
-  LinkPool() = default;
   Link& place_in(Links& links, const Name& name) const;
   Result<bool> advance();  // true when nothing requested is missing
   Result<bool> advance_attempt(const Name& name, Attempt& attempt);
@@ -90,8 +92,10 @@ class LinkPool {
   Error late() const;
 
   Config config_{};
+  MessageSizes sizes_;  // known with the peers
   std::vector<Endpoint> endpoints_;
-  std::vector<Addresses> peers_;
+  int n_ranks_ = 0;
+  std::function<Addresses(int rank)> addresses_of_;
   Links sends_, recvs_;
   std::map<Name, Attempt> attempts_;
   std::vector<Name> awaited_;

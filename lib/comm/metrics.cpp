@@ -44,22 +44,23 @@ std::string operation(size_t collective) {
 }
 
 void add_lateness(const RollCall& roll, Page* page) {
-  page->metric("tutti_compared_operations_total", "counter", "Collectives that this rank was compared with others in.");
+  page->metric("tutti_compared_operations_total", "counter",
+               "Collectives in which this rank was compared with the others.");
   for (const auto& [rank, r] : roll.ranks()) page->sample(rank, "", r.operations);
-  page->metric("tutti_late_operations_total", "counter", "Of those, that it came late to by a millisecond or more.");
+  page->metric("tutti_late_operations_total", "counter", "Those of them that it reached a millisecond or more late.");
   for (const auto& [rank, r] : roll.ranks()) page->sample(rank, "", r.late);
-  page->metric("tutti_late_seconds_total", "counter", "By how much, all together.");
+  page->metric("tutti_late_seconds_total", "counter", "How late it was for them, in total.");
   for (const auto& [rank, r] : roll.ranks()) page->seconds(rank, "", r.late_ns);
-  page->metric("tutti_waited_seconds_total", "counter", "How long this rank has waited for a peer that came late.");
+  page->metric("tutti_waited_seconds_total", "counter", "How long this rank has waited for a peer that was late.");
   for (const auto& [who, ns] : roll.waited_ns()) page->seconds(who.first, peer(who.second), ns);
 }
 
 }  // namespace
 
-std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, const PeerWatch& watch, const LinkPool& links,
-                                        const std::string& pattern, bool compares) {
-  if (pattern.empty() && !(compares && log_enabled(LogLevel::kInfo))) return nullptr;
-  std::unique_ptr<Metrics> metrics(new Metrics(recorder, watch, links, pattern, compares));
+std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, PeerWatch& watch, const LinkPool& links,
+                                        const std::string& pattern, RemoteAttendants* others) {
+  if (pattern.empty() && !(others != nullptr && log_enabled(LogLevel::kInfo))) return nullptr;
+  std::unique_ptr<Metrics> metrics(new Metrics(recorder, watch, links, pattern, others));
   auto thread = start_thread("the thread that writes metrics", [&me = *metrics] { me.serve(); });
   if (!thread) {
     log(LogLevel::kWarn, "TUTTI_METRICS_FILE: nothing is written: %s", thread.error().message.c_str());
@@ -70,9 +71,9 @@ std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, const PeerWatc
   return metrics;
 }
 
-Metrics::Metrics(const Recorder& recorder, const PeerWatch& watch, const LinkPool& links, const std::string& pattern,
-                 bool compares)
-    : recorder_(recorder), watch_(watch), links_(links), compares_(compares), written_ns_(now_ns()) {
+Metrics::Metrics(const Recorder& recorder, PeerWatch& watch, const LinkPool& links, const std::string& pattern,
+                 RemoteAttendants* others)
+    : recorder_(recorder), watch_(watch), links_(links), others_(others), written_ns_(now_ns()) {
   if (!pattern.empty()) path_ = trace_path(pattern, read_trace(recorder));
 }
 
@@ -91,6 +92,7 @@ void Metrics::serve() {
   std::unique_lock lock(mutex_);
   while (!stops_.wait_for(lock, kLook, [&] { return stopping_; })) {
     look();
+    if (others_ != nullptr && others_->any()) look_elsewhere();
     if (now_ns() - written_ns_ >= kWriteNs) write_now();
   }
 }
@@ -117,11 +119,22 @@ void Metrics::count(const Trace& trace) {
 }
 
 void Metrics::look() {
-  if (!compares_ || recorder_.path().empty())
+  if (others_ == nullptr || recorder_.path().empty())
     return count(read_trace(recorder_, read_from(recorder_.header(), counted_)));
-  count(attendants_.look(&roll_));
+  const Attendants::Seen seen = attendants_.look();
+  count(seen.own);
+  roll_.enter(seen.ended);
   roll_.compare();
   tell_of_latecomers();
+}
+
+// What was asked for the last time has come; if not, the next answers contain it.
+void Metrics::look_elsewhere() {
+  const int64_t now = now_ns();
+  if (now - asked_ns_ < others_->every_ns()) return;
+  asked_ns_ = now;
+  roll_.enter(others_->heard());
+  others_->ask(watch_, roll_.compared());
 }
 
 void Metrics::tell_of_latecomers() {
@@ -139,6 +152,7 @@ void Metrics::tell_of_latecomers() {
 void Metrics::write() {
   const std::lock_guard lock(mutex_);
   look();
+  roll_.compare_all();
   write_now();
 }
 
@@ -149,7 +163,7 @@ void Metrics::write_now() {
   if (written || has_warned_) return;
   has_warned_ = true;
   log(LogLevel::kWarn,
-      "TUTTI_METRICS_FILE: the metrics of rank %d are not there: %s; name a file in a folder that this process may "
+      "TUTTI_METRICS_FILE: rank %d cannot write its metrics: %s; name a file in a folder that this process may "
       "write to, on a file system that has room",
       recorder_.header().rank, written.error().message.c_str());
 }
@@ -163,16 +177,15 @@ std::string Metrics::text() const {
   page.metric("tutti_bytes_total", "counter", "Bytes of these operations' counts.");
   for (size_t i = 0; i < totals_.size(); i++)
     if (totals_[i].operations > 0) page.sample(header.rank, operation(i), totals_[i].bytes);
-  page.metric("tutti_errors_total", "counter", "1: the communicator broke.");
+  page.metric("tutti_errors_total", "counter", "1 if the communicator has failed.");
   page.sample(header.rank, "", uint64_t{watch_.failed()});
   page.metric("tutti_control_retransmits_total", "counter",
-              "Segments that were sent again on the control connection to a peer: a sample of what the network loses.");
+              "Segments retransmitted on the control connection to a peer: a sample of what the network loses.");
   for (const auto& [other, n] : watch_.retransmits()) page.sample(header.rank, peer(other), n);
-  page.metric(
-      "tutti_retransmits_total", "counter",
-      "Segments that were sent again on the connections for data to a peer, as of when an operation last waited.");
+  page.metric("tutti_retransmits_total", "counter",
+              "Segments retransmitted on the data connections to a peer, as of the last operation that waited.");
   for (const auto& [other, n] : links_.resent()) page.sample(header.rank, peer(other), n);
-  if (compares_) add_lateness(roll_, &page);
+  if (others_ != nullptr) add_lateness(roll_, &page);
   return page.take();
 }
 

@@ -1,7 +1,8 @@
 // This header: what a communicator tells a monitoring system, as a file in Prometheus' text format, which is written
 // every 5 s, when the communicator has been finalized, when it breaks and when it ends; and in the log, at info, which
 // rank is late again and again. A thread of its own reads this rank's recorder ten times a second, and on the first
-// rank of each host those of all ranks there. Operations pay nothing for it. Of more than 10,000 operations a second
+// rank of each host those of all ranks there; once a second it asks the other hosts for theirs. Operations pay nothing
+// for it. Of more than 10,000 operations a second
 // some are overwritten before: then a sample is read, and the others count as if they had been like those, but nobody
 // was late for them.
 //
@@ -16,6 +17,7 @@
 #include <thread>
 
 #include "comm/link_pool.h"
+#include "comm/remote_attendants.h"
 #include "debug/lateness.h"
 #include "debug/recorder.h"
 #include "group/peers.h"
@@ -26,27 +28,29 @@ class Metrics {
  public:
   // `pattern`: TUTTI_METRICS_FILE. Null where nobody wants to know anything, or there are no more threads: that is
   // logged. All that is given outlives it.
-  static std::unique_ptr<Metrics> start(const Recorder& recorder, const PeerWatch& watch, const LinkPool& links,
-                                        const std::string& pattern, bool compares);
+  // `others`: with whose ranks this one compares those of its host; null where another rank of the host does that.
+  static std::unique_ptr<Metrics> start(const Recorder& recorder, PeerWatch& watch, const LinkPool& links,
+                                        const std::string& pattern, RemoteAttendants* others);
   ~Metrics();
   // Now. What goes wrong is logged, once.
   void write();
 
  private:
-  Metrics(const Recorder& recorder, const PeerWatch& watch, const LinkPool& links, const std::string& pattern,
-          bool compares);
+  Metrics(const Recorder& recorder, PeerWatch& watch, const LinkPool& links, const std::string& pattern,
+          RemoteAttendants* others);
   // With mutex_ held.
   void serve();
   void look();
+  void look_elsewhere();
   void count(const Trace& trace);
   void tell_of_latecomers();
   void write_now();
   std::string text() const;
 
   const Recorder& recorder_;
-  const PeerWatch& watch_;
+  PeerWatch& watch_;
   const LinkPool& links_;
-  const bool compares_;
+  RemoteAttendants* const others_;
   std::string path_;  // empty: nothing is written
   std::mutex mutex_;  // what follows
   struct Total {
@@ -57,7 +61,7 @@ class Metrics {
   Attendants attendants_{recorder_};
   RollCall roll_;
   uint64_t told_latecomers_ = 0;
-  int64_t told_ns_ = 0, written_ns_ = 0;
+  int64_t told_ns_ = 0, written_ns_ = 0, asked_ns_ = 0;
   bool has_warned_ = false, stopping_ = false;
   std::condition_variable stops_;
   std::thread thread_;

@@ -26,8 +26,8 @@ Result<void> check_majority(const std::vector<int>& members, const std::vector<i
   const size_t all = static_cast<size_t>(n_ranks) - excluded.size(), twice = 2 * members.size();
   if (twice > all || (twice == all && members[0] == lowest)) return {};
   return Error{Code::kRemoteError,
-               format("only %zu of %zu ranks are left on this side, which is no majority%s: config.majority lets the "
-                      "others go on alone",
+               format("only %zu of %zu ranks are left on this side, which is not a majority%s: with config.majority "
+                      "only the others may continue",
                       members.size(), all, twice == all ? format(" without rank %d", lowest).c_str() : "")};
 }
 
@@ -41,18 +41,18 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
     const Turnstile::Turn turn(*turnstile_, ticket);
     place = reunions_.take_ticket();
     // One that broke while it was finalized was not.
-    if (!watch_->failed() && finalized_) {
+    if (!monitor_.failed() && finalized_) {
       const Turnstile::Turn none(reunions_, place);
       return check_open().error();
     }
   }
   const Turnstile::Turn turn(reunions_, place);
   for (;;) {
-    TUTTI_TRY_ASSIGN(Reunion reunion, Reunion::gather(*watch_, excluded, deadline));
-    const size_t expected = static_cast<size_t>(n_ranks_) - excluded.size();
+    TUTTI_TRY_ASSIGN(Reunion reunion, Reunion::gather(monitor_.watch(), excluded, deadline));
+    const size_t expected = static_cast<size_t>(n_ranks()) - excluded.size();
     if (!excluded.empty() && reunion.members().size() != expected)
-      return too_few(*watch_, excluded, reunion.members(), n_ranks_);
-    if (options.majority) TUTTI_TRY(check_majority(reunion.members(), excluded, n_ranks_));
+      return too_few(monitor_.watch(), excluded, reunion.members(), n_ranks());
+    if (options.majority) TUTTI_TRY(check_majority(reunion.members(), excluded, n_ranks()));
     auto made = create(reunion, options, deadline);
     if (made || !reunion.begins_anew() || deadline.passed()) return made;
   }

@@ -114,9 +114,10 @@ Error deadlock(const std::vector<const Standing*>& path) {
   std::string text;
   for (size_t i = 0; i + 1 < path.size() && i < kMostNamed; i++)
     text += (i == 0 ? "" : "; ") + text_of(*path[i], *path[i + 1]);
-  if (path.size() - 1 > kMostNamed) text += format("; and so on, %zu ranks in all", path.size() - 1);
+  if (path.size() - 1 > kMostNamed) text += format("; and so on, %zu ranks in total", path.size() - 1);
   if (is_left)
-    return {Code::kRemoteError, text_of_left(*path.back()) + ", and cannot send what is waited for: " + text,
+    return {Code::kRemoteError,
+            text_of_left(*path.back()) + ", so what the others wait for will never be sent: " + text,
             path.back()->rank};
   return {Code::kInvalidUsage,
           "the ranks disagree and wait for each other: " + text +

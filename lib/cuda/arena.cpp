@@ -130,15 +130,18 @@ Result<void> Arenas::clear_samples() {
   return port_.synchronize(stream_);
 }
 
-Result<void> Arenas::meet(int stage, StreamRef stream) {
-  const int me = host_.rank();
+Result<void> Arenas::meet(int stage, const std::vector<int>& ranks, StreamRef stream) {
   std::vector<WordOperation> words;
   const auto for_others = [&](auto&& make) {
-    for (int k = 1; k < host_.n_ranks(); k++) words.push_back(make((me + k) % host_.n_ranks()));
+    for (const int me : ranks)
+      for (int k = 1; k < host_.n_ranks(); k++) {
+        const int other = (me + k) % host_.n_ranks();
+        if (std::find(ranks.begin(), ranks.end(), other) == ranks.end()) words.push_back(make(me, other));
+      }
   };
-  for_others([&](int r) { return WordOperation{word(r, stage, me), 1}; });
-  for_others([&](int r) { return WordOperation{word(me, stage, r), 1, true}; });
-  for_others([&](int r) { return WordOperation{word(me, stage, r), 0}; });
+  for_others([&](int me, int r) { return WordOperation{word(r, stage, me), 1}; });
+  for_others([&](int me, int r) { return WordOperation{word(me, stage, r), 1, true}; });
+  for_others([&](int me, int r) { return WordOperation{word(me, stage, r), 0}; });
   return port_.words(words.data(), static_cast<int>(words.size()), stream);
 }
 

@@ -38,8 +38,8 @@ class Arenas {
   }
   // Not 0: kernels of this rank give up waiting.
   uint32_t* abort_word() const { return sample_ + kMaxPlaces; }
-  // Tells all ranks, and waits for all, in the stream.
-  Result<void> meet(int stage, StreamRef stream);
+  // In the stream of these ranks: tells all others that they have come, and waits for all others.
+  Result<void> meet(int stage, const std::vector<int>& ranks, StreamRef stream);
   // Its own memory, which is freed by others then; null if that has to stay.
   void* give_up();
   // Sets all words that this rank waits for. Waits for the device.

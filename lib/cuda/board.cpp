@@ -174,13 +174,13 @@ bool Board::finish(bool is_reachable) {
   return true;
 }
 
-Result<bool> Board::pass(const Operation& operation, StreamRef) {
+Result<bool> Board::pass(const Operation& operation) {
   TUTTI_TRY_ASSIGN(const bool called, call(operation, {}));
   if (called) page(host_.rank()).done.store(round_, std::memory_order_release);
   return called;
 }
 
-Result<bool> Board::come(const Operation& operation, StreamRef stream, bool) {
+Result<bool> Board::come(const Operation& operation, bool) {
   const int me = host_.rank(), n_ranks = host_.n_ranks();
   if (stage_ == Stage::kIdle) {
     Notice mine;
@@ -191,7 +191,7 @@ Result<bool> Board::come(const Operation& operation, StreamRef stream, bool) {
     if (operation.unequal != nullptr) mine.places = hash_of(operation.unequal->at);
     TUTTI_TRY_ASSIGN(const bool called, call(operation, mine));
     if (!called) return false;
-    arrivals_.assign(static_cast<size_t>(n_ranks), {operation, stream, false});
+    arrivals_.assign(static_cast<size_t>(n_ranks), {operation, false});
     if (!mine.is_in_windows) return finish(false);
     stage_ = Stage::kCalled;
   }

@@ -24,8 +24,8 @@ class Board final : public Attendee {
                                                std::string* why);
   ~Board() override;
 
-  Result<bool> pass(const Operation& operation, StreamRef stream) override;
-  Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) override;
+  Result<bool> pass(const Operation& operation) override;
+  Result<bool> come(const Operation& operation, bool is_reachable) override;
 
   void leave() override;
   bool all_have_left() const override;

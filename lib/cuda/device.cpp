@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "cuda/direct.h"
+#include "cuda/household.h"
 #include "cuda/mail.h"
 #include "cuda/phases.h"
 #include "cuda/staged.h"
@@ -84,7 +85,8 @@ Result<std::unique_ptr<Device>> Device::create(Host& host, int device) {
 Result<void> Device::setup() {
   TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
   TUTTI_TRY_ASSIGN(info_, port_.describe(device_));
-  TUTTI_TRY_ASSIGN(end_, port_.create_event());
+  TUTTI_TRY(port_.load_kernels());
+  TUTTI_TRY_ASSIGN(own_end_, port_.create_event());
   TUTTI_TRY(add_ways());
   stop_fd_.reset(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_) return system_error("eventfd", errno);
@@ -95,15 +97,26 @@ Result<void> Device::setup() {
 // A broken group frees what its streams wait for, again and again, because there may be several waits in a row, and
 // graphs that are launched later. Nobody has to call for that: who waits for a stream learns of the end.
 void Device::guard() {
+  constexpr int kLookMs = 250;
   pollfd fds[] = {{host_.wake_fd(), POLLIN, 0}, {stop_fd_.get(), POLLIN, 0}};
-  while (poll(fds, 2, -1) < 0 && errno == EINTR) {
-  }
+  log_set_thread_rank(host_.rank());
+  for (int n = 0; n == 0 || (n < 0 && errno == EINTR); n = poll(fds, 2, kLookMs)) look_at_progress();
+  if (host_.broken()) progress_.fail(host_.breakage());
   auto on_device = OnDevice::enter(port_, device_);
   constexpr int kTurnMs = 1;
   while (on_device && fds[1].revents == 0) {
     for (const auto& way : ways_) way->release();
     (void)poll(&fds[1], 1, kTurnMs);
   }
+}
+
+// A launch may wait for the GPU with the mutex held, but never this thread for that: it frees what waits.
+void Device::look_at_progress() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !progress_.is_under_way()) return;
+  const auto done = pending_.empty() ? has_reached_end() : Result<bool>(false);
+  if (done && done.value()) return progress_.end();
+  if (auto looked = progress_.look(); !looked) host_.break_with(looked.error());
 }
 
 Result<void> Device::add_ways() {
@@ -121,33 +134,47 @@ Result<void> Device::add_ways() {
     if (r == 0) name = reader.get_string();
     seats.push_back(seat);
   }
-  const bool together = std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) {
-    return seat.process == seats[0].process && seat.info.uuid == seats[0].info.uuid;
-  });
+  const auto household = household_of(seats, name);
   TUTTI_TRY_ASSIGN(proxy_, Proxy::create(port_));
-  if (together) {
-    ways_.push_back(make_together(host_, port_, device_, info_.multiprocessors, name));
+  if (household != nullptr && household->ranks().size() == seats.size()) {
+    ways_.push_back(make_together(host_, port_, info_, household, name));
     ways_.push_back(make_mail(host_, port_, name));
     log(LogLevel::kInfo, "CUDA device %d: all %d ranks are in this process, one kernel serves them", device_,
         host_.n_ranks());
   } else {
     std::string why;
-    TUTTI_TRY_ASSIGN(auto phases, make_phases(host_, port_, seats, name, &why));
+    TUTTI_TRY_ASSIGN(auto phases, make_phases(host_, port_, seats, household, name, &why));
     if (phases != nullptr) {
       ways_.push_back(std::move(phases));
       log(LogLevel::kInfo, "CUDA device %d: ranks map each other's memory", device_);
     } else {
-      TUTTI_TRY(add_direct(why));
+      TUTTI_TRY(add_direct(why, seats));
     }
   }
-  ways_.push_back(make_staged(host_, port_, proxy_));
+  ways_.push_back(make_staged(host_, port_, proxy_, household == nullptr));
   return {};
 }
 
+// Those of this process on this rank's GPU; null for a rank alone, unless it is the only one of all.
+std::shared_ptr<Household> Device::household_of(const std::vector<Seat>& seats, const std::string& name) {
+  std::vector<int> ranks;
+  for (size_t r = 0; r < seats.size(); r++)
+    if (seats[r].shares_gpu_with(seats[static_cast<size_t>(host_.rank())])) ranks.push_back(static_cast<int>(r));
+  if (ranks.size() == 1 && seats.size() > 1) return nullptr;
+  return find_shared<Household>(format("%s %d", name.c_str(), ranks[0]),
+                                [&] { return std::make_shared<Household>(port_, ranks, info_.waits_in_streams); });
+}
+
 // Without a network that does it, what is left is the slow way.
-Result<void> Device::add_direct(const std::string& why_not_mapped) {
-  std::string why;
-  TUTTI_TRY_ASSIGN(auto direct, make_direct(host_, port_, device_, info_.multiprocessors, proxy_, &why));
+Result<void> Device::add_direct(const std::string& why_not_mapped, const std::vector<Seat>& seats) {
+  std::string why = "ranks of one process share a GPU";
+  std::unique_ptr<Way> direct;
+  bool all_alone = true;
+  for (size_t a = 0; a < seats.size(); a++)
+    for (size_t b = 0; b < a; b++) all_alone = all_alone && !seats[a].shares_gpu_with(seats[b]);
+  if (all_alone) {
+    TUTTI_TRY_ASSIGN(direct, make_direct(host_, port_, device_, info_, proxy_, &why));
+  }
   obstacles_ = why_not_mapped;
   if (direct == nullptr) {
     obstacles_ += "; and no network moves data from GPU to GPU (GPUDirect RDMA): " + why;
@@ -174,13 +201,13 @@ Device::~Device() {
   if (!done || !done.value()) keep_ways();
   ways_.clear();
   proxy_.reset();
-  if (end_ != nullptr) port_.destroy_event(end_);
+  if (own_end_ != nullptr) port_.destroy_event(own_end_);
 }
 
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   const std::lock_guard lock(mutex_);
   if (host_.broken()) return host_.breakage();
-  pending_.push_back({operation, stream, 0, &way_of(operation)});
+  pending_.push_back({operation, {stream}, &way_of(operation)});
   return {};
 }
 
@@ -216,28 +243,32 @@ Result<bool> Device::enqueue_all() {
 
 Result<void> Device::begin(Pending& pending) {
   pending.has_begun = true;
-  TUTTI_TRY_ASSIGN(pending.is_captured, port_.is_capturing(pending.stream));
-  TUTTI_TRY_ASSIGN(pending.stream_id, port_.id_of(pending.stream));
+  Turn& turn = pending.turn;
+  TUTTI_TRY_ASSIGN(turn.is_captured, port_.is_capturing(turn.stream));
+  TUTTI_TRY_ASSIGN(turn.stream_id, port_.id_of(turn.stream));
+  if (!turn.is_captured && pending.way->waits_unseen()) progress_.begin(pending.operation);
   // The ways keep one place for all operations.
-  if (!pending.is_captured && has_end_ && pending.stream_id != end_stream_) return port_.wait(pending.stream, end_);
+  if (!turn.is_captured && end_ != nullptr && turn.stream_id != end_stream_) return port_.wait(turn.stream, end_);
   return {};
 }
 
 Result<bool> Device::enqueue(Pending& pending) {
   if (!pending.has_begun) TUTTI_TRY(begin(pending));
-  TUTTI_TRY_ASSIGN(const bool has_met, pending.way->meet(pending.operation, pending.stream));
+  TUTTI_TRY_ASSIGN(const bool has_met, pending.way->meet(pending.operation, pending.turn));
   if (!has_met) return false;
-  const NamedRange range(port_, traits(pending.operation.collective).name);
-  auto submitted = pending.way->submit(pending.operation, pending.stream);
-  if (!pending.is_captured) TUTTI_TRY(mark_end(pending));  // also of what could be submitted in part
+  const Call call = to_call(pending.operation);
+  const ProfiledRange range(traits(call.collective).name, bytes_of(call));
+  auto submitted = pending.way->submit(pending.operation, pending.turn);
+  // Also of what could be submitted in part.
+  if (!pending.turn.is_captured) TUTTI_TRY(mark_end(submitted ? pending.way->end() : nullptr, pending.turn));
   TUTTI_TRY(submitted);
   return true;
 }
 
-Result<void> Device::mark_end(const Pending& pending) {
-  TUTTI_TRY(port_.record(end_, pending.stream));
-  end_stream_ = pending.stream_id;
-  has_end_ = true;
+Result<void> Device::mark_end(EventRef ways_end, const Turn& turn) {
+  if (ways_end == nullptr) TUTTI_TRY(port_.record(own_end_, turn.stream));
+  end_ = ways_end == nullptr ? own_end_ : ways_end;
+  end_stream_ = turn.stream_id;
   return {};
 }
 
@@ -281,7 +312,11 @@ void Device::keep_ways() {
 
 Result<bool> Device::is_done() {
   const std::lock_guard lock(mutex_);
-  if (!has_end_) return true;
+  return has_reached_end();
+}
+
+Result<bool> Device::has_reached_end() {
+  if (end_ == nullptr) return true;
   return port_.reached(end_);
 }
 

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "base/fd.h"
 #include "base/result.h"
 #include "cuda/port.h"
+#include "cuda/progress.h"
 #include "cuda/proxy.h"
 #include "exec/operation.h"
 
@@ -40,7 +42,13 @@ class Host {
   virtual int wake_fd() = 0;  // readable once broken
   virtual Error breakage() = 0;
   virtual void break_with(const Error& error) = 0;  // for all ranks
+  // For who asks why a job hangs.
+  virtual const Recorder& recorder() = 0;
+  virtual double operation_limit_seconds() = 0;
 };
+
+class Household;
+struct Seat;
 
 // Everybody's blob, in the order of ranks; each gives one of the same length.
 Result<std::vector<std::string>> tell_all(Host& host, const std::string& blob);
@@ -53,9 +61,13 @@ class Way {
   virtual ~Way() = default;
   virtual const char* name() const = 0;  // for people
   virtual bool takes(const Operation& operation) const = 0;
+  // Whether its operations wait for other ranks without the communicator's knowing.
+  virtual bool waits_unseen() const { return false; }
   // Before submit(): false where other ranks of this process have to call first, then it is asked again.
-  virtual Result<bool> meet(const Operation&, StreamRef) { return true; }
-  virtual Result<void> submit(const Operation& operation, StreamRef stream) = 0;
+  virtual Result<bool> meet(const Operation&, const Turn&) { return true; }
+  virtual Result<void> submit(const Operation& operation, const Turn& turn) = 0;
+  // An event behind what was submitted last without being captured, if the way has recorded one.
+  virtual EventRef end() const { return nullptr; }
   // Memory that the user promises to keep until it is closed. 0: that makes no difference.
   virtual uint64_t open_window(const void*, size_t) { return 0; }
   virtual void close_window(uint64_t) {}
@@ -80,46 +92,51 @@ class Device {
 
   // For people: the way that an operation takes, and what stands against a better one.
   std::string explain(const Operation& operation) const;
+  // One sentence on which rank the GPU waits for, if it does. From any thread, at any time.
+  std::optional<std::string> explain_wait() const { return progress_.explain_wait(); }
 
   // Of memory that the user has registered; 0: operations gain nothing by it.
   uint64_t open_window(const void* memory, size_t bytes);
   void close_window(uint64_t window);
 
  private:
-  Device(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
+  Device(Host& host, Port& port, int device)
+      : host_(host), port_(port), device_(device), progress_(host.recorder(), host.operation_limit_seconds()) {}
   Result<void> setup();
   Result<void> add_ways();
-  Result<void> add_direct(const std::string& why_not_mapped);
+  Result<void> add_direct(const std::string& why_not_mapped, const std::vector<Seat>& seats);
+  std::shared_ptr<Household> household_of(const std::vector<Seat>& seats, const std::string& name);
   struct Pending {
     Operation operation;
-    StreamRef stream = nullptr;
-    uint64_t stream_id = 0;
+    Turn turn;
     Way* way = nullptr;
-    bool has_begun = false, is_captured = false;
+    bool has_begun = false;
   };
   Way& way_of(const Operation& operation) const;
   Result<bool> enqueue_all();
   Result<void> begin(Pending& pending);
   Result<bool> enqueue(Pending& pending);
-  Result<void> mark_end(const Pending& pending);
+  Result<void> mark_end(EventRef ways_end, const Turn& turn);
   Result<bool> is_done();
+  Result<bool> has_reached_end();
   void keep_ways();
   void guard();
+  void look_at_progress();
 
   Host& host_;
   Port& port_;
   const int device_;
   DeviceInfo info_;
   std::shared_ptr<Proxy> proxy_;
-  std::mutex mutex_;                        // all that follows
-  std::vector<std::unique_ptr<Way>> ways_;  // by preference; the last one takes everything
-  std::string obstacles_;                   // in the way of the better ones, if there are
-  EventRef end_ = nullptr;                  // of what was submitted last
-  uint64_t end_stream_ = 0;                 // its id
-  bool has_end_ = false;
+  std::mutex mutex_;                            // all that follows
+  std::vector<std::unique_ptr<Way>> ways_;      // by preference; the last one takes everything
+  std::string obstacles_;                       // in the way of the better ones, if there are
+  EventRef own_end_ = nullptr, end_ = nullptr;  // of what was submitted last: this one's or a way's; null before
+  uint64_t end_stream_ = 0;                     // its id
   std::deque<Pending> pending_;
+  Progress progress_;
   Fd stop_fd_;
-  std::thread guard_;  // frees what waits when the group breaks
+  std::thread guard_;  // tells whom the GPU waits for, and frees what waits when the group breaks
 };
 
 }  // namespace tutti::cuda

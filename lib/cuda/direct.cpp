@@ -52,8 +52,8 @@ class Arena {
 
 class Direct final : public Way {
  public:
-  Direct(Host& host, Port& port, int device, int multiprocessors, std::shared_ptr<Proxy> proxy)
-      : host_(host), port_(port), device_(device), multiprocessors_(multiprocessors), proxy_(std::move(proxy)) {}
+  Direct(Host& host, Port& port, int device, const DeviceInfo& info, std::shared_ptr<Proxy> proxy)
+      : host_(host), port_(port), device_(device), info_(info), proxy_(std::move(proxy)) {}
 
   // On this rank alone.
   Result<void> prepare();
@@ -63,21 +63,22 @@ class Direct final : public Way {
 
   const char* name() const override { return "from GPU to GPU by network devices (GPUDirect RDMA)"; }
   bool takes(const Operation& operation) const override;
-  Result<void> submit(const Operation& operation, StreamRef stream) override;
+  Result<void> submit(const Operation& operation, const Turn& turn) override;
 
  private:
   Result<char*> room(size_t bytes);
-  Result<void> submit_collective(const Operation& operation, StreamRef stream);
-  Result<void> submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation, StreamRef stream);
-  Result<void> submit_messages(const Operation& operation, StreamRef stream);
+  Result<void> submit_collective(const Operation& operation, const Turn& turn);
+  Result<void> submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation, const Turn& turn);
+  Result<void> submit_messages(const Operation& operation, const Turn& turn);
   Result<void> copy(const std::vector<DirectPiece::Copy>& copies, const Operation& operation, bool scales,
                     StreamRef stream);
-  Result<void> exchange(const Operation& operation, std::vector<std::vector<Message>> phases, StreamRef stream);
+  Result<void> exchange(const Operation& operation, std::vector<std::vector<Message>> phases, const Turn& turn);
   Result<void> move(const Operation& operation, const std::vector<Message>& messages);
 
   Host& host_;
   Port& port_;
-  const int device_, multiprocessors_;
+  const int device_;
+  const DeviceInfo info_;
   const std::shared_ptr<Proxy> proxy_;
   uint64_t least_bytes_ = kLeastBytes;
   // The last one for all, because operations follow each other; those outgrown may be in a graph.
@@ -104,48 +105,48 @@ bool Direct::takes(const Operation& operation) const {
   return operation.count * dtype_bytes(operation.dtype) >= least_bytes_;
 }
 
-Result<void> Direct::submit(const Operation& operation, StreamRef stream) {
-  return operation.collective == Collective::kSendRecv ? submit_messages(operation, stream)
-                                                       : submit_collective(operation, stream);
+Result<void> Direct::submit(const Operation& operation, const Turn& turn) {
+  return operation.collective == Collective::kSendRecv ? submit_messages(operation, turn)
+                                                       : submit_collective(operation, turn);
 }
 
-Result<void> Direct::submit_collective(const Operation& operation, StreamRef stream) {
+Result<void> Direct::submit_collective(const Operation& operation, const Turn& turn) {
   const DirectPlan plan(operation, host_.rank(), host_.n_ranks(), kArenaBytes);
   for (size_t i = 0; i < plan.pieces(); i++)
-    TUTTI_TRY(submit_piece(plan, plan.piece(i, arenas_.front()->data()), operation, stream));
+    TUTTI_TRY(submit_piece(plan, plan.piece(i, arenas_.front()->data()), operation, turn));
   return {};
 }
 
 // All ranks make the same exchanges, also those who have no messages in them.
 Result<void> Direct::submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation,
-                                  StreamRef stream) {
-  TUTTI_TRY(copy(piece.in, operation, plan.reduces() && operation.op == RedOp::kPreMulSum, stream));
+                                  const Turn& turn) {
+  TUTTI_TRY(copy(piece.in, operation, plan.reduces() && operation.op == RedOp::kPreMulSum, turn.stream));
   if (!plan.has_two_exchanges()) piece.collect.insert(piece.collect.end(), piece.spread.begin(), piece.spread.end());
   std::vector<std::vector<Message>> phases{std::move(piece.collect)};
   if (plan.reduces()) {
-    TUTTI_TRY(exchange(operation, std::exchange(phases, {}), stream));
-    const uint32_t divisor = operation.op == RedOp::kAvg ? static_cast<uint32_t>(host_.n_ranks()) : 0;
-    Launcher jobs(port_, multiprocessors_, operation, stream);
+    TUTTI_TRY(exchange(operation, std::exchange(phases, {}), turn));
+    const uint32_t divisor = divisor_of(operation, host_.n_ranks());
+    Launcher jobs(port_, info_, operation, turn.stream);
     for (const DirectPiece::Sum& sum : piece.sums) TUTTI_TRY(jobs.add(sum.elems, divisor, sum.from, {sum.to}));
     TUTTI_TRY(jobs.launch());
   }
   if (plan.has_two_exchanges()) phases.push_back(std::move(piece.spread));
-  if (!phases.empty()) TUTTI_TRY(exchange(operation, std::move(phases), stream));
-  return copy(piece.out, operation, false, stream);
+  if (!phases.empty()) TUTTI_TRY(exchange(operation, std::move(phases), turn));
+  return copy(piece.out, operation, false, turn.stream);
 }
 
 // All of them at once, because one may wait for what its receiver does after another one. So they need room for all.
-Result<void> Direct::submit_messages(const Operation& operation, StreamRef stream) {
+Result<void> Direct::submit_messages(const Operation& operation, const Turn& turn) {
   TUTTI_TRY_ASSIGN(char* memory, room(direct_messages_room(operation)));
   DirectPiece piece = direct_messages(operation, host_.rank(), memory);
-  TUTTI_TRY(copy(piece.in, operation, false, stream));
-  if (!piece.collect.empty()) TUTTI_TRY(exchange(operation, {std::move(piece.collect)}, stream));
-  return copy(piece.out, operation, false, stream);
+  TUTTI_TRY(copy(piece.in, operation, false, turn.stream));
+  if (!piece.collect.empty()) TUTTI_TRY(exchange(operation, {std::move(piece.collect)}, turn));
+  return copy(piece.out, operation, false, turn.stream);
 }
 
 Result<void> Direct::copy(const std::vector<DirectPiece::Copy>& copies, const Operation& operation, bool scales,
                           StreamRef stream) {
-  Launcher jobs(port_, multiprocessors_, operation, stream);
+  Launcher jobs(port_, info_, operation, stream);
   if (scales) jobs.scale(0, operation);
   for (const auto& [from, to, elems] : copies) TUTTI_TRY(jobs.add(elems, 0, {from}, {to}));
   return jobs.launch();
@@ -153,8 +154,7 @@ Result<void> Direct::copy(const std::vector<DirectPiece::Copy>& copies, const Op
 
 // What the stream has written is in the device's memory when the proxy sees the request, for the words of a stream come
 // after all before them; and what the network has written is visible before the stream sees the answer.
-Result<void> Direct::exchange(const Operation& operation, std::vector<std::vector<Message>> phases, StreamRef stream) {
-  TUTTI_TRY_ASSIGN(const bool capturing, port_.is_capturing(stream));
+Result<void> Direct::exchange(const Operation& operation, std::vector<std::vector<Message>> phases, const Turn& turn) {
   const uint32_t number = proxy_->announce(
       [this, operation, phases = std::move(phases)] {
         for (const auto& messages : phases) {
@@ -162,9 +162,9 @@ Result<void> Direct::exchange(const Operation& operation, std::vector<std::vecto
           if (!moved && !host_.broken()) host_.break_with(moved.error());
         }
       },
-      capturing);
+      turn.is_captured);
   const WordOperation words[] = {proxy_->request(number), proxy_->answer(number), proxy_->take_back_answer()};
-  return port_.words(words, 3, stream);
+  return port_.words(words, 3, turn.stream);
 }
 
 Result<void> Direct::move(const Operation& operation, const std::vector<Message>& messages) {
@@ -220,12 +220,12 @@ Result<int> agreed_setting(Host& host) {
 
 }  // namespace
 
-Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, int multiprocessors,
+Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, const DeviceInfo& info,
                                          std::shared_ptr<Proxy> proxy, std::string* why) {
   TUTTI_TRY_ASSIGN(const int setting, agreed_setting(host));
   *why = "TUTTI_GPU_DIRECT=0 on some rank";
   if (setting == kNever) return std::unique_ptr<Way>();
-  auto direct = std::make_unique<Direct>(host, port, device, multiprocessors, std::move(proxy));
+  auto direct = std::make_unique<Direct>(host, port, device, info, std::move(proxy));
   TUTTI_TRY_ASSIGN(*why, agree(host, direct->prepare()));
   if (!why->empty()) return std::unique_ptr<Way>();
   TUTTI_TRY(host.connect_direct());

@@ -16,7 +16,7 @@
 namespace tutti::cuda {
 
 // Collective. Null where some rank cannot: `why` says which and why. An error ends the creation.
-Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, int multiprocessors,
+Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, const DeviceInfo& info,
                                          std::shared_ptr<Proxy> proxy, std::string* why);
 
 }  // namespace tutti::cuda

@@ -1,7 +1,6 @@
 // This header: jobs on their way to a kernel, as many at a time as its argument holds. Belongs to one thread.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -12,8 +11,8 @@ namespace tutti::cuda {
 
 class Launcher {
  public:
-  Launcher(Port& port, int multiprocessors, const Operation& operation, StreamRef stream)
-      : port_(port), most_blocks_(static_cast<uint32_t>(multiprocessors) * 4), stream_(stream) {
+  Launcher(Port& port, const DeviceInfo& info, const Operation& operation, StreamRef stream)
+      : port_(port), info_(info), stream_(stream) {
     empty_.dtype = operation.dtype;
     empty_.op = operation.op == RedOp::kPreMulSum ? RedOp::kSum : operation.op;
     list_ = empty_;
@@ -44,14 +43,15 @@ class Launcher {
   Result<void> launch() {
     if (list_.n_jobs == 0) return {};
     finish_list(list_);
-    TUTTI_TRY(port_.run(list_, static_cast<uint32_t>(std::min<uint64_t>(tiles_of(list_), most_blocks_)), stream_));
+    const uint32_t n_blocks = deal_out(list_, info_.most_blocks(list_));
+    TUTTI_TRY(port_.run(list_, n_blocks, stream_));
     list_ = empty_;
     return {};
   }
 
  private:
   Port& port_;
-  uint32_t most_blocks_;
+  const DeviceInfo& info_;
   StreamRef stream_;
   JobList empty_, list_;
 };

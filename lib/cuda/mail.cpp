@@ -118,16 +118,16 @@ class Mail final : public Way {
   const char* name() const override { return "by copies from the sender's memory"; }
   bool takes(const Operation& operation) const override { return operation.collective == Collective::kSendRecv; }
 
-  Result<bool> meet(const Operation& operation, StreamRef stream) override {
-    if (mine_ == nullptr) TUTTI_TRY(post(*operation.messages, stream));
+  Result<bool> meet(const Operation& operation, const Turn& turn) override {
+    if (mine_ == nullptr) TUTTI_TRY(post(*operation.messages, turn.stream));
     if (!office_->are_matched(*mine_)) return false;
-    if (!mine_->has_taken) TUTTI_TRY(take(stream));
+    if (!mine_->has_taken) TUTTI_TRY(take(turn.stream));
     return office_->are_taken(*mine_);
   }
 
   // The buffers that were sent may be written again once the receivers' streams have read them.
-  Result<void> submit(const Operation&, StreamRef stream) override {
-    for (const auto& receiver : mine_->receivers) TUTTI_TRY(receiver->taken.hold(stream));
+  Result<void> submit(const Operation&, const Turn& turn) override {
+    for (const auto& receiver : mine_->receivers) TUTTI_TRY(receiver->taken.hold(turn.stream));
     forget();
     return {};
   }

@@ -24,13 +24,13 @@ Error different_calls(int rank, const Call& one, int other_rank, const Call& oth
 Result<void> Meeting::arrive(int rank, uint64_t round, Arrival arrival, bool will_take) {
   const std::lock_guard lock(mutex_);
   Round& r = rounds_[round];
-  r.arrivals->resize(n_ranks_);
-  r.has_come.resize(n_ranks_);
-  (*r.arrivals)[static_cast<size_t>(rank)] = std::move(arrival);
-  r.has_come[static_cast<size_t>(rank)] = true;
+  r.arrivals->resize(ranks_.size());
+  r.has_come.resize(ranks_.size());
+  (*r.arrivals)[place_of(rank)] = std::move(arrival);
+  r.has_come[place_of(rank)] = true;
   r.n_come++;
   TUTTI_TRY(check_alike(r));
-  if (!will_take && r.n_come == n_ranks_) rounds_.erase(round);
+  if (!will_take && r.n_come == ranks_.size()) rounds_.erase(round);
   return {};
 }
 
@@ -40,11 +40,11 @@ Result<void> Meeting::check_alike(const Round& round) const {
   while (!round.has_come[first]) first++;
   const Operation& its = (*round.arrivals)[first].operation;
   const Call one = to_call(its);
-  for (size_t r = first + 1; r < n_ranks_; r++) {
+  for (size_t r = first + 1; r < ranks_.size(); r++) {
     const Operation& the_others = (*round.arrivals)[r].operation;
     const Call other = to_call(the_others);
     if (!round.has_come[r] || other == one) continue;
-    return different_calls(static_cast<int>(first), one, static_cast<int>(r), other, &its, &the_others);
+    return different_calls(ranks_[first], one, ranks_[r], other, &its, &the_others);
   }
   return {};
 }
@@ -53,20 +53,19 @@ Result<std::shared_ptr<const Arrivals>> Meeting::take(uint64_t round) {
   const std::lock_guard lock(mutex_);
   Round& r = rounds_[round];
   TUTTI_TRY(check_alike(r));
-  if (r.n_come < n_ranks_) return std::shared_ptr<const Arrivals>();
+  if (r.n_come < ranks_.size()) return std::shared_ptr<const Arrivals>();
   const std::shared_ptr<const Arrivals> everyone = r.arrivals;
-  if (++r.n_taken == n_ranks_) rounds_.erase(round);
+  if (++r.n_taken == ranks_.size()) rounds_.erase(round);
   return everyone;
 }
 
-Result<bool> MeetingAttendee::pass(const Operation& operation, StreamRef stream) {
-  TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, stream, false}, false));
+Result<bool> MeetingAttendee::pass(const Operation& operation) {
+  TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, false}, false));
   return true;
 }
 
-Result<bool> MeetingAttendee::come(const Operation& operation, StreamRef stream, bool is_reachable) {
-  if (!std::exchange(is_waiting_, true))
-    TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, stream, is_reachable}, true));
+Result<bool> MeetingAttendee::come(const Operation& operation, bool is_reachable) {
+  if (!std::exchange(is_waiting_, true)) TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, is_reachable}, true));
   TUTTI_TRY_ASSIGN(everyone_, meeting_->take(round_));
   is_waiting_ = everyone_ == nullptr;
   return !is_waiting_;
@@ -87,8 +86,7 @@ Result<void> add_move(Launcher& launcher, const Arrivals& everyone, const Move& 
     const uint64_t to = is_placed ? its.unequal->at[static_cast<size_t>(move.from)] : move.to_elem;
     dst.push_back(static_cast<char*>(its.output) + (to + range.begin) * elem_bytes);
   }
-  const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
-  return launcher.add(range.elems, divides ? static_cast<uint32_t>(everyone.size()) : 0, src, dst);
+  return launcher.add(range.elems, divisor_of(operation, static_cast<int>(everyone.size())), src, dst);
 }
 
 }  // namespace tutti::cuda

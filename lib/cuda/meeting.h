@@ -4,6 +4,7 @@
 // Threading: a Meeting is shared by its ranks; an Attendee belongs to one of them.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -18,20 +19,19 @@ namespace tutti::cuda {
 
 struct Arrival {
   Operation operation;
-  StreamRef stream = nullptr;
   bool is_reachable = false;  // all ranks' devices can use its buffers
 };
-using Arrivals = std::vector<Arrival>;  // by rank
+using Arrivals = std::vector<Arrival>;  // in the order of ranks
 
 class Attendee {
  public:
   virtual ~Attendee() = default;
   // For operations that need nothing of the other ranks: whoever comes later than a rank with another one is told so.
   // False where others are too far behind; it is to be called again with this one then.
-  virtual Result<bool> pass(const Operation& operation, StreamRef stream) = 0;
+  virtual Result<bool> pass(const Operation& operation) = 0;
   // True when it is known what all ranks have come with, or that nothing can be done where it lies; else it is to be
   // called again with this one. kInvalidUsage with both calls where two ranks differ, here and in pass().
-  virtual Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) = 0;
+  virtual Result<bool> come(const Operation& operation, bool is_reachable) = 0;
   const Arrivals& everyone() const { return *everyone_; }
 
   // This rank has let go of the others' memory. These two use nothing of the rank's communicator.
@@ -48,14 +48,18 @@ Error different_calls(int rank, const Call& one, int other_rank, const Call& oth
 
 class Meeting {
  public:
-  explicit Meeting(int n_ranks) : n_ranks_(static_cast<size_t>(n_ranks)) {}
+  explicit Meeting(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
+  size_t place_of(int rank) const {
+    return static_cast<size_t>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
+  }
+  const std::vector<int>& ranks() const { return ranks_; }
 
   // kInvalidUsage with both calls where two ranks differ, here and in take(). Without `will_take` nobody takes.
   Result<void> arrive(int rank, uint64_t round, Arrival arrival, bool will_take);
   // Everybody's, to every rank once; null before all have come.
   Result<std::shared_ptr<const Arrivals>> take(uint64_t round);
   void leave() { n_left_++; }
-  bool all_have_left() const { return n_left_ == n_ranks_; }
+  bool all_have_left() const { return n_left_ == ranks_.size(); }
 
  private:
   struct Round {
@@ -65,7 +69,7 @@ class Meeting {
   };
   Result<void> check_alike(const Round& round) const;
 
-  const size_t n_ranks_;
+  const std::vector<int> ranks_;
   std::mutex mutex_;
   std::map<uint64_t, Round> rounds_;
   std::atomic<size_t> n_left_{0};
@@ -75,8 +79,8 @@ class MeetingAttendee final : public Attendee {
  public:
   MeetingAttendee(std::shared_ptr<Meeting> meeting, int rank) : meeting_(std::move(meeting)), rank_(rank) {}
 
-  Result<bool> pass(const Operation& operation, StreamRef stream) override;
-  Result<bool> come(const Operation& operation, StreamRef stream, bool is_reachable) override;
+  Result<bool> pass(const Operation& operation) override;
+  Result<bool> come(const Operation& operation, bool is_reachable) override;
   void leave() override { meeting_->leave(); }
   bool all_have_left() const override { return meeting_->all_have_left(); }
   uint64_t round() const { return round_; }  // how often that was

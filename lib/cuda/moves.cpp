@@ -50,6 +50,11 @@ std::vector<Move> moves_of(const Operation& operation, int n_ranks) {
   return moves;
 }
 
+uint32_t divisor_of(const Operation& operation, int n_ranks) {
+  const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
+  return divides ? static_cast<uint32_t>(n_ranks) : 0;
+}
+
 Range part_of(int rank, int n_ranks, uint64_t elems, uint64_t elem_bytes) {
   constexpr uint64_t kLineBytes = 128;
   const uint64_t line = kLineBytes / elem_bytes;

@@ -27,6 +27,9 @@ struct Move {
 struct Range {
   uint64_t begin = 0, elems = 0;
 };
+// What averages are divided by when they are added up; 0 for other operations.
+uint32_t divisor_of(const Operation& operation, int n_ranks);
+
 // What rank `rank` has of `elems` elements that are dealt out; parts begin on cache lines.
 Range part_of(int rank, int n_ranks, uint64_t elems, uint64_t elem_bytes);
 

@@ -1,11 +1,13 @@
 #include "cuda/phases.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "base/log.h"
 #include "cuda/arena.h"
 #include "cuda/board.h"
+#include "cuda/household.h"
 #include "cuda/kept.h"
 #include "cuda/launcher.h"
 #include "cuda/meeting.h"
@@ -21,28 +23,42 @@ constexpr uint64_t kTwoShotBytes = 256 << 10;
 constexpr uint64_t kLineBytes = 128;
 constexpr size_t kHalfBytes = kArenaDataBytes / 2;
 
-// One operation of one rank.
+// What kernels are launched with.
+struct Gpu {
+  Port& port;
+  const DeviceInfo& info;
+  Arenas& arenas;
+};
+
+// Ranks that use one stream, and their calls of one operation.
+struct Calls {
+  std::vector<int> ranks;
+  Arrivals calls;
+  StreamRef stream;
+
+  const Operation& first() const { return calls[0].operation; }
+  bool have(int rank) const { return rank == kAllRanks || std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
+};
+
+// One operation of these ranks.
 class Enqueued {
  public:
-  Enqueued(Host& host, Port& port, Arenas& arenas, int multiprocessors, const Operation& operation, StreamRef stream)
-      : n_ranks_(host.n_ranks()),
-        me_(host.rank()),
-        operation_(operation),
-        arenas_(arenas),
-        stream_(stream),
-        port_(port),
-        multiprocessors_(multiprocessors),
-        elem_bytes_(dtype_bytes(operation.dtype)),
-        moves_(moves_of(operation, n_ranks_)) {
-    const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
-    divisor_ = divides ? static_cast<uint32_t>(n_ranks_) : 0;
+  Enqueued(const Gpu& gpu, int n_ranks, const Calls& calls)
+      : n_ranks_(n_ranks),
+        ours_(calls),
+        operation_(calls.first()),
+        gpu_(gpu),
+        elem_bytes_(dtype_bytes(operation_.dtype)),
+        divisor_(divisor_of(operation_, n_ranks_)),
+        moves_(moves_of(operation_, n_ranks_)) {
+    for (const Arrival& call : calls.calls) moves_of_ours_.push_back(moves_of(call.operation, n_ranks_));
     lay_out();
   }
 
   Result<void> enqueue() {
     if (operation_.collective == Collective::kBarrier) {
-      TUTTI_TRY(arenas_.meet(kPut, stream_));
-      return arenas_.meet(kTaken, stream_);
+      TUTTI_TRY(meet(kPut));
+      return meet(kTaken);
     }
     uint64_t longest = 0;
     for (const Move& move : moves_) longest = std::max(longest, move.elems);
@@ -51,10 +67,12 @@ class Enqueued {
       TUTTI_TRY(enqueue_piece(at));
       half_ = 1 - half_;
     }
-    return arenas_.meet(kTaken, stream_);
+    return meet(kTaken);
   }
 
  private:
+  Result<void> meet(int stage) { return gpu_.arenas.meet(stage, ours_.ranks, ours_.stream); }
+
   // Every rank's input blocks lie in its arena one after the other, a piece of each at a time.
   void lay_out() {
     std::vector<uint64_t> blocks(static_cast<size_t>(n_ranks_), 0);
@@ -74,31 +92,38 @@ class Enqueued {
 
   char* in_arena(int rank, size_t move) const {
     const uint64_t block = places_[move][static_cast<size_t>(rank)];
-    return arenas_.data(rank) + half_ * kHalfBytes + block * piece_elems_ * elem_bytes_;
+    return gpu_.arenas.data(rank) + half_ * kHalfBytes + block * piece_elems_ * elem_bytes_;
   }
 
   // Pieces lie in the halves of the arenas by turns. Whoever has put the next one has taken this one before, so meeting
   // then is enough to use this half again, and no rank waits for the others to have taken what it has put.
   Result<void> enqueue_piece(uint64_t at) {
     TUTTI_TRY(put(at));
-    TUTTI_TRY(arenas_.meet(half_ == 0 ? kPut : kPutNext, stream_));
+    TUTTI_TRY(meet(half_ == 0 ? kPut : kPutNext));
     const uint64_t elems = piece_of(moves_[0], at, piece_elems_).elems;
     const bool two_shot =
         operation_.collective == Collective::kAllReduce && n_ranks_ > 2 && elems * elem_bytes_ >= kTwoShotBytes;
     return two_shot ? sum_and_take(at, elems) : take(at);
   }
 
-  Launcher launcher() const { return {port_, multiprocessors_, operation_, stream_}; }
+  Launcher launcher() const { return {gpu_.port, gpu_.info, operation_, ours_.stream}; }
 
   Result<void> put(uint64_t at) {
     Launcher jobs = launcher();
-    if (operation_.op == RedOp::kPreMulSum && traits(operation_.collective).reduces) jobs.scale(0, operation_);
-    for (size_t m = 0; m < moves_.size(); m++) {
-      const Move& move = moves_[m];
-      if (move.from != kAllRanks && move.from != me_) continue;
-      const Range piece = piece_of(move, at, piece_elems_);
-      const char* from = static_cast<const char*>(operation_.input) + (move.from_elem + piece.begin) * elem_bytes_;
-      TUTTI_TRY(jobs.add(piece.elems, 0, {from}, {in_arena(me_, m)}));
+    for (size_t i = 0; i < ours_.ranks.size(); i++) {
+      const int rank = ours_.ranks[i];
+      const Operation& its = ours_.calls[i].operation;
+      if (its.op == RedOp::kPreMulSum && traits(its.collective).reduces) {
+        TUTTI_TRY(jobs.launch());  // what others scale otherwise
+        jobs.scale(0, its);
+      }
+      for (size_t m = 0; m < moves_.size(); m++) {
+        const Move& move = moves_of_ours_[i][m];
+        if (move.from != kAllRanks && move.from != rank) continue;
+        const Range piece = piece_of(move, at, piece_elems_);
+        const char* from = static_cast<const char*>(its.input) + (move.from_elem + piece.begin) * elem_bytes_;
+        TUTTI_TRY(jobs.add(piece.elems, 0, {from}, {in_arena(rank, m)}));
+      }
     }
     return jobs.launch();
   }
@@ -111,71 +136,77 @@ class Enqueued {
     return src;
   }
 
-  char* output(const Move& move, uint64_t at) const {
-    return static_cast<char*>(operation_.output) + (move.to_elem + at) * elem_bytes_;
+  // Of those of our ranks that take a move.
+  std::vector<void*> outputs(size_t m, uint64_t at) const {
+    std::vector<void*> dst;
+    for (size_t i = 0; i < ours_.ranks.size(); i++) {
+      const Move& move = moves_of_ours_[i][m];
+      if (move.to == kAllRanks || move.to == ours_.ranks[i])
+        dst.push_back(static_cast<char*>(ours_.calls[i].operation.output) + (move.to_elem + at) * elem_bytes_);
+    }
+    return dst;
   }
 
   Result<void> take(uint64_t at) {
     Launcher jobs = launcher();
     for (size_t m = 0; m < moves_.size(); m++) {
       const Move& move = moves_[m];
-      if (move.to != kAllRanks && move.to != me_) continue;
+      if (!ours_.have(move.to)) continue;
       const Range piece = piece_of(move, at, piece_elems_);
-      TUTTI_TRY(jobs.add(piece.elems, divisor_, sources(m, 0), {output(move, at)}));
+      TUTTI_TRY(jobs.add(piece.elems, divisor_, sources(m, 0), outputs(m, at)));
     }
     return jobs.launch();
   }
 
   Result<void> sum_and_take(uint64_t at, uint64_t elems) {
-    const Range mine = part_of(me_, n_ranks_, elems, elem_bytes_);
     Launcher sums = launcher();
-    TUTTI_TRY(sums.add(mine.elems, divisor_, sources(0, mine.begin), {in_arena(me_, 0) + mine.begin * elem_bytes_}));
+    for (const int rank : ours_.ranks) {
+      const Range its = part_of(rank, n_ranks_, elems, elem_bytes_);
+      TUTTI_TRY(sums.add(its.elems, divisor_, sources(0, its.begin), {in_arena(rank, 0) + its.begin * elem_bytes_}));
+    }
     TUTTI_TRY(sums.launch());
-    TUTTI_TRY(arenas_.meet(kSummed, stream_));
+    TUTTI_TRY(meet(kSummed));
     Launcher copies = launcher();
     for (int k = 0; k < n_ranks_; k++) {
-      const int r = (me_ + k) % n_ranks_;
+      const int r = (ours_.ranks[0] + k) % n_ranks_;
       const Range part = part_of(r, n_ranks_, elems, elem_bytes_);
-      TUTTI_TRY(
-          copies.add(part.elems, 0, {in_arena(r, 0) + part.begin * elem_bytes_}, {output(moves_[0], at + part.begin)}));
+      TUTTI_TRY(copies.add(part.elems, 0, {in_arena(r, 0) + part.begin * elem_bytes_}, outputs(0, at + part.begin)));
     }
     return copies.launch();
   }
 
-  const int n_ranks_, me_;
-  const Operation& operation_;
-  Arenas& arenas_;
-  const StreamRef stream_;
-  Port& port_;
-  const int multiprocessors_;
+  const int n_ranks_;
+  const Calls& ours_;
+  const Operation& operation_;  // the first one's
+  const Gpu gpu_;
   const uint64_t elem_bytes_;
+  const uint32_t divisor_;
   const std::vector<Move> moves_;
-  std::vector<std::vector<uint64_t>> places_;  // by move and rank: the block in that rank's arena
+  std::vector<std::vector<Move>> moves_of_ours_;  // each rank has its own places for unequal blocks
+  std::vector<std::vector<uint64_t>> places_;     // by move and rank: the block in that rank's arena
   uint64_t piece_elems_ = 0;
   size_t half_ = 0;  // of the arenas, where the piece lies
-  uint32_t divisor_ = 0;
 };
 
 // What all ranks read and write where it lies, instead of by way of the arenas: every rank does its part of a single
 // move, which touches every rank's buffers at the same places and nobody else does, or the moves that end with it.
-Result<void> enqueue_where_it_lies(Arenas& arenas, Port& port, int multiprocessors, int me, const Arrivals& everyone,
-                                   StreamRef stream) {
-  const Operation& operation = everyone[static_cast<size_t>(me)].operation;
+Result<void> enqueue_where_it_lies(const Gpu& gpu, const Arrivals& everyone, const Calls& ours) {
+  const Operation& operation = ours.first();
   const auto n_ranks = static_cast<int>(everyone.size());
   const auto moves = moves_of(operation, n_ranks);
-  Launcher jobs(port, multiprocessors, operation, stream);
+  Launcher jobs(gpu.port, gpu.info, operation, ours.stream);
   // All buffers may be read and written from here on, because every stream has come to the operation.
-  TUTTI_TRY(arenas.meet(kPut, stream));
+  TUTTI_TRY(gpu.arenas.meet(kPut, ours.ranks, ours.stream));
   for (const Move& move : moves) {
-    const bool is_mine = (move.to != kAllRanks ? move.to : move.from) == me;
     if (moves.size() == 1) {
-      TUTTI_TRY(add_move(jobs, everyone, move, part_of(me, n_ranks, move.elems, dtype_bytes(operation.dtype))));
-    } else if (is_mine) {
+      for (const int rank : ours.ranks)
+        TUTTI_TRY(add_move(jobs, everyone, move, part_of(rank, n_ranks, move.elems, dtype_bytes(operation.dtype))));
+    } else if (ours.have(move.to != kAllRanks ? move.to : move.from)) {
       TUTTI_TRY(add_move(jobs, everyone, move, {0, move.elems}));
     }
   }
   TUTTI_TRY(jobs.launch());
-  return arenas.meet(kTaken, stream);  // what the others have written here is there
+  return gpu.arenas.meet(kTaken, ours.ranks, ours.stream);  // what the others have written here is there
 }
 
 // How a rank learns what the others call, by whether all are in one process.
@@ -187,40 +218,49 @@ struct Acquaintance {
 class Phases final : public Way {
  public:
   // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
-  Phases(Host& host, Port& port, int device, std::unique_ptr<Arenas> arenas, int multiprocessors, bool may_spin,
-         std::unique_ptr<SpreadPrograms> programs, Acquaintance others)
+  Phases(Host& host, Port& port, const Seat& seat, std::unique_ptr<Arenas> arenas, bool may_spin,
+         std::unique_ptr<SpreadPrograms> programs, Acquaintance others, const std::shared_ptr<Household>& household)
       : host_(host),
         port_(port),
-        device_(device),
+        seat_(seat),
         arenas_(std::move(arenas)),
-        multiprocessors_(multiprocessors),
         may_spin_(may_spin && host.n_ranks() <= kLineRanks),
         programs_(std::move(programs)),
-        others_(std::move(others)) {}
+        others_(std::move(others)) {
+    if (household != nullptr) resident_.emplace(household, host.rank());
+    ranks_ = household != nullptr ? household->ranks() : std::vector<int>{host.rank()};
+  }
   ~Phases() override {
     void* const memory = arenas_->give_up();
     arenas_.reset();
     if (others_.attendee != nullptr) others_.attendee->leave();
-    keep({&port_, device_, memory, std::move(others_.attendee)});
+    keep({&port_, seat_.device, memory, std::move(others_.attendee)});
   }
 
   const char* name() const override { return "by kernels that read the other ranks' memory"; }
+  bool waits_unseen() const override { return true; }
   bool takes(const Operation& operation) const override { return operation.collective != Collective::kSendRecv; }
-  Result<bool> meet(const Operation& operation, StreamRef stream) override {
-    if (others_.attendee == nullptr) return true;
-    if (interprets(operation) || !wants_buffers(operation)) return others_.attendee->pass(operation, stream);
-    return others_.attendee->come(operation, stream, others_.board == nullptr && is_reachable(operation));
-  }
-  Result<void> submit(const Operation& operation, StreamRef stream) override {
-    if (interprets(operation)) return interpret(operation, stream);
-    if (wants_buffers(operation)) {
-      const Arrivals& everyone = others_.attendee->everyone();
-      if (std::all_of(everyone.begin(), everyone.end(), [](const Arrival& arrival) { return arrival.is_reachable; }))
-        return enqueue_where_it_lies(*arenas_, port_, multiprocessors_, host_.rank(), everyone, stream);
+  Result<bool> meet(const Operation& operation, const Turn& turn) override {
+    if (!has_met_others_) {
+      TUTTI_TRY_ASSIGN(has_met_others_, meet_others(operation));
     }
-    if (const int hops = hops_for(operation); hops > 0) return sum_lines(operation, hops, stream);
-    return Enqueued(host_, port_, *arenas_, multiprocessors_, operation, stream).enqueue();
+    if (!has_met_others_) return false;
+    const auto has_met = resident_ ? resident_->meet(operation, turn) : Result<bool>(true);
+    has_met_others_ = has_met && !has_met.value();
+    return has_met;
   }
+  Result<void> submit(const Operation& operation, const Turn& turn) override {
+    if (interprets(operation)) return interpret(operation, turn.stream);
+    if (const int hops = hops_for(operation); hops > 0) return sum_lines(operation, hops, turn.stream);
+    const auto enqueue = [&](const Arrivals& calls, StreamRef stream) -> Result<void> {
+      const Gpu gpu{port_, seat_.info, *arenas_};
+      const Calls ours{ranks_, calls, stream};
+      if (lies_in_reach(operation)) return enqueue_where_it_lies(gpu, others_.attendee->everyone(), ours);
+      return Enqueued(gpu, host_.n_ranks(), ours).enqueue();
+    };
+    return resident_ ? resident_->enqueue(enqueue) : enqueue(Arrivals{Arrival{operation}}, turn.stream);
+  }
+  EventRef end() const override { return resident_ ? resident_->end() : nullptr; }
   void release() override { arenas_->let_go(); }
   uint64_t open_window(const void* memory, size_t bytes) override {
     if (others_.board == nullptr) return 0;  // ranks of one process reach each other's memory anyway
@@ -235,6 +275,17 @@ class Phases final : public Way {
   }
 
  private:
+  Result<bool> meet_others(const Operation& operation) {
+    if (others_.attendee == nullptr) return true;
+    if (interprets(operation) || !wants_buffers(operation)) return others_.attendee->pass(operation);
+    return others_.attendee->come(operation, others_.board == nullptr && is_reachable(operation));
+  }
+  bool lies_in_reach(const Operation& operation) const {
+    if (!wants_buffers(operation)) return false;
+    const Arrivals& everyone = others_.attendee->everyone();
+    return std::all_of(everyone.begin(), everyone.end(), [](const Arrival& arrival) { return arrival.is_reachable; });
+  }
+
   // The schedule that the user wants, where every rank's GPU has room for its blocks.
   bool interprets(const Operation& operation) const {
     return programs_ != nullptr && cuda::interprets(operation, host_.forced_algo());
@@ -279,7 +330,7 @@ class Phases final : public Way {
     call.output = operation.output;
     call.abort = arenas_->abort_word();
     call.elems = static_cast<uint32_t>(operation.count);
-    if (operation.op == RedOp::kAvg) call.divisor = static_cast<uint32_t>(host_.n_ranks());
+    call.divisor = divisor_of(operation, host_.n_ranks());
     call.dtype = operation.dtype;
     call.op = operation.op;
     return port_.run(call, stream);
@@ -287,12 +338,14 @@ class Phases final : public Way {
 
   Host& host_;
   Port& port_;
-  const int device_;
+  const Seat seat_;
   std::unique_ptr<Arenas> arenas_;
-  const int multiprocessors_;
   const bool may_spin_;
   const std::unique_ptr<SpreadPrograms> programs_;
   Acquaintance others_;
+  bool has_met_others_ = false;  // of the operation at hand
+  std::optional<Resident> resident_;
+  std::vector<int> ranks_;  // for which one of them enqueues; this one's alone, if it shares no GPU
 };
 
 bool are_in_one_process(const std::vector<Seat>& seats) {
@@ -320,7 +373,9 @@ Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& s
   if (host.n_ranks() > kMaxPlaces) return Acquaintance();
   Acquaintance others;
   if (are_in_one_process(seats)) {
-    auto meeting = find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(host.n_ranks()); });
+    std::vector<int> ranks(seats.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    auto meeting = find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(ranks); });
     others.attendee = std::make_unique<MeetingAttendee>(std::move(meeting), host.rank());
     return others;
   }
@@ -337,7 +392,8 @@ Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& s
 }  // namespace
 
 Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
-                                         const std::string& name, std::string* why) {
+                                         const std::shared_ptr<Household>& household, const std::string& name,
+                                         std::string* why) {
   const bool may_spin = may_wait_in_kernels(seats);
   std::unique_ptr<SpreadPrograms> programs;
   if (may_spin && host.forced_algo() != Algo::kAuto)
@@ -345,16 +401,14 @@ Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vect
   const size_t program_bytes = programs == nullptr ? 0 : programs->bytes(host.rank());
   TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, program_bytes, why));
   if (arenas == nullptr) return std::unique_ptr<Way>();
-  if (may_spin) TUTTI_TRY(port.load_kernels());
   if (programs != nullptr) {
     std::vector<void*> memory;
     for (int r = 0; r < host.n_ranks(); r++) memory.push_back(arenas->more(r));
     TUTTI_TRY(programs->load(host.rank(), memory));
   }
-  const Seat& mine = seats[static_cast<size_t>(host.rank())];
   TUTTI_TRY_ASSIGN(auto others, acquaint(host, port, seats, name));
-  return std::unique_ptr<Way>(new Phases(host, port, mine.device, std::move(arenas), mine.info.multiprocessors,
-                                         may_spin, std::move(programs), std::move(others)));
+  return std::unique_ptr<Way>(new Phases(host, port, seats[static_cast<size_t>(host.rank())], std::move(arenas),
+                                         may_spin, std::move(programs), std::move(others), household));
 }
 
 }  // namespace tutti::cuda

@@ -21,11 +21,15 @@ struct Seat {
   int host = 0;
   int device = 0;
   DeviceInfo info;
+
+  bool shares_gpu_with(const Seat& other) const { return process == other.process && info.uuid == other.info.uuid; }
 };
 
 // Collective. All ranks come with the same `name`, which no other group has. Null where some rank cannot map another
 // one's memory, or what is written there does not arrive: `why` says so. An error ends the creation.
+// `household`: null if this rank is the only one of its process on its GPU.
 Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
-                                         const std::string& name, std::string* why);
+                                         const std::shared_ptr<Household>& household, const std::string& name,
+                                         std::string* why);
 
 }  // namespace tutti::cuda

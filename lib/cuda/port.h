@@ -22,6 +22,13 @@ namespace tutti::cuda {
 using StreamRef = void*;  // a cudaStream_t; NULL is the default stream
 using EventRef = void*;   // a cudaEvent_t
 
+// Where an operation takes its turn.
+struct Turn {
+  StreamRef stream = nullptr;
+  uint64_t stream_id = 0;
+  bool is_captured = false;
+};
+
 // Names memory of a device to other processes of the host.
 struct IpcHandle {
   std::array<char, 64> bytes{};
@@ -37,6 +44,12 @@ struct DeviceInfo {
   std::array<char, 16> uuid{};  // the same in all processes
   int multiprocessors = 1;
   bool waits_in_streams = false;  // write_value and wait_value work
+  // Blocks that run at once of the reducing kernel of each type, then of the copying one.
+  std::array<uint32_t, kDataTypes + 1> job_blocks{};
+
+  uint32_t most_blocks(const JobList& list) const {
+    return job_blocks[list.only_bytes ? size_t{kDataTypes} : static_cast<size_t>(list.dtype)];
+  }
 };
 
 // A word that is written in the order of a stream, or waited for to be `value`.
@@ -52,7 +65,7 @@ class Port {
 
   // kCudaError without a driver or GPU, saying which.
   virtual Result<int> device_count() = 0;
-  virtual Result<DeviceInfo> describe(int device) = 0;
+  virtual Result<DeviceInfo> describe(int device) = 0;  // the calling thread's
   // For the calling thread; the device that it had before.
   virtual Result<int> use(int device) = 0;
 
@@ -96,8 +109,6 @@ class Port {
   virtual Result<void> record(EventRef event, StreamRef stream) = 0;
   virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
 
-  virtual void begin_range(const char* name) = 0;
-  virtual void end_range() = 0;
   virtual Result<bool> is_capturing(StreamRef stream) = 0;
   // Of the stream that the handle means in the calling thread. No two streams have the same, also one after the other:
   // handles of streams that were destroyed are given out again.
@@ -116,18 +127,6 @@ class Port {
   virtual Result<bool> reached(EventRef event) = 0;        // also if it was never recorded
   // Between two timed events that were reached; negative if `to` was first.
   virtual Result<double> seconds_between(EventRef from, EventRef to) = 0;
-};
-
-// For profilers: what is enqueued meanwhile belongs to the operation of this name.
-class NamedRange {
- public:
-  NamedRange(Port& port, const char* name) : port_(port) { port_.begin_range(name); }
-  ~NamedRange() { port_.end_range(); }
-  NamedRange(const NamedRange&) = delete;
-  NamedRange& operator=(const NamedRange&) = delete;
-
- private:
-  Port& port_;
 };
 
 // A device for the length of a call; the caller has its own back afterwards.

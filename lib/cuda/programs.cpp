@@ -60,7 +60,7 @@ class Links {
   static size_t at(int rank) { return static_cast<size_t>(rank); }
   void add(const Schedule& schedule) {
     for (const Lane& lane : schedule.lanes)
-      for (const Step& step : lane.steps)
+      for (const auto& [step, from] : lane.steps.patterns())
         if (step.send >= 0) places_[{schedule.rank, step.send, lane.channel}] = {};
   }
 
@@ -318,8 +318,7 @@ void describe(const Operation& operation, int n_ranks, ProgramCall* call) {
   call->block_elems = operation.count;
   call->dtype = operation.dtype;
   call->op = operation.op;
-  const bool divides = operation.op == RedOp::kAvg && traits(operation.collective).reduces;
-  call->divisor = divides ? static_cast<uint32_t>(n_ranks) : 0;
+  call->divisor = divisor_of(operation, n_ranks);
 }
 
 }  // namespace

@@ -31,6 +31,9 @@ class Proxy {
   WordOperation request(uint32_t number) const { return {reinterpret_cast<uint32_t*>(request_), number}; }
   WordOperation answer(uint32_t number) const { return {reinterpret_cast<uint32_t*>(answer_), number, true}; }
   WordOperation take_back_answer() const { return {reinterpret_cast<uint32_t*>(answer_), 0}; }
+  // The same for who asks on the host.
+  void ask(uint32_t number) { request_->store(number, std::memory_order_release); }
+  bool take_answer(uint32_t number) { return answer_->compare_exchange_strong(number, 0, std::memory_order_acq_rel); }
 
  private:
   explicit Proxy(Port& port) : port_(port) {}

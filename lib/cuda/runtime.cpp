@@ -1,7 +1,6 @@
 // The port over CUDA's runtime, which loads the driver when it is first asked for something.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <nvtx3/nvToolsExt.h>
 
 #include <cstring>
 #include <mutex>
@@ -109,6 +108,13 @@ class Runtime final : public Port {
     memcpy(info.uuid.data(), &properties.uuid, sizeof properties.uuid);
     info.multiprocessors = properties.multiProcessorCount;
     info.waits_in_streams = batch_mem_op() != nullptr;
+    for (int t = 0; t <= kDataTypes; t++) {
+      const void* kernel = t == kDataTypes ? copy_kernel() : reduce_kernel(static_cast<DataType>(t));
+      int n = 0;
+      TUTTI_TRY(check("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+                      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, kernel, kJobThreads, 0)));
+      info.job_blocks[static_cast<size_t>(t)] = static_cast<uint32_t>(n * info.multiprocessors);
+    }
     return info;
   }
 
@@ -291,10 +297,7 @@ class Runtime final : public Port {
   }
 
   Result<void> run(const JobList& list, uint32_t n_blocks, StreamRef stream) override {
-    const void* kernel = list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype);
-    void* arguments[] = {const_cast<JobList*>(&list)};  // copied by the call
-    return check("cudaLaunchKernel",
-                 cudaLaunchKernel(kernel, dim3(n_blocks), dim3(kJobThreads), arguments, 0, stream_of(stream)));
+    return launch(list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype), n_blocks, kJobThreads, list, stream);
   }
 
   Result<void> run(const ProgramCall& call, StreamRef stream) override {
@@ -305,21 +308,15 @@ class Runtime final : public Port {
   }
 
   Result<void> run(const LineCall& call, StreamRef stream) override {
-    void* arguments[] = {const_cast<LineCall*>(&call)};  // copied by the call
-    return check("cudaLaunchKernel", cudaLaunchKernel(line_kernel(call), dim3(line_blocks(call)),
-                                                      dim3(line_threads(call)), arguments, 0, stream_of(stream)));
+    return launch(line_kernel(call), line_blocks(call), line_threads(call), call, stream);
   }
 
   Result<void> run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) override {
-    void* arguments[] = {const_cast<SpanCall*>(&call)};  // copied by the call
-    return check("cudaLaunchKernel", cudaLaunchKernel(span_kernel(call), dim3(n_blocks), dim3(kGradientThreads),
-                                                      arguments, 0, stream_of(stream)));
+    return launch(span_kernel(call), n_blocks, kGradientThreads, call, stream);
   }
 
   Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) override {
-    void* arguments[] = {const_cast<FactorCall*>(&call)};  // copied by the call
-    return check("cudaLaunchKernel", cudaLaunchKernel(factor_kernel(call.part), dim3(n_blocks), dim3(kGradientThreads),
-                                                      arguments, 0, stream_of(stream)));
+    return launch(factor_kernel(call.part), n_blocks, kGradientThreads, call, stream);
   }
 
   Result<void> zero(void* memory, size_t bytes, StreamRef stream) override {
@@ -333,8 +330,6 @@ class Runtime final : public Port {
     return check("cudaStreamWaitEvent", cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
   }
 
-  void begin_range(const char* name) override { (void)nvtxRangePushA(name); }
-  void end_range() override { (void)nvtxRangePop(); }
   Result<bool> is_capturing(StreamRef stream) override {
     cudaStreamCaptureStatus status;
     TUTTI_TRY(check("cudaStreamIsCapturing", cudaStreamIsCapturing(stream_of(stream), &status)));
@@ -393,6 +388,14 @@ class Runtime final : public Port {
   }
 
  private:
+  template <class Call>
+  static Result<void> launch(const void* kernel, uint32_t n_blocks, uint32_t n_threads, const Call& call,
+                             StreamRef stream) {
+    void* arguments[] = {const_cast<Call*>(&call)};  // copied by the call
+    return check("cudaLaunchKernel",
+                 cudaLaunchKernel(kernel, dim3(n_blocks), dim3(n_threads), arguments, 0, stream_of(stream)));
+  }
+
   static cudaError_t create_urgent(cudaStream_t* stream) {
     int least = 0, most = 0;
     const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &most);

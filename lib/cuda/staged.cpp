@@ -1,6 +1,8 @@
 #include "cuda/staged.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "cuda/moves.h"
 
@@ -95,27 +97,45 @@ std::vector<Operation> pieces_of(const Operation& operation) {
 
 class Staged final : public Way {
  public:
-  Staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy) : host_(host), port_(port), proxy_(std::move(proxy)) {}
+  Staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy, bool may_wait)
+      : host_(host), port_(port), proxy_(std::move(proxy)), may_wait_(may_wait) {}
   ~Staged() override;
 
   const char* name() const override { return "through host memory"; }
   bool takes(const Operation&) const override { return true; }
-  Result<void> submit(const Operation& operation, StreamRef stream) override;
+  Result<bool> meet(const Operation& operation, const Turn& turn) override;
+  Result<void> submit(const Operation& operation, const Turn& turn) override;
 
  private:
+  enum class Step { kBefore, kInputComes, kRuns };
+
   Result<char*> buffer_of(size_t bytes);
+  Result<void> take_in(const Staging& staging, StreamRef stream);
+  Result<void> take_out(const Staging& staging, StreamRef stream);
+  Result<void> begin(const Operation& operation, const Turn& turn);
+  uint32_t announce(const Operation& operation, bool stays);
 
   Host& host_;
   Port& port_;
   const std::shared_ptr<Proxy> proxy_;
+  const bool may_wait_;  // in streams
   char* buffer_ = nullptr;
   size_t buffer_bytes_ = 0;
   std::vector<void*> kept_;  // outgrown buffers: operations under way, or in a graph, may use them
+  // Of the operation at hand, where streams may not wait:
+  Step step_ = Step::kBefore;
+  Staging staging_;
+  EventRef input_ = nullptr;  // has come
+  uint32_t number_ = 0;       // the proxy's
 };
 
+// An operation that runs on the host ends soon, for the group is broken then.
 Staged::~Staged() {
+  while (step_ == Step::kRuns && !proxy_->take_answer(number_))
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   for (void* memory : kept_) port_.free_host(memory);
   if (buffer_ != nullptr) port_.free_host(buffer_);
+  if (input_ != nullptr) port_.destroy_event(input_);
 }
 
 // One buffer for all, because operations follow each other. One that is outgrown may still be in use.
@@ -129,41 +149,85 @@ Result<char*> Staged::buffer_of(size_t bytes) {
   return buffer_;
 }
 
+Result<void> Staged::take_in(const Staging& staging, StreamRef stream) {
+  for (const auto& piece : staging.in)
+    TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
+  return {};
+}
+
+Result<void> Staged::take_out(const Staging& staging, StreamRef stream) {
+  for (const auto& piece : staging.out)
+    TUTTI_TRY(port_.copy(piece.device, staging.buffer + piece.offset, piece.bytes, stream));
+  return {};
+}
+
+// An error breaks the communicator, which tells everybody.
+uint32_t Staged::announce(const Operation& operation, bool stays) {
+  return proxy_->announce([this, operation] { (void)host_.run_on_host(operation); }, stays);
+}
+
+Result<void> Staged::begin(const Operation& operation, const Turn& turn) {
+  if (turn.is_captured)
+    return Error{Code::kInvalidUsage,
+                 format("%s cannot be captured: ranks of one process share a GPU, and this goes through host memory; "
+                        "give every rank a process or a GPU of its own",
+                        traits(operation.collective).name)};
+  const size_t bytes = stage(operation, host_.rank(), host_.n_ranks(), nullptr).bytes;
+  TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(bytes, 1)));
+  staging_ = stage(operation, host_.rank(), host_.n_ranks(), buffer);
+  TUTTI_TRY(take_in(staging_, turn.stream));
+  if (input_ == nullptr) {
+    TUTTI_TRY_ASSIGN(input_, port_.create_event());
+  }
+  return port_.record(input_, turn.stream);
+}
+
+Result<bool> Staged::meet(const Operation& operation, const Turn& turn) {
+  if (may_wait_) return true;
+  if (step_ == Step::kBefore) {
+    TUTTI_TRY(begin(operation, turn));
+    step_ = Step::kInputComes;
+  }
+  if (step_ == Step::kInputComes) {
+    TUTTI_TRY_ASSIGN(const bool has_come, port_.reached(input_));
+    if (!has_come) return false;
+    number_ = announce(staging_.operation, false);
+    proxy_->ask(number_);
+    step_ = Step::kRuns;
+  }
+  if (!proxy_->take_answer(number_)) return false;
+  step_ = Step::kBefore;
+  return true;
+}
+
 // The pieces' halves of the buffer alternate. In the stream's order: the input of piece k comes, piece k - 1 has run,
 // piece k is asked for, and while it runs the output of k - 1 goes and the input of k + 1 comes.
-Result<void> Staged::submit(const Operation& operation, StreamRef stream) {
-  TUTTI_TRY_ASSIGN(const bool capturing, port_.is_capturing(stream));
+Result<void> Staged::submit(const Operation& operation, const Turn& turn) {
+  const StreamRef stream = turn.stream;
+  if (!may_wait_) return take_out(staging_, stream);
   const auto pieces = pieces_of(operation);
   const size_t bytes = (stage(pieces[0], host_.rank(), host_.n_ranks(), nullptr).bytes + 255) / 256 * 256;
   TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(pieces.size() > 1 ? 2 * bytes : bytes, 1)));
   Staging before;
-  const auto take_out = [&]() -> Result<void> {
-    for (const auto& piece : before.out)
-      TUTTI_TRY(port_.copy(piece.device, before.buffer + piece.offset, piece.bytes, stream));
-    return {};
-  };
   std::vector<WordOperation> words;
   for (size_t k = 0; k < pieces.size(); k++) {
     Staging staging = stage(pieces[k], host_.rank(), host_.n_ranks(), buffer + k % 2 * bytes);
-    for (const auto& piece : staging.in)
-      TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
-    // An error breaks the communicator, which tells everybody.
-    const uint32_t number =
-        proxy_->announce([this, piece = staging.operation] { (void)host_.run_on_host(piece); }, capturing);
+    TUTTI_TRY(take_in(staging, stream));
+    const uint32_t number = announce(staging.operation, turn.is_captured);
     words.push_back(proxy_->request(number));
     TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
-    TUTTI_TRY(take_out());
+    TUTTI_TRY(take_out(before, stream));
     before = std::move(staging);
     words = {proxy_->answer(number), proxy_->take_back_answer()};
   }
   TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
-  return take_out();
+  return take_out(before, stream);
 }
 
 }  // namespace
 
-std::unique_ptr<Way> make_staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy) {
-  return std::make_unique<Staged>(host, port, std::move(proxy));
+std::unique_ptr<Way> make_staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy, bool may_wait) {
+  return std::make_unique<Staged>(host, port, std::move(proxy), may_wait);
 }
 
 }  // namespace tutti::cuda

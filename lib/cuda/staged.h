@@ -2,6 +2,9 @@
 // the input out, tells a thread to run the operation, waits for its answer, and copies the output in. Nothing of this
 // changes from time to time, so a graph that was captured can be replayed; what it needs is kept as long as the
 // communicator.
+//
+// Where ranks of one process share a GPU, a stream that waits may hold up another one's (household.h). There the call
+// waits instead, while it is asked again, for the input to be there and for the operation to have run.
 #pragma once
 
 #include "cuda/device.h"
@@ -9,6 +12,7 @@
 
 namespace tutti::cuda {
 
-std::unique_ptr<Way> make_staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy);
+// `may_wait`: in streams.
+std::unique_ptr<Way> make_staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy, bool may_wait);
 
 }  // namespace tutti::cuda

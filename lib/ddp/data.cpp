@@ -26,7 +26,7 @@ struct Header {
 
 Status take_shape(const tuttiDdpData_t& data, Header* header) {
   if (data.ndim < 0 || data.ndim > TUTTI_DDP_MAX_DIMS)
-    return invalid_argument(text("data->ndim=%d; it may be 0 to %d", data.ndim, TUTTI_DDP_MAX_DIMS));
+    return invalid_argument(text("data->ndim=%d; it has to be 0 to %d", data.ndim, TUTTI_DDP_MAX_DIMS));
   uint64_t bytes = element_bytes(data.datatype);
   if (bytes == 0) return invalid_argument(text("data->datatype=%d is not a type", static_cast<int>(data.datatype)));
   bool overflow = false, empty = data.ndim == 0;

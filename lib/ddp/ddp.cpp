@@ -89,7 +89,8 @@ Status check_flags(const tuttiDdpConfig_t& config) {
                {"staticGraph", config.staticGraph},
                {"rebuildBuckets", config.rebuildBuckets},
                {"overlap", config.overlap},
-               {"joinable", config.joinable}};
+               {"joinable", config.joinable},
+               {"errorFeedback", config.errorFeedback}};
   for (const auto& flag : flags)
     if (flag.value != 0 && flag.value != 1)
       return invalid_argument(text("config.%s=%d; it has to be 0 or 1", flag.name, flag.value));
@@ -104,14 +105,14 @@ Status take_config(const tuttiDdpConfig_t* given, tuttiDdpConfig_t* config) {
   memcpy(config, given, std::min(given->size, sizeof *config));
   config->size = sizeof *config;
   const int compression = static_cast<int>(config->compression);
-  if (compression < tuttiDdpAverage || compression > tuttiDdpPowerSgd)
-    return invalid_argument(text("config.compression=%d is none", compression));
+  if (compression < tuttiDdpAverage || compression > tuttiDdpFloat8e4m3)
+    return invalid_argument(text("config.compression=%d is not one of tuttiDdpCompression_t", compression));
   if (config->checkEvery < 0)
-    return invalid_argument(text("config.checkEvery=%d; it may not be negative", config->checkEvery));
+    return invalid_argument(text("config.checkEvery=%d; it must not be negative", config->checkEvery));
   if (config->powerSgdRank < 1)
     return invalid_argument(text("config.powerSgdRank=%d; it has to be 1 or more", config->powerSgdRank));
   if (config->powerSgdStartStep < 0)
-    return invalid_argument(text("config.powerSgdStartStep=%d; it may not be negative", config->powerSgdStartStep));
+    return invalid_argument(text("config.powerSgdStartStep=%d; it must not be negative", config->powerSgdStartStep));
   return check_flags(*config);
 }
 
@@ -133,9 +134,10 @@ std::vector<std::string> lines_of(const tuttiDdpConfig_t& c, const std::vector<T
   lines.push_back(
       text("broadcastBuffers=%d, findUnused=%d, staticGraph=%d, rebuildBuckets=%d, joinable=%d, checkEvery=%d",
            c.broadcastBuffers, c.findUnused, c.staticGraph, c.rebuildBuckets, c.joinable, c.checkEvery));
-  lines.push_back(text("compression=%d, powerSgdRank=%d, powerSgdStartStep=%d, powerSgdSeed=%llu, %s hook",
-                       static_cast<int>(c.compression), c.powerSgdRank, c.powerSgdStartStep,
-                       static_cast<unsigned long long>(c.powerSgdSeed), c.hook == nullptr ? "no" : "a"));
+  lines.push_back(
+      text("compression=%d, powerSgdRank=%d, powerSgdStartStep=%d, powerSgdSeed=%llu, %s hook, errorFeedback=%d",
+           static_cast<int>(c.compression), c.powerSgdRank, c.powerSgdStartStep,
+           static_cast<unsigned long long>(c.powerSgdSeed), c.hook == nullptr ? "no" : "a", c.errorFeedback));
   return lines;
 }
 

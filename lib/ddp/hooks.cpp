@@ -34,6 +34,31 @@ class Halve : public Hook {
   std::map<Device*, Memory> scratch_;
 };
 
+// Floats travel as bytes.
+class Quantise : public Hook {
+ public:
+  Quantise(tuttiDataType_t wire, bool feeds_back) : wire_(wire), feeds_back_(feeds_back) {}
+  Status prepare(Device&, size_t) override {
+    errors_.clear();
+    return {};
+  }
+  Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
+    if (bucket.datatype != tuttiFloat32 || device.number() != TUTTI_DDP_HOST)
+      return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
+    constexpr size_t kBlockElems = 128;
+    *bytes += bucket.count + (bucket.count + kBlockElems - 1) / kBlockElems * sizeof(float);
+    if (feeds_back_) errors_[bucket.index].resize(bucket.count);
+    float* const errors = feeds_back_ ? errors_[bucket.index].data() : nullptr;
+    return library(tuttiAllReduceQuantized(bucket.data, bucket.data, bucket.count, tuttiFloat32, tuttiAvg, wire_,
+                                           kBlockElems, errors, device.comm(), device.stream(Queue::kOwn)));
+  }
+
+ private:
+  const tuttiDataType_t wire_;
+  const bool feeds_back_;
+  std::map<size_t, std::vector<float>> errors_;  // of each bucket
+};
+
 class UserHook : public Hook {
  public:
   UserHook(tuttiDdpHook_t hook, void* user_data) : hook_(hook), user_data_(user_data) {}
@@ -62,6 +87,8 @@ std::unique_ptr<Hook> make_hook(const tuttiDdpConfig_t& config, const std::vecto
   switch (config.compression) {
     case tuttiDdpFloat16: return std::make_unique<Halve>(tuttiFloat16);
     case tuttiDdpBfloat16: return std::make_unique<Halve>(tuttiBfloat16);
+    case tuttiDdpInt8: return std::make_unique<Quantise>(tuttiInt8, config.errorFeedback != 0);
+    case tuttiDdpFloat8e4m3: return std::make_unique<Quantise>(tuttiFloat8e4m3, config.errorFeedback != 0);
     case tuttiDdpPowerSgd: return make_power_sgd(config, params);
     default: return std::make_unique<Average>();
   }

@@ -219,8 +219,8 @@ Status Reducer::check_mark(size_t index, Mark kind) const {
   if (Status s = check_graph(index, kind); !s) return s;
   const std::string name = name_of("parameter", index, params_[index]);
   if (marks_[index] != Mark::kNone)
-    return invalid_usage(name +
-                         " was marked twice in one step; mark a gradient once, when nothing adds to it any more");
+    return invalid_usage(
+        name + " was marked twice in one step; mark a gradient once, when nothing will be added to it any more");
   if (kind == Mark::kUnused && !config_.findUnused && !config_.staticGraph)
     return invalid_usage(name + " was marked as unused; that needs findUnused=1 or staticGraph=1 on all ranks");
   return {};

@@ -29,7 +29,7 @@ std::string shape_text(const Tensor& tensor) {
 
 Status take_shape(const tuttiDdpTensor_t& given, const std::string& name, Tensor* out) {
   if (given.ndim < 0 || given.ndim > TUTTI_DDP_MAX_DIMS)
-    return invalid_argument(text("%s: ndim=%d; it may be 0 to %d", name.c_str(), given.ndim, TUTTI_DDP_MAX_DIMS));
+    return invalid_argument(text("%s: ndim=%d; it has to be 0 to %d", name.c_str(), given.ndim, TUTTI_DDP_MAX_DIMS));
   if (given.ndim == 0) {
     out->shape = {given.count};
     return {};

@@ -86,18 +86,31 @@ Latecomer find_latecomer(const std::map<int, Attendance>& ranks) {
 void RollCall::enter(int rank, const std::vector<Attendance>& ended) {
   uint64_t& last = last_[rank];
   for (const Attendance& at : ended) {
-    operations_[at.sequence].emplace(rank, at);
+    if (at.sequence > compared_) operations_[at.sequence].emplace(rank, at);
     last = std::max(last, at.sequence);
   }
+}
+
+void RollCall::enter(const Attendances& ended) {
+  for (const auto& [rank, all] : ended) enter(rank, all);
 }
 
 void RollCall::compare() {
   uint64_t last = UINT64_MAX;
   for (const auto& [rank, sequence] : last_) last = std::min(last, sequence);
-  while (!operations_.empty() && (operations_.begin()->first <= last || operations_.size() > kMostOperations)) {
-    compare(operations_.begin()->second);
-    operations_.erase(operations_.begin());
-  }
+  while (!operations_.empty() && (operations_.begin()->first <= last || operations_.size() > kMostOperations))
+    compare_first();
+}
+
+void RollCall::compare_all() {
+  while (!operations_.empty()) compare_first();
+}
+
+void RollCall::compare_first() {
+  const auto first = operations_.begin();
+  compare(first->second);
+  compared_ = first->first;
+  operations_.erase(first);
 }
 
 void RollCall::compare(const std::map<int, Attendance>& ranks) {
@@ -145,10 +158,10 @@ void Attendants::find() {
   }
 }
 
-Trace Attendants::look(RollCall* roll) {
+Attendants::Seen Attendants::look() {
   constexpr int kLooksPerFind = 10;
-  Trace own;
-  if (mine_.path().empty()) return own;
+  Seen seen;
+  if (mine_.path().empty()) return seen;
   const auto n_ranks = static_cast<size_t>(mine_.header().n_ranks);
   if (all_.size() < n_ranks && looks_++ % kLooksPerFind == 0) find();
   const TickClock clock(mine_.header());
@@ -158,10 +171,10 @@ Trace Attendants::look(RollCall* roll) {
   for (const auto& [rank, nth] : from) {
     Attendant& attendant = all_.at(rank);
     Trace trace = attendant.file.read(clock, nth);
-    roll->enter(rank, attendant.way.follow(trace));
-    if (rank == mine_.header().rank) own = std::move(trace);
+    seen.ended[rank] = attendant.way.follow(trace);
+    if (rank == mine_.header().rank) seen.own = std::move(trace);
   }
-  return own;
+  return seen;
 }
 
 }  // namespace tutti

@@ -32,6 +32,8 @@ struct Attendance {
   int64_t outside_ns = 0;  // of operations, since the last collective; as far as that is known
 };
 
+using Attendances = std::map<int, std::vector<Attendance>>;  // by rank
+
 // The way of a rank through its operations, read piece by piece.
 class Way {
  public:
@@ -62,8 +64,12 @@ class RollCall {
     int64_t late_ns = 0, worst_ns = 0;
     int64_t waited_ns = 0;  // the others, for it
   };
+  // What has been compared already is passed over.
   void enter(int rank, const std::vector<Attendance>& ended);
+  void enter(const Attendances& ended);
   void compare();
+  void compare_all();                              // without waiting for anybody
+  uint64_t compared() const { return compared_; }  // up to this operation
 
   const std::map<int, Rank>& ranks() const { return ranks_; }
   const std::map<std::pair<int, int>, int64_t>& waited_ns() const { return waited_ns_; }  // who, and for whom
@@ -73,10 +79,12 @@ class RollCall {
   std::optional<std::string> sentence(bool by_most = false) const;
 
  private:
+  void compare_first();
   void compare(const std::map<int, Attendance>& ranks);
 
   std::map<uint64_t, std::map<int, Attendance>> operations_;  // that not all are known to have left
-  std::map<int, uint64_t> last_;                              // that each has left
+  uint64_t compared_ = 0;
+  std::map<int, uint64_t> last_;  // that each has left
   std::map<int, Rank> ranks_;
   std::map<std::pair<int, int>, int64_t> waited_ns_;
   std::deque<std::pair<int, int64_t>> latecomers_;  // the last ones, and by how much
@@ -86,8 +94,12 @@ class RollCall {
 class Attendants {
  public:
   explicit Attendants(const Recorder& mine) : mine_(mine) {}
-  // What they have ended since the last time. Gives what it has read of this rank's own.
-  Trace look(RollCall* roll);
+  // What they have ended since the last time, and what it has read of this rank's own.
+  struct Seen {
+    Trace own;
+    Attendances ended;
+  };
+  Seen look();
 
  private:
   void find();

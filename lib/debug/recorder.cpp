@@ -103,6 +103,7 @@ bool cpu_counts_time() {
 }
 
 Recorder::Recorder() : by_cpu_(cpu_counts_time()) {
+  attach_profiler();
   use(map_private());
   const std::lock_guard lock(registry().mutex);
   registry().all.push_back(this);
@@ -175,6 +176,11 @@ void Recorder::finds(const std::string& why) {
   header_->found_nth.store(0, std::memory_order_release);
   snprintf(header_->found, sizeof header_->found, "%s", why.c_str());
   header_->found_nth.store(begun_, std::memory_order_release);
+}
+
+void Recorder::tell_lateness(uint64_t asked, const std::string& sentence) {
+  snprintf(header_->lateness, sizeof header_->lateness, "%s", sentence.c_str());
+  header_->lateness_answered.store(asked, std::memory_order_release);
 }
 
 bool Recorder::fail(const std::string& message) {

@@ -3,9 +3,9 @@
 // who ask why a job hangs. They lie in a file in shared memory, so that they can be read from outside while the process
 // hangs, and after it was killed (trace.h reads them). Where there is no room for a file the memory is private.
 //
-// Threading: begin(), end(), waits(), finds() and is_past() belong to one thread at a time, the one whose turn it is;
-// the others are for any thread, but nothing is under way when it is shared. What is read while it is written may be
-// left out, but is never half of one operation and half of another.
+// Threading: begin(), end(), waits(), finds() and is_past() belong to one thread at a time, the one whose turn it is,
+// tell_lateness() to the one that watches the peers; the others are for any thread, but nothing is under way when it is
+// shared. What is read while it is written may be left out, but is never half of one operation and half of another.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace tutti {
 
 // What the file begins with. A tool of another version recognises that by the magic number.
 struct TraceHeader {
-  static constexpr uint64_t kMagic = 0x7475'7474'6974'7203;  // the last byte is the format's number
+  static constexpr uint64_t kMagic = 0x7475'7474'6974'7204;  // the last byte is the format's number
   static constexpr size_t kMostAwaited = 64;
   uint64_t magic, group;  // the same on all of its ranks
   int32_t rank, n_ranks, pid, by_cpu;
@@ -43,6 +43,9 @@ struct TraceHeader {
   // Why the operation with this number waits, where ranks of other hosts have been asked.
   std::atomic<uint64_t> found_nth;
   char found[1024];
+  // Which rank comes late, of all hosts: a tool asks by another number, the process answers with that.
+  std::atomic<uint64_t> lateness_asked, lateness_answered;
+  char lateness[256];
 };
 
 // One operation: sequence to blocks are its tag's words (see to_tag), the upper half of blocks for how long it was in a
@@ -109,6 +112,9 @@ class Recorder {
   void waits(int64_t idle_ns, std::span<const Awaited> awaited);
   // The sentence on why it waits, for those who cannot ask ranks of other hosts.
   void finds(const std::string& why);
+  // For a tool that has asked with this number which rank comes late; 0: none has.
+  uint64_t lateness_asked() const { return header_->lateness_asked.load(std::memory_order_acquire); }
+  void tell_lateness(uint64_t asked, const std::string& sentence);
   // Why the group has ended: the first time that it is told. True then.
   bool fail(const std::string& message);
 

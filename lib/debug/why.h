@@ -16,7 +16,7 @@ struct Witness {
   char process_state = '?';  // as process_state() has it
   std::string elsewhere;     // what its process is in with another group
   bool is_remote = false;    // it has told this itself, or another rank of its host has
-  std::string silent;        // "rank 3 (host node1, pid 77) has said nothing for 4.2 s", if that is all there is
+  std::string silent;        // "rank 3 (host node1, pid 77) has not answered for 4.2 s", if that is all there is
 };
 
 // Of one group, by rank.

@@ -17,8 +17,8 @@ bool Blockers::for_each(Visit&& visit) const {
     };
     tuttiMessage ignored;
     for (Link* link : step.recvs)
-      if (!link->try_peek(&ignored)) block_on(*link, false);
-    if (!blocked && step.send != nullptr && (lane.expecting || step.send->try_acquire() == nullptr))
+      if (!link->peek(&ignored)) block_on(*link, false);
+    if (!blocked && step.send != nullptr && (lane.expecting || step.send->acquire() == nullptr))
       block_on(*step.send, true);
     all_blocked = all_blocked && blocked;
   }
@@ -50,9 +50,9 @@ Result<void> Blockers::poll() const {
 
 bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
   bool may_sleep = true;
-  const bool all_blocked = for_each([&](Link& link, bool for_slot, const BoundStep*) {
+  const bool all_blocked = for_each([&](Link& link, bool, const BoundStep*) {
     tuttiWait wait{-1, 0};
-    if (!link.wait_begin(for_slot, &wait)) may_sleep = false;
+    if (!link.wait_begin(&wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
   });
   // Since advance() a message may have come, or the last one left.

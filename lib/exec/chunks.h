@@ -13,6 +13,7 @@ struct MessageSizes {
   // What the network carries at a time, a multiple of 64: of what goes a little beyond a multiple of it, the end costs
   // as much as all of that. 0: any size is as good as another.
   uint32_t segment_bytes = 0;
+  uint32_t slots = 4;  // of a link: as many messages are under way
 };
 
 // Where the elements of a block lie is a matter of the block's length and the number of chunks alone, so the order in

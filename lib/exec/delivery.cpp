@@ -18,23 +18,21 @@ bool Run::deliver(BoundLane& lane) {
   const BoundStep& step = lane.steps[lane.next];
   const LoweredStep lowered = lower(lane, step);
   if (step.send == nullptr) return take_delivery(lane, step, lowered);
-  if (step.send->try_acquire() == nullptr) return false;
-  if (lowered.bytes == 0) {
-    send(step, 0, nullptr, nullptr);
-    return true;
-  }
-  const char* const data = program_.address(lowered.sources[0]);
-  const int delivered = step.send->deliver(data, lowered.bytes, pack(tag_of(step)));
-  lane.expecting = delivered == 0;
-  if (delivered < 0) error_ = not_registered(data, step.send->peer());
-  return delivered > 0;
+  const char* const data = lowered.bytes > 0 ? program_.address(lowered.sources[0]) : nullptr;
+  void* unused = nullptr;
+  lane.expecting = step.send->acquire(data, lowered.bytes, data != nullptr ? TUTTI_REQUIRED : TUTTI_NOT_POSTED,
+                                      &unused) == TUTTI_NO_ROOM;
+  if (lane.expecting) return false;
+  if (step.send->publish(data, lowered.bytes, pack(tag_of(step))) != 0) return true;
+  error_ = not_registered(data, step.send->peer());
+  return false;
 }
 
 bool Run::take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered) {
   Link& link = *step.recvs[0];
   char* const to = program_.address(lowered.store);
   if (!messages_are_there(step)) {
-    if (!lane.expecting && lowered.bytes > 0 && !link.demand(to, lowered.bytes))
+    if (!lane.expecting && lowered.bytes > 0 && !link.post(0, to, lowered.bytes, true))
       error_ = not_registered(to, link.peer());
     lane.expecting = true;
     return false;

@@ -40,6 +40,7 @@ struct Operation {
   // set.
   std::array<char, 8> scalar{};
   const void* scalar_at = nullptr;
+  void* errors = nullptr;  // of kAllReduceQuantized: what results lack of this rank's input until now
   // For the recorder: where it was called, and when (in ticks), if that was some time before it runs.
   const void* caller = nullptr;
   uint64_t created = 0;

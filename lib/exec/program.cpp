@@ -2,38 +2,51 @@
 
 namespace tutti {
 
-Program bind_program(const Schedule& schedule, MessageSizes sizes, const FindLink& find_link) {
+Program bind_program(Schedule schedule, MessageSizes sizes, FindLink find_link) {
   Program program;
   program.n_chunks = std::max(1u, schedule.n_chunks);  // a barrier has none
   program.sizes = sizes;
   program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * sizes.slot_bytes);
   program.may_lend = schedule.may_lend;
-  for (const Lane& lane : schedule.lanes) {
-    BoundLane bound;
-    for (const Step& step : lane.steps) {
-      BoundStep b;
-      b.size = take_apart({Buffer::kNone, step.chunk}, schedule.n_chunks);
-      b.before = take_apart(step.before, schedule.n_chunks);
-      b.local = take_apart(step.local, schedule.n_chunks);
-      b.store = take_apart(step.store, schedule.n_chunks);
-      b.completes = step.completes;
-      for_each_sender(schedule, step, [&](int peer) { b.recvs.push_back(find_link(peer, lane.channel, false)); });
-      b.local_place = static_cast<uint32_t>(step.recv == kEveryone ? schedule.rank : std::ssize(b.recvs));
-      program.make_room(b.recvs.size());
-      if (step.send >= 0) b.send = find_link(step.send, lane.channel, true);
-      if (b.send != nullptr && std::find(program.sends.begin(), program.sends.end(), b.send) == program.sends.end())
-        program.sends.push_back(b.send);
-      bound.steps.push_back(b);
-    }
-    // Only sums are written to their places: what is there already is read by its receiver, where it lies.
-    const bool sums =
-        std::any_of(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return step.completes; });
-    if (sums && schedule.may_lend)
-      for (const Placeable& placeable : placeable_messages(lane))
-        if (placeable.ahead > 0) bound.steps[placeable.from].expects.push_back(placeable);
-    if (!bound.steps.empty()) program.lanes.push_back(std::move(bound));
-  }
+  std::erase_if(schedule.lanes, [](const Lane& lane) { return lane.steps.empty(); });
+  program.schedule = std::move(schedule);
+  program.find_link = std::move(find_link);
+  program.lanes.resize(program.schedule.lanes.size());
+  for (BoundLane& lane : program.lanes) program.turn_page(lane, 0);
   return program;
+}
+
+void Program::turn_page(BoundLane& bound, uint32_t first) {
+  const Lane& lane = schedule.lanes[static_cast<size_t>(&bound - lanes.data())];
+  const auto n_steps = static_cast<uint32_t>(lane.steps.size());
+  std::vector<Step> page;
+  for (auto at = lane.steps.at(first); page.size() < std::min(kPageSteps, n_steps - first); ++at) page.push_back(*at);
+  bound.before = first;
+  bound.after = n_steps - first - static_cast<uint32_t>(page.size());
+  bound.next = 0;
+  bound.steps.clear();
+  for (const Step& step : page) bound.steps.push_back(bind(step, lane.channel));
+  // Only sums are written to their places: what is there already is read by its receiver, where it lies.
+  const auto patterns = lane.steps.patterns();
+  const bool sums = std::any_of(patterns.begin(), patterns.end(), [](const auto& p) { return p.step.completes; });
+  if (sums && may_lend)
+    for (const Placeable& placeable : placeable_messages(page))
+      if (placeable.ahead > 0) bound.steps[placeable.from].expects.push_back(placeable);
+}
+
+BoundStep Program::bind(const Step& step, uint32_t channel) {
+  BoundStep b;
+  b.size = take_apart({Buffer::kNone, step.chunk}, schedule.n_chunks);
+  b.before = take_apart(step.before, schedule.n_chunks);
+  b.local = take_apart(step.local, schedule.n_chunks);
+  b.store = take_apart(step.store, schedule.n_chunks);
+  b.completes = step.completes;
+  for_each_sender(schedule, step, [&](int peer) { b.recvs.push_back(find_link(peer, channel, false)); });
+  b.local_place = static_cast<uint32_t>(step.recv == kEveryone ? schedule.rank : std::ssize(b.recvs));
+  make_room(b.recvs.size());
+  if (step.send >= 0) b.send = find_link(step.send, channel, true);
+  if (b.send != nullptr && std::find(sends.begin(), sends.end(), b.send) == sends.end()) sends.push_back(b.send);
+  return b;
 }
 
 void Program::make_room(size_t n_recvs) {
@@ -41,6 +54,10 @@ void Program::make_room(size_t n_recvs) {
   bases.resize(kMessages + messages.size());
   src.resize(messages.size() + 2);
   places.resize(src.size());
+}
+
+bool Program::all_sent() const {
+  return std::all_of(sends.begin(), sends.end(), [](Link* link) { return link->unsent() == 0; });
 }
 
 LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const {
@@ -68,6 +85,15 @@ LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t roun
   lowered.pushes = step.recvs.empty() && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0 &&
                    step.store.buffer == Buffer::kNone;
   return lowered;
+}
+
+const void* Lowering::exposable_value(const LoweredStep& step) const {
+  if (!call.lends || !program.may_lend || step.bytes < kLendFromBytes) return nullptr;
+  const bool is_stored = step.store.base == kOutput;
+  const Place& place = is_stored ? step.store : step.sources[0];
+  const bool only_sends = step.recvs.empty() && step.reduce.n_src == 1;
+  if (!is_stored && (!only_sends || place.base == kScratch || call.is_scaled(place))) return nullptr;
+  return program.address(place);
 }
 
 ReduceKernel Lowering::reduce_kernel() const {

@@ -29,7 +29,8 @@ struct BoundStep {
 };
 
 struct BoundLane {
-  std::vector<BoundStep> steps;
+  std::vector<BoundStep> steps;    // a page: of a long lane some of its steps
+  uint32_t before = 0, after = 0;  // how many others come before and after these
   // Where the running operation is.
   uint64_t round = 0;
   size_t next = 0;
@@ -47,9 +48,14 @@ struct Place {
 enum : uint32_t { kNowhere, kInput, kOutput, kScratch, kMessages };  // each Buffer, and the first message
 static_assert(kInput == uint32_t(Buffer::kInput) && kScratch == uint32_t(Buffer::kScratch));
 
+// find_link(peer, channel, sending) must know all links of the schedule as long as there is the program.
+using FindLink = std::function<Link*(int, uint32_t, bool)>;
+
 struct Program {
   std::vector<BoundLane> lanes;
-  std::vector<Link*> sends;  // every link that some step sends on
+  Schedule schedule;  // of as many lanes
+  FindLink find_link;
+  std::vector<Link*> sends;  // every link that some step sends on which was ever bound
   uint32_t n_chunks = 1;     // of a block
   MessageSizes sizes;
   std::vector<char> scratch;  // chunks of slot_bytes
@@ -67,18 +73,21 @@ struct Program {
   bool on_device = false;
 
   void make_room(size_t n_recvs);
+  // The lane's steps from the `first` on become those that are bound.
+  void turn_page(BoundLane& lane, uint32_t first);
+  BoundStep bind(const Step& step, uint32_t channel);
   // As a number: point-to-point messages have no common buffer, their places are addresses.
   char* address(const Place& place) const {
     return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(bases[place.base]) + place.offset_bytes);
   }
-  bool all_sent() const {
-    return std::all_of(sends.begin(), sends.end(), [](Link* link) { return link->unsent() == 0; });
-  }
+  bool all_sent() const;
 };
 
-// Resolves a schedule's links. find_link(peer, channel, sending) must know all of them.
-using FindLink = std::function<Link*(int, uint32_t, bool)>;
-Program bind_program(const Schedule& schedule, MessageSizes sizes, const FindLink& find_link);
+// How many steps of a lane are bound at a time: all, but of very many ranks. Places are told no further ahead.
+inline constexpr uint32_t kPageSteps = 256;
+
+// Resolves a schedule's links.
+Program bind_program(Schedule schedule, MessageSizes sizes, FindLink find_link);
 
 // The blocks of an operation, in elements: all of one size, or looked up.
 struct Blocks {
@@ -116,13 +125,14 @@ struct BoundCall {
   void* output = nullptr;
   int rank = 0;
   int n_ranks = 1;
-  uint64_t stream_from_bytes = 0;  // results of at least this size are written past the cache
+  uint64_t stream_from_bytes = 0;  // results of this size, in place of twice this size, are written past the cache
   const void* scalar = nullptr;    // the input counts this many times: one element
   bool lends = true;               // what lies in the input or output need not be copied to be sent
   bool one_way = false;            // nothing of the size comes back
 
   // Of a step's messages.
   TagWords tag_of(const BoundStep& step) const { return tags.empty() ? to_tag(call) : tags[step.size.block]; }
+  bool is_scaled(const Place& place) const { return scalar != nullptr && place.base == kInput; }
 };
 
 // A step of an operation in one of its rounds.
@@ -144,6 +154,8 @@ struct Lowering {
 
   // `sources`: room for as many as the program's places.
   LoweredStep step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const;
+  // Where the value that a step sends stays as it is, if that is worth exposing.
+  const void* exposable_value(const LoweredStep& step) const;
   ReduceKernel reduce_kernel() const;
 };
 

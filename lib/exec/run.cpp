@@ -6,11 +6,6 @@
 namespace tutti {
 namespace {
 
-// What is scaled before it is added up: small enough to stay in a core's cache.
-constexpr uint64_t kPieceBytes = 64 << 10;
-// Rooms of a piece each.
-constexpr size_t kScalarsRoom = 0, kScaledRoom = 1, kRooms = 2;
-
 TagWords unpack(const tuttiTag& tag) {
   TagWords words;
   memcpy(words.data(), &tag, sizeof tag);
@@ -24,26 +19,32 @@ bool sends_again(const BoundStep& before, const BoundStep& step) {
          step.size == before.size;
 }
 
+bool is_copy(const BoundStep& step) {
+  return step.recvs.size() == 1 && step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
+}
+
 }  // namespace
 
-Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder)
+Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder, size_t steps_done)
     : program_(program),
       operation_(operation),
       recorder_(recorder),
       tag_(to_tag(operation.call)),
       lowering_{program, operation},
-      piece_bytes_(std::min<uint64_t>(kPieceBytes, program.sizes.slot_bytes) / 64 * 64),
+      combiner_(program, operation, lowering_),
       rounds_(lowering_.layout.rounds(operation.blocks.largest())),
-      reduce_(lowering_.reduce_kernel()),
-      stream_(operation.blocks.largest() * lowering_.elem_bytes >= operation.stream_from_bytes),
       lanes_left_(program.lanes.size()) {
   program_.bases[kInput] = as_base(operation.input);
   program_.bases[kOutput] = static_cast<char*>(operation.output);
   program_.bases[kScratch] = program_.scratch.data();
   for (BoundLane& lane : program_.lanes) {
-    lane.round = lane.next = 0;
+    begin(lane);
+    lane.round = 0;
     lane.told = lane.expecting = false;
   }
+  if (steps_done == 0) return;
+  program_.lanes[0].next = steps_done;
+  if (program_.lanes[0].done()) lanes_left_ = 0;
 }
 
 Run::Poll Run::advance() {
@@ -70,125 +71,114 @@ void Run::go_on(BoundLane& lane) {
     if (++lane.round < rounds_of(lane)) return;
     lane.round = 0;
     lane.next++;
-  } else if (++lane.next == lane.steps.size() && ++lane.round < rounds_) {
-    lane.next = 0;
+  } else if (++lane.next == lane.steps.size() && lane.after == 0 && ++lane.round < rounds_) {
+    begin(lane);
   }
-  if (lane.done()) lanes_left_--;
+  if (!lane.done()) return;
+  if (lane.after == 0)
+    lanes_left_--;
+  else
+    program_.turn_page(lane, lane.before + static_cast<uint32_t>(lane.steps.size()));
+}
+
+void Run::begin(BoundLane& lane) {
+  if (lane.before > 0) program_.turn_page(lane, 0);
+  lane.next = 0;
 }
 
 bool Run::messages_are_there(const BoundStep& step) {
   for (size_t i = 0; i < step.recvs.size(); i++)
-    if (!step.recvs[i]->try_peek(&program_.messages[i])) return false;
+    if (!step.recvs[i]->peek(&program_.messages[i])) return false;
   return true;
 }
 
 // A message that is only stored may go to its place at once.
-void Run::expect_message(BoundLane& lane) {
+void Run::post_message(BoundLane& lane) {
   lane.expecting = true;
   const LoweredStep step = lower(lane, lane.steps[lane.next]);
   if (step.bytes < kLendFromBytes) return;
-  step.recvs[0]->expect(program_.address(step.store), step.bytes);
+  step.recvs[0]->post(0, program_.address(step.store), step.bytes);
 }
 
-void Run::tell_places(BoundLane& lane) {
+void Run::post_ahead(BoundLane& lane) {
   lane.told = true;
   if (!operation_.lends) return;
   for (const Placeable& message : lane.steps[lane.next].expects) {
     const LoweredStep step = lower(lane, lane.steps[message.step]);
-    if (step.bytes >= kLendFromBytes)
-      step.recvs[0]->expect_ahead(message.ahead, program_.address(step.store), step.bytes);
+    if (step.bytes >= kLendFromBytes) step.recvs[0]->post(message.ahead, program_.address(step.store), step.bytes);
   }
 }
 
 // The whole step or nothing: it needs its messages and its free slot at once.
 bool Run::execute(BoundLane& lane) {
-  if (!lane.told) tell_places(lane);
+  if (!lane.told) post_ahead(lane);
   const BoundStep& step = lane.steps[lane.next];
   if (!messages_are_there(step)) {
-    if (!lane.expecting && is_copy(step) && step.store.buffer == Buffer::kOutput) expect_message(lane);
+    if (!lane.expecting && is_copy(step) && step.store.buffer == Buffer::kOutput) post_message(lane);
     return false;
   }
-  void* slot = nullptr;
-  if (step.send != nullptr && (slot = step.send->try_acquire()) == nullptr) return false;
-
   const LoweredStep lowered = lower(lane, step);
   if (!accept_messages(step, lowered.bytes)) return false;
-  const void* lent = slot != nullptr ? lent_value(lowered) : nullptr;
-  const Targets targets = this->targets(lane, lowered.bytes, slot, lent);
-  if (targets.placed) lent = nullptr;
-  const bool only_lends = lent != nullptr && step.store.buffer == Buffer::kNone;
-  if (lowered.bytes > 0 && !only_lends && !compute(lowered, targets)) {
+  Targets targets;
+  if (step.send != nullptr && !acquire(lane, lowered, &targets)) return false;
+  const bool only_exposes = targets.exposed != nullptr && step.store.buffer == Buffer::kNone;
+  if (lowered.bytes > 0 && !only_exposes && !compute(lowered, targets)) {
     // Its receivers may be failing as well, and wait until nobody writes there.
-    for (size_t i = 0; targets.placed && i < targets.n; i++) lane.steps[lane.next + i].send->try_acquire();
+    for (size_t i = 0; targets.posted && i < targets.n; i++) lane.steps[lane.next + i].send->acquire();
     return false;
   }
   for (Link* link : step.recvs) link->release();
-  if (slot != nullptr) send(step, lowered.bytes, slot, lent);
+  if (step.send != nullptr) send(step, lowered.bytes, targets.exposed);
   for (size_t i = 1; i < targets.n; i++) {
     lane.next++;
-    tell_places(lane);
-    send(lane.steps[lane.next], lowered.bytes, nullptr, nullptr);
+    post_ahead(lane);
+    send(lane.steps[lane.next], lowered.bytes, nullptr);
   }
   return true;
 }
 
-// A sum goes to its places from the rank that has completed it: so its receivers, who have been told to expect it
-// there, need not read it again, nor does this rank for each of them. 4 ranks, registered: 256 KiB 27 -> 25 us, 16
-// MiB 5.8 -> 5.5 ms. With more than four destinations at a time 8 ranks were slower by a sixth, unless they write past
-// the cache.
-Run::Targets Run::targets(const BoundLane& lane, uint32_t bytes, void* slot, const void* lent) const {
-  Targets targets;
-  if (slot == nullptr) return targets;
+// A sum goes to its places from the rank that has completed it: so its receivers, who have posted them, need not read
+// it again, nor does this rank for each of them. 4 ranks, registered: 256 KiB 27 -> 25 us, 16 MiB 5.8 -> 5.5 ms. With
+// more than four destinations at a time 8 ranks were slower by a sixth, unless they write past the cache.
+bool Run::acquire(const BoundLane& lane, const LoweredStep& lowered, Targets* targets) const {
   const BoundStep& first = lane.steps[lane.next];
-  const auto place = [&](const BoundStep& step) {
-    void* const at = step.send->place(bytes);
-    if (at != nullptr) targets.at[targets.n++] = at;
-    return at != nullptr;
-  };
-  targets.placed = bytes >= kLendFromBytes && (first.completes || first.recvs.empty()) && place(first);
-  if (!targets.placed) {
-    if (lent == nullptr) targets.at[targets.n++] = slot;
-    return targets;
-  }
-  for (size_t i = lane.next + 1; i < lane.steps.size() && targets.n < kMaxDestinations - 1; i++) {
+  const void* const data = lowering_.exposable_value(lowered);
+  const bool may_be_posted = lowered.bytes >= kLendFromBytes && (first.completes || first.recvs.empty());
+  const tuttiRoom room =
+      first.send->acquire(data, lowered.bytes, may_be_posted ? TUTTI_IF_POSTED : TUTTI_NOT_POSTED, &targets->at[0]);
+  if (room == TUTTI_NO_ROOM) return false;
+  if (room == TUTTI_EXPOSED) targets->exposed = data;
+  if (room != TUTTI_EXPOSED) targets->n = 1;
+  targets->posted = room == TUTTI_POSTED;
+  for (size_t i = lane.next + 1; targets->posted && i < lane.steps.size() && targets->n < kMaxDestinations - 1; i++) {
     const BoundStep& step = lane.steps[i];
-    if (!sends_again(first, step) || step.send->try_acquire() == nullptr || !place(step)) break;
+    void** const at = &targets->at[targets->n];
+    if (!sends_again(first, step) || step.send->acquire(nullptr, lowered.bytes, TUTTI_IF_POSTED, at) != TUTTI_POSTED)
+      break;
+    targets->n++;
   }
-  return targets;
+  return true;
 }
 
-// Where the value that a step sends stays as it is, if that is worth lending.
-const void* Run::lent_value(const LoweredStep& step) const {
-  if (!operation_.lends || !program_.may_lend || step.bytes < kLendFromBytes) return nullptr;
-  const bool is_stored = step.store.base == kOutput;
-  const Place& place = is_stored ? step.store : step.sources[0];
-  const bool only_sends = step.recvs.empty() && step.reduce.n_src == 1;
-  if (!is_stored && (!only_sends || place.base == kScratch || is_scaled(place))) return nullptr;
-  const char* const data = program_.address(place);
-  return step.send->can_lend(data, step.bytes) ? data : nullptr;
-}
-
-void Run::send(const BoundStep& step, uint32_t bytes, void* slot, const void* lent) {
+void Run::send(const BoundStep& step, uint32_t bytes, const void* exposed) {
   const tuttiTag tag = pack(tag_of(step));
-  if (lent != nullptr) {
-    if (step.send->lend(lent, bytes, tag)) return;
-    kernels().copy({lent, {slot}, 1, bytes});
-  }
+  if (step.send->publish(exposed, bytes, tag) != 0) return;
+  kernels().copy({exposed, {step.send->acquire()}, 1, bytes});
   step.send->publish(bytes, tag);
 }
 
-// What was lent is borrowed until it is released.
-bool Run::borrow_messages(const LoweredStep& step, bool* any) {
+// What is exposed can be read until it is released.
+bool Run::read_messages(const LoweredStep& step, bool* any_exposed) {
   for (size_t i = 0; i < step.recvs.size(); i++) {
     const void* data = program_.messages[i].data;
     if (data == nullptr) {
-      *any = true;
-      auto borrowed = step.recvs[i]->borrow();
-      if (!borrowed) {
-        error_ = std::move(borrowed).error();
+      *any_exposed = true;
+      auto exposed = step.recvs[i]->read();
+      if (!exposed) {
+        error_ = std::move(exposed).error();
         return false;
       }
-      data = borrowed.value();
+      data = exposed.value();
     }
     program_.bases[kMessages + i] = as_base(data);
   }
@@ -197,20 +187,15 @@ bool Run::borrow_messages(const LoweredStep& step, bool* any) {
 
 // False when a message could not be read.
 bool Run::compute(const LoweredStep& step, const Targets& targets) {
-  bool has_borrowed = false;
-  if (!borrow_messages(step, &has_borrowed)) return false;
-  uint64_t piece_elems = step.reduce.elems;
-  if (std::any_of(step.sources, step.sources + step.reduce.n_src, [&](const Place& s) { return is_scaled(s); })) {
-    program_.rooms.resize(kRooms * piece_bytes_);
-    piece_elems = piece_bytes_ / lowering_.elem_bytes;
-  }
-  for (uint64_t at = 0; at < step.reduce.elems; at += piece_elems)
-    compute_piece(step, at, std::min(piece_elems, step.reduce.elems - at), targets);
-  return !has_borrowed || still_lent(step);
+  bool any_exposed = false;
+  if (!read_messages(step, &any_exposed)) return false;
+  const uint64_t all = step.reduce.elems, piece = combiner_.piece_elems(step);
+  for (uint64_t at = 0; at < all; at += piece) combiner_.combine(step, at, std::min(piece, all - at), targets);
+  return !any_exposed || still_exposed(step);
 }
 
-// A rank that was stopped in between finds that the lender could not wait: then it may have read anything.
-bool Run::still_lent(const LoweredStep& step) {
+// A rank that was stopped in between finds that the owner could not wait: then it may have read anything.
+bool Run::still_exposed(const LoweredStep& step) {
   for (Link* link : step.recvs) {
     tuttiTransportError error{};
     const tuttiResult_t code = link->poll(&error);
@@ -219,47 +204,6 @@ bool Run::still_lent(const LoweredStep& step) {
     return false;
   }
   return true;
-}
-
-// One kernel call, for the elements from `at` on.
-void Run::compute_piece(const LoweredStep& step, uint64_t at, uint64_t elems, const Targets& targets) {
-  const uint64_t offset_bytes = at * lowering_.elem_bytes;
-  ReduceArgs args = step.reduce;
-  args.elems = elems;
-  for (int i = 0; i < args.n_src; i++)
-    program_.src[static_cast<size_t>(i)] = source(step.sources[i], offset_bytes, elems);
-  const auto add_store = [&] {
-    if (step.store.base != kNowhere) args.dst[args.n_dst++] = program_.address(step.store) + offset_bytes;
-  };
-  // Stores past the cache are the first ones, so what is to stay in it comes last.
-  if (!operation_.one_way) add_store();
-  for (size_t i = 0; i < targets.n; i++) args.dst[args.n_dst++] = static_cast<char*>(targets.at[i]) + offset_bytes;
-  // What goes into scratch or a slot is read soon. But a slot's cache lines cross between CPUs twice where none comes
-  // back with what the other side sends: written past the cache, they cross once. A broadcast of 300 KB takes 25 us
-  // instead of 34 where CPUs share a core, 22 instead of 108 where they do not.
-  if (operation_.one_way)
-    args.n_stream = args.n_dst;
-  else if (stream_ && step.store.base != kScratch)
-    args.n_stream = (step.store.base == kOutput) + (targets.placed ? static_cast<int>(targets.n) : 0);
-  if (operation_.one_way) add_store();
-  if (args.n_src > 1 || args.divisor > 0) return reduce_(args);
-  CopyArgs copy{args.src[0], {}, args.n_dst, args.elems * lowering_.elem_bytes, args.n_stream};
-  std::copy_n(args.dst, args.n_dst, copy.dst);
-  kernels().copy(copy);
-}
-
-// A part of the value, times this rank's scalar if it has one.
-const void* Run::source(const Place& place, uint64_t offset_bytes, uint64_t elems) {
-  const void* data = program_.address(place) + offset_bytes;
-  if (!is_scaled(place)) return data;
-  if (!scalars_ready_)
-    for (uint64_t i = 0; i < piece_bytes_ / lowering_.elem_bytes; i++)
-      memcpy(room(kScalarsRoom) + i * lowering_.elem_bytes, operation_.scalar, lowering_.elem_bytes);
-  scalars_ready_ = true;
-  const void* factors[] = {data, room(kScalarsRoom)};
-  ReduceArgs args{factors, {room(kScaledRoom)}, 2, 1, elems};
-  kernels().reduce[static_cast<int>(RedOp::kProd)][static_cast<int>(operation_.call.dtype)](args);
-  return room(kScaledRoom);
 }
 
 void Run::disagree(const Call& mine, int peer, const Call& theirs) {
@@ -288,19 +232,19 @@ bool Run::accept_messages(const BoundStep& step, uint32_t expected_bytes) {
   return true;
 }
 
-void Run::recall() {
+void Run::revoke() {
   for (BoundLane& lane : program_.lanes)
     if (!lane.done())
       for (const BoundStep& step : lane.steps)
-        for (Link* link : step.recvs) link->recall();
-  for (Link* link : program_.sends) link->recall();
+        for (Link* link : step.recvs) link->revoke();
+  for (Link* link : program_.sends) link->revoke();
 }
 
 bool Run::check_stray(Link& link) {
   tuttiTransportError ignored;
   link.poll(&ignored);
   tuttiMessage message;
-  if (!link.try_peek(&message)) return false;
+  if (!link.peek(&message)) return false;
   const TagWords words = unpack(message.tag);
   if (words == tag_ || words[0] > tag_[0]) return false;  // ours, or of an operation that this rank has yet to begin
   // Point-to-point messages may wait for their receive, and a receive for its sender's earlier operations.

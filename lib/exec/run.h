@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "debug/recorder.h"
 #include "exec/blockers.h"
+#include "exec/combine.h"
 #include "kernels/kernels.h"
 
 namespace tutti {
@@ -15,21 +16,17 @@ class Run {
  public:
   enum class Poll { kIdle, kProgress, kDone, kFailed };
 
-  Run(Program& program, const BoundCall& operation, const Recorder& recorder);
+  // The first `steps_done` of the only lane are done already.
+  Run(Program& program, const BoundCall& operation, const Recorder& recorder, size_t steps_done = 0);
 
-  // The first `steps` of the only lane are done already.
-  void skip(size_t steps) {
-    program_.lanes[0].next = steps;
-    if (program_.lanes[0].done()) lanes_left_ = 0;
-  }
   // Does what can be done now. kIdle: every lane waits for a peer.
   Poll advance();
   const Error& error() const { return error_; }
   // The operation that another rank has called differently, if that is what the error says and it may tell more.
   uint64_t differs_in() const { return differs_in_; }
 
-  // After a failure: nobody reads this operation's buffers any more.
-  void recall();
+  // After a failure: nobody reads or writes this operation's buffers any more.
+  void revoke();
   // Whom it waits for.
   Blockers blockers() const { return {program_, operation_}; }
   // A message of a different call that has arrived on `link` (one that this operation does not use, perhaps).
@@ -37,6 +34,7 @@ class Run {
 
  private:
   void go_on(BoundLane& lane);
+  void begin(BoundLane& lane);
   bool execute(BoundLane& lane);
   bool deliver(BoundLane& lane);
   bool take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered);
@@ -44,30 +42,15 @@ class Run {
     return lowering_.step(step, rounds_of(lane), lane.round, program_.places.data());
   }
   bool messages_are_there(const BoundStep& step);
-  void expect_message(BoundLane& lane);
-  void tell_places(BoundLane& lane);
-  static bool is_copy(const BoundStep& step) {
-    return step.recvs.size() == 1 && step.before.buffer == Buffer::kNone && step.local.buffer == Buffer::kNone;
-  }
+  void post_message(BoundLane& lane);
+  void post_ahead(BoundLane& lane);
   bool accept_messages(const BoundStep& step, uint32_t expected_bytes);
   void disagree(const Call& mine, int peer, const Call& theirs);
-  // Where the value that a step sends is to be written: into the link's slot, or to its place at the receiver and at
-  // those of the steps that follow and send the same, if at all.
-  struct Targets {
-    void* at[kMaxDestinations - 1];
-    size_t n = 0;
-    bool placed = false;
-  };
-  Targets targets(const BoundLane& lane, uint32_t bytes, void* slot, const void* lent) const;
+  bool acquire(const BoundLane& lane, const LoweredStep& step, Targets* targets) const;
   bool compute(const LoweredStep& step, const Targets& targets);
-  void compute_piece(const LoweredStep& step, uint64_t at, uint64_t elems, const Targets& targets);
-  bool borrow_messages(const LoweredStep& step, bool* any);
-  bool still_lent(const LoweredStep& step);
-  const void* source(const Place& place, uint64_t offset_bytes, uint64_t elems);
-  bool is_scaled(const Place& place) const { return operation_.scalar != nullptr && place.base == kInput; }
-  char* room(size_t i) const { return program_.rooms.data() + i * piece_bytes_; }
-  const void* lent_value(const LoweredStep& step) const;
-  void send(const BoundStep& step, uint32_t bytes, void* slot, const void* lent);
+  bool read_messages(const LoweredStep& step, bool* any_exposed);
+  bool still_exposed(const LoweredStep& step);
+  void send(const BoundStep& step, uint32_t bytes, const void* exposed);
   const TagWords& tag_of(const BoundStep& step) const {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
   }
@@ -78,19 +61,16 @@ class Run {
   const Recorder& recorder_;
   TagWords tag_;
   Lowering lowering_;
-  size_t piece_bytes_;
+  Combiner combiner_;
   uint64_t rounds_;
-  ReduceKernel reduce_;
-  bool stream_;
-  bool scalars_ready_ = false;
   size_t lanes_left_;
   Error error_;
   uint64_t differs_in_ = 0;
 };
 
-// The case without rounds, lending and scaling, and of one lane: what does not change between operations with equal
-// arguments is lowered beforehand, for a Run's generality would cost more than the bytes. Same schedule, same messages.
-// It does as many steps as it can without waiting, and leaves the rest, and error messages, to a Run.
+// The case without rounds, exposed memory and scaling, and of one lane: what does not change between operations with
+// equal arguments is lowered beforehand, for a Run's generality would cost more than the bytes. Same schedule, same
+// messages. It does as many steps as it can without waiting, and leaves the rest, and error messages, to a Run.
 class SmallRun {
  public:
   // For operations like `call` by `program`, until the next prepare(). Takes memory only if no operation before had as

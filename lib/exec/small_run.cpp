@@ -30,7 +30,8 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   const Lowering lowering{program, what};
   // Larger ones may be lent, and a Run's generality is a few per cent of them.
   if (call.count * lowering.elem_bytes >= kLendFromBytes || lowering.layout.rounds(call.count) > 1) return;
-  if (program.lanes.size() != 1 || program.step_by_step || call.op == RedOp::kPreMulSum) return;
+  if (program.lanes.size() != 1 || program.lanes[0].after > 0) return;
+  if (program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
   bases_ = program.bases.data();
   bases_[kScratch] = program.scratch.data();
@@ -49,7 +50,7 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   tag_.word[0] = sequence;
   bases_[kInput] = as_base(input);
   bases_[kOutput] = static_cast<char*>(output);
-  int least_sent = 2;  // as push() tells
+  int least_sent = 2;  // as push() and publish() tell
   for (LoweredStep& step : steps_) {
     const int sent =
         step.pushes ? step.send->push(address(step.sources[0]), step.bytes, tag_) : carry_out(step, &turns);
@@ -64,16 +65,14 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   return false;
 }
 
-// 0: it cannot be done yet; else what push() says of what it has sent.
+// 0: it cannot be done yet; else what the link says of what it has sent.
 inline int SmallRun::carry_out(LoweredStep& step, Turns* turns) {
   if (!take_messages(step, turns)) return 0;
   char* slot = nullptr;
-  if (step.send != nullptr && (slot = static_cast<char*>(step.send->try_acquire())) == nullptr) return 0;
+  if (step.send != nullptr && (slot = static_cast<char*>(step.send->acquire())) == nullptr) return 0;
   if (step.reduce.elems > 0) compute(step, slot);
   for (Link* link : step.recvs) link->release();
-  if (slot == nullptr) return 2;
-  step.send->publish(step.bytes, tag_);
-  return 1;
+  return slot != nullptr ? step.send->publish(step.bytes, tag_) : 2;
 }
 
 // False if one is not there, or not what is due.

@@ -24,6 +24,7 @@ constexpr int64_t kAwakeBesideStrangerNs = 100'000;
 // beside one that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
 constexpr int kSleepMs = 100;
+constexpr int kNapMs = 1;  // where a transport has nothing to sleep on
 constexpr int64_t kStrayCheckNs = 1'000'000;
 constexpr int64_t kFirstWarningNs = 3'000'000'000;
 
@@ -115,7 +116,7 @@ class Idle {
 
   // Somebody was told that it might not.
   [[gnu::cold]] void tell_of_going_on() {
-    log(LogLevel::kWarn, "goes on after %.1f s without progress, waiting for %s: slow, but not lost",
+    log(LogLevel::kWarn, "continued after %.1f s without progress, waiting for %s: slow, but not lost",
         static_cast<double>(now_ns() - since_ns_) * 1e-9, waited_for_.c_str());
   }
 
@@ -127,8 +128,12 @@ class Idle {
     if (run_.blockers().prepare_sleep(&sleepers)) {
       fds.clear();
       fds.push_back({context_.wake_fd(), POLLIN, 0});
-      for (const Blockers::Sleeper& s : sleepers) fds.push_back({s.wait.fd, s.wait.events, 0});
-      ::poll(fds.data(), fds.size(), kSleepMs);
+      int most_ms = kSleepMs;
+      for (const Blockers::Sleeper& s : sleepers) {
+        fds.push_back({s.wait.fd, s.wait.events, 0});
+        if (s.wait.fd < 0) most_ms = kNapMs;
+      }
+      ::poll(fds.data(), fds.size(), most_ms);
     }
     for (const Blockers::Sleeper& s : sleepers) s.link->wait_end();
   }
@@ -156,7 +161,7 @@ Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy) {
     idle.reset();
     return {};
   }
-  run.recall();
+  run.revoke();
   return state == Run::Poll::kFailed ? run.error() : idle.error();
 }
 

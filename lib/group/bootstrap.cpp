@@ -2,43 +2,17 @@
 
 #include <poll.h>
 
-#include <algorithm>
-#include <cstring>
+#include <cerrno>
 
+#include "base/descriptor.h"
 #include "base/log.h"
-#include "group/bootstrap_connect.h"
-#include "group/bootstrap_wire.h"
+#include "group/bootstrap_relay.h"
 
 namespace tutti {
 namespace {
 
 // The root reports absent ranks when the deadline passes; the report needs a moment to arrive.
 constexpr double kReportSeconds = 1.5;
-
-Error root_lost(Error error, int rank) {
-  if (error.code == Code::kTimeout)
-    error.message = format("rank %d: the group's root did not answer in time", rank);
-  else
-    error.message = format(
-        "rank %d lost its connection to the group's root (%s): the process that made the unique id "
-        "must live until all ranks have joined",
-        rank, error.message.c_str());
-  return error;
-}
-
-// A frame from the root; a Report becomes the error that it carries.
-Result<std::string> receive_all_frame(int fd, SecureChannel* channel, int rank, int n_ranks, Deadline deadline) {
-  FrameHeader header;
-  if (auto got = recv_all(fd, &header, sizeof header, deadline, channel); !got) return root_lost(got.error(), rank);
-  const uint64_t limit = (static_cast<uint64_t>(n_ranks) + 1) * (kMaxBlobBytes + sizeof(uint32_t));
-  const bool known = header.kind == FrameKind::kAll || header.kind == FrameKind::kReport;
-  if (!known || header.zero != 0 || header.bytes > limit)
-    return Error{Code::kInternalError, "the group's root sent something that is no frame"};
-  std::string body(header.bytes, '\0');
-  if (auto got = recv_all(fd, body.data(), body.size(), deadline, channel); !got) return root_lost(got.error(), rank);
-  if (header.kind == FrameKind::kReport) return unpack_report(body);
-  return body;
-}
 
 }  // namespace
 
@@ -53,31 +27,79 @@ Result<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int n_ranks, Dea
   b.deadline_ = deadline;
   b.key_ = derive_key(parts.secret, sizeof parts.secret);
   b.key_.encrypts = encrypts;
-  TUTTI_TRY_ASSIGN(RootConnection root, connect_to_root(parts, b.key_, rank, deadline));
+  TUTTI_TRY_ASSIGN(RootConnection root, reach_root(parts, b.key_, rank, n_ranks, deadline));
   b.fd_ = std::move(root.fd);
   b.channel_ = std::move(root.channel);
+  b.relay_ = root.relay;
   const std::string join = make_join_frame(rank, n_ranks, deadline.left_ms(INT32_MAX));
   if (auto sent = send_all(b.fd_.get(), join.data(), join.size(), deadline, b.channel_.get()); !sent)
-    return root_lost(sent.error(), rank);
+    return b.root_lost(sent.error());
   log(LogLevel::kInfo, "rank %d of %d joined the root at %s", rank, n_ranks, root.how.c_str());
   return b;
 }
 
 // A send that fails is not yet the answer: the root may have said why before it closed.
 void Bootstrap::send(FrameKind kind, const std::string& body) {
-  const std::string frame = make_frame(kind, body);
+  const std::string frame = make_frame(kind, body, rank_);
   [[maybe_unused]] const auto sent = send_all(fd_.get(), frame.data(), frame.size(), deadline_, channel_.get());
 }
 
-Result<std::vector<std::string>> Bootstrap::receive_all() {
-  is_over_ = true;
-  TUTTI_TRY_ASSIGN(const std::string body, receive_all_frame(fd_.get(), channel_.get(), rank_, n_ranks_,
-                                                             deadline_.plus_seconds(kReportSeconds)));
-  is_over_ = false;
-  return split_blobs(body, n_ranks_);
+Error Bootstrap::root_lost(const Error& error) const {
+  if (error.code == Code::kTimeout)
+    return {error.code, format("rank %d: the group's root did not answer in time", rank_)};
+  if (relay_)
+    return {
+        error.code,
+        format("rank %d lost its connection to rank %d (%s), through which the ranks of this host reach the group's "
+               "root: see its output for the reason",
+               rank_, relay_->rank, who_is(*relay_).c_str()),
+        relay_->rank};
+  return {error.code,
+          format("rank %d lost its connection to the group's root (%s): the process that made the unique id "
+                 "must live until all ranks have joined",
+                 rank_, error.message.c_str())};
 }
 
-Result<std::vector<std::string>> Bootstrap::all_gather(const std::string& blob) {
+// A relay's may come with a descriptor, which is lost to who does not ask for it.
+Result<void> Bootstrap::receive_header(FrameHeader* header, Fd* descriptor, Deadline deadline) {
+  if (!relay_) return recv_all(fd_.get(), header, sizeof *header, deadline, channel_.get());
+  for (;;) {
+    const ssize_t n = receive_with_descriptor(fd_.get(), header, sizeof *header, descriptor);
+    if (n > 0)
+      return recv_all(fd_.get(), reinterpret_cast<char*>(header) + n, sizeof *header - static_cast<size_t>(n),
+                      deadline);
+    if (n == 0) return Error{Code::kRemoteError, "the other side closed the connection"};
+    if (errno != EAGAIN && errno != EINTR) return system_error("receive", errno);
+    if (deadline.passed()) return Error{Code::kTimeout, "nothing came in time"};
+    (void)has_news(deadline.left_ms(100));
+  }
+}
+
+// A Report becomes the error that it carries.
+Result<Blobs> Bootstrap::receive_frame(Deadline deadline) {
+  FrameHeader header;
+  Fd file;
+  if (auto got = receive_header(&header, &file, deadline); !got) return root_lost(got.error());
+  const bool known = header.kind == FrameKind::kAll || header.kind == FrameKind::kReport ||
+                     (header.kind == FrameKind::kMapped && file && header.bytes == 0);
+  if (!known || header.bytes > most_bytes_of_all(n_ranks_))
+    return Error{Code::kInternalError, "the group's root sent something that is not a frame"};
+  if (header.kind == FrameKind::kMapped) return Blobs::map(file, n_ranks_);
+  std::string body(header.bytes, '\0');
+  if (auto got = recv_all(fd_.get(), body.data(), body.size(), deadline, channel_.get()); !got)
+    return root_lost(got.error());
+  if (header.kind == FrameKind::kReport) return unpack_report(body);
+  return Blobs::open(std::move(body), n_ranks_);
+}
+
+Result<Blobs> Bootstrap::receive_all() {
+  is_over_ = true;
+  TUTTI_TRY_ASSIGN(Blobs all, receive_frame(deadline_.plus_seconds(kReportSeconds)));
+  is_over_ = false;
+  return all;
+}
+
+Result<Blobs> Bootstrap::all_gather(const std::string& blob) {
   if (blob.size() > kMaxBlobBytes)
     return Error{Code::kInvalidArgument, format("a blob of %zu bytes: at most %zu", blob.size(), kMaxBlobBytes)};
   send(FrameKind::kBlob, blob);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,20 +52,24 @@ class Bootstrap final : public Meeting {
 
   // kTimeout lists the ranks that did not come; kRemoteError names the rank whose connection broke. Blobs of at most
   // 64 KiB.
-  Result<std::vector<std::string>> all_gather(const std::string& blob) override;
+  Result<Blobs> all_gather(const std::string& blob) override;
   // The root has said why no group will form, or is gone.
   bool is_broken() override;
   Result<void> conclude(Result<void> here) override;
 
  private:
   Bootstrap() = default;
-  Result<std::vector<std::string>> receive_all();
+  Result<Blobs> receive_all();
+  Result<Blobs> receive_frame(Deadline deadline);
+  Result<void> receive_header(FrameHeader* header, Fd* descriptor, Deadline deadline);
+  Error root_lost(const Error& error) const;
   void send(FrameKind kind, const std::string& body);
 
   bool has_news(int limit_ms) const;
 
   Fd fd_;
   std::unique_ptr<SecureChannel> channel_;
+  std::optional<JoinMessage> relay_;  // what this rank is connected to, if not to the root itself
   bool is_over_ = false;
   Deadline deadline_ = Deadline::never();
 };

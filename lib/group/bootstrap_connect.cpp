@@ -176,6 +176,8 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts) {
 }
 
 Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& key, int rank, Deadline deadline) {
+  constexpr double kQuietSeconds = 3;
+  Deadline tell_at = Deadline::after_seconds(kQuietSeconds);
   std::vector<Attempt> attempts;
   for (const Address& address : root_candidates(parts)) attempts.emplace_back().address = address;
   for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
@@ -188,6 +190,11 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
                                               describe_failures(attempts, i).c_str())};
     }
     if (deadline.passed()) return give_up(attempts, rank);
+    if (tell_at.passed()) {
+      tell_at = Deadline::never();
+      log(LogLevel::kWarn, "rank %d has not reached the group's root for %.0f s%s; still trying", rank, kQuietSeconds,
+          describe_failures(attempts, static_cast<int>(attempts.size())).c_str());
+    }
     ::poll(nullptr, 0, deadline.left_ms(pause_ms));  // the root may not listen yet
   }
 }

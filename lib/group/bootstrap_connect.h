@@ -2,6 +2,7 @@
 // them connects *and* authenticates. A slow or unreachable address costs a quarter of a second, not a TCP timeout.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/handshake.h"
@@ -20,7 +21,8 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts);
 struct RootConnection {
   Fd fd;
   std::unique_ptr<SecureChannel> channel;
-  std::string how;  // for the log: "10.0.0.1:4000 (1st of 3 addresses)", and why others failed
+  std::string how;                        // for the log: "10.0.0.1:4000 (1st of 3 addresses)", and why others failed
+  std::optional<JoinMessage> relay = {};  // a rank of the process that relays
 };
 // Tries again until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a
 // wrong secret, another version), else kTimeout; the sentence says what became of every address.

@@ -7,12 +7,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "base/socket.h"
 
 namespace tutti {
 
-std::string make_frame(FrameKind kind, const std::string& body) {
-  const FrameHeader header{kind, 0, body.size()};
+std::string make_frame(FrameKind kind, const std::string& body, int rank) {
+  const FrameHeader header{kind, rank, body.size()};
   std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
   return frame += body;
 }
@@ -24,11 +25,33 @@ uint64_t root_door(const Key& key) {
   return number;
 }
 
+JoinMessage make_join(int rank, int n_ranks, int left_ms) {
+  return {kBootstrapVersion, rank, n_ranks, getpid(), left_ms, host_name()};
+}
+
+std::string make_join_frame(const JoinMessage& join, FrameKind kind) {
+  ByteWriter w;
+  w.put(join.version).put(join.rank).put(join.n_ranks).put(join.pid).put(join.left_ms);
+  return make_frame(kind, w.put_string(join.host).put_string(join.contact).take(), join.rank);
+}
+
 std::string make_join_frame(int rank, int n_ranks, int left_ms) {
-  JoinMessage join{kBootstrapVersion, rank, n_ranks, getpid(), left_ms, {}};
-  const std::string host = host_name();
-  memcpy(join.host, host.data(), std::min(host.size(), sizeof join.host - 1));
-  return make_frame(FrameKind::kJoin, {reinterpret_cast<const char*>(&join), sizeof join});
+  return make_join_frame(make_join(rank, n_ranks, left_ms), FrameKind::kJoin);
+}
+
+std::optional<JoinMessage> read_join(const std::string& body) {
+  ByteReader r(body);
+  JoinMessage join{};
+  join.version = r.get<uint32_t>();
+  for (int32_t* const number : {&join.rank, &join.n_ranks, &join.pid, &join.left_ms}) *number = r.get<int32_t>();
+  join.host = r.get_string();
+  join.contact = r.get_string();
+  const bool can_be = join.n_ranks >= 1 && join.n_ranks <= kMaxRanks && join.rank >= 0 && join.rank < join.n_ranks;
+  return r.ok() && r.at_end() && can_be ? std::optional(join) : std::nullopt;
+}
+
+std::string who_is(const JoinMessage& join) {
+  return format("host %.63s pid %d", join.host.c_str(), join.pid);
 }
 
 std::string pack_report(const Error& error) {
@@ -42,26 +65,6 @@ Error unpack_report(const std::string& body) {
   memcpy(front, body.data(), sizeof front);
   const bool known = front[0] > static_cast<int>(Code::kSuccess) && front[0] <= static_cast<int>(Code::kTimeout);
   return Error{known ? static_cast<Code>(front[0]) : Code::kInternalError, body.substr(sizeof front), front[1]};
-}
-
-void append_blob(std::string* body, const std::string& blob) {
-  const auto bytes = static_cast<uint32_t>(blob.size());
-  body->append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
-  *body += blob;
-}
-
-Result<std::vector<std::string>> split_blobs(const std::string& body, int n_ranks) {
-  std::vector<std::string> blobs;
-  size_t at = 0;
-  for (int i = 0; i < n_ranks; i++) {
-    uint32_t bytes = 0;
-    if (body.size() - at >= sizeof bytes) memcpy(&bytes, body.data() + at, sizeof bytes);
-    if (body.size() - at < sizeof bytes || body.size() - at - sizeof bytes < bytes)
-      return Error{Code::kInternalError, "the group's root sent a damaged list of blobs"};
-    blobs.push_back(body.substr(at + sizeof bytes, bytes));
-    at += sizeof bytes + bytes;
-  }
-  return blobs;
 }
 
 std::string rank_list(const std::vector<int>& ranks) {
@@ -84,7 +87,7 @@ FrameReader::Status FrameReader::read(int fd, SecureChannel* channel) {
   Status status = Status::kPending;
   if (got_ < sizeof header_) {
     if (!fill(fd, channel, reinterpret_cast<char*>(&header_) + got_, sizeof header_ - got_, &status)) return status;
-    if (header_.zero != 0 || header_.bytes > kMaxBlobBytes) return Status::kClosed;
+    if (header_.bytes > most_bytes_) return Status::kClosed;
     body_.resize(header_.bytes);
   }
   const size_t done = got_ - sizeof header_;

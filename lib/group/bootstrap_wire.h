@@ -4,13 +4,27 @@
 //   rank                                root
 //   Join {rank, n_ranks, who}   --->
 //   Blob {bytes}                --->    once per round
-//                               <---    All {u32 length, bytes; in rank order}, when every rank's blob is there
+//                               <---    All {Blobs}, when every rank's blob is there
 //                               <---    or Report {code, culprit, sentence}, at any time; the last frame
 //   Leave {}                    --->    when all is well: who closes without it is lost
 //   or Report                   --->    it has failed, and so the group has
+//
+// Between them a relay may pass on what the ranks of its host say, each frame with its rank, and what the root says to
+// all of them:
+//
+//   rank                  relay                                   root
+//                                Relay {as Join: its process}    --->
+//                                                                <---    Relay: it may stay, or Go {another relay}
+//                   <---  Relay {as Join: its process}
+//   Join, Blob, ... --->         the same; Like {differences}    --->    is a Blob, as the connection's first but for
+//   these (closes)                     Gone                            --->
+//                   <---  Mapped, and a descriptor of Blobs      <---    All
+//
+// A relay that is sent to another one calls that: for it, that one is the root.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,15 +33,19 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kBootstrapVersion = 2;
+inline constexpr uint32_t kBootstrapVersion = 3;
 inline constexpr size_t kMaxBlobBytes = 64 << 10;
 inline constexpr int kMaxRanks = 1 << 20;
+inline constexpr int kFewRanks = 8;  // so many connections that pass on what all have said are no burden
+constexpr uint64_t most_bytes_of_all(int n_ranks) {
+  return (static_cast<uint64_t>(n_ranks) + 1) * (kMaxBlobBytes + 16);
+}
 
-enum class FrameKind : uint32_t { kJoin = 1, kBlob = 2, kAll = 3, kReport = 4, kLeave = 5 };
+enum class FrameKind : uint32_t { kJoin = 1, kBlob, kAll, kReport, kLeave, kRelay, kGo, kLike, kGone, kMapped };
 
 struct FrameHeader {
   FrameKind kind;
-  uint32_t zero;
+  int32_t rank;    // whose it is, on the way to the root
   uint64_t bytes;  // of the body
 };
 static_assert(sizeof(FrameHeader) == 16);
@@ -38,21 +56,24 @@ struct JoinMessage {
   int32_t n_ranks;
   int32_t pid;
   int32_t left_ms;  // how long this rank is ready to wait: the root reports in time for the most impatient one
-  char host[64];
+  std::string host;
+  std::string contact = {};  // of a relay that others may be sent to
 };
 
 // Where the root is found if its host has one port for all.
 uint64_t root_door(const Key& key);
 
-std::string make_frame(FrameKind kind, const std::string& body);
+std::string make_frame(FrameKind kind, const std::string& body, int rank = 0);
+// Of this process.
+JoinMessage make_join(int rank, int n_ranks, int left_ms);
+std::string make_join_frame(const JoinMessage& join, FrameKind kind);
 std::string make_join_frame(int rank, int n_ranks, int left_ms);
+// Nothing if there can be no such rank.
+std::optional<JoinMessage> read_join(const std::string& body);
+std::string who_is(const JoinMessage& join);  // "host h pid 12"
 
 std::string pack_report(const Error& error);
 Error unpack_report(const std::string& body);
-
-// The body of an All frame.
-void append_blob(std::string* body, const std::string& blob);
-Result<std::vector<std::string>> split_blobs(const std::string& body, int n_ranks);
 
 // "3, 7-9" of ranks in ascending order; very long lists are cut with a count of the rest.
 std::string rank_list(const std::vector<int>& ranks);
@@ -61,14 +82,17 @@ std::string rank_list(const std::vector<int>& ranks);
 class FrameReader {
  public:
   enum class Status { kPending, kFrame, kClosed };
-  // kClosed: the connection ended, or sent something that is no frame of at most kMaxBlobBytes.
+  explicit FrameReader(uint64_t most_bytes = kMaxBlobBytes) : most_bytes_(most_bytes) {}
+  // kClosed: the connection ended, or sent something that is no frame of at most so many bytes.
   Status read(int fd, SecureChannel* channel = nullptr);
   FrameKind kind() const { return header_.kind; }
+  int rank() const { return header_.rank; }
   // The finished frame's body; the next read starts a new frame.
   std::string take_body();
 
  private:
   bool fill(int fd, SecureChannel* channel, char* data, size_t bytes, Status* status);
+  uint64_t most_bytes_;
   FrameHeader header_{};
   std::string body_;
   size_t got_ = 0;  // of header and body together

@@ -93,7 +93,7 @@ Result<UniqueId> from_published(const std::string& text) {
   }
   if (bytes && text.starts_with("no"))
     return Error{Code::kRemoteError, "rank 0 could not start the group's root: " + *bytes, 0};
-  return Error{Code::kRemoteError, "the launcher's store holds something that is no unique id"};
+  return Error{Code::kRemoteError, "the launcher's store holds something that is not a unique id"};
 }
 
 Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, const std::string& key, int rank,

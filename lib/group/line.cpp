@@ -25,8 +25,9 @@ bool Line::send(uint32_t type, std::string_view bytes) {
   if (unsent_.size() > kMostUnsentBytes) {
     if (!std::exchange(throws_away_, true))
       log(LogLevel::kWarn,
-          "rank %d has not read its control connection for so long that %zu MiB wait for it: it is told no more", peer,
-          unsent_.size() >> 20);
+          "rank %d has not read its control connection for so long that %zu MiB are queued for it: it is sent nothing "
+          "more",
+          peer, unsent_.size() >> 20);
     return false;
   }
   const LineHeader header{type, static_cast<uint32_t>(bytes.size())};

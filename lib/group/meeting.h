@@ -3,10 +3,10 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "base/handshake.h"
 #include "base/result.h"
+#include "group/blobs.h"
 
 namespace tutti {
 
@@ -15,7 +15,7 @@ class Meeting {
   virtual ~Meeting() = default;
 
   // Collective: every rank contributes a blob and receives all of them in rank order; any number of times.
-  virtual Result<std::vector<std::string>> all_gather(const std::string& blob) = 0;
+  virtual Result<Blobs> all_gather(const std::string& blob) = 0;
   // Is it known that a rank will not come? To be asked while this one waits for others by itself.
   virtual bool is_broken() = 0;
   // Collective, and the last call, also when another one has failed: how it went here. Success if it went well

@@ -25,8 +25,7 @@ void signal_event(int fd) {
 }  // namespace
 
 PeerWatch::PeerWatch(Config config)
-    : config_(std::move(config)),
-      council_(config_.rank, static_cast<int>(config_.rank_names.size()), [this](int to, const std::string& message) {
+    : config_(std::move(config)), council_(config_.rank, config_.n_ranks, [this](int to, const std::string& message) {
         Line* const line = find_line(to);
         if (line != nullptr) send(*line, kCouncil, message);
         return line != nullptr;
@@ -42,15 +41,12 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::create(Config config, std::vector<
 
 Result<void> PeerWatch::connect(std::vector<Fd> listening, Deadline deadline, const std::function<bool()>& gives_up) {
   acceptor_.emplace(std::move(listening), config_.key, HelloKind::kControl, config_.rank);
-  const HostId& host = config_.contacts[static_cast<size_t>(config_.rank)].host;
-  const auto here = std::count_if(config_.contacts.begin(), config_.contacts.end(),
-                                  [&](const Contact& contact) { return contact.host == host; });
-  acceptor_->narrow(here > 1, static_cast<size_t>(here) < config_.contacts.size());
+  acceptor_->narrow(config_.n_here > 1, config_.n_here < config_.n_ranks);
   std::set<int> awaited(config_.neighbours.begin(), config_.neighbours.end());
   for (const int peer : awaited)
     if (peer < config_.rank)
-      dialers_.emplace(peer, Dialer({config_.key, HelloKind::kControl, config_.rank, peer},
-                                    config_.contacts[static_cast<size_t>(peer)]));
+      dialers_.emplace(peer,
+                       Dialer({config_.key, HelloKind::kControl, config_.rank, peer}, config_.member(peer).contact));
   while (!awaited.empty()) {
     bool progress = false;
     for (auto d = dialers_.begin(); d != dialers_.end();) {
@@ -76,11 +72,14 @@ Result<void> PeerWatch::connect(std::vector<Fd> listening, Deadline deadline, co
       progress = true;
     }
     if (progress) continue;
-    std::string absent;
-    for (const int peer : awaited) absent += (absent.empty() ? "" : ", ") + rank_name(peer);
+    const auto absent = [&] {
+      std::string names;
+      for (const int peer : awaited) names += (names.empty() ? "" : ", ") + rank_name(peer);
+      return names;
+    };
     if (const auto shortage = acceptor_->shortage()) return *shortage;
-    if (gives_up && gives_up()) return Error{Code::kRemoteError, "no control connection any more with " + absent};
-    if (deadline.passed()) return Error{Code::kTimeout, "no control connection in time with " + absent};
+    if (gives_up && gives_up()) return Error{Code::kRemoteError, "the control connection was lost with " + absent()};
+    if (deadline.passed()) return Error{Code::kTimeout, "no control connection in time with " + absent()};
     std::vector<pollfd> fds;
     acceptor_->add_waiting(&fds);
     add_dialled(&fds);
@@ -167,7 +166,7 @@ void PeerWatch::fail_from(int origin, const Error& mine, const Error& theirs) {
 
 void PeerWatch::tell(std::string_view what) {
   const std::lock_guard lock(mutex_);
-  if (!failed()) send_to_all(kQuestion, std::string(what));
+  if (!failed() && !leaving_) send_to_all(kQuestion, std::string(what));
 }
 
 void PeerWatch::ask(std::string_view question, const Error& otherwise, int limit_ms) {
@@ -209,7 +208,7 @@ Result<Decision> PeerWatch::agree(const Council::Without& without, const std::st
     if (auto decision = council_.take_result(without)) {
       if (std::binary_search(decision->members.begin(), decision->members.end(), config_.rank))
         return std::move(*decision);
-      shut_out_ = Error{Code::kRemoteError, "the other ranks took this one for lost and went on without it"};
+      shut_out_ = Error{Code::kRemoteError, "the other ranks took this one to be lost and continued without it"};
     }
     if (shut_out_) {
       council_.leave(without);

@@ -6,8 +6,8 @@
 // The same connections, and those that are made when they are needed, carry what the ranks that are left agree upon
 // (council.h).
 //
-// Threading: failed() is one load; fail(), failure(), lost(), departed(), retransmits(), descriptors(), agree() from
-// any thread; the rest from the owner's thread.
+// Threading: failed() is one load; fail(), failure(), lost(), departed(), retransmits(), descriptors(), agree(), tell()
+// from any thread; the rest from the owner's thread.
 #pragma once
 
 #include <atomic>
@@ -44,14 +44,20 @@ class PeerWatch {
   // Called on the thread that watches. Nothing where the bytes are no question.
   using Listener = std::function<std::optional<Answer>(std::string_view question)>;
 
+  struct Member {
+    std::string name;  // "rank 3 (host node1, pid 77)"
+    Contact contact;   // of its control listener
+    std::string host_name;
+  };
   struct Config {
     int rank;
+    int n_ranks, n_here;  // in the group, and of them on this host
     Key key;
-    std::vector<std::string> rank_names;  // "rank 3 (host node1, pid 77)"
-    std::vector<Contact> contacts;        // of every rank's control listener
+    std::function<Member(int rank)> member;  // from any thread
     std::vector<int> neighbours;
-    Listener listener = {};                    // without one questions are passed over
-    std::vector<std::string> host_names = {};  // of every rank's host; for where contacts have several
+    Listener listener = {};  // without one questions are passed over
+    // On the same thread, every tenth of a second where ranks are on other hosts.
+    std::function<void(PeerWatch&)> tick = {};
   };
 
   // Connects to all neighbours (the higher rank of a pair calls the lower) and starts the thread. Blocks at most until
@@ -75,7 +81,7 @@ class PeerWatch {
   void fail(const Error& mine, const Error& theirs);
   void fail(const Error& error) { fail(error, error); }
 
-  // Tells the neighbours' listeners something.
+  // Tells the neighbours' listeners something, unless this rank has said goodbye.
   void tell(std::string_view what);
   // Asks all other ranks what one of them will answer by ending the group, and waits for that. If nobody does so soon,
   // or a rank turns out to be lost meanwhile, the group ends with `otherwise`. An empty question has been asked by
@@ -104,7 +110,7 @@ class PeerWatch {
   // How many it holds.
   size_t descriptors() const;
 
-  const std::string& rank_name(int rank) const { return config_.rank_names[static_cast<size_t>(rank)]; }
+  std::string rank_name(int rank) const { return config_.member(rank).name; }
 
  private:
   explicit PeerWatch(Config config);
@@ -133,9 +139,7 @@ class PeerWatch {
   void lose_host(int rank, double silent_seconds);
 
   void fail_from(int origin, const Error& mine, const Error& theirs);
-  bool is_rank(int rank, int least = 0) const {
-    return rank >= least && rank < static_cast<int>(config_.rank_names.size());
-  }
+  bool is_rank(int rank, int least = 0) const { return rank >= least && rank < config_.n_ranks; }
   // With mutex_ held.
   Line* find_line(int peer);
   void send(Line& line, uint32_t type, const std::string& payload);

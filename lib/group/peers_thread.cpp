@@ -86,7 +86,7 @@ std::vector<int> PeerWatch::dial_wanted() {
     for (const int peer : council_.wanted())
       if (find_line(peer) == nullptr)
         dialers_.try_emplace(peer, Dialer::Call{config_.key, HelloKind::kControl, config_.rank, peer},
-                             config_.contacts[static_cast<size_t>(peer)]);
+                             config_.member(peer).contact);
   }
   dials_again_ = false;
   std::vector<int> unreachable;
@@ -102,8 +102,8 @@ std::vector<int> PeerWatch::dial_wanted() {
 }
 
 void PeerWatch::start_heartbeat(Line& line) {
-  const Contact& contact = config_.contacts[static_cast<size_t>(line.peer)];
-  if (contact.host == config_.contacts[static_cast<size_t>(config_.rank)].host || contact.addresses.empty()) return;
+  const Contact contact = config_.member(line.peer).contact;
+  if (contact.host == config_.member(config_.rank).contact.host || contact.addresses.empty()) return;
   auto here = peer_address(line.fd.get());
   if (!here) return;
   here->set_port(contact.addresses[0].port());
@@ -116,7 +116,7 @@ void PeerWatch::start_heartbeat(Line& line) {
 
 void PeerWatch::add_line(int peer, Fd fd, std::unique_ptr<SecureChannel> channel) {
   const std::lock_guard lock(mutex_);
-  lines_.emplace_back(peer, std::move(fd), (config_.rank_names.size() + 1) * (kMaxBlobBytes + 16), std::move(channel));
+  lines_.emplace_back(peer, std::move(fd), most_bytes_of_all(config_.n_ranks), std::move(channel));
   start_heartbeat(lines_.back());
   for (const int rank : lost_) lines_.back().send(kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());
   council_.connected(peer);
@@ -178,17 +178,18 @@ void PeerWatch::beat() {
     }
   }
   for (const auto& [peer, seconds] : silent_seconds) lose_host(peer, seconds);
+  if (config_.tick) config_.tick(*this);
 }
 
 void PeerWatch::lose_host(int rank, double silent_seconds) {
-  const auto at = static_cast<size_t>(rank);
+  const Member member = config_.member(rank);
   std::set<int> gone;
-  for (size_t r = 0; r < config_.contacts.size(); r++)
-    if (config_.contacts[r].host == config_.contacts[at].host) gone.insert(static_cast<int>(r));
+  for (int r = 0; r < config_.n_ranks; r++)
+    if (config_.member(r).contact.host == member.contact.host) gone.insert(r);
   for (const int lost : gone) lose(lost);
   fail({Code::kRemoteError,
-        format("%s is lost: host %s has not answered for %.1f s", rank_name(rank).c_str(),
-               config_.host_names[at].c_str(), silent_seconds),
+        format("%s is lost: host %s has not answered for %.1f s", member.name.c_str(), member.host_name.c_str(),
+               silent_seconds),
         rank});
   const std::lock_guard lock(mutex_);
   lines_.remove_if([&](const Line& line) { return gone.contains(line.peer); });
@@ -248,7 +249,7 @@ bool PeerWatch::take_loss(std::string_view bytes) {
   if (!payload.ok() || !is_rank(rank)) return false;
   lose(rank);
   if (rank != config_.rank) return true;
-  const Error error{Code::kRemoteError, "the other ranks take this one for lost: it did not answer them in time",
+  const Error error{Code::kRemoteError, "the other ranks take this one to be lost: it did not answer them in time",
                     config_.rank};
   {
     const std::lock_guard lock(mutex_);

@@ -91,7 +91,7 @@ Result<std::string> Pmi::read_line() {
   for (char c = 0; line.size() < kMaxLineChars; line += c) {
     if (auto got = recv_all(fd_, &c, 1, deadline_); !got) {
       const bool late = got.error().code == Code::kTimeout;
-      return Error{got.error().code, late ? "PMI: the launcher did not answer in time: did every rank come here?"
+      return Error{got.error().code, late ? "PMI: the launcher did not answer in time: did every rank get here?"
                                           : "PMI: " + got.error().message};
     }
     if (c == '\n') return line;

@@ -96,7 +96,7 @@ Result<const Pmix::Library*> Pmix::Library::open() {
 Error Pmix::failed(const char* doing, int status) const {
   return Error{status == kPmixTimeout ? Code::kTimeout : Code::kRemoteError,
                format("%s: %s (%d)%s", doing, library_->error_string(status), status,
-                      status == kPmixTimeout ? ": did every rank come here?" : "")};
+                      status == kPmixTimeout ? ": did every rank get here?" : "")};
 }
 
 Result<Pmix> Pmix::init() {

@@ -39,7 +39,7 @@ Result<Reunion> Reunion::gather(PeerWatch& old, const Council::Without& without,
 
 // A rank that has failed says so instead of what is expected: all of them get that error. What failed because of
 // another rank's loss is tried again, for that is known by then.
-Result<std::vector<std::string>> Reunion::next_votes(const Result<std::string>& mine) {
+Result<Blobs> Reunion::next_votes(const Result<std::string>& mine) {
   const std::string front = front_of(nonce_, ++phase_);
   const std::string vote = mine ? 'y' + mine.value() : 'n' + pack_report(mine.error());
   is_over_ = true;
@@ -58,10 +58,10 @@ Result<std::vector<std::string>> Reunion::next_votes(const Result<std::string>& 
   }
   is_over_ = false;
   for (std::string& theirs : decision.votes) theirs.erase(0, 1);
-  return std::move(decision.votes);
+  return Blobs::pack(decision.votes);
 }
 
-Result<std::vector<std::string>> Reunion::all_gather(const std::string& blob) {
+Result<Blobs> Reunion::all_gather(const std::string& blob) {
   if (blob.size() > kMaxBlobBytes)
     return Error{Code::kInvalidArgument, format("a blob of %zu bytes: at most %zu", blob.size(), kMaxBlobBytes)};
   return next_votes(blob);

@@ -21,7 +21,7 @@ class Reunion final : public Meeting {
   // `old` outlives this.
   static Result<Reunion> gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline);
 
-  Result<std::vector<std::string>> all_gather(const std::string& blob) override;
+  Result<Blobs> all_gather(const std::string& blob) override;
   bool is_broken() override;
   Result<void> conclude(Result<void> here) override;
 
@@ -32,7 +32,7 @@ class Reunion final : public Meeting {
  private:
   Reunion(PeerWatch& old, const Council::Without& without, const Deadline& deadline)
       : old_(&old), without_(without), deadline_(deadline) {}
-  Result<std::vector<std::string>> next_votes(const Result<std::string>& mine);
+  Result<Blobs> next_votes(const Result<std::string>& mine);
 
   PeerWatch* old_;
   Council::Without without_;

@@ -66,7 +66,7 @@ Result<TcpStore> TcpStore::connect(const std::string& host, uint16_t port, Deadl
 
 Error TcpStore::explain(Error error, const std::string& doing) const {
   error.message = "the launcher's store at " + where_ + ", " + doing + ": " + error.message;
-  if (error.code == Code::kTimeout) error.message += " (did rank 0 come here?)";
+  if (error.code == Code::kTimeout) error.message += " (did rank 0 get here?)";
   return error;
 }
 

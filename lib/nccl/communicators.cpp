@@ -92,13 +92,13 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myran
   if (commIds == nullptr || nId < 1)
     return passed(tuttiCommInitRankScalable(newcomm, nranks, myrank, nId, nullptr, nullptr));
   tuttiConfig_t options;
-  if (const ncclResult_t result = convert(config, current_device(), &options); result != kSuccess) return result;
+  if (const ncclResult_t result = convert(config, device_of_rank(myrank), &options); result != kSuccess) return result;
   tuttiUniqueId first = convert(commIds[0]);  // the others serve nobody
   return passed(tuttiCommInitRankScalable(newcomm, nranks, myrank, 1, &first, &options));
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {
-  if (devlist != nullptr || ndev < 1 || current_device() < 0) return passed(tuttiCommInitAll(comm, ndev, devlist));
+  if (devlist != nullptr || ndev < 1 || device_of_rank(0) < 0) return passed(tuttiCommInitAll(comm, ndev, devlist));
   try {
     std::vector<int> devices(static_cast<size_t>(ndev));
     std::iota(devices.begin(), devices.end(), 0);

@@ -13,10 +13,11 @@ ncclResult_t check(const ncclCollConfig_t* config) {
   if (config->magic != NCCL_ABI_MAGIC || config->size < sizeof *config)
     return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_COLLCONFIG_INITIALIZER");
   if (config->algSelection != nullptr && *config->algSelection != 0 && config->forceAlgSelection != 0)
-    return refused(tuttiInvalidUsage,
-                   "algSelection=\"%s\" cannot be had for one operation: set forceAlgSelection to 0, or choose an "
-                   "algorithm for all of them with TUTTI_ALGO",
-                   config->algSelection);
+    return refused(
+        tuttiInvalidUsage,
+        "algSelection=\"%s\" cannot be chosen for a single operation: set forceAlgSelection to 0, or choose an "
+        "algorithm for all of them with TUTTI_ALGO",
+        config->algSelection);
   if (config->launchCompletionEvent != nullptr)
     return refused(tuttiInvalidUsage,
                    "launchCompletionEvent is not recorded: record an event on the stream behind the operation");

@@ -46,18 +46,6 @@ const Driver& driver() {
   return *loaded;
 }
 
-// The number of the device that the calling thread's context is on. Without a context it is the first one, as for the
-// CUDA runtime.
-int find_device() {
-  const Driver& cuda = driver();
-  int current = 0;
-  if (cuda.n_devices == 0) return -1;
-  if (cuda.context_device(&current) != 0) return 0;
-  for (int i = 0, device = -1; i < cuda.n_devices; i++)
-    if (cuda.device_get(&device, i) == 0 && device == current) return i;
-  return 0;
-}
-
 bool enter_context() {
   const Driver& cuda = driver();
   int device = 0;
@@ -69,10 +57,22 @@ bool enter_context() {
 
 }  // namespace
 
+// The number of the device that the calling thread's context is on. Without a context it is the first one, as for the
+// CUDA runtime.
 int current_device() {
-  const int device = find_device();
+  const Driver& cuda = driver();
+  int current = 0;
+  if (cuda.n_devices == 0) return -1;
+  if (cuda.context_device(&current) != 0) return 0;
+  for (int i = 0, device = -1; i < cuda.n_devices; i++)
+    if (cuda.device_get(&device, i) == 0 && device == current) return i;
+  return 0;
+}
+
+int device_of_rank(int rank) {
+  const int device = current_device();
   static std::atomic<bool> warned{false};
-  if (device < 0 && !warned.exchange(true))
+  if (device < 0 && rank == 0 && !warned.exchange(true))
     fputs("Tutti's libnccl.so.2: there is no CUDA device here, so buffers are assumed to be in host memory\n", stderr);
   return device;
 }
@@ -82,7 +82,7 @@ ncclResult_t device_alloc(void** ptr, size_t size) {
   const int error = !enter_context() ? -1 : size == 0 ? 0 : driver().alloc(&address, size);
   *ptr = reinterpret_cast<void*>(address);
   if (error == 0) return tuttiSuccess;
-  return refused(tuttiUnhandledCudaError, "ncclMemAlloc of %zu bytes on device %d: %s %d", size, find_device(),
+  return refused(tuttiUnhandledCudaError, "ncclMemAlloc of %zu bytes on device %d: %s %d", size, current_device(),
                  error == -1 ? "no context, error" : "cuMemAlloc: error", error);
 }
 

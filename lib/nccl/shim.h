@@ -15,8 +15,11 @@ ncclResult_t refused(tuttiResult_t code, const char* format, ...) __attribute__(
 // A function that Tutti has nothing for; `instead` is the remedy.
 ncclResult_t unsupported(const char* function, const char* instead);
 
-// The calling thread's CUDA device, or -1 where there is none, which is warned of: NCCL has no such communicators.
+// The calling thread's CUDA device, or -1 where there is none.
 int current_device();
+// The same, for a communicator of this rank: the first one, and so one process of a job, warns where there is none,
+// because NCCL has no such communicators.
+int device_of_rank(int rank);
 // Memory of the calling thread's device.
 ncclResult_t device_alloc(void** ptr, size_t size);
 // Whether it is device memory at all.

@@ -31,16 +31,14 @@ std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
   if (!has_algorithms(call.collective)) return {{Algo::kAuto, 1}};
   if (n_ranks_ == 1) return {{Algo::kDirect, 1}};
   const bool has_full_hosts = hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_);
-  // Two ranks that add up one half each write what the other one has just read: without a common cache 2 MiB took
-  // 670 us, and 130 by one way.
-  const bool one_way = call.collective == Collective::kReduce && n_ranks_ == 2 && facts_.shares_memory && hosts() == 1;
   std::vector<Plan> plans;
   for (const Algorithm* algorithm : algorithms()) {
     const bool fits =
         algorithm->keeps_rank_order ? order == Order::kRanks || n_ranks_ <= kFewRanks : order != Order::kRanks;
     if (!fits || n_ranks_ < algorithm->least_ranks || (algorithm->is_for_full_hosts && !has_full_hosts)) continue;
-    const int most_lanes = std::min(algorithm->method(call.collective).most_lanes, one_way ? 1 : kMostLanes);
-    for (int lanes = 1; lanes <= most_lanes; lanes++)
+    const bool has_racks = facts_.racks > 1 && facts_.racks < n_ranks_ && facts_.rack_bytes_per_second > 0;
+    if (algorithm->is_for_racks && !has_racks) continue;
+    for (int lanes = 1; lanes <= algorithm->method(call.collective).most_lanes; lanes++)
       plans.push_back({algo_named(algorithm->name), static_cast<uint8_t>(lanes)});
   }
   return plans;

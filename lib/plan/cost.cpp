@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 // A slot's bytes as the model sees it: those that are usual, so that TUTTI_SLOT_BYTES changes no choice.
-constexpr double kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 512 << 10;
+constexpr double kSharedSlotBytes = 128 << 10, kWireSlotBytes = 64 << 10, kSocketSlotBytes = 512 << 10;
 
 double price_ns(const Share& share, const Medium& medium, double crowding) {
   const double hop = crowding > 1 ? crowding * medium.turn : medium.hop;
@@ -19,26 +19,33 @@ double price_ns(const Share& share, const Medium& medium, double crowding) {
 }  // namespace
 
 std::string to_text(const Facts& f) {
-  return format(
+  std::string text = format(
       "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %s, %s of %llu bytes per second; "
-      "caches of %llu bytes\n",
+      "caches of %llu bytes",
       f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.machine_cpus,
       f.shares_memory ? "shm" : "loopback", f.has_rdma ? "rdma" : "network",
       static_cast<unsigned long long>(f.wire_bytes_per_second), static_cast<unsigned long long>(f.cache_bytes));
+  if (f.racks > 1 || f.fast_bytes_per_second > 0)
+    text += format("; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
+                   static_cast<unsigned long long>(f.fast_bytes_per_second), f.racks, f.largest_rack,
+                   static_cast<unsigned long long>(f.rack_bytes_per_second));
+  return text + "\n";
 }
 
 std::optional<Facts> facts_from_text(const std::string& text) {
   Facts f;
   char here[16] = "", between[16] = "";
-  unsigned long long speed = 0, cache = 0;
+  unsigned long long speed = 0, cache = 0, fast = 0, rack = 0;
   const size_t at = text.find("facts: ");
   if (at == text.npos ||
       sscanf(text.c_str() + at,
              "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %15[a-z], %15[a-z] of %llu bytes "
-             "per second; caches of %llu bytes",
+             "per second; caches of %llu bytes; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
              &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, &f.machine_cpus, here, between, &speed,
-             &cache) != 10)
+             &cache, &fast, &f.racks, &f.largest_rack, &rack) < 10)
     return std::nullopt;
+  f.fast_bytes_per_second = fast;
+  f.rack_bytes_per_second = rack;
   f.shares_memory = here == std::string_view("shm");
   f.has_rdma = between == std::string_view("rdma");
   f.wire_bytes_per_second = speed;
@@ -46,29 +53,46 @@ std::optional<Facts> facts_from_text(const std::string& text) {
   return f;
 }
 
+namespace {
+
+// Among hosts, or among racks as if they were hosts.
+Bill bill_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts, bool among_racks) {
+  const bool shares_memory = facts.hosts == 1 && facts.shares_memory;
+  const int hosts = among_racks ? facts.racks : facts.hosts;
+  return {.n = static_cast<double>(facts.n_ranks),
+          .lanes = static_cast<double>(plan.lanes),
+          .bytes = static_cast<double>(bytes),
+          .slot_bytes = shares_memory                        ? kSharedSlotBytes
+                        : facts.hosts > 1 && !facts.has_rdma ? kWireSlotBytes
+                                                             : kSocketSlotBytes,
+          .hosts = static_cast<double>(hosts),
+          .here = static_cast<double>(among_racks ? facts.largest_rack : facts.largest_host),
+          .depth = static_cast<int>(std::bit_width(static_cast<unsigned>(facts.n_ranks - 1))),
+          .host_depth = static_cast<int>(std::bit_width(static_cast<unsigned>(hosts - 1))),
+          .shares_memory = shares_memory,
+          .sums = traits(collective).reduces,
+          .machines = static_cast<double>(facts.hosts),
+          .racks = static_cast<double>(facts.racks),
+          .rack = static_cast<double>(facts.racks > 1 ? facts.largest_rack : facts.n_ranks),
+          .slowness = among_racks ? 1 : facts.slowness()};
+}
+
+}  // namespace
+
 Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts) {
   if (facts.n_ranks == 1) return {.here = {0, 0, 2 * static_cast<double>(bytes)}};
-  const auto n = static_cast<unsigned>(facts.n_ranks), hosts = static_cast<unsigned>(facts.hosts);
-  const Bill bill{static_cast<double>(n),
-                  static_cast<double>(plan.lanes),
-                  static_cast<double>(bytes),
-                  facts.hosts == 1 && facts.shares_memory ? kSharedSlotBytes : kSocketSlotBytes,
-                  static_cast<double>(hosts),
-                  static_cast<double>(facts.largest_host),
-                  static_cast<int>(std::bit_width(n - 1)),
-                  static_cast<int>(std::bit_width(hosts - 1)),
-                  facts.hosts == 1 && facts.shares_memory,
-                  traits(collective).reduces};
+  const Bill bill = bill_of(collective, plan, bytes, facts, false);
   // What has no algorithms is direct.
   const Algorithm* const algorithm = algorithm_of(own_algo(collective, plan.algo));
-  const Effort effort =
-      (algorithm != nullptr ? algorithm->method(collective) : algorithm_of(Algo::kDirect)->all_gather).effort(bill);
+  const auto effort_of =
+      (algorithm != nullptr ? algorithm->method(collective) : algorithm_of(Algo::kDirect)->all_gather).effort;
+  const Effort effort = effort_of(bill);
   const auto share = [&](Work work) { return std::max(work.busiest, work.total / bill.n * facts.crowding()); };
   Load load{{effort.here_hops, share(effort.here.messages), share(effort.here.bytes)},
             {effort.wire_hops, share(effort.wire.messages), share(effort.wire.bytes)},
             share(effort.summed),
-            facts.hosts > 1 ? effort.out : 0,
-            0};
+            facts.hosts > 1 ? effort.out : 0};
+  if (facts.racks > 1) load.rack_bytes = effort_of(bill_of(collective, plan, bytes, facts, true)).out;
   const bool in_blocks = collective >= Collective::kAllGather && collective <= Collective::kAllToAll;
   const double blocks = in_blocks ? bill.n + 1 : 2, all = blocks * bill.bytes * facts.largest_host;
   if (all > static_cast<double>(facts.cache_bytes))
@@ -86,10 +110,12 @@ Load load_of(const Traffic& traffic, const Facts& facts) {
 }
 
 double price_ns(const Load& load, const Facts& facts, const Prices& prices) {
+  const double between_racks =
+      facts.rack_bytes_per_second > 0 ? load.rack_bytes / static_cast<double>(facts.rack_bytes_per_second) : 0;
   return price_ns(load.here, facts.shares_memory ? prices.shm : prices.loopback, facts.crowding()) +
          price_ns(load.wire, facts.has_rdma ? prices.rdma : prices.network, facts.crowding()) +
          load.summed_bytes * prices.summed_byte + load.far_bytes * prices.far_byte +
-         load.out_bytes * 1e9 / static_cast<double>(facts.wire_bytes_per_second);
+         1e9 * std::max(load.out_bytes / static_cast<double>(facts.wire_bytes_per_second), between_racks);
 }
 
 }  // namespace tutti

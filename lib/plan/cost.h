@@ -32,10 +32,19 @@ struct Facts {
   bool shares_memory = true;                       // all ranks of a host
   bool has_rdma = false;                           // between hosts
   uint64_t wire_bytes_per_second = 1'000'000'000;  // of the slowest host
+  uint64_t fast_bytes_per_second = 0;              // of the slowest that is not a slow one; 0: none is
+  int racks = 1, largest_rack = 0;                 // in ranks
+  uint64_t rack_bytes_per_second = 0;              // of what leads out of a rack; 0: as much as its hosts can send
   uint64_t cache_bytes = 8 << 20;                  // last-level, for all ranks of a host
 
   // How much longer everybody's work takes because CPUs are shared.
   double crowding() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
+  // How many times as fast as the slow hosts the others are.
+  double slowness() const {
+    return fast_bytes_per_second == 0
+               ? 1
+               : static_cast<double>(fast_bytes_per_second) / static_cast<double>(wire_bytes_per_second);
+  }
   // As if all ranks might run on every CPU.
   Facts unbound() const {
     Facts facts = *this;
@@ -57,6 +66,7 @@ struct Load {
   Share here, wire;
   double summed_bytes = 0;  // read for it
   double out_bytes = 0;     // of the host that sends most
+  double rack_bytes = 0;    // of the rack that sends most
   double far_bytes = 0;     // of those above, what is in no cache
 };
 

@@ -13,6 +13,23 @@ Result<Algo> parse_algo(const std::string& name) {
                "there is no algorithm '" + name + "' (TUTTI_ALGO or the configuration's algo); there are: " + names};
 }
 
+void add_network(const Layout& layout, uint64_t rack_bytes_per_second, Facts* facts) {
+  const auto largest = [](const std::vector<std::vector<int>>& parts) {
+    size_t most = 0;
+    for (const std::vector<int>& ranks : parts) most = std::max(most, ranks.size());
+    return static_cast<int>(most);
+  };
+  facts->hosts = static_cast<int>(layout.hosts.size());
+  facts->largest_host = largest(layout.hosts);
+  facts->racks = static_cast<int>(layout.hosts_of_rack.size());
+  facts->largest_rack = largest(by_rack(layout));
+  facts->rack_bytes_per_second = rack_bytes_per_second;
+  std::vector<uint64_t> speeds = layout.bytes_per_second;
+  std::sort(speeds.begin(), speeds.end());  // slow hosts first
+  facts->wire_bytes_per_second = std::max<uint64_t>(1, speeds[0]);
+  facts->fast_bytes_per_second = layout.slow_hosts.empty() ? 0 : speeds[layout.slow_hosts.size()];
+}
+
 // Where ranks stand on their hosts may depend on the CPUs they are bound to, which must not change a sum's bits.
 Layout Planner::without_places(Layout layout) {
   const bool by_rank = std::is_sorted(layout.order.begin(), layout.order.end());  // TUTTI_ORDER
@@ -37,25 +54,28 @@ void Planner::set_facts(const Facts& facts, PriceList prices) {
   prices_ = std::move(prices);
 }
 
-Schedule Planner::schedule(Collective collective, Plan plan, int root) const {
+Schedule Planner::schedule_of(int rank, Collective collective, Plan plan, int root) const {
   switch (collective) {
-    case Collective::kAllToAll: return all_to_all(n_ranks_, rank_, 1);
-    case Collective::kGather: return gather(n_ranks_, rank_, root, 1);
-    case Collective::kScatter: return scatter(n_ranks_, rank_, root, 1);
-    case Collective::kBarrier: return barrier(n_ranks_, rank_);
+    case Collective::kAllToAll: return all_to_all(n_ranks_, rank, 1);
+    case Collective::kGather: return gather(n_ranks_, rank, root, 1);
+    case Collective::kScatter: return scatter(n_ranks_, rank, root, 1);
+    case Collective::kBarrier: return barrier(n_ranks_, rank);
     case Collective::kFinalize: collective = Collective::kAllReduce; break;
     default: break;
   }
   const Layout& layout = traits(collective).reduces ? sum_layout_ : layout_;
   const Algorithm& algorithm = *algorithm_of(own_algo(collective, plan.algo));
-  return algorithm.method(collective).build({layout.order, layout.hosts, rank_, root, plan.lanes});
+  std::vector<std::vector<int>> slow;
+  for (const int host : layout.slow_hosts) slow.push_back(layout.hosts[static_cast<size_t>(host)]);
+  return algorithm.method(collective)
+      .build({layout.order, layout.hosts, by_rack(layout), slow, rank, root, plan.lanes});
 }
 
 std::vector<int> Planner::neighbours() const {
   std::set<int> found;
   for (const Algo algo : {Algo::kRing, Algo::kTree})
     for (const Lane& lane : schedule(Collective::kAllReduce, {algo, kMostLanes}, 0).lanes)
-      for (const Step& step : lane.steps)
+      for (const auto& [step, from] : lane.steps.patterns())
         for (const int peer : {step.recv, step.send})
           if (peer >= 0) found.insert(peer);
   return {found.begin(), found.end()};

@@ -19,6 +19,9 @@ namespace tutti {
 
 Result<Algo> parse_algo(const std::string& name);  // "" is kAuto; kInvalidUsage lists the names
 
+// What the layout says of hosts, racks and their speeds.
+void add_network(const Layout& layout, uint64_t rack_bytes_per_second, Facts* facts);
+
 struct Candidate {
   Plan plan;
   double predicted_ns = 0;
@@ -43,7 +46,11 @@ class Planner {
   size_t hosts() const { return layout_.hosts.size(); }
   const Facts& facts() const { return facts_; }
 
-  Schedule schedule(Collective collective, Plan plan, int root) const;
+  Schedule schedule(Collective collective, Plan plan, int root) const {
+    return schedule_of(rank_, collective, plan, root);
+  }
+  // Another rank's.
+  Schedule schedule_of(int rank, Collective collective, Plan plan, int root) const;
   // Ranks that any algorithm without a root exchanges messages with: connected from the start.
   std::vector<int> neighbours() const;
   // How long a call should take.

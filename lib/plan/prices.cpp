@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <span>
 
 #include "base/env.h"
@@ -41,9 +42,14 @@ bool read_price(std::string_view text, double* price) {
 Result<void> read_line(std::string_view line, std::span<const NamedPrice> names, PriceList* list) {
   const size_t equals = line.find('=');
   const std::string name(trimmed(line.substr(0, equals)));
+  if (equals != line.npos && name == "network") {
+    list->network_file = trimmed(line.substr(equals + 1));
+    return {};
+  }
   const auto found = std::find_if(names.begin(), names.end(), [&](const NamedPrice& p) { return p.name == name; });
   if (equals == line.npos || found == names.end())
-    return Error{Code::kInvalidUsage, "there is no price '" + name + "': give lines such as 'shm.hop = 150'"};
+    return Error{Code::kInvalidUsage,
+                 "there is no price '" + name + "': give lines such as 'shm.hop = 150' or 'network = FILE'"};
   const std::string value(trimmed(line.substr(equals + 1)));
   if (!read_price(value, found->value))
     return Error{Code::kInvalidUsage, format("%s = %s is not valid: give nanoseconds from %g to %g", name.c_str(),
@@ -91,13 +97,14 @@ Result<std::string> read_file(const std::string& path, bool is_found) {
 
 }  // namespace
 
-// Those with which the choices are best in what tests/launch/regret.sh measured on a virtual machine with two Zen 5
-// CPUs, on days when these shared a cache and when not; hosts were network namespaces. Nothing there tells of RDMA, nor
-// of hops between hosts whose ranks have CPUs of their own: those are usual figures.
+// Between those that tutti-tune fits to what tests/launch/regret.sh measured on virtual machines with two Zen 5 CPUs
+// and with two Sapphire Rapids, twice as fast; hosts were network namespaces. Nothing there tells of RDMA, of a CPU's
+// time for bytes between hosts (the network was slower), nor of hops between hosts whose ranks have CPUs of their own:
+// those are usual figures.
 Prices built_in_prices() {
-  return {.shm = {35, 650, 163, 0.068},
-          .loopback = {1500, 1980, 3300, 0.283},
-          .network = {15000, 2930, 6780, 0.146},
+  return {.shm = {60, 420, 90, 0.055},
+          .loopback = {1400, 1700, 1900, 0.2},
+          .network = {15000, 1900, 3400, 0.1},
           .rdma = {2000, 2000, 300, 0.02},
           .summed_byte = 0.019,
           .far_byte = 0.029};
@@ -172,7 +179,13 @@ Result<PriceList> find_prices() {
     if (path.empty() && !file.empty() && access(file.c_str(), R_OK) == 0) path = file;
   if (path.empty()) return PriceList{built_in_prices(), "", {}};
   TUTTI_TRY_ASSIGN(const std::string text, read_file(path, is_found && path == users));
-  return prices_from_text(text, path);
+  TUTTI_TRY_ASSIGN(PriceList list, prices_from_text(text, path));
+  if (list.network_file.empty()) return list;
+  const auto file = std::filesystem::path(path).parent_path() / list.network_file;
+  auto network = read_cluster(file.string());
+  if (!network) return unreadable(path, network.error().message);
+  list.network = std::move(network).value();
+  return list;
 }
 
 }  // namespace tutti

@@ -2,12 +2,14 @@
 // another one. Values; any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "plan/cost.h"
+#include "topology/cluster.h"
 
 namespace tutti {
 
@@ -15,6 +17,8 @@ struct PriceList {
   Prices prices;
   std::string file;                // "": all are built in
   std::vector<std::string> given;  // the names of those that it has
+  std::string network_file;        // as it says; "": none
+  std::optional<Cluster> network;  // what that describes
 };
 
 Prices built_in_prices();
@@ -28,8 +32,9 @@ struct NamedPrice {
 };
 std::vector<NamedPrice> by_name(Prices& prices);
 
-// One "name = nanoseconds" on a line; '#' begins a comment. What is missing is built in. kInvalidUsage names the line
-// and the remedy; `file` is for that sentence.
+// One "name = nanoseconds" on a line; '#' begins a comment. What is missing is built in. "network = FILE" names a file
+// that describes hosts and racks (topology/cluster.h), beside this one if it begins with no '/'; find_prices() reads
+// it. kInvalidUsage names the line and the remedy; `file` is for that sentence.
 Result<PriceList> prices_from_text(std::string_view text, const std::string& file);
 // What prices_from_text() reads, with every price and what it means.
 std::string to_text(const Prices& prices);

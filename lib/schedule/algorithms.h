@@ -3,6 +3,8 @@
 // the library lists them. Constant; any thread.
 #pragma once
 
+#include <algorithm>
+#include <cassert>
 #include <string_view>
 
 #include "base/dtype.h"
@@ -14,14 +16,22 @@ namespace tutti {
 // The number of a row, from 1: it travels with every message. Only those have a name here that something asks for.
 enum class Algo : uint8_t { kAuto = 0, kDirect = 1, kTree = 4, kRing = 5 };
 
-// Among whom and for whom a schedule is built. `order`: of the ranks as they stand beside each other.
+// Among whom and for whom a schedule is built. `order`: of the ranks as they stand beside each other. `slow`: the ranks
+// of hosts that should not send more than they have themselves.
 struct Ranks {
   std::span<const int> order;
-  std::span<const std::vector<int>> hosts;
+  std::span<const std::vector<int>> hosts, racks, slow;
   int rank = 0, root = 0;
   uint32_t lanes = 1;
   int n() const { return static_cast<int>(order.size()); }
 };
+// Where the rank stands in a list, mostly at its own number.
+inline int place_of(std::span<const int> order, int rank) {
+  if (static_cast<size_t>(rank) < order.size() && order[static_cast<size_t>(rank)] == rank) return rank;
+  const auto at = std::find(order.begin(), order.end(), rank);
+  assert(at != order.end());
+  return static_cast<int>(at - order.begin());
+}
 // Messages that a rank sends ahead in a logarithmic exchange: the fewest slots that a link may have.
 inline constexpr uint32_t kWindow = 2;
 
@@ -39,6 +49,7 @@ struct Algorithm {
   bool keeps_rank_order = false;   // in sums, whatever the size; takes links between all ranks
   int least_ranks = 2;             // below that another one is the same
   bool is_for_full_hosts = false;  // several, with several ranks each
+  bool is_for_racks = false;       // several
 
   const Method& method(Collective collective) const;
 };

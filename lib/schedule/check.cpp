@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "schedule/alike.h"
 #include "schedule/simulation.h"
 
 namespace tutti {
@@ -42,7 +43,14 @@ Result<void> check_blocks(std::span<const Schedule> schedules, const CheckOption
 }  // namespace
 
 Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options) {
+  constexpr size_t kManyRanks = 512;  // below, the whole is proved as soon
   TUTTI_TRY(check_shape(schedules, options));
+  if (options.goal == Goal::kAllReduce && schedules.size() >= kManyRanks && are_alike(schedules))
+    return checker::check_alike(schedules, options);
+  return checker::check_each(schedules, options);
+}
+
+Result<void> checker::check_each(std::span<const Schedule> schedules, const CheckOptions& options) {
   TUTTI_TRY_ASSIGN(const GoalTable table, goal_table(static_cast<int>(schedules.size()), options));
   TUTTI_TRY(check_blocks(schedules, options, table));
   const auto may_lend = [](const Schedule& schedule) { return schedule.may_lend; };

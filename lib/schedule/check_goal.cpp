@@ -26,16 +26,17 @@ std::vector<uint32_t> every(uint32_t count, uint32_t first, uint32_t stride = 1)
 }
 
 RankBlocks blocks_of(Goal goal, uint32_t n, uint32_t rank, bool is_root) {
-  const std::vector<uint32_t> one = {0}, own = {rank}, all = every(n, 0), none;
+  const std::vector<uint32_t> one = {0}, own = {rank}, none;
+  const auto all = [&] { return every(n, 0); };
   switch (goal) {
     case Goal::kAllReduce: return {one, one};
     case Goal::kBroadcast: return {is_root ? one : none, one};
     case Goal::kReduce: return {one, is_root ? one : none};
-    case Goal::kAllGather: return {own, all};
-    case Goal::kReduceScatter: return {all, own};
+    case Goal::kAllGather: return {own, all()};
+    case Goal::kReduceScatter: return {all(), own};
     case Goal::kAllToAll: return {every(n, rank * n), every(n, rank, n)};
-    case Goal::kGather: return {own, is_root ? all : none};
-    case Goal::kScatter: return {is_root ? all : none, own};
+    case Goal::kGather: return {own, is_root ? all() : none};
+    case Goal::kScatter: return {is_root ? all() : none, own};
     case Goal::kBarrier:
     case Goal::kSendRecv: break;
   }

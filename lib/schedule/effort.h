@@ -10,6 +10,10 @@ namespace tutti {
 // Of the rank that has most of it, and of all ranks.
 struct Work {
   double busiest = 0, total = 0;
+  Work& operator+=(const Work& other) {
+    busiest += other.busiest, total += other.total;
+    return *this;
+  }
 };
 
 // Messages and bytes are counted where they are sent and where they are received.
@@ -25,7 +29,7 @@ struct Effort {
 };
 
 // Where nothing comes back, operations in a row overlap, so hops count for less.
-inline constexpr double kPassedOn = 0.5;
+inline constexpr double kPassedOn = 0.25;
 
 // How an algorithm's effort comes together. `n`: ranks; `bytes`: of an all-gather, reduce-scatter or all-to-all one
 // block, else all.
@@ -34,6 +38,9 @@ struct Bill {
   const double hosts, here;  // `here`: ranks of the largest host
   const int depth, host_depth;
   const bool shares_memory, sums;  // the ranks; the collective
+  const double machines = hosts;   // also where `hosts` and `here` are racks, to find what leaves those
+  const double racks = 1, rack = n;
+  const double slowness = 1;  // how many times as fast other hosts are as slow ones; 1: there are no slow ones
 
   double others() const { return n - 1; }
   double elsewhere() const { return n - here; }
@@ -69,9 +76,9 @@ struct Bill {
     return {dearer * moved.busiest, dearer * moved.total};
   }
   // What goes one way through shared memory is written past the caches, a chunk at a time, and one that takes turns
-  // with others on its CPU finds it soon after. Of 4 ranks on 2 CPUs rings and trees took .6 to .9 of what it takes to
-  // send the same to each, from 256 KiB to 16 MiB, whether the CPUs share a cache or not.
-  Work handed_down(Work moved) const { return {moved.busiest, (shares_memory ? 0.8 : 1) * moved.total}; }
+  // with others on its CPU finds it soon after. Of 4 ranks on 2 CPUs rings (.8) and trees (.9) took .6 to .9 of what it
+  // takes to send the same to each, from 256 KiB to 16 MiB, whether the CPUs share a cache or not.
+  Work handed_down(Work moved, double part) const { return {moved.busiest, (shares_memory ? part : 1) * moved.total}; }
   // From a rank to the next one, host after host.
   void to_next(Effort& effort, Work messages, Work moved) const {
     if (hosts == 1 || here == 1) return split(effort, messages, moved, hosts == 1 ? 0 : 1);
@@ -87,9 +94,10 @@ struct Bill {
   // What is beyond a power of two goes there and back first.
   double core() const { return std::bit_floor(static_cast<unsigned>(n)); }
   double core_depth() const { return std::bit_width(static_cast<unsigned>(n)) - 1; }
+  int core_host_depth() const { return static_cast<int>(std::bit_width(static_cast<unsigned>(hosts))) - 1; }
   double folded() const { return n - core(); }
   double folds() const { return folded() > 0 ? 1 : 0; }
-  // In so many rounds, to and fro.
+  // In so many rounds, both ways.
   Work exchanged(double n_rounds, double each_time) const {
     return {2 * (n_rounds + folds()) * each_time, 2 * (core() * n_rounds + 2 * folded()) * each_time};
   }
@@ -99,10 +107,11 @@ struct Bill {
     return ways * std::max(0, depth - 1) * std::min(slot_bytes, bytes / (2 * lanes));
   }
 
-  // What a rank passes on only after it has it as a whole. Of small operations many are on their way at once.
+  // What a rank passes on only after it has it as a whole. The smaller operations are, the more are on their way at
+  // once.
   double piece_behind(double value_bytes, double chunks) const {
-    constexpr double kSmallBytes = 64 << 10;
-    return bytes > kSmallBytes ? std::min(chunks * slot_bytes, value_bytes) : 0;
+    constexpr double kAloneBytes = 1 << 20;
+    return std::min(1.0, bytes / kAloneBytes) * std::min(chunks * slot_bytes, value_bytes);
   }
   // Those in the middle receive and send. In shared memory nobody reads what is still being written.
   double sides() const { return n > 2 || shares_memory ? 2 : 1; }

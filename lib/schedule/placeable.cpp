@@ -12,12 +12,12 @@ struct Sender {
 
 }  // namespace
 
-std::vector<Placeable> placeable_messages(const Lane& lane) {
+std::vector<Placeable> placeable_messages(std::span<const Step> steps) {
   std::vector<Placeable> found;
   std::map<int32_t, Sender> senders;
   uint32_t from_everyone = 0;
-  for (uint32_t s = 0; s < lane.steps.size(); s++) {
-    const Step& step = lane.steps[s];
+  for (uint32_t s = 0; s < steps.size(); s++) {
+    const Step& step = steps[s];
     from_everyone += step.recv == kEveryone;
     if (step.recv < 0) continue;
     Sender& sender = senders[step.recv];

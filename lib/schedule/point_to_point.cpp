@@ -10,7 +10,7 @@ namespace tutti {
 //   r ----------> r+4
 Schedule barrier(int n_ranks, int rank) {
   Schedule schedule{.rank = rank, .n_ranks = n_ranks, .n_chunks = 1, .input_blocks = 0, .output_blocks = 0};
-  std::vector<Step> steps;
+  Steps steps;
   int heard_from = -1;
   for (int d = 1; d < n_ranks; d *= 2) {
     steps.push_back({.recv = heard_from, .send = (rank + d) % n_ranks});

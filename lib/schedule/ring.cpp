@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cassert>
 
 #include "schedule/algorithms.h"
 #include "schedule/trips.h"
@@ -15,9 +14,7 @@ struct PlaceInRing {
 
 PlaceInRing find_place(std::span<const int> ring, int rank) {
   const int n = static_cast<int>(ring.size());
-  const auto at = std::find(ring.begin(), ring.end(), rank);
-  assert(at != ring.end());
-  const int position = static_cast<int>(at - ring.begin());
+  const int position = place_of(ring, rank);
   const auto neighbour = [&](int by) { return ring[static_cast<size_t>((position + by) % n)]; };
   return {n, position, neighbour(n - 1), neighbour(1)};
 }
@@ -41,25 +38,39 @@ struct Trip {
   bool reduces;
 };
 
-// Chunks that the last group lacks are left out on both sides of their links: fewer messages in the same order never
-// need more slots.
-void add_tick(std::vector<Step>& steps, std::span<const int> ring, const PlaceInRing& place, const Trip& trip,
-              uint32_t n_chunks, uint32_t group, int tick) {
-  const int n = place.n;
-  const uint32_t index = static_cast<uint32_t>((place.position - 1 - tick + 2 * n) % n);
-  uint32_t chunk = group * static_cast<uint32_t>(n) + index;
-  if (trip.has_blocks)
-    chunk = static_cast<uint32_t>(ring[index]) * n_chunks + group;
-  else if (chunk >= n_chunks)
-    return;
-  Step step{.chunk = chunk};
-  if (tick > trip.first_tick) step.recv = place.prev;
-  if (tick < trip.last_tick) step.send = place.next;
-  if (tick < n) step.local = {Buffer::kInput, trip.reduces ? chunk : group};
-  if (tick >= n - 1) step.store = {Buffer::kOutput, trip.has_blocks && trip.reduces ? group : chunk};
-  step.completes = trip.reduces && tick == n - 1;
-  steps.push_back(step);
-}
+struct RingLane {
+  std::span<const int> ring;
+  const PlaceInRing& place;
+  const Trip& trip;
+  uint32_t n_chunks;
+  Steps& steps;
+
+  Step step_of(uint32_t group, int tick) const {
+    const int n = place.n;
+    const uint32_t index = static_cast<uint32_t>((place.position - 1 - tick + 2 * n) % n);
+    const uint32_t chunk = trip.has_blocks ? static_cast<uint32_t>(ring[index]) * n_chunks + group
+                                           : group * static_cast<uint32_t>(n) + index;
+    Step step{.chunk = chunk};
+    if (tick > trip.first_tick) step.recv = place.prev;
+    if (tick < trip.last_tick) step.send = place.next;
+    if (tick < n) step.local = {Buffer::kInput, trip.reduces ? chunk : group};
+    if (tick >= n - 1) step.store = {Buffer::kOutput, trip.has_blocks && trip.reduces ? group : chunk};
+    step.completes = trip.reduces && tick == n - 1;
+    return step;
+  }
+
+  // Chunks that the last group lacks are left out on both sides of their links: fewer messages in the same order never
+  // need more slots.
+  void add_ticks(uint32_t group, int first, int last) const {
+    const auto n = static_cast<uint32_t>(place.n);
+    if (!trip.has_blocks && (group + 1) * n <= n_chunks) {
+      const auto times = static_cast<uint32_t>(last - first + 1);
+      return steps.repeat({{step_of(group, first)}}, times, {.stride = n - 1, .modulus = n});
+    }
+    for (int tick = first; tick <= last; tick++)
+      if (const Step step = step_of(group, tick); trip.has_blocks || step.chunk < n_chunks) steps.push_back(step);
+  }
+};
 
 Schedule ring_schedule(std::span<const int> ring, int rank, const Trip& trip, uint32_t n_chunks, uint32_t n_lanes) {
   const PlaceInRing place = find_place(ring, rank);
@@ -67,10 +78,12 @@ Schedule ring_schedule(std::span<const int> ring, int rank, const Trip& trip, ui
   const uint32_t n_groups = trip.has_blocks ? n_chunks : (n_chunks + n - 1) / n;
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks};
   for (uint32_t lane = 0; lane < std::min(n_lanes, n_groups); lane++) {
-    std::vector<Step> steps;
+    Steps steps;
+    const RingLane made{ring, place, trip, n_chunks, steps};
     for_each_tick(static_cast<int>(lane), static_cast<int>(n_groups), static_cast<int>(n_lanes),
-                  trip.last_tick - trip.first_tick + 1, [&](int group, int tick) {
-                    add_tick(steps, ring, place, trip, n_chunks, static_cast<uint32_t>(group), trip.first_tick + tick);
+                  trip.last_tick - trip.first_tick + 1, [&](int group, int first, int last) {
+                    for_each_part(place.n - 1, trip.first_tick + first, trip.first_tick + last,
+                                  [&](int from, int to) { made.add_ticks(static_cast<uint32_t>(group), from, to); });
                   });
     if (!steps.empty()) schedule.lanes.push_back({lane, std::move(steps)});
   }
@@ -81,7 +94,7 @@ Schedule ring_schedule(std::span<const int> ring, int rank, const Trip& trip, ui
 template <class MakeStep>
 void add_lanes(Schedule& schedule, uint32_t n_lanes, MakeStep step) {
   for (uint32_t lane = 0; lane < std::min(n_lanes, schedule.n_chunks); lane++) {
-    std::vector<Step> steps;
+    Steps steps;
     for (uint32_t chunk = lane; chunk < schedule.n_chunks; chunk += n_lanes) steps.push_back(step(chunk));
     schedule.lanes.push_back({lane, std::move(steps)});
   }
@@ -97,11 +110,10 @@ Effort ring_cost(const Bill& b) {
 }
 
 Effort chain_cost(const Bill& b) {
-  const double whole = b.messages_for(b.bytes, 1),
-               filling = std::max(0.0, b.others() - 1) * std::min(b.slot_bytes, b.bytes);
+  const double whole = b.messages_for(b.bytes, 1), filling = std::max(0.0, b.others() - 1) * b.piece_behind(b.bytes, 1);
   const Work moved{b.sides() * b.bytes + filling, 2 * b.others() * b.bytes};
   Effort e = b.hops(kPassedOn * b.others() + b.bytes / b.slot_bytes, kPassedOn * (b.hosts - 1));
-  b.to_next(e, {2 * whole, 2 * b.others() * whole}, b.handed_down(moved));
+  b.to_next(e, {2 * whole, 2 * b.others() * whole}, b.handed_down(moved, 0.8));
   if (b.sums) e.summed = moved;
   e.out = b.bytes + std::max(0.0, b.hosts - 2) * b.piece_behind(b.bytes, 1);
   return e;
@@ -120,7 +132,9 @@ Effort round_cost(const Bill& b) {
 
 Schedule ring_all_reduce(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {
   const int n = static_cast<int>(ring.size());
-  return ring_schedule(ring, rank, {0, 2 * n - 2, false, true}, n_chunks, n_lanes);
+  Schedule schedule = ring_schedule(ring, rank, {0, 2 * n - 2, false, true}, n_chunks, n_lanes);
+  schedule.alike = {1, {.stride = 1, .modulus = static_cast<uint32_t>(n)}};
+  return schedule;
 }
 
 Schedule ring_reduce_scatter(std::span<const int> ring, int rank, uint32_t n_chunks, uint32_t n_lanes) {

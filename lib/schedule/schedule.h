@@ -3,71 +3,30 @@
 // is plain values, includes base only, knows no bytes, no links and no clocks, and is safe from any thread.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "schedule/steps.h"
 
 namespace tutti {
-
-enum class Buffer : uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 };
-
-// A buffer is an array of blocks, not always of one size: one in all for all-reduce, broadcast and reduce, one per rank
-// for what gathers or scatters. Every block is cut into n_chunks chunks: chunk c of block b has the index b * n_chunks
-// + c, blocks counted within that buffer. How many elements a chunk has is the executor's business.
-struct Slice {
-  Buffer buffer = Buffer::kNone;
-  uint32_t chunk = 0;
-};
-
-// The same with the index taken apart.
-struct PlacedSlice {
-  Buffer buffer = Buffer::kNone;
-  uint32_t block = 0;
-  uint32_t chunk = 0;  // within the block; in scratch: the index
-  bool operator==(const PlacedSlice&) const = default;
-};
-// `n_chunks` is the schedule's; a barrier has none.
-constexpr PlacedSlice take_apart(const Slice& slice, uint32_t n_chunks) {
-  if (slice.buffer == Buffer::kScratch || n_chunks == 0) return {slice.buffer, 0, slice.chunk};
-  return {slice.buffer, slice.chunk / n_chunks, slice.chunk % n_chunks};
-}
-
-// NCCL's fused primitive, in this order, all parts optional:
-//   value = (slice `before`) + (message received from rank `recv`) + (slice `local`);   "+" is the reduction
-//   keep value in slice `store`;   send value to rank `send`
-// At most two of the three are there, so that every reduction rounds once; a copy's only source is `local` or the
-// message. A step without any source or slice passes nothing on but that it happened (a barrier's message).
-// With recv == kEveryone it takes one message from every other rank instead, and the value is their sum in the order of
-// ranks, `local` standing at this rank's place: all of a reduction in one pass.
-inline constexpr int32_t kEveryone = -2;
-struct Step {
-  int32_t recv = -1;
-  int32_t send = -1;
-  // Which chunk's data the value is, in the collective's own numbering: chunk c of logical block b is b * n_chunks + c.
-  // It decides how many elements the value has. Logical blocks:
-  //   all-reduce, broadcast, reduce                   one, 0
-  //   all-gather, reduce-scatter, gather, scatter     b: rank b's block
-  //   all-to-all                                      s * n_ranks + d: from rank s to rank d
-  //   send and receive                                this rank's input blocks, then its output blocks
-  // The last are numbered by each rank for itself; all others mean the same on all ranks.
-  uint32_t chunk = 0;
-  Slice before;
-  Slice local;
-  Slice store;
-  // This reduction completes the sum over all ranks: the executor divides here for an average. Every value that ends in
-  // an output has passed exactly one such step on its way, if the collective reduces.
-  bool completes = false;
-};
 
 // Steps that run strictly in order. Lanes of one rank run concurrently and interleave freely. A link is identified by
 // (peer, direction, channel), and all its messages belong to one lane, so the order on a link is the order of steps.
 // Two lanes of a rank may have the same channel if they share no peer in the same direction.
 struct Lane {
   uint32_t channel = 0;
-  std::vector<Step> steps;
+  Steps steps;
+};
+
+// How a schedule resembles those of other ranks, as its builder thinks: rank r + k * period (r ^ k * period where the
+// walk flips) does what rank r does, with all ranks moved alike and all chunks moved k times. Whoever relies on it
+// proves it first: see alike.h.
+struct Alike {
+  int period = 0;  // 0: in no way
+  Walk walk;
+  bool operator==(const Alike&) const = default;
 };
 
 struct Schedule {
@@ -81,6 +40,7 @@ struct Schedule {
   // What a step sends as it is from the input or output, or also stores in the output, is not overwritten before its
   // message is received, not even in place. So the receiver may read it where it lies.
   bool may_lend = true;
+  Alike alike;
   std::vector<Lane> lanes;
 };
 
@@ -97,7 +57,7 @@ void for_each_sender(const Schedule& schedule, const Step& step, Visit&& visit) 
 struct Placeable {
   uint32_t step = 0, from = 0, ahead = 0;
 };
-std::vector<Placeable> placeable_messages(const Lane& lane);
+std::vector<Placeable> placeable_messages(std::span<const Step> steps);
 
 // ---- builders: `n_chunks` is how many chunks a block is cut into, at least 1; any number works, and any number of
 // ranks. `ring` and `order` list the ranks as they stand beside each other. "Slots" are the fewest a link may have.
@@ -122,10 +82,14 @@ Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_c
 // Double binary tree: two trees over the same `order` of ranks, every rank is inner node in at most one of them; even
 // chunks go through the first (channel 0), odd ones through the second (channel 1). Reduction up and broadcast down are
 // lanes of their own, so one slot is enough. With a root the two trees span all ranks but the root, which stands above
-// both.
-Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
-Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks);
-Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks);
+// both. The ranks of `slow` hosts, which are in `order` too, are below all others, so that their hosts send no more
+// than all elements once.
+Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks,
+                         std::span<const std::vector<int>> slow = {});
+Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks,
+                        std::span<const std::vector<int>> slow = {});
+Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks,
+                     std::span<const std::vector<int>> slow = {});
 
 // Logarithmic depth, messages to O(log n) peers. `window`: how many messages a rank sends in an exchange before it
 // waits for the first one of its peer; more hide more of the hops. `window` slots.

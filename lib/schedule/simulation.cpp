@@ -58,29 +58,24 @@ Result<void> Simulation::connect() {
 
 Result<void> Simulation::connect_lane(LaneRun& lane) {
   lane.first_link = step_links_.size();
-  const int id = index_of(lane);
-  Step before;  // a ring's lane has one peer on each side: most steps have the links of the one before
-  StepLinks links;
-  for (const Step& step : lane.plan->steps) {
+  const Steps& steps = lane.plan->steps;
+  for (uint32_t pattern = 0; pattern < steps.patterns().size(); pattern++) {
+    lane.at = steps.first_of(pattern);
+    lane.step = lane.at.index();
+    const Step& step = steps.patterns()[pattern].step;
     if (step.recv == kEveryone && lane.everyone.empty()) TUTTI_TRY(attach_everyone(lane));
-    for (const bool sends : {false, true}) {
-      const int peer = sends ? step.send : step.recv;
-      if (peer == (sends ? before.send : before.recv)) continue;
-      if (!sends && peer == kEveryone) {
-        links.recv = kEveryone;
-        continue;
-      }
-      auto link = attach(id, peer, sends);
-      if (!link) return wrong(place(lane) + ": " + link.error().message);
-      (sends ? links.send : links.recv) = link.value();
-    }
-    step_links_.push_back(links);
-    before = step;
-    lane.step++;
+    auto recv = step.recv == kEveryone ? Result<int>(kEveryone) : attach(index_of(lane), step.recv, false);
+    if (!recv) return wrong(place(lane) + ": " + recv.error().message);
+    auto send = attach(index_of(lane), step.send, true);
+    if (!send) return wrong(place(lane) + ": " + send.error().message);
+    step_links_.push_back({recv.value(), send.value()});
+    if (recv.value() != -1) lane.heard = lane.heard == -1 || lane.heard == recv.value() ? recv.value() : kEveryone;
   }
+  lane.at = steps.begin();
   lane.step = 0;
-  if (prove_order_ && memory_.reduces()) lane.placeable = placeable_messages(*lane.plan);
-  if (lane.plan->steps.empty()) lane.round = options_.rounds;
+  if (prove_order_ && memory_.reduces())
+    lane.placeable = placeable_messages(std::vector<Step>(steps.begin(), steps.end()));
+  if (steps.empty()) lane.round = options_.rounds;
   return {};
 }
 
@@ -99,7 +94,7 @@ Result<void> Simulation::run() {
   TUTTI_TRY(connect());
   for (size_t id = 0; id < lanes_.size(); id++) {
     ready_.push_back(static_cast<int>(id));
-    if (prove_order_) lanes_[id].clock.resize(lanes_.size());
+    if (prove_order_) lanes_[id].clock = Clock(lanes_.size());
   }
   while (!ready_.empty()) {
     LaneRun& lane = lanes_[static_cast<size_t>(ready_.back())];
@@ -119,8 +114,10 @@ void Simulation::wake(int lane) {
 Result<void> Simulation::run_lane(LaneRun& lane) {
   while (!is_done(lane) && blocked_by(lane) == nullptr) {
     if (auto done = perform(lane); !done) return wrong(place(lane) + ": " + done.error().message);
-    if (++lane.step < lane.plan->steps.size()) continue;
+    lane.step++;
+    if (++lane.at != lane.plan->steps.end()) continue;
     if (options_.goal == Goal::kBarrier) TUTTI_TRY(check_all_entered(lane));
+    lane.at = lane.plan->steps.begin();
     lane.step = 0;
     lane.round++;
   }
@@ -149,12 +146,12 @@ const char* Simulation::blocked_by(const LaneRun& lane) const {
 }
 
 Result<void> Simulation::perform(LaneRun& lane) {
-  const Step& step = current(lane);
+  const Step step = current(lane);
   const StepLinks links = links_of(lane);
   lane.tick++;
   Value value;
   TUTTI_TRY(work(lane, step, links.recv, value));
-  if (prove_order_) lane.clock[static_cast<size_t>(index_of(lane))] = lane.tick;
+  if (prove_order_) lane.clock.set(static_cast<size_t>(index_of(lane)), lane.tick);
   return links.send >= 0 ? send(lane, links.send, step, value) : Result<void>();
 }
 
@@ -307,7 +304,14 @@ Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
 Value Simulation::receive(LaneRun& lane, int index) {
   Link& link = links_[static_cast<size_t>(index)];
   const size_t at = slot(index, 0);
-  for (size_t i = 0; i < lane.clock.size(); i++) lane.clock[i] = std::max(lane.clock[i], message_clocks_[at][i]);
+  if (prove_order_) {
+    // A message knows all that those before it on its link knew.
+    Clock theirs = std::exchange(message_clocks_[at], {});
+    if (lane.heard == index)
+      lane.clock = std::move(theirs);
+    else
+      lane.clock.learn(theirs);
+  }
   if (Cell* lent = messages_[at].lent) {
     // Sent with a tick that nobody can know of, until now.
     for (Moment& reader : lent->readers)
@@ -376,7 +380,7 @@ std::string Simulation::deadlock_report() const {
     if (is_done(lane)) {
       text += format("\n  rank %d lane %d is done", lane.rank, lane.lane);
     } else {
-      const Step& step = current(lane);
+      const Step step = current(lane);
       const int recv = links_of(lane).recv;
       const bool receives = recv >= 0 && links_[static_cast<size_t>(recv)].count == 0;
       text += "\n  " + place(lane) + " waits for " + blocked_by(lane);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "schedule/check_memory.h"
+#include "schedule/clock.h"
 
 namespace tutti::checker {
 
@@ -10,8 +11,6 @@ namespace tutti::checker {
 // What may depend on the order is memory that two lanes of a rank share, or that is lent to a receiver. If there is
 // any, an execution carries vector clocks along with the messages and demands that messages alone put those accesses in
 // order.
-
-using Clock = std::vector<uint32_t>;  // per lane of all ranks: how many of its steps have certainly happened
 
 struct Message {
   Value value;
@@ -33,11 +32,13 @@ struct StepLinks {
 struct LaneRun {
   int rank = 0, lane = 0;
   const Lane* plan = nullptr;
-  size_t first_link = 0;  // of its steps' StepLinks
+  size_t first_link = 0;  // of its patterns' StepLinks
+  Steps::const_iterator at;
   uint32_t round = 0, step = 0, tick = 0;
   bool queued = true;
   std::vector<Placeable> placeable;  // if the collective reduces
   size_t next_placeable = 0;
+  int heard = -1;             // the only link that it receives from; kEveryone: there are several
   std::vector<int> everyone;  // links from all ranks if some step receives from everyone; -1 for this rank's own
   Clock clock;
 };
@@ -85,8 +86,8 @@ class Simulation {
   std::string place(const LaneRun& lane) const;
   int index_of(const LaneRun& lane) const { return static_cast<int>(&lane - lanes_.data()); }
   bool is_done(const LaneRun& lane) const { return lane.round == options_.rounds; }
-  const Step& current(const LaneRun& lane) const { return lane.plan->steps[lane.step]; }
-  const StepLinks& links_of(const LaneRun& lane) const { return step_links_[lane.first_link + lane.step]; }
+  static Step current(const LaneRun& lane) { return *lane.at; }
+  const StepLinks& links_of(const LaneRun& lane) const { return step_links_[lane.first_link + lane.at.pattern()]; }
   // Which of messages_ is the link's `nth` from its head.
   size_t slot(int link, uint32_t nth) const {
     const uint32_t index = links_[static_cast<size_t>(link)].head + nth;

@@ -28,9 +28,8 @@ std::string to_text(const Schedule& schedule) {
   for (size_t l = 0; l < schedule.lanes.size(); l++) {
     const Lane& lane = schedule.lanes[l];
     text += format("lane %zu: channel %u, %zu steps\n", l, lane.channel, lane.steps.size());
-    for (size_t s = 0; s < lane.steps.size(); s++) {
-      text += format("lane %zu step %zu: ", l, s) + step_text(lane.steps[s]) + "\n";
-    }
+    for (auto at = lane.steps.begin(); at != lane.steps.end(); ++at)
+      text += format("lane %zu step %u: ", l, at.index()) + step_text(*at) + "\n";
   }
   return text;
 }

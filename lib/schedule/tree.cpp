@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cassert>
 
 #include "schedule/algorithms.h"
 #include "schedule/double_tree.h"
@@ -8,23 +7,93 @@ namespace tutti {
 namespace {
 
 constexpr int kTrees = 2;
+// Where there are slow hosts: what comes back to them is on its way while they still send.
+constexpr uint32_t kSlowChunks = 4;
 
-// The node of `rank` in one tree over `order`, in ranks instead of positions.
-TreeNode node_of(std::span<const int> order, int rank, int tree) {
-  const auto at = std::find(order.begin(), order.end(), rank);
-  assert(at != order.end());
-  TreeNode node = double_tree_node(tree, static_cast<int>(order.size()), static_cast<int>(at - order.begin()));
-  for (int* peer : {&node.parent, &node.child[0], &node.child[1]}) {
-    if (*peer >= 0) *peer = order[static_cast<size_t>(*peer)];
-  }
-  return node;
+using SlowHosts = std::span<const std::vector<int>>;
+
+bool contains(std::span<const int> ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
+
+// Slow hosts hang below leaves of either tree, so that nothing goes through them but what is theirs:
+//
+//         1            inner: 0 1 2, slow: 3 4 on one host, 5 on another
+//       /   \          .
+//      0     2
+//      |     |
+//      3     5
+//      |
+//      4
+struct Members {
+  std::span<const int> inner;  // of `order` itself where that is all
+  std::vector<std::vector<int>> slow;
+
+  // All but the root, which is none of them if it is -1.
+  Members(std::span<const int> order, SlowHosts hosts, int root) : inner(order) {
+    if (hosts.empty() && root < 0) return;
+    const auto is_slow = [&](int rank) {
+      return std::any_of(hosts.begin(), hosts.end(), [&](const auto& host) { return contains(host, rank); });
+    };
+    for (const int rank : order)
+      if (rank != root && !is_slow(rank)) kept_.push_back(rank);
+    inner = kept_;
+    for (const std::vector<int>& host : hosts) {
+      slow.push_back(host);
+      std::erase(slow.back(), root);
+    }
+    std::erase_if(slow, [](const auto& host) { return host.empty(); });
+    // A leaf has room for two.
+    if (slow.size() <= inner.size()) return;
+    kept_.assign(order.begin(), order.end());
+    std::erase(kept_, root);
+    inner = kept_;
+    slow.clear();
+  }
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
+
+  // In ranks instead of positions.
+  TreeNode node(int rank, int tree) const {
+    if (!slow.empty() && !contains(inner, rank)) return slow_node(rank, tree);
+    TreeNode node = double_tree_node(tree, static_cast<int>(inner.size()), place_of(inner, rank));
+    for (int* peer : {&node.parent, &node.child[0], &node.child[1]})
+      if (*peer >= 0) *peer = inner[static_cast<size_t>(*peer)];
+    if (slow.empty() || node.child[0] >= 0) return node;
+    const std::vector<int> all = leaves(tree);
+    const size_t leaf = static_cast<size_t>(std::find(all.begin(), all.end(), rank) - all.begin());
+    for (size_t i = 0; i < 2 && leaf + i * all.size() < slow.size(); i++)
+      node.child[i] = slow[leaf + i * all.size()][0];
+    return node;
+  }
+
+ private:
+  std::vector<int> kept_;
+
+  std::vector<int> leaves(int tree) const {
+    const int n = static_cast<int>(inner.size());
+    std::vector<int> found;
+    for (int position = 0; position < n; position++)
+      if (double_tree_node(tree, n, position).child[0] < 0) found.push_back(inner[static_cast<size_t>(position)]);
+    return found;
+  }
+  TreeNode slow_node(int rank, int tree) const {
+    const auto host = std::find_if(slow.begin(), slow.end(), [&](const auto& ranks) { return contains(ranks, rank); });
+    assert(host != slow.end());
+    const std::vector<int> all = leaves(tree);
+    const auto at = std::find(host->begin(), host->end(), rank);
+    TreeNode node;
+    node.parent = at == host->begin() ? all[static_cast<size_t>(host - slow.begin()) % all.size()] : *(at - 1);
+    if (at + 1 != host->end()) node.child[0] = *(at + 1);
+    return node;
+  }
+};
 
 // child0 --\                          The sum is always (child0 + own) + child1. With two children `partial` holds the
 // child1 ---+--> parent               first sum.
 //
 // top: the sum turns round here and goes down to the children.
-void add_up(std::vector<Step>& steps, const TreeNode& node, uint32_t chunk, Slice partial) {
+void add_up(Steps& steps, const TreeNode& node, uint32_t chunk, Slice partial) {
   const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
   const bool two_children = node.child[1] >= 0;
   const bool is_top = node.parent < 0;
@@ -37,14 +106,14 @@ void add_up(std::vector<Step>& steps, const TreeNode& node, uint32_t chunk, Slic
   if (is_top && two_children) steps.push_back({.send = node.child[1], .chunk = chunk, .local = out});
 }
 
-void add_down(std::vector<Step>& steps, const TreeNode& node, uint32_t chunk) {
+void add_down(Steps& steps, const TreeNode& node, uint32_t chunk) {
   if (node.parent < 0) return;
   const Slice out{Buffer::kOutput, chunk};
   steps.push_back({.recv = node.parent, .send = node.child[0], .chunk = chunk, .store = out});
   if (node.child[1] >= 0) steps.push_back({.send = node.child[1], .chunk = chunk, .local = out});
 }
 
-void add_lane(Schedule& schedule, int tree, std::vector<Step> steps) {
+void add_lane(Schedule& schedule, int tree, Steps steps) {
   if (!steps.empty()) schedule.lanes.push_back({static_cast<uint32_t>(tree), std::move(steps)});
 }
 
@@ -60,11 +129,12 @@ Schedule empty_schedule(std::span<const int> order, int rank, uint32_t n_chunks)
 // The partial sum stands in out[c]. Nobody else can want that then: the final value, which the down lane stores there,
 // contains this rank's part and so comes only after the partial was sent; in place, in[c] has been read by the step
 // that overwrites it; and another round works on other chunks of the buffer.
-Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks) {
+Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, SlowHosts slow) {
   Schedule schedule = empty_schedule(order, rank, n_chunks);
+  const Members members(order, slow, -1);
   for (int tree = 0; tree < kTrees; tree++) {
-    const TreeNode node = node_of(order, rank, tree);
-    std::vector<Step> up, down;
+    const TreeNode node = members.node(rank, tree);
+    Steps up, down;
     for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
       add_up(up, node, chunk, {Buffer::kOutput, chunk});
       add_down(down, node, chunk);
@@ -86,26 +156,35 @@ struct Rooted {
   int top = -1;   // the root's only child
 };
 
-Rooted rooted_node(std::span<const int> order, int rank, int root, int tree) {
-  std::vector<int> others;
-  std::copy_if(order.begin(), order.end(), std::back_inserter(others), [&](int other) { return other != root; });
+Rooted rooted_node(const Members& others, int rank, int root, int tree) {
   Rooted rooted;
-  if (others.empty()) return rooted;
-  rooted.top = others[static_cast<size_t>(double_tree_top(tree, static_cast<int>(others.size())))];
-  if (rank != root) rooted.node = node_of(others, rank, tree);
+  if (others.inner.empty()) return rooted;
+  rooted.top = others.inner[static_cast<size_t>(double_tree_top(tree, static_cast<int>(others.inner.size())))];
+  if (rank != root) rooted.node = others.node(rank, tree);
   if (rank == rooted.top) rooted.node.parent = root;
   return rooted;
 }
 
+uint32_t all_reduce_chunks(const Ranks& r) {
+  return kTrees * r.lanes * (r.slow.empty() ? 1 : kSlowChunks);
+}
+
+// Of a tree's ways, those that leave a host with several ranks.
+double ways_out(const Bill& b) {
+  return b.here > 1 ? std::max(1.3, 1.3 * b.here * b.out_share()) : 1;
+}
+
 Effort trees_cost(const Bill& b) {
-  const double half = b.messages_for(b.bytes / 2, b.lanes), filling = b.pipe_filling(2);  // each of the two trees
+  const double chunks = b.lanes * (b.slowness > 1 ? kSlowChunks : 1);
+  const double half = b.messages_for(b.bytes / 2, chunks), filling = b.pipe_filling(2);  // each of the two trees
   const double pieces = std::max(1.0, b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes));
   // Up and down, and each rank waits for both of its trees.
   Effort e = b.hops(4 * b.depth * pieces, 4 * b.host_depth * pieces);
   b.over_distances(e, {8 * half, 8 * b.others() * half},
                    b.passed_on({2.5 * b.bytes + filling, 2.5 * b.others() * b.bytes + b.n * filling}));
   e.summed = {2 * b.bytes, 2 * b.others() * b.bytes};
-  e.out = 2 * b.bytes;
+  e.out = 2 * b.bytes * ways_out(b);
+  if (b.slowness > 1) e.out = std::max(e.out / b.slowness, b.bytes * (1 + 1 / chunks));
   return e;
 }
 
@@ -115,10 +194,9 @@ Effort rooted_cost(const Bill& b) {
   // Each rank waits for both of its trees.
   Effort e =
       b.hops(kPassedOn * 2 * b.depth + b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes), kPassedOn * 2 * b.host_depth);
-  b.over_distances(e, {4 * half, 4 * b.others() * half}, b.handed_down(moved));
+  b.over_distances(e, {4 * half, 4 * b.others() * half}, b.handed_down(moved, 0.9));
   if (b.sums) e.summed = moved;
-  e.out = b.bytes * (b.here > 1 ? std::max(1.3, 1.3 * b.here * b.out_share()) : 1) +
-          std::max(0, b.host_depth - 1) * b.piece_behind(b.bytes, 2 * b.lanes);
+  e.out = b.bytes * ways_out(b) + std::max(0, b.host_depth - 1) * b.piece_behind(b.bytes, 2 * b.lanes);
   return e;
 }
 
@@ -133,12 +211,13 @@ Effort bruck_cost(const Bill& b) {
 
 }  // namespace
 
-Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks) {
+Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks, SlowHosts slow) {
   Schedule schedule = empty_schedule(order, rank, n_chunks);
   schedule.input_blocks = rank == root;
+  const Members others(order, slow, root);
   for (int tree = 0; tree < kTrees; tree++) {
-    const Rooted rooted = rooted_node(order, rank, root, tree);
-    std::vector<Step> steps;
+    const Rooted rooted = rooted_node(others, rank, root, tree);
+    Steps steps;
     for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
       const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
       if (rank == root) steps.push_back({.send = rooted.top, .chunk = chunk, .local = in, .store = out});
@@ -149,22 +228,22 @@ Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t
   return schedule;
 }
 
-// Only the root has an output: partial sums stand in scratch. One chunk of it is enough, because only an inner node has
-// partial sums, and that in one tree alone.
-Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks) {
+// Only the root has an output: partial sums stand in scratch, in a chunk for each tree.
+Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks, SlowHosts slow) {
   Schedule schedule = empty_schedule(order, rank, n_chunks);
   schedule.output_blocks = rank == root;
+  const Members others(order, slow, root);
   for (int tree = 0; tree < kTrees; tree++) {
-    const Rooted rooted = rooted_node(order, rank, root, tree);
-    std::vector<Step> steps;
+    const Rooted rooted = rooted_node(others, rank, root, tree);
+    Steps steps;
     for (uint32_t chunk = static_cast<uint32_t>(tree); chunk < n_chunks; chunk += kTrees) {
       const Slice in{Buffer::kInput, chunk}, out{Buffer::kOutput, chunk};
       if (rank == root)
         steps.push_back({.recv = rooted.top, .chunk = chunk, .local = in, .store = out, .completes = true});
       else
-        add_up(steps, rooted.node, chunk, {Buffer::kScratch, 0});
+        add_up(steps, rooted.node, chunk, {Buffer::kScratch, schedule.n_scratch});
     }
-    if (rooted.node.child[1] >= 0 && !steps.empty()) schedule.n_scratch = 1;
+    if (rooted.node.child[1] >= 0 && !steps.empty()) schedule.n_scratch++;
     add_lane(schedule, tree, std::move(steps));
   }
   return schedule;
@@ -172,9 +251,10 @@ Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_
 
 extern const Algorithm kTree = {
     .name = "tree",
-    .all_reduce = {[](Ranks r) { return tree_all_reduce(r.order, r.rank, 2 * r.lanes); }, trees_cost, 2},
-    .broadcast = {[](Ranks r) { return tree_broadcast(r.order, r.rank, r.root, 2 * r.lanes); }, rooted_cost, 2},
-    .reduce = {[](Ranks r) { return tree_reduce(r.order, r.rank, r.root, 2 * r.lanes); }, rooted_cost, 2},
+    .all_reduce = {[](Ranks r) { return tree_all_reduce(r.order, r.rank, all_reduce_chunks(r), r.slow); }, trees_cost,
+                   2},
+    .broadcast = {[](Ranks r) { return tree_broadcast(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost, 2},
+    .reduce = {[](Ranks r) { return tree_reduce(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost, 2},
     .all_gather = {[](Ranks r) { return bruck_all_gather(r.order, r.rank, 1, kWindow); }, bruck_cost, 1},
     .reduce_scatter = {[](Ranks r) { return bruck_reduce_scatter(r.order, r.rank, 1, kWindow); }, bruck_cost, 1},
 };

@@ -1,6 +1,7 @@
 #include "sim/compare.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace tutti::sim {
 namespace {
@@ -10,7 +11,7 @@ bool is_in_blocks(Collective collective) {
          collective == Collective::kAllToAll;
 }
 
-Medium medium_of(const Way& way, double crowding) {
+Medium medium_of(const Conduit& way, double crowding) {
   return {way.latency_ns, way.latency_ns / std::max(1.0, crowding), way.message_ns, way.byte_ns};
 }
 
@@ -20,16 +21,9 @@ Facts facts_of(const Network& network) {
   const Cluster& cluster = network.cluster();
   const int here = std::min(cluster.ranks_per_host, network.n_ranks());
   const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : here;
-  double slowest = cluster.nic.bytes_per_second;
-  for (const Exception& exception : cluster.exceptions)
-    if (exception.host >= 0 && exception.bytes_per_second) slowest = std::min(slowest, *exception.bytes_per_second);
-  return {.n_ranks = network.n_ranks(),
-          .ranks_here = here,
-          .cpus_here = cpus,
-          .machine_cpus = cpus,
-          .hosts = network.n_hosts(),
-          .largest_host = here,
-          .wire_bytes_per_second = static_cast<uint64_t>(slowest * cluster.nics_per_host)};
+  Facts facts{.n_ranks = network.n_ranks(), .ranks_here = here, .cpus_here = cpus, .machine_cpus = cpus};
+  add_network(network.layout(), static_cast<uint64_t>(cluster.rack_bytes_per_second()), &facts);
+  return facts;
 }
 
 // The planner has no ports within a host: their bytes count as work, half of it at either end. Nor caches.
@@ -50,7 +44,7 @@ Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_
   const Medium& medium = shares_memory ? prices.shm : prices.loopback;
   const double crowding = static_cast<double>(n_ranks) / n_cpus;
   const double latency_ns = crowding > 1 ? crowding * medium.turn : medium.hop;
-  const Way way{kAtOnce, latency_ns, medium.message, medium.byte};
+  const Conduit way{kAtOnce, latency_ns, medium.message, medium.byte};
   return {.racks = 1,
           .ranks_per_host = n_ranks,
           .cpus_per_host = n_cpus,
@@ -92,16 +86,34 @@ std::vector<Plan> plans_of(const Planner& planner, const Operation& operation, A
   return plans;
 }
 
+namespace {
+
+// How the schedules and the network resemble those of the first ranks, if there are few of these.
+std::optional<Symmetry> symmetry_of(const Network& network, const std::function<Schedule(int)>& schedule) {
+  const int n = network.n_ranks();
+  Schedule first = schedule(0);
+  Alike alike = first.alike;
+  if (alike.period == 0) return {};
+  const int period = std::lcm(alike.period, network.period());
+  alike.walk.stride *= static_cast<uint32_t>(period / std::exchange(alike.period, period));
+  if (period >= n || !Symmetry(alike, n).are_whole(first.n_chunks)) return {};
+  std::vector<Schedule> all;
+  for (int rank = 0; rank < n; rank++) all.push_back(schedule(rank));
+  if (!are_alike(all)) return {};
+  return Symmetry(alike, n);
+}
+
+}  // namespace
+
 Result<Outcome> run(const Network& network, const Operation& operation, Plan plan) {
-  const Layout layout = network.layout();
-  const Job job{
-      .schedule =
-          [&](int rank) {
-            return Planner(rank, layout, Algo::kAuto, false).schedule(operation.collective, plan, operation.root);
-          },
-      .block_elems = block_bytes(operation, network.n_ranks()) / sizeof(float),
-      .elem_bytes = sizeof(float),
-      .traces = operation.traces};
+  const Planner planner(0, network.layout(), Algo::kAuto, false);
+  const auto schedule = [&](int rank) { return planner.schedule_of(rank, operation.collective, plan, operation.root); };
+  const Job job{.schedule = schedule,
+                .block_elems = block_bytes(operation, network.n_ranks()) / sizeof(float),
+                .elem_bytes = sizeof(float),
+                .traces = operation.traces,
+                .most_steps = operation.most_steps,
+                .alike = operation.traces ? std::nullopt : symmetry_of(network, schedule)};
   return run(network, job);
 }
 

@@ -12,6 +12,7 @@ Result<Outcome> Engine::run() {
   TUTTI_TRY(connect());
   outcome_.ends_ns.assign(ranks_.size(), 0);
   for (size_t id = 0; id < lanes_.size(); id++) {
+    lanes_[id].next = lanes_[id].steps.begin();
     lanes_[id].waits_since_ns = rank(lanes_[id].rank).starts_ns;
     post(lanes_[id].waits_since_ns, Event::kBegin, static_cast<int>(id));
   }
@@ -27,6 +28,7 @@ Result<Outcome> Engine::run() {
   }
   TUTTI_TRY(check_end());
   outcome_.wire_bytes = flows_.bytes_of_wires();
+  stand_for_all();
   return std::move(outcome_);
 }
 
@@ -54,7 +56,7 @@ void Engine::handle(const Event& event) {
 }
 
 bool Engine::is_blocked(const LaneRun& lane) const {
-  const CompactStep& step = lane.steps[lane.next];
+  const Ends& step = lane.now();
   bool waits = step.send >= 0 && link(step.send).sent - link(step.send).taken == slots_;
   for_each_recv(lane, step, [&](int index) { waits |= link(index).arrived == link(index).taken; });
   return waits;
@@ -66,7 +68,7 @@ void Engine::look_at(int index) {
   if (looked.is_at_work || looked.is_done(rounds_) || now_ns_ < rank(looked.rank).starts_ns || is_blocked(looked))
     return;
   looked.is_at_work = true;
-  const CompactStep& step = looked.steps[looked.next];
+  const Ends& step = looked.now();
   note({Span::kWaits, looked.rank, looked.index, step.recv >= 0 ? link(step.recv).from : -1, 0, looked.waits_since_ns,
         now_ns_});
   rank(looked.rank).lanes.push_back(index);
@@ -76,12 +78,12 @@ void Engine::look_at(int index) {
 uint64_t Engine::bytes_of(const LaneRun& lane) const {
   if (n_chunks_ == 0) return 0;
   const ChunkLayout layout(job_.elem_bytes, n_chunks_, {network_.slot_bytes(), 0});
-  return layout.part(job_.block_elems, rounds_, lane.round, lane.steps[lane.next].chunk).elems * job_.elem_bytes;
+  return layout.part(job_.block_elems, rounds_, lane.round, (*lane.next).chunk % n_chunks_).elems * job_.elem_bytes;
 }
 
 // Of the rank's CPU.
 double Engine::cost_of(const LaneRun& lane) const {
-  const CompactStep& step = lane.steps[lane.next];
+  const Ends& step = lane.now();
   const auto bytes = static_cast<double>(bytes_of(lane));
   double ns = bytes * step.n_summed * network_.cluster().summed_byte_ns;
   const auto add = [&](int index) { ns += link(index).route.message_ns + bytes * link(index).route.byte_ns; };
@@ -113,12 +115,12 @@ void Engine::start_work(int index) {
 // The step has been done: its messages' slots are free, its own message leaves.
 void Engine::finish_work(int index) {
   LaneRun& done = lane(index);
-  const CompactStep step = done.steps[done.next];
+  const Ends step = done.now();
   note({Span::kWorks, done.rank, done.index, -1, bytes_of(done), done.works_since_ns, now_ns_});
   for_each_recv(done, step, [&](int received) { take(received); });
   if (step.send >= 0) send(step.send, bytes_of(done));
-  if (++done.next == done.steps.size()) {
-    done.next = 0;
+  if (++done.next == done.steps.end()) {
+    done.next = done.steps.begin();
     if (++done.round == rounds_ && --rank(done.rank).lanes_left == 0) {
       outcome_.ends_ns[static_cast<size_t>(done.rank)] = now_ns_;
       outcome_.ns = std::max(outcome_.ns, now_ns_);
@@ -184,11 +186,24 @@ void Engine::note(Span span) {
   if (job_.traces && span.end_ns > span.begin_ns) outcome_.spans.push_back(span);
 }
 
+// What the first ranks did, the others did too.
+void Engine::stand_for_all() {
+  const auto times = static_cast<uint64_t>(network_.n_ranks() / n_first_);
+  outcome_.messages *= times;
+  outcome_.bytes *= times;
+  for (size_t r = static_cast<size_t>(n_first_); r < ranks_.size(); r++)
+    outcome_.ends_ns[r] = outcome_.ends_ns[r - static_cast<size_t>(n_first_)];
+  for (size_t wire = 0; wire < outcome_.wire_bytes.size(); wire++)
+    outcome_.wire_bytes[wire] =
+        outcome_.wire_bytes[static_cast<size_t>(network_.first_wire(static_cast<int>(wire), n_first_))];
+}
+
 Result<void> Engine::check_end() const {
   for (const LaneRun& left : lanes_)
     if (!left.is_done(rounds_))
-      return Error{Code::kInternalError, format("rank %d waits for ever in lane %d, round %llu, step %zu", left.rank,
-                                                left.index, static_cast<unsigned long long>(left.round), left.next)};
+      return Error{Code::kInternalError,
+                   format("rank %d waits forever in lane %d, round %llu, step %u", left.rank, left.index,
+                          static_cast<unsigned long long>(left.round), left.next.index())};
   return {};
 }
 

@@ -17,21 +17,22 @@ class Engine {
   Result<Outcome> run();
 
  private:
-  // A schedule's step as little as the clock needs of it.
-  struct CompactStep {
+  // What a pattern of steps has to do with.
+  struct Ends {
     int recv = -1, send = -1;  // links; recv may be kEveryone: those of the lane
-    uint32_t chunk = 0;        // of the block
     uint32_t n_summed = 0;     // values read to be added up
   };
   struct LaneRun {
     int rank = 0, index = 0;
-    std::vector<CompactStep> steps;
+    Steps steps;
+    std::vector<Ends> ends;
     std::vector<int> everyone;  // links, if some step receives from all
     uint64_t round = 0;
-    size_t next = 0;
+    Steps::const_iterator next;
     double waits_since_ns = 0, works_since_ns = 0;
     bool is_at_work = false;  // its step runs, or waits for a CPU
     bool is_done(uint64_t rounds) const { return round == rounds; }
+    const Ends& now() const { return ends[next.pattern()]; }
   };
   // Messages are numbered; those before `taken` have freed their slots, those before `arrived` can be received.
   struct Link {
@@ -65,9 +66,10 @@ class Engine {
 
   // engine_setup.cpp
   Result<void> connect();
+  Result<void> check_size() const;
   Result<void> connect_rank(const Schedule& schedule);
   Result<int> attach(int lane, int peer, uint32_t channel, bool sends);
-  Result<CompactStep> compact(int lane, const Schedule& schedule, const Step& step, uint32_t channel);
+  Result<Ends> ends_of(int lane, const Schedule& schedule, const Step& step, uint32_t channel);
   Result<void> attach_everyone(int lane, int n_ranks, uint32_t channel);
 
   // engine.cpp
@@ -85,9 +87,10 @@ class Engine {
   void flow_ended(int link);
   void settle();
   void note(Span span);
+  void stand_for_all();
   Result<void> check_end() const;
   template <class Visit>
-  void for_each_recv(const LaneRun& lane, const CompactStep& step, Visit&& visit) const {
+  void for_each_recv(const LaneRun& lane, const Ends& step, Visit&& visit) const {
     if (step.recv >= 0) visit(step.recv);
     if (step.recv == kEveryone)
       for (const int link : lane.everyone) visit(link);
@@ -105,7 +108,9 @@ class Engine {
   const Job& job_;
   const uint32_t slots_;
   Flows flows_;
+  const int n_first_;  // ranks that are simulated; the others are like them
   uint32_t n_chunks_ = 0;
+  uint64_t n_steps_ = 0, n_patterns_ = 0;
   uint64_t rounds_ = 1;
   std::vector<LaneRun> lanes_;
   std::vector<Link> links_;

@@ -15,7 +15,11 @@ uint64_t key_of(int from, int to, uint32_t channel) {
 }  // namespace
 
 Engine::Engine(const Network& network, const Job& job)
-    : network_(network), job_(job), slots_(network.cluster().slots), flows_(network) {
+    : network_(network),
+      job_(job),
+      slots_(network.cluster().slots),
+      flows_(network),
+      n_first_(job.alike ? job.alike->period() : network.n_ranks()) {
   const Cluster& cluster = network.cluster();
   const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : cluster.ranks_per_host;
   ranks_.resize(static_cast<size_t>(network.n_ranks()));
@@ -23,12 +27,15 @@ Engine::Engine(const Network& network, const Job& job)
 }
 
 Result<void> Engine::connect() {
-  for (int r = 0; r < network_.n_ranks(); r++) {
+  for (int r = 0; r < n_first_; r++) {
     const Schedule schedule = job_.schedule(r);
     if (schedule.n_ranks != network_.n_ranks())
       return misfit(format("rank %d's is for %d ranks, not %d", r, schedule.n_ranks, network_.n_ranks()));
     n_chunks_ = schedule.n_chunks;
+    if (n_chunks_ > 0)
+      rounds_ = ChunkLayout(job_.elem_bytes, n_chunks_, {network_.slot_bytes(), 0}).rounds(job_.block_elems);
     TUTTI_TRY(connect_rank(schedule));
+    TUTTI_TRY(check_size());
   }
   for (const Link& made : links_)
     if (made.sender < 0 || made.receiver < 0)
@@ -36,9 +43,14 @@ Result<void> Engine::connect() {
                            made.sender < 0 ? made.to : made.from, made.from, made.to));
   found_.clear();
   message_bytes_.resize(links_.size() * slots_);
-  if (n_chunks_ > 0)
-    rounds_ = ChunkLayout(job_.elem_bytes, n_chunks_, {network_.slot_bytes(), 0}).rounds(job_.block_elems);
   return {};
+}
+
+Result<void> Engine::check_size() const {
+  constexpr uint64_t kMostPatterns = 50'000'000;  // 100 bytes each, with their links
+  if (n_steps_ * rounds_ <= job_.most_steps && n_patterns_ <= kMostPatterns) return {};
+  return Error{Code::kInvalidUsage, format("%d ranks take more than %llu steps", network_.n_ranks(),
+                                           static_cast<unsigned long long>(std::min(job_.most_steps, kMostPatterns)))};
 }
 
 Result<void> Engine::connect_rank(const Schedule& schedule) {
@@ -47,19 +59,19 @@ Result<void> Engine::connect_rank(const Schedule& schedule) {
   for (const Lane& given : schedule.lanes) {
     if (given.steps.empty()) continue;
     const int index = static_cast<int>(lanes_.size());
-    lanes_.push_back({.rank = schedule.rank, .index = mine.lanes_left++});
-    lane(index).steps.reserve(given.steps.size());
-    for (const Step& step : given.steps) {
-      TUTTI_TRY_ASSIGN(const CompactStep made, compact(index, schedule, step, given.channel));
-      lane(index).steps.push_back(made);
+    lanes_.push_back({.rank = schedule.rank, .index = mine.lanes_left++, .steps = given.steps});
+    n_steps_ += given.steps.size();
+    n_patterns_ += given.steps.patterns().size();
+    for (const Steps::Pattern& pattern : given.steps.patterns()) {
+      TUTTI_TRY_ASSIGN(const Ends made, ends_of(index, schedule, pattern.step, given.channel));
+      lane(index).ends.push_back(made);
     }
   }
   return {};
 }
 
-Result<Engine::CompactStep> Engine::compact(int index, const Schedule& schedule, const Step& step, uint32_t channel) {
-  CompactStep made;
-  made.chunk = schedule.n_chunks > 0 ? step.chunk % schedule.n_chunks : 0;
+Result<Engine::Ends> Engine::ends_of(int index, const Schedule& schedule, const Step& step, uint32_t channel) {
+  Ends made;
   uint32_t n_sources = (step.before.buffer != Buffer::kNone) + (step.local.buffer != Buffer::kNone);
   for_each_sender(schedule, step, [&](int) { n_sources++; });
   made.n_summed = n_sources > 1 ? n_sources : 0;
@@ -85,10 +97,15 @@ Result<void> Engine::attach_everyone(int index, int n_ranks, uint32_t channel) {
 }
 
 Result<int> Engine::attach(int index, int peer, uint32_t channel, bool sends) {
-  const int mine = lane(index).rank, from = sends ? mine : peer, to = sends ? peer : mine;
+  const int mine = lane(index).rank;
+  int from = sends ? mine : peer, to = sends ? peer : mine;
   if (peer >= network_.n_ranks() || peer == mine) return misfit(format("rank %d names rank %d", mine, peer));
+  if (!sends && job_.alike) {  // the link like it of a rank that is simulated
+    from = job_.alike->first(peer);
+    to = job_.alike->move_back(mine, job_.alike->times(peer));
+  }
   const auto [at, is_new] = found_.try_emplace(key_of(from, to, channel), static_cast<int>(links_.size()));
-  if (is_new) links_.push_back({.from = from, .to = to, .route = network_.route(from, to)});
+  if (is_new) links_.push_back({.from = from, .to = to, .route = network_.route(from, to, n_first_)});
   int& end = sends ? link(at->second).sender : link(at->second).receiver;
   if (end >= 0 && end != index) return misfit(format("two lanes of rank %d use the link to rank %d", mine, peer));
   end = index;

@@ -32,7 +32,7 @@ Network::Network(Cluster cluster, int n_ranks)
       n_ranks_(n_ranks),
       slowdown_(static_cast<size_t>(n_ranks), 1),
       starts_ns_(static_cast<size_t>(n_ranks), 0) {
-  const auto add = [&](int n, const Way& way) {
+  const auto add = [&](int n, const Conduit& way) {
     wires_.insert(wires_.end(), 2 * static_cast<size_t>(n), per_ns(way.bytes_per_second));
   };
   add(n_ranks, cluster_.local);
@@ -67,7 +67,7 @@ int Network::nic_of(int rank) const {
 
 Route Network::route(int from, int to) const {
   const int here = host_of(from), there = host_of(to);
-  const Way& way = here == there ? cluster_.local : cluster_.nic;
+  const Conduit& way = here == there ? cluster_.local : cluster_.nic;
   Route route{{}, 0, way.latency_ns, way.message_ns, way.byte_ns};
   const auto add = [&](int wire) { route.wires[static_cast<size_t>(route.n_wires++)] = wire; };
   if (here == there) {
@@ -86,6 +86,27 @@ Route Network::route(int from, int to) const {
   return route;
 }
 
+int Network::period() const {
+  if (!cluster_.exceptions.empty()) return n_ranks_;
+  return n_racks() > 1 ? cluster_.ranks_per_rack() : cluster_.ranks_per_host;
+}
+
+Route Network::route(int from, int to, int n_first) const {
+  Route made = route(from, to);
+  for (int& wire : made.wires) wire = first_wire(wire, n_first);
+  return made;
+}
+
+int Network::first_wire(int wire, int n_first) const {
+  if (n_first == n_ranks_) return wire;
+  const int direction = wire % 2, nics = cluster_.nics_per_host, hosts = n_first / cluster_.ranks_per_host;
+  int index = wire / 2;
+  if (index < n_ranks_) return port(index % n_first, direction);
+  index -= n_ranks_;
+  if (index < n_hosts() * nics) return nic(index / nics % hosts, index % nics, direction);
+  return uplink((index - n_hosts() * nics) % std::max(1, hosts / cluster_.hosts_per_rack), direction);
+}
+
 std::string Network::wire_name(int wire) const {
   for (const auto& [hosts, number] : pairs_)
     if (number == wire) return format("host %d to host %d", hosts.first, hosts.second);
@@ -102,7 +123,10 @@ Layout Network::layout() const {
   std::vector<Seat> seats(static_cast<size_t>(n_ranks_));
   for (int rank = 0; rank < n_ranks_; rank++) {
     const int host = host_of(rank);
-    memcpy(seats[static_cast<size_t>(rank)].host.bytes, &host, sizeof host);
+    Seat& seat = seats[static_cast<size_t>(rank)];
+    memcpy(seat.host.bytes, &host, sizeof host);
+    seat.rack = static_cast<uint32_t>(rack_of(host));
+    seat.bytes_per_second = static_cast<uint64_t>(cluster_.host_bytes_per_second(host));
   }
   return lay_out(seats);
 }

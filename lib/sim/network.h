@@ -1,6 +1,7 @@
-// This header: the graph that messages of a number of ranks take. A wire is one direction of a rank's port, of a NIC,
-// of a rack's uplink; a route is the wires between two ranks. Ranks fill hosts in order, hosts fill racks. Immutable;
-// any thread.
+// sim: how long the library's own schedules take on hosts and networks that are not here. Nothing of it is in
+// libtutti.so. This header: the graph that messages of a number of ranks take. A wire is one direction of a rank's
+// port, of a NIC, of a rack's uplink; a route is the wires between two ranks. Ranks fill hosts in order, hosts fill
+// racks. Immutable; any thread.
 //
 //   rank --port--> rank                                                 on one host
 //   rank --NIC--> (switch of the rack) --NIC--> rank                    rank r uses NIC r * nics / ranks of its host
@@ -12,10 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "sim/cluster.h"
+#include "topology/cluster.h"
 #include "topology/layout.h"
 
 namespace tutti::sim {
+
+// What the library takes: lib/comm.
+inline constexpr uint32_t kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 576 << 10;
 
 struct Route {
   std::array<int, 5> wires{};
@@ -36,6 +40,12 @@ class Network {
   Layout layout() const;
 
   Route route(int from, int to) const;
+  // The wire of the first ranks that is like this one. All are of a kind, if the first are as many as period() or a
+  // multiple of it.
+  int first_wire(int wire, int n_first) const;
+  Route route(int from, int to, int n_first) const;
+  // After how many ranks the network is the same again; none: it is nowhere.
+  int period() const;
   const std::vector<double>& wires() const { return wires_; }  // bytes per nanosecond
   std::string wire_name(int wire) const;
   double slowdown(int rank) const { return slowdown_[static_cast<size_t>(rank)]; }

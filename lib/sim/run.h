@@ -3,8 +3,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
-#include "schedule/schedule.h"
+#include "schedule/alike.h"
 #include "sim/network.h"
 
 namespace tutti::sim {
@@ -15,6 +16,10 @@ struct Job {
   uint64_t block_elems = 0;  // of every block; see schedule.h
   size_t elem_bytes = 4;
   bool traces = false;
+  uint64_t most_steps = UINT64_MAX;  // simulated: more are refused with kInvalidUsage, as is what has no room in memory
+  // The schedules, and the network, are those of the first ranks, moved: then only these are simulated, each for all
+  // that are like it. If blocks do not divide evenly into chunks, that is as if the others had the first ones' chunks.
+  std::optional<Symmetry> alike;
 };
 
 struct Span {

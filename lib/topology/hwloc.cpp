@@ -225,12 +225,6 @@ void tell_kinds(hwloc_topology_t raw, Part& part) {
     if (strcmp(infos[i].name, "CoreType") == 0) part.detail = infos[i].value;
 }
 
-uint64_t largest_cache(const Part& part) {
-  uint64_t bytes = part.kind == Kind::kCache ? part.bytes : 0;
-  for (const Part& inner : part.parts) bytes = std::max(bytes, largest_cache(inner));
-  return bytes;
-}
-
 Machine to_machine(const Topology& topology, const std::string& source) {
   Machine machine;
   machine.whole = convert(hwloc_get_root_obj(topology.raw()));

@@ -1,10 +1,38 @@
 #include "topology/layout.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/sort.h"
 
 namespace tutti {
+namespace {
+
+// Hosts of a rack beside each other, racks in order of their first hosts.
+void sort_by_rack(Layout& layout, std::span<const Seat> seats) {
+  const auto rack = [&](const std::vector<int>& ranks) { return seats[static_cast<size_t>(ranks[0])].rack; };
+  std::map<uint32_t, size_t> found;  // a rack's place by its number
+  for (const auto& ranks : layout.hosts) found.try_emplace(rack(ranks), found.size());
+  sort_stably(layout.hosts.begin(), layout.hosts.end(),
+              [&](const auto& a, const auto& b) { return found.at(rack(a)) < found.at(rack(b)); });
+  layout.hosts_of_rack.assign(found.size(), 0);
+  for (const auto& ranks : layout.hosts) layout.hosts_of_rack[found.at(rack(ranks))]++;
+}
+
+void find_slow_hosts(Layout& layout, std::span<const Seat> seats) {
+  std::vector<uint64_t>& speeds = layout.bytes_per_second;
+  for (const auto& ranks : layout.hosts) {
+    speeds.push_back(UINT64_MAX);
+    for (const int rank : ranks)
+      speeds.back() = std::min(speeds.back(), seats[static_cast<size_t>(rank)].bytes_per_second);
+  }
+  std::vector<uint64_t> sorted = speeds;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t host = 0; host < speeds.size(); host++)
+    if (speeds[host] < sorted[sorted.size() / 2] / 2) layout.slow_hosts.push_back(static_cast<int>(host));
+}
+
+}  // namespace
 
 Layout lay_out(std::span<const Seat> seats) {
   Layout layout;
@@ -16,6 +44,8 @@ Layout lay_out(std::span<const Seat> seats) {
     if (is_new) layout.hosts.emplace_back();
     layout.hosts[host->second].push_back(rank);
   }
+  sort_by_rack(layout, seats);
+  find_slow_hosts(layout, seats);
   for (auto& ranks : layout.hosts) {
     sort_stably(ranks.begin(), ranks.end(), [&](int a, int b) { return seat(a).path < seat(b).path; });
     layout.order.insert(layout.order.end(), ranks.begin(), ranks.end());
@@ -27,12 +57,24 @@ Layout flat_layout(int n_ranks) {
   return lay_out(std::vector<Seat>(static_cast<size_t>(n_ranks)));
 }
 
+std::vector<std::vector<int>> by_rack(const Layout& layout) {
+  std::vector<std::vector<int>> racks;
+  auto host = layout.hosts.begin();
+  for (const int n : layout.hosts_of_rack) {
+    std::vector<int>& rack = racks.emplace_back();
+    for (const auto end = host + n; host != end; ++host) rack.insert(rack.end(), host->begin(), host->end());
+  }
+  return racks;
+}
+
 std::string to_text(const Layout& layout) {
   std::string text;
-  for (size_t host = 0; host < layout.hosts.size(); host++) {
-    text.append(host == 0 ? "" : " |");
-    for (const int rank : layout.hosts[host]) text.append(text.empty() ? "" : " ").append(std::to_string(rank));
-  }
+  size_t host = 0;
+  for (const int n : layout.hosts_of_rack)
+    for (const size_t first = host; host < first + static_cast<size_t>(n); host++) {
+      text.append(host == 0 ? "" : host == first ? " ||" : " |");
+      for (const int rank : layout.hosts[host]) text.append(text.empty() ? "" : " ").append(std::to_string(rank));
+    }
   return text;
 }
 

@@ -16,21 +16,32 @@ namespace tutti {
 struct Seat {
   HostId host{};
   std::vector<uint32_t> path;
+  // Of the host, as all its ranks should know. Hosts whose rack nobody knows have the same number.
+  uint32_t rack = 0;
+  uint64_t bytes_per_second = 0;
 };
 
 struct Layout {
-  // All ranks, host after host; on a host so that ranks stand together that share a cache, a NUMA node, a package.
-  // Rings and trees follow it.
+  // All ranks, rack after rack, host after host; on a host so that ranks stand together that share a cache, a NUMA
+  // node, a package. Rings and trees follow it.
   std::vector<int> order;
-  // The same, host by host, in order of their lowest ranks. The first rank of each is its leader.
+  // The same, host by host. The first rank of each is its leader. Racks, and the hosts of each, are in order of their
+  // lowest ranks.
   std::vector<std::vector<int>> hosts;
+  std::vector<int> hosts_of_rack;
+  std::vector<uint64_t> bytes_per_second;  // of each host
+  // Numbers of hosts that send less than half of what the median host does: a ring would wait for them with twice the
+  // bytes that they have.
+  std::vector<int> slow_hosts;
 };
 
 // Ranks with equal seats stand in order of rank.
 Layout lay_out(std::span<const Seat> seats);
 // All on one host, in order of rank.
 Layout flat_layout(int n_ranks);
-// "0 2 | 1 3": hosts are divided by bars.
+// The ranks of each rack, host after host.
+std::vector<std::vector<int>> by_rack(const Layout& layout);
+// "0 2 | 1 3 || 4": hosts are divided by bars, racks by two.
 std::string to_text(const Layout& layout);
 
 }  // namespace tutti

@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-// Which CPUs of a machine, by their number.
-using CpuSet = std::bitset<1024>;
+// Which CPUs of a machine, by their number: as many as any Linux for x86 has (NR_CPUS).
+using CpuSet = std::bitset<8192>;
 
 // A part that holds others: a package its NUMA nodes, a node its caches, a cache the cores that share it. Devices stand
 // last, in the part that they are nearest to.

@@ -139,14 +139,12 @@ Machine discover_in_sysfs(const std::string& sys, bool devices) {
   CpuSet& cpus = machine.whole.cpus;
   cpus = parse_cpus(first_line(sys + "/devices/system/cpu/online")) | usable_cpus();
   const std::vector<Part> nodes = memory_nodes(sys);
-  uint64_t largest = 0;
   for (size_t cpu = 0; cpu < cpus.size(); cpu++) {
     if (!cpus[cpu]) continue;
     const std::vector<Part> way = parts_of(sys, cpu, nodes);
     add(machine.whole, way);
-    for (const Part& part : way) largest = part.kind == Kind::kCache ? std::max(largest, part.bytes) : largest;
   }
-  if (largest > 0) machine.last_level_cache_bytes = largest;
+  if (const uint64_t bytes = largest_cache(machine.whole); bytes > 0) machine.last_level_cache_bytes = bytes;
   for (const NetworkDevice& device : devices ? network_devices(sys) : std::vector<NetworkDevice>())
     machine.whole.parts.push_back({.kind = Kind::kDevice, .name = device.name, .detail = describe(device)});
   return machine;

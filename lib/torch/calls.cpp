@@ -1,6 +1,7 @@
 // The short way from Python to libtutti: one call for an operation, without ctypes. calls.py loads this module, which
 // lies beside libtutti, and hands it the addresses of libtutti's functions. It has only CPython's stable ABI, so that
-// one binary serves every Python from 3.10 on, and nothing of torch's C++: a tensor is asked by its methods in Python.
+// one binary serves every Python from 3.10 on, and nothing of torch's C++: a tensor is read through DLPack, or asked by
+// its methods in Python.
 //
 // Threading: every function is called with the interpreter's lock; an operation lets go of it while it runs.
 // Lifetimes: the tables below keep what they name, so that an address stands for one object as long as it is in there.
@@ -8,15 +9,17 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
+#include "operand.h"
 #include "tutti/trace.h"
 #include "tutti/tutti.h"
 
 namespace {
 
 // Counted with the package's (calls.py): a package that was installed at another time does without the module.
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 
 // A reference that is given up at the end of its scope.
 class Ref {
@@ -47,10 +50,20 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// What bind() is given, in its order.
+// The functions of libtutti that are called, in the order in which bind() is given their addresses.
+struct Functions {
+  decltype(&tuttiAllReduce) all_reduce;
+  decltype(&tuttiBcast) broadcast;
+  decltype(&tuttiReduce) reduce;
+  decltype(&tuttiAllGather) all_gather;
+  decltype(&tuttiReduceScatter) reduce_scatter;
+  decltype(&tuttiBarrier) barrier;
+  decltype(&tuttiSetPlace) set_place;
+};
+constexpr size_t kFunctions = sizeof(Functions) / sizeof(void*);
+
+// What else bind() is given, in its order.
 struct Bound {
-  decltype(&tuttiAllReduce) all_reduce = nullptr;
-  decltype(&tuttiSetPlace) set_place = nullptr;
   PyObject *tensor = nullptr, *parameter = nullptr;  // the types whose methods do nothing but answer
   PyObject* types = nullptr;                         // torch.dtype -> tuttiDataType_t
   PyObject* profiles = nullptr;                      // () -> whether torch's profiler is on
@@ -59,13 +72,15 @@ struct Bound {
   PyObject* fail = nullptr;       // (group, tuttiResult_t) raises
   PyObject* names = nullptr;      // all_reduce_'s operators -> tuttiRedOp_t
   PyObject* operators = nullptr;  // hash of a ReduceOp -> tuttiRedOp_t
-  PyObject* options = nullptr;    // the type of an all-reduce's options
   PyObject* finished = nullptr;   // the Work of what is done
 };
+Functions tutti_calls;
 Bound bound;
+const DlExchange* exchange = nullptr;  // if this torch has it
 
-PyObject *s_all_reduce, *s_async, *s_back, *s_comm, *s_communicator, *s_contiguous, *s_cpu, *s_data_ptr, *s_dtype,
-    *s_file, *s_last, *s_numel, *s_op, *s_shape;
+PyObject *s_all_gather, *s_all_reduce, *s_async, *s_back, *s_barrier, *s_broadcast, *s_comm, *s_communicator,
+    *s_contiguous, *s_cpu, *s_data_ptr, *s_dtype, *s_file, *s_last, *s_numel, *s_op, *s_reduce, *s_reduce_scatter,
+    *s_root, *s_shape, *s_size;
 
 // ---- where the user's program calls from ----
 
@@ -73,10 +88,19 @@ struct Code {
   PyObject* code = nullptr;
   bool foreign = false;
 };
+// An operation, and its first tensor: as what it is known by.
+struct Call {
+  PyObject *what, *first;
+  Py_ssize_t tensors;
+  uintptr_t type;  // tuttiDataType_t, or where torch's object for it is
+  const Shape* shape;
+};
 struct Place {
-  PyObject *what = nullptr, *code = nullptr, *dtype = nullptr, *shape = nullptr;
+  PyObject *what = nullptr, *code = nullptr;
   long instruction = 0;
   Py_ssize_t tensors = 0;
+  uintptr_t type = 0;
+  Shape shape;
   uint64_t number = 0;
 };
 // Each has its slot by its address; another one with the same slot takes its place.
@@ -124,49 +148,42 @@ Frame user_frame() {
 }
 
 // Has the place named to the library.
-bool name_place(uint64_t* number, PyObject* what, PyObject* first, Py_ssize_t tensors, PyObject* frame) {
-  const Ref count(PyLong_FromSsize_t(tensors));
+bool name_place(uint64_t* number, const Call& call, PyObject* frame) {
+  const Ref count(PyLong_FromSsize_t(call.tensors));
   if (!count) return false;
-  const Ref named(PyObject_CallFunctionObjArgs(bound.number, what, first, count.get(), frame, nullptr));
+  const Ref named(PyObject_CallFunctionObjArgs(bound.number, call.what, call.first, count.get(), frame, nullptr));
   if (!named) return false;
   *number = PyLong_AsUnsignedLongLong(named.get());
   return PyErr_Occurred() == nullptr;
 }
 
-bool is_at(const Place& place, PyObject* what, const Frame& at, long instruction, PyObject* dtype, PyObject* shape,
-           Py_ssize_t tensors) {
-  return place.what == what && place.code == at.code.get() && place.instruction == instruction &&
-         place.dtype == dtype && place.tensors == tensors &&
-         (place.shape == shape || PyObject_RichCompareBool(place.shape, shape, Py_EQ) == 1);
-}
-
-// From now on this thread's operations are `what`, with so many tensors, of which this is the first (or None) and has
-// this type; and they come from the user's code that is nearest on the stack. False with an exception.
-bool stand_at(PyObject* what, PyObject* first, PyObject* dtype, Py_ssize_t tensors) {
+// From now on this thread's operations are this one, and come from the user's code that is nearest on the stack. False
+// with an exception.
+bool stand_at(const Call& call) {
   const Frame at = user_frame();
   if (PyErr_Occurred() != nullptr) return false;
   uint64_t number = 0;
   if (!at.frame) {
-    if (!name_place(&number, what, first, tensors, Py_None)) return false;
-    bound.set_place(number);
+    if (!name_place(&number, call, Py_None)) return false;
+    tutti_calls.set_place(number);
     return true;
   }
   const Ref last(PyObject_GetAttr(at.frame.get(), s_last));
-  const Ref shape(first == Py_None ? Ref::to(Py_None) : Ref(PyObject_GetAttr(first, s_shape)));
-  if (!last || !shape) return false;
+  if (!last) return false;
   const long instruction = PyLong_AsLong(last.get());
   Place& place = places[(hash_of(at.code.get()) + static_cast<size_t>(instruction)) % places.size()];
-  if (!is_at(place, what, at, instruction, dtype, shape.get(), tensors)) {
-    if (!name_place(&number, what, first, tensors, at.frame.get())) return false;
-    keep(place.what, what);
+  if (place.what != call.what || place.code != at.code.get() || place.instruction != instruction ||
+      place.type != call.type || place.tensors != call.tensors || !(place.shape == *call.shape)) {
+    if (!name_place(&number, call, at.frame.get())) return false;
+    keep(place.what, call.what);
     keep(place.code, at.code.get());
-    keep(place.dtype, dtype);
-    keep(place.shape, shape.get());
     place.instruction = instruction;
-    place.tensors = tensors;
+    place.tensors = call.tensors;
+    place.type = call.type;
+    place.shape = *call.shape;
     place.number = number;
   }
-  bound.set_place(place.number);
+  tutti_calls.set_place(place.number);
   return true;
 }
 
@@ -179,18 +196,41 @@ Ref call(PyObject* object, PyObject* method) {
   return Ref(PyObject_CallMethodObjArgs(object, method, nullptr));
 }
 
-// The type of its elements, if it is a tensor in host memory whose elements lie one after the other and are of a type
-// that Tutti has. Nothing if not, also after an exception.
-Ref plain_dtype(PyObject* tensor, long* datatype) {
-  if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != bound.tensor &&
-      reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != bound.parameter)
-    return {};
-  Ref dtype(PyObject_GetAttr(tensor, s_dtype));
+// False with an exception.
+bool get_shape(PyObject* tensor, Shape* shape) {
+  const Ref lengths(PyObject_GetAttr(tensor, s_shape));
+  const Py_ssize_t ndim = lengths ? PyTuple_Size(lengths.get()) : -1;
+  shape->ndim = ndim > Shape::kMostDims ? -1 : static_cast<int>(ndim);
+  for (int i = 0; i < shape->ndim; i++)
+    shape->lengths[static_cast<size_t>(i)] = PyLong_AsLongLong(PyTuple_GetItem(lengths.get(), i));
+  return PyErr_Occurred() == nullptr;
+}
+
+// By the methods that it has in Python.
+bool take_slowly(PyObject* tensor, Operand* operand) {
+  const Ref dtype(PyObject_GetAttr(tensor, s_dtype));
   PyObject* const code = dtype ? PyDict_GetItemWithError(bound.types, dtype.get()) : nullptr;
   if (code == nullptr || !is_true(Ref(PyObject_GetAttr(tensor, s_cpu))) || !is_true(call(tensor, s_contiguous)))
-    return {};
-  *datatype = PyLong_AsLong(code);
-  return dtype;
+    return false;
+  const Ref elems(call(tensor, s_numel)), address(elems ? call(tensor, s_data_ptr) : Ref());
+  if (!address || !get_shape(tensor, &operand->shape)) return false;
+  operand->type = static_cast<tuttiDataType_t>(PyLong_AsLong(code));
+  operand->at = PyLong_AsVoidPtr(address.get());
+  operand->elems = PyLong_AsSize_t(elems.get());
+  return true;
+}
+
+// A tensor that libtutti takes as it is: in host memory, its elements one after the other, aligned, and of a type that
+// Tutti has. False if it is not like that, also after an exception.
+bool take(PyObject* tensor, Operand* operand) {
+  static constexpr size_t kTypeBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  if (tensor == nullptr || (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != bound.tensor &&
+                            reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != bound.parameter))
+    return false;
+  DlTensor described{};
+  const bool taken = exchange == nullptr ? take_slowly(tensor, operand)
+                                         : exchange->describe(tensor, &described) == 0 && take(described, operand);
+  return taken && reinterpret_cast<uintptr_t>(operand->at) % kTypeBytes[operand->type] == 0;
 }
 
 // Its communicator; none if it has none any more, or is another backend's.
@@ -200,60 +240,152 @@ tuttiComm_t comm_of(PyObject* group) {
   return comm && PyLong_Check(comm.get()) != 0 ? static_cast<tuttiComm_t>(PyLong_AsVoidPtr(comm.get())) : nullptr;
 }
 
-// All-reduces: `done`, or null with an exception. None, and nothing was done, if it is not so simple: another kind of
-// tensor, no operator or communicator, or torch's profiler is on. Then the ordinary way finds errors, too.
-PyObject* reduce(PyObject* group, PyObject* tensor, PyObject* op, PyObject* done) {
-  long datatype = 0;
-  const Ref dtype = op != nullptr ? plain_dtype(tensor, &datatype) : Ref();
-  const Ref profiled(dtype ? PyObject_CallFunctionObjArgs(bound.profiles, nullptr) : nullptr);
-  const Ref elems(profiled && profiled.get() == Py_False ? call(tensor, s_numel) : Ref());
-  const Ref address(elems ? call(tensor, s_data_ptr) : Ref());
-  const tuttiComm_t comm = address ? comm_of(group) : nullptr;
-  if (comm == nullptr || !stand_at(s_all_reduce, tensor, dtype.get(), 1)) {
-    PyErr_Clear();
-    Py_RETURN_NONE;
-  }
-  void* const at = PyLong_AsVoidPtr(address.get());
-  const size_t size = PyLong_AsSize_t(elems.get());
-  const auto operation = static_cast<tuttiRedOp_t>(PyLong_AsLong(op));
+PyObject* not_simple() {
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
+// Carries out an operation whose first tensor this is (or None): `done`, or null with an exception. None, and nothing
+// was done, if there is no communicator or torch's profiler is on: then the ordinary way finds errors, too.
+template <typename Run>
+PyObject* carry_out(PyObject* group, PyObject* what, PyObject* first, const Operand& x, PyObject* done, Run run) {
+  const Ref profiled(PyObject_CallFunctionObjArgs(bound.profiles, nullptr));
+  const tuttiComm_t comm = profiled && profiled.get() == Py_False ? comm_of(group) : nullptr;
+  if (comm == nullptr || !stand_at({what, first, first == Py_None ? 0 : 1, uintptr_t{x.type}, &x.shape}))
+    return not_simple();
   PyThreadState* const thread = PyEval_SaveThread();
-  const tuttiResult_t result =
-      bound.all_reduce(at, at, size, static_cast<tuttiDataType_t>(datatype), operation, comm, nullptr);
+  const tuttiResult_t result = run(comm);
   PyEval_RestoreThread(thread);
   if (result == tuttiSuccess) return Ref::to(done).release();
   const Ref code(PyLong_FromLong(result));
   return code ? PyObject_CallFunctionObjArgs(bound.fail, group, code.get(), nullptr) : nullptr;
 }
 
-// all_reduce_(group, tensor, op's name): True when it is done.
-PyObject* all_reduce_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 3 || bound.names == nullptr) Py_RETURN_NONE;
-  return reduce(arguments[0], arguments[1], PyDict_GetItemWithError(bound.names, arguments[2]), Py_True);
+// The only one of a list; null if it is none.
+PyObject* only(PyObject* tensors) {
+  return PyList_Check(tensors) != 0 && PyList_Size(tensors) == 1 ? PyList_GetItem(tensors, 0) : nullptr;
 }
 
-// allreduce(group, tensors, options), as c10d calls it: a finished Work.
-PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 3) Py_RETURN_NONE;
-  PyObject *const tensors = arguments[1], *const options = arguments[2];
-  if (reinterpret_cast<PyObject*>(Py_TYPE(options)) != bound.options || PyList_Check(tensors) == 0 ||
-      PyList_Size(tensors) != 1)
-    Py_RETURN_NONE;
+// Of c10d's options: whether the caller waits, the operator, and the root. False also after an exception.
+bool is_synchronous(PyObject* options) {
   const Ref later(PyObject_GetAttr(options, s_async));
-  const Ref op(later && later.get() == Py_False ? PyObject_GetAttr(options, s_op) : nullptr);
+  return later && later.get() == Py_False;
+}
+bool get_operator(PyObject* options, tuttiRedOp_t* to) {
+  const Ref op(PyObject_GetAttr(options, s_op));
   const Ref hash(op ? PyLong_FromSsize_t(PyObject_Hash(op.get())) : nullptr);
   PyObject* const number = hash ? PyDict_GetItemWithError(bound.operators, hash.get()) : nullptr;
-  const Ref tensor = Ref::to(PyList_GetItem(tensors, 0));
-  return reduce(arguments[0], tensor.get(), number, bound.finished);
+  if (number != nullptr) *to = static_cast<tuttiRedOp_t>(PyLong_AsLong(number));
+  return number != nullptr;
+}
+bool get_int(PyObject* object, PyObject* name, int* to) {
+  const Ref value(PyObject_GetAttr(object, name));
+  if (value) *to = static_cast<int>(PyLong_AsLong(value.get()));
+  return value && PyErr_Occurred() == nullptr;
+}
+
+// One block for each rank of the group.
+bool are_blocks(PyObject* group, const Operand& all, const Operand& one) {
+  int size = 0;
+  return get_int(group, s_size, &size) && all.type == one.type && all.elems == one.elems * static_cast<size_t>(size);
+}
+
+PyObject* reduce_all(PyObject* group, PyObject* tensor, tuttiRedOp_t op, PyObject* done) {
+  const Ref kept = Ref::to(tensor);
+  Operand x;
+  if (!take(tensor, &x)) return not_simple();
+  return carry_out(group, s_all_reduce, tensor, x, done, [&](tuttiComm_t comm) {
+    return tutti_calls.all_reduce(x.at, x.at, x.elems, x.type, op, comm, nullptr);
+  });
+}
+
+// all_reduce_(group, tensor, op's name): True when it is done.
+PyObject* all_reduce_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  PyObject* const op =
+      count == 3 && bound.names != nullptr ? PyDict_GetItemWithError(bound.names, arguments[2]) : nullptr;
+  if (op == nullptr) return not_simple();
+  return reduce_all(arguments[0], arguments[1], static_cast<tuttiRedOp_t>(PyLong_AsLong(op)), Py_True);
+}
+
+// These have the arguments of a ProcessGroup's methods, and give a finished Work.
+
+// allreduce(group, tensors, options)
+PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  tuttiRedOp_t op = tuttiSum;
+  if (count != 3 || !is_synchronous(arguments[2]) || !get_operator(arguments[2], &op)) return not_simple();
+  PyObject* const tensor = only(arguments[1]);
+  return tensor == nullptr ? not_simple() : reduce_all(arguments[0], tensor, op, bound.finished);
+}
+
+// reduce(group, tensors, options)
+PyObject* reduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  tuttiRedOp_t op = tuttiSum;
+  int root = 0;
+  Operand x;
+  if (count != 3 || !is_synchronous(arguments[2]) || !get_operator(arguments[2], &op) ||
+      !get_int(arguments[2], s_root, &root))
+    return not_simple();
+  const Ref tensor = Ref::to(only(arguments[1]));
+  if (!take(tensor.get(), &x)) return not_simple();
+  return carry_out(arguments[0], s_reduce, tensor.get(), x, bound.finished, [&](tuttiComm_t comm) {
+    return tutti_calls.reduce(x.at, x.at, x.elems, x.type, op, root, comm, nullptr);
+  });
+}
+
+// broadcast(group, tensors, options)
+PyObject* broadcast(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  int root = 0;
+  Operand x;
+  if (count != 3 || !is_synchronous(arguments[2]) || !get_int(arguments[2], s_root, &root)) return not_simple();
+  const Ref tensor = Ref::to(only(arguments[1]));
+  if (!take(tensor.get(), &x)) return not_simple();
+  return carry_out(arguments[0], s_broadcast, tensor.get(), x, bound.finished,
+                   [&](tuttiComm_t comm) { return tutti_calls.broadcast(x.at, x.elems, x.type, root, comm, nullptr); });
+}
+
+// all_gather(group, output, source, options)
+PyObject* all_gather(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  Operand to, x;
+  if (count != 4 || !is_synchronous(arguments[3]) || !take(arguments[1], &to) || !take(arguments[2], &x) ||
+      !are_blocks(arguments[0], to, x))
+    return not_simple();
+  return carry_out(arguments[0], s_all_gather, arguments[2], x, bound.finished, [&](tuttiComm_t comm) {
+    return tutti_calls.all_gather(x.at, to.at, x.elems, x.type, comm, nullptr);
+  });
+}
+
+// reduce_scatter(group, output, source, options)
+PyObject* reduce_scatter(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  tuttiRedOp_t op = tuttiSum;
+  Operand to, x;
+  if (count != 4 || !is_synchronous(arguments[3]) || !get_operator(arguments[3], &op) || !take(arguments[1], &to) ||
+      !take(arguments[2], &x) || !are_blocks(arguments[0], x, to))
+    return not_simple();
+  return carry_out(arguments[0], s_reduce_scatter, arguments[2], x, bound.finished, [&](tuttiComm_t comm) {
+    return tutti_calls.reduce_scatter(x.at, to.at, to.elems, to.type, op, comm, nullptr);
+  });
+}
+
+// barrier(group)
+PyObject* barrier(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 1) return not_simple();
+  return carry_out(arguments[0], s_barrier, Py_None, {}, bound.finished,
+                   [](tuttiComm_t comm) { return tutti_calls.barrier(comm, nullptr); });
 }
 
 // stand_at(what, first tensor or None, how many)
 PyObject* stand(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 3 || bound.set_place == nullptr) {
+  if (count != 3 || tutti_calls.set_place == nullptr) {
     PyErr_SetString(PyExc_TypeError, "stand_at(what, first, tensors) after bind()");
     return nullptr;
   }
-  const Ref dtype(arguments[1] == Py_None ? Ref::to(Py_None) : Ref(PyObject_GetAttr(arguments[1], s_dtype)));
-  if (!dtype || !stand_at(arguments[0], arguments[1], dtype.get(), PyLong_AsSsize_t(arguments[2]))) return nullptr;
+  PyObject* const first = arguments[1];
+  Shape shape;
+  const Ref dtype(first == Py_None ? Ref::to(Py_None) : Ref(PyObject_GetAttr(first, s_dtype)));  // torch keeps it
+  if (!dtype || (first != Py_None && !get_shape(first, &shape)) ||
+      !stand_at(
+          {arguments[0], first, PyLong_AsSsize_t(arguments[2]), reinterpret_cast<uintptr_t>(dtype.get()), &shape}))
+    return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -263,19 +395,29 @@ PyObject* forget_places(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// Once, before anything else.
+// Once, before anything else: a list of the functions' addresses, and the rest.
 PyObject* bind(PyObject*, PyObject* arguments) {
-  PyObject *reduce = nullptr, *place = nullptr;
+  PyObject* addresses = nullptr;
   Bound given;
-  if (PyArg_ParseTuple(arguments, "OOOOOOOOOOOOO:bind", &reduce, &place, &given.tensor, &given.parameter, &given.types,
+  if (PyArg_ParseTuple(arguments, "OOOOOOOOOOO:bind", &addresses, &given.tensor, &given.parameter, &given.types,
                        &given.profiles, &given.is_foreign, &given.number, &given.fail, &given.names, &given.operators,
-                       &given.options, &given.finished) == 0)
+                       &given.finished) == 0)
     return nullptr;
-  given.all_reduce = reinterpret_cast<decltype(given.all_reduce)>(PyLong_AsVoidPtr(reduce));
-  given.set_place = reinterpret_cast<decltype(given.set_place)>(PyLong_AsVoidPtr(place));
-  if (PyErr_Occurred() != nullptr) return nullptr;
+  std::array<void*, kFunctions> functions{};
+  for (size_t i = 0; i < kFunctions; i++) {
+    PyObject* const address = PyList_GetItem(addresses, static_cast<Py_ssize_t>(i));
+    functions[i] = address != nullptr ? PyLong_AsVoidPtr(address) : nullptr;
+    if (PyErr_Occurred() != nullptr) return nullptr;
+  }
+  const Ref capsule(PyObject_GetAttrString(given.tensor, "__dlpack_c_exchange_api__"));
+  void* const table = capsule ? PyCapsule_GetPointer(capsule.get(), DlExchange::kCapsule) : nullptr;
+  PyErr_Clear();
+  exchange = static_cast<const DlExchange*>(table);
+  if (exchange != nullptr && (exchange->major != DlExchange::kMajor || exchange->describe == nullptr))
+    exchange = nullptr;
   Py_INCREF(arguments);  // and with it all that is in there
   bound = given;
+  memcpy(&tutti_calls, functions.data(), sizeof tutti_calls);
   Py_RETURN_NONE;
 }
 
@@ -287,7 +429,12 @@ PyCFunction function(Function* f) {
 PyMethodDef methods[] = {
     {"bind", function(bind), METH_VARARGS, nullptr},
     {"all_reduce_", function(all_reduce_), METH_FASTCALL, nullptr},
+    {"all_gather", function(all_gather), METH_FASTCALL, nullptr},
     {"allreduce", function(allreduce), METH_FASTCALL, nullptr},
+    {"barrier", function(barrier), METH_FASTCALL, nullptr},
+    {"broadcast", function(broadcast), METH_FASTCALL, nullptr},
+    {"reduce", function(reduce), METH_FASTCALL, nullptr},
+    {"reduce_scatter", function(reduce_scatter), METH_FASTCALL, nullptr},
     {"stand_at", function(stand), METH_FASTCALL, nullptr},
     {"forget_places", function(forget_places), METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
@@ -302,7 +449,14 @@ PyMODINIT_FUNC PyInit_libtutti_torch() {
   struct {
     PyObject** name;
     const char* text;
-  } const names[] = {{&s_all_reduce, "all_reduce"},
+  } const names[] = {{&s_all_gather, "all_gather_single"},
+                     {&s_all_reduce, "all_reduce"},
+                     {&s_barrier, "barrier"},
+                     {&s_broadcast, "broadcast"},
+                     {&s_reduce, "reduce"},
+                     {&s_reduce_scatter, "reduce_scatter"},
+                     {&s_root, "rootRank"},
+                     {&s_size, "_size"},
                      {&s_back, "f_back"},
                      {&s_contiguous, "is_contiguous"},
                      {&s_cpu, "is_cpu"},

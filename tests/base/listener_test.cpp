@@ -1,4 +1,6 @@
 // Where a rank listens.
+#include <poll.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -132,6 +134,31 @@ TEST_CASE("where there is no door at the loopback, peers of this host come by th
   const size_t all = acceptor.descriptors();
   acceptor.narrow(true, false);
   CHECK(acceptor.descriptors() == all);
+}
+
+TEST_CASE("a peer that was not looked at for long is not turned away for that") {
+  auto listener = Listener::open();
+  REQUIRE(listener);
+  const Address address = listener.value().contact.addresses.at(0);
+  Acceptor acceptor(std::move(listener.value().fds), Key{}, HelloKind::kControl, 0);
+  auto fd = connect_start(address);
+  REQUIRE(fd);
+  int error = 0;
+  while (connect_finished(fd.value().get(), &error) == Code::kInProgress) ::poll(nullptr, 0, 1);
+  Handshake peer = Handshake::client(Key{}, HelloKind::kControl, 1, 0);
+  CHECK(!acceptor.next());
+  REQUIRE(acceptor.has_pending());
+  ::poll(nullptr, 0, 5500);  // longer than it may take to prove itself
+  std::optional<Acceptor::Accepted> accepted;
+  const Deadline deadline = Deadline::after_seconds(3);
+  Handshake::Status status = Handshake::Status::kPending;
+  while ((!accepted || status == Handshake::Status::kPending) && !deadline.passed()) {
+    if (status == Handshake::Status::kPending) status = peer.advance(fd.value().get());
+    if (!accepted) accepted = acceptor.next();
+    ::poll(nullptr, 0, 1);
+  }
+  CHECK(accepted);
+  CHECK(status == Handshake::Status::kDone);
 }
 
 TEST_CASE("ports are taken from TUTTI_PORT_RANGE, and when it is used up the error says so") {

@@ -149,6 +149,8 @@ TEST_CASE("a process that is stopped keeps nobody from those that have the port 
   CalledRank here(1);
   REQUIRE(here.acceptor);
   REQUIRE(kill(child.pid, SIGSTOP) == 0);
+  int status = 0;  // until its porter, too, has stopped: it could still take in a caller
+  REQUIRE(waitpid(child.pid, &status, WUNTRACED) == child.pid);
   for (int from = 2; from < 6; from++) CHECK(call(here.contact, 1, from, *here.acceptor) == from);
   kill(child.pid, SIGCONT);
   CHECK(reaches(child.contact, 2));
@@ -167,7 +169,7 @@ TEST_CASE("silent strangers at a host's port keep no rank out, and fill nobody's
   CHECK(!rank.acceptor->has_pending());
 }
 
-TEST_CASE("who asks for a door that is not there, or says something else, is turned away") {
+TEST_CASE("who asks for a door that is not there, or says something else, is refused") {
   const OnePort port;
   CalledRank rank(1);
   REQUIRE(rank.acceptor);
@@ -206,7 +208,7 @@ TEST_CASE("a port that another program has is an error that says so") {
   REQUIRE(!listener);
   CHECK(listener.error().sys_errno == EADDRINUSE);
   CHECK(contains(listener.error().message, "TUTTI_PORT=" + std::to_string(bound) + " cannot be used on host "));
-  CHECK(contains(listener.error().message, "another program listens there; choose a port that nobody uses there"));
+  CHECK(contains(listener.error().message, "another program listens there; choose a port that is free there"));
 }
 
 TEST_CASE("TUTTI_PORT and TUTTI_PORT_RANGE exclude each other") {

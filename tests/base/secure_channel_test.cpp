@@ -1,5 +1,6 @@
 #include "base/secure_channel.h"
 
+#include <sodium.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -70,6 +71,29 @@ std::vector<Cipher> ciphers() {
 
 }  // namespace
 
+TEST_CASE("AES-GCM is the standard's, whichever library works it out") {
+  if (!AesGcm::is_here()) return;
+  const Secret key{7, 1, 2};
+  const std::array<uint8_t, AesGcm::kNonceBytes> nonce{3};
+  const std::array<uint8_t, 4> head{5, 6};
+  AesGcm aes;
+  aes.take_key(key.data());
+  for (const size_t bytes : {1, 15, 16, 17, 48, 1000, 4096, 100'001}) {
+    const std::string text = random_text(bytes);
+    std::vector<uint8_t> sealed(bytes + AesGcm::kProofBytes), opened(bytes);
+    aes.seal(reinterpret_cast<const uint8_t*>(text.data()), bytes, {head.data(), head.size()}, nonce.data(),
+             sealed.data());
+    REQUIRE(crypto_aead_aes256gcm_decrypt(opened.data(), nullptr, nullptr, sealed.data(), sealed.size(), head.data(),
+                                          head.size(), nonce.data(), key.data()) == 0);
+    CHECK(memcmp(opened.data(), text.data(), bytes) == 0);
+    sealed[bytes / 2] ^= 1;
+    CHECK_FALSE(aes.open(sealed.data(), bytes, {head.data(), head.size()}, nonce.data(), opened.data()));
+    sealed[bytes / 2] ^= 1;
+    CHECK(aes.open(sealed.data(), bytes, {head.data(), head.size()}, nonce.data(), sealed.data()));
+    CHECK(memcmp(sealed.data(), text.data(), bytes) == 0);
+  }
+}
+
 TEST_CASE("a secure channel brings what was sent, however it is cut") {
   for (const Cipher cipher : ciphers()) {
     SecurePair pair(cipher, 10'000);  // with some keys
@@ -89,6 +113,30 @@ TEST_CASE("a secure channel brings what was sent, however it is cut") {
       CHECK(got == sent);
     }
     CHECK_FALSE(pair.to.has_rest());
+  }
+}
+
+TEST_CASE("a secure channel sends parts, small and large, as one text after the other") {
+  for (const Cipher cipher : ciphers()) {
+    SecurePair pair(cipher);
+    for (const size_t first : {size_t{0}, size_t{1}, size_t{48}, size_t{5000}, SecureChannel::kMostTextBytes + 1})
+      for (const size_t second :
+           {size_t{0}, size_t{1}, size_t{975}, size_t{976}, size_t{5000}, 2 * SecureChannel::kMostTextBytes}) {
+        if (first + second == 0) continue;
+        std::string all = random_text(first + second), got;
+        for (size_t sent = 0; sent < all.size();) {
+          const size_t ahead = std::max(sent, first);
+          const ssize_t n = pair.from.send(
+              pair.a.get(), {{all.data() + sent, ahead - sent}, {all.data() + ahead, all.size() - ahead}});
+          REQUIRE(n > 0);
+          sent += static_cast<size_t>(n);
+          for (std::string wire; !(wire = SecurePair::taken(pair.a_wire.get())).empty();) {
+            pair.bring(wire);
+            got += pair.opened();
+          }
+        }
+        CHECK(got == all);
+      }
   }
 }
 
@@ -172,5 +220,6 @@ TEST_CASE("a secure channel whose kernel has no more room goes on where it stopp
   }
   CHECK(refusals > 0);
   CHECK(got == text);
-  CHECK(pair.from.wire_bytes() == text.size() + 20 * ((text.size() + (32 << 10) - 1) / (32 << 10)));
+  constexpr size_t kMost = SecureChannel::kMostTextBytes;
+  CHECK(pair.from.wire_bytes() == text.size() + 20 * ((text.size() + kMost - 1) / kMost));
 }

@@ -14,13 +14,13 @@ namespace tutti::test {
 // One end; the other verbs do nothing. Lives longer than its Link.
 struct MadeUpEnd {
   // What happens here, set by the test.
-  std::deque<tuttiMessage> messages;  // `data` null: lent
+  std::deque<tuttiMessage> messages;  // `data` null: exposed
   std::function<void()> on_peek;      // before each look for one
-  const void* borrowed = nullptr;     // where a lent message can be read
-  const char* fails_to_borrow = nullptr;
+  const void* exposed = nullptr;      // where an exposed message can be read
+  const char* fails_to_read = nullptr;
   const char* fails = nullptr;  // link_poll
-  bool lends = false;
-  void* place = nullptr;  // where the receiver expects the next message
+  bool exposes = false;
+  void* place = nullptr;  // where the receiver has posted the next message
   uint32_t place_bytes = 0;
   bool has_slot = true;
   uint32_t unsent = 0;
@@ -28,10 +28,10 @@ struct MadeUpEnd {
   bool may_sleep = false;  // what wait_begin returns
 
   // What the executor did.
-  std::vector<std::string> sent;  // the bytes of what was published, lent or placed
-  std::vector<const void*> lent_at;
-  int recalls = 0, releases = 0, publishes = 0, expects = 0, expects_ahead = 0;
-  bool placing = false;  // from place to publish or try_acquire
+  std::vector<std::string> sent;  // the bytes of what was published, wherever it was
+  std::vector<const void*> exposed_at;
+  int revokes = 0, releases = 0, publishes = 0, posts = 0, posts_ahead = 0;
+  bool placing = false;  // from acquire to publish or acquire
 
   std::vector<char> slot = std::vector<char>(256 << 10);
 };
@@ -43,23 +43,33 @@ inline tuttiTransport made_up_transport() {
     return report(Error{Code::kRemoteError, why}, error);
   };
   tuttiTransport table{TUTTI_TRANSPORT_ABI_VERSION, sizeof(tuttiTransport), "made-up"};
-  table.link_poll = [](tuttiLink* link, tuttiTransportError* error) { return fail(end(link)->fails, error); };
-  table.try_acquire = [](tuttiLink* link) -> void* {
-    MadeUpEnd& e = *end(link);
-    e.placing = false;
-    return e.has_slot ? e.slot.data() : nullptr;
+  table.link_poll = [](tuttiLink* link, tuttiLinkState* state, tuttiTransportError* error) {
+    if (state != nullptr) state->unsent = end(link)->unsent;
+    return fail(end(link)->fails, error);
   };
-  table.publish = [](tuttiLink* link, uint32_t bytes, const tuttiTag*) {
+  table.acquire = [](tuttiLink* link, const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
     MadeUpEnd& e = *end(link);
+    e.placing = posting == TUTTI_IF_POSTED && e.place != nullptr && e.place_bytes == bytes;
+    *at = e.placing ? e.place : e.slot.data();
+    if (!e.has_slot) return TUTTI_NO_ROOM;
+    return e.placing ? TUTTI_POSTED : e.exposes && data != nullptr ? TUTTI_EXPOSED : TUTTI_SLOT;
+  };
+  table.publish = [](tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag*) {
+    MadeUpEnd& e = *end(link);
+    if (data != nullptr) {
+      e.exposed_at.push_back(data);
+      e.sent.emplace_back(static_cast<const char*>(data), bytes);
+      return 1;
+    }
     e.publishes++;
     e.sent.emplace_back(std::exchange(e.placing, false) ? static_cast<char*>(e.place) : e.slot.data(), bytes);
+    return 1;
   };
   table.push = [](tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag*) {
     end(link)->sent.emplace_back(static_cast<const char*>(data), bytes);
     return end(link)->pushed;
   };
-  table.unsent = [](tuttiLink* link) { return end(link)->unsent; };
-  table.try_peek = [](tuttiLink* link, tuttiMessage* message) {
+  table.peek = [](tuttiLink* link, tuttiMessage* message) {
     MadeUpEnd& e = *end(link);
     if (e.on_peek) e.on_peek();
     if (e.messages.empty()) return 0;
@@ -70,26 +80,17 @@ inline tuttiTransport made_up_transport() {
     end(link)->releases++;
     end(link)->messages.pop_front();
   };
-  table.wait_begin = [](tuttiLink* link, int, tuttiWait*) { return end(link)->may_sleep ? 1 : 0; };
+  table.wait_begin = [](tuttiLink* link, tuttiWait*) { return end(link)->may_sleep ? 1 : 0; };
   table.wait_end = [](tuttiLink*) {};
   table.link_close = [](tuttiLink*) {};
-  table.expect = [](tuttiLink* link, void*, uint32_t) { end(link)->expects++; };
-  table.expect_ahead = [](tuttiLink* link, uint32_t, void*, uint32_t) { end(link)->expects_ahead++; };
-  table.lend = [](tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag*) {
-    end(link)->lent_at.push_back(data);
-    end(link)->sent.emplace_back(static_cast<const char*>(data), bytes);
+  table.revoke = [](tuttiLink* link) { end(link)->revokes++; };
+  table.read = [](tuttiLink* link, const void** data, tuttiTransportError* error) {
+    *data = end(link)->exposed;
+    return fail(end(link)->fails_to_read, error);
+  };
+  table.post = [](tuttiLink* link, uint32_t ahead, void*, uint32_t, int) {
+    ++(ahead > 0 ? end(link)->posts_ahead : end(link)->posts);
     return 1;
-  };
-  table.can_lend = [](tuttiLink* link, const void*, uint32_t) { return end(link)->lends ? 1 : 0; };
-  table.recall = [](tuttiLink* link) { end(link)->recalls++; };
-  table.borrow = [](tuttiLink* link, const void** data, tuttiTransportError* error) {
-    *data = end(link)->borrowed;
-    return fail(end(link)->fails_to_borrow, error);
-  };
-  table.place = [](tuttiLink* link, uint32_t bytes) -> void* {
-    MadeUpEnd& e = *end(link);
-    e.placing = e.place != nullptr && e.place_bytes == bytes;
-    return e.placing ? e.place : nullptr;
   };
   return table;
 }

@@ -79,7 +79,7 @@ struct Bench {
     std::copy(words.begin(), words.end(), made.tag.word);
     return made;
   }
-  void let_expect(MadeUpEnd& end) {
+  void let_post(MadeUpEnd& end) {
     end.place = place.data();
     end.place_bytes = kBytes;
   }
@@ -104,7 +104,7 @@ std::string bytes_of(const std::vector<float>& values) {
 TEST_CASE("executor: an operation that fails takes back what it has lent and where it has expected messages") {
   Bench bench;
   Context context;
-  bench.to.lends = true;
+  bench.to.exposes = true;
   bench.to.unsent = 1;
   bench.add_lane({Bench::send(bench.out)});
   bench.add_lane({bench.receive()});
@@ -127,15 +127,15 @@ TEST_CASE("executor: an operation that fails takes back what it has lent and whe
   REQUIRE_FALSE(result);
   INFO(result.error().message);
   CHECK(contains(result.error().message, why));
-  CHECK(bench.to.lent_at == std::vector<const void*>{bench.input.data()});
-  CHECK(bench.to.recalls == 1);
-  CHECK(bench.from.recalls == 1);
+  CHECK(bench.to.exposed_at == std::vector<const void*>{bench.input.data()});
+  CHECK(bench.to.revokes == 1);
+  CHECK(bench.from.revokes == 1);
 }
 
 TEST_CASE("executor: what still holds the rank up is waited for, and a link that fails meanwhile ends the operation") {
   Bench bench;
   Context context;
-  bench.to.lends = true;
+  bench.to.exposes = true;
   bench.to.unsent = 1;
   bench.to.fails = "rank 1 is gone";
   bench.add_lane({Bench::send(bench.out)});
@@ -143,7 +143,7 @@ TEST_CASE("executor: what still holds the rank up is waited for, and a link that
   const auto result = drive(run, context, {.op_timeout_seconds = 5});
   REQUIRE_FALSE(result);
   CHECK(contains(result.error().message, "rank 1 is gone; this rank is in AllReduce"));
-  CHECK(bench.to.recalls == 1);
+  CHECK(bench.to.revokes == 1);
 }
 
 // The pauses are within the operation's steps, not while it waits, so no load makes one of them too long.
@@ -176,21 +176,21 @@ TEST_CASE("executor: an operation that comes to nothing for its limit says so") 
   REQUIRE_FALSE(result);
   CHECK(result.error().code == Code::kTimeout);
   CHECK(contains(result.error().message, "waiting for rank 1 (to send)"));
-  CHECK(bench.from.recalls == 1);
+  CHECK(bench.from.revokes == 1);
 }
 
 TEST_CASE("executor: a sender whose sum cannot be made gives up the places that it would have written to") {
   Bench bench;
-  bench.let_expect(bench.to);
-  bench.let_expect(bench.also_to);
+  bench.let_post(bench.to);
+  bench.let_post(bench.also_to);
   BoundStep again = Bench::send(bench.also_out, Buffer::kOutput);
   bench.add_lane({bench.add_up(&bench.out), again});
   bench.from.messages = {bench.message(nullptr)};
-  SECTION("it cannot be borrowed") {
-    bench.from.fails_to_borrow = "taken back";
+  SECTION("it cannot be exposed") {
+    bench.from.fails_to_read = "taken back";
   }
   SECTION("it was taken back while it was read") {
-    bench.from.borrowed = bench.theirs.data();
+    bench.from.exposed = bench.theirs.data();
     bench.from.fails = "taken back";
   }
   Run run(bench.program, bench.operation, bench.recorder);
@@ -205,8 +205,8 @@ TEST_CASE("executor: a sender whose sum cannot be made gives up the places that 
 TEST_CASE("executor: a sum goes to the places of all who expect it, once, and nothing of it is lent as well") {
   Bench bench;
   std::vector<float> other_place(kElems, -1);
-  bench.let_expect(bench.to);
-  bench.to.lends = bench.also_to.lends = true;
+  bench.let_post(bench.to);
+  bench.to.exposes = bench.also_to.exposes = true;
   bench.also_to.place = other_place.data();
   bench.also_to.place_bytes = kBytes;
   const bool in_place = GENERATE(false, true);
@@ -221,12 +221,12 @@ TEST_CASE("executor: a sum goes to the places of all who expect it, once, and no
   CHECK(bench.place == sum);
   CHECK(other_place == sum);
   CHECK((bench.to.publishes == 1 && bench.also_to.publishes == 1));
-  CHECK((bench.to.lent_at.empty() && bench.also_to.lent_at.empty()));
+  CHECK((bench.to.exposed_at.empty() && bench.also_to.exposed_at.empty()));
 }
 
 TEST_CASE("executor: a place that is taken by another length stays as it is") {
   Bench bench;
-  bench.let_expect(bench.to);
+  bench.let_post(bench.to);
   bench.to.place_bytes = kBytes - 4;
   bench.add_lane({bench.add_up(&bench.out)});
   bench.from.messages = {bench.message(bench.theirs.data())};
@@ -242,10 +242,10 @@ TEST_CASE("executor: an input that counts several times is never sent as it is")
   bench.operation.call.op = RedOp::kPreMulSum;
   bench.operation.scalar = &factor;
   bench.operation.one_way = true;
-  bench.to.lends = true;
+  bench.to.exposes = true;
   const bool placed = GENERATE(false, true), in_place = GENERATE(false, true);
   INFO((placed ? "placed" : "in a slot") << (in_place ? ", in place" : ""));
-  if (placed) bench.let_expect(bench.to);
+  if (placed) bench.let_post(bench.to);
   if (in_place) bench.output = bench.input;
   if (in_place) bench.operation.input = bench.output.data();
   SECTION("sent, then the sum is received") {
@@ -254,7 +254,7 @@ TEST_CASE("executor: an input that counts several times is never sent as it is")
     Run run(bench.program, bench.operation, bench.recorder);
     CHECK(run.advance() == Run::Poll::kDone);
     CHECK(bench.to.sent == std::vector<std::string>{bytes_of(std::vector<float>(kElems, 15))});
-    CHECK(bench.to.lent_at.empty());
+    CHECK(bench.to.exposed_at.empty());
     CHECK(bench.output == bench.theirs);
   }
   SECTION("added to a message") {
@@ -270,16 +270,16 @@ TEST_CASE("executor: an input that counts several times is never sent as it is")
 TEST_CASE("executor: with TUTTI_PROTO=copy nothing is lent and no place is told") {
   Bench bench;
   bench.operation.lends = false;
-  bench.to.lends = true;
+  bench.to.exposes = true;
   BoundStep sends = Bench::send(bench.out);
   sends.expects = {{1, 0, 1}};
   bench.add_lane({sends, bench.receive()});
   bench.from.messages = {bench.message(bench.theirs.data())};
   Run run(bench.program, bench.operation, bench.recorder);
   CHECK(run.advance() == Run::Poll::kDone);
-  CHECK(bench.to.lent_at.empty());
+  CHECK(bench.to.exposed_at.empty());
   CHECK(bench.to.publishes == 1);
-  CHECK(bench.from.expects_ahead == 0);
+  CHECK(bench.from.posts_ahead == 0);
 }
 
 // In place, what is to be added to it lies there.
@@ -309,7 +309,7 @@ TEST_CASE("executor: only a large message that is merely stored in the output is
   bench.add_lane({step});
   Run run(bench.program, bench.operation, bench.recorder);
   for (int i = 0; i < 3; i++) CHECK(run.advance() == Run::Poll::kIdle);
-  CHECK(bench.from.expects == expected);
+  CHECK(bench.from.posts == expected);
 }
 
 TEST_CASE("executor: every message of a lane is expected in its turn") {
@@ -317,18 +317,18 @@ TEST_CASE("executor: every message of a lane is expected in its turn") {
   bench.add_lane({bench.receive(), bench.receive()});
   Run run(bench.program, bench.operation, bench.recorder);
   CHECK(run.advance() == Run::Poll::kIdle);
-  CHECK(bench.from.expects == 1);
+  CHECK(bench.from.posts == 1);
   bench.from.messages = {bench.message(bench.theirs.data())};
   CHECK(run.advance() == Run::Poll::kProgress);
   CHECK(run.advance() == Run::Poll::kIdle);
-  CHECK(bench.from.expects == 2);
+  CHECK(bench.from.posts == 2);
 }
 
 TEST_CASE("executor: a message that is lent is read where it lies") {
   Bench bench;
   bench.add_lane({bench.add_up(&bench.out)});
   bench.from.messages = {bench.message(nullptr)};
-  bench.from.borrowed = bench.theirs.data();
+  bench.from.exposed = bench.theirs.data();
   Run run(bench.program, bench.operation, bench.recorder);
   CHECK(run.advance() == Run::Poll::kDone);
   CHECK(bench.output == std::vector<float>(kElems, 7));
@@ -436,8 +436,7 @@ TEST_CASE("executor: a small operation is not over while a message of its own ho
   REQUIRE(static_cast<bool>(small));
   CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
   CHECK(small.steps_done() == 2);
-  Run run(bench.program, bench.operation, bench.recorder);
-  run.skip(small.steps_done());
+  Run run(bench.program, bench.operation, bench.recorder, small.steps_done());
   CHECK(run.advance() == Run::Poll::kIdle);
   bench.to.unsent = 0;
   CHECK(run.advance() == Run::Poll::kDone);
@@ -479,8 +478,7 @@ TEST_CASE("executor: a small operation that cannot go on is taken up where it st
   bench.to.sent.clear();
   bench.also_to.has_slot = true;
   bench.from.messages = {bench.message(bench.theirs.data(), 8)};
-  Run run(bench.program, bench.operation, bench.recorder);
-  run.skip(small.steps_done());
+  Run run(bench.program, bench.operation, bench.recorder, small.steps_done());
   CHECK(run.advance() == Run::Poll::kDone);
   CHECK(bench.to.sent.size() == 1 - done);
   CHECK(bench.also_to.sent == std::vector<std::string>{bytes_of({7, 7})});

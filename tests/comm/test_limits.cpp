@@ -123,6 +123,23 @@ TEST_CASE("too few descriptors for a process full of ranks are named as such by 
   CHECK(enough);
   CHECK(refused > 2);
 }
+
+TEST_CASE("ranks of one process count the descriptors that they take together, also where they meet through a relay") {
+  bool enough = false;
+  int counted = 0;
+  for (rlim_t more = 100; more < 400 && !enough; more += 10) {
+    const std::string said = in_limited_child([&] {
+      limit(RLIMIT_NOFILE, open_now() + more);
+      bool all = true;
+      const std::string wrong = sum_in_threads(12, nullptr, "12 of them in this process, needs at least", &all);
+      return wrong.empty() ? (all ? "enough" : "counted") : wrong;
+    });
+    enough = said == "enough";
+    counted += said == "counted";
+  }
+  CHECK(enough);
+  CHECK(counted > 0);
+}
 #endif
 
 TEST_CASE("where files may have no bytes, ranks say so or do without shared memory, and no signal ends them") {

@@ -29,7 +29,9 @@ bool mentions(const char* text) {
 size_t wrongly_usable(tuttiComm_t comm) {
   int number = -1;
   float data = 1;
-  const auto refused = [](tuttiResult_t result) { return result == tuttiInvalidUsage && mentions("under way"); };
+  const auto refused = [](tuttiResult_t result) {
+    return result == tuttiInvalidUsage && mentions("still in progress");
+  };
   size_t wrong = !refused(tuttiCommCount(comm, &number)) + !refused(tuttiCommUserRank(comm, &number));
   wrong += !refused(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, comm, nullptr));
   wrong += !refused(tuttiCommFinalize(comm));

@@ -370,7 +370,7 @@ TEST_CASE("a list for tuttiCommShrink that has a rank twice is refused") {
   REQUIRE(tuttiCommInitAll(comms, 3, nullptr) == tuttiSuccess);
   int excluded[] = {2, 2};
   CHECK(tuttiCommShrink(comms[0], excluded, 2, &left, nullptr, TUTTI_SHRINK_DEFAULT) == tuttiInvalidArgument);
-  CHECK(contains(tuttiGetLastError(nullptr), "excludeRanksList[1]=2 is in the list before"));
+  CHECK(contains(tuttiGetLastError(nullptr), "excludeRanksList[1]=2 is listed twice"));
   CHECK(left == nullptr);
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }

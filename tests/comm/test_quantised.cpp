@@ -63,7 +63,8 @@ void check_sums(int n, size_t count, size_t block, const WireCase& wire, bool av
     const tuttiRedOp_t op = averages ? tuttiAvg : tuttiSum;
     for (int round = 0; round < 2; round++) {
       if (count > 0) std::memcpy(send, input.data(), count * sizeof(float));
-      outcome.take(tuttiAllReduceQuantized(send, recv, count, tuttiFloat32, op, wire.wire, block, comm, nullptr));
+      outcome.take(
+          tuttiAllReduceQuantized(send, recv, count, tuttiFloat32, op, wire.wire, block, nullptr, comm, nullptr));
     }
     if (count > 0) std::memcpy(output.data(), recv, count * sizeof(float));
     results[static_cast<size_t>(rank)] = output;
@@ -83,7 +84,7 @@ std::vector<Outcome> call_differently(const std::function<tuttiResult_t(int, flo
 }
 
 tuttiResult_t reduce(float* data, size_t count, tuttiDataType_t wire, size_t block, tuttiComm_t comm) {
-  return tuttiAllReduceQuantized(data, data, count, tuttiFloat32, tuttiSum, wire, block, comm, nullptr);
+  return tuttiAllReduceQuantized(data, data, count, tuttiFloat32, tuttiSum, wire, block, nullptr, comm, nullptr);
 }
 
 }  // namespace
@@ -115,8 +116,8 @@ TEST_CASE("quantised sums on a stream and in a group keep the order of calls") {
     std::vector<float> a(500, 1.0f), b(500, 2.0f);
     tuttiStream_t stream = nullptr;
     outcome.take(tuttiStreamCreate(&stream));
-    outcome.take(
-        tuttiAllReduceQuantized(a.data(), a.data(), a.size(), tuttiFloat32, tuttiSum, tuttiInt8, 64, comm, stream));
+    outcome.take(tuttiAllReduceQuantized(a.data(), a.data(), a.size(), tuttiFloat32, tuttiSum, tuttiInt8, 64, nullptr,
+                                         comm, stream));
     outcome.take(tuttiAllReduce(a.data(), a.data(), a.size(), tuttiFloat32, tuttiSum, comm, stream));
     outcome.take(tuttiStreamSynchronize(stream));
     outcome.take(tuttiGroupStart());
@@ -161,12 +162,66 @@ TEST_CASE("ranks that quantise differently are told so") {
     }
 }
 
+TEST_CASE("with error feedback all results together lack what the errors say") {
+  constexpr int kRounds = 10;
+  constexpr size_t kCount = 10'001, kBlock = 64;
+  for (const WireCase& wire : kWires)
+    for (const int n : {2, 3})
+      for (const bool averages : {false, true}) {
+        INFO(n << " ranks, wire type " << wire.wire << ", averages: " << averages);
+        std::vector<std::vector<float>> errors(static_cast<size_t>(n), std::vector<float>(kCount));
+        std::vector<double> results(kCount);
+        require_success(run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+          const auto input = floats_of(rank, kCount);
+          // At an odd address.
+          std::vector<char> odd(kCount * sizeof(float) + 1);
+          std::vector<float> output(kCount);
+          for (int round = 0; round < kRounds; round++) {
+            outcome.take(tuttiAllReduceQuantized(input.data(), output.data(), kCount, tuttiFloat32,
+                                                 averages ? tuttiAvg : tuttiSum, wire.wire, kBlock, odd.data() + 1,
+                                                 comm, nullptr));
+            for (size_t i = 0; rank == 0 && i < kCount; i++) results[i] += static_cast<double>(output[i]);
+          }
+          std::memcpy(errors[static_cast<size_t>(rank)].data(), odd.data() + 1, kCount * sizeof(float));
+        }));
+        std::vector<std::vector<float>> inputs;
+        for (int r = 0; r < n; r++) inputs.push_back(floats_of(r, kCount));
+        size_t wrong = 0, lacking = 0;
+        for (size_t i = 0; i < kCount; i++) {
+          double exact = 0, lacks = 0, size = 0;
+          for (size_t r = 0; r < inputs.size(); r++) {
+            exact += kRounds * static_cast<double>(inputs[r][i]);
+            lacks += static_cast<double>(errors[r][i]);
+            size += std::fabs(static_cast<double>(inputs[r][i]));
+          }
+          // The other way round, float's rounding aside, of numbers as large as the block's largest.
+          const size_t block = i / kBlock * kBlock;
+          for (size_t j = block; j < std::min(kCount, block + kBlock); j++)
+            for (const auto& input : inputs) size = std::max(size, std::fabs(static_cast<double>(input[j])));
+          wrong += !(std::fabs(results[i] * (averages ? n : 1) + lacks - exact) <= 1e-4 * size);
+          lacking += std::fabs(lacks) > 1e-4 * size;
+        }
+        CHECK(wrong == 0);
+        CHECK(lacking > kCount / 4);
+      }
+}
+
+TEST_CASE("error feedback forgets what is not finite") {
+  require_success(run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<float> data(100, 1.0f), errors(100);
+    if (rank == 1) data[70] = std::numeric_limits<float>::infinity();
+    outcome.take(tuttiAllReduceQuantized(data.data(), data.data(), data.size(), tuttiFloat32, tuttiSum, tuttiInt8, 64,
+                                         errors.data(), comm, nullptr));
+    for (const float error : errors) outcome.wrong += !std::isfinite(error);
+  }));
+}
+
 TEST_CASE("what cannot be quantised is refused") {
   require_success(run_threads(1, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
     float data[64] = {};
     const auto refuses = [&](tuttiDataType_t type, tuttiRedOp_t op, tuttiDataType_t wire, size_t block,
                              const char* says) {
-      const tuttiResult_t code = tuttiAllReduceQuantized(data, data, 64, type, op, wire, block, comm, nullptr);
+      const tuttiResult_t code = tuttiAllReduceQuantized(data, data, 64, type, op, wire, block, nullptr, comm, nullptr);
       if (code != tuttiInvalidArgument || !contains(tuttiGetLastError(nullptr), says)) outcome.wrong++;
     };
     refuses(tuttiFloat64, tuttiSum, tuttiInt8, 64, "datatype is double");
@@ -175,5 +230,8 @@ TEST_CASE("what cannot be quantised is refused") {
     refuses(tuttiFloat32, tuttiSum, tuttiInt8, 100, "block_elems=100");
     refuses(tuttiFloat32, tuttiSum, tuttiInt8, 0, "block_elems=0");
     refuses(tuttiFloat32, tuttiSum, tuttiInt8, 512, "block_elems=512");
+    const tuttiResult_t code =
+        tuttiAllReduceQuantized(data, data, 32, tuttiFloat32, tuttiSum, tuttiInt8, 64, data + 31, comm, nullptr);
+    if (code != tuttiInvalidArgument || !contains(tuttiGetLastError(nullptr), "errorbuff overlaps")) outcome.wrong++;
   }));
 }

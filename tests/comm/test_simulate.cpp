@@ -100,7 +100,7 @@ TEST_CASE("what cannot be simulated is refused with a reason, and the next group
   refused(tuttiInvalidArgument, "TUTTI_SIM_INFO_INITIALIZER", &empty);
   tuttiGroupStart();
   CHECK(tuttiAllReduce(nullptr, nullptr, 1, tuttiFloat, tuttiSum, pair.ranks[0], nullptr) == tuttiInvalidArgument);
-  refused(tuttiInvalidArgument, "nothing of the group was run", &info);
+  refused(tuttiInvalidArgument, "no call of this group was run", &info);
   tuttiGroupStart();
   CHECK(tuttiCommFinalize(pair.ranks[0]) == tuttiSuccess);
   refused(tuttiInvalidUsage, "creating and finalizing", &info);

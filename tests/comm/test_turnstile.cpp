@@ -144,7 +144,7 @@ TEST_CASE("who waits until a turnstile is left waits for its owner", "[comm]") {
 namespace {
 
 // Whether the kernel has put this thread of the process to sleep.
-bool sleeps(pid_t thread) {
+bool is_asleep(pid_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string line;
   std::getline(file, line);
@@ -185,7 +185,7 @@ TEST_CASE("who sleeps for a turn is woken when the one before ends, whoever had 
       room->turnstile.leave();
       ++*passed;
     });
-  for (const auto& id : ids) CHECK(comes_true([&] { return id != 0 && sleeps(id); }));
+  for (const auto& id : ids) CHECK(comes_true([&] { return id != 0 && is_asleep(id); }));
   CHECK(*passed == 0);
   turn.reset();
   if (before != kTicket) room->turnstile.leave_alone(entry);

@@ -55,8 +55,8 @@ TEST_CASE("a rank whose last message has left while it waited does not go to sle
   const Recorder recorder;
   Run run(program, operation, recorder);
   const std::vector<char> data(kBytes, 'x');
-  REQUIRE(pair.out.try_acquire() != nullptr);
-  REQUIRE(pair.out.lend(data.data(), kBytes, tuttiTag{}));
+  REQUIRE(pair.out.acquire() != nullptr);
+  REQUIRE(pair.out.publish(data.data(), kBytes, tuttiTag{}));
   const auto goes_to_sleep = [&] {
     std::vector<Blockers::Sleeper> sleepers;
     const bool sleeps = run.blockers().prepare_sleep(&sleepers);
@@ -67,7 +67,7 @@ TEST_CASE("a rank whose last message has left while it waited does not go to sle
   tuttiMessage message{};
   REQUIRE(test::until([&] {
     (void)test::poll_once(pair.in);
-    return run.blockers().poll() && pair.in.try_peek(&message);
+    return run.blockers().poll() && pair.in.peek(&message);
   }));
   CHECK_FALSE(goes_to_sleep());
 }

@@ -1,7 +1,7 @@
 // A transport between ranks of one process that delivers to memory of made-up devices, as a network device would: it
-// knows that memory by its dmabuf alone, which it maps elsewhere. From demand to release, and from deliver until the
+// knows that memory by its dmabuf alone, which it maps elsewhere. From a post to release, and from publish until the
 // bytes are there, the CPU cannot touch the device's memory at its own address: who tries dies. What fails on purpose
-// is in MADE_UP_NETWORK: "refuses 1" (registrations of rank 1), "loses" (what is delivered does not arrive).
+// is in MADE_UP_NETWORK: "refuses 1" (registrations of rank 1), "loses" (what is published does not arrive).
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -64,7 +64,7 @@ struct Pipe {
   std::mutex mutex;
   std::deque<Sent> messages;
   uint32_t slots = 0;
-  bool is_demanded = false, has_ended = false;
+  bool is_required = false, has_ended = false;
   void* to = nullptr;
   uint32_t bytes = 0;
 };
@@ -75,31 +75,30 @@ class SendHalf final : public LinkHalf {
  public:
   SendHalf(MadeUpEndpoint& endpoint, std::shared_ptr<Pipe> pipe, int peer, uint32_t slot_bytes)
       : endpoint_(endpoint), pipe_(std::move(pipe)), peer_(peer), slot_(slot_bytes) {}
-  ~SendHalf() override { recall(); }
+  ~SendHalf() override { revoke(); }
   Result<bool> poll() override;
-  bool wait_begin(bool, tuttiWait*) override { return false; }
-  void wait_end() override {}
-  void recall() override {
+  bool wait_begin(tuttiWait*) override { return false; }
+  void revoke() override {
     const std::lock_guard lock(pipe_->mutex);
     pipe_->has_ended = true;
-    for (auto& region : lent_) region->show();
-    lent_.clear();
+    for (auto& region : exposed_) region->show();
+    exposed_.clear();
   }
-  void* try_acquire() override {
+  tuttiRoom acquire(const void*, uint32_t, tuttiPosting posting, void** at) override {
     const std::lock_guard lock(pipe_->mutex);
-    return pipe_->messages.size() < pipe_->slots ? slot_.data() : nullptr;
+    *at = slot_.data();
+    if (pipe_->messages.size() >= pipe_->slots) return TUTTI_NO_ROOM;
+    if (posting != TUTTI_REQUIRED) return TUTTI_SLOT;
+    // Only the next one's place is required.
+    return pipe_->is_required && pipe_->messages.empty() ? TUTTI_EXPOSED : TUTTI_NO_ROOM;
   }
-  void publish(uint32_t bytes, const tuttiTag& tag) override {
-    const std::lock_guard lock(pipe_->mutex);
-    pipe_->messages.push_back({{slot_.begin(), slot_.begin() + bytes}, bytes, tag, nullptr, nullptr, true});
-  }
-  int deliver(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  uint32_t unsent() override {
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  void fill(tuttiLinkState* state) override {
     const std::lock_guard lock(pipe_->mutex);
     const auto left = static_cast<size_t>(
         std::count_if(pipe_->messages.begin(), pipe_->messages.end(), [](const auto& m) { return !m.is_there; }));
-    for (; lent_.size() > left; lent_.pop_front()) lent_.front()->show();
-    return static_cast<uint32_t>(left);
+    for (; exposed_.size() > left; exposed_.pop_front()) exposed_.front()->show();
+    state->unsent = static_cast<uint32_t>(left);
   }
 
  private:
@@ -107,25 +106,24 @@ class SendHalf final : public LinkHalf {
   const std::shared_ptr<Pipe> pipe_;
   const int peer_;
   std::vector<char> slot_;
-  std::deque<std::shared_ptr<Region>> lent_;
+  std::deque<std::shared_ptr<Region>> exposed_;
 };
 
 class RecvHalf final : public LinkHalf {
  public:
   RecvHalf(MadeUpEndpoint& endpoint, std::shared_ptr<Pipe> pipe, int peer)
       : endpoint_(endpoint), pipe_(std::move(pipe)), peer_(peer) {}
-  ~RecvHalf() override { recall(); }
+  ~RecvHalf() override { revoke(); }
   Result<bool> poll() override;
-  bool wait_begin(bool, tuttiWait*) override { return false; }
-  void wait_end() override {}
-  void recall() override {
+  bool wait_begin(tuttiWait*) override { return false; }
+  void revoke() override {
     const std::lock_guard lock(pipe_->mutex);
     pipe_->has_ended = true;
     if (region_ != nullptr) region_->show();
     region_ = nullptr;
   }
-  bool demand(void* to, uint32_t bytes) override;
-  bool try_peek(tuttiMessage* message) override {
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override;
+  bool peek(tuttiMessage* message) override {
     const std::lock_guard lock(pipe_->mutex);
     if (pipe_->messages.empty()) return false;
     Pipe::Sent& next = pipe_->messages.front();
@@ -143,7 +141,7 @@ class RecvHalf final : public LinkHalf {
     pipe_->messages.pop_front();
     if (region_ != nullptr) region_->show();
     region_ = nullptr;
-    pipe_->is_demanded = false;
+    pipe_->is_required = false;
   }
 
  private:
@@ -206,7 +204,7 @@ struct MadeUpEndpoint {
     *link = first.config;
     return std::make_unique<RecvHalf>(*this, first.pipe, first.config.peer);
   }
-  tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 1'000'000, 1000}; }
+  Speed speed() const { return {1'000'000, 1000}; }
   Result<void> registers(const void* data, uint64_t bytes) {
     if (data == nullptr) regions.clear();
     if (is_told("refuses " + std::to_string(config.rank)))
@@ -243,28 +241,31 @@ Result<bool> SendHalf::poll() {
 }
 Result<bool> RecvHalf::poll() {
   tuttiMessage ignored;
-  return ended(*pipe_, peer_, try_peek(&ignored));
+  return ended(*pipe_, peer_, peek(&ignored));
 }
 
-int SendHalf::deliver(const void* data, uint32_t bytes, const tuttiTag& tag) {
+int SendHalf::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
   const std::lock_guard lock(pipe_->mutex);
-  // Only the next one is demanded.
-  if (!pipe_->is_demanded || !pipe_->messages.empty()) return pipe_->has_ended ? 1 : 0;
+  if (data == nullptr) {
+    pipe_->messages.push_back({{slot_.begin(), slot_.begin() + bytes}, bytes, tag, nullptr, nullptr, true});
+    return 1;
+  }
   auto region = endpoint_.region_of(data, bytes);
-  if (region == nullptr) return -1;
+  if (region == nullptr) return 0;
   region->hide();
-  lent_.push_back(region);
+  exposed_.push_back(region);
   pipe_->messages.push_back({{}, bytes, tag, std::move(region), data, false});
   return 1;
 }
 
-bool RecvHalf::demand(void* to, uint32_t bytes) {
+bool RecvHalf::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
+  if (ahead > 0 || !required) return false;
   const std::lock_guard lock(pipe_->mutex);
-  if (pipe_->is_demanded) return true;
+  if (pipe_->is_required) return true;
   region_ = endpoint_.region_of(to, bytes);
   if (region_ == nullptr) return false;
   region_->hide();
-  pipe_->is_demanded = true;
+  pipe_->is_required = true;
   pipe_->to = to;
   pipe_->bytes = bytes;
   return true;

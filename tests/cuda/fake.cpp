@@ -4,11 +4,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <thread>
 
-#include "base/clock.h"
+#include "cuda/programs.h"
 
 namespace tutti_test {
 
@@ -17,7 +17,7 @@ using namespace tutti::cuda;
 
 namespace {
 
-thread_local int t_device = 0;
+thread_local int t_device = 0, t_refusal = 1;
 std::atomic<uint64_t> g_threads{0}, g_streams{0};
 thread_local const uint64_t t_thread = ++g_threads;
 
@@ -27,10 +27,6 @@ Kernels* g_kernels = nullptr;
 constexpr size_t kPageBytes = 4096;
 off_t users_at(size_t bytes) {
   return static_cast<off_t>((bytes + kPageBytes - 1) / kPageBytes * kPageBytes);
-}
-
-Error refuse(const std::string& message) {
-  return {Code::kCudaError, message};
 }
 
 struct HandleBytes {
@@ -46,11 +42,20 @@ std::unique_ptr<T> take_last(std::vector<std::unique_ptr<T>>* old) {
   return last;
 }
 
-FakeEvent& event_of(EventRef event) {
-  return *static_cast<FakeEvent*>(event);
+void wait_until(FakeProgress& progress, uint64_t last) {
+  std::unique_lock lock(progress.mutex);
+  progress.changed.wait(lock, [&] { return progress.done >= last; });
 }
 
 }  // namespace
+
+Error refuse(const std::string& message, int code) {
+  t_refusal = code;
+  return {Code::kCudaError, message};
+}
+int last_refusal() {
+  return t_refusal;
+}
 
 void Kernels::run(const JobList& list, uint32_t n_blocks) {
   run_jobs_on_host(list, n_blocks);
@@ -82,6 +87,8 @@ Result<DeviceInfo> FakePort::describe(int device) {
   info.uuid[0] = static_cast<char>(device + 1);
   info.multiprocessors = kLineMultiprocessors;
   info.waits_in_streams = !has_no_words;
+  for (size_t t = 0; t < info.job_blocks.size(); t++)
+    info.job_blocks[t] = kLineMultiprocessors * (1 + static_cast<uint32_t>(t % 4));
   return info;
 }
 
@@ -98,6 +105,7 @@ Result<void*> FakePort::enter(int fd, size_t bytes, bool is_own) {
     return refuse(format("mmap of %zu bytes: %s", bytes, strerror(errno)));
   const std::lock_guard lock(mutex_);
   blocks_[memory] = {fd, bytes, is_own, static_cast<std::atomic<int>*>(users)};
+  kernels().know(memory, bytes);
   return memory;
 }
 
@@ -108,13 +116,14 @@ Result<void*> FakePort::allocate(size_t bytes) {
 }
 
 Result<void*> FakePort::allocate_host(size_t bytes) {
-  return calloc(1, bytes);
+  return memset(operator new(bytes), 0, bytes);
 }
 
 void FakePort::leave(void* memory) {
   const std::lock_guard lock(mutex_);
   const Block block = blocks_.at(memory);
   blocks_.erase(memory);
+  kernels().forget(memory);
   if (block.is_own)
     early_frees += *block.users > 0;
   else
@@ -135,7 +144,7 @@ void FakePort::free(void* memory) {
 }
 
 void FakePort::free_host(void* memory) {
-  ::free(memory);
+  operator delete(memory);
 }
 
 Result<IpcHandle> FakePort::share(void* memory) {
@@ -202,13 +211,15 @@ bool FakePort::is_reachable(const void* memory) {
 FakeStream& FakePort::stream_of(StreamRef stream) {
   if (stream != nullptr && stream != kStreamPerThread) return *static_cast<FakeStream*>(stream);
   const std::lock_guard lock(mutex_);
-  auto& found = stream == kStreamPerThread ? streams_of_threads_[t_thread] : default_stream_;
-  if (found == nullptr) begin((found = std::make_unique<FakeStream>()).get(), false);
+  auto& found = stream == kStreamPerThread ? streams_of_threads_[t_thread] : default_streams_[t_device];
+  if (found != nullptr) return *found;
+  begin((found = std::make_unique<FakeStream>()).get(), false);
+  if (stream == kStreamPerThread) found->is_blocking = blocking_streams_.insert(found.get()).second;
   return *found;
 }
 
 void FakePort::begin(FakeStream* stream, bool is_urgent) {
-  *stream = {queue_for(is_urgent), std::make_shared<FakeProgress>(), ++g_streams, nullptr};
+  *stream = {queue_for(is_urgent), std::make_shared<FakeProgress>(), ++g_streams, t_device};
 }
 
 std::shared_ptr<Stream> FakePort::queue_for(bool is_urgent) {
@@ -219,111 +230,97 @@ std::shared_ptr<Stream> FakePort::queue_for(bool is_urgent) {
   return queues.all[number];
 }
 
-void FakePort::enqueue(StreamRef stream, std::function<void()> work) {
+FakePort::Awaited FakePort::awaited_by(const FakeStream& stream) {
+  const std::lock_guard lock(mutex_);
+  const auto given = [](const FakeStream& other) {
+    const std::lock_guard progress_lock(other.progress->mutex);
+    return std::pair(other.progress, other.progress->given);
+  };
+  Awaited all;
+  const auto legacy = default_streams_.find(stream.device);
+  if (legacy == default_streams_.end()) return all;
+  if (stream.is_blocking) all.push_back(given(*legacy->second));
+  for (const FakeStream* other : blocking_streams_)
+    if (&stream == legacy->second.get() && other->device == stream.device) all.push_back(given(*other));
+  return all;
+}
+
+Result<void> FakePort::enqueue(StreamRef stream, std::function<void()> work) {
+  TUTTI_TRY(check_use(stream));
   FakeStream& s = stream_of(stream);
+  calls++;
   if (s.capture != nullptr) {
-    s.capture->works.push_back(std::move(work));
-    return;
+    s.past.insert(s.capture->graph->works.size());
+    s.capture->graph->works.push_back(std::move(work));
+    return {};
   }
+  Awaited awaited = awaited_by(s);
   {
     const std::lock_guard lock(s.progress->mutex);
     s.progress->given++;
   }
-  s.queue->enqueue([work = std::move(work), progress = s.progress]() -> Result<void> {
+  s.queue->enqueue([work = std::move(work), progress = s.progress, awaited = std::move(awaited)]() -> Result<void> {
+    for (const auto& [other, last] : awaited) wait_until(*other, last);
     work();
     const std::lock_guard lock(progress->mutex);
     progress->done++;
     progress->changed.notify_all();
     return {};
   });
+  return {};
 }
 
 Result<void> FakePort::copy(void* to, const void* from, size_t bytes, StreamRef stream) {
   copies++;
-  enqueue(stream, [=] { memcpy(to, from, bytes); });
-  return {};
+  return enqueue(stream, [=] { memcpy(to, from, bytes); });
 }
 
 Result<void> FakePort::words(const WordOperation* operations, int n, StreamRef stream) {
   word_batches++;
   const std::vector<WordOperation> all(operations, operations + n);
-  enqueue(stream, [this, all] {
+  return enqueue(stream, [this, all] {
     for (const WordOperation& o : all) {
       if (!o.waits) __atomic_store_n(o.at, o.value, __ATOMIC_RELEASE);
       while (o.waits && !gives_up_waiting && __atomic_load_n(o.at, __ATOMIC_ACQUIRE) != o.value)
         std::this_thread::sleep_for(std::chrono::microseconds(5));
     }
   });
-  return {};
 }
 
 Result<void> FakePort::run(const JobList& list, uint32_t n_blocks, StreamRef stream) {
-  if (n_blocks == 0) return refuse("invalid configuration argument");
+  if (n_blocks == 0 || n_blocks > describe(t_device).value().most_blocks(list))
+    return refuse("invalid configuration argument");
   if (fails_runs > 0 && --fails_runs == 0) return refuse("an illegal memory access was encountered");
   runs++;
-  enqueue(stream, [list, n_blocks] { kernels().run(list, n_blocks); });
-  return {};
+  return enqueue(stream, [list, n_blocks] { kernels().run(list, n_blocks); });
 }
 
 Result<void> FakePort::run(const ProgramCall& call, StreamRef stream) {
+  if (blocks_of(call) > kLineMultiprocessors * kProgramBlocksPerMultiprocessor)
+    return refuse("too many blocks in cooperative launch");
   programs++;
-  enqueue(stream, [call] { kernels().run(call); });
-  return {};
+  return enqueue(stream, [call] { kernels().run(call); });
 }
 
 Result<void> FakePort::run(const LineCall& call, StreamRef stream) {
   lines++;
-  enqueue(stream, [call] { kernels().run(call); });
-  return {};
+  return enqueue(stream, [call] { kernels().run(call); });
 }
 
 Result<void> FakePort::run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) {
   if (n_blocks == 0) return refuse("invalid configuration argument");
   spans++;
-  enqueue(stream, [call, n_blocks] { kernels().run(call, n_blocks); });
-  return {};
+  return enqueue(stream, [call, n_blocks] { kernels().run(call, n_blocks); });
 }
 
 Result<void> FakePort::run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) {
   if (n_blocks == 0) return refuse("invalid configuration argument");
   factors++;
-  enqueue(stream, [call, n_blocks] { kernels().run(call, n_blocks); });
-  return {};
+  return enqueue(stream, [call, n_blocks] { kernels().run(call, n_blocks); });
 }
 
 Result<void> FakePort::zero(void* memory, size_t bytes, StreamRef stream) {
-  enqueue(stream, [=] { memset(memory, 0, bytes); });
-  return {};
-}
-
-Result<void> FakePort::record(EventRef event, StreamRef stream) {
-  FakeEvent& e = event_of(event);
-  e.captured_in = stream_of(stream).capture;
-  if (e.captured_in != nullptr) return {};
-  enqueue(stream, [&e, event = e.event, record = e.event->begin_record()] {
-    e.reached_ns = now_ns();
-    event->reach(record);
-  });
-  return {};
-}
-
-// A stream that waits for something captured is captured too.
-Result<void> FakePort::wait(StreamRef stream, EventRef event) {
-  FakeEvent& e = event_of(event);
-  FakeStream& s = stream_of(stream);
-  if (e.captured_in != nullptr) {
-    if (s.capture == nullptr) e.captured_in->streams.push_back(&s);
-    if (s.capture != nullptr && s.capture != e.captured_in) return refuse("two captures cannot be merged");
-    s.capture = e.captured_in;
-    return {};
-  }
-  if (s.capture != nullptr) return refuse("a captured stream cannot wait for an event that is not captured");
-  enqueue(stream, [event = e.event, record = e.event->last_record()] { event->wait(record); });
-  return {};
-}
-
-Result<bool> FakePort::is_capturing(StreamRef stream) {
-  return stream_of(stream).capture != nullptr;
+  return enqueue(stream, [=] { memset(memory, 0, bytes); });
 }
 
 Result<StreamRef> FakePort::create_stream(bool is_urgent) {
@@ -333,9 +330,18 @@ Result<StreamRef> FakePort::create_stream(bool is_urgent) {
   return StreamRef{made.release()};
 }
 
+Result<StreamRef> FakePort::create_blocking_stream() {
+  TUTTI_TRY_ASSIGN(const StreamRef made, create_stream(false));
+  const std::lock_guard lock(mutex_);
+  static_cast<FakeStream*>(made)->is_blocking = true;
+  blocking_streams_.insert(static_cast<FakeStream*>(made));
+  return made;
+}
+
 // What is in it still goes on.
 void FakePort::destroy_stream(StreamRef stream) {
   const std::lock_guard lock(mutex_);
+  blocking_streams_.erase(static_cast<FakeStream*>(stream));
   auto& queue = old_streams_.emplace_back(static_cast<FakeStream*>(stream))->queue;
   if (const auto state = queue->query(); !state && state.error().code == Code::kInProgress)
     last_works_.push_back(std::move(queue));
@@ -346,7 +352,7 @@ Result<EventRef> FakePort::create_event() {
   const std::lock_guard lock(mutex_);
   auto made = take_last(&old_events_);
   made->event = std::make_shared<Event>();
-  made->captured_in = nullptr;
+  made->captured_in.reset();
   return EventRef{made.release()};
 }
 
@@ -356,42 +362,26 @@ void FakePort::destroy_event(EventRef event) {
 }
 
 Result<void> FakePort::synchronize(StreamRef stream) {
-  const auto progress = stream_of(stream).progress;
-  std::unique_lock lock(progress->mutex);
-  progress->changed.wait(lock, [&, last = progress->given] { return progress->done >= last; });
+  TUTTI_TRY(check_question(stream));
+  finish(stream);
   return {};
 }
 
-bool FakePort::has_ended(StreamRef stream) {
+void FakePort::finish(StreamRef stream) {
+  const auto progress = stream_of(stream).progress;
+  uint64_t last = 0;
+  {
+    const std::lock_guard lock(progress->mutex);
+    last = progress->given;
+  }
+  wait_until(*progress, last);
+}
+
+Result<bool> FakePort::has_ended(StreamRef stream) {
+  TUTTI_TRY(check_question(stream));
   const auto progress = stream_of(stream).progress;
   const std::lock_guard lock(progress->mutex);
   return progress->done == progress->given;
-}
-
-Result<bool> FakePort::reached(EventRef event) {
-  FakeEvent& e = event_of(event);
-  if (e.captured_in != nullptr) return refuse("this event was captured");
-  if (refuses_queries) return refuse("operation not permitted when stream is capturing");
-  return e.event->reached(e.event->last_record());
-}
-
-Result<double> FakePort::seconds_between(EventRef from, EventRef to) {
-  for (const EventRef event : {from, to})
-    if (event_of(event).event->last_record() == 0 || !reached(event).value()) return refuse("device not ready");
-  return static_cast<double>(event_of(to).reached_ns - event_of(from).reached_ns) / 1e9;
-}
-
-void FakePort::begin_capture(StreamRef stream, FakeGraph* graph) {
-  stream_of(stream).capture = graph;
-  graph->streams.push_back(&stream_of(stream));
-}
-
-void FakePort::end_capture(FakeGraph* graph) {
-  for (FakeStream* stream : graph->streams) stream->capture = nullptr;
-}
-
-void FakePort::launch(const FakeGraph& graph, StreamRef stream) {
-  for (const auto& work : graph.works) enqueue(stream, work);
 }
 
 }  // namespace tutti_test

@@ -10,6 +10,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/port.h"
@@ -19,13 +22,16 @@
 
 namespace tutti_test {
 
-struct FakeGraph;
+struct FakeCapture;
 
 // What carries kernels out: here their twins on the CPU, each when it is called.
 class Kernels {
  public:
   virtual ~Kernels() = default;
   virtual bool are_interpreted() const { return false; }
+  // Memory that kernels will use, and will use no more.
+  virtual void know(void*, size_t) {}
+  virtual void forget(void*) {}
   virtual void run(const tutti::cuda::JobList& list, uint32_t n_blocks);
   virtual void run(const tutti::cuda::ProgramCall& call);
   virtual void run(const tutti::cuda::LineCall& call);
@@ -47,17 +53,24 @@ struct FakeProgress {
   uint64_t given = 0, done = 0;
 };
 
+// What of a capture comes before a point of it, by the number of the work.
+using FakePast = std::set<size_t>;
+
 struct FakeStream {
   std::shared_ptr<tutti::Stream> queue;
   std::shared_ptr<FakeProgress> progress;
   uint64_t id = 0;
-  FakeGraph* capture = nullptr;
+  int device = 0;
+  std::shared_ptr<FakeCapture> capture;
+  FakePast past;
+  bool is_blocking = false;  // waits for the default stream of the device, which waits for it
 };
 
 struct FakeEvent {
   std::shared_ptr<tutti::Event> event = std::make_shared<tutti::Event>();
   std::atomic<int64_t> reached_ns{0};
-  FakeGraph* captured_in = nullptr;
+  std::shared_ptr<FakeCapture> captured_in;
+  FakePast past;
 };
 
 // The handle that means a stream of its own in every thread, as CUDA's does.
@@ -66,8 +79,18 @@ inline const tutti::cuda::StreamRef kStreamPerThread = reinterpret_cast<void*>(u
 // What was captured, in an order that keeps that of every stream.
 struct FakeGraph {
   std::vector<std::function<void()>> works;
-  std::vector<FakeStream*> streams;
 };
+
+// A capture that is under way, or over.
+struct FakeCapture {
+  FakeGraph* graph = nullptr;
+  std::vector<FakeStream*> streams;  // the one that it began in, then those that have joined
+  std::atomic<bool> is_spoilt{false}, is_over{false};
+};
+
+// With CUDA's number for it; cudaErrorInvalidValue where nothing better is known.
+tutti::Error refuse(const std::string& message, int code = 1);
+int last_refusal();  // of this thread
 
 class FakePort final : public tutti::cuda::Port {
  public:
@@ -89,19 +112,25 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<bool> gives_up_waiting{false};  // for words, so that a test which has failed ends
 
   // What was done.
-  std::atomic<int> open_ranges{0}, runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0},
-      flushes{0};
+  std::atomic<int> calls{0};  // of all that takes its turn in a stream
+  std::atomic<int> runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0}, flushes{0};
 
   std::atomic<int> early_frees{0};  // of memory that other processes had mapped
   size_t allocations();
 
+  // A stream as cudaStreamCreate makes them.
+  tutti::Result<tutti::cuda::StreamRef> create_blocking_stream();
   // Anything else that takes its turn in a stream, and may be captured.
-  void enqueue(tutti::cuda::StreamRef stream, std::function<void()> work);
-  bool has_ended(tutti::cuda::StreamRef stream);
-  FakeGraph* capture_of(tutti::cuda::StreamRef stream) { return stream_of(stream).capture; }
+  tutti::Result<void> enqueue(tutti::cuda::StreamRef stream, std::function<void()> work);
+  tutti::Result<bool> has_ended(tutti::cuda::StreamRef stream);
+  std::shared_ptr<FakeCapture> capture_of(tutti::cuda::StreamRef stream) { return stream_of(stream).capture; }
   void begin_capture(tutti::cuda::StreamRef stream, FakeGraph* graph);
-  void end_capture(FakeGraph* graph);
-  void launch(const FakeGraph& graph, tutti::cuda::StreamRef stream);
+  // As CUDA: an error if the capture broke a rule, began in another stream or has lost sight of some work.
+  tutti::Result<void> end_capture(tutti::cuda::StreamRef stream);
+  void end_capture(FakeGraph* graph);  // whatever has become of it
+  tutti::Result<void> launch(const FakeGraph& graph, tutti::cuda::StreamRef stream);
+  // Whether captures know of it or not.
+  void finish(tutti::cuda::StreamRef stream);
 
   tutti::Result<int> device_count() override { return n_devices_; }
   tutti::Result<tutti::cuda::DeviceInfo> describe(int device) override;
@@ -131,8 +160,6 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<void> zero(void* memory, size_t bytes, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> record(tutti::cuda::EventRef event, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> wait(tutti::cuda::StreamRef stream, tutti::cuda::EventRef event) override;
-  void begin_range(const char*) override { open_ranges++; }
-  void end_range() override { open_ranges--; }
   tutti::Result<bool> is_capturing(tutti::cuda::StreamRef stream) override;
   tutti::Result<uint64_t> id_of(tutti::cuda::StreamRef stream) override { return stream_of(stream).id; }
   bool is_per_thread(tutti::cuda::StreamRef stream) override { return stream == kStreamPerThread; }
@@ -154,7 +181,14 @@ class FakePort final : public tutti::cuda::Port {
     std::atomic<int>* users = nullptr;  // mappings in other processes; in memory that comes along
   };
   FakeStream& stream_of(tutti::cuda::StreamRef stream);
+  // CUDA's rules for what is put into a stream, and for questions about it.
+  tutti::Result<void> check_use(tutti::cuda::StreamRef stream);
+  tutti::Result<void> check_question(tutti::cuda::StreamRef stream);
+  bool would_join_legacy(tutti::cuda::StreamRef stream, bool spoils);
   void begin(FakeStream* stream, bool is_urgent);
+  // How far other streams have to be before what this one is given now.
+  using Awaited = std::vector<std::pair<std::shared_ptr<FakeProgress>, uint64_t>>;
+  Awaited awaited_by(const FakeStream& stream);
   tutti::Result<void*> enter(int fd, size_t bytes, bool is_own);
   void leave(void* memory);
   tutti::Result<tutti::cuda::StreamRef> create_stream(bool is_urgent);
@@ -163,7 +197,9 @@ class FakePort final : public tutti::cuda::Port {
   const int n_devices_;
   std::mutex mutex_;
   std::map<void*, Block> blocks_;
-  std::unique_ptr<FakeStream> default_stream_;
+  std::map<int, std::unique_ptr<FakeStream>> default_streams_;  // by device
+  std::set<FakeStream*> blocking_streams_;
+  std::vector<std::shared_ptr<FakeCapture>> captures_;  // under way
   std::map<uint64_t, std::unique_ptr<FakeStream>> streams_of_threads_;
   // Handles that were destroyed are given out again, the last one first.
   std::vector<std::unique_ptr<FakeStream>> old_streams_;

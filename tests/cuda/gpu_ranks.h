@@ -17,7 +17,7 @@ namespace tutti_test {
 inline constexpr size_t kTypeBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 // How the ranks of a test sit.
-enum class Seats { kTogether, kOwnGpus, kStaged };
+enum class Seats { kTogether, kOwnGpus, kStaged, kPairs, kStagedPairs };
 inline constexpr Seats kAllSeats[] = {Seats::kTogether, Seats::kOwnGpus, Seats::kStaged};
 
 struct Case {
@@ -82,9 +82,17 @@ inline std::vector<char> random_input(size_t elems, tuttiDataType_t type, uint32
   return data;
 }
 
+inline int device_of(Seats seats, int rank) {
+  if (seats == Seats::kPairs || seats == Seats::kStagedPairs) return rank / 2;
+  return seats == Seats::kTogether ? 0 : rank;
+}
+inline bool is_staged(Seats seats) {
+  return seats == Seats::kStaged || seats == Seats::kStagedPairs;
+}
+
 inline tuttiConfig_t config_of(Seats seats, int rank) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
-  config.cudaDevice = seats == Seats::kTogether ? 0 : rank;
+  config.cudaDevice = device_of(seats, rank);
   config.deterministic = 1;  // for the way through the host
   return config;
 }
@@ -110,7 +118,7 @@ class GpuStream {
 // ranks.
 template <class Body>
 std::vector<Outcome> run_gpu_threads(FakePort& port, int n, Seats seats, Body&& body) {
-  port.has_no_words = seats == Seats::kStaged;
+  port.has_no_words = is_staged(seats);
   const tuttiUniqueId gpu_id = new_id(), host_id = new_id();
   std::vector<Outcome> outcomes(static_cast<size_t>(n));
   std::vector<std::thread> threads;

@@ -1,4 +1,5 @@
 // The copying and reducing kernels, run on the CPU: against the scalar reference, bit by bit.
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -112,6 +113,8 @@ void check(const Shape& shape, uint32_t n_blocks, bool in_place, uint32_t seed) 
   REQUIRE(list.add(shape.elems, shape.divisor, src.data(), shape.n_src, dst.data(), shape.n_dst));
   cuda::finish_list(list);
   REQUIRE(list.only_bytes == (shape.n_src == 1 && shape.divisor == 0));
+  // Tiles as small as they may be, or not.
+  if (constexpr uint32_t kMany = 4096; seed % 2 == 0) REQUIRE(cuda::deal_out(list, kMany) <= kMany);
   tutti_test::kernels().run(list, n_blocks);
   for (void* d : dst) REQUIRE(same(shape, static_cast<uint8_t*>(d), expected.data()));
   if (!in_place) {
@@ -155,6 +158,42 @@ TEST_CASE("copies keep all bits, and go to many places") {
       }
 }
 
+TEST_CASE("copies between any two places, by packs, words or bytes") {
+  for (const size_t elems : {size_t{0}, size_t{1}, size_t{7}, size_t{100}, size_t{70'001}})
+    for (size_t from = 0; from < 8; from++)
+      for (size_t to = 0; to < 8; to++) {
+        std::vector<uint8_t> in(elems + 64), out(elems + 64, kGuard);
+        for (size_t i = 0; i < in.size(); i++) in[i] = static_cast<uint8_t>(i * 7 + from);
+        const void* src[] = {in.data() + from};
+        void* dst[] = {out.data() + to, out.data() + to};  // places that fit each other
+        cuda::JobList list;
+        REQUIRE(list.add(elems, 0, src, 1, dst, 2));
+        cuda::finish_list(list);
+        tutti_test::kernels().run(list, 3);
+        REQUIRE(std::equal(out.begin() + static_cast<ptrdiff_t>(to), out.begin() + static_cast<ptrdiff_t>(to + elems),
+                           in.begin() + static_cast<ptrdiff_t>(from)));
+        REQUIRE(std::count(out.begin(), out.begin() + static_cast<ptrdiff_t>(to), kGuard) ==
+                static_cast<ptrdiff_t>(to));
+        REQUIRE(std::all_of(out.begin() + static_cast<ptrdiff_t>(to + elems), out.end(),
+                            [](uint8_t byte) { return byte == kGuard; }));
+      }
+}
+
+TEST_CASE("small operations employ more blocks, large ones have large tiles") {
+  cuda::JobList list;
+  list.dtype = DataType::kFloat32;
+  const void* src[] = {&list, &list};  // nothing runs
+  void* dst[] = {&list};
+  REQUIRE(list.add((64 << 10) / 4, 0, src, 2, dst, 1));
+  cuda::finish_list(list);
+  CHECK(cuda::tiles_of(list) == 4);
+  CHECK(cuda::deal_out(list, 396) == 16);
+  list.jobs[0].elems = 100 << 20;
+  cuda::finish_list(list);
+  CHECK(cuda::deal_out(list, 396) == 396);
+  CHECK(list.tile_turns == cuda::job_unroll(DataType::kFloat32));
+}
+
 TEST_CASE("several jobs of one launch, of unequal sizes") {
   std::vector<std::vector<int32_t>> in(7), out(7);
   cuda::JobList list;
@@ -180,19 +219,20 @@ TEST_CASE("several jobs of one launch, of unequal sizes") {
 TEST_CASE("each source counts times its own factor, rounded before it is added up") {
   std::vector<float> a(1000), b(1000), out(1000);
   for (size_t i = 0; i < a.size(); i++) a[i] = static_cast<float>(i) * 0.37f, b[i] = static_cast<float>(i) * -1.91f;
-  const float factor_a = 0.3f, factor_b = 1.7f;
+  const float factor_a = 0.3f;
+  const std::vector<float> factor_b(1, 1.7f);
   cuda::JobList list;
   list.dtype = DataType::kFloat32;
   list.scaled = true;
   memcpy(&list.scales[0].bits, &factor_a, sizeof factor_a);
-  list.scales[1].at = &factor_b;
+  list.scales[1].at = factor_b.data();
   const void* src[] = {a.data(), b.data()};
   void* dst[] = {out.data()};
   REQUIRE(list.add(a.size(), 0, src, 2, dst, 1));
   cuda::finish_list(list);
   REQUIRE(!list.only_bytes);
   tutti_test::kernels().run(list, 2);
-  for (size_t i = 0; i < a.size(); i++) REQUIRE(out[i] == a[i] * factor_a + b[i] * factor_b);
+  for (size_t i = 0; i < a.size(); i++) REQUIRE(out[i] == a[i] * factor_a + b[i] * factor_b[0]);
 }
 
 TEST_CASE("a list that is full says so") {

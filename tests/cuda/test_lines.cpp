@@ -2,6 +2,7 @@
 // same rooms, and against the interpreter with the schedules that they stand for, which the checker has proved.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -77,7 +78,7 @@ class Group {
     LineCall call{};
     for (size_t r = 0; r < rooms_.size(); r++) call.rooms[r] = aligned(rooms_[r]);
     call.epochs = epochs_[static_cast<size_t>(rank)].data();
-    call.abort = &abort;
+    call.abort = abort_.get();
     call.elems = c.elems;
     call.divisor = c.op == RedOp::kAvg ? static_cast<uint32_t>(n_) : 0;
     call.rank = static_cast<int16_t>(rank);
@@ -88,7 +89,7 @@ class Group {
     return call;
   }
 
-  uint32_t abort = 0;
+  uint32_t& abort() { return *abort_; }
 
  private:
   static char* aligned(std::vector<char>& room) {
@@ -96,6 +97,7 @@ class Group {
   }
 
   const int n_;
+  const std::unique_ptr<uint32_t> abort_ = std::make_unique<uint32_t>();
   std::vector<std::vector<char>> rooms_;
   std::vector<std::vector<uint32_t>> epochs_;
 };
@@ -201,7 +203,7 @@ TEST_CASE("lines: an aborted launch ends though another rank never comes") {
     LineCall call = group.call_of(c, 0);
     call.input = call.output = data.data();
     std::thread rank([&] { tutti_test::kernels().run(call); });
-    __atomic_store_n(&group.abort, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&group.abort(), 1, __ATOMIC_RELEASE);
     rank.join();
     CHECK(data[4999] == 1);
   }

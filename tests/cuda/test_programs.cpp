@@ -202,11 +202,11 @@ TEST_CASE("an aborted launch ends though a message never comes") {
     call.outputs[r] = b.out[r].data();
   }
   call.n_ranks = 1;  // the other one has no blocks
-  uint32_t abort = 0;
-  call.abort = &abort;
+  const auto abort = std::make_unique<uint32_t>();
+  call.abort = abort.get();
   const auto stream = port.create_stream().value();
   REQUIRE(port.run(call, stream));
-  __atomic_store_n(&abort, 1, __ATOMIC_RELEASE);
+  __atomic_store_n(abort.get(), 1, __ATOMIC_RELEASE);
   REQUIRE(port.synchronize(stream));
   CHECK(wrong(c, 2, 0, b, 100) > 0);
   port.destroy_stream(stream);

@@ -1,5 +1,7 @@
 // Streams that share hardware queues, as CUDA_DEVICE_MAX_CONNECTIONS says: what waits holds up others.
+#include <barrier>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 
 #include "gpu_ranks.h"
@@ -55,6 +57,23 @@ void exchange(int r, tuttiComm_t gpu, GpuStream& stream, Outcome& o) {
   for (const int32_t value : in) o.wrong += value != (r + 2) % 3;
   for (const int32_t value : out) o.wrong += value != 3;
   for (size_t i = 0; i < 200 && r == 0; i++) o.wrong += from_both[i] != (i < 50 ? 1 : 0);
+}
+
+// Blocks of unequal size of four ranks, which each rank puts elsewhere.
+void gather_unequal(int r, tuttiComm_t gpu, GpuStream& stream, Outcome& o) {
+  constexpr size_t kCounts[] = {700, 1, 33, 5};
+  std::vector<size_t> at(4);
+  size_t next = 0;
+  for (size_t b = 0; b < 4; b++) {
+    const size_t block = (b + static_cast<size_t>(r)) % 4;
+    at[block] = next;
+    next += kCounts[block] + static_cast<size_t>(r);
+  }
+  std::vector<int32_t> mine(kCounts[r], r), all(next, -1);
+  o.take(tuttiAllGatherv(mine.data(), all.data(), kCounts, at.data(), tuttiInt32, gpu, stream));
+  stream.synchronize();
+  for (size_t b = 0; b < 4; b++)
+    for (size_t i = 0; i < kCounts[b]; i++) o.wrong += all[at[b] + i] != static_cast<int32_t>(b);
 }
 
 }  // namespace
@@ -116,6 +135,158 @@ TEST_CASE("all collectives where each GPU's streams share one hardware queue") {
     }));
     CHECK(patience.end());
   }
+}
+
+TEST_CASE("ranks that share a GPU beside others on another one, whose streams share hardware queues") {
+  for (const int n_queues : {1, 8})
+    for (const Seats seats : {Seats::kPairs, Seats::kStagedPairs}) {
+      INFO(n_queues << " queues");
+      FakePort port(2);
+      port.n_queues = n_queues;
+      Patience patience(port);
+      constexpr int kRanks = 4;
+      require_success(run_gpu_threads(port, kRanks, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+        (void)port.use(device_of(seats, r));
+        GpuStream first(port), second(port);
+        uint32_t seed = 1;
+        for (int collective = 0; collective < kCollectiveCases; collective++)
+          for (GpuStream* stream : {&first, &second})
+            for (const size_t count : {1, 1000, 100'000})
+              compare({collective, count, tuttiFloat, tuttiSum, 1}, r, kRanks, gpu, host, *stream, o, seed++);
+        if (!is_slow()) compare({0, 1'000'003, tuttiBfloat16, tuttiAvg, 0}, r, kRanks, gpu, host, first, o, seed);
+        std::vector<int32_t> out(5000, r), in(5000, -1);
+        gather_unequal(r, gpu, first, o);
+        for (GpuStream* stream : {&first, &second})
+          for (int distance = 1; distance < kRanks; distance++) {
+            o.take(tuttiGroupStart());
+            o.take(tuttiSend(out.data(), out.size(), tuttiInt32, (r + distance) % kRanks, gpu, *stream));
+            o.take(tuttiRecv(in.data(), in.size(), tuttiInt32, (r + kRanks - distance) % kRanks, gpu, *stream));
+            o.take(tuttiGroupEnd());
+            o.take(tuttiBarrier(gpu, *stream));
+            stream->synchronize();
+            for (const int32_t value : in) o.wrong += value != (r + kRanks - distance) % kRanks;
+          }
+      }));
+      CHECK(patience.end());
+    }
+}
+
+TEST_CASE("one thread's ranks that share two GPUs in pairs, captured together and not") {
+  FakePort port(2);
+  port.n_queues = 1;
+  Patience patience(port);
+  constexpr int kRanks = 4;
+  tuttiComm_t comms[kRanks];
+  const int devices[kRanks] = {0, 0, 1, 1};
+  REQUIRE(tuttiCommInitAll(comms, kRanks, devices) == tuttiSuccess);
+  {
+    std::vector<std::unique_ptr<GpuStream>> streams;
+    for (const int device : {0, 1}) {
+      (void)port.use(device);
+      streams.push_back(std::make_unique<GpuStream>(port));
+    }
+    std::vector<std::vector<int32_t>> data(kRanks, std::vector<int32_t>(100, 2));
+    const auto add_up = [&] {
+      REQUIRE(tuttiGroupStart() == tuttiSuccess);
+      for (size_t r = 0; r < kRanks; r++)
+        REQUIRE(tuttiAllReduce(data[r].data(), data[r].data(), 100, tuttiInt32, tuttiSum, comms[r], *streams[r / 2]) ==
+                tuttiSuccess);
+      REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+    };
+    add_up();
+    FakeGraph graphs[2];
+    for (size_t d = 0; d < 2; d++) port.begin_capture(streams[d]->ref(), &graphs[d]);
+    add_up();
+    for (FakeGraph& graph : graphs) port.end_capture(&graph);
+    for (int launch = 0; launch < 2; launch++)
+      for (size_t d = 0; d < 2; d++) (void)port.launch(graphs[d], streams[d]->ref());
+    for (auto& stream : streams) stream->synchronize();
+    for (const auto& d : data)
+      for (const int32_t value : d) REQUIRE(value == 128);
+  }
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+  CHECK(patience.end());
+}
+
+TEST_CASE("what cannot be captured is told, and ranks that are not captured together are") {
+  FakePort port(2);
+  for (const bool staged : {true, false}) {
+    const Seats seats = staged ? Seats::kStagedPairs : Seats::kTogether;
+    const auto outcomes =
+        run_gpu_threads(port, staged ? 4 : 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+          (void)port.use(device_of(seats, r));
+          GpuStream stream(port);
+          std::vector<float> data(100);
+          FakeGraph graph;
+          if (staged || r == 0) port.begin_capture(stream.ref(), &graph);
+          o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
+          port.end_capture(&graph);
+        });
+    bool told = false;
+    for (const Outcome& o : outcomes) {
+      CHECK(o.code != tuttiSuccess);
+      told = told || o.message.find(staged ? "cannot be captured" : "are captured together") != std::string::npos;
+    }
+    CHECK(told);
+  }
+}
+
+// Why a stream of such ranks takes two calls: one before and one after the kernel for all.
+TEST_CASE("streams that tell and wait in one call hang where they share a hardware queue") {
+  for (const int n_calls : {1, 2}) {
+    FakePort port(1);
+    port.n_queues = 1;
+    uint32_t come[2] = {}, done[2] = {};
+    GpuStream streams[2] = {GpuStream(port), GpuStream(port)}, leader(port);
+    const auto call = [&](int i, bool tells, bool waits) {
+      const tutti::cuda::WordOperation both[] = {{&come[i], 1}, {&done[i], 1, true}};
+      REQUIRE(port.words(both + (tells ? 0 : 1), tells && waits ? 2 : 1, streams[i].ref()));
+    };
+    for (int i = 0; i < 2; i++) call(i, true, n_calls == 1);
+    const tutti::cuda::WordOperation all_come[] = {
+        {&come[0], 1, true}, {&come[1], 1, true}, {&done[0], 1}, {&done[1], 1}};
+    REQUIRE(port.words(all_come, 4, leader.ref()));
+    for (int i = 0; i < 2 && n_calls == 2; i++) call(i, false, true);
+    if (n_calls == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it hangs however long this is
+      CHECK(__atomic_load_n(&come[1], __ATOMIC_ACQUIRE) == 0);
+      port.gives_up_waiting = true;
+    }
+    for (GpuStream* stream : {&leader, &streams[0], &streams[1]}) stream->synchronize();
+  }
+}
+
+TEST_CASE("eight ranks on one GPU make few calls for a small operation") {
+  FakePort port(1);
+  constexpr int kRanks = 8;
+  std::barrier all(kRanks);
+  require_success(run_gpu_threads(port, kRanks, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    GpuStream stream(port);
+    int64_t number = r;
+    for (int turn = 0; turn < 5; turn++) {
+      all.arrive_and_wait();
+      if (r == 0) port.calls = 0;
+      all.arrive_and_wait();
+      o.take(tuttiAllReduce(&number, &number, 1, tuttiInt64, tuttiSum, gpu, stream));
+      all.arrive_and_wait();
+      // Seven streams say where they are, the eighth waits for them, launches and says when; seven wait for that.
+      o.wrong += port.calls != 17;
+      stream.synchronize();
+    }
+  }));
+  tuttiComm_t comms[kRanks];
+  const int devices[kRanks] = {};
+  REQUIRE(tuttiCommInitAll(comms, kRanks, devices) == tuttiSuccess);
+  int64_t numbers[kRanks] = {};
+  GpuStream stream(port);
+  port.calls = 0;
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (int r = 0; r < kRanks; r++)
+    REQUIRE(tuttiAllReduce(&numbers[r], &numbers[r], 1, tuttiInt64, tuttiSum, comms[r], stream) == tuttiSuccess);
+  REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+  CHECK(port.calls == 2);  // all in one stream: a kernel and an event
+  stream.synchronize();
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
 TEST_CASE("aborting frees a stream that waits in a queue, also where what frees it would wait behind it") {

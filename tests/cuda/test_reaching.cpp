@@ -89,24 +89,25 @@ TEST_CASE("in place, replayed, and with two ranks on one of the GPUs") {
   tuttiComm_t comms[kRanks];
   const int devices[kRanks] = {0, 1, 1};
   REQUIRE(tuttiCommInitAll(comms, kRanks, devices) == tuttiSuccess);
-  std::vector<std::unique_ptr<GpuStream>> streams;
+  std::vector<std::unique_ptr<GpuStream>> streams;  // by device: ranks that share one are captured together
   std::vector<std::unique_ptr<GpuMemory>> memory;
   std::vector<int32_t*> data;
+  for (int device = 0; device < 2; device++) streams.push_back(std::make_unique<GpuStream>(port));
   for (int r = 0; r < kRanks; r++) {
-    streams.push_back(std::make_unique<GpuStream>(port));
     memory.push_back(std::make_unique<GpuMemory>(port, kCount * 4));
     data.push_back(reinterpret_cast<int32_t*>(memory.back()->get()));
     std::fill_n(data.back(), kCount, r + 1);
   }
-  std::vector<FakeGraph> graphs(kRanks);
-  for (size_t r = 0; r < kRanks; r++) port.begin_capture(streams[r]->ref(), &graphs[r]);
+  std::vector<FakeGraph> graphs(streams.size());
+  for (size_t d = 0; d < graphs.size(); d++) port.begin_capture(streams[d]->ref(), &graphs[d]);
   REQUIRE(tuttiGroupStart() == tuttiSuccess);
   for (size_t r = 0; r < kRanks; r++)
-    REQUIRE(tuttiAllReduce(data[r], data[r], kCount, tuttiInt32, tuttiSum, comms[r], *streams[r]) == tuttiSuccess);
+    REQUIRE(tuttiAllReduce(data[r], data[r], kCount, tuttiInt32, tuttiSum, comms[r],
+                           *streams[static_cast<size_t>(devices[r])]) == tuttiSuccess);
   REQUIRE(tuttiGroupEnd() == tuttiSuccess);
   for (FakeGraph& graph : graphs) port.end_capture(&graph);
   for (int launch = 0; launch < 3; launch++)
-    for (size_t r = 0; r < kRanks; r++) port.launch(graphs[r], streams[r]->ref());
+    for (size_t d = 0; d < graphs.size(); d++) (void)port.launch(graphs[d], streams[d]->ref());
   for (auto& stream : streams) stream->synchronize();
   for (const int32_t* d : data)
     for (size_t i = 0; i < kCount; i++) REQUIRE(d[i] == 54);

@@ -73,6 +73,58 @@ TEST_CASE("16-bit compression averages to its precision and sends half the bytes
   });
 }
 
+TEST_CASE("8-bit compression averages within its bound, alike on all ranks, and sends about a quarter of the bytes") {
+  const auto [compression, per_magnitude] =
+      GENERATE(std::pair(tuttiDdpInt8, 126.0), std::pair(tuttiDdpFloat8e4m3, 13.5));
+  on_ranks(3, [&, c = compression, bound = 8 / per_magnitude](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({3, 700, 64});
+    tuttiDdpConfig_t config = small_buckets();
+    config.compression = c;
+    config.checkEvery = 1;
+    take(outcome, model.create(comm, &config));
+    size_t inexact = 0;
+    for (int step = 0; step < 3; step++) {
+      model.step(rank, step, outcome);
+      for (size_t p = 0; p < model.size(); p++)
+        outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
+          const double right = average_of(3, step, param, i), got = static_cast<double>(model.grad(p)[i]);
+          inexact += std::abs(got - right) > 1e-5;
+          return std::abs(got - right) <= bound ? got : right;
+        });
+    }
+    outcome.wrong += inexact == 0;
+    tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+    take(outcome, tuttiDdpGetStats(model.ddp, &stats));
+    outcome.wrong += stats.reducedBytes * 3 > stats.gradientBytes;
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("8-bit compression's error feedback: what one step leaves out comes with later ones") {
+  constexpr int n = 2, kSteps = 40;
+  on_ranks(n, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({3, 700, 64});
+    tuttiDdpConfig_t config = small_buckets();
+    config.compression = tuttiDdpFloat8e4m3;
+    config.rebuildBuckets = 0;
+    config.errorFeedback = 1;
+    take(outcome, model.create(comm, &config));
+    std::vector<double> sums(700);
+    double first_miss = 0, miss = 0;
+    for (int step = 1; step <= kSteps; step++) {
+      model.step(rank, 0, outcome);
+      miss = 0;
+      for (size_t i = 0; i < sums.size(); i++) {
+        sums[i] += static_cast<double>(model.grad(1)[i]);
+        miss = std::max(miss, std::abs(sums[i] / step - average_of(n, 0, 1, i)));
+      }
+      if (step == 1) first_miss = miss;
+    }
+    outcome.wrong += !(first_miss > 0.05) || !(miss < first_miss / 5);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
 namespace {
 
 constexpr size_t kRows = 40, kColumns = 60;

@@ -1,5 +1,6 @@
 // What any thread may do at any time, while others do what is theirs. ThreadSanitizer sees more of it than the checks.
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "ddp/model.h"
@@ -65,4 +66,35 @@ TEST_CASE("marks that come while tuttiDdpWait ends the step are refused, and all
     outcome.wrong += model.wrong_averages(2, 1);
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
+}
+
+TEST_CASE("a gradient that is marked while tuttiDdpWait waits is refused by name") {
+  std::atomic<int> answered{0};
+  std::atomic<size_t> late{0};
+  constexpr int kTurns = 5;  // in one of them the thread has surely come too late
+  on_ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({3000, 100, 3000}, true);
+    take(outcome, model.create(comm));
+    for (int turn = 0; turn < kTurns; turn++) {
+      take(outcome, tuttiDdpBegin(model.ddp));
+      for (const size_t p : {2, 0}) {
+        model.fill(rank, turn, p);
+        take(outcome, tuttiDdpMarkReady(model.ddp, p));
+      }
+      std::thread marks;
+      if (rank == 0)
+        marks = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          const tuttiResult_t marked = tuttiDdpMarkReady(model.ddp, 1);
+          const std::string said = tuttiDdpGetLastError();
+          late += marked == tuttiInvalidUsage && contains(said, "'layer1'") && contains(said, "while tuttiDdpWait");
+          answered++;
+        });
+      while (rank == 1 && answered <= turn) std::this_thread::yield();  // rank 0's waits for this one
+      outcome.wrong += tuttiDdpWait(model.ddp) != tuttiInvalidUsage;
+      if (marks.joinable()) marks.join();
+    }
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+  CHECK(late > 0);
 }

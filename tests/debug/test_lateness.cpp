@@ -1,5 +1,6 @@
 // Which rank comes late: from made-up ranks.
 #include "comm/ranks.h"
+#include "comm/remote_attendants.h"
 #include "debug/folder.h"
 #include "debug/late_ones.h"
 #include "debug/lateness.h"
@@ -57,14 +58,15 @@ TEST_CASE("of two that are late it is the later one") {
 
 TEST_CASE("between hosts, whose clocks differ, it counts how long before the end a rank came") {
   constexpr int kHour = 3'600'000;
-  const auto came = [&](bool joins) {
+  const auto came = [&](bool joins, int at_ms) {
     return tutti::find_latecomer({{0, at(10, 16, 10, 1, 0, joins)},
                                   {1, at(10, 16, 10, 1, 0, joins)},
-                                  {2, at(kHour + 115, kHour + 116, 15, 1, 1, joins)}});
+                                  {2, at(kHour + at_ms, kHour + 116, 15, 1, 1, joins)}});
   };
-  CHECK(came(true).rank == 2);
-  CHECK(came(true).late_ns == 5 * kMs);
-  CHECK(came(false).rank == -1);  // a broadcast ends for each at another time
+  CHECK(came(true, 115).rank == 2);
+  CHECK(came(true, 115).late_ns == 5 * kMs);
+  CHECK(came(true, 110).rank == -1);   // it took longer, but its clock alone is ahead
+  CHECK(came(false, 115).rank == -1);  // a broadcast ends for each at another time
 }
 
 TEST_CASE("a rank's way is what it was outside of operations, messages included") {
@@ -119,6 +121,73 @@ TEST_CASE("operations are compared when all have left them") {
   CHECK(roll.ranks().at(1).late == 10);  // without rank 2, whose entry is not to come any more
   CHECK(roll.ranks().at(2).late == 10);
   CHECK_FALSE(roll.sentence(true).has_value());  // both as often
+}
+
+TEST_CASE("an operation is compared once, however often its entries come") {
+  tutti::RollCall roll;
+  for (int i = 0; i < 3; i++) {
+    roll.enter({{0, {at(0, 9, 0, 1), at(9, 18, 0, 2)}}, {1, {at(5, 9, 5, 1), at(14, 18, 5, 2)}}});
+    roll.compare();
+  }
+  CHECK(roll.compared() == 2);
+  CHECK(roll.ranks().at(1).operations == 2);
+  CHECK(roll.ranks().at(1).late == 2);
+  roll.enter(0, {at(20, 30, 0, 3)});
+  roll.compare();
+  CHECK(roll.compared() == 2);  // rank 1 may still tell of it
+  roll.compare_all();
+  CHECK(roll.compared() == 3);
+}
+
+// As other hosts hear it; what they make of it tests/launch/late.sh shows.
+TEST_CASE("the first rank of a host answers for all operations in one message, or for an even sample of them") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  tutti::Recorder recorder;
+  recorder.share(0, 2, 77);
+  const auto answer = [&](int rank, uint64_t after) {
+    tutti::RemoteAttendants attendants(rank, {{0}, {1}}, recorder);
+    const auto told =
+        attendants.hear(tutti::ByteWriter().put(uint8_t{6}).put(int32_t{1 - rank}).put(uint64_t{1}).put(after).take());
+    REQUIRE(told.has_value());
+    CHECK(told->passes_on);
+    return told->says;
+  };
+  const auto sequences = [&](const std::string& text) {
+    std::vector<uint64_t> found;
+    tutti::ByteReader reader(text);
+    CHECK(reader.get<uint8_t>() == 7);
+    CHECK(reader.get<int32_t>() == 0);
+    CHECK(reader.get<uint64_t>() == 1);
+    REQUIRE(reader.get<uint64_t>() == 1);  // ranks
+    CHECK(reader.get<int32_t>() == 0);
+    while (reader.ok() && !reader.at_end()) {
+      found.push_back(reader.get<uint64_t>());
+      for (int i = 0; i < 3; i++) reader.get<uint32_t>();
+    }
+    CHECK(reader.ok());
+    return found;
+  };
+  for (uint64_t i = 1; i <= 1000; i++) {
+    recorder.begin({.sequence = i, .count = 1, .collective = tutti::Collective::kBarrier});
+    recorder.end();
+  }
+  const std::string text = answer(0, 0);
+  CHECK(text.size() <= tutti::PeerWatch::kMostQuestionBytes);
+  const auto sample = sequences(text);
+  REQUIRE(sample.size() == 250);
+  for (size_t i = 0; i < sample.size(); i++) CHECK(sample[i] == 4 * (i + 1));
+  CHECK(sequences(answer(0, 997)) == std::vector<uint64_t>{998, 999, 1000});
+  CHECK(sequences(answer(0, 1000)).empty());
+
+  // Whatever else comes is refused, or said by who has said it before.
+  tutti::RemoteAttendants other(1, {{0}, {1}}, recorder);
+  CHECK_FALSE(other.hear(text.substr(0, text.size() - 1)).has_value());
+  CHECK_FALSE(other.hear("").has_value());
+  CHECK_FALSE(other.hear(std::string(1, '\5') + text.substr(1)).has_value());
+  CHECK_FALSE(other.hear(std::string(1, '\6')).has_value());
+  tutti::RemoteAttendants another(1, {{0}, {1}}, recorder);
+  CHECK(another.hear(text)->passes_on);
+  CHECK_FALSE(another.hear(text)->passes_on);
 }
 
 TEST_CASE("a rank that ends no more operations does not keep those of the others") {

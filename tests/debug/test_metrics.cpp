@@ -180,7 +180,7 @@ TEST_CASE("metrics that cannot be written are one warning, and operations go on"
   const std::string log = text_of(logs.path + "/log");
   INFO(log);
   if (is_full) return;
-  CHECK(count_of(log, "TUTTI_METRICS_FILE: the metrics of rank 0 are not there: writing ") == 1);
+  CHECK(count_of(log, "TUTTI_METRICS_FILE: rank 0 cannot write its metrics: writing ") == 1);
   CHECK(contains(log, reason));
   if (std::filesystem::exists(other)) CHECK(text_of(other) == "precious");
 }

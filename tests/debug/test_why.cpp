@@ -96,9 +96,9 @@ TEST_CASE("of a rank on another host it counts what it has told, or that it says
   late.trace.host = "node2";
   CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 on host node2 sleeps outside of Tutti"));
   auto mute = rank(2, '?', 6);
-  mute.silent = "rank 2 (host node2, pid 77) has said nothing for 4.0 s";
+  mute.silent = "rank 2 (host node2, pid 77) has not answered for 4.0 s";
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), late, mute})),
-                 ": rank 2 (host node2, pid 77) has said nothing for 4.0 s, though its host is there: its process is "
+                 ": rank 2 (host node2, pid 77) has not answered for 4.0 s, though its host is there: its process is "
                  "stopped, or gets no time on a CPU"));
 }
 

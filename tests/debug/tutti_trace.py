@@ -138,7 +138,7 @@ def main():
             print(late)
             assert [row[:2] for row in late_rows(late)] == [[str(rank), "20"] for rank in range(RANKS)]
             nobody = subprocess.run([tool, "show", "--pid", str(root)], capture_output=True, text=True, timeout=60)
-            assert nobody.returncode == 1 and "no communicator has left a file" in nobody.stderr
+            assert nobody.returncode == 1 and "no communicator has a file" in nobody.stderr
         finally:
             for pid in pids:  # none of them is to see another one die
                 os.kill(pid, signal.SIGSTOP)
@@ -152,7 +152,7 @@ def main():
             check_files(run, made)
             check_analyser(f"{made}/torch")
         wrong = subprocess.run([tool, "merge", tool], capture_output=True, text=True, timeout=60)
-        assert wrong.returncode == 1 and "is no trace of Tutti's" in wrong.stderr, wrong
+        assert wrong.returncode == 1 and "is not a trace of Tutti's" in wrong.stderr, wrong
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// Included before everything else in the build that tests/faults/run makes, and nowhere else.
+// Included first in the files that tests/faults/run changes, and nowhere else.
 #pragma once
 
 #include <cstdlib>

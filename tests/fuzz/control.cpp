@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "comm/comparison.h"
 #include "comm/inquiry.h"
+#include "comm/remote_attendants.h"
 #include "fuzz.h"
 #include "group/council.h"
 #include "group/line.h"
@@ -98,13 +99,18 @@ void read_line(Input& in) {
 
 // Statements and questions of ranks that say anything of what they are in.
 void compare(Input& in) {
-  const Recorder recorder;
+  Recorder recorder;
   Comparison comparison(0, kRanks, recorder);
   Inquiry inquiry(0, kRanks, recorder);
+  std::vector<std::vector<int>> hosts;
+  for (int r = 0; r < kRanks; r++) hosts.push_back({r});
+  RemoteAttendants attendants(0, hosts, recorder);
   while (!in.done()) {
     const auto said_by_other = in.text(in.byte());
     const auto account = inquiry.hear(said_by_other);
     if (account) expect(!account->error, "an account is no error");
+    const auto attendance = attendants.hear(said_by_other);
+    if (attendance) expect(!attendance->error, "nor is an attendance");
     const auto answer = comparison.hear(said_by_other);
     if (answer && answer->error) expect(!answer->error->message.empty(), "an error has a sentence");
     Standing mine;

@@ -54,6 +54,11 @@ class Input {
   std::string_view rest_;
 };
 
+// As far as the kernel takes it at once.
+inline void say(const Fd& fd, std::string_view bytes) {
+  [[maybe_unused]] const ssize_t n = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 struct SocketPair {
   explicit SocketPair(int type = SOCK_STREAM) {
     int ends[2];
@@ -61,10 +66,8 @@ struct SocketPair {
     ours.reset(ends[0]);
     theirs.reset(ends[1]);
   }
-  // What the other side says, as far as the kernel takes it at once.
-  void say(std::string_view bytes) const {
-    [[maybe_unused]] const ssize_t n = ::send(theirs.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  }
+  // What the other side says.
+  void say(std::string_view bytes) const { fuzz::say(theirs, bytes); }
   void hang_up() const { ::shutdown(theirs.get(), SHUT_WR); }
 
   Fd ours, theirs;

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <array>
 #include <filesystem>
+#include <optional>
 
 #include "base/descriptor.h"
 #include "fuzz.h"
@@ -57,7 +59,7 @@ void receive_over_tcp(Input& in) {
   std::string said;
   tuttiMessage message;
   const auto take = [&] {
-    if (!link.try_peek(&message)) return false;
+    if (!link.peek(&message)) return false;
     received.push_back({bytes_of(message.tag), std::string(static_cast<const char*>(message.data), message.bytes)});
     link.release();
     return true;
@@ -66,8 +68,8 @@ void receive_over_tcp(Input& in) {
     const uint8_t action = in.byte();
     tuttiWait wait;
     if (action == 0) take();
-    if (action == 1) link.wait_begin(false, &wait);
-    if (action == 1 && !link.try_peek(&message)) link.expect(place, in.byte());
+    if (action == 1) link.wait_begin(&wait);
+    if (action == 1 && !link.peek(&message)) link.post(0, place, in.byte(), false);
     if (action <= 2) [[maybe_unused]]
       const auto ready = link.poll();
     const std::string_view part = in.text(action > 2 ? action : 0);
@@ -102,6 +104,11 @@ uint64_t some_number(Input& in) {
   return kind == 255 ? in.take<uint64_t>() : kind > 200 ? in.take<uint16_t>() : kind;
 }
 
+void say_notice(const Fd& socket, Input& in) {
+  const shm::BlockNotice notice{some_number(in), some_number(in), some_number(in)};
+  send_with_descriptor(socket.get(), (shm::kNotice + bytes_of(notice)).data(), 1 + sizeof notice, some_descriptor(in));
+}
+
 // What is lent lies in memory that is there, whatever its owner says.
 void borrow_shared_memory(Input& in) {
   constexpr uint32_t kSlots = 2, kSlotBytes = 128;
@@ -113,16 +120,11 @@ void borrow_shared_memory(Input& in) {
   shm::RecvLink link(1, std::move(sockets.ours), std::move(segment).value(), std::make_shared<shm::Exchange>());
   for (uint64_t published = 0; !in.done();) {
     switch (in.below(4)) {
-      case 0: {
-        const shm::BlockNotice notice{some_number(in), some_number(in), some_number(in)};
-        send_with_descriptor(sockets.theirs.get(), (shm::kNotice + bytes_of(notice)).data(), 1 + sizeof notice,
-                             some_descriptor(in));
-        break;
-      }
+      case 0: say_notice(sockets.theirs, in); break;
       case 1: sockets.say(in.text(in.byte() % 64)); break;
       case 2: {
         tuttiWait wait;
-        link.wait_begin(false, &wait);
+        link.wait_begin(&wait);
         link.wait_end();
         break;
       }
@@ -134,13 +136,85 @@ void borrow_shared_memory(Input& in) {
         line.at = some_number(in);
         line.published.store(++published);
         tuttiMessage message;
-        expect(link.try_peek(&message), "a message is there");
+        expect(link.peek(&message), "a message is there");
         expect(message.bytes <= kSlotBytes, "no message is larger than a slot");
-        const auto lent = message.data == nullptr ? link.borrow() : Result<const void*>(message.data);
+        const auto lent = message.data == nullptr ? link.read() : Result<const void*>(message.data);
         if (lent)
           expect(!std::string(static_cast<const char*>(lent.value()), message.bytes).empty() || message.bytes == 0,
                  "what is lent can be read");
         link.release();
+      }
+    }
+  }
+}
+
+// Both ends of a link of shared memory whose receiver is in these hands.
+struct Prey {
+  static constexpr uint32_t kSlots = 2, kSlotBytes = 128;
+
+  Prey() {
+    static const std::string name = "tutti-fuzz-" + std::to_string(getpid());
+    static Acceptor acceptor(std::move(listen_unix_abstract(name)).value(), Key{}, HelloKind::kShm, 1);
+    const tuttiLinkConfig config{sizeof config, 1, 0, kSlots, kSlotBytes};
+    link.emplace(Dialer::Call{Key{}, HelloKind::kShm, 0, 1, to_hello_args(config)}, unix_abstract_address(name), config,
+                 std::make_shared<shm::Exchange>());
+    while (!socket) {
+      expect(static_cast<bool>(link->poll()), "a receiver is found");
+      if (auto accepted = acceptor.next()) socket = std::move(accepted->fd);
+    }
+    Result<std::optional<Fd>> memfd = std::optional<Fd>();
+    while (memfd && !memfd.value()) {
+      expect(static_cast<bool>(link->poll()), "a link goes on");
+      memfd = shm::receive_descriptor(socket.get());
+    }
+    expect(static_cast<bool>(memfd), "memory comes");
+    auto mapped = shm::Segment::map(*memfd.value(), kSlots, kSlotBytes);
+    expect(static_cast<bool>(mapped), "it can be mapped");
+    segment = std::move(mapped).value();
+    expect(::send(socket.get(), &shm::kMapped, 1, MSG_NOSIGNAL) == 1, "a sender listens");
+    for (Result<bool> ready = false; !ready.value(); ready = link->poll())
+      expect(static_cast<bool>(ready), "it is taken");
+  }
+
+  std::optional<shm::SendLink> link;
+  Fd socket;
+  shm::Segment segment;
+};
+
+// A sender writes into its segment and into memory that it was given, whatever its receiver says.
+void send_to_shared_memory(Input& in) {
+  Prey prey;
+  shm::SegmentHeader& header = prey.segment.header();
+  std::array<char, Prey::kSlotBytes> data{};
+  for (uint64_t published = 0; !in.done();) {
+    const auto bytes = static_cast<uint32_t>(in.byte() % (Prey::kSlotBytes + 1));
+    switch (in.below(8)) {
+      case 0: say_notice(prey.socket, in); break;
+      case 1: fuzz::say(prey.socket, in.text(in.byte() % 64)); break;
+      case 2: header.released.store(some_number(in)); break;
+      case 3: {
+        header.posted_bytes = in.byte() % 2 == 0 ? bytes : static_cast<uint32_t>(some_number(in));
+        header.posted_where = static_cast<uint32_t>(some_number(in));
+        if (header.posted_where == shm::kAtAddress) header.posted_where = shm::kInSlot;  // an address is believed
+        header.posted_at = some_number(in);
+        header.posted.store(published + in.below(3));
+        break;
+      }
+      case 4: header.placing.revoke(); break;
+      case 5: {
+        tuttiWait wait;
+        prey.link->wait_begin(&wait);
+        prey.link->wait_end();
+        break;
+      }
+      case 6: published += prey.link->push(data.data(), bytes, {}) != 0 ? 1 : 0; break;
+      default: {
+        void* at = nullptr;
+        const tuttiRoom room = prey.link->acquire(nullptr, bytes, TUTTI_IF_POSTED, &at);
+        if (room == TUTTI_NO_ROOM) break;
+        expect(at != nullptr && room != TUTTI_EXPOSED, "there is a place to write to");
+        memset(at, 'x', bytes);
+        published += prey.link->publish(nullptr, bytes, {}) != 0 ? 1 : 0;
       }
     }
   }
@@ -199,7 +273,8 @@ void read_addresses(Input& in) {
 }
 
 using Target = void (*)(Input&);
-constexpr Target kTargets[] = {receive_over_tcp, borrow_shared_memory, receive_a_segment, read_addresses};
+constexpr Target kTargets[] = {receive_over_tcp, borrow_shared_memory, receive_a_segment, read_addresses,
+                               send_to_shared_memory};
 
 std::string frame(uint64_t number, const std::string& payload) {
   return bytes_of(tcp::make_header({{7, 1, 2, 3}}, number, static_cast<uint32_t>(payload.size()))) + payload;
@@ -235,15 +310,16 @@ std::vector<std::string> fuzz_seeds() {
   const std::string file = {2, 0, 16, 1};  // 4096 bytes of memory
   // A notice of block 2, then a message that lies in it.
   const std::string lent = std::string{0, 2, 0, 100} + file + std::string{3, 60, 2, 40};
-  return {of_target(0, {0, 0}) + said(frames),
-          of_target(0, {2, 3}) + said(many),
-          of_target(1, lent),
-          of_target(
-              1, lent + lent + std::string{0, 2, 0, 0, 0} + std::string{1, 5, 'B', 'B', 'B', 'B', 'B', 2, 3, 9, 0, 0}),
-          of_target(2, {0, 0, 1, 0, 'R', 1, 1, 1, 0}),
-          of_target(2, std::string{0, 0, 2, 0, 'R', 0} + file + std::string{0, 'R', 0, 1, 0}),
-          of_target(3, bytes_of(hello) + '\0'),
-          of_target(3, bytes_of(hello) + '\1' + std::string(48, 'a'))};
+  return {
+      of_target(0, {0, 0}) + said(frames), of_target(0, {2, 3}) + said(many), of_target(1, lent),
+      of_target(1,
+                lent + lent + std::string{0, 2, 0, 0, 0} + std::string{1, 5, 'B', 'B', 'B', 'B', 'B', 2, 3, 9, 0, 0}),
+      of_target(2, {0, 0, 1, 0, 'R', 1, 1, 1, 0}),
+      of_target(2, std::string{0, 0, 2, 0, 'R', 0} + file + std::string{0, 'R', 0, 1, 0}),
+      // A notice of block 7, a place in it for the next message, and that one; then one that finds no room.
+      of_target(4, std::string{0, 0, 7, 0, 100} + file + std::string{64, 3, 0, 7, 9, 1, 64, 7, 9, 6, 100, 7, 0, 2, 2}),
+      of_target(4, std::string{9, 6, 9, 6, 9, 6, 0, 5, 0, 2, 1, 9, 6, 0, 4, 30, 7}),
+      of_target(3, bytes_of(hello) + '\0'), of_target(3, bytes_of(hello) + '\1' + std::string(48, 'a'))};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {

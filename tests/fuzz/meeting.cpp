@@ -16,13 +16,10 @@ namespace {
 
 using fuzz::expect;
 using fuzz::Input;
+using fuzz::say;
 
 constexpr double kLimitSeconds = 0.2;  // for what waits for a rank that never comes
 constexpr double kEnoughSeconds = 20;  // for what must come
-
-void say(const Fd& fd, std::string_view bytes) {
-  [[maybe_unused]] const ssize_t n = ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-}
 
 // Everything that comes until the other side closes.
 std::string hear(const Fd& fd) {
@@ -98,8 +95,11 @@ void control(Input& in) {
     }
     connection = dialer.take();
   });
-  auto watch = PeerWatch::create({0, key, {"rank 0", "rank 1"}, {Contact(), Contact()}, {1}},
-                                 std::move(listener.value().fds), Deadline::after_seconds(kEnoughSeconds));
+  const auto member = [](int rank) {
+    return PeerWatch::Member{"rank " + std::to_string(rank), Contact(), "somewhere"};
+  };
+  auto watch = PeerWatch::create({0, 2, 2, key, member, {1}}, std::move(listener.value().fds),
+                                 Deadline::after_seconds(kEnoughSeconds));
   neighbour.join();
   expect(static_cast<bool>(watch), "the control connection is made");
   while (!in.done()) say(connection, in.text(1 + in.byte()));
@@ -131,7 +131,7 @@ std::string by_rank(int rank, const std::string& bytes) {
 
 // What rank 0 says about itself when it meets rank 1.
 std::string genuine_introduction() {
-  const Deadline deadline = Deadline::after_seconds(kLimitSeconds);
+  const Deadline deadline = Deadline::after_seconds(10);
   const auto id = start_root(deadline);
   expect(static_cast<bool>(id), "a root starts");
   std::thread first([&] { [[maybe_unused]] const auto comm = Communicator::create(id.value(), 0, 2, {}, deadline); });

@@ -11,6 +11,13 @@ void Script::reduce_all() {
   const size_t n = count();
   const auto t = type();
   const auto o = reduction();
+  if (which % 16 == 15) {
+    const auto wire = any<tuttiDataType_t>(in_.byte() % 2 == 0 ? int{tuttiInt8} : int{in_.byte()});
+    const size_t block = in_.byte() % 8 == 0 ? in_.byte() : size_t{64} << in_.byte() % 3;
+    char* const errors = in_.byte() % 2 == 0 ? nullptr : buffer();
+    checked(tuttiAllReduceQuantized(from, to, n, tuttiFloat32, o, wire, block, errors, c, stream_handle()));
+    return;
+  }
   if (which % 3 == 0) checked(tuttiAllReduce(from, to, n, t, o, c, stream_handle()));
   if (which % 3 == 1) checked(tuttiReduceScatter(from, to, n, t, o, c, stream_handle()));
   if (which % 3 == 2) {

@@ -2,6 +2,7 @@
 // unique ids, and the answers of launchers.
 #include "base/dial.h"
 #include "fuzz.h"
+#include "group/blobs.h"
 #include "group/bootstrap.h"
 #include "group/bootstrap_connect.h"
 #include "group/bootstrap_wire.h"
@@ -93,12 +94,10 @@ void read_frame(FrameKind kind, const std::string& body) {
     expect(error.code > Code::kSuccess && error.code <= Code::kTimeout, "a report has a code that is an error");
   }
   for (const int n_ranks : {0, 1, 3, 1000}) {
-    const auto blobs = split_blobs(body, n_ranks);
-    size_t bytes = 0;
-    if (blobs)
-      for (const std::string& blob : blobs.value()) bytes += blob.size() + sizeof(uint32_t);
+    const auto blobs = Blobs::open(body, n_ranks);
     expect(!blobs || blobs.value().size() == static_cast<size_t>(n_ranks), "there is a blob for every rank");
-    expect(!blobs || bytes <= body.size(), "the blobs come from the body");
+    for (size_t i = 0; blobs && i < blobs.value().size(); i++)
+      expect(blobs.value()[i].size() <= body.size(), "the blobs come from the body");
   }
 }
 
@@ -120,7 +119,7 @@ void read_frames(Input& in) {
       }
       const std::string body = reader.take_body();
       expect(body.size() <= kMaxBlobBytes, "no frame is larger than a blob");
-      understood += make_frame(reader.kind(), body);
+      understood += make_frame(reader.kind(), body, reader.rank());
       read_frame(reader.kind(), body);
     }
   }
@@ -222,8 +221,7 @@ using namespace tutti;  // NOLINT
 
 std::vector<std::string> fuzz_seeds() {
   const std::string faithful = {'\x00', '\x00', '\xff', '\x00', '\x00', '\xff', '\x00', '\x01'};
-  std::string blobs;
-  for (const char* blob : {"one", "", "three"}) append_blob(&blobs, blob);
+  const std::string blobs(Blobs::pack(std::vector<std::string>{"one", "", "three"}).bytes());
   const std::string frames = make_join_frame(1, 3, 5000) + make_frame(FrameKind::kBlob, "blob") +
                              make_frame(FrameKind::kAll, blobs) +
                              make_frame(FrameKind::kReport, pack_report({Code::kTimeout, "rank 1 never joined", 1}));

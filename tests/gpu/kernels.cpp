@@ -20,7 +20,6 @@ using namespace tutti::cuda;
 
 namespace {
 
-constexpr int kBlocksPerMultiprocessor = 4;  // as the library launches them
 constexpr int kMostSources = 8;
 constexpr int kTurns = 7, kCopiesInTurn = 10;
 
@@ -39,10 +38,11 @@ char* device_memory(size_t bytes) {
 }
 
 void launch(JobList& list, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(
-      std::clamp<uint64_t>(tiles_of(list), 1, static_cast<uint64_t>(g_multiprocessors) * kBlocksPerMultiprocessor));
-  void* arguments[] = {&list};
   const void* kernel = list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype);
+  int at_once = 0;  // of a multiprocessor, as the library launches them
+  require(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, kJobThreads, 0), "the kernel's occupancy");
+  const uint32_t blocks = std::max(1u, deal_out(list, static_cast<uint32_t>(at_once * g_multiprocessors)));
+  void* arguments[] = {&list};
   require(cudaLaunchKernel(kernel, dim3(blocks), dim3(kJobThreads), arguments, 0, stream), "cudaLaunchKernel");
 }
 

@@ -84,13 +84,11 @@ Status Graph::begin(tuttiStream_t stream) {
 
 Status Graph::end() {
   is_capturing_ = false;
-  port().end_capture(static_cast<tutti_test::FakeGraph*>(executable_));
-  return {};
+  return status_of(port().end_capture(stream_));
 }
 
 Status Graph::launch() const {
-  port().launch(*static_cast<const tutti_test::FakeGraph*>(executable_), stream_);
-  return {};
+  return status_of(port().launch(*static_cast<const tutti_test::FakeGraph*>(executable_), stream_));
 }
 
 }  // namespace tutti::perf::device

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/limits.h"
 #include "catch.h"
 #include "group/bootstrap.h"
 #include "group/bootstrap_wire.h"
@@ -77,14 +78,15 @@ TEST_CASE("ranks that joined but do not answer are listed") {
 
 TEST_CASE("two processes that claim one rank are both named, to everybody") {
   const UniqueId id = root();
-  const auto fates = run_ranks<Fate>({0, 1, 1}, [&](int rank) { return join_and_gather(id, rank, 3); });
+  const int n_ranks = GENERATE(3, 30);  // by themselves, and through a relay
+  const auto fates = run_ranks<Fate>({0, 1, 1}, [&](int rank) { return join_and_gather(id, rank, n_ranks); });
   for (const Fate& fate : fates) {
     CHECK(fate.code == Code::kInvalidUsage);
     CHECK(contains(fate.message, "rank 1 is claimed by two processes: host " + host_name()));
     CHECK(contains(fate.message, "pid " + std::to_string(getpid())));
   }
   // A rank that comes late learns the reason, too.
-  CHECK(contains(join_and_gather(id, 2, 3).message, "claimed by two"));
+  CHECK(contains(join_and_gather(id, 2, n_ranks).message, "claimed by two"));
 }
 
 TEST_CASE("ranks that disagree about their number are named") {
@@ -110,8 +112,9 @@ TEST_CASE("arguments out of range are refused before anything is sent") {
 
 TEST_CASE("a rank that dies between rounds is named to the others") {
   const UniqueId id = root();
-  const auto fates = run_ranks<Fate>({0, 1, 2, 3}, [&](int rank) -> Fate {
-    auto joined = Bootstrap::join(id, rank, 4, Deadline::after_seconds(60));
+  const int n_ranks = GENERATE(4, 12);  // by themselves, and through a relay
+  const auto fates = run_ranks<Fate>(first_ranks(n_ranks), [&](int rank) -> Fate {
+    auto joined = Bootstrap::join(id, rank, n_ranks, Deadline::after_seconds(60));
     if (!joined) return fate_of(joined.error());
     const auto first = joined.value().all_gather("one");
     if (!first) return fate_of(first.error());
@@ -269,17 +272,21 @@ TEST_CASE("who came with another secret is named, by address, beside the rank th
 }
 
 TEST_CASE("a root that has no descriptors for all ranks says so at once") {
-  const UniqueId id = root();
   rlimit before{};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  rlimit few = before;
-  few.rlim_cur = 64;
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
-  const Fate fate = join_and_gather(id, 0, 5000);
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  Fate fate{Code::kTimeout, "", -1};
+  // Again, while roots of the tests before this one close theirs and so leave enough.
+  for (int tries = 0; tries < 20 && fate.code == Code::kTimeout; tries++) {
+    const UniqueId id = root();
+    rlimit few = before;
+    few.rlim_cur = open_descriptors() + 6;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    fate = join_and_gather(id, 0, 8, 1);
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  }
   INFO(fate.message);
   CHECK(fate.code == Code::kSystemError);
-  CHECK(contains(fate.message, "of the 64 that it may have, and the group's root needs at least 4999 more"));
+  CHECK(contains(fate.message, "the group's root needs at least 7 more"));
 }
 
 TEST_CASE("a root that is not there is a time-out that says what was tried") {
@@ -307,14 +314,4 @@ TEST_CASE("reports survive the wire and damaged ones are refused") {
   CHECK(error.culprit_rank == 3);
   CHECK(unpack_report("abc").code == Code::kInternalError);
   CHECK(unpack_report(std::string(8, '\x7f')).code == Code::kInternalError);
-}
-
-TEST_CASE("damaged lists of blobs are refused") {
-  std::string body;
-  append_blob(&body, "ab");
-  append_blob(&body, "");
-  REQUIRE(split_blobs(body, 2));
-  CHECK(split_blobs(body, 2).value() == std::vector<std::string>{"ab", ""});
-  CHECK(!split_blobs(body, 3));
-  for (size_t n = 0; n < body.size(); n++) CHECK(!split_blobs(body.substr(0, n), 2));
 }

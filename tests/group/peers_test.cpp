@@ -26,20 +26,18 @@ using Watches = std::vector<std::shared_ptr<PeerWatch>>;
 // Ranks in a row, each with its neighbours: 0 - 1 - 2. They live in this process and listen with `listeners`.
 Watches make_watches(const std::vector<PeerWatch::Listener>& listeners, std::vector<Contact>* contacts = nullptr) {
   const auto n = static_cast<int>(listeners.size());
-  PeerWatch::Config common{.rank = 0, .key = derive_key("a secret", 8)};
+  std::vector<PeerWatch::Member> members;
   std::vector<Listener> sockets;
   for (int r = 0; r < n; r++) {
     auto socket = Listener::open();
     REQUIRE(static_cast<bool>(socket));
-    common.rank_names.push_back("rank " + std::to_string(r));
-    common.host_names.push_back("here");
-    common.contacts.push_back(socket.value().contact);
+    members.push_back({"rank " + std::to_string(r), socket.value().contact, "here"});
+    if (contacts != nullptr) contacts->push_back(socket.value().contact);
     sockets.push_back(std::move(socket.value()));
   }
-  if (contacts != nullptr) *contacts = common.contacts;
   const auto watches = run_ranks<std::shared_ptr<PeerWatch>>(test::first_ranks(n), [&](int rank) {
-    PeerWatch::Config config = common;
-    config.rank = rank;
+    PeerWatch::Config config{.rank = rank, .n_ranks = n, .n_here = n, .key = derive_key("a secret", 8)};
+    config.member = [members](int r) { return members[static_cast<size_t>(r)]; };
     if (rank > 0) config.neighbours.push_back(rank - 1);
     if (rank + 1 < n) config.neighbours.push_back(rank + 1);
     config.listener = listeners[static_cast<size_t>(rank)];
@@ -107,6 +105,17 @@ TEST_CASE("who asks a rank that dies says what it knows, and waits no longer") {
   asks.join();
   CHECK(watches[0]->failure().message == kOtherwise.message);
   CHECK(watches[0]->lost() == std::vector<int>{1});
+}
+
+TEST_CASE("a notice that blames a rank that is none is not believed") {
+  const Watches watches = make_watches({pass_on, pass_on, pass_on});
+  watches[0]->fail({Code::kRemoteError, "somebody has died", 1 << 20});
+  for (const size_t rank : {1, 2}) {
+    const Error heard = failure_of(*watches[rank]);
+    INFO(heard.message);
+    CHECK(heard.culprit_rank >= -1);
+    CHECK(heard.culprit_rank < 3);
+  }
 }
 
 TEST_CASE("a question that makes no sense ends the group") {

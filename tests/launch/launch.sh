@@ -20,7 +20,7 @@ check_output() {
 
 find_torchrun() {
   local candidate
-  for candidate in "${TUTTI_TORCHRUN:-}" "$(dirname "$tools")/../venv-torch/bin/torchrun" "$(command -v torchrun)"; do
+  for candidate in "${TUTTI_TORCHRUN:-}" "$(dirname "$tools")/../torch-venv/bin/torchrun" "$(command -v torchrun)"; do
     [ -n "$candidate" ] && [ -x "$candidate" ] && { echo "$candidate"; return; }
   done
 }
@@ -48,7 +48,7 @@ case $launcher in
     ;;
   torchrun)
     torchrun=$(find_torchrun)
-    [ -n "$torchrun" ] || skip "torchrun is not installed (set TUTTI_TORCHRUN, or tools/check --launchers)"
+    [ -n "$torchrun" ] || skip "torchrun is not installed (set TUTTI_TORCHRUN, or tools/check --torch)"
     run "$torchrun" --nproc-per-node 3 --no-python "$tools/all_reduce_perf" "${small[@]}" >"$out" 2>&1 ||
       { cat "$out"; fail "torchrun all_reduce_perf"; }
     check_output 3 "$out"
@@ -56,7 +56,7 @@ case $launcher in
   namespaces)
     # Two network namespaces are two hosts: an agent in each, two ranks each, joined by a veth pair.
     torchrun=$(find_torchrun)
-    [ -n "$torchrun" ] || skip "torchrun is not installed (set TUTTI_TORCHRUN, or tools/check --launchers)"
+    [ -n "$torchrun" ] || skip "torchrun is not installed (set TUTTI_TORCHRUN, or tools/check --torch)"
     two_hosts 10.77.0
     agent() {  # namespace, node rank
       TUTTI_LOG=info ip netns exec "$1" timeout 100 "$torchrun" --nnodes 2 --node-rank "$2" --nproc-per-node 2 \

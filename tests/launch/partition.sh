@@ -42,7 +42,7 @@ halves() {
     grep -q "^goes on with $(wc -w <<<"$winners") at" "$out.$rank" || { cat "$out".?; fail "rank $rank does not go on"; }
   done
   for rank in $losers; do
-    grep -q '^ends: .*no majority' "$out.$rank" || { cat "$out".?; fail "rank $rank does not end"; }
+    grep -q '^ends: .*not a majority' "$out.$rank" || { cat "$out".?; fail "rank $rank does not end"; }
   done
   grep -h '^ends' "$out.${losers%% *}"
   rm -f "$out".?

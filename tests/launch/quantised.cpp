@@ -43,8 +43,8 @@ double sent_by(const std::string& device) {
 tuttiResult_t sum(Way& way, const std::vector<float>& in, std::vector<float>& out, tuttiComm_t comm) {
   if (way.wire == tuttiFloat32)
     return tuttiAllReduce(in.data(), out.data(), in.size(), tuttiFloat32, tuttiSum, comm, nullptr);
-  return tuttiAllReduceQuantized(in.data(), out.data(), in.size(), tuttiFloat32, tuttiSum, way.wire, kBlockElems, comm,
-                                 nullptr);
+  return tuttiAllReduceQuantized(in.data(), out.data(), in.size(), tuttiFloat32, tuttiSum, way.wire, kBlockElems,
+                                 nullptr, comm, nullptr);
 }
 
 void measure(Way& way, const std::string& device, const std::vector<float>& in, std::vector<float>& out,

@@ -2,8 +2,8 @@
 # How good the library's choices are: each group measures six collectives by every algorithm and by the library's choice.
 #   regret.sh TUTTI_TUNE [-o FOLDER] [GROUP...] [-- TUTTI_TUNE OPTIONS]
 # A group is shm:N or tcp:N, of N ranks on this host; or HOSTSxRANKS, of network namespaces that are joined at 1 Gb/s
-# (needs root). Without groups: those below. Prints each group's table and last a line for each. With -o the samples stay
-# in FOLDER, for tutti-tune --fit.
+# either way (needs root). Without groups: those below. Prints each group's table and last a line for each. With -o the
+# samples stay in FOLDER, for tutti-tune --fit.
 set -u
 here=$(dirname "$0")
 tune=$1
@@ -28,8 +28,12 @@ between_hosts() (
   out=$(mktemp)
   n=$1 each=$2
   hosts "$n" 1 10.78
+  limit="tbf rate 1gbit burst 128kb latency 20ms"
   for i in $(seq "$n"); do
-    tc -n "$(host "$i")" qdisc add dev nic1 root tbf rate 1gbit burst 128kb latency 20ms || skip "tc has no tbf here"
+    # shellcheck disable=SC2086  # several words on purpose
+    tc -n "$(host "$i")" qdisc add dev nic1 root $limit || skip "tc has no tbf here"
+    # shellcheck disable=SC2086
+    tc -n "$(host 0)" qdisc add dev "h$i-1" root $limit
   done
   for rank in $(seq $((n * each - 1)) -1 0); do
     on $((rank / each + 1)) env TUTTI_RANK="$rank" TUTTI_NRANKS=$((n * each)) TUTTI_ROOT=10.78.1.1:29700 \

@@ -128,7 +128,7 @@ def test_what_cannot_be(comm):
     complaint("read-only.*out=", comm.all_reduce, read_only)
     complaint("read-only", comm.all_reduce, np.float64(3))
     complaint("read-only", comm.all_reduce, b"abc")
-    complaint("no array.*numpy.asarray", comm.all_reduce, [1, 2])
+    complaint("not an array.*numpy.asarray", comm.all_reduce, [1, 2])
     complaint("complex128.*astype", comm.all_reduce, np.ones(2, complex))
     complaint("byte order", comm.all_reduce, np.ones(2, np.dtype("float64").newbyteorder()))
     complaint("not aligned", comm.all_reduce, np.frombuffer(bytearray(17), np.float64, 2, 1))

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "catch.h"
-#include "plan/prices.h"
+#include "plan/planner.h"
 
 using namespace tutti;
 
@@ -88,6 +88,8 @@ TEST_CASE("cost: facts are read again from what people read") {
   facts.hosts = 2, facts.largest_host = 5, facts.has_rdma = true, facts.wire_bytes_per_second = 12'500'000'000;
   for (const bool shares_memory : {true, false}) {
     facts.shares_memory = shares_memory;
+    facts.racks = shares_memory ? 1 : 3, facts.largest_rack = shares_memory ? 0 : 4;
+    facts.fast_bytes_per_second = facts.rack_bytes_per_second = shares_memory ? 0 : 25'000'000'001;
     const auto read = facts_from_text("before\n" + to_text(facts) + "after");
     REQUIRE(read);
     CHECK(to_text(*read) == to_text(facts));
@@ -105,4 +107,69 @@ TEST_CASE("cost: what everybody knows of algorithms") {
   CHECK(all_reduce(Algo::kTree, 8, many) < all_reduce(algo_named("oneshot"), 8, many));
   CHECK(all_reduce(Algo::kRing, 1 << 28, eight) < all_reduce(algo_named("oneshot"), 1 << 28, eight));
   CHECK(all_reduce(Algo::kRing, 1 << 28, eight) < all_reduce(Algo::kTree, 1 << 28, eight));
+}
+
+// A one-shot all-reduce cannot expose its input, so with it registered memory is no faster than other memory.
+TEST_CASE("cost: two ranks in shared memory add up parts from 64 KiB on") {
+  const Facts two = facts_of(2, 2);
+  const Plan oneshot{algo_named("oneshot"), 1};
+  for (uint64_t bytes = 8; bytes <= 1 << 30; bytes *= 2) {
+    const auto in_parts = [&](int lanes) {
+      return cost(Collective::kAllReduce, {Algo::kDirect, static_cast<uint8_t>(lanes)}, bytes, two);
+    };
+    CAPTURE(bytes);
+    const double best = std::min(in_parts(1), in_parts(2)), one = cost(Collective::kAllReduce, oneshot, bytes, two);
+    if (bytes <= 16 << 10) CHECK(one < best);
+    if (bytes >= 64 << 10) CHECK(best < one);
+  }
+}
+
+namespace {
+
+// What schedules send, on `hosts` of `each` ranks: messages of the rank that sends and receives most, and how often the
+// bytes of a block, or of all where there are no blocks, leave the host that sends most.
+struct Sent {
+  double messages = 0, out = 0;
+};
+Sent sent_by_schedules(Collective collective, Plan plan, int hosts, int each) {
+  std::vector<Seat> seats(static_cast<size_t>(hosts * each));
+  for (size_t rank = 0; rank < seats.size(); rank++)
+    seats[rank].host.bytes[0] = static_cast<uint8_t>(rank / static_cast<size_t>(each));
+  const Planner planner(0, lay_out(seats), Algo::kAuto, false);
+  std::vector<double> messages(seats.size()), out(static_cast<size_t>(hosts));
+  for (int rank = 0; rank < hosts * each; rank++) {
+    const Schedule schedule = planner.schedule_of(rank, collective, plan, 0);
+    for (const Lane& lane : schedule.lanes)
+      for (const Step step : lane.steps) {
+        if (step.send < 0) continue;
+        messages[static_cast<size_t>(rank)]++, messages[static_cast<size_t>(step.send)]++;
+        if (step.send / each != rank / each) out[static_cast<size_t>(rank / each)] += 1.0 / schedule.n_chunks;
+      }
+  }
+  return {*std::max_element(messages.begin(), messages.end()), *std::max_element(out.begin(), out.end())};
+}
+
+}  // namespace
+
+// Roughly, and what leaves a host rather too much: where links are idle now and then, or more comes to it.
+TEST_CASE("cost: messages and what leaves a host are what schedules send") {
+  constexpr uint64_t kBytes = 32 << 10;
+  for (const int hosts : {3, 4, 5, 6, 7, 8})
+    for (const int each : {1, 2, 3})
+      for_each_plan([&](Collective collective, Plan plan) {
+        const Algorithm& algorithm = *algorithm_of(own_algo(collective, plan.algo));
+        if (plan.lanes > algorithm.method(collective).most_lanes || algorithm.is_for_racks) return;
+        if (algorithm.is_for_full_hosts && each == 1) return;
+        Facts facts = facts_of(hosts * each, hosts * each);
+        facts.hosts = hosts, facts.largest_host = each;
+        const Sent sent = sent_by_schedules(collective, plan, hosts, each);
+        const Load load = load_of(collective, plan, kBytes, facts);
+        const double paid = load.out_bytes / kBytes, messages = load.here.messages + load.wire.messages;
+        INFO(hosts << " hosts of " << each << ": sent " << sent.out << " times in " << sent.messages
+                   << " messages, paid " << paid << " in " << messages);
+        CHECK(paid >= (each == 1 ? 0.9 : 0.7) * sent.out);
+        if (each == 1 && collective != Collective::kReduce) CHECK(paid <= 1.4 * sent.out);
+        CHECK(messages >= 0.5 * sent.messages);
+        CHECK(messages <= 2 * sent.messages);
+      });
 }

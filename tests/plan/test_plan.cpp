@@ -219,6 +219,71 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
   }
 }
 
+namespace {
+
+// One rank on each host.
+Planner planner_on(std::vector<Seat> seats, uint64_t rack_bytes_per_second, int rank = 0) {
+  for (size_t r = 0; r < seats.size(); r++) seats[r].host.bytes[0] = static_cast<uint8_t>(r);
+  Facts facts{.n_ranks = static_cast<int>(seats.size())};
+  Layout layout = lay_out(seats);
+  add_network(layout, rack_bytes_per_second, &facts);
+  Planner planner(rank, std::move(layout), Algo::kAuto, false);
+  planner.set_facts(facts, {built_in_prices(), "", {}});
+  return planner;
+}
+constexpr uint64_t kGigabit = 125'000'000;
+
+// Messages of a schedule of so many chunks that go from one set of ranks to the others, in bytes of the whole.
+double share_sent(Planner (*planner_of_rank)(int rank), int n, Plan plan, bool (*is_inside)(int rank)) {
+  double messages = 0;
+  uint32_t n_chunks = 1;
+  for (int rank = 0; rank < n; rank++) {
+    const Schedule schedule = planner_of_rank(rank).schedule(Collective::kAllReduce, plan, 0);
+    n_chunks = schedule.n_chunks;
+    for (const Lane& lane : schedule.lanes)
+      for (const Step& step : lane.steps) messages += is_inside(rank) && step.send >= 0 && !is_inside(step.send);
+  }
+  return messages / n_chunks;
+}
+
+Planner in_two_racks(int rank) {
+  return planner_on({{{}, {}, 1, kGigabit}, {{}, {}, 2, kGigabit}, {{}, {}, 1, kGigabit}, {{}, {}, 2, kGigabit}},
+                    kGigabit / 5, rank);
+}
+Planner with_a_slow_host(int rank) {
+  return planner_on({{{}, {}, 0, kGigabit}, {{}, {}, 0, kGigabit / 10}, {{}, {}, 0, kGigabit}, {{}, {}, 0, kGigabit}},
+                    0, rank);
+}
+
+}  // namespace
+
+TEST_CASE("planner: sums go once from rack to rack where little fits between them") {
+  const Call call = call_of(Collective::kAllReduce, 1 << 20, DataType::kFloat32);
+  const Planner planner = in_two_racks(0);
+  CHECK(to_text(planner.layout()) == "0 | 2 || 1 | 3");
+  const Plan plan = planner.choose(call);
+  CHECK(algo_name(plan.algo) == std::string("racks"));
+  CHECK(share_sent(in_two_racks, 4, plan, [](int rank) { return rank % 2 == 0; }) == 1);
+  // Otherwise nobody goes there.
+  for (const uint32_t other : {0u, 2u}) {
+    const std::vector<Seat> seats(4, Seat{{}, {}, 1, kGigabit});
+    std::vector<Seat> mixed = seats;
+    mixed[1].rack = mixed[3].rack = other;
+    const Planner roomy = planner_on(other == 0 ? seats : mixed, 0);
+    CHECK(algo_name(roomy.choose(call).algo) != std::string("racks"));
+  }
+}
+
+TEST_CASE("planner: a slow host sends what it has and no more") {
+  const Planner planner = with_a_slow_host(0);
+  CHECK(planner.facts().wire_bytes_per_second == kGigabit / 10);
+  CHECK(planner.facts().fast_bytes_per_second == kGigabit);
+  const Plan plan = planner.choose(call_of(Collective::kAllReduce, 1 << 18, DataType::kFloat32));
+  CHECK(plan.algo == Algo::kTree);
+  CHECK(share_sent(with_a_slow_host, 4, plan, [](int rank) { return rank == 1; }) == 1);
+  CHECK(share_sent(with_a_slow_host, 4, {Algo::kRing, 1}, [](int rank) { return rank == 1; }) == 1.5);
+}
+
 TEST_CASE("planner: names of algorithms, and what it says of others") {
   CHECK(parse_algo("").value() == Algo::kAuto);
   const auto wrong = parse_algo("comb");

@@ -43,6 +43,23 @@ std::string complaint(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("prices: a file may name another one that describes the network, beside it") {
+  const Place place;
+  place.write("tutti/tuning", "shm.hop = 150\nnetwork = racks.json  # of this cluster\n");
+  const auto absent = find_prices();
+  REQUIRE(!absent);
+  CHECK(absent.error().message.find("tutti/racks.json cannot be read: No such file") != std::string::npos);
+  place.write("tutti/racks.json", R"({"hosts_per_rack": 2, "ranks_per_host": 1, "hosts": ["a", "b", "c"],
+    "local": {"gbit_per_s": 8, "latency_us": 1}, "nic": {"gbit_per_s": 1, "latency_us": 20},
+    "rack": {"gbit_per_s": 1, "latency_us": 5}})");
+  const auto list = find_prices();
+  if (!list && list.error().message.find("this build has no nlohmann-json") != std::string::npos) return;
+  REQUIRE(list);
+  REQUIRE(list.value().network);
+  CHECK(list.value().network->find_host("c") == 2);
+  CHECK(list.value().network_file == "racks.json");
+}
+
 TEST_CASE("prices: a file that is found by itself is no link and nobody else's") {
   const Place place;
   const std::string path = place.write("tutti/tuning", "shm.hop = 150\n");

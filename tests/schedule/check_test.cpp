@@ -23,7 +23,8 @@ std::vector<Schedule> schedules_of(const std::vector<Lanes>& ranks, uint32_t n_c
   return for_all_ranks(static_cast<int>(ranks.size()), [&](int rank) {
     Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(ranks.size()), .n_chunks = n_chunks};
     schedule.n_scratch = n_scratch;
-    for (const auto& steps : ranks[static_cast<size_t>(rank)]) schedule.lanes.push_back({0, steps});
+    for (const auto& steps : ranks[static_cast<size_t>(rank)])
+      schedule.lanes.push_back({0, Steps(std::span<const Step>(steps))});
     return schedule;
   });
 }
@@ -109,7 +110,9 @@ TEST_CASE("check: scratch belongs to a rank and survives rounds") {
   CHECK(verdict(schedules_of({{{keep, use}}}, 1, 1), {.rounds = 3}) == "");
   CHECK(has(verdict(schedules_of({{{use, keep}}}, 1, 1), {}), "scratch[0] is read before anything was stored"));
   std::vector<Schedule> schedules = schedules_of({{{kGive, kTake}}, {{kSum}}}, 1, 1);
-  schedules[0].lanes[0].steps[1].store = scratch(0);
+  Step to_scratch = kTake;
+  to_scratch.store = scratch(0);
+  schedules[0].lanes[0].steps = {kGive, to_scratch};
   schedules[0].n_scratch = 0;
   CHECK(has(verdict(schedules, {}), "rank 0 lane 0 round 0 step 1 (recv 1 -> scratch[0]): scratch[0] is outside"));
 }
@@ -276,14 +279,16 @@ TEST_CASE("check: what is gathered in place lies where it belongs") {
   // Rank 1's input is out[1]; so it may not take rank 0's block to there, and need not keep its own for later.
   const Step keep0{.send = 1, .chunk = 0, .local = in(0), .store = out(0)};
   const Step keep1{.send = 0, .chunk = 1, .local = in(0), .store = out(1)};
-  const Step take0{.recv = 0, .chunk = 0, .store = out(0)}, take1{.recv = 1, .chunk = 1, .store = out(1)};
+  const Step take1{.recv = 1, .chunk = 1, .store = out(1)};
+  Step take0{.recv = 0, .chunk = 0, .store = out(0)};
   std::vector<Schedule> schedules = schedules_of({{{keep0, take1}}, {{keep1, take0}}});
   for (Schedule& schedule : schedules) schedule.output_blocks = 2;
   CHECK(verdict(schedules, {.goal = Goal::kAllGather}) == "");
   CHECK(verdict(schedules, {.goal = Goal::kAllGather, .rounds = 2, .in_place = true}) == "");
   schedules[1].lanes[0].steps = {take0, keep1};
   CHECK(verdict(schedules, {.goal = Goal::kAllGather, .in_place = true}) == "");
-  schedules[1].lanes[0].steps[0].store = out(1);
+  take0.store = out(1);
+  schedules[1].lanes[0].steps = {take0, keep1};
   CHECK(has(verdict(schedules, {.goal = Goal::kAllGather}), "the value is chunk 0 (through all rounds), not 1"));
   // Rank 0's part of the sum is overwritten, by what belongs there, before it has been given to rank 1.
   const Step give{.send = 1, .chunk = 1, .local = in(1)},

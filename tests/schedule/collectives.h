@@ -34,11 +34,31 @@ std::vector<std::vector<int>> hosts_of(Ranks order, SizeOf size_of) {
   return hosts;
 }
 
+// Every second of hosts with one and two ranks in turn.
+inline std::vector<std::vector<int>> slow_hosts_of(Ranks order) {
+  const auto hosts = hosts_of(order, [](size_t host) { return host % 2 + 1; });
+  std::vector<std::vector<int>> slow;
+  for (size_t host = 1; host < hosts.size(); host += 2) slow.push_back(hosts[host]);
+  return slow;
+}
+
 inline constexpr Builder kBuilders[] = {
     {"ring all-reduce", Goal::kAllReduce, false, true, false, true, 2,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_reduce(order, rank, c, width); }},
     {"tree all-reduce", Goal::kAllReduce, false, true, false, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return tree_all_reduce(order, rank, c); }},
+    {"tree all-reduce, slow hosts", Goal::kAllReduce, false, true, false, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) {
+       return tree_all_reduce(order, rank, c, slow_hosts_of(order));
+     }},
+    {"tree broadcast, slow hosts", Goal::kBroadcast, true, true, false, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
+       return tree_broadcast(order, rank, root, c, slow_hosts_of(order));
+     }},
+    {"tree reduce, slow hosts", Goal::kReduce, true, true, false, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
+       return tree_reduce(order, rank, root, c, slow_hosts_of(order));
+     }},
     {"ring broadcast", Goal::kBroadcast, true, true, false, true, 1,
      [](Ranks order, int rank, int root, uint32_t c, uint32_t width) {
        return ring_broadcast(order, rank, root, c, width);

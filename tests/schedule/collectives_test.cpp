@@ -140,7 +140,8 @@ TEST_CASE("scratch: no more than said") {
         const bool one = b.name == std::string("tree reduce");
         const bool half = b.name == std::string("Bruck reduce-scatter");
         INFO(b.name << " n=" << n);
-        CHECK(schedule.n_scratch <= (half ? static_cast<uint32_t>(n) / 2 : one ? 1u : 0u));
+        const bool two = b.name == std::string("tree reduce, slow hosts");
+        CHECK(schedule.n_scratch <= (half ? static_cast<uint32_t>(n) / 2 : two ? 2u : one ? 1u : 0u));
       }
     }
   }

@@ -133,8 +133,11 @@ bool flip_completes(std::vector<Step>& steps, size_t at, const Subject&, Random&
 bool mutate_somewhere(Subject& subject, Mutate mutate, Random& random) {
   std::vector<Lane>& lanes = subject.schedules[below(random, subject.schedules.size())].lanes;
   if (lanes.empty()) return false;
-  std::vector<Step>& steps = lanes[below(random, lanes.size())].steps;
-  return mutate(steps, below(random, steps.size()), subject, random);
+  Steps& whole = lanes[below(random, lanes.size())].steps;
+  std::vector<Step> steps(whole.begin(), whole.end());
+  if (!mutate(steps, below(random, steps.size()), subject, random)) return false;
+  whole = Steps(std::span<const Step>(steps));
+  return true;
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ TEST_CASE("placeable: the sums of a two-shot all-reduce, each told when the one 
   const Schedule schedule = two_shot_all_reduce(2, 0, 4, 1);
   // Twice: its part is sent; it adds up what comes and sends the sum; the other sum comes.
   REQUIRE(schedule.lanes.size() == 1);
-  const auto found = placeable_messages(schedule.lanes[0]);
+  const Steps& steps = schedule.lanes[0].steps;
+  const auto found = placeable_messages(std::vector<Step>(steps.begin(), steps.end()));
   REQUIRE(found.size() == 2);
   CHECK(equal(found[0], {2, 0, 1}));
   CHECK(equal(found[1], {5, 3, 1}));
@@ -31,14 +32,13 @@ TEST_CASE("placeable: the sums of a two-shot all-reduce, each told when the one 
 
 TEST_CASE("placeable: messages from everyone count for each, and senders are told apart") {
   const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0};
-  const Lane lane{0,
-                  {{.recv = kEveryone, .local = in, .store = out},
-                   {.recv = 1, .store = out},
-                   {.recv = 2, .local = in, .store = out},
-                   {.recv = 2, .store = out},
-                   {.recv = 2, .store = out},
-                   {.recv = 1, .store = {Buffer::kScratch, 0}}}};
-  const auto found = placeable_messages(lane);
+  const std::vector<Step> steps = {{.recv = kEveryone, .local = in, .store = out},
+                                   {.recv = 1, .store = out},
+                                   {.recv = 2, .local = in, .store = out},
+                                   {.recv = 2, .store = out},
+                                   {.recv = 2, .store = out},
+                                   {.recv = 1, .store = {Buffer::kScratch, 0}}};
+  const auto found = placeable_messages(steps);
   REQUIRE(found.size() == 3);
   CHECK(equal(found[0], {1, 0, 1}));
   CHECK(equal(found[1], {3, 0, 2}));

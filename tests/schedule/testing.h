@@ -76,20 +76,20 @@ inline int hops(const std::vector<Schedule>& schedules) {
   struct Run {
     int rank;
     const Lane* lane;
-    size_t step = 0;
+    Steps::const_iterator at;
     int time = 0;
   };
   std::vector<Run> runs;
   for (const Schedule& schedule : schedules) {
-    for (const Lane& lane : schedule.lanes) runs.push_back({schedule.rank, &lane});
+    for (const Lane& lane : schedule.lanes) runs.push_back({schedule.rank, &lane, lane.steps.begin()});
   }
   std::map<std::tuple<int, int, uint32_t>, std::deque<int>> arrivals;  // by from, to, channel
   int end = 0;
   for (bool moved = true; moved;) {
     moved = false;
     for (Run& run : runs) {
-      for (; run.step < run.lane->steps.size(); run.step++, moved = true) {
-        const Step& step = run.lane->steps[run.step];
+      for (; run.at != run.lane->steps.end(); ++run.at, moved = true) {
+        const Step step = *run.at;
         std::vector<int> senders;
         if (step.recv >= 0) senders = {step.recv};
         if (step.recv == kEveryone)

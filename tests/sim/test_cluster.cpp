@@ -55,14 +55,28 @@ TEST_CASE("racks that are not numbered are as many as it takes") {
   CHECK(network_of(cluster.value(), 1000).n_hosts() == 250);
 }
 
+TEST_CASE("hosts are found by their names, and are as fast as their slowest NIC") {
+  const std::string good = kGood;
+  const auto cluster =
+      cluster_from_json(replaced(good, "\"racks\": 2,", R"("racks": 2, "hosts": ["a", "b", "", "c.x"],)"), "F");
+  REQUIRE(cluster);
+  CHECK(cluster.value().find_host("b") == 1);
+  CHECK(cluster.value().find_host("b.example.org") == 1);
+  CHECK(cluster.value().find_host("c.x") == 3);
+  CHECK(cluster.value().find_host("c") == -1);
+  CHECK(cluster.value().host_bytes_per_second(0) == about(25e9));
+  CHECK(cluster.value().host_bytes_per_second(1) == about(2.5e9));
+  CHECK(cluster.value().rack_bytes_per_second() == about(5e9));
+}
+
 TEST_CASE("what is wrong with a file is said, and what to do") {
   struct Wrong {
     std::string text, says;
   };
   const std::string good = kGood;
   const std::vector<Wrong> wrongs = {
-      {"{", "F: it holds no JSON object"},
-      {"[1]", "F: it holds no JSON object"},
+      {"{", "F: it does not hold a JSON object"},
+      {"[1]", "F: it does not hold a JSON object"},
       {replaced(good, "\"hosts_per_rack\": 3, ", ""), "F: hosts_per_rack is missing"},
       {replaced(good, "\"nic\":", "\"nik\":"), "there is no field 'nik' here; there are: "},
       {replaced(good, "\"nic\": {\"gbit_per_s\": 100, \"latency_us\": 3},", ""), "F: nic is missing"},
@@ -71,6 +85,11 @@ TEST_CASE("what is wrong with a file is said, and what to do") {
       {replaced(good, "\"gbit_per_s\": 100", "\"gbit_per_s\": 0"), "F, nic: gbit_per_s is 0, so nothing would ever"},
       {replaced(good, "\"gbit_per_s\": 100", "\"gbit_per_s\": -1"), "gbit_per_s is -1; give a number from 0 up"},
       {replaced(good, "\"latency_us\": 3", "\"latency_us\": \"3\""), "latency_us is \"3\"; give a number"},
+      {replaced(good, "\"racks\"", R"("hosts": "a", "racks")"), "F: hosts is not a list of names"},
+      {replaced(good, "\"racks\"", R"("hosts": ["a", 7], "racks")"), "F: hosts has 7; give names"},
+      {replaced(good, "\"racks\"", R"("hosts": ["a", "", "", "a"], "racks")"), "F: hosts has \"a\" twice"},
+      {replaced(good, "\"racks\"", R"("hosts": ["a", "b", "c", "d", "e", "f", "g"], "racks")"),
+       "F: hosts has 7 names, and the racks have room for 6"},
       {replaced(good, "\"racks\": 2", "\"racks\": 0"), "racks is 0; give a whole number from 1 up"},
       {replaced(good, "\"racks\": 2", "\"racks\": 1.5"), "racks is 1.5; give a whole number"},
       {replaced(good, "\"rank\": 9", "\"rank\": 24"), "F, exceptions[1]: there is no rank 24; the last one is 23"},
@@ -82,7 +101,7 @@ TEST_CASE("what is wrong with a file is said, and what to do") {
       {replaced(good, "\"rack\": 1, \"gbit_per_s\": 40", "\"rack\": 1"), "it changes nothing"},
       {replaced(good, "\"starts_late_us\": 5", "\"gbit_per_s\": 5"), "a rank has no gbit_per_s"},
       {replaced(good, "\"slowdown\": 2", "\"slowdown\": 0.5"), "slowdown is 0.5; give a number from 1 up"},
-      {replaced(good, "{\"rack\": 1, \"gbit_per_s\": 40}", "7"), "F, exceptions[2]: it is no object"},
+      {replaced(good, "{\"rack\": 1, \"gbit_per_s\": 40}", "7"), "F, exceptions[2]: it is not an object"},
   };
   for (const Wrong& wrong : wrongs) {
     const auto cluster = cluster_from_json(wrong.text, "F");

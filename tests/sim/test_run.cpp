@@ -173,6 +173,54 @@ TEST_CASE("what is sent is what arrives, by every algorithm, and the same in eve
   }
 }
 
+TEST_CASE("ranks that are alike are simulated once, and it takes the same time") {
+  const auto even_cluster = [](int hosts_per_rack) {
+    Cluster cluster = uneven_cluster();
+    cluster.racks = 0;
+    cluster.hosts_per_rack = hosts_per_rack;
+    cluster.ranks_per_host = 4;
+    cluster.cpus_per_host = 0;
+    return cluster;
+  };
+  for (const int hosts_per_rack : {2, 64})
+    for (const int n : {16, 32, 64})
+      for (const char* name : {"ring", "halving", "hierarchical"})
+        for (const uint8_t lanes : {1, 2}) {
+          const Network network = network_of(even_cluster(hosts_per_rack), n);
+          const Plan plan{algo_named(name), name == std::string("halving") ? uint8_t{1} : lanes};
+          Operation of{.bytes = static_cast<uint64_t>(n) << 15};
+          const auto few = run(network, of, plan);
+          of.traces = true;  // which wants all of them
+          const auto all = run(network, of, plan);
+          REQUIRE(few);
+          REQUIRE(all);
+          INFO(name << " n=" << n << " hosts_per_rack=" << hosts_per_rack);
+          CHECK(few.value().ns == about(all.value().ns));
+          CHECK(few.value().ends_ns.size() == static_cast<size_t>(n));
+          CHECK(few.value().messages == all.value().messages);
+          CHECK(few.value().bytes == all.value().bytes);
+          CHECK(few.value().events < all.value().events);
+        }
+  // Nobody is like a rank that is slow.
+  Cluster cluster = even_cluster(64);
+  cluster.exceptions = {{.rank = 5, .slowdown = 3}};
+  Operation of{.bytes = 1 << 20};
+  const auto slow = run(network_of(cluster, 16), of, {Algo::kRing, 1});
+  of.traces = true;
+  const auto traced = run(network_of(cluster, 16), of, {Algo::kRing, 1});
+  REQUIRE(slow);
+  CHECK(slow.value().ns == traced.value().ns);
+  CHECK(slow.value().events == traced.value().events);
+}
+
+TEST_CASE("what is too much is refused before it takes all memory") {
+  const Network network = network_of(plain_cluster(), 64);
+  const auto refused = run(network, {.bytes = 1 << 20, .most_steps = 100}, {Algo::kTree, 1});
+  REQUIRE(!refused);
+  CHECK(refused.error().code == Code::kInvalidUsage);
+  CHECK(contains(refused.error().message, "64 ranks take more than 100 steps"));
+}
+
 TEST_CASE("schedules that do not fit together are told of") {
   const Network network = network_of(plain_cluster(), 2);
   const auto order = natural(2);
@@ -189,7 +237,7 @@ TEST_CASE("schedules that do not fit together are told of") {
   };
   const auto forever = run(network, job);
   REQUIRE(!forever);
-  CHECK(contains(forever.error().message, "rank 0 waits for ever in lane 0, round 0, step 0"));
+  CHECK(contains(forever.error().message, "rank 0 waits forever in lane 0, round 0, step 0"));
 }
 
 TEST_CASE("prices of a tuning file are a host's costs") {

@@ -129,7 +129,7 @@ def load_tool():
 
 
 def chosen_options(**changes):
-    values = {"op": "all_reduce", "ranks": 2, "transport": "shm", "registered": False, "quick": False, "busy": 0, "row": 0,
+    values = {"op": "all_reduce", "ranks": 2, "hosts": 0, "network": "net", "transport": "shm", "registered": False, "quick": False, "busy": 0, "row": 0,
               "against": None, "tutti": pathlib.Path("/new/libtutti.so"), "only": None, "plot": None, "no_install": True,
               "build": None, "no_limits": False, "modes": "reused", "seconds": 0.003, "sizes": [8], "warm_up": 2, "repeats": 2}
     return argparse.Namespace(**{**values, **changes})
@@ -143,12 +143,17 @@ def test_programs():
     for transport in ("shm", "tcp"):
         found = names(transport=transport)
         check(f"{transport}: no name twice", len(found) == len(set(found)), found)
-        check(f"{transport}: every peer without a tuning", set(programs.LIBRARIES) - set(found) == {"floor"}, found)
+        check(f"{transport}: every peer without a tuning", set(programs.LIBRARIES) - set(found) == {"floor", "torch"}, found)
         check(f"{transport}: a peer has tunings", {"openmpi5 ring", "mpich5 doubling", "impi ring"} <= set(found), found)
         quick = names(transport=transport, quick=True)
         check(f"{transport}: --quick has none", not any(" " in name for name in quick), quick)
         found = names(transport=transport, op="broadcast")
         check(f"{transport}: tunings of all-reduce are for all-reduce", "openmpi5 segments" not in found, found)
+    build.python_with_torch = lambda: "python"
+    on_hosts = programs.programs_for(chosen_options(hosts=3, ranks=3, transport="hosts"), programs.LIBRARIES)
+    check("hosts: every peer", set(programs.LIBRARIES) == {p.library for p in on_hosts}, on_hosts)
+    there = [p.name for p in on_hosts if "net" not in p.arguments and "net-1,net-2,net-3" not in p.launcher]
+    check("hosts: all of them on hosts", there == [], there)
     check("Gloo has no reduce-scatter", "gloo" not in names(op="reduce_scatter"))
     check("old programs beside new ones", names(registered=True, against="/old")[:4]
           == ["tutti", "old", "registered", "old registered"])
@@ -310,6 +315,20 @@ def test_compare(folder, scratch):
         check(f"{op}: {wanted} limits were measured", len(result["limits"]) == wanted, result["limits"])
 
 
+def test_hosts(folder, scratch):
+    """Whatever ends it, no namespace is left."""
+    def namespaces():
+        return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        print("no root, ip or tc: --hosts was not tested")
+        return
+    result = compare(folder, scratch, "--only", "tutti,floor", "--hosts", "3", "--sizes", "8,20000", "--reused")
+    rows = result["rows"]["reused"] if result else []
+    check("3 hosts: all were timed", [set(r["microseconds"]) for r in rows] == [{"tutti", "sockets"}] * 2, rows)
+    check("and no namespace is left", "compare-" not in namespaces(), namespaces())
+
+
 def test_against(folder, scratch):
     """An old build is measured, and nothing else under its name."""
     old = scratch / "libold.so"
@@ -364,6 +383,7 @@ def main():
         test_failing(tool, folder)
         test_busy(folder)
         test_compare(folder, scratch)
+        test_hosts(folder, scratch)
         test_against(folder, scratch)
         test_plot(scratch)
     print(f"{len(failures)} failed")

@@ -16,6 +16,11 @@ for collective in $collectives; do
     run barrier 1 -c 5 "$@" || exit 1
     continue
   fi
+  if [ "$collective" = all_reduce_quantized ]; then
+    run "$collective" 3 -b 0 -e 20000 -f 1031 "$@" || exit 1
+    run "$collective" 1 -b 1000000 -e 1000000 --wire f8e4m3 -o avg "$@" || exit 1
+    continue
+  fi
   # The flags are words. All types with all operators and all roots are for all.sh.
   flags=${op_flags:-$root_flags}
   run "$collective" $((types * 3 * ops)) -b 0 -e 20000 -f 1031 -d all $flags "$@" || exit 1

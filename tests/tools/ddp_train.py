@@ -50,7 +50,8 @@ def ranks_do_not_matter():
 
 
 def less_precision(one):
-    for arguments in (["--gradients", "bfloat16"], ["--compress", "fp16"], ["--compress", "bf16"], ["--compress", "powersgd"]):
+    for arguments in (["--gradients", "bfloat16"], ["--compress", "fp16"], ["--compress", "bf16"], ["--compress", "int8"],
+                      ["--compress", "e4m3", "--error-feedback"], ["--compress", "powersgd"]):
         run = Run("--procs", 3, *arguments).good()
         run.check(0 < run.distance(one) < 0.1, f"near the losses of one rank; the distance is {run.distance(one)}")
 
@@ -65,7 +66,7 @@ def overflow_is_skipped_by_all(one):
 def checkpoints(folder, one):
     path = folder / "run.bin"
     first = Run("--procs", 2, "--steps", 12, "--checkpoint", path, "--resume")
-    first.check(first.status == 0 and "is not there yet" in first.output, "begins anew without a file")
+    first.check(first.status == 0 and "does not exist yet" in first.output, "begins anew without a file")
     second = Run("--procs", 3, "--checkpoint", path, "--resume", "--checkpoint-every", 5)
     second.check(second.status == 0 and list(second.losses) == list(range(13, STEPS + 1)), "goes on, with other ranks")
     second.check(second.distance(one) < 1e-4, "as if it had not been interrupted")
@@ -89,7 +90,7 @@ def a_rank_dies(one):
     for victim in (0, 1):
         run = Run("--procs", 3, "--die", f"{victim}@10", "--no-overlap")
         run.check(run.status == 0 and f"rank {victim} was killed by signal 9" in run.output, "the others end well")
-        run.check(f"going on with 2" in run.output and run.figures["ranks"] == 2, "two go on")
+        run.check(f"continuing with 2" in run.output and run.figures["ranks"] == 2, "two go on")
         # What rank 0 had logged is lost with it.
         run.check(set(run.losses) >= set(range(11, STEPS + 1)), "all further steps are there")
         run.check(run.distance(one) < 1e-4, "nothing but rounding tells the loss of a rank")

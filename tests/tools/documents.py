@@ -20,10 +20,11 @@ import tree  # noqa: E402
 
 # Not run here, with the reason. The program, if it is the tree's, has to be there and to know the options.
 NOT_RUN = [
-    (r"tools/(quickstart|check|gpu-check|verbs-check|make-wheel)\b", "builds, or boots a machine"),
+    (r"(DEB_BUILD_OPTIONS=noopt )?tools/(quickstart|check|gpu-check|verbs-check|make-wheel|make-deb)\b", "builds, or boots a machine"),
     (r"tools/compare\b", "installs other libraries; tests/tools/compare.py runs it"),
     (r"tests/launch/regret\.sh\b", "takes many minutes"),
     (r"tests/faults/run( \w+)?$", "builds the library anew; the suite house runs its --check"),
+    (r"tests/ablation/run( .*)?$", "builds the library anew; the suite house runs its --check"),
     (r".*tutti-tune\b", "takes long; tests/tools/tune.sh runs it"),
     (r"(meson (install|test)|cc .*example\.c)\b", "tests/house/install.py does this; `meson test` is what runs this"),
     (r"pip install (lib/torch|\.)$", "tests/torch/install.py and tools/make-wheel do this"),
@@ -31,6 +32,7 @@ NOT_RUN = [
     (r"LD_PRELOAD=.* python3 train\.py$", "tests/nccl/preload.py does the like"),
     (r"TUTTI_TRANSPORT_PLUGIN=/opt/", "needs a vendor's plugin"),
     (r"build/tests/schedule/test_schedule \"a test's name\"", "no test has that name"),
+    (r".*tools/torch/torch_perf\.py", "takes minutes, and needs torch; tests/torch/test_perf.py runs it"),
     (r".*tests/torch/hangs/table\.py", "takes minutes, and needs torch; tests/torch/test_hangs.py runs what it runs"),
     (r"TUTTI_TRANSPORT_PLUGIN=\./libmine\.so", "takes long; tests/transports runs it"),
 ]

@@ -208,7 +208,7 @@ TEST_CASE("what cannot be done is refused with the flag and the reason") {
   CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-y", "1"}), "leave out -y 1"));
   CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-z", "2"}), "leave out -z"));
   CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-I", "1"}), "leave out -I"));
-  CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-w", "0"}), "-w 1 at least"));
+  CHECK(contains(refusal({"-G", "1", "--device", "cuda", "-w", "0"}), "-w 1 or more"));
   CHECK(contains(refusal({"-G", "-1"}), "-G -1"));
   CHECK(contains(refusal({"-R", "3"}), "-R 3"));
   CHECK(contains(refusal({"-D", "1"}), "-D 1: there are no GPU kernels"));

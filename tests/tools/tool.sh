@@ -5,7 +5,7 @@ traits() {
   ops=1 op_flags="" root_flags="" in_place=0
   case $1 in all_reduce | reduce | reduce_scatter) ops=6 op_flags="-o all" ;; esac
   case $1 in broadcast | reduce | gather | scatter) root_flags="-r all" ;; esac
-  case $1 in alltoall | alltoallv | sendrecv | barrier) in_place=N/A ;; esac
+  case $1 in all_reduce_quantized | alltoall | alltoallv | sendrecv | barrier) in_place=N/A ;; esac
 }
 
 # run COLLECTIVE ROWS ARGS...: exit status 0, as many rows (times the roots), and 0 in every #wrong column. Adds to

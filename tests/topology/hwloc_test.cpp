@@ -77,6 +77,13 @@ TEST_CASE("golden: 2 sockets of 2 NUMA nodes of 8 cores") {
                               cpus(0, 7)})) == "4 2 6 3 0 5 1");
 }
 
+TEST_CASE("a machine may have more CPUs than a cpu_set_t has room for") {
+  const Machine m = synthetic("pack:8 core:128 pu:2");
+  CHECK(m.whole.cpus == cpus(0, 2047));
+  CHECK(place(m, cpus(2046, 2047)) == "NUMA node 0, package 7, core 1023");
+  CHECK(cpus_from_bytes(to_bytes(cpus(1500, 2000))) == cpus(1500, 2000));
+}
+
 TEST_CASE("golden: 64 cores without a structure keep the order of cores") {
   const Machine m = synthetic("pack:1 core:64 pu:1");
   std::vector<CpuSet> bound;

@@ -29,6 +29,38 @@ TEST_CASE("layout: on a host as the parts stand; who may run anywhere stands fir
   CHECK(to_text(layout) == "5 1 7 4 3 0 6 2");
 }
 
+namespace {
+
+Seat in_rack(uint8_t host, uint32_t rack, uint64_t bytes_per_second = 0) {
+  Seat s = seat(host);
+  s.rack = rack, s.bytes_per_second = bytes_per_second;
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("layout: hosts of a rack stand beside each other, racks in order of their lowest ranks") {
+  const Layout layout = lay_out(
+      std::vector<Seat>{in_rack(1, 7), in_rack(2, 3), in_rack(3, 7), in_rack(4, 0), in_rack(2, 3), in_rack(5, 3)});
+  CHECK(to_text(layout) == "0 | 2 || 1 4 | 5 || 3");
+  CHECK(layout.hosts_of_rack == std::vector<int>{2, 2, 1});
+  CHECK(by_rack(layout) == std::vector<std::vector<int>>{{0, 2}, {1, 4, 5}, {3}});
+}
+
+TEST_CASE("layout: a host is slow that sends less than half of what the median host does") {
+  const auto slow = [](std::vector<uint64_t> speeds) {
+    std::vector<Seat> seats;
+    for (const uint64_t speed : speeds) seats.push_back(in_rack(static_cast<uint8_t>(seats.size()), 0, speed));
+    return lay_out(seats).slow_hosts;
+  };
+  CHECK(slow({100, 10, 100, 100}) == std::vector<int>{1});
+  CHECK(slow({100, 50, 100, 100}).empty());
+  CHECK(slow({10, 100}) == std::vector<int>{0});
+  CHECK(slow({10, 10, 100}).empty());  // then the fast one is the exception
+  CHECK(slow({0, 0, 0}).empty());
+  CHECK(slow({7}).empty());
+}
+
 TEST_CASE("layout: one rank, none, and flat") {
   CHECK(to_text(lay_out(std::vector<Seat>{seat(3, {5})})) == "0");
   CHECK(lay_out({}).order.empty());
@@ -51,5 +83,5 @@ TEST_CASE("CPU sets travel as so many bytes as their highest CPU needs, and noth
   cpus.set(1023);
   CHECK(to_bytes(cpus).size() == 128);
   CHECK(cpus_from_bytes(to_bytes(cpus)) == cpus);
-  CHECK(!cpus_from_bytes(std::string(129, '\0')));
+  CHECK(!cpus_from_bytes(std::string(cpus.size() / 8 + 1, '\0')));
 }

@@ -78,6 +78,20 @@ TEST_CASE("sysfs: packages, nodes, last-level caches, cores") {
   CHECK(m.whole.parts[0].parts[0].bytes == 1u << 20);
 }
 
+TEST_CASE("sysfs: of its host's cache a virtual machine counts on 40 MiB a CPU") {
+  const Sysfs sys;
+  sys.put("/devices/system/cpu/online", "0-1");
+  for (const char* cpu : {"cpu0", "cpu1"}) {
+    const std::string at = std::string("/devices/system/cpu/") + cpu;
+    sys.put(at + "/cache/index3/level", "3");
+    sys.put(at + "/cache/index3/size", "491520K");
+    sys.put(at + "/cache/index3/shared_cpu_list", "0-1");
+  }
+  const Machine m = discover_in_sysfs(sys.root(), false);
+  CHECK(m.last_level_cache_bytes == 80u << 20);
+  CHECK(cache_bytes(m, cpu_set({0})) == 80u << 20);
+}
+
 TEST_CASE("sysfs: network devices with their speeds; lo and what is down and unreal are left out") {
   const Sysfs sys;
   put_server(sys);

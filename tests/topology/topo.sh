@@ -39,6 +39,11 @@ if [ "$hwloc" = yes ]; then
 else
   refused '-Dhwloc=enabled' --host 'pack:2 numa:2 core:8 pu:1'
 fi
+"$topo" --graph graphs/four_pcie.xml >"$out/graph" || fail "a graph of NCCL's file"
+grep -q '^ring: 20.0 GB/s' "$out/graph" && grep -q '  GPU 3, nearest NIC eth0; . links' "$out/graph" || { cat "$out/graph"; fail "its ring"; }
+"$topo" --graph ../../lib/sim/two_racks.json --host graphs/dgx_h100.xml >"$out/graph" || fail "a graph of a cluster"
+grep -q '^ring: 50.0 GB/s' "$out/graph" && grep -q '  host 5, GPU 7, nearest NIC host 5, mlx5_7;' "$out/graph" || { cat "$out/graph"; fail "its ring"; }
+refused 'cannot be read: No such file' --graph nowhere.json
 refused 'there is no option --rank; did you mean --ranks?' --rank 4
 "$topo" --bogus 2>"$out/bogus"
 [ $? = 2 ] || fail "an unknown option does not end with 2"

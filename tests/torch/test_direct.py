@@ -18,21 +18,25 @@ prerequisites.require()
 import torch
 import torch.distributed as dist
 import tutti_torch
-from tutti_torch import calls, library, places
+from tutti_torch import calls, lanes, library, places
 
 MODULE = Path(os.environ["TUTTI_LIBRARY"]).parent / "libtutti-torch.so"
 HERE = r"[\w./-]*test_direct\.py"
 needs_module = unittest.skipUnless(MODULE.exists(), f"there is no {MODULE.name}: it is built where Python.h is")
 
 
-def names_of_calls(group):
-    """The places of the group's last calls, as its trace has them."""
+def trace_of(group):
     with tempfile.TemporaryDirectory() as scratch:
         path = f"{scratch}/trace"
         api = library.load()
         api.tuttiDumpTrace.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         group._communicator.check(api.tuttiDumpTrace(group._communicator.handle, path.encode()))
-        text = "".join(file.read_text(errors="replace") for file in sorted(Path(scratch).iterdir()))
+        return "".join(file.read_text(errors="replace") for file in sorted(Path(scratch).iterdir()))
+
+
+def names_of_calls(group):
+    """The places of the group's last calls, as its trace has them."""
+    text = trace_of(group)
     return re.findall(rf"all_reduce of ([\w, \[\]]*?) at {HERE}:(\d+)", text)
 
 
@@ -86,13 +90,96 @@ class Direct(unittest.TestCase):
         """What it is for goes that way, in both functions, and nothing of the ordinary one is called."""
         group, ordinary = dist.group.WORLD, AssertionError("went the ordinary way")
         self.assertEqual(calls.short.__file__, str(MODULE))
-        tensor = torch.ones(2, 3)
-        with mock.patch.object(dist, "all_reduce", side_effect=ordinary):
-            tutti_torch.all_reduce_(tensor)
-            tutti_torch.all_reduce_(tensor, "max", group)
-        with mock.patch.object(type(group), "_all_reduce", side_effect=ordinary):
-            dist.all_reduce(tensor)
-        self.same(tensor, torch.full((2, 3), 4.0))
+        name = "__dlpack_c_exchange_api__"  # which an older torch has not
+        for interface in (getattr(torch.Tensor, name, None), None):
+            with mock.patch.object(torch.Tensor, name, interface, create=True):
+                calls.load.cache_clear()
+                calls.load()
+            for shape in ((2, 3), (), (0,), (1, 2, 1, 1, 1, 1, 1, 2)):
+                tensor = torch.ones(shape)
+                with mock.patch.object(dist, "all_reduce", side_effect=ordinary):
+                    tutti_torch.all_reduce_(tensor)
+                    tutti_torch.all_reduce_(tensor, "max", group)
+                with mock.patch.object(type(group), "_all_reduce", side_effect=ordinary):
+                    dist.all_reduce(tensor)
+                self.same(tensor, torch.full(shape, 4.0))
+
+    @ranks.on(2)
+    def test_many_dimensions(self, rank, n):
+        """More than the module compares: the name is right each time."""
+        for shape in ([1] * 8 + [2], [1] * 7 + [2, 1]):
+            tutti_torch.all_reduce_(torch.ones(shape))
+        told = [name for name, _ in names_of_calls(dist.group.WORLD)]
+        self.assertEqual(told, [f"float32{shape}" for shape in ([1] * 8 + [2], [1] * 7 + [2, 1])])
+
+    def all_of_them(self, rank, n, form):
+        """Every operation that has a short way, once, on tensors of this form; their results are right."""
+        def tensor(values):
+            made = form(torch.tensor(values))
+            made.copy_(torch.tensor(values))
+            return made
+
+        x = tensor([rank + 1.0, 7.0])
+        dist.reduce(x, 1)
+        if rank == 1:
+            self.same(x, torch.tensor([3.0, 14.0]))
+        x = tensor([rank, rank])
+        dist.broadcast(x, 1)
+        self.same(x, torch.tensor([1, 1]))
+        mine, everyone = tensor([rank + 1.0, 5.0]), tensor([0.0] * (2 * n))
+        dist.all_gather_into_tensor(everyone, mine)
+        self.same(everyone, torch.tensor([1.0, 5.0, 2.0, 5.0]))
+        dist.reduce_scatter_tensor(mine, everyone, dist.ReduceOp.PRODUCT)
+        self.same(mine, torch.tensor([[1.0, 25.0], [4.0, 25.0]])[rank])
+        dist.all_reduce(mine, dist.ReduceOp.MIN)
+        self.same(mine, torch.tensor([1.0, 25.0]))
+
+    @ranks.on(2)
+    def test_other_operations(self, rank, n):
+        """Whatever tensors are like, and however different they are on the ranks."""
+        def unaligned(like):
+            return torch.zeros(8 * like.numel() + 1, dtype=torch.uint8)[1:].view(torch.uint8).numpy()[
+                : like.numel() * like.itemsize].view(str(like.dtype).removeprefix("torch."))
+
+        forms = {
+            "plain": torch.empty_like,
+            "every other element": lambda like: torch.empty(2 * like.numel(), dtype=like.dtype)[::2],
+            "unaligned": lambda like: torch.from_numpy(unaligned(like)),
+            "parameter": lambda like: torch.nn.Parameter(torch.empty_like(like), requires_grad=False),
+        }
+        for name, form in forms.items():
+            with self.subTest(name):
+                self.all_of_them(rank, n, form)
+        self.all_of_them(rank, n, forms["plain" if rank == 0 else "every other element"])
+        dist.barrier()
+        with self.assertRaisesRegex(tutti_torch.TuttiError, "do not make 5"):
+            dist.all_gather_into_tensor(torch.empty(5), torch.empty(2))
+
+    @needs_module
+    @ranks.on(2)
+    def test_short_way_of_others(self, rank, n):
+        with mock.patch.object(lanes.HostLane, "launch", side_effect=AssertionError("went the ordinary way")):
+            self.all_of_them(rank, n, torch.empty_like)
+            dist.barrier()
+            with self.assertRaisesRegex(AssertionError, "ordinary way"):
+                dist.broadcast(torch.ones(1), 0, async_op=True)
+
+    @needs_module
+    @ranks.on(2)
+    def test_places_of_others(self, rank, n):
+        """In the names that the ordinary way has for them."""
+        group = dist.group.WORLD
+        for short in (calls.short, calls._Absent):
+            with mock.patch.object(calls, "short", short):
+                dist.broadcast(torch.ones(2), 0)
+                dist.reduce(torch.ones(2), 0)
+                dist.all_gather_into_tensor(torch.ones(2 * n), torch.ones(2))
+                dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2 * n))
+                dist.barrier()
+        told = re.findall(rf"(\w+(?: of [\w, \[\]]*?)?) at {HERE}:(\d+)", trace_of(group))
+        self.assertEqual(told[:5], told[5:])
+        self.assertEqual([what for what, _ in told[:5]], ["broadcast of float32[2]", "reduce of float32[2]",
+                         "all_gather_single of float32[2]", f"reduce_scatter of float32[{2 * n}]", "barrier"])
 
     @ranks.on(2)
     def test_order(self, rank, n):

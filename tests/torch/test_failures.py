@@ -53,7 +53,7 @@ class Failures(unittest.TestCase):
         def late(rank, size, path):
             if rank == 2:
                 return
-            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 2 of 3 never came"):
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 2 of 3 never joined"):
                 ranks.init(prerequisites.BACKEND, path, rank, size, 1.5)
 
         ranks.run(late, 3, joined=False)
@@ -141,8 +141,24 @@ class Failures(unittest.TestCase):
                 with self.assertRaisesRegex(tutti_torch.TuttiError, "0 is 1, 1 is 2"):
                     dist.all_reduce(torch.ones(1), group=group)
                     dist.barrier(group)
+            if rank == 0:
+                dist.destroy_process_group()  # who leaves without it while others still join is dead to them
 
         self.run_ranks(3, body)
+
+    def test_rank_that_dies_before_a_subgroup(self):
+        """The job's group knows of it, so nobody waits for the subgroup until its limit."""
+
+        def body(rank, n):
+            dist.barrier()
+            if rank == dying:
+                os._exit(0)
+            if rank != 0:
+                with self.assertRaisesRegex(tutti_torch.TuttiError, rf"rank {dying - 1} died before .* {dying - 1} is {dying}"):
+                    dist.new_group([1, 2])
+
+        for dying in (1, 2):
+            self.run_ranks(3, body)
 
     def test_end_without_destruction(self):
         """A program may forget destroy_process_group, also with operations that nobody has waited for."""

@@ -55,7 +55,7 @@ class Hangs(unittest.TestCase):
                 for outcome in report.ranks:
                     lines = set(runner.PLACE.findall(outcome.text))
                     self.assertEqual(len(lines), 1 if name in ("other_shapes", "other_dtypes") else 2, outcome.text)
-            elif name in ("stopped", "data_loader", "input_output", "checkpoint"):
+            elif name in ("stopped", "data_loader", "input_output", "checkpoint", "gpu_stream"):
                 waits = report.ranks[1 - situation.culprit].text
                 self.assertGreaterEqual(len(runner.PLACE.findall(waits)), 2, waits)
             elif name == "exception":
@@ -67,9 +67,20 @@ class Hangs(unittest.TestCase):
 
     def test_a_slow_rank_is_said_to_be_slow(self):
         log = [line for _, rank, line in self.reports["slow"].log if rank == 0]
-        told = [line for line in log if "no progress" in line or "goes on" in line]
+        told = [line for line in log if "no progress" in line or "continued after" in line]
         self.assertRegex(told[0], "no progress for 3 s: waiting for rank 1 .* rank 1 has not called that yet")
-        self.assertRegex(told[-1], "goes on after .* waiting for rank 1 .*: slow, but not lost")
+        self.assertRegex(told[-1], "continued after .* waiting for rank 1 .*: slow, but not lost")
+
+    def test_who_does_not_come_is_named_in_time(self):
+        """Long before the time-out that ends the others' waiting."""
+        for name, rank, sentence in (
+            ("missing_rank", 0, "rank 2 of 3 did not join the group within 3 s"),
+            ("firewall", 0, "rank 1 of 2 did not join the group within 3 s of the first one"),
+            ("firewall", 1, "rank 1 has not reached the group's root for 3 s; .* no answer .a firewall"),
+        ):
+            if name in self.reports:
+                log = "\n".join(line for _, of, line in self.reports[name].log if of == rank)
+                self.assertRegex(log, sentence)
 
     def test_an_operation_that_nobody_waited_for(self):
         for rank in (0, 1):

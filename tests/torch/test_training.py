@@ -155,6 +155,62 @@ class Training(unittest.TestCase):
         self.assertEqual({p.grad.untyped_storage().data_ptr() for p in wrapped.parameters()}, registered)
         self.assertTrue(all(known.storage.is_shared() for known in state._buckets.values()))
 
+    @ranks.on(2, 3)
+    def test_quantized_hook(self, rank, n):
+        """The first step's averages are within the bound that the largest gradient gives, and all ranks end up alike."""
+        largest = 0.0
+        for peer in range(n):
+            alone = model(False)
+            alone(batches(peer, 0)).square().mean().backward()
+            largest = max([largest, *(float(p.grad.abs().max()) for p in alone.parameters())])
+
+        def run(state):
+            wrapped = DistributedDataParallel(model(False), bucket_cap_mb=0.1)
+            if state is not exact:
+                wrapped.register_comm_hook(state, tutti_torch.quantized_hook)
+            got = train(wrapped, rank)
+            for parameter in got[-len(list(wrapped.parameters())) :]:
+                shared = parameter.clone()
+                dist.broadcast(shared, 0)
+                self.assertTrue(torch.equal(shared, parameter))
+            return got[: len(list(wrapped.parameters()))]
+
+        exact = object()
+        averages = run(exact)
+        for state, part in ((None, 126), (dist.group.WORLD, 126), (tutti_torch.QuantizedState(wire="e4m3", block_elems=64), 13.5)):
+            got = run(state)
+            for mine, right in zip(got, averages):
+                torch.testing.assert_close(mine, right, rtol=0, atol=largest / part + 1e-6)
+            self.assertFalse(all(torch.equal(mine, right) for mine, right in zip(got, averages)))
+
+    @ranks.on(2)
+    def test_quantized_hook_with_error_feedback(self, rank, n):
+        """The mean of many steps with the same gradients misses less than the first one does."""
+        wrapped = DistributedDataParallel(torch.nn.Linear(20, 60))
+        wrapped.register_comm_hook(tutti_torch.QuantizedState(wire="e4m3", error_feedback=True), tutti_torch.quantized_hook)
+        right = sum(batches(peer, 0).sum(0) for peer in range(n)) / n * torch.linspace(1, 2, 60)[:, None]
+        total, misses = torch.zeros_like(right), []
+        for step in range(1, 31):
+            wrapped.zero_grad()
+            (wrapped(batches(rank, 0)).sum(0) * torch.linspace(1, 2, 60)).sum().backward()
+            # DDP makes new buckets after the first step; what was lost before that is.
+            total += wrapped.module.weight.grad
+            misses.append(float((total / step - right).abs().max()))
+        self.assertGreater(misses[0], 1e-3)
+        self.assertLess(misses[-1], misses[0] / 4)
+
+    @ranks.on(2)
+    def test_quantized_hook_leaves_doubles_exact_and_refuses_others(self, rank, n):
+        wrapped = DistributedDataParallel(torch.nn.Linear(20, 6).double())
+        wrapped.register_comm_hook(None, tutti_torch.quantized_hook)
+        wrapped(batches(rank, 0).double()).sum().backward()
+        mean = sum(batches(peer, 0).double().sum(0) for peer in range(n)) / n
+        torch.testing.assert_close(wrapped.module.weight.grad, mean.expand(6, 20))
+        with self.assertRaisesRegex(tutti_torch.TuttiError, "'int4' is none of int8, e4m3"):
+            tutti_torch.QuantizedState(wire="int4")
+        with self.assertRaisesRegex(tutti_torch.TuttiError, "is ProcessGroup, not Tutti's"):
+            tutti_torch.QuantizedState(dist.new_group(backend="gloo"))
+
     @ranks.on(2)
     def test_fsdp(self, rank, n):
         from torch.distributed.device_mesh import DeviceMesh

@@ -27,13 +27,13 @@ TEST_CASE("a link brings a message, and the sender's configuration, to the other
   // Twice around all slots: alignment and contents of each.
   const Traffic traffic{11, 2 * ask.slots + 1, ask.slot_bytes};
   for (uint64_t i = 0; i < traffic.messages; i++) {
-    void* slot = out.try_acquire();
+    void* slot = out.acquire();
     REQUIRE(slot != nullptr);
     CHECK(reinterpret_cast<uintptr_t>(slot) % 64 == 0);
     traffic.fill(i, slot);
     out.publish(traffic.bytes_of(i), traffic.tag_of(i));
     tuttiMessage message{};
-    REQUIRE(until([&] { return poll_once(out) && poll_once(in) && in.try_peek(&message); }));
+    REQUIRE(until([&] { return poll_once(out) && poll_once(in) && in.peek(&message); }));
     CHECK(traffic.check(i, message) == "");
     in.release();
     REQUIRE(until([&] { return poll_once(out) && poll_once(in) && out.unsent() == 0; }));
@@ -53,12 +53,12 @@ TEST_CASE("accept finds nobody until somebody connects, and connecting waits for
     const Health health = poll_once(out.value());
     REQUIRE(health);
     CHECK_FALSE(health.ready);
-    CHECK(out.value().try_acquire() == nullptr);
+    CHECK(out.value().acquire() == nullptr);
     CHECK(out.value().unsent() == 0);
   }
   REQUIRE(until([&] { return poll_once(out.value()) && take(b.value(), &in); }));
   REQUIRE(until([&] { return poll_once(out.value()).ready; }));
-  CHECK(out.value().try_acquire() != nullptr);
+  CHECK(out.value().acquire() != nullptr);
 }
 
 TEST_CASE("many endpoints, all to all, several channels") {
@@ -89,7 +89,7 @@ TEST_CASE("many endpoints, all to all, several channels") {
   }));
   // Every message says where it should arrive.
   for (size_t i = 0; i < out.size(); i++) {
-    REQUIRE(out[i].try_acquire() != nullptr);
+    REQUIRE(out[i].acquire() != nullptr);
     const auto from = static_cast<uint64_t>(i / per_rank);
     out[i].publish(0, tuttiTag{{from, static_cast<uint64_t>(out[i].peer()), out[i].channel(), 0}});
   }
@@ -98,7 +98,7 @@ TEST_CASE("many endpoints, all to all, several channels") {
       tuttiMessage message{};
       REQUIRE(until([&] {
         for (Link& o : out) poll_once(o);
-        return poll_once(link) && link.try_peek(&message);
+        return poll_once(link) && link.peek(&message);
       }));
       CHECK(message.tag.word[0] == static_cast<uint64_t>(link.peer()));
       CHECK(message.tag.word[1] == r);
@@ -232,6 +232,13 @@ TEST_CASE("other transports' addresses are unreachable, with a reason") {
     }
 }
 
+// What so many IPv4 and IPv6 addresses with their ports take.
+static bool is_of_places(size_t bytes) {
+  for (size_t ipv6 = 0; 23 * ipv6 <= bytes; ipv6++)
+    if ((bytes - 23 * ipv6) % 7 == 0) return true;
+  return false;
+}
+
 TEST_CASE("broken addresses never break an endpoint") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
@@ -249,7 +256,7 @@ TEST_CASE("broken addresses never break an endpoint") {
   for (size_t bytes = 0; bytes < good.size(); bytes++) {
     const std::string cut = good.substr(0, bytes);
     INFO(bytes << " of " << good.size() << " bytes");
-    if (try_out(cut)) CHECK((good.size() - bytes) % 4 == 0);
+    if (try_out(cut)) CHECK(is_of_places(good.size() - bytes));
   }
   CHECK_FALSE(try_out(good + "x"));
   CHECK_FALSE(try_out(std::string(TUTTI_ADDRESS_MAX_BYTES, '\xff')));

@@ -20,7 +20,7 @@ TEST_CASE("a stream by turns in one thread") {
   std::mt19937 random(slots);
   CHECK(run_together({&sender, &receiver}, [&](Side&) { return random() % (2 * slots); }) == "");
   tuttiMessage none{};
-  CHECK_FALSE(p.in.try_peek(&none));
+  CHECK_FALSE(p.in.peek(&none));
 }
 
 namespace {
@@ -78,20 +78,20 @@ TEST_CASE("the same slot until publish, the same message until release") {
   Pair p = make_pair(t);
   const Traffic traffic{7, 9, 4096};
   for (uint64_t i = 0; i < traffic.messages; i++) {
-    void* slot = p.out.try_acquire();
+    void* slot = p.out.acquire();
     REQUIRE(slot != nullptr);
     REQUIRE(poll_once(p.out));
-    CHECK(p.out.try_acquire() == slot);
+    CHECK(p.out.acquire() == slot);
     traffic.fill(i, slot);
     p.out.publish(traffic.bytes_of(i), traffic.tag_of(i));
     tuttiMessage first{}, second{};
-    REQUIRE(until([&] { return poll_once(p.out) && poll_once(p.in) && p.in.try_peek(&first); }));
+    REQUIRE(until([&] { return poll_once(p.out) && poll_once(p.in) && p.in.peek(&first); }));
     REQUIRE(poll_once(p.in));
-    REQUIRE(p.in.try_peek(&second));
+    REQUIRE(p.in.peek(&second));
     CHECK(second.data == first.data);
     CHECK(traffic.check(i, second) == "");
     p.in.release();
-    CHECK_FALSE(p.in.try_peek(&second));
+    CHECK_FALSE(p.in.peek(&second));
   }
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("a sender has all its slots without the receiver's doing, then stops, 
     REQUIRE(poll_once(p.in));
   }
   REQUIRE(sender.count() < limit);
-  CHECK(p.out.try_acquire() == nullptr);
+  CHECK(p.out.acquire() == nullptr);
   CHECK(p.out.unsent() <= slots);
 
   const uint64_t stopped_at = sender.count();
@@ -132,14 +132,14 @@ TEST_CASE("unsent falls to zero by polling alone, and then the message is there"
   INFO(t->name);
   Pair p = make_pair(t, Ask{1, 0, 4, 32 << 20});
   CHECK(p.out.unsent() == 0);
-  void* slot = p.out.try_acquire();
+  void* slot = p.out.acquire();
   REQUIRE(slot != nullptr);
   memset(slot, 3, 32 << 20);
   p.out.publish(32 << 20, tuttiTag{});
   CHECK(p.out.unsent() <= 1);
   REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.unsent() == 0; }));
   tuttiMessage message{};
-  REQUIRE(until([&] { return poll_once(p.in) && p.in.try_peek(&message); }));  // the sender's work is done
+  REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));  // the sender's work is done
   CHECK(message.bytes == 32 << 20);
 }
 

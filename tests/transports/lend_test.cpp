@@ -15,11 +15,10 @@ constexpr tuttiTag kTag{{1, 2, 3, 4}};
 // The bytes of the message that has to come next, wherever they are; nothing when something is wrong.
 std::optional<std::string> read_message(Link& link) {
   tuttiMessage message{};
-  if (!until([&] { return !poll_once(link) || link.try_peek(&message); }) || message.tag.word[3] != 4)
-    return std::nullopt;
+  if (!until([&] { return !poll_once(link) || link.peek(&message); }) || message.tag.word[3] != 4) return std::nullopt;
   std::string bytes(message.bytes, '\0');
   if (message.data == nullptr) {
-    auto data = link.borrow();
+    auto data = link.read();
     if (!data) return std::nullopt;
     message.data = data.value();
   }
@@ -31,9 +30,8 @@ std::optional<std::string> read_message(Link& link) {
 // Lends, or fills the slot if the transport cannot.
 bool give(Link& link, const std::string& bytes, const char* at, bool* lent) {
   void* slot = nullptr;
-  if (!until([&] { return !poll_once(link) || (slot = link.try_acquire()) != nullptr; }) || slot == nullptr)
-    return false;
-  *lent = link.lend(at, static_cast<uint32_t>(bytes.size()), kTag);
+  if (!until([&] { return !poll_once(link) || (slot = link.acquire()) != nullptr; }) || slot == nullptr) return false;
+  *lent = link.publish(at, static_cast<uint32_t>(bytes.size()), kTag);
   if (*lent) return true;
   memcpy(slot, at, bytes.size());
   link.publish(static_cast<uint32_t>(bytes.size()), kTag);
@@ -118,11 +116,11 @@ TEST_CASE("lent from the same process: nobody copies, and the lender knows when 
   REQUIRE(until([&] {
     (void)poll_once(p.out);
     (void)poll_once(p.in);
-    return p.in.try_peek(&message);
+    return p.in.peek(&message);
   }));
   if (is_shm(t)) {
     CHECK(message.data == nullptr);
-    auto data = p.in.borrow();
+    auto data = p.in.read();
     REQUIRE(data);
     CHECK(data.value() == text.data());
     CHECK(p.out.unsent() == 1);

@@ -1,8 +1,9 @@
 // Plugins: what is loaded, in which order it stands, and what is said of what cannot be loaded.
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
-#include "testing.h"
+#include "traffic.h"
 
 using namespace tutti;
 using namespace tutti::test;
@@ -40,15 +41,32 @@ TEST_CASE("plugin: it is found beside the built-in ones, and by its name") {
 TEST_CASE("plugin: its table has NULL for what it is too short for") {
   const Plugin plugin(TUTTI_UNIX_PLUGIN);
   const tuttiTransport* unix_transport = find_transports("unix").value()[0];
-  CHECK(unix_transport->expect == nullptr);
-  CHECK(unix_transport->endpoint_properties == nullptr);
+  CHECK(unix_transport->post == nullptr);
   // It stands between the built-in ones.
   const auto cost = [](const tuttiTransport* t) {
-    const tuttiTransportProperties p = open_endpoint(t, 0).value().properties();
-    return p.latency_ns + 1e14 / static_cast<double>(p.bytes_per_second);
+    const tuttiEndpointInfo info = open_endpoint(t, 0).value().info();
+    return info.latency_ns + 1e14 / static_cast<double>(info.bytes_per_second);
   };
   CHECK(cost(&kShmTransport) < cost(unix_transport));
   CHECK(cost(unix_transport) < cost(&kTcpTransport));
+}
+
+TEST_CASE("plugin: ten functions are enough") {
+  const Plugin plugin(TUTTI_UNIX_PLUGIN);
+  tuttiTransport ten = *find_transports("unix").value()[0];
+  ten.endpoint_reaches = nullptr;
+  ten.wait_begin = nullptr;
+  ten.wait_end = nullptr;
+  Pair p = make_pair(&ten);
+  CHECK(p.sender.unreachable_because("anywhere") == "");
+  const Traffic traffic{45, 1000, 4096};
+  Sender sender(p.out, traffic);
+  Receiver receiver(p.in, traffic);
+  std::string trouble;
+  std::thread sends([&] { trouble = run(sender, true); });
+  CHECK(run(receiver, true) == "");
+  sends.join();
+  CHECK(trouble == "");
 }
 
 TEST_CASE("plugin: what cannot be loaded is said, with its path") {
@@ -67,9 +85,9 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
     const Plugin plugin(first);
     const auto found = find_transports("net");
     REQUIRE(found);
-    const auto properties = open_endpoint(found.value()[0], 1).value().properties();
-    CHECK(properties.latency_ns == 7500);
-    CHECK(properties.bytes_per_second == 40001ull * 125'000);  // of the second device
+    const tuttiEndpointInfo info = open_endpoint(found.value()[0], 1).value().info();
+    CHECK(info.latency_ns == 7500);
+    CHECK(info.bytes_per_second == 40001ull * 125'000);  // of the second device
   }
   CHECK(contains(refusal(both), "Made up is already loaded"));
 }

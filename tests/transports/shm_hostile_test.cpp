@@ -72,11 +72,11 @@ TEST_CASE("shm: what is said of a message counts as it was when it was looked at
   Prey prey;
   tuttiMessage message{};
   SlotLine& line = prey.publish(1, kAtAddress, 64, 100);
-  REQUIRE(prey.link->try_peek(&message));
+  REQUIRE(prey.link->peek(&message));
   CHECK(message.bytes == 100);
   line.where = kInPlace;
   line.bytes = 1 << 30;
-  CHECK_FALSE(prey.link->borrow());  // an address of another process
+  CHECK_FALSE(prey.link->read());  // an address of another process
   line.where = kPassedOn;
   prey.link->release();
 }
@@ -88,23 +88,23 @@ TEST_CASE("shm: a place holds for one message of one length") {
   void* const place = memory.value();
   tuttiMessage message{};
   const auto is_refused = [&] {
-    REQUIRE(prey.link->try_peek(&message));
-    const bool refused = message.data == nullptr && !prey.link->borrow();
+    REQUIRE(prey.link->peek(&message));
+    const bool refused = message.data == nullptr && !prey.link->read();
     prey.link->release();
     return refused;
   };
   prey.publish(1, kInPlace, 0, 3000);
   CHECK(is_refused());  // nothing was expected
-  prey.link->expect_ahead(1, place, 3000);
+  prey.link->post(1, place, 3000, false);
   prey.publish(2, kInPlace, 0, 3000);
   CHECK(is_refused());  // but of the next one
   prey.publish(3, kInPlace, 0, 3000);
-  REQUIRE(prey.link->try_peek(&message));
+  REQUIRE(prey.link->peek(&message));
   CHECK(message.data == place);
   prey.link->release();
+  prey.link->post(1, place, 3000, false);
   prey.publish(4, kInPlace, 0, 3000);
   CHECK(is_refused());  // not any more
-  prey.link->expect_ahead(0, place, 3000);
   prey.publish(5, kInPlace, 0, 3001);
   CHECK(is_refused());
   SharedMemory::free(place);
@@ -131,7 +131,7 @@ TEST_CASE("shm: whatever is in the segment, a receiver looks for messages nowher
     size_t length = bytes;
     if (matches) data = prey.link->match(bytes, line.tag);
     if (data == nullptr) {
-      REQUIRE(prey.link->try_peek(&message));
+      REQUIRE(prey.link->peek(&message));
       data = message.data;
       length = message.bytes;
     }
@@ -142,7 +142,7 @@ TEST_CASE("shm: whatever is in the segment, a receiver looks for messages nowher
       // It was mapped elsewhere here than there: what belongs to the segment changes with it.
       memcpy(to, data, length);
     } else {
-      REQUIRE_FALSE(prey.link->borrow());
+      REQUIRE_FALSE(prey.link->read());
     }
     prey.link->release();
   }
@@ -170,10 +170,10 @@ TEST_CASE("shm: who says that it is in this process and is not writes nothing he
     auto segment = Segment::map(memfd, Ask().slots, Ask().slot_bytes);
     if (!segment) return segment.error().message;
     SegmentHeader& header = segment.value().header();
-    header.expected_bytes = static_cast<uint32_t>(target.size());
-    header.expected_where = kAtAddress;
-    header.expected_at = reinterpret_cast<uintptr_t>(target.data());
-    header.expected.store(1);
+    header.posted_bytes = static_cast<uint32_t>(target.size());
+    header.posted_where = kAtAddress;
+    header.posted_at = reinterpret_cast<uintptr_t>(target.data());
+    header.posted.store(1);
     if (!send_raw(accepted->fd, &kMapped, 1)) return "no answer";
     return mail.receive() ? "" : "no end";
   });
@@ -182,10 +182,11 @@ TEST_CASE("shm: who says that it is in this process and is not writes nothing he
   auto out = mine.value().connect(Ask{1}, *address);
   REQUIRE(out);
   REQUIRE(until([&] { return poll_once(out.value()).ready; }));
-  REQUIRE(out.value().try_acquire() != nullptr);
-  void* const place = out.value().place(static_cast<uint32_t>(target.size()));
-  CHECK(place == nullptr);
-  CHECK_FALSE(out.value().can_lend(target.data(), static_cast<uint32_t>(target.size())));
+  REQUIRE(out.value().acquire() != nullptr);
+  const auto bytes = static_cast<uint32_t>(target.size());
+  CHECK(posted_place(out.value(), bytes) == nullptr);
+  void* at = nullptr;
+  CHECK(out.value().acquire(target.data(), bytes, TUTTI_NOT_POSTED, &at) == TUTTI_SLOT);
   REQUIRE(hostile.mail().send("end"));
   CHECK(hostile.ended_well());
 }

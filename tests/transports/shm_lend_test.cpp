@@ -12,34 +12,34 @@ using namespace tutti::test;
 TEST_CASE("shm: what is recalled cannot be read any more, what is borrowed is waited for") {
   Pair p = make_pair(&kShmTransport);
   const std::string text(3000, 'x');
-  REQUIRE(p.out.try_acquire() != nullptr);
-  REQUIRE(p.out.lend(text.data(), static_cast<uint32_t>(text.size()), tuttiTag{}));
+  REQUIRE(p.out.acquire() != nullptr);
+  REQUIRE(p.out.publish(text.data(), static_cast<uint32_t>(text.size()), tuttiTag{}));
   tuttiMessage message{};
-  REQUIRE(p.in.try_peek(&message));
+  REQUIRE(p.in.peek(&message));
   SECTION("before it was borrowed") {
-    p.out.recall();
-    auto data = p.in.borrow();
+    p.out.revoke();
+    auto data = p.in.read();
     REQUIRE_FALSE(data);
     CHECK(data.error().code == Code::kRemoteError);
     CHECK(contains(data.error().message, "rank 0"));
   }
   SECTION("while it is borrowed") {
-    REQUIRE(static_cast<bool>(p.in.borrow()));
+    REQUIRE(static_cast<bool>(p.in.read()));
     std::atomic<bool> released{false}, recalled_early{false};
     std::thread reader([&] {
       usleep(20000);
       released = true;
       p.in.release();
     });
-    p.out.recall();
+    p.out.revoke();
     recalled_early = !released;
     reader.join();
     CHECK_FALSE(recalled_early);
   }
   SECTION("by a receiver that fails in the middle") {
-    REQUIRE(static_cast<bool>(p.in.borrow()));
-    p.in.recall();
-    p.out.recall();
+    REQUIRE(static_cast<bool>(p.in.read()));
+    p.in.revoke();
+    p.out.revoke();
   }
 }
 
@@ -49,33 +49,33 @@ TEST_CASE("shm: a message is written where it was expected, unless the receiver 
   std::string to(3000, '.');
   const auto bytes = static_cast<uint32_t>(text.size());
   const auto send = [&](bool placed) {
-    void* const slot = p.out.try_acquire();
+    void* const slot = p.out.acquire();
     REQUIRE(slot != nullptr);
-    void* const place = p.out.place(bytes);
+    void* const place = posted_place(p.out, bytes);
     REQUIRE(place == (placed ? to.data() : nullptr));
     memcpy(placed ? place : slot, text.data(), bytes);
   };
-  p.in.expect_ahead(1, to.data(), bytes);
+  p.in.post(1, to.data(), bytes);
   send(false);
   p.out.publish(bytes, tuttiTag{});
   tuttiMessage message{};
   SECTION("the right one, and only with its length") {
-    REQUIRE(p.out.try_acquire() != nullptr);
-    CHECK(p.out.place(bytes - 1) == nullptr);
+    REQUIRE(p.out.acquire() != nullptr);
+    CHECK(posted_place(p.out, bytes - 1) == nullptr);
     send(true);
     CHECK(p.out.unsent() == 0);
     p.out.publish(bytes, tuttiTag{});
-    REQUIRE(p.in.try_peek(&message));
+    REQUIRE(p.in.peek(&message));
     CHECK(message.data != to.data());
     p.in.release();
-    REQUIRE(p.in.try_peek(&message));
+    REQUIRE(p.in.peek(&message));
     CHECK(message.data == to.data());
     CHECK(to == text);
     p.in.release();
     send(false);
   }
   SECTION("before it was written") {
-    p.in.recall();
+    p.in.revoke();
     send(false);
   }
   SECTION("while it is written") {
@@ -86,20 +86,20 @@ TEST_CASE("shm: a message is written where it was expected, unless the receiver 
       published = true;
       p.out.publish(bytes, tuttiTag{});
     });
-    p.in.recall();
+    p.in.revoke();
     const bool early = !published;
     writer.join();
     CHECK_FALSE(early);
   }
   SECTION("by a sender that fails in the middle") {
     send(true);
-    p.out.recall();
-    p.in.recall();
+    p.out.revoke();
+    p.in.revoke();
   }
   SECTION("by a sender that gives it up") {
     send(true);
-    CHECK(p.out.try_acquire() != nullptr);
-    p.in.recall();
+    CHECK(p.out.acquire() != nullptr);
+    p.in.revoke();
   }
 }
 
@@ -147,8 +147,8 @@ struct Stopped {
 TEST_CASE("shm: who takes back what a process reads does not stop because that is stopped, and it learns of it later") {
   Stopped other([](Link& in, const std::function<void()>& stop) -> std::string {
     tuttiMessage message{};
-    if (!until([&] { return in.try_peek(&message); })) return "no message";
-    if (!in.borrow()) return "it cannot be borrowed";
+    if (!until([&] { return in.peek(&message); })) return "no message";
+    if (!in.read()) return "it cannot be borrowed";
     if (!poll_once(in)) return "it was taken back too soon";
     stop();
     const Health health = poll_once(in);
@@ -156,10 +156,10 @@ TEST_CASE("shm: who takes back what a process reads does not stop because that i
   });
   auto memory = SharedMemory::allocate(10000);
   REQUIRE(memory);
-  REQUIRE(other.out.try_acquire() != nullptr);
-  REQUIRE(other.out.lend(memory.value(), 3000, tuttiTag{}));
+  REQUIRE(other.out.acquire() != nullptr);
+  REQUIRE(other.out.publish(memory.value(), 3000, tuttiTag{}));
   other.wait_for_stop();
-  other.out.recall();
+  other.out.revoke();
   CHECK(other.goes_on_and_ends_well());
   close(other.out);
   SharedMemory::free(memory.value());
@@ -173,9 +173,10 @@ TEST_CASE("shm: who takes back a place that a process writes to does not stop be
     if (!mine) return "no endpoint";
     auto out = mine.value().connect(Ask{1}, peer);
     if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
+    out.value().publish(0, tuttiTag{});
     mail.send("connected");
-    if (!mail.receive() || out.value().try_acquire() == nullptr) return "no slot";
-    if (out.value().place(3000) == nullptr) return "no place";
+    if (!mail.receive() || out.value().acquire() == nullptr) return "no slot";
+    if (posted_place(out.value(), 3000) == nullptr) return "no place";
     mail.send("about to stop");
     raise(SIGSTOP);
     return "";
@@ -185,13 +186,13 @@ TEST_CASE("shm: who takes back a place that a process writes to does not stop be
   REQUIRE(child.mail().receive());
   auto memory = SharedMemory::allocate(10000);
   REQUIRE(memory);
-  in.expect_ahead(0, memory.value(), 3000);
+  REQUIRE(in.post(1, memory.value(), 3000));
   REQUIRE(child.mail().send("go on"));
   REQUIRE(child.mail().receive());
   int status = 0;
   REQUIRE(waitpid(child.pid(), &status, WUNTRACED) == child.pid());
   REQUIRE(WIFSTOPPED(status));
-  in.recall();
+  in.revoke();
   kill(child.pid(), SIGCONT);
   CHECK(child.ended_well());
   close(in);
@@ -220,8 +221,8 @@ TEST_CASE("shm: memory that a process has freed is not kept by those that have r
     if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
     for (int i = 0; i < kBlocks; i++) {
       auto memory = SharedMemory::allocate(3000);
-      if (!memory || !until([&] { return out.value().try_acquire() != nullptr; })) return "no memory or slot";
-      if (!out.value().lend(memory.value(), 3000, tuttiTag{})) return "not lent";
+      if (!memory || !until([&] { return out.value().acquire() != nullptr; })) return "no memory or slot";
+      if (!out.value().publish(memory.value(), 3000, tuttiTag{})) return "not lent";
       if (!until([&] { return poll_once(out.value()) && out.value().unsent() == 0; })) return "not read";
       SharedMemory::free(memory.value());
     }
@@ -232,8 +233,8 @@ TEST_CASE("shm: memory that a process has freed is not kept by those that have r
   const size_t before = mappings_of_shared_memory();
   for (int i = 0; i < kBlocks; i++) {
     tuttiMessage message{};
-    REQUIRE(until([&] { return poll_once(in) && in.try_peek(&message); }));
-    REQUIRE(in.borrow());
+    REQUIRE(until([&] { return poll_once(in) && in.peek(&message); }));
+    REQUIRE(in.read());
     CHECK(mappings_of_shared_memory() <= before + 2);  // the block before it may not have been forgotten yet
     in.release();
   }

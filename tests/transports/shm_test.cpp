@@ -77,40 +77,40 @@ TEST_CASE("shm: a rank sends in the payload that it has received last, and any t
   tuttiMessage message{};
   SECTION("by turns it is one payload") {
     for (int i = 0; i < 10; i++) {
-      void* const payload = p.out.try_acquire();
+      void* const payload = p.out.acquire();
       memset(payload, i, 100);
       p.out.publish(100, tag);
-      REQUIRE(p.in.try_peek(&message));
+      REQUIRE(p.in.peek(&message));
       CHECK(static_cast<const char*>(message.data)[99] == i);
-      void* const before = out.try_acquire();
+      void* const before = out.acquire();
       CHECK(before != message.data);
       p.in.release();
-      CHECK(out.try_acquire() == before);
+      CHECK(out.acquire() == before);
       out.publish(8, tag);  // it travels in the line and stays
-      CHECK(out.try_acquire() == message.data);
+      CHECK(out.acquire() == message.data);
       out.publish(100, tag);
-      REQUIRE(in.try_peek(&message));
+      REQUIRE(in.peek(&message));
       in.release();
-      REQUIRE(in.try_peek(&message));
+      REQUIRE(in.peek(&message));
       in.release();
-      CHECK(p.out.try_acquire() == payload);
+      CHECK(p.out.acquire() == payload);
     }
   }
   SECTION("all that are sent one way stay there") {
     std::set<const void*> payloads;
     for (uint32_t i = 0; i < 3 * kAsk.slots; i++) {
-      REQUIRE(p.out.try_acquire() != nullptr);
+      REQUIRE(p.out.acquire() != nullptr);
       p.out.publish(100, tag);
-      REQUIRE(p.in.try_peek(&message));
+      REQUIRE(p.in.peek(&message));
       payloads.insert(message.data);
       p.in.release();
     }
     CHECK(payloads.size() == 2 * kAsk.slots);
     for (uint32_t i = 0; i < kAsk.slots; i++) {
-      CHECK(payloads.contains(out.try_acquire()));
+      CHECK(payloads.contains(out.acquire()));
       out.publish(100, tag);
     }
-    CHECK(out.try_acquire() == nullptr);
+    CHECK(out.acquire() == nullptr);
   }
   SECTION("whatever comes and goes at once") {
     Sender there(p.out, {1, 20000}), back(out, {2, 20000});

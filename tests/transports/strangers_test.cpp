@@ -1,4 +1,4 @@
-// Strangers at the door: whatever they say or do not say, they are turned away, and ranks get in meanwhile.
+// Strangers at the door: whatever they say or do not say, they are refused, and ranks get in meanwhile.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -62,7 +62,7 @@ bool nobody_comes_in(Endpoint& endpoint, int looks = 20) {
 
 }  // namespace
 
-TEST_CASE("strangers that talk are turned away") {
+TEST_CASE("strangers that talk are refused") {
   const tuttiTransport* t = GENERATE(from_range(transports_with_doors()));
   INFO(t->name);
   auto b = open_endpoint(t, 1);
@@ -85,7 +85,7 @@ TEST_CASE("strangers that talk are turned away") {
   REQUIRE(until([&] { return nobody_comes_in(b.value(), 1) && open_descriptors() == before; }));
 }
 
-TEST_CASE("another group's rank is turned away, and told why") {
+TEST_CASE("another group's rank is refused, and told why") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   auto ours = open_endpoint(t, 1), other = open_endpoint(t, 0, 2, 8), good = open_endpoint(t, 0);
@@ -140,7 +140,7 @@ TEST_CASE("a rank does not take just anybody who listens for its peer") {
   CHECK(until([&] { return nobody_comes_in(b.value(), 1) && hung_up(stranger.get()); }));
 }
 
-TEST_CASE("a connection that is meant for another rank is turned away") {
+TEST_CASE("a connection that is meant for another rank is refused") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   auto a = open_endpoint(t, 0, 3), b = open_endpoint(t, 1, 3);
@@ -204,7 +204,7 @@ TEST_CASE("a slow rank is waited for: one byte at a time") {
   if (door.kind == HelloKind::kTcp) CHECK(until([&] { return accepted || (accepted = take(b.value(), &in)); }));
 }
 
-TEST_CASE("a rank that asks for what no link can be is turned away") {
+TEST_CASE("a rank that asks for what no link can be is refused") {
   const tuttiTransport* t = GENERATE(from_range(transports_with_doors()));
   auto b = open_endpoint(t, 1);
   REQUIRE(b);
@@ -303,7 +303,7 @@ TEST_CASE("500 links come and go without a trace") {
     Link out, in;
     REQUIRE(join(a.value(), Ask{1, i, 2 + i % 5, 4096}, b.value(), &out, &in));
     if (i % 3 == 0) {
-      REQUIRE(out.try_acquire() != nullptr);
+      REQUIRE(out.acquire() != nullptr);
       out.publish(64, tuttiTag{});
     }
     if (i % 2 == 0) Link(std::move(out));

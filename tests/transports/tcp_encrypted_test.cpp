@@ -97,9 +97,9 @@ struct Tapped {
     REQUIRE(until([&] {
       relay.step();
       poll_once(out);
-      return out.try_acquire() != nullptr;
+      return out.acquire() != nullptr;
     }));
-    memcpy(out.try_acquire(), text.data(), text.size());
+    memcpy(out.acquire(), text.data(), text.size());
     out.publish(static_cast<uint32_t>(text.size()), {});
   }
   std::string receive() {
@@ -108,7 +108,7 @@ struct Tapped {
       relay.step();
       poll_once(out);
       REQUIRE(poll_once(in));
-      return in.try_peek(&message);
+      return in.peek(&message);
     }));
     std::string text(static_cast<const char*>(message.data), message.bytes);
     in.release();
@@ -119,7 +119,7 @@ struct Tapped {
     REQUIRE(until([&] {
       relay.step();
       poll_once(out);
-      if (tuttiMessage message; in.try_peek(&message)) in.release();
+      if (tuttiMessage message; in.peek(&message)) in.release();
       return !(health = poll_once(in));
     }));
     CHECK(health.error.code == tuttiRemoteError);

@@ -54,9 +54,9 @@ class Lender final : public Side {
   bool step() override {
     if (link_.unsent() > 0 || next_ == traffic_.messages) return poll_link();
     std::fill(memory_.begin(), memory_.end(), 'x');
-    if (link_.try_acquire() == nullptr) return poll_link();
+    if (link_.acquire() == nullptr) return poll_link();
     traffic_.fill(next_, memory_.data());
-    if (!link_.lend(memory_.data(), traffic_.bytes_of(next_), traffic_.tag_of(next_))) trouble_ = "not lent";
+    if (!link_.publish(memory_.data(), traffic_.bytes_of(next_), traffic_.tag_of(next_))) trouble_ = "not lent";
     next_++;
     return trouble_.empty();
   }
@@ -133,7 +133,7 @@ TEST_CASE("several connections: what a broken one had is unsent again") {
   Link& out = fragile.pair.out;
   uint32_t published = 0;
   for (; published < 64; published++) {
-    REQUIRE(out.try_acquire() != nullptr);
+    REQUIRE(out.acquire() != nullptr);
     out.publish(16 << 10, tuttiTag{});
   }
   uint32_t unsent = 0;

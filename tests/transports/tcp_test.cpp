@@ -79,12 +79,12 @@ TEST_CASE("tcp: a message that is longer or shorter than the place where one is 
   constexpr uint32_t kExpected = 100;
   const uint32_t bytes = GENERATE(99u, 101u, 300u);
   std::string place(400, '.');
-  raw.in.expect(place.data() + 50, kExpected);
+  raw.in.post(0, place.data() + 50, kExpected);
   const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, bytes);
   REQUIRE(send_raw(raw.line, reinterpret_cast<const char*>(&header), sizeof header));
   REQUIRE(send_raw(raw.line, std::string(bytes, 'x').data(), bytes));
   tuttiMessage message{};
-  REQUIRE(until([&] { return !poll_once(raw.in) || raw.in.try_peek(&message); }));
+  REQUIRE(until([&] { return !poll_once(raw.in) || raw.in.peek(&message); }));
   REQUIRE(message.bytes == bytes);
   CHECK(std::string(static_cast<const char*>(message.data), bytes) == std::string(bytes, 'x'));
   CHECK(place == std::string(400, '.'));
@@ -95,7 +95,7 @@ TEST_CASE("tcp: nothing is written to where a message was expected once its oper
   std::string place(20000, '.');
   const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, 20000);
   const std::string payload(20000, 'x');
-  raw.in.expect(place.data(), 20000);
+  raw.in.post(0, place.data(), 20000);
   // A part may have come before.
   const size_t before = GENERATE(size_t{0}, size_t{12000});
   if (before > 0) {
@@ -103,7 +103,7 @@ TEST_CASE("tcp: nothing is written to where a message was expected once its oper
     REQUIRE(send_raw(raw.line, payload.data(), before));
     REQUIRE(until([&] { return !poll_once(raw.in) || place[before - 1] == 'x'; }));
   }
-  raw.in.recall();
+  raw.in.revoke();
   const std::string left = place;
   if (before == 0) REQUIRE(send_raw(raw.line, reinterpret_cast<const char*>(&header), sizeof header));
   REQUIRE(send_raw(raw.line, payload.data() + before, payload.size() - before));
@@ -112,7 +112,7 @@ TEST_CASE("tcp: nothing is written to where a message was expected once its oper
   CHECK(contains(error->text, "its operation has failed"));
   for (int i = 0; i < 100; i++) (void)poll_once(raw.in);
   tuttiMessage message{};
-  CHECK_FALSE(raw.in.try_peek(&message));
+  CHECK_FALSE(raw.in.peek(&message));
   CHECK(place == left);
 }
 
@@ -160,7 +160,7 @@ TEST_CASE("tcp: what has come before a connection ended is there as long as nobo
     REQUIRE(send_raw(raw.line, frame(traffic, i).data(), frame(traffic, i).size()));
   raw.line.reset();
   tuttiMessage message{};
-  REQUIRE(until([&] { return raw.in.try_peek(&message) || !poll_once(raw.in); }));
+  REQUIRE(until([&] { return raw.in.peek(&message) || !poll_once(raw.in); }));
   for (int i = 0; i < 200; i++) {
     REQUIRE(poll_once(raw.in));
     usleep(50);
@@ -192,7 +192,7 @@ TEST_CASE("tcp: several connections: what comes late of a message does not go in
            send_raw(line, std::string(bytes, with).data(), bytes);
   };
   tuttiMessage message{};
-  const auto receive = [&] { return until([&] { return !poll_once(raw.in) || raw.in.try_peek(&message); }); };
+  const auto receive = [&] { return until([&] { return !poll_once(raw.in) || raw.in.peek(&message); }); };
   const auto text = [&] { return std::string(static_cast<const char*>(message.data), message.bytes); };
   REQUIRE(send_piece(lines[0], 0, 0, 'l', kPiece / 2));
   for (int i = 0; i < 100; i++) REQUIRE(poll_once(raw.in));
@@ -228,7 +228,7 @@ TEST_CASE("tcp: what is no frame fails the link") {
   CHECK(contains(error->text, "rank 0"));
   CHECK(contains(error->text, "not a message"));
   tuttiMessage message{};
-  CHECK_FALSE(raw.in.try_peek(&message));
+  CHECK_FALSE(raw.in.peek(&message));
 }
 
 namespace {
@@ -284,10 +284,10 @@ TEST_CASE("tcp: what an operation has lent is not sent any more once that has fa
   constexpr uint32_t kBytes = 4 << 20;
   RawReceiver raw = raw_receiver(Ask{1, 0, 2, kBytes}, 4096);
   std::string memory(kBytes, 'x'), got;
-  REQUIRE(raw.out.try_acquire() != nullptr);
-  REQUIRE(raw.out.lend(memory.data(), kBytes, tuttiTag{}));
+  REQUIRE(raw.out.acquire() != nullptr);
+  REQUIRE(raw.out.publish(memory.data(), kBytes, tuttiTag{}));
   REQUIRE(raw.out.unsent() == 1);
-  raw.out.recall();
+  raw.out.revoke();
   std::fill(memory.begin(), memory.end(), 'y');
   // It takes whatever comes, while the sender looks at its link, and then that goes.
   std::string piece(100'000, '\0');

@@ -118,6 +118,12 @@ struct Ask {
   operator tuttiLinkConfig() const { return {sizeof(tuttiLinkConfig), peer, channel, slots, slot_bytes}; }
 };
 
+// Where the receiver has posted the next message, or null.
+inline void* posted_place(Link& link, uint32_t bytes) {
+  void* at = nullptr;
+  return link.acquire(nullptr, bytes, TUTTI_IF_POSTED, &at) == TUTTI_POSTED ? at : nullptr;
+}
+
 // Polls a link once: "" while it is well or on its way, else what it says.
 struct Health {
   bool ready = false;

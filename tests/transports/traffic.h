@@ -3,6 +3,8 @@
 
 #include <poll.h>
 
+#include <utility>
+
 #include "testing.h"
 
 namespace tutti::test {
@@ -75,9 +77,9 @@ class Side {
   bool sleep() {
     tuttiWait wait{-1, 0};
     bool woken = true;
-    if (link_.wait_begin(waits_for_slot(), &wait)) {
+    if (link_.wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};
-      woken = ::poll(&p, 1, static_cast<int>(kPatienceSeconds * 1000)) != 0;
+      woken = ::poll(&p, 1, wait.fd < 0 ? 1 : static_cast<int>(kPatienceSeconds * 1000)) != 0 || wait.fd < 0;
       sleeps_++;
     }
     link_.wait_end();
@@ -111,20 +113,22 @@ class Sender final : public Side {
 
  private:
   bool publish() {
-    void* const slot = link_.try_acquire();
-    if (slot == nullptr) return false;
-    void* const place = link_.place(traffic_.bytes_of(next_));
-    traffic_.fill(next_, place != nullptr ? place : slot);
-    link_.publish(traffic_.bytes_of(next_), traffic_.tag_of(next_));
-    return true;
+    unsent_ = link_.unsent();
+    void* at = nullptr;
+    if (link_.acquire(nullptr, traffic_.bytes_of(next_), TUTTI_IF_POSTED, &at) == TUTTI_NO_ROOM) return false;
+    traffic_.fill(next_, at);
+    return published(link_.publish(traffic_.bytes_of(next_), traffic_.tag_of(next_)));
   }
   bool push() {
     traffic_.fill(next_, pushed_.data());
-    const uint32_t unsent = link_.unsent();
-    const int result = link_.push(pushed_.data(), traffic_.bytes_of(next_), traffic_.tag_of(next_));
-    if (result == 2 && link_.unsent() > unsent) trouble_ = "what was said not to hold this rank up does";
+    unsent_ = link_.unsent();
+    return published(link_.push(pushed_.data(), traffic_.bytes_of(next_), traffic_.tag_of(next_)));
+  }
+  bool published(int result) {
+    if (result == 2 && link_.unsent() > unsent_) trouble_ = "what was said not to hold this rank up does";
     return result != 0;
   }
+  uint32_t unsent_ = 0;
   std::vector<char> pushed_ = std::vector<char>(traffic_.max_bytes);
 };
 
@@ -135,15 +139,15 @@ class Receiver final : public Side {
   ~Receiver() override { SharedMemory::remove(registration_); }
   bool step() override {
     tuttiMessage message{};
-    expect_ahead();
+    post_ahead();
     if (mix(~next_) % 2 != 0) link_.match(traffic_.bytes_of(next_), traffic_.tag_of(next_));  // also where none is
-    if (!link_.try_peek(&message)) {
-      expect();
+    if (!link_.peek(&message)) {
+      post();
       return poll_link();
     }
     if (message.data == place() || (next_ == ahead_ && message.data == place_ahead())) placed_++;
     trouble_ = traffic_.check(next_, message);
-    if (trouble_.empty() && !matches(message)) trouble_ = "match differs from try_peek";
+    if (trouble_.empty() && !matches(message)) trouble_ = "match differs from peek";
     if (!trouble_.empty()) return false;
     link_.release();
     next_++;
@@ -151,7 +155,7 @@ class Receiver final : public Side {
   }
   bool done() override { return next_ == traffic_.messages; }
   bool waits_for_slot() const override { return false; }
-  // Messages that came where they were expected.
+  // Messages that came where they were posted.
   uint64_t placed() const { return placed_; }
 
  private:
@@ -164,38 +168,41 @@ class Receiver final : public Side {
   void* place() { return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(place_.data()) + 63) / 64 * 64); }
   void* place_ahead() { return place_ahead_.get(); }
   // One at a time of the messages that come later, some with a wrong size.
-  void expect_ahead() {
+  void post_ahead() {
     if (ahead_ > next_ || (ahead_ == next_ && next_ > 0) || next_ % 2 != 0) return;
     const auto ahead = static_cast<uint32_t>(1 + mix(next_) % 3);
     ahead_ = next_ + ahead;
-    link_.expect_ahead(ahead, place_ahead(), traffic_.bytes_of(ahead_) + (mix(~ahead_) % 4 == 0));
+    link_.post(ahead, place_ahead(), traffic_.bytes_of(ahead_) + (mix(~ahead_) % 4 == 0));
   }
-  // Some messages are expected, some of these with a wrong size.
-  void expect() {
+  // Of some messages the place is told, of some of these with a wrong size.
+  void post() {
     const uint64_t kind = mix(~next_) % 4;
-    if (kind < 2) link_.expect(place(), traffic_.bytes_of(next_) + static_cast<uint32_t>(kind));
+    if (kind < 2) link_.post(0, place(), traffic_.bytes_of(next_) + static_cast<uint32_t>(kind));
   }
   struct Free {
     void operator()(void* memory) const { SharedMemory::free(memory); }
   };
   std::vector<char> place_ = std::vector<char>(traffic_.max_bytes + 128);
   std::unique_ptr<void, Free> place_ahead_{SharedMemory::allocate(traffic_.max_bytes + 128).value()};
-  uint64_t ahead_ = 0;  // the message that is expected there
+  uint64_t ahead_ = 0;  // the message that is posted there
   uint64_t registration_;
   uint64_t placed_ = 0;
 };
 
 // Runs one end until it is done, or has done `enough`: "" or what went wrong.
 inline std::string run(Side& side, bool sleeping = false, uint64_t enough = UINT64_MAX) {
-  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+  Deadline deadline = Deadline::after_seconds(kPatienceSeconds);  // of a moment without progress
   Patience patience;
+  bool waited = false;
   while (!side.done() && side.count() < enough) {
     if (side.step()) {
       patience.restore();
+      if (std::exchange(waited, false)) deadline = Deadline::after_seconds(kPatienceSeconds);
       continue;
     }
     if (!side.trouble().empty()) return side.trouble();
     if (deadline.passed()) return format("stuck at message %llu", static_cast<unsigned long long>(side.count()));
+    waited = true;
     if (!sleeping)
       patience.wait();
     else if (!side.sleep())
@@ -207,7 +214,7 @@ inline std::string run(Side& side, bool sleeping = false, uint64_t enough = UINT
 // Runs all of them by turns in this thread; `turns(side)` is how often a side may step at a time.
 template <class Turns>
 std::string run_together(const std::vector<Side*>& sides, Turns&& turns) {
-  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+  Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
   Patience patience;
   for (bool all_done = false; !all_done;) {
     bool progress = false;
@@ -220,6 +227,7 @@ std::string run_together(const std::vector<Side*>& sides, Turns&& turns) {
     if (deadline.passed()) return "stuck";
     if (!progress) patience.wait();
     if (progress) patience.restore();
+    if (progress) deadline = Deadline::after_seconds(kPatienceSeconds);
   }
   return "";
 }

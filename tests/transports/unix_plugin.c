@@ -70,7 +70,8 @@ static tuttiLink* new_link(const tuttiLinkConfig* c, const tuttiEndpoint* mine, 
   return NULL;
 }
 
-static tuttiResult_t endpoint_open(const tuttiEndpointConfig* config, tuttiEndpoint** out, tuttiTransportError* error) {
+static tuttiResult_t endpoint_open(const tuttiEndpointConfig* config, tuttiEndpoint** out, tuttiEndpointInfo* info,
+                                   tuttiTransportError* error) {
   tuttiEndpoint* e = calloc(1, sizeof *e);
   socklen_t bytes = sizeof e->address;
   memcpy(&e->config, config, offsetof(tuttiEndpointConfig, memory_find));
@@ -79,15 +80,13 @@ static tuttiResult_t endpoint_open(const tuttiEndpointConfig* config, tuttiEndpo
   /* Without a name: the kernel finds one. */
   *out = e;
   if (bind(e->listener, (struct sockaddr*)&e->address, sizeof(sa_family_t)) == 0 && listen(e->listener, 128) == 0 &&
-      getsockname(e->listener, (struct sockaddr*)&e->address, &bytes) == 0)
+      getsockname(e->listener, (struct sockaddr*)&e->address, &bytes) == 0) {
+    memcpy(info->address, &e->address, info->address_bytes = sizeof e->address);
     return tuttiSuccess;
+  }
   close(e->listener);
   free(e);
   return fail(error, tuttiSystemError, config->rank, "no socket to listen on");
-}
-static uint32_t endpoint_address(tuttiEndpoint* e, void* blob) {
-  memcpy(blob, &e->address, sizeof e->address);
-  return sizeof e->address;
 }
 static int endpoint_reaches(tuttiEndpoint* e, const void* address, uint32_t bytes, char* why, size_t why_bytes) {
   if (bytes == sizeof e->address && *(const sa_family_t*)address == AF_UNIX) return 1;
@@ -168,52 +167,58 @@ static int move(tuttiLink* l) {
   return 1;
 }
 
-static tuttiResult_t link_poll(tuttiLink* l, tuttiTransportError* error) {
+static tuttiResult_t link_poll(tuttiLink* l, tuttiLinkState* state, tuttiTransportError* error) {
   char byte;
-  int state = 1;
-  if (!l->failed && !l->ready && (state = advance_connect(l)) == 0) return tuttiInProgress;
-  l->ready = l->ready || state > 0;
-  if (l->sends && state > 0 && recv(l->fd, &byte, 1, 0) == 0) state = -1;
-  while (!l->failed && state > 0 && (l->sends ? l->out < l->in : l->in - l->out < l->config.slots)) state = move(l);
-  l->failed = l->failed || state < 0;
+  int well = 1;
+  if (state != NULL) state->unsent = 0;
+  if (!l->failed && !l->ready && (well = advance_connect(l)) == 0) return tuttiInProgress;
+  l->ready = l->ready || well > 0;
+  if (l->sends && well > 0 && recv(l->fd, &byte, 1, 0) == 0) well = -1;
+  while (!l->failed && well > 0 && (l->sends ? l->out < l->in : l->in - l->out < l->config.slots)) well = move(l);
+  l->failed = l->failed || well < 0;
+  if (state != NULL && l->sends) state->unsent = (uint32_t)(l->in - l->out);
   if (l->failed && (l->sends || l->in == l->out))
     return fail(error, tuttiRemoteError, l->config.peer, "its process ended or its communicator was destroyed");
   return tuttiSuccess;
 }
 
-static void* try_acquire(tuttiLink* l) {
-  return l->ready && l->in - l->out < l->config.slots ? slot(l, l->in)->payload : NULL;
+static tuttiRoom acquire(tuttiLink* l, const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
+  (void)data, (void)bytes, (void)posting;
+  *at = slot(l, l->in)->payload;
+  return l->ready && l->in - l->out < l->config.slots ? TUTTI_SLOT : TUTTI_NO_ROOM;
 }
-static void publish(tuttiLink* l, uint32_t bytes, const tuttiTag* tag) {
-  Slot* at = slot(l, l->in++);
+static int publish(tuttiLink* l, const void* data, uint32_t bytes, const tuttiTag* tag) {
+  Slot* at = slot(l, l->in);
+  if (data != NULL) return 0;
   at->tag = *tag;
   at->bytes = bytes;
-  link_poll(l, NULL);
+  l->in++;
+  link_poll(l, NULL, NULL);
+  return 1;
 }
-static int try_peek(tuttiLink* l, tuttiMessage* message) {
+static int peek(tuttiLink* l, tuttiMessage* message) {
   const Slot* at = slot(l, l->out);
   const tuttiMessage there = {at->payload, at->bytes, at->tag};
   if (l->in != l->out) *message = there;
   return l->in != l->out;
 }
-static int wait_begin(tuttiLink* l, int for_slot, tuttiWait* wait) {
-  (void)for_slot;
-  if (l->ready) link_poll(l, NULL);
+static int wait_begin(tuttiLink* l, tuttiWait* wait) {
+  if (l->ready) link_poll(l, NULL, NULL);
   wait->fd = l->fd;
   wait->events = l->ready && l->sends ? POLLOUT : POLLIN;
   return !l->failed && (!l->ready ? l->said_hello : l->sends ? l->in > l->out : l->in == l->out);
 }
 
 /* clang-format off */
-static uint32_t unsent(tuttiLink* l) { return (uint32_t)(l->sends ? l->in - l->out : 0); }
 static void release(tuttiLink* l) { l->out++; }
 static void wait_end(tuttiLink* l) { (void)l; }
 static void link_close(tuttiLink* l) { close(l->fd), free(l->ring), free(l); }
 
 static const tuttiTransport kTable = {
-    TUTTI_TRANSPORT_ABI_VERSION, sizeof(tuttiTransport), "unix", endpoint_open, endpoint_address, endpoint_reaches,
-    connect_link, accept_link, endpoint_close, link_poll, try_acquire, publish, unsent, try_peek, release, wait_begin,
-    wait_end, link_close, .expect = NULL /* as all that follows */};
+    .abi_version = TUTTI_TRANSPORT_ABI_VERSION, .struct_bytes = sizeof(tuttiTransport), .name = "unix",
+    .endpoint_open = endpoint_open, .endpoint_close = endpoint_close, .connect = connect_link, .accept = accept_link,
+    .endpoint_reaches = endpoint_reaches, .link_poll = link_poll, .link_close = link_close, .wait_begin = wait_begin,
+    .wait_end = wait_end, .acquire = acquire, .publish = publish, .peek = peek, .release = release};
 /* clang-format on */
 const tuttiTransport* tuttiTransportPlugin(char* why, size_t why_bytes);
 const tuttiTransport* tuttiTransportPlugin(char* why, size_t why_bytes) {

@@ -11,11 +11,11 @@ using namespace tutti::test;
 namespace {
 
 // Sleeps on `link` until it can go on: a message, or a slot. False if it was not woken.
-bool sleep_until(Link& link, bool for_slot, const std::function<bool()>& can_go_on) {
+bool sleep_until(Link& link, const std::function<bool()>& can_go_on) {
   return until([&] {
     if (can_go_on()) return true;
     tuttiWait wait{-1, 0};
-    if (link.wait_begin(for_slot, &wait)) {
+    if (link.wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};
       ::poll(&p, 1, static_cast<int>(kPatienceSeconds * 1000));  // all patience spent if not woken
     }
@@ -26,7 +26,7 @@ bool sleep_until(Link& link, bool for_slot, const std::function<bool()>& can_go_
 }
 
 void publish_empty(Link& link) {
-  REQUIRE(link.try_acquire() != nullptr);
+  REQUIRE(link.acquire() != nullptr);
   link.publish(0, tuttiTag{});
 }
 
@@ -37,15 +37,15 @@ TEST_CASE("nobody sleeps when there is something to do") {
   INFO(t->name);
   Pair p = make_pair(t);
   tuttiWait wait{-1, 0};
-  CHECK_FALSE(p.out.wait_begin(true, &wait));  // all slots are free
+  CHECK_FALSE(p.out.wait_begin(&wait));  // all slots are free
   p.out.wait_end();
   publish_empty(p.out);
   tuttiMessage message{};
-  REQUIRE(until([&] { return poll_once(p.out) && poll_once(p.in) && p.in.try_peek(&message); }));
-  CHECK_FALSE(p.in.wait_begin(false, &wait));
+  REQUIRE(until([&] { return poll_once(p.out) && poll_once(p.in) && p.in.peek(&message); }));
+  CHECK_FALSE(p.in.wait_begin(&wait));
   p.in.wait_end();
   p.in.release();
-  CHECK(p.in.wait_begin(false, &wait));
+  CHECK(p.in.wait_begin(&wait));
   CHECK(wait.fd >= 0);
   p.in.wait_end();
 }
@@ -57,7 +57,7 @@ TEST_CASE("a message that was sent before or after wait_begin wakes the receiver
   for (int i = 0; i < 100; i++) {
     if (i % 2 == 0) publish_empty(p.out);
     tuttiWait wait{-1, 0};
-    const bool may_sleep = p.in.wait_begin(false, &wait);
+    const bool may_sleep = p.in.wait_begin(&wait);
     if (i % 2 == 1) publish_empty(p.out);
     REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
     if (may_sleep) {
@@ -66,7 +66,7 @@ TEST_CASE("a message that was sent before or after wait_begin wakes the receiver
     }
     p.in.wait_end();
     tuttiMessage message{};
-    REQUIRE(until([&] { return poll_once(p.in) && p.in.try_peek(&message); }));
+    REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));
     p.in.release();
   }
 }
@@ -79,11 +79,11 @@ TEST_CASE("messages that came with others wake too") {
   uint32_t sent = 0, received = 0;
   while (received < 100) {
     if (sent == received)
-      for (; sent < received + 20 && p.out.try_acquire() != nullptr; sent++) p.out.publish(0, tuttiTag{});
+      for (; sent < received + 20 && p.out.acquire() != nullptr; sent++) p.out.publish(0, tuttiTag{});
     tuttiMessage message{};
-    const auto there = [&] { return poll_once(p.out) && p.in.try_peek(&message); };
-    if (!there()) REQUIRE(sleep_until(p.in, false, there));
-    while (p.in.try_peek(&message)) {
+    const auto there = [&] { return poll_once(p.out) && p.in.peek(&message); };
+    if (!there()) REQUIRE(sleep_until(p.in, there));
+    while (p.in.peek(&message)) {
       p.in.release();
       received++;
     }
@@ -103,7 +103,7 @@ TEST_CASE("a freed slot wakes the sender") {
       REQUIRE(poll_once(p.in));
     }
     tuttiWait wait{-1, 0};
-    const bool may_sleep = p.out.wait_begin(true, &wait);
+    const bool may_sleep = p.out.wait_begin(&wait);
     CHECK(may_sleep);
     const uint64_t had = sender.count();
     REQUIRE(until([&] {
@@ -116,7 +116,7 @@ TEST_CASE("a freed slot wakes the sender") {
       CHECK(::poll(&fd, 1, static_cast<int>(kPatienceSeconds * 1000)) == 1);
     }
     p.out.wait_end();
-    CHECK(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+    CHECK(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.acquire() != nullptr; }));
   }
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("a peer that closes wakes whoever sleeps") {
   Link& sleeper = receiver_sleeps ? p.in : p.out;
   Link& closer = receiver_sleeps ? p.out : p.in;
   tuttiWait wait{-1, 0};
-  REQUIRE(sleeper.wait_begin(!receiver_sleeps, &wait));
+  REQUIRE(sleeper.wait_begin(&wait));
   { const Link closed = std::move(closer); }
   pollfd fd{wait.fd, wait.events, 0};
   CHECK(::poll(&fd, 1, static_cast<int>(kPatienceSeconds * 1000)) == 1);
@@ -157,7 +157,7 @@ TEST_CASE("a link on its way can be slept on") {
   const bool joined = until([&] {
     if (poll_once(out.value()).ready) return true;
     tuttiWait wait{-1, 0};
-    if (out.value().wait_begin(true, &wait)) {
+    if (out.value().wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};
       ::poll(&p, 1, 1000);
     }

@@ -47,12 +47,12 @@ Result<Ends> meet(Mailbox& mail, int rank) {
 void send_one(Link& link, const void* lent, uint32_t bytes) {
   static uint64_t operations = 0;
   const tuttiTag tag{{++operations, bytes}};
-  while (link.try_acquire() == nullptr) poll_once(link);
-  if (lent == nullptr || !link.lend(lent, bytes, tag)) link.publish(bytes, tag);
+  while (link.acquire() == nullptr) poll_once(link);
+  if (lent == nullptr || !link.publish(lent, bytes, tag)) link.publish(bytes, tag);
 }
 void receive_one(Link& link) {
   tuttiMessage message;
-  while (!link.try_peek(&message))
+  while (!link.peek(&message))
     if (!poll_once(link)) _exit(2);
   link.release();
 }

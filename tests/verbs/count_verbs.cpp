@@ -41,20 +41,20 @@ void step_through(bool counts, Kind kind, Work&& work) {
   if (!sender || !receiver) _exit(3);
   Link out, in;
   if (!join(sender.value(), ask, receiver.value(), &out, &in)) _exit(3);
-  while (out.try_acquire() == nullptr) poll_once(out);
+  while (out.acquire() == nullptr) poll_once(out);
   tuttiMessage message;
   for (int i = 0; i < kWarmUps + kMessages; i++) {
     const bool counts = i >= kWarmUps;
     if (i == kWarmUps) *g_counters = {};
-    while (out.try_acquire() == nullptr) poll_once(out);
+    while (out.acquire() == nullptr) poll_once(out);
     step_through(counts, kMark, [] {});
     step_through(counts, kSend, [&] {
-      out.try_acquire();
+      out.acquire();
       out.publish(64, tuttiTag{{static_cast<uint64_t>(i)}});
     });
     usleep(1000);  // it arrives
     step_through(counts, kReceive, [&] {
-      if (!in.try_peek(&message)) _exit(2);
+      if (!in.peek(&message)) _exit(2);
       in.release();
     });
     usleep(1000);

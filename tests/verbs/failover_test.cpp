@@ -50,13 +50,14 @@ class Lender final : public Side {
       : Side(link, traffic), registration_(SharedMemory::add(data_.data(), data_.size()).value()->id) {}
   ~Lender() override { SharedMemory::remove(registration_); }
   bool step() override {
-    if (link_.unsent() == 0) used_ = 0;
-    void* slot = next_ < traffic_.messages ? link_.try_acquire() : nullptr;
+    // Not at each step: to ask is to poll, and then the queue pair that was used last is free again, so others rest.
+    if (used_ == kBuffers && link_.unsent() == 0) used_ = 0;
+    void* slot = next_ < traffic_.messages ? link_.acquire() : nullptr;
     if (slot == nullptr) return poll_link();
     const bool lends = used_ < kBuffers && mix(next_) % 4 != 0;
     char* data = lends ? &data_[used_ * traffic_.max_bytes] : static_cast<char*>(slot);
     traffic_.fill(next_, data);
-    if (lends && link_.lend(data, traffic_.bytes_of(next_), traffic_.tag_of(next_))) {
+    if (lends && link_.publish(data, traffic_.bytes_of(next_), traffic_.tag_of(next_))) {
       used_++;
     } else {
       if (lends) traffic_.fill(next_, slot);

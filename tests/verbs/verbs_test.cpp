@@ -100,13 +100,13 @@ TEST_CASE("messages between registered memories are read and written where they 
   int placed = 0;
   for (int i = 0; i < 50; i++) {
     const uint32_t bytes = 1 + static_cast<uint32_t>(i) * 1300;
-    p.in.expect(to.data.data(), bytes);
-    REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+    p.in.post(0, to.data.data(), bytes);
+    REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.acquire() != nullptr; }));
     usleep(2000);  // the wish is on its way
     memset(from.data.data(), i, bytes);
-    REQUIRE(p.out.lend(from.data.data(), bytes, tuttiTag{{static_cast<uint64_t>(i), 0, 0, 0}}));
+    REQUIRE(p.out.publish(from.data.data(), bytes, tuttiTag{{static_cast<uint64_t>(i), 0, 0, 0}}));
     tuttiMessage message{};
-    REQUIRE(until([&] { return poll_once(p.in) && p.in.try_peek(&message); }));
+    REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));
     placed += message.data == to.data.data();
     REQUIRE(message.bytes == bytes);
     CHECK(std::string(static_cast<const char*>(message.data), bytes) == std::string(bytes, static_cast<char>(i)));
@@ -116,23 +116,33 @@ TEST_CASE("messages between registered memories are read and written where they 
   CHECK(placed > 25);
   // What is not registered is copied.
   std::vector<char> stranger(64);
-  REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
-  CHECK_FALSE(p.out.lend(stranger.data(), 64, tuttiTag{}));
+  REQUIRE(until([&] { return poll_once(p.out) && p.out.acquire() != nullptr; }));
+  CHECK_FALSE(p.out.publish(stranger.data(), 64, tuttiTag{}));
 }
 
-TEST_CASE("what is demanded goes there, however long, and waits for it", "[device]") {
+namespace {
+
+// False as long as the receiver has not said where.
+bool deliver(Link& link, const void* data, uint32_t bytes, const tuttiTag& tag) {
+  void* unused = nullptr;
+  return link.acquire(data, bytes, TUTTI_REQUIRED, &unused) == TUTTI_EXPOSED && link.publish(data, bytes, tag) != 0;
+}
+
+}  // namespace
+
+TEST_CASE("what belongs in a required place goes there, however long, and waits for it", "[device]") {
   Pair p = make_pair(verbs_transport(), Ask{1, 0, 4, 64 << 10});
   DeviceMemory from(1 << 20), to(1 << 20);
   for (uint32_t i = 0; i < 30; i++) {
     const uint32_t bytes = i < 3 ? i + 1 : i * 34'567;
     const tuttiTag tag{{i, 0, 0, 0}};
-    REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
-    CHECK(p.out.deliver(from.data(), bytes, tag) == 0);
+    REQUIRE(until([&] { return poll_once(p.out) && p.out.acquire() != nullptr; }));
+    CHECK_FALSE(deliver(p.out, from.data(), bytes, tag));
     memset(from.behind(), static_cast<int>(i + 1), bytes);
-    REQUIRE(p.in.demand(to.data() + i, bytes));
-    REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.deliver(from.data(), bytes, tag) == 1; }));
+    REQUIRE(p.in.post(0, to.data() + i, bytes, true));
+    REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && deliver(p.out, from.data(), bytes, tag); }));
     tuttiMessage message{};
-    REQUIRE(until([&] { return poll_once(p.in) && p.in.try_peek(&message); }));
+    REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));
     CHECK(message.data == static_cast<const void*>(to.data() + i));
     CHECK(message.bytes == bytes);
     CHECK(message.tag.word[0] == i);
@@ -141,19 +151,19 @@ TEST_CASE("what is demanded goes there, however long, and waits for it", "[devic
     REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
   }
   std::vector<char> stranger(64);
-  CHECK_FALSE(p.in.demand(stranger.data(), 64));
+  CHECK_FALSE(p.in.post(0, stranger.data(), 64, true));
 }
 
-TEST_CASE("of another length than is demanded, only the tag comes", "[device]") {
+TEST_CASE("of another length than is required, only the tag comes", "[device]") {
   Pair p = make_pair(verbs_transport());
   DeviceMemory from(4096), to(4096);
-  REQUIRE(p.in.demand(to.data(), 100));
-  REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+  REQUIRE(p.in.post(0, to.data(), 100, true));
+  REQUIRE(until([&] { return poll_once(p.out) && p.out.acquire() != nullptr; }));
   memset(from.behind(), 7, 4096);
   const tuttiTag tag{{5, 0, 0, 0}};
-  REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.deliver(from.data(), 4096, tag) == 1; }));
+  REQUIRE(until([&] { return poll_once(p.in) && poll_once(p.out) && deliver(p.out, from.data(), 4096, tag); }));
   tuttiMessage message{};
-  REQUIRE(until([&] { return poll_once(p.in) && p.in.try_peek(&message); }));
+  REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));
   CHECK(message.data == nullptr);
   CHECK(message.bytes == 4096);
   CHECK(message.tag.word[0] == 5);
@@ -162,16 +172,16 @@ TEST_CASE("of another length than is demanded, only the tag comes", "[device]") 
   CHECK(p.out.unsent() == 0);
 }
 
-TEST_CASE("what was demanded or delivered and is recalled is left alone", "[device]") {
+TEST_CASE("what was required or exposed and is revoked is left alone", "[device]") {
   Pair p = make_pair(verbs_transport());
   DeviceMemory from(4096), to(4096);
-  REQUIRE(p.in.demand(to.data(), 4096));
-  REQUIRE(until([&] { return poll_once(p.out) && p.out.try_acquire() != nullptr; }));
+  REQUIRE(p.in.post(0, to.data(), 4096, true));
+  REQUIRE(until([&] { return poll_once(p.out) && p.out.acquire() != nullptr; }));
   usleep(2000);
-  p.in.recall();
+  p.in.revoke();
   memset(from.behind(), 7, 4096);
-  (void)p.out.deliver(from.data(), 4096, tuttiTag{});
-  p.out.recall();
+  (void)deliver(p.out, from.data(), 4096, tuttiTag{});
+  p.out.revoke();
   CHECK(p.out.unsent() == 0);
   usleep(2000);
   CHECK(std::string(to.behind(), 4096) == std::string(4096, 0));
@@ -192,15 +202,15 @@ TEST_CASE("an endpoint says what it cannot register", "[device]") {
   CHECK(contains(failed.error().message, "by its dmabuf"));
 }
 
-TEST_CASE("what was wished or lent and is recalled is left alone", "[device]") {
+TEST_CASE("what was posted or exposed and is revoked is left alone", "[device]") {
   Pair p = make_pair(verbs_transport());
   Registered to(4096), from(4096);
-  p.in.expect(to.data.data(), 4096);
+  p.in.post(0, to.data.data(), 4096);
   usleep(2000);
   REQUIRE(poll_once(p.out));
-  p.in.recall();
-  REQUIRE(p.out.lend(from.data.data(), 4096, tuttiTag{}));
-  p.out.recall();
+  p.in.revoke();
+  REQUIRE(p.out.publish(from.data.data(), 4096, tuttiTag{}));
+  p.out.revoke();
   CHECK(p.out.unsent() == 0);
   CHECK_FALSE(poll_once(p.out));
   usleep(2000);
@@ -275,9 +285,10 @@ TEST_CASE("a peer whose memory may not be written: the error says so, with its r
   REQUIRE(recv_all(ours.get(), &answer, sizeof answer, Deadline::after_seconds(kPatienceSeconds)));
   for (QueueAddress& queue : answer.queues) queue.key ^= 0x5a00;
   REQUIRE(send_all(accepted->fd.get(), &answer, sizeof answer, Deadline::after_seconds(kPatienceSeconds)));
-  REQUIRE(until([&] { return sender.try_acquire() != nullptr || !sender.poll(); }));
-  REQUIRE(sender.try_acquire() != nullptr);
-  sender.publish(10, tuttiTag{});
+  void* slot = nullptr;
+  REQUIRE(until([&] { return sender.acquire(nullptr, 0, TUTTI_NOT_POSTED, &slot) == TUTTI_SLOT || !sender.poll(); }));
+  REQUIRE(slot != nullptr);
+  sender.publish(nullptr, 10, tuttiTag{});
   std::optional<Error> error;
   REQUIRE(until([&] {
     if (auto state = sender.poll(); !state) error = state.error();

@@ -92,14 +92,14 @@ Status load_checkpoint(const std::string& path, Progress* progress, std::vector<
   Header header;
   const auto read = [&](void* data, size_t bytes) { return fread(data, 1, bytes, file.get()) == bytes; };
   if (!read(&header, sizeof header) || memcmp(header.magic, kMagic, sizeof kMagic) != 0)
-    return Error{path + " is no checkpoint of ddp_train"};
+    return Error{path + " is not a checkpoint of ddp_train"};
   if (header.shape != shape_hash(*weights))
     return Error{path + " is of another model; give the options that it was trained with"};
   bool complete = read(progress, sizeof *progress);
   for (Weight& w : *weights)
     complete = complete && read(w.value.data(), bytes_of(w.value)) && read(w.momentum.data(), bytes_of(w.momentum));
   if (!complete || header.checksum != checksum(*progress, *weights))
-    return Error{path + " is damaged: its checksum is not that of its content"};
+    return Error{path + " is damaged: its checksum does not match its content"};
   return {};
 }
 

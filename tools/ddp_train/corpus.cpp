@@ -16,7 +16,7 @@ Status append_file(const std::string& path, std::string* out) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "rb"), fclose);
   char piece[1 << 16];
   for (size_t n; file && (n = fread(piece, 1, sizeof piece, file.get())) > 0;) out->append(piece, n);
-  if (!file || ferror(file.get())) return Error{path + ": " + strerror(errno) + "; --data takes a text file"};
+  if (!file || ferror(file.get())) return Error{path + ": " + strerror(errno) + "; give --data a text file"};
   return {};
 }
 

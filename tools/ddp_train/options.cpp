@@ -24,23 +24,24 @@ const char* const kExamples =
 
 void add_model_options(CLI::App& app, Options& o) {
   app.add_option("--data", o.data, "the text; otherwise the files of /usr/share/common-licenses")->group("Model");
-  app.add_option("--context", o.context, "characters that the next one is predicted from")
+  app.add_option("--context", o.context, "how many characters the next one is predicted from")
       ->group("Model")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--embedding", o.embedding, "numbers that stand for a character")
+  app.add_option("--embedding", o.embedding, "how many numbers represent a character")
       ->group("Model")
       ->check(CLI::Range(1, 4096));
   app.add_option("--hidden", o.hidden, "units of a hidden layer")->group("Model")->check(CLI::Range(1, 1 << 16));
   app.add_option("--layers", o.layers, "hidden layers")->group("Model")->check(CLI::Range(0, 1000));
-  app.add_option("--seed", o.seed, "of the weights and the order of samples")->group("Model");
+  app.add_option("--seed", o.seed, "random seed of the weights and the order of samples")->group("Model");
 }
 
 void add_training_options(CLI::App& app, Options& o) {
   app.add_option("--steps", o.steps, "of the optimizer")->group("Training")->check(CLI::NonNegativeNumber);
-  app.add_option("--batch", o.batch, "samples of a step, all ranks together")
+  app.add_option("--batch", o.batch, "samples per step, over all ranks")
       ->group("Training")
       ->check(CLI::Range(1, 1 << 24));
-  app.add_option("--accumulate", o.accumulate, "parts of a rank's batch; only the last one synchronises")
+  app.add_option("--accumulate", o.accumulate,
+                 "parts that a rank's batch is split into; gradients are reduced after the last one")
       ->group("Training")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--lr", o.learning_rate, "learning rate")->group("Training");
@@ -55,16 +56,18 @@ void add_training_options(CLI::App& app, Options& o) {
   app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: only at the end")
       ->group("Training")
       ->check(CLI::NonNegativeNumber);
-  app.add_flag("--resume", o.resume, "go on from the checkpoint, if there is one")->group("Training");
+  app.add_flag("--resume", o.resume, "continue from the checkpoint, if there is one")->group("Training");
 }
 
 void add_gradient_options(CLI::App& app, Options& o, std::string& gradients) {
   app.add_option("--gradients", gradients, "float or bfloat16")
       ->group("Gradients")
       ->check(CLI::IsMember({"float", "bfloat16"}));
-  app.add_option("--compress", o.compress, "none, fp16, bf16 or powersgd")
+  app.add_option("--compress", o.compress, "none, fp16, bf16, int8, e4m3 or powersgd")
       ->group("Gradients")
-      ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}));
+      ->check(CLI::IsMember({"none", "fp16", "bf16", "int8", "e4m3", "powersgd"}));
+  app.add_flag("--error-feedback", o.error_feedback, "add what int8 and e4m3 rounded off to the next step's gradients")
+      ->group("Gradients");
   app.add_option("--first-bucket", o.first_bucket_bytes, "bytes of the first bucket")
       ->group("Gradients")
       ->transform(CLI::AsSizeValue(false));

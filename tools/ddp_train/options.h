@@ -25,6 +25,7 @@ struct Options {
 
   bool bfloat16 = false;
   std::string compress = "none";
+  bool error_feedback = false;
   float loss_scale = 0;  // 0: none
   size_t first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
   bool no_overlap = false;

@@ -80,7 +80,7 @@ Status Trainer::resume() {
     if (!quiet_)
       printf("%s %s\n", options_.checkpoint.c_str(),
              found ? text("goes on after step %lld", static_cast<long long>(progress_.step)).c_str()
-                   : "is not there yet: a new run");
+                   : "does not exist yet: starting a new run");
   }
   return call(tuttiBcast(&progress_, sizeof progress_, tuttiUint8, 0, comm_, nullptr));
 }
@@ -94,7 +94,10 @@ Status Trainer::make_ddp() {
   config.checkEvery = options_.check_every;
   if (options_.compress == "fp16") config.compression = tuttiDdpFloat16;
   if (options_.compress == "bf16") config.compression = tuttiDdpBfloat16;
+  if (options_.compress == "int8") config.compression = tuttiDdpInt8;
+  if (options_.compress == "e4m3") config.compression = tuttiDdpFloat8e4m3;
   if (options_.compress == "powersgd") config.compression = tuttiDdpPowerSgd;
+  config.errorFeedback = options_.error_feedback ? 1 : 0;
   std::vector<tuttiDdpTensor_t> params, momenta;
   for (Weight& w : model_[0].weights()) {
     tuttiDdpTensor_t tensor = {};
@@ -153,7 +156,7 @@ Status Trainer::recover(const Status& why) {
   const auto farthest = static_cast<int>(std::max_element(steps.begin(), steps.end()) - steps.begin());
   if (Status s = call(tuttiBcast(&progress_, sizeof progress_, tuttiUint8, farthest, comm_, nullptr)); !s) return s;
   if (speaks())
-    printf("%zu lost after step %lld; going on with %d of them\n", lost.size(), static_cast<long long>(progress_.step),
+    printf("%zu lost after step %lld; continuing with %d\n", lost.size(), static_cast<long long>(progress_.step),
            size_);
   started_ = 0;
   // Creation gives rank 0's weights to all, which need not be the newest. So they are put aside.

@@ -87,7 +87,7 @@ Finding try_transport(const char* transport) {
   for (const Trouble& trouble : troubles)
     if (!trouble.text().empty())
       return {Level::kBad, what, trouble.text(),
-              "the lines above say what it may lack; TUTTI_LOG=info tells how it was tried"};
+              "the lines above show what may be missing; TUTTI_LOG=info shows what was tried"};
   return {Level::kGood, what, format("undamaged; a barrier of two ranks takes %.1f us", us), ""};
 }
 
@@ -179,7 +179,7 @@ Findings look_at_group(tuttiComm_t comm, int n_hosts) {
         {Level::kGood, what, format("every pair is connected, undamaged; a barrier takes %.1f us", us), ""});
   else
     findings.push_back({Level::kBad, what, trouble.text(),
-                        "TUTTI_LOG=info tells how ranks reach each other; tutti-trace why, while it hangs"});
+                        "TUTTI_LOG=info shows how ranks reach each other; while it hangs, run tutti-trace why"});
   return findings;
 }
 

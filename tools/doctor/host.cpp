@@ -82,7 +82,7 @@ Finding traces() {
   const std::string folder = env_string(Env::kTraceDir);
   struct statvfs room {};
   const std::string remedy =
-      "TUTTI_TRACE_DIR=FOLDER with some MiB of room; without it traces cannot be read from outside";
+      "set TUTTI_TRACE_DIR to a folder with some MiB of room; without one traces cannot be read from outside";
   if (statvfs(folder.c_str(), &room) != 0) return {Level::kWarning, folder, strerror(errno), remedy};
   const unsigned long long free_mib = static_cast<unsigned long long>(room.f_bavail) * room.f_frsize >> 20;
   const std::string found = format("%llu MiB free", free_mib);
@@ -106,15 +106,14 @@ Finding memfd() {
 }
 
 Finding cpus(int ranks) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof set, &set);
-  const int usable = CPU_COUNT(&set);
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  cpu_set_t set[8] = {};  // for as many CPUs as any Linux for x86 has
+  sched_getaffinity(0, sizeof set, set);
+  const int usable = CPU_COUNT_S(sizeof set, set);
   const std::string found = format("%d of %ld CPUs may be used, for %d ranks here", usable, online, ranks);
   if (ranks <= online) return good("CPUs", found);
   return {Level::kWarning, "CPUs", found,
-          "fewer ranks on this host: those that share a CPU take turns, which costs many times the time"};
+          "run fewer ranks on this host: those that share a CPU take turns, which is many times slower"};
 }
 
 // "max 100000", or how many microseconds of each period.
@@ -123,8 +122,9 @@ Finding quota() {
   std::string most;
   double period = 0;
   if (!(file >> most >> period) || most == "max" || period <= 0) return good("CPU quota (cgroup)", "none");
-  return {Level::kWarning, "CPU quota (cgroup)", format("%.1f CPUs", std::stod(most) / period),
-          "give the container whole CPUs (cpuset) instead of a quota: a rank that waits is charged for it and stopped"};
+  return {
+      Level::kWarning, "CPU quota (cgroup)", format("%.1f CPUs", std::stod(most) / period),
+      "give the container whole CPUs (cpuset) instead of a quota: waiting ranks use up a quota and are then stopped"};
 }
 
 Finding interfaces() {

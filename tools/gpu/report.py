@@ -118,7 +118,8 @@ def perf_table(result):
 
 def text(result):
     machine = result["machine"]
-    head = "A dry run: nothing in here was measured on a GPU, and host memory stands in for it.\n\n" if result["dry"] else ""
+    head = ("A dry run: nothing in here was measured on a GPU. One that is made up, which interprets the kernels, stands in for "
+            "it.\n\n" if result["dry"] else "")
     parts = [
         "# What Tutti does on a GPU\n\n" + head + f"GPU: {machine['gpu']}. Driver: {machine['driver']}. "
         f"CUDA: {machine['cuda']}. CPUs: {machine['cpus']}. Commit: {result['commit']}. Date: {result['date']}. "

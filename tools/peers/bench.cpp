@@ -1,5 +1,7 @@
 #include "bench.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -318,6 +320,8 @@ Settings parse(int argc, char** argv) {
       settings.transport = value;
     else if (name == "--variant")
       settings.variant = value;
+    else if (name == "--network")
+      settings.network = value;
     else if (name == "--expect")
       settings.expect = value;
     else
@@ -383,6 +387,14 @@ void measure(Library& library, Meet& meet, const Settings& settings) {
   library.barrier();
 }
 
+void enter_host(const Settings& settings, int rank) {
+  if (settings.network.empty()) return;
+  const std::string path = "/run/netns/" + settings.network + "-" + std::to_string(rank + 1);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) fail("--network: " + path + ": " + strerror(errno));
+  close(fd);
+}
+
 int run_forked(const Settings& settings, const std::function<void(int rank)>& body) {
   std::vector<pid_t> ranks;
   const pid_t parent = getpid();
@@ -392,6 +404,7 @@ int run_forked(const Settings& settings, const std::function<void(int rank)>& bo
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
+      enter_host(settings, rank);
       body(rank);
       fflush(stdout);
       _exit(0);

@@ -56,6 +56,7 @@ struct Settings {
   std::string meet;       // a file that all ranks map; it must not exist before the run, or hold zeros
   std::string transport;  // shm or tcp, for libraries that leave the choice to the caller
   std::string variant;    // what the library makes of it
+  std::string network;    // rank r is on the host "NETWORK-(r+1)", a network namespace; "": all are on this one
   // What the library that was loaded must be: the path of libtutti.so, or a part of an MPI's version. Programs find
   // their libraries through the environment, and one that finds another would be measured under a false name.
   std::string expect;
@@ -87,7 +88,13 @@ class Library {
 // Times everything that the settings ask for and prints it.
 void measure(Library& library, Meet& meet, const Settings& settings);
 
-// Forks the ranks and runs `body` on each. Returns the program's exit status. If one rank fails, the others are killed.
+// On hosts (settings.network): what they reach each other by.
+constexpr const char* kInterface = "nic1";
+// There, the calling thread goes to the rank's, before it makes a thread or a socket.
+void enter_host(const Settings& settings, int rank);
+
+// Forks the ranks, each on its host, and runs `body` on each. Returns the program's exit status. If one rank fails, the
+// others are killed.
 int run_forked(const Settings& settings, const std::function<void(int rank)>& body);
 
 // Prints the message and ends this process with status 1.

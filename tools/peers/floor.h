@@ -28,7 +28,8 @@ class Shared {
 //   bounce  buffers are private; everything goes in pieces through memory that all map
 std::unique_ptr<Shared> share_memory(const std::string& how, const Settings& settings);
 
-// Over TCP on the loopback interface, one connection for each pair of ranks, spinning on non-blocking sockets.
+// Over TCP on the loopback interface or between hosts, one connection for each pair of ranks, spinning on non-blocking
+// sockets.
 std::unique_ptr<Shared> share_sockets(const Settings& settings);
 
 }  // namespace bench

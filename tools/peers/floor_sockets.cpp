@@ -1,5 +1,7 @@
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -189,17 +191,27 @@ int checked(int result, const char* call) {
   return result;
 }
 
-// A connected pair on the loopback interface.
-void connect_pair(int& one, int& other) {
-  const int listener = checked(socket(AF_INET, SOCK_STREAM, 0), "socket");
+// Where `socket` can be reached, on the host that it is of.
+sockaddr_in address_of(int socket, const char* interface) {
+  ifreq request = {};
+  strncpy(request.ifr_name, interface, sizeof request.ifr_name - 1);
+  checked(ioctl(socket, SIOCGIFADDR, &request), "SIOCGIFADDR");
   sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  memcpy(&address, &request.ifr_addr, sizeof address);
+  return address;
+}
+
+// A connected pair; a socket belongs to the host on which it was made.
+void connect_pair(const Settings& settings, int rank, int peer, int& one, int& other) {
+  enter_host(settings, peer);
+  const int listener = checked(socket(AF_INET, SOCK_STREAM, 0), "socket");
+  sockaddr_in address = address_of(listener, settings.network.empty() ? "lo" : kInterface);
   socklen_t bytes = sizeof address;
   sockaddr* any = reinterpret_cast<sockaddr*>(&address);
   checked(bind(listener, any, bytes), "bind");
   checked(listen(listener, 1), "listen");
   checked(getsockname(listener, any, &bytes), "getsockname");
+  enter_host(settings, rank);
   one = checked(socket(AF_INET, SOCK_STREAM, 0), "socket");
   checked(connect(one, any, bytes), "connect");
   other = checked(accept(listener, nullptr, nullptr), "accept");
@@ -216,7 +228,8 @@ class Connections : public Shared {
     const size_t n = static_cast<size_t>(settings.n_ranks);
     fds_.assign(n, std::vector<int>(n, -1));
     for (size_t a = 0; a < n; a++) {
-      for (size_t b = a + 1; b < n; b++) connect_pair(fds_[a][b], fds_[b][a]);
+      for (size_t b = a + 1; b < n; b++)
+        connect_pair(settings, static_cast<int>(a), static_cast<int>(b), fds_[a][b], fds_[b][a]);
     }
   }
 

@@ -1,4 +1,5 @@
-// Gloo under the driver of bench.h, over TCP on the loopback interface, which is all that it has for one machine.
+// Gloo under the driver of bench.h, over TCP: between hosts, or on the loopback interface, which is all that it has for
+// one machine.
 // --variant ring, bcube or halving_doubling.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -26,13 +27,16 @@ using Algorithm = gloo::AllreduceOptions::Algorithm;
 class Gloo : public bench::Library {
  public:
   Gloo(const bench::Meet& meet, const bench::Settings& settings) : variant_(settings.variant) {
-    gloo::transport::tcp::attr loopback;
-    loopback.hostname = "127.0.0.1";
+    gloo::transport::tcp::attr where;
+    if (settings.network.empty())
+      where.hostname = "127.0.0.1";
+    else
+      where.iface = bench::kInterface;
     const std::string folder = settings.meet + ".gloo";
     mkdir(folder.c_str(), 0700);  // by whichever rank comes first
     gloo::rendezvous::FileStore store(folder);
     auto context = std::make_shared<gloo::rendezvous::Context>(meet.rank(), meet.n_ranks());
-    auto device = gloo::transport::tcp::CreateDevice(loopback);
+    auto device = gloo::transport::tcp::CreateDevice(where);
     context->connectFullMesh(store, device);
     context_ = context;
   }

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <sstream>
 
 #include "bench.h"
@@ -52,8 +53,10 @@ void require_library(const std::string& beginning) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
   const bench::Settings settings = bench::parse(argc, argv);
+  // Hydra's ranks have a descriptor to talk to it, wherever they are; Open MPI starts its own on their hosts.
+  if (const char* const hydras_rank = getenv("PMI_RANK")) bench::enter_host(settings, atoi(hydras_rank));
+  MPI_Init(&argc, &argv);
   require_library(settings.expect);
   int rank = 0, n_ranks = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

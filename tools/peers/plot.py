@@ -22,6 +22,7 @@ STYLES = {
     "mpich5": {"color": "#58d68d", "label": "MPICH 5"},
     "impi": {"color": "#b7950b", "label": "Intel MPI"},
     "gloo": {"color": "#7d3c98", "label": "Gloo"},
+    "torch": {"color": "#d2b4de", "label": "PyTorch, gloo"},
     "mapped": {"color": "#777777", "linestyle": ":", "label": "floor, mapped buffers"},
     "cma": {"color": "#777777", "linestyle": "--", "label": "floor, process_vm_readv"},
     "bounce": {"color": "#777777", "linestyle": "-.", "label": "floor, shared pieces"},

@@ -1,8 +1,10 @@
 """The programs that tools/compare runs: Tutti, its peers in several tunings, and the floors."""
 import dataclasses
 import os
+import pathlib
 
 import build
+import hosts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Program:
     environment: dict = dataclasses.field(default_factory=dict)
 
 
-LIBRARIES = ("tutti", "openmpi", "openmpi5", "mpich", "mpich5", "impi", "gloo", "floor")
+LIBRARIES = ("tutti", "openmpi", "openmpi5", "mpich", "mpich5", "impi", "gloo", "torch", "floor")
 # They spin and never give their CPU away: with more ranks than CPUs an operation takes them 20 ms and more.
 SPINNING = ("mpich", "mpich5")
 # What they call themselves.
@@ -25,7 +27,8 @@ NAMES = {"openmpi": "Open MPI v4", "openmpi5": "Open MPI v5", "mpich": "MPICH Ve
 # Open MPI's parameters beside its defaults, by transport. Its UCX refuses transports unless told that any will do.
 # Version 5 of PyPI can copy between processes with process_vm_readv only: it has neither xpmem nor coll/xhc.
 UCX = ("--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any")
-TCP = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo")
+TCP_BY = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include")
+TCP, HOSTS = TCP_BY + ("lo",), TCP_BY + (hosts.INTERFACE,)
 BIG_TCP = ("--mca", "btl_tcp_eager_limit", "1048576", "--mca", "btl_tcp_max_send_size", "1048576")
 DYNAMIC = ("--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm")
 SEGMENTS = DYNAMIC + ("5", "--mca", "coll_tuned_allreduce_algorithm_segmentsize", "262144")
@@ -40,6 +43,12 @@ OPENMPI = {
         "": TCP,
         "eager": TCP + BIG_TCP,
     },
+    "hosts": {
+        "": HOSTS,
+        "eager": HOSTS + BIG_TCP,
+        "doubling": HOSTS + DYNAMIC + ("3",),
+        "ring": HOSTS + DYNAMIC + ("4",),
+    },
 }
 # The UCX in version 5 of PyPI reaches nothing by the loopback interface.
 OPENMPI_ONLY = {
@@ -52,11 +61,15 @@ OPENMPI_YIELD = ("--mca", "mpi_yield_when_idle", "1")
 
 ALGORITHM = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"
 LIBFABRIC_TCP = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"}
+LIBFABRIC_HOSTS = {**LIBFABRIC_TCP, "FI_TCP_IFACE": hosts.INTERFACE}
 MPICH_OVER = {
     ("mpich", "shm"): {},
     ("mpich", "tcp"): {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo", "FI_PROVIDER": "tcp"},
     ("mpich5", "shm"): {},
     ("mpich5", "tcp"): {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", **LIBFABRIC_TCP},
+    ("mpich", "hosts"): {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": hosts.INTERFACE,
+                         "FI_PROVIDER": "tcp"},
+    ("mpich5", "hosts"): {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", **LIBFABRIC_HOSTS},
 }
 MPICH = {
     "": {},
@@ -73,6 +86,7 @@ MPICH5_SHM = {
 IMPI_OVER = {
     "shm": {"I_MPI_FABRICS": "shm"},
     "tcp": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt", **LIBFABRIC_TCP},
+    "hosts": {"I_MPI_FABRICS": "ofi", "I_MPI_COLL_INTRANODE": "pt2pt", **LIBFABRIC_HOSTS},
 }
 IMPI = {
     "": {},
@@ -87,13 +101,18 @@ ALL_REDUCE_ONLY = ("segments", "ring", "doubling", "scatter", "rabenseifner", "k
 
 GLOO = {"gloo": "ring", "gloo bcube": "bcube", "gloo halving": "halving_doubling"}
 
-FLOORS = {"shm": ("mapped", "cma", "bounce"), "tcp": ("sockets",)}
+FLOORS = {"shm": ("mapped", "cma", "bounce"), "tcp": ("sockets",), "hosts": ("sockets",)}
+
+
+def on_hosts(options):
+    return ("--network", options.network) if options.hosts else ()
 
 
 def tutti(options, _):
     """This one and, if there is one to compare with, an old one, next to each other in time."""
     def program(name, path, environment, variant=()):
-        arguments = ("--transport", options.transport, "--expect", str(path), *variant)
+        transport = "tcp" if options.hosts else options.transport
+        arguments = ("--transport", transport, "--expect", str(path), *on_hosts(options), *variant)
         return Program(name, "tutti", "tutti", arguments=arguments, environment=environment)
 
     # A preloaded library takes the place of the one of the same name that the program was linked with.
@@ -114,18 +133,26 @@ def full_name(library, tuning):
 def openmpi(options, library):
     # It refuses root and more ranks than CPUs unless told, and binds to CPUs, which nobody else here does.
     launcher = (build.launcher(library), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+    environment = {}
+    if options.hosts:  # it starts a daemon on each
+        names = [hosts.name_of(options.network, i + 1) for i in range(options.hosts)]
+        launcher = (*hosts.in_host(names[0]), *launcher, "--host", ",".join(names))
+        agents = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")  # of version 4, of version 5
+        environment = dict.fromkeys(agents, hosts.REMOTE_SHELL)
     tunings = {**OPENMPI[options.transport], **OPENMPI_ONLY.get((library, options.transport), {})}
     if options.ranks > len(os.sched_getaffinity(0)):
         launcher += OPENMPI_YIELD
     elif options.busy:
         tunings["yield"] = tunings[""] + OPENMPI_YIELD
     return [Program(full_name(library, name), library, "peer", launcher + tuning + ("-np", str(options.ranks)),
-                    ("--expect", NAMES[library])) for name, tuning in tunings.items()]
+                    ("--expect", NAMES[library]), environment) for name, tuning in tunings.items()]
 
 
 def hydra(options, library, tunings, over):
-    return [Program(full_name(library, name), library, "peer", (build.launcher(library), "-np", str(options.ranks)),
-                    ("--expect", NAMES[library]), {**over, **tuning}) for name, tuning in tunings.items()]
+    launcher = (build.launcher(library), "-np", str(options.ranks))
+    arguments = ("--expect", NAMES[library], *on_hosts(options))
+    return [Program(full_name(library, name), library, "peer", launcher, arguments, {**over, **tuning})
+            for name, tuning in tunings.items()]
 
 
 def mpich(options, library):
@@ -144,17 +171,27 @@ def gloo(options, _):
     if options.op == "reduce_scatter":
         return []
     names = GLOO if options.op == "all_reduce" else ["gloo"]
-    return [Program(name, "gloo", "peer", arguments=("--variant", GLOO[name])) for name in names]
+    return [Program(name, "gloo", "peer", arguments=("--variant", GLOO[name], *on_hosts(options))) for name in names]
+
+
+def torch(options, library):
+    """Between hosts; on one machine gloo itself is measured."""
+    if not options.hosts or options.op != "all_reduce":
+        return []
+    launcher = (build.python_with_torch(), str(pathlib.Path(__file__).with_name("torch_gloo.py")))
+    environment = {"GLOO_SOCKET_IFNAME": hosts.INTERFACE}
+    return [Program(library, library, "peer", launcher, on_hosts(options), environment)]
 
 
 def floor(options, _):
-    return [Program(name, "floor", "floor", arguments=("--variant", name)) for name in FLOORS[options.transport]]
+    return [Program(name, "floor", "floor", arguments=("--variant", name, *on_hosts(options)))
+            for name in FLOORS[options.transport]]
 
 
 def programs_for(options, libraries):
     """What to run for these options, of the libraries that could be built. --quick leaves out the tunings."""
     makers = {"tutti": tutti, "openmpi": openmpi, "openmpi5": openmpi, "mpich": mpich, "mpich5": mpich, "impi": impi,
-              "gloo": gloo, "floor": floor}
+              "gloo": gloo, "torch": torch, "floor": floor}
     programs = [program for library in libraries for program in makers[library](options, library)]
     if options.op != "all_reduce":
         programs = [p for p in programs if p.name.split()[-1] not in ALL_REDUCE_ONLY]

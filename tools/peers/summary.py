@@ -6,6 +6,8 @@ fastest if not the median counts.
 """
 import statistics
 
+import hosts
+
 PRIVATE_FLOORS = ("cma", "bounce", "sockets")  # for buffers that other processes cannot map
 MAPPED_FLOORS = ("mapped", "sockets")
 OPS = {"all_reduce": "all-reduce, float sum", "broadcast": "broadcast", "all_gather": "all-gather",
@@ -129,7 +131,8 @@ def markdown_table(result, mode, every_tuning=False):
 
 
 def heading(result):
-    over = {"shm": "shared memory", "tcp": "TCP on the loopback interface"}[result["transport"]]
+    over = {"shm": "shared memory", "tcp": "TCP on the loopback interface",
+            "hosts": f"one on each of as many network namespaces, joined at {hosts.SPEED}"}[result["transport"]]
     over += f", rows of {result['row']} operations" if result.get("row") else ""
     beside = result.get("busy", 0)
     over += f", beside {beside} busy process{'es' * (beside > 1)}" if beside else ""

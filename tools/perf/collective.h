@@ -56,6 +56,7 @@ struct Call {
   int rank, n_ranks;
   tuttiComm_t comm;
   tuttiStream_t stream;
+  tuttiDataType_t wire = tuttiInt8;  // of what is quantised
 };
 
 // What a call of `count` has put into its recvbuff. `first` is the index of the first element of every rank's sendbuff.
@@ -64,6 +65,7 @@ struct Received {
   int rank, root;
   size_t first, count, elem_bytes;
   const void* data;
+  tuttiDataType_t wire = tuttiInt8;
   size_t first_of_block(int block) const { return first + count * static_cast<size_t>(block); }
 };
 
@@ -73,7 +75,8 @@ struct Collective {
   bool has_op = false, has_root = false;
   bool only_root_receives = false;  // elsewhere recvbuff must stay as it is
   bool has_in_place = true;
-  bool has_data = true;  // without: no sizes, no types, no bandwidth
+  bool quantises = false;  // sums and averages of floats, to a bound
+  bool has_data = true;    // without: no sizes, no types, no bandwidth
   Layout (*layout)(size_t total, size_t n_ranks, size_t rank);
   double (*bus_factor)(int n_ranks);  // busbw / algbw: what the busiest wire carries
   tuttiResult_t (*run)(const Call& call);

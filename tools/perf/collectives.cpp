@@ -94,6 +94,22 @@ const Collective kAllReduce = {
     .count_wrong = [](const Received& r) { return count_wrong_reduction(r.key, r.first, r.count, r.data); },
 };
 
+const Collective kAllReduceQuantized = {
+    .tool = "all_reduce_quantized_perf",
+    .call = "tuttiAllReduceQuantized",
+    .has_op = true,
+    .has_in_place = false,
+    .quantises = true,
+    .layout = same_size,
+    .bus_factor = [](int n) { return 2 * all_but_own(n); },
+    .run =
+        [](const Call& c) {
+          return tuttiAllReduceQuantized(c.send, c.recv, c.count, c.type, c.op, c.wire, kQuantisedBlockElems, nullptr,
+                                         c.comm, c.stream);
+        },
+    .count_wrong = [](const Received& r) { return count_wrong_quantised(r.key, r.wire, r.first, r.count, r.data); },
+};
+
 const Collective kAlltoAll = {
     .tool = "alltoall_perf",
     .call = "tuttiAlltoAll",

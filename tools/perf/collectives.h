@@ -5,7 +5,7 @@
 
 namespace tutti::perf {
 
-extern const Collective kAllGather, kAllReduce, kAlltoAll, kAlltoAllv, kBarrier, kBroadcast, kGather, kReduce,
-    kReduceScatter, kScatter, kSendRecv;
+extern const Collective kAllGather, kAllReduce, kAllReduceQuantized, kAlltoAll, kAlltoAllv, kBarrier, kBroadcast,
+    kGather, kReduce, kReduceScatter, kScatter, kSendRecv;
 
 }  // namespace tutti::perf

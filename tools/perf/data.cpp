@@ -235,4 +235,27 @@ size_t count_wrong_reduction(const DataKey& key, size_t first, size_t count, con
   });
 }
 
+size_t count_wrong_quantised(const DataKey& key, tuttiDataType_t wire, size_t first, size_t count, const void* data) {
+  const FloatGenerator<Single> generator(key);
+  const auto value = [&](int rank, size_t i) { return generator.value(hash_element(key.seed, first + i), rank); };
+  const double per_magnitude = wire == tuttiInt8 ? 126 : 13.5, divisor = key.op == tuttiAvg ? key.n_ranks : 1;
+  size_t wrong = 0;
+  for (size_t at = 0; at < count; at += kQuantisedBlockElems) {
+    const size_t end = std::min(count, at + kQuantisedBlockElems);
+    double bound = key.n_ranks * 0x1p-100;
+    for (int rank = 0; rank < key.n_ranks; rank++) {
+      double largest = 0;
+      for (size_t i = at; i < end; i++) largest = std::max(largest, std::abs(value(rank, i)));
+      bound += largest / per_magnitude;
+    }
+    for (size_t i = at; i < end; i++) {
+      double sum = 0;
+      for (int rank = 0; rank < key.n_ranks; rank++) sum += value(rank, i);
+      const auto actual = static_cast<double>(std::bit_cast<float>(load<uint32_t>(data, i)));
+      wrong += !(std::abs(actual - sum / divisor) <= bound / divisor);
+    }
+  }
+  return wrong;
+}
+
 }  // namespace tutti::perf

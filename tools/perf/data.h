@@ -44,5 +44,9 @@ size_t count_wrong_blocks(const DataKey& key, size_t first, size_t count, const 
 // How many differ from the reduction of all ranks' inputs. Float averages over a number of ranks that is not a power of
 // two may be 2 units in the last place off: the quotient is not exact, and multiplying by 1/n is legitimate.
 size_t count_wrong_reduction(const DataKey& key, size_t first, size_t count, const void* data);
+// How many of these floats are further from the sum or average than tuttiAllReduceQuantized with blocks of so many
+// elements may be.
+inline constexpr size_t kQuantisedBlockElems = 128;
+size_t count_wrong_quantised(const DataKey& key, tuttiDataType_t wire, size_t first, size_t count, const void* data);
 
 }  // namespace tutti::perf

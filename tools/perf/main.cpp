@@ -54,8 +54,8 @@ Collective measured_by(const char* called) {
   std::string tool = name;
   std::replace(tool.begin(), tool.end(), '-', '_');
   if (tool.rfind("tutti_", 0) == 0) tool.erase(0, 6);  // as it is installed
-  for (const Collective* one : {&kAllGather, &kAlltoAll, &kAlltoAllv, &kBarrier, &kBroadcast, &kGather, &kReduce,
-                                &kReduceScatter, &kScatter, &kSendRecv}) {
+  for (const Collective* one : {&kAllGather, &kAllReduceQuantized, &kAlltoAll, &kAlltoAllv, &kBarrier, &kBroadcast,
+                                &kGather, &kReduce, &kReduceScatter, &kScatter, &kSendRecv}) {
     if (tool != one->tool) continue;
     Collective collective = *one;
     collective.tool = name;

@@ -143,7 +143,7 @@ std::vector<Call> Bench::calls(const Work& work, tuttiRedOp_t op, bool in_place,
       recv += piece.layout.in_place_recv_offset * elem_bytes;
     }
     calls.push_back({send, recv, piece.layout.count, work.type, op, work.root, team_.rank(), team_.n_ranks(),
-                     team_.comm(), stream_});
+                     team_.comm(), stream_, options_.wire});
   }
   return calls;
 }
@@ -196,6 +196,8 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
   // Zeros, because repeating an in-place sum or product on other data soon computes with infinities or subnormals.
   if (Status s = send_.clear(work.extent_bytes); !s) return s;
   if (Status s = recv_.clear(work.extent_bytes); !s) return s;
+  // But blocks of zeros are quantised sooner than others.
+  if (collective_.quantises) fill(work, in_place, {work.type, work.op, team_.n_ranks(), seed_});
   tuttiRedOp_t op;
   if (Status s = create_operator(work, &op); !s) return s;
   if (Status s = time_and_check(work, op, in_place, result); !s) return s;  // the communicator frees its operators
@@ -414,8 +416,8 @@ size_t Bench::count_wrong(const Work& work, bool in_place, const DataKey& key) c
   for (size_t i = 0; i < seen.size(); i++) {
     const Piece& piece = work.pieces[i];
     if (receives) {
-      wrong += collective_.count_wrong(
-          {key, team_.rank(), work.root, piece.first, seen[i].count, type_info(key.type).bytes, seen[i].recv});
+      wrong += collective_.count_wrong({key, team_.rank(), work.root, piece.first, seen[i].count,
+                                        type_info(key.type).bytes, seen[i].recv, options_.wire});
     }
     wrong += count_spoiled(piece, in_place, receives, key);
   }

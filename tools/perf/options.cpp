@@ -13,7 +13,7 @@ namespace {
 // What CLI11 fills in; texts become values after parsing, so that all complaints read alike.
 struct Raw {
   std::string min_bytes = "32M", max_bytes = "32M", step_bytes = "1M";
-  std::string op = "sum", type = "float", root = "0";
+  std::string op = "sum", type = "float", root = "0", wire = "int8";
   bool gave_min = false, gave_max = false;
   long long step_factor = 1;
   int gpus = 1, device_kernels = 0, parallel_init = 0, null_stream = -1;
@@ -58,8 +58,12 @@ void add_operation_options(CLI::App& app, Options& o, Raw& raw, const Collective
       ->group("Operation");
   app.add_option("-r,--root", raw.root, collective.has_root ? "root rank, or all" : "not used here")
       ->group("Operation");
+  if (collective.quantises)
+    app.add_option("--wire", raw.wire, "the type that travels, in blocks of 128: int8 or f8e4m3")
+        ->group("Operation")
+        ->check(CLI::IsMember({"int8", "f8e4m3"}));
   app.add_option("--algo", o.algo,
-                 "ring, tree, direct, oneshot, halving, doubling, star or hierarchical; otherwise by size")
+                 "ring, tree, direct, oneshot, halving, doubling, star, hierarchical or racks; otherwise by size")
       ->group("Operation");
   app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp")->group("Operation");
 }
@@ -243,10 +247,10 @@ Status check_graph(const Options& o) {
   if (o.graph_launches == 0) return {};
   const char* why = o.device == kHostMemory ? "there are no graphs on host memory; give --device cuda"
                     : o.null_stream         ? "CUDA's default stream cannot be captured; leave out -y 1"
-                    : o.blocking != 0       ? "nothing can wait in a graph; leave out -z"
+                    : o.blocking != 0       ? "a graph cannot contain waits; leave out -z"
                     : o.per_iter_timing     ? "a graph's iterations cannot be timed one by one; leave out -I"
-                    : o.warmup_iters == 0   ? "what is captured must have run before; -w 1 at least"
-                                            : nullptr;
+                    : o.warmup_iters == 0 ? "operations must have run once before they are captured; give -w 1 or more"
+                                          : nullptr;
   if (why == nullptr) return {};
   return usage_error(text("-G %d: %s", o.graph_launches, why));
 }
@@ -266,6 +270,7 @@ Status convert(const Raw& raw, const Collective& collective, Options* o) {
     o->types = {tuttiInt8};
     o->sizes_from.clear();
   }
+  o->wire = raw.wire == "int8" ? tuttiInt8 : tuttiFloat8e4m3;
   o->null_stream = raw.null_stream == -1 ? o->device == kHostMemory : raw.null_stream == 1;
   o->parallel_init = raw.parallel_init == 1;
   o->unalign_elems = static_cast<size_t>(raw.unalign);

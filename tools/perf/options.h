@@ -19,6 +19,7 @@ struct Options {
   int iters = 20, warmup_iters = 1, agg_iters = 1, run_cycles = 1, check_iters = 1;
   std::vector<tuttiDataType_t> types = {tuttiFloat32};
   std::vector<tuttiRedOp_t> ops = {tuttiSum};
+  tuttiDataType_t wire = tuttiInt8;  // of what is quantised
   int root = 0;
   int threads = 1, procs = 0;  // procs 0: no ranks are forked
   int blocking = 0;

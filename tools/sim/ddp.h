@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "sim/cluster.h"
+#include "topology/cluster.h"
 
 namespace tutti::sim {
 

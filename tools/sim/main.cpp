@@ -23,7 +23,7 @@ constexpr const char* kThisHost = "this-host:";
 constexpr const char* kExamples =
     "\nExamples:\n"
     "  tutti-sim all-reduce --ranks 64 --topology two_racks.json --bytes 1G    all algorithms beside each other\n"
-    "  tutti-sim all-reduce --ranks 1024 --topology F --bytes 64M --algorithm ring    one of them\n"
+    "  tutti-sim all-reduce --ranks 65536 --bytes 1G --algorithm ring    one of them, on hosts of 8 GPUs\n"
     "  tutti-sim broadcast --ranks 8 --topology F --bytes 1M --trace t.json    the fastest, for ui.perfetto.dev\n"
     "  tutti-sim all-reduce --ranks 4 --topology this-host:tcp    with the prices that tutti-tune has measured\n"
     "  tutti-sim ddp --model resnet50 --ranks 8..512 --compute-ms 90 --topology F    how training scales\n"
@@ -62,10 +62,9 @@ Result<uint64_t> parse_bytes(const std::string& text) {
   return static_cast<uint64_t>(bytes);
 }
 
-Result<Cluster> read_cluster(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Error{Code::kInvalidUsage, "--topology " + path + " cannot be read: " + strerror(errno)};
-  return cluster_from_json(std::string(std::istreambuf_iterator<char>(file), {}), path);
+Result<Cluster> wanted_cluster(const std::string& path) {
+  if (path.empty()) return usual_cluster();
+  return read_cluster(path);
 }
 
 // "64", or "8..512".
@@ -101,8 +100,10 @@ Result<Cluster> this_host(const Settings& settings) {
 // Ranks left out: all that the file has room for.
 Result<Network> make_network(const Settings& settings) {
   const bool is_here = settings.topology.rfind(kThisHost, 0) == 0;
-  TUTTI_TRY_ASSIGN(Cluster cluster, is_here ? this_host(settings) : read_cluster(settings.topology));
-  const int ranks = settings.ranks > 0 ? settings.ranks : cluster.capacity();
+  TUTTI_TRY_ASSIGN(Cluster cluster, is_here ? this_host(settings) : wanted_cluster(settings.topology));
+  const int ranks = settings.ranks > 0          ? settings.ranks
+                    : settings.topology.empty() ? cluster.ranks_per_host
+                                                : cluster.capacity();
   if (ranks == 0)
     return Error{Code::kInvalidUsage, settings.topology + " does not say how many racks there are; give --ranks"};
   return Network::make(std::move(cluster), ranks);
@@ -112,10 +113,18 @@ Result<void> compare(Algo algo, Comparison* comparison) {
   const Planner planner = planner_of(comparison->network);
   const Operation& of = comparison->of;
   const int n = comparison->network.n_ranks();
+  constexpr uint64_t kMostSteps = 100'000'000;  // about five minutes; an algorithm that is asked for has no limit
+  if (algo == Algo::kAuto) comparison->of.most_steps = kMostSteps;
   const Plan chosen = planner.choose(call_of(of, n, DataType::kFloat32), block_bytes(of, n));
   for (const Plan plan : plans_of(planner, of, algo)) {
     Row row{plan, {}, 0, plan == chosen};
-    TUTTI_TRY_ASSIGN(row.outcome, run(comparison->network, of, plan));
+    auto outcome = run(comparison->network, of, plan);
+    if (!outcome && outcome.error().code == Code::kInvalidUsage && algo == Algo::kAuto) {
+      fprintf(stderr, "%s: %s%s is left out: %s\n", kTool, algo_name(plan.algo), plan.lanes > 1 ? " x2" : "",
+              outcome.error().message.c_str());
+      continue;
+    }
+    TUTTI_TRY_ASSIGN(row.outcome, std::move(outcome));
     row.planned_ns = price_ns(load_of(of.collective, plan, block_bytes(of, n), planner.facts()), planner.facts(),
                               prices_of(comparison->network.cluster()));
     comparison->rows.push_back(std::move(row));
@@ -133,7 +142,7 @@ Result<void> print(const std::string& text) {
 Result<void> train(Settings settings) {
   Training& training = settings.training;
   training.json = settings.json;
-  TUTTI_TRY_ASSIGN(const Cluster cluster, read_cluster(settings.topology));
+  TUTTI_TRY_ASSIGN(const Cluster cluster, wanted_cluster(settings.topology));
   if (!(training.compute_ms > 0))
     return Error{Code::kInvalidUsage, "ddp needs --compute-ms: how long a rank computes in each step by itself"};
   if (training.model.empty())
@@ -172,8 +181,8 @@ int main(int argc, char** argv) {
   names.push_back(kTraining);
   app.add_option("operation", settings.operation, "what the ranks do")->required()->check(CLI::IsMember(names));
   app.add_option("--topology", settings.topology,
-                 "the file that describes hosts and network; or this-host:shm, this-host:tcp")
-      ->required();
+                 "the file that describes hosts and network; or this-host:shm, this-host:tcp; default: hosts of 8 GPUs "
+                 "with a NIC of 400 Gb/s each");
   app.add_option("--ranks", settings.range,
                  "how many ranks; default: all that the topology has room for, of ddp 8. Of ddp also such as 8..512");
   app.add_option("--bytes", settings.bytes, "of a rank's larger buffer, such as 64K or 1G")->capture_default_str();

@@ -39,10 +39,19 @@ int report(const Options& options, const Board& board, const Fate& fate) {
   return failures(board, fate) == 0 ? 0 : kExitFailed;
 }
 
+// Nothing lies beside it: a rank that writes beyond its buffers must not change what is counted.
+void* shared_memory(size_t bytes) {
+  constexpr size_t kApart = 64 << 20;
+  bytes = (bytes + 4095) / 4096 * 4096;
+  void* const all = mmap(nullptr, bytes + 2 * kApart, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (all == MAP_FAILED) return nullptr;
+  char* const middle = static_cast<char*>(all) + kApart;
+  return mprotect(middle, bytes, PROT_READ | PROT_WRITE) == 0 ? middle : nullptr;
+}
+
 int soak(const Options& options) {
-  void* const memory =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return complain("no memory to share with the ranks", kExitFailed);
+  void* const memory = shared_memory(sizeof(Board));
+  if (memory == nullptr) return complain("no memory to share with the ranks", kExitFailed);
   Board& board = *new (memory) Board;
   Hosts hosts;
   if (options.hosts > 1)
@@ -61,7 +70,7 @@ int soak(const Options& options) {
 
 void add_options(CLI::App& app, Options& o) {
   app.add_option("--seconds", o.seconds, "how long")->check(CLI::PositiveNumber);
-  app.add_option("--seed", o.seed, "of what is drawn: operations, faults and their times");
+  app.add_option("--seed", o.seed, "random seed: operations, faults and their times");
   app.add_option("--ranks", o.ranks, "processes")->check(CLI::Range(2, kMostRanks));
   app.add_option("--hosts", o.hosts, "network namespaces that the ranks are spread over, whose cables are cut (root)")
       ->check(CLI::Range(1, 32));

@@ -89,9 +89,14 @@ const Collective kReduceScatterv = {
         },
 };
 
-const Collective* const kKinds[] = {&kAllReduce, &kAllReduce, &kAllGather,  &kReduceScatter, &kBroadcast,
-                                    &kReduce,    &kAlltoAll,  &kAlltoAllv,  &kGather,        &kScatter,
-                                    &kSendRecv,  &kBarrier,   &kAllGatherv, &kReduceScatterv};
+const Collective* const kKinds[] = {
+    &kAllReduce, &kAllReduce,  &kAllReduceQuantized, &kAllGather, &kReduceScatter, &kBroadcast,
+    &kReduce,    &kAlltoAll,   &kAlltoAllv,          &kGather,    &kScatter,       &kSendRecv,
+    &kBarrier,   &kAllGatherv, &kReduceScatterv};
+
+tuttiDataType_t wire_of(const DataKey& key) {
+  return key.seed % 2 == 0 ? tuttiInt8 : tuttiFloat8e4m3;
+}
 
 template <class Number>
 Number below(std::mt19937_64& random, Number end) {
@@ -141,8 +146,9 @@ std::vector<Operations::Draw> Operations::draw(const Place& place, std::mt19937_
   std::vector<Draw> draws;
   for (size_t i = 0; i < wanted; i++) {
     const Collective& kind = *kKinds[below(random, std::size(kKinds))];
-    const TypeInfo& type = kTypes[below(random, kTypes.size())];
-    const int op = kind.has_op ? below(random, kMulSum + 1) : kCopy;
+    const TypeInfo& type = kind.quantises ? type_info(tuttiFloat32) : kTypes[below(random, kTypes.size())];
+    const int sum = below(random, 2) == 0 ? tuttiSum : tuttiAvg;
+    const int op = kind.quantises ? sum : kind.has_op ? below(random, kMulSum + 1) : kCopy;
     const size_t at = i * room + below(random, size_t{64});  // aligned to nothing
     const size_t most = (room - 64) / type.bytes / (n + 1) - 1;
     const size_t total = draw_elems(random, most) * (n + 1) + below(random, n);
@@ -167,8 +173,8 @@ Call Operations::call_of(const Place& place, const Draw& draw, tuttiStream_t str
     send = recv + draw.layout.in_place_send_offset * elem_bytes;
     recv += draw.layout.in_place_recv_offset * elem_bytes;
   }
-  return {send,      recv,       draw.layout.count, draw.key.type, draw.op,
-          draw.root, place.rank, place.n_ranks,     place.comm,    stream};
+  return {send,       recv,          draw.layout.count, draw.key.type, draw.op,          draw.root,
+          place.rank, place.n_ranks, place.comm,        stream,        wire_of(draw.key)};
 }
 
 tuttiResult_t Operations::step(const Place& place, uint64_t seed) {
@@ -256,7 +262,7 @@ void Operations::check(const Place& place, const Draw& draw) {
   const Call call = call_of(place, draw, nullptr);
   const TypeInfo& type = type_info(draw.key.type);
   const size_t wrong =
-      draw.kind->count_wrong({draw.key, place.rank, draw.root, 0, draw.layout.count, type.bytes, call.recv});
+      draw.kind->count_wrong({draw.key, place.rank, draw.root, 0, draw.layout.count, type.bytes, call.recv, call.wire});
   if (wrong == 0) return;
   counts_.wrong++;
   fprintf(stderr, "tutti-soak: WRONG: %zu elements of %s of %zu x %s, op %d, root %d, %s, rank %d of %d, seed %llu\n",

@@ -287,7 +287,7 @@ void Rank::note_break(const char* in, tuttiResult_t code) {
     const int rank = lost[static_cast<size_t>(i)];
     if (board_.end_of(lives_[static_cast<size_t>(rank)]) != 0 || board_.cut_until_ns > since_ns_) continue;
     board_.counts.misnamed++;
-    fprintf(stderr, "tutti-soak: MISNAMED: rank %d of %d takes rank %d to be lost, which lives: %s\n", place_.rank,
+    fprintf(stderr, "tutti-soak: MISNAMED: rank %d of %d reports rank %d lost, which is alive: %s\n", place_.rank,
             place_.n_ranks, rank, why.c_str());
   }
   if (!is_named) fprintf(stderr, "tutti-soak: unnamed: rank %d of %d: %s\n", place_.rank, place_.n_ranks, why.c_str());

@@ -60,7 +60,7 @@ void print_report(FILE* out, const Options& options, const Board& board, const F
        perf::text("%llu of them had a dead rank named", static_cast<unsigned long long>(c.deaths_named)));
   line(out, "  from a death to the error", board.until_error);
   line(out, "  from the last one to a good one", board.until_good);
-  if (options.hosts > 1) line(out, "ranks cut off, without majority", c.without_majority);
+  if (options.hosts > 1) line(out, "ranks cut off, without a majority", c.without_majority);
   line(out, "hangs", fate.hangs);
   line(out, "wrong results", c.wrong);
   line(out, "leaks", c.leaks + fate.stray_children + fate.left_files);

@@ -17,7 +17,7 @@ namespace {
 constexpr int kMostRanks = 65536;  // of an invented group
 
 void put_part(ByteWriter& w, const Part& part) {
-  w.put(part.kind).put(part.bytes).put_string(part.name).put_string(part.detail).put_string(part.cpus.to_string());
+  w.put(part.kind).put(part.bytes).put_string(part.name).put_string(part.detail).put_string(tutti::to_bytes(part.cpus));
   w.put(static_cast<uint32_t>(part.parts.size()));
   for (const Part& inner : part.parts) put_part(w, inner);
 }
@@ -28,7 +28,7 @@ Part get_part(ByteReader& r) {
   part.bytes = r.get<uint64_t>();
   part.name = r.get_string();
   part.detail = r.get_string();
-  if (const std::string cpus = r.get_string(); r.ok()) part.cpus = CpuSet(cpus);
+  part.cpus = cpus_from_bytes(r.get_string()).value_or(CpuSet());
   for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) part.parts.push_back(get_part(r));
   return part;
 }
@@ -65,6 +65,8 @@ size_t count_cores(const Part& part) {
   return count;
 }
 
+}  // namespace
+
 Result<Machine> machine_named(const std::string& name) {
   if (name.empty()) return discover_all();
   if (access(name.c_str(), F_OK) == 0) return read_machine(name);
@@ -76,8 +78,6 @@ Result<Machine> machine_named(const std::string& name) {
   return synthetic_machine(name);
 }
 
-}  // namespace
-
 Result<Picture> picture_of_group(int* rank) {
   TUTTI_TRY_ASSIGN(const LaunchInfo info, detect_launcher());
   TUTTI_TRY_ASSIGN(const CommOptions options, CommOptions::from_env());
@@ -85,13 +85,13 @@ Result<Picture> picture_of_group(int* rank) {
   TUTTI_TRY_ASSIGN(const UniqueId id, unique_id_from_launcher(info, deadline));
   TUTTI_TRY_ASSIGN(const auto comm, Communicator::create(id, info.rank, info.n_ranks, options, deadline));
   *rank = info.rank;
-  Picture picture{.layout = comm->layout(), .is_real = true};
+  Picture picture{.layout = comm->membership().planner->layout(), .is_real = true};
   bool leads = false;
   for (const auto& ranks : picture.layout.hosts) leads = leads || ranks[0] == info.rank;
   const CpuSet cpus = usable_cpus();
-  const std::vector<uint32_t> path = path_to(comm->machine(), cpus);
+  const std::vector<uint32_t> path = path_to(*comm->membership().machine, cpus);
   ByteWriter w;
-  w.put(leads).put_string(host_name()).put_string(cpus.to_string()).put(static_cast<uint32_t>(path.size()));
+  w.put(leads).put_string(host_name()).put_string(tutti::to_bytes(cpus)).put(static_cast<uint32_t>(path.size()));
   for (const uint32_t number : path) w.put(number);
   for (int peer = 0; peer < info.n_ranks; peer++) w.put_string(peer == info.rank ? "" : comm->route(peer));
   if (leads) {
@@ -109,7 +109,7 @@ Result<Picture> picture_of_group(int* rank) {
       const bool has_machine = r.get<bool>();
       one.host = host;
       picture.hosts[host].name = r.get_string();
-      one.cpus = CpuSet(r.get_string());
+      one.cpus = cpus_from_bytes(r.get_string()).value_or(CpuSet());
       for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) one.path.push_back(r.get<uint32_t>());
       for (int peer = 0; peer < info.n_ranks; peer++) one.routes[peer] = r.get_string();
       if (!has_machine) continue;
@@ -117,7 +117,7 @@ Result<Picture> picture_of_group(int* rank) {
       picture.hosts[host].machine.whole = get_part(r);
     }
   }
-  TUTTI_TRY(comm->finalize());
+  TUTTI_TRY(comm->finalize(comm->take_ticket()));
   return picture;
 }
 

@@ -48,6 +48,12 @@ std::vector<std::pair<int, int>> neighbours(const Layout& layout);
 // What two ranks share: "package 0, NUMA node 1", "the host", "the network".
 std::string shared_by(const Picture& picture, int a, int b);
 
+// One that a file describes, hwloc's short form, or "" for this one.
+Result<Machine> machine_named(const std::string& name);
+// The ring found on a graph (topology/graph.h): of a machine, or of a cluster (.json) of which each host is like
+// `host`.
+Result<std::string> graph_text(const std::string& name, const std::string& host);
+
 std::string to_text(const Picture& picture);
 std::string to_svg(const Picture& picture);
 

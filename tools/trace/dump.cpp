@@ -65,7 +65,7 @@ Result<Dump> read_dump(const std::string& path) {
   } catch (const nlohmann::json::exception& e) {
     return Error{Code::kInvalidArgument,
                  path +
-                     " is no trace of Tutti's: give files that tuttiDumpTrace, TUTTI_TRACE_FILE or "
+                     " is not a trace of Tutti's: give files that tuttiDumpTrace, TUTTI_TRACE_FILE or "
                      "tutti-trace dump has written (" +
                      e.what() + ")"};
   }

@@ -1,8 +1,15 @@
 // tutti-trace: what the ranks of a job are doing, why it hangs, and pictures of what they did.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
+#include <set>
 
 #include "../cli/command_line.h"
+#include "base/fd.h"
 #include "base/file.h"
 #include "debug/lateness.h"
 #include "debug/trace_json.h"
@@ -38,8 +45,10 @@ void show_group(const Witnesses& ranks) {
   for (const auto& [rank, witness] : ranks) {
     const Trace& trace = witness.trace;
     std::string waits;
-    for (const Recorder::Awaited& awaited : trace.wait.awaited)
-      waits += (waits.empty() ? "; waits for rank " : ", ") + std::to_string(awaited.rank);
+    std::set<int> awaited_ranks;  // of some there are several messages
+    for (const Recorder::Awaited& awaited : trace.wait.awaited) awaited_ranks.insert(awaited.rank);
+    for (const int awaited : awaited_ranks)
+      waits += (waits.empty() ? "; waits for rank " : ", ") + std::to_string(awaited);
     printf("  rank %-4d pid %-8d %-8s %s%s\n", rank, trace.process.pid, process_text(witness.process_state).c_str(),
            place_in_order(trace).c_str(), waits.c_str());
     if (trace.has_failed()) printf("    %s\n", trace.error.c_str());
@@ -60,7 +69,7 @@ std::map<uint64_t, Witnesses> chosen_groups(const std::string& folder, int pid) 
 }
 
 int none_found(const std::string& folder) {
-  return complain("no communicator has left a file in " + folder +
+  return complain("no communicator has a file in " + folder +
                   ": the job runs on another host, as another user or with another TUTTI_TRACE_DIR (--dir)");
 }
 
@@ -82,13 +91,31 @@ int explain(const std::string& folder, int pid) {
 }
 
 void print_late(const std::string& group, const RollCall& roll) {
-  printf("group %s: who came late to operations\n", group.c_str());
+  printf("group %s: which ranks were late for operations\n", group.c_str());
   printf("  rank  operations  late   total s   worst ms  waited for it, s\n");
   for (const auto& [rank, r] : roll.ranks())
     printf("  %-4d  %10llu  %4llu  %8.3f  %9.1f  %16.3f\n", rank, static_cast<unsigned long long>(r.operations),
            static_cast<unsigned long long>(r.late), static_cast<double>(r.late_ns) / 1e9,
            static_cast<double>(r.worst_ns) / 1e6, static_cast<double>(r.waited_ns) / 1e9);
-  printf("%s\n", roll.sentence().value_or("no rank came late to them by a millisecond or more").c_str());
+  printf("%s\n", roll.sentence().value_or("no rank was a millisecond or more late for them").c_str());
+}
+
+// What ranks of other hosts do is not seen from here: a rank of this one asks them.
+std::optional<std::string> lateness_everywhere(const std::string& folder, uint64_t group) {
+  for (const std::string& path : trace_files(folder)) {
+    const auto file = TraceFile::open(path);
+    if (!file || file.value().header().group != group) continue;
+    const TraceHeader& header = file.value().header();
+    const uint64_t mine = header.lateness_asked.load() + 1;
+    const Fd asks(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!asks || pwrite(asks.get(), &mine, sizeof mine, offsetof(TraceHeader, lateness_asked)) != sizeof mine) continue;
+    for (int i = 0; i < 100; i++) {
+      usleep(20'000);
+      if (header.lateness_answered.load(std::memory_order_acquire) == mine)
+        return std::string(header.lateness, strnlen(header.lateness, sizeof header.lateness));
+    }
+  }
+  return {};
 }
 
 int late(const std::string& folder, int pid) {
@@ -99,6 +126,10 @@ int late(const std::string& folder, int pid) {
     for (const auto& [rank, witness] : ranks) roll.enter(rank, Way().follow(witness.trace));
     roll.compare();
     print_late(format("%016llx", static_cast<unsigned long long>(number)), roll);
+    if (static_cast<int>(ranks.size()) == ranks.begin()->second.trace.n_ranks) continue;
+    const auto everywhere = lateness_everywhere(folder, number);
+    printf("with the ranks of other hosts: %s\n",
+           everywhere.value_or("not known, as no rank here answers: all are stopped, or have ended").c_str());
   }
   return 0;
 }
@@ -174,8 +205,8 @@ int main(int argc, char** argv) {
   };
   live("show", "each rank's operation, since when, and whom it waits for");
   live("why", "one sentence: who waits for whom, and which rank is the cause");
-  live("late", "which ranks came late to operations, and how long the others waited for them")
-      ->add_option("files", files, "instead of what is live: of several hosts, see merge");
+  live("late", "which ranks were late for operations, and how long the others waited for them")
+      ->add_option("files", files, "show these files instead of live ranks; for several hosts see merge");
   live("dump", "writes each rank's last operations as JSON")
       ->add_option("-o", pattern, "the files' names: %r becomes the rank, %p the process, %h the host, %g the group");
   const auto made_of_files = [&](const char* name, const char* help) {

@@ -84,7 +84,8 @@ Status users_file(std::string* path) {
   if (!path->empty()) return {};
   const std::string folder = users_configuration();
   if (folder.empty())
-    return usage_error("neither TUTTI_TUNE_FILE, XDG_CONFIG_HOME nor HOME says where to write; give -o FILE");
+    return usage_error(
+        "TUTTI_TUNE_FILE, XDG_CONFIG_HOME and HOME are all unset, so there is nowhere to write; give -o FILE");
   for (const std::string& part : {folder, folder + "/tutti"})
     if (mkdir(part.c_str(), 0777) != 0 && errno != EEXIST)
       return perf::Error{text("cannot make the folder %s: %s; give -o FILE", part.c_str(), strerror(errno))};
@@ -102,7 +103,7 @@ Status write(const std::string& path, const std::string& bytes) {
 Status write_prices(const std::string& path, Prices prices, const std::vector<std::string>& fitted, size_t n_samples) {
   std::ifstream file(path);
   const std::string before((std::istreambuf_iterator<char>(file)), {});
-  auto old = prices_from_text(before, path);
+  const auto old = prices_from_text(before, path);
   std::string out =
       text("# What messages and bytes cost, in nanoseconds. Written by tutti-tune from %zu operations.\n", n_samples);
   Prices kept = old ? old.value().prices : built_in_prices();
@@ -115,6 +116,7 @@ Status write_prices(const std::string& path, Prices prices, const std::vector<st
       out +=
           text("%s = %.4g  # %s\n", lines[i].name.c_str(), *(is_new ? lines : others)[i].value, lines[i].help.c_str());
   }
+  if (old && !old.value().network_file.empty()) out += "network = " + old.value().network_file + "\n";
   if (Status s = write(path, out); !s) return s;
   printf("# written: %s\n", path.c_str());
   return {};

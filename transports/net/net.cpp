@@ -12,8 +12,8 @@
 // plugin takes; the plugin stops the sender where there is none. Who sleeps naps, for growing times. One thread per
 // endpoint.
 //
-// What its interface is in the way of: nothing is lent, because header and payload are one piece of memory and no send
-// can be taken back; a message waits for a nap to end.
+// What its interface is in the way of: nothing is exposed, because header and payload are one piece of memory and no
+// send can be taken back; a message waits for a nap to end.
 #include <poll.h>
 #include <sys/timerfd.h>
 
@@ -164,18 +164,21 @@ class SendLink final : public Half {
     if (failure_) return *failure_;
     return comm_ != nullptr;
   }
-  void* try_acquire() override {
-    if (comm_ == nullptr || failure_) return nullptr;
+  void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
+  tuttiRoom acquire(const void*, uint32_t, tuttiPosting, void** at) override {
+    if (comm_ == nullptr || failure_) return TUTTI_NO_ROOM;
     if (is_full()) submit();
-    return is_full() ? nullptr : slot(published_) + 1;
+    *at = slot(published_) + 1;
+    return is_full() ? TUTTI_NO_ROOM : TUTTI_SLOT;
   }
-  void publish(uint32_t bytes, const tuttiTag& tag) override {
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override {
+    if (data != nullptr) return 0;
     *slot(published_) = {tag, first_number_ + published_, bytes, {}};
     published_++;
     if (!failure_) submit();
+    return 1;
   }
-  uint32_t unsent() override { return static_cast<uint32_t>(published_ - done_); }
-  bool wait_begin(bool, tuttiWait* wait) override {
+  bool wait_begin(tuttiWait* wait) override {
     if (!socket_) {
       *wait = {dialer_.fd(), dialer_.events()};
       return !failure_ && dialer_.fd() >= 0;
@@ -186,6 +189,7 @@ class SendLink final : public Half {
 
  private:
   bool is_full() const { return published_ - done_ == config_.slots; }
+  uint32_t unsent() const { return static_cast<uint32_t>(published_ - done_); }
 
   Result<void> advance_connect() {
     TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, config_.peer, "over TCP, to meet for net",
@@ -230,7 +234,7 @@ class RecvLink final : public Half {
                                                   uint64_t first_number) {
     auto link = std::unique_ptr<RecvLink>(new RecvLink(config, std::move(socket)));
     TUTTI_TRY(link->open(comm, first_number));
-    link->post();
+    link->keep_receives();
     return std::unique_ptr<LinkHalf>(std::move(link));
   }
   ~RecvLink() override {
@@ -249,7 +253,7 @@ class RecvLink final : public Half {
     if (failure_ && received_ == released_) return *failure_;
     return true;
   }
-  bool try_peek(tuttiMessage* message) override {
+  bool peek(tuttiMessage* message) override {
     if (released_ == received_) return false;
     const Header* header = slot(released_);
     *message = {header + 1, header->bytes, header->tag};
@@ -257,9 +261,9 @@ class RecvLink final : public Half {
   }
   void release() override {
     released_++;
-    if (!failure_) post();
+    if (!failure_) keep_receives();
   }
-  bool wait_begin(bool, tuttiWait* wait) override {
+  bool wait_begin(tuttiWait* wait) override {
     if (!failure_) pull();
     return nap(wait) && !failure_ && !closed_ && received_ == released_;
   }
@@ -268,7 +272,7 @@ class RecvLink final : public Half {
   using Half::Half;
 
   void pull() {
-    post();
+    keep_receives();
     for (; received_ < posted_; received_++, moved()) {
       int bytes = 0;
       const auto done = the_plugin->test(request(received_), &bytes);
@@ -278,9 +282,9 @@ class RecvLink final : public Half {
           header.bytes != static_cast<size_t>(bytes) - sizeof header)
         return fail("it sent something that is not a message of this link: another program's data, or a bug");
     }
-    post();
+    keep_receives();
   }
-  void post() {
+  void keep_receives() {
     for (; posted_ - released_ < config_.slots && posted_ - received_ < kMaxRequests; posted_++) {
       const auto posted = the_plugin->receive(comm_, slot(posted_), slot_bytes(), region_);
       if (!got(posted) || posted.value() == nullptr) return;
@@ -329,9 +333,7 @@ class NetEndpoint {
   void narrow(bool here, bool elsewhere) { acceptor_.narrow(here, elsewhere); }
   std::optional<Error> shortage() const { return acceptor_.shortage(); }
 
-  tuttiTransportProperties properties() const {
-    return {sizeof(tuttiTransportProperties), the_plugin->latency_ns(device_), the_plugin->bytes_per_second(device_)};
-  }
+  Speed speed() const { return {the_plugin->latency_ns(device_), the_plugin->bytes_per_second(device_)}; }
 
  private:
   static constexpr uint32_t kMagic = 0x544e4554;
@@ -369,7 +371,7 @@ class NetEndpoint {
     TUTTI_TRY_ASSIGN(void* listener, the_plugin->listen(device_, &invitation.handle));
     incoming.listener.reset(listener);
     if (::send(incoming.fd.get(), &invitation, sizeof invitation, MSG_NOSIGNAL) == sizeof invitation) return {};
-    return Error{Code::kRemoteError, "it does not accept its invitation"};
+    return Error{Code::kRemoteError, "it did not take the invitation to connect"};
   }
 
   // Null while the plugin has not connected.

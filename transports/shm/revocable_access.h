@@ -1,5 +1,5 @@
-// Access to memory that the other side owns and may take back: a receiver reads what is lent to it, a sender writes a
-// sum where the receiver expects it. One side begins and ends accesses and never waits; the owner revokes and waits
+// Access to memory that the other side owns and may take back: a receiver reads what is exposed, a sender writes a sum
+// where the receiver has posted a place. One side begins and ends accesses and never waits; the owner revokes and waits
 // until none goes on. One thread per side.
 #pragma once
 

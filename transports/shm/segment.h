@@ -28,14 +28,14 @@ struct SegmentHeader {
   // both need a barrier in between. See SleepBarrier.
   alignas(kCacheLine) std::atomic<uint32_t> receiver_sleeps;
   alignas(kCacheLine) std::atomic<uint32_t> sender_sleeps;
-  RevocableAccess<> reading;  // by the receiver, what the sender lends
-  RevocableAccess<> placing;  // by the sender, where the receiver expects a message
-  // Receiver: the number of the message that it expects at a place of its own (stored last, release; the sender loads
-  // it first, acquire), how long it is and where, as in a SlotLine. It stays until that message was received.
-  alignas(kCacheLine) std::atomic<uint64_t> expected;
-  uint32_t expected_bytes;
-  uint32_t expected_where;
-  uint64_t expected_at;
+  RevocableAccess<> reading;  // by the receiver, what the sender exposes
+  RevocableAccess<> placing;  // by the sender, where the receiver has posted a message
+  // Receiver: the number of the message that it has posted a place of its own for (stored last, release; the sender
+  // loads it first, acquire), how long it is and where, as in a SlotLine. It stays until that message was received.
+  alignas(kCacheLine) std::atomic<uint64_t> posted;
+  uint32_t posted_bytes;
+  uint32_t posted_where;
+  uint64_t posted_at;
   alignas(kCacheLine) uint64_t id;                    // random
   uint32_t sender_has_barrier, receiver_has_barrier;  // membarrier_is_there()
   // Sender: the id of the link in the other direction whose payloads it takes for this one's, once it has both.
@@ -43,7 +43,7 @@ struct SegmentHeader {
 };
 
 // Where a message's bytes are: in the slot, in the line itself or in those behind it, in a payload that is passed on,
-// of the segment of this link or of the one in the other direction, where the receiver expected them, at an address of
+// of the segment of this link or of the one in the other direction, where the receiver posted them, at an address of
 // their common process, or in the block of shared memory with this number (and greater ones), at an offset.
 inline constexpr uint32_t kInSlot = 0, kInLine = 1, kBehindLine = 2, kPassedOn = 3, kPassedBack = 4, kInPlace = 5,
                           kAtAddress = 6, kFirstBlock = 7;

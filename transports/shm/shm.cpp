@@ -47,7 +47,7 @@ class ShmEndpoint {
   std::optional<Error> shortage() const { return acceptor_.shortage(); }
 
   // Of one core that copies.
-  tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 300, 10'000'000'000}; }
+  Speed speed() const { return {300, 10'000'000'000}; }
 
  private:
   ShmEndpoint(const tuttiEndpointConfig& config, const Key& key, const ShmAddress& address, Fd listen_fd)

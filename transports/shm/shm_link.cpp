@@ -146,9 +146,13 @@ char* SendLink::choose_payload() {
   return chosen_ ? exchange_->at(*chosen_) : segment_.payload(slot_);
 }
 
-void* SendLink::try_acquire() {
+tuttiRoom SendLink::acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
   if (has_access_) end_access();
-  return slot_is_free() ? choose_payload() : nullptr;
+  if (!slot_is_free()) return TUTTI_NO_ROOM;
+  if (posting == TUTTI_IF_POSTED && (*at = posted_place(bytes)) != nullptr) return TUTTI_POSTED;
+  if (data != nullptr && (is_same_process_ || find_block(data, bytes))) return TUTTI_EXPOSED;
+  *at = choose_payload();
+  return TUTTI_SLOT;
 }
 
 void SendLink::note_payload(SlotLine& line) {
@@ -158,7 +162,8 @@ void SendLink::note_payload(SlotLine& line) {
   exchange_->give(*chosen_);
 }
 
-void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
+int SendLink::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
+  if (data != nullptr) return expose(data, bytes, tag) ? 1 : 0;
   SlotLine& line = segment_.line(slot_);
   if (has_access_) {
     line.where = kInPlace;
@@ -169,8 +174,8 @@ void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
   } else {
     note_payload(line);
   }
-  acquired_ = false;
   publish_line(line, bytes, tag);
+  return 2;
 }
 
 int SendLink::push(const void* data, uint32_t bytes, const tuttiTag& tag) {
@@ -186,12 +191,12 @@ int SendLink::push(const void* data, uint32_t bytes, const tuttiTag& tag) {
     memcpy(choose_payload(), data, bytes);
     note_payload(line);
   }
-  acquired_ = false;
   publish_line(line, bytes, tag);
   return 2;
 }
 
 void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag) {
+  acquired_ = false;
   line.tag = tag;
   line.bytes = bytes;
   tsan_release(both_know());
@@ -204,14 +209,14 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
   wake(header.receiver_sleeps);
 }
 
-// What was lent and may not have been read yet.
+// What is exposed and may not have been read yet.
 uint32_t SendLink::unsent() {
-  if (last_lent_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_acquire);
-  if (last_lent_ > 0) tsan_acquire(both_know());
-  return last_lent_ > released_seen_ ? static_cast<uint32_t>(last_lent_ - released_seen_) : 0;
+  if (last_exposed_ > released_seen_) released_seen_ = segment_.header().released.load(std::memory_order_acquire);
+  if (last_exposed_ > 0) tsan_acquire(both_know());
+  return last_exposed_ > released_seen_ ? static_cast<uint32_t>(last_exposed_ - released_seen_) : 0;
 }
 
-bool SendLink::wait_begin(bool, tuttiWait* wait) {
+bool SendLink::wait_begin(tuttiWait* wait) {
   if (!socket_) {
     *wait = {dialer_.fd(), dialer_.events()};
     return !failure_ && dialer_.fd() >= 0;
@@ -240,7 +245,7 @@ Result<bool> RecvLink::poll() {
   return true;
 }
 
-bool RecvLink::try_peek(tuttiMessage* message) {
+bool RecvLink::peek(tuttiMessage* message) {
   if (!message_is_there()) return false;
   tsan_acquire(both_know());
   const SlotLine& line = segment_.line(slot_);
@@ -271,15 +276,15 @@ const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
   return data_of_seen();
 }
 
-// Null: it is lent, or what its sender says of it is not so.
+// Null: it is to be read elsewhere, or what its sender says of it is not so.
 const void* RecvLink::data_of_seen() const {
   const SlotLine& line = segment_.line(slot_);
   if (seen_.where == kInLine) return line.small;
   if (seen_.where == kBehindLine) return line.behind;
   if (seen_.where == kInSlot) return segment_.payload(slot_);
   if (is_passed(seen_.where)) return exchange_->at(passed(seen_));
-  const bool is_expected = expected_message_ == messages_ + 1 && expected_bytes_ == seen_.bytes;
-  return seen_.where == kInPlace && is_expected ? expected_at_ : nullptr;
+  const bool is_posted = posted_message_ == messages_ + 1 && posted_bytes_ == seen_.bytes;
+  return seen_.where == kInPlace && is_posted ? posted_at_ : nullptr;
 }
 
 void RecvLink::release() {
@@ -293,7 +298,7 @@ void RecvLink::release() {
   wake(header.sender_sleeps);
 }
 
-bool RecvLink::wait_begin(bool, tuttiWait* wait) {
+bool RecvLink::wait_begin(tuttiWait* wait) {
   *wait = {socket_.get(), POLLIN};
   segment_.header().receiver_sleeps.store(1, std::memory_order_relaxed);
   barrier_.sleepy_side();

@@ -99,7 +99,7 @@ class ShmHalf : public LinkHalf {
   uint32_t polls_ = 0;
   bool gone_ = false;
   bool is_same_process_ = false;  // as the peer
-  bool has_access_ = false;       // a sender: what is published next is where the receiver expected it
+  bool has_access_ = false;       // a sender: what is published next is where the receiver posted it
 
  private:
   void take_bytes(const char* bytes, size_t n, Fd descriptor);
@@ -118,23 +118,23 @@ class SendLink final : public ShmHalf {
  public:
   SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
            std::shared_ptr<Exchange> exchange);
-  ~SendLink() override { SendLink::recall(); }
+  ~SendLink() override { SendLink::revoke(); }
   Result<bool> poll() override;
-  void* try_acquire() override;
-  void publish(uint32_t bytes, const tuttiTag& tag) override;
+  void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
+  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) override;
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   int push(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  uint32_t unsent() override;
-  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  bool can_lend(const void* data, uint32_t bytes) override;
-  void* place(uint32_t bytes) override;
-  void recall() override;
-  bool wait_begin(bool for_slot, tuttiWait* wait) override;
+  void revoke() override;
+  bool wait_begin(tuttiWait* wait) override;
   void wait_end() override;
 
  private:
   Result<bool> advance_connect();
   Result<void> send_segment();
   bool slot_is_free();
+  uint32_t unsent();
+  char* posted_place(uint32_t bytes);
+  bool expose(const void* data, uint32_t bytes, const tuttiTag& tag);
   char* choose_payload();
   void note_payload(SlotLine& line);
   void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
@@ -144,8 +144,8 @@ class SendLink final : public ShmHalf {
   bool segment_sent_ = false;
   bool ready_ = false;
   uint64_t released_seen_ = 0;               // the receiver's count when last looked: spares the cache line
-  uint64_t last_lent_ = 0;                   // the number of the last message that lends
-  std::optional<Exchange::Payload> chosen_;  // since try_acquire, instead of the slot's own
+  uint64_t last_exposed_ = 0;                // the number of the last message whose bytes are read where they lie
+  std::optional<Exchange::Payload> chosen_;  // since acquire, instead of the slot's own
   bool acquired_ = false;
   std::optional<Error> failure_;
 };
@@ -154,13 +154,13 @@ class RecvLink final : public ShmHalf {
  public:
   RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange);
   Result<bool> poll() override;
-  bool try_peek(tuttiMessage* message) override;
-  const void* match(uint32_t bytes, const tuttiTag& tag) override;
-  void expect_ahead(uint32_t ahead, void* to, uint32_t bytes) override;
+  bool peek(tuttiMessage* message) override;
   void release() override;
-  Result<const void*> borrow() override;
-  void recall() override;
-  bool wait_begin(bool for_slot, tuttiWait* wait) override;
+  const void* match(uint32_t bytes, const tuttiTag& tag) override;
+  Result<const void*> read() override;
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override;
+  void revoke() override;
+  bool wait_begin(tuttiWait* wait) override;
   void wait_end() override;
 
  private:
@@ -185,9 +185,9 @@ class RecvLink final : public ShmHalf {
   Error unreadable(const char* why) const;
 
   Seen seen_;
-  void* expected_at_ = nullptr;
-  uint64_t expected_message_ = 0;
-  uint32_t expected_bytes_ = 0;
+  void* posted_at_ = nullptr;
+  uint64_t posted_message_ = 0;
+  uint32_t posted_bytes_ = 0;
   uint32_t behind_bytes_ = 0;  // of the last message: the next one is of that size as a rule
 };
 

@@ -8,7 +8,7 @@ namespace tutti::tcp {
 void Door::look() {
   while (auto incoming = acceptor_.next())
     if (auto taken = take_in(*incoming); !taken)
-      log(LogLevel::kWarn, "turned away a connection from rank %d: %s", incoming->hello.from_rank,
+      log(LogLevel::kWarn, "refused a connection from rank %d: %s", incoming->hello.from_rank,
           taken.error().message.c_str());
 }
 
@@ -28,7 +28,7 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
     }
     if (RecvLink* const link = pairs_.receiver(config); link != nullptr)
       return link->rejoin(index, std::move(connection));
-    return Error{Code::kRemoteError, "its link is not there any more"};
+    return Error{Code::kRemoteError, "its link no longer exists"};
   }
   Incomplete& incomplete = incomplete_[place];
   incomplete.config = config;
@@ -47,7 +47,7 @@ std::unique_ptr<LinkHalf> Door::next(tuttiLinkConfig* config) {
     auto link = make_link(std::move(i->second));
     i = incomplete_.erase(i);
     if (link) return std::move(link).value();
-    log(LogLevel::kWarn, "turned away a link from rank %d: %s", config->peer, link.error().message.c_str());
+    log(LogLevel::kWarn, "refused a link from rank %d: %s", config->peer, link.error().message.c_str());
   }
   return nullptr;
 }

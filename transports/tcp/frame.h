@@ -67,7 +67,7 @@ struct SendSlot {
   uint64_t handed;        // those that a kernel has taken, and must not be given to another
   uint64_t acknowledged;  // those that will arrive without this side's doing
 
-  bool lent() const { return data != room; }
+  bool is_exposed() const { return data != room; }
 };
 
 // And on the receiving side.

@@ -25,12 +25,9 @@ KernelView kernel_view(int fd) {
   if (!info) return {};
   const bool unanswered =
       info->tcpi_probes >= kProbes || info->tcpi_last_ack_recv > info->tcpi_last_data_sent + kAnswerMs;
-  return {static_cast<double>(info->tcpi_delivery_rate),
-          info->tcpi_last_ack_recv * kMs,
-          info->tcpi_bytes_acked,
-          info->tcpi_snd_mss,
-          info->tcpi_retransmits,
-          unanswered};
+  return {
+      info->tcpi_last_ack_recv * kMs, info->tcpi_bytes_acked, info->tcpi_snd_mss, info->tcpi_retransmits, unanswered,
+      info->tcpi_total_retrans};
 }
 
 uint64_t unacknowledged_bytes(int fd) {
@@ -97,13 +94,25 @@ void SendStream::connected(SharedFd connection) {
   redialing = false;
 }
 
-void Silence::look(int fd, int64_t now) {
+void Silence::look(int fd, int64_t now, bool is_fed) {
   const bool was_idle = waiting_for == 0;
   const uint64_t before = view.acknowledged_bytes;
   view = kernel_view(fd);
   waiting_for = unacknowledged_bytes(fd);
   if (was_idle || waiting_for == 0 || view.acknowledged_bytes != before) moved_ns = now;
   silent_ns = std::min(now - moved_ns, view.silent_ns);
+  if (was_fed_ && is_fed) learn_speed(view.acknowledged_bytes - before, now - looked_ns_);
+  was_fed_ = is_fed;
+  looked_ns_ = now;
+}
+
+void Silence::learn_speed(uint64_t bytes, int64_t took_ns) {
+  constexpr double kMemoryNs = 20.0 * kMs;
+  if (took_ns <= 0) return;
+  const auto took = static_cast<double>(took_ns);
+  const double seen = static_cast<double>(bytes) / (took * 1e-9);
+  const double weight = bytes_per_second > 0 ? took / (took + kMemoryNs) : 1;
+  bytes_per_second += weight * (seen - bytes_per_second);
 }
 
 bool Silence::means_loss(int64_t limit_ns) const {
@@ -125,8 +134,7 @@ std::string Silence::story() const {
 }
 
 double SendStream::bytes_per_second() const {
-  const double seen = silence.view.bytes_per_second;
-  return seen > 0 ? seen : kHopedForBytesPerSecond;
+  return silence.bytes_per_second > 0 ? silence.bytes_per_second : kHopedForBytesPerSecond;
 }
 
 // As long as nothing is heard of it, it may take as long again.

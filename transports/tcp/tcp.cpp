@@ -46,7 +46,7 @@ class TcpEndpoint {
   std::optional<Error> shortage() const { return door_.shortage(); }
 
   // Of a common network, with the speed of this host's fastest interface: the kernel does not tell what lies between.
-  tuttiTransportProperties properties() const { return {sizeof(tuttiTransportProperties), 30'000, bytes_per_second_}; }
+  Speed speed() const { return {30'000, bytes_per_second_}; }
 
  private:
   TcpEndpoint(const tuttiEndpointConfig& config, const Key& key, Listener listener)

@@ -129,21 +129,17 @@ class SendLink final : public LinkHalf {
   // What is small goes by the connection of the peer's link from now on.
   void answer_by(const SharedFd& connection);
   Result<bool> poll() override;
-  void* try_acquire() override;
-  void publish(uint32_t bytes, const tuttiTag& tag) override;
-  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  bool can_lend(const void*, uint32_t) override { return true; }  // the kernel copies from any memory
-  uint32_t unsent() override;
-  uint64_t resent() const;
-  void recall() override;
-  bool wait_begin(bool for_slot, tuttiWait* wait) override;
-  void wait_end() override {}
+  void fill(tuttiLinkState* state) override;
+  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) override;
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  void revoke() override;
+  bool wait_begin(tuttiWait* wait) override;
 
  private:
   Result<bool> advance_connect();
   bool is_ready() const { return !wait_set_.empty(); }
   bool is_full() const { return published_ - arrived_ == ring_.size(); }
-  void send_message(const char* data, uint32_t bytes, const tuttiTag& tag);
+  uint32_t unsent();
   void flush();
   void measure();
   bool write(SendStream& stream);
@@ -200,15 +196,18 @@ class RecvLink final : public LinkHalf {
   // In place of a connection that the sender has given up.
   Result<void> rejoin(size_t index, SharedFd connection);
   Result<bool> poll() override;
-  bool try_peek(tuttiMessage* message) override;
+  bool peek(tuttiMessage* message) override;
   void release() override {
     RecvSlot& slot = ring_[released_++];
     slot.all = slot.there = 0;
   }
-  void expect(void* to, uint32_t bytes) override { expected_ = {released_, static_cast<char*>(to), bytes}; }
-  void recall() override;
-  bool wait_begin(bool for_slot, tuttiWait* wait) override;
-  void wait_end() override {}
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override {
+    if (ahead > 0 || required) return false;
+    posted_ = {released_, static_cast<char*>(to), bytes};
+    return true;
+  }
+  void revoke() override;
+  bool wait_begin(tuttiWait* wait) override;
 
  private:
   // Frames are received through a small stage, so that many small ones cost one system call; what a large frame has
@@ -236,7 +235,7 @@ class RecvLink final : public LinkHalf {
     }
     bool can_receive() const { return !in_frame || unwanted || to != nullptr; }
   };
-  struct Expected {
+  struct Posted {
     uint64_t number = UINT64_MAX;
     char* to = nullptr;
     uint32_t bytes = 0;
@@ -290,7 +289,7 @@ class RecvLink final : public LinkHalf {
   SlotRing<RecvSlot> ring_;
   uint64_t received_ = 0;  // all before are there whole
   uint64_t released_ = 0;
-  Expected expected_;
+  Posted posted_;
   std::optional<Error> failure_;
 };
 

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/tcp_info.h"
 #include "transports/tcp/tcp_link.h"
 
 namespace tutti::tcp {
@@ -113,19 +112,12 @@ void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno
   // At once, instead of trying for minutes what others do.
   const linger at_once{1, 0};
   setsockopt(stream.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  if (const auto info = kernel_info(stream.fd.get())) resent_ += info->tcpi_total_retrans;
+  resent_ += kernel_view(stream.fd.get()).resent;
   stream.fd.reset();
   stream.lost = why;
   stream.redial_ns = now_ns() + std::max(stream.redial_pause_ns, kFirstRedialNs);
   if (!several_ || std::none_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return bool(s.fd); }))
     fail(why, sys_errno);
-}
-
-uint64_t SendLink::resent() const {
-  uint64_t all = resent_;
-  for (const SendStream& stream : streams_)
-    if (const auto info = kernel_info(stream.fd.get())) all += info->tcpi_total_retrans;
-  return all;
 }
 
 void SendLink::give_to_others(const Piece& piece) {

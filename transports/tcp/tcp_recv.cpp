@@ -64,7 +64,7 @@ void RecvLink::look_at_silence() {
   }
 }
 
-bool RecvLink::try_peek(tuttiMessage* message) {
+bool RecvLink::peek(tuttiMessage* message) {
   if (received_ == released_) return false;
   const RecvSlot& slot = ring_[released_];
   *message = {slot.data, slot.header.bytes, slot.header.tag};
@@ -181,9 +181,9 @@ bool RecvLink::find_place(Stream& stream) {
 }
 
 void RecvLink::start_message(RecvSlot& slot, const FrameHeader& header) {
-  const bool is_expected = header.number == expected_.number && header.bytes == expected_.bytes;
+  const bool is_posted = header.number == posted_.number && header.bytes == posted_.bytes;
   slot.header = header;
-  slot.data = is_expected ? expected_.to : slot.room;
+  slot.data = is_posted ? posted_.to : slot.room;
   slot.all = division_.all_of(header.bytes);
   slot.there = 0;
 }
@@ -266,11 +266,11 @@ void RecvLink::fail(const std::string& why, int sys_errno) {
 }
 
 // Nothing is written to the user's memory from now on.
-void RecvLink::recall() {
-  if (!failure_ && expected_.to != nullptr) fail("its operation has failed");
+void RecvLink::revoke() {
+  if (!failure_ && posted_.to != nullptr) fail("its operation has failed");
 }
 
-bool RecvLink::wait_begin(bool, tuttiWait* wait) {
+bool RecvLink::wait_begin(tuttiWait* wait) {
   look_out_.note_sleep();
   // What is staged already wakes nobody: it goes to the slots that have become free since the last poll.
   receive_all();

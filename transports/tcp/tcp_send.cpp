@@ -100,30 +100,24 @@ void SendLink::answer_by(const SharedFd& connection) {
   stream.is_heard = true;
 }
 
-void* SendLink::try_acquire() {
-  if (!is_ready()) return nullptr;
+// The kernel copies from any memory.
+tuttiRoom SendLink::acquire(const void* data, uint32_t, tuttiPosting, void** at) {
+  if (!is_ready()) return TUTTI_NO_ROOM;
   if (several_ && is_full()) confirm();
-  if (is_full()) return nullptr;
-  return ring_[published_].room;
+  if (is_full()) return TUTTI_NO_ROOM;
+  *at = ring_[published_].room;
+  return data != nullptr ? TUTTI_EXPOSED : TUTTI_SLOT;
 }
 
-void SendLink::publish(uint32_t bytes, const tuttiTag& tag) {
-  send_message(ring_[published_].room, bytes, tag);
-}
-
-bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
-  send_message(static_cast<const char*>(data), bytes, tag);
-  return true;
-}
-
-void SendLink::send_message(const char* data, uint32_t bytes, const tuttiTag& tag) {
+int SendLink::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
   SendSlot& slot = ring_[published_];
   slot.header = make_header(tag, published_++, bytes);
-  slot.data = data;
+  slot.data = data != nullptr ? static_cast<const char*>(data) : slot.room;
   slot.all = division_.all_of(bytes);
   slot.handed = slot.acknowledged = 0;
   waiting_bytes_ += bytes;
   if (!failure_) flush();
+  return 1;
 }
 
 // A copy that a kernel has taken is on its way, and who has published it need not stay: what a connection that breaks
@@ -134,9 +128,15 @@ uint32_t SendLink::unsent() {
   uint32_t messages = 0;
   for (uint64_t i = arrived_; i < published_; i++) {
     const SendSlot& slot = ring_[i];
-    messages += (slot.lent() ? slot.acknowledged : slot.handed) != slot.all;
+    messages += (slot.is_exposed() ? slot.acknowledged : slot.handed) != slot.all;
   }
   return messages;
+}
+
+void SendLink::fill(tuttiLinkState* state) {
+  state->unsent = unsent();
+  state->resent = resent_;
+  for (const SendStream& stream : streams_) state->resent += stream.silence.view.resent;
 }
 
 // A connection that the kernel takes no more from keeps its piece; the others go on with the next ones.
@@ -162,7 +162,7 @@ void SendLink::measure() {
   if (now - measured_ns_ < kMs) return;
   measured_ns_ = now;
   for (SendStream& stream : streams_)
-    if (stream.fd) stream.silence.look(stream.fd.get(), now);
+    if (stream.fd) stream.silence.look(stream.fd.get(), now, stream.busy);
 }
 
 uint32_t SendLink::size_of(const Piece& piece) {
@@ -242,11 +242,11 @@ void SendLink::confirm(SendStream& stream) {
 }
 
 // What has not left by now never does.
-void SendLink::recall() {
+void SendLink::revoke() {
   if (!failure_ && unsent() > 0) fail("its operation has failed", 0);
 }
 
-bool SendLink::wait_begin(bool, tuttiWait* wait) {
+bool SendLink::wait_begin(tuttiWait* wait) {
   if (!is_ready()) {
     const auto pending = std::find_if(streams_.begin(), streams_.end(), [](const SendStream& s) { return !s.fd; });
     *wait = {pending->dialer.fd(), pending->dialer.events()};

@@ -5,8 +5,8 @@
 // user's memory, however late a packet is; and what the receiver then says about what has arrived stays true. So:
 //   - The sender sends again what it had given to that pair and what is not there, through the others. Nothing is sent
 //     twice, and a slot is still its message's, because what is not there was not released.
-//   - It goes into its slot with its header, not where it was wished: a wish is only a hint. A demand stands, and is
-//     told once more.
+//   - It goes into its slot with its header, not where it was wished: a wish is only a hint. A place that is
+//     required stands, and is told once more.
 //   - Lent memory is the user's again when the message is there, and not before the pair is closed at the sender. One
 //     that the device had reported as read but that is not there is lost; then the link fails.
 //   - Releases and wishes are told by one more wish through another pair, after both ends are closed, so that none of
@@ -120,11 +120,11 @@ void SendLink::on_closed(size_t queue, const Notice& notice) {
     const bool is_there = message.number < released_ || (ahead < config_.slots && (notice.arrived >> ahead & 1) != 0);
     message.queue = Sent::kNoQueue;
     if (is_there) {
-      if (message.lent) give_back(message);
-    } else if (message.payload != nullptr && !message.lent) {
+      if (message.exposed) give_back(message);
+    } else if (message.payload != nullptr && !message.exposed) {
       fail("a message that was sent from registered memory is lost with its port");
-    } else if (message.is_demanded) {
-      // No later message was demanded, because this one was not released.
+    } else if (message.is_required) {
+      // No later place was required, because this one was not released.
       set_place(message, {.number = low_bits(message.number), .is_placed = 1});
     } else {
       set_place(message, {.number = low_bits(message.number)});
@@ -140,7 +140,7 @@ void RecvLink::fill(Notice* notice) {
 
 void RecvLink::on_closed(size_t, const Notice&) {
   Wish wish{.released = released_, .number = Wish::kNone};
-  if (is_demanded_ && wished_ && wish_.number == released_) {
+  if (is_required_ && wished_ && wish_.number == released_) {
     wish = wish_;
     wish.released = released_;
   }

@@ -138,7 +138,7 @@ class Half : public LinkHalf {
   Result<void> watch_socket();
   void take_completions();
   virtual void on_arrival(uint32_t immediate, uint32_t bytes) = 0;  // bytes: of the write that it came with
-  virtual void on_read(uint32_t) {}  // the memory that was lent for a slot's message is the user's again
+  virtual void on_read(uint32_t) {}  // the memory that was exposed for a slot's message is the user's again
   virtual void fill(Notice*) {}
   virtual void on_notice(const Notice&) {}
   virtual void on_closed(size_t, const Notice&) {}  // a queue pair, at both ends
@@ -223,24 +223,21 @@ class SendLink final : public Half {
   void take_released(uint64_t released);
   int peer() const { return config_.peer; }
   Result<bool> poll() override;
-  void* try_acquire() override;
-  void publish(uint32_t bytes, const tuttiTag& tag) override { send(nullptr, nullptr, bytes, tag); }
-  bool lend(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  bool can_lend(const void* data, uint32_t bytes) override { return hub_.user_memory.find(data, bytes) != nullptr; }
-  int deliver(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  uint32_t unsent() override;
-  void recall() override;
-  bool wait_begin(bool for_slot, tuttiWait* wait) override;
+  void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
+  tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) override;
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  void revoke() override;
+  bool wait_begin(tuttiWait* wait) override;
 
  private:
   // The message that a slot was last used for.
   struct Sent {
     uint64_t number = 0;
     uint32_t bytes = 0;
-    uint32_t queue = kNoQueue;           // that it was given to
-    const void* payload = nullptr;       // null: it is in the slot
-    std::shared_ptr<const Pinned> lent;  // while the payload may be read where it lies
-    bool is_demanded = false;            // its slot does not do
+    uint32_t queue = kNoQueue;              // that it was given to
+    const void* payload = nullptr;          // null: it is in the slot
+    std::shared_ptr<const Pinned> exposed;  // while the payload may be read where it lies
+    bool is_required = false;               // its place: the slot does not do
 
     static constexpr uint32_t kNoQueue = UINT32_MAX;
   };
@@ -260,9 +257,10 @@ class SendLink final : public Half {
   void on_made(size_t queue, const QueueAddress& made) override;
   void on_not_made(size_t queue, const char* why) override;
   bool has_slot() const;
-  bool is_due() const { return waits_for_demand_ ? wish_.number == published_ : has_slot(); }
-  void send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag,
-            bool is_demanded = false);
+  bool is_due() const { return is_required_ ? wish_.number == published_ : has_slot(); }
+  uint32_t unsent();
+  void send(const void* data, std::shared_ptr<const Pinned> exposed, uint32_t bytes, const tuttiTag& tag,
+            bool is_required);
   void give_back(Sent& message);
   Announcement announce(const SlotHeader& header) const;
   void set_place(Sent& message, const Announcement& announcement);
@@ -284,9 +282,9 @@ class SendLink final : public Half {
   uint32_t most_bytes_at_once_ = UINT32_MAX;
   uint64_t published_ = 0, released_ = 0;
   std::vector<Sent> sent_;  // by slot
-  uint32_t lent_ = 0;       // how many of them lend
+  uint32_t exposed_ = 0;    // how many of them are read where they lie
   Wish wish_{.released = 0, .number = Wish::kNone};
-  bool waits_for_demand_ = false;  // of the next message
+  bool is_required_ = false;  // the place of the next message, as acquire was told
 };
 
 class RecvLink final : public Half {
@@ -298,12 +296,11 @@ class RecvLink final : public Half {
   // For a message the other way: what has been released, which its receiver is told by that.
   void pass_released(SlotHeader* header);
   Result<bool> poll() override;
-  bool try_peek(tuttiMessage* message) override;
+  bool peek(tuttiMessage* message) override;
   void release() override;
-  void expect(void* to, uint32_t bytes) override;
-  bool demand(void* to, uint32_t bytes) override;
-  void recall() override;
-  bool wait_begin(bool for_slot, tuttiWait* wait) override;
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override;
+  void revoke() override;
+  bool wait_begin(tuttiWait* wait) override;
 
  private:
   RecvLink(Hub& hub, Fd socket, const tuttiLinkConfig& config) : Half(hub, config) { socket_ = std::move(socket); }
@@ -325,7 +322,6 @@ class RecvLink final : public Half {
   uint64_t enough_to_tell() const { return std::max(1u, config_.slots / 2); }
   void tell(const Wish& wish);
   void tell_releases();
-  void wish_for(void* to, uint32_t bytes, std::shared_ptr<const Pinned> pinned);
 
   std::vector<Arrival> arrivals_;  // by slot
   uint64_t taken_ = 0;             // messages whose headers are complete: all before this number
@@ -339,7 +335,7 @@ class RecvLink final : public Half {
   uint32_t idle_polls_ = 0;
   Wish wish_{.released = 0, .number = Wish::kNone};  // the last one
   std::shared_ptr<const Pinned> wished_;             // what it may be written to
-  bool is_demanded_ = false;
+  bool is_required_ = false;
   uint32_t in_vain_ = 0;  // wishes, one after the other
 };
 

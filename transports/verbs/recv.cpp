@@ -131,7 +131,7 @@ Result<bool> RecvLink::poll() {
   return true;
 }
 
-bool RecvLink::try_peek(tuttiMessage* message) {
+bool RecvLink::peek(tuttiMessage* message) {
   if (!is_there() && !failure_) take_completions();
   if (!is_there()) {
     if (released_ - released_told_ >= enough_to_tell()) tell_releases();
@@ -139,7 +139,7 @@ bool RecvLink::try_peek(tuttiMessage* message) {
   }
   SlotHeader& h = header(released_);
   const bool as_wished = h.is_placed != 0 && wish_.number == released_ && h.bytes == wish_.bytes;
-  const bool is_misfit = h.is_placed == 0 && is_demanded_;
+  const bool is_misfit = h.is_placed == 0 && is_required_;
   const bool fits = as_wished || is_misfit || (h.is_placed == 0 && h.bytes <= config_.slot_bytes);
   if (h.number != released_ || !fits) {
     taken_ = released_;
@@ -158,7 +158,7 @@ void RecvLink::release() {
   arrivals_[released_++ % config_.slots].is_there = false;
   idle_polls_ = 0;
   wished_ = nullptr;
-  is_demanded_ = false;
+  is_required_ = false;
   // In a stream, so that the sender goes on while the rest is read. Else a reply may be about to leave, which it would
   // hold up; but two slots have to stay free, whatever comes.
   const uint64_t untold = released_ - released_told_;
@@ -195,37 +195,29 @@ void RecvLink::tell(const Wish& wish) {
 }
 
 // The first place that a message is wished at counts.
-void RecvLink::expect(void* to, uint32_t bytes) {
-  if (wish_.number == released_ || is_there() || failure_) return;
-  if (in_vain_ >= kWishesInVain && released_ % kMessagesPerTrial != 0) return;
-  if (auto pinned = hub_.user_memory.find(to, bytes)) wish_for(to, bytes, std::move(pinned));
-}
-
-bool RecvLink::demand(void* to, uint32_t bytes) {
+bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
+  if (ahead > 0) return false;
   if (wish_.number == released_ || is_there() || failure_) return true;
+  if (!required && in_vain_ >= kWishesInVain && released_ % kMessagesPerTrial != 0) return true;
   auto pinned = hub_.user_memory.find(to, bytes);
   if (!pinned) return false;
-  is_demanded_ = true;
-  wish_for(to, bytes, std::move(pinned));
-  return true;
-}
-
-void RecvLink::wish_for(void* to, uint32_t bytes, std::shared_ptr<const Pinned> pinned) {
+  is_required_ = required;
   wish_ = {.released = released_, .number = released_, .at = reinterpret_cast<uintptr_t>(to), .bytes = bytes};
   for (size_t p = 0; p < hub_.ports.size(); p++) wish_.keys[p] = pinned->remote_key(p);
   wished_ = std::move(pinned);
   tell(wish_);
+  return true;
 }
 
 // Nothing is written there any more once the queue pairs are gone.
-void RecvLink::recall() {
+void RecvLink::revoke() {
   if (!wished_) return;
   fail("its operation has failed");
   queues_.clear();
   wished_ = nullptr;
 }
 
-bool RecvLink::wait_begin(bool, tuttiWait* wait) {
+bool RecvLink::wait_begin(tuttiWait* wait) {
   if (!failure_) tell_releases();
   const bool can_wake = arm(wait);
   return can_wake && !is_there() && !failure_ && !closed_;

@@ -161,7 +161,7 @@ Result<bool> SendLink::take_answer() {
   memcpy(&answer, answer_.data(), sizeof answer);
   answer.refusal[sizeof answer.refusal - 1] = '\0';
   if (answer.n_queues != queues_.size())
-    return Error{Code::kRemoteError, format("rank %d accepts no verbs link: %s", config_.peer, answer.refusal),
+    return Error{Code::kRemoteError, format("rank %d does not accept a verbs link: %s", config_.peer, answer.refusal),
                  config_.peer};
   slots_at_ = answer.slots;
   for (size_t q = 0; q < queues_.size(); q++) {
@@ -190,72 +190,60 @@ void SendLink::take_released(uint64_t released) {
 
 // A slot whose message is read where it lies has to know it until it is read.
 bool SendLink::has_slot() const {
-  return ready_ && !failure_ && published_ - released_ < config_.slots && !sent_[published_ % config_.slots].lent &&
+  return ready_ && !failure_ && published_ - released_ < config_.slots && !sent_[published_ % config_.slots].exposed &&
          queues_[least_busy()].has_room((1 + config_.slots) * writes_per_message_);
 }
 
-void* SendLink::try_acquire() {
-  if (!has_slot()) {
+tuttiRoom SendLink::acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
+  is_required_ = posting == TUTTI_REQUIRED;
+  if (!has_slot() || !is_due()) {
     if (ready_ && !failure_) take_completions();
-    if (!has_slot()) return nullptr;
+    if (!has_slot() || !is_due()) return TUTTI_NO_ROOM;
   }
-  return slot(published_) + sizeof(SlotHeader);
+  *at = slot(published_) + sizeof(SlotHeader);
+  return is_required_ || (data != nullptr && hub_.user_memory.find(data, bytes)) ? TUTTI_EXPOSED : TUTTI_SLOT;
 }
 
-bool SendLink::lend(const void* data, uint32_t bytes, const tuttiTag& tag) {
-  auto pinned = hub_.user_memory.find(data, bytes);
-  if (!pinned) return false;
-  send(data, std::move(pinned), bytes, tag);
-  return true;
-}
-
-int SendLink::deliver(const void* data, uint32_t bytes, const tuttiTag& tag) {
-  if (failure_) return 1;
-  if (wish_.number != published_) take_completions();
-  waits_for_demand_ = wish_.number != published_;
-  if (waits_for_demand_) return 0;
-  if (wish_.bytes != bytes) {
-    send(nullptr, nullptr, bytes, tag, true);
-    return 1;
-  }
-  auto pinned = hub_.user_memory.find(data, bytes);
-  if (!pinned) return -1;
-  send(data, std::move(pinned), bytes, tag, true);
+int SendLink::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
+  const bool is_misfit = is_required_ && wish_.bytes != bytes;
+  auto pinned = data != nullptr && !is_misfit ? hub_.user_memory.find(data, bytes) : nullptr;
+  if (data != nullptr && !is_misfit && !pinned) return 0;
+  send(is_misfit ? nullptr : data, std::move(pinned), bytes, tag, std::exchange(is_required_, false));
   return 1;
 }
 
 // Also what waits for a queue pair to be closed at both ends, because this end then has to send it again.
 uint32_t SendLink::unsent() {
-  if ((lent_ > 0 || unsettled_ > 0) && !failure_) take_completions();
-  if (unsettled_ == 0 || failure_) return lent_;
+  if ((exposed_ > 0 || unsettled_ > 0) && !failure_) take_completions();
+  if (unsettled_ == 0 || failure_) return exposed_;
   return static_cast<uint32_t>(std::count_if(sent_.begin(), sent_.end(), [&](const Sent& message) {
-    return message.lent ||
+    return message.exposed ||
            (message.queue != Sent::kNoQueue && !queues_[message.queue].is_open() && message.number >= released_);
   }));
 }
 
 void SendLink::on_read(uint32_t slot) {
-  if (sent_[slot].lent) give_back(sent_[slot]);
+  if (sent_[slot].exposed) give_back(sent_[slot]);
 }
 
 void SendLink::give_back(Sent& message) {
-  message.lent = nullptr;
-  lent_--;
+  message.exposed = nullptr;
+  exposed_--;
 }
 
-void SendLink::send(const void* data, std::shared_ptr<const Pinned> lent, uint32_t bytes, const tuttiTag& tag,
-                    bool is_demanded) {
+void SendLink::send(const void* data, std::shared_ptr<const Pinned> exposed, uint32_t bytes, const tuttiTag& tag,
+                    bool is_required) {
   if (failure_) return;
   SlotHeader& header = this->header(published_);
   header = {tag, published_, bytes, 0, 0, 0};
   if (const auto back = hub_.receivers.find({config_.peer, config_.channel}); back != hub_.receivers.end())
     back->second->pass_released(&header);
   Announcement announcement = announce(header);
-  const bool is_misfit = is_demanded && announcement.is_placed == 0;  // only its header goes
+  const bool is_misfit = is_required && announcement.is_placed == 0;  // only its header goes
   if (is_misfit) announcement.is_bare = 0;
-  if (lent) lent_++;
+  if (exposed) exposed_++;
   Sent& message = sent_[published_ % config_.slots];
-  message = {published_, is_misfit ? 0 : bytes, Sent::kNoQueue, data, std::move(lent), is_demanded && !is_misfit};
+  message = {published_, is_misfit ? 0 : bytes, Sent::kNoQueue, data, std::move(exposed), is_required && !is_misfit};
   published_++;
   set_place(message, announcement);
   look_sometimes();  // who always has a slot never polls
@@ -292,7 +280,7 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
                    const Announcement* announcement) {
   Queue& queue = queues_[message.queue];
   const size_t port = queue.port_index();
-  const bool lends = message.lent != nullptr;
+  const bool is_exposed = message.exposed != nullptr;
   size_t at = begin;
   do {
     const size_t bytes = std::min<size_t>(end - at, queue.port().max_message_bytes());
@@ -300,19 +288,19 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
     const auto add = [&](const void* from, size_t n, uint32_t local_key) {
       if (n > 0) write.from[write.n_from++] = {reinterpret_cast<uintptr_t>(from), static_cast<uint32_t>(n), local_key};
     };
-    const size_t of_slot = !lends ? bytes : at < sizeof(SlotHeader) ? std::min(bytes, sizeof(SlotHeader) - at) : 0;
+    const size_t of_slot = !is_exposed ? bytes : at < sizeof(SlotHeader) ? std::min(bytes, sizeof(SlotHeader) - at) : 0;
     add(slot(message.number) + at, of_slot, memory_.local_key(port));
     if (bytes > of_slot)
       add(static_cast<const char*>(message.payload) + at + of_slot - sizeof(SlotHeader), bytes - of_slot,
-          message.lent->local_key(port));
-    write.is_device = message.is_demanded && bytes > of_slot;
+          message.exposed->local_key(port));
+    write.is_device = message.is_required && bytes > of_slot;
     write.to = to + (at - begin);
     write.key = key;
     at += bytes;
     write.announced = announcement != nullptr && at == end;
     if (write.announced) write.immediate = std::bit_cast<uint32_t>(*announcement);
     write.slot = static_cast<uint32_t>(message.number % config_.slots);
-    write.lends = write.announced && lends;
+    write.lends = write.announced && is_exposed;
     // With several queues, what is completed tells which of them is fast. Else it is to free the queue's room.
     const bool frees = queues_.size() > 1 || message.number % std::max(1u, config_.slots / 2) == 0;
     write.signalled = write.announced && (write.lends || frees);
@@ -321,15 +309,15 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
 }
 
 // What lies there is not read any more once its queue pairs are gone.
-void SendLink::recall() {
+void SendLink::revoke() {
   if (unsent() == 0) return;
   fail("its operation has failed");
   queues_.clear();
-  for (Sent& message : sent_) message.lent = nullptr;
-  lent_ = 0;
+  for (Sent& message : sent_) message.exposed = nullptr;
+  exposed_ = 0;
 }
 
-bool SendLink::wait_begin(bool, tuttiWait* wait) {
+bool SendLink::wait_begin(tuttiWait* wait) {
   if (!socket_) {
     *wait = {dialer_.fd(), dialer_.events()};
     return !failure_ && dialer_.fd() >= 0;

@@ -62,10 +62,10 @@ class VerbsEndpoint {
   Result<void> registers(const void* data, uint64_t bytes) { return hub_.user_memory.check(data, bytes); }
 
   // What lies between costs a switch or two; the kernel knows nothing of it.
-  tuttiTransportProperties properties() const {
+  Speed speed() const {
     uint64_t bytes_per_second = 0;
     for (const auto& port : hub_.ports) bytes_per_second += port->bytes_per_second();
-    return {sizeof(tuttiTransportProperties), 3000, bytes_per_second};
+    return {3000, bytes_per_second};
   }
 
  private:

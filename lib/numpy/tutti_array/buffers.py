@@ -37,7 +37,7 @@ def _shared(thing: Any) -> np.ndarray:
         return np.asarray(thing if has_interface else memoryview(thing))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TuttiError(
-            f"a {type(thing).__name__} is no array in host memory ({error}): pass one that has __dlpack__, "
+            f"a {type(thing).__name__} is not an array in host memory ({error}): pass one that has __dlpack__, "
             "__array_interface__ or a buffer, for example numpy.asarray(it)"
         ) from None
 

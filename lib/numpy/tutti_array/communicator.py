@@ -39,7 +39,7 @@ class Handle:
     def wait(self, timeout: float | None = None) -> Any:
         """What the call without async_op returns; raises what went wrong."""
         if not self._done.wait(timeout):
-            raise TuttiError(f"the operation has not ended within {timeout:g} s; it goes on", library.TIMEOUT)
+            raise TuttiError(f"the operation has not ended within {timeout:g} s; it is still running", library.TIMEOUT)
         check(self._code, self._comm._comm)
         return self._result
 

@@ -24,7 +24,16 @@ from .buckets import use_registered_buckets  # noqa: E402
 from .direct import all_reduce_  # noqa: E402
 from .errors import TuttiError  # noqa: E402
 from .process_group import TuttiProcessGroup  # noqa: E402
+from .quantized import QuantizedState, quantized_hook  # noqa: E402
 
-__all__ = ["TuttiError", "TuttiProcessGroup", "all_reduce_", "register", "use_registered_buckets"]
+__all__ = [
+    "QuantizedState",
+    "TuttiError",
+    "TuttiProcessGroup",
+    "all_reduce_",
+    "quantized_hook",
+    "register",
+    "use_registered_buckets",
+]
 
 register()

@@ -11,14 +11,18 @@ from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 import torch
-from torch._C import _distributed_c10d as c10d
-
 from . import library, places
 from .tensors import OPERATORS, OPS, TYPES
 from .work import TuttiWork
 
 # The module's kVersion. Both are one higher when what they say to each other changes.
-VERSION = 2
+VERSION = 3
+
+# Those that the module calls, in its order.
+_FUNCTIONS = (
+    *("tuttiAllReduce", "tuttiBcast", "tuttiReduce", "tuttiAllGather", "tuttiReduceScatter", "tuttiBarrier"),
+    "tuttiSetPlace",
+)
 
 _log = logging.getLogger("tutti_torch")
 
@@ -43,7 +47,7 @@ class _Absent:
     def all_reduce_(*_: object) -> None:
         """Nothing is simple enough."""
 
-    allreduce = all_reduce_
+    allreduce = all_gather = barrier = broadcast = reduce = reduce_scatter = all_reduce_
 
 
 # The module, or what does nothing. Whoever calls it gets None if nothing was done.
@@ -60,8 +64,7 @@ def load() -> Any:
         _log.info("calling libtutti by ctypes, which takes longer: there is no libtutti-torch.so to be used (%s)", error)
         return short
     module.bind(
-        library.address("tuttiAllReduce"),
-        library.address("tuttiSetPlace"),
+        list(map(library.address, _FUNCTIONS)),
         torch.Tensor,
         torch.nn.Parameter,
         TYPES,
@@ -71,7 +74,6 @@ def load() -> Any:
         lambda group, code: group._communicator.check(code),
         {name: OPERATORS[int(op)] for name, op in OPS.items() if int(op) in OPERATORS},
         OPERATORS,
-        c10d.AllreduceOptions,
         # Without results: who calls with asyncOp = False (dist.all_reduce does) has them in his tensors.
         TuttiWork(None),
     )

@@ -124,7 +124,7 @@ class Communicator:
         end, stream = self._api.tuttiCommDestroy, self._stream
         try:
             if stream is not None and self._poll(lambda: self._api.tuttiStreamQuery(stream), limit) == library.IN_PROGRESS:
-                _log.warning("operations that nobody has waited for do not end: aborting%s", self.label)
+                _log.warning("operations that nobody waited for have not ended: aborting%s", self.label)
                 end = self._api.tuttiCommAbort
             else:
                 self._finalize(limit)

@@ -12,6 +12,8 @@ from .errors import TuttiError
 from .tensors import OPS
 
 _is_compiling = torch.compiler.is_dynamo_compiling
+# Asking dist.GroupMember.WORLD takes longer.
+_world = dist.distributed_c10d._world
 
 
 def all_reduce_(tensor: torch.Tensor, op: str = "sum", group: dist.ProcessGroup | None = None) -> None:
@@ -23,7 +25,7 @@ def all_reduce_(tensor: torch.Tensor, op: str = "sum", group: dist.ProcessGroup 
     if _is_compiling() or is_in_torch_dispatch_mode():
         torch.ops.tutti.all_reduce_(tensor, op, "" if group is None else group.group_name)
         return
-    if calls.short.all_reduce_(dist.GroupMember.WORLD if group is None else group, tensor, op) is None:
+    if calls.short.all_reduce_(_world._default_pg if group is None else group, tensor, op) is None:
         _ordinary(tensor, op, group)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from . import library
+from . import calls, library
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
 from .places import called
@@ -21,6 +21,9 @@ _TO_ALL = c10d.AllToAllOptions()
 
 class Exchanges(GroupBase):
     def broadcast(self, tensors: Any, opts: Any) -> TuttiWork:
+        done = calls.short.broadcast(self, tensors, opts)
+        if done is not None:
+            return done
         tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "broadcast")
         root, is_async = (opts, False) if isinstance(opts, int) else (opts.rootRank, opts.asyncOp)
         lane = self._lanes.of(tensor)
@@ -83,6 +86,9 @@ class Exchanges(GroupBase):
         return lane.launch(opts.asyncOp, issue, [t for ts in output_lists for t in ts], finish_all, staged)
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = _GATHER) -> TuttiWork:
+        done = calls.short.all_gather(self, output, source, opts)
+        if done is not None:
+            return done
         return self.all_gather_single_coalesced([output], [source], opts)
 
     def all_gather_single_coalesced(
@@ -235,6 +241,9 @@ class Exchanges(GroupBase):
         return lane.launch(opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
 
     def barrier(self, opts: Any = _BARRIER) -> TuttiWork:
+        done = calls.short.barrier(self) if opts.timeout <= NO_TIMEOUT and not opts.asyncOp else None
+        if done is not None:
+            return done
         lane = self._lanes.host
         comm = lane.handle
 

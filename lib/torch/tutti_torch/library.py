@@ -73,6 +73,7 @@ PROTOTYPES: dict[str, list[type]] = {
     "tuttiStreamDestroy": [_STREAM],
     "tuttiStreamAddCallback": [_STREAM, STREAM_CALLBACK, c_void_p],
     "tuttiAllReduce": [_BUFFER, _BUFFER, c_size_t, _TYPE, _OP, _COMM, _STREAM],
+    "tuttiAllReduceQuantized": [_BUFFER, _BUFFER, c_size_t, _TYPE, _OP, _TYPE, c_size_t, _BUFFER, _COMM, _STREAM],
     "tuttiBcast": [_BUFFER, c_size_t, _TYPE, c_int, _COMM, _STREAM],
     "tuttiReduce": [_BUFFER, _BUFFER, c_size_t, _TYPE, _OP, c_int, _COMM, _STREAM],
     "tuttiAllGather": [_BUFFER, _BUFFER, c_size_t, _TYPE, _COMM, _STREAM],

@@ -22,7 +22,7 @@ from .monitored_barrier import monitored_barrier
 from .places import place, stand_at
 from .point_to_point import Channels, Receive
 from .reductions import Reductions
-from .rendezvous import exchange_id, forget_id
+from .rendezvous import Meeting, forget_id
 from .tensors import check_dense, plain, stage
 from .work import TuttiWork
 
@@ -67,7 +67,8 @@ class TuttiProcessGroup(Reductions, Exchanges):
         if waits:
             communicator = NoCommunicator("the group has no peers yet (enable_reconfigure=True): call _reconfigure")
         else:
-            communicator = join(exchange_id(store, rank, size, timeout), None)
+            meeting = Meeting(store, rank, size, functools.partial(_lost_of, list(global_ranks)), label)
+            communicator = join(meeting.exchange_id(timeout), None)
             forget_id(store, rank)
         self._enter(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
         self._store, self._label = store, label
@@ -248,6 +249,15 @@ def _label(global_ranks: Sequence[int]) -> str:
         return ""
     shown = ", ".join(f"{i} is {r}" for i, r in enumerate(global_ranks[:16])) + ", ..." * (len(global_ranks) > 16)
     return f" (ranks of this group in the job: {shown})"
+
+
+def _lost_of(global_ranks: list[int]) -> list[int]:
+    """Which of a new group's ranks have died, as far as the job's group knows."""
+    try:
+        lost = set(dist.group.WORLD.lost_ranks())
+    except (AttributeError, TuttiError):  # there is none yet, or no more, or it is not Tutti's
+        return []
+    return [rank for rank, in_job in enumerate(global_ranks) if in_job in lost]
 
 
 def create(options: Any, _: Any = None) -> TuttiProcessGroup:

@@ -111,6 +111,9 @@ class Reductions(GroupBase):
         lane.now(called("all_gather", [mine], issue))
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
+        done = calls.short.reduce(self, tensors, opts)
+        if done is not None:
+            return done
         tensor, op, root = one(tensors, "reduce"), opts.reduceOp, opts.rootRank
         number = op_number(op)
         if number in BITWISE and tensor.dtype is not torch.bool:
@@ -153,6 +156,9 @@ class Reductions(GroupBase):
         return self._reduce_scatter([(output, flat, [block.numel() for block in blocks])], opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TuttiWork:
+        done = calls.short.reduce_scatter(self, output, source, opts)
+        if done is not None:
+            return done
         return self._reduce_scatter([(output, source, None)], opts)
 
     def reduce_scatter_single_coalesced(

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,7 +13,10 @@ import torch.distributed as dist
 from . import library
 from .errors import TuttiError, check
 
+_log = logging.getLogger("tutti_torch")
 _ID = "tutti/id"
+# After that the log says who has not come.
+_PATIENCE = timedelta(seconds=3)
 # In front of what rank 0 puts under _ID.
 _GOOD, _BAD = b"+", b"-"
 # Rank 0 waits so long for the others to have read that the group does not form: its store may end with it.
@@ -33,47 +37,83 @@ def _read(rank: int) -> str:
     return f"tutti/read/{rank}"
 
 
-def _absent(store: dist.Store, ranks: list[int], limit: timedelta) -> list[int]:
-    """The ranks that do not come within the limit."""
-    try:
-        store.wait([_here(rank) for rank in ranks], limit)
-        return []
-    except RuntimeError:
-        return [rank for rank in ranks if not store.check([_here(rank)])]
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def exchange_id(store: dist.Store, rank: int, size: int, limit: timedelta) -> bytes:
-    """Collective: an id that rank 0 makes when all ranks are there. An error names those that never came."""
-    if rank != 0:
-        store.set(_here(rank), "1")
-        try:
-            # Rank 0 needs a moment to say who is missing.
-            store.wait([_ID], limit + timedelta(seconds=5))
-        except RuntimeError as error:
-            raise TuttiError(
-                f"rank 0 of the group did not come within {limit.total_seconds():g} s ({error})", library.TIMEOUT
-            ) from error
-        answer = bytes(store.get(_ID))
+class Meeting:
+    """`rank` of `size` at the store; `lost` tells which ranks are known to have died, by another group; `label` whose
+    ranks these are."""
+
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, lost: Callable[[], list[int]] = list, label: str = ""
+    ) -> None:
+        self._store, self._rank, self._size, self._lost, self._label = store, rank, size, lost, label
+
+    def _wait(self, keys: list[str], limit: timedelta, of: list[int]) -> bool:
+        """Whether the keys, `of` so many ranks, are set within the limit. An error names those that have died."""
+        end = time.monotonic() + limit.total_seconds()
+
+        def go_on() -> bool:
+            dead = sorted(set(self._lost()) & set(of))
+            if dead and not self._store.check(keys):
+                sentence = f"{_named(dead)} died before the group formed{self._label}"
+                raise TuttiError(sentence, library.REMOTE_ERROR)
+            return time.monotonic() <= end
+
+        return _poll(self._store, keys, go_on, 0.05) or self._store.check(keys)
+
+    def _absent(self, ranks: list[int], limit: timedelta) -> list[int]:
+        """The ranks that do not come within the limit."""
+        if self._wait([_here(rank) for rank in ranks], limit, ranks):
+            return []
+        return [rank for rank in ranks if not self._store.check([_here(rank)])]
+
+    def _wait_for_all(self, limit: timedelta) -> list[int]:
+        """As _absent; says in time who is late."""
+        absent = self._absent(list(range(1, self._size)), min(limit, _PATIENCE))
+        if not absent or limit <= _PATIENCE:
+            return absent
+        _log.warning(
+            "%s of %d did not join the group within %g s; still waiting",
+            _named(absent), self._size, _PATIENCE.total_seconds(),
+        )
+        return self._absent(absent, limit - _PATIENCE)
+
+    def _id_of_rank_0(self, limit: timedelta) -> bytes:
+        self._store.set(_here(self._rank), "1")
+        # Rank 0 needs a moment to say who is missing.
+        if not self._wait([_ID], limit + timedelta(seconds=5), list(range(self._size))):
+            sentence = f"rank 0 of the group did not come within {limit.total_seconds():g} s"
+            raise TuttiError(sentence, library.TIMEOUT)
+        answer = bytes(self._store.get(_ID))
         if answer[:1] != _GOOD:
-            store.set(_read(rank), "1")
+            self._store.set(_read(self._rank), "1")
             raise TuttiError(answer[1:].decode(), library.TIMEOUT)
         return answer[1:]
-    absent = _absent(store, list(range(1, size)), limit)
-    try:
-        if absent:
-            raise TuttiError(
-                f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))} of {size} never came to the group within "
-                f"{limit.total_seconds():g} s: see whether they run, and call init_process_group or new_group",
-                library.TIMEOUT,
-            )
-        unique = make_id()
-    except Exception as error:
-        store.set(_ID, (_BAD + str(error).encode()).decode(errors="replace"))
-        with contextlib.suppress(RuntimeError):
-            store.wait([_read(peer) for peer in range(1, size) if peer not in absent], _LAST_WORD)
-        raise
-    store.set(_ID, _GOOD + unique)
-    return unique
+
+    def exchange_id(self, limit: timedelta) -> bytes:
+        """Collective: an id that rank 0 makes when all ranks are there. An error names those that never came."""
+        if self._rank != 0:
+            return self._id_of_rank_0(limit)
+        absent: list[int] = []
+        try:
+            absent = self._wait_for_all(limit)
+            if absent:
+                raise TuttiError(
+                    f"{_named(absent)} of {self._size} never joined the group within "
+                    f"{limit.total_seconds():g} s: check that they are running and call init_process_group or new_group",
+                    library.TIMEOUT,
+                )
+            unique = make_id()
+        except Exception as error:
+            self._store.set(_ID, (_BAD + str(error).encode()).decode(errors="replace"))
+            absent += self._lost()
+            with contextlib.suppress(RuntimeError):
+                self._store.wait([_read(peer) for peer in range(1, self._size) if peer not in absent], _LAST_WORD)
+            raise
+        self._store.set(_ID, _GOOD + unique)
+        return unique
 
 
 def forget_id(store: dist.Store, rank: int) -> None:
@@ -86,13 +126,18 @@ def forget_id(store: dist.Store, rank: int) -> None:
             pass  # Some stores cannot delete; their keys are used once.
 
 
-def poll_for_id(store: dist.Store, key: str, go_on: Callable[[], bool]) -> bytes | None:
-    """The value of a key that another rank may set at any time, or None once go_on() is false. It never blocks within the
-    store, whose one connection all threads share."""
+def _poll(store: dist.Store, keys: list[str], go_on: Callable[[], bool], most_pause_s: float) -> bool:
+    """Whether other ranks set the keys before go_on() is false. It never blocks within the store, whose one connection
+    all threads share, and which logs each wait that comes to nothing."""
     pause_s = 0.0005
     while go_on():
-        if store.check([key]):
-            return bytes(store.get(key))
+        if store.check(keys):
+            return True
         time.sleep(pause_s)
-        pause_s = min(pause_s * 2, 0.02)
-    return None
+        pause_s = min(pause_s * 2, most_pause_s)
+    return False
+
+
+def poll_for_id(store: dist.Store, key: str, go_on: Callable[[], bool]) -> bytes | None:
+    """The value of a key that another rank may set at any time, or None once go_on() is false."""
+    return bytes(store.get(key)) if _poll(store, [key], go_on, 0.02) else None

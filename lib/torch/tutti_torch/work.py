@@ -56,7 +56,7 @@ class TuttiWork(dist.Work):
             self._source = source_rank
         running = self._running
         self._running = None
-        assert running is not None, "a work that was not begun"
+        assert running is not None, "this work was never started"
         running.release()
         # Who asks for the future from here on sees that the work is done.
         if self._gate is not None:
@@ -83,7 +83,7 @@ class TuttiWork(dist.Work):
             timeout = timeout if timeout > NO_TIMEOUT else self.limit
             limit = timeout.total_seconds() if timeout > NO_TIMEOUT else -1
             if not running.acquire(timeout=limit):
-                raise TuttiError(f"the operation has not finished in {limit:g} s; it goes on", library.TIMEOUT)
+                raise TuttiError(f"the operation has not finished in {limit:g} s; it is still running", library.TIMEOUT)
             running.release()
         if self._error is not None:
             self._is_error_seen = True

@@ -10,13 +10,20 @@
 
 #include <cuda_runtime_api.h>
 
-#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <thread>
 
 #include "../fake.h"
 
 namespace tutti_test::cudart {
+
+// A capture that is under way.
+struct Capture {
+  std::thread::id by;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+};
 
 struct Allocated {
   size_t bytes = 0;
@@ -31,15 +38,23 @@ struct World {
   FakePort* port = nullptr;
   std::map<const void*, Allocated> memory;
   std::map<cudaStream_t, int> streams;  // their devices
+  std::map<std::shared_ptr<FakeCapture>, Capture> captures;
 };
 World& world();
 int& this_device();
 bool& has_context();  // this thread: not before it has called something that needs one
 
 cudaStream_t own(cudaStream_t stream);  // the two names that the default one has
+// What CUDA forbids during a capture, unless the thread stands apart: it spoils that.
+cudaError_t unsafe();
+// As the driver does before it frees memory, or loads a kernel.
+void wait_for_device();
 // The allocation that this lies in; false if none.
 bool find(const void* memory, const void** begin, Allocated* found);
 cudaError_t remember(cudaError_t code);  // for cudaGetLastError
-cudaError_t outcome_of(const tutti::Result<void>& result);
+template <class T>
+cudaError_t outcome_of(const tutti::Result<T>& result) {
+  return result ? cudaSuccess : remember(static_cast<cudaError_t>(last_refusal()));
+}
 
 }  // namespace tutti_test::cudart

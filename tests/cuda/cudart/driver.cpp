@@ -1,6 +1,7 @@
 // What the library asks of CUDA's driver.
 #include <cuda.h>
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ CUresult stream_batch(CUstream stream, unsigned n, CUstreamBatchMemOpParams* par
     words.push_back({reinterpret_cast<uint32_t*>(at), waits ? p.waitValue.value : p.writeValue.value, waits});
   }
   const auto done = world().port->words(words.data(), static_cast<int>(n), own(stream));
-  return done ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return static_cast<CUresult>(outcome_of(done));
 }
 
 CUresult address_range(CUdeviceptr* base, size_t* bytes, CUdeviceptr memory) {
@@ -85,6 +86,55 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
       return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+// As the runtime's, for the perf tools.
+namespace {
+CUresult driver_code(cudaError_t code) {
+  return static_cast<CUresult>(code);  // many have the same number
+}
+}  // namespace
+CUresult cuGetErrorName(CUresult code, const char** name) {
+  *name = code == CUDA_SUCCESS ? "CUDA_SUCCESS" : "an error of the made-up driver";
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetName(char* name, int bytes, CUdevice) {
+  snprintf(name, static_cast<size_t>(bytes), "made up");
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return driver_code(cudaMemcpyAsync(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes,
+                                     cudaMemcpyDefault, stream));
+}
+CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, size_t bytes, CUstream stream) {
+  return driver_code(cudaMemsetAsync(reinterpret_cast<void*>(memory), value, bytes, stream));
+}
+CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  return driver_code(cudaStreamCreateWithFlags(stream, flags));
+}
+CUresult cuStreamSynchronize(CUstream stream) {
+  return driver_code(cudaStreamSynchronize(stream));
+}
+CUresult cuStreamDestroy(CUstream stream) {
+  return driver_code(cudaStreamDestroy(stream));
+}
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
+  return driver_code(cudaStreamBeginCapture(stream, static_cast<cudaStreamCaptureMode>(mode)));
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return driver_code(cudaStreamEndCapture(stream, graph));
+}
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph, unsigned long long flags) {
+  return driver_code(cudaGraphInstantiate(made, graph, flags));
+}
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+  return driver_code(cudaGraphLaunch(graph, stream));
+}
+CUresult cuGraphDestroy(CUgraph graph) {
+  return driver_code(cudaGraphDestroy(graph));
+}
+CUresult cuGraphExecDestroy(CUgraphExec graph) {
+  return driver_code(cudaGraphExecDestroy(graph));
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,

@@ -1,8 +1,10 @@
 // Kernels: how a program registers them, and launches.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -42,6 +44,7 @@ struct Function {
   KernelFile* code = nullptr;
   std::string name;
   const ptx::Kernel* kernel = nullptr;
+  std::set<int> devices;  // where it is loaded
 };
 
 struct Registry {
@@ -120,6 +123,24 @@ const ptx::Kernel& kernel_of(const void* host_function) {
   return *function.kernel;
 }
 
+// Lazily, as CUDA does it: that waits for the device.
+void load(const void* host_function) {
+  Registry& all = registry();
+  {
+    const std::lock_guard lock(all.mutex);
+    const auto found = all.functions.find(host_function);
+    if (found == all.functions.end() || !found->second.devices.insert(this_device()).second) return;
+  }
+  wait_for_device();
+}
+
+constexpr unsigned kMultiprocessors = 132, kMostThreads = 2048;  // an H100's
+
+// What the kernel's registers leave room for, as far as its launch bounds tell.
+unsigned blocks_at_once(const ptx::Kernel& kernel, unsigned n_threads) {
+  return kMultiprocessors * std::clamp(kernel.least_blocks, 1u, kMostThreads / n_threads);
+}
+
 std::vector<char> arguments_of(const ptx::Kernel& kernel, void** arguments) {
   std::vector<char> bytes(kernel.parameter_bytes);
   for (size_t i = 0; i < kernel.parameters.size(); i++)
@@ -144,12 +165,12 @@ void run(const ptx::Kernel& kernel, const std::vector<char>& arguments, unsigned
 cudaError_t launch(const void* function, dim3 blocks, dim3 threads, void** arguments, size_t shared, cudaStream_t in) {
   if (blocks.x == 0 || threads.x == 0 || threads.x > 1024) return remember(cudaErrorInvalidConfiguration);
   const ptx::Kernel& kernel = kernel_of(function);
+  load(function);
   if (blocks.y * blocks.z * threads.y * threads.z != 1 || shared != 0)
     stop(kernel.name + ": only grids of one dimension are made up, without shared memory of their own");
-  world().port->enqueue(own(in), [&kernel, bytes = arguments_of(kernel, arguments), blocks, threads] {
+  return outcome_of(world().port->enqueue(own(in), [&kernel, bytes = arguments_of(kernel, arguments), blocks, threads] {
     run(kernel, bytes, blocks.x, threads.x);
-  });
-  return cudaSuccess;
+  }));
 }
 
 struct Configuration {
@@ -208,10 +229,17 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 blocks, dim3 threads, vo
 }
 cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 blocks, dim3 threads, void** arguments,
                                         size_t shared, cudaStream_t stream) {
+  if (blocks.x > blocks_at_once(kernel_of(function), threads.x)) return remember(cudaErrorCooperativeLaunchTooLarge);
   return launch(function, blocks, threads, arguments, shared, stream);
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, const void* function, int n_threads, size_t) {
+  const unsigned all = blocks_at_once(kernel_of(function), static_cast<unsigned>(n_threads));
+  *n = static_cast<int>(all / kMultiprocessors);
+  return cudaSuccess;
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   *attributes = {};
+  load(function);
   attributes->maxThreadsPerBlock = static_cast<int>(kernel_of(function).most_threads);
   return cudaSuccess;
 }

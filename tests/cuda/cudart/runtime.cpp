@@ -64,9 +64,11 @@ bool is_known(const void* memory, size_t bytes) {
                         static_cast<const char*>(memory) + bytes <= static_cast<const char*>(begin) + found.bytes);
 }
 
-cudaError_t create(cudaStream_t* stream, bool is_urgent) {
+cudaError_t create(cudaStream_t* stream, unsigned flags, bool is_urgent) {
   FakePort& port = *world().port;
-  auto made = is_urgent ? port.create_urgent_stream() : port.create_stream();
+  auto made = flags != cudaStreamNonBlocking ? port.create_blocking_stream()
+              : is_urgent                    ? port.create_urgent_stream()
+                                             : port.create_stream();
   if (!made) return remember(cudaErrorMemoryAllocation);
   *stream = static_cast<cudaStream_t>(made.value());
   const std::lock_guard lock(world().mutex);
@@ -79,14 +81,38 @@ FakeGraph* graph_of(void* graph) {
 }
 }  // namespace
 
+cudaStreamCaptureMode& mode_of_thread() {
+  thread_local cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  return mode;
+}
+
+cudaError_t unsafe() {
+  const cudaStreamCaptureMode mine = mode_of_thread();
+  if (mine == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  const std::lock_guard lock(world().mutex);
+  bool spoils = false;
+  for (auto& [capture, its] : world().captures) {
+    if (its.mode == cudaStreamCaptureModeRelaxed) continue;
+    const bool is_others = mine == cudaStreamCaptureModeGlobal && its.mode == cudaStreamCaptureModeGlobal;
+    if (its.by != std::this_thread::get_id() && !is_others) continue;
+    capture->is_spoilt = spoils = true;
+  }
+  return spoils ? remember(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+
+void wait_for_device() {
+  std::vector<cudaStream_t> streams = {nullptr};
+  {
+    const std::lock_guard lock(world().mutex);
+    for (const auto& [stream, device] : world().streams)
+      if (device == this_device()) streams.push_back(stream);
+  }
+  for (const cudaStream_t stream : streams) world().port->finish(stream);
+}
+
 cudaError_t remember(cudaError_t code) {
   if (code != cudaSuccess) t_last = code;
   return code;
-}
-cudaError_t outcome_of(const tutti::Result<void>& result) {
-  if (result) return cudaSuccess;
-  fprintf(stderr, "the made-up CUDA runtime: %s\n", result.error().message.c_str());
-  return remember(cudaErrorInvalidValue);
 }
 
 }  // namespace tutti_test::cudart
@@ -113,13 +139,8 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  std::vector<cudaStream_t> streams = {nullptr};
-  {
-    const std::lock_guard lock(world().mutex);
-    for (const auto& [stream, device] : world().streams)
-      if (device == this_device()) streams.push_back(stream);
-  }
-  for (const cudaStream_t stream : streams) (void)world().port->synchronize(stream);
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
+  wait_for_device();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceReset() {
@@ -162,14 +183,14 @@ const char* cudaGetErrorString(cudaError_t code) {
   return code == cudaSuccess ? "no error" : "an error of the made-up runtime";
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  thread_local cudaStreamCaptureMode own_mode = cudaStreamCaptureModeGlobal;
-  std::swap(*mode, own_mode);
+  std::swap(*mode, mode_of_thread());
   return cudaSuccess;
 }
 
 // ---- memory
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
   const auto made = world().port->allocate(std::max<size_t>(bytes, 1));
   if (!made) return remember(cudaErrorMemoryAllocation);
   has_context() = true;
@@ -178,17 +199,29 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 }
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
+  wait_for_device();
   leave(memory);
   world().port->free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
   constexpr size_t kPageBytes = 4096;
   *memory = aligned_alloc(kPageBytes, (bytes + kPageBytes) / kPageBytes * kPageBytes);
   enter(*memory, bytes, -1);
   return cudaSuccess;
 }
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  enter(memory, bytes, -1);
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  leave(memory);
+  return cudaSuccess;
+}
 cudaError_t cudaFreeHost(void* memory) {
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
   leave(memory);
   free(memory);
   return cudaSuccess;
@@ -198,8 +231,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   if (!is_known(memory, bytes)) return remember(cudaErrorInvalidValue);
-  world().port->enqueue(own(stream), [=] { memset(memory, value, bytes); });
-  return cudaSuccess;
+  return outcome_of(world().port->enqueue(own(stream), [=] { memset(memory, value, bytes); }));
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const cudaError_t code = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
@@ -221,12 +253,14 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
   const auto shared = world().port->share(memory);
   if (!shared) return remember(cudaErrorInvalidValue);
   memcpy(handle, shared.value().bytes.data(), sizeof *handle);
   return cudaSuccess;
 }
 cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned) {
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
   tutti::cuda::IpcHandle its;
   memcpy(its.bytes.data(), &handle, sizeof handle);
   const auto mapped = world().port->map(its);
@@ -236,6 +270,7 @@ cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsig
   return cudaSuccess;
 }
 cudaError_t cudaIpcCloseMemHandle(void* memory) {
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
   leave(memory);
   world().port->unmap(memory);
   return cudaSuccess;
@@ -243,11 +278,14 @@ cudaError_t cudaIpcCloseMemHandle(void* memory) {
 
 // ---- streams and events
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  return create(stream, false);
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return create(stream, cudaStreamDefault, false);
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
-  return create(stream, priority < 0);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return create(stream, flags, false);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  return create(stream, flags, priority < 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   {
@@ -258,10 +296,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (world().port->capture_of(own(stream)) == nullptr)
+    if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
   return outcome_of(world().port->synchronize(own(stream)));
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return world().port->has_ended(own(stream)) ? cudaSuccess : cudaErrorNotReady;
+  if (world().port->capture_of(own(stream)) == nullptr)
+    if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
+  const auto ended = world().port->has_ended(own(stream));
+  return !ended || ended.value() ? outcome_of(ended) : cudaErrorNotReady;
 }
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
   *id = world().port->id_of(own(stream)).value();
@@ -271,9 +314,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return outcome_of(world().port->wait(own(stream), event));
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  const bool captures = world().port->is_capturing(own(stream)).value();
-  *status = captures ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
+  const auto capture = world().port->capture_of(own(stream));
+  *status = capture == nullptr   ? cudaStreamCaptureStatusNone
+            : capture->is_spoilt ? cudaStreamCaptureStatusInvalidated
+                                 : cudaStreamCaptureStatusActive;
+  return outcome_of(world().port->is_capturing(own(stream)));
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = static_cast<cudaEvent_t>(world().port->create_event().value());
@@ -291,36 +336,54 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const auto reached = world().port->reached(event);
-  if (!reached) return remember(cudaErrorInvalidResourceHandle);
+  if (!reached) return outcome_of(reached);
+  if (const cudaError_t code = unsafe(); code != cudaSuccess) return code;
   return reached.value() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  cudaError_t code = cudaEventQuery(event);
+  for (; code == cudaErrorNotReady; code = cudaEventQuery(event)) std::this_thread::yield();
+  return code;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   const auto seconds = world().port->seconds_between(from, to);
-  if (!seconds) return remember(cudaErrorNotReady);
+  if (!seconds) return outcome_of(seconds);
   *milliseconds = static_cast<float>(seconds.value() * 1e3);
   return cudaSuccess;
 }
 
 // ---- graphs
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  if (own(stream) == nullptr) return remember(cudaErrorStreamCaptureUnsupported);
   world().port->begin_capture(stream, new FakeGraph);
+  const std::lock_guard lock(world().mutex);
+  world().captures[world().port->capture_of(stream)] = {std::this_thread::get_id(), mode};
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  FakeGraph* const captured = world().port->capture_of(stream);
-  if (captured == nullptr) return remember(cudaErrorIllegalState);
-  world().port->end_capture(captured);
-  *graph = reinterpret_cast<cudaGraph_t>(captured);
-  return cudaSuccess;
+  const auto capture = world().port->capture_of(own(stream));
+  {
+    const std::lock_guard lock(world().mutex);
+    const auto its = world().captures.find(capture);
+    if (its != world().captures.end() && its->second.mode != cudaStreamCaptureModeRelaxed &&
+        its->second.by != std::this_thread::get_id())
+      return remember(cudaErrorStreamCaptureWrongThread);
+  }
+  const auto ended = world().port->end_capture(own(stream));
+  *graph = ended ? reinterpret_cast<cudaGraph_t>(capture->graph) : nullptr;
+  if (capture == nullptr || !capture->is_over) return outcome_of(ended);
+  if (!ended) delete capture->graph;
+  const std::lock_guard lock(world().mutex);
+  world().captures.erase(capture);
+  return outcome_of(ended);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
   *made = reinterpret_cast<cudaGraphExec_t>(new FakeGraph(*graph_of(graph)));
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
-  world().port->launch(*graph_of(graph), own(stream));
-  return cudaSuccess;
+  return outcome_of(world().port->launch(*graph_of(graph), own(stream)));
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph_of(graph);

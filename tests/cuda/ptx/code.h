@@ -73,6 +73,7 @@ struct Kernel {
   std::vector<std::string> text;  // of each instruction
   std::vector<char> constants;
   uint32_t parameter_bytes = 0, shared_bytes = 0, register_bytes = 0, most_threads = 1024;
+  uint32_t least_blocks = 1;  // that a multiprocessor holds at once
   std::unique_ptr<std::atomic<uint8_t>[]> was_run;
 
   size_t lines_run() const {

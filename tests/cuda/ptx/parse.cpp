@@ -113,7 +113,9 @@ class Parser {
         wide_names_.insert(name);  // of assembly that stands in the source
     } else if (begins(text, ".maxntid")) {
       kernel_->most_threads = number_at(text, strlen(".maxntid"));
-    } else if (!begins(text, ".reg") && !begins(text, ".minnctapersm") && !begins(text, ".pragma")) {
+    } else if (begins(text, ".minnctapersm")) {
+      kernel_->least_blocks = number_at(text, strlen(".minnctapersm"));
+    } else if (!begins(text, ".reg") && !begins(text, ".pragma")) {
       problem("unknown directive " + text);
     }
   }

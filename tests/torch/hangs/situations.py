@@ -4,6 +4,7 @@ A body runs on every rank, with the group joined and a barrier behind it. `culpr
 `at_once`: it can be known without anybody's waiting for long."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -20,6 +21,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
+
+from made_up_gpu import made_up_gpu
 
 FOR_EVER_S = 3600
 
@@ -237,6 +240,21 @@ def two_groups(job: Job) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+@situation("a GPU stream that waits for another rank's", stuck=(1,))
+def gpu_stream(job: Job) -> None:
+    """No host waits for anybody: rank 1's operation is queued behind a kernel that does not end. The GPU is made up."""
+    tensor = torch.ones(4)  # for longer than the device needs it: nobody else keeps host memory that passes for a device's
+    with made_up_gpu() as cuda:
+        dist.all_reduce(tensor)
+        cuda.now.synchronize()
+        if job.rank == 1:
+            cuda.now.kernel(lambda: time.sleep(FOR_EVER_S))
+        dist.all_reduce(tensor)
+        with contextlib.suppress(AssertionError):
+            cuda.now.synchronize()
+        dist.all_reduce(tensor)
 
 
 # ---- groups that do not form ----

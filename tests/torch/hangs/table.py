@@ -18,7 +18,7 @@ TIMEOUT_S, LIMIT_S = 6.0, 20.0
 # What says nothing of the cause: where gloo's sources lie, its wishes, how torch passes an exception on.
 _NOISE = re.compile(
     r"\[/__w\S*\] |\. This is typically caused by.*|(RuntimeError: )?Got the following error when running the callback: |"
-    r"; all ranks of a communicator must call.*|\(host \S+ pid \d+\) |\(host \S+, pid \d+\) |tutti\[\d+\] | \[oneshot\]| \[direct\]|"
+    r"; all ranks of a communicator must call.*|\(host \S+ pid \d+\) |\(host \S+, pid \d+\) |tutti\[\d+\] (rank \d+ )?| \[oneshot\]| \[direct\]|"
     r"tests/torch/hangs/|(?<=one\.) This error indicates.*"
 )
 
@@ -32,7 +32,7 @@ def _cell(report: runner.Report) -> str:
     """What those say who are left, the first line of the log first."""
     situation, parts = report.situation, []
     for seconds, rank, line in report.log:
-        if "utti" in line and ("warn:" in line or "failed" in line):
+        if ("utti" in line and ("warn:" in line or "failed" in line)) or "did not join the group" in line:
             parts.append(f"rank {rank} logs after {seconds:.1f} s: {_sentence(line)}")
             if not situation.goes_on or "goes on" in line:
                 break

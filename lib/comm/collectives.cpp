@@ -1,0 +1,144 @@
+#include "comm/collectives.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/contained.h"
+#include "comm/stall_watch.h"
+
+namespace tutti {
+namespace {
+
+std::string transports_of(const Program& program) {
+  std::set<std::string> names;
+  for (const Link* link : program.sends) names.insert(link->transport());
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : "+") + name;
+  return text;
+}
+
+// Where each rank's block lies in the buffers of an operation, in elements.
+Blocks blocks_of(const Operation& operation) {
+  static constexpr uint64_t kAtStart[1] = {0};
+  if (operation.unequal == nullptr) return {.uniform_elems = operation.count};
+  const std::span<const uint64_t> at = operation.unequal->at, start = kAtStart;
+  const bool gathers = operation.collective == Collective::kAllGather;
+  return {operation.count, operation.unequal->elems, gathers ? start : at, gathers ? at : start};
+}
+
+}  // namespace
+
+Result<void> Collectives::connect(Deadline deadline, const std::function<bool()>& gives_up) {
+  for (const Plan plan : kFirstPlans) TUTTI_TRY(add_program(key_of(plan), deadline, gives_up));
+  keep_program({Collective::kFinalize, Algo::kTree, kMostLanes, 0}, programs_.at(key_of(kFirstPlans[0])));
+  return {};
+}
+
+Result<void> Collectives::run(const Operation& operation) {
+  const CallKey key(operation);
+  CachedOperation& cached = cache_.place_of(key);
+  if (operation.unequal == nullptr && cached.is_for(key))
+    begin(cached, operation.caller, operation.created);
+  else if (auto result = work_out(operation); !result)
+    return monitor_.end_with(std::move(result));
+  if (!cached.small || !cached.small.advance(monitor_.begun().sequence, operation.input, operation.output, turns()))
+    return monitor_.end_with(drive_program(*cached.program, cached.call, operation, cached.small.steps_done()));
+  monitor_.recorder().end();
+  return {};
+}
+
+// What its SmallRun has left of it.
+Collectives::Repeated Collectives::finish(CachedOperation& cached, const void* input, void* output) noexcept {
+  const Call& call = cached.call;
+  const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
+  auto result = contained([&] { return drive_program(*cached.program, call, operation, cached.small.steps_done()); });
+  return monitor_.end_with(std::move(result)) ? Repeated::kYes : Repeated::kFailed;
+}
+
+uint64_t Collectives::planned_bytes(const Operation& operation) const {
+  const uint64_t ranks = operation.unequal == nullptr ? 1 : static_cast<uint64_t>(me_.n_ranks);
+  return operation.count / ranks * dtype_bytes(operation.dtype);
+}
+
+Result<void> Collectives::work_out(const Operation& operation) {
+  Call call = to_call(operation);
+  call.sequence = ++monitor_.begun().sequence;
+  const Plan plan = me_.planner->choose(call, planned_bytes(operation));
+  call.algo = plan.algo;
+  call.lanes = plan.lanes;
+  monitor_.begin(call, operation);
+  TUTTI_TRY_ASSIGN(Program * program, find_program(call));
+  const CallKey key(operation);
+  CachedOperation& cached = cache_.place_of(key);
+  cached.repeats = operation.unequal == nullptr && !me_.is_on_gpu();
+  cached.program = program;
+  cached.key = key;
+  cached.call = call;
+  cached.recorded = to_tag(call);
+  cached.small.clear();
+  if (operation.unequal != nullptr) return {};
+  cached.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, me_.rank, me_.n_ranks);
+  cached.small.prepare(*program, call, me_.n_ranks);
+  return {};
+}
+
+Result<void> Collectives::drive_program(Program& program, const Call& call, const Operation& operation,
+                                        size_t steps_done) {
+  BoundCall what{call,        blocks_of(operation), {}, operation.input, operation.output, me_.rank,
+                 me_.n_ranks, me_.stream_from_bytes};
+  what.call.sequence = monitor_.begun().sequence;
+  if (call.op == RedOp::kPreMulSum && traits(call.collective).reduces)
+    what.scalar = operation.scalar_at != nullptr ? operation.scalar_at : operation.scalar.data();
+  what.lends = me_.options.lends;
+  const bool sums_in_parts =
+      call.collective == Collective::kReduce && call.algo == Algo::kDirect && call.lanes > 1 && me_.n_ranks > 2;
+  what.one_way = traits(call.collective).has_root && !sums_in_parts &&
+                 what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
+  Run run(program, what, monitor_.recorder(), steps_done);
+  StallWatch watch(monitor_, links_, run, me_.is_on_gpu() ? Standing::Doing::kOther : Standing::Doing::kCalls);
+  return monitor_.has_driven(run, drive(run, watch, me_.wait_policy));
+}
+
+Result<void> Collectives::agree(const Call& call) {
+  return drive_program(programs_.at(key_of(kFirstPlans[0])), call, Operation{});
+}
+
+// An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to
+// make them, all ranks agree that they are in the same call: a mismatch is found here too.
+Result<Program*> Collectives::find_program(const Call& call) {
+  const ProgramKey key{call.collective, call.algo, call.lanes, call.root};
+  if (!programs_.contains(key)) {
+    TUTTI_TRY(agree(call));
+    TUTTI_TRY(add_program(key, Deadline::after_seconds(me_.options.op_timeout_seconds)));
+  }
+  return &programs_.at(key);  // elements of a map stay where they are
+}
+
+Result<void> Collectives::add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up) {
+  const auto& [collective, algo, lanes, root] = key;
+  Schedule schedule = me_.planner->schedule(collective, {algo, lanes}, root);
+  const auto has_ended = [&] { return monitor_.failed() || (gives_up && gives_up()); };
+  TUTTI_TRY(links_.connect(schedule, deadline, has_ended));
+  TUTTI_TRY(monitor_.async_error());
+  if (has_ended()) return Error{Code::kRemoteError, "a rank was lost while links were being made"};
+  keep_program(key, bind_program(std::move(schedule), me_.sizes, std::bind_front(&LinkPool::find, &links_)));
+  return {};
+}
+
+void Collectives::keep_program(const ProgramKey& key, Program program) {
+  scratch_bytes_ += program.scratch.size();
+  programs_[key] = std::move(program);
+}
+
+std::string Collectives::explain(const Call& call) const {
+  const uint64_t bytes = call.count * dtype_bytes(call.dtype);
+  const Plan plan = me_.planner->choose(call, bytes);
+  const auto made = std::find_if(programs_.begin(), programs_.end(), [&](const auto& entry) {
+    const auto& [of, algo, lanes, root] = entry.first;
+    return of == call.collective && algo == plan.algo && lanes == plan.lanes;
+  });
+  return me_.planner->explain(call, bytes) +
+         "links: " + (made == programs_.end() ? "made at first use" : transports_of(made->second)) + "\n";
+}
+
+}  // namespace tutti

@@ -1,0 +1,79 @@
+// This header: collectives, from the call to the executor: what each is planned as, its program, and what was worked
+// out for those that repeat. Belongs to the thread whose turn it is.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "comm/link_pool.h"
+#include "comm/membership.h"
+#include "comm/monitor.h"
+#include "comm/operation_cache.h"
+#include "exec/operation.h"
+
+namespace tutti {
+
+class Collectives {
+ public:
+  // Connected from the start, so that ranks can always agree.
+  static constexpr Plan kFirstPlans[] = {{Algo::kTree, kMostLanes}, {Algo::kRing, kMostLanes}};
+
+  Collectives(const Membership& me, Monitor& monitor, LinkPool& links) : me_(me), monitor_(monitor), links_(links) {}
+
+  Result<void> connect(Deadline deadline, const std::function<bool()>& gives_up);
+  Result<void> run(const Operation& operation);
+  // See Communicator::repeat().
+  enum class Repeated { kNo, kYes, kFailed };
+  [[gnu::always_inline]] inline Repeated repeat(const CallKey& key, const void* input, void* output,
+                                                const void* caller) noexcept;
+  // All ranks are in this call: over the links that exist, before anyone waits for one that does not.
+  Result<void> agree(const Call& call);
+  void forget_operations() { cache_.clear(); }
+
+  // Unequal blocks count together.
+  uint64_t planned_bytes(const Operation& operation) const;
+  // What an operation of this kind takes now, and why.
+  std::string explain(const Call& call) const;
+  size_t scratch_bytes() const { return scratch_bytes_; }  // from any thread
+
+ private:
+  using ProgramKey = std::tuple<Collective, Algo, uint8_t, int>;  // lanes, root
+  static constexpr ProgramKey key_of(Plan plan) { return {Collective::kAllReduce, plan.algo, plan.lanes, 0}; }
+
+  void begin(CachedOperation& cached, const void* caller, uint64_t created) {
+    monitor_.recorder().begin(cached.recorded, ++monitor_.begun().sequence, caller, created);
+  }
+  [[gnu::noinline]] Repeated finish(CachedOperation& cached, const void* input, void* output) noexcept;
+  // Apart from run(), whose usual way should save and check nothing for this one.
+  [[gnu::noinline]] Result<void> work_out(const Operation& operation);
+  Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
+  Result<Program*> find_program(const Call& call);
+  Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
+  void keep_program(const ProgramKey& key, Program program);
+  SmallRun::Turns turns() const {
+    return me_.wait_policy.oversubscribed ? SmallRun::Turns{kYields, true} : SmallRun::Turns{kSpins, false};
+  }
+
+  const Membership& me_;
+  Monitor& monitor_;
+  LinkPool& links_;
+  std::map<ProgramKey, Program> programs_;
+  OperationCache cache_;
+  std::atomic<size_t> scratch_bytes_{0};  // of programs_
+};
+
+inline Collectives::Repeated Collectives::repeat(const CallKey& key, const void* input, void* output,
+                                                 const void* caller) noexcept {
+  CachedOperation& cached = cache_.place_of(key);
+  if (!cached.is_for(key) || !cached.small || !cached.buffers.fit(input, output) || monitor_.failed())
+    return Repeated::kNo;
+  begin(cached, caller, 0);
+  if (!cached.small.advance(monitor_.begun().sequence, input, output, turns())) return finish(cached, input, output);
+  monitor_.recorder().end();
+  return Repeated::kYes;
+}
+
+}  // namespace tutti

@@ -1,0 +1,59 @@
+// This header: who a rank is in its group, and what it knows of the others: filled in while they meet (setup.h), then
+// constant; any thread.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "comm/roster.h"
+#include "exec/chunks.h"
+#include "exec/wait.h"
+#include "plan/planner.h"
+#include "topology/machine.h"
+
+namespace tutti {
+
+struct CommOptions {
+  double init_timeout_seconds = 60;
+  double op_timeout_seconds = 1800;
+  std::string transports;
+  std::string algo;
+  std::string trace_file, metrics_file;
+  bool lends = true;
+  bool deterministic = false;
+  bool majority = false;
+  bool encrypt = false;
+  int cuda_device = -1;  // of this rank's buffers; -1: they are in host memory
+
+  static Result<CommOptions> from_env();
+};
+
+struct Membership {
+  const int rank, n_ranks;
+  const CommOptions options;
+  const Algo forced;
+  WaitPolicy wait_policy{.op_timeout_seconds = options.op_timeout_seconds};
+  std::shared_ptr<const Machine> machine = {};  // as it was when this rank took its place
+  std::shared_ptr<const Roster> roster = {};    // from the time on when all have met, as is what follows
+  std::optional<Planner> planner = {};
+  uint64_t stream_from_bytes = UINT64_MAX;
+  MessageSizes sizes = {};
+
+  bool is_on_gpu() const { return options.cuda_device >= 0; }
+  const std::vector<std::vector<int>>& hosts() const { return planner->layout().hosts; }
+  bool leads_host() const {
+    return std::any_of(hosts().begin(), hosts().end(), [this](const auto& ranks) { return ranks[0] == rank; });
+  }
+  int host_of(int other) const {
+    const auto found = std::find_if(hosts().begin(), hosts().end(), [&](const std::vector<int>& ranks) {
+      return std::find(ranks.begin(), ranks.end(), other) != ranks.end();
+    });
+    return static_cast<int>(found - hosts().begin());
+  }
+};
+
+}  // namespace tutti

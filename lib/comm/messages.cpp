@@ -1,0 +1,122 @@
+#include "comm/messages.h"
+
+#include "base/clock.h"
+#include "comm/stall_watch.h"
+
+namespace tutti {
+namespace {
+
+// The first of each kind's. Several quantised all-reduces may pass between two ranks while one's messages wait for
+// their receive.
+constexpr uint32_t kPointToPointChannel = 1000, kNotesChannel = 2000, kGpuChannel = 3000, kQuantisedChannel = 4000;
+
+}  // namespace
+
+Call Messages::next_call(const Message& m) {
+  Begun& begun = monitor_.begun();
+  return Exchange::call_of(m, m.peer == me_.rank ? 0 : ++(m.sends ? begun.sent_to : begun.received_from)[m.peer]);
+}
+
+Result<void> Messages::run(const Operation& operation) {
+  const std::vector<Message>& messages = *operation.messages;
+  Begun& begun = monitor_.begun();
+  monitor_.recorder().begin(to_tag(Exchange::to_recorded(messages)), begun.exchanges + 1, operation.caller,
+                            operation.created);
+  const Exchange exchange(messages, [&](const Message& m) { return next_call(m); });
+  begun.exchanges++;
+  return monitor_.end_with(
+      pass(exchange, {kPointToPointChannel, Standing::Doing::kPasses, me_.options.op_timeout_seconds}));
+}
+
+Result<void> Messages::pass_quantised(const Call& call, const std::vector<Message>& messages) {
+  const Exchange exchange(messages, [&](const Message&) { return call; });
+  return pass(exchange, {kQuantisedChannel, Standing::Doing::kCalls, me_.options.op_timeout_seconds});
+}
+
+Result<void> Messages::pass_notes(const std::vector<Message>& notes, double timeout_seconds,
+                                  const std::string& purpose) {
+  const Exchange exchange(notes, [](const Message& m) { return Exchange::call_of(m, 0); });
+  auto result = pass(exchange, {kNotesChannel, Standing::Doing::kOther, timeout_seconds});
+  if (result || result.error().code != Code::kTimeout) return monitor_.end_with(std::move(result));
+  std::string peers;
+  for (const Message& m : notes) peers += format("%s%d", peers.empty() ? "" : " or ", m.peer);
+  result.error().message = format("%s: rank %d has waited %.0f s (TUTTI_INIT_TIMEOUT) for rank %s", purpose.c_str(),
+                                  me_.rank, timeout_seconds, peers.c_str());
+  return monitor_.end_with(std::move(result));
+}
+
+Result<void> Messages::connect_gpus() {
+  std::vector<Message> messages;
+  for (int peer = 0; peer < me_.n_ranks; peer++)
+    if (peer != me_.rank) messages.insert(messages.end(), {{true, peer}, {false, peer}});
+  const Exchange exchange(messages, [](const Message& m) { return Exchange::call_of(m, 0); });
+  const Schedule schedule = exchange.schedule(me_.n_ranks, me_.rank, kGpuChannel);
+  const Deadline deadline = Deadline::after_seconds(me_.options.init_timeout_seconds);
+  const auto has_failed = [this] { return monitor_.failed(); };
+  return monitor_.end_with(links_.connect(schedule, deadline, has_failed, true));
+}
+
+Result<void> Messages::pass_between_gpus(const Operation& operation, const std::vector<Message>& messages) {
+  Call call = to_call(operation);
+  const bool is_exchange = is_point_to_point(call);
+  if (!is_exchange) {
+    call.sequence = ++monitor_.begun().sequence;
+    call.algo = Algo::kDirect;
+    monitor_.begin(call, operation);
+  }
+  const Exchange exchange(messages, [&](const Message& m) { return is_exchange ? next_call(m) : call; });
+  return monitor_.end_with(
+      pass(exchange, {kGpuChannel, Standing::Doing::kOther, me_.options.op_timeout_seconds, &call}));
+}
+
+Result<void> Messages::pass(const Exchange& exchange, const Passing& how) {
+  const bool on_device = how.on_device != nullptr;
+  const Schedule schedule = exchange.schedule(me_.n_ranks, me_.rank, how.first_channel);
+  links_.request(schedule, on_device);
+  const MessageSizes sizes = on_device ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : me_.sizes;
+  Program program = bind_program(schedule, sizes, std::bind_front(&LinkPool::find, &links_));
+  program.step_by_step = true;
+  program.on_device = on_device;
+
+  // Everything is bytes here: messages of one exchange may differ in type.
+  Call call;
+  call.collective = Collective::kSendRecv;
+  if (on_device) call = *how.on_device;
+  BoundCall what{call, {}, exchange.tags, nullptr, nullptr, me_.rank, me_.n_ranks, me_.stream_from_bytes};
+  what.blocks = {0, exchange.bytes, exchange.input_at, exchange.output_at};
+  what.lends = me_.options.lends;
+  what.one_way = (exchange.transfers.sends.empty() || exchange.transfers.receives.empty()) &&
+                 what.blocks.largest() >= kOneWayFromBytes;
+  if (program.lanes.empty()) return {};
+  Run run(program, what, monitor_.recorder());
+  const auto doing = me_.is_on_gpu() ? Standing::Doing::kOther : how.doing;
+  StallWatch watch(monitor_, links_, run, doing, doing == Standing::Doing::kPasses ? exchange.tags.size() : 0);
+  if (auto made = make_links(run, watch, schedule, how); !made) {
+    run.revoke();
+    return made;
+  }
+  WaitPolicy policy = me_.wait_policy;
+  policy.op_timeout_seconds = how.timeout_seconds;
+  return monitor_.has_driven(run, drive(run, watch, policy));
+}
+
+// Meanwhile the exchange goes on over those that are there: a peer that calls its messages one by one may offer its
+// link only after it has what this rank sends.
+Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how) {
+  const bool on_device = how.on_device != nullptr;
+  Result<void> well;
+  int64_t idle_since_ns = now_ns();
+  const auto is_interrupted = [&] {
+    if (monitor_.failed()) return true;
+    const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
+    if (state == Run::Poll::kProgress) idle_since_ns = now_ns();
+    well = state == Run::Poll::kFailed ? Result<void>(run.error()) : run.blockers().poll();
+    if (well) well = context.check_stalled(now_ns() - idle_since_ns);
+    return !well;
+  };
+  TUTTI_TRY(links_.connect(schedule, Deadline::after_seconds(how.timeout_seconds), is_interrupted, on_device));
+  TUTTI_TRY(monitor_.async_error());
+  return well;
+}
+
+}  // namespace tutti

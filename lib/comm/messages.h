@@ -1,0 +1,46 @@
+// This header: messages between two ranks each, the user's and those of a quantised all-reduce, a meeting or a GPU.
+// Each kind has links of its own, so that a message may wait for its receive while collectives run, and notes may
+// overtake messages. Belongs to the thread whose turn it is.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/exchange.h"
+#include "comm/link_pool.h"
+#include "comm/membership.h"
+#include "comm/monitor.h"
+#include "exec/operation.h"
+
+namespace tutti {
+
+class Messages {
+ public:
+  Messages(const Membership& me, Monitor& monitor, LinkPool& links) : me_(me), monitor_(monitor), links_(links) {}
+
+  // Of kSendRecv.
+  Result<void> run(const Operation& operation);
+  Result<void> pass_quantised(const Call& call, const std::vector<Message>& messages);
+  Result<void> pass_notes(const std::vector<Message>& notes, double timeout_seconds, const std::string& purpose);
+  // From GPU to GPU: connects all ranks; then the messages of an operation.
+  Result<void> connect_gpus();
+  Result<void> pass_between_gpus(const Operation& operation, const std::vector<Message>& messages);
+
+ private:
+  // How the messages of an exchange pass.
+  struct Passing {
+    uint32_t first_channel;
+    Standing::Doing doing;
+    double timeout_seconds;
+    const Call* on_device = nullptr;  // from GPU to GPU, for this call
+  };
+  Call next_call(const Message& message);
+  Result<void> pass(const Exchange& exchange, const Passing& how);
+  Result<void> make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how);
+
+  const Membership& me_;
+  Monitor& monitor_;
+  LinkPool& links_;
+};
+
+}  // namespace tutti

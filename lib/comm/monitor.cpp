@@ -1,0 +1,149 @@
+#include "comm/monitor.h"
+
+#include <poll.h>
+
+#include "base/clock.h"
+#include "debug/trace_json.h"
+#include "debug/why.h"
+
+namespace tutti {
+
+Monitor::~Monitor() {
+  if (!watch_) return;
+  if (!me_.is_on_gpu())
+    watch_->tell(comparison_.farewell(begun_.standing(me_.rank, Standing::Doing::kLeft, recorder_)));
+  watch_->say_goodbye(begun_.sequence);
+}
+
+void Monitor::take_place() {
+  remote_attendants_.emplace(me_.rank, me_.hosts(), recorder_);
+  recorder_.share(me_.rank, me_.n_ranks, me_.roster->group);
+}
+
+Result<void> Monitor::connect(PeerWatch::Config config, std::vector<Fd> listening, Deadline deadline,
+                              const std::function<bool()>& gives_up) {
+  config.listener = [this](std::string_view question) { return hear(question); };
+  config.tick = [this](PeerWatch& watch) { remote_attendants_->serve_tool(watch); };
+  TUTTI_TRY_ASSIGN(watch_, PeerWatch::create(std::move(config), std::move(listening), deadline, gives_up));
+  return {};
+}
+
+void Monitor::start_metrics(const LinkPool& links) {
+  metrics_ = Metrics::start(recorder_, *watch_, links, me_.options.metrics_file,
+                            me_.leads_host() ? &*remote_attendants_ : nullptr);
+}
+
+std::optional<PeerWatch::Answer> Monitor::hear(std::string_view question) {
+  auto answer = inquiry_.hear(question);
+  if (!answer) answer = remote_attendants_->hear(question);
+  return answer ? std::move(answer) : comparison_.hear(question);
+}
+
+Result<void> Monitor::async_error() const {
+  if (watch_->failed()) return watch_->failure();
+  return {};
+}
+
+Result<void> Monitor::failure_soon() const {
+  constexpr int kGraceMs = 300;
+  pollfd p{watch_->wake_fd(), POLLIN, 0};
+  if (!watch_->failed()) ::poll(&p, 1, kGraceMs);
+  return async_error();
+}
+
+void Monitor::abort(const char* function) {
+  const Error mine{Code::kInvalidUsage, std::string(function) + " was called on this rank", me_.rank};
+  const std::string place = in_parentheses(place_name(place_of_thread()));
+  watch_->fail(mine, {Code::kRemoteError, watch_->rank_name(me_.rank) + " called " + function + place, me_.rank});
+  keep_trace(mine);
+}
+
+Result<void> Monitor::check_alive() {
+  if (!watch_->failed()) return {};
+  keep_trace(watch_->failure());
+  return watch_->failure();
+}
+
+Result<void> Monitor::end_with(Result<void> result) {
+  recorder_.end(static_cast<bool>(result));
+  if (result) return result;
+  watch_->fail(root_cause(std::move(result).error()));
+  Error reason = watch_->failure();  // a peer's notice may have come first: then that is the reason, now and later
+  keep_trace(reason);
+  return reason.code == Code::kRemoteError ? with_places(std::move(reason)) : reason;
+}
+
+Result<void> Monitor::has_driven(const Run& run, Result<void> result) {
+  constexpr int kAnswerMs = 1000;
+  if (result || run.differs_in() == 0 || watch_->failed()) return result;
+  watch_->ask(comparison_.question(run.differs_in()), result.error(), kAnswerMs);
+  return watch_->failure();
+}
+
+void Monitor::has_finalized() {
+  if (metrics_) metrics_->write();
+}
+
+// Of a group that has ended, once.
+void Monitor::keep_trace(const Error& reason) {
+  if (!recorder_.fail(reason.message)) return;
+  write_trace_file(recorder_, me_.options.trace_file);
+  if (metrics_) metrics_->write();
+}
+
+Error Monitor::root_cause(Error error) const {
+  const auto cause = error.code == Code::kRemoteError ? failure_soon() : async_error();
+  if (!cause) return cause.error();
+  if (const auto operations = watch_->departed(error.culprit_rank))
+    error.message =
+        format("%s destroyed its communicator after %llu operations; %s", watch_->rank_name(error.culprit_rank).c_str(),
+               static_cast<unsigned long long>(*operations), error.message.c_str());
+  return error;
+}
+
+// Of a rank that was lost, what it was in, and what this one is in: on other hosts that is not known.
+Error Monitor::with_places(Error error) const {
+  const Trace mine = read_trace(recorder_);
+  if (const TracedOperation* const last = mine.last())
+    error.message +=
+        format("; rank %d was in %s%s", me_.rank, to_text(*last).c_str(), in_parentheses(last->place).c_str());
+  const Witnesses witnesses = inquiry_.seen();
+  const auto culprit = witnesses.find(error.culprit_rank);
+  if (error.culprit_rank == me_.rank || culprit == witnesses.end()) return error;
+  error.message += format(", rank %d was %s", error.culprit_rank, place_in_order(culprit->second.trace).c_str());
+  return error;
+}
+
+// The blocks first: another rank may ask for them as soon as the recorder has the call.
+void Monitor::begin(const Call& call, const Operation& operation) {
+  if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
+  recorder_.begin(to_tag(call), call.sequence, operation.caller, operation.created);
+}
+
+std::string Monitor::explain_wait() const {
+  Witnesses witnesses = inquiry_.all(*watch_);
+  witnesses.insert_or_assign(me_.rank, Witness{read_trace(recorder_), 'R', {}});
+  return why(witnesses, me_.rank);
+}
+
+RollCall::Rank Monitor::lateness(int rank) {
+  const RollCall roll = remote_attendants_->gather(*watch_);
+  const auto found = roll.ranks().find(rank);
+  return found == roll.ranks().end() ? RollCall::Rank{} : found->second;
+}
+
+Result<void> dump_trace(const Recorder& recorder, const std::string& path) {
+  TUTTI_TRY(write_trace(read_trace(recorder), path));
+  return {};
+}
+
+Result<void> dump_traces(const std::string& path) {
+  std::vector<Trace> traces;
+  for_each_recorder([&](const Recorder& recorder) {
+    if (recorder.header().n_ranks > 0) traces.push_back(read_trace(recorder));
+  });
+  for (const Trace& trace : traces) TUTTI_TRY(write_trace(trace, path));
+  return {};
+}
+
+}  // namespace tutti

@@ -1,0 +1,84 @@
+// This header: what a rank knows of its own operations and of the others': its flight recorder, what it asks and tells
+// over the control connections, and how the group ends. Ends before what it watches.
+// Threading: begun() and what records belongs to the thread of the operations; the rest from any thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/begun.h"
+#include "comm/comparison.h"
+#include "comm/inquiry.h"
+#include "comm/link_pool.h"
+#include "comm/membership.h"
+#include "comm/metrics.h"
+#include "comm/remote_attendants.h"
+#include "debug/lateness.h"
+#include "debug/recorder.h"
+#include "exec/run.h"
+#include "group/peers.h"
+
+namespace tutti {
+
+class Monitor {
+ public:
+  explicit Monitor(const Membership& me)
+      : me_(me), comparison_(me.rank, me.n_ranks, recorder_), inquiry_(me.rank, me.n_ranks, recorder_) {}
+  ~Monitor();
+
+  // While ranks meet, in this order: the seats are known; the neighbours are connected; all are, and operations begin.
+  void take_place();
+  Result<void> connect(PeerWatch::Config config, std::vector<Fd> listening, Deadline deadline,
+                       const std::function<bool()>& gives_up);
+  void start_metrics(const LinkPool& links);
+
+  Begun& begun() { return begun_; }
+  Recorder& recorder() { return recorder_; }
+  Comparison& comparison() { return comparison_; }
+  Inquiry& inquiry() { return inquiry_; }
+  PeerWatch& watch() const { return *watch_; }
+
+  bool failed() const { return watch_->failed(); }
+  Result<void> async_error() const;
+  // The same, after a moment if need be: a broken connection often is the echo of something else, which the control
+  // connections are about to tell.
+  Result<void> failure_soon() const;
+  void abort(const char* function);
+  // Why nothing can be run any more, if so.
+  Result<void> check_alive();
+  // An operation that failed ends the group.
+  Result<void> end_with(Result<void> result);
+  // Who finds that another rank has called something else asks for what messages do not tell before the group ends.
+  Result<void> has_driven(const Run& run, Result<void> result);
+  void has_finalized();
+
+  // This rank is in it now, and compares it with what the others call.
+  void begin(const Call& call, const Operation& operation);
+  // One sentence for whom this rank waits.
+  std::string explain_wait() const;
+  // In the operations that the recorders hold. Asks the other hosts, if there are any.
+  RollCall::Rank lateness(int rank);
+
+ private:
+  void keep_trace(const Error& reason);
+  Error root_cause(Error error) const;
+  Error with_places(Error error) const;
+  std::optional<PeerWatch::Answer> hear(std::string_view question);
+
+  const Membership& me_;
+  Recorder recorder_;
+  Comparison comparison_;
+  Inquiry inquiry_;
+  std::optional<RemoteAttendants> remote_attendants_;  // from the time on when all seats are known
+  std::unique_ptr<PeerWatch> watch_;
+  Begun begun_;
+  std::unique_ptr<Metrics> metrics_;  // if somebody wants to know
+};
+
+// What a rank did last; and all ranks of this process.
+Result<void> dump_trace(const Recorder& recorder, const std::string& path);
+Result<void> dump_traces(const std::string& path);
+
+}  // namespace tutti

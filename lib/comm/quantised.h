@@ -1,0 +1,29 @@
+// This header: all-reduces in quantised blocks. Rank r of n sums blocks [r * B / n, (r + 1) * B / n) of all B, and
+// hands the sums to everybody. Belongs to the thread whose turn it is.
+#pragma once
+
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/messages.h"
+
+namespace tutti {
+
+class QuantisedSums {
+ public:
+  QuantisedSums(const Membership& me, Monitor& monitor, Collectives& collectives, Messages& messages)
+      : me_(me), monitor_(monitor), collectives_(collectives), messages_(messages) {}
+  Result<void> run(const Operation& operation);
+
+ private:
+  Result<void> sum(const Call& call, const Operation& operation);
+
+  const Membership& me_;
+  Monitor& monitor_;
+  Collectives& collectives_;
+  Messages& messages_;
+  bool has_agreed_ = false;             // all ranks have, that they quantise
+  std::vector<char> quantised_, sums_;  // kept for the next one
+};
+
+}  // namespace tutti

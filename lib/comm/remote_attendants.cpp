@@ -1,0 +1,196 @@
+#include "comm/remote_attendants.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace tutti {
+namespace {
+
+constexpr int64_t kForgetNs = 60'000'000'000;  // answers, when this rank has not asked for so long
+
+// Up to an hour; what is longer makes nobody late.
+uint32_t to_us(int64_t ns) {
+  return static_cast<uint32_t>(std::clamp<int64_t>(ns / 1000, 0, UINT32_MAX));
+}
+
+int64_t get_ns(ByteReader& reader) {
+  return int64_t{1000} * reader.get<uint32_t>();
+}
+
+using Roll = std::map<uint64_t, std::map<int, Attendance>>;  // by operation and rank
+
+// Those that all of these ranks have left, and that nobody leaves before all have come.
+Roll joint_operations(const Attendances& ended, uint64_t after) {
+  Roll roll;
+  for (const auto& [rank, all] : ended)
+    for (const Attendance& at : all)
+      if (at.joins && at.sequence > after) roll[at.sequence].emplace(rank, at);
+  std::erase_if(roll, [&](const auto& entry) { return entry.second.size() < ended.size(); });
+  return roll;
+}
+
+void thin_out(Roll* roll, size_t most) {
+  for (uint64_t every = 2; roll->size() > most; every *= 2)  // `most` is 1 or more
+    std::erase_if(*roll, [&](const auto& entry) { return entry.first % every != 0; });
+}
+
+// What is later than what is there: others may have asked for less.
+void keep(const std::vector<Attendance>& told, std::vector<Attendance>* kept) {
+  const uint64_t last = kept->empty() ? 0 : kept->back().sequence;
+  for (const Attendance& at : told)
+    if (at.sequence > last) kept->push_back(at);
+  if (kept->size() > Recorder::kOperations) kept->erase(kept->begin(), kept->end() - Recorder::kOperations);
+}
+
+// Those of the other hosts with those of this one.
+RollCall compared(const Attendances& elsewhere, const Recorder& mine) {
+  RollCall roll;
+  roll.enter(elsewhere);
+  roll.enter(Attendants(mine).look().ended);
+  roll.compare();
+  return roll;
+}
+
+}  // namespace
+
+RemoteAttendants::RemoteAttendants(int rank, const std::vector<std::vector<int>>& hosts, Recorder& recorder)
+    : rank_(rank), recorder_(recorder) {
+  size_t n_ranks = 0;
+  for (const std::vector<int>& ranks : hosts) {
+    n_ranks += ranks.size();
+    leads_ = leads_ || ranks[0] == rank;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) leaders_.insert(ranks[0]);
+  }
+  last_.resize(n_ranks);
+}
+
+// The more ranks, the longer: each of them passes on what each says.
+int64_t RemoteAttendants::every_ns() const {
+  return int64_t{1'000'000'000} * std::max<int64_t>(1, static_cast<int64_t>(last_.size()) / 128);
+}
+
+void RemoteAttendants::tell_question(PeerWatch& watch, uint64_t after) {
+  watch.tell(ByteWriter().put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(++sent_).put(after).take());
+  if (leads_) watch.tell(answer(after));  // the others' hosts hear no other one of this
+}
+
+void RemoteAttendants::ask(PeerWatch& watch, uint64_t after) {
+  const std::lock_guard lock(mutex_);
+  const int64_t now = now_ns();
+  wanted_ns_ = now;
+  if (now - asked_ns_ < every_ns() / 2) return;
+  asked_ns_ = now;
+  tell_question(watch, after);
+}
+
+Attendances RemoteAttendants::heard() const {
+  const std::lock_guard lock(mutex_);
+  return heard_;
+}
+
+bool RemoteAttendants::all_have_answered(int64_t since_ns) const {
+  return std::all_of(leaders_.begin(), leaders_.end(), [&](int leader) {
+    const auto answered = answered_ns_.find(leader);
+    return answered != answered_ns_.end() && answered->second >= since_ns;
+  });
+}
+
+RollCall RemoteAttendants::gather(PeerWatch& watch) {
+  constexpr std::chrono::milliseconds kPatience{500};
+  {
+    std::unique_lock lock(mutex_);
+    const int64_t since_ns = now_ns();
+    for (int i = 0; i < 2 && any(); i++) {
+      wanted_ns_ = asked_ns_ = now_ns();
+      tell_question(watch, 0);
+      if (answered_.wait_for(lock, kPatience, [&] { return all_have_answered(since_ns); })) break;
+    }
+  }
+  return compared(heard(), recorder_);
+}
+
+void RemoteAttendants::serve_tool(PeerWatch& watch) {
+  constexpr int64_t kPatienceNs = 1'000'000'000;
+  const uint64_t asked = recorder_.lateness_asked();
+  if (asked == served_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    const int64_t now = now_ns();
+    if (serving_ns_ == 0) {
+      serving_ns_ = wanted_ns_ = asked_ns_ = now;
+      return tell_question(watch, 0);
+    }
+    if (!all_have_answered(serving_ns_) && now - serving_ns_ < kPatienceNs) return;
+  }
+  const RollCall roll = compared(heard(), recorder_);
+  recorder_.tell_lateness(asked, roll.sentence().value_or("no rank came late by a millisecond or more"));
+  served_ = asked;
+  serving_ns_ = 0;
+}
+
+// Of each operation and rank how long ago it came and left, and for how long it had been outside.
+std::string RemoteAttendants::answer(uint64_t after) {
+  const Attendances ended = Attendants(recorder_).look().ended;
+  const size_t head_bytes = sizeof(Kind) + sizeof(int32_t) + 2 * sizeof(uint64_t) + ended.size() * sizeof(int32_t);
+  const size_t bytes = sizeof(uint64_t) + 3 * ended.size() * sizeof(uint32_t);
+  if (head_bytes + bytes > PeerWatch::kMostQuestionBytes) return {};
+  Roll roll = joint_operations(ended, after);
+  thin_out(&roll, (PeerWatch::kMostQuestionBytes - head_bytes) / bytes);
+  ByteWriter writer;
+  writer.put(Kind::kAnswer).put(static_cast<int32_t>(rank_)).put(++sent_).put(static_cast<uint64_t>(ended.size()));
+  for (const auto& [rank, all] : ended) writer.put(static_cast<int32_t>(rank));
+  const int64_t now = now_ns();
+  for (const auto& [sequence, ranks] : roll) {
+    writer.put(sequence);
+    for (const auto& [rank, at] : ranks)
+      writer.put(to_us(now - at.came_ns)).put(to_us(now - at.left_ns)).put(to_us(at.outside_ns));
+  }
+  return writer.take();
+}
+
+std::optional<PeerWatch::Answer> RemoteAttendants::hear(std::string_view bytes) {
+  ByteReader reader(bytes);
+  const auto kind = reader.get<Kind>();
+  const auto from = reader.get<int32_t>();
+  const auto nth = reader.get<uint64_t>();
+  const bool asks = kind == Kind::kQuestion;
+  if (!reader.ok() || !is_rank(from) || (!asks && kind != Kind::kAnswer)) return {};
+  const std::lock_guard lock(mutex_);
+  uint64_t& last = last_[static_cast<size_t>(from)];
+  if (from == rank_ || nth <= last) return PeerWatch::Answer{};  // it has come another way, too
+  last = nth;
+  PeerWatch::Answer told{{}, true, {}};
+  if (!asks) return hear_answer(from, reader) ? std::optional(told) : std::nullopt;
+  const auto after = reader.get<uint64_t>();
+  if (!reader.ok()) return {};
+  asked_ns_ = now_ns();
+  if (leads_) told.says = answer(after);
+  return told;
+}
+
+// Its times are of no clock, and are compared with those of its own host alone.
+bool RemoteAttendants::hear_answer(int leader, ByteReader reader) {
+  const int64_t now = now_ns();
+  if (now - wanted_ns_ > kForgetNs) heard_.clear();
+  const bool is_wanted = now - wanted_ns_ <= kForgetNs && leaders_.contains(leader);
+  std::vector<int> ranks(std::min<size_t>(reader.get<uint64_t>(), last_.size()));
+  for (int& rank : ranks) rank = reader.get<int32_t>();
+  if (!reader.ok() || !std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return is_rank(rank); })) return false;
+  Attendances told;
+  while (reader.ok() && !reader.at_end()) {
+    const auto sequence = reader.get<uint64_t>();
+    for (const int rank : ranks) {
+      const int64_t came = now - get_ns(reader), left = now - get_ns(reader);
+      told[rank].push_back({sequence, true, 1 + leader, came, left, get_ns(reader)});
+    }
+  }
+  if (!reader.ok()) return false;
+  if (!is_wanted) return true;
+  for (const auto& [rank, all] : told) keep(all, &heard_[rank]);
+  answered_ns_[leader] = now;
+  answered_.notify_all();
+  return true;
+}
+
+}  // namespace tutti

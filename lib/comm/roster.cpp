@@ -1,0 +1,264 @@
+#include "comm/roster.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "base/at_fork.h"
+#include "base/bytes.h"
+#include "plan/planner.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+std::string from_where(const Introduction& i) {
+  return i.prices_from.empty() ? "the library itself" : i.prices_from;
+}
+
+Result<void> check_agreement(const Introduction& mine, int my_rank, const Introduction& theirs, int their_rank) {
+  const auto differ = [&](const char* what, const std::string& a, const std::string& b) {
+    return Error{Code::kInvalidUsage,
+                 format("rank %d has %s=%s, rank %d has %s=%s: set it to the same value on all ranks", my_rank, what,
+                        a.c_str(), their_rank, what, b.c_str()),
+                 their_rank};
+  };
+  if (mine.encrypts != theirs.encrypts)
+    return differ("TUTTI_ENCRYPT (or the configuration's encrypt)", std::to_string(mine.encrypts),
+                  std::to_string(theirs.encrypts));
+  if (mine.slot_bytes != theirs.slot_bytes)
+    return differ("TUTTI_SLOT_BYTES", std::to_string(mine.slot_bytes), std::to_string(theirs.slot_bytes));
+  if (mine.deterministic != theirs.deterministic)
+    return differ("TUTTI_DETERMINISTIC (or the configuration's deterministic)", std::to_string(mine.deterministic),
+                  std::to_string(theirs.deterministic));
+  if (mine.on_gpu != theirs.on_gpu)
+    return differ("config.cudaDevice", mine.on_gpu ? "a device" : "none", theirs.on_gpu ? "a device" : "none");
+  if (mine.prices != theirs.prices) return differ("prices from", from_where(mine), from_where(theirs));
+  if (mine.order != theirs.order) return differ("TUTTI_ORDER", mine.order, theirs.order);
+  if (mine.algo != theirs.algo) return differ("TUTTI_ALGO (or the configuration's algo)", mine.algo, theirs.algo);
+  return {};
+}
+
+// What the kernel sends at a time over TCP, less a frame's header: on loopback one packet of 65483 bytes, between hosts
+// 45 of Ethernet's 1448. For 101 bytes more, 64 KiB and a header, it does everything twice: all-reduces of 256 KiB by 4
+// ranks take 230 us instead of 176.
+constexpr uint32_t kTcpSegmentBytes = 65088;
+
+// All ranks come to the same. Measured with all-reduce of two ranks: over TCP on loopback, where a message is one call
+// of the kernel's, 512 KiB against 256 are 1.15 times faster at 1 MiB and 1.3 at 4 MiB, and with four ranks the same;
+// in shared memory more than 128 KiB make no difference, but take more of the cache. A network device pins them.
+// Over TCP there is room beyond 512 KiB for what the last chunk takes of the others. Between hosts the steps of a
+// schedule overlap only if messages are short beside the whole, and a message of one segment costs as little as any:
+// 4 MiB by 8 hosts at 1 Gb/s, 1.01 times the bound instead of 1.41; 16 slots instead of 4 bring another 2 to 7 % at
+// 1 MiB. Several connections divide messages, the shortest ones badly: of two segments for each, 4 MiB over two
+// networks of 1 Gb/s take 1.04 times the bound instead of 1.15 to 1.24.
+MessageSizes default_sizes(size_t n_hosts, bool all_share_memory, bool any_pins, bool any_divides) {
+  if (n_hosts == 1 && all_share_memory) return {128 << 10};
+  if (any_pins) return {256 << 10};
+  if (n_hosts > 1) return {(any_divides ? 2 : 1) * kTcpSegmentBytes, kTcpSegmentBytes, 16};
+  return {576 << 10, kTcpSegmentBytes};
+}
+
+// By words, since every rank does it for all.
+uint64_t number_of(std::string_view bytes) {
+  uint64_t number = 0xcbf29ce484222325u;
+  for (size_t at = 0; at < bytes.size(); at += sizeof number) {
+    uint64_t word = 0;
+    memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
+    number = (number ^ word) * 0x100000001b3u;
+    number ^= number >> 32;
+  }
+  return number;
+}
+
+// What is found in one introduction after the other: of a large group not all of them are kept.
+class Findings {
+ public:
+  void add(const Introduction& i) {
+    n_ranks_++;
+    seats_.push_back({i.control.host, i.path, i.rack, i.wire_bytes_per_second});
+    const auto offers = [&](const char* transport) { return i.addresses.contains(transport); };
+    all_shm_ &= offers("shm");
+    all_verbs_ &= offers("verbs");
+    all_net_ &= offers("net");
+    any_pins_ |= offers("verbs") || offers("net");
+    any_divides_ |= i.connections > 1;
+    rack_bytes_per_second_ = std::max(rack_bytes_per_second_, i.rack_bytes_per_second);
+    cache_bytes_ = std::min(cache_bytes_, i.cache_bytes);
+    const auto id = reinterpret_cast<const char*>(i.machine.bytes);
+    const auto [found, is_new] = places_.try_emplace(std::string(id, sizeof i.machine.bytes), machines_.size());
+    if (is_new) machines_.push_back({0, {}, i.machine_cpus});
+    machines_[found->second].ranks++;
+    machines_[found->second].cpus |= i.cpus;
+  }
+
+  Layout layout() const { return lay_out(seats_); }
+  MessageSizes sizes(const Layout& layout) const {
+    return default_sizes(layout.hosts.size(), all_shm_, any_pins_, any_divides_);
+  }
+  // As the ranks of each machine see it.
+  std::vector<Facts> facts(const Layout& layout) const {
+    Facts common;
+    common.n_ranks = n_ranks_;
+    common.shares_memory = all_shm_;
+    common.has_rdma = all_verbs_ || all_net_;
+    common.cache_bytes = cache_bytes_;
+    add_network(layout, rack_bytes_per_second_, &common);
+    std::vector<Facts> all;
+    for (const MachineOfRanks& machine : machines_) {
+      all.push_back(common);
+      all.back().ranks_here = machine.ranks;
+      all.back().cpus_here = std::max(1, static_cast<int>(machine.cpus.count()));
+      all.back().machine_cpus = static_cast<int>(machine.cpus_in_all);
+    }
+    return all;
+  }
+  size_t machine(const HostId& id) const {
+    return places_.at(std::string(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes));
+  }
+  const CpuSet& cpus(size_t machine) const { return machines_[machine].cpus; }
+
+ private:
+  // Whose ranks share CPUs, though they may be in containers and so hosts of their own.
+  struct MachineOfRanks {
+    int ranks;
+    CpuSet cpus;
+    uint32_t cpus_in_all;
+  };
+  int n_ranks_ = 0;
+  std::vector<Seat> seats_;
+  bool all_shm_ = true, all_verbs_ = true, all_net_ = true, any_pins_ = false, any_divides_ = false;
+  uint64_t rack_bytes_per_second_ = 0, cache_bytes_ = UINT64_MAX;
+  std::vector<MachineOfRanks> machines_;
+  std::map<std::string, size_t> places_;  // of the machines in machines_, by their ids
+};
+
+}  // namespace
+
+std::string Introduction::to_bytes() const {
+  ByteWriter w;
+  w.put(version)
+      .put(slot_bytes)
+      .put(deterministic)
+      .put(on_gpu)
+      .put(encrypts)
+      .put(connections)
+      .put(pid)
+      .put(wire_bytes_per_second)
+      .put(rack)
+      .put(rack_bytes_per_second)
+      .put(cache_bytes)
+      .put(prices)
+      .put_string(prices_from)
+      .put_string(algo)
+      .put_string(order)
+      .put_string(host)
+      .put_string(tutti::to_bytes(cpus))
+      .put(machine)
+      .put(machine_cpus)
+      .put_string(control.to_bytes());
+  w.put(static_cast<uint32_t>(path.size()));
+  for (const uint32_t number : path) w.put(number);
+  w.put(static_cast<uint32_t>(addresses.size()));
+  for (const auto& [name, address] : addresses) w.put_string(name).put_string(address);
+  return w.take();
+}
+
+Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank) {
+  Introduction i;
+  ByteReader r(bytes);
+  i.version = r.get<uint32_t>();
+  if (r.ok() && i.version != TUTTI_VERSION_CODE)
+    return Error{Code::kInvalidUsage,
+                 format("rank %d runs version %u of Tutti, this rank %d: install the same version everywhere", rank,
+                        i.version, TUTTI_VERSION_CODE),
+                 rank};
+  i.slot_bytes = r.get<uint32_t>();
+  i.deterministic = r.get<uint32_t>();
+  i.on_gpu = r.get<uint32_t>();
+  i.encrypts = r.get<uint32_t>();
+  i.connections = r.get<uint32_t>();
+  i.pid = r.get<int32_t>();
+  i.wire_bytes_per_second = r.get<uint64_t>();
+  i.rack = r.get<uint32_t>();
+  i.rack_bytes_per_second = r.get<uint64_t>();
+  i.cache_bytes = r.get<uint64_t>();
+  i.prices = r.get<uint64_t>();
+  i.prices_from = r.get_string();
+  i.algo = r.get_string();
+  i.order = r.get_string();
+  i.host = r.get_string();
+  const auto cpus = cpus_from_bytes(r.get_string());
+  if (cpus) i.cpus = *cpus;
+  i.machine = r.get<HostId>();
+  i.machine_cpus = r.get<uint32_t>();
+  const auto control = Contact::from_bytes(r.get_string());
+  if (control) i.control = *control;
+  for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) i.path.push_back(r.get<uint32_t>());
+  for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
+    const std::string name = r.get_string();
+    i.addresses[name] = r.get_string();
+  }
+  if (!r.ok() || !control || !cpus)
+    return Error{Code::kRemoteError, format("rank %d sent an invalid introduction", rank), rank};
+  return i;
+}
+
+Result<std::shared_ptr<const Roster>> Roster::of(const Blobs& introductions, int rank) {
+  static std::mutex& mutex = []() -> std::mutex& {
+    static std::mutex one;
+    hold_while_forking(one);
+    return one;
+  }();
+  static std::map<uint64_t, std::weak_ptr<const Roster>> known;  // by the group's number
+  const std::lock_guard lock(mutex);
+  const uint64_t number = number_of(introductions.bytes());
+  std::shared_ptr<const Roster> roster = known[number].lock();
+  if (!roster || roster->blobs_.bytes() != introductions.bytes()) {
+    TUTTI_TRY_ASSIGN(roster, read(introductions, rank));
+    std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+    known[number] = roster;
+  }
+  if (roster->agrees_) return roster;
+  const Introduction mine = (*roster)[rank];
+  for (int r = 0; r < roster->n_ranks(); r++) TUTTI_TRY(check_agreement(mine, rank, (*roster)[r], r));
+  return roster;
+}
+
+Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, int rank) {
+  std::shared_ptr<Roster> roster(new Roster(introductions));
+  const auto introduction = [&](int r) { return Introduction::from_bytes(introductions[static_cast<size_t>(r)], r); };
+  TUTTI_TRY_ASSIGN(const Introduction first, introduction(0));
+  TUTTI_TRY_ASSIGN(const Introduction mine, introduction(rank));
+  Findings findings;
+  for (int r = 0; r < roster->n_ranks(); r++) {
+    TUTTI_TRY_ASSIGN(const Introduction i, introduction(r));
+    findings.add(i);
+    if (!check_agreement(first, 0, i, r)) roster->agrees_ = false;
+    if (i.control.host != mine.control.host) continue;
+    roster->ranks_of_host++;
+    if (i.pid == mine.pid) roster->ranks_of_process.push_back(r);
+  }
+  roster->group = number_of(introductions.bytes());
+  roster->layout = findings.layout();
+  if (mine.order == "rank") roster->layout.order = flat_layout(roster->n_ranks()).order;
+  roster->sizes = findings.sizes(roster->layout);
+  const std::vector<Facts> all = findings.facts(roster->layout);
+  // The first of those where ranks are most in each other's way.
+  roster->facts = *std::max_element(all.begin(), all.end(),
+                                    [](const Facts& a, const Facts& b) { return a.crowding() < b.crowding(); });
+  const size_t here = findings.machine(mine.machine);
+  roster->here = all[here];
+  roster->cpus_here = findings.cpus(here);
+  return std::shared_ptr<const Roster>(std::move(roster));
+}
+
+PeerWatch::Member Roster::member(int rank) const {
+  Introduction i = (*this)[rank];
+  return {format("rank %d (host %s, pid %d)", rank, i.host.c_str(), i.pid), std::move(i.control), std::move(i.host)};
+}
+
+}  // namespace tutti

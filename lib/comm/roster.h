@@ -1,0 +1,79 @@
+// This header: what the ranks of a group have told each other when they met. Read once for all ranks of a process,
+// which share it; what is rarely asked for stays packed. Immutable; any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dial.h"
+#include "comm/link_pool.h"
+#include "exec/chunks.h"
+#include "group/blobs.h"
+#include "group/peers.h"
+#include "plan/cost.h"
+#include "topology/layout.h"
+#include "topology/machine.h"
+
+namespace tutti {
+
+// What a rank tells the others about itself.
+struct Introduction {
+  uint32_t version;
+  uint32_t slot_bytes = 0;
+  std::string algo;
+  uint32_t deterministic = 0;
+  uint32_t on_gpu = 0;  // where its buffers are
+  uint32_t encrypts = 0;
+  uint32_t connections = 1;  // of a TCP link at most
+  uint64_t wire_bytes_per_second = 0, cache_bytes = 0;
+  uint32_t rack = 0;
+  uint64_t rack_bytes_per_second = 0;
+  uint64_t prices = 0;      // their fingerprint
+  std::string prices_from;  // a file; empty: from the library itself
+  std::string order;
+  std::vector<uint32_t> path;  // to its place on the host
+  std::string host;
+  int32_t pid = 0;
+  CpuSet cpus;
+  HostId machine{};  // whose CPUs these are
+  uint32_t machine_cpus = 1;
+  Contact control;
+  LinkPool::Addresses addresses;
+
+  std::string to_bytes() const;
+  static Result<Introduction> from_bytes(const std::string& bytes, int rank);
+};
+
+class Roster {
+ public:
+  // The process' own for these introductions, one of which is of `rank`. Errors: a rank's introduction is none, or of
+  // another version; ranks that are to do things differently (kInvalidUsage names both and the setting).
+  static Result<std::shared_ptr<const Roster>> of(const Blobs& introductions, int rank);
+
+  Introduction operator[](int rank) const {
+    return Introduction::from_bytes(blobs_[static_cast<size_t>(rank)], rank).value();
+  }
+  PeerWatch::Member member(int rank) const;
+  int n_ranks() const { return static_cast<int>(blobs_.size()); }
+
+  // For people and their tools, who see the traces of several groups: what all ranks know and no other group has.
+  uint64_t group = 0;
+  Layout layout;
+  MessageSizes sizes;
+  // Of the machine where ranks are most in each other's way, and of this one.
+  Facts facts, here;
+  CpuSet cpus_here;                   // that any of its ranks may use
+  std::vector<int> ranks_of_process;  // in rising order
+  int ranks_of_host = 0;
+
+ private:
+  explicit Roster(const Blobs& introductions) : blobs_(introductions) {}
+  static Result<std::shared_ptr<const Roster>> read(const Blobs& introductions, int rank);
+
+  Blobs blobs_;
+  bool agrees_ = true;  // all ranks do things alike
+};
+
+}  // namespace tutti

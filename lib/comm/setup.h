@@ -1,0 +1,41 @@
+// This header: how a rank takes its place in a group: it tells the others where it listens, hears where they do, works
+// out its place, and makes its control connections. Once for each communicator.
+#pragma once
+
+#include <vector>
+
+#include "comm/link_pool.h"
+#include "comm/membership.h"
+#include "comm/monitor.h"
+#include "group/bootstrap.h"
+
+namespace tutti {
+
+class Setup {
+ public:
+  // What is given is filled in.
+  Setup(Meeting& meeting, Deadline deadline, Membership& me, LinkPool& links, Monitor& monitor)
+      : meeting_(meeting), deadline_(deadline), me_(me), links_(links), monitor_(monitor) {}
+  Result<void> run();
+
+ private:
+  Result<void> open_links();
+  Introduction introduction(const PriceList& prices, const Contact& control) const;
+  void take_place(PriceList prices);
+  Result<void> check_room(size_t n_doors) const;
+  size_t descriptors_for_rank(int rank) const;
+  size_t descriptors_for_process() const;
+  Result<void> connect(std::vector<Fd> control_fds);
+
+  Meeting& meeting_;
+  const Deadline deadline_;
+  Membership& me_;
+  LinkPool& links_;
+  Monitor& monitor_;
+  size_t descriptors_before_ = 0;  // of this process, when no rank of the group had connected
+};
+
+// Where TUTTI_TOPO_DUMP says, by one rank of each host.
+Result<void> dump_topology(const Membership& me);
+
+}  // namespace tutti

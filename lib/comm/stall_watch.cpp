@@ -1,0 +1,37 @@
+#include "comm/stall_watch.h"
+
+namespace tutti {
+
+Standing StallWatch::standing(int64_t idle_ns) const {
+  Standing s = monitor_.begun().standing(monitor_.watch().rank(), doing_, monitor_.recorder());
+  s.idle_ns = static_cast<uint64_t>(idle_ns);
+  s.passed_at_once = static_cast<uint32_t>(at_once_);
+  for (const Blockers::Awaited& a : run_.blockers().awaited()) {
+    const Call call = from_tag(a.tag);
+    s.awaited.push_back({a.sends, a.peer, call.sequence, call.count, call.dtype});
+  }
+  return s;
+}
+
+// Who waits for long says in what. So ranks that wait for each other because they differ, a broadcast's say, of which
+// each takes another one for the root, or in a message and a collective, come to know it: messages cannot tell them,
+// because nobody sends any.
+Result<void> StallWatch::check_stalled(int64_t idle_ns) {
+  constexpr int64_t kLongNs = 100'000'000, kPauseNs = 50'000'000;
+  TUTTI_TRY(monitor_.comparison().check());
+  if (idle_ns <= kLongNs) next_look_ns_ = 0;
+  if (idle_ns <= kLongNs || idle_ns < next_look_ns_) return {};
+  next_look_ns_ = idle_ns + kPauseNs;
+  Standing mine = standing(idle_ns);
+  std::vector<Recorder::Awaited> awaited;
+  for (const Standing::Awaited& a : mine.awaited) awaited.push_back({a.peer, a.sends});
+  monitor_.recorder().waits(idle_ns, awaited);
+  TUTTI_TRY_ASSIGN(const std::string word, monitor_.comparison().look(std::move(mine)));
+  if (!word.empty()) monitor_.watch().tell(word);
+  if (!monitor_.inquiry().is_due(idle_ns)) return {};
+  if (const std::string question = monitor_.inquiry().question(); !question.empty()) monitor_.watch().tell(question);
+  monitor_.recorder().finds(why_waiting());
+  return {};
+}
+
+}  // namespace tutti

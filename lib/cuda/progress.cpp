@@ -1,0 +1,93 @@
+#include "cuda/progress.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr int64_t kFirstWordNs = 3'000'000'000;
+// A group of its own for those who look from outside.
+constexpr uint64_t kOnGpu = 0x677075;
+
+uint64_t called_by(const Witness& witness) {
+  const TracedOperation* const last = witness.trace.last();
+  return last == nullptr ? 0 : last->nth;
+}
+
+}  // namespace
+
+Progress::Progress(const Recorder& of_host, double limit_seconds) : limit_seconds_(limit_seconds) {
+  const TraceHeader& header = of_host.header();
+  recorder_.share(header.rank, header.n_ranks, header.group ^ kOnGpu);
+}
+
+void Progress::begin(const Operation& operation) {
+  end();
+  Call call = to_call(operation);
+  call.sequence = ++called_;
+  recorder_.begin(to_tag(call), call.sequence, operation.caller, operation.created);
+  is_under_way_ = true;
+}
+
+void Progress::end() {
+  recorder_.end(true);
+  is_under_way_ = false;
+  since_ns_ = 0;
+}
+
+Witnesses Progress::others() const {
+  if (recorder_.path().empty()) return {};
+  auto groups = find_witnesses(recorder_.path().substr(0, recorder_.path().rfind('/')));
+  Witnesses all = std::move(groups[recorder_.header().group]);
+  all.erase(recorder_.header().rank);
+  return all;
+}
+
+// As long as this rank calls more it does not wait.
+Result<void> Progress::look() {
+  if (std::exchange(looked_at_, called_) != called_) {
+    since_ns_ = 0;
+    return {};
+  }
+  const Witnesses witnesses = others();
+  std::vector<Recorder::Awaited> behind;
+  uint64_t slowest = called_;
+  for (const auto& [rank, witness] : witnesses) {
+    if (called_by(witness) >= called_) continue;
+    behind.push_back({rank, false});
+    slowest = std::min(slowest, called_by(witness));
+  }
+  const int64_t now = now_ns();
+  if (since_ns_ == 0 || slowest != slowest_ || behind.empty()) {
+    since_ns_ = now;
+    slowest_ = slowest;
+    next_word_ns_ = kFirstWordNs;
+  }
+  const int64_t idle_ns = now - since_ns_;
+  recorder_.waits(idle_ns, behind);
+  if (behind.empty()) return {};
+  const double idle_seconds = static_cast<double>(idle_ns) * 1e-9;
+  if (idle_seconds >= limit_seconds_)
+    return Error{Code::kTimeout, format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT): %s", limit_seconds_,
+                                        explain_wait().value_or("").c_str())};
+  if (idle_ns < next_word_ns_) return {};
+  next_word_ns_ *= 2;
+  log(LogLevel::kWarn, "no progress on the GPU for %.0f s: %s", idle_seconds, explain_wait().value_or("").c_str());
+  return {};
+}
+
+std::optional<std::string> Progress::explain_wait() const {
+  Witness mine{read_trace(recorder_), 'R', {}};
+  if (mine.trace.wait.awaited.empty()) return {};
+  Witnesses all = others();
+  const int rank = recorder_.header().rank;
+  all.insert_or_assign(rank, std::move(mine));
+  return why(all, rank);
+}
+
+}  // namespace tutti::cuda

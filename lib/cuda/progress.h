@@ -1,0 +1,49 @@
+// This header: how far a rank's operations on its GPU are, for who asks why a job hangs. Kernels and streams that wait
+// for other ranks say nothing. So these operations have a flight recorder of their own, from the call until the GPU has
+// done them, as far as that is looked at; and a rank whose GPU waits finds in the others' recorders who has not called
+// yet. All of that is on one host: what goes between hosts is the communicator's own, and told there.
+//
+// Threading: explain_wait() from any thread; the rest belongs to one at a time.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "debug/recorder.h"
+#include "debug/why.h"
+#include "exec/operation.h"
+
+namespace tutti::cuda {
+
+class Progress {
+ public:
+  // `of_host`: the communicator's recorder.
+  Progress(const Recorder& of_host, double limit_seconds);
+
+  void begin(const Operation& operation);
+  void end();  // of all that has begun
+  bool is_under_way() const { return is_under_way_; }
+
+  // Now and then while something is under way: logs whom it waits for. kTimeout where that has called nothing for as
+  // long as operations may take.
+  Result<void> look();
+  void fail(const Error& error) { recorder_.fail(error.message); }
+
+  // One sentence; nothing where the GPU waits for nobody.
+  std::optional<std::string> explain_wait() const;
+
+ private:
+  Witnesses others() const;
+
+  const double limit_seconds_;
+  Recorder recorder_;
+  uint64_t called_ = 0, looked_at_ = 0;
+  bool is_under_way_ = false;
+  // The ranks that lag behind:
+  uint64_t slowest_ = 0;  // what they have called
+  int64_t since_ns_ = 0;  // and since when no more; 0: there are none
+  int64_t next_word_ns_ = 0;
+};
+
+}  // namespace tutti::cuda

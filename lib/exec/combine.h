@@ -1,0 +1,39 @@
+// What a step computes: its messages and its own value, scaled and added up, are written to where the sum is stored and
+// to where it is sent from. One for each Run, of its thread.
+#pragma once
+
+#include "exec/program.h"
+#include "kernels/kernels.h"
+
+namespace tutti {
+
+// Where the value that a step sends is to be written: into the link's slot, or where its receiver has posted it and
+// those of the steps that follow and send the same. Or nowhere, because it is sent from where it is stored.
+struct Targets {
+  void* at[kMaxDestinations - 1];
+  size_t n = 0;
+  bool posted = false;
+  const void* exposed = nullptr;
+};
+
+class Combiner {
+ public:
+  Combiner(Program& program, const BoundCall& operation, const Lowering& lowering);
+  // How many elements to combine at a time.
+  uint64_t piece_elems(const LoweredStep& step);
+  // One kernel call, for the elements from `at` on. The messages' addresses are the program's bases.
+  void combine(const LoweredStep& step, uint64_t at, uint64_t elems, const Targets& targets);
+
+ private:
+  const void* source(const Place& place, uint64_t offset_bytes, uint64_t elems);
+  char* room(size_t i) const { return program_.rooms.data() + i * piece_bytes_; }
+
+  Program& program_;
+  const BoundCall& operation_;
+  const size_t elem_bytes_, piece_bytes_;
+  const ReduceKernel reduce_;
+  const bool stream_;
+  bool scalars_ready_ = false;
+};
+
+}  // namespace tutti

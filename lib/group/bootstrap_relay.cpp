@@ -1,0 +1,215 @@
+#include "group/bootstrap_relay.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "base/dial.h"
+#include "base/log.h"
+#include "group/blobs.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kMappedFromBytes = 4096;  // less is sent as it is
+
+// Groups have other names if they have another secret or another root.
+std::string relay_name(const UniqueIdParts& parts, const Key& key) {
+  std::vector<std::string> roots;
+  for (const Address& address : parts.addresses) roots.push_back(address.to_string());
+  std::sort(roots.begin(), roots.end());
+  std::string text(key.begin(), key.end());
+  for (const std::string& root : roots) text += " " + root;
+  return format("tutti-relay-%016llx",
+                static_cast<unsigned long long>(root_door(derive_key(text.data(), text.size()))));
+}
+
+struct Heard {
+  FrameKind kind;
+  JoinMessage join;
+};
+
+// What a root or a relay says first; a Report is an error.
+Result<Heard> hear(RootConnection& connection, Deadline deadline) {
+  FrameHeader header;
+  SecureChannel* const channel = connection.channel.get();
+  TUTTI_TRY(recv_all(connection.fd.get(), &header, sizeof header, deadline, channel));
+  std::string body(std::min(header.bytes, uint64_t{kMaxBlobBytes}), '\0');
+  TUTTI_TRY(recv_all(connection.fd.get(), body.data(), body.size(), deadline, channel));
+  if (header.kind == FrameKind::kReport) return unpack_report(body);
+  auto join = read_join(body);
+  if (!join || (header.kind != FrameKind::kRelay && header.kind != FrameKind::kGo))
+    return Error{Code::kInternalError, "the group's root sent something that is not a frame"};
+  return Heard{header.kind, std::move(*join)};
+}
+
+// Nothing if no relay answers there.
+std::optional<RootConnection> call_relay(Dialer dialer, Deadline deadline) {
+  Dialer::Status status = dialer.advance();
+  for (; status == Dialer::Status::kPending && !deadline.passed(); status = dialer.advance()) {
+    pollfd polled{dialer.fd(), dialer.events(), 0};
+    ::poll(&polled, 1, std::max(1, deadline.left_ms(dialer.fd() < 0 ? 1 : 50)));
+  }
+  if (status != Dialer::Status::kDone) return std::nullopt;
+  RootConnection connection{dialer.take(), dialer.take_channel(), "", std::nullopt};
+  auto heard = hear(connection, deadline);
+  if (!heard || heard.value().kind != FrameKind::kRelay) return std::nullopt;
+  connection.relay = std::move(heard.value().join);
+  connection.how = format("the relay of rank %d (%s)", connection.relay->rank, who_is(*connection.relay).c_str());
+  return connection;
+}
+
+}  // namespace
+
+Result<RootConnection> connect_relay(const UniqueIdParts& parts, const Key& key, JoinMessage me, Deadline deadline) {
+  constexpr int kPatienceMs = 2000;
+  for (;;) {
+    TUTTI_TRY_ASSIGN(RootConnection root, connect_to_root(parts, key, me.rank, deadline));
+    const std::string frame = make_join_frame(me, FrameKind::kRelay);
+    TUTTI_TRY(send_all(root.fd.get(), frame.data(), frame.size(), deadline, root.channel.get()));
+    TUTTI_TRY_ASSIGN(const Heard heard, hear(root, deadline));
+    if (heard.kind == FrameKind::kRelay) return root;
+    const auto contact = Contact::from_bytes(heard.join.contact);
+    auto above = contact
+                     ? call_relay(Dialer({key, HelloKind::kBootstrap, me.rank, -1}, *contact),
+                                  Deadline::after_seconds(std::min(kPatienceMs, deadline.left_ms(kPatienceMs)) / 1e3))
+                     : std::nullopt;
+    if (above && send_all(above->fd.get(), frame.data(), frame.size(), deadline, above->channel.get()))
+      return std::move(*above);
+    me.contact.clear();  // who cannot be called itself may stay at the root
+  }
+}
+
+Result<RootConnection> reach_root(const UniqueIdParts& parts, const Key& key, int rank, int n_ranks,
+                                  Deadline deadline) {
+  constexpr int kMostPatienceMs = 2000;
+  if (n_ranks <= kFewRanks) return connect_to_root(parts, key, rank, deadline);
+  Key local_key = key;
+  local_key.encrypts = false;
+  const std::string name = relay_name(parts, key);
+  const int left_ms = deadline.left_ms(INT32_MAX);
+  const Deadline patience = Deadline::after_seconds(std::min(kMostPatienceMs, left_ms / 2) / 1e3);
+  std::optional<Error> shortage;
+  while (!patience.passed() && !deadline.passed()) {
+    auto behind_name = listen_unix_abstract(name);
+    shortage.reset();
+    if (!behind_name && behind_name.error().sys_errno == EMFILE) shortage = behind_name.error();
+    if (behind_name) {
+      std::vector<Fd> listening = only(std::move(behind_name).value());
+      JoinMessage me = make_join(rank, n_ranks, left_ms);
+      if (auto doors = Listener::open()) {  // without them it stays at the root
+        me.contact = doors.value().contact.to_bytes();
+        std::move(doors.value().fds.begin(), doors.value().fds.end(), std::back_inserter(listening));
+      }
+      TUTTI_TRY_ASSIGN(RootConnection root, connect_relay(parts, key, me, deadline));
+      log(LogLevel::kInfo, "rank %d relays for its host to the root at %s", rank, root.how.c_str());
+      TUTTI_TRY(spawn(std::make_unique<RelayServer>(std::move(listening), local_key,
+                                                    Deadline::after_seconds(deadline.left_ms(INT32_MAX) / 1e3),
+                                                    std::move(root), std::move(me))));
+    }
+    Dialer dialer({local_key, HelloKind::kBootstrap, rank, -1}, {unix_abstract_address(name)});
+    if (auto connection = call_relay(std::move(dialer), patience)) return std::move(*connection);
+    ::poll(nullptr, 0, patience.left_ms(1));
+  }
+  if (shortage) return *shortage;
+  return connect_to_root(parts, key, rank, deadline);
+}
+
+RelayServer::RelayServer(std::vector<Fd> listening, const Key& key, Deadline deadline, RootConnection root,
+                         JoinMessage host)
+    : FrameServer(std::move(listening), key, deadline),
+      host_(std::move(host)),
+      above_(std::move(root.relay)),
+      root_(&add(std::move(root.fd), std::move(root.channel))) {
+  root_->in = FrameReader(most_bytes_of_all(host_.n_ranks));
+}
+
+bool RelayServer::finished() {
+  return !is_anyone_here() && !is_anyone_coming() && (had_client_ || root_ == nullptr || deadline_.passed());
+}
+
+void RelayServer::let_in(Client& client) {
+  JoinMessage me = host_;
+  me.contact.clear();
+  send(client, {std::make_shared<std::string>(make_join_frame(me, FrameKind::kRelay))});
+}
+
+bool RelayServer::take(Client& client, FrameKind kind, int rank, std::string body) {
+  if (&client == root_) return take_from_root(kind, body);
+  if (kind == FrameKind::kJoin || kind == FrameKind::kRelay) {
+    const auto who = read_join(body);
+    if (!who || !take_newcomer(client, *who, kind)) return false;
+  } else {
+    const auto found = ranks_.find(rank);
+    // Of two that claim one rank, the second is not listened to until the root has ended the group.
+    if (found == ranks_.end() || found->second != &client) return !client.is_relay && client.rank == rank;
+    if (kind == FrameKind::kLeave || (kind == FrameKind::kGone && client.is_relay)) ranks_.erase(found);
+  }
+  if (kind != FrameKind::kRelay) pass_up(kind, std::move(body), rank);
+  return true;
+}
+
+bool RelayServer::take_newcomer(Client& client, const JoinMessage& who, FrameKind kind) {
+  if (client.known && (kind == FrameKind::kRelay || !client.is_relay)) return false;
+  had_client_ = true;
+  if (kind == FrameKind::kRelay) client.is_relay = true;
+  if (!client.known) greet(client, who);
+  if (kind == FrameKind::kJoin) ranks_.try_emplace(who.rank, &client);
+  return true;
+}
+
+// Introductions differ little.
+void RelayServer::pass_up(FrameKind kind, std::string body, int rank) {
+  if (root_ == nullptr) return;
+  if (kind == FrameKind::kBlob && body.size() == first_blob_.size()) {
+    std::string shorter = differences(first_blob_, body);
+    if (shorter.size() < body.size()) {
+      kind = FrameKind::kLike;
+      body = std::move(shorter);
+    }
+  } else if (kind == FrameKind::kBlob && first_blob_.empty()) {
+    first_blob_ = body;
+  }
+  send(*root_, {std::make_shared<std::string>(make_frame(kind, body, rank))});
+}
+
+bool RelayServer::take_from_root(FrameKind kind, const std::string& body) {
+  if (kind == FrameKind::kReport) report_to_all(unpack_report(body));
+  if (kind != FrameKind::kAll) return kind == FrameKind::kReport;
+  stop_listening();  // they are all there
+  const Frame all{std::make_shared<std::string>(make_frame(FrameKind::kAll, body))};
+  auto file = std::make_shared<const Fd>(body.size() < kMappedFromBytes ? Fd() : Blobs::to_file(body));
+  const Frame mapped{std::make_shared<std::string>(make_frame(FrameKind::kMapped, "")), file};
+  send_to_all(*file ? mapped : all, all);
+  return true;
+}
+
+void RelayServer::lose(Client& client) {
+  if (&client != root_) {
+    // The process that relayed comes first: that is the one to be named.
+    if (ranks_.contains(client.rank) && ranks_[client.rank] == &client) pass_up(FrameKind::kGone, "", client.rank);
+    for (auto rank = ranks_.begin(); rank != ranks_.end();) {
+      const bool is_gone = rank->second == &client;
+      if (is_gone && rank->first != client.rank) pass_up(FrameKind::kGone, "", rank->first);
+      rank = is_gone ? ranks_.erase(rank) : std::next(rank);
+    }
+    return;
+  }
+  root_ = nullptr;
+  stop_listening();
+  if (above_)
+    report_to_all({Code::kRemoteError,
+                   format("the ranks of host %.63s lost their connection to rank %d (%s), through which they reach the "
+                          "group's root: see its output for the reason",
+                          host_.host.c_str(), above_->rank, who_is(*above_).c_str()),
+                   above_->rank});
+  else
+    report_to_all({Code::kRemoteError,
+                   format("the ranks of host %.63s lost their connection to the group's root: the process that made "
+                          "the unique id must live until all ranks have joined",
+                          host_.host.c_str())});
+}
+
+}  // namespace tutti

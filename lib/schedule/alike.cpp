@@ -1,0 +1,262 @@
+#include "schedule/alike.h"
+
+#include <bit>
+#include <deque>
+#include <map>
+#include <tuple>
+
+#include "schedule/check_goal.h"
+#include "schedule/text.h"
+
+namespace tutti {
+
+bool Symmetry::are_whole(uint32_t n_chunks) const {
+  const Walk& walk = alike_.walk;
+  if (alike_.period <= 0 || n_ranks_ % alike_.period != 0 || walk.modulus == 0) return false;
+  if (walk.flips)
+    return std::has_single_bit(static_cast<unsigned>(n_ranks_)) && std::has_single_bit(walk.stride) &&
+           std::has_single_bit(static_cast<unsigned>(alike_.period)) && n_chunks % (count() * walk.stride) == 0;
+  return n_chunks % walk.modulus == 0 && uint64_t{count()} * walk.stride % walk.modulus == 0;
+}
+
+Step Symmetry::move(Step step, uint32_t times) const {
+  step = alike_.walk.move(step, times);
+  step.recv = move(step.recv, times);
+  step.send = move(step.send, times);
+  return step;
+}
+
+namespace {
+
+// Of whole chunks of one block, to single peers.
+bool is_plain(const Schedule& schedule) {
+  return schedule.n_scratch == 0 && schedule.input_blocks == 1 && schedule.output_blocks == 1;
+}
+bool is_plain(const Step& step, int n_ranks, uint32_t n_chunks) {
+  const auto is_own = [&](const Slice& slice) {
+    return slice.buffer == Buffer::kNone || (slice.buffer <= Buffer::kOutput && slice.chunk == step.chunk);
+  };
+  return step.recv >= -1 && step.recv < n_ranks && step.send >= -1 && step.send < n_ranks && step.chunk < n_chunks &&
+         is_own(step.before) && is_own(step.local) && is_own(step.store);
+}
+
+bool is_moved(const Steps& first, const Steps& moved, const Symmetry& moves, uint32_t times) {
+  const auto same = [&](const Steps::Pattern& a, const Steps::Pattern& b) {
+    return a.from == b.from && moves.move(a.step, times) == b.step;
+  };
+  return std::ranges::equal(first.runs(), moved.runs()) && std::ranges::equal(first.patterns(), moved.patterns(), same);
+}
+
+bool is_moved(const Schedule& first, const Schedule& moved, const Symmetry& moves) {
+  const uint32_t times = moves.times(moved.rank);
+  return is_plain(moved) && moved.n_ranks == first.n_ranks && moved.n_chunks == first.n_chunks &&
+         moved.may_lend == first.may_lend && moved.alike == first.alike &&
+         std::ranges::equal(first.lanes, moved.lanes, [&](const Lane& a, const Lane& b) {
+           return a.channel == b.channel && is_moved(a.steps, b.steps, moves, times);
+         });
+}
+
+// A rank that others are compared with.
+bool can_be_first(const Schedule& schedule, const Symmetry& moves) {
+  for (const Lane& lane : schedule.lanes) {
+    for (const Steps::Run& run : lane.steps.runs())
+      if (run.times > 1 && !moves.suit(run.walk)) return false;
+    for (const Steps::Pattern& pattern : lane.steps.patterns())
+      if (!is_plain(pattern.step, schedule.n_ranks, schedule.n_chunks)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool are_alike(std::span<const Schedule> schedules) {
+  const Symmetry moves(schedules[0].alike, static_cast<int>(schedules.size()));
+  if (!moves.are_whole(schedules[0].n_chunks)) return false;
+  for (int rank = 0; rank < static_cast<int>(schedules.size()); rank++) {
+    const Schedule& moved = schedules[static_cast<size_t>(rank)];
+    const Schedule& first = schedules[static_cast<size_t>(moves.first(rank))];
+    if (moved.rank != rank || !is_moved(first, moved, moves)) return false;
+    if (rank < moves.period() && !can_be_first(moved, moves)) return false;
+  }
+  return true;
+}
+
+namespace checker {
+namespace {
+
+// ---- the lanes -----------------------------------------------------------------------------------------------------
+
+struct AlikeMessage {
+  uint32_t chunk = 0, round = 0;
+};
+
+struct AlikeLink {
+  int sender = -1, receiver = -1;  // lanes
+  std::deque<AlikeMessage> messages;
+};
+
+// Links of a pattern. What comes is of a rank that is its first one, moved.
+struct AlikeEnds {
+  int recv = -1, send = -1;
+  uint32_t moved = 0;
+};
+
+struct AlikeLane {
+  int rank = 0, index = 0;
+  const Lane* plan = nullptr;
+  std::vector<AlikeEnds> ends;
+  Steps::const_iterator at;
+  uint32_t round = 0;
+};
+
+class AlikeLanes {
+ public:
+  AlikeLanes(std::span<const Schedule> schedules, const CheckOptions& options, const Symmetry& moves)
+      : schedules_(schedules), options_(options), moves_(moves) {}
+
+  Result<void> run() {
+    TUTTI_TRY(connect());
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (AlikeLane& lane : lanes_)
+        while (lane.round < options_.rounds && blocked_by(lane) == nullptr) {
+          TUTTI_TRY(perform(lane));
+          moved = true;
+        }
+    }
+    for (const AlikeLane& lane : lanes_)
+      if (lane.round < options_.rounds)
+        return wrong(format("deadlock with %u slots: ", options_.slots) + place(lane) + " waits for " +
+                     blocked_by(lane));
+    for (const auto& [name, link] : links_)
+      if (!link.messages.empty() || link.receiver < 0)
+        return wrong(format("rank %d never receives what rank %d sends on channel %u", std::get<1>(name),
+                            std::get<0>(name), std::get<2>(name)));
+    return {};
+  }
+
+ private:
+  using Name = std::tuple<int, int, uint32_t>;  // from one of the first ranks, to any, channel
+
+  Result<void> connect() {
+    for (int rank = 0; rank < moves_.period(); rank++)
+      for (const Lane& plan : schedules_[static_cast<size_t>(rank)].lanes) {
+        const int index = static_cast<int>(&plan - schedules_[static_cast<size_t>(rank)].lanes.data());
+        lanes_.push_back({rank, index, &plan, {}, plan.steps.begin(), plan.steps.empty() ? options_.rounds : 0});
+      }
+    for (AlikeLane& lane : lanes_)
+      for (const Steps::Pattern& pattern : lane.plan->steps.patterns()) TUTTI_TRY(connect(lane, pattern.step));
+    return {};
+  }
+
+  Result<void> connect(AlikeLane& lane, const Step& step) {
+    const int id = static_cast<int>(&lane - lanes_.data());
+    AlikeEnds ends;
+    const auto attach = [&](const Name& name, int AlikeLink::*end) -> Result<int> {
+      const auto [at, is_new] = numbers_.try_emplace(name, static_cast<int>(links_.size()));
+      if (is_new) links_.push_back({name, {}});
+      int& owner = links_[static_cast<size_t>(at->second)].second.*end;
+      if (owner >= 0 && owner != id)
+        return wrong(format("rank %d lane %d: another lane has its link too, ", lane.rank, lane.index) +
+                     step_text(step));
+      owner = id;
+      return at->second;
+    };
+    if (step.recv == lane.rank || step.send == lane.rank)
+      return wrong(format("rank %d lane %d: it is no peer of itself, ", lane.rank, lane.index) + step_text(step));
+    if (step.send >= 0) {
+      TUTTI_TRY_ASSIGN(ends.send, attach({lane.rank, step.send, lane.plan->channel}, &AlikeLink::sender));
+    }
+    if (step.recv >= 0) {
+      ends.moved = moves_.times(step.recv);
+      const Name name{moves_.first(step.recv), moves_.move_back(lane.rank, ends.moved), lane.plan->channel};
+      TUTTI_TRY_ASSIGN(ends.recv, attach(name, &AlikeLink::receiver));
+    }
+    lane.ends.push_back(ends);
+    return {};
+  }
+
+  AlikeLink& link(int index) { return links_[static_cast<size_t>(index)].second; }
+  const AlikeEnds& ends_of(const AlikeLane& lane) const { return lane.ends[lane.at.pattern()]; }
+
+  const char* blocked_by(const AlikeLane& lane) {
+    const AlikeEnds& ends = ends_of(lane);
+    if (ends.recv >= 0 && link(ends.recv).messages.empty()) return "a message";
+    if (ends.send >= 0 && link(ends.send).messages.size() == options_.slots) return "a free slot";
+    return nullptr;
+  }
+
+  // For all ranks that do the same, at once.
+  Result<void> perform(AlikeLane& lane) {
+    const Step step = *lane.at;
+    const AlikeEnds& ends = ends_of(lane);
+    if (ends.recv >= 0) {
+      const AlikeMessage message = link(ends.recv).messages.front();
+      link(ends.recv).messages.pop_front();
+      const uint32_t chunk = moves_.move_chunk(message.chunk, ends.moved);
+      if (chunk != step.chunk || message.round != lane.round)
+        return wrong(place(lane) + format(": the message is chunk %u of round %u", chunk, message.round));
+    }
+    if (ends.send >= 0) link(ends.send).messages.push_back({step.chunk, lane.round});
+    if (++lane.at != lane.plan->steps.end()) return {};
+    lane.at = lane.plan->steps.begin();
+    lane.round++;
+    return {};
+  }
+
+  std::string place(const AlikeLane& lane) const {
+    return format("rank %d lane %d round %u step %u (", lane.rank, lane.index, lane.round, lane.at.index()) +
+           step_text(*lane.at) + ")";
+  }
+
+  std::span<const Schedule> schedules_;
+  const CheckOptions& options_;
+  const Symmetry& moves_;
+  std::vector<AlikeLane> lanes_;
+  std::map<Name, int> numbers_;
+  std::vector<std::pair<Name, AlikeLink>> links_;
+};
+
+// ---- the data ------------------------------------------------------------------------------------------------------
+
+// All ranks' schedules as if there were this chunk alone.
+Result<std::vector<Schedule>> of_chunk(std::span<const Schedule> schedules, const Symmetry& moves, uint32_t chunk) {
+  std::vector<Schedule> single;
+  for (const Schedule& whole : schedules) {
+    single.push_back({.rank = whole.rank, .n_ranks = whole.n_ranks, .n_chunks = 1, .may_lend = whole.may_lend});
+    for (const Lane& lane : whole.lanes) single.back().lanes.push_back({lane.channel, {}});
+  }
+  std::vector<std::vector<uint32_t>> times(schedules[0].n_chunks);  // how often each is moved to be that one
+  for (uint32_t k = 0; k < moves.count(); k++) times[moves.move_chunk_back(chunk, k)].push_back(k);
+  for (int rank = 0; rank < moves.period(); rank++) {
+    const std::vector<Lane>& lanes = schedules[static_cast<size_t>(rank)].lanes;
+    for (size_t l = 0; l < lanes.size(); l++)
+      for (const Step& step : lanes[l].steps) {
+        if (step.chunk >= times.size()) return wrong(format("rank %d: there is no chunk %u", rank, step.chunk));
+        for (const uint32_t k : times[step.chunk]) {
+          Step moved = moves.move(step, k);
+          moved.chunk = 0;
+          for (Slice* slice : {&moved.before, &moved.local, &moved.store}) slice->chunk = 0;
+          single[static_cast<size_t>(moves.move(rank, k))].lanes[l].steps.push_back(moved);
+        }
+      }
+  }
+  return single;
+}
+
+}  // namespace
+
+Result<void> check_alike(std::span<const Schedule> schedules, const CheckOptions& options) {
+  const Symmetry moves(schedules[0].alike, static_cast<int>(schedules.size()));
+  TUTTI_TRY(AlikeLanes(schedules, options, moves).run());
+  for (uint32_t chunk = 0; chunk < schedules[0].n_chunks; chunk++) {
+    if (!moves.is_first_chunk(chunk)) continue;
+    TUTTI_TRY_ASSIGN(const std::vector<Schedule> single, of_chunk(schedules, moves, chunk));
+    const auto checked = check_each(single, options);
+    if (!checked) return wrong(format("chunk %u, by itself as chunk 0: ", chunk) + checked.error().message);
+  }
+  return {};
+}
+
+}  // namespace checker
+}  // namespace tutti

@@ -1,0 +1,54 @@
+#include "schedule/steps.h"
+
+#include <algorithm>
+
+namespace tutti {
+
+uint32_t Steps::const_iterator::index() const {
+  if (run_ == steps_->runs_.size()) return steps_->size_;
+  const Run& run = steps_->runs_[run_];
+  return run.begin + time_ * run.n_patterns + pattern_ - run.first_pattern;
+}
+
+Steps::Steps(std::initializer_list<Step> steps) : Steps(std::span(steps.begin(), steps.size())) {}
+
+Steps::Steps(std::span<const Step> steps) {
+  for (const Step& step : steps) push_back(step);
+}
+
+void Steps::push_back(const Step& step) {
+  const auto at = static_cast<uint32_t>(patterns_.size());
+  if (runs_.empty() || runs_.back().times > 1) runs_.push_back({.first_pattern = at, .begin = size_});
+  patterns_.push_back({step});
+  runs_.back().n_patterns++;
+  size_++;
+}
+
+void Steps::repeat(std::span<const Pattern> patterns, uint32_t times, Walk walk) {
+  if (times == 1)
+    for (const Pattern& pattern : patterns) push_back(walk.move(pattern.step, pattern.from));
+  if (times <= 1 || patterns.empty()) return;
+  const auto n = static_cast<uint32_t>(patterns.size());
+  runs_.push_back({static_cast<uint32_t>(patterns_.size()), n, times, walk, size_});
+  patterns_.insert(patterns_.end(), patterns.begin(), patterns.end());
+  size_ += n * times;
+}
+
+Steps::const_iterator Steps::at(size_t index) const {
+  if (index >= size_) return end();
+  const auto i = static_cast<uint32_t>(index);
+  const auto after =
+      std::upper_bound(runs_.begin(), runs_.end(), i, [](uint32_t at, const Run& r) { return at < r.begin; });
+  const Run& run = *(after - 1);
+  const uint32_t in_run = i - run.begin;
+  return {this, static_cast<uint32_t>(&run - runs_.data()), in_run / run.n_patterns,
+          run.first_pattern + in_run % run.n_patterns};
+}
+
+Steps::const_iterator Steps::first_of(uint32_t pattern) const {
+  const auto after = std::upper_bound(runs_.begin(), runs_.end(), pattern,
+                                      [](uint32_t at, const Run& r) { return at < r.first_pattern; });
+  return {this, static_cast<uint32_t>(after - runs_.begin()) - 1, 0, pattern};
+}
+
+}  // namespace tutti

@@ -1,0 +1,200 @@
+#include "topology/cluster.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace tutti {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr double kBytesOfGbit = 1e9 / 8;
+
+// Reads one object's fields, and knows which of them nobody has asked for.
+class Fields {
+ public:
+  Fields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
+
+  bool has(const char* name) const { return object_.contains(name); }
+  Error wrong(const std::string& what) const { return {Code::kInvalidUsage, place_ + ": " + what}; }
+
+  // Leaves `value` as it is where there is no such field.
+  Result<void> number(const char* name, double least, double* value) {
+    known_.insert(name);
+    const auto found = object_.find(name);
+    if (found == object_.end()) return {};
+    if (!found->is_number() || !(found->get<double>() >= least && found->get<double>() <= 1e15))
+      return wrong(format("%s is %s; give a number from %g up", name, found->dump().c_str(), least));
+    *value = found->get<double>();
+    return {};
+  }
+  Result<void> count(const char* name, int least, int* value) {
+    known_.insert(name);
+    const auto found = object_.find(name);
+    if (found == object_.end()) return {};
+    if (!found->is_number_integer() || found->get<int64_t>() < least || found->get<int64_t>() > 1 << 30)
+      return wrong(format("%s is %s; give a whole number from %d up", name, found->dump().c_str(), least));
+    *value = found->get<int>();
+    return {};
+  }
+  Result<void> speed(double* bytes_per_second) {
+    double gbits = 0;
+    TUTTI_TRY(number("gbit_per_s", 0, &gbits));
+    if (!has("gbit_per_s")) return {};
+    if (gbits == 0) return wrong("gbit_per_s is 0, so nothing would ever arrive; give what the wire carries");
+    *bytes_per_second = gbits * kBytesOfGbit;
+    return {};
+  }
+  Result<void> microseconds(const char* name, double* ns) {
+    double us = *ns / 1000;
+    TUTTI_TRY(number(name, 0, &us));
+    *ns = us * 1000;
+    return {};
+  }
+  void know(const char* name) { known_.insert(name); }
+  Result<void> end() const {
+    std::string names;
+    for (const std::string& name : known_) names += (names.empty() ? "" : ", ") + name;
+    for (const auto& [name, value] : object_.items())
+      if (known_.count(name) == 0) return wrong("there is no field '" + name + "' here; there are: " + names);
+    return {};
+  }
+
+ private:
+  const Json& object_;
+  std::string place_;
+  std::set<std::string> known_;
+};
+
+Result<void> read_way(const Json& json, const std::string& file, const char* name, Conduit* way) {
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_object())
+    return Error{Code::kInvalidUsage, file + ": " + name +
+                                          " is missing; give {\"gbit_per_s\": ..., \"latency_us\": "
+                                          "...}"};
+  Fields fields(*found, file + ", " + name);
+  for (const char* needed : {"gbit_per_s", "latency_us"})
+    if (!fields.has(needed)) return fields.wrong(std::string(needed) + " is missing");
+  TUTTI_TRY(fields.speed(&way->bytes_per_second));
+  TUTTI_TRY(fields.microseconds("latency_us", &way->latency_ns));
+  TUTTI_TRY(fields.microseconds("message_us", &way->message_ns));
+  TUTTI_TRY(fields.number("byte_ns", 0, &way->byte_ns));
+  return fields.end();
+}
+
+// The exception's host, rank, rack or pair of hosts has to exist, as far as the file says how many there are.
+Result<void> check_place(const Fields& fields, const Cluster& cluster, const Exception& exception) {
+  struct Number {
+    const char* name;
+    int value, of;
+  };
+  const int hosts = cluster.racks * cluster.hosts_per_rack, unknown = cluster.racks == 0 ? 1 << 30 : 0;
+  for (const Number& number :
+       {Number{"host", exception.host, hosts + unknown}, Number{"rank", exception.rank, cluster.capacity() + unknown},
+        Number{"rack", exception.rack, cluster.racks + unknown},
+        Number{"from_host", exception.from_host, hosts + unknown},
+        Number{"to_host", exception.to_host, hosts + unknown}, Number{"nic", exception.nic, cluster.nics_per_host}})
+    if (number.value >= number.of)
+      return fields.wrong(format("there is no %s %d; the last one is %d", number.name, number.value, number.of - 1));
+  const bool is_pair = exception.from_host >= 0 && exception.to_host >= 0;
+  if ((exception.host >= 0) + (exception.rank >= 0) + (exception.rack >= 0) + is_pair != 1)
+    return fields.wrong("give one of host, rank, rack, or from_host and to_host");
+  return {};
+}
+
+// What may be otherwise with it.
+Result<void> check_kind(const Fields& fields, const Exception& exception) {
+  const bool has_wire = exception.rank < 0, has_cpu = exception.host >= 0 || exception.rank >= 0;
+  if (exception.bytes_per_second && !has_wire) return fields.wrong("a rank has no gbit_per_s; give its host's");
+  if (exception.slowdown && (!has_cpu || exception.nic >= 0)) return fields.wrong("slowdown is of a host or a rank");
+  if (exception.starts_late_ns && exception.rank < 0) return fields.wrong("starts_late_us is of a rank");
+  if (exception.nic >= 0 && exception.host < 0) return fields.wrong("nic wants a host");
+  if (exception.bytes_per_second || exception.slowdown || exception.starts_late_ns) return {};
+  return fields.wrong("it changes nothing; give gbit_per_s, slowdown or starts_late_us");
+}
+
+Result<void> read_exception(const Json& json, const std::string& place, Cluster* cluster) {
+  Fields fields(json, place);
+  if (!json.is_object()) return fields.wrong("it is not an object; give one such as {\"host\": 3, \"gbit_per_s\": 1}");
+  Exception exception;
+  TUTTI_TRY(fields.count("host", 0, &exception.host));
+  TUTTI_TRY(fields.count("nic", 0, &exception.nic));
+  TUTTI_TRY(fields.count("rank", 0, &exception.rank));
+  TUTTI_TRY(fields.count("rack", 0, &exception.rack));
+  TUTTI_TRY(fields.count("from_host", 0, &exception.from_host));
+  TUTTI_TRY(fields.count("to_host", 0, &exception.to_host));
+  double speed = 0, slowdown = 1, late = 0;
+  TUTTI_TRY(fields.speed(&speed));
+  TUTTI_TRY(fields.number("slowdown", 1, &slowdown));
+  TUTTI_TRY(fields.microseconds("starts_late_us", &late));
+  if (fields.has("gbit_per_s")) exception.bytes_per_second = speed;
+  if (fields.has("slowdown")) exception.slowdown = slowdown;
+  if (fields.has("starts_late_us")) exception.starts_late_ns = late;
+  TUTTI_TRY(fields.end());
+  TUTTI_TRY(check_place(fields, *cluster, exception));
+  TUTTI_TRY(check_kind(fields, exception));
+  cluster->exceptions.push_back(exception);
+  return {};
+}
+
+Result<void> read_names(const Json& names, const Fields& fields, Cluster* cluster) {
+  if (!names.is_array()) return fields.wrong("hosts is not a list of names");
+  for (const Json& name : names) {
+    if (!name.is_string()) return fields.wrong("hosts has " + name.dump() + "; give names");
+    if (!name.get_ref<const std::string&>().empty() && cluster->find_host(name.get<std::string>()) >= 0)
+      return fields.wrong("hosts has " + name.dump() + " twice");
+    cluster->hosts.push_back(name.get<std::string>());
+  }
+  const int room = cluster->racks * cluster->hosts_per_rack, n = static_cast<int>(names.size());
+  if (room == 0 || n <= room) return {};
+  return fields.wrong(format("hosts has %d names, and the racks have room for %d", n, room));
+}
+
+Result<void> read_counts(Fields& fields, Cluster* cluster) {
+  for (const char* needed : {"hosts_per_rack", "ranks_per_host"})
+    if (!fields.has(needed)) return fields.wrong(std::string(needed) + " is missing");
+  TUTTI_TRY(fields.count("racks", 1, &cluster->racks));
+  TUTTI_TRY(fields.count("hosts_per_rack", 1, &cluster->hosts_per_rack));
+  TUTTI_TRY(fields.count("ranks_per_host", 1, &cluster->ranks_per_host));
+  TUTTI_TRY(fields.count("nics_per_host", 1, &cluster->nics_per_host));
+  TUTTI_TRY(fields.count("cpus_per_host", 1, &cluster->cpus_per_host));
+  TUTTI_TRY(fields.number("summed_byte_ns", 0, &cluster->summed_byte_ns));
+  int slots = static_cast<int>(cluster->slots), slot_bytes = 0;
+  TUTTI_TRY(fields.count("slots", 2, &slots));
+  TUTTI_TRY(fields.count("slot_bytes", 64, &slot_bytes));
+  cluster->slots = static_cast<uint32_t>(slots);
+  cluster->slot_bytes = static_cast<uint32_t>(slot_bytes) / 64 * 64;
+  return {};
+}
+
+}  // namespace
+
+Result<Cluster> cluster_from_json(std::string_view text, const std::string& file) {
+  const Json json = Json::parse(text, nullptr, false);
+  Fields fields(json, file);
+  if (!json.is_object()) return fields.wrong("it does not hold a JSON object; lib/sim/README.md shows one");
+  Cluster cluster;
+  TUTTI_TRY(read_counts(fields, &cluster));
+  for (const char* name : {"local", "nic", "rack", "exceptions", "hosts", "name"}) fields.know(name);
+  TUTTI_TRY(fields.end());
+  TUTTI_TRY(read_way(json, file, "local", &cluster.local));
+  TUTTI_TRY(read_way(json, file, "nic", &cluster.nic));
+  if (cluster.racks != 1) TUTTI_TRY(read_way(json, file, "rack", &cluster.rack));
+  TUTTI_TRY(read_names(json.value("hosts", Json::array()), fields, &cluster));
+  const Json exceptions = json.value("exceptions", Json::array());
+  if (!exceptions.is_array()) return fields.wrong("exceptions is no list");
+  for (size_t i = 0; i < exceptions.size(); i++)
+    TUTTI_TRY(read_exception(exceptions[i], format("%s, exceptions[%zu]", file.c_str(), i), &cluster));
+  return cluster;
+}
+
+Cluster usual_cluster() {
+  return {.racks = 1,
+          .hosts_per_rack = 1 << 17,
+          .ranks_per_host = 8,
+          .nics_per_host = 8,
+          .local = {450e9, 1500, 200, 0},
+          .nic = {50e9, 3000, 500, 0}};
+}
+
+}  // namespace tutti

@@ -1,0 +1,39 @@
+// Cluster: its hosts, and the file it is read from.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "topology/cluster.h"
+
+namespace tutti {
+
+double Cluster::host_bytes_per_second(int host) const {
+  double slowest = nic.bytes_per_second;
+  for (const Exception& exception : exceptions)
+    if (exception.host == host) slowest = std::min(slowest, exception.bytes_per_second.value_or(slowest));
+  return slowest * nics_per_host;
+}
+
+double Cluster::rack_bytes_per_second() const {
+  double slowest = rack.bytes_per_second;
+  for (const Exception& exception : exceptions)
+    if (exception.rack >= 0) slowest = std::min(slowest, exception.bytes_per_second.value_or(slowest));
+  return slowest;
+}
+
+int Cluster::find_host(std::string_view name) const {
+  const auto is = [](std::string_view wanted) { return [=](const std::string& host) { return host == wanted; }; };
+  auto found = std::find_if(hosts.begin(), hosts.end(), is(name));
+  if (found == hosts.end()) found = std::find_if(hosts.begin(), hosts.end(), is(name.substr(0, name.find('.'))));
+  return found == hosts.end() ? -1 : static_cast<int>(found - hosts.begin());
+}
+
+Result<Cluster> read_cluster(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return Error{Code::kInvalidUsage, "the network in " + path + " cannot be read: " + strerror(errno)};
+  return cluster_from_json(std::string(std::istreambuf_iterator<char>(file), {}), path);
+}
+
+}  // namespace tutti

@@ -1,0 +1,142 @@
+// Orders of ranks on a graph.
+#include <algorithm>
+#include <limits>
+#include <random>
+
+#include "topology/graph.h"
+
+namespace tutti {
+namespace {
+
+constexpr size_t kFewToOrder = 16;  // so many are improved from each rank on
+
+bool is_better(const Order& a, const Order& b) {
+  constexpr double kAlike = 1 + 1e-9;
+  if (a.bytes_per_second > b.bytes_per_second * kAlike) return true;
+  return a.bytes_per_second * kAlike >= b.bytes_per_second && a.strain * kAlike < b.strain;
+}
+
+// Always to the nearest of those that are left.
+std::vector<int> greedy(Routes& routes, std::vector<int> ranks, size_t first) {
+  std::swap(ranks[0], ranks[first]);
+  std::sort(ranks.begin() + 1, ranks.end());
+  for (auto at = ranks.begin(); at + 1 < ranks.end(); ++at)
+    std::rotate(at + 1,
+                std::min_element(at + 1, ranks.end(),
+                                 [&](int a, int b) { return routes.way(*at, a).ns < routes.way(*at, b).ns; }),
+                ranks.end());
+  return ranks;
+}
+
+enum class Move { kExchange, kTurn, kForward, kBack };
+
+void apply(Move move, std::vector<int>& ranks, size_t i, size_t j) {
+  const auto first = ranks.begin() + static_cast<std::ptrdiff_t>(i),
+             last = ranks.begin() + static_cast<std::ptrdiff_t>(j);
+  switch (move) {
+    case Move::kExchange: std::iter_swap(first, last); break;
+    case Move::kTurn: std::reverse(first, last + 1); break;
+    case Move::kForward: std::rotate(first, first + 1, last + 1); break;
+    case Move::kBack: std::rotate(first, last, last + 1); break;
+  }
+}
+
+// As long as some move helps.
+Order improve(Routes& routes, std::vector<int> ranks, std::span<const Hop> hops) {
+  Order best = measure(routes, std::move(ranks), hops);
+  for (bool is_new = true; is_new;) {
+    is_new = false;
+    for (size_t i = 0; i < best.ranks.size(); i++)
+      for (size_t j = i + 1; j < best.ranks.size(); j++)
+        for (const Move move : {Move::kExchange, Move::kTurn, Move::kForward, Move::kBack}) {
+          std::vector<int> other = best.ranks;
+          apply(move, other, i, j);
+          Order changed = measure(routes, std::move(other), hops);
+          if (!is_better(changed, best)) continue;
+          best = std::move(changed);
+          is_new = true;
+        }
+  }
+  return best;
+}
+
+// From what is greedy from each rank on, and from orders at random, which are the same each time.
+Order find_among(Routes& routes, const std::vector<int>& ranks, std::span<const Hop> hops) {
+  constexpr size_t kAtRandom = 24;
+  Order best{ranks, 0, std::numeric_limits<double>::infinity()};
+  std::minstd_rand random;
+  std::vector<int> shuffled = ranks;
+  for (size_t start = 0; start < ranks.size() + kAtRandom; start++) {
+    for (size_t i = shuffled.size(); i > 1; i--) std::swap(shuffled[i - 1], shuffled[random() % i]);
+    Order found = improve(routes, start < ranks.size() ? greedy(routes, ranks, start) : shuffled, hops);
+    if (is_better(found, best)) best = std::move(found);
+  }
+  return best;
+}
+
+// A ring of the ranks of each host. Hosts are often alike: then what was found for one is as good for the next.
+class HostRings {
+ public:
+  explicit HostRings(Routes& routes) : routes_(routes) {}
+  std::vector<int> find(const std::vector<int>& here) {
+    if (here.size() > kFewToOrder) return greedy(routes_, here, 0);
+    const std::vector<Hop> ring = ring_hops(static_cast<int>(here.size()));
+    if (places_.size() == here.size()) {
+      std::vector<int> ranks;
+      for (const size_t place : places_) ranks.push_back(here[place]);
+      const Order same = measure(routes_, ranks, ring);
+      if (same.bytes_per_second == last_.bytes_per_second && same.strain == last_.strain) return ranks;
+    }
+    last_ = find_among(routes_, here, ring);
+    places_.clear();
+    for (const int rank : last_.ranks)
+      places_.push_back(static_cast<size_t>(std::find(here.begin(), here.end(), rank) - here.begin()));
+    return last_.ranks;
+  }
+
+ private:
+  Routes& routes_;
+  Order last_;
+  std::vector<size_t> places_;  // of its ranks on the host
+};
+
+}  // namespace
+
+std::vector<Hop> ring_hops(int n) {
+  std::vector<Hop> hops;
+  for (int position = 0; n > 1 && position < n; position++) hops.push_back({position, (position + 1) % n});
+  return hops;
+}
+
+Order measure(Routes& routes, std::vector<int> ranks, std::span<const Hop> hops) {
+  const std::vector<Graph::Edge>& edges = routes.graph().edges;
+  std::map<int, int> load;  // messages on each direction of an edge
+  Order order{std::move(ranks), std::numeric_limits<double>::infinity(), 0};
+  for (const Hop& hop : hops) {
+    const Routes::Way& way =
+        routes.way(order.ranks[static_cast<size_t>(hop.from)], order.ranks[static_cast<size_t>(hop.to)]);
+    for (const int by : way.edges) load[by]++;
+  }
+  for (const auto& [by, messages] : load) {
+    const double speed = edges[static_cast<size_t>(by / 2)].bytes_per_second / messages, slow = 1e9 / speed;
+    order.bytes_per_second = std::min(order.bytes_per_second, speed);
+    order.strain += slow * slow * slow * slow;
+  }
+  return order;
+}
+
+Order find_order(Routes& routes, std::span<const Hop> hops) {
+  const std::vector<int> ranks = routes.graph().ranks();
+  if (ranks.size() <= kFewToOrder) return find_among(routes, ranks, hops);
+  std::map<int, std::vector<int>> hosts;
+  for (const int rank : ranks) hosts[routes.graph().nodes[static_cast<size_t>(rank)].host].push_back(rank);
+  std::vector<int> all;
+  HostRings rings(routes);
+  for (const auto& [host, here] : hosts) {
+    const std::vector<int> found = rings.find(here);
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return measure(routes, std::move(all), hops);
+}
+
+}  // namespace tutti

@@ -1,0 +1,75 @@
+"""A communication hook of DDP for slow networks: gradients travel as one byte each (tuttiAllReduceQuantized)."""
+# No annotations from __future__: DDP looks at the hook's.
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from . import library
+from .errors import TuttiError
+from .group_base import Stream
+from .places import called
+from .process_group import TuttiProcessGroup
+
+_WIRES = {"int8": library.INT8, "e4m3": library.FLOAT8E4M3}
+
+
+class QuantizedState:
+    """How quantized_hook sends: in which group, as "int8" or "e4m3", in blocks of 64, 128, 192 or 256 elements behind
+    a scale. With error_feedback what that takes from this rank's gradients is added to its next ones; it keeps a float for
+    each of them."""
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None = None,
+        wire: str = "int8",
+        block_elems: int = 128,
+        error_feedback: bool = False,
+    ) -> None:
+        if wire not in _WIRES:
+            raise TuttiError(f"quantized_hook: wire={wire!r} is none of {', '.join(_WIRES)}", library.INVALID_ARGUMENT)
+        where: Any = dist.group.WORLD if group is None else group
+        if not isinstance(where, TuttiProcessGroup):
+            raise TuttiError(
+                f"quantized_hook: the process group is {type(where).__name__}, not Tutti's", library.INVALID_ARGUMENT
+            )
+        self.group, self.wire, self.block_elems, self.error_feedback = where, wire, block_elems, error_feedback
+        # Of each bucket, with where its parameters are: DDP makes other buckets after the first step.
+        self._errors: dict[int, tuple[list[int], torch.Tensor]] = {}
+
+    def _errors_of(self, bucket: dist.GradBucket) -> torch.Tensor:
+        where = [parameter.data_ptr() for parameter in bucket.parameters()]
+        if bucket.index() not in self._errors or self._errors[bucket.index()][0] != where:
+            self._errors[bucket.index()] = where, torch.zeros_like(bucket.buffer())
+        return self._errors[bucket.index()][1]
+
+    def average(self, bucket: dist.GradBucket) -> dist.Work:
+        """Of all ranks, in place, while the caller goes on."""
+        buffer = bucket.buffer()
+        group, lane = self.group, self.group._lanes.of(buffer)
+        if buffer.dtype is not torch.float32:
+            options = c10d.AllreduceOptions()
+            options.reduceOp = dist.ReduceOp.AVG
+            return group.allreduce([buffer], options)
+
+        errors = self._errors_of(bucket) if self.error_feedback else None
+
+        def issue(stream: Stream) -> None:
+            at, errors_at = buffer.data_ptr(), None if errors is None else errors.data_ptr()
+            how = (_WIRES[self.wire], self.block_elems, errors_at)
+            lane.check(
+                group._api.tuttiAllReduceQuantized(
+                    at, at, buffer.numel(), library.FLOAT32, library.AVG, *how, lane.handle, stream
+                )
+            )
+
+        return lane.launch(True, called("all_reduce_quantized", [buffer], issue), [buffer], None, (buffer, errors))
+
+
+def quantized_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """For DistributedDataParallel.register_comm_hook(state, quantized_hook), where `state` is a QuantizedState, or a group
+    of Tutti's or None (the world) for one as int8. The average of 32-bit gradients in host memory has the error that
+    tutti.h states, and the same bits on all ranks; other types are averaged as they are. CUDA tensors are an error."""
+    how = state if isinstance(state, QuantizedState) else QuantizedState(state)
+    return how.average(bucket).get_future().then(lambda done: done.value()[0])

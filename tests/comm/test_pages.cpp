@@ -1,0 +1,63 @@
+// A lane that has more steps than are bound at a time.
+#include <algorithm>
+#include <cstring>
+
+#include "catch.h"
+#include "comm/made_up_link.h"
+#include "exec/wait.h"
+
+namespace tutti::test_pages {
+
+using test::made_up_link, test::MadeUpEnd;
+
+TEST_CASE("executor: a lane of many steps is bound a page at a time, in every round and operation") {
+  MadeUpEnd to;
+  Link link = made_up_link(to, 1);
+  Recorder recorder;
+  BoundCall operation{.call = {.sequence = 7,
+                               .collective = Collective::kAllReduce,
+                               .dtype = DataType::kFloat32,
+                               .op = RedOp::kSum,
+                               .algo = Algo::kRing}};
+  operation.n_ranks = 2;
+  operation.stream_from_bytes = UINT64_MAX;
+  std::vector<float> input(size_t{2 * kPageSteps + 88} * 32), output;
+  constexpr uint32_t kChunks = 2 * kPageSteps + 88;
+  const size_t n = size_t{kChunks} * 32;  // two lines a chunk, one line a message: two rounds
+  Schedule schedule{.rank = 0, .n_ranks = 2, .n_chunks = kChunks};
+  Steps steps;
+  const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0};
+  steps.repeat({{{.send = 1, .chunk = 0, .local = in}}}, kChunks / 2, {.stride = 1, .modulus = kChunks});
+  steps.repeat(
+      {{{.send = 1, .chunk = kChunks / 2, .local = {in.buffer, kChunks / 2}, .store = {out.buffer, kChunks / 2}}}},
+      kChunks / 2, {.stride = 1, .modulus = kChunks});
+  schedule.lanes = {{0, std::move(steps)}, {1, {}}};
+  Program program = bind_program(std::move(schedule), {.slot_bytes = 64}, [&](int, uint32_t, bool) { return &link; });
+  CHECK(program.lanes.size() == 1);
+  CHECK(program.sends.size() == 1);
+  program.step_by_step = GENERATE(false, true);
+  operation.call.count = operation.blocks.uniform_elems = n;
+  for (size_t i = 0; i < n; i++) input[i] = static_cast<float>(i);
+  operation.input = input.data();
+  for (int again = 0; again < 2; again++) {
+    to.sent.clear();
+    output.assign(n, -1);
+    operation.output = output.data();
+    Run run(program, operation, recorder);
+    CHECK(program.lanes[0].steps.size() == kPageSteps);
+    CHECK(run.advance() == Run::Poll::kDone);
+    REQUIRE(to.sent.size() == 2 * kChunks);
+    CHECK(program.lanes[0].before == 2 * kPageSteps);
+    CHECK(
+        std::equal(output.begin() + static_cast<long>(n / 2), output.end(), input.begin() + static_cast<long>(n / 2)));
+    std::vector<float> sent;  // the first of each message
+    for (const std::string& message : to.sent) memcpy(&sent.emplace_back(), message.data(), sizeof(float));
+    for (uint32_t c = 0; c < kChunks; c++)
+      for (uint32_t round = 0; round < 2; round++) {
+        const size_t at = program.step_by_step ? 2 * c + round : round * kChunks + c;
+        REQUIRE(sent[at] == static_cast<float>(32 * c + 16 * round));
+      }
+  }
+}
+
+}  // namespace tutti::test_pages

@@ -1,0 +1,161 @@
+// Events and captures of the made-up runtime, as strict as CUDA: the programming guide's "Prohibited and Unhandled
+// Operations", and what the reference says of each of cudaError's numbers from 900 to 907.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "fake.h"
+
+namespace tutti_test {
+
+using namespace tutti;
+using namespace tutti::cuda;
+
+namespace {
+
+enum : int {
+  kIllegalState = 401,
+  kNotReady = 600,
+  kUnsupported = 900,
+  kInvalidated = 901,
+  kMerge = 902,
+  kUnmatched = 903,
+  kUnjoined = 904,
+  kIsolation = 905,
+  kImplicit = 906,
+  kCapturedEvent = 907
+};
+
+FakeEvent& event_of(EventRef event) {
+  return *static_cast<FakeEvent*>(event);
+}
+
+Error spoil(FakeCapture& capture, const char* why, int code) {
+  capture.is_spoilt = true;
+  return refuse(why, code);
+}
+
+}  // namespace
+
+// The default stream takes its turn among all blocking ones.
+bool FakePort::would_join_legacy(StreamRef stream, bool spoils) {
+  if (stream != nullptr) return false;
+  const int device = stream_of(stream).device;
+  const std::lock_guard lock(mutex_);
+  bool would = false;
+  for (const FakeStream* other : blocking_streams_) {
+    if (other->device != device || other->capture == nullptr) continue;
+    would = true;
+    if (spoils) other->capture->is_spoilt = true;
+  }
+  return would;
+}
+
+Result<void> FakePort::check_use(StreamRef stream) {
+  if (would_join_legacy(stream, true))
+    return refuse("the legacy stream would depend on a capturing blocking stream", kImplicit);
+  const auto& capture = stream_of(stream).capture;
+  if (capture != nullptr && capture->is_spoilt) return refuse("this stream's capture is invalid", kInvalidated);
+  return {};
+}
+
+Result<void> FakePort::check_question(StreamRef stream) {
+  TUTTI_TRY(check_use(stream));
+  const auto& capture = stream_of(stream).capture;
+  if (capture != nullptr) return spoil(*capture, "a capturing stream cannot be asked or waited for", kUnsupported);
+  return {};
+}
+
+Result<void> FakePort::record(EventRef event, StreamRef stream) {
+  TUTTI_TRY(check_use(stream));
+  FakeEvent& e = event_of(event);
+  const FakeStream& s = stream_of(stream);
+  e.captured_in = s.capture;
+  e.past = s.past;
+  if (e.captured_in != nullptr) return {};
+  return enqueue(stream, [&e, event = e.event, record = e.event->begin_record()] {
+    e.reached_ns = now_ns();
+    event->reach(record);
+  });
+}
+
+// A stream that waits for something captured is captured too.
+Result<void> FakePort::wait(StreamRef stream, EventRef event) {
+  TUTTI_TRY(check_use(stream));
+  const FakeEvent& e = event_of(event);
+  FakeStream& s = stream_of(stream);
+  const auto& capture = e.captured_in;
+  if (capture == nullptr) {
+    if (s.capture != nullptr)
+      return spoil(*s.capture, "a capturing stream cannot wait for an event that is not captured", kIsolation);
+    return enqueue(stream, [event = e.event, record = e.event->last_record()] { event->wait(record); });
+  }
+  if (capture->is_over) return refuse("this event was captured, and the capture is over", kCapturedEvent);
+  if (capture->is_spoilt) return refuse("this event's capture is invalid", kInvalidated);
+  if (s.capture != nullptr && s.capture != capture) {
+    capture->is_spoilt = true;
+    return spoil(*s.capture, "two captures cannot be merged", kMerge);
+  }
+  const std::lock_guard lock(mutex_);
+  if (s.capture == nullptr) capture->streams.push_back(&s);
+  s.capture = capture;
+  s.past.insert(e.past.begin(), e.past.end());
+  return {};
+}
+
+Result<bool> FakePort::reached(EventRef event) {
+  const FakeEvent& e = event_of(event);
+  if (e.captured_in != nullptr) return spoil(*e.captured_in, "this event was captured", kCapturedEvent);
+  if (refuses_queries) return refuse("operation not permitted when stream is capturing", kUnsupported);
+  return e.event->reached(e.event->last_record());
+}
+
+Result<double> FakePort::seconds_between(EventRef from, EventRef to) {
+  for (const EventRef event : {from, to})
+    if (event_of(event).event->last_record() == 0 || !reached(event).value())
+      return refuse("device not ready", kNotReady);
+  return static_cast<double>(event_of(to).reached_ns - event_of(from).reached_ns) / 1e9;
+}
+
+Result<bool> FakePort::is_capturing(StreamRef stream) {
+  if (would_join_legacy(stream, false)) return refuse("a blocking stream is capturing", kImplicit);
+  return stream_of(stream).capture != nullptr;
+}
+
+void FakePort::begin_capture(StreamRef stream, FakeGraph* graph) {
+  FakeStream& s = stream_of(stream);
+  const std::lock_guard lock(mutex_);
+  s.capture = captures_.emplace_back(std::make_shared<FakeCapture>());
+  s.capture->graph = graph;
+  s.capture->streams.push_back(&s);
+}
+
+Result<void> FakePort::end_capture(StreamRef stream) {
+  const FakeStream& s = stream_of(stream);
+  const auto capture = s.capture;
+  if (capture == nullptr) return refuse("this stream does not capture", kIllegalState);
+  if (capture->streams[0] != &s) return spoil(*capture, "this capture began in another stream", kUnmatched);
+  const bool has_all = s.past.size() == capture->graph->works.size();
+  end_capture(capture->graph);
+  if (capture->is_spoilt) return refuse("the capture had become invalid", kInvalidated);
+  if (!has_all) return refuse("work of another stream was not joined to the capture's own", kUnjoined);
+  return {};
+}
+
+void FakePort::end_capture(FakeGraph* graph) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(captures_.begin(), captures_.end(), [&](const auto& c) { return c->graph == graph; });
+  if (found == captures_.end()) return;
+  (*found)->is_over = true;
+  for (FakeStream* stream : (*found)->streams) {
+    stream->capture.reset();
+    stream->past.clear();
+  }
+  captures_.erase(found);
+}
+
+Result<void> FakePort::launch(const FakeGraph& graph, StreamRef stream) {
+  for (const auto& work : graph.works) TUTTI_TRY(enqueue(stream, work));
+  return {};
+}
+
+}  // namespace tutti_test

@@ -1,0 +1,90 @@
+// GPUs that wait for a rank that has not called: nothing of theirs says so, but the rank does.
+#include <array>
+#include <string>
+
+#include "gpu_ranks.h"
+#include "tutti/trace.h"
+
+using namespace tutti_test;
+
+namespace {
+
+bool says(tuttiComm_t comm, const std::string& what) {
+  std::array<char, 4096> text{};
+  for (int i = 0; i < 3000; i++) {
+    size_t bytes = text.size();
+    if (tuttiCommExplainWait(comm, text.data(), &bytes) != tuttiSuccess) return false;
+    if (std::string(text.data()).find(what) != std::string::npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a rank whose GPU waits for one that has not called says which, and goes on when that calls") {
+  FakePort port(2);
+  for (const Seats seats : {Seats::kOwnGpus, Seats::kTogether})
+    for (const size_t count : {size_t{1000}, size_t{300'000}}) {
+      std::array<std::atomic<tuttiComm_t>, 2> comms{};
+      require_success(run_gpu_threads(port, 2, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+        std::vector<int32_t> data(count, r + 1);
+        GpuStream stream(port);
+        const auto add_up = [&] {
+          o.take(tuttiAllReduce(data.data(), data.data(), count, tuttiInt32, tuttiSum, gpu, stream));
+        };
+        add_up();
+        stream.synchronize();
+        comms[static_cast<size_t>(r)] = gpu;
+        while (comms[0] == nullptr) std::this_thread::yield();
+        const std::string call = "AllReduce(count=" + std::to_string(count) + ", int32, sum) as operation ";
+        if (r == 1) {
+          o.wrong += !says(comms[0], "rank 0 waits for rank 1 (in " + call + "2");
+          o.wrong += !says(comms[0], "rank 1 has not called that yet: it is after " + call + "1");
+        }
+        add_up();
+        stream.synchronize();
+        o.wrong += data[0] != 6 || data[count - 1] != 6;
+      }));
+    }
+}
+
+TEST_CASE(
+    "a GPU that waits for a rank that never calls is let go after the limit of operations, with that rank's name") {
+  FakePort port(2);
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  std::atomic<bool> is_over{false};
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(Seats::kOwnGpus, r);
+      config.opTimeoutSeconds = 1;
+      tuttiComm_t comm = nullptr;
+      if (tuttiCommInitRankConfig(&comm, 2, id, r, &config) != tuttiSuccess) return;
+      std::vector<float> data(1000);
+      GpuStream stream(port);
+      if (r == 0) {
+        (void)tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, comm, stream);
+        stream.synchronize();
+        is_over = true;
+      }
+      while (!is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      // The other rank hears of it a moment later.
+      for (int i = 0; i < 30'000 && o.code == tuttiSuccess; i++) {
+        (void)tuttiCommGetAsyncError(comm, &o.code);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      o.message = tuttiGetLastError(comm);
+      (void)tuttiCommAbort(comm);
+    });
+  for (auto& thread : threads) thread.join();
+  CHECK(outcomes[0].code == tuttiTimeout);
+  CHECK(outcomes[0].message.find("TUTTI_OP_TIMEOUT") != std::string::npos);
+  for (const Outcome& o : outcomes) {
+    INFO(o.message);
+    CHECK(o.code != tuttiSuccess);
+    CHECK(o.message.find("rank 1 has not called that yet: it is before its first operation") != std::string::npos);
+  }
+}

@@ -1,0 +1,139 @@
+"""No class of the library has more than 12 data members or 25 functions: one that has does several jobs. What a template
+takes as the description of a message or a file (a struct of values without a function) may have more members."""
+import re
+
+import tree
+
+MOST_MEMBERS, MOST_FUNCTIONS = 12, 25
+HEAD = re.compile(r"\b(?:class|struct)\s+(?:alignas\(\w+\)\s+|\[\[[^\]]*\]\]\s+)*(?P<name>\w+(?:<[^<>{}]*>)?)\s*(?:final\s*)?(?::[^:;{}][^;{}]*)?\{")
+# Those that are still to be divided: as large as this, and no larger.
+TO_DIVIDE = {
+    ("lib/base/handshake.h", "Handshake"): (19, 26),
+    ("lib/base/secure_channel.h", "SecureChannel"): (15, 13),
+    ("lib/comm/link_pool.h", "LinkPool"): (12, 27),
+    ("lib/comm/metrics.h", "Metrics"): (18, 11),
+    ("lib/comm/roster.h", "Introduction"): (22, 2),
+    ("lib/comm/remote_attendants.h", "RemoteAttendants"): (14, 13),
+    ("lib/cuda/device.h", "Device"): (15, 25),
+    ("lib/cuda/household.h", "Household"): (13, 12),
+    ("lib/cuda/port.h", "Port"): (0, 41),
+    ("lib/cuda/runtime.cpp", "Runtime"): (0, 43),
+    ("lib/ddp/cuda/cuda_device.cpp", "CudaDevice"): (15, 30),
+    ("lib/ddp/reducer.h", "Reducer"): (32, 41),
+    ("lib/debug/recorder.h", "Recorder"): (6, 29),
+    ("lib/exec/program.h", "Program"): (15, 5),
+    ("lib/group/bootstrap_server.h", "FrameServer"): (16, 36),
+    ("lib/group/bootstrap_server.h", "Client"): (17, 1),
+    ("lib/group/peers.h", "PeerWatch"): (21, 48),
+    ("lib/plan/cost.h", "Facts"): (14, 3),
+    ("lib/schedule/effort.h", "Bill"): (14, 24),
+    ("lib/schedule/simulation.h", "Simulation"): (12, 34),
+    ("lib/sim/engine.h", "Engine"): (19, 31),
+    ("lib/topology/cluster.h", "Cluster"): (13, 5),
+    ("transports/net/net.cpp", "Half"): (13, 13),
+    ("transports/shm/shm_link.h", "ShmHalf"): (18, 20),
+    ("transports/tcp/stream.h", "SendStream"): (18, 7),
+    ("transports/tcp/tcp_link.h", "SendLink"): (20, 32),
+    ("transports/tcp/tcp_link.h", "RecvLink"): (16, 33),
+    ("transports/tcp/tcp_link.h", "Stream"): (15, 3),
+    ("transports/transport.h", "Link"): (3, 30),
+    ("transports/verbs/link.h", "Half"): (16, 40),
+    ("transports/verbs/link.h", "SendLink"): (17, 34),
+    ("transports/verbs/link.h", "RecvLink"): (15, 22),
+}
+NOT_MEMBERS = re.compile(r"(?:using|typedef|friend|static_assert|class|struct|enum|union|template\s*<[^;]*>\s*(?:class|struct))\b")
+
+
+def without_comments(text):
+    """Strings become empty ones, so that nothing in them counts."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
+    return re.sub(pattern, lambda m: '""' if m[0][0] in "\"'" else " ", text, flags=re.S)
+
+
+def closing(text, at):
+    """Where the bracket at `at` ends."""
+    depth = 0
+    for i in range(at, len(text)):
+        depth += (text[i] in "{(") - (text[i] in "})")
+        if depth == 0:
+            return i
+    return len(text) - 1
+
+
+def declarations(body):
+    """One after another, what stands in brackets as nothing."""
+    out, at = "", 0
+    while at < len(body):
+        if body[at] in "({":
+            end = closing(body, at)
+            out += body[at] + body[end]
+            follows = body[end + 1:].lstrip()[:1]
+            if body[at] == "{" and follows not in (";", ",", "("):
+                out += ";"  # the end of a function's body
+            at = end + 1
+        else:
+            out += body[at]
+            at += 1
+    out = re.sub(r"\b(?:public|private|protected)\s*:", " ", out)
+    return [" ".join(part.split()) for part in out.split(";") if part.strip()]
+
+
+def count(body):
+    members = functions = 0
+    names = set()
+    for one in declarations(body):
+        if NOT_MEMBERS.match(one) or one in ("{}",):
+            continue
+        before = re.sub(r"\b(?:alignas|decltype|std::function<[^;]*>)\s*\(\)|\[\[[^\]]*\]\]|std::function<.*?\(\)>", " ", one)
+        while re.search(r"<[^<>()]*>", before):
+            before = re.sub(r"<[^<>()]*>", " ", before, count=1)
+        declared = re.split(r"=(?!=)|\{", before, maxsplit=1)[0]
+        if "operator" in before or "(" in declared:
+            name = re.search(r"(operator\s*\S+|~?\w+)\s*\(", before)
+            names.add(name[1] if name else before)
+            functions += 1
+        elif not re.match(r"(?:inline )?(?:static|constexpr)\b", declared):
+            members += 1 + re.sub(r"\{\}|\[[^\]]*\]", "", before).count(",")
+    return members, functions
+
+
+def classes(text):
+    text = without_comments(text)
+    for head in HEAD.finditer(text):
+        begin = head.end() - 1
+        yield head["name"], *count(text[begin + 1:closing(text, begin)])
+
+
+def complaint(path, name, members, functions):
+    is_large = functions > MOST_FUNCTIONS or (members > MOST_MEMBERS and functions > 0)
+    known = TO_DIVIDE.get((str(path), name))
+    size = f"{path}: {name} has {members} members and {functions} functions"
+    if known and not is_large:
+        return f"{size}: take it out of TO_DIVIDE of tests/house/classes.py"
+    if known and (members > known[0] or functions > known[1]):
+        return f"{size}: it had {known[0]} and {known[1]} and was to be divided"
+    return f"{size}: at most {MOST_MEMBERS} and {MOST_FUNCTIONS}" if is_large and not known else None
+
+
+def self_test():
+    planted = ["int a = f(1, 2), b_[3]; // int c;", "std::map<int, std::string> d_{1}, e;", "void f(int a, int b) { int c; }",
+               "bool operator==(const X&) const = default;", "std::function<int(int)> g = {};", "static constexpr int h = 1;",
+               "using K = int;", "struct Inner { int i; };", "explicit X(int i) : a(i), b_{} {}", "enum class E { kA, kB };",
+               "virtual int j() const = 0;", "alignas(64) std::atomic<int> k{0};"]
+    found = list(classes("class X final : public Y<int> {\n public:\n" + "\n".join(planted) + "\n};"))
+    return [] if found[0] == ("X", 6, 4) else [f"this test counts planted members and functions as {found[0][1:]}"]
+
+
+def main():
+    found, seen = self_test(), set()
+    for path in tree.files():
+        if path.parts[0] in ("lib", "transports", "kernels") and path.suffix in (".h", ".cpp"):
+            for name, members, functions in classes(tree.read(path)):
+                seen.add((str(path), name))
+                found += filter(None, [complaint(path, name, members, functions)])
+    found += [f"TO_DIVIDE of tests/house/classes.py has {path}: {name}, which is gone" for path, name in TO_DIVIDE.keys() - seen]
+    tree.finish(found, len(seen))
+
+
+if __name__ == "__main__":
+    main()

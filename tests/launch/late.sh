@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Which rank is late, of a job on three hosts, as the ranks of each host find out while it runs: of network namespaces with a
+# folder for traces each, which see each other's ranks as little as hosts do.
+#   late.sh LIBTUTTI TUTTI_TRACE
+# Exits 77 (skipped) with the reason where root, ip or namespaces are missing.
+set -u
+library=$1 tool=$2 here=$(dirname "$0")
+# shellcheck source=tests/launch/hosts.sh
+. "$here/hosts.sh"
+out=$(mktemp)
+export TUTTI_TUNE_FILE=/dev/null
+hosts 3 1 10.84
+
+# Ranks 0 and 1 are on host 1, 2 and 3 on host 2, and 4, which is late, alone on host 3: the first of each asks the others.
+pids=()
+for rank in 0 1 2 3 4; do
+  host=$(((rank + 2) / 2))
+  mkdir -p "$out.$host"
+  on $host env TUTTI_RANK=$rank TUTTI_NRANKS=5 TUTTI_ROOT=10.84.1.1:29821 TUTTI_SECRET=late TUTTI_TRACE_DIR="$out.$host" \
+    TUTTI_LOG=info TUTTI_METRICS_FILE="$out.prom%r" timeout -s KILL 150 python3 "$here/late.py" "$library" 4 >"$out.rank$rank" 2>&1 &
+  pids+=($!)
+done
+# What is asked from outside, on a host whose ranks are in time.
+asked='with the ranks of other hosts: rank 4 came last to [0-9]+ of the last'
+for _ in $(seq 200); do
+  said=$("$tool" late --dir "$out.1" 2>/dev/null)
+  grep -Eq "$asked" <<<"$said" && break
+  sleep 0.1
+done
+for pid in "${pids[@]}"; do wait "$pid" || failed=yes; done
+grep -E "$asked" <<<"$said" || { cat "$out".rank*; fail "tutti-trace late does not name rank 4: $said"; }
+[ -z "${failed:-}" ] || { cat "$out".rank*; fail "a rank has failed"; }
+for rank in 0 2 4; do
+  grep -Eq 'rank 4 came last to [0-9]+ of the last [0-9]+ operations' "$out.rank$rank" || { cat "$out.rank$rank" "$out.prom$rank"; fail "rank $rank does not log who is late"; }
+  late() { awk -v rank="rank=\"$2\"}" '/^tutti_late_operations_total/ && index($1, rank) { print $2 }' "$out.prom$1"; }
+  for other in 0 1 2 3; do
+    [ $((2 * $(late $rank $other))) -lt "$(late $rank 4)" ] || { cat "$out.prom$rank"; fail "by the metrics of rank $rank, rank $other is late"; }
+  done
+done
+grep -h '^late' "$out".rank*
+echo "ok: who is late across hosts"

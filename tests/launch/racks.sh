@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Four hosts in two racks that are joined at 200 Mb/s, and four of which one is slow: network namespaces at 1 Gb/s, with
+# a rank on each in the worst order. A file tells the library of racks and speeds.
+#   racks.sh TOOLS_DIR            test: counts the bytes that a 4 MiB all-reduce sends between racks, and a slow host
+#   racks.sh TOOLS_DIR --bench    prints times as well, with and without the file
+# Exits 77 (skipped) with the reason where root, ip, tc or namespaces are missing.
+set -u
+perf=$1/all_reduce_perf bench=${2:-}
+# shellcheck source=tests/launch/hosts.sh
+. "$(dirname "$0")/hosts.sh"
+out=$(mktemp)
+export TUTTI_SECRET=racks TUTTI_INIT_TIMEOUT=60 TUTTI_LOG=info
+hosts 4 1 10.85
+command -v tc >/dev/null || skip "tc is not installed (Debian: iproute2)"
+limit() { tc -n "$1" qdisc replace dev "$2" root tbf rate "$3" burst 64kb latency 50ms || skip "tc has no tbf here"; }
+speed() { limit "$(host "$1")" nic1 "$2"; limit "$(host 0)" "h$1-1" "$2"; }
+for i in 1 2 3 4; do speed $i 1gbit; done
+
+# Hosts 3 and 4 get a switch of their own; up1 and up2 are the two ends of the cable between the racks.
+switch=$(host 0)
+ip -n "$switch" link add net2 up type bridge
+ip -n "$switch" link add up1 up master net1 type veth peer name up2
+ip -n "$switch" link set up2 up master net2
+for i in 3 4; do ip -n "$switch" link set h$i-1 master net2; done
+
+# describe NAME FIELDS: a file that describes the network, and a tuning file that names it
+describe() {
+  echo '{"hosts_per_rack": 2, "ranks_per_host": 1, "hosts": ["h1", "h2", "h3", "h4"],
+    "local": {"gbit_per_s": 100, "latency_us": 1}, "nic": {"gbit_per_s": 1, "latency_us": 50}, '"$2"'}' >"$out.$1.json"
+  echo "network = $out.$1.json" >"$out.$1"
+}
+describe racks '"rack": {"gbit_per_s": 0.2, "latency_us": 20}'
+describe slow '"racks": 1, "exceptions": [{"host": 3, "gbit_per_s": 0.1}]'
+sed -i 's/"hosts_per_rack": 2/"hosts_per_rack": 4/' "$out.slow.json"
+
+# job TUNING_FILE PERF OPTIONS...: ranks 0 to 3 on hosts 1, 3, 2, 4
+job() {
+  local file=$1 rank status=0
+  local -a pids=() at=(1 3 2 4)
+  shift
+  port=$((${port:-29900} + 1))
+  for rank in 0 1 2 3; do
+    on "${at[rank]}" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' - "h${at[rank]}" \
+      env TUTTI_RANK=$rank TUTTI_NRANKS=4 TUTTI_ROOT=10.85.1.1:$port TUTTI_TUNE_FILE="$file" \
+      timeout 100 "$perf" "$@" >"$out.rank$rank" 2>&1 &
+    pids+=($!)
+  done
+  for rank in 0 1 2 3; do wait "${pids[$rank]}" || status=1; done
+  [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.rank0" || { cat "$out".rank?; fail "$perf $*"; }
+}
+sent() { ip netns exec "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
+# of_each FILE NAMESPACE DEVICE BYTES: what the device sends for one all-reduce, as a share of its bytes in percent:
+# of eight more out of place and in place, so that all else does not count
+of_each() {
+  local before few
+  before=$(sent "$2" "$3")
+  job "$1" -b "$4" -e "$4" -n 2 -w 1 -c 1
+  few=$(($(sent "$2" "$3") - before))
+  before=$(sent "$2" "$3")
+  job "$1" -b "$4" -e "$4" -n 6 -w 1 -c 1
+  share=$((($(sent "$2" "$3") - before - few) * 100 / (8 * $4)))
+}
+times() { # what it is, file, perf options
+  job "$2" "${@:3}"
+  awk -v what="$1" '/^ *[0-9]/ { printf "%-40s %10d B %12s us\n", what, $1, $6 }' "$out.rank0"
+}
+
+compare() { # what it is, file, sizes: with --bench, the times with the file and without it in turns
+  [ "$bench" = --bench ] || return 0
+  local round
+  for round in 1 2 3; do
+    times "$1, round $round, described" "$2" "${@:3}" -f 4 -n 3 -c 0
+    times "$1, round $round, unknown" /dev/null "${@:3}" -f 4 -n 3 -c 0
+  done
+}
+
+limit "$switch" up1 200mbit
+limit "$switch" up2 200mbit
+of_each "$out.racks" "$switch" up1 4194304
+grep -q 'order of ranks: 0 | 2 || 1 | 3' "$out.rank0" || { cat "$out.rank0"; fail "the order of ranks does not know the racks"; }
+echo "two racks: $share % of an all-reduce's bytes go from one to the other"
+[ "$share" -le 110 ] || fail "more than 110 %"
+compare "two racks" "$out.racks" -b 256K -e 4M
+
+limit "$switch" up1 1gbit
+limit "$switch" up2 1gbit
+speed 4 100mbit
+of_each "$out.slow" "$(host 4)" nic1 1048576
+echo "a slow host: sends $share % of an all-reduce's bytes"
+[ "$share" -le 112 ] || fail "more than 112 %"
+compare "a slow host" "$out.slow" -b 64K -e 1M
+echo "ok: racks and slow hosts"

@@ -1,0 +1,257 @@
+// Machines as graphs: what files say, what is wrong with broken ones, and the orders of ranks that are found.
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <random>
+
+#include "catch.h"
+#include "contains.h"
+#include "schedule/double_tree.h"
+#include "topology/graph.h"
+
+using namespace tutti;
+
+namespace {
+
+using tutti_test::contains;
+using Kind = Graph::Kind;
+
+std::string text_of(const std::string& name) {
+  std::ifstream file(TUTTI_TEST_TOPOLOGIES "/graphs/" + name);
+  REQUIRE(file);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Graph golden(const std::string& name) {
+  auto graph = graph_from_nccl_xml(text_of(name), name);
+  INFO((graph ? "" : graph.error().message));
+  REQUIRE(graph);
+  return std::move(graph).value();
+}
+
+int named(const Graph& graph, const std::string& name) {
+  for (size_t i = 0; i < graph.nodes.size(); i++)
+    if (graph.nodes[i].name == name) return static_cast<int>(i);
+  FAIL("no node " + name);
+  return -1;
+}
+
+// "GPU 0 > GPU 3 > ...", from the first on, in the direction in which the second is the lesser one.
+std::string ring_text(const Graph& graph, std::vector<int> ranks) {
+  std::rotate(ranks.begin(), std::min_element(ranks.begin(), ranks.end()), ranks.end());
+  if (ranks.size() > 2 && ranks[1] > ranks.back()) std::reverse(ranks.begin() + 1, ranks.end());
+  std::string text;
+  for (const int rank : ranks)
+    text.append(text.empty() ? "" : " ").append(graph.nodes[static_cast<size_t>(rank)].name.substr(4));
+  return text;
+}
+
+Order best_ring(const Graph& graph) {
+  Routes routes(graph);
+  return find_order(routes, ring_hops(static_cast<int>(graph.ranks().size())));
+}
+
+// Of the double tree that the library builds, up and down.
+std::vector<Hop> tree_hops(int n) {
+  std::vector<Hop> hops;
+  for (int tree = 0; tree < 2; tree++)
+    for (int position = 0; position < n; position++)
+      if (const int parent = double_tree_node(tree, n, position).parent; parent >= 0) {
+        hops.push_back({position, parent});
+        hops.push_back({parent, position});
+      }
+  return hops;
+}
+
+Cluster cluster_of(int hosts_per_rack, double rack_bytes_per_second) {
+  Cluster cluster;
+  cluster.hosts_per_rack = hosts_per_rack;
+  cluster.nics_per_host = 8;
+  cluster.nic = {50e9, 3000, 0, 0};
+  cluster.rack = {rack_bytes_per_second, 1000, 0, 0};
+  return cluster;
+}
+
+bool is_about(double value, double expected) {
+  return std::abs(value - expected) < 1e-3 * expected;
+}
+
+}  // namespace
+
+TEST_CASE("graph: DGX H100 has NVSwitch among all GPUs, and each GPU a NIC on its own PCIe switch") {
+  const Graph graph = golden("dgx_h100.xml");
+  CHECK(graph.ranks().size() == 8);
+  CHECK(is_about(best_ring(graph).bytes_per_second, 18 * 20e9));
+  Routes routes(graph);
+  for (int gpu = 0; gpu < 8; gpu++)
+    CHECK(routes.nearest_nic(named(graph, format("GPU %d", gpu))) == named(graph, format("mlx5_%d", gpu)));
+  CHECK(routes.way(named(graph, "GPU 0"), named(graph, "GPU 7")).edges.size() == 2);
+}
+
+TEST_CASE("graph: a cube mesh is two squares of double links, which single ones join") {
+  const Graph graph = golden("cube_mesh.xml");
+  const Order ring = best_ring(graph);
+  CHECK(is_about(ring.bytes_per_second, 20e9));
+  CHECK(ring_text(graph, ring.ranks) == "0 1 2 6 5 4 7 3");
+}
+
+TEST_CASE("graph: a full mesh is as fast in any order") {
+  const Graph graph = golden("full_mesh.xml");
+  CHECK(is_about(best_ring(graph).bytes_per_second, 48e9));
+}
+
+TEST_CASE("graph: two sockets are crossed once to and fro") {
+  const Graph graph = golden("four_pcie.xml");
+  const Order ring = best_ring(graph);
+  CHECK(ring_text(graph, ring.ranks) == "0 1 2 3");
+  CHECK(is_about(ring.bytes_per_second, 20e9));
+  Routes routes(graph);
+  CHECK(is_about(
+      measure(routes, {ring.ranks[0], ring.ranks[2], ring.ranks[1], ring.ranks[3]}, ring_hops(4)).bytes_per_second,
+      10e9));
+  CHECK(routes.nearest_nic(ring.ranks[0]) == named(graph, "eth0"));
+}
+
+TEST_CASE("graph: a virtual machine that tells no speeds has usual ones") {
+  const Graph graph = golden("vm.xml");
+  CHECK(is_about(best_ring(graph).bytes_per_second, 16e9));
+  CHECK(Routes(graph).nearest_nic(graph.ranks()[0]) == named(graph, "ens3"));
+}
+
+TEST_CASE("graph: two hosts with eight rails") {
+  const Graph graph = graph_of(cluster_of(2, 0), 2, golden("dgx_h100.xml"));
+  REQUIRE(check(graph, "rails"));
+  const std::vector<int> ranks = graph.ranks();
+  Routes routes(graph);
+  for (const int rank : ranks) {
+    const int nic = routes.nearest_nic(rank);
+    const auto& way = routes.way(rank, ranks[rank == ranks[0] ? 15 : 0]).edges;
+    const bool is_far = graph.nodes[static_cast<size_t>(rank)].host == 1 || rank == ranks[0];
+    CHECK((!is_far || std::any_of(way.begin(), way.end(), [&](int by) {
+      const Graph::Edge& edge = graph.edges[static_cast<size_t>(by / 2)];
+      return edge.a == nic || edge.b == nic;
+    })));
+  }
+  const Order ring = best_ring(graph);
+  CHECK(is_about(ring.bytes_per_second, 50e9));
+  int changes = 0;
+  for (size_t i = 0; i < 16; i++)
+    changes += graph.nodes[static_cast<size_t>(ring.ranks[i])].host !=
+               graph.nodes[static_cast<size_t>(ring.ranks[(i + 1) % 16])].host;
+  CHECK(changes == 2);
+}
+
+TEST_CASE("graph: racks that little leads out of are left once") {
+  Cluster cluster = cluster_of(2, 1e9);
+  cluster.ranks_per_host = 1;
+  cluster.local = {100e9, 500, 0, 0};
+  const Graph graph = graph_of(cluster, 6, {});
+  REQUIRE(check(graph, "racks"));
+  const Order ring = best_ring(graph);
+  CHECK(is_about(ring.bytes_per_second, 1e9));
+  cluster.exceptions.push_back({.host = 3, .bytes_per_second = 0.5e9});
+  CHECK(is_about(best_ring(graph_of(cluster, 6, {})).bytes_per_second, 0.5e9));
+}
+
+TEST_CASE("graph: a machine of hwloc's has its cores as ranks") {
+  const auto machine = synthetic_machine("pack:2 numa:4 core:2 pu:2");
+  if (!machine) return;  // no hwloc
+  const Graph graph = graph_of(machine.value());
+  REQUIRE(check(graph, "EPYC"));
+  CHECK(graph.ranks().size() == 16);
+  const Order ring = best_ring(graph);
+  CHECK(is_about(ring.bytes_per_second, 20e9));  // from package to package and back, once
+}
+
+TEST_CASE("graph: what is wrong with a file is said") {
+  struct Wrong {
+    std::string text, says;
+  };
+  const std::string good = text_of("cube_mesh.xml");
+  const auto with = [&](const std::string& what, const std::string& by) {
+    std::string text = good;
+    const size_t at = text.find(what);
+    REQUIRE(at != text.npos);
+    return text.replace(at, what.size(), by);
+  };
+  for (const Wrong& wrong :
+       std::vector<Wrong>{{"", "F, line 1: it has no element system"},
+                          {"<topology/>", "it has no element system"},
+                          {"<system>\n<cpu", "F, line 2: a '<' has no '>'"},
+                          {"<system>\n<cpu>", "F, line 2: the file ends within cpu"},
+                          {"<system><cpu></system>", "</system> ends no element; open is 'cpu'"},
+                          {"<system a=b></system>", "has an attribute that is not name=\"value\""},
+                          {"<system></system>", "F: it has neither GPUs nor cores"},
+                          {with("count=\"2\"", "count=\"0\""), "has the count '0' and so the speed 0"},
+                          {with("<nvlink target=\"0000:20:01.0\"", "<nvlink target=\"0000:99:01.0\""),
+                           "a link of GPU 0 leads to 0000:99:01.0, and there is no such GPU"},
+                          {with("busid=\"0000:20:00.0\"", "busid=\"0000:10:00.0\""),
+                           "the PCI device 0000:10:00.0 is there twice: the devices would form a cycle"}}) {
+    const auto graph = graph_from_nccl_xml(wrong.text, "F");
+    REQUIRE_FALSE(graph);
+    CHECK(graph.error().code == Code::kInvalidUsage);
+    CHECK(contains(graph.error().message, wrong.says));
+  }
+  for (size_t bytes = 0; bytes + 2 < good.size(); bytes += 13)  // none is taken for whole
+    CHECK_FALSE(graph_from_nccl_xml(good.substr(0, bytes), "F"));
+  Graph graph;
+  graph.add(Kind::kGpu, "A");
+  graph.add(Kind::kGpu, "B");
+  graph.join(0, 1, 0, 0);
+  CHECK(contains(check(graph, "G").error().message, "G: the link from A to B has the speed 0"));
+  graph.edges[0] = {0, 0, 1, 0};
+  CHECK(contains(check(graph, "G").error().message, "from A to A goes round in a cycle"));
+  graph.edges[0] = {0, 2, 1, 0};
+  CHECK(contains(check(graph, "G").error().message, "from A to nothing has only one end"));
+  graph.edges.clear();
+  CHECK(contains(check(graph, "G").error().message, "no link leads from A to B"));
+}
+
+namespace {
+
+// Ranks and switches, joined so that all reach each other, with some links more.
+Graph random_graph(std::mt19937& random, int n_ranks) {
+  const auto draw = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  Graph graph;
+  const int n_switches = 2 + draw(3);
+  for (int i = 0; i < n_switches; i++) graph.add(Kind::kPciSwitch, format("switch %d", i));
+  for (int i = 1; i < n_switches; i++) graph.join(draw(i), i, 1e9 * (1 + draw(20)), 300);
+  for (int i = 0; i < n_ranks; i++) graph.join(draw(n_switches), graph.add(Kind::kGpu, format("GPU %d", i)), 16e9, 300);
+  for (int i = 0; i < 2 * n_ranks; i++) {
+    const int a = n_switches + draw(n_ranks), b = n_switches + draw(n_ranks);
+    if (a != b) graph.join(a, b, 1e9 * (1 + draw(40)), 700);
+  }
+  return graph;
+}
+
+double best_of_all(Routes& routes, std::span<const Hop> hops) {
+  std::vector<int> order = routes.graph().ranks();
+  double best = 0;
+  do best = std::max(best, measure(routes, order, hops).bytes_per_second);
+  while (std::next_permutation(order.begin(), order.end()));
+  return best;
+}
+
+}  // namespace
+
+TEST_CASE("graph: rings and trees are as fast as the best of all orders") {
+  std::mt19937 random(28);
+  for (int i = 0; i < 20; i++) {
+    const int n = 5 + i % 3;
+    const Graph graph = random_graph(random, n);
+    REQUIRE(check(graph, "random"));
+    Routes routes(graph);
+    for (const auto& hops : {ring_hops(n), tree_hops(n)}) {
+      INFO("graph " << i << ", " << n << " ranks, " << hops.size() << " hops");
+      CHECK(find_order(routes, hops).bytes_per_second >= 0.98 * best_of_all(routes, hops));
+    }
+  }
+}
+
+TEST_CASE("graph: an order for 128 hosts with 8 GPUs each") {
+  const Graph graph = graph_of(cluster_of(16, 400e9), 128, golden("dgx_h100.xml"));
+  const Order ring = best_ring(graph);
+  CHECK(ring.ranks.size() == 1024);
+  CHECK(is_about(ring.bytes_per_second, 50e9));
+}

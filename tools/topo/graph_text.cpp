@@ -1,0 +1,56 @@
+// Rings on a graph, for people.
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "picture.h"
+#include "topology/graph.h"
+
+namespace tutti::topo {
+namespace {
+
+// A file of NCCL's, or what --host takes.
+Result<Graph> machine_graph(const std::string& name) {
+  std::ifstream file(name);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (text.find("<system") != text.npos) return graph_from_nccl_xml(text, name);
+  TUTTI_TRY_ASSIGN(const Machine machine, machine_named(name));
+  return graph_of(machine);
+}
+
+Result<Graph> graph_named(const std::string& name, const std::string& host) {
+  if (!name.ends_with(".json")) return machine_graph(name);
+  TUTTI_TRY_ASSIGN(const Cluster cluster, read_cluster(name));
+  Graph like;  // as the cluster says
+  if (!host.empty()) {
+    TUTTI_TRY_ASSIGN(like, machine_graph(host));
+  }
+  constexpr int kMostHosts = 4096, kMostThere = 64;
+  const int64_t n_hosts = int64_t{std::max(cluster.racks, 1)} * cluster.hosts_per_rack;
+  if (n_hosts > kMostHosts || std::max(cluster.ranks_per_host, cluster.nics_per_host) > kMostThere)
+    return Error{Code::kInvalidUsage,
+                 name + format(": more than %d hosts, or %d ranks or NICs on each of them", kMostHosts, kMostThere)};
+  return graph_of(cluster, static_cast<int>(n_hosts), like);
+}
+
+}  // namespace
+
+Result<std::string> graph_text(const std::string& name, const std::string& host) {
+  TUTTI_TRY_ASSIGN(const Graph graph, graph_named(name, host));
+  TUTTI_TRY(check(graph, name));
+  Routes routes(graph);
+  const std::vector<int> ranks = graph.ranks();
+  const Order ring = find_order(routes, ring_hops(static_cast<int>(ranks.size())));
+  std::string text = format("%zu nodes, %zu links, %zu ranks\n", graph.nodes.size(), graph.edges.size(), ranks.size());
+  text += format("ring: %.1f GB/s on each of its ways at once\n", ring.bytes_per_second / 1e9);
+  for (size_t i = 0; i < ring.ranks.size(); i++) {
+    const int rank = ring.ranks[i], next = ring.ranks[(i + 1) % ring.ranks.size()], nic = routes.nearest_nic(rank);
+    text += "  " + graph.nodes[static_cast<size_t>(rank)].name;
+    if (nic >= 0) text += ", nearest NIC " + graph.nodes[static_cast<size_t>(nic)].name;
+    text += format("; %zu links to the next one, %.1f us\n", routes.way(rank, next).edges.size(),
+                   routes.way(rank, next).ns / 1e3);
+  }
+  return text;
+}
+
+}  // namespace tutti::topo
