@@ -42,26 +42,6 @@ Result<void> check_agreement(const Introduction& mine, int my_rank, const Introd
   return {};
 }
 
-// What the kernel sends at a time over TCP, less a frame's header: on loopback one packet of 65483 bytes, between hosts
-// 45 of Ethernet's 1448. For 101 bytes more, 64 KiB and a header, it does everything twice: all-reduces of 256 KiB by 4
-// ranks take 230 us instead of 176.
-constexpr uint32_t kTcpSegmentBytes = 65088;
-
-// All ranks come to the same. Measured with all-reduce of two ranks: over TCP on loopback, where a message is one call
-// of the kernel's, 512 KiB against 256 are 1.15 times faster at 1 MiB and 1.3 at 4 MiB, and with four ranks the same;
-// in shared memory more than 128 KiB make no difference, but take more of the cache. A network device pins them.
-// Over TCP there is room beyond 512 KiB for what the last chunk takes of the others. Between hosts the steps of a
-// schedule overlap only if messages are short beside the whole, and a message of one segment costs as little as any:
-// 4 MiB by 8 hosts at 1 Gb/s, 1.01 times the bound instead of 1.41; 16 slots instead of 4 bring another 2 to 7 % at
-// 1 MiB. Several connections divide messages, the shortest ones badly: of two segments for each, 4 MiB over two
-// networks of 1 Gb/s take 1.04 times the bound instead of 1.15 to 1.24.
-MessageSizes default_sizes(size_t n_hosts, bool all_share_memory, bool any_pins, bool any_divides) {
-  if (n_hosts == 1 && all_share_memory) return {128 << 10};
-  if (any_pins) return {256 << 10};
-  if (n_hosts > 1) return {(any_divides ? 2 : 1) * kTcpSegmentBytes, kTcpSegmentBytes, 16};
-  return {576 << 10, kTcpSegmentBytes};
-}
-
 // By words, since every rank does it for all.
 uint64_t number_of(std::string_view bytes) {
   uint64_t number = 0xcbf29ce484222325u;
@@ -97,7 +77,7 @@ class Findings {
 
   Layout layout() const { return lay_out(seats_); }
   MessageSizes sizes(const Layout& layout) const {
-    return default_sizes(layout.hosts.size(), all_shm_, any_pins_, any_divides_);
+    return usual_sizes(layout.hosts.size(), all_shm_, any_pins_, any_divides_);
   }
   // As the ranks of each machine see it.
   std::vector<Facts> facts(const Layout& layout) const {

@@ -21,7 +21,12 @@ Facts facts_of(const Network& network) {
   const Cluster& cluster = network.cluster();
   const int here = std::min(cluster.ranks_per_host, network.n_ranks());
   const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : here;
-  Facts facts{.n_ranks = network.n_ranks(), .ranks_here = here, .cpus_here = cpus, .machine_cpus = cpus};
+  Facts facts{.n_ranks = network.n_ranks(),
+              .ranks_here = here,
+              .cpus_here = cpus,
+              .machine_cpus = cpus,
+              .shares_memory = cluster.shares_memory,
+              .has_rdma = cluster.rdma};
   add_network(network.layout(), static_cast<uint64_t>(cluster.rack_bytes_per_second()), &facts);
   return facts;
 }
@@ -51,7 +56,7 @@ Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_
           .local = way,
           .nic = way,
           .summed_byte_ns = prices.summed_byte,
-          .slot_bytes = shares_memory ? kSharedSlotBytes : kSocketSlotBytes};
+          .shares_memory = shares_memory};
 }
 
 Planner planner_of(const Network& network) {

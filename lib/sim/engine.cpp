@@ -57,7 +57,7 @@ void Engine::handle(const Event& event) {
 
 bool Engine::is_blocked(const LaneRun& lane) const {
   const Ends& step = lane.now();
-  bool waits = step.send >= 0 && link(step.send).sent - link(step.send).taken == slots_;
+  bool waits = step.send >= 0 && link(step.send).sent - link(step.send).taken == sizes_.slots;
   for_each_recv(lane, step, [&](int index) { waits |= link(index).arrived == link(index).taken; });
   return waits;
 }
@@ -77,7 +77,7 @@ void Engine::look_at(int index) {
 
 uint64_t Engine::bytes_of(const LaneRun& lane) const {
   if (n_chunks_ == 0) return 0;
-  const ChunkLayout layout(job_.elem_bytes, n_chunks_, {network_.slot_bytes(), 0});
+  const ChunkLayout layout(job_.elem_bytes, n_chunks_, sizes_);
   return layout.part(job_.block_elems, rounds_, lane.round, (*lane.next).chunk % n_chunks_).elems * job_.elem_bytes;
 }
 

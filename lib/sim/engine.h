@@ -101,12 +101,12 @@ class Engine {
   RankRun& rank(int index) { return ranks_[static_cast<size_t>(index)]; }
   HostRun& host_of(int rank) { return hosts_[static_cast<size_t>(network_.host_of(rank))]; }
   uint64_t& message_bytes(int index, uint64_t number) {
-    return message_bytes_[static_cast<size_t>(index) * slots_ + number % slots_];
+    return message_bytes_[static_cast<size_t>(index) * sizes_.slots + number % sizes_.slots];
   }
 
   const Network& network_;
   const Job& job_;
-  const uint32_t slots_;
+  const MessageSizes sizes_;
   Flows flows_;
   const int n_first_;  // ranks that are simulated; the others are like them
   uint32_t n_chunks_ = 0;
@@ -114,7 +114,7 @@ class Engine {
   uint64_t rounds_ = 1;
   std::vector<LaneRun> lanes_;
   std::vector<Link> links_;
-  std::vector<uint64_t> message_bytes_;  // `slots` of each link
+  std::vector<uint64_t> message_bytes_;  // sizes_.slots of each link
   std::unordered_map<uint64_t, int> found_;
   std::vector<RankRun> ranks_;
   std::vector<HostRun> hosts_;

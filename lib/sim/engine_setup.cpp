@@ -17,7 +17,7 @@ uint64_t key_of(int from, int to, uint32_t channel) {
 Engine::Engine(const Network& network, const Job& job)
     : network_(network),
       job_(job),
-      slots_(network.cluster().slots),
+      sizes_(network.sizes()),
       flows_(network),
       n_first_(job.alike ? job.alike->period() : network.n_ranks()) {
   const Cluster& cluster = network.cluster();
@@ -32,8 +32,7 @@ Result<void> Engine::connect() {
     if (schedule.n_ranks != network_.n_ranks())
       return misfit(format("rank %d's is for %d ranks, not %d", r, schedule.n_ranks, network_.n_ranks()));
     n_chunks_ = schedule.n_chunks;
-    if (n_chunks_ > 0)
-      rounds_ = ChunkLayout(job_.elem_bytes, n_chunks_, {network_.slot_bytes(), 0}).rounds(job_.block_elems);
+    if (n_chunks_ > 0) rounds_ = ChunkLayout(job_.elem_bytes, n_chunks_, sizes_).rounds(job_.block_elems);
     TUTTI_TRY(connect_rank(schedule));
     TUTTI_TRY(check_size());
   }
@@ -42,7 +41,7 @@ Result<void> Engine::connect() {
       return misfit(format("only rank %d knows of the link from rank %d to rank %d",
                            made.sender < 0 ? made.to : made.from, made.from, made.to));
   found_.clear();
-  message_bytes_.resize(links_.size() * slots_);
+  message_bytes_.resize(links_.size() * sizes_.slots);
   return {};
 }
 

@@ -131,9 +131,13 @@ Layout Network::layout() const {
   return lay_out(seats);
 }
 
-uint32_t Network::slot_bytes() const {
-  if (cluster_.slot_bytes > 0) return cluster_.slot_bytes;
-  return n_hosts() == 1 ? kSharedSlotBytes : kSocketSlotBytes;
+MessageSizes Network::sizes() const {
+  const auto hosts = static_cast<size_t>(n_hosts());
+  const bool has_rdma = hosts > 1 && cluster_.rdma, divides = cluster_.nics_per_host > 1;
+  MessageSizes sizes = usual_sizes(hosts, cluster_.shares_memory, has_rdma, divides);
+  if (cluster_.slot_bytes > 0) sizes.slot_bytes = cluster_.slot_bytes;
+  if (cluster_.slots > 0) sizes.slots = cluster_.slots;
+  return sizes;
 }
 
 }  // namespace tutti::sim

@@ -13,13 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "exec/chunks.h"
 #include "topology/cluster.h"
 #include "topology/layout.h"
 
 namespace tutti::sim {
-
-// What the library takes: lib/comm.
-inline constexpr uint32_t kSharedSlotBytes = 128 << 10, kSocketSlotBytes = 576 << 10;
 
 struct Route {
   std::array<int, 5> wires{};
@@ -50,7 +48,8 @@ class Network {
   std::string wire_name(int wire) const;
   double slowdown(int rank) const { return slowdown_[static_cast<size_t>(rank)]; }
   double starts_ns(int rank) const { return starts_ns_[static_cast<size_t>(rank)]; }
-  uint32_t slot_bytes() const;
+  // The library's own, where the cluster does not say otherwise.
+  MessageSizes sizes() const;
 
  private:
   Network(Cluster cluster, int n_ranks);

@@ -51,6 +51,14 @@ class Fields {
     *ns = us * 1000;
     return {};
   }
+  Result<void> flag(const char* name, bool* value) {
+    known_.insert(name);
+    const auto found = object_.find(name);
+    if (found == object_.end()) return {};
+    if (!found->is_boolean()) return wrong(format("%s is %s; give true or false", name, found->dump().c_str()));
+    *value = found->get<bool>();
+    return {};
+  }
   void know(const char* name) { known_.insert(name); }
   Result<void> end() const {
     std::string names;
@@ -158,8 +166,9 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
   TUTTI_TRY(fields.count("ranks_per_host", 1, &cluster->ranks_per_host));
   TUTTI_TRY(fields.count("nics_per_host", 1, &cluster->nics_per_host));
   TUTTI_TRY(fields.count("cpus_per_host", 1, &cluster->cpus_per_host));
+  TUTTI_TRY(fields.flag("rdma", &cluster->rdma));
   TUTTI_TRY(fields.number("summed_byte_ns", 0, &cluster->summed_byte_ns));
-  int slots = static_cast<int>(cluster->slots), slot_bytes = 0;
+  int slots = 0, slot_bytes = 0;
   TUTTI_TRY(fields.count("slots", 2, &slots));
   TUTTI_TRY(fields.count("slot_bytes", 64, &slot_bytes));
   cluster->slots = static_cast<uint32_t>(slots);
@@ -194,7 +203,8 @@ Cluster usual_cluster() {
           .ranks_per_host = 8,
           .nics_per_host = 8,
           .local = {450e9, 1500, 200, 0},
-          .nic = {50e9, 3000, 500, 0}};
+          .nic = {50e9, 3000, 500, 0},
+          .rdma = true};
 }
 
 }  // namespace tutti

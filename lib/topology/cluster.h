@@ -38,7 +38,9 @@ struct Cluster {
   Conduit nic;            // between hosts: what each NIC can
   Conduit rack;           // between racks: all of a rack together; its message_ns and byte_ns are not used
   double summed_byte_ns = 0;
-  uint32_t slots = 4, slot_bytes = 0;  // of a link; 0: what the library takes
+  bool shares_memory = true;           // within a host
+  bool rdma = false;                   // between hosts
+  uint32_t slots = 0, slot_bytes = 0;  // of a link; 0: what the library takes
   std::vector<Exception> exceptions;
 
   int ranks_per_rack() const { return hosts_per_rack * ranks_per_host; }

@@ -49,6 +49,20 @@ TEST_CASE("a file's numbers are those of the network") {
   CHECK(network.wire_name(across.wires[3]) == "host 0 to host 5");
 }
 
+TEST_CASE("a file says whether there is RDMA, and may say what messages are like") {
+  const std::string good = kGood;
+  const auto tcp = cluster_from_json(good, "F");
+  const auto rdma =
+      cluster_from_json(replaced(good, "\"racks\"", R"("rdma": true, "slots": 3, "slot_bytes": 130, "racks")"), "F");
+  REQUIRE(tcp);
+  REQUIRE(rdma);
+  CHECK(!facts_of(network_of(tcp.value(), 24)).has_rdma);
+  CHECK(facts_of(network_of(rdma.value(), 24)).has_rdma);
+  const MessageSizes sizes = network_of(rdma.value(), 24).sizes();
+  CHECK(sizes.slots == 3);
+  CHECK(sizes.slot_bytes == 128);
+}
+
 TEST_CASE("racks that are not numbered are as many as it takes") {
   const auto cluster = cluster_from_json(replaced(kGood, "\"racks\": 2, ", ""), "F");
   REQUIRE(cluster);
@@ -90,6 +104,7 @@ TEST_CASE("what is wrong with a file is said, and what to do") {
       {replaced(good, "\"racks\"", R"("hosts": ["a", "", "", "a"], "racks")"), "F: hosts has \"a\" twice"},
       {replaced(good, "\"racks\"", R"("hosts": ["a", "b", "c", "d", "e", "f", "g"], "racks")"),
        "F: hosts has 7 names, and the racks have room for 6"},
+      {replaced(good, "\"racks\"", "\"rdma\": 1, \"racks\""), "F: rdma is 1; give true or false"},
       {replaced(good, "\"racks\": 2", "\"racks\": 0"), "racks is 0; give a whole number from 1 up"},
       {replaced(good, "\"racks\": 2", "\"racks\": 1.5"), "racks is 1.5; give a whole number"},
       {replaced(good, "\"rank\": 9", "\"rank\": 24"), "F, exceptions[1]: there is no rank 24; the last one is 23"},

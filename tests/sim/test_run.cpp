@@ -101,6 +101,33 @@ TEST_CASE("who sends waits for a free slot") {
   CHECK(outcome.value().ns == about(taken + kSlots * kSlowdown * kMessageNs, 1e-6));
 }
 
+// A ring of two halves of 1 MiB: each goes twice, in so many messages.
+TEST_CASE("messages are as long as the library's, whatever joins the ranks") {
+  struct Joined {
+    const char* by;
+    bool shares_memory, rdma;
+    int ranks_per_host, nics;
+    uint64_t slot_bytes, slots;
+  };
+  for (const Joined& j :
+       {Joined{"TCP", true, false, 1, 1, 65088, 16}, Joined{"TCP, two networks", true, false, 1, 2, 130176, 16},
+        Joined{"RDMA", true, true, 1, 2, 256 << 10, 4}, Joined{"memory", true, true, 2, 1, 128 << 10, 4},
+        Joined{"TCP on one host", false, false, 2, 1, 576 << 10, 4}}) {
+    Cluster cluster = plain_cluster();
+    cluster.shares_memory = j.shares_memory;
+    cluster.rdma = j.rdma;
+    cluster.ranks_per_host = j.ranks_per_host;
+    cluster.nics_per_host = j.nics;
+    cluster.slots = cluster.slot_bytes = 0;
+    const Network network = network_of(cluster, 2);
+    const auto outcome = run(network, {.bytes = 2 << 20}, Plan{Algo::kRing, 1});
+    INFO(j.by);
+    REQUIRE(outcome);
+    CHECK(network.sizes().slots == j.slots);
+    CHECK(outcome.value().messages == 2 * 2 * (((1 << 20) - 1) / j.slot_bytes + 1));
+  }
+}
+
 TEST_CASE("ranks that share a CPU take turns") {
   Cluster cluster = plain_cluster();
   cluster.ranks_per_host = 2;
