@@ -20,6 +20,8 @@ struct Graph {
     Kind kind = Kind::kPart;
     std::string name;
     int host = 0;
+    std::string bus = {};  // on PCI, where it is known
+    int sm = 0;            // of a GPU: NVIDIA's number of its generation, 90 for Hopper
   };
   // So much each way at once.
   struct Edge {
@@ -48,6 +50,11 @@ Graph graph_of(const Machine& machine);
 Graph graph_of(const Cluster& cluster, int n_hosts, const Graph& host);
 // What NCCL_TOPO_DUMP_FILE writes. Errors name the file and the element.
 Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file);
+// The same from a graph, so that NCCL can be given it as NCCL_TOPO_FILE, and what is read from it is this graph again:
+// one host's NUMA nodes, PCIe switches, GPUs, NICs, and links between GPUs; not its cores. Speeds become those of the
+// least PCIe link and the fewest links between GPUs that have them. kInvalidUsage: there are several hosts, no GPUs, or
+// a GPU or a switch of which the PCI bus id is not known.
+Result<std::string> nccl_xml(const Graph& graph);
 // Which way messages take: that on which 64 KiB take the least time if each node takes them in before it passes them
 // on. Through no rank. Belongs to one thread; the graph stays.
 class Routes {

@@ -8,8 +8,10 @@
 //         <pci busid="0000:1b:00.0" class="0x020000" ...> <nic> <net name="mlx5_0" speed="400000"/> </nic> </pci>
 //       </pci> </cpu> </system>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include "topology/graph.h"
@@ -23,6 +25,17 @@ constexpr double kLaneBytes = 1e9 / 8;                         // of a PCIe lane
 constexpr double kUsualPci = 16e9, kBetweenCpus = 20e9;        // where the file does not say
 constexpr double kUsualNic = 10000;                            // Mb/s
 constexpr double kNvLinkNs = 700, kPciNs = 300, kCpuNs = 300;  // round figures
+constexpr double kXgmi = 48e9;                                 // AMD's links between GPUs
+constexpr const char *kNumaNode = "NUMA node ", *kSwitchName = "PCIe switch ", *kGpuName = "GPU ";
+
+double pci_bytes_per_second(double transfers, double lanes) {  // of each lane, in GT/s
+  return transfers * lanes * (transfers > 5 ? 128.0 / 130 : 0.8) * kLaneBytes;
+}
+
+// By the generation of NVIDIA's GPUs.
+double nvlink_bytes_per_second(int sm) {
+  return sm >= 100 ? 40e9 : sm < 70 && sm > 0 ? 18e9 : 20e9;
+}
 
 struct Element {
   std::string name;
@@ -114,7 +127,7 @@ class Builder {
     std::vector<int> cpus;
     for (const Element& cpu : system.inner) {
       if (cpu.name != "cpu") continue;
-      const int node = graph_.add(Kind::kPart, "NUMA node " + cpu.get("numaid"));
+      const int node = graph_.add(Kind::kPart, kNumaNode + cpu.get("numaid"));
       for (const int other : cpus) graph_.join(other, node, kBetweenCpus, kCpuNs);
       cpus.push_back(node);
       TUTTI_TRY(add_inner(cpu, node, std::nullopt));
@@ -138,12 +151,14 @@ class Builder {
       if (element.name == "pci") {
         TUTTI_TRY(add_pci(element, node));
       } else if (element.name == "gpu") {
-        const int gpu = graph_.add(Kind::kGpu, "GPU " + element.get("dev"));
+        const int gpu = graph_.add(Kind::kGpu, kGpuName + element.get("dev"));
+        graph_.nodes.back().bus = holder.get("busid");
+        graph_.nodes.back().sm = static_cast<int>(element.number("sm"));
         graph_.join(node, gpu, way.value_or(kUsualPci), kPciNs);
         gpus_[holder.get("busid")] = gpu;
         TUTTI_TRY(note_links(element, gpu));
       } else if (element.name == "nic") {
-        add_nets(element, node, way);
+        add_nets(element, node, holder.name == "pci" ? holder.get("busid") : "", way);
       }
     }
     return {};
@@ -154,32 +169,33 @@ class Builder {
       return wrong("the PCI device " + bus + " is there twice: the devices would form a cycle");
     double transfers = 0;  // per lane, in GT/s
     sscanf(pci.get("link_speed").c_str(), "%lf", &transfers);
-    const double lanes = pci.number("link_width"), coding = transfers > 5 ? 128.0 / 130 : 0.8;
-    const double way = transfers > 0 && lanes > 0 ? transfers * lanes * coding * kLaneBytes : kUsualPci;
+    const double lanes = pci.number("link_width");
+    const double way = transfers > 0 && lanes > 0 ? pci_bytes_per_second(transfers, lanes) : kUsualPci;
     if (pci.get("class").rfind("0x0604", 0) != 0) return add_inner(pci, holder, way);
-    const int node = graph_.add(Kind::kPciSwitch, "PCIe switch " + bus);
+    const int node = graph_.add(Kind::kPciSwitch, kSwitchName + bus);
+    graph_.nodes.back().bus = bus;
     graph_.join(holder, node, way, kPciNs);
     return add_inner(pci, node, std::nullopt);
   }
-  void add_nets(const Element& nic, int node, std::optional<double> way) {
+  void add_nets(const Element& nic, int node, const std::string& bus, std::optional<double> way) {
     for (const Element& net : nic.inner) {
       if (net.name != "net") continue;
       const double megabits = net.number("speed") > 0 ? net.number("speed") : kUsualNic;
       graph_.join(node, graph_.add(Kind::kNic, net.get("name")), std::min(way.value_or(kUsualPci), megabits * 1e6 / 8),
                   kPciNs);
+      graph_.nodes.back().bus = bus;
     }
   }
   // NVIDIA's and AMD's links between GPUs: so many, each as fast as its generation's.
   Result<void> note_links(const Element& gpu, int node) {
-    const double sm = gpu.number("sm");
-    const double each = sm >= 100 ? 40e9 : sm < 70 && sm > 0 ? 18e9 : 20e9;
+    const double each = nvlink_bytes_per_second(graph_.nodes[static_cast<size_t>(node)].sm);
     for (const Element& link : gpu.inner) {
       if (link.name != "nvlink" && link.name != "xgmi") continue;
       const double count = link.number("count");
       if (!(count > 0))
         return wrong("a link of " + graph_.nodes[static_cast<size_t>(node)].name + " to " + link.get("target") +
                      " has the count '" + link.get("count") + "' and so the speed 0");
-      links_.push_back({node, link.get("target"), link.get("tclass"), count * (link.name == "xgmi" ? 48e9 : each)});
+      links_.push_back({node, link.get("target"), link.get("tclass"), count * (link.name == "xgmi" ? kXgmi : each)});
     }
     return {};
   }
@@ -194,7 +210,10 @@ class Builder {
         });
         if (!is_told) graph_.join(link.gpu, peer->second, link.bytes_per_second, kNvLinkNs);
       } else if (link.kind.rfind("0x0680", 0) == 0) {
-        if (fabric < 0) fabric = graph_.add(Kind::kFabric, "NVSwitch");
+        if (fabric < 0) {
+          fabric = graph_.add(Kind::kFabric, "NVSwitch");
+          graph_.nodes.back().bus = link.target;
+        }
         if (graph_.edges.back().a != link.gpu || graph_.edges.back().b != fabric)
           graph_.join(link.gpu, fabric, 0, kNvLinkNs / 2);
         graph_.edges.back().bytes_per_second += link.bytes_per_second;
@@ -212,11 +231,146 @@ class Builder {
   std::vector<Link> links_;
 };
 
+// The least one that carries so much.
+std::string pci_link(double bytes_per_second) {
+  constexpr double kAlike = 1 - 1e-9;
+  double best = HUGE_VAL, best_transfers = 0;
+  int best_lanes = 0;
+  if (bytes_per_second != kUsualPci)
+    for (const double transfers : {2.5, 5.0, 8.0, 16.0, 32.0, 64.0})
+      for (const int lanes : {1, 2, 4, 8, 16}) {
+        const double speed = pci_bytes_per_second(transfers, lanes);
+        if (speed < bytes_per_second * kAlike || speed >= best) continue;
+        best = speed, best_transfers = transfers, best_lanes = lanes;
+      }
+  const std::string speed = best_lanes > 0 ? format("%.1f GT/s PCIe", best_transfers) : "";
+  return format(" link_speed=\"%s\" link_width=\"%d\">", speed.c_str(), best_lanes);
+}
+
+class Writer {
+ public:
+  explicit Writer(const Graph& graph) : graph_(graph), holders_(graph.nodes.size(), -1) {
+    for (size_t e = graph.edges.size(); e-- > 0;) holders_[index(graph.edges[e].b)] = static_cast<int>(e);
+  }
+
+  Result<std::string> document() {
+    std::vector<int> cpus;
+    for (int node = 0; node < n(); node++)
+      if (is_cpu(node)) cpus.push_back(node);
+    text_ = "<system version=\"1\">\n";
+    for (int node = 0; node < n(); node++)
+      if (is_device(node)) {
+        const int place = place_of(node);
+        inner_[place < 0 && !cpus.empty() ? cpus[0] : place].push_back(node);
+      }
+    if (cpus.empty()) cpus.push_back(-1);
+    for (const int cpu : cpus) {
+      line(1, format("<cpu numaid=\"%d\">", cpu < 0 ? 0 : atoi(at(cpu).name.c_str() + strlen(kNumaNode))));
+      TUTTI_TRY(write_inner(cpu, 2));
+      line(1, "</cpu>");
+    }
+    if (gpus_ == 0) return Error{Code::kInvalidUsage, "there are no GPUs, of which NCCL's topology files tell"};
+    return text_ + "</system>\n";
+  }
+
+ private:
+  static size_t index(int i) { return static_cast<size_t>(i); }
+  int n() const { return static_cast<int>(graph_.nodes.size()); }
+  const Graph::Node& at(int node) const { return graph_.nodes[index(node)]; }
+  double speed(int node) const { return graph_.edges[index(holders_[index(node)])].bytes_per_second; }
+  void line(int depth, const std::string& what) { text_ += std::string(2 * index(depth), ' ') + what + "\n"; }
+  bool is_cpu(int node) const { return at(node).kind == Kind::kPart && at(node).name.rfind(kNumaNode, 0) == 0; }
+  bool is_device(int node) const {
+    const Kind kind = at(node).kind;
+    return kind == Kind::kPciSwitch || kind == Kind::kGpu || kind == Kind::kNic;
+  }
+  // The switch or the NUMA node that it hangs from; -1: a part that is in no node.
+  int place_of(int node) const {
+    do {
+      const int edge = holders_[index(node)];
+      node = edge < 0 ? -1 : graph_.edges[index(edge)].a;
+    } while (node >= 0 && !is_cpu(node) && at(node).kind == Kind::kPart);
+    return node;
+  }
+  Result<void> write_inner(int place, int depth) {
+    for (const int node : inner_[place]) {
+      const std::string pci = "<pci busid=\"" + at(node).bus + "\" class=";
+      if (at(node).kind == Kind::kNic) {
+        write_nic(place, node, depth);
+      } else if (at(node).bus.empty()) {
+        return Error{Code::kInvalidUsage, at(node).name + " has no PCI bus id, by which NCCL's topology files know it"};
+      } else if (at(node).kind == Kind::kGpu) {
+        line(depth, pci + "\"0x030200\"" + pci_link(speed(node)));
+        write_gpu(node, depth + 1);
+        line(depth, "</pci>");
+      } else {
+        line(depth, pci + "\"0x060400\"" + pci_link(speed(node)));
+        TUTTI_TRY(write_inner(node, depth + 1));
+        line(depth, "</pci>");
+      }
+    }
+    return {};
+  }
+  void write_gpu(int gpu, int depth) {
+    const std::string name = at(gpu).name.rfind(kGpuName, 0) == 0 ? at(gpu).name.substr(strlen(kGpuName)) : "";
+    const std::string dev = name.empty() ? std::to_string(gpus_) : name;
+    gpus_++;
+    line(depth, format("<gpu dev=\"%s\" sm=\"%d\">", dev.c_str(), at(gpu).sm));
+    for (const Graph::Edge& edge : graph_.edges) {
+      if (edge.a != gpu && edge.b != gpu) continue;
+      const Graph::Node& peer = at(edge.a == gpu ? edge.b : edge.a);
+      const bool is_switch = peer.kind == Kind::kFabric;
+      if (!is_switch && peer.kind != Kind::kGpu) continue;
+      const double each = nvlink_bytes_per_second(at(gpu).sm), xgmis = edge.bytes_per_second / kXgmi;
+      const bool is_xgmi =
+          xgmis == std::round(xgmis) && (at(gpu).sm == 0 || std::fmod(edge.bytes_per_second, each) != 0);
+      line(depth + 1,
+           format("<%s target=\"%s\" count=\"%g\" tclass=\"0x%s\"/>", is_xgmi ? "xgmi" : "nvlink", peer.bus.c_str(),
+                  is_xgmi ? xgmis : std::max(1.0, std::round(edge.bytes_per_second / each)),
+                  is_switch ? "068000"
+                  : is_xgmi ? "038000"
+                            : "030200"));
+    }
+    line(depth, "</gpu>");
+  }
+  // With all that are of the same device.
+  void write_nic(int place, int first, int depth) {
+    std::vector<int> nets;
+    for (const int node : inner_[place])
+      if (at(node).kind == Kind::kNic && (node == first || (!at(node).bus.empty() && at(node).bus == at(first).bus)))
+        nets.push_back(node);
+    if (nets[0] != first) return;  // has been written
+    double most = 0;
+    for (const int net : nets) most = std::max(most, speed(net));
+    const bool has_bus = !at(first).bus.empty();
+    if (has_bus) line(depth, "<pci busid=\"" + at(first).bus + "\" class=\"0x020000\"" + pci_link(most));
+    line(depth + has_bus, "<nic>");
+    for (const int net : nets)
+      line(depth + has_bus + 1,
+           format("<net name=\"%s\" speed=\"%.0f\"/>", at(net).name.c_str(), std::ceil(speed(net) * 8 / 1e6 - 1e-6)));
+    line(depth + has_bus, "</nic>");
+    if (has_bus) line(depth, "</pci>");
+  }
+
+  const Graph& graph_;
+  std::vector<int> holders_;               // edges to what a node hangs from
+  std::map<int, std::vector<int>> inner_;  // of each place, in order
+  std::string text_;
+  int gpus_ = 0;
+};
+
 }  // namespace
 
 Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file) {
   TUTTI_TRY_ASSIGN(const Element system, Reader(text, file).document());
   return Builder(file).build(system);
+}
+
+Result<std::string> nccl_xml(const Graph& graph) {
+  for (const Graph::Node& node : graph.nodes)
+    if (node.host != 0)
+      return Error{Code::kInvalidUsage, "there are several hosts, and NCCL's topology files are of one"};
+  return Writer(graph).document();
 }
 
 }  // namespace tutti

@@ -1,9 +1,11 @@
 // Machines as graphs: what files say, what is wrong with broken ones, and the orders of ranks that are found.
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "catch.h"
 #include "contains.h"
@@ -73,11 +75,114 @@ Cluster cluster_of(int hosts_per_rack, double rack_bytes_per_second) {
   return cluster;
 }
 
+void check_same(const Graph& graph, const Graph& wanted) {
+  REQUIRE(graph.nodes.size() == wanted.nodes.size());
+  REQUIRE(graph.edges.size() == wanted.edges.size());
+  for (size_t i = 0; i < wanted.nodes.size(); i++) {
+    const Graph::Node &a = graph.nodes[i], &b = wanted.nodes[i];
+    CHECK(std::tie(a.kind, a.name, a.host, a.bus, a.sm) == std::tie(b.kind, b.name, b.host, b.bus, b.sm));
+  }
+  for (size_t i = 0; i < wanted.edges.size(); i++) {
+    const Graph::Edge &a = graph.edges[i], &b = wanted.edges[i];
+    INFO(b.a << " to " << b.b << ": " << a.bytes_per_second << " for " << b.bytes_per_second);
+    CHECK(std::tie(a.a, a.b, a.bytes_per_second, a.latency_ns) == std::tie(b.a, b.b, b.bytes_per_second, b.latency_ns));
+  }
+}
+
 bool is_about(double value, double expected) {
   return std::abs(value - expected) < 1e-3 * expected;
 }
 
 }  // namespace
+
+TEST_CASE("graph: what is written as NCCL's XML is the same graph when it is read, and has the same ring") {
+  int n_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(TUTTI_TEST_TOPOLOGIES "/graphs")) {
+    const std::string name = entry.path().filename();
+    INFO(name);
+    const Graph graph = golden(name);
+    const auto xml = nccl_xml(graph);
+    REQUIRE(xml);
+    INFO(xml.value());
+    const auto again = graph_from_nccl_xml(xml.value(), "what was written");
+    REQUIRE(again);
+    check_same(again.value(), graph);
+    CHECK(best_ring(again.value()).ranks == best_ring(graph).ranks);
+    n_files++;
+  }
+  CHECK(n_files >= 5);
+}
+
+TEST_CASE("graph: speeds of links and NICs are written as they are") {
+  Graph graph;
+  const int node = graph.add(Kind::kPart, "NUMA node 3"), gpu = graph.add(Kind::kGpu, "GPU 7");
+  graph.nodes.back().bus = "0000:01:00.0";
+  graph.nodes.back().sm = 100;
+  const int other = graph.add(Kind::kGpu, "GPU 9"), nic = graph.add(Kind::kNic, "mlx5_0");
+  graph.nodes[static_cast<size_t>(other)].bus = "0000:02:00.0";
+  graph.nodes[static_cast<size_t>(other)].sm = 100;
+  graph.nodes.back().bus = "0000:03:00.1";
+  const int second = graph.add(Kind::kNic, "mlx5_1");
+  graph.nodes.back().bus = "0000:03:00.1";
+  graph.join(node, gpu, 16 * 5 * 0.1 * 1e9, 300);  // 16 lanes of 5 GT/s, of which 8 of 10 bits count
+  graph.join(node, other, 16e9, 300);
+  graph.join(node, nic, 8 * 16 / 8.0 * 128 / 130 * 1e9, 300);  // all that 8 lanes of 16 GT/s carry
+  graph.join(node, second, 12.5e9, 300);
+  graph.join(gpu, other, 18 * 40e9, 700);
+  const auto xml = nccl_xml(graph);
+  REQUIRE(xml);
+  for (const char* words :
+       {"<cpu numaid=\"3\">",
+        "<pci busid=\"0000:01:00.0\" class=\"0x030200\" link_speed=\"5.0 GT/s PCIe\" link_width=\"16\">",
+        "<gpu dev=\"7\" sm=\"100\">", "<nvlink target=\"0000:02:00.0\" count=\"18\" tclass=\"0x030200\"/>",
+        "<pci busid=\"0000:02:00.0\" class=\"0x030200\" link_speed=\"\" link_width=\"0\">",
+        "<pci busid=\"0000:03:00.1\" class=\"0x020000\" link_speed=\"8.0 GT/s PCIe\" link_width=\"16\">",
+        "<net name=\"mlx5_1\" speed=\"100000\"/>"}) {
+    INFO(words << " in\n" << xml.value());
+    CHECK(contains(xml.value(), words));
+  }
+  const auto again = graph_from_nccl_xml(xml.value(), "F");
+  REQUIRE(again);
+  check_same(again.value(), graph);
+}
+
+TEST_CASE("graph: a machine of hwloc's is written with its devices, and what has no place in NCCL's XML is refused") {
+  Machine machine;
+  const auto device = [](const char* name, const char* detail) {
+    return Part{.kind = Part::Kind::kDevice, .name = name, .detail = detail};
+  };
+  Part package{.kind = Part::Kind::kPackage, .name = "package 0"},
+      numa{.kind = Part::Kind::kNode, .name = "NUMA node 1"};
+  numa.parts = {{.kind = Part::Kind::kCore, .name = "core 0"},
+                device("GPU", "GPU NVIDIA H100, PCI 0000:1a:00.0"),
+                device("eth0", "NIC, 25000 Mb/s, PCI 0000:1b:00.0")};
+  package.parts = {numa};
+  machine.whole.parts = {package, device("virtual0", "virtual NIC, 1000 Mb/s")};
+  const auto xml = nccl_xml(graph_of(machine));
+  REQUIRE(xml);
+  const auto again = graph_from_nccl_xml(xml.value(), "F");
+  REQUIRE(again);
+  REQUIRE(again.value().nodes.size() == 4);
+  CHECK(again.value().nodes[0].name == "NUMA node 1");
+  CHECK(again.value().nodes[1].bus == "0000:1a:00.0");
+  CHECK(again.value().nodes[1].kind == Kind::kGpu);
+  CHECK(again.value().nodes[2].name == "eth0");
+  CHECK(again.value().nodes[2].bus == "0000:1b:00.0");
+  CHECK(again.value().edges[1].bytes_per_second == 25e9 / 8);
+  CHECK(again.value().nodes[3].name == "virtual0");
+
+  const auto refused = [](const Graph& graph) {
+    const auto wrong = nccl_xml(graph);
+    REQUIRE_FALSE(wrong);
+    CHECK(wrong.error().code == Code::kInvalidUsage);
+    return wrong.error().message;
+  };
+  machine.whole.parts[0].parts[0].parts[1].detail = "GPU NVIDIA H100";
+  CHECK(contains(refused(graph_of(machine)), "GPU has no PCI bus id"));
+  machine.whole.parts[0].parts[0].parts.resize(1);
+  CHECK(contains(refused(graph_of(machine)), "there are no GPUs"));
+  CHECK(contains(refused(graph_of(cluster_of(2, 0), 2, golden("dgx_h100.xml"))), "there are several hosts"));
+}
 
 TEST_CASE("graph: DGX H100 has NVSwitch among all GPUs, and each GPU a NIC on its own PCIe switch") {
   const Graph graph = golden("dgx_h100.xml");

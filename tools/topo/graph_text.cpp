@@ -4,13 +4,16 @@
 #include <iterator>
 
 #include "picture.h"
-#include "topology/graph.h"
 
 namespace tutti::topo {
 namespace {
 
 // A file of NCCL's, or what --host takes.
 Result<Graph> machine_graph(const std::string& name) {
+  if (name == "this-host") {
+    TUTTI_TRY_ASSIGN(const Machine machine, discover_all());
+    return graph_of(machine);
+  }
   std::ifstream file(name);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   if (text.find("<system") != text.npos) return graph_from_nccl_xml(text, name);
@@ -18,7 +21,7 @@ Result<Graph> machine_graph(const std::string& name) {
   return graph_of(machine);
 }
 
-Result<Graph> graph_named(const std::string& name, const std::string& host) {
+Result<Graph> graph_unchecked(const std::string& name, const std::string& host) {
   if (!name.ends_with(".json")) return machine_graph(name);
   TUTTI_TRY_ASSIGN(const Cluster cluster, read_cluster(name));
   Graph like;  // as the cluster says
@@ -35,9 +38,13 @@ Result<Graph> graph_named(const std::string& name, const std::string& host) {
 
 }  // namespace
 
-Result<std::string> graph_text(const std::string& name, const std::string& host) {
-  TUTTI_TRY_ASSIGN(const Graph graph, graph_named(name, host));
+Result<Graph> graph_named(const std::string& name, const std::string& host) {
+  TUTTI_TRY_ASSIGN(Graph graph, graph_unchecked(name, host));
   TUTTI_TRY(check(graph, name));
+  return graph;
+}
+
+std::string graph_text(const Graph& graph) {
   Routes routes(graph);
   const std::vector<int> ranks = graph.ranks();
   const Order ring = find_order(routes, ring_hops(static_cast<int>(ranks.size())));

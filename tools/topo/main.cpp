@@ -16,6 +16,18 @@ int complain(const std::string& what) {
   return 1;
 }
 
+int show_graph(const std::string& name, const std::string& host, const std::string& xml) {
+  const auto graph = tutti::topo::graph_named(name, host);
+  if (!graph) return complain(graph.error().message);
+  const std::string text = tutti::topo::graph_text(graph.value());
+  if (fputs(text.c_str(), stdout) < 0 || fflush(stdout) != 0) return complain("stdout cannot be written");
+  if (xml.empty()) return 0;
+  const auto written = tutti::nccl_xml(graph.value());
+  if (!written) return complain("--xml: " + name + ": " + written.error().message);
+  const auto done = tutti::write_file(xml, written.value());
+  return done ? 0 : complain("--xml " + xml + " cannot be written: " + strerror(done.error().sys_errno));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -23,7 +35,7 @@ int main(int argc, char** argv) {
       "Prints the machine and, for a group of ranks, where each one runs, the paths between them, rings and trees.\n"
       "Under a launcher (mpirun -np 4 tutti-topo) the group is the job; --ranks simulates one.");
   tutti::topo::Invented wish;
-  std::string svg, graph;
+  std::string svg, graph, xml;
   app.add_option(
       "--host", wish.hosts,
       "a host to simulate, repeat for more: a file from TUTTI_TOPO_DUMP or lstopo, or hwloc's short form such as "
@@ -32,17 +44,17 @@ int main(int argc, char** argv) {
                  "ranks to simulate on each host, bound to its cores one after the other")
       ->check(CLI::Range(0, 65536));
   app.add_flag("--cyclic", wish.cyclic, "deal the ranks out to the hosts in turn, not host after host");
-  app.add_option("--graph", graph,
-                 "print the best ring of this graph instead: a topology file of NCCL's, what --host takes, or a "
-                 "cluster's .json (lib/sim), each of whose hosts is like the one --host");
+  app.add_option(
+      "--graph", graph,
+      "print the best ring of this graph instead: a topology file of NCCL's, what --host takes, this-host, or "
+      "a cluster's .json (lib/sim), each of whose hosts is like the one --host");
+  app.add_option("--xml", xml, "also write the graph into this file, as NCCL reads it with NCCL_TOPO_FILE");
   app.add_option("--svg", svg, "also draw it into this SVG file");
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-topo")) return *status;
 
-  if (!graph.empty()) {
-    const auto text = tutti::topo::graph_text(graph, wish.hosts.empty() ? "" : wish.hosts[0]);
-    if (!text) return complain(text.error().message);
-    return fputs(text.value().c_str(), stdout) < 0 || fflush(stdout) != 0 ? complain("stdout cannot be written") : 0;
-  }
+  if (graph.empty() && !xml.empty())
+    return complain("--xml is of a graph: give --graph, too, such as --graph this-host");
+  if (!graph.empty()) return show_graph(graph, wish.hosts.empty() ? "" : wish.hosts[0], xml);
 
   const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;
   if (wish.hosts.empty()) wish.hosts.push_back("");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "topology/graph.h"
 #include "topology/layout.h"
 #include "topology/machine.h"
 
@@ -50,9 +51,10 @@ std::string shared_by(const Picture& picture, int a, int b);
 
 // One that a file describes, hwloc's short form, or "" for this one.
 Result<Machine> machine_named(const std::string& name);
-// The ring found on a graph (topology/graph.h): of a machine, or of a cluster (.json) of which each host is like
-// `host`.
-Result<std::string> graph_text(const std::string& name, const std::string& host);
+// Of a machine ("this-host" is the one it runs on), or of a cluster (.json) of which each host is like `host`.
+Result<Graph> graph_named(const std::string& name, const std::string& host);
+// The ring found on it.
+std::string graph_text(const Graph& graph);
 
 std::string to_text(const Picture& picture);
 std::string to_svg(const Picture& picture);
