@@ -115,9 +115,11 @@ bool Bootstrap::is_broken() {
   return has_news(0);  // nobody expects an answer now
 }
 
-// The loss of a rank is better known to the root, which gets a moment to tell of it.
+// The loss of a rank is better known to the root, which gets a moment to tell of it: a rank that failed reports there
+// before it closes anything. Who reports waits until the root has told the others: the root may be a thread of this
+// process, which may end now.
 Result<void> Bootstrap::conclude(Result<void> here) {
-  constexpr int kGraceMs = 50;
+  constexpr int kGraceMs = 1000;
   if (is_over_) return here;
   if (here) {
     TUTTI_TRY(all_gather(""));
@@ -127,6 +129,7 @@ Result<void> Bootstrap::conclude(Result<void> here) {
   if (here.error().code == Code::kRemoteError && has_news(kGraceMs))
     if (auto word = receive_all(); !word) return std::move(word).error();
   send(FrameKind::kReport, pack_report(here.error()));
+  (void)receive_frame(Deadline::after_seconds(kReportSeconds));
   return here;
 }
 

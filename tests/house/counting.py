@@ -25,13 +25,27 @@ CASES = [  # result, output, (passed, failed, skipped)
 ]
 
 
-def count(tests):
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as log:
-        for result, output, _ in tests:
-            log.write(json.dumps({"name": "planted", "result": result, "stdout": output, "returncode": 1}) + "\n")
-        log.flush()
-        command = [sys.executable, str(tree.ROOT / "tools/lib/count_tests.py"), log.name]
+AGAIN = [  # what a second run by itself gave, what a failed test that was (22, 2, 0) counts as then
+    (["OK"] * 3, (18, 0, 0)),
+    (["OK"] * 2, (22, 2, 0)),
+    (["OK", "FAIL", "OK"], (22, 2, 0)),
+    (["FAIL"] * 3, (22, 2, 0)),
+    (["SKIP"] * 3, (22, 2, 0)),
+]
+
+
+def count(*logs):
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(tree.ROOT / "tools/lib/count_tests.py")]
+        for nth, tests in enumerate(logs):
+            command.append(f"{folder}/{nth}")
+            with open(command[-1], "w", encoding="utf-8") as log:
+                for result, output, *_ in tests:
+                    log.write(json.dumps({"name": "tutti:a / planted", "result": result, "stdout": output}) + "\n")
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        failed = subprocess.run([*command[:2], "--failed", command[2]], check=True, capture_output=True, text=True).stdout
+    is_bad = [result for result, *_ in logs[0] if result not in ("OK", "SKIP", "EXPECTEDFAIL")]
+    assert failed.split() == ["tutti:planted"] * len(is_bad), failed
     return tuple(int(number) for number in output.split())
 
 
@@ -40,7 +54,11 @@ def main():
     total = tuple(sum(case[2][i] for case in CASES) for i in range(3))
     if count(CASES) != total:
         wrong.append(f"all together: {count(CASES)} instead of {total}")
-    tree.finish(wrong, len(CASES) + 1)
+    for second, expected in AGAIN:
+        counted = count([("FAIL", V2_MIXED)], [(result, PASSED) for result in second])
+        if counted != expected:
+            wrong.append(f"failed, then {second}: counted as {counted} instead of {expected}")
+    tree.finish(wrong, len(CASES) + 1 + len(AGAIN))
 
 
 if __name__ == "__main__":

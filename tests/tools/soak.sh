@@ -8,7 +8,7 @@ trap 'rm -rf "$tmp"' EXIT
 failed=0
 lacks() { echo "lacks: $1"; cat "$tmp/out"; failed=1; }
 
-"$soak" --seconds 15 --ranks 4 --rest 4000 --maxbytes 262144 --hang 60 -J "$tmp/json" >"$tmp/out" 2>&1 ||
+"$soak" --seconds 60 --ranks 4 --rest 4000 --maxbytes 262144 --hang 60 -J "$tmp/json" >"$tmp/out" 2>&1 ||
   { echo "the exit status is $?"; cat "$tmp/out"; failed=1; }
 cat "$tmp/out"
 grep -qE '^processes killed +[1-9]' "$tmp/out" || lacks 'kills'

@@ -3,10 +3,18 @@ the latter with the end of its output.
 
 A Catch2 program counts as its test cases, taken from the summary that it prints; any other test counts as one. A program
 that ends badly (crash, time limit, sanitizer report) counts as one failure at least.
+
+A second log is of failed tests that were run again, each by itself and several times: one that passed each time is told of
+as unsteady, with the output of its failure, and counts as what it did then.
+
+  count_tests.py LOG [LOG_OF_SECOND_RUN]
+  count_tests.py --failed LOG               prints which to run again, as `meson test` takes it
 """
 import json
 import re
 import sys
+
+AGAIN = 3  # times that an unsteady test has passed by itself
 
 
 def catch_cases(output):
@@ -34,26 +42,51 @@ def end_of_output(test, lines_of_each=30):
     return "".join(f"    {line}\n" for line in lines)
 
 
+def read(path):
+    with open(path, encoding="utf-8") as log:
+        return [json.loads(line) for line in log if line.strip()]
+
+
+def has_failed(test):
+    return test["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")
+
+
+def tell(what, test):
+    print(f"  {what}: {test['name']} ({test['result']}, exit status {test.get('returncode')})", file=sys.stderr)
+    print(end_of_output(test), end="", file=sys.stderr)
+
+
+def count(test):
+    cases = catch_cases(test.get("stdout", ""))
+    passed, failed, skipped = cases or (0, 0, 0)
+    if test["result"] == "SKIP":
+        return 0, 0, 1
+    if test["result"] == "EXPECTEDFAIL":
+        return 1, 0, 0
+    if has_failed(test):
+        return passed, max(failed, 1), skipped
+    return (passed, failed, skipped) if cases else (1, 0, 0)
+
+
 def main():
+    if sys.argv[1] == "--failed":
+        # "project:suites / name"
+        print(*(re.sub(":.*? / ", ":", test["name"], count=1) for test in read(sys.argv[2]) if has_failed(test)), sep="\n")
+        return
+    again = {}
+    for test in read(sys.argv[2]) if len(sys.argv) > 2 else []:
+        again.setdefault(test["name"], []).append(test)
     total = [0, 0, 0]
-    with open(sys.argv[1], encoding="utf-8") as log:
-        tests = [json.loads(line) for line in log if line.strip()]
-    for test in tests:
-        output = test.get("stdout", "")
-        result = test["result"]
-        passed, failed, skipped = catch_cases(output) or (0, 0, 0)
-        if result == "SKIP":
-            passed, failed, skipped = 0, 0, 1
-            print(f"  skipped: {test['name']}: {last_line(output)}", file=sys.stderr)
-        elif result == "EXPECTEDFAIL":
-            passed, failed, skipped = 1, 0, 0
-        elif result != "OK":
-            failed = max(failed, 1)
-            print(f"  failed: {test['name']} ({result}, exit status {test.get('returncode')})", file=sys.stderr)
-            print(end_of_output(test), end="", file=sys.stderr)
-        elif catch_cases(output) is None:
-            passed = 1
-        total = [total[0] + passed, total[1] + failed, total[2] + skipped]
+    for test in read(sys.argv[1]):
+        second = again.get(test["name"], [])
+        if test["result"] == "SKIP":
+            print(f"  skipped: {test['name']}: {last_line(test.get('stdout', ''))}", file=sys.stderr)
+        elif has_failed(test) and len(second) >= AGAIN and all(run["result"] == "OK" for run in second):
+            tell(f"unsteady, but passed {len(second)} of {len(second)} by itself", test)
+            test = second[-1]
+        elif has_failed(test):
+            tell("failed", test)
+        total = [sum(pair) for pair in zip(total, count(test))]
     print(*total)
 
 
