@@ -5,8 +5,6 @@
 
 #include <barrier>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -310,38 +308,6 @@ TEST_CASE("nobody's creation waits for blocking streams, in which operations wai
     }
     rank.expect(r + 1, 1000);
   });
-}
-
-// Loading a kernel waits for the device, where the first operation's one waits for rank 1. What is of these types runs
-// in no other test of this file, which could have loaded it before.
-TEST_CASE("operations of kinds that have not run before are launched while one waits for another rank") {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool has_launched = false, in_time = true;
-  run_ranks([&](int r, Rank& rank) {
-    rank.fill(0, 200'000);
-    if (r == 1) {
-      std::unique_lock lock(mutex);
-      in_time = changed.wait_for(lock, std::chrono::seconds(60), [&] { return has_launched; });
-    }
-    const auto sum = [&](size_t count, tuttiDataType_t type) {
-      rank.need(tuttiAllReduce(rank.data, rank.data, count, type, tuttiSum, rank.comm, as_tutti(rank.stream)) ==
-                tuttiSuccess);
-    };
-    sum(10, tuttiUint64);
-    sum(10, tuttiDouble);
-    sum(10'000, tuttiDouble);
-    rank.need(tuttiReduceScatter(rank.data, rank.data, 1000, tuttiUint8, tuttiMax, rank.comm, as_tutti(rank.stream)) ==
-              tuttiSuccess);
-    {
-      const std::lock_guard lock(mutex);
-      has_launched = has_launched || r == 0;
-    }
-    changed.notify_all();
-    rank.expect(0, 200'000);
-  });
-  INFO("rank 0 launches nothing for a minute: it waits for its device, and that for rank 1");
-  CHECK(in_time);
 }
 
 TEST_CASE("operations in the default stream come after and before those of blocking streams") {
