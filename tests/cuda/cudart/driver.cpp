@@ -24,6 +24,7 @@ CUresult stream_batch(CUstream stream, unsigned n, CUstreamBatchMemOpParams* par
 }
 
 CUresult address_range(CUdeviceptr* base, size_t* bytes, CUdeviceptr memory) {
+  if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
   const void* begin = nullptr;
   Allocated found;
   if (!find(reinterpret_cast<const void*>(memory), &begin, &found) || found.device < 0) return CUDA_ERROR_NOT_FOUND;
