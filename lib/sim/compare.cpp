@@ -25,8 +25,8 @@ Facts facts_of(const Network& network) {
               .ranks_here = here,
               .cpus_here = cpus,
               .machine_cpus = cpus,
-              .shares_memory = cluster.shares_memory,
-              .has_rdma = cluster.rdma};
+              .shares_memory = cluster.links.shares_memory,
+              .has_rdma = cluster.links.rdma};
   add_network(network.layout(), static_cast<uint64_t>(cluster.rack_bytes_per_second()), &facts);
   return facts;
 }
@@ -56,7 +56,7 @@ Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_
           .local = way,
           .nic = way,
           .summed_byte_ns = prices.summed_byte,
-          .shares_memory = shares_memory};
+          .links = {.shares_memory = shares_memory}};
 }
 
 Planner planner_of(const Network& network) {

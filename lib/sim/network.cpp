@@ -133,10 +133,10 @@ Layout Network::layout() const {
 
 MessageSizes Network::sizes() const {
   const auto hosts = static_cast<size_t>(n_hosts());
-  const bool has_rdma = hosts > 1 && cluster_.rdma, divides = cluster_.nics_per_host > 1;
-  MessageSizes sizes = usual_sizes(hosts, cluster_.shares_memory, has_rdma, divides);
-  if (cluster_.slot_bytes > 0) sizes.slot_bytes = cluster_.slot_bytes;
-  if (cluster_.slots > 0) sizes.slots = cluster_.slots;
+  const bool has_rdma = hosts > 1 && cluster_.links.rdma, divides = cluster_.nics_per_host > 1;
+  MessageSizes sizes = usual_sizes(hosts, cluster_.links.shares_memory, has_rdma, divides);
+  if (cluster_.links.slot_bytes > 0) sizes.slot_bytes = cluster_.links.slot_bytes;
+  if (cluster_.links.slots > 0) sizes.slots = cluster_.links.slots;
   return sizes;
 }
 

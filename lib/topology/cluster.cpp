@@ -166,13 +166,13 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
   TUTTI_TRY(fields.count("ranks_per_host", 1, &cluster->ranks_per_host));
   TUTTI_TRY(fields.count("nics_per_host", 1, &cluster->nics_per_host));
   TUTTI_TRY(fields.count("cpus_per_host", 1, &cluster->cpus_per_host));
-  TUTTI_TRY(fields.flag("rdma", &cluster->rdma));
+  TUTTI_TRY(fields.flag("rdma", &cluster->links.rdma));
   TUTTI_TRY(fields.number("summed_byte_ns", 0, &cluster->summed_byte_ns));
   int slots = 0, slot_bytes = 0;
   TUTTI_TRY(fields.count("slots", 2, &slots));
   TUTTI_TRY(fields.count("slot_bytes", 64, &slot_bytes));
-  cluster->slots = static_cast<uint32_t>(slots);
-  cluster->slot_bytes = static_cast<uint32_t>(slot_bytes) / 64 * 64;
+  cluster->links.slots = static_cast<uint32_t>(slots);
+  cluster->links.slot_bytes = static_cast<uint32_t>(slot_bytes) / 64 * 64;
   return {};
 }
 
@@ -204,7 +204,7 @@ Cluster usual_cluster() {
           .nics_per_host = 8,
           .local = {450e9, 1500, 200, 0},
           .nic = {50e9, 3000, 500, 0},
-          .rdma = true};
+          .links = {.rdma = true}};
 }
 
 }  // namespace tutti

@@ -28,6 +28,13 @@ struct Exception {
   std::optional<double> bytes_per_second, slowdown, starts_late_ns;
 };
 
+// Of all ranks.
+struct ClusterLinks {
+  bool shares_memory = true;           // within a host
+  bool rdma = false;                   // between hosts
+  uint32_t slots = 0, slot_bytes = 0;  // of a link; 0: what the library takes
+};
+
 struct Cluster {
   int racks = 0;  // 0: as many as the ranks need
   int hosts_per_rack = 1, ranks_per_host = 1;
@@ -38,9 +45,7 @@ struct Cluster {
   Conduit nic;            // between hosts: what each NIC can
   Conduit rack;           // between racks: all of a rack together; its message_ns and byte_ns are not used
   double summed_byte_ns = 0;
-  bool shares_memory = true;           // within a host
-  bool rdma = false;                   // between hosts
-  uint32_t slots = 0, slot_bytes = 0;  // of a link; 0: what the library takes
+  ClusterLinks links;
   std::vector<Exception> exceptions;
 
   int ranks_per_rack() const { return hosts_per_rack * ranks_per_host; }

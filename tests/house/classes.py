@@ -29,7 +29,6 @@ TO_DIVIDE = {
     ("lib/schedule/effort.h", "Bill"): (14, 24),
     ("lib/schedule/simulation.h", "Simulation"): (12, 34),
     ("lib/sim/engine.h", "Engine"): (19, 31),
-    ("lib/topology/cluster.h", "Cluster"): (13, 5),
     ("transports/net/net.cpp", "Half"): (13, 13),
     ("transports/shm/shm_link.h", "ShmHalf"): (18, 20),
     ("transports/tcp/stream.h", "SendStream"): (18, 7),

@@ -29,9 +29,9 @@ inline Cluster plain_cluster() {
   cluster.hosts_per_rack = 4096;
   cluster.local = {kBytesPerNs * 1e9, kLatencyNs, 0, 0};
   cluster.nic = cluster.local;
-  cluster.rdma = true;  // any size of a message is as good as another
-  cluster.slots = 4;
-  cluster.slot_bytes = 64 << 20;
+  cluster.links.rdma = true;  // any size of a message is as good as another
+  cluster.links.slots = 4;
+  cluster.links.slot_bytes = 64 << 20;
   return cluster;
 }
 
@@ -47,7 +47,7 @@ inline Cluster uneven_cluster() {
   cluster.nic.message_ns = 400;
   cluster.rack = {20e9, 700, 0, 0};
   cluster.summed_byte_ns = 0.02;
-  cluster.slot_bytes = 64 << 10;
+  cluster.links.slot_bytes = 64 << 10;
   return cluster;
 }
 

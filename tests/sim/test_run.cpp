@@ -34,7 +34,7 @@ TEST_CASE("a ring takes 2 (n - 1) hops of an n-th of the bytes") {
       CHECK(ns_of(network_of(plain_cluster(), n), {half, of.bytes}, {Algo::kRing, 1}) == about((n - 1) * hop));
     // In slots of a quarter: four rounds.
     Cluster in_rounds = plain_cluster();
-    in_rounds.slot_bytes = part / 4;
+    in_rounds.links.slot_bytes = part / 4;
     const double quarter = kLatencyNs + part / 4 / kBytesPerNs;
     CHECK(ns_of(network_of(in_rounds, n), of, {Algo::kRing, 1}) == about(4 * 2 * (n - 1) * quarter));
   }
@@ -88,7 +88,7 @@ TEST_CASE("who sends waits for a free slot") {
   constexpr double kMessageNs = 1000, kSlowdown = 7;
   Cluster cluster = plain_cluster();
   cluster.nic = {1e15, kLatencyNs, kMessageNs, 0};
-  cluster.slots = kSlots;
+  cluster.links.slots = kSlots;
   cluster.exceptions = {{.host = 1, .slowdown = kSlowdown}};
   const auto order = natural(2);
   const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 0, kChunks, 1); },
@@ -114,11 +114,11 @@ TEST_CASE("messages are as long as the library's, whatever joins the ranks") {
         Joined{"RDMA", true, true, 1, 2, 256 << 10, 4}, Joined{"memory", true, true, 2, 1, 128 << 10, 4},
         Joined{"TCP on one host", false, false, 2, 1, 576 << 10, 4}}) {
     Cluster cluster = plain_cluster();
-    cluster.shares_memory = j.shares_memory;
-    cluster.rdma = j.rdma;
+    cluster.links.shares_memory = j.shares_memory;
+    cluster.links.rdma = j.rdma;
     cluster.ranks_per_host = j.ranks_per_host;
     cluster.nics_per_host = j.nics;
-    cluster.slots = cluster.slot_bytes = 0;
+    cluster.links.slots = cluster.links.slot_bytes = 0;
     const Network network = network_of(cluster, 2);
     const auto outcome = run(network, {.bytes = 2 << 20}, Plan{Algo::kRing, 1});
     INFO(j.by);
