@@ -1,5 +1,5 @@
-"""What users pass as NumPy arrays over the same memory. Nothing is copied without being said: who asked for a result in an
-array gets it there, or an error."""
+"""Makes NumPy arrays over the memory of what users pass. Nothing is copied silently: a result goes into the array that the
+caller named, or the call fails."""
 from __future__ import annotations
 
 from typing import Any
@@ -58,7 +58,7 @@ def view(thing: Any, name: str, is_written: bool = False) -> np.ndarray:
 
 
 def reducible(array: np.ndarray, name: str) -> int:
-    """The type that Tutti has for the elements; an error where it does not add them up."""
+    """Tutti's type for the elements; an error if Tutti cannot reduce that type."""
     code = TYPES.get(array.dtype.name)
     if code is None:
         raise TuttiError(
@@ -69,7 +69,7 @@ def reducible(array: np.ndarray, name: str) -> int:
 
 
 def movable(array: np.ndarray, name: str) -> tuple[int, int]:
-    """As which type elements travel, and how many of it one makes. What Tutti does not know travels as bytes."""
+    """The type in which elements are sent, and how many make one element. Types that Tutti lacks are sent as bytes."""
     if array.dtype.hasobject:
         raise TuttiError(f"{name} holds Python objects, of which only this process knows: send pickle.dumps of them as uint8")
     code = TYPES.get(array.dtype.name)

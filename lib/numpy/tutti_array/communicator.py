@@ -37,7 +37,7 @@ class Handle:
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> Any:
-        """What the call without async_op returns; raises what went wrong."""
+        """Returns what the call without async_op returns, or raises its error."""
         if not self._done.wait(timeout):
             raise TuttiError(f"the operation has not ended within {timeout:g} s; it is still running", library.TIMEOUT)
         check(self._code, self._comm._comm)
@@ -138,7 +138,7 @@ class Communicator:
         return self._run("tuttiRecv", (buffer,), (buffer.size * factor, code, peer), array, async_op)
 
     def close(self) -> None:
-        """Waits until all ranks have closed. What is under way is finished before. Done at exit, if not before."""
+        """Finishes what is under way, then waits until all ranks have closed. Runs at exit at the latest."""
         self._end(self._api.tuttiCommFinalize, self._api.tuttiCommDestroy)
 
     def abort(self) -> None:
@@ -219,7 +219,7 @@ def init() -> Communicator:
 
 @atexit.register
 def _at_exit() -> None:
-    """No callback may come when the interpreter is gone. Who failed lets the others know."""
+    """Ends the communicators before the interpreter does: no callback may run later. After an error the peers are told."""
     failed = getattr(sys, "last_value", None) is not None
     for comm in list(_open):
         comm.abort() if failed else comm.close()

@@ -21,7 +21,7 @@ from .errors import TuttiError, check
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
-    """Of XLA's C interface (xla/ffi/api/c_api.h): all begin alike."""
+    """A struct of XLA's C interface (xla/ffi/api/c_api.h), with the header that all of them share."""
     return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), ("extension", c_void_p), *fields]})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 # Before the imports: if they are the first to import torch, torch calls this while they run.
 def register() -> None:
-    """Makes the name "tutti" known to torch.distributed. Done by the import; a second time changes nothing."""
+    """Registers the name "tutti" with torch.distributed. The import does it; calling it again changes nothing."""
     import torch.distributed as dist
 
     if not dist.is_available():

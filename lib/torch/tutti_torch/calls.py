@@ -41,11 +41,11 @@ def _import() -> Any:
 
 
 class _Absent:
-    """In the module's place."""
+    """Stands in for the C module where that is missing."""
 
     @staticmethod
     def all_reduce_(*_: object) -> None:
-        """Nothing is simple enough."""
+        """Takes no call: each one goes through c10d."""
 
     allreduce = all_gather = barrier = broadcast = reduce = reduce_scatter = all_reduce_
 
@@ -56,7 +56,7 @@ short: Any = _Absent
 
 @functools.cache
 def load() -> Any:
-    """From now on `short` is the module, if it can be used."""
+    """Makes `short` the C module, if it can be loaded."""
     global short
     try:
         module = _import()

@@ -75,7 +75,7 @@ class Communicator:
 
     @property
     def stream(self) -> int:
-        """Made when it is first needed."""
+        """Created when first needed."""
         if self._stream is None:
             with self._guard:
                 if self._stream is None:
@@ -94,12 +94,12 @@ class Communicator:
         return error_of(code, self._comm, self.label)
 
     def async_error(self) -> TuttiError | None:
-        """What has broken the communicator, if anything has."""
+        """The error that broke the communicator, or None."""
         code = self._state()
         return None if code in (library.SUCCESS, library.IN_PROGRESS) else self.error(code)
 
     def lost_ranks(self, size: int) -> list[int]:
-        """Those of the `size` ranks that died, as far as is known here."""
+        """The ranks of this group that have died, as far as this one knows."""
         ranks, count = (ctypes.c_int * size)(), ctypes.c_int()
         self.check(self._api.tuttiCommLostRanks(self.handle, ranks, ctypes.byref(count)))
         return ranks[: count.value]
@@ -167,7 +167,7 @@ class Communicator:
 
 
 class NoCommunicator(Communicator):
-    """In the place of one that has yet to be made: whoever asks for it gets this sentence."""
+    """Stands in for a communicator that does not exist yet: using it raises this sentence."""
 
     def __init__(self, sentence: str) -> None:
         self._api, self._guard, self._none, self.label = library.load(), threading.Lock(), sentence, ""

@@ -78,7 +78,7 @@ def make_others(there: dict[str, Any], backend: str) -> dist.ProcessGroup | None
 
 
 def _forget(group: dist.ProcessGroup) -> None:
-    """It is a part of another group, and no user's."""
+    """Removes it from torch's list: it is part of another group, not a user's own."""
     world = distributed_c10d._world
     tag = world.pg_to_tag.pop(group, None)
     for known in {tag, ""}:
@@ -111,7 +111,7 @@ class Backend(c10d.Backend):
 
 
 def register_backend(group: Any) -> None:
-    """In that part of a group which is torch's, for who asks it in C++."""
+    """Registers it with the part of the group that is torch's, for callers in C++."""
     try:
         backend = group._backend = Backend(group)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The operations that only move data: broadcast, gather, scatter, all-gather, all-to-all, barrier."""
+"""Operations that only move data: broadcast, gather, scatter, all-gather, all-to-all, barrier."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ class GroupBase(dist.ProcessGroup):
         calls.load()
 
     def _enter(self, rank: int, size: int, communicator: Communicator, lanes: Lanes) -> None:
-        """What its operations use from now on."""
+        """Sets the communicators that its operations use."""
         self._rank, self._size = rank, size
         self._communicator, self._lanes = communicator, lanes
         # For the module in C, which has only tensors in host memory.
@@ -79,4 +79,4 @@ class GroupBase(dist.ProcessGroup):
         """The first operation on a device makes its communicator."""
 
     def perform_nocolor_split(self, device: torch.device) -> None:
-        """Ranks that are not in a new group have no part in making it."""
+        """Ranks outside the new group do nothing."""

@@ -139,7 +139,7 @@ def load() -> ctypes.CDLL:
 
 
 def address(name: str) -> int:
-    """Where one of the library's functions is."""
+    """The address of one of the library's functions."""
     at = ctypes.cast(getattr(load(), name), c_void_p).value
     assert at is not None
     return at
@@ -152,7 +152,7 @@ class _Symbol(ctypes.Structure):
 
 
 def folder() -> Path:
-    """Where the library lies that was loaded."""
+    """The folder of the library that was loaded."""
     symbol = _Symbol()
     ctypes.CDLL(None).dladdr(c_void_p(address("tuttiGetVersion")), ctypes.byref(symbol))
     return Path(os.fsdecode(symbol.file or b"")).parent

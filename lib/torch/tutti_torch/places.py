@@ -55,7 +55,7 @@ def use(module: Any) -> None:
 
 
 def stand_at(number: int) -> None:
-    """This thread's operations come from there, from now on."""
+    """Names the place from which this thread's next operations are called."""
     global _set_place
     if _set_place is None:
         # Too short to let another thread have the interpreter for.
@@ -65,7 +65,7 @@ def stand_at(number: int) -> None:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether the file of this name is no user's."""
+    """Whether the file belongs to torch or Tutti and not to the user."""
     foreign = _foreign.get(name)
     if foreign is None:
         foreign = _foreign[name] = name.startswith(_FOREIGN)
@@ -120,7 +120,7 @@ def place(what: str, tensors: Sequence[torch.Tensor], depth: int = 2) -> int:
 
 
 def stand_at_end(error: BaseException | None) -> None:
-    """The program ends, with this error if it has one."""
+    """Tells the peers that the program ends, and with which error, if any."""
     text = "its program has ended"
     if error is not None:
         text += f" with {type(error).__name__}: {error}".splitlines()[0][:50]

@@ -56,7 +56,7 @@ class Receive:
         self.is_taken = False
 
     def take(self) -> bool:
-        """True for the one message that it gets."""
+        """Takes a message; true only for the first one offered."""
         with self._guard:
             taken, self.is_taken = self.is_taken, True
         return not taken
@@ -79,7 +79,7 @@ class Receive:
 
 
 class _Channel:
-    """What both ends share: the peer, the way to the communicator, and the end of the thread."""
+    """What both ends share: the peer, the communicator, and how the thread ends."""
 
     def __init__(self, channels: Channels, peer: int) -> None:
         self.channels, self.peer = channels, peer
@@ -119,7 +119,7 @@ class Outbox(_Channel):
         return work
 
     def close(self, limit: float) -> None:
-        """Sends what was given before."""
+        """Sends what is still queued, then ends."""
         self._queue.put(None)
         self.thread.join(limit)
 
@@ -289,7 +289,7 @@ class Channels:
             self._in[peer].post(receive)
 
     def close(self, limit: timedelta) -> None:
-        """What was sent goes out; who still waits gets an error."""
+        """Sends what is still queued; receives that still wait get an error."""
         for outbox in self._out.values():
             outbox.close(limit.total_seconds())
 

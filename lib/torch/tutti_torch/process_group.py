@@ -195,7 +195,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         return self._communicator.lost_ranks(self._size)
 
     def shutdown(self) -> None:
-        """Collective, but not for ever: who does not come within a minute is left behind with a warning."""
+        """Collective. Waits at most a minute for the other ranks, then goes on with a warning."""
         stand_at(place("destroy_process_group", []))
         self._channels.close(timedelta(seconds=EXIT_LIMIT_S))
         self._lanes.close()
@@ -236,7 +236,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         return TuttiWork(None)
 
     def _set_sequence_number_for_group(self) -> None:
-        """Tutti numbers its operations itself."""
+        """Does nothing: Tutti numbers its operations itself."""
 
 
 class SortingProcessGroup(Sorting, TuttiProcessGroup):

@@ -45,7 +45,7 @@ class QuantizedState:
         return self._errors[bucket.index()][1]
 
     def average(self, bucket: dist.GradBucket) -> dist.Work:
-        """Of all ranks, in place, while the caller goes on."""
+        """Averages over all ranks, in place and asynchronously."""
         buffer = bucket.buffer()
         group, lane = self.group, self.group._lanes.of(buffer)
         if buffer.dtype is not torch.float32:

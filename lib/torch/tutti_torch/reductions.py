@@ -79,14 +79,14 @@ class Reductions(GroupBase):
         return lane.launch(is_async, called("all_reduce", tensors, issue), tensors, finish, plans)
 
     def _at_once(self, results: list[torch.Tensor], tensors: list[torch.Tensor]) -> TuttiWork:
-        """For what takes several operations after each other: later calls may not come between, so it is done now."""
+        """Runs at once what takes several operations in a row, so that no later call comes between them."""
         for tensor, result in zip(tensors, results):
             if result is not tensor:
                 tensor.copy_(result)
         return TuttiWork(tensors)
 
     def _combine(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """AND, OR, XOR of integers, which Tutti does not have: everybody gets all and combines them, piece by piece."""
+        """AND, OR and XOR of integers, which Tutti lacks: each rank gathers all inputs and combines them, piece by piece."""
         if tensor.is_floating_point() or tensor.is_complex():
             raise TuttiError(f"bitwise reduction of {tensor.dtype}: only of integers", library.INVALID_ARGUMENT)
         result = plain(tensor).clone().view(-1)

@@ -51,7 +51,7 @@ class Meeting:
         self._store, self._rank, self._size, self._lost, self._label = store, rank, size, lost, label
 
     def _wait(self, keys: list[str], limit: timedelta, of: list[int]) -> bool:
-        """Whether the keys, `of` so many ranks, are set within the limit. An error names those that have died."""
+        """Waits until the keys of that many ranks are set, or the limit passes. An error names ranks that have died."""
         end = time.monotonic() + limit.total_seconds()
 
         def go_on() -> bool:
@@ -93,7 +93,7 @@ class Meeting:
         return answer[1:]
 
     def exchange_id(self, limit: timedelta) -> bytes:
-        """Collective: an id that rank 0 makes when all ranks are there. An error names those that never came."""
+        """Collective: the id that rank 0 makes once all ranks have come. An error names those that never came."""
         if self._rank != 0:
             return self._id_of_rank_0(limit)
         absent: list[int] = []

@@ -1,4 +1,4 @@
-"""The sum of sparse tensors: everybody gets all indices and values and adds them up."""
+"""Sums of sparse tensors: each rank gathers all indices and values and adds them up."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

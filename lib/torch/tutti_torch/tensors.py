@@ -76,7 +76,7 @@ def check_dense(tensor: torch.Tensor) -> None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Its elements lie one after the other, aligned to their type (memory of other libraries need not be)."""
+    """Whether its elements are contiguous and aligned to their type (other libraries' memory may not be)."""
     return tensor.is_contiguous() and not tensor.is_conj() and tensor.data_ptr() % tensor.itemsize == 0
 
 
@@ -87,7 +87,7 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def unit(dtype: torch.dtype) -> tuple[int, int]:
-    """As which type elements of dtype travel, and how many of it one makes. What Tutti does not know travels as bytes."""
+    """The type in which elements of dtype are sent, and how many make one. Types that Tutti lacks are sent as bytes."""
     code = TYPES.get(dtype)
     return (code, 1) if code is not None else (library.UINT8, dtype.itemsize)
 

@@ -13,7 +13,7 @@ __all__ = ["ProcessGroupTutti"]
 
 
 class ProcessGroupTutti(ProcessGroupWrapper):  # type: ignore[misc]
-    """A group that is made anew when ranks have gone or come."""
+    """A group that is formed again when ranks have left or joined."""
 
     def _create_pg(self, store: dist.Store, rank: int, world_size: int) -> dist.ProcessGroup:
         return TuttiProcessGroup(store, rank, world_size, self._timeout)

@@ -44,7 +44,7 @@ class TuttiWork(dist.Work):
     # ---- for the backend ----
 
     def begin(self) -> TuttiWork:
-        """From now on the work is under way, until complete() is called."""
+        """Marks the work as under way until complete() is called."""
         self._running = threading.Lock()
         self._running.acquire()
         return self
@@ -112,7 +112,7 @@ class TuttiWork(dist.Work):
         return self._error
 
     def unseen_error(self) -> BaseException | None:
-        """What nobody has asked for, though it failed."""
+        """The error of a failed operation that nobody has asked for."""
         return None if self._is_error_seen else self._error
 
     def result(self) -> list[torch.Tensor]:
@@ -129,7 +129,7 @@ class TuttiWork(dist.Work):
 
 
 class _Completers:
-    """Threads that complete futures. There is always one that is free: a callback may block for as long as it likes."""
+    """Threads that complete futures. One is always free, since a callback may block for long."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -155,7 +155,7 @@ class _Completers:
                 self._guard.notify_all()
 
     def drain(self, limit: float) -> None:
-        """Waits until nobody's callbacks run any more, for up to `limit` seconds."""
+        """Waits for up to `limit` seconds until no callbacks run any more."""
         with self._guard:
             self._guard.wait_for(lambda: self._tasks_left == 0, limit)
 
