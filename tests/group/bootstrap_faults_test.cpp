@@ -178,6 +178,25 @@ TEST_CASE("a rank that leaves before anybody has said anything is named to the o
   }
 }
 
+// The root may be a thread of the process that failed, which may end now.
+TEST_CASE("who could not join returns once the others have been told") {
+  for (int group = 0; group < 100; group++) {  // the root is often quick enough by itself
+    const UniqueId id = root();
+    const Deadline deadline = Deadline::after_seconds(60);
+    auto one =
+        Bootstrap::join(id, 1, 2, deadline);  // first: a process's own ranks get answers in the order they came in
+    auto zero = Bootstrap::join(id, 0, 2, deadline);
+    REQUIRE((one && zero));
+    std::thread other([&] { (void)one.value().all_gather(""); });
+    (void)zero.value().all_gather("");
+    other.join();
+    REQUIRE_FALSE(one.value().is_broken());
+    REQUIRE(fate_of(zero.value().conclude(Error{Code::kSystemError, "no memory"}).error()).message == "no memory");
+    REQUIRE(one.value().is_broken());
+    REQUIRE(contains(fate_of(one.value().conclude({}).error()).message, "could not join: no memory"));
+  }
+}
+
 TEST_CASE("a connection that does not join within seconds is closed, though it has authenticated") {
   const UniqueId id = root();
   const Fd silent = silent_connection(id), known = known_connection(id, 0);
