@@ -46,7 +46,9 @@ void be_rank(int rank, int n_ranks, const tuttiUniqueId& id, const std::vector<i
     if (plan[static_cast<size_t>(step)] == rank) usleep(late_us);
     well = tuttiAllReduce(&value, &value, 1, tuttiFloat64, tuttiMax, comm, nullptr) == tuttiSuccess;
   }
-  _exit(well && tuttiCommFinalize(comm) == tuttiSuccess ? 0 : 1);  // leaves its file
+  well = well && tuttiCommFinalize(comm) == tuttiSuccess;
+  if (!well) fprintf(stderr, "rank %d: %s\n", rank, tuttiGetLastError(comm));
+  _exit(well ? 0 : 1);  // leaves its file
 }
 
 struct Figures {
