@@ -5,7 +5,7 @@ A Catch2 program counts as its test cases, taken from the summary that it prints
 that ends badly (crash, time limit, sanitizer report) counts as one failure at least.
 
 A second log is of failed tests that were run again, each by itself and several times: one that passed each time is told of
-as unsteady, with the output of its failure, and counts as what it did then.
+as unsteady, with the output of its failure, and counts as what it did then. A sanitizer's report stays a failure.
 
   count_tests.py LOG [LOG_OF_SECOND_RUN]
   count_tests.py --failed LOG               prints which to run again, as `meson test` takes it
@@ -51,6 +51,11 @@ def has_failed(test):
     return test["result"] not in ("OK", "SKIP", "EXPECTEDFAIL")
 
 
+def is_unsteady(test, runs):
+    report = re.search(r"(Thread|Address|Leak)Sanitizer|runtime error: ", test.get("stdout", "") + test.get("stderr", ""))
+    return not report and len(runs) >= AGAIN and all(run["result"] == "OK" for run in runs)
+
+
 def tell(what, test):
     print(f"  {what}: {test['name']} ({test['result']}, exit status {test.get('returncode')})", file=sys.stderr)
     print(end_of_output(test), end="", file=sys.stderr)
@@ -81,7 +86,7 @@ def main():
         second = again.get(test["name"], [])
         if test["result"] == "SKIP":
             print(f"  skipped: {test['name']}: {last_line(test.get('stdout', ''))}", file=sys.stderr)
-        elif has_failed(test) and len(second) >= AGAIN and all(run["result"] == "OK" for run in second):
+        elif has_failed(test) and is_unsteady(test, second):
             tell(f"unsteady, but passed {len(second)} of {len(second)} by itself", test)
             test = second[-1]
         elif has_failed(test):
