@@ -187,8 +187,9 @@ TUTTI_API tuttiResult_t tuttiMemFree(void* ptr);
  * communicator), tuttiSystemError (no descriptors). */
 TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void* buff, size_t size, void** handle);
 
-/* Takes a registration back; no operation may use the buffer meanwhile. NULL is allowed. Does not block; any thread.
- * Errors: tuttiInvalidArgument (not a registration of this communicator, not a live communicator). */
+/* Takes a registration back; no operation may use the buffer meanwhile. NULL is allowed. Where other processes have
+ * memory of a GPU mapped it waits until they have let go of it, about 0.25 s and at most 2 s, because CUDA forbids to
+ * free it before; else it does not block. Any thread. Errors: tuttiInvalidArgument (not a registration of this communicator, not a live communicator). */
 TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void* handle);
 
 /* ---- streams --------------------------------------------------------------------------------------------------- */

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/fd.h"
@@ -28,9 +30,10 @@ constexpr size_t kHeaderBytes = 4096;
 
 // A window as its owner tells of it.
 struct Window {
-  uint64_t number = 0;            // 0: none is here
-  uint64_t allocation = 0;        // where that lies in its process
-  uint64_t begin = 0, bytes = 0;  // in its process
+  std::atomic<uint64_t> number{0};  // 0: none is here; written last (release), so that who has read it (acquire) knows
+  std::atomic<uint32_t> mappings{0};  // by others, of this one or of one that was here before
+  uint64_t allocation = 0;            // where that lies in its process
+  uint64_t begin = 0, bytes = 0;      // in its process
   IpcHandle handle;
 };
 
@@ -118,8 +121,7 @@ Result<std::unique_ptr<Board>> Board::create(Host& host, Port& port, const std::
 }
 
 Board::~Board() {
-  for (const auto& [place, mapped] : mapped_)
-    if (mapped.memory != nullptr) port_.unmap(mapped.memory);
+  forget(Which::kAll);
   if (memory_ != nullptr) munmap(memory_, bytes_);
 }
 
@@ -225,19 +227,49 @@ Result<uint64_t> Board::open_window(const void* memory, size_t bytes) {
   if (bytes > allocation.bytes - (at - base))
     return Error{Code::kInvalidArgument, format("%zu bytes at %p reach beyond their allocation", bytes, memory)};
   TUTTI_TRY_ASSIGN(const IpcHandle handle, port_.share(allocation.memory));
-  *free = {++last_window_, base, at, bytes, handle};
+  free->allocation = base;
+  free->begin = at;
+  free->bytes = bytes;
+  free->handle = handle;
+  free->number.store(++last_window_, std::memory_order_release);
   return last_window_;
 }
 
+// Its owner may free the memory next, which CUDA allows only when nobody else has it mapped. Those who wait for each
+// other let go meanwhile.
 void Board::close_window(uint64_t number) {
-  for (Window& window : page(host_.rank()).windows)
-    if (window.number == number) window.number = 0;
+  constexpr int kTurns = 2000;  // of a millisecond, for a process that is stopped; others look four times a second
+  Window* const begin = page(rank_).windows;
+  Window* const window = std::find_if(begin, begin + kWindows, [&](const Window& w) { return w.number == number; });
+  if (window == begin + kWindows) return;
+  window->number.store(0, std::memory_order_release);
+  for (int turn = 0; turn < kTurns && !host_.broken(); turn++) {
+    if (window->mappings.load(std::memory_order_acquire) == 0) return;
+    forget(Which::kClosed);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  log(LogLevel::kWarn, "CUDA: another rank still has memory mapped that this one deregistered: it is stopped or lost");
+}
+
+// Others' windows that this rank has mapped.
+void Board::forget(Which which) {
+  for (auto it = mapped_.begin(); it != mapped_.end();) {
+    const auto& [place, mapped] = *it;
+    Window& window = page(place.first).windows[place.second - 1];
+    if (which == Which::kClosed && window.number.load(std::memory_order_acquire) == mapped.number) {
+      ++it;
+      continue;
+    }
+    if (mapped.memory != nullptr) {
+      port_.unmap(mapped.memory);
+      window.mappings.fetch_sub(1, std::memory_order_release);
+    }
+    it = mapped_.erase(it);
+  }
 }
 
 void Board::leave() {
-  for (const auto& [place, mapped] : mapped_)
-    if (mapped.memory != nullptr) port_.unmap(mapped.memory);
-  mapped_.clear();
+  forget(Which::kAll);
   page(rank_).has_left.store(1, std::memory_order_release);
 }
 
@@ -261,6 +293,7 @@ bool Board::find_place(const void* memory, uint64_t bytes, Place* place) const {
 }
 
 bool Board::find_buffers(const Operation& operation) {
+  forget(Which::kClosed);
   for (int r = 0; r < host_.n_ranks(); r++) {
     Operation& its = arrivals_[static_cast<size_t>(r)].operation;
     if (r == host_.rank()) continue;
@@ -273,21 +306,22 @@ bool Board::find_buffers(const Operation& operation) {
   return true;
 }
 
-// Memory of other processes stays mapped until its owner has put something else in its place. That the GPUs reach each
-// other was verified with data in the arenas; what is mapped here lies on the same GPUs.
+// Memory of other processes stays mapped until its owner has closed the window. That the GPUs reach each other was
+// verified with data in the arenas; what is mapped here lies on the same GPUs.
 bool Board::find_address(int rank, const Place& place, char** address) {
   if (place.window == 0) return true;
-  const Window& window = page(rank).windows[place.window - 1];
+  Window& window = page(rank).windows[place.window - 1];
   if (seats_[static_cast<size_t>(rank)].process == seats_[static_cast<size_t>(host_.rank())].process) {
     *address = reinterpret_cast<char*>(window.allocation) + place.offset;
     return true;
   }
   Mapped& mapped = mapped_[{rank, place.window}];
-  if (mapped.number != window.number) {
-    if (mapped.memory != nullptr) port_.unmap(mapped.memory);
+  if (mapped.number == 0) {
     const auto memory = port_.map(window.handle);
-    mapped = {window.number, memory ? memory.value() : nullptr};
-    if (!memory)
+    mapped = {window.number.load(std::memory_order_acquire), memory ? memory.value() : nullptr};
+    if (memory)
+      window.mappings.fetch_add(1, std::memory_order_relaxed);
+    else
       log(LogLevel::kWarn, "CUDA: memory that rank %d has registered cannot be mapped, so its operations copy: %s",
           rank, memory.error().message.c_str());
   }

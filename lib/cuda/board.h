@@ -33,7 +33,10 @@ class Board final : public Attendee {
   // From now on operations on these bytes are done where they lie, if all ranks' buffers are in windows. A number,
   // never 0 and never given out again.
   Result<uint64_t> open_window(const void* memory, size_t bytes);
+  // Waits until the others have let go of it, at most 2 s.
   void close_window(uint64_t number);
+  // Of others' windows what they have closed.
+  void forget_closed() { forget(Which::kClosed); }
 
  private:
   struct Page;
@@ -43,6 +46,7 @@ class Board final : public Attendee {
     uint64_t number = 0;
     void* memory = nullptr;  // null: it cannot be
   };
+  enum class Which { kClosed, kAll };
   enum class Stage { kIdle, kCalled, kJudged };
 
   Board(Host& host, Port& port, const std::vector<Seat>& seats)
@@ -59,6 +63,7 @@ class Board final : public Attendee {
   bool find_buffers(const Operation& operation);
   bool find_address(int rank, const Place& place, char** address);
   bool finish(bool is_reachable);
+  void forget(Which which);
 
   Host& host_;
   Port& port_;

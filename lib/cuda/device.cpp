@@ -100,7 +100,7 @@ void Device::guard() {
   constexpr int kLookMs = 250;
   pollfd fds[] = {{host_.wake_fd(), POLLIN, 0}, {stop_fd_.get(), POLLIN, 0}};
   log_set_thread_rank(host_.rank());
-  for (int n = 0; n == 0 || (n < 0 && errno == EINTR); n = poll(fds, 2, kLookMs)) look_at_progress();
+  for (int n = 0; n == 0 || (n < 0 && errno == EINTR); n = poll(fds, 2, kLookMs)) look_around();
   if (host_.broken()) progress_.fail(host_.breakage());
   auto on_device = OnDevice::enter(port_, device_);
   constexpr int kTurnMs = 1;
@@ -111,9 +111,15 @@ void Device::guard() {
 }
 
 // A launch may wait for the GPU with the mutex held, but never this thread for that: it frees what waits.
-void Device::look_at_progress() {
+void Device::look_around() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || !progress_.is_under_way()) return;
+  if (!lock) return;
+  const auto on_device = OnDevice::enter(port_, device_);
+  if (on_device) ways_.front()->forget_closed();
+  if (progress_.is_under_way()) look_at_progress();
+}
+
+void Device::look_at_progress() {
   const auto done = pending_.empty() ? has_reached_end() : Result<bool>(false);
   if (done && done.value()) return progress_.end();
   if (auto looked = progress_.look(); !looked) host_.break_with(looked.error());
@@ -298,6 +304,7 @@ uint64_t Device::open_window(const void* memory, size_t bytes) {
 
 void Device::close_window(uint64_t window) {
   const std::lock_guard lock(mutex_);
+  const auto on_device = OnDevice::enter(port_, device_);
   ways_.front()->close_window(window);
 }
 

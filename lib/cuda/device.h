@@ -71,6 +71,8 @@ class Way {
   // Memory that the user promises to keep until it is closed. 0: that makes no difference.
   virtual uint64_t open_window(const void*, size_t) { return 0; }
   virtual void close_window(uint64_t) {}
+  // Now and then: lets go of memory of other processes that they have closed.
+  virtual void forget_closed() {}
   // Nothing in a stream waits for other ranks any more, and none will.
   virtual void release() {}
 };
@@ -121,6 +123,7 @@ class Device {
   Result<bool> has_reached_end();
   void keep_ways();
   void guard();
+  void look_around();
   void look_at_progress();
 
   Host& host_;

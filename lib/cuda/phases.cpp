@@ -273,6 +273,9 @@ class Phases final : public Way {
   void close_window(uint64_t window) override {
     if (others_.board != nullptr) others_.board->close_window(window);
   }
+  void forget_closed() override {
+    if (others_.board != nullptr) others_.board->forget_closed();
+  }
 
  private:
   Result<bool> meet_others(const Operation& operation) {
