@@ -82,8 +82,7 @@ LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t roun
   reduce.src = program.src.data();
   reduce.elems = part.elems;
   reduce.divisor = step.completes && call.call.op == RedOp::kAvg ? static_cast<uint32_t>(call.n_ranks) : 0;
-  lowered.pushes = step.recvs.empty() && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0 &&
-                   step.store.buffer == Buffer::kNone;
+  lowered.pushes = step.recvs.empty() && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0;
   return lowered;
 }
 

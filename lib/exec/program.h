@@ -143,7 +143,7 @@ struct LoweredStep {
   const Place* sources;  // reduce.n_src, in the order of the sum
   Place store;
   ReduceArgs reduce;    // but for the addresses
-  bool pushes = false;  // a value that only has to be sent
+  bool pushes = false;  // a value that is sent as it is
 };
 
 struct Lowering {

@@ -94,6 +94,7 @@ class SmallRun {
 
  private:
   char* address(const Place& place) const { return bases_[place.base] + place.offset_bytes; }
+  int push(const LoweredStep& step);
   int carry_out(LoweredStep& step, Turns* turns);
   bool take_messages(const LoweredStep& step, Turns* turns);
   void compute(LoweredStep& step, char* slot);

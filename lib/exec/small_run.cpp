@@ -52,8 +52,7 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   bases_[kOutput] = static_cast<char*>(output);
   int least_sent = 2;  // as push() and publish() tell
   for (LoweredStep& step : steps_) {
-    const int sent =
-        step.pushes ? step.send->push(address(step.sources[0]), step.bytes, tag_) : carry_out(step, &turns);
+    const int sent = step.pushes ? push(step) : carry_out(step, &turns);
     if (sent == 0) [[unlikely]] {
       done_ = static_cast<size_t>(&step - steps_.data());
       return false;
@@ -66,6 +65,13 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
 }
 
 // 0: it cannot be done yet; else what the link says of what it has sent.
+inline int SmallRun::push(const LoweredStep& step) {
+  const char* const from = address(step.sources[0]);
+  if (step.store.base != kNowhere && address(step.store) != from) memcpy(address(step.store), from, step.bytes);
+  return step.send->push(from, step.bytes, tag_);
+}
+
+// Likewise.
 inline int SmallRun::carry_out(LoweredStep& step, Turns* turns) {
   if (!take_messages(step, turns)) return 0;
   char* slot = nullptr;

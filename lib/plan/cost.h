@@ -12,9 +12,10 @@
 namespace tutti {
 
 inline constexpr int kMostLanes = 2;
-// From there on what goes one way only, as in operations with a root, is written past the cache: 32 KiB are as well
-// in it.
-inline constexpr uint64_t kOneWayFromBytes = 64 << 10;
+// From there on what goes one way only, as in operations with a root, is written past the cache. Broadcasts of 32 KiB
+// by 2 ranks: 3.8 us instead of 10.4 on Zen 5, the same on Sapphire Rapids; of 16 KiB 2.7 instead of 5.5, but
+// reductions 2.8 instead of 1.6.
+inline constexpr uint64_t kOneWayFromBytes = 32 << 10;
 
 // One way to carry an operation out.
 struct Plan {

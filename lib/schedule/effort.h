@@ -79,13 +79,15 @@ struct Bill {
   // with others on its CPU finds it soon after. Of 4 ranks on 2 CPUs rings (.8) and trees (.9) took .6 to .9 of what it
   // takes to send the same to each, from 256 KiB to 16 MiB, whether the CPUs share a cache or not.
   Work handed_down(Work moved, double part) const { return {moved.busiest, (shares_memory ? part : 1) * moved.total}; }
-  // From a rank to the next one, host after host.
-  void to_next(Effort& effort, Work messages, Work moved) const {
+  // From a rank to the next one, host after host; of all steps the share `out` leads to another host.
+  void to_next(Effort& effort, Work messages, Work moved, double out) const {
     if (hosts == 1 || here == 1) return split(effort, messages, moved, hosts == 1 ? 0 : 1);
-    const double out = hosts / n;  // a host has two ranks at its ends
+    // A host has two ranks at its ends.
     effort.here = {{messages.busiest / 2, messages.total * (1 - out)}, {moved.busiest / 2, moved.total * (1 - out)}};
     effort.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
   }
+  // Hops between hosts of what goes round to all ranks, unless it ends just before it would enter another host.
+  double hops_round() const { return here > 1 ? hosts : hosts - 1; }
   // Over distances 1, 2, 4, ..., of which the longest leave the host.
   double out_share() const { return depth > 0 ? static_cast<double>(host_depth) / depth : 0; }
   void over_distances(Effort& effort, Work messages, Work moved) const { split(effort, messages, moved, out_share()); }

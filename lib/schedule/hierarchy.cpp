@@ -157,7 +157,8 @@ Effort hierarchical_cost(const Bill& b) {
 Effort racks_cost(const Bill& b) {
   const double part = b.bytes / b.n, share = b.bytes / b.rack, rounds = 2 * (b.rack - 1), out = 2 * (b.racks - 1);
   Effort e = b.hops((rounds + out) * b.rounds(part), (rounds / b.here + out) * b.rounds(part));
-  b.to_next(e, b.each(2 * rounds * b.messages_for(share / b.racks, 2 * b.racks * b.lanes)), b.each(rounds * share));
+  b.to_next(e, b.each(2 * rounds * b.messages_for(share / b.racks, 2 * b.racks * b.lanes)), b.each(rounds * share),
+            b.hosts / b.n);
   e.wire.messages += b.each(out * 2 * b.messages_for(part, 2 * b.lanes));
   e.wire.bytes += b.each(out * part);
   e.summed = b.each(2 * b.others() * part);
