@@ -189,7 +189,8 @@ TUTTI_API tuttiResult_t tuttiCommRegister(const tuttiComm_t comm, void* buff, si
 
 /* Takes a registration back; no operation may use the buffer meanwhile. NULL is allowed. Where other processes have
  * memory of a GPU mapped it waits until they have let go of it, about 0.25 s and at most 2 s, because CUDA forbids to
- * free it before; else it does not block. Any thread. Errors: tuttiInvalidArgument (not a registration of this communicator, not a live communicator). */
+ * free it before; else it does not block. Any thread. Errors: tuttiInvalidArgument (not a registration of this
+ * communicator, not a live communicator). */
 TUTTI_API tuttiResult_t tuttiCommDeregister(const tuttiComm_t comm, void* handle);
 
 /* ---- streams --------------------------------------------------------------------------------------------------- */
@@ -256,10 +257,10 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  *
  * oneshot: all-reduce adds everything up at every rank; one hop. The others as direct.
  *
- * star: all-reduce adds everything up at one rank, which gives the sum to all (a linear reduce and a linear broadcast):
- * two hops and the fewest messages, for small operations of ranks that share CPUs. The others as direct.
+ * linear: all-reduce adds everything up at one rank, which gives the sum to all (a linear reduce and a linear
+ * broadcast): two hops and the fewest messages, for small operations of ranks that share CPUs. The others as direct.
  *
- * halving: all-reduce by recursive halving and doubling (Rabenseifner, "Optimization of collective reduction
+ * rabenseifner: all-reduce by recursive halving and doubling (Rabenseifner, "Optimization of collective reduction
  * operations", 2004). The others as tree.
  *
  * doubling: all-reduce by recursive doubling, which exchanges whole sums (Thakur, Rabenseifner, Gropp, "Optimization of
@@ -276,7 +277,7 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * (TUTTI_ORDER); what is added up goes along ranks as they are numbered there. A host with less than half of the median
  * host's speed stands at the ends of trees.
  * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct,
- * oneshot or star instead of ring, tree, halving, doubling, hierarchical and racks.
+ * oneshot or linear instead of ring, tree, rabenseifner, doubling, hierarchical and racks.
  *
  * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run. It depends on
  * the inputs, the count, datatype and op, the collective, the number of ranks, and their layout: which of them share a

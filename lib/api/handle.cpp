@@ -51,13 +51,13 @@ Use::Use(tuttiComm_t handle) : handle_(handle) {
   }
   // Count first, look second; detach() clears first and counts second (all sequentially consistent): whoever finds the
   // communicator here is waited for there.
-  handle->turnstile.enter();
+  handle->ticket_lock.enter();
   member_ = handle->member.load();
   if (member_ != nullptr) comm_ = member_->usable();
 }
 
 Use::~Use() {
-  if (handle_ != nullptr && handle_->turnstile.leave()) left_last(handle_);
+  if (handle_ != nullptr && handle_->ticket_lock.leave()) left_last(handle_);
 }
 
 Error not_a_comm(tuttiComm_t handle) {
@@ -74,13 +74,13 @@ tuttiComm_t make_handle(std::shared_ptr<Member> member) {
     const std::lock_guard lock(g_handles_mutex);
     auto& resting = resting_handles();
     // Something in the background may have a ticket still.
-    if (resting.size() > kHandlesInRest && resting.front()->turnstile.is_idle()) {
+    if (resting.size() > kHandlesInRest && resting.front()->ticket_lock.is_idle()) {
       handle = resting.front();
       resting.pop_front();
     }
   }
   if (handle == nullptr) enter_handle(handle = new tuttiComm);
-  member->queue_at(handle->turnstile);
+  member->queue_at(handle->ticket_lock);
   handle->owner = std::move(member);
   handle->member.store(handle->owner.get());
   return handle;
@@ -93,7 +93,7 @@ std::shared_ptr<Member> detach(tuttiComm_t handle) {
 }
 
 void wait_until_unused(tuttiComm_t handle) {
-  handle->turnstile.wait_until_left();
+  handle->ticket_lock.wait_until_left();
   const std::lock_guard lock(g_handles_mutex);
   resting_handles().push_back(handle);
 }

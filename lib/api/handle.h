@@ -14,7 +14,7 @@
 #include "base/contained.h"
 #include "base/result.h"
 #include "comm/communicator.h"
-#include "comm/turnstile.h"
+#include "comm/ticket_lock.h"
 #include "exec/stream.h"
 #include "tutti/tutti.h"
 
@@ -23,7 +23,7 @@
 struct tuttiComm {
   static constexpr uint32_t kMagic = 0x7475636d, kOfParent = 0x7475706d;
   uint32_t magic = kMagic;  // kOfParent: this process was forked from the one that has made it
-  tutti::Turnstile turnstile;
+  tutti::TicketLock ticket_lock;
   std::atomic<tutti::api::Member*> member{nullptr};
   std::shared_ptr<tutti::api::Member> owner;  // of `member`; for make_handle and for who clears that
   tuttiComm* older = nullptr;                 // all that were ever made are a list
@@ -33,7 +33,7 @@ namespace tutti::api {
 
 // By the last user: somebody may be waiting to destroy it.
 inline void left_last(tuttiComm_t handle) {
-  if (handle->member.load() == nullptr) handle->turnstile.wake_who_waits_until_left();
+  if (handle->member.load() == nullptr) handle->ticket_lock.wake_who_waits_until_left();
 }
 
 // Keeps a communicator alive for the length of a call. False if the handle has none to be used.
@@ -68,22 +68,22 @@ class Alone {
  public:
   explicit Alone(tuttiComm_t handle) {
     if (handle == nullptr || handle->magic != tuttiComm::kMagic) return;
-    entry_ = handle->turnstile.enter_alone();
-    if (entry_ == Turnstile::Entry::kNone) return;
+    entry_ = handle->ticket_lock.enter_alone();
+    if (entry_ == TicketLock::Entry::kNone) return;
     handle_ = handle;
     if (const Member* const member = handle->member.load()) comm_ = member->usable();
   }
   Alone(const Alone&) = delete;
   Alone& operator=(const Alone&) = delete;
   ~Alone() {
-    if (handle_ != nullptr && handle_->turnstile.leave_alone(entry_)) left_last(handle_);
+    if (handle_ != nullptr && handle_->ticket_lock.leave_alone(entry_)) left_last(handle_);
   }
   explicit operator bool() const { return comm_ != nullptr; }
   Communicator* operator->() const { return comm_; }
 
  private:
   tuttiComm_t handle_ = nullptr;
-  Turnstile::Entry entry_ = Turnstile::Entry::kNone;
+  TicketLock::Entry entry_ = TicketLock::Entry::kNone;
   Communicator* comm_ = nullptr;
 };
 

@@ -18,15 +18,15 @@ Result<void> Member::create(Creation creation, const Deadline& deadline, std::fu
                  TUTTI_TRY_ASSIGN(auto made, creation(until));
                  const std::lock_guard lock(mutex_);
                  comm_ = std::move(made);
-                 if (turnstile_ != nullptr) comm_->queue_at(*turnstile_);
+                 if (ticket_lock_ != nullptr) comm_->queue_at(*ticket_lock_);
                  return {};
                });
 }
 
-void Member::queue_at(Turnstile& turnstile) {
+void Member::queue_at(TicketLock& ticket_lock) {
   const std::lock_guard lock(mutex_);
-  turnstile_ = &turnstile;
-  if (comm_) comm_->queue_at(turnstile);
+  ticket_lock_ = &ticket_lock;
+  if (comm_) comm_->queue_at(ticket_lock);
 }
 
 Result<void> Member::finalize() {

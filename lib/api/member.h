@@ -29,7 +29,7 @@ class Member : public std::enable_shared_from_this<Member> {
   Result<void> create(Creation creation, const Deadline& deadline, std::function<void()> begin);
   Result<void> finalize();
   // Before anybody uses it: where its operations queue.
-  void queue_at(Turnstile& turnstile);
+  void queue_at(TicketLock& ticket_lock);
 
   // The communicator, unless it is not there yet or at the disposal of something in the background.
   Communicator* usable() const { return usable_.load(std::memory_order_acquire); }
@@ -57,7 +57,7 @@ class Member : public std::enable_shared_from_this<Member> {
   mutable std::mutex mutex_;  // all that follows
   std::unique_ptr<Communicator> comm_;
   std::atomic<Communicator*> usable_{nullptr};
-  Turnstile* turnstile_ = nullptr;
+  TicketLock* ticket_lock_ = nullptr;
   const char* under_way_ = nullptr;  // what runs in the background
   std::optional<Error> failure_;     // how it ended
   std::thread thread_;               // where it runs

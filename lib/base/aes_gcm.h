@@ -25,7 +25,7 @@ class AesGcm {
   bool open(const uint8_t* sealed, size_t bytes, const Clear& clear, const uint8_t* nonce, uint8_t* text) const;
 
  private:
-  alignas(64) uint8_t key_[1024];  // as the library has it
+  alignas(64) uint8_t key_[2048];  // as the library has it
 };
 
 }  // namespace tutti

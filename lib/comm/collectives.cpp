@@ -89,7 +89,7 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
   what.call.sequence = monitor_.begun().sequence;
   if (call.op == RedOp::kPreMulSum && traits(call.collective).reduces)
     what.scalar = operation.scalar_at != nullptr ? operation.scalar_at : operation.scalar.data();
-  what.lends = me_.options.lends;
+  what.exposes = me_.options.exposes;
   const bool sums_in_parts =
       call.collective == Collective::kReduce && call.algo == Algo::kDirect && call.lanes > 1 && me_.n_ranks > 2;
   what.one_way = traits(call.collective).has_root && !sums_in_parts &&

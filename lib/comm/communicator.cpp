@@ -14,14 +14,14 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, i
   return create(bootstrap, options, deadline);
 }
 
-Result<std::unique_ptr<Communicator>> Communicator::create(Meeting& meeting, const CommOptions& options,
+Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvous, const CommOptions& options,
                                                            Deadline deadline) {
-  log_set_thread_rank(meeting.rank());
+  log_set_thread_rank(rendezvous.rank());
   const auto forced = parse_algo(options.algo);
   std::unique_ptr<Communicator> comm(
-      new Communicator(meeting.rank(), meeting.n_ranks(), options, forced ? forced.value() : Algo::kAuto));
+      new Communicator(rendezvous.rank(), rendezvous.n_ranks(), options, forced ? forced.value() : Algo::kAuto));
   // Nobody starts before all are connected, and everybody hears why if one is not.
-  TUTTI_TRY(meeting.conclude(forced ? comm->setup(meeting, deadline) : forced.error()));
+  TUTTI_TRY(rendezvous.conclude(forced ? comm->setup(rendezvous, deadline) : forced.error()));
   log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", comm->n_ranks(), kernels().isa,
       comm->me_.wait_policy.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
   comm->monitor_.start_metrics(comm->links_);
@@ -30,9 +30,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Meeting& meeting, con
   return comm;
 }
 
-Result<void> Communicator::setup(Meeting& meeting, Deadline deadline) {
-  TUTTI_TRY(Setup(meeting, deadline, me_, links_, monitor_).run());
-  TUTTI_TRY(collectives_.connect(deadline, [&] { return meeting.is_broken(); }));
+Result<void> Communicator::setup(Rendezvous& rendezvous, Deadline deadline) {
+  TUTTI_TRY(Setup(rendezvous, deadline, me_, links_, monitor_).run());
+  TUTTI_TRY(collectives_.connect(deadline, [&] { return rendezvous.is_broken(); }));
   // Last, because nobody waits for anybody here: who fails can say so.
   return dump_topology(me_);
 }
@@ -46,7 +46,7 @@ Result<void> Communicator::check_open() {
 }
 
 Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
-  const Turnstile::Turn turn(*turnstile_, ticket);
+  const TicketLock::Turn turn(*ticket_lock_, ticket);
   TUTTI_TRY(check_open());
   if (operation.collective == Collective::kSendRecv) return messages_.run(operation);
   if (operation.collective == Collective::kAllReduceQuantized) return quantised_.run(operation);
@@ -55,13 +55,13 @@ Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
 
 Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
                                       const std::string& purpose) {
-  const Turnstile::Turn turn(*turnstile_, ticket);
+  const TicketLock::Turn turn(*ticket_lock_, ticket);
   TUTTI_TRY(check_open());
   return messages_.pass_notes(notes, timeout_seconds, purpose);
 }
 
 Result<void> Communicator::finalize(uint64_t ticket) {
-  const Turnstile::Turn turn(*turnstile_, ticket);
+  const TicketLock::Turn turn(*ticket_lock_, ticket);
   if (finalized_) return {};
   Operation operation;
   operation.collective = Collective::kFinalize;
@@ -76,7 +76,7 @@ Result<void> Communicator::finalize(uint64_t ticket) {
 }
 
 double Communicator::estimate_ns(const Operation& operation) {
-  const Turnstile::Turn turn(*turnstile_, take_ticket());
+  const TicketLock::Turn turn(*ticket_lock_, take_ticket());
   if (operation.collective == Collective::kSendRecv) {
     std::vector<Planner::Transfer> transfers;
     for (const Message& m : *operation.messages) transfers.push_back({m.peer, m.sends, m.count * dtype_bytes(m.dtype)});
@@ -86,7 +86,7 @@ double Communicator::estimate_ns(const Operation& operation) {
 }
 
 std::string Communicator::explain(Collective collective, uint64_t count, DataType dtype, RedOp op) {
-  const Turnstile::Turn turn(*turnstile_, take_ticket());
+  const TicketLock::Turn turn(*ticket_lock_, take_ticket());
   Operation operation;
   operation.collective = collective;
   operation.count = count;

@@ -1,6 +1,6 @@
 // comm: a rank's membership in a group, from meeting the others to leaving them, and the operations in between.
 // Threading: run() and finalize() may be called from several threads; operations are carried out one at a time in the
-// order of their tickets (see Turnstile). async_error() and abort() from any thread at any time. The destructor leaves
+// order of their tickets (see TicketLock). async_error() and abort() from any thread at any time. The destructor leaves
 // the group in good order, without waiting for peers; no other call may be under way.
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "comm/messages.h"
 #include "comm/monitor.h"
 #include "comm/quantised.h"
-#include "comm/turnstile.h"
+#include "comm/ticket_lock.h"
 #include "exec/operation.h"
 #include "group/bootstrap.h"
 
@@ -37,10 +37,10 @@ class Communicator final {
   // On a GPU's communicator that waits for what the GPU has yet to do, some of which may take tickets.
   uint64_t take_ticket() {
     if (device_ != nullptr) device_->drain();
-    return turnstile_->take_ticket();
+    return ticket_lock_->take_ticket();
   }
   // Where to queue from now on, before the first operation; it outlives this.
-  void queue_at(Turnstile& turnstile) { turnstile_ = &turnstile; }
+  void queue_at(TicketLock& ticket_lock) { ticket_lock_ = &ticket_lock; }
   Result<void> run(uint64_t ticket, const Operation& operation);
   // The same in fewer instructions, for a small operation that repeats an earlier one, by the only caller.
   // kNo: nothing was done, perhaps because something is wrong with the buffers; kFailed: async_error() has the reason.
@@ -84,15 +84,16 @@ class Communicator final {
 
  private:
   Communicator(int rank, int n_ranks, const CommOptions& options, Algo forced) : me_{rank, n_ranks, options, forced} {}
-  static Result<std::unique_ptr<Communicator>> create(Meeting& meeting, const CommOptions& options, Deadline deadline);
-  Result<void> setup(Meeting& meeting, Deadline deadline);
+  static Result<std::unique_ptr<Communicator>> create(Rendezvous& rendezvous, const CommOptions& options,
+                                                      Deadline deadline);
+  Result<void> setup(Rendezvous& rendezvous, Deadline deadline);
   Result<void> check_open();
   friend class GpuHost;
 
   Membership me_;
-  Turnstile own_turnstile_;
-  Turnstile* turnstile_ = &own_turnstile_;
-  Turnstile reunions_;  // one at a time, in the order of their tickets
+  TicketLock own_turnstile_;
+  TicketLock* ticket_lock_ = &own_turnstile_;
+  TicketLock shrinks_;  // one at a time, in the order of their tickets
   LinkPool links_;
   Monitor monitor_{me_};
   Collectives collectives_{me_, monitor_, links_};

@@ -36,26 +36,26 @@ double GpuHost::operation_limit_seconds() {
 }
 
 Result<void> GpuHost::run_on_host(const Operation& operation) {
-  return comm_.run(comm_.turnstile_->take_ticket(), operation);
+  return comm_.run(comm_.ticket_lock_->take_ticket(), operation);
 }
 
 Result<void> GpuHost::check_direct(const void* memory, size_t bytes) {
-  const Turnstile::Turn turn(*comm_.turnstile_, comm_.turnstile_->take_ticket());
+  const TicketLock::Turn turn(*comm_.ticket_lock_, comm_.ticket_lock_->take_ticket());
   return comm_.links_.check_delivery(memory, bytes);
 }
 
 void GpuHost::forget_direct() {
-  const Turnstile::Turn turn(*comm_.turnstile_, comm_.turnstile_->take_ticket());
+  const TicketLock::Turn turn(*comm_.ticket_lock_, comm_.ticket_lock_->take_ticket());
   comm_.links_.forget_delivery();
 }
 
 Result<void> GpuHost::connect_direct() {
-  const Turnstile::Turn turn(*comm_.turnstile_, comm_.turnstile_->take_ticket());
+  const TicketLock::Turn turn(*comm_.ticket_lock_, comm_.ticket_lock_->take_ticket());
   return comm_.messages_.connect_gpus();
 }
 
 Result<void> GpuHost::move_directly(const Operation& operation, const std::vector<Message>& messages) {
-  const Turnstile::Turn turn(*comm_.turnstile_, comm_.turnstile_->take_ticket());
+  const TicketLock::Turn turn(*comm_.ticket_lock_, comm_.ticket_lock_->take_ticket());
   TUTTI_TRY(comm_.check_open());
   return comm_.messages_.pass_between_gpus(operation, messages);
 }

@@ -15,7 +15,7 @@ Result<CommOptions> CommOptions::from_env() {
   options.algo = env_string(Env::kAlgo);
   options.trace_file = env_string(Env::kTraceFile);
   options.metrics_file = env_string(Env::kMetricsFile);
-  options.lends = env_string(Env::kProto) != "copy";
+  options.exposes = env_string(Env::kProto) != "copy";
   TUTTI_TRY_ASSIGN(const int64_t deterministic, env_int(Env::kDeterministic));
   TUTTI_TRY_ASSIGN(const int64_t encrypt, env_int(Env::kEncrypt));
   options.deterministic = deterministic != 0;

@@ -23,7 +23,7 @@ struct CommOptions {
   std::string transports;
   std::string algo;
   std::string trace_file, metrics_file;
-  bool lends = true;
+  bool exposes = true;
   bool deterministic = false;
   bool majority = false;
   bool encrypt = false;

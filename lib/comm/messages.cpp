@@ -14,29 +14,29 @@ constexpr uint32_t kPointToPointChannel = 1000, kNotesChannel = 2000, kGpuChanne
 
 Call Messages::next_call(const Message& m) {
   Begun& begun = monitor_.begun();
-  return Exchange::call_of(m, m.peer == me_.rank ? 0 : ++(m.sends ? begun.sent_to : begun.received_from)[m.peer]);
+  return MessageBatch::call_of(m, m.peer == me_.rank ? 0 : ++(m.sends ? begun.sent_to : begun.received_from)[m.peer]);
 }
 
 Result<void> Messages::run(const Operation& operation) {
   const std::vector<Message>& messages = *operation.messages;
   Begun& begun = monitor_.begun();
-  monitor_.recorder().begin(to_tag(Exchange::to_recorded(messages)), begun.exchanges + 1, operation.caller,
+  monitor_.recorder().begin(to_tag(MessageBatch::to_recorded(messages)), begun.exchanges + 1, operation.caller,
                             operation.created);
-  const Exchange exchange(messages, [&](const Message& m) { return next_call(m); });
+  const MessageBatch batch(messages, [&](const Message& m) { return next_call(m); });
   begun.exchanges++;
   return monitor_.end_with(
-      pass(exchange, {kPointToPointChannel, Standing::Doing::kPasses, me_.options.op_timeout_seconds}));
+      pass(batch, {kPointToPointChannel, Standing::Doing::kPasses, me_.options.op_timeout_seconds}));
 }
 
 Result<void> Messages::pass_quantised(const Call& call, const std::vector<Message>& messages) {
-  const Exchange exchange(messages, [&](const Message&) { return call; });
-  return pass(exchange, {kQuantisedChannel, Standing::Doing::kCalls, me_.options.op_timeout_seconds});
+  const MessageBatch batch(messages, [&](const Message&) { return call; });
+  return pass(batch, {kQuantisedChannel, Standing::Doing::kCalls, me_.options.op_timeout_seconds});
 }
 
 Result<void> Messages::pass_notes(const std::vector<Message>& notes, double timeout_seconds,
                                   const std::string& purpose) {
-  const Exchange exchange(notes, [](const Message& m) { return Exchange::call_of(m, 0); });
-  auto result = pass(exchange, {kNotesChannel, Standing::Doing::kOther, timeout_seconds});
+  const MessageBatch batch(notes, [](const Message& m) { return MessageBatch::call_of(m, 0); });
+  auto result = pass(batch, {kNotesChannel, Standing::Doing::kOther, timeout_seconds});
   if (result || result.error().code != Code::kTimeout) return monitor_.end_with(std::move(result));
   std::string peers;
   for (const Message& m : notes) peers += format("%s%d", peers.empty() ? "" : " or ", m.peer);
@@ -49,8 +49,8 @@ Result<void> Messages::connect_gpus() {
   std::vector<Message> messages;
   for (int peer = 0; peer < me_.n_ranks; peer++)
     if (peer != me_.rank) messages.insert(messages.end(), {{true, peer}, {false, peer}});
-  const Exchange exchange(messages, [](const Message& m) { return Exchange::call_of(m, 0); });
-  const Schedule schedule = exchange.schedule(me_.n_ranks, me_.rank, kGpuChannel);
+  const MessageBatch batch(messages, [](const Message& m) { return MessageBatch::call_of(m, 0); });
+  const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, kGpuChannel);
   const Deadline deadline = Deadline::after_seconds(me_.options.init_timeout_seconds);
   const auto has_failed = [this] { return monitor_.failed(); };
   return monitor_.end_with(links_.connect(schedule, deadline, has_failed, true));
@@ -64,33 +64,32 @@ Result<void> Messages::pass_between_gpus(const Operation& operation, const std::
     call.algo = Algo::kDirect;
     monitor_.begin(call, operation);
   }
-  const Exchange exchange(messages, [&](const Message& m) { return is_exchange ? next_call(m) : call; });
-  return monitor_.end_with(
-      pass(exchange, {kGpuChannel, Standing::Doing::kOther, me_.options.op_timeout_seconds, &call}));
+  const MessageBatch batch(messages, [&](const Message& m) { return is_exchange ? next_call(m) : call; });
+  return monitor_.end_with(pass(batch, {kGpuChannel, Standing::Doing::kOther, me_.options.op_timeout_seconds, &call}));
 }
 
-Result<void> Messages::pass(const Exchange& exchange, const Passing& how) {
+Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   const bool on_device = how.on_device != nullptr;
-  const Schedule schedule = exchange.schedule(me_.n_ranks, me_.rank, how.first_channel);
+  const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, how.first_channel);
   links_.request(schedule, on_device);
   const MessageSizes sizes = on_device ? MessageSizes{TUTTI_DELIVERY_MAX_BYTES} : me_.sizes;
   Program program = bind_program(schedule, sizes, std::bind_front(&LinkPool::find, &links_));
   program.step_by_step = true;
   program.on_device = on_device;
 
-  // Everything is bytes here: messages of one exchange may differ in type.
+  // Everything is bytes here: messages of one batch may differ in type.
   Call call;
   call.collective = Collective::kSendRecv;
   if (on_device) call = *how.on_device;
-  BoundCall what{call, {}, exchange.tags, nullptr, nullptr, me_.rank, me_.n_ranks, me_.stream_from_bytes};
-  what.blocks = {0, exchange.bytes, exchange.input_at, exchange.output_at};
-  what.lends = me_.options.lends;
-  what.one_way = (exchange.transfers.sends.empty() || exchange.transfers.receives.empty()) &&
-                 what.blocks.largest() >= kOneWayFromBytes;
+  BoundCall what{call, {}, batch.tags, nullptr, nullptr, me_.rank, me_.n_ranks, me_.stream_from_bytes};
+  what.blocks = {0, batch.bytes, batch.input_at, batch.output_at};
+  what.exposes = me_.options.exposes;
+  what.one_way =
+      (batch.transfers.sends.empty() || batch.transfers.receives.empty()) && what.blocks.largest() >= kOneWayFromBytes;
   if (program.lanes.empty()) return {};
   Run run(program, what, monitor_.recorder());
   const auto doing = me_.is_on_gpu() ? Standing::Doing::kOther : how.doing;
-  StallWatch watch(monitor_, links_, run, doing, doing == Standing::Doing::kPasses ? exchange.tags.size() : 0);
+  StallWatch watch(monitor_, links_, run, doing, doing == Standing::Doing::kPasses ? batch.tags.size() : 0);
   if (auto made = make_links(run, watch, schedule, how); !made) {
     run.revoke();
     return made;
@@ -100,7 +99,7 @@ Result<void> Messages::pass(const Exchange& exchange, const Passing& how) {
   return monitor_.has_driven(run, drive(run, watch, policy));
 }
 
-// Meanwhile the exchange goes on over those that are there: a peer that calls its messages one by one may offer its
+// Meanwhile the batch goes on over those that are there: a peer that calls its messages one by one may offer its
 // link only after it has what this rank sends.
 Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how) {
   const bool on_device = how.on_device != nullptr;

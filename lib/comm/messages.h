@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/exchange.h"
 #include "comm/link_pool.h"
 #include "comm/membership.h"
+#include "comm/message_batch.h"
 #include "comm/monitor.h"
 #include "exec/operation.h"
 
@@ -35,7 +35,7 @@ class Messages {
     const Call* on_device = nullptr;  // from GPU to GPU, for this call
   };
   Call next_call(const Message& message);
-  Result<void> pass(const Exchange& exchange, const Passing& how);
+  Result<void> pass(const MessageBatch& batch, const Passing& how);
   Result<void> make_links(Run& run, WaitContext& context, const Schedule& schedule, const Passing& how);
 
   const Membership& me_;

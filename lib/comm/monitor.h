@@ -28,7 +28,8 @@ class Monitor {
       : me_(me), comparison_(me.rank, me.n_ranks, recorder_), inquiry_(me.rank, me.n_ranks, recorder_) {}
   ~Monitor();
 
-  // While ranks meet, in this order: the seats are known; the neighbours are connected; all are, and operations begin.
+  // While ranks meet, in this order: the locations are known; the neighbours are connected; all are, and operations
+  // begin.
   void take_place();
   Result<void> connect(PeerWatch::Config config, std::vector<Fd> listening, Deadline deadline,
                        const std::function<bool()>& gives_up);
@@ -71,7 +72,7 @@ class Monitor {
   Recorder recorder_;
   Comparison comparison_;
   Inquiry inquiry_;
-  std::optional<RemoteAttendants> remote_attendants_;  // from the time on when all seats are known
+  std::optional<RemoteAttendants> remote_attendants_;  // from the time on when all locations are known
   std::unique_ptr<PeerWatch> watch_;
   Begun begun_;
   std::unique_ptr<Metrics> metrics_;  // if somebody wants to know

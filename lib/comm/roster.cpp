@@ -59,7 +59,7 @@ class Findings {
  public:
   void add(const Introduction& i) {
     n_ranks_++;
-    seats_.push_back({i.control.host, i.path, i.rack, i.wire_bytes_per_second});
+    locations_.push_back({i.control.host, i.path, i.rack, i.wire_bytes_per_second});
     const auto offers = [&](const char* transport) { return i.addresses.contains(transport); };
     all_shm_ &= offers("shm");
     all_verbs_ &= offers("verbs");
@@ -75,7 +75,7 @@ class Findings {
     machines_[found->second].cpus |= i.cpus;
   }
 
-  Layout layout() const { return lay_out(seats_); }
+  Layout layout() const { return lay_out(locations_); }
   MessageSizes sizes(const Layout& layout) const {
     return usual_sizes(layout.hosts.size(), all_shm_, any_pins_, any_divides_);
   }
@@ -109,7 +109,7 @@ class Findings {
     uint32_t cpus_in_all;
   };
   int n_ranks_ = 0;
-  std::vector<Seat> seats_;
+  std::vector<RankLocation> locations_;
   bool all_shm_ = true, all_verbs_ = true, all_net_ = true, any_pins_ = false, any_divides_ = false;
   uint64_t rack_bytes_per_second_ = 0, cache_bytes_ = UINT64_MAX;
   std::vector<MachineOfRanks> machines_;
@@ -228,8 +228,9 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
   roster->sizes = findings.sizes(roster->layout);
   const std::vector<Facts> all = findings.facts(roster->layout);
   // The first of those where ranks are most in each other's way.
-  roster->facts = *std::max_element(all.begin(), all.end(),
-                                    [](const Facts& a, const Facts& b) { return a.crowding() < b.crowding(); });
+  roster->facts = *std::max_element(all.begin(), all.end(), [](const Facts& a, const Facts& b) {
+    return a.oversubscription() < b.oversubscription();
+  });
   const size_t here = findings.machine(mine.machine);
   roster->here = all[here];
   roster->cpus_here = findings.cpus(here);

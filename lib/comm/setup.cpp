@@ -58,7 +58,7 @@ Result<void> Setup::run() {
   Introduction mine = introduction(prices, control.contact);
   mine.connections = static_cast<uint32_t>(connections > 0 ? connections : networks_of(control.contact));
   descriptors_before_ = open_descriptors();
-  TUTTI_TRY_ASSIGN(const Blobs introductions, meeting_.all_gather(mine.to_bytes()));
+  TUTTI_TRY_ASSIGN(const Blobs introductions, rendezvous_.all_gather(mine.to_bytes()));
   TUTTI_TRY_ASSIGN(me_.roster, Roster::of(introductions, me_.rank));
   take_place(std::move(prices));
   TUTTI_TRY(check_room(mine.control.addresses.size() * (1 + mine.addresses.size())));
@@ -76,7 +76,7 @@ Result<void> Setup::open_links() {
   tuttiEndpointConfig endpoint_config{
       sizeof endpoint_config, me_.rank,         me_.n_ranks,    {}, find_memory, SharedMemory::removals,
       is_live_memory,         dmabuf_of_memory, options.encrypt};
-  std::copy(meeting_.key().begin(), meeting_.key().end(), endpoint_config.group_key);
+  std::copy(rendezvous_.key().begin(), rendezvous_.key().end(), endpoint_config.group_key);
   TUTTI_TRY_ASSIGN(const auto transports, find_transports(options.transports, options.encrypt));
   const LinkPool::Config config{.rank = me_.rank, .by_cost = options.transports.empty()};
   TUTTI_TRY_ASSIGN(links_, LinkPool::open(config, transports, endpoint_config));
@@ -151,7 +151,7 @@ void Setup::take_place(PriceList prices) {
   me_.sizes = roster.sizes;
   if (asked.slot_bytes != 0) me_.sizes.slot_bytes = asked.slot_bytes;
   if (env_is_set(Env::kSlots)) me_.sizes.slots = asked.slots;
-  me_.wait_policy.oversubscribed = roster.here.crowding() > 1;
+  me_.wait_policy.oversubscribed = roster.here.oversubscription() > 1;
   // From there on the inputs and outputs of all ranks here leave no room for each other, and a result that goes to
   // the cache is read from memory first, and written there all the same. 16 MiB, registered, 2 and 4 ranks: -50 %,
   // -38 %; at half of these sizes streaming costs 4 ranks 34 %.
@@ -166,7 +166,7 @@ void Setup::take_place(PriceList prices) {
 Result<void> Setup::connect(std::vector<Fd> control_fds) {
   const auto roster = me_.roster;
   PeerWatch::Config config{
-      .rank = me_.rank, .n_ranks = me_.n_ranks, .n_here = roster->ranks_of_host, .key = meeting_.key()};
+      .rank = me_.rank, .n_ranks = me_.n_ranks, .n_here = roster->ranks_of_host, .key = rendezvous_.key()};
   config.key.encrypts = me_.options.encrypt;
   config.member = [roster](int rank) { return roster->member(rank); };
   config.neighbours = me_.planner->neighbours();
@@ -174,7 +174,7 @@ Result<void> Setup::connect(std::vector<Fd> control_fds) {
   links_.set_peers(
       me_.n_ranks, [roster](int rank) { return (*roster)[rank].addresses; }, me_.sizes);
   return monitor_.connect(std::move(config), std::move(control_fds), deadline_,
-                          [this] { return meeting_.is_broken(); });
+                          [this] { return rendezvous_.is_broken(); });
 }
 
 Result<void> dump_topology(const Membership& me) {

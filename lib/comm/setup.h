@@ -14,8 +14,8 @@ namespace tutti {
 class Setup {
  public:
   // What is given is filled in.
-  Setup(Meeting& meeting, Deadline deadline, Membership& me, LinkPool& links, Monitor& monitor)
-      : meeting_(meeting), deadline_(deadline), me_(me), links_(links), monitor_(monitor) {}
+  Setup(Rendezvous& rendezvous, Deadline deadline, Membership& me, LinkPool& links, Monitor& monitor)
+      : rendezvous_(rendezvous), deadline_(deadline), me_(me), links_(links), monitor_(monitor) {}
   Result<void> run();
 
  private:
@@ -27,7 +27,7 @@ class Setup {
   size_t descriptors_for_process() const;
   Result<void> connect(std::vector<Fd> control_fds);
 
-  Meeting& meeting_;
+  Rendezvous& rendezvous_;
   const Deadline deadline_;
   Membership& me_;
   LinkPool& links_;

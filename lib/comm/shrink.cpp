@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "comm/communicator.h"
-#include "group/reunion.h"
+#include "group/shrink_rendezvous.h"
 
 namespace tutti {
 namespace {
@@ -38,23 +38,23 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
                                                            const CommOptions& options, const Deadline& deadline) {
   uint64_t place;
   {
-    const Turnstile::Turn turn(*turnstile_, ticket);
-    place = reunions_.take_ticket();
+    const TicketLock::Turn turn(*ticket_lock_, ticket);
+    place = shrinks_.take_ticket();
     // One that broke while it was finalized was not.
     if (!monitor_.failed() && finalized_) {
-      const Turnstile::Turn none(reunions_, place);
+      const TicketLock::Turn none(shrinks_, place);
       return check_open().error();
     }
   }
-  const Turnstile::Turn turn(reunions_, place);
+  const TicketLock::Turn turn(shrinks_, place);
   for (;;) {
-    TUTTI_TRY_ASSIGN(Reunion reunion, Reunion::gather(monitor_.watch(), excluded, deadline));
+    TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous, ShrinkRendezvous::gather(monitor_.watch(), excluded, deadline));
     const size_t expected = static_cast<size_t>(n_ranks()) - excluded.size();
-    if (!excluded.empty() && reunion.members().size() != expected)
-      return too_few(monitor_.watch(), excluded, reunion.members(), n_ranks());
-    if (options.majority) TUTTI_TRY(check_majority(reunion.members(), excluded, n_ranks()));
-    auto made = create(reunion, options, deadline);
-    if (made || !reunion.begins_anew() || deadline.passed()) return made;
+    if (!excluded.empty() && rendezvous.members().size() != expected)
+      return too_few(monitor_.watch(), excluded, rendezvous.members(), n_ranks());
+    if (options.majority) TUTTI_TRY(check_majority(rendezvous.members(), excluded, n_ranks()));
+    auto made = create(rendezvous, options, deadline);
+    if (made || !rendezvous.begins_anew() || deadline.passed()) return made;
   }
 }
 

@@ -116,10 +116,7 @@ void Device::look_around() {
   if (!lock) return;
   const auto on_device = OnDevice::enter(port_, device_);
   if (on_device) ways_.front()->forget_closed();
-  if (progress_.is_under_way()) look_at_progress();
-}
-
-void Device::look_at_progress() {
+  if (!progress_.is_under_way()) return;
   const auto done = pending_.empty() ? has_reached_end() : Result<bool>(false);
   if (done && done.value()) return progress_.end();
   if (auto looked = progress_.look(); !looked) host_.break_with(looked.error());

@@ -124,7 +124,6 @@ class Device {
   void keep_ways();
   void guard();
   void look_around();
-  void look_at_progress();
 
   Host& host_;
   Port& port_;

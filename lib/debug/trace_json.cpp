@@ -6,7 +6,7 @@
 namespace tutti {
 namespace {
 
-std::string quoted(const std::string& text) {
+std::string json_text(const std::string& text) {
   std::string json = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') json += '\\';
@@ -87,7 +87,7 @@ std::string entry(const Trace& trace, const TracedOperation& operation) {
   json += ", \"process_group\": [\"0\", \"tutti\"]";
   json += ", \"collective_seq_id\": " + number(is_message ? 0 : call.sequence);
   json += ", \"p2p_seq_id\": " + number(is_message ? call.sequence : 0);
-  json += ", \"op_id\": " + number(operation.nth) + ", \"profiling_name\": " + quoted(torch_name(trace, call));
+  json += ", \"op_id\": " + number(operation.nth) + ", \"profiling_name\": " + json_text(torch_name(trace, call));
   json += ", \"time_created_ns\": " + real(operation.created_ns);
   json += ", \"time_discovered_started_ns\": " + real(operation.started_ns);
   json += ", \"time_discovered_completed_ns\": " + real(operation.finished_ns);
@@ -99,8 +99,8 @@ std::string entry(const Trace& trace, const TracedOperation& operation) {
   json += std::string(", \"state\": \"") + torch_state(operation.state) + "\"";
   json += ", \"retired\": " + std::string(operation.finished_ns != 0 ? "true" : "false") + ", \"timeout_ms\": 0";
   json += ", \"is_p2p\": " + std::string(is_message ? "true" : "false");
-  json += ", \"frames\": [{\"name\": " + quoted(place_of(operation)) + ", \"filename\": \"\", \"line\": 0}]";
-  json += ", \"tutti\": {\"text\": " + quoted(to_text(operation)) + ", \"bytes\": " + number(bytes_of(call));
+  json += ", \"frames\": [{\"name\": " + json_text(place_of(operation)) + ", \"filename\": \"\", \"line\": 0}]";
+  json += ", \"tutti\": {\"text\": " + json_text(to_text(operation)) + ", \"bytes\": " + number(bytes_of(call));
   json += ", \"plan\": \"" + std::string(algo_name(call.algo)) + "\", \"lanes\": " + number(uint64_t{call.lanes});
   json += ", \"failed\": " + std::string(operation.state == TracedOperation::State::kFailed ? "true" : "false") + "}}";
   return json;
@@ -120,8 +120,8 @@ std::string status(const Trace& trace) {
 std::string about(const Trace& trace) {
   std::string json = "{\"rank\": " + number(int64_t{trace.rank}) + ", \"ranks\": " + number(int64_t{trace.n_ranks});
   json += ", \"group\": \"" + format("%016llx", static_cast<unsigned long long>(trace.group)) + "\"";
-  json += ", \"host\": " + quoted(trace.host) + ", \"program\": " + quoted(trace.program);
-  json += ", \"pid\": " + number(int64_t{trace.process.pid}) + ", \"error\": " + quoted(trace.error);
+  json += ", \"host\": " + json_text(trace.host) + ", \"program\": " + json_text(trace.program);
+  json += ", \"pid\": " + number(int64_t{trace.process.pid}) + ", \"error\": " + json_text(trace.error);
   json += ", \"written_ns\": " + number(trace.read_ns + trace.real_offset_ns) + ", \"waits_for\": [";
   for (const Recorder::Awaited& awaited : trace.wait.awaited)
     json += (&awaited == trace.wait.awaited.data() ? "" : ", ") + number(int64_t{awaited.rank});
@@ -139,7 +139,7 @@ std::string to_json(const Trace& trace) {
   ranks += "]";
   std::string json =
       "{\n  \"version\": \"2.10\",\n  \"pg_config\": {\"0\": {\"name\": \"0\", \"desc\": \"tutti\", \"ranks\": ";
-  json += quoted(ranks) + "}},\n  \"pg_status\": {\"0\": " + status(trace) + "},\n  \"tutti\": " + about(trace);
+  json += json_text(ranks) + "}},\n  \"pg_status\": {\"0\": " + status(trace) + "},\n  \"tutti\": " + about(trace);
   json += ",\n  \"entries\": [\n";
   for (const TracedOperation& operation : trace.operations)
     json += entry(trace, operation) + (&operation == trace.last() ? "\n" : ",\n");

@@ -7,7 +7,7 @@ Program bind_program(Schedule schedule, MessageSizes sizes, FindLink find_link) 
   program.n_chunks = std::max(1u, schedule.n_chunks);  // a barrier has none
   program.sizes = sizes;
   program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * sizes.slot_bytes);
-  program.may_lend = schedule.may_lend;
+  program.may_expose = schedule.may_expose;
   std::erase_if(schedule.lanes, [](const Lane& lane) { return lane.steps.empty(); });
   program.schedule = std::move(schedule);
   program.find_link = std::move(find_link);
@@ -29,7 +29,7 @@ void Program::turn_page(BoundLane& bound, uint32_t first) {
   // Only sums are written to their places: what is there already is read by its receiver, where it lies.
   const auto patterns = lane.steps.patterns();
   const bool sums = std::any_of(patterns.begin(), patterns.end(), [](const auto& p) { return p.step.completes; });
-  if (sums && may_lend)
+  if (sums && may_expose)
     for (const Placeable& placeable : placeable_messages(page))
       if (placeable.ahead > 0) bound.steps[placeable.from].expects.push_back(placeable);
 }
@@ -87,7 +87,7 @@ LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t roun
 }
 
 const void* Lowering::exposable_value(const LoweredStep& step) const {
-  if (!call.lends || !program.may_lend || step.bytes < kLendFromBytes) return nullptr;
+  if (!call.exposes || !program.may_expose || step.bytes < kExposeFromBytes) return nullptr;
   const bool is_stored = step.store.base == kOutput;
   const Place& place = is_stored ? step.store : step.sources[0];
   const bool only_sends = step.recvs.empty() && step.reduce.n_src == 1;

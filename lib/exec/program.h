@@ -59,7 +59,7 @@ struct Program {
   uint32_t n_chunks = 1;     // of a block
   MessageSizes sizes;
   std::vector<char> scratch;  // chunks of slot_bytes
-  bool may_lend = false;
+  bool may_expose = false;
   // Room for what a step works on: its messages, all bases, its sources, pieces that are scaled (made when needed).
   std::vector<tuttiMessage> messages;
   std::vector<char*> bases = std::vector<char*>(kMessages);
@@ -104,7 +104,7 @@ struct Blocks {
 };
 
 // Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
-inline constexpr uint64_t kLendFromBytes = 16 << 10;
+inline constexpr uint64_t kExposeFromBytes = 16 << 10;
 
 // What is only ever a source.
 inline char* as_base(const void* data) {
@@ -127,7 +127,7 @@ struct BoundCall {
   int n_ranks = 1;
   uint64_t stream_from_bytes = 0;  // results of this size, in place of twice this size, are written past the cache
   const void* scalar = nullptr;    // the input counts this many times: one element
-  bool lends = true;               // what lies in the input or output need not be copied to be sent
+  bool exposes = true;             // what lies in the input or output need not be copied to be sent
   bool one_way = false;            // nothing of the size comes back
 
   // Of a step's messages.

@@ -96,16 +96,16 @@ bool Run::messages_are_there(const BoundStep& step) {
 void Run::post_message(BoundLane& lane) {
   lane.expecting = true;
   const LoweredStep step = lower(lane, lane.steps[lane.next]);
-  if (step.bytes < kLendFromBytes) return;
+  if (step.bytes < kExposeFromBytes) return;
   step.recvs[0]->post(0, program_.address(step.store), step.bytes);
 }
 
 void Run::post_ahead(BoundLane& lane) {
   lane.told = true;
-  if (!operation_.lends) return;
+  if (!operation_.exposes) return;
   for (const Placeable& message : lane.steps[lane.next].expects) {
     const LoweredStep step = lower(lane, lane.steps[message.step]);
-    if (step.bytes >= kLendFromBytes) step.recvs[0]->post(message.ahead, program_.address(step.store), step.bytes);
+    if (step.bytes >= kExposeFromBytes) step.recvs[0]->post(message.ahead, program_.address(step.store), step.bytes);
   }
 }
 
@@ -143,7 +143,7 @@ bool Run::execute(BoundLane& lane) {
 bool Run::acquire(const BoundLane& lane, const LoweredStep& lowered, Targets* targets) const {
   const BoundStep& first = lane.steps[lane.next];
   const void* const data = lowering_.exposable_value(lowered);
-  const bool may_be_posted = lowered.bytes >= kLendFromBytes && (first.completes || first.recvs.empty());
+  const bool may_be_posted = lowered.bytes >= kExposeFromBytes && (first.completes || first.recvs.empty());
   const tuttiRoom room =
       first.send->acquire(data, lowered.bytes, may_be_posted ? TUTTI_IF_POSTED : TUTTI_NOT_POSTED, &targets->at[0]);
   if (room == TUTTI_NO_ROOM) return false;

@@ -28,8 +28,8 @@ void SmallRun::prepare(Program& program, const Call& call, int n_ranks) {
   BoundCall what{call, {call.count}};
   what.n_ranks = n_ranks;
   const Lowering lowering{program, what};
-  // Larger ones may be lent, and a Run's generality is a few per cent of them.
-  if (call.count * lowering.elem_bytes >= kLendFromBytes || lowering.layout.rounds(call.count) > 1) return;
+  // Larger ones may be exposed, and a Run's generality is a few per cent of them.
+  if (call.count * lowering.elem_bytes >= kExposeFromBytes || lowering.layout.rounds(call.count) > 1) return;
   if (program.lanes.size() != 1 || program.lanes[0].after > 0) return;
   if (program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;

@@ -14,7 +14,7 @@
 #include "base/result.h"
 #include "base/socket.h"
 #include "group/bootstrap_wire.h"
-#include "group/meeting.h"
+#include "group/rendezvous.h"
 
 namespace tutti {
 
@@ -43,7 +43,7 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 // end at once. kSystemError when there is no socket or thread to be had.
 Result<UniqueId> start_root(Deadline deadline, uint16_t fixed_port = 0, const uint8_t* secret = nullptr);
 // One rank's connection to the root.
-class Bootstrap final : public Meeting {
+class Bootstrap final : public Rendezvous {
  public:
   // Tries the id's addresses (this host's loopback first if the root runs here) until one really connects and
   // authenticates; logs which and why. Retries until the deadline: the root may not listen yet when the port is fixed.

@@ -65,7 +65,7 @@ std::vector<Candidate> Planner::priced(const Call& call, uint64_t bytes, std::sp
   std::vector<Candidate> candidates;
   candidates.reserve(plans.size());
   for (const Plan plan : plans)
-    candidates.push_back({plan, price_ns(load_of(call.collective, plan, bytes, facts), facts, prices_.prices)});
+    candidates.push_back({plan, price_ns(rank_cost_of(call.collective, plan, bytes, facts), facts, prices_.prices)});
   sort_stably(candidates.begin(), candidates.end(),
               [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
   return candidates;

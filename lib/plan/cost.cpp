@@ -11,8 +11,8 @@ namespace {
 // A slot's bytes as the model sees it: those that are usual, so that TUTTI_SLOT_BYTES changes no choice.
 constexpr double kSharedSlotBytes = 128 << 10, kWireSlotBytes = 64 << 10, kSocketSlotBytes = 512 << 10;
 
-double price_ns(const Share& share, const Medium& medium, double crowding) {
-  const double hop = crowding > 1 ? crowding * medium.turn : medium.hop;
+double price_ns(const Share& share, const Medium& medium, double oversubscription) {
+  const double hop = oversubscription > 1 ? oversubscription * medium.turn : medium.hop;
   return share.hops * hop + share.messages * medium.message + share.bytes * medium.byte;
 }
 
@@ -56,7 +56,7 @@ std::optional<Facts> facts_from_text(const std::string& text) {
 namespace {
 
 // Among hosts, or among racks as if they were hosts.
-Bill bill_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts, bool among_racks) {
+Workload workload_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts, bool among_racks) {
   const bool shares_memory = facts.hosts == 1 && facts.shares_memory;
   const int hosts = among_racks ? facts.racks : facts.hosts;
   return {.n = static_cast<double>(facts.n_ranks),
@@ -79,29 +79,31 @@ Bill bill_of(Collective collective, Plan plan, uint64_t bytes, const Facts& fact
 
 }  // namespace
 
-Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts) {
+RankCost rank_cost_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts) {
   if (facts.n_ranks == 1) return {.here = {0, 0, 2 * static_cast<double>(bytes)}};
-  const Bill bill = bill_of(collective, plan, bytes, facts, false);
+  const Workload workload = workload_of(collective, plan, bytes, facts, false);
   // What has no algorithms is direct.
   const Algorithm* const algorithm = algorithm_of(own_algo(collective, plan.algo));
-  const auto effort_of =
-      (algorithm != nullptr ? algorithm->method(collective) : algorithm_of(Algo::kDirect)->all_gather).effort;
-  const Effort effort = effort_of(bill);
-  const auto share = [&](Work work) { return std::max(work.busiest, work.total / bill.n * facts.crowding()); };
-  Load load{{effort.here_hops, share(effort.here.messages), share(effort.here.bytes)},
-            {effort.wire_hops, share(effort.wire.messages), share(effort.wire.bytes)},
-            share(effort.summed),
-            facts.hosts > 1 ? effort.out : 0};
-  if (facts.racks > 1) load.rack_bytes = effort_of(bill_of(collective, plan, bytes, facts, true)).out;
+  const auto cost_of =
+      (algorithm != nullptr ? algorithm->method(collective) : algorithm_of(Algo::kDirect)->all_gather).cost;
+  const Cost cost = cost_of(workload);
+  const auto share = [&](Work work) {
+    return std::max(work.busiest, work.total / workload.n * facts.oversubscription());
+  };
+  RankCost busiest{{cost.here_hops, share(cost.here.messages), share(cost.here.bytes)},
+                   {cost.wire_hops, share(cost.wire.messages), share(cost.wire.bytes)},
+                   share(cost.summed),
+                   facts.hosts > 1 ? cost.out : 0};
+  if (facts.racks > 1) busiest.rack_bytes = cost_of(workload_of(collective, plan, bytes, facts, true)).out;
   const bool in_blocks = collective >= Collective::kAllGather && collective <= Collective::kAllToAll;
-  const double blocks = in_blocks ? bill.n + 1 : 2, all = blocks * bill.bytes * facts.largest_host;
+  const double blocks = in_blocks ? workload.n + 1 : 2, all = blocks * workload.bytes * facts.largest_host;
   if (all > static_cast<double>(facts.cache_bytes))
-    load.far_bytes = load.here.bytes + load.wire.bytes + load.summed_bytes;
-  return load;
+    busiest.far_bytes = busiest.here.bytes + busiest.wire.bytes + busiest.summed_bytes;
+  return busiest;
 }
 
-Load load_of(const Traffic& traffic, const Facts& facts) {
-  const double share = facts.crowding();
+RankCost rank_cost_of(const Traffic& traffic, const Facts& facts) {
+  const double share = facts.oversubscription();
   const auto of = [&](uint64_t messages, uint64_t bytes) {
     return Share{messages > 0 ? 1.0 : 0.0, static_cast<double>(messages) * share, static_cast<double>(bytes) * share};
   };
@@ -109,13 +111,13 @@ Load load_of(const Traffic& traffic, const Facts& facts) {
           static_cast<double>(traffic.out_bytes)};
 }
 
-double price_ns(const Load& load, const Facts& facts, const Prices& prices) {
+double price_ns(const RankCost& cost, const Facts& facts, const Prices& prices) {
   const double between_racks =
-      facts.rack_bytes_per_second > 0 ? load.rack_bytes / static_cast<double>(facts.rack_bytes_per_second) : 0;
-  return price_ns(load.here, facts.shares_memory ? prices.shm : prices.loopback, facts.crowding()) +
-         price_ns(load.wire, facts.has_rdma ? prices.rdma : prices.network, facts.crowding()) +
-         load.summed_bytes * prices.summed_byte + load.far_bytes * prices.far_byte +
-         1e9 * std::max(load.out_bytes / static_cast<double>(facts.wire_bytes_per_second), between_racks);
+      facts.rack_bytes_per_second > 0 ? cost.rack_bytes / static_cast<double>(facts.rack_bytes_per_second) : 0;
+  return price_ns(cost.here, facts.shares_memory ? prices.shm : prices.loopback, facts.oversubscription()) +
+         price_ns(cost.wire, facts.has_rdma ? prices.rdma : prices.network, facts.oversubscription()) +
+         cost.summed_bytes * prices.summed_byte + cost.far_bytes * prices.far_byte +
+         1e9 * std::max(cost.out_bytes / static_cast<double>(facts.wire_bytes_per_second), between_racks);
 }
 
 }  // namespace tutti

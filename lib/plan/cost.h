@@ -39,7 +39,7 @@ struct Facts {
   uint64_t cache_bytes = 8 << 20;                  // last-level, for all ranks of a host
 
   // How much longer everybody's work takes because CPUs are shared.
-  double crowding() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
+  double oversubscription() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
   // How many times as fast as the slow hosts the others are.
   double slowness() const {
     return fast_bytes_per_second == 0
@@ -63,7 +63,7 @@ struct Share {
   double hops = 0, messages = 0, bytes = 0;  // one after the other; sent and received by a rank; through its CPU
 };
 
-struct Load {
+struct RankCost {
   Share here, wire;
   double summed_bytes = 0;  // read for it
   double out_bytes = 0;     // of the host that sends most
@@ -84,14 +84,14 @@ struct Prices {
 };
 
 // `bytes`: of an all-reduce, broadcast or reduce all; of an all-gather, reduce-scatter or all-to-all one block.
-Load load_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts);
+RankCost rank_cost_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts);
 
 // Point-to-point messages that a rank exchanges at once, sent and received, by where the peers are.
 struct Traffic {
   uint64_t here_messages = 0, here_bytes = 0, wire_messages = 0, wire_bytes = 0, out_bytes = 0;
 };
-Load load_of(const Traffic& traffic, const Facts& facts);
+RankCost rank_cost_of(const Traffic& traffic, const Facts& facts);
 
-double price_ns(const Load& load, const Facts& facts, const Prices& prices);
+double price_ns(const RankCost& cost, const Facts& facts, const Prices& prices);
 
 }  // namespace tutti

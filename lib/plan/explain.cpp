@@ -51,7 +51,7 @@ double Planner::estimate_ns(std::span<const Transfer> transfers) const {
     (is_here ? traffic.here_messages : traffic.wire_messages) += 1 + t.bytes / (128 << 10);
     if (t.sends && !is_here) traffic.out_bytes += t.bytes;
   }
-  return price_ns(load_of(traffic, facts_), facts_, prices_.prices);
+  return price_ns(rank_cost_of(traffic, facts_), facts_, prices_.prices);
 }
 
 std::string Planner::explain(const Call& call, uint64_t bytes) const {

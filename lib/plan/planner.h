@@ -36,7 +36,7 @@ class Planner {
   // Once, before anything is chosen.
   void set_facts(const Facts& facts, PriceList prices);
 
-  // `bytes` as for load_of.
+  // `bytes` as for rank_cost_of.
   Plan choose(const Call& call, uint64_t bytes) const;
   Plan choose(const Call& call) const { return choose(call, call.count * dtype_bytes(call.dtype)); }
   // All plans that give the result which is promised for the call: the fastest on paper first, which choose() takes.

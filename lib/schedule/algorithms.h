@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/dtype.h"
-#include "schedule/effort.h"
+#include "schedule/cost.h"
 #include "schedule/schedule.h"
 
 namespace tutti {
@@ -38,7 +38,7 @@ inline constexpr uint32_t kWindow = 2;
 // To do one collective.
 struct Method {
   Schedule (*build)(Ranks ranks) = nullptr;
-  Effort (*effort)(const Bill& bill) = nullptr;
+  Cost (*cost)(const Workload& workload) = nullptr;
   int most_lanes = 0;  // 0: there is no such way
 };
 

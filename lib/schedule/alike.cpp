@@ -50,7 +50,7 @@ bool is_moved(const Steps& first, const Steps& moved, const Symmetry& moves, uin
 bool is_moved(const Schedule& first, const Schedule& moved, const Symmetry& moves) {
   const uint32_t times = moves.times(moved.rank);
   return is_plain(moved) && moved.n_ranks == first.n_ranks && moved.n_chunks == first.n_chunks &&
-         moved.may_lend == first.may_lend && moved.alike == first.alike &&
+         moved.may_expose == first.may_expose && moved.alike == first.alike &&
          std::ranges::equal(first.lanes, moved.lanes, [&](const Lane& a, const Lane& b) {
            return a.channel == b.channel && is_moved(a.steps, b.steps, moves, times);
          });
@@ -223,7 +223,7 @@ class AlikeLanes {
 Result<std::vector<Schedule>> of_chunk(std::span<const Schedule> schedules, const Symmetry& moves, uint32_t chunk) {
   std::vector<Schedule> single;
   for (const Schedule& whole : schedules) {
-    single.push_back({.rank = whole.rank, .n_ranks = whole.n_ranks, .n_chunks = 1, .may_lend = whole.may_lend});
+    single.push_back({.rank = whole.rank, .n_ranks = whole.n_ranks, .n_chunks = 1, .may_expose = whole.may_expose});
     for (const Lane& lane : whole.lanes) single.back().lanes.push_back({lane.channel, {}});
   }
   std::vector<std::vector<uint32_t>> times(schedules[0].n_chunks);  // how often each is moved to be that one

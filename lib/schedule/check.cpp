@@ -53,8 +53,8 @@ Result<void> check(std::span<const Schedule> schedules, const CheckOptions& opti
 Result<void> checker::check_each(std::span<const Schedule> schedules, const CheckOptions& options) {
   TUTTI_TRY_ASSIGN(const GoalTable table, goal_table(static_cast<int>(schedules.size()), options));
   TUTTI_TRY(check_blocks(schedules, options, table));
-  const auto may_lend = [](const Schedule& schedule) { return schedule.may_lend; };
-  bool prove_order = options.goal == Goal::kBarrier || std::any_of(schedules.begin(), schedules.end(), may_lend);
+  const auto may_expose = [](const Schedule& schedule) { return schedule.may_expose; };
+  bool prove_order = options.goal == Goal::kBarrier || std::any_of(schedules.begin(), schedules.end(), may_expose);
   if (!prove_order) {
     checker::Simulation simulation(schedules, options, table, false);
     TUTTI_TRY(simulation.run());

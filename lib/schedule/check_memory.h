@@ -33,7 +33,7 @@ struct Moment {
 struct Cell {
   Value value;
   Moment last;                  // who touched it
-  std::vector<Moment> readers;  // receivers that it was lent to, since it was last stored
+  std::vector<Moment> readers;  // receivers that it was exposed to, since it was last stored
   bool stored = false;          // by a step; else it is as it was before the first one
 };
 

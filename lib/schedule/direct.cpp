@@ -50,7 +50,7 @@ Schedule one_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks) {
     for (int k = 1; k < d.n; k++) d.steps.push_back({.send = d.receiver(k), .chunk = d.c, .local = d.in(0)});
     d.steps.push_back(fold(d.n, d.c, d.in(0), d.out(0)));
   });
-  schedule.may_lend = false;  // in place, the sum overwrites what others still add up
+  schedule.may_expose = false;  // in place, the sum overwrites what others still add up
   return schedule;
 }
 
@@ -90,26 +90,26 @@ void add_group(Direct d, uint32_t group, int root = -1) {
 // Over shared memory a rank copies the parts of its input, not all of it to each, and exposes them where they are
 // registered. Between two ranks that took .91 to 1.12 of the one-shot's time from 40 KiB to 70 MB, and .35 to .75 of it
 // from registered memory, which the planner cannot know of.
-Effort parts_cost(const Bill& b) {
+Cost parts_cost(const Workload& b) {
   const double part = b.bytes / b.n;
-  Effort e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
+  Cost e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
   b.with_all(e, 4 * b.messages_for(part, b.lanes), (b.shares_memory ? 2.5 : 3) * part);
   e.summed = b.each(b.bytes);
   e.out = b.incast() * 2 * b.here * b.elsewhere() * part;
   return e;
 }
 
-Effort one_shot_cost(const Bill& b) {
-  Effort e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
+Cost one_shot_cost(const Workload& b) {
+  Cost e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
   b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 1.15 : 1) * b.bytes);
   e.summed = b.each(b.n * b.bytes);
   e.out = b.incast() * b.here * b.elsewhere() * b.bytes;
   return e;
 }
 
-Effort two_shot_reduce_cost(const Bill& b) {
+Cost two_shot_reduce_cost(const Workload& b) {
   const double part = b.bytes / b.n, messages = b.messages_for(part, 1), all = (2 * b.others() + 2) * b.n;
-  Effort e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
+  Cost e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
   b.with_one(e, {3 * b.others() * messages, all * messages}, {3 * b.others() * part, all * part});
   e.summed = b.each(b.bytes);
   e.out = (b.here + 1) * b.elsewhere() * part;  // what comes to the root's host
@@ -121,10 +121,10 @@ uint32_t chunks_one_way(uint32_t lanes) {
   return lanes;
 }
 
-Effort direct_cost(const Bill& b) {
+Cost direct_cost(const Workload& b) {
   const double messages = b.messages_for(b.bytes, chunks_one_way(static_cast<uint32_t>(b.lanes)));
   const Work moved{b.others() * b.bytes + b.bytes / messages, 2 * b.others() * b.bytes};
-  Effort e = b.hops(kPassedOn * b.rounds(b.bytes), kPassedOn * b.rounds(b.bytes));
+  Cost e = b.hops(kPassedOn * b.rounds(b.bytes), kPassedOn * b.rounds(b.bytes));
   // To send over a socket is to do most of the receiver's work.
   const double at_root_each = b.shares_memory ? 1 : b.sums ? 0.5 : 1.5;
   b.with_one(e, {at_root_each * b.others() * messages, 2 * b.others() * messages}, moved);
@@ -134,8 +134,8 @@ Effort direct_cost(const Bill& b) {
 }
 
 // Everybody has a block for everybody, or gets one from everybody.
-Effort direct_blocks_cost(const Bill& b) {
-  Effort e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
+Cost direct_blocks_cost(const Workload& b) {
+  Cost e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
   // In a slot a sum reads what has come; many sockets at once take 1.2 times what one does.
   b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 2 - b.sums : 2.3) * b.bytes);
   if (b.sums) e.summed = b.each(b.n * b.bytes);
@@ -272,7 +272,7 @@ extern const Algorithm kDirect = {
                  return r.lanes > 1 && r.n() > 2 ? two_shot_reduce(r.n(), r.rank, r.root, r.n())
                                                  : direct_reduce(r.n(), r.rank, r.root, chunks_one_way(r.lanes));
                },
-               [](const Bill& b) { return b.lanes > 1 && b.n > 2 ? two_shot_reduce_cost(b) : direct_cost(b); }, 2},
+               [](const Workload& b) { return b.lanes > 1 && b.n > 2 ? two_shot_reduce_cost(b) : direct_cost(b); }, 2},
     .all_gather = {[](Ranks r) { return direct_all_gather(r.n(), r.rank, 1); }, direct_blocks_cost, 1},
     .reduce_scatter = {[](Ranks r) { return direct_reduce_scatter(r.n(), r.rank, 1); }, direct_blocks_cost, 1},
     .keeps_rank_order = true,

@@ -145,7 +145,7 @@ Schedule doubling_all_reduce(std::span<const int> ranks, int rank, uint32_t n_ch
     }
   }
   // Every exchange overwrites the sum that the one before has sent.
-  return one_lane({.rank = rank, .n_ranks = order.n, .n_chunks = n_chunks, .may_lend = false}, std::move(steps));
+  return one_lane({.rank = rank, .n_ranks = order.n, .n_chunks = n_chunks, .may_expose = false}, std::move(steps));
 }
 
 namespace {
@@ -207,10 +207,10 @@ struct Halving {
   }
 };
 
-Effort halving_cost(const Bill& b) {
+Cost rabenseifner_cost(const Workload& b) {
   const double part = b.bytes / b.n, sent = 2 * (b.core() - 1) / b.core() * b.bytes;
   const Work moved{sent + b.folds() * b.bytes, b.core() * sent + 2 * b.folded() * b.bytes};
-  Effort e = b.hops(2 * b.core_depth() + 2 * b.folds() * std::max(1.0, b.bytes / b.slot_bytes), 2 * b.host_depth);
+  Cost e = b.hops(2 * b.core_depth() + 2 * b.folds() * std::max(1.0, b.bytes / b.slot_bytes), 2 * b.host_depth);
   // Each rank's chunk is a message of its own.
   const double core = 4 * (b.core() - 1) * b.n, messages = b.messages_for(part, 1);
   b.over_distances(e, {(core / b.core() + 2 * b.folds() * b.n) * messages, (core + 4 * b.folded() * b.n) * messages},
@@ -222,10 +222,10 @@ Effort halving_cost(const Bill& b) {
   return e;
 }
 
-Effort doubling_cost(const Bill& b) {
+Cost doubling_cost(const Workload& b) {
   const double rounds_in_all = b.core_depth() + 2 * b.folds();
   const Work moved = b.exchanged(b.core_depth() / 2, b.bytes);
-  Effort e =
+  Cost e =
       b.hops(rounds_in_all * b.rounds(b.bytes), std::min(rounds_in_all, b.host_depth + b.folds()) * b.rounds(b.bytes));
   b.over_distances(e, b.exchanged(b.core_depth(), b.messages_for(b.bytes, 1)), b.passed_on(moved));
   e.summed = {2 * moved.busiest, 2 * moved.total};
@@ -235,7 +235,7 @@ Effort doubling_cost(const Bill& b) {
 
 }  // namespace
 
-Schedule halving_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
+Schedule rabenseifner_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
   const Order order(ranks, rank);
   const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(order.n)));
   const int position = order.position, extra = position + p;
@@ -269,9 +269,10 @@ Schedule halving_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chu
 }
 
 // For two ranks these are a ring and one-shot.
-extern const Algorithm kHalving = {
-    .name = "halving",
-    .all_reduce = {[](Ranks r) { return halving_all_reduce(r.order, r.rank, r.n(), kWindow); }, halving_cost, 1},
+extern const Algorithm kRabenseifner = {
+    .name = "rabenseifner",
+    .all_reduce = {[](Ranks r) { return rabenseifner_all_reduce(r.order, r.rank, r.n(), kWindow); }, rabenseifner_cost,
+                   1},
     .otherwise = Algo::kTree,
     .least_ranks = 3};
 extern const Algorithm kDoubling = {

@@ -140,10 +140,10 @@ Schedule with_smallest_chunks(Hosts hosts, Ranks r) {
   return hierarchical_all_reduce(hosts, r.rank, static_cast<uint32_t>(chunks), 2 * r.lanes);
 }
 
-Effort hierarchical_cost(const Bill& b) {
+Cost hierarchical_cost(const Workload& b) {
   const double part = b.bytes / b.n, share = b.bytes / b.here, all = 2 * (b.here - 1 + b.hosts - 1),
                out = 2 * (b.hosts - 1);
-  Effort e = b.hops(all * b.rounds(part), out * b.rounds(part));
+  Cost e = b.hops(all * b.rounds(part), out * b.rounds(part));
   e.here = {b.each(4 * (b.here - 1) * b.messages_for(share / b.hosts, 2 * b.hosts * b.lanes)),
             b.each(2 * (b.here - 1) * share)};
   e.wire = {b.each(out * 2 * b.messages_for(part, 2 * b.lanes)), b.each(out * part)};
@@ -154,9 +154,9 @@ Effort hierarchical_cost(const Bill& b) {
 
 // Racks take the place of hosts. A ring round a rack has a host's link for each host once, a rail for each of its
 // ranks.
-Effort racks_cost(const Bill& b) {
+Cost racks_cost(const Workload& b) {
   const double part = b.bytes / b.n, share = b.bytes / b.rack, rounds = 2 * (b.rack - 1), out = 2 * (b.racks - 1);
-  Effort e = b.hops((rounds + out) * b.rounds(part), (rounds / b.here + out) * b.rounds(part));
+  Cost e = b.hops((rounds + out) * b.rounds(part), (rounds / b.here + out) * b.rounds(part));
   b.to_next(e, b.each(2 * rounds * b.messages_for(share / b.racks, 2 * b.racks * b.lanes)), b.each(rounds * share),
             b.hosts / b.n);
   e.wire.messages += b.each(out * 2 * b.messages_for(part, 2 * b.lanes));

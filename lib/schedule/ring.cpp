@@ -100,9 +100,14 @@ void add_lanes(Schedule& schedule, uint32_t n_lanes, MakeStep step) {
   }
 }
 
-Effort ring_cost(const Bill& b) {
+// Between hosts, of what goes round to all ranks; where a host has one only, the last hop is left out.
+double hops_out(const Workload& b) {
+  return b.here > 1 ? b.hosts : b.hosts - 1;
+}
+
+Cost ring_cost(const Workload& b) {
   const double part = b.bytes / b.n;
-  Effort e = b.hops(2 * b.others() * b.rounds(part), 2 * b.hops_round() * b.rounds(part));
+  Cost e = b.hops(2 * b.others() * b.rounds(part), 2 * hops_out(b) * b.rounds(part));
   b.to_next(e, b.each(4 * b.others() * b.messages_for(part, b.lanes)), b.passed_on(b.each(2 * b.others() * part)),
             b.hosts / b.n);
   e.summed = b.each(2 * b.others() * part);
@@ -110,20 +115,20 @@ Effort ring_cost(const Bill& b) {
   return e;
 }
 
-Effort chain_cost(const Bill& b) {
+Cost chain_cost(const Workload& b) {
   const double whole = b.messages_for(b.bytes, 1), filling = std::max(0.0, b.others() - 1) * b.piece_behind(b.bytes, 1);
   const Work moved{b.sides() * b.bytes + filling, 2 * b.others() * b.bytes};
   // A root that is the first of its host gets what it reduces from another one.
   const double out = std::min(b.others(), b.hosts - (b.sums ? 0 : 1));
-  Effort e = b.hops(kPassedOn * b.others() + b.bytes / b.slot_bytes, kPassedOn * out);
+  Cost e = b.hops(kPassedOn * b.others() + b.bytes / b.slot_bytes, kPassedOn * out);
   b.to_next(e, {2 * whole, 2 * b.others() * whole}, b.handed_down(moved, 0.8), out / b.others());
   if (b.sums) e.summed = moved;
   e.out = b.bytes + std::max(0.0, b.hosts - 2) * b.piece_behind(b.bytes, 1);
   return e;
 }
 
-Effort round_cost(const Bill& b) {
-  Effort e = b.hops(b.others() * b.rounds(b.bytes), b.hops_round() * b.rounds(b.bytes));
+Cost round_cost(const Workload& b) {
+  Cost e = b.hops(b.others() * b.rounds(b.bytes), hops_out(b) * b.rounds(b.bytes));
   b.to_next(e, b.each(2 * b.others() * b.messages_for(b.bytes, b.lanes)), b.passed_on(b.each(2 * b.others() * b.bytes)),
             b.hosts / b.n);
   if (b.sums) e.summed = b.each(2 * b.others() * b.bytes);

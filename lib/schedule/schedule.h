@@ -39,7 +39,7 @@ struct Schedule {
   uint32_t output_blocks = 1;
   // What a step sends as it is from the input or output, or also stores in the output, is not overwritten before its
   // message is received, not even in place. So the receiver may read it where it lies.
-  bool may_lend = true;
+  bool may_expose = true;
   Alike alike;
   std::vector<Lane> lanes;
 };
@@ -98,7 +98,7 @@ Schedule bruck_all_gather(std::span<const int> order, int rank, uint32_t n_chunk
 Schedule bruck_reduce_scatter(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
 // Recursive halving, then doubling: a ring's traffic in logarithmic depth. Wants at least n chunks. `window` slots.
 // What n has beyond a power of two folds into the others first and gets the result from them, which doubles its way.
-Schedule halving_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
+Schedule rabenseifner_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
 // Recursive doubling of whole chunks, for small messages. One slot.
 Schedule doubling_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
 
@@ -167,7 +167,7 @@ struct CheckOptions {
 // order (so their results are the same bits), no slice is read before it is written or outside its buffer, every
 // message that is sent is received with the chunk the receiver expects, all lanes keep to their own links, lanes that
 // use the same slice are kept in order by messages, `completes` is where the sum is complete and nowhere else, nothing
-// that may be lent is overwritten too early, and no rank leaves a barrier before all have entered it. An error says
+// that may be exposed is overwritten too early, and no rank leaves a barrier before all have entered it. An error says
 // which rank, lane and step, and draws the state of all lanes when it is a deadlock.
 Result<void> check(std::span<const Schedule> schedules, const CheckOptions& options);
 

@@ -7,7 +7,7 @@
 namespace tutti::checker {
 namespace {
 
-// The tick of a receiver that has not yet read what was lent to it: nothing can have come after that.
+// The tick of a receiver that has not yet read what was exposed to it: nothing can have come after that.
 constexpr uint32_t kNotYet = UINT32_MAX;
 
 }  // namespace
@@ -289,7 +289,7 @@ Result<void> Simulation::check_placed(LaneRun& lane, const Step& step, int link)
   return {};
 }
 
-// Messages must have told this lane that whoever was lent the cell has read it.
+// Messages must have told this lane that whoever was exposed the cell has read it.
 Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
   for (const Moment& reader : cell.readers) {
     if (lane.clock[static_cast<size_t>(reader.lane)] >= reader.tick) continue;
@@ -312,9 +312,9 @@ Value Simulation::receive(LaneRun& lane, int index) {
     else
       lane.clock.learn(theirs);
   }
-  if (Cell* lent = messages_[at].lent) {
+  if (Cell* exposed = messages_[at].exposed) {
     // Sent with a tick that nobody can know of, until now.
-    for (Moment& reader : lent->readers)
+    for (Moment& reader : exposed->readers)
       if (reader.lane == index_of(lane) && reader.tick == kNotYet) {
         reader.tick = lane.tick;
         break;
@@ -333,8 +333,8 @@ Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const 
   if (prove_order_) {
     message_clocks_[at] = lane.clock;
     if (const Slice slice = lent_slice(lane, step); slice.buffer != Buffer::kNone) {
-      TUTTI_TRY_ASSIGN(messages_[at].lent, memory_.find(lane.rank, slice, lane.round));
-      messages_[at].lent->readers.push_back({link.receiver, kNotYet});
+      TUTTI_TRY_ASSIGN(messages_[at].exposed, memory_.find(lane.rank, slice, lane.round));
+      messages_[at].exposed->readers.push_back({link.receiver, kNotYet});
     }
   }
   link.count++;
@@ -342,9 +342,9 @@ Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const 
   return {};
 }
 
-// Where the value that a step sends lies unchanged, if it may be lent.
+// Where the value that a step sends lies unchanged, if it may be exposed.
 Slice Simulation::lent_slice(const LaneRun& lane, const Step& step) const {
-  if (!schedules_[static_cast<size_t>(lane.rank)].may_lend) return {};
+  if (!schedules_[static_cast<size_t>(lane.rank)].may_expose) return {};
   if (step.store.buffer == Buffer::kOutput) return step.store;
   const bool is_copy = step.recv == -1 && step.before.buffer == Buffer::kNone;
   return is_copy && step.local.buffer != Buffer::kScratch ? step.local : Slice{};

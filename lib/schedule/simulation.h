@@ -8,14 +8,14 @@ namespace tutti::checker {
 
 // How the proof works. Every link has one sending and one receiving lane and every lane is sequential, so which steps
 // can run never depends on the order in which lanes are tried: one execution shows deadlock or freedom from it for all.
-// What may depend on the order is memory that two lanes of a rank share, or that is lent to a receiver. If there is
+// What may depend on the order is memory that two lanes of a rank share, or that is exposed to a receiver. If there is
 // any, an execution carries vector clocks along with the messages and demands that messages alone put those accesses in
 // order.
 
 struct Message {
   Value value;
   uint32_t round = 0, step = 0;  // where it was sent
-  Cell* lent = nullptr;          // where its value still lies, if the receiver may read it there
+  Cell* exposed = nullptr;       // where its value still lies, if the receiver may read it there
 };
 
 struct Link {

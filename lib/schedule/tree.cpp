@@ -170,16 +170,16 @@ uint32_t all_reduce_chunks(const Ranks& r) {
 }
 
 // Of a tree's ways, those that leave a host with several ranks.
-double ways_out(const Bill& b) {
+double ways_out(const Workload& b) {
   return b.here > 1 ? std::max(1.3, 1.3 * b.here * b.out_share()) : 1;
 }
 
-Effort trees_cost(const Bill& b) {
+Cost trees_cost(const Workload& b) {
   const double chunks = b.lanes * (b.slowness > 1 ? kSlowChunks : 1);
   const double half = b.messages_for(b.bytes / 2, chunks), filling = b.pipe_filling(2);  // each of the two trees
   const double pieces = std::max(1.0, b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes));
   // Up and down, and each rank waits for both of its trees.
-  Effort e = b.hops(4 * b.depth * pieces, 4 * b.host_depth * pieces);
+  Cost e = b.hops(4 * b.depth * pieces, 4 * b.host_depth * pieces);
   b.over_distances(e, {8 * half, 8 * b.others() * half},
                    b.passed_on({2.5 * b.bytes + filling, 2.5 * b.others() * b.bytes + b.n * filling}));
   e.summed = {2 * b.bytes, 2 * b.others() * b.bytes};
@@ -188,11 +188,11 @@ Effort trees_cost(const Bill& b) {
   return e;
 }
 
-Effort rooted_cost(const Bill& b) {
+Cost rooted_cost(const Workload& b) {
   const double half = b.messages_for(b.bytes / 2, b.lanes);
   const Work moved{b.sides() * b.bytes + b.pipe_filling(1), 2 * b.others() * b.bytes};
   // Each rank waits for both of its trees.
-  Effort e =
+  Cost e =
       b.hops(kPassedOn * 2 * b.depth + b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes), kPassedOn * 2 * b.host_depth);
   b.over_distances(e, {4 * half, 4 * b.others() * half}, b.handed_down(moved, 0.9));
   if (b.sums) e.summed = moved;
@@ -201,8 +201,8 @@ Effort rooted_cost(const Bill& b) {
   return e;
 }
 
-Effort bruck_cost(const Bill& b) {
-  Effort e = b.hops(b.depth + b.others() * b.bytes / b.slot_bytes / 2, b.depth);
+Cost bruck_cost(const Workload& b) {
+  Cost e = b.hops(b.depth + b.others() * b.bytes / b.slot_bytes / 2, b.depth);
   b.over_distances(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)),
                    b.passed_on(b.each(2 * b.others() * b.bytes)));
   if (b.sums) e.summed = b.each(2 * b.others() * b.bytes);

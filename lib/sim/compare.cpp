@@ -11,8 +11,8 @@ bool is_in_blocks(Collective collective) {
          collective == Collective::kAllToAll;
 }
 
-Medium medium_of(const Conduit& way, double crowding) {
-  return {way.latency_ns, way.latency_ns / std::max(1.0, crowding), way.message_ns, way.byte_ns};
+Medium medium_of(const Conduit& way, double oversubscription) {
+  return {way.latency_ns, way.latency_ns / std::max(1.0, oversubscription), way.message_ns, way.byte_ns};
 }
 
 }  // namespace
@@ -33,9 +33,9 @@ Facts facts_of(const Network& network) {
 
 // The planner has no ports within a host: their bytes count as work, half of it at either end. Nor caches.
 Prices prices_of(const Cluster& cluster) {
-  const double crowding =
+  const double oversubscription =
       cluster.cpus_per_host > 0 ? static_cast<double>(cluster.ranks_per_host) / cluster.cpus_per_host : 1;
-  Prices prices{.shm = medium_of(cluster.local, crowding), .network = medium_of(cluster.nic, crowding)};
+  Prices prices{.shm = medium_of(cluster.local, oversubscription), .network = medium_of(cluster.nic, oversubscription)};
   prices.shm.byte += 0.5e9 / cluster.local.bytes_per_second;
   prices.loopback = prices.shm;
   prices.rdma = prices.network;
@@ -47,8 +47,8 @@ Prices prices_of(const Cluster& cluster) {
 Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_cpus) {
   constexpr double kAtOnce = 1e15;
   const Medium& medium = shares_memory ? prices.shm : prices.loopback;
-  const double crowding = static_cast<double>(n_ranks) / n_cpus;
-  const double latency_ns = crowding > 1 ? crowding * medium.turn : medium.hop;
+  const double oversubscription = static_cast<double>(n_ranks) / n_cpus;
+  const double latency_ns = oversubscription > 1 ? oversubscription * medium.turn : medium.hop;
   const Conduit way{kAtOnce, latency_ns, medium.message, medium.byte};
   return {.racks = 1,
           .ranks_per_host = n_ranks,
@@ -65,18 +65,18 @@ Planner planner_of(const Network& network) {
   return planner;
 }
 
-uint64_t block_bytes(const Operation& operation, int n_ranks) {
+uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks) {
   return is_in_blocks(operation.collective) ? operation.bytes / static_cast<uint64_t>(n_ranks) : operation.bytes;
 }
 
-Call call_of(const Operation& operation, int n_ranks, DataType dtype) {
+Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype) {
   return {.count = block_bytes(operation, n_ranks) / dtype_bytes(dtype),
           .collective = operation.collective,
           .dtype = dtype,
           .root = operation.root};
 }
 
-std::vector<Plan> plans_of(const Planner& planner, const Operation& operation, Algo algo) {
+std::vector<Plan> plans_of(const Planner& planner, const SimulatedOperation& operation, Algo algo) {
   const int n = planner.facts().n_ranks;
   std::vector<Plan> plans;
   if (algo != Algo::kAuto) {
@@ -110,7 +110,7 @@ std::optional<Symmetry> symmetry_of(const Network& network, const std::function<
 
 }  // namespace
 
-Result<Outcome> run(const Network& network, const Operation& operation, Plan plan) {
+Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Plan plan) {
   const Planner planner(0, network.layout(), Algo::kAuto, false);
   const auto schedule = [&](int rank) { return planner.schedule_of(rank, operation.collective, plan, operation.root); };
   const Job job{.schedule = schedule,

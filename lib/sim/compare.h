@@ -6,7 +6,7 @@
 
 namespace tutti::sim {
 
-struct Operation {
+struct SimulatedOperation {
   Collective collective = Collective::kAllReduce;
   uint64_t bytes = 0;  // of the larger of input and output, as in the perf tools
   int root = 0;
@@ -24,13 +24,13 @@ Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_
 
 // The planner as it is on rank 0.
 Planner planner_of(const Network& network);
-Call call_of(const Operation& operation, int n_ranks, DataType dtype);
-// Of one block, as planner.h and load_of() want it.
-uint64_t block_bytes(const Operation& operation, int n_ranks);
+Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype);
+// Of one block, as planner.h and rank_cost_of() want it.
+uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks);
 // All that the planner considers where the order of additions is free; `algo` other than kAuto: only that one's.
-std::vector<Plan> plans_of(const Planner& planner, const Operation& operation, Algo algo);
+std::vector<Plan> plans_of(const Planner& planner, const SimulatedOperation& operation, Algo algo);
 
-Result<Outcome> run(const Network& network, const Operation& operation, Plan plan);
+Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Plan plan);
 
 // What the busbw column of the perf tools multiplies algbw by.
 double bus_factor(Collective collective, int n_ranks);

@@ -120,15 +120,15 @@ std::string Network::wire_name(int wire) const {
 }
 
 Layout Network::layout() const {
-  std::vector<Seat> seats(static_cast<size_t>(n_ranks_));
+  std::vector<RankLocation> locations(static_cast<size_t>(n_ranks_));
   for (int rank = 0; rank < n_ranks_; rank++) {
     const int host = host_of(rank);
-    Seat& seat = seats[static_cast<size_t>(rank)];
-    memcpy(seat.host.bytes, &host, sizeof host);
-    seat.rack = static_cast<uint32_t>(rack_of(host));
-    seat.bytes_per_second = static_cast<uint64_t>(cluster_.host_bytes_per_second(host));
+    RankLocation& location = locations[static_cast<size_t>(rank)];
+    memcpy(location.host.bytes, &host, sizeof host);
+    location.rack = static_cast<uint32_t>(rack_of(host));
+    location.bytes_per_second = static_cast<uint64_t>(cluster_.host_bytes_per_second(host));
   }
-  return lay_out(seats);
+  return lay_out(locations);
 }
 
 MessageSizes Network::sizes() const {

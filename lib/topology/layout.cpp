@@ -9,8 +9,8 @@ namespace tutti {
 namespace {
 
 // Hosts of a rack beside each other, racks in order of their first hosts.
-void sort_by_rack(Layout& layout, std::span<const Seat> seats) {
-  const auto rack = [&](const std::vector<int>& ranks) { return seats[static_cast<size_t>(ranks[0])].rack; };
+void sort_by_rack(Layout& layout, std::span<const RankLocation> locations) {
+  const auto rack = [&](const std::vector<int>& ranks) { return locations[static_cast<size_t>(ranks[0])].rack; };
   std::map<uint32_t, size_t> found;  // a rack's place by its number
   for (const auto& ranks : layout.hosts) found.try_emplace(rack(ranks), found.size());
   sort_stably(layout.hosts.begin(), layout.hosts.end(),
@@ -19,12 +19,12 @@ void sort_by_rack(Layout& layout, std::span<const Seat> seats) {
   for (const auto& ranks : layout.hosts) layout.hosts_of_rack[found.at(rack(ranks))]++;
 }
 
-void find_slow_hosts(Layout& layout, std::span<const Seat> seats) {
+void find_slow_hosts(Layout& layout, std::span<const RankLocation> locations) {
   std::vector<uint64_t>& speeds = layout.bytes_per_second;
   for (const auto& ranks : layout.hosts) {
     speeds.push_back(UINT64_MAX);
     for (const int rank : ranks)
-      speeds.back() = std::min(speeds.back(), seats[static_cast<size_t>(rank)].bytes_per_second);
+      speeds.back() = std::min(speeds.back(), locations[static_cast<size_t>(rank)].bytes_per_second);
   }
   std::vector<uint64_t> sorted = speeds;
   std::sort(sorted.begin(), sorted.end());
@@ -34,27 +34,27 @@ void find_slow_hosts(Layout& layout, std::span<const Seat> seats) {
 
 }  // namespace
 
-Layout lay_out(std::span<const Seat> seats) {
+Layout lay_out(std::span<const RankLocation> locations) {
   Layout layout;
-  const auto seat = [&](int rank) -> const Seat& { return seats[static_cast<size_t>(rank)]; };
+  const auto location = [&](int rank) -> const RankLocation& { return locations[static_cast<size_t>(rank)]; };
   std::map<std::string, size_t> found;  // hosts by their id
-  for (int rank = 0; rank < static_cast<int>(seats.size()); rank++) {
-    const uint8_t(&id)[16] = seat(rank).host.bytes;
+  for (int rank = 0; rank < static_cast<int>(locations.size()); rank++) {
+    const uint8_t(&id)[16] = location(rank).host.bytes;
     const auto [host, is_new] = found.try_emplace(std::string(std::begin(id), std::end(id)), layout.hosts.size());
     if (is_new) layout.hosts.emplace_back();
     layout.hosts[host->second].push_back(rank);
   }
-  sort_by_rack(layout, seats);
-  find_slow_hosts(layout, seats);
+  sort_by_rack(layout, locations);
+  find_slow_hosts(layout, locations);
   for (auto& ranks : layout.hosts) {
-    sort_stably(ranks.begin(), ranks.end(), [&](int a, int b) { return seat(a).path < seat(b).path; });
+    sort_stably(ranks.begin(), ranks.end(), [&](int a, int b) { return location(a).path < location(b).path; });
     layout.order.insert(layout.order.end(), ranks.begin(), ranks.end());
   }
   return layout;
 }
 
 Layout flat_layout(int n_ranks) {
-  return lay_out(std::vector<Seat>(static_cast<size_t>(n_ranks)));
+  return lay_out(std::vector<RankLocation>(static_cast<size_t>(n_ranks)));
 }
 
 std::vector<std::vector<int>> by_rack(const Layout& layout) {

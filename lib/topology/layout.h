@@ -1,5 +1,5 @@
 // This header: how the ranks of a group stand to each other, whatever numbers the launcher gave them. A pure function
-// of where each of them sits, so that all ranks that know the same seats compute the same layout. Any thread.
+// of where each of them sits, so that all ranks that know the same locations compute the same layout. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace tutti {
 
 // Where a rank sits: its host, and there the way from the whole machine down to the smallest part that holds all CPUs
 // it may use, as the numbers of the parts on the way. Empty: anywhere on the host.
-struct Seat {
+struct RankLocation {
   HostId host{};
   std::vector<uint32_t> path;
   // Of the host, as all its ranks should know. Hosts whose rack nobody knows have the same number.
@@ -35,8 +35,8 @@ struct Layout {
   std::vector<int> slow_hosts;
 };
 
-// Ranks with equal seats stand in order of rank.
-Layout lay_out(std::span<const Seat> seats);
+// Ranks with equal locations stand in order of rank.
+Layout lay_out(std::span<const RankLocation> locations);
 // All on one host, in order of rank.
 Layout flat_layout(int n_ranks);
 // The ranks of each rack, host after host.

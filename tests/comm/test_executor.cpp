@@ -15,7 +15,7 @@ namespace {
 using test::made_up_link, test::MadeUpEnd;
 using tutti_test::contains;
 
-constexpr uint64_t kElems = 10'000;  // 40 KB: large enough to be lent or placed
+constexpr uint64_t kElems = 10'000;  // 40 KB: large enough to be exposed or placed
 constexpr uint32_t kBytes = kElems * sizeof(float);
 
 // Rank 0 of 2, in the middle of an all-reduce by steps of the test's own: one value in one chunk.
@@ -30,7 +30,7 @@ struct Bench {
 
   Bench() {
     program.sizes.slot_bytes = 128 << 10;
-    program.may_lend = true;
+    program.may_expose = true;
     program.make_room(2);
     operation.call = {.sequence = 7,
                       .count = kElems,
@@ -101,7 +101,7 @@ std::string bytes_of(const std::vector<float>& values) {
 
 }  // namespace
 
-TEST_CASE("executor: an operation that fails takes back what it has lent and where it has expected messages") {
+TEST_CASE("executor: an operation that fails takes back what it has exposed and where it has expected messages") {
   Bench bench;
   Context context;
   bench.to.exposes = true;
@@ -202,7 +202,7 @@ TEST_CASE("executor: a sender whose sum cannot be made gives up the places that 
   CHECK(bench.from.releases == 0);
 }
 
-TEST_CASE("executor: a sum goes to the places of all who expect it, once, and nothing of it is lent as well") {
+TEST_CASE("executor: a sum goes to the places of all who expect it, once, and nothing of it is exposed as well") {
   Bench bench;
   std::vector<float> other_place(kElems, -1);
   bench.let_post(bench.to);
@@ -267,9 +267,9 @@ TEST_CASE("executor: an input that counts several times is never sent as it is")
   }
 }
 
-TEST_CASE("executor: with TUTTI_PROTO=copy nothing is lent and no place is told") {
+TEST_CASE("executor: with TUTTI_PROTO=copy nothing is exposed and no place is told") {
   Bench bench;
-  bench.operation.lends = false;
+  bench.operation.exposes = false;
   bench.to.exposes = true;
   BoundStep sends = Bench::send(bench.out);
   sends.expects = {{1, 0, 1}};
@@ -324,7 +324,7 @@ TEST_CASE("executor: every message of a lane is expected in its turn") {
   CHECK(bench.from.posts == 2);
 }
 
-TEST_CASE("executor: a message that is lent is read where it lies") {
+TEST_CASE("executor: a message that is exposed is read where it lies") {
   Bench bench;
   bench.add_lane({bench.add_up(&bench.out)});
   bench.from.messages = {bench.message(nullptr)};

@@ -246,7 +246,8 @@ TEST_CASE("one rank calls another operation, or the same with another count, typ
 }
 
 TEST_CASE("other algorithms of all-reduce find differences as well") {
-  const Setting setting{3, any_transport(), GENERATE("oneshot", "star", "halving", "doubling", "hierarchical", "")};
+  const Setting setting{3, any_transport(),
+                        GENERATE("oneshot", "linear", "rabenseifner", "doubling", "hierarchical", "")};
   const bool used = GENERATE(false, true);
   require_mismatch(setting, {}, {.count = 13}, 0, used);
   require_mismatch(setting, {}, {.op = tuttiMax}, 1, used);
@@ -256,7 +257,7 @@ TEST_CASE("other algorithms of all-reduce find differences as well") {
 TEST_CASE("one rank has other blocks, with the same elements in all or not") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree", "")};
   const What what = GENERATE(What::kAllGatherv, What::kReduceScatterv);
-  // Small ones are copied, large ones lent and sent in several messages.
+  // Small ones are copied, large ones exposed and sent in several messages.
   const size_t scale = GENERATE(1, kSanitized ? 9'000 : 30'000);
   if (kSanitized && (setting.n == 2 || scale == 1)) return;
   Args usual{.what = what};

@@ -287,11 +287,23 @@ Result<void> FakePort::words(const WordOperation* operations, int n, StreamRef s
   });
 }
 
+Result<void> FakePort::load_kernels() {
+  const std::lock_guard lock(mutex_);
+  loaded_.insert(t_device);
+  return {};
+}
+
+void FakePort::note_launch() {
+  const std::lock_guard lock(mutex_);
+  if (!loaded_.contains(t_device)) late_launches++;
+}
+
 Result<void> FakePort::run(const JobList& list, uint32_t n_blocks, StreamRef stream) {
   if (n_blocks == 0 || n_blocks > describe(t_device).value().most_blocks(list))
     return refuse("invalid configuration argument");
   if (fails_runs > 0 && --fails_runs == 0) return refuse("an illegal memory access was encountered");
   runs++;
+  note_launch();
   return enqueue(stream, [list, n_blocks] { kernels().run(list, n_blocks); });
 }
 
@@ -299,11 +311,13 @@ Result<void> FakePort::run(const ProgramCall& call, StreamRef stream) {
   if (blocks_of(call) > kLineMultiprocessors * kProgramBlocksPerMultiprocessor)
     return refuse("too many blocks in cooperative launch");
   programs++;
+  note_launch();
   return enqueue(stream, [call] { kernels().run(call); });
 }
 
 Result<void> FakePort::run(const LineCall& call, StreamRef stream) {
   lines++;
+  note_launch();
   return enqueue(stream, [call] { kernels().run(call); });
 }
 

@@ -115,7 +115,8 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> calls{0};  // of all that takes its turn in a stream
   std::atomic<int> runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0}, flushes{0};
 
-  std::atomic<int> early_frees{0};  // of memory that other processes had mapped
+  std::atomic<int> early_frees{0};    // of memory that other processes had mapped
+  std::atomic<int> late_launches{0};  // before load_kernels(): CUDA loads then, which waits for the whole device
   size_t allocations();
 
   // A stream as cudaStreamCreate makes them.
@@ -146,7 +147,7 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<tutti::Fd> dmabuf_of(void* memory, size_t bytes) override;
   tutti::Result<void> flush_remote_writes() override;
   tutti::Result<void> reach(int other_device) override;
-  tutti::Result<void> load_kernels() override { return {}; }
+  tutti::Result<void> load_kernels() override;
   bool is_reachable(const void* memory) override;
   tutti::Result<void> copy(void* to, const void* from, size_t bytes, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> words(const tutti::cuda::WordOperation* operations, int n,
@@ -191,12 +192,14 @@ class FakePort final : public tutti::cuda::Port {
   Awaited awaited_by(const FakeStream& stream);
   tutti::Result<void*> enter(int fd, size_t bytes, bool is_own);
   void leave(void* memory);
+  void note_launch();
   tutti::Result<tutti::cuda::StreamRef> create_stream(bool is_urgent);
   std::shared_ptr<tutti::Stream> queue_for(bool is_urgent);
 
   const int n_devices_;
   std::mutex mutex_;
   std::map<void*, Block> blocks_;
+  std::set<int> loaded_;                                        // devices that have the kernels
   std::map<int, std::unique_ptr<FakeStream>> default_streams_;  // by device
   std::set<FakeStream*> blocking_streams_;
   std::vector<std::shared_ptr<FakeCapture>> captures_;  // under way

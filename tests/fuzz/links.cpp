@@ -109,8 +109,8 @@ void say_notice(const Fd& socket, Input& in) {
   send_with_descriptor(socket.get(), (shm::kNotice + bytes_of(notice)).data(), 1 + sizeof notice, some_descriptor(in));
 }
 
-// What is lent lies in memory that is there, whatever its owner says.
-void borrow_shared_memory(Input& in) {
+// What is exposed lies in memory that is there, whatever its owner says.
+void map_shared_memory(Input& in) {
   constexpr uint32_t kSlots = 2, kSlotBytes = 128;
   SocketPair sockets;
   Fd memfd;
@@ -138,10 +138,10 @@ void borrow_shared_memory(Input& in) {
         tuttiMessage message;
         expect(link.peek(&message), "a message is there");
         expect(message.bytes <= kSlotBytes, "no message is larger than a slot");
-        const auto lent = message.data == nullptr ? link.read() : Result<const void*>(message.data);
-        if (lent)
-          expect(!std::string(static_cast<const char*>(lent.value()), message.bytes).empty() || message.bytes == 0,
-                 "what is lent can be read");
+        const auto exposed = message.data == nullptr ? link.read() : Result<const void*>(message.data);
+        if (exposed)
+          expect(!std::string(static_cast<const char*>(exposed.value()), message.bytes).empty() || message.bytes == 0,
+                 "what is exposed can be read");
         link.release();
       }
     }
@@ -273,7 +273,7 @@ void read_addresses(Input& in) {
 }
 
 using Target = void (*)(Input&);
-constexpr Target kTargets[] = {receive_over_tcp, borrow_shared_memory, receive_a_segment, read_addresses,
+constexpr Target kTargets[] = {receive_over_tcp, map_shared_memory, receive_a_segment, read_addresses,
                                send_to_shared_memory};
 
 std::string frame(uint64_t number, const std::string& payload) {
@@ -309,11 +309,11 @@ std::vector<std::string> fuzz_seeds() {
   const Hello hello{{}, 0, 0, HelloKind::kTcp, 1, 0, {0, 4, 4096}, {}};
   const std::string file = {2, 0, 16, 1};  // 4096 bytes of memory
   // A notice of block 2, then a message that lies in it.
-  const std::string lent = std::string{0, 2, 0, 100} + file + std::string{3, 60, 2, 40};
+  const std::string exposed = std::string{0, 2, 0, 100} + file + std::string{3, 60, 2, 40};
   return {
-      of_target(0, {0, 0}) + said(frames), of_target(0, {2, 3}) + said(many), of_target(1, lent),
-      of_target(1,
-                lent + lent + std::string{0, 2, 0, 0, 0} + std::string{1, 5, 'B', 'B', 'B', 'B', 'B', 2, 3, 9, 0, 0}),
+      of_target(0, {0, 0}) + said(frames), of_target(0, {2, 3}) + said(many), of_target(1, exposed),
+      of_target(1, exposed + exposed + std::string{0, 2, 0, 0, 0} +
+                       std::string{1, 5, 'B', 'B', 'B', 'B', 'B', 2, 3, 9, 0, 0}),
       of_target(2, {0, 0, 1, 0, 'R', 1, 1, 1, 0}),
       of_target(2, std::string{0, 0, 2, 0, 'R', 0} + file + std::string{0, 'R', 0, 1, 0}),
       // A notice of block 7, a place in it for the next message, and that one; then one that finds no room.

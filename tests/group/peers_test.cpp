@@ -14,7 +14,7 @@
 #include "group/bootstrap_wire.h"
 #include "group/peers_frames.h"
 #include "group/ranks.h"
-#include "group/reunion.h"
+#include "group/shrink_rendezvous.h"
 
 using namespace tutti;
 using tutti::test::run_ranks;
@@ -180,10 +180,10 @@ TEST_CASE("what is said to who does not read is thrown away at some time, and th
 
 TEST_CASE("what is too long for a group's first meeting is too long for a later one") {
   const Watches watches = make_watches({{}});
-  auto reunion = Reunion::gather(*watches[0], {}, Deadline::after_seconds(60));
-  REQUIRE(reunion);
-  REQUIRE(reunion.value().all_gather(std::string(kMaxBlobBytes, 'x')));
-  const auto refused = reunion.value().all_gather(std::string(kMaxBlobBytes + 1, 'x'));
+  auto rendezvous = ShrinkRendezvous::gather(*watches[0], {}, Deadline::after_seconds(60));
+  REQUIRE(rendezvous);
+  REQUIRE(rendezvous.value().all_gather(std::string(kMaxBlobBytes, 'x')));
+  const auto refused = rendezvous.value().all_gather(std::string(kMaxBlobBytes + 1, 'x'));
   REQUIRE(!refused);
   CHECK(refused.error().code == Code::kInvalidArgument);
 }

@@ -26,7 +26,7 @@ TO_DIVIDE = {
     ("lib/group/bootstrap_server.h", "Client"): (17, 1),
     ("lib/group/peers.h", "PeerWatch"): (21, 48),
     ("lib/plan/cost.h", "Facts"): (14, 3),
-    ("lib/schedule/effort.h", "Bill"): (14, 24),
+    ("lib/schedule/cost.h", "Workload"): (14, 24),
     ("lib/schedule/simulation.h", "Simulation"): (12, 34),
     ("lib/sim/engine.h", "Engine"): (19, 31),
     ("transports/net/net.cpp", "Half"): (13, 13),

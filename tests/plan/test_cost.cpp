@@ -29,7 +29,7 @@ void for_each_plan(Visit visit) {
 }
 
 double cost(Collective collective, Plan plan, uint64_t bytes, const Facts& facts) {
-  return price_ns(load_of(collective, plan, bytes, facts), facts, built_in_prices());
+  return price_ns(rank_cost_of(collective, plan, bytes, facts), facts, built_in_prices());
 }
 
 }  // namespace
@@ -62,20 +62,21 @@ TEST_CASE("cost: more ranks never cost less") {
 TEST_CASE("cost: fewer CPUs never make it cheaper, and each price counts") {
   for_each_plan([&](Collective collective, Plan plan) {
     for (const int hosts : {1, 4}) {
-      Facts roomy = facts_of(8, 8), crowded = facts_of(8, 2);
-      for (Facts* facts : {&roomy, &crowded}) facts->hosts = hosts, facts->largest_host = 8 / hosts;
-      const Load load = load_of(collective, plan, 1 << 20, roomy), more = load_of(collective, plan, 1 << 20, crowded);
-      CHECK(more.here.messages >= load.here.messages);
-      CHECK(more.wire.bytes >= load.wire.bytes);
-      CHECK(more.summed_bytes >= load.summed_bytes);
-      CHECK((load.out_bytes > 0) == (hosts > 1));
+      Facts roomy = facts_of(8, 8), oversubscribed = facts_of(8, 2);
+      for (Facts* facts : {&roomy, &oversubscribed}) facts->hosts = hosts, facts->largest_host = 8 / hosts;
+      const RankCost cost = rank_cost_of(collective, plan, 1 << 20, roomy),
+                     more = rank_cost_of(collective, plan, 1 << 20, oversubscribed);
+      CHECK(more.here.messages >= cost.here.messages);
+      CHECK(more.wire.bytes >= cost.wire.bytes);
+      CHECK(more.summed_bytes >= cost.summed_bytes);
+      CHECK((cost.out_bytes > 0) == (hosts > 1));
       Prices prices = built_in_prices();
-      const double before = price_ns(load, roomy, prices);
+      const double before = price_ns(cost, roomy, prices);
       double dearer = 0;
       for (const NamedPrice& price : by_name(prices)) {
         *price.value *= 2;
-        CHECK(price_ns(load, roomy, prices) >= before);
-        dearer = std::max(dearer, price_ns(load, roomy, prices) - before);
+        CHECK(price_ns(cost, roomy, prices) >= before);
+        dearer = std::max(dearer, price_ns(cost, roomy, prices) - before);
         *price.value /= 2;
       }
       CHECK(dearer > 0);
@@ -132,11 +133,11 @@ struct Sent {
   double messages = 0, out = 0;
 };
 Sent sent_by_schedules(Collective collective, Plan plan, int hosts, int each) {
-  std::vector<Seat> seats(static_cast<size_t>(hosts * each));
-  for (size_t rank = 0; rank < seats.size(); rank++)
-    seats[rank].host.bytes[0] = static_cast<uint8_t>(rank / static_cast<size_t>(each));
-  const Planner planner(0, lay_out(seats), Algo::kAuto, false);
-  std::vector<double> messages(seats.size()), out(static_cast<size_t>(hosts));
+  std::vector<RankLocation> locations(static_cast<size_t>(hosts * each));
+  for (size_t rank = 0; rank < locations.size(); rank++)
+    locations[rank].host.bytes[0] = static_cast<uint8_t>(rank / static_cast<size_t>(each));
+  const Planner planner(0, lay_out(locations), Algo::kAuto, false);
+  std::vector<double> messages(locations.size()), out(static_cast<size_t>(hosts));
   for (int rank = 0; rank < hosts * each; rank++) {
     const Schedule schedule = planner.schedule_of(rank, collective, plan, 0);
     for (const Lane& lane : schedule.lanes)
@@ -163,8 +164,8 @@ TEST_CASE("cost: messages and what leaves a host are what schedules send") {
         Facts facts = facts_of(hosts * each, hosts * each);
         facts.hosts = hosts, facts.largest_host = each;
         const Sent sent = sent_by_schedules(collective, plan, hosts, each);
-        const Load load = load_of(collective, plan, kBytes, facts);
-        const double paid = load.out_bytes / kBytes, messages = load.here.messages + load.wire.messages;
+        const RankCost cost = rank_cost_of(collective, plan, kBytes, facts);
+        const double paid = cost.out_bytes / kBytes, messages = cost.here.messages + cost.wire.messages;
         INFO(hosts << " hosts of " << each << ": sent " << sent.out << " times in " << sent.messages
                    << " messages, paid " << paid << " in " << messages);
         CHECK(paid >= (each == 1 ? 0.9 : 0.7) * sent.out);

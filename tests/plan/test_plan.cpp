@@ -21,7 +21,7 @@ Call call_of(Collective collective, uint64_t count, DataType dtype, RedOp op = R
 
 bool in_rank_order(Algo algo) {
   const std::string_view name = algo_name(algo);
-  return name == "direct" || name == "oneshot" || name == "star";
+  return name == "direct" || name == "oneshot" || name == "linear";
 }
 
 }  // namespace
@@ -102,10 +102,10 @@ Facts facts_of(int n, int hosts, int cpus, bool shares_memory) {
 }
 
 Planner planner_of(const Facts& facts, bool deterministic = false) {
-  std::vector<Seat> seats(static_cast<size_t>(facts.n_ranks));
+  std::vector<RankLocation> locations(static_cast<size_t>(facts.n_ranks));
   for (int r = 0; r < facts.n_ranks; r++)
-    seats[static_cast<size_t>(r)].host.bytes[0] = static_cast<uint8_t>(r / facts.largest_host);
-  Planner planner(0, lay_out(seats), Algo::kAuto, deterministic);
+    locations[static_cast<size_t>(r)].host.bytes[0] = static_cast<uint8_t>(r / facts.largest_host);
+  Planner planner(0, lay_out(locations), Algo::kAuto, deterministic);
   planner.set_facts(facts, {built_in_prices(), "", {}});
   return planner;
 }
@@ -123,8 +123,8 @@ TEST_CASE("planner: floats are added up in the order of ranks where memory is sh
         // Bound to fewer CPUs: the same plan, or one with the same bits.
         const Plan roomy = planner_of(facts_of(n, 1, n, false)).choose(call);
         for (const int cpus : {1, 2}) {
-          const Plan crowded = planner_of(facts_of(n, 1, cpus, false)).choose(call);
-          CHECK((crowded == roomy || (in_rank_order(crowded.algo) && in_rank_order(roomy.algo))));
+          const Plan oversubscribed = planner_of(facts_of(n, 1, cpus, false)).choose(call);
+          CHECK((oversubscribed == roomy || (in_rank_order(oversubscribed.algo) && in_rank_order(roomy.algo))));
         }
       }
 }
@@ -142,9 +142,9 @@ TEST_CASE("planner: what has the same bits in any order may take any plan, also 
 }
 
 TEST_CASE("planner: sums go along ranks as numbered, whatever CPUs they are bound to; what is passed on along places") {
-  std::vector<Seat> seats(4);
-  for (uint32_t r = 0; r < 4; r++) seats[r].path = {r % 2};
-  const Planner bound(1, lay_out(seats), Algo::kAuto, false), loose(1, flat_layout(4), Algo::kAuto, false);
+  std::vector<RankLocation> locations(4);
+  for (uint32_t r = 0; r < 4; r++) locations[r].path = {r % 2};
+  const Planner bound(1, lay_out(locations), Algo::kAuto, false), loose(1, flat_layout(4), Algo::kAuto, false);
   const auto text = [](const Planner& planner, Collective collective) {
     return to_text(planner.schedule(collective, {Algo::kRing, 1}, 0));
   };
@@ -170,7 +170,7 @@ TEST_CASE("planner: it explains what it chose and why") {
   const std::string text = planner.explain(call, 4 << 16);
   INFO(text);
   CHECK(text.find("AllReduce of 262144 bytes (65536 x int32, sum) over 4 ranks") == 0);
-  for (const char* name : {"ring x2", "tree", "direct", "oneshot", "halving", "doubling", "star"})
+  for (const char* name : {"ring x2", "tree", "direct", "oneshot", "rabenseifner", "doubling", "linear"})
     CHECK(text.find(name) != std::string::npos);
   CHECK(text.find("4 ranks for 2 of 4 CPUs; loopback, network") != std::string::npos);
   CHECK(text.find("built in: shm.hop ") != std::string::npos);
@@ -203,14 +203,14 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
       REQUIRE(own != Algo::kAuto);  // it has a way of its own, or names one that has
       const Method& method = algorithm_of(own)->method(collective);
       REQUIRE(method.build != nullptr);
-      REQUIRE(method.effort != nullptr);
+      REQUIRE(method.cost != nullptr);
       const bool in_order = algorithm_of(own)->keeps_rank_order;
       for (int lanes = 1; lanes <= method.most_lanes; lanes++)
         for (const int n : {algorithm->least_ranks, 6}) {
           const Plan plan{algo, static_cast<uint8_t>(lanes)};
           for (const uint64_t bytes : {uint64_t{0}, uint64_t{8}, uint64_t{1} << 40}) {
             const Facts facts = facts_of(n, 1, 4, true);
-            const double ns = price_ns(load_of(collective, plan, bytes, facts), facts, built_in_prices());
+            const double ns = price_ns(rank_cost_of(collective, plan, bytes, facts), facts, built_in_prices());
             CHECK((std::isfinite(ns) && ns > 0));
           }
           check_schedules(goal, collective, plan, n, in_order);
@@ -222,10 +222,10 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
 namespace {
 
 // One rank on each host.
-Planner planner_on(std::vector<Seat> seats, uint64_t rack_bytes_per_second, int rank = 0) {
-  for (size_t r = 0; r < seats.size(); r++) seats[r].host.bytes[0] = static_cast<uint8_t>(r);
-  Facts facts{.n_ranks = static_cast<int>(seats.size())};
-  Layout layout = lay_out(seats);
+Planner planner_on(std::vector<RankLocation> locations, uint64_t rack_bytes_per_second, int rank = 0) {
+  for (size_t r = 0; r < locations.size(); r++) locations[r].host.bytes[0] = static_cast<uint8_t>(r);
+  Facts facts{.n_ranks = static_cast<int>(locations.size())};
+  Layout layout = lay_out(locations);
   add_network(layout, rack_bytes_per_second, &facts);
   Planner planner(rank, std::move(layout), Algo::kAuto, false);
   planner.set_facts(facts, {built_in_prices(), "", {}});
@@ -266,10 +266,10 @@ TEST_CASE("planner: sums go once from rack to rack where little fits between the
   CHECK(share_sent(in_two_racks, 4, plan, [](int rank) { return rank % 2 == 0; }) == 1);
   // Otherwise nobody goes there.
   for (const uint32_t other : {0u, 2u}) {
-    const std::vector<Seat> seats(4, Seat{{}, {}, 1, kGigabit});
-    std::vector<Seat> mixed = seats;
+    const std::vector<RankLocation> locations(4, RankLocation{{}, {}, 1, kGigabit});
+    std::vector<RankLocation> mixed = locations;
     mixed[1].rack = mixed[3].rack = other;
-    const Planner roomy = planner_on(other == 0 ? seats : mixed, 0);
+    const Planner roomy = planner_on(other == 0 ? locations : mixed, 0);
     CHECK(algo_name(roomy.choose(call).algo) != std::string("racks"));
   }
 }
@@ -289,5 +289,5 @@ TEST_CASE("planner: names of algorithms, and what it says of others") {
   const auto wrong = parse_algo("comb");
   REQUIRE_FALSE(wrong);
   CHECK(wrong.error().message.find("'comb'") != std::string::npos);
-  CHECK(wrong.error().message.find("halving") != std::string::npos);
+  CHECK(wrong.error().message.find("rabenseifner") != std::string::npos);
 }

@@ -196,7 +196,7 @@ TEST_CASE("check: broadcasts") {
             "this collective reduces nothing"));
 }
 
-TEST_CASE("check: what is lent stays as it is until a message says that it was read") {
+TEST_CASE("check: what is exposed stays as it is until a message says that it was read") {
   const Step give{.send = 1, .local = in(0)}, sum{.recv = 1, .before = in(0), .store = out(0), .completes = true};
   const Step give_back{.send = 0, .local = in(0)},
       other_sum{.recv = 0, .local = in(0), .store = out(0), .completes = true};
@@ -204,10 +204,10 @@ TEST_CASE("check: what is lent stays as it is until a message says that it was r
   CHECK(verdict(schedules, {}) == "");  // not in place, nothing is overwritten
   const std::string said = verdict(schedules, {.in_place = true});
   CHECK(has(said, "it overwrites what rank"));
-  for (Schedule& schedule : schedules) schedule.may_lend = false;
+  for (Schedule& schedule : schedules) schedule.may_expose = false;
   CHECK(verdict(schedules, {.in_place = true}) == "");
 
-  // Rank 1 answers with the sum: then it has read what was lent.
+  // Rank 1 answers with the sum: then it has read what was exposed.
   const Step answer{.recv = 0, .send = 0, .local = in(0), .store = out(0), .completes = true};
   const Step take{.recv = 1, .store = out(0)};
   CHECK(verdict(schedules_of({{{give, take}}, {{answer}}}), {.in_place = true}) == "");

@@ -97,8 +97,10 @@ inline constexpr Builder kBuilders[] = {
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return direct_reduce_scatter(count(order), rank, c); }},
     {"doubling all-reduce", Goal::kAllReduce, false, true, false, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return doubling_all_reduce(order, rank, c); }},
-    {"halving all-reduce", Goal::kAllReduce, false, true, false, true, 0,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return halving_all_reduce(order, rank, c, width); }},
+    {"Rabenseifner all-reduce", Goal::kAllReduce, false, true, false, true, 0,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
+       return rabenseifner_all_reduce(order, rank, c, width);
+     }},
     {"hierarchical all-reduce, alike hosts", Goal::kAllReduce, false, true, false, true, 2,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
        return hierarchical_all_reduce(hosts_of(order, [&](size_t) { return (order.size() + 2) / 3; }), rank, c, width);

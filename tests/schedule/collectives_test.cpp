@@ -54,7 +54,7 @@ TEST_CASE("hops: what is logarithmic") {
     const int doubling = hops_of("doubling all-reduce", n);
     CHECK(doubling >= floor_log2(n));
     CHECK(doubling <= floor_log2(n) + folds);  // fewer where those who have folded in hide behind the others
-    CHECK(hops_of("halving all-reduce", n, wide, wide) == 2 * floor_log2(n) + folds);
+    CHECK(hops_of("Rabenseifner all-reduce", n, wide, wide) == 2 * floor_log2(n) + folds);
     CHECK(hops_of("barrier", n) == ceil_log2(n));
     // Each message waits for the one before it where nothing runs ahead.
     CHECK(hops_of("Bruck all-gather", n, 1, 1) == n - 1);
@@ -84,7 +84,7 @@ TEST_CASE("messages: nothing is sent more often than it must be") {
            {"ring reduce", "tree reduce", "direct reduce", "direct broadcast", "gather", "scatter"}) {
         CHECK(sends_of(name, n, chunks) == once);
       }
-      for (const char* name : {"halving all-reduce", "two-shot all-reduce"}) {
+      for (const char* name : {"Rabenseifner all-reduce", "two-shot all-reduce"}) {
         CHECK(sends_of(name, n, chunks) == 2 * once);
       }
       for (const char* name : {"ring all-gather", "Bruck all-gather", "direct all-gather", "ring reduce-scatter",
@@ -100,7 +100,8 @@ TEST_CASE("messages: nothing is sent more often than it must be") {
 
 TEST_CASE("peers: logarithmically many where depth is logarithmic") {
   for (int n = 1; n <= 33; n++) {
-    for (const char* name : {"Bruck all-gather", "Bruck reduce-scatter", "doubling all-reduce", "halving all-reduce"}) {
+    for (const char* name :
+         {"Bruck all-gather", "Bruck reduce-scatter", "doubling all-reduce", "Rabenseifner all-reduce"}) {
       for (const Schedule& schedule : all_ranks(builder(name), natural_order(n), 0, 4)) {
         std::vector<bool> peers(static_cast<size_t>(n));
         for (const Lane& lane : schedule.lanes) {

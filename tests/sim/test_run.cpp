@@ -11,7 +11,7 @@ namespace {
 
 using tutti_test::contains;
 
-double ns_of(const Network& network, Operation operation, Plan plan) {
+double ns_of(const Network& network, SimulatedOperation operation, Plan plan) {
   const auto outcome = run(network, operation, plan);
   REQUIRE(outcome);
   return outcome.value().ns;
@@ -27,7 +27,7 @@ TEST_CASE("a ring takes 2 (n - 1) hops of an n-th of the bytes") {
   for (const int n : {2, 3, 8, 33}) {
     const uint64_t part = 1 << 18;
     const double hop = kLatencyNs + static_cast<double>(part) / kBytesPerNs;
-    const Operation of{.bytes = part * static_cast<uint64_t>(n)};
+    const SimulatedOperation of{.bytes = part * static_cast<uint64_t>(n)};
     CHECK(ns_of(network_of(plain_cluster(), n), of, {Algo::kRing, 1}) == about(2 * (n - 1) * hop));
     // All-gather and reduce-scatter are half of it.
     for (const Collective half : {Collective::kAllGather, Collective::kReduceScatter})
@@ -41,7 +41,7 @@ TEST_CASE("a ring takes 2 (n - 1) hops of an n-th of the bytes") {
 }
 
 TEST_CASE("recursive doubling takes log2 n hops of all bytes") {
-  const Operation of{.bytes = 1 << 20};
+  const SimulatedOperation of{.bytes = 1 << 20};
   const double hop = kLatencyNs + static_cast<double>(of.bytes) / kBytesPerNs;
   CHECK(ns_of(network_of(plain_cluster(), 16), of, {algo_named("doubling"), 1}) == about(4 * hop));
 }
@@ -74,7 +74,7 @@ TEST_CASE("messages, bytes and additions take a CPU's time") {
   cluster.summed_byte_ns = 0.05;
   const double part = 1 << 16, end = 700 + 0.03 * part, hop = part / kBytesPerNs + kLatencyNs;
   const double expected = end + hop + (2 * end + 2 * 0.05 * part) + hop + end;
-  const Operation of{.bytes = 1 << 17};
+  const SimulatedOperation of{.bytes = 1 << 17};
   CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(expected));
 
   cluster.exceptions = {{.host = 1, .slowdown = 3}};
@@ -132,7 +132,7 @@ TEST_CASE("ranks that share a CPU take turns") {
   Cluster cluster = plain_cluster();
   cluster.ranks_per_host = 2;
   cluster.local = {1e15, 0, 1000, 0};
-  const Operation of{.bytes = 1 << 10};
+  const SimulatedOperation of{.bytes = 1 << 10};
   const double alone = ns_of(network_of(cluster, 2), of, {Algo::kRing, 1});
   CHECK(alone == about(4 * 1000, 0.001));
   cluster.cpus_per_host = 1;
@@ -144,7 +144,7 @@ TEST_CASE("a slow wire holds the ring up for each of its chunks") {
   const double part = 1 << 20, slow = kBytesPerNs / 10, ticks = 2 * (kRanks - 1);
   Cluster cluster = plain_cluster();
   cluster.exceptions = {{.from_host = 2, .to_host = 3, .bytes_per_second = slow * 1e9}};
-  const Operation of{.bytes = kRanks * (1 << 20)};
+  const SimulatedOperation of{.bytes = kRanks * (1 << 20)};
   const double ns = ns_of(network_of(cluster, kRanks), of, {Algo::kRing, 1});
   CHECK(ns >= ticks * part / slow + kLatencyNs);
   CHECK(ns <= ticks * (kLatencyNs + part / slow) + kRanks * (kLatencyNs + part / kBytesPerNs));
@@ -155,7 +155,7 @@ TEST_CASE("a slow wire holds the ring up for each of its chunks") {
 
 TEST_CASE("who starts late holds all up") {
   Cluster cluster = plain_cluster();
-  const Operation of{.bytes = 8};
+  const SimulatedOperation of{.bytes = 8};
   const double in_time = ns_of(network_of(cluster, 8), of, {algo_named("doubling"), 1});
   cluster.exceptions = {{.rank = 5, .starts_late_ns = 1e6}};
   CHECK(ns_of(network_of(cluster, 8), of, {algo_named("doubling"), 1}) == about(in_time + 1e6, 1e-5));
@@ -180,7 +180,7 @@ TEST_CASE("what is sent is what arrives, by every algorithm, and the same in eve
   const Planner planner = planner_of(network);
   for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
                                       Collective::kBroadcast, Collective::kReduce, Collective::kAllToAll}) {
-    const Operation of{.collective = collective, .bytes = 3 << 20, .root = 7};
+    const SimulatedOperation of{.collective = collective, .bytes = 3 << 20, .root = 7};
     for (const Plan plan : plans_of(planner, of, Algo::kAuto)) {
       const auto outcome = run(network, of, plan), again = run(network, of, plan);
       REQUIRE(outcome);
@@ -211,11 +211,11 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
   };
   for (const int hosts_per_rack : {2, 64})
     for (const int n : {16, 32, 64})
-      for (const char* name : {"ring", "halving", "hierarchical"})
+      for (const char* name : {"ring", "rabenseifner", "hierarchical"})
         for (const uint8_t lanes : {1, 2}) {
           const Network network = network_of(even_cluster(hosts_per_rack), n);
-          const Plan plan{algo_named(name), name == std::string("halving") ? uint8_t{1} : lanes};
-          Operation of{.bytes = static_cast<uint64_t>(n) << 15};
+          const Plan plan{algo_named(name), name == std::string("rabenseifner") ? uint8_t{1} : lanes};
+          SimulatedOperation of{.bytes = static_cast<uint64_t>(n) << 15};
           const auto few = run(network, of, plan);
           of.traces = true;  // which wants all of them
           const auto all = run(network, of, plan);
@@ -231,7 +231,7 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
   // Nobody is like a rank that is slow.
   Cluster cluster = even_cluster(64);
   cluster.exceptions = {{.rank = 5, .slowdown = 3}};
-  Operation of{.bytes = 1 << 20};
+  SimulatedOperation of{.bytes = 1 << 20};
   const auto slow = run(network_of(cluster, 16), of, {Algo::kRing, 1});
   of.traces = true;
   const auto traced = run(network_of(cluster, 16), of, {Algo::kRing, 1});
@@ -269,7 +269,7 @@ TEST_CASE("schedules that do not fit together are told of") {
 
 TEST_CASE("prices of a tuning file are a host's costs") {
   const Prices prices{.shm = {100, 900, 20, 0.5}, .loopback = {3000, 5000, 400, 0.25}, .summed_byte = 0.125};
-  const Operation of{.bytes = 1 << 10};  // two parts of 512 bytes
+  const SimulatedOperation of{.bytes = 1 << 10};  // two parts of 512 bytes
   const auto expected = [&](const Medium& medium, double latency) {
     const double end = medium.message + 512 * medium.byte;
     return 4 * end + 2 * 512 * 0.125 + 2 * latency;
@@ -284,8 +284,8 @@ TEST_CASE("prices of a tuning file are a host's costs") {
   CHECK(of_two(false, 1) <= (8 * end + 2 * sum + 2 * 2 * 5000) * 1.00001);
   CHECK(of_two(false, 1) >= expected(prices.loopback, 2 * 5000));
   // The planner is given the same.
-  const Cluster crowded = cluster_of(prices, false, 6, 2);
-  CHECK(prices_of(crowded).network.turn == about(5000));
+  const Cluster oversubscribed = cluster_of(prices, false, 6, 2);
+  CHECK(prices_of(oversubscribed).network.turn == about(5000));
 }
 
 TEST_CASE("a trace tells of every message, and of the waits between") {

@@ -34,9 +34,9 @@ Machine hybrid() {
 
 // Ranks that are bound to these CPUs of one machine.
 Layout layout_of(const Machine& machine, const std::vector<CpuSet>& bound) {
-  std::vector<Seat> seats;
-  for (const CpuSet& set : bound) seats.push_back({{}, path_to(machine, set)});
-  return lay_out(seats);
+  std::vector<RankLocation> locations;
+  for (const CpuSet& set : bound) locations.push_back({{}, path_to(machine, set)});
+  return lay_out(locations);
 }
 
 std::string place(const Machine& machine, const CpuSet& set) {

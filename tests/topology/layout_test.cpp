@@ -7,8 +7,8 @@ using namespace tutti;
 
 namespace {
 
-Seat seat(uint8_t host, std::vector<uint32_t> path = {}) {
-  Seat s{{}, std::move(path)};
+RankLocation location(uint8_t host, std::vector<uint32_t> path = {}) {
+  RankLocation s{{}, std::move(path)};
   s.host.bytes[15] = host;
   return s;
 }
@@ -16,23 +16,24 @@ Seat seat(uint8_t host, std::vector<uint32_t> path = {}) {
 }  // namespace
 
 TEST_CASE("layout: hosts in order of their lowest ranks, however the launcher dealt the ranks out") {
-  const Layout layout = lay_out(std::vector<Seat>{seat(9), seat(4), seat(9), seat(4), seat(7)});
+  const Layout layout =
+      lay_out(std::vector<RankLocation>{location(9), location(4), location(9), location(4), location(7)});
   CHECK(layout.order == std::vector<int>{0, 2, 1, 3, 4});
   CHECK(layout.hosts == std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4}});
   CHECK(to_text(layout) == "0 2 | 1 3 | 4");
 }
 
 TEST_CASE("layout: on a host as the parts stand; who may run anywhere stands first, equals by rank") {
-  const Layout layout =
-      lay_out(std::vector<Seat>{seat(1, {1, 0, 2}), seat(1, {0, 1}), seat(1, {10, 0}), seat(1, {1, 0, 1}),
-                                seat(1, {0, 1, 3}), seat(1), seat(1, {2, 0}), seat(1, {0, 1})});
+  const Layout layout = lay_out(std::vector<RankLocation>{
+      location(1, {1, 0, 2}), location(1, {0, 1}), location(1, {10, 0}), location(1, {1, 0, 1}), location(1, {0, 1, 3}),
+      location(1), location(1, {2, 0}), location(1, {0, 1})});
   CHECK(to_text(layout) == "5 1 7 4 3 0 6 2");
 }
 
 namespace {
 
-Seat in_rack(uint8_t host, uint32_t rack, uint64_t bytes_per_second = 0) {
-  Seat s = seat(host);
+RankLocation in_rack(uint8_t host, uint32_t rack, uint64_t bytes_per_second = 0) {
+  RankLocation s = location(host);
   s.rack = rack, s.bytes_per_second = bytes_per_second;
   return s;
 }
@@ -40,8 +41,8 @@ Seat in_rack(uint8_t host, uint32_t rack, uint64_t bytes_per_second = 0) {
 }  // namespace
 
 TEST_CASE("layout: hosts of a rack stand beside each other, racks in order of their lowest ranks") {
-  const Layout layout = lay_out(
-      std::vector<Seat>{in_rack(1, 7), in_rack(2, 3), in_rack(3, 7), in_rack(4, 0), in_rack(2, 3), in_rack(5, 3)});
+  const Layout layout = lay_out(std::vector<RankLocation>{in_rack(1, 7), in_rack(2, 3), in_rack(3, 7), in_rack(4, 0),
+                                                          in_rack(2, 3), in_rack(5, 3)});
   CHECK(to_text(layout) == "0 | 2 || 1 4 | 5 || 3");
   CHECK(layout.hosts_of_rack == std::vector<int>{2, 2, 1});
   CHECK(by_rack(layout) == std::vector<std::vector<int>>{{0, 2}, {1, 4, 5}, {3}});
@@ -49,9 +50,9 @@ TEST_CASE("layout: hosts of a rack stand beside each other, racks in order of th
 
 TEST_CASE("layout: a host is slow that sends less than half of what the median host does") {
   const auto slow = [](std::vector<uint64_t> speeds) {
-    std::vector<Seat> seats;
-    for (const uint64_t speed : speeds) seats.push_back(in_rack(static_cast<uint8_t>(seats.size()), 0, speed));
-    return lay_out(seats).slow_hosts;
+    std::vector<RankLocation> locations;
+    for (const uint64_t speed : speeds) locations.push_back(in_rack(static_cast<uint8_t>(locations.size()), 0, speed));
+    return lay_out(locations).slow_hosts;
   };
   CHECK(slow({100, 10, 100, 100}) == std::vector<int>{1});
   CHECK(slow({100, 50, 100, 100}).empty());
@@ -62,7 +63,7 @@ TEST_CASE("layout: a host is slow that sends less than half of what the median h
 }
 
 TEST_CASE("layout: one rank, none, and flat") {
-  CHECK(to_text(lay_out(std::vector<Seat>{seat(3, {5})})) == "0");
+  CHECK(to_text(lay_out(std::vector<RankLocation>{location(3, {5})})) == "0");
   CHECK(lay_out({}).order.empty());
   CHECK(to_text(flat_layout(4)) == "0 1 2 3");
   CHECK(flat_layout(4).hosts.size() == 1);

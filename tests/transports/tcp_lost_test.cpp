@@ -47,16 +47,16 @@ void attend(Side& from) {
   if (from.done()) from.step();
 }
 
-// Lends every message from a place of its own, which it scribbles over as soon as it may.
-class Lender final : public Side {
+// Exposes every message from a place of its own, which it scribbles over as soon as it may.
+class Exposer final : public Side {
  public:
-  Lender(Link& link, const Traffic& traffic) : Side(link, traffic), memory_(traffic.max_bytes + 64) {}
+  Exposer(Link& link, const Traffic& traffic) : Side(link, traffic), memory_(traffic.max_bytes + 64) {}
   bool step() override {
     if (link_.unsent() > 0 || next_ == traffic_.messages) return poll_link();
     std::fill(memory_.begin(), memory_.end(), 'x');
     if (link_.acquire() == nullptr) return poll_link();
     traffic_.fill(next_, memory_.data());
-    if (!link_.publish(memory_.data(), traffic_.bytes_of(next_), traffic_.tag_of(next_))) trouble_ = "not lent";
+    if (!link_.publish(memory_.data(), traffic_.bytes_of(next_), traffic_.tag_of(next_))) trouble_ = "not exposed";
     next_++;
     return trouble_.empty();
   }
@@ -70,17 +70,17 @@ class Lender final : public Side {
 }  // namespace
 
 TEST_CASE("several connections: all but one break under load, and every message arrives once, whole and in order") {
-  const bool lends = GENERATE(false, true);
+  const bool exposes = GENERATE(false, true);
   const uint32_t slot_bytes = GENERATE(64u, 200000u / 64 * 64, 3u << 20);
   for (uint32_t seed = 0; seed < times(8); seed++) {
-    INFO((lends ? "lent, " : "copied, ") << slot_bytes << " bytes, seed " << seed);
+    INFO((exposes ? "exposed, " : "copied, ") << slot_bytes << " bytes, seed " << seed);
     std::mt19937 random(seed);
     Fragile fragile = make_fragile(Ask{1, 0, 2 + seed % 4, slot_bytes}, 2 + seed % 4);
     const Traffic traffic{seed, slot_bytes < 1000 ? 3000u : slot_bytes > (1 << 20) ? 20u : 150u, slot_bytes};
     Sender sender(fragile.pair.out, traffic);
-    Lender lender(fragile.pair.out, traffic);
+    Exposer exposer(fragile.pair.out, traffic);
     Receiver receiver(fragile.pair.in, traffic);
-    Side& from = lends ? static_cast<Side&>(lender) : sender;
+    Side& from = exposes ? static_cast<Side&>(exposer) : sender;
     const uint64_t often = traffic.messages / fragile.ends.size();
     std::vector<uint64_t> moments;
     for (size_t i = 1; i < fragile.ends.size(); i++) moments.push_back(i * often - random() % often);

@@ -280,7 +280,7 @@ TEST_CASE("tcp: messages larger than the buffers between leave piece by piece") 
   CHECK((got == expected));
 }
 
-TEST_CASE("tcp: what an operation has lent is not sent any more once that has failed") {
+TEST_CASE("tcp: what an operation has exposed is not sent any more once that has failed") {
   constexpr uint32_t kBytes = 4 << 20;
   RawReceiver raw = raw_receiver(Ask{1, 0, 2, kBytes}, 4096);
   std::string memory(kBytes, 'x'), got;

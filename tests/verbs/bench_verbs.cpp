@@ -44,11 +44,11 @@ Result<Ends> meet(Mailbox& mail, int rank) {
   return Ends{std::move(endpoint), std::move(out), std::move(in)};
 }
 
-void send_one(Link& link, const void* lent, uint32_t bytes) {
+void send_one(Link& link, const void* exposed, uint32_t bytes) {
   static uint64_t operations = 0;
   const tuttiTag tag{{++operations, bytes}};
   while (link.acquire() == nullptr) poll_once(link);
-  if (lent == nullptr || !link.publish(lent, bytes, tag)) link.publish(bytes, tag);
+  if (exposed == nullptr || !link.publish(exposed, bytes, tag)) link.publish(bytes, tag);
 }
 void receive_one(Link& link) {
   tuttiMessage message;

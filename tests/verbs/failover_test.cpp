@@ -43,24 +43,24 @@ int post(ibv_qp* pair, ibv_send_wr* request, ibv_send_wr** bad) {
   return result;
 }
 
-// As Sender, and what can be is lent, from memory that is written anew as soon as it is given back.
-class Lender final : public Side {
+// As Sender, and what can be is exposed, from memory that is written anew as soon as it is given back.
+class Exposer final : public Side {
  public:
-  Lender(Link& link, const Traffic& traffic)
+  Exposer(Link& link, const Traffic& traffic)
       : Side(link, traffic), registration_(SharedMemory::add(data_.data(), data_.size()).value()->id) {}
-  ~Lender() override { SharedMemory::remove(registration_); }
+  ~Exposer() override { SharedMemory::remove(registration_); }
   bool step() override {
     // Not at each step: to ask is to poll, and then the queue pair that was used last is free again, so others rest.
     if (used_ == kBuffers && link_.unsent() == 0) used_ = 0;
     void* slot = next_ < traffic_.messages ? link_.acquire() : nullptr;
     if (slot == nullptr) return poll_link();
-    const bool lends = used_ < kBuffers && mix(next_) % 4 != 0;
-    char* data = lends ? &data_[used_ * traffic_.max_bytes] : static_cast<char*>(slot);
+    const bool exposes = used_ < kBuffers && mix(next_) % 4 != 0;
+    char* data = exposes ? &data_[used_ * traffic_.max_bytes] : static_cast<char*>(slot);
     traffic_.fill(next_, data);
-    if (lends && link_.publish(data, traffic_.bytes_of(next_), traffic_.tag_of(next_))) {
+    if (exposes && link_.publish(data, traffic_.bytes_of(next_), traffic_.tag_of(next_))) {
       used_++;
     } else {
-      if (lends) traffic_.fill(next_, slot);
+      if (exposes) traffic_.fill(next_, slot);
       link_.publish(traffic_.bytes_of(next_), traffic_.tag_of(next_));
     }
     next_++;
@@ -105,7 +105,7 @@ TEST_CASE("queue pairs fail: every message arrives, once and in order; with the 
     const bool is_calm = round % 8 == 0;  // the receiver is early, so that its wishes count
     traffic.messages = is_calm ? 120 : 400;
     traffic.max_bytes = 16 << 10;
-    Lender sender(p.out, traffic);
+    Exposer sender(p.out, traffic);
     Receiver receiver(p.in, traffic);
     const int most = round % 4 == 3 ? 100 : 3;  // each port has as many queue pairs at least
     saboteur.start(most, most == 3 ? 40 : 3);   // all before any is made again
@@ -143,7 +143,7 @@ TEST_CASE("queue pairs that have failed are made again and carry messages, as of
   Traffic traffic;
   traffic.messages = UINT64_MAX;
   traffic.max_bytes = 16 << 10;
-  Lender sender(p.out, traffic);
+  Exposer sender(p.out, traffic);
   Receiver receiver(p.in, traffic);
   const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
   const auto go_on_until = [&](auto&& done) {

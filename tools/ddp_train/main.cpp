@@ -38,15 +38,15 @@ void print_summary(const Result& r) {
 
 }  // namespace
 
-int train_on(const Options& options, const Seat& seat) {
-  Trainer trainer(options, seat, false);
+int train_on(const Options& options, const RankSetup& setup) {
+  Trainer trainer(options, setup, false);
   Status s = trainer.run();
   if (s && trainer.rank() == 0) {
     print_summary(trainer.result());
     if (!options.json.empty()) s = write_json(options.json, trainer.result());
   }
   if (s) return 0;
-  fprintf(stderr, "[rank %d] %s\n", seat.from_launcher ? trainer.rank() : seat.rank, s.error().message.c_str());
+  fprintf(stderr, "[rank %d] %s\n", setup.from_launcher ? trainer.rank() : setup.rank, s.error().message.c_str());
   return s.error().exit_status;
 }
 
@@ -63,8 +63,8 @@ int main(int argc, char** argv) {
   if (!options.help.empty()) return fputs(options.help.c_str(), stdout) >= 0 ? 0 : tutti::perf::kExitFailed;
   if (options.scaling) return measure_scaling(options);
   if (options.procs > 0)
-    return run_ranks(options.procs, options.threads, [&](const Seat& seat) { return train_on(options, seat); });
-  Seat seat;
-  seat.from_launcher = true;
-  return train_on(options, seat);
+    return run_ranks(options.procs, options.threads, [&](const RankSetup& setup) { return train_on(options, setup); });
+  RankSetup setup;
+  setup.from_launcher = true;
+  return train_on(options, setup);
 }

@@ -25,26 +25,26 @@ int fail(const char* what) {
   return perf::kExitFailed;
 }
 
-int run_threads(Seat seat, int first, int count, const std::function<int(const Seat&)>& body) {
+int run_threads(RankSetup setup, int first, int count, const std::function<int(const RankSetup&)>& body) {
   std::vector<int> statuses(static_cast<size_t>(count));
   std::vector<std::thread> threads;
   for (int i = 0; i < count; i++) {
-    seat.rank = first + i;
-    threads.emplace_back([&body, &statuses, seat, i] { statuses[static_cast<size_t>(i)] = body(seat); });
+    setup.rank = first + i;
+    threads.emplace_back([&body, &statuses, setup, i] { statuses[static_cast<size_t>(i)] = body(setup); });
   }
   for (std::thread& thread : threads) thread.join();
   return *std::max_element(statuses.begin(), statuses.end());
 }
 
 // Never returns: what the parent has set up is not the child's to take down.
-[[noreturn]] void be_process(Seat seat, int index, int ranks, int id_pipe, pid_t parent,
-                             const std::function<int(const Seat&)>& body) {
+[[noreturn]] void be_process(RankSetup setup, int index, int ranks, int id_pipe, pid_t parent,
+                             const std::function<int(const RankSetup&)>& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphans
   if (getppid() != parent) _exit(perf::kExitFailed);
   int status = perf::kExitFailed;
   // Written as one piece for every process, so it is read as one.
-  if (read(id_pipe, &seat.id, sizeof seat.id) == static_cast<ssize_t>(sizeof seat.id))
-    status = run_threads(seat, index * ranks, ranks, body);
+  if (read(id_pipe, &setup.id, sizeof setup.id) == static_cast<ssize_t>(sizeof setup.id))
+    status = run_threads(setup, index * ranks, ranks, body);
   fflush(stdout);
   _exit(status);
 }
@@ -81,12 +81,12 @@ bool send_id(int to, size_t readers) {
 }  // namespace
 
 // Forks first and makes the id afterwards, because that starts a thread.
-int run_ranks(int count, bool threads, const std::function<int(const Seat&)>& body) {
+int run_ranks(int count, bool threads, const std::function<int(const RankSetup&)>& body) {
   const int n_processes = threads ? 1 : count, ranks_each = threads ? count : 1;
   int ends[2];
   if (pipe(ends) != 0) return fail("pipe");
-  Seat seat;
-  seat.size = count;
+  RankSetup setup;
+  setup.size = count;
   fflush(stdout);
   const pid_t parent = getpid();
   std::vector<Process> processes;
@@ -94,7 +94,7 @@ int run_ranks(int count, bool threads, const std::function<int(const Seat&)>& bo
     const pid_t pid = fork();
     if (pid == 0) {
       close(ends[1]);
-      be_process(seat, i, ranks_each, ends[0], parent, body);
+      be_process(setup, i, ranks_each, ends[0], parent, body);
     }
     if (pid < 0) {
       fail("fork");

@@ -17,14 +17,14 @@ struct Figures {
 };
 
 int measure(const Options& options, int ranks, bool threads, Figures* figures) {
-  return run_ranks(ranks, threads, [&](const Seat& seat) {
-    Trainer trainer(options, seat, true);
+  return run_ranks(ranks, threads, [&](const RankSetup& setup) {
+    Trainer trainer(options, setup, true);
     if (Status s = trainer.run(); !s) {
-      fprintf(stderr, "[rank %d] %s\n", seat.rank, s.error().message.c_str());
+      fprintf(stderr, "[rank %d] %s\n", setup.rank, s.error().message.c_str());
       return s.error().exit_status;
     }
     const Result& r = trainer.result();
-    if (seat.rank == 0) *figures = {r.samples_per_second, r.step_seconds, r.comm_seconds, r.overlap_percent};
+    if (setup.rank == 0) *figures = {r.samples_per_second, r.step_seconds, r.comm_seconds, r.overlap_percent};
     return 0;
   });
 }

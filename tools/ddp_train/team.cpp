@@ -25,8 +25,8 @@ Status Trainer::ddp(tuttiResult_t result) {
 }
 
 Status Trainer::connect() {
-  Status s = seat_.from_launcher ? call(tuttiCommInitFromEnv(&comm_, nullptr))
-                                 : call(tuttiCommInitRank(&comm_, seat_.size, seat_.id, seat_.rank));
+  Status s = setup_.from_launcher ? call(tuttiCommInitFromEnv(&comm_, nullptr))
+                                  : call(tuttiCommInitRank(&comm_, setup_.size, setup_.id, setup_.rank));
   if (!s) return s;
   if (s = ask_place(); !s) return s;
   if (options_.batch % size_ != 0)

@@ -80,7 +80,7 @@ Status Trainer::run_part(int part) {
   model_[0].backward(batch, weight * scale, [&](size_t index, const Matrix& gradient) {
     add_gradient(index, gradient);
     if (part_) part_ = ddp(tuttiDdpMarkReady(ddp_, index));
-    if (seat_.rank == options_.die_rank && progress_.step == options_.die_step) raise(SIGKILL);
+    if (setup_.rank == options_.die_rank && progress_.step == options_.die_step) raise(SIGKILL);
   });
   if (!part_) return part_;
   return ddp(tuttiDdpWait(ddp_));

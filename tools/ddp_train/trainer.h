@@ -28,7 +28,8 @@ struct Result {
 
 class Trainer {
  public:
-  Trainer(const Options& options, const Seat& seat, bool quiet) : options_(options), seat_(seat), quiet_(quiet) {}
+  Trainer(const Options& options, const RankSetup& setup, bool quiet)
+      : options_(options), setup_(setup), quiet_(quiet) {}
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -64,7 +65,7 @@ class Trainer {
   Status find_lost(std::vector<int>& lost);
 
   const Options& options_;
-  const Seat seat_;
+  const RankSetup setup_;
   const bool quiet_;
 
   tuttiComm_t comm_ = nullptr;
@@ -88,6 +89,6 @@ class Trainer {
 };
 
 // Runs the training and says what happened; the exit status.
-int train_on(const Options& options, const Seat& seat);
+int train_on(const Options& options, const RankSetup& setup);
 
 }  // namespace tutti::train

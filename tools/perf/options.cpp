@@ -62,8 +62,9 @@ void add_operation_options(CLI::App& app, Options& o, Raw& raw, const Collective
     app.add_option("--wire", raw.wire, "the type that travels, in blocks of 128: int8 or f8e4m3")
         ->group("Operation")
         ->check(CLI::IsMember({"int8", "f8e4m3"}));
-  app.add_option("--algo", o.algo,
-                 "ring, tree, direct, oneshot, halving, doubling, star, hierarchical or racks; otherwise by size")
+  app.add_option(
+         "--algo", o.algo,
+         "ring, tree, direct, oneshot, rabenseifner, doubling, linear, hierarchical or racks; otherwise by size")
       ->group("Operation");
   app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp")->group("Operation");
 }

@@ -38,7 +38,7 @@ Result<Scaling> time_of(const Cluster& cluster, int n_ranks, std::span<const Buc
   Scaling row{n_ranks, {}, {}};
   const auto all_reduce_ns = [&](uint64_t bytes) -> Result<double> {
     if (const auto found = known.find(bytes); found != known.end()) return found->second;
-    const Operation operation{.bytes = bytes};
+    const SimulatedOperation operation{.bytes = bytes};
     const Plan plan = planner.choose(call_of(operation, n_ranks, DataType::kFloat32), bytes);
     if (bytes > largest) row.plan = plan;
     largest = std::max(largest, bytes);

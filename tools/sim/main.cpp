@@ -111,7 +111,7 @@ Result<Network> make_network(const Settings& settings) {
 
 Result<void> compare(Algo algo, Comparison* comparison) {
   const Planner planner = planner_of(comparison->network);
-  const Operation& of = comparison->of;
+  const SimulatedOperation& of = comparison->of;
   const int n = comparison->network.n_ranks();
   constexpr uint64_t kMostSteps = 100'000'000;  // about five minutes; an algorithm that is asked for has no limit
   if (algo == Algo::kAuto) comparison->of.most_steps = kMostSteps;
@@ -125,7 +125,7 @@ Result<void> compare(Algo algo, Comparison* comparison) {
       continue;
     }
     TUTTI_TRY_ASSIGN(row.outcome, std::move(outcome));
-    row.planned_ns = price_ns(load_of(of.collective, plan, block_bytes(of, n), planner.facts()), planner.facts(),
+    row.planned_ns = price_ns(rank_cost_of(of.collective, plan, block_bytes(of, n), planner.facts()), planner.facts(),
                               prices_of(comparison->network.cluster()));
     comparison->rows.push_back(std::move(row));
   }

@@ -18,7 +18,7 @@ struct Row {
 
 struct Comparison {
   std::string operation;  // "all-reduce"
-  Operation of;
+  SimulatedOperation of;
   const Network& network;
   std::vector<Row> rows;  // the fastest first
 };

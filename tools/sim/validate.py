@@ -10,7 +10,7 @@ import tempfile
 
 RANKS = (2, 4)
 SIZES = ("1024", "16384", "262144", "4194304")
-ALGORITHMS = ("ring", "tree", "direct", "halving", "doubling")
+ALGORITHMS = ("ring", "tree", "direct", "rabenseifner", "doubling")
 TURNS = 5
 TIE = 1.05
 

@@ -131,7 +131,7 @@ Result<Picture> invented_picture(const Invented& wish) {
   if (here * n_hosts > kMostRanks)
     return Error{Code::kInvalidUsage,
                  format("--ranks %zu on %zu hosts: at most %d ranks in all", here, n_hosts, kMostRanks)};
-  std::vector<Seat> seats;
+  std::vector<RankLocation> locations;
   for (size_t rank = 0; rank < here * n_hosts; rank++) {
     const size_t host = wish.cyclic ? rank % n_hosts : rank / here;
     const Machine& machine = picture.hosts[host].machine;
@@ -140,12 +140,12 @@ Result<Picture> invented_picture(const Invented& wish) {
     size_t core = cores == 0 ? 0 : (wish.cyclic ? rank / n_hosts : rank % here) % cores;
     if (const Part* bound = find_core(machine.whole, core)) one.cpus = bound->cpus;
     one.path = path_to(machine, one.cpus);
-    Seat seat{{}, one.path};
-    seat.host.bytes[0] = static_cast<uint8_t>(host), seat.host.bytes[1] = static_cast<uint8_t>(host >> 8);
-    seats.push_back(seat);
+    RankLocation location{{}, one.path};
+    location.host.bytes[0] = static_cast<uint8_t>(host), location.host.bytes[1] = static_cast<uint8_t>(host >> 8);
+    locations.push_back(location);
     picture.ranks.push_back(one);
   }
-  picture.layout = lay_out(seats);
+  picture.layout = lay_out(locations);
   return picture;
 }
 

@@ -38,9 +38,9 @@ struct Tree {
   std::string ranks_at(const std::vector<uint32_t>& path, bool below) const {
     std::string list;
     for (const int rank : picture.layout.hosts[host]) {
-      const std::vector<uint32_t>& seat = picture.ranks[static_cast<size_t>(rank)].path;
-      const bool inside = seat.size() >= path.size() && std::equal(path.begin(), path.end(), seat.begin());
-      if (inside && (below || seat.size() == path.size())) list.append(" ").append(std::to_string(rank));
+      const std::vector<uint32_t>& location = picture.ranks[static_cast<size_t>(rank)].path;
+      const bool inside = location.size() >= path.size() && std::equal(path.begin(), path.end(), location.begin());
+      if (inside && (below || location.size() == path.size())) list.append(" ").append(std::to_string(rank));
     }
     return list;
   }

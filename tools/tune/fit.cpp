@@ -20,13 +20,13 @@ struct Equation {
 };
 
 Equation equation_of(const Sample& sample) {
-  const Load load = load_of(sample.collective, sample.plan, sample.bytes, sample.facts);
+  const RankCost cost = rank_cost_of(sample.collective, sample.plan, sample.bytes, sample.facts);
   Prices prices;
   const std::vector<NamedPrice> names = by_name(prices);
-  Equation equation{{}, price_ns(load, sample.facts, prices), sample.ns};
+  Equation equation{{}, price_ns(cost, sample.facts, prices), sample.ns};
   for (const NamedPrice& price : names) {
     *price.value = 1;
-    equation.amounts.push_back(price_ns(load, sample.facts, prices) - equation.rest_ns);
+    equation.amounts.push_back(price_ns(cost, sample.facts, prices) - equation.rest_ns);
     *price.value = 0;
   }
   return equation;
@@ -48,11 +48,11 @@ double best_price(const std::vector<Equation>& equations, const std::vector<Name
 }
 
 Planner planner_of(const Facts& facts, const Prices& prices) {
-  std::vector<Seat> seats(static_cast<size_t>(facts.n_ranks));
+  std::vector<RankLocation> locations(static_cast<size_t>(facts.n_ranks));
   for (int r = 0; r < facts.n_ranks; r++)
-    seats[static_cast<size_t>(r)].host.bytes[0] =
+    locations[static_cast<size_t>(r)].host.bytes[0] =
         static_cast<uint8_t>(std::min(r / facts.largest_host, facts.hosts - 1));
-  Planner planner(0, lay_out(seats), Algo::kAuto, false);
+  Planner planner(0, lay_out(locations), Algo::kAuto, false);
   planner.set_facts(facts, {prices, "", {}});
   return planner;
 }
@@ -99,8 +99,8 @@ std::vector<Point> judge(std::span<const Sample> samples, const Prices& prices) 
     if (chosen == nullptr) continue;
     const auto best =
         *std::min_element(measured.begin(), measured.end(), [](auto* a, auto* b) { return a->ns < b->ns; });
-    const Load load = load_of(any.collective, chosen->plan, any.bytes, any.facts);
-    points.push_back({*chosen, best->ns, price_ns(load, any.facts, prices)});
+    const RankCost cost = rank_cost_of(any.collective, chosen->plan, any.bytes, any.facts);
+    points.push_back({*chosen, best->ns, price_ns(cost, any.facts, prices)});
   }
   return points;
 }

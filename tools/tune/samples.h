@@ -12,7 +12,7 @@ namespace tutti::tune {
 struct Sample {
   Facts facts;
   Collective collective = Collective::kNone;
-  uint64_t bytes = 0;  // as for load_of
+  uint64_t bytes = 0;  // as for rank_cost_of
   Plan plan;
   bool is_free = false;  // the library's own choice, else forced
   double ns = 0;

@@ -110,9 +110,9 @@ class SlotRing {
 
 // A queue whose room was made beforehand.
 template <class T>
-class Queue {
+class Fifo {
  public:
-  explicit Queue(size_t room) : items_(room) {}
+  explicit Fifo(size_t room) : items_(room) {}
   bool empty() const { return begin_ == end_; }
   const T& front() const { return items_[begin_ % items_.size()]; }
   void push(const T& item) { items_[end_++ % items_.size()] = item; }

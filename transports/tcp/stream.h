@@ -91,7 +91,7 @@ class SendStream {
     Piece piece;
     uint64_t end;  // acknowledged once this many bytes of the connection are
   };
-  Queue<InFlight> in_flight;
+  Fifo<InFlight> in_flight;
   uint64_t written = 0, acknowledged = 0;
 
   Silence silence;

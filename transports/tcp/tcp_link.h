@@ -175,7 +175,7 @@ class SendLink final : public LinkHalf {
   uint64_t published_ = 0;
   uint64_t arrived_ = 0;        // all before need nothing more of this side
   Piece next_{0, 0};            // the first that no connection has taken
-  Queue<Piece> again_;          // before that: what connections had that broke
+  Fifo<Piece> again_;           // before that: what connections had that broke
   uint64_t waiting_bytes_ = 0;  // of both
   uint64_t resent_ = 0;         // by connections that were given up
   LookOut look_out_;

@@ -7,7 +7,8 @@
 //     twice, and a slot is still its message's, because what is not there was not released.
 //   - It goes into its slot with its header, not where it was wished: a wish is only a hint. A place that is
 //     required stands, and is told once more.
-//   - Lent memory is the user's again when the message is there, and not before the pair is closed at the sender. One
+//   - Exposed memory is the user's again when the message is there, and not before the pair is closed at the sender.
+//   One
 //     that the device had reported as read but that is not there is lost; then the link fails.
 //   - Releases and wishes are told by one more wish through another pair, after both ends are closed, so that none of
 //     the old ones comes after it. Until then the connection beside the link tells of releases.

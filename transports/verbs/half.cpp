@@ -114,7 +114,7 @@ void Half::take(const ibv_wc& completion, size_t port) {
   if (!state.is_proved) prove(index);
   if (!Queue::is_receive(completion)) {
     queue->completed(completion);
-    if (Queue::lends(completion)) on_read(Queue::slot(completion));
+    if (Queue::exposes(completion)) on_read(Queue::slot(completion));
     return;
   }
   // Half of them are enough for all that may be under way.

@@ -117,7 +117,7 @@ bool Queue::write(const Write& write) {
     request.send_flags |= IBV_SEND_SIGNALED;
     signalled_ = posted_;
   }
-  request.wr_id = posted_ << 7 | write.slot << 1 | (write.lends ? 1 : 0);
+  request.wr_id = posted_ << 7 | write.slot << 1 | (write.exposes ? 1 : 0);
   return ibv_post_send(pair_.get(), &request, &bad) == 0;
 }
 

@@ -45,7 +45,7 @@ class Queue {
     bool announced;  // to the receiver, with `immediate`
     uint32_t immediate;
     bool signalled;
-    bool lends;
+    bool exposes;
     uint32_t slot;
     bool is_device = false;  // the CPU may not be able to read it
   };
@@ -53,7 +53,7 @@ class Queue {
   bool receive(uint32_t n);
   // Of a completion: what it was of.
   static bool is_receive(const ibv_wc& completion) { return completion.wr_id == 0; }
-  static bool lends(const ibv_wc& completion) { return (completion.wr_id & 1) != 0; }
+  static bool exposes(const ibv_wc& completion) { return (completion.wr_id & 1) != 0; }
   static uint32_t slot(const ibv_wc& completion) { return completion.wr_id >> 1 & 63; }
   void completed(const ibv_wc& completion) { completed_ = completion.wr_id >> 7; }
   uint64_t unsignalled() const { return posted_ - signalled_; }

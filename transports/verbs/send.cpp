@@ -300,10 +300,10 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
     write.announced = announcement != nullptr && at == end;
     if (write.announced) write.immediate = std::bit_cast<uint32_t>(*announcement);
     write.slot = static_cast<uint32_t>(message.number % config_.slots);
-    write.lends = write.announced && is_exposed;
+    write.exposes = write.announced && is_exposed;
     // With several queues, what is completed tells which of them is fast. Else it is to free the queue's room.
     const bool frees = queues_.size() > 1 || message.number % std::max(1u, config_.slots / 2) == 0;
-    write.signalled = write.announced && (write.lends || frees);
+    write.signalled = write.announced && (write.exposes || frees);
     if (!queue.write(write)) return drop(message.queue, "a write cannot be posted");
   } while (at < end);
 }

@@ -1,12 +1,13 @@
-// star: the first rank adds everything up and sends the sum to all. So two shots with one chunk, which is that rank's.
+// linear: the first rank adds everything up and sends the sum to all. So two shots with one chunk, which is that
+// rank's.
 #include "schedule/algorithms.h"
 
 namespace tutti {
 namespace {
 
-Effort star_cost(const Bill& b) {
+Cost linear_cost(const Workload& b) {
   const double whole = b.messages_for(b.bytes, 1);
-  Effort e = b.hops(2 * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
+  Cost e = b.hops(2 * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
   b.with_one(e, {2 * b.others() * whole, 4 * b.others() * whole}, {2 * b.others() * b.bytes, 4 * b.others() * b.bytes});
   e.summed = {b.n * b.bytes, b.n * b.bytes};
   e.out = b.elsewhere() * b.bytes;
@@ -15,9 +16,9 @@ Effort star_cost(const Bill& b) {
 
 }  // namespace
 
-extern const Algorithm kStar = {
-    .name = "star",
-    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, 1, 1); }, star_cost, 1},
+extern const Algorithm kLinear = {
+    .name = "linear",
+    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, 1, 1); }, linear_cost, 1},
     .otherwise = Algo::kDirect,
     .keeps_rank_order = true,
     .least_ranks = 3};  // two need one hop

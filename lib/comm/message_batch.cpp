@@ -1,10 +1,10 @@
-#include "comm/exchange.h"
+#include "comm/message_batch.h"
 
 #include "debug/recorder.h"
 
 namespace tutti {
 
-void Exchange::add(const Message& m, const Call& call) {
+void MessageBatch::add(const Message& m, const Call& call) {
   auto& list = m.sends ? transfers.sends : transfers.receives;
   auto& at = m.sends ? input_at : output_at;
   list.push_back({m.peer, static_cast<uint32_t>(list.size())});
@@ -13,13 +13,13 @@ void Exchange::add(const Message& m, const Call& call) {
   tags.push_back(to_tag(call));
 }
 
-Schedule Exchange::schedule(int n_ranks, int rank, uint32_t first_channel) const {
+Schedule MessageBatch::schedule(int n_ranks, int rank, uint32_t first_channel) const {
   Schedule schedule = send_recv(n_ranks, rank, transfers, 1);
   for (Lane& lane : schedule.lanes) lane.channel += first_channel;
   return schedule;
 }
 
-Call Exchange::call_of(const Message& message, uint64_t sequence) {
+Call MessageBatch::call_of(const Message& message, uint64_t sequence) {
   Call call;
   call.collective = Collective::kSendRecv;
   call.sequence = sequence;
@@ -28,7 +28,7 @@ Call Exchange::call_of(const Message& message, uint64_t sequence) {
   return call;
 }
 
-Call Exchange::to_recorded(const std::vector<Message>& messages) {
+Call MessageBatch::to_recorded(const std::vector<Message>& messages) {
   Call call;
   call.collective = Collective::kSendRecv;
   call.blocks = static_cast<uint32_t>(messages.size());

@@ -1,4 +1,4 @@
-// Turns at a communicator: one at a time, whoever is its owner. Each round has a new turnstile, since a thread loses
+// Turns at a communicator: one at a time, whoever is its owner. Each round has a new ticket lock, since a thread loses
 // the ownership but once.
 #include <unistd.h>
 
@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "catch.h"
-#include "comm/turnstile.h"
+#include "comm/ticket_lock.h"
 #include "sanitized.h"
 
-using tutti::Turnstile;
+using tutti::TicketLock;
 
 namespace {
 
@@ -25,7 +25,7 @@ constexpr int kOwnersTurns = 200;
 
 // What only one thread at a time may touch: ThreadSanitizer would see two, and so does `overlapped`.
 struct Room {
-  Turnstile turnstile;
+  TicketLock ticket_lock;
   long turns = 0;
   std::atomic<int> inside{0};
   std::atomic<bool> overlapped{false};
@@ -36,14 +36,14 @@ struct Room {
     inside.fetch_sub(1);
   }
   bool use_alone() {
-    const auto entry = turnstile.enter_alone();
-    if (entry == Turnstile::Entry::kNone) return false;
+    const auto entry = ticket_lock.enter_alone();
+    if (entry == TicketLock::Entry::kNone) return false;
     use();
-    turnstile.leave_alone(entry);
+    ticket_lock.leave_alone(entry);
     return true;
   }
   void use_in_turn() {
-    const Turnstile::Turn turn(turnstile, turnstile.take_ticket());
+    const TicketLock::Turn turn(ticket_lock, ticket_lock.take_ticket());
     use();
   }
 };
@@ -55,28 +55,28 @@ void let_pass(int moment) {
 
 }  // namespace
 
-TEST_CASE("the first thread to use a turnstile becomes its owner, and stays it while it is alone", "[comm]") {
+TEST_CASE("the first thread to use a ticket lock becomes its owner, and stays it while it is alone", "[comm]") {
   Room room;
-  CHECK(room.turnstile.enter_alone() == Turnstile::Entry::kWithTicket);
-  room.turnstile.leave_alone(Turnstile::Entry::kWithTicket);
-  const auto entry = room.turnstile.enter_alone();
-  if (entry == Turnstile::Entry::kWithTicket) WARN("skipped: this kernel has no membarrier, so nobody owns anything");
-  room.turnstile.leave_alone(entry);
+  CHECK(room.ticket_lock.enter_alone() == TicketLock::Entry::kWithTicket);
+  room.ticket_lock.leave_alone(TicketLock::Entry::kWithTicket);
+  const auto entry = room.ticket_lock.enter_alone();
+  if (entry == TicketLock::Entry::kWithTicket) WARN("skipped: this kernel has no membarrier, so nobody owns anything");
+  room.ticket_lock.leave_alone(entry);
   room.use_in_turn();
-  CHECK(room.turnstile.enter_alone() == entry);
-  room.turnstile.leave_alone(entry);
+  CHECK(room.ticket_lock.enter_alone() == entry);
+  room.ticket_lock.leave_alone(entry);
   std::thread([&] { room.use_in_turn(); }).join();
-  CHECK(room.turnstile.enter_alone() == Turnstile::Entry::kWithTicket);
-  room.turnstile.leave_alone(Turnstile::Entry::kWithTicket);
-  CHECK(room.turnstile.is_idle());
+  CHECK(room.ticket_lock.enter_alone() == TicketLock::Entry::kWithTicket);
+  room.ticket_lock.leave_alone(TicketLock::Entry::kWithTicket);
+  CHECK(room.ticket_lock.is_idle());
 }
 
 TEST_CASE("nobody enters alone while a ticket is out", "[comm]") {
   Room room;
   CHECK(room.use_alone());
-  const uint64_t ticket = room.turnstile.take_ticket();
+  const uint64_t ticket = room.ticket_lock.take_ticket();
   CHECK_FALSE(room.use_alone());
-  { const Turnstile::Turn turn(room.turnstile, ticket); }
+  { const TicketLock::Turn turn(room.ticket_lock, ticket); }
   CHECK(room.use_alone());
 }
 
@@ -108,11 +108,11 @@ TEST_CASE("turns of an owner and of those who take the ownership from it do not 
     for (auto& thread : threads) thread.join();
     REQUIRE_FALSE(room.overlapped);
     REQUIRE(room.turns == mine + 1 + others + alone);
-    REQUIRE(room.turnstile.is_idle());
+    REQUIRE(room.ticket_lock.is_idle());
   }
 }
 
-TEST_CASE("who waits until a turnstile is left waits for its owner", "[comm]") {
+TEST_CASE("who waits until a ticket lock is left waits for its owner", "[comm]") {
   for (int round = 0; round < kRounds; round++) {
     Room room;
     REQUIRE(room.use_alone());
@@ -121,20 +121,20 @@ TEST_CASE("who waits until a turnstile is left waits for its owner", "[comm]") {
       while (!begun) std::this_thread::yield();
       let_pass(round % 50 * 20);
       closed = true;  // as a handle is cleared before
-      room.turnstile.wait_until_left();
+      room.ticket_lock.wait_until_left();
       left = true;
     });
     begun = true;
     bool late = false;
     for (int i = 0; i < kOwnersTurns; i++) {
-      const auto entry = room.turnstile.enter_alone();
-      if (entry == Turnstile::Entry::kNone) continue;
+      const auto entry = room.ticket_lock.enter_alone();
+      if (entry == TicketLock::Entry::kNone) continue;
       // Whoever finds it open in here is waited for.
       if (!closed && left) late = true;
       const bool was_open = !closed;
       let_pass(20);
       if (was_open && left) late = true;
-      room.turnstile.leave_alone(entry);
+      room.ticket_lock.leave_alone(entry);
     }
     other.join();
     REQUIRE_FALSE(late);
@@ -165,30 +165,30 @@ TEST_CASE("who sleeps for a turn is woken when the one before ends, whoever had 
   enum Before { kTicket, kAlone, kOwner };
   const Before before = GENERATE(kTicket, kAlone, kOwner);
   auto room = std::make_shared<Room>();
-  auto entry = Turnstile::Entry::kNone;
-  std::optional<Turnstile::Turn> turn;
+  auto entry = TicketLock::Entry::kNone;
+  std::optional<TicketLock::Turn> turn;
   if (before == kOwner) CHECK(room->use_alone());
-  if (before == kTicket) turn.emplace(room->turnstile, room->turnstile.take_ticket());
-  if (before != kTicket) entry = room->turnstile.enter_alone();
+  if (before == kTicket) turn.emplace(room->ticket_lock, room->ticket_lock.take_ticket());
+  if (before != kTicket) entry = room->ticket_lock.enter_alone();
   auto passed = std::make_shared<std::atomic<int>>(0);
   std::array<std::atomic<pid_t>, 2> ids{};
   std::array<uint64_t, 2> tickets{};
   for (uint64_t& ticket : tickets) {
-    room->turnstile.enter();
-    ticket = room->turnstile.take_ticket();
+    room->ticket_lock.enter();
+    ticket = room->ticket_lock.take_ticket();
   }
   std::vector<std::thread> threads;
   for (size_t i = 0; i < 2; i++)
     threads.emplace_back([&, i, room, passed] {
       ids[i] = gettid();
-      { const Turnstile::Turn mine(room->turnstile, tickets[i]); }
-      room->turnstile.leave();
+      { const TicketLock::Turn mine(room->ticket_lock, tickets[i]); }
+      room->ticket_lock.leave();
       ++*passed;
     });
   for (const auto& id : ids) CHECK(comes_true([&] { return id != 0 && is_asleep(id); }));
   CHECK(*passed == 0);
   turn.reset();
-  if (before != kTicket) room->turnstile.leave_alone(entry);
+  if (before != kTicket) room->ticket_lock.leave_alone(entry);
   const bool woken = comes_true([&] { return *passed == 2; });
   for (auto& thread : threads) woken ? thread.join() : thread.detach();
   REQUIRE(woken);

@@ -1,5 +1,5 @@
 // Who uses a communicator, and in which order its operations run. Users are counted, so that it goes only when nobody
-// is there any more; operations run one at a time in the order of their tickets. Any thread. A handle's turnstile
+// is there any more; operations run one at a time in the order of their tickets. Any thread. A handle's ticket lock
 // outlives the communicator, so whoever leaves may look at it afterwards.
 //
 // The thread that uses it first owns it, until another one has an operation to run: the owner's small operations need
@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-class Turnstile {
+class TicketLock {
  public:
   void enter() { word_.fetch_add(kUser); }
   // True for the last one.
@@ -31,19 +31,19 @@ class Turnstile {
   // sleeper.
   class Turn {
    public:
-    Turn(Turnstile& turnstile, uint64_t ticket) : turnstile_(turnstile) {
-      if (turnstile_.turn_.load() != ticket) turnstile_.wait_for(ticket);
-      if (turnstile_.is_anothers()) turnstile_.take_from_owner();
+    Turn(TicketLock& ticket_lock, uint64_t ticket) : ticket_lock_(ticket_lock) {
+      if (ticket_lock_.turn_.load() != ticket) ticket_lock_.wait_for(ticket);
+      if (ticket_lock_.is_anothers()) ticket_lock_.take_from_owner();
     }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn() {
-      turnstile_.turn_.fetch_add(1);
-      turnstile_.wake_sleepers();
+      ticket_lock_.turn_.fetch_add(1);
+      ticket_lock_.wake_sleepers();
     }
 
    private:
-    Turnstile& turnstile_;
+    TicketLock& ticket_lock_;
   };
   // All tickets have had their turn.
   bool is_idle() const { return word_.load() / kTicket == turn_.load(); }

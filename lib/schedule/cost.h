@@ -21,7 +21,7 @@ struct Moves {
   Work messages, bytes;
 };
 
-struct Effort {
+struct Cost {
   double here_hops = 0, wire_hops = 0;
   Moves here, wire;
   Work summed;
@@ -31,9 +31,9 @@ struct Effort {
 // Where nothing comes back, operations in a row overlap, so hops count for less.
 inline constexpr double kPassedOn = 0.25;
 
-// How an algorithm's effort comes together. `n`: ranks; `bytes`: of an all-gather, reduce-scatter or all-to-all one
+// How an algorithm's cost comes together. `n`: ranks; `bytes`: of an all-gather, reduce-scatter or all-to-all one
 // block, else all.
-struct Bill {
+struct Workload {
   const double n, lanes, bytes, slot_bytes;
   const double hosts, here;  // `here`: ranks of the largest host
   const int depth, host_depth;
@@ -54,20 +54,18 @@ struct Bill {
   double rounds(double value_bytes) const { return std::max(1.0, value_bytes / slot_bytes / (lanes * lanes)); }
 
   // A rank and all the others, so much with each.
-  void with_all(Effort& effort, double messages, double bytes_each) const {
-    effort.here = {each(messages * (here - 1)), each(bytes_each * (here - 1))};
-    effort.wire = {each(messages * elsewhere()), each(bytes_each * elsewhere())};
+  void with_all(Cost& cost, double messages, double bytes_each) const {
+    cost.here = {each(messages * (here - 1)), each(bytes_each * (here - 1))};
+    cost.wire = {each(messages * elsewhere()), each(bytes_each * elsewhere())};
   }
   // Of which the share `out` leaves the host.
-  static void split(Effort& effort, Work messages, Work moved, double out) {
+  static void split(Cost& cost, Work messages, Work moved, double out) {
     const auto part = [](Work work, double share) { return Work{work.busiest * share, work.total * share}; };
-    effort.here = {part(messages, 1 - out), part(moved, 1 - out)};
-    effort.wire = {part(messages, out), part(moved, out)};
+    cost.here = {part(messages, 1 - out), part(moved, 1 - out)};
+    cost.wire = {part(messages, out), part(moved, out)};
   }
   // One rank and all the others.
-  void with_one(Effort& effort, Work messages, Work moved) const {
-    split(effort, messages, moved, elsewhere() / others());
-  }
+  void with_one(Cost& cost, Work messages, Work moved) const { split(cost, messages, moved, elsewhere() / others()); }
   // Where a rank receives from one and sends to another through shared memory, what it writes is in the caches of the
   // one that reads. Between CPUs that share none the same ring took 240 us on one day, 1500 on another; what is sent to
   // all at once, 240 and 300.
@@ -80,19 +78,17 @@ struct Bill {
   // takes to send the same to each, from 256 KiB to 16 MiB, whether the CPUs share a cache or not.
   Work handed_down(Work moved, double part) const { return {moved.busiest, (shares_memory ? part : 1) * moved.total}; }
   // From a rank to the next one, host after host; of all steps the share `out` leads to another host.
-  void to_next(Effort& effort, Work messages, Work moved, double out) const {
-    if (hosts == 1 || here == 1) return split(effort, messages, moved, hosts == 1 ? 0 : 1);
+  void to_next(Cost& cost, Work messages, Work moved, double out) const {
+    if (hosts == 1 || here == 1) return split(cost, messages, moved, hosts == 1 ? 0 : 1);
     // A host has two ranks at its ends.
-    effort.here = {{messages.busiest / 2, messages.total * (1 - out)}, {moved.busiest / 2, moved.total * (1 - out)}};
-    effort.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
+    cost.here = {{messages.busiest / 2, messages.total * (1 - out)}, {moved.busiest / 2, moved.total * (1 - out)}};
+    cost.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
   }
-  // Hops between hosts of what goes round to all ranks, unless it ends just before it would enter another host.
-  double hops_round() const { return here > 1 ? hosts : hosts - 1; }
   // Over distances 1, 2, 4, ..., of which the longest leave the host.
   double out_share() const { return depth > 0 ? static_cast<double>(host_depth) / depth : 0; }
-  void over_distances(Effort& effort, Work messages, Work moved) const { split(effort, messages, moved, out_share()); }
+  void over_distances(Cost& cost, Work messages, Work moved) const { split(cost, messages, moved, out_share()); }
   // `all` of which `out` are between hosts.
-  Effort hops(double all, double out) const { return hosts > 1 ? Effort{all - out, out} : Effort{all}; }
+  Cost hops(double all, double out) const { return hosts > 1 ? Cost{all - out, out} : Cost{all}; }
   // What is beyond a power of two goes there and back first.
   double core() const { return std::bit_floor(static_cast<unsigned>(n)); }
   double core_depth() const { return std::bit_width(static_cast<unsigned>(n)) - 1; }

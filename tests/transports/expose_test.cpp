@@ -27,12 +27,12 @@ std::optional<std::string> read_message(Link& link) {
   return bytes;
 }
 
-// Lends, or fills the slot if the transport cannot.
-bool give(Link& link, const std::string& bytes, const char* at, bool* lent) {
+// Exposes, or fills the slot if the transport cannot.
+bool give(Link& link, const std::string& bytes, const char* at, bool* exposed) {
   void* slot = nullptr;
   if (!until([&] { return !poll_once(link) || (slot = link.acquire()) != nullptr; }) || slot == nullptr) return false;
-  *lent = link.publish(at, static_cast<uint32_t>(bytes.size()), kTag);
-  if (*lent) return true;
+  *exposed = link.publish(at, static_cast<uint32_t>(bytes.size()), kTag);
+  if (*exposed) return true;
   memcpy(slot, at, bytes.size());
   link.publish(static_cast<uint32_t>(bytes.size()), kTag);
   return true;
@@ -42,8 +42,8 @@ bool is_shm(const tuttiTransport* t) {
   return std::string(t->name) == "shm";
 }
 
-// Others lend what they can.
-bool lends_all(const tuttiTransport* t) {
+// Others expose what they can.
+bool exposes_all(const tuttiTransport* t) {
   return is_shm(t) || std::string(t->name) == "tcp";
 }
 
@@ -65,7 +65,7 @@ std::string connect_to_parent(Mailbox& mail, const tuttiTransport* t, Endpoint* 
   return health.ready ? "" : std::string(t->name) + ": not connected: " + health.error.text;
 }
 
-// A child lends `n` messages from memory(i), if the transport `has_to`, and waits until they are read each time.
+// A child exposes `n` messages from memory(i), if the transport `has_to`, and waits until they are read each time.
 template <class Memory>
 void check_lending_child(const tuttiTransport* t, bool has_to, Memory memory) {
   constexpr int n = 100;
@@ -79,9 +79,9 @@ void check_lending_child(const tuttiTransport* t, bool has_to, Memory memory) {
       char* at = memory(i);
       if (at == nullptr) return "no memory";
       memcpy(at, text.data(), text.size());
-      bool lent = false;
-      if (!give(link, text, at, &lent)) return "no slot";
-      if (!lent && has_to) return "not lent";
+      bool exposed = false;
+      if (!give(link, text, at, &exposed)) return "no slot";
+      if (!exposed && has_to) return "not exposed";
       if (!until([&] { return !poll_once(link) || link.unsent() == 0; }) || link.unsent() != 0) return "never read";
     }
     mail.receive();
@@ -103,14 +103,14 @@ void check_lending_child(const tuttiTransport* t, bool has_to, Memory memory) {
 
 }  // namespace
 
-TEST_CASE("lent from the same process: nobody copies, and the lender knows when it was read") {
+TEST_CASE("exposed from the same process: nobody copies, and the exposer knows when it was read") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   Pair p = make_pair(t);
   const std::string text = text_of(3);
-  bool lent = false;
-  REQUIRE(give(p.out, text, text.data(), &lent));
-  CHECK((lent || !lends_all(t)));
+  bool exposed = false;
+  REQUIRE(give(p.out, text, text.data(), &exposed));
+  CHECK((exposed || !exposes_all(t)));
   if (is_shm(t)) CHECK(p.out.unsent() == 1);
   tuttiMessage message{};
   REQUIRE(until([&] {
@@ -129,17 +129,17 @@ TEST_CASE("lent from the same process: nobody copies, and the lender knows when 
   CHECK(p.out.unsent() == 0);
 }
 
-TEST_CASE("lent from another process's private memory, where the transport can") {
+TEST_CASE("exposed from another process's private memory, where the transport can") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   static char memory[kBytes + 8];
-  check_lending_child(t, lends_all(t) && !is_shm(t), [](int i) { return memory + i % 8; });
+  check_lending_child(t, exposes_all(t) && !is_shm(t), [](int i) { return memory + i % 8; });
 }
 
-TEST_CASE("lent from another process's shared memory, which comes and goes") {
+TEST_CASE("exposed from another process's shared memory, which comes and goes") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
-  check_lending_child(t, lends_all(t), [](int i) -> char* {
+  check_lending_child(t, exposes_all(t), [](int i) -> char* {
     static void* memory = nullptr;
     if (i % 10 == 0) {
       if (memory != nullptr) SharedMemory::free(memory);
@@ -149,10 +149,10 @@ TEST_CASE("lent from another process's shared memory, which comes and goes") {
   });
 }
 
-TEST_CASE("lent from a memfd that the user has mapped and registered, not from its beginning") {
+TEST_CASE("exposed from a memfd that the user has mapped and registered, not from its beginning") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
-  check_lending_child(t, lends_all(t), [](int i) -> char* {
+  check_lending_child(t, exposes_all(t), [](int i) -> char* {
     static char* mapped = nullptr;
     constexpr size_t kMapped = 8 * 4096;
     if (mapped == nullptr) {

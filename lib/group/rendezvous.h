@@ -10,9 +10,9 @@
 
 namespace tutti {
 
-class Meeting {
+class Rendezvous {
  public:
-  virtual ~Meeting() = default;
+  virtual ~Rendezvous() = default;
 
   // Collective: every rank contributes a blob and receives all of them in rank order; any number of times.
   virtual Result<Blobs> all_gather(const std::string& blob) = 0;
@@ -27,9 +27,9 @@ class Meeting {
   const Key& key() const { return key_; }
 
  protected:
-  Meeting() = default;
-  Meeting(Meeting&&) = default;
-  Meeting& operator=(Meeting&&) = default;
+  Rendezvous() = default;
+  Rendezvous(Rendezvous&&) = default;
+  Rendezvous& operator=(Rendezvous&&) = default;
 
   int rank_ = 0;
   int n_ranks_ = 1;

@@ -1,4 +1,4 @@
-// Shared memory that is lent: taken back while it is read, and what can be lent at all.
+// Shared memory that is exposed: taken back while it is read, and what can be exposed at all.
 #include <atomic>
 #include <fstream>
 #include <thread>
@@ -9,32 +9,32 @@
 using namespace tutti;
 using namespace tutti::test;
 
-TEST_CASE("shm: what is recalled cannot be read any more, what is borrowed is waited for") {
+TEST_CASE("shm: what is revoked cannot be read any more, what is mapped is waited for") {
   Pair p = make_pair(&kShmTransport);
   const std::string text(3000, 'x');
   REQUIRE(p.out.acquire() != nullptr);
   REQUIRE(p.out.publish(text.data(), static_cast<uint32_t>(text.size()), tuttiTag{}));
   tuttiMessage message{};
   REQUIRE(p.in.peek(&message));
-  SECTION("before it was borrowed") {
+  SECTION("before it was mapped") {
     p.out.revoke();
     auto data = p.in.read();
     REQUIRE_FALSE(data);
     CHECK(data.error().code == Code::kRemoteError);
     CHECK(contains(data.error().message, "rank 0"));
   }
-  SECTION("while it is borrowed") {
+  SECTION("while it is mapped") {
     REQUIRE(static_cast<bool>(p.in.read()));
-    std::atomic<bool> released{false}, recalled_early{false};
+    std::atomic<bool> released{false}, revoked_early{false};
     std::thread reader([&] {
       usleep(20000);
       released = true;
       p.in.release();
     });
     p.out.revoke();
-    recalled_early = !released;
+    revoked_early = !released;
     reader.join();
-    CHECK_FALSE(recalled_early);
+    CHECK_FALSE(revoked_early);
   }
   SECTION("by a receiver that fails in the middle") {
     REQUIRE(static_cast<bool>(p.in.read()));
@@ -148,7 +148,7 @@ TEST_CASE("shm: who takes back what a process reads does not stop because that i
   Stopped other([](Link& in, const std::function<void()>& stop) -> std::string {
     tuttiMessage message{};
     if (!until([&] { return in.peek(&message); })) return "no message";
-    if (!in.read()) return "it cannot be borrowed";
+    if (!in.read()) return "it cannot be mapped";
     if (!poll_once(in)) return "it was taken back too soon";
     stop();
     const Health health = poll_once(in);
@@ -222,7 +222,7 @@ TEST_CASE("shm: memory that a process has freed is not kept by those that have r
     for (int i = 0; i < kBlocks; i++) {
       auto memory = SharedMemory::allocate(3000);
       if (!memory || !until([&] { return out.value().acquire() != nullptr; })) return "no memory or slot";
-      if (!out.value().publish(memory.value(), 3000, tuttiTag{})) return "not lent";
+      if (!out.value().publish(memory.value(), 3000, tuttiTag{})) return "not exposed";
       if (!until([&] { return poll_once(out.value()) && out.value().unsent() == 0; })) return "not read";
       SharedMemory::free(memory.value());
     }

@@ -12,13 +12,13 @@
 namespace tutti {
 
 // Sends come first, as input blocks, then receives, as output blocks.
-struct Exchange {
+struct MessageBatch {
   Transfers transfers;
   std::vector<uint64_t> bytes, input_at, output_at;
   std::vector<TagWords> tags;
 
   template <class CallOf>
-  Exchange(const std::vector<Message>& messages, CallOf&& call_of) {
+  MessageBatch(const std::vector<Message>& messages, CallOf&& call_of) {
     for (const bool sends : {true, false})
       for (const Message& m : messages)
         if (m.sends == sends) add(m, call_of(m));

@@ -1,4 +1,4 @@
-#include "group/reunion.h"
+#include "group/shrink_rendezvous.h"
 
 #include <algorithm>
 
@@ -18,28 +18,29 @@ bool all_begin_with(const std::vector<std::string>& votes, const std::string& fr
 
 }  // namespace
 
-Result<Reunion> Reunion::gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline) {
-  Reunion reunion(old, without, deadline);
+Result<ShrinkRendezvous> ShrinkRendezvous::gather(PeerWatch& old, const Council::Without& without,
+                                                  const Deadline& deadline) {
+  ShrinkRendezvous rendezvous(old, without, deadline);
   const std::string vote = front_of({}, 0);
   for (;;) {
     TUTTI_TRY_ASSIGN(const Decision decision, old.agree(without, vote, deadline));
     // Some may be in the middle of an attempt that has failed: they come back.
     if (!all_begin_with(decision.votes, vote)) continue;
-    reunion.nonce_ = decision.nonce;
-    reunion.members_ = decision.members;
+    rendezvous.nonce_ = decision.nonce;
+    rendezvous.members_ = decision.members;
     break;
   }
-  const auto me = std::find(reunion.members_.begin(), reunion.members_.end(), old.rank());
-  reunion.rank_ = static_cast<int>(me - reunion.members_.begin());
-  reunion.n_ranks_ = static_cast<int>(reunion.members_.size());
-  const std::string known_to_all = ByteWriter().put<std::array<uint8_t, 32>>(old.key()).put(reunion.nonce_).take();
-  reunion.key_ = derive_key(known_to_all.data(), known_to_all.size());
-  return reunion;
+  const auto me = std::find(rendezvous.members_.begin(), rendezvous.members_.end(), old.rank());
+  rendezvous.rank_ = static_cast<int>(me - rendezvous.members_.begin());
+  rendezvous.n_ranks_ = static_cast<int>(rendezvous.members_.size());
+  const std::string known_to_all = ByteWriter().put<std::array<uint8_t, 32>>(old.key()).put(rendezvous.nonce_).take();
+  rendezvous.key_ = derive_key(known_to_all.data(), known_to_all.size());
+  return rendezvous;
 }
 
 // A rank that has failed says so instead of what is expected: all of them get that error. What failed because of
 // another rank's loss is tried again, for that is known by then.
-Result<Blobs> Reunion::next_votes(const Result<std::string>& mine) {
+Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
   const std::string front = front_of(nonce_, ++phase_);
   const std::string vote = mine ? 'y' + mine.value() : 'n' + pack_report(mine.error());
   is_over_ = true;
@@ -61,17 +62,17 @@ Result<Blobs> Reunion::next_votes(const Result<std::string>& mine) {
   return Blobs::pack(decision.votes);
 }
 
-Result<Blobs> Reunion::all_gather(const std::string& blob) {
+Result<Blobs> ShrinkRendezvous::all_gather(const std::string& blob) {
   if (blob.size() > kMaxBlobBytes)
     return Error{Code::kInvalidArgument, format("a blob of %zu bytes: at most %zu", blob.size(), kMaxBlobBytes)};
   return next_votes(blob);
 }
 
-bool Reunion::is_broken() {
+bool ShrinkRendezvous::is_broken() {
   return old_->alarmed(nonce_) || old_->has_lost_any_of(members_);
 }
 
-Result<void> Reunion::conclude(Result<void> here) {
+Result<void> ShrinkRendezvous::conclude(Result<void> here) {
   if (is_over_) return here;
   if (!here) {
     old_->alarm(nonce_);

@@ -1,10 +1,10 @@
-#include "comm/turnstile.h"
+#include "comm/ticket_lock.h"
 
 #include "base/membarrier.h"
 
 namespace tutti {
 
-Turnstile::Entry Turnstile::enter_with_ticket() {
+TicketLock::Entry TicketLock::enter_with_ticket() {
   uint64_t word = turn_.load(std::memory_order_acquire) * kTicket;
   if (!word_.compare_exchange_strong(word, word + kTicket + kUser)) return Entry::kNone;
   // Whoever became the owner did so in a turn before this one.
@@ -18,7 +18,7 @@ Turnstile::Entry Turnstile::enter_with_ticket() {
 
 // The locked instruction stands between the store of turn_ and the load of sleepers_, and who comes after it sees the
 // turn's end.
-bool Turnstile::leave_with_ticket() {
+bool TicketLock::leave_with_ticket() {
   turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   const bool is_last = leave();
   if (!is_last) wake_sleepers();
@@ -27,7 +27,7 @@ bool Turnstile::leave_with_ticket() {
 
 // In a turn of this thread's, or where no operation is begun any more. The owner stores owner_is_in_ and then looks at
 // owner_ and word_, and when it leaves at sleepers_; this is the other side of both.
-void Turnstile::take_from_owner() {
+void TicketLock::take_from_owner() {
   std::unique_lock lock(mutex_);
   sleepers_++;
   owner_.store(kEverybody);
@@ -36,14 +36,14 @@ void Turnstile::take_from_owner() {
   sleepers_--;
 }
 
-void Turnstile::wait_for(uint64_t ticket) {
+void TicketLock::wait_for(uint64_t ticket) {
   std::unique_lock lock(mutex_);
   sleepers_++;
   turn_changed_.wait(lock, [&] { return turn_.load() == ticket; });
   sleepers_--;
 }
 
-void Turnstile::wait_until_left() {
+void TicketLock::wait_until_left() {
   if (is_anothers()) take_from_owner();
   for (uint64_t word = word_.load(); users(word) != 0; word = word_.load()) word_.wait(word);
 }

@@ -11,15 +11,15 @@
 #include <memory>
 #include <vector>
 
-#include "group/meeting.h"
 #include "group/peers.h"
+#include "group/rendezvous.h"
 
 namespace tutti {
 
-class Reunion final : public Meeting {
+class ShrinkRendezvous final : public Rendezvous {
  public:
   // `old` outlives this.
-  static Result<Reunion> gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline);
+  static Result<ShrinkRendezvous> gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline);
 
   Result<Blobs> all_gather(const std::string& blob) override;
   bool is_broken() override;
@@ -30,7 +30,7 @@ class Reunion final : public Meeting {
   bool begins_anew() const { return begins_anew_; }
 
  private:
-  Reunion(PeerWatch& old, const Council::Without& without, const Deadline& deadline)
+  ShrinkRendezvous(PeerWatch& old, const Council::Without& without, const Deadline& deadline)
       : old_(&old), without_(without), deadline_(deadline) {}
   Result<Blobs> next_votes(const Result<std::string>& mine);
 

@@ -1,7 +1,7 @@
 // Ranks are killed, two or three of them at random moments, and all others have to find together again: each calls
 // tuttiCommShrink without a list whenever its group broke, and goes on. Prints how long that took.
-//   reunions [ROUNDS [SEED]]           kills in groups that work, and while they shrink
-//   reunions --creation [ROUNDS [SEED]]  kills while the first group is formed
+//   shrinks [ROUNDS [SEED]]           kills in groups that work, and while they shrink
+//   shrinks --creation [ROUNDS [SEED]]  kills while the first group is formed
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
