@@ -92,7 +92,7 @@ def check_cmake(root, scratch, compiler):
     program, _, _, expected = [example for example in examples() if "pthread_create" in example[0].text][0]
     (project / "example.c").write_text(program.text, encoding="utf-8")
     env = dict(os.environ, CC=shlex.join(compiler))
-    run(["cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={moved}"], env=env)
+    run(["cmake", "-G", "Ninja", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={moved}"], env=env)
     run(["cmake", "--build", project / "build"])
     output = run([project / "build/example"], stdout=subprocess.PIPE).stdout
     tree.finish([] if output == expected else [f"it prints {output}"], 1)

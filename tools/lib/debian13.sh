@@ -43,8 +43,10 @@ enter() {
   "${as_root[@]}" unshare --mount bash -c '
     root=$1
     shift
-    mount -t proc proc "$root/proc" && mount --rbind /sys "$root/sys" && mount --rbind /dev "$root/dev" &&
-      mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm" && cp -L /etc/resolv.conf "$root/etc/resolv.conf" &&
+    # `ip netns` wants its root to be a mount point.
+    mount --bind "$root" "$root" && mount -t proc proc "$root/proc" && mount --rbind /sys "$root/sys" &&
+      mount --rbind /dev "$root/dev" && mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm" &&
+      cp -L /etc/resolv.conf "$root/etc/resolv.conf" &&
       exec chroot "$root" env -i "$@"' enter "$root" "${keep[@]}" "$@" </dev/null
 }
 
