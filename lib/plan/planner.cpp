@@ -6,7 +6,9 @@
 namespace tutti {
 Result<Algo> parse_algo(const std::string& name) {
   if (name.empty()) return Algo::kAuto;
-  if (name == "halving" || name == "star") return algo_named(name == "star" ? "linear" : "rabenseifner");  // of old
+  // As they were called before.
+  if (name == "star") return algo_named("linear");
+  if (name == "halving") return algo_named("rabenseifner");
   if (const Algo algo = algo_named(name); algo != Algo::kAuto) return algo;
   std::string names;
   for (const Algorithm* algorithm : algorithms()) names += std::string(names.empty() ? "" : ", ") + algorithm->name;

@@ -286,6 +286,8 @@ TEST_CASE("planner: a slow host sends what it has and no more") {
 
 TEST_CASE("planner: names of algorithms, and what it says of others") {
   CHECK(parse_algo("").value() == Algo::kAuto);
+  CHECK(parse_algo("star").value() == algo_named("linear"));  // as they were called before
+  CHECK(parse_algo("halving").value() == algo_named("rabenseifner"));
   const auto wrong = parse_algo("comb");
   REQUIRE_FALSE(wrong);
   CHECK(wrong.error().message.find("'comb'") != std::string::npos);
