@@ -93,8 +93,8 @@ Result<bool> SendLink::advance_connect() {
   if (n <= 0 || answer != kMapped)
     return Error{
         Code::kRemoteError,
-        format("rank %d did not accept a shared-memory link: its process ended or it could not map %u slots of "
-               "%u bytes (its log has the reason)",
+        format("rank %d did not accept a shared-memory link: its process ended, it has no more descriptors (ulimit "
+               "-n), or it could not map %u slots of %u bytes (its log has the reason)",
                peer_, config_.slots, config_.slot_bytes),
         peer_};
   barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
@@ -260,14 +260,10 @@ bool RecvLink::peek(tuttiMessage* message) {
 
 const void* RecvLink::match(uint32_t bytes, const tuttiTag& tag) {
   const SlotLine& line = segment_.line(slot_);
-  if (!message_is_there()) {
-    for (uint32_t at = 0; at < behind_bytes_; at += kCacheLine) __builtin_prefetch(line.behind + at);
-    return nullptr;
-  }
+  if (!message_is_there()) return nullptr;
   tsan_acquire(both_know());
   const uint32_t where = read_once(line.where);
   if (line.bytes != bytes || bytes > most_bytes(where) || !is_same(line.tag, tag)) return nullptr;
-  behind_bytes_ = where == kBehindLine ? bytes : 0;
   seen_.where = where;
   if (where == kInLine) [[likely]]  // the shortest way for those that have no other time to spend
     return line.small;

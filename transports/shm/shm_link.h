@@ -188,7 +188,6 @@ class RecvLink final : public ShmHalf {
   void* posted_at_ = nullptr;
   uint64_t posted_message_ = 0;
   uint32_t posted_bytes_ = 0;
-  uint32_t behind_bytes_ = 0;  // of the last message: the next one is of that size as a rule
 };
 
 // Receives the segment's descriptor. Nothing yet, an error, or the memfd.
