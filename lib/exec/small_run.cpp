@@ -67,7 +67,9 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
 // 0: it cannot be done yet; else what the link says of what it has sent.
 inline int SmallRun::push(const LoweredStep& step) {
   const char* const from = address(step.sources[0]);
-  if (step.store.base != kNowhere && address(step.store) != from) memcpy(address(step.store), from, step.bytes);
+  // Without bytes there may be no memory either.
+  if (step.store.base != kNowhere && step.bytes > 0 && address(step.store) != from)
+    memcpy(address(step.store), from, step.bytes);
   return step.send->push(from, step.bytes, tag_);
 }
 
