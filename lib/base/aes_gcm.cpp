@@ -29,7 +29,7 @@ AesGcm::~AesGcm() {
 }
 
 void AesGcm::take_key(const uint8_t* key) {
-  static_assert(sizeof key_ >= sizeof(State) && sizeof key_ >= WideAes::kBytes);
+  static_assert(sizeof key_ >= sizeof(State));
   static_assert(kProofBytes == crypto_aead_aes256gcm_ABYTES);
   if (const WideAes* const wide = wide_aes()) return wide->take_key(key, key_);
   crypto_aead_aes256gcm_beforenm(as_state(key_), key);

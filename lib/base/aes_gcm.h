@@ -10,6 +10,8 @@ namespace tutti {
 class AesGcm {
  public:
   static constexpr size_t kKeyBytes = 32, kNonceBytes = 12, kProofBytes = 16;
+  // A key as a library has it, at most: libsodium 512, libipsec-mb 528 in version 1.3, 1264 in 2.0.
+  static constexpr size_t kPreparedBytes = 2048;
   // What is proved, but not encrypted.
   struct Clear {
     const uint8_t* at;
@@ -25,7 +27,7 @@ class AesGcm {
   bool open(const uint8_t* sealed, size_t bytes, const Clear& clear, const uint8_t* nonce, uint8_t* text) const;
 
  private:
-  alignas(64) uint8_t key_[2048];  // as the library has it
+  alignas(64) uint8_t key_[kPreparedBytes];  // as the library has it
 };
 
 }  // namespace tutti

@@ -28,25 +28,26 @@ const gcm_key_data* as_key(const uint8_t* key) {
   return reinterpret_cast<const gcm_key_data*>(key);
 }
 
-constexpr WideAes kIpsec = {.take_key =
-                                [](const uint8_t* key, uint8_t* as_it_has_it) {
-                                  static_assert(WideAes::kBytes >= sizeof(gcm_key_data) && alignof(gcm_key_data) <= 64);
-                                  IMB_AES256_GCM_PRE(functions(), key, reinterpret_cast<gcm_key_data*>(as_it_has_it));
-                                },
-                            .seal =
-                                [](const uint8_t* key, const uint8_t* text, size_t bytes, const AesGcm::Clear& clear,
-                                   const uint8_t* nonce, uint8_t* sealed) {
-                                  gcm_context_data context;
-                                  IMB_AES256_GCM_ENC(functions(), as_key(key), &context, sealed, text, bytes, nonce,
-                                                     clear.at, clear.bytes, sealed + bytes, AesGcm::kProofBytes);
-                                },
-                            .open =
-                                [](const uint8_t* key, const uint8_t* sealed, size_t bytes, const AesGcm::Clear& clear,
-                                   const uint8_t* nonce, uint8_t* text, uint8_t* proof) {
-                                  gcm_context_data context;
-                                  IMB_AES256_GCM_DEC(functions(), as_key(key), &context, text, sealed, bytes, nonce,
-                                                     clear.at, clear.bytes, proof, AesGcm::kProofBytes);
-                                }};
+constexpr WideAes kIpsec = {
+    .take_key =
+        [](const uint8_t* key, uint8_t* as_it_has_it) {
+          static_assert(AesGcm::kPreparedBytes >= sizeof(gcm_key_data) && alignof(gcm_key_data) <= 64);
+          IMB_AES256_GCM_PRE(functions(), key, reinterpret_cast<gcm_key_data*>(as_it_has_it));
+        },
+    .seal =
+        [](const uint8_t* key, const uint8_t* text, size_t bytes, const AesGcm::Clear& clear, const uint8_t* nonce,
+           uint8_t* sealed) {
+          gcm_context_data context;
+          IMB_AES256_GCM_ENC(functions(), as_key(key), &context, sealed, text, bytes, nonce, clear.at, clear.bytes,
+                             sealed + bytes, AesGcm::kProofBytes);
+        },
+    .open =
+        [](const uint8_t* key, const uint8_t* sealed, size_t bytes, const AesGcm::Clear& clear, const uint8_t* nonce,
+           uint8_t* text, uint8_t* proof) {
+          gcm_context_data context;
+          IMB_AES256_GCM_DEC(functions(), as_key(key), &context, text, sealed, bytes, nonce, clear.at, clear.bytes,
+                             proof, AesGcm::kProofBytes);
+        }};
 
 }  // namespace
 

@@ -7,9 +7,8 @@
 
 namespace tutti {
 
-// Each as in AesGcm; `key` has kBytes as this library has them, aligned to 64.
+// Each as in AesGcm; `key` has AesGcm::kPreparedBytes as this library has them, aligned to 64.
 struct WideAes {
-  static constexpr size_t kBytes = 2048;  // 528 in version 1.3, 1264 in 2.0
   void (*take_key)(const uint8_t* key, uint8_t* as_it_has_it);
   void (*seal)(const uint8_t* key, const uint8_t* text, size_t bytes, const AesGcm::Clear& clear, const uint8_t* nonce,
                uint8_t* sealed);

@@ -243,12 +243,14 @@ void Board::close_window(uint64_t number) {
   Window* const window = std::find_if(begin, begin + kWindows, [&](const Window& w) { return w.number == number; });
   if (window == begin + kWindows) return;
   window->number.store(0, std::memory_order_release);
-  for (int turn = 0; turn < kTurns && !host_.broken(); turn++) {
-    if (window->mappings.load(std::memory_order_acquire) == 0) return;
+  const auto is_mapped = [&] { return window->mappings.load(std::memory_order_acquire) > 0; };
+  for (int turn = 0; is_mapped() && turn < kTurns && !host_.broken(); turn++) {
     forget(Which::kClosed);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  log(LogLevel::kWarn, "CUDA: another rank still has memory mapped that this one deregistered: it is stopped or lost");
+  if (is_mapped())
+    log(LogLevel::kWarn,
+        "CUDA: another rank still has memory mapped that this one deregistered: it is stopped or lost");
 }
 
 // Others' windows that this rank has mapped.
@@ -261,6 +263,7 @@ void Board::forget(Which which) {
       continue;
     }
     if (mapped.memory != nullptr) {
+      const auto on_device = OnDevice::enter(port_, seats_[static_cast<size_t>(rank_)].device);
       port_.unmap(mapped.memory);
       window.mappings.fetch_sub(1, std::memory_order_release);
     }

@@ -114,8 +114,7 @@ void Device::guard() {
 void Device::look_around() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
-  const auto on_device = OnDevice::enter(port_, device_);
-  if (on_device) ways_.front()->forget_closed();
+  ways_.front()->forget_closed();
   if (!progress_.is_under_way()) return;
   const auto done = pending_.empty() ? has_reached_end() : Result<bool>(false);
   if (done && done.value()) return progress_.end();
@@ -301,7 +300,6 @@ uint64_t Device::open_window(const void* memory, size_t bytes) {
 
 void Device::close_window(uint64_t window) {
   const std::lock_guard lock(mutex_);
-  const auto on_device = OnDevice::enter(port_, device_);
   ways_.front()->close_window(window);
 }
 

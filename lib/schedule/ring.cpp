@@ -119,7 +119,7 @@ Cost chain_cost(const Workload& b) {
   const double whole = b.messages_for(b.bytes, 1), filling = std::max(0.0, b.others() - 1) * b.piece_behind(b.bytes, 1);
   const Work moved{b.sides() * b.bytes + filling, 2 * b.others() * b.bytes};
   // A root that is the first of its host gets what it reduces from another one.
-  const double out = std::min(b.others(), b.hosts - (b.sums ? 0 : 1));
+  const double out = b.sums ? hops_out(b) : b.hosts - 1;
   Cost e = b.hops(kPassedOn * b.others() + b.bytes / b.slot_bytes, kPassedOn * out);
   b.to_next(e, {2 * whole, 2 * b.others() * whole}, b.handed_down(moved, 0.8), out / b.others());
   if (b.sums) e.summed = moved;

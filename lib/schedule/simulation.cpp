@@ -289,7 +289,7 @@ Result<void> Simulation::check_placed(LaneRun& lane, const Step& step, int link)
   return {};
 }
 
-// Messages must have told this lane that whoever was exposed the cell has read it.
+// Messages must have told this lane that whoever the cell was exposed to has read it.
 Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
   for (const Moment& reader : cell.readers) {
     if (lane.clock[static_cast<size_t>(reader.lane)] >= reader.tick) continue;
@@ -332,7 +332,7 @@ Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const 
   messages_[at] = {value, lane.round, lane.step};
   if (prove_order_) {
     message_clocks_[at] = lane.clock;
-    if (const Slice slice = lent_slice(lane, step); slice.buffer != Buffer::kNone) {
+    if (const Slice slice = exposed_slice(lane, step); slice.buffer != Buffer::kNone) {
       TUTTI_TRY_ASSIGN(messages_[at].exposed, memory_.find(lane.rank, slice, lane.round));
       messages_[at].exposed->readers.push_back({link.receiver, kNotYet});
     }
@@ -343,7 +343,7 @@ Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const 
 }
 
 // Where the value that a step sends lies unchanged, if it may be exposed.
-Slice Simulation::lent_slice(const LaneRun& lane, const Step& step) const {
+Slice Simulation::exposed_slice(const LaneRun& lane, const Step& step) const {
   if (!schedules_[static_cast<size_t>(lane.rank)].may_expose) return {};
   if (step.store.buffer == Buffer::kOutput) return step.store;
   const bool is_copy = step.recv == -1 && step.before.buffer == Buffer::kNone;

@@ -78,7 +78,7 @@ class Simulation {
   Result<void> check_returned(const LaneRun& lane, Cell& cell) const;
   Value receive(LaneRun& lane, int link);
   Result<void> send(LaneRun& lane, int link, const Step& step, const Value& value);
-  Slice lent_slice(const LaneRun& lane, const Step& step) const;
+  Slice exposed_slice(const LaneRun& lane, const Step& step) const;
   void wake(int lane);
 
   Result<void> check_end() const;

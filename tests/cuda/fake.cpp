@@ -324,12 +324,14 @@ Result<void> FakePort::run(const LineCall& call, StreamRef stream) {
 Result<void> FakePort::run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) {
   if (n_blocks == 0) return refuse("invalid configuration argument");
   spans++;
+  note_launch();
   return enqueue(stream, [call, n_blocks] { kernels().run(call, n_blocks); });
 }
 
 Result<void> FakePort::run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) {
   if (n_blocks == 0) return refuse("invalid configuration argument");
   factors++;
+  note_launch();
   return enqueue(stream, [call, n_blocks] { kernels().run(call, n_blocks); });
 }
 

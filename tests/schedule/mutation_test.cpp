@@ -106,9 +106,12 @@ bool change_buffer(Slice& slice, Random& random) {
 bool change_local_buffer(std::vector<Step>& steps, size_t at, const Subject& subject, Random& random) {
   const Buffer was = steps[at].local.buffer;
   if (!change_buffer(steps[at].local, random)) return false;
-  // Rank 0 has the same data in in[c] and out[c] of an all-gather, the root in those of a broadcast.
+  // Rank 0 has the same data in in[c] and out[c] of an all-gather; the root in those of a broadcast, but for out[c]
+  // before that is written.
   const auto is_user = [](Buffer buffer) { return buffer == Buffer::kInput || buffer == Buffer::kOutput; };
-  const bool has_same = subject.options.goal == Goal::kAllGather || subject.options.goal == Goal::kBroadcast;
+  const bool is_written = was == Buffer::kOutput || subject.options.in_place;
+  const bool has_same =
+      subject.options.goal == Goal::kAllGather || (subject.options.goal == Goal::kBroadcast && is_written);
   return !has_same || !is_user(was) || !is_user(steps[at].local.buffer);
 }
 bool change_store_buffer(std::vector<Step>& steps, size_t at, const Subject&, Random& random) {

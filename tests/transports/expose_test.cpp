@@ -67,7 +67,7 @@ std::string connect_to_parent(Mailbox& mail, const tuttiTransport* t, Endpoint* 
 
 // A child exposes `n` messages from memory(i), if the transport `has_to`, and waits until they are read each time.
 template <class Memory>
-void check_lending_child(const tuttiTransport* t, bool has_to, Memory memory) {
+void check_exposing_child(const tuttiTransport* t, bool has_to, Memory memory) {
   constexpr int n = 100;
   Child child([&](Mailbox& mail) -> std::string {
     auto endpoint = open_endpoint(t, 1);
@@ -133,13 +133,13 @@ TEST_CASE("exposed from another process's private memory, where the transport ca
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   static char memory[kBytes + 8];
-  check_lending_child(t, exposes_all(t) && !is_shm(t), [](int i) { return memory + i % 8; });
+  check_exposing_child(t, exposes_all(t) && !is_shm(t), [](int i) { return memory + i % 8; });
 }
 
 TEST_CASE("exposed from another process's shared memory, which comes and goes") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
-  check_lending_child(t, exposes_all(t), [](int i) -> char* {
+  check_exposing_child(t, exposes_all(t), [](int i) -> char* {
     static void* memory = nullptr;
     if (i % 10 == 0) {
       if (memory != nullptr) SharedMemory::free(memory);
@@ -152,7 +152,7 @@ TEST_CASE("exposed from another process's shared memory, which comes and goes") 
 TEST_CASE("exposed from a memfd that the user has mapped and registered, not from its beginning") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
-  check_lending_child(t, exposes_all(t), [](int i) -> char* {
+  check_exposing_child(t, exposes_all(t), [](int i) -> char* {
     static char* mapped = nullptr;
     constexpr size_t kMapped = 8 * 4096;
     if (mapped == nullptr) {

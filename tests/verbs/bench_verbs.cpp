@@ -58,14 +58,14 @@ void receive_one(Link& link) {
 }
 
 // Large ones are sent from where they lie, as from a user's registered memory.
-const char* lent_of(const char* data, uint32_t bytes) {
+const char* exposed_of(const char* data, uint32_t bytes) {
   return bytes >= kLeastLentBytes ? data : nullptr;
 }
 
 void echo(Ends& ends, const char* data, uint32_t bytes) {
   for (int i = 0; i < kWarmUps + kRoundTrips; i++) {
     receive_one(ends.in);
-    send_one(ends.out, lent_of(data, bytes), bytes);
+    send_one(ends.out, exposed_of(data, bytes), bytes);
   }
   for (uint64_t i = 0; i < messages_of(bytes); i++) receive_one(ends.in);
   send_one(ends.out, nullptr, 0);
@@ -75,7 +75,7 @@ void measure(Ends& ends, const char* data, uint32_t bytes) {
   std::vector<int64_t> times;
   for (int i = 0; i < kWarmUps + kRoundTrips; i++) {
     const int64_t start_ns = now_ns();
-    send_one(ends.out, lent_of(data, bytes), bytes);
+    send_one(ends.out, exposed_of(data, bytes), bytes);
     receive_one(ends.in);
     if (i >= kWarmUps) times.push_back(now_ns() - start_ns);
   }
@@ -84,7 +84,7 @@ void measure(Ends& ends, const char* data, uint32_t bytes) {
   g_counters->posts = g_counters->completions = 0;
   const int64_t start_ns = now_ns();
   const uint64_t messages = messages_of(bytes);
-  for (uint64_t i = 0; i < messages; i++) send_one(ends.out, lent_of(data, bytes), bytes);
+  for (uint64_t i = 0; i < messages; i++) send_one(ends.out, exposed_of(data, bytes), bytes);
   receive_one(ends.in);
   const double seconds = static_cast<double>(now_ns() - start_ns) * 1e-9, n = static_cast<double>(messages);
   printf("%u %.1f %.1f %.2f %.2f\n", bytes, latency_us, n * bytes / seconds / (1 << 20),
