@@ -112,7 +112,9 @@ TEST_CASE("too few descriptors for a process full of ranks are named as such by 
     const std::string said = in_limited_child([&] {
       limit(RLIMIT_NOFILE, open_now() + more);
       bool all = true;
-      std::string wrong = sum_in_threads(8, nullptr, "ulimit -n", &all);
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      config.initTimeoutSeconds = 30;  // sooner than the child is ended: with very few they try until then
+      std::string wrong = sum_in_threads(8, &config, "ulimit -n", &all);
       return wrong.empty() ? (all ? "enough" : "refused") : wrong;
     });
     INFO("room for " << more << ": " << said);
