@@ -141,8 +141,10 @@ typedef struct {
   size_t linkBytes;       /* of their slots, in bytes; a link in shared memory counts on both ranks */
   size_t scratchBytes;    /* for what operations put aside while they run */
   size_t registeredBytes; /* of buffers that are registered with the communicator */
-  size_t descriptors;     /* open files: a socket for each link, and those that connect the group */
-  size_t threads;         /* that watch over the group; streams have their own */
+  size_t descriptors;     /* open files of its own: a socket for each link with another process and for each connection
+                             of the group, where others come in, and what it is woken by */
+  size_t threads;         /* that watch over the group: 1, the same for all groups of the process (it has two
+                             descriptors); streams have their own */
 } tuttiCommMemStats_t;
 
 #define TUTTI_COMM_MEM_STATS_INITIALIZER \

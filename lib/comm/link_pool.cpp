@@ -19,6 +19,10 @@ std::string unreachable_because(const Endpoint& endpoint, const LinkPool::Addres
   return address == peer.end() ? "the peer does not have it" : endpoint.unreachable_because(address->second);
 }
 
+bool is_shared_memory(const Endpoint& endpoint) {
+  return endpoint.name() == std::string_view("shm");
+}
+
 // What the endpoint presumably takes to bring a message of a slot's size.
 double cost_ns(const Endpoint& endpoint) {
   const tuttiEndpointInfo& info = endpoint.info();
@@ -61,7 +65,7 @@ Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tu
 uint64_t LinkPool::network_bytes_per_second() const {
   uint64_t fastest = 0;
   for (const Endpoint& endpoint : endpoints_)
-    if (endpoint.name() != std::string_view("shm")) fastest = std::max(fastest, endpoint.info().bytes_per_second);
+    if (!is_shared_memory(endpoint)) fastest = std::max(fastest, endpoint.info().bytes_per_second);
   constexpr uint64_t kUsual = 1'000'000'000;
   return fastest > 0 ? fastest : kUsual;
 }
@@ -73,7 +77,7 @@ LinkPool::Addresses LinkPool::addresses() const {
 }
 
 std::string LinkPool::route(int peer) {
-  const Addresses addresses = addresses_of_(peer);
+  const Addresses addresses = peers_.addresses(peer);
   std::string story;
   for (Endpoint& endpoint : endpoints_) {
     const std::string why = unreachable_because(endpoint, addresses);
@@ -100,8 +104,8 @@ Result<void> LinkPool::check_delivery(const void* memory, size_t bytes) {
     else
       story += format("%s%s: %s", story.empty() ? "" : "; ", endpoint.name(), registered.error().message.c_str());
   }
-  for (int peer = 0; peer < n_ranks_; peer++) {
-    const Addresses addresses = addresses_of_(peer);
+  for (int peer = 0; peer < peers_.n_ranks; peer++) {
+    const Addresses addresses = peers_.addresses(peer);
     std::string why = story;
     const bool is_reached = std::any_of(able.begin(), able.end(), [&](const Endpoint* endpoint) {
       const std::string not_because = unreachable_because(*endpoint, addresses);
@@ -123,12 +127,19 @@ void LinkPool::narrow(bool here, bool elsewhere) {
   for (Endpoint& endpoint : endpoints_) endpoint.narrow(here, elsewhere);
 }
 
-size_t LinkPool::links_of(const Schedule& schedule) {
+bool LinkPool::keeps_socket(int peer) const {
+  const bool is_here = std::binary_search(peers_.of_process.begin(), peers_.of_process.end(), peer);
+  return !is_here || std::none_of(endpoints_.begin(), endpoints_.end(), is_shared_memory);
+}
+
+size_t LinkPool::sockets_of(const Schedule& schedule) const {
   std::set<Name> out, in;
   for (const Lane& lane : schedule.lanes) {
     for (const auto& [step, from] : lane.steps.patterns()) {
-      if (step.send >= 0) out.emplace(step.send, lane.channel);
-      for_each_sender(schedule, step, [&](int peer) { in.emplace(peer, lane.channel); });
+      if (step.send >= 0 && keeps_socket(step.send)) out.emplace(step.send, lane.channel);
+      for_each_sender(schedule, step, [&](int peer) {
+        if (keeps_socket(peer)) in.emplace(peer, lane.channel);
+      });
     }
   }
   return out.size() + in.size();
@@ -191,7 +202,7 @@ Result<bool> LinkPool::advance_attempt(const Name& name, Attempt& attempt) {
 
 // Starts on the next transport that reaches the peer. False, since it takes time; an error when none is left.
 Result<bool> LinkPool::next_transport(const Name& name, Attempt& attempt) {
-  const Addresses peer = addresses_of_(name.first);
+  const Addresses peer = peers_.addresses(name.first);
   while (attempt.next_transport < endpoints_.size()) {
     Endpoint& endpoint = endpoints_[attempt.next_transport++];
     std::string why =
@@ -262,6 +273,7 @@ std::map<int, uint64_t> LinkPool::resent() const {
 
 void LinkPool::count(const Link& link) {
   held_->links++;
+  if (keeps_socket(link.peer())) held_->sockets++;
   held_->bytes += size_t{link.slots()} * link.slot_bytes();
 }
 

@@ -31,9 +31,13 @@ class LinkPool {
   static Result<LinkPool> open(const Config& config, const std::vector<const tuttiTransport*>& transports,
                                const tuttiEndpointConfig& endpoint_config);
   Addresses addresses() const;
-  void set_peers(int n_ranks, std::function<Addresses(int rank)> addresses, MessageSizes sizes) {
-    n_ranks_ = n_ranks;
-    addresses_of_ = std::move(addresses);
+  struct Peers {
+    int n_ranks = 0;
+    std::function<Addresses(int rank)> addresses = {};
+    std::vector<int> of_process = {};  // this rank's, in rising order
+  };
+  void set_peers(Peers peers, MessageSizes sizes) {
+    peers_ = std::move(peers);
     sizes_ = sizes;
   }
 
@@ -48,8 +52,8 @@ class LinkPool {
   Result<void> check_delivery(const void* memory, size_t bytes);
   // Nobody comes but peers of this host, or of others.
   void narrow(bool here, bool elsewhere);
-  // How many links the schedule has, at a socket each.
-  static size_t links_of(const Schedule& schedule);
+  // How many sockets the schedule's links keep: one each, but for those of shared memory within this process.
+  size_t sockets_of(const Schedule& schedule) const;
   // What they have kept of registrations that have ended.
   void forget_delivery();
 
@@ -69,7 +73,11 @@ class LinkPool {
   size_t links() const { return held_->links.load(std::memory_order_relaxed); }
   size_t link_bytes() const { return held_->bytes.load(std::memory_order_relaxed); }
   std::map<int, uint64_t> resent() const;  // by peer that is reached over a network, when it was noted last
-  size_t descriptors() const { return endpoints_.size() + links(); }  // each has a socket
+  // Those who listen, sockets of links, and what all links without one wake.
+  size_t descriptors() const {
+    const size_t sockets = held_->sockets.load(std::memory_order_relaxed);
+    return endpoints_.size() + sockets + (links() > sockets ? 1 : 0);
+  }
 
  private:
   using Name = std::pair<int, uint32_t>;  // peer, channel
@@ -88,21 +96,21 @@ class LinkPool {
   Result<bool> advance_attempt(const Name& name, Attempt& attempt);
   Result<bool> next_transport(const Name& name, Attempt& attempt);
   Result<bool> accept_all();
+  bool keeps_socket(int peer) const;
   void count(const Link& link);
   Error late() const;
 
   Config config_{};
   MessageSizes sizes_;  // known with the peers
   std::vector<Endpoint> endpoints_;
-  int n_ranks_ = 0;
-  std::function<Addresses(int rank)> addresses_of_;
+  Peers peers_;
   Links sends_, recvs_;
   std::map<Name, Attempt> attempts_;
   std::vector<Name> awaited_;
   std::vector<Link*> incoming_;
   int64_t counted_ns_ = 0;
   struct Held {
-    std::atomic<size_t> links{0}, bytes{0};
+    std::atomic<size_t> links{0}, bytes{0}, sockets{0};
     std::mutex mutex;
     std::map<int, uint64_t> resent;
   };

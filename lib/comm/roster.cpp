@@ -126,7 +126,7 @@ std::string Introduction::to_bytes() const {
       .put(on_gpu)
       .put(encrypts)
       .put(connections)
-      .put(pid)
+      .put(process)
       .put(wire_bytes_per_second)
       .put(rack)
       .put(rack_bytes_per_second)
@@ -161,7 +161,7 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
   i.on_gpu = r.get<uint32_t>();
   i.encrypts = r.get<uint32_t>();
   i.connections = r.get<uint32_t>();
-  i.pid = r.get<int32_t>();
+  i.process = r.get<ProcessId>();
   i.wire_bytes_per_second = r.get<uint64_t>();
   i.rack = r.get<uint32_t>();
   i.rack_bytes_per_second = r.get<uint64_t>();
@@ -220,7 +220,7 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
     if (!check_agreement(first, 0, i, r)) roster->agrees_ = false;
     if (i.control.host != mine.control.host) continue;
     roster->ranks_of_host++;
-    if (i.pid == mine.pid) roster->ranks_of_process.push_back(r);
+    if (i.process == mine.process) roster->ranks_of_process.push_back(r);
   }
   roster->group = number_of(introductions.bytes());
   roster->layout = findings.layout();
@@ -239,7 +239,8 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
 
 PeerWatch::Member Roster::member(int rank) const {
   Introduction i = (*this)[rank];
-  return {format("rank %d (host %s, pid %d)", rank, i.host.c_str(), i.pid), std::move(i.control), std::move(i.host)};
+  return {format("rank %d (host %s, pid %d)", rank, i.host.c_str(), i.process.pid), std::move(i.control),
+          std::move(i.host)};
 }
 
 }  // namespace tutti

@@ -9,6 +9,7 @@
 
 #include "base/dial.h"
 #include "comm/link_pool.h"
+#include "debug/trace_files.h"
 #include "exec/chunks.h"
 #include "group/blobs.h"
 #include "group/peers.h"
@@ -35,7 +36,7 @@ struct Introduction {
   std::string order;
   std::vector<uint32_t> path;  // to its place on the host
   std::string host;
-  int32_t pid = 0;
+  ProcessId process;
   CpuSet cpus;
   HostId machine{};  // whose CPUs these are
   uint32_t machine_cpus = 1;

@@ -97,7 +97,7 @@ Introduction Setup::introduction(const PriceList& prices, const Contact& control
   mine.prices = fingerprint(prices.prices);
   mine.prices_from = prices.file;
   mine.host = host_name();
-  mine.pid = getpid();
+  mine.process = this_process();
   mine.cpus = usable_cpus();
   mine.machine = machine_id();
   mine.machine_cpus = std::max(1u, static_cast<uint32_t>((me_.machine->whole.cpus | mine.cpus).count()));
@@ -109,12 +109,16 @@ Introduction Setup::introduction(const PriceList& prices, const Contact& control
   return mine;
 }
 
-// What a rank is going to open at least: to be connected, to wake its thread, and to be woken.
+// What a rank is going to open at least: to be connected, and to be woken by the group and by links.
 size_t Setup::descriptors_for_rank(int rank) const {
   const Planner planner(rank, me_.planner->layout(), me_.forced, me_.options.deterministic);
-  size_t n = 2 + planner.neighbours().size();
+  const std::vector<int>& here = me_.roster->ranks_of_process;
+  const std::vector<int> neighbours = planner.neighbours();
+  size_t n = 2 + static_cast<size_t>(std::count_if(neighbours.begin(), neighbours.end(), [&](int peer) {
+               return !std::binary_search(here.begin(), here.end(), peer);
+             }));
   for (const Plan plan : Collectives::kFirstPlans)
-    n += LinkPool::links_of(planner.schedule(Collective::kAllReduce, plan, 0));
+    n += links_.sockets_of(planner.schedule(Collective::kAllReduce, plan, 0));
   return n;
 }
 
@@ -160,6 +164,9 @@ void Setup::take_place(PriceList prices) {
         cache_bytes(*me_.machine, roster.cpus_here) / (2 * static_cast<uint64_t>(roster.here.ranks_here));
   me_.planner.emplace(me_.rank, roster.layout, me_.forced, me_.options.deterministic);
   me_.planner->set_facts(roster.facts, std::move(prices));
+  links_.set_peers(
+      {me_.n_ranks, [all = me_.roster](int rank) { return (*all)[rank].addresses; }, roster.ranks_of_process},
+      me_.sizes);
   monitor_.take_place();
 }
 
@@ -169,10 +176,10 @@ Result<void> Setup::connect(std::vector<Fd> control_fds) {
       .rank = me_.rank, .n_ranks = me_.n_ranks, .n_here = roster->ranks_of_host, .key = rendezvous_.key()};
   config.key.encrypts = me_.options.encrypt;
   config.member = [roster](int rank) { return roster->member(rank); };
+  config.group = roster->group;
+  config.of_process = roster->ranks_of_process;
   config.neighbours = me_.planner->neighbours();
   links_.narrow(roster->ranks_of_host > 1, roster->ranks_of_host < me_.n_ranks);
-  links_.set_peers(
-      me_.n_ranks, [roster](int rank) { return (*roster)[rank].addresses; }, me_.sizes);
   return monitor_.connect(std::move(config), std::move(control_fds), deadline_,
                           [this] { return rendezvous_.is_broken(); });
 }

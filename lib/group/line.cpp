@@ -40,7 +40,9 @@ bool Line::send(uint32_t type, std::string_view bytes) {
 void Line::flush() {
   size_t sent = 0;
   while (sent < unsent_.size()) {
-    const ssize_t n = send_some(fd.get(), channel_.get(), unsent_.data() + sent, unsent_.size() - sent);
+    const char* const data = unsent_.data() + sent;
+    const size_t left = unsent_.size() - sent;
+    const ssize_t n = pipe_ ? pipe_->write(data, left) : send_some(fd.get(), channel_.get(), data, left);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) sent = unsent_.size();
     if (n < 0) break;
@@ -51,7 +53,7 @@ void Line::flush() {
 
 Line::Status Line::receive() {
   char bytes[16384];
-  const ssize_t n = recv_some(fd.get(), channel_.get(), bytes, sizeof bytes);
+  const ssize_t n = pipe_ ? pipe_->read(bytes, sizeof bytes) : recv_some(fd.get(), channel_.get(), bytes, sizeof bytes);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Status::kQuiet;
   broken_by = n < 0 ? errno : 0;
   if (n <= 0) return Status::kBroken;

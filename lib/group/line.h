@@ -11,6 +11,7 @@
 #include "base/fd.h"
 #include "base/secure_channel.h"
 #include "group/heartbeat.h"
+#include "group/local_pipe.h"
 
 namespace tutti {
 
@@ -24,6 +25,9 @@ class Line {
 
   Line(int with_peer, Fd connected, size_t most_frame_bytes, std::unique_ptr<SecureChannel> secure = nullptr)
       : peer(with_peer), fd(std::move(connected)), channel_(std::move(secure)), most_bytes_(most_frame_bytes) {}
+  // With a rank of this process.
+  Line(int with_peer, std::unique_ptr<LocalPipe> pipe, size_t most_frame_bytes)
+      : peer(with_peer), pipe_(std::move(pipe)), most_bytes_(most_frame_bytes) {}
 
   // False: thrown away, because the peer has not read for too long. That is logged once.
   bool send(uint32_t type, std::string_view bytes);
@@ -35,12 +39,13 @@ class Line {
   Status next(Frame* frame);
 
   const int peer;
-  const Fd fd;
+  const Fd fd;                         // none: within this process
   std::optional<Heartbeat> heartbeat;  // to another host
   int broken_by = 0;                   // errno; 0: the other side has closed it
 
  private:
   const std::unique_ptr<SecureChannel> channel_;
+  const std::unique_ptr<LocalPipe> pipe_;
   const size_t most_bytes_;
   std::string received_, unsent_;
   bool throws_away_ = false;

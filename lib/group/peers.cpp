@@ -10,19 +10,10 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/tcp_info.h"
-#include "base/thread.h"
 #include "group/bootstrap_wire.h"
 #include "group/peers_frames.h"
 
 namespace tutti {
-namespace {
-
-void signal_event(int fd) {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t n = ::write(fd, &one, sizeof one);
-}
-
-}  // namespace
 
 PeerWatch::PeerWatch(Config config)
     : config_(std::move(config)), council_(config_.rank, config_.n_ranks, [this](int to, const std::string& message) {
@@ -34,8 +25,11 @@ PeerWatch::PeerWatch(Config config)
 Result<std::unique_ptr<PeerWatch>> PeerWatch::create(Config config, std::vector<Fd> listening, Deadline deadline,
                                                      const std::function<bool()>& gives_up) {
   std::unique_ptr<PeerWatch> watch(new PeerWatch(std::move(config)));
+  TUTTI_TRY_ASSIGN(watch->watcher_, Watcher::of_process());
+  watch->wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!watch->wake_fd_) return system_error("eventfd", errno);
   TUTTI_TRY(watch->connect(std::move(listening), deadline, gives_up));
-  TUTTI_TRY(watch->start());
+  watch->watcher_->add(*watch);
   return watch;
 }
 
@@ -43,6 +37,10 @@ Result<void> PeerWatch::connect(std::vector<Fd> listening, Deadline deadline, co
   acceptor_.emplace(std::move(listening), config_.key, HelloKind::kControl, config_.rank);
   acceptor_->narrow(config_.n_here > 1, config_.n_here < config_.n_ranks);
   std::set<int> awaited(config_.neighbours.begin(), config_.neighbours.end());
+  for (const int peer : config_.of_process)
+    if (awaited.erase(peer) > 0)
+      lines_.emplace_back(peer, std::make_unique<LocalPipe>(config_.group, config_.rank, peer, [this] { wake(); }),
+                          most_bytes_of_all(config_.n_ranks));
   for (const int peer : awaited)
     if (peer < config_.rank)
       dialers_.emplace(peer,
@@ -93,26 +91,14 @@ void PeerWatch::add_dialled(std::vector<pollfd>* fds) const {
     if (dialer.fd() >= 0) fds->push_back({dialer.fd(), dialer.events(), 0});
 }
 
-Result<void> PeerWatch::start() {
-  wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  nudge_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_fd_ || !nudge_fd_) return system_error("eventfd", errno);
-  TUTTI_TRY_ASSIGN(thread_, start_thread("the thread that watches the peers", [this] { serve(); }));
-  return {};
-}
-
 PeerWatch::~PeerWatch() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake();
-  thread_.join();
+  if (!watcher_) return;
+  watcher_->remove(*this);
+  send_the_rest();
 }
 
 void PeerWatch::wake() {
-  signal_event(nudge_fd_.get());
+  watcher_->nudge(*this);
 }
 
 Error PeerWatch::failure() const {
@@ -133,7 +119,8 @@ std::optional<uint64_t> PeerWatch::departed(int rank) const {
 
 size_t PeerWatch::descriptors() const {
   const std::lock_guard lock(mutex_);
-  return 2 + acceptor_->descriptors() + lines_.size();  // to wake others, to wake the thread
+  const auto sockets = std::count_if(lines_.begin(), lines_.end(), [](const Line& line) { return bool(line.fd); });
+  return 1 + acceptor_->descriptors() + static_cast<size_t>(sockets);  // one to wake others
 }
 
 std::map<int, uint64_t> PeerWatch::retransmits() const {
@@ -161,7 +148,7 @@ void PeerWatch::fail_from(int origin, const Error& mine, const Error& theirs) {
   failure_ = is_echo ? *otherwise_ : mine;
   send_to_all(kNotice, is_echo ? notice_payload(config_.rank, *otherwise_) : notice_payload(origin, theirs));
   failed_.store(true, std::memory_order_release);
-  signal_event(wake_fd_.get());
+  (void)eventfd_write(wake_fd_.get(), 1);
 }
 
 void PeerWatch::tell(std::string_view what) {

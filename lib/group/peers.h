@@ -1,7 +1,7 @@
 // This header: how ranks learn of each other's loss. Every rank keeps an authenticated control connection to its
-// neighbours and one thread that sleeps on them. A connection that breaks, or a notice of an error, reaches this rank
-// at once, also while it computes, and is passed on to the other neighbours, so that one loss ends the whole group with
-// the name of the rank that caused it.
+// neighbours, and one thread of the process sleeps on all of them (watcher.h). A connection that breaks, or a notice of
+// an error, reaches this rank at once, also while it computes, and is passed on to the other neighbours, so that one
+// loss ends the whole group with the name of the rank that caused it.
 //
 // The same connections, and those that are made when they are needed, carry what the ranks that are left agree upon
 // (council.h).
@@ -21,7 +21,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,10 +28,11 @@
 #include "base/result.h"
 #include "group/council.h"
 #include "group/line.h"
+#include "group/watcher.h"
 
 namespace tutti {
 
-class PeerWatch {
+class PeerWatch : private Watcher::Client {
  public:
   // What a rank makes of a question that another one asks the group: its answer ends the group for all; without one the
   // question is passed on to the neighbours, if they ought to hear it.
@@ -53,8 +53,10 @@ class PeerWatch {
     int rank;
     int n_ranks, n_here;  // in the group, and of them on this host
     Key key;
-    std::function<Member(int rank)> member;  // from any thread
-    std::vector<int> neighbours;
+    uint64_t group = 0;                           // no other of this process has this number
+    std::vector<int> of_process = {};             // the ranks in this process, in rising order
+    std::function<Member(int rank)> member = {};  // from any thread
+    std::vector<int> neighbours = {};
     Listener listener = {};  // without one questions are passed over
     // On the same thread, every tenth of a second where ranks are on other hosts.
     std::function<void(PeerWatch&)> tick = {};
@@ -65,7 +67,7 @@ class PeerWatch {
   // `gives_up` is asked now and then whether there is still somebody to wait for.
   static Result<std::unique_ptr<PeerWatch>> create(Config config, std::vector<Fd> listening, Deadline deadline,
                                                    const std::function<bool()>& gives_up = {});
-  ~PeerWatch();
+  ~PeerWatch() override;
 
   // Has anything ended this group? Acquire: failure() is there afterwards.
   bool failed() const { return failed_.load(std::memory_order_acquire); }
@@ -117,14 +119,13 @@ class PeerWatch {
   Result<void> connect(std::vector<Fd> listening, Deadline deadline, const std::function<bool()>& gives_up);
   static constexpr int kDialMs = 20;  // addresses that do not answer are given up by the clock
   void add_dialled(std::vector<pollfd>* fds) const;
-  Result<void> start();
   Error no_agreement(const Council::Without& without);
 
   // The thread.
-  void serve();
-  void wait_for_news();
+  void serve() override;
+  int waits_for(std::vector<pollfd>* fds) override;
   void accept_lines();
-  std::vector<int> dial_wanted();
+  void dial_wanted();
   void add_line(int peer, Fd fd, std::unique_ptr<SecureChannel> channel);
   bool read_line(Line& line);
   void end_line(const Line& line);
@@ -147,10 +148,12 @@ class PeerWatch {
   void wake();
 
   Config config_;
+  std::shared_ptr<Watcher> watcher_;  // outlives the lines, which wake it
   std::optional<Acceptor> acceptor_;  // for lines that are made later
   std::map<int, Dialer> dialers_;
-  int64_t beat_ns_ = 0;       // when beat() was called last; 0 while there is no other host
-  bool dials_again_ = false;  // there was no socket to be had
+  int64_t beat_ns_ = 0;           // when beat() was called last; 0 while there is no other host
+  bool dials_again_ = false;      // there was no socket to be had
+  std::vector<int> unreachable_;  // since they were dialled last
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // what follows; the thread alone adds lines, removes them and reads from them
   std::list<Line> lines_;     // neighbours', and those made later: perhaps several with one peer
@@ -162,9 +165,8 @@ class PeerWatch {
   std::condition_variable council_changed_;
   Nonce alarm_{};                  // the last one
   std::optional<Error> shut_out_;  // the others take this rank to be lost
-  bool leaving_ = false, stopping_ = false;
-  Fd wake_fd_, nudge_fd_;
-  std::thread thread_;
+  bool leaving_ = false;
+  Fd wake_fd_;
 };
 
 }  // namespace tutti

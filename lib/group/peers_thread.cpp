@@ -31,43 +31,29 @@ std::string notice_payload(int origin, const Error& error) {
 
 void PeerWatch::serve() {
   log_set_thread_rank(config_.rank);
-  for (;;) {
-    const std::vector<int> unreachable = dial_wanted();
-    if (unreachable.empty()) wait_for_news();
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return send_the_rest();
-    }
-    accept_lines();
-    for (auto line = lines_.begin(); line != lines_.end();) {
-      const auto next = std::next(line);
-      if (!read_line(*line)) end_line(*line);
-      line = next;
-    }
-    beat();
-    for (const int peer : unreachable) lose(peer);  // now that its goodbye was read, if there was one
-    council_changed_.notify_all();
+  accept_lines();
+  for (auto line = lines_.begin(); line != lines_.end();) {
+    const auto next = std::next(line);
+    if (!read_line(*line)) end_line(*line);
+    line = next;
   }
+  beat();
+  for (const int peer : unreachable_) lose(peer);  // now that its goodbye was read, if there was one
+  council_changed_.notify_all();
+  dial_wanted();
 }
 
-// Nothing is done here: everybody who may have news is looked at afterwards.
-void PeerWatch::wait_for_news() {
+int PeerWatch::waits_for(std::vector<pollfd>* fds) {
   constexpr int kStrangerMs = 50;
-  std::vector<pollfd> fds = {{nudge_fd_.get(), POLLIN, 0}};
   int limit_ms = acceptor_->has_pending() || acceptor_->is_full() ? kStrangerMs : -1;
   if (!dialers_.empty() || dials_again_) limit_ms = kDialMs;
-  add_dialled(&fds);
   if (beat_ns_ != 0 && (limit_ms < 0 || limit_ms > Heartbeat::kTickMs)) limit_ms = Heartbeat::kTickMs;
-  acceptor_->add_waiting(&fds);
-  {
-    const std::lock_guard lock(mutex_);
-    for (const Line& line : lines_)
-      fds.push_back({line.fd.get(), static_cast<short>(POLLIN | (line.has_unsent() ? POLLOUT : 0)), 0});
-  }
-  // It fails for a while where memory is short, or the limit of descriptors is below those that are open.
-  if (::poll(fds.data(), fds.size(), limit_ms) < 0 && errno != EINTR) ::poll(nullptr, 0, kDialMs);
-  uint64_t nudges;
-  [[maybe_unused]] const ssize_t got = ::read(nudge_fd_.get(), &nudges, sizeof nudges);
+  add_dialled(fds);
+  acceptor_->add_waiting(fds);
+  const std::lock_guard lock(mutex_);
+  for (const Line& line : lines_)
+    if (line.fd) fds->push_back({line.fd.get(), static_cast<short>(POLLIN | (line.has_unsent() ? POLLOUT : 0)), 0});
+  return unreachable_.empty() ? limit_ms : 0;
 }
 
 void PeerWatch::accept_lines() {
@@ -79,8 +65,8 @@ void PeerWatch::accept_lines() {
 }
 
 // Whoever this rank has to wait for is connected to it, so that a death is known. A connection that was begun is never
-// given up: the other side would take that for a death. Returns who cannot be reached.
-std::vector<int> PeerWatch::dial_wanted() {
+// given up: the other side would take that for a death.
+void PeerWatch::dial_wanted() {
   {
     const std::lock_guard lock(mutex_);
     for (const int peer : council_.wanted())
@@ -89,16 +75,15 @@ std::vector<int> PeerWatch::dial_wanted() {
                              config_.member(peer).contact);
   }
   dials_again_ = false;
-  std::vector<int> unreachable;
+  unreachable_.clear();
   for (auto d = dialers_.begin(); d != dialers_.end();) {
     auto& [peer, dialer] = *d;
     const Dialer::Status status = dialer.advance();
     if (status == Dialer::Status::kDone) add_line(peer, dialer.take(), dialer.take_channel());
     if (status == Dialer::Status::kFailed && dialer.lacked_resources()) dials_again_ = true;
-    if (status == Dialer::Status::kFailed && !dialer.lacked_resources()) unreachable.push_back(peer);
+    if (status == Dialer::Status::kFailed && !dialer.lacked_resources()) unreachable_.push_back(peer);
     d = status == Dialer::Status::kPending ? std::next(d) : dialers_.erase(d);
   }
-  return unreachable;
 }
 
 void PeerWatch::start_heartbeat(Line& line) {

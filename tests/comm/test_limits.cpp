@@ -131,6 +131,7 @@ TEST_CASE("ranks of one process count the descriptors that they take together, a
   int counted = 0;
   for (rlim_t more = 100; more < 400 && !enough; more += 10) {
     const std::string said = in_limited_child([&] {
+      setenv("TUTTI_TRANSPORTS", "tcp", 1);  // shared memory takes none to speak of
       limit(RLIMIT_NOFILE, open_now() + more);
       bool all = true;
       const std::string wrong = sum_in_threads(12, nullptr, "12 of them in this process, needs at least", &all);

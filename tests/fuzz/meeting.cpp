@@ -98,7 +98,7 @@ void control(Input& in) {
   const auto member = [](int rank) {
     return PeerWatch::Member{"rank " + std::to_string(rank), Contact(), "somewhere"};
   };
-  auto watch = PeerWatch::create({0, 2, 2, key, member, {1}}, std::move(listener.value().fds),
+  auto watch = PeerWatch::create({0, 2, 2, key, 0, {}, member, {1}}, std::move(listener.value().fds),
                                  Deadline::after_seconds(kEnoughSeconds));
   neighbour.join();
   expect(static_cast<bool>(watch), "the control connection is made");

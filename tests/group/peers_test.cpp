@@ -23,8 +23,12 @@ namespace {
 
 using Watches = std::vector<std::shared_ptr<PeerWatch>>;
 
-// Ranks in a row, each with its neighbours: 0 - 1 - 2. They live in this process and listen with `listeners`.
-Watches make_watches(const std::vector<PeerWatch::Listener>& listeners, std::vector<Contact>* contacts = nullptr) {
+// Ranks in a row, each with its neighbours: 0 - 1 - 2. They live in this process and listen with `listeners`; they are
+// connected by sockets, as if they did not, or without.
+Watches make_watches(const std::vector<PeerWatch::Listener>& listeners, std::vector<Contact>* contacts = nullptr,
+                     bool with_sockets = true) {
+  static uint64_t groups = 0;
+  groups++;
   const auto n = static_cast<int>(listeners.size());
   std::vector<PeerWatch::Member> members;
   std::vector<Listener> sockets;
@@ -37,6 +41,8 @@ Watches make_watches(const std::vector<PeerWatch::Listener>& listeners, std::vec
   }
   const auto watches = run_ranks<std::shared_ptr<PeerWatch>>(test::first_ranks(n), [&](int rank) {
     PeerWatch::Config config{.rank = rank, .n_ranks = n, .n_here = n, .key = derive_key("a secret", 8)};
+    config.group = groups;
+    if (!with_sockets) config.of_process = test::first_ranks(n);
     config.member = [members](int r) { return members[static_cast<size_t>(r)]; };
     if (rank > 0) config.neighbours.push_back(rank - 1);
     if (rank + 1 < n) config.neighbours.push_back(rank + 1);
@@ -69,11 +75,12 @@ std::optional<PeerWatch::Answer> pass_on(std::string_view) {
 }  // namespace
 
 TEST_CASE("a question is passed on, and its answer ends the group for all") {
+  const bool with_sockets = GENERATE(true, false);
   const auto answer = [](std::string_view question) {
     return std::optional(
         PeerWatch::Answer{Error{Code::kInvalidUsage, "an answer to " + std::string(question), 0}, false});
   };
-  const Watches watches = make_watches({{}, pass_on, answer});
+  const Watches watches = make_watches({{}, pass_on, answer}, nullptr, with_sockets);
   watches[0]->ask("who has others?", kOtherwise, kLongMs);
   for (const auto& watch : watches) {
     const Error failure = failure_of(*watch);
@@ -93,12 +100,13 @@ TEST_CASE("a question that nobody answers ends the group with what its rank know
 }
 
 TEST_CASE("who asks a rank that dies says what it knows, and waits no longer") {
+  const bool with_sockets = GENERATE(true, false);
   std::promise<void> heard;
   const auto ignore = [&](std::string_view) {
     heard.set_value();
     return std::optional(PeerWatch::Answer{});
   };
-  Watches watches = make_watches({{}, ignore});
+  Watches watches = make_watches({{}, ignore}, nullptr, with_sockets);
   std::thread asks([&] { watches[0]->ask("who has others?", kOtherwise, kLongMs); });
   heard.get_future().wait();
   watches[1].reset();  // without a goodbye

@@ -42,7 +42,7 @@ struct Prey {
     REQUIRE(mapped);
     auto exchange = std::make_shared<Exchange>();
     REQUIRE(exchange->take(Exchange::Side::kReceive));
-    link.emplace(0, std::move(socket), std::move(mapped).value(), exchange);
+    link.emplace(0, std::move(socket), std::move(mapped).value(), exchange, nullptr);
   }
   SlotLine& publish(uint64_t number, uint32_t where, uint64_t at, uint32_t bytes) {
     SlotLine& line = theirs.line(static_cast<uint32_t>((number - 1) % kSlots));
@@ -53,6 +53,50 @@ struct Prey {
     return line;
   }
 };
+
+// What rank 1, by hand, gets of a link from rank 0.
+struct Taken {
+  Fd socket;
+  Segment segment;
+};
+Result<Taken> take_link(Mailbox& mail) {
+  const auto none = [](const char* what) { return Error{Code::kSystemError, what}; };
+  Impostor impostor = listen_as_impostor(&kShmTransport);
+  if (!mail.send(impostor.address)) return none("no mail");
+  Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kShm, 1);
+  std::optional<Acceptor::Accepted> accepted;
+  if (!until([&] { return (accepted = acceptor.next()).has_value(); })) return none("nobody came");
+  Fd memfd;
+  if (!until([&] {
+        auto received = receive_descriptor(accepted->fd.get());
+        if (received && received.value()) memfd = *std::move(received).value();
+        return static_cast<bool>(memfd);
+      }))
+    return none("no memory came");
+  TUTTI_TRY_ASSIGN(Segment segment, Segment::map(memfd, Ask().slots, Ask().slot_bytes));
+  return Taken{std::move(accepted->fd), std::move(segment)};
+}
+
+// Rank 1 makes a link to rank 0 by hand, whose segment has this number, and says that its first message lies at `at`.
+std::string make_link(std::string_view address, uint64_t id, const void* at) {
+  ShmAddress peer;
+  memcpy(&peer, address.data(), std::min(address.size(), sizeof peer));
+  const tuttiLinkConfig config{sizeof config, 1, 0, Ask().slots, Ask().slot_bytes};
+  static std::optional<Dialer> dialer;  // its socket lives as long as the process
+  dialer.emplace(Dialer::Call{key_of(7), HelloKind::kShm, 1, 0, to_hello_args(config)},
+                 std::vector<Address>{unix_abstract_address(peer.name)});
+  if (!until([&] { return dialer->advance() == Dialer::Status::kDone; })) return "no connection";
+  static Fd socket = dialer->take();
+  Fd memfd;
+  static Segment segment = Segment::create(config.slots, config.slot_bytes, &memfd).value();
+  segment.header().id = id;
+  SlotLine& line = segment.line(0);
+  line.where = kAtAddress;
+  line.at = reinterpret_cast<uintptr_t>(at);
+  line.bytes = 8;
+  line.published.store(1);
+  return send_with_descriptor(socket.get(), &kMapped, 1, memfd) ? "" : "its memory was not taken";
+}
 
 }  // namespace
 
@@ -155,26 +199,14 @@ TEST_CASE("shm: who says that it is in this process and is not writes nothing he
   REQUIRE(mine);
   // Rank 1, in another process.
   Child hostile([](Mailbox& mail) -> std::string {
-    Impostor impostor = listen_as_impostor(&kShmTransport);
-    if (!mail.send(impostor.address)) return "no mail";
-    Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kShm, 1);
-    std::optional<Acceptor::Accepted> accepted;
-    if (!until([&] { return (accepted = acceptor.next()).has_value(); })) return "nobody came";
-    Fd memfd;
-    if (!until([&] {
-          auto received = receive_descriptor(accepted->fd.get());
-          if (received && received.value()) memfd = *std::move(received).value();
-          return static_cast<bool>(memfd);
-        }))
-      return "no memory came";
-    auto segment = Segment::map(memfd, Ask().slots, Ask().slot_bytes);
-    if (!segment) return segment.error().message;
-    SegmentHeader& header = segment.value().header();
+    const auto taken = take_link(mail);
+    if (!taken) return taken.error().message;
+    SegmentHeader& header = taken.value().segment.header();
     header.posted_bytes = static_cast<uint32_t>(target.size());
     header.posted_where = kAtAddress;
     header.posted_at = reinterpret_cast<uintptr_t>(target.data());
     header.posted.store(1);
-    if (!send_raw(accepted->fd, &kMapped, 1)) return "no answer";
+    if (!send_raw(taken.value().socket, &kMapped, 1)) return "no answer";
     return mail.receive() ? "" : "no end";
   });
   const auto address = hostile.mail().receive();
@@ -187,6 +219,34 @@ TEST_CASE("shm: who says that it is in this process and is not writes nothing he
   CHECK(posted_place(out.value(), bytes) == nullptr);
   void* at = nullptr;
   CHECK(out.value().acquire(target.data(), bytes, TUTTI_NOT_POSTED, &at) == TUTTI_SLOT);
+  REQUIRE(hostile.mail().send("end"));
+  CHECK(hostile.ended_well());
+}
+
+TEST_CASE("shm: who gives its link the number of one that it was given reads nothing here either") {
+  static uint64_t target = 7;
+  auto mine = open_endpoint(&kShmTransport, 0);
+  REQUIRE(mine);
+  Child hostile([](Mailbox& mail) -> std::string {
+    const auto taken = take_link(mail);
+    if (!taken) return taken.error().message;
+    const auto address = mail.receive();
+    if (!address) return "no address";
+    const std::string failed = make_link(*address, taken.value().segment.header().id, &target);
+    if (!failed.empty()) return failed;
+    return mail.receive() ? "" : "no end";
+  });
+  const auto address = hostile.mail().receive();
+  REQUIRE(address);
+  auto out = mine.value().connect(Ask{1}, *address);
+  REQUIRE(out);
+  REQUIRE(hostile.mail().send(mine.value().address()));
+  Link in;
+  REQUIRE(until([&] { return (void)poll_once(out.value()), take(mine.value(), &in); }));
+  tuttiMessage message{};
+  REQUIRE(in.peek(&message));
+  CHECK(message.data == nullptr);
+  CHECK_FALSE(in.read());
   REQUIRE(hostile.mail().send("end"));
   CHECK(hostile.ended_well());
 }

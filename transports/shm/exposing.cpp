@@ -32,14 +32,8 @@ uint32_t number_of(const SharedBlock& block) {
 
 }  // namespace
 
-bool ShmHalf::is_peer_in_this_process() const {
-  ucred credentials{};
-  socklen_t bytes = sizeof credentials;
-  return getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 && credentials.pid == getpid();
-}
-
 bool ShmHalf::describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at) {
-  if (is_same_process_) {
+  if (local_) {
     *where = kAtAddress;
     *at = reinterpret_cast<uintptr_t>(data);
     return true;
@@ -51,7 +45,7 @@ bool ShmHalf::describe(const void* data, uint32_t bytes, uint32_t* where, uint64
 }
 
 char* ShmHalf::locate(uint32_t where, uint64_t at, uint32_t bytes) {
-  if (where == kAtAddress) return is_same_process_ ? reinterpret_cast<char*>(at) : nullptr;
+  if (where == kAtAddress) return local_ ? reinterpret_cast<char*>(at) : nullptr;
   if (!peer_memory_.knows(where)) look();  // its notice came before
   return peer_memory_.find(where, at, bytes);
 }
@@ -91,15 +85,22 @@ void ShmHalf::forget_removed_blocks() {
   });
 }
 
-RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange)
+bool is_of_this_process(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 && credentials.pid == getpid();
+}
+
+RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange,
+                   std::unique_ptr<LocalEnd> local)
     : ShmHalf(peer, std::move(exchange), Exchange::Side::kReceive) {
-  socket_ = std::move(socket);
+  local_ = std::move(local);
   exchange_->set(Exchange::Side::kReceive, std::move(segment));
   SegmentHeader& header = segment_.header();
-  is_same_process_ = is_peer_in_this_process();
   header.receiver_has_barrier = membarrier_is_there();
   barrier_ = SleepBarrier(membarrier_is_there() && header.sender_has_barrier != 0);
-  [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  [[maybe_unused]] const ssize_t n = ::send(socket.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (!local_) socket_ = std::move(socket);
 }
 
 void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
@@ -176,7 +177,7 @@ bool ShmHalf::revoke_access() {
   const int64_t begun_ns = now_ns();
   while (ours().is_used() && !gone_) {
     const int64_t waited_ns = now_ns() - begun_ns;
-    if (!is_same_process_ && waited_ns > kLimitNs) return false;
+    if (!local_ && waited_ns > kLimitNs) return false;
     if (waited_ns < kSoonNs)
       sched_yield();
     else

@@ -1,6 +1,6 @@
 // shm: links through a memory segment that both ranks map. The segment is a memfd handed over by descriptor on a UNIX
 // socket, so neither a small /dev/shm nor a leftover file matters; the kernel frees it with the last mapping. The
-// socket stays open: it wakes a sleeping peer and tells of its death. This header: the segment's layout. One thread per
+// socket stays open, to wake a sleeping peer and to tell of its death, unless the peer is in this process. This header: the segment's layout. One thread per
 // side; the two sides synchronise through the atomics below.
 #pragma once
 

@@ -36,7 +36,8 @@ class ShmEndpoint {
       return Error{Code::kInvalidArgument, "this is not the address of a shm endpoint", config.peer};
     const Dialer::Call call{key_, HelloKind::kShm, rank_, config.peer, to_hello_args(config)};
     const Address address = unix_abstract_address({peer.name, strnlen(peer.name, sizeof peer.name)});
-    return std::unique_ptr<LinkHalf>(new SendLink(call, address, config, exchange_of(config, Exchange::Side::kSend)));
+    return std::unique_ptr<LinkHalf>(
+        new SendLink(call, address, config, exchange_of(config, Exchange::Side::kSend), bell()));
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {
@@ -69,8 +70,17 @@ class ShmEndpoint {
     TUTTI_TRY_ASSIGN(auto memfd, receive_descriptor(incoming.fd.get()));
     if (!memfd) return std::unique_ptr<LinkHalf>();
     TUTTI_TRY_ASSIGN(Segment segment, Segment::map(*memfd, config->slots, config->slot_bytes));
+    const uint64_t id = read_once(segment.header().id);
+    auto local = is_of_this_process(incoming.fd.get()) ? LocalEnd::join(id, bell()) : nullptr;
     return std::unique_ptr<LinkHalf>(new RecvLink(config->peer, std::move(incoming.fd), std::move(segment),
-                                                  exchange_of(*config, Exchange::Side::kReceive)));
+                                                  exchange_of(*config, Exchange::Side::kReceive), std::move(local)));
+  }
+
+  // One for all its links, as long as there are any.
+  std::shared_ptr<Bell> bell() {
+    std::shared_ptr<Bell> bell = bell_.lock();
+    if (!bell) bell_ = bell = std::make_shared<Bell>();
+    return bell;
   }
 
   std::shared_ptr<Exchange> exchange_of(const tuttiLinkConfig& config, Exchange::Side side) {
@@ -89,6 +99,7 @@ class ShmEndpoint {
   ShmAddress address_;
   Acceptor acceptor_;
   std::map<std::pair<int32_t, uint32_t>, std::weak_ptr<Exchange>> exchanges_;  // by peer and channel
+  std::weak_ptr<Bell> bell_;
   std::list<Acceptor::Accepted> incoming_;  // authenticated, the segment is on its way
 };
 

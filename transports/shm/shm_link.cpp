@@ -25,11 +25,17 @@ uint64_t random_number() {
 
 void ShmHalf::ring(std::atomic<uint32_t>& sleeps) {
   if (sleeps.exchange(0) == 0) return;
+  if (local_) return local_->ring_other();
   // A full socket holds rings enough; a dead peer is noticed by poll.
   [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void ShmHalf::look() {
+  if (local_) {
+    local_->hush();
+    gone_ = local_->other_has_left();
+    return;
+  }
   char bytes[256];
   while (!gone_) {
     Fd descriptor;
@@ -66,9 +72,10 @@ Error ShmHalf::gone() const {
 }
 
 SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
-                   std::shared_ptr<Exchange> exchange)
+                   std::shared_ptr<Exchange> exchange, std::shared_ptr<Bell> bell)
     : ShmHalf(config.peer, std::move(exchange), Exchange::Side::kSend),
       config_(config),
+      bell_(std::move(bell)),
       dialer_(call, std::vector<Address>{peer_address}) {}
 
 Result<bool> SendLink::poll() {
@@ -98,7 +105,8 @@ Result<bool> SendLink::advance_connect() {
                peer_, config_.slots, config_.slot_bytes),
         peer_};
   barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
-  is_same_process_ = is_peer_in_this_process();
+  if (local_ && !local_->is_joined()) local_.reset();
+  if (local_) socket_.reset();
   ready_ = true;
   return true;
 }
@@ -108,6 +116,7 @@ Result<void> SendLink::send_segment() {
   TUTTI_TRY_ASSIGN(Segment segment, Segment::create(config_.slots, config_.slot_bytes, &memfd));
   segment.header().sender_has_barrier = membarrier_is_there();
   segment.header().id = random_number();
+  if (is_of_this_process(socket_.get())) local_ = LocalEnd::offer(segment.header().id, bell_);
   exchange_->set(Exchange::Side::kSend, std::move(segment));
   // One byte after an acknowledged handshake always fits the socket's buffer.
   if (!send_with_descriptor(socket_.get(), &kMapped, 1, memfd))
@@ -150,7 +159,7 @@ tuttiRoom SendLink::acquire(const void* data, uint32_t bytes, tuttiPosting posti
   if (has_access_) end_access();
   if (!slot_is_free()) return TUTTI_NO_ROOM;
   if (posting == TUTTI_IF_POSTED && (*at = posted_place(bytes)) != nullptr) return TUTTI_POSTED;
-  if (data != nullptr && (is_same_process_ || find_block(data, bytes))) return TUTTI_EXPOSED;
+  if (data != nullptr && (local_ || find_block(data, bytes))) return TUTTI_EXPOSED;
   *at = choose_payload();
   return TUTTI_SLOT;
 }
@@ -217,12 +226,11 @@ uint32_t SendLink::unsent() {
 }
 
 bool SendLink::wait_begin(tuttiWait* wait) {
-  if (!socket_) {
-    *wait = {dialer_.fd(), dialer_.events()};
-    return !failure_ && dialer_.fd() >= 0;
+  if (!ready_) {
+    *wait = socket_ ? tuttiWait{socket_.get(), POLLIN} : tuttiWait{dialer_.fd(), dialer_.events()};
+    return !failure_ && wait->fd >= 0;
   }
-  *wait = {socket_.get(), POLLIN};
-  if (!ready_) return !failure_;
+  *wait = {local_ ? local_->fd() : socket_.get(), POLLIN};
   segment_.header().sender_sleeps.store(1, std::memory_order_relaxed);
   barrier_.sleepy_side();
   // What was released since the caller looked may be what it waits for.
@@ -295,7 +303,7 @@ void RecvLink::release() {
 }
 
 bool RecvLink::wait_begin(tuttiWait* wait) {
-  *wait = {socket_.get(), POLLIN};
+  *wait = {local_ ? local_->fd() : socket_.get(), POLLIN};
   segment_.header().receiver_sleeps.store(1, std::memory_order_relaxed);
   barrier_.sleepy_side();
   return !message_is_there() && !gone_;

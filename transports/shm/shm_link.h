@@ -11,6 +11,7 @@
 #include "base/shared_memory.h"
 #include "transports/adapter.h"
 #include "transports/shm/exchange.h"
+#include "transports/shm/local_end.h"
 
 namespace tutti::shm {
 
@@ -52,7 +53,8 @@ class PeerMemory {
   std::map<uint64_t, Mapped> mapped_;
 };
 
-// Both halves: the socket that wakes and tells of death, and through which shared memory is made known.
+// Both halves: the socket that wakes and tells of death, and through which shared memory is made known. Within one
+// process it closes as soon as both have the segment: see local_end.h.
 class ShmHalf : public LinkHalf {
  protected:
   ShmHalf(int peer, std::shared_ptr<Exchange> exchange, Exchange::Side side)
@@ -63,7 +65,7 @@ class ShmHalf : public LinkHalf {
       ring(sleeps);
   }
   [[gnu::noinline]] void ring(std::atomic<uint32_t>& sleeps);
-  void look();  // reads the socket dry, to see whether the peer has gone
+  void look();  // reads the socket or the bell dry, to see whether the peer has gone
   // Says in *where and *at where memory of this side is, for the peer: false if it cannot get there.
   bool describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at);
   // Where that is here, or null.
@@ -85,21 +87,18 @@ class ShmHalf : public LinkHalf {
   // A number that stands for this link in both halves: for ThreadSanitizer.
   uint64_t both_know() const { return segment_.header().id; }
 
-  // As the kernel says, whatever the peer does.
-  bool is_peer_in_this_process() const;
-
   int peer_;
   Fd socket_;
   std::shared_ptr<Exchange> exchange_;
   const Exchange::Side side_;
   Segment& segment_;
+  std::unique_ptr<LocalEnd> local_;  // instead of the socket: the peer is in this process
   SleepBarrier barrier_;
   uint64_t messages_ = 0;  // published or released so far
   uint32_t slot_ = 0;      // messages_ % slots
   uint32_t polls_ = 0;
   bool gone_ = false;
-  bool is_same_process_ = false;  // as the peer
-  bool has_access_ = false;       // a sender: what is published next is where the receiver posted it
+  bool has_access_ = false;  // a sender: what is published next is where the receiver posted it
 
  private:
   void take_bytes(const char* bytes, size_t n, Fd descriptor);
@@ -117,7 +116,7 @@ class ShmHalf : public LinkHalf {
 class SendLink final : public ShmHalf {
  public:
   SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
-           std::shared_ptr<Exchange> exchange);
+           std::shared_ptr<Exchange> exchange, std::shared_ptr<Bell> bell);
   ~SendLink() override { SendLink::revoke(); }
   Result<bool> poll() override;
   void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
@@ -140,6 +139,7 @@ class SendLink final : public ShmHalf {
   void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
 
   tuttiLinkConfig config_;
+  std::shared_ptr<Bell> bell_;
   Dialer dialer_;
   bool segment_sent_ = false;
   bool ready_ = false;
@@ -152,7 +152,7 @@ class SendLink final : public ShmHalf {
 
 class RecvLink final : public ShmHalf {
  public:
-  RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange);
+  RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange, std::unique_ptr<LocalEnd> local);
   Result<bool> poll() override;
   bool peek(tuttiMessage* message) override;
   void release() override;
@@ -190,6 +190,8 @@ class RecvLink final : public ShmHalf {
   uint32_t posted_bytes_ = 0;
 };
 
+// As the kernel says, whatever the peer does.
+bool is_of_this_process(int socket);
 // Receives the segment's descriptor. Nothing yet, an error, or the memfd.
 Result<std::optional<Fd>> receive_descriptor(int socket);
 

@@ -1,0 +1,159 @@
+#include "group/watcher.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/at_fork.h"
+#include "base/clock.h"
+#include "base/thread.h"
+
+namespace tutti {
+namespace {
+
+// Never destroyed: threads may outlive main.
+struct OfProcess {
+  std::mutex mutex;
+  std::weak_ptr<Watcher> watcher;
+};
+OfProcess& of_this_process() {
+  static OfProcess* const all = [] {
+    auto* fresh = new OfProcess;
+    hold_while_forking(fresh->mutex);
+    do_in_children([] { of_this_process().watcher.reset(); });
+    return fresh;
+  }();
+  return *all;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Watcher>> Watcher::of_process() {
+  OfProcess& process = of_this_process();
+  const std::lock_guard lock(process.mutex);
+  if (auto watcher = process.watcher.lock()) return watcher;
+  std::shared_ptr<Watcher> watcher(new Watcher);
+  TUTTI_TRY(watcher->start());
+  process.watcher = watcher;
+  return watcher;
+}
+
+Result<void> Watcher::start() {
+  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  nudge_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_ || !nudge_fd_) return system_error("eventfd", errno);
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, nudge_fd_.get(), &event) != 0) return system_error("epoll_ctl", errno);
+  TUTTI_TRY_ASSIGN(thread_, start_thread("the thread that watches the peers", [this] { run(); }));
+  return {};
+}
+
+Watcher::~Watcher() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  (void)eventfd_write(nudge_fd_.get(), 1);
+  thread_.join();
+}
+
+void Watcher::add(Client& client) {
+  {
+    const std::lock_guard lock(mutex_);
+    clients_[&client];
+  }
+  nudge(client);
+}
+
+void Watcher::nudge(Client& client) {
+  const std::lock_guard lock(mutex_);
+  const bool is_first = nudged_.empty();
+  if (clients_.contains(&client) && nudged_.insert(&client).second && is_first) (void)eventfd_write(nudge_fd_.get(), 1);
+}
+
+void Watcher::remove(Client& client) {
+  std::unique_lock lock(mutex_);
+  served_.wait(lock, [&] { return serving_ != &client; });
+  const auto found = clients_.find(&client);
+  if (found == clients_.end()) return;
+  register_fds(&client, found->second, {});
+  set_due(&client, found->second, 0);
+  nudged_.erase(&client);
+  clients_.erase(found);
+}
+
+void Watcher::run() {
+  for (;;) {
+    const std::set<Client*> ready = wait();
+    for (Client* const client : ready)
+      if (!serve(client)) return;
+  }
+}
+
+// Who may have something to do. One without any, so that serve() can say that this is the end.
+std::set<Watcher::Client*> Watcher::wait() {
+  int limit_ms = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    constexpr int64_t kNsPerMs = 1'000'000;
+    if (!due_.empty())
+      limit_ms = static_cast<int>((std::max<int64_t>(0, due_.begin()->first - now_ns()) + kNsPerMs - 1) / kNsPerMs);
+  }
+  std::array<epoll_event, 64> events;
+  const int n = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), limit_ms);
+  eventfd_t nudges;
+  (void)eventfd_read(nudge_fd_.get(), &nudges);
+  const std::lock_guard lock(mutex_);
+  std::set<Client*> ready = std::exchange(nudged_, {});
+  for (int i = 0; i < n; i++) ready.insert(static_cast<Client*>(events[static_cast<size_t>(i)].data.ptr));
+  const int64_t now = now_ns();
+  for (auto due = due_.begin(); due != due_.end() && due->first <= now; ++due) ready.insert(due->second);
+  return ready;
+}
+
+bool Watcher::serve(Client* client) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stops_) return false;
+    if (!clients_.contains(client)) return true;  // it has left meanwhile, or was nobody
+    serving_ = client;
+  }
+  client->serve();
+  std::vector<pollfd> fds;
+  const int limit_ms = client->waits_for(&fds);
+  {
+    const std::lock_guard lock(mutex_);
+    Waiting& waiting = clients_[client];
+    register_fds(client, waiting, std::move(fds));
+    set_due(client, waiting, limit_ms < 0 ? 0 : now_ns() + int64_t{limit_ms} * 1'000'000);
+    serving_ = nullptr;
+  }
+  served_.notify_all();
+  return true;
+}
+
+// A descriptor that was closed is not registered any more. If its number is in use again, then not here: nobody else
+// registers any between serve(), where that happens, and this.
+void Watcher::register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds) {
+  for (const pollfd& old : waiting.fds)
+    if (std::none_of(fds.begin(), fds.end(), [&](const pollfd& p) { return p.fd == old.fd; }))
+      (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, old.fd, nullptr);
+  for (const pollfd& p : fds) {
+    epoll_event event{.events = static_cast<uint32_t>(p.events), .data = {.ptr = client}};
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, p.fd, &event) != 0)
+      (void)epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, p.fd, &event);
+  }
+  waiting.fds = std::move(fds);
+}
+
+void Watcher::set_due(Client* client, Waiting& waiting, int64_t due_ns) {
+  if (waiting.due_ns != 0) due_.erase({waiting.due_ns, client});
+  waiting.due_ns = due_ns;
+  if (due_ns != 0) due_.emplace(due_ns, client);
+}
+
+}  // namespace tutti
