@@ -140,7 +140,7 @@ std::optional<PeerWatch::Answer> Inquiry::hear(std::string_view bytes) {
   const bool asks = kind == Kind::kQuestion;
   if (!reader.ok() || from < 0 || from >= n_ranks_ || (!asks && kind != Kind::kAccount)) return {};
   const std::lock_guard lock(mutex_);
-  uint64_t& last = ranks_[static_cast<size_t>(from)].nth;
+  uint64_t& last = ranks_[from].nth;
   if (from == rank_ || nth <= last) return PeerWatch::Answer{};  // it has come another way, too
   last = nth;
   PeerWatch::Answer answer{{}, true, {}};
@@ -158,7 +158,7 @@ bool Inquiry::hear_account(ByteReader reader) {
   while (!reader.at_end()) {
     auto witness = get(reader, n_ranks_);
     if (!witness) return false;
-    Rank& rank = ranks_[static_cast<size_t>(witness->trace.rank)];
+    Rank& rank = ranks_[witness->trace.rank];
     rank.heard_ns = witness->trace.read_ns;
     rank.witness = *std::move(witness);
   }
@@ -173,14 +173,15 @@ Witnesses Inquiry::all(const PeerWatch& names) const {
   for (int rank = 0; rank < n_ranks_ && is_asked; rank++) {
     const auto here = all.find(rank);
     if (rank == rank_ || (here != all.end() && here->second.process_state != '?')) continue;
-    const auto& [nth, heard_ns, witness] = ranks_[static_cast<size_t>(rank)];
+    const auto said = ranks_.find(rank);
+    const int64_t heard_ns = said == ranks_.end() ? 0 : said->second.heard_ns;
     const int64_t silent_ns = now - std::max(heard_ns, asked_first_ns_);
     if (silent_ns > 2 * every_ns()) {
       all[rank].trace.rank = rank;
       all[rank].silent =
           format("%s has not answered for %.1f s", names.rank_name(rank).c_str(), static_cast<double>(silent_ns) / 1e9);
-    } else if (heard_ns >= asked_first_ns_) {
-      all[rank] = witness;
+    } else if (said != ranks_.end() && heard_ns >= asked_first_ns_) {
+      all[rank] = said->second.witness;
     }
   }
   return all;

@@ -23,6 +23,12 @@ bool is_shared_memory(const Endpoint& endpoint) {
   return endpoint.name() == std::string_view("shm");
 }
 
+// Whether a link to this peer does.
+bool keeps_socket(const std::vector<Endpoint>& endpoints, const LinkPool::Peers& peers, int peer) {
+  const bool is_here = std::binary_search(peers.of_process.begin(), peers.of_process.end(), peer);
+  return !is_here || std::none_of(endpoints.begin(), endpoints.end(), is_shared_memory);
+}
+
 // What the endpoint presumably takes to bring a message of a slot's size.
 double cost_ns(const Endpoint& endpoint) {
   const tuttiEndpointInfo& info = endpoint.info();
@@ -127,18 +133,13 @@ void LinkPool::narrow(bool here, bool elsewhere) {
   for (Endpoint& endpoint : endpoints_) endpoint.narrow(here, elsewhere);
 }
 
-bool LinkPool::keeps_socket(int peer) const {
-  const bool is_here = std::binary_search(peers_.of_process.begin(), peers_.of_process.end(), peer);
-  return !is_here || std::none_of(endpoints_.begin(), endpoints_.end(), is_shared_memory);
-}
-
 size_t LinkPool::sockets_of(const Schedule& schedule) const {
   std::set<Name> out, in;
   for (const Lane& lane : schedule.lanes) {
     for (const auto& [step, from] : lane.steps.patterns()) {
-      if (step.send >= 0 && keeps_socket(step.send)) out.emplace(step.send, lane.channel);
+      if (step.send >= 0 && keeps_socket(endpoints_, peers_, step.send)) out.emplace(step.send, lane.channel);
       for_each_sender(schedule, step, [&](int peer) {
-        if (keeps_socket(peer)) in.emplace(peer, lane.channel);
+        if (keeps_socket(endpoints_, peers_, peer)) in.emplace(peer, lane.channel);
       });
     }
   }
@@ -273,7 +274,7 @@ std::map<int, uint64_t> LinkPool::resent() const {
 
 void LinkPool::count(const Link& link) {
   held_->links++;
-  if (keeps_socket(link.peer())) held_->sockets++;
+  if (keeps_socket(endpoints_, peers_, link.peer())) held_->sockets++;
   held_->bytes += size_t{link.slots()} * link.slot_bytes();
 }
 

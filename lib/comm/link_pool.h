@@ -96,7 +96,6 @@ class LinkPool {
   Result<bool> advance_attempt(const Name& name, Attempt& attempt);
   Result<bool> next_transport(const Name& name, Attempt& attempt);
   Result<bool> accept_all();
-  bool keeps_socket(int peer) const;
   void count(const Link& link);
   Error late() const;
 

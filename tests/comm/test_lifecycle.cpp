@@ -107,7 +107,7 @@ TEST_CASE("a communicator holds what it says that it holds") {
       sum.descriptors += stats.descriptors;
       CHECK(stats.threads == 1);
     }
-    CHECK(sum.links % 2 == 0);  // both ends count
+    CHECK(sum.links % 2 == 0);                                                     // both ends count
     require_census(before.descriptors + sum.descriptors + 2, before.threads + 1);  // one thread watches over all
     return sum.links;
   };

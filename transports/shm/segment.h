@@ -1,7 +1,7 @@
 // shm: links through a memory segment that both ranks map. The segment is a memfd handed over by descriptor on a UNIX
 // socket, so neither a small /dev/shm nor a leftover file matters; the kernel frees it with the last mapping. The
-// socket stays open, to wake a sleeping peer and to tell of its death, unless the peer is in this process. This header: the segment's layout. One thread per
-// side; the two sides synchronise through the atomics below.
+// socket stays open, to wake a sleeping peer and to tell of its death, unless the peer is in this process. This header:
+// the segment's layout. One thread per side; the two sides synchronise through the atomics below.
 #pragma once
 
 #include <sys/mman.h>
