@@ -33,8 +33,8 @@ std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
   const bool has_full_hosts = hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_);
   std::vector<Plan> plans;
   for (const Algorithm* algorithm : algorithms()) {
-    const bool fits =
-        algorithm->keeps_rank_order ? order == Order::kRanks || n_ranks_ <= kFewRanks : order != Order::kRanks;
+    const bool keeps = algorithm->keeps_rank_order;
+    const bool fits = algorithm->meets_all ? n_ranks_ <= kFewRanks : keeps == (order == Order::kRanks);
     if (!fits || n_ranks_ < algorithm->least_ranks || (algorithm->is_for_full_hosts && !has_full_hosts)) continue;
     const bool has_racks = facts_.racks > 1 && facts_.racks < n_ranks_ && facts_.rack_bytes_per_second > 0;
     if (algorithm->is_for_racks && !has_racks) continue;

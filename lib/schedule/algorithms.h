@@ -46,7 +46,8 @@ struct Algorithm {
   const char* name;  // as in TUTTI_ALGO
   Method all_reduce = {}, broadcast = {}, reduce = {}, all_gather = {}, reduce_scatter = {};
   Algo otherwise = Algo::kAuto;    // does the collectives that this one has no way to do
-  bool keeps_rank_order = false;   // in sums, whatever the size; takes links between all ranks
+  bool keeps_rank_order = false;   // in sums, whatever the size
+  bool meets_all = false;          // a rank has links with all the others
   int least_ranks = 2;             // below that another one is the same
   bool is_for_full_hosts = false;  // several, with several ranks each
   bool is_for_racks = false;       // several

@@ -271,11 +271,13 @@ extern const Algorithm kDirect = {
     .all_gather = {[](Ranks r) { return direct_all_gather(r.n(), r.rank, 1); }, direct_blocks_cost, 1},
     .reduce_scatter = {[](Ranks r) { return direct_reduce_scatter(r.n(), r.rank, 1); }, direct_blocks_cost, 1},
     .keeps_rank_order = true,
+    .meets_all = true,
 };
 extern const Algorithm kOneShot = {
     .name = "oneshot",
     .all_reduce = {[](Ranks r) { return one_shot_all_reduce(r.n(), r.rank, 1); }, one_shot_cost, 1},
     .otherwise = Algo::kDirect,
-    .keeps_rank_order = true};
+    .keeps_rank_order = true,
+    .meets_all = true};
 
 }  // namespace tutti

@@ -21,6 +21,7 @@ extern const Algorithm kLinear = {
     .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, 1, 1); }, linear_cost, 1},
     .otherwise = Algo::kDirect,
     .keeps_rank_order = true,
+    .meets_all = true,
     .least_ranks = 3};  // two need one hop
 
 }  // namespace tutti

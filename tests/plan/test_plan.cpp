@@ -21,7 +21,7 @@ Call call_of(Collective collective, uint64_t count, DataType dtype, RedOp op = R
 
 bool in_rank_order(Algo algo) {
   const std::string_view name = algo_name(algo);
-  return name == "direct" || name == "oneshot" || name == "linear";
+  return name == "direct" || name == "oneshot" || name == "linear" || name == "chain";
 }
 
 }  // namespace

@@ -122,6 +122,12 @@ inline constexpr Builder kBuilders[] = {
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
        return two_shot_all_reduce(count(order), rank, c, width);
      }},
+    {"chain all-reduce", Goal::kAllReduce, false, true, true, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return chain_all_reduce(count(order), rank, c); }},
+    {"chain reduce", Goal::kReduce, true, true, true, false, 1,
+     [](Ranks order, int rank, int root, uint32_t c, uint32_t) { return chain_reduce(count(order), rank, root, c); }},
+    {"chain reduce-scatter", Goal::kReduceScatter, false, true, true, false, 1,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t) { return chain_reduce_scatter(count(order), rank, c); }},
     {"all-to-all", Goal::kAllToAll, false, false, false, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return all_to_all(count(order), rank, c); }},
     {"gather", Goal::kGather, true, true, false, false, 1,
