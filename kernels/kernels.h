@@ -60,12 +60,17 @@ using QuantiseKernel = void (*)(const void* from, size_t elems, size_t block_ele
 // adds: to what is there.
 using DequantiseKernel = void (*)(const void* from, size_t elems, size_t block_elems, void* to, bool adds);
 
+// 16- and 8-bit floats as floats, and back: rounded as a ReduceKernel does. For sums of many steps, which travel as
+// floats. Any alignment; no overlaps.
+using ConvertKernel = void (*)(const void* from, size_t elems, void* to);
+
 struct KernelTable {
   const char* isa;  // "scalar", "avx2", "avx512", "avx512_bf16", "neon"
   CopyKernel copy;
   ReduceKernel reduce[kRedOps][kDataTypes];
   QuantiseKernel quantise[2];  // int8, f8e4m3
   DequantiseKernel dequantise[2];
+  ConvertKernel widen[kDataTypes], narrow[kDataTypes];  // of small floats alone
 };
 
 // The best table for this CPU. Never fails: an unknown TUTTI_CPU_ISA was refused by kernels_check.

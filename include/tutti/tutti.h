@@ -273,11 +273,18 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  *
  * racks: the same with racks in place of hosts, as far as a file describes them (TUTTI_TUNE_FILE). The others as ring.
  *
+ * chain: sums go from rank 0 to the next and so on, as the order of ranks wants it, and the result back (a pipelined
+ * chain: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and experience",
+ * 2007). Each rank has links with two others, whose number grows with no size of the group; small operations take two
+ * hops for every rank. The others as ring.
+ *
  * Rings and trees list the ranks rack by rack, host by host, and on a host as they share caches and NUMA nodes
  * (TUTTI_ORDER); what is added up goes along ranks as they are numbered there. A host with less than half of the median
  * host's speed stands at the ends of trees.
- * Sums that have to be made in one place (of 16- and 8-bit floats, or in deterministic communicators) take direct,
- * oneshot or linear instead of ring, tree, rabenseifner, doubling, hierarchical and racks.
+ * Sums that have to be made in the order of ranks (of 16- and 8-bit floats, or in deterministic communicators) take
+ * direct, oneshot or linear, and of more than 16 ranks chain, instead of ring, tree, rabenseifner, doubling,
+ * hierarchical and racks. 16- and 8-bit floats travel along a chain as floats, in pieces that take 32 MiB of memory,
+ * and are rounded once, at the end: the bits are those that one place would give.
  *
  * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run. It depends on
  * the inputs, the count, datatype and op, the collective, the number of ranks, and their layout: which of them share a

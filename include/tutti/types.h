@@ -102,17 +102,17 @@ typedef struct {
   int initTimeoutSeconds; /* limit for the whole creation; else TUTTI_INIT_TIMEOUT, default 60 */
   int opTimeoutSeconds;   /* limit for an operation without progress; else TUTTI_OP_TIMEOUT, default 1800 */
   const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; NULL: all */
-  const char* algo;  /* "ring", "tree", "direct", "oneshot", "rabenseifner", "doubling", "linear", "hierarchical" or
-                        "racks", see tutti.h, "Algorithms"; else TUTTI_ALGO; NULL: by size */
-  int deterministic; /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
-                        placement; else TUTTI_DETERMINISTIC, default 0 */
-  int blocking;      /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
-  int cudaDevice;    /* buffers are on this CUDA device, and streams are cudaStream_t; -1, the default: host memory */
-  int majority;      /* 1: tuttiCommShrink without a list fails if fewer than half of the ranks are left, or half of
-                        them without the lowest: so of the parts that a broken network leaves at most one goes on;
-                        default 0 */
-  int encrypt; /* 1: all that ranks send each other over TCP is encrypted and authenticated, and no network transport
-                  but    tcp is used; else TUTTI_ENCRYPT, default 0 */
+  const char* algo;       /* "ring", "tree", "direct", "oneshot", "rabenseifner", "doubling", "linear", "hierarchical",
+                             "racks" or "chain", see tutti.h, "Algorithms"; else TUTTI_ALGO; NULL: by size */
+  int deterministic;      /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
+                             placement; else TUTTI_DETERMINISTIC, default 0 */
+  int blocking;           /* 0: creation and tuttiCommFinalize go on in the background, see "Non-blocking"; default 1 */
+  int cudaDevice; /* buffers are on this CUDA device, and streams are cudaStream_t; -1, the default: host memory */
+  int majority;   /* 1: tuttiCommShrink without a list fails if fewer than half of the ranks are left, or half of
+                     them without the lowest: so of the parts that a broken network leaves at most one goes on;
+                     default 0 */
+  int encrypt;    /* 1: all that ranks send each other over TCP is encrypted and authenticated, and no network transport
+                     but    tcp is used; else TUTTI_ENCRYPT, default 0 */
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_INITIALIZER                                                                                    \

@@ -40,9 +40,33 @@ void copy(const CopyArgs& args) {
   }
 }
 
+template <class T>
+void widen(const void* from, size_t elems, void* to) {
+  typename T::Stored code;
+  for (size_t i = 0; i < elems; i++) {
+    memcpy(&code, static_cast<const char*>(from) + i * sizeof code, sizeof code);
+    const float value = T::load(code);
+    memcpy(static_cast<char*>(to) + i * sizeof value, &value, sizeof value);
+  }
+}
+
+template <class T>
+void narrow(const void* from, size_t elems, void* to) {
+  float value;
+  for (size_t i = 0; i < elems; i++) {
+    memcpy(&value, static_cast<const char*>(from) + i * sizeof value, sizeof value);
+    const typename T::Stored code = T::store(value);
+    memcpy(static_cast<char*>(to) + i * sizeof code, &code, sizeof code);
+  }
+}
+
 template <class T, int kType, size_t... kOps>
 void fill_type(KernelTable& table, std::index_sequence<kOps...>) {
   ((table.reduce[kOps][kType] = reduce<T, static_cast<RedOp>(kOps)>), ...);
+  if constexpr (is_small_float(static_cast<DataType>(kType))) {
+    table.widen[kType] = widen<T>;
+    table.narrow[kType] = narrow<T>;
+  }
 }
 
 template <size_t... kType>

@@ -205,6 +205,35 @@ void reduce_avg(const ReduceArgs& args) {
   reduce<T, Sum>(args, args.divisor);
 }
 
+// A register of floats for each of codes.
+template <class T>
+void widen(const void* from, size_t elems, void* to) {
+  using Stored = typename T::Stored;
+  constexpr size_t kElems = sizeof(Floats) / sizeof(float);
+  const char* in = static_cast<const char*>(from);
+  char* out = static_cast<char*>(to);
+  for (; elems >= kElems; elems -= kElems, in += sizeof(Stored), out += sizeof(Floats))
+    store(out, T::decode(load<Stored>(in)));
+  if (elems > 0) store_part(out, T::decode(load_part<Stored>(in, elems * T::kElemBytes)), elems * sizeof(float));
+}
+
+template <class T>
+void narrow(const void* from, size_t elems, void* to) {
+  using Stored = typename T::Stored;
+  constexpr size_t kElems = sizeof(Floats) / sizeof(float);
+  const char* in = static_cast<const char*>(from);
+  char* out = static_cast<char*>(to);
+  for (; elems >= kElems; elems -= kElems, in += sizeof(Floats), out += sizeof(Stored))
+    store(out, T::encode(load<Floats>(in)));
+  if (elems > 0) store_part(out, T::encode(load_part<Floats>(in, elems * sizeof(float))), elems * T::kElemBytes);
+}
+
+template <class T>
+void fill_conversions(KernelTable& table, DataType type) {
+  table.widen[static_cast<int>(type)] = widen<T>;
+  table.narrow[static_cast<int>(type)] = narrow<T>;
+}
+
 template <class T>
 void fill_type(KernelTable& table, DataType type) {
   const auto entry = [&](RedOp op) -> ReduceKernel& {
@@ -232,6 +261,10 @@ inline void fill_all(KernelTable& table) {
   fill_type<BrainFloat>(table, DataType::kBfloat16);
   fill_type<EightBitFloat<4, 3, 0x7f>>(table, DataType::kFloat8e4m3);
   fill_type<EightBitFloat<5, 2, 0x7c>>(table, DataType::kFloat8e5m2);
+  fill_conversions<HalfFloat>(table, DataType::kFloat16);
+  fill_conversions<OneBrain>(table, DataType::kBfloat16);
+  fill_conversions<EightBitFloat<4, 3, 0x7f>>(table, DataType::kFloat8e4m3);
+  fill_conversions<EightBitFloat<5, 2, 0x7c>>(table, DataType::kFloat8e5m2);
 }
 
 }  // namespace

@@ -101,14 +101,23 @@ struct BrainFloat {
     return {Half::divide(value.even, divisor), Half::divide(value.odd, divisor)};
   }
 
- private:
-  static constexpr uint32_t kUpper = 0xffff0000;
   // In the upper half.
   static Words round(Floats value) {
     const Words word = bits<Words>(value);
     const Words rounded = word + 0x7fff + ((word >> 16) & 1);
     return value == value ? rounded : Words{} + 0x7fff0000;
   }
+
+ private:
+  static constexpr uint32_t kUpper = 0xffff0000;
+};
+
+// As many as a register has floats, in their order.
+struct OneBrain {
+  using Stored = Halfs;
+  static constexpr size_t kElemBytes = 2;
+  static Floats decode(Stored stored) { return bits<Floats>(__builtin_convertvector(stored, Words) << 16); }
+  static Stored encode(Floats value) { return __builtin_convertvector(BrainFloat::round(value) >> 16, Stored); }
 };
 
 // kEnd is the code above the largest finite one: infinity, or where there is none (0x7f) NaN.

@@ -5,6 +5,7 @@
 
 #include "base/contained.h"
 #include "comm/stall_watch.h"
+#include "comm/wide_sums.h"
 
 namespace tutti {
 namespace {
@@ -78,7 +79,7 @@ Result<void> Collectives::work_out(const Operation& operation) {
   cached.small.clear();
   if (operation.unequal != nullptr) return {};
   cached.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, me_.rank, me_.n_ranks);
-  cached.small.prepare(*program, call, me_.n_ranks);
+  if (!me_.planner->adds_wide(call)) cached.small.prepare(*program, call, me_.n_ranks);
   return {};
 }
 
@@ -94,6 +95,12 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
       call.collective == Collective::kReduce && call.algo == Algo::kDirect && call.lanes > 1 && me_.n_ranks > 2;
   what.one_way = traits(call.collective).has_root && !sums_in_parts &&
                  what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
+  if (me_.planner->adds_wide(call))
+    return in_wide_pieces(what, [&](const BoundCall& piece) { return drive_bound(program, piece, 0); });
+  return drive_bound(program, what, steps_done);
+}
+
+Result<void> Collectives::drive_bound(Program& program, const BoundCall& what, size_t steps_done) {
   Run run(program, what, monitor_.recorder(), steps_done);
   StallWatch watch(monitor_, links_, run, me_.is_on_gpu() ? Standing::Doing::kOther : Standing::Doing::kCalls);
   return monitor_.has_driven(run, drive(run, watch, me_.wait_policy));

@@ -97,7 +97,7 @@ const void* Lowering::exposable_value(const LoweredStep& step) const {
 
 ReduceKernel Lowering::reduce_kernel() const {
   const RedOp op = call.call.op == RedOp::kPreMulSum ? RedOp::kSum : call.call.op;
-  return kernels().reduce[static_cast<int>(op)][static_cast<int>(call.call.dtype)];
+  return kernels().reduce[static_cast<int>(op)][static_cast<int>(call.dtype())];
 }
 
 }  // namespace tutti

@@ -127,11 +127,13 @@ struct BoundCall {
   int n_ranks = 1;
   uint64_t stream_from_bytes = 0;  // results of this size, in place of twice this size, are written past the cache
   const void* scalar = nullptr;    // the input counts this many times: one element
+  bool is_wide = false;            // the buffers hold floats, whatever the call says
   bool exposes = true;             // what lies in the input or output need not be copied to be sent
   bool one_way = false;            // nothing of the size comes back
 
   // Of a step's messages.
   TagWords tag_of(const BoundStep& step) const { return tags.empty() ? to_tag(call) : tags[step.size.block]; }
+  DataType dtype() const { return is_wide ? DataType::kFloat32 : call.dtype; }
   bool is_scaled(const Place& place) const { return scalar != nullptr && place.base == kInput; }
 };
 
@@ -149,7 +151,7 @@ struct LoweredStep {
 struct Lowering {
   const Program& program;
   const BoundCall& call;
-  size_t elem_bytes = program.on_device ? 1 : dtype_bytes(call.call.dtype);
+  size_t elem_bytes = program.on_device ? 1 : dtype_bytes(call.dtype());
   ChunkLayout layout{elem_bytes, program.n_chunks, program.sizes};
 
   // `sources`: room for as many as the program's places.

@@ -14,14 +14,17 @@ bool has_algorithms(Collective collective) {
   return own_algo(collective, Algo::kDirect) != Algo::kAuto;
 }
 
+bool rounds_once(const Call& call) {
+  return is_small_float(call.dtype) && call.op != RedOp::kMin && call.op != RedOp::kMax;
+}
+
 }  // namespace
 
 // Two values have the same sum in any order. Of more floats the sum depends on it: where ranks share memory it is the
 // order of ranks, which costs nothing there (two-shot all-reduces are the fastest anyway); elsewhere a fixed one.
 Planner::Order Planner::order_of(const Call& call) const {
   if (!traits(call.collective).reduces || n_ranks_ <= 2 || !is_float(call.dtype)) return Order::kAny;
-  const bool rounds_once = is_small_float(call.dtype) && call.op != RedOp::kMin && call.op != RedOp::kMax;
-  if (deterministic_ || rounds_once) return Order::kRanks;
+  if (deterministic_ || rounds_once(call)) return Order::kRanks;
   if (forced_ != Algo::kAuto) return Order::kFixed;
   return facts_.shares_memory && facts_.hosts == 1 && n_ranks_ <= kFewRanks ? Order::kRanks : Order::kFixed;
 }
@@ -31,10 +34,13 @@ std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
   if (!has_algorithms(call.collective)) return {{Algo::kAuto, 1}};
   if (n_ranks_ == 1) return {{Algo::kDirect, 1}};
   const bool has_full_hosts = hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_);
+  const bool is_few = n_ranks_ <= kFewRanks;
   std::vector<Plan> plans;
   for (const Algorithm* algorithm : algorithms()) {
-    const bool keeps = algorithm->keeps_rank_order;
-    const bool fits = algorithm->meets_all ? n_ranks_ <= kFewRanks : keeps == (order == Order::kRanks);
+    // A chain keeps the order of ranks with two links for each, but takes two hops for each, and of small floats twice
+    // the bytes.
+    const bool fits = algorithm->keeps_rank_order ? algorithm->meets_all == is_few && (is_few || order == Order::kRanks)
+                                                  : order != Order::kRanks;
     if (!fits || n_ranks_ < algorithm->least_ranks || (algorithm->is_for_full_hosts && !has_full_hosts)) continue;
     const bool has_racks = facts_.racks > 1 && facts_.racks < n_ranks_ && facts_.rack_bytes_per_second > 0;
     if (algorithm->is_for_racks && !has_racks) continue;
@@ -73,6 +79,11 @@ std::vector<Candidate> Planner::priced(const Call& call, uint64_t bytes, std::sp
 
 std::vector<Candidate> Planner::candidates(const Call& call, uint64_t bytes) const {
   return priced(call, bytes, plans_for(call, bytes), facts_);
+}
+
+bool Planner::adds_wide(const Call& call) const {
+  return order_of(call) == Order::kRanks && rounds_once(call) &&
+         !algorithm_of(own_algo(call.collective, call.algo))->meets_all;
 }
 
 Plan Planner::choose(const Call& call, uint64_t bytes) const {

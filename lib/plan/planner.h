@@ -39,6 +39,9 @@ class Planner {
   // `bytes` as for rank_cost_of.
   Plan choose(const Call& call, uint64_t bytes) const;
   Plan choose(const Call& call) const { return choose(call, call.count * dtype_bytes(call.dtype)); }
+  // Whether by the algorithm that was chosen for it a sum of small floats takes several steps: then partial sums are
+  // floats, so that it is rounded once all the same.
+  bool adds_wide(const Call& call) const;
   // All plans that give the result which is promised for the call: the fastest on paper first, which choose() takes.
   std::vector<Candidate> candidates(const Call& call, uint64_t bytes) const;
 

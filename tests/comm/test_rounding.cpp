@@ -1,5 +1,6 @@
 // 16- and 8-bit floats: sums of many ranks are made in float and rounded once, against sums in double.
 #include <cmath>
+#include <numeric>
 #include <random>
 
 #include "comm/ranks.h"
@@ -86,7 +87,7 @@ size_t count_wrong(const Format& f, int n, int op, const Exact& exact, size_t fi
 
 TEST_CASE("sums of small floats are rounded once, whatever the algorithm that was asked for") {
   const int n = GENERATE(3, 5, 9, 12);
-  const char* algo = GENERATE("", "ring", "tree", "rabenseifner", "doubling", "linear", "hierarchical");
+  const char* algo = GENERATE("", "ring", "tree", "rabenseifner", "doubling", "linear", "hierarchical", "chain");
   const char* transport = GENERATE("shm", "tcp");
   if (kSanitized && n > 5) return;
   INFO(n << " ranks, algorithm '" << algo << "' over " << transport);
@@ -109,5 +110,93 @@ TEST_CASE("sums of small floats are rounded once, whatever the algorithm that wa
         outcome.take(tuttiReduceScatter(in.data(), out.data(), block, f.type, op, comm, nullptr));
         outcome.wrong += count_wrong(f, n, op, exact[format], block * static_cast<size_t>(rank), out, block);
       }
+  }));
+}
+
+namespace {
+
+// All that sums of small floats come to on a rank, by an algorithm.
+std::vector<std::vector<uint8_t>> all_sums(int n, const char* algo) {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.algo = algo;
+  std::vector<std::vector<uint8_t>> bits(static_cast<size_t>(n));
+  require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<uint8_t>& all = bits[static_cast<size_t>(rank)];
+    const auto keep = [&](const std::vector<uint8_t>& out) { all.insert(all.end(), out.begin(), out.end()); };
+    std::vector<size_t> counts;
+    for (int r = 0; r < n; r++) counts.push_back(r == 1 ? 0 : 100 + 3 * static_cast<size_t>(r));
+    const size_t sum_of_counts = std::accumulate(counts.begin(), counts.end(), size_t{0});
+    for (const Format& f : kFormats) {
+      tuttiRedOp_t scaled = tuttiSum;
+      const auto factor = inputs(f, 50 + rank, 1);
+      outcome.take(tuttiRedOpCreatePreMulSum(&scaled, const_cast<uint8_t*>(factor.data()), f.type,
+                                             tuttiScalarHostImmediate, comm));
+      for (const tuttiRedOp_t op : {tuttiSum, tuttiProd, tuttiAvg, tuttiMax, scaled})
+        for (const size_t count : {0, 1, 17, 5000}) {
+          auto in = inputs(f, rank, count * static_cast<size_t>(n));
+          std::vector<uint8_t> out(count * f.bytes);
+          outcome.take(tuttiAllReduce(in.data(), out.data(), count, f.type, op, comm, nullptr));
+          keep(out);
+          outcome.take(tuttiReduce(in.data(), out.data(), count, f.type, op, 1, comm, nullptr));
+          if (rank == 1) keep(out);
+          outcome.take(tuttiReduceScatter(in.data(), out.data(), count, f.type, op, comm, nullptr));
+          keep(out);
+          outcome.take(tuttiAllReduce(in.data(), in.data(), count, f.type, op, comm, nullptr));
+          keep(in);
+        }
+      const auto in = inputs(f, rank, sum_of_counts);
+      std::vector<uint8_t> out(counts[static_cast<size_t>(rank)] * f.bytes);
+      outcome.take(tuttiReduceScatterv(in.data(), out.data(), counts.data(), f.type, tuttiSum, comm, nullptr));
+      keep(out);
+      outcome.take(tuttiRedOpDestroy(scaled, comm));
+    }
+  }));
+  return bits;
+}
+
+}  // namespace
+
+TEST_CASE("sums of small floats have the same bits in one step and along a chain") {
+  const int n = GENERATE(3, 5);
+  CHECK(all_sums(n, "chain") == all_sums(n, "direct"));
+}
+
+TEST_CASE("many ranks make sums in their order with few links") {
+  constexpr int n = 20;
+  if (kSanitized) return;
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.deterministic = 1;
+  require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    const auto links = [&] {
+      tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
+      outcome.take(tuttiCommMemStats(comm, &stats));
+      return stats.links;
+    };
+    const size_t before = links();
+    constexpr size_t kCount = 3000;
+    std::vector<float> in(kCount * n), out(kCount);
+    const auto value = [](int r, size_t i) { return 1.0f / static_cast<float>(1 + static_cast<size_t>(r) * 7 + i); };
+    for (size_t i = 0; i < in.size(); i++) in[i] = value(rank, i);
+    const auto wrong = [&](size_t first) {
+      size_t n_wrong = 0;
+      for (size_t i = 0; i < kCount; i++) {
+        float sum = value(0, first + i);
+        for (int r = 1; r < n; r++) sum += value(r, first + i);
+        n_wrong += out[i] != sum;
+      }
+      return n_wrong;
+    };
+    outcome.take(tuttiAllReduce(in.data(), out.data(), kCount, tuttiFloat, tuttiSum, comm, nullptr));
+    outcome.wrong += wrong(0);
+    outcome.take(tuttiReduceScatter(in.data(), out.data(), kCount, tuttiFloat, tuttiSum, comm, nullptr));
+    outcome.wrong += wrong(static_cast<size_t>(rank) * kCount);
+    outcome.take(tuttiReduce(in.data(), out.data(), kCount, tuttiFloat, tuttiSum, 3, comm, nullptr));
+    if (rank == 3) outcome.wrong += wrong(0);
+    const Format& half = kFormats[0];
+    const auto small = inputs(half, rank, kCount);
+    std::vector<uint8_t> small_out(small.size());
+    outcome.take(tuttiAllReduce(small.data(), small_out.data(), kCount, half.type, tuttiSum, comm, nullptr));
+    outcome.wrong += count_wrong(half, n, tuttiSum, Exact(half, n, kCount), 0, small_out, kCount);
+    outcome.wrong += links() > before + 5;  // to and from two neighbours, and for the root
   }));
 }

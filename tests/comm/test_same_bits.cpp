@@ -204,8 +204,13 @@ TEST_CASE("deterministic groups give the same bits over every transport and by e
   const Bits over_tcp = run_program(n, "tcp", 5, plain);
   setenv("TUTTI_ALGO", "ring", 1);
   const Bits forced = run_program(n, "tcp", 5, kSurroundings[2]);
+  setenv("TUTTI_ALGO", "chain", 1);
+  const Bits along_chain = run_program(n, "tcp", 5, plain),
+             in_other_surroundings = run_program(n, "", 5, kSurroundings[9]);
   unsetenv("TUTTI_ALGO");
   unsetenv("TUTTI_DETERMINISTIC");
+  CHECK(along_chain == first);
+  CHECK(in_other_surroundings == first);
   CHECK(over_tcp == first);
   CHECK(forced == first);
 }
