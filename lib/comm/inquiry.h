@@ -6,8 +6,8 @@
 // Threading: any thread.
 #pragma once
 
-#include <mutex>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,8 +22,7 @@ namespace tutti {
 
 class Inquiry {
  public:
-  Inquiry(int rank, int n_ranks, const Recorder& recorder)
-      : rank_(rank), n_ranks_(n_ranks), recorder_(recorder) {}
+  Inquiry(int rank, int n_ranks, const Recorder& recorder) : rank_(rank), n_ranks_(n_ranks), recorder_(recorder) {}
 
   // Whether who has waited for so long should look again who is the cause, and ask.
   bool is_due(int64_t idle_ns);
@@ -51,7 +50,7 @@ class Inquiry {
 
   const int rank_, n_ranks_;
   const Recorder& recorder_;
-  mutable std::mutex mutex_;  // what follows
+  mutable std::mutex mutex_;   // what follows
   std::map<int, Rank> ranks_;  // who has said something: one is 336 bytes
   uint64_t sent_ = 0;
   std::optional<bool> sees_all_;  // through shared memory: nobody has to be asked

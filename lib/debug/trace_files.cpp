@@ -114,8 +114,8 @@ bool is_evidence(const Recorder& recorder) {
 }
 
 // Every process of a job looks at the files of all others here, so of those with a live number it asks no more: to read
-// when it began took 256 processes a quarter of the time in which they form a group. A number that is somebody else's by
-// now has to be looked at only once its file is old.
+// when it began took 256 processes a quarter of the time in which they form a group. A number that is somebody else's
+// by now has to be looked at only once its file is old.
 void sweep_trace_files(const std::string& folder) {
   const uint64_t here = own_pid_namespace();
   size_t kept = 0;

@@ -113,8 +113,8 @@ Schedule direct_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
 Schedule two_shot_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
 Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks);
 Schedule direct_broadcast(int n_ranks, int rank, int root, uint32_t n_chunks);
-// From rank to rank in their order, which the sum is made in, and back; to the root at once. Two neighbours, and two hops
-// for each rank. One slot.
+// From rank to rank in their order, which the sum is made in, and back; to the root at once. Two neighbours, and two
+// hops for each rank. One slot.
 Schedule chain_all_reduce(int n_ranks, int rank, uint32_t n_chunks);
 Schedule chain_reduce(int n_ranks, int rank, int root, uint32_t n_chunks);
 Schedule chain_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks);
