@@ -282,9 +282,9 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * (TUTTI_ORDER); what is added up goes along ranks as they are numbered there. A host with less than half of the median
  * host's speed stands at the ends of trees.
  * Sums that have to be made in the order of ranks (of 16- and 8-bit floats, or in deterministic communicators) take
- * direct, oneshot or linear, and of more than 16 ranks chain, instead of ring, tree, rabenseifner, doubling,
- * hierarchical and racks. 16- and 8-bit floats travel along a chain as floats, in pieces that take 32 MiB of memory,
- * and are rounded once, at the end: the bits are those that one place would give.
+ * direct, oneshot or linear, and of more than 16 ranks (64 where all share memory) chain, instead of ring, tree,
+ * rabenseifner, doubling, hierarchical and racks. 16- and 8-bit floats travel along a chain as floats, in pieces that
+ * take 32 MiB of memory, and are rounded once, at the end: the bits are those that one place would give.
  *
  * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run. It depends on
  * the inputs, the count, datatype and op, the collective, the number of ranks, and their layout: which of them share a

@@ -71,6 +71,7 @@ class Planner {
  private:
   enum class Order { kAny, kFixed, kRanks };  // in which a call's values are added up
   Order order_of(const Call& call) const;
+  bool shares_memory() const { return facts_.shares_memory && facts_.hosts == 1; }
   std::vector<Plan> plans_for(const Call& call, uint64_t bytes) const;
   std::vector<Plan> algorithms_for(const Call& call, Order order) const;
   std::vector<Candidate> priced(const Call& call, uint64_t bytes, std::span<const Plan> plans,

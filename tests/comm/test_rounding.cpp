@@ -166,6 +166,7 @@ TEST_CASE("many ranks make sums in their order with few links") {
   if (kSanitized) return;
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.deterministic = 1;
+  config.transports = "tcp";
   require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     const auto links = [&] {
       tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
