@@ -53,11 +53,12 @@ class Idle {
     since_ns_ = 0;
     awake_ns_ = 0;
     next_warning_ns_ = 0;
+    looked_again_ = false;
   }
 
   // One turn of waiting; false when the operation has to end with error().
   bool turn() {
-    if (context_.interrupted()) return fail(context_.interruption());
+    if (context_.interrupted()) return look_again() || fail(context_.interruption());
     if (!policy_.oversubscribed) {
       pause_cpu();
       if (++turns_ % kTurnsPerPoll != 0) return true;
@@ -68,6 +69,12 @@ class Idle {
   const Error& error() const { return error_; }
 
  private:
+  // Who ends the group may have sent all that this operation needs before, just after this rank has looked.
+  bool look_again() {
+    if (std::exchange(looked_again_, true)) return false;
+    (void)run_.blockers().poll();
+    return true;
+  }
   bool fail(Error error) {
     error_ = std::move(error);
     return false;
@@ -142,6 +149,7 @@ class Idle {
   WaitContext& context_;
   const WaitPolicy& policy_;
   int turns_ = 0;
+  bool looked_again_ = false;
   int64_t awake_ns_ = 0;  // how long to stay awake; 0: has yet to be decided
   int64_t since_ns_ = 0, last_stray_check_ns_ = 0, next_warning_ns_ = 0;
   std::string waited_for_;  // when it was last said

@@ -12,7 +12,6 @@ namespace {
 using Kind = Graph::Kind;
 
 constexpr double kGB = 1e9;
-constexpr const char* kOnPci = ", PCI ";  // in a device's detail
 // Round figures, for what nobody tells.
 constexpr double kWithinPackage = 100 * kGB, kBetweenPackages = 20 * kGB, kPci = 16 * kGB, kPartNs = 50, kBusNs = 300;
 
@@ -32,8 +31,7 @@ void add_part(Graph& graph, const Part& part, int holder) {
                              : is_core   ? Kind::kRank
                                          : Kind::kPart,
                              part.name);
-  if (const size_t bus = part.detail.rfind(kOnPci); is_device && bus != part.detail.npos)
-    graph.nodes.back().bus = part.detail.substr(bus + strlen(kOnPci));
+  graph.nodes.back().bus = part.bus;
   if (holder >= 0 && is_device)
     graph.join(holder, node, is_gpu ? kPci : speed_of_nic(part.detail), kBusNs);
   else if (holder >= 0)

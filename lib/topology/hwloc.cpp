@@ -155,8 +155,8 @@ bool find_nodes(hwloc_obj_t o, Part* node) {
 
 void add_devices(hwloc_obj_t o, const std::string& bus, std::vector<Part>& parts) {
   const auto add = [&](hwloc_obj_t device, const std::string& what, const std::string& where) {
-    const std::string detail = what + (where.empty() ? "" : ", PCI " + where);
-    parts.push_back({.kind = Kind::kDevice, .name = device->name != nullptr ? device->name : "GPU", .detail = detail});
+    const char* const name = device->name != nullptr ? device->name : "GPU";
+    parts.push_back({.kind = Kind::kDevice, .name = name, .detail = what, .bus = where});
   };
   for (hwloc_obj_t d = o->io_first_child; d != nullptr; d = d->next_sibling) {
     std::string here = bus;

@@ -25,9 +25,13 @@ struct Part {
   Kind kind = Kind::kMachine;
   std::string name;    // "NUMA node 1"
   std::string detail;  // a model, a link's speed
+  std::string bus;     // of a PCI device: "0000:1a:00.0"
   uint64_t bytes = 0;  // of a cache or a node's memory
   CpuSet cpus;
   std::vector<Part> parts;
+
+  // Both, for people.
+  std::string details() const { return detail + (bus.empty() ? "" : ", PCI " + bus); }
 };
 
 struct Machine {

@@ -49,6 +49,33 @@ struct Element {
   double number(const char* attribute) const { return strtod(get(attribute).c_str(), nullptr); }
 };
 
+constexpr std::pair<char, const char*> kEntities[] = {
+    {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&apos;"}};
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto entity = std::find_if(std::begin(kEntities), std::end(kEntities), [&](auto& e) { return e.first == c; });
+    if (entity == std::end(kEntities))
+      out += c;
+    else
+      out += entity->second;
+  }
+  return out;
+}
+
+std::string unescaped(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const auto entity = std::find_if(std::begin(kEntities), std::end(kEntities),
+                                     [&](auto& e) { return text.substr(0, strlen(e.second)) == e.second; });
+    const bool is_entity = entity != std::end(kEntities);
+    out += is_entity ? entity->first : text[0];
+    text.remove_prefix(is_entity ? strlen(entity->second) : 1);
+  }
+  return out;
+}
+
 // As much of XML as these files have: elements with attributes, comments, declarations.
 class Reader {
  public:
@@ -106,7 +133,7 @@ class Reader {
       const size_t equals = tag.find("=\"", at);
       const size_t end = equals == tag.npos ? tag.npos : tag.find('"', equals + 2);
       if (end == tag.npos) return wrong("'" + std::string(tag) + "' has an attribute that is not name=\"value\"");
-      element.attributes.emplace(tag.substr(at, equals - at), tag.substr(equals + 2, end - equals - 2));
+      element.attributes.emplace(tag.substr(at, equals - at), unescaped(tag.substr(equals + 2, end - equals - 2)));
       at = end + 1;
     }
     if (!is_empty) TUTTI_TRY(read_inside(&element, depth + 1));
@@ -294,7 +321,7 @@ class Writer {
   }
   Result<void> write_inner(int place, int depth) {
     for (const int node : inner_[place]) {
-      const std::string pci = "<pci busid=\"" + at(node).bus + "\" class=";
+      const std::string pci = "<pci busid=\"" + escaped(at(node).bus) + "\" class=";
       if (at(node).kind == Kind::kNic) {
         write_nic(place, node, depth);
       } else if (at(node).bus.empty()) {
@@ -315,7 +342,7 @@ class Writer {
     const std::string name = at(gpu).name.rfind(kGpuName, 0) == 0 ? at(gpu).name.substr(strlen(kGpuName)) : "";
     const std::string dev = name.empty() ? std::to_string(gpus_) : name;
     gpus_++;
-    line(depth, format("<gpu dev=\"%s\" sm=\"%d\">", dev.c_str(), at(gpu).sm));
+    line(depth, format("<gpu dev=\"%s\" sm=\"%d\">", escaped(dev).c_str(), at(gpu).sm));
     for (const Graph::Edge& edge : graph_.edges) {
       if (edge.a != gpu && edge.b != gpu) continue;
       const Graph::Node& peer = at(edge.a == gpu ? edge.b : edge.a);
@@ -325,8 +352,8 @@ class Writer {
       const bool is_xgmi =
           xgmis == std::round(xgmis) && (at(gpu).sm == 0 || std::fmod(edge.bytes_per_second, each) != 0);
       line(depth + 1,
-           format("<%s target=\"%s\" count=\"%g\" tclass=\"0x%s\"/>", is_xgmi ? "xgmi" : "nvlink", peer.bus.c_str(),
-                  is_xgmi ? xgmis : std::max(1.0, std::round(edge.bytes_per_second / each)),
+           format("<%s target=\"%s\" count=\"%g\" tclass=\"0x%s\"/>", is_xgmi ? "xgmi" : "nvlink",
+                  escaped(peer.bus).c_str(), is_xgmi ? xgmis : std::max(1.0, std::round(edge.bytes_per_second / each)),
                   is_switch ? "068000"
                   : is_xgmi ? "038000"
                             : "030200"));
@@ -343,11 +370,11 @@ class Writer {
     double most = 0;
     for (const int net : nets) most = std::max(most, speed(net));
     const bool has_bus = !at(first).bus.empty();
-    if (has_bus) line(depth, "<pci busid=\"" + at(first).bus + "\" class=\"0x020000\"" + pci_link(most));
+    if (has_bus) line(depth, "<pci busid=\"" + escaped(at(first).bus) + "\" class=\"0x020000\"" + pci_link(most));
     line(depth + has_bus, "<nic>");
     for (const int net : nets)
-      line(depth + has_bus + 1,
-           format("<net name=\"%s\" speed=\"%.0f\"/>", at(net).name.c_str(), std::ceil(speed(net) * 8 / 1e6 - 1e-6)));
+      line(depth + has_bus + 1, format("<net name=\"%s\" speed=\"%.0f\"/>", escaped(at(net).name).c_str(),
+                                       std::ceil(speed(net) * 8 / 1e6 - 1e-6)));
     line(depth + has_bus, "</nic>");
     if (has_bus) line(depth, "</pci>");
   }

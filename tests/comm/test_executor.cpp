@@ -132,6 +132,22 @@ TEST_CASE("executor: an operation that fails takes back what it has exposed and 
   CHECK(bench.from.revokes == 1);
 }
 
+TEST_CASE("executor: what was sent before the group ended completes the operation") {
+  Bench bench;
+  Context context;
+  bench.add_lane({bench.receive()});
+  int looks = 0;
+  bench.from.on_peek = [&] {
+    context.ended = true;
+    if (++looks == 2) bench.from.messages.push_back(bench.message(bench.theirs.data()));
+  };
+  Run run(bench.program, bench.operation, bench.recorder);
+  const auto result = drive(run, context, {.op_timeout_seconds = 5});
+  INFO((result ? "" : result.error().message));
+  CHECK(result);
+  CHECK(bench.output == bench.theirs);
+}
+
 TEST_CASE("executor: what still holds the rank up is waited for, and a link that fails meanwhile ends the operation") {
   Bench bench;
   Context context;

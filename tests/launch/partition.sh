@@ -24,6 +24,7 @@ halves() {
   read -ra places <<<"$2"
   n=${#places[@]}
   port=$((${port:-29800} + 1))
+  rm -f "$out".?  # "ready" of the ranks before
   for rank in $(seq 0 $((n - 1))); do
     on "${places[$rank]}" env TUTTI_RANK="$rank" TUTTI_NRANKS="$n" TUTTI_ROOT=10.80.1.1:$port TUTTI_SECRET=halves \
       TUTTI_INIT_TIMEOUT=40 timeout 120 "$vanish" "$mode" 40 majority >"$out.$rank" 2>&1 &

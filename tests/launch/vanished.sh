@@ -16,6 +16,7 @@ start() {
   local rank
   port=$((${port:-29700} + 1))
   pids=()
+  rm -f "$out".?  # "ready" of the ranks before
   for rank in 0 1 2 3 4 5; do
     on $((rank / 2 + 1)) env TUTTI_RANK=$rank TUTTI_NRANKS=6 TUTTI_ROOT=10.78.1.1:$port TUTTI_SECRET=vanished \
       TUTTI_INIT_TIMEOUT=40 timeout 120 "$vanish" "$1" "$2" >"$out.$rank" 2>&1 &

@@ -148,16 +148,16 @@ TEST_CASE("graph: speeds of links and NICs are written as they are") {
 
 TEST_CASE("graph: a machine of hwloc's is written with its devices, and what has no place in NCCL's XML is refused") {
   Machine machine;
-  const auto device = [](const char* name, const char* detail) {
-    return Part{.kind = Part::Kind::kDevice, .name = name, .detail = detail};
+  const auto device = [](const char* name, const char* detail, const char* bus = "") {
+    return Part{.kind = Part::Kind::kDevice, .name = name, .detail = detail, .bus = bus};
   };
   Part package{.kind = Part::Kind::kPackage, .name = "package 0"},
       numa{.kind = Part::Kind::kNode, .name = "NUMA node 1"};
   numa.parts = {{.kind = Part::Kind::kCore, .name = "core 0"},
-                device("GPU", "GPU NVIDIA H100, PCI 0000:1a:00.0"),
-                device("eth0", "NIC, 25000 Mb/s, PCI 0000:1b:00.0")};
+                device("GPU", "GPU NVIDIA H100", "0000:1a:00.0"),
+                device("eth0", "NIC, 25000 Mb/s", "0000:1b:00.0")};
   package.parts = {numa};
-  machine.whole.parts = {package, device("virtual0", "virtual NIC, 1000 Mb/s")};
+  machine.whole.parts = {package, device("a<\"&'>b", "virtual NIC, 1000 Mb/s")};
   const auto xml = nccl_xml(graph_of(machine));
   REQUIRE(xml);
   const auto again = graph_from_nccl_xml(xml.value(), "F");
@@ -169,7 +169,7 @@ TEST_CASE("graph: a machine of hwloc's is written with its devices, and what has
   CHECK(again.value().nodes[2].name == "eth0");
   CHECK(again.value().nodes[2].bus == "0000:1b:00.0");
   CHECK(again.value().edges[1].bytes_per_second == 25e9 / 8);
-  CHECK(again.value().nodes[3].name == "virtual0");
+  CHECK(again.value().nodes[3].name == "a<\"&'>b");
 
   const auto refused = [](const Graph& graph) {
     const auto wrong = nccl_xml(graph);
@@ -177,7 +177,7 @@ TEST_CASE("graph: a machine of hwloc's is written with its devices, and what has
     CHECK(wrong.error().code == Code::kInvalidUsage);
     return wrong.error().message;
   };
-  machine.whole.parts[0].parts[0].parts[1].detail = "GPU NVIDIA H100";
+  machine.whole.parts[0].parts[0].parts[1].bus.clear();
   CHECK(contains(refused(graph_of(machine)), "GPU has no PCI bus id"));
   machine.whole.parts[0].parts[0].parts.resize(1);
   CHECK(contains(refused(graph_of(machine)), "there are no GPUs"));

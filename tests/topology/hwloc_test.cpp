@@ -112,7 +112,7 @@ TEST_CASE("golden: fast and saving cores, clusters of which share a cache") {
         "1 5 3 0 4 2");
   std::string devices;
   for (const Part& part : m.whole.parts)
-    if (part.kind == Part::Kind::kDevice) devices += part.name + ": " + part.detail + "\n";
+    if (part.kind == Part::Kind::kDevice) devices += part.name + ": " + part.details() + "\n";
   CHECK(devices == "GPU: GPU Some Vendor Some GPU, PCI 0000:01:00.0\nenp2s0: NIC, 2500 Mb/s, PCI 0000:02:00.0\n");
 }
 

@@ -17,7 +17,12 @@ namespace {
 constexpr int kMostRanks = 65536;  // of an invented group
 
 void put_part(ByteWriter& w, const Part& part) {
-  w.put(part.kind).put(part.bytes).put_string(part.name).put_string(part.detail).put_string(tutti::to_bytes(part.cpus));
+  w.put(part.kind)
+      .put(part.bytes)
+      .put_string(part.name)
+      .put_string(part.detail)
+      .put_string(part.bus)
+      .put_string(tutti::to_bytes(part.cpus));
   w.put(static_cast<uint32_t>(part.parts.size()));
   for (const Part& inner : part.parts) put_part(w, inner);
 }
@@ -28,6 +33,7 @@ Part get_part(ByteReader& r) {
   part.bytes = r.get<uint64_t>();
   part.name = r.get_string();
   part.detail = r.get_string();
+  part.bus = r.get_string();
   part.cpus = cpus_from_bytes(r.get_string()).value_or(CpuSet());
   for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) part.parts.push_back(get_part(r));
   return part;

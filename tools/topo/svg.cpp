@@ -123,7 +123,7 @@ class Drawing {
     for (const Part& inner : part.parts) {
       if (inner.kind == Part::Kind::kDevice) {
         drawn_.devices = true;
-        to.push_back(small_box(inner.name + ": " + inner.detail, "#dfd"));
+        to.push_back(small_box(inner.name + ": " + inner.details(), "#dfd"));
       }
       add_devices(inner, to);
     }
@@ -158,7 +158,7 @@ class Drawing {
     for (const Part& inner : part.parts) {
       if (inner.kind != Part::Kind::kDevice) continue;
       drawn_.devices = true;
-      boxes.push_back(small_box(inner.name + ": " + inner.detail, "#dfd"));
+      boxes.push_back(small_box(inner.name + ": " + inner.details(), "#dfd"));
     }
     return boxes;
   }

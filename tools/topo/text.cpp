@@ -20,7 +20,8 @@ bool is_core(const Part& part) {
 }
 
 bool alike(const Part& a, const Part& b) {
-  if (a.kind != b.kind || a.bytes != b.bytes || a.detail != b.detail || a.cpus.count() != b.cpus.count()) return false;
+  if (a.kind != b.kind || a.bytes != b.bytes || a.details() != b.details() || a.cpus.count() != b.cpus.count())
+    return false;
   return a.parts.size() == b.parts.size() && (is_core(a) && is_core(b)) &&
          (a.parts.empty() || a.kind == Part::Kind::kCore || alike(a.parts[0], b.parts[0]));
 }
@@ -48,7 +49,7 @@ struct Tree {
   void add(const Part& part, const std::string& name, const CpuSet& cpus, const std::string& ranks, size_t depth) {
     text.append(2 * depth, ' ').append(name);
     if (part.bytes > 0) text += ", " + size_text(part.bytes);
-    if (!part.detail.empty()) text += ", " + part.detail;
+    if (!part.detail.empty()) text += ", " + part.details();
     if (cpus.any()) text += ", CPUs " + tutti::to_text(cpus);
     if (!ranks.empty()) text += "  <- ranks" + ranks;
     text += "\n";
