@@ -277,8 +277,7 @@ std::optional<Acceptor::Accepted> Acceptor::next() {
 }
 
 void Acceptor::add_waiting(std::vector<pollfd>* fds) const {
-  for (const Fd& fd : listening_)
-    if (!is_full_) fds->push_back({fd.get(), POLLIN, 0});
+  for (const Fd& fd : listening_) fds->push_back({fd.get(), static_cast<short>(is_full_ ? 0 : POLLIN), 0});
   for (const Pending& p : pending_)
     fds->push_back({p.fd.get(), static_cast<short>(p.handshake.wants_write() ? POLLOUT : POLLIN), 0});
 }

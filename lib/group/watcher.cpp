@@ -80,7 +80,7 @@ void Watcher::remove(Client& client) {
   served_.wait(lock, [&] { return serving_ != &client; });
   const auto found = clients_.find(&client);
   if (found == clients_.end()) return;
-  register_fds(&client, found->second, {});
+  for (const pollfd& p : found->second.fds) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, p.fd, nullptr);
   set_due(&client, found->second, 0);
   nudged_.erase(&client);
   clients_.erase(found);
@@ -136,12 +136,8 @@ bool Watcher::serve(Client* client) {
   return true;
 }
 
-// A descriptor that was closed is not registered any more. If its number is in use again, then not here: nobody else
-// registers any between serve(), where that happens, and this.
+// One that was closed is not registered any more, and its number is perhaps somebody else's by now.
 void Watcher::register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds) {
-  for (const pollfd& old : waiting.fds)
-    if (std::none_of(fds.begin(), fds.end(), [&](const pollfd& p) { return p.fd == old.fd; }))
-      (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, old.fd, nullptr);
   for (const pollfd& p : fds) {
     epoll_event event{.events = static_cast<uint32_t>(p.events), .data = {.ptr = client}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, p.fd, &event) != 0)

@@ -28,8 +28,8 @@ class Watcher {
     virtual ~Client() = default;
     // Something may have come, or the time is over.
     virtual void serve() = 0;
-    // What to wait for then, and for how many milliseconds at most (-1: as long as it takes). What is closed between
-    // two calls need not be told.
+    // What to wait for then, and for how many milliseconds at most (-1: as long as it takes): all that was given the
+    // last time again, with no events if there is nothing to wait for, but for what serve() has closed.
     virtual int waits_for(std::vector<pollfd>* fds) = 0;
   };
 

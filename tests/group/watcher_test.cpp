@@ -31,7 +31,7 @@ struct Counter : Watcher::Client {
 
   Counter() {
     int ends[2];
-    REQUIRE(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) abort();  // Catch's assertions are not for threads
     in.reset(ends[0]);
     out.reset(ends[1]);
   }
