@@ -17,11 +17,11 @@ TicketLock::Entry TicketLock::enter_with_ticket() {
 }
 
 // The locked instruction stands between the store of turn_ and the load of sleepers_, and who comes after it sees the
-// turn's end.
+// turn's end. Also the last user wakes them: a GPU's thread takes its turns without being counted.
 bool TicketLock::leave_with_ticket() {
   turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   const bool is_last = leave();
-  if (!is_last) wake_sleepers();
+  wake_sleepers();
   return is_last;
 }
 

@@ -80,6 +80,24 @@ TEST_CASE("nobody enters alone while a ticket is out", "[comm]") {
   CHECK(room.use_alone());
 }
 
+TEST_CASE("the last user wakes who waits for a turn without being counted, as a GPU's thread does", "[comm]") {
+  Room room;
+  REQUIRE(room.use_alone());
+  std::thread([&] { room.use_in_turn(); }).join();  // nobody owns it any more
+  const auto entry = room.ticket_lock.enter_alone();
+  REQUIRE(entry == TicketLock::Entry::kWithTicket);
+  std::atomic<bool> waits{false};
+  std::thread other([&] {
+    waits = true;
+    room.use_in_turn();
+  });
+  while (!waits) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  room.ticket_lock.leave_alone(entry);
+  other.join();
+  CHECK(room.turns == 3);
+}
+
 TEST_CASE("turns of an owner and of those who take the ownership from it do not overlap", "[comm]") {
   for (int round = 0; round < kRounds; round++) {
     Room room;
