@@ -114,8 +114,8 @@ class Acceptor {
   std::optional<Error> shortage() const;
   // For poll(2): the doors, and those that have yet to show who they are. What they do not say is known by the clock.
   bool has_pending() const { return !pending_.empty(); }
-  // Somebody may wait whom it had no room for: the doors stay readable and add_waiting() asks nothing of them, so ask by
-  // the clock.
+  // Somebody may wait whom it had no room for: the doors stay readable and add_waiting() asks nothing of them, so ask
+  // by the clock.
   bool is_full() const { return is_full_; }
   void add_waiting(std::vector<pollfd>* fds) const;
 
