@@ -205,27 +205,26 @@ void reduce_avg(const ReduceArgs& args) {
   reduce<T, Sum>(args, args.divisor);
 }
 
-// A register of floats for each of codes.
-template <class T>
-void widen(const void* from, size_t elems, void* to) {
-  using Stored = typename T::Stored;
+// A register of floats for each of codes, or back.
+template <class From, class To, class Convert>
+[[gnu::always_inline]] inline void convert(const void* from, size_t elems, void* to, Convert convert_one) {
   constexpr size_t kElems = sizeof(Floats) / sizeof(float);
   const char* in = static_cast<const char*>(from);
   char* out = static_cast<char*>(to);
-  for (; elems >= kElems; elems -= kElems, in += sizeof(Stored), out += sizeof(Floats))
-    store(out, T::decode(load<Stored>(in)));
-  if (elems > 0) store_part(out, T::decode(load_part<Stored>(in, elems * T::kElemBytes)), elems * sizeof(float));
+  for (; elems >= kElems; elems -= kElems, in += sizeof(From), out += sizeof(To))
+    store(out, convert_one(load<From>(in)));
+  if (elems == 0) return;
+  const From part = load_part<From>(in, elems * (sizeof(From) / kElems));
+  store_part(out, convert_one(part), elems * (sizeof(To) / kElems));
 }
 
 template <class T>
+void widen(const void* from, size_t elems, void* to) {
+  convert<typename T::Stored, Floats>(from, elems, to, [](auto codes) { return T::decode(codes); });
+}
+template <class T>
 void narrow(const void* from, size_t elems, void* to) {
-  using Stored = typename T::Stored;
-  constexpr size_t kElems = sizeof(Floats) / sizeof(float);
-  const char* in = static_cast<const char*>(from);
-  char* out = static_cast<char*>(to);
-  for (; elems >= kElems; elems -= kElems, in += sizeof(Floats), out += sizeof(Stored))
-    store(out, T::encode(load<Floats>(in)));
-  if (elems > 0) store_part(out, T::encode(load_part<Floats>(in, elems * sizeof(float))), elems * T::kElemBytes);
+  convert<Floats, typename T::Stored>(from, elems, to, [](auto floats) { return T::encode(floats); });
 }
 
 template <class T>

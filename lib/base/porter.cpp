@@ -95,20 +95,18 @@ Result<Port> open_port(uint16_t number) {
   }
 }
 
-// Those of this process, by port. A porter runs as long as its port has any.
+// Those of this process, by port. A porter runs as long as its port has any. Made when the library is loaded, because a
+// first use may meet another thread's fork; never destroyed, because porters may outlive main.
 struct Doors {
+  Doors();
   std::mutex mutex;
   std::map<uint16_t, std::vector<uint64_t>> of_port;
 };
-// Never destroyed: porters may outlive main.
-Doors& doors() {
-  static Doors* const all = [] {
-    auto* fresh = new Doors;
-    hold_while_forking(fresh->mutex);
-    do_in_children([] { doors().of_port.clear(); });
-    return fresh;
-  }();
-  return *all;
+Doors& g_doors = *new Doors;
+
+Doors::Doors() {
+  hold_while_forking(mutex);
+  do_in_children([] { g_doors.of_port.clear(); });
 }
 
 class Porter {
@@ -148,11 +146,11 @@ void Porter::run() {
 bool Porter::stays() {
   if (now_ns() < next_look_ns_) return true;
   next_look_ns_ = now_ns() + int64_t{kLookMs} * 1'000'000;
-  const std::lock_guard lock(doors().mutex);
-  auto& mine = doors().of_port[number_];
+  const std::lock_guard lock(g_doors.mutex);
+  auto& mine = g_doors.of_port[number_];
   std::erase_if(mine, [](uint64_t door) { return bool(listen_unix_abstract(name_of(door))); });
   if (!mine.empty()) return true;
-  doors().of_port.erase(number_);
+  g_doors.of_port.erase(number_);
   port_.calls.reset();  // before others can take the name
   port_.names.reset();
   return false;
@@ -191,9 +189,9 @@ bool Porter::serve(const Caller& caller) {
 }  // namespace
 
 Result<Fd> open_door(uint16_t port, uint64_t door) {
-  const std::lock_guard lock(doors().mutex);
+  const std::lock_guard lock(g_doors.mutex);
   TUTTI_TRY_ASSIGN(Fd fd, listen_unix_abstract(name_of(door)));
-  if (const auto known = doors().of_port.find(port); known != doors().of_port.end()) {
+  if (const auto known = g_doors.of_port.find(port); known != g_doors.of_port.end()) {
     known->second.push_back(door);
     return fd;
   }
@@ -201,7 +199,7 @@ Result<Fd> open_door(uint16_t port, uint64_t door) {
   const auto porter = std::make_shared<Porter>(port, std::move(opened));
   TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that serves TUTTI_PORT", [porter] { porter->run(); }));
   thread.detach();
-  doors().of_port[port] = {door};
+  g_doors.of_port[port] = {door};
   return fd;
 }
 

@@ -95,7 +95,7 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
       call.collective == Collective::kReduce && call.algo == Algo::kDirect && call.lanes > 1 && me_.n_ranks > 2;
   what.one_way = traits(call.collective).has_root && !sums_in_parts &&
                  what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
-  if (me_.planner->adds_wide(call))
+  if (operation.count > 0 && me_.planner->adds_wide(call))  // agreements are of nothing
     return in_wide_pieces(what, [&](const BoundCall& piece) { return drive_bound(program, piece, 0); });
   return drive_bound(program, what, steps_done);
 }

@@ -50,8 +50,7 @@ Result<void> in_wide_pieces(const BoundCall& what, const std::function<Result<vo
   piece.input = values.data();
   piece.output = values.data() + input_at[own];
   piece.scalar = nullptr;
-  uint64_t at = 0;
-  do {
+  for (uint64_t at = 0; at < largest; at += most) {
     for (uint32_t b = 0; b < n_blocks; b++) {
       elems[b] = std::min(most, what.blocks.size(b) - std::min(at, what.blocks.size(b)));
       take_in(what, what.blocks.begin(Buffer::kInput, b) + at, elems[b], values.data() + input_at[b]);
@@ -59,8 +58,7 @@ Result<void> in_wide_pieces(const BoundCall& what, const std::function<Result<vo
     TUTTI_TRY(drive(piece));
     char* const out = static_cast<char*>(what.output) + at * dtype_bytes(what.call.dtype);
     if (has_output) kernels().narrow[static_cast<int>(what.call.dtype)](values.data() + input_at[own], elems[own], out);
-    at += most;
-  } while (at < largest);
+  }
   return {};
 }
 

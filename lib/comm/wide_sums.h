@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-// Calls drive(piece) for one piece after the other, each the same operation on floats. Ends with the first error.
+// Calls drive(piece) for one piece after the other, each the same operation on floats; there is something to add up.
+// Ends with the first error.
 Result<void> in_wide_pieces(const BoundCall& what, const std::function<Result<void>(const BoundCall&)>& drive);
 
 }  // namespace tutti

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <map>
 #include <mutex>
 #include <string>
 #include <tuple>
 
-#include "base/at_fork.h"
+#include "base/halves.h"
 
 namespace tutti {
 
@@ -29,43 +28,20 @@ struct LocalPipe::Shared {
 
 namespace {
 
-// Of the pipes one end of which is there. Never destroyed: threads may outlive main.
-struct Halves {
-  std::mutex mutex;
-  std::map<Name, std::weak_ptr<void>> pipes;
-};
-Halves& halves() {
-  static Halves* const all = [] {
-    auto* fresh = new Halves;
-    hold_while_forking(fresh->mutex);
-    return fresh;
-  }();
-  return *all;
-}
+// Never destroyed: threads may outlive main.
+auto& g_pipes = *new Halves<Name, LocalPipe::Shared>;
 
 }  // namespace
 
 LocalPipe::LocalPipe(uint64_t group, int rank, int peer, Wake wake) : side_(rank < peer ? 0 : 1) {
-  const std::lock_guard lock(halves().mutex);
   const Name name{group, std::min(rank, peer), std::max(rank, peer)};
-  std::weak_ptr<void>& known = halves().pipes[name];
-  shared_ = std::static_pointer_cast<Shared>(known.lock());
-  if (shared_) {
-    halves().pipes.erase(name);
-  } else {
-    shared_ = std::make_shared<Shared>(name);
-    known = shared_;
-  }
-  const std::lock_guard lock_pipe(shared_->mutex);
+  shared_ = g_pipes.meet(name, [&] { return std::make_shared<Shared>(name); });
+  const std::lock_guard lock(shared_->mutex);
   shared_->ends[side_].wake = std::move(wake);
 }
 
 LocalPipe::~LocalPipe() {
-  {
-    const std::lock_guard lock(halves().mutex);
-    const auto half = halves().pipes.find(shared_->name);
-    if (half != halves().pipes.end() && half->second.lock() == shared_) halves().pipes.erase(half);
-  }
+  g_pipes.withdraw(shared_->name, shared_);
   const std::lock_guard lock(shared_->mutex);
   shared_->ends[side_] = {{}, {}, true};
   if (const Wake& wake = shared_->ends[1 - side_].wake) wake();

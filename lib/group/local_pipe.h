@@ -14,7 +14,7 @@ namespace tutti {
 
 class LocalPipe {
  public:
-  // Something has come. Called with the pipe locked: it may wait for nothing.
+  // Something has come, after the end was made: look once then. Called with the pipe locked: it may wait for nothing.
   using Wake = std::function<void()>;
 
   // This rank's end of the only pipe with `peer` in this group. Whoever comes first makes it, and the other one finds
@@ -28,8 +28,9 @@ class LocalPipe {
   ssize_t write(const char* data, size_t n);
   ssize_t read(char* data, size_t most);
 
+  struct Shared;  // by both ends
+
  private:
-  struct Shared;
   std::shared_ptr<Shared> shared_;
   size_t side_;
 };

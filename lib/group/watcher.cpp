@@ -14,30 +14,28 @@
 namespace tutti {
 namespace {
 
-// Never destroyed: threads may outlive main.
+// Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed: threads may
+// outlive main.
 struct OfProcess {
+  OfProcess();
   std::mutex mutex;
   std::weak_ptr<Watcher> watcher;
 };
-OfProcess& of_this_process() {
-  static OfProcess* const all = [] {
-    auto* fresh = new OfProcess;
-    hold_while_forking(fresh->mutex);
-    do_in_children([] { of_this_process().watcher.reset(); });
-    return fresh;
-  }();
-  return *all;
+OfProcess& g_of_process = *new OfProcess;
+
+OfProcess::OfProcess() {
+  hold_while_forking(mutex);
+  do_in_children([] { g_of_process.watcher.reset(); });
 }
 
 }  // namespace
 
 Result<std::shared_ptr<Watcher>> Watcher::of_process() {
-  OfProcess& process = of_this_process();
-  const std::lock_guard lock(process.mutex);
-  if (auto watcher = process.watcher.lock()) return watcher;
+  const std::lock_guard lock(g_of_process.mutex);
+  if (auto watcher = g_of_process.watcher.lock()) return watcher;
   std::shared_ptr<Watcher> watcher(new Watcher);
   TUTTI_TRY(watcher->start());
-  process.watcher = watcher;
+  g_of_process.watcher = watcher;
   return watcher;
 }
 

@@ -55,6 +55,8 @@ Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file
 // least PCIe link and the fewest links between GPUs that have them. kInvalidUsage: there are several hosts, no GPUs, or
 // a GPU or a switch of which the PCI bus id is not known.
 Result<std::string> nccl_xml(const Graph& graph);
+// As text or an attribute, of any XML.
+std::string xml_text(std::string_view text);
 // Which way messages take: that on which 64 KiB take the least time if each node takes them in before it passes them
 // on. Through no rank. Belongs to one thread; the graph stays.
 class Routes {

@@ -52,18 +52,6 @@ struct Element {
 constexpr std::pair<char, const char*> kEntities[] = {
     {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&apos;"}};
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto entity = std::find_if(std::begin(kEntities), std::end(kEntities), [&](auto& e) { return e.first == c; });
-    if (entity == std::end(kEntities))
-      out += c;
-    else
-      out += entity->second;
-  }
-  return out;
-}
-
 std::string unescaped(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -321,7 +309,7 @@ class Writer {
   }
   Result<void> write_inner(int place, int depth) {
     for (const int node : inner_[place]) {
-      const std::string pci = "<pci busid=\"" + escaped(at(node).bus) + "\" class=";
+      const std::string pci = "<pci busid=\"" + xml_text(at(node).bus) + "\" class=";
       if (at(node).kind == Kind::kNic) {
         write_nic(place, node, depth);
       } else if (at(node).bus.empty()) {
@@ -342,7 +330,7 @@ class Writer {
     const std::string name = at(gpu).name.rfind(kGpuName, 0) == 0 ? at(gpu).name.substr(strlen(kGpuName)) : "";
     const std::string dev = name.empty() ? std::to_string(gpus_) : name;
     gpus_++;
-    line(depth, format("<gpu dev=\"%s\" sm=\"%d\">", escaped(dev).c_str(), at(gpu).sm));
+    line(depth, format("<gpu dev=\"%s\" sm=\"%d\">", xml_text(dev).c_str(), at(gpu).sm));
     for (const Graph::Edge& edge : graph_.edges) {
       if (edge.a != gpu && edge.b != gpu) continue;
       const Graph::Node& peer = at(edge.a == gpu ? edge.b : edge.a);
@@ -353,7 +341,7 @@ class Writer {
           xgmis == std::round(xgmis) && (at(gpu).sm == 0 || std::fmod(edge.bytes_per_second, each) != 0);
       line(depth + 1,
            format("<%s target=\"%s\" count=\"%g\" tclass=\"0x%s\"/>", is_xgmi ? "xgmi" : "nvlink",
-                  escaped(peer.bus).c_str(), is_xgmi ? xgmis : std::max(1.0, std::round(edge.bytes_per_second / each)),
+                  xml_text(peer.bus).c_str(), is_xgmi ? xgmis : std::max(1.0, std::round(edge.bytes_per_second / each)),
                   is_switch ? "068000"
                   : is_xgmi ? "038000"
                             : "030200"));
@@ -370,10 +358,10 @@ class Writer {
     double most = 0;
     for (const int net : nets) most = std::max(most, speed(net));
     const bool has_bus = !at(first).bus.empty();
-    if (has_bus) line(depth, "<pci busid=\"" + escaped(at(first).bus) + "\" class=\"0x020000\"" + pci_link(most));
+    if (has_bus) line(depth, "<pci busid=\"" + xml_text(at(first).bus) + "\" class=\"0x020000\"" + pci_link(most));
     line(depth + has_bus, "<nic>");
     for (const int net : nets)
-      line(depth + has_bus + 1, format("<net name=\"%s\" speed=\"%.0f\"/>", escaped(at(net).name).c_str(),
+      line(depth + has_bus + 1, format("<net name=\"%s\" speed=\"%.0f\"/>", xml_text(at(net).name).c_str(),
                                        std::ceil(speed(net) * 8 / 1e6 - 1e-6)));
     line(depth + has_bus, "</nic>");
     if (has_bus) line(depth, "</pci>");
@@ -387,6 +375,18 @@ class Writer {
 };
 
 }  // namespace
+
+std::string xml_text(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto entity = std::find_if(std::begin(kEntities), std::end(kEntities), [&](auto& e) { return e.first == c; });
+    if (entity == std::end(kEntities))
+      out += c;
+    else
+      out += entity->second;
+  }
+  return out;
+}
 
 Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file) {
   TUTTI_TRY_ASSIGN(const Element system, Reader(text, file).document());

@@ -16,19 +16,6 @@ struct Point {
   int x = 0, y = 0;
 };
 
-std::string escaped(const std::string& text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c == '<')
-      safe += "&lt;";
-    else if (c == '&')
-      safe += "&amp;";
-    else
-      safe += c;
-  }
-  return safe;
-}
-
 int text_width(const std::string& text) {
   return 7 * static_cast<int>(text.size());
 }
@@ -194,7 +181,7 @@ class Drawing {
     const Point at = {around.x + box.at.x, around.y + box.at.y};
     std::string out =
         format("<rect x='%d' y='%d' width='%d' height='%d' fill='%s' stroke='#999'/>\n<text x='%d' y='%d'>%s</text>\n",
-               at.x, at.y, box.size.x, box.size.y, box.fill, at.x + kPad, at.y + kLine - 2, escaped(box.name).c_str());
+               at.x, at.y, box.size.x, box.size.y, box.fill, at.x + kPad, at.y + kLine - 2, xml_text(box.name).c_str());
     for (const auto& [rank, middle] : box.ranks) seats_[static_cast<size_t>(rank)] = {at.x + middle.x, at.y + middle.y};
     for (const Box& inner : box.inner) out += draw(inner, at);
     return out;

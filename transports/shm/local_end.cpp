@@ -3,8 +3,8 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
-#include <map>
-#include <mutex>
+
+#include "base/halves.h"
 
 namespace tutti::shm {
 
@@ -16,19 +16,8 @@ struct LocalEnd::Pair {
 
 namespace {
 
-// Never destroyed: threads may outlive main.
-struct Offers {
-  std::mutex mutex;
-  std::map<uint64_t, std::weak_ptr<void>> pairs;
-};
-Offers& offers() {
-  static Offers* const all = [] {
-    auto* fresh = new Offers;
-    hold_while_forking(fresh->mutex);
-    return fresh;
-  }();
-  return *all;
-}
+// Those that nobody has joined yet. Never destroyed: threads may outlive main.
+auto& g_pairs = *new Halves<uint64_t, LocalEnd::Pair>;
 
 }  // namespace
 
@@ -51,16 +40,13 @@ std::unique_ptr<LocalEnd> LocalEnd::offer(uint64_t id, std::shared_ptr<Bell> bel
   if (!bell->open()) return nullptr;
   auto pair = std::make_shared<Pair>(id);
   pair->bells[0] = bell;
-  const std::lock_guard lock(offers().mutex);
-  offers().pairs[id] = pair;
+  g_pairs.meet(id, [&] { return pair; });
   return std::unique_ptr<LocalEnd>(new LocalEnd(std::move(pair), std::move(bell), false));
 }
 
 std::unique_ptr<LocalEnd> LocalEnd::join(uint64_t id, std::shared_ptr<Bell> bell) {
   if (!bell->open()) return nullptr;
-  const std::lock_guard lock(offers().mutex);
-  const auto found = offers().pairs.extract(id);
-  auto pair = found.empty() ? nullptr : std::static_pointer_cast<Pair>(found.mapped().lock());
+  auto pair = g_pairs.meet(id, [] { return std::shared_ptr<Pair>(); });
   if (!pair) return nullptr;
   pair->bells[1] = bell;
   pair->joined.store(true, std::memory_order_release);
@@ -69,10 +55,7 @@ std::unique_ptr<LocalEnd> LocalEnd::join(uint64_t id, std::shared_ptr<Bell> bell
 
 LocalEnd::~LocalEnd() {
   pair_->left[receives_].store(true, std::memory_order_release);
-  {
-    const std::lock_guard lock(offers().mutex);
-    offers().pairs.erase(pair_->id);
-  }
+  g_pairs.withdraw(pair_->id, pair_);
   if (is_joined()) ring_other();
 }
 

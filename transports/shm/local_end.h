@@ -41,8 +41,9 @@ class LocalEnd {
   // What the other end did before is seen then.
   bool other_has_left() const;
 
+  struct Pair;  // both ends'
+
  private:
-  struct Pair;
   LocalEnd(std::shared_ptr<Pair> pair, std::shared_ptr<Bell> bell, bool receives)
       : pair_(std::move(pair)), bell_(std::move(bell)), receives_(receives) {}
 
