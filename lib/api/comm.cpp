@@ -18,20 +18,31 @@ namespace {
 constexpr int kMaxRanks = 1 << 20;
 
 // Ranks of one thread's group join at its end, side by side.
-Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* id, int rank, const tuttiConfig_t* config) {
+UniqueId to_unique_id(const tuttiUniqueId& id) {
+  UniqueId unique_id;
+  static_assert(sizeof unique_id.bytes == sizeof id.internal);
+  memcpy(unique_id.bytes, id.internal, sizeof unique_id.bytes);
+  return unique_id;
+}
+
+Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* ids, int n_ids, int rank,
+                       const tuttiConfig_t* config) {
   if (comm == nullptr) return invalid_argument("comm is NULL");
   *comm = nullptr;
-  if (id == nullptr) return invalid_argument("commIds is NULL");
+  if (n_ids < 1) return invalid_argument(format("nId=%d: give at least 1 id", n_ids));
+  if (ids == nullptr) return invalid_argument("commIds is NULL");
   if (nranks < 1 || nranks > kMaxRanks)
     return invalid_argument(format("nranks=%d: a group has at least 1 rank and at most %d", nranks, kMaxRanks));
   if (rank < 0 || rank >= nranks)
     return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
-  UniqueId unique_id;
-  static_assert(sizeof unique_id.bytes == sizeof id->internal);
-  memcpy(unique_id.bytes, id->internal, sizeof unique_id.bytes);
+  for (int i = 0; i < n_ids; i++)
+    if (auto known = unpack_unique_id(to_unique_id(ids[i])); !known)
+      return invalid_argument(format("commIds[%d]: %s", i, known.error().message.c_str()));
+  const auto share = static_cast<int>(int64_t{rank} * n_ids / nranks);
+  const UniqueId first = to_unique_id(ids[0]), other = to_unique_id(ids[share]);
   return create(comm, read, [=, options = read.options](const Deadline& deadline) {
-    return Communicator::create(unique_id, rank, nranks, options, deadline);
+    return Communicator::create(first, rank, nranks, options, deadline, share > 0 ? &other : nullptr);
   });
 }
 
@@ -133,22 +144,17 @@ tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId) {
 }
 
 tuttiResult_t tuttiCommInitRank(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank) {
-  return in_group([&] { return init_rank(comm, nranks, &commId, rank, nullptr); });
+  return in_group([&] { return init_rank(comm, nranks, &commId, 1, rank, nullptr); });
 }
 
 tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUniqueId commId, int rank,
                                       const tuttiConfig_t* config) {
-  return in_group([&] { return init_rank(comm, nranks, &commId, rank, config); });
+  return in_group([&] { return init_rank(comm, nranks, &commId, 1, rank, config); });
 }
 
 tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int myrank, int nId, tuttiUniqueId* commIds,
                                         tuttiConfig_t* config) {
-  return in_group([&]() -> Result<void> {
-    if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
-    *newcomm = nullptr;
-    if (nId < 1) return invalid_argument(format("nId=%d: give at least 1 id", nId));
-    return init_rank(newcomm, nranks, commIds, myrank, config);
-  });
+  return in_group([&] { return init_rank(newcomm, nranks, commIds, nId, myrank, config); });
 }
 
 tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int* devlist) {

@@ -170,21 +170,21 @@ std::optional<Contact> Contact::from_bytes(std::string_view bytes) {
 
 namespace {
 
-size_t count_networks(const Contact& contact, bool is_mine) {
-  const auto mine = local_interfaces();
-  if (!mine) return 1;
-  const SharedNetworks shared = shared_networks(contact.addresses, mine.value(), is_mine);
+size_t count_networks(const Contact& contact, const std::vector<Interface>& mine, bool is_mine) {
+  const SharedNetworks shared = shared_networks(contact.addresses, mine, is_mine);
   return shared.speeds_known ? shared.addresses.size() : 1;
 }
 
 }  // namespace
 
 size_t networks_between(const Contact& peer) {
-  return peer.host == host_id() ? 1 : count_networks(peer, false);
+  if (peer.host == host_id()) return 1;
+  const auto mine = local_interfaces();
+  return mine ? count_networks(peer, mine.value(), false) : 1;
 }
 
-size_t networks_of(const Contact& mine) {
-  return count_networks(mine, true);
+size_t networks_of(const Listener& mine) {
+  return count_networks(mine.contact, mine.interfaces, true);
 }
 
 std::vector<Address> ways_to(const Contact& peer) {

@@ -36,6 +36,7 @@ std::vector<Interface> advertised(std::vector<Interface> interfaces);
 struct Listener {
   std::vector<Fd> fds;
   Contact contact;
+  std::vector<Interface> interfaces = {};  // that have these addresses
   static Result<Listener> open(uint64_t door = 0);
 };
 
@@ -43,7 +44,7 @@ struct Listener {
 // it is worth to be asked for nothing else. At least 1; 1 on the same host, and where speeds are not known.
 size_t networks_between(const Contact& peer);
 // At most, with whichever peer: how many this host is in by the addresses where it listens.
-size_t networks_of(const Contact& mine);
+size_t networks_of(const Listener& mine);
 
 // The addresses to try, best first. Same host: loopback first. Else addresses in a network that this host is in too,
 // then the others.

@@ -68,16 +68,12 @@ Result<void> replace_file(const std::string& path, std::string_view bytes, mode_
 }
 
 std::string first_line(const std::string& path) {
-  FILE* const file = fopen(path.c_str(), "re");
-  if (file == nullptr) return {};
-  char* line = nullptr;
-  size_t room = 0;
-  const ssize_t length = getline(&line, &room, file);
-  std::string first(line != nullptr ? line : "", static_cast<size_t>(std::max<ssize_t>(length, 0)));
-  if (first.ends_with('\n')) first.pop_back();
-  free(line);
-  fclose(file);
-  return first;
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string line;
+  char some[256];
+  for (ssize_t n = 0; file && line.find('\n') == std::string::npos && (n = ::read(file.get(), some, sizeof some)) > 0;)
+    line.append(some, static_cast<size_t>(n));
+  return line.substr(0, line.find('\n'));
 }
 
 }  // namespace tutti

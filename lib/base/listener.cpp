@@ -32,6 +32,7 @@ Result<Listener> listen_at(const std::vector<Interface>& interfaces, uint16_t po
     address.set_port(port);
     listener.fds.push_back(std::move(fd).value());
     listener.contact.addresses.push_back(address);
+    listener.interfaces.push_back(i);
   }
   if (listener.fds.empty() && failed) return *failed;
   return listener;
@@ -40,7 +41,11 @@ Result<Listener> listen_at(const std::vector<Interface>& interfaces, uint16_t po
 Result<Listener> listen_behind_port(const std::vector<Interface>& interfaces, uint16_t port, uint64_t door) {
   if (door == 0) random_bytes(&door, sizeof door);
   TUTTI_TRY_ASSIGN(Fd fd, open_door(port, door));
-  Listener listener{only(std::move(fd)), {host_id(), {}, door}};
+  Listener listener;
+  listener.fds = only(std::move(fd));
+  listener.interfaces = interfaces;
+  listener.contact.host = host_id();
+  listener.contact.door = door;
   for (const Interface& i : interfaces) listener.contact.addresses.emplace_back(i.address).set_port(port);
   return listener;
 }
@@ -72,13 +77,14 @@ Result<Listener> Listener::open(uint64_t door) {
   const int n_ports = range.first == 0 ? kAttempts : range.last - range.first + 1;
   uint32_t start = 0;  // ranks begin at different places
   random_bytes(&start, sizeof start);
-  Result<Listener> listener = Error{};
+  std::optional<Error> failed;
   for (int i = 0; i < n_ports; i++) {
     const uint32_t offset = (start + static_cast<uint32_t>(i)) % static_cast<uint32_t>(n_ports);
-    listener = listen_at(interfaces, range.first == 0 ? uint16_t{0} : static_cast<uint16_t>(range.first + offset));
+    auto listener = listen_at(interfaces, range.first == 0 ? uint16_t{0} : static_cast<uint16_t>(range.first + offset));
     if (listener || listener.error().sys_errno != EADDRINUSE) return listener;
+    failed = listener.error();
   }
-  if (range.first == 0) return listener;
+  if (range.first == 0) return *failed;
   return Error{
       Code::kSystemError,
       format("all %d ports of TUTTI_PORT_RANGE=%u-%u are in use on %s: each rank takes one for the group and one "

@@ -20,6 +20,7 @@
 #include <span>
 
 #include "base/env.h"
+#include "base/file.h"
 #include "base/porter.h"
 #include "base/sort.h"
 
@@ -397,12 +398,8 @@ HostId id_of(const std::string& text) {
 
 // Of this boot of the kernel; the host's name where that tells none.
 std::string boot_id() {
-  char boot[64] = "";
-  if (FILE* f = fopen("/proc/sys/kernel/random/boot_id", "re")) {
-    if (fgets(boot, sizeof boot, f) == nullptr) boot[0] = '\0';
-    fclose(f);
-  }
-  return boot[0] != '\0' ? boot : host_name();
+  static const auto& boot = *new std::string(first_line("/proc/sys/kernel/random/boot_id"));
+  return boot.empty() ? host_name() : boot;
 }
 
 }  // namespace

@@ -7,10 +7,11 @@
 namespace tutti {
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,
-                                                           const CommOptions& options, Deadline deadline) {
+                                                           const CommOptions& options, Deadline deadline,
+                                                           const UniqueId* other) {
   log_set_thread_rank(rank);
   TUTTI_TRY(parse_algo(options.algo));  // before it waits for anybody
-  TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline, options.encrypt));
+  TUTTI_TRY_ASSIGN(Bootstrap bootstrap, Bootstrap::join(id, rank, n_ranks, deadline, options.encrypt, other));
   return create(bootstrap, options, deadline);
 }
 

@@ -24,8 +24,10 @@ namespace tutti {
 
 class Communicator final {
  public:
+  // `other`: as Bootstrap::join().
   static Result<std::unique_ptr<Communicator>> create(const UniqueId& id, int rank, int n_ranks,
-                                                      const CommOptions& options, Deadline deadline);
+                                                      const CommOptions& options, Deadline deadline,
+                                                      const UniqueId* other = nullptr);
 
   int rank() const { return me_.rank; }
   int n_ranks() const { return me_.n_ranks; }

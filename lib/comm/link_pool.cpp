@@ -43,7 +43,7 @@ void SetupPause::after(bool progress) {
     return;
   }
   usleep(next_us_);
-  next_us_ = std::min(next_us_ + next_us_ / 2, kLastUs);
+  next_us_ = std::min(2 * next_us_, kLastUs);
 }
 
 Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tuttiTransport*>& transports,

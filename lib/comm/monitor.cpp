@@ -17,7 +17,8 @@ Monitor::~Monitor() {
 
 void Monitor::take_place() {
   remote_attendants_.emplace(me_.rank, me_.hosts(), recorder_);
-  recorder_.share(me_.rank, me_.n_ranks, me_.roster->group);
+  // One for all of a host: each looks at the files of all processes there.
+  recorder_.share(me_.rank, me_.n_ranks, me_.roster->group, me_.leads_host());
 }
 
 Result<void> Monitor::connect(PeerWatch::Config config, std::vector<Fd> listening, Deadline deadline,

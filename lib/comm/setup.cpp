@@ -56,7 +56,7 @@ Result<void> Setup::run() {
   TUTTI_TRY_ASSIGN(PriceList prices, find_prices());
   TUTTI_TRY_ASSIGN(const int64_t connections, env_int(Env::kTcpConnections));
   Introduction mine = introduction(prices, control.contact);
-  mine.connections = static_cast<uint32_t>(connections > 0 ? connections : networks_of(control.contact));
+  mine.connections = static_cast<uint32_t>(connections > 0 ? connections : networks_of(control));
   descriptors_before_ = open_descriptors();
   TUTTI_TRY_ASSIGN(const Blobs introductions, rendezvous_.all_gather(mine.to_bytes()));
   TUTTI_TRY_ASSIGN(me_.roster, Roster::of(introductions, me_.rank));

@@ -132,11 +132,11 @@ void Recorder::use(void* memory) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-void Recorder::share(int rank, int n_ranks, uint64_t group) {
+void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps) {
   static std::atomic<int> swept_by{0};  // a forked child does it again
   const std::string folder = trace_folder();
   const ProcessId me = this_process();
-  if (swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
+  if (sweeps && swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
   const std::lock_guard lock(registry().mutex);  // for who visits them
   const std::string path = folder + "/" + trace_file_name(me, ++registry().files);
   auto memory = map_file(path);

@@ -76,7 +76,7 @@ class Recorder {
   Recorder& operator=(const Recorder&) = delete;
 
   // From now on in a file, before the first operation. What keeps it from that is logged, once in a process.
-  void share(int rank, int n_ranks, uint64_t group);
+  void share(int rank, int n_ranks, uint64_t group, bool sweeps = false);
 
   // The call's tag, under a number that is not read from it: that may just have been written. created: ticks, if it
   // was called some time ago.

@@ -16,18 +16,24 @@ constexpr double kReportSeconds = 1.5;
 
 }  // namespace
 
-Result<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int n_ranks, Deadline deadline, bool encrypts) {
+Result<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int n_ranks, Deadline deadline, bool encrypts,
+                                  const UniqueId* other) {
   if (n_ranks < 1 || n_ranks > kMaxRanks || rank < 0 || rank >= n_ranks)
     return Error{Code::kInvalidArgument, format("rank %d of %d ranks: give 1 to %d ranks and a rank from 0 below that",
                                                 rank, n_ranks, kMaxRanks)};
-  TUTTI_TRY_ASSIGN(const UniqueIdParts parts, unpack_unique_id(id));
+  Roots roots;
+  TUTTI_TRY_ASSIGN(roots.root, unpack_unique_id(id));
+  if (other != nullptr) {
+    TUTTI_TRY_ASSIGN(roots.other, unpack_unique_id(*other));
+  }
   Bootstrap b;
   b.rank_ = rank;
   b.n_ranks_ = n_ranks;
   b.deadline_ = deadline;
-  b.key_ = derive_key(parts.secret, sizeof parts.secret);
-  b.key_.encrypts = encrypts;
-  TUTTI_TRY_ASSIGN(RootConnection root, reach_root(parts, b.key_, rank, n_ranks, deadline));
+  roots.key = derive_key(roots.root.secret, sizeof roots.root.secret);
+  roots.key.encrypts = encrypts;
+  b.key_ = roots.key;
+  TUTTI_TRY_ASSIGN(RootConnection root, reach_root(roots, rank, n_ranks, deadline));
   b.fd_ = std::move(root.fd);
   b.channel_ = std::move(root.channel);
   b.relay_ = root.relay;

@@ -48,7 +48,9 @@ class Bootstrap final : public Rendezvous {
   // Tries the id's addresses (this host's loopback first if the root runs here) until one really connects and
   // authenticates; logs which and why. Retries until the deadline: the root may not listen yet when the port is fixed.
   // kInvalidUsage when the last answer was a refusal (another secret, another version), kTimeout when there was none.
-  static Result<Bootstrap> join(const UniqueId& id, int rank, int n_ranks, Deadline deadline, bool encrypts = false);
+  // `other`: of a group with several ids, the one whose root this rank's host asks first where to go.
+  static Result<Bootstrap> join(const UniqueId& id, int rank, int n_ranks, Deadline deadline, bool encrypts = false,
+                                const UniqueId* other = nullptr);
 
   // kTimeout lists the ranks that did not come; kRemoteError names the rank whose connection broke. Blobs of at most
   // 64 KiB.

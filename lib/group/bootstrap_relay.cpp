@@ -61,36 +61,65 @@ std::optional<RootConnection> call_relay(Dialer dialer, Deadline deadline) {
   return connection;
 }
 
+// How long a relay waits for anybody but the root that it cannot do without.
+constexpr int kPatienceMs = 2000;
+
+Deadline soon(Deadline deadline) {
+  return Deadline::after_seconds(std::min(kPatienceMs, deadline.left_ms(kPatienceMs)) / 1e3);
+}
+
+// The relay that a root named, if it can be called.
+std::optional<RootConnection> join_relay(const Key& key, const JoinMessage& me, const std::string& its_contact,
+                                         Deadline deadline) {
+  const auto contact = Contact::from_bytes(its_contact);
+  if (!contact) return std::nullopt;
+  auto above = call_relay(Dialer({key, HelloKind::kBootstrap, me.rank, -1}, *contact), soon(deadline));
+  const std::string frame = make_join_frame(me, FrameKind::kRelay);
+  if (above && !send_all(above->fd.get(), frame.data(), frame.size(), deadline, above->channel.get())) above.reset();
+  return above;
+}
+
+// What a root answers a relay, and the connection to it.
+Result<Heard> tell_root(RootConnection& root, const JoinMessage& me, FrameKind kind, Deadline deadline) {
+  const std::string frame = make_join_frame(me, kind);
+  TUTTI_TRY(send_all(root.fd.get(), frame.data(), frame.size(), deadline, root.channel.get()));
+  return hear(root, deadline);
+}
+
+// The relay that another id's root knows to have room.
+std::optional<RootConnection> ask_other_root(const UniqueIdParts& other, const Key& group, const JoinMessage& me,
+                                             Deadline deadline) {
+  Key key = derive_key(other.secret, sizeof other.secret);
+  key.encrypts = group.encrypts;
+  auto root = connect_to_root(other, key, me.rank, soon(deadline));
+  auto heard = root ? tell_root(root.value(), me, FrameKind::kAsk, soon(deadline)) : std::move(root).error();
+  if (heard) return join_relay(group, me, heard.value().join.contact, deadline);
+  log(LogLevel::kWarn, "the root of another id of this group does not answer (%s): rank %d goes to the first one's",
+      heard.error().message.c_str(), me.rank);
+  return std::nullopt;
+}
+
 }  // namespace
 
-Result<RootConnection> connect_relay(const UniqueIdParts& parts, const Key& key, JoinMessage me, Deadline deadline) {
-  constexpr int kPatienceMs = 2000;
+Result<RootConnection> connect_relay(const Roots& roots, JoinMessage me, Deadline deadline) {
+  if (roots.other)
+    if (auto above = ask_other_root(*roots.other, roots.key, me, deadline)) return std::move(*above);
   for (;;) {
-    TUTTI_TRY_ASSIGN(RootConnection root, connect_to_root(parts, key, me.rank, deadline));
-    const std::string frame = make_join_frame(me, FrameKind::kRelay);
-    TUTTI_TRY(send_all(root.fd.get(), frame.data(), frame.size(), deadline, root.channel.get()));
-    TUTTI_TRY_ASSIGN(const Heard heard, hear(root, deadline));
+    TUTTI_TRY_ASSIGN(RootConnection root, connect_to_root(roots.root, roots.key, me.rank, deadline));
+    TUTTI_TRY_ASSIGN(const Heard heard, tell_root(root, me, FrameKind::kRelay, deadline));
     if (heard.kind == FrameKind::kRelay) return root;
-    const auto contact = Contact::from_bytes(heard.join.contact);
-    auto above = contact
-                     ? call_relay(Dialer({key, HelloKind::kBootstrap, me.rank, -1}, *contact),
-                                  Deadline::after_seconds(std::min(kPatienceMs, deadline.left_ms(kPatienceMs)) / 1e3))
-                     : std::nullopt;
-    if (above && send_all(above->fd.get(), frame.data(), frame.size(), deadline, above->channel.get()))
-      return std::move(*above);
+    if (auto above = join_relay(roots.key, me, heard.join.contact, deadline)) return std::move(*above);
     me.contact.clear();  // who cannot be called itself may stay at the root
   }
 }
 
-Result<RootConnection> reach_root(const UniqueIdParts& parts, const Key& key, int rank, int n_ranks,
-                                  Deadline deadline) {
-  constexpr int kMostPatienceMs = 2000;
-  if (n_ranks <= kFewRanks) return connect_to_root(parts, key, rank, deadline);
-  Key local_key = key;
+Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Deadline deadline) {
+  if (n_ranks <= kFewRanks) return connect_to_root(roots.root, roots.key, rank, deadline);
+  Key local_key = roots.key;
   local_key.encrypts = false;
-  const std::string name = relay_name(parts, key);
+  const std::string name = relay_name(roots.root, roots.key);
   const int left_ms = deadline.left_ms(INT32_MAX);
-  const Deadline patience = Deadline::after_seconds(std::min(kMostPatienceMs, left_ms / 2) / 1e3);
+  const Deadline patience = Deadline::after_seconds(std::min(kPatienceMs, left_ms / 2) / 1e3);
   std::optional<Error> shortage;
   while (!patience.passed() && !deadline.passed()) {
     auto behind_name = listen_unix_abstract(name);
@@ -103,7 +132,7 @@ Result<RootConnection> reach_root(const UniqueIdParts& parts, const Key& key, in
         me.contact = doors.value().contact.to_bytes();
         std::move(doors.value().fds.begin(), doors.value().fds.end(), std::back_inserter(listening));
       }
-      TUTTI_TRY_ASSIGN(RootConnection root, connect_relay(parts, key, me, deadline));
+      TUTTI_TRY_ASSIGN(RootConnection root, connect_relay(roots, me, deadline));
       log(LogLevel::kInfo, "rank %d relays for its host to the root at %s", rank, root.how.c_str());
       TUTTI_TRY(spawn(std::make_unique<RelayServer>(std::move(listening), local_key,
                                                     Deadline::after_seconds(deadline.left_ms(INT32_MAX) / 1e3),
@@ -114,7 +143,7 @@ Result<RootConnection> reach_root(const UniqueIdParts& parts, const Key& key, in
     ::poll(nullptr, 0, patience.left_ms(1));
   }
   if (shortage) return *shortage;
-  return connect_to_root(parts, key, rank, deadline);
+  return connect_to_root(roots.root, roots.key, rank, deadline);
 }
 
 RelayServer::RelayServer(std::vector<Fd> listening, const Key& key, Deadline deadline, RootConnection root,

@@ -43,9 +43,16 @@ class RelayServer final : public FrameServer {
   bool had_client_ = false;
 };
 
-// A relay's connection to the root, or to the relay that the root sends it to.
-Result<RootConnection> connect_relay(const UniqueIdParts& parts, const Key& key, JoinMessage me, Deadline deadline);
+// Where ranks meet. Of a group with several ids all meet at the first one's root; another one's knows relays of its share
+// of the hosts, and sends those that come later to them, so that not all of them call the first.
+struct Roots {
+  UniqueIdParts root;
+  std::optional<UniqueIdParts> other;  // another id's root, to be asked first
+  Key key;
+};
+// A relay's connection to the root, or to the relay that a root sends it to.
+Result<RootConnection> connect_relay(const Roots& roots, JoinMessage me, Deadline deadline);
 // Through this host's relay, or by itself. As connect_to_root().
-Result<RootConnection> reach_root(const UniqueIdParts& parts, const Key& key, int rank, int n_ranks, Deadline deadline);
+Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Deadline deadline);
 
 }  // namespace tutti

@@ -33,7 +33,8 @@ void RootServer::look_at_clock() {
 
 bool RootServer::take(Client& client, FrameKind kind, int rank, std::string body) {
   if (kind == FrameKind::kJoin && (!client.known || client.is_relay)) return on_join(client, body);
-  if (kind == FrameKind::kRelay && !client.known) return on_relay(client, body);
+  if ((kind == FrameKind::kRelay || kind == FrameKind::kAsk) && !client.known)
+    return on_relay(client, body, kind == FrameKind::kAsk);
   if (rank < 0 || rank >= n_ranks_) return false;
   Member& member = members_[static_cast<size_t>(rank)];
   if (member.client != &client) return false;
@@ -76,7 +77,7 @@ void RootServer::blame(int rank, const std::string& who) {
                  rank});
 }
 
-bool RootServer::on_relay(Client& client, const std::string& body) {
+bool RootServer::on_relay(Client& client, const std::string& body, bool only_asks) {
   const auto host = read_join(body);
   if (!host) return false;
   client.is_relay = true;
@@ -84,9 +85,12 @@ bool RootServer::on_relay(Client& client, const std::string& body) {
   const auto nth = static_cast<int>(relays_.size());
   if (!host->contact.empty()) relays_.push_back(*host);
   const bool stays = nth < kMostRelays || host->contact.empty();
-  const JoinMessage& above = stays ? *host : relays_[static_cast<size_t>(nth / kMostRelays - 1)];
-  const Frame answer{std::make_shared<std::string>(make_join_frame(above, stays ? FrameKind::kRelay : FrameKind::kGo))};
-  if (stays)
+  JoinMessage above = stays ? *host : relays_[static_cast<size_t>(nth / kMostRelays - 1)];
+  if (stays) above.contact.clear();
+  const bool is_here = stays && !only_asks;
+  const Frame answer{
+      std::make_shared<std::string>(make_join_frame(above, is_here ? FrameKind::kRelay : FrameKind::kGo))};
+  if (is_here)
     send(client, answer);
   else
     send_last(client, answer);

@@ -36,7 +36,7 @@ class RootServer final : public FrameServer {
   void check_room();
   bool on_join(Client& client, const std::string& body);
   bool check_join(Client& client, const JoinMessage& join);
-  bool on_relay(Client& client, const std::string& body);
+  bool on_relay(Client& client, const std::string& body, bool only_asks);
   bool on_blob(Member& member, int rank, std::string blob);
   void on_report(int rank, const std::string& body);
   void on_gone(int rank);

@@ -15,6 +15,8 @@
 //   rank                  relay                                   root
 //                                Relay {as Join: its process}    --->
 //                                                                <---    Relay: it may stay, or Go {another relay}
+//                         Ask {as Relay}, of another id's root  --->
+//                                                                <---    Go {another relay, or none: the first root}
 //                   <---  Relay {as Join: its process}
 //   Join, Blob, ... --->         the same; Like {differences}    --->    is a Blob, as the connection's first but for
 //   these (closes)                     Gone                            --->
@@ -33,7 +35,7 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kBootstrapVersion = 3;
+inline constexpr uint32_t kBootstrapVersion = 4;
 inline constexpr size_t kMaxBlobBytes = 64 << 10;
 inline constexpr int kMaxRanks = 1 << 20;
 inline constexpr int kFewRanks = 8;  // so many connections that pass on what all have said are no burden
@@ -41,7 +43,7 @@ constexpr uint64_t most_bytes_of_all(int n_ranks) {
   return (static_cast<uint64_t>(n_ranks) + 1) * (kMaxBlobBytes + 16);
 }
 
-enum class FrameKind : uint32_t { kJoin = 1, kBlob, kAll, kReport, kLeave, kRelay, kGo, kLike, kGone, kMapped };
+enum class FrameKind : uint32_t { kJoin = 1, kBlob, kAll, kReport, kLeave, kRelay, kGo, kLike, kGone, kMapped, kAsk };
 
 struct FrameHeader {
   FrameKind kind;

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-// Without hwloc: packages, NUMA nodes, last-level caches, cores and network devices, from the files under `sys`. What
-// is missing there is left out; the CPUs that this thread may use are there in any case.
+// Packages, NUMA nodes, caches from the second level on, cores and network devices, from the files under `sys`. What is
+// missing there is left out; the CPUs that this thread may use are there in any case.
 Machine discover_in_sysfs(const std::string& sys, bool devices);
 
 // How many bytes of its largest cache the CPUs of one may count on; 0: there is none.
@@ -26,8 +26,8 @@ std::vector<NetworkDevice> network_devices(const std::string& sys);
 // "NIC, 1000 Mb/s"
 std::string describe(const NetworkDevice& device);
 
-// Through hwloc; kInvalidUsage where this build has none.
-Result<Machine> discover_with_hwloc(bool devices);
+// Through hwloc, with all devices; kInvalidUsage where this build has none.
+Result<Machine> discover_with_hwloc();
 Result<Machine> hwloc_machine_from_xml(const std::string& path);
 Result<Machine> hwloc_machine_from_synthetic(const std::string& description);
 // This machine, or the one in the XML file `from` if that is not empty.

@@ -27,13 +27,12 @@ class Topology {
 
   // `choose_source` tells hwloc what to load instead of this machine, and returns its verdict.
   template <class ChooseSource>
-  static Result<Topology> load(bool devices, const std::string& what, ChooseSource choose_source) {
+  static Result<Topology> load(const std::string& what, ChooseSource choose_source) {
     Topology t;
     if (hwloc_topology_init(&t.raw_) != 0) return system_error("hwloc", errno);
     // Ranks of one host may be allowed different CPUs, and yet have to see the same parts in the same order.
     hwloc_topology_set_flags(t.raw_, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-    hwloc_topology_set_io_types_filter(t.raw_,
-                                       devices ? HWLOC_TYPE_FILTER_KEEP_IMPORTANT : HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_io_types_filter(t.raw_, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     hwloc_topology_set_type_filter(t.raw_, HWLOC_OBJ_MISC, HWLOC_TYPE_FILTER_KEEP_ALL);
     // These start the drivers of GPUs or talk to displays; PCI tells enough of a GPU.
     for (const char* component : {"opencl", "gl", "cuda", "rsmi", "levelzero"})
@@ -42,10 +41,10 @@ class Topology {
       return Error{Code::kInvalidUsage, what + (errno != 0 ? std::string(": ") + strerror(errno) : "")};
     return t;
   }
-  static Result<Topology> load_this(bool devices) {
+  static Result<Topology> load_this() {
     TUTTI_TRY_ASSIGN(Topology t,
-                     load(devices, "hwloc cannot read this machine's topology", [](hwloc_topology_t) { return 0; }));
-    if (devices && hwloc_topology_is_thissystem(t.raw_)) t.add_networks();
+                     load("hwloc cannot read this machine's topology", [](hwloc_topology_t) { return 0; }));
+    if (hwloc_topology_is_thissystem(t.raw_)) t.add_networks();
     return t;
   }
   static Result<Topology> load_xml(const std::string& path) {
@@ -57,7 +56,7 @@ class Topology {
     if (!has_whole_sets(path))
       return Error{Code::kInvalidUsage,
                    what + ": an object has only one of cpuset and complete_cpuset, or of the nodesets" + remedy};
-    return load(true, what + remedy, [&](hwloc_topology_t raw) {
+    return load(what + remedy, [&](hwloc_topology_t raw) {
       const int verdict = hwloc_topology_set_xml(raw, path.c_str());
       errno = 0;  // what hwloc leaves there says nothing of the file
       return verdict;
@@ -236,8 +235,8 @@ Machine to_machine(const Topology& topology, const std::string& source) {
 
 }  // namespace
 
-Result<Machine> discover_with_hwloc(bool devices) {
-  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load_this(devices));
+Result<Machine> discover_with_hwloc() {
+  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load_this());
   return to_machine(topology, "hwloc");
 }
 
@@ -249,7 +248,7 @@ Result<Machine> hwloc_machine_from_xml(const std::string& path) {
 Result<Machine> hwloc_machine_from_synthetic(const std::string& description) {
   const std::string what =
       "'" + description + "' is not a topology in hwloc's short form, such as \"pack:2 numa:2 core:8 pu:1\"";
-  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load(false, what, [&](hwloc_topology_t raw) {
+  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load(what, [&](hwloc_topology_t raw) {
                      const int verdict = hwloc_topology_set_synthetic(raw, description.c_str());
                      errno = 0;
                      return verdict;
@@ -258,7 +257,7 @@ Result<Machine> hwloc_machine_from_synthetic(const std::string& description) {
 }
 
 Result<std::string> hwloc_xml(const std::string& from) {
-  TUTTI_TRY_ASSIGN(const Topology topology, from.empty() ? Topology::load_this(true) : Topology::load_xml(from));
+  TUTTI_TRY_ASSIGN(const Topology topology, from.empty() ? Topology::load_this() : Topology::load_xml(from));
   char* bytes = nullptr;
   int length = 0;
   if (hwloc_topology_export_xmlbuffer(topology.raw(), &bytes, &length, 0) != 0)

@@ -15,13 +15,6 @@
 namespace tutti {
 namespace {
 
-Machine discover(bool devices) {
-  auto found = discover_with_hwloc(devices);
-  if (found) return std::move(found).value();
-  log(LogLevel::kInfo, "topology from sysfs: %s", found.error().message.c_str());
-  return discover_in_sysfs("/sys", devices);
-}
-
 Result<Machine> with_variable(Env id, Result<Machine> result) {
   if (result) return result;
   Error error = std::move(result).error();
@@ -61,8 +54,8 @@ uint64_t cache_bytes(const Machine& machine, const CpuSet& cpus) {
 
 std::string to_bytes(const CpuSet& cpus) {
   std::string bytes(cpus.size() / 8, '\0');
-  for (size_t cpu = 0; cpu < cpus.size(); cpu++)
-    if (cpus[cpu]) bytes[cpu / 8] = static_cast<char>(bytes[cpu / 8] | 1 << cpu % 8);
+  for (size_t cpu = cpus._Find_first(); cpu < cpus.size(); cpu = cpus._Find_next(cpu))
+    bytes[cpu / 8] = static_cast<char>(bytes[cpu / 8] | 1 << cpu % 8);
   bytes.resize(bytes.find_last_not_of('\0') + 1);
   return bytes;
 }
@@ -80,7 +73,8 @@ CpuSet usable_cpus() {
   // Several, because a kernel for more CPUs than one has room for refuses one.
   std::array<cpu_set_t, CpuSet().size() / CPU_SETSIZE> set{};
   if (sched_getaffinity(0, sizeof set, set.data()) == 0)
-    for (size_t cpu = 0; cpu < cpus.size(); cpu++) cpus[cpu] = CPU_ISSET_S(cpu, sizeof set, set.data());
+    for (size_t cpu = 0, left = static_cast<size_t>(CPU_COUNT_S(sizeof set, set.data())); left > 0; cpu++)
+      if (CPU_ISSET_S(cpu, sizeof set, set.data())) cpus[cpu] = true, left--;
   // More CPUs than the set has room for: then there are many.
   if (cpus.none())
     for (size_t cpu = 0; cpu < std::clamp<size_t>(std::thread::hardware_concurrency(), 1, cpus.size()); cpu++)
@@ -93,13 +87,17 @@ Result<std::shared_ptr<const Machine>> machine() {
     TUTTI_TRY_ASSIGN(Machine read, with_variable(Env::kTopoFile, read_machine(env_string(Env::kTopoFile))));
     return std::make_shared<const Machine>(std::move(read));
   }
-  static const auto found = std::make_shared<const Machine>(discover(false));
+  // hwloc finds the same, in 3.6 ms of CPU time, half of what a rank's creation takes.
+  static const auto found = std::make_shared<const Machine>(discover_in_sysfs("/sys", false));
   return found;
 }
 
 Result<Machine> discover_all() {
   if (env_is_set(Env::kTopoFile)) return with_variable(Env::kTopoFile, read_machine(env_string(Env::kTopoFile)));
-  return discover(true);
+  auto found = discover_with_hwloc();
+  if (found) return found;
+  log(LogLevel::kInfo, "topology from sysfs: %s", found.error().message.c_str());
+  return discover_in_sysfs("/sys", true);
 }
 
 Result<Machine> read_machine(const std::string& path) {
@@ -151,8 +149,7 @@ std::string place_name(const Machine& machine, std::span<const uint32_t> path) {
 
 std::string to_text(const CpuSet& cpus) {
   std::string text;
-  for (size_t first = 0; first < cpus.size(); first++) {
-    if (!cpus[first]) continue;
+  for (size_t first = cpus._Find_first(); first < cpus.size(); first = cpus._Find_next(first)) {
     size_t last = first;
     while (last + 1 < cpus.size() && cpus[last + 1]) last++;
     text += text.empty() ? "" : ",";

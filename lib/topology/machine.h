@@ -1,5 +1,5 @@
-// topology: what the machine looks like, and where each rank runs. This header: a machine as a tree of parts, found
-// through hwloc where the build has it, else (coarser) in sysfs, or read from a file. Plain values; any thread.
+// topology: what the machine looks like, and where each rank runs. This header: a machine as a tree of parts, found in
+// sysfs (ranks) or through hwloc (its devices, and files). Plain values; any thread.
 #pragma once
 
 #include <bitset>
@@ -41,9 +41,9 @@ struct Machine {
 };
 
 // What ranks need to know: the file that TUTTI_TOPO_FILE names, else this machine without its devices, looked for once
-// per process. Errors: kInvalidUsage (the file cannot be read, or is no topology).
+// per process, in sysfs. Errors: kInvalidUsage (the file cannot be read, or is no topology).
 Result<std::shared_ptr<const Machine>> machine();
-// With devices, which takes longer.
+// With devices and their places, through hwloc where the build has it, which takes longer.
 Result<Machine> discover_all();
 // hwloc's XML. Errors name the file and the remedy: kInvalidUsage (it cannot be read, it is no topology, this build has
 // no hwloc).

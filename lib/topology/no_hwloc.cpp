@@ -9,7 +9,7 @@ Error without(const std::string& what) {
 
 }  // namespace
 
-Result<Machine> discover_with_hwloc(bool) {
+Result<Machine> discover_with_hwloc() {
   return without("packages, NUMA nodes, caches and network devices only");
 }
 Result<Machine> hwloc_machine_from_xml(const std::string& path) {

@@ -47,33 +47,52 @@ std::vector<std::string> entries(const std::string& folder) {
 
 using Kind = Part::Kind;
 
-// The parts that a CPU belongs to, from the outermost on: what is known of it.
-std::vector<Part> parts_of(const std::string& sys, size_t cpu, const std::vector<Part>& nodes) {
+constexpr char kNodes[] = "nodes";
+
+// What has been read already, by the name of the file that lists its CPUs: 256 CPUs have some 5,000 files.
+using Known = std::map<std::string, std::vector<Part>>;
+
+// The parts that a CPU belongs to, from the outermost on: what is known of it. Instructions' and first-level caches are
+// each core's own.
+std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
   const std::string folder = sys + "/devices/system/cpu/cpu" + std::to_string(cpu);
-  const auto own = [&](Kind kind, const char* what, long long number, const std::string& list) {
-    Part part{.kind = kind, .name = format("%s %lld", what, number)};
+  std::vector<Part> parts;
+  const auto find = [&](const std::string& list) {
+    const std::vector<Part>& all = known[list];
+    const auto found = std::find_if(all.begin(), all.end(), [&](const Part& part) { return part.cpus[cpu]; });
+    if (found != all.end()) parts.push_back(*found);
+    return found != all.end();
+  };
+  const auto add = [&](Part part, const std::string& list) {
     part.cpus = parse_cpus(first_line(folder + list));
     part.cpus[cpu] = true;
-    return part;
+    known[list].push_back(part);
+    parts.push_back(part);
   };
-  std::vector<Part> parts;
-  if (const long long id = read_number(folder + "/topology/physical_package_id"); id >= 0)
-    parts.push_back(own(Kind::kPackage, "package", id, "/topology/package_cpus_list"));
-  for (const Part& node : nodes)
-    if (node.cpus[cpu]) parts.push_back(node);
-  Part cache{.kind = Kind::kCache};
-  for (const std::string& index : entries(folder + "/cache")) {
-    const std::string at = "/cache/" + index;
-    const long long level = read_number(folder + at + "/level"), kib = read_number(folder + at + "/size");
-    if (level < 2 || kib < 0 || (static_cast<uint64_t>(kib) << 10) < cache.bytes) continue;
-    cache = own(Kind::kCache, "", level, at + "/shared_cpu_list");
-    cache.name = format("L%lld of CPU %zu", level, cache.cpus._Find_first());
-    cache.bytes = static_cast<uint64_t>(kib) << 10;
+  if (const char* const list = "/topology/package_cpus_list";
+      !find(list) && read_number(folder + "/topology/physical_package_id") >= 0)
+    add({.kind = Kind::kPackage, .name = "package"}, list);
+  find(kNodes);
+  constexpr int kMostCaches = 8;
+  for (int index = 0; index < kMostCaches; index++) {
+    const std::string at = format("/cache/index%d", index), list = at + "/shared_cpu_list";
+    if (find(list)) continue;
+    const long long level = read_number(folder + at + "/level");
+    if (level < 2) continue;
+    const long long kib = read_number(folder + at + "/size");
+    if (kib < 0 || first_line(folder + at + "/type") == "Instruction") continue;
+    const uint64_t bytes = static_cast<uint64_t>(kib) << 10;
+    add({.kind = Kind::kCache, .name = format("L%lld", level), .bytes = bytes}, list);
   }
-  if (cache.bytes > 0) parts.push_back(cache);
-  Part core = own(Kind::kCore, "core", static_cast<long long>(cpu), "/topology/core_cpus_list");
-  core.name = format("core of CPU %zu", core.cpus._Find_first());
-  parts.push_back(core);
+  if (const char* const list = "/topology/core_cpus_list"; !find(list)) add({.kind = Kind::kCore, .name = "core"}, list);
+  if (parts.back().cpus.count() > 1) {
+    parts.push_back({.kind = Kind::kCpu, .name = format("CPU %zu", cpu)});
+    parts.back().cpus[cpu] = true;
+  }
+  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    const size_t more = a.cpus.count(), less = b.cpus.count();
+    return more > less || (more == less && a.kind == Kind::kCache && b.kind == Kind::kCache && a.name > b.name);
+  });
   // The kernel may count a part's CPUs differently (a node that spans packages): then what is outer counts.
   for (size_t i = 1; i < parts.size(); i++) parts[i].cpus &= parts[i - 1].cpus;
   return parts;
@@ -101,8 +120,16 @@ void add(Part& whole, const std::vector<Part>& way) {
   Part* at = &whole;
   for (const Part& part : way) {
     const auto same = std::find_if(at->parts.begin(), at->parts.end(),
-                                   [&](const Part& p) { return p.kind == part.kind && p.name == part.name; });
+                                   [&](const Part& p) { return p.kind == part.kind && p.cpus == part.cpus; });
     at = same == at->parts.end() ? &at->parts.emplace_back(part) : &*same;
+  }
+}
+
+// "core 5", as hwloc counts; nodes and CPUs have the kernel's numbers already.
+void number(std::vector<Part>& parts, std::map<std::string, int>& counts) {
+  for (Part& part : parts) {
+    if (part.kind != Kind::kNode && part.kind != Kind::kCpu) part.name += format(" %d", counts[part.name]++);
+    number(part.parts, counts);
   }
 }
 
@@ -134,16 +161,15 @@ std::string describe(const NetworkDevice& device) {
 
 Machine discover_in_sysfs(const std::string& sys, bool devices) {
   Machine machine;
-  machine.source = "sysfs: packages, NUMA nodes, last-level caches, cores; without PCI devices and GPUs";
+  machine.source = "sysfs, without PCI devices and GPUs";
   machine.whole.name = "machine";
   CpuSet& cpus = machine.whole.cpus;
   cpus = parse_cpus(first_line(sys + "/devices/system/cpu/online")) | usable_cpus();
-  const std::vector<Part> nodes = memory_nodes(sys);
-  for (size_t cpu = 0; cpu < cpus.size(); cpu++) {
-    if (!cpus[cpu]) continue;
-    const std::vector<Part> way = parts_of(sys, cpu, nodes);
-    add(machine.whole, way);
-  }
+  Known known{{kNodes, memory_nodes(sys)}};
+  for (size_t cpu = cpus._Find_first(); cpu < cpus.size(); cpu = cpus._Find_next(cpu))
+    add(machine.whole, parts_of(sys, cpu, known));
+  std::map<std::string, int> counts;
+  number(machine.whole.parts, counts);
   if (const uint64_t bytes = largest_cache(machine.whole); bytes > 0) machine.last_level_cache_bytes = bytes;
   for (const NetworkDevice& device : devices ? network_devices(sys) : std::vector<NetworkDevice>())
     machine.whole.parts.push_back({.kind = Kind::kDevice, .name = device.name, .detail = describe(device)});

@@ -166,7 +166,7 @@ TEST_CASE("wrong lists are refused, and name what is wrong") {
 }
 
 TEST_CASE("a group with several ids meets through the first") {
-  tuttiUniqueId ids[2] = {new_id(), {}};
+  tuttiUniqueId ids[2] = {new_id(), new_id()};
   tuttiComm_t comms[2] = {};
   CHECK(tuttiGroupStart() == tuttiSuccess);
   for (int r = 0; r < 2; r++) CHECK(tuttiCommInitRankScalable(&comms[r], 2, r, 2, ids, nullptr) == tuttiSuccess);
@@ -180,4 +180,20 @@ TEST_CASE("a group with several ids meets through the first") {
   CHECK(std::string(tuttiGetLastError(nullptr)).find("commIds is NULL") != std::string::npos);
   CHECK(tuttiCommInitRankScalable(comms, 2, 2, 2, ids, nullptr) == tuttiInvalidArgument);
   CHECK(std::string(tuttiGetLastError(nullptr)).find("rank=2") != std::string::npos);
+  ids[1] = {};
+  CHECK(tuttiCommInitRankScalable(comms, 2, 0, 2, ids, nullptr) == tuttiInvalidArgument);
+  CHECK(std::string(tuttiGetLastError(nullptr)).find("commIds[1]: these 128 bytes") != std::string::npos);
+}
+
+// As after the process that made the second id has ended: nobody listens there.
+TEST_CASE("a group meets though another id's root does not answer") {
+  constexpr int kRanks = 12;
+  tuttiUniqueId ids[2] = {new_id(), new_id()};
+  ids[1].internal[5] = 1, ids[1].internal[6] = 0;  // its port
+  tuttiComm_t comms[kRanks] = {};
+  CHECK(tuttiGroupStart() == tuttiSuccess);
+  for (int r = kRanks - 1; r >= 0; r--)
+    CHECK(tuttiCommInitRankScalable(&comms[r], kRanks, r, 2, ids, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiGroupEnd() == tuttiSuccess);
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }

@@ -3,10 +3,13 @@
 
 #include <sys/resource.h>
 
+#include <atomic>
 #include <thread>
 
+#include "base/dial.h"
 #include "catch.h"
 #include "group/bootstrap_connect.h"
+#include "group/bootstrap_relay.h"
 #include "group/bootstrap_root.h"
 #include "group/bootstrap_wire.h"
 #include "ranks.h"
@@ -47,6 +50,38 @@ TEST_CASE("ranks join and gather blobs of all sizes") {
     INFO(fate.message);
     CHECK(fate.code == Code::kSuccess);
   }
+}
+
+// One host goes to the first root, and nine to the other one. Of those, eight go on to the first, which keeps seven and
+// sends the eighth to the host that came first; the ninth is sent to the one that came first to the other root.
+TEST_CASE("another id's root sends the hosts of its share to each other") {
+  const Deadline deadline = Deadline::after_seconds(60);
+  Roots roots;
+  roots.root = unpack_unique_id(start_root(deadline).value()).value();
+  roots.key = derive_key(roots.root.secret, sizeof roots.root.secret);
+  const UniqueIdParts other = unpack_unique_id(start_root(deadline).value()).value();
+  std::atomic<bool> ends{false};
+  std::vector<std::thread> relays;
+  std::vector<RootConnection> up;
+  std::vector<int> went_to;
+  for (int host = 0; host < 10; host++) {
+    Listener doors = Listener::open().value();
+    JoinMessage me = make_join(host, 1000, 60'000);
+    me.contact = doors.contact.to_bytes();
+    auto connected = connect_relay(roots, me, deadline);
+    REQUIRE(connected);
+    went_to.push_back(connected.value().relay ? connected.value().relay->rank : -1);
+    up.push_back(std::move(connected).value());
+    roots.other = other;
+    if (host > 1) continue;
+    auto relay = std::make_unique<RelayServer>(std::move(doors.fds), roots.key, deadline, std::move(up.back()), me);
+    relays.emplace_back([&ends, relay = std::move(relay)] {
+      while (!ends) relay->turn(1);
+    });
+  }
+  ends = true;
+  for (std::thread& relay : relays) relay.join();
+  CHECK(went_to == std::vector<int>{-1, -1, -1, -1, -1, -1, -1, -1, 0, 1});
 }
 
 // More than the root takes in at a time, while it is busy with those that are in.

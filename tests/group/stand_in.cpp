@@ -176,7 +176,7 @@ int main(int argc, char** argv) {
     JoinMessage me{kBootstrapVersion, h * per_host, n_ranks, 1, 600'000, "host" + std::to_string(h)};
     const JoinMessage speaker = me;
     me.contact = doors.contact.to_bytes();
-    RootConnection root = must(connect_relay(parts, key, me, deadline));
+    RootConnection root = must(connect_relay({parts, std::nullopt, key}, me, deadline));
     relays.add(std::make_unique<RelayServer>(std::move(doors.fds), key, deadline, std::move(root), me));
     Dialer dialer({key, HelloKind::kBootstrap, me.rank, -1}, doors.contact);
     while (dialer.advance() == Dialer::Status::kPending) {

@@ -1,6 +1,7 @@
 // What is found without hwloc, in a made-up /sys and in this machine's.
 #include <sched.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -61,7 +62,7 @@ void put_server(const Sysfs& sys) {
 
 }  // namespace
 
-TEST_CASE("sysfs: packages, nodes, last-level caches, cores") {
+TEST_CASE("sysfs: packages, nodes, caches, cores, CPUs") {
   const Sysfs sys;
   put_server(sys);
   const Machine m = discover_in_sysfs(sys.root(), false);
@@ -70,8 +71,8 @@ TEST_CASE("sysfs: packages, nodes, last-level caches, cores") {
   CHECK(cache_bytes(m, cpu_set({0, 3, 5, 15})) == 48u << 20);
   CHECK(cache_bytes(m, cpu_set({1000})) == 16u << 20);  // that CPU is not on this machine
   CHECK(m.whole.parts.size() == 2);
-  CHECK(place_name(m, path_to(m, cpu_set({10}))) == "package 1, NUMA node 1, L3 of CPU 8, core of CPU 10");
-  CHECK(place_name(m, path_to(m, cpu_set({8, 11}))) == "package 1, NUMA node 1, L3 of CPU 8");
+  CHECK(place_name(m, path_to(m, cpu_set({10}))) == "package 1, NUMA node 1, L3 2, core 5, CPU 10");
+  CHECK(place_name(m, path_to(m, cpu_set({8, 11}))) == "package 1, NUMA node 1, L3 2");
   CHECK(place_name(m, path_to(m, cpu_set({0, 5}))) == "package 0, NUMA node 0");
   CHECK(place_name(m, path_to(m, cpu_set({0, 15}))) == "anywhere");
   CHECK(place_name(m, path_to(m, cpu_set({1000}))) == "anywhere");  // that CPU is not on this machine
@@ -108,7 +109,7 @@ TEST_CASE("sysfs: network devices with their speeds; lo and what is down and unr
   CHECK(m.whole.parts[2].name + ": " + m.whole.parts[2].detail == "eth0: NIC, 25000 Mb/s");
   CHECK(m.whole.parts[3].name + ": " + m.whole.parts[3].detail == "veth1: virtual NIC");
   CHECK(m.whole.parts[4].name + ": " + m.whole.parts[4].detail == "mlx5_0: NIC, 100000 Mb/s");
-  CHECK(place_name(m, path_to(m, cpu_set({3}))) == "package 0, NUMA node 0, L3 of CPU 0, core of CPU 2");
+  CHECK(place_name(m, path_to(m, cpu_set({3}))) == "package 0, NUMA node 0, L3 0, core 1, CPU 3");
 }
 
 TEST_CASE("sysfs: a container that hides most of it leaves the usable CPUs") {
@@ -125,15 +126,71 @@ TEST_CASE("sysfs: a container that hides most of it leaves the usable CPUs") {
   CHECK(discover_in_sysfs(odd.root(), false).whole.cpus[1]);
 }
 
-TEST_CASE("this machine: every usable CPU has a place, with either way to look") {
+// Two packages with one last-level cache each, of two nodes each (as Intel's with sub-NUMA clusters), whose cores have
+// second-level caches, of which one is for instructions alone.
+TEST_CASE("sysfs: what holds more CPUs is outer, as a cache that is larger than a node") {
+  const Sysfs sys;
+  sys.put("/devices/system/cpu/online", "0-7");
+  for (int node = 0; node < 4; node++)
+    sys.put(format("/devices/system/node/node%d/cpulist", node), format("%d-%d", 2 * node, 2 * node + 1));
+  for (int cpu = 0; cpu < 8; cpu++) {
+    const std::string at = format("/devices/system/cpu/cpu%d", cpu);
+    const std::string package = cpu < 4 ? "0-3" : "4-7";
+    sys.put(at + "/topology/physical_package_id", cpu < 4 ? "7" : "9");
+    sys.put(at + "/topology/package_cpus_list", package);
+    const char* const caches[][4] = {{"1", "48K", "Data", "own"},
+                                     {"2", "64K", "Instruction", "own"},
+                                     {"2", "2048K", "Unified", "own"},
+                                     {"3", "32768K", "Unified", "package"}};
+    for (size_t i = 0; i < std::size(caches); i++) {
+      const std::string cache = at + "/cache/index" + std::to_string(i);
+      sys.put(cache + "/level", caches[i][0]);
+      sys.put(cache + "/size", caches[i][1]);
+      sys.put(cache + "/type", caches[i][2]);
+      sys.put(cache + "/shared_cpu_list", std::string(caches[i][3]) == "own" ? std::to_string(cpu) : package);
+    }
+  }
+  const Machine m = discover_in_sysfs(sys.root(), false);
+  CHECK(place_name(m, path_to(m, cpu_set({6}))) == "package 1, L3 1, NUMA node 3, L2 6, core 6");
+  CHECK(place_name(m, path_to(m, cpu_set({5, 6}))) == "package 1, L3 1");
+  CHECK(cache_bytes(m, cpu_set({0, 3})) == 32u << 20);  // one, though it reaches over two nodes
+  CHECK(cache_bytes(m, cpu_set({0, 6})) == 64u << 20);
+}
+
+namespace {
+
+// What ranks go by. Memory may differ: kernels without NUMA have no nodes, and hwloc tells of nodes without CPUs.
+std::vector<std::string> all_parts(const Part& part) {
+  std::vector<std::string> texts;
+  for (const Part& inner : part.parts) {
+    if (inner.kind == Part::Kind::kDevice || inner.kind == Part::Kind::kGroup) continue;
+    if (inner.kind != Part::Kind::kNode)
+      texts.push_back(format("%s: CPUs %s, %llu bytes", inner.name.c_str(), to_text(inner.cpus).c_str(),
+                             static_cast<unsigned long long>(inner.bytes)));
+    for (const std::string& text : all_parts(inner)) texts.push_back(text);
+  }
+  std::sort(texts.begin(), texts.end());
+  return texts;
+}
+
+}  // namespace
+
+TEST_CASE("this machine: sysfs has the parts that hwloc finds") {
+  const auto found = discover_with_hwloc();
+  if (!found) {
+    WARN("not compared: " + found.error().message);
+    return;
+  }
+  CHECK(all_parts(discover_in_sysfs("/sys", false).whole) == all_parts(found.value().whole));
+}
+
+TEST_CASE("this machine: every usable CPU has a place, looked for once") {
   const CpuSet cpus = usable_cpus();
   REQUIRE(cpus.any());
-  const Machine coarse = discover_in_sysfs("/sys", true);
   const auto found = machine();
   REQUIRE(found);
   for (size_t cpu = 0; cpu < cpus.size(); cpu++) {
     if (!cpus[cpu]) continue;
-    CHECK_FALSE(path_to(coarse, cpu_set({cpu})).empty());
     CHECK_FALSE(path_to(*found.value(), cpu_set({cpu})).empty());
   }
   CHECK(found.value() == machine().value());  // looked for once

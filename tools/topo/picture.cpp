@@ -95,10 +95,8 @@ Result<Picture> picture_of_group(int* rank) {
   bool leads = false;
   for (const auto& ranks : picture.layout.hosts) leads = leads || ranks[0] == info.rank;
   const CpuSet cpus = usable_cpus();
-  const std::vector<uint32_t> path = path_to(*comm->membership().machine, cpus);
   ByteWriter w;
-  w.put(leads).put_string(host_name()).put_string(tutti::to_bytes(cpus)).put(static_cast<uint32_t>(path.size()));
-  for (const uint32_t number : path) w.put(number);
+  w.put(leads).put_string(host_name()).put_string(tutti::to_bytes(cpus));
   for (int peer = 0; peer < info.n_ranks; peer++) w.put_string(peer == info.rank ? "" : comm->route(peer));
   if (leads) {
     TUTTI_TRY_ASSIGN(const Machine all, discover_all());
@@ -116,11 +114,12 @@ Result<Picture> picture_of_group(int* rank) {
       one.host = host;
       picture.hosts[host].name = r.get_string();
       one.cpus = cpus_from_bytes(r.get_string()).value_or(CpuSet());
-      for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) one.path.push_back(r.get<uint32_t>());
       for (int peer = 0; peer < info.n_ranks; peer++) one.routes[peer] = r.get_string();
-      if (!has_machine) continue;
-      picture.hosts[host].machine.source = r.get_string();
-      picture.hosts[host].machine.whole = get_part(r);
+      if (has_machine) {  // the first one's of a host
+        picture.hosts[host].machine.source = r.get_string();
+        picture.hosts[host].machine.whole = get_part(r);
+      }
+      one.path = path_to(picture.hosts[host].machine, one.cpus);
     }
   }
   TUTTI_TRY(comm->finalize(comm->take_ticket()));
