@@ -42,13 +42,15 @@ void Clock::learn(Ref& mine, const Ref& theirs, size_t height) {
 
 void Clock::learn_leaf(Ref& mine, const Ref& theirs) {
   const Leaf &known = *static_cast<const Leaf*>(mine.get()), &other = *static_cast<const Leaf*>(theirs.get());
-  bool know_more = false, learn_more = false;
+  // Signed, and without a bool, these loops become vector instructions of any x86: half of the proof's time, else.
+  int32_t know_more = 0, learn_more = 0;
   for (size_t i = 0; i < kLeaf; i++) {
-    know_more |= known[i] > other[i];
-    learn_more |= other[i] > known[i];
+    const auto mine_at = static_cast<int32_t>(known[i]), theirs_at = static_cast<int32_t>(other[i]);
+    know_more |= mine_at > theirs_at ? -1 : 0;
+    learn_more |= theirs_at > mine_at ? -1 : 0;
   }
-  if (!know_more) mine = theirs;
-  if (!know_more || !learn_more) return;
+  if (know_more == 0) mine = theirs;
+  if (know_more == 0 || learn_more == 0) return;
   Leaf& latest = own<Leaf>(mine);
   for (size_t i = 0; i < kLeaf; i++) latest[i] = std::max(latest[i], other[i]);
 }
