@@ -98,9 +98,9 @@ TUTTI_API tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, t
 
 /* The same where several processes made ids, so that not all hosts of a large group call one: commIds has nId of them,
  * the same on all ranks. The group meets at the first one. Each other one serves a share of the ranks: it keeps
- * eight hosts at the first one and sends the hosts that come later to those. If it does not answer within 2 s, its ranks
- * go to the first one, and the log says so. Its thread ends at TUTTI_INIT_TIMEOUT.
- * Errors as tuttiCommInitRankConfig; also tuttiInvalidArgument (nId < 1, commIds is NULL or has bytes that are no id). */
+ * eight hosts at the first one and sends the hosts that come later to those. If it does not answer within 2 s, its
+ * ranks go to the first one, and the log says so. Its thread ends at TUTTI_INIT_TIMEOUT. Errors as
+ * tuttiCommInitRankConfig; also tuttiInvalidArgument (nId < 1, commIds is NULL or has bytes that are no id). */
 TUTTI_API tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int myrank, int nId,
                                                   tuttiUniqueId* commIds, tuttiConfig_t* config);
 

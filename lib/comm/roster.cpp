@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -68,8 +69,7 @@ class Findings {
     any_divides_ |= i.connections > 1;
     rack_bytes_per_second_ = std::max(rack_bytes_per_second_, i.rack_bytes_per_second);
     cache_bytes_ = std::min(cache_bytes_, i.cache_bytes);
-    const auto id = reinterpret_cast<const char*>(i.machine.bytes);
-    const auto [found, is_new] = places_.try_emplace(std::string(id, sizeof i.machine.bytes), machines_.size());
+    const auto [found, is_new] = places_.try_emplace(std::to_array(i.machine.bytes), machines_.size());
     if (is_new) machines_.push_back({0, {}, i.machine_cpus});
     machines_[found->second].ranks++;
     machines_[found->second].cpus |= i.cpus;
@@ -96,9 +96,7 @@ class Findings {
     }
     return all;
   }
-  size_t machine(const HostId& id) const {
-    return places_.at(std::string(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes));
-  }
+  size_t machine(const HostId& id) const { return places_.at(std::to_array(id.bytes)); }
   const CpuSet& cpus(size_t machine) const { return machines_[machine].cpus; }
 
  private:
@@ -113,7 +111,7 @@ class Findings {
   bool all_shm_ = true, all_verbs_ = true, all_net_ = true, any_pins_ = false, any_divides_ = false;
   uint64_t rack_bytes_per_second_ = 0, cache_bytes_ = UINT64_MAX;
   std::vector<MachineOfRanks> machines_;
-  std::map<std::string, size_t> places_;  // of the machines in machines_, by their ids
+  std::map<std::array<uint8_t, sizeof(HostId)>, size_t> places_;  // of the machines in machines_, by their ids
 };
 
 }  // namespace

@@ -43,8 +43,8 @@ class RelayServer final : public FrameServer {
   bool had_client_ = false;
 };
 
-// Where ranks meet. Of a group with several ids all meet at the first one's root; another one's knows relays of its share
-// of the hosts, and sends those that come later to them, so that not all of them call the first.
+// Where ranks meet. Of a group with several ids all meet at the first one's root; another one's knows relays of its
+// share of the hosts, and sends those that come later to them, so that not all of them call the first.
 struct Roots {
   UniqueIdParts root;
   std::optional<UniqueIdParts> other;  // another id's root, to be asked first

@@ -10,7 +10,8 @@
 namespace tutti {
 
 // Packages, NUMA nodes, caches from the second level on, cores and network devices, from the files under `sys`. What is
-// missing there is left out; the CPUs that this thread may use are there in any case.
+// missing there is left out; the CPUs that this thread may use are there in any case. With `devices` also how much
+// memory nodes have.
 Machine discover_in_sysfs(const std::string& sys, bool devices);
 
 // How many bytes of its largest cache the CPUs of one may count on; 0: there is none.

@@ -42,8 +42,7 @@ class Topology {
     return t;
   }
   static Result<Topology> load_this() {
-    TUTTI_TRY_ASSIGN(Topology t,
-                     load("hwloc cannot read this machine's topology", [](hwloc_topology_t) { return 0; }));
+    TUTTI_TRY_ASSIGN(Topology t, load("hwloc cannot read this machine's topology", [](hwloc_topology_t) { return 0; }));
     if (hwloc_topology_is_thissystem(t.raw_)) t.add_networks();
     return t;
   }

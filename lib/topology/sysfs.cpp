@@ -73,18 +73,20 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
       !find(list) && read_number(folder + "/topology/physical_package_id") >= 0)
     add({.kind = Kind::kPackage, .name = "package"}, list);
   find(kNodes);
-  constexpr int kMostCaches = 8;
+  constexpr int kUsualCaches = 4, kMostCaches = 8;
   for (int index = 0; index < kMostCaches; index++) {
     const std::string at = format("/cache/index%d", index), list = at + "/shared_cpu_list";
     if (find(list)) continue;
     const long long level = read_number(folder + at + "/level");
+    if (level < 0 && index >= kUsualCaches) break;
     if (level < 2) continue;
     const long long kib = read_number(folder + at + "/size");
     if (kib < 0 || first_line(folder + at + "/type") == "Instruction") continue;
     const uint64_t bytes = static_cast<uint64_t>(kib) << 10;
     add({.kind = Kind::kCache, .name = format("L%lld", level), .bytes = bytes}, list);
   }
-  if (const char* const list = "/topology/core_cpus_list"; !find(list)) add({.kind = Kind::kCore, .name = "core"}, list);
+  if (const char* const list = "/topology/core_cpus_list"; !find(list))
+    add({.kind = Kind::kCore, .name = "core"}, list);
   if (parts.back().cpus.count() > 1) {
     parts.push_back({.kind = Kind::kCpu, .name = format("CPU %zu", cpu)});
     parts.back().cpus[cpu] = true;
@@ -98,7 +100,7 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
   return parts;
 }
 
-std::vector<Part> memory_nodes(const std::string& sys) {
+std::vector<Part> memory_nodes(const std::string& sys, bool with_bytes) {
   std::vector<Part> nodes;
   const std::string folder = sys + "/devices/system/node/";
   for (const std::string& name : entries(folder)) {
@@ -106,12 +108,13 @@ std::vector<Part> memory_nodes(const std::string& sys) {
     if (sscanf(name.c_str(), "node%u", &number) != 1) continue;
     Part node{.kind = Kind::kNode, .name = format("NUMA node %u", number)};
     node.cpus = parse_cpus(first_line(folder + name + "/cpulist"));
+    nodes.push_back(node);
+    if (!with_bytes) continue;
     std::ifstream meminfo(folder + name + "/meminfo");
     for (std::string line; std::getline(meminfo, line);) {
       unsigned long long kib = 0;
-      if (sscanf(line.c_str(), "Node %*u MemTotal: %llu", &kib) == 1) node.bytes = kib << 10;
+      if (sscanf(line.c_str(), "Node %*u MemTotal: %llu", &kib) == 1) nodes.back().bytes = kib << 10;
     }
-    nodes.push_back(node);
   }
   return nodes;
 }
@@ -165,7 +168,7 @@ Machine discover_in_sysfs(const std::string& sys, bool devices) {
   machine.whole.name = "machine";
   CpuSet& cpus = machine.whole.cpus;
   cpus = parse_cpus(first_line(sys + "/devices/system/cpu/online")) | usable_cpus();
-  Known known{{kNodes, memory_nodes(sys)}};
+  Known known{{kNodes, memory_nodes(sys, devices)}};
   for (size_t cpu = cpus._Find_first(); cpu < cpus.size(); cpu = cpus._Find_next(cpu))
     add(machine.whole, parts_of(sys, cpu, known));
   std::map<std::string, int> counts;
