@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Four hosts in two racks that are joined at 200 Mb/s, and four of which one is slow: network namespaces at 1 Gb/s, with
-# a rank on each in the worst order. A file tells the library of racks and speeds.
-#   racks.sh TOOLS_DIR            test: counts the bytes that a 4 MiB all-reduce sends between racks, and a slow host
-#   racks.sh TOOLS_DIR --bench    prints times as well, with and without the file
+# a rank on each in the worst order. tutti-tune measures racks and speeds, and its file tells the library.
+#   racks.sh PERF_DIR TUTTI_TUNE            test: counts the bytes that a 4 MiB all-reduce sends between racks, and a slow
+#                                           host
+#   racks.sh PERF_DIR TUTTI_TUNE --bench    prints times as well, with and without the file
 # Exits 77 (skipped) with the reason where root, ip, tc or namespaces are missing.
 set -u
-perf=$1/all_reduce_perf bench=${2:-}
+perf=$1/all_reduce_perf tune=$2 bench=${3:-}
 # shellcheck source=tests/launch/hosts.sh
 . "$(dirname "$0")/hosts.sh"
 out=$(mktemp)
@@ -23,18 +24,8 @@ ip -n "$switch" link add up1 up master net1 type veth peer name up2
 ip -n "$switch" link set up2 up master net2
 for i in 3 4; do ip -n "$switch" link set h$i-1 master net2; done
 
-# describe NAME FIELDS: a file that describes the network, and a tuning file that names it
-describe() {
-  echo '{"hosts_per_rack": 2, "ranks_per_host": 1, "hosts": ["h1", "h2", "h3", "h4"],
-    "local": {"gbit_per_s": 100, "latency_us": 1}, "nic": {"gbit_per_s": 1, "latency_us": 50}, '"$2"'}' >"$out.$1.json"
-  echo "network = $out.$1.json" >"$out.$1"
-}
-describe racks '"rack": {"gbit_per_s": 0.2, "latency_us": 20}'
-describe slow '"racks": 1, "exceptions": [{"host": 3, "gbit_per_s": 0.1}]'
-sed -i 's/"hosts_per_rack": 2/"hosts_per_rack": 4/' "$out.slow.json"
-
-# job TUNING_FILE PERF OPTIONS...: ranks 0 to 3 on hosts 1, 3, 2, 4
-job() {
+# on_all TUNING_FILE PROGRAM OPTIONS...: ranks 0 to 3 on hosts 1, 3, 2, 4
+on_all() {
   local file=$1 rank status=0
   local -a pids=() at=(1 3 2 4)
   shift
@@ -42,11 +33,25 @@ job() {
   for rank in 0 1 2 3; do
     on "${at[rank]}" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' - "h${at[rank]}" \
       env TUTTI_RANK=$rank TUTTI_NRANKS=4 TUTTI_ROOT=10.85.1.1:$port TUTTI_TUNE_FILE="$file" \
-      timeout 100 "$perf" "$@" >"$out.rank$rank" 2>&1 &
+      timeout 100 "$@" >"$out.rank$rank" 2>&1 &
     pids+=($!)
   done
   for rank in 0 1 2 3; do wait "${pids[$rank]}" || status=1; done
-  [ $status = 0 ] && grep -q '^# Out of bounds values : 0 OK' "$out.rank0" || { cat "$out".rank?; fail "$perf $*"; }
+  [ $status = 0 ] || { cat "$out".rank?; fail "$*"; }
+}
+job() { # tuning file, perf options
+  on_all "$1" "$perf" "${@:2}"
+  grep -q '^# Out of bounds values : 0 OK' "$out.rank0" || { cat "$out".rank?; fail "$perf $*"; }
+}
+# measure NAME PATTERN...: a file that describes the network, in lines with these patterns, and a tuning file that names it
+measure() {
+  local file=$out.$1.json pattern
+  on_all /dev/null "$tune" --network "$file"
+  grep '^[# ] ' "$out.rank0"
+  for pattern in "${@:2}"; do
+    tr -d ' \n' <"$file" | grep -qE "$pattern" || { cat "$file"; fail "what was measured has no $pattern"; }
+  done
+  echo "network = $file" >"$out.$1"
 }
 sent() { ip netns exec "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
 # of_each FILE NAMESPACE DEVICE BYTES: what the device sends for one all-reduce, as a share of its bytes in percent:
@@ -76,6 +81,8 @@ compare() { # what it is, file, sizes: with --bench, the times with the file and
 
 limit "$switch" up1 200mbit
 limit "$switch" up2 200mbit
+measure racks '"racks":2,"hosts_per_rack":2,' '"hosts":\["h1","h2","h3","h4"\]' '"rack":\{"gbit_per_s":0\.[12]' \
+  '"exceptions":\[\]'
 of_each "$out.racks" "$switch" up1 4194304
 grep -q 'order of ranks: 0 | 2 || 1 | 3' "$out.rank0" || { cat "$out.rank0"; fail "the order of ranks does not know the racks"; }
 echo "two racks: $share % of an all-reduce's bytes go from one to the other"
@@ -85,6 +92,7 @@ compare "two racks" "$out.racks" -b 256K -e 4M
 limit "$switch" up1 1gbit
 limit "$switch" up2 1gbit
 speed 4 100mbit
+measure slow '"racks":1,"hosts_per_rack":4,' '"exceptions":\[\{"host":3,"gbit_per_s":(0\.1|0\.09)'
 of_each "$out.slow" "$(host 4)" nic1 1048576
 echo "a slow host: sends $share % of an all-reduce's bytes"
 [ "$share" -le 112 ] || fail "more than 112 %"

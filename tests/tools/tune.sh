@@ -19,6 +19,9 @@ echo '[{"facts": 7}]' >"$tmp/odd"
 run "$tune" --fit "$tmp/odd"
 check "samples that are none" 2 'odd holds no samples'
 
+run "$tune" --procs 2 --network "$tmp/network"
+check "a network of one host" 2 'between hosts, and all ranks are on'
+
 mkdir -p "$tmp/config"
 small="-b 64 -e 4K -f 64 -n 1"
 # shellcheck disable=SC2086  # several options on purpose

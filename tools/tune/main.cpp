@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "fit.h"
 #include "measure.h"
+#include "network.h"
 
 namespace tutti::tune {
 namespace {
@@ -25,6 +26,7 @@ constexpr const char* kExamples =
     "\nExamples:\n"
     "  tutti-tune --procs 4                measures shared memory and TCP within this host, writes the user's file\n"
     "  mpirun -np 8 tutti-tune -o /etc/tutti/tuning    between the hosts of a job; or torchrun, srun\n"
+    "  mpirun -np 8 --map-by node tutti-tune --network net.json    finds racks and slow hosts\n"
     "  tutti-tune --procs 2 --check        only shows how good the choices are\n"
     "  tutti-tune --procs 2 --samples two.json; tutti-tune --procs 8 --samples eight.json\n"
     "  tutti-tune --fit two.json eight.json -o FILE    prices for both\n"
@@ -35,7 +37,7 @@ constexpr const char* kExamples =
 
 struct Settings {
   perf::Options perf;
-  std::string output, samples_path;
+  std::string output, samples_path, network_path;
   std::vector<std::string> fit_from;
   bool only_check = false;
 };
@@ -61,6 +63,10 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
   app.add_flag("--check", settings->only_check, "write no file: only show how good the choices are");
   app.add_option("-o,--output", settings->output, "the file to write; default: ~/.config/tutti/tuning");
   app.add_option("--samples", settings->samples_path, "write the measurements to this file, as JSON");
+  app.add_option(
+      "--network", settings->network_path,
+      "measure only how fast hosts reach each other, one rank of each, and write racks and slow hosts to this "
+      "file; a line \"network = FILE\" in the tuning file names it");
   app.add_option("--fit", settings->fit_from, "measure nothing: fit prices to files written with --samples");
   try {  // CLI11 reports by exceptions
     app.parse(argc, argv);
@@ -167,6 +173,17 @@ Status measure_all(const Settings& settings, tuttiComm_t comm) {
   return team.agree(team.rank() == 0 ? conclude(settings, samples) : Status());
 }
 
+Status find_network(const std::string& path, tuttiComm_t comm) {
+  perf::Team team;
+  if (Status s = team.join(comm); !s) return s;
+  std::string json;
+  if (Status s = measure_network(team, &json); !s) return s;
+  if (team.rank() != 0) return team.agree(Status());
+  Status written = write(path, json);
+  if (written) printf("# written: %s; name it in the tuning file: network = %s\n", path.c_str(), path.c_str());
+  return team.agree(written);
+}
+
 Status fit_files(const Settings& settings) {
   std::vector<Sample> samples;
   for (const std::string& path : settings.fit_from) {
@@ -189,7 +206,9 @@ int run(int argc, char** argv) {
   if (Status s = parse(argc, argv, &settings, &help); !s) return fail(s);
   if (!help.empty()) return fputs(help.c_str(), stdout) < 0 ? perf::kExitFailed : 0;
   if (!settings.fit_from.empty()) return fail(fit_files(settings));
-  return perf::launch(settings.perf, kTool, [&](tuttiComm_t comm) { return measure_all(settings, comm); });
+  return perf::launch(settings.perf, kTool, [&](tuttiComm_t comm) {
+    return settings.network_path.empty() ? measure_all(settings, comm) : find_network(settings.network_path, comm);
+  });
 }
 
 }  // namespace
