@@ -111,12 +111,15 @@ std::optional<Symmetry> symmetry_of(const Network& network, const std::function<
 }  // namespace
 
 Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Plan plan) {
-  const Planner planner(0, network.layout(), Algo::kAuto, false);
+  const Layout layout = network.layout();
+  const Planner planner(0, layout, Algo::kAuto, false);
   const auto schedule = [&](int rank) { return planner.schedule_of(rank, operation.collective, plan, operation.root); };
+  const auto neighbours = [&](int rank) { return Planner(rank, layout, Algo::kAuto, false).neighbours(); };
   const Job job{.schedule = schedule,
                 .block_elems = block_bytes(operation, network.n_ranks()) / sizeof(float),
                 .elem_bytes = sizeof(float),
                 .traces = operation.traces,
+                .neighbours = neighbours,
                 .most_steps = operation.most_steps,
                 .alike = operation.traces ? std::nullopt : symmetry_of(network, schedule)};
   return run(network, job);

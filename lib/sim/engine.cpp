@@ -27,6 +27,7 @@ Result<Outcome> Engine::run() {
     settle();
   }
   TUTTI_TRY(check_end());
+  end_stopped();
   outcome_.wire_bytes = flows_.bytes_of_wires();
   stand_for_all();
   return std::move(outcome_);
@@ -46,7 +47,12 @@ void Engine::handle(const Event& event) {
       link(event.id).arrived++;
       to_look_at_.push_back(link(event.id).receiver);
       break;
-    case Event::kCpuDone: finish_work(event.id); break;
+    case Event::kCpuDone:
+      if (event.at_ns < rank(lane(event.id).rank).stops_ns)
+        finish_work(event.id);
+      else
+        free_cpu(lane(event.id).rank);
+      break;
   }
   while (!to_look_at_.empty()) {
     const int index = to_look_at_.back();
@@ -65,7 +71,9 @@ bool Engine::is_blocked(const LaneRun& lane) const {
 // Its step may be able to run now.
 void Engine::look_at(int index) {
   LaneRun& looked = lane(index);
-  if (looked.is_at_work || looked.is_done(rounds_) || now_ns_ < rank(looked.rank).starts_ns || is_blocked(looked))
+  const RankRun& on = rank(looked.rank);
+  if (looked.is_at_work || looked.is_done(rounds_) || now_ns_ < on.starts_ns || now_ns_ >= on.stops_ns ||
+      is_blocked(looked))
     return;
   looked.is_at_work = true;
   const Ends& step = looked.now();
@@ -95,7 +103,7 @@ double Engine::cost_of(const LaneRun& lane) const {
 void Engine::start_work(int index) {
   RankRun& starting = rank(index);
   HostRun& host = host_of(index);
-  while (!starting.is_busy && !starting.lanes.empty()) {
+  while (!starting.is_busy && !starting.lanes.empty() && now_ns_ < starting.stops_ns) {
     const int next = starting.lanes.front();
     const double ns = cost_of(lane(next));
     if (ns > 0 && host.free_cpus == 0) {
@@ -129,17 +137,22 @@ void Engine::finish_work(int index) {
   done.is_at_work = false;
   done.waits_since_ns = now_ns_;
   to_look_at_.push_back(index);
-  HostRun& host = host_of(done.rank);
-  rank(done.rank).is_busy = false;
+  free_cpu(done.rank);
+}
+
+// Whoever has waited longest goes first, also before this rank's other lanes.
+void Engine::free_cpu(int index) {
+  HostRun& host = host_of(index);
+  rank(index).is_busy = false;
   host.free_cpus++;
-  // Whoever has waited longest goes first, also before this rank's other lanes.
-  if (!host.ranks.empty()) {
+  for (bool is_taken = false; !is_taken && !host.ranks.empty();) {
     const int next = host.ranks.front();
     host.ranks.pop_front();
     rank(next).waits_for_cpu = false;
+    is_taken = now_ns_ < rank(next).stops_ns;
     start_work(next);
   }
-  start_work(done.rank);
+  start_work(index);
 }
 
 void Engine::take(int index) {
@@ -182,6 +195,17 @@ void Engine::settle() {
     post(change.ends_ns, Event::kFlowEnds, change.id, ++link(change.id).version);
 }
 
+// What they wait for does not come any more.
+void Engine::end_stopped() {
+  for (size_t r = 0; r < ranks_.size(); r++) {
+    if (ranks_[r].lanes_left == 0) continue;
+    outcome_.ends_ns[r] = ranks_[r].stops_ns;
+    if (network_.dies_ns(static_cast<int>(r)) <= ranks_[r].stops_ns) continue;
+    outcome_.ns = std::max(outcome_.ns, ranks_[r].stops_ns);
+    outcome_.failed++;
+  }
+}
+
 void Engine::note(Span span) {
   if (job_.traces && span.end_ns > span.begin_ns) outcome_.spans.push_back(span);
 }
@@ -200,7 +224,7 @@ void Engine::stand_for_all() {
 
 Result<void> Engine::check_end() const {
   for (const LaneRun& left : lanes_)
-    if (!left.is_done(rounds_))
+    if (!left.is_done(rounds_) && ranks_[static_cast<size_t>(left.rank)].stops_ns == Network::kNever)
       return Error{Code::kInternalError,
                    format("rank %d waits forever in lane %d, round %llu, step %u", left.rank, left.index,
                           static_cast<unsigned long long>(left.round), left.next.index())};

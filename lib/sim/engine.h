@@ -46,7 +46,7 @@ class Engine {
     std::deque<int> lanes;  // that wait for this rank
     bool is_busy = false, waits_for_cpu = false;
     int lanes_left = 0;
-    double starts_ns = 0;
+    double starts_ns = 0, stops_ns = Network::kNever;  // when it dies, or is told that another one has
   };
   struct HostRun {
     int free_cpus = 0;
@@ -71,6 +71,7 @@ class Engine {
   Result<int> attach(int lane, int peer, uint32_t channel, bool sends);
   Result<Ends> ends_of(int lane, const Schedule& schedule, const Step& step, uint32_t channel);
   Result<void> attach_everyone(int lane, int n_ranks, uint32_t channel);
+  void tell_of_deaths();
 
   // engine.cpp
   void post(double at_ns, Event::Kind kind, int id, uint32_t version = 0);
@@ -81,6 +82,7 @@ class Engine {
   double cost_of(const LaneRun& lane) const;
   void start_work(int rank);
   void finish_work(int lane);
+  void free_cpu(int rank);
   void take(int link);
   void send(int link, uint64_t bytes);
   void begin_flows(int link);
@@ -88,6 +90,7 @@ class Engine {
   void settle();
   void note(Span span);
   void stand_for_all();
+  void end_stopped();
   Result<void> check_end() const;
   template <class Visit>
   void for_each_recv(const LaneRun& lane, const Ends& step, Visit&& visit) const {

@@ -41,8 +41,28 @@ Result<void> Engine::connect() {
       return misfit(format("only rank %d knows of the link from rank %d to rank %d",
                            made.sender < 0 ? made.to : made.from, made.from, made.to));
   found_.clear();
+  tell_of_deaths();
   message_bytes_.resize(links_.size() * sizes_.slots);
   return {};
+}
+
+// The connections of who dies break, which its neighbours see and pass on.
+void Engine::tell_of_deaths() {
+  std::priority_queue<std::pair<double, int>, std::vector<std::pair<double, int>>, std::greater<>> told;
+  const auto stop = [&](int r, double at_ns) {
+    if (at_ns >= rank(r).stops_ns) return;
+    rank(r).stops_ns = at_ns;
+    told.emplace(at_ns, r);
+  };
+  for (int r = 0; r < network_.n_ranks(); r++) stop(r, network_.dies_ns(r));
+  for (; job_.neighbours && !told.empty(); told.pop()) {
+    const auto [at_ns, r] = told.top();
+    if (at_ns > rank(r).stops_ns) continue;
+    for (const int peer : job_.neighbours(r)) {
+      const Route way = network_.route(r, peer);
+      stop(peer, at_ns + way.latency_ns + way.message_ns);
+    }
+  }
 }
 
 Result<void> Engine::check_size() const {

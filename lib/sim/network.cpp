@@ -31,7 +31,8 @@ Network::Network(Cluster cluster, int n_ranks)
     : cluster_(std::move(cluster)),
       n_ranks_(n_ranks),
       slowdown_(static_cast<size_t>(n_ranks), 1),
-      starts_ns_(static_cast<size_t>(n_ranks), 0) {
+      starts_ns_(static_cast<size_t>(n_ranks), 0),
+      dies_ns_(static_cast<size_t>(n_ranks), kNever) {
   const auto add = [&](int n, const Conduit& way) {
     wires_.insert(wires_.end(), 2 * static_cast<size_t>(n), per_ns(way.bytes_per_second));
   };
@@ -58,6 +59,8 @@ void Network::except(const Exception& exception) {
     if (rank != exception.rank && host_of(rank) != exception.host) continue;
     slowdown_[static_cast<size_t>(rank)] *= exception.slowdown.value_or(1);
     starts_ns_[static_cast<size_t>(rank)] += exception.starts_late_ns.value_or(0);
+    double& dies = dies_ns_[static_cast<size_t>(rank)];
+    dies = std::min(dies, exception.dies_ns.value_or(kNever));
   }
 }
 

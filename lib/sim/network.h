@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ class Network {
   std::string wire_name(int wire) const;
   double slowdown(int rank) const { return slowdown_[static_cast<size_t>(rank)]; }
   double starts_ns(int rank) const { return starts_ns_[static_cast<size_t>(rank)]; }
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+  double dies_ns(int rank) const { return dies_ns_[static_cast<size_t>(rank)]; }
   // The library's own, where the cluster does not say otherwise.
   MessageSizes sizes() const;
 
@@ -63,7 +66,7 @@ class Network {
 
   Cluster cluster_;
   int n_ranks_;
-  std::vector<double> wires_, slowdown_, starts_ns_;
+  std::vector<double> wires_, slowdown_, starts_ns_, dies_ns_;
   std::map<std::pair<int, int>, int> pairs_;  // of hosts
 };
 

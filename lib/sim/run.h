@@ -16,6 +16,8 @@ struct Job {
   uint64_t block_elems = 0;  // of every block; see schedule.h
   size_t elem_bytes = 4;
   bool traces = false;
+  // Whom a rank is told by, and tells, that one has died.
+  std::function<std::vector<int>(int rank)> neighbours = {};
   uint64_t most_steps = UINT64_MAX;  // simulated: more are refused with kInvalidUsage, as is what has no room in memory
   // The schedules, and the network, are those of the first ranks, moved: then only these are simulated, each for all
   // that are like it. If blocks do not divide evenly into chunks, that is as if the others had the first ones' chunks.
@@ -32,10 +34,11 @@ struct Span {
 };
 
 struct Outcome {
-  double ns = 0;                     // from the first rank's start to the last one's end
+  double ns = 0;                     // from the first rank's start to the last one's end, or error
   std::vector<double> ends_ns;       // by rank
   uint64_t messages = 0, bytes = 0;  // sent by all ranks
   uint64_t events = 0;
+  int failed = 0;                    // ranks that live, and were told of a death before they were done
   std::vector<uint64_t> wire_bytes;  // as Network::wires()
   std::vector<Span> spans;           // if the job traces
 };

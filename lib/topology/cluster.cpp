@@ -116,9 +116,10 @@ Result<void> check_kind(const Fields& fields, const Exception& exception) {
   if (exception.bytes_per_second && !has_wire) return fields.wrong("a rank has no gbit_per_s; give its host's");
   if (exception.slowdown && (!has_cpu || exception.nic >= 0)) return fields.wrong("slowdown is of a host or a rank");
   if (exception.starts_late_ns && exception.rank < 0) return fields.wrong("starts_late_us is of a rank");
+  if (exception.dies_ns && exception.rank < 0) return fields.wrong("dies_us is of a rank");
   if (exception.nic >= 0 && exception.host < 0) return fields.wrong("nic wants a host");
-  if (exception.bytes_per_second || exception.slowdown || exception.starts_late_ns) return {};
-  return fields.wrong("it changes nothing; give gbit_per_s, slowdown or starts_late_us");
+  if (exception.bytes_per_second || exception.slowdown || exception.starts_late_ns || exception.dies_ns) return {};
+  return fields.wrong("it changes nothing; give gbit_per_s, slowdown, starts_late_us or dies_us");
 }
 
 Result<void> read_exception(const Json& json, const std::string& place, Cluster* cluster) {
@@ -131,13 +132,15 @@ Result<void> read_exception(const Json& json, const std::string& place, Cluster*
   TUTTI_TRY(fields.count("rack", 0, &exception.rack));
   TUTTI_TRY(fields.count("from_host", 0, &exception.from_host));
   TUTTI_TRY(fields.count("to_host", 0, &exception.to_host));
-  double speed = 0, slowdown = 1, late = 0;
+  double speed = 0, slowdown = 1, late = 0, dies = 0;
   TUTTI_TRY(fields.speed(&speed));
   TUTTI_TRY(fields.number("slowdown", 1, &slowdown));
   TUTTI_TRY(fields.microseconds("starts_late_us", &late));
+  TUTTI_TRY(fields.microseconds("dies_us", &dies));
   if (fields.has("gbit_per_s")) exception.bytes_per_second = speed;
   if (fields.has("slowdown")) exception.slowdown = slowdown;
   if (fields.has("starts_late_us")) exception.starts_late_ns = late;
+  if (fields.has("dies_us")) exception.dies_ns = dies;
   TUTTI_TRY(fields.end());
   TUTTI_TRY(check_place(fields, *cluster, exception));
   TUTTI_TRY(check_kind(fields, exception));

@@ -25,7 +25,7 @@ struct Exception {
   int host = -1, nic = -1;  // nic -1: all of the host
   int rank = -1, rack = -1;
   int from_host = -1, to_host = -1;
-  std::optional<double> bytes_per_second, slowdown, starts_late_ns;
+  std::optional<double> bytes_per_second, slowdown, starts_late_ns, dies_ns;
 };
 
 // Of all ranks.

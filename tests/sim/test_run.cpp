@@ -67,6 +67,55 @@ TEST_CASE("a chain is filled once, then each chunk takes its own time") {
   CHECK(outcome.value().ns == about((kRanks - 1) * (kLatencyNs + chunk_ns) + (kChunks - 1) * chunk_ns));
 }
 
+TEST_CASE("a death is heard of hop by hop; who is done by then has its result") {
+  constexpr int kRanks = 9;
+  const auto order = natural(kRanks);
+  Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 0, 16, 1); },
+          .block_elems = 16 << 18,
+          .neighbours =
+              [](int rank) {
+                std::vector<int> all;
+                for (const int peer : {rank - 1, rank + 1})
+                  if (peer >= 0 && peer < kRanks) all.push_back(peer);
+                return all;
+              }};
+  const auto alive = run(network_of(plain_cluster(), kRanks), job);
+  REQUIRE(alive);
+  const auto with_death = [&](double ns) {
+    Cluster cluster = plain_cluster();
+    cluster.exceptions = {{.rank = 3, .dies_ns = ns}};
+    return run(network_of(cluster, kRanks), job);
+  };
+  const auto early = with_death(5000);
+  REQUIRE(early);
+  CHECK(early.value().failed == kRanks - 1);
+  for (const int rank : {0, 1, 2, 4, 5, 6, 7, 8})
+    CHECK(early.value().ends_ns[static_cast<size_t>(rank)] == about(5000 + std::abs(rank - 3) * kLatencyNs));
+  CHECK(early.value().ns == about(5000 + 5 * kLatencyNs));
+  // Those before it are done; those behind hear of it before their last chunks come.
+  const double end = alive.value().ends_ns[3];
+  const auto late = with_death(end + 1);
+  REQUIRE(late);
+  CHECK(late.value().failed == 5);
+  CHECK(late.value().ends_ns[1] == alive.value().ends_ns[1]);
+  const auto after_all = with_death(alive.value().ns + 1);
+  REQUIRE(after_all);
+  CHECK(after_all.value().failed == 0);
+  CHECK(after_all.value().ns == alive.value().ns);
+  job.neighbours = {};
+  CHECK(contains(with_death(5000).error().message, "waits forever"));
+}
+
+TEST_CASE("who dies at work leaves its CPU to others") {
+  Cluster cluster = plain_cluster();
+  cluster.ranks_per_host = 2, cluster.cpus_per_host = 1;
+  cluster.local.message_ns = cluster.nic.message_ns = 700;
+  cluster.exceptions = {{.rank = 0, .dies_ns = 100}};
+  const auto outcome = run(network_of(cluster, 4), {.bytes = 64}, {Algo::kRing, 1});
+  REQUIRE(outcome);
+  CHECK(outcome.value().failed == 3);
+}
+
 TEST_CASE("messages, bytes and additions take a CPU's time") {
   Cluster cluster = plain_cluster();
   cluster.nic.message_ns = 700;

@@ -32,6 +32,14 @@ assert abs(end - times[0]) < 0.01 + times[0] * 0.5 and end <= times[0] + 1e-6, (
 assert messages == rows[0]["messages"], (messages, rows[0])
 END
 
+sed 's/"exceptions": \[/&{"rank": 3, "dies_us": 120},/' "$topology" >"$tmp/dies"
+run "$sim" all-reduce --topology "$tmp/dies" --bytes 64M
+check "a death" 0 '; rank 3 dies after 120 us'
+check "who fails" 0 '63 ranks fail'
+sed 's/"exceptions": \[/&{"host": 3, "dies_us": 120},/' "$topology" >"$tmp/dies"
+run "$sim" all-reduce --topology "$tmp/dies"
+check "a death of no rank" 2 'dies_us is of a rank'
+
 echo 'loopback.hop = 1e9' >"$tmp/prices"
 TUTTI_TUNE_FILE="$tmp/prices" run "$sim" all-reduce --topology this-host:tcp --ranks 2 --bytes 8
 check "prices" 0 '^[*].* 100[0-9]\{4\}'

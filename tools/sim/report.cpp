@@ -35,11 +35,20 @@ std::string human(uint64_t bytes) {
   return format("%.4g %s", value, units[unit]);
 }
 
+// "; rank 3 dies after 120 us"
+std::string deaths_of(const Network& network) {
+  std::string text;
+  for (int rank = 0; rank < network.n_ranks(); rank++)
+    if (network.dies_ns(rank) != Network::kNever)
+      text += format("; rank %d dies after %g us", rank, network.dies_ns(rank) / 1000);
+  return text;
+}
+
 std::string title(const Comparison& c) {
   const auto count = [](int n, const char* what) { return format("%d %s%s", n, what, n == 1 ? "" : "s"); };
   const int racks = c.network.rack_of(c.network.n_hosts() - 1) + 1;
   return "# " + c.operation + " of " + human(c.of.bytes) + ": " + count(c.network.n_ranks(), "rank") + " on " +
-         count(c.network.n_hosts(), "host") + " in " + count(racks, "rack");
+         count(c.network.n_hosts(), "host") + " in " + count(racks, "rack") + deaths_of(c.network);
 }
 
 }  // namespace
@@ -53,10 +62,12 @@ std::string to_table(const Comparison& c) {
   for (const Row& row : c.rows) {
     const double algbw = gbytes_per_s(c.of.bytes, row.outcome.ns);
     const int wire = busiest_wire(c, row.outcome);
-    text += format("%c%c%-15s %14.2f %8.2f %8.2f %14.2f %10llu  %s of %s\n", &row == c.rows.data() ? '*' : ' ',
+    const std::string failed = row.outcome.failed > 0 ? format(", %d ranks fail", row.outcome.failed) : "";
+    text += format("%c%c%-15s %14.2f %8.2f %8.2f %14.2f %10llu  %s of %s%s\n", &row == c.rows.data() ? '*' : ' ',
                    row.is_chosen ? '+' : ' ', name_of(row.plan).c_str(), row.outcome.ns / 1000, algbw, algbw * factor,
                    row.planned_ns / 1000, static_cast<unsigned long long>(row.outcome.messages),
-                   human(row.outcome.wire_bytes[static_cast<size_t>(wire)]).c_str(), c.network.wire_name(wire).c_str());
+                   human(row.outcome.wire_bytes[static_cast<size_t>(wire)]).c_str(), c.network.wire_name(wire).c_str(),
+                   failed.c_str());
   }
   return text;
 }
@@ -77,6 +88,7 @@ std::string to_json(const Comparison& c) {
                     {"messages", row.outcome.messages},
                     {"bytes_sent", row.outcome.bytes},
                     {"events", row.outcome.events},
+                    {"failed", row.outcome.failed},
                     {"busiest_wire", c.network.wire_name(wire)},
                     {"busiest_wire_bytes", row.outcome.wire_bytes[static_cast<size_t>(wire)]}});
   }
