@@ -86,6 +86,10 @@ std::vector<bool> reached_from(const Graph& graph, int start) {
 
 }  // namespace
 
+double nvlink_bytes_per_second(int sm) {
+  return sm >= 100 ? 40e9 : sm < 70 && sm > 0 ? 18e9 : 20e9;
+}
+
 int Graph::add(Kind kind, const std::string& name) {
   nodes.push_back({kind, name});
   return static_cast<int>(nodes.size()) - 1;

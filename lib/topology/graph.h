@@ -48,6 +48,9 @@ Graph graph_of(const Machine& machine);
 // Hosts in racks, each like `host`, of which the NICs lead to the network; without any node: with one NIC and ranks
 // as the cluster has them.
 Graph graph_of(const Cluster& cluster, int n_hosts, const Graph& host);
+// Of one of NVIDIA's links, by a GPU's generation (Graph::Node::sm), and how long it takes: round figures.
+double nvlink_bytes_per_second(int sm);
+inline constexpr double kNvLinkNs = 700;
 // What NCCL_TOPO_DUMP_FILE writes. Errors name the file and the element.
 Result<Graph> graph_from_nccl_xml(std::string_view text, const std::string& file);
 // The same from a graph, so that NCCL can be given it as NCCL_TOPO_FILE, and what is read from it is this graph again:

@@ -21,20 +21,15 @@ namespace {
 
 using Kind = Graph::Kind;
 
-constexpr double kLaneBytes = 1e9 / 8;                         // of a PCIe lane, for each GT/s
-constexpr double kUsualPci = 16e9, kBetweenCpus = 20e9;        // where the file does not say
-constexpr double kUsualNic = 10000;                            // Mb/s
-constexpr double kNvLinkNs = 700, kPciNs = 300, kCpuNs = 300;  // round figures
-constexpr double kXgmi = 48e9;                                 // AMD's links between GPUs
+constexpr double kLaneBytes = 1e9 / 8;                   // of a PCIe lane, for each GT/s
+constexpr double kUsualPci = 16e9, kBetweenCpus = 20e9;  // where the file does not say
+constexpr double kUsualNic = 10000;                      // Mb/s
+constexpr double kPciNs = 300, kCpuNs = 300;             // round figures
+constexpr double kXgmi = 48e9;                           // AMD's links between GPUs
 constexpr const char *kNumaNode = "NUMA node ", *kSwitchName = "PCIe switch ", *kGpuName = "GPU ";
 
 double pci_bytes_per_second(double transfers, double lanes) {  // of each lane, in GT/s
   return transfers * lanes * (transfers > 5 ? 128.0 / 130 : 0.8) * kLaneBytes;
-}
-
-// By the generation of NVIDIA's GPUs.
-double nvlink_bytes_per_second(int sm) {
-  return sm >= 100 ? 40e9 : sm < 70 && sm > 0 ? 18e9 : 20e9;
 }
 
 struct Element {

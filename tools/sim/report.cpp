@@ -13,8 +13,9 @@ std::string name_of(Plan plan) {
          (plan.lanes > 1 ? " x" + std::to_string(plan.lanes) : "");
 }
 
-double gbytes_per_s(uint64_t bytes, double ns) {
-  return ns > 0 ? static_cast<double>(bytes) / ns : 0;
+// None, if somebody has no result.
+double gbytes_per_s(uint64_t bytes, const Outcome& outcome) {
+  return outcome.ns > 0 && outcome.failed == 0 ? static_cast<double>(bytes) / outcome.ns : 0;
 }
 
 // The wire that is used longest, which is the one that holds the others up.
@@ -60,7 +61,7 @@ std::string to_table(const Comparison& c) {
                  "messages", "busiest wire", "");
   text += format("# %-15s %14s %8s %8s %14s %10s\n", "", "", "(GB/s)", "(GB/s)", "(us)", "");
   for (const Row& row : c.rows) {
-    const double algbw = gbytes_per_s(c.of.bytes, row.outcome.ns);
+    const double algbw = gbytes_per_s(c.of.bytes, row.outcome);
     const int wire = busiest_wire(c, row.outcome);
     const std::string failed = row.outcome.failed > 0 ? format(", %d ranks fail", row.outcome.failed) : "";
     text += format("%c%c%-15s %14.2f %8.2f %8.2f %14.2f %10llu  %s of %s%s\n", &row == c.rows.data() ? '*' : ' ',
@@ -76,7 +77,7 @@ std::string to_json(const Comparison& c) {
   const double factor = bus_factor(c.of.collective, c.network.n_ranks());
   Json rows = Json::array();
   for (const Row& row : c.rows) {
-    const double algbw = gbytes_per_s(c.of.bytes, row.outcome.ns);
+    const double algbw = gbytes_per_s(c.of.bytes, row.outcome);
     const int wire = busiest_wire(c, row.outcome);
     rows.push_back({{"algorithm", algo_name(row.plan.algo)},
                     {"lanes", row.plan.lanes},

@@ -3,7 +3,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/env.h"
 #include "picture.h"
+#include "topology/nvml.h"
 
 namespace tutti::topo {
 namespace {
@@ -12,7 +14,9 @@ namespace {
 Result<Graph> machine_graph(const std::string& name) {
   if (name == "this-host") {
     TUTTI_TRY_ASSIGN(const Machine machine, discover_all());
-    return graph_of(machine);
+    Graph graph = graph_of(machine);
+    if (!env_is_set(Env::kTopoFile)) add_nvlinks(find_nvlinks(), graph);
+    return graph;
   }
   std::ifstream file(name);
   const std::string text((std::istreambuf_iterator<char>(file)), {});

@@ -1,0 +1,47 @@
+// Links between GPUs, from a made-up library of NVIDIA's.
+#include "topology/nvml.h"
+
+#include "catch.h"
+
+using namespace tutti;
+
+namespace {
+
+// "GPU 0000:10:00.0 - NVSwitch: 120 GB/s"
+std::vector<std::string> edges_of(const Graph& graph) {
+  std::vector<std::string> texts;
+  for (const Graph::Edge& edge : graph.edges)
+    texts.push_back(format("%s - %s: %g GB/s", graph.nodes[static_cast<size_t>(edge.a)].name.c_str(),
+                           graph.nodes[static_cast<size_t>(edge.b)].name.c_str(), edge.bytes_per_second / 1e9));
+  return texts;
+}
+
+}  // namespace
+
+TEST_CASE("NVML: links between GPUs and to switches become the graph's") {
+  const NvLinks found = find_nvlinks(TUTTI_TEST_FAKE_NVML);
+  CHECK(found.sm.at("0000:40:00.0") == 90);
+  REQUIRE(found.links.size() == 4);
+  CHECK(found.links[0].to == "0000:20:00.0");
+  CHECK(found.links[0].count == 3);
+  CHECK(found.links[3].to.empty());
+  CHECK(found.links[3].count == 6);
+  Graph graph;
+  for (const char* bus : {"10", "20", "30", "40", "50"}) {
+    graph.add(Graph::Kind::kGpu, bus);
+    graph.nodes.back().bus = format("0000:%s:00.0", bus);
+  }
+  add_nvlinks(found, graph);
+  CHECK(edges_of(graph) ==
+        std::vector<std::string>{"10 - 20: 60 GB/s", "30 - NVSwitch: 120 GB/s", "40 - NVSwitch: 120 GB/s"});
+  CHECK(graph.nodes[0].sm == 90);
+}
+
+TEST_CASE("NVML: a graph without its GPUs stays as it is, and so does one without the library") {
+  Graph graph;
+  graph.add(Graph::Kind::kRank, "core");
+  add_nvlinks(find_nvlinks(TUTTI_TEST_FAKE_NVML), graph);
+  CHECK(graph.nodes.size() == 1);
+  CHECK(find_nvlinks("libtutti-no-such-library.so").links.empty());
+  CHECK(find_nvlinks("libc.so.6").links.empty());  // that has none of the functions
+}
