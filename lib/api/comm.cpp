@@ -154,7 +154,10 @@ tuttiResult_t tuttiCommInitRankConfig(tuttiComm_t* comm, int nranks, tuttiUnique
 
 tuttiResult_t tuttiCommInitRankScalable(tuttiComm_t* newcomm, int nranks, int myrank, int nId, tuttiUniqueId* commIds,
                                         tuttiConfig_t* config) {
-  return in_group([&] { return init_rank(newcomm, nranks, commIds, nId, myrank, config); });
+  return in_group([&] {
+    if (newcomm == nullptr) return Result<void>(invalid_argument("newcomm is NULL"));
+    return init_rank(newcomm, nranks, commIds, nId, myrank, config);
+  });
 }
 
 tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int* devlist) {

@@ -27,6 +27,7 @@ class Search {
     }
     while (!left_.empty())
       if (Status s = take_rack(); !s) return s;
+    std::sort(found_.racks.begin(), found_.racks.end());  // whichever host was the fastest
     for (const int host : slow_) {
       const auto by_size = [](const auto& a, const auto& b) { return a.size() < b.size(); };
       std::min_element(found_.racks.begin(), found_.racks.end(), by_size)->push_back(host);

@@ -9,7 +9,7 @@
 namespace tutti::tune {
 
 struct Racks {
-  std::vector<std::vector<int>> racks;   // hosts by number, the first rack's first
+  std::vector<std::vector<int>> racks;   // hosts by number, racks by their first ones
   std::vector<double> bytes_per_second;  // the most that each host had with any other one
 };
 
