@@ -26,8 +26,7 @@ Result<Outcome> Engine::run() {
     }
     settle();
   }
-  TUTTI_TRY(check_end());
-  end_stopped();
+  TUTTI_TRY(end_ranks());
   outcome_.wire_bytes = flows_.bytes_of_wires();
   stand_for_all();
   return std::move(outcome_);
@@ -125,7 +124,10 @@ void Engine::finish_work(int index) {
   LaneRun& done = lane(index);
   const Ends step = done.now();
   note({Span::kWorks, done.rank, done.index, -1, bytes_of(done), done.works_since_ns, now_ns_});
-  for_each_recv(done, step, [&](int received) { take(received); });
+  for_each_recv(done, step, [&](int received) {
+    link(received).taken++;
+    to_look_at_.push_back(link(received).sender);
+  });
   if (step.send >= 0) send(step.send, bytes_of(done));
   if (++done.next == done.steps.end()) {
     done.next = done.steps.begin();
@@ -153,11 +155,6 @@ void Engine::free_cpu(int index) {
     start_work(next);
   }
   start_work(index);
-}
-
-void Engine::take(int index) {
-  link(index).taken++;
-  to_look_at_.push_back(link(index).sender);
 }
 
 void Engine::send(int index, uint64_t bytes) {
@@ -195,17 +192,6 @@ void Engine::settle() {
     post(change.ends_ns, Event::kFlowEnds, change.id, ++link(change.id).version);
 }
 
-// What they wait for does not come any more.
-void Engine::end_stopped() {
-  for (size_t r = 0; r < ranks_.size(); r++) {
-    if (ranks_[r].lanes_left == 0) continue;
-    outcome_.ends_ns[r] = ranks_[r].stops_ns;
-    if (network_.dies_ns(static_cast<int>(r)) <= ranks_[r].stops_ns) continue;
-    outcome_.ns = std::max(outcome_.ns, ranks_[r].stops_ns);
-    outcome_.failed++;
-  }
-}
-
 void Engine::note(Span span) {
   if (job_.traces && span.end_ns > span.begin_ns) outcome_.spans.push_back(span);
 }
@@ -222,12 +208,20 @@ void Engine::stand_for_all() {
         outcome_.wire_bytes[static_cast<size_t>(network_.first_wire(static_cast<int>(wire), n_first_))];
 }
 
-Result<void> Engine::check_end() const {
+// For who is not done, what it waits for does not come any more.
+Result<void> Engine::end_ranks() {
   for (const LaneRun& left : lanes_)
-    if (!left.is_done(rounds_) && ranks_[static_cast<size_t>(left.rank)].stops_ns == Network::kNever)
+    if (!left.is_done(rounds_) && rank(left.rank).stops_ns == Network::kNever)
       return Error{Code::kInternalError,
                    format("rank %d waits forever in lane %d, round %llu, step %u", left.rank, left.index,
                           static_cast<unsigned long long>(left.round), left.next.index())};
+  for (int r = 0; r < network_.n_ranks(); r++) {
+    if (rank(r).lanes_left == 0) continue;
+    outcome_.ends_ns[static_cast<size_t>(r)] = rank(r).stops_ns;
+    if (network_.dies_ns(r) <= rank(r).stops_ns) continue;
+    outcome_.ns = std::max(outcome_.ns, rank(r).stops_ns);
+    outcome_.failed++;
+  }
   return {};
 }
 

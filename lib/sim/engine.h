@@ -71,7 +71,6 @@ class Engine {
   Result<int> attach(int lane, int peer, uint32_t channel, bool sends);
   Result<Ends> ends_of(int lane, const Schedule& schedule, const Step& step, uint32_t channel);
   Result<void> attach_everyone(int lane, int n_ranks, uint32_t channel);
-  void tell_of_deaths();
 
   // engine.cpp
   void post(double at_ns, Event::Kind kind, int id, uint32_t version = 0);
@@ -83,15 +82,13 @@ class Engine {
   void start_work(int rank);
   void finish_work(int lane);
   void free_cpu(int rank);
-  void take(int link);
   void send(int link, uint64_t bytes);
   void begin_flows(int link);
   void flow_ended(int link);
   void settle();
   void note(Span span);
   void stand_for_all();
-  void end_stopped();
-  Result<void> check_end() const;
+  Result<void> end_ranks();
   template <class Visit>
   void for_each_recv(const LaneRun& lane, const Ends& step, Visit&& visit) const {
     if (step.recv >= 0) visit(step.recv);

@@ -12,6 +12,28 @@ uint64_t key_of(int from, int to, uint32_t channel) {
   return static_cast<uint64_t>(channel) << 56 | static_cast<uint64_t>(from) << 28 | static_cast<uint64_t>(to);
 }
 
+// When each rank dies, or is told that one has. The connections of who dies break, which its neighbours see and pass
+// on.
+std::vector<double> stop_times(const Network& network, const std::function<std::vector<int>(int)>& neighbours) {
+  std::vector<double> stops(static_cast<size_t>(network.n_ranks()), Network::kNever);
+  std::priority_queue<std::pair<double, int>, std::vector<std::pair<double, int>>, std::greater<>> told;
+  const auto stop = [&](int rank, double at_ns) {
+    double& known = stops[static_cast<size_t>(rank)];
+    if (at_ns < known) told.emplace(known = at_ns, rank);
+  };
+  for (int rank = 0; rank < network.n_ranks(); rank++) stop(rank, network.dies_ns(rank));
+  while (neighbours && !told.empty()) {
+    const auto [at_ns, rank] = told.top();
+    told.pop();
+    if (at_ns > stops[static_cast<size_t>(rank)]) continue;
+    for (const int peer : neighbours(rank)) {
+      const Route way = network.route(rank, peer);
+      stop(peer, at_ns + way.latency_ns + way.message_ns);
+    }
+  }
+  return stops;
+}
+
 }  // namespace
 
 Engine::Engine(const Network& network, const Job& job)
@@ -41,28 +63,10 @@ Result<void> Engine::connect() {
       return misfit(format("only rank %d knows of the link from rank %d to rank %d",
                            made.sender < 0 ? made.to : made.from, made.from, made.to));
   found_.clear();
-  tell_of_deaths();
+  const std::vector<double> stops = stop_times(network_, job_.neighbours);
+  for (size_t r = 0; r < stops.size(); r++) ranks_[r].stops_ns = stops[r];
   message_bytes_.resize(links_.size() * sizes_.slots);
   return {};
-}
-
-// The connections of who dies break, which its neighbours see and pass on.
-void Engine::tell_of_deaths() {
-  std::priority_queue<std::pair<double, int>, std::vector<std::pair<double, int>>, std::greater<>> told;
-  const auto stop = [&](int r, double at_ns) {
-    if (at_ns >= rank(r).stops_ns) return;
-    rank(r).stops_ns = at_ns;
-    told.emplace(at_ns, r);
-  };
-  for (int r = 0; r < network_.n_ranks(); r++) stop(r, network_.dies_ns(r));
-  for (; job_.neighbours && !told.empty(); told.pop()) {
-    const auto [at_ns, r] = told.top();
-    if (at_ns > rank(r).stops_ns) continue;
-    for (const int peer : job_.neighbours(r)) {
-      const Route way = network_.route(r, peer);
-      stop(peer, at_ns + way.latency_ns + way.message_ns);
-    }
-  }
 }
 
 Result<void> Engine::check_size() const {
