@@ -132,7 +132,7 @@ struct Rank {
 
 }  // namespace
 
-TEST_CASE("collectives move and reduce the right blocks") {
+TEST_CASE("collectives move and reduce the right blocks", "[long]") {
   const char* transport = GENERATE("shm", "tcp");
   const char* algo = GENERATE("ring", "tree");
   const int n = GENERATE(1, 2, 3, 4, 7);

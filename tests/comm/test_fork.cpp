@@ -254,7 +254,7 @@ TEST_CASE("threads make and drop sockets while others fork") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("threads ask for handles of averagers, and load plugins, while others fork") {
+TEST_CASE("threads ask for handles of averagers, and load plugins, while others fork", "[long]") {
   constexpr char kNoPlugin[] = "/nonexistent/plugin.so";
   auto* const no_handle = reinterpret_cast<tuttiDdp_t>(1);
   std::atomic<bool> stops{false};

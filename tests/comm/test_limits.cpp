@@ -105,7 +105,8 @@ std::string sum_in_threads(int n, const tuttiConfig_t* config, const char* reaso
 
 #if !defined(__SANITIZE_ADDRESS__)  // with UndefinedBehaviorSanitizer, which takes what it cannot look at by a pipe for
                                     // no object
-TEST_CASE("too few descriptors for a process full of ranks are named as such by every rank, with how many it takes") {
+TEST_CASE("too few descriptors for a process full of ranks are named as such by every rank, with how many it takes",
+          "[long]") {
   bool enough = false;
   int refused = 0;
   for (rlim_t more = 6; more < 400 && !enough; more += 23) {
@@ -126,7 +127,8 @@ TEST_CASE("too few descriptors for a process full of ranks are named as such by 
   CHECK(refused > 2);
 }
 
-TEST_CASE("ranks of one process count the descriptors that they take together, also where they meet through a relay") {
+TEST_CASE("ranks of one process count the descriptors that they take together, also where they meet through a relay",
+          "[long]") {
   bool enough = false;
   int counted = 0;
   for (rlim_t more = 100; more < 400 && !enough; more += 10) {

@@ -177,7 +177,7 @@ Bits run_program(int n, const char* transports, unsigned seed, const Surrounding
 
 }  // namespace
 
-TEST_CASE("the same program gives the same bits in every run, whatever goes on around it") {
+TEST_CASE("the same program gives the same bits in every run, whatever goes on around it", "[long]") {
   const auto [n, transports] =
       GENERATE(std::pair{2, ""}, std::pair{3, ""}, std::pair{4, "tcp"}, std::pair{5, "tcp"}, std::pair{6, ""});
   if (kSanitized && n > 4) return;

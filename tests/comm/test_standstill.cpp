@@ -172,7 +172,7 @@ TEST_CASE("who waits for a message from a rank that has left is told") {
   }
 }
 
-TEST_CASE("ranks that are late are waited for") {
+TEST_CASE("ranks that are late are waited for", "[long]") {
   const char* const transport = any_transport();
   require_success(run_parts(transport, {then({sleeps(1200), sends(4, 1)}), receives(4, 0)}));
   require_success(run_parts(transport, {then({sleeps(1200), receives(kLarge, 1)}), sends(kLarge, 0)}));
