@@ -89,7 +89,7 @@ void check_operations(int rank, int n, tuttiComm_t comm, const Buffer& in, const
 
 }  // namespace
 
-TEST_CASE("operations on memory of every kind, between processes") {
+TEST_CASE("operations on memory of every kind, between processes", "[long]") {
   const int n = GENERATE(2, 3, 5);
   if (kSanitized && n == 5) return;
   const char* algo = GENERATE("", "ring", "tree", "direct");

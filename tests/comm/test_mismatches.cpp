@@ -217,7 +217,7 @@ const char* any_transport() {
 
 }  // namespace
 
-TEST_CASE("one rank calls another operation, or the same with another count, type, operator or root") {
+TEST_CASE("one rank calls another operation, or the same with another count, type, operator or root", "[waits]") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree", "")};
   if (kSanitized && setting.n == 2) return;
   // With the library's own choice each difference is on each rank in turn, else on one of them.
@@ -254,7 +254,7 @@ TEST_CASE("other algorithms of all-reduce find differences as well") {
   require_mismatch(setting, {}, {.type = tuttiFloat}, 2, used);
 }
 
-TEST_CASE("one rank has other blocks, with the same elements in all or not") {
+TEST_CASE("one rank has other blocks, with the same elements in all or not", "[waits]") {
   const Setting setting{GENERATE(2, 3), any_transport(), GENERATE("ring", "direct", "tree", "")};
   const What what = GENERATE(What::kAllGatherv, What::kReduceScatterv);
   // Small ones are copied, large ones exposed and sent in several messages.

@@ -105,7 +105,7 @@ std::vector<Body> others_call(int n, const Body& usual, int odd_rank, const Body
 
 }  // namespace
 
-TEST_CASE("one rank waits for a message and the others call something else") {
+TEST_CASE("one rank waits for a message and the others call something else", "[waits]") {
   const char* const transport = any_transport();
   const int n = GENERATE(2, 3);
   const std::string recv = "rank 1 called Recv(count=4, int32, peer=0)";
@@ -118,7 +118,7 @@ TEST_CASE("one rank waits for a message and the others call something else") {
                {"rank 1 called Finalize [tree] as operation 1", "as one of "});
 }
 
-TEST_CASE("one rank waits to be rid of a message and the others call something else") {
+TEST_CASE("one rank waits to be rid of a message and the others call something else", "[waits]") {
   const char* const transport = any_transport();
   const int n = GENERATE(2, 3);
   const std::string send = "rank 1 called Send(count=25165824, int32, peer=0)";
@@ -131,7 +131,7 @@ TEST_CASE("one rank waits to be rid of a message and the others call something e
                {"rank 1 called AllReduce(count=5", "as one of "});
 }
 
-TEST_CASE("ranks that wait for each other's messages are told") {
+TEST_CASE("ranks that wait for each other's messages are told", "[waits]") {
   const char* const transport = any_transport();
   require_told(run_parts(transport, {receives(4, 1), receives(6, 0)}),
                {"rank 0 called Recv(count=4, int32, peer=1)", "rank 1 called Recv(count=6, int32, peer=0)"});
@@ -172,7 +172,7 @@ TEST_CASE("who waits for a message from a rank that has left is told") {
   }
 }
 
-TEST_CASE("ranks that are late are waited for", "[long]") {
+TEST_CASE("ranks that are late are waited for", "[waits]") {
   const char* const transport = any_transport();
   require_success(run_parts(transport, {then({sleeps(1200), sends(4, 1)}), receives(4, 0)}));
   require_success(run_parts(transport, {then({sleeps(1200), receives(kLarge, 1)}), sends(kLarge, 0)}));
