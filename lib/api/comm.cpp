@@ -18,13 +18,6 @@ namespace {
 constexpr int kMaxRanks = 1 << 20;
 
 // Ranks of one thread's group join at its end, side by side.
-UniqueId to_unique_id(const tuttiUniqueId& id) {
-  UniqueId unique_id;
-  static_assert(sizeof unique_id.bytes == sizeof id.internal);
-  memcpy(unique_id.bytes, id.internal, sizeof unique_id.bytes);
-  return unique_id;
-}
-
 Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* ids, int n_ids, int rank,
                        const tuttiConfig_t* config) {
   if (comm == nullptr) return invalid_argument("comm is NULL");
@@ -36,7 +29,7 @@ Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* ids, 
   if (rank < 0 || rank >= nranks)
     return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
   TUTTI_TRY_ASSIGN(const Config read, read_config(config));
-  for (int i = 0; i < n_ids; i++)
+  for (int i = 1; i < n_ids; i++)  // the first is looked at when it is joined
     if (auto known = unpack_unique_id(to_unique_id(ids[i])); !known)
       return invalid_argument(format("commIds[%d]: %s", i, known.error().message.c_str()));
   const auto share = static_cast<int>(int64_t{rank} * n_ids / nranks);

@@ -1,6 +1,7 @@
 // How communicators are created, at once or in the background.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <memory>
 
@@ -14,6 +15,13 @@ struct Config {
 
   Deadline deadline() const { return Deadline::after_seconds(options.init_timeout_seconds); }
 };
+
+inline UniqueId to_unique_id(const tuttiUniqueId& id) {
+  UniqueId unique_id;
+  static_assert(sizeof unique_id.bytes == sizeof id.internal);
+  memcpy(unique_id.bytes, id.internal, sizeof unique_id.bytes);
+  return unique_id;
+}
 
 // What the user's options and the environment say.
 Result<Config> read_config(const tuttiConfig_t* config);

@@ -69,9 +69,7 @@ Result<void> grow(tuttiComm_t comm, int n_ranks, const tuttiUniqueId* given, int
                   const tuttiConfig_t* config) {
   if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
   *newcomm = nullptr;
-  UniqueId id{};
-  static_assert(sizeof id.bytes == sizeof given->internal);
-  if (given != nullptr) memcpy(id.bytes, given->internal, sizeof id.bytes);
+  const UniqueId id = given != nullptr ? to_unique_id(*given) : UniqueId{};
   return comm != nullptr ? join_as_old(comm, n_ranks, id, rank, newcomm, config)
                          : join_as_new(n_ranks, id, rank, newcomm, config);
 }

@@ -75,7 +75,8 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  // From now on in a file, before the first operation. What keeps it from that is logged, once in a process.
+  // From now on in a file, before the first operation. What keeps it from that is logged, once in a process. `sweeps`:
+  // it also looks at what processes that have ended left, unless this one has done so.
   void share(int rank, int n_ranks, uint64_t group, bool sweeps = false);
 
   // The call's tag, under a number that is not read from it: that may just have been written. created: ticks, if it

@@ -18,7 +18,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kBytes = 2 << 20;  // 17 ms at 1 Gb/s
 constexpr int kPasses = 5;          // of which the first makes the links, and does not count
-constexpr double kSlow = 0.7;       // of the fastest: a host to be told of
 
 double to_gbit(double bytes_per_second) {
   return bytes_per_second * 8 / 1e9;
@@ -118,7 +117,7 @@ class Survey {
   }
 
   Status latency(int from, int to, double* us) {
-    constexpr int kTimes = 20;
+    constexpr int kTimes = 5;  // of kPasses each
     for (int i = 0; i < kTimes; i++) {
       double fast = 0;
       if (Status s = ask({{from, to}}, 1, &fast); !s) return s;
@@ -130,6 +129,7 @@ class Survey {
 
   double fastest() const { return *std::max_element(racks_.bytes_per_second.begin(), racks_.bytes_per_second.end()); }
   double speed_of(int host) const { return racks_.bytes_per_second[static_cast<size_t>(host)]; }
+  bool is_slow(int host) const { return speed_of(host) < kAboutAsFast * fastest(); }
 
   void print() const {
     printf("# %d hosts in %zu %s\n", n_hosts(), racks_.racks.size(), racks_.racks.size() == 1 ? "rack" : "racks");
@@ -137,7 +137,7 @@ class Survey {
     for (size_t r = 0; r < racks_.racks.size(); r++)
       for (const int host : racks_.racks[r])
         printf("  %4zu  %-32s %10.3f%s\n", r, names_[static_cast<size_t>(host)].c_str(), to_gbit(speed_of(host)),
-               speed_of(host) < kSlow * fastest() ? "  slow" : "");
+               is_slow(host) ? "  slow" : "");
     printf("# %.0f us within a rack", latency_us_);
     if (racks_.racks.size() > 1)
       printf(", %.0f us to another one; a rack has %.3f Gb/s to another one", rack_latency_us_,
@@ -154,7 +154,7 @@ class Survey {
       for (size_t i = 0; i < most; i++) {
         const bool is_there = i < rack.size();
         hosts.push_back(is_there ? names_[static_cast<size_t>(rack[i])] : "");
-        if (is_there && speed_of(rack[i]) < kSlow * fastest())
+        if (is_there && is_slow(rack[i]))
           exceptions.push_back({{"host", hosts.size() - 1}, {"gbit_per_s", rounded(to_gbit(speed_of(rack[i])))}});
       }
     Json file = {{"name", "measured by tutti-tune; what is within a host is a round figure"},

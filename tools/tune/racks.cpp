@@ -8,9 +8,6 @@ namespace {
 
 using perf::Status;
 
-// What a network's other traffic and the machines' load may take from one of two equal ways.
-constexpr double kAboutAsFast = 0.7;
-
 class Search {
  public:
   Search(int n_hosts, const Speed& speed, Racks* found)

@@ -13,6 +13,9 @@ struct Racks {
   std::vector<double> bytes_per_second;  // the most that each host had with any other one
 };
 
+// What a network's other traffic and the machines' load may take from one of two equal ways.
+inline constexpr double kAboutAsFast = 0.7;
+
 // `speed` says how many bytes a second get from one host to another one while nobody else sends.
 using Speed = std::function<perf::Status(int from, int to, double* bytes_per_second)>;
 
