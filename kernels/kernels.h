@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "kernels/quantised.h"
 
 namespace tutti {
 
@@ -51,11 +52,6 @@ using CopyKernel = void (*)(const CopyArgs&);
 // most A / 28. A block with more than kQuantisableTo, an infinity or a NaN becomes NaNs; one that has nothing of
 // kQuantisableFrom or more becomes zeros, so that neither scales nor products are subnormal, which CPUs may be told to
 // flush. block_elems: 64, 128, 192 or 256; the last block may be shorter. Any alignment; no overlaps.
-inline constexpr size_t kMostBlockElems = 256;
-inline constexpr float kQuantisableFrom = 0x1p-100f, kQuantisableTo = 0x1p127f;
-constexpr size_t quantised_bytes(size_t elems, size_t block_elems) {
-  return elems + (elems + block_elems - 1) / block_elems * sizeof(float);
-}
 using QuantiseKernel = void (*)(const void* from, size_t elems, size_t block_elems, void* to);
 // adds: to what is there.
 using DequantiseKernel = void (*)(const void* from, size_t elems, size_t block_elems, void* to, bool adds);

@@ -101,8 +101,8 @@ typedef enum {
       3,            /* 32-bit gradients of matrices by factors of low rank, with error feedback (Vogels, Karimireddy,
                        Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
                        NeurIPS 2019); others as tuttiDdpAverage. A tensor's first dimension counts as rows. */
-  tuttiDdpInt8 = 4, /* tuttiAllReduceQuantized with tuttiAvg, tuttiInt8 and blocks of 128, of 32-bit gradients in host
-                       memory; others as tuttiDdpAverage */
+  tuttiDdpInt8 = 4, /* tuttiAllReduceQuantized with tuttiAvg, tuttiInt8 and blocks of 128, of 32-bit gradients; others
+                       as tuttiDdpAverage */
   tuttiDdpFloat8e4m3 = 5 /* the same with tuttiFloat8e4m3 */
 } tuttiDdpCompression_t;
 

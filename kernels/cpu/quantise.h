@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -11,39 +10,6 @@
 
 namespace tutti {
 namespace {
-
-inline uint32_t bits_of(float value) {
-  return std::bit_cast<uint32_t>(value);
-}
-
-struct Int8Wire {
-  static constexpr float kLargest = 127;
-  // At 1.5 * 2^23 the last bit stands for 1, so the CPU's addition rounds to nearest even.
-  static uint8_t encode(float ratio) { return static_cast<uint8_t>(bits_of(ratio + 12582912.0f)); }
-  static float decode(uint8_t code) { return static_cast<float>(static_cast<int8_t>(code)); }
-};
-
-struct E4m3Wire {
-  static constexpr float kLargest = 448;
-  static constexpr uint32_t kBias = 120u << 3, kSmallestNormal = 121u << 23, kEnd = 0x7e;
-  static uint8_t encode(float ratio) {
-    const uint32_t size = bits_of(ratio) & 0x7fffffffu, sign = bits_of(ratio) >> 24 & 0x80;
-    const uint32_t normal = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - kBias;
-    // At 2^14 the last bit stands for 2^-9, as in a subnormal.
-    const uint32_t subnormal = bits_of(std::bit_cast<float>(size) + 16384.0f) - bits_of(16384.0f);
-    const uint32_t is_small = 0u - static_cast<uint32_t>(size < kSmallestNormal);  // as in decode()
-    const uint32_t code = (subnormal & is_small) | (normal & ~is_small);
-    return static_cast<uint8_t>(sign | (code < kEnd ? code : kEnd));
-  }
-  static float decode(uint8_t code) {
-    const uint32_t size = code & 0x7fu, sign = (code & 0x80u) << 24;
-    const float subnormal = static_cast<float>(static_cast<int32_t>(size)) * 0x1p-9f;
-    // By a mask: for a choice compilers make a branch, and no vectors.
-    const uint32_t is_small = 0u - static_cast<uint32_t>(size < 8);
-    const uint32_t magnitude = (bits_of(subnormal) & is_small) | (((size << 20) + (120u << 23)) & ~is_small);
-    return std::bit_cast<float>(sign | magnitude);
-  }
-};
 
 // Loops are over whole pieces of 64 elements, filled up with zeros, so that they have no ends.
 template <class Wire>
@@ -57,10 +23,8 @@ void quantise(const void* from, size_t elems, size_t block_elems, void* to) {
     std::memcpy(values, in, n * sizeof(float));
     std::memset(values + n, 0, (whole - n) * sizeof(float));
     uint32_t largest = 0;
-    for (size_t i = 0; i < whole; i++) largest = std::max(largest, bits_of(values[i]) & 0x7fffffffu);
-    float scale = std::bit_cast<float>(0x7fc00000u);
-    if (largest <= bits_of(kQuantisableTo)) scale = std::bit_cast<float>(largest) / Wire::kLargest;
-    if (largest < bits_of(kQuantisableFrom)) scale = 0;
+    for (size_t i = 0; i < whole; i++) largest = std::max(largest, magnitude_of(values[i]));
+    const float scale = scale_of<Wire>(largest);
     if (scale > 0)
       for (size_t i = 0; i < whole; i++) codes[i] = Wire::encode(values[i] / scale);
     else

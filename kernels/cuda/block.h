@@ -28,6 +28,29 @@ class Block {
 #endif
   }
 
+  // does(thread, m) for each thread, m being the largest part(thread) of its warp.
+  template <class Part, class Does>
+  __host__ __device__ void with_largest_of_warp(Part&& part, Does&& does) const {
+#if defined(__CUDA_ARCH__)
+    uint32_t largest = part(threadIdx.x);
+#pragma unroll
+    for (uint32_t distance = kWarpThreads / 2; distance > 0; distance /= 2) {
+      const uint32_t other = __shfl_xor_sync(~0u, largest, distance);
+      largest = other > largest ? other : largest;
+    }
+    does(threadIdx.x, largest);
+#else
+    for (uint32_t first = 0; first < kThreads; first += kWarpThreads) {
+      uint32_t largest = 0;
+      for (uint32_t thread = first; thread < first + kWarpThreads; thread++) {
+        const uint32_t one = part(thread);
+        largest = one > largest ? one : largest;
+      }
+      for (uint32_t thread = first; thread < first + kWarpThreads; thread++) does(thread, largest);
+    }
+#endif
+  }
+
   // The sum of part(thread) over all threads, pair by pair; all threads have it.
   template <class Value, class Part>
   __host__ __device__ Value sum(Part&& part) const {
@@ -55,8 +78,9 @@ class Block {
 #endif
   }
 
- private:
   static constexpr uint32_t kWarpThreads = 32, kWarps = kThreads / kWarpThreads;
+
+ private:
   const uint32_t number_, n_blocks_;
 };
 

@@ -1,5 +1,5 @@
-// What the kernels for gradients are told, as plain arguments: elements that become narrower or wider, or are looked
-// at (SpanCall), and matrices that are compressed (FactorCall).
+// What the kernels for gradients are told, as plain arguments: elements that become narrower or wider, are quantised or
+// looked at (SpanCall), and matrices that are compressed (FactorCall).
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,28 @@ enum class SpanStep : uint8_t {
   kNarrow,     // `wide` to `small`, rounding 32 bits to nearest even
   kWiden,      // and back
   kNonFinite,  // *to = the largest of it and ~i, i being the index of an element of type `wide` that is Inf or NaN
-  kDigest      // *to += a number that tells of the bytes and their places
+  kDigest,     // *to += a number that tells of the bytes and their places
+  kQuantise,   // floats plus their errors to blocks, and what that takes from them to the errors (kernels.h)
+  kDequantise  // and back
 };
 
 struct SpanItem {
-  const void* from = nullptr;  // any alignment for kDigest
+  const void* from = nullptr;  // any alignment for kDigest, kQuantise and kDequantise; also of the others then
   void* to = nullptr;          // a uint64_t, or elements
   uint64_t elems = 0;          // bytes for kDigest
+  void* errors = nullptr;      // floats, of kQuantise; may be null
 };
 
 inline constexpr uint32_t kGradientThreads = 256;  // of a block
 
-inline constexpr int kMaxSpans = 128;
+inline constexpr int kMaxSpans = 120;
 struct SpanCall {
   SpanItem items[kMaxSpans];
   int n_items = 0;
   SpanStep step = SpanStep::kNarrow;
   DataType wide = DataType::kFloat32;   // kFloat32 or kFloat64; of kNonFinite also 16-bit floats
-  DataType small = DataType::kFloat16;  // or kBfloat16
+  DataType small = DataType::kFloat16;  // or kBfloat16; of quantised blocks kInt8 or kFloat8e4m3
+  uint32_t block_elems = 0;             // of these: 64, 128, 192 or 256
 };
 
 // The steps of PowerSGD between all-reduces.

@@ -13,7 +13,7 @@ void run_blocks(const FactorCall& call, uint32_t n_blocks) {
 
 uint64_t tiles_of(const SpanCall& call) {
   uint64_t tiles = 0;
-  for (int i = 0; i < call.n_items; i++) tiles += span_tiles(call.step, call.items[i]);
+  for (int i = 0; i < call.n_items; i++) tiles += span_tiles(call, call.items[i]);
   return tiles;
 }
 

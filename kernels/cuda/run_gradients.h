@@ -8,6 +8,7 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/gradients.h"
 #include "kernels/cuda/run_jobs.h"
+#include "kernels/quantised.h"
 
 namespace tutti::cuda {
 
@@ -28,8 +29,10 @@ __host__ __device__ void for_each_tile(const Call& call, const Team& team, Tiles
   }
 }
 
-__host__ __device__ inline uint64_t span_tiles(SpanStep step, const SpanItem& item) {
-  const uint64_t tile = step == SpanStep::kDigest ? kSpanTileElems * kDigestWordBytes : kSpanTileElems;
+__host__ __device__ inline uint64_t span_tiles(const SpanCall& call, const SpanItem& item) {
+  uint64_t tile = kSpanTileElems;
+  if (call.step == SpanStep::kDigest) tile *= kDigestWordBytes;
+  if (call.block_elems != 0) tile = uint64_t{Team::kWarps} * call.block_elems;
   return (item.elems + tile - 1) / tile;
 }
 
@@ -37,7 +40,7 @@ __host__ __device__ inline uint64_t span_tiles(SpanStep step, const SpanItem& it
 
 template <class From, class To>
 struct Convert {
-  static __host__ __device__ void tile(const Team& team, const SpanItem& item, uint64_t tile) {
+  static __host__ __device__ void tile(const Team& team, const SpanCall&, const SpanItem& item, uint64_t tile) {
     const auto* from = static_cast<const typename From::Stored*>(item.from);
     auto* to = static_cast<typename To::Stored*>(item.to);
     const uint64_t first = tile * kSpanTileElems;
@@ -76,7 +79,7 @@ __host__ __device__ bool is_finite(typename T::Stored stored) {
 
 template <class T>
 struct FindNonFinite {
-  static __host__ __device__ void tile(const Team& team, const SpanItem& item, uint64_t tile) {
+  static __host__ __device__ void tile(const Team& team, const SpanCall&, const SpanItem& item, uint64_t tile) {
     const auto* from = static_cast<const typename T::Stored*>(item.from);
     const uint64_t first = tile * kSpanTileElems;
     team.each([&](uint32_t thread) {
@@ -96,7 +99,7 @@ __host__ __device__ inline uint64_t mix_word(uint64_t word, uint64_t index) {
 }
 
 struct Digest {
-  static __host__ __device__ void tile(const Team& team, const SpanItem& item, uint64_t tile) {
+  static __host__ __device__ void tile(const Team& team, const SpanCall&, const SpanItem& item, uint64_t tile) {
     const auto* from = static_cast<const char*>(item.from);
     const uint64_t first = tile * kSpanTileElems;
     const uint64_t sum = team.sum<uint64_t>([&](uint32_t thread) {
@@ -122,11 +125,139 @@ struct Digest {
   }
 };
 
+// A word at any address, or at one that is known to be a word's: of a choice between the two compilers make bytes.
+template <bool kAligned, class Word>
+__host__ __device__ Word load_word(const char* from) {
+  if constexpr (kAligned) return *reinterpret_cast<const Word*>(from);
+  Word word;
+  memcpy(&word, from, sizeof word);
+  return word;
+}
+template <bool kAligned, class Word>
+__host__ __device__ void store_word(char* to, Word word) {
+  if constexpr (kAligned)
+    *reinterpret_cast<Word*>(to) = word;
+  else
+    memcpy(to, &word, sizeof word);
+}
+
+// A warp's block, quantised and as floats, and a thread's part of it: words of four elements, one after the other to
+// the threads of the warp, so that what they write side by side may lie in the host's memory.
+class QuantisedBlock {
+ public:
+  static constexpr uint32_t kWordElems = 4;
+
+  __host__ __device__ QuantisedBlock(const SpanCall& call, const SpanItem& item, uint64_t tile, uint32_t thread)
+      : lane_(thread % Team::kWarpThreads) {
+    const uint64_t block = tile * Team::kWarps + thread / Team::kWarpThreads;
+    first_ = block * call.block_elems;
+    const uint64_t left = first_ < item.elems ? item.elems - first_ : 0;
+    elems_ = left < call.block_elems ? static_cast<uint32_t>(left) : call.block_elems;
+    bytes_at_ = block * (call.block_elems + sizeof(float));
+  }
+  __host__ __device__ bool is_empty() const { return elems_ == 0; }
+  __host__ __device__ bool has_scale() const { return lane_ == 0 && elems_ > 0; }
+  __host__ __device__ uint64_t float_at(uint32_t elem) const { return (first_ + elem) * sizeof(float); }
+  __host__ __device__ uint64_t scale_at() const { return bytes_at_; }
+  __host__ __device__ uint64_t code_at(uint32_t elem) const { return bytes_at_ + sizeof(float) + elem; }
+  // does(first element, how many) for each of the thread's words.
+  template <class Does>
+  __host__ __device__ void for_each_word(Does&& does) const {
+    for (uint32_t elem = lane_ * kWordElems; elem < elems_; elem += Team::kWarpThreads * kWordElems)
+      does(elem, elems_ - elem < kWordElems ? elems_ - elem : kWordElems);
+  }
+
+ private:
+  const uint32_t lane_;
+  uint32_t elems_;
+  uint64_t first_, bytes_at_;
+};
+
+template <class Wire>
+struct Quantise {
+  template <bool kAligned>
+  static __host__ __device__ void tile(const Team& team, const SpanCall& call, const SpanItem& item, uint64_t tile) {
+    const auto* from = static_cast<const char*>(item.from);
+    auto* to = static_cast<char*>(item.to);
+    auto* errors = static_cast<char*>(item.errors);
+    const auto value_at = [&](uint64_t at) {
+      const auto value = load_word<kAligned, float>(from + at);
+      return errors == nullptr ? value : value + load_word<kAligned, float>(errors + at);
+    };
+    const auto find_largest = [&](uint32_t thread) {
+      const QuantisedBlock block(call, item, tile, thread);
+      uint32_t largest = 0;
+      block.for_each_word([&](uint32_t first, uint32_t n) {
+        for (uint32_t i = first; i < first + n; i++) {
+          const uint32_t one = magnitude_of(value_at(block.float_at(i)));
+          largest = one > largest ? one : largest;
+        }
+      });
+      return largest;
+    };
+    team.with_largest_of_warp(find_largest, [&](uint32_t thread, uint32_t largest) {
+      const QuantisedBlock block(call, item, tile, thread);
+      const float scale = scale_of<Wire>(largest);
+      if (block.has_scale()) store_word<kAligned>(to + block.scale_at(), scale);
+      block.for_each_word([&](uint32_t first, uint32_t n) {
+        uint32_t word = 0;
+        for (uint32_t i = 0; i < n; i++) {
+          const uint64_t at = block.float_at(first + i);
+          const float value = value_at(at);
+          const uint8_t code = scale > 0 ? Wire::encode(value / scale) : uint8_t{0};
+          if (errors != nullptr) store_word<kAligned>(errors + at, lost_of(value, Wire::decode(code) * scale, 1));
+          word |= uint32_t{code} << (8 * i);
+        }
+        char* const codes = to + block.code_at(first);
+        if (n == QuantisedBlock::kWordElems) return store_word<kAligned>(codes, word);
+        for (uint32_t i = 0; i < n; i++) codes[i] = static_cast<char>(word >> (8 * i));
+      });
+    });
+  }
+};
+
+template <class Wire>
+struct Dequantise {
+  template <bool kAligned>
+  static __host__ __device__ void tile(const Team& team, const SpanCall& call, const SpanItem& item, uint64_t tile) {
+    const auto* from = static_cast<const char*>(item.from);
+    auto* to = static_cast<char*>(item.to);
+    team.each([&](uint32_t thread) {
+      const QuantisedBlock block(call, item, tile, thread);
+      if (block.is_empty()) return;
+      const auto scale = load_word<kAligned, float>(from + block.scale_at());
+      block.for_each_word([&](uint32_t first, uint32_t n) {
+        const char* const codes = from + block.code_at(first);
+        uint32_t word = 0;
+        if (n == QuantisedBlock::kWordElems)
+          word = load_word<kAligned, uint32_t>(codes);
+        else
+          for (uint32_t i = 0; i < n; i++) word |= uint32_t{static_cast<uint8_t>(codes[i])} << (8 * i);
+        for (uint32_t i = 0; i < n; i++)
+          store_word<kAligned>(to + block.float_at(first + i),
+                               Wire::decode(static_cast<uint8_t>(word >> (8 * i))) * scale);
+      });
+    });
+  }
+};
+
+template <class Run>
+struct AtAnyAddress {
+  static __host__ __device__ void tile(const Team& team, const SpanCall& call, const SpanItem& item, uint64_t tile) {
+    const auto all = reinterpret_cast<uintptr_t>(item.from) | reinterpret_cast<uintptr_t>(item.to) |
+                     reinterpret_cast<uintptr_t>(item.errors);
+    if (all % sizeof(float) == 0)
+      Run::template tile<true>(team, call, item, tile);
+    else
+      Run::template tile<false>(team, call, item, tile);
+  }
+};
+
 template <class Run>
 __host__ __device__ void run_spans(const SpanCall& call, const Team& team) {
   for_each_tile(
-      call, team, [&](const SpanItem& item) { return span_tiles(call.step, item); },
-      [&](const SpanItem& item, uint64_t tile) { Run::tile(team, item, tile); });
+      call, team, [&](const SpanItem& item) { return span_tiles(call, item); },
+      [&](const SpanItem& item, uint64_t tile) { Run::tile(team, call, item, tile); });
 }
 
 // Calls body(Run{}) with what carries the call out.
@@ -148,6 +279,12 @@ auto with_span_run(const SpanCall& call, Body&& body) {
       if (call.wide == DataType::kFloat16) return body(FindNonFinite<Half>());
       if (call.wide == DataType::kBfloat16) return body(FindNonFinite<Bfloat>());
       return is_double ? body(FindNonFinite<Double>()) : body(FindNonFinite<Float>());
+    case SpanStep::kQuantise:
+      return call.small == DataType::kInt8 ? body(AtAnyAddress<Quantise<Int8Wire>>())
+                                           : body(AtAnyAddress<Quantise<E4m3Wire>>());
+    case SpanStep::kDequantise:
+      return call.small == DataType::kInt8 ? body(AtAnyAddress<Dequantise<Int8Wire>>())
+                                           : body(AtAnyAddress<Dequantise<E4m3Wire>>());
     default: return body(Digest());
   }
 }

@@ -28,8 +28,6 @@ Result<void> all_reduce(Operation operation, const tuttiDataType_t& datatype, co
   TUTTI_TRY_ASSIGN(const DataType wire, check_type(wiretype));
   TUTTI_TRY(take_op(op, use.member().operators, &operation));
   TUTTI_TRY(check_quantisable(operation.dtype, operation.op, wire, block_elems));
-  if (use->device() != nullptr)
-    return invalid_argument("tuttiAllReduceQuantized works on host memory: this communicator's buffers are on a GPU");
   const auto buffers =
       buffers_of(operation.collective, operation.count, operation.dtype, 0, use->rank(), use->n_ranks());
   if (!buffers) return too_many_bytes(operation.count, operation.dtype, 1);

@@ -1,34 +1,13 @@
 #include "comm/quantised.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "exec/quantised_cut.h"
 #include "kernels/kernels.h"
 
 namespace tutti {
 namespace {
-
-// How a vector is cut: what rank r sums, as it is in the user's buffers and in quantised ones.
-class Cut {
- public:
-  Cut(uint64_t elems, size_t block_elems, int n_ranks) : elems_(elems), block_elems_(block_elems), n_ranks_(n_ranks) {}
-  size_t begin(int rank) const { return std::min<size_t>(first_block(rank) * block_elems_, elems_); }
-  size_t elems(int rank) const { return begin(rank + 1) - begin(rank); }
-  size_t bytes_begin(int rank) const { return quantised_bytes(begin(rank), block_elems_); }
-  size_t bytes(int rank) const { return quantised_bytes(elems(rank), block_elems_); }
-  size_t block_elems() const { return block_elems_; }
-
- private:
-  size_t first_block(int rank) const {
-    const auto n = static_cast<size_t>(n_ranks_), r = static_cast<size_t>(rank);
-    const size_t blocks = elems_ / block_elems_ + (elems_ % block_elems_ != 0 ? 1 : 0);
-    return blocks / n * r + std::min(r, blocks % n);  // without a product that could overflow
-  }
-  const uint64_t elems_;
-  const size_t block_elems_;
-  const int n_ranks_;
-};
 
 constexpr size_t kPieceBlocks = 16, kPieceElems = kPieceBlocks * kMostBlockElems;  // they stay in the first cache
 
@@ -47,12 +26,9 @@ struct Own {
     memcpy(lacking, errors, elems * sizeof(float));
     for (size_t i = 0; i < elems; i++) values[i] += lacking[i];
   }
-  // `arrived` is what became of values that count `times` times. What is not finite is not made up for.
+  // `arrived` is what became of values that count `times` times.
   void keep_lost(size_t elems, const float* values, float* arrived, float times) const {
-    for (size_t i = 0; i < elems; i++) {
-      const float lost = (values[i] - arrived[i]) * times;
-      arrived[i] = std::isfinite(lost) ? lost : 0;
-    }
+    for (size_t i = 0; i < elems; i++) arrived[i] = lost_of(values[i], arrived[i], times);
     memcpy(errors, arrived, elems * sizeof(float));
   }
 };
@@ -111,6 +87,29 @@ void sum_parts(const Parts& parts, size_t elems, const How& how, float divisor, 
   }
 }
 
+// To every rank its part, and the others' of this rank's behind each other to `others`; then everybody's sums.
+struct Exchanges {
+  std::vector<Message> scatters, gathers;
+};
+
+Exchanges exchanges_of(const QuantisedCut& cut, int rank, int n_ranks, char* quantised, char* others) {
+  Exchanges all;
+  for (int peer = 0; peer < n_ranks; peer++) {
+    if (peer == rank) continue;
+    char* const theirs = quantised + cut.bytes_begin(peer);
+    if (cut.bytes(peer) > 0) {
+      all.scatters.push_back({true, peer, theirs, cut.bytes(peer)});
+      all.gathers.push_back({false, peer, theirs, cut.bytes(peer)});
+    }
+    if (cut.bytes(rank) > 0) {
+      all.scatters.push_back({false, peer, others, cut.bytes(rank)});
+      all.gathers.push_back({true, peer, quantised + cut.bytes_begin(rank), cut.bytes(rank)});
+    }
+    others += cut.bytes(rank);
+  }
+  return all;
+}
+
 }  // namespace
 
 Result<void> QuantisedSums::run(const Operation& operation) {
@@ -129,37 +128,26 @@ Result<void> QuantisedSums::sum(const Call& call, const Operation& operation) {
   if (!has_agreed_) TUTTI_TRY(collectives_.agree(call));
   has_agreed_ = true;
   if (operation.count == 0) return {};
-  const Own own{static_cast<const char*>(operation.input), static_cast<char*>(operation.errors)};
   const Wire wire = wire_of(operation.root);
   const How how{wire.dtype == DataType::kInt8 ? 0 : 1, wire.block_elems};
-  const Cut cut(operation.count, wire.block_elems, n_ranks);
-  // The others' contributions to this rank's part, then everybody's sums; what this rank contributes, in between.
-  const size_t all_bytes = quantised_bytes(operation.count, wire.block_elems);
+  const QuantisedCut cut(operation.count, wire.block_elems, n_ranks);
+  const bool is_quantised = operation.quantised != nullptr;
+  if (!is_quantised && quantised_.size() < cut.all_bytes()) quantised_.resize(cut.all_bytes());
+  char* const quantised = is_quantised ? static_cast<char*>(operation.quantised) : quantised_.data();
   const size_t others_bytes = static_cast<size_t>(n_ranks - 1) * cut.bytes(rank);
-  if (quantised_.size() < all_bytes) quantised_.resize(all_bytes);
-  if (sums_.size() < std::max(all_bytes, others_bytes)) sums_.resize(std::max(all_bytes, others_bytes));
+  if (others_.size() < others_bytes) others_.resize(others_bytes);
 
-  std::vector<Message> scatters, gathers;
-  for (int peer = 0, other = 0; peer < n_ranks; peer++) {
-    if (peer == rank) continue;
-    char* const theirs = quantised_.data() + cut.bytes_begin(peer);
-    quantise_own(own.from(cut.begin(peer)), cut.elems(peer), how, theirs);
-    char* const from_them = sums_.data() + static_cast<size_t>(other++) * cut.bytes(rank);
-    if (cut.bytes(peer) > 0) {
-      scatters.push_back({true, peer, theirs, cut.bytes(peer)});
-      gathers.push_back({false, peer, theirs, cut.bytes(peer)});
-    }
-    if (cut.bytes(rank) > 0) {
-      scatters.push_back({false, peer, from_them, cut.bytes(rank)});
-      gathers.push_back({true, peer, quantised_.data() + cut.bytes_begin(rank), cut.bytes(rank)});
-    }
-  }
-  TUTTI_TRY(messages_.pass_quantised(call, scatters));
-  const Parts parts{own.from(cut.begin(rank)), sums_.data(), cut.bytes(rank), rank, n_ranks};
+  const Own own{static_cast<const char*>(operation.input), static_cast<char*>(operation.errors)};
+  for (int peer = 0; peer < n_ranks && !is_quantised; peer++)
+    if (peer != rank) quantise_own(own.from(cut.begin(peer)), cut.elems(peer), how, quantised + cut.bytes_begin(peer));
+  const Exchanges exchanges = exchanges_of(cut, rank, n_ranks, quantised, others_.data());
+  TUTTI_TRY(messages_.pass_quantised(call, exchanges.scatters));
+  const Parts parts{is_quantised ? own : own.from(cut.begin(rank)), others_.data(), cut.bytes(rank), rank, n_ranks};
   const float divisor = operation.op == RedOp::kAvg ? static_cast<float>(n_ranks) : 1;
-  sum_parts(parts, cut.elems(rank), how, divisor, quantised_.data() + cut.bytes_begin(rank));
-  TUTTI_TRY(messages_.pass_quantised(call, gathers));
-  kernels().dequantise[how.wire](quantised_.data(), operation.count, how.block_elems, operation.output, false);
+  sum_parts(parts, cut.elems(rank), how, divisor, quantised + cut.bytes_begin(rank));
+  TUTTI_TRY(messages_.pass_quantised(call, exchanges.gathers));
+  if (!is_quantised)
+    kernels().dequantise[how.wire](quantised, operation.count, how.block_elems, operation.output, false);
   return {};
 }
 

@@ -22,8 +22,8 @@ class QuantisedSums {
   Monitor& monitor_;
   Collectives& collectives_;
   Messages& messages_;
-  bool has_agreed_ = false;             // all ranks have, that they quantise
-  std::vector<char> quantised_, sums_;  // kept for the next one
+  bool has_agreed_ = false;               // all ranks have, that they quantise
+  std::vector<char> quantised_, others_;  // kept for the next one
 };
 
 }  // namespace tutti

@@ -23,7 +23,8 @@ std::vector<Move> moves_of(const Operation& operation, int n_ranks) {
     for (int b = 0; b < n_ranks; b++) moves.push_back(make(b, block_of(operation, b)));
   };
   switch (operation.collective) {
-    case Collective::kAllReduce: return {{kAllRanks, kAllRanks, 0, 0, operation.count}};
+    case Collective::kAllReduce:
+    case Collective::kAllReduceQuantized: return {{kAllRanks, kAllRanks, 0, 0, operation.count}};
     case Collective::kBroadcast: return {{operation.root, kAllRanks, 0, 0, operation.count}};
     case Collective::kReduce: return {{kAllRanks, operation.root, 0, 0, operation.count}};
     case Collective::kAllGather:

@@ -50,6 +50,8 @@ struct DeviceInfo {
   uint32_t most_blocks(const JobList& list) const {
     return job_blocks[list.only_bytes ? size_t{kDataTypes} : static_cast<size_t>(list.dtype)];
   }
+  // Of the kernels for gradients.
+  uint32_t most_span_blocks() const { return static_cast<uint32_t>(multiprocessors) * 4; }
 };
 
 // A word that is written in the order of a stream, or waited for to be `value`.

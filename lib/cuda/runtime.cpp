@@ -428,9 +428,13 @@ class Runtime final : public Port {
           if (!is_small) kernels.push_back(span_kernel(call));
         }
     }
-    SpanCall digest;
-    digest.step = SpanStep::kDigest;
-    kernels.push_back(span_kernel(digest));
+    SpanCall call;
+    for (const SpanStep step : {SpanStep::kDigest, SpanStep::kQuantise, SpanStep::kDequantise})
+      for (const DataType small : {DataType::kInt8, DataType::kFloat8e4m3}) {
+        call.step = step;
+        call.small = small;
+        kernels.push_back(span_kernel(call));
+      }
     for (const FactorPart part : {FactorPart::kProject, FactorPart::kOrthonormalise, FactorPart::kFindQ,
                                   FactorPart::kRebuild, FactorPart::kKeepQ})
       kernels.push_back(factor_kernel(part));

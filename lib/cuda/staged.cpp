@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cuda/moves.h"
+#include "exec/quantised_cut.h"
 
 namespace tutti::cuda {
 namespace {
@@ -18,6 +19,7 @@ struct Staging {
   };
   Operation operation;
   std::vector<Piece> in, out;
+  SpanCall quantise, dequantise;  // of some operations; the kernels read and write the buffer themselves
   char* buffer = nullptr;
   size_t bytes = 0;
 
@@ -51,6 +53,38 @@ void stage_output(Staging& staging, char* output, size_t offset, int rank, int n
           {output + move.to_elem * elem_bytes, move.elems * elem_bytes, offset + move.to_elem * elem_bytes});
 }
 
+// The GPU quantises what goes to other ranks, and makes floats of the sums. The host adds up this rank's part, of which
+// it gets the floats.
+void stage_quantised(Staging& staging, int rank, int n_ranks, char* buffer) {
+  const Operation operation = staging.operation;
+  const Wire wire = wire_of(operation.root);
+  const QuantisedCut cut(operation.count, wire.block_elems, n_ranks);
+  const auto float_at = [](const void* memory, size_t elem) {
+    return memory == nullptr ? nullptr : static_cast<char*>(writable(memory)) + elem * sizeof(float);
+  };
+  const size_t own = cut.begin(rank), own_bytes = cut.elems(rank) * sizeof(float);
+  staging.operation.input = place(buffer, staging.add(staging.in, float_at(operation.input, own), own_bytes));
+  if (operation.errors != nullptr) {
+    const size_t errors = staging.add(staging.in, float_at(operation.errors, own), own_bytes);
+    staging.operation.errors = place(buffer, errors);
+    if (own_bytes > 0) staging.out.push_back({float_at(operation.errors, own), own_bytes, errors});
+  }
+  char* const quantised = place(buffer, staging.bytes);
+  staging.bytes += cut.all_bytes();
+  staging.operation.quantised = quantised;
+  for (SpanCall* call : {&staging.quantise, &staging.dequantise}) {
+    call->small = wire.dtype;
+    call->block_elems = wire.block_elems;
+  }
+  staging.quantise.step = SpanStep::kQuantise;
+  for (const auto& [begin, end] : {std::pair(size_t{0}, own), std::pair(cut.begin(rank + 1), size_t{operation.count})})
+    staging.quantise.items[staging.quantise.n_items++] = {float_at(operation.input, begin),
+                                                          place(quantised, quantised_bytes(begin, wire.block_elems)),
+                                                          end - begin, float_at(operation.errors, begin)};
+  staging.dequantise.step = SpanStep::kDequantise;
+  staging.dequantise.items[staging.dequantise.n_items++] = {quantised, operation.output, operation.count};
+}
+
 // `buffer` may be null, to see how much is needed.
 Staging stage(const Operation& operation, int rank, int n_ranks, char* buffer) {
   Staging staging;
@@ -58,6 +92,10 @@ Staging stage(const Operation& operation, int rank, int n_ranks, char* buffer) {
   staging.buffer = buffer;
   if (operation.collective == Collective::kSendRecv) {
     stage_messages(staging, buffer);
+    return staging;
+  }
+  if (operation.collective == Collective::kAllReduceQuantized && n_ranks > 1) {
+    stage_quantised(staging, rank, n_ranks, buffer);
     return staging;
   }
   const size_t elem_bytes = dtype_bytes(operation.dtype);
@@ -97,8 +135,8 @@ std::vector<Operation> pieces_of(const Operation& operation) {
 
 class Staged final : public Way {
  public:
-  Staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy, bool may_wait)
-      : host_(host), port_(port), proxy_(std::move(proxy)), may_wait_(may_wait) {}
+  Staged(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Proxy> proxy, bool may_wait)
+      : host_(host), port_(port), info_(info), proxy_(std::move(proxy)), may_wait_(may_wait) {}
   ~Staged() override;
 
   const char* name() const override { return "through host memory"; }
@@ -112,11 +150,13 @@ class Staged final : public Way {
   Result<char*> buffer_of(size_t bytes);
   Result<void> take_in(const Staging& staging, StreamRef stream);
   Result<void> take_out(const Staging& staging, StreamRef stream);
+  Result<void> launch(const SpanCall& call, StreamRef stream);
   Result<void> begin(const Operation& operation, const Turn& turn);
   uint32_t announce(const Operation& operation, bool stays);
 
   Host& host_;
   Port& port_;
+  const DeviceInfo info_;
   const std::shared_ptr<Proxy> proxy_;
   const bool may_wait_;  // in streams
   char* buffer_ = nullptr;
@@ -152,13 +192,20 @@ Result<char*> Staged::buffer_of(size_t bytes) {
 Result<void> Staged::take_in(const Staging& staging, StreamRef stream) {
   for (const auto& piece : staging.in)
     TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
-  return {};
+  return launch(staging.quantise, stream);
 }
 
 Result<void> Staged::take_out(const Staging& staging, StreamRef stream) {
+  TUTTI_TRY(launch(staging.dequantise, stream));
   for (const auto& piece : staging.out)
     TUTTI_TRY(port_.copy(piece.device, staging.buffer + piece.offset, piece.bytes, stream));
   return {};
+}
+
+Result<void> Staged::launch(const SpanCall& call, StreamRef stream) {
+  const uint64_t tiles = tiles_of(call);
+  if (tiles == 0) return {};
+  return port_.run(call, static_cast<uint32_t>(std::min<uint64_t>(tiles, info_.most_span_blocks())), stream);
 }
 
 // An error breaks the communicator, which tells everybody.
@@ -226,8 +273,9 @@ Result<void> Staged::submit(const Operation& operation, const Turn& turn) {
 
 }  // namespace
 
-std::unique_ptr<Way> make_staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy, bool may_wait) {
-  return std::make_unique<Staged>(host, port, std::move(proxy), may_wait);
+std::unique_ptr<Way> make_staged(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Proxy> proxy,
+                                 bool may_wait) {
+  return std::make_unique<Staged>(host, port, info, std::move(proxy), may_wait);
 }
 
 }  // namespace tutti::cuda

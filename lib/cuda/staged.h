@@ -13,6 +13,7 @@
 namespace tutti::cuda {
 
 // `may_wait`: in streams.
-std::unique_ptr<Way> make_staged(Host& host, Port& port, std::shared_ptr<Proxy> proxy, bool may_wait);
+std::unique_ptr<Way> make_staged(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Proxy> proxy,
+                                 bool may_wait);
 
 }  // namespace tutti::cuda

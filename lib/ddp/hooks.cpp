@@ -43,20 +43,20 @@ class Quantise : public Hook {
     return {};
   }
   Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
-    if (bucket.datatype != tuttiFloat32 || device.number() != TUTTI_DDP_HOST)
-      return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
+    if (bucket.datatype != tuttiFloat32) return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
     constexpr size_t kBlockElems = 128;
     *bytes += bucket.count + (bucket.count + kBlockElems - 1) / kBlockElems * sizeof(float);
-    if (feeds_back_) errors_[bucket.index].resize(bucket.count);
-    float* const errors = feeds_back_ ? errors_[bucket.index].data() : nullptr;
+    Memory& errors = errors_[bucket.index];
+    if (feeds_back_ && errors.bytes() == 0)
+      if (Status s = errors.allocate(device, bucket.count * sizeof(float)); !s) return s;
     return library(tuttiAllReduceQuantized(bucket.data, bucket.data, bucket.count, tuttiFloat32, tuttiAvg, wire_,
-                                           kBlockElems, errors, device.comm(), device.stream(Queue::kOwn)));
+                                           kBlockElems, errors.data(), device.comm(), device.stream(Queue::kOwn)));
   }
 
  private:
   const tuttiDataType_t wire_;
   const bool feeds_back_;
-  std::map<size_t, std::vector<float>> errors_;  // of each bucket
+  std::map<size_t, Memory> errors_;  // of each bucket
 };
 
 class UserHook : public Hook {

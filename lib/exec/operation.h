@@ -41,6 +41,9 @@ struct Operation {
   std::array<char, 8> scalar{};
   const void* scalar_at = nullptr;
   void* errors = nullptr;  // of kAllReduceQuantized: what results lack of this rank's input until now
+  // Likewise, where somebody else quantises: blocks of the whole vector, of which the others' parts are this rank's
+  // contributions before, and all are sums afterwards. `input` and `errors` are of this rank's part alone then.
+  void* quantised = nullptr;
   // For the recorder: where it was called, and when (in ticks), if that was some time before it runs.
   const void* caller = nullptr;
   uint64_t created = 0;

@@ -6,6 +6,44 @@
 
 using namespace tutti_test;
 
+namespace {
+
+struct QuantisedCase {
+  size_t count, block_elems;
+  tuttiDataType_t wire;
+  tuttiRedOp_t op;
+  bool in_place, feeds_back;
+};
+
+// What one rank gives, and what came of it: its result and its errors, after three rounds.
+struct QuantisedSide {
+  std::vector<char> in, out, errors;
+
+  QuantisedSide(const QuantisedCase& c, int rank)
+      : in(random_input(c.count + 1, tuttiFloat, static_cast<uint32_t>(rank) + 5)),
+        out((c.count + 1) * 4),
+        errors((c.count + 1) * 4) {}
+
+  // At an odd address, if the result is to be elsewhere.
+  void run(const QuantisedCase& c, tuttiComm_t comm, tuttiStream_t stream, Outcome& o) {
+    char* const from = in.data() + (c.in_place ? 0 : 1);
+    for (int round = 0; round < 3; round++)
+      o.take(tuttiAllReduceQuantized(from, c.in_place ? from : out.data() + 1, c.count, tuttiFloat, c.op, c.wire,
+                                     c.block_elems, c.feeds_back ? errors.data() : nullptr, comm, stream));
+  }
+};
+
+void compare_quantised(const QuantisedCase& c, int rank, tuttiComm_t on_gpu, tuttiComm_t on_host, GpuStream& stream,
+                       Outcome& o) {
+  QuantisedSide gpu(c, rank), host(c, rank);
+  gpu.run(c, on_gpu, stream, o);
+  stream.synchronize();
+  host.run(c, on_host, nullptr, o);
+  o.wrong += gpu.in != host.in || gpu.out != host.out || gpu.errors != host.errors;
+}
+
+}  // namespace
+
 TEST_CASE("all collectives on GPUs give the host's results, whatever way the data take") {
   FakePort port(8);
   for (const Seats seats : kAllSeats)
@@ -281,4 +319,40 @@ TEST_CASE("sums of multiplied inputs, with the factor on the GPU and given now")
       }
     }));
   }
+}
+
+TEST_CASE("quantised sums on GPUs have the host's bits, and its errors, whatever way other operations take") {
+  FakePort port(4);
+  const Seats seats = GENERATE(Seats::kTogether, Seats::kOwnGpus, Seats::kStaged, Seats::kPairs);
+  for (const int n : {1, 2, 3}) {
+    INFO("seats " << static_cast<int>(seats) << ", " << n << " ranks");
+    require_success(run_gpu_threads(port, n, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+      GpuStream stream(port);
+      for (const size_t count : {0, 1, 63, 130, 1000, 40'001})
+        for (const bool feeds_back : {false, true}) {
+          compare_quantised({count, 128, tuttiInt8, tuttiSum, false, feeds_back}, r, gpu, host, stream, o);
+          compare_quantised({count, 192, tuttiFloat8e4m3, tuttiAvg, true, feeds_back}, r, gpu, host, stream, o);
+        }
+    }));
+  }
+  CHECK(port.late_launches == 0);
+  CHECK(port.spans > 0);
+}
+
+TEST_CASE("quantised sums on GPUs keep the order of calls, between others and on several streams") {
+  FakePort port(2);
+  const Seats seats = GENERATE(Seats::kTogether, Seats::kOwnGpus);
+  require_success(run_gpu_threads(port, 2, seats, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    GpuStream first(port), second(port);
+    std::vector<float> data(5000, 1.0f);
+    for (int round = 0; round < 3; round++) {
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, first));
+      o.take(tuttiAllReduceQuantized(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, tuttiInt8, 64,
+                                     nullptr, gpu, second));
+    }
+    first.synchronize();
+    second.synchronize();
+    // All elements of a block are alike, so each is its largest: what rounding takes from that is tiny.
+    for (const float value : data) o.wrong += value < 63.99f || value > 64.01f;
+  }));
 }

@@ -169,6 +169,17 @@ TEST_CASE("compression to 16 bits on GPUs gives the host's bits") {
     }
 }
 
+TEST_CASE("compression to 8 bits on GPUs gives the host's bits, with what rounding took before") {
+  for (const tuttiDdpCompression_t compression : {tuttiDdpInt8, tuttiDdpFloat8e4m3})
+    for (const bool feeds_back : {false, true})
+      for (const auto& specs : {kFloats, kTypes}) {
+        tuttiDdpConfig_t config = small_buckets();
+        config.compression = compression;
+        config.errorFeedback = feeds_back ? 1 : 0;
+        compare_steps(Seats::kOwnGpus, 3, specs, false, config);
+      }
+}
+
 TEST_CASE("some parameters on the GPU, some in host memory") {
   auto specs = kFloats;
   for (const size_t p : {1, 2, 4}) specs[p].on_host = true;

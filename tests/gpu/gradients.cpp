@@ -26,8 +26,9 @@ struct Kind {
   tuttiDdpCompression_t compression;
   double tolerance;  // of the largest gradient
 };
-constexpr std::array kKinds = {Kind{"average", tuttiDdpAverage, 1e-6}, Kind{"float16", tuttiDdpFloat16, 1e-6},
-                               Kind{"bfloat16", tuttiDdpBfloat16, 1e-6}, Kind{"PowerSGD", tuttiDdpPowerSgd, 1e-3}};
+constexpr std::array kKinds = {Kind{"average", tuttiDdpAverage, 1e-6},   Kind{"float16", tuttiDdpFloat16, 1e-6},
+                               Kind{"bfloat16", tuttiDdpBfloat16, 1e-6}, Kind{"int8", tuttiDdpInt8, 1e-6},
+                               Kind{"f8e4m3", tuttiDdpFloat8e4m3, 1e-6}, Kind{"PowerSGD", tuttiDdpPowerSgd, 1e-3}};
 
 Status check(tuttiResult_t result, const char* call) {
   if (result == tuttiSuccess) return {};

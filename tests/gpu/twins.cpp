@@ -1,4 +1,4 @@
-// The tests of the kernels (tests/cuda) with the kernels on the GPU, where all 67 of them are compared with their twins
+// The tests of the kernels (tests/cuda) with the kernels on the GPU, where all 71 of them are compared with their twins
 // on the CPU, bit by bit. What they work on is the program's own memory: all that it allocates lies in one block of the
 // host's memory that the GPU uses at the same address. What a test puts on its stack a kernel cannot see.
 #include <cuda_runtime_api.h>

@@ -94,7 +94,7 @@ class CudaDevice final : public Device {
   Status setup() {
     return on_device([&]() -> Result<void> {
       TUTTI_TRY_ASSIGN(const cuda::DeviceInfo info, port_.describe(number()));
-      most_blocks_ = static_cast<uint32_t>(info.multiprocessors) * 4;
+      most_blocks_ = info.most_span_blocks();
       TUTTI_TRY_ASSIGN(resources_->own, port_.create_stream());
       for (EventRef* event : {&caller_end_, &resources_->end}) TUTTI_TRY(make_event(false, event));
       return {};

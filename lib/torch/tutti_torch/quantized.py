@@ -69,7 +69,7 @@ class QuantizedState:
 
 def quantized_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """For DistributedDataParallel.register_comm_hook(state, quantized_hook), where `state` is a QuantizedState, or a group
-    of Tutti's or None (the world) for one as int8. The average of 32-bit gradients in host memory has the error that
-    tutti.h states, and the same bits on all ranks; other types are averaged as they are. CUDA tensors are an error."""
+    of Tutti's or None (the world) for one as int8. The average of 32-bit gradients has the error that tutti.h states, and
+    the same bits on all ranks; other types are averaged as they are."""
     how = state if isinstance(state, QuantizedState) else QuantizedState(state)
     return how.average(bucket).get_future().then(lambda done: done.value()[0])

@@ -214,6 +214,8 @@ void add_conversions(Names* names) {
   add_name(names, "cvt.rn.f32.u32", convert<float, uint32_t>);
   add_name(names, "cvt.rn.f64.u32", convert<double, uint32_t>);
   add_name(names, "cvt.rn.f32.s32", convert<float, int32_t>);
+  add_name(names, "cvt.rn.f32.s16", convert<float, int16_t>);
+  add_name(names, "cvt.rn.f32.u16", convert<float, uint16_t>);
   add_name(names, "cvt.rn.f64.s32", convert<double, int32_t>);
   add_name(names, "cvt.rn.f32.u64", convert<float, uint64_t>);
   add_name(names, "cvt.rn.f64.u64", convert<double, uint64_t>);

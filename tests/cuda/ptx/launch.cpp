@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/quantised.h"
+
 namespace tutti_test::ptx {
 
 using namespace tutti;
@@ -18,6 +20,10 @@ std::string element(DataType type) {
   return "ElementOfILi" + number(static_cast<int>(type)) + "EEE";
 }
 
+std::string wire(DataType type) {
+  return type == DataType::kInt8 ? "8Int8Wire" : "8E4m3Wire";
+}
+
 std::string name_of(const SpanCall& call) {
   const bool is_half = call.small == DataType::kFloat16, is_double = call.wide == DataType::kFloat64;
   const std::string small = element(is_half ? DataType::kFloat16 : DataType::kBfloat16);
@@ -28,6 +34,8 @@ std::string name_of(const SpanCall& call) {
     case SpanStep::kNarrow: return "7ConvertINS_9" + wide + again(small);
     case SpanStep::kWiden: return "7ConvertINS_9" + small + again(wide);
     case SpanStep::kNonFinite: return "13FindNonFiniteINS_9" + element(call.wide);
+    case SpanStep::kQuantise: return "8QuantiseINS_" + wire(call.small);
+    case SpanStep::kDequantise: return "10DequantiseINS_" + wire(call.small);
     default: return "5spansINS0_6Digest";
   }
 }
@@ -127,8 +135,16 @@ std::unique_ptr<Grid> grid_of(const Module& module, const LineCall& call) {
 std::unique_ptr<Grid> grid_of(const Module& module, const SpanCall& call, uint32_t n_blocks) {
   auto grid = make(module, name_of(call), call, n_blocks, kGradientThreads);
   const uint64_t small = dtype_bytes(call.small), wide = dtype_bytes(call.wide);
+  const bool quantises = call.step == SpanStep::kQuantise;
   for (int i = 0; i < call.n_items; i++) {
     const SpanItem& item = call.items[i];
+    if (quantises || call.step == SpanStep::kDequantise) {
+      const uint64_t bytes = quantised_bytes(item.elems, call.block_elems), floats = item.elems * sizeof(float);
+      may_read(grid.get(), item.from, quantises ? floats : bytes);
+      may_write(grid.get(), item.to, quantises ? bytes : floats);
+      if (item.errors != nullptr) may_write(grid.get(), item.errors, floats);
+      continue;
+    }
     const bool narrows = call.step == SpanStep::kNarrow, widens = call.step == SpanStep::kWiden;
     const uint64_t from = call.step == SpanStep::kDigest ? 1 : widens ? small : wide;
     may_read(grid.get(), item.from, item.elems * from);

@@ -1,17 +1,19 @@
 // Kernels against their twins on the CPU, bit by bit, with all that a float may be: what the other tests of the kernels
 // leave out.
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
 #include "../fake.h"
 #include "catch.h"
 #include "cuda/programs.h"
+#include "kernels/kernels.h"
 #include "plan/planner.h"
 
 using namespace tutti;
 using namespace tutti::cuda;
-using tutti_test::kernels;
 
 namespace {
 
@@ -81,7 +83,7 @@ void check_job(DataType type, RedOp op, bool scaled, uint32_t divisor, size_t el
     finish_list(list);
     if (elems < 100) (void)deal_out(list, 64);  // small tiles
     if (side == 0)
-      kernels().run(list, 2);
+      tutti_test::kernels().run(list, 2);
     else
       run_jobs_on_host(list, 2);
   }
@@ -105,11 +107,83 @@ void check_span(SpanStep step, DataType wide, DataType small, uint32_t seed) {
     call.small = small;
     call.items[call.n_items++] = {in.data() + shift, out[side].data(), kCount};
     if (side == 0)
-      kernels().run(call, 3);
+      tutti_test::kernels().run(call, 3);
     else
       run_spans_on_host(call, 3);
   }
   REQUIRE(same(narrows || widens ? to : DataType::kUint64, out[0], out[1], narrows || widens ? kCount : 1));
+}
+
+struct QuantisedKernel {
+  DataType wire;
+  size_t block_elems, elems;
+  bool has_errors;
+  size_t shift;  // of all addresses, in bytes
+};
+
+// Blocks of all sizes, some too small or too large, one that is not finite.
+std::vector<float> blocks_of(const QuantisedKernel& kernel, std::mt19937& random) {
+  std::vector<float> values(kernel.elems);
+  for (size_t i = 0; i < kernel.elems; i++) {
+    const size_t block = i / kernel.block_elems;
+    const int exponent = block % 5 == 4 ? (block % 2 == 0 ? -120 : 127) : static_cast<int>(block * 37 % 40) - 20;
+    const float value = static_cast<float>(static_cast<int>(random() % 4001) - 2000) / 1000;
+    values[i] = block == 3 && i % kernel.block_elems == 7 ? std::numeric_limits<float>::infinity()
+                                                          : std::ldexp(value, exponent);
+  }
+  return values;
+}
+
+// There and back: with the kernels, their twins (side 1), and what the host does on its own memory (side 2).
+void check_quantised(const QuantisedKernel& kernel, uint32_t seed) {
+  INFO(dtype_name(kernel.wire) << ", blocks of " << kernel.block_elems << ", " << kernel.elems << " elements, shift "
+                               << kernel.shift << (kernel.has_errors ? ", with errors" : ""));
+  std::mt19937 random(seed);
+  const auto values = blocks_of(kernel, random), lacking = blocks_of(kernel, random);
+  const size_t floats = kernel.elems * sizeof(float), bytes = quantised_bytes(kernel.elems, kernel.block_elems);
+  std::vector<char> in(floats + kernel.shift), errors[3], codes[3], back[3];
+  memcpy(in.data() + kernel.shift, values.data(), floats);
+  const int wire = kernel.wire == DataType::kInt8 ? 0 : 1;
+  for (const int side : {0, 1, 2}) {
+    errors[side] = back[side] = std::vector<char>(floats + kernel.shift);
+    codes[side].resize(bytes + kernel.shift);
+    memcpy(errors[side].data() + kernel.shift, lacking.data(), floats);
+    SpanCall call;
+    call.small = kernel.wire;
+    call.block_elems = static_cast<uint32_t>(kernel.block_elems);
+    char* const error = kernel.has_errors ? errors[side].data() + kernel.shift : nullptr;
+    char *const code = codes[side].data() + kernel.shift, *const there = back[side].data() + kernel.shift;
+    for (const bool quantises : {true, false}) {
+      call.step = quantises ? SpanStep::kQuantise : SpanStep::kDequantise;
+      call.n_items = 1;
+      call.items[0] = quantises ? SpanItem{in.data() + kernel.shift, code, kernel.elems, error}
+                                : SpanItem{code, there, kernel.elems};
+      if (side == 0) tutti_test::kernels().run(call, 2);
+      if (side == 1) run_spans_on_host(call, 2);
+      if (side != 2) continue;
+      std::vector<float> sums(values);
+      for (size_t i = 0; kernel.has_errors && i < kernel.elems; i++) sums[i] += lacking[i];
+      if (quantises) {
+        tutti::kernels().quantise[wire](sums.data(), kernel.elems, kernel.block_elems, code);
+      } else {
+        tutti::kernels().dequantise[wire](code, kernel.elems, kernel.block_elems, there, false);
+        for (size_t i = 0; kernel.has_errors && i < kernel.elems; i++) {
+          float arrived;
+          memcpy(&arrived, there + i * sizeof arrived, sizeof arrived);
+          const float lost = lost_of(sums[i], arrived, 1);
+          memcpy(error + i * sizeof lost, &lost, sizeof lost);
+        }
+      }
+    }
+  }
+  const auto as_floats = [&](const std::vector<char>& shifted) {
+    return std::vector<char>(shifted.begin() + static_cast<std::ptrdiff_t>(kernel.shift), shifted.end());
+  };
+  for (const int side : {1, 2}) {
+    REQUIRE(codes[0] == codes[side]);
+    REQUIRE(same(DataType::kFloat32, as_floats(back[0]), as_floats(back[side]), kernel.elems));
+    REQUIRE(errors[0] == errors[side]);
+  }
 }
 
 // One matrix of a FactorCall.
@@ -147,7 +221,7 @@ void check_program(const ProgramCall& loaded, DataType type, RedOp op, size_t co
       call.outputs[r] = out[side][r].data();
     }
     if (side == 0)
-      kernels().run(call);
+      tutti_test::kernels().run(call);
     else
       run_program_on_host(call);
   }
@@ -166,7 +240,7 @@ void check_factors(FactorPart part, uint32_t rank) {
     call.items[call.n_items++] = {m.data.data(), m.error.data(), m.start.data(), m.p.data(),
                                   m.q.data(),    m.item.rows,    m.item.columns, m.item.rank};
     if (side == 0)
-      kernels().run(call, 2);
+      tutti_test::kernels().run(call, 2);
     else
       run_factors_on_host(call, 2);
   }
@@ -238,6 +312,15 @@ TEST_CASE("conversions of gradients and looks at them have the twins' bits, what
   for (const DataType wide : {DataType::kFloat32, DataType::kFloat64})
     check_span(SpanStep::kNonFinite, wide, DataType::kFloat16, seed++);
   check_span(SpanStep::kDigest, DataType::kUint8, DataType::kFloat16, seed++);
+}
+
+TEST_CASE("quantised blocks have the twins' bits, and those of the host's kernels") {
+  uint32_t seed = 1;
+  for (const DataType wire : {DataType::kInt8, DataType::kFloat8e4m3})
+    for (const bool has_errors : {false, true})
+      for (const size_t block_elems : {64, 128, 192, 256})
+        for (const size_t elems : {size_t{1}, size_t{63}, 11 * block_elems, 9 * block_elems + 7})
+          check_quantised({wire, block_elems, elems, has_errors, seed % 3 == 0 ? size_t{1} : 0}, seed), seed++;
 }
 
 TEST_CASE("the steps of a compression have the twins' bits") {
