@@ -345,10 +345,11 @@ TUTTI_API tuttiResult_t tuttiAllReduce(const void* sendbuff, void* recvbuff, siz
  *
  * Algorithm: two-shot (reduce-scatter, then all-gather, each by an exchange with every rank), with blocks scaled by
  * their largest magnitude as in QSGD (Alistarh et al., 2017), but rounded to the nearest; error feedback after Seide et
- * al., "1-bit stochastic gradient descent", 2014. On a GPU's communicator all buffers are on the GPU, which quantises what
- * goes to other ranks and makes floats of the sums; the blocks travel through host memory, where each rank adds its part.
- * In place, alignment, blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (another datatype, op,
- * wiretype or block_elems; errorbuff overlaps), tuttiInvalidUsage (ranks' wiretype or block_elems differ). */
+ * al., "1-bit stochastic gradient descent", 2014. On a GPU's communicator all buffers are on the GPU, which quantises
+ * what goes to other ranks and makes floats of the sums; the blocks travel through host memory, where each rank adds
+ * its part. In place, alignment, blocking, ownership and errors as tuttiAllReduce; also tuttiInvalidArgument (another
+ * datatype, op, wiretype or block_elems; errorbuff overlaps), tuttiInvalidUsage (ranks' wiretype or block_elems
+ * differ). */
 TUTTI_API tuttiResult_t tuttiAllReduceQuantized(const void* sendbuff, void* recvbuff, size_t count,
                                                 tuttiDataType_t datatype, tuttiRedOp_t op, tuttiDataType_t wiretype,
                                                 size_t block_elems, void* errorbuff, tuttiComm_t comm,

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/quantised.h"
+#include "kernels/kernels.h"
 
 namespace tutti {
 
