@@ -130,6 +130,20 @@ given_up() { grep -h "$1" "$out".[01] | head -1; grep -q "$1" "$out".[01] || { s
 begin TUTTI_TCP_CONNECTIONS=0 -- "${long[@]}"
 goes_on "two networks carry the data side by side"
 
+# Two networks of unequal speed, both slow enough to be what everybody waits for.
+if command -v tc >/dev/null; then
+  for i in 1 2; do
+    tc -n "$(host $i)" qdisc add dev nic1 root tbf rate 200mbit burst 64kb latency 50ms
+    tc -n "$(host $i)" qdisc add dev nic2 root tbf rate 50mbit burst 64kb latency 50ms
+  done
+  before=(0 "$(sent 1 nic1)" "$(sent 1 nic2)")
+  works "two networks of unequal speed" 2 10.78.1.1 -- -b 4M -e 4M -n 12 -w 3
+  fast=$(($(sent 1 nic1) - before[1])) slow=$(($(sent 1 nic2) - before[2]))
+  # A fifth; where nothing is known of them it has three tenths.
+  [ $((slow * 100 / (fast + slow))) -le 26 ] || fail "the slow network had $slow bytes, the fast one only $fast"
+  for i in 1 2; do for k in 1 2; do tc -n "$(host $i)" qdisc del dev nic$k root; done; done
+fi
+
 begin -- "${long[@]}"
 ip -n "$(host 0)" link set h1-1 down
 goes_on "one of two networks fails in the middle"

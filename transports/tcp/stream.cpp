@@ -25,9 +25,13 @@ KernelView kernel_view(int fd) {
   if (!info) return {};
   const bool unanswered =
       info->tcpi_probes >= kProbes || info->tcpi_last_ack_recv > info->tcpi_last_data_sent + kAnswerMs;
-  return {
-      info->tcpi_last_ack_recv * kMs, info->tcpi_bytes_acked, info->tcpi_snd_mss, info->tcpi_retransmits, unanswered,
-      info->tcpi_total_retrans};
+  return {info->tcpi_last_ack_recv * kMs,
+          info->tcpi_bytes_acked,
+          info->tcpi_snd_mss,
+          info->tcpi_retransmits,
+          unanswered,
+          info->tcpi_total_retrans,
+          static_cast<double>(info->tcpi_busy_time) * 1e-6};
 }
 
 uint64_t unacknowledged_bytes(int fd) {
@@ -94,25 +98,26 @@ void SendStream::connected(SharedFd connection) {
   redialing = false;
 }
 
-void Silence::look(int fd, int64_t now, bool is_fed) {
+void Silence::look(int fd, int64_t now, bool is_loaded) {
   const bool was_idle = waiting_for == 0;
   const uint64_t before = view.acknowledged_bytes;
+  const double busy_before = view.busy_seconds;
   view = kernel_view(fd);
   waiting_for = unacknowledged_bytes(fd);
   if (was_idle || waiting_for == 0 || view.acknowledged_bytes != before) moved_ns = now;
   silent_ns = std::min(now - moved_ns, view.silent_ns);
-  if (was_fed_ && is_fed) learn_speed(view.acknowledged_bytes - before, now - looked_ns_);
-  was_fed_ = is_fed;
-  looked_ns_ = now;
+  if (was_loaded_ && is_loaded)
+    learn_speed(static_cast<double>(view.acknowledged_bytes - before), view.busy_seconds - busy_before);
+  was_loaded_ = is_loaded;
 }
 
-void Silence::learn_speed(uint64_t bytes, int64_t took_ns) {
-  constexpr double kMemoryNs = 20.0 * kMs;
-  if (took_ns <= 0) return;
-  const auto took = static_cast<double>(took_ns);
-  const double seen = static_cast<double>(bytes) / (took * 1e-9);
-  const double weight = bytes_per_second > 0 ? took / (took + kMemoryNs) : 1;
-  bytes_per_second += weight * (seen - bytes_per_second);
+// The kernel counts the time in its ticks, of up to 10 ms: so only many of them tell anything.
+void Silence::learn_speed(double bytes, double busy_seconds) {
+  constexpr double kMemorySeconds = 0.1, kLeastSeconds = 0.02;
+  const double left = kMemorySeconds / (kMemorySeconds + busy_seconds);
+  seen_bytes_ = seen_bytes_ * left + bytes;
+  seen_seconds_ = seen_seconds_ * left + busy_seconds;
+  if (seen_seconds_ >= kLeastSeconds) bytes_per_second = seen_bytes_ / seen_seconds_;
 }
 
 bool Silence::means_loss(int64_t limit_ns) const {

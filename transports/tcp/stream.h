@@ -19,7 +19,8 @@ struct KernelView {
   uint32_t tries = 0;         // to send the same again, since the last acknowledgement
   // Something was sent since, and time enough to answer has passed. Also the kernel of a stopped process answers.
   bool unanswered = false;
-  uint64_t resent = 0;  // segments, since it was connected
+  uint64_t resent = 0;      // segments, since it was connected
+  double busy_seconds = 0;  // in which something was not acknowledged
 };
 KernelView kernel_view(int fd);
 // Bytes written that the peer's kernel has not acknowledged. Once it has, the peer reads them, whatever becomes of the
@@ -41,8 +42,8 @@ struct Piece {
 
 // What is in flight by a connection, and how long nothing has been heard of it.
 struct Silence {
-  // Asks the kernel. `is_fed`: it has taken all that it takes now.
-  void look(int fd, int64_t now, bool is_fed = false);
+  // Asks the kernel. `is_loaded`: of late the connection has had its part of what is large.
+  void look(int fd, int64_t now, bool is_loaded = false);
   // For so long that others should do its work; never with a limit of 0.
   bool lasts(int64_t limit_ns) const { return view.unanswered && limit_ns > 0 && silent_ns >= limit_ns; }
   // And after so many tries that no bad cable explains it, or for three times as long.
@@ -53,14 +54,14 @@ struct Silence {
   uint64_t waiting_for = 0;  // bytes not acknowledged, at the last look
   int64_t moved_ns = 0;      // since when no more were acknowledged
   int64_t silent_ns = 0;
-  // While it was fed, of late; 0: not known. The kernel's own figure is of one moment: where a
-  // network lets a burst pass it is ten times too high, and soon after ten times too low.
+  // While it had something to do, of late; 0: not known. The kernel's own figure is of one moment: where a network lets
+  // a burst pass it is ten times too high, and soon after ten times too low.
   double bytes_per_second = 0;
 
  private:
-  void learn_speed(uint64_t bytes, int64_t took_ns);
-  int64_t looked_ns_ = 0;
-  bool was_fed_ = false;
+  void learn_speed(double bytes, double busy_seconds);
+  bool was_loaded_ = false;
+  double seen_bytes_ = 0, seen_seconds_ = 0;  // of late
 };
 
 class SendStream {

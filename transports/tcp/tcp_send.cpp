@@ -161,8 +161,9 @@ void SendLink::measure() {
   const int64_t now = now_ns();
   if (now - measured_ns_ < kMs) return;
   measured_ns_ = now;
+  const bool is_loaded = published_ > 0 && division_.pieces(ring_[published_ - 1].header.bytes) > 1;
   for (SendStream& stream : streams_)
-    if (stream.fd) stream.silence.look(stream.fd.get(), now, stream.busy);
+    if (stream.fd) stream.silence.look(stream.fd.get(), now, is_loaded);
 }
 
 uint32_t SendLink::size_of(const Piece& piece) {
