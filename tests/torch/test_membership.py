@@ -64,7 +64,10 @@ class Membership(unittest.TestCase):
         def body(rank, n, path):
             ranks.init("tutti", path, rank, n)
             group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+            store.set(f"joined/{rank}", "")
             if rank == 1:
+                # Or one that has not left init_process_group yet would fail there.
+                store.wait(["joined/0", "joined/2"])
                 os.kill(os.getpid(), signal.SIGKILL)
             work = dist.all_reduce(torch.ones(70_000), async_op=True)
             with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1"):
