@@ -19,7 +19,8 @@ struct Staging {
   };
   Operation operation;
   std::vector<Piece> in, out;
-  SpanCall quantise, dequantise;  // of some operations; the kernels read and write the buffer themselves
+  // Of quantised sums; the kernels read and write the buffer themselves.
+  std::vector<SpanItem> quantise, dequantise;
   char* buffer = nullptr;
   size_t bytes = 0;
 
@@ -72,17 +73,11 @@ void stage_quantised(Staging& staging, int rank, int n_ranks, char* buffer) {
   char* const quantised = place(buffer, staging.bytes);
   staging.bytes += cut.all_bytes();
   staging.operation.quantised = quantised;
-  for (SpanCall* call : {&staging.quantise, &staging.dequantise}) {
-    call->small = wire.dtype;
-    call->block_elems = wire.block_elems;
-  }
-  staging.quantise.step = SpanStep::kQuantise;
   for (const auto& [begin, end] : {std::pair(size_t{0}, own), std::pair(cut.begin(rank + 1), size_t{operation.count})})
-    staging.quantise.items[staging.quantise.n_items++] = {float_at(operation.input, begin),
-                                                          place(quantised, quantised_bytes(begin, wire.block_elems)),
-                                                          end - begin, float_at(operation.errors, begin)};
-  staging.dequantise.step = SpanStep::kDequantise;
-  staging.dequantise.items[staging.dequantise.n_items++] = {quantised, operation.output, operation.count};
+    staging.quantise.push_back({float_at(operation.input, begin),
+                                place(quantised, quantised_bytes(begin, wire.block_elems)), end - begin,
+                                float_at(operation.errors, begin)});
+  staging.dequantise.push_back({quantised, operation.output, operation.count});
 }
 
 // `buffer` may be null, to see how much is needed.
@@ -150,7 +145,7 @@ class Staged final : public Way {
   Result<char*> buffer_of(size_t bytes);
   Result<void> take_in(const Staging& staging, StreamRef stream);
   Result<void> take_out(const Staging& staging, StreamRef stream);
-  Result<void> launch(const SpanCall& call, StreamRef stream);
+  Result<void> launch(SpanStep step, const std::vector<SpanItem>& items, const Operation& operation, StreamRef stream);
   Result<void> begin(const Operation& operation, const Turn& turn);
   uint32_t announce(const Operation& operation, bool stays);
 
@@ -192,17 +187,25 @@ Result<char*> Staged::buffer_of(size_t bytes) {
 Result<void> Staged::take_in(const Staging& staging, StreamRef stream) {
   for (const auto& piece : staging.in)
     TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
-  return launch(staging.quantise, stream);
+  return launch(SpanStep::kQuantise, staging.quantise, staging.operation, stream);
 }
 
 Result<void> Staged::take_out(const Staging& staging, StreamRef stream) {
-  TUTTI_TRY(launch(staging.dequantise, stream));
+  TUTTI_TRY(launch(SpanStep::kDequantise, staging.dequantise, staging.operation, stream));
   for (const auto& piece : staging.out)
     TUTTI_TRY(port_.copy(piece.device, staging.buffer + piece.offset, piece.bytes, stream));
   return {};
 }
 
-Result<void> Staged::launch(const SpanCall& call, StreamRef stream) {
+Result<void> Staged::launch(SpanStep step, const std::vector<SpanItem>& items, const Operation& operation,
+                            StreamRef stream) {
+  if (items.empty()) return {};
+  const Wire wire = wire_of(operation.root);
+  SpanCall call;
+  call.step = step;
+  call.small = wire.dtype;
+  call.block_elems = wire.block_elems;
+  for (const SpanItem& item : items) call.items[call.n_items++] = item;
   const uint64_t tiles = tiles_of(call);
   if (tiles == 0) return {};
   return port_.run(call, static_cast<uint32_t>(std::min<uint64_t>(tiles, info_.most_span_blocks())), stream);
