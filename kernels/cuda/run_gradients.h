@@ -128,17 +128,17 @@ struct Digest {
 // A word at any address, or at one that is known to be a word's: of a choice between the two compilers make bytes.
 template <bool kAligned, class Word>
 __host__ __device__ Word load_word(const char* from) {
-  if constexpr (kAligned) return *reinterpret_cast<const Word*>(from);
-  Word word;
-  memcpy(&word, from, sizeof word);
-  return word;
+  if constexpr (kAligned)
+    return *reinterpret_cast<const Word*>(from);
+  else
+    return read_element<Word>(from);
 }
 template <bool kAligned, class Word>
 __host__ __device__ void store_word(char* to, Word word) {
   if constexpr (kAligned)
     *reinterpret_cast<Word*>(to) = word;
   else
-    memcpy(to, &word, sizeof word);
+    write_element(to, word);
 }
 
 // A warp's block, quantised and as floats, and a thread's part of it: words of four elements, one after the other to

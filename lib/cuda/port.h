@@ -131,6 +131,14 @@ class Port {
   virtual Result<double> seconds_between(EventRef from, EventRef to) = 0;
 };
 
+// A call of which each tile is a block's work (gradients.h), with no more blocks than that or `most_blocks`.
+template <class Call>
+Result<void> run_tiles(Port& port, const Call& call, uint32_t most_blocks, StreamRef stream) {
+  const uint64_t tiles = tiles_of(call);
+  if (tiles == 0) return {};
+  return port.run(call, static_cast<uint32_t>(tiles < most_blocks ? tiles : most_blocks), stream);
+}
+
 // A device for the length of a call; the caller has its own back afterwards.
 class OnDevice {
  public:

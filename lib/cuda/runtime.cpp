@@ -429,7 +429,9 @@ class Runtime final : public Port {
         }
     }
     SpanCall call;
-    for (const SpanStep step : {SpanStep::kDigest, SpanStep::kQuantise, SpanStep::kDequantise})
+    call.step = SpanStep::kDigest;
+    kernels.push_back(span_kernel(call));
+    for (const SpanStep step : {SpanStep::kQuantise, SpanStep::kDequantise})
       for (const DataType small : {DataType::kInt8, DataType::kFloat8e4m3}) {
         call.step = step;
         call.small = small;

@@ -206,9 +206,7 @@ Result<void> Staged::launch(SpanStep step, const std::vector<SpanItem>& items, c
   call.small = wire.dtype;
   call.block_elems = wire.block_elems;
   for (const SpanItem& item : items) call.items[call.n_items++] = item;
-  const uint64_t tiles = tiles_of(call);
-  if (tiles == 0) return {};
-  return port_.run(call, static_cast<uint32_t>(std::min<uint64_t>(tiles, info_.most_span_blocks())), stream);
+  return run_tiles(port_, call, info_.most_span_blocks(), stream);
 }
 
 // An error breaks the communicator, which tells everybody.

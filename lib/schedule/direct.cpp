@@ -116,8 +116,8 @@ Cost two_shot_reduce_cost(const Workload& b) {
   return e;
 }
 
-// In one chunk: in two, one side could take one out of its slot while the other still fills the next, but that took .95
-// to 1.4 times as long, from 4 KiB to 16 MiB.
+// In one chunk. In two, one side could take one out of its slot while the other still fills the next, but from 4 KiB to
+// 16 MiB that took as long, and at 4 KiB 1.4 times as long (2 ranks, shared memory).
 Cost direct_cost(const Workload& b) {
   const double messages = b.messages_for(b.bytes, 1);
   const Work moved{b.others() * b.bytes + b.bytes / messages, 2 * b.others() * b.bytes};

@@ -1,7 +1,5 @@
 #include "ddp/cuda/cuda_kernels.h"
 
-#include <algorithm>
-
 #include "ddp/tensor.h"
 
 namespace tutti::ddp {
@@ -14,9 +12,7 @@ using cuda::SpanStep;
 // Empties the call.
 template <class Call>
 Result<void> CudaKernels::launch(Call& call) {
-  const uint64_t tiles = tiles_of(call);
-  Result<void> ran;
-  if (tiles > 0) ran = port_.run(call, static_cast<uint32_t>(std::min<uint64_t>(tiles, most_blocks_)), stream_);
+  auto ran = run_tiles(port_, call, most_blocks_, stream_);
   call.n_items = 0;
   return ran;
 }
