@@ -150,7 +150,7 @@ goes_on "one of two networks fails in the middle"
 given_up 'connection 1 of 2, at 10.78.1.* is given up: nothing was acknowledged'
 ip -n "$(host 0)" link set h1-1 up
 
-begin -- -b 4M -e 4M -n 2000
+begin -- -b 4M -e 4M -n 4000
 ip -n "$(host 0)" link set h1-1 down
 sleep 3
 ip -n "$(host 0)" link set h1-1 up
