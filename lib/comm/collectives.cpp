@@ -91,9 +91,8 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
   if (call.op == RedOp::kPreMulSum && traits(call.collective).reduces)
     what.scalar = operation.scalar_at != nullptr ? operation.scalar_at : operation.scalar.data();
   what.exposes = me_.options.exposes;
-  const bool sums_in_parts =
-      call.collective == Collective::kReduce && call.algo == Algo::kDirect && call.lanes > 1 && me_.n_ranks > 2;
-  what.one_way = traits(call.collective).has_root && !sums_in_parts &&
+  const CollectiveTraits& what_it_does = traits(call.collective);
+  what.one_way = what_it_does.has_root && !what_it_does.reduces && !me_.wait_policy.oversubscribed &&
                  what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
   if (operation.count > 0 && me_.planner->adds_wide(call))  // agreements are of nothing
     return in_wide_pieces(what, [&](const BoundCall& piece) { return drive_bound(program, piece, 0); });

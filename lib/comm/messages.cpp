@@ -84,8 +84,8 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   BoundCall what{call, {}, batch.tags, nullptr, nullptr, me_.rank, me_.n_ranks, me_.stream_from_bytes};
   what.blocks = {0, batch.bytes, batch.input_at, batch.output_at};
   what.exposes = me_.options.exposes;
-  what.one_way =
-      (batch.transfers.sends.empty() || batch.transfers.receives.empty()) && what.blocks.largest() >= kOneWayFromBytes;
+  what.one_way = (batch.transfers.sends.empty() || batch.transfers.receives.empty()) &&
+                 !me_.wait_policy.oversubscribed && what.blocks.largest() >= kOneWayFromBytes;
   if (program.lanes.empty()) return {};
   Run run(program, what, monitor_.recorder());
   const auto doing = me_.is_on_gpu() ? Standing::Doing::kOther : how.doing;

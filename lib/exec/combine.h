@@ -32,7 +32,7 @@ class Combiner {
   const BoundCall& operation_;
   const size_t elem_bytes_, piece_bytes_;
   const ReduceKernel reduce_;
-  const bool stream_;
+  const bool stream_, one_way_;
   bool scalars_ready_ = false;
 };
 

@@ -129,7 +129,7 @@ struct BoundCall {
   const void* scalar = nullptr;    // the input counts this many times: one element
   bool is_wide = false;            // the buffers hold floats, whatever the call says
   bool exposes = true;             // what lies in the input or output need not be copied to be sent
-  bool one_way = false;            // nothing of the size comes back
+  bool one_way = false;            // nothing of the size comes back, and ranks have CPUs of their own
 
   // Of a step's messages.
   TagWords tag_of(const BoundStep& step) const { return tags.empty() ? to_tag(call) : tags[step.size.block]; }

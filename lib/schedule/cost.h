@@ -73,10 +73,6 @@ struct Workload {
     const double dearer = shares_memory ? 1.5 : 1;
     return {dearer * moved.busiest, dearer * moved.total};
   }
-  // What goes one way through shared memory is written past the caches, a chunk at a time, and one that takes turns
-  // with others on its CPU finds it soon after. Of 4 ranks on 2 CPUs rings (.8) and trees (.9) took .6 to .9 of what it
-  // takes to send the same to each, from 256 KiB to 16 MiB, whether the CPUs share a cache or not.
-  Work handed_down(Work moved, double part) const { return {moved.busiest, (shares_memory ? part : 1) * moved.total}; }
   // From a rank to the next one, host after host; of all steps the share `out` leads to another host.
   void to_next(Cost& cost, Work messages, Work moved, double out) const {
     if (hosts == 1 || here == 1) return split(cost, messages, moved, hosts == 1 ? 0 : 1);
@@ -89,6 +85,8 @@ struct Workload {
   void over_distances(Cost& cost, Work messages, Work moved) const { split(cost, messages, moved, out_share()); }
   // `all` of which `out` are between hosts.
   Cost hops(double all, double out) const { return hosts > 1 ? Cost{all - out, out} : Cost{all}; }
+  // How often a value is moved by who sends it to be added up, who adds it, who sends the sum and who takes it.
+  double moves_of_sum() const { return shares_memory ? 2.5 : 3; }
   // What is beyond a power of two goes there and back first.
   double core() const { return std::bit_floor(static_cast<unsigned>(n)); }
   double core_depth() const { return std::bit_width(static_cast<unsigned>(n)) - 1; }

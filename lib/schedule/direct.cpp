@@ -93,7 +93,7 @@ void add_group(Direct d, uint32_t group, int root = -1) {
 Cost parts_cost(const Workload& b) {
   const double part = b.bytes / b.n;
   Cost e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
-  b.with_all(e, 4 * b.messages_for(part, b.lanes), (b.shares_memory ? 2.5 : 3) * part);
+  b.with_all(e, 4 * b.messages_for(part, b.lanes), b.moves_of_sum() * part);
   e.summed = b.each(b.bytes);
   e.out = b.incast() * 2 * b.here * b.elsewhere() * part;
   return e;
@@ -120,7 +120,9 @@ Cost two_shot_reduce_cost(const Workload& b) {
 // 16 MiB that took as long, and at 4 KiB 1.4 times as long (2 ranks, shared memory).
 Cost direct_cost(const Workload& b) {
   const double messages = b.messages_for(b.bytes, 1);
-  const Work moved{b.others() * b.bytes + b.bytes / messages, 2 * b.others() * b.bytes};
+  // A socket takes the root's last chunk only when it has taken the others.
+  const double last_chunk = b.sums || b.shares_memory ? 0 : b.bytes / messages;
+  const Work moved{b.others() * b.bytes + last_chunk, 2 * b.others() * b.bytes};
   Cost e = b.hops(kPassedOn * b.rounds(b.bytes), kPassedOn * b.rounds(b.bytes));
   // To send over a socket is to do most of the receiver's work.
   const double at_root_each = b.shares_memory ? 1 : b.sums ? 0.5 : 1.5;
@@ -133,8 +135,8 @@ Cost direct_cost(const Workload& b) {
 // Everybody has a block for everybody, or gets one from everybody.
 Cost direct_blocks_cost(const Workload& b) {
   Cost e = b.hops(b.rounds(b.bytes), b.rounds(b.bytes));
-  // In a slot a sum reads what has come; many sockets at once take 1.2 times what one does.
-  b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 2 - b.sums : 2.3) * b.bytes);
+  // In a slot a sum reads what has come; many sockets at once take 1.15 times what one does, or where sums follow 1.05.
+  b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 2 - b.sums : b.sums ? 2.1 : 2.3) * b.bytes);
   if (b.sums) e.summed = b.each(b.n * b.bytes);
   e.out = b.here * b.elsewhere() * b.bytes * b.incast();
   return e;

@@ -121,7 +121,7 @@ Cost chain_cost(const Workload& b) {
   // A root that is the first of its host gets what it reduces from another one.
   const double out = b.sums ? hops_out(b) : b.hosts - 1;
   Cost e = b.hops(kPassedOn * b.others() + b.bytes / b.slot_bytes, kPassedOn * out);
-  b.to_next(e, {2 * whole, 2 * b.others() * whole}, b.handed_down(moved, 0.8), out / b.others());
+  b.to_next(e, {2 * whole, 2 * b.others() * whole}, moved, out / b.others());
   if (b.sums) e.summed = moved;
   e.out = b.bytes + std::max(0.0, b.hosts - 2) * b.piece_behind(b.bytes, 1);
   return e;

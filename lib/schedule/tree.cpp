@@ -194,7 +194,7 @@ Cost rooted_cost(const Workload& b) {
   // Each rank waits for both of its trees.
   Cost e =
       b.hops(kPassedOn * 2 * b.depth + b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes), kPassedOn * 2 * b.host_depth);
-  b.over_distances(e, {4 * half, 4 * b.others() * half}, b.handed_down(moved, 0.9));
+  b.over_distances(e, {4 * half, 4 * b.others() * half}, moved);
   if (b.sums) e.summed = moved;
   // A rank's two parents send to it at once.
   e.out = b.incast() * b.bytes * ways_out(b) + std::max(0, b.host_depth - 1) * b.piece_behind(b.bytes, 2 * b.lanes);

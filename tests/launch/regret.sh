@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
 # How good the library's choices are: each group measures six collectives by every algorithm and by the library's choice.
-#   regret.sh TUTTI_TUNE [-o FOLDER] [GROUP...] [-- TUTTI_TUNE OPTIONS]
+#   regret.sh TUTTI_TUNE [-o FOLDER] [-r JOBS] [GROUP...] [-- TUTTI_TUNE OPTIONS]
 # A group is shm:N or tcp:N, of N ranks on this host; or HOSTSxRANKS, of network namespaces that are joined at 1 Gb/s
-# either way (needs root). Without groups: those below. Prints each group's table and last a line for each. With -o the
-# samples stay in FOLDER, for tutti-tune --fit.
+# either way (needs root). Without groups: those below. Each is measured by JOBS jobs (3), one after the other, as the
+# system puts the ranks of one job on CPUs otherwise than those of another: up to 1.6 times between two algorithms. Prints
+# each job's table and last a line for each group, of the medians. With -o the samples stay in FOLDER, for
+# tutti-tune --fit.
 set -u
 here=$(dirname "$0")
 tune=$1
 shift
-folder= groups=()
+folder= jobs=3 groups=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-  if [ "$1" = -o ]; then folder=$2; shift; else groups+=("$1"); fi
+  case $1 in
+    -o) folder=$2; shift ;;
+    -r) jobs=$2; shift ;;
+    *) groups+=("$1") ;;
+  esac
   shift
 done
 [ "${1:-}" = -- ] && shift
@@ -45,15 +51,24 @@ between_hosts() (
   cat "$out.0"
 )
 
-for group in "${groups[@]}"; do
-  echo "== $group"
-  samples=$folder/${group/:/-}.json
-  case $group in
-    shm:* | tcp:*) "$tune" --check --procs "${group#*:}" --transport "${group%:*}" --samples "$samples" "${options[@]}" ;;
-    *x*) between_hosts "${group%x*}" "${group#*x}" --check --transport shm,tcp --samples "$samples" "${options[@]}" ;;
-    *) echo "'$group' is none of shm:N, tcp:N, HOSTSxRANKS" >&2; exit 2 ;;
+measure() {  # GROUP SAMPLES
+  case $1 in
+    shm:* | tcp:*) "$tune" --check --procs "${1#*:}" --transport "${1%:*}" --samples "$2" "${options[@]}" ;;
+    *x*) between_hosts "${1%x*}" "${1#*x}" --check --transport shm,tcp --samples "$2" "${options[@]}" ;;
+    *) echo "'$1' is none of shm:N, tcp:N, HOSTSxRANKS" >&2; exit 2 ;;
   esac
-done | tee "$kept/log"
+}
+
+for job in $(seq "$jobs"); do
+  for group in "${groups[@]}"; do
+    echo "== $group, job $job of $jobs"
+    measure "$group" "$folder/${group/:/-}.$job.json" || exit
+  done
+done
 echo
-awk '/^== /{ group = $2 } /^# as it is: regret/ { sub(/; of facts.*/, ""); sub(/^# as it is: /, ""); printf "%-8s %s\n", group, $0 }' "$kept/log"
+for group in "${groups[@]}"; do
+  verdict=$("$tune" --check --fit "$folder/${group/:/-}".*.json) || exit
+  verdict=${verdict#\# as it is: }
+  printf '%-8s %s\n' "$group" "${verdict%%; of facts*}"
+done
 rm -rf "$kept"

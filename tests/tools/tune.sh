@@ -38,6 +38,11 @@ check "fitting again" 0 "# written: $tmp/fitted"
 grep '=' "$tmp/fitted" >"$tmp/lines" && grep '=' "$tmp/config/tutti/tuning" | cmp -s - "$tmp/lines"
 status=$?
 check "the same samples give the same prices" 0 ''
+sed 's/"ns": /"ns": 9/' "$tmp/samples" >"$tmp/slow"
+run "$tune" --fit "$tmp/slow" "$tmp/samples" "$tmp/samples" -o "$tmp/of_three"
+grep '=' "$tmp/of_three" | cmp -s - "$tmp/lines"
+status=$?
+check "of several jobs, one of them slow, the median counts" 0 ''
 cp "$tmp/fitted" "$tmp/before"
 run "$tune" --procs 2 --check --transport tcp -b 64 -e 64 -n 1
 check "only a check" 0 'as it is: regret'

@@ -67,7 +67,8 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
       "--network", settings->network_path,
       "measure only how fast hosts reach each other, one rank of each, and write racks and slow hosts to this "
       "file; a line \"network = FILE\" in the tuning file names it");
-  app.add_option("--fit", settings->fit_from, "measure nothing: fit prices to files written with --samples");
+  app.add_option("--fit", settings->fit_from,
+                 "measure nothing: fit prices to files written with --samples; of what several have, to the median");
   try {  // CLI11 reports by exceptions
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -191,7 +192,7 @@ Status fit_files(const Settings& settings) {
     if (!file) return usage_error(text("--fit %s cannot be read: %s", path.c_str(), strerror(errno)));
     if (Status s = from_json(std::string((std::istreambuf_iterator<char>(file)), {}), path, &samples); !s) return s;
   }
-  return conclude(settings, samples);
+  return conclude(settings, medians(samples));
 }
 
 int fail(const Status& status) {

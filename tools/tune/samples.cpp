@@ -1,7 +1,9 @@
 #include "samples.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 namespace tutti::tune {
 namespace {
@@ -47,6 +49,27 @@ std::string to_json(const std::vector<Sample>& samples) {
                    {"free", s.is_free},
                    {"ns", s.ns}});
   return all.dump(1) + "\n";
+}
+
+std::vector<Sample> medians(const std::vector<Sample>& samples) {
+  std::vector<Sample> firsts;
+  std::map<std::tuple<std::string, Collective, uint64_t, Algo, int, bool>, std::pair<size_t, std::vector<double>>>
+      times;
+  for (const Sample& s : samples) {
+    auto& [place, all_ns] = times[{to_text(s.facts), s.collective, s.bytes, s.plan.algo, s.plan.lanes, s.is_free}];
+    if (all_ns.empty()) {
+      place = firsts.size();
+      firsts.push_back(s);
+    }
+    all_ns.push_back(s.ns);
+  }
+  for (auto& [operation, measured] : times) {
+    auto& [place, all_ns] = measured;
+    const auto middle = all_ns.begin() + static_cast<std::ptrdiff_t>(all_ns.size() / 2);
+    std::nth_element(all_ns.begin(), middle, all_ns.end());
+    firsts[place].ns = *middle;
+  }
+  return firsts;
 }
 
 perf::Status from_json(const std::string& text, const std::string& file, std::vector<Sample>* samples) {

@@ -19,6 +19,9 @@ struct Sample {
 };
 
 std::string to_json(const std::vector<Sample>& samples);
+// One for each operation: several measurements of the same, as of several jobs, give their median.
+std::vector<Sample> medians(const std::vector<Sample>& samples);
+
 perf::Status from_json(const std::string& text, const std::string& file, std::vector<Sample>* samples);
 
 }  // namespace tutti::tune
