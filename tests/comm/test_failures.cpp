@@ -174,7 +174,7 @@ TEST_CASE("leaving early is told to the others") {
 }
 
 #ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
-TEST_CASE("a killed rank ends all others soon, with its name") {
+TEST_CASE("a killed rank ends all others soon, with its name", "[processes]") {
   const char* transports = GENERATE("shm", "tcp");
   const char* algo = GENERATE("ring", "tree");
   const size_t count = GENERATE(size_t{2}, size_t{4} << 20);
@@ -205,7 +205,7 @@ TEST_CASE("a killed rank ends all others soon, with its name") {
   }
 }
 
-TEST_CASE("a rank that is killed while the others compute is noticed without a call") {
+TEST_CASE("a rank that is killed while the others compute is noticed without a call", "[processes]") {
   constexpr int n = 3;
   Processes ranks(n, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     outcome.take(sum(comm));

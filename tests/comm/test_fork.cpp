@@ -104,7 +104,7 @@ bool calls_are_refused(tuttiComm_t comm) {
 
 }  // namespace
 
-TEST_CASE("a child may not use what it has inherited, and its parent goes on") {
+TEST_CASE("a child may not use what it has inherited, and its parent goes on", "[processes]") {
   const char* const transport = GENERATE("shm", "tcp");
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.transports = transport;
@@ -142,7 +142,7 @@ TEST_CASE("a child may not use what it has inherited, and its parent goes on") {
   require_success(ranks.wait());
 }
 
-TEST_CASE("a child that outlives its parent does not hide its death") {
+TEST_CASE("a child that outlives its parent does not hide its death", "[processes]") {
   const char* const transport = GENERATE("shm", "tcp");
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.transports = transport;
@@ -173,7 +173,7 @@ TEST_CASE("a child that outlives its parent does not hide its death") {
   CHECK(contains(outcomes[1].message, "died"));
 }
 
-TEST_CASE("a child makes a group of its own, and has its parent's memory") {
+TEST_CASE("a child makes a group of its own, and has its parent's memory", "[processes]") {
 #ifdef TUTTI_TEST_TSAN
   return;  // such a child starts no threads
 #endif
@@ -203,7 +203,7 @@ TEST_CASE("a child makes a group of its own, and has its parent's memory") {
   require_success(ranks.wait());
 }
 
-TEST_CASE("a child leaves its parent's averager alone") {
+TEST_CASE("a child leaves its parent's averager alone", "[processes]") {
   Processes ranks(2, [](int, tuttiComm_t comm, Outcome& outcome) {
     std::vector<float> values(100, 1.0f);
     tuttiDdpTensor_t param{};

@@ -112,7 +112,7 @@ tuttiResult_t go_on_together(tuttiComm_t comm, Shared& shared) {
 
 }  // namespace
 
-TEST_CASE("8 ranks sum, die one after another down to 2, and 6 new ones join: no sum is wrong") {
+TEST_CASE("8 ranks sum, die one after another down to 2, and 6 new ones join: no sum is wrong", "[processes]") {
   auto* const shared = shared_between_processes<Shared>();
   if (kSanitized) wait_for_one_thread();
   std::vector<pid_t> newcomers;

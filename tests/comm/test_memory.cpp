@@ -114,7 +114,7 @@ TEST_CASE("operations on memory of every kind, between processes", "[long]") {
   require_success(ranks.wait());
 }
 
-TEST_CASE("results that go past the cache, to more places than a kernel writes at a time") {
+TEST_CASE("results that go past the cache, to more places than a kernel writes at a time", "[processes]") {
   const int n = GENERATE(2, 4, 10);
   if (kSanitized && n == 10) return;
   INFO(n << " ranks");

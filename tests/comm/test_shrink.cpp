@@ -62,7 +62,7 @@ std::vector<int> lost_ranks(tuttiComm_t comm, int n, Outcome& outcome) {
 }  // namespace
 
 #ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
-TEST_CASE("after a rank was killed the others shrink and go on, also once more") {
+TEST_CASE("after a rank was killed the others shrink and go on, also once more", "[processes]") {
   const char* transports = GENERATE("shm", "tcp");
   const int first = GENERATE(0, 2);
   const int flags = GENERATE(TUTTI_SHRINK_DEFAULT, TUTTI_SHRINK_ABORT);
@@ -102,7 +102,7 @@ TEST_CASE("after a rank was killed the others shrink and go on, also once more")
 #endif
 
 #ifndef TUTTI_TEST_TSAN
-TEST_CASE("of several ranks that die at about the same time all others learn") {
+TEST_CASE("of several ranks that die at about the same time all others learn", "[processes]") {
   Processes ranks(7, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     check_works(comm, rank, 7, outcome);
     if (rank == 1 || rank == 2) work_and_die(comm);
@@ -128,7 +128,7 @@ TEST_CASE("of several ranks that die at about the same time all others learn") {
 
 // Rank 2 joins the new group and dies there, while rank 0 waits in it for rank 1, who takes part in what a split
 // gathers only: so the new group may well know of the death before the old one does.
-TEST_CASE("who dies in the middle of a split is lost when the others' split returns") {
+TEST_CASE("who dies in the middle of a split is lost when the others' split returns", "[processes]") {
   Processes ranks(3, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiComm_t made = nullptr;
     if (rank == 1) {

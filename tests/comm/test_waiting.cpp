@@ -20,7 +20,8 @@ double cpu_seconds_of_thread() {
 
 }  // namespace
 
-TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU, and still gets its sum") {
+TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU, and still gets its sum",
+          "[processes]") {
   const char* transport = GENERATE("shm", "tcp");
   const size_t count = GENERATE(1, 100000);
   INFO(transport << ", " << count << " elements");
