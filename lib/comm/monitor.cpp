@@ -9,7 +9,11 @@
 namespace tutti {
 
 Monitor::~Monitor() {
-  if (!watch_) return;
+  if (watch_) say_goodbye();
+}
+
+// Once.
+void Monitor::say_goodbye() {
   if (!me_.is_on_gpu())
     watch_->tell(comparison_.farewell(begun_.standing(me_.rank, Standing::Doing::kLeft, recorder_)));
   watch_->say_goodbye(begun_.sequence);
@@ -81,7 +85,9 @@ Result<void> Monitor::has_driven(const Run& run, Result<void> result) {
   return watch_->failure();
 }
 
+// A process that ends from now on, without destroying its communicator, has not died under the others.
 void Monitor::has_finalized() {
+  say_goodbye();
   if (metrics_) metrics_->write();
 }
 

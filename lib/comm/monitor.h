@@ -63,6 +63,7 @@ class Monitor {
   RollCall::Rank lateness(int rank);
 
  private:
+  void say_goodbye();
   void keep_trace(const Error& reason);
   Error root_cause(Error error) const;
   Error with_places(Error error) const;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/limits.h"
 #include "base/log.h"
 
 namespace tutti {
@@ -45,6 +46,7 @@ struct Attempt {
   std::optional<Handshake> handshake;  // once connected
   Deadline until = Deadline::never();
   std::string why = "not tried";  // why it failed the last time
+  std::string shortage;           // which of this process's limits it met, whatever came later
   bool refused = false;           // somebody answered there, but the handshake failed
 
   bool active() const { return static_cast<bool>(fd); }
@@ -64,10 +66,12 @@ void Attempt::start() {
   handshake.reset();
   until = Deadline::after_seconds(kAttemptSeconds);
   auto connecting = connect_start(address, kSmallSegmentBytes);
-  if (connecting)
+  if (connecting) {
     fd = std::move(connecting).value();
-  else
-    fail(connecting.error().message, false);
+    return;
+  }
+  if (!limit_remedy(connecting.error().sys_errno).empty()) shortage = connecting.error().message;
+  fail(connecting.error().message, false);
 }
 
 // True when the connection is there and authenticated.
@@ -128,8 +132,11 @@ int try_all(std::vector<Attempt>& attempts, const Key& key, int rank, Deadline d
 
 std::string describe_failures(const std::vector<Attempt>& attempts, int n) {
   std::string text;
-  for (int i = 0; i < n; i++)
-    text += "; " + attempts[static_cast<size_t>(i)].address.to_string() + ": " + attempts[static_cast<size_t>(i)].why;
+  for (int i = 0; i < n; i++) {
+    const Attempt& attempt = attempts[static_cast<size_t>(i)];
+    text += "; " + attempt.address.to_string() + ": " + attempt.why;
+    if (!attempt.shortage.empty() && attempt.shortage != attempt.why) text += ", before that " + attempt.shortage;
+  }
   return text;
 }
 

@@ -228,4 +228,21 @@ TEST_CASE("a rank that is killed while the others compute is noticed without a c
     CHECK(contains(outcomes[static_cast<size_t>(r)].message, "rank 0"));
   }
 }
+
+TEST_CASE("a process that ends after tuttiCommFinalize, without tuttiCommDestroy, has not died", "[processes]") {
+  Processes ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    outcome.take(sum(comm));
+    outcome.take(tuttiCommFinalize(comm));
+    if (rank == 0) _exit(outcome.code == tuttiSuccess ? 0 : 7);
+    for (int i = 0; i < 30 && outcome.code == tuttiSuccess; i++) {
+      tuttiResult_t state = tuttiSuccess;
+      outcome.take(tuttiCommGetAsyncError(comm, &state));
+      if (state != tuttiSuccess) outcome.code = state, outcome.message = tuttiGetLastError(comm);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+  const Outcome outcome = ranks.wait()[1];
+  INFO(outcome.message);
+  CHECK(outcome.code == tuttiSuccess);
+}
 #endif
