@@ -71,7 +71,7 @@ Result<void> Communicator::finalize(uint64_t ticket) {
   auto result = collectives_.run(operation);
   finalized_ = true;
   links_.count_resent();
-  if (result) monitor_.has_finalized();
+  if (result) monitor_.leave();
   collectives_.forget_operations();
   return result;
 }

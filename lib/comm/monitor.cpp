@@ -9,14 +9,14 @@
 namespace tutti {
 
 Monitor::~Monitor() {
-  if (watch_) say_goodbye();
+  if (watch_) leave();
 }
 
-// Once.
-void Monitor::say_goodbye() {
+void Monitor::leave() {
   if (!me_.is_on_gpu())
     watch_->tell(comparison_.farewell(begun_.standing(me_.rank, Standing::Doing::kLeft, recorder_)));
   watch_->say_goodbye(begun_.sequence);
+  if (metrics_) metrics_->write();
 }
 
 void Monitor::take_place() {
@@ -83,12 +83,6 @@ Result<void> Monitor::has_driven(const Run& run, Result<void> result) {
   if (result || run.differs_in() == 0 || watch_->failed()) return result;
   watch_->ask(comparison_.question(run.differs_in()), result.error(), kAnswerMs);
   return watch_->failure();
-}
-
-// A process that ends from now on, without destroying its communicator, has not died under the others.
-void Monitor::has_finalized() {
-  say_goodbye();
-  if (metrics_) metrics_->write();
 }
 
 // Of a group that has ended, once.

@@ -53,7 +53,8 @@ class Monitor {
   Result<void> end_with(Result<void> result);
   // Who finds that another rank has called something else asks for what messages do not tell before the group ends.
   Result<void> has_driven(const Run& run, Result<void> result);
-  void has_finalized();
+  // Once it is finalized, and before it ends: a process that ends after this has not died under the others.
+  void leave();
 
   // This rank is in it now, and compares it with what the others call.
   void begin(const Call& call, const Operation& operation);
@@ -63,7 +64,6 @@ class Monitor {
   RollCall::Rank lateness(int rank);
 
  private:
-  void say_goodbye();
   void keep_trace(const Error& reason);
   Error root_cause(Error error) const;
   Error with_places(Error error) const;
