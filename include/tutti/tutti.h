@@ -135,10 +135,10 @@ TUTTI_API tuttiResult_t tuttiCommUserRank(const tuttiComm_t comm, int* rank);
 TUTTI_API tuttiResult_t tuttiCommCuDevice(const tuttiComm_t comm, int* device);
 
 /* Collective: waits until all operations queued on `comm` are done on this rank and every rank has called it, and
- * compares how many operations each rank called. Afterwards only tuttiCommDestroy and tuttiCommAbort are allowed, and
- * the process may end without either. Without it tuttiCommDestroy may close connections that a slower peer still needs;
- * that peer would see tuttiRemoteError. With config.blocking = 0 it returns tuttiInProgress. Errors:
- * tuttiInvalidArgument (not a live communicator), tuttiInvalidUsage (the ranks called different operations),
+ * compares how many operations each rank called. Afterwards only tuttiCommDestroy and tuttiCommAbort are allowed; the
+ * process may also end without them. If this is not called tuttiCommDestroy may close connections that a slower peer
+ * still needs; that peer would see tuttiRemoteError. With config.blocking = 0 it returns tuttiInProgress.
+ * Errors: tuttiInvalidArgument (not a live communicator), tuttiInvalidUsage (the ranks called different operations),
  * tuttiRemoteError, tuttiTimeout, and the error of an operation that failed before. */
 TUTTI_API tuttiResult_t tuttiCommFinalize(tuttiComm_t comm);
 

@@ -92,8 +92,8 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
     what.scalar = operation.scalar_at != nullptr ? operation.scalar_at : operation.scalar.data();
   what.exposes = me_.options.exposes;
   const CollectiveTraits& what_it_does = traits(call.collective);
-  what.one_way = what_it_does.has_root && !what_it_does.reduces && !me_.wait_policy.oversubscribed &&
-                 what.blocks.largest() * dtype_bytes(call.dtype) >= kOneWayFromBytes;
+  what.one_way = what_it_does.has_root && !what_it_does.reduces &&
+                 what.blocks.largest() * dtype_bytes(call.dtype) >= me_.one_way_from_bytes;
   if (operation.count > 0 && me_.planner->adds_wide(call))  // agreements are of nothing
     return in_wide_pieces(what, [&](const BoundCall& piece) { return drive_bound(program, piece, 0); });
   return drive_bound(program, what, steps_done);

@@ -40,7 +40,7 @@ struct Membership {
   std::shared_ptr<const Machine> machine = {};  // as it was when this rank took its place
   std::shared_ptr<const Roster> roster = {};    // from the time on when all have met, as is what follows
   std::optional<Planner> planner = {};
-  uint64_t stream_from_bytes = UINT64_MAX;
+  uint64_t stream_from_bytes = UINT64_MAX, one_way_from_bytes = UINT64_MAX;
   MessageSizes sizes = {};
 
   bool is_on_gpu() const { return options.cuda_device >= 0; }

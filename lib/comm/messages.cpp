@@ -85,7 +85,7 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   what.blocks = {0, batch.bytes, batch.input_at, batch.output_at};
   what.exposes = me_.options.exposes;
   what.one_way = (batch.transfers.sends.empty() || batch.transfers.receives.empty()) &&
-                 !me_.wait_policy.oversubscribed && what.blocks.largest() >= kOneWayFromBytes;
+                 what.blocks.largest() >= me_.one_way_from_bytes;
   if (program.lanes.empty()) return {};
   Run run(program, what, monitor_.recorder());
   const auto doing = me_.is_on_gpu() ? Standing::Doing::kOther : how.doing;

@@ -9,6 +9,7 @@
 namespace tutti {
 
 Monitor::~Monitor() {
+  metrics_.reset();  // which writes for the last time
   if (watch_) leave();
 }
 

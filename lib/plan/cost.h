@@ -12,10 +12,6 @@
 namespace tutti {
 
 inline constexpr int kMostLanes = 2;
-// From there on what goes one way only, to ranks that have CPUs of their own, is written past the cache. Broadcasts of
-// 32 KiB by 2 ranks: 3.8 us instead of 10.4 on Zen 5, the same on Sapphire Rapids; of 16 KiB 2.7 instead of 5.5. Where
-// the CPUs share a cache 1.5 instead of 2.0, but reductions 2.0 instead of 1.0.
-inline constexpr uint64_t kOneWayFromBytes = 32 << 10;
 
 // One way to carry an operation out.
 struct Plan {

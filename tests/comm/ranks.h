@@ -100,20 +100,20 @@ inline void require_success(const std::vector<Outcome>& outcomes) {
 // came to end with TUTTI_INIT_TIMEOUT, so tests that fork have a process without such roots, by their tag [processes].
 // One thread is the sanitizer's own.
 inline void wait_for_one_thread() {
+#ifdef TUTTI_TEST_TSAN
   const auto threads = [] {
     const auto tasks = std::filesystem::directory_iterator("/proc/self/task");
     return std::distance(begin(tasks), end(tasks));
   };
   for (int i = 0; i < 1000 && threads() > 2; i++) usleep(100'000);
+#endif
 }
 
 // Forked ranks. Each writes its outcome as text to a pipe; the parent never touches the library's threads.
 class Processes {
  public:
   Processes(int n, const std::function<void(int, tuttiComm_t, Outcome&)>& body, const tuttiConfig_t* config = nullptr) {
-#ifdef TUTTI_TEST_TSAN
     wait_for_one_thread();
-#endif
     // A child makes the id, so that this process stays without the root's thread when it forks.
     int id_pipe[2];
     REQUIRE(pipe(id_pipe) == 0);
@@ -135,9 +135,7 @@ class Processes {
     for (auto& p : pipes_) close(p.write_end);
   }
 
-  pid_t pid(int rank) const {
-    return pids_[static_cast<size_t>(rank)];
-  }
+  pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
 
   // Waits until every rank has ended; a rank that was killed has an empty message and code tuttiNumResults.
   std::vector<Outcome> wait() {

@@ -114,7 +114,7 @@ tuttiResult_t go_on_together(tuttiComm_t comm, Shared& shared) {
 
 TEST_CASE("8 ranks sum, die one after another down to 2, and 6 new ones join: no sum is wrong", "[processes]") {
   auto* const shared = shared_between_processes<Shared>();
-  if (kSanitized) wait_for_one_thread();
+  wait_for_one_thread();
   std::vector<pid_t> newcomers;
   for (int rank = kFew; rank < kFull; rank++) {
     newcomers.push_back(fork());

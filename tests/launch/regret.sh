@@ -62,12 +62,12 @@ measure() {  # GROUP SAMPLES
 for job in $(seq "$jobs"); do
   for group in "${groups[@]}"; do
     echo "== $group, job $job of $jobs"
-    measure "$group" "$folder/${group/:/-}.$job.json" || exit
+    measure "$group" "$folder/${group/:/-}.$job.json"
   done
 done
 echo
 for group in "${groups[@]}"; do
-  verdict=$("$tune" --check --fit "$folder/${group/:/-}".*.json) || exit
+  verdict=$("$tune" --check --fit "$folder/${group/:/-}".*.json) || continue  # it was skipped
   verdict=${verdict#\# as it is: }
   printf '%-8s %s\n' "$group" "${verdict%%; of facts*}"
 done

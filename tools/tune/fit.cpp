@@ -117,8 +117,7 @@ Verdict verdict_of(std::span<const Point> points) {
     }
     errors.push_back(point.error());
   }
-  std::nth_element(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2), errors.end());
-  if (!errors.empty()) verdict.median_error = errors[errors.size() / 2];
+  if (!errors.empty()) verdict.median_error = median(std::move(errors));
   return verdict;
 }
 

@@ -52,12 +52,6 @@ constexpr Tested kTested[] = {
      }},
 };
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // One rank's part.
 class Measuring {
  public:

@@ -51,6 +51,12 @@ std::string to_json(const std::vector<Sample>& samples) {
   return all.dump(1) + "\n";
 }
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 std::vector<Sample> medians(const std::vector<Sample>& samples) {
   std::vector<Sample> firsts;
   std::map<std::tuple<std::string, Collective, uint64_t, Algo, int, bool>, std::pair<size_t, std::vector<double>>>
@@ -64,10 +70,8 @@ std::vector<Sample> medians(const std::vector<Sample>& samples) {
     all_ns.push_back(s.ns);
   }
   for (auto& [operation, measured] : times) {
-    auto& [place, all_ns] = measured;
-    const auto middle = all_ns.begin() + static_cast<std::ptrdiff_t>(all_ns.size() / 2);
-    std::nth_element(all_ns.begin(), middle, all_ns.end());
-    firsts[place].ns = *middle;
+    const auto& [place, all_ns] = measured;
+    firsts[place].ns = median(all_ns);
   }
   return firsts;
 }
