@@ -36,6 +36,9 @@ inline MessageSizes usual_sizes(size_t n_hosts, bool all_share_memory, bool any_
   return {576 << 10, kTcpMessageBytes};
 }
 
+// Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
+inline constexpr uint64_t kExposeFromBytes = 16 << 10;
+
 // Where the elements of a block lie is a matter of the block's length and the number of chunks alone, so the order in
 // which a schedule adds them up is, too: not of the slots. A chunk that does not fit its slot goes in pieces, one in
 // each round. The last chunk takes the rest, and the last piece of a chunk. Chunks beyond the end are empty, and their

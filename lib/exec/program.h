@@ -103,9 +103,6 @@ struct Blocks {
   }
 };
 
-// Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.
-inline constexpr uint64_t kExposeFromBytes = 16 << 10;
-
 // What is only ever a source.
 inline char* as_base(const void* data) {
   return static_cast<char*>(const_cast<void*>(data));

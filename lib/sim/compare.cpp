@@ -11,8 +11,11 @@ bool is_in_blocks(Collective collective) {
          collective == Collective::kAllToAll;
 }
 
-Medium medium_of(const Conduit& way, double oversubscription) {
-  return {way.latency_ns, way.latency_ns / std::max(1.0, oversubscription), way.message_ns, way.byte_ns};
+Medium medium_of(const Conduit& way, const Cluster& cluster) {
+  const double oversubscription =
+      cluster.cpus_per_host > 0 ? static_cast<double>(cluster.ranks_per_host) / cluster.cpus_per_host : 1;
+  const double turn = cluster.switch_ns > 0 ? cluster.switch_ns : way.latency_ns / std::max(1.0, oversubscription);
+  return {way.latency_ns, turn, way.message_ns, way.byte_ns};
 }
 
 }  // namespace
@@ -33,30 +36,12 @@ Facts facts_of(const Network& network) {
 
 // The planner has no ports within a host: their bytes count as work, half of it at either end. Nor caches.
 Prices prices_of(const Cluster& cluster) {
-  const double oversubscription =
-      cluster.cpus_per_host > 0 ? static_cast<double>(cluster.ranks_per_host) / cluster.cpus_per_host : 1;
-  Prices prices{.shm = medium_of(cluster.local, oversubscription), .network = medium_of(cluster.nic, oversubscription)};
+  Prices prices{.shm = medium_of(cluster.local, cluster), .network = medium_of(cluster.nic, cluster)};
   prices.shm.byte += 0.5e9 / cluster.local.bytes_per_second;
   prices.loopback = prices.shm;
   prices.rdma = prices.network;
   prices.summed_byte = cluster.summed_byte_ns;
   return prices;
-}
-
-// Prices know of no wires: a byte is all of a CPU's time.
-Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_cpus) {
-  constexpr double kAtOnce = 1e15;
-  const Medium& medium = shares_memory ? prices.shm : prices.loopback;
-  const double oversubscription = static_cast<double>(n_ranks) / n_cpus;
-  const double latency_ns = oversubscription > 1 ? oversubscription * medium.turn : medium.hop;
-  const Conduit way{kAtOnce, latency_ns, medium.message, medium.byte};
-  return {.racks = 1,
-          .ranks_per_host = n_ranks,
-          .cpus_per_host = n_cpus,
-          .local = way,
-          .nic = way,
-          .summed_byte_ns = prices.summed_byte,
-          .links = {.shares_memory = shares_memory}};
 }
 
 Planner planner_of(const Network& network) {

@@ -18,10 +18,6 @@ struct SimulatedOperation {
 Facts facts_of(const Network& network);
 Prices prices_of(const Cluster& cluster);
 
-// One host with so many ranks and CPUs where a message costs what a file of prices says: what tutti-tune has measured
-// of this machine. Over TCP, or through shared memory.
-Cluster cluster_of(const Prices& prices, bool shares_memory, int n_ranks, int n_cpus);
-
 // The planner as it is on rank 0.
 Planner planner_of(const Network& network);
 Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype);

@@ -44,12 +44,18 @@ class Engine {
   };
   struct RankRun {
     std::deque<int> lanes;  // that wait for this rank
-    bool is_busy = false, waits_for_cpu = false;
+    bool is_busy = false, waits_for_cpu = false, has_begun = false;
+    bool has_cpu = false;
+    int cpu = 0;  // of its host, that it has or had last
     int lanes_left = 0;
     double starts_ns = 0, stops_ns = Network::kNever;  // when it dies, or is told that another one has
   };
+  struct Cpu {
+    int last_rank = -1;
+    bool is_free = true;
+  };
   struct HostRun {
-    int free_cpus = 0;
+    std::vector<Cpu> cpus;
     std::deque<int> ranks;  // that wait for a CPU
   };
   struct Event {
@@ -79,9 +85,12 @@ class Engine {
   bool is_blocked(const LaneRun& lane) const;
   uint64_t bytes_of(const LaneRun& lane) const;
   double cost_of(const LaneRun& lane) const;
+  bool is_small() const;
+  bool fits_caches() const;
+  double take_cpu(int rank);
   void start_work(int rank);
   void finish_work(int lane);
-  void free_cpu(int rank);
+  void release_cpu(int rank);
   void send(int link, uint64_t bytes);
   void begin_flows(int link);
   void flow_ended(int link);
@@ -112,6 +121,8 @@ class Engine {
   uint32_t n_chunks_ = 0;
   uint64_t n_steps_ = 0, n_patterns_ = 0;
   uint64_t rounds_ = 1;
+  double operation_ns_ = 0;  // of each rank's CPU, before its first step
+  double far_byte_ns_ = 0;   // of what does not fit the caches
   std::vector<LaneRun> lanes_;
   std::vector<Link> links_;
   std::vector<uint64_t> message_bytes_;  // sizes_.slots of each link
@@ -119,7 +130,8 @@ class Engine {
   std::vector<RankRun> ranks_;
   std::vector<HostRun> hosts_;
   std::priority_queue<Event> events_;
-  std::vector<int> to_look_at_;
+  std::vector<int> to_look_at_;  // lanes
+  std::vector<int> to_release_;  // ranks that may have no more to do
   double now_ns_ = 0;
   Outcome outcome_;
 };

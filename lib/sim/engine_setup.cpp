@@ -45,7 +45,8 @@ Engine::Engine(const Network& network, const Job& job)
   const Cluster& cluster = network.cluster();
   const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : cluster.ranks_per_host;
   ranks_.resize(static_cast<size_t>(network.n_ranks()));
-  hosts_.resize(static_cast<size_t>(network.n_hosts()), {cpus, {}});
+  hosts_.resize(static_cast<size_t>(network.n_hosts()), {std::vector<Cpu>(static_cast<size_t>(cpus)), {}});
+  for (size_t r = 0; r < ranks_.size(); r++) ranks_[r].cpu = static_cast<int>(r) % cluster.ranks_per_host % cpus;
 }
 
 Result<void> Engine::connect() {
@@ -66,7 +67,22 @@ Result<void> Engine::connect() {
   const std::vector<double> stops = stop_times(network_, job_.neighbours);
   for (size_t r = 0; r < stops.size(); r++) ranks_[r].stops_ns = stops[r];
   message_bytes_.resize(links_.size() * sizes_.slots);
+  if (!is_small()) operation_ns_ = network_.cluster().operation_ns;
+  if (!fits_caches()) far_byte_ns_ = network_.cluster().far_byte_ns;
   return {};
+}
+
+// Of each rank of a host an input and an output.
+bool Engine::fits_caches() const {
+  const Cluster& cluster = network_.cluster();
+  const int here = std::min(cluster.ranks_per_host, network_.n_ranks());
+  const double bytes = 2.0 * here * static_cast<double>(job_.block_elems * job_.elem_bytes);
+  return cluster.cache_bytes == 0 || bytes <= cluster.cache_bytes;
+}
+
+// One lane that does all in one round: the library has worked that out beforehand (SmallRun in exec/run.h).
+bool Engine::is_small() const {
+  return ranks_[0].lanes_left <= 1 && rounds_ == 1 && job_.block_elems * job_.elem_bytes < kExposeFromBytes;
 }
 
 Result<void> Engine::check_size() const {

@@ -170,7 +170,12 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
   TUTTI_TRY(fields.count("nics_per_host", 1, &cluster->nics_per_host));
   TUTTI_TRY(fields.count("cpus_per_host", 1, &cluster->cpus_per_host));
   TUTTI_TRY(fields.flag("rdma", &cluster->links.rdma));
+  TUTTI_TRY(fields.flag("shares_memory", &cluster->links.shares_memory));
   TUTTI_TRY(fields.number("summed_byte_ns", 0, &cluster->summed_byte_ns));
+  TUTTI_TRY(fields.number("cache_bytes", 0, &cluster->cache_bytes));
+  TUTTI_TRY(fields.number("far_byte_ns", 0, &cluster->far_byte_ns));
+  TUTTI_TRY(fields.microseconds("operation_us", &cluster->operation_ns));
+  TUTTI_TRY(fields.microseconds("switch_us", &cluster->switch_ns));
   int slots = 0, slot_bytes = 0;
   TUTTI_TRY(fields.count("slots", 2, &slots));
   TUTTI_TRY(fields.count("slot_bytes", 64, &slot_bytes));

@@ -45,6 +45,10 @@ struct Cluster {
   Conduit nic;            // between hosts: what each NIC can
   Conduit rack;           // between racks: all of a rack together; its message_ns and byte_ns are not used
   double summed_byte_ns = 0;
+  double cache_bytes = 0,
+         far_byte_ns = 0;   // of a host, 0: any; what a byte costs more if all ranks' buffers do not fit
+  double operation_ns = 0;  // what an operation costs each rank before its first step, unless it is a small one
+  double switch_ns = 0;     // until a CPU goes on with another rank
   ClusterLinks links;
   std::vector<Exception> exceptions;
 

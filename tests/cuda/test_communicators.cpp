@@ -83,30 +83,30 @@ TEST_CASE("operations that take several pieces, by phases and through the host, 
   FakePort port(4);
   const Seats seats = GENERATE(Seats::kOwnGpus, Seats::kStaged);
   require_success(run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
-    constexpr size_t kCount = (13 << 20) / 4 + 5;  // four pieces through the host
+    constexpr size_t kCount = (13 << 20) / 8 + 5;  // four pieces through the host
     GpuStream stream(port);
-    std::vector<uint32_t> data(kCount), sums(kCount, 7);
-    for (size_t i = 0; i < kCount; i++) data[i] = static_cast<uint32_t>(i + static_cast<size_t>(r));
+    std::vector<uint64_t> data(kCount), sums(kCount, 7);
+    for (size_t i = 0; i < kCount; i++) data[i] = i + static_cast<size_t>(r);
     for (int turn = 0; turn < 2; turn++) {
-      o.take(tuttiReduce(data.data(), r == 1 ? sums.data() : nullptr, kCount, tuttiUint32, tuttiSum, 1, gpu, stream));
-      o.take(tuttiBroadcast(sums.data(), sums.data(), kCount, tuttiUint32, 1, gpu, stream));
-      o.take(tuttiAllReduce(sums.data(), sums.data(), kCount, tuttiUint32, tuttiMax, gpu, stream));
+      o.take(tuttiReduce(data.data(), r == 1 ? sums.data() : nullptr, kCount, tuttiUint64, tuttiSum, 1, gpu, stream));
+      o.take(tuttiBroadcast(sums.data(), sums.data(), kCount, tuttiUint64, 1, gpu, stream));
+      o.take(tuttiAllReduce(sums.data(), sums.data(), kCount, tuttiUint64, tuttiMax, gpu, stream));
       stream.synchronize();
-      for (size_t i = 0; i < kCount; i++) o.wrong += sums[i] != static_cast<uint32_t>(i * 3 + 3);
+      for (size_t i = 0; i < kCount; i++) o.wrong += sums[i] != i * 3 + 3;
     }
   }));
 }
 
 TEST_CASE("all-reduces that take several pieces, in place") {
   FakePort port(4);
-  constexpr size_t kCount = (70 << 20) / 4 + 3;
+  constexpr size_t kCount = (70 << 20) / 8 + 3;
   require_success(run_gpu_threads(port, 3, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     GpuStream stream(port);
-    std::vector<uint32_t> data(kCount);
-    for (size_t i = 0; i < kCount; i++) data[i] = static_cast<uint32_t>(i * 3 + static_cast<size_t>(r));
-    o.take(tuttiAllReduce(data.data(), data.data(), kCount, tuttiUint32, tuttiSum, gpu, stream));
+    std::vector<uint64_t> data(kCount);
+    for (size_t i = 0; i < kCount; i++) data[i] = i * 3 + static_cast<size_t>(r);
+    o.take(tuttiAllReduce(data.data(), data.data(), kCount, tuttiUint64, tuttiSum, gpu, stream));
     stream.synchronize();
-    for (size_t i = 0; i < kCount; i++) o.wrong += data[i] != static_cast<uint32_t>(i * 9 + 3);
+    for (size_t i = 0; i < kCount; i++) o.wrong += data[i] != i * 9 + 3;
   }));
 }
 
@@ -204,15 +204,16 @@ TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch on
 }
 
 TEST_CASE("all-reduces between GPUs are one kernel on each up to a size, whatever sizes follow each other") {
+  constexpr int kTurns = kSanitized ? 2 : 4;
   FakePort port(5);
   require_success(run_gpu_threads(port, 5, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
     GpuStream stream(port);
     uint32_t seed = 1;
-    for (int turn = 0; turn < 4; turn++)
+    for (int turn = 0; turn < kTurns; turn++)
       for (const size_t count : {1, 8192, 3, 70'001, 2049, 262'145, 8192, 8193, 511, 262'144})
         compare({0, count, tuttiFloat, turn % 2 == 0 ? tuttiAvg : tuttiMin, 0}, r, 5, gpu, host, stream, o, seed++);
   }));
-  CHECK(port.lines == 5 * 4 * 9);  // one size is too large
+  CHECK(port.lines == 5 * kTurns * 9);  // one size is too large
 }
 
 TEST_CASE("messages between ranks on GPUs") {

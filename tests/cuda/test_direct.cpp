@@ -87,6 +87,7 @@ TEST_CASE("pieces of operations stay in their room, and what is sent is received
 
 TEST_CASE("all collectives from GPU to GPU by a network, without the CPU", "[network]") {
   for (const int n : {2, 3, 5}) {
+    if (kSanitized && n == 3) continue;
     FakePort port(n);
     const Network network;
     require_success(run_gpu_threads(port, n, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
@@ -144,7 +145,7 @@ TEST_CASE("operations that are larger than the room for them by a network", "[ne
     GpuStream stream(port);
     uint32_t seed = 1;
     for (const int collective : {0, 1, 4, 5})
-      compare({collective, (18 << 18) + 5, tuttiFloat, tuttiMax, 1}, r, 2, gpu, host, stream, o, seed++);
+      compare({collective, (18 << 17) + 5, tuttiDouble, tuttiMax, 1}, r, 2, gpu, host, stream, o, seed++);
   }));
   CHECK(port.flushes > 0);
 }
@@ -169,16 +170,16 @@ TEST_CASE("messages by a network, in groups, and of a rank to itself", "[network
   require_success(run_gpu_threads(port, 3, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
     GpuStream stream(port);
     // 10 M and 20 M together need more than the first room has.
-    for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{5'000'003}}) {
-      std::vector<int32_t> out(count + 1, r), from_left(count + 1, -1), own(count + 1, -1), far(2 * count + 1, -1);
-      const std::vector<int32_t> to_left(2 * count + 1, 10 + r);
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{2'500'003}}) {
+      std::vector<int64_t> out(count + 1, r), from_left(count + 1, -1), own(count + 1, -1), far(2 * count + 1, -1);
+      const std::vector<int64_t> to_left(2 * count + 1, 10 + r);
       o.take(tuttiGroupStart());
-      o.take(tuttiSend(out.data(), count, tuttiInt32, (r + 1) % 3, gpu, stream));
-      o.take(tuttiRecv(from_left.data(), count, tuttiInt32, (r + 2) % 3, gpu, stream));
-      o.take(tuttiSend(out.data(), count, tuttiInt32, r, gpu, stream));
-      o.take(tuttiRecv(own.data(), count, tuttiInt32, r, gpu, stream));
-      o.take(tuttiSend(to_left.data(), 2 * count, tuttiInt32, (r + 2) % 3, gpu, stream));
-      o.take(tuttiRecv(far.data(), 2 * count, tuttiInt32, (r + 1) % 3, gpu, stream));
+      o.take(tuttiSend(out.data(), count, tuttiInt64, (r + 1) % 3, gpu, stream));
+      o.take(tuttiRecv(from_left.data(), count, tuttiInt64, (r + 2) % 3, gpu, stream));
+      o.take(tuttiSend(out.data(), count, tuttiInt64, r, gpu, stream));
+      o.take(tuttiRecv(own.data(), count, tuttiInt64, r, gpu, stream));
+      o.take(tuttiSend(to_left.data(), 2 * count, tuttiInt64, (r + 2) % 3, gpu, stream));
+      o.take(tuttiRecv(far.data(), 2 * count, tuttiInt64, (r + 1) % 3, gpu, stream));
       o.take(tuttiGroupEnd());
       stream.synchronize();
       for (size_t i = 0; i < count; i++) o.wrong += from_left[i] != (r + 2) % 3 || own[i] != r;

@@ -159,6 +159,7 @@ TEST_CASE("lines: sizes of every kind follow each other in the same rooms") {
     for (int n = 2; n <= 8; n += tutti_test::is_slow() ? 5 : 1) {
       Group group(n);
       for (const DataType dtype : {DataType::kInt8, DataType::kFloat64}) {
+        if (kSanitized && dtype == DataType::kInt8 && hops == 2) continue;
         const uint32_t most = most_elems(dtype, hops);
         for (const uint32_t elems : {1u, most, 3u, most / 2 + 1, 2u, most - 1, 515u, most})
           if (hops == 1 || n != 6) check_case(group, n, {dtype, RedOp::kMax, elems, hops, seed % 2 == 0}, seed++);

@@ -38,7 +38,7 @@ ROOMS = {
     "tools": {"include"},
     "tools/cli": set(),
     # It shows what only the inside knows.
-    "tools/tune": {"lib/plan", "tools/perf", "include", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
+    "tools/tune": {"lib/plan", "lib/sim", "tools/perf", "include", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "tools/sim": {"lib/sim", "tools/perf", "include", "lib/plan", "lib/schedule", "lib/topology", "lib/debug"} | BASE,
     "tools/doctor": {"lib/group", "include"} | BASE,
     "tools/trace": {"lib/debug"} | BASE,

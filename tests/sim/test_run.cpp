@@ -106,15 +106,16 @@ TEST_CASE("a death is heard of hop by hop; who is done by then has its result") 
   CHECK(contains(with_death(5000).error().message, "waits forever"));
 }
 
-// Rank 0, the last of the chain, is slow, and dies while the root, on the same host, waits for their only CPU.
+// Rank 0, the last of the chain, is slow, and dies while rank 1, on the same host, waits for their only CPU, which it
+// gives up whenever the root has sent nothing new.
 TEST_CASE("who dies at work leaves its CPU to others") {
   Cluster cluster = plain_cluster();
   cluster.ranks_per_host = 2, cluster.cpus_per_host = 1, cluster.links.slots = 128;
   cluster.local.message_ns = cluster.nic.message_ns = 700;
-  cluster.exceptions = {{.rank = 0, .slowdown = 1000}, {.rank = 0, .dies_ns = 20'000}};
-  const auto order = natural(4);
-  const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 1, 64, 1); }, .block_elems = 64};
-  const auto outcome = run(network_of(cluster, 4), job);
+  cluster.exceptions = {{.rank = 0, .slowdown = 1000}, {.rank = 0, .dies_ns = 20'000}, {.rank = 2, .slowdown = 4}};
+  const std::vector<int> order{2, 1, 0};
+  const Job job{.schedule = [&](int rank) { return ring_broadcast(order, rank, 2, 64, 1); }, .block_elems = 64};
+  const auto outcome = run(network_of(cluster, 3), job);
   REQUIRE(outcome);
   CHECK(outcome.value().failed == 0);
   CHECK(outcome.value().ends_ns[1] > 500'000);
@@ -320,25 +321,32 @@ TEST_CASE("schedules that do not fit together are told of") {
   CHECK(contains(forever.error().message, "rank 0 waits forever in lane 0, round 0, step 0"));
 }
 
-TEST_CASE("prices of a tuning file are a host's costs") {
-  const Prices prices{.shm = {100, 900, 20, 0.5}, .loopback = {3000, 5000, 400, 0.25}, .summed_byte = 0.125};
-  const SimulatedOperation of{.bytes = 1 << 10};  // two parts of 512 bytes
-  const auto expected = [&](const Medium& medium, double latency) {
-    const double end = medium.message + 512 * medium.byte;
-    return 4 * end + 2 * 512 * 0.125 + 2 * latency;
+// One message there, one back; the ranks have a CPU each, or one for both.
+TEST_CASE("a CPU that goes on with another rank takes its time") {
+  Cluster cluster = plain_cluster();
+  cluster.ranks_per_host = 2;
+  cluster.local = {1e15, 100, 20, 0};
+  cluster.switch_ns = 700;
+  const auto ns_with = [&](int n_cpus) {
+    cluster.cpus_per_host = n_cpus;
+    return ns_of(network_of(cluster, 2), {.bytes = 1 << 10}, {algo_named("doubling"), 1});
   };
-  const auto of_two = [&](bool shares_memory, int n_cpus) {
-    return ns_of(network_of(cluster_of(prices, shares_memory, 2, n_cpus), 2), of, {Algo::kRing, 1});
+  CHECK(ns_with(2) == about(20 + 100 + 20, 1e-5));
+  // The second one sends after a switch, receives what has come meanwhile, and its own message arrives.
+  CHECK(ns_with(1) == about(20 + 700 + 20 + 100 + 700 + 20, 1e-5));
+}
+
+TEST_CASE("what is not worked out beforehand costs something before it begins") {
+  Cluster cluster = plain_cluster();
+  cluster.ranks_per_host = 2;
+  cluster.operation_ns = 300;
+  const Network network = network_of(cluster, 2), free = network_of(plain_cluster(), 2);
+  const auto more = [&](uint64_t bytes, Plan plan) {
+    return ns_of(network, {.bytes = bytes}, plan) - ns_of(free, {.bytes = bytes}, plan);
   };
-  CHECK(of_two(true, 2) == about(expected(prices.shm, 100), 1e-5));
-  CHECK(of_two(false, 4) == about(expected(prices.loopback, 3000), 1e-5));
-  // Sharing a CPU: all work is done one after the other, and a hop is everybody's turn.
-  const double end = 400 + 512 * 0.25, sum = 2 * 512 * 0.125;
-  CHECK(of_two(false, 1) <= (8 * end + 2 * sum + 2 * 2 * 5000) * 1.00001);
-  CHECK(of_two(false, 1) >= expected(prices.loopback, 2 * 5000));
-  // The planner is given the same.
-  const Cluster oversubscribed = cluster_of(prices, false, 6, 2);
-  CHECK(prices_of(oversubscribed).network.turn == about(5000));
+  CHECK(more(1 << 10, {Algo::kRing, 1}) == about(0));
+  CHECK(more(1 << 10, {Algo::kRing, 2}) == about(300, 1e-5));
+  CHECK(more(64 << 10, {Algo::kRing, 1}) == about(300, 1e-5));
 }
 
 TEST_CASE("a trace tells of every message, and of the waits between") {

@@ -40,11 +40,6 @@ sed 's/"exceptions": \[/&{"host": 3, "dies_us": 120},/' "$topology" >"$tmp/dies"
 run "$sim" all-reduce --topology "$tmp/dies"
 check "a death of no rank" 2 'dies_us is of a rank'
 
-echo 'loopback.hop = 1e9' >"$tmp/prices"
-TUTTI_TUNE_FILE="$tmp/prices" run "$sim" all-reduce --topology this-host:tcp --ranks 2 --bytes 8
-check "prices" 0 '^[*].* 100[0-9]\{4\}'
-run "$sim" all-reduce --topology this-host:tcp
-check "no ranks" 2 'give this-host:shm or this-host:tcp, and --ranks'
 run "$sim" all-reduce --topology "$tmp/absent"
 check "a file that is not there" 2 'absent cannot be read: No such file'
 echo '{"ranks_per_host": 2}' >"$tmp/odd"

@@ -49,6 +49,12 @@ check "only a check" 0 'as it is: regret'
 cmp -s "$tmp/fitted" "$tmp/before"
 status=$?
 check "a check writes nothing" 0 ''
+run "$tune" --fit "$tmp/samples" --simulated tcp -o "$tmp/host"
+check "this host, for tutti-sim" 0 ''
+run cat "$tmp/host"
+check "what messages cost there" 0 '"shares_memory": false.*"message_us": [0-9.]*'
+run "$tune" --fit "$tmp/samples" --simulated shm
+check "a host without a file" 2 '--simulated wants --fit FILES, and -o FILE'
 run "$tune" --fit "$tmp/samples" -o "$tmp/no/such/folder"
 check "a file that cannot be written" 3 'no/such/folder'
 

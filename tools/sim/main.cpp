@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <thread>
 
 #include "../cli/command_line.h"
 #include "base/file.h"
@@ -19,13 +18,12 @@ namespace {
 
 constexpr const char* kTool = "tutti-sim";
 constexpr const char* kTraining = "ddp";
-constexpr const char* kThisHost = "this-host:";
 constexpr const char* kExamples =
     "\nExamples:\n"
     "  tutti-sim all-reduce --ranks 64 --topology two_racks.json --bytes 1G    all algorithms beside each other\n"
     "  tutti-sim all-reduce --ranks 65536 --bytes 1G --algorithm ring    one of them, on hosts of 8 GPUs\n"
     "  tutti-sim broadcast --ranks 8 --topology F --bytes 1M --trace t.json    the fastest, for ui.perfetto.dev\n"
-    "  tutti-sim all-reduce --ranks 4 --topology this-host:tcp    with the prices that tutti-tune has measured\n"
+    "  tutti-sim all-reduce --ranks 4 --topology host.json    where tutti-tune has measured\n"
     "  tutti-sim ddp --model resnet50 --ranks 8..512 --compute-ms 90 --topology F    how training scales\n"
     "The topology's fields are described in lib/sim/README.md. Exit status: 0 good, 1 failed, 2 wrong usage.\n";
 
@@ -86,21 +84,9 @@ Result<void> parse_ranks(Settings* settings) {
   return {};
 }
 
-// By the prices that the library would take.
-Result<Cluster> this_host(const Settings& settings) {
-  const std::string transport = settings.topology.substr(strlen(kThisHost));
-  if (settings.ranks == 0 || (transport != "shm" && transport != "tcp"))
-    return Error{Code::kInvalidUsage, "--topology " + settings.topology +
-                                          ": give this-host:shm or this-host:tcp, and --ranks to say how many"};
-  TUTTI_TRY_ASSIGN(const PriceList list, find_prices());
-  const auto cpus = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  return cluster_of(list.prices, transport == "shm", settings.ranks, cpus);
-}
-
 // Ranks left out: all that the file has room for.
 Result<Network> make_network(const Settings& settings) {
-  const bool is_here = settings.topology.rfind(kThisHost, 0) == 0;
-  TUTTI_TRY_ASSIGN(Cluster cluster, is_here ? this_host(settings) : wanted_cluster(settings.topology));
+  TUTTI_TRY_ASSIGN(Cluster cluster, wanted_cluster(settings.topology));
   const int ranks = settings.ranks > 0          ? settings.ranks
                     : settings.topology.empty() ? cluster.ranks_per_host
                                                 : cluster.capacity();
@@ -181,8 +167,7 @@ int main(int argc, char** argv) {
   names.push_back(kTraining);
   app.add_option("operation", settings.operation, "what the ranks do")->required()->check(CLI::IsMember(names));
   app.add_option("--topology", settings.topology,
-                 "the file that describes hosts and network; or this-host:shm, this-host:tcp; default: hosts of 8 GPUs "
-                 "with a NIC of 400 Gb/s each");
+                 "the file that describes hosts and network; default: hosts of 8 GPUs with a NIC of 400 Gb/s each");
   app.add_option("--ranks", settings.range,
                  "how many ranks; default: all that the topology has room for, of ddp 8. Of ddp also such as 8..512");
   app.add_option("--bytes", settings.bytes, "of a rank's larger buffer, such as 64K or 1G")->capture_default_str();

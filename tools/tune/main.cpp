@@ -13,6 +13,7 @@
 #include "base/env.h"
 #include "base/file.h"
 #include "fit.h"
+#include "host.h"
 #include "measure.h"
 #include "network.h"
 
@@ -30,6 +31,7 @@ constexpr const char* kExamples =
     "  tutti-tune --procs 2 --check        only shows how good the choices are\n"
     "  tutti-tune --procs 2 --samples two.json; tutti-tune --procs 8 --samples eight.json\n"
     "  tutti-tune --fit two.json eight.json -o FILE    prices for both\n"
+    "  tutti-tune --fit two.json eight.json --simulated shm -o host.json    this host, for tutti-sim\n"
     "The file is found at TUTTI_TUNE_FILE, $XDG_CONFIG_HOME/tutti/tuning (~/.config) or /etc/tutti/tuning; all ranks "
     "need\n"
     "the same. Prices that were not measured stay as they are in it. Exit status: 0 good, 2 wrong usage, 3 a rank "
@@ -37,7 +39,7 @@ constexpr const char* kExamples =
 
 struct Settings {
   perf::Options perf;
-  std::string output, samples_path, network_path;
+  std::string output, samples_path, network_path, simulated;
   std::vector<std::string> fit_from;
   bool only_check = false;
 };
@@ -69,6 +71,11 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
       "file; a line \"network = FILE\" in the tuning file names it");
   app.add_option("--fit", settings->fit_from,
                  "measure nothing: fit prices to files written with --samples; of what several have, to the median");
+  app.add_option(
+         "--simulated", settings->simulated,
+         "with --fit and -o: write what tutti-sim takes as --topology instead, the hosts of what was measured over "
+         "this: shm, tcp (on one host), network")
+      ->check(CLI::IsMember({"shm", "tcp", "network"}));
   try {  // CLI11 reports by exceptions
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -80,6 +87,8 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
   perf.step_factor = factor;
   if (Status s = perf::parse_size(min_bytes, "-b", &perf.min_bytes); !s) return s;
   if (Status s = perf::parse_size(max_bytes, "-e", &perf.max_bytes); !s) return s;
+  if (!settings->simulated.empty() && (settings->fit_from.empty() || settings->output.empty()))
+    return usage_error("--simulated wants --fit FILES, and -o FILE for what it writes");
   if (perf.min_bytes == 0 || perf.min_bytes > perf.max_bytes)
     return usage_error(
         text("-b %s -e %s: must be sizes from 1 up, the larger one last", min_bytes.c_str(), max_bytes.c_str()));
@@ -192,7 +201,10 @@ Status fit_files(const Settings& settings) {
     if (!file) return usage_error(text("--fit %s cannot be read: %s", path.c_str(), strerror(errno)));
     if (Status s = from_json(std::string((std::istreambuf_iterator<char>(file)), {}), path, &samples); !s) return s;
   }
-  return conclude(settings, medians(samples));
+  if (settings.simulated.empty()) return conclude(settings, medians(samples));
+  std::string json;
+  if (Status s = describe_hosts(medians(samples), settings.simulated, &json); !s) return s;
+  return write(settings.output, json);
 }
 
 int fail(const Status& status) {

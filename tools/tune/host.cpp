@@ -1,0 +1,104 @@
+#include "host.h"
+
+#include <nlohmann/json.hpp>
+
+#include "sim/calibrate.h"
+
+namespace tutti::tune {
+namespace {
+
+using perf::text, perf::usage_error;
+
+double rounded(double value) {
+  return std::stod(text("%.3g", value));
+}
+
+// Where nothing comes back, operations in a row overlap, and what is simulated is one.
+bool waits_for_all(Collective collective) {
+  return collective != Collective::kBroadcast && collective != Collective::kReduce;
+}
+
+sim::MeasuredOperation operation_of(const Sample& sample) {
+  const auto n = static_cast<uint64_t>(sample.facts.n_ranks);
+  const bool in_blocks = sample.collective != Collective::kAllReduce;
+  return {.of = {.collective = sample.collective, .bytes = sample.bytes * (in_blocks ? n : 1)},
+          .plan = sample.plan,
+          .n_ranks = sample.facts.n_ranks,
+          .ns = sample.ns};
+}
+
+// Guesses from which a few doublings lead to any machine.
+Cluster start_at(const Facts& facts) {
+  constexpr double kNoWire = 1e15;
+  const Conduit shm{kNoWire, 100, 30, 0.02}, loopback{kNoWire, 1000, 2000, 0.1}, network{1.25e8, 20'000, 4000, 0.1};
+  const bool one_host = facts.hosts == 1;
+  const Conduit local = facts.shares_memory ? shm : loopback;
+  return {.racks = 1,
+          .hosts_per_rack = one_host ? 1 : 1 << 16,
+          .ranks_per_host = one_host ? 1 << 16 : facts.largest_host,
+          .cpus_per_host = facts.machine_cpus,
+          .local = local,
+          .nic = one_host ? local : network,
+          .summed_byte_ns = 0.02,
+          .cache_bytes = static_cast<double>(facts.cache_bytes),
+          .far_byte_ns = 0.01,
+          .operation_ns = 200,
+          .switch_ns = 700,
+          .links = {.shares_memory = facts.shares_memory}};
+}
+
+// How what was measured there is called on the command line.
+std::string way_of(const Facts& facts) {
+  return facts.hosts > 1 ? "network" : facts.shares_memory ? "shm" : "tcp";
+}
+
+std::string to_json(const sim::Calibration& found, size_t n_operations) {
+  using Json = nlohmann::ordered_json;
+  const Cluster& c = found.cluster;
+  const auto us = [](double ns) { return rounded(ns / 1000); };
+  const auto to_json = [&](const Conduit& way) {
+    return Json{{"gbit_per_s", rounded(way.bytes_per_second * 8 / 1e9)},
+                {"latency_us", us(way.latency_ns)},
+                {"message_us", us(way.message_ns)},
+                {"byte_ns", rounded(way.byte_ns)}};
+  };
+  const Json file = {{"name", text("measured by tutti-tune: %.0f %% off in the median of %zu operations",
+                                   100 * found.median_error, n_operations)},
+                     {"racks", c.racks},
+                     {"hosts_per_rack", c.hosts_per_rack},
+                     {"ranks_per_host", c.ranks_per_host},
+                     {"cpus_per_host", c.cpus_per_host},
+                     {"shares_memory", c.links.shares_memory},
+                     {"summed_byte_ns", rounded(c.summed_byte_ns)},
+                     {"cache_bytes", c.cache_bytes},
+                     {"far_byte_ns", rounded(c.far_byte_ns)},
+                     {"operation_us", us(c.operation_ns)},
+                     {"switch_us", us(c.switch_ns)},
+                     {"local", to_json(c.local)},
+                     {"nic", to_json(c.nic)}};
+  return file.dump(2) + "\n";
+}
+
+}  // namespace
+
+perf::Status describe_hosts(const std::vector<Sample>& samples, const std::string& way, std::string* json) {
+  std::vector<sim::MeasuredOperation> operations;
+  const Facts* first = nullptr;
+  for (const Sample& sample : samples) {
+    if (way_of(sample.facts) != way || sample.is_free || !waits_for_all(sample.collective)) continue;
+    if (first == nullptr) first = &sample.facts;
+    if (sample.facts.machine_cpus != first->machine_cpus ||
+        (first->hosts > 1 && (sample.facts.largest_host != first->largest_host ||
+                              sample.facts.hosts * sample.facts.largest_host != sample.facts.n_ranks)))
+      return usage_error(
+          text("--simulated %s: the samples are of different hosts: %s", way.c_str(), to_text(sample.facts).c_str()));
+    operations.push_back(operation_of(sample));
+  }
+  if (first == nullptr) return usage_error("--simulated " + way + ": nothing of the samples was measured over that");
+  const auto found = sim::calibrate(operations, start_at(*first));
+  if (!found) return usage_error("--simulated " + way + ": " + found.error().message);
+  *json = to_json(found.value(), operations.size());
+  return {};
+}
+
+}  // namespace tutti::tune
