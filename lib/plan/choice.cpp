@@ -16,6 +16,11 @@ bool has_algorithms(Collective collective) {
   return own_algo(collective, Algo::kDirect) != Algo::kAuto;
 }
 
+void add_plans(const Algorithm& algorithm, Collective collective, Algo name, std::vector<Plan>* plans) {
+  for (int lanes = 1; lanes <= algorithm.method(collective).most_lanes; lanes++)
+    plans->push_back({name, static_cast<uint8_t>(lanes)});
+}
+
 bool rounds_once(const Call& call) {
   return is_small_float(call.dtype) && call.op != RedOp::kMin && call.op != RedOp::kMax;
 }
@@ -46,8 +51,7 @@ std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
     if (!fits || n_ranks_ < algorithm->least_ranks || (algorithm->is_for_full_hosts && !has_full_hosts)) continue;
     const bool has_racks = facts_.racks > 1 && facts_.racks < n_ranks_ && facts_.rack_bytes_per_second > 0;
     if (algorithm->is_for_racks && !has_racks) continue;
-    for (int lanes = 1; lanes <= algorithm->method(call.collective).most_lanes; lanes++)
-      plans.push_back({algo_named(algorithm->name), static_cast<uint8_t>(lanes)});
+    add_plans(*algorithm, call.collective, algo_named(algorithm->name), &plans);
   }
   return plans;
 }
@@ -60,7 +64,10 @@ std::vector<Plan> Planner::plans_for(const Call& call, uint64_t bytes) const {
   const auto in_order = [&](Algo algo) { return algorithm_of(own_algo(call.collective, algo))->keeps_rank_order; };
   const bool forced = forced_ != Algo::kAuto && has_algorithms(call.collective) &&
                       (order != Order::kRanks || algorithm_of(forced_)->keeps_rank_order);
-  if (forced) plans = {{forced_, 1}, {forced_, 2}};
+  if (forced) {
+    plans.clear();
+    add_plans(*algorithm_of(own_algo(call.collective, forced_)), call.collective, forced_, &plans);
+  }
   if (order != Order::kFixed) return plans;
   const Plan fixed = priced(call, bytes, plans, facts_.unbound())[0].plan;
   if (!in_order(fixed.algo)) return {fixed};

@@ -108,7 +108,9 @@ class Engine {
   Link& link(int index) { return links_[static_cast<size_t>(index)]; }
   const Link& link(int index) const { return links_[static_cast<size_t>(index)]; }
   RankRun& rank(int index) { return ranks_[static_cast<size_t>(index)]; }
-  HostRun& host_of(int rank) { return hosts_[static_cast<size_t>(network_.host_of(rank))]; }
+  HostRun& host_of(int rank) {
+    return hosts_[network_.cluster().shares_cpus ? 0 : static_cast<size_t>(network_.host_of(rank))];
+  }
   uint64_t& message_bytes(int index, uint64_t number) {
     return message_bytes_[static_cast<size_t>(index) * sizes_.slots + number % sizes_.slots];
   }

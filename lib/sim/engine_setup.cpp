@@ -46,7 +46,8 @@ Engine::Engine(const Network& network, const Job& job)
   const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : cluster.ranks_per_host;
   ranks_.resize(static_cast<size_t>(network.n_ranks()));
   hosts_.resize(static_cast<size_t>(network.n_hosts()), {std::vector<Cpu>(static_cast<size_t>(cpus)), {}});
-  for (size_t r = 0; r < ranks_.size(); r++) ranks_[r].cpu = static_cast<int>(r) % cluster.ranks_per_host % cpus;
+  for (size_t r = 0; r < ranks_.size(); r++)
+    ranks_[r].cpu = static_cast<int>(r) % (cluster.shares_cpus ? network.n_ranks() : cluster.ranks_per_host) % cpus;
 }
 
 Result<void> Engine::connect() {

@@ -169,6 +169,7 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
   TUTTI_TRY(fields.count("ranks_per_host", 1, &cluster->ranks_per_host));
   TUTTI_TRY(fields.count("nics_per_host", 1, &cluster->nics_per_host));
   TUTTI_TRY(fields.count("cpus_per_host", 1, &cluster->cpus_per_host));
+  TUTTI_TRY(fields.flag("shares_cpus", &cluster->shares_cpus));
   TUTTI_TRY(fields.flag("rdma", &cluster->links.rdma));
   TUTTI_TRY(fields.flag("shares_memory", &cluster->links.shares_memory));
   TUTTI_TRY(fields.number("summed_byte_ns", 0, &cluster->summed_byte_ns));

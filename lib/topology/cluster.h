@@ -40,10 +40,11 @@ struct Cluster {
   int hosts_per_rack = 1, ranks_per_host = 1;
   std::vector<std::string> hosts;  // names; "": nobody stands there
   int nics_per_host = 1;
-  int cpus_per_host = 0;  // 0: one for each rank
-  Conduit local;          // within a host: what each rank can send, and receive
-  Conduit nic;            // between hosts: what each NIC can
-  Conduit rack;           // between racks: all of a rack together; its message_ns and byte_ns are not used
+  int cpus_per_host = 0;     // 0: one for each rank
+  bool shares_cpus = false;  // all hosts have the same ones: they are namespaces of one machine
+  Conduit local;             // within a host: what each rank can send, and receive
+  Conduit nic;               // between hosts: what each NIC can
+  Conduit rack;              // between racks: all of a rack together; its message_ns and byte_ns are not used
   double summed_byte_ns = 0;
   double cache_bytes = 0,
          far_byte_ns = 0;   // of a host, 0: any; what a byte costs more if all ranks' buffers do not fit

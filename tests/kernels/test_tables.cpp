@@ -8,6 +8,7 @@
 
 #include "catch.h"
 #include "kernels/kernels.h"
+#include "sanitized.h"
 
 using namespace tutti;
 
@@ -204,7 +205,9 @@ int wrong_runs(const KernelTable& table, const Shape& shape, const Contents& con
 
 void check_type(DataType type) {
   std::mt19937_64 random(static_cast<uint64_t>(type) + 1);
-  for (int op = 0; op < kRedOps; ++op) {
+  // Operators beside each other differ in no address.
+  const int step = kSanitized ? 2 : 1;
+  for (int op = static_cast<int>(type) % step; op < kRedOps; op += step) {
     for (const int n_src : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) {
       for (const size_t elems : kLengths) {
         const Shape shape{type, static_cast<RedOp>(op), n_src, elems, static_cast<uint32_t>(random() % 9)};
@@ -244,7 +247,7 @@ TEST_CASE("every pair of small floats, added and multiplied") {
           INFO(table->isa << ": " << shape.to_string());
           CHECK(right_apart(*table, shape, contents, expected.data(), 1, false, 0));
         }
-        if (width == 1) break;
+        if (width == 1 || kSanitized) break;
       }
     }
   }

@@ -8,6 +8,8 @@ using namespace tutti::testing;
 
 namespace {
 
+constexpr int kMostRanks = kSanitized ? 13 : 33;
+
 const Builder& builder(const std::string& name) {
   const auto at = std::find_if(std::begin(kBuilders), std::end(kBuilders), [&](auto& b) { return b.name == name; });
   REQUIRE(at != std::end(kBuilders));
@@ -29,7 +31,7 @@ int ceil_log2(int n) {
 }  // namespace
 
 TEST_CASE("hops: rings and chains") {
-  for (int n = 2; n <= 33; n++) {
+  for (int n = 2; n <= kMostRanks; n++) {
     INFO("n=" << n);
     for (uint32_t chunks : {1u, 2u, 9u}) {
       CHECK(hops_of("ring reduce", n, chunks, 2) == n - 1);
@@ -44,7 +46,7 @@ TEST_CASE("hops: rings and chains") {
 }
 
 TEST_CASE("hops: what is logarithmic") {
-  for (int n = 2; n <= 33; n++) {
+  for (int n = 2; n <= kMostRanks; n++) {
     INFO("n=" << n);
     const int folds = std::has_single_bit(static_cast<unsigned>(n)) ? 0 : 2;
     const uint32_t wide = static_cast<uint32_t>(n);
@@ -63,7 +65,7 @@ TEST_CASE("hops: what is logarithmic") {
 }
 
 TEST_CASE("hops: what is direct") {
-  for (int n = 2; n <= 33; n++) {
+  for (int n = 2; n <= kMostRanks; n++) {
     INFO("n=" << n);
     for (const char* name : {"one-shot all-reduce", "direct reduce-scatter", "direct reduce", "direct all-gather",
                              "direct broadcast", "all-to-all", "gather", "scatter"}) {
@@ -75,7 +77,7 @@ TEST_CASE("hops: what is direct") {
 }
 
 TEST_CASE("messages: nothing is sent more often than it must be") {
-  for (int n = 1; n <= 33; n++) {
+  for (int n = 1; n <= kMostRanks; n++) {
     const int p = 1 << floor_log2(n);
     for (uint32_t chunks : {1u, 2u, 5u, 32u}) {
       INFO("n=" << n << " chunks=" << chunks);
@@ -99,7 +101,7 @@ TEST_CASE("messages: nothing is sent more often than it must be") {
 }
 
 TEST_CASE("peers: logarithmically many where depth is logarithmic") {
-  for (int n = 1; n <= 33; n++) {
+  for (int n = 1; n <= kMostRanks; n++) {
     for (const char* name :
          {"Bruck all-gather", "Bruck reduce-scatter", "doubling all-reduce", "Rabenseifner all-reduce"}) {
       for (const Schedule& schedule : all_ranks(builder(name), natural_order(n), 0, 4)) {
@@ -136,7 +138,7 @@ TEST_CASE("slots: one fewer than it says is a deadlock") {
 
 TEST_CASE("scratch: no more than said") {
   for (const Builder& b : kBuilders) {
-    for (int n = 1; n <= 33; n++) {
+    for (int n = 1; n <= kMostRanks; n++) {
       for (const Schedule& schedule : all_ranks(b, natural_order(n), n / 2, 3, 2)) {
         const bool one = b.name == std::string("tree reduce");
         const bool half = b.name == std::string("Bruck reduce-scatter");

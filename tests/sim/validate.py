@@ -71,7 +71,7 @@ def learn(build, folder, kind, groups):
                 learned.append(sample)
     samples, hosts = pathlib.Path(folder, f"learned-{kind}"), pathlib.Path(folder, f"hosts-{kind}.json")
     samples.write_text(json.dumps(learned), encoding="utf-8")
-    way = kind if kind in ("shm", "tcp") else "network"
+    way = kind if kind in ("shm", "tcp") else "namespaces"
     output_of(f"{build}/tools/tune/tutti-tune", "--fit", samples, "--simulated", way, "-o", hosts)
     return hosts
 

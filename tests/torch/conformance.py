@@ -33,6 +33,7 @@ def load_tests(ranks: int, scratch: str) -> type[unittest.TestCase]:
     os.environ.update(BACKEND=prerequisites.BACKEND, WORLD_SIZE=str(ranks), TEMP_DIR=scratch)
     os.environ["INIT_METHOD"] = f"file://{scratch}/rendezvous"
     Path(scratch, "barrier").touch()
+    import torch._dynamo  # what DDP wants, once instead of in each forked rank
     import torch.multiprocessing
     from torch.testing._internal import common_distributed
 

@@ -7,7 +7,9 @@ import ranks
 
 prerequisites.require()
 import torch
+import torch._dynamo  # with FSDP what optimizers and DDP want, once instead of in each forked rank
 import torch.distributed as dist
+import torch.distributed.fsdp
 import tutti_torch
 from torch.nn.parallel import DistributedDataParallel
 

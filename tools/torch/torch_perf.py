@@ -234,7 +234,8 @@ def main() -> None:
     elif options.peers is None:
         options.peers = peers.installed()
     peers.prepare(options.peers)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # from a process without threads
+    context.set_forkserver_preload(["torch"])
     for size in map(int, options.ranks.split(",")):
         with tempfile.TemporaryDirectory() as scratch:
             ranks = [context.Process(target=run_rank, args=(r, size, f"{scratch}/store", options)) for r in range(size)]

@@ -28,7 +28,7 @@ sim::MeasuredOperation operation_of(const Sample& sample) {
 }
 
 // Guesses from which a few doublings lead to any machine.
-Cluster start_at(const Facts& facts) {
+Cluster start_at(const Facts& facts, bool shares_cpus) {
   constexpr double kNoWire = 1e15;
   const Conduit shm{kNoWire, 100, 30, 0.02}, loopback{kNoWire, 1000, 2000, 0.1}, network{1.25e8, 20'000, 4000, 0.1};
   const bool one_host = facts.hosts == 1;
@@ -37,6 +37,7 @@ Cluster start_at(const Facts& facts) {
           .hosts_per_rack = one_host ? 1 : 1 << 16,
           .ranks_per_host = one_host ? 1 << 16 : facts.largest_host,
           .cpus_per_host = facts.machine_cpus,
+          .shares_cpus = shares_cpus,
           .local = local,
           .nic = one_host ? local : network,
           .summed_byte_ns = 0.02,
@@ -47,9 +48,9 @@ Cluster start_at(const Facts& facts) {
           .links = {.shares_memory = facts.shares_memory}};
 }
 
-// How what was measured there is called on the command line.
-std::string way_of(const Facts& facts) {
-  return facts.hosts > 1 ? "network" : facts.shares_memory ? "shm" : "tcp";
+bool was_over(const Facts& facts, const std::string& way) {
+  if (facts.hosts > 1) return way == "network" || way == "namespaces";
+  return way == (facts.shares_memory ? "shm" : "tcp");
 }
 
 std::string to_json(const sim::Calibration& found, size_t n_operations) {
@@ -68,6 +69,7 @@ std::string to_json(const sim::Calibration& found, size_t n_operations) {
                      {"hosts_per_rack", c.hosts_per_rack},
                      {"ranks_per_host", c.ranks_per_host},
                      {"cpus_per_host", c.cpus_per_host},
+                     {"shares_cpus", c.shares_cpus},
                      {"shares_memory", c.links.shares_memory},
                      {"summed_byte_ns", rounded(c.summed_byte_ns)},
                      {"cache_bytes", c.cache_bytes},
@@ -85,7 +87,7 @@ perf::Status describe_hosts(const std::vector<Sample>& samples, const std::strin
   std::vector<sim::MeasuredOperation> operations;
   const Facts* first = nullptr;
   for (const Sample& sample : samples) {
-    if (way_of(sample.facts) != way || sample.is_free || !waits_for_all(sample.collective)) continue;
+    if (!was_over(sample.facts, way) || sample.is_free || !waits_for_all(sample.collective)) continue;
     if (first == nullptr) first = &sample.facts;
     if (sample.facts.machine_cpus != first->machine_cpus ||
         (first->hosts > 1 && (sample.facts.largest_host != first->largest_host ||
@@ -95,7 +97,7 @@ perf::Status describe_hosts(const std::vector<Sample>& samples, const std::strin
     operations.push_back(operation_of(sample));
   }
   if (first == nullptr) return usage_error("--simulated " + way + ": nothing of the samples was measured over that");
-  const auto found = sim::calibrate(operations, start_at(*first));
+  const auto found = sim::calibrate(operations, start_at(*first, way == "namespaces"));
   if (!found) return usage_error("--simulated " + way + ": " + found.error().message);
   *json = to_json(found.value(), operations.size());
   return {};

@@ -74,8 +74,8 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
   app.add_option(
          "--simulated", settings->simulated,
          "with --fit and -o: write what tutti-sim takes as --topology instead, the hosts of what was measured over "
-         "this: shm, tcp (on one host), network")
-      ->check(CLI::IsMember({"shm", "tcp", "network"}));
+         "this: shm, tcp (on one host), network, namespaces (that stand for hosts)")
+      ->check(CLI::IsMember({"shm", "tcp", "network", "namespaces"}));
   try {  // CLI11 reports by exceptions
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
