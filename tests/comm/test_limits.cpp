@@ -147,7 +147,8 @@ TEST_CASE("ranks of one process count the descriptors that they take together, a
 }
 #endif
 
-TEST_CASE("where files may have no bytes, ranks say so or do without shared memory, and no signal ends them") {
+TEST_CASE("where files may have no bytes, ranks say so or do without shared memory, and no signal ends them",
+          "[processes]") {
   const std::string log = "/tmp/tutti-test-limits." + std::to_string(getpid());
   const std::string said = in_limited_child([&]() -> std::string {
     setenv("TUTTI_LOG", "info", 1);
@@ -168,7 +169,8 @@ TEST_CASE("where files may have no bytes, ranks say so or do without shared memo
   unlink(log.c_str());
 }
 
-TEST_CASE("once a group of one host is there, its sockets for who comes are the loopback's and no others") {
+TEST_CASE("once a group of one host is there, its sockets for who comes are the loopback's and no others",
+          "[processes]") {
   const std::string said = in_limited_child([&]() -> std::string {
     bool all = true;
     std::string open;

@@ -188,7 +188,7 @@ TEST_CASE("revoked: all ranks' operations end, whatever they are in, and all of 
   }
 }
 
-TEST_CASE("with config.majority only the greater part goes on, or the half with the lowest rank") {
+TEST_CASE("with config.majority only the greater part goes on, or the half with the lowest rank", "[processes]") {
   struct Case {
     std::vector<int> die;
     bool goes_on;
