@@ -1,7 +1,7 @@
 """Runs nvcc and keeps and prints what its assembler says of each kernel: compile.py LOG COMMAND...
 
 LOG gets a line for each kernel and architecture: architecture, registers, bytes of the stack, bytes spilled, name.
-With TUTTI_NVCC_CACHE=FOLDER, what was compiled before from the same files with the same flags is taken from there: ccache
+With NVCC_CACHE_DIR=FOLDER, what was compiled before from the same files with the same flags is taken from there: ccache
 knows no command for several architectures.
 """
 import contextlib
@@ -61,7 +61,7 @@ def key_of(command, dependencies):
 
 def compile(command):
     """Returns what nvcc says."""
-    folder = os.environ.get("TUTTI_NVCC_CACHE")
+    folder = os.environ.get("NVCC_CACHE_DIR")
     if not folder:
         return output_of(command)
     target, dependency_file = option_of(command, "-o"), option_of(command, "-MF")

@@ -3,7 +3,7 @@
 #include "kernels/cuda/run_gradients.h"
 
 namespace tutti::cuda {
-namespace {
+namespace gradients {  // no unnamed one: kernels' names are the same wherever the tree is
 
 __device__ Team here() {
   return {blockIdx.x, gridDim.x};
@@ -24,7 +24,9 @@ const void* kernel_of(Run) {
   return reinterpret_cast<const void*>(spans<Run>);
 }
 
-}  // namespace
+}  // namespace gradients
+
+using namespace gradients;
 
 const void* span_kernel(const SpanCall& call) {
   return with_span_run(call, [](auto run) { return kernel_of(run); });

@@ -3,7 +3,7 @@
 #include "kernels/cuda/run_jobs.h"
 
 namespace tutti::cuda {
-namespace {
+namespace jobs {  // no unnamed one: kernels' names are the same wherever the tree is
 
 __device__ Place here() {
   return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};
@@ -22,7 +22,9 @@ __global__ void __launch_bounds__(kJobThreads, 2) copy(const __grid_constant__ J
   run_jobs<Plain<uint8_t>, kCopyUnroll, true>(list, here());
 }
 
-}  // namespace
+}  // namespace jobs
+
+using namespace jobs;
 
 const void* copy_kernel() {
   return reinterpret_cast<const void*>(copy);

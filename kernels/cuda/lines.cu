@@ -5,7 +5,7 @@
 #include "kernels/cuda/run_lines.h"
 
 namespace tutti::cuda {
-namespace {
+namespace lines {  // no unnamed one: kernels' names are the same wherever the tree is
 
 __device__ uint32_t begin_epoch(const LineCall& call) {
   const uint32_t epoch = call.epochs[blockIdx.x] + 1;
@@ -40,7 +40,9 @@ const void* find(const LineCall& call, std::index_sequence<kType...>) {
   return reinterpret_cast<const void*>(call.n_hops == 1 ? kOneHop[type] : kTwoHops[type]);
 }
 
-}  // namespace
+}  // namespace lines
+
+using namespace lines;
 
 const void* line_kernel(const LineCall& call) {
   return find(call, std::make_index_sequence<kDataTypes>());

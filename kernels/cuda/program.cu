@@ -4,7 +4,7 @@
 #include "kernels/cuda/run_program.h"
 
 namespace tutti::cuda {
-namespace {
+namespace program {  // no unnamed one: kernels' names are the same wherever the tree is
 
 class Block {
  public:
@@ -24,7 +24,9 @@ __global__ void __launch_bounds__(kProgramThreads, 2) interpret(const __grid_con
   LaneRun<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), Block>(call, blockIdx.x, Block(&room)).run();
 }
 
-}  // namespace
+}  // namespace program
+
+using namespace program;
 
 const void* program_kernel(DataType dtype) {
   static constexpr void (*kKernels[kDataTypes])(ProgramCall) = {

@@ -13,8 +13,9 @@ bool is_in_blocks(Collective collective) {
 
 Medium medium_of(const Conduit& way, const Cluster& cluster) {
   const double oversubscription =
-      cluster.cpus_per_host > 0 ? static_cast<double>(cluster.ranks_per_host) / cluster.cpus_per_host : 1;
-  const double turn = cluster.switch_ns > 0 ? cluster.switch_ns : way.latency_ns / std::max(1.0, oversubscription);
+      cluster.cpus.per_host > 0 ? static_cast<double>(cluster.ranks_per_host) / cluster.cpus.per_host : 1;
+  const double turn =
+      cluster.cpus.switch_ns > 0 ? cluster.cpus.switch_ns : way.latency_ns / std::max(1.0, oversubscription);
   return {way.latency_ns, turn, way.message_ns, way.byte_ns};
 }
 
@@ -23,7 +24,7 @@ Medium medium_of(const Conduit& way, const Cluster& cluster) {
 Facts facts_of(const Network& network) {
   const Cluster& cluster = network.cluster();
   const int here = std::min(cluster.ranks_per_host, network.n_ranks());
-  const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : here;
+  const int cpus = cluster.cpus.per_host > 0 ? cluster.cpus.per_host : here;
   Facts facts{.n_ranks = network.n_ranks(),
               .ranks_here = here,
               .cpus_here = cpus,
@@ -40,7 +41,7 @@ Prices prices_of(const Cluster& cluster) {
   prices.shm.byte += 0.5e9 / cluster.local.bytes_per_second;
   prices.loopback = prices.shm;
   prices.rdma = prices.network;
-  prices.summed_byte = cluster.summed_byte_ns;
+  prices.summed_byte = cluster.cpus.summed_byte_ns;
   return prices;
 }
 

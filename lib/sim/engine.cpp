@@ -52,14 +52,19 @@ void Engine::handle(const Event& event) {
         finish_work(event.id);
       else
         rank(lane(event.id).rank).is_busy = false;
-      to_release_.push_back(lane(event.id).rank);
       break;
   }
-  while (!to_look_at_.empty() || !to_release_.empty()) {
-    std::vector<int>& next = to_look_at_.empty() ? to_release_ : to_look_at_;
-    const int index = next.back();
-    next.pop_back();
-    &next == &to_look_at_ ? look_at(index) : release_cpu(index);
+  look_at_all();
+  if (event.kind != Event::kCpuDone) return;
+  release_cpu(lane(event.id).rank);
+  look_at_all();
+}
+
+void Engine::look_at_all() {
+  while (!to_look_at_.empty()) {
+    const int index = to_look_at_.back();
+    to_look_at_.pop_back();
+    look_at(index);
   }
 }
 
@@ -95,30 +100,11 @@ uint64_t Engine::bytes_of(const LaneRun& lane) const {
 double Engine::cost_of(const LaneRun& lane) const {
   const Ends& step = lane.now();
   const auto bytes = static_cast<double>(bytes_of(lane));
-  double ns = bytes * step.n_summed * (network_.cluster().summed_byte_ns + far_byte_ns_);
-  if (!ranks_[static_cast<size_t>(lane.rank)].has_begun) ns += operation_ns_;
-  const auto add = [&](int index) {
-    ns += link(index).route.message_ns + bytes * (link(index).route.byte_ns + far_byte_ns_);
-  };
+  double ns = bytes * step.summed_byte_ns + ranks_[static_cast<size_t>(lane.rank)].operation_ns;
+  const auto add = [&](int index) { ns += link(index).route.message_ns + bytes * link(index).route.byte_ns; };
   for_each_recv(lane, step, add);
   if (step.send >= 0) add(step.send);
   return ns * network_.slowdown(lane.rank);
-}
-
-// What that costs; below 0: none is free. The one that it had last is the first choice.
-double Engine::take_cpu(int index) {
-  RankRun& taking = rank(index);
-  std::vector<Cpu>& cpus = host_of(index).cpus;
-  if (!cpus[static_cast<size_t>(taking.cpu)].is_free) {
-    const auto found = std::find_if(cpus.begin(), cpus.end(), [](const Cpu& cpu) { return cpu.is_free; });
-    if (found == cpus.end()) return -1;
-    taking.cpu = static_cast<int>(found - cpus.begin());
-  }
-  Cpu& taken = cpus[static_cast<size_t>(taking.cpu)];
-  taken.is_free = false;
-  taking.has_cpu = true;
-  const int last = std::exchange(taken.last_rank, index);
-  return last == index || last < 0 ? 0 : network_.cluster().switch_ns;
 }
 
 // A rank keeps its CPU until it has nothing to do, as one that polls does.
@@ -127,17 +113,14 @@ void Engine::start_work(int index) {
   while (!starting.is_busy && !starting.lanes.empty() && now_ns_ < starting.stops_ns) {
     const int next = starting.lanes.front();
     double ns = cost_of(lane(next));
-    if (ns > 0 && !starting.has_cpu) {
-      const double switch_ns = take_cpu(index);
-      if (switch_ns < 0) {
-        if (!starting.waits_for_cpu) host_of(index).ranks.push_back(index);
-        starting.waits_for_cpu = true;
-        return;
-      }
+    if (ns > 0) {
+      const double switch_ns = cpus_.take(index);
+      if (switch_ns < 0) return;
       ns += switch_ns;
     }
     starting.lanes.pop_front();
-    starting.is_busy = starting.has_begun = true;
+    starting.is_busy = true;
+    starting.operation_ns = 0;
     lane(next).works_since_ns = now_ns_;
     if (ns > 0) return post(now_ns_ + ns, Event::kCpuDone, next);
     finish_work(next);
@@ -170,16 +153,11 @@ void Engine::finish_work(int index) {
 // If it has nothing to do; whoever has waited longest is next.
 void Engine::release_cpu(int index) {
   start_work(index);
-  if (rank(index).is_busy || !rank(index).has_cpu) return;
-  HostRun& host = host_of(index);
-  rank(index).has_cpu = false;
-  host.cpus[static_cast<size_t>(rank(index).cpu)].is_free = true;
-  for (bool is_taken = false; !is_taken && !host.ranks.empty();) {
-    const int next = host.ranks.front();
-    host.ranks.pop_front();
-    rank(next).waits_for_cpu = false;
-    is_taken = now_ns_ < rank(next).stops_ns;
+  if (rank(index).is_busy) return;
+  cpus_.give_up(index);
+  for (int next = cpus_.next(index); next >= 0; next = cpus_.next(index)) {
     start_work(next);
+    if (now_ns_ < rank(next).stops_ns) return;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "exec/chunks.h"
+#include "sim/cpus.h"
 #include "sim/flows.h"
 #include "sim/run.h"
 
@@ -19,8 +20,8 @@ class Engine {
  private:
   // What a pattern of steps has to do with.
   struct Ends {
-    int recv = -1, send = -1;  // links; recv may be kEveryone: those of the lane
-    uint32_t n_summed = 0;     // values read to be added up
+    int recv = -1, send = -1;   // links; recv may be kEveryone: those of the lane
+    double summed_byte_ns = 0;  // of all values that are added up
   };
   struct LaneRun {
     int rank = 0, index = 0;
@@ -44,19 +45,10 @@ class Engine {
   };
   struct RankRun {
     std::deque<int> lanes;  // that wait for this rank
-    bool is_busy = false, waits_for_cpu = false, has_begun = false;
-    bool has_cpu = false;
-    int cpu = 0;  // of its host, that it has or had last
+    bool is_busy = false;
     int lanes_left = 0;
+    double operation_ns = 0;                           // of its CPU, before its next step
     double starts_ns = 0, stops_ns = Network::kNever;  // when it dies, or is told that another one has
-  };
-  struct Cpu {
-    int last_rank = -1;
-    bool is_free = true;
-  };
-  struct HostRun {
-    std::vector<Cpu> cpus;
-    std::deque<int> ranks;  // that wait for a CPU
   };
   struct Event {
     enum Kind : uint8_t { kBegin, kFlowEnds, kArrives, kCpuDone };
@@ -82,12 +74,10 @@ class Engine {
   void post(double at_ns, Event::Kind kind, int id, uint32_t version = 0);
   void handle(const Event& event);
   void look_at(int lane);
+  void look_at_all();
   bool is_blocked(const LaneRun& lane) const;
   uint64_t bytes_of(const LaneRun& lane) const;
   double cost_of(const LaneRun& lane) const;
-  bool is_small() const;
-  bool fits_caches() const;
-  double take_cpu(int rank);
   void start_work(int rank);
   void finish_work(int lane);
   void release_cpu(int rank);
@@ -108,9 +98,6 @@ class Engine {
   Link& link(int index) { return links_[static_cast<size_t>(index)]; }
   const Link& link(int index) const { return links_[static_cast<size_t>(index)]; }
   RankRun& rank(int index) { return ranks_[static_cast<size_t>(index)]; }
-  HostRun& host_of(int rank) {
-    return hosts_[network_.cluster().shares_cpus ? 0 : static_cast<size_t>(network_.host_of(rank))];
-  }
   uint64_t& message_bytes(int index, uint64_t number) {
     return message_bytes_[static_cast<size_t>(index) * sizes_.slots + number % sizes_.slots];
   }
@@ -123,17 +110,14 @@ class Engine {
   uint32_t n_chunks_ = 0;
   uint64_t n_steps_ = 0, n_patterns_ = 0;
   uint64_t rounds_ = 1;
-  double operation_ns_ = 0;  // of each rank's CPU, before its first step
-  double far_byte_ns_ = 0;   // of what does not fit the caches
   std::vector<LaneRun> lanes_;
   std::vector<Link> links_;
   std::vector<uint64_t> message_bytes_;  // sizes_.slots of each link
   std::unordered_map<uint64_t, int> found_;
   std::vector<RankRun> ranks_;
-  std::vector<HostRun> hosts_;
+  Cpus cpus_;
   std::priority_queue<Event> events_;
-  std::vector<int> to_look_at_;  // lanes
-  std::vector<int> to_release_;  // ranks that may have no more to do
+  std::vector<int> to_look_at_;
   double now_ns_ = 0;
   Outcome outcome_;
 };

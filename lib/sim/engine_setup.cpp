@@ -12,6 +12,14 @@ uint64_t key_of(int from, int to, uint32_t channel) {
   return static_cast<uint64_t>(channel) << 56 | static_cast<uint64_t>(from) << 28 | static_cast<uint64_t>(to);
 }
 
+// What a byte costs more: of each rank of a host an input and an output have to fit the caches.
+double far_byte_ns(const Network& network, const Job& job) {
+  const Cluster& cluster = network.cluster();
+  const int here = std::min(cluster.ranks_per_host, network.n_ranks());
+  const double bytes = 2.0 * here * static_cast<double>(job.block_elems * job.elem_bytes);
+  return cluster.cpus.cache_bytes == 0 || bytes <= cluster.cpus.cache_bytes ? 0 : cluster.cpus.far_byte_ns;
+}
+
 // When each rank dies, or is told that one has. The connections of who dies break, which its neighbours see and pass
 // on.
 std::vector<double> stop_times(const Network& network, const std::function<std::vector<int>(int)>& neighbours) {
@@ -41,13 +49,9 @@ Engine::Engine(const Network& network, const Job& job)
       job_(job),
       sizes_(network.sizes()),
       flows_(network),
-      n_first_(job.alike ? job.alike->period() : network.n_ranks()) {
-  const Cluster& cluster = network.cluster();
-  const int cpus = cluster.cpus_per_host > 0 ? cluster.cpus_per_host : cluster.ranks_per_host;
+      n_first_(job.alike ? job.alike->period() : network.n_ranks()),
+      cpus_(network) {
   ranks_.resize(static_cast<size_t>(network.n_ranks()));
-  hosts_.resize(static_cast<size_t>(network.n_hosts()), {std::vector<Cpu>(static_cast<size_t>(cpus)), {}});
-  for (size_t r = 0; r < ranks_.size(); r++)
-    ranks_[r].cpu = static_cast<int>(r) % (cluster.shares_cpus ? network.n_ranks() : cluster.ranks_per_host) % cpus;
 }
 
 Result<void> Engine::connect() {
@@ -68,22 +72,11 @@ Result<void> Engine::connect() {
   const std::vector<double> stops = stop_times(network_, job_.neighbours);
   for (size_t r = 0; r < stops.size(); r++) ranks_[r].stops_ns = stops[r];
   message_bytes_.resize(links_.size() * sizes_.slots);
-  if (!is_small()) operation_ns_ = network_.cluster().operation_ns;
-  if (!fits_caches()) far_byte_ns_ = network_.cluster().far_byte_ns;
+  // One lane that does all in one round: the library has worked that out beforehand (SmallRun in exec/run.h).
+  const bool is_small =
+      ranks_[0].lanes_left <= 1 && rounds_ == 1 && job_.block_elems * job_.elem_bytes < kExposeFromBytes;
+  for (RankRun& run : ranks_) run.operation_ns = is_small ? 0 : network_.cluster().cpus.operation_ns;
   return {};
-}
-
-// Of each rank of a host an input and an output.
-bool Engine::fits_caches() const {
-  const Cluster& cluster = network_.cluster();
-  const int here = std::min(cluster.ranks_per_host, network_.n_ranks());
-  const double bytes = 2.0 * here * static_cast<double>(job_.block_elems * job_.elem_bytes);
-  return cluster.cache_bytes == 0 || bytes <= cluster.cache_bytes;
-}
-
-// One lane that does all in one round: the library has worked that out beforehand (SmallRun in exec/run.h).
-bool Engine::is_small() const {
-  return ranks_[0].lanes_left <= 1 && rounds_ == 1 && job_.block_elems * job_.elem_bytes < kExposeFromBytes;
 }
 
 Result<void> Engine::check_size() const {
@@ -114,7 +107,8 @@ Result<Engine::Ends> Engine::ends_of(int index, const Schedule& schedule, const 
   Ends made;
   uint32_t n_sources = (step.before.buffer != Buffer::kNone) + (step.local.buffer != Buffer::kNone);
   for_each_sender(schedule, step, [&](int) { n_sources++; });
-  made.n_summed = n_sources > 1 ? n_sources : 0;
+  if (n_sources > 1)
+    made.summed_byte_ns = n_sources * (network_.cluster().cpus.summed_byte_ns + far_byte_ns(network_, job_));
   if (step.recv >= 0) {
     TUTTI_TRY_ASSIGN(made.recv, attach(index, step.recv, channel, false));
   }
@@ -145,7 +139,10 @@ Result<int> Engine::attach(int index, int peer, uint32_t channel, bool sends) {
     to = job_.alike->move_back(mine, job_.alike->times(peer));
   }
   const auto [at, is_new] = found_.try_emplace(key_of(from, to, channel), static_cast<int>(links_.size()));
-  if (is_new) links_.push_back({.from = from, .to = to, .route = network_.route(from, to, n_first_)});
+  if (is_new) {
+    links_.push_back({.from = from, .to = to, .route = network_.route(from, to, n_first_)});
+    links_.back().route.byte_ns += far_byte_ns(network_, job_);
+  }
   int& end = sends ? link(at->second).sender : link(at->second).receiver;
   if (end >= 0 && end != index) return misfit(format("two lanes of rank %d use the link to rank %d", mine, peer));
   end = index;

@@ -28,6 +28,17 @@ struct Exception {
   std::optional<double> bytes_per_second, slowdown, starts_late_ns, dies_ns;
 };
 
+// Of a host.
+struct ClusterCpus {
+  int per_host = 0;           // 0: one for each rank
+  bool are_shared = false;    // all hosts have the same ones: they are namespaces of one machine
+  double summed_byte_ns = 0;  // what a byte costs that is added up
+  double cache_bytes = 0;     // 0: room for any buffers
+  double far_byte_ns = 0;     // what a byte costs more if all ranks' buffers do not fit
+  double operation_ns = 0;    // what an operation costs each rank before its first step, unless it is a small one
+  double switch_ns = 0;       // until a CPU goes on with another rank
+};
+
 // Of all ranks.
 struct ClusterLinks {
   bool shares_memory = true;           // within a host
@@ -40,16 +51,10 @@ struct Cluster {
   int hosts_per_rack = 1, ranks_per_host = 1;
   std::vector<std::string> hosts;  // names; "": nobody stands there
   int nics_per_host = 1;
-  int cpus_per_host = 0;     // 0: one for each rank
-  bool shares_cpus = false;  // all hosts have the same ones: they are namespaces of one machine
-  Conduit local;             // within a host: what each rank can send, and receive
-  Conduit nic;               // between hosts: what each NIC can
-  Conduit rack;              // between racks: all of a rack together; its message_ns and byte_ns are not used
-  double summed_byte_ns = 0;
-  double cache_bytes = 0,
-         far_byte_ns = 0;   // of a host, 0: any; what a byte costs more if all ranks' buffers do not fit
-  double operation_ns = 0;  // what an operation costs each rank before its first step, unless it is a small one
-  double switch_ns = 0;     // until a CPU goes on with another rank
+  Conduit local;  // within a host: what each rank can send, and receive
+  Conduit nic;    // between hosts: what each NIC can
+  Conduit rack;   // between racks: all of a rack together; its message_ns and byte_ns are not used
+  ClusterCpus cpus;
   ClusterLinks links;
   std::vector<Exception> exceptions;
 

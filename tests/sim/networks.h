@@ -42,11 +42,11 @@ inline Cluster uneven_cluster() {
   cluster.hosts_per_rack = 4;
   cluster.ranks_per_host = 3;
   cluster.nics_per_host = 2;
-  cluster.cpus_per_host = 2;
+  cluster.cpus.per_host = 2;
   cluster.local = {40e9, 300, 50, 0.01};
   cluster.nic.message_ns = 400;
   cluster.rack = {20e9, 700, 0, 0};
-  cluster.summed_byte_ns = 0.02;
+  cluster.cpus.summed_byte_ns = 0.02;
   cluster.links.slot_bytes = 64 << 10;
   return cluster;
 }

@@ -13,12 +13,9 @@ Cluster host(bool shares_memory) {
   const Conduit way{1e15, 150, 45, 0.03};
   return {.racks = 1,
           .ranks_per_host = 64,
-          .cpus_per_host = 2,
           .local = way,
           .nic = way,
-          .summed_byte_ns = 0.007,
-          .operation_ns = 420,
-          .switch_ns = 1100,
+          .cpus = {.per_host = 2, .summed_byte_ns = 0.007, .operation_ns = 420, .switch_ns = 1100},
           .links = {.shares_memory = shares_memory}};
 }
 
@@ -49,13 +46,13 @@ TEST_CASE("a host's costs are found again from what its operations took") {
   const Cluster real = host(shares_memory);
   Cluster start = real;
   start.local = {1e15, 1000, 1000, 0.1};
-  start.summed_byte_ns = 0.1, start.operation_ns = 50, start.switch_ns = 5000;
+  start.cpus.summed_byte_ns = 0.1, start.cpus.operation_ns = 50, start.cpus.switch_ns = 5000;
   find_again(real, start);
 }
 
 TEST_CASE("a network's speed is found again") {
   Cluster real = host(true);
-  real.hosts_per_rack = 64, real.ranks_per_host = 1, real.cpus_per_host = 1;
+  real.hosts_per_rack = 64, real.ranks_per_host = 1, real.cpus.per_host = 1;
   real.nic = {1.2e8, 24'000, 3500, 0.2};
   Cluster start = real;
   start.nic = {1e9, 5000, 1000, 0.05};

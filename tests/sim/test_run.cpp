@@ -110,7 +110,7 @@ TEST_CASE("a death is heard of hop by hop; who is done by then has its result") 
 // gives up whenever the root has sent nothing new.
 TEST_CASE("who dies at work leaves its CPU to others") {
   Cluster cluster = plain_cluster();
-  cluster.ranks_per_host = 2, cluster.cpus_per_host = 1, cluster.links.slots = 128;
+  cluster.ranks_per_host = 2, cluster.cpus.per_host = 1, cluster.links.slots = 128;
   cluster.local.message_ns = cluster.nic.message_ns = 700;
   cluster.exceptions = {{.rank = 0, .slowdown = 1000}, {.rank = 0, .dies_ns = 20'000}, {.rank = 2, .slowdown = 4}};
   const std::vector<int> order{2, 1, 0};
@@ -125,7 +125,7 @@ TEST_CASE("messages, bytes and additions take a CPU's time") {
   Cluster cluster = plain_cluster();
   cluster.nic.message_ns = 700;
   cluster.nic.byte_ns = 0.03;
-  cluster.summed_byte_ns = 0.05;
+  cluster.cpus.summed_byte_ns = 0.05;
   const double part = 1 << 16, end = 700 + 0.03 * part, hop = part / kBytesPerNs + kLatencyNs;
   const double expected = end + hop + (2 * end + 2 * 0.05 * part) + hop + end;
   const SimulatedOperation of{.bytes = 1 << 17};
@@ -189,7 +189,7 @@ TEST_CASE("ranks that share a CPU take turns") {
   const SimulatedOperation of{.bytes = 1 << 10};
   const double alone = ns_of(network_of(cluster, 2), of, {Algo::kRing, 1});
   CHECK(alone == about(4 * 1000, 0.001));
-  cluster.cpus_per_host = 1;
+  cluster.cpus.per_host = 1;
   CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(2 * alone, 0.001));
 }
 
@@ -260,7 +260,7 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
     cluster.racks = 0;
     cluster.hosts_per_rack = hosts_per_rack;
     cluster.ranks_per_host = 4;
-    cluster.cpus_per_host = 0;
+    cluster.cpus.per_host = 0;
     return cluster;
   };
   for (const int hosts_per_rack : {2, 64})
@@ -326,9 +326,9 @@ TEST_CASE("a CPU that goes on with another rank takes its time") {
   Cluster cluster = plain_cluster();
   cluster.ranks_per_host = 2;
   cluster.local = {1e15, 100, 20, 0};
-  cluster.switch_ns = 700;
+  cluster.cpus.switch_ns = 700;
   const auto ns_with = [&](int n_cpus) {
-    cluster.cpus_per_host = n_cpus;
+    cluster.cpus.per_host = n_cpus;
     return ns_of(network_of(cluster, 2), {.bytes = 1 << 10}, {algo_named("doubling"), 1});
   };
   CHECK(ns_with(2) == about(20 + 100 + 20, 1e-5));
@@ -339,7 +339,7 @@ TEST_CASE("a CPU that goes on with another rank takes its time") {
 TEST_CASE("what is not worked out beforehand costs something before it begins") {
   Cluster cluster = plain_cluster();
   cluster.ranks_per_host = 2;
-  cluster.operation_ns = 300;
+  cluster.cpus.operation_ns = 300;
   const Network network = network_of(cluster, 2), free = network_of(plain_cluster(), 2);
   const auto more = [&](uint64_t bytes, Plan plan) {
     return ns_of(network, {.bytes = bytes}, plan) - ns_of(free, {.bytes = bytes}, plan);
