@@ -70,8 +70,9 @@ Schedule Planner::schedule_of(int rank, Collective collective, Plan plan, int ro
   const Algorithm& algorithm = *algorithm_of(own_algo(collective, plan.algo));
   std::vector<std::vector<int>> slow;
   for (const int host : layout.slow_hosts) slow.push_back(layout.hosts[static_cast<size_t>(host)]);
-  return algorithm.method(collective)
-      .build({layout.order, layout.hosts, by_rack(layout), slow, rank, root, plan.lanes});
+  // Of 65,536 ranks the simulator asks for each one's schedule, and dividing them into racks takes the most of it.
+  const auto racks = algorithm.is_for_racks ? by_rack(layout) : std::vector<std::vector<int>>();
+  return algorithm.method(collective).build({layout.order, layout.hosts, racks, slow, rank, root, plan.lanes});
 }
 
 std::vector<int> Planner::neighbours() const {
