@@ -6,11 +6,6 @@
 namespace tutti::sim {
 namespace {
 
-bool is_in_blocks(Collective collective) {
-  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
-         collective == Collective::kAllToAll;
-}
-
 Medium medium_of(const Conduit& way, const Cluster& cluster) {
   const double oversubscription =
       cluster.cpus.per_host > 0 ? static_cast<double>(cluster.ranks_per_host) / cluster.cpus.per_host : 1;
@@ -49,6 +44,11 @@ Planner planner_of(const Network& network) {
   Planner planner(0, network.layout(), Algo::kAuto, false);
   planner.set_facts(facts_of(network), {prices_of(network.cluster()), "", {}});
   return planner;
+}
+
+bool is_in_blocks(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
+         collective == Collective::kAllToAll;
 }
 
 uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks) {

@@ -1,7 +1,7 @@
 """validate.py BUILD_DIR [--jobs N] [--samples FOLDER] [GROUP...]: how far tutti-sim is from what all-reduces take on this
 machine. tests/launch/regret.sh measures groups (its kinds; "HOSTSxRANKS" needs root), each in several jobs. Of every other
 size, tutti-tune finds what messages and bytes cost over shared memory, over TCP and between hosts; tutti-sim simulates the
-all-reduces of the sizes between. On a quiet machine; it takes half an hour. --samples: keeps the measurements in that
+all-reduces of the sizes between. On a quiet machine; it takes 20 minutes. --samples: keeps the measurements in that
 folder, and if they are there, measures nothing."""
 import argparse
 import json
@@ -32,10 +32,10 @@ def kind_of(group):
 
 
 def measure(build, folder, groups, jobs):
-    for most, part in ((SIZES["here"], [g for g in groups if ":" in g]), (SIZES["network"], [g for g in groups if ":" not in g])):
-        for group in part:
-            output_of(ROOT / "tests/launch/regret.sh", f"{build}/tools/tune/tutti-tune", "-o", folder, "-r", jobs, group,
-                      "--", "-b", "256", "-e", most, "-f", "4", "-n", "3")
+    for group in groups:
+        most = SIZES["here" if ":" in group else "network"]
+        output_of(ROOT / "tests/launch/regret.sh", f"{build}/tools/tune/tutti-tune", "-o", folder, "-r", jobs, group,
+                  "--", "-b", "256", "-e", most, "-f", "4", "-n", "3")
 
 
 def read(folder, group):
@@ -44,16 +44,17 @@ def read(folder, group):
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def sizes_of(jobs):
-    return sorted({sample["bytes"] for job in jobs for sample in job if sample["collective"] == "AllReduce"})
+def asked_sizes(jobs):
+    """Of all-reduces: every other one, of which nothing is learned."""
+    return sorted({sample["bytes"] for job in jobs for sample in job if sample["collective"] == "AllReduce"})[1::2]
 
 
 def times_of(jobs):
     """Microseconds of each all-reduce that was not learned from, (bytes, algorithm, lanes): the medians of the jobs."""
-    found = {}
+    found, asked = {}, asked_sizes(jobs)
     for job in jobs:
         for sample in job:
-            if sample["collective"] == "AllReduce" and not sample["free"] and sample["algo"] in ALGORITHMS and sample["bytes"] in sizes_of(jobs)[1::2]:
+            if sample["collective"] == "AllReduce" and not sample["free"] and sample["algo"] in ALGORITHMS and sample["bytes"] in asked:
                 found.setdefault((sample["bytes"], sample["algo"], sample["lanes"]), []).append(sample["ns"] / 1000)
     return {point: statistics.median(us) for point, us in found.items()}
 
@@ -63,11 +64,11 @@ def learn(build, folder, kind, groups):
     learned = []
     for group in groups:
         jobs = read(folder, group)
-        skipped = set(sizes_of(jobs)[1::2])
+        asked = asked_sizes(jobs)
         for sample in (sample for job in jobs for sample in job):
             in_blocks = sample["collective"] in ("AllGather", "ReduceScatter", "AlltoAll")
             whole = sample["bytes"] * (int(sample["facts"].split()[1]) if in_blocks else 1)
-            if whole not in skipped:
+            if whole not in asked:
                 learned.append(sample)
     samples, hosts = pathlib.Path(folder, f"learned-{kind}"), pathlib.Path(folder, f"hosts-{kind}.json")
     samples.write_text(json.dumps(learned), encoding="utf-8")

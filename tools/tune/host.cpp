@@ -9,10 +9,6 @@ namespace {
 
 using perf::text, perf::usage_error;
 
-double rounded(double value) {
-  return std::stod(text("%.3g", value));
-}
-
 // Where nothing comes back, operations in a row overlap, and what is simulated is one.
 bool waits_for_all(Collective collective) {
   return collective != Collective::kBroadcast && collective != Collective::kReduce;
@@ -20,11 +16,11 @@ bool waits_for_all(Collective collective) {
 
 sim::MeasuredOperation operation_of(const Sample& sample) {
   const auto n = static_cast<uint64_t>(sample.facts.n_ranks);
-  const bool in_blocks = sample.collective != Collective::kAllReduce;
-  return {.of = {.collective = sample.collective, .bytes = sample.bytes * (in_blocks ? n : 1)},
-          .plan = sample.plan,
-          .n_ranks = sample.facts.n_ranks,
-          .ns = sample.ns};
+  return {
+      .of = {.collective = sample.collective, .bytes = sample.bytes * (sim::is_in_blocks(sample.collective) ? n : 1)},
+      .plan = sample.plan,
+      .n_ranks = sample.facts.n_ranks,
+      .ns = sample.ns};
 }
 
 // Guesses from which a few doublings lead to any machine.

@@ -9,6 +9,7 @@
 
 #include "../perf/buffer.h"
 #include "racks.h"
+#include "samples.h"
 
 namespace tutti::tune {
 namespace {
@@ -146,7 +147,6 @@ class Survey {
   }
 
   std::string describe() const {
-    const auto rounded = [](double value) { return std::stod(text("%.3g", value)); };
     size_t most = 0;
     for (const auto& rack : racks_.racks) most = std::max(most, rack.size());
     Json hosts = Json::array(), exceptions = Json::array();

@@ -51,6 +51,10 @@ std::string to_json(const std::vector<Sample>& samples) {
   return all.dump(1) + "\n";
 }
 
+double rounded(double value) {
+  return std::stod(perf::text("%.3g", value));
+}
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -20,6 +20,7 @@ struct Sample {
 
 std::string to_json(const std::vector<Sample>& samples);
 double median(std::vector<double> values);  // of one at least
+double rounded(double value);               // to three digits, for files that people read
 // One for each operation: several measurements of the same, as of several jobs, give their median.
 std::vector<Sample> medians(const std::vector<Sample>& samples);
 
