@@ -28,7 +28,8 @@ Result<double> loss_of(Operations operations, const Cluster& cluster) {
 // Its costs times or through `step`, one after the other, as long as that gains something.
 Result<void> descend(Operations operations, double step, Cluster* cluster, double* least) {
   std::vector<double*> costs{&cluster->cpus.summed_byte_ns, &cluster->cpus.far_byte_ns, &cluster->cpus.operation_ns,
-                             &cluster->cpus.switch_ns};
+                             &cluster->cpus.switch_ns,      &cluster->nic.burst_bytes,  &cluster->cpus.cache_bytes,
+                             &cluster->cpus.evicted_byte_ns};
   for (Conduit* const way : {&cluster->local, &cluster->nic})
     for (double* const cost : {&way->bytes_per_second, &way->latency_ns, &way->message_ns, &way->byte_ns})
       costs.push_back(cost);

@@ -105,6 +105,7 @@ Result<Outcome> run(const Network& network, const SimulatedOperation& operation,
                 .block_elems = block_bytes(operation, network.n_ranks()) / sizeof(float),
                 .elem_bytes = sizeof(float),
                 .traces = operation.traces,
+                .row = operation.row,
                 .neighbours = neighbours,
                 .most_steps = operation.most_steps,
                 .alike = operation.traces ? std::nullopt : symmetry_of(network, schedule)};

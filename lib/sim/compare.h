@@ -11,6 +11,7 @@ struct SimulatedOperation {
   uint64_t bytes = 0;  // of the larger of input and output, as in the perf tools
   int root = 0;
   bool traces = false;
+  int row = 1;                       // see Job
   uint64_t most_steps = UINT64_MAX;  // see Job
 };
 

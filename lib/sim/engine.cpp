@@ -15,37 +15,30 @@ Result<Outcome> Engine::run() {
   for (size_t id = 0; id < lanes_.size(); id++) {
     lanes_[id].next = lanes_[id].steps.begin();
     lanes_[id].waits_since_ns = rank(lanes_[id].rank).starts_ns;
-    post(lanes_[id].waits_since_ns, Event::kBegin, static_cast<int>(id));
+    events_.post(lanes_[id].waits_since_ns, Event::kBegin, static_cast<int>(id));
   }
-  while (!events_.empty()) {
-    now_ns_ = events_.top().at_ns;
+  while (!events_.is_empty()) {
     // All that happens at one moment, then the speeds that follow from it.
-    while (!events_.empty() && events_.top().at_ns == now_ns_) {
-      const Event event = events_.top();
-      events_.pop();
-      handle(event);
-    }
-    settle();
+    do handle(events_.take());
+    while (events_.has_more_now());
+    traffic_.settle();
   }
   TUTTI_TRY(end_ranks());
-  outcome_.wire_bytes = flows_.bytes_of_wires();
+  if (job_.row > 1) outcome_.ns = (outcome_.ns - first_ends_ns_) / (job_.row - 1);
   stand_for_all();
   return std::move(outcome_);
-}
-
-void Engine::post(double at_ns, Event::Kind kind, int id, uint32_t version) {
-  events_.push({at_ns, outcome_.events++, kind, id, version});
 }
 
 void Engine::handle(const Event& event) {
   switch (event.kind) {
     case Event::kBegin: to_look_at_.push_back(event.id); break;
+    case Event::kLeaves: traffic_.leave(event.id); break;
     case Event::kFlowEnds:
-      if (event.version == link(event.id).version) flow_ended(event.id);
+      if (event.version == traffic_.link(event.id).version) note_message(traffic_.flow_ended(event.id));
       break;
     case Event::kArrives:
-      link(event.id).arrived++;
-      to_look_at_.push_back(link(event.id).receiver);
+      traffic_.arrive(event.id);
+      to_look_at_.push_back(traffic_.link(event.id).receiver);
       break;
     case Event::kCpuDone:
       if (event.at_ns < rank(lane(event.id).rank).stops_ns)
@@ -70,8 +63,8 @@ void Engine::look_at_all() {
 
 bool Engine::is_blocked(const LaneRun& lane) const {
   const Ends& step = lane.now();
-  bool waits = step.send >= 0 && link(step.send).sent - link(step.send).taken == sizes_.slots;
-  for_each_recv(lane, step, [&](int index) { waits |= link(index).arrived == link(index).taken; });
+  bool waits = step.send >= 0 && traffic_.is_full(step.send);
+  for_each_recv(lane, step, [&](int link) { waits |= traffic_.is_empty(link); });
   return waits;
 }
 
@@ -79,13 +72,13 @@ bool Engine::is_blocked(const LaneRun& lane) const {
 void Engine::look_at(int index) {
   LaneRun& looked = lane(index);
   const RankRun& on = rank(looked.rank);
-  if (looked.is_at_work || looked.is_done(rounds_) || now_ns_ < on.starts_ns || now_ns_ >= on.stops_ns ||
-      is_blocked(looked))
+  if (looked.is_at_work || looked.is_done(rounds_) || events_.now_ns() < on.starts_ns ||
+      events_.now_ns() >= on.stops_ns || is_blocked(looked))
     return;
   looked.is_at_work = true;
   const Ends& step = looked.now();
-  note({Span::kWaits, looked.rank, looked.index, step.recv >= 0 ? link(step.recv).from : -1, 0, looked.waits_since_ns,
-        now_ns_});
+  note({Span::kWaits, looked.rank, looked.index, step.recv >= 0 ? traffic_.link(step.recv).from : -1, 0,
+        looked.waits_since_ns, events_.now_ns()});
   rank(looked.rank).lanes.push_back(index);
   start_work(looked.rank);
 }
@@ -99,18 +92,17 @@ uint64_t Engine::bytes_of(const LaneRun& lane) const {
 // Of the rank's CPU.
 double Engine::cost_of(const LaneRun& lane) const {
   const Ends& step = lane.now();
-  const auto bytes = static_cast<double>(bytes_of(lane));
-  double ns = bytes * step.summed_byte_ns + ranks_[static_cast<size_t>(lane.rank)].operation_ns;
-  const auto add = [&](int index) { ns += link(index).route.message_ns + bytes * link(index).route.byte_ns; };
-  for_each_recv(lane, step, add);
-  if (step.send >= 0) add(step.send);
+  const uint64_t bytes = bytes_of(lane);
+  double ns = static_cast<double>(bytes) * step.summed_byte_ns + ranks_[static_cast<size_t>(lane.rank)].operation_ns;
+  for_each_recv(lane, step, [&](int link) { ns += traffic_.receive_ns(link, bytes); });
+  if (step.send >= 0) ns += traffic_.send_ns(step.send, bytes);
   return ns * network_.slowdown(lane.rank);
 }
 
 // A rank keeps its CPU until it has nothing to do, as one that polls does.
 void Engine::start_work(int index) {
   RankRun& starting = rank(index);
-  while (!starting.is_busy && !starting.lanes.empty() && now_ns_ < starting.stops_ns) {
+  while (!starting.is_busy && !starting.lanes.empty() && events_.now_ns() < starting.stops_ns) {
     const int next = starting.lanes.front();
     double ns = cost_of(lane(next));
     if (ns > 0) {
@@ -121,33 +113,57 @@ void Engine::start_work(int index) {
     starting.lanes.pop_front();
     starting.is_busy = true;
     starting.operation_ns = 0;
-    lane(next).works_since_ns = now_ns_;
-    if (ns > 0) return post(now_ns_ + ns, Event::kCpuDone, next);
+    lane(next).works_since_ns = events_.now_ns();
+    if (ns > 0) return begin_work(next, ns);
     finish_work(next);
   }
+}
+
+// It is not done before all of what it receives has left; its own message may be there for others before that.
+void Engine::begin_work(int index, double ns) {
+  const LaneRun& begun = lane(index);
+  const Ends& step = begun.now();
+  double ends_ns = events_.now_ns() + ns;
+  for_each_recv(begun, step, [&](int link) { ends_ns = std::max(ends_ns, traffic_.left_ns(link)); });
+  events_.post(ends_ns, Event::kCpuDone, index);
+  const uint64_t bytes = bytes_of(begun);
+  const double early_ns = step.send < 0 ? 0 : traffic_.early_ns(step.send, bytes) * network_.slowdown(begun.rank);
+  lane(index).has_sent = early_ns > 0 && ends_ns < rank(begun.rank).stops_ns;
+  if (begun.has_sent) traffic_.send_early(step.send, bytes, early_ns, ends_ns);
 }
 
 // The step has been done: its messages' slots are free, its own message leaves.
 void Engine::finish_work(int index) {
   LaneRun& done = lane(index);
   const Ends step = done.now();
-  note({Span::kWorks, done.rank, done.index, -1, bytes_of(done), done.works_since_ns, now_ns_});
-  for_each_recv(done, step, [&](int received) {
-    link(received).taken++;
-    to_look_at_.push_back(link(received).sender);
+  note({Span::kWorks, done.rank, done.index, -1, bytes_of(done), done.works_since_ns, events_.now_ns()});
+  for_each_recv(done, step, [&](int link) {
+    traffic_.take(link, bytes_of(done));
+    to_look_at_.push_back(traffic_.link(link).sender);
   });
-  if (step.send >= 0) send(step.send, bytes_of(done));
+  if (step.send >= 0 && !std::exchange(done.has_sent, false)) traffic_.send(step.send, bytes_of(done));
   if (++done.next == done.steps.end()) {
     done.next = done.steps.begin();
-    if (++done.round == rounds_ && --rank(done.rank).lanes_left == 0) {
-      outcome_.ends_ns[static_cast<size_t>(done.rank)] = now_ns_;
-      outcome_.ns = std::max(outcome_.ns, now_ns_);
-    }
+    if (++done.round == rounds_ && --rank(done.rank).lanes_left == 0) finish_operation(done.rank);
   }
   done.is_at_work = false;
-  done.waits_since_ns = now_ns_;
+  done.waits_since_ns = events_.now_ns();
   rank(done.rank).is_busy = false;
   to_look_at_.push_back(index);
+}
+
+void Engine::finish_operation(int index) {
+  RankRun& done = rank(index);
+  if (++done.operations == 1) first_ends_ns_ = std::max(first_ends_ns_, events_.now_ns());
+  outcome_.ends_ns[static_cast<size_t>(index)] = events_.now_ns();
+  outcome_.ns = std::max(outcome_.ns, events_.now_ns());
+  if (done.operations == job_.row) return;
+  done.lanes_left = done.n_lanes;
+  done.operation_ns = operation_ns_;
+  for (int next = done.first_lane; next < done.first_lane + done.n_lanes; next++) {
+    lane(next).round = 0;
+    to_look_at_.push_back(next);
+  }
 }
 
 // If it has nothing to do; whoever has waited longest is next.
@@ -157,43 +173,13 @@ void Engine::release_cpu(int index) {
   cpus_.give_up(index);
   for (int next = cpus_.next(index); next >= 0; next = cpus_.next(index)) {
     start_work(next);
-    if (now_ns_ < rank(next).stops_ns) return;
+    if (events_.now_ns() < rank(next).stops_ns) return;
   }
 }
 
-void Engine::send(int index, uint64_t bytes) {
-  message_bytes(index, link(index).sent++) = bytes;
-  outcome_.messages++;
-  outcome_.bytes += bytes;
-  if (link(index).begun == link(index).ended) begin_flows(index);
-}
-
-// A link sends one message at a time. Those without bytes are there after the latency.
-void Engine::begin_flows(int index) {
-  Link& begun = link(index);
-  while (begun.begun < begun.sent) {
-    const uint64_t bytes = message_bytes(index, begun.begun++);
-    begun.begun_ns = now_ns_;
-    if (bytes > 0) return flows_.begin(index, begun.route, bytes, now_ns_);
-    begun.ended++;
-    post(now_ns_ + begun.route.latency_ns, Event::kArrives, index);
-  }
-}
-
-void Engine::flow_ended(int index) {
-  Link& ended = link(index);
-  flows_.end(index);
-  ended.version++;
-  const int sender_lane = lane(ended.sender).index;
-  note({Span::kMessage, ended.from, sender_lane, ended.to, message_bytes(index, ended.ended), ended.begun_ns, now_ns_});
-  ended.ended++;
-  post(now_ns_ + ended.route.latency_ns, Event::kArrives, index);
-  begin_flows(index);
-}
-
-void Engine::settle() {
-  for (const Flows::Change& change : flows_.settle(now_ns_))
-    post(change.ends_ns, Event::kFlowEnds, change.id, ++link(change.id).version);
+void Engine::note_message(Span span) {
+  span.lane = lane(span.lane).index;
+  note(span);
 }
 
 void Engine::note(Span span) {
@@ -202,14 +188,14 @@ void Engine::note(Span span) {
 
 // What the first ranks did, the others did too.
 void Engine::stand_for_all() {
-  const auto times = static_cast<uint64_t>(network_.n_ranks() / n_first_);
-  outcome_.messages *= times;
-  outcome_.bytes *= times;
+  const auto times = static_cast<uint64_t>(network_.n_ranks() / n_first_), row = static_cast<uint64_t>(job_.row);
+  outcome_.messages = traffic_.messages() * times / row;
+  outcome_.bytes = traffic_.bytes() * times / row;
+  outcome_.events = events_.posted();
   for (size_t r = static_cast<size_t>(n_first_); r < ranks_.size(); r++)
     outcome_.ends_ns[r] = outcome_.ends_ns[r - static_cast<size_t>(n_first_)];
-  for (size_t wire = 0; wire < outcome_.wire_bytes.size(); wire++)
-    outcome_.wire_bytes[wire] =
-        outcome_.wire_bytes[static_cast<size_t>(network_.first_wire(static_cast<int>(wire), n_first_))];
+  for (int wire = 0; wire < static_cast<int>(network_.wires().size()); wire++)
+    outcome_.wire_bytes.push_back(traffic_.bytes_of_wire(network_.first_wire(wire, n_first_)) / row);
 }
 
 // For who is not done, what it waits for does not come any more.

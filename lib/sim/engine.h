@@ -2,13 +2,12 @@
 #pragma once
 
 #include <deque>
-#include <queue>
 #include <unordered_map>
 
 #include "exec/chunks.h"
 #include "sim/cpus.h"
-#include "sim/flows.h"
 #include "sim/run.h"
+#include "sim/traffic.h"
 
 namespace tutti::sim {
 
@@ -32,36 +31,18 @@ class Engine {
     Steps::const_iterator next;
     double waits_since_ns = 0, works_since_ns = 0;
     bool is_at_work = false;  // its step runs, or waits for a CPU
+    bool has_sent = false;    // before its step is done
     bool is_done(uint64_t rounds) const { return round == rounds; }
     const Ends& now() const { return ends[next.pattern()]; }
-  };
-  // Messages are numbered; those before `taken` have freed their slots, those before `arrived` can be received.
-  struct Link {
-    int from = 0, to = 0, sender = -1, receiver = -1;  // ranks; lanes
-    uint64_t sent = 0, begun = 0, ended = 0, arrived = 0, taken = 0;
-    uint32_t version = 0;
-    double begun_ns = 0;
-    Route route;
   };
   struct RankRun {
     std::deque<int> lanes;  // that wait for this rank
     bool is_busy = false;
-    int lanes_left = 0;
+    int first_lane = 0, n_lanes = 0, lanes_left = 0;
+    int operations = 0;                                // that it has done
     double operation_ns = 0;                           // of its CPU, before its next step
     double starts_ns = 0, stops_ns = Network::kNever;  // when it dies, or is told that another one has
   };
-  struct Event {
-    enum Kind : uint8_t { kBegin, kFlowEnds, kArrives, kCpuDone };
-    double at_ns;
-    uint64_t number;
-    Kind kind;
-    int id;
-    uint32_t version;
-    bool operator<(const Event& other) const {  // the earliest is the queue's top
-      return at_ns != other.at_ns ? at_ns > other.at_ns : number > other.number;
-    }
-  };
-
   // engine_setup.cpp
   Result<void> connect();
   Result<void> check_size() const;
@@ -71,7 +52,6 @@ class Engine {
   Result<void> attach_everyone(int lane, int n_ranks, uint32_t channel);
 
   // engine.cpp
-  void post(double at_ns, Event::Kind kind, int id, uint32_t version = 0);
   void handle(const Event& event);
   void look_at(int lane);
   void look_at_all();
@@ -79,13 +59,12 @@ class Engine {
   uint64_t bytes_of(const LaneRun& lane) const;
   double cost_of(const LaneRun& lane) const;
   void start_work(int rank);
+  void begin_work(int lane, double ns);
   void finish_work(int lane);
+  void finish_operation(int rank);
   void release_cpu(int rank);
-  void send(int link, uint64_t bytes);
-  void begin_flows(int link);
-  void flow_ended(int link);
-  void settle();
   void note(Span span);
+  void note_message(Span span);  // its lane is one of all ranks
   void stand_for_all();
   Result<void> end_ranks();
   template <class Visit>
@@ -95,30 +74,24 @@ class Engine {
       for (const int link : lane.everyone) visit(link);
   }
   LaneRun& lane(int index) { return lanes_[static_cast<size_t>(index)]; }
-  Link& link(int index) { return links_[static_cast<size_t>(index)]; }
-  const Link& link(int index) const { return links_[static_cast<size_t>(index)]; }
   RankRun& rank(int index) { return ranks_[static_cast<size_t>(index)]; }
-  uint64_t& message_bytes(int index, uint64_t number) {
-    return message_bytes_[static_cast<size_t>(index) * sizes_.slots + number % sizes_.slots];
-  }
 
   const Network& network_;
   const Job& job_;
   const MessageSizes sizes_;
-  Flows flows_;
   const int n_first_;  // ranks that are simulated; the others are like them
+  Events events_;
+  Traffic traffic_;
   uint32_t n_chunks_ = 0;
   uint64_t n_steps_ = 0, n_patterns_ = 0;
   uint64_t rounds_ = 1;
+  double operation_ns_ = 0;  // of a CPU, before each
   std::vector<LaneRun> lanes_;
-  std::vector<Link> links_;
-  std::vector<uint64_t> message_bytes_;  // sizes_.slots of each link
   std::unordered_map<uint64_t, int> found_;
   std::vector<RankRun> ranks_;
   Cpus cpus_;
-  std::priority_queue<Event> events_;
   std::vector<int> to_look_at_;
-  double now_ns_ = 0;
+  double first_ends_ns_ = 0;  // of the operations, the first
   Outcome outcome_;
 };
 

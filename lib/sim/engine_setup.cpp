@@ -48,8 +48,8 @@ Engine::Engine(const Network& network, const Job& job)
     : network_(network),
       job_(job),
       sizes_(network.sizes()),
-      flows_(network),
       n_first_(job.alike ? job.alike->period() : network.n_ranks()),
+      traffic_(network, n_first_, &events_),
       cpus_(network) {
   ranks_.resize(static_cast<size_t>(network.n_ranks()));
 }
@@ -64,24 +64,25 @@ Result<void> Engine::connect() {
     TUTTI_TRY(connect_rank(schedule));
     TUTTI_TRY(check_size());
   }
-  for (const Link& made : links_)
-    if (made.sender < 0 || made.receiver < 0)
+  for (const auto& [key, index] : found_)
+    if (const Traffic::Link& made = traffic_.link(index); made.sender < 0 || made.receiver < 0)
       return misfit(format("only rank %d knows of the link from rank %d to rank %d",
                            made.sender < 0 ? made.to : made.from, made.from, made.to));
   found_.clear();
   const std::vector<double> stops = stop_times(network_, job_.neighbours);
   for (size_t r = 0; r < stops.size(); r++) ranks_[r].stops_ns = stops[r];
-  message_bytes_.resize(links_.size() * sizes_.slots);
   // One lane that does all in one round: the library has worked that out beforehand (SmallRun in exec/run.h).
   const bool is_small =
       ranks_[0].lanes_left <= 1 && rounds_ == 1 && job_.block_elems * job_.elem_bytes < kExposeFromBytes;
-  for (RankRun& run : ranks_) run.operation_ns = is_small ? 0 : network_.cluster().cpus.operation_ns;
+  operation_ns_ = is_small ? 0 : network_.cluster().cpus.operation_ns;
+  for (RankRun& run : ranks_) run.operation_ns = operation_ns_;
   return {};
 }
 
 Result<void> Engine::check_size() const {
   constexpr uint64_t kMostPatterns = 50'000'000;  // 100 bytes each, with their links
-  if (n_steps_ * rounds_ <= job_.most_steps && n_patterns_ <= kMostPatterns) return {};
+  if (n_steps_ * rounds_ * static_cast<uint64_t>(job_.row) <= job_.most_steps && n_patterns_ <= kMostPatterns)
+    return {};
   return Error{Code::kInvalidUsage, format("%d ranks take more than %llu steps", network_.n_ranks(),
                                            static_cast<unsigned long long>(std::min(job_.most_steps, kMostPatterns)))};
 }
@@ -89,10 +90,12 @@ Result<void> Engine::check_size() const {
 Result<void> Engine::connect_rank(const Schedule& schedule) {
   RankRun& mine = rank(schedule.rank);
   mine.starts_ns = network_.starts_ns(schedule.rank);
+  mine.first_lane = static_cast<int>(lanes_.size());
   for (const Lane& given : schedule.lanes) {
     if (given.steps.empty()) continue;
     const int index = static_cast<int>(lanes_.size());
     lanes_.push_back({.rank = schedule.rank, .index = mine.lanes_left++, .steps = given.steps});
+    mine.n_lanes = mine.lanes_left;
     n_steps_ += given.steps.size();
     n_patterns_ += given.steps.patterns().size();
     for (const Steps::Pattern& pattern : given.steps.patterns()) {
@@ -138,12 +141,10 @@ Result<int> Engine::attach(int index, int peer, uint32_t channel, bool sends) {
     from = job_.alike->first(peer);
     to = job_.alike->move_back(mine, job_.alike->times(peer));
   }
-  const auto [at, is_new] = found_.try_emplace(key_of(from, to, channel), static_cast<int>(links_.size()));
-  if (is_new) {
-    links_.push_back({.from = from, .to = to, .route = network_.route(from, to, n_first_)});
-    links_.back().route.byte_ns += far_byte_ns(network_, job_);
-  }
-  int& end = sends ? link(at->second).sender : link(at->second).receiver;
+  const auto [at, is_new] = found_.try_emplace(key_of(from, to, channel), static_cast<int>(found_.size()));
+  if (is_new) traffic_.add_link(from, to, far_byte_ns(network_, job_));
+  Traffic::Link& attached = traffic_.link(at->second);
+  int& end = sends ? attached.sender : attached.receiver;
   if (end >= 0 && end != index) return misfit(format("two lanes of rank %d use the link to rank %d", mine, peer));
   end = index;
   return at->second;

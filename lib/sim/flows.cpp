@@ -14,10 +14,10 @@ constexpr double kSame = 1 + 1e-9;
 Flows::Flows(const Network& network)
     : speeds_(network.wires()), wires_(speeds_.size()), wire_bytes_(speeds_.size(), 0) {}
 
-void Flows::begin(int id, const Route& route, uint64_t bytes, double now_ns) {
+void Flows::begin(int id, const Route& route, uint64_t bytes, double at_once, double now_ns) {
   if (static_cast<size_t>(id) >= flows_.size()) flows_.resize(static_cast<size_t>(id) + 1);
   Flow& made = flow(id);
-  made = {.route = route, .left = static_cast<double>(bytes), .since_ns = now_ns, .bytes = bytes};
+  made = {.route = route, .left = static_cast<double>(bytes) - at_once, .since_ns = now_ns, .bytes = bytes};
   for (int i = 0; i < route.n_wires; i++) {
     const auto at = static_cast<size_t>(i);
     std::vector<int>& flows = wire(route.wires[at]).flows;

@@ -15,8 +15,9 @@ class Flows {
  public:
   explicit Flows(const Network& network);
 
-  // `id` is any small number that no other flow has now. The speed is known after the next settle().
-  void begin(int id, const Route& route, uint64_t bytes, double now_ns);
+  // `id` is any small number that no other flow has now; `at_once` of the bytes take no time. The speed is known after
+  // the next settle().
+  void begin(int id, const Route& route, uint64_t bytes, double at_once, double now_ns);
   void end(int id);
   struct Change {
     int id;

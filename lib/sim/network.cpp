@@ -90,7 +90,7 @@ Route Network::route(int from, int to) const {
 }
 
 int Network::period() const {
-  if (!cluster_.exceptions.empty()) return n_ranks_;
+  if (!cluster_.exceptions.empty() || cluster_.cpus.are_shared) return n_ranks_;
   return n_racks() > 1 ? cluster_.ranks_per_rack() : cluster_.ranks_per_host;
 }
 

@@ -46,6 +46,9 @@ class Network {
   // After how many ranks the network is the same again; none: it is nowhere.
   int period() const;
   const std::vector<double>& wires() const { return wires_; }  // bytes per nanosecond
+  double burst_bytes(int wire) const {
+    return wire >= nic(0, 0, false) && wire < nic(n_hosts(), 0, false) ? cluster_.nic.burst_bytes : 0;
+  }
   std::string wire_name(int wire) const;
   double slowdown(int rank) const { return slowdown_[static_cast<size_t>(rank)]; }
   double starts_ns(int rank) const { return starts_ns_[static_cast<size_t>(rank)]; }

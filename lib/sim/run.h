@@ -16,6 +16,7 @@ struct Job {
   uint64_t block_elems = 0;  // of every block; see schedule.h
   size_t elem_bytes = 4;
   bool traces = false;
+  int row = 1;  // operations, one after the other
   // Whom a rank is told by, and tells, that one has died.
   std::function<std::vector<int>(int rank)> neighbours = {};
   uint64_t most_steps = UINT64_MAX;  // simulated: more are refused with kInvalidUsage, as is what has no room in memory
@@ -34,7 +35,8 @@ struct Span {
 };
 
 struct Outcome {
-  double ns = 0;                     // from the first rank's start to the last one's end, or error
+  double ns = 0;                     // from the first rank's start to the last one's end, or error; in a row, what
+                                     // each operation after the first one adds
   std::vector<double> ends_ns;       // by rank
   uint64_t messages = 0, bytes = 0;  // sent by all ranks
   uint64_t events = 0;

@@ -87,6 +87,7 @@ Result<void> read_way(const Json& json, const std::string& file, const char* nam
   TUTTI_TRY(fields.microseconds("latency_us", &way->latency_ns));
   TUTTI_TRY(fields.microseconds("message_us", &way->message_ns));
   TUTTI_TRY(fields.number("byte_ns", 0, &way->byte_ns));
+  if (name == std::string_view("nic")) TUTTI_TRY(fields.number("burst_bytes", 0, &way->burst_bytes));
   return fields.end();
 }
 
@@ -175,6 +176,7 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
   TUTTI_TRY(fields.number("summed_byte_ns", 0, &cluster->cpus.summed_byte_ns));
   TUTTI_TRY(fields.number("cache_bytes", 0, &cluster->cpus.cache_bytes));
   TUTTI_TRY(fields.number("far_byte_ns", 0, &cluster->cpus.far_byte_ns));
+  TUTTI_TRY(fields.number("evicted_byte_ns", 0, &cluster->cpus.evicted_byte_ns));
   TUTTI_TRY(fields.microseconds("operation_us", &cluster->cpus.operation_ns));
   TUTTI_TRY(fields.microseconds("switch_us", &cluster->cpus.switch_ns));
   int slots = 0, slot_bytes = 0;

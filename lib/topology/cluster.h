@@ -18,6 +18,7 @@ struct Conduit {
   double latency_ns = 0;
   double message_ns = 0;
   double byte_ns = 0;
+  double burst_bytes = 0;  // that pass at once after a pause, as through a token bucket
 };
 
 // What is otherwise with one host, rank, rack or pair of hosts.
@@ -30,13 +31,14 @@ struct Exception {
 
 // Of a host.
 struct ClusterCpus {
-  int per_host = 0;           // 0: one for each rank
-  bool are_shared = false;    // all hosts have the same ones: they are namespaces of one machine
-  double summed_byte_ns = 0;  // what a byte costs that is added up
-  double cache_bytes = 0;     // 0: room for any buffers
-  double far_byte_ns = 0;     // what a byte costs more if all ranks' buffers do not fit
-  double operation_ns = 0;    // what an operation costs each rank before its first step, unless it is a small one
-  double switch_ns = 0;       // until a CPU goes on with another rank
+  int per_host = 0;            // 0: one for each rank
+  bool are_shared = false;     // all hosts have the same ones: they are namespaces of one machine
+  double summed_byte_ns = 0;   // what a byte costs that is added up
+  double cache_bytes = 0;      // 0: room for any buffers
+  double far_byte_ns = 0;      // what a byte costs more if all ranks' buffers do not fit
+  double evicted_byte_ns = 0;  // of a message, if so much has been moved between sending and receiving it
+  double operation_ns = 0;     // what an operation costs each rank before its first step, unless it is a small one
+  double switch_ns = 0;        // until a CPU goes on with another rank
 };
 
 // Of all ranks.

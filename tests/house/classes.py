@@ -28,7 +28,7 @@ TO_DIVIDE = {
     ("lib/plan/cost.h", "Facts"): (14, 3),
     ("lib/schedule/cost.h", "Workload"): (14, 24),
     ("lib/schedule/simulation.h", "Simulation"): (12, 34),
-    ("lib/sim/engine.h", "Engine"): (19, 31),
+    ("lib/sim/engine.h", "Engine"): (18, 26),
     ("transports/net/net.cpp", "Half"): (13, 13),
     ("transports/shm/shm_link.h", "ShmHalf"): (18, 20),
     ("transports/tcp/stream.h", "SendStream"): (18, 7),

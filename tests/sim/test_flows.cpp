@@ -24,7 +24,7 @@ struct Sharing {
     Route route;
     for (const int wire : wires) route.wires[static_cast<size_t>(route.n_wires++)] = wire;
     routes[id] = route;
-    flows.begin(id, route, kBytes, 0);
+    flows.begin(id, route, kBytes, 0, 0);
   }
   void settle() {
     for (const auto& change : flows.settle(0)) ends[change.id] = change.ends_ns;

@@ -347,6 +347,9 @@ TEST_CASE("what is not worked out beforehand costs something before it begins") 
   CHECK(more(1 << 10, {Algo::kRing, 1}) == about(0));
   CHECK(more(1 << 10, {Algo::kRing, 2}) == about(300, 1e-5));
   CHECK(more(64 << 10, {Algo::kRing, 1}) == about(300, 1e-5));
+  CHECK(ns_of(network, {.bytes = 64 << 10, .row = 3}, {Algo::kRing, 1}) -
+            ns_of(free, {.bytes = 64 << 10, .row = 3}, {Algo::kRing, 1}) ==
+        about(300, 1e-5));
 }
 
 TEST_CASE("a trace tells of every message, and of the waits between") {

@@ -29,6 +29,7 @@ constexpr const char* kExamples =
 
 struct Settings {
   std::string operation, topology, algorithm, trace, bytes = "1M", range;
+  int row = 1;
   int ranks = 0;  // the range's first; 0: not given
   bool json = false;
   Training training;
@@ -146,10 +147,11 @@ Result<void> simulate(Settings settings) {
   TUTTI_TRY_ASSIGN(const uint64_t bytes, parse_bytes(settings.bytes));
   TUTTI_TRY_ASSIGN(const Algo algo, parse_algo(settings.algorithm));
   TUTTI_TRY_ASSIGN(const Network network, make_network(settings));
-  Comparison comparison{settings.operation,
-                        {.collective = named->collective, .bytes = bytes, .traces = !settings.trace.empty()},
-                        network,
-                        {}};
+  Comparison comparison{
+      settings.operation,
+      {.collective = named->collective, .bytes = bytes, .traces = !settings.trace.empty(), .row = settings.row},
+      network,
+      {}};
   TUTTI_TRY(compare(algo, &comparison));
   TUTTI_TRY(print(settings.json ? to_json(comparison) : to_table(comparison)));
   return settings.trace.empty() ? Result<void>() : write_file(settings.trace, to_trace(comparison));
@@ -171,6 +173,9 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", settings.range,
                  "how many ranks; default: all that the topology has room for, of ddp 8. Of ddp also such as 8..512");
   app.add_option("--bytes", settings.bytes, "of a rank's larger buffer, such as 64K or 1G")->capture_default_str();
+  app.add_option("--row", settings.row,
+                 "so many operations one after the other, as perf tools do; what each after the first adds")
+      ->check(CLI::Range(2, 1000));
   app.add_option("--algorithm", settings.algorithm, "only this one, by its name in TUTTI_ALGO; default: all that fit");
   app.add_flag("-J,--json", settings.json, "print JSON instead of a table");
   app.add_option("--trace", settings.trace, "write what each rank does by the fastest algorithm to this file");

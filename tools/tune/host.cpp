@@ -9,24 +9,27 @@ namespace {
 
 using perf::text, perf::usage_error;
 
-// Where nothing comes back, operations in a row overlap, and what is simulated is one.
+// Where nothing comes back, ranks run ahead of each other, which the simulator does not get right: with these
+// operations as well, it misses those over shared memory by 25 % instead of 16.
 bool waits_for_all(Collective collective) {
   return collective != Collective::kBroadcast && collective != Collective::kReduce;
 }
 
 sim::MeasuredOperation operation_of(const Sample& sample) {
   const auto n = static_cast<uint64_t>(sample.facts.n_ranks);
-  return {
-      .of = {.collective = sample.collective, .bytes = sample.bytes * (sim::is_in_blocks(sample.collective) ? n : 1)},
-      .plan = sample.plan,
-      .n_ranks = sample.facts.n_ranks,
-      .ns = sample.ns};
+  return {.of = {.collective = sample.collective,
+                 .bytes = sample.bytes * (sim::is_in_blocks(sample.collective) ? n : 1),
+                 .row = 4},
+          .plan = sample.plan,
+          .n_ranks = sample.facts.n_ranks,
+          .ns = sample.ns};
 }
 
 // Guesses from which a few doublings lead to any machine.
 Cluster start_at(const Facts& facts, bool shares_cpus) {
   constexpr double kNoWire = 1e15;
-  const Conduit shm{kNoWire, 100, 30, 0.02}, loopback{kNoWire, 1000, 2000, 0.1}, network{1.25e8, 20'000, 4000, 0.1};
+  const Conduit shm{kNoWire, 100, 30, 0.02}, loopback{kNoWire, 1000, 2000, 0.1},
+      network{1.25e8, 20'000, 4000, 0.1, 64 << 10};
   const bool one_host = facts.hosts == 1;
   const Conduit local = facts.shares_memory ? shm : loopback;
   return {.racks = 1,
@@ -39,6 +42,7 @@ Cluster start_at(const Facts& facts, bool shares_cpus) {
                    .summed_byte_ns = 0.02,
                    .cache_bytes = static_cast<double>(facts.cache_bytes),
                    .far_byte_ns = 0.01,
+                   .evicted_byte_ns = facts.shares_memory ? 0 : .05,
                    .operation_ns = 200,
                    .switch_ns = 700},
           .links = {.shares_memory = facts.shares_memory}};
@@ -54,10 +58,12 @@ std::string to_json(const sim::Calibration& found, size_t n_operations) {
   const Cluster& c = found.cluster;
   const auto us = [](double ns) { return rounded(ns / 1000); };
   const auto to_json = [&](const Conduit& way) {
-    return Json{{"gbit_per_s", rounded(way.bytes_per_second * 8 / 1e9)},
-                {"latency_us", us(way.latency_ns)},
-                {"message_us", us(way.message_ns)},
-                {"byte_ns", rounded(way.byte_ns)}};
+    Json json{{"gbit_per_s", rounded(way.bytes_per_second * 8 / 1e9)},
+              {"latency_us", us(way.latency_ns)},
+              {"message_us", us(way.message_ns)},
+              {"byte_ns", rounded(way.byte_ns)}};
+    if (way.burst_bytes > 0) json["burst_bytes"] = rounded(way.burst_bytes);
+    return json;
   };
   const Json file = {{"name", text("measured by tutti-tune: %.0f %% off in the median of %zu operations",
                                    100 * found.median_error, n_operations)},
@@ -68,8 +74,9 @@ std::string to_json(const sim::Calibration& found, size_t n_operations) {
                      {"shares_cpus", c.cpus.are_shared},
                      {"shares_memory", c.links.shares_memory},
                      {"summed_byte_ns", rounded(c.cpus.summed_byte_ns)},
-                     {"cache_bytes", c.cpus.cache_bytes},
+                     {"cache_bytes", rounded(c.cpus.cache_bytes)},
                      {"far_byte_ns", rounded(c.cpus.far_byte_ns)},
+                     {"evicted_byte_ns", rounded(c.cpus.evicted_byte_ns)},
                      {"operation_us", us(c.cpus.operation_ns)},
                      {"switch_us", us(c.cpus.switch_ns)},
                      {"local", to_json(c.local)},

@@ -1,0 +1,90 @@
+// This header: messages, from when a rank's step sends them until one of another rank has received them. A link has
+// slots, and sends one message at a time; over TCP between hosts, those of one NIC leave in turn; then they share the
+// other wires. One thread.
+#pragma once
+
+#include <vector>
+
+#include "sim/events.h"
+#include "sim/flows.h"
+#include "sim/run.h"
+#include "sim/shaper.h"
+
+namespace tutti::sim {
+
+class Traffic {
+ public:
+  // Messages are numbered; those before `taken` have freed their slots, those before `arrived` can be received.
+  struct Link {
+    int from = 0, to = 0, sender = -1, receiver = -1;  // ranks; lanes
+    uint64_t sent = 0, left = 0, begun = 0, ended = 0, arrived = 0, taken = 0;
+    uint32_t version = 0;
+    double begun_ns = 0;
+    int nic = -1;  // that its messages leave by in turn; -1: they need not
+    Route route;   // after that
+  };
+
+  // `n_first`: ranks that are simulated. kBegin to kArrives of events are of links.
+  Traffic(const Network& network, int n_first, Events* events);
+
+  void add_link(int from, int to, double far_byte_ns);
+  Link& link(int index) { return links_[static_cast<size_t>(index)]; }
+  const Link& link(int index) const { return links_[static_cast<size_t>(index)]; }
+  bool is_full(int index) const { return link(index).sent - link(index).taken == sizes_.slots; }
+  bool is_empty(int index) const { return link(index).arrived == link(index).taken; }
+
+  // Of a CPU, at either end.
+  double send_ns(int link, uint64_t bytes) const;
+  double receive_ns(int link, uint64_t bytes) const;
+  // When the next message to receive has left as a whole.
+  double left_ns(int index) const { return messages_[place_of(index, link(index).taken)].leaves_ns; }
+
+  // Over TCP within a host, the kernel takes a message segment by segment, and the receiver what is there. So this long
+  // before the sender has done its part, it can begin.
+  double early_ns(int link, uint64_t bytes) const;
+  void send_early(int link, uint64_t bytes, double early_ns, double leaves_ns);
+  void send(int link, uint64_t bytes);
+  void leave(int link);
+  // Its message. Only if the event is of the link's version.
+  Span flow_ended(int link);
+  void arrive(int index) { link(index).arrived++; }
+  void take(int link, uint64_t bytes);
+  void settle();
+
+  // All that was sent.
+  uint64_t messages() const { return n_messages_; }
+  uint64_t bytes() const { return n_bytes_; }
+  uint64_t bytes_of_wire(int wire) const {
+    return nic_bytes_[static_cast<size_t>(wire)] + flows_.bytes_of_wires()[static_cast<size_t>(wire)];
+  }
+
+ private:
+  struct Message {
+    uint64_t bytes = 0;
+    double leaves_ns = 0;  // its last byte
+    double moved = 0;      // bytes, on its sender's host before it
+    double at_once = 0;    // bytes that its receiver's NIC lets pass
+  };
+
+  void post(int link, uint64_t bytes, double leaves_ns);
+  void leave_in_turn(int link);
+  void begin_flows(int link);
+  size_t place_of(int link, uint64_t number) const {
+    return static_cast<size_t>(link) * sizes_.slots + number % sizes_.slots;
+  }
+  bool is_local(const Link& link) const { return network_.host_of(link.from) == network_.host_of(link.to); }
+
+  const Network& network_;
+  const MessageSizes sizes_;
+  const int n_first_;
+  Events& events_;
+  Flows flows_;
+  std::vector<Link> links_;
+  std::vector<Message> messages_;    // sizes_.slots of each link
+  std::vector<Shaper> shapers_;      // of all wires
+  std::vector<uint64_t> nic_bytes_;  // by wire: what has left in turn
+  std::vector<double> moved_;        // bytes, by host
+  uint64_t n_messages_ = 0, n_bytes_ = 0;
+};
+
+}  // namespace tutti::sim
