@@ -251,8 +251,7 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * algorithms for clusters of workstations", 2009).
  *
  * tree: double binary trees (Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
- * scan", 2009); for all-gather and reduce-scatter Bruck's algorithm (Bruck et al., "Efficient algorithms for all-to-all
- * communications in multiport message-passing systems", 1997) and its mirror image.
+ * scan", 2009); for all-gather and reduce-scatter the halves of circulant.
  *
  * direct: each part is added up at one rank, which has it from all and gives the sum to all; two hops. A small reduce
  * is added up at the root.
@@ -262,8 +261,10 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * linear: all-reduce adds everything up at one rank, which gives the sum to all (a linear reduce and a linear
  * broadcast): two hops and the fewest messages, for small operations of ranks that share CPUs. The others as direct.
  *
- * rabenseifner: all-reduce by recursive halving and doubling (Rabenseifner, "Optimization of collective reduction
- * operations", 2004). The others as tree.
+ * circulant: a reduce-scatter and an all-gather between ranks whose distances halve and double, in ceil(log2 n)
+ * exchanges each for any number of ranks (Träff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms",
+ * 2024; for powers of two that is Rabenseifner's, "Optimization of collective reduction operations", 2004, whose name
+ * is understood as well). The others as tree.
  *
  * doubling: all-reduce by recursive doubling, which exchanges whole sums (Thakur, Rabenseifner, Gropp, "Optimization of
  * collective communication operations in MPICH", 2005): for small operations where messages are expensive. The others
@@ -285,7 +286,7 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * host's speed stands at the ends of trees.
  * Sums that have to be made in the order of ranks (of 16- and 8-bit floats, or in deterministic communicators) take
  * direct, oneshot or linear, and of more than 16 ranks (64 where all share memory) chain, instead of ring, tree,
- * rabenseifner, doubling, hierarchical and racks. 16- and 8-bit floats travel along a chain as floats, in pieces that
+ * circulant, doubling, hierarchical and racks. 16- and 8-bit floats travel along a chain as floats, in pieces that
  * take 32 MiB of memory, and are rounded once, at the end: the bits are those that one place would give.
  *
  * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run. It depends on

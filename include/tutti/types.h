@@ -102,7 +102,7 @@ typedef struct {
   int initTimeoutSeconds; /* limit for the whole creation; else TUTTI_INIT_TIMEOUT, default 60 */
   int opTimeoutSeconds;   /* limit for an operation without progress; else TUTTI_OP_TIMEOUT, default 1800 */
   const char* transports; /* "shm,tcp": allowed, in order of preference; else TUTTI_TRANSPORTS; NULL: all */
-  const char* algo;       /* "ring", "tree", "direct", "oneshot", "rabenseifner", "doubling", "linear", "hierarchical",
+  const char* algo;       /* "ring", "tree", "direct", "oneshot", "circulant", "doubling", "linear", "hierarchical",
                              "racks" or "chain", see tutti.h, "Algorithms"; else TUTTI_ALGO; NULL: by size */
   int deterministic;      /* 1: sums are added in rank order, bit-identical whatever the size, algorithm, transport and
                              placement; else TUTTI_DETERMINISTIC, default 0 */

@@ -40,7 +40,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kTransports, "TUTTI_TRANSPORTS", "", 1, 0, "allowed transports in order of preference, e.g. 'shm,tcp' or 'tcp'"},
   {Env::kTransportPlugin, "TUTTI_TRANSPORT_PLUGIN", "", 1, 0,
    "additional transports: comma-separated paths of plugins for tutti/transport.h, or of one of NCCL's net plugins (net)"},
-  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot, rabenseifner, doubling, linear, hierarchical, racks or chain"},
+  {Env::kAlgo, "TUTTI_ALGO", "", 1, 0, "force an algorithm: ring, tree, direct, oneshot, circulant, doubling, linear, hierarchical, racks or chain"},
   {Env::kOrder, "TUTTI_ORDER", "topology", 1, 0,
    "how ranks are ordered in rings and trees: topology (neighbours share caches, NUMA nodes, hosts) or rank"},
   {Env::kProto, "TUTTI_PROTO", "", 1, 0,

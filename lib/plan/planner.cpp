@@ -8,7 +8,7 @@ Result<Algo> parse_algo(const std::string& name) {
   if (name.empty()) return Algo::kAuto;
   // As they were called before.
   if (name == "star") return algo_named("linear");
-  if (name == "halving") return algo_named("rabenseifner");
+  if (name == "halving" || name == "rabenseifner") return algo_named("circulant");
   if (const Algo algo = algo_named(name); algo != Algo::kAuto) return algo;
   std::string names;
   for (const Algorithm* algorithm : algorithms()) names += std::string(names.empty() ? "" : ", ") + algorithm->name;

@@ -3,10 +3,9 @@
 namespace tutti {
 
 // The rows. Where two cost the same, the first is taken.
-extern const Algorithm kDirect, kOneShot, kLinear, kTree, kRing, kRabenseifner, kDoubling, kHierarchical, kRacks,
-    kChain;
-constexpr const Algorithm* kAlgorithms[] = {&kDirect,       &kOneShot,  &kLinear,       &kTree,  &kRing,
-                                            &kRabenseifner, &kDoubling, &kHierarchical, &kRacks, &kChain};
+extern const Algorithm kDirect, kOneShot, kLinear, kTree, kRing, kCirculant, kDoubling, kHierarchical, kRacks, kChain;
+constexpr const Algorithm* kAlgorithms[] = {&kDirect,    &kOneShot,  &kLinear,       &kTree,  &kRing,
+                                            &kCirculant, &kDoubling, &kHierarchical, &kRacks, &kChain};
 static_assert(std::size(kAlgorithms) < 16, "a message has 4 bits for the number");
 
 std::span<const Algorithm* const> algorithms() {

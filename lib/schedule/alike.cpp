@@ -1,6 +1,5 @@
 #include "schedule/alike.h"
 
-#include <bit>
 #include <deque>
 #include <map>
 #include <tuple>
@@ -13,9 +12,6 @@ namespace tutti {
 bool Symmetry::are_whole(uint32_t n_chunks) const {
   const Walk& walk = alike_.walk;
   if (alike_.period <= 0 || n_ranks_ % alike_.period != 0 || walk.modulus == 0) return false;
-  if (walk.flips)
-    return std::has_single_bit(static_cast<unsigned>(n_ranks_)) && std::has_single_bit(walk.stride) &&
-           std::has_single_bit(static_cast<unsigned>(alike_.period)) && n_chunks % (count() * walk.stride) == 0;
   return n_chunks % walk.modulus == 0 && uint64_t{count()} * walk.stride % walk.modulus == 0;
 }
 

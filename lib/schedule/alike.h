@@ -35,25 +35,17 @@ class Symmetry {
   uint32_t times(int rank) const { return static_cast<uint32_t>(rank / alike_.period); }
   int move(int rank, uint32_t times) const {
     const int by = static_cast<int>(times) * alike_.period;
-    return rank < 0 ? rank : alike_.walk.flips ? rank ^ by : (rank + by) % n_ranks_;
+    return rank < 0 ? rank : (rank + by) % n_ranks_;
   }
-  int move_back(int rank, uint32_t times) const {
-    return alike_.walk.flips ? move(rank, times) : move(rank, count() - times);
-  }
+  int move_back(int rank, uint32_t times) const { return move(rank, count() - times); }
   uint32_t move_chunk(uint32_t chunk, uint32_t times) const { return alike_.walk.move(chunk, times); }
-  uint32_t move_chunk_back(uint32_t chunk, uint32_t times) const {
-    return alike_.walk.flips ? move_chunk(chunk, times) : move_chunk(chunk, count() - times);
-  }
+  uint32_t move_chunk_back(uint32_t chunk, uint32_t times) const { return move_chunk(chunk, count() - times); }
   Step move(Step step, uint32_t times) const;
   // Whether what a walk does is the same before and after a move.
-  bool suit(const Walk& walk) const {
-    return walk.flips == alike_.walk.flips && (walk.flips || walk.modulus == alike_.walk.modulus);
-  }
+  bool suit(const Walk& walk) const { return walk.modulus == alike_.walk.modulus; }
   // Of the chunks that move into each other, one.
   bool is_first_chunk(uint32_t chunk) const {
-    const Walk& walk = alike_.walk;
-    return walk.flips ? (chunk & (count() - 1) * walk.stride) == 0
-                      : chunk % walk.modulus < std::gcd(walk.stride, walk.modulus);
+    return chunk % alike_.walk.modulus < std::gcd(alike_.walk.stride, alike_.walk.modulus);
   }
 
  private:

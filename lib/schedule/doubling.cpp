@@ -1,4 +1,4 @@
-// Builders that exchange with ranks at distances 1, 2, 4, ...
+// Builders that exchange with ranks at distances that halve or double.
 #include <algorithm>
 #include <bit>
 
@@ -39,25 +39,40 @@ Slice out(uint32_t chunk) {
   return {Buffer::kOutput, chunk};
 }
 
+// The exchanges of a reduce-scatter: at half the ranks, a quarter, and so on, rounded up. Before one a rank has sums
+// for the blocks of `distance + count` positions, its own and the next ones, and gives away the last `count` of them.
+// All but the nearest distance + count have been given away; the first exchange is of what is only input:
+//
+//   n = 5, position 0     has      gives to 0+d      gets parts of, from 0-d
+//   d = 3                 01234    34                01
+//   d = 2                 012      2                 0
+//   d = 1                 01       1                 0           complete
+//
+// An all-gather is that backwards, every message against its direction.
+struct Exchange {
+  int distance, count;
+};
+std::vector<Exchange> exchanges(int n) {
+  std::vector<Exchange> made;
+  for (int left = n; left > 1; left = made.back().distance) made.push_back({(left + 1) / 2, left / 2});
+  return made;
+}
+
 }  // namespace
 
-// Before the exchange at distance d a rank has the blocks of d positions, its own and the next ones:
-//
-//   n = 5, position 0     has      gets from 0+d
-//   d = 1                 0        1
-//   d = 2                 01       23
-//   d = 4                 0123     4            the last exchange is cut short
-Schedule bruck_all_gather(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
+Schedule circulant_all_gather(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
   const Order order(ranks, rank);
   const int n = order.n;
+  std::vector<Exchange> backwards = exchanges(n);
+  std::reverse(backwards.begin(), backwards.end());
   Steps steps;
   for (uint32_t c = 0; c < n_chunks; c++) {
     const auto chunk_at = [&](int distance) { return static_cast<uint32_t>(order.at(distance)) * n_chunks + c; };
     const uint32_t own = chunk_at(0);
     steps.push_back({.chunk = own, .local = in(c), .store = out(own)});
-    for (int d = 1; d < n; d *= 2) {
+    for (const auto [d, count] : backwards) {
       std::vector<Step> sends, receives;
-      for (int j = 0; j < std::min(d, n - d); j++) {
+      for (int j = 0; j < count; j++) {
         const uint32_t give = chunk_at(j), take = chunk_at(d + j);
         sends.push_back({.send = order.at(-d), .chunk = give, .local = out(give)});
         receives.push_back({.recv = order.at(d), .chunk = take, .store = out(take)});
@@ -69,31 +84,20 @@ Schedule bruck_all_gather(std::span<const int> ranks, int rank, uint32_t n_chunk
                   std::move(steps));
 }
 
-// The all-gather backwards: from the longest distance to 1, every message against its direction. Before the exchange at
-// distance d a rank has sums for the blocks of 2d positions, its own and the next ones, and gives away the farther
-// half:
-//
-//   n = 5, position 0     has      gives to 0+d      gets parts of, from 0-d
-//   d = 4                 01234    4                 0
-//   d = 2                 0123     23                01
-//   d = 1                 01       1                 0           complete
-//
 // The sum for the block j positions on is scratch[j], once there is more in it than the input.
-Schedule bruck_reduce_scatter(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
+Schedule circulant_reduce_scatter(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
   const Order order(ranks, rank);
-  const int n = order.n;
-  int n_sums = 0;
+  const int n = order.n, n_sums = n > 2 ? n / 2 : 0;
   Steps steps;
   for (uint32_t c = 0; c < n_chunks; c++) {
     const auto chunk_at = [&](int distance) { return static_cast<uint32_t>(order.at(distance)) * n_chunks + c; };
-    n_sums = 0;
+    bool is_first = true;
     const auto sum_at = [&](int distance) -> Slice {
-      if (distance < n_sums) return {Buffer::kScratch, static_cast<uint32_t>(distance)};
+      if (!is_first && distance < n_sums) return {Buffer::kScratch, static_cast<uint32_t>(distance)};
       return in(chunk_at(distance));
     };
-    for (int d = static_cast<int>(std::bit_ceil(static_cast<unsigned>(n))) / 2; d > 0; d /= 2) {
+    for (const auto [d, count] : exchanges(n)) {
       std::vector<Step> sends, receives;
-      const int count = std::min(d, n - d);
       for (int j = 0; j < count; j++) {
         sends.push_back({.send = order.at(d), .chunk = chunk_at(d + j), .local = sum_at(d + j)});
         const Slice store = d > 1 ? Slice{Buffer::kScratch, static_cast<uint32_t>(j)} : out(c);
@@ -101,13 +105,90 @@ Schedule bruck_reduce_scatter(std::span<const int> ranks, int rank, uint32_t n_c
         receives.back().completes = d == 1;
       }
       exchange(steps, sends, receives, window);
-      if (d > 1) n_sums = std::max(n_sums, count);
+      is_first = false;
     }
     if (n == 1) steps.push_back({.chunk = c, .local = in(c), .store = out(c), .completes = true});
   }
   Schedule schedule{.rank = rank, .n_ranks = n, .n_chunks = n_chunks, .n_scratch = static_cast<uint32_t>(n_sums)};
   schedule.input_blocks = static_cast<uint32_t>(n);
   return one_lane(schedule, std::move(steps));
+}
+
+namespace {
+
+// One exchange of an all-reduce, whose chunk c ends at the position c % n. `give` and `take` are a position's steps for
+// what it sends and receives, by their numbers and chunks.
+struct ChunkExchange {
+  const Order& order;
+  uint32_t n_chunks;
+  int window;
+  Steps& steps;
+
+  // Chunks at the distances from give_from and take_from on, `count` of each. From the number `other` on, steps that
+  // give are of another kind.
+  template <class Give, class Take>
+  void run(int count, int give_from, int take_from, int other, Give give, Take take) const {
+    const int ahead = std::min(window - 1, count);
+    const auto n = static_cast<uint32_t>(order.n);
+    if (n_chunks != n) return run_one_by_one(count, give_from, take_from, give, take);
+    int begins[] = {0, ahead, other, count, count + ahead};
+    std::sort(std::begin(begins), std::end(begins));
+    for (size_t k = 0; k + 1 < std::size(begins); k++) {
+      const int i = begins[k];
+      std::vector<Steps::Pattern> patterns;
+      if (i < count) patterns.push_back({give(i, chunk_at(give_from + i))});
+      if (i >= ahead) patterns.push_back({take(chunk_at(take_from + i - ahead))});
+      const auto times = static_cast<uint32_t>(begins[k + 1] - i);
+      if (times > 0) steps.repeat(patterns, times, {.stride = 1, .modulus = n});
+    }
+  }
+
+  template <class Give, class Take>
+  void run_one_by_one(int count, int give_from, int take_from, Give give, Take take) const {
+    std::vector<Step> sends, receives;
+    for (uint32_t group = 0; group < n_chunks; group += static_cast<uint32_t>(order.n))
+      for (int i = 0; i < count; i++) {
+        if (const uint32_t c = group + chunk_at(give_from + i); c < n_chunks) sends.push_back(give(i, c));
+        if (const uint32_t c = group + chunk_at(take_from + i); c < n_chunks) receives.push_back(take(c));
+      }
+    exchange(steps, sends, receives, static_cast<size_t>(window));
+  }
+
+  uint32_t chunk_at(int distance) const { return static_cast<uint32_t>((order.position + distance) % order.n); }
+};
+
+}  // namespace
+
+// Sums stand in the output.
+Schedule circulant_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
+  const Order order(ranks, rank);
+  const int n = order.n;
+  const std::vector<Exchange> halving = exchanges(n);
+  Steps steps;
+  const ChunkExchange all{order, n_chunks, static_cast<int>(window), steps};
+  for (size_t k = 0; k < halving.size(); k++) {
+    const auto [d, count] = halving[k];
+    // An odd one out has not been added to.
+    const int n_sums = k == 0 ? 0 : std::min(count, n / 2 - d);
+    all.run(
+        count, d, 0, n_sums,
+        [&](int i, uint32_t c) { return Step{.send = order.at(d), .chunk = c, .local = i < n_sums ? out(c) : in(c)}; },
+        [&](uint32_t c) {
+          return Step{
+              .recv = order.at(-d), .chunk = c, .local = k > 0 ? out(c) : in(c), .store = out(c), .completes = d == 1};
+        });
+  }
+  for (size_t k = halving.size(); k-- > 0;) {
+    const auto [d, count] = halving[k];
+    all.run(
+        count, 0, d, count, [&](int, uint32_t c) { return Step{.send = order.at(-d), .chunk = c, .local = out(c)}; },
+        [&](uint32_t c) { return Step{.recv = order.at(d), .chunk = c, .store = out(c)}; });
+  }
+  for (uint32_t c = 0; n == 1 && c < n_chunks; c++)
+    steps.push_back({.chunk = c, .local = in(c), .store = out(c), .completes = true});
+  Schedule schedule{.rank = rank, .n_ranks = n, .n_chunks = n_chunks};
+  if (n_chunks == static_cast<uint32_t>(n)) schedule.alike = {1, {.stride = 1, .modulus = n_chunks}};
+  return one_lane(std::move(schedule), std::move(steps));
 }
 
 // 2^k positions 0 .. p-1 exchange; position p+i folds into i before and hears the result from it.
@@ -150,75 +231,16 @@ Schedule doubling_all_reduce(std::span<const int> ranks, int rank, uint32_t n_ch
 
 namespace {
 
-// Halving and doubling among the positions 0 .. p-1. Chunk c ends at the owner c % p. In the exchange at distance d
-// with position ^ d, chunks matter whose owners share this position's bits above d: those whose owners have this one's
-// bit d are near, the others are far. Halving gives the far ones away and gets sums of the near ones, doubling the
-// other way round. Where every position owns one chunk they go in an order that is the same for all, seen from their
-// own: position ^ 0, ^ 1, ^ 2, ...
-struct Halving {
-  const Order& order;
-  int p;
-  uint32_t n_chunks;
-  size_t window;
-  Steps& steps;
-
-  // `give` and `take`: this position's step for a chunk. Far ones are given away, or taken.
-  template <class Give, class Take>
-  void exchange_chunks(int d, bool gives_far, Give give, Take take) const {
-    const auto far = static_cast<uint32_t>(order.position ^ d), near = static_cast<uint32_t>(order.position);
-    if (n_chunks == static_cast<uint32_t>(p)) {
-      const Steps::Pattern gives{give(gives_far ? far : near)}, takes{take(gives_far ? near : far)};
-      const auto n = static_cast<uint32_t>(d), ahead = std::min(static_cast<uint32_t>(window) - 1, n);
-      const Walk walk{.stride = 1, .flips = true};
-      steps.repeat({gives}, ahead, walk);
-      steps.repeat({{gives.step, ahead}, takes}, n - ahead, walk);
-      return steps.repeat({{takes.step, n - ahead}}, ahead, walk);
-    }
-    std::vector<Step> sends, receives;
-    for (uint32_t c : chunks(d, gives_far)) sends.push_back(give(c));
-    for (uint32_t c : chunks(d, !gives_far)) receives.push_back(take(c));
-    exchange(steps, sends, receives, window);
-  }
-
-  std::vector<uint32_t> chunks(int d, bool far) const {
-    std::vector<uint32_t> found;
-    for (uint32_t c = 0; c < n_chunks; c++) {
-      const int owner = static_cast<int>(c % static_cast<uint32_t>(p));
-      if (((owner ^ order.position) & ~(d - 1)) == (far ? d : 0)) found.push_back(c);
-    }
-    return found;
-  }
-
-  void halve(int d, bool from_input) const {
-    const int partner = order.of(order.position ^ d);
-    const auto own = [&](uint32_t c) { return from_input ? in(c) : out(c); };
-    exchange_chunks(
-        d, true, [&](uint32_t c) { return Step{.send = partner, .chunk = c, .local = own(c)}; },
-        [&](uint32_t c) {
-          return Step{.recv = partner, .chunk = c, .local = own(c), .store = out(c), .completes = d == 1};
-        });
-  }
-
-  void double_back(int d) const {
-    const int partner = order.of(order.position ^ d);
-    exchange_chunks(
-        d, false, [&](uint32_t c) { return Step{.send = partner, .chunk = c, .local = out(c)}; },
-        [&](uint32_t c) { return Step{.recv = partner, .chunk = c, .store = out(c)}; });
-  }
-};
-
-Cost rabenseifner_cost(const Workload& b) {
-  const double part = b.bytes / b.n, sent = 2 * (b.core() - 1) / b.core() * b.bytes;
-  const Work moved{sent + b.folds() * b.bytes, b.core() * sent + 2 * b.folded() * b.bytes};
-  Cost e = b.hops(2 * b.core_depth() + 2 * b.folds() * std::max(1.0, b.bytes / b.slot_bytes), 2 * b.host_depth);
+Cost circulant_cost(const Workload& b) {
+  const double part = b.bytes / b.n;
+  const Work moved = b.each(2 * b.others() * part);
+  Cost e = b.hops(2 * b.depth, 2 * b.host_depth);
   // Each rank's chunk is a message of its own.
-  const double core = 4 * (b.core() - 1) * b.n, messages = b.messages_for(part, 1);
-  b.over_distances(e, {(core / b.core() + 2 * b.folds() * b.n) * messages, (core + 4 * b.folded() * b.n) * messages},
-                   b.passed_on(moved));
+  b.over_distances(e, b.each(4 * b.others() * b.messages_for(part, 1)), b.passed_on(moved));
   e.summed = moved;
   // In each exchange the network idles until the last chunk has been added up: 8 hosts took 1.1 to 1.4 of a ring's
   // time.
-  e.out = 1.1 * b.here * (2 * (1 - 1 / static_cast<double>(1 << b.core_host_depth())) + b.folds()) * b.bytes;
+  e.out = 1.1 * b.here * 2 * (1 - 1 / b.hosts) * b.bytes;
   return e;
 }
 
@@ -235,44 +257,10 @@ Cost doubling_cost(const Workload& b) {
 
 }  // namespace
 
-Schedule rabenseifner_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
-  const Order order(ranks, rank);
-  const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(order.n)));
-  const int position = order.position, extra = position + p;
-  Steps steps;
-  const auto for_chunks = [&](auto step) {
-    for (uint32_t c = 0; c < n_chunks; c++) steps.push_back(step(c));
-  };
-  if (position >= p) {
-    const int host = order.of(position - p);
-    for_chunks([&](uint32_t c) { return Step{.send = host, .chunk = c, .local = in(c)}; });
-    for_chunks([&](uint32_t c) { return Step{.recv = host, .chunk = c, .store = out(c)}; });
-  } else {
-    const Halving halving{order, p, n_chunks, window, steps};
-    const bool has_extra = extra < order.n;
-    if (has_extra) {
-      for_chunks(
-          [&](uint32_t c) { return Step{.recv = order.of(extra), .chunk = c, .local = in(c), .store = out(c)}; });
-    }
-    for (int d = p / 2; d > 0; d /= 2) halving.halve(d, d == p / 2 && !has_extra);
-    for (int d = 1; d < p; d *= 2) halving.double_back(d);
-    if (has_extra) {
-      for_chunks([&](uint32_t c) { return Step{.send = order.of(extra), .chunk = c, .local = out(c)}; });
-    }
-    if (p == 1) {
-      for_chunks([&](uint32_t c) { return Step{.chunk = c, .local = in(c), .store = out(c), .completes = true}; });
-    }
-  }
-  Schedule schedule{.rank = rank, .n_ranks = order.n, .n_chunks = n_chunks};
-  if (n_chunks == static_cast<uint32_t>(p) && p == order.n) schedule.alike = {1, {.stride = 1, .flips = true}};
-  return one_lane(std::move(schedule), std::move(steps));
-}
-
 // For two ranks these are a ring and one-shot.
-extern const Algorithm kRabenseifner = {
-    .name = "rabenseifner",
-    .all_reduce = {[](Ranks r) { return rabenseifner_all_reduce(r.order, r.rank, r.n(), kWindow); }, rabenseifner_cost,
-                   1},
+extern const Algorithm kCirculant = {
+    .name = "circulant",
+    .all_reduce = {[](Ranks r) { return circulant_all_reduce(r.order, r.rank, r.n(), kWindow); }, circulant_cost, 1},
     .otherwise = Algo::kTree,
     .least_ranks = 3};
 extern const Algorithm kDoubling = {

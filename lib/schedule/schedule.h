@@ -20,9 +20,9 @@ struct Lane {
   Steps steps;
 };
 
-// How a schedule resembles those of other ranks, as its builder thinks: rank r + k * period (r ^ k * period where the
-// walk flips) does what rank r does, with all ranks moved alike and all chunks moved k times. Whoever relies on it
-// proves it first: see alike.h.
+// How a schedule resembles those of other ranks, as its builder thinks: rank r + k * period does
+// what rank r does, with all ranks moved alike and all chunks moved k times. Whoever relies on it proves it first: see
+// alike.h.
 struct Alike {
   int period = 0;  // 0: in no way
   Walk walk;
@@ -93,12 +93,12 @@ Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_
 
 // Logarithmic depth, messages to O(log n) peers. `window`: how many messages a rank sends in an exchange before it
 // waits for the first one of its peer; more hide more of the hops. `window` slots.
-// Bruck's all-gather and its mirror image, which holds partial sums in scratch: n / 2 chunks at most.
-Schedule bruck_all_gather(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
-Schedule bruck_reduce_scatter(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
-// Recursive halving, then doubling: a ring's traffic in logarithmic depth. Wants at least n chunks. `window` slots.
-// What n has beyond a power of two folds into the others first and gets the result from them, which doubles its way.
-Schedule rabenseifner_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
+// Over circulant graphs, with any number of ranks in ceil(log2 n) exchanges. Reduce-scatter holds partial sums in
+// scratch: n / 2 chunks at most.
+Schedule circulant_all_gather(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
+Schedule circulant_reduce_scatter(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
+// The two one after the other: a ring's traffic in logarithmic depth. Wants at least n chunks. `window` slots.
+Schedule circulant_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, uint32_t window);
 // Recursive doubling of whole chunks, for small messages. One slot.
 Schedule doubling_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks);
 

@@ -63,14 +63,11 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-// How chunks move on from one repetition to the next: by `stride`, round and round in each group of `modulus` chunks;
-// or, where a walk flips, c becomes c ^ (t * stride) in the t-th.
+// How chunks move on from one repetition to the next: by `stride`, round and round in each group of `modulus` chunks.
 struct Walk {
   uint32_t stride = 0, modulus = 1;
-  bool flips = false;
   bool operator==(const Walk&) const = default;
   uint32_t move(uint32_t chunk, uint32_t times) const {
-    if (flips) return chunk ^ times * stride;
     const uint32_t in_group = chunk % modulus;
     return chunk - in_group + static_cast<uint32_t>((in_group + uint64_t{times} * stride) % modulus);
   }

@@ -201,7 +201,7 @@ Cost rooted_cost(const Workload& b) {
   return e;
 }
 
-Cost bruck_cost(const Workload& b) {
+Cost gather_cost(const Workload& b) {
   Cost e = b.hops(b.depth + b.others() * b.bytes / b.slot_bytes / 2, b.depth);
   b.over_distances(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)),
                    b.passed_on(b.each(2 * b.others() * b.bytes)));
@@ -256,8 +256,8 @@ extern const Algorithm kTree = {
                    2},
     .broadcast = {[](Ranks r) { return tree_broadcast(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost, 2},
     .reduce = {[](Ranks r) { return tree_reduce(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost, 2},
-    .all_gather = {[](Ranks r) { return bruck_all_gather(r.order, r.rank, 1, kWindow); }, bruck_cost, 1},
-    .reduce_scatter = {[](Ranks r) { return bruck_reduce_scatter(r.order, r.rank, 1, kWindow); }, bruck_cost, 1},
+    .all_gather = {[](Ranks r) { return circulant_all_gather(r.order, r.rank, 1, kWindow); }, gather_cost, 1},
+    .reduce_scatter = {[](Ranks r) { return circulant_reduce_scatter(r.order, r.rank, 1, kWindow); }, gather_cost, 1},
 };
 
 }  // namespace tutti

@@ -87,7 +87,7 @@ size_t count_wrong(const Format& f, int n, int op, const Exact& exact, size_t fi
 
 TEST_CASE("sums of small floats are rounded once, whatever the algorithm that was asked for", "[long]") {
   const int n = GENERATE(3, 5, 9, 12);
-  const char* algo = GENERATE("", "ring", "tree", "rabenseifner", "doubling", "linear", "hierarchical", "chain");
+  const char* algo = GENERATE("", "ring", "tree", "circulant", "doubling", "linear", "hierarchical", "chain");
   const char* transport = GENERATE("shm", "tcp");
   if (kSanitized && n > 5) return;
   INFO(n << " ranks, algorithm '" << algo << "' over " << transport);

@@ -172,7 +172,7 @@ TEST_CASE("one thread holds all ranks, in a group") {
 TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch on each GPU") {
   FakePort port(2);
   const bool together = GENERATE(true, false);
-  for (const char* algo : {"ring", "tree", "rabenseifner"}) {
+  for (const char* algo : {"ring", "tree", "circulant"}) {
     const int before = port.programs;
     const tuttiUniqueId id = new_id();
     std::vector<Outcome> outcomes(2);

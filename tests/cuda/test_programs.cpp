@@ -27,7 +27,7 @@ const ProgramCase kCases[] = {
     {Collective::kAllReduce, Goal::kAllReduce, Algo::kTree},
     {Collective::kAllReduce, Goal::kAllReduce, Algo::kDirect},
     {Collective::kAllReduce, Goal::kAllReduce, algo_named("oneshot")},
-    {Collective::kAllReduce, Goal::kAllReduce, algo_named("rabenseifner")},
+    {Collective::kAllReduce, Goal::kAllReduce, algo_named("circulant")},
     {Collective::kAllReduce, Goal::kAllReduce, algo_named("doubling")},
     {Collective::kAllReduce, Goal::kAllReduce, algo_named("linear")},
     {Collective::kReduce, Goal::kReduce, Algo::kRing},

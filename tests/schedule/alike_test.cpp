@@ -30,10 +30,10 @@ std::vector<Schedule> all_hierarchical(int n, int ranks_per_host, uint32_t group
       n, [&](int rank) { return hierarchical_all_reduce(hosts, rank, groups * static_cast<uint32_t>(n), lanes); });
 }
 
-std::vector<Schedule> all_rabenseifner(int n, uint32_t window) {
+std::vector<Schedule> all_circulant(int n, uint32_t window) {
   const std::vector<int> order = natural_order(n);
-  return for_all_ranks(
-      n, [&](int rank) { return rabenseifner_all_reduce(order, rank, static_cast<uint32_t>(n), window); });
+  return for_all_ranks(n,
+                       [&](int rank) { return circulant_all_reduce(order, rank, static_cast<uint32_t>(n), window); });
 }
 
 std::vector<AlikeCase> alike_cases() {
@@ -41,9 +41,9 @@ std::vector<AlikeCase> alike_cases() {
   for (const int n : {2, 3, 4, 7, 8, 12})
     for (const uint32_t lanes : {1u, 2u, 3u})
       cases.push_back({"ring", n, all_ring_all_reduce(natural_order(n), 3 * static_cast<uint32_t>(n), lanes), {}});
-  for (const int n : {2, 4, 8, 16})
+  for (const int n : {2, 3, 4, 7, 8, 12})
     for (const uint32_t window : {1u, 2u, 4u}) {
-      cases.push_back({"rabenseifner", n, all_rabenseifner(n, window), {}});
+      cases.push_back({"circulant", n, all_circulant(n, window), {}});
       cases.back().options.slots = window;
     }
   for (const int n : {2, 6, 12, 16})

@@ -42,7 +42,7 @@ struct Named {
 constexpr Named kAlgorithms[] = {
     {"ring", [](const Group& g, int rank) { return ring_all_reduce(g.order, rank, 2 * g.n(), 2); }},
     {"tree", [](const Group& g, int rank) { return tree_all_reduce(g.order, rank, 4); }},
-    {"rabenseifner", [](const Group& g, int rank) { return rabenseifner_all_reduce(g.order, rank, g.n(), 2); }},
+    {"circulant", [](const Group& g, int rank) { return circulant_all_reduce(g.order, rank, g.n(), 2); }},
     {"doubling", [](const Group& g, int rank) { return doubling_all_reduce(g.order, rank, 1); }},
     {"chain", [](const Group& g, int rank) { return chain_all_reduce(g.n(), rank, 1); }},
     {"hierarchical", [](const Group& g, int rank) { return hierarchical_all_reduce(g.hosts, rank, 4 * g.n(), 4); }},

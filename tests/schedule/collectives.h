@@ -79,8 +79,10 @@ inline constexpr Builder kBuilders[] = {
      }},
     {"ring all-gather", Goal::kAllGather, false, true, false, true, 2,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_all_gather(order, rank, c, width); }},
-    {"Bruck all-gather", Goal::kAllGather, false, true, false, true, 0,
-     [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return bruck_all_gather(order, rank, c, width); }},
+    {"circulant all-gather", Goal::kAllGather, false, true, false, true, 0,
+     [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
+       return circulant_all_gather(order, rank, c, width);
+     }},
     {"direct broadcast", Goal::kBroadcast, true, true, false, false, 1,
      [](Ranks order, int rank, int root, uint32_t c, uint32_t) {
        return direct_broadcast(count(order), rank, root, c);
@@ -89,17 +91,17 @@ inline constexpr Builder kBuilders[] = {
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return direct_all_gather(count(order), rank, c); }},
     {"ring reduce-scatter", Goal::kReduceScatter, false, true, false, true, 2,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) { return ring_reduce_scatter(order, rank, c, width); }},
-    {"Bruck reduce-scatter", Goal::kReduceScatter, false, true, false, true, 0,
+    {"circulant reduce-scatter", Goal::kReduceScatter, false, true, false, true, 0,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return bruck_reduce_scatter(order, rank, c, width);
+       return circulant_reduce_scatter(order, rank, c, width);
      }},
     {"direct reduce-scatter", Goal::kReduceScatter, false, true, true, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return direct_reduce_scatter(count(order), rank, c); }},
     {"doubling all-reduce", Goal::kAllReduce, false, true, false, false, 1,
      [](Ranks order, int rank, int, uint32_t c, uint32_t) { return doubling_all_reduce(order, rank, c); }},
-    {"Rabenseifner all-reduce", Goal::kAllReduce, false, true, false, true, 0,
+    {"circulant all-reduce", Goal::kAllReduce, false, true, false, true, 0,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) {
-       return rabenseifner_all_reduce(order, rank, c, width);
+       return circulant_all_reduce(order, rank, c, width);
      }},
     {"hierarchical all-reduce, alike hosts", Goal::kAllReduce, false, true, false, true, 2,
      [](Ranks order, int rank, int, uint32_t c, uint32_t width) {

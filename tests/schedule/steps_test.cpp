@@ -21,12 +21,10 @@ using Chunks = std::vector<uint32_t>;
 
 }  // namespace
 
-TEST_CASE("steps: chunks go round in their group, or flip") {
-  Steps round, flipped, pairs;
+TEST_CASE("steps: chunks go round in their group") {
+  Steps round, pairs;
   round.repeat({{step_of(6)}}, 6, {.stride = 3, .modulus = 4});
   CHECK(chunks_of(round) == Chunks{6, 5, 4, 7, 6, 5});
-  flipped.repeat({{step_of(5)}}, 4, {.stride = 1, .flips = true});
-  CHECK(chunks_of(flipped) == Chunks{5, 4, 7, 6});
   pairs.repeat({{step_of(0), 1}, {step_of(4)}}, 3, {.stride = 1, .modulus = 4});
   CHECK(chunks_of(pairs) == Chunks{1, 4, 2, 5, 3, 6});
   const Walk walk{.stride = 1, .modulus = 4};

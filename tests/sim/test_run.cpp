@@ -265,10 +265,10 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
   };
   for (const int hosts_per_rack : {2, 64})
     for (const int n : {16, 32, 64})
-      for (const char* name : {"ring", "rabenseifner", "hierarchical"})
+      for (const char* name : {"ring", "circulant", "hierarchical"})
         for (const uint8_t lanes : {1, 2}) {
           const Network network = network_of(even_cluster(hosts_per_rack), n);
-          const Plan plan{algo_named(name), name == std::string("rabenseifner") ? uint8_t{1} : lanes};
+          const Plan plan{algo_named(name), name == std::string("circulant") ? uint8_t{1} : lanes};
           SimulatedOperation of{.bytes = static_cast<uint64_t>(n) << 15};
           const auto few = run(network, of, plan);
           of.traces = true;  // which wants all of them

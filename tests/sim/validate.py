@@ -16,7 +16,7 @@ GROUPS = ("shm:2", "shm:4", "shm:8", "tcp:2", "tcp:4", "tcp:8", "2x1", "4x1", "8
 SIZES = {"here": "64M", "network": "4M"}  # the largest; from 256 bytes on, times 4; simulated from 1 KiB on
 TIE = 1.05
 # The others are one of these where hosts have one rank, or there is one host.
-ALGORITHMS = ("ring", "tree", "direct", "rabenseifner", "doubling", "oneshot", "linear")
+ALGORITHMS = ("ring", "tree", "direct", "circulant", "doubling", "oneshot", "linear")
 
 
 def output_of(*command):

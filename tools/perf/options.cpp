@@ -64,7 +64,7 @@ void add_operation_options(CLI::App& app, Options& o, Raw& raw, const Collective
         ->check(CLI::IsMember({"int8", "f8e4m3"}));
   app.add_option(
          "--algo", o.algo,
-         "ring, tree, direct, oneshot, rabenseifner, doubling, linear, hierarchical, racks or chain; otherwise by size")
+         "ring, tree, direct, oneshot, circulant, doubling, linear, hierarchical, racks or chain; otherwise by size")
       ->group("Operation");
   app.add_option("--transport", o.transports, "allowed transports in order of preference: shm,tcp")->group("Operation");
 }

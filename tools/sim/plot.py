@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  the backend has to be chosen first
 
 RANKS = [8, 16, 64, 256, 1024, 4096, 16384, 65536]
-ALGORITHMS = ["ring", "rabenseifner", "hierarchical", "doubling", "tree", "direct"]
+ALGORITHMS = ["ring", "circulant", "hierarchical", "doubling", "tree", "direct"]
 # What is simulated by a few ranks, and what soon has too many messages to wait for.
 MOST_RANKS = {"tree": 1024, "doubling": 1024, "direct": 64, "hierarchical": 4096}
 
