@@ -39,9 +39,8 @@ Slice out(uint32_t chunk) {
   return {Buffer::kOutput, chunk};
 }
 
-// The exchanges of a reduce-scatter: at half the ranks, a quarter, and so on, rounded up. Before one a rank has sums
-// for the blocks of `distance + count` positions, its own and the next ones, and gives away the last `count` of them.
-// All but the nearest distance + count have been given away; the first exchange is of what is only input:
+// The exchanges of a reduce-scatter: at half the ranks, a quarter, and so on, rounded up. Before one a rank has the
+// blocks of `distance + count` positions, its own and the next ones, and gives away the last `count` of them:
 //
 //   n = 5, position 0     has      gives to 0+d      gets parts of, from 0-d
 //   d = 3                 01234    34                01

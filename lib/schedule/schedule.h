@@ -20,9 +20,8 @@ struct Lane {
   Steps steps;
 };
 
-// How a schedule resembles those of other ranks, as its builder thinks: rank r + k * period does
-// what rank r does, with all ranks moved alike and all chunks moved k times. Whoever relies on it proves it first: see
-// alike.h.
+// How a schedule resembles those of other ranks, as its builder thinks: rank r + k * period does what rank r does, with
+// all ranks moved alike and all chunks moved k times. Whoever relies on it proves it first: see alike.h.
 struct Alike {
   int period = 0;  // 0: in no way
   Walk walk;

@@ -53,6 +53,7 @@ run "$tune" --fit "$tmp/samples" --simulated tcp -o "$tmp/host"
 check "this host, for tutti-sim" 0 ''
 run cat "$tmp/host"
 check "what messages cost there" 0 '"message_us": [0-9]'
+check "that it was over TCP" 0 '"shares_memory": false'
 run "$tune" --fit "$tmp/samples" --simulated shm
 check "a host without a file" 2 '--simulated wants --fit FILES, and -o FILE'
 run "$tune" --fit "$tmp/samples" -o "$tmp/no/such/folder"

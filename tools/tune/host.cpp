@@ -15,11 +15,14 @@ bool waits_for_all(Collective collective) {
   return collective != Collective::kBroadcast && collective != Collective::kReduce;
 }
 
+// Each was measured as one of many in a row.
+constexpr int kRow = 4;
+
 sim::MeasuredOperation operation_of(const Sample& sample) {
   const auto n = static_cast<uint64_t>(sample.facts.n_ranks);
   return {.of = {.collective = sample.collective,
                  .bytes = sample.bytes * (sim::is_in_blocks(sample.collective) ? n : 1),
-                 .row = 4},
+                 .row = kRow},
           .plan = sample.plan,
           .n_ranks = sample.facts.n_ranks,
           .ns = sample.ns};
