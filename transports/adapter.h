@@ -83,7 +83,7 @@ inline std::array<uint32_t, 5> to_hello_args(const tuttiLinkConfig& c) {
   return {c.channel, c.slots, c.slot_bytes};
 }
 inline Result<tuttiLinkConfig> link_config_of(const Hello& hello, int n_ranks) {
-  const tuttiLinkConfig c{sizeof c, hello.from_rank, hello.args[0], hello.args[1], hello.args[2]};
+  const tuttiLinkConfig c{sizeof c, hello.from_rank, hello.args[0], hello.args[1], hello.args[2], 0};
   if (c.peer < 0 || c.peer >= n_ranks)
     return Error{Code::kRemoteError, format("rank %d of %d wants a link: there is no such rank", c.peer, n_ranks)};
   TUTTI_TRY(check_link_config(c));

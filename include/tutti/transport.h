@@ -101,6 +101,9 @@ typedef struct {
   uint32_t channel;    /* tells apart several links between the same two ranks */
   uint32_t slots;      /* 2 .. 64 */
   uint32_t slot_bytes; /* a multiple of 64 */
+  /* Of who connects: how many connections of a network's protocol should share the link, since its peer is far away and
+   * one does not fill the network; 0: as many as the transport likes. */
+  uint32_t connections;
 } tuttiLinkConfig;
 
 typedef struct {

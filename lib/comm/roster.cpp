@@ -10,6 +10,7 @@
 
 #include "base/at_fork.h"
 #include "base/bytes.h"
+#include "base/log.h"
 #include "plan/planner.h"
 #include "tutti/tutti.h"
 
@@ -67,6 +68,11 @@ class Findings {
     all_net_ &= offers("net");
     any_pins_ |= offers("verbs") || offers("net");
     any_divides_ |= i.connections > 1;
+    all_send_by_rate_ &= i.sends_by_rate != 0;
+    wire_latency_ns_ = std::max(wire_latency_ns_, i.wire_latency_ns);
+    rack_latency_ns_ = std::max(rack_latency_ns_, i.rack_latency_ns);
+    uint64_t& of_host = round_trips_ns_[std::to_array(i.control.host.bytes)];
+    of_host = std::max(of_host, i.round_trip_ns);
     rack_bytes_per_second_ = std::max(rack_bytes_per_second_, i.rack_bytes_per_second);
     cache_bytes_ = std::min(cache_bytes_, i.cache_bytes);
     const auto [found, is_new] = places_.try_emplace(std::to_array(i.machine.bytes), machines_.size());
@@ -77,19 +83,20 @@ class Findings {
 
   Layout layout() const { return lay_out(locations_); }
   MessageSizes sizes(const Layout& layout) const {
-    return usual_sizes(layout.hosts.size(), all_shm_, any_pins_, any_divides_);
+    Facts apart = common(layout);
+    if (apart.wire_latency_ns == 0) apart.wire_latency_ns = distance_ns();
+    const MessageSizes sizes = usual_sizes(
+        {layout.hosts.size(), all_shm_, any_pins_, any_divides_, apart.far_bytes(), all_send_by_rate_});
+    if (apart.far_bytes() > 0)
+      log(LogLevel::kInfo, "hosts are far apart, %.1f ms one way: messages of up to %u bytes, %u connections for each",
+          static_cast<double>(apart.wire_latency_ns) * 1e-6, sizes.slot_bytes, std::max(1u, sizes.connections));
+    return sizes;
   }
   // As the ranks of each machine see it.
   std::vector<Facts> facts(const Layout& layout) const {
-    Facts common;
-    common.n_ranks = n_ranks_;
-    common.shares_memory = all_shm_;
-    common.has_rdma = all_verbs_ || all_net_;
-    common.cache_bytes = cache_bytes_;
-    add_network(layout, rack_bytes_per_second_, &common);
     std::vector<Facts> all;
     for (const MachineOfRanks& machine : machines_) {
-      all.push_back(common);
+      all.push_back(common(layout));
       all.back().ranks_here = machine.ranks;
       all.back().cpus_here = std::max(1, static_cast<int>(machine.cpus.count()));
       all.back().machine_cpus = static_cast<int>(machine.cpus_in_all);
@@ -100,6 +107,25 @@ class Findings {
   const CpuSet& cpus(size_t machine) const { return machines_[machine].cpus; }
 
  private:
+  Facts common(const Layout& layout) const {
+    Facts facts;
+    facts.n_ranks = n_ranks_;
+    facts.shares_memory = all_shm_;
+    facts.has_rdma = all_verbs_ || all_net_;
+    facts.wire_latency_ns = wire_latency_ns_;
+    facts.rack_latency_ns = rack_latency_ns_;
+    facts.cache_bytes = cache_bytes_;
+    add_network(layout, rack_bytes_per_second_, &facts);
+    return facts;
+  }
+  // At least so far from each other are two hosts, of which one is nearer to where all have met. It decides how large
+  // messages are, and never in which order anything is added up.
+  uint64_t distance_ns() const {
+    const auto by_time = [](const auto& a, const auto& b) { return a.second < b.second; };
+    const auto [least, most] = std::minmax_element(round_trips_ns_.begin(), round_trips_ns_.end(), by_time);
+    return (most->second - least->second) / 2;
+  }
+
   // Whose ranks share CPUs, though they may be in containers and so hosts of their own.
   struct MachineOfRanks {
     int ranks;
@@ -109,7 +135,9 @@ class Findings {
   int n_ranks_ = 0;
   std::vector<RankLocation> locations_;
   bool all_shm_ = true, all_verbs_ = true, all_net_ = true, any_pins_ = false, any_divides_ = false;
-  uint64_t rack_bytes_per_second_ = 0, cache_bytes_ = UINT64_MAX;
+  bool all_send_by_rate_ = true;
+  uint64_t rack_bytes_per_second_ = 0, wire_latency_ns_ = 0, rack_latency_ns_ = 0, cache_bytes_ = UINT64_MAX;
+  std::map<std::array<uint8_t, sizeof(HostId)>, uint64_t> round_trips_ns_;  // of hosts
   std::vector<MachineOfRanks> machines_;
   std::map<std::array<uint8_t, sizeof(HostId)>, size_t> places_;  // of the machines in machines_, by their ids
 };
@@ -128,6 +156,10 @@ std::string Introduction::to_bytes() const {
       .put(wire_bytes_per_second)
       .put(rack)
       .put(rack_bytes_per_second)
+      .put(wire_latency_ns)
+      .put(rack_latency_ns)
+      .put(round_trip_ns)
+      .put(sends_by_rate)
       .put(cache_bytes)
       .put(prices)
       .put_string(prices_from)
@@ -163,6 +195,10 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
   i.wire_bytes_per_second = r.get<uint64_t>();
   i.rack = r.get<uint32_t>();
   i.rack_bytes_per_second = r.get<uint64_t>();
+  i.wire_latency_ns = r.get<uint64_t>();
+  i.rack_latency_ns = r.get<uint64_t>();
+  i.round_trip_ns = r.get<uint64_t>();
+  i.sends_by_rate = r.get<uint32_t>();
   i.cache_bytes = r.get<uint64_t>();
   i.prices = r.get<uint64_t>();
   i.prices_from = r.get_string();

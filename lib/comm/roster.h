@@ -31,6 +31,9 @@ struct Introduction {
   uint64_t wire_bytes_per_second = 0, cache_bytes = 0;
   uint32_t rack = 0;
   uint64_t rack_bytes_per_second = 0;
+  uint64_t wire_latency_ns = 0, rack_latency_ns = 0;  // as a file says
+  uint64_t round_trip_ns = 0;                         // to where the ranks meet, or to who leads there
+  uint32_t sends_by_rate = 0;                         // its TCP, whatever is lost
   uint64_t prices = 0;      // their fingerprint
   std::string prices_from;  // a file; empty: from the library itself
   std::string order;

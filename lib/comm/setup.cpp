@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
+#include "base/tcp_info.h"
 #include "comm/collectives.h"
 #include "debug/trace_signal.h"
 #include "kernels/kernels.h"
@@ -26,6 +27,8 @@ void find_in_network(const Cluster& network, const std::string& file, Introducti
   mine->rack = 1 + static_cast<uint32_t>(host / network.hosts_per_rack);
   mine->rack_bytes_per_second = static_cast<uint64_t>(network.rack_bytes_per_second());
   mine->wire_bytes_per_second = static_cast<uint64_t>(network.host_bytes_per_second(host));
+  mine->wire_latency_ns = static_cast<uint64_t>(network.nic.latency_ns);
+  mine->rack_latency_ns = static_cast<uint64_t>(network.rack.latency_ns);
 }
 
 // What transports may ask about the user's memory.
@@ -94,6 +97,8 @@ Introduction Setup::introduction(const PriceList& prices, const Contact& control
   mine.cache_bytes = me_.machine->last_level_cache_bytes;
   mine.wire_bytes_per_second = links_.network_bytes_per_second();
   if (prices.network) find_in_network(*prices.network, prices.network_file, &mine);
+  mine.round_trip_ns = rendezvous_.round_trip_ns();
+  mine.sends_by_rate = sends_by_rate() ? 1 : 0;
   mine.prices = fingerprint(prices.prices);
   mine.prices_from = prices.file;
   mine.host = host_name();

@@ -14,6 +14,17 @@ struct MessageSizes {
   // as much as all of that. 0: any size is as good as another.
   uint32_t segment_bytes = 0;
   uint32_t slots = 4;  // of a link: as many messages are under way
+  uint32_t connections = 0;  // of a link to another host; 0: as its transport likes
+};
+
+// What they depend on.
+struct Surroundings {
+  size_t hosts = 1;
+  bool all_share_memory = false;
+  bool any_pins = false;      // a network device, messages
+  bool any_divides = false;   // messages among several connections
+  uint64_t far_bytes = 0;     // that a rank should have under way, because hosts are far apart; 0: they are not
+  bool all_send_by_rate = false;  // whatever is lost
 };
 
 // What the kernel sends at a time over TCP, less a frame's header: on loopback one packet of 65483 bytes, between hosts
@@ -29,11 +40,19 @@ inline constexpr uint32_t kTcpMessageBytes = 65088;
 // segment costs as little as any: 4 MiB by 8 hosts at 1 Gb/s, 1.01 times the bound instead of 1.41; 16 slots instead of
 // 4 bring another 2 to 7 % at 1 MiB. Several connections divide messages, the shortest ones badly: of two segments for
 // each, 4 MiB over two networks of 1 Gb/s take 1.04 times the bound instead of 1.15 to 1.24.
-inline MessageSizes usual_sizes(size_t n_hosts, bool all_share_memory, bool any_pins, bool any_divides) {
-  if (n_hosts == 1 && all_share_memory) return {128 << 10};
-  if (any_pins) return {256 << 10};
-  if (n_hosts > 1) return {(any_divides ? 2 : 1) * kTcpMessageBytes, kTcpMessageBytes, 16};
-  return {576 << 10, kTcpMessageBytes};
+// A lane's next message waits until its last one has come, so between hosts that are far apart a message has as much as
+// is under way at a time: 16 MiB by 2 ranks, 80 ms apart at 200 Mb/s, took 4 s and more in single segments, 0.86 in 64.
+// There kernels that halve their rate at a loss need several connections; others do better with one, whose pieces need
+// not wait for each other.
+inline MessageSizes usual_sizes(const Surroundings& s) {
+  constexpr uint64_t kBytesOfConnection = 256 << 10, kMostConnections = 16;
+  if (s.hosts == 1 && s.all_share_memory) return {128 << 10};
+  if (s.any_pins) return {256 << 10};
+  if (s.hosts == 1) return {576 << 10, kTcpMessageBytes};
+  const auto segments = std::max<uint32_t>(s.any_divides ? 2 : 1, static_cast<uint32_t>(s.far_bytes / kTcpMessageBytes));
+  const uint64_t connections = s.all_send_by_rate ? 0 : std::min(s.far_bytes / kBytesOfConnection, kMostConnections);
+  return {segments * kTcpMessageBytes, kTcpMessageBytes, std::clamp(32 / segments, 2u, 16u),
+          static_cast<uint32_t>(connections)};
 }
 
 // Smaller values are copied into the slot: cheaper than to make the sender wait until they are read.

@@ -10,6 +10,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/tcp_info.h"
 
 namespace tutti {
 namespace {
@@ -191,10 +192,14 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
     const int i = try_all(attempts, key, rank, deadline);
     if (i >= 0) {
       Attempt& winner = attempts[static_cast<size_t>(i)];
+      const uint64_t there_and_back_ns = round_trip_ns(winner.fd.get());
       return RootConnection{
-          std::move(winner.fd), winner.handshake->take_channel(),
+          std::move(winner.fd),
+          winner.handshake->take_channel(),
           winner.address.to_string() + format(" (number %d of %zu addresses%s)", i + 1, attempts.size(),
-                                              describe_failures(attempts, i).c_str())};
+                                              describe_failures(attempts, i).c_str()),
+          {},
+          there_and_back_ns};
     }
     if (deadline.passed()) return give_up(attempts, rank);
     if (tell_at.passed()) {

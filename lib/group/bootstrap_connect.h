@@ -23,6 +23,7 @@ struct RootConnection {
   std::unique_ptr<SecureChannel> channel;
   std::string how;                        // for the log: "10.0.0.1:4000 (1st of 3 addresses)", and why others failed
   std::optional<JoinMessage> relay = {};  // a rank of the process that relays
+  uint64_t round_trip_ns = 0;
 };
 // Tries again until the deadline. kInvalidUsage when the last thing heard was a refusal by whoever listens there (a
 // wrong secret, another version), else kTimeout; the sentence says what became of every address.

@@ -8,6 +8,7 @@
 
 #include "base/dial.h"
 #include "base/log.h"
+#include "base/tcp_info.h"
 #include "group/blobs.h"
 
 namespace tutti {
@@ -54,6 +55,7 @@ std::optional<RootConnection> call_relay(Dialer dialer, Deadline deadline) {
   }
   if (status != Dialer::Status::kDone) return std::nullopt;
   RootConnection connection{dialer.take(), dialer.take_channel(), "", std::nullopt};
+  connection.round_trip_ns = round_trip_ns(connection.fd.get());
   auto heard = hear(connection, deadline);
   if (!heard || heard.value().kind != FrameKind::kRelay) return std::nullopt;
   connection.relay = std::move(heard.value().join);
@@ -121,6 +123,7 @@ Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Dea
   const int left_ms = deadline.left_ms(INT32_MAX);
   const Deadline patience = Deadline::after_seconds(std::min(kPatienceMs, left_ms / 2) / 1e3);
   std::optional<Error> shortage;
+  uint64_t above_ns = 0;  // how far it is from this process' relay
   while (!patience.passed() && !deadline.passed()) {
     auto behind_name = listen_unix_abstract(name);
     shortage.reset();
@@ -134,12 +137,16 @@ Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Dea
       }
       TUTTI_TRY_ASSIGN(RootConnection root, connect_relay(roots, me, deadline));
       log(LogLevel::kInfo, "rank %d relays for its host to the root at %s", rank, root.how.c_str());
+      above_ns = root.round_trip_ns;
       TUTTI_TRY(spawn(std::make_unique<RelayServer>(std::move(listening), local_key,
                                                     Deadline::after_seconds(deadline.left_ms(INT32_MAX) / 1e3),
                                                     std::move(root), std::move(me))));
     }
     Dialer dialer({local_key, HelloKind::kBootstrap, rank, -1}, {unix_abstract_address(name)});
-    if (auto connection = call_relay(std::move(dialer), patience)) return std::move(*connection);
+    if (auto connection = call_relay(std::move(dialer), patience)) {
+      connection->round_trip_ns = above_ns;
+      return std::move(*connection);
+    }
     ::poll(nullptr, 0, patience.left_ms(1));
   }
   if (shortage) return *shortage;

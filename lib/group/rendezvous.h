@@ -25,6 +25,8 @@ class Rendezvous {
   int rank() const { return rank_; }
   int n_ranks() const { return n_ranks_; }
   const Key& key() const { return key_; }
+  // How far it is to where the ranks meet, or to the rank that leads there; 0: not known to be far.
+  uint64_t round_trip_ns() const { return round_trip_ns_; }
 
  protected:
   Rendezvous() = default;
@@ -34,6 +36,7 @@ class Rendezvous {
   int rank_ = 0;
   int n_ranks_ = 1;
   Key key_{};
+  uint64_t round_trip_ns_ = 0;
 };
 
 }  // namespace tutti

@@ -20,6 +20,8 @@ class ShrinkRendezvous final : public Rendezvous {
  public:
   // `old` outlives this.
   static Result<ShrinkRendezvous> gather(PeerWatch& old, const Council::Without& without, const Deadline& deadline);
+  // As it was when the old group met.
+  void set_round_trip_ns(uint64_t known_ns) { round_trip_ns_ = known_ns; }
 
   Result<Blobs> all_gather(const std::string& blob) override;
   bool is_broken() override;

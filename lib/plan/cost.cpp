@@ -11,12 +11,20 @@ namespace {
 // A slot's bytes as the model sees it: those that are usual, so that TUTTI_SLOT_BYTES changes no choice.
 constexpr double kSharedSlotBytes = 128 << 10, kWireSlotBytes = 64 << 10, kSocketSlotBytes = 512 << 10;
 
-double price_ns(const Share& share, const Medium& medium, double oversubscription) {
+double price_ns(const Share& share, const Medium& medium, double oversubscription, double least_hop_ns = 0) {
   const double hop = oversubscription > 1 ? oversubscription * medium.turn : medium.hop;
-  return share.hops * hop + share.messages * medium.message + share.bytes * medium.byte;
+  return share.hops * std::max(hop, least_hop_ns) + share.messages * medium.message + share.bytes * medium.byte;
 }
 
 }  // namespace
+
+uint64_t Facts::far_bytes() const {
+  constexpr uint64_t kFarNs = 5'000'000, kMostBytes = 8 << 20;
+  const uint64_t round_trip_ns = 2 * (wire_latency_ns + (racks > 1 ? rack_latency_ns : 0));
+  if (hosts == 1 || round_trip_ns < kFarNs) return 0;
+  const double bytes = 2e-9 * static_cast<double>(round_trip_ns) * static_cast<double>(wire_bytes_per_second);
+  return static_cast<uint64_t>(std::min<double>(kMostBytes, bytes / largest_host));
+}
 
 std::string to_text(const Facts& f) {
   std::string text = format(
@@ -29,13 +37,17 @@ std::string to_text(const Facts& f) {
     text += format("; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
                    static_cast<unsigned long long>(f.fast_bytes_per_second), f.racks, f.largest_rack,
                    static_cast<unsigned long long>(f.rack_bytes_per_second));
+  if (f.wire_latency_ns > 0)
+    text += format("; %llu ns between hosts, %llu more between racks",
+                   static_cast<unsigned long long>(f.wire_latency_ns),
+                   static_cast<unsigned long long>(f.rack_latency_ns));
   return text + "\n";
 }
 
 std::optional<Facts> facts_from_text(const std::string& text) {
   Facts f;
   char here[16] = "", between[16] = "";
-  unsigned long long speed = 0, cache = 0, fast = 0, rack = 0;
+  unsigned long long speed = 0, cache = 0, fast = 0, rack = 0, wire_ns = 0, rack_ns = 0;
   const size_t at = text.find("facts: ");
   if (at == text.npos ||
       sscanf(text.c_str() + at,
@@ -44,6 +56,11 @@ std::optional<Facts> facts_from_text(const std::string& text) {
              &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, &f.machine_cpus, here, between, &speed,
              &cache, &fast, &f.racks, &f.largest_rack, &rack) < 10)
     return std::nullopt;
+  const std::string rest = text.substr(at, text.find('\n', at) - at);
+  if (const size_t ns = rest.rfind("; "); ns != rest.npos)
+    sscanf(rest.c_str() + ns, "; %llu ns between hosts, %llu more", &wire_ns, &rack_ns);
+  f.wire_latency_ns = wire_ns;
+  f.rack_latency_ns = rack_ns;
   f.fast_bytes_per_second = fast;
   f.rack_bytes_per_second = rack;
   f.shares_memory = here == std::string_view("shm");
@@ -59,11 +76,12 @@ namespace {
 Workload workload_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts, bool among_racks) {
   const bool shares_memory = facts.hosts == 1 && facts.shares_memory;
   const int hosts = among_racks ? facts.racks : facts.hosts;
+  const auto far_bytes = static_cast<double>(facts.far_bytes());
   return {.n = static_cast<double>(facts.n_ranks),
           .lanes = static_cast<double>(plan.lanes),
           .bytes = static_cast<double>(bytes),
           .slot_bytes = shares_memory                        ? kSharedSlotBytes
-                        : facts.hosts > 1 && !facts.has_rdma ? kWireSlotBytes
+                        : facts.hosts > 1 && !facts.has_rdma ? std::max(kWireSlotBytes, far_bytes)
                                                              : kSocketSlotBytes,
           .hosts = static_cast<double>(hosts),
           .here = static_cast<double>(among_racks ? facts.largest_rack : facts.largest_host),
@@ -94,7 +112,11 @@ RankCost rank_cost_of(Collective collective, Plan plan, uint64_t bytes, const Fa
                    {cost.wire_hops, share(cost.wire.messages), share(cost.wire.bytes)},
                    share(cost.summed),
                    facts.hosts > 1 ? cost.out : 0};
-  if (facts.racks > 1) busiest.rack_bytes = cost_of(workload_of(collective, plan, bytes, facts, true)).out;
+  if (facts.racks > 1) {
+    const Cost among = cost_of(workload_of(collective, plan, bytes, facts, true));
+    busiest.rack_hops = among.wire_hops;
+    busiest.rack_bytes = among.out;
+  }
   const bool in_blocks = collective >= Collective::kAllGather && collective <= Collective::kAllToAll;
   const double blocks = in_blocks ? workload.n + 1 : 2, all = blocks * workload.bytes * facts.largest_host;
   if (all > static_cast<double>(facts.cache_bytes))
@@ -115,7 +137,9 @@ double price_ns(const RankCost& cost, const Facts& facts, const Prices& prices) 
   const double between_racks =
       facts.rack_bytes_per_second > 0 ? cost.rack_bytes / static_cast<double>(facts.rack_bytes_per_second) : 0;
   return price_ns(cost.here, facts.shares_memory ? prices.shm : prices.loopback, facts.oversubscription()) +
-         price_ns(cost.wire, facts.has_rdma ? prices.rdma : prices.network, facts.oversubscription()) +
+         price_ns(cost.wire, facts.has_rdma ? prices.rdma : prices.network, facts.oversubscription(),
+                  static_cast<double>(facts.wire_latency_ns)) +
+         cost.rack_hops * static_cast<double>(facts.rack_latency_ns) +
          cost.summed_bytes * prices.summed_byte + cost.far_bytes * prices.far_byte +
          1e9 * std::max(cost.out_bytes / static_cast<double>(facts.wire_bytes_per_second), between_racks);
 }

@@ -32,6 +32,8 @@ struct Facts {
   uint64_t fast_bytes_per_second = 0;              // of the slowest that is not a slow one; 0: none is
   int racks = 1, largest_rack = 0;                 // in ranks
   uint64_t rack_bytes_per_second = 0;              // of what leads out of a rack; 0: as much as its hosts can send
+  uint64_t wire_latency_ns = 0;                    // between hosts, as a file says; 0: none does
+  uint64_t rack_latency_ns = 0;                    // and so much more between racks
   uint64_t cache_bytes = 8 << 20;                  // last-level, for all ranks of a host
 
   // How much longer everybody's work takes because CPUs are shared.
@@ -42,6 +44,9 @@ struct Facts {
                ? 1
                : static_cast<double>(fast_bytes_per_second) / static_cast<double>(wire_bytes_per_second);
   }
+  // What a rank should have under way if hosts are far apart: twice what its host sends in a round trip. 0: they are
+  // not.
+  uint64_t far_bytes() const;
   // As if all ranks might run on every CPU.
   Facts unbound() const {
     Facts facts = *this;
@@ -63,6 +68,7 @@ struct RankCost {
   Share here, wire;
   double summed_bytes = 0;  // read for it
   double out_bytes = 0;     // of the host that sends most
+  double rack_hops = 0;     // of those over the wire, to another rack
   double rack_bytes = 0;    // of the rack that sends most
   double far_bytes = 0;     // of those above, what is in no cache
 };

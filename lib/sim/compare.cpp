@@ -16,20 +16,6 @@ Medium medium_of(const Conduit& way, const Cluster& cluster) {
 
 }  // namespace
 
-Facts facts_of(const Network& network) {
-  const Cluster& cluster = network.cluster();
-  const int here = std::min(cluster.ranks_per_host, network.n_ranks());
-  const int cpus = cluster.cpus.per_host > 0 ? cluster.cpus.per_host : here;
-  Facts facts{.n_ranks = network.n_ranks(),
-              .ranks_here = here,
-              .cpus_here = cpus,
-              .machine_cpus = cpus,
-              .shares_memory = cluster.links.shares_memory,
-              .has_rdma = cluster.links.rdma};
-  add_network(network.layout(), static_cast<uint64_t>(cluster.rack_bytes_per_second()), &facts);
-  return facts;
-}
-
 // The planner has no ports within a host: their bytes count as work, half of it at either end. Nor caches.
 Prices prices_of(const Cluster& cluster) {
   Prices prices{.shm = medium_of(cluster.local, cluster), .network = medium_of(cluster.nic, cluster)};
@@ -42,7 +28,7 @@ Prices prices_of(const Cluster& cluster) {
 
 Planner planner_of(const Network& network) {
   Planner planner(0, network.layout(), Algo::kAuto, false);
-  planner.set_facts(facts_of(network), {prices_of(network.cluster()), "", {}});
+  planner.set_facts(network.facts(), {prices_of(network.cluster()), "", {}});
   return planner;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "exec/chunks.h"
+#include "plan/cost.h"
 #include "topology/cluster.h"
 #include "topology/layout.h"
 
@@ -37,6 +38,7 @@ class Network {
   int host_of(int rank) const { return rank / cluster_.ranks_per_host; }
   int rack_of(int host) const { return host / cluster_.hosts_per_rack; }
   Layout layout() const;
+  Facts facts() const;
 
   Route route(int from, int to) const;
   // The wire of the first ranks that is like this one. All are of a kind, if the first are as many as period() or a

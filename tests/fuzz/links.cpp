@@ -46,7 +46,7 @@ std::vector<Received> frames_in(std::string_view stream, uint32_t slot_bytes) {
 void receive_over_tcp(Input& in) {
   SocketPair sockets;
   const tuttiLinkConfig config{sizeof config, 1, 0, 2 + static_cast<uint32_t>(in.below(3)),
-                               64 * (1 + static_cast<uint32_t>(in.below(4)))};
+                               64 * (1 + static_cast<uint32_t>(in.below(4))), 0};
   std::vector<tcp::SharedFd> connections;
   connections.emplace_back(std::move(sockets.ours));
   tcp::Pairs pairs(2);  // a higher rank, which sends nothing back by this side's connections
@@ -156,7 +156,7 @@ struct Prey {
   Prey() {
     static const std::string name = "tutti-fuzz-" + std::to_string(getpid());
     static Acceptor acceptor(std::move(listen_unix_abstract(name)).value(), Key{}, HelloKind::kShm, 1);
-    const tuttiLinkConfig config{sizeof config, 1, 0, kSlots, kSlotBytes};
+    const tuttiLinkConfig config{sizeof config, 1, 0, kSlots, kSlotBytes, 0};
     link.emplace(Dialer::Call{Key{}, HelloKind::kShm, 0, 1, to_hello_args(config)}, unix_abstract_address(name), config,
                  std::make_shared<shm::Exchange>(), std::make_shared<shm::Bell>());
     while (!socket) {

@@ -81,7 +81,7 @@ Result<Taken> take_link(Mailbox& mail) {
 std::string make_link(std::string_view address, uint64_t id, const void* at) {
   ShmAddress peer;
   memcpy(&peer, address.data(), std::min(address.size(), sizeof peer));
-  const tuttiLinkConfig config{sizeof config, 1, 0, Ask().slots, Ask().slot_bytes};
+  const tuttiLinkConfig config{sizeof config, 1, 0, Ask().slots, Ask().slot_bytes, 0};
   static std::optional<Dialer> dialer;  // its socket lives as long as the process
   dialer.emplace(Dialer::Call{key_of(7), HelloKind::kShm, 1, 0, to_hello_args(config)},
                  std::vector<Address>{unix_abstract_address(peer.name)});

@@ -115,7 +115,7 @@ struct Ask {
   uint32_t channel = 0;
   uint32_t slots = 4;
   uint32_t slot_bytes = 4096;
-  operator tuttiLinkConfig() const { return {sizeof(tuttiLinkConfig), peer, channel, slots, slot_bytes}; }
+  operator tuttiLinkConfig() const { return {sizeof(tuttiLinkConfig), peer, channel, slots, slot_bytes, 0}; }
 };
 
 // Where the receiver has posted the next message, or null.

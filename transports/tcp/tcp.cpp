@@ -29,8 +29,9 @@ class TcpEndpoint {
     if (!contact) return Error{Code::kInvalidArgument, "this is not the address of a tcp endpoint", config.peer};
     TUTTI_TRY_ASSIGN(const int64_t asked_connections, env_int(Env::kTcpConnections));
     TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
-    const size_t n_connections = asked_connections > 0 ? static_cast<size_t>(asked_connections)
-                                                       : std::min<size_t>(networks_between(*contact), kMaxConnections);
+    const size_t fitting = std::max<size_t>(networks_between(*contact), config.connections);
+    const size_t n_connections =
+        asked_connections > 0 ? static_cast<size_t>(asked_connections) : std::min<size_t>(fitting, kMaxConnections);
     const Dialer::Call call{key_, HelloKind::kTcp, rank_, config.peer, {}};
     TUTTI_TRY_ASSIGN(SlotRing<SendSlot> ring, SlotRing<SendSlot>::create(config));
     return std::unique_ptr<LinkHalf>(new SendLink(call, *contact, config, static_cast<uint32_t>(n_connections),
