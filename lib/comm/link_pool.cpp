@@ -209,8 +209,8 @@ Result<bool> LinkPool::next_transport(const Name& name, Attempt& attempt) {
     std::string why =
         attempt.delivers && !endpoint.delivers() ? "it cannot bypass the CPU" : unreachable_because(endpoint, peer);
     if (why.empty()) {
-      const tuttiLinkConfig config{sizeof config,     name.first,        name.second,
-                                   sizes_.slots, sizes_.slot_bytes, sizes_.connections};
+      const tuttiLinkConfig config{sizeof config, name.first,        name.second,
+                                   sizes_.slots,  sizes_.slot_bytes, sizes_.connections};
       auto link = endpoint.connect(config, peer.at(endpoint.name()));
       if (link) {
         attempt.link = std::make_unique<Link>(std::move(link).value());

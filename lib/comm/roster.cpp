@@ -60,21 +60,21 @@ uint64_t number_of(std::string_view bytes) {
 class Findings {
  public:
   void add(const Introduction& i) {
-    n_ranks_++;
-    locations_.push_back({i.control.host, i.path, i.rack, i.wire_bytes_per_second});
+    facts_.n_ranks++;
+    locations_.push_back({i.control.host, i.path, i.network.rack, i.network.bytes_per_second});
     const auto offers = [&](const char* transport) { return i.addresses.contains(transport); };
-    all_shm_ &= offers("shm");
+    facts_.shares_memory &= offers("shm");
     all_verbs_ &= offers("verbs");
     all_net_ &= offers("net");
     any_pins_ |= offers("verbs") || offers("net");
     any_divides_ |= i.connections > 1;
-    all_send_by_rate_ &= i.sends_by_rate != 0;
-    wire_latency_ns_ = std::max(wire_latency_ns_, i.wire_latency_ns);
-    rack_latency_ns_ = std::max(rack_latency_ns_, i.rack_latency_ns);
+    facts_.racks.bytes_per_second = std::max(facts_.racks.bytes_per_second, i.network.rack_bytes_per_second);
+    facts_.racks.latency_ns = std::max(facts_.racks.latency_ns, i.network.rack_latency_ns);
+    facts_.wire_latency_ns = std::max(facts_.wire_latency_ns, i.network.latency_ns);
+    facts_.cache_bytes = std::min(facts_.cache_bytes, i.cache_bytes);
+    all_send_by_rate_ &= i.network.sends_by_rate != 0;
     uint64_t& of_host = round_trips_ns_[std::to_array(i.control.host.bytes)];
-    of_host = std::max(of_host, i.round_trip_ns);
-    rack_bytes_per_second_ = std::max(rack_bytes_per_second_, i.rack_bytes_per_second);
-    cache_bytes_ = std::min(cache_bytes_, i.cache_bytes);
+    of_host = std::max(of_host, i.network.round_trip_ns);
     const auto [found, is_new] = places_.try_emplace(std::to_array(i.machine.bytes), machines_.size());
     if (is_new) machines_.push_back({0, {}, i.machine_cpus});
     machines_[found->second].ranks++;
@@ -83,20 +83,21 @@ class Findings {
 
   Layout layout() const { return lay_out(locations_); }
   MessageSizes sizes(const Layout& layout) const {
-    Facts apart = common(layout);
+    Facts apart = common_facts(layout);
     if (apart.wire_latency_ns == 0) apart.wire_latency_ns = distance_ns();
     const MessageSizes sizes = usual_sizes(
-        {layout.hosts.size(), all_shm_, any_pins_, any_divides_, apart.far_bytes(), all_send_by_rate_});
-    if (apart.far_bytes() > 0)
+        {layout.hosts.size(), apart.shares_memory, any_pins_, any_divides_, far_bytes(apart), all_send_by_rate_});
+    if (far_bytes(apart) > 0 && !any_pins_)
       log(LogLevel::kInfo, "hosts are far apart, %.1f ms one way: messages of up to %u bytes, %u connections for each",
           static_cast<double>(apart.wire_latency_ns) * 1e-6, sizes.slot_bytes, std::max(1u, sizes.connections));
     return sizes;
   }
   // As the ranks of each machine see it.
   std::vector<Facts> facts(const Layout& layout) const {
+    const Facts common = common_facts(layout);
     std::vector<Facts> all;
     for (const MachineOfRanks& machine : machines_) {
-      all.push_back(common(layout));
+      all.push_back(common);
       all.back().ranks_here = machine.ranks;
       all.back().cpus_here = std::max(1, static_cast<int>(machine.cpus.count()));
       all.back().machine_cpus = static_cast<int>(machine.cpus_in_all);
@@ -107,15 +108,10 @@ class Findings {
   const CpuSet& cpus(size_t machine) const { return machines_[machine].cpus; }
 
  private:
-  Facts common(const Layout& layout) const {
-    Facts facts;
-    facts.n_ranks = n_ranks_;
-    facts.shares_memory = all_shm_;
+  Facts common_facts(const Layout& layout) const {
+    Facts facts = facts_;
     facts.has_rdma = all_verbs_ || all_net_;
-    facts.wire_latency_ns = wire_latency_ns_;
-    facts.rack_latency_ns = rack_latency_ns_;
-    facts.cache_bytes = cache_bytes_;
-    add_network(layout, rack_bytes_per_second_, &facts);
+    add_network(layout, &facts);
     return facts;
   }
   // At least so far from each other are two hosts, of which one is nearer to where all have met. It decides how large
@@ -132,11 +128,10 @@ class Findings {
     CpuSet cpus;
     uint32_t cpus_in_all;
   };
-  int n_ranks_ = 0;
+  Facts facts_{.n_ranks = 0, .cache_bytes = UINT64_MAX};
   std::vector<RankLocation> locations_;
-  bool all_shm_ = true, all_verbs_ = true, all_net_ = true, any_pins_ = false, any_divides_ = false;
+  bool all_verbs_ = true, all_net_ = true, any_pins_ = false, any_divides_ = false;
   bool all_send_by_rate_ = true;
-  uint64_t rack_bytes_per_second_ = 0, wire_latency_ns_ = 0, rack_latency_ns_ = 0, cache_bytes_ = UINT64_MAX;
   std::map<std::array<uint8_t, sizeof(HostId)>, uint64_t> round_trips_ns_;  // of hosts
   std::vector<MachineOfRanks> machines_;
   std::map<std::array<uint8_t, sizeof(HostId)>, size_t> places_;  // of the machines in machines_, by their ids
@@ -153,13 +148,7 @@ std::string Introduction::to_bytes() const {
       .put(encrypts)
       .put(connections)
       .put(process)
-      .put(wire_bytes_per_second)
-      .put(rack)
-      .put(rack_bytes_per_second)
-      .put(wire_latency_ns)
-      .put(rack_latency_ns)
-      .put(round_trip_ns)
-      .put(sends_by_rate)
+      .put(network)
       .put(cache_bytes)
       .put(prices)
       .put_string(prices_from)
@@ -192,13 +181,7 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
   i.encrypts = r.get<uint32_t>();
   i.connections = r.get<uint32_t>();
   i.process = r.get<ProcessId>();
-  i.wire_bytes_per_second = r.get<uint64_t>();
-  i.rack = r.get<uint32_t>();
-  i.rack_bytes_per_second = r.get<uint64_t>();
-  i.wire_latency_ns = r.get<uint64_t>();
-  i.rack_latency_ns = r.get<uint64_t>();
-  i.round_trip_ns = r.get<uint64_t>();
-  i.sends_by_rate = r.get<uint32_t>();
+  i.network = r.get<NetworkPlace>();
   i.cache_bytes = r.get<uint64_t>();
   i.prices = r.get<uint64_t>();
   i.prices_from = r.get_string();

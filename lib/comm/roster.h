@@ -19,6 +19,16 @@
 
 namespace tutti {
 
+// What a rank knows of its host's place in the network. Speeds and latencies are as a file says, or 0, but for the
+// speed of its interfaces.
+struct NetworkPlace {
+  uint64_t bytes_per_second = 0, latency_ns = 0;
+  uint64_t rack_bytes_per_second = 0, rack_latency_ns = 0;
+  uint64_t round_trip_ns = 0;  // to where the ranks meet, or to who leads there
+  uint32_t rack = 0;
+  uint32_t sends_by_rate = 0;  // its TCP, whatever is lost
+};
+
 // What a rank tells the others about itself.
 struct Introduction {
   uint32_t version;
@@ -28,12 +38,8 @@ struct Introduction {
   uint32_t on_gpu = 0;  // where its buffers are
   uint32_t encrypts = 0;
   uint32_t connections = 1;  // of a TCP link at most
-  uint64_t wire_bytes_per_second = 0, cache_bytes = 0;
-  uint32_t rack = 0;
-  uint64_t rack_bytes_per_second = 0;
-  uint64_t wire_latency_ns = 0, rack_latency_ns = 0;  // as a file says
-  uint64_t round_trip_ns = 0;                         // to where the ranks meet, or to who leads there
-  uint32_t sends_by_rate = 0;                         // its TCP, whatever is lost
+  NetworkPlace network;
+  uint64_t cache_bytes = 0;
   uint64_t prices = 0;      // their fingerprint
   std::string prices_from;  // a file; empty: from the library itself
   std::string order;

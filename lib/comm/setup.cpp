@@ -19,15 +19,15 @@ namespace tutti {
 namespace {
 
 // What a file says of this host counts more than what its interfaces say.
-void find_in_network(const Cluster& network, const std::string& file, Introduction* mine) {
+void find_in_network(const Cluster& network, const std::string& file, NetworkPlace* mine) {
   const int host = network.find_host(host_name());
   if (host < 0)
     return log(LogLevel::kWarn, "the network in %s has no host %s: so its rack is unknown; add it to \"hosts\"",
                file.c_str(), host_name().c_str());
   mine->rack = 1 + static_cast<uint32_t>(host / network.hosts_per_rack);
   mine->rack_bytes_per_second = static_cast<uint64_t>(network.rack_bytes_per_second());
-  mine->wire_bytes_per_second = static_cast<uint64_t>(network.host_bytes_per_second(host));
-  mine->wire_latency_ns = static_cast<uint64_t>(network.nic.latency_ns);
+  mine->bytes_per_second = static_cast<uint64_t>(network.host_bytes_per_second(host));
+  mine->latency_ns = static_cast<uint64_t>(network.nic.latency_ns);
   mine->rack_latency_ns = static_cast<uint64_t>(network.rack.latency_ns);
 }
 
@@ -95,10 +95,10 @@ Introduction Setup::introduction(const PriceList& prices, const Contact& control
   mine.encrypts = me_.options.encrypt ? 1 : 0;
   mine.on_gpu = me_.is_on_gpu() ? 1 : 0;
   mine.cache_bytes = me_.machine->last_level_cache_bytes;
-  mine.wire_bytes_per_second = links_.network_bytes_per_second();
-  if (prices.network) find_in_network(*prices.network, prices.network_file, &mine);
-  mine.round_trip_ns = rendezvous_.round_trip_ns();
-  mine.sends_by_rate = sends_by_rate() ? 1 : 0;
+  mine.network.bytes_per_second = links_.network_bytes_per_second();
+  if (prices.network) find_in_network(*prices.network, prices.network_file, &mine.network);
+  mine.network.round_trip_ns = rendezvous_.round_trip_ns();
+  mine.network.sends_by_rate = sends_by_rate() ? 1 : 0;
   mine.prices = fingerprint(prices.prices);
   mine.prices_from = prices.file;
   mine.host = host_name();

@@ -49,7 +49,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
   const TicketLock::Turn turn(shrinks_, place);
   for (;;) {
     TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous, ShrinkRendezvous::gather(monitor_.watch(), excluded, deadline));
-    rendezvous.set_round_trip_ns((*me_.roster)[me_.rank].round_trip_ns);
+    rendezvous.set_round_trip_ns((*me_.roster)[me_.rank].network.round_trip_ns);
     const size_t expected = static_cast<size_t>(n_ranks()) - excluded.size();
     if (!excluded.empty() && rendezvous.members().size() != expected)
       return too_few(monitor_.watch(), excluded, rendezvous.members(), n_ranks());

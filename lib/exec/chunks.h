@@ -13,7 +13,7 @@ struct MessageSizes {
   // What the network carries at a time, a multiple of 64: of what goes a little beyond a multiple of it, the end costs
   // as much as all of that. 0: any size is as good as another.
   uint32_t segment_bytes = 0;
-  uint32_t slots = 4;  // of a link: as many messages are under way
+  uint32_t slots = 4;        // of a link: as many messages are under way
   uint32_t connections = 0;  // of a link to another host; 0: as its transport likes
 };
 
@@ -21,9 +21,9 @@ struct MessageSizes {
 struct Surroundings {
   size_t hosts = 1;
   bool all_share_memory = false;
-  bool any_pins = false;      // a network device, messages
-  bool any_divides = false;   // messages among several connections
-  uint64_t far_bytes = 0;     // that a rank should have under way, because hosts are far apart; 0: they are not
+  bool any_pins = false;          // a network device, messages
+  bool any_divides = false;       // messages among several connections
+  uint64_t far_bytes = 0;         // that a rank should have under way, because hosts are far apart; 0: they are not
   bool all_send_by_rate = false;  // whatever is lost
 };
 
@@ -42,15 +42,17 @@ inline constexpr uint32_t kTcpMessageBytes = 65088;
 // each, 4 MiB over two networks of 1 Gb/s take 1.04 times the bound instead of 1.15 to 1.24.
 // A lane's next message waits until its last one has come, so between hosts that are far apart a message has as much as
 // is under way at a time: 16 MiB by 2 ranks, 80 ms apart at 200 Mb/s, took 4 s and more in single segments, 0.86 in 64.
-// There kernels that halve their rate at a loss need several connections; others do better with one, whose pieces need
-// not wait for each other.
+// There kernels that halve their rate at a loss need several connections, and then messages of 16 MiB would have pieces
+// that are too large: 64 MiB reach 87 instead of 93 % of the line. Other kernels do better with one connection, where
+// no piece waits for another.
 inline MessageSizes usual_sizes(const Surroundings& s) {
-  constexpr uint64_t kBytesOfConnection = 256 << 10, kMostConnections = 16;
+  constexpr uint64_t kBytesOfConnection = 256 << 10, kMostConnections = 16, kMostDividedBytes = 8 << 20;
   if (s.hosts == 1 && s.all_share_memory) return {128 << 10};
   if (s.any_pins) return {256 << 10};
   if (s.hosts == 1) return {576 << 10, kTcpMessageBytes};
-  const auto segments = std::max<uint32_t>(s.any_divides ? 2 : 1, static_cast<uint32_t>(s.far_bytes / kTcpMessageBytes));
   const uint64_t connections = s.all_send_by_rate ? 0 : std::min(s.far_bytes / kBytesOfConnection, kMostConnections);
+  const uint64_t far_bytes = connections > 1 ? std::min(s.far_bytes, kMostDividedBytes) : s.far_bytes;
+  const auto segments = std::max<uint32_t>(s.any_divides ? 2 : 1, static_cast<uint32_t>(far_bytes / kTcpMessageBytes));
   return {segments * kTcpMessageBytes, kTcpMessageBytes, std::clamp(32 / segments, 2u, 16u),
           static_cast<uint32_t>(connections)};
 }

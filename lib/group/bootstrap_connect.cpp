@@ -196,8 +196,8 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
       return RootConnection{
           std::move(winner.fd),
           winner.handshake->take_channel(),
-          winner.address.to_string() + format(" (number %d of %zu addresses%s)", i + 1, attempts.size(),
-                                              describe_failures(attempts, i).c_str()),
+          winner.address.to_string() +
+              format(" (number %d of %zu addresses%s)", i + 1, attempts.size(), describe_failures(attempts, i).c_str()),
           {},
           there_and_back_ns};
     }

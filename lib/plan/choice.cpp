@@ -49,7 +49,7 @@ std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
     const bool fits = algorithm->keeps_rank_order ? algorithm->meets_all == is_few && (is_few || order == Order::kRanks)
                                                   : order != Order::kRanks;
     if (!fits || n_ranks_ < algorithm->least_ranks || (algorithm->is_for_full_hosts && !has_full_hosts)) continue;
-    const bool has_racks = facts_.racks > 1 && facts_.racks < n_ranks_ && facts_.rack_bytes_per_second > 0;
+    const bool has_racks = facts_.racks.n > 1 && facts_.racks.n < n_ranks_ && facts_.racks.bytes_per_second > 0;
     if (algorithm->is_for_racks && !has_racks) continue;
     add_plans(*algorithm, call.collective, algo_named(algorithm->name), &plans);
   }

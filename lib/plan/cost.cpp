@@ -18,12 +18,12 @@ double price_ns(const Share& share, const Medium& medium, double oversubscriptio
 
 }  // namespace
 
-uint64_t Facts::far_bytes() const {
-  constexpr uint64_t kFarNs = 5'000'000, kMostBytes = 8 << 20;
-  const uint64_t round_trip_ns = 2 * (wire_latency_ns + (racks > 1 ? rack_latency_ns : 0));
-  if (hosts == 1 || round_trip_ns < kFarNs) return 0;
-  const double bytes = 2e-9 * static_cast<double>(round_trip_ns) * static_cast<double>(wire_bytes_per_second);
-  return static_cast<uint64_t>(std::min<double>(kMostBytes, bytes / largest_host));
+uint64_t far_bytes(const Facts& facts) {
+  constexpr uint64_t kFarNs = 5'000'000, kMostBytes = 16 << 20;
+  const uint64_t round_trip_ns = 2 * (facts.wire_latency_ns + (facts.racks.n > 1 ? facts.racks.latency_ns : 0));
+  if (facts.hosts == 1 || round_trip_ns < kFarNs) return 0;
+  const double bytes = 2e-9 * static_cast<double>(round_trip_ns) * static_cast<double>(facts.wire_bytes_per_second);
+  return static_cast<uint64_t>(std::min<double>(kMostBytes, bytes / facts.largest_host));
 }
 
 std::string to_text(const Facts& f) {
@@ -33,14 +33,14 @@ std::string to_text(const Facts& f) {
       f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.machine_cpus,
       f.shares_memory ? "shm" : "loopback", f.has_rdma ? "rdma" : "network",
       static_cast<unsigned long long>(f.wire_bytes_per_second), static_cast<unsigned long long>(f.cache_bytes));
-  if (f.racks > 1 || f.fast_bytes_per_second > 0)
+  if (f.racks.n > 1 || f.fast_bytes_per_second > 0)
     text += format("; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
-                   static_cast<unsigned long long>(f.fast_bytes_per_second), f.racks, f.largest_rack,
-                   static_cast<unsigned long long>(f.rack_bytes_per_second));
+                   static_cast<unsigned long long>(f.fast_bytes_per_second), f.racks.n, f.racks.largest,
+                   static_cast<unsigned long long>(f.racks.bytes_per_second));
   if (f.wire_latency_ns > 0)
-    text += format("; %llu ns between hosts, %llu more between racks",
-                   static_cast<unsigned long long>(f.wire_latency_ns),
-                   static_cast<unsigned long long>(f.rack_latency_ns));
+    text +=
+        format("; %llu ns between hosts, %llu more between racks", static_cast<unsigned long long>(f.wire_latency_ns),
+               static_cast<unsigned long long>(f.racks.latency_ns));
   return text + "\n";
 }
 
@@ -54,15 +54,14 @@ std::optional<Facts> facts_from_text(const std::string& text) {
              "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %15[a-z], %15[a-z] of %llu bytes "
              "per second; caches of %llu bytes; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
              &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, &f.machine_cpus, here, between, &speed,
-             &cache, &fast, &f.racks, &f.largest_rack, &rack) < 10)
+             &cache, &fast, &f.racks.n, &f.racks.largest, &rack) < 10)
     return std::nullopt;
   const std::string rest = text.substr(at, text.find('\n', at) - at);
-  if (const size_t ns = rest.rfind("; "); ns != rest.npos)
-    sscanf(rest.c_str() + ns, "; %llu ns between hosts, %llu more", &wire_ns, &rack_ns);
-  f.wire_latency_ns = wire_ns;
-  f.rack_latency_ns = rack_ns;
+  const size_t last = rest.rfind("; ");
+  if (last != rest.npos && sscanf(rest.c_str() + last, "; %llu ns between hosts, %llu more", &wire_ns, &rack_ns) == 2)
+    f.wire_latency_ns = wire_ns, f.racks.latency_ns = rack_ns;
   f.fast_bytes_per_second = fast;
-  f.rack_bytes_per_second = rack;
+  f.racks.bytes_per_second = rack;
   f.shares_memory = here == std::string_view("shm");
   f.has_rdma = between == std::string_view("rdma");
   f.wire_bytes_per_second = speed;
@@ -75,23 +74,23 @@ namespace {
 // Among hosts, or among racks as if they were hosts.
 Workload workload_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts, bool among_racks) {
   const bool shares_memory = facts.hosts == 1 && facts.shares_memory;
-  const int hosts = among_racks ? facts.racks : facts.hosts;
-  const auto far_bytes = static_cast<double>(facts.far_bytes());
+  const int hosts = among_racks ? facts.racks.n : facts.hosts;
   return {.n = static_cast<double>(facts.n_ranks),
           .lanes = static_cast<double>(plan.lanes),
           .bytes = static_cast<double>(bytes),
-          .slot_bytes = shares_memory                        ? kSharedSlotBytes
-                        : facts.hosts > 1 && !facts.has_rdma ? std::max(kWireSlotBytes, far_bytes)
-                                                             : kSocketSlotBytes,
+          .slot_bytes = shares_memory ? kSharedSlotBytes
+                        : facts.hosts > 1 && !facts.has_rdma
+                            ? std::max(kWireSlotBytes, static_cast<double>(far_bytes(facts)))
+                            : kSocketSlotBytes,
           .hosts = static_cast<double>(hosts),
-          .here = static_cast<double>(among_racks ? facts.largest_rack : facts.largest_host),
+          .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),
           .depth = static_cast<int>(std::bit_width(static_cast<unsigned>(facts.n_ranks - 1))),
           .host_depth = static_cast<int>(std::bit_width(static_cast<unsigned>(hosts - 1))),
           .shares_memory = shares_memory,
           .sums = traits(collective).reduces,
           .machines = static_cast<double>(facts.hosts),
-          .racks = static_cast<double>(facts.racks),
-          .rack = static_cast<double>(facts.racks > 1 ? facts.largest_rack : facts.n_ranks),
+          .racks = static_cast<double>(facts.racks.n),
+          .rack = static_cast<double>(facts.racks.n > 1 ? facts.racks.largest : facts.n_ranks),
           .slowness = among_racks ? 1 : facts.slowness()};
 }
 
@@ -112,7 +111,7 @@ RankCost rank_cost_of(Collective collective, Plan plan, uint64_t bytes, const Fa
                    {cost.wire_hops, share(cost.wire.messages), share(cost.wire.bytes)},
                    share(cost.summed),
                    facts.hosts > 1 ? cost.out : 0};
-  if (facts.racks > 1) {
+  if (facts.racks.n > 1) {
     const Cost among = cost_of(workload_of(collective, plan, bytes, facts, true));
     busiest.rack_hops = among.wire_hops;
     busiest.rack_bytes = among.out;
@@ -135,12 +134,12 @@ RankCost rank_cost_of(const Traffic& traffic, const Facts& facts) {
 
 double price_ns(const RankCost& cost, const Facts& facts, const Prices& prices) {
   const double between_racks =
-      facts.rack_bytes_per_second > 0 ? cost.rack_bytes / static_cast<double>(facts.rack_bytes_per_second) : 0;
+      facts.racks.bytes_per_second > 0 ? cost.rack_bytes / static_cast<double>(facts.racks.bytes_per_second) : 0;
   return price_ns(cost.here, facts.shares_memory ? prices.shm : prices.loopback, facts.oversubscription()) +
          price_ns(cost.wire, facts.has_rdma ? prices.rdma : prices.network, facts.oversubscription(),
                   static_cast<double>(facts.wire_latency_ns)) +
-         cost.rack_hops * static_cast<double>(facts.rack_latency_ns) +
-         cost.summed_bytes * prices.summed_byte + cost.far_bytes * prices.far_byte +
+         cost.rack_hops * static_cast<double>(facts.racks.latency_ns) + cost.summed_bytes * prices.summed_byte +
+         cost.far_bytes * prices.far_byte +
          1e9 * std::max(cost.out_bytes / static_cast<double>(facts.wire_bytes_per_second), between_racks);
 }
 

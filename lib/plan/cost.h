@@ -20,6 +20,12 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+struct RackFacts {
+  int n = 1, largest = 0;         // in ranks
+  uint64_t bytes_per_second = 0;  // of what leads out of a rack; 0: as much as its hosts can send
+  uint64_t latency_ns = 0;        // from one to another, besides what it is between hosts
+};
+
 // What all ranks know of each other when the group has formed. No clock has told any of it.
 struct Facts {
   int n_ranks = 1;
@@ -30,11 +36,9 @@ struct Facts {
   bool has_rdma = false;                           // between hosts
   uint64_t wire_bytes_per_second = 1'000'000'000;  // of the slowest host
   uint64_t fast_bytes_per_second = 0;              // of the slowest that is not a slow one; 0: none is
-  int racks = 1, largest_rack = 0;                 // in ranks
-  uint64_t rack_bytes_per_second = 0;              // of what leads out of a rack; 0: as much as its hosts can send
-  uint64_t wire_latency_ns = 0;                    // between hosts, as a file says; 0: none does
-  uint64_t rack_latency_ns = 0;                    // and so much more between racks
-  uint64_t cache_bytes = 8 << 20;                  // last-level, for all ranks of a host
+  RackFacts racks;
+  uint64_t wire_latency_ns = 0;    // between hosts, as a file says; 0: none does
+  uint64_t cache_bytes = 8 << 20;  // last-level, for all ranks of a host
 
   // How much longer everybody's work takes because CPUs are shared.
   double oversubscription() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
@@ -44,9 +48,6 @@ struct Facts {
                ? 1
                : static_cast<double>(fast_bytes_per_second) / static_cast<double>(wire_bytes_per_second);
   }
-  // What a rank should have under way if hosts are far apart: twice what its host sends in a round trip. 0: they are
-  // not.
-  uint64_t far_bytes() const;
   // As if all ranks might run on every CPU.
   Facts unbound() const {
     Facts facts = *this;
@@ -54,6 +55,9 @@ struct Facts {
     return facts;
   }
 };
+
+// What a rank should have under way if hosts are far apart: twice what its host sends in a round trip. 0: they are not.
+uint64_t far_bytes(const Facts& facts);
 
 // One line for people and for tutti-tune, which reads it again: "facts: 4 ranks on 2 hosts of at most 2; ...".
 std::string to_text(const Facts& facts);

@@ -16,7 +16,7 @@ Result<Algo> parse_algo(const std::string& name) {
                "there is no algorithm '" + name + "' (TUTTI_ALGO or the configuration's algo); there are: " + names};
 }
 
-void add_network(const Layout& layout, uint64_t rack_bytes_per_second, Facts* facts) {
+void add_network(const Layout& layout, Facts* facts) {
   const auto largest = [](const std::vector<std::vector<int>>& parts) {
     size_t most = 0;
     for (const std::vector<int>& ranks : parts) most = std::max(most, ranks.size());
@@ -24,9 +24,8 @@ void add_network(const Layout& layout, uint64_t rack_bytes_per_second, Facts* fa
   };
   facts->hosts = static_cast<int>(layout.hosts.size());
   facts->largest_host = largest(layout.hosts);
-  facts->racks = static_cast<int>(layout.hosts_of_rack.size());
-  facts->largest_rack = largest(by_rack(layout));
-  facts->rack_bytes_per_second = rack_bytes_per_second;
+  facts->racks.n = static_cast<int>(layout.hosts_of_rack.size());
+  facts->racks.largest = largest(by_rack(layout));
   std::vector<uint64_t> speeds = layout.bytes_per_second;
   std::sort(speeds.begin(), speeds.end());  // slow hosts first
   facts->wire_bytes_per_second = std::max<uint64_t>(1, speeds[0]);

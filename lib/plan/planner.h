@@ -20,7 +20,7 @@ namespace tutti {
 Result<Algo> parse_algo(const std::string& name);  // "" is kAuto; kInvalidUsage lists the names
 
 // What the layout says of hosts, racks and their speeds.
-void add_network(const Layout& layout, uint64_t rack_bytes_per_second, Facts* facts);
+void add_network(const Layout& layout, Facts* facts);
 
 struct Candidate {
   Plan plan;

@@ -156,7 +156,8 @@ Cost hierarchical_cost(const Workload& b) {
 // ranks.
 Cost racks_cost(const Workload& b) {
   const double part = b.bytes / b.n, share = b.bytes / b.rack, rounds = 2 * (b.rack - 1), out = 2 * (b.racks - 1);
-  Cost e = b.hops((rounds + out) * b.rounds(part), (rounds / b.here + out) * b.rounds(part));
+  const double rounds_out = b.hosts == b.racks ? 0 : rounds / b.here;
+  Cost e = b.hops((rounds + out) * b.rounds(part), (rounds_out + out) * b.rounds(part));
   b.to_next(e, b.each(2 * rounds * b.messages_for(share / b.racks, 2 * b.racks * b.lanes)), b.each(rounds * share),
             b.hosts / b.n);
   e.wire.messages += b.each(out * 2 * b.messages_for(part, 2 * b.lanes));

@@ -28,7 +28,7 @@ Prices prices_of(const Cluster& cluster) {
 
 Planner planner_of(const Network& network) {
   Planner planner(0, network.layout(), Algo::kAuto, false);
-  planner.set_facts(network.facts(), {prices_of(network.cluster()), "", {}});
+  planner.set_facts(facts_of(network), {prices_of(network.cluster()), "", {}});
   return planner;
 }
 

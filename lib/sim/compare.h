@@ -15,7 +15,7 @@ struct SimulatedOperation {
   uint64_t most_steps = UINT64_MAX;  // see Job
 };
 
-// What the planner would know of the network, as it does Network::facts().
+// What the planner would pay on the network.
 Prices prices_of(const Cluster& cluster);
 
 // The planner as it is on rank 0.

@@ -134,29 +134,31 @@ Layout Network::layout() const {
   return lay_out(locations);
 }
 
-Facts Network::facts() const {
-  const int here = std::min(cluster_.ranks_per_host, n_ranks_);
-  const int cpus = cluster_.cpus.per_host > 0 ? cluster_.cpus.per_host : here;
-  Facts facts{.n_ranks = n_ranks_,
-              .ranks_here = here,
-              .cpus_here = cpus,
-              .machine_cpus = cpus,
-              .shares_memory = cluster_.links.shares_memory,
-              .has_rdma = cluster_.links.rdma,
-              .wire_latency_ns = static_cast<uint64_t>(cluster_.nic.latency_ns),
-              .rack_latency_ns = static_cast<uint64_t>(cluster_.rack.latency_ns)};
-  add_network(layout(), static_cast<uint64_t>(cluster_.rack_bytes_per_second()), &facts);
-  return facts;
-}
-
 MessageSizes Network::sizes() const {
   const auto hosts = static_cast<size_t>(n_hosts());
   const bool has_rdma = hosts > 1 && cluster_.links.rdma, divides = cluster_.nics_per_host > 1;
   MessageSizes sizes =
-      usual_sizes({hosts, cluster_.links.shares_memory, has_rdma, divides, facts().far_bytes(), true});
+      usual_sizes({hosts, cluster_.links.shares_memory, has_rdma, divides, far_bytes(facts_of(*this)), true});
   if (cluster_.links.slot_bytes > 0) sizes.slot_bytes = cluster_.links.slot_bytes;
   if (cluster_.links.slots > 0) sizes.slots = cluster_.links.slots;
   return sizes;
+}
+
+Facts facts_of(const Network& network) {
+  const Cluster& cluster = network.cluster();
+  const int here = std::min(cluster.ranks_per_host, network.n_ranks());
+  const int cpus = cluster.cpus.per_host > 0 ? cluster.cpus.per_host : here;
+  Facts facts{.n_ranks = network.n_ranks(),
+              .ranks_here = here,
+              .cpus_here = cpus,
+              .machine_cpus = cpus,
+              .shares_memory = cluster.links.shares_memory,
+              .has_rdma = cluster.links.rdma,
+              .racks = {.bytes_per_second = static_cast<uint64_t>(cluster.rack_bytes_per_second()),
+                        .latency_ns = static_cast<uint64_t>(cluster.rack.latency_ns)},
+              .wire_latency_ns = static_cast<uint64_t>(cluster.nic.latency_ns)};
+  add_network(network.layout(), &facts);
+  return facts;
 }
 
 }  // namespace tutti::sim

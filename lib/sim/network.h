@@ -38,7 +38,6 @@ class Network {
   int host_of(int rank) const { return rank / cluster_.ranks_per_host; }
   int rack_of(int host) const { return host / cluster_.hosts_per_rack; }
   Layout layout() const;
-  Facts facts() const;
 
   Route route(int from, int to) const;
   // The wire of the first ranks that is like this one. All are of a kind, if the first are as many as period() or a
@@ -74,5 +73,8 @@ class Network {
   std::vector<double> wires_, slowdown_, starts_ns_, dies_ns_;
   std::map<std::pair<int, int>, int> pairs_;  // of hosts
 };
+
+// What the planner would know of it.
+Facts facts_of(const Network& network);
 
 }  // namespace tutti::sim

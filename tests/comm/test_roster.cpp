@@ -23,3 +23,58 @@ TEST_CASE("ranks with the same pid in different containers are in different proc
   CHECK(of_process(1) == std::vector<int>{1});
   CHECK(of_process(3) == std::vector<int>{3});
 }
+
+namespace tutti {
+namespace {
+
+struct Told {
+  uint8_t host;
+  uint64_t round_trip_ns;
+  uint32_t sends_by_rate = 0;
+  uint64_t wire_latency_ns = 0;
+};
+
+std::shared_ptr<const Roster> roster_of(const std::vector<Told>& all) {
+  std::vector<std::string> said;
+  for (const Told& told : all) {
+    Introduction one{.version = TUTTI_VERSION_CODE};
+    one.control.host.bytes[0] = told.host;
+    one.network.round_trip_ns = told.round_trip_ns;
+    one.network.sends_by_rate = told.sends_by_rate;
+    one.network.latency_ns = told.wire_latency_ns;
+    one.network.bytes_per_second = 25'000'000;
+    one.process.pid = static_cast<int32_t>(said.size());
+    said.push_back(one.to_bytes());
+  }
+  const auto roster = Roster::of(Blobs::pack(said), 0);
+  REQUIRE(roster);
+  return roster.value();
+}
+
+}  // namespace
+
+TEST_CASE("hosts that are far from each other get messages of as many bytes as are under way, and connections") {
+  constexpr uint64_t kFarNs = 80'000'000, kUnderWay = 2 * 25'000'000 * 8 / 100;  // twice
+  const MessageSizes near = roster_of({{1, 0}, {2, 4'000'000}})->sizes;
+  CHECK(near.slot_bytes == kTcpMessageBytes);
+  CHECK(near.connections == 0);
+  const MessageSizes far = roster_of({{1, 0}, {2, kFarNs}})->sizes;
+  CHECK(far.slot_bytes == kUnderWay / kTcpMessageBytes * kTcpMessageBytes);
+  CHECK(far.connections == 15);
+  CHECK(far.slots == 2);
+  // It takes all kernels to do without.
+  CHECK(roster_of({{1, 0, 1}, {2, kFarNs, 0}})->sizes.connections == 15);
+  CHECK(roster_of({{1, 0, 1}, {2, kFarNs, 1}})->sizes.connections == 0);
+  // Where all are as far from where they meet, nobody knows whether they are from each other.
+  CHECK(roster_of({{1, kFarNs}, {2, kFarNs}})->sizes.slot_bytes == kTcpMessageBytes);
+  // Ranks of a host that meet through its first one: each sends its part.
+  const MessageSizes shared = roster_of({{1, 0}, {1, 0}, {2, 0}, {2, kFarNs}})->sizes;
+  CHECK(shared.slot_bytes == kUnderWay / 2 / kTcpMessageBytes * kTcpMessageBytes);
+  // A measured distance decides nothing else; one that a file names does.
+  CHECK(roster_of({{1, 0}, {2, kFarNs}})->facts.wire_latency_ns == 0);
+  const auto described = roster_of({{1, 0, 0, kFarNs / 2}, {2, 0, 0, kFarNs / 2}});
+  CHECK(described->facts.wire_latency_ns == kFarNs / 2);
+  CHECK(described->sizes.slot_bytes == far.slot_bytes);
+}
+
+}  // namespace tutti

@@ -45,8 +45,8 @@ std::vector<Received> frames_in(std::string_view stream, uint32_t slot_bytes) {
 // Messages come out as they went in, however they are cut and whenever they are taken.
 void receive_over_tcp(Input& in) {
   SocketPair sockets;
-  const tuttiLinkConfig config{sizeof config, 1, 0, 2 + static_cast<uint32_t>(in.below(3)),
-                               64 * (1 + static_cast<uint32_t>(in.below(4))), 0};
+  const tuttiLinkConfig config{
+      sizeof config, 1, 0, 2 + static_cast<uint32_t>(in.below(3)), 64 * (1 + static_cast<uint32_t>(in.below(4))), 0};
   std::vector<tcp::SharedFd> connections;
   connections.emplace_back(std::move(sockets.ours));
   tcp::Pairs pairs(2);  // a higher rank, which sends nothing back by this side's connections

@@ -9,6 +9,9 @@
 #                     host I's device nicK. They go when the script ends, and so do $out and the files $out.*
 #   host I            the name of the I-th's namespace
 #   on I COMMAND...   runs a command there
+#   lay_cable FAR N A B MILLISECONDS PERCENT
+#                     joins two devices of host 0, behind which the N hosts are, by a cable that takes so long one way and
+#                     loses so many packets
 
 skip() { echo "skipped: $*"; exit 77; }
 fail() { echo "FAILED: $*"; exit 1; }
@@ -36,7 +39,7 @@ hosts() {
   command -v ip >/dev/null || skip "ip is not installed (Debian: iproute2)"
   ip netns add "$(host 0)" 2>/dev/null || skip "network namespaces cannot be made here"  # the switches
   # shellcheck disable=SC2064  # of this number of hosts
-  trap "for i in \$(seq 0 $n); do ip netns del \$(host \$i) 2>/dev/null; done; rm -rf \"\$out\" \"\$out\".*" EXIT
+  trap "[ -z \"\${cable-}\" ] || kill \$cable; for i in \$(seq 0 $n); do ip netns del \$(host \$i) 2>/dev/null; done; rm -rf \"\$out\" \"\$out\".*" EXIT
   for k in $(seq "$nics"); do
     ip -n "$(host 0)" link add net$k up type bridge 2>/dev/null || skip "bridges cannot be made here"
   done
@@ -49,4 +52,16 @@ hosts() {
       ip -n "$(host "$i")" link set nic$k up
     done
   done
+}
+
+lay_cable() {
+  local far=$1 n=$2 a=$3 b=$4 delay=$5 percent=$6 lossy i
+  lossy=$(dirname "${BASH_SOURCE[0]}")/lossy.py
+  for i in $(seq "$n"); do
+    on "$i" python3 "$lossy" --plain nic1 2>"$out.plain" || skip "no plain packets here: $(tail -1 "$out.plain")"
+  done
+  ip netns exec "$(host 0)" "$far" "$a" "$b" "$delay" "$percent" 1 2>"$out.cable" &
+  cable=$!
+  sleep 0.2
+  kill -0 $cable 2>/dev/null || skip "no packet sockets here: $(cat "$out.cable")"
 }

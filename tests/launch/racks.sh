@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Four hosts in two racks that are joined at 200 Mb/s, and four of which one is slow: network namespaces at 1 Gb/s, with
-# a rank on each in the worst order. tutti-tune measures racks and speeds, and its file tells the library.
-#   racks.sh PERF_DIR TUTTI_TUNE            test: counts the bytes that a 4 MiB all-reduce sends between racks, and a slow
-#                                           host
-#   racks.sh PERF_DIR TUTTI_TUNE --bench    prints times as well, with and without the file
+# Four hosts in two racks that are joined at 200 Mb/s, four of which one is slow, and four at two sites that are 40 ms
+# apart: network namespaces at 1 Gb/s, with a rank on each in the worst order. tutti-tune measures racks, speeds and
+# distances, and its file tells the library.
+#   racks.sh PERF_DIR TUTTI_TUNE FAR            test: counts the bytes that a 4 MiB all-reduce sends between racks, from a
+#                                               slow host and between sites
+#   racks.sh PERF_DIR TUTTI_TUNE FAR --bench    prints times as well, with and without the file
 # Exits 77 (skipped) with the reason where root, ip, tc or namespaces are missing.
 set -u
-perf=$1/all_reduce_perf tune=$2 bench=${3:-}
+perf=$1/all_reduce_perf tune=$2 far=$3 bench=${4:-}
 # shellcheck source=tests/launch/hosts.sh
 . "$(dirname "$0")/hosts.sh"
 out=$(mktemp)
@@ -73,7 +74,7 @@ times() { # what it is, file, perf options
 compare() { # what it is, file, sizes: with --bench, the times with the file and without it in turns
   [ "$bench" = --bench ] || return 0
   local round
-  for round in 1 2 3; do
+  for round in ${ROUNDS:-1 2 3}; do
     times "$1, round $round, described" "$2" "${@:3}" -f 4 -n 3 -c 0
     times "$1, round $round, unknown" /dev/null "${@:3}" -f 4 -n 3 -c 0
   done
@@ -97,4 +98,19 @@ of_each "$out.slow" "$(host 4)" nic1 1048576
 echo "a slow host: sends $share % of an all-reduce's bytes"
 [ "$share" -le 112 ] || fail "more than 112 %"
 compare "a slow host" "$out.slow" -b 64K -e 1M
-echo "ok: racks and slow hosts"
+
+speed 4 1gbit
+ip -n "$switch" link del up1
+for end in 1 2; do
+  ip -n "$switch" link add up$end up master net$end type veth peer name end$end
+  ip -n "$switch" link set end$end up
+done
+lay_cable "$far" 4 end1 end2 20 0
+measure sites '"racks":2,"hosts_per_rack":2,' '"rack":\{"gbit_per_s":[0-9.]*,"latency_us":2[0-9]{4}'
+of_each "$out.sites" "$switch" up1 4194304
+echo "two sites: $share % of an all-reduce's bytes go from one to the other"
+[ "$share" -le 110 ] || fail "more than 110 %"
+job /dev/null -b 8 -e 8 -n 1 -w 1
+grep -q 'hosts are far apart, 20' "$out.rank0" || { cat "$out.rank0"; fail "nobody has noticed how far the sites are"; }
+compare "two sites" "$out.sites" -b 1K -e 16M
+echo "ok: racks, slow hosts and sites"

@@ -84,16 +84,38 @@ TEST_CASE("cost: fewer CPUs never make it cheaper, and each price counts") {
   });
 }
 
+TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
+  Facts near = facts_of(8, 1);
+  near.ranks_here = near.largest_host = 1, near.hosts = 8, near.shares_memory = false;
+  Facts far = near;
+  far.wire_latency_ns = 40'000'000;
+  const auto more = [&](const char* algo, uint64_t bytes) {
+    return cost(Collective::kAllReduce, {algo_named(algo), 1}, bytes, far) -
+           cost(Collective::kAllReduce, {algo_named(algo), 1}, bytes, near);
+  };
+  CHECK(more("ring", 1024) == Approx(14 * 40e6).epsilon(0.01));
+  CHECK(more("oneshot", 1024) == Approx(40e6).epsilon(0.01));
+  CHECK(more("ring", 16 << 20) == Approx(14 * 40e6).epsilon(0.1));  // of one round then
+  near.racks.n = 2, near.racks.largest = 4;
+  far = near;
+  far.racks.latency_ns = 40'000'000;
+  CHECK(more("racks", 1024) == Approx(2 * 40e6).epsilon(0.01));
+}
+
 TEST_CASE("cost: facts are read again from what people read") {
   Facts facts = facts_of(8, 3);
   facts.hosts = 2, facts.largest_host = 5, facts.has_rdma = true, facts.wire_bytes_per_second = 12'500'000'000;
   for (const bool shares_memory : {true, false}) {
     facts.shares_memory = shares_memory;
-    facts.racks = shares_memory ? 1 : 3, facts.largest_rack = shares_memory ? 0 : 4;
-    facts.fast_bytes_per_second = facts.rack_bytes_per_second = shares_memory ? 0 : 25'000'000'001;
-    const auto read = facts_from_text("before\n" + to_text(facts) + "after");
-    REQUIRE(read);
-    CHECK(to_text(*read) == to_text(facts));
+    facts.racks.n = shares_memory ? 1 : 3, facts.racks.largest = shares_memory ? 0 : 4;
+    facts.fast_bytes_per_second = facts.racks.bytes_per_second = shares_memory ? 0 : 25'000'000'001;
+    for (const uint64_t latency_ns : {0, 40'000'000}) {
+      facts.wire_latency_ns = latency_ns, facts.racks.latency_ns = latency_ns / 3;
+      const auto read = facts_from_text("before\n" + to_text(facts) + "after; 7 ns between hosts");
+      REQUIRE(read);
+      CHECK(to_text(*read) == to_text(facts));
+      CHECK(read->racks.latency_ns == facts.racks.latency_ns);
+    }
   }
   CHECK_FALSE(facts_from_text("facts: 8 ranks"));
 }

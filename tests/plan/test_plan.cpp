@@ -226,7 +226,8 @@ Planner planner_on(std::vector<RankLocation> locations, uint64_t rack_bytes_per_
   for (size_t r = 0; r < locations.size(); r++) locations[r].host.bytes[0] = static_cast<uint8_t>(r);
   Facts facts{.n_ranks = static_cast<int>(locations.size())};
   Layout layout = lay_out(locations);
-  add_network(layout, rack_bytes_per_second, &facts);
+  facts.racks.bytes_per_second = rack_bytes_per_second;
+  add_network(layout, &facts);
   Planner planner(rank, std::move(layout), Algo::kAuto, false);
   planner.set_facts(facts, {built_in_prices(), "", {}});
   return planner;

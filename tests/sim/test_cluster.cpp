@@ -56,8 +56,8 @@ TEST_CASE("a file says whether there is RDMA, and may say what messages are like
       cluster_from_json(replaced(good, "\"racks\"", R"("rdma": true, "slots": 3, "slot_bytes": 130, "racks")"), "F");
   REQUIRE(tcp);
   REQUIRE(rdma);
-  CHECK(!network_of(tcp.value(), 24).facts().has_rdma);
-  CHECK(network_of(rdma.value(), 24).facts().has_rdma);
+  CHECK(!facts_of(network_of(tcp.value(), 24)).has_rdma);
+  CHECK(facts_of(network_of(rdma.value(), 24)).has_rdma);
   const MessageSizes sizes = network_of(rdma.value(), 24).sizes();
   CHECK(sizes.slots == 3);
   CHECK(sizes.slot_bytes == 128);
