@@ -98,6 +98,12 @@ struct Traffic {
 };
 RankCost rank_cost_of(const Traffic& traffic, const Facts& facts);
 
+// Of it what CPUs do and wait for, and what its bytes take on the slowest part of the network.
+double work_ns(const RankCost& cost, const Facts& facts, const Prices& prices);
+double wire_ns(const RankCost& cost, const Facts& facts);
+// The longer one of both, and this much of the shorter one: the network carries some messages while CPUs are busy with
+// others, but not the first and the last ones.
+inline constexpr double kOneByOne = 2.0 / 3;
 double price_ns(const RankCost& cost, const Facts& facts, const Prices& prices);
 
 }  // namespace tutti

@@ -13,20 +13,26 @@ namespace {
 constexpr double kGuessWeight = 0.001;
 constexpr int kTurns = 1000;
 
-// A sample as a sum over prices: `amounts[p]` times each, and what no price has a part in.
+// A sample's work as a sum over prices: `amounts[p]` times each, and what no price has a part in.
 struct Equation {
   std::vector<double> amounts;
-  double rest_ns = 0, ns = 0;
+  double rest_ns = 0, work_ns = 0;
+  double weight = 0;  // how much of what was measured a nanosecond of work changes
 };
 
 Equation equation_of(const Sample& sample) {
   const RankCost cost = rank_cost_of(sample.collective, sample.plan, sample.bytes, sample.facts);
   Prices prices;
   const std::vector<NamedPrice> names = by_name(prices);
-  Equation equation{{}, price_ns(cost, sample.facts, prices), sample.ns};
+  const double wire = wire_ns(cost, sample.facts), beyond_wire = std::max(0.0, sample.ns - wire) / kOneByOne;
+  const bool works_longer = beyond_wire > wire;
+  Equation equation{{},
+                    work_ns(cost, sample.facts, prices),
+                    works_longer ? sample.ns - wire * kOneByOne : beyond_wire,
+                    (works_longer ? 1 : kOneByOne) / sample.ns};
   for (const NamedPrice& price : names) {
     *price.value = 1;
-    equation.amounts.push_back(price_ns(cost, sample.facts, prices) - equation.rest_ns);
+    equation.amounts.push_back(work_ns(cost, sample.facts, prices) - equation.rest_ns);
     *price.value = 0;
   }
   return equation;
@@ -38,11 +44,12 @@ double best_price(const std::vector<Equation>& equations, const std::vector<Name
   double square = kGuessWeight / (guess * guess), line = kGuessWeight / guess;
   for (const Equation& e : equations) {
     if (e.amounts[p] == 0) continue;
-    double rest = e.ns - e.rest_ns;
+    double rest = e.work_ns - e.rest_ns;
     for (size_t q = 0; q < prices.size(); q++)
       if (q != p) rest -= e.amounts[q] * *prices[q].value;
-    square += e.amounts[p] * e.amounts[p] / (e.ns * e.ns);
-    line += e.amounts[p] * rest / (e.ns * e.ns);
+    const double amount = e.amounts[p] * e.weight;
+    square += amount * amount;
+    line += amount * rest * e.weight;
   }
   return std::max(line / square, guess / 1000);
 }
