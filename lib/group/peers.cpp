@@ -95,6 +95,9 @@ PeerWatch::~PeerWatch() {
   if (!watcher_) return;
   watcher_->remove(*this);
   send_the_rest();
+  // To close with something unread resets the connection, and a goodbye that the network has lost is not sent again.
+  for (Line& line : lines_)
+    while (line.receive() == Line::Status::kFrame) continue;
 }
 
 void PeerWatch::wake() {
