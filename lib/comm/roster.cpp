@@ -84,12 +84,12 @@ class Findings {
   Layout layout() const { return lay_out(locations_); }
   MessageSizes sizes(const Layout& layout) const {
     Facts apart = common_facts(layout);
-    if (apart.wire_latency_ns == 0) apart.wire_latency_ns = distance_ns();
+    if (farthest_ns(apart) == 0) apart.wire_latency_ns = distance_ns();
     const MessageSizes sizes = usual_sizes(
-        {layout.hosts.size(), apart.shares_memory, any_pins_, any_divides_, far_bytes(apart), all_send_by_rate_});
-    if (far_bytes(apart) > 0 && !any_pins_)
+        {layout.hosts.size(), apart.shares_memory, any_pins_, any_divides_, under_way_bytes(apart), all_send_by_rate_});
+    if (under_way_bytes(apart) > 0 && !any_pins_)
       log(LogLevel::kInfo, "hosts are far apart, %.1f ms one way: messages of up to %u bytes, %u connections for each",
-          static_cast<double>(apart.wire_latency_ns) * 1e-6, sizes.slot_bytes, std::max(1u, sizes.connections));
+          static_cast<double>(farthest_ns(apart)) * 1e-6, sizes.slot_bytes, std::max(1u, sizes.connections));
     return sizes;
   }
   // As the ranks of each machine see it.

@@ -23,7 +23,7 @@ struct Surroundings {
   bool all_share_memory = false;
   bool any_pins = false;          // a network device, messages
   bool any_divides = false;       // messages among several connections
-  uint64_t far_bytes = 0;         // that a rank should have under way, because hosts are far apart; 0: they are not
+  uint64_t under_way_bytes = 0;   // that a rank should have under way, because hosts are far apart; 0: they are not
   bool all_send_by_rate = false;  // whatever is lost
 };
 
@@ -50,9 +50,11 @@ inline MessageSizes usual_sizes(const Surroundings& s) {
   if (s.hosts == 1 && s.all_share_memory) return {128 << 10};
   if (s.any_pins) return {256 << 10};
   if (s.hosts == 1) return {576 << 10, kTcpMessageBytes};
-  const uint64_t connections = s.all_send_by_rate ? 0 : std::min(s.far_bytes / kBytesOfConnection, kMostConnections);
-  const uint64_t far_bytes = connections > 1 ? std::min(s.far_bytes, kMostDividedBytes) : s.far_bytes;
-  const auto segments = std::max<uint32_t>(s.any_divides ? 2 : 1, static_cast<uint32_t>(far_bytes / kTcpMessageBytes));
+  const uint64_t connections =
+      s.all_send_by_rate ? 0 : std::min(s.under_way_bytes / kBytesOfConnection, kMostConnections);
+  const uint64_t under_way_bytes = connections > 1 ? std::min(s.under_way_bytes, kMostDividedBytes) : s.under_way_bytes;
+  const auto segments =
+      std::max<uint32_t>(s.any_divides ? 2 : 1, static_cast<uint32_t>(under_way_bytes / kTcpMessageBytes));
   return {segments * kTcpMessageBytes, kTcpMessageBytes, std::clamp(32 / segments, 2u, 16u),
           static_cast<uint32_t>(connections)};
 }

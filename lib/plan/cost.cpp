@@ -18,9 +18,13 @@ double price_ns(const Share& share, const Medium& medium, double oversubscriptio
 
 }  // namespace
 
-uint64_t far_bytes(const Facts& facts) {
+uint64_t farthest_ns(const Facts& facts) {
+  return facts.wire_latency_ns + (facts.racks.n > 1 ? facts.racks.latency_ns : 0);
+}
+
+uint64_t under_way_bytes(const Facts& facts) {
   constexpr uint64_t kFarNs = 5'000'000, kMostBytes = 16 << 20;
-  const uint64_t round_trip_ns = 2 * (facts.wire_latency_ns + (facts.racks.n > 1 ? facts.racks.latency_ns : 0));
+  const uint64_t round_trip_ns = 2 * farthest_ns(facts);
   if (facts.hosts == 1 || round_trip_ns < kFarNs) return 0;
   const double bytes = 2e-9 * static_cast<double>(round_trip_ns) * static_cast<double>(facts.wire_bytes_per_second);
   return static_cast<uint64_t>(std::min<double>(kMostBytes, bytes / facts.largest_host));
@@ -37,7 +41,7 @@ std::string to_text(const Facts& f) {
     text += format("; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
                    static_cast<unsigned long long>(f.fast_bytes_per_second), f.racks.n, f.racks.largest,
                    static_cast<unsigned long long>(f.racks.bytes_per_second));
-  if (f.wire_latency_ns > 0)
+  if (f.wire_latency_ns + f.racks.latency_ns > 0)
     text +=
         format("; %llu ns between hosts, %llu more between racks", static_cast<unsigned long long>(f.wire_latency_ns),
                static_cast<unsigned long long>(f.racks.latency_ns));
@@ -80,7 +84,7 @@ Workload workload_of(Collective collective, Plan plan, uint64_t bytes, const Fac
           .bytes = static_cast<double>(bytes),
           .slot_bytes = shares_memory ? kSharedSlotBytes
                         : facts.hosts > 1 && !facts.has_rdma
-                            ? std::max(kWireSlotBytes, static_cast<double>(far_bytes(facts)))
+                            ? std::max(kWireSlotBytes, static_cast<double>(under_way_bytes(facts)))
                             : kSocketSlotBytes,
           .hosts = static_cast<double>(hosts),
           .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),

@@ -57,7 +57,9 @@ struct Facts {
 };
 
 // What a rank should have under way if hosts are far apart: twice what its host sends in a round trip. 0: they are not.
-uint64_t far_bytes(const Facts& facts);
+uint64_t under_way_bytes(const Facts& facts);
+// How far hosts are from each other at most, one way, as a file says.
+uint64_t farthest_ns(const Facts& facts);
 
 // One line for people and for tutti-tune, which reads it again: "facts: 4 ranks on 2 hosts of at most 2; ...".
 std::string to_text(const Facts& facts);

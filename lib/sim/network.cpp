@@ -138,7 +138,7 @@ MessageSizes Network::sizes() const {
   const auto hosts = static_cast<size_t>(n_hosts());
   const bool has_rdma = hosts > 1 && cluster_.links.rdma, divides = cluster_.nics_per_host > 1;
   MessageSizes sizes =
-      usual_sizes({hosts, cluster_.links.shares_memory, has_rdma, divides, far_bytes(facts_of(*this)), true});
+      usual_sizes({hosts, cluster_.links.shares_memory, has_rdma, divides, under_way_bytes(facts_of(*this)), true});
   if (cluster_.links.slot_bytes > 0) sizes.slot_bytes = cluster_.links.slot_bytes;
   if (cluster_.links.slots > 0) sizes.slots = cluster_.links.slots;
   return sizes;

@@ -74,7 +74,7 @@ times() { # what it is, file, perf options
 compare() { # what it is, file, sizes: with --bench, the times with the file and without it in turns
   [ "$bench" = --bench ] || return 0
   local round
-  for round in ${ROUNDS:-1 2 3}; do
+  for round in 1 2 3; do
     times "$1, round $round, described" "$2" "${@:3}" -f 4 -n 3 -c 0
     times "$1, round $round, unknown" /dev/null "${@:3}" -f 4 -n 3 -c 0
   done
