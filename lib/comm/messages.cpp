@@ -28,9 +28,9 @@ Result<void> Messages::run(const Operation& operation) {
       pass(batch, {kPointToPointChannel, Standing::Doing::kPasses, me_.options.op_timeout_seconds}));
 }
 
-Result<void> Messages::pass_quantised(const Call& call, const std::vector<Message>& messages) {
+Result<void> Messages::pass_quantised(const Call& call, const std::vector<Message>& messages, Meanwhile& meanwhile) {
   const MessageBatch batch(messages, [&](const Message&) { return call; });
-  return pass(batch, {kQuantisedChannel, Standing::Doing::kCalls, me_.options.op_timeout_seconds});
+  return pass(batch, {kQuantisedChannel, Standing::Doing::kCalls, me_.options.op_timeout_seconds, nullptr, &meanwhile});
 }
 
 Result<void> Messages::pass_notes(const std::vector<Message>& notes, double timeout_seconds,
@@ -96,7 +96,7 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   }
   WaitPolicy policy = me_.wait_policy;
   policy.op_timeout_seconds = how.timeout_seconds;
-  return monitor_.has_driven(run, drive(run, watch, policy));
+  return monitor_.has_driven(run, drive(run, watch, policy, how.meanwhile));
 }
 
 // Meanwhile the batch goes on over those that are there: a peer that calls its messages one by one may offer its

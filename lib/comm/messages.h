@@ -11,6 +11,7 @@
 #include "comm/message_batch.h"
 #include "comm/monitor.h"
 #include "exec/operation.h"
+#include "exec/wait.h"
 
 namespace tutti {
 
@@ -20,7 +21,8 @@ class Messages {
 
   // Of kSendRecv.
   Result<void> run(const Operation& operation);
-  Result<void> pass_quantised(const Call& call, const std::vector<Message>& messages);
+  // And some of what else the operation has to do.
+  Result<void> pass_quantised(const Call& call, const std::vector<Message>& messages, Meanwhile& meanwhile);
   Result<void> pass_notes(const std::vector<Message>& notes, double timeout_seconds, const std::string& purpose);
   // From GPU to GPU: connects all ranks; then the messages of an operation.
   Result<void> connect_gpus();
@@ -33,6 +35,7 @@ class Messages {
     Standing::Doing doing;
     double timeout_seconds;
     const Call* on_device = nullptr;  // from GPU to GPU, for this call
+    Meanwhile* meanwhile = nullptr;
   };
   Call next_call(const Message& message);
   Result<void> pass(const MessageBatch& batch, const Passing& how);

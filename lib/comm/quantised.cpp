@@ -59,55 +59,138 @@ void quantise_own(const Own& own, size_t elems, const How& how, char* to) {
   }
 }
 
-// Of this rank's part: its own elements, which nobody else needs quantised, and the others' one after the other.
-struct Parts {
-  Own own;
-  const char* others;
-  size_t other_bytes;
-  int rank, n_ranks;
+// An all-reduce in slices of every rank's part: while the messages of two pass, others are quantised, summed, and made
+// floats of. What computes goes over elements of the whole vector.
+class SlicedSum final : public Meanwhile {
+ public:
+  struct Buffers {
+    char* quantised;  // the whole vector
+    char* others;     // this rank's part, of each other rank
+    Own own;          // this rank's part of what is summed
+    Own all;          // the whole vector; its input is null if who calls quantises and dequantises
+    char* output;
+  };
+  SlicedSum(const QuantisedCut& cut, const How& how, const Buffers& buffers, int rank, int n_ranks, float divisor)
+      : cut_(cut),
+        how_(how),
+        buffers_(buffers),
+        rank_(rank),
+        n_ranks_(n_ranks),
+        divisor_(divisor),
+        n_slices_(std::clamp<size_t>(cut.all_bytes() / kSliceBytes, 1, kMostSlices)) {}
+
+  // Slice s is quantised in round s, scattered in s + 1, summed in s + 2, gathered in s + 3, made floats of in s + 4.
+  template <class Pass>
+  Result<void> run(Pass&& pass) {
+    for (size_t round = 0; round < n_slices_ + 4; round++) {
+      plan_work(round);
+      TUTTI_TRY(pass(messages(round)));
+      while (step()) {
+      }
+    }
+    return {};
+  }
+  bool step() override;
+
+ private:
+  // Between 4 hosts at 1 Gb/s, slices save 5 % of the time at 16 MiB, 9 % at 64 MiB.
+  static constexpr size_t kSliceBytes = 1 << 20, kMostSlices = 8;
+  static constexpr size_t kStepPieces = 8;  // some 5 us
+
+  struct Work {
+    void (SlicedSum::*what)(size_t begin, size_t elems);
+    size_t begin, end;
+  };
+
+  void plan_work(size_t round);
+  void add_work(void (SlicedSum::*what)(size_t, size_t), size_t slice, int rank);
+  std::vector<Message> messages(size_t round) const;
+  void quantise(size_t begin, size_t elems) {
+    quantise_own(buffers_.all.from(begin), elems, how_, quantised_at(begin));
+  }
+  void sum(size_t begin, size_t elems);
+  void dequantise(size_t begin, size_t elems) {
+    kernels().dequantise[how_.wire](quantised_at(begin), elems, how_.block_elems,
+                                    buffers_.output + begin * sizeof(float), false);
+  }
+  size_t begin_of(int rank, size_t slice) const { return cut_.begin(rank, slice, n_slices_); }
+  char* quantised_at(size_t elem) const { return buffers_.quantised + quantised_bytes(elem, how_.block_elems); }
+  char* others_at(int other, size_t elem) const {
+    return buffers_.others + static_cast<size_t>(other) * cut_.bytes(rank_) +
+           quantised_bytes(elem - cut_.begin(rank_), how_.block_elems);
+  }
+
+  const QuantisedCut& cut_;
+  const How& how_;
+  const Buffers& buffers_;
+  const int rank_, n_ranks_;
+  const float divisor_;
+  const size_t n_slices_;
+  std::vector<Work> work_;
 };
 
-// Each piece in the order of ranks.
-void sum_parts(const Parts& parts, size_t elems, const How& how, float divisor, char* to) {
+bool SlicedSum::step() {
+  if (work_.empty()) return false;
+  Work& work = work_.back();
+  const size_t begin = work.begin, elems = std::min(kStepPieces * how_.piece_elems(), work.end - begin);
+  work.begin += elems;
+  (this->*work.what)(begin, elems);
+  if (work.begin == work.end) work_.pop_back();
+  return true;
+}
+
+void SlicedSum::plan_work(size_t round) {
+  const bool is_given_floats = buffers_.all.input != nullptr;
+  for (int rank = 0; is_given_floats && rank < n_ranks_; rank++) {
+    if (rank != rank_) add_work(&SlicedSum::quantise, round, rank);
+    add_work(&SlicedSum::dequantise, round - 4, rank);
+  }
+  add_work(&SlicedSum::sum, round - 2, rank_);
+}
+
+// Rounds before the first slice wrap to none.
+void SlicedSum::add_work(void (SlicedSum::*what)(size_t, size_t), size_t slice, int rank) {
+  if (slice >= n_slices_) return;
+  const size_t begin = begin_of(rank, slice), end = begin_of(rank, slice + 1);
+  if (begin < end) work_.push_back({what, begin, end});
+}
+
+// To every rank its part, and the others' of this rank's behind each other; of an earlier slice, everybody's sums.
+std::vector<Message> SlicedSum::messages(size_t round) const {
+  std::vector<Message> all;
+  for (const size_t slice : {round - 1, round - 3}) {
+    for (int peer = 0, other = 0; slice < n_slices_ && peer < n_ranks_; peer++) {
+      if (peer == rank_) continue;
+      const bool scatters = slice == round - 1;
+      const size_t theirs = begin_of(peer, slice), mine = begin_of(rank_, slice);
+      const size_t their_bytes = quantised_bytes(begin_of(peer, slice + 1) - theirs, how_.block_elems);
+      const size_t my_bytes = quantised_bytes(begin_of(rank_, slice + 1) - mine, how_.block_elems);
+      if (their_bytes > 0) all.push_back({scatters, peer, quantised_at(theirs), their_bytes});
+      if (my_bytes > 0)
+        all.push_back({!scatters, peer, scatters ? others_at(other, mine) : quantised_at(mine), my_bytes});
+      other++;
+    }
+  }
+  return all;
+}
+
+// Each piece in the order of ranks; this rank's own elements are as they were given.
+void SlicedSum::sum(size_t begin, size_t all_elems) {
   float sums[kPieceElems], values[kPieceElems];
-  for (size_t at = 0; at < elems; at += how.piece_elems()) {
-    const size_t n = std::min(how.piece_elems(), elems - at), bytes_at = quantised_bytes(at, how.block_elems);
-    const Own own = parts.own.from(at);
-    for (int rank = 0, other = 0; rank < parts.n_ranks; rank++) {
-      if (rank == parts.rank) {
+  for (size_t at = begin; at < begin + all_elems; at += how_.piece_elems()) {
+    const size_t n = std::min(how_.piece_elems(), begin + all_elems - at);
+    const Own own = buffers_.own.from(at - cut_.begin(rank_));
+    for (int rank = 0, other = 0; rank < n_ranks_; rank++) {
+      if (rank == rank_) {
         own.take(n, rank > 0 ? values : sums);
         for (size_t i = 0; rank > 0 && i < n; i++) sums[i] += values[i];
       } else {
-        const char* theirs = parts.others + static_cast<size_t>(other++) * parts.other_bytes + bytes_at;
-        kernels().dequantise[how.wire](theirs, n, how.block_elems, sums, rank > 0);
+        kernels().dequantise[how_.wire](others_at(other++, at), n, how_.block_elems, sums, rank > 0);
       }
     }
-    if (divisor != 1) std::for_each(sums, sums + n, [&](float& sum) { sum /= divisor; });
-    how.quantise(sums, n, divisor, own, to + bytes_at);
+    if (divisor_ != 1) std::for_each(sums, sums + n, [&](float& sum) { sum /= divisor_; });
+    how_.quantise(sums, n, divisor_, own, quantised_at(at));
   }
-}
-
-// To every rank its part, and the others' of this rank's behind each other to `others`; then everybody's sums.
-struct Exchanges {
-  std::vector<Message> scatters, gathers;
-};
-
-Exchanges exchanges_of(const QuantisedCut& cut, int rank, int n_ranks, char* quantised, char* others) {
-  Exchanges all;
-  for (int peer = 0; peer < n_ranks; peer++) {
-    if (peer == rank) continue;
-    char* const theirs = quantised + cut.bytes_begin(peer);
-    if (cut.bytes(peer) > 0) {
-      all.scatters.push_back({true, peer, theirs, cut.bytes(peer)});
-      all.gathers.push_back({false, peer, theirs, cut.bytes(peer)});
-    }
-    if (cut.bytes(rank) > 0) {
-      all.scatters.push_back({false, peer, others, cut.bytes(rank)});
-      all.gathers.push_back({true, peer, quantised + cut.bytes_begin(rank), cut.bytes(rank)});
-    }
-    others += cut.bytes(rank);
-  }
-  return all;
 }
 
 }  // namespace
@@ -138,17 +221,11 @@ Result<void> QuantisedSums::sum(const Call& call, const Operation& operation) {
   if (others_.size() < others_bytes) others_.resize(others_bytes);
 
   const Own own{static_cast<const char*>(operation.input), static_cast<char*>(operation.errors)};
-  for (int peer = 0; peer < n_ranks && !is_quantised; peer++)
-    if (peer != rank) quantise_own(own.from(cut.begin(peer)), cut.elems(peer), how, quantised + cut.bytes_begin(peer));
-  const Exchanges exchanges = exchanges_of(cut, rank, n_ranks, quantised, others_.data());
-  TUTTI_TRY(messages_.pass_quantised(call, exchanges.scatters));
-  const Parts parts{is_quantised ? own : own.from(cut.begin(rank)), others_.data(), cut.bytes(rank), rank, n_ranks};
+  const SlicedSum::Buffers buffers{quantised, others_.data(), is_quantised ? own : own.from(cut.begin(rank)),
+                                   is_quantised ? Own{} : own, static_cast<char*>(operation.output)};
   const float divisor = operation.op == RedOp::kAvg ? static_cast<float>(n_ranks) : 1;
-  sum_parts(parts, cut.elems(rank), how, divisor, quantised + cut.bytes_begin(rank));
-  TUTTI_TRY(messages_.pass_quantised(call, exchanges.gathers));
-  if (!is_quantised)
-    kernels().dequantise[how.wire](quantised, operation.count, how.block_elems, operation.output, false);
-  return {};
+  SlicedSum sliced(cut, how, buffers, rank, n_ranks, divisor);
+  return sliced.run([&](const auto& messages) { return messages_.pass_quantised(call, messages, sliced); });
 }
 
 }  // namespace tutti

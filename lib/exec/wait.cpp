@@ -45,7 +45,8 @@ bool has_stranger(int64_t now) {
 // One stretch of idleness, from the last progress on.
 class Idle {
  public:
-  Idle(Run& run, WaitContext& context, const WaitPolicy& policy) : run_(run), context_(context), policy_(policy) {}
+  Idle(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile)
+      : run_(run), context_(context), policy_(policy), meanwhile_(meanwhile) {}
 
   void reset() {
     if (next_warning_ns_ > kFirstWarningNs) tell_of_going_on();
@@ -59,16 +60,23 @@ class Idle {
   // One turn of waiting; false when the operation has to end with error().
   bool turn() {
     if (context_.interrupted()) return look_again() || fail(context_.interruption());
+    if (meanwhile_ != nullptr && meanwhile_->step()) {
+      reset();
+      return poll();
+    }
     if (!policy_.oversubscribed) {
       pause_cpu();
       if (++turns_ % kTurnsPerPoll != 0) return true;
     }
-    if (auto well = run_.blockers().poll(); !well) return fail(std::move(well).error());
-    return (!policy_.oversubscribed && turns_ < kSpins) || wait_on();
+    return poll() && ((!policy_.oversubscribed && turns_ < kSpins) || wait_on());
   }
   const Error& error() const { return error_; }
 
  private:
+  bool poll() {
+    auto well = run_.blockers().poll();
+    return well || fail(std::move(well).error());
+  }
   // Who ends the group may have sent all that this operation needs before, just after this rank has looked.
   bool look_again() {
     if (std::exchange(looked_again_, true)) return false;
@@ -148,6 +156,7 @@ class Idle {
   Run& run_;
   WaitContext& context_;
   const WaitPolicy& policy_;
+  Meanwhile* const meanwhile_;
   int turns_ = 0;
   bool looked_again_ = false;
   int64_t awake_ns_ = 0;  // how long to stay awake; 0: has yet to be decided
@@ -158,8 +167,8 @@ class Idle {
 
 }  // namespace
 
-Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy) {
-  Idle idle(run, context, policy);
+Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {
+  Idle idle(run, context, policy, meanwhile);
   Run::Poll state = run.advance();
   while (state == Run::Poll::kProgress || (state == Run::Poll::kIdle && idle.turn())) {
     if (state == Run::Poll::kProgress) idle.reset();

@@ -47,7 +47,14 @@ class WaitContext {
   virtual std::string why_waiting() { return {}; }
 };
 
+// What the caller has to do anyway, while nothing has come.
+class Meanwhile {
+ public:
+  virtual ~Meanwhile() = default;
+  virtual bool step() = 0;  // some microseconds of it; false if nothing is left
+};
+
 // Runs to the end. The error of a link is the link's own; the caller may know a deeper cause.
-Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy);
+Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile = nullptr);
 
 }  // namespace tutti

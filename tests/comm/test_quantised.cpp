@@ -100,6 +100,32 @@ TEST_CASE("quantised averages, and blocks of every size") {
   for (const size_t block : {64, 128, 192, 256}) check_sums(4, 5000, block, kWires[block % 128 == 0 ? 0 : 1], true);
 }
 
+// What is large goes in slices. First such that nothing is lost: each block has 127 as its largest, times a power of
+// two, and so have the sums. Then any: what results lack is in the ranks' errors.
+TEST_CASE("large quantised sums") {
+  constexpr size_t kCount = 3'300'001, kBlockElems = 64;
+  const auto base = [](size_t i) { return static_cast<float>(i % kBlockElems == 0 ? 127 : i * 7919 % 128); };
+  for (const int n : {2, 3}) {
+    std::vector<float> lacking(kCount);
+    std::mutex mutex;
+    require_success(run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+      const auto sum = [&](const std::vector<float>& from, std::vector<float>& to, float* errors) {
+        outcome.take(tuttiAllReduceQuantized(from.data(), to.data(), kCount, tuttiFloat32, tuttiSum, tuttiInt8,
+                                             kBlockElems, errors, comm, nullptr));
+      };
+      std::vector<float> values(kCount), errors(kCount), result(kCount);
+      for (size_t i = 0; i < kCount; i++) values[i] = base(i) * (n == 3 && rank == 1 ? 2 : 1);
+      sum(values, result, nullptr);
+      for (size_t i = 0; i < kCount; i++) outcome.wrong += result[i] != base(i) * (n == 3 ? 4 : 2) ? 1 : 0;
+      for (size_t i = 0; i < kCount; i++) values[i] = static_cast<float>((i * 7919 + static_cast<size_t>(rank)) % 1009);
+      sum(values, result, errors.data());
+      const std::lock_guard lock(mutex);
+      for (size_t i = 0; i < kCount; i++) lacking[i] += values[i] - errors[i] - (rank == 0 ? result[i] : 0);
+    }));
+    CHECK(std::count_if(lacking.begin(), lacking.end(), [](float x) { return std::fabs(x) > 0.01f; }) == 0);
+  }
+}
+
 TEST_CASE("a block that is not finite becomes NaNs on all ranks, and others do not") {
   const float infinity = std::numeric_limits<float>::infinity();
   require_success(run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
