@@ -16,6 +16,8 @@ static_assert(kProofBytes == AesGcm::kProofBytes && kProofBytes == crypto_aead_c
 constexpr size_t kTogetherBytes = 1024;  // to copy them costs less than another record
 // At first; and a read through it brings many small records.
 constexpr size_t kStageBytes = 8192;
+// Of large ones. All-reduces of 16 MiB by 2 ranks on loopback take 5.1 ms; with a call of the kernel's for each, 6.8.
+constexpr size_t kRecordsAtOnce = 4, kTextBytesAtOnce = kRecordsAtOnce * SecureChannel::kMostTextBytes;
 
 uint32_t length_of(const uint8_t* record) {
   uint32_t bytes;
@@ -101,16 +103,19 @@ void SecureChannel::seal_record(const void* text, size_t bytes) {
   out_text_bytes_ += bytes;
 }
 
-// What is small becomes one record, of anything else each part one.
+// As much as goes at once.
+void SecureChannel::seal_part(const iovec& part) {
+  for (size_t sealed = 0; sealed < part.iov_len && out_text_bytes_ < kTextBytesAtOnce; sealed += kMostTextBytes)
+    seal_record(static_cast<const uint8_t*>(part.iov_base) + sealed, std::min(part.iov_len - sealed, kMostTextBytes));
+}
+
+// What is small becomes one record, of anything else each part one or several.
 void SecureChannel::seal(std::initializer_list<iovec> parts) {
   out_begin_ = out_end_ = out_text_bytes_ = 0;
   size_t bytes = 0;
   for (const iovec& part : parts) bytes += part.iov_len;
   if (bytes > kTogetherBytes) {
-    for (const iovec& part : parts) {
-      if (part.iov_len > 0) seal_record(part.iov_base, std::min(part.iov_len, kMostTextBytes));
-      if (part.iov_len > kMostTextBytes) break;
-    }
+    for (const iovec& part : parts) seal_part(part);
     return;
   }
   std::array<uint8_t, kTogetherBytes> text;
@@ -159,7 +164,7 @@ SecureChannel::Opened SecureChannel::open_record(uint8_t* to, size_t room, size_
   return Opened::kRecord;
 }
 
-// Of large records no more than the length of the next one, so that nothing has to be moved. False if nothing came.
+// False if nothing came.
 bool SecureChannel::read_more(int fd) {
   if (std::exchange(drained_, false)) {
     errno = EAGAIN;
@@ -169,8 +174,9 @@ bool SecureChannel::read_more(int fd) {
   if (in_begin_ > 0) memmove(in_.data(), in_.data() + in_begin_, have);
   in_begin_ = 0;
   in_end_ = have;
-  if (in_.size() < needs + kHeadBytes) in_.resize(needs + kHeadBytes);
-  const size_t wanted = (needs > kStageBytes ? needs + kHeadBytes : in_.size()) - have;
+  // And the length of one more: then full records lie as they are read, and nothing has to be moved.
+  if (in_.size() < needs + kHeadBytes) in_.resize(kRecordsAtOnce * needs + kHeadBytes);
+  const size_t wanted = in_.size() - have;
   ssize_t n;
   while ((n = ::recv(fd, in_.data() + in_end_, wanted, MSG_DONTWAIT)) < 0 && errno == EINTR) continue;
   if (n == 0) errno = 0;

@@ -119,9 +119,10 @@ TEST_CASE("a secure channel brings what was sent, however it is cut") {
 TEST_CASE("a secure channel sends parts, small and large, as one text after the other") {
   for (const Cipher cipher : ciphers()) {
     SecurePair pair(cipher);
-    for (const size_t first : {size_t{0}, size_t{1}, size_t{48}, size_t{5000}, SecureChannel::kMostTextBytes + 1})
-      for (const size_t second :
-           {size_t{0}, size_t{1}, size_t{975}, size_t{976}, size_t{5000}, 2 * SecureChannel::kMostTextBytes}) {
+    for (const size_t first : {size_t{0}, size_t{1}, size_t{48}, size_t{5000}, SecureChannel::kMostTextBytes + 1,
+                               4 * SecureChannel::kMostTextBytes + 1})
+      for (const size_t second : {size_t{0}, size_t{1}, size_t{975}, size_t{976}, size_t{5000},
+                                  2 * SecureChannel::kMostTextBytes, 4 * SecureChannel::kMostTextBytes + 1}) {
         if (first + second == 0) continue;
         std::string all = random_text(first + second), got;
         for (size_t sent = 0; sent < all.size();) {

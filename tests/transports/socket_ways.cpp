@@ -134,7 +134,8 @@ class BusyPoll final : public End {
 class Ring final : public End {
  public:
   explicit Ring(int fd) : End(fd) {
-    if (io_uring_queue_init(8, &ring_, IORING_SETUP_SINGLE_ISSUER) != 0) die("io_uring_queue_init");
+    if (io_uring_queue_init(8, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) != 0)
+      die("io_uring_queue_init");
   }
   ~Ring() override { io_uring_queue_exit(&ring_); }
   void send(const char* from, size_t bytes) override {
