@@ -103,19 +103,15 @@ void SecureChannel::seal_record(const void* text, size_t bytes) {
   out_text_bytes_ += bytes;
 }
 
-// As much as goes at once.
-void SecureChannel::seal_part(const iovec& part) {
-  for (size_t sealed = 0; sealed < part.iov_len && out_text_bytes_ < kTextBytesAtOnce; sealed += kMostTextBytes)
-    seal_record(static_cast<const uint8_t*>(part.iov_base) + sealed, std::min(part.iov_len - sealed, kMostTextBytes));
-}
-
-// What is small becomes one record, of anything else each part one or several.
+// What is small becomes one record, of anything else each part one or several, as much as goes at once.
 void SecureChannel::seal(std::initializer_list<iovec> parts) {
   out_begin_ = out_end_ = out_text_bytes_ = 0;
   size_t bytes = 0;
   for (const iovec& part : parts) bytes += part.iov_len;
   if (bytes > kTogetherBytes) {
-    for (const iovec& part : parts) seal_part(part);
+    for (const iovec& part : parts)
+      for (size_t at = 0; at < part.iov_len && out_text_bytes_ < kTextBytesAtOnce; at += kMostTextBytes)
+        seal_record(static_cast<const uint8_t*>(part.iov_base) + at, std::min(part.iov_len - at, kMostTextBytes));
     return;
   }
   std::array<uint8_t, kTogetherBytes> text;

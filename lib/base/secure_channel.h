@@ -73,7 +73,6 @@ class SecureChannel {
   enum class Opened { kNothing, kRecord, kWrong };
 
   void seal(std::initializer_list<iovec> parts);
-  void seal_part(const iovec& part);
   void seal_record(const void* text, size_t bytes);
   Opened open_record(uint8_t* to, size_t room, size_t* got);
   bool read_more(int fd);

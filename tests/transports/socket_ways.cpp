@@ -185,7 +185,10 @@ std::array<int, 2> connect_to(const char* address) {
   at.sin_family = AF_INET;
   socklen_t size = sizeof at;
   const int listener = socket(AF_INET, SOCK_STREAM, 0), caller = socket(AF_INET, SOCK_STREAM, 0), on = 1;
-  if (inet_pton(AF_INET, address, &at.sin_addr) != 1) die("not an IPv4 address");
+  if (inet_pton(AF_INET, address, &at.sin_addr) != 1) {
+    fprintf(stderr, "socket_ways: %s is not an IPv4 address\n", address);
+    exit(2);
+  }
   if (bind(listener, reinterpret_cast<sockaddr*>(&at), size) != 0 || listen(listener, 1) != 0 ||
       getsockname(listener, reinterpret_cast<sockaddr*>(&at), &size) != 0 ||
       connect(caller, reinterpret_cast<sockaddr*>(&at), size) != 0)
