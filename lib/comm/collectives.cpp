@@ -79,7 +79,10 @@ Result<void> Collectives::work_out(const Operation& operation) {
   cached.small.clear();
   if (operation.unequal != nullptr) return {};
   cached.buffers = *buffers_of(call.collective, call.count, call.dtype, call.root, me_.rank, me_.n_ranks);
-  if (!me_.planner->adds_wide(call)) cached.small.prepare(*program, call, me_.n_ranks);
+  BoundCall what{call, {call.count}};
+  what.n_ranks = me_.n_ranks;
+  what.exposes = me_.options.exposes;
+  if (!me_.planner->adds_wide(call)) cached.small.prepare(*program, what);
   return {};
 }
 

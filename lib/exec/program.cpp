@@ -83,16 +83,17 @@ LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t roun
   reduce.elems = part.elems;
   reduce.divisor = step.completes && call.call.op == RedOp::kAvg ? static_cast<uint32_t>(call.n_ranks) : 0;
   lowered.pushes = step.recvs.empty() && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0;
+  lowered.exposable = exposable_place(lowered);
   return lowered;
 }
 
-const void* Lowering::exposable_value(const LoweredStep& step) const {
-  if (!call.exposes || !program.may_expose || step.bytes < kExposeFromBytes) return nullptr;
+Place Lowering::exposable_place(const LoweredStep& step) const {
+  if (!call.exposes || !program.may_expose || step.send == nullptr || step.bytes < kExposeFromBytes) return {};
   const bool is_stored = step.store.base == kOutput;
   const Place& place = is_stored ? step.store : step.sources[0];
   const bool only_sends = step.recvs.empty() && step.reduce.n_src == 1;
-  if (!is_stored && (!only_sends || place.base == kScratch || call.is_scaled(place))) return nullptr;
-  return program.address(place);
+  if (!is_stored && (!only_sends || place.base == kScratch || call.is_scaled(place))) return {};
+  return place;
 }
 
 ReduceKernel Lowering::reduce_kernel() const {

@@ -141,8 +141,9 @@ struct LoweredStep {
   uint32_t bytes;
   const Place* sources;  // reduce.n_src, in the order of the sum
   Place store;
-  ReduceArgs reduce;    // but for the addresses
-  bool pushes = false;  // a value that is sent as it is
+  ReduceArgs reduce;     // but for the addresses
+  bool pushes = false;   // a value that is sent as it is
+  Place exposable = {};  // where that stays as it is, if it is worth exposing
 };
 
 struct Lowering {
@@ -153,8 +154,7 @@ struct Lowering {
 
   // `sources`: room for as many as the program's places.
   LoweredStep step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const;
-  // Where the value that a step sends stays as it is, if that is worth exposing.
-  const void* exposable_value(const LoweredStep& step) const;
+  Place exposable_place(const LoweredStep& step) const;
   ReduceKernel reduce_kernel() const;
 };
 

@@ -142,7 +142,7 @@ bool Run::execute(BoundLane& lane) {
 // more than four destinations at a time 8 ranks were slower by a sixth, unless they write past the cache.
 bool Run::acquire(const BoundLane& lane, const LoweredStep& lowered, Targets* targets) const {
   const BoundStep& first = lane.steps[lane.next];
-  const void* const data = lowering_.exposable_value(lowered);
+  const void* const data = lowered.exposable.base == kNowhere ? nullptr : program_.address(lowered.exposable);
   const bool may_be_posted = lowered.bytes >= kExposeFromBytes && (first.completes || first.recvs.empty());
   const tuttiRoom room =
       first.send->acquire(data, lowered.bytes, may_be_posted ? TUTTI_IF_POSTED : TUTTI_NOT_POSTED, &targets->at[0]);

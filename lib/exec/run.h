@@ -75,10 +75,11 @@ class SmallRun {
  public:
   // For operations like `call` by `program`, until the next prepare(). Takes memory only if no operation before had as
   // many steps.
-  void prepare(Program& program, const Call& call, int n_ranks);
+  void prepare(Program& program, const BoundCall& what);
   void clear() {
     steps_.clear();
     done_ = 0;
+    exposes_ = false;
   }
   // False for those that are not of this kind: large ones, and all that a single lane does not do in one round.
   explicit operator bool() const { return !steps_.empty(); }
@@ -94,6 +95,7 @@ class SmallRun {
 
  private:
   char* address(const Place& place) const { return bases_[place.base] + place.offset_bytes; }
+  char* slot_unless_exposed(const LoweredStep& step);
   int push(const LoweredStep& step);
   int carry_out(LoweredStep& step, Turns* turns);
   bool take_messages(const LoweredStep& step, Turns* turns);
@@ -106,6 +108,7 @@ class SmallRun {
   tuttiTag tag_{};
   ReduceKernel reduce_ = nullptr;
   size_t done_ = 0;
+  bool exposes_ = false;  // operations like it have, so the next ones begin with a Run
 };
 
 }  // namespace tutti

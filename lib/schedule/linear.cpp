@@ -7,7 +7,7 @@ namespace {
 
 Cost linear_cost(const Workload& b) {
   const double whole = b.messages_for(b.bytes, 1);
-  Cost e = b.hops(2 * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
+  Cost e = b.hops((1 + waits_for_all(b)) * b.rounds(b.bytes), 2 * b.rounds(b.bytes));
   const double moved = b.moves_of_sum() * b.others() * b.bytes;
   b.with_one(e, {2 * b.others() * whole, 4 * b.others() * whole}, {moved / 2, moved});
   e.summed = {b.n * b.bytes, b.n * b.bytes};

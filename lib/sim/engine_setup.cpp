@@ -71,9 +71,10 @@ Result<void> Engine::connect() {
   found_.clear();
   const std::vector<double> stops = stop_times(network_, job_.neighbours);
   for (size_t r = 0; r < stops.size(); r++) ranks_[r].stops_ns = stops[r];
-  // One lane that does all in one round: the library has worked that out beforehand (SmallRun in exec/run.h).
-  const bool is_small =
-      ranks_[0].lanes_left <= 1 && rounds_ == 1 && job_.block_elems * job_.elem_bytes < kExposeFromBytes;
+  // One lane that does all in one round, in messages that are not exposed: the library has worked that out beforehand
+  // (SmallRun in exec/run.h).
+  const bool is_small = ranks_[0].lanes_left <= 1 && rounds_ == 1 &&
+                        job_.block_elems * job_.elem_bytes < kExposeFromBytes * std::max<uint64_t>(1, n_chunks_);
   operation_ns_ = is_small ? 0 : network_.cluster().cpus.operation_ns;
   for (RankRun& run : ranks_) run.operation_ns = operation_ns_;
   return {};

@@ -5,101 +5,13 @@
 #include <algorithm>
 
 #include "catch.h"
-#include "comm/made_up_link.h"
+#include "comm/executor_bench.h"
 #include "contains.h"
-#include "exec/wait.h"
 
 namespace tutti::test_executor {
-namespace {
 
-using test::made_up_link, test::MadeUpEnd;
+using test::Bench, test::bytes_of, test::Context, test::kBytes, test::kElems, test::made_up_link, test::MadeUpEnd;
 using tutti_test::contains;
-
-constexpr uint64_t kElems = 10'000;  // 40 KB: large enough to be exposed or placed
-constexpr uint32_t kBytes = kElems * sizeof(float);
-
-// Rank 0 of 2, in the middle of an all-reduce by steps of the test's own: one value in one chunk.
-struct Bench {
-  MadeUpEnd from, to, also_to;
-  Link in = made_up_link(from, 1), out = made_up_link(to, 1), also_out = made_up_link(also_to, 2);
-  std::vector<float> input = std::vector<float>(kElems, 3), output = std::vector<float>(kElems, -1),
-                     theirs = std::vector<float>(kElems, 4), place = std::vector<float>(kElems, -1);
-  Program program;
-  Recorder recorder;
-  BoundCall operation{};
-
-  Bench() {
-    program.sizes.slot_bytes = 128 << 10;
-    program.may_expose = true;
-    program.make_room(2);
-    operation.call = {.sequence = 7,
-                      .count = kElems,
-                      .collective = Collective::kAllReduce,
-                      .dtype = DataType::kFloat32,
-                      .op = RedOp::kSum,
-                      .algo = Algo::kRing};
-    operation.blocks.uniform_elems = kElems;
-    operation.input = input.data();
-    operation.output = output.data();
-    operation.n_ranks = 2;
-    operation.stream_from_bytes = UINT64_MAX;
-  }
-  void add_lane(const std::vector<BoundStep>& steps) {
-    for (const BoundStep& step : steps)
-      if (step.send != nullptr &&
-          std::find(program.sends.begin(), program.sends.end(), step.send) == program.sends.end())
-        program.sends.push_back(step.send);
-    program.lanes.push_back({steps});
-  }
-  static BoundStep send(Link& link, Buffer source = Buffer::kInput) {
-    BoundStep step;
-    step.send = &link;
-    step.local.buffer = source;
-    return step;
-  }
-  BoundStep receive() {
-    BoundStep step;
-    step.recvs = {&in};
-    step.local_place = 1;
-    step.store.buffer = Buffer::kOutput;
-    return step;
-  }
-  // The message and the input, completed, and on to `to`.
-  BoundStep add_up(Link* link) {
-    BoundStep step = receive();
-    step.local.buffer = Buffer::kInput;
-    step.completes = true;
-    step.send = link;
-    return step;
-  }
-  tuttiMessage message(const void* data, uint32_t bytes = kBytes) const { return message(data, bytes, operation.call); }
-  static tuttiMessage message(const void* data, uint32_t bytes, const Call& call) {
-    tuttiMessage made{data, bytes, {}};
-    const TagWords words = to_tag(call);
-    std::copy(words.begin(), words.end(), made.tag.word);
-    return made;
-  }
-  void let_post(MadeUpEnd& end) {
-    end.place = place.data();
-    end.place_bytes = kBytes;
-  }
-};
-
-struct Context final : WaitContext {
-  bool ended = false;
-  std::vector<Link*> links;
-  bool interrupted() override { return ended; }
-  Error interruption() override { return {Code::kRemoteError, "the group has ended"}; }
-  int wake_fd() override { return -1; }
-  const std::vector<Link*>& incoming() override { return links; }
-  void housekeeping() override {}
-};
-
-std::string bytes_of(const std::vector<float>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
-}
-
-}  // namespace
 
 TEST_CASE("executor: an operation that fails takes back what it has exposed and where it has expected messages") {
   Bench bench;
@@ -362,21 +274,6 @@ TEST_CASE("executor: a rank does not sleep while one of its lanes can go on") {
   CHECK_FALSE(run.blockers().prepare_sleep(&sleepers));
 }
 
-TEST_CASE("executor: a small sum has every message that it takes") {
-  Bench bench;
-  bench.operation.call.count = bench.operation.blocks.uniform_elems = 2;
-  BoundStep sum = bench.add_up(nullptr);
-  sum.recvs = {&bench.in, &bench.also_out};
-  bench.add_lane({sum});
-  const std::vector<float> others(2, 5);
-  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
-  bench.also_to.messages = {bench.message(others.data(), 8)};
-  SmallRun small;
-  small.prepare(bench.program, bench.operation.call, 2);
-  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
-  CHECK(bench.output[1] == 12);
-}
-
 // 160 KB in slots of 128: two rounds, each of whole cache lines.
 TEST_CASE("executor: a value that is larger than a slot goes in rounds, every step in each of them") {
   Bench bench;
@@ -435,66 +332,6 @@ TEST_CASE("executor: a message on an idle link is a mismatch if it is of an earl
   CHECK(is_stray());
   other.collective = Collective::kSendRecv;
   CHECK_FALSE(is_stray());  // its receive may be to come
-}
-
-TEST_CASE("executor: a small operation is not over while a message of its own holds it up") {
-  Bench bench;
-  bench.operation.call.count = bench.operation.blocks.uniform_elems = 2;
-  bench.to.pushed = 1;
-  bench.to.unsent = 1;
-  bench.add_lane({Bench::send(bench.out), bench.receive()});
-  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
-  SmallRun small;
-  small.prepare(bench.program, bench.operation.call, 2);
-  REQUIRE(static_cast<bool>(small));
-  CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
-  CHECK(small.steps_done() == 2);
-  Run run(bench.program, bench.operation, bench.recorder, small.steps_done());
-  CHECK(run.advance() == Run::Poll::kIdle);
-  bench.to.unsent = 0;
-  CHECK(run.advance() == Run::Poll::kDone);
-  CHECK(bench.to.sent.size() == 1);
-  CHECK(bench.output[1] == 4);
-  // What is on its way without this rank's doing need not be asked for.
-  bench.to.pushed = 2;
-  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
-  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
-}
-
-TEST_CASE("executor: a small operation that cannot go on is taken up where it stands") {
-  Bench bench;
-  bench.operation.call.count = bench.operation.blocks.uniform_elems = 2;
-  bench.add_lane({Bench::send(bench.out), bench.add_up(&bench.also_out)});
-  SmallRun small;
-  small.prepare(bench.program, bench.operation.call, 2);
-  REQUIRE(static_cast<bool>(small));
-  size_t done = 0;
-  SECTION("no message") {
-    done = 1;
-  }
-  SECTION("no free slot for the first message") {
-    bench.to.pushed = 0;
-  }
-  SECTION("no free slot for the sum") {
-    bench.also_to.has_slot = false;
-    bench.from.messages = {bench.message(bench.theirs.data(), 8)};
-    done = 1;
-  }
-  SECTION("a message of another call") {
-    bench.from.messages = {bench.message(bench.theirs.data(), 4)};
-    done = 1;
-  }
-  CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
-  CHECK(small.steps_done() == done);
-  CHECK(bench.output[0] == -1);
-  CHECK(bench.from.releases == 0);
-  bench.to.sent.clear();
-  bench.also_to.has_slot = true;
-  bench.from.messages = {bench.message(bench.theirs.data(), 8)};
-  Run run(bench.program, bench.operation, bench.recorder, small.steps_done());
-  CHECK(run.advance() == Run::Poll::kDone);
-  CHECK(bench.to.sent.size() == 1 - done);
-  CHECK(bench.also_to.sent == std::vector<std::string>{bytes_of({7, 7})});
 }
 
 }  // namespace tutti::test_executor
