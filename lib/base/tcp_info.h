@@ -11,6 +11,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/at_fork.h"
+
 namespace tutti {
 
 inline std::optional<tcp_info> kernel_info(int fd) {
@@ -29,6 +31,7 @@ inline uint64_t round_trip_ns(int fd) {
 // Whether new connections send at the rate that they have seen to get through (BBR), whatever is lost; others halve
 // theirs when a packet is.
 inline bool sends_by_rate() {
+  const std::lock_guard no_fork(sockets_mutex());
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   char name[16] = "";
   socklen_t bytes = sizeof name;

@@ -97,15 +97,13 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
   const CollectiveTraits& what_it_does = traits(call.collective);
   what.one_way = what_it_does.has_root && !what_it_does.reduces &&
                  what.blocks.largest() * dtype_bytes(call.dtype) >= me_.one_way_from_bytes;
-  if (operation.count > 0 && me_.planner->adds_wide(call))  // agreements are of nothing
-    return in_wide_pieces(what, [&](const BoundCall& piece) { return drive_bound(program, piece, 0); });
-  return drive_bound(program, what, steps_done);
-}
-
-Result<void> Collectives::drive_bound(Program& program, const BoundCall& what, size_t steps_done) {
-  Run run(program, what, monitor_.recorder(), steps_done);
-  StallWatch watch(monitor_, links_, run, me_.is_on_gpu() ? Standing::Doing::kOther : Standing::Doing::kCalls);
-  return monitor_.has_driven(run, drive(run, watch, me_.wait_policy));
+  const auto drive_piece = [&](const BoundCall& piece) {
+    Run run(program, piece, monitor_.recorder(), steps_done);
+    StallWatch watch(monitor_, links_, run, me_.is_on_gpu() ? Standing::Doing::kOther : Standing::Doing::kCalls);
+    return monitor_.has_driven(run, drive(run, watch, me_.wait_policy));
+  };
+  const bool is_wide = operation.count > 0 && me_.planner->adds_wide(call);  // agreements are of nothing
+  return is_wide ? in_wide_pieces(what, drive_piece) : drive_piece(what);
 }
 
 Result<void> Collectives::agree(const Call& call) {

@@ -50,7 +50,6 @@ class Collectives {
   // Apart from run(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> work_out(const Operation& operation);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
-  Result<void> drive_bound(Program& program, const BoundCall& what, size_t steps_done);
   Result<Program*> find_program(const Call& call);
   Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
   void keep_program(const ProgramKey& key, Program program);

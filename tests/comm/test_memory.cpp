@@ -7,7 +7,8 @@ using namespace tutti_test;
 
 namespace {
 
-constexpr size_t kCount = 300001;  // some chunks, and an odd end
+constexpr size_t kCount = 300001;    // some chunks, and an odd end
+constexpr size_t kFewCopied = 8203;  // copied beforehand where it cannot be exposed
 
 // A buffer for kCount + 1 integers, by one of the ways there are.
 struct Buffer {
@@ -46,31 +47,32 @@ int32_t value(int rank, size_t i) {
   return static_cast<int32_t>(i % 1009) * (rank + 1);
 }
 
-void fill(int32_t* data, int rank) {
-  for (size_t i = 0; i < kCount; i++) data[i] = value(rank, i);
+void fill(int32_t* data, size_t count, int rank) {
+  for (size_t i = 0; i < count; i++) data[i] = value(rank, i);
 }
 
-size_t count_wrong(const int32_t* data, int factor) {
+size_t count_wrong(const int32_t* data, size_t count, int factor) {
   size_t wrong = 0;
-  for (size_t i = 0; i < kCount; i++) wrong += data[i] != static_cast<int32_t>(i % 1009) * factor;
+  for (size_t i = 0; i < count; i++) wrong += data[i] != static_cast<int32_t>(i % 1009) * factor;
   return wrong;
 }
 
-void check_operations(int rank, int n, tuttiComm_t comm, const Buffer& in, const Buffer& out, Outcome& outcome) {
+void check_operations(const Buffer& in, const Buffer& out, size_t count, int rank, int n, tuttiComm_t comm,
+                      Outcome& outcome) {
   const int sum = n * (n + 1) / 2;
-  fill(in.data(), rank);
-  outcome.take(tuttiAllReduce(in.data(), out.data(), kCount, tuttiInt32, tuttiSum, comm, nullptr));
-  outcome.wrong += count_wrong(out.data(), sum) + count_wrong(in.data(), rank + 1);
+  fill(in.data(), count, rank);
+  outcome.take(tuttiAllReduce(in.data(), out.data(), count, tuttiInt32, tuttiSum, comm, nullptr));
+  outcome.wrong += count_wrong(out.data(), count, sum) + count_wrong(in.data(), count, rank + 1);
   // The buffer may be written again at once: nobody reads it any more.
-  fill(in.data(), rank);
-  outcome.take(tuttiAllReduce(in.data(), in.data(), kCount, tuttiInt32, tuttiSum, comm, nullptr));
-  outcome.wrong += count_wrong(in.data(), sum);
-  fill(in.data(), rank);
-  outcome.take(tuttiBroadcast(in.data(), out.data(), kCount, tuttiInt32, n - 1, comm, nullptr));
-  memset(in.data(), 0, kCount * sizeof(int32_t));
-  outcome.wrong += count_wrong(out.data(), n);
-  fill(in.data(), rank);
-  const size_t block = kCount / static_cast<size_t>(n);
+  fill(in.data(), count, rank);
+  outcome.take(tuttiAllReduce(in.data(), in.data(), count, tuttiInt32, tuttiSum, comm, nullptr));
+  outcome.wrong += count_wrong(in.data(), count, sum);
+  fill(in.data(), count, rank);
+  outcome.take(tuttiBroadcast(in.data(), out.data(), count, tuttiInt32, n - 1, comm, nullptr));
+  memset(in.data(), 0, count * sizeof(int32_t));
+  outcome.wrong += count_wrong(out.data(), count, n);
+  fill(in.data(), count, rank);
+  const size_t block = count / static_cast<size_t>(n);
   outcome.take(tuttiAllGather(in.data(), out.data(), block, tuttiInt32, comm, nullptr));
   for (size_t i = 0; i < block * static_cast<size_t>(n); i++)
     outcome.wrong += out.data()[i] != value(static_cast<int>(i / block), i % block);
@@ -81,10 +83,10 @@ void check_operations(int rank, int n, tuttiComm_t comm, const Buffer& in, const
   for (size_t i = 0; i < block * static_cast<size_t>(n); i++)
     outcome.wrong += out.data()[i] != value(static_cast<int>(i / block), static_cast<size_t>(rank) * block + i % block);
   outcome.take(tuttiGroupStart());
-  outcome.take(tuttiSend(in.data(), kCount, tuttiInt32, (rank + 1) % n, comm, nullptr));
-  outcome.take(tuttiRecv(out.data(), kCount, tuttiInt32, (rank + n - 1) % n, comm, nullptr));
+  outcome.take(tuttiSend(in.data(), count, tuttiInt32, (rank + 1) % n, comm, nullptr));
+  outcome.take(tuttiRecv(out.data(), count, tuttiInt32, (rank + n - 1) % n, comm, nullptr));
   outcome.take(tuttiGroupEnd());
-  outcome.wrong += count_wrong(out.data(), (rank + n - 1) % n + 1);
+  outcome.wrong += count_wrong(out.data(), count, (rank + n - 1) % n + 1);
 }
 
 }  // namespace
@@ -101,7 +103,7 @@ TEST_CASE("operations on memory of every kind, between processes", "[long]") {
       for (const auto out_kind : kinds) {
         // Ranks may differ.
         Buffer in(rank == 1 ? out_kind : in_kind, comm, outcome), out(out_kind, comm, outcome);
-        check_operations(rank, n, comm, in, out, outcome);
+        for (const size_t count : {kCount, kFewCopied}) check_operations(in, out, count, rank, n, comm, outcome);
         in.free(outcome);
         out.free(outcome);
       }
@@ -122,7 +124,7 @@ TEST_CASE("results that go past the cache, to more places than a kernel writes a
   setenv("TUTTI_NT_BYTES", "1", 1);
   Processes ranks(n, [n](int rank, tuttiComm_t comm, Outcome& outcome) {
     Buffer in(Buffer::kAllocated, comm, outcome), out(Buffer::kAllocated, comm, outcome);
-    check_operations(rank, n, comm, in, out, outcome);
+    check_operations(in, out, kCount, rank, n, comm, outcome);
     in.free(outcome);
     out.free(outcome);
     outcome.take(tuttiCommDestroy(comm));
