@@ -109,7 +109,7 @@ TEST_CASE("too few descriptors for a process full of ranks are named as such by 
           "[long]") {
   bool enough = false;
   int refused = 0;
-  for (rlim_t more = 6; more < 400 && !enough; more += kSanitized ? 51 : 23) {
+  for (rlim_t more = 6; more < 400 && !enough; more += kSanitized ? 34 : 23) {
     const std::string said = in_limited_child([&] {
       limit(RLIMIT_NOFILE, open_now() + more);
       bool all = true;
