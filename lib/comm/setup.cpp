@@ -167,9 +167,7 @@ void Setup::take_place(PriceList prices) {
   if (me_.stream_from_bytes == 0)
     me_.stream_from_bytes =
         cache_bytes(*me_.machine, roster.cpus_here) / (2 * static_cast<uint64_t>(roster.here.ranks_here));
-  // From there on what goes one way only, to ranks that have CPUs of their own, is written past the cache. Broadcasts
-  // of 32 KiB by 2 ranks: 3.8 us instead of 10.4 on Zen 5, the same on Sapphire Rapids; of 16 KiB 2.7 instead of 5.5.
-  // Where the CPUs share a cache 1.5 instead of 2.0, but reductions 2.0 instead of 1.0.
+  // From there on what goes one way only, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
   if (!me_.wait_policy.oversubscribed) me_.one_way_from_bytes = 32 << 10;
   me_.planner.emplace(me_.rank, roster.layout, me_.forced, me_.options.deterministic);
   me_.planner->set_facts(roster.facts, std::move(prices));
