@@ -96,6 +96,7 @@ class SmallRun {
  private:
   char* address(const Place& place) const { return bases_[place.base] + place.offset_bytes; }
   char* slot_unless_exposed(const LoweredStep& step);
+  char* slot_for(const LoweredStep& step);
   int push(const LoweredStep& step);
   int carry_out(LoweredStep& step, Turns* turns);
   bool take_messages(const LoweredStep& step, Turns* turns);

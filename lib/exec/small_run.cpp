@@ -75,6 +75,11 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
   return room == TUTTI_SLOT ? static_cast<char*>(slot) : nullptr;
 }
 
+// Likewise, of any step that sends.
+inline char* SmallRun::slot_for(const LoweredStep& step) {
+  return step.exposable.base != kNowhere ? slot_unless_exposed(step) : static_cast<char*>(step.send->acquire());
+}
+
 // 0: it cannot be done yet, or not here; else what the link says of what it has sent.
 inline int SmallRun::push(const LoweredStep& step) {
   const char* const from = address(step.sources[0]);
@@ -89,8 +94,7 @@ inline int SmallRun::push(const LoweredStep& step) {
 inline int SmallRun::carry_out(LoweredStep& step, Turns* turns) {
   if (!take_messages(step, turns)) return 0;
   char* slot = nullptr;
-  if (step.exposable.base != kNowhere && slot_unless_exposed(step) == nullptr) return 0;
-  if (step.send != nullptr && (slot = static_cast<char*>(step.send->acquire())) == nullptr) return 0;
+  if (step.send != nullptr && (slot = slot_for(step)) == nullptr) return 0;
   if (step.reduce.elems > 0) compute(step, slot);
   for (Link* link : step.recvs) link->release();
   return slot != nullptr ? step.send->publish(step.bytes, tag_) : 2;

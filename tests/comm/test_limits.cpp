@@ -109,7 +109,7 @@ TEST_CASE("too few descriptors for a process full of ranks are named as such by 
           "[long]") {
   bool enough = false;
   int refused = 0;
-  for (rlim_t more = 6; more < 400 && !enough; more += kSanitized ? 34 : 23) {
+  for (rlim_t more = 6; more < 400 && !enough; more += 23) {
     const std::string said = in_limited_child([&] {
       limit(RLIMIT_NOFILE, open_now() + more);
       bool all = true;
@@ -131,7 +131,7 @@ TEST_CASE("ranks of one process count the descriptors that they take together, a
           "[long]") {
   bool enough = false;
   int counted = 0;
-  for (rlim_t more = 100; more < 400 && !enough; more += kSanitized ? 30 : 10) {
+  for (rlim_t more = 100; more < 400 && !enough; more += 10) {
     const std::string said = in_limited_child([&] {
       setenv("TUTTI_TRANSPORTS", "tcp", 1);  // shared memory takes none to speak of
       limit(RLIMIT_NOFILE, open_now() + more);

@@ -6,7 +6,6 @@
 #include <linux/errqueue.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -39,15 +38,6 @@ size_t checked(ssize_t n, const char* what) {
   return static_cast<size_t>(n);
 }
 
-// As a rank that awaits it: it looks all the time.
-void receive_plainly(int fd, char* to, size_t bytes) {
-  for (size_t got = 0; got < bytes;) {
-    const ssize_t n = recv(fd, to + got, bytes - got, MSG_DONTWAIT);
-    if (n > 0) got += static_cast<size_t>(n);
-    if (n == 0) die("recv");
-  }
-}
-
 // One end of a connection.
 class End {
  public:
@@ -57,8 +47,14 @@ class End {
     for (size_t sent = 0; sent < bytes;)
       sent += checked(::send(fd_, from + sent, std::min(bytes - sent, kMostAtOnce), MSG_NOSIGNAL), "send");
   }
-  virtual void receive(char* to, size_t bytes) { receive_plainly(fd_, to, bytes); }
-  virtual void finish() {}  // what was sent may be written again
+  // As a rank that awaits it: it looks all the time.
+  virtual void receive(char* to, size_t bytes) {
+    for (size_t got = 0; got < bytes;) {
+      const ssize_t n = recv(fd_, to + got, bytes - got, MSG_DONTWAIT);
+      if (n > 0) got += static_cast<size_t>(n);
+      if (n == 0) die("recv");
+    }
+  }
 
  protected:
   const int fd_;
@@ -77,10 +73,7 @@ class ZeroCopy final : public End {
       sent += checked(n, "send");
       begun_++;
     }
-    finish();
-  }
-  void finish() override {
-    for (; done_ < begun_; take_notices()) {
+    for (; done_ < begun_; take_notices()) {  // until what was sent may be written again
       pollfd one{fd_, 0, 0};
       poll(&one, 1, 10);
     }
