@@ -386,8 +386,8 @@ TUTTI_API tuttiResult_t tuttiReduceScatter(const void* sendbuff, void* recvbuff,
                                            tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm,
                                            tuttiStream_t stream);
 
-/* Block s of recvbuff on rank r = block r of sendbuff on rank s, for all s and r; blocks of `count` elements. Never in
- * place. Algorithm: pairwise exchange. Blocking, ownership and errors as tuttiAllReduce. */
+/* Block s of recvbuff on rank r = block r of sendbuff on rank s, for all s and r; blocks of `count` elements. In place
+ * with one rank only. Algorithm: pairwise exchange. Blocking, ownership and errors as tuttiAllReduce. */
 TUTTI_API tuttiResult_t tuttiAlltoAll(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
                                       tuttiComm_t comm, tuttiStream_t stream);
 

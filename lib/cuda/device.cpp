@@ -164,7 +164,7 @@ std::shared_ptr<Household> Device::household_of(const std::vector<Seat>& seats, 
     if (seats[r].shares_gpu_with(seats[static_cast<size_t>(host_.rank())])) ranks.push_back(static_cast<int>(r));
   if (ranks.size() == 1 && seats.size() > 1) return nullptr;
   return find_shared<Household>(format("%s %d", name.c_str(), ranks[0]),
-                                [&] { return std::make_shared<Household>(port_, ranks, info_.waits_in_streams); });
+                                [&] { return std::make_shared<Household>(port_, ranks); });
 }
 
 // Without a network that does it, what is left is the slow way.
@@ -249,7 +249,7 @@ Result<void> Device::begin(Pending& pending) {
   pending.has_begun = true;
   Turn& turn = pending.turn;
   TUTTI_TRY_ASSIGN(turn.is_captured, port_.is_capturing(turn.stream));
-  TUTTI_TRY_ASSIGN(turn.stream_id, port_.id_of(turn.stream));
+  TUTTI_TRY_ASSIGN(turn.stream_id, port_.id_of(turn.stream, turn.is_captured));
   if (!turn.is_captured && pending.way->waits_unseen()) progress_.begin(pending.operation);
   // The ways keep one place for all operations.
   if (!turn.is_captured && end_ != nullptr && turn.stream_id != end_stream_) return port_.wait(turn.stream, end_);
@@ -258,6 +258,10 @@ Result<void> Device::begin(Pending& pending) {
 
 Result<bool> Device::enqueue(Pending& pending) {
   if (!pending.has_begun) TUTTI_TRY(begin(pending));
+  if (!pending.is_told && pending.way != ways_.front().get() && pending.operation.collective != Collective::kSendRecv) {
+    TUTTI_TRY_ASSIGN(pending.is_told, ways_.front()->tell(pending.operation));
+    if (!pending.is_told) return false;
+  }
   TUTTI_TRY_ASSIGN(const bool has_met, pending.way->meet(pending.operation, pending.turn));
   if (!has_met) return false;
   const Call call = to_call(pending.operation);
@@ -278,7 +282,7 @@ Result<void> Device::mark_end(EventRef ways_end, const Turn& turn) {
 
 Result<void> Device::settle(const std::vector<Device*>& devices) {
   Result<void> outcome;
-  for (uint64_t turn = 0;; turn++) {
+  for (Pause pause;; pause.wait()) {
     bool all = true;
     for (Device* device : devices) {
       auto advanced = device->advance();
@@ -286,11 +290,6 @@ Result<void> Device::settle(const std::vector<Device*>& devices) {
       all = all && (!advanced || advanced.value());
     }
     if (all) return outcome;
-    constexpr uint64_t kYields = 1000;  // others are nearly here as a rule
-    if (turn < kYields)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 

@@ -61,6 +61,9 @@ class Way {
   virtual ~Way() = default;
   virtual const char* name() const = 0;  // for people
   virtual bool takes(const Operation& operation) const = 0;
+  // Of the first way: tells the other ranks of a collective that another way takes, so that all compare what they call.
+  // False where others are too far behind, then it is asked again.
+  virtual Result<bool> tell(const Operation&) { return true; }
   // Whether its operations wait for other ranks without the communicator's knowing.
   virtual bool waits_unseen() const { return false; }
   // Before submit(): false where other ranks of this process have to call first, then it is asked again.
@@ -112,7 +115,7 @@ class Device {
     Operation operation;
     Turn turn;
     Way* way = nullptr;
-    bool has_begun = false;
+    bool has_begun = false, is_told = false;
   };
   Way& way_of(const Operation& operation) const;
   Result<bool> enqueue_all();

@@ -1,17 +1,17 @@
 // This header: ranks of one process that share a GPU. Their streams may share a hardware queue as well, in which what
 // waits holds up all that comes after it, so none may wait for what another one of them has yet to enqueue. An
-// operation of theirs is enqueued by one of them for all, in its stream, once all have come: that stream waits for the
-// others', and they wait for it. A rank's call returns when that is done, so a thread that holds several ranks groups
-// its calls.
+// operation of theirs is enqueued by the first of them for all, in its stream, once all have come: that stream waits
+// for the others', and they wait for it. One thread makes all the calls, because threads that call CUDA at once wait
+// for its locks: 8 ranks on an H100 took 75 us where each told its stream to wait. A rank's call returns when all is
+// enqueued, so a thread that holds several ranks groups its calls.
 //
 // Threading: a Household is shared by its ranks; a Resident belongs to one of them.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "cuda/meeting.h"
@@ -23,7 +23,7 @@ using EnqueueAll = std::function<Result<void>(const Arrivals&, StreamRef)>;
 
 class Household {
  public:
-  Household(Port& port, const std::vector<int>& ranks, bool waits_in_streams);
+  Household(Port& port, const std::vector<int>& ranks);
   ~Household();
   Household(const Household&) = delete;
   const std::vector<int>& ranks() const { return meeting_->ranks(); }
@@ -32,31 +32,28 @@ class Household {
   friend class Resident;
   struct Seat {
     Turn turn;
-    bool is_marked = false;
-    EventRef come = nullptr;
+    EventRef come = nullptr;  // how far the stream has come
   };
 
+  // Always the same thread, which has what CUDA keeps of the streams in its cache.
+  static constexpr size_t kLeader = 0;
+
+  bool may_go_on(size_t place, uint64_t round) const {
+    return place == kLeader || enqueued_.load(std::memory_order_acquire) >= round;
+  }
   Result<void> announce(size_t place, const Turn& turn);
   Result<void> enqueue(size_t place, uint64_t round, const Arrivals& everyone, const EnqueueAll& enqueue_all);
-  Result<void> enqueue_once(size_t place, const Arrivals& everyone, const EnqueueAll& enqueue_all);
-  Result<void> mark(size_t place);
-  Result<void> wait_for_others(size_t leader);
+  Result<void> enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all);
+  Result<void> check_captured_alike() const;
+  std::vector<size_t> other_streams() const;
   Result<void> record(EventRef* event, StreamRef stream);
-  uint32_t* word(size_t place) const;
-  // A graph's branches may be one after the other in a stream, where words would wait for ever.
-  bool has_words(const Turn& turn) const { return words_ != nullptr && !turn.is_captured; }
 
   Port& port_;
   const std::shared_ptr<Meeting> meeting_;
   std::vector<Seat> seats_;  // the rank's own from when it announces itself until all have
-  char* words_ = nullptr;    // by place: has come. Null where streams do not wait for words
-  std::mutex mutex_;         // all that follows
-  size_t n_announced_ = 0;   // of the round at hand
-  size_t last_place_ = 0;    // who announced itself last
-  std::set<uint64_t> streams_;
-  // Of the last round:
-  uint64_t last_round_ = 0;
-  Turn leading_;
+  // The last round that is enqueued; the leader's release, after it has written what follows, pairs with the others'
+  // acquire.
+  std::atomic<uint64_t> enqueued_{0};
   std::optional<Error> failure_;
   EventRef end_ = nullptr, captured_end_ = nullptr;  // which of them, depends on the round
 };
@@ -68,9 +65,10 @@ class Resident {
         place_(household_->meeting_->place_of(rank)),
         attendee_(household_->meeting_, rank) {}
 
-  // True when all have come; else it is to be called again with this operation.
+  // Of the leader: true when all have come. Of the others: when it has enqueued what they called. Else it is to be
+  // called again with this operation.
   Result<bool> meet(const Operation& operation, const Turn& turn);
-  // Then. The first to call it enqueues, the others learn what became of it.
+  // Then. The leader enqueues, the others learn what became of it.
   Result<void> enqueue(const EnqueueAll& enqueue_all) {
     return household_->enqueue(place_, attendee_.round(), attendee_.everyone(), enqueue_all);
   }
@@ -81,7 +79,7 @@ class Resident {
   const std::shared_ptr<Household> household_;
   const size_t place_;
   MeetingAttendee attendee_;
-  bool is_coming_ = false;
+  bool is_coming_ = false, have_all_come_ = false;
 };
 
 }  // namespace tutti::cuda

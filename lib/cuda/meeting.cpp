@@ -21,54 +21,54 @@ Error different_calls(int rank, const Call& one, int other_rank, const Call& oth
       other_rank};
 }
 
-Result<void> Meeting::arrive(int rank, uint64_t round, Arrival arrival, bool will_take) {
-  const std::lock_guard lock(mutex_);
-  Round& r = rounds_[round];
-  r.arrivals->resize(ranks_.size());
-  r.has_come.resize(ranks_.size());
-  (*r.arrivals)[place_of(rank)] = std::move(arrival);
-  r.has_come[place_of(rank)] = true;
-  r.n_come++;
-  TUTTI_TRY(check_alike(r));
-  if (!will_take && r.n_come == ranks_.size()) rounds_.erase(round);
-  return {};
+Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t round, Arrival arrival) {
+  std::unique_lock lock(mutex_, std::defer_lock);
+  for (Pause pause; !lock.try_lock();) pause.wait();  // it is held for a moment only
+  std::shared_ptr<Round>& entry = rounds_[round];
+  if (entry == nullptr) entry = std::make_shared<Round>();
+  const std::shared_ptr<Round> r = entry;
+  const size_t place = place_of(rank);
+  if (r->mismatch) return *r->mismatch;
+  r->arrivals.resize(ranks_.size());
+  r->has_come.resize(ranks_.size());
+  r->arrivals[place] = std::move(arrival);
+  r->has_come[place] = true;
+  r->mismatch = compare(*r, place);
+  const bool is_last = ++r->n_come == ranks_.size();
+  if (is_last) rounds_.erase(round);
+  if (is_last || r->mismatch) r->is_settled.store(true, std::memory_order_release);
+  if (r->mismatch) return *r->mismatch;
+  return std::shared_ptr<const Round>(r);
 }
 
-// Before all have come, because who calls something else may be waiting for somebody elsewhere.
-Result<void> Meeting::check_alike(const Round& round) const {
-  size_t first = 0;
-  while (!round.has_come[first]) first++;
-  const Operation& its = (*round.arrivals)[first].operation;
-  const Call one = to_call(its);
-  for (size_t r = first + 1; r < ranks_.size(); r++) {
-    const Operation& the_others = (*round.arrivals)[r].operation;
-    const Call other = to_call(the_others);
-    if (!round.has_come[r] || other == one) continue;
-    return different_calls(ranks_[first], one, ranks_[r], other, &its, &the_others);
-  }
-  return {};
-}
-
-Result<std::shared_ptr<const Arrivals>> Meeting::take(uint64_t round) {
-  const std::lock_guard lock(mutex_);
-  Round& r = rounds_[round];
-  TUTTI_TRY(check_alike(r));
-  if (r.n_come < ranks_.size()) return std::shared_ptr<const Arrivals>();
-  const std::shared_ptr<const Arrivals> everyone = r.arrivals;
-  if (++r.n_taken == ranks_.size()) rounds_.erase(round);
-  return everyone;
+// With the first one's, which is like all that have come.
+std::optional<Error> Meeting::compare(const Round& round, size_t place) const {
+  const auto came = std::find(round.has_come.begin(), round.has_come.end(), true);
+  auto first = static_cast<size_t>(came - round.has_come.begin()), other = place;
+  if (first == place)
+    first = static_cast<size_t>(std::find(came + 1, round.has_come.end(), true) - round.has_come.begin());
+  if (first == ranks_.size()) return std::nullopt;
+  if (first > other) std::swap(first, other);
+  const Operation &its = round.arrivals[first].operation, &the_others = round.arrivals[other].operation;
+  const Call one = to_call(its), another = to_call(the_others);
+  if (one == another) return std::nullopt;
+  return different_calls(ranks_[first], one, ranks_[other], another, &its, &the_others);
 }
 
 Result<bool> MeetingAttendee::pass(const Operation& operation) {
-  TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, false}, false));
+  TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, false}));
   return true;
 }
 
 Result<bool> MeetingAttendee::come(const Operation& operation, bool is_reachable) {
-  if (!std::exchange(is_waiting_, true)) TUTTI_TRY(meeting_->arrive(rank_, ++round_, {operation, is_reachable}, true));
-  TUTTI_TRY_ASSIGN(everyone_, meeting_->take(round_));
-  is_waiting_ = everyone_ == nullptr;
-  return !is_waiting_;
+  if (at_ == nullptr) {
+    TUTTI_TRY_ASSIGN(at_, meeting_->arrive(rank_, ++round_, {operation, is_reachable}));
+  }
+  if (!at_->is_settled.load(std::memory_order_acquire)) return false;
+  const auto met = std::exchange(at_, nullptr);
+  if (met->mismatch) return *met->mismatch;
+  everyone_ = std::shared_ptr<const Arrivals>(met, &met->arrivals);
+  return true;
 }
 
 Result<void> add_move(Launcher& launcher, const Arrivals& everyone, const Move& move, Range range) {

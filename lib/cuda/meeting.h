@@ -6,14 +6,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/launcher.h"
 #include "cuda/moves.h"
+#include "exec/wait.h"
 
 namespace tutti::cuda {
 
@@ -22,6 +26,24 @@ struct Arrival {
   bool is_reachable = false;  // all ranks' devices can use its buffers
 };
 using Arrivals = std::vector<Arrival>;  // in the order of ranks
+
+// Between two looks at what other threads do, which are nearly there as a rule. Nobody is woken, which takes longer.
+class Pause {
+ public:
+  void wait() {
+    constexpr int kYields = 1000;
+    if (n_ < kSpins + kYields) n_++;
+    if (n_ < kSpins)
+      pause_cpu();
+    else if (n_ < kSpins + kYields)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
+ private:
+  int n_ = 0;
+};
 
 class Attendee {
  public:
@@ -54,24 +76,27 @@ class Meeting {
   }
   const std::vector<int>& ranks() const { return ranks_; }
 
-  // kInvalidUsage with both calls where two ranks differ, here and in take(). Without `will_take` nobody takes.
-  Result<void> arrive(int rank, uint64_t round, Arrival arrival, bool will_take);
-  // Everybody's, to every rank once; null before all have come.
-  Result<std::shared_ptr<const Arrivals>> take(uint64_t round);
+  // One operation of all.
+  struct Round {
+    Arrivals arrivals;
+    std::vector<bool> has_come;
+    size_t n_come = 0;
+    std::optional<Error> mismatch;
+    // All have come, or there is a mismatch; its release pairs with the acquire of who may read the rest then.
+    std::atomic<bool> is_settled{false};
+  };
+  // kInvalidUsage with both calls where two ranks differ. Before all have come, because who calls something else may be
+  // waiting for somebody elsewhere.
+  Result<std::shared_ptr<const Round>> arrive(int rank, uint64_t round, Arrival arrival);
   void leave() { n_left_++; }
   bool all_have_left() const { return n_left_ == ranks_.size(); }
 
  private:
-  struct Round {
-    std::shared_ptr<Arrivals> arrivals = std::make_shared<Arrivals>();
-    std::vector<bool> has_come;
-    size_t n_come = 0, n_taken = 0;
-  };
-  Result<void> check_alike(const Round& round) const;
+  std::optional<Error> compare(const Round& round, size_t place) const;
 
   const std::vector<int> ranks_;
   std::mutex mutex_;
-  std::map<uint64_t, Round> rounds_;
+  std::map<uint64_t, std::shared_ptr<Round>> rounds_;  // for which not all have come
   std::atomic<size_t> n_left_{0};
 };
 
@@ -89,7 +114,7 @@ class MeetingAttendee final : public Attendee {
   const std::shared_ptr<Meeting> meeting_;
   const int rank_;
   uint64_t round_ = 0;
-  bool is_waiting_ = false;
+  std::shared_ptr<const Meeting::Round> at_;  // where this rank waits for others
 };
 
 // Some elements of a move, done where all ranks' buffers lie.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "exec/buffers.h"
+
 namespace tutti::cuda {
 namespace {
 
@@ -49,6 +51,13 @@ std::vector<Move> moves_of(const Operation& operation, int n_ranks) {
   }
   std::erase_if(moves, [](const Move& move) { return move.elems == 0; });
   return moves;
+}
+
+uint64_t data_bytes(const Operation& operation, int n_ranks) {
+  uint64_t elems = 0;
+  for (int b = 0; b < (has_block_per_rank(operation.collective) ? n_ranks : 1); b++)
+    elems += block_of(operation, b).elems;
+  return elems * dtype_bytes(operation.dtype);
 }
 
 uint32_t divisor_of(const Operation& operation, int n_ranks) {

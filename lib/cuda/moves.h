@@ -33,6 +33,9 @@ uint32_t divisor_of(const Operation& operation, int n_ranks);
 // What rank `rank` has of `elems` elements that are dealt out; parts begin on cache lines.
 Range part_of(int rank, int n_ranks, uint64_t elems, uint64_t elem_bytes);
 
+// How much a collective is about: of a rank's larger buffer, on all ranks the same.
+uint64_t data_bytes(const Operation& operation, int n_ranks);
+
 // Of collectives that move data; point-to-point messages are not among them.
 std::vector<Move> moves_of(const Operation& operation, int n_ranks);
 

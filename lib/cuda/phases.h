@@ -8,7 +8,8 @@
 // (kernels/cuda/lines.h), and a schedule that was asked for is interpreted, with its slots in the arenas. Large
 // operations of ranks that are all in one process, each on its GPU or not, need no arena: their kernels read and write
 // the ranks' buffers where these lie, if CUDA lets them; between processes this is done with what the user has
-// registered.
+// registered. Where processes share a GPU each phase waits for all of them to have had their turn on it, so what is not
+// large goes through host memory instead, with copies that need no turn.
 #pragma once
 
 #include "cuda/device.h"

@@ -98,6 +98,10 @@ class Port {
 
   // All of these take their turn in a stream, and may be captured into a graph.
   virtual Result<void> copy(void* to, const void* from, size_t bytes, StreamRef stream) = 0;
+  // From pinned memory of the host to the device, without a turn of this process on its multiprocessors.
+  virtual Result<void> copy_in(void* to, const void* from, size_t bytes, StreamRef stream) {
+    return copy(to, from, bytes, stream);
+  }
   // One after the other; what the stream did before is visible to who sees a word written.
   virtual Result<void> words(const WordOperation* operations, int n, StreamRef stream) = 0;
   virtual Result<void> run(const JobList& list, uint32_t n_blocks, StreamRef stream) = 0;
@@ -113,8 +117,8 @@ class Port {
 
   virtual Result<bool> is_capturing(StreamRef stream) = 0;
   // Of the stream that the handle means in the calling thread. No two streams have the same, also one after the other:
-  // handles of streams that were destroyed are given out again.
-  virtual Result<uint64_t> id_of(StreamRef stream) = 0;
+  // handles of streams that were destroyed are given out again. A stream that is captured may have another number then.
+  virtual Result<uint64_t> id_of(StreamRef stream, bool is_captured) = 0;
   // Whether the handle means another stream in every thread (cudaStreamPerThread).
   virtual bool is_per_thread(StreamRef stream) = 0;
   virtual Result<StreamRef> create_stream() = 0;

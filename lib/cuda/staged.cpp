@@ -193,7 +193,7 @@ Result<void> Staged::take_in(const Staging& staging, StreamRef stream) {
 Result<void> Staged::take_out(const Staging& staging, StreamRef stream) {
   TUTTI_TRY(launch(SpanStep::kDequantise, staging.dequantise, staging.operation, stream));
   for (const auto& piece : staging.out)
-    TUTTI_TRY(port_.copy(piece.device, staging.buffer + piece.offset, piece.bytes, stream));
+    TUTTI_TRY(port_.copy_in(piece.device, staging.buffer + piece.offset, piece.bytes, stream));
   return {};
 }
 

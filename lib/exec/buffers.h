@@ -54,7 +54,8 @@ inline std::optional<Buffers> buffers_of(Collective collective, uint64_t count, 
     case Collective::kReduce: return Buffers{block, is_root ? block : 0, InPlace::kSamePointer, 0};
     case Collective::kAllGather: return Buffers{block, all, InPlace::kInputIsOwnBlock, own_at};
     case Collective::kReduceScatter: return Buffers{all, block, InPlace::kOutputIsOwnBlock, own_at};
-    case Collective::kAllToAll: return Buffers{all, all, InPlace::kNever, 0};
+    case Collective::kAllToAll:  // alone it is a copy, which NCCL's tests also do in place
+      return Buffers{all, all, n_ranks == 1 ? InPlace::kSamePointer : InPlace::kNever, 0};
     case Collective::kGather: return Buffers{block, is_root ? all : 0, InPlace::kInputIsOwnBlock, own_at};
     case Collective::kScatter: return Buffers{is_root ? all : 0, block, InPlace::kOutputIsOwnBlock, own_at};
     default: return Buffers{};

@@ -29,6 +29,8 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
   virtual bool are_interpreted() const { return false; }
+  // Whether so many blocks that wait for each other run at the same time.
+  virtual bool hold(uint32_t /*n_blocks*/) const { return true; }
   // Memory that kernels will use, and will use no more.
   virtual void know(void*, size_t) {}
   virtual void forget(void*) {}
@@ -162,7 +164,7 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<void> record(tutti::cuda::EventRef event, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> wait(tutti::cuda::StreamRef stream, tutti::cuda::EventRef event) override;
   tutti::Result<bool> is_capturing(tutti::cuda::StreamRef stream) override;
-  tutti::Result<uint64_t> id_of(tutti::cuda::StreamRef stream) override { return stream_of(stream).id; }
+  tutti::Result<uint64_t> id_of(tutti::cuda::StreamRef stream, bool) override { return stream_of(stream).id; }
   bool is_per_thread(tutti::cuda::StreamRef stream) override { return stream == kStreamPerThread; }
   tutti::Result<tutti::cuda::StreamRef> create_stream() override { return create_stream(false); }
   tutti::Result<tutti::cuda::StreamRef> create_urgent_stream() override { return create_stream(true); }

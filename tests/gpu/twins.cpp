@@ -118,6 +118,12 @@ class OnGpu final : public tutti_test::Kernels {
     tutti_test::use_kernels(this);
   }
   bool are_interpreted() const override { return true; }
+  // A multiprocessor holds at least one block (__launch_bounds__).
+  bool hold(uint32_t n_blocks) const override {
+    int multiprocessors = 0;
+    require(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+    return n_blocks <= static_cast<uint32_t>(multiprocessors);
+  }
   void know(void* memory, size_t bytes) override {
     require(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped), "cudaHostRegister");
   }

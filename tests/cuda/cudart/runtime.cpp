@@ -229,6 +229,15 @@ cudaError_t cudaFreeHost(void* memory) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   return outcome_of(world().port->copy(to, from, bytes, own(stream)));
 }
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t row_bytes,
+                              size_t rows, cudaMemcpyKind kind, cudaStream_t stream) {
+  for (size_t r = 0; r < rows; r++) {
+    const cudaError_t code = cudaMemcpyAsync(static_cast<char*>(to) + r * to_pitch,
+                                             static_cast<const char*>(from) + r * from_pitch, row_bytes, kind, stream);
+    if (code != cudaSuccess) return code;
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   if (!is_known(memory, bytes)) return remember(cudaErrorInvalidValue);
   return outcome_of(world().port->enqueue(own(stream), [=] { memset(memory, value, bytes); }));
@@ -307,7 +316,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return !ended || ended.value() ? outcome_of(ended) : cudaErrorNotReady;
 }
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
-  *id = world().port->id_of(own(stream)).value();
+  // As CUDA 13.0 does it.
+  if (world().port->capture_of(own(stream)) != nullptr) return cudaErrorStreamCaptureUnsupported;
+  *id = world().port->id_of(own(stream), false).value();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
