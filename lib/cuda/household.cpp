@@ -37,23 +37,23 @@ Result<void> Household::enqueue(size_t place, uint64_t round, const Arrivals& ev
     enqueued_.store(round, std::memory_order_release);
   }
   if (failure_) return *failure_;
-  const Turn &turn = seats_[place].turn, &leading = seats_[kLeader].turn;
-  if (!port_.is_per_thread(turn.stream) || turn.stream_id == leading.stream_id) return {};
+  const Turn& turn = seats_[place].turn;
+  if (!port_.is_per_thread(turn.stream) || turn.stream_id == leading_.stream_id) return {};
   return port_.wait(turn.stream, turn.is_captured ? captured_end_ : end_);
 }
 
 Result<void> Household::enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all) {
-  const Turn leading = seats_[kLeader].turn;
+  leading_ = seats_[kLeader].turn;
   TUTTI_TRY(check_captured_alike());
   const std::vector<size_t> others = other_streams();
   for (const size_t place : others) {
     Seat& seat = seats_[place];
     if (!port_.is_per_thread(seat.turn.stream)) TUTTI_TRY(record(&seat.come, seat.turn.stream));
-    TUTTI_TRY(port_.wait(leading.stream, seat.come));
+    TUTTI_TRY(port_.wait(leading_.stream, seat.come));
   }
-  TUTTI_TRY(enqueue_all(everyone, leading.stream));
-  EventRef& end = leading.is_captured ? captured_end_ : end_;
-  TUTTI_TRY(record(&end, leading.stream));
+  TUTTI_TRY(enqueue_all(everyone, leading_.stream));
+  EventRef& end = leading_.is_captured ? captured_end_ : end_;
+  TUTTI_TRY(record(&end, leading_.stream));
   for (const size_t place : others)
     if (const StreamRef stream = seats_[place].turn.stream; !port_.is_per_thread(stream))
       TUTTI_TRY(port_.wait(stream, end));
@@ -61,9 +61,8 @@ Result<void> Household::enqueue_once(const Arrivals& everyone, const EnqueueAll&
 }
 
 Result<void> Household::check_captured_alike() const {
-  const Turn& leading = seats_[kLeader].turn;
   for (size_t place = 0; place < seats_.size(); place++)
-    if (const bool is_captured = seats_[place].turn.is_captured; is_captured != leading.is_captured)
+    if (const bool is_captured = seats_[place].turn.is_captured; is_captured != leading_.is_captured)
       return Error{Code::kInvalidUsage,
                    format("rank %d's stream is captured and rank %d's is not: ranks of a process that share a GPU are "
                           "captured together",
@@ -74,7 +73,7 @@ Result<void> Household::check_captured_alike() const {
 // A place for each stream that is not the leader's.
 std::vector<size_t> Household::other_streams() const {
   std::vector<size_t> places;
-  std::vector<uint64_t> seen = {seats_[kLeader].turn.stream_id};
+  std::vector<uint64_t> seen = {leading_.stream_id};
   for (size_t place = 0; place < seats_.size(); place++) {
     const uint64_t id = seats_[place].turn.stream_id;
     if (std::find(seen.begin(), seen.end(), id) != seen.end()) continue;

@@ -54,6 +54,7 @@ class Household {
   // The last round that is enqueued; the leader's release, after it has written what follows, pairs with the others'
   // acquire.
   std::atomic<uint64_t> enqueued_{0};
+  Turn leading_;
   std::optional<Error> failure_;
   EventRef end_ = nullptr, captured_end_ = nullptr;  // which of them, depends on the round
 };

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "catch.h"
 #include "cuda/port.h"
@@ -19,6 +20,7 @@ thread_local bool t_has_context = false;
 thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
 bool g_captures = false;  // somebody in this program
 int g_spoilt = 0, g_default_streams = 0;
+size_t g_rows = 0;  // of the last copy
 std::set<const void*> g_loaded;
 char g_memory[4096];
 constexpr int kHighestPriority = -5;
@@ -107,6 +109,26 @@ cudaError_t __wrap_cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t, unsig
 cudaError_t __wrap_cudaIpcCloseMemHandle(void*) {
   return unsafe();
 }
+// As CUDA 13.0 does it, whatever the thread's mode is.
+cudaError_t __wrap_cudaStreamGetId(cudaStream_t, unsigned long long* id) {
+  *id = 7;
+  if (!g_captures) return cudaSuccess;
+  g_spoilt++;
+  return cudaErrorStreamCaptureUnsupported;
+}
+cudaError_t __wrap_cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  g_rows = 1;
+  memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t row_bytes,
+                                     size_t rows, cudaMemcpyKind, cudaStream_t) {
+  if (row_bytes > to_pitch || row_bytes > from_pitch) return cudaErrorInvalidPitchValue;
+  g_rows = rows;
+  for (size_t r = 0; r < rows; r++)
+    memcpy(static_cast<char*>(to) + r * to_pitch, static_cast<const char*>(from) + r * from_pitch, row_bytes);
+  return cudaSuccess;
+}
 cudaError_t __wrap_cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
   g_loaded.insert(kernel);
   return cudaSuccess;
@@ -148,6 +170,38 @@ TEST_CASE("what happens beside a capture does not spoil it") {
   g_captures = false;
   CHECK(g_spoilt == 0);
   CHECK(t_mode == cudaStreamCaptureModeGlobal);
+}
+
+TEST_CASE("a stream has a number while it is captured, and one of every thread another one in each") {
+  cuda::Port& port = *cuda::port();
+  const auto stream = reinterpret_cast<cuda::StreamRef>(g_memory);
+  CHECK(port.id_of(stream, false).value() == 7);
+  g_captures = true;
+  g_spoilt = 0;
+  const auto one = port.id_of(stream, true), other = port.id_of(reinterpret_cast<cuda::StreamRef>(g_memory + 8), true);
+  REQUIRE(one);
+  REQUIRE(other);
+  CHECK(one.value() != other.value());
+  CHECK(port.id_of(stream, true).value() == one.value());
+  uint64_t here = port.id_of(cudaStreamPerThread, true).value(), there = here;
+  std::thread([&] { there = port.id_of(cudaStreamPerThread, true).value(); }).join();
+  CHECK(here != there);
+  g_captures = false;
+  CHECK(g_spoilt == 0);
+}
+
+TEST_CASE("small copies from the host go by rows, and copy all bytes and no other") {
+  constexpr size_t kMost = (64 << 10) + 2;
+  std::vector<char> from(kMost + 1);
+  for (size_t i = 0; i < from.size(); i++) from[i] = static_cast<char>(i * 7 + i / 256);
+  for (const size_t bytes : {size_t{1}, size_t{2}, size_t{3}, size_t{8}, size_t{4095}, size_t{64 << 10}, kMost}) {
+    INFO(bytes);
+    std::vector<char> to(bytes + 1, 'x');
+    REQUIRE(cuda::port()->copy_in(to.data(), from.data(), bytes, nullptr));
+    CHECK(memcmp(to.data(), from.data(), bytes) == 0);
+    CHECK(to[bytes] == 'x');
+    CHECK(g_rows == (bytes == 1 || bytes == kMost ? 1 : 2));
+  }
 }
 
 TEST_CASE("an allocation waits for no other stream of the device") {

@@ -15,7 +15,6 @@ TO_DIVIDE = {
     ("lib/comm/roster.h", "Introduction"): (20, 2),
     ("lib/comm/remote_attendants.h", "RemoteAttendants"): (14, 13),
     ("lib/cuda/device.h", "Device"): (15, 25),
-    ("lib/cuda/household.h", "Household"): (13, 12),
     ("lib/cuda/port.h", "Port"): (0, 41),
     ("lib/cuda/runtime.cpp", "Runtime"): (0, 43),
     ("lib/ddp/cuda/cuda_device.cpp", "CudaDevice"): (15, 30),
