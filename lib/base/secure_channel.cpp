@@ -17,7 +17,7 @@ constexpr size_t kTogetherBytes = 1024;  // to copy them costs less than another
 // At first; and a read through it brings many small records.
 constexpr size_t kStageBytes = 8192;
 // Of large ones. All-reduces of 16 MiB by 2 ranks on loopback take 5.1 ms; with a call of the kernel's for each, 6.8.
-constexpr size_t kRecordsAtOnce = 4, kTextBytesAtOnce = kRecordsAtOnce * SecureChannel::kMostTextBytes;
+constexpr size_t kRecordsAtOnce = 4, kTextBytesAtOnce = kRecordsAtOnce * kMostTextBytes;
 
 uint32_t length_of(const uint8_t* record) {
   uint32_t bytes;
@@ -31,27 +31,27 @@ uint8_t ciphers_here() {
   return static_cast<uint8_t>(Cipher::kChaCha20) | (AesGcm::is_here() ? static_cast<uint8_t>(Cipher::kAes256) : 0);
 }
 
-SecureChannel::Direction::Direction(Cipher cipher, const Secret& key, uint64_t renew_bytes)
+RecordKey::RecordKey(Cipher cipher, const Secret& key, uint64_t renew_bytes)
     : cipher_(cipher), key_(key), renew_bytes_(renew_bytes) {
   take_key();
 }
 
-SecureChannel::Direction::~Direction() {
+RecordKey::~RecordKey() {
   sodium_memzero(key_.data(), key_.size());
 }
 
-void SecureChannel::Direction::take_key() {
+void RecordKey::take_key() {
   static_assert(std::tuple_size_v<Secret> == AesGcm::kKeyBytes && std::tuple_size_v<Nonce> == AesGcm::kNonceBytes);
   if (cipher_ == Cipher::kAes256) aes_.take_key(key_.data());
 }
 
-SecureChannel::Direction::Nonce SecureChannel::Direction::nonce() const {
+RecordKey::Nonce RecordKey::nonce() const {
   Nonce bytes{};
   memcpy(bytes.data() + 4, &records_, sizeof records_);
   return bytes;
 }
 
-void SecureChannel::Direction::count(size_t text_bytes) {
+void RecordKey::count(size_t text_bytes) {
   records_++;
   text_bytes_ += text_bytes;
   if (text_bytes_ < renew_bytes_) return;
@@ -64,7 +64,7 @@ void SecureChannel::Direction::count(size_t text_bytes) {
   take_key();
 }
 
-void SecureChannel::Direction::seal(const void* from, size_t text_bytes, uint8_t* record) {
+void RecordKey::seal(const void* from, size_t text_bytes, uint8_t* record) {
   const auto length = static_cast<uint32_t>(text_bytes);
   memcpy(record, &length, sizeof length);
   const auto* const text = static_cast<const uint8_t*>(from);
@@ -77,7 +77,7 @@ void SecureChannel::Direction::seal(const void* from, size_t text_bytes, uint8_t
   count(text_bytes);
 }
 
-bool SecureChannel::Direction::open(const uint8_t* record, size_t text_bytes, uint8_t* text) {
+bool RecordKey::open(const uint8_t* record, size_t text_bytes, uint8_t* text) {
   const uint8_t* const sealed = record + kHeadBytes;
   const bool is_right =
       cipher_ == Cipher::kAes256
@@ -89,28 +89,21 @@ bool SecureChannel::Direction::open(const uint8_t* record, size_t text_bytes, ui
   return true;
 }
 
-SecureChannel::SecureChannel(Cipher cipher, const Secret& sends_by, const Secret& receives_by, uint64_t renew_bytes)
-    : sending_(cipher, sends_by, renew_bytes), receiving_(cipher, receives_by, renew_bytes), in_(kStageBytes) {}
-
-SecureChannel::~SecureChannel() {
-  sodium_memzero(in_.data(), in_.size());
-}
-
-void SecureChannel::seal_record(const void* text, size_t bytes) {
-  if (out_.size() < out_end_ + bytes + kAroundBytes) out_.resize(out_end_ + bytes + kAroundBytes);
-  sending_.seal(text, bytes, out_.data() + out_end_);
-  out_end_ += bytes + kAroundBytes;
-  out_text_bytes_ += bytes;
+void RecordSender::seal_record(const void* text, size_t bytes) {
+  if (records_.size() < end_ + bytes + kAroundBytes) records_.resize(end_ + bytes + kAroundBytes);
+  key_.seal(text, bytes, records_.data() + end_);
+  end_ += bytes + kAroundBytes;
+  text_bytes_ += bytes;
 }
 
 // What is small becomes one record, of anything else each part one or several, as much as goes at once.
-void SecureChannel::seal(std::initializer_list<iovec> parts) {
-  out_begin_ = out_end_ = out_text_bytes_ = 0;
+void RecordSender::seal(std::initializer_list<iovec> parts) {
+  begin_ = end_ = text_bytes_ = 0;
   size_t bytes = 0;
   for (const iovec& part : parts) bytes += part.iov_len;
   if (bytes > kTogetherBytes) {
     for (const iovec& part : parts)
-      for (size_t at = 0; at < part.iov_len && out_text_bytes_ < kTextBytesAtOnce; at += kMostTextBytes)
+      for (size_t at = 0; at < part.iov_len && text_bytes_ < kTextBytesAtOnce; at += kMostTextBytes)
         seal_record(static_cast<const uint8_t*>(part.iov_base) + at, std::min(part.iov_len - at, kMostTextBytes));
     return;
   }
@@ -123,66 +116,73 @@ void SecureChannel::seal(std::initializer_list<iovec> parts) {
   seal_record(text.data(), bytes);
 }
 
-ssize_t SecureChannel::send(int fd, std::initializer_list<iovec> parts) {
-  if (out_begin_ == out_end_) seal(parts);
-  while (out_begin_ < out_end_) {
-    const ssize_t n = ::send(fd, out_.data() + out_begin_, out_end_ - out_begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
+ssize_t RecordSender::send(int fd, std::initializer_list<iovec> parts) {
+  if (begin_ == end_) seal(parts);
+  while (begin_ < end_) {
+    const ssize_t n = ::send(fd, records_.data() + begin_, end_ - begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return -1;
-    out_begin_ += static_cast<size_t>(n);
+    begin_ += static_cast<size_t>(n);
     wire_bytes_ += static_cast<size_t>(n);
   }
-  return static_cast<ssize_t>(out_text_bytes_);
+  return static_cast<ssize_t>(text_bytes_);
+}
+
+RecordReceiver::RecordReceiver(Cipher cipher, const Secret& key, uint64_t renew_bytes)
+    : key_(cipher, key, renew_bytes), records_(kStageBytes) {}
+
+RecordReceiver::~RecordReceiver() {
+  sodium_memzero(records_.data(), records_.size());
 }
 
 // 0: its length has not come.
-size_t SecureChannel::next_record_bytes() const {
-  return in_end_ - in_begin_ < kHeadBytes ? 0 : length_of(in_.data() + in_begin_) + kAroundBytes;
+size_t RecordReceiver::next_record_bytes() const {
+  return end_ - begin_ < kHeadBytes ? 0 : length_of(records_.data() + begin_) + kAroundBytes;
 }
 
 // To its place, or if there is no room for all of it where it lies.
-SecureChannel::Opened SecureChannel::open_record(uint8_t* to, size_t room, size_t* got) {
+RecordReceiver::Opened RecordReceiver::open_record(uint8_t* to, size_t room, size_t* got) {
   const size_t record_bytes = next_record_bytes();
   if (record_bytes == 0) return Opened::kNothing;
   const size_t bytes = record_bytes - kAroundBytes;
   if (bytes == 0 || bytes > kMostTextBytes) return Opened::kWrong;
-  if (in_end_ - in_begin_ < record_bytes) return Opened::kNothing;
-  uint8_t* const record = in_.data() + in_begin_;
+  if (end_ - begin_ < record_bytes) return Opened::kNothing;
+  uint8_t* const record = records_.data() + begin_;
   const bool fits = bytes <= room;
-  if (!receiving_.open(record, bytes, fits ? to : record + kHeadBytes)) return Opened::kWrong;
+  if (!key_.open(record, bytes, fits ? to : record + kHeadBytes)) return Opened::kWrong;
   if (fits) {
     *got += bytes;
   } else {
-    text_begin_ = in_begin_ + kHeadBytes;
+    text_begin_ = begin_ + kHeadBytes;
     text_end_ = text_begin_ + bytes;
   }
-  in_begin_ += record_bytes;
+  begin_ += record_bytes;
   return Opened::kRecord;
 }
 
 // False if nothing came.
-bool SecureChannel::read_more(int fd) {
+bool RecordReceiver::read_more(int fd) {
   if (std::exchange(drained_, false)) {
     errno = EAGAIN;
     return false;
   }
-  const size_t have = in_end_ - in_begin_, needs = next_record_bytes();
-  if (in_begin_ > 0) memmove(in_.data(), in_.data() + in_begin_, have);
-  in_begin_ = 0;
-  in_end_ = have;
+  const size_t have = end_ - begin_, needs = next_record_bytes();
+  if (begin_ > 0) memmove(records_.data(), records_.data() + begin_, have);
+  begin_ = 0;
+  end_ = have;
   // And the length of one more: then full records lie as they are read, and nothing has to be moved.
-  if (in_.size() < needs + kHeadBytes) in_.resize(kRecordsAtOnce * needs + kHeadBytes);
-  const size_t wanted = in_.size() - have;
+  if (records_.size() < needs + kHeadBytes) records_.resize(kRecordsAtOnce * needs + kHeadBytes);
+  const size_t wanted = records_.size() - have;
   ssize_t n;
-  while ((n = ::recv(fd, in_.data() + in_end_, wanted, MSG_DONTWAIT)) < 0 && errno == EINTR) continue;
+  while ((n = ::recv(fd, records_.data() + end_, wanted, MSG_DONTWAIT)) < 0 && errno == EINTR) continue;
   if (n == 0) errno = 0;
   if (n <= 0) return false;
-  in_end_ += static_cast<size_t>(n);
+  end_ += static_cast<size_t>(n);
   drained_ = static_cast<size_t>(n) < wanted;
   return true;
 }
 
-ssize_t SecureChannel::recv(int fd, void* to, size_t room) {
+ssize_t RecordReceiver::recv(int fd, void* to, size_t room) {
   auto* const at = static_cast<uint8_t*>(to);
   size_t got = 0;
   drained_ = false;
@@ -190,7 +190,7 @@ ssize_t SecureChannel::recv(int fd, void* to, size_t room) {
   while (got < room && broken_by_ == 0) {
     if (text_begin_ < text_end_) {
       const size_t some = std::min(text_end_ - text_begin_, room - got);
-      memcpy(at + got, in_.data() + text_begin_, some);
+      memcpy(at + got, records_.data() + text_begin_, some);
       text_begin_ += some;
       got += some;
       continue;

@@ -29,63 +29,91 @@ uint8_t ciphers_here();
 
 using Secret = std::array<uint8_t, 32>;
 
-class SecureChannel {
+inline constexpr size_t kMostTextBytes = 32 << 10;  // of a record
+inline constexpr uint64_t kRenewBytes = uint64_t{16} << 30;
+
+// One direction's key, and how many records it has sealed or opened.
+class RecordKey {
  public:
-  static constexpr size_t kMostTextBytes = 32 << 10;  // of a record
-  static constexpr uint64_t kRenewBytes = uint64_t{16} << 30;
-
-  SecureChannel(Cipher cipher, const Secret& sends_by, const Secret& receives_by, uint64_t renew_bytes = kRenewBytes);
-  ~SecureChannel();
-  SecureChannel(const SecureChannel&) = delete;
-  SecureChannel& operator=(const SecureChannel&) = delete;
-
-  // As send(2) and recv(2) with MSG_DONTWAIT. What is counted is text: of `parts` as much as the kernel has taken whole
-  // records of. After EAGAIN the next call begins with the same bytes, for they may be on their way.
-  ssize_t send(int fd, std::initializer_list<iovec> parts);
-  // Errno is EBADMSG, for ever, when something came that the other side has not sent like that. Less than there is room
-  // for means that the kernel has no more.
-  ssize_t recv(int fd, void* to, size_t room);
-  // That the kernel has taken, encrypted.
-  uint64_t wire_bytes() const { return wire_bytes_; }
-  // Received from the kernel, and not taken by recv.
-  bool has_rest() const { return text_begin_ < text_end_ || in_begin_ < in_end_; }
+  RecordKey(Cipher cipher, const Secret& key, uint64_t renew_bytes);
+  ~RecordKey();
+  RecordKey(const RecordKey&) = delete;
+  RecordKey& operator=(const RecordKey&) = delete;
+  void seal(const void* text, size_t text_bytes, uint8_t* record);
+  bool open(const uint8_t* record, size_t text_bytes, uint8_t* text);
 
  private:
-  class Direction {
-   public:
-    Direction(Cipher cipher, const Secret& key, uint64_t renew_bytes);
-    ~Direction();
-    void seal(const void* text, size_t text_bytes, uint8_t* record);
-    bool open(const uint8_t* record, size_t text_bytes, uint8_t* text);
+  using Nonce = std::array<uint8_t, 12>;
+  void take_key();
+  Nonce nonce() const;
+  void count(size_t text_bytes);
 
-   private:
-    using Nonce = std::array<uint8_t, 12>;
-    void take_key();
-    Nonce nonce() const;
-    void count(size_t text_bytes);
+  AesGcm aes_;  // with its key, if it is the cipher
+  Cipher cipher_;
+  Secret key_;
+  uint64_t records_ = 0, text_bytes_ = 0;  // since the last key
+  uint64_t renew_bytes_;
+};
 
-    AesGcm aes_;  // with its key, if it is the cipher
-    Cipher cipher_;
-    Secret key_;
-    uint64_t records_ = 0, text_bytes_ = 0;  // since the last key
-    uint64_t renew_bytes_;
-  };
-  enum class Opened { kNothing, kRecord, kWrong };
+class RecordSender {
+ public:
+  RecordSender(Cipher cipher, const Secret& key, uint64_t renew_bytes) : key_(cipher, key, renew_bytes) {}
+  ssize_t send(int fd, std::initializer_list<iovec> parts);
+  uint64_t wire_bytes() const { return wire_bytes_; }
 
+ private:
   void seal(std::initializer_list<iovec> parts);
   void seal_record(const void* text, size_t bytes);
+
+  RecordKey key_;
+  std::vector<uint8_t> records_;
+  size_t begin_ = 0, end_ = 0, text_bytes_ = 0;  // of what the kernel is yet to take
+  uint64_t wire_bytes_ = 0;
+};
+
+class RecordReceiver {
+ public:
+  RecordReceiver(Cipher cipher, const Secret& key, uint64_t renew_bytes);
+  ~RecordReceiver();
+  RecordReceiver(const RecordReceiver&) = delete;
+  RecordReceiver& operator=(const RecordReceiver&) = delete;
+  ssize_t recv(int fd, void* to, size_t room);
+  bool has_rest() const { return text_begin_ < text_end_ || begin_ < end_; }
+
+ private:
+  enum class Opened { kNothing, kRecord, kWrong };
+
   Opened open_record(uint8_t* to, size_t room, size_t* got);
   bool read_more(int fd);
   size_t next_record_bytes() const;
 
-  Direction sending_, receiving_;
-  std::vector<uint8_t> out_, in_;
-  size_t out_begin_ = 0, out_end_ = 0, out_text_bytes_ = 0;
-  uint64_t wire_bytes_ = 0;
-  size_t in_begin_ = 0, in_end_ = 0;
+  RecordKey key_;
+  std::vector<uint8_t> records_;
+  size_t begin_ = 0, end_ = 0;            // of what has come
   size_t text_begin_ = 0, text_end_ = 0;  // of a record that was opened where it lies, what is yet to be taken
   bool drained_ = false;                  // the last read got less than it asked for
   int broken_by_ = 0;                     // errno
+};
+
+class SecureChannel {
+ public:
+  SecureChannel(Cipher cipher, const Secret& sends_by, const Secret& receives_by, uint64_t renew_bytes = kRenewBytes)
+      : sender_(cipher, sends_by, renew_bytes), receiver_(cipher, receives_by, renew_bytes) {}
+
+  // As send(2) and recv(2) with MSG_DONTWAIT. What is counted is text: of `parts` as much as the kernel has taken whole
+  // records of. After EAGAIN the next call begins with the same bytes, for they may be on their way.
+  ssize_t send(int fd, std::initializer_list<iovec> parts) { return sender_.send(fd, parts); }
+  // Errno is EBADMSG, for ever, when something came that the other side has not sent like that. Less than there is room
+  // for means that the kernel has no more.
+  ssize_t recv(int fd, void* to, size_t room) { return receiver_.recv(fd, to, room); }
+  // That the kernel has taken, encrypted.
+  uint64_t wire_bytes() const { return sender_.wire_bytes(); }
+  // Received from the kernel, and not taken by recv.
+  bool has_rest() const { return receiver_.has_rest(); }
+
+ private:
+  RecordSender sender_;
+  RecordReceiver receiver_;
 };
 
 // A connection that may be encrypted; null: it is not.

@@ -101,7 +101,7 @@ Cost parts_cost(const Workload& b) {
 
 Cost one_shot_cost(const Workload& b) {
   Cost e = b.hops(waits_for_all(b) * b.rounds(b.bytes), b.rounds(b.bytes));
-  b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 1.15 : 1) * b.bytes);
+  b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 1.15 : 1.3) * b.bytes);
   e.summed = b.each(b.n * b.bytes);
   e.out = b.incast() * b.here * b.elsewhere() * b.bytes;
   return e;

@@ -201,12 +201,19 @@ Cost rooted_cost(const Workload& b) {
   return e;
 }
 
+// Of the blocks that are sent around, those that leave the host: over a distance d so do those of d of its ranks.
+double out_of_circle(const Workload& b) {
+  double blocks = 0;
+  for (double d = 1; d < b.n; d *= 2) blocks += std::min(d, b.n - d) * std::min(1.0, d / b.here);
+  return b.hosts > 1 ? blocks / b.others() : 0;
+}
+
 Cost gather_cost(const Workload& b) {
+  const double out = out_of_circle(b);
   Cost e = b.hops(b.depth + b.others() * b.bytes / b.slot_bytes / 2, b.depth);
-  b.over_distances(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)),
-                   b.passed_on(b.each(2 * b.others() * b.bytes)));
+  b.split(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)), b.passed_on(b.each(2 * b.others() * b.bytes)), out);
   if (b.sums) e.summed = b.each(2 * b.others() * b.bytes);
-  e.out = b.here * b.elsewhere() * b.bytes;
+  e.out = b.here * b.others() * out * b.bytes;
   return e;
 }
 

@@ -20,7 +20,7 @@ struct SecurePair {
   Fd a, a_wire, b, b_wire;
   SecureChannel from, to;
 
-  explicit SecurePair(Cipher cipher, uint64_t renew_bytes = SecureChannel::kRenewBytes)
+  explicit SecurePair(Cipher cipher, uint64_t renew_bytes = kRenewBytes)
       : from(cipher, {1}, {2}, renew_bytes), to(cipher, {2}, {1}, renew_bytes) {
     open(&a, &a_wire);
     open(&b, &b_wire);
@@ -119,10 +119,10 @@ TEST_CASE("a secure channel brings what was sent, however it is cut") {
 TEST_CASE("a secure channel sends parts, small and large, as one text after the other") {
   for (const Cipher cipher : ciphers()) {
     SecurePair pair(cipher);
-    for (const size_t first : {size_t{0}, size_t{1}, size_t{48}, size_t{5000}, SecureChannel::kMostTextBytes + 1,
-                               4 * SecureChannel::kMostTextBytes + 1})
-      for (const size_t second : {size_t{0}, size_t{1}, size_t{975}, size_t{976}, size_t{5000},
-                                  2 * SecureChannel::kMostTextBytes, 4 * SecureChannel::kMostTextBytes + 1}) {
+    for (const size_t first :
+         {size_t{0}, size_t{1}, size_t{48}, size_t{5000}, kMostTextBytes + 1, 4 * kMostTextBytes + 1})
+      for (const size_t second :
+           {size_t{0}, size_t{1}, size_t{975}, size_t{976}, size_t{5000}, 2 * kMostTextBytes, 4 * kMostTextBytes + 1}) {
         if (first + second == 0) continue;
         std::string all = random_text(first + second), got;
         for (size_t sent = 0; sent < all.size();) {
@@ -221,6 +221,6 @@ TEST_CASE("a secure channel whose kernel has no more room goes on where it stopp
   }
   CHECK(refusals > 0);
   CHECK(got == text);
-  constexpr size_t kMost = SecureChannel::kMostTextBytes;
+  constexpr size_t kMost = kMostTextBytes;
   CHECK(pair.from.wire_bytes() == text.size() + 20 * ((text.size() + kMost - 1) / kMost));
 }

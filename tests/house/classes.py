@@ -9,7 +9,6 @@ HEAD = re.compile(r"\b(?:class|struct)\s+(?:alignas\(\w+\)\s+|\[\[[^\]]*\]\]\s+)
 # Those that are still to be divided: as large as this, and no larger.
 TO_DIVIDE = {
     ("lib/base/handshake.h", "Handshake"): (19, 26),
-    ("lib/base/secure_channel.h", "SecureChannel"): (15, 13),
     ("lib/comm/link_pool.h", "LinkPool"): (12, 27),
     ("lib/comm/metrics.h", "Metrics"): (18, 11),
     ("lib/comm/roster.h", "Introduction"): (20, 2),
