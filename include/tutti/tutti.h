@@ -279,7 +279,8 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  * chain: sums go from rank 0 to the next and so on, as the order of ranks wants it, and the result back (a pipelined
  * chain: Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and experience",
  * 2007). Each rank has links with two others, whose number grows with no size of the group; small operations take two
- * hops for every rank. The others as ring.
+ * hops for every rank. Also where several ranks stand on each of a few hosts, one host after the other: then each host
+ * sends a sum once. The others as ring.
  *
  * Rings and trees list the ranks rack by rack, host by host, and on a host as they share caches and NUMA nodes
  * (TUTTI_ORDER); what is added up goes along ranks as they are numbered there. A host with less than half of the median

@@ -73,6 +73,8 @@ class Planner {
   Order order_of(const Call& call) const;
   bool shares_memory() const { return facts_.shares_memory && facts_.hosts == 1; }
   std::vector<Plan> plans_for(const Call& call, uint64_t bytes) const;
+  bool has_full_hosts() const { return hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_); }
+  bool chain_fits(const Call& call, Order order, bool is_few) const;
   std::vector<Plan> algorithms_for(const Call& call, Order order) const;
   std::vector<Candidate> priced(const Call& call, uint64_t bytes, std::span<const Plan> plans,
                                 const Facts& facts) const;

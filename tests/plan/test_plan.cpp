@@ -275,6 +275,25 @@ TEST_CASE("planner: sums go once from rack to rack where little fits between the
   }
 }
 
+TEST_CASE("planner: between a few hosts a sum goes along the ranks where that leaves each host once") {
+  Facts facts = facts_of(4, 2, 4, false);
+  facts.wire_bytes_per_second = 125'000'000;
+  const Algo chain = algo_named("chain");
+  for (const bool deterministic : {false, true}) {
+    const Planner planner = planner_of(facts, deterministic);
+    for (const DataType dtype : {DataType::kFloat32, DataType::kInt32})
+      CHECK(planner.choose(call_of(Collective::kAllReduce, 2048, dtype), 8192).algo == chain);
+    CHECK(planner.choose(call_of(Collective::kAllReduce, 2, DataType::kFloat32), 8).algo != chain);
+    CHECK(planner.choose(call_of(Collective::kAllReduce, 4096, DataType::kBfloat16), 8192).algo != chain);
+    CHECK(planner.choose(call_of(Collective::kReduceScatter, 256, DataType::kFloat32), 1024).algo != chain);
+  }
+  std::vector<RankLocation> by_turns(8);
+  for (size_t r = 0; r < 8; r++) by_turns[r].host.bytes[0] = static_cast<uint8_t>(r % 2);
+  Planner planner(0, lay_out(by_turns), Algo::kAuto, false);
+  planner.set_facts(facts, {built_in_prices(), "", {}});
+  CHECK(planner.choose(call_of(Collective::kAllReduce, 2048, DataType::kFloat32), 8192).algo != chain);
+}
+
 TEST_CASE("planner: a slow host sends what it has and no more") {
   const Planner planner = with_a_slow_host(0);
   CHECK(planner.facts().wire_bytes_per_second == kGigabit / 10);
