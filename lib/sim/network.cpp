@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "plan/planner.h"
+
 namespace tutti::sim {
 namespace {
 
