@@ -41,18 +41,15 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
   return std::shared_ptr<const Round>(r);
 }
 
-// With the first one's, which is like all that have come.
+// With one of those that have come before, which are alike.
 std::optional<Error> Meeting::compare(const Round& round, size_t place) const {
-  const auto came = std::find(round.has_come.begin(), round.has_come.end(), true);
-  auto first = static_cast<size_t>(came - round.has_come.begin()), other = place;
-  if (first == place)
-    first = static_cast<size_t>(std::find(came + 1, round.has_come.end(), true) - round.has_come.begin());
-  if (first == ranks_.size()) return std::nullopt;
-  if (first > other) std::swap(first, other);
-  const Operation &its = round.arrivals[first].operation, &the_others = round.arrivals[other].operation;
-  const Call one = to_call(its), another = to_call(the_others);
-  if (one == another) return std::nullopt;
-  return different_calls(ranks_[first], one, ranks_[other], another, &its, &the_others);
+  size_t other = 0;
+  while (other < ranks_.size() && (other == place || !round.has_come[other])) other++;
+  if (other == ranks_.size()) return std::nullopt;
+  const auto [a, b] = std::minmax(place, other);
+  const Operation &one = round.arrivals[a].operation, &another = round.arrivals[b].operation;
+  if (to_call(one) == to_call(another)) return std::nullopt;
+  return different_calls(ranks_[a], to_call(one), ranks_[b], to_call(another), &one, &another);
 }
 
 Result<bool> MeetingAttendee::pass(const Operation& operation) {

@@ -369,7 +369,7 @@ bool may_wait_in_kernels(const std::vector<Seat>& seats) {
     if (seat.info.multiprocessors < kLineMultiprocessors) return false;
   for (size_t a = 0; a < seats.size(); a++)
     for (size_t b = 0; b < a; b++)
-      if (seats[a].host == seats[b].host && seats[a].info.uuid == seats[b].info.uuid) return false;
+      if (seats[a].is_on_gpu_of(seats[b])) return false;
   return true;
 }
 
@@ -382,7 +382,7 @@ uint64_t by_host_most(const std::vector<Seat>& seats) {
   for (const Seat& one : seats) {
     uint64_t n = 0;
     for (const Seat& other : seats) {
-      n += one.host == other.host && one.info.uuid == other.info.uuid;
+      n += one.is_on_gpu_of(other);
       if (&one != &other && one.shares_gpu_with(other)) return 0;
     }
     most = std::max(most, n);

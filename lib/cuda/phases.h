@@ -23,6 +23,8 @@ struct Seat {
   int device = 0;
   DeviceInfo info;
 
+  bool is_on_gpu_of(const Seat& other) const { return host == other.host && info.uuid == other.info.uuid; }
+  // In one process, too.
   bool shares_gpu_with(const Seat& other) const { return process == other.process && info.uuid == other.info.uuid; }
 };
 

@@ -99,6 +99,7 @@ Cost parts_cost(const Workload& b) {
   return e;
 }
 
+// Over sockets 256 KiB by 2 ranks took 86 to 92 us, where a ring took 59 to 64.
 Cost one_shot_cost(const Workload& b) {
   Cost e = b.hops(waits_for_all(b) * b.rounds(b.bytes), b.rounds(b.bytes));
   b.with_all(e, 2 * b.messages_for(b.bytes, 1), (b.shares_memory ? 1.15 : 1.3) * b.bytes);
