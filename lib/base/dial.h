@@ -1,6 +1,6 @@
-// Connections between ranks: a Dialer tries a peer's addresses in turn until one connects and authenticates; an
-// Acceptor accepts connections and drops those that cannot prove that they belong to the group. Both are non-blocking
-// state machines: call them again until they have something. Not thread-safe.
+// Connections between ranks: a Dialer tries a peer's addresses in turn until one connects and authenticates, and again
+// where the network was silent; an Acceptor accepts connections and drops those that cannot prove that they belong to
+// the group. Both are non-blocking state machines: call them again until they have something. Not thread-safe.
 #pragma once
 
 #include <poll.h>
@@ -88,7 +88,8 @@ class Dialer {
   Fd fd_;
   std::optional<Handshake> handshake_;
   bool lacked_resources_ = false;
-  Deadline attempt_ = Deadline::never();
+  bool is_silence_ = false;  // that one of the candidates gave, since the first of them was tried
+  Deadline patience_, attempt_ = Deadline::never();
   std::string story_;
 };
 
@@ -105,8 +106,8 @@ class Acceptor {
   Acceptor(Fd listening, const Key& key, HelloKind kind, int my_rank)
       : Acceptor(only(std::move(listening)), key, kind, my_rank) {}
 
-  // The next authenticated connection, if there is one. A connection that does not authenticate within five seconds is
-  // dropped, and sooner if there are more than kMaxPending: silent connections must not keep ranks out.
+  // The next authenticated connection, if there is one. A connection that does not authenticate in time is dropped, and
+  // sooner if there are more than kMaxPending: silent connections must not keep ranks out.
   std::optional<Accepted> next();
   size_t descriptors() const { return listening_.size(); }
   // From now on nobody comes but peers of this host, or of others: sockets that only the rest would use are closed.

@@ -51,6 +51,10 @@ static_assert(sizeof(Hello) == 64);
 Key derive_key(const void* secret, size_t bytes);
 void random_bytes(void* out, size_t bytes);
 
+// How long who accepts waits for the other side's proof, where there is room to wait. A network may lose its packets: a
+// sender repeats them after 3, 9 and 21 s where its SYN had been lost, too (RFC 6298, 5.7).
+constexpr int64_t kHandshakePatienceNs = 30'000'000'000;
+
 class Handshake {
  public:
   enum class Status { kPending, kDone, kFailed };

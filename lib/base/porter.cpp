@@ -22,10 +22,9 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kMostCallers = 16;             // that have not said where they want to go
-constexpr int64_t kSilenceNs = 100'000'000;     // where room is short, after which the oldest goes
-constexpr int64_t kPatienceNs = 5'000'000'000;  // and where it is not
-constexpr int kLookMs = 1000;                   // whether there are still doors
+constexpr size_t kMostCallers = 16;          // that have not said where they want to go
+constexpr int64_t kSilenceNs = 100'000'000;  // where room is short, after which the oldest goes
+constexpr int kLookMs = 1000;                // whether there are still doors
 constexpr int kPauseMs = 20;
 constexpr int kHandOverMs = 1000;  // between a porter's connection and what it brings: no time, unless it was stopped
 constexpr double kShareSeconds = 10;  // for another process to share the port
@@ -177,7 +176,7 @@ void Porter::take_in() {
 bool Porter::serve(const Caller& caller) {
   Hello hello{};
   const ssize_t n = ::recv(caller.fd.get(), &hello, sizeof hello, MSG_PEEK | MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return now_ns() - caller.since_ns > kPatienceNs;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return now_ns() - caller.since_ns > kHandshakePatienceNs;
   for (const uint64_t number : {hello.door, uint64_t{number_}})
     if (const auto door = connect_start(unix_abstract_address(name_of(number))); door && n == sizeof hello)
       if (is_same_user(door.value().get()) && send_with_descriptor(door.value().get(), "", 1, caller.fd)) return true;
