@@ -43,7 +43,7 @@
 extern "C" {
 #endif
 
-#define TUTTI_TRANSPORT_ABI_VERSION 2u
+#define TUTTI_TRANSPORT_ABI_VERSION 3u
 #define TUTTI_ADDRESS_MAX_BYTES 1024u
 #define TUTTI_DELIVERY_MAX_BYTES (4u << 20)
 
@@ -138,6 +138,9 @@ typedef enum { TUTTI_NOT_POSTED = 0, TUTTI_IF_POSTED = 1, TUTTI_REQUIRED = 2 } t
 typedef struct {
   int fd;
   short events;
+  /* Where that is known, 1 more than the CPU on which the peer was last seen: one of this host. Else 0. Who waits there
+   * keeps the peer from running. */
+  uint32_t peer_cpu_plus_1;
 } tuttiWait;
 
 typedef struct {

@@ -51,12 +51,23 @@ Result<void> Blockers::poll() const {
 bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
   bool may_sleep = true;
   const bool all_blocked = for_each([&](Link& link, bool, const BoundStep*) {
-    tuttiWait wait{-1, 0};
+    tuttiWait wait{-1, 0, 0};
     if (!link.wait_begin(&wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
   });
   // Since advance() a message may have come, or the last one left.
   return may_sleep && all_blocked && !sleepers->empty();
+}
+
+bool Blockers::awaits_one_on(int cpu) const {
+  bool any = false;
+  for_each([&](Link& link, bool, const BoundStep*) {
+    tuttiWait wait{-1, 0, 0};
+    link.wait_begin(&wait);
+    link.wait_end();
+    any = any || (wait.peer_cpu_plus_1 != 0 && wait.peer_cpu_plus_1 == static_cast<uint32_t>(cpu + 1));
+  });
+  return any;
 }
 
 std::string Blockers::text() const {

@@ -22,6 +22,8 @@ class Blockers {
     tuttiWait wait;
   };
   bool prepare_sleep(std::vector<Sleeper>* sleepers) const;
+  // Whether one of those that this operation waits for was last seen waiting on this CPU.
+  bool awaits_one_on(int cpu) const;
   // "rank 3 (to send), rank 1 (to take what this rank sends)"
   std::string text() const;
   // The same as messages of the operation, each with its tag; at least one for each rank that is waited for, but for

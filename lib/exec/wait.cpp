@@ -8,14 +8,17 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 
 namespace tutti {
 namespace {
 
 // Measured on a 2-core virtual machine: a cache line goes from core to core in 0.17 us, a yield costs 1.6 us, waking an
 // idle virtual CPU 75 us; but a yield beside a process that never waits costs a time slice, 4 ms. So: where ranks have
-// CPUs of their own they spin until sleeping is cheap in comparison; where they share CPUs they yield so long.
-constexpr int64_t kAwakeNs = 2'000'000;
+// CPUs of their own they spin for longer than such a slice, because who shares its CPU with a stranger is back then;
+// where they share CPUs they yield until sleeping is cheap in comparison.
+constexpr int64_t kAwakeNs = 8'000'000;
+constexpr int64_t kAwakeSharingNs = 2'000'000;
 // Where a foreign process takes turns with this rank it sleeps much sooner: whoever has slept is woken at once, even
 // from the middle of the other's slice, but ranks that each spin away a slice while the other one has none meet by luck
 // only. It has to be longer than waking somebody takes: else each is asleep again when the other one's answer comes.
@@ -23,6 +26,7 @@ constexpr int64_t kAwakeBesideStrangerNs = 100'000;
 // A thread that spins lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times
 // beside one that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
+constexpr int kMeetings = 3;  // with one that is waited for, on one CPU, before this rank goes to another
 constexpr int kSleepMs = 100;
 constexpr int kNapMs = 1;  // where a transport has nothing to sleep on
 constexpr int64_t kStrayCheckNs = 1'000'000;
@@ -97,13 +101,27 @@ class Idle {
     }
     if (now - last_stray_check_ns_ > kStrayCheckNs && !check(now)) return false;
     const int64_t idle_ns = now - since_ns_;
-    if (awake_ns_ == 0 && idle_ns >= kAwakeBesideStrangerNs)
-      awake_ns_ = !policy_.oversubscribed && has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
+    if (awake_ns_ == 0 && idle_ns >= kAwakeBesideStrangerNs) awake_ns_ = choose_awake_ns(now);
     if (awake_ns_ != 0 && idle_ns >= awake_ns_)
       sleep();
     else if (policy_.oversubscribed)
       sched_yield();
     return true;
+  }
+
+  int64_t choose_awake_ns(int64_t now) {
+    static thread_local int meetings = 0;  // one after another
+    if (policy_.oversubscribed) return kAwakeSharingNs;
+    const int cpu = sched_getcpu();
+    if (!run_.blockers().awaits_one_on(cpu)) {
+      meetings = 0;
+      return has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
+    }
+    // Whoever sleeps leaves the CPU to the other one, and wakes on one that is free. If there is none, then on the
+    // same.
+    if (++meetings <= kMeetings || !leave_cpu(cpu)) return kAwakeBesideStrangerNs;
+    meetings = 0;
+    return kAwakeNs;
   }
 
   bool check(int64_t now) {

@@ -14,7 +14,7 @@ namespace {
 bool sleep_until(Link& link, const std::function<bool()>& can_go_on) {
   return until([&] {
     if (can_go_on()) return true;
-    tuttiWait wait{-1, 0};
+    tuttiWait wait{-1, 0, 0};
     if (link.wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};
       ::poll(&p, 1, static_cast<int>(kPatienceSeconds * 1000));  // all patience spent if not woken
@@ -36,7 +36,7 @@ TEST_CASE("nobody sleeps when there is something to do") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   Pair p = make_pair(t);
-  tuttiWait wait{-1, 0};
+  tuttiWait wait{-1, 0, 0};
   CHECK_FALSE(p.out.wait_begin(&wait));  // all slots are free
   p.out.wait_end();
   publish_empty(p.out);
@@ -56,7 +56,7 @@ TEST_CASE("a message that was sent before or after wait_begin wakes the receiver
   Pair p = make_pair(t);
   for (int i = 0; i < 100; i++) {
     if (i % 2 == 0) publish_empty(p.out);
-    tuttiWait wait{-1, 0};
+    tuttiWait wait{-1, 0, 0};
     const bool may_sleep = p.in.wait_begin(&wait);
     if (i % 2 == 1) publish_empty(p.out);
     REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
@@ -102,7 +102,7 @@ TEST_CASE("a freed slot wakes the sender") {
       if (sender.step()) idle = 0;
       REQUIRE(poll_once(p.in));
     }
-    tuttiWait wait{-1, 0};
+    tuttiWait wait{-1, 0, 0};
     const bool may_sleep = p.out.wait_begin(&wait);
     CHECK(may_sleep);
     const uint64_t had = sender.count();
@@ -133,7 +133,7 @@ TEST_CASE("a peer that closes wakes whoever sleeps") {
   }
   Link& sleeper = receiver_sleeps ? p.in : p.out;
   Link& closer = receiver_sleeps ? p.out : p.in;
-  tuttiWait wait{-1, 0};
+  tuttiWait wait{-1, 0, 0};
   REQUIRE(sleeper.wait_begin(&wait));
   { const Link closed = std::move(closer); }
   pollfd fd{wait.fd, wait.events, 0};
@@ -156,7 +156,7 @@ TEST_CASE("a link on its way can be slept on") {
   });
   const bool joined = until([&] {
     if (poll_once(out.value()).ready) return true;
-    tuttiWait wait{-1, 0};
+    tuttiWait wait{-1, 0, 0};
     if (out.value().wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};
       ::poll(&p, 1, 1000);

@@ -1,5 +1,7 @@
 #include "transports/shm/exchange.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +14,20 @@ void Exchange::set(Side side, Segment segment) {
     for (uint32_t i = 0; i < sending_.slots(); i++) owned_.push_back({true, i});
   }
   if (sending_ && receiving_) sending_.header().paired_with.store(receiving_.header().id, std::memory_order_release);
+}
+
+uint32_t Exchange::tell_cpu() {
+  const auto mine = static_cast<uint32_t>(sched_getcpu() + 1);
+  uint32_t theirs = 0;
+  if (sending_) {
+    sending_.header().sender_cpu_plus_1.store(mine, std::memory_order_relaxed);
+    theirs = sending_.header().receiver_cpu_plus_1.load(std::memory_order_relaxed);
+  }
+  if (receiving_) {
+    receiving_.header().receiver_cpu_plus_1.store(mine, std::memory_order_relaxed);
+    theirs = receiving_.header().sender_cpu_plus_1.load(std::memory_order_relaxed);
+  }
+  return theirs;
 }
 
 // The peer's payloads may go back only through the link that the peer has paired with theirs.

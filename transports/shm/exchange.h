@@ -30,6 +30,10 @@ class Exchange {
   Segment& segment(Side side) { return side == Side::kSend ? sending_ : receiving_; }
   void set(Side side, Segment segment);
 
+  // This rank has to wait: tells the peer on which CPU, and returns on which one the peer last had to, plus 1; 0 where
+  // that is unknown.
+  uint32_t tell_cpu();
+
   // The one to send in next, the last one received; none: the slot's own.
   std::optional<Payload> choose();
   void give(const Payload& payload);     // it was chosen and is on its way

@@ -28,6 +28,9 @@ struct SegmentHeader {
   // both need a barrier in between. See SleepBarrier.
   alignas(kCacheLine) std::atomic<uint32_t> receiver_sleeps;
   alignas(kCacheLine) std::atomic<uint32_t> sender_sleeps;
+  // 1 more than the CPU on which each side was when it last had to wait for the other; 0: it had not. Hints.
+  alignas(kCacheLine) std::atomic<uint32_t> receiver_cpu_plus_1;
+  std::atomic<uint32_t> sender_cpu_plus_1;
   RevocableAccess<> reading;  // by the receiver, what the sender exposes
   RevocableAccess<> placing;  // by the sender, where the receiver has posted a message
   // Receiver: the number of the message that it has posted a place of its own for (stored last, release; the sender

@@ -227,10 +227,10 @@ uint32_t SendLink::unsent() {
 
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!ready_) {
-    *wait = socket_ ? tuttiWait{socket_.get(), POLLIN} : tuttiWait{dialer_.fd(), dialer_.events()};
+    *wait = socket_ ? tuttiWait{socket_.get(), POLLIN, 0} : tuttiWait{dialer_.fd(), dialer_.events(), 0};
     return !failure_ && wait->fd >= 0;
   }
-  *wait = {local_ ? local_->fd() : socket_.get(), POLLIN};
+  *wait = {local_ ? local_->fd() : socket_.get(), POLLIN, exchange_->tell_cpu()};
   segment_.header().sender_sleeps.store(1, std::memory_order_relaxed);
   barrier_.sleepy_side();
   // What was released since the caller looked may be what it waits for.
@@ -303,7 +303,7 @@ void RecvLink::release() {
 }
 
 bool RecvLink::wait_begin(tuttiWait* wait) {
-  *wait = {local_ ? local_->fd() : socket_.get(), POLLIN};
+  *wait = {local_ ? local_->fd() : socket_.get(), POLLIN, exchange_->tell_cpu()};
   segment_.header().receiver_sleeps.store(1, std::memory_order_relaxed);
   barrier_.sleepy_side();
   return !message_is_there() && !gone_;

@@ -42,12 +42,12 @@ class WaitSet {
   // most, or without limit if that is 0. One connection has no limit.
   template <class Events>
   tuttiWait arm(Events&& events, int64_t pause_ns = 0) {
-    if (fds_.size() == 1) return {fds_[0], events(0)};
+    if (fds_.size() == 1) return {fds_[0], events(0), 0};
     polls_since_arm_ = 0;
     for (size_t i = 0; i < fds_.size(); i++)
       if (fds_[i] >= 0) watch(i, events(i));
     limit(pause_ns);
-    return {epoll_.get(), POLLIN};
+    return {epoll_.get(), POLLIN, 0};
   }
   Result<void> add(int fd);
   // Whoever has not slept for a while need not be woken: a descriptor that somebody waits for costs the kernel 0.4 us
@@ -267,6 +267,7 @@ class RecvLink final : public LinkHalf {
   void look_at_door();
   void look_at_silence();
   std::string why_closed(const Stream& stream) const;
+  uint32_t peer_cpu_plus_1() const;
   bool fail_for_strange_data();  // false
   void fail(const std::string& why, int sys_errno = 0);
 
@@ -281,6 +282,7 @@ class RecvLink final : public LinkHalf {
   int64_t timeout_seconds_;
   int64_t next_look_ns_ = 0;  // at the door, or for silence
   LookOut look_out_;
+  bool is_here_ = false;         // the peer, on this host
   bool several_;                 // connections, among which messages are divided
   std::vector<Stream> streams_;  // if not several: the peer's, and perhaps this side's
   size_t first_ = 0;             // of these two, the one that has brought something last

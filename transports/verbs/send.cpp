@@ -319,11 +319,11 @@ void SendLink::revoke() {
 
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!socket_) {
-    *wait = {dialer_.fd(), dialer_.events()};
+    *wait = {dialer_.fd(), dialer_.events(), 0};
     return !failure_ && dialer_.fd() >= 0;
   }
   if (!ready_) {
-    *wait = {socket_.get(), POLLIN};
+    *wait = {socket_.get(), POLLIN, 0};
     return !failure_;
   }
   const uint64_t released = released_;
