@@ -24,8 +24,9 @@ struct MadeUpEnd {
   uint32_t place_bytes = 0;
   bool has_slot = true;
   uint32_t unsent = 0;
-  int pushed = 2;          // what push returns
-  bool may_sleep = false;  // what wait_begin returns
+  int pushed = 2;           // what push returns
+  bool may_sleep = false;   // what wait_begin returns
+  uint32_t cpu_plus_1 = 0;  // and says of the peer
 
   // What the executor did.
   std::vector<std::string> sent;  // the bytes of what was published, wherever it was
@@ -80,7 +81,10 @@ inline tuttiTransport made_up_transport() {
     end(link)->releases++;
     end(link)->messages.pop_front();
   };
-  table.wait_begin = [](tuttiLink* link, tuttiWait*) { return end(link)->may_sleep ? 1 : 0; };
+  table.wait_begin = [](tuttiLink* link, tuttiWait* wait) {
+    wait->peer_cpu_plus_1 = end(link)->cpu_plus_1;
+    return end(link)->may_sleep ? 1 : 0;
+  };
   table.wait_end = [](tuttiLink*) {};
   table.link_close = [](tuttiLink*) {};
   table.revoke = [](tuttiLink* link) { end(link)->revokes++; };

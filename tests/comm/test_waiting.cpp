@@ -1,6 +1,8 @@
 // A rank that waits leaves the CPU to others.
+#include <sched.h>
 #include <sys/resource.h>
 
+#include "comm/executor_bench.h"
 #include "comm/ranks.h"
 #include "exec/run.h"
 #include "transports/testing.h"
@@ -18,7 +20,53 @@ double cpu_seconds_of_thread() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+// Lets the calling thread run on these CPUs only; false if it cannot.
+bool stay_on(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+std::vector<int> cpus_here() {
+  cpu_set_t set;
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+    if (CPU_ISSET(static_cast<size_t>(cpu), &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
 }  // namespace
+
+// Spinning there it would keep the other one from running, for as long as a stranger has the other CPUs.
+TEST_CASE("a rank that meets whom it waits for on one CPU again and again goes to another, and is free to come back") {
+  using namespace tutti;
+  const std::vector<int> cpus = cpus_here();
+  if (cpus.size() < 2) {
+    WARN("skipped: there is one CPU only");
+    return;
+  }
+  REQUIRE(stay_on({cpus[0]}));
+  REQUIRE(stay_on(cpus));
+  test::Bench bench;
+  bench.add_lane(std::vector<BoundStep>(8, bench.receive()));
+  const tuttiMessage message = bench.message(bench.theirs.data());
+  int64_t since_ns = now_ns();
+  bool has_left = false;
+  bench.from.on_peek = [&] {
+    has_left = has_left || sched_getcpu() != cpus[0];
+    bench.from.cpu_plus_1 = static_cast<uint32_t>(sched_getcpu() + 1);
+    if (now_ns() - since_ns < 400'000 || !bench.from.messages.empty()) return;
+    since_ns = now_ns();
+    bench.from.messages.push_back(message);
+  };
+  test::Context context;
+  Run run(bench.program, bench.operation, bench.recorder);
+  REQUIRE(drive(run, context, {.op_timeout_seconds = 20}));
+  CHECK(has_left);
+  CHECK(cpus_here() == cpus);
+}
 
 TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU, and still gets its sum",
           "[processes]") {

@@ -1,6 +1,8 @@
 // Sleeping on a link: whatever lets it go on wakes, and nothing is slept through.
 #include <poll.h>
+#include <sched.h>
 
+#include <cstring>
 #include <thread>
 
 #include "traffic.h"
@@ -48,6 +50,34 @@ TEST_CASE("nobody sleeps when there is something to do") {
   CHECK(p.in.wait_begin(&wait));
   CHECK(wait.fd >= 0);
   p.in.wait_end();
+}
+
+TEST_CASE("who waits is told on which CPU of this host the peer is") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  if (strcmp(t->name, "shm") != 0 && strcmp(t->name, "tcp") != 0) return;  // others do not know
+  INFO(t->name);
+  cpu_set_t all;
+  REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+  Pair p = make_pair(t);
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (!CPU_ISSET(cpu, &all)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+    tuttiWait wait{-1, 0, 0};
+    publish_empty(p.out);
+    REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
+    p.out.wait_begin(&wait);
+    p.out.wait_end();
+    REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
+    tuttiMessage message{};
+    REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));
+    p.in.release();
+    p.in.wait_begin(&wait);
+    p.in.wait_end();
+    CHECK(wait.peer_cpu_plus_1 == cpu + 1);
+  }
 }
 
 TEST_CASE("a message that was sent before or after wait_begin wakes the receiver") {

@@ -89,6 +89,15 @@ void acknowledge_soon(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
 }
 
+// On the loopback a packet is taken in by the CPU that sends it.
+uint32_t sending_cpu_plus_1(int fd) {
+  const auto here = local_address(fd), there = peer_address(fd);
+  int cpu = -1;
+  socklen_t bytes = sizeof cpu;
+  if (!here || !there || !here->same_place(*there)) return 0;
+  return getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &bytes) == 0 ? static_cast<uint32_t>(cpu + 1) : 0;
+}
+
 // For the first time, or anew: then all that it had is with others.
 void SendStream::connected(SharedFd connection) {
   fd = std::move(connection);

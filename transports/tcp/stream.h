@@ -35,6 +35,9 @@ void prepare(int fd, int64_t timeout_seconds);
 // The kernel waits with acknowledgements where it expects an answer to take them along, as during the handshake.
 void acknowledge_soon(int fd);
 
+// 1 more than the CPU that the last packet was sent on, if that was on this host; else 0.
+uint32_t sending_cpu_plus_1(int fd);
+
 struct Piece {
   uint64_t number;  // of its message
   uint32_t index;

@@ -267,7 +267,6 @@ class RecvLink final : public LinkHalf {
   void look_at_door();
   void look_at_silence();
   std::string why_closed(const Stream& stream) const;
-  uint32_t peer_cpu_plus_1() const;
   bool fail_for_strange_data();  // false
   void fail(const std::string& why, int sys_errno = 0);
 
@@ -282,7 +281,6 @@ class RecvLink final : public LinkHalf {
   int64_t timeout_seconds_;
   int64_t next_look_ns_ = 0;  // at the door, or for silence
   LookOut look_out_;
-  bool is_here_ = false;         // the peer, on this host
   bool several_;                 // connections, among which messages are divided
   std::vector<Stream> streams_;  // if not several: the peer's, and perhaps this side's
   size_t first_ = 0;             // of these two, the one that has brought something last

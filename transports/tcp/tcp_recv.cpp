@@ -20,8 +20,6 @@ Result<std::unique_ptr<RecvLink>> RecvLink::create(Door& door, const tuttiLinkCo
     fds.push_back(fd.get());
     link->streams_.emplace_back().fd = std::move(fd);
   }
-  const auto here = local_address(fds[0]), there = peer_address(fds[0]);
-  link->is_here_ = here && there && here->same_place(*there);
   TUTTI_TRY_ASSIGN(link->wait_set_, WaitSet::create(fds));
   return link;
 }
@@ -267,14 +265,6 @@ void RecvLink::fail(const std::string& why, int sys_errno) {
                    sys_errno};
 }
 
-// Of this host a packet is taken in on the CPU that sent it.
-uint32_t RecvLink::peer_cpu_plus_1() const {
-  int cpu = -1;
-  socklen_t bytes = sizeof cpu;
-  const int fd = streams_[first_].fd.get();
-  return fd >= 0 && getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &bytes) == 0 ? static_cast<uint32_t>(cpu + 1) : 0;
-}
-
 // Nothing is written to the user's memory from now on.
 void RecvLink::revoke() {
   if (!failure_ && posted_.to != nullptr) fail("its operation has failed");
@@ -286,7 +276,7 @@ bool RecvLink::wait_begin(tuttiWait* wait) {
   receive_all();
   // Who waits for a slot has something to read, which must not wake us.
   *wait = wait_set_.arm([this](size_t i) -> short { return streams_[i].can_receive() ? POLLIN : 0; });
-  if (is_here_) wait->peer_cpu_plus_1 = peer_cpu_plus_1();
+  wait->peer_cpu_plus_1 = sending_cpu_plus_1(streams_[first_].fd.get());
   return !failure_ && received_ == released_;
 }
 
