@@ -1,5 +1,5 @@
-// Waiting for peers: spin where ranks have CPUs of their own, yield where they share them, then sleep. Who finds one that
-// it waits for on its own CPU again and again, beside strangers on the others, goes to another CPU.
+// Waiting for peers: spin where ranks have CPUs of their own, yield where they share them, then sleep. Who finds one
+// that it waits for on its own CPU again and again, beside strangers on the others, goes to another CPU.
 #pragma once
 
 #include <vector>
