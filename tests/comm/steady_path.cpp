@@ -39,6 +39,8 @@ bool is_waiting(long call, long* result) {
     case SYS_sendto: *result = 1; return true;
     case SYS_sched_yield:
     case SYS_getrusage:
+    case SYS_sched_getaffinity:
+    case SYS_sched_setaffinity:
     case SYS_ppoll:
 #if defined(SYS_poll)
     case SYS_poll:

@@ -314,6 +314,8 @@ Settings parse(int argc, char** argv) {
       settings.warm_up = strtol(value.c_str(), nullptr, 10);
     else if (name == "--ranks")
       settings.n_ranks = static_cast<int>(strtol(value.c_str(), nullptr, 10));
+    else if (name == "--bound")
+      settings.bound = value != "no";
     else if (name == "--meet")
       settings.meet = value;
     else if (name == "--transport")
@@ -366,7 +368,7 @@ float* Library::allocate(size_t bytes) {
 }
 
 void measure(Library& library, Meet& meet, const Settings& settings) {
-  if (library.works_on_caller()) pin_to_core(meet.rank(), meet.n_ranks());
+  if (settings.bound && library.works_on_caller()) pin_to_core(meet.rank(), meet.n_ranks());
   const size_t largest = *std::max_element(settings.sizes_bytes.begin(), settings.sizes_bytes.end());
   float* in = library.allocate(largest);
   float* out = library.allocate(largest);

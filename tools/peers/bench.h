@@ -53,6 +53,7 @@ struct Settings {
   long row = 0;           // operations in a batch; 0: as many as fill the time
   long warm_up = 5000;    // operations before, if half a second is enough for them
   int n_ranks = 2;
+  bool bound = true;      // each rank to a core of its own, if there are as many
   std::string meet;       // a file that all ranks map; it must not exist before the run, or hold zeros
   std::string transport;  // shm or tcp, for libraries that leave the choice to the caller
   std::string variant;    // what the library makes of it

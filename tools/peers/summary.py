@@ -136,6 +136,7 @@ def heading(result):
     over += f", rows of {result['row']} operations" if result.get("row") else ""
     beside = result.get("busy", 0)
     over += f", beside {beside} busy process{'es' * (beside > 1)}" if beside else ""
+    over += ", not bound to CPUs" if result.get("bound") == "no" else ""
     what = "fastest" if result.get("fastest") else "medians"
     repetitions = "1 repetition" if result["repeats"] == 1 else f"{result['repeats']} interleaved repetitions"
     return f"{OPS[result['op']]}, {result['ranks']} ranks, {over}; microseconds, {what} of {repetitions}"
