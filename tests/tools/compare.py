@@ -97,9 +97,9 @@ def test_headings():
     check("an old build is a column, and there is a ratio",
           summary.text_table(planted, "fresh").splitlines()[0].split()[1:6] == ["tutti", "old", "registered", "openmpi", "mpich"]
           and summary.rows(planted, "fresh")[1]["tutti_to_old"] == 3 / 6)
-    said = summary.report({**planted, "row": 20, "busy": 2, "against": "/before/libtutti.so"})
+    said = summary.report({**planted, "row": 20, "busy": 2, "bound": "no", "against": "/before/libtutti.so"})
     check("rows and busy processes are in the heading",
-          "rows of 20 operations" in said and "beside 2 busy processes" in said, said)
+          "rows of 20 operations" in said and "beside 2 busy processes, not bound" in said, said)
     check("versions of what was measured", "versions: mpich 5.0, old /before/libtutti.so" in said, said)
     said = summary.report(planted_result())
     check("and nothing of that without them", "rows of" not in said and "beside" not in said and "old" not in said, said)
@@ -129,7 +129,7 @@ def load_tool():
 
 
 def chosen_options(**changes):
-    values = {"op": "all_reduce", "ranks": 2, "hosts": 0, "network": "net", "transport": "shm", "registered": False, "quick": False, "busy": 0, "row": 0,
+    values = {"op": "all_reduce", "ranks": 2, "hosts": 0, "network": "net", "transport": "shm", "registered": False, "quick": False, "busy": 0, "row": 0, "bound": "no",
               "against": None, "tutti": pathlib.Path("/new/libtutti.so"), "only": None, "plot": None, "no_install": True,
               "build": None, "no_limits": False, "modes": "reused", "seconds": 0.003, "sizes": [8], "warm_up": 2, "repeats": 2}
     return argparse.Namespace(**{**values, **changes})
