@@ -20,8 +20,8 @@ constexpr double kAttemptSeconds = 3;  // for one address: a firewall that drops
 // For all of them, again and again where one does not answer: of two SYNs both get lost in every fourth attempt where
 // 30 % of all packets do, and in one of 2,500 where 1 % do.
 constexpr double kDialSeconds = 20;
-// The same where room is short: for one that has said nothing yet (a rank speaks as soon as it is connected), and for
-// one in the middle of its handshake.
+// How long an Acceptor waits for a proof where room is short: from one that has said nothing yet (a rank speaks as soon
+// as it is connected), and from one in the middle of its handshake.
 constexpr int64_t kSilenceNs = 100'000'000;
 constexpr int64_t kHurryNs = 1'000'000'000;
 constexpr int64_t kLongestLookNs = 500'000'000;
@@ -209,7 +209,7 @@ Dialer::Status Dialer::advance() {
       const Code code = connect_finished(fd_.get(), &sys_errno);
       if (code == Code::kInProgress && !attempt_.passed()) return Status::kPending;
       if (code != Code::kSuccess) {
-        is_silence_ |= code == Code::kInProgress;
+        was_silent_ |= code == Code::kInProgress;
         give_up_on_current(code == Code::kInProgress ? "no answer" : system_error("connect", sys_errno).message);
         continue;
       }
@@ -231,7 +231,7 @@ short Dialer::events() const {
 }
 
 Dialer::Status Dialer::start_next() {
-  if (next_ == candidates_.size() && std::exchange(is_silence_, false) && !patience_.passed()) {
+  if (next_ == candidates_.size() && std::exchange(was_silent_, false) && !patience_.passed()) {
     next_ = 0;
     story_.clear();
   }

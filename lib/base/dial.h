@@ -88,7 +88,7 @@ class Dialer {
   Fd fd_;
   std::optional<Handshake> handshake_;
   bool lacked_resources_ = false;
-  bool is_silence_ = false;  // that one of the candidates gave, since the first of them was tried
+  bool was_silent_ = false;  // one of the candidates, in this round through them
   Deadline patience_, attempt_ = Deadline::never();
   std::string story_;
 };

@@ -51,7 +51,7 @@ Result<void> Blockers::poll() const {
 bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
   bool may_sleep = true;
   const bool all_blocked = for_each([&](Link& link, bool, const BoundStep*) {
-    tuttiWait wait{-1, 0, 0};
+    tuttiWait wait{-1, 0};
     if (!link.wait_begin(&wait)) may_sleep = false;
     sleepers->push_back({&link, wait});
   });
@@ -62,7 +62,7 @@ bool Blockers::prepare_sleep(std::vector<Sleeper>* sleepers) const {
 bool Blockers::awaits_one_on(int cpu) const {
   bool any = false;
   for_each([&](Link& link, bool, const BoundStep*) {
-    tuttiWait wait{-1, 0, 0};
+    tuttiWait wait{-1, 0};
     link.wait_begin(&wait);
     link.wait_end();
     any = any || (wait.peer_cpu_plus_1 != 0 && wait.peer_cpu_plus_1 == static_cast<uint32_t>(cpu + 1));

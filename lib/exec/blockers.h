@@ -22,7 +22,7 @@ class Blockers {
     tuttiWait wait;
   };
   bool prepare_sleep(std::vector<Sleeper>* sleepers) const;
-  // Whether one of those that this operation waits for was last seen waiting on this CPU.
+  // Whether one of those that this operation waits for was last seen on this CPU.
   bool awaits_one_on(int cpu) const;
   // "rank 3 (to send), rank 1 (to take what this rank sends)"
   std::string text() const;

@@ -117,8 +117,7 @@ class Idle {
       meetings = 0;
       return has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
     }
-    // Whoever sleeps leaves the CPU to the other one, and wakes on one that is free. If there is none, then on the
-    // same.
+    // Whoever sleeps leaves the CPU to the other one, and wakes on one that is free, or on the same if none is.
     if (++meetings <= kMeetings || !leave_cpu(cpu)) return kAwakeBesideStrangerNs;
     meetings = 0;
     return kAwakeNs;

@@ -1,12 +1,10 @@
 // The same program gives the same bits in every run: random programs of reductions, again and again in other
 // surroundings.
-#include <pthread.h>
-#include <sched.h>
-
 #include <atomic>
 #include <random>
 
 #include "comm/ranks.h"
+#include "cpus.h"
 
 using namespace tutti_test;
 
@@ -122,16 +120,6 @@ uint64_t run_step(const Step& step, unsigned seed, int rank, int n, const Surrou
   return step.collective == 1 && rank != step.root ? 0 : fingerprint(to, bytes);
 }
 
-void pin_to_one_cpu() {
-  cpu_set_t cpus;
-  pthread_getaffinity_np(pthread_self(), sizeof cpus, &cpus);
-  int first = 0;
-  while (!CPU_ISSET(first, &cpus)) first++;
-  CPU_ZERO(&cpus);
-  CPU_SET(first, &cpus);
-  pthread_setaffinity_np(pthread_self(), sizeof cpus, &cpus);
-}
-
 using Bits = std::vector<std::vector<uint64_t>>;  // by rank and step
 
 Bits run_program(int n, const char* transports, unsigned seed, const Surroundings& where) {
@@ -151,7 +139,7 @@ Bits run_program(int n, const char* transports, unsigned seed, const Surrounding
   std::vector<std::thread> ranks;
   for (int r = 0; r < n; r++)
     ranks.emplace_back([&, r] {
-      if (where.pinned) pin_to_one_cpu();  // before the others are told of its CPUs
+      if (where.pinned) stay_on({cpus_here().front()});  // before the others are told of its CPUs
       Outcome& outcome = outcomes[static_cast<size_t>(r)];
       tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
       config.transports = transports;

@@ -1,9 +1,9 @@
 // A rank that waits leaves the CPU to others.
-#include <sched.h>
 #include <sys/resource.h>
 
 #include "comm/executor_bench.h"
 #include "comm/ranks.h"
+#include "cpus.h"
 #include "exec/run.h"
 #include "transports/testing.h"
 
@@ -18,23 +18,6 @@ double cpu_seconds_of_thread() {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-// Lets the calling thread run on these CPUs only; false if it cannot.
-bool stay_on(const std::vector<int>& cpus) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
-  return sched_setaffinity(0, sizeof set, &set) == 0;
-}
-
-std::vector<int> cpus_here() {
-  cpu_set_t set;
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-    if (CPU_ISSET(static_cast<size_t>(cpu), &set)) cpus.push_back(cpu);
-  return cpus;
 }
 
 }  // namespace

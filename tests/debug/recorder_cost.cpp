@@ -1,7 +1,6 @@
 // What the flight recorder costs an operation: all-reduces of 8 bytes by two ranks, each on a CPU of its own, in turns
 // as they are and with a second recorder, which begins and ends each operation as the communicator's own does. The
 // difference is what one costs, beside whatever else an operation does. A benchmark, not a test.
-#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cpus.h"
 #include "debug/recorder.h"
 #include "tutti/tutti.h"
 
@@ -51,12 +51,8 @@ class Bench {
 };
 
 bool pin(int rank) {
-  cpu_set_t all, one;
-  CPU_ZERO(&one);
-  if (sched_getaffinity(0, sizeof all, &all) != 0) return false;
-  for (int cpu = 0, nth = 0; cpu < CPU_SETSIZE; cpu++)
-    if (CPU_ISSET(cpu, &all) && nth++ == rank) CPU_SET(cpu, &one);
-  return sched_setaffinity(0, sizeof one, &one) == 0;
+  const std::vector<int> cpus = tutti_test::cpus_here();
+  return static_cast<size_t>(rank) < cpus.size() && tutti_test::stay_on({cpus[static_cast<size_t>(rank)]});
 }
 
 int be_rank(int rank, const tuttiUniqueId& id) {

@@ -75,7 +75,7 @@ class Side {
 
   // Sleeps as an executor does; false, with trouble, if nothing woke it.
   bool sleep() {
-    tuttiWait wait{-1, 0, 0};
+    tuttiWait wait{-1, 0};
     bool woken = true;
     if (link_.wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};

@@ -1,10 +1,10 @@
 // Sleeping on a link: whatever lets it go on wakes, and nothing is slept through.
 #include <poll.h>
-#include <sched.h>
 
 #include <cstring>
 #include <thread>
 
+#include "cpus.h"
 #include "traffic.h"
 
 using namespace tutti;
@@ -16,7 +16,7 @@ namespace {
 bool sleep_until(Link& link, const std::function<bool()>& can_go_on) {
   return until([&] {
     if (can_go_on()) return true;
-    tuttiWait wait{-1, 0, 0};
+    tuttiWait wait{-1, 0};
     if (link.wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};
       ::poll(&p, 1, static_cast<int>(kPatienceSeconds * 1000));  // all patience spent if not woken
@@ -38,7 +38,7 @@ TEST_CASE("nobody sleeps when there is something to do") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   INFO(t->name);
   Pair p = make_pair(t);
-  tuttiWait wait{-1, 0, 0};
+  tuttiWait wait{-1, 0};
   CHECK_FALSE(p.out.wait_begin(&wait));  // all slots are free
   p.out.wait_end();
   publish_empty(p.out);
@@ -56,27 +56,23 @@ TEST_CASE("who waits is told on which CPU of this host the peer is") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   if (strcmp(t->name, "shm") != 0 && strcmp(t->name, "tcp") != 0) return;  // others do not know
   INFO(t->name);
-  cpu_set_t all;
-  REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
+  const std::vector<int> cpus = tutti_test::cpus_here();
+  REQUIRE(!cpus.empty());
   Pair p = make_pair(t);
-  for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-    if (!CPU_ISSET(cpu, &all)) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
-    tuttiWait wait{-1, 0, 0};
+  for (const int cpu : cpus) {
+    REQUIRE(tutti_test::stay_on({cpu}));
+    tuttiWait wait{-1, 0};
     publish_empty(p.out);
     REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
     p.out.wait_begin(&wait);
     p.out.wait_end();
-    REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
+    REQUIRE(tutti_test::stay_on(cpus));
     tuttiMessage message{};
     REQUIRE(until([&] { return poll_once(p.in) && p.in.peek(&message); }));
     p.in.release();
     p.in.wait_begin(&wait);
     p.in.wait_end();
-    CHECK(wait.peer_cpu_plus_1 == cpu + 1);
+    CHECK(wait.peer_cpu_plus_1 == static_cast<uint32_t>(cpu + 1));
   }
 }
 
@@ -86,7 +82,7 @@ TEST_CASE("a message that was sent before or after wait_begin wakes the receiver
   Pair p = make_pair(t);
   for (int i = 0; i < 100; i++) {
     if (i % 2 == 0) publish_empty(p.out);
-    tuttiWait wait{-1, 0, 0};
+    tuttiWait wait{-1, 0};
     const bool may_sleep = p.in.wait_begin(&wait);
     if (i % 2 == 1) publish_empty(p.out);
     REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
@@ -132,7 +128,7 @@ TEST_CASE("a freed slot wakes the sender") {
       if (sender.step()) idle = 0;
       REQUIRE(poll_once(p.in));
     }
-    tuttiWait wait{-1, 0, 0};
+    tuttiWait wait{-1, 0};
     const bool may_sleep = p.out.wait_begin(&wait);
     CHECK(may_sleep);
     const uint64_t had = sender.count();
@@ -163,7 +159,7 @@ TEST_CASE("a peer that closes wakes whoever sleeps") {
   }
   Link& sleeper = receiver_sleeps ? p.in : p.out;
   Link& closer = receiver_sleeps ? p.out : p.in;
-  tuttiWait wait{-1, 0, 0};
+  tuttiWait wait{-1, 0};
   REQUIRE(sleeper.wait_begin(&wait));
   { const Link closed = std::move(closer); }
   pollfd fd{wait.fd, wait.events, 0};
@@ -186,7 +182,7 @@ TEST_CASE("a link on its way can be slept on") {
   });
   const bool joined = until([&] {
     if (poll_once(out.value()).ready) return true;
-    tuttiWait wait{-1, 0, 0};
+    tuttiWait wait{-1, 0};
     if (out.value().wait_begin(&wait)) {
       pollfd p{wait.fd, wait.events, 0};
       ::poll(&p, 1, 1000);

@@ -120,7 +120,7 @@ class Half : public LinkHalf {
     if (!timer_) timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
     nap_ns_ = std::clamp(2 * nap_ns_, kFirstNapNs, kLongestNapNs);
     const itimerspec once{{0, 0}, {0, nap_ns_}};
-    *wait = {timer_.get(), POLLIN, 0};
+    *wait = {timer_.get(), POLLIN};
     return timerfd_settime(timer_.get(), 0, &once, nullptr) == 0;
   }
   void moved() { nap_ns_ = 0; }
@@ -180,7 +180,7 @@ class SendLink final : public Half {
   }
   bool wait_begin(tuttiWait* wait) override {
     if (!socket_) {
-      *wait = {dialer_.fd(), dialer_.events(), 0};
+      *wait = {dialer_.fd(), dialer_.events()};
       return !failure_ && dialer_.fd() >= 0;
     }
     if (comm_ != nullptr && !failure_) submit();

@@ -227,7 +227,7 @@ uint32_t SendLink::unsent() {
 
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!ready_) {
-    *wait = socket_ ? tuttiWait{socket_.get(), POLLIN, 0} : tuttiWait{dialer_.fd(), dialer_.events(), 0};
+    *wait = socket_ ? tuttiWait{socket_.get(), POLLIN} : tuttiWait{dialer_.fd(), dialer_.events()};
     return !failure_ && wait->fd >= 0;
   }
   *wait = {local_ ? local_->fd() : socket_.get(), POLLIN, exchange_->tell_cpu()};

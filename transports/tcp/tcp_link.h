@@ -42,12 +42,12 @@ class WaitSet {
   // most, or without limit if that is 0. One connection has no limit.
   template <class Events>
   tuttiWait arm(Events&& events, int64_t pause_ns = 0) {
-    if (fds_.size() == 1) return {fds_[0], events(0), 0};
+    if (fds_.size() == 1) return {fds_[0], events(0)};
     polls_since_arm_ = 0;
     for (size_t i = 0; i < fds_.size(); i++)
       if (fds_[i] >= 0) watch(i, events(i));
     limit(pause_ns);
-    return {epoll_.get(), POLLIN, 0};
+    return {epoll_.get(), POLLIN};
   }
   Result<void> add(int fd);
   // Whoever has not slept for a while need not be woken: a descriptor that somebody waits for costs the kernel 0.4 us

@@ -250,7 +250,7 @@ void SendLink::revoke() {
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!is_ready()) {
     const auto pending = std::find_if(streams_.begin(), streams_.end(), [](const SendStream& s) { return !s.fd; });
-    *wait = {pending->dialer.fd(), pending->dialer.events(), 0};
+    *wait = {pending->dialer.fd(), pending->dialer.events()};
     return !failure_ && pending->dialer.fd() >= 0;
   }
   look_out_.note_sleep();

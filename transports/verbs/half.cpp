@@ -174,7 +174,7 @@ void Half::read_socket() {
 }
 
 bool Half::arm(tuttiWait* wait) {
-  *wait = {epoll_.get(), POLLIN, 0};
+  *wait = {epoll_.get(), POLLIN};
   for (const Completions& c : completions_)
     if (ibv_req_notify_cq(c.queue, 0) != 0) return false;
   take_completions();  // what came before that wakes nobody

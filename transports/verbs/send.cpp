@@ -319,11 +319,11 @@ void SendLink::revoke() {
 
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!socket_) {
-    *wait = {dialer_.fd(), dialer_.events(), 0};
+    *wait = {dialer_.fd(), dialer_.events()};
     return !failure_ && dialer_.fd() >= 0;
   }
   if (!ready_) {
-    *wait = {socket_.get(), POLLIN, 0};
+    *wait = {socket_.get(), POLLIN};
     return !failure_;
   }
   const uint64_t released = released_;

@@ -1,0 +1,28 @@
+// On which CPUs a test's thread runs.
+#pragma once
+
+#include <sched.h>
+
+#include <vector>
+
+namespace tutti_test {
+
+// Those that the calling thread may run on, in order.
+inline std::vector<int> cpus_here() {
+  cpu_set_t set;
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+    if (CPU_ISSET(static_cast<size_t>(cpu), &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+// Lets the calling thread run on these only; false if it cannot.
+inline bool stay_on(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+}  // namespace tutti_test
