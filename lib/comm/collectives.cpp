@@ -30,8 +30,8 @@ Blocks blocks_of(const Operation& operation) {
 }  // namespace
 
 Result<void> Collectives::connect(Deadline deadline, const std::function<bool()>& gives_up) {
-  for (const Plan plan : kFirstPlans) TUTTI_TRY(add_program(key_of(plan), deadline, gives_up));
-  keep_program({Collective::kFinalize, Algo::kTree, kMostLanes, 0}, programs_.at(key_of(kFirstPlans[0])));
+  for (const Algo algo : kFirst) TUTTI_TRY(add_program(key_of(algo), deadline, gives_up));
+  keep_program({Collective::kFinalize, Algo::kTree, 0}, programs_.at(key_of(kFirst[0])));
   return {};
 }
 
@@ -64,9 +64,7 @@ uint64_t Collectives::planned_bytes(const Operation& operation) const {
 Result<void> Collectives::work_out(const Operation& operation) {
   Call call = to_call(operation);
   call.sequence = ++monitor_.begun().sequence;
-  const Plan plan = me_.planner->choose(call, planned_bytes(operation));
-  call.algo = plan.algo;
-  call.lanes = plan.lanes;
+  call.algo = me_.planner->choose(call, planned_bytes(operation));
   monitor_.begin(call, operation);
   TUTTI_TRY_ASSIGN(Program * program, find_program(call));
   const CallKey key(operation);
@@ -107,13 +105,13 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
 }
 
 Result<void> Collectives::agree(const Call& call) {
-  return drive_program(programs_.at(key_of(kFirstPlans[0])), call, Operation{});
+  return drive_program(programs_.at(key_of(kFirst[0])), call, Operation{});
 }
 
 // An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to
 // make them, all ranks agree that they are in the same call: a mismatch is found here too.
 Result<Program*> Collectives::find_program(const Call& call) {
-  const ProgramKey key{call.collective, call.algo, call.lanes, call.root};
+  const ProgramKey key{call.collective, call.algo, call.root};
   if (!programs_.contains(key)) {
     TUTTI_TRY(agree(call));
     TUTTI_TRY(add_program(key, Deadline::after_seconds(me_.options.op_timeout_seconds)));
@@ -122,8 +120,8 @@ Result<Program*> Collectives::find_program(const Call& call) {
 }
 
 Result<void> Collectives::add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up) {
-  const auto& [collective, algo, lanes, root] = key;
-  Schedule schedule = me_.planner->schedule(collective, {algo, lanes}, root);
+  const auto& [collective, algo, root] = key;
+  Schedule schedule = me_.planner->schedule(collective, algo, root);
   const auto has_ended = [&] { return monitor_.failed() || (gives_up && gives_up()); };
   TUTTI_TRY(links_.connect(schedule, deadline, has_ended));
   TUTTI_TRY(monitor_.async_error());
@@ -139,10 +137,10 @@ void Collectives::keep_program(const ProgramKey& key, Program program) {
 
 std::string Collectives::explain(const Call& call) const {
   const uint64_t bytes = call.count * dtype_bytes(call.dtype);
-  const Plan plan = me_.planner->choose(call, bytes);
+  const Algo chosen = me_.planner->choose(call, bytes);
   const auto made = std::find_if(programs_.begin(), programs_.end(), [&](const auto& entry) {
-    const auto& [of, algo, lanes, root] = entry.first;
-    return of == call.collective && algo == plan.algo && lanes == plan.lanes;
+    const auto& [of, algo, root] = entry.first;
+    return of == call.collective && algo == chosen;
   });
   return me_.planner->explain(call, bytes) +
          "links: " + (made == programs_.end() ? "made at first use" : transports_of(made->second)) + "\n";

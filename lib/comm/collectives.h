@@ -19,7 +19,7 @@ namespace tutti {
 class Collectives {
  public:
   // Connected from the start, so that ranks can always agree.
-  static constexpr Plan kFirstPlans[] = {{Algo::kTree, kMostLanes}, {Algo::kRing, kMostLanes}};
+  static constexpr Algo kFirst[] = {Algo::kTree, Algo::kRing};
 
   Collectives(const Membership& me, Monitor& monitor, LinkPool& links) : me_(me), monitor_(monitor), links_(links) {}
 
@@ -40,8 +40,8 @@ class Collectives {
   size_t scratch_bytes() const { return scratch_bytes_; }  // from any thread
 
  private:
-  using ProgramKey = std::tuple<Collective, Algo, uint8_t, int>;  // lanes, root
-  static constexpr ProgramKey key_of(Plan plan) { return {Collective::kAllReduce, plan.algo, plan.lanes, 0}; }
+  using ProgramKey = std::tuple<Collective, Algo, int>;  // root
+  static constexpr ProgramKey key_of(Algo algo) { return {Collective::kAllReduce, algo, 0}; }
 
   void begin(CachedOperation& cached, const void* caller, uint64_t created) {
     monitor_.recorder().begin(cached.recorded, ++monitor_.begun().sequence, caller, created);

@@ -122,8 +122,7 @@ size_t Setup::descriptors_for_rank(int rank) const {
   size_t n = 2 + static_cast<size_t>(std::count_if(neighbours.begin(), neighbours.end(), [&](int peer) {
                return !std::binary_search(here.begin(), here.end(), peer);
              }));
-  for (const Plan plan : Collectives::kFirstPlans)
-    n += links_.sockets_of(planner.schedule(Collective::kAllReduce, plan, 0));
+  for (const Algo algo : Collectives::kFirst) n += links_.sockets_of(planner.schedule(Collective::kAllReduce, algo, 0));
   return n;
 }
 

@@ -305,10 +305,10 @@ constexpr Collective kWithoutRoot[] = {Collective::kAllReduce, Collective::kAllG
 constexpr Collective kWithRoot[] = {Collective::kBroadcast, Collective::kReduce};
 
 Schedules schedules_of(Collective collective, Algo algo, int n_ranks, int root) {
-  constexpr uint8_t kLanes = 2;
+  constexpr uint32_t kLanes = 2;
   Schedules schedules;
   for (int r = 0; r < n_ranks; r++)
-    schedules.push_back(Planner(r, flat_layout(n_ranks), algo, false).schedule(collective, {algo, kLanes}, root));
+    schedules.push_back(Planner(r, flat_layout(n_ranks), algo, false).schedule(collective, algo, root, kLanes));
   return schedules;
 }
 

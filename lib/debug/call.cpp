@@ -7,7 +7,6 @@ namespace tutti {
 TagWords to_tag(const Call& call) {
   const uint64_t kinds = static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.dtype) << 8 |
                          static_cast<uint64_t>(call.op) << 16 | static_cast<uint64_t>(call.algo) << 24 |
-                         static_cast<uint64_t>(call.lanes & 0xf) << 28 |
                          static_cast<uint64_t>(static_cast<uint32_t>(call.root)) << 32;
   return {call.sequence, call.count, kinds, call.blocks};
 }
@@ -20,7 +19,6 @@ Call from_tag(const TagWords& words) {
   call.dtype = static_cast<DataType>(words[2] >> 8 & 0xff);
   call.op = static_cast<RedOp>(words[2] >> 16 & 0xff);
   call.algo = static_cast<Algo>(words[2] >> 24 & 0xf);
-  call.lanes = static_cast<uint8_t>(words[2] >> 28 & 0xf);
   call.root = static_cast<int32_t>(words[2] >> 32);
   call.blocks = static_cast<uint32_t>(words[3]);
   return call;

@@ -21,7 +21,6 @@ struct Call {
   DataType dtype = DataType::kInt8;
   RedOp op = RedOp::kSum;
   Algo algo = Algo::kAuto;
-  uint8_t lanes = 0;  // of the algorithm, below 16
   int32_t root = 0;
   uint32_t blocks = 0;  // where every rank's has a size of its own: hash_of() them
 

@@ -101,7 +101,7 @@ std::string entry(const Trace& trace, const TracedOperation& operation) {
   json += ", \"is_p2p\": " + std::string(is_message ? "true" : "false");
   json += ", \"frames\": [{\"name\": " + json_text(place_of(operation)) + ", \"filename\": \"\", \"line\": 0}]";
   json += ", \"tutti\": {\"text\": " + json_text(to_text(operation)) + ", \"bytes\": " + number(bytes_of(call));
-  json += ", \"plan\": \"" + std::string(algo_name(call.algo)) + "\", \"lanes\": " + number(uint64_t{call.lanes});
+  json += ", \"plan\": \"" + std::string(algo_name(call.algo)) + "\"";
   json += ", \"failed\": " + std::string(operation.state == TracedOperation::State::kFailed ? "true" : "false") + "}}";
   return json;
 }

@@ -16,11 +16,6 @@ bool has_algorithms(Collective collective) {
   return own_algo(collective, Algo::kDirect) != Algo::kAuto;
 }
 
-void add_plans(const Algorithm& algorithm, Collective collective, Algo name, std::vector<Plan>* plans) {
-  for (int lanes = 1; lanes <= algorithm.method(collective).most_lanes; lanes++)
-    plans->push_back({name, static_cast<uint8_t>(lanes)});
-}
-
 // As launchers number ranks, unless they are told otherwise.
 bool stands_host_by_host(const Layout& layout) {
   return std::all_of(layout.hosts.begin(), layout.hosts.end(), [](const std::vector<int>& ranks) {
@@ -43,12 +38,12 @@ Planner::Order Planner::order_of(const Call& call) const {
   return shares_memory() && n_ranks_ <= kFewRanks ? Order::kRanks : Order::kFixed;
 }
 
-std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
-  if (call.collective == Collective::kFinalize) return {{Algo::kTree, kMostLanes}};
-  if (!has_algorithms(call.collective)) return {{Algo::kAuto, 1}};
-  if (n_ranks_ == 1) return {{Algo::kDirect, 1}};
+std::vector<Algo> Planner::algorithms_for(const Call& call, Order order) const {
+  if (call.collective == Collective::kFinalize) return {Algo::kTree};
+  if (!has_algorithms(call.collective)) return {Algo::kAuto};
+  if (n_ranks_ == 1) return {Algo::kDirect};
   const bool is_few = n_ranks_ <= (order == Order::kRanks && shares_memory() ? kFewHere : kFewRanks);
-  std::vector<Plan> plans;
+  std::vector<Algo> fitting;
   for (const Algorithm* algorithm : algorithms()) {
     const bool fits = !algorithm->keeps_rank_order ? order != Order::kRanks
                       : algorithm->meets_all       ? is_few
@@ -56,9 +51,9 @@ std::vector<Plan> Planner::algorithms_for(const Call& call, Order order) const {
     if (!fits || n_ranks_ < algorithm->least_ranks || (algorithm->is_for_full_hosts && !has_full_hosts())) continue;
     const bool has_racks = facts_.racks.n > 1 && facts_.racks.n < n_ranks_ && facts_.racks.bytes_per_second > 0;
     if (algorithm->is_for_racks && !has_racks) continue;
-    add_plans(*algorithm, call.collective, algo_named(algorithm->name), &plans);
+    if (algorithm->method(call.collective).build != nullptr) fitting.push_back(algo_named(algorithm->name));
   }
-  return plans;
+  return fitting;
 }
 
 // A chain keeps the order of ranks with two links for each, but takes two hops for each, and of small floats twice the
@@ -72,36 +67,33 @@ bool Planner::chain_fits(const Call& call, Order order, bool is_few) const {
 
 // In a fixed order the algorithm must not depend on what a run may have otherwise than another, such as the CPUs that
 // ranks are bound to. But all that add up in the order of ranks give the same bits.
-std::vector<Plan> Planner::plans_for(const Call& call, uint64_t bytes) const {
+std::vector<Algo> Planner::choices_for(const Call& call, uint64_t bytes) const {
   const Order order = order_of(call);
-  std::vector<Plan> plans = algorithms_for(call, order);
+  std::vector<Algo> choices = algorithms_for(call, order);
   const auto in_order = [&](Algo algo) { return algorithm_of(own_algo(call.collective, algo))->keeps_rank_order; };
   const bool forced = forced_ != Algo::kAuto && has_algorithms(call.collective) &&
                       (order != Order::kRanks || algorithm_of(forced_)->keeps_rank_order);
-  if (forced) {
-    plans.clear();
-    add_plans(*algorithm_of(own_algo(call.collective, forced_)), call.collective, forced_, &plans);
-  }
-  if (order != Order::kFixed) return plans;
-  const Plan fixed = priced(call, bytes, plans, facts_.unbound())[0].plan;
-  if (!in_order(fixed.algo)) return {fixed};
-  std::erase_if(plans, [&](Plan plan) { return !in_order(plan.algo); });
-  return plans;
+  if (forced) choices = {forced_};
+  if (order != Order::kFixed) return choices;
+  const Algo fixed = priced(call, bytes, choices, facts_.unbound())[0].algo;
+  if (!in_order(fixed)) return {fixed};
+  std::erase_if(choices, [&](Algo algo) { return !in_order(algo); });
+  return choices;
 }
 
-std::vector<Candidate> Planner::priced(const Call& call, uint64_t bytes, std::span<const Plan> plans,
+std::vector<Candidate> Planner::priced(const Call& call, uint64_t bytes, std::span<const Algo> choices,
                                        const Facts& facts) const {
   std::vector<Candidate> candidates;
-  candidates.reserve(plans.size());
-  for (const Plan plan : plans)
-    candidates.push_back({plan, price_ns(rank_cost_of(call.collective, plan, bytes, facts), facts, prices_.prices)});
+  candidates.reserve(choices.size());
+  for (const Algo algo : choices)
+    candidates.push_back({algo, price_ns(rank_cost_of(call.collective, algo, bytes, facts), facts, prices_.prices)});
   sort_stably(candidates.begin(), candidates.end(),
               [](const Candidate& a, const Candidate& b) { return a.predicted_ns < b.predicted_ns; });
   return candidates;
 }
 
 std::vector<Candidate> Planner::candidates(const Call& call, uint64_t bytes) const {
-  return priced(call, bytes, plans_for(call, bytes), facts_);
+  return priced(call, bytes, choices_for(call, bytes), facts_);
 }
 
 bool Planner::adds_wide(const Call& call) const {
@@ -109,8 +101,8 @@ bool Planner::adds_wide(const Call& call) const {
          !algorithm_of(own_algo(call.collective, call.algo))->meets_all;
 }
 
-Plan Planner::choose(const Call& call, uint64_t bytes) const {
-  return candidates(call, bytes)[0].plan;
+Algo Planner::choose(const Call& call, uint64_t bytes) const {
+  return candidates(call, bytes)[0].algo;
 }
 
 }  // namespace tutti

@@ -76,11 +76,10 @@ std::optional<Facts> facts_from_text(const std::string& text) {
 namespace {
 
 // Among hosts, or among racks as if they were hosts.
-Workload workload_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts, bool among_racks) {
+Workload workload_of(Collective collective, uint64_t bytes, const Facts& facts, bool among_racks) {
   const bool shares_memory = facts.hosts == 1 && facts.shares_memory;
   const int hosts = among_racks ? facts.racks.n : facts.hosts;
   return {.n = static_cast<double>(facts.n_ranks),
-          .lanes = static_cast<double>(plan.lanes),
           .bytes = static_cast<double>(bytes),
           .slot_bytes = shares_memory ? kSharedSlotBytes
                         : facts.hosts > 1 && !facts.has_rdma
@@ -100,11 +99,11 @@ Workload workload_of(Collective collective, Plan plan, uint64_t bytes, const Fac
 
 }  // namespace
 
-RankCost rank_cost_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts) {
+RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Facts& facts) {
   if (facts.n_ranks == 1) return {.here = {0, 0, 2 * static_cast<double>(bytes)}};
-  const Workload workload = workload_of(collective, plan, bytes, facts, false);
+  const Workload workload = workload_of(collective, bytes, facts, false);
   // What has no algorithms is direct.
-  const Algorithm* const algorithm = algorithm_of(own_algo(collective, plan.algo));
+  const Algorithm* const algorithm = algorithm_of(own_algo(collective, algo));
   const auto cost_of =
       (algorithm != nullptr ? algorithm->method(collective) : algorithm_of(Algo::kDirect)->all_gather).cost;
   const Cost cost = cost_of(workload);
@@ -116,7 +115,7 @@ RankCost rank_cost_of(Collective collective, Plan plan, uint64_t bytes, const Fa
                    share(cost.summed),
                    facts.hosts > 1 ? cost.out : 0};
   if (facts.racks.n > 1) {
-    const Cost among = cost_of(workload_of(collective, plan, bytes, facts, true));
+    const Cost among = cost_of(workload_of(collective, bytes, facts, true));
     busiest.rack_hops = among.wire_hops;
     busiest.rack_bytes = among.out;
   }

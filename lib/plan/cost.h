@@ -11,15 +11,6 @@
 
 namespace tutti {
 
-inline constexpr int kMostLanes = 2;
-
-// One way to carry an operation out.
-struct Plan {
-  Algo algo = Algo::kAuto;
-  uint8_t lanes = 1;  // 1 or 2: fewer messages, or groups of chunks that overlap
-  bool operator==(const Plan&) const = default;
-};
-
 struct RackFacts {
   int n = 1, largest = 0;         // in ranks
   uint64_t bytes_per_second = 0;  // of what leads out of a rack; 0: as much as its hosts can send
@@ -92,7 +83,7 @@ struct Prices {
 };
 
 // `bytes`: of an all-reduce, broadcast or reduce all; of an all-gather, reduce-scatter or all-to-all one block.
-RankCost rank_cost_of(Collective collective, Plan plan, uint64_t bytes, const Facts& facts);
+RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Facts& facts);
 
 // Point-to-point messages that a rank exchanges at once, sent and received, by where the peers are.
 struct Traffic {

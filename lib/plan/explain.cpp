@@ -6,10 +6,6 @@
 namespace tutti {
 namespace {
 
-std::string plan_text(Plan plan) {
-  return format("%s%s", algo_name(plan.algo), plan.lanes > 1 ? " x2" : "");
-}
-
 std::string prices_text(PriceList list) {
   std::string text =
       "prices in ns, " + (list.file.empty() ? "built in:" : "* from " + list.file + ", others built in:");
@@ -21,10 +17,9 @@ std::string prices_text(PriceList list) {
 }
 
 std::string table(const std::vector<Candidate>& candidates) {
-  std::string text = "  plan                   predicted us\n";
+  std::string text = "  algorithm              predicted us\n";
   for (const Candidate& c : candidates)
-    text +=
-        format("%s %-21s  %12.2f\n", &c == &candidates[0] ? "*" : " ", plan_text(c.plan).c_str(), c.predicted_ns / 1e3);
+    text += format("%s %-21s  %12.2f\n", &c == &candidates[0] ? "*" : " ", algo_name(c.algo), c.predicted_ns / 1e3);
   return text;
 }
 
@@ -56,15 +51,15 @@ double Planner::estimate_ns(std::span<const Transfer> transfers) const {
 
 std::string Planner::explain(const Call& call, uint64_t bytes) const {
   const std::vector<Candidate> all = candidates(call, bytes);
-  const Plan plan = all[0].plan;
+  const Algo algo = all[0].algo;
   const CollectiveTraits& what = traits(call.collective);
   std::string text = format("%s of %llu bytes", what.name, static_cast<unsigned long long>(bytes));
   if (what.moves_data)
     text += format(" (%llu x %s", static_cast<unsigned long long>(call.count), dtype_name(call.dtype));
   if (what.reduces) text += format(", %s", red_op_name(call.op));
-  text += format("%s over %d ranks: %s, %s\n", what.moves_data ? ")" : "", n_ranks_, plan_text(plan).c_str(),
+  text += format("%s over %d ranks: %s, %s\n", what.moves_data ? ")" : "", n_ranks_, algo_name(algo),
                  all.size() == 1 ? "there is one way only" : "predicted to be the fastest");
-  if (forced_ != Algo::kAuto && plan.algo == forced_)
+  if (forced_ != Algo::kAuto && algo == forced_)
     text += format("forced: %s, by TUTTI_ALGO or the configuration\n", algo_name(forced_));
   switch (order_of(call)) {
     case Order::kAny: break;

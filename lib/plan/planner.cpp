@@ -56,7 +56,7 @@ void Planner::set_facts(const Facts& facts, PriceList prices) {
   prices_ = std::move(prices);
 }
 
-Schedule Planner::schedule_of(int rank, Collective collective, Plan plan, int root) const {
+Schedule Planner::schedule_of(int rank, Collective collective, Algo algo, int root, uint32_t n_lanes) const {
   switch (collective) {
     case Collective::kAllToAll: return all_to_all(n_ranks_, rank, 1);
     case Collective::kGather: return gather(n_ranks_, rank, root, 1);
@@ -66,18 +66,18 @@ Schedule Planner::schedule_of(int rank, Collective collective, Plan plan, int ro
     default: break;
   }
   const Layout& layout = traits(collective).reduces ? sum_layout_ : layout_;
-  const Algorithm& algorithm = *algorithm_of(own_algo(collective, plan.algo));
+  const Algorithm& algorithm = *algorithm_of(own_algo(collective, algo));
   std::vector<std::vector<int>> slow;
   for (const int host : layout.slow_hosts) slow.push_back(layout.hosts[static_cast<size_t>(host)]);
   // Of 65,536 ranks the simulator asks for each one's schedule, and dividing them into racks takes the most of it.
   const auto racks = algorithm.is_for_racks ? by_rack(layout) : std::vector<std::vector<int>>();
-  return algorithm.method(collective).build({layout.order, layout.hosts, racks, slow, rank, root, plan.lanes});
+  return algorithm.method(collective).build({layout.order, layout.hosts, racks, slow, rank, root, n_lanes});
 }
 
 std::vector<int> Planner::neighbours() const {
   std::set<int> found;
   for (const Algo algo : {Algo::kRing, Algo::kTree})
-    for (const Lane& lane : schedule(Collective::kAllReduce, {algo, kMostLanes}, 0).lanes)
+    for (const Lane& lane : schedule(Collective::kAllReduce, algo, 0).lanes)
       for (const auto& [step, from] : lane.steps.patterns())
         for (const int peer : {step.recv, step.send})
           if (peer >= 0) found.insert(peer);

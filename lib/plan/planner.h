@@ -1,4 +1,4 @@
-// plan: which algorithm an operation takes, and with how many lanes: a pure function of the call, of what all ranks
+// plan: which algorithm an operation takes: a pure function of the call, of what all ranks
 // know of each other since the group has formed, and of prices. Nothing is measured while the user's operations run, so
 // all ranks decide alike, and alike in every run. Immutable after set_facts(); any thread.
 #pragma once
@@ -23,7 +23,7 @@ Result<Algo> parse_algo(const std::string& name);  // "" is kAuto; kInvalidUsage
 void add_network(const Layout& layout, Facts* facts);
 
 struct Candidate {
-  Plan plan;
+  Algo algo = Algo::kAuto;
   double predicted_ns = 0;
 };
 
@@ -37,23 +37,24 @@ class Planner {
   void set_facts(const Facts& facts, PriceList prices);
 
   // `bytes` as for rank_cost_of.
-  Plan choose(const Call& call, uint64_t bytes) const;
-  Plan choose(const Call& call) const { return choose(call, call.count * dtype_bytes(call.dtype)); }
+  Algo choose(const Call& call, uint64_t bytes) const;
+  Algo choose(const Call& call) const { return choose(call, call.count * dtype_bytes(call.dtype)); }
   // Whether by the algorithm that was chosen for it a sum of small floats takes several steps: then partial sums are
   // floats, so that it is rounded once all the same.
   bool adds_wide(const Call& call) const;
-  // All plans that give the result which is promised for the call: the fastest on paper first, which choose() takes.
+  // All algorithms that give the result which is promised for the call: the fastest on paper first, which choose()
+  // takes.
   std::vector<Candidate> candidates(const Call& call, uint64_t bytes) const;
 
   const Layout& layout() const { return layout_; }
   size_t hosts() const { return layout_.hosts.size(); }
   const Facts& facts() const { return facts_; }
 
-  Schedule schedule(Collective collective, Plan plan, int root) const {
-    return schedule_of(rank_, collective, plan, root);
+  Schedule schedule(Collective collective, Algo algo, int root, uint32_t n_lanes = 1) const {
+    return schedule_of(rank_, collective, algo, root, n_lanes);
   }
   // Another rank's.
-  Schedule schedule_of(int rank, Collective collective, Plan plan, int root) const;
+  Schedule schedule_of(int rank, Collective collective, Algo algo, int root, uint32_t n_lanes = 1) const;
   // Ranks that any algorithm without a root exchanges messages with: connected from the start.
   std::vector<int> neighbours() const;
   // How long a call should take.
@@ -72,11 +73,11 @@ class Planner {
   enum class Order { kAny, kFixed, kRanks };  // in which a call's values are added up
   Order order_of(const Call& call) const;
   bool shares_memory() const { return facts_.shares_memory && facts_.hosts == 1; }
-  std::vector<Plan> plans_for(const Call& call, uint64_t bytes) const;
+  std::vector<Algo> choices_for(const Call& call, uint64_t bytes) const;
   bool has_full_hosts() const { return hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_); }
   bool chain_fits(const Call& call, Order order, bool is_few) const;
-  std::vector<Plan> algorithms_for(const Call& call, Order order) const;
-  std::vector<Candidate> priced(const Call& call, uint64_t bytes, std::span<const Plan> plans,
+  std::vector<Algo> algorithms_for(const Call& call, Order order) const;
+  std::vector<Candidate> priced(const Call& call, uint64_t bytes, std::span<const Algo> choices,
                                 const Facts& facts) const;
 
   static Layout without_places(Layout layout);

@@ -36,7 +36,7 @@ Algo algo_named(std::string_view name) {
 
 Algo own_algo(Collective collective, Algo algo) {
   const Algorithm* const algorithm = algorithm_of(algo);
-  if (algorithm == nullptr || algorithm->method(collective).most_lanes > 0) return algo;
+  if (algorithm == nullptr || algorithm->method(collective).build != nullptr) return algo;
   return own_algo(collective, algorithm->otherwise);
 }
 

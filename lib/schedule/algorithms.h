@@ -22,7 +22,7 @@ struct Ranks {
   std::span<const int> order;
   std::span<const std::vector<int>> hosts, racks, slow;
   int rank = 0, root = 0;
-  uint32_t lanes = 1;
+  uint32_t lanes = 1;  // side by side: GPUs have the blocks for more
   int n() const { return static_cast<int>(order.size()); }
 };
 // Where the rank stands in a list, mostly at its own number.
@@ -37,9 +37,8 @@ inline constexpr uint32_t kWindow = 2;
 
 // To do one collective.
 struct Method {
-  Schedule (*build)(Ranks ranks) = nullptr;
+  Schedule (*build)(Ranks ranks) = nullptr;  // null: there is no such way
   Cost (*cost)(const Workload& workload) = nullptr;
-  int most_lanes = 0;  // 0: there is no such way
 };
 
 struct Algorithm {

@@ -105,11 +105,11 @@ Schedule chain_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks) {
 extern const Algorithm kChain = {
     .name = "chain",
     .all_reduce = {[](Ranks r) { return chain_all_reduce(r.n(), r.rank, 1); },
-                   [](const Workload& b) { return cost_of(b, b.bytes, b.bytes); }, 1},
+                   [](const Workload& b) { return cost_of(b, b.bytes, b.bytes); }},
     .reduce = {[](Ranks r) { return chain_reduce(r.n(), r.rank, r.root, 1); },
-               [](const Workload& b) { return cost_of(b, b.bytes, 0); }, 1},
+               [](const Workload& b) { return cost_of(b, b.bytes, 0); }},
     .reduce_scatter = {[](Ranks r) { return chain_reduce_scatter(r.n(), r.rank, 1); },
-                       [](const Workload& b) { return cost_of(b, b.n * b.bytes, b.others() * b.bytes); }, 1},
+                       [](const Workload& b) { return cost_of(b, b.n * b.bytes, b.others() * b.bytes); }},
     .otherwise = Algo::kRing,
     .keeps_rank_order = true};
 

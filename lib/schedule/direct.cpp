@@ -93,7 +93,7 @@ void add_group(Direct d, uint32_t group, int root = -1) {
 Cost parts_cost(const Workload& b) {
   const double part = b.bytes / b.n;
   Cost e = b.hops(2 * b.rounds(part), 2 * b.rounds(part));
-  b.with_all(e, 4 * b.messages_for(part, b.lanes), b.moves_of_sum() * part);
+  b.with_all(e, 4 * b.messages_for(part, 1), b.moves_of_sum() * part);
   e.summed = b.each(b.bytes);
   e.out = b.incast() * 2 * b.here * b.elsewhere() * part;
   return e;
@@ -265,21 +265,22 @@ Schedule scatter(int n_ranks, int rank, int root, uint32_t n_chunks) {
 
 extern const Algorithm kDirect = {
     .name = "direct",
-    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, r.n() * r.lanes, r.lanes); }, parts_cost, 2},
-    .broadcast = {[](Ranks r) { return direct_broadcast(r.n(), r.rank, r.root, 1); }, direct_cost, 1},
+    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, r.n() * r.lanes, r.lanes); }, parts_cost},
+    .broadcast = {[](Ranks r) { return direct_broadcast(r.n(), r.rank, r.root, 1); }, direct_cost},
     .reduce = {[](Ranks r) {
-                 return r.lanes > 1 && r.n() > 2 ? two_shot_reduce(r.n(), r.rank, r.root, r.n())
-                                                 : direct_reduce(r.n(), r.rank, r.root, 1);
+                 return r.n() > 2 ? two_shot_reduce(r.n(), r.rank, r.root, r.n())
+                                  : direct_reduce(r.n(), r.rank, r.root, 1);
                },
-               [](const Workload& b) { return b.lanes > 1 && b.n > 2 ? two_shot_reduce_cost(b) : direct_cost(b); }, 2},
-    .all_gather = {[](Ranks r) { return direct_all_gather(r.n(), r.rank, 1); }, direct_blocks_cost, 1},
-    .reduce_scatter = {[](Ranks r) { return direct_reduce_scatter(r.n(), r.rank, 1); }, direct_blocks_cost, 1},
+               [](const Workload& b) { return b.n > 2 ? two_shot_reduce_cost(b) : direct_cost(b); }},
+    .all_gather = {[](Ranks r) { return direct_all_gather(r.n(), r.rank, 1); }, direct_blocks_cost},
+    .reduce_scatter = {[](Ranks r) { return direct_reduce_scatter(r.n(), r.rank, 1); }, direct_blocks_cost},
     .keeps_rank_order = true,
     .meets_all = true,
 };
 extern const Algorithm kOneShot = {
     .name = "oneshot",
-    .all_reduce = {[](Ranks r) { return one_shot_all_reduce(r.n(), r.rank, 1); }, one_shot_cost, 1},
+    .all_reduce = {[](Ranks r) { return one_shot_all_reduce(r.n(), r.rank, 1); }, one_shot_cost},
+    .reduce = {[](Ranks r) { return direct_reduce(r.n(), r.rank, r.root, 1); }, direct_cost},
     .otherwise = Algo::kDirect,
     .keeps_rank_order = true,
     .meets_all = true};

@@ -261,12 +261,12 @@ Cost doubling_cost(const Workload& b) {
 // For two ranks these are a ring and one-shot.
 extern const Algorithm kCirculant = {
     .name = "circulant",
-    .all_reduce = {[](Ranks r) { return circulant_all_reduce(r.order, r.rank, r.n(), kWindow); }, circulant_cost, 1},
+    .all_reduce = {[](Ranks r) { return circulant_all_reduce(r.order, r.rank, r.n(), kWindow); }, circulant_cost},
     .otherwise = Algo::kTree,
     .least_ranks = 3};
 extern const Algorithm kDoubling = {
     .name = "doubling",
-    .all_reduce = {[](Ranks r) { return doubling_all_reduce(r.order, r.rank, 1); }, doubling_cost, 1},
+    .all_reduce = {[](Ranks r) { return doubling_all_reduce(r.order, r.rank, 1); }, doubling_cost},
     .otherwise = Algo::kTree,
     .least_ranks = 3};
 

@@ -19,7 +19,7 @@ Cost linear_cost(const Workload& b) {
 
 extern const Algorithm kLinear = {
     .name = "linear",
-    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, 1, 1); }, linear_cost, 1},
+    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, 1, 1); }, linear_cost},
     .otherwise = Algo::kDirect,
     .keeps_rank_order = true,
     .meets_all = true,

@@ -108,7 +108,7 @@ double hops_out(const Workload& b) {
 Cost ring_cost(const Workload& b) {
   const double part = b.bytes / b.n;
   Cost e = b.hops(2 * b.others() * b.rounds(part), 2 * hops_out(b) * b.rounds(part));
-  b.to_next(e, b.each(4 * b.others() * b.messages_for(part, b.lanes)), b.passed_on(b.each(2 * b.others() * part)),
+  b.to_next(e, b.each(4 * b.others() * b.messages_for(part, 1)), b.passed_on(b.each(2 * b.others() * part)),
             b.hosts / b.n);
   e.summed = b.each(2 * b.others() * part);
   e.out = 2 * b.others() * part;
@@ -129,7 +129,7 @@ Cost chain_cost(const Workload& b) {
 
 Cost round_cost(const Workload& b) {
   Cost e = b.hops(b.others() * b.rounds(b.bytes), hops_out(b) * b.rounds(b.bytes));
-  b.to_next(e, b.each(2 * b.others() * b.messages_for(b.bytes, b.lanes)), b.passed_on(b.each(2 * b.others() * b.bytes)),
+  b.to_next(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)), b.passed_on(b.each(2 * b.others() * b.bytes)),
             b.hosts / b.n);
   if (b.sums) e.summed = b.each(2 * b.others() * b.bytes);
   e.out = b.others() * b.bytes;
@@ -189,11 +189,11 @@ Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_c
 
 extern const Algorithm kRing = {
     .name = "ring",
-    .all_reduce = {[](Ranks r) { return ring_all_reduce(r.order, r.rank, r.n() * r.lanes, r.lanes); }, ring_cost, 2},
-    .broadcast = {[](Ranks r) { return ring_broadcast(r.order, r.rank, r.root, 1, 1); }, chain_cost, 1},
-    .reduce = {[](Ranks r) { return ring_reduce(r.order, r.rank, r.root, 1, 1); }, chain_cost, 1},
-    .all_gather = {[](Ranks r) { return ring_all_gather(r.order, r.rank, r.lanes, r.lanes); }, round_cost, 2},
-    .reduce_scatter = {[](Ranks r) { return ring_reduce_scatter(r.order, r.rank, r.lanes, r.lanes); }, round_cost, 2},
+    .all_reduce = {[](Ranks r) { return ring_all_reduce(r.order, r.rank, r.n() * r.lanes, r.lanes); }, ring_cost},
+    .broadcast = {[](Ranks r) { return ring_broadcast(r.order, r.rank, r.root, 1, 1); }, chain_cost},
+    .reduce = {[](Ranks r) { return ring_reduce(r.order, r.rank, r.root, 1, 1); }, chain_cost},
+    .all_gather = {[](Ranks r) { return ring_all_gather(r.order, r.rank, r.lanes, r.lanes); }, round_cost},
+    .reduce_scatter = {[](Ranks r) { return ring_reduce_scatter(r.order, r.rank, r.lanes, r.lanes); }, round_cost},
 };
 
 }  // namespace tutti

@@ -175,9 +175,9 @@ double ways_out(const Workload& b) {
 }
 
 Cost trees_cost(const Workload& b) {
-  const double chunks = b.lanes * (b.slowness > 1 ? kSlowChunks : 1);
+  const double chunks = b.slowness > 1 ? kSlowChunks : 1;
   const double half = b.messages_for(b.bytes / 2, chunks), filling = b.pipe_filling(2);  // each of the two trees
-  const double pieces = std::max(1.0, b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes));
+  const double pieces = std::max(1.0, b.bytes / (2 * b.slot_bytes));
   // Up and down, and each rank waits for both of its trees.
   Cost e = b.hops(4 * b.depth * pieces, 4 * b.host_depth * pieces);
   b.over_distances(e, {8 * half, 8 * b.others() * half},
@@ -189,15 +189,14 @@ Cost trees_cost(const Workload& b) {
 }
 
 Cost rooted_cost(const Workload& b) {
-  const double half = b.messages_for(b.bytes / 2, b.lanes);
+  const double half = b.messages_for(b.bytes / 2, 1);
   const Work moved{b.sides() * b.bytes + b.pipe_filling(1), 2 * b.others() * b.bytes};
   // Each rank waits for both of its trees.
-  Cost e =
-      b.hops(kPassedOn * 2 * b.depth + b.bytes / (2 * b.slot_bytes * b.lanes * b.lanes), kPassedOn * 2 * b.host_depth);
+  Cost e = b.hops(kPassedOn * 2 * b.depth + b.bytes / (2 * b.slot_bytes), kPassedOn * 2 * b.host_depth);
   b.over_distances(e, {4 * half, 4 * b.others() * half}, moved);
   if (b.sums) e.summed = moved;
   // A rank's two parents send to it at once.
-  e.out = b.incast() * b.bytes * ways_out(b) + std::max(0, b.host_depth - 1) * b.piece_behind(b.bytes, 2 * b.lanes);
+  e.out = b.incast() * b.bytes * ways_out(b) + std::max(0, b.host_depth - 1) * b.piece_behind(b.bytes, 2);
   return e;
 }
 
@@ -259,12 +258,11 @@ Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_
 
 extern const Algorithm kTree = {
     .name = "tree",
-    .all_reduce = {[](Ranks r) { return tree_all_reduce(r.order, r.rank, all_reduce_chunks(r), r.slow); }, trees_cost,
-                   2},
-    .broadcast = {[](Ranks r) { return tree_broadcast(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost, 2},
-    .reduce = {[](Ranks r) { return tree_reduce(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost, 2},
-    .all_gather = {[](Ranks r) { return circulant_all_gather(r.order, r.rank, 1, kWindow); }, gather_cost, 1},
-    .reduce_scatter = {[](Ranks r) { return circulant_reduce_scatter(r.order, r.rank, 1, kWindow); }, gather_cost, 1},
+    .all_reduce = {[](Ranks r) { return tree_all_reduce(r.order, r.rank, all_reduce_chunks(r), r.slow); }, trees_cost},
+    .broadcast = {[](Ranks r) { return tree_broadcast(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost},
+    .reduce = {[](Ranks r) { return tree_reduce(r.order, r.rank, r.root, 2 * r.lanes, r.slow); }, rooted_cost},
+    .all_gather = {[](Ranks r) { return circulant_all_gather(r.order, r.rank, 1, kWindow); }, gather_cost},
+    .reduce_scatter = {[](Ranks r) { return circulant_reduce_scatter(r.order, r.rank, 1, kWindow); }, gather_cost},
 };
 
 }  // namespace tutti

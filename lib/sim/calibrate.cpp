@@ -12,7 +12,7 @@ Result<std::vector<double>> log_errors(Operations operations, const Cluster& clu
   std::vector<double> errors;
   for (const MeasuredOperation& each : operations) {
     TUTTI_TRY_ASSIGN(const Network network, Network::make(cluster, each.n_ranks));
-    TUTTI_TRY_ASSIGN(const Outcome outcome, run(network, each.of, each.plan));
+    TUTTI_TRY_ASSIGN(const Outcome outcome, run(network, each.of, each.algo));
     errors.push_back(std::log(outcome.ns / each.ns));
   }
   return errors;

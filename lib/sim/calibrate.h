@@ -11,7 +11,7 @@ namespace tutti::sim {
 // An operation that the first ranks of the cluster have done again and again.
 struct MeasuredOperation {
   SimulatedOperation of;
-  Plan plan;
+  Algo algo = Algo::kAuto;
   int n_ranks = 0;
   double ns = 0;
 };

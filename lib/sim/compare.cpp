@@ -48,19 +48,13 @@ Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype) {
           .root = operation.root};
 }
 
-std::vector<Plan> plans_of(const Planner& planner, const SimulatedOperation& operation, Algo algo) {
+std::vector<Algo> algorithms_of(const Planner& planner, const SimulatedOperation& operation, Algo algo) {
+  if (algo != Algo::kAuto) return {algo};
   const int n = planner.facts().n_ranks;
-  std::vector<Plan> plans;
-  if (algo != Algo::kAuto) {
-    const Algorithm* const algorithm = algorithm_of(own_algo(operation.collective, algo));
-    const int most_lanes = algorithm == nullptr ? 1 : algorithm->method(operation.collective).most_lanes;
-    for (int lanes = 1; lanes <= most_lanes; lanes++) plans.push_back({algo, static_cast<uint8_t>(lanes)});
-    return plans;
-  }
+  std::vector<Algo> all;
   const Call call = call_of(operation, n, DataType::kInt32);
-  for (const Candidate& candidate : planner.candidates(call, block_bytes(operation, n)))
-    plans.push_back(candidate.plan);
-  return plans;
+  for (const Candidate& candidate : planner.candidates(call, block_bytes(operation, n))) all.push_back(candidate.algo);
+  return all;
 }
 
 namespace {
@@ -82,10 +76,10 @@ std::optional<Symmetry> symmetry_of(const Network& network, const std::function<
 
 }  // namespace
 
-Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Plan plan) {
+Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Algo algo) {
   const Layout layout = network.layout();
   const Planner planner(0, layout, Algo::kAuto, false);
-  const auto schedule = [&](int rank) { return planner.schedule_of(rank, operation.collective, plan, operation.root); };
+  const auto schedule = [&](int rank) { return planner.schedule_of(rank, operation.collective, algo, operation.root); };
   const auto neighbours = [&](int rank) { return Planner(rank, layout, Algo::kAuto, false).neighbours(); };
   const Job job{.schedule = schedule,
                 .block_elems = block_bytes(operation, network.n_ranks()) / sizeof(float),

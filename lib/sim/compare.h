@@ -25,9 +25,9 @@ bool is_in_blocks(Collective collective);  // its sizes are those of one rank's 
 // Of one block, as planner.h and rank_cost_of() want it.
 uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks);
 // All that the planner considers where the order of additions is free; `algo` other than kAuto: only that one's.
-std::vector<Plan> plans_of(const Planner& planner, const SimulatedOperation& operation, Algo algo);
+std::vector<Algo> algorithms_of(const Planner& planner, const SimulatedOperation& operation, Algo algo);
 
-Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Plan plan);
+Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Algo algo);
 
 // What the busbw column of the perf tools multiplies algbw by.
 double bus_factor(Collective collective, int n_ranks);

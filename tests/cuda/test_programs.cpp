@@ -43,7 +43,7 @@ const ProgramCase kCases[] = {
 std::vector<Schedule> schedules_of(const ProgramCase& c, int n, int root) {
   std::vector<Schedule> schedules;
   for (int r = 0; r < n; r++)
-    schedules.push_back(Planner(r, flat_layout(n), c.algo, false).schedule(c.collective, {c.algo, 2}, root));
+    schedules.push_back(Planner(r, flat_layout(n), c.algo, false).schedule(c.collective, c.algo, root, 2));
   return schedules;
 }
 

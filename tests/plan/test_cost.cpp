@@ -17,30 +17,29 @@ Facts facts_of(int n_ranks, int cpus) {
   return {.n_ranks = n_ranks, .ranks_here = n_ranks, .cpus_here = cpus, .machine_cpus = cpus, .largest_host = n_ranks};
 }
 
-// Calls visit(collective, plan) for all that there are.
+// Calls visit(collective, algo) for all that there are.
 template <class Visit>
-void for_each_plan(Visit visit) {
+void for_each_way(Visit visit) {
   for (const Collective collective : kWithAlgorithms)
-    for (const Algorithm* algorithm : algorithms())
-      for (const uint8_t lanes : {1, 2}) {
-        INFO(traits(collective).name << " by " << algorithm->name << " x" << int{lanes});
-        visit(collective, Plan{algo_named(algorithm->name), lanes});
-      }
+    for (const Algorithm* algorithm : algorithms()) {
+      INFO(traits(collective).name << " by " << algorithm->name);
+      visit(collective, algo_named(algorithm->name));
+    }
 }
 
-double cost(Collective collective, Plan plan, uint64_t bytes, const Facts& facts) {
-  return price_ns(rank_cost_of(collective, plan, bytes, facts), facts, built_in_prices());
+double cost(Collective collective, Algo algo, uint64_t bytes, const Facts& facts) {
+  return price_ns(rank_cost_of(collective, algo, bytes, facts), facts, built_in_prices());
 }
 
 }  // namespace
 
 TEST_CASE("cost: more bytes never cost less, and everything costs something") {
   for (const int n : {2, 3, 8, 100})
-    for_each_plan([&](Collective collective, Plan plan) {
+    for_each_way([&](Collective collective, Algo algo) {
       const Facts facts = facts_of(n, n);
       double before = 0;
       for (const uint64_t bytes : kSizes) {
-        const double now = cost(collective, plan, bytes, facts);
+        const double now = cost(collective, algo, bytes, facts);
         CHECK(std::isfinite(now));
         CHECK(now > 0);
         CHECK(now >= before);
@@ -51,21 +50,21 @@ TEST_CASE("cost: more bytes never cost less, and everything costs something") {
 
 TEST_CASE("cost: more ranks never cost less") {
   for (const uint64_t bytes : kSizes)
-    for_each_plan([&](Collective collective, Plan plan) {
+    for_each_way([&](Collective collective, Algo algo) {
       // Powers of two: others have to fold.
       for (int n = 2; n < 1000; n *= 2)
-        CHECK(cost(collective, plan, bytes, facts_of(2 * n, 2 * n)) >=
-              0.999 * cost(collective, plan, bytes, facts_of(n, n)));
+        CHECK(cost(collective, algo, bytes, facts_of(2 * n, 2 * n)) >=
+              0.999 * cost(collective, algo, bytes, facts_of(n, n)));
     });
 }
 
 TEST_CASE("cost: fewer CPUs never make it cheaper, and each price counts") {
-  for_each_plan([&](Collective collective, Plan plan) {
+  for_each_way([&](Collective collective, Algo algo) {
     for (const int hosts : {1, 4}) {
       Facts roomy = facts_of(8, 8), oversubscribed = facts_of(8, 2);
       for (Facts* facts : {&roomy, &oversubscribed}) facts->hosts = hosts, facts->largest_host = 8 / hosts;
-      const RankCost cost = rank_cost_of(collective, plan, 1 << 20, roomy),
-                     more = rank_cost_of(collective, plan, 1 << 20, oversubscribed);
+      const RankCost cost = rank_cost_of(collective, algo, 1 << 20, roomy),
+                     more = rank_cost_of(collective, algo, 1 << 20, oversubscribed);
       CHECK(more.here.messages >= cost.here.messages);
       CHECK(more.wire.bytes >= cost.wire.bytes);
       CHECK(more.summed_bytes >= cost.summed_bytes);
@@ -90,8 +89,8 @@ TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
   Facts far = near;
   far.wire_latency_ns = 40'000'000;
   const auto more = [&](const char* algo, uint64_t bytes) {
-    return cost(Collective::kAllReduce, {algo_named(algo), 1}, bytes, far) -
-           cost(Collective::kAllReduce, {algo_named(algo), 1}, bytes, near);
+    return cost(Collective::kAllReduce, algo_named(algo), bytes, far) -
+           cost(Collective::kAllReduce, algo_named(algo), bytes, near);
   };
   CHECK(more("ring", 1024) == Approx(14 * 40e6).epsilon(0.01));
   CHECK(more("oneshot", 1024) == Approx(40e6).epsilon(0.01));
@@ -123,7 +122,7 @@ TEST_CASE("cost: facts are read again from what people read") {
 TEST_CASE("cost: what everybody knows of algorithms") {
   const Facts eight = facts_of(8, 8), many = facts_of(256, 256);
   const auto all_reduce = [](Algo algo, uint64_t bytes, const Facts& facts) {
-    return cost(Collective::kAllReduce, {algo, 1}, bytes, facts);
+    return cost(Collective::kAllReduce, algo, bytes, facts);
   };
   CHECK(all_reduce(algo_named("oneshot"), 8, eight) < all_reduce(Algo::kRing, 8, eight));
   CHECK(all_reduce(Algo::kTree, 8, many) < all_reduce(Algo::kRing, 8, many));
@@ -135,15 +134,12 @@ TEST_CASE("cost: what everybody knows of algorithms") {
 // A one-shot all-reduce cannot expose its input, so with it registered memory is no faster than other memory.
 TEST_CASE("cost: two ranks in shared memory add up parts from 64 KiB on") {
   const Facts two = facts_of(2, 2);
-  const Plan oneshot{algo_named("oneshot"), 1};
   for (uint64_t bytes = 8; bytes <= 1 << 30; bytes *= 2) {
-    const auto in_parts = [&](int lanes) {
-      return cost(Collective::kAllReduce, {Algo::kDirect, static_cast<uint8_t>(lanes)}, bytes, two);
-    };
     CAPTURE(bytes);
-    const double best = std::min(in_parts(1), in_parts(2)), one = cost(Collective::kAllReduce, oneshot, bytes, two);
-    if (bytes <= 16 << 10) CHECK(one < best);
-    if (bytes >= 64 << 10) CHECK(best < one);
+    const double in_parts = cost(Collective::kAllReduce, Algo::kDirect, bytes, two),
+                 one = cost(Collective::kAllReduce, algo_named("oneshot"), bytes, two);
+    if (bytes <= 16 << 10) CHECK(one < in_parts);
+    if (bytes >= 64 << 10) CHECK(in_parts < one);
   }
 }
 
@@ -154,14 +150,14 @@ namespace {
 struct Sent {
   double messages = 0, out = 0;
 };
-Sent sent_by_schedules(Collective collective, Plan plan, int hosts, int each) {
+Sent sent_by_schedules(Collective collective, Algo algo, int hosts, int each) {
   std::vector<RankLocation> locations(static_cast<size_t>(hosts * each));
   for (size_t rank = 0; rank < locations.size(); rank++)
     locations[rank].host.bytes[0] = static_cast<uint8_t>(rank / static_cast<size_t>(each));
   const Planner planner(0, lay_out(locations), Algo::kAuto, false);
   std::vector<double> messages(locations.size()), out(static_cast<size_t>(hosts));
   for (int rank = 0; rank < hosts * each; rank++) {
-    const Schedule schedule = planner.schedule_of(rank, collective, plan, 0);
+    const Schedule schedule = planner.schedule_of(rank, collective, algo, 0);
     for (const Lane& lane : schedule.lanes)
       for (const Step step : lane.steps) {
         if (step.send < 0) continue;
@@ -179,14 +175,14 @@ TEST_CASE("cost: messages and what leaves a host are what schedules send") {
   constexpr uint64_t kBytes = 32 << 10;
   for (const int hosts : {3, 4, 5, 6, 7, 8})
     for (const int each : {1, 2, 3})
-      for_each_plan([&](Collective collective, Plan plan) {
-        const Algorithm& algorithm = *algorithm_of(own_algo(collective, plan.algo));
-        if (plan.lanes > algorithm.method(collective).most_lanes || algorithm.is_for_racks) return;
+      for_each_way([&](Collective collective, Algo algo) {
+        const Algorithm& algorithm = *algorithm_of(own_algo(collective, algo));
+        if (algorithm.is_for_racks) return;
         if (algorithm.is_for_full_hosts && each == 1) return;
         Facts facts = facts_of(hosts * each, hosts * each);
         facts.hosts = hosts, facts.largest_host = each;
-        const Sent sent = sent_by_schedules(collective, plan, hosts, each);
-        const RankCost cost = rank_cost_of(collective, plan, kBytes, facts);
+        const Sent sent = sent_by_schedules(collective, algo, hosts, each);
+        const RankCost cost = rank_cost_of(collective, algo, kBytes, facts);
         const double paid = cost.out_bytes / kBytes, messages = cost.here.messages + cost.wire.messages;
         INFO(hosts << " hosts of " << each << ": sent " << sent.out << " times in " << sent.messages
                    << " messages, paid " << paid << " in " << messages);

@@ -31,13 +31,13 @@ TEST_CASE("planner: small floats are summed in one place, whatever is forced") {
     const Algo forced = algo_named(algorithm->name);
     Planner planner(0, flat_layout(4), forced, false);
     for (const uint64_t count : {uint64_t{1}, uint64_t{100000}}) {
-      const Algo algo = planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16)).algo;
+      const Algo algo = planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16));
       CHECK(in_rank_order(algo));
-      CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16, RedOp::kMax)).algo == forced);
-      CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kFloat32)).algo == forced);
-      CHECK(planner.choose(call_of(Collective::kAllGather, count, DataType::kBfloat16)).algo == forced);
+      CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16, RedOp::kMax)) == forced);
+      CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kFloat32)) == forced);
+      CHECK(planner.choose(call_of(Collective::kAllGather, count, DataType::kBfloat16)) == forced);
     }
-    CHECK(Planner(0, flat_layout(2), forced, false).choose(call_of(Collective::kReduce, 7, DataType::kFloat16)).algo ==
+    CHECK(Planner(0, flat_layout(2), forced, false).choose(call_of(Collective::kReduce, 7, DataType::kFloat16)) ==
           forced);
   }
 }
@@ -46,10 +46,10 @@ TEST_CASE("planner: deterministic groups sum in the order of ranks, of every flo
   Planner planner(1, flat_layout(3), Algo::kRing, true);
   for (int type = static_cast<int>(DataType::kFloat16); type < kDataTypes; type++)
     for (const uint64_t count : {uint64_t{0}, uint64_t{3}, uint64_t{1} << 30}) {
-      const Algo algo = planner.choose(call_of(Collective::kReduceScatter, count, static_cast<DataType>(type))).algo;
+      const Algo algo = planner.choose(call_of(Collective::kReduceScatter, count, static_cast<DataType>(type)));
       CHECK(in_rank_order(algo));
     }
-  CHECK(planner.choose(call_of(Collective::kBroadcast, 1, DataType::kInt8)).algo == Algo::kRing);
+  CHECK(planner.choose(call_of(Collective::kBroadcast, 1, DataType::kInt8)) == Algo::kRing);
 }
 
 namespace {
@@ -60,10 +60,10 @@ constexpr std::pair<Collective, Goal> kGoals[] = {{Collective::kAllReduce, Goal:
                                                   {Collective::kAllGather, Goal::kAllGather},
                                                   {Collective::kReduceScatter, Goal::kReduceScatter}};
 
-void check_schedules(Goal goal, Collective collective, Plan plan, int n, bool in_rank_order) {
+void check_schedules(Goal goal, Collective collective, Algo algo, int n, bool in_rank_order) {
   std::vector<Schedule> schedules;
   for (int r = 0; r < n; r++)
-    schedules.push_back(Planner(r, flat_layout(n), Algo::kAuto, false).schedule(collective, plan, n - 1));
+    schedules.push_back(Planner(r, flat_layout(n), Algo::kAuto, false).schedule(collective, algo, n - 1));
   CheckOptions options;
   options.goal = goal;
   options.root = n - 1;
@@ -76,14 +76,13 @@ void check_schedules(Goal goal, Collective collective, Plan plan, int n, bool in
 
 }  // namespace
 
-TEST_CASE("planner: every plan that it may take is right, with the fewest slots") {
+TEST_CASE("planner: every algorithm that it may take is right, with the fewest slots") {
   for (int n = 1; n <= 9; n++)
     for (const auto& [collective, goal] : kGoals) {
       Planner planner(0, flat_layout(n), Algo::kAuto, false);
       for (const Candidate& candidate : planner.candidates(call_of(collective, 1000, DataType::kInt32), 4000)) {
-        INFO(n << " ranks, " << traits(collective).name << " by " << algo_name(candidate.plan.algo) << " x"
-               << int{candidate.plan.lanes});
-        check_schedules(goal, collective, candidate.plan, n, false);
+        INFO(n << " ranks, " << traits(collective).name << " by " << algo_name(candidate.algo));
+        check_schedules(goal, collective, candidate.algo, n, false);
       }
     }
 }
@@ -118,21 +117,21 @@ TEST_CASE("planner: floats are added up in the order of ranks where memory is sh
       for (uint64_t bytes = 8; bytes <= 64 << 20; bytes *= 2) {
         INFO(traits(collective).name << " of " << bytes << " bytes by " << n);
         const Call call = call_of(collective, bytes / 4, DataType::kFloat32);
-        CHECK(in_rank_order(planner_of(facts_of(n, 1, n, true)).choose(call).algo));
-        CHECK(in_rank_order(planner_of(facts_of(n, 1, n, false), true).choose(call).algo));
-        // Bound to fewer CPUs: the same plan, or one with the same bits.
-        const Plan roomy = planner_of(facts_of(n, 1, n, false)).choose(call);
+        CHECK(in_rank_order(planner_of(facts_of(n, 1, n, true)).choose(call)));
+        CHECK(in_rank_order(planner_of(facts_of(n, 1, n, false), true).choose(call)));
+        // Bound to fewer CPUs: the same algorithm, or one with the same bits.
+        const Algo roomy = planner_of(facts_of(n, 1, n, false)).choose(call);
         for (const int cpus : {1, 2}) {
-          const Plan oversubscribed = planner_of(facts_of(n, 1, cpus, false)).choose(call);
-          CHECK((oversubscribed == roomy || (in_rank_order(oversubscribed.algo) && in_rank_order(roomy.algo))));
+          const Algo oversubscribed = planner_of(facts_of(n, 1, cpus, false)).choose(call);
+          CHECK((oversubscribed == roomy || (in_rank_order(oversubscribed) && in_rank_order(roomy))));
         }
       }
 }
 
-TEST_CASE("planner: what has the same bits in any order may take any plan, also in deterministic groups") {
+TEST_CASE("planner: what has the same bits in any order may take any algorithm, also in deterministic groups") {
   const auto has_ring = [](const Planner& planner, const Call& call) {
     const auto all = planner.candidates(call, 1 << 20);
-    return std::any_of(all.begin(), all.end(), [](const Candidate& c) { return c.plan.algo == Algo::kRing; });
+    return std::any_of(all.begin(), all.end(), [](const Candidate& c) { return c.algo == Algo::kRing; });
   };
   const Planner four = planner_of(facts_of(4, 1, 4, true), true), two = planner_of(facts_of(2, 1, 2, true), true);
   CHECK(has_ring(four, call_of(Collective::kAllReduce, 1 << 18, DataType::kInt32)));
@@ -146,19 +145,19 @@ TEST_CASE("planner: sums go along ranks as numbered, whatever CPUs they are boun
   for (uint32_t r = 0; r < 4; r++) locations[r].path = {r % 2};
   const Planner bound(1, lay_out(locations), Algo::kAuto, false), loose(1, flat_layout(4), Algo::kAuto, false);
   const auto text = [](const Planner& planner, Collective collective) {
-    return to_text(planner.schedule(collective, {Algo::kRing, 1}, 0));
+    return to_text(planner.schedule(collective, Algo::kRing, 0));
   };
   for (const Collective sum : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter})
     CHECK(text(bound, sum) == text(loose, sum));
   CHECK(text(bound, Collective::kAllGather) != text(loose, Collective::kAllGather));
 }
 
-TEST_CASE("planner: a plan is the same each time, and the first of the candidates") {
+TEST_CASE("planner: a choice is the same each time, and the first of the candidates") {
   const Planner planner = planner_of(facts_of(4, 1, 2, true));
   for (uint64_t bytes = 1; bytes < 1 << 26; bytes *= 3) {
     const Call call = call_of(Collective::kBroadcast, bytes, DataType::kInt8);
     const auto all = planner.candidates(call, bytes);
-    CHECK(planner.choose(call) == all[0].plan);
+    CHECK(planner.choose(call) == all[0].algo);
     for (size_t i = 1; i < all.size(); i++) CHECK(all[i].predicted_ns >= all[i - 1].predicted_ns);
     CHECK(planner.estimate_ns(call, bytes) == all[0].predicted_ns);
   }
@@ -170,7 +169,7 @@ TEST_CASE("planner: it explains what it chose and why") {
   const std::string text = planner.explain(call, 4 << 16);
   INFO(text);
   CHECK(text.find("AllReduce of 262144 bytes (65536 x int32, sum) over 4 ranks") == 0);
-  for (const char* name : {"ring x2", "tree", "direct", "oneshot", "circulant", "doubling", "linear"})
+  for (const char* name : {"ring", "tree", "direct", "oneshot", "circulant", "doubling", "linear"})
     CHECK(text.find(name) != std::string::npos);
   CHECK(text.find("4 ranks for 2 of 4 CPUs; loopback, network") != std::string::npos);
   CHECK(text.find("built in: shm.hop ") != std::string::npos);
@@ -197,7 +196,7 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
     const Algo algo = parse_algo(algorithm->name).value();
     CHECK(algorithm_of(algo) == algorithm);
     CHECK(std::string(env_entry(Env::kAlgo).help).find(algorithm->name) != std::string::npos);
-    CHECK(algorithm->all_reduce.most_lanes > 0);
+    CHECK(algorithm->all_reduce.build != nullptr);
     for (const auto& [collective, goal] : kGoals) {
       const Algo own = own_algo(collective, algo);
       REQUIRE(own != Algo::kAuto);  // it has a way of its own, or names one that has
@@ -205,16 +204,14 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
       REQUIRE(method.build != nullptr);
       REQUIRE(method.cost != nullptr);
       const bool in_order = algorithm_of(own)->keeps_rank_order;
-      for (int lanes = 1; lanes <= method.most_lanes; lanes++)
-        for (const int n : {algorithm->least_ranks, 6}) {
-          const Plan plan{algo, static_cast<uint8_t>(lanes)};
-          for (const uint64_t bytes : {uint64_t{0}, uint64_t{8}, uint64_t{1} << 40}) {
-            const Facts facts = facts_of(n, 1, 4, true);
-            const double ns = price_ns(rank_cost_of(collective, plan, bytes, facts), facts, built_in_prices());
-            CHECK((std::isfinite(ns) && ns > 0));
-          }
-          check_schedules(goal, collective, plan, n, in_order);
+      for (const int n : {algorithm->least_ranks, 6}) {
+        for (const uint64_t bytes : {uint64_t{0}, uint64_t{8}, uint64_t{1} << 40}) {
+          const Facts facts = facts_of(n, 1, 4, true);
+          const double ns = price_ns(rank_cost_of(collective, algo, bytes, facts), facts, built_in_prices());
+          CHECK((std::isfinite(ns) && ns > 0));
         }
+        check_schedules(goal, collective, algo, n, in_order);
+      }
     }
   }
 }
@@ -235,11 +232,11 @@ Planner planner_on(std::vector<RankLocation> locations, uint64_t rack_bytes_per_
 constexpr uint64_t kGigabit = 125'000'000;
 
 // Messages of a schedule of so many chunks that go from one set of ranks to the others, in bytes of the whole.
-double share_sent(Planner (*planner_of_rank)(int rank), int n, Plan plan, bool (*is_inside)(int rank)) {
+double share_sent(Planner (*planner_of_rank)(int rank), int n, Algo algo, bool (*is_inside)(int rank)) {
   double messages = 0;
   uint32_t n_chunks = 1;
   for (int rank = 0; rank < n; rank++) {
-    const Schedule schedule = planner_of_rank(rank).schedule(Collective::kAllReduce, plan, 0);
+    const Schedule schedule = planner_of_rank(rank).schedule(Collective::kAllReduce, algo, 0);
     n_chunks = schedule.n_chunks;
     for (const Lane& lane : schedule.lanes)
       for (const Step& step : lane.steps) messages += is_inside(rank) && step.send >= 0 && !is_inside(step.send);
@@ -262,16 +259,16 @@ TEST_CASE("planner: sums go once from rack to rack where little fits between the
   const Call call = call_of(Collective::kAllReduce, 1 << 20, DataType::kFloat32);
   const Planner planner = in_two_racks(0);
   CHECK(to_text(planner.layout()) == "0 | 2 || 1 | 3");
-  const Plan plan = planner.choose(call);
-  CHECK(algo_name(plan.algo) == std::string("racks"));
-  CHECK(share_sent(in_two_racks, 4, plan, [](int rank) { return rank % 2 == 0; }) == 1);
+  const Algo algo = planner.choose(call);
+  CHECK(algo_name(algo) == std::string("racks"));
+  CHECK(share_sent(in_two_racks, 4, algo, [](int rank) { return rank % 2 == 0; }) == 1);
   // Otherwise nobody goes there.
   for (const uint32_t other : {0u, 2u}) {
     const std::vector<RankLocation> locations(4, RankLocation{{}, {}, 1, kGigabit});
     std::vector<RankLocation> mixed = locations;
     mixed[1].rack = mixed[3].rack = other;
     const Planner roomy = planner_on(other == 0 ? locations : mixed, 0);
-    CHECK(algo_name(roomy.choose(call).algo) != std::string("racks"));
+    CHECK(algo_name(roomy.choose(call)) != std::string("racks"));
   }
 }
 
@@ -282,26 +279,26 @@ TEST_CASE("planner: between a few hosts a sum goes along the ranks where that le
   for (const bool deterministic : {false, true}) {
     const Planner planner = planner_of(facts, deterministic);
     for (const DataType dtype : {DataType::kFloat32, DataType::kInt32})
-      CHECK(planner.choose(call_of(Collective::kAllReduce, 2048, dtype), 8192).algo == chain);
-    CHECK(planner.choose(call_of(Collective::kAllReduce, 2, DataType::kFloat32), 8).algo != chain);
-    CHECK(planner.choose(call_of(Collective::kAllReduce, 4096, DataType::kBfloat16), 8192).algo != chain);
-    CHECK(planner.choose(call_of(Collective::kReduceScatter, 256, DataType::kFloat32), 1024).algo != chain);
+      CHECK(planner.choose(call_of(Collective::kAllReduce, 2048, dtype), 8192) == chain);
+    CHECK(planner.choose(call_of(Collective::kAllReduce, 2, DataType::kFloat32), 8) != chain);
+    CHECK(planner.choose(call_of(Collective::kAllReduce, 4096, DataType::kBfloat16), 8192) != chain);
+    CHECK(planner.choose(call_of(Collective::kReduceScatter, 256, DataType::kFloat32), 1024) != chain);
   }
   std::vector<RankLocation> by_turns(8);
   for (size_t r = 0; r < 8; r++) by_turns[r].host.bytes[0] = static_cast<uint8_t>(r % 2);
   Planner planner(0, lay_out(by_turns), Algo::kAuto, false);
   planner.set_facts(facts, {built_in_prices(), "", {}});
-  CHECK(planner.choose(call_of(Collective::kAllReduce, 2048, DataType::kFloat32), 8192).algo != chain);
+  CHECK(planner.choose(call_of(Collective::kAllReduce, 2048, DataType::kFloat32), 8192) != chain);
 }
 
 TEST_CASE("planner: a slow host sends what it has and no more") {
   const Planner planner = with_a_slow_host(0);
   CHECK(planner.facts().wire_bytes_per_second == kGigabit / 10);
   CHECK(planner.facts().fast_bytes_per_second == kGigabit);
-  const Plan plan = planner.choose(call_of(Collective::kAllReduce, 1 << 18, DataType::kFloat32));
-  CHECK(plan.algo == Algo::kTree);
-  CHECK(share_sent(with_a_slow_host, 4, plan, [](int rank) { return rank == 1; }) == 1);
-  CHECK(share_sent(with_a_slow_host, 4, {Algo::kRing, 1}, [](int rank) { return rank == 1; }) == 1.5);
+  const Algo algo = planner.choose(call_of(Collective::kAllReduce, 1 << 18, DataType::kFloat32));
+  CHECK(algo == Algo::kTree);
+  CHECK(share_sent(with_a_slow_host, 4, algo, [](int rank) { return rank == 1; }) == 1);
+  CHECK(share_sent(with_a_slow_host, 4, Algo::kRing, [](int rank) { return rank == 1; }) == 1.5);
 }
 
 TEST_CASE("planner: names of algorithms, and what it says of others") {

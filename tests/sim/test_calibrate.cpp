@@ -23,9 +23,9 @@ std::vector<MeasuredOperation> operations_on(const Cluster& cluster, uint64_t le
   std::vector<MeasuredOperation> operations;
   for (const int n : {2, 4})
     for (uint64_t bytes = least; bytes <= 4 << 20; bytes *= factor)
-      for (const Plan plan : {Plan{Algo::kRing, 1}, Plan{Algo::kTree, 2}, Plan{algo_named("doubling"), 1}}) {
+      for (const Algo algo : {Algo::kRing, Algo::kTree, algo_named("doubling")}) {
         const SimulatedOperation of{.bytes = bytes};
-        operations.push_back({of, plan, n, run(network_of(cluster, n), of, plan).value().ns});
+        operations.push_back({of, algo, n, run(network_of(cluster, n), of, algo).value().ns});
       }
   return operations;
 }
@@ -35,8 +35,8 @@ void find_again(const Cluster& real, const Cluster& start) {
   REQUIRE(found);
   CHECK(found.value().median_error < 0.05);
   for (const MeasuredOperation& other : operations_on(real, 96, 32)) {
-    const double ns = run(network_of(found.value().cluster, other.n_ranks), other.of, other.plan).value().ns;
-    INFO(other.n_ranks << " ranks, " << other.of.bytes << " bytes by " << algo_name(other.plan.algo));
+    const double ns = run(network_of(found.value().cluster, other.n_ranks), other.of, other.algo).value().ns;
+    INFO(other.n_ranks << " ranks, " << other.of.bytes << " bytes by " << algo_name(other.algo));
     CHECK(ns == about(other.ns, 0.15));
   }
 }

@@ -11,8 +11,8 @@ namespace {
 
 using tutti_test::contains;
 
-double ns_of(const Network& network, SimulatedOperation operation, Plan plan) {
-  const auto outcome = run(network, operation, plan);
+double ns_of(const Network& network, SimulatedOperation operation, Algo algo) {
+  const auto outcome = run(network, operation, algo);
   REQUIRE(outcome);
   return outcome.value().ns;
 }
@@ -28,28 +28,28 @@ TEST_CASE("a ring takes 2 (n - 1) hops of an n-th of the bytes") {
     const uint64_t part = 1 << 18;
     const double hop = kLatencyNs + static_cast<double>(part) / kBytesPerNs;
     const SimulatedOperation of{.bytes = part * static_cast<uint64_t>(n)};
-    CHECK(ns_of(network_of(plain_cluster(), n), of, {Algo::kRing, 1}) == about(2 * (n - 1) * hop));
+    CHECK(ns_of(network_of(plain_cluster(), n), of, Algo::kRing) == about(2 * (n - 1) * hop));
     // All-gather and reduce-scatter are half of it.
     for (const Collective half : {Collective::kAllGather, Collective::kReduceScatter})
-      CHECK(ns_of(network_of(plain_cluster(), n), {half, of.bytes}, {Algo::kRing, 1}) == about((n - 1) * hop));
+      CHECK(ns_of(network_of(plain_cluster(), n), {half, of.bytes}, Algo::kRing) == about((n - 1) * hop));
     // In slots of a quarter: four rounds.
     Cluster in_rounds = plain_cluster();
     in_rounds.links.slot_bytes = part / 4;
     const double quarter = kLatencyNs + part / 4 / kBytesPerNs;
-    CHECK(ns_of(network_of(in_rounds, n), of, {Algo::kRing, 1}) == about(4 * 2 * (n - 1) * quarter));
+    CHECK(ns_of(network_of(in_rounds, n), of, Algo::kRing) == about(4 * 2 * (n - 1) * quarter));
   }
 }
 
 TEST_CASE("recursive doubling takes log2 n hops of all bytes") {
   const SimulatedOperation of{.bytes = 1 << 20};
   const double hop = kLatencyNs + static_cast<double>(of.bytes) / kBytesPerNs;
-  CHECK(ns_of(network_of(plain_cluster(), 16), of, {algo_named("doubling"), 1}) == about(4 * hop));
+  CHECK(ns_of(network_of(plain_cluster(), 16), of, algo_named("doubling")) == about(4 * hop));
 }
 
 // Both trees at once, up and down; nothing is as good as free to send.
 TEST_CASE("trees take twice their height in hops") {
   for (const int height : {1, 2, 3, 5}) {
-    const double ns = ns_of(network_of(plain_cluster(), (2 << height) - 1), {.bytes = 8}, {Algo::kTree, 1});
+    const double ns = ns_of(network_of(plain_cluster(), (2 << height) - 1), {.bytes = 8}, Algo::kTree);
     CHECK(ns == about(2 * height * kLatencyNs, 0.001));
   }
 }
@@ -129,12 +129,12 @@ TEST_CASE("messages, bytes and additions take a CPU's time") {
   const double part = 1 << 16, end = 700 + 0.03 * part, hop = part / kBytesPerNs + kLatencyNs;
   const double expected = end + hop + (2 * end + 2 * 0.05 * part) + hop + end;
   const SimulatedOperation of{.bytes = 1 << 17};
-  CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(expected));
+  CHECK(ns_of(network_of(cluster, 2), of, Algo::kRing) == about(expected));
 
   cluster.exceptions = {{.host = 1, .slowdown = 3}};
   const double slow = 3 * end + hop + (2 * end + 2 * 0.05 * part) + hop + 3 * end;
   const double middle = end + hop + 3 * (2 * end + 2 * 0.05 * part) + hop + end;
-  CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(std::max(slow, middle)));
+  CHECK(ns_of(network_of(cluster, 2), of, Algo::kRing) == about(std::max(slow, middle)));
 }
 
 TEST_CASE("who sends waits for a free slot") {
@@ -174,7 +174,7 @@ TEST_CASE("messages are as long as the library's, whatever joins the ranks") {
     cluster.nics_per_host = j.nics;
     cluster.links.slots = cluster.links.slot_bytes = 0;
     const Network network = network_of(cluster, 2);
-    const auto outcome = run(network, {.bytes = 2 << 20}, Plan{Algo::kRing, 1});
+    const auto outcome = run(network, {.bytes = 2 << 20}, Algo::kRing);
     INFO(j.by);
     REQUIRE(outcome);
     CHECK(network.sizes().slots == j.slots);
@@ -187,10 +187,10 @@ TEST_CASE("ranks that share a CPU take turns") {
   cluster.ranks_per_host = 2;
   cluster.local = {1e15, 0, 1000, 0};
   const SimulatedOperation of{.bytes = 1 << 10};
-  const double alone = ns_of(network_of(cluster, 2), of, {Algo::kRing, 1});
+  const double alone = ns_of(network_of(cluster, 2), of, Algo::kRing);
   CHECK(alone == about(4 * 1000, 0.001));
   cluster.cpus.per_host = 1;
-  CHECK(ns_of(network_of(cluster, 2), of, {Algo::kRing, 1}) == about(2 * alone, 0.001));
+  CHECK(ns_of(network_of(cluster, 2), of, Algo::kRing) == about(2 * alone, 0.001));
 }
 
 TEST_CASE("a slow wire holds the ring up for each of its chunks") {
@@ -199,34 +199,34 @@ TEST_CASE("a slow wire holds the ring up for each of its chunks") {
   Cluster cluster = plain_cluster();
   cluster.exceptions = {{.from_host = 2, .to_host = 3, .bytes_per_second = slow * 1e9}};
   const SimulatedOperation of{.bytes = kRanks * (1 << 20)};
-  const double ns = ns_of(network_of(cluster, kRanks), of, {Algo::kRing, 1});
+  const double ns = ns_of(network_of(cluster, kRanks), of, Algo::kRing);
   CHECK(ns >= ticks * part / slow + kLatencyNs);
   CHECK(ns <= ticks * (kLatencyNs + part / slow) + kRanks * (kLatencyNs + part / kBytesPerNs));
   // The other way round nothing goes.
   cluster.exceptions = {{.from_host = 3, .to_host = 2, .bytes_per_second = slow * 1e9}};
-  CHECK(ns_of(network_of(cluster, kRanks), of, {Algo::kRing, 1}) == about(ticks * (kLatencyNs + part / kBytesPerNs)));
+  CHECK(ns_of(network_of(cluster, kRanks), of, Algo::kRing) == about(ticks * (kLatencyNs + part / kBytesPerNs)));
 }
 
 TEST_CASE("who starts late holds all up") {
   Cluster cluster = plain_cluster();
   const SimulatedOperation of{.bytes = 8};
-  const double in_time = ns_of(network_of(cluster, 8), of, {algo_named("doubling"), 1});
+  const double in_time = ns_of(network_of(cluster, 8), of, algo_named("doubling"));
   cluster.exceptions = {{.rank = 5, .starts_late_ns = 1e6}};
-  CHECK(ns_of(network_of(cluster, 8), of, {algo_named("doubling"), 1}) == about(in_time + 1e6, 1e-5));
+  CHECK(ns_of(network_of(cluster, 8), of, algo_named("doubling")) == about(in_time + 1e6, 1e-5));
 }
 
 TEST_CASE("two racks: what a ring, and what a hierarchy sends between them") {
   const Network network = network_of(uneven_cluster(), 24);
-  const auto between = [&](Plan plan) {
-    const auto outcome = run(network, {.bytes = 24 << 10}, plan);
+  const auto between = [&](Algo algo) {
+    const auto outcome = run(network, {.bytes = 24 << 10}, algo);
     REQUIRE(outcome);
     uint64_t bytes = 0;
     for (size_t wire = 0; wire < network.wires().size(); wire++)
       if (contains(network.wire_name(static_cast<int>(wire)), "rack 0, out")) bytes += outcome.value().wire_bytes[wire];
     return bytes;
   };
-  CHECK(between({Algo::kRing, 1}) == 2 * 23 * (1 << 10));
-  CHECK(between({algo_named("hierarchical"), 1}) == 2 * 7 * 3 * (1 << 10));
+  CHECK(between(Algo::kRing) == 2 * 23 * (1 << 10));
+  CHECK(between(algo_named("hierarchical")) == 2 * 7 * 3 * (1 << 10));
 }
 
 TEST_CASE("what is sent is what arrives, by every algorithm, and the same in every run") {
@@ -235,8 +235,8 @@ TEST_CASE("what is sent is what arrives, by every algorithm, and the same in eve
   for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
                                       Collective::kBroadcast, Collective::kReduce, Collective::kAllToAll}) {
     const SimulatedOperation of{.collective = collective, .bytes = 3 << 20, .root = 7};
-    for (const Plan plan : plans_of(planner, of, Algo::kAuto)) {
-      const auto outcome = run(network, of, plan), again = run(network, of, plan);
+    for (const Algo algo : algorithms_of(planner, of, Algo::kAuto)) {
+      const auto outcome = run(network, of, algo), again = run(network, of, algo);
       REQUIRE(outcome);
       uint64_t out = 0, in = 0;
       for (size_t wire = 0; wire < network.wires().size(); wire++) {
@@ -246,7 +246,7 @@ TEST_CASE("what is sent is what arrives, by every algorithm, and the same in eve
       }
       CHECK(out == outcome.value().bytes);
       CHECK(in == outcome.value().bytes);
-      if (collective == Collective::kAllReduce && plan.algo == Algo::kRing) CHECK(out == 2 * 23 * of.bytes);
+      if (collective == Collective::kAllReduce && algo == Algo::kRing) CHECK(out == 2 * 23 * of.bytes);
       CHECK(again.value().ns == outcome.value().ns);
       CHECK(again.value().events == outcome.value().events);
       CHECK(again.value().wire_bytes == outcome.value().wire_bytes);
@@ -265,30 +265,29 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
   };
   for (const int hosts_per_rack : {2, 64})
     for (const int n : {16, 32, 64})
-      for (const char* name : {"ring", "circulant", "hierarchical"})
-        for (const uint8_t lanes : {1, 2}) {
-          const Network network = network_of(even_cluster(hosts_per_rack), n);
-          const Plan plan{algo_named(name), name == std::string("circulant") ? uint8_t{1} : lanes};
-          SimulatedOperation of{.bytes = static_cast<uint64_t>(n) << 15};
-          const auto few = run(network, of, plan);
-          of.traces = true;  // which wants all of them
-          const auto all = run(network, of, plan);
-          REQUIRE(few);
-          REQUIRE(all);
-          INFO(name << " n=" << n << " hosts_per_rack=" << hosts_per_rack);
-          CHECK(few.value().ns == about(all.value().ns));
-          CHECK(few.value().ends_ns.size() == static_cast<size_t>(n));
-          CHECK(few.value().messages == all.value().messages);
-          CHECK(few.value().bytes == all.value().bytes);
-          CHECK(few.value().events < all.value().events);
-        }
+      for (const char* name : {"ring", "circulant", "hierarchical"}) {
+        const Network network = network_of(even_cluster(hosts_per_rack), n);
+        const Algo algo = algo_named(name);
+        SimulatedOperation of{.bytes = static_cast<uint64_t>(n) << 15};
+        const auto few = run(network, of, algo);
+        of.traces = true;  // which wants all of them
+        const auto all = run(network, of, algo);
+        REQUIRE(few);
+        REQUIRE(all);
+        INFO(name << " n=" << n << " hosts_per_rack=" << hosts_per_rack);
+        CHECK(few.value().ns == about(all.value().ns));
+        CHECK(few.value().ends_ns.size() == static_cast<size_t>(n));
+        CHECK(few.value().messages == all.value().messages);
+        CHECK(few.value().bytes == all.value().bytes);
+        CHECK(few.value().events < all.value().events);
+      }
   // Nobody is like a rank that is slow.
   Cluster cluster = even_cluster(64);
   cluster.exceptions = {{.rank = 5, .slowdown = 3}};
   SimulatedOperation of{.bytes = 1 << 20};
-  const auto slow = run(network_of(cluster, 16), of, {Algo::kRing, 1});
+  const auto slow = run(network_of(cluster, 16), of, Algo::kRing);
   of.traces = true;
-  const auto traced = run(network_of(cluster, 16), of, {Algo::kRing, 1});
+  const auto traced = run(network_of(cluster, 16), of, Algo::kRing);
   REQUIRE(slow);
   CHECK(slow.value().ns == traced.value().ns);
   CHECK(slow.value().events == traced.value().events);
@@ -296,7 +295,7 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
 
 TEST_CASE("what is too much is refused before it takes all memory") {
   const Network network = network_of(plain_cluster(), 64);
-  const auto refused = run(network, {.bytes = 1 << 20, .most_steps = 100}, {Algo::kTree, 1});
+  const auto refused = run(network, {.bytes = 1 << 20, .most_steps = 100}, Algo::kTree);
   REQUIRE(!refused);
   CHECK(refused.error().code == Code::kInvalidUsage);
   CHECK(contains(refused.error().message, "64 ranks take more than 100 steps"));
@@ -329,7 +328,7 @@ TEST_CASE("a CPU that goes on with another rank takes its time") {
   cluster.cpus.switch_ns = 700;
   const auto ns_with = [&](int n_cpus) {
     cluster.cpus.per_host = n_cpus;
-    return ns_of(network_of(cluster, 2), {.bytes = 1 << 10}, {algo_named("doubling"), 1});
+    return ns_of(network_of(cluster, 2), {.bytes = 1 << 10}, algo_named("doubling"));
   };
   CHECK(ns_with(2) == about(20 + 100 + 20, 1e-5));
   // The second one sends after a switch, receives what has come meanwhile, and its own message arrives.
@@ -341,19 +340,19 @@ TEST_CASE("what is not worked out beforehand costs something before it begins") 
   cluster.ranks_per_host = 2;
   cluster.cpus.operation_ns = 300;
   const Network network = network_of(cluster, 2), free = network_of(plain_cluster(), 2);
-  const auto more = [&](uint64_t bytes, Plan plan) {
-    return ns_of(network, {.bytes = bytes}, plan) - ns_of(free, {.bytes = bytes}, plan);
+  const auto more = [&](uint64_t bytes, Algo algo) {
+    return ns_of(network, {.bytes = bytes}, algo) - ns_of(free, {.bytes = bytes}, algo);
   };
-  CHECK(more(1 << 10, {Algo::kRing, 1}) == about(0));
-  CHECK(more(1 << 10, {Algo::kRing, 2}) == about(300, 1e-5));
-  CHECK(more(64 << 10, {Algo::kRing, 1}) == about(300, 1e-5));
-  CHECK(ns_of(network, {.bytes = 64 << 10, .row = 3}, {Algo::kRing, 1}) -
-            ns_of(free, {.bytes = 64 << 10, .row = 3}, {Algo::kRing, 1}) ==
+  CHECK(more(1 << 10, Algo::kRing) == about(0));
+  CHECK(more(1 << 10, Algo::kTree) == about(300, 1e-5));
+  CHECK(more(64 << 10, Algo::kRing) == about(300, 1e-5));
+  CHECK(ns_of(network, {.bytes = 64 << 10, .row = 3}, Algo::kRing) -
+            ns_of(free, {.bytes = 64 << 10, .row = 3}, Algo::kRing) ==
         about(300, 1e-5));
 }
 
 TEST_CASE("a trace tells of every message, and of the waits between") {
-  const auto outcome = run(network_of(plain_cluster(), 3), {.bytes = 3 << 10, .traces = true}, Plan{Algo::kRing, 1});
+  const auto outcome = run(network_of(plain_cluster(), 3), {.bytes = 3 << 10, .traces = true}, Algo::kRing);
   REQUIRE(outcome);
   const auto& spans = outcome.value().spans;
   const auto messages =

@@ -8,8 +8,8 @@
 namespace tutti::sim::testing {
 namespace {
 
-Outcome outcome_of(const Cluster& cluster, int n_ranks, const SimulatedOperation& of, Plan plan) {
-  const auto outcome = run(network_of(cluster, n_ranks), of, plan);
+Outcome outcome_of(const Cluster& cluster, int n_ranks, const SimulatedOperation& of, Algo algo) {
+  const auto outcome = run(network_of(cluster, n_ranks), of, algo);
   REQUIRE(outcome);
   return outcome.value();
 }
@@ -20,7 +20,7 @@ Cluster tcp_cluster() {
   return cluster;
 }
 
-const Plan kLinear{algo_named("linear"), 1};
+const Algo kLinear = algo_named("linear");
 
 TEST_CASE("a shaper lets a burst pass after a pause, and then its speed") {
   Shaper shaper(2, 100);  // bytes a nanosecond, bytes
@@ -55,8 +55,8 @@ TEST_CASE("operations in a row: what each after the first one adds") {
   // A ring's ranks wait for all others. Linear's do not: rank 1 sends its next input while rank 0 still sends sums.
   constexpr uint64_t kInput = 32 << 10;
   SimulatedOperation once{.bytes = kInput}, row{.bytes = kInput, .row = 5};
-  const Outcome ring = outcome_of(tcp_cluster(), 4, once, {Algo::kRing, 1});
-  const Outcome rings = outcome_of(tcp_cluster(), 4, row, {Algo::kRing, 1});
+  const Outcome ring = outcome_of(tcp_cluster(), 4, once, Algo::kRing);
+  const Outcome rings = outcome_of(tcp_cluster(), 4, row, Algo::kRing);
   CHECK(rings.ns == about(ring.ns));
   CHECK(rings.messages == ring.messages);
   CHECK(rings.bytes == ring.bytes);
@@ -110,7 +110,7 @@ TEST_CASE("a message that has waited for long costs its receiver more") {
   cluster.cpus.per_host = 1;
   const auto ns_with = [&](double cache_bytes, double evicted_byte_ns) {
     cluster.cpus.cache_bytes = cache_bytes, cluster.cpus.evicted_byte_ns = evicted_byte_ns;
-    return outcome_of(cluster, 4, {.bytes = 4 << 10}, {algo_named("oneshot"), 1}).ns;
+    return outcome_of(cluster, 4, {.bytes = 4 << 10}, algo_named("oneshot")).ns;
   };
   const double plain_ns = ns_with(0, 0);
   // Each rank sends three messages before it receives any.
@@ -124,7 +124,7 @@ TEST_CASE("hosts that share CPUs are not alike") {
   cluster.nic = {1e15, 0, 1000, 0};
   cluster.cpus = {.per_host = 2, .are_shared = true};
   // 8 ranks send and receive 14 times each.
-  const double ns = outcome_of(cluster, 8, {.bytes = 8 << 10}, {Algo::kRing, 1}).ns;
+  const double ns = outcome_of(cluster, 8, {.bytes = 8 << 10}, Algo::kRing).ns;
   CHECK(ns == about(8 * 14 * 2 * 1000 / 2, 0.05));
 }
 

@@ -50,12 +50,12 @@ def asked_sizes(jobs):
 
 
 def times_of(jobs):
-    """Microseconds of each all-reduce that was not learned from, (bytes, algorithm, lanes): the medians of the jobs."""
+    """Microseconds of each all-reduce that was not learned from, (bytes, algorithm): the medians of the jobs."""
     found, asked = {}, asked_sizes(jobs)
     for job in jobs:
         for sample in job:
             if sample["collective"] == "AllReduce" and not sample["free"] and sample["algo"] in ALGORITHMS and sample["bytes"] in asked:
-                found.setdefault((sample["bytes"], sample["algo"], sample["lanes"]), []).append(sample["ns"] / 1000)
+                found.setdefault((sample["bytes"], sample["algo"]), []).append(sample["ns"] / 1000)
     return {point: statistics.median(us) for point, us in found.items()}
 
 
@@ -79,11 +79,10 @@ def learn(build, folder, kind, groups):
 
 def simulate(build, hosts, n_ranks, points):
     times = {}
-    for size, algorithm, lanes in points:
+    for size, algorithm in points:
         out = output_of(f"{build}/tools/sim/tutti-sim", "all-reduce", "--topology", hosts, "--ranks", n_ranks, "--bytes", size,
                         "--algorithm", algorithm, "--row", 4, "-J")
-        rows = {row["lanes"]: row["time_us"] for row in json.loads(out)["rows"]}
-        times[size, algorithm, lanes] = rows[min(lanes, max(rows))]
+        times[size, algorithm] = json.loads(out)["rows"][0]["time_us"]
     return times
 
 
@@ -120,10 +119,9 @@ def main():
         n_ranks = int(jobs[0][0]["facts"].split()[1])
         times = times_of(jobs)
         guesses = simulate(options.build, hosts[kind_of(group)], n_ranks, times)
-        for (size, algorithm, lanes), us in sorted(times.items()):
-            plan = algorithm + (" x2" if lanes == 2 else "")
-            guess = guesses[size, algorithm, lanes]
-            print(f"{group:6} {size:9} {plan:17} {us:14.2f} {guess:15.2f} {100 * (guess / us - 1):+5.0f}%")
+        for (size, algorithm), us in sorted(times.items()):
+            guess = guesses[size, algorithm]
+            print(f"{group:6} {size:9} {algorithm:17} {us:14.2f} {guess:15.2f} {100 * (guess / us - 1):+5.0f}%")
         # No simulator can be nearer than the machine is to itself.
         for name, verdict in (("simulated", judge(times, guesses)), ("itself", judge(times_of(jobs[::2]), times_of(jobs[1::2])))):
             for total, part in zip(totals[name], verdict):

@@ -12,7 +12,7 @@ namespace {
 
 struct Scaling {
   int n_ranks;
-  Plan plan;  // of the largest bucket
+  Algo algo = Algo::kAuto;  // of the largest bucket
   StepTime step;
 };
 
@@ -39,10 +39,10 @@ Result<Scaling> time_of(const Cluster& cluster, int n_ranks, std::span<const Buc
   const auto all_reduce_ns = [&](uint64_t bytes) -> Result<double> {
     if (const auto found = known.find(bytes); found != known.end()) return found->second;
     const SimulatedOperation operation{.bytes = bytes};
-    const Plan plan = planner.choose(call_of(operation, n_ranks, DataType::kFloat32), bytes);
-    if (bytes > largest) row.plan = plan;
+    const Algo algo = planner.choose(call_of(operation, n_ranks, DataType::kFloat32), bytes);
+    if (bytes > largest) row.algo = algo;
     largest = std::max(largest, bytes);
-    TUTTI_TRY_ASSIGN(const Outcome outcome, run(network, operation, plan));
+    TUTTI_TRY_ASSIGN(const Outcome outcome, run(network, operation, algo));
     return known[bytes] = outcome.ns;
   };
   TUTTI_TRY_ASSIGN(row.step, step_time(buckets, compute_ns, all_reduce_ns));
@@ -58,7 +58,7 @@ std::string to_text(const Training& training, std::span<const Bucket> buckets, s
   text += format("# %6s %11s %17s %11s  %s\n", "ranks", "step (ms)", "all-reduces (ms)", "efficiency", "algorithm");
   for (const Scaling& row : rows)
     text += format("  %6d %11.2f %17.2f %10.1f%%  %s\n", row.n_ranks, row.step.ns / 1e6, row.step.communicates_ns / 1e6,
-                   100 * row.step.efficiency, algo_name(row.plan.algo));
+                   100 * row.step.efficiency, algo_name(row.algo));
   return text;
 }
 
@@ -71,7 +71,7 @@ std::string to_json(const Training& training, std::span<const Bucket> buckets, s
                     {"step_ms", row.step.ns / 1e6},
                     {"all_reduces_ms", row.step.communicates_ns / 1e6},
                     {"efficiency", row.step.efficiency},
-                    {"algorithm", algo_name(row.plan.algo)}});
+                    {"algorithm", algo_name(row.algo)}});
   return Json{{"model", training.model}, {"compute_ms", training.compute_ms}, {"bucket_bytes", sizes}, {"rows", list}}
              .dump(2) +
          "\n";

@@ -102,17 +102,16 @@ Result<void> compare(Algo algo, Comparison* comparison) {
   const int n = comparison->network.n_ranks();
   constexpr uint64_t kMostSteps = 100'000'000;  // about five minutes; an algorithm that is asked for has no limit
   if (algo == Algo::kAuto) comparison->of.most_steps = kMostSteps;
-  const Plan chosen = planner.choose(call_of(of, n, DataType::kFloat32), block_bytes(of, n));
-  for (const Plan plan : plans_of(planner, of, algo)) {
-    Row row{plan, {}, 0, plan == chosen};
-    auto outcome = run(comparison->network, of, plan);
+  const Algo chosen = planner.choose(call_of(of, n, DataType::kFloat32), block_bytes(of, n));
+  for (const Algo each : algorithms_of(planner, of, algo)) {
+    Row row{each, {}, 0, each == chosen};
+    auto outcome = run(comparison->network, of, each);
     if (!outcome && outcome.error().code == Code::kInvalidUsage && algo == Algo::kAuto) {
-      fprintf(stderr, "%s: %s%s is left out: %s\n", kTool, algo_name(plan.algo), plan.lanes > 1 ? " x2" : "",
-              outcome.error().message.c_str());
+      fprintf(stderr, "%s: %s is left out: %s\n", kTool, algo_name(each), outcome.error().message.c_str());
       continue;
     }
     TUTTI_TRY_ASSIGN(row.outcome, std::move(outcome));
-    row.planned_ns = price_ns(rank_cost_of(of.collective, plan, block_bytes(of, n), planner.facts()), planner.facts(),
+    row.planned_ns = price_ns(rank_cost_of(of.collective, each, block_bytes(of, n), planner.facts()), planner.facts(),
                               prices_of(comparison->network.cluster()));
     comparison->rows.push_back(std::move(row));
   }

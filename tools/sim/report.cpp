@@ -8,9 +8,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string name_of(Plan plan) {
-  return std::string(algo_name(plan.algo == Algo::kAuto ? Algo::kDirect : plan.algo)) +
-         (plan.lanes > 1 ? " x" + std::to_string(plan.lanes) : "");
+const char* name_of(Algo algo) {
+  return algo_name(algo == Algo::kAuto ? Algo::kDirect : algo);
 }
 
 // None, if somebody has no result.
@@ -65,7 +64,7 @@ std::string to_table(const Comparison& c) {
     const int wire = busiest_wire(c, row.outcome);
     const std::string failed = row.outcome.failed > 0 ? format(", %d ranks fail", row.outcome.failed) : "";
     text += format("%c%c%-15s %14.2f %8.2f %8.2f %14.2f %10llu  %s of %s%s\n", &row == c.rows.data() ? '*' : ' ',
-                   row.is_chosen ? '+' : ' ', name_of(row.plan).c_str(), row.outcome.ns / 1000, algbw, algbw * factor,
+                   row.is_chosen ? '+' : ' ', name_of(row.algo), row.outcome.ns / 1000, algbw, algbw * factor,
                    row.planned_ns / 1000, static_cast<unsigned long long>(row.outcome.messages),
                    human(row.outcome.wire_bytes[static_cast<size_t>(wire)]).c_str(), c.network.wire_name(wire).c_str(),
                    failed.c_str());
@@ -79,8 +78,7 @@ std::string to_json(const Comparison& c) {
   for (const Row& row : c.rows) {
     const double algbw = gbytes_per_s(c.of.bytes, row.outcome);
     const int wire = busiest_wire(c, row.outcome);
-    rows.push_back({{"algorithm", algo_name(row.plan.algo)},
-                    {"lanes", row.plan.lanes},
+    rows.push_back({{"algorithm", algo_name(row.algo)},
                     {"time_us", row.outcome.ns / 1000},
                     {"algbw", algbw},
                     {"busbw", algbw * factor},

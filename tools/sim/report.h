@@ -10,7 +10,7 @@ namespace tutti::sim {
 
 // One algorithm's time.
 struct Row {
-  Plan plan;
+  Algo algo = Algo::kAuto;
   Outcome outcome;
   double planned_ns = 0;   // by the cost model
   bool is_chosen = false;  // what the library takes for floats

@@ -21,7 +21,7 @@ struct Equation {
 };
 
 Equation equation_of(const Sample& sample) {
-  const RankCost cost = rank_cost_of(sample.collective, sample.plan, sample.bytes, sample.facts);
+  const RankCost cost = rank_cost_of(sample.collective, sample.algo, sample.bytes, sample.facts);
   Prices prices;
   const std::vector<NamedPrice> names = by_name(prices);
   const double wire = wire_ns(cost, sample.facts), beyond_wire = std::max(0.0, sample.ns - wire) / kOneByOne;
@@ -66,10 +66,8 @@ Planner planner_of(const Facts& facts, const Prices& prices) {
 
 using Measured = std::vector<const Sample*>;
 
-// With the number of lanes that was measured: algorithms were measured with one only.
 const Sample* find(const Measured& measured, Algo algo) {
-  const auto found =
-      std::find_if(measured.begin(), measured.end(), [&](const Sample* s) { return s->plan.algo == algo; });
+  const auto found = std::find_if(measured.begin(), measured.end(), [&](const Sample* s) { return s->algo == algo; });
   return found == measured.end() ? nullptr : *found;
 }
 
@@ -100,13 +98,13 @@ std::vector<Point> judge(std::span<const Sample> samples, const Prices& prices) 
     call.collective = any.collective;
     call.dtype = DataType::kFloat32;
     call.count = any.bytes / sizeof(float);
-    const Plan plan = planner_of(any.facts, prices).choose(call, any.bytes);
-    const Sample* chosen = find(measured, plan.algo);
-    if (chosen == nullptr) chosen = find(measured, own_algo(any.collective, plan.algo));
+    const Algo algo = planner_of(any.facts, prices).choose(call, any.bytes);
+    const Sample* chosen = find(measured, algo);
+    if (chosen == nullptr) chosen = find(measured, own_algo(any.collective, algo));
     if (chosen == nullptr) continue;
     const auto best =
         *std::min_element(measured.begin(), measured.end(), [](auto* a, auto* b) { return a->ns < b->ns; });
-    const RankCost cost = rank_cost_of(any.collective, chosen->plan, any.bytes, any.facts);
+    const RankCost cost = rank_cost_of(any.collective, chosen->algo, any.bytes, any.facts);
     points.push_back({*chosen, best->ns, price_ns(cost, any.facts, prices)});
   }
   return points;
@@ -134,8 +132,8 @@ std::string to_text(const Verdict& v) {
       "regret %.1f %% in the mean, %.0f %% at worst (%s of %llu bytes by %s: %.2f us, %.2f at best); "
       "predictions are off by %.0f %% in the median",
       100 * v.mean_regret, 100 * v.worst_regret, traits(v.worst.chosen.collective).name,
-      static_cast<unsigned long long>(v.worst.chosen.bytes), algo_name(v.worst.chosen.plan.algo),
-      v.worst.chosen.ns / 1e3, v.worst.best_ns / 1e3, 100 * v.median_error);
+      static_cast<unsigned long long>(v.worst.chosen.bytes), algo_name(v.worst.chosen.algo), v.worst.chosen.ns / 1e3,
+      v.worst.best_ns / 1e3, 100 * v.median_error);
 }
 
 }  // namespace tutti::tune

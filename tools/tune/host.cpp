@@ -23,7 +23,7 @@ sim::MeasuredOperation operation_of(const Sample& sample) {
   return {.of = {.collective = sample.collective,
                  .bytes = sample.bytes * (sim::is_in_blocks(sample.collective) ? n : 1),
                  .row = kRow},
-          .plan = sample.plan,
+          .algo = sample.algo,
           .n_ranks = sample.facts.n_ranks,
           .ns = sample.ns};
 }

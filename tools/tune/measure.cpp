@@ -150,7 +150,7 @@ class Measuring {
   }
 
   static bool has_own(const Tested& tested, size_t algorithm) {
-    return algorithms()[algorithm]->method(tested.collective).most_lanes > 0;
+    return algorithms()[algorithm]->method(tested.collective).build != nullptr;
   }
 
   Status explain(const Tested& tested, size_t entrant, std::string* why) const {
@@ -177,29 +177,25 @@ class Measuring {
     return {};
   }
 
-  // From the line of an explanation's table that is marked: "* ring x2     12.34".
-  static Plan plan_in(const std::string& why, double* predicted_us) {
-    char name[32] = "", lanes[32] = "";
-    Plan plan;
+  // From the line of an explanation's table that is marked: "* ring        12.34".
+  static Algo algo_in(const std::string& why, double* predicted_us) {
+    char name[32] = "";
     const size_t at = why.find("\n* ");
-    if (at == why.npos || sscanf(why.c_str() + at, " * %31s %31s %lf", name, lanes, predicted_us) < 2) return plan;
-    plan.lanes = strcmp(lanes, "x2") == 0 ? 2 : 1;
-    if (plan.lanes == 1) *predicted_us = atof(lanes);
-    plan.algo = algo_named(name);
-    return plan;
+    if (at == why.npos || sscanf(why.c_str() + at, " * %31s %lf", name, predicted_us) < 2) return Algo::kAuto;
+    return algo_named(name);
   }
 
   Status report(const Tested& tested, const std::vector<size_t>& entrants,
                 const std::vector<std::vector<double>>& times) {
     if (team_.rank() != 0) return {};
-    std::vector<Plan> plans(kFree + 1);
+    std::vector<Algo> algos(kFree + 1);
     double predicted_us = 0;
     size_t best = entrants[0];
     for (const size_t entrant : entrants) {
       std::string why;
       if (Status s = explain(tested, entrant, &why); !s) return s;
-      plans[entrant] = plan_in(why, &predicted_us);
-      samples_->push_back({facts_, tested.collective, count_ * sizeof(float), plans[entrant],
+      algos[entrant] = algo_in(why, &predicted_us);
+      samples_->push_back({facts_, tested.collective, count_ * sizeof(float), algos[entrant],
                            entrant == kFree && entrants.size() > 1, median(times[entrant]) * 1e9});
       if (entrant != kFree && median(times[entrant]) < median(times[best])) best = entrant;
     }
@@ -210,8 +206,8 @@ class Measuring {
     printf("  %-18s %9zu", tested.name, count_ * sizeof(float));
     for (size_t i = 0; i <= kFree; i++)
       printf(" %11s", times[i].empty() ? "-" : text("%.2f%s", median(times[i]) * 1e6, i == best ? "*" : " ").c_str());
-    printf(" %5.2f%c %9.2f  %s%s\n", median(ratios), plans[best] == plans[kFree] ? '=' : ' ', predicted_us,
-           algo_name(plans[kFree].algo), plans[kFree].lanes > 1 ? " x2" : "");
+    printf(" %5.2f%c %9.2f  %s\n", median(ratios), algos[best] == algos[kFree] ? '=' : ' ', predicted_us,
+           algo_name(algos[kFree]));
     fflush(stdout);
     return {};
   }

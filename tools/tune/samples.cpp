@@ -27,10 +27,9 @@ bool read(const nlohmann::json& one, Sample* sample) {
   sample->bytes = one.at("bytes").get<uint64_t>();
   sample->ns = one.at("ns").get<double>();
   sample->is_free = one.at("free").get<bool>();
-  sample->plan.lanes = one.at("lanes").get<uint8_t>();
   const auto algo = one.at("algo").get<std::string>();
-  sample->plan.algo = algo_named(algo);
-  if (sample->plan.algo == Algo::kAuto && algo != algo_name(Algo::kAuto)) return false;
+  sample->algo = algo_named(algo);
+  if (sample->algo == Algo::kAuto && algo != algo_name(Algo::kAuto)) return false;
   const auto name_of = [](Collective c) { return traits(c).name; };
   return find_name(one.at("collective").get<std::string>(), kCollectives, name_of, &sample->collective) &&
          sample->ns > 0;
@@ -44,8 +43,7 @@ std::string to_json(const std::vector<Sample>& samples) {
     all.push_back({{"facts", to_text(s.facts)},
                    {"collective", traits(s.collective).name},
                    {"bytes", s.bytes},
-                   {"algo", algo_name(s.plan.algo)},
-                   {"lanes", s.plan.lanes},
+                   {"algo", algo_name(s.algo)},
                    {"free", s.is_free},
                    {"ns", s.ns}});
   return all.dump(1) + "\n";
@@ -63,10 +61,9 @@ double median(std::vector<double> values) {
 
 std::vector<Sample> medians(const std::vector<Sample>& samples) {
   std::vector<Sample> firsts;
-  std::map<std::tuple<std::string, Collective, uint64_t, Algo, int, bool>, std::pair<size_t, std::vector<double>>>
-      times;
+  std::map<std::tuple<std::string, Collective, uint64_t, Algo, bool>, std::pair<size_t, std::vector<double>>> times;
   for (const Sample& s : samples) {
-    auto& [place, all_ns] = times[{to_text(s.facts), s.collective, s.bytes, s.plan.algo, s.plan.lanes, s.is_free}];
+    auto& [place, all_ns] = times[{to_text(s.facts), s.collective, s.bytes, s.algo, s.is_free}];
     if (all_ns.empty()) {
       place = firsts.size();
       firsts.push_back(s);

@@ -13,7 +13,7 @@ struct Sample {
   Facts facts;
   Collective collective = Collective::kNone;
   uint64_t bytes = 0;  // as for rank_cost_of
-  Plan plan;
+  Algo algo = Algo::kAuto;
   bool is_free = false;  // the library's own choice, else forced
   double ns = 0;
 };

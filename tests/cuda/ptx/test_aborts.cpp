@@ -25,7 +25,7 @@ std::vector<char> links_of_one(Collective collective, DataType type, bool on_hos
   tutti_test::FakePort port(2);
   Schedules schedules;
   for (int r = 0; r < 2; r++)
-    schedules.push_back(Planner(r, flat_layout(2), Algo::kRing, false).schedule(collective, {Algo::kRing, 2}, 0));
+    schedules.push_back(Planner(r, flat_layout(2), Algo::kRing, false).schedule(collective, Algo::kRing, 0, 2));
   SpreadPrograms programs(port, {schedules}, kShape);
   const size_t bytes[] = {programs.bytes(0), programs.bytes(1)};
   std::vector<void*> memory;

@@ -258,7 +258,7 @@ TEST_CASE("interpreted schedules have the twins' bits for all types and operator
   Schedules schedules;
   for (int r = 0; r < 2; r++)
     schedules.push_back(
-        Planner(r, flat_layout(2), Algo::kRing, false).schedule(Collective::kAllReduce, {Algo::kRing, 2}, 0));
+        Planner(r, flat_layout(2), Algo::kRing, false).schedule(Collective::kAllReduce, Algo::kRing, 0, 2));
   const auto loaded = LoadedPrograms::load(port, schedules, {1, 2, 64 << 10});
   REQUIRE(loaded);
   uint32_t seed = 1;
@@ -279,7 +279,7 @@ TEST_CASE("interpreted schedules that add up many messages at once have the twin
   const Algo algo = algo_named("oneshot");
   Schedules schedules;
   for (int r = 0; r < kRanks; r++)
-    schedules.push_back(Planner(r, flat_layout(kRanks), algo, false).schedule(Collective::kAllReduce, {algo, 1}, 0));
+    schedules.push_back(Planner(r, flat_layout(kRanks), algo, false).schedule(Collective::kAllReduce, algo, 0));
   const auto loaded = LoadedPrograms::load(port, schedules, {1, 2, 4 << 10});
   REQUIRE(loaded);
   for (int type = 0; type < kDataTypes; type++)

@@ -102,7 +102,7 @@ std::string ring(const Module& module, size_t n_ranks, uint32_t seed) {
   const int n = static_cast<int>(n_ranks);
   for (int r = 0; r < n; r++)
     schedules.push_back(
-        Planner(r, flat_layout(n), Algo::kRing, false).schedule(Collective::kAllReduce, {Algo::kRing, 2}, 0));
+        Planner(r, flat_layout(n), Algo::kRing, false).schedule(Collective::kAllReduce, Algo::kRing, 0, 2));
   std::vector<std::unique_ptr<cuda::SpreadPrograms>> programs;
   std::vector<void*> memory;
   for (int r = 0; r < n; r++) {
