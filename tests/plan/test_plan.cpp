@@ -60,10 +60,10 @@ constexpr std::pair<Collective, Goal> kGoals[] = {{Collective::kAllReduce, Goal:
                                                   {Collective::kAllGather, Goal::kAllGather},
                                                   {Collective::kReduceScatter, Goal::kReduceScatter}};
 
-void check_schedules(Goal goal, Collective collective, Algo algo, int n, bool in_rank_order) {
+void check_schedules(Goal goal, Collective collective, Algo algo, int n, bool in_rank_order, uint32_t n_lanes = 1) {
   std::vector<Schedule> schedules;
   for (int r = 0; r < n; r++)
-    schedules.push_back(Planner(r, flat_layout(n), Algo::kAuto, false).schedule(collective, algo, n - 1));
+    schedules.push_back(Planner(r, flat_layout(n), Algo::kAuto, false).schedule(collective, algo, n - 1, n_lanes));
   CheckOptions options;
   options.goal = goal;
   options.root = n - 1;
@@ -210,7 +210,8 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
           const double ns = price_ns(rank_cost_of(collective, algo, bytes, facts), facts, built_in_prices());
           CHECK((std::isfinite(ns) && ns > 0));
         }
-        check_schedules(goal, collective, algo, n, in_order);
+        // Of two lanes on GPUs.
+        for (const uint32_t n_lanes : {1, 2}) check_schedules(goal, collective, algo, n, in_order, n_lanes);
       }
     }
   }
