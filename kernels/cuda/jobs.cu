@@ -9,16 +9,12 @@ __device__ Place here() {
   return {blockIdx.x, gridDim.x, threadIdx.x, blockDim.x};
 }
 
-// How many a multiprocessor holds at least.
-template <int kType>
-constexpr int kLeastBlocks = sizeof(typename ElementOf<kType>::Stored) == 4 ? 3 : 2;
-
-template <int kType>
-__global__ void __launch_bounds__(kJobThreads, kLeastBlocks<kType>) reduce(const __grid_constant__ JobList list) {
-  run_jobs<ElementOf<kType>, job_unroll(static_cast<DataType>(kType)), false>(list, here());
+template <int kType, DataType kDtype = static_cast<DataType>(kType)>
+__global__ void __launch_bounds__(kJobThreads, job_blocks(kDtype)) reduce(const __grid_constant__ JobList list) {
+  run_jobs<ElementOf<kType>, job_unroll(kDtype), false>(list, here());
 }
 
-__global__ void __launch_bounds__(kJobThreads, 2) copy(const __grid_constant__ JobList list) {
+__global__ void __launch_bounds__(kJobThreads, kCopyBlocks) copy(const __grid_constant__ JobList list) {
   run_jobs<Plain<uint8_t>, kCopyUnroll, true>(list, here());
 }
 

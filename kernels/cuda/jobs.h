@@ -13,7 +13,8 @@ namespace tutti::cuda {
 // the sources, of element i of all of them. A destination may be a source too. Any alignment.
 struct Job {
   uint64_t elems = 0;
-  uint32_t divisor = 0;  // of an average, if not 0
+  uint32_t divisor = 0;   // of an average, if not 0
+  uint32_t end_tile = 0;  // tiles of this job and of those before it
   uint16_t first_pointer = 0;
   uint8_t n_src = 0, n_dst = 0;
 };
@@ -41,26 +42,34 @@ struct JobList {
   // False if there is no room left.
   bool add(uint64_t elems, uint32_t divisor, const void* const* src, int n_src, void* const* dst, int n_dst) {
     if (n_jobs == kMaxJobs || n_pointers + n_src + n_dst > kMaxPointers) return false;
-    jobs[n_jobs++] = {elems, divisor, n_pointers, static_cast<uint8_t>(n_src), static_cast<uint8_t>(n_dst)};
+    jobs[n_jobs++] = {elems, divisor, 0, n_pointers, static_cast<uint8_t>(n_src), static_cast<uint8_t>(n_dst)};
     for (int i = 0; i < n_src; i++) pointers[n_pointers++] = src[i];
     for (int i = 0; i < n_dst; i++) pointers[n_pointers++] = dst[i];
     return true;
   }
 };
-// Once all jobs are there: copies become copies of bytes, and tiles are as large as they may be.
-void finish_list(JobList& list);
-uint64_t tiles_of(const JobList& list);
-// Of so many blocks that run at once, how many there is work for: tiles become small if that employs more of them.
-uint32_t deal_out(JobList& list, uint32_t most_blocks);
+// Once all jobs are there: copies become copies of bytes, and jobs are cut into tiles, small ones if large ones would
+// not employ so many multiprocessors.
+void finish_list(JobList& list, int multiprocessors);
+// Each is a block's work. If blocks take one tile after the other, copies reach 89 instead of 95 % of an H200's own
+// copy rate, and sums of two inputs 94 instead of 102.
+inline uint32_t tiles_of(const JobList& list) {
+  return list.n_jobs == 0 ? 0 : list.jobs[list.n_jobs - 1].end_tile;
+}
 // The CPU's twin of a launch: every thread of the grid, one after the other.
-void run_jobs_on_host(const JobList& list, uint32_t n_blocks);
+void run_jobs_on_host(const JobList& list);
 
 static_assert(sizeof(JobList) <= 4096, "the argument of a kernel");
 
-// Threads of a block, and 16-byte accesses that each has under way.
-inline constexpr int kJobThreads = 256;
+inline constexpr int kJobThreads = 256;  // of a block
+// The 16-byte accesses that each thread has under way, and the blocks that a multiprocessor holds at least. With two
+// blocks, sums of bfloat16 reach 80 to 87 % of an H200's copy rate instead of 96 to 104, and those of int8 51 instead
+// of 88, though with five the latter put some registers aside.
 constexpr int job_unroll(DataType dtype) {
-  return dtype == DataType::kInt8 || dtype == DataType::kUint8 || dtype >= DataType::kFloat8e4m3 ? 2 : 4;
+  return dtype_bytes(dtype) == 1 ? 2 : 4;
 }
-inline constexpr int kCopyUnroll = 8;
+constexpr int job_blocks(DataType dtype) {
+  return dtype_bytes(dtype) == 1 ? 5 : 3;
+}
+inline constexpr int kCopyUnroll = 8, kCopyBlocks = 3;
 }  // namespace tutti::cuda

@@ -296,21 +296,16 @@ class JobRun {
   const JobView job_;
 };
 
-// Tiles of all jobs, one after the other, are dealt out to the blocks.
 template <class T, int kUnroll, bool kCopies>
 __host__ __device__ void run_jobs(const JobList& list, Place place) {
-  const uint64_t tile_elems =
-      static_cast<uint64_t>(list.tile_turns) * place.n_threads * (16 / sizeof(typename T::Stored));
-  uint64_t next = place.block;  // counted from the beginning of the job at hand
-  for (int j = 0; j < list.n_jobs; j++) {
-    const Job& job = list.jobs[j];
-    const uint64_t tiles = (job.elems + tile_elems - 1) / tile_elems;
-    const void* const* pointers = list.pointers + job.first_pointer;
-    const JobRun<T, kUnroll, kCopies> run({pointers, pointers + job.n_src, job.n_src, job.n_dst, job.elems, job.divisor,
-                                           list.op, list.scaled ? list.scales : nullptr, list.tile_turns});
-    for (; next < tiles; next += place.n_blocks) run.tile(next, place.thread, place.n_threads);
-    next -= tiles;
-  }
+  int j = 0;
+  while (place.block >= list.jobs[j].end_tile) j++;
+  const Job& job = list.jobs[j];
+  const uint32_t first_tile = j == 0 ? 0 : list.jobs[j - 1].end_tile;
+  const void* const* pointers = list.pointers + job.first_pointer;
+  const JobRun<T, kUnroll, kCopies> run({pointers, pointers + job.n_src, job.n_src, job.n_dst, job.elems, job.divisor,
+                                         list.op, list.scaled ? list.scales : nullptr, list.tile_turns});
+  run.tile(place.block - first_tile, place.thread, place.n_threads);
 }
 
 }  // namespace tutti::cuda

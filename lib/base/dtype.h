@@ -51,7 +51,7 @@ struct CollectiveTraits {
 };
 const CollectiveTraits& traits(Collective collective);
 
-inline size_t dtype_bytes(DataType type) {
+constexpr size_t dtype_bytes(DataType type) {
   constexpr uint8_t kBytes[kDataTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
   return kBytes[static_cast<int>(type)];
 }

@@ -42,9 +42,8 @@ class Launcher {
 
   Result<void> launch() {
     if (list_.n_jobs == 0) return {};
-    finish_list(list_);
-    const uint32_t n_blocks = deal_out(list_, info_.most_blocks(list_));
-    TUTTI_TRY(port_.run(list_, n_blocks, stream_));
+    finish_list(list_, info_.multiprocessors);
+    TUTTI_TRY(port_.run(list_, stream_));
     list_ = empty_;
     return {};
   }

@@ -108,13 +108,6 @@ class Runtime final : public Port {
     memcpy(info.uuid.data(), &properties.uuid, sizeof properties.uuid);
     info.multiprocessors = properties.multiProcessorCount;
     info.waits_in_streams = batch_mem_op() != nullptr;
-    for (int t = 0; t <= kDataTypes; t++) {
-      const void* kernel = t == kDataTypes ? copy_kernel() : reduce_kernel(static_cast<DataType>(t));
-      int n = 0;
-      TUTTI_TRY(check("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
-                      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, kernel, kJobThreads, 0)));
-      info.job_blocks[static_cast<size_t>(t)] = static_cast<uint32_t>(n * info.multiprocessors);
-    }
     return info;
   }
 
@@ -312,8 +305,9 @@ class Runtime final : public Port {
     return {};
   }
 
-  Result<void> run(const JobList& list, uint32_t n_blocks, StreamRef stream) override {
-    return launch(list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype), n_blocks, kJobThreads, list, stream);
+  Result<void> run(const JobList& list, StreamRef stream) override {
+    const void* kernel = list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype);
+    return launch(kernel, tiles_of(list), kJobThreads, list, stream);
   }
 
   Result<void> run(const ProgramCall& call, StreamRef stream) override {

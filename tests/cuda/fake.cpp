@@ -57,8 +57,8 @@ int last_refusal() {
   return t_refusal;
 }
 
-void Kernels::run(const JobList& list, uint32_t n_blocks) {
-  run_jobs_on_host(list, n_blocks);
+void Kernels::run(const JobList& list) {
+  run_jobs_on_host(list);
 }
 void Kernels::run(const ProgramCall& call) {
   run_program_on_host(call);
@@ -87,8 +87,6 @@ Result<DeviceInfo> FakePort::describe(int device) {
   info.uuid[0] = static_cast<char>(device + 1);
   info.multiprocessors = kLineMultiprocessors;
   info.waits_in_streams = !has_no_words;
-  for (size_t t = 0; t < info.job_blocks.size(); t++)
-    info.job_blocks[t] = kLineMultiprocessors * (1 + static_cast<uint32_t>(t % 4));
   return info;
 }
 
@@ -298,13 +296,12 @@ void FakePort::note_launch() {
   if (!loaded_.contains(t_device)) late_launches++;
 }
 
-Result<void> FakePort::run(const JobList& list, uint32_t n_blocks, StreamRef stream) {
-  if (n_blocks == 0 || n_blocks > describe(t_device).value().most_blocks(list))
-    return refuse("invalid configuration argument");
+Result<void> FakePort::run(const JobList& list, StreamRef stream) {
+  if (tiles_of(list) == 0) return refuse("invalid configuration argument");
   if (fails_runs > 0 && --fails_runs == 0) return refuse("an illegal memory access was encountered");
   runs++;
   note_launch();
-  return enqueue(stream, [list, n_blocks] { kernels().run(list, n_blocks); });
+  return enqueue(stream, [list] { kernels().run(list); });
 }
 
 Result<void> FakePort::run(const ProgramCall& call, StreamRef stream) {

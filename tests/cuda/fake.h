@@ -34,7 +34,7 @@ class Kernels {
   // Memory that kernels will use, and will use no more.
   virtual void know(void*, size_t) {}
   virtual void forget(void*) {}
-  virtual void run(const tutti::cuda::JobList& list, uint32_t n_blocks);
+  virtual void run(const tutti::cuda::JobList& list);
   virtual void run(const tutti::cuda::ProgramCall& call);
   virtual void run(const tutti::cuda::LineCall& call);
   virtual void run(const tutti::cuda::SpanCall& call, uint32_t n_blocks);
@@ -154,7 +154,7 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<void> copy(void* to, const void* from, size_t bytes, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> words(const tutti::cuda::WordOperation* operations, int n,
                             tutti::cuda::StreamRef stream) override;
-  tutti::Result<void> run(const tutti::cuda::JobList& list, uint32_t n_blocks, tutti::cuda::StreamRef stream) override;
+  tutti::Result<void> run(const tutti::cuda::JobList& list, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> run(const tutti::cuda::ProgramCall& call, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> run(const tutti::cuda::LineCall& call, tutti::cuda::StreamRef stream) override;
   tutti::Result<void> run(const tutti::cuda::SpanCall& call, uint32_t n_blocks, tutti::cuda::StreamRef stream) override;

@@ -1,12 +1,18 @@
-"""No kernel for the GPU puts registers aside (spills them): the arguments are logs of kernels/cuda/compile.py."""
+"""No kernel for the GPU puts registers aside (spills them) but for a few in sums of 8-bit types, which gain more from more
+blocks at once (kernels/cuda/jobs.h): the arguments are logs of kernels/cuda/compile.py."""
+import re
 import sys
+
+MOST_STACK_BYTES = 64  # of these sums: int8, uint8 and both kinds of float8
+SUMS_OF_8_BITS = re.compile(r"jobs::reduce<(0|1|10|11)\b")
 
 
 def complaints_of(lines):
     found = []
     for line in lines:
         arch, registers, stack, spilled, name = line.split(maxsplit=4)
-        if int(stack) or int(spilled):
+        most = MOST_STACK_BYTES if SUMS_OF_8_BITS.search(name) else 0
+        if int(stack) > most or (int(spilled) and not most):
             found.append(f"{name.strip()} for {arch}: {spilled} bytes spilled, {stack} bytes of stack, {registers} registers")
     return found
 
@@ -15,8 +21,9 @@ def main():
     if len(sys.argv) == 1:
         print("skipped: built without nvcc")
         sys.exit(77)
-    if not complaints_of(["sm_90 64 16 0 planted"]) or not complaints_of(["sm_90 64 0 8 planted"]):
-        sys.exit("a planted spill was not found")
+    for planted in ("16 0 planted", "0 8 planted", "0 8 void jobs::reduce<7>(JobList)", "72 8 void jobs::reduce<1, x>(JobList)"):
+        if not complaints_of([f"sm_90 64 {planted}"]):
+            sys.exit(f"a planted spill was not found: {planted}")
     lines = [line for log in sys.argv[1:] for line in open(log, encoding="utf-8")]
     found = complaints_of(lines)
     print("".join(lines))

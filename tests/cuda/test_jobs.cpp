@@ -96,9 +96,16 @@ std::vector<uint8_t> reference(const Shape& shape, const std::vector<const void*
   return out;
 }
 
-// One job over random data, on some number of blocks, out of place or into the sources.
-void check(const Shape& shape, uint32_t n_blocks, bool in_place, uint32_t seed) {
-  INFO(shape.text() << " blocks=" << n_blocks << (in_place ? " in place" : ""));
+// Nothing is launched without a block.
+void run(const cuda::JobList& list) {
+  if (cuda::tiles_of(list) > 0) tutti_test::kernels().run(list);
+}
+
+// One job over random data, by large tiles or by small ones, out of place or into the sources.
+void check(const Shape& shape, bool in_place, uint32_t seed) {
+  constexpr int kMany = 4096;  // multiprocessors
+  const int multiprocessors = seed % 2 == 0 ? kMany : 0;
+  INFO(shape.text() << " multiprocessors=" << multiprocessors << (in_place ? " in place" : ""));
   const int n = shape.n_src + shape.n_dst;
   Buffers buffers(shape, n);
   fill(buffers, shape, shape.n_src, seed);
@@ -111,11 +118,9 @@ void check(const Shape& shape, uint32_t n_blocks, bool in_place, uint32_t seed) 
   list.dtype = shape.dtype;
   list.op = shape.op;
   REQUIRE(list.add(shape.elems, shape.divisor, src.data(), shape.n_src, dst.data(), shape.n_dst));
-  cuda::finish_list(list);
+  cuda::finish_list(list, multiprocessors);
   REQUIRE(list.only_bytes == (shape.n_src == 1 && shape.divisor == 0));
-  // Tiles as small as they may be, or not.
-  if (constexpr uint32_t kMany = 4096; seed % 2 == 0) REQUIRE(cuda::deal_out(list, kMany) <= kMany);
-  tutti_test::kernels().run(list, n_blocks);
+  run(list);
   for (void* d : dst) REQUIRE(same(shape, static_cast<uint8_t*>(d), expected.data()));
   if (!in_place) {
     for (int i = shape.n_src; shape.elems == 0 && i < n; i++) REQUIRE(*buffers[i] == kGuard);
@@ -137,12 +142,12 @@ TEST_CASE("the GPU's reductions have the scalar reference's bits") {
         Shape shape{dtype, static_cast<RedOp>(op), 2 + static_cast<int>(seed % 7), 1 + static_cast<int>(seed % 3),
                     elems};
         if (shape.op == RedOp::kAvg) shape.divisor = static_cast<uint32_t>(shape.n_src);
-        check(shape, 1 + seed % 5, false, seed);
+        check(shape, false, seed);
         shape.misalign = dtype_bytes(dtype) * (seed % 16);
-        check(shape, 3, seed % 2 == 0, seed);
+        check(shape, seed % 2 == 0, seed);
         shape.misalign = seed % 16;
         shape.apart = true;
-        check(shape, 2, seed % 2 == 1, seed);
+        check(shape, seed % 2 == 1, seed);
         seed++;
       }
 }
@@ -153,9 +158,9 @@ TEST_CASE("copies keep all bits, and go to many places") {
     for (const size_t elems : kLengths)
       for (const size_t misalign : {size_t{0}, size_t{1}, size_t{8}}) {
         Shape shape{dtype, RedOp::kSum, 1, 8, elems, 0, misalign};
-        check(shape, 4, false, seed++);
+        check(shape, false, seed++);
         shape.apart = true;
-        check(shape, 4, false, seed++);
+        check(shape, false, seed++);
       }
 }
 
@@ -169,8 +174,8 @@ TEST_CASE("copies between any two places, by packs, words or bytes") {
         void* dst[] = {out.data() + to, out.data() + to};  // places that fit each other
         cuda::JobList list;
         REQUIRE(list.add(elems, 0, src, 1, dst, 2));
-        cuda::finish_list(list);
-        tutti_test::kernels().run(list, 3);
+        cuda::finish_list(list, 0);
+        run(list);
         REQUIRE(std::equal(out.begin() + static_cast<ptrdiff_t>(to), out.begin() + static_cast<ptrdiff_t>(to + elems),
                            in.begin() + static_cast<ptrdiff_t>(from)));
         REQUIRE(std::count(out.begin(), out.begin() + static_cast<ptrdiff_t>(to), kGuard) ==
@@ -186,13 +191,13 @@ TEST_CASE("small operations employ more blocks, large ones have large tiles") {
   const void* src[] = {&list, &list};  // nothing runs
   void* dst[] = {&list};
   REQUIRE(list.add((64 << 10) / 4, 0, src, 2, dst, 1));
-  cuda::finish_list(list);
+  cuda::finish_list(list, 1);
   CHECK(cuda::tiles_of(list) == 4);
-  CHECK(cuda::deal_out(list, 396) == 16);
+  cuda::finish_list(list, 132);
+  CHECK(cuda::tiles_of(list) == 16);
   list.jobs[0].elems = 100 << 20;
-  cuda::finish_list(list);
-  CHECK(cuda::deal_out(list, 396) == 396);
-  CHECK(list.tile_turns == cuda::job_unroll(DataType::kFloat32));
+  cuda::finish_list(list, 132);
+  CHECK(cuda::tiles_of(list) == (400u << 20) / (16u << 10));
 }
 
 TEST_CASE("several jobs of one launch, of unequal sizes") {
@@ -207,11 +212,11 @@ TEST_CASE("several jobs of one launch, of unequal sizes") {
     void* dst[] = {out[j].data()};
     REQUIRE(list.add(in[j].size(), 0, src, 2, dst, 1));
   }
-  cuda::finish_list(list);
-  REQUIRE(cuda::tiles_of(list) >= 7);
-  for (const uint32_t n_blocks : {1u, 3u, 64u}) {
+  for (const int multiprocessors : {0, 4096}) {  // large tiles, and small ones
+    cuda::finish_list(list, multiprocessors);
+    REQUIRE(cuda::tiles_of(list) >= 7);
     for (auto& o : out) std::fill(o.begin(), o.end(), -1);
-    tutti_test::kernels().run(list, n_blocks);
+    run(list);
     for (size_t j = 0; j < in.size(); j++)
       for (size_t i = 0; i < in[j].size(); i++) REQUIRE(out[j][i] == 2 * in[j][i]);
   }
@@ -230,9 +235,9 @@ TEST_CASE("each source counts times its own factor, rounded before it is added u
   const void* src[] = {a.data(), b.data()};
   void* dst[] = {out.data()};
   REQUIRE(list.add(a.size(), 0, src, 2, dst, 1));
-  cuda::finish_list(list);
+  cuda::finish_list(list, 0);
   REQUIRE(!list.only_bytes);
-  tutti_test::kernels().run(list, 2);
+  run(list);
   for (size_t i = 0; i < a.size(); i++) REQUIRE(out[i] == a[i] * factor_a + b[i] * factor_b[0]);
 }
 

@@ -2,10 +2,14 @@
 NCCL backend with libnccl.so.2 in LD_PRELOAD, or over tutti_torch (PYTHONPATH=lib/torch, TUTTI_LIBRARY).
 ddp.py [--backend nccl|tutti] [--ranks N]; skipped (77) where torch or a GPU is missing."""
 import argparse
+import ctypes
+import faulthandler
 import os
 import sys
+import threading
 
 RANKS, STEPS, BATCH, WIDTH = 2, 20, 64, 256
+HOST_SECONDS = 20  # more than the host takes for a few calls, whatever else it does
 
 
 def losses(rank, n_ranks):
@@ -32,26 +36,57 @@ def losses(rank, n_ranks):
     return seen
 
 
+class Gate:
+    """Holds the current stream up until it is opened, however long that takes."""
+
+    def __init__(self):
+        import torch
+
+        self.word = torch.zeros(1, dtype=torch.int32).pin_memory()  # which a stream reads where the host writes it
+
+    def close(self):
+        import torch
+
+        self.word[0] = 0
+        code = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2(
+            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(self.word.data_ptr()),
+            ctypes.c_uint32(1), ctypes.c_uint(1))  # CU_STREAM_WAIT_VALUE_EQ
+        if code != 0:
+            sys.exit(f"cuStreamWaitValue32: CUDA driver error {code}")
+
+    def open(self):
+        self.word[0] = 1
+
+    def open_late(self):
+        faulthandler.dump_traceback()
+        self.open()
+
+
 def check_streams(rank, n_ranks):
     """An asynchronous operation waits for the current stream, and the current stream, not the host, for it."""
     import torch
     import torch.distributed as dist
 
+    total, gate = n_ranks * (n_ranks + 1) / 2, Gate()
     for size in (3, 1_000_000):
         tensor = torch.zeros(size, device="cuda")
-        torch.cuda._sleep(500_000_000)
-        tensor.fill_(rank + 1.0)
-        work = dist.all_reduce(tensor, async_op=True)
-        work.wait()
-        doubled = 2 * tensor
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        enqueued = torch.cuda.Event()
-        enqueued.record()
-        if enqueued.query():
-            sys.exit(f"rank {rank}: the host has waited for an operation")
-        total = n_ranks * (n_ranks + 1) / 2
-        if not bool((doubled == 2 * total).all()) or not bool((tensor == total).all()) or not work.is_completed():
-            sys.exit(f"rank {rank}: {doubled}, {tensor}; the sum is {total}")
+        # The first time for what waits for the device: the driver loads a kernel when it is first launched.
+        for waits in (False, True):
+            if waits:
+                gate.close()
+            late = threading.Timer(HOST_SECONDS, gate.open_late)
+            late.start()
+            tensor.fill_(rank + 1.0)
+            work = dist.all_reduce(tensor, async_op=True)
+            work.wait()
+            doubled = 2 * tensor
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+            if waits and gate.word[0]:
+                sys.exit(f"rank {rank}: the host has waited for an operation")
+            late.cancel()
+            gate.open()
+            if not bool((doubled == 2 * total).all()) or not bool((tensor == total).all()) or not work.is_completed():
+                sys.exit(f"rank {rank}: {doubled}, {tensor}; the sum is {total}")
         matrix = torch.arange(12.0, device="cuda").view(3, 4).t()
         dist.all_reduce(matrix, async_op=True).wait()
         if not torch.equal(matrix, n_ranks * torch.arange(12.0, device="cuda").view(3, 4).t()):

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cuda/port.h"
 #include "kernels/cuda/jobs.h"
 #include "kernels/cuda/launch.h"
 
@@ -39,11 +40,17 @@ char* device_memory(size_t bytes) {
 
 void launch(JobList& list, cudaStream_t stream) {
   const void* kernel = list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype);
-  int at_once = 0;  // of a multiprocessor, as the library launches them
-  require(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, kJobThreads, 0), "the kernel's occupancy");
-  const uint32_t blocks = std::max(1u, deal_out(list, static_cast<uint32_t>(at_once * g_multiprocessors)));
   void* arguments[] = {&list};
-  require(cudaLaunchKernel(kernel, dim3(blocks), dim3(kJobThreads), arguments, 0, stream), "cudaLaunchKernel");
+  require(cudaLaunchKernel(kernel, dim3(tiles_of(list)), dim3(kJobThreads), arguments, 0, stream), "cudaLaunchKernel");
+}
+
+void launch(const SpanCall& call, cudaStream_t stream) {
+  DeviceInfo device;
+  device.multiprocessors = g_multiprocessors;
+  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(tiles_of(call), device.most_span_blocks()));
+  void* arguments[] = {const_cast<SpanCall*>(&call)};
+  require(cudaLaunchKernel(span_kernel(call), dim3(blocks), dim3(kGradientThreads), arguments, 0, stream),
+          "cudaLaunchKernel");
 }
 
 JobList job_list(DataType dtype, RedOp op, size_t elems, uint32_t divisor, const std::vector<char*>& src, char* dst) {
@@ -53,7 +60,7 @@ JobList job_list(DataType dtype, RedOp op, size_t elems, uint32_t divisor, const
   std::vector<const void*> from(src.begin(), src.end());
   void* to[] = {dst};
   list.add(elems, divisor, from.data(), static_cast<int>(from.size()), to, 1);
-  finish_list(list);
+  finish_list(list, g_multiprocessors);
   return list;
 }
 
@@ -121,7 +128,7 @@ class Check {
     }
     JobList device_list = job_list(dtype, op, elems, divisor, on_device, output_);
     launch(device_list, nullptr);
-    run_jobs_on_host(job_list(dtype, op, elems, divisor, on_host, expected.data()), 1);
+    run_jobs_on_host(job_list(dtype, op, elems, divisor, on_host, expected.data()));
     require(cudaMemcpy(got.data(), output_, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy of the result");
     compared_++;
     if (memcmp(got.data(), expected.data(), bytes) == 0) return;
@@ -159,18 +166,26 @@ double rate(double bytes, Work&& work) {
   return bytes / seconds[kTurns / 2];
 }
 
-// JSON objects, with a comma between.
+std::string row(const char* type, int n_src, size_t bytes, double got, double copy_rate) {
+  return format(", {\"type\": \"%s\", \"sources\": %d, \"bytes\": %zu, \"gb_s\": %.1f, \"of_copy\": %.4f}", type, n_src,
+                bytes, got / 1e9, got / copy_rate);
+}
+
+// JSON objects, each with a comma and a space before it.
 std::string measure(size_t bytes, double copy_rate, const std::vector<char*>& buffers) {
   std::string rows;
-  for (const DataType dtype : {DataType::kFloat32, DataType::kBfloat16})
+  for (const DataType dtype : {DataType::kFloat32, DataType::kBfloat16, DataType::kInt8, DataType::kFloat8e4m3})
     for (const int n_src : {1, 2, kMostSources}) {
       const std::vector<char*> src(buffers.begin(), buffers.begin() + n_src);
       JobList list = job_list(dtype, RedOp::kSum, bytes / dtype_bytes(dtype), 0, src, buffers[kMostSources]);
       const double got = rate(static_cast<double>(bytes) * (n_src + 1), [&] { launch(list, nullptr); });
-      rows += format("%s{\"type\": \"%s\", \"sources\": %d, \"bytes\": %zu, \"gb_s\": %.1f, \"of_copy\": %.4f}",
-                     rows.empty() ? "" : ", ", dtype_name(dtype), n_src, bytes, got / 1e9, got / copy_rate);
+      rows += row(dtype_name(dtype), n_src, bytes, got, copy_rate);
     }
-  return rows;
+  SpanCall call;  // floats become bfloat16
+  call.small = DataType::kBfloat16;
+  call.items[call.n_items++] = {buffers[0], buffers[1], bytes / sizeof(float)};
+  const double got = rate(1.5 * static_cast<double>(bytes), [&] { launch(call, nullptr); });
+  return rows + row("float to bfloat16", 1, bytes, got, copy_rate);
 }
 
 }  // namespace
@@ -198,7 +213,7 @@ int main(int argc, char** argv) {
     copy_rate = rate(2.0 * static_cast<double>(bytes), [&] {
       require(cudaMemcpyAsync(buffers[1], buffers[0], bytes, cudaMemcpyDeviceToDevice, nullptr), "cudaMemcpyAsync");
     });
-    rows = measure(bytes, copy_rate, buffers);
+    rows = measure(bytes, copy_rate, buffers).substr(2);
   }
   printf("{\"compared\": %lld, \"wrong\": %lld, \"copy_gb_s\": %.1f, \"rows\": [%s]}\n", check.compared(),
          check.wrong(), copy_rate / 1e9, rows.c_str());

@@ -128,8 +128,8 @@ class OnGpu final : public tutti_test::Kernels {
     require(cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped), "cudaHostRegister");
   }
   void forget(void* memory) override { require(cudaHostUnregister(memory), "cudaHostUnregister"); }
-  void run(const JobList& list, uint32_t n_blocks) override {
-    finish([&](Port& port, StreamRef stream) { return port.run(list, n_blocks, stream); });
+  void run(const JobList& list) override {
+    finish([&](Port& port, StreamRef stream) { return port.run(list, stream); });
   }
   void run(const ProgramCall& call) override {
     finish([&](Port& port, StreamRef stream) { return port.run(call, stream); });

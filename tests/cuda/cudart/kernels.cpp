@@ -232,11 +232,6 @@ cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 blocks, dim3 
   if (blocks.x > blocks_at_once(kernel_of(function), threads.x)) return remember(cudaErrorCooperativeLaunchTooLarge);
   return launch(function, blocks, threads, arguments, shared, stream);
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* n, const void* function, int n_threads, size_t) {
-  const unsigned all = blocks_at_once(kernel_of(function), static_cast<unsigned>(n_threads));
-  *n = static_cast<int>(all / kMultiprocessors);
-  return cudaSuccess;
-}
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   *attributes = {};
   load(function);

@@ -96,9 +96,9 @@ void may_use(Grid* grid, const ProgramCall& call, uint32_t rank) {
 
 }  // namespace
 
-std::unique_ptr<Grid> grid_of(const Module& module, const JobList& list, uint32_t n_blocks) {
+std::unique_ptr<Grid> grid_of(const Module& module, const JobList& list) {
   const std::string name = "6reduceILi" + number(static_cast<int>(list.dtype)) + "E";
-  auto grid = make(module, list.only_bytes ? "4copyE" : name, list, n_blocks, kJobThreads);
+  auto grid = make(module, list.only_bytes ? "4copyE" : name, list, tiles_of(list), kJobThreads);
   for (int j = 0; j < list.n_jobs; j++) {
     const Job& job = list.jobs[j];
     const uint64_t bytes = job.elems * (list.only_bytes ? 1 : dtype_bytes(list.dtype));

@@ -13,7 +13,7 @@
 namespace tutti_test::ptx {
 
 // Ready to run, once what else it may touch is added to its ranges and finish_ranges() was called.
-std::unique_ptr<Grid> grid_of(const Module& module, const tutti::cuda::JobList& list, uint32_t n_blocks);
+std::unique_ptr<Grid> grid_of(const Module& module, const tutti::cuda::JobList& list);
 std::unique_ptr<Grid> grid_of(const Module& module, const tutti::cuda::ProgramCall& call);
 std::unique_ptr<Grid> grid_of(const Module& module, const tutti::cuda::LineCall& call);
 std::unique_ptr<Grid> grid_of(const Module& module, const tutti::cuda::SpanCall& call, uint32_t n_blocks);

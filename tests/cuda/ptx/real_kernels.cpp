@@ -31,9 +31,7 @@ class RealKernels final : public Kernels {
  public:
   RealKernels() { use_kernels(this); }
   bool are_interpreted() const override { return true; }
-  void run(const tutti::cuda::JobList& list, uint32_t n_blocks) override {
-    check(ptx::run(real_module(), list, n_blocks));
-  }
+  void run(const tutti::cuda::JobList& list) override { check(ptx::run(grid_of(real_module(), list).get(), false)); }
   void run(const tutti::cuda::ProgramCall& call) override { check(ptx::run(real_module(), call)); }
   void run(const tutti::cuda::LineCall& call) override { check(ptx::run(real_module(), call)); }
   void run(const tutti::cuda::SpanCall& call, uint32_t n_blocks) override {
