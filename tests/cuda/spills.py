@@ -1,10 +1,10 @@
-"""No kernel for the GPU puts registers aside (spills them) but for a few in sums of 8-bit types, which gain more from more
+"""No kernel for the GPU puts registers aside (spills them) but for a few in sums of 8-bit integers, which gain more from more
 blocks at once (kernels/cuda/jobs.h): the arguments are logs of kernels/cuda/compile.py."""
 import re
 import sys
 
-MOST_STACK_BYTES = 64  # of these sums: int8, uint8 and both kinds of float8
-SUMS_OF_8_BITS = re.compile(r"jobs::reduce<(0|1|10|11)\b")
+MOST_STACK_BYTES = 64  # of these sums
+SUMS_OF_8_BITS = re.compile(r"jobs::reduce<(0|1)\b")  # int8, uint8
 
 
 def complaints_of(lines):
