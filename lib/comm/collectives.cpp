@@ -31,7 +31,7 @@ Blocks blocks_of(const Operation& operation) {
 
 Result<void> Collectives::connect(Deadline deadline, const std::function<bool()>& gives_up) {
   for (const Algo algo : kFirst) TUTTI_TRY(add_program(key_of(algo), deadline, gives_up));
-  keep_program({Collective::kFinalize, Algo::kTree, 0}, programs_.at(key_of(kFirst[0])));
+  keep_program({Collective::kFinalize, Algo::kTree, 1, 0}, programs_.at(key_of(kFirst[0])));
   return {};
 }
 
@@ -64,9 +64,10 @@ uint64_t Collectives::planned_bytes(const Operation& operation) const {
 Result<void> Collectives::work_out(const Operation& operation) {
   Call call = to_call(operation);
   call.sequence = ++monitor_.begun().sequence;
-  call.algo = me_.planner->choose(call, planned_bytes(operation));
+  const uint64_t bytes = planned_bytes(operation);
+  call.algo = me_.planner->choose(call, bytes);
   monitor_.begin(call, operation);
-  TUTTI_TRY_ASSIGN(Program * program, find_program(call));
+  TUTTI_TRY_ASSIGN(Program * program, find_program(call, bytes));
   const CallKey key(operation);
   CachedOperation& cached = cache_.place_of(key);
   cached.repeats = operation.unequal == nullptr && !me_.is_on_gpu();
@@ -110,8 +111,9 @@ Result<void> Collectives::agree(const Call& call) {
 
 // An operation's first use of an algorithm and root may need links that are not there. Before waiting for a peer to
 // make them, all ranks agree that they are in the same call: a mismatch is found here too.
-Result<Program*> Collectives::find_program(const Call& call) {
-  const ProgramKey key{call.collective, call.algo, call.root};
+Result<Program*> Collectives::find_program(const Call& call, uint64_t bytes) {
+  const uint32_t lanes = lanes_of(call.collective, call.algo, bytes, me_.planner->facts());
+  const ProgramKey key{call.collective, call.algo, lanes, call.root};
   if (!programs_.contains(key)) {
     TUTTI_TRY(agree(call));
     TUTTI_TRY(add_program(key, Deadline::after_seconds(me_.options.op_timeout_seconds)));
@@ -120,8 +122,8 @@ Result<Program*> Collectives::find_program(const Call& call) {
 }
 
 Result<void> Collectives::add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up) {
-  const auto& [collective, algo, root] = key;
-  Schedule schedule = me_.planner->schedule(collective, algo, root);
+  const auto& [collective, algo, lanes, root] = key;
+  Schedule schedule = me_.planner->schedule(collective, algo, root, lanes);
   const auto has_ended = [&] { return monitor_.failed() || (gives_up && gives_up()); };
   TUTTI_TRY(links_.connect(schedule, deadline, has_ended));
   TUTTI_TRY(monitor_.async_error());
@@ -138,9 +140,10 @@ void Collectives::keep_program(const ProgramKey& key, Program program) {
 std::string Collectives::explain(const Call& call) const {
   const uint64_t bytes = call.count * dtype_bytes(call.dtype);
   const Algo chosen = me_.planner->choose(call, bytes);
+  const uint32_t n_lanes = lanes_of(call.collective, chosen, bytes, me_.planner->facts());
   const auto made = std::find_if(programs_.begin(), programs_.end(), [&](const auto& entry) {
-    const auto& [of, algo, root] = entry.first;
-    return of == call.collective && algo == chosen;
+    const auto& [of, algo, lanes, root] = entry.first;
+    return of == call.collective && algo == chosen && lanes == n_lanes;
   });
   return me_.planner->explain(call, bytes) +
          "links: " + (made == programs_.end() ? "made at first use" : transports_of(made->second)) + "\n";

@@ -40,8 +40,8 @@ class Collectives {
   size_t scratch_bytes() const { return scratch_bytes_; }  // from any thread
 
  private:
-  using ProgramKey = std::tuple<Collective, Algo, int>;  // root
-  static constexpr ProgramKey key_of(Algo algo) { return {Collective::kAllReduce, algo, 0}; }
+  using ProgramKey = std::tuple<Collective, Algo, uint32_t, int>;  // lanes, root
+  static constexpr ProgramKey key_of(Algo algo) { return {Collective::kAllReduce, algo, 1, 0}; }
 
   void begin(CachedOperation& cached, const void* caller, uint64_t created) {
     monitor_.recorder().begin(cached.recorded, ++monitor_.begun().sequence, caller, created);
@@ -50,7 +50,7 @@ class Collectives {
   // Apart from run(), whose usual way should save and check nothing for this one.
   [[gnu::noinline]] Result<void> work_out(const Operation& operation);
   Result<void> drive_program(Program& program, const Call& call, const Operation& operation, size_t steps_done = 0);
-  Result<Program*> find_program(const Call& call);
+  Result<Program*> find_program(const Call& call, uint64_t bytes);
   Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
   void keep_program(const ProgramKey& key, Program program);
   SmallRun::Turns turns() const {

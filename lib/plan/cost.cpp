@@ -16,6 +16,11 @@ double price_ns(const Share& share, const Medium& medium, double oversubscriptio
   return share.hops * std::max(hop, least_hop_ns) + share.messages * medium.message + share.bytes * medium.byte;
 }
 
+// By a rank, in so many nanoseconds.
+double twice_sent_in(uint64_t ns, const Facts& facts) {
+  return 2e-9 * static_cast<double>(ns) * static_cast<double>(facts.wire_bytes_per_second) / facts.largest_host;
+}
+
 }  // namespace
 
 uint64_t farthest_ns(const Facts& facts) {
@@ -26,8 +31,7 @@ uint64_t under_way_bytes(const Facts& facts) {
   constexpr uint64_t kFarNs = 5'000'000, kMostBytes = 16 << 20;
   const uint64_t round_trip_ns = 2 * farthest_ns(facts);
   if (facts.hosts == 1 || round_trip_ns < kFarNs) return 0;
-  const double bytes = 2e-9 * static_cast<double>(round_trip_ns) * static_cast<double>(facts.wire_bytes_per_second);
-  return static_cast<uint64_t>(std::min<double>(kMostBytes, bytes / facts.largest_host));
+  return static_cast<uint64_t>(std::min<double>(kMostBytes, twice_sent_in(round_trip_ns, facts)));
 }
 
 std::string to_text(const Facts& f) {
@@ -75,21 +79,28 @@ std::optional<Facts> facts_from_text(const std::string& text) {
 
 namespace {
 
+bool shares_memory(const Facts& facts) {
+  return facts.hosts == 1 && facts.shares_memory;
+}
+
+double slot_bytes_of(const Facts& facts) {
+  if (shares_memory(facts)) return kSharedSlotBytes;
+  if (facts.hosts == 1 || facts.has_rdma) return kSocketSlotBytes;
+  return std::max(kWireSlotBytes, static_cast<double>(under_way_bytes(facts)));
+}
+
 // Among hosts, or among racks as if they were hosts.
-Workload workload_of(Collective collective, uint64_t bytes, const Facts& facts, bool among_racks) {
-  const bool shares_memory = facts.hosts == 1 && facts.shares_memory;
+Workload workload_of(Collective collective, uint64_t bytes, uint32_t lanes, const Facts& facts, bool among_racks) {
   const int hosts = among_racks ? facts.racks.n : facts.hosts;
   return {.n = static_cast<double>(facts.n_ranks),
           .bytes = static_cast<double>(bytes),
-          .slot_bytes = shares_memory ? kSharedSlotBytes
-                        : facts.hosts > 1 && !facts.has_rdma
-                            ? std::max(kWireSlotBytes, static_cast<double>(under_way_bytes(facts)))
-                            : kSocketSlotBytes,
+          .slot_bytes = slot_bytes_of(facts),
+          .lanes = static_cast<double>(lanes),
           .hosts = static_cast<double>(hosts),
           .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),
           .depth = static_cast<int>(std::bit_width(static_cast<unsigned>(facts.n_ranks - 1))),
           .host_depth = static_cast<int>(std::bit_width(static_cast<unsigned>(hosts - 1))),
-          .shares_memory = shares_memory,
+          .shares_memory = shares_memory(facts),
           .sums = traits(collective).reduces,
           .machines = static_cast<double>(facts.hosts),
           .racks = static_cast<double>(facts.racks.n),
@@ -99,9 +110,19 @@ Workload workload_of(Collective collective, uint64_t bytes, const Facts& facts, 
 
 }  // namespace
 
+uint32_t lanes_of(Collective collective, Algo algo, uint64_t bytes, const Facts& facts) {
+  constexpr uint64_t kUsualRoundTripNs = 40'000;
+  const Algorithm* const algorithm = algorithm_of(own_algo(collective, algo));
+  if (algorithm == nullptr || !algorithm->method(collective).overlaps || facts.hosts == 1) return 1;
+  const double chunk = static_cast<double>(bytes) / (collective == Collective::kAllReduce ? facts.n_ranks : 1);
+  const double under_way = twice_sent_in(std::max(kUsualRoundTripNs, 2 * farthest_ns(facts)), facts);
+  return under_way >= 2 * kWireSlotBytes && chunk > slot_bytes_of(facts) ? 2 : 1;
+}
+
 RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Facts& facts) {
   if (facts.n_ranks == 1) return {.here = {0, 0, 2 * static_cast<double>(bytes)}};
-  const Workload workload = workload_of(collective, bytes, facts, false);
+  const uint32_t lanes = lanes_of(collective, algo, bytes, facts);
+  const Workload workload = workload_of(collective, bytes, lanes, facts, false);
   // What has no algorithms is direct.
   const Algorithm* const algorithm = algorithm_of(own_algo(collective, algo));
   const auto cost_of =
@@ -115,7 +136,7 @@ RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Fa
                    share(cost.summed),
                    facts.hosts > 1 ? cost.out : 0};
   if (facts.racks.n > 1) {
-    const Cost among = cost_of(workload_of(collective, bytes, facts, true));
+    const Cost among = cost_of(workload_of(collective, bytes, lanes, facts, true));
     busiest.rack_hops = among.wire_hops;
     busiest.rack_bytes = among.out;
   }

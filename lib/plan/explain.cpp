@@ -57,7 +57,8 @@ std::string Planner::explain(const Call& call, uint64_t bytes) const {
   if (what.moves_data)
     text += format(" (%llu x %s", static_cast<unsigned long long>(call.count), dtype_name(call.dtype));
   if (what.reduces) text += format(", %s", red_op_name(call.op));
-  text += format("%s over %d ranks: %s, %s\n", what.moves_data ? ")" : "", n_ranks_, algo_name(algo),
+  const char* const lanes = lanes_of(call.collective, algo, bytes, facts_) > 1 ? " in two lanes" : "";
+  text += format("%s over %d ranks: %s%s, %s\n", what.moves_data ? ")" : "", n_ranks_, algo_name(algo), lanes,
                  all.size() == 1 ? "there is one way only" : "predicted to be the fastest");
   if (forced_ != Algo::kAuto && algo == forced_)
     text += format("forced: %s, by TUTTI_ALGO or the configuration\n", algo_name(forced_));

@@ -22,7 +22,7 @@ struct Ranks {
   std::span<const int> order;
   std::span<const std::vector<int>> hosts, racks, slow;
   int rank = 0, root = 0;
-  uint32_t lanes = 1;  // side by side: GPUs have the blocks for more
+  uint32_t lanes = 1;  // side by side: twice as many where they overlap
   int n() const { return static_cast<int>(order.size()); }
 };
 // Where the rank stands in a list, mostly at its own number.
@@ -39,6 +39,7 @@ inline constexpr uint32_t kWindow = 2;
 struct Method {
   Schedule (*build)(Ranks ranks) = nullptr;  // null: there is no such way
   Cost (*cost)(const Workload& workload) = nullptr;
+  bool overlaps = false;  // with more lanes, one has something to do while another one waits for its hops
 };
 
 struct Algorithm {

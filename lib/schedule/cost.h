@@ -34,7 +34,7 @@ inline constexpr double kPassedOn = 0.25;
 // How an algorithm's cost comes together. `n`: ranks; `bytes`: of an all-gather, reduce-scatter or all-to-all one
 // block, else all.
 struct Workload {
-  const double n, bytes, slot_bytes;
+  const double n, bytes, slot_bytes, lanes;
   const double hosts, here;  // `here`: ranks of the largest host
   const int depth, host_depth;
   const bool shares_memory, sums;  // the ranks; the collective
@@ -50,8 +50,8 @@ struct Workload {
   Work each(double work) const { return {work, work * n}; }
   // Messages that a value of so many bytes takes, at least `least`.
   double messages_for(double value_bytes, double least) const { return std::max(least, value_bytes / slot_bytes); }
-  // Rounds follow each other, and each waits for its hops.
-  double rounds(double value_bytes) const { return std::max(1.0, value_bytes / slot_bytes); }
+  // Rounds follow each other, and each waits for its hops unless another lane has something to do meanwhile.
+  double rounds(double value_bytes) const { return std::max(1.0, value_bytes / slot_bytes / (lanes * lanes)); }
 
   // A rank and all the others, so much with each.
   void with_all(Cost& cost, double messages, double bytes_each) const {

@@ -265,7 +265,8 @@ Schedule scatter(int n_ranks, int rank, int root, uint32_t n_chunks) {
 
 extern const Algorithm kDirect = {
     .name = "direct",
-    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, r.n() * r.lanes, r.lanes); }, parts_cost},
+    .all_reduce = {[](Ranks r) { return two_shot_all_reduce(r.n(), r.rank, r.n() * r.lanes, r.lanes); }, parts_cost,
+                   true},
     .broadcast = {[](Ranks r) { return direct_broadcast(r.n(), r.rank, r.root, 1); }, direct_cost},
     .reduce = {[](Ranks r) {
                  return r.n() > 2 ? two_shot_reduce(r.n(), r.rank, r.root, r.n())

@@ -235,7 +235,7 @@ Cost circulant_cost(const Workload& b) {
   // Over TCP on one host, 6 and 7 ranks take 1.3 to 1.7 times as long as a ring, 4 and 8 as long as that.
   const double uneven = b.hosts == 1 && !b.shares_memory && !std::has_single_bit(static_cast<unsigned>(b.n)) ? 1.5 : 1;
   const double moved = 2 * b.others() * part;
-  Cost e = b.hops(2 * b.depth, 2 * b.host_depth);
+  Cost e = b.hops(2 * b.depth * b.rounds(part), 2 * b.host_depth * b.rounds(part));
   // Each rank's chunk is a message of its own.
   b.over_distances(e, b.each(4 * b.others() * b.messages_for(part, 1)), b.passed_on(b.each(moved * uneven)));
   e.summed = b.each(moved);

@@ -144,8 +144,9 @@ Cost hierarchical_cost(const Workload& b) {
   const double part = b.bytes / b.n, share = b.bytes / b.here, all = 2 * (b.here - 1 + b.hosts - 1),
                out = 2 * (b.hosts - 1);
   Cost e = b.hops(all * b.rounds(part), out * b.rounds(part));
-  e.here = {b.each(4 * (b.here - 1) * b.messages_for(share / b.hosts, 2 * b.hosts)), b.each(2 * (b.here - 1) * share)};
-  e.wire = {b.each(out * 2 * b.messages_for(part, 2)), b.each(out * part)};
+  e.here = {b.each(4 * (b.here - 1) * b.messages_for(share / b.hosts, 2 * b.hosts * b.lanes)),
+            b.each(2 * (b.here - 1) * share)};
+  e.wire = {b.each(out * 2 * b.messages_for(part, 2 * b.lanes)), b.each(out * part)};
   e.summed = b.each(2 * b.others() * part);
   e.out = 2 * (b.machines - 1) / b.machines * b.bytes;
   return e;
@@ -157,9 +158,9 @@ Cost racks_cost(const Workload& b) {
   const double part = b.bytes / b.n, share = b.bytes / b.rack, rounds = 2 * (b.rack - 1), out = 2 * (b.racks - 1);
   const double rounds_out = b.hosts == b.racks ? 0 : rounds / b.here;
   Cost e = b.hops((rounds + out) * b.rounds(part), (rounds_out + out) * b.rounds(part));
-  b.to_next(e, b.each(2 * rounds * b.messages_for(share / b.racks, 2 * b.racks)), b.each(rounds * share),
+  b.to_next(e, b.each(2 * rounds * b.messages_for(share / b.racks, 2 * b.racks * b.lanes)), b.each(rounds * share),
             b.hosts / b.n);
-  e.wire.messages += b.each(out * 2 * b.messages_for(part, 2));
+  e.wire.messages += b.each(out * 2 * b.messages_for(part, 2 * b.lanes));
   e.wire.bytes += b.each(out * part);
   e.summed = b.each(2 * b.others() * part);
   e.out = b.hosts == b.racks ? out / b.racks * b.bytes : rounds * share + b.here * out * part;
@@ -190,12 +191,13 @@ Schedule hierarchical_all_reduce(Hosts hosts, int rank, uint32_t n_chunks, uint3
 
 extern const Algorithm kHierarchical = {
     .name = "hierarchical",
-    .all_reduce = {[](Ranks r) { return with_smallest_chunks(r.hosts, r); }, hierarchical_cost},
+    .all_reduce = {[](Ranks r) { return with_smallest_chunks(r.hosts, r); }, hierarchical_cost, true},
     .otherwise = Algo::kRing,
     .is_for_full_hosts = true};
-extern const Algorithm kRacks = {.name = "racks",
-                                 .all_reduce = {[](Ranks r) { return with_smallest_chunks(r.racks, r); }, racks_cost},
-                                 .otherwise = Algo::kRing,
-                                 .is_for_racks = true};
+extern const Algorithm kRacks = {
+    .name = "racks",
+    .all_reduce = {[](Ranks r) { return with_smallest_chunks(r.racks, r); }, racks_cost, true},
+    .otherwise = Algo::kRing,
+    .is_for_racks = true};
 
 }  // namespace tutti

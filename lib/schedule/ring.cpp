@@ -189,11 +189,12 @@ Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_c
 
 extern const Algorithm kRing = {
     .name = "ring",
-    .all_reduce = {[](Ranks r) { return ring_all_reduce(r.order, r.rank, r.n() * r.lanes, r.lanes); }, ring_cost},
+    .all_reduce = {[](Ranks r) { return ring_all_reduce(r.order, r.rank, r.n() * r.lanes, r.lanes); }, ring_cost, true},
     .broadcast = {[](Ranks r) { return ring_broadcast(r.order, r.rank, r.root, 1, 1); }, chain_cost},
     .reduce = {[](Ranks r) { return ring_reduce(r.order, r.rank, r.root, 1, 1); }, chain_cost},
-    .all_gather = {[](Ranks r) { return ring_all_gather(r.order, r.rank, r.lanes, r.lanes); }, round_cost},
-    .reduce_scatter = {[](Ranks r) { return ring_reduce_scatter(r.order, r.rank, r.lanes, r.lanes); }, round_cost},
+    .all_gather = {[](Ranks r) { return ring_all_gather(r.order, r.rank, r.lanes, r.lanes); }, round_cost, true},
+    .reduce_scatter = {[](Ranks r) { return ring_reduce_scatter(r.order, r.rank, r.lanes, r.lanes); }, round_cost,
+                       true},
 };
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Four hosts in two racks that are joined at 200 Mb/s, four of which one is slow, and four at two sites that are 40 ms
-# apart: network namespaces at 1 Gb/s, with a rank on each in the worst order. tutti-tune measures racks, speeds and
+# Four hosts in two racks that are joined at 200 Mb/s, four of which one is slow, four that are said to be 1 ms apart, and
+# four at two sites that are 40 ms apart: network namespaces at 1 Gb/s, with a rank on each in the worst order. tutti-tune measures racks, speeds and
 # distances, and its file tells the library.
 #   racks.sh PERF_DIR TUTTI_TUNE FAR            test: counts the bytes that a 4 MiB all-reduce sends between racks, from a
 #                                               slow host and between sites
@@ -100,6 +100,13 @@ echo "a slow host: sends $share % of an all-reduce's bytes"
 compare "a slow host" "$out.slow" -b 64K -e 1M
 
 speed 4 1gbit
+echo '{"racks": 1, "hosts_per_rack": 4, "ranks_per_host": 1, "hosts": ["h1", "h2", "h3", "h4"],
+  "local": {"gbit_per_s": 100, "latency_us": 1}, "nic": {"gbit_per_s": 1, "latency_us": 1000}}' >"$out.lanes.json"
+echo "network = $out.lanes.json" >"$out.lanes"
+job "$out.lanes" -b 256K -e 4M -f 16 -n 2 -w 1 -c 1 --explain
+[ "$(grep -c 'in two lanes, ' "$out.rank0")" = 1 ] && grep -q 'AllReduce of 4194304 .* in two lanes, ' "$out.rank0" ||
+  { cat "$out.rank0"; fail "4 MiB are not, or 256 KiB are in two lanes between hosts that are 1 ms apart"; }
+
 ip -n "$switch" link del up1
 for end in 1 2; do
   ip -n "$switch" link add up$end up master net$end type veth peer name end$end

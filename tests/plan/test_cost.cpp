@@ -131,6 +131,33 @@ TEST_CASE("cost: what everybody knows of algorithms") {
   CHECK(all_reduce(Algo::kRing, 1 << 28, eight) < all_reduce(Algo::kTree, 1 << 28, eight));
 }
 
+TEST_CASE("cost: two lanes between hosts that are fast or far for a message's length, where a chunk takes several") {
+  Facts hosts = facts_of(4, 4);
+  hosts.hosts = 4, hosts.largest_host = 1;
+  constexpr uint64_t kMessage = 64 << 10, kGigabit = 125'000'000;
+  const auto lanes = [&](Collective collective, Algo algo, uint64_t bytes) {
+    return lanes_of(collective, algo, bytes, hosts);
+  };
+  hosts.wire_bytes_per_second = 25 * kGigabit;
+  CHECK(lanes(Collective::kAllReduce, Algo::kRing, 4 * kMessage) == 1);
+  CHECK(lanes(Collective::kAllReduce, Algo::kRing, 4 * kMessage + 4) == 2);
+  CHECK(lanes(Collective::kAllGather, Algo::kRing, kMessage) == 1);
+  CHECK(lanes(Collective::kAllGather, Algo::kRing, kMessage + 4) == 2);
+  for (const char* name : {"direct", "hierarchical", "racks"})
+    CHECK(lanes(Collective::kAllReduce, algo_named(name), 1 << 30) == 2);
+  for (const char* name : {"circulant", "tree", "chain"})
+    CHECK(lanes(Collective::kAllReduce, algo_named(name), 1 << 30) == 1);
+  CHECK(lanes(Collective::kBroadcast, Algo::kRing, 1 << 30) == 1);
+  hosts.wire_bytes_per_second = 10 * kGigabit;
+  CHECK(lanes(Collective::kAllReduce, Algo::kRing, 1 << 30) == 1);
+  hosts.wire_latency_ns = 100'000;
+  CHECK(lanes(Collective::kAllReduce, Algo::kRing, 1 << 30) == 2);
+  hosts.largest_host = 4;  // share what is under way
+  CHECK(lanes(Collective::kAllReduce, Algo::kRing, 1 << 30) == 1);
+  // They make no difference within a host.
+  CHECK(lanes_of(Collective::kAllReduce, Algo::kRing, 1 << 30, facts_of(4, 4)) == 1);
+}
+
 // A one-shot all-reduce cannot expose its input, so with it registered memory is no faster than other memory.
 TEST_CASE("cost: two ranks in shared memory add up parts from 64 KiB on") {
   const Facts two = facts_of(2, 2);

@@ -155,18 +155,18 @@ TEST_CASE("who sends waits for a free slot") {
   CHECK(outcome.value().ns == about(taken + kSlots * kSlowdown * kMessageNs, 1e-6));
 }
 
-// A ring of two halves of 1 MiB: each goes twice, in so many messages.
+// A ring of two halves of 1 MiB: each goes twice, in so many messages of each lane.
 TEST_CASE("messages are as long as the library's, whatever joins the ranks") {
   struct Joined {
     const char* by;
     bool shares_memory, rdma;
     int ranks_per_host, nics;
-    uint64_t slot_bytes, slots;
+    uint64_t slot_bytes, slots, lanes;
   };
   for (const Joined& j :
-       {Joined{"TCP", true, false, 1, 1, 65088, 16}, Joined{"TCP, two networks", true, false, 1, 2, 130176, 16},
-        Joined{"RDMA", true, true, 1, 2, 256 << 10, 4}, Joined{"memory", true, true, 2, 1, 128 << 10, 4},
-        Joined{"TCP on one host", false, false, 2, 1, 576 << 10, 4}}) {
+       {Joined{"TCP", true, false, 1, 1, 65088, 16, 2}, Joined{"TCP, two networks", true, false, 1, 2, 130176, 16, 2},
+        Joined{"RDMA", true, true, 1, 2, 256 << 10, 4, 2}, Joined{"memory", true, true, 2, 1, 128 << 10, 4, 1},
+        Joined{"TCP on one host", false, false, 2, 1, 576 << 10, 4, 1}}) {
     Cluster cluster = plain_cluster();
     cluster.links.shares_memory = j.shares_memory;
     cluster.links.rdma = j.rdma;
@@ -178,7 +178,20 @@ TEST_CASE("messages are as long as the library's, whatever joins the ranks") {
     INFO(j.by);
     REQUIRE(outcome);
     CHECK(network.sizes().slots == j.slots);
-    CHECK(outcome.value().messages == 2 * 2 * (((1 << 20) - 1) / j.slot_bytes + 1));
+    CHECK(outcome.value().messages == 2 * 2 * j.lanes * (((1 << 20) / j.lanes - 1) / j.slot_bytes + 1));
+  }
+}
+
+TEST_CASE("two lanes keep a network busy while each waits for its messages") {
+  constexpr int kRanks = 4;
+  const SimulatedOperation of{.bytes = 16 << 20};
+  const double bound = 2 * (kRanks - 1) * static_cast<double>(of.bytes) / kRanks / kBytesPerNs;
+  for (const char* name : {"ring", "direct"}) {
+    Cluster cluster = plain_cluster();
+    cluster.links.slots = cluster.links.slot_bytes = 0;
+    CHECK(ns_of(network_of(cluster, kRanks), of, algo_named(name)) < 1.05 * bound);
+    cluster.nic.bytes_per_second /= 10;  // so that one lane is enough
+    CHECK(ns_of(network_of(cluster, kRanks), of, algo_named(name)) < 1.15 * 10 * bound);
   }
 }
 
