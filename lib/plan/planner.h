@@ -1,6 +1,6 @@
-// plan: which algorithm an operation takes: a pure function of the call, of what all ranks know of each other since the
-// group has formed, and of prices. Nothing is measured while the user's operations run, so all ranks decide alike, and
-// alike in every run. Immutable after set_facts(); any thread.
+// plan: which algorithm an operation takes, and how many lanes: a pure function of the call, of what all ranks know of
+// each other since the group has formed, and of prices. Nothing is measured while the user's operations run, so all
+// ranks decide alike, and alike in every run. Immutable after set_facts(); any thread.
 #pragma once
 
 #include <cstdint>
