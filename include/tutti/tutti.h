@@ -292,13 +292,14 @@ TUTTI_API tuttiResult_t tuttiEventDestroy(tuttiEvent_t event);
  *
  * Reproducible sums. The result of a reduction of floats has the same bits on all ranks and in every run. It depends on
  * the inputs, the count, datatype and op, the collective, the number of ranks, and their layout: which of them share a
- * host, whether they share memory there, and how many CPUs the hosts have. It does not depend on timing or load, on
- * earlier operations, on the CPUs that ranks are bound to, on registration, streams, in place or not, nor on
- * TUTTI_SLOTS and TUTTI_SLOT_BYTES. What changes the algorithm may change the bits: TUTTI_ALGO, TUTTI_ORDER,
- * TUTTI_TRANSPORTS, a tuning file, another version of the library. Where up to 16 ranks share memory the order of the
- * sum is that of ranks; elsewhere it is another fixed one. With two ranks there is only one. With config.deterministic
- * the order is that of ranks everywhere, so the bits do not depend on layout, transport and algorithm either. On CUDA
- * devices the order is that of ranks unless a ring or tree is forced, whose order depends on the device, too. */
+ * host, whether they share memory there, how many CPUs the hosts have, and how fast their network is. It does not
+ * depend on timing or load, on earlier operations, on the CPUs that ranks are bound to, on registration, streams, in
+ * place or not, nor on TUTTI_SLOTS and TUTTI_SLOT_BYTES. What changes the algorithm may change the bits: TUTTI_ALGO,
+ * TUTTI_ORDER, TUTTI_TRANSPORTS, a tuning file, another version of the library. Where up to 16 ranks share memory the
+ * order of the sum is that of ranks; elsewhere it is another fixed one. With two ranks there is only one. With
+ * config.deterministic the order is that of ranks everywhere, so the bits do not depend on layout, transport and
+ * algorithm either. On CUDA devices the order is that of ranks unless a ring or tree is forced, whose order depends on
+ * the device, too. */
 
 /* Writes to `text`, which has room for *bytes bytes, how `comm` carries out `collective`, the name of one of the
  * functions below ("tuttiAllReduce"), with `count`, `datatype` and `op` (ignored if it has none) now, and
