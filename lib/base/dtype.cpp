@@ -18,20 +18,20 @@ const char* red_op_name(RedOp op) {
 }
 
 const CollectiveTraits& traits(Collective collective) {
-  static constexpr CollectiveTraits kTraits[kCollectives + 1] = {{"nothing", false, false, false},
-                                                                 {"AllReduce", true, true, false},
-                                                                 {"Broadcast", true, false, true},
-                                                                 {"Reduce", true, true, true},
-                                                                 {"AllGather", true, false, false},
-                                                                 {"ReduceScatter", true, true, false},
-                                                                 {"AllToAll", true, false, false},
-                                                                 {"Gather", true, false, true},
-                                                                 {"Scatter", true, false, true},
-                                                                 {"Barrier", false, false, false},
-                                                                 {"SendRecv", true, false, false},
-                                                                 {"Finalize", false, false, false},
-                                                                 {"AllReduceQuantized", true, true, false},
-                                                                 {"unknown operation", false, false, false}};
+  static constexpr CollectiveTraits kTraits[kCollectives + 1] = {{"nothing", false, false, false, false},
+                                                                 {"AllReduce", true, true, false, false},
+                                                                 {"Broadcast", true, false, true, false},
+                                                                 {"Reduce", true, true, true, false},
+                                                                 {"AllGather", true, false, false, true},
+                                                                 {"ReduceScatter", true, true, false, true},
+                                                                 {"AllToAll", true, false, false, true},
+                                                                 {"Gather", true, false, true, false},
+                                                                 {"Scatter", true, false, true, false},
+                                                                 {"Barrier", false, false, false, false},
+                                                                 {"SendRecv", true, false, false, false},
+                                                                 {"Finalize", false, false, false, false},
+                                                                 {"AllReduceQuantized", true, true, false, false},
+                                                                 {"unknown operation", false, false, false, false}};
   const int i = static_cast<int>(collective);
   return kTraits[i < kCollectives ? i : kCollectives];
 }

@@ -48,6 +48,7 @@ struct CollectiveTraits {
   bool moves_data;
   bool reduces;
   bool has_root;
+  bool in_blocks;  // each rank has a block of every rank, going in or coming out, and counts are of one
 };
 const CollectiveTraits& traits(Collective collective);
 

@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kOtherSecret = "the other side does not know this group's secret";
 
 constexpr char kMagic[6] = {'T', 'U', 'T', 'T', 'I', 0};
-constexpr uint8_t kVersion = 4;
+constexpr uint8_t kVersion = 5;
+constexpr std::array<uint8_t, 32> kRefusal{};  // in place of the server's proof
 
 // The others stay within a host, or are not used where connections are encrypted.
 bool is_encrypted(const Key& key, HelloKind kind) {
@@ -69,6 +70,10 @@ Handshake::Status Handshake::advance(int fd) {
     if (!fill(fd, expected_bytes())) break;
     in_got_ = 0;
     if (!step()) break;
+  }
+  if (failed_ && wants_write()) {  // why, if that was told
+    (void)::send(fd, out_ + out_sent_, out_bytes_ - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    out_sent_ = out_bytes_;
   }
   if (!failed_ && stage_ == Stage::kDone && !flush(fd) && !failed_) return Status::kPending;
   return failed_ ? Status::kFailed : stage_ == Stage::kDone ? Status::kDone : Status::kPending;
@@ -147,7 +152,10 @@ bool Handshake::take_proof() {
   const size_t proof_at = encrypts() ? client_public_.size() : 0;
   if (encrypts()) memcpy(client_public_.data(), in_, client_public_.size());
   const Mac expected = mac("client");
-  if (sodium_memcmp(in_ + proof_at, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
+  if (sodium_memcmp(in_ + proof_at, expected.data(), expected.size()) != 0) {
+    queue(kRefusal.data(), kRefusal.size());
+    return fail_misfit(kOtherSecret);
+  }
   if (encrypts() && !make_channel(false)) return false;
   const Mac proof = mac("server");
   queue(proof.data(), proof.size());
@@ -157,6 +165,8 @@ bool Handshake::take_proof() {
 
 bool Handshake::take_acceptance() {
   const Mac expected = mac("server");
+  if (memcmp(in_, kRefusal.data(), kRefusal.size()) == 0)
+    return fail_misfit(std::string(kOtherSecret) + ": it refused this side's");
   if (sodium_memcmp(in_, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
   if (encrypts() && !make_channel(true)) return false;
   stage_ = Stage::kDone;
@@ -249,7 +259,6 @@ bool Handshake::fill(int fd, size_t bytes) {
     if (n > 0) {
       in_got_ += static_cast<size_t>(n);
     } else if (n == 0) {
-      if (stage_ == Stage::kAccepted) return fail_misfit(std::string(kOtherSecret) + ": it refused this side's");
       return fail("the other side closed the connection during the handshake");
     } else if (errno == EINTR) {
       continue;

@@ -11,7 +11,9 @@
 // client's proof its own; the proofs cover them. What both keys give, with the group's key and all that was said, makes
 // the keys of a SecureChannel. So who has recorded the connection reads nothing of it, even once the secret is known.
 //
-// Who calls proves itself first: a stranger gets nothing out of a listener that a weak secret could be tried on.
+// Who calls proves itself first: a stranger gets nothing out of a listener that a weak secret could be tried on. A
+// wrong proof is answered with zeros instead, so that who hangs up for another reason is not said to have another
+// secret.
 //
 // Not thread-safe: one thread drives one handshake. The descriptor stays the caller's.
 #pragma once

@@ -32,13 +32,8 @@ Planner planner_of(const Network& network) {
   return planner;
 }
 
-bool is_in_blocks(Collective collective) {
-  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
-         collective == Collective::kAllToAll;
-}
-
 uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks) {
-  return is_in_blocks(operation.collective) ? operation.bytes / static_cast<uint64_t>(n_ranks) : operation.bytes;
+  return traits(operation.collective).in_blocks ? operation.bytes / static_cast<uint64_t>(n_ranks) : operation.bytes;
 }
 
 Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype) {
@@ -99,7 +94,7 @@ Result<Outcome> run(const Network& network, const SimulatedOperation& operation,
 double bus_factor(Collective collective, int n_ranks) {
   const double n = n_ranks;
   if (collective == Collective::kAllReduce) return 2 * (n - 1) / n;
-  return is_in_blocks(collective) ? (n - 1) / n : 1;
+  return traits(collective).in_blocks ? (n - 1) / n : 1;
 }
 
 }  // namespace tutti::sim

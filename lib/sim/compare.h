@@ -21,7 +21,6 @@ Prices prices_of(const Cluster& cluster);
 // The planner as it is on rank 0.
 Planner planner_of(const Network& network);
 Call call_of(const SimulatedOperation& operation, int n_ranks, DataType dtype);
-bool is_in_blocks(Collective collective);  // its sizes are those of one rank's part
 // Of one block, as planner.h and rank_cost_of() want it.
 uint64_t block_bytes(const SimulatedOperation& operation, int n_ranks);
 // All that the planner considers where the order of additions is free; `algo` other than kAuto: only that one's.

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -129,11 +130,23 @@ TEST_CASE("a wrong secret fails on both sides, and both know why") {
   CHECK(s == Status::kFailed);
   CHECK(has(server.why(), "does not know this group's secret"));
   CHECK(server.is_misfit());
-  CHECK(c == Status::kPending);  // until the server hangs up
+  CHECK(c == Status::kFailed);
+  CHECK(has(client.why(), "does not know this group's secret: it refused this side's"));
+  CHECK(client.is_misfit());
+}
+
+TEST_CASE("a server that hangs up instead of answering is not said to have another secret") {
+  Pair pair;
+  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+  const uint8_t nonce[16] = {};
+  send_bytes(pair.b, nonce, sizeof nonce);
+  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  uint8_t said[128];  // or the connection would be reset
+  REQUIRE(::recv(pair.b.get(), said, sizeof said, 0) == sizeof(Hello) + 32);
   pair.b.reset();
   CHECK(client.advance(pair.a.get()) == Status::kFailed);
-  CHECK(has(client.why(), "does not know this group's secret"));
-  CHECK(client.is_misfit());
+  CHECK(has(client.why(), "closed the connection during the handshake"));
+  CHECK(!client.is_misfit());
 }
 
 // Else somebody could take what it says home and try secrets on it.
@@ -148,13 +161,14 @@ TEST_CASE("to who has not proved itself, a server says nothing that depends on t
   const uint8_t proof[32] = {};
   send_bytes(pair.a, proof, sizeof proof);
   REQUIRE(server.advance(pair.b.get()) == Status::kFailed);
-  CHECK(::recv(pair.a.get(), said, sizeof said, 0) < 0);
+  CHECK(::recv(pair.a.get(), said, sizeof said, 0) == 32);
+  CHECK(std::all_of(said, said + 32, [](uint8_t byte) { return byte == 0; }));
 }
 
 TEST_CASE("a client believes no wrong answer to its proof") {
   Pair pair;
   Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
-  const uint8_t nonce[16] = {}, answer[32] = {};
+  const uint8_t nonce[16] = {}, answer[32] = {1};
   send_bytes(pair.b, nonce, sizeof nonce);
   REQUIRE(client.advance(pair.a.get()) == Status::kPending);
   send_bytes(pair.b, answer, sizeof answer);

@@ -22,31 +22,30 @@ const size_t kFree = algorithms().size();  // the communicator without a forced 
 struct Tested {
   const char* name;
   Collective collective;
-  bool in_blocks;  // a size is that of all ranks' blocks
   tuttiResult_t (*run)(const void* in, void* out, size_t count, tuttiComm_t comm);
 };
 constexpr Tested kTested[] = {
-    {"tuttiAllReduce", Collective::kAllReduce, false,
+    {"tuttiAllReduce", Collective::kAllReduce,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiAllReduce(in, out, n, tuttiFloat, tuttiSum, c, nullptr);
      }},
-    {"tuttiBroadcast", Collective::kBroadcast, false,
+    {"tuttiBroadcast", Collective::kBroadcast,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiBroadcast(in, out, n, tuttiFloat, 0, c, nullptr);
      }},
-    {"tuttiReduce", Collective::kReduce, false,
+    {"tuttiReduce", Collective::kReduce,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiReduce(in, out, n, tuttiFloat, tuttiSum, 0, c, nullptr);
      }},
-    {"tuttiAllGather", Collective::kAllGather, true,
+    {"tuttiAllGather", Collective::kAllGather,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiAllGather(in, out, n, tuttiFloat, c, nullptr);
      }},
-    {"tuttiReduceScatter", Collective::kReduceScatter, true,
+    {"tuttiReduceScatter", Collective::kReduceScatter,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiReduceScatter(in, out, n, tuttiFloat, tuttiSum, c, nullptr);
      }},
-    {"tuttiAlltoAll", Collective::kAllToAll, true,
+    {"tuttiAlltoAll", Collective::kAllToAll,
      [](const void* in, void* out, size_t n, tuttiComm_t c) {
        return tuttiAlltoAll(in, out, n, tuttiFloat, c, nullptr);
      }},
@@ -113,7 +112,7 @@ class Measuring {
   }
 
   Status run_point(const Tested& tested, size_t bytes) {
-    count_ = bytes / sizeof(float) / (tested.in_blocks ? static_cast<size_t>(team_.n_ranks()) : 1);
+    count_ = bytes / sizeof(float) / (traits(tested.collective).in_blocks ? static_cast<size_t>(team_.n_ranks()) : 1);
     if (count_ == 0) return {};
     show_progress(tested, bytes);
     std::vector<size_t> entrants;  // the others are the same as one of them
