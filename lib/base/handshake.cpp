@@ -71,7 +71,7 @@ Handshake::Status Handshake::advance(int fd) {
     in_got_ = 0;
     if (!step()) break;
   }
-  if (failed_ && wants_write()) {  // why, if that was told
+  if (failed_ && wants_write()) {  // the refusal of a wrong proof: one try, since the connection ends here
     (void)::send(fd, out_ + out_sent_, out_bytes_ - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
     out_sent_ = out_bytes_;
   }

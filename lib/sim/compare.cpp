@@ -72,14 +72,13 @@ std::optional<Symmetry> symmetry_of(const Network& network, const std::function<
 }  // namespace
 
 Result<Outcome> run(const Network& network, const SimulatedOperation& operation, Algo algo) {
-  const Layout layout = network.layout();
   const Planner planner = planner_of(network);
   const uint64_t bytes = block_bytes(operation, network.n_ranks());
   const uint32_t lanes = lanes_of(operation.collective, algo, bytes, planner.facts());
   const auto schedule = [&](int rank) {
     return planner.schedule_of(rank, operation.collective, algo, operation.root, lanes);
   };
-  const auto neighbours = [&](int rank) { return Planner(rank, layout, Algo::kAuto, false).neighbours(); };
+  const auto neighbours = [&](int rank) { return Planner(rank, planner.layout(), Algo::kAuto, false).neighbours(); };
   const Job job{.schedule = schedule,
                 .block_elems = bytes / sizeof(float),
                 .elem_bytes = sizeof(float),

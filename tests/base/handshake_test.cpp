@@ -43,6 +43,15 @@ Hello genuine_hello(const Key& k, HelloKind kind, int from, int to) {
   return hello;
 }
 
+// A client that was given a nonce, and has answered it with its proof.
+Handshake client_after_proof(const Pair& pair) {
+  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
+  const uint8_t nonce[16] = {};
+  send_bytes(pair.b, nonce, sizeof nonce);
+  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  return client;
+}
+
 // What a server says to one who sends these bytes.
 std::string server_refusal(const void* data, size_t bytes) {
   Pair pair;
@@ -137,10 +146,7 @@ TEST_CASE("a wrong secret fails on both sides, and both know why") {
 
 TEST_CASE("a server that hangs up instead of answering is not said to have another secret") {
   Pair pair;
-  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
-  const uint8_t nonce[16] = {};
-  send_bytes(pair.b, nonce, sizeof nonce);
-  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  Handshake client = client_after_proof(pair);
   uint8_t said[128];  // or the connection would be reset
   REQUIRE(::recv(pair.b.get(), said, sizeof said, 0) == sizeof(Hello) + 32);
   pair.b.reset();
@@ -167,10 +173,8 @@ TEST_CASE("to who has not proved itself, a server says nothing that depends on t
 
 TEST_CASE("a client believes no wrong answer to its proof") {
   Pair pair;
-  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
-  const uint8_t nonce[16] = {}, answer[32] = {1};
-  send_bytes(pair.b, nonce, sizeof nonce);
-  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  Handshake client = client_after_proof(pair);
+  const uint8_t answer[32] = {1};
   send_bytes(pair.b, answer, sizeof answer);
   CHECK(client.advance(pair.a.get()) == Status::kFailed);
   CHECK(has(client.why(), "does not know this group's secret"));
@@ -191,10 +195,7 @@ TEST_CASE("a server believes no wrong proof") {
 
 TEST_CASE("a client's own proof sent back to it does not deceive it") {
   Pair pair;
-  Handshake client = Handshake::client(key("secret"), HelloKind::kTcp, 3, 5);
-  const uint8_t nonce[16] = {};
-  send_bytes(pair.b, nonce, sizeof nonce);
-  REQUIRE(client.advance(pair.a.get()) == Status::kPending);
+  Handshake client = client_after_proof(pair);
   uint8_t said[sizeof(Hello) + 32];
   REQUIRE(::recv(pair.b.get(), said, sizeof said, 0) == sizeof said);
   send_bytes(pair.b, said + sizeof(Hello), 32);
