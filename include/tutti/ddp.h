@@ -201,7 +201,8 @@ TUTTI_API tuttiResult_t tuttiDdpSetStream(tuttiDdp_t ddp, tuttiStream_t stream);
 /* The gradient of parameter `index` is complete: it must not be touched until tuttiDdpWait. Launches the buckets that
  * are due. Does not block; any thread. Errors: tuttiInvalidArgument (not a live handle, no such parameter),
  * tuttiInvalidUsage (no step is under way; the parameter is marked already; it was unused in the first step of a static
- * graph), which tuttiDdpWait then reports on all ranks. */
+ * graph), which tuttiDdpWait then reports on all ranks. In steps without synchronisation only what a static graph
+ * forbids is refused. */
 TUTTI_API tuttiResult_t tuttiDdpMarkReady(tuttiDdp_t ddp, size_t index);
 
 /* Parameter `index` has no gradient in this step on this rank (config.findUnused or staticGraph): it counts as zero.

@@ -78,7 +78,8 @@ Result<void> take_cuda_device(int value, const std::string& name, int* to) {
   return {};
 }
 
-Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation, std::function<void()> begin) {
+Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation, std::function<void()> begin,
+                    tuttiComm_t from) {
   if (!config.blocking) {
     const auto member = std::make_shared<Member>();
     TUTTI_TRY(member->create(std::move(creation), config.deadline(), std::move(begin)));
@@ -86,7 +87,7 @@ Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation 
     *handle = make_handle(member);
     return in_background("the creation of a communicator");
   }
-  return launch_blocking(nullptr, [=]() -> Result<void> {
+  return launch_blocking(from, [=]() -> Result<void> {
     if (begin) begin();
     TUTTI_TRY_ASSIGN(auto comm, creation(config.deadline()));
     if (handle != nullptr) *handle = make_handle(std::make_shared<Member>(std::move(comm)));

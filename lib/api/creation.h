@@ -32,9 +32,9 @@ Result<void> take_cuda_device(int value, const std::string& name, int* to);
 
 // Makes a communicator and its handle: now, at the end of the group, or in the background. `begin` comes right before
 // that, but never later than this returns where it is in the background. A null `handle`: this rank takes part, but
-// gets no communicator.
+// gets no communicator. `from`: what it is made from, which may go before the group ends.
 Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation,
-                    std::function<void()> begin = nullptr);
+                    std::function<void()> begin = nullptr, tuttiComm_t from = nullptr);
 
 // What `make` makes from `comm`; it ends soon, and says so, when tuttiCommAbort ends that one, which waits for it.
 Result<std::unique_ptr<Communicator>> make_from(

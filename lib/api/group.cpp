@@ -15,6 +15,8 @@ struct Pending {
   Use use;
   Operation operation;
   tuttiStream_t stream;
+  std::shared_ptr<Stream> queue;  // the stream's, once the group has ended
+  uint64_t ticket = 0;
 };
 
 struct Blocking {
@@ -67,15 +69,12 @@ Result<void> check_self_messages(const Pending& p) {
   return {};
 }
 
-Result<void> enqueue(Pending& p) {
-  TUTTI_TRY_ASSIGN(const auto stream, find_stream(p.stream));
-  const uint64_t ticket = p.use->take_ticket();
+void enqueue(Pending& p) {
   const auto kept = std::make_shared<Use>(std::move(p.use));  // the queue's copy keeps the communicator alive
-  stream->enqueue([kept, ticket, operation = p.operation] {
+  p.queue->enqueue([kept, ticket = p.ticket, operation = p.operation] {
     log_set_thread_rank((*kept)->rank());
     return contained([&] { return (*kept)->run(ticket, operation); });
   });
-  return {};
 }
 
 // All ranks' operations are on their way before any is waited for: their ranks may all be this thread's.
@@ -89,27 +88,48 @@ Result<void> start_on_devices(const std::vector<Pending>& operations) {
   return cuda::Device::settle(devices);
 }
 
-// What has a stream goes there. The rest runs here: one communicator's operations in order, several communicators' side
-// by side, because their ranks may all be this thread's.
-Result<void> start_all(std::vector<Pending> operations) {
+// Also those behind one that has failed, which are refused: others may wait for their tickets' turns.
+Result<void> run_in_order(const std::vector<Pending*>& list) {
+  Result<void> first;
+  for (const Pending* p : list)
+    if (auto result = p->use->run(p->ticket, p->operation); first) first = std::move(result);
+  return first;
+}
+
+// Of each communicator what has no stream, in order; the rest goes to its streams. Tickets are taken in the order of
+// calls, whatever has a stream, and only once nothing else can fail: each has to be used.
+Result<std::vector<std::vector<Pending*>>> begin_all(std::vector<Pending>& operations) {
   for (const Pending& p : operations)
     if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_self_messages(p));
   TUTTI_TRY(start_on_devices(operations));
+  std::erase_if(operations, [](const Pending& p) { return p.use->device() != nullptr; });
+  for (Pending& p : operations) {
+    if (p.stream == nullptr) continue;
+    TUTTI_TRY_ASSIGN(p.queue, find_stream(p.stream));
+  }
   std::map<tuttiComm_t, std::vector<Pending*>> here;
   for (Pending& p : operations) {
-    if (p.use->device() != nullptr) continue;
-    if (p.stream == nullptr)
-      here[p.handle].push_back(&p);
+    p.ticket = p.use->take_ticket();
+    if (p.queue != nullptr)
+      enqueue(p);
     else
-      TUTTI_TRY(enqueue(p));
+      here[p.handle].push_back(&p);
   }
+  std::vector<std::vector<Pending*>> lists;
+  for (auto& [handle, list] : here) lists.push_back(std::move(list));
+  return lists;
+}
+
+// One communicator's operations in order, several communicators' side by side, because their ranks may all be this
+// thread's.
+Result<void> start_all(std::vector<Pending> operations) {
+  TUTTI_TRY_ASSIGN(const auto lists, begin_all(operations));
   std::vector<std::function<Result<void>()>> all;
-  for (const auto& [handle, list] : here)
-    all.push_back([&list = list]() -> Result<void> {
-      for (const Pending* p : list) TUTTI_TRY(p->use->run(p->use->take_ticket(), p->operation));
-      return {};
-    });
-  return run_at_once(std::move(all));
+  for (const auto& list : lists) all.push_back([&list] { return run_in_order(list); });
+  return run_at_once(std::move(all), [&](size_t i) {
+    lists[i].front()->use->abort("tuttiGroupEnd, which could start no thread,");
+    (void)run_in_order(lists[i]);  // refused, each in its turn
+  });
 }
 
 // What was collected, at the outermost end; else nothing.
@@ -205,19 +225,23 @@ Error in_background(const char* what) {
   return error;
 }
 
-Result<void> run_at_once(std::vector<std::function<Result<void>()>> all) {
+Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void(size_t)>& give_up) {
   if (all.empty()) return {};
   std::vector<Result<void>> results(all.size());
   std::vector<std::thread> threads;
   const auto run = [&](size_t i) { results[i] = contained(all[i]); };
-  for (size_t i = 0; i + 1 < all.size() && results.back(); i++) {
-    auto thread = start_thread("a thread", [&run, i] { run(i); });
+  while (threads.size() + 1 < all.size() && results.back()) {
+    auto thread = start_thread("a thread", [&run, i = threads.size()] { run(i); });
     if (thread)
       threads.push_back(std::move(thread).value());
-    else  // the ranks that did start wait for those that did not until their limit
+    else
       results.back() = std::move(thread).error();
   }
-  if (results.back()) run(all.size() - 1);
+  if (results.back()) {
+    run(all.size() - 1);
+  } else if (give_up) {
+    for (size_t i = threads.size(); i < all.size(); i++) give_up(i);
+  }
   for (std::thread& thread : threads) thread.join();
   for (auto& result : results)
     if (!result) return std::move(result).error();

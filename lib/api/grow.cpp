@@ -50,7 +50,7 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
           return Communicator::create(agreed, me, n_ranks, options, until);
         });
       },
-      [=] { *ticket = (*use)->take_ticket(); });
+      [=] { *ticket = (*use)->take_ticket(); }, comm);
 }
 
 Result<void> join_as_new(int n_ranks, const UniqueId& id, int rank, tuttiComm_t* newcomm, const tuttiConfig_t* config) {

@@ -62,7 +62,8 @@ Result<void> comm_shrink(tuttiComm_t comm, const int* excluded, int n_excluded, 
       [=] {
         if (flags == TUTTI_SHRINK_ABORT) (*use)->abort("tuttiCommShrink with TUTTI_SHRINK_ABORT");
         *ticket = (*use)->take_ticket();
-      });
+      },
+      comm);
 }
 
 Result<void> revoke(tuttiComm_t comm, int flags) {

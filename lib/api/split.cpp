@@ -82,7 +82,8 @@ Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newco
       },
       [=] {
         for (uint64_t& ticket : *tickets) ticket = (*use)->take_ticket();
-      });
+      },
+      comm);
 }
 
 // What the leader of a listed group, its lowest rank, tells the others: the id, and the list, so that they see whether
@@ -173,7 +174,7 @@ Result<void> create_group(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t
       [=, options = read.options](const Deadline& deadline) {
         return form_group(*use, *ticket, members, options, deadline);
       },
-      [=] { *ticket = (*use)->take_ticket(); });
+      [=] { *ticket = (*use)->take_ticket(); }, comm);
 }
 
 }  // namespace

@@ -36,4 +36,9 @@ const CollectiveTraits& traits(Collective collective) {
   return kTraits[i < kCollectives ? i : kCollectives];
 }
 
+int rank_blocks(Collective collective, int n_ranks) {
+  if (!traits(collective).in_blocks) return 2;
+  return collective == Collective::kAllToAll ? 2 * n_ranks : n_ranks + 1;
+}
+
 }  // namespace tutti

@@ -51,6 +51,8 @@ struct CollectiveTraits {
   bool in_blocks;  // each rank has a block of every rank, going in or coming out, and counts are of one
 };
 const CollectiveTraits& traits(Collective collective);
+// What a rank gives and gets, in what counts are of: blocks, or all.
+int rank_blocks(Collective collective, int n_ranks);
 
 constexpr size_t dtype_bytes(DataType type) {
   constexpr uint8_t kBytes[kDataTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};

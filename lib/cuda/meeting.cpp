@@ -33,7 +33,7 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
   r->has_come.resize(ranks_.size());
   r->arrivals[place] = std::move(arrival);
   r->has_come[place] = true;
-  r->mismatch = compare(*r, place);
+  r->mismatch = compare(*r, round, place);
   const bool is_last = ++r->n_come == ranks_.size();
   if (is_last) rounds_.erase(round);
   if (is_last || r->mismatch) r->is_settled.store(true, std::memory_order_release);
@@ -42,14 +42,16 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
 }
 
 // With one of those that have come before, which are alike.
-std::optional<Error> Meeting::compare(const Round& round, size_t place) const {
+std::optional<Error> Meeting::compare(const Round& round, uint64_t number, size_t place) const {
   size_t other = 0;
   while (other < ranks_.size() && (other == place || !round.has_come[other])) other++;
   if (other == ranks_.size()) return std::nullopt;
   const auto [a, b] = std::minmax(place, other);
   const Operation &one = round.arrivals[a].operation, &another = round.arrivals[b].operation;
-  if (to_call(one) == to_call(another)) return std::nullopt;
-  return different_calls(ranks_[a], to_call(one), ranks_[b], to_call(another), &one, &another);
+  Call one_call = to_call(one), another_call = to_call(another);
+  if (one_call == another_call) return std::nullopt;
+  one_call.sequence = another_call.sequence = number;
+  return different_calls(ranks_[a], one_call, ranks_[b], another_call, &one, &another);
 }
 
 Result<bool> MeetingAttendee::pass(const Operation& operation) {

@@ -92,7 +92,7 @@ class Meeting {
   bool all_have_left() const { return n_left_ == ranks_.size(); }
 
  private:
-  std::optional<Error> compare(const Round& round, size_t place) const;
+  std::optional<Error> compare(const Round& round, uint64_t number, size_t place) const;
 
   const std::vector<int> ranks_;
   std::mutex mutex_;

@@ -44,7 +44,7 @@ std::string who_has_what(const std::vector<std::string>& texts) {
 
 // The error about line `index`, which differs.
 Status disagreement(const Group& group, const std::vector<std::string>& lines, size_t index) {
-  std::array<char, 256> mine{};
+  std::array<char, 1024> mine{};  // a name, and its shape behind it
   const std::string line = index < lines.size() ? lines[index] : "nothing in its place";
   line.copy(mine.data(), mine.size() - 1);
   std::vector<char> all(mine.size() * static_cast<size_t>(group.size));

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/env.h"
@@ -114,7 +116,7 @@ bool is_evidence(const Recorder& recorder) {
 }
 
 void sweep_trace_files(const std::string& folder) {
-  size_t kept = 0;
+  std::vector<std::pair<int64_t, std::string>> evidence;  // and when it ended
   for (const std::string& path : trace_files(folder)) {
     const char state = process_state(*maker_of(path.substr(folder.size() + 1)));
     if (state != 'X') {
@@ -124,9 +126,13 @@ void sweep_trace_files(const std::string& folder) {
     const auto trace = read_trace(path);
     const bool is_recent = trace && is_evidence(trace.value()) && trace.value().read_ns >= last_ns_of(trace.value()) &&
                            trace.value().read_ns - last_ns_of(trace.value()) < kHourNs;
-    if (is_recent && ++kept <= kMostFiles) continue;
-    unlink(path.c_str());
+    if (is_recent)
+      evidence.emplace_back(last_ns_of(trace.value()), path);
+    else
+      unlink(path.c_str());
   }
+  std::sort(evidence.rbegin(), evidence.rend());  // the last ones stay
+  for (size_t i = kMostFiles; i < evidence.size(); i++) unlink(evidence[i].second.c_str());
 }
 
 }  // namespace tutti

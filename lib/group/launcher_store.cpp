@@ -126,7 +126,9 @@ Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline
   const std::lock_guard lock(state.mutex);
   if (state.pmi_failure) return *state.pmi_failure;
   if (!state.pmi) {
-    TUTTI_TRY_ASSIGN(state.pmi, Pmi::init(fd, deadline));
+    auto pmi = Pmi::init(fd, deadline);
+    if (!pmi) return *(state.pmi_failure = std::move(pmi).error());
+    state.pmi = std::move(pmi).value();
     state.pmi_fd = fd;
     fstat(fd, &state.pmi_socket);
     farewell_at_exit(state);

@@ -213,14 +213,13 @@ Result<Decision> PeerWatch::agree(const Council::Without& without, const std::st
 
 void PeerWatch::alarm(const Nonce& attempt) {
   const std::lock_guard lock(mutex_);
-  if (alarm_ == attempt) return;
-  alarm_ = attempt;
-  send_to_all(kAlarm, ByteWriter().put(attempt).take());
+  // Each is passed on once: were it the last one that counts, two at once would chase each other for ever.
+  if (alarms_.insert(attempt).second) send_to_all(kAlarm, ByteWriter().put(attempt).take());
 }
 
 bool PeerWatch::alarmed(const Nonce& attempt) const {
   const std::lock_guard lock(mutex_);
-  return alarm_ == attempt;
+  return alarms_.contains(attempt);
 }
 
 bool PeerWatch::has_lost_any_of(const std::vector<int>& ranks) const {

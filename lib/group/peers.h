@@ -163,7 +163,7 @@ class PeerWatch : private Watcher::Client {
   std::set<int> lost_;
   Council council_;
   std::condition_variable council_changed_;
-  Nonce alarm_{};                  // the last one
+  std::set<Nonce> alarms_;         // of attempts that failed
   std::optional<Error> shut_out_;  // the others take this rank to be lost
   bool leaving_ = false;
   Fd wake_fd_;

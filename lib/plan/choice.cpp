@@ -74,7 +74,7 @@ std::vector<Algo> Planner::choices_for(const Call& call, uint64_t bytes) const {
   const bool forced = forced_ != Algo::kAuto && has_algorithms(call.collective) &&
                       (order != Order::kRanks || algorithm_of(forced_)->keeps_rank_order);
   if (forced) choices = {forced_};
-  if (order != Order::kFixed) return choices;
+  if (order != Order::kFixed || !has_algorithms(call.collective)) return choices;
   const Algo fixed = priced(call, bytes, choices, facts_.unbound())[0].algo;
   if (!in_order(fixed)) return {fixed};
   std::erase_if(choices, [&](Algo algo) { return !in_order(algo); });

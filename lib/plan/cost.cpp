@@ -140,8 +140,7 @@ RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Fa
     busiest.rack_hops = among.wire_hops;
     busiest.rack_bytes = among.out;
   }
-  const double blocks = traits(collective).in_blocks ? workload.n + 1 : 2,
-               all = blocks * workload.bytes * facts.largest_host;
+  const double all = rank_blocks(collective, facts.n_ranks) * workload.bytes * facts.largest_host;
   if (all > static_cast<double>(facts.cache_bytes))
     busiest.far_bytes = busiest.here.bytes + busiest.wire.bytes + busiest.summed_bytes;
   return busiest;

@@ -12,11 +12,11 @@ uint64_t key_of(int from, int to, uint32_t channel) {
   return static_cast<uint64_t>(channel) << 56 | static_cast<uint64_t>(from) << 28 | static_cast<uint64_t>(to);
 }
 
-// What a byte costs more: of each rank of a host an input and an output have to fit the caches.
+// What a byte costs more: of each rank of a host the input and the output have to fit the caches.
 double far_byte_ns(const Network& network, const Job& job) {
   const Cluster& cluster = network.cluster();
   const int here = std::min(cluster.ranks_per_host, network.n_ranks());
-  const double bytes = 2.0 * here * static_cast<double>(job.block_elems * job.elem_bytes);
+  const double bytes = 1.0 * job.rank_blocks * here * static_cast<double>(job.block_elems * job.elem_bytes);
   return cluster.cpus.cache_bytes == 0 || bytes <= cluster.cpus.cache_bytes ? 0 : cluster.cpus.far_byte_ns;
 }
 

@@ -15,6 +15,7 @@ struct Job {
   std::function<Schedule(int rank)> schedule;
   uint64_t block_elems = 0;  // of every block; see schedule.h
   size_t elem_bytes = 4;
+  int rank_blocks = 2;  // of them, a rank's input and output
   bool traces = false;
   int row = 1;  // operations, one after the other
   // Whom a rank is told by, and tells, that one has died.

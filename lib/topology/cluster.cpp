@@ -184,6 +184,8 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
   TUTTI_TRY(fields.count("slot_bytes", 64, &slot_bytes));
   cluster->links.slots = static_cast<uint32_t>(slots);
   cluster->links.slot_bytes = static_cast<uint32_t>(slot_bytes) / 64 * 64;
+  const double all = 1.0 * std::max(1, cluster->racks) * cluster->hosts_per_rack * cluster->ranks_per_host;
+  if (all > 1 << 30) return fields.wrong(format("%.0f ranks are more than there can be", all));
   return {};
 }
 

@@ -124,6 +124,13 @@ TEST_CASE("the check finds every wrong variable") {
     REQUIRE(!checked);
     CHECK(checked.error().message.find("TUTTI_LOG=loud") != std::string::npos);
   }
+  for (const Env id : {Env::kProto, Env::kOrder}) {
+    const Set set(id, "odd");
+    const auto checked = env_check();
+    REQUIRE(!checked);
+    CHECK(checked.error().message.find(env_entry(id).name + std::string("=odd is not valid: give ")) !=
+          std::string::npos);
+  }
   CHECK(env_check());
 }
 

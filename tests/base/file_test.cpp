@@ -1,12 +1,18 @@
 // Files that are written whole.
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "base/fd.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "catch.h"
 
 using namespace tutti;
@@ -62,6 +68,14 @@ TEST_CASE("what cannot be written is named, and nothing is left") {
   CHECK_FALSE(write_file(folder.path + "/none/a", "x"));
   REQUIRE(mkdir((folder.path + "/d").c_str(), 0777) == 0);
   CHECK_FALSE(write_file(folder.path + "/d", "x"));
+  rlimit usual{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &usual) == 0);
+  const rlimit little{10, usual.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &little) == 0);
+  const auto large = write_file(folder.path + "/a", std::string(100, 'x'));
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &usual) == 0);
+  REQUIRE_FALSE(large);
+  CHECK(large.error().sys_errno == EFBIG);
   CHECK(folder.files() == 1);
 }
 
@@ -78,4 +92,19 @@ TEST_CASE("a file's first line comes without its end, whatever follows, and is e
     REQUIRE(write_file(path, bytes));
     CHECK(first_line(path) == longer);
   }
+}
+
+TEST_CASE("a line that is too long for the log is cut and ends") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  const Fd out(ends[0]), in(ends[1]), before(dup(STDERR_FILENO));
+  REQUIRE(dup2(in.get(), STDERR_FILENO) == STDERR_FILENO);
+  tutti::log(LogLevel::kError, "%s", std::string(5000, 'x').c_str());
+  REQUIRE(dup2(before.get(), STDERR_FILENO) == STDERR_FILENO);
+  char text[10'000];
+  const ssize_t n = ::read(out.get(), text, sizeof text);
+  REQUIRE(n > 0);
+  CHECK(n <= 2048);
+  CHECK(std::count(text, text + n, '\n') == 1);
+  CHECK(text[n - 1] == '\n');
 }

@@ -109,6 +109,25 @@ TEST_CASE("what follows the handshake is left for its reader") {
   CHECK(std::string(data) == "atad");
 }
 
+TEST_CASE("each direction of an encrypted connection has a key of its own") {
+  Key secret = key("secret");
+  secret.encrypts = true;
+  Pair pair;
+  Handshake client = Handshake::client(secret, HelloKind::kTcp, 3, 5);
+  Handshake server = Handshake::server(secret, HelloKind::kTcp, 5);
+  Status c, s;
+  drive(client, pair.a.get(), server, pair.b.get(), &c, &s);
+  REQUIRE((c == Status::kDone && s == Status::kDone));
+  const auto by_client = client.take_channel(), by_server = server.take_channel();
+  REQUIRE((by_client && by_server));
+  REQUIRE(send_some(pair.a.get(), by_client.get(), "text", 4) == 4);
+  REQUIRE(send_some(pair.b.get(), by_server.get(), "text", 4) == 4);
+  char to_server[64], to_client[64];
+  REQUIRE(::recv(pair.b.get(), to_server, sizeof to_server, 0) == 24);
+  REQUIRE(::recv(pair.a.get(), to_client, sizeof to_client, 0) == 24);
+  CHECK(memcmp(to_server, to_client, 24) != 0);  // else what one has said could be sent back to it
+}
+
 TEST_CASE("a handshake works one byte at a time") {
   Pair client_side, server_side;
   Handshake client = Handshake::client(key("secret"), HelloKind::kShm, 0, 1);
@@ -178,6 +197,20 @@ TEST_CASE("a client believes no wrong answer to its proof") {
   send_bytes(pair.b, answer, sizeof answer);
   CHECK(client.advance(pair.a.get()) == Status::kFailed);
   CHECK(has(client.why(), "does not know this group's secret"));
+}
+
+TEST_CASE("a client that encrypts takes no cipher that it has not offered") {
+  Key secret = key("secret");
+  secret.encrypts = true;
+  for (const uint8_t cipher : {uint8_t{0}, uint8_t{3}, uint8_t{16}}) {  // none, two at once, one that there is not
+    Pair pair;
+    Handshake client = Handshake::client(secret, HelloKind::kTcp, 3, 5);
+    uint8_t challenge[16 + 1 + 32] = {};
+    challenge[16] = cipher;
+    send_bytes(pair.b, challenge, sizeof challenge);
+    CHECK(client.advance(pair.a.get()) == Status::kFailed);
+    CHECK(has(client.why(), "not offered"));
+  }
 }
 
 TEST_CASE("a server believes no wrong proof") {

@@ -1,6 +1,8 @@
 // Wrong arguments: a code, a message that names the argument and its value, and a communicator that still works.
 #include "comm/ranks.h"
 
+#include <cstddef>
+
 using namespace tutti_test;
 
 namespace {
@@ -63,6 +65,7 @@ TEST_CASE("blocks of unequal size that overlap are refused, but for in place") {
     return tuttiAlltoAllv(a, counts, from, a, counts, to, tuttiFloat, comm, nullptr);
   };
   check_refused(exchange(four, none, two), tuttiInvalidArgument, "overlap");
+  check_refused(exchange(four, two, none), tuttiInvalidArgument, "overlap");
   check_refused(exchange(four, none, none), tuttiInvalidArgument, "overlap");
   check_refused(exchange(four, none, far), tuttiInvalidArgument, "overflow");
   CHECK(exchange(four, none, four) == tuttiSuccess);
@@ -195,7 +198,7 @@ TEST_CASE("every operation names a wrong buffer, count, type, operator, root, pe
 }
 
 TEST_CASE("wrong blocks of unequal size are named with their values") {
-  require_success(run_threads(2, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+  require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     float a[8] = {}, b[8] = {};
     const auto refused = [&](tuttiResult_t result, const char* part) {
       outcome.wrong += result != tuttiInvalidArgument || !strstr(tuttiGetLastError(nullptr), part);
@@ -209,6 +212,7 @@ TEST_CASE("wrong blocks of unequal size are named with their values") {
     refused(gather(two, huge), "displs[1]=18446744073709551615");
     refused(gather(nullptr, apart), "recvcounts is NULL");
     refused(gather(two, nullptr), "displs is NULL");
+    refused(tuttiAllGatherv(b + 2 * (1 - rank), b, two, apart, tuttiFloat, comm, nullptr), "overlap");  // the other's
     refused(tuttiReduceScatterv(a, b, huge, tuttiFloat, tuttiSum, comm, nullptr), "recvcounts[1]=18446744073709551615");
     refused(tuttiReduceScatterv(a, b, nullptr, tuttiFloat, tuttiSum, comm, nullptr), "recvcounts is NULL");
     const auto exchange = [&](const size_t* sends, const size_t* from, const size_t* recvs, const size_t* to) {
@@ -222,6 +226,8 @@ TEST_CASE("wrong blocks of unequal size are named with their values") {
     refused(exchange(two, huge, two, apart), "sdispls[1]=18446744073709551615");
     refused(exchange(two, apart, two, huge), "rdispls[1]=18446744073709551615");
     refused(exchange(two, apart, two, overlapping), "recvbuff's block for rank 0");
+    const size_t six_and_one[] = {6, 1}, behind_the_one[] = {3, 6};
+    refused(tuttiAlltoAllv(a, six_and_one, overlapping, a, two, behind_the_one, tuttiFloat, comm, nullptr), "overlap");
     outcome.take(exchange(two, overlapping, two, apart));  // what is sent may overlap
     const size_t first_only[] = {2, 0};
     outcome.take(gather(first_only, huge));  // where nothing comes does not matter
@@ -263,6 +269,20 @@ TEST_CASE("wrong communicators and pointers of all other functions are named") {
   invalid(tuttiCommInitFromEnv(nullptr, nullptr), "comm is NULL");
   check_refused(tuttiGroupEnd(), tuttiInvalidUsage, "without tuttiGroupStart");
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("a dead handle stays dead while other communicators come and go") {
+  tuttiComm_t dead = nullptr;
+  int count = 0;
+  REQUIRE(tuttiCommInitAll(&dead, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiCommDestroy(dead) == tuttiSuccess);
+  for (int i = 0; i < 3; i++) {
+    tuttiComm_t comm = nullptr;
+    REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+    CHECK(comm != dead);
+    invalid(tuttiCommCount(dead, &count), "is not a live communicator");
+    CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+  }
 }
 
 TEST_CASE("wrong streams and events are named") {
@@ -307,6 +327,28 @@ TEST_CASE("a communicator that goes takes along what its thread's group has coll
     CHECK((abort ? tuttiCommAbort(made) : tuttiCommDestroy(made)) == tuttiSuccess);
     check_refused(tuttiGroupEnd(), tuttiInvalidUsage, "was destroyed");
   }
+}
+
+TEST_CASE("a communicator that goes takes along what its thread's group was to make from it") {
+  using Make = tuttiResult_t (*)(tuttiComm_t, tuttiComm_t*);
+  const Make all[] = {
+      [](tuttiComm_t comm, tuttiComm_t* made) { return tuttiCommSplit(comm, 0, 0, made, nullptr); },
+      [](tuttiComm_t comm, tuttiComm_t* made) {
+        const int me = 0;
+        return tuttiCommCreateGroup(comm, &me, 1, made, nullptr);
+      },
+      [](tuttiComm_t comm, tuttiComm_t* made) { return tuttiCommShrink(comm, nullptr, 0, made, nullptr, 0); },
+      [](tuttiComm_t comm, tuttiComm_t* made) { return tuttiCommGrow(comm, 1, nullptr, -1, made, nullptr); }};
+  for (const Make make : all)
+    for (const bool abort : {false, true}) {
+      tuttiComm_t comm = nullptr, made = nullptr;
+      REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+      CHECK(tuttiGroupStart() == tuttiSuccess);
+      CHECK(make(comm, &made) == tuttiSuccess);
+      CHECK((abort ? tuttiCommAbort(comm) : tuttiCommDestroy(comm)) == tuttiSuccess);
+      check_refused(tuttiGroupEnd(), tuttiInvalidUsage, "was destroyed");
+      CHECK(made == nullptr);
+    }
 }
 
 TEST_CASE("wrong arguments of set-up are named") {
@@ -354,6 +396,45 @@ TEST_CASE("wrong arguments of set-up are named") {
   config = TUTTI_CONFIG_INITIALIZER;
   config.transports = "shm,carrier-pigeon";
   check_refused(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiInvalidUsage, "carrier-pigeon");
+}
+
+TEST_CASE("a configuration of an older or a newer header is read as far as both sides know it") {
+  tuttiConfig_t older = TUTTI_CONFIG_INITIALIZER;
+  older.size = offsetof(tuttiConfig_t, deterministic);
+  older.deterministic = older.blocking = older.majority = older.encrypt = 77;  // beyond its end
+  struct {
+    tuttiConfig_t known;
+    int unknown;
+  } newer = {TUTTI_CONFIG_INITIALIZER, 77};
+  newer.known.size = sizeof newer;
+  for (const tuttiConfig_t* config : {&older, &newer.known}) {
+    tuttiComm_t comm = nullptr;
+    const tuttiResult_t code = tuttiCommInitRankConfig(&comm, 1, new_id(), 0, config);
+    INFO(tuttiGetLastError(nullptr));
+    REQUIRE(code == tuttiSuccess);
+    CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+  }
+}
+
+TEST_CASE("a configuration counts more than the environment, also where it switches something off") {
+  setenv("TUTTI_DETERMINISTIC", "1", 1);
+  for (const int wanted : {0, 1, TUTTI_CONFIG_UNDEF_INT}) {
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.transports = "tcp";  // where the order of ranks costs something
+    config.deterministic = wanted;
+    const auto outcomes = run_threads(3, &config, [](int, tuttiComm_t comm, Outcome& outcome) {
+      char text[4000] = "";
+      size_t bytes = sizeof text;
+      outcome.take(tuttiExplain("tuttiAllReduce", 1000, tuttiFloat, tuttiSum, comm, text, &bytes));
+      outcome.message = text;
+    });
+    for (const Outcome& outcome : outcomes) {
+      INFO(outcome.message);
+      CHECK(outcome.code == tuttiSuccess);
+      CHECK(contains(outcome.message, wanted == 0 ? "order of the sums: fixed" : "order of the sums: rank order"));
+    }
+  }
+  unsetenv("TUTTI_DETERMINISTIC");
 }
 
 TEST_CASE("wrong environment variables are named at creation") {

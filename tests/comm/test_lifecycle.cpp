@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <malloc.h>
 #include <poll.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -123,6 +124,40 @@ TEST_CASE("a communicator holds what it says that it holds") {
   CHECK(check() > links_at_first);
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
   require_census(before.descriptors, before.threads);
+}
+
+// Its descriptor would stay, and the memory behind it.
+TEST_CASE("a communicator takes back what is still registered with it") {
+  live_once();  // a sanitizer's own thread comes with the first of ours
+  const Census before;
+  constexpr size_t kBytes = 1 << 16;
+  const int fd = memfd_create("user", 0);
+  REQUIRE(fd >= 0);
+  REQUIRE(ftruncate(fd, kBytes) == 0);
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  REQUIRE(memory != MAP_FAILED);
+  tuttiComm_t comm = nullptr;
+  void* handle = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  CHECK(tuttiCommRegister(comm, memory, kBytes, &handle) == tuttiSuccess);
+  close(fd);
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+  munmap(memory, kBytes);
+  require_census(before.descriptors, before.threads);
+}
+
+TEST_CASE("links have the slots that the environment says") {
+  setenv("TUTTI_SLOTS", "3", 1);
+  setenv("TUTTI_SLOT_BYTES", "100", 1);
+  require_success(run_threads(2, nullptr, [](int, tuttiComm_t comm, Outcome& outcome) {
+    int32_t value = 1;
+    outcome.take(tuttiAllReduce(&value, &value, 1, tuttiInt32, tuttiSum, comm, nullptr));
+    tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
+    outcome.take(tuttiCommMemStats(comm, &stats));
+    outcome.wrong += stats.links == 0 || stats.linkBytes != stats.links * 3 * 128;  // cache lines
+  }));
+  unsetenv("TUTTI_SLOTS");
+  unsetenv("TUTTI_SLOT_BYTES");
 }
 
 TEST_CASE("wrong arguments of the statistics are named") {

@@ -1,5 +1,6 @@
 // Where the kernel's limits are reached: an error at once that names the limit, on all ranks.
 #include <netdb.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -102,6 +103,34 @@ std::string sum_in_threads(int n, const tuttiConfig_t* config, const char* reaso
 }
 
 }  // namespace
+
+// Also what comes later on them comes to an end.
+TEST_CASE("a group for which there are not enough threads fails, and its communicators with it") {
+  if (kSanitized) return;  // whose memory has no limit
+  const std::string said = in_limited_child([] {
+    tuttiComm_t comms[2] = {};
+    int32_t one = 1, sums[2] = {};
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return std::string("no group");
+    const auto add = [&](int rank) {
+      return tuttiAllReduce(&one, &sums[rank], 1, tuttiInt32, tuttiSum, comms[rank], nullptr);
+    };
+    pthread_attr_t roomy;  // a stack that was in use before would do for another thread
+    pthread_attr_init(&roomy);
+    pthread_attr_setstacksize(&roomy, size_t{1} << 30);
+    pthread_setattr_default_np(&roomy);
+    limit(RLIMIT_AS, 0);
+    tuttiGroupStart();
+    for (const int rank : {0, 1}) add(rank);
+    const tuttiResult_t code = tuttiGroupEnd();
+    std::string text = std::to_string(code) + ": " + tuttiGetLastError(nullptr);
+    for (const int rank : {0, 1}) text += "; " + std::to_string(add(rank)) + ": " + tuttiGetLastError(comms[rank]);
+    return text;
+  });
+  INFO(said);
+  CHECK(contains(said, std::to_string(tuttiSystemError) + ": "));
+  CHECK(contains(said, "starting a thread (see ulimit -u)"));
+  CHECK(contains(said, "tuttiGroupEnd, which could start no thread"));
+}
 
 #if !defined(__SANITIZE_ADDRESS__)  // with UndefinedBehaviorSanitizer, which takes what it cannot look at by a pipe for
                                     // no object

@@ -89,6 +89,37 @@ TEST_CASE("the end of a group says that creations go on") {
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
+// The stream's operation is called first, and begins later than the small one after it could.
+TEST_CASE("a communicator that was made in the background keeps the order of calls, small ones and those on streams") {
+  const tuttiConfig_t config = non_blocking();
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& outcome = outcomes[static_cast<size_t>(r)];
+      tuttiComm_t comm = nullptr;
+      tuttiStream_t stream = nullptr;
+      outcome.wrong += tuttiCommInitRankConfig(&comm, 2, id, r, &config) != tuttiInProgress;
+      outcome.take(outcome_of(comm));
+      outcome.take(tuttiStreamCreate(&stream));
+      int32_t one = 1, sum = 0, behind = 0;
+      const auto add = [&](int32_t* to, tuttiStream_t where) {
+        outcome.take(tuttiAllReduce(&one, to, 1, tuttiInt32, tuttiSum, comm, where));
+      };
+      for (int i = 0; i < 3; i++) add(&sum, nullptr);
+      const auto hold = [](tuttiStream_t, tuttiResult_t, void*) { poll(nullptr, 0, 50); };
+      outcome.take(tuttiStreamAddCallback(stream, hold, nullptr));
+      add(&behind, stream);
+      add(&sum, nullptr);
+      outcome.wrong += behind != 2 || sum != 2;
+      outcome.take(tuttiStreamDestroy(stream));
+      outcome.take(tuttiCommDestroy(comm));
+    });
+  for (auto& thread : threads) thread.join();
+  require_success(outcomes);
+}
+
 TEST_CASE("a creation that waits for a rank that never comes can be ended") {
   const tuttiConfig_t config = non_blocking();
   tuttiComm_t comm = nullptr;

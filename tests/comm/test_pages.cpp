@@ -58,6 +58,12 @@ TEST_CASE("executor: a lane of many steps is bound a page at a time, in every ro
         REQUIRE(sent[at] == static_cast<float>(32 * c + 16 * round));
       }
   }
+  // What is worked out beforehand is the whole of it, or nothing.
+  Program in_one_round =
+      bind_program(program.schedule, {.slot_bytes = 128}, [&](int, uint32_t, bool) { return &link; });
+  SmallRun small;
+  small.prepare(in_one_round, operation);
+  CHECK_FALSE(static_cast<bool>(small));
 }
 
 }  // namespace tutti::test_pages

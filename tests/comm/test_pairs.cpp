@@ -411,3 +411,23 @@ TEST_CASE("a first message that its sender never calls ends after the limit of o
   CHECK(contains(outcomes[0].message, "rank 1"));
   CHECK(outcomes[0].wrong + outcomes[1].wrong == 0);
 }
+
+TEST_CASE("operations of a group keep their order, on a stream and without one") {
+  tuttiComm_t comm = nullptr;
+  tuttiStream_t stream = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  for (const bool stream_first : {false, true}) {
+    int32_t first = 7, second = -1, third = -2;
+    CHECK(tuttiGroupStart() == tuttiSuccess);
+    CHECK(tuttiAllReduce(&first, &second, 1, tuttiInt32, tuttiSum, comm, stream_first ? stream : nullptr) ==
+          tuttiSuccess);
+    CHECK(tuttiAllReduce(&second, &third, 1, tuttiInt32, tuttiSum, comm, stream_first ? nullptr : stream) ==
+          tuttiSuccess);
+    CHECK(tuttiGroupEnd() == tuttiSuccess);
+    CHECK(tuttiStreamSynchronize(stream) == tuttiSuccess);
+    CHECK(third == 7);
+  }
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}

@@ -259,5 +259,11 @@ TEST_CASE("what cannot be quantised is refused") {
     const tuttiResult_t code =
         tuttiAllReduceQuantized(data, data, 32, tuttiFloat32, tuttiSum, tuttiInt8, 64, data + 31, comm, nullptr);
     if (code != tuttiInvalidArgument || !contains(tuttiGetLastError(nullptr), "errorbuff overlaps")) outcome.wrong++;
+    float sums[64] = {};
+    for (float* const errors : {data + 31, sums + 31}) {
+      const tuttiResult_t apart =
+          tuttiAllReduceQuantized(data, sums, 32, tuttiFloat32, tuttiSum, tuttiInt8, 64, errors, comm, nullptr);
+      if (apart != tuttiInvalidArgument || !contains(tuttiGetLastError(nullptr), "errorbuff overlaps")) outcome.wrong++;
+    }
   }));
 }

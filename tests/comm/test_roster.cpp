@@ -2,6 +2,7 @@
 #include "comm/roster.h"
 
 #include "catch.h"
+#include "contains.h"
 #include "tutti/tutti.h"
 
 TEST_CASE("ranks with the same pid in different containers are in different processes") {
@@ -22,6 +23,34 @@ TEST_CASE("ranks with the same pid in different containers are in different proc
   CHECK(of_process(0) == std::vector<int>{0, 2});
   CHECK(of_process(1) == std::vector<int>{1});
   CHECK(of_process(3) == std::vector<int>{3});
+}
+
+TEST_CASE("ranks of which one is to do something otherwise are told what, each of them") {
+  using namespace tutti;
+  const auto refused = [](const char* setting, void (*differ)(Introduction&)) {
+    std::vector<std::string> said;
+    for (int rank = 0; rank < 2; rank++) {
+      Introduction one{.version = TUTTI_VERSION_CODE};
+      one.control.host = host_id();
+      if (rank == 1) differ(one);
+      said.push_back(one.to_bytes());
+    }
+    for (const int rank : {0, 1}) {
+      INFO(setting << ", rank " << rank);
+      const auto roster = Roster::of(Blobs::pack(said), rank);
+      REQUIRE_FALSE(roster);
+      CHECK(roster.error().code == Code::kInvalidUsage);
+      CHECK(tutti_test::contains(roster.error().message, setting));
+      CHECK(roster.error().culprit_rank == 1 - rank);
+    }
+  };
+  refused("TUTTI_ENCRYPT", [](Introduction& one) { one.encrypts = 1; });
+  refused("TUTTI_SLOT_BYTES=64", [](Introduction& one) { one.slot_bytes = 64; });
+  refused("TUTTI_DETERMINISTIC", [](Introduction& one) { one.deterministic = 1; });
+  refused("config.cudaDevice=a device", [](Introduction& one) { one.on_gpu = 1; });
+  refused("prices from=a file", [](Introduction& one) { one.prices = 1, one.prices_from = "a file"; });
+  refused("TUTTI_ORDER=rank", [](Introduction& one) { one.order = "rank"; });
+  refused("TUTTI_ALGO", [](Introduction& one) { one.algo = "ring"; });
 }
 
 namespace tutti {

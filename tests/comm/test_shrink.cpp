@@ -126,6 +126,26 @@ TEST_CASE("of several ranks that die at about the same time all others learn", "
   }
 }
 
+TEST_CASE("a shrink with a list fails if another rank is lost, and names that", "[processes]") {
+  Processes ranks(4, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    check_works(comm, rank, 4, outcome);
+    if (rank == 3) work_and_die(comm);
+    work_until_loss(comm, outcome);
+    if (rank == 2) return;  // it is on the list
+    tuttiComm_t left = nullptr;
+    outcome.take(shrink(comm, {2}, &left));
+    outcome.wrong += left != nullptr;
+  });
+  const auto outcomes = ranks.wait();
+  for (const size_t r : {0u, 1u}) {
+    INFO("rank " << r << ": " << outcomes[r].message);
+    CHECK(outcomes[r].code == tuttiRemoteError);
+    CHECK(contains(outcomes[r].message, "rank 3 (host "));
+    CHECK(contains(outcomes[r].message, "is lost and not in excludeRanksList"));
+    CHECK(outcomes[r].wrong == 0);
+  }
+}
+
 // Rank 2 joins the new group and dies there, while rank 0 waits in it for rank 1, who takes part in what a split
 // gathers only: so the new group may well know of the death before the old one does.
 TEST_CASE("who dies in the middle of a split is lost when the others' split returns", "[processes]") {
@@ -216,6 +236,32 @@ TEST_CASE("a shrink with abort ends what is stuck, here and at the ranks that ar
     CHECK(outcome.wrong == 0);
     CHECK(outcome.code != tuttiSuccess);  // of tuttiCommDestroy, which tells that the old one was aborted
     CHECK(contains(outcome.message, "TUTTI_SHRINK_ABORT"));
+  }
+}
+
+TEST_CASE("a communicator that breaks while it is finalized can be shrunk") {
+  std::atomic<int> finalizing{0};
+  const auto outcomes = run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    check_works(comm, rank, 3, outcome);
+    if (rank == 2) {
+      while (finalizing < 2) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // most often they wait for this rank by now
+      outcome.take(tuttiCommRevoke(comm, 0));
+    } else {
+      finalizing++;
+      outcome.wrong += tuttiCommFinalize(comm) != tuttiRemoteError;
+    }
+    tuttiComm_t left = nullptr;
+    outcome.take(tuttiCommShrink(comm, nullptr, 0, &left, nullptr, TUTTI_SHRINK_DEFAULT));
+    outcome.wrong += left == nullptr;
+    if (left == nullptr) return;
+    check_works(left, rank, 3, outcome);
+    outcome.take(tuttiCommDestroy(left));
+  });
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.wrong == 0);
+    CHECK(contains(outcome.message, "tuttiCommRevoke"));  // of tuttiCommDestroy: the old one was
   }
 }
 

@@ -84,6 +84,41 @@ TEST_CASE("messages and every collective have an estimate") {
   CHECK(both < 2 * one);  // they run at once
 }
 
+TEST_CASE("a simulated operation takes as long as tuttiExplain predicts") {
+  Pair pair;
+  std::vector<float> data(1 << 20), all(2 << 20);
+  const auto explain = [&](char* text, size_t* bytes) {
+    return tuttiExplain("tuttiAllReduce", data.size(), tuttiFloat, tuttiSum, pair.ranks[0], text, bytes);
+  };
+  char text[4000] = "";
+  size_t bytes = sizeof text;
+  REQUIRE(explain(text, &bytes) == tuttiSuccess);
+  INFO(text);
+  CHECK(bytes == strlen(text) + 1);
+  const char* const chosen = strstr(text, "\n* ");
+  REQUIRE(chosen != nullptr);
+  char name[32] = "";
+  float predicted_us = 0;
+  REQUIRE(sscanf(chosen, " * %31s %f", name, &predicted_us) == 2);
+  const float us = simulate(
+      [&] { tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, pair.ranks[0], nullptr); });
+  CHECK(std::abs(us - predicted_us) <= 0.01f + 1e-4f * predicted_us);
+
+  char beginning[] = "xxxxxxxxxxx";
+  size_t room = 10;
+  CHECK(explain(beginning, &room) == tuttiSuccess);
+  CHECK(room == bytes);
+  CHECK(std::string(beginning) == std::string(text, 9));
+  CHECK(beginning[10] == 'x');
+
+  const size_t n = data.size(), counts[] = {n, n}, at[] = {0, n};
+  tuttiComm_t comm = pair.ranks[0];
+  const float equal = simulate([&] { tuttiAllGather(data.data(), all.data(), n, tuttiFloat, comm, nullptr); });
+  const float unequal =
+      simulate([&] { tuttiAllGatherv(data.data(), all.data(), counts, at, tuttiFloat, comm, nullptr); });
+  CHECK(about(unequal, equal));
+}
+
 TEST_CASE("what cannot be simulated is refused with a reason, and the next group works") {
   Pair pair;
   tuttiSimInfo_t info = TUTTI_SIM_INFO_INITIALIZER;
@@ -125,4 +160,37 @@ TEST_CASE("a communicator on host memory has no CUDA device") {
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
   CHECK(tuttiCommInitAll(&comm, 1, nowhere) == tuttiInvalidArgument);
   CHECK(contains(tuttiGetLastError(nullptr), "devlist[0]=-2"));
+}
+
+TEST_CASE("a quantised sum has an estimate, also where an algorithm is forced") {
+  setenv("TUTTI_ALGO", "ring", 1);
+  tuttiComm_t comms[3];
+  REQUIRE(tuttiCommInitAll(comms, 3, nullptr) == tuttiSuccess);
+  unsetenv("TUTTI_ALGO");
+  std::vector<float> data(1000);
+  const float us = simulate([&] {
+    tuttiAllReduceQuantized(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, tuttiInt8, 64, nullptr,
+                            comms[0], nullptr);
+  });
+  CHECK(us > 0.0f);
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
+TEST_CASE("what cannot be explained is refused") {
+  Pair pair;
+  char text[100] = "";
+  const auto refused = [&](const char* collective, int type, int op, const char* part) {
+    size_t bytes = sizeof text;
+    CHECK(tuttiExplain(collective, 10, static_cast<tuttiDataType_t>(type), static_cast<tuttiRedOp_t>(op), pair.ranks[0],
+                       text, &bytes) == tuttiInvalidArgument);
+    CHECK(contains(tuttiGetLastError(nullptr), part));
+  };
+  for (const char* none : {"tuttiFinalize", "tuttiSendRecv", "tuttiNone", "AllReduce", "tuttiAllReduceQuantized", ""})
+    refused(none, tuttiFloat, tuttiSum, "is not the name of a collective");
+  refused(nullptr, tuttiFloat, tuttiSum, "collective is NULL");
+  refused("tuttiAllReduce", 99, tuttiSum, "datatype=99");
+  refused("tuttiAllReduce", tuttiFloat, 99, "op=99");
+  size_t bytes = sizeof text;
+  CHECK(tuttiExplain("tuttiBroadcast", 10, tuttiFloat, static_cast<tuttiRedOp_t>(99), pair.ranks[0], text, &bytes) ==
+        tuttiSuccess);  // has no op
 }

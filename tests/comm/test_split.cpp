@@ -62,6 +62,10 @@ TEST_CASE("unequal blocks, some of them empty, with gaps between them") {
     const size_t begins[n] = {0, 5, 5, 100006};
     for (size_t i = 0; i < counts[me]; i++) outcome.wrong += part[i] != 4 * static_cast<int32_t>(begins[me] + i) + 6;
     outcome.wrong += part[counts[me]] != -1;
+    int32_t* const mine_of_whole = whole.data() + begins[me];  // in place
+    outcome.take(tuttiReduceScatterv(whole.data(), mine_of_whole, counts, tuttiInt32, tuttiSum, comm, nullptr));
+    for (size_t i = 0; i < counts[me]; i++)
+      outcome.wrong += mine_of_whole[i] != 4 * static_cast<int32_t>(begins[me] + i) + 6;
 
     const size_t overlapping[n] = {0, 0, 0, 0};
     outcome.wrong += tuttiAllGatherv(mine.data(), all.data(), counts, overlapping, tuttiInt32, comm, nullptr) !=

@@ -288,6 +288,37 @@ TEST_CASE("only what stays true however old it is makes ranks wait for each othe
   CHECK(judge(late, {{1, sends}}).error);
 }
 
+TEST_CASE("a call needs of another rank what it has to get from it") {
+  const Standing waits = passes(1, 2, {{false, 0, 1, 1, DataType::kInt8}});
+  const auto needs = [&](Collective collective, int root, std::vector<uint64_t> blocks = {}, uint64_t count = 4) {
+    Standing one = calls(0, 3, collective);
+    one.call.root = root;
+    one.call.count = count;
+    one.call.blocks = blocks.empty() ? 0 : 1;
+    one.blocks = std::move(blocks);
+    return judge(one, {{1, waits}}).error.has_value();
+  };
+  for (const Collective gathers : {Collective::kReduce, Collective::kGather}) {
+    CHECK(needs(gathers, 0));
+    CHECK_FALSE(needs(gathers, 1));
+    CHECK_FALSE(needs(gathers, 2));
+  }
+  for (const Collective spreads : {Collective::kBroadcast, Collective::kScatter}) {
+    CHECK(needs(spreads, 1));
+    CHECK_FALSE(needs(spreads, 0));
+    CHECK_FALSE(needs(spreads, 2));
+  }
+  CHECK(needs(Collective::kAllGather, 0, {0, 4}));
+  CHECK_FALSE(needs(Collective::kAllGather, 0, {4, 0}));
+  CHECK(needs(Collective::kReduceScatter, 0, {4, 0}));
+  CHECK_FALSE(needs(Collective::kReduceScatter, 0, {0, 4}));
+  for (const Collective all : {Collective::kAllReduce, Collective::kAllToAll, Collective::kAllReduceQuantized}) {
+    CHECK(needs(all, 0));
+    CHECK_FALSE(needs(all, 0, {}, 0));
+  }
+  CHECK(needs(Collective::kBarrier, 0, {}, 0));
+}
+
 TEST_CASE("a statement that does not fit leaves out what nobody misses, and bytes that make no sense are none") {
   Standing mine = passes(3, 7, {{true, 2, 9, 10, DataType::kInt32}});
   mine.call.collective = Collective::kBarrier;

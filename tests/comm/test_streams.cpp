@@ -71,6 +71,28 @@ TEST_CASE("who waits for an event waits for the point that it marked then, thoug
   CHECK(tuttiEventDestroy(event) == tuttiSuccess);
 }
 
+TEST_CASE("an event that two streams record is reached when the later record is, whatever the other stream does") {
+  using Flag = std::atomic<bool>;
+  tuttiStream_t slow = nullptr, quick = nullptr;
+  tuttiEvent_t event = nullptr;
+  REQUIRE(tuttiStreamCreate(&slow) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&quick) == tuttiSuccess);
+  REQUIRE(tuttiEventCreate(&event) == tuttiSuccess);
+  Flag may_end{false};
+  const auto hold = [](tuttiStream_t, tuttiResult_t, void* user) {
+    while (!*static_cast<Flag*>(user)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  CHECK(tuttiStreamAddCallback(slow, hold, &may_end) == tuttiSuccess);
+  CHECK(tuttiEventRecord(event, slow) == tuttiSuccess);
+  CHECK(tuttiEventRecord(event, quick) == tuttiSuccess);
+  CHECK(tuttiEventSynchronize(event) == tuttiSuccess);
+  may_end = true;
+  CHECK(tuttiStreamDestroy(slow) == tuttiSuccess);
+  CHECK(tuttiEventQuery(event) == tuttiSuccess);
+  CHECK(tuttiStreamDestroy(quick) == tuttiSuccess);
+  CHECK(tuttiEventDestroy(event) == tuttiSuccess);
+}
+
 TEST_CASE("a callback hears of the operations before it, also of their failure") {
   const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiStream_t stream = nullptr;
@@ -93,4 +115,33 @@ TEST_CASE("a callback hears of the operations before it, also of their failure")
     CHECK(outcome.wrong == 0);
     CHECK(outcome.code == tuttiInvalidUsage);  // of the destroyed communicator, which is broken
   }
+}
+
+TEST_CASE("a stream tells of its error as often as it is asked, and once more when it is destroyed") {
+  tuttiComm_t comm = nullptr;
+  tuttiStream_t stream = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  CHECK(tuttiCommFinalize(comm) == tuttiSuccess);
+  int32_t value = 1;
+  const auto fail = [&] {
+    CHECK(tuttiAllReduce(&value, &value, 1, tuttiInt32, tuttiSum, comm, stream) == tuttiSuccess);
+  };
+  const auto outcome = [&] {
+    tuttiResult_t state = tuttiInProgress;
+    for (int i = 0; i < 5000 && state == tuttiInProgress; i++) {
+      state = tuttiStreamQuery(stream);
+      if (state == tuttiInProgress) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return state;
+  };
+  fail();
+  CHECK(outcome() == tuttiInvalidUsage);
+  CHECK(outcome() == tuttiInvalidUsage);
+  CHECK(tuttiStreamSynchronize(stream) == tuttiInvalidUsage);
+  CHECK(outcome() == tuttiSuccess);
+  fail();
+  CHECK(tuttiStreamDestroy(stream) == tuttiInvalidUsage);
+  CHECK(contains(tuttiGetLastError(nullptr), "was finalized"));
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }

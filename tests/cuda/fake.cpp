@@ -142,6 +142,7 @@ void FakePort::free(void* memory) {
 }
 
 void FakePort::free_host(void* memory) {
+  host_frees++;
   operator delete(memory);
 }
 

@@ -118,6 +118,7 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0}, flushes{0};
 
   std::atomic<int> early_frees{0};    // of memory that other processes had mapped
+  std::atomic<int> host_frees{0};     // free_host()
   std::atomic<int> late_launches{0};  // before load_kernels(): CUDA loads then, which waits for the whole device
   size_t allocations();
 

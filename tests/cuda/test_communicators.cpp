@@ -245,6 +245,19 @@ TEST_CASE("all-reduces between GPUs are one kernel on each up to a size, whateve
   CHECK(port.lines == 5 * kTurns * 9);  // one size is too large
 }
 
+TEST_CASE("more ranks than lines are for add up by phases") {
+  constexpr int kRanks = tutti::cuda::kLineRanks + 1;
+  FakePort port(kRanks);
+  require_success(run_gpu_threads(port, kRanks, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    std::vector<int32_t> data(100, r);
+    GpuStream stream(port);
+    o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, gpu, stream));
+    stream.synchronize();
+    for (const int32_t value : data) o.wrong += value != kRanks * (kRanks - 1) / 2;
+  }));
+  CHECK(port.lines == 0);
+}
+
 TEST_CASE("messages between ranks on GPUs") {
   FakePort port(4);
   for (const Seats seats : {Seats::kTogether, Seats::kOwnGpus})
@@ -289,6 +302,20 @@ TEST_CASE("graphs: what was captured is done again at every launch") {
       (void)r;
     }));
   }
+}
+
+TEST_CASE("host memory that operations have outgrown stays, for a graph may use it") {
+  FakePort port(2);
+  require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    const int before = port.host_frees;
+    std::vector<int32_t> data(10'000, 1);
+    GpuStream stream(port);
+    for (const size_t count : {size_t{10}, data.size()})
+      o.take(tuttiAllReduce(data.data(), data.data(), count, tuttiInt32, tuttiSum, gpu, stream));
+    stream.synchronize();
+    o.wrong += port.host_frees != before;
+    o.take(tuttiBarrier(host, nullptr));  // nobody leaves before both have looked
+  }));
 }
 
 TEST_CASE("graphs: ranks of one process that share a GPU are captured together") {

@@ -85,6 +85,29 @@ TEST_CASE("pieces of operations stay in their room, and what is sent is received
         }
 }
 
+TEST_CASE("pieces of blocks of unequal size end with their block") {
+  constexpr int n = 3;
+  auto blocks = std::make_shared<Operation::Unequal>();
+  blocks->elems = {1, 700'003, 33};
+  blocks->at = {0, 1, 700'004};
+  Operation operation;
+  operation.collective = Collective::kAllGather;
+  operation.count = 700'037;
+  operation.dtype = DataType::kFloat32;
+  operation.unequal = blocks;
+  operation.input = reinterpret_cast<void*>(uintptr_t{1} << 40);
+  operation.output = reinterpret_cast<void*>(uintptr_t{2} << 40);
+  for (int r = 0; r < n; r++) {
+    const tutti::cuda::DirectPlan plan(operation, r, n, size_t{1} << 20);
+    CHECK(plan.pieces() > 1);
+    uint64_t sent_bytes = 0;
+    for (size_t i = 0; i < plan.pieces(); i++)
+      for (const Message& m : plan.piece(i, reinterpret_cast<char*>(uintptr_t{3} << 40)).spread)
+        sent_bytes += m.sends ? m.count : 0;
+    CHECK(sent_bytes == (n - 1) * sizeof(float) * blocks->elems[static_cast<size_t>(r)]);
+  }
+}
+
 TEST_CASE("all collectives from GPU to GPU by a network, without the CPU", "[network]") {
   for (const int n : {2, 3, 5}) {
     if (kSanitized && n == 3) continue;
@@ -206,6 +229,31 @@ TEST_CASE("a graph that goes by a network is replayed", "[network]") {
     }
     stream.synchronize();
     for (size_t i = 0; i < data.size(); i++) o.wrong += data[i] != 32 || other[i] != 32;
+  }));
+}
+
+TEST_CASE("a graph of messages by a network is replayed after others have needed more room", "[network]") {
+  FakePort port(2);
+  const Network network("1");
+  require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    std::vector<int32_t> out(1000, r), in(1000, -1);
+    std::vector<char> much(40 << 20, 'x'), as_much(much.size());  // in and out: more than the first room
+    GpuStream stream(port);
+    const auto swap = [&](const void* from, void* to, size_t bytes) {
+      o.take(tuttiGroupStart());
+      o.take(tuttiSend(from, bytes, tuttiInt8, 1 - r, gpu, stream));
+      o.take(tuttiRecv(to, bytes, tuttiInt8, 1 - r, gpu, stream));
+      o.take(tuttiGroupEnd());
+    };
+    FakeGraph graph;
+    port.begin_capture(stream.ref(), &graph);
+    swap(out.data(), in.data(), out.size() * sizeof out[0]);
+    port.end_capture(&graph);
+    swap(much.data(), as_much.data(), much.size());
+    (void)port.launch(graph, stream.ref());
+    stream.synchronize();
+    for (const int32_t value : in) o.wrong += value != 1 - r;
+    o.wrong += as_much != much;
   }));
 }
 

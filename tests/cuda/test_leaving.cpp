@@ -100,4 +100,37 @@ TEST_CASE("a process frees nothing that others have mapped") {
   });
   require_success(ranks.wait());
 }
+
+TEST_CASE("a rank that leaves lets go of what the others have registered") {
+  Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
+    constexpr size_t kCount = (1 << 18) + 1;  // more than what goes by another way
+    auto* port = new FakePort(2);
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.cudaDevice = rank;
+    tuttiUniqueId id = {};
+    if (rank == 0) o.take(tuttiGetUniqueId(&id));
+    o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
+    tuttiComm_t comm = nullptr;
+    o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+    if (comm == nullptr) return;
+    void *data = port->allocate(kCount * 4).value(), *handle = nullptr;
+    o.take(tuttiCommRegister(comm, data, kCount * 4, &handle));
+    {
+      GpuStream stream(*port);
+      const int before = port->runs;
+      o.take(tuttiAllReduce(data, data, kCount, tuttiInt32, tuttiSum, comm, stream));
+      stream.synchronize();
+      o.wrong += port->runs - before != 1;  // done where the buffers lie
+    }
+    o.take(tuttiBarrier(host, nullptr));
+    if (rank == 1) o.take(tuttiCommDestroy(comm));
+    o.take(tuttiBarrier(host, nullptr));
+    if (rank == 1) return;
+    o.take(tuttiCommDeregister(comm, handle));
+    port->free(data);
+    o.wrong += static_cast<size_t>(port->early_frees);
+    o.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}
 #endif

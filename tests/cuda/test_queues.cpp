@@ -1,4 +1,5 @@
 // Streams that share hardware queues, as CUDA_DEVICE_MAX_CONNECTIONS says: what waits holds up others.
+#include <algorithm>
 #include <barrier>
 #include <condition_variable>
 #include <memory>
@@ -74,6 +75,8 @@ void gather_unequal(int r, tuttiComm_t gpu, GpuStream& stream, Outcome& o) {
   stream.synchronize();
   for (size_t b = 0; b < 4; b++)
     for (size_t i = 0; i < kCounts[b]; i++) o.wrong += all[at[b] + i] != static_cast<int32_t>(b);
+  const auto untouched = static_cast<int>(std::count(all.begin(), all.end(), -1));
+  o.wrong += untouched != 4 * r;  // what lies between the blocks
 }
 
 }  // namespace
@@ -119,6 +122,25 @@ TEST_CASE("messages of one thread's ranks, and messages that do not fit each oth
   }
   for (tuttiComm_t comm : comms) (void)tuttiCommAbort(comm);
   CHECK(patience.end());
+}
+
+TEST_CASE("a message of another type than its receiver's is refused on one GPU") {
+  FakePort port(1);
+  tuttiComm_t comms[2];
+  const int devices[2] = {0, 0};
+  REQUIRE(tuttiCommInitAll(comms, 2, devices) == tuttiSuccess);
+  int32_t sent[2] = {1, 2};
+  float received[2] = {};
+  {
+    GpuStream streams[2] = {GpuStream(port), GpuStream(port)};
+    REQUIRE(tuttiGroupStart() == tuttiSuccess);
+    REQUIRE(tuttiSend(sent, 2, tuttiInt32, 1, comms[0], streams[0]) == tuttiSuccess);
+    REQUIRE(tuttiRecv(received, 2, tuttiFloat, 0, comms[1], streams[1]) == tuttiSuccess);
+    CHECK(tuttiGroupEnd() == tuttiInvalidUsage);
+    CHECK(contains(tuttiGetLastError(nullptr), "rank 0 sends 2 x int32 to rank 1, which receives 2 x float"));
+    for (GpuStream& stream : streams) stream.synchronize();
+  }
+  for (tuttiComm_t comm : comms) (void)tuttiCommAbort(comm);
 }
 
 TEST_CASE("all collectives where each GPU's streams share one hardware queue") {
@@ -225,7 +247,9 @@ TEST_CASE("what cannot be captured is told, and ranks that are not captured toge
     bool told = false;
     for (const Outcome& o : outcomes) {
       CHECK(o.code != tuttiSuccess);
-      told = told || o.message.find(staged ? "cannot be captured" : "are captured together") != std::string::npos;
+      told = told || contains(o.message, staged ? "cannot be captured"
+                                                : "rank 0's stream is captured and rank 1's is not: ranks of a process "
+                                                  "that share a GPU are captured together");
     }
     CHECK(told);
   }

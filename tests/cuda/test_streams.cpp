@@ -98,3 +98,33 @@ TEST_CASE("a stream with the handle of one that was destroyed comes after that o
   }
   CHECK(had_the_handle > 0);
 }
+
+TEST_CASE("a message takes what its sender's stream has done before, and nothing of what that does later") {
+  FakePort port(1);
+  for (const bool sender_is_late : {true, false}) {
+    std::vector<Gate> gates(2);
+    std::barrier all(2);
+    require_success(run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      const Numbers before(kStreamElems, 1), after(kStreamElems, 2);
+      Numbers data(kStreamElems);
+      GpuStream stream(port);
+      gates[static_cast<size_t>(r)].stand_in(port, stream.ref());
+      if (r == 0) {
+        copy(port, data, before, stream.ref());
+        o.take(tuttiSend(data.data(), data.size(), tuttiInt32, 1, gpu, stream));
+        copy(port, data, after, stream.ref());
+      } else {
+        o.take(tuttiRecv(data.data(), data.size(), tuttiInt32, 0, gpu, stream));
+      }
+      all.arrive_and_wait();
+      if (r == 0) {
+        gates[sender_is_late ? 1 : 0].open();
+        give_time();
+        gates[sender_is_late ? 0 : 1].open();
+      }
+      stream.synchronize();
+      o.wrong += not_equal(data, r == 0 ? 2 : 1);
+      all.arrive_and_wait();  // what goes wrong may still read it
+    }));
+  }
+}

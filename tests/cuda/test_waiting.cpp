@@ -88,3 +88,30 @@ TEST_CASE(
     CHECK(o.message.find("rank 1 has not called that yet: it is before its first operation") != std::string::npos);
   }
 }
+
+TEST_CASE("a rank that is behind but goes on is waited for, however long it takes in all") {
+  FakePort port(2);
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(Seats::kOwnGpus, r);
+      config.opTimeoutSeconds = 1;
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      if (comm == nullptr) return;
+      std::vector<int32_t> data(1000, 1);
+      GpuStream stream(port);
+      for (int turn = 0; turn < 5; turn++) {
+        if (r == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+        o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, comm, stream));
+      }
+      stream.synchronize();
+      o.wrong += data[0] != 32;
+      o.take(tuttiCommDestroy(comm));
+    });
+  for (auto& thread : threads) thread.join();
+  require_success(outcomes);
+}

@@ -166,6 +166,24 @@ TEST_CASE("a data set is divided by rows, also where they do not come out even")
   });
 }
 
+TEST_CASE("metadata alone go to all ranks") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    char what[] = "epoch 7";
+    tuttiDdpData_t data = TUTTI_DDP_DATA_INITIALIZER, part = TUTTI_DDP_DATA_INITIALIZER;
+    if (rank == 1) {
+      data.metadata = what;
+      data.metadataBytes = sizeof what;
+    }
+    take(outcome, tuttiDdpScatterData(&data, &part, 1, comm));
+    take(outcome, tuttiDdpBroadcastData(&data, 1, comm));
+    for (const tuttiDdpData_t& each : {data, part})
+      outcome.wrong += each.ndim != 0 || each.data != nullptr || each.metadataBytes != sizeof what ||
+                       memcmp(each.metadata, what, sizeof what) != 0;
+    take(outcome, tuttiDdpFreeData(&part));
+    if (rank == 0) take(outcome, tuttiDdpFreeData(&data));
+  });
+}
+
 TEST_CASE("wrong data of the root are an error on all ranks, and nobody waits") {
   const auto refuse = [](const std::string& part, const std::function<void(tuttiDdpData_t&, int&)>& change) {
     require_error(2, tuttiInvalidArgument, {part}, [&](int, tuttiComm_t comm, Outcome& outcome) {

@@ -125,6 +125,29 @@ TEST_CASE("8-bit compression's error feedback: what one step leaves out comes wi
   });
 }
 
+TEST_CASE("8-bit compression's errors end with their buckets") {
+  const int rebuilds = GENERATE(0, 1);
+  on_ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({700, 300});
+    tuttiDdpConfig_t config = small_buckets();
+    config.compression = tuttiDdpInt8;
+    config.errorFeedback = 1;
+    config.rebuildBuckets = rebuilds;
+    take(outcome, model.create(comm, &config));
+    model.step(rank, 0, outcome);
+    take(outcome, tuttiDdpBegin(model.ddp));
+    for (size_t p = model.size(); p-- > 0;) {
+      std::fill_n(model.grad(p), model.tensor(p).count, 0.0f);
+      take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    }
+    take(outcome, tuttiDdpWait(model.ddp));
+    size_t left = 0;  // of what the first step took
+    for (size_t p = 0; p < model.size(); p++) left += model.wrong(p, [](size_t, size_t) { return 0.0; });
+    outcome.wrong += (left == 0) != (rebuilds == 1);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
 namespace {
 
 constexpr size_t kRows = 40, kColumns = 60;

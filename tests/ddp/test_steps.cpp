@@ -194,6 +194,34 @@ TEST_CASE("buckets are in reverse order of the parameters, then in rank 0's read
   });
 }
 
+TEST_CASE("buckets are averaged while others are still to be marked, and only by tuttiDdpWait without overlap") {
+  const int overlap = GENERATE(0, 1);
+  on_ranks(1, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model(std::vector<size_t>(9, 64));  // buckets of one, four and four
+    std::atomic<size_t> seen{0};
+    tuttiDdpConfig_t config = small_buckets();
+    config.overlap = overlap;
+    config.hookUserData = &seen;
+    config.hook = [](const tuttiDdpBucket_t*, tuttiComm_t, tuttiStream_t, void* user) {
+      (*static_cast<std::atomic<size_t>*>(user))++;
+      return tuttiSuccess;  // a rank alone has the average
+    };
+    take(outcome, model.create(comm, &config));
+    take(outcome, tuttiDdpBegin(model.ddp));
+    for (size_t p = 9; p-- > 0;) {
+      model.fill(rank, 0, p);
+      if (p > 0) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    }
+    for (int ms = 0; ms < (overlap == 1 ? 5000 : 50) && seen < 2; ms++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    outcome.wrong += seen != (overlap == 1 ? 2u : 0u);
+    take(outcome, tuttiDdpMarkReady(model.ddp, 0));
+    take(outcome, tuttiDdpWait(model.ddp));
+    outcome.wrong += seen != 3 || model.wrong_averages(1, 0) > 0;
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
 namespace {
 
 // So many steps from zero, of which the last one averages.
@@ -284,6 +312,27 @@ TEST_CASE("what was used without synchronisation counts, although the last step 
   });
 }
 
+TEST_CASE("what was unused without synchronisation, and then as well, stays as it is") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10, 20});
+    tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+    config.findUnused = 1;
+    take(outcome, model.create(comm, &config));
+    std::fill_n(model.grad(1), model.tensor(1).count, static_cast<float>(rank + 1));
+    take(outcome, tuttiDdpNoSyncBegin(model.ddp));
+    take(outcome, tuttiDdpBegin(model.ddp));
+    take(outcome, tuttiDdpMarkUnused(model.ddp, 1));
+    take(outcome, tuttiDdpWait(model.ddp));
+    take(outcome, tuttiDdpNoSyncEnd(model.ddp));
+    take(outcome, tuttiDdpBegin(model.ddp));
+    take(outcome, tuttiDdpMarkReady(model.ddp, 0));
+    take(outcome, tuttiDdpMarkUnused(model.ddp, 1));
+    take(outcome, tuttiDdpWait(model.ddp));
+    outcome.wrong += model.wrong(1, [&](size_t, size_t) { return rank + 1.0; });
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
 TEST_CASE("a static graph's unused parameters are those of the first step") {
   constexpr int n = 2;
   on_ranks(n, [](int rank, tuttiComm_t comm, Outcome& outcome) {
@@ -305,78 +354,6 @@ TEST_CASE("a static graph's unused parameters are those of the first step") {
           if (param == 2) return 1000.0;
           return param == 1 ? gradient_of(0, step, param, i) / n : average_of(n, step, param, i);
         });
-    }
-    tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
-    take(outcome, tuttiDdpGetStats(model.ddp, &stats));
-    outcome.wrong += stats.rebuilds != 1;
-    take(outcome, tuttiDdpDestroy(model.ddp));
-  });
-}
-
-TEST_CASE("ranks with uneven inputs join, and end with the same model") {
-  constexpr int n = 3;
-  on_ranks(n, [](int rank, tuttiComm_t comm, Outcome& outcome) {
-    Model model(kCounts);
-    tuttiDdpConfig_t config = small_buckets();
-    config.joinable = 1;
-    take(outcome, model.create(comm, &config));
-    for (int epoch = 0; epoch < 2; epoch++) {
-      const int steps[] = {1, 4, 2};
-      for (int step = 0; step < steps[rank]; step++) {
-        model.step(rank, step, outcome);
-        for (size_t p = 0; p < model.size(); p++) {
-          outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
-            double sum = 0;
-            for (int r = 0; r < n; r++) sum += step < steps[r] ? gradient_of(r, step, param, i) : 0;
-            return sum / n;
-          });
-          for (float& x : model.data(p)) x += 1;
-        }
-      }
-      take(outcome, tuttiDdpJoin(model.ddp));
-      for (size_t p = 0; p < model.size(); p++)
-        for (const float x : model.data(p)) outcome.wrong += x != static_cast<float>(4 * (epoch + 1));
-    }
-    take(outcome, tuttiDdpDestroy(model.ddp));
-  });
-}
-
-TEST_CASE("a static graph of ranks with uneven inputs, one of which joins before its first step") {
-  const bool own = GENERATE(false, true);
-  const int find_unused = GENERATE(0, 1);
-  constexpr int n = 3;
-  on_ranks(n, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
-    Model model({10, 20, 30, 40}, own);
-    tuttiDdpConfig_t config = small_buckets();
-    config.staticGraph = config.joinable = 1;
-    config.findUnused = find_unused;
-    take(outcome, model.create(comm, &config));
-    // 2 is nobody's, 1 rank 0's alone, 3 rank 1's.
-    const auto uses = [](int r, size_t param) {
-      return param == 0 || (param == 1 && r == 0) || (param == 3 && r == 1);
-    };
-    for (int epoch = 0; epoch < 3; epoch++) {
-      const int steps[3][n] = {{0, 3, 2}, {1, 0, 2}, {1, 3, 2}};
-      for (int step = 0; step < steps[epoch][rank] && outcome.code == tuttiSuccess; step++) {
-        for (size_t p = 0; p < 4; p++) std::fill_n(model.grad(p), model.tensor(p).count, 1000.0f);
-        take(outcome, tuttiDdpBegin(model.ddp));
-        for (size_t p = 0; p < 4; p++) {
-          if (!uses(rank, p)) continue;
-          model.fill(rank, step, p);
-          take(outcome, tuttiDdpMarkReady(model.ddp, p));
-        }
-        take(outcome, tuttiDdpWait(model.ddp));
-        for (size_t p = 0; p < 4; p++)
-          outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
-            // Of rank 0's graph nothing is known before its first step.
-            if (param == 2 || (param == 1 && epoch == 0)) return 1000.0;
-            double sum = 0;
-            for (int r = 0; r < n; r++)
-              sum += step < steps[epoch][r] && uses(r, param) ? gradient_of(r, step, param, i) : 0;
-            return sum / n;
-          });
-      }
-      take(outcome, tuttiDdpJoin(model.ddp));
     }
     tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
     take(outcome, tuttiDdpGetStats(model.ddp, &stats));
@@ -416,6 +393,27 @@ TEST_CASE("a rank that has joined sits out the others' steps without synchronisa
     take(outcome, tuttiDdpNoSyncEnd(model.ddp));
     model.step(rank, 1, outcome);
     outcome.wrong += model.wrong_averages(n, 1);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("what a rank has accumulated when it joins goes into nobody's average") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10, 20});
+    tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+    config.joinable = 1;
+    take(outcome, model.create(comm, &config));
+    if (rank == 0) {
+      take(outcome, tuttiDdpNoSyncBegin(model.ddp));
+      model.step(rank, 7, outcome);
+      take(outcome, tuttiDdpJoin(model.ddp));
+      take(outcome, tuttiDdpNoSyncEnd(model.ddp));
+    } else {
+      model.step(rank, 1, outcome);
+      for (size_t p = 0; p < model.size(); p++)
+        outcome.wrong += model.wrong(p, [](size_t param, size_t i) { return gradient_of(1, 1, param, i) / 2; });
+      take(outcome, tuttiDdpJoin(model.ddp));
+    }
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }

@@ -139,6 +139,19 @@ TEST_CASE("an operation is compared once, however often its entries come") {
   CHECK(roll.compared() == 3);
 }
 
+TEST_CASE("who was late long ago is not who is late now") {
+  tutti::RollCall roll;
+  for (uint64_t i = 1; i <= 250; i++)
+    for (int rank = 0; rank < 3; rank++) {
+      const double late = rank == (i <= 150 ? 1 : 2) ? 5 : 0;
+      roll.enter(rank, {at(late, 9, late, i)});
+    }
+  roll.compare();
+  CHECK(roll.sentence() ==
+        "rank 2 came last to 100 of the last 100 operations that had to wait for somebody, 5.0 ms after the others in "
+        "the median");
+}
+
 // As other hosts hear it; what they make of it tests/launch/late.sh shows.
 TEST_CASE("the first rank of a host answers for all operations in one message, or for an even sample of them") {
   const Folder folder("TUTTI_TRACE_DIR");
@@ -199,6 +212,16 @@ TEST_CASE("a rank that ends no more operations does not keep those of the others
   }
   CHECK(roll.ranks().at(0).operations > 800);
   CHECK(roll.ranks().at(0).operations < 1000);
+}
+
+TEST_CASE("who looks for the ranks of its host finds those of its own group") {
+  const Folder folder("TUTTI_TRACE_DIR");
+  tutti::Recorder mine, foreign, peer;
+  mine.share(0, 2, 77);
+  foreign.share(1, 2, 78);
+  CHECK_FALSE(tutti::Attendants(mine).look().ended.contains(1));
+  peer.share(1, 2, 77);
+  CHECK(tutti::Attendants(mine).look().ended.contains(1));
 }
 
 // By the recorders the others are in that operation, and have been for a while: who comes now is late for certain.

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -93,6 +95,44 @@ TEST_CASE("messages do not stand in the way of looking for a collective") {
   CHECK_FALSE(recorder.is_past(1));
 }
 
+TEST_CASE("what an operation waited for, and why, is not said of the next one") {
+  Recorder recorder;
+  const Recorder::Awaited awaited[] = {{1, true}};
+  recorder.begin(sum(1));
+  recorder.waits(1'000'000, awaited);
+  recorder.finds("because");
+  CHECK(read_trace(recorder).wait.awaited.size() == 1);
+  CHECK(read_trace(recorder).wait.found == "because");
+  recorder.end();
+  recorder.begin(sum(2));
+  CHECK(read_trace(recorder).wait.awaited.empty());
+  recorder.waits(1'000'000, awaited);
+  CHECK(read_trace(recorder).wait.awaited.size() == 1);
+  CHECK(read_trace(recorder).wait.found.empty());
+}
+
+TEST_CASE("what has ended is not ended again, and the first reason stays") {
+  Recorder recorder;
+  recorder.begin(sum(1));
+  recorder.end();
+  recorder.end(false);  // as when the group ends between operations
+  CHECK(recorder.fail("this"));
+  CHECK_FALSE(recorder.fail("that"));
+  const Trace trace = read_trace(recorder);
+  CHECK(trace.last()->state == TracedOperation::State::kCompleted);
+  CHECK(trace.error == "this");
+}
+
+TEST_CASE("of the ranks that an operation waits for the first 64 are kept, and what follows them stays") {
+  Recorder recorder;
+  recorder.begin(sum(1));
+  recorder.finds("because");
+  const std::vector<Recorder::Awaited> awaited(70, Recorder::Awaited{5, false});
+  recorder.waits(1'000'000, awaited);
+  CHECK(read_trace(recorder).wait.awaited.size() == 64);
+  CHECK(read_trace(recorder).wait.found == "because");
+}
+
 TEST_CASE("the names of places are kept with their operations, also of a process that was killed") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   const pid_t child = fork();
@@ -138,6 +178,25 @@ TEST_CASE("how long an operation was queued is kept") {
   recorder.begin(to_tag(sum(1)), 1, nullptr, created);
   const Trace trace = read_trace(recorder);
   CHECK(trace.last()->started_ns - trace.last()->created_ns >= 15'000'000);
+}
+
+TEST_CASE("a trace file has texts, sizes and places of files as they are meant") {
+  Trace trace;
+  trace.rank = 1;
+  trace.n_ranks = 3;
+  trace.process.pid = 77;
+  trace.host = "node1";
+  trace.program = "a \"b\\c\"\n";
+  TracedOperation operation;
+  operation.nth = 1;
+  operation.call = sum(1);
+  operation.call.collective = Collective::kReduceScatter;
+  operation.call.count = 5;
+  trace.operations.push_back(operation);
+  const std::string json = to_json(trace);
+  CHECK(tutti_test::contains(json, "\"program\": \"a \\\"b\\\\c\\\"\\u000a\""));
+  CHECK(tutti_test::contains(json, "\"input_sizes\": [[15]], \"output_sizes\": [[5]]"));
+  CHECK(trace_path("/x/%h.%p.%r.%q%", trace) == "/x/node1.77.1.%q%");
 }
 
 TEST_CASE("whoever reads while others write sees no operation that is half another one") {
@@ -196,6 +255,37 @@ TEST_CASE("files of processes that are gone do not pile up") {
     CHECK(trace_files(folder.path).size() == 65);
   }
   CHECK(trace_files(folder.path).size() == 64);
+}
+
+TEST_CASE("a file whose process cannot be seen from here stays for a week") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  ProcessId elsewhere = this_process();
+  elsewhere.pid_namespace++;
+  REQUIRE(process_state(elsewhere) == '?');
+  const std::string path = folder.path + "/" + trace_file_name(elsewhere, 1);
+  std::ofstream(path) << "whatever";
+  sweep_trace_files(folder.path);
+  CHECK(trace_files(folder.path).size() == 1);
+  const auto now = std::filesystem::file_time_type::clock::now();
+  std::filesystem::last_write_time(path, now - std::chrono::hours(8 * 24));
+  sweep_trace_files(folder.path);
+  CHECK(trace_files(folder.path).empty());
+}
+
+TEST_CASE("the first recorder of a process that is to sweep removes what is left of those that are gone") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  leave_a_file(3, true);
+  const pid_t child = fork();
+  if (child == 0) {
+    Recorder one, other;
+    one.share(0, 1, 1);
+    const bool is_left = trace_files(folder.path).size() == 2;
+    other.share(0, 1, 2, true);
+    _exit(is_left && trace_files(folder.path).size() == 2 ? 0 : 1);  // both are this process's
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("a program that ends leaves no file, even if it destroys nothing; one that broke does") {
@@ -273,6 +363,16 @@ TEST_CASE("who has no descriptor left takes no process for dead") {
   const char state = process_state(me);
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
   CHECK(state != 'X');
+}
+
+TEST_CASE("a file is that of one process of one user") {
+  const auto of_user = [](unsigned user) { return maker_of("tutti-trace." + std::to_string(user) + ".1.2.3.4"); };
+  REQUIRE(of_user(getuid()).has_value());
+  CHECK(of_user(getuid())->pid == 2);
+  CHECK_FALSE(of_user(getuid() + 1).has_value());
+  ProcessId later = this_process();
+  later.start++;
+  CHECK(process_state(later) == 'X');
 }
 
 TEST_CASE("a recorder's file whose numbers cannot be is refused, and times that cannot be are read") {

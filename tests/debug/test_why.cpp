@@ -66,6 +66,13 @@ TEST_CASE("one that is gone comes before one that is stopped, and that before on
   CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 computes outside of Tutti"));
 }
 
+TEST_CASE("a rank that has given up is the cause, and says why") {
+  auto failed = rank(2, 'S', 6);
+  failed.trace.error = "rank 3 is gone";
+  CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), rank(1, 'S', 6), failed})),
+                 ": rank 2 has given up: rank 3 is gone"));
+}
+
 TEST_CASE("who is in another group's operation is said to be") {
   auto away = rank(1, 'S', 6);
   away.elsewhere = "in Barrier as operation 1, for 3.0 s, where it waits for rank 0 of that group";
@@ -113,6 +120,13 @@ TEST_CASE("ranks that wait for each other are both named") {
   const std::string text = why(group({rank(0, 'S', 7, {1}), rank(1, 'S', 8, {0})}));
   CHECK(contains(text, "rank 0 waits for rank 1 in AllReduce(count=4, float, sum) as operation 7"));
   CHECK(contains(text, "rank 1 is in AllReduce(count=4, float, sum) as operation 8"));
+}
+
+TEST_CASE("a rank that does not wait is said to be in what it is in") {
+  auto works = rank(1, 'R', 7, {0});
+  works.trace.wait = {};
+  CHECK(why(group({rank(0, 'S', 7, {1}), works}), 1) ==
+        "rank 1 does not wait: it is in AllReduce(count=4, float, sum) as operation 7, for 10.0 s");
 }
 
 TEST_CASE("when the whole job was killed it counts what each rank was in") {

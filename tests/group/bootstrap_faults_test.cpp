@@ -178,6 +178,38 @@ TEST_CASE("a rank that leaves before anybody has said anything is named to the o
   }
 }
 
+TEST_CASE("a rank that speaks another version of the bootstrap is named to everybody") {
+  const UniqueId id = root();
+  const Fd other = known_connection(id, 1);
+  JoinMessage join = make_join(1, 2, 60'000);
+  join.version++;
+  const std::string frame = make_join_frame(join, FrameKind::kJoin);
+  REQUIRE(send_all(other.get(), frame.data(), frame.size(), Deadline::after_seconds(10)));
+  const Fate fate = join_and_gather(id, 0, 2, 2);
+  INFO(fate.message);
+  CHECK(fate.code == Code::kInvalidUsage);
+  CHECK(fate.culprit == 1);
+  CHECK(contains(fate.message, "speaks version " + std::to_string(kBootstrapVersion + 1)));
+}
+
+TEST_CASE("who reads late gets all that the root has said") {
+  constexpr size_t kRounds = 200;  // of which the kernel does not keep all for who does not read
+  const UniqueId id = root();
+  const Fd fd = known_connection(id, 0);
+  const Deadline deadline = Deadline::after_seconds(8);
+  const std::string text(kMaxBlobBytes, 'x'), join = make_join_frame(0, 1, 60'000);
+  const std::string blob = make_frame(FrameKind::kBlob, text);
+  REQUIRE(send_all(fd.get(), join.data(), join.size(), deadline));
+  for (size_t round = 0; round < kRounds; round++) REQUIRE(send_all(fd.get(), blob.data(), blob.size(), deadline));
+  const std::string packed(Blobs::pack(std::vector<std::string>{text}).bytes());
+  const std::string answer = make_frame(FrameKind::kAll, packed);
+  std::string got(answer.size(), '\0');
+  for (size_t round = 0; round < kRounds; round++) {
+    REQUIRE(recv_all(fd.get(), got.data(), got.size(), deadline));
+    REQUIRE((got == answer));
+  }
+}
+
 // The root may be a thread of the process that failed, which may end now.
 TEST_CASE("who could not join returns once the others have been told") {
   for (int group = 0; group < 100; group++) {  // the root is often quick enough by itself

@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -175,6 +176,14 @@ TEST_CASE("a rank that comes before the root waits for it") {
     return started ? three_rounds(started.value(), rank, 2) : fate_of(started.error());
   });
   for (const Fate& fate : fates) CHECK(fate.message == "");
+}
+
+TEST_CASE("an id has the loopback's address only where there is no other") {
+  const auto id = start_root(Deadline::after_seconds(60));
+  REQUIRE(id);
+  const std::vector<Address> all = unpack_unique_id(id.value()).value().addresses;
+  const auto n = std::count_if(all.begin(), all.end(), [](const Address& a) { return a.is_loopback(); });
+  CHECK((n == 0 || n == static_cast<std::ptrdiff_t>(all.size())));
 }
 
 TEST_CASE("all ranks of a group have the same key, another group has another") {

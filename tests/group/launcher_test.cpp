@@ -291,3 +291,27 @@ TEST_CASE("a Slurm step without a node list is refused by name") {
   CHECK(id.error().code == Code::kInvalidUsage);
   CHECK(contains(id.error().message, "SLURM_JOB_NODELIST"));
 }
+
+namespace {
+
+// Whether the id is that of one of the job's first calls.
+bool has_secret(const UniqueId& id, const std::string& job) {
+  const UniqueIdParts parts = unpack_unique_id(id).value();
+  uint8_t mixed[sizeof parts.secret];
+  for (int call = 0; call < 1000; call++) {
+    mix_secret({"", 0, job}, call, mixed);
+    if (memcmp(mixed, parts.secret, sizeof mixed) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("of a Slurm step's hosts and its job's the step's count") {
+  const FakeEnvironment fake(
+      plus(kSlurm, {{"SLURM_STEP_NODELIST", "localhost"}, {"SLURM_JOB_NODELIST", "no-such-host.invalid"}}));
+  const auto id = unique_id_from_launcher(detect_launcher().value(), Deadline::after_seconds(60));
+  INFO((id ? "" : id.error().message));
+  REQUIRE(id);
+  CHECK(has_secret(id.value(), "slurm 77.0 localhost"));
+}

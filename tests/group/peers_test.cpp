@@ -4,9 +4,11 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <ctime>
 #include <future>
 
@@ -151,6 +153,47 @@ TEST_CASE("who has no descriptor left for those at the door does not watch it al
   const auto used = clock() - begin;
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
   CHECK(used < CLOCKS_PER_SEC / 5);  // of CPU time
+}
+
+TEST_CASE("a rank gets a few control connections and no more") {
+  std::vector<Contact> contacts;
+  const Watches watches = make_watches({pass_on, pass_on}, &contacts);  // with one already
+  std::vector<Fd> more;
+  for (int i = 0; i < 8; i++) {
+    Dialer dialer({derive_key("a secret", 8), HelloKind::kControl, 1, 0}, contacts[0]);
+    auto status = Dialer::Status::kPending;
+    for (const Deadline deadline = Deadline::after_seconds(10);
+         status == Dialer::Status::kPending && !deadline.passed();
+         std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+      status = dialer.advance();
+    REQUIRE(status == Dialer::Status::kDone);
+    more.push_back(dialer.take());
+  }
+  const auto is_closed = [](const Fd& fd) {
+    char byte;
+    const ssize_t n = ::recv(fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN);
+  };
+  std::ptrdiff_t closed = 0;
+  for (const Deadline deadline = Deadline::after_seconds(5); closed < 5 && !deadline.passed();
+       std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+    closed = std::count_if(more.begin(), more.end(), is_closed);
+  CHECK(closed == 5);  // four of one rank's are enough
+  CHECK(!watches[0]->failed());
+}
+
+TEST_CASE("two alarms at once are both known, and end") {
+  const Watches watches = make_watches({{}, {}, {}});
+  const Nonce a{1}, b{2};
+  std::thread first([&] { watches[0]->alarm(a); });
+  watches[2]->alarm(b);
+  first.join();
+  for (const auto& watch : watches) {
+    const Deadline deadline = Deadline::after_seconds(10);
+    while (!(watch->alarmed(a) && watch->alarmed(b)) && !deadline.passed())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK((watch->alarmed(a) && watch->alarmed(b)));
+  }
 }
 
 TEST_CASE("who cannot wait for news for a while hears them afterwards") {

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "catch.h"
+#include "group/launcher_store.h"
 #include "group/pmi.h"
 #include "ranks.h"
 
@@ -163,6 +164,23 @@ TEST_CASE("launchers that are silent, gone, or speak nonsense are errors") {
   CHECK(init_against("cmd=response_to_init rc=0\ncmd=maxes\ncmd=my_kvsname kvsname=k\n", false).code ==
         Code::kRemoteError);
   CHECK(contains(init_against(std::string(20000, 'x'), false).message, "line without end"));
+}
+
+TEST_CASE("once PMI has not answered in time nothing more is asked") {
+  int pair[2] = {-1, -1};
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+  const Fd ours(pair[0]), theirs(pair[1]);
+  const auto say = [&](const std::string& words) {
+    REQUIRE(send_all(ours.get(), words.data(), words.size(), Deadline::after_seconds(10)));
+  };
+  say("cmd=response_to_init rc=0\ncmd=maxes vallen_max=1024\ncmd=my_kvsname kvsname=k\n");
+  const auto late = share_by_pmi(theirs.get(), "first", 1, Deadline::after_seconds(0.1));
+  REQUIRE(!late);
+  CHECK(late.error().code == Code::kTimeout);
+  say("cmd=barrier_out\ncmd=get_result rc=0 value=.no6162\n");  // for the first
+  const auto next = share_by_pmi(theirs.get(), "second", 1, Deadline::after_seconds(5));
+  REQUIRE(!next);
+  CHECK(next.error().message == late.error().message);
 }
 
 TEST_CASE("a descriptor that is not open is an error that names PMI_FD") {

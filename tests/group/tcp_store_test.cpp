@@ -1,11 +1,13 @@
 // The TCPStore client against a server that lives in this test, and against PyTorch's own where there is one.
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 
 #include "catch.h"
+#include "group/launcher.h"
 #include "group/launcher_store.h"
 #include "group/tcp_store.h"
 #include "ranks.h"
@@ -129,6 +131,33 @@ TEST_CASE("a unique id travels through a TCPStore, also to ranks that ask before
   CHECK(values.begin()->first == "/tutti/run/0/0");
 }
 
+namespace {
+
+struct Variable {
+  Variable(const char* of_name, const std::string& value) : name(of_name) { setenv(name, value.c_str(), 1); }
+  ~Variable() { unsetenv(name); }
+  const char* name;
+};
+
+}  // namespace
+
+// The agent's store outlives its ranks.
+TEST_CASE("a job that torchrun has started again takes no id of the time before") {
+  FakeStore store(2);
+  const Variable address("MASTER_ADDR", "localhost"), port("MASTER_PORT", std::to_string(store.port()));
+  const Variable agent("TORCHELASTIC_USE_AGENT_STORE", "True"), run("TORCHELASTIC_RUN_ID", "job");
+  LaunchInfo info;
+  info.launcher = "torchrun";
+  for (const char* restarts : {"0", "1"}) {
+    const Variable count("TORCHELASTIC_RESTART_COUNT", restarts);
+    CHECK(unique_id_from_launcher(info, Deadline::after_seconds(60)));
+  }
+  const auto values = store.values();
+  REQUIRE(values.size() == 2);
+  CHECK(values.begin()->first.starts_with("/tutti/job/0/"));
+  CHECK(values.rbegin()->first.starts_with("/tutti/job/1/"));
+}
+
 TEST_CASE("a store that is not there is a time-out that names it") {
   const ReservedPort reserved = reserve_port();
   const auto store = TcpStore::connect("127.0.0.1", reserved.port, Deadline::after_seconds(0.2));
@@ -136,6 +165,21 @@ TEST_CASE("a store that is not there is a time-out that names it") {
   CHECK(store.error().code == Code::kTimeout);
   CHECK(contains(store.error().message, "127.0.0.1:" + std::to_string(reserved.port)));
   CHECK(contains(store.error().message, "refused"));
+}
+
+TEST_CASE("who comes before the store is there waits for it") {
+  const ReservedPort reserved = reserve_port();
+  REQUIRE(reserved.port != 0);
+  Result<Fd> listener = Fd();
+  std::thread opens([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    listener = listen_any(reserved.port, nullptr);
+  });
+  const auto store = TcpStore::connect("127.0.0.1", reserved.port, Deadline::after_seconds(60));
+  opens.join();
+  REQUIRE(listener);
+  INFO((store ? "" : store.error().message));
+  CHECK(store);
 }
 
 TEST_CASE("stores that are silent, gone, or speak nonsense are errors") {

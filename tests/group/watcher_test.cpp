@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <thread>
 
 #include "base/clock.h"
@@ -143,6 +144,20 @@ TEST_CASE("clients come and go while others are served") {
   watcher->add(last);
   CHECK(comes_true([&] { return last.served >= 1; }));
   watcher->remove(last);
+}
+
+TEST_CASE("who has gone keeps the watcher awake no more") {
+  const auto watcher = watcher_of_process();
+  {
+    Counter client;
+    client.limit_ms = 20;
+    watcher->add(client);
+    REQUIRE(comes_true([&] { return client.served >= 1; }));
+    watcher->remove(client);
+  }
+  const auto begin = clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK(clock() - begin < CLOCKS_PER_SEC / 20);  // of CPU time
 }
 
 #if !defined(TUTTI_TEST_TSAN)  // which lets a child of a program with threads start none

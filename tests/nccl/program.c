@@ -162,6 +162,11 @@ static void memory(ncclComm_t comm) {
   OK(ncclMemFree(buffer));
   OK(ncclCommMemStats(comm, 3, &bytes));
   CHECK(bytes > 0);
+  for (int which = 0; which < 2; which++) {
+    bytes = 7;
+    OK(ncclCommMemStats(comm, which, &bytes));
+    CHECK(bytes == 0);
+  }
   CHECK(ncclCommMemStats(comm, 4, &bytes) == kInvalidArgument && says("stat=4"));
 }
 

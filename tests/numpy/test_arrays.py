@@ -72,6 +72,22 @@ def test_under_way(comm):
         assert handle.done()
 
 
+def test_wait_with_a_limit(comm):
+    """In another group of the same ranks, to which the others come when rank 0 has given up waiting once."""
+    import tutti_array
+
+    with tutti_array.init() as other:
+        if comm.rank == 0:
+            handle = other.barrier(async_op=True)
+            complaint("has not ended within 0.05 s", handle.wait, 0.05)
+            assert not handle.done()
+            comm.barrier()
+            handle.wait(60)
+        else:
+            comm.barrier()
+            other.barrier()
+
+
 class Interface:
     """Has nothing but __array_interface__."""
 
@@ -136,6 +152,9 @@ def test_what_cannot_be(comm):
     complaint("multiple of 3", comm.reduce_scatter, np.ones(4))
     complaint("none of sum", comm.all_reduce, np.ones(2), "xor")
     complaint(r"out has 3 elements.*\(2,\) of float64", comm.all_reduce, np.ones(2), out=np.ones(3))
+    complaint("out has 2 elements of type int64.*of float64", comm.all_reduce, np.ones(2), out=np.ones(2, np.int64))
+    if comm.rank == 0:
+        complaint("array has 6 elements of type int64; out has 2 of float64", comm.scatter, np.ones(6, np.int64), out=np.ones(2))
     complaint("root", comm.broadcast, np.ones(2), root=99)
     same(comm.all_reduce(read_only, out=np.empty(2)), np.full(2, comm.size))
 
@@ -147,6 +166,22 @@ def test_readme(comm):
     with contextlib.redirect_stdout(said):
         exec(re.search(r"^```python\n(.*?)^```$", text, re.M | re.S)[1], {})
     assert said.getvalue() == f"rank {comm.rank} of 3: 6\n", said.getvalue()
+
+
+def test_exception_in_a_block(comm):
+    """It ends the group at once, and arrives as it is."""
+    import tutti_array
+
+    try:
+        with tutti_array.init() as other:
+            if comm.rank == 1:
+                raise KeyError("a mistake")
+            complaint("rank", other.barrier)
+            other.abort()
+    except KeyError:
+        assert comm.rank == 1
+    complaint("was closed", other.barrier)
+    comm.barrier()
 
 
 if __name__ == "__main__":

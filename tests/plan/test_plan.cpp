@@ -188,6 +188,15 @@ TEST_CASE("planner: it explains what it chose and why") {
   CHECK(broadcast.find(" shm.turn ") != std::string::npos);
   CHECK(forced.explain(call_of(Collective::kAllToAll, 8, DataType::kInt8), 8).find("one way only") !=
         std::string::npos);
+  Planner ring(0, flat_layout(4), Algo::kRing, false);
+  Facts fast = facts_of(1, 4, 4, true);
+  fast.wire_bytes_per_second = 3'125'000'000;
+  ring.set_facts(fast, {built_in_prices(), "", {}});
+  CHECK(ring.explain(call, 4 << 20).find("over 4 ranks: ring in two lanes, ") != std::string::npos);
+  CHECK(ring.explain(call, 64).find("over 4 ranks: ring, ") != std::string::npos);
+  Planner overruled(0, flat_layout(3), Algo::kRing, true);  // whose sums are in the order of ranks
+  overruled.set_facts(facts_of(3, 1, 3, true), {built_in_prices(), "", {}});
+  CHECK(overruled.explain(floats, 4 << 16).find("forced: ") == std::string::npos);
 }
 
 TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules, and the bits it gives") {

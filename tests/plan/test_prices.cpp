@@ -147,3 +147,16 @@ TEST_CASE("prices: the file that is named, else the user's, else what is built i
     CHECK(list.error().message.find("the tuning file " + bad) == 0);
   }
 }
+
+TEST_CASE("prices: the user's folder is .config at home where no other one is named") {
+  const Place place;
+  const char* const home = getenv("HOME");
+  const std::string before = home == nullptr ? "/" : home;
+  CHECK(users_configuration() == place.top.string());
+  setenv("HOME", place.top.c_str(), 1);
+  for (const char* none : {"", "a/relative/one"}) {
+    setenv("XDG_CONFIG_HOME", none, 1);
+    CHECK(users_configuration() == place.top.string() + "/.config");
+  }
+  setenv("HOME", before.c_str(), 1);
+}

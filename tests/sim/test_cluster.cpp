@@ -34,8 +34,10 @@ TEST_CASE("a file's numbers are those of the network") {
   CHECK(speed_of(network, "rank 23's port, in") == about(100));
   CHECK(speed_of(network, "host 1's NIC 0, out") == about(12.5));
   CHECK(speed_of(network, "host 1's NIC 1, in") == about(1.25));
+  CHECK(speed_of(network, "host 1's NIC 1, out") == about(1.25));
   CHECK(speed_of(network, "rack 0, out") == about(25));
   CHECK(speed_of(network, "rack 1, in") == about(5));
+  CHECK(speed_of(network, "rack 1, out") == about(5));
   CHECK(speed_of(network, "host 0 to host 5") == about(0.125));
   CHECK(network.starts_ns(9) == about(5000));
   CHECK(network.slowdown(9) == about(2));
@@ -106,6 +108,7 @@ TEST_CASE("what is wrong with a file is said, and what to do") {
        "F: hosts has 7 names, and the racks have room for 6"},
       {replaced(good, "\"racks\"", "\"rdma\": 1, \"racks\""), "F: rdma is 1; give true or false"},
       {replaced(good, "\"racks\": 2", "\"racks\": 0"), "racks is 0; give a whole number from 1 up"},
+      {replaced(good, "\"racks\": 2", "\"racks\": 1000000000"), "ranks are more than there can be"},
       {replaced(good, "\"racks\": 2", "\"racks\": 1.5"), "racks is 1.5; give a whole number"},
       {replaced(good, "\"rank\": 9", "\"rank\": 24"), "F, exceptions[1]: there is no rank 24; the last one is 23"},
       {replaced(good, "\"host\": 1", "\"host\": 6"), "F, exceptions[0]: there is no host 6; the last one is 5"},

@@ -102,6 +102,12 @@ TEST_CASE("a death is heard of hop by hop; who is done by then has its result") 
   REQUIRE(after_all);
   CHECK(after_all.value().failed == 0);
   CHECK(after_all.value().ns == alive.value().ns);
+  Cluster costly = plain_cluster();  // each hop is a message, too
+  costly.nic.message_ns = 700;
+  costly.exceptions = {{.rank = 3, .dies_ns = 5000}};
+  const auto told = run(network_of(costly, kRanks), job);
+  REQUIRE(told);
+  CHECK(told.value().ends_ns[8] == about(5000 + 5 * (kLatencyNs + 700)));
   job.neighbours = {};
   CHECK(contains(with_death(5000).error().message, "waits forever"));
 }
@@ -135,6 +141,21 @@ TEST_CASE("messages, bytes and additions take a CPU's time") {
   const double slow = 3 * end + hop + (2 * end + 2 * 0.05 * part) + hop + 3 * end;
   const double middle = end + hop + 3 * (2 * end + 2 * 0.05 * part) + hop + end;
   CHECK(ns_of(network_of(cluster, 2), of, Algo::kRing) == about(std::max(slow, middle)));
+}
+
+TEST_CASE("what does not fit the caches costs more for each byte that is moved or added up") {
+  constexpr uint64_t kAllBytes = 1 << 17;
+  const double part = kAllBytes / 2.0, hop = part / kBytesPerNs + kLatencyNs;
+  Cluster cluster = plain_cluster();
+  cluster.cpus.far_byte_ns = 0.05;
+  const auto ns_with = [&](double cache_bytes) {
+    cluster.cpus.cache_bytes = cache_bytes;
+    return ns_of(network_of(cluster, 2), {.bytes = kAllBytes}, Algo::kRing);
+  };
+  CHECK(ns_with(0) == about(2 * hop));  // room for all
+  CHECK(ns_with(2 * kAllBytes) == about(2 * hop));
+  // Four times half of it is sent or received, and twice that is read to be added up.
+  CHECK(ns_with(2 * kAllBytes - 1) == about(2 * hop + (4 + 2) * 0.05 * part));
 }
 
 TEST_CASE("who sends waits for a free slot") {
@@ -312,6 +333,9 @@ TEST_CASE("what is too much is refused before it takes all memory") {
   REQUIRE(!refused);
   CHECK(refused.error().code == Code::kInvalidUsage);
   CHECK(contains(refused.error().message, "64 ranks take more than 100 steps"));
+  const Network two = network_of(plain_cluster(), 2);
+  CHECK(run(two, {.bytes = 1 << 10, .most_steps = 100}, Algo::kRing));
+  CHECK(!run(two, {.bytes = 1 << 10, .row = 101, .most_steps = 100}, Algo::kRing));
 }
 
 TEST_CASE("schedules that do not fit together are told of") {

@@ -344,7 +344,8 @@ def test_against(folder, scratch):
     other = next(word for word in maps if word.startswith("/") and "/libc" in word)
     done = compare_output(folder, *arguments, "--against", other, status=1)
     check("what is no libtutti is not measured", "would measure" in done.stderr and other in done.stderr, done.stderr)
-    for wrong in (("--against", scratch / "nothing"), ("--only", "nobody"), ("--busy", "-1")):
+    for wrong in (("--against", scratch / "nothing"), ("--only", "nobody"), ("--busy", "-1"), ("--ranks", "65"), ("--ranks", "1"),
+                  ("--sizes", "0K")):
         done = compare_output(folder, *wrong, status=2)
         check(f"{wrong[0]} {wrong[1]} is refused by name", str(wrong[1]) in done.stderr, done.stderr)
 

@@ -14,6 +14,13 @@ expect '^ok +data over shm +undamaged'
 expect '^ok +data over tcp +undamaged'
 expect '^ok +shared memory \(memfd\)'
 
+cpus=$(getconf _NPROCESSORS_ONLN)
+"$doctor" --ranks "$cpus" >"$tmp/out" 2>&1
+expect "^ok +CPUs .* CPUs may be used, for $cpus ranks here"
+"$doctor" --ranks $((cpus + 1)) >"$tmp/out" 2>&1
+expect "^warn +CPUs .* for $((cpus + 1)) ranks here"
+expect '-> run fewer ranks on this host'
+
 (ulimit -n 100; "$doctor" --ranks 4 >"$tmp/out" 2>&1) && { echo 'too few descriptors are no error'; failed=1; }
 expect '^BAD +open files'
 expect '-> ulimit -n 320'

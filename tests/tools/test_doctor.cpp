@@ -49,6 +49,9 @@ TEST_CASE("doctor: a good network is one line, and no network none") {
 
 TEST_CASE("doctor: lost packets") {
   CHECK(finding_of([](Path& p) { p.answered = 98; }).level == Level::kGood);
+  CHECK(finding_of([](Path& p) { p.answered = 97; }).level == Level::kWarning);
+  CHECK(finding_of([](Path& p) { p.answered = 90; }).level == Level::kBad);
+  CHECK(finding_of([](Path& p) { p.sent = 20, p.answered = 19; }).level == Level::kWarning);
   const Finding some = finding_of([](Path& p) { p.answered = 95; });
   CHECK(some.level == Level::kWarning);
   CHECK(has(some.found, "5 of 100"));

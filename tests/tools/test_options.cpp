@@ -221,6 +221,9 @@ TEST_CASE("what cannot be done is refused with the flag and the reason") {
   CHECK(contains(refusal({"-z", "4"}), "-z 4"));
   CHECK(contains(refusal({"-u", "-1"}), "-u -1"));
   CHECK(contains(refusal({"-K", "1"}), "-I 1"));
+  CHECK(contains(refusal({"-I", "1", "-n", "5", "-K", "5"}), "-K 5"));
+  CHECK(parsed({"-I", "1", "-n", "5", "-K", "4"}).per_iter_skip == 4);
+  CHECK(contains(refusal({"-m", "0"}), "-m 0"));
   CHECK(contains(refusal({"-n", "many"}), "many"));
   CHECK(contains(refusal({"--no-such-flag"}), "--no-such-flag"));
   CHECK(contains(refusal({"stray"}), "stray"));

@@ -38,6 +38,12 @@ check "fitting again" 0 "# written: $tmp/fitted"
 grep '=' "$tmp/fitted" >"$tmp/lines" && grep '=' "$tmp/config/tutti/tuning" | cmp -s - "$tmp/lines"
 status=$?
 check "the same samples give the same prices" 0 ''
+printf 'network.hop = 12000\nnetwork = racks.json\n' >"$tmp/kept"
+run "$tune" --fit "$tmp/samples" -o "$tmp/kept"
+check "fitting over a file" 0 "# written: $tmp/kept"
+grep -q '^network.hop = 1.2e+04 ' "$tmp/kept" && grep -q '^network = racks.json$' "$tmp/kept" && grep -q '^shm.hop = ' "$tmp/kept"
+status=$?
+check "what was not measured stays in it" 0 ''
 sed 's/"ns": /"ns": 9/' "$tmp/samples" >"$tmp/slow"
 run "$tune" --fit "$tmp/slow" "$tmp/samples" "$tmp/samples" -o "$tmp/of_three"
 grep '=' "$tmp/of_three" | cmp -s - "$tmp/lines"

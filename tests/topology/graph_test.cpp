@@ -206,6 +206,18 @@ TEST_CASE("graph: a full mesh is as fast in any order") {
   CHECK(is_about(best_ring(graph).bytes_per_second, 48e9));
 }
 
+TEST_CASE("graph: no way goes through a GPU") {
+  Graph graph;
+  const int hub = graph.add(Kind::kPciSwitch, "switch");
+  const int a = graph.add(Kind::kGpu, "A"), b = graph.add(Kind::kGpu, "B"), c = graph.add(Kind::kGpu, "C");
+  for (const int gpu : {a, b, c}) graph.join(hub, gpu, 1e9, 300);
+  graph.join(a, b, 40e9, 700);
+  graph.join(b, c, 40e9, 700);
+  Routes routes(graph);
+  CHECK(routes.way(a, c).edges == std::vector<int>{1, 4});  // to the switch, and from there
+  CHECK(routes.way(a, b).edges == std::vector<int>{6});
+}
+
 TEST_CASE("graph: two sockets are crossed once to and fro") {
   const Graph graph = golden("four_pcie.xml");
   const Order ring = best_ring(graph);
@@ -257,6 +269,11 @@ TEST_CASE("graph: racks that little leads out of are left once") {
   CHECK(is_about(ring.bytes_per_second, 1e9));
   cluster.exceptions.push_back({.host = 3, .bytes_per_second = 0.5e9});
   CHECK(is_about(best_ring(graph_of(cluster, 6, {})).bytes_per_second, 0.5e9));
+  cluster.exceptions.back() = {.rack = 1, .bytes_per_second = 0.25e9};
+  CHECK(is_about(best_ring(graph_of(cluster, 6, {})).bytes_per_second, 0.25e9));
+  cluster.nics_per_host = 1;
+  cluster.exceptions.back() = {.host = 3, .nic = 0, .bytes_per_second = 0.125e9};
+  CHECK(is_about(best_ring(graph_of(cluster, 6, {})).bytes_per_second, 0.125e9));
 }
 
 TEST_CASE("graph: a machine of hwloc's has its cores as ranks") {
@@ -280,6 +297,8 @@ TEST_CASE("graph: what is wrong with a file is said") {
     REQUIRE(at != text.npos);
     return text.replace(at, what.size(), by);
   };
+  std::string deep = "<system>";
+  for (int i = 0; i < 100; i++) deep += "<cpu>";
   for (const Wrong& wrong :
        std::vector<Wrong>{{"", "F, line 1: it has no element system"},
                           {"<topology/>", "it has no element system"},
@@ -288,6 +307,7 @@ TEST_CASE("graph: what is wrong with a file is said") {
                           {"<system><cpu></system>", "</system> ends no element; open is 'cpu'"},
                           {"<system a=b></system>", "has an attribute that is not name=\"value\""},
                           {"<system></system>", "F: it has neither GPUs nor cores"},
+                          {deep, "elements are nested deeper than machines are"},
                           {with("count=\"2\"", "count=\"0\""), "has the count '0' and so the speed 0"},
                           {with("<nvlink target=\"0000:20:01.0\"", "<nvlink target=\"0000:99:01.0\""),
                            "a link of GPU 0 leads to 0000:99:01.0, and there is no such GPU"},

@@ -157,6 +157,23 @@ TEST_CASE("sysfs: what holds more CPUs is outer, as a cache that is larger than 
   CHECK(cache_bytes(m, cpu_set({0, 6})) == 64u << 20);
 }
 
+TEST_CASE("sysfs: a part reaches no farther than what it lies in") {
+  const Sysfs sys;
+  sys.put("/devices/system/cpu/online", "0-3");
+  sys.put("/devices/system/node/node0/cpulist", "0-2");  // one package and half of the other
+  sys.put("/devices/system/node/node1/cpulist", "3");
+  for (int cpu = 0; cpu < 4; cpu++) {
+    const std::string at = format("/devices/system/cpu/cpu%d/topology", cpu);
+    sys.put(at + "/physical_package_id", std::to_string(cpu / 2));
+    sys.put(at + "/package_cpus_list", cpu < 2 ? "0-1" : "2-3");
+  }
+  const Machine m = discover_in_sysfs(sys.root(), false);
+  const Part& node = m.whole.parts.at(0);
+  REQUIRE(node.name == "NUMA node 0");
+  CHECK(to_text(node.parts.at(0).cpus) == "0-1");
+  CHECK(to_text(node.parts.at(1).cpus) == "2");
+}
+
 namespace {
 
 // What ranks go by. Memory may differ: kernels without NUMA have no nodes, and hwloc tells of nodes without CPUs.

@@ -154,6 +154,8 @@ class Direct(unittest.TestCase):
         dist.barrier()
         with self.assertRaisesRegex(tutti_torch.TuttiError, "do not make 5"):
             dist.all_gather_into_tensor(torch.empty(5), torch.empty(2))
+        with self.assertRaisesRegex(tutti_torch.TuttiError, "do not make 4 of torch.float64"):
+            dist.all_gather_into_tensor(torch.empty(4, dtype=torch.float64), torch.empty(2))
 
     @needs_module
     @ranks.on(2)

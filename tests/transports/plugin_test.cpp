@@ -1,8 +1,10 @@
 // Plugins: what is loaded, in which order it stands, and what is said of what cannot be loaded.
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <thread>
 
+#include "strangers.h"
 #include "traffic.h"
 
 using namespace tutti;
@@ -36,6 +38,7 @@ TEST_CASE("plugin: it is found beside the built-in ones, and by its name") {
   REQUIRE(one.value().size() == 2);
   CHECK(one.value()[1]->name == std::string("unix"));
   CHECK(find_transports("unix").value() == std::vector{one.value()[1]});
+  CHECK(find_transports("tcp,shm,tcp").value() == std::vector{&kTcpTransport, &kShmTransport});  // in their order, once
 }
 
 TEST_CASE("plugin: its table has NULL for what it is too short for") {
@@ -77,10 +80,44 @@ TEST_CASE("plugin: what cannot be loaded is said, with its path") {
   const std::string none = refusal(TUTTI_UNIX_PLUGIN, "shm,unics");
   CHECK(contains(none, "'unics'"));
   CHECK(contains(none, "shm, tcp, unix"));
+  CHECK(contains(refusal("", "tcp,"), "no transport ''"));
+}
+
+TEST_CASE("plugin: one with a table that does not fit is refused, and its own reason is told") {
+  const auto because = [](const char* how) {
+    const Setting setting("BAD_PLUGIN", how);
+    const std::string why = refusal(TUTTI_BAD_PLUGIN);
+    CHECK(contains(why, TUTTI_BAD_PLUGIN));
+    return why;
+  };
+  for (const char* how : {"older", "newer", "short"}) CHECK(contains(because(how), "rebuild it"));
+  for (const char* how : {"nameless", "comma"}) CHECK(contains(because(how), "name is empty or contains a comma"));
+  for (const char* how : {"no endpoint_open", "no release"}) CHECK(contains(because(how), "one of the ten functions"));
+  CHECK(contains(because("no card"), "there is no such card"));
+}
+
+TEST_CASE("plugin: what one for NCCL says of its devices is understood in every version") {
+  const std::string all = TUTTI_NET_PLUGINS;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = std::min(all.find(',', at), all.size());
+    const std::string path = all.substr(at, end - at);
+    at = end + 1;
+    INFO(path);
+    Child child([&](Mailbox&) -> std::string {  // for a process has one at a time
+      const Plugin plugin(path);
+      const auto found = find_transports("net");
+      if (!found) return found.error().message;
+      const tuttiEndpointInfo info = open_endpoint(found.value()[0], 1).value().info();
+      if (info.latency_ns != 7500) return "latency " + std::to_string(info.latency_ns);
+      const bool is_second = info.bytes_per_second == 40001ull * 125'000;
+      return is_second ? "" : "bytes per second " + std::to_string(info.bytes_per_second);
+    });
+    CHECK(child.ended_well());
+  }
 }
 
 TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is one at a time") {
-  const std::string both = TUTTI_NET_PLUGINS, first = both.substr(0, both.find(','));
+  const std::string all = TUTTI_NET_PLUGINS, first = all.substr(0, all.find(','));
   {
     const Plugin plugin(first);
     const auto found = find_transports("net");
@@ -88,6 +125,20 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
     const tuttiEndpointInfo info = open_endpoint(found.value()[0], 1).value().info();
     CHECK(info.latency_ns == 7500);
     CHECK(info.bytes_per_second == 40001ull * 125'000);  // of the second device
+    // Who goes while it connects is forgotten.
+    auto a = open_endpoint(found.value()[0], 0), b = open_endpoint(found.value()[0], 1);
+    REQUIRE((a && b));
+    const size_t before = open_descriptors();
+    for (int polls = 0; polls < 20; polls++) {
+      auto out = a.value().connect(Ask{}, b.value().address());
+      REQUIRE(out);
+      Link in;
+      for (int i = 0; i < polls; i++) poll_once(out.value()), take(b.value(), &in);
+    }
+    CHECK(until(Deadline::after_seconds(5), [&] {
+      Link in;
+      return !take(b.value(), &in) && open_descriptors() == before;
+    }));
   }
-  CHECK(contains(refusal(both), "Made up is already loaded"));
+  CHECK(contains(refusal(all), "Made up is already loaded"));
 }

@@ -23,6 +23,10 @@ TEST_CASE("shm: what is revoked cannot be read any more, what is mapped is waite
     CHECK(data.error().code == Code::kRemoteError);
     CHECK(contains(data.error().message, "rank 0"));
   }
+  SECTION("by a sender that closes") {
+    close(p.out);
+    CHECK_FALSE(p.in.read());
+  }
   SECTION("while it is mapped") {
     REQUIRE(static_cast<bool>(p.in.read()));
     std::atomic<bool> released{false}, revoked_early{false};
@@ -41,6 +45,26 @@ TEST_CASE("shm: what is revoked cannot be read any more, what is mapped is waite
     p.in.revoke();
     p.out.revoke();
   }
+}
+
+TEST_CASE("shm: a sender does not sleep when one of the memories that it exposes was read, until it has looked") {
+  Pair p = make_pair(&kShmTransport, Ask{1, 0, 2, 4096});
+  const std::string text(3000, 'x');
+  for (int i = 0; i < 2; i++) {
+    REQUIRE(p.out.acquire() != nullptr);
+    REQUIRE(p.out.publish(text.data(), static_cast<uint32_t>(text.size()), tuttiTag{}));
+  }
+  CHECK(p.out.acquire() == nullptr);
+  tuttiMessage message{};
+  REQUIRE(p.in.peek(&message));
+  REQUIRE(p.in.read());
+  p.in.release();
+  tuttiWait wait{-1, 0};
+  CHECK_FALSE(p.out.wait_begin(&wait));  // there is a slot
+  p.out.wait_end();
+  CHECK(p.out.acquire() != nullptr);
+  CHECK(p.out.wait_begin(&wait));
+  p.out.wait_end();
 }
 
 TEST_CASE("shm: a message is written where it was expected, unless the receiver takes that back") {
@@ -239,6 +263,40 @@ TEST_CASE("shm: memory that a process has freed is not kept by those that have r
     in.release();
   }
   REQUIRE(child.mail().send("end"));
+  CHECK(child.ended_well());
+}
+
+TEST_CASE("shm: memory that the peer could not be told of is not exposed") {
+  auto here = open_endpoint(&kShmTransport, 1);
+  REQUIRE(here);
+  static constexpr uint64_t kRefused = 1, kNever = 2;
+  Child child([peer = here.value().address()](Mailbox&) -> std::string {
+    auto mine = open_endpoint(&kShmTransport, 0);
+    if (!mine) return "no endpoint";
+    auto out = mine.value().connect(Ask{1}, peer);
+    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
+    const auto has_slot = [&] { return until([&] { return out.value().acquire() != nullptr; }); };
+    bool exposed = true;
+    for (int i = 0; exposed && i < 5000; i++) {
+      auto memory = SharedMemory::allocate(3000);
+      if (!memory || !has_slot()) return "no memory or slot";
+      exposed = out.value().publish(memory.value(), 3000, tuttiTag{}) != 0;
+      SharedMemory::free(memory.value());
+    }
+    if (!has_slot()) return "no slot";
+    out.value().publish(0, tuttiTag{{exposed ? kNever : kRefused, 0, 0, 0}});
+    return "";
+  });
+  Link in;
+  REQUIRE(until([&] { return take(here.value(), &in); }));
+  // Who neither reads nor polls leaves in the socket what is said there of each block, until that is full.
+  tuttiMessage message{};
+  REQUIRE(until([&] {
+    if (!in.peek(&message)) return false;
+    in.release();
+    return message.tag.word[0] != 0;
+  }));
+  CHECK(message.tag.word[0] == kRefused);
   CHECK(child.ended_well());
 }
 

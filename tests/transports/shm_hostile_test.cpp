@@ -112,6 +112,19 @@ TEST_CASE("shm: memory of the peer's that becomes longer or moves after it was c
   CHECK(memory.find(kFirstBlock, ~uint64_t{0}, 2) == nullptr);
 }
 
+TEST_CASE("shm: a peer has so many blocks mapped here and no more") {
+  PeerMemory memory(false);
+  const Fd file(memfd_create("tutti-test", MFD_CLOEXEC));
+  REQUIRE(ftruncate(file.get(), kBlockBytes) == 0);
+  constexpr uint64_t kMost = 1 << 14;
+  for (uint64_t i = 0; i <= kMost; i++) memory.take_notice({kFirstBlock + i, 0, kBlockBytes}, file, 0);
+  CHECK(memory.knows(kFirstBlock + kMost - 1));
+  CHECK_FALSE(memory.knows(kFirstBlock + kMost));
+  memory.take_notice({kFirstBlock, 0, 0}, Fd(), 0);
+  memory.take_notice({kFirstBlock + kMost, 0, kBlockBytes}, file, 0);
+  CHECK(memory.knows(kFirstBlock + kMost));  // there is one less
+}
+
 TEST_CASE("shm: what is said of a message counts as it was when it was looked at") {
   Prey prey;
   tuttiMessage message{};

@@ -96,6 +96,18 @@ TEST_CASE("shm: a rank sends in the payload that it has received last, and any t
       CHECK(p.out.acquire() == payload);
     }
   }
+  SECTION("a small message that was matched has brought none") {
+    REQUIRE(p.out.acquire() != nullptr);
+    p.out.publish(100, tag);
+    REQUIRE(p.in.peek(&message));
+    p.in.release();
+    REQUIRE(p.out.push("8 bytes", 8, tag));
+    REQUIRE(p.in.match(8, tag) != nullptr);
+    p.in.release();
+    CHECK(out.acquire() == message.data);
+    out.publish(100, tag);
+    CHECK(out.acquire() != message.data);  // it is on its way
+  }
   SECTION("all that are sent one way stay there") {
     std::set<const void*> payloads;
     for (uint32_t i = 0; i < 3 * kAsk.slots; i++) {
@@ -144,6 +156,29 @@ TEST_CASE("shm: payloads go back only by the link that the peer has paired with 
   REQUIRE(last);
   CHECK(last->mine == (slot_bytes != 4096));
   if (!last->mine) CHECK(last->index == 3);
+}
+
+// Whatever the peer says that it has passed on.
+TEST_CASE("shm: a rank has no more payloads than both links have, and sends in none of another size") {
+  using shm::Exchange;
+  Fd ours, theirs;
+  auto sending = shm::Segment::create(4, 4096, &ours), receiving = shm::Segment::create(4, 8192, &theirs);
+  REQUIRE((sending && receiving));
+  Exchange exchange;
+  exchange.set(Exchange::Side::kSend, std::move(sending).value());
+  exchange.set(Exchange::Side::kReceive, std::move(receiving).value());
+  for (uint32_t i = 0; i < 100; i++) exchange.take_in({false, i % 4});
+  for (int i = 0; i < 4; i++) {
+    const auto payload = exchange.choose();
+    REQUIRE(payload);
+    CHECK(payload->mine);
+    exchange.give(*payload);
+  }
+  CHECK_FALSE(exchange.choose());  // what is left is the peer's
+  for (uint32_t i = 0; i < 100; i++) exchange.take_in({true, i % 4});
+  int n = 0;
+  for (auto payload = exchange.choose(); payload && n < 100; payload = exchange.choose(), n++) exchange.give(*payload);
+  CHECK(n == 4);
 }
 
 TEST_CASE("shm: only sealed memory of the right size makes a link, and no descriptor stays behind") {
@@ -205,6 +240,34 @@ TEST_CASE("shm: a peer that authenticates and then hangs up, or talks nonsense, 
   REQUIRE(error);
   CHECK(contains(error->text, "rank 1"));
   for (int i = 0; i < 100; i++) CHECK_FALSE(poll_once(link.value()));
+}
+
+// As where it can have no descriptor for one.
+TEST_CASE("shm: a peer of this process that has no bell is woken by the socket") {
+  auto a = open_endpoint(&kShmTransport, 0);
+  REQUIRE(a);
+  Impostor impostor = listen_as_impostor(&kShmTransport);
+  Acceptor acceptor(std::move(impostor.listener), key_of(7), HelloKind::kShm, 1);
+  auto link = a.value().connect(kAsk, impostor.address);
+  REQUIRE(link);
+  std::optional<Acceptor::Accepted> accepted;
+  REQUIRE(until([&] { return poll_once(link.value()) && (accepted = acceptor.next()); }));
+  Fd memfd;
+  REQUIRE(until([&] {
+    auto received = shm::receive_descriptor(accepted->fd.get());
+    if (received && received.value()) memfd = *std::move(received).value();
+    return poll_once(link.value()) && memfd;
+  }));
+  auto segment = shm::Segment::map(memfd, kAsk.slots, kAsk.slot_bytes);
+  REQUIRE(segment);
+  REQUIRE(send_raw(accepted->fd, &shm::kMapped, 1));
+  REQUIRE(until([&] { return poll_once(link.value()).ready; }));
+  segment.value().header().receiver_sleeps = 1;
+  REQUIRE(link.value().acquire() != nullptr);
+  link.value().publish(8, tuttiTag{});
+  char said = 0;
+  CHECK(::recv(accepted->fd.get(), &said, 1, MSG_DONTWAIT) == 1);
+  CHECK(said == shm::kBell);
 }
 
 TEST_CASE("shm: no file anywhere") {

@@ -52,7 +52,9 @@ inline Key key_of(uint8_t secret) {
 inline Fd authenticate(Endpoint& to, const tuttiLinkConfig& ask, int from_rank = 0) {
   const Door door = door_of(to);
   Fd fd = knock(door);
-  auto handshake = Handshake::client(key_of(7), door.kind, from_rank, 1, {ask.channel, ask.slots, ask.slot_bytes});
+  // The first of one connection, over TCP.
+  auto handshake =
+      Handshake::client(key_of(7), door.kind, from_rank, 1, {ask.channel, ask.slots, ask.slot_bytes, 0, 1});
   auto status = Handshake::Status::kPending;
   Link none;
   const bool ended = until([&] {

@@ -1,4 +1,5 @@
 // What somebody on the network between two ranks can read, and what comes of it where he changes something.
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -191,6 +192,18 @@ TEST_CASE("tcp: who does not encrypt gets no link with who does, and is told", "
     return !(health = poll_once(out));
   }));
   CHECK(contains(health.error.text, "rank 1 cannot be reached"));
+}
+
+TEST_CASE("tcp: a configuration that is too short to say so does not encrypt", "[tcp]") {
+  tuttiEndpointConfig config{sizeof config, 0, 2, {}};
+  memset(config.group_key, 7, sizeof config.group_key);
+  config.struct_bytes = offsetof(tuttiEndpointConfig, encrypt);
+  config.encrypt = 1;  // what happens to lie behind its end
+  auto shorter = Endpoint::open(&kTcpTransport, config);
+  REQUIRE(shorter);
+  Endpoint plain = Tapped::open(1, false);
+  Link out, in;
+  CHECK(join(shorter.value(), Ask{}, plain, &out, &in));
 }
 
 TEST_CASE("with encryption no transport is used that cannot encrypt", "[plugin]") {

@@ -69,6 +69,24 @@ class Exposer final : public Side {
 
 }  // namespace
 
+TEST_CASE("tcp: a link has as many connections as its configuration asks for, up to 16") {
+  auto a = open_endpoint(&kTcpTransport, 0), b = open_endpoint(&kTcpTransport, 1);
+  REQUIRE((a && b));
+  const std::set<int> before = connections();
+  tuttiLinkConfig config = Ask{};
+  config.connections = GENERATE(3u, 100u);
+  auto out = a.value().connect(config, b.value().address());
+  REQUIRE(out);
+  Link in;
+  bool accepted = false;
+  REQUIRE(until([&] {
+    accepted = accepted || take(b.value(), &in);
+    return poll_once(out.value()).ready && accepted;
+  }));
+  const uint16_t port = Contact::from_bytes(b.value().address())->addresses[0].port();
+  CHECK(ends_of_link(before, port).size() == std::min(config.connections, 16u));
+}
+
 TEST_CASE("several connections: all but one break under load, and every message arrives once, whole and in order") {
   const bool exposes = GENERATE(false, true);
   const uint32_t slot_bytes = GENERATE(64u, 200000u / 64 * 64, 3u << 20);
@@ -199,5 +217,22 @@ TEST_CASE("several connections: what broke comes back, and carries everything wh
              });
     }));
     REQUIRE(sender.trouble() + receiver.trouble() == "");
+  }
+}
+
+TEST_CASE("tcp: both ends of a connection ask a peer that is idle, unless TUTTI_TCP_TIMEOUT is 0") {
+  const bool asks = GENERATE(true, false);
+  const Setting timeout("TUTTI_TCP_TIMEOUT", asks ? "11" : "0");
+  const std::set<int> before = connections();
+  const Pair p = make_pair(&kTcpTransport);
+  const auto ends = ends_of_link(before, Contact::from_bytes(p.receiver.address())->addresses[0].port());
+  REQUIRE(ends.size() == 1);
+  for (const int fd : {ends[0].from, ends[0].to}) {
+    int is_on = -1, seconds = 0;
+    socklen_t bytes = sizeof(int);
+    REQUIRE(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &is_on, &bytes) == 0);
+    CHECK((is_on != 0) == asks);
+    REQUIRE(getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, &bytes) == 0);
+    if (asks) CHECK(seconds == 3);  // a fifth, rounded up
   }
 }

@@ -36,6 +36,18 @@ RawSender raw_sender() {
   return raw;
 }
 
+// A connection of rank 0, as far as the handshake: which one of how many. The links that come of it are added.
+Fd connect_as(Endpoint& to, uint32_t index, uint32_t n_connections, std::vector<Link>* links) {
+  const Door door = door_of(to);
+  Fd line = knock(door);
+  auto handshake = Handshake::client(key_of(7), door.kind, 0, 1, tcp::hello_args(kTcpAsk, index, n_connections));
+  REQUIRE(until([&] {
+    if (Link made; take(to, &made)) links->push_back(std::move(made));
+    return handshake.advance(line.get()) == Handshake::Status::kDone;
+  }));
+  return line;
+}
+
 std::string frame(const Traffic& traffic, uint64_t i) {
   const tcp::FrameHeader header = tcp::make_header(traffic.tag_of(i), i, traffic.bytes_of(i));
   std::string bytes(sizeof header + header.bytes, '\0');
@@ -88,6 +100,24 @@ TEST_CASE("tcp: a message that is longer or shorter than the place where one is 
   REQUIRE(message.bytes == bytes);
   CHECK(std::string(static_cast<const char*>(message.data), bytes) == std::string(bytes, 'x'));
   CHECK(place == std::string(400, '.'));
+}
+
+TEST_CASE("tcp: a place is for one message, not for later ones of that length") {
+  RawSender raw = raw_sender();
+  constexpr uint32_t kBytes = 100;
+  std::string place(kBytes, '.');
+  raw.in.post(0, place.data(), kBytes);
+  for (uint64_t i = 0; i < 2; i++) {
+    const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, i, kBytes);
+    REQUIRE(send_raw(raw.line, &header, sizeof header));
+    REQUIRE(send_raw(raw.line, std::string(kBytes, static_cast<char>('a' + i)).data(), kBytes));
+    tuttiMessage message{};
+    REQUIRE(until([&] { return !poll_once(raw.in) || raw.in.peek(&message); }));
+    REQUIRE(message.bytes == kBytes);
+    CHECK((message.data == place.data()) == (i == 0));
+    raw.in.release();
+  }
+  CHECK(place == std::string(kBytes, 'a'));
 }
 
 TEST_CASE("tcp: nothing is written to where a message was expected once its operation has failed") {
@@ -213,14 +243,39 @@ TEST_CASE("tcp: several connections: what comes late of a message does not go in
   CHECK(text() == std::string(kWhole, static_cast<char>('a' + kTcpAsk.slots)));
 }
 
+TEST_CASE("tcp: several connections: pieces of one message that say different lengths fail the link") {
+  auto endpoint = open_endpoint(&kTcpTransport, 1);
+  REQUIRE(endpoint);
+  std::vector<Link> links;
+  std::vector<Fd> lines;
+  for (uint32_t i = 0; i < 2; i++) lines.push_back(connect_as(endpoint.value(), i, 2, &links));
+  Link in;
+  if (links.empty()) REQUIRE(until([&] { return take(endpoint.value(), &in); }));
+  if (!links.empty()) in = std::move(links[0]);
+  constexpr uint32_t kPiece = 32 << 10;
+  const std::string payload(kPiece, 'x');
+  for (uint32_t piece = 0; piece < 2; piece++) {
+    const tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, 2 * kPiece - 64 * piece, piece);
+    REQUIRE(send_raw(lines[piece], &header, sizeof header));
+    REQUIRE(send_raw(lines[piece], payload.data(), kPiece - 64 * piece));
+  }
+  tuttiMessage message{};
+  REQUIRE(until([&] { return !poll_once(in) || in.peek(&message); }));
+  const Health health = poll_once(in);
+  REQUIRE_FALSE(health);
+  CHECK(contains(health.error.text, "rank 0"));
+  CHECK(contains(health.error.text, "not a message"));
+}
+
 TEST_CASE("tcp: what is no frame fails the link") {
   RawSender raw = raw_sender();
   const uint32_t too_large = (64 << 10) + 1;
-  const int kind = GENERATE(0, 1, 2, 3);
+  const int kind = GENERATE(0, 1, 2, 3, 4);
   std::string bytes(64, 'G');
   tcp::FrameHeader header = tcp::make_header(tuttiTag{}, 0, too_large);
   if (kind == 1) header.bytes = 0;
-  if (kind == 2) header = tcp::make_header(tuttiTag{}, 1, 0);  // not the next
+  if (kind == 2) header = tcp::make_header(tuttiTag{}, 1, 0);       // not the next
+  if (kind == 4) header = tcp::make_header(tuttiTag{}, 0, 100, 1);  // of a message of one piece
   if (kind > 0) bytes.assign(reinterpret_cast<const char*>(&header), sizeof header);
   REQUIRE(send_raw(raw.line, bytes.data(), bytes.size()));
   const auto error = poll_to_failure(raw.in);
@@ -229,6 +284,30 @@ TEST_CASE("tcp: what is no frame fails the link") {
   CHECK(contains(error->text, "not a message"));
   tuttiMessage message{};
   CHECK_FALSE(raw.in.peek(&message));
+}
+
+TEST_CASE("tcp: a connection that no link has a place for is refused, and disturbs none") {
+  struct Caller {
+    uint32_t index, n_connections;
+    bool link_is_there;
+  };
+  const Caller caller = GENERATE(Caller{0, 17, true}, Caller{2, 2, true}, Caller{3 | tcp::kAgain, 8, true},
+                                 Caller{0 | tcp::kAgain, 1, false});
+  INFO("connection " << (caller.index & ~tcp::kAgain) << " of " << caller.n_connections);
+  RawSender raw = raw_sender();
+  if (!caller.link_is_there) close(raw.in);
+  std::vector<Link> links;
+  const Fd line = connect_as(raw.endpoint, caller.index, caller.n_connections, &links);
+  CHECK(until(Deadline::after_seconds(5), [&] {
+    if (Link made; take(raw.endpoint, &made)) links.push_back(std::move(made));
+    return !links.empty() || hung_up(line.get());
+  }));
+  CHECK(links.empty());
+  if (!caller.link_is_there) return;
+  const Traffic traffic{49, 1, 300};
+  REQUIRE(send_raw(raw.line, frame(traffic, 0).data(), frame(traffic, 0).size()));
+  Receiver receiver(raw.in, traffic);
+  CHECK(run(receiver) == "");
 }
 
 namespace {

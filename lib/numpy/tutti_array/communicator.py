@@ -198,11 +198,13 @@ class Communicator:
             return
         _open.discard(self)
         try:
-            for end in ends:
-                check(end(comm), comm if end is not ends[-1] else None)
+            for end in ends[:-1]:
+                check(end(comm), comm)
         finally:
+            ended = ends[-1](comm)  # also after an error, or it is never freed
             if self._stream is not None:
                 self._api.tuttiStreamDestroy(self._stream)
+        check(ended)
 
 
 def operator(op: str) -> int:

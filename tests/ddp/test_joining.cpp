@@ -1,0 +1,103 @@
+// Ranks with uneven inputs: those that have no more join, and the others go on.
+#include "ddp/model.h"
+
+using namespace tutti_test;
+
+TEST_CASE("ranks with uneven inputs join, and end with the same model") {
+  constexpr int n = 3;
+  on_ranks(n, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({3, 700, 0, 1, 64, 17, 300, 5});
+    tuttiDdpConfig_t config = small_buckets();
+    config.joinable = 1;
+    take(outcome, model.create(comm, &config));
+    for (int epoch = 0; epoch < 2; epoch++) {
+      const int steps[] = {1, 4, 2};
+      for (int step = 0; step < steps[rank]; step++) {
+        model.step(rank, step, outcome);
+        for (size_t p = 0; p < model.size(); p++) {
+          outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
+            double sum = 0;
+            for (int r = 0; r < n; r++) sum += step < steps[r] ? gradient_of(r, step, param, i) : 0;
+            return sum / n;
+          });
+          for (float& x : model.data(p)) x += 1;
+        }
+      }
+      take(outcome, tuttiDdpJoin(model.ddp));
+      for (size_t p = 0; p < model.size(); p++)
+        for (const float x : model.data(p)) outcome.wrong += x != static_cast<float>(4 * (epoch + 1));
+    }
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("buffers are those of the lowest rank that has not joined, and each rank's own without broadcasts") {
+  const int broadcasts = GENERATE(0, 1);
+  on_ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10});
+    int32_t value = rank + 40;
+    tuttiDdpTensor_t buffer = model.tensor(0);
+    buffer.name = "steps";
+    buffer.data = &value;
+    buffer.count = 1;
+    buffer.datatype = tuttiInt32;
+    tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+    config.joinable = 1;
+    config.broadcastBuffers = broadcasts;
+    take(outcome, tuttiDdpCreate(&model.ddp, comm, &model.tensor(0), 1, &buffer, 1, &config));
+    outcome.wrong += value != 40;
+    for (int step = 0; step <= rank; step++) {  // rank 1 takes the second one alone
+      const int mine = 10 * rank + step;
+      value = mine;
+      model.step(rank, step, outcome);
+      outcome.wrong += value != (broadcasts == 1 && step == 0 ? 0 : mine);
+    }
+    take(outcome, tuttiDdpJoin(model.ddp));
+    outcome.wrong += value != 11;  // of the rank that has trained longest
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("a static graph of ranks with uneven inputs, one of which joins before its first step") {
+  const bool own = GENERATE(false, true);
+  const int find_unused = GENERATE(0, 1);
+  constexpr int n = 3;
+  on_ranks(n, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10, 20, 30, 40}, own);
+    tuttiDdpConfig_t config = small_buckets();
+    config.staticGraph = config.joinable = 1;
+    config.findUnused = find_unused;
+    take(outcome, model.create(comm, &config));
+    // 2 is nobody's, 1 rank 0's alone, 3 rank 1's.
+    const auto uses = [](int r, size_t param) {
+      return param == 0 || (param == 1 && r == 0) || (param == 3 && r == 1);
+    };
+    for (int epoch = 0; epoch < 3; epoch++) {
+      const int steps[3][n] = {{0, 3, 2}, {1, 0, 2}, {1, 3, 2}};
+      for (int step = 0; step < steps[epoch][rank] && outcome.code == tuttiSuccess; step++) {
+        for (size_t p = 0; p < 4; p++) std::fill_n(model.grad(p), model.tensor(p).count, 1000.0f);
+        take(outcome, tuttiDdpBegin(model.ddp));
+        for (size_t p = 0; p < 4; p++) {
+          if (!uses(rank, p)) continue;
+          model.fill(rank, step, p);
+          take(outcome, tuttiDdpMarkReady(model.ddp, p));
+        }
+        take(outcome, tuttiDdpWait(model.ddp));
+        for (size_t p = 0; p < 4; p++)
+          outcome.wrong += model.wrong(p, [&](size_t param, size_t i) {
+            // Of rank 0's graph nothing is known before its first step.
+            if (param == 2 || (param == 1 && epoch == 0)) return 1000.0;
+            double sum = 0;
+            for (int r = 0; r < n; r++)
+              sum += step < steps[epoch][r] && uses(r, param) ? gradient_of(r, step, param, i) : 0;
+            return sum / n;
+          });
+      }
+      take(outcome, tuttiDdpJoin(model.ddp));
+    }
+    tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+    take(outcome, tuttiDdpGetStats(model.ddp, &stats));
+    outcome.wrong += stats.rebuilds != 1;
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}

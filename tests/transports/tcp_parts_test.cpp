@@ -1,0 +1,88 @@
+// Parts of tcp's links, each by itself: what waits, what is silent, what takes whose place.
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <utility>
+#include <vector>
+
+#include "testing.h"
+#include "transports/tcp/tcp_link.h"
+
+using namespace tutti;
+using namespace tutti::test;
+
+TEST_CASE("tcp: of several descriptors each wakes who waits, also one in place of another, and a limit once") {
+  std::vector<Fd> here, there;
+  for (int i = 0; i < 3; i++) {
+    int ends[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    here.emplace_back(ends[0]);
+    there.emplace_back(ends[1]);
+  }
+  auto made = tcp::WaitSet::create({here[0].get(), here[1].get()});
+  REQUIRE(made);
+  tcp::WaitSet set = std::move(made).value();
+  const auto readable = [](size_t) -> short { return POLLIN; };
+  const auto wakes = [](const tuttiWait& wait, int ms) {
+    pollfd p{wait.fd, wait.events, 0};
+    return ::poll(&p, 1, ms) == 1;
+  };
+  CHECK(wakes(set.arm(readable, 1'000'000), 2000));
+  CHECK_FALSE(wakes(set.arm(readable), 20));
+  for (int i = 0; i < 100; i++) set.note_poll();  // nobody has slept for long
+  set.drop(0);
+  REQUIRE(set.replace(0, here[2].get()));
+  const tuttiWait wait = set.arm(readable);
+  CHECK_FALSE(wakes(wait, 0));
+  for (const size_t i : {size_t{2}, size_t{1}}) {
+    char byte = 'x';
+    REQUIRE(::send(there[i].get(), &byte, 1, 0) == 1);
+    CHECK(wakes(wait, 2000));
+    REQUIRE(::recv(here[i].get(), &byte, 1, 0) == 1);
+  }
+  CHECK_FALSE(wakes(wait, 0));
+}
+
+TEST_CASE("tcp: a silence means a loss after many tries or three times the limit, and never where there is none") {
+  constexpr int64_t kLimit = 20 * tcp::kMs;
+  tcp::Silence silence;
+  silence.silent_ns = kLimit;
+  CHECK_FALSE(silence.lasts(kLimit));  // there is nothing to answer
+  silence.view.unanswered = true;
+  CHECK(silence.lasts(kLimit));
+  CHECK_FALSE(silence.lasts(kLimit + 1));
+  CHECK_FALSE(silence.lasts(0));
+  CHECK_FALSE(silence.means_loss(0));
+  silence.view.tries = 9;
+  CHECK_FALSE(silence.means_loss(kLimit));
+  silence.view.tries = 10;
+  CHECK(silence.means_loss(kLimit));
+  silence.view.tries = 1;
+  silence.silent_ns = 3 * kLimit - 1;
+  CHECK_FALSE(silence.means_loss(kLimit));
+  silence.silent_ns = 3 * kLimit;
+  CHECK(silence.means_loss(kLimit));
+}
+
+TEST_CASE("tcp: a half that ends does not take the place of one that has come meanwhile") {
+  tcp::Pairs pairs(1);
+  tcp::Door door(tuttiEndpointConfig{sizeof(tuttiEndpointConfig)}, Key{}, std::vector<Fd>(), pairs);
+  const tuttiLinkConfig config = Ask{};
+  const auto make = [&] {
+    int ends[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    const Fd other(ends[1]);
+    std::vector<tcp::SharedFd> connections;
+    connections.emplace_back(Fd(ends[0]));
+    auto link = tcp::RecvLink::create(door, config, std::move(connections), 0);
+    REQUIRE(link);
+    pairs.enter(link.value().get(), config);
+    return std::move(link).value();
+  };
+  auto before = make(), after = make();
+  CHECK(pairs.receiver(config) == after.get());
+  before.reset();
+  CHECK(pairs.receiver(config) == after.get());
+  after.reset();
+  CHECK(pairs.receiver(config) == nullptr);
+}
