@@ -77,15 +77,18 @@ void enqueue(Pending& p) {
   });
 }
 
-// All ranks' operations are on their way before any is waited for: their ranks may all be this thread's.
+// All ranks' operations are on their way before any is waited for: their ranks may all be this thread's. Also those
+// beside one that is refused, for which other ranks may wait.
 Result<void> start_on_devices(const std::vector<Pending>& operations) {
   std::vector<cuda::Device*> devices;
+  Result<void> first;
   for (const Pending& p : operations) {
     if (p.use->device() == nullptr) continue;
-    TUTTI_TRY(p.use->device()->submit(p.operation, p.stream));
+    if (auto submitted = p.use->device()->submit(p.operation, p.stream); first) first = std::move(submitted);
     if (std::find(devices.begin(), devices.end(), p.use->device()) == devices.end()) devices.push_back(p.use->device());
   }
-  return cuda::Device::settle(devices);
+  auto settled = cuda::Device::settle(devices);
+  return first ? std::move(settled) : std::move(first);
 }
 
 // Also those behind one that has failed, which are refused: others may wait for their tickets' turns.
@@ -99,10 +102,6 @@ Result<void> run_in_order(const std::vector<Pending*>& list) {
 // Of each communicator what has no stream, in order; the rest goes to its streams. Tickets are taken in the order of
 // calls, whatever has a stream, and only once nothing else can fail: each has to be used.
 Result<std::vector<std::vector<Pending*>>> begin_all(std::vector<Pending>& operations) {
-  for (const Pending& p : operations)
-    if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_self_messages(p));
-  TUTTI_TRY(start_on_devices(operations));
-  std::erase_if(operations, [](const Pending& p) { return p.use->device() != nullptr; });
   for (Pending& p : operations) {
     if (p.stream == nullptr) continue;
     TUTTI_TRY_ASSIGN(p.queue, find_stream(p.stream));
@@ -123,13 +122,18 @@ Result<std::vector<std::vector<Pending*>>> begin_all(std::vector<Pending>& opera
 // One communicator's operations in order, several communicators' side by side, because their ranks may all be this
 // thread's.
 Result<void> start_all(std::vector<Pending> operations) {
+  for (const Pending& p : operations)
+    if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_self_messages(p));
+  auto on_devices = start_on_devices(operations);
+  std::erase_if(operations, [](const Pending& p) { return p.use->device() != nullptr; });
   TUTTI_TRY_ASSIGN(const auto lists, begin_all(operations));
   std::vector<std::function<Result<void>()>> all;
   for (const auto& list : lists) all.push_back([&list] { return run_in_order(list); });
-  return run_at_once(std::move(all), [&](size_t i) {
+  auto here = run_at_once(std::move(all), [&](size_t i) {
     lists[i].front()->use->abort("tuttiGroupEnd, which could start no thread,");
     (void)run_in_order(lists[i]);  // refused, each in its turn
   });
+  return on_devices ? std::move(here) : std::move(on_devices);
 }
 
 // What was collected, at the outermost end; else nothing.

@@ -175,11 +175,19 @@ void Porter::take_in() {
 // True when it has gone where it wanted, or away: a rank's hello comes whole.
 bool Porter::serve(const Caller& caller) {
   Hello hello{};
+  const bool is_late = now_ns() - caller.since_ns > kHandshakePatienceNs;
   const ssize_t n = ::recv(caller.fd.get(), &hello, sizeof hello, MSG_PEEK | MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return now_ns() - caller.since_ns > kHandshakePatienceNs;
-  for (const uint64_t number : {hello.door, uint64_t{number_}})
-    if (const auto door = connect_start(unix_abstract_address(name_of(number))); door && n == sizeof hello)
-      if (is_same_user(door.value().get()) && send_with_descriptor(door.value().get(), "", 1, caller.fd)) return true;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return is_late;
+  for (const uint64_t number : {hello.door, uint64_t{number_}}) {
+    if (n != sizeof hello) break;
+    const auto door = connect_start(unix_abstract_address(name_of(number)));
+    if (!door && door.error().sys_errno != ECONNREFUSED) {  // no descriptor for it, or its queue is full: soon, perhaps
+      ::poll(nullptr, 0, kPauseMs);
+      return is_late;
+    }
+    if (door && is_same_user(door.value().get()) && send_with_descriptor(door.value().get(), "", 1, caller.fd))
+      return true;
+  }
   log(LogLevel::kInfo, "refused a connection from %s: no communicator of this host expects it",
       peer_name(caller.fd.get()).c_str());
   return true;

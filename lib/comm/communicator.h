@@ -4,6 +4,7 @@
 // the group in good order, without waiting for peers; no other call may be under way.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -101,7 +102,7 @@ class Communicator final {
   Collectives collectives_{me_, monitor_, links_};
   Messages messages_{me_, monitor_, links_};
   QuantisedSums quantised_{me_, monitor_, collectives_, messages_};
-  bool finalized_ = false;
+  std::atomic<bool> finalized_ = false;  // a GPU asks when it is called, before its turn
   GpuHost gpu_host_{*this};
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
 };

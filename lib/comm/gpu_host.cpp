@@ -25,6 +25,9 @@ int GpuHost::wake_fd() {
 Error GpuHost::breakage() {
   return comm_.monitor_.watch().failure();
 }
+Result<void> GpuHost::check_open() {
+  return comm_.check_open();
+}
 void GpuHost::break_with(const Error& error) {
   comm_.monitor_.watch().fail(error);
 }

@@ -22,6 +22,7 @@ class GpuHost final : public cuda::Host {
   bool broken() override;
   int wake_fd() override;
   Error breakage() override;
+  Result<void> check_open() override;
   void break_with(const Error& error) override;
   const Recorder& recorder() override;
   double operation_limit_seconds() override;

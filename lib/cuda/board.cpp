@@ -162,6 +162,10 @@ bool Board::all_have_called() const {
   return true;
 }
 
+uint64_t Board::called_by(int rank) const {
+  return page(rank).called.load(std::memory_order_acquire);
+}
+
 bool Board::all_are_in_windows() const {
   for (int r = 0; r < host_.n_ranks(); r++)
     if (!notice(r).is_in_windows || notice(r).places != notice(0).places) return false;

@@ -27,6 +27,7 @@ class Board final : public Attendee {
   Result<bool> pass(const Operation& operation) override;
   Result<bool> come(const Operation& operation, bool is_reachable) override;
 
+  uint64_t called_by(int rank) const override;
   void leave() override;
   bool all_have_left() const override;
 

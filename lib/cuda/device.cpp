@@ -118,7 +118,8 @@ void Device::look_around() {
   if (!progress_.is_under_way()) return;
   const auto done = pending_.empty() ? has_reached_end() : Result<bool>(false);
   if (done && done.value()) return progress_.end();
-  if (auto looked = progress_.look(); !looked) host_.break_with(looked.error());
+  const auto calls = [this](int rank) { return ways_.front()->called_by(rank); };
+  if (auto looked = progress_.look(calls); !looked) host_.break_with(looked.error());
 }
 
 Result<void> Device::add_ways() {
@@ -208,8 +209,9 @@ Device::~Device() {
 
 Result<void> Device::submit(const Operation& operation, StreamRef stream) {
   const std::lock_guard lock(mutex_);
-  if (host_.broken()) return host_.breakage();
-  pending_.push_back({operation, {stream}, &way_of(operation)});
+  TUTTI_TRY(host_.check_open());
+  const auto only_by = port_.is_per_thread(stream) ? std::this_thread::get_id() : std::thread::id();
+  pending_.push_back({operation, {stream}, &way_of(operation), only_by});
   return {};
 }
 
@@ -239,6 +241,8 @@ Result<bool> Device::enqueue_all() {
   if (pending_.empty()) return true;
   TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
   for (; !pending_.empty(); pending_.pop_front()) {
+    const std::thread::id only_by = pending_.front().only_by;
+    if (only_by != std::thread::id() && only_by != std::this_thread::get_id()) return false;  // it is about to
     TUTTI_TRY_ASSIGN(const bool is_in_stream, enqueue(pending_.front()));
     if (!is_in_stream) return false;
   }

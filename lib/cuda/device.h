@@ -41,6 +41,7 @@ class Host {
   virtual bool broken() = 0;
   virtual int wake_fd() = 0;  // readable once broken
   virtual Error breakage() = 0;
+  virtual Result<void> check_open() = 0;            // neither broken nor finalized
   virtual void break_with(const Error& error) = 0;  // for all ranks
   // For who asks why a job hangs.
   virtual const Recorder& recorder() = 0;
@@ -76,6 +77,8 @@ class Way {
   virtual void close_window(uint64_t) {}
   // Now and then: lets go of memory of other processes that they have closed.
   virtual void forget_closed() {}
+  // How many operations a rank has called; nothing if that is not known.
+  virtual std::optional<uint64_t> called_by(int) const { return {}; }
   // Nothing in a stream waits for other ranks any more, and none will.
   virtual void release() {}
 };
@@ -115,6 +118,7 @@ class Device {
     Operation operation;
     Turn turn;
     Way* way = nullptr;
+    std::thread::id only_by;  // in whose calls alone the stream means the caller's; none: in all threads'
     bool has_begun = false, is_told = false;
   };
   Way& way_of(const Operation& operation) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/clock.h"
 #include "cuda/meeting.h"
 
 namespace tutti::cuda {
@@ -67,6 +68,14 @@ class PostOffice {
     const std::lock_guard lock(mutex_);
     return letters.n_alone == 0;
   }
+  // The peer of a message whose other side has not come yet; -1: all have.
+  int awaited(const Letters& letters) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [ranks, halves] : waiting_)
+      for (const Half& half : halves)
+        if (half.letters.get() == &letters) return half.message.peer;
+    return -1;
+  }
   void take(Letters* letters) {
     const std::lock_guard lock(mutex_);
     letters->has_taken = true;
@@ -111,8 +120,8 @@ class PostOffice {
 
 class Mail final : public Way {
  public:
-  Mail(int rank, Port& port, std::shared_ptr<PostOffice> office)
-      : rank_(rank), port_(port), office_(std::move(office)) {}
+  Mail(int rank, double limit_seconds, Port& port, std::shared_ptr<PostOffice> office)
+      : rank_(rank), limit_seconds_(limit_seconds), port_(port), office_(std::move(office)) {}
   ~Mail() override { forget(); }
 
   const char* name() const override { return "by copies from the sender's memory"; }
@@ -120,7 +129,7 @@ class Mail final : public Way {
 
   Result<bool> meet(const Operation& operation, const Turn& turn) override {
     if (mine_ == nullptr) TUTTI_TRY(post(*operation.messages, turn.stream));
-    if (!office_->are_matched(*mine_)) return false;
+    if (!office_->are_matched(*mine_)) return check_time();
     if (!mine_->has_taken) TUTTI_TRY(take(turn.stream));
     return office_->are_taken(*mine_);
   }
@@ -136,8 +145,21 @@ class Mail final : public Way {
   Result<void> post(const std::vector<Message>& messages, StreamRef stream) {
     mine_ = std::make_shared<Letters>(port_);
     mine_->rank = rank_;
+    limit_ = Deadline::after_seconds(limit_seconds_);
     TUTTI_TRY(mine_->come.record(stream));
     return office_->post(mine_, messages);
+  }
+
+  // Nobody else sees that a message waits for its other side.
+  Result<bool> check_time() {
+    if (!limit_.passed()) return false;
+    const int peer = office_->awaited(*mine_);
+    if (peer < 0) return false;
+    return Error{Code::kTimeout,
+                 format("no progress on the GPU for %.0f s (TUTTI_OP_TIMEOUT): rank %d waits for a message to or from "
+                        "rank %d, which has not called that",
+                        limit_seconds_, rank_, peer),
+                 peer};
   }
 
   Result<void> take(StreamRef stream) {
@@ -156,15 +178,17 @@ class Mail final : public Way {
   }
 
   const int rank_;
+  const double limit_seconds_;
   Port& port_;
   const std::shared_ptr<PostOffice> office_;
-  std::shared_ptr<Letters> mine_;  // of the operation under way
+  std::shared_ptr<Letters> mine_;       // of the operation under way
+  Deadline limit_ = Deadline::never();  // until its messages have met
 };
 
 }  // namespace
 
 std::unique_ptr<Way> make_mail(Host& host, Port& port, const std::string& name) {
-  return std::make_unique<Mail>(host.rank(), port,
+  return std::make_unique<Mail>(host.rank(), host.operation_limit_seconds(), port,
                                 find_shared<PostOffice>(name, [] { return std::make_shared<PostOffice>(); }));
 }
 

@@ -28,6 +28,7 @@ Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t
   if (entry == nullptr) entry = std::make_shared<Round>();
   const std::shared_ptr<Round> r = entry;
   const size_t place = place_of(rank);
+  called_[place].store(round, std::memory_order_relaxed);
   if (r->mismatch) return *r->mismatch;
   r->arrivals.resize(ranks_.size());
   r->has_come.resize(ranks_.size());

@@ -56,6 +56,9 @@ class Attendee {
   virtual Result<bool> come(const Operation& operation, bool is_reachable) = 0;
   const Arrivals& everyone() const { return *everyone_; }
 
+  // How many operations a rank has called.
+  virtual uint64_t called_by(int rank) const = 0;
+
   // This rank has let go of the others' memory. These two use nothing of the rank's communicator.
   virtual void leave() = 0;
   virtual bool all_have_left() const = 0;
@@ -70,7 +73,7 @@ Error different_calls(int rank, const Call& one, int other_rank, const Call& oth
 
 class Meeting {
  public:
-  explicit Meeting(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
+  explicit Meeting(std::vector<int> ranks) : ranks_(std::move(ranks)), called_(ranks_.size()) {}
   size_t place_of(int rank) const {
     return static_cast<size_t>(std::find(ranks_.begin(), ranks_.end(), rank) - ranks_.begin());
   }
@@ -88,6 +91,7 @@ class Meeting {
   // kInvalidUsage with both calls where two ranks differ. Before all have come, because who calls something else may be
   // waiting for somebody elsewhere.
   Result<std::shared_ptr<const Round>> arrive(int rank, uint64_t round, Arrival arrival);
+  uint64_t called_by(int rank) const { return called_[place_of(rank)].load(std::memory_order_relaxed); }
   void leave() { n_left_++; }
   bool all_have_left() const { return n_left_ == ranks_.size(); }
 
@@ -95,6 +99,7 @@ class Meeting {
   std::optional<Error> compare(const Round& round, uint64_t number, size_t place) const;
 
   const std::vector<int> ranks_;
+  std::vector<std::atomic<uint64_t>> called_;  // the last round of each
   std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<Round>> rounds_;  // for which not all have come
   std::atomic<size_t> n_left_{0};
@@ -106,6 +111,7 @@ class MeetingAttendee final : public Attendee {
 
   Result<bool> pass(const Operation& operation) override;
   Result<bool> come(const Operation& operation, bool is_reachable) override;
+  uint64_t called_by(int rank) const override { return meeting_->called_by(rank); }
   void leave() override { meeting_->leave(); }
   bool all_have_left() const override { return meeting_->all_have_left(); }
   uint64_t round() const { return round_; }  // how often that was

@@ -268,6 +268,10 @@ class Phases final : public Way {
     return resident_ ? resident_->enqueue(enqueue) : enqueue(Arrivals{Arrival{operation}}, turn.stream);
   }
   EventRef end() const override { return resident_ ? resident_->end() : nullptr; }
+  std::optional<uint64_t> called_by(int rank) const override {
+    if (others_.attendee == nullptr) return {};
+    return others_.attendee->called_by(rank);
+  }
   void release() override { arenas_->let_go(); }
   uint64_t open_window(const void* memory, size_t bytes) override {
     if (others_.board == nullptr) return 0;  // ranks of one process reach each other's memory anyway

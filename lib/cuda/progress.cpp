@@ -48,8 +48,20 @@ Witnesses Progress::others() const {
   return all;
 }
 
+uint64_t Progress::add_unseen(const Calls& calls, const Witnesses& seen, std::vector<Recorder::Awaited>* behind) const {
+  uint64_t least = calls(recorder_.header().rank).value_or(0);
+  const uint64_t mine = least;
+  for (int rank = 0; rank < recorder_.header().n_ranks; rank++) {
+    const uint64_t its = seen.contains(rank) ? mine : calls(rank).value_or(mine);
+    if (its >= mine) continue;
+    behind->push_back({rank, false});
+    least = std::min(least, its);
+  }
+  return least;
+}
+
 // As long as this rank calls more it does not wait.
-Result<void> Progress::look() {
+Result<void> Progress::look(const Calls& calls) {
   if (std::exchange(looked_at_, called_) != called_) {
     since_ns_ = 0;
     return {};
@@ -62,10 +74,11 @@ Result<void> Progress::look() {
     behind.push_back({rank, false});
     slowest = std::min(slowest, called_by(witness));
   }
+  const std::pair least{slowest, add_unseen(calls, witnesses, &behind)};
   const int64_t now = now_ns();
-  if (since_ns_ == 0 || slowest != slowest_ || behind.empty()) {
+  if (since_ns_ == 0 || least != slowest_ || behind.empty()) {
     since_ns_ = now;
-    slowest_ = slowest;
+    slowest_ = least;
     next_word_ns_ = kFirstWordNs;
   }
   const int64_t idle_ns = now - since_ns_;

@@ -6,8 +6,11 @@
 // Threading: explain_wait() from any thread; the rest belongs to one at a time.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "debug/recorder.h"
@@ -26,8 +29,10 @@ class Progress {
   bool is_under_way() const { return is_under_way_; }
 
   // Now and then while something is under way: logs whom it waits for. kTimeout where that has called nothing for as
-  // long as operations may take.
-  Result<void> look();
+  // long as operations may take. `calls`: how many a rank has called, if that is known; for ranks whose recorders
+  // cannot be seen from here.
+  using Calls = std::function<std::optional<uint64_t>(int rank)>;
+  Result<void> look(const Calls& calls);
   void fail(const Error& error) { recorder_.fail(error.message); }
 
   // One sentence; nothing where the GPU waits for nobody.
@@ -35,14 +40,16 @@ class Progress {
 
  private:
   Witnesses others() const;
+  // Of ranks that have called less than this one, and the least of them.
+  uint64_t add_unseen(const Calls& calls, const Witnesses& seen, std::vector<Recorder::Awaited>* behind) const;
 
   const double limit_seconds_;
   Recorder recorder_;
   uint64_t called_ = 0, looked_at_ = 0;
   bool is_under_way_ = false;
   // The ranks that lag behind:
-  uint64_t slowest_ = 0;  // what they have called
-  int64_t since_ns_ = 0;  // and since when no more; 0: there are none
+  std::pair<uint64_t, uint64_t> slowest_;  // what they have called, and those that cannot be seen
+  int64_t since_ns_ = 0;                   // and since when no more; 0: there are none
   int64_t next_word_ns_ = 0;
 };
 

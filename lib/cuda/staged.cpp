@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/contained.h"
 #include "cuda/moves.h"
 #include "exec/quantised_cut.h"
 
@@ -209,9 +210,14 @@ Result<void> Staged::launch(SpanStep step, const std::vector<SpanItem>& items, c
   return run_tiles(port_, call, info_.most_span_blocks(), stream);
 }
 
-// An error breaks the communicator, which tells everybody.
+// An error breaks the communicator, which tells everybody; also one that does not by itself: a graph was launched after
+// tuttiCommFinalize, or there is no memory.
 uint32_t Staged::announce(const Operation& operation, bool stays) {
-  return proxy_->announce([this, operation] { (void)host_.run_on_host(operation); }, stays);
+  const auto task = [this, operation] {
+    const auto ran = contained([&] { return host_.run_on_host(operation); });
+    if (!ran && !host_.broken()) host_.break_with(ran.error());
+  };
+  return proxy_->announce(task, stays);
 }
 
 Result<void> Staged::begin(const Operation& operation, const Turn& turn) {

@@ -54,12 +54,14 @@ class Together final : public Way {
   bool takes(const Operation& operation) const override {
     return operation.collective != Collective::kSendRecv && n_ranks_ <= kMaxPlaces;
   }
+  Result<bool> tell(const Operation& operation) override { return resident_.pass(operation); }
   Result<bool> meet(const Operation& operation, const Turn& turn) override { return resident_.meet(operation, turn); }
   Result<void> submit(const Operation&, const Turn&) override {
     return resident_.enqueue(
         [this](const Arrivals& everyone, StreamRef stream) { return launches_->launch(everyone, stream); });
   }
   EventRef end() const override { return resident_.end(); }
+  std::optional<uint64_t> called_by(int rank) const override { return resident_.called_by(rank); }
 
  private:
   const int n_ranks_;

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/file.h"
+#include "base/socket.h"
 #include "debug/trace.h"
 
 namespace tutti {
@@ -43,9 +44,29 @@ Stat stat_of(const std::string& process) {
   return {state, strtoull(at, nullptr, 10)};
 }
 
+// The first namespace has the same number on all machines.
 uint64_t own_pid_namespace() {
   struct stat ns {};
-  return stat("/proc/self/ns/pid", &ns) == 0 ? ns.st_ino : 0;
+  uint32_t machine = 0;
+  memcpy(&machine, machine_id().bytes, sizeof machine);
+  return stat("/proc/self/ns/pid", &ns) == 0 ? uint64_t{machine} << 32 | (ns.st_ino & 0xffffffff) : 0;
+}
+
+bool is_of_this_machine(const ProcessId& process) {
+  static const uint64_t mine = own_pid_namespace();
+  return process.pid_namespace >> 32 == mine >> 32;
+}
+
+// Of all machines.
+std::vector<std::string> all_files(const std::string& folder) {
+  std::vector<std::string> paths;
+  DIR* const entries = opendir(folder.c_str());
+  if (entries == nullptr) return paths;
+  while (const dirent* entry = readdir(entries))
+    if (maker_of(entry->d_name)) paths.push_back(folder + "/" + entry->d_name);
+  closedir(entries);
+  std::sort(paths.begin(), paths.end());
+  return paths;
 }
 
 bool is_evidence(const Trace& trace) {
@@ -101,13 +122,9 @@ std::optional<ProcessId> maker_of(const std::string& file_name) {
 }
 
 std::vector<std::string> trace_files(const std::string& folder) {
-  std::vector<std::string> paths;
-  DIR* const entries = opendir(folder.c_str());
-  if (entries == nullptr) return paths;
-  while (const dirent* entry = readdir(entries))
-    if (maker_of(entry->d_name)) paths.push_back(folder + "/" + entry->d_name);
-  closedir(entries);
-  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> paths = all_files(folder);
+  std::erase_if(
+      paths, [&](const std::string& path) { return !is_of_this_machine(*maker_of(path.substr(folder.size() + 1))); });
   return paths;
 }
 
@@ -117,7 +134,7 @@ bool is_evidence(const Recorder& recorder) {
 
 void sweep_trace_files(const std::string& folder) {
   std::vector<std::pair<int64_t, std::string>> evidence;  // and when it ended
-  for (const std::string& path : trace_files(folder)) {
+  for (const std::string& path : all_files(folder)) {
     const char state = process_state(*maker_of(path.substr(folder.size() + 1)));
     if (state != 'X') {
       if (state == '?' && is_a_week_old(path)) unlink(path.c_str());

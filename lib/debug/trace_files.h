@@ -15,7 +15,7 @@ class Recorder;
 
 struct ProcessId {
   int pid = 0;
-  uint64_t start = 0, pid_namespace = 0;
+  uint64_t start = 0, pid_namespace = 0;  // the upper half of the latter says on which machine
   bool operator==(const ProcessId&) const = default;
 };
 ProcessId this_process();
@@ -27,7 +27,7 @@ std::string trace_folder();  // TUTTI_TRACE_DIR
 std::string trace_file_name(const ProcessId& process, uint64_t number);
 // None if the name is not of this kind, or another user's.
 std::optional<ProcessId> maker_of(const std::string& file_name);
-// The paths of this user's files, in the order of their names.
+// The paths of this user's files, in the order of their names; not those of other machines that share the folder.
 std::vector<std::string> trace_files(const std::string& folder);
 
 // Whether it ended in the middle of an operation, or with an error.

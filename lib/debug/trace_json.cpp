@@ -1,19 +1,39 @@
 #include "debug/trace_json.h"
 
+#include <algorithm>
+
 #include "base/file.h"
 #include "base/log.h"
 
 namespace tutti {
 namespace {
 
+// How many bytes the character takes that begins here; 0: that is no UTF-8. Names of files may be anything, and names
+// of places have been cut.
+size_t character_bytes(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const unsigned first = byte(at), second = byte(at + 1);
+  if (first < 0x80) return 1;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  const bool is_overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  const bool is_beyond = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
+  const size_t n = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  for (size_t i = 1; i < n; i++)
+    if (is_overlong || is_beyond || (byte(at + i) & 0xc0) != 0x80) return 0;
+  return n;
+}
+
 std::string json_text(const std::string& text) {
   std::string json = "\"";
-  for (const char c : text) {
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    const size_t n = character_bytes(text, at);
     if (c == '"' || c == '\\') json += '\\';
-    if (static_cast<unsigned char>(c) < 0x20)
+    if (n == 1 && static_cast<unsigned char>(c) < 0x20)
       json += format("\\u%04x", static_cast<unsigned>(c));
     else
-      json += c;
+      json += n == 0 ? "?" : text.substr(at, n);
+    at += std::max<size_t>(n, 1);
   }
   return json + "\"";
 }

@@ -1,5 +1,7 @@
 // One port for all of a host.
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -221,4 +223,31 @@ TEST_CASE("TUTTI_PORT and TUTTI_PORT_RANGE exclude each other") {
   unsetenv("TUTTI_PORT_RANGE");
   REQUIRE(!both);
   CHECK(contains(both.error().message, "TUTTI_PORT and TUTTI_PORT_RANGE are both set"));
+}
+
+TEST_CASE("a porter that lacks the descriptor to pass a caller on keeps it until there is one") {
+  const OnePort port;
+  CalledRank rank(1);
+  REQUIRE(rank.acceptor);
+  Dialer dialer({kKey, HelloKind::kControl, 4, 1}, rank.contact);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{256, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::vector<Fd> all;
+  for (int fd; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all.emplace_back(fd);
+  all.pop_back();  // the dialer's
+  all.pop_back();  // and what the porter takes in
+  auto status = Dialer::Status::kPending;
+  for (int i = 0; i < 50 && status == Dialer::Status::kPending; i++, ::poll(nullptr, 0, 10)) status = dialer.advance();
+  all.clear();
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(status == Dialer::Status::kPending);
+  int heard = -1;
+  CHECK(in_time([&] {
+    if (status == Dialer::Status::kPending) status = dialer.advance();
+    if (auto accepted = rank.acceptor->next()) heard = accepted->hello.from_rank;
+    return status != Dialer::Status::kPending && heard == 4;
+  }));
+  CHECK(status == Dialer::Status::kDone);
 }

@@ -26,6 +26,45 @@ TEST_CASE("ranks of one GPU that call different things are told so") {
   }
 }
 
+TEST_CASE("operations on GPUs are refused after finalizing, whatever way they take") {
+  FakePort port(2);
+  for (const Seats seats : kAllSeats)
+    require_success(run_gpu_threads(port, 2, seats, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      std::vector<int32_t> data(100, 1), again(100, -1);
+      GpuStream stream(port);
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, gpu, stream));
+      stream.synchronize();
+      o.take(tuttiCommFinalize(gpu));
+      o.wrong += tuttiAllReduce(data.data(), again.data(), data.size(), tuttiInt32, tuttiSum, gpu, stream) !=
+                 tuttiInvalidUsage;
+      o.wrong += !contains(tuttiGetLastError(nullptr), "was finalized");
+      stream.synchronize();
+      for (const int32_t value : again) o.wrong += value != -1;
+    }));
+}
+
+TEST_CASE("ranks of one GPU are told both calls also where one of them goes through the host") {
+  FakePort port(1);
+  setenv("TUTTI_OP_TIMEOUT", "10", 1);  // for who waits
+  const auto outcomes =
+      run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+        std::vector<float> data(100);
+        GpuStream stream(port);
+        if (r == 0)
+          o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
+        else
+          o.take(tuttiAllReduceQuantized(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, tuttiInt8, 64,
+                                         nullptr, gpu, stream));
+      });
+  unsetenv("TUTTI_OP_TIMEOUT");
+  for (const Outcome& o : outcomes) {
+    INFO(o.message);
+    CHECK(o.code == tuttiInvalidUsage);
+    CHECK(contains(o.message, "rank 0 AllReduce(count=100,"));
+    CHECK(contains(o.message, "rank 1 AllReduceQuantized(count=100,"));
+  }
+}
+
 TEST_CASE("ranks of one process on several GPUs that call different things are told so, whatever way these take") {
   FakePort port(3);
   for (const size_t count : {size_t{99}, size_t{20'000}, size_t{300'000}})
@@ -127,4 +166,29 @@ TEST_CASE("ranks on GPUs and ranks in host memory do not mix") {
     CHECK(o.code != tuttiSuccess);
     CHECK(o.message.find("cudaDevice") != std::string::npos);
   }
+}
+
+TEST_CASE("a group does the operations of communicators that work beside one that is broken") {
+  FakePort port(1);
+  const int device = 0;
+  tuttiComm_t broken = nullptr, whole = nullptr;
+  REQUIRE(tuttiCommInitAll(&broken, 1, &device) == tuttiSuccess);
+  REQUIRE(tuttiCommInitAll(&whole, 1, &device) == tuttiSuccess);
+  CHECK(tuttiCommRevoke(broken, 0) == tuttiSuccess);
+  for (const bool broken_first : {true, false}) {
+    const int32_t in = 7;
+    int32_t out = -1, other = 0;
+    GpuStream stream(port);
+    CHECK(tuttiGroupStart() == tuttiSuccess);
+    for (const bool turn : {true, false})
+      if (turn == broken_first)
+        CHECK(tuttiAllReduce(&other, &other, 1, tuttiInt32, tuttiSum, broken, stream) == tuttiSuccess);
+      else
+        CHECK(tuttiAllReduce(&in, &out, 1, tuttiInt32, tuttiSum, whole, stream) == tuttiSuccess);
+    CHECK(tuttiGroupEnd() == tuttiInvalidUsage);
+    stream.synchronize();
+    CHECK(out == 7);
+  }
+  (void)tuttiCommDestroy(broken);
+  CHECK(tuttiCommDestroy(whole) == tuttiSuccess);
 }

@@ -128,3 +128,45 @@ TEST_CASE("a message takes what its sender's stream has done before, and nothing
     }));
   }
 }
+
+TEST_CASE("two threads of a rank that call at once have each their own stream of every thread") {
+  FakePort port(1);
+  std::barrier start(3), have_called(2);
+  std::vector<Gate> gates(2 * 20);
+  require_success(run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    for (size_t round = 0; round < 20; round++) {
+      const Numbers source(kStreamElems, r + 1);
+      Numbers data[2] = {Numbers(kStreamElems), Numbers(kStreamElems)};
+      const auto add_up = [&](Numbers& numbers, cuda::StreamRef stream) {
+        return tuttiAllReduce(numbers.data(), numbers.data(), numbers.size(), tuttiInt32, tuttiSum, gpu,
+                              as_tutti(stream));
+      };
+      if (r == 1) {
+        GpuStream stream(port);
+        for (Numbers& numbers : data) copy(port, numbers, source, stream.ref());
+        start.arrive_and_wait();
+        give_time();  // both of the other rank's threads wait by then
+        for (Numbers& numbers : data) o.take(add_up(numbers, stream.ref()));
+        stream.synchronize();
+        continue;
+      }
+      std::atomic<size_t> wrong{0};
+      const auto call = [&](size_t thread) {
+        Gate& gate = gates[2 * round + thread];
+        gate.stand_in(port, kStreamPerThread);
+        copy(port, data[thread], source, kStreamPerThread);
+        start.arrive_and_wait();
+        wrong += add_up(data[thread], kStreamPerThread) != tuttiSuccess;
+        have_called.arrive_and_wait();
+        if (thread == 1) give_time();
+        gate.open();
+        (void)port.synchronize(kStreamPerThread);
+        wrong += not_equal(data[thread], 3);
+      };
+      std::thread other(call, 1);
+      call(0);
+      other.join();
+      o.wrong += wrong;
+    }
+  }));
+}

@@ -115,3 +115,52 @@ TEST_CASE("a rank that is behind but goes on is waited for, however long it take
   for (auto& thread : threads) thread.join();
   require_success(outcomes);
 }
+
+TEST_CASE("a message whose other side never comes ends after the limit, on the GPU of both, with that rank's name") {
+  FakePort port(1);
+  setenv("TUTTI_OP_TIMEOUT", "1", 1);
+  std::atomic<bool> is_over{false};
+  const auto outcomes =
+      run_gpu_threads(port, 2, Seats::kTogether, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+        int32_t data = 0;
+        GpuStream stream(port);
+        if (r == 0) {
+          o.take(tuttiRecv(&data, 1, tuttiInt32, 1, gpu, stream));
+          is_over = true;
+        }
+        for (int i = 0; i < 10'000 && !is_over; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        (void)tuttiCommAbort(gpu);  // or the receiver would wait for ever
+      });
+  unsetenv("TUTTI_OP_TIMEOUT");
+  INFO(outcomes[0].message);
+  CHECK(outcomes[0].code == tuttiTimeout);
+  CHECK(contains(outcomes[0].message, "TUTTI_OP_TIMEOUT"));
+  CHECK(contains(outcomes[0].message, "rank 1, which has not called"));
+}
+
+TEST_CASE("also without a folder for recorders a GPU that waits for a rank is let go after the limit") {
+  FakePort port(2);
+  setenv("TUTTI_TRACE_DIR", "/nowhere", 1);
+  setenv("TUTTI_OP_TIMEOUT", "1", 1);
+  for (const Seats seats : {Seats::kTogether, Seats::kOwnGpus}) {
+    std::atomic<bool> is_over{false};
+    const auto outcomes = run_gpu_threads(port, 2, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      std::vector<float> data(1000);
+      GpuStream stream(port);
+      if (r == 0) {
+        o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
+        stream.synchronize();
+        if (o.code == tuttiSuccess) (void)tuttiCommGetAsyncError(gpu, &o.code);
+        o.message = tuttiGetLastError(gpu);
+        is_over = true;
+      }
+      for (int i = 0; i < 10'000 && !is_over; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      (void)tuttiCommAbort(gpu);  // or the other one would wait for ever
+    });
+    INFO(outcomes[0].message);
+    CHECK(outcomes[0].code == tuttiTimeout);
+    CHECK(contains(outcomes[0].message, "rank 1"));
+  }
+  unsetenv("TUTTI_TRACE_DIR");
+  unsetenv("TUTTI_OP_TIMEOUT");
+}

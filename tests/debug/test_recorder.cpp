@@ -1,5 +1,6 @@
 // The recorder itself: what it keeps, where, and what becomes of the files.
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -186,7 +187,8 @@ TEST_CASE("a trace file has texts, sizes and places of files as they are meant")
   trace.n_ranks = 3;
   trace.process.pid = 77;
   trace.host = "node1";
-  trace.program = "a \"b\\c\"\n";
+  trace.program = "a \"b\\c\"\n\xc3";    // cut within a character
+  trace.error = "\xc3\xa9\xed\xa0\x80";  // one, and half a pair of UTF-16
   TracedOperation operation;
   operation.nth = 1;
   operation.call = sum(1);
@@ -194,7 +196,8 @@ TEST_CASE("a trace file has texts, sizes and places of files as they are meant")
   operation.call.count = 5;
   trace.operations.push_back(operation);
   const std::string json = to_json(trace);
-  CHECK(tutti_test::contains(json, "\"program\": \"a \\\"b\\\\c\\\"\\u000a\""));
+  CHECK(tutti_test::contains(json, "\"program\": \"a \\\"b\\\\c\\\"\\u000a?\""));
+  CHECK(tutti_test::contains(json, "\"error\": \"\xc3\xa9???\""));
   CHECK(tutti_test::contains(json, "\"input_sizes\": [[15]], \"output_sizes\": [[5]]"));
   CHECK(trace_path("/x/%h.%p.%r.%q%", trace) == "/x/node1.77.1.%q%");
 }
@@ -270,6 +273,19 @@ TEST_CASE("a file whose process cannot be seen from here stays for a week") {
   std::filesystem::last_write_time(path, now - std::chrono::hours(8 * 24));
   sweep_trace_files(folder.path);
   CHECK(trace_files(folder.path).empty());
+}
+
+TEST_CASE("files of another machine that shares the folder are let be") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  struct stat mine {};
+  REQUIRE(stat("/proc/self/ns/pid", &mine) == 0);
+  const ProcessId there{getpid(), this_process().start + 1, mine.st_ino};  // the same number, and no machine of ours
+  CHECK(process_state(there) == '?');
+  const std::string path = folder.path + "/" + trace_file_name(there, 1);
+  std::ofstream(path) << "whatever";
+  CHECK(trace_files(folder.path).empty());
+  sweep_trace_files(folder.path);
+  CHECK(std::filesystem::exists(path));
 }
 
 TEST_CASE("the first recorder of a process that is to sweep removes what is left of those that are gone") {

@@ -98,7 +98,7 @@ def build(folder, diffs, header, options, programs):
         made_with.write_text(str(options))
     known = subprocess.run(["ninja", "-C", built, "-t", "targets", "all"], check=True, capture_output=True, text=True)
     programs = [p for p in programs if f"\n{p}: " in known.stdout or not p.startswith("tests/cuda/")]
-    # What they load.
-    modules = [m for m in re.findall(r"^(\S+\.so): ", known.stdout, re.M) if os.path.dirname(m) in {os.path.dirname(p) for p in programs}]
+    folders = {p.rpartition("/")[0] for p in programs}  # with what they load
+    modules = [m for m in re.findall(r"^(\S+\.so): ", known.stdout, re.M) if m.rpartition("/")[0] in folders]
     subprocess.run(["ninja", "-C", built, *programs, *modules], check=True)
     return built

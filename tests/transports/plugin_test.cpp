@@ -142,3 +142,30 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
   }
   CHECK(contains(refusal(all), "Made up is already loaded"));
 }
+
+TEST_CASE("plugin: a link of a net plugin is there at both ends or at neither") {
+  const std::string both = TUTTI_NET_PLUGINS;
+  const Plugin plugin(both.substr(0, both.find(',')));
+  const auto found = find_transports("net");
+  REQUIRE(found);
+  for (const char* who : {"sender", "receiver"}) {
+    CAPTURE(who);
+    const Setting pins_no("NET_PLUGIN_PINS_NO", who);
+    auto a = open_endpoint(found.value()[0], 0), b = open_endpoint(found.value()[0], 1);
+    REQUIRE((a && b));
+    auto out = a.value().connect(Ask{}, b.value().address());
+    REQUIRE(out);
+    Link in;
+    bool is_taken = false, is_ready = false;
+    CHECK(until([&] {
+      is_taken = is_taken || take(b.value(), &in);
+      const Health health = poll_once(out.value());
+      is_ready = is_ready || health.ready;
+      return !health;
+    }));
+    close(out.value());
+    for (int i = 0; i < 1000; i++) is_taken = is_taken || take(b.value(), &in);
+    CHECK_FALSE(is_taken);
+    CHECK_FALSE(is_ready);
+  }
+}

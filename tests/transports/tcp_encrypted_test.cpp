@@ -35,9 +35,11 @@ class Relay {
     if (Fd caller = accept_one(listening_.get())) {
       connections_.emplace_back();
       connections_.back().ends[0] = std::move(caller);
-      connections_.back().ends[1] = connect_start(real_).value();
+      connections_.back().is_silent = is_silent;
+      if (!is_silent) connections_.back().ends[1] = connect_start(real_).value();
     }
     for (Connection& c : connections_) {
+      if (c.is_silent) continue;
       int error = 0;
       c.connected = c.connected || connect_finished(c.ends[1].get(), &error) == Code::kSuccess;
       if (c.connected) pass(c, 0), pass(c, 1);
@@ -46,11 +48,17 @@ class Relay {
 
   // Of what the caller says, from now on.
   std::function<void(std::string* bytes)> change;
+  // From now on: takes who calls, and says nothing to them.
+  bool is_silent = false;
+  void break_first() {
+    for (const Fd& end : connections_.front().ends) shutdown(end.get(), SHUT_RDWR);
+  }
+  size_t callers() const { return connections_.size(); }
 
  private:
   struct Connection {
     Fd ends[2];
-    bool connected = false;
+    bool connected = false, is_silent = false;
     std::string waiting[2];
   };
   void pass(Connection& c, int from) {
@@ -216,4 +224,23 @@ TEST_CASE("with encryption no transport is used that cannot encrypt", "[plugin]"
   const auto all = find_transports("", true);
   REQUIRE(all);
   CHECK(all.value() == std::vector{&kShmTransport, &kTcpTransport});
+}
+
+// 32 s.
+TEST_CASE("tcp: who is dialled again and never answers is dialled once more", "[tcp][long]") {
+  const Setting two("TUTTI_TCP_CONNECTIONS", "2");
+  Tapped link(false);
+  const auto called = [&](size_t n) {
+    return until(Deadline::after_seconds(60), [&] {
+      link.relay.step();
+      poll_once(link.out);
+      poll_once(link.in);
+      return link.relay.callers() == n;
+    });
+  };
+  link.relay.is_silent = true;
+  link.relay.break_first();
+  REQUIRE(called(3));
+  link.relay.is_silent = false;
+  CHECK(called(4));
 }

@@ -261,3 +261,19 @@ TEST_CASE("no wake-up is lost between processes, nor between sleeping ends of a 
   CHECK(run(sender, true) == "");
   CHECK(child.ended_well());
 }
+
+TEST_CASE("who looks at other links of the endpoint is woken all the same") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  INFO(t->name);
+  Pair p = make_pair(t);
+  Link other_out, other_in;
+  REQUIRE(join(p.sender, Ask{1, 1}, p.receiver, &other_out, &other_in));
+  tuttiWait wait{-1, 0};
+  REQUIRE(p.in.wait_begin(&wait));
+  publish_empty(p.out);
+  REQUIRE(until([&] { return poll_once(p.out) && p.out.unsent() == 0; }));
+  for (int i = 0; i < 1000; i++) REQUIRE(poll_once(other_in));
+  pollfd fd{wait.fd, wait.events, 0};
+  CHECK(::poll(&fd, 1, 1000) == 1);
+  p.in.wait_end();
+}

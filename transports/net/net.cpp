@@ -5,6 +5,8 @@
 //   sender                       receiver
 //                 <---           Invitation: where its listener is, and a number chosen at random
 //   (the plugin connects)
+//   ready         --->
+//                 <---           ready, so that the link is there at both ends or at neither
 //   at the end: how many messages have left   --->
 //
 // Messages are numbered from that number on, so that data of a foreign connection to the listener is recognised. Header
@@ -36,6 +38,7 @@ namespace {
 constexpr uint32_t kPollsPerLook = 256;
 constexpr int64_t kFirstNapNs = 20'000, kLongestNapNs = 1'000'000;
 constexpr size_t kPageBytes = 4096;
+constexpr char kReady = 'R';
 
 // There is one in a process. Set once, before any endpoint; never freed, because links may outlive main.
 const Plugin* the_plugin = nullptr;
@@ -151,22 +154,22 @@ class SendLink final : public Half {
       : Half(config, Fd()), device_(device), dialer_(call, peer) {}
   ~SendLink() override {
     if (comm_ == nullptr) return;
-    (void)::send(socket_.get(), &done_, sizeof done_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (region_ != nullptr) (void)::send(socket_.get(), &done_, sizeof done_, MSG_NOSIGNAL | MSG_DONTWAIT);
     unpin();
     the_plugin->close_sender(comm_);
   }
 
   Result<bool> poll() override {
-    if (!failure_ && comm_ == nullptr)
+    if (!failure_ && !ready_)
       if (const auto advanced = advance_connect(); !advanced) failure_ = advanced.error();
-    if (!failure_ && comm_ != nullptr) submit();
+    if (!failure_ && ready_) submit();
     if (!failure_ && socket_ && look()) fail("");
     if (failure_) return *failure_;
-    return comm_ != nullptr;
+    return ready_;
   }
   void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
   tuttiRoom acquire(const void*, uint32_t, tuttiPosting, void** at) override {
-    if (comm_ == nullptr || failure_) return TUTTI_NO_ROOM;
+    if (!ready_ || failure_) return TUTTI_NO_ROOM;
     if (is_full()) submit();
     *at = slot(published_) + 1;
     return is_full() ? TUTTI_NO_ROOM : TUTTI_SLOT;
@@ -183,8 +186,8 @@ class SendLink final : public Half {
       *wait = {dialer_.fd(), dialer_.events()};
       return !failure_ && dialer_.fd() >= 0;
     }
-    if (comm_ != nullptr && !failure_) submit();
-    return nap(wait) && !failure_ && (comm_ == nullptr || unsent() > 0);
+    if (ready_ && !failure_) submit();
+    return nap(wait) && !failure_ && (!ready_ || unsent() > 0);
   }
 
  private:
@@ -200,10 +203,16 @@ class SendLink final : public Half {
       if (!take(&invitation, sizeof invitation)) return {};
       invitation_ = invitation;
     }
-    auto comm = the_plugin->connect(device_, &invitation_->handle);
-    if (!got(comm)) return *failure_;
-    if (comm.value() == nullptr) return {};
-    return open(comm.value(), invitation_->first_number);
+    if (comm_ == nullptr) {
+      auto comm = the_plugin->connect(device_, &invitation_->handle);
+      if (!got(comm)) return *failure_;
+      if (comm.value() == nullptr) return {};
+      TUTTI_TRY(open(comm.value(), invitation_->first_number));
+      (void)::send(socket_.get(), &kReady, sizeof kReady, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    char said[sizeof(Invitation) + sizeof kReady];
+    ready_ = take(said, sizeof said);
+    return {};
   }
 
   void submit() {
@@ -224,6 +233,7 @@ class SendLink final : public Half {
   int device_;
   Dialer dialer_;
   std::optional<Invitation> invitation_;
+  bool ready_ = false;
   uint64_t published_ = 0, begun_ = 0, done_ = 0;
 };
 
@@ -235,6 +245,7 @@ class RecvLink final : public Half {
     auto link = std::unique_ptr<RecvLink>(new RecvLink(config, std::move(socket)));
     TUTTI_TRY(link->open(comm, first_number));
     link->keep_receives();
+    (void)::send(link->socket_.get(), &kReady, sizeof kReady, MSG_NOSIGNAL | MSG_DONTWAIT);
     return std::unique_ptr<LinkHalf>(std::move(link));
   }
   ~RecvLink() override {
@@ -342,10 +353,14 @@ class NetEndpoint {
   struct CloseListener {
     void operator()(void* listener) const { the_plugin->close_listener(listener); }
   };
-  // Authenticated; the plugin has not accepted it.
+  struct CloseReceiver {
+    void operator()(void* comm) const { the_plugin->close_receiver(comm); }
+  };
+  // Authenticated; the plugin has not accepted it, or the sender is not ready.
   struct Incoming : Acceptor::Accepted {
     std::unique_ptr<void, CloseListener> listener;
     uint64_t first_number;
+    std::unique_ptr<void, CloseReceiver> comm = nullptr;
   };
 
   // Ranks take a host's devices in turn.
@@ -374,16 +389,19 @@ class NetEndpoint {
     return Error{Code::kRemoteError, "it did not take the invitation to connect"};
   }
 
-  // Null while the plugin has not connected.
+  // Null while the plugin has not connected, or the sender is not ready.
   Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) const {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
     if (!incoming.listener) TUTTI_TRY(invite(incoming));
-    TUTTI_TRY_ASSIGN(void* comm, the_plugin->accept(incoming.listener.get()));
-    if (comm != nullptr) return RecvLink::create(*config, std::move(incoming.fd), comm, incoming.first_number);
+    if (!incoming.comm) {
+      TUTTI_TRY_ASSIGN(void* comm, the_plugin->accept(incoming.listener.get()));
+      incoming.comm.reset(comm);
+    }
     char byte;
-    if (::recv(incoming.fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-      return Error{Code::kRemoteError, "it closed its connection before the plugin had connected"};
-    return std::unique_ptr<LinkHalf>();
+    const ssize_t n = ::recv(incoming.fd.get(), &byte, 1, MSG_DONTWAIT | (incoming.comm ? 0 : MSG_PEEK));
+    if (n == 0) return Error{Code::kRemoteError, "it closed its connection before it was ready"};
+    if (n < 0 || !incoming.comm) return std::unique_ptr<LinkHalf>();
+    return RecvLink::create(*config, std::move(incoming.fd), incoming.comm.release(), incoming.first_number);
   }
 
   int rank_;

@@ -32,7 +32,6 @@ void ShmHalf::ring(std::atomic<uint32_t>& sleeps) {
 
 void ShmHalf::look() {
   if (local_) {
-    local_->hush();
     gone_ = local_->other_has_left();
     return;
   }
@@ -63,6 +62,12 @@ void ShmHalf::take_bytes(const char* bytes, size_t n, Fd descriptor) {
     notice_.clear();
     peer_memory_.take_notice(notice, notice.bytes > 0 ? std::move(notice_descriptor_) : Fd(), peer_);
   }
+}
+
+// Only after a sleep: the bell is all links', and one that is looked at before may be what another one sleeps on.
+void ShmHalf::look_after_sleep() {
+  if (local_) local_->hush();
+  look();
 }
 
 Error ShmHalf::gone() const {
@@ -141,8 +146,8 @@ Result<std::optional<Fd>> receive_descriptor(int socket) {
 }
 
 bool SendLink::slot_is_free() {
+  if (!ready_) return false;  // though there may be slots: the receiver has yet to say how it is woken
   if (messages_ - released_seen_ < segment_.slots()) return true;
-  if (!ready_) return false;
   released_seen_ = segment_.header().released.load(std::memory_order_acquire);
   tsan_acquire(both_know());
   return messages_ - released_seen_ < segment_.slots();
@@ -242,7 +247,7 @@ bool SendLink::wait_begin(tuttiWait* wait) {
 void SendLink::wait_end() {
   if (!ready_) return;
   segment_.header().sender_sleeps.store(0, std::memory_order_relaxed);
-  look();
+  look_after_sleep();
 }
 
 Result<bool> RecvLink::poll() {
@@ -311,7 +316,7 @@ bool RecvLink::wait_begin(tuttiWait* wait) {
 
 void RecvLink::wait_end() {
   segment_.header().receiver_sleeps.store(0, std::memory_order_relaxed);
-  look();
+  look_after_sleep();
 }
 
 }  // namespace tutti::shm

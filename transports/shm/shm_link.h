@@ -65,7 +65,8 @@ class ShmHalf : public LinkHalf {
       ring(sleeps);
   }
   [[gnu::noinline]] void ring(std::atomic<uint32_t>& sleeps);
-  void look();  // reads the socket or the bell dry, to see whether the peer has gone
+  void look();  // reads the socket dry, to see whether the peer has gone
+  void look_after_sleep();
   // Says in *where and *at where memory of this side is, for the peer: false if it cannot get there.
   bool describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at);
   // Where that is here, or null.

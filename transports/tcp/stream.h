@@ -105,6 +105,7 @@ class SendStream {
   Address address;  // where it led to
   bool redialing = false;
   int64_t redial_ns = 0, redial_pause_ns = 0;  // when next, and for how long after that
+  uint32_t redial_looks = 0;                   // at the attempt that goes on
 };
 
 }  // namespace tutti::tcp

@@ -17,6 +17,9 @@ namespace {
 constexpr int64_t kShortTimeoutNs = 2'000 * kMs;
 
 constexpr int64_t kFirstRedialNs = 500 * kMs, kLongestRedialNs = 10'000 * kMs;
+// For an answer, which may be lost with the network once more: who is called waits no longer either. Looks, not time,
+// because who looks seldom has not heard what came meanwhile.
+constexpr uint32_t kMostRedialLooks = kHandshakePatienceNs / kSilenceCheckNs;
 
 constexpr double kPartingSeconds = 0.5;
 
@@ -85,15 +88,16 @@ void SendLink::redial(SendStream& stream, int64_t now) {
     if (now < stream.redial_ns) return;
     Dialer::Call again = call_;
     again.args = hello_args(config_, index | kAgain, static_cast<uint32_t>(streams_.size()));
-    stream.dialer = Dialer(again, {stream.address});
+    stream.dialer = Dialer(again, {stream.address}, door_);
     stream.redialing = true;
+    stream.redial_looks = 0;
   }
   const Dialer::Status status = stream.dialer.advance();
-  if (status == Dialer::Status::kPending) return;
+  if (status == Dialer::Status::kPending && ++stream.redial_looks < kMostRedialLooks) return;
   stream.redialing = false;
   stream.redial_pause_ns = std::clamp(2 * stream.redial_pause_ns, kFirstRedialNs, kLongestRedialNs);
   stream.redial_ns = now + stream.redial_pause_ns;
-  if (status == Dialer::Status::kFailed) return;
+  if (status != Dialer::Status::kDone) return;
   Fd fd = stream.dialer.take();
   if (!wait_set_.replace(index, fd.get())) return;
   stream.connected(SharedFd(std::move(fd), stream.dialer.take_channel()));

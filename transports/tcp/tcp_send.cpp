@@ -44,6 +44,7 @@ SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLin
                    int64_t timeout_seconds, SlotRing<SendSlot> ring, Pairs& pairs)
     : pairs_(pairs),
       call_(call),
+      door_(peer.door),
       config_(config),
       division_(config.slot_bytes, n_connections),
       timeout_ns_(timeout_seconds * 1000 * kMs),
@@ -60,7 +61,11 @@ SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLin
 
 Result<bool> SendLink::poll() {
   if (failure_) return *failure_;
-  if (!is_ready()) return advance_connect();
+  if (!is_ready()) {
+    auto ready = advance_connect();
+    if (!ready) failure_ = ready.error();
+    return ready;
+  }
   wait_set_.note_poll();
   if (arrived_ < published_) flush();
   // While nothing is sent, only a read shows that the peer has gone.
