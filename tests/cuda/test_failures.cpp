@@ -55,6 +55,7 @@ TEST_CASE("ranks of one GPU are told both calls also where one of them goes thro
         else
           o.take(tuttiAllReduceQuantized(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, tuttiInt8, 64,
                                          nullptr, gpu, stream));
+        stream.synchronize();
       });
   unsetenv("TUTTI_OP_TIMEOUT");
   for (const Outcome& o : outcomes) {
