@@ -22,7 +22,8 @@
  * Threads. tuttiDdpMarkReady, tuttiDdpMarkUnused, tuttiDdpGradient and tuttiDdpGetStats may be called from any thread
  * at any time, also at once. The other functions on one handle are called one at a time, by whatever thread; all ranks
  * call them in the same order. From tuttiDdpBegin to tuttiDdpWait no other operation may run on the communicator: give
- * other threads one of their own (tuttiCommSplit). The communicator has to outlive the handle.
+ * other threads one of their own (tuttiCommSplit). The communicator has to outlive the handle. No function of this
+ * header may be called between tuttiGroupStart and tuttiGroupEnd.
  *
  * CUDA. On a communicator with config.cudaDevice parameters and buffers may be on that device (and others in host
  * memory; each has buckets of its own). What is done with them takes its place in streams: tuttiDdpMarkReady means the

@@ -31,11 +31,11 @@ TUTTI_API tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tut
 TUTTI_API tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
                                              const tuttiConfig_t* config);
 
-/* Writes the ranks of `comm` whose processes died, whose host has not answered for 2 s, or which left it without
- * tuttiCommFinalize, to ranks, which has room for nranks entries, in rising order, and their number to *count. When an
- * operation or tuttiCommGetAsyncError says that a rank died, it is there. Each rank watches its neighbours in rings and
- * trees: where several die at about the same time, the list may stay shorter on some. A rank that called
- * tuttiCommAbort, or tuttiCommDestroy after an error, counts as well; one that is stopped or slow does not. Does not
+/* Writes the ranks of `comm` whose processes died, or whose host has not answered for 2 s, to ranks, which has room for
+ * nranks entries, in rising order, and their number to *count. When an operation or tuttiCommGetAsyncError says that a
+ * rank died, it is there. Each rank watches its neighbours in rings and trees: where several die at about the same
+ * time, the list may stay shorter on some. A rank that called tuttiCommAbort, or tuttiCommDestroy after an error,
+ * counts as well; one that is stopped or slow, or has called tuttiCommDestroy without an error, does not. Does not
  * block; any thread. Errors: tuttiInvalidArgument (ranks or count is NULL, not a live communicator), tuttiInvalidUsage
  * (its creation is under way). */
 TUTTI_API tuttiResult_t tuttiCommLostRanks(const tuttiComm_t comm, int* ranks, int* count);

@@ -470,13 +470,13 @@ TUTTI_API tuttiResult_t tuttiRedOpDestroy(tuttiRedOp_t op, tuttiComm_t comm);
  * go on in the background. Groups nest; the outermost end counts. Does not block; per thread. Errors: none. */
 TUTTI_API tuttiResult_t tuttiGroupStart(void);
 
-/* Runs what was collected: first the creations and finalizations, side by side, then the operations. All sends and
- * receives of one communicator and stream run together, so their order does not matter. Operations of one communicator
- * keep their order; several communicators run side by side, so one thread may hold several ranks of a group. Operations
- * with a stream are queued there, and the rest is done when this returns; tuttiInProgress says that something goes on
- * in the background. If a call in the group was refused, nothing is run, and its error is returned again. Errors:
- * tuttiInvalidUsage (no tuttiGroupStart; messages to oneself that do not match), and those of the operations: the first
- * one. */
+/* Runs what was collected: first the creations and finalizations, side by side, but those from one communicator in the
+ * order of calls; then the operations. All sends and receives of one communicator and stream run together, so their
+ * order does not matter. Operations of one communicator keep their order; several communicators run side by side, so
+ * one thread may hold several ranks of a group. Operations with a stream are queued there, and the rest is done when
+ * this returns; tuttiInProgress says that something goes on in the background. If a call in the group was refused,
+ * nothing is run, and its error is returned again. Errors: tuttiInvalidUsage (no tuttiGroupStart; messages to oneself
+ * that do not match), and those of the operations: the first one. */
 TUTTI_API tuttiResult_t tuttiGroupEnd(void);
 
 /* Ends a group as tuttiGroupEnd does, but runs nothing of it, and writes how long it would take to

@@ -41,7 +41,7 @@ enum class FactorPart : uint8_t {
   kProject,         // error += data; P = error * start
   kOrthonormalise,  // P's columns, by Gram-Schmidt; those that depend on others become zero
   kFindQ,           // Q = error^T * P
-  kRebuild,         // data = P * Q^T; error -= data
+  kRebuild,         // data = P * Q^T; error -= data, or 0 where that is not finite
   kKeepQ            // start = Q, unless Q is zero
 };
 

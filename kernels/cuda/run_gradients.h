@@ -376,7 +376,8 @@ __host__ __device__ inline void rebuild_row(const Team& team, const FactorItem& 
       float sum = 0;
       for (uint32_t k = 0; k < m.rank; k++) sum += m.q[k * m.columns + j] * m.p[k * m.rows + row];
       m.data[row * m.columns + j] = sum;
-      m.error[row * m.columns + j] -= sum;
+      const float left = m.error[row * m.columns + j] - sum;
+      m.error[row * m.columns + j] = left - left == 0 ? left : 0;  // a NaN or Inf would be in all steps to come
     }
   });
 }

@@ -95,7 +95,7 @@ Result<void> start_on_devices(const std::vector<Pending>& operations) {
 Result<void> run_in_order(const std::vector<Pending*>& list) {
   Result<void> first;
   for (const Pending* p : list)
-    if (auto result = p->use->run(p->ticket, p->operation); first) first = std::move(result);
+    if (auto result = contained([&] { return p->use->run(p->ticket, p->operation); }); first) first = std::move(result);
   return first;
 }
 
@@ -158,15 +158,33 @@ Result<void> check_owned(const Group& group) {
   return {};
 }
 
+// What is made from one communicator, or ends it, takes its turns there in the order of calls, as on the other ranks.
+// All else goes side by side.
+std::vector<std::function<Result<void>()>> in_lines(std::vector<Blocking> blocking) {
+  using Works = std::vector<std::function<Result<void>()>>;
+  Works lines;
+  std::map<tuttiComm_t, Works> of_comms;
+  for (Blocking& b : blocking) (b.handle == nullptr ? lines : of_comms[b.handle]).push_back(std::move(b.work));
+  for (auto& [handle, works] : of_comms)
+    lines.push_back([line = std::move(works)] {
+      Result<void> first;
+      for (const auto& work : line)
+        if (auto result = contained(work); first) first = std::move(result);
+      return first;
+    });
+  return lines;
+}
+
 Result<void> end_group() {
   TUTTI_TRY_ASSIGN(std::optional<Group> taken, take_group("tuttiGroupEnd"));
   if (!taken) return {};
   Group& group = *taken;
   TUTTI_TRY(check_owned(group));
-  std::vector<std::function<Result<void>()>> blocking;
-  for (Blocking& b : group.blocking) blocking.push_back(std::move(b.work));
-  TUTTI_TRY(run_at_once(std::move(blocking)));
-  TUTTI_TRY(start_all(fuse_messages(std::move(group.operations))));
+  auto made = run_at_once(in_lines(std::move(group.blocking)));
+  // Also beside what has failed: other ranks may be in these operations, of communicators that work.
+  auto done = start_all(fuse_messages(std::move(group.operations)));
+  TUTTI_TRY(std::move(made));
+  TUTTI_TRY(std::move(done));
   if (group.in_background) return *group.in_background;
   return {};
 }

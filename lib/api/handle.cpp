@@ -4,11 +4,17 @@
 #include <mutex>
 
 #include "base/at_fork.h"
+#include "base/own_of_thread.h"
 
 namespace tutti::api {
 namespace {
 
-thread_local std::string t_last_error;
+struct LastError {
+  std::string sentence;
+};
+std::string& last_error() {
+  return own_of_thread<LastError>().sentence;
+}
 
 // Dead handles are used again only after this many others, so that a stale one is recognised for long.
 constexpr size_t kHandlesInRest = 1024;
@@ -100,9 +106,9 @@ void wait_until_unused(tuttiComm_t handle) {
 
 tuttiResult_t finish(const Error& error) {
   try {
-    t_last_error = error.message;
+    last_error() = error.message;
   } catch (...) {  // no memory for the sentence: the code still says what happened
-    t_last_error.clear();
+    last_error().clear();
   }
   return static_cast<tuttiResult_t>(error.code);
 }
@@ -149,7 +155,7 @@ const char* tuttiGetLastError(tuttiComm_t comm) {
     if (tutti::api::Use use(comm); use.is_live())
       if (const auto state = use.member().state(); !state && state.error().code != tutti::Code::kInProgress)
         finish(state.error());
-  return tutti::api::t_last_error.c_str();
+  return tutti::api::last_error().c_str();
 }
 
 }  // extern "C"

@@ -31,12 +31,15 @@ void Member::queue_at(TicketLock& ticket_lock) {
 
 Result<void> Member::finalize() {
   const auto ticket = std::make_shared<uint64_t>();
-  return start(
-      "tuttiCommFinalize", true, [this, ticket] { *ticket = comm_->take_ticket(); },
-      [this, ticket, place = place_of_thread()] {
-        set_place(place);
-        return comm_->finalize(*ticket);
-      });
+  // On a GPU that waits for what the GPU has yet to do, perhaps for other ranks, which abort() has to be able to end.
+  const bool takes_later = comm_->is_on_gpu();
+  const auto take_ticket = [this, ticket] { *ticket = comm_->take_ticket(); };
+  return start("tuttiCommFinalize", true, takes_later ? std::function<void()>() : take_ticket,
+               [this, ticket, take_ticket, takes_later, place = place_of_thread()] {
+                 set_place(place);
+                 if (takes_later) take_ticket();
+                 return comm_->finalize(*ticket);
+               });
 }
 
 // The thread begins with the lock, so after `begin`.

@@ -28,9 +28,9 @@ Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** h
   if (size > UINTPTR_MAX - reinterpret_cast<uintptr_t>(buff))
     return invalid_argument(format("size=%zu at buff=%p overflows", size, buff));
   const Use use(comm);
-  if (!use.is_live()) return not_a_comm(comm);
+  if (!use) return not_a_comm(comm);
   Registrations& registrations = use.member().registrations;
-  if (use && use->device() != nullptr) {
+  if (use->device() != nullptr) {
     *handle = registrations.accept(size, use->device()->open_window(buff, size));
     return {};
   }

@@ -7,6 +7,7 @@
 
 #include "api/creation.h"
 #include "api/group.h"
+#include "base/clock.h"
 #include "base/sort.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
@@ -53,6 +54,7 @@ Result<std::unique_ptr<Communicator>> meet(const Use& comm, const std::vector<in
 // Both turns are taken in any case: what is called on `comm` later waits for them.
 Result<std::unique_ptr<Communicator>> split(const Use& comm, const std::array<uint64_t, 2>& tickets, SplitChoice mine,
                                             const CommOptions& options, const Deadline& deadline) {
+  const int64_t called_ns = now_ns();
   const auto choices = gather_all(comm, tickets[0], mine);
   const bool joins = choices && mine.color != TUTTI_SPLIT_NOCOLOR;
   const auto members = joins ? members_of(choices.value(), mine.color) : std::vector<int>();
@@ -63,7 +65,9 @@ Result<std::unique_ptr<Communicator>> split(const Use& comm, const std::array<ui
   if (!ids) return ids.error();
   if (!made) return made.error();
   if (!joins) return std::unique_ptr<Communicator>();
-  return meet(comm, members, members[0], ids.value()[static_cast<size_t>(members[0])], options, deadline);
+  // The limit is for the meeting. That this rank's turn came late, or other ranks, is no fault of it.
+  const Deadline until = deadline.plus_seconds(static_cast<double>(now_ns() - called_ns) * 1e-9);
+  return meet(comm, members, members[0], ids.value()[static_cast<size_t>(members[0])], options, until);
 }
 
 Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm, const tuttiConfig_t* config) {

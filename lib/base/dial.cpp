@@ -193,11 +193,12 @@ std::vector<Address> ways_to(const Contact& peer) {
   return order_candidates(peer, 0);
 }
 
-Dialer::Dialer(const Call& call, const Contact& peer, size_t nth)
-    : Dialer(call, order_candidates(peer, nth), peer.door) {}
+Dialer::Dialer(const Call& call, const Contact& peer, size_t nth) : Dialer(call, order_candidates(peer, nth)) {
+  call_.door = peer.door;
+}
 
-Dialer::Dialer(const Call& call, std::vector<Address> candidates, uint64_t door)
-    : call_(call), candidates_(std::move(candidates)), door_(door), patience_(Deadline::after_seconds(kDialSeconds)) {}
+Dialer::Dialer(const Call& call, std::vector<Address> candidates)
+    : call_(call), candidates_(std::move(candidates)), patience_(Deadline::after_seconds(kDialSeconds)) {}
 
 Dialer::Status Dialer::advance() {
   for (;;) {
@@ -213,7 +214,7 @@ Dialer::Status Dialer::advance() {
         give_up_on_current(code == Code::kInProgress ? "no answer" : system_error("connect", sys_errno).message);
         continue;
       }
-      handshake_ = Handshake::client(call_.key, call_.kind, call_.from_rank, call_.to_rank, call_.args, door_);
+      handshake_ = Handshake::client(call_.key, call_.kind, call_.from_rank, call_.to_rank, call_.args, call_.door);
     }
     switch (handshake_->advance(fd_.get())) {
       case Handshake::Status::kPending: return Status::kPending;  // the peer may be busy: init's deadline covers this

@@ -60,11 +60,12 @@ class Dialer {
     int from_rank;
     int to_rank;
     std::array<uint32_t, 5> args{};
+    uint64_t door = 0;  // of those at one port; who calls a contact has its
   };
   // Tries ways_to(peer). Connections side by side have different numbers `nth`, and begin with different networks as
   // far as there are any.
   Dialer(const Call& call, const Contact& peer, size_t nth = 0);
-  Dialer(const Call& call, std::vector<Address> candidates, uint64_t door = 0);
+  Dialer(const Call& call, std::vector<Address> candidates);
 
   Status advance();
   Fd take() { return std::move(fd_); }  // once done
@@ -83,7 +84,6 @@ class Dialer {
 
   Call call_;
   std::vector<Address> candidates_;
-  uint64_t door_;
   size_t next_ = 0;
   Fd fd_;
   std::optional<Handshake> handshake_;

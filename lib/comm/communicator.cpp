@@ -63,7 +63,7 @@ Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message
 
 Result<void> Communicator::finalize(uint64_t ticket) {
   const TicketLock::Turn turn(*ticket_lock_, ticket);
-  if (finalized_) return {};
+  if (finalized_) return async_error();  // of the first time
   Operation operation;
   operation.collective = Collective::kFinalize;
   operation.caller = caller_or_place(nullptr);

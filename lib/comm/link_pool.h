@@ -48,6 +48,8 @@ class LinkPool {
   // `delivers` they are to be of transports that move data between devices.
   template <class Interrupted>
   Result<void> connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted, bool delivers = false);
+  // Which links are missing.
+  Error late() const;
   // Whether there is such a transport to all peers, which can move data from and to this registered memory.
   Result<void> check_delivery(const void* memory, size_t bytes);
   // Nobody comes but peers of this host, or of others.
@@ -97,7 +99,6 @@ class LinkPool {
   Result<bool> next_transport(const Name& name, Attempt& attempt);
   Result<bool> accept_all();
   void count(const Link& link);
-  Error late() const;
 
   Config config_{};
   MessageSizes sizes_;  // known with the peers

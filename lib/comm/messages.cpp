@@ -110,10 +110,12 @@ Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule
     const Run::Poll state = on_device ? Run::Poll::kIdle : run.advance();
     if (state == Run::Poll::kProgress) idle_since_ns = now_ns();
     well = state == Run::Poll::kFailed ? Result<void>(run.error()) : run.blockers().poll();
-    if (well) well = context.check_stalled(now_ns() - idle_since_ns);
+    const int64_t idle_ns = now_ns() - idle_since_ns;
+    if (well) well = context.check_stalled(idle_ns);
+    if (well && static_cast<double>(idle_ns) * 1e-9 > how.timeout_seconds) well = links_.late();
     return !well;
   };
-  TUTTI_TRY(links_.connect(schedule, Deadline::after_seconds(how.timeout_seconds), is_interrupted, on_device));
+  TUTTI_TRY(links_.connect(schedule, Deadline::never(), is_interrupted, on_device));
   TUTTI_TRY(monitor_.async_error());
   return well;
 }

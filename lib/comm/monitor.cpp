@@ -53,7 +53,9 @@ Result<void> Monitor::async_error() const {
 Result<void> Monitor::failure_soon() const {
   constexpr int kGraceMs = 300;
   pollfd p{watch_->wake_fd(), POLLIN, 0};
-  if (!watch_->failed()) ::poll(&p, 1, kGraceMs);
+  // Again after a signal.
+  for (const Deadline end = Deadline::after_seconds(kGraceMs / 1e3); !watch_->failed() && !end.passed();)
+    ::poll(&p, 1, end.left_ms(kGraceMs));
   return async_error();
 }
 

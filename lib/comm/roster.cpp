@@ -210,7 +210,8 @@ Result<std::shared_ptr<const Roster>> Roster::of(const Blobs& introductions, int
     hold_while_forking(one);
     return one;
   }();
-  static std::map<uint64_t, std::weak_ptr<const Roster>> known;  // by the group's number
+  // By the group's number. Never destroyed: threads may outlive main.
+  static auto& known = *new std::map<uint64_t, std::weak_ptr<const Roster>>;
   const std::lock_guard lock(mutex);
   const uint64_t number = number_of(introductions.bytes());
   std::shared_ptr<const Roster> roster = known[number].lock();

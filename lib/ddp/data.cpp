@@ -152,13 +152,15 @@ Status scatter_data(const tuttiDdpData_t* all, tuttiDdpData_t* part, int root, t
   if (Status s = find_host_group(comm, &group); !s) return s;
   Header header;
   if (Status s = share_header(group, root, all, part, &header); !s) return s;
+  tuttiDdpData_t whole = TUTTI_DDP_DATA_INITIALIZER;
+  if (group.rank == root) whole = *all;  // part may be the same struct
   const uint64_t mine = rows_of(header.rows(), group, group.rank).count;
   if (Status s = make_room(group, header, mine, true, part); !s) return s;
   const uint64_t bytes = mine * header.row_bytes();
   Status moved;
   if (group.rank == root) {
-    moved = send_rows(group, header, all->data, part->data);
-    if (header.metadata_bytes > 0) memcpy(part->metadata, all->metadata, header.metadata_bytes);
+    moved = send_rows(group, header, whole.data, part->data);
+    if (header.metadata_bytes > 0) memcpy(part->metadata, whole.metadata, header.metadata_bytes);
   } else if (bytes > 0) {
     moved = library(tuttiRecv(part->data, bytes, tuttiUint8, root, group.comm, nullptr));
   }

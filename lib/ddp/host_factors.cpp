@@ -56,7 +56,10 @@ void rebuild(const Factors& m) {
     std::fill_n(row, m.columns, 0.0f);
     for (size_t k = 0; k < m.rank; k++) add_scaled(row, m.q + k * m.columns, m.p[k * m.rows + i], m.columns);
   }
-  add_scaled(m.error, m.data, -1, m.rows * m.columns);
+  for (size_t i = 0; i < m.rows * m.columns; i++) {
+    const float left = m.error[i] - m.data[i];
+    m.error[i] = left - left == 0 ? left : 0;  // a NaN or Inf would be in all steps to come
+  }
   const size_t q_count = m.columns * m.rank;
   if (dot(m.q, m.q, q_count) > 0) std::copy_n(m.q, q_count, m.start);
 }

@@ -117,15 +117,20 @@ Status Reducer::compare_ranks() const {
     if (Status s = device_of(param).look(Look::kDigest, spans, Queue::kCaller, &mine[2 * i]); !s) return s;
   }
   if (Status s = synchronize(); !s) return s;
+  mine.push_back(following_ ? 1 : 0);  // then its parameters are old until it has joined
   if (Status s = gather(group_, mine, &all); !s) return s;
-  for (size_t i = 0; i < mine.size(); i++) {
+  const uint64_t* const leaders = &all[static_cast<size_t>(leader_) * mine.size()];
+  for (size_t i = 0; i + 1 < mine.size(); i++) {
     std::string ranks;
-    for (size_t r = 1; r < static_cast<size_t>(group_.size); r++)
-      if (all[r * mine.size() + i] != all[i]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    for (size_t r = 0; r < static_cast<size_t>(group_.size); r++) {
+      const uint64_t* const theirs = &all[r * mine.size()];
+      const bool is_old = i % 2 == 0 && theirs[mine.size() - 1] != 0;
+      if (!is_old && theirs[i] != leaders[i]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    }
     if (!ranks.empty())
-      return invalid_usage(text("%s%s differs from rank 0's on rank %s; tuttiDdpBroadcast makes all ranks equal again",
+      return invalid_usage(text("%s%s differs from rank %d's on rank %s; tuttiDdpBroadcast makes all ranks equal again",
                                 i % 2 == 0 ? "" : "the averaged gradient of ",
-                                name_of("parameter", i / 2, params_[i / 2]).c_str(), ranks.c_str()));
+                                name_of("parameter", i / 2, params_[i / 2]).c_str(), leader_, ranks.c_str()));
   }
   return {};
 }

@@ -66,6 +66,8 @@ Status Reducer::need_idle(const char* what) const {
 // ---- data ----------------------------------------------------------------------------------------------------------
 
 Status Reducer::broadcast_all(const std::vector<Tensor>& tensors, int root, Queue queue) {
+  if (root < 0 || root >= group_.size)
+    return invalid_argument(text("root=%d; it has to be in [0, %d)", root, group_.size));
   for (const Tensor& tensor : tensors) {
     if (tensor.data == nullptr || tensor.count == 0) continue;
     const Device& device = device_of(tensor);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/own_of_thread.h"
 #include "base/thread.h"
 
 namespace tutti {
@@ -154,8 +155,11 @@ class Idle {
 
   void sleep() {
     // The thread keeps their room, so that waiting takes no memory either.
-    static thread_local std::vector<Blockers::Sleeper> sleepers;
-    static thread_local std::vector<pollfd> fds;
+    struct Room {
+      std::vector<Blockers::Sleeper> sleepers;
+      std::vector<pollfd> fds;
+    };
+    auto& [sleepers, fds] = own_of_thread<Room>();
     sleepers.clear();
     if (run_.blockers().prepare_sleep(&sleepers)) {
       fds.clear();

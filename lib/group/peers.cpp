@@ -166,7 +166,9 @@ void PeerWatch::ask(std::string_view question, const Error& otherwise, int limit
   }
   if (!question.empty()) tell(question);
   pollfd p{wake_fd_.get(), POLLIN, 0};
-  ::poll(&p, 1, limit_ms);
+  // Again after a signal.
+  for (const Deadline end = Deadline::after_seconds(limit_ms / 1e3); !failed() && !end.passed();)
+    ::poll(&p, 1, end.left_ms(limit_ms));
   fail(otherwise);
 }
 

@@ -156,7 +156,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqu
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
   tuttiResult_t state = tuttiSuccess;
   const tuttiResult_t result = tuttiCommGetAsyncError(comm, asyncError == nullptr ? nullptr : &state);
-  if (result == tuttiSuccess) *asyncError = state;
+  if (result == tuttiSuccess) *asyncError = passed(state);  // ncclGetLastError is asked for its sentence next
   return passed(result);
 }
 

@@ -246,3 +246,15 @@ TEST_CASE("a process that ends after tuttiCommFinalize, without tuttiCommDestroy
   CHECK(outcome.code == tuttiSuccess);
 }
 #endif
+
+TEST_CASE("a rank that leaves a working communicator is not lost") {
+  const auto outcomes = run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    outcome.take(sum(comm));
+    if (rank == 1) return;
+    outcome.take(sum(comm));
+    int lost[2], count = -1;
+    outcome.wrong += tuttiCommLostRanks(comm, lost, &count) != tuttiSuccess || count != 0;
+  });
+  CHECK(outcomes[0].code == tuttiRemoteError);
+  CHECK(outcomes[0].wrong == 0);
+}

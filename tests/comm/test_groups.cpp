@@ -169,3 +169,21 @@ TEST_CASE("a refused call spoils its group, and the end says which") {
     outcome.take(tuttiBarrier(comm, nullptr));
   }));
 }
+
+TEST_CASE("a group does its operations although another communicator's finalization fails") {
+  const tuttiUniqueId id = new_id();
+  require_success(run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t other = nullptr;
+    int32_t one = 1, sum = 0;
+    outcome.take(tuttiCommInitRank(&other, 2, id, rank));
+    if (rank == 1) outcome.take(tuttiCommAbort(other));
+    tuttiResult_t state = tuttiSuccess;
+    while (rank == 0 && state == tuttiSuccess) outcome.take(tuttiCommGetAsyncError(other, &state));
+    outcome.take(tuttiGroupStart());
+    if (rank == 0) outcome.take(tuttiCommFinalize(other));
+    outcome.take(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr));
+    outcome.wrong += tuttiGroupEnd() != (rank == 0 ? tuttiRemoteError : tuttiSuccess);
+    outcome.wrong += sum != 2;
+    if (rank == 0) outcome.wrong += tuttiCommDestroy(other) != tuttiRemoteError;
+  }));
+}

@@ -35,6 +35,8 @@ size_t wrongly_usable(tuttiComm_t comm) {
   size_t wrong = !refused(tuttiCommCount(comm, &number)) + !refused(tuttiCommUserRank(comm, &number));
   wrong += !refused(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, comm, nullptr));
   wrong += !refused(tuttiCommFinalize(comm));
+  void* handle = nullptr;
+  wrong += !refused(tuttiCommRegister(comm, &data, sizeof data, &handle)) + (handle != nullptr);
   return wrong + (number != -1) + (data != 1);
 }
 

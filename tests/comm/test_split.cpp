@@ -140,3 +140,34 @@ TEST_CASE("deterministic sums have the same bits whatever the transport, the slo
   unsetenv("TUTTI_DETERMINISTIC");
   require_success(outcomes);
 }
+
+TEST_CASE("splits of one communicator in one group keep the order of calls") {
+  constexpr int n = 4;
+  require_success(run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (int i = 0; i < 100; i++) {
+      tuttiComm_t half = nullptr, all = nullptr;
+      int size_of_half = 0, size_of_all = 0;
+      outcome.take(tuttiGroupStart());
+      outcome.take(tuttiCommSplit(comm, rank % 2, rank, &half, nullptr));
+      outcome.take(tuttiCommSplit(comm, 0, rank, &all, nullptr));
+      outcome.take(tuttiGroupEnd());
+      if (outcome.code != tuttiSuccess) return;
+      outcome.take(tuttiCommCount(half, &size_of_half));
+      outcome.take(tuttiCommCount(all, &size_of_all));
+      outcome.wrong += size_of_half != 2 || size_of_all != n;
+      outcome.take(tuttiCommDestroy(half));
+      outcome.take(tuttiCommDestroy(all));
+    }
+  }));
+}
+
+TEST_CASE("a rank may come to a split later than the limit for creations: that is for the meeting") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.initTimeoutSeconds = 1;
+  require_success(run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    tuttiComm_t part = nullptr;
+    outcome.take(tuttiCommSplit(comm, 0, 0, &part, &config));
+    if (part != nullptr) outcome.take(tuttiCommDestroy(part));
+  }));
+}

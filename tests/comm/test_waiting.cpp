@@ -103,3 +103,29 @@ TEST_CASE("a rank whose last message has left while it waited does not go to sle
   }));
   CHECK_FALSE(goes_to_sleep());
 }
+
+TEST_CASE("a group of messages that goes on may wait for a link longer than the limit without progress", "[waits]") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.opTimeoutSeconds = 1;
+  constexpr size_t kCount = 1 << 20;
+  require_success(run_threads(3, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<float> data(kCount);
+    float word = 0;
+    const auto pause = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+    if (rank == 0) {
+      outcome.take(tuttiSend(data.data(), 1, tuttiFloat, 1, comm, nullptr));
+      outcome.take(tuttiGroupStart());
+      for (int i = 0; i < 20; i++) outcome.take(tuttiSend(data.data(), kCount, tuttiFloat, 1, comm, nullptr));
+      outcome.take(tuttiRecv(&word, 1, tuttiFloat, 2, comm, nullptr));
+      outcome.take(tuttiGroupEnd());
+    } else if (rank == 1) {
+      outcome.take(tuttiRecv(data.data(), 1, tuttiFloat, 0, comm, nullptr));
+      for (int i = 0; i < 20; i++, pause(100))
+        outcome.take(tuttiRecv(data.data(), kCount, tuttiFloat, 0, comm, nullptr));
+    } else {
+      pause(1500);
+      outcome.take(tuttiSend(data.data(), 1, tuttiFloat, 0, comm, nullptr));
+    }
+    outcome.take(tuttiBarrier(comm, nullptr));
+  }));
+}

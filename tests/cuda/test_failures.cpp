@@ -1,5 +1,6 @@
 // What goes wrong with communicators on GPUs, and how it ends. Streams are destroyed before the buffers that they may
 // still be at work on: their end waits.
+#include <barrier>
 #include <string>
 
 #include "gpu_ranks.h"
@@ -192,4 +193,41 @@ TEST_CASE("a group does the operations of communicators that work beside one tha
   }
   (void)tuttiCommDestroy(broken);
   CHECK(tuttiCommDestroy(whole) == tuttiSuccess);
+}
+
+TEST_CASE("a finalization in the background that waits for the GPU can be asked for, and ended") {
+  FakePort port(2);
+  const tuttiUniqueId id = new_id();
+  std::vector<Outcome> outcomes(2);
+  std::vector<std::thread> threads;
+  std::barrier all(2);
+  std::atomic<bool> over{false};
+  for (int r = 0; r < 2; r++)
+    threads.emplace_back([&, r] {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = config_of(Seats::kOwnGpus, r);
+      config.blocking = 0;
+      tuttiComm_t comm = nullptr;
+      tuttiResult_t state = tuttiInProgress;
+      o.wrong += tuttiCommInitRankConfig(&comm, 2, id, r, &config) != tuttiInProgress;
+      while (state == tuttiInProgress) o.take(tuttiCommGetAsyncError(comm, &state));
+      o.take(state);
+      all.arrive_and_wait();
+      std::vector<float> data(1000);
+      GpuStream stream(port);
+      if (r == 0) {
+        o.take(call({0, 1000u}, data.data(), data.data(), comm, stream));
+        o.wrong += tuttiCommFinalize(comm) != tuttiInProgress;
+        o.take(tuttiCommGetAsyncError(comm, &state));
+        o.wrong += state != tuttiInProgress;
+        o.take(tuttiCommAbort(comm));
+        stream.synchronize();
+        over = true;
+      } else {
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        (void)tuttiCommDestroy(comm);
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  require_success(outcomes);
 }

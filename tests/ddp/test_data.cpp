@@ -209,3 +209,23 @@ TEST_CASE("wrong data of the root are an error on all ranks, and nobody waits") 
   refuse("root=2", [](auto&, int& root) { root = 2; });
   refuse("TUTTI_DDP_DATA_INITIALIZER", [](auto& data, int&) { data.size = 0; });
 }
+
+TEST_CASE("the struct of a data set may be the place for the root's part") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<int32_t> table = {10, 11, 12, 13, 14, 15};
+    char what[] = "rows";
+    tuttiDdpData_t data = TUTTI_DDP_DATA_INITIALIZER;
+    if (rank == 0)
+      data = {.size = sizeof data,
+              .data = table.data(),
+              .datatype = tuttiInt32,
+              .ndim = 1,
+              .shape = {table.size()},
+              .metadata = what,
+              .metadataBytes = sizeof what};
+    take(outcome, tuttiDdpScatterData(&data, &data, 0, comm));
+    outcome.wrong += data.shape[0] != 3 || memcmp(data.metadata, what, sizeof what) != 0;
+    for (int i = 0; i < 3; i++) outcome.wrong += static_cast<int32_t*>(data.data)[i] != 10 + 3 * rank + i;
+    take(outcome, tuttiDdpFreeData(&data));
+  });
+}

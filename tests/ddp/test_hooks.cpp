@@ -1,5 +1,6 @@
 // What is done with a bucket: the built-in compressions.
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -255,6 +256,26 @@ TEST_CASE("PowerSGD starts when it is told to, and gradients of zero do no harm"
       for (size_t p = 3; p-- > 0;) take(outcome, tuttiDdpMarkReady(model.ddp, p));
       take(outcome, tuttiDdpWait(model.ddp));
       for (size_t i = 0; i < kRows * kColumns; i++) outcome.wrong += !std::isfinite(model.grad(1)[i]);
+    }
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("PowerSGD goes on after a step with NaN or Inf") {
+  const float bad = GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
+  on_ranks(2, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model = matrix_model();
+    const tuttiDdpConfig_t config = power_sgd(1);
+    take(outcome, model.create(comm, &config));
+    for (int step = 0; step < 3; step++) {
+      take(outcome, tuttiDdpBegin(model.ddp));
+      for (size_t p = 3; p-- > 0;) {
+        model.fill(rank, step, p);
+        if (p == 1 && rank == 1 && step == 0) model.grad(1)[17] = bad;
+        take(outcome, tuttiDdpMarkReady(model.ddp, p));
+      }
+      take(outcome, tuttiDdpWait(model.ddp));
+      for (size_t i = 0; step > 0 && i < kRows * kColumns; i++) outcome.wrong += !std::isfinite(model.grad(1)[i]);
     }
     take(outcome, tuttiDdpDestroy(model.ddp));
   });

@@ -101,3 +101,26 @@ TEST_CASE("a static graph of ranks with uneven inputs, one of which joins before
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }
+
+TEST_CASE("checks leave out the parameters of ranks that have joined, and compare those of the others") {
+  const bool differs = GENERATE(false, true);
+  const auto body = [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({8, 9});
+    tuttiDdpConfig_t config = small_buckets();
+    config.joinable = config.checkEvery = 1;
+    Outcome created;
+    take(created, model.create(comm, &config));
+    for (int step = 0; step < (rank == 0 ? 1 : 4) && outcome.code == tuttiSuccess; step++) {
+      model.step(rank, step, outcome);
+      for (size_t p = 0; p < model.size(); p++)
+        for (float& x : model.data(p)) x += 1;
+      if (differs && rank == 2 && step == 1) model.data(1)[3] += 1;
+    }
+    if (outcome.code == tuttiSuccess) take(outcome, tuttiDdpJoin(model.ddp));
+    outcome.wrong += created.code != tuttiSuccess || tuttiDdpDestroy(model.ddp) != tuttiSuccess;
+  };
+  if (differs)
+    require_error(3, tuttiInvalidUsage, {"parameter 1 'layer1' differs from rank 1's on rank 2"}, body);
+  else
+    on_ranks(3, body);
+}

@@ -447,3 +447,13 @@ TEST_CASE("a killed rank ends the others' step with its name") {
   check_survivors(ranks.wait());
 }
 #endif
+
+TEST_CASE("a root that does not exist is refused, also where there is nothing to broadcast") {
+  require_error(2, tuttiInvalidArgument, {"root=2"}, [](int, tuttiComm_t comm, Outcome& outcome) {
+    Model model({5});
+    Outcome good;
+    take(good, model.create(comm));
+    take(outcome, tuttiDdpBroadcastBuffers(model.ddp, 2));
+    outcome.wrong += good.code != tuttiSuccess || tuttiDdpDestroy(model.ddp) != tuttiSuccess;
+  });
+}

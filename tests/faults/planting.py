@@ -96,6 +96,7 @@ def build(folder, diffs, header, options, programs):
         again = ["--reconfigure"] * (built / "build.ninja").exists()
         subprocess.run(["meson", "setup", built, source, *again, *options], check=True, stdout=subprocess.DEVNULL)
         made_with.write_text(str(options))
+    subprocess.run(["ninja", "-C", built, "build.ninja"], check=True, stdout=subprocess.DEVNULL)  # of the tree as it is now
     known = subprocess.run(["ninja", "-C", built, "-t", "targets", "all"], check=True, capture_output=True, text=True)
     programs = [p for p in programs if f"\n{p}: " in known.stdout or not p.startswith("tests/cuda/")]
     folders = {p.rpartition("/")[0] for p in programs}  # with what they load

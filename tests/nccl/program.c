@@ -141,8 +141,9 @@ static void growth(ncclComm_t comm, int rank) {
     CHECK(ncclAllReduce(&value, &value, 1, kFloat, kSum, grown, NULL) == kInvalidUsage);
     OK(ncclCommDestroy(alone));
   } else {
+    CHECK(ncclCommSuspend(grown, 0) == kInvalidUsage);
     while (state == kSuccess) OK(ncclCommGetAsyncError(grown, &state));
-    CHECK(state == kRemoteError);
+    CHECK(state == kRemoteError && strstr(ncclGetLastError(grown), "rank 0") != NULL);
   }
   OK(ncclCommAbort(grown));
   CHECK(ncclCommGetUniqueId(NULL, &id) == kInvalidArgument);

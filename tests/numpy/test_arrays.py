@@ -184,5 +184,28 @@ def test_exception_in_a_block(comm):
     comm.barrier()
 
 
+def test_ends_in_the_order_of_creation(comm):
+    """All ranks alike, or they would wait for each other. One that cannot be closed does not keep the others open."""
+    from tutti_array import communicator
+
+    ended = []
+
+    class Stub:
+        def close(self):
+            ended.append(self)
+            raise communicator.TuttiError("it is broken")
+
+    before = communicator._open
+    stubs = [Stub() for _ in range(8)]
+    communicator._open = type(before)()
+    try:
+        for stub in stubs:
+            communicator._open[stub] = None
+        communicator._at_exit()
+    finally:
+        communicator._open = before
+    assert ended == stubs, ended
+
+
 if __name__ == "__main__":
     ranks.main(globals(), "numpy", n_ranks=3)

@@ -272,9 +272,35 @@ class Collectives(unittest.TestCase):
             dist.all_to_all([torch.zeros(1)], [torch.zeros(1)])
         with self.assertRaisesRegex(RuntimeError, "split"):
             dist.all_to_all_single(torch.zeros(3), torch.zeros(3))
+        for size in (2, 7):
+            with self.assertRaisesRegex(RuntimeError, f"input of {size} elements.*output has 5"):
+                dist.all_gather([torch.zeros(5), torch.zeros(5)], torch.ones(size))
+        for call in (
+            lambda: dist.broadcast(torch.ones(2, device="meta"), 0),
+            lambda: dist.reduce_scatter_tensor(torch.ones(1, device="meta"), torch.ones(2, device="meta")),
+        ):
+            with self.assertRaisesRegex(RuntimeError, "meta.*host memory"):
+                call()
+        if rank == 0:  # nobody else need come
+            with self.assertRaisesRegex(RuntimeError, "meta.*host memory"):
+                dist.broadcast(torch.ones(2, device="meta"), 0)
         tensor = torch.ones(2)
         dist.all_reduce(tensor)
         self.same(tensor, torch.full((2,), 2.0))
+
+    @ranks.on(2)
+    def test_parameters_of_other_forms(self, rank, n):
+        for is_async in (False, True):
+            weight = torch.nn.Parameter(torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last))
+            with torch.no_grad():
+                dist.broadcast(weight, 0)
+                work = dist.all_reduce(weight, async_op=is_async)
+                if is_async:
+                    work.wait()
+            self.same(weight.detach(), torch.full((2, 3, 4, 4), 2.0))
+        weight = torch.nn.Parameter(torch.ones(2, 3).t())
+        dist.all_reduce(weight)
+        self.same(weight.detach(), torch.full((3, 2), 2.0))
 
 
 if __name__ == "__main__":

@@ -138,6 +138,11 @@ class Watched(unittest.TestCase):
             dist.all_to_all_single(torch.empty(n), torch.ones(n))
             dist.broadcast(tensor, 0)
             dist.barrier()
+            tensor = torch.ones(4)
+            tutti_torch.all_reduce_(tensor) if rank else dist.all_reduce(tensor)
+            self.assertEqual(tensor.tolist(), [n] * 4)
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "mismatch.*rank 0: allreduce of .*2.*1: allreduce of .*3"):
+                tutti_torch.all_reduce_(torch.ones(2 + rank))
             for differs, sentence in (
                 (lambda: dist.all_reduce(torch.ones(2 + rank, 3 - rank)), r"0: allreduce of .*\[2, 3\].*1: .*\[3, 2\]"),
                 (lambda: dist.barrier() if rank else dist.all_reduce(torch.ones(3)), r"0: allreduce of.*1: barrier"),

@@ -387,6 +387,29 @@ class Module(unittest.TestCase):
             self.assertIs(calls.load(), calls._Absent)
         self.assertRegex(logs.output[0], "not of this package's version")
 
+    @ranks.on(2)
+    def test_places_in_functions_alike(self, rank, n):
+        group, line = dist.group.WORLD, sys._getframe().f_lineno
+
+        def one(tensor):
+            tutti_torch.all_reduce_(tensor)
+
+        def other(tensor):
+            tutti_torch.all_reduce_(tensor)
+
+        one(torch.ones(4))
+        other(torch.ones(4))
+        self.assertEqual(names_of_calls(group), [("float32[4]", str(line + 3)), ("float32[4]", str(line + 6))])
+
+    @ranks.on(2)
+    def test_current_directory_is_gone(self, rank, n):
+        with tempfile.TemporaryDirectory() as scratch:
+            os.chdir(scratch)
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        self.same(tensor, torch.full((3,), 2.0))
+        os.chdir("/")
+
 
 if __name__ == "__main__":
     ranks.main()

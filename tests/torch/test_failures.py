@@ -185,6 +185,44 @@ dist.destroy_process_group()
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_again_in_the_same_store(self):
+        """Messages and barriers of a group are not mistaken for those of the one before."""
+
+        def body(rank, n, path):
+            store = dist.FileStore(path, n)
+            for turn in range(2):
+                dist.init_process_group("tutti", store=store, rank=rank, world_size=n, timeout=timedelta(seconds=20))
+                if rank == 0:
+                    time.sleep(1)  # rank 1 looks for a message before there is one
+                    dist.send(torch.full((3,), float(turn)), 1)
+                    time.sleep(1)
+                    dist.monitored_barrier()
+                else:
+                    tensor = torch.zeros(3)
+                    dist.recv(tensor, 0)
+                    self.assertEqual(tensor.tolist(), [turn] * 3)
+                    begun = time.monotonic()
+                    dist.monitored_barrier()
+                    self.assertGreater(time.monotonic() - begun, 0.5)
+                dist.destroy_process_group()
+
+        ranks.run(body, 2, joined=False)
+
+    def test_ends_in_the_order_of_creation(self):
+        """All ranks alike, or they would wait for each other."""
+        from unittest import mock
+        from tutti_torch import communicator
+
+        def body(rank, n):
+            groups = [dist.group.WORLD, *(dist.new_group() for _ in range(8))]
+            ended = []
+            with mock.patch.object(communicator.Communicator, "close", lambda self, limit: ended.append(self)):
+                communicator._at_exit()
+            self.assertEqual(ended, [group._communicator for group in groups])
+            dist.destroy_process_group()
+
+        self.run_ranks(1, body)
+
 
 if __name__ == "__main__":
     ranks.main()

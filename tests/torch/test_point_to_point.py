@@ -96,6 +96,34 @@ class PointToPoint(unittest.TestCase):
             dist.recv_object_list(got, src=0)
             self.assertEqual(got, [{"a": 1}, "b"])
 
+    def test_receives_keep_their_order(self):
+        """R3 is asked for as soon as R1 is there, before the inbox has looked at R2 again."""
+        import threading
+        from tutti_torch.point_to_point import Inbox, Receive
+        from tutti_torch.work import TuttiWork
+
+        inbox = object.__new__(Inbox)  # without a thread
+        inbox.peer, inbox.error, inbox._changed = 1, None, threading.Condition()
+        inbox._posted, inbox._kept = [], []
+        r1, r2, r3 = (Receive(t, t, 5, TuttiWork([t]).begin(), 0) for t in (torch.zeros(1) for _ in range(3)))
+        finish = r1.finish
+        r1.finish = lambda *arguments: (finish(*arguments), inbox.post(r3))
+
+        def message(value):
+            def receive_into(data):
+                data.copy_(torch.tensor([value]).view(data.dtype))
+            return receive_into
+
+        def first(data):
+            inbox.post(r1)
+            inbox.post(r2)
+            message(1.0)(data)
+
+        inbox._take_message(5, 4, first)
+        inbox._take_message(5, 4, message(2.0))
+        inbox._take_message(5, 4, message(3.0))
+        self.assertEqual([r.tensor.item() for r in (r1, r2, r3)], [1, 2, 3])
+
 
 if __name__ == "__main__":
     ranks.main()

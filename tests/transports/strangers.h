@@ -49,6 +49,7 @@ inline Key key_of(uint8_t secret) {
 }
 
 // Rank 0, as far as the handshake; then the test has the connection. Invalid if it did not get so far.
+// Nobody, if the endpoint has made a link of it meanwhile.
 inline Fd authenticate(Endpoint& to, const tuttiLinkConfig& ask, int from_rank = 0) {
   const Door door = door_of(to);
   Fd fd = knock(door);
@@ -57,12 +58,13 @@ inline Fd authenticate(Endpoint& to, const tuttiLinkConfig& ask, int from_rank =
       Handshake::client(key_of(7), door.kind, from_rank, 1, {ask.channel, ask.slots, ask.slot_bytes, 0, 1});
   auto status = Handshake::Status::kPending;
   Link none;
+  bool is_taken = false;
   const bool ended = until([&] {
     status = handshake.advance(fd.get());
-    if (status == Handshake::Status::kPending) take(to, &none);
+    if (status == Handshake::Status::kPending) is_taken = is_taken || take(to, &none);
     return status != Handshake::Status::kPending;
   });
-  return ended && status == Handshake::Status::kDone ? std::move(fd) : Fd();
+  return ended && !is_taken && status == Handshake::Status::kDone ? std::move(fd) : Fd();
 }
 
 // Has the other side hung up?

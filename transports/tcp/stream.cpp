@@ -104,7 +104,7 @@ void SendStream::connected(SharedFd connection) {
   if (const auto there = peer_address(fd.get())) address = *there;
   written = acknowledged = 0;
   silence = {};
-  redialing = false;
+  redial.is_under_way = false;
 }
 
 void Silence::look(int fd, int64_t now, bool is_loaded) {

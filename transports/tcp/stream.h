@@ -103,9 +103,11 @@ class SendStream {
 
   // While it is given up.
   Address address;  // where it led to
-  bool redialing = false;
-  int64_t redial_ns = 0, redial_pause_ns = 0;  // when next, and for how long after that
-  uint32_t redial_looks = 0;                   // at the attempt that goes on
+  struct Redial {
+    bool is_under_way = false;
+    uint32_t looks = 0;                 // at the attempt
+    int64_t next_ns = 0, pause_ns = 0;  // when the next one begins, and for how long after that
+  } redial;
 };
 
 }  // namespace tutti::tcp

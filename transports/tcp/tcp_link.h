@@ -165,7 +165,6 @@ class SendLink final : public LinkHalf {
 
   Pairs& pairs_;
   Dialer::Call call_;
-  uint64_t door_;  // the peer's
   tuttiLinkConfig config_;
   Division division_;
   int64_t timeout_ns_;               // 0: none

@@ -84,19 +84,19 @@ void SendLink::tell_of_lost() {
 // it.
 void SendLink::redial(SendStream& stream, int64_t now) {
   const auto index = static_cast<uint32_t>(&stream - streams_.data());
-  if (!stream.redialing) {
-    if (now < stream.redial_ns) return;
+  if (!stream.redial.is_under_way) {
+    if (now < stream.redial.next_ns) return;
     Dialer::Call again = call_;
     again.args = hello_args(config_, index | kAgain, static_cast<uint32_t>(streams_.size()));
-    stream.dialer = Dialer(again, {stream.address}, door_);
-    stream.redialing = true;
-    stream.redial_looks = 0;
+    stream.dialer = Dialer(again, {stream.address});
+    stream.redial.is_under_way = true;
+    stream.redial.looks = 0;
   }
   const Dialer::Status status = stream.dialer.advance();
-  if (status == Dialer::Status::kPending && ++stream.redial_looks < kMostRedialLooks) return;
-  stream.redialing = false;
-  stream.redial_pause_ns = std::clamp(2 * stream.redial_pause_ns, kFirstRedialNs, kLongestRedialNs);
-  stream.redial_ns = now + stream.redial_pause_ns;
+  if (status == Dialer::Status::kPending && ++stream.redial.looks < kMostRedialLooks) return;
+  stream.redial.is_under_way = false;
+  stream.redial.pause_ns = std::clamp(2 * stream.redial.pause_ns, kFirstRedialNs, kLongestRedialNs);
+  stream.redial.next_ns = now + stream.redial.pause_ns;
   if (status != Dialer::Status::kDone) return;
   Fd fd = stream.dialer.take();
   if (!wait_set_.replace(index, fd.get())) return;
@@ -119,7 +119,7 @@ void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno
   resent_ += kernel_view(stream.fd.get()).resent;
   stream.fd.reset();
   stream.lost = why;
-  stream.redial_ns = now_ns() + std::max(stream.redial_pause_ns, kFirstRedialNs);
+  stream.redial.next_ns = now_ns() + std::max(stream.redial.pause_ns, kFirstRedialNs);
   if (!several_ || std::none_of(streams_.begin(), streams_.end(), [](const SendStream& s) { return bool(s.fd); }))
     fail(why, sys_errno);
 }

@@ -44,13 +44,13 @@ SendLink::SendLink(const Dialer::Call& call, const Contact& peer, const tuttiLin
                    int64_t timeout_seconds, SlotRing<SendSlot> ring, Pairs& pairs)
     : pairs_(pairs),
       call_(call),
-      door_(peer.door),
       config_(config),
       division_(config.slot_bytes, n_connections),
       timeout_ns_(timeout_seconds * 1000 * kMs),
       several_(n_connections > 1),
       ring_(std::move(ring)),
       again_(division_.most(config.slots)) {
+  call_.door = peer.door;
   for (uint32_t i = 0; i < n_connections; i++) {
     Dialer::Call one = call;
     one.args = hello_args(config, i, n_connections);

@@ -17,8 +17,8 @@ from .errors import TuttiError, check
 OPS = {"sum": library.SUM, "prod": library.PROD, "max": library.MAX, "min": library.MIN, "avg": library.AVG}
 
 _numbers = itertools.count()
-# Those that have not ended.
-_open: set[Communicator] = set()
+# Those that have not ended, as keys: in the order in which all ranks made them, and so end them at exit.
+_open: dict[Communicator, None] = {}
 
 
 class Handle:
@@ -63,7 +63,7 @@ class Communicator:
         self._numbers = itertools.count(1)
         self._callback = library.STREAM_CALLBACK(lambda _, code, number: self._handles.pop(number)._complete(code))
         self._guard = threading.Lock()
-        _open.add(self)
+        _open[self] = None
 
     def all_reduce(self, array: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
         """The ranks' arrays combined, on every rank: into `out`, or in place. op: sum, prod, max, min or avg."""
@@ -196,7 +196,7 @@ class Communicator:
         comm, self._comm = self._comm, None
         if comm is None:
             return
-        _open.discard(self)
+        _open.pop(self, None)
         try:
             for end in ends[:-1]:
                 check(end(comm), comm)
@@ -224,4 +224,7 @@ def _at_exit() -> None:
     """Ends the communicators before the interpreter does: no callback may run later. After an error the peers are told."""
     failed = getattr(sys, "last_value", None) is not None
     for comm in list(_open):
-        comm.abort() if failed else comm.close()
+        try:
+            comm.abort() if failed else comm.close()
+        except TuttiError as error:  # the others have to end all the same
+            print(error, file=sys.stderr)

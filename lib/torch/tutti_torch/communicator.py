@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import itertools
 import logging
 import math
 import os
@@ -28,7 +29,9 @@ _log = logging.getLogger("tutti_torch")
 CLOSE_LIMIT_S = 60.0
 EXIT_LIMIT_S = 5.0
 
-_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
+# Those that have not ended, in the order in which all ranks made them, and so end them at exit.
+_open: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
 
 
 def limit_s(timeout: timedelta, variable: str) -> int:
@@ -52,6 +55,7 @@ class Communicator:
         self._guard = threading.Lock()
         self._stream: int | None = None
         self._comm: int | None = None
+        self._number = next(_numbers)
         comm = ctypes.c_void_p()
         unique_id = library.UniqueId.from_buffer_copy(unique)
         code = self._api.tuttiCommInitRankConfig(ctypes.byref(comm), size, unique_id, rank, ctypes.byref(options))
@@ -65,7 +69,7 @@ class Communicator:
         except BaseException:
             self.abort()
             raise
-        _open.add(self)
+        _open[self._number] = self
 
     @property
     def handle(self) -> int:
@@ -156,7 +160,7 @@ class Communicator:
             stream, self._stream = self._stream, None
         if comm is None:
             return
-        _open.discard(self)
+        _open.pop(self._number, None)
         # An abort ends what the stream is at; a destruction waits for it anyway.
         if end is self._api.tuttiCommAbort:
             end(comm)
@@ -181,7 +185,7 @@ def _at_exit() -> None:
     failed = error is not None
     if _open:
         stand_at_end(error)
-    for communicator in list(_open):
+    for communicator in list(_open.values()):
         if failed:
             communicator.abort()
         else:

@@ -64,6 +64,13 @@ class Exchanges(GroupBase):
         staged = []
         for outputs, source in zip(output_lists, inputs):
             self._check_list("all_gather", outputs)
+            mine = outputs[self._rank]
+            if source.numel() != mine.numel() or source.dtype != mine.dtype:
+                raise TuttiError(
+                    f"all_gather: an input of {source.numel()} elements of {source.dtype}, but this rank's output "
+                    f"has {mine.numel()} of {mine.dtype}",
+                    library.INVALID_ARGUMENT,
+                )
             buffers, finish = stage(outputs)
             staged.append((plain(source), buffers, finish))
         lane = self._lanes.of(*inputs, *(t for ts in output_lists for t in ts))

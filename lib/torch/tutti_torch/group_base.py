@@ -29,6 +29,9 @@ def one(tensors: Sequence[Any], what: str) -> Any:
 class GroupBase(dist.ProcessGroup):
     """Holds the communicators, and is its devices' c10d::Backend to who asks for one. Subclasses add operations."""
 
+    # Whether torch is to compare the ranks' calls, or to record them (devices.py).
+    _compares = _records = False
+
     def __init__(self, rank: int, size: int, devices: Sequence[str], others: dist.ProcessGroup | None) -> None:
         super().__init__(rank, size)
         self._devices, self._others = list(devices), others
@@ -39,8 +42,12 @@ class GroupBase(dist.ProcessGroup):
         """Sets the communicators that its operations use."""
         self._rank, self._size = rank, size
         self._communicator, self._lanes = communicator, lanes
-        # For the module in C, which has only tensors in host memory.
-        self._short = communicator if "cpu" in self._devices else None
+        self._find_short_way()
+
+    def _find_short_way(self) -> None:
+        """For the module in C, which has only tensors in host memory and bypasses who compares and records calls."""
+        watched = self._compares or self._records
+        self._short = self._communicator if "cpu" in self._devices and not watched else None
 
     @contextmanager
     def _together(self) -> Iterator[None]:

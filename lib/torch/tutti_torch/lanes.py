@@ -20,6 +20,7 @@ import torch.distributed as dist
 from . import library
 from .communicator import Communicator
 from .errors import TuttiError, error_of
+from .tensors import check_dense
 from .work import NO_TIMEOUT, TuttiWork, pending
 
 Stream = Optional[int]
@@ -201,7 +202,10 @@ class Lanes:
         for tensor in tensors[1:]:
             if tensor.device != device:
                 raise TuttiError(f"tensors on {device} and {tensor.device} in one operation", library.INVALID_ARGUMENT)
-        return self.host if device.type == "cpu" else self._on(device)
+        if device.type == "cpu":
+            return self.host
+        check_dense(tensors[0])  # before all ranks have to come
+        return self._on(device)
 
     def _on(self, device: torch.device) -> CudaLane:
         with self._guard:

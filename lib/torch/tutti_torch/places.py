@@ -79,7 +79,10 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def _file(name: str) -> str:
-    beside = os.path.relpath(name)
+    try:
+        beside = os.path.relpath(name)
+    except OSError:  # the current directory was removed
+        return os.path.basename(name)
     return beside if len(beside) < 50 and not beside.startswith("..") else os.path.basename(name)
 
 
@@ -96,7 +99,9 @@ def _name(text: str) -> int:
 
 def number(what: str, first: torch.Tensor | None, tensors: int, frame: FrameType | None) -> int:
     """The number of the place where this frame is: there `what` is called with so many tensors, of which this is the first."""
-    where = (frame.f_code.co_filename, frame.f_lasti) if frame is not None else None
+    code = frame.f_code if frame is not None else None
+    # Functions of one file have the same offsets.
+    where = (code.co_filename, code.co_firstlineno, frame.f_lasti) if code is not None else None
     key = (what, where, tensors, first.dtype, first.shape) if first is not None else (what, where)
     known = _numbers.get(key)
     if known is not None:

@@ -179,9 +179,11 @@ class Inbox(_Channel):
         if kept is None:
             receive.work.complete(error)
             return
-        data = kept[1]
+        self._bring(kept[1], receive)
+
+    def _bring(self, data: torch.Tensor, receive: Receive) -> None:
         if _bytes_of(receive.buffer) == data.numel():
-            receive.buffer.copy_(data.view(receive.buffer.dtype).view(receive.buffer.shape))
+            receive.buffer.detach().copy_(data.view(receive.buffer.dtype).view(receive.buffer.shape))
         receive.finish(self.peer, data.numel())
 
     def close(self) -> None:
@@ -240,12 +242,12 @@ class Inbox(_Channel):
             wanted.finish(self.peer, size)
             return
         with self._changed:
-            # Somebody may have asked for it while it came.
-            self._kept.append((tag, data))
-            late = [posted for posted in self._posted if posted.tag == tag and not posted.is_taken]
-            self._posted = [posted for posted in self._posted if posted not in late]
-        for posted in late:
-            self.post(posted)
+            # Somebody may have asked for it while it came. Who asked after him keeps his turn.
+            late = next((posted for posted in self._posted if posted.tag == tag and posted.take()), None)
+            if late is None:
+                self._kept.append((tag, data))
+        if late is not None:
+            self._bring(data, late)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

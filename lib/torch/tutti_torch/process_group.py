@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import uuid
 from collections.abc import Sequence
@@ -64,16 +65,20 @@ class TuttiProcessGroup(Reductions, Exchanges):
             return Communicator(unique, rank, size, options, label)
 
         communicator: Communicator
+        own_store = store
         if waits:
             communicator = NoCommunicator("the group has no peers yet (enable_reconfigure=True): call _reconfigure")
         else:
             meeting = Meeting(store, rank, size, functools.partial(_lost_of, list(global_ranks)), label)
-            communicator = join(meeting.exchange_id(timeout), None)
+            unique = meeting.exchange_id(timeout)
+            communicator = join(unique, None)
             forget_id(store, rank)
+            # What an earlier group of the same name has left in the store is not for this one.
+            own_store = dist.PrefixStore(hashlib.sha256(unique).hexdigest()[:16], store)
         self._enter(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
-        self._store, self._label = store, label
+        self._store, self._own_store, self._label = store, own_store, label
         self._global_ranks = list(global_ranks) or list(range(size))
-        self._channels = Channels(store, rank, size, init_s, label, communicator.async_error)
+        self._channels = Channels(own_store, rank, size, init_s, label, communicator.async_error)
         self._barriers = itertools.count()
 
     # ---- what c10d asks a group for ----
@@ -188,7 +193,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         """A barrier whose error names the ranks that did not come within `timeout`; the group stays usable."""
         limit = self._timeout if timeout is None else timeout
         self._communicator.handle  # noqa: B018  # raises when the group was destroyed
-        monitored_barrier(self._store, self._rank, self._size, next(self._barriers), limit, wait_all_ranks)
+        monitored_barrier(self._own_store, self._rank, self._size, next(self._barriers), limit, wait_all_ranks)
 
     def lost_ranks(self) -> list[int]:
         """The ranks of this group whose processes died, as far as is known here (tuttiCommLostRanks). Does not block."""
@@ -269,6 +274,7 @@ def create(options: Any, _: Any = None) -> TuttiProcessGroup:
     waits = getattr(options, "enable_reconfigure", False)
     group = TuttiProcessGroup(*place, list(options.global_ranks_in_group), devices, others, waits)
     group._compares, group._records = dist.get_debug_level() == dist.DebugLevel.DETAIL, is_recorded(group)
+    group._find_short_way()
     if group._compares or group._records or others is not None:
         group.__class__ = SortingProcessGroup
     return group

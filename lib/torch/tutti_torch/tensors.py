@@ -109,7 +109,7 @@ class Reduction(NamedTuple):
         """The result from the buffer into the tensor; the buffer is often the tensor's own memory."""
         if self.buffer.data_ptr() == tensor.data_ptr():
             return
-        tensor.copy_(torch.view_as_complex(self.buffer) if tensor.is_complex() else self.buffer)
+        tensor.detach().copy_(torch.view_as_complex(self.buffer) if tensor.is_complex() else self.buffer)
 
 
 def reduction(tensor: torch.Tensor, number: int) -> Reduction:

@@ -1,0 +1,96 @@
+// Programs whose communicator is a static object's: it leaves its group when what is the main thread's own is gone
+// already. And one that ends while a communicator is being made in the background.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tutti/tutti.h"
+
+namespace {
+
+// Ends the process with the line of what is wrong.
+void require(bool right, int line) {
+  if (right) return;
+  fprintf(stderr, "line %d: %s\n", line, tuttiGetLastError(nullptr));
+  _exit(1);
+}
+#define REQUIRE(condition) require(condition, __LINE__)
+
+int g_rank = 0;
+
+struct Owner {
+  tuttiComm_t comm = nullptr;
+  ~Owner() {
+    if (comm == nullptr) return;
+    if (g_rank == 1) usleep(50'000);  // the other one sleeps as it waits
+    REQUIRE(tuttiCommFinalize(comm) == tuttiSuccess);
+    REQUIRE(tuttiCommDestroy(comm) == tuttiSuccess);
+    // A longer sentence than the one before, for which there is no room where that was.
+    REQUIRE(tuttiCommDestroy(comm) == tuttiInvalidArgument);
+    REQUIRE(strstr(tuttiGetLastError(nullptr), "not a live communicator") != nullptr);
+  }
+} owner;
+
+void be_rank(int rank, const tuttiUniqueId& id) {
+  alarm(60);
+  g_rank = rank;
+  REQUIRE(tuttiCommInitRank(&owner.comm, 2, id, rank) == tuttiSuccess);
+  float data = 1;
+  REQUIRE(tuttiAllReduce(nullptr, &data, 1, tuttiFloat, tuttiSum, owner.comm, nullptr) == tuttiInvalidArgument);
+  if (rank == 1) usleep(50'000);
+  REQUIRE(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, owner.comm, nullptr) == tuttiSuccess);
+  exit(0);  // with the destructors
+}
+
+// What has been registered first is called last: the static objects of the library go before.
+tuttiUniqueId g_id;
+tuttiComm_t g_other = nullptr;
+void join_late() {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  REQUIRE(tuttiCommInitRankConfig(&g_other, 2, g_id, 1, &config) == tuttiInProgress);
+  usleep(500'000);
+}
+
+void end_while_one_is_made() {
+  alarm(60);
+  atexit(join_late);
+  tuttiComm_t one = nullptr, other = nullptr;
+  REQUIRE(tuttiCommInitAll(&one, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiCommDestroy(one) == tuttiSuccess);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  REQUIRE(tuttiGetUniqueId(&g_id) == tuttiSuccess);
+  REQUIRE(tuttiCommInitRankConfig(&other, 2, g_id, 0, &config) == tuttiInProgress);
+  exit(0);
+}
+
+bool ends_well(pid_t pid) {
+  int status = 0;
+  return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace
+
+int main() {
+  int ends[2];
+  tuttiUniqueId id;
+  if (pipe(ends) != 0) return 2;
+  const pid_t first = fork();
+  if (first == 0) {
+    REQUIRE(tuttiGetUniqueId(&id) == tuttiSuccess);
+    REQUIRE(write(ends[1], &id, sizeof id) == sizeof id);
+    be_rank(0, id);
+  }
+  close(ends[1]);  // or nobody would notice if that child died
+  if (read(ends[0], &id, sizeof id) != sizeof id) return 2;
+  const pid_t second = fork();
+  if (second == 0) be_rank(1, id);
+  const pid_t third = fork();
+  if (third == 0) end_while_one_is_made();
+  const bool well[] = {ends_well(first), ends_well(second), ends_well(third)};
+  return well[0] && well[1] && well[2] ? 0 : 1;
+}
