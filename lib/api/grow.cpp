@@ -6,6 +6,7 @@
 
 #include "api/creation.h"
 #include "api/group.h"
+#include "base/clock.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
@@ -45,8 +46,10 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
   return create(
       newcomm, read,
       [=, options = read.options](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
+        const int64_t called_ns = now_ns();
         TUTTI_TRY_ASSIGN(const UniqueId agreed, agree_on_id(*use, *ticket, id));
-        return make_from(*use, deadline, [&](const Deadline& until) {
+        // The limit is for the meeting, not for the turn, or for who comes late to the agreement.
+        return make_from(*use, deadline.but_from(called_ns), [&](const Deadline& until) {
           return Communicator::create(agreed, me, n_ranks, options, until);
         });
       },

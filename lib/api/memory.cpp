@@ -41,9 +41,9 @@ Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** h
 Result<void> deregister_buffer(tuttiComm_t comm, void* handle) {
   if (handle == nullptr) return {};
   const Use use(comm);
-  if (!use.is_live()) return not_a_comm(comm);
+  if (!use) return not_a_comm(comm);
   TUTTI_TRY_ASSIGN(const uint64_t window, use.member().registrations.remove(handle));
-  if (window != 0 && use) use->device()->close_window(window);
+  if (window != 0) use->device()->close_window(window);
   return {};
 }
 

@@ -66,8 +66,8 @@ Result<std::unique_ptr<Communicator>> split(const Use& comm, const std::array<ui
   if (!made) return made.error();
   if (!joins) return std::unique_ptr<Communicator>();
   // The limit is for the meeting. That this rank's turn came late, or other ranks, is no fault of it.
-  const Deadline until = deadline.plus_seconds(static_cast<double>(now_ns() - called_ns) * 1e-9);
-  return meet(comm, members, members[0], ids.value()[static_cast<size_t>(members[0])], options, until);
+  return meet(comm, members, members[0], ids.value()[static_cast<size_t>(members[0])], options,
+              deadline.but_from(called_ns));
 }
 
 Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
@@ -117,6 +117,7 @@ std::string list_of(const Invitation& i) {
 
 Result<std::unique_ptr<Communicator>> form_group(const Use& comm, uint64_t ticket, const std::vector<int>& members,
                                                  const CommOptions& options, const Deadline& deadline) {
+  const int64_t called_ns = now_ns();
   const int leader = *std::min_element(members.begin(), members.end());
   Invitation mine = invitation_of(members), theirs = mine;
   std::vector<Message> notes;
@@ -135,7 +136,7 @@ Result<std::unique_ptr<Communicator>> form_group(const Use& comm, uint64_t ticke
                               list_of(mine).c_str())));
   TUTTI_TRY(std::move(made));
   if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash)
-    return meet(comm, members, leader, theirs.id, options, deadline);
+    return meet(comm, members, leader, theirs.id, options, deadline.but_from(called_ns));  // as in split()
   const Error error{Code::kInvalidUsage,
                     format("tuttiCommCreateGroup: rank %d has ranks=%s, rank %d has ranks=%s: all of these call it, "
                            "with the same list",

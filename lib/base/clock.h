@@ -34,6 +34,8 @@ class Deadline {
     if (at_ns_ != INT64_MAX) later.at_ns_ += static_cast<int64_t>(seconds * 1e9);
     return later;
   }
+  // What has passed since then does not count.
+  Deadline but_from(int64_t then_ns) const { return plus_seconds(static_cast<double>(now_ns() - then_ns) * 1e-9); }
   bool passed() const { return cancelled() || (at_ns_ != INT64_MAX && now_ns() >= at_ns_); }
   // For poll(2): whole milliseconds left, rounded up, at most `cap_ms`, never negative. Nothing wakes a sleeper when it
   // is cancelled: sleep in short pieces.

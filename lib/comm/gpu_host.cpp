@@ -29,7 +29,7 @@ Result<void> GpuHost::check_open() {
   return comm_.check_open();
 }
 void GpuHost::break_with(const Error& error) {
-  comm_.monitor_.watch().fail(error);
+  comm_.monitor_.watch().fail_also_after_goodbye(error);  // a graph may be launched after tuttiCommFinalize
 }
 const Recorder& GpuHost::recorder() {
   return comm_.monitor_.recorder();

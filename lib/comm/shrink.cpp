@@ -1,6 +1,7 @@
 // A new communicator of those ranks of an old one that are left.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "comm/communicator.h"
 #include "group/shrink_rendezvous.h"
 
@@ -35,7 +36,8 @@ Result<void> check_majority(const std::vector<int>& members, const std::vector<i
 
 // Who is found to be lost meanwhile is left out in the next attempt, and the others all come to that one.
 Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, const std::vector<int>& excluded,
-                                                           const CommOptions& options, const Deadline& deadline) {
+                                                           const CommOptions& options, const Deadline& limit) {
+  const int64_t called_ns = now_ns();
   uint64_t place;
   {
     const TicketLock::Turn turn(*ticket_lock_, ticket);
@@ -47,6 +49,7 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(uint64_t ticket, cons
     }
   }
   const TicketLock::Turn turn(shrinks_, place);
+  const Deadline deadline = limit.but_from(called_ns);  // that its turn came late is no fault of it
   for (;;) {
     TUTTI_TRY_ASSIGN(ShrinkRendezvous rendezvous, ShrinkRendezvous::gather(monitor_.watch(), excluded, deadline));
     rendezvous.set_round_trip_ns((*me_.roster)[me_.rank].network.round_trip_ns);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/contained.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
@@ -158,7 +159,7 @@ Result<void> Direct::exchange(const Operation& operation, std::vector<std::vecto
   const uint32_t number = proxy_->announce(
       [this, operation, phases = std::move(phases)] {
         for (const auto& messages : phases) {
-          const auto moved = move(operation, messages);
+          const auto moved = contained([&] { return move(operation, messages); });  // on the proxy's thread
           if (!moved && !host_.broken()) host_.break_with(moved.error());
         }
       },

@@ -18,7 +18,13 @@ struct tuttiDdp {};
 
 namespace {
 
-thread_local std::string last_error;
+// The main thread's is destroyed before static objects are, whose destructors may still call.
+constinit thread_local bool last_error_is_gone = false;
+struct LastError {
+  std::string sentence;
+  ~LastError() { last_error_is_gone = true; }
+};
+thread_local LastError last_error;
 
 // The live handles: numbers that are given out once, so that a dead one does no harm. A call shares the ownership. A
 // child of the process has no threads of its parent's, and shares the gradients' memory with it.
@@ -184,7 +190,7 @@ Status create(tuttiDdp_t* handle, tuttiComm_t comm, const Given& given) {
 
 tuttiResult_t tutti::ddp::finish(const Status& status) {
   if (status) return tuttiSuccess;
-  last_error = status.error().message;
+  if (!last_error_is_gone) last_error.sentence = status.error().message;
   return status.error().code;
 }
 
@@ -203,7 +209,7 @@ tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp) {
 }
 
 const char* tuttiDdpGetLastError(void) {
-  return last_error.c_str();
+  return last_error_is_gone ? "" : last_error.sentence.c_str();
 }
 
 tuttiResult_t tuttiDdpBroadcast(tuttiDdp_t ddp, int root) {

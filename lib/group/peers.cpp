@@ -143,6 +143,15 @@ void PeerWatch::fail(const Error& mine, const Error& theirs) {
   fail_from(config_.rank, mine, theirs);
 }
 
+void PeerWatch::fail_also_after_goodbye(const Error& error) {
+  fail(error);
+  const std::lock_guard lock(mutex_);
+  if (failed()) return;
+  failure_ = error;
+  failed_.store(true, std::memory_order_release);
+  (void)eventfd_write(wake_fd_.get(), 1);
+}
+
 void PeerWatch::fail_from(int origin, const Error& mine, const Error& theirs) {
   const std::lock_guard lock(mutex_);
   if (failed_.load(std::memory_order_relaxed) || leaving_) return;

@@ -82,6 +82,8 @@ class PeerWatch : private Watcher::Client {
   // kernel before this returns, so that a process may exit right after.
   void fail(const Error& mine, const Error& theirs);
   void fail(const Error& error) { fail(error, error); }
+  // The same where this rank may have said goodbye: then it ends for this rank alone.
+  void fail_also_after_goodbye(const Error& error);
 
   // Tells the neighbours' listeners something, unless this rank has said goodbye.
   void tell(std::string_view what);

@@ -176,7 +176,7 @@ Result<PriceList> find_prices() {
   const std::string folder = users_configuration(), users = folder.empty() ? "" : folder + "/tutti/tuning";
   const bool is_found = path.empty();
   for (const std::string& file : {users, std::string("/etc/tutti/tuning")})
-    if (path.empty() && !file.empty() && access(file.c_str(), R_OK) == 0) path = file;
+    if (path.empty() && !file.empty() && access(file.c_str(), F_OK) == 0) path = file;
   if (path.empty()) return PriceList{built_in_prices(), "", {}};
   TUTTI_TRY_ASSIGN(const std::string text, read_file(path, is_found && path == users));
   TUTTI_TRY_ASSIGN(PriceList list, prices_from_text(text, path));

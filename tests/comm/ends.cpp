@@ -3,10 +3,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "tutti/ddp.h"
 #include "tutti/tutti.h"
 
 namespace {
@@ -31,6 +33,8 @@ struct Owner {
     // A longer sentence than the one before, for which there is no room where that was.
     REQUIRE(tuttiCommDestroy(comm) == tuttiInvalidArgument);
     REQUIRE(strstr(tuttiGetLastError(nullptr), "not a live communicator") != nullptr);
+    REQUIRE(tuttiDdpBroadcast(reinterpret_cast<tuttiDdp_t>(~uintptr_t{0}), 0) == tuttiInvalidArgument);
+    REQUIRE(tuttiDdpGetLastError() != nullptr);
   }
 } owner;
 
@@ -40,6 +44,7 @@ void be_rank(int rank, const tuttiUniqueId& id) {
   REQUIRE(tuttiCommInitRank(&owner.comm, 2, id, rank) == tuttiSuccess);
   float data = 1;
   REQUIRE(tuttiAllReduce(nullptr, &data, 1, tuttiFloat, tuttiSum, owner.comm, nullptr) == tuttiInvalidArgument);
+  REQUIRE(tuttiDdpBroadcast(reinterpret_cast<tuttiDdp_t>(uintptr_t{1}), 0) == tuttiInvalidArgument);
   if (rank == 1) usleep(50'000);
   REQUIRE(tuttiAllReduce(&data, &data, 1, tuttiFloat, tuttiSum, owner.comm, nullptr) == tuttiSuccess);
   exit(0);  // with the destructors

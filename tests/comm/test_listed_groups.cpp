@@ -197,3 +197,16 @@ TEST_CASE("a group meets though another id's root does not answer") {
   REQUIRE(tuttiGroupEnd() == tuttiSuccess);
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
+
+TEST_CASE("members of a listed group may come to it later than the limit of who came first: that is for the meeting") {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.initTimeoutSeconds = 2;
+  const int delays_ms[] = {1200, 0, 2400};  // rank 0 leads
+  const int all[] = {0, 1, 2};
+  require_success(run_threads(3, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    poll(nullptr, 0, delays_ms[rank]);
+    tuttiComm_t part = nullptr;
+    outcome.take(tuttiCommCreateGroup(comm, all, 3, &part, &config));
+    if (part != nullptr) outcome.take(tuttiCommDestroy(part));
+  }));
+}

@@ -37,6 +37,7 @@ size_t wrongly_usable(tuttiComm_t comm) {
   wrong += !refused(tuttiCommFinalize(comm));
   void* handle = nullptr;
   wrong += !refused(tuttiCommRegister(comm, &data, sizeof data, &handle)) + (handle != nullptr);
+  wrong += !refused(tuttiCommDeregister(comm, &data));
   return wrong + (number != -1) + (data != 1);
 }
 

@@ -304,6 +304,32 @@ TEST_CASE("graphs: what was captured is done again at every launch") {
   }
 }
 
+TEST_CASE("graphs: a launch after finalizing is an error, which the communicator tells") {
+  FakePort port(2);
+  const auto outcomes =
+      run_gpu_threads(port, 2, Seats::kStaged, [&](int, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+        GpuStream stream(port);
+        std::vector<int32_t> data(100, 1);
+        o.take(tuttiBarrier(gpu, stream));
+        FakeGraph graph;
+        port.begin_capture(stream.ref(), &graph);
+        o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, gpu, stream));
+        port.end_capture(&graph);
+        o.take(tuttiCommFinalize(gpu));
+        o.take(tuttiBarrier(host, nullptr));
+        (void)port.launch(graph, stream.ref());
+        stream.synchronize();
+        tuttiResult_t state = tuttiSuccess;
+        o.take(tuttiCommGetAsyncError(gpu, &state));
+        o.wrong += state != tuttiInvalidUsage || o.code != tuttiSuccess;
+      });
+  for (const Outcome& o : outcomes) {
+    CHECK(o.wrong == 0);
+    CHECK(o.code == tuttiInvalidUsage);  // a second tuttiCommFinalize says so as well
+    CHECK(contains(o.message, "was finalized"));
+  }
+}
+
 TEST_CASE("host memory that operations have outgrown stays, for a graph may use it") {
   FakePort port(2);
   require_success(run_gpu_threads(port, 2, Seats::kStaged, [&](int, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {

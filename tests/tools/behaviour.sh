@@ -29,6 +29,8 @@ run "$tool" --procs 2 -b 8 -e 8 --transport nosuch
 check "a transport that does not exist" 3 'nosuch'
 run "$tool" -b 8 -e 8
 check "one rank" 0 'procs N or -t N'
+run env SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 "$tool" -t 2 -b 8 -e 8
+check "threads in a batch script of Slurm's" 0 '# Out of bounds values : 0 OK'
 run "$tool" --procs 2 -t 2 -b 8 -e 1M -f 16 -u 3 -R 1 -M 1 -m 2 -C 1 -S 1 -I 1 -K 2 -z 1 -a 3 -N 2 -p 1
 check "many flags at once" 0 '# Out of bounds values : 0 OK'
 run "$tool" --procs 2 -y 0 -b 0 -e 300K -f 7 -m 3

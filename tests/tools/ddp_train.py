@@ -70,6 +70,7 @@ def checkpoints(folder, one):
     second = Run("--procs", 3, "--checkpoint", path, "--resume", "--checkpoint-every", 5)
     second.check(second.status == 0 and list(second.losses) == list(range(13, STEPS + 1)), "goes on, with other ranks")
     second.check(second.distance(one) < 1e-4, "as if it had not been interrupted")
+    second.check(second.figures["samples_per_second"] > 0, "says how fast it was")
     second.check([f.name for f in folder.iterdir()] == ["run.bin"], "leaves nothing else behind")
     other = Run("--procs", 2, "--hidden", 32, "--checkpoint", path, "--resume")
     other.check(other.status != 0, "another model is refused")
@@ -94,6 +95,7 @@ def a_rank_dies(one):
         # What rank 0 had logged is lost with it.
         run.check(set(run.losses) >= set(range(11, STEPS + 1)), "all further steps are there")
         run.check(run.distance(one) < 1e-4, "nothing but rounding tells the loss of a rank")
+        run.check(run.figures["samples_per_second"] > 0, "says how fast those were that are left")
     twice = Run("--procs", 1, "--die", "0@10")
     twice.check(twice.status == 3, "nobody is left")
 
@@ -108,6 +110,15 @@ def wrong_usage():
     missing.check(missing.status == 3 and "/nonexistent" in missing.output, "the missing file is named")
     short = Run("--procs", 2, "--data", "/dev/null")
     short.check(short.status == 2 and "0 characters" in short.output, "an empty text is an error")
+
+
+def many_parts(folder):
+    """Of a batch that times its parts is more than an int holds."""
+    text = folder / "text"
+    text.write_text("0123456789" * 110000)
+    run = Run("--procs", 1, "--steps", 1, "--data", text, "--batch", 2**20, "--accumulate", 4096, "--layers", 0, "--embedding", 1,
+              "--context", 1)
+    run.check(run.status == 0 and list(run.losses) == [1], "a large batch is trained on in its parts")
 
 
 def launcher_and_scaling(one):
@@ -131,6 +142,8 @@ def main():
     overflow_is_skipped_by_all(one)
     with tempfile.TemporaryDirectory() as folder:
         checkpoints(Path(folder), one)
+    with tempfile.TemporaryDirectory() as folder:
+        many_parts(Path(folder))
     a_rank_dies(one)
     wrong_usage()
     launcher_and_scaling(one)

@@ -48,6 +48,7 @@ job() {
 job 0 || { echo 'a job where all is well fails'; failed=1; }
 expect '^ok +data between 3 ranks on 1 hosts +every pair is connected, undamaged'
 expect '^ok +the same everywhere'
+(job 2 TUTTI_SOCKET_IFNAME=lo) || { echo "a host's own interface is an error"; failed=1; }
 (job 1 TUTTI_OP_TIMEOUT=77) && { echo 'other settings on one rank are no error'; failed=1; }
 expect '^BAD +the same everywhere +ranks 0 and 2 have TUTTI_OP_TIMEOUT=1800 and TUTTI_OP_TIMEOUT=77'
 exit $failed

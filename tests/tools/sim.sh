@@ -47,8 +47,12 @@ run "$sim" all-reduce --topology "$tmp/odd"
 check "a file that lacks something" 2 'odd: hosts_per_rack is missing'
 run "$sim" all-reduce --topology "$topology" --ranks 65
 check "too many ranks" 2 '65 ranks are more than the topology has room for'
+run "$sim" all-reduce --topology "$topology" --ranks 4294967304
+check "more ranks than a number has room for" 2 'give a number up to 1048576'
 run "$sim" all-reduce --topology "$topology" --bytes 12Q
 check "a size" 2 '--bytes 12Q: must be a size'
+run "$sim" all-reduce --topology "$topology" --bytes 1024T --trace "$tmp/none"
+check "more than can be simulated" 2 'nothing is left to show'
 run "$sim" all-reduce --topology "$topology" --algorithm rong
 check "an algorithm" 2 "there is no algorithm 'rong'"
 run "$sim" all-reduce --topology "$topology" --trase x

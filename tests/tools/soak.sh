@@ -16,6 +16,11 @@ grep -qE '^  join +[1-9]' "$tmp/out" || lacks 'joins'
 grep -qE '^survivors that met deaths +[1-9]' "$tmp/out" || lacks 'survivors'
 grep -q '"hangs": 0' "$tmp/json" || { echo 'no JSON'; failed=1; }
 
+status=0
+"$soak" --seconds 1 --faults 'kill, stop' >"$tmp/out" 2>&1 || status=$?
+[ $status = 2 ] || { echo 'a misspelt fault is no error'; failed=1; }
+grep -q "' stop' is none of kill," "$tmp/out" || lacks 'which fault is none'
+
 LD_PRELOAD=$corrupt "$soak" --seconds 3 --ranks 3 --faults '' --maxbytes 65536 --rest 1000 >"$tmp/out" 2>&1 &&
   { echo 'wrong data are no failure'; failed=1; }
 grep -qE '^wrong results +[1-9]' "$tmp/out" || lacks 'wrong data'

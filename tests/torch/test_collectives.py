@@ -219,6 +219,9 @@ class Collectives(unittest.TestCase):
         dist.all_reduce(sparse)
         expected = torch.tensor([[1.0, 1.0], [2.0, 2.0], [0, 0], [0, 0], [0, 0], [2.0, 2.0]])
         self.same(sparse.to_dense(), expected)
+        weight = torch.nn.Parameter(torch.eye(2).to_sparse())
+        dist.all_reduce(weight)
+        self.same(weight.detach().to_dense(), 2 * torch.eye(2))
 
     @ranks.on(2)
     def test_functional(self, rank, n):

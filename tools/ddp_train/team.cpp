@@ -159,6 +159,7 @@ Status Trainer::recover(const Status& why) {
     printf("%zu lost after step %lld; continuing with %d\n", lost.size(), static_cast<long long>(progress_.step),
            size_);
   started_ = 0;
+  first_step_ = progress_.step;
   // Creation gives rank 0's weights to all, which need not be the newest. So they are put aside.
   const std::vector<Weight> mine = model_[0].weights();
   if (Status s = make_ddp(); !s) return s;

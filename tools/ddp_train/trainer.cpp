@@ -31,8 +31,9 @@ Status Trainer::run() {
 }
 
 Status Trainer::train() {
+  first_step_ = progress_.step;
   while (progress_.step < options_.steps) {
-    if (progress_.step == kWarmUpSteps) {
+    if (progress_.step == first_step_ + kWarmUpSteps) {
       started_ = now_seconds();
       started_samples_ = progress_.samples;
       started_step_ = progress_.step;
@@ -68,8 +69,8 @@ Status Trainer::step() {
 }
 
 Status Trainer::run_part(int part) {
-  const int first = local_batch_ * part / options_.accumulate;
-  const int count = local_batch_ * (part + 1) / options_.accumulate - first;
+  const auto begin_of = [&](int p) { return static_cast<int>(int64_t{local_batch_} * p / options_.accumulate); };
+  const int first = begin_of(part), count = begin_of(part + 1) - first;
   const float weight = static_cast<float>(count) / static_cast<float>(local_batch_);
   Batch batch;
   if (Status s = take_batch(first, count, &batch); !s) return s;

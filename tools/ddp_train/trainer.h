@@ -83,7 +83,8 @@ class Trainer {
   Status part_;      // of marks during a backward pass
 
   Result result_;
-  double started_ = 0;  // after the first steps, which try things out
+  int64_t first_step_ = 0;  // of this process, or since a rank was lost
+  double started_ = 0;      // after the first steps, which try things out
   int64_t started_samples_ = 0, started_step_ = 0;
   tuttiDdpStats_t started_stats_ = TUTTI_DDP_STATS_INITIALIZER;
 };

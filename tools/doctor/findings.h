@@ -15,8 +15,8 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-// This process and its host, for so many ranks on it.
-Findings look_at_host(int ranks_here);
+// This process and its host, for so many ranks on it, and in all.
+Findings look_at_host(int ranks_here, int n_ranks);
 
 // Sums and messages over each of the library's transports between two ranks of this process, compared with what they
 // have to be.

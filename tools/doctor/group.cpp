@@ -91,14 +91,18 @@ Finding try_transport(const char* transport) {
   return {Level::kGood, what, format("undamaged; a barrier of two ranks takes %.1f us", us), ""};
 }
 
+// What says something of a rank, or of a host.
+constexpr Env kOwn[] = {Env::kRank,         Env::kSecret,   Env::kRoot,       Env::kLogFile,  Env::kLog,
+                        Env::kSocketIfname, Env::kIbHca,    Env::kIbGidIndex, Env::kTraceDir, Env::kTraceFile,
+                        Env::kMetricsFile,  Env::kTopoFile, Env::kTopoDump};
+
 // What all ranks have to have alike.
 std::string own_settings() {
   int version = 0;
   tuttiGetVersion(&version);
   std::string text = format("version=%d\n", version);
   for (const EnvEntry& entry : env_table()) {
-    const bool is_own = entry.id == Env::kRank || entry.id == Env::kSecret || entry.id == Env::kRoot ||
-                        entry.id == Env::kLogFile || entry.id == Env::kLog;
+    const bool is_own = std::find(std::begin(kOwn), std::end(kOwn), entry.id) != std::end(kOwn);
     if (!is_own) text += std::string(entry.name) + "=" + env_string(entry.id) + "\n";
   }
   return text;

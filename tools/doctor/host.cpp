@@ -42,17 +42,16 @@ Finding settings() {
 }
 
 // A rank has some sockets for each peer: links both ways, a control connection, and what waits to be accepted.
-Finding descriptors(int ranks) {
+// With those of other hosts it has them once it sends to all.
+Finding descriptors(int ranks_here, int n_ranks) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const uint64_t needed = 256 + 16 * static_cast<uint64_t>(ranks);
-  const std::string found =
-      format("%llu, of which %d ranks may take %llu", static_cast<unsigned long long>(limit.rlim_cur), ranks,
-             static_cast<unsigned long long>(needed));
-  if (limit.rlim_cur >= needed) return good("open files (ulimit -n)", found);
-  return {
-      Level::kBad, "open files (ulimit -n)", found,
-      format("ulimit -n %llu before the job, or LimitNOFILE in its service", static_cast<unsigned long long>(needed))};
+  const auto needed_for = [](int ranks) { return 256 + 16 * static_cast<unsigned long long>(ranks); };
+  const std::string found = format("%llu, of which each of %d ranks may take %llu",
+                                   static_cast<unsigned long long>(limit.rlim_cur), n_ranks, needed_for(n_ranks));
+  if (limit.rlim_cur >= needed_for(n_ranks)) return good("open files (ulimit -n)", found);
+  return {limit.rlim_cur < needed_for(ranks_here) ? Level::kBad : Level::kWarning, "open files (ulimit -n)", found,
+          format("ulimit -n %llu before the job, or LimitNOFILE in its service", needed_for(n_ranks))};
 }
 
 Finding processes(int ranks) {
@@ -153,10 +152,10 @@ Finding interfaces() {
 
 }  // namespace
 
-Findings look_at_host(int ranks_here) {
+Findings look_at_host(int ranks_here, int n_ranks) {
   return {versions(),
           settings(),
-          descriptors(ranks_here),
+          descriptors(ranks_here, n_ranks),
           processes(ranks_here),
           locked_memory(),
           traces(),

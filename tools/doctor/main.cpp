@@ -72,7 +72,7 @@ int look_at_job(const tutti::LaunchInfo& info) {
   bool is_host_well = true;
   if (network.place.is_first_here) {
     printf("host %s, rank %d of %d\n", tutti::host_name().c_str(), info.rank, info.n_ranks);
-    is_host_well = print(tutti::doctor::look_at_host(network.place.ranks_here));
+    is_host_well = print(tutti::doctor::look_at_host(network.place.ranks_here, info.n_ranks));
   }
   if (!network.error.empty()) return say_that_there_is_no_group(network.error);
   if (!print_if_first(info, network.findings)) return 1;  // data would hang
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-doctor")) return *status;
   if (const auto info = tutti::detect_launcher()) return look_at_job(info.value());
   printf("host %s\n", tutti::host_name().c_str());
-  const bool host = print(tutti::doctor::look_at_host(ranks));
+  const bool host = print(tutti::doctor::look_at_host(ranks, ranks));
   const bool data = print(tutti::doctor::try_transports());
   return host && data ? 0 : 1;
 }

@@ -24,10 +24,11 @@ tuttiConfig_t first_config(const Options& options) {
   return config;
 }
 
+// Slurm sets SLURM_PROCID in a batch script as well, which is no step.
 bool has_launcher() {
   const auto is_set = [](const char* name) { return getenv(name) != nullptr; };
   return is_set("TUTTI_RANK") || (is_set("RANK") && is_set("WORLD_SIZE")) || is_set("OMPI_COMM_WORLD_RANK") ||
-         is_set("PMI_RANK") || is_set("PMIX_RANK") || is_set("SLURM_PROCID");
+         is_set("PMI_RANK") || is_set("PMIX_RANK") || (is_set("SLURM_PROCID") && is_set("SLURM_STEP_ID"));
 }
 
 int report_failure(int rank, const Error& error) {

@@ -197,7 +197,10 @@ Status Bench::measure(const Work& work, bool in_place, Measurement* result) {
   if (Status s = send_.clear(work.extent_bytes); !s) return s;
   if (Status s = recv_.clear(work.extent_bytes); !s) return s;
   // But blocks of zeros are quantised sooner than others.
-  if (collective_.quantises) fill(work, in_place, {work.type, work.op, team_.n_ranks(), seed_});
+  if (collective_.quantises) {
+    fill(work, in_place, {work.type, work.op, team_.n_ranks(), seed_});
+    if (Status s = send_.upload(work.extent_bytes); !s) return s;
+  }
   tuttiRedOp_t op;
   if (Status s = create_operator(work, &op); !s) return s;
   if (Status s = time_and_check(work, op, in_place, result); !s) return s;  // the communicator frees its operators
@@ -384,7 +387,7 @@ Status Bench::check_data(const Work& work, const std::vector<Call>& calls, bool 
 }
 
 // Without data there is the order: no rank leaves before the last, which comes late, has come. Clocks of several
-// machines cannot tell: then *wrong stays negative on all ranks.
+// machines cannot tell: then *wrong is negative on all ranks.
 Status Bench::check_order(const std::vector<Call>& calls, long long* wrong) {
   if (team_.rank() == static_cast<int>(seed_ % static_cast<uint64_t>(team_.n_ranks()))) {
     std::this_thread::sleep_for(kLate);
@@ -396,7 +399,7 @@ Status Bench::check_order(const std::vector<Call>& calls, long long* wrong) {
   std::vector<double> latest = {came, machine, -machine};
   if (Status s = team_.reduce(&latest, tuttiMax); !s) return s;
   const bool one_machine = latest[1] == -latest[2];
-  if (one_machine) *wrong = left < latest[0];
+  *wrong = one_machine ? left < latest[0] : -1;  // again: what is there is the sum over the ranks by now
   return {};
 }
 

@@ -86,7 +86,7 @@ Status Team::gather(const RankInfo& mine, std::vector<RankInfo>* all) {
   // Everyone adds its own record to zeros: a gather by all-reduce.
   struct Record {
     int32_t pid, device;
-    char host[60], device_name[60];
+    char host[68], device_name[60];  // Linux allows names of 64
   };
   std::vector<Record> records(static_cast<size_t>(n_ranks_), Record{});
   Record& record = records[static_cast<size_t>(rank_)];

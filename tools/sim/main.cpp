@@ -72,7 +72,8 @@ Result<void> parse_ranks(Settings* settings) {
   Training& training = settings->training;
   if (settings->range.empty()) return {};
   char rest = 0;
-  const int got = sscanf(settings->range.c_str(), "%d..%d%c", &training.least_ranks, &training.most_ranks, &rest);
+  // No more digits than fit: of others sscanf takes the lower half.
+  const int got = sscanf(settings->range.c_str(), "%7d..%7d%c", &training.least_ranks, &training.most_ranks, &rest);
   const bool is_number = settings->range.find_first_not_of("0123456789") == std::string::npos;
   if (is_number) training.most_ranks = training.least_ranks;
   if ((got != 2 && !is_number) || training.least_ranks < 1 || training.most_ranks > kMostRanks ||
@@ -115,6 +116,8 @@ Result<void> compare(Algo algo, Comparison* comparison) {
                               prices_of(comparison->network.cluster()));
     comparison->rows.push_back(std::move(row));
   }
+  if (comparison->rows.empty())
+    return Error{Code::kInvalidUsage, "nothing is left to show; give fewer --bytes or --ranks, or one --algorithm"};
   std::stable_sort(comparison->rows.begin(), comparison->rows.end(),
                    [](const Row& a, const Row& b) { return a.outcome.ns < b.outcome.ns; });
   return {};

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "report.h"
 
@@ -68,6 +69,15 @@ int soak(const Options& options) {
   return report(options, board, fate);
 }
 
+// Of a misspelt fault none would come, and all would seem well.
+std::string check_faults(const std::string& list) {
+  const Options all;
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');)
+    if (!all.has(word.c_str())) return "'" + word + "' is none of " + all.faults;
+  return "";
+}
+
 void add_options(CLI::App& app, Options& o) {
   app.add_option("--seconds", o.seconds, "how long")->check(CLI::PositiveNumber);
   app.add_option("--seed", o.seed, "random seed: operations, faults and their times");
@@ -80,7 +90,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--rest", o.rest_us, "microseconds that each rank rests after an operation")
       ->check(CLI::Range(0, 1000000));
   app.add_option("--hang", o.hang_seconds, "seconds without progress that count as a hang")->check(CLI::Range(1, 3600));
-  app.add_option("--faults", o.faults, "which: any of kill,stop,delay,leave,revoke,join,cut");
+  app.add_option("--faults", o.faults, "which: any of kill,stop,delay,leave,revoke,join,cut")->check(check_faults);
   app.add_option("-J,--output_file", o.json_path, "write JSON there ('-': stdout, and the table to stderr)");
 }
 

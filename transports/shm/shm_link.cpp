@@ -122,6 +122,8 @@ Result<void> SendLink::send_segment() {
   segment.header().sender_has_barrier = membarrier_is_there();
   segment.header().id = random_number();
   if (is_of_this_process(socket_.get())) local_ = LocalEnd::offer(segment.header().id, bell_);
+  // None is free until the receiver has said how it is woken.
+  released_seen_ = uint64_t{0} - segment.slots();
   exchange_->set(Exchange::Side::kSend, std::move(segment));
   // One byte after an acknowledged handshake always fits the socket's buffer.
   if (!send_with_descriptor(socket_.get(), &kMapped, 1, memfd))
@@ -146,8 +148,8 @@ Result<std::optional<Fd>> receive_descriptor(int socket) {
 }
 
 bool SendLink::slot_is_free() {
-  if (!ready_) return false;  // though there may be slots: the receiver has yet to say how it is woken
   if (messages_ - released_seen_ < segment_.slots()) return true;
+  if (!ready_) return false;
   released_seen_ = segment_.header().released.load(std::memory_order_acquire);
   tsan_acquire(both_know());
   return messages_ - released_seen_ < segment_.slots();

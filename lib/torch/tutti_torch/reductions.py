@@ -82,7 +82,8 @@ class Reductions(GroupBase):
         """Runs at once what takes several operations in a row, so that no later call comes between them."""
         for tensor, result in zip(tensors, results):
             if result is not tensor:
-                tensor.copy_(result)
+                with torch.no_grad():  # parameters, too; who is sparse has no memory that detach() would share
+                    tensor.copy_(result)
         return TuttiWork(tensors)
 
     def _combine(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
