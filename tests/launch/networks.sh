@@ -144,7 +144,7 @@ fast=$(($(sent 1 nic1) - before[1])) slow=$(($(sent 1 nic2) - before[2]))
 # A fifth; where nothing is known of them it has three tenths.
 [ $((slow * 100 / (fast + slow))) -le 26 ] || fail "the slow network had $slow bytes, the fast one only $fast"
 rates 400mbit 400mbit
-# The devices say 10 Gb/s, for which all-reduces have two lanes: twice the connections, which fill the short queues.
+# The devices say 10 Gb/s, for which all-reduces have two lanes. Said as it is, they have one.
 echo "{\"racks\": 1, \"hosts_per_rack\": 2, \"ranks_per_host\": 1, \"nics_per_host\": 2, \"hosts\": [\"$(hostname)\"],
   \"local\": {\"gbit_per_s\": 100, \"latency_us\": 1}, \"nic\": {\"gbit_per_s\": 0.4, \"latency_us\": 20}}" >"$out.json"
 echo "network = $out.json" >"$out.tuning"
