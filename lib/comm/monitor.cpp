@@ -1,7 +1,5 @@
 #include "comm/monitor.h"
 
-#include <poll.h>
-
 #include "base/clock.h"
 #include "debug/trace_json.h"
 #include "debug/why.h"
@@ -52,10 +50,7 @@ Result<void> Monitor::async_error() const {
 
 Result<void> Monitor::failure_soon() const {
   constexpr int kGraceMs = 300;
-  pollfd p{watch_->wake_fd(), POLLIN, 0};
-  // Again after a signal.
-  for (const Deadline end = Deadline::after_seconds(kGraceMs / 1e3); !watch_->failed() && !end.passed();)
-    ::poll(&p, 1, end.left_ms(kGraceMs));
+  wait_until_failed(*watch_, kGraceMs);
   return async_error();
 }
 

@@ -174,11 +174,14 @@ void PeerWatch::ask(std::string_view question, const Error& otherwise, int limit
     otherwise_ = otherwise;
   }
   if (!question.empty()) tell(question);
-  pollfd p{wake_fd_.get(), POLLIN, 0};
-  // Again after a signal.
-  for (const Deadline end = Deadline::after_seconds(limit_ms / 1e3); !failed() && !end.passed();)
-    ::poll(&p, 1, end.left_ms(limit_ms));
+  wait_until_failed(*this, limit_ms);
   fail(otherwise);
+}
+
+void wait_until_failed(const PeerWatch& watch, int limit_ms) {
+  pollfd p{watch.wake_fd(), POLLIN, 0};
+  for (const Deadline end = Deadline::after_seconds(limit_ms / 1e3); !watch.failed() && !end.passed();)
+    ::poll(&p, 1, end.left_ms(limit_ms));
 }
 
 void PeerWatch::say_goodbye(uint64_t operations) {

@@ -171,4 +171,7 @@ class PeerWatch : private Watcher::Client {
   Fd wake_fd_;
 };
 
+// At most so long, whatever signals come meanwhile.
+void wait_until_failed(const PeerWatch& watch, int limit_ms);
+
 }  // namespace tutti
