@@ -38,7 +38,7 @@ void PeerWatch::serve() {
     line = next;
   }
   beat();
-  for (const int peer : unreachable_) lose(peer);  // now that its goodbye was read, if there was one
+  for (const int peer : unreachable_) lose(peer);
   council_changed_.notify_all();
   dial_wanted();
 }
@@ -128,18 +128,14 @@ bool PeerWatch::read_line(Line& line) {
 
 void PeerWatch::end_line(const Line& line) {
   const int peer = line.peer;
-  // What it has sent over other connections came before.
-  for (Line& other : lines_)
-    if (other.peer == peer && &other != &line) read_line(other);
   const std::string how = line.broken_by != 0 ? ": " + why_broken(line.broken_by) : "";
   const bool is_spoilt = line.broken_by == EBADMSG;
   {
     const std::lock_guard lock(mutex_);
     lines_.remove_if([&](const Line& other) { return &other == &line; });
   }
-  const bool has_left = departed(peer).has_value();
   lose(peer);  // first, so that who hears of the failure knows
-  if (has_left) return;
+  if (departed(peer)) return;
   fail({Code::kRemoteError,
         is_spoilt ? "the control connection with " + rank_name(peer) + how
                   : rank_name(peer) + " died: its connections broke" + how,
@@ -180,8 +176,11 @@ void PeerWatch::lose_host(int rank, double silent_seconds) {
   lines_.remove_if([&](const Line& line) { return gone.contains(line.peer); });
 }
 
-// Only the first failure is passed on as a notice, but all ranks should come to know all that are lost.
+// Only the first failure is passed on as a notice, but all ranks should come to know all that are lost. What such a
+// rank said itself, a goodbye or a decision, came before, whoever tells of its loss.
 void PeerWatch::lose(int rank) {
+  for (Line& line : lines_)
+    if (line.peer == rank) read_line(line);
   const std::lock_guard lock(mutex_);
   if (leaving_ || rank == config_.rank) return;
   if (!departed_.contains(rank) && lost_.insert(rank).second)

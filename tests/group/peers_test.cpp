@@ -12,6 +12,7 @@
 #include <ctime>
 #include <future>
 
+#include "base/bytes.h"
 #include "catch.h"
 #include "group/bootstrap_wire.h"
 #include "group/peers_frames.h"
@@ -72,6 +73,17 @@ constexpr int kLongMs = 100'000, kShortMs = 50;  // more than the test's time, a
 
 std::optional<PeerWatch::Answer> pass_on(std::string_view) {
   return PeerWatch::Answer{{}, true};
+}
+
+// Another control connection of `rank` with rank 0.
+Dialer dial(int rank, const Contact& contact) {
+  Dialer dialer({derive_key("a secret", 8), HelloKind::kControl, rank, 0}, contact);
+  auto status = Dialer::Status::kPending;
+  for (const Deadline deadline = Deadline::after_seconds(10); status == Dialer::Status::kPending && !deadline.passed();
+       std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+    status = dialer.advance();
+  REQUIRE(status == Dialer::Status::kDone);
+  return dialer;
 }
 
 }  // namespace
@@ -159,16 +171,7 @@ TEST_CASE("a rank gets a few control connections and no more") {
   std::vector<Contact> contacts;
   const Watches watches = make_watches({pass_on, pass_on}, &contacts);  // with one already
   std::vector<Fd> more;
-  for (int i = 0; i < 8; i++) {
-    Dialer dialer({derive_key("a secret", 8), HelloKind::kControl, 1, 0}, contacts[0]);
-    auto status = Dialer::Status::kPending;
-    for (const Deadline deadline = Deadline::after_seconds(10);
-         status == Dialer::Status::kPending && !deadline.passed();
-         std::this_thread::sleep_for(std::chrono::milliseconds(1)))
-      status = dialer.advance();
-    REQUIRE(status == Dialer::Status::kDone);
-    more.push_back(dialer.take());
-  }
+  for (int i = 0; i < 8; i++) more.push_back(dial(1, contacts[0]).take());
   const auto is_closed = [](const Fd& fd) {
     char byte;
     const ssize_t n = ::recv(fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -180,6 +183,34 @@ TEST_CASE("a rank gets a few control connections and no more") {
     closed = std::count_if(more.begin(), more.end(), is_closed);
   CHECK(closed == 5);  // four of one rank's are enough
   CHECK(!watches[0]->failed());
+}
+
+// Another rank may be quicker to tell of a loss than the thread that has that rank's goodbye before it.
+TEST_CASE("what a rank said itself counts before what others say of its loss") {
+  std::promise<void> heard, goes_on, heard_all;
+  int questions = 0;
+  const auto listen = [&](std::string_view) {
+    if (questions++ == 0) {
+      heard.set_value();
+      goes_on.get_future().wait();
+    } else {
+      heard_all.set_value();
+    }
+    return std::optional(PeerWatch::Answer{});
+  };
+  std::vector<Contact> contacts;
+  const Watches watches = make_watches({listen, {}, {}}, &contacts);
+  Dialer by_2 = dial(2, contacts[0]), by_1 = dial(1, contacts[0]);
+  Line of_2(2, by_2.take(), 4096, by_2.take_channel()), of_1(1, by_1.take(), 4096, by_1.take_channel());
+  of_2.send(kQuestion, "?");
+  heard.get_future().wait();
+  of_1.send(kGoodbye, ByteWriter().put(uint64_t{5}).take());
+  of_2.send(kLoss, ByteWriter().put(int32_t{1}).take());
+  of_2.send(kQuestion, "?");
+  goes_on.set_value();
+  REQUIRE(heard_all.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+  CHECK(watches[0]->lost().empty());
+  CHECK(watches[0]->departed(1) == 5);
 }
 
 TEST_CASE("two alarms at once are both known, and end") {
