@@ -43,6 +43,26 @@ TEST_CASE("tcp: of several descriptors each wakes who waits, also one in place o
   CHECK_FALSE(wakes(wait, 0));
 }
 
+TEST_CASE("tcp: a connection is as fast as of late, whatever silence came between") {
+  tcp::AckRate rate;
+  const auto learn = [&](double bytes_per_second, double seconds) {
+    constexpr double kTick = 0.01;
+    for (double t = 0; t < seconds; t += kTick) rate.add(bytes_per_second * kTick, kTick);
+  };
+  rate.add(1e6, 0.001);
+  CHECK(rate.bytes_per_second() == 0);  // too short to tell
+  learn(50e6, 1);
+  CHECK(rate.bytes_per_second() == Approx(50e6).epsilon(0.01));
+  learn(0, 1.9);
+  CHECK(rate.bytes_per_second() > 5e6);  // it may be back
+  learn(50e6, 1);
+  CHECK(rate.bytes_per_second() == Approx(50e6).epsilon(0.01));
+  learn(1e6, 1);
+  CHECK(rate.bytes_per_second() == Approx(1e6).epsilon(0.02));
+  for (int i = 0; i < 20; i++) rate.add(i % 10 == 9 ? 1e6 : 0, 0.01);  // answers that take a while count
+  CHECK(rate.bytes_per_second() == Approx(10e6).epsilon(0.3));
+}
+
 TEST_CASE("tcp: a silence means a loss after many tries or three times the limit, and never where there is none") {
   constexpr int64_t kLimit = 20 * tcp::kMs;
   tcp::Silence silence;

@@ -116,17 +116,22 @@ void Silence::look(int fd, int64_t now, bool is_loaded) {
   if (was_idle || waiting_for == 0 || view.acknowledged_bytes != before) moved_ns = now;
   silent_ns = std::min(now - moved_ns, view.silent_ns);
   if (was_loaded_ && is_loaded)
-    learn_speed(static_cast<double>(view.acknowledged_bytes - before), view.busy_seconds - busy_before);
+    rate.add(static_cast<double>(view.acknowledged_bytes - before), view.busy_seconds - busy_before);
   was_loaded_ = is_loaded;
 }
 
-// The kernel counts the time in its ticks, of up to 10 ms: so only many of them tell anything.
-void Silence::learn_speed(double bytes, double busy_seconds) {
-  constexpr double kMemorySeconds = 0.1, kLeastSeconds = 0.02;
+// The kernel counts the time in its ticks, of up to 10 ms: so only many of them tell anything. A gap that is longer
+// than an answer takes is no speed: it is silence, which has its own part in when a connection would bring something.
+// Were it counted, a network that is back after a second would look 200 times as slow as it is, and get nothing that
+// could show otherwise.
+void AckRate::add(double bytes, double busy_seconds) {
+  constexpr double kMemorySeconds = 0.1, kLeastSeconds = 0.02, kGapSeconds = kAnswerMs * 1e-3;
+  gap_seconds_ = bytes > 0 ? 0 : gap_seconds_ + busy_seconds;
+  if (gap_seconds_ > kGapSeconds) return;
   const double left = kMemorySeconds / (kMemorySeconds + busy_seconds);
   seen_bytes_ = seen_bytes_ * left + bytes;
   seen_seconds_ = seen_seconds_ * left + busy_seconds;
-  if (seen_seconds_ >= kLeastSeconds) bytes_per_second = seen_bytes_ / seen_seconds_;
+  if (seen_seconds_ >= kLeastSeconds) bytes_per_second_ = seen_bytes_ / seen_seconds_;
 }
 
 bool Silence::means_loss(int64_t limit_ns) const {
@@ -148,7 +153,8 @@ std::string Silence::story() const {
 }
 
 double SendStream::bytes_per_second() const {
-  return silence.bytes_per_second > 0 ? silence.bytes_per_second : kHopedForBytesPerSecond;
+  const double learnt = silence.rate.bytes_per_second();
+  return learnt > 0 ? learnt : kHopedForBytesPerSecond;
 }
 
 // As long as nothing is heard of it, it may take as long again.

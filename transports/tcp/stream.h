@@ -43,6 +43,20 @@ struct Piece {
   uint32_t index;
 };
 
+// How fast a connection is, from what it had acknowledged while it had something to do, of late. The kernel's own
+// figure is of one moment: where a network lets a burst pass it is ten times too high, and soon after ten times too
+// low.
+class AckRate {
+ public:
+  void add(double bytes, double busy_seconds);
+  double bytes_per_second() const { return bytes_per_second_; }  // 0: not known
+
+ private:
+  double bytes_per_second_ = 0;
+  double seen_bytes_ = 0, seen_seconds_ = 0;  // of late
+  double gap_seconds_ = 0;                    // since something was acknowledged
+};
+
 // What is in flight by a connection, and how long nothing has been heard of it.
 struct Silence {
   // Asks the kernel. `is_loaded`: of late the connection has had its part of what is large.
@@ -57,14 +71,10 @@ struct Silence {
   uint64_t waiting_for = 0;  // bytes not acknowledged, at the last look
   int64_t moved_ns = 0;      // since when no more were acknowledged
   int64_t silent_ns = 0;
-  // While it had something to do, of late; 0: not known. The kernel's own figure is of one moment: where a network lets
-  // a burst pass it is ten times too high, and soon after ten times too low.
-  double bytes_per_second = 0;
+  AckRate rate;
 
  private:
-  void learn_speed(double bytes, double busy_seconds);
   bool was_loaded_ = false;
-  double seen_bytes_ = 0, seen_seconds_ = 0;  // of late
 };
 
 class SendStream {
