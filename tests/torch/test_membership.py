@@ -78,6 +78,27 @@ class Membership(unittest.TestCase):
 
         ranks.run(body, 3, joined=False)
 
+    def test_registered_buckets_follow(self):
+        def body(rank, n, path):
+            from tutti_torch.buckets import RegisteredBuckets
+
+            ranks.init("tutti", path, rank, n)
+            group, store = dist.group.WORLD, dist.distributed_c10d._get_default_store()
+            state, buffer = RegisteredBuckets(group), torch.empty(1000)
+            bucket = SimpleNamespace(buffer=lambda: buffer, index=lambda: 0, is_last=lambda: True)
+            for generation in range(2):
+                meet(group, store, generation, [0, 1], rank)
+                buffer.fill_(rank)
+                self.assertTrue(torch.equal(state.reduce(bucket).wait(), torch.full_like(buffer, 0.5)))
+                handle = state._buckets[0].handle
+                self.assertEqual(state._buckets[0].storage.data_ptr(), buffer.data_ptr())
+            deregister = tutti_torch.library.load().tuttiCommDeregister
+            self.assertEqual(deregister(group._communicator.handle, handle), tutti_torch.library.SUCCESS)
+            state._buckets.clear()
+            dist.destroy_process_group()
+
+        ranks.run(body, 2, joined=False)
+
     def test_wrong_handles(self):
         def body(rank, n, path):
             ranks.init("tutti", path, rank, n)

@@ -31,6 +31,9 @@ class RegisteredBuckets:
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The hook: averages the bucket, in memory that is registered from the first time on."""
+        if self._communicator is not self._group._communicator:  # reconfigured: the old one took its registrations along
+            self._communicator = self._group._communicator
+            self._buckets.clear()
         buffer = bucket.buffer()
         known = self._buckets.get(bucket.index())
         if known is None or known.storage.data_ptr() != buffer.untyped_storage().data_ptr():
