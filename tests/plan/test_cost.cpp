@@ -58,6 +58,12 @@ TEST_CASE("cost: more ranks never cost less") {
     });
 }
 
+TEST_CASE("cost: a rank alone copies") {
+  for_each_way([](Collective collective, Algo algo) {
+    CHECK(cost(collective, algo, 1000, facts_of(1, 1)) == Approx(2000 * built_in_prices().shm.byte));  // reads, writes
+  });
+}
+
 TEST_CASE("cost: fewer CPUs never make it cheaper, and each price counts") {
   for_each_way([&](Collective collective, Algo algo) {
     for (const int hosts : {1, 4}) {
@@ -83,6 +89,32 @@ TEST_CASE("cost: fewer CPUs never make it cheaper, and each price counts") {
   });
 }
 
+TEST_CASE("cost: ranks that share CPUs wait for their turns, and for each other's work") {
+  const Facts roomy = facts_of(8, 8), crowded = facts_of(8, 2);  // four ranks on each
+  const RankCost three_hops{.here = {.hops = 3}};
+  Prices hops, turns;
+  hops.shm.hop = turns.shm.turn = 10;
+  CHECK(price_ns(three_hops, roomy, hops) == 3 * 10);
+  CHECK(price_ns(three_hops, crowded, hops) == 0);
+  CHECK(price_ns(three_hops, roomy, turns) == 0);
+  CHECK(price_ns(three_hops, crowded, turns) == 3 * 4 * 10);
+  const RankCost alone = rank_cost_of(Collective::kAllReduce, Algo::kRing, 1 << 20, roomy),
+                 shared = rank_cost_of(Collective::kAllReduce, Algo::kRing, 1 << 20, crowded);
+  CHECK(shared.here.messages == Approx(4 * alone.here.messages));
+  CHECK(shared.here.bytes == Approx(4 * alone.here.bytes));
+  CHECK(shared.summed_bytes == Approx(4 * alone.summed_bytes));
+}
+
+TEST_CASE("cost: bytes are far where all buffers of a host do not fit its caches") {
+  Facts facts = facts_of(8, 8);
+  facts.cache_bytes = 8 << 20;
+  const auto far = [&](uint64_t bytes) {
+    return rank_cost_of(Collective::kAllReduce, Algo::kRing, bytes, facts).far_bytes;
+  };
+  CHECK(far(512 << 10) == 0);  // eight inputs and outputs
+  CHECK(far((512 << 10) + 4) > 0);
+}
+
 TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
   Facts near = facts_of(8, 1);
   near.ranks_here = near.largest_host = 1, near.hosts = 8, near.shares_memory = false;
@@ -94,11 +126,39 @@ TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
   };
   CHECK(more("ring", 1024) == Approx(14 * 40e6).epsilon(0.01));
   CHECK(more("oneshot", 1024) == Approx(40e6).epsilon(0.01));
+  CHECK(more("circulant", 1024) == Approx(6 * 40e6).epsilon(0.01));  // there, and back
+  CHECK(more("doubling", 1024) == Approx(3 * 40e6).epsilon(0.01));
   CHECK(more("ring", 16 << 20) == Approx(14 * 40e6).epsilon(0.1));  // of one round then
   near.racks.n = 2, near.racks.largest = 4;
   far = near;
   far.racks.latency_ns = 40'000'000;
   CHECK(more("racks", 1024) == Approx(2 * 40e6).epsilon(0.01));
+}
+
+TEST_CASE("cost: of CPUs and network the longer one counts, and most of the other") {
+  Facts facts = facts_of(2, 2);
+  facts.wire_bytes_per_second = 1'000'000'000;
+  const RankCost cost{.summed_bytes = 300, .out_bytes = 60};  // 60 ns by the network
+  Prices prices;
+  prices.summed_byte = 0.1;
+  CHECK(price_ns(cost, facts, prices) == Approx(60 + 30 * kOneByOne));
+  prices.summed_byte = 1;
+  CHECK(price_ns(cost, facts, prices) == Approx(300 + 60 * kOneByOne));
+}
+
+TEST_CASE("cost: hosts that are far apart have a round trip's bytes under way, within limits") {
+  Facts far = facts_of(4, 4);
+  far.hosts = far.largest_host = 2;
+  far.wire_bytes_per_second = 125'000'000;
+  far.wire_latency_ns = 2'000'000;
+  far.racks.latency_ns = 500'000;
+  CHECK(under_way_bytes(far) == 0);  // all in one rack: 4 ms there and back
+  far.racks.n = 2;
+  CHECK(static_cast<double>(under_way_bytes(far)) == Approx(2 * 625'000 / 2));  // 5 ms; two ranks share it
+  far.wire_latency_ns = 1'000'000'000;
+  CHECK(under_way_bytes(far) == 16 << 20);
+  far.hosts = 1;
+  CHECK(under_way_bytes(far) == 0);
 }
 
 TEST_CASE("cost: facts are read again from what people read") {

@@ -150,6 +150,17 @@ TEST_CASE("planner: sums go along ranks as numbered, whatever CPUs they are boun
   for (const Collective sum : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter})
     CHECK(text(bound, sum) == text(loose, sum));
   CHECK(text(bound, Collective::kAllGather) != text(loose, Collective::kAllGather));
+  // Those of each host too, where several hosts add up their own first.
+  std::vector<RankLocation> placed(8), anywhere(8);
+  for (uint32_t r = 0; r < 8; r++) {
+    placed[r].host.bytes[0] = anywhere[r].host.bytes[0] = static_cast<uint8_t>(r / 4);
+    placed[r].path = {r % 2};
+  }
+  const auto hierarchical = [](const std::vector<RankLocation>& ranks) {
+    const Planner planner(1, lay_out(ranks), Algo::kAuto, false);
+    return to_text(planner.schedule(Collective::kAllReduce, algo_named("hierarchical"), 0));
+  };
+  CHECK(hierarchical(placed) == hierarchical(anywhere));
 }
 
 TEST_CASE("planner: a choice is the same each time, and the first of the candidates") {
@@ -161,6 +172,18 @@ TEST_CASE("planner: a choice is the same each time, and the first of the candida
     for (size_t i = 1; i < all.size(); i++) CHECK(all[i].predicted_ns >= all[i - 1].predicted_ns);
     CHECK(planner.estimate_ns(call, bytes) == all[0].predicted_ns);
   }
+}
+
+TEST_CASE("planner: what a rank sends itself is copied, and what it receives does not leave its host") {
+  const Planner planner = planner_of(facts_of(1, 2, 4, true));  // rank 1 is on another host
+  const auto ns = [&](int peer, bool sends, uint64_t bytes) {
+    const std::vector<Planner::Transfer> one = {{peer, sends, bytes}};
+    return planner.estimate_ns(one);
+  };
+  CHECK(ns(0, true, 8) < built_in_prices().shm.message);
+  CHECK(ns(1, true, 8) > built_in_prices().network.hop);
+  CHECK(ns(1, true, 64 << 20) > 64 << 20);  // at 1 GB/s
+  CHECK(ns(1, false, 64 << 20) < 32 << 20);
 }
 
 TEST_CASE("planner: it explains what it chose and why") {
@@ -176,6 +199,8 @@ TEST_CASE("planner: it explains what it chose and why") {
   const Call floats = call_of(Collective::kAllReduce, 1 << 16, DataType::kFloat32);
   CHECK(planner.explain(floats, 4 << 16).find("order of the sums: fixed") != std::string::npos);
   CHECK(planner_of(facts_of(4, 1, 4, true)).explain(floats, 4 << 16).find("rank order") != std::string::npos);
+  CHECK(planner_of(facts_of(16, 1, 16, true)).explain(floats, 4 << 16).find("rank order") != std::string::npos);
+  CHECK(planner_of(facts_of(17, 1, 17, true)).explain(floats, 4 << 16).find("sums: fixed") != std::string::npos);
   Planner forced(0, flat_layout(2), Algo::kTree, true);
   auto prices = prices_from_text("shm.hop = 7", "a/file");
   REQUIRE(prices);
@@ -280,6 +305,18 @@ TEST_CASE("planner: sums go once from rack to rack where little fits between the
     const Planner roomy = planner_on(other == 0 ? locations : mixed, 0);
     CHECK(algo_name(roomy.choose(call)) != std::string("racks"));
   }
+}
+
+TEST_CASE("planner: hosts and racks are as large as they have ranks") {
+  std::vector<RankLocation> locations(8, RankLocation{{}, {}, 1, kGigabit});
+  for (size_t r = 0; r < 8; r++) locations[r].host.bytes[0] = static_cast<uint8_t>(r / 2);
+  locations[6].rack = locations[7].rack = 2;
+  Facts facts{.n_ranks = 8};
+  add_network(lay_out(locations), &facts);
+  CHECK(facts.hosts == 4);
+  CHECK(facts.largest_host == 2);
+  CHECK(facts.racks.n == 2);
+  CHECK(facts.racks.largest == 6);
 }
 
 TEST_CASE("planner: between a few hosts a sum goes along the ranks where that leaves each host once") {

@@ -148,11 +148,13 @@ TEST_CASE("alike: one rank that is not like the others is seen") {
     Lane& lane = changed.lanes[random() % changed.lanes.size()];
     std::vector<Step> steps(lane.steps.begin(), lane.steps.end());
     Step& step = steps[random() % steps.size()];
-    switch (random() % 4) {
+    switch (random() % 6) {
       case 0: step.completes = !step.completes; break;
       case 1: step.chunk++; break;
       case 2: step.send = step.send < 0 ? 0 : step.send + 1; break;
       case 3: lane.channel++; break;
+      case 4: step.recv = step.recv < 0 ? 0 : step.recv + 1; break;
+      case 5: step.store.buffer = step.store.buffer == Buffer::kNone ? Buffer::kOutput : Buffer::kNone; break;
     }
     lane.steps = Steps(std::span<const Step>(steps));
     REQUIRE_FALSE(are_alike(schedules));

@@ -1,4 +1,5 @@
 // What the checker says of wrong schedules that were written by hand, one for every rule it enforces.
+#include "schedule/clock.h"
 #include "testing.h"
 
 using namespace tutti;
@@ -73,6 +74,11 @@ TEST_CASE("check: the set of schedules itself") {
     schedules[1].n_chunks = 2;
   }
   CHECK(has(verdict(schedules, {}), "rank 1: schedule 1 is for rank"));
+}
+
+TEST_CASE("check: a set without chunks, or with too many to count") {
+  CHECK(has(verdict(schedules_of({{{kCopy}}}, 0), {}), "rank 0: schedule 0 is for rank 0 of 1 with 0 chunks"));
+  CHECK(has(verdict(schedules_of({{{kCopy}}}, UINT32_MAX), {.rounds = UINT32_MAX}), "too many chunks in all rounds"));
 }
 
 TEST_CASE("check: peers and links") {
@@ -340,6 +346,13 @@ TEST_CASE("check: lanes that share memory need messages to keep their order") {
   const std::vector<Lanes> loose = {{{kGive, {.local = in(0), .store = scratch(0)}}, {kTake}}, {{kSum}}};
   CHECK(verdict(schedules_of(loose, 1, 1), {}) == "");
   CHECK_FALSE(verdict(schedules_of(loose, 1, 1), {.in_place = true}) == "");
+  // The same where nobody may read what a rank sends.
+  std::vector<Schedule> unexposed = schedules_of({{{again}, {keep}}});
+  unexposed[0].may_expose = false;
+  const std::string unexposed_way = verdict(unexposed, {});
+  unexposed = schedules_of({{{keep}, {again}}});
+  unexposed[0].may_expose = false;
+  CHECK((unexposed_way == one_way && verdict(unexposed, {}) == other_way));
 }
 
 TEST_CASE("check: a deadlock is drawn") {
@@ -369,4 +382,20 @@ TEST_CASE("check: the ring needs its second slot") {
       REQUIRE(has(text, "\n  rank " + std::to_string(rank) + " lane 0 round 0 step "));
     REQUIRE(verdict(schedules, {.slots = 2}) == "");
   }
+}
+
+// Clocks share in memory what they have in common.
+TEST_CASE("check: what a clock of many lanes learns no other one does") {
+  checker::Clock first(1000), second(1000);
+  first.set(70, 1);
+  second.learn(first);
+  CHECK(second[70] == 1);
+  second.set(70, 2);
+  second.set(999, 3);
+  CHECK(first[70] == 1);
+  CHECK(first[999] == 0);
+  first.learn(second);
+  CHECK(first[70] == 2);
+  CHECK(first[999] == 3);
+  CHECK(first[6] == 0);
 }

@@ -57,3 +57,23 @@ TEST_CASE("placeable: what is read in place after its sum could have come is ref
   CHECK(verdict({asks, adds}, false) == "");
   CHECK(verdict({asks, adds}, true).find("may overwrite what this rank still uses") != std::string::npos);
 }
+
+// Rank 1 reads what rank 0 exposes. Rank 2 sends the sum there, and has to know that before.
+TEST_CASE("placeable: what others may still be reading is not written over") {
+  const Slice in{Buffer::kInput, 0}, out{Buffer::kOutput, 0}, kept{Buffer::kScratch, 0};
+  const Step take{.recv = 2, .store = out};
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 3; rank++) schedules.push_back({.rank = rank, .n_ranks = 3, .n_chunks = 1, .n_scratch = 1});
+  schedules[0].lanes.push_back(
+      {0, {{.send = 1, .local = in}, {.send = 2, .local = in}, {.recv = 1, .store = kept}, take}});
+  schedules[2].lanes.push_back({0,
+                                {{.recv = 0, .local = in, .store = kept},
+                                 {.recv = 1, .send = 0, .local = kept, .store = out, .completes = true},
+                                 {.send = 1, .local = out}}});
+  const Step look{.recv = 0, .store = kept}, give{.send = 2, .local = in}, answer{.send = 0, .local = kept};
+  schedules[1].lanes.push_back({0, {look, give, answer, take}});
+  CHECK(verdict(schedules, true) == "");
+  schedules[1].lanes[0].steps = {give, look, answer, take};
+  CHECK(verdict(schedules, false) == "");
+  CHECK(verdict(schedules, true).find("may overwrite what rank 1 may still be reading") != std::string::npos);
+}
