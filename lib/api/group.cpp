@@ -196,6 +196,7 @@ Result<void> simulate_group(tuttiSimInfo_t* info) {
   if (info->magic != TUTTI_SIM_INFO_MAGIC || info->size < sizeof *info)
     return invalid_argument("simInfo was not initialised: start from TUTTI_SIM_INFO_INITIALIZER");
   if (!group) return {};
+  TUTTI_TRY(check_owned(*group));
   if (!group->blocking.empty() || group->in_background)
     return Error{Code::kInvalidUsage,
                  "creating and finalizing communicators cannot be simulated: end this group with tuttiGroupEnd, and "

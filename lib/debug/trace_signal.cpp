@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "base/at_fork.h"
 #include "base/thread.h"
 #include "debug/trace_json.h"
 
@@ -42,15 +43,19 @@ void write_all(int woken, const std::string& pattern) {
 Result<void> install(const std::string& pattern) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return system_error("pipe", errno);
-  g_wake = ends[1];
-  g_owner = getpid();
   TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that waits for SIGTERM",
                                                     [woken = ends[0], pattern] { write_all(woken, pattern); }));
   thread.detach();
   struct sigaction action {};
   action.sa_handler = on_sigterm;
   action.sa_flags = SA_RESTART;
-  if (sigaction(SIGTERM, &action, &g_before) != 0) return system_error("sigaction", errno);
+  struct sigaction before {};
+  if (sigaction(SIGTERM, nullptr, &before) != 0) return system_error("sigaction", errno);
+  // A forked child may have this handler from its parent, and knows what was there before.
+  if (before.sa_handler != on_sigterm) g_before = before;
+  g_wake = ends[1];
+  g_owner = getpid();
+  if (sigaction(SIGTERM, &action, nullptr) != 0) return system_error("sigaction", errno);
   return {};
 }
 
@@ -58,12 +63,9 @@ Result<void> install(const std::string& pattern) {
 
 Result<void> write_traces_on_sigterm(const std::string& pattern) {
   static std::mutex mutex;
-  static bool is_installed = false;
+  [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
   const std::lock_guard lock(mutex);
-  if (is_installed) return {};
-  TUTTI_TRY(install(pattern));
-  is_installed = true;
-  return {};
+  return g_owner == getpid() ? Result<void>() : install(pattern);
 }
 
 }  // namespace tutti

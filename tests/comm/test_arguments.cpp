@@ -231,6 +231,8 @@ TEST_CASE("wrong blocks of unequal size are named with their values") {
     outcome.take(exchange(two, overlapping, two, apart));  // what is sent may overlap
     const size_t first_only[] = {2, 0};
     outcome.take(gather(first_only, huge));  // where nothing comes does not matter
+    const size_t nothing[] = {0, 0};
+    outcome.take(exchange(first_only, huge, rank == 0 ? two : nothing, rank == 0 ? apart : huge));
   }));
 }
 
@@ -379,6 +381,7 @@ TEST_CASE("wrong arguments of set-up are named") {
     check_refused(tuttiCommInitRankConfig(&comm, 1, id, 0, &config), tuttiInvalidArgument, part);
   };
   refuses_value(&tuttiConfig_t::opTimeoutSeconds, -5, "opTimeoutSeconds=-5");
+  refuses_value(&tuttiConfig_t::opTimeoutSeconds, 0, "opTimeoutSeconds=0");
   refuses_value(&tuttiConfig_t::deterministic, 2, "deterministic=2");
   refuses_value(&tuttiConfig_t::blocking, -1, "blocking=-1");
   refuses_value(&tuttiConfig_t::cudaDevice, -2, "cudaDevice=-2");

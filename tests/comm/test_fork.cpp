@@ -142,6 +142,28 @@ TEST_CASE("a child may not use what it has inherited, and its parent goes on", "
   require_success(ranks.wait());
 }
 
+TEST_CASE("a child may not end its parent's group, nor simulate it", "[processes]") {
+  Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t part = nullptr;
+    tuttiGroupStart();
+    outcome.take(tuttiCommSplit(comm, 0, rank, &part, nullptr));
+    if (rank == 0)
+      outcome.wrong += in_child([] { return refused("GroupEnd", tuttiGroupEnd()) ? kRight : kWrong; }) != kRight;
+    outcome.take(tuttiGroupEnd());
+    tuttiGroupStart();
+    outcome.take(one_sum(part));
+    tuttiSimInfo_t info = TUTTI_SIM_INFO_INITIALIZER;
+    outcome.wrong +=
+        in_child([&] { return refused("SimulateEnd", tuttiGroupSimulateEnd(&info)) ? kRight : kWrong; }) != kRight;
+    outcome.take(tuttiGroupEnd());
+    outcome.take(one_sum(part));
+    outcome.take(tuttiCommDestroy(part));
+    outcome.take(tuttiCommFinalize(comm));
+    outcome.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}
+
 TEST_CASE("a child that outlives its parent does not hide its death", "[processes]") {
   const char* const transport = GENERATE("shm", "tcp");
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;

@@ -119,6 +119,28 @@ TEST_CASE("members whose lists differ are told both lists") {
                   {"ranks=[0, 1]", others.size() == 2 ? "ranks=[1, 0]" : "ranks=[0, 1, 2]"});
 }
 
+TEST_CASE("members whose long lists differ at the end are told") {
+  constexpr int n = 18;
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.initTimeoutSeconds = kSanitized ? 10 : 2;
+  const auto outcomes = run_threads(n, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    std::vector<int> list;
+    for (int r = 0; r < n; r++) list.push_back(r);
+    if (rank == 0) std::swap(list[16], list[17]);
+    tuttiComm_t part = nullptr;
+    outcome.take(tuttiCommCreateGroup(comm, list.data(), n, &part, &config));
+    outcome.wrong += part != nullptr;
+  });
+  bool is_told = false;
+  for (const Outcome& outcome : outcomes) {
+    INFO(outcome.message);
+    CHECK(outcome.code != tuttiSuccess);
+    CHECK(outcome.wrong == 0);
+    is_told = is_told || (outcome.code == tuttiInvalidUsage && contains(outcome.message, "15, ... (18 ranks)]"));
+  }
+  CHECK(is_told);
+}
+
 TEST_CASE("a listed rank that does not call is missed in time") {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.initTimeoutSeconds = 1;

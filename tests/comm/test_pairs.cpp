@@ -431,3 +431,21 @@ TEST_CASE("operations of a group keep their order, on a stream and without one")
   CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
+
+TEST_CASE("a group whose stream is gone at its end fails, and its communicator goes on") {
+  tuttiComm_t comm = nullptr;
+  tuttiStream_t stream = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  int32_t value = 7, sum = -1;
+  CHECK(tuttiGroupStart() == tuttiSuccess);
+  CHECK(tuttiAllReduce(&value, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr) == tuttiSuccess);
+  CHECK(tuttiAllReduce(&value, &sum, 1, tuttiInt32, tuttiSum, comm, stream) == tuttiSuccess);
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  CHECK(tuttiGroupEnd() == tuttiInvalidArgument);
+  CHECK(contains(tuttiGetLastError(nullptr), "is not a live stream"));
+  CHECK(sum == -1);
+  CHECK(tuttiAllReduce(&value, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr) == tuttiSuccess);
+  CHECK(sum == 7);
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}

@@ -171,3 +171,21 @@ TEST_CASE("a rank may come to a split later than the limit for creations: that i
     if (part != nullptr) outcome.take(tuttiCommDestroy(part));
   }));
 }
+
+TEST_CASE("a rank that cannot start the group of a split says why, and the others say which rank that is",
+          "[processes]") {
+  Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t part = nullptr;
+    if (rank == 0) setenv("TUTTI_SOCKET_IFNAME", "nosuchif", 1);
+    const tuttiResult_t code = tuttiCommSplit(comm, 0, rank, &part, nullptr);
+    const char* const says = rank == 0 ? "TUTTI_SOCKET_IFNAME=nosuchif" : "rank 0 could not start the new group";
+    outcome.wrong += code != (rank == 0 ? tuttiInvalidUsage : tuttiRemoteError) || part != nullptr;
+    outcome.wrong += !contains(tuttiGetLastError(nullptr), says);
+    unsetenv("TUTTI_SOCKET_IFNAME");
+    outcome.take(tuttiCommSplit(comm, 0, rank, &part, nullptr));  // the old one goes on
+    outcome.take(tuttiCommDestroy(part));
+    outcome.take(tuttiCommFinalize(comm));
+    outcome.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}

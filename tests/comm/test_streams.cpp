@@ -71,6 +71,22 @@ TEST_CASE("who waits for an event waits for the point that it marked then, thoug
   CHECK(tuttiEventDestroy(event) == tuttiSuccess);
 }
 
+TEST_CASE("who waits for an event on no stream waits in the call") {
+  tuttiStream_t stream = nullptr;
+  tuttiEvent_t event = nullptr;
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  REQUIRE(tuttiEventCreate(&event) == tuttiSuccess);
+  const auto hold = [](tuttiStream_t, tuttiResult_t, void*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  };
+  CHECK(tuttiStreamAddCallback(stream, hold, nullptr) == tuttiSuccess);
+  CHECK(tuttiEventRecord(event, stream) == tuttiSuccess);
+  CHECK(tuttiStreamWaitEvent(nullptr, event) == tuttiSuccess);
+  CHECK(tuttiEventQuery(event) == tuttiSuccess);
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  CHECK(tuttiEventDestroy(event) == tuttiSuccess);
+}
+
 TEST_CASE("an event that two streams record is reached when the later record is, whatever the other stream does") {
   using Flag = std::atomic<bool>;
   tuttiStream_t slow = nullptr, quick = nullptr;

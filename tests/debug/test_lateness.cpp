@@ -139,6 +139,14 @@ TEST_CASE("an operation is compared once, however often its entries come") {
   CHECK(roll.compared() == 3);
 }
 
+TEST_CASE("the worst that a rank was late by stays") {
+  tutti::RollCall roll;
+  roll.enter({{0, {at(0, 9, 0, 1), at(20, 29, 0, 2)}}, {1, {at(8, 9, 8, 1), at(23, 29, 3, 2)}}});
+  roll.compare_all();
+  CHECK(roll.ranks().at(1).late_ns == 11 * kMs);
+  CHECK(roll.ranks().at(1).worst_ns == 8 * kMs);
+}
+
 TEST_CASE("who was late long ago is not who is late now") {
   tutti::RollCall roll;
   for (uint64_t i = 1; i <= 250; i++)

@@ -1,4 +1,5 @@
 // The recorder itself: what it keeps, where, and what becomes of the files.
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@
 #include "debug/folder.h"
 #include "debug/trace.h"
 #include "debug/trace_json.h"
+#include "debug/why.h"
 
 using namespace tutti;
 
@@ -167,6 +169,8 @@ TEST_CASE("places by the thousand: the last ones have their names, and the other
     const uint64_t number = operation.nth;
     REQUIRE(operation.place == (number > 1000 - Recorder::kPlaces ? std::to_string(number) : ""));
   }
+  CHECK(place_of(trace.operations.front()).empty());
+  CHECK(place_of(trace.operations.back()) == "1000");
   CHECK(recorder.place_text(1000) == " (1000)");
   CHECK(recorder.place_text(2000).empty());
   CHECK(place_name(name_place(std::string(500, 'x'))).size() == kMostPlaceBytes);
@@ -199,6 +203,8 @@ TEST_CASE("a trace file has texts, sizes and places of files as they are meant")
   CHECK(tutti_test::contains(json, "\"program\": \"a \\\"b\\\\c\\\"\\u000a?\""));
   CHECK(tutti_test::contains(json, "\"error\": \"\xc3\xa9???\""));
   CHECK(tutti_test::contains(json, "\"input_sizes\": [[15]], \"output_sizes\": [[5]]"));
+  trace.operations[0].call.blocks = 77;  // of unequal size: the count is that of all
+  CHECK(tutti_test::contains(to_json(trace), "\"input_sizes\": [[5]]"));
   CHECK(trace_path("/x/%h.%p.%r.%q%", trace) == "/x/node1.77.1.%q%");
 }
 
@@ -240,15 +246,36 @@ TEST_CASE("a killed process leaves its file, and the next one reads it") {
   CHECK(trace_files(folder.path).size() == 1);  // somebody may want to know
 }
 
+TEST_CASE("whose process is in another group's operation is told, and nobody else") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  leave_a_file(1, false);  // group 77, of another process
+  Recorder idle, peer, busy;
+  idle.share(0, 2, 78);
+  peer.share(1, 2, 78);
+  busy.share(0, 2, 79);
+  const auto elsewhere = [&] { return find_witnesses(folder.path).at(78).at(0).elsewhere; };
+  peer.begin(sum(1));
+  CHECK(elsewhere() == "");  // neither what another process is in, nor its own group's operation
+  const Recorder::Awaited awaited[] = {{1, false}};
+  busy.begin(sum(1));
+  busy.waits(0, awaited);
+  CHECK(tutti_test::contains(elsewhere(), "in AllReduce(count=10, int32, sum) as operation 1, for "));
+  CHECK(tutti_test::contains(elsewhere(), ", where it waits for rank 1 of that group"));
+}
+
 TEST_CASE("files of processes that are gone do not pile up") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   leave_a_file(3, true);
   CHECK(trace_files(folder.path).size() == 1);
   sweep_trace_files(folder.path);
   CHECK(trace_files(folder.path).empty());  // nothing is to be learnt from it
-  for (int i = 0; i < 70; i++) leave_a_file(3, false);
+  for (int i = 0; i < 6; i++) leave_a_file(2, false);
+  usleep(20'000);  // times of files are those of the kernel's ticks
+  for (int i = 0; i < 64; i++) leave_a_file(3, false);
   sweep_trace_files(folder.path);
   CHECK(trace_files(folder.path).size() == 64);
+  for (const std::string& path : trace_files(folder.path))
+    CHECK(read_trace(path).value().operations.size() == 3);  // the oldest went
   const Recorder alive;
   {
     Recorder recorder;
@@ -271,6 +298,19 @@ TEST_CASE("a file whose process cannot be seen from here stays for a week") {
   CHECK(trace_files(folder.path).size() == 1);
   const auto now = std::filesystem::file_time_type::clock::now();
   std::filesystem::last_write_time(path, now - std::chrono::hours(8 * 24));
+  sweep_trace_files(folder.path);
+  CHECK(trace_files(folder.path).empty());
+}
+
+TEST_CASE("a file whose times are yet to come is left of the time before a reboot, and goes") {
+  const tutti_test::Folder folder("TUTTI_TRACE_DIR");
+  leave_a_file(1, false);
+  const std::string path = trace_files(folder.path).at(0);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const uint64_t started = TraceFile::open(path).value().header().made_ticks + (uint64_t{1} << 62);
+  file.seekp(static_cast<std::streamoff>(Recorder::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started)));
+  file.write(reinterpret_cast<const char*>(&started), sizeof started);
+  file.close();
   sweep_trace_files(folder.path);
   CHECK(trace_files(folder.path).empty());
 }
@@ -391,6 +431,18 @@ TEST_CASE("a file is that of one process of one user") {
   CHECK(process_state(later) == 'X');
 }
 
+TEST_CASE("a process is known whatever its name is") {
+  const ProcessId before = this_process();
+  char name[16] = "";
+  REQUIRE(prctl(PR_GET_NAME, name) == 0);
+  REQUIRE(prctl(PR_SET_NAME, "a) T 1 (b") == 0);
+  const ProcessId renamed = this_process();
+  const char state = process_state(before);
+  REQUIRE(prctl(PR_SET_NAME, name) == 0);
+  CHECK(renamed == before);
+  CHECK(state == 'R');
+}
+
 TEST_CASE("a recorder's file whose numbers cannot be is refused, and times that cannot be are read") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   Recorder recorder;
@@ -404,6 +456,7 @@ TEST_CASE("a recorder's file whose numbers cannot be is refused, and times that 
   };
   for (const uint64_t ticks : {uint64_t{0}, uint64_t{1} << 63, ~uint64_t{0}}) {
     put(offsetof(TraceHeader, waiting_since_ns), ticks);
+    put(offsetof(TraceHeader, n_awaited), ticks);
     put(Recorder::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started), ticks);
     const auto trace = read_trace(recorder.path());
     REQUIRE(static_cast<bool>(trace));

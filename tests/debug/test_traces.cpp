@@ -221,3 +221,65 @@ TEST_CASE("SIGTERM writes the traces if it is asked to, and ends the process as 
   CHECK(WIFSIGNALED(status));
   CHECK(contains(content_of(dumps.path + "/rank0.json"), "nccl:all_reduce") == asked);
 }
+
+TEST_CASE("after the traces SIGTERM goes to the program's own handler, however many communicators there are") {
+  const Folder dumps("TUTTI_TRACE_FILE", "/rank%r.json");
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(15);  // where SIGTERM ends nothing
+    signal(SIGTERM, [](int) { _exit(7); });
+    setenv("TUTTI_TRACE_ON_SIGTERM", "1", 1);
+    bool went_well = true;
+    for (int i = 0; i < 2; i++) {
+      tuttiComm_t comm = nullptr;
+      went_well = went_well && tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess;
+    }
+    if (!went_well || write(ready[1], "", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte = 0;
+  close(ready[1]);
+  CHECK(read(ready[0], &byte, 1) == 1);
+  close(ready[0]);
+  int status = 0;
+  REQUIRE(kill(child, SIGTERM) == 0);
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 7));
+  CHECK_FALSE(content_of(dumps.path + "/rank0.json").empty());
+}
+
+TEST_CASE("a forked child that makes a communicator writes its traces, too") {
+  const Folder dumps("TUTTI_TRACE_FILE", "/%p.json");
+  int pids[2];
+  REQUIRE(pipe(pids) == 0);
+  const auto make_one = [] {
+    tuttiComm_t comm = nullptr;
+    return tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess;
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGTERM, SIG_DFL);  // Catch2 has one of its own
+    setenv("TUTTI_TRACE_ON_SIGTERM", "1", 1);
+    if (!make_one()) _exit(1);
+    const pid_t grandchild = fork();
+    if (grandchild == 0) {
+      alarm(15);
+      const pid_t me = getpid();
+      if (!make_one() || write(pids[1], &me, sizeof me) != sizeof me) _exit(1);
+      for (;;) pause();
+    }
+    int status = 0;
+    _exit(waitpid(grandchild, &status, 0) == grandchild && WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+  }
+  pid_t grandchild = 0;
+  close(pids[1]);
+  REQUIRE(read(pids[0], &grandchild, sizeof grandchild) == sizeof grandchild);
+  close(pids[0]);
+  REQUIRE(kill(grandchild, SIGTERM) == 0);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == SIGTERM));
+  CHECK_FALSE(content_of(dumps.path + "/" + std::to_string(grandchild) + ".json").empty());
+}

@@ -62,8 +62,15 @@ TEST_CASE("a rank that has not come is told from one that waits itself") {
 TEST_CASE("one that is gone comes before one that is stopped, and that before one that is late") {
   const auto late = rank(1, 'R', 6), stopped = rank(2, 'T', 6), gone = rank(3, 'X', 6);
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2, 3}), late, stopped, gone})), ": rank 3 is gone"));
+  const auto zombie = rank(3, 'Z', 6);  // nobody has waited for it
+  CHECK(contains(why(group({rank(0, 'S', 7, {1, 2, 3}), late, stopped, zombie})), ": rank 3 is gone"));
   CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), late, stopped})), ": rank 2 is stopped"));
   CHECK(contains(why(group({rank(0, 'S', 7, {1}), late})), "its process 1001 computes outside of Tutti"));
+}
+
+TEST_CASE("of two that are late the one that is nearer is named") {
+  CHECK(contains(why(group({rank(0, 'S', 7, {1, 2}), rank(1, 'S', 7, {3}), rank(2, 'R', 6), rank(3, 'R', 6)}), 0),
+                 "rank 0 waits for rank 2 (in "));
 }
 
 TEST_CASE("a rank that has given up is the cause, and says why") {

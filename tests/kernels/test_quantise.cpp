@@ -84,3 +84,18 @@ TEST_CASE("a block that is not finite becomes NaNs, and no other block does") {
     for (size_t i = 0; i < 200; i++) CHECK(std::isnan(back[i]) == (i / 64 == 1));
   }
 }
+
+TEST_CASE("a block's largest value may be either limit itself") {
+  const int wire = GENERATE(0, 1);
+  for (const float limit : {kQuantisableTo, -kQuantisableTo, kQuantisableFrom, -kQuantisableFrom})
+    for (const KernelTable* table : all_kernel_tables()) {
+      INFO(table->isa << " wire " << wire << " limit " << limit);
+      std::vector<float> values(64), back(64);
+      std::vector<char> out(quantised_bytes(64, 64));
+      values[5] = limit;
+      table->quantise[wire](values.data(), 64, 64, out.data());
+      table->dequantise[wire](out.data(), 64, 64, back.data(), false);
+      CHECK(std::fabs(back[5] - limit) <= std::fabs(limit) / 28);
+      CHECK(back[0] == 0);
+    }
+}
