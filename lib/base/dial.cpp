@@ -235,6 +235,7 @@ Dialer::Status Dialer::start_next() {
   if (next_ == candidates_.size() && std::exchange(was_silent_, false) && !patience_.passed()) {
     next_ = 0;
     story_.clear();
+    lacked_resources_ = false;
   }
   while (next_ < candidates_.size()) {
     auto fd = connect_start(candidates_[next_], call_.kind == HelloKind::kTcp ? 0 : kSmallSegmentBytes);

@@ -203,7 +203,8 @@ Result<void> env_check() {
   for (const EnvEntry& entry : kTable)
     if (entry.min <= entry.max && env_is_set(entry.id)) TUTTI_TRY(env_int(entry.id));
   TUTTI_TRY(env_port_range());
-  if (env_is_set(Env::kPort) && env_is_set(Env::kPortRange))
+  TUTTI_TRY_ASSIGN(const int64_t port, env_int(Env::kPort));
+  if (port != 0 && env_is_set(Env::kPortRange))
     return Error{Code::kInvalidUsage,
                  "TUTTI_PORT and TUTTI_PORT_RANGE are both set: give one port for a host or a range"};
   TUTTI_TRY(check_word(Env::kLog, {"none", "error", "warn", "info", "trace"}));

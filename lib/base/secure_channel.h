@@ -51,7 +51,8 @@ class RecordKey {
   AesGcm aes_;  // with its key, if it is the cipher
   Cipher cipher_;
   Secret key_;
-  uint64_t records_ = 0, text_bytes_ = 0;  // since the last key
+  uint64_t records_ = 0;     // in all
+  uint64_t text_bytes_ = 0;  // since the last key
   uint64_t renew_bytes_;
 };
 

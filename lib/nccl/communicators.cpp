@@ -20,14 +20,16 @@ namespace {
 constexpr ncclResult_t kSuccess = tuttiSuccess;
 
 // A program's options, or NULL for none. All of NCCL's others say how to use what Tutti does not have (CTAs, channels,
-// NVLS) or are hints.
-ncclResult_t convert(const ncclConfig_t* config, int device, tuttiConfig_t* to) {
+// NVLS) or are hints. `made` is NULL whatever comes of it.
+ncclResult_t convert(const ncclConfig_t* config, int device, ncclComm_t* made, tuttiConfig_t* to) {
+  if (made != nullptr) *made = nullptr;
   *to = TUTTI_CONFIG_INITIALIZER;
   to->cudaDevice = device;
   if (config == nullptr) return kSuccess;
   constexpr size_t kLeastBytes = offsetof(ncclConfig_t, blocking) + sizeof config->blocking;
   if (config->magic != NCCL_ABI_MAGIC || config->size < kLeastBytes)
-    return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_CONFIG_INITIALIZER");
+    return spoils_group(
+        refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_CONFIG_INITIALIZER"));
   to->blocking = config->blocking;
   return kSuccess;
 }
@@ -92,7 +94,8 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myran
   if (commIds == nullptr || nId < 1)
     return passed(tuttiCommInitRankScalable(newcomm, nranks, myrank, nId, nullptr, nullptr));
   tuttiConfig_t options;
-  if (const ncclResult_t result = convert(config, device_of_rank(myrank), &options); result != kSuccess) return result;
+  const ncclResult_t result = convert(config, device_of_rank(myrank), newcomm, &options);
+  if (result != kSuccess) return result;
   tuttiUniqueId first = convert(commIds[0]);  // the others serve nobody
   return passed(tuttiCommInitRankScalable(newcomm, nranks, myrank, 1, &first, &options));
 }
@@ -122,14 +125,16 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
   tuttiConfig_t options;
-  if (const ncclResult_t result = convert(config, TUTTI_CONFIG_UNDEF_INT, &options); result != kSuccess) return result;
+  const ncclResult_t result = convert(config, TUTTI_CONFIG_UNDEF_INT, newcomm, &options);
+  if (result != kSuccess) return result;
   return passed(tuttiCommSplit(comm, color, key, newcomm, &options));
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
                             ncclConfig_t* config, int shrinkFlags) {
   tuttiConfig_t options;
-  if (const ncclResult_t result = convert(config, TUTTI_CONFIG_UNDEF_INT, &options); result != kSuccess) return result;
+  const ncclResult_t result = convert(config, TUTTI_CONFIG_UNDEF_INT, newcomm, &options);
+  if (result != kSuccess) return result;
   return passed(tuttiCommShrink(comm, excludeRanksList, excludeRanksCount, newcomm, &options, shrinkFlags));
 }
 
@@ -148,7 +153,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqu
                           ncclConfig_t* config) {
   tuttiConfig_t options;
   const int device = comm == nullptr ? current_device() : TUTTI_CONFIG_UNDEF_INT;
-  if (const ncclResult_t result = convert(config, device, &options); result != kSuccess) return result;
+  if (const ncclResult_t result = convert(config, device, newcomm, &options); result != kSuccess) return result;
   const tuttiUniqueId id = uniqueId == nullptr ? tuttiUniqueId{} : convert(*uniqueId);
   return passed(tuttiCommGrow(comm, nRanks, uniqueId == nullptr ? nullptr : &id, rank, newcomm, &options));
 }

@@ -27,7 +27,7 @@ ncclResult_t check(const ncclCollConfig_t* config) {
 template <class Call, class... Arguments>
 ncclResult_t configured(const ncclCollConfig_t* config, Call call, Arguments... arguments) {
   const ncclResult_t checked = check(config);
-  return checked != kFine ? checked : call(arguments...);
+  return checked != kFine ? spoils_group(checked) : call(arguments...);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // What ncclGetLastError tells.
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
+#include <utility>
 
 #include "nccl/shim.h"
 
@@ -9,6 +11,14 @@ namespace {
 
 // Of the calling thread's last error, if it was not one of Tutti's.
 thread_local char t_sentence[512];
+
+// The calling thread's group, and the first of its calls that was refused before Tutti was asked.
+struct Group {
+  int depth = 0;
+  ncclResult_t refusal = tuttiSuccess;
+  char sentence[sizeof t_sentence] = "";
+};
+thread_local Group t_group;
 
 }  // namespace
 
@@ -23,6 +33,26 @@ ncclResult_t refused(tuttiResult_t code, const char* format, ...) {
   vsnprintf(t_sentence, sizeof t_sentence, format, arguments);
   va_end(arguments);
   return code;
+}
+
+ncclResult_t spoils_group(ncclResult_t refusal) {
+  if (t_group.depth == 0 || t_group.refusal != tuttiSuccess) return refusal;
+  t_group.refusal = refusal;
+  memcpy(t_group.sentence, t_sentence, sizeof t_sentence);
+  tuttiCommInitRankScalable(nullptr, 0, 0, 0, nullptr, nullptr);  // a wrong call: Tutti's group does not run, either
+  return refusal;
+}
+
+void group_starts() {
+  t_group.depth++;
+}
+
+ncclResult_t group_ends(tuttiResult_t result) {
+  if (t_group.depth > 0 && --t_group.depth > 0) return passed(result);
+  const ncclResult_t refusal = std::exchange(t_group.refusal, tuttiSuccess);
+  if (refusal == tuttiSuccess) return passed(result);
+  return refused(static_cast<tuttiResult_t>(refusal), "no call of this group was run, because one of them failed: %s",
+                 t_group.sentence);
 }
 
 ncclResult_t unsupported(const char* function, const char* instead) {

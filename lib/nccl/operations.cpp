@@ -98,23 +98,24 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
 }
 
 ncclResult_t ncclGroupStart(void) {
+  group_starts();
   return passed(tuttiGroupStart());
 }
 
 ncclResult_t ncclGroupEnd(void) {
-  return passed(tuttiGroupEnd());
+  return group_ends(tuttiGroupEnd());
 }
 
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo) {
   tuttiSimInfo_t info = TUTTI_SIM_INFO_INITIALIZER;
   const bool is_right = simInfo != nullptr && simInfo->magic == NCCL_ABI_SIM_MAGIC && simInfo->size >= sizeof *simInfo;
   if (!is_right) {  // the group ends all the same
-    tuttiGroupSimulateEnd(&info);
+    group_ends(tuttiGroupSimulateEnd(&info));
     return refused(tuttiInvalidArgument, "simInfo was not initialised: start from NCCL_SIM_INFO_INITIALIZER");
   }
   const tuttiResult_t result = tuttiGroupSimulateEnd(&info);
   if (result == tuttiSuccess) simInfo->estimatedTime = info.estimatedTime;
-  return passed(result);
+  return group_ends(result);
 }
 
 }  // extern "C"

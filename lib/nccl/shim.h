@@ -12,6 +12,10 @@ namespace tutti::nccl {
 ncclResult_t passed(tuttiResult_t result);
 // What is wrong before Tutti is asked.
 ncclResult_t refused(tuttiResult_t code, const char* format, ...) __attribute__((format(printf, 2, 3)));
+// What `refused` gave for a call that may be in a group: the group will not run, and its end says why.
+ncclResult_t spoils_group(ncclResult_t refusal);
+void group_starts();
+ncclResult_t group_ends(tuttiResult_t result);
 // A function that Tutti has nothing for; `instead` is the remedy.
 ncclResult_t unsupported(const char* function, const char* instead);
 

@@ -1,5 +1,6 @@
 #include "topology/cluster.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -105,9 +106,11 @@ Result<void> check_place(const Fields& fields, const Cluster& cluster, const Exc
         Number{"to_host", exception.to_host, hosts + unknown}, Number{"nic", exception.nic, cluster.nics_per_host}})
     if (number.value >= number.of)
       return fields.wrong(format("there is no %s %d; the last one is %d", number.name, number.value, number.of - 1));
-  const bool is_pair = exception.from_host >= 0 && exception.to_host >= 0;
-  if ((exception.host >= 0) + (exception.rank >= 0) + (exception.rack >= 0) + is_pair != 1)
+  const bool is_way = exception.from_host >= 0 || exception.to_host >= 0,
+             is_half = is_way && (exception.from_host < 0 || exception.to_host < 0);
+  if (is_half || (exception.host >= 0) + (exception.rank >= 0) + (exception.rack >= 0) + is_way != 1)
     return fields.wrong("give one of host, rank, rack, or from_host and to_host");
+  if (is_way && exception.from_host == exception.to_host) return fields.wrong("from_host and to_host are the same");
   return {};
 }
 
@@ -153,7 +156,9 @@ Result<void> read_names(const Json& names, const Fields& fields, Cluster* cluste
   if (!names.is_array()) return fields.wrong("hosts is not a list of names");
   for (const Json& name : names) {
     if (!name.is_string()) return fields.wrong("hosts has " + name.dump() + "; give names");
-    if (!name.get_ref<const std::string&>().empty() && cluster->find_host(name.get<std::string>()) >= 0)
+    std::vector<std::string>& hosts = cluster->hosts;
+    const auto& text = name.get_ref<const std::string&>();
+    if (!text.empty() && std::find(hosts.begin(), hosts.end(), text) != hosts.end())
       return fields.wrong("hosts has " + name.dump() + " twice");
     cluster->hosts.push_back(name.get<std::string>());
   }

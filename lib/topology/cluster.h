@@ -63,6 +63,7 @@ struct Cluster {
   int ranks_per_rack() const { return hosts_per_rack * ranks_per_host; }
   // 0: any number.
   int capacity() const { return racks * ranks_per_rack(); }
+  double nic_bytes_per_second(int host, int index) const;
   // By its slowest NIC, and of the slowest rack.
   double host_bytes_per_second(int host) const;
   double rack_bytes_per_second() const;

@@ -9,10 +9,16 @@
 
 namespace tutti {
 
+double Cluster::nic_bytes_per_second(int host, int index) const {
+  double speed = nic.bytes_per_second;
+  for (const Exception& e : exceptions)
+    if (e.host == host && (e.nic < 0 || e.nic == index)) speed = e.bytes_per_second.value_or(speed);
+  return speed;
+}
+
 double Cluster::host_bytes_per_second(int host) const {
-  double slowest = nic.bytes_per_second;
-  for (const Exception& exception : exceptions)
-    if (exception.host == host) slowest = std::min(slowest, exception.bytes_per_second.value_or(slowest));
+  double slowest = nic_bytes_per_second(host, 0);
+  for (int index = 1; index < nics_per_host; index++) slowest = std::min(slowest, nic_bytes_per_second(host, index));
   return slowest * nics_per_host;
 }
 

@@ -40,13 +40,6 @@ void add_part(Graph& graph, const Part& part, int holder) {
   for (const Part& inner : part.parts) add_part(graph, inner, node);
 }
 
-double nic_speed(const Cluster& cluster, int host, int nic) {
-  double speed = cluster.nic.bytes_per_second;
-  for (const Exception& e : cluster.exceptions)
-    if (e.host == host && (e.nic < 0 || e.nic == nic)) speed = e.bytes_per_second.value_or(speed);
-  return speed;
-}
-
 double rack_speed(const Cluster& cluster, int rack) {
   double speed = cluster.rack.bytes_per_second;
   for (const Exception& e : cluster.exceptions)
@@ -154,7 +147,7 @@ Graph graph_of(const Cluster& cluster, int n_hosts, const Graph& host) {
       node.host = h;
       graph.nodes.push_back(node);
       if (node.kind == Kind::kNic)
-        graph.join(static_cast<int>(graph.nodes.size()) - 1, rack, nic_speed(cluster, h, nic++),
+        graph.join(static_cast<int>(graph.nodes.size()) - 1, rack, cluster.nic_bytes_per_second(h, nic++),
                    cluster.nic.latency_ns / 2);
     }
   }

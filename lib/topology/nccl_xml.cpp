@@ -332,14 +332,14 @@ class Writer {
       const bool is_switch = peer.kind == Kind::kFabric;
       if (!is_switch && peer.kind != Kind::kGpu) continue;
       const double each = nvlink_bytes_per_second(at(gpu).sm), xgmis = edge.bytes_per_second / kXgmi;
+      const double nvlinks = std::max(1.0, std::ceil(edge.bytes_per_second / each - 1e-6));
       const bool is_xgmi =
           xgmis == std::round(xgmis) && (at(gpu).sm == 0 || std::fmod(edge.bytes_per_second, each) != 0);
-      line(depth + 1,
-           format("<%s target=\"%s\" count=\"%g\" tclass=\"0x%s\"/>", is_xgmi ? "xgmi" : "nvlink",
-                  xml_text(peer.bus).c_str(), is_xgmi ? xgmis : std::max(1.0, std::round(edge.bytes_per_second / each)),
-                  is_switch ? "068000"
-                  : is_xgmi ? "038000"
-                            : "030200"));
+      line(depth + 1, format("<%s target=\"%s\" count=\"%g\" tclass=\"0x%s\"/>", is_xgmi ? "xgmi" : "nvlink",
+                             xml_text(peer.bus).c_str(), is_xgmi ? xgmis : nvlinks,
+                             is_switch ? "068000"
+                             : is_xgmi ? "038000"
+                                       : "030200"));
     }
     line(depth, "</gpu>");
   }

@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+
 #include "catch.h"
 
 using namespace tutti;
@@ -54,4 +56,39 @@ TEST_CASE("a network that loses the first packets of a connection does not part 
   CHECK(is_in[0]);
   CHECK(is_in[1]);
   CHECK(dialed != Dialer::Status::kFailed);
+}
+
+TEST_CASE("where somebody else answers at one address, the next one is tried") {
+  Address elsewhere;
+  const auto other = listen_on(resolve("127.0.0.1", 0).value().at(0), &elsewhere);
+  REQUIRE(other);
+  ListeningRank rank;
+  Dialer dialer({kGroupKey, HelloKind::kControl, 1, 0}, std::vector{elsewhere, ways_to(rank.contact)[0]});
+  Acceptor acceptor(std::move(rank.fds), kGroupKey, HelloKind::kControl, 0);
+  auto status = Dialer::Status::kPending;
+  bool is_in = false;
+  for (const Deadline end = Deadline::after_seconds(20); !end.passed() && status == Dialer::Status::kPending;) {
+    status = dialer.advance();
+    accept_one(other.value().get());  // and hangs up
+    is_in |= acceptor.next().has_value();
+    ::poll(nullptr, 0, 1);
+  }
+  CHECK(status == Dialer::Status::kDone);
+  CHECK(is_in);
+}
+
+TEST_CASE("an address of a peer's that this host has, too, is tried last") {
+  const auto mine = local_interfaces();
+  REQUIRE(mine);
+  const auto own = std::find_if(mine.value().begin(), mine.value().end(),
+                                [](const Interface& i) { return preference(i) == kRealNetwork; });
+  if (own == mine.value().end()) {
+    WARN("skipped: this host has no address but its loopback's");
+    return;
+  }
+  const Address other = resolve("198.51.100.1", 1).value().at(0);
+  const auto ways = ways_to({HostId{}, {own->address, other}});
+  REQUIRE(ways.size() == 2);
+  CHECK(ways[0].to_string() == other.to_string());
+  CHECK(ways[1].same_place(own->address));
 }

@@ -96,6 +96,8 @@ TEST_CASE("what is no number is refused with its name, its value and what it may
   }
   for (const char* out_of_range : {"1", "65", "-4", "1K", "99999999999999999999", "9223372036854775807G"})
     CHECK(refusal(Env::kSlots, out_of_range).find("from 2 to 64") != std::string::npos);
+  for (const char* too_large : {"17179869185G", "99999999999999999999"})  // the first times 2^30 is 2^64 + 2^30
+    CHECK(refusal(Env::kNonTemporalBytes, too_large).find("from 0 to 9223372036854775807") != std::string::npos);
 }
 
 TEST_CASE("an empty variable counts as not set") {
@@ -140,14 +142,16 @@ TEST_CASE("a variable that nothing reads is warned of, with the name that was me
   REQUIRE(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
   const Fd file(mkstemp(log));
   REQUIRE(file);
+  REQUIRE(::write(file.get(), "before\n", 7) == 7);  // which stays
   const std::string command = std::string("TUTTI_SLTOS=9 TUTTI_LOG=warn TUTTI_LOG_FILE=") + log + " '" + program +
                               "' 'the check finds every wrong variable' >/dev/null";
   REQUIRE(std::system(command.c_str()) == 0);
   char text[1000] = "";
-  REQUIRE(::read(file.get(), text, sizeof text - 1) > 0);
+  REQUIRE(::pread(file.get(), text, sizeof text - 1, 0) > 7);
   ::unlink(log);
   CHECK(std::string(text).find("TUTTI_SLTOS is set but nothing reads it; did you mean TUTTI_SLOTS?") !=
         std::string::npos);
+  CHECK(std::string(text).starts_with("before\ntutti["));
 }
 
 namespace {

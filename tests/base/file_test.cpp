@@ -1,5 +1,6 @@
 // Files that are written whole.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -77,6 +78,21 @@ TEST_CASE("what cannot be written is named, and nothing is left") {
   REQUIRE_FALSE(large);
   CHECK(large.error().sys_errno == EFBIG);
   CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a thread's signals are as they were once a file is written") {
+  const Folder folder;
+  REQUIRE(write_file(folder.path + "/a", "x"));
+  sigset_t size, before;
+  sigemptyset(&size);
+  sigaddset(&size, SIGXFSZ);
+  REQUIRE(pthread_sigmask(SIG_BLOCK, &size, &before) == 0);
+  CHECK(sigismember(&before, SIGXFSZ) == 0);
+  raise(SIGXFSZ);  // which waits
+  REQUIRE(write_file(folder.path + "/a", "y"));
+  const timespec at_once{};
+  CHECK(sigtimedwait(&size, nullptr, &at_once) == SIGXFSZ);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 TEST_CASE("a file's first line comes without its end, whatever follows, and is empty where there is none") {

@@ -128,6 +128,47 @@ TEST_CASE("each direction of an encrypted connection has a key of its own") {
   CHECK(memcmp(to_server, to_client, 24) != 0);  // else what one has said could be sent back to it
 }
 
+TEST_CASE("who puts another key between two that encrypt is found out") {
+  Key secret = key("secret");
+  secret.encrypts = true;
+  const auto carry = [](const Fd& from, const Fd& to, size_t changed) {
+    uint8_t bytes[128];
+    const ssize_t n = ::recv(from.get(), bytes, sizeof bytes, 0);
+    REQUIRE(n > 32);
+    if (changed > 0) bytes[changed] ^= 1;
+    send_bytes(to, bytes, static_cast<size_t>(n));
+  };
+  for (const bool is_servers : {true, false}) {
+    CAPTURE(is_servers);
+    Pair client_side, server_side;
+    Handshake client = Handshake::client(secret, HelloKind::kTcp, 3, 5);
+    Handshake server = Handshake::server(secret, HelloKind::kTcp, 5);
+    REQUIRE(client.advance(client_side.a.get()) == Status::kPending);
+    carry(client_side.b, server_side.b, 0);
+    REQUIRE(server.advance(server_side.a.get()) == Status::kPending);
+    carry(server_side.b, client_side.b, is_servers ? 16 + 1 + 5 : 0);  // behind the nonce and the cipher
+    REQUIRE(client.advance(client_side.a.get()) == Status::kPending);
+    carry(client_side.b, server_side.b, is_servers ? 0 : 5);
+    CHECK(server.advance(server_side.a.get()) == Status::kFailed);
+    CHECK(has(server.why(), "does not know this group's secret"));
+  }
+}
+
+TEST_CASE("all that goes between hosts is encrypted, and what stays within one is not") {
+  Key secret = key("secret");
+  secret.encrypts = true;
+  for (const HelloKind kind : {HelloKind::kBootstrap, HelloKind::kControl, HelloKind::kTcp, HelloKind::kShm}) {
+    CAPTURE(static_cast<int>(kind));
+    Pair pair;
+    Handshake client = Handshake::client(secret, kind, 3, 5), server = Handshake::server(secret, kind, 5);
+    Status c, s;
+    drive(client, pair.a.get(), server, pair.b.get(), &c, &s);
+    REQUIRE((c == Status::kDone && s == Status::kDone));
+    CHECK((client.take_channel() != nullptr) == (kind != HelloKind::kShm));
+    CHECK((server.take_channel() != nullptr) == (kind != HelloKind::kShm));
+  }
+}
+
 TEST_CASE("a handshake works one byte at a time") {
   Pair client_side, server_side;
   Handshake client = Handshake::client(key("secret"), HelloKind::kShm, 0, 1);
@@ -210,6 +251,22 @@ TEST_CASE("a client that encrypts takes no cipher that it has not offered") {
     send_bytes(pair.b, challenge, sizeof challenge);
     CHECK(client.advance(pair.a.get()) == Status::kFailed);
     CHECK(has(client.why(), "not offered"));
+  }
+}
+
+TEST_CASE("a server chooses no cipher that the client has not offered") {
+  Key secret = key("secret");
+  secret.encrypts = true;
+  Hello hello = genuine_hello(secret, HelloKind::kTcp, 3, 5);
+  for (const uint8_t ciphers : {static_cast<uint8_t>(Cipher::kChaCha20), ciphers_here()}) {
+    Pair pair;
+    hello.ciphers = ciphers;
+    Handshake server = Handshake::server(secret, HelloKind::kTcp, 5);
+    send_bytes(pair.a, &hello, sizeof hello);
+    REQUIRE(server.advance(pair.b.get()) == Status::kPending);
+    uint8_t challenge[64];
+    REQUIRE(::recv(pair.a.get(), challenge, sizeof challenge, 0) == 16 + 1 + 32);
+    CHECK(challenge[16] == (ciphers > 1 ? 2 : 1));  // the best that both have
   }
 }
 

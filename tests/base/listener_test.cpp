@@ -68,6 +68,7 @@ TEST_CASE("others are told of no container's bridge, and of the loopback once, f
   all.insert(all.end(), {lo, lo6, eth, out});
   CHECK(names(advertised(all)) == "lo eth0 br-ex");
   CHECK(names(advertised({eth, out})) == "eth0 br-ex");
+  CHECK(names(advertised({eth, interface("br-ad", "10.1.4.5")})) == "eth0 br-ad");
   all = bridges;
   all.push_back(lo);
   CHECK(names(advertised(all)) == "lo");
@@ -187,4 +188,7 @@ TEST_CASE("a range of ports that is none is refused with what it should be") {
   const Variable set("TUTTI_PORT_RANGE", "4000-4001");
   REQUIRE(env_port_range());
   CHECK(env_port_range().value().last == 4001);
+  const Variable one("TUTTI_PORT_RANGE", "65535-65535");
+  REQUIRE(env_port_range());
+  CHECK(env_port_range().value().first == 65535);
 }

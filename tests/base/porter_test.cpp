@@ -2,14 +2,19 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cinttypes>
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <thread>
 
+#include "base/descriptor.h"
 #include "base/dial.h"
 #include "base/env.h"
 #include "base/porter.h"
@@ -116,6 +121,37 @@ bool reaches(const Contact& contact, int rank) {
   return status == Dialer::Status::kDone;
 }
 
+// A process of another user, which stays when it has done its deed.
+class OtherUser {
+ public:
+  template <class Deed>
+  explicit OtherUser(Deed&& deed) {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const char word = setuid(65534) != 0 ? 's' : deed() ? 'y' : 'n';
+      if (::write(ends[1], &word, 1) == 1) ::pause();
+      _exit(0);
+    }
+    REQUIRE(pid_ > 0);
+    ::close(ends[1]);
+    if (::read(ends[0], &word_, 1) != 1) word_ = 'n';
+    ::close(ends[0]);
+    if (!is_there()) WARN("skipped: no process can be given another user here (not root)");
+  }
+  ~OtherUser() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  bool is_there() const { return word_ != 's'; }
+  bool did() const { return word_ == 'y'; }
+
+ private:
+  pid_t pid_ = -1;
+  char word_ = 'n';
+};
+
 }  // namespace
 
 TEST_CASE("ranks that have a port in common are reached each by its own door") {
@@ -128,6 +164,28 @@ TEST_CASE("ranks that have a port in common are reached each by its own door") {
   CHECK(call(second.contact, 1, 4, *second.acceptor) == 4);
   CHECK(call(first.contact, 1, 5, *first.acceptor) == 5);
   CHECK(!first.acceptor->next());
+}
+
+TEST_CASE("a child has no connection that a porter has brought") {
+  const OnePort port;
+  CalledRank rank(1);
+  REQUIRE(rank.acceptor);
+  Dialer dialer({kKey, HelloKind::kControl, 4, 1}, rank.contact);
+  auto status = Dialer::Status::kPending;
+  std::optional<Acceptor::Accepted> accepted;
+  REQUIRE(in_time([&] {
+    if (status == Dialer::Status::kPending) status = dialer.advance();
+    accepted = rank.acceptor->next();
+    return accepted.has_value();
+  }));
+  const pid_t child = fork();
+  if (child == 0) {
+    struct stat there {};
+    _exit(fstat(accepted->fd.get(), &there) == 0 && S_ISCHR(there.st_mode) ? 0 : 1);
+  }
+  int ended = -1;
+  REQUIRE(waitpid(child, &ended, 0) == child);
+  CHECK(ended == 0);
 }
 
 #ifndef TUTTI_TEST_TSAN  // ThreadSanitizer lets no child of a process with threads start one
@@ -144,6 +202,9 @@ TEST_CASE("processes have a port in common, and whichever ends first, the others
   CHECK(reaches(child.contact, 2));
   CHECK(child.wait() == 0);
   CHECK(in_time([&] { return bool(listen_any(port.number(), nullptr)); }));  // nobody has it any more
+  CalledRank again(3);                                                       // with a porter of its own
+  REQUIRE(again.acceptor);
+  CHECK(call(again.contact, 3, 5, *again.acceptor) == 5);
 }
 
 TEST_CASE("a process that is stopped keeps nobody from those that have the port in common with it") {
@@ -203,6 +264,59 @@ TEST_CASE("a stranger that knows a door is stopped by who listens there") {
   CHECK(contains(dialer.story(), "secret"));
 }
 
+TEST_CASE("another user's process gets no host's port, and brings nobody to a door") {
+  const OnePort port;
+  CalledRank rank(1);
+  REQUIRE(rank.acceptor);
+  {
+    const OtherUser asks([&] {
+      const auto line = connect_start(unix_abstract_address("tutti-port-" + std::to_string(port.number())));
+      char byte;
+      return line && !recv_all(line.value().get(), &byte, 1, Deadline::after_seconds(5));
+    });
+    if (!asks.is_there()) return;
+    CHECK(asks.did());
+  }
+  Fd held, line;
+  const OtherUser brings([&] {
+    int ends[2];
+    auto to = connect_start(unix_abstract_address(format("tutti-door-%016" PRIx64, rank.contact.door)));
+    if (!to || socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return false;
+    line = std::move(to).value();
+    held.reset(ends[0]);
+    return send_with_descriptor(line.get(), "", 1, Fd(ends[1]));
+  });
+  REQUIRE(brings.did());
+  std::vector<pollfd> door;
+  rank.acceptor->add_waiting(&door);
+  REQUIRE(in_time([&] { return ::poll(door.data(), door.size(), 0) > 0; }));
+  CHECK(!rank.acceptor->next());
+  CHECK(!rank.acceptor->has_pending());
+}
+
+TEST_CASE("no caller is sent to another user's door") {
+  const OnePort port;
+  CalledRank rank(1);
+  REQUIRE(rank.acceptor);
+  constexpr uint64_t kDoor = 77;
+  Fd theirs;
+  const OtherUser other([&] {
+    auto door = listen_unix_abstract(format("tutti-door-%016" PRIx64, kDoor));
+    if (door) theirs = std::move(door).value();
+    return bool(theirs);
+  });
+  if (!other.is_there()) return;
+  REQUIRE(other.did());
+  const Fd caller = connect_to(rank.contact.addresses.back());
+  REQUIRE(caller);
+  Handshake hello = Handshake::client(kKey, HelloKind::kControl, 4, 1, {}, kDoor);
+  if (hello.advance(caller.get()) == Handshake::Status::kFailed) return;  // refused at once
+  char byte;
+  const auto answer = recv_all(caller.get(), &byte, 1, Deadline::after_seconds(5));
+  REQUIRE(!answer);
+  CHECK(answer.error().code == Code::kRemoteError);  // and not kept by somebody else
+}
+
 TEST_CASE("a port that another program has is an error that says so") {
   const OnePort port;
   uint16_t bound = 0;
@@ -220,6 +334,8 @@ TEST_CASE("TUTTI_PORT and TUTTI_PORT_RANGE exclude each other") {
   CHECK(env_check());
   setenv("TUTTI_PORT_RANGE", "4000-4001", 1);
   const auto both = env_check();
+  setenv("TUTTI_PORT", "0", 1);  // which means none
+  CHECK(env_check());
   unsetenv("TUTTI_PORT_RANGE");
   REQUIRE(!both);
   CHECK(contains(both.error().message, "TUTTI_PORT and TUTTI_PORT_RANGE are both set"));
@@ -248,6 +364,40 @@ TEST_CASE("a porter that lacks the descriptor to pass a caller on keeps it until
     if (status == Dialer::Status::kPending) status = dialer.advance();
     if (auto accepted = rank.acceptor->next()) heard = accepted->hello.from_rank;
     return status != Dialer::Status::kPending && heard == 4;
+  }));
+  CHECK(status == Dialer::Status::kDone);
+}
+
+TEST_CASE("a caller that a porter has brought waits for a descriptor") {
+  const OnePort port;
+  CalledRank rank(1);
+  REQUIRE(rank.acceptor);
+  // By one address: by another one it could come a second time.
+  Dialer dialer({kKey, HelloKind::kControl, 4, 1, {}, rank.contact.door}, std::vector{rank.contact.addresses.back()});
+  auto status = Dialer::Status::kPending;
+  std::vector<pollfd> door;
+  rank.acceptor->add_waiting(&door);
+  REQUIRE(in_time([&] {
+    if (status == Dialer::Status::kPending) status = dialer.advance();
+    return ::poll(door.data(), door.size(), 0) > 0;
+  }));
+  ::poll(nullptr, 0, 100);  // until the porter has closed its own
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{256, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::vector<Fd> all;
+  for (int fd; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all.emplace_back(fd);
+  all.pop_back();  // for the porter's connection, and none for what it brings
+  const bool is_in_at_once = rank.acceptor->next().has_value();
+  all.clear();
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK_FALSE(is_in_at_once);
+  int heard = -1;
+  CHECK(in_time([&] {
+    if (status == Dialer::Status::kPending) status = dialer.advance();
+    if (auto accepted = rank.acceptor->next()) heard = accepted->hello.from_rank;
+    return status == Dialer::Status::kFailed || (status == Dialer::Status::kDone && heard == 4);
   }));
   CHECK(status == Dialer::Status::kDone);
 }

@@ -174,6 +174,10 @@ TEST_CASE("places by the thousand: the last ones have their names, and the other
   CHECK(recorder.place_text(1000) == " (1000)");
   CHECK(recorder.place_text(2000).empty());
   CHECK(place_name(name_place(std::string(500, 'x'))).size() == kMostPlaceBytes);
+  const uint64_t forgotten = name_place("forgotten"), kept = name_place("kept");
+  for (size_t i = 1; i < kMostPlaces; i++) name_place("new");
+  CHECK(place_name(forgotten).empty());
+  CHECK(place_name(kept) == "kept");
 }
 
 TEST_CASE("how long an operation was queued is kept") {

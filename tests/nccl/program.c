@@ -106,6 +106,11 @@ static void configured_operations(ncclComm_t comm, int rank) {
   config.launchCompletionEvent = (cudaEvent_t)mine;
   CHECK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config) == kInvalidUsage &&
         says("launchCompletionEvent"));
+  OK(ncclGroupStart()); /* of which nothing is run, as one call is wrong */
+  both[0] = 0;
+  OK(ncclAllReduce(mine, both, 1, kFloat, kSum, comm, NULL));
+  CHECK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config) == kInvalidUsage);
+  CHECK(ncclGroupEnd() == kInvalidUsage && says("launchCompletionEvent") && both[0] == 0);
   config.magic = 0;
   CHECK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config) == kInvalidArgument &&
         says("NCCL_COLLCONFIG_INITIALIZER"));
@@ -160,6 +165,8 @@ static void memory(ncclComm_t comm) {
   OK(ncclWinGetUserPtr(comm, window, &pointer));
   CHECK(pointer == buffer);
   OK(ncclCommWindowDeregister(comm, window));
+  window = (ncclWindow_t)&bytes; /* what is none */
+  CHECK(ncclCommWindowRegister(comm, NULL, 4096, &window, 0) == kInvalidArgument && window == NULL);
   OK(ncclMemFree(buffer));
   OK(ncclCommMemStats(comm, 3, &bytes));
   CHECK(bytes > 0);
@@ -198,6 +205,7 @@ static void children(ncclComm_t comm, int rank) {
   CHECK(place == 1 - rank && count == 2 && device == -1);
   OK(ncclCommDestroy(part));
   if (rank == 1) return;
+  CHECK(ncclCommShrink(comm, excluded, 1, &left, NULL, 2) == kInvalidArgument && says("shrinkFlags=2"));
   OK(ncclCommShrink(comm, excluded, 1, &left, NULL, 0));
   all_reduce(left, 0, 1);
   OK(ncclCommDestroy(left));
@@ -206,7 +214,7 @@ static void children(ncclComm_t comm, int rank) {
 /* What Tutti does not have, by both names, and wrong calls: errors with a sentence. */
 static void refusals(ncclComm_t comm) {
   ncclComm_t none = NULL;
-  ncclUniqueId id;
+  ncclUniqueId id, two[2];
   ncclConfig_t config = new_config();
   float value = 0;
   CHECK(ncclCommSuspend(comm, 0) == kInvalidUsage && says("ncclCommSuspend") && says("destroy the communicator"));
@@ -222,7 +230,9 @@ static void refusals(ncclComm_t comm) {
   CHECK(ncclCommCount(comm, NULL) == kInvalidArgument && says("count is NULL"));
   config.magic = 0;
   OK(ncclGetUniqueId(&id));
+  none = comm; /* what the program had there */
   CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == kInvalidArgument && says("NCCL_CONFIG_INITIALIZER"));
+  CHECK(none == NULL);
   config = new_config();
   config.blocking = 2;
   CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == kInvalidArgument && says("blocking=2"));
@@ -232,6 +242,10 @@ static void refusals(ncclComm_t comm) {
   OK(ncclCommAbort(none));
   CHECK(ncclCommInitRankScalable(&none, 1, 0, 0, &id, NULL) == kInvalidArgument && says("nId=0"));
   CHECK(strcmp(ncclGetErrorString(kInvalidUsage), ncclGetErrorString(kSuccess)) != 0);
+  OK(ncclGetUniqueId(&two[0]));
+  two[1] = two[0];
+  OK(ncclCommInitRankScalable(&none, 1, 0, 2, two, NULL));
+  OK(ncclCommDestroy(none));
 }
 
 static void profiler_names(void) {
@@ -245,6 +259,20 @@ static void profiler_names(void) {
   CHECK(version == NCCL_ABI_VERSION);
 }
 
+static void roots_and_operators(ncclComm_t comm, int rank) {
+  float own = (float)(rank + 1), got[2] = {0};
+  OK(ncclBroadcast(&own, got, 1, kFloat, 1, comm, NULL));
+  CHECK(got[0] == 2);
+  OK(ncclGather(&own, got, 1, kFloat, 1, comm, NULL));
+  CHECK(rank == 0 || (got[0] == 1 && got[1] == 2));
+  got[0] = (float)(10 * rank);
+  got[1] = (float)(10 * rank + 1);
+  OK(ncclScatter(got, &own, 1, kFloat, 1, comm, NULL));
+  CHECK(own == (float)(10 + rank));
+  OK(ncclAllReduce(&own, got, 1, kFloat, kMax, comm, NULL));
+  CHECK(got[0] == 11);
+}
+
 static int be_rank(int rank, ncclUniqueId id) {
   ncclComm_t comm = NULL, all[2] = {NULL, NULL};
   const ncclConfig_t good = new_config();
@@ -255,6 +283,7 @@ static int be_rank(int rank, ncclUniqueId id) {
   CHECK(memcmp(&config, &good, sizeof config) == 0); /* it is the program's */
   all_reduce(comm, rank, kRanks);
   other_operations(comm, rank);
+  roots_and_operators(comm, rank);
   configured_operations(comm, rank);
   encryption();
   growth(comm, rank);

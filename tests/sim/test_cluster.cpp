@@ -42,6 +42,7 @@ TEST_CASE("a file's numbers are those of the network") {
   CHECK(network.starts_ns(9) == about(5000));
   CHECK(network.slowdown(9) == about(2));
   CHECK(network.slowdown(8) == about(1));
+  CHECK(network.layout().slow_hosts == std::vector<int>{1});
   const Route within = network.route(4, 7), beside = network.route(3, 4), across = network.route(2, 21);
   CHECK(within.latency_ns == about(500));
   CHECK(network.wire_name(beside.wires[0]) == "host 0's NIC 1, out");
@@ -49,6 +50,8 @@ TEST_CASE("a file's numbers are those of the network") {
   CHECK(across.n_wires == 5);
   CHECK(across.latency_ns == about(5000));
   CHECK(network.wire_name(across.wires[3]) == "host 0 to host 5");
+  CHECK(facts_of(network).wire_latency_ns == 3000);
+  CHECK(facts_of(network).racks.latency_ns == 2000);
 }
 
 TEST_CASE("a file says whether there is RDMA, and may say what messages are like") {
@@ -65,6 +68,26 @@ TEST_CASE("a file says whether there is RDMA, and may say what messages are like
   CHECK(sizes.slot_bytes == 128);
 }
 
+TEST_CASE("a file's costs of CPUs are those of the cluster") {
+  const auto cluster =
+      cluster_from_json(replaced(kGood, "\"racks\"", R"("cpus_per_host": 3, "shares_cpus": true, "summed_byte_ns": 0.5,
+        "cache_bytes": 4096, "far_byte_ns": 0.25, "evicted_byte_ns": 0.125, "operation_us": 2, "switch_us": 4,
+        "racks")"),
+                        "F");
+  REQUIRE(cluster);
+  const ClusterCpus& cpus = cluster.value().cpus;
+  CHECK(cpus.per_host == 3);
+  CHECK(cpus.are_shared);
+  CHECK(cpus.summed_byte_ns == 0.5);
+  CHECK(cpus.cache_bytes == 4096);
+  CHECK(cpus.far_byte_ns == 0.25);
+  CHECK(cpus.evicted_byte_ns == 0.125);
+  CHECK(cpus.operation_ns == about(2000));
+  CHECK(cpus.switch_ns == about(4000));
+  CHECK(cluster.value().local.message_ns == about(100));
+  CHECK(cluster.value().local.byte_ns == 0.25);
+}
+
 TEST_CASE("racks that are not numbered are as many as it takes") {
   const auto cluster = cluster_from_json(replaced(kGood, "\"racks\": 2, ", ""), "F");
   REQUIRE(cluster);
@@ -74,15 +97,21 @@ TEST_CASE("racks that are not numbered are as many as it takes") {
 TEST_CASE("hosts are found by their names, and are as fast as their slowest NIC") {
   const std::string good = kGood;
   const auto cluster =
-      cluster_from_json(replaced(good, "\"racks\": 2,", R"("racks": 2, "hosts": ["a", "b", "", "c.x"],)"), "F");
+      cluster_from_json(replaced(good, "\"racks\": 2,", R"("racks": 2, "hosts": ["a", "b", "", "c.x", "b.x"],)"), "F");
   REQUIRE(cluster);
   CHECK(cluster.value().find_host("b") == 1);
   CHECK(cluster.value().find_host("b.example.org") == 1);
   CHECK(cluster.value().find_host("c.x") == 3);
+  CHECK(cluster.value().find_host("b.x") == 4);
   CHECK(cluster.value().find_host("c") == -1);
   CHECK(cluster.value().host_bytes_per_second(0) == about(25e9));
   CHECK(cluster.value().host_bytes_per_second(1) == about(2.5e9));
   CHECK(cluster.value().rack_bytes_per_second() == about(5e9));
+  Cluster faster = cluster.value();
+  faster.exceptions.push_back({.host = 0, .bytes_per_second = 50e9});
+  faster.exceptions.push_back({.host = 2, .nic = 0, .bytes_per_second = 50e9});
+  CHECK(faster.host_bytes_per_second(0) == about(100e9));
+  CHECK(faster.host_bytes_per_second(2) == about(25e9));  // its other NIC is as it was
 }
 
 TEST_CASE("what is wrong with a file is said, and what to do") {
@@ -119,6 +148,18 @@ TEST_CASE("what is wrong with a file is said, and what to do") {
       {replaced(good, "\"rack\": 1, \"gbit_per_s\": 40", "\"rack\": 1"), "it changes nothing"},
       {replaced(good, "\"starts_late_us\": 5", "\"gbit_per_s\": 5"), "a rank has no gbit_per_s"},
       {replaced(good, "\"slowdown\": 2", "\"slowdown\": 0.5"), "slowdown is 0.5; give a number from 1 up"},
+      {replaced(good, "\"from_host\": 0, \"to_host\": 5, \"gbit_per_s\": 1",
+                "\"host\": 0, \"from_host\": 1, \"slowdown\": 2"),
+       "give one of host, rank, rack, or from_host and to_host"},
+      {replaced(good, "\"to_host\": 5", "\"to_host\": 0"), "from_host and to_host are the same"},
+      {replaced(good, "\"racks\": 2", "\"racks\": 4294967298"), "racks is 4294967298; give a whole number"},
+      {replaced(good, "\"from_host\": 0", "\"from_host\": 6"), "there is no from_host 6; the last one is 5"},
+      {replaced(good, "\"nic\": 1, \"gbit_per_s\": 10", "\"nic\": 1, \"slowdown\": 2"),
+       "slowdown is of a host or a rank"},
+      {replaced(good, "\"rack\": 1, \"gbit_per_s\": 40", "\"host\": 2, \"starts_late_us\": 5"),
+       "starts_late_us is of a rank"},
+      {replaced(replaced(good, "\"racks\": 2, ", ""), "\"rack\": {\"gbit_per_s\": 200, \"latency_us\": 2},", ""),
+       "F: rack is missing"},
       {replaced(good, "{\"rack\": 1, \"gbit_per_s\": 40}", "7"), "F, exceptions[2]: it is not an object"},
   };
   for (const Wrong& wrong : wrongs) {
@@ -139,6 +180,10 @@ TEST_CASE("more ranks than there is room for, and exceptions for ranks that are 
   CHECK(contains(many.error().message, "25 ranks are more than the topology has room for, 2 racks of 3 hosts of 4"));
   REQUIRE(!few);
   CHECK(contains(few.error().message, "exception is about rank 9, and there are 9 ranks"));
+  Cluster three = uneven_cluster();
+  three.racks = 3, three.hosts_per_rack = 1;
+  three.exceptions = {{.host = 2, .bytes_per_second = 1e9}};
+  CHECK(speed_of(network_of(three, 6), "rack 0, out") == about(20));  // the third host is not there
 }
 
 }  // namespace

@@ -311,9 +311,11 @@ TEST_CASE("ranks that are alike are simulated once, and it takes the same time")
         INFO(name << " n=" << n << " hosts_per_rack=" << hosts_per_rack);
         CHECK(few.value().ns == about(all.value().ns));
         CHECK(few.value().ends_ns.size() == static_cast<size_t>(n));
+        CHECK(*std::min_element(few.value().ends_ns.begin(), few.value().ends_ns.end()) > 0);
         CHECK(few.value().messages == all.value().messages);
         CHECK(few.value().bytes == all.value().bytes);
         CHECK(few.value().events < all.value().events);
+        CHECK(few.value().wire_bytes == all.value().wire_bytes);
       }
   // Nobody is like a rank that is slow.
   Cluster cluster = even_cluster(64);
@@ -346,6 +348,16 @@ TEST_CASE("schedules that do not fit together are told of") {
   const auto alone = run(network, job);
   REQUIRE(!alone);
   CHECK(contains(alone.error().message, "only rank"));
+  // Both of its lanes.
+  job.schedule = [&](int rank) {
+    Schedule schedule{.rank = rank, .n_ranks = 2, .n_chunks = 1};
+    const Step out{.send = 1, .local = {Buffer::kInput, 0}}, in{.recv = 0, .store = {Buffer::kOutput, 0}};
+    for (int lane = 0; lane < 2; lane++) schedule.lanes.push_back({0, {rank == 0 ? out : in}});
+    return schedule;
+  };
+  const auto shared = run(network, job);
+  REQUIRE(!shared);
+  CHECK(contains(shared.error().message, "two lanes of rank 0 use the link to rank 1"));
   // Each waits for the other's first word.
   job.schedule = [&](int rank) {
     Schedule schedule{.rank = rank, .n_ranks = 2, .n_chunks = 1};
@@ -386,6 +398,11 @@ TEST_CASE("what is not worked out beforehand costs something before it begins") 
   CHECK(ns_of(network, {.bytes = 64 << 10, .row = 3}, Algo::kRing) -
             ns_of(free, {.bytes = 64 << 10, .row = 3}, Algo::kRing) ==
         about(300, 1e-5));
+  cluster.links.slot_bytes = 256;  // so that 4 KiB take several rounds
+  const Network in_rounds = network_of(cluster, 2);
+  cluster.cpus.operation_ns = 0;
+  const double free_ns = ns_of(network_of(cluster, 2), {.bytes = 4 << 10}, Algo::kRing);
+  CHECK(ns_of(in_rounds, {.bytes = 4 << 10}, Algo::kRing) - free_ns == about(300, 1e-5));
 }
 
 TEST_CASE("a trace tells of every message, and of the waits between") {

@@ -64,6 +64,13 @@ TEST_CASE("operations in a row: what each after the first one adds") {
   const double each_ns = kInput / kBytesPerNs;
   CHECK(outcome_of(tcp_cluster(), 4, once, kLinear).ns == about(2 * (3 * each_ns + kLatencyNs)));
   CHECK(outcome_of(tcp_cluster(), 4, row, kLinear).ns < 4.5 * each_ns + 2 * kLatencyNs);
+  // In two lanes, of which each does all of them.
+  Cluster lanes = tcp_cluster();
+  lanes.links.slots = lanes.links.slot_bytes = 0;
+  once.bytes = row.bytes = 2 << 20;
+  const Outcome in_lanes = outcome_of(lanes, 2, row, Algo::kRing);
+  CHECK(in_lanes.messages == outcome_of(lanes, 2, once, Algo::kRing).messages);
+  CHECK(in_lanes.ns > 0.99 * (2 << 20) / kBytesPerNs);
 }
 
 TEST_CASE("what goes in and out by turns finds a burst each time") {
@@ -117,6 +124,10 @@ TEST_CASE("a message that has waited for long costs its receiver more") {
   CHECK(ns_with(1 << 20, 1) == plain_ns);
   CHECK(ns_with(0, 1) == plain_ns);
   CHECK(ns_with(1 << 10, 1) == about(plain_ns + 12 * (4 << 10), 0.2));
+  // What comes from other hosts has not been in these caches.
+  cluster.ranks_per_host = 1, cluster.nic.message_ns = 100;
+  const double far_ns = ns_with(0, 0);
+  CHECK(ns_with(1 << 10, 1) == far_ns);
 }
 
 TEST_CASE("hosts that share CPUs are not alike") {

@@ -144,6 +144,8 @@ TEST_CASE("graph: speeds of links and NICs are written as they are") {
   const auto again = graph_from_nccl_xml(xml.value(), "F");
   REQUIRE(again);
   check_same(again.value(), graph);
+  graph.edges.back().bytes_per_second = 2.25 * 40e9;  // for which two links are too few
+  CHECK(contains(nccl_xml(graph).value(), "count=\"3\""));
 }
 
 TEST_CASE("graph: a machine of hwloc's is written with its devices, and what has no place in NCCL's XML is refused") {
@@ -170,6 +172,13 @@ TEST_CASE("graph: a machine of hwloc's is written with its devices, and what has
   CHECK(again.value().nodes[2].bus == "0000:1b:00.0");
   CHECK(again.value().edges[1].bytes_per_second == 25e9 / 8);
   CHECK(again.value().nodes[3].name == "a<\"&'>b");
+
+  Machine without_nodes;
+  without_nodes.whole.parts = {device("GPU", "GPU NVIDIA H100", "0000:1a:00.0")};
+  const auto one = nccl_xml(graph_of(without_nodes));
+  REQUIRE(one);
+  CHECK(contains(one.value(), "<cpu numaid=\"0\">"));
+  CHECK(graph_from_nccl_xml(one.value(), "F"));
 
   const auto refused = [](const Graph& graph) {
     const auto wrong = nccl_xml(graph);
@@ -274,6 +283,13 @@ TEST_CASE("graph: racks that little leads out of are left once") {
   cluster.nics_per_host = 1;
   cluster.exceptions.back() = {.host = 3, .nic = 0, .bytes_per_second = 0.125e9};
   CHECK(is_about(best_ring(graph_of(cluster, 6, {})).bytes_per_second, 0.125e9));
+  cluster.nics_per_host = 2;
+  cluster.exceptions.back().nic = 1;
+  const Graph two = graph_of(cluster, 6, {});
+  for (const Graph::Edge& edge : two.edges) {
+    if (edge.a == named(two, "host 3, NIC 0")) CHECK(edge.bytes_per_second == 50e9);
+    if (edge.a == named(two, "host 3, NIC 1")) CHECK(edge.bytes_per_second == 0.125e9);
+  }
 }
 
 TEST_CASE("graph: a machine of hwloc's has its cores as ranks") {

@@ -84,6 +84,12 @@ TEST_CASE("a machine may have more CPUs than a cpu_set_t has room for") {
   CHECK(cpus_from_bytes(to_bytes(cpus(1500, 2000))) == cpus(1500, 2000));
 }
 
+TEST_CASE("several memories beside the same CPUs are one node") {
+  const Machine m = synthetic("pack:2 [numa(memory=2048)] [numa(memory=1024)] core:2 pu:1");
+  CHECK(place(m, cpus(2, 2)) == "package 1, NUMA node 2, NUMA node 3, core 2");
+  CHECK(m.whole.parts.at(1).parts.at(0).bytes == 3072);
+}
+
 TEST_CASE("golden: 64 cores without a structure keep the order of cores") {
   const Machine m = synthetic("pack:1 core:64 pu:1");
   std::vector<CpuSet> bound;

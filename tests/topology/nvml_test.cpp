@@ -42,6 +42,11 @@ TEST_CASE("NVML: a graph without its GPUs stays as it is, and so does one withou
   graph.add(Graph::Kind::kRank, "core");
   add_nvlinks(find_nvlinks(TUTTI_TEST_FAKE_NVML), graph);
   CHECK(graph.nodes.size() == 1);
+  Graph one;  // of two that are joined
+  one.add(Graph::Kind::kGpu, "10");
+  one.nodes.back().bus = "0000:10:00.0";
+  add_nvlinks(find_nvlinks(TUTTI_TEST_FAKE_NVML), one);
+  CHECK(one.edges.empty());
   CHECK(find_nvlinks("libtutti-no-such-library.so").links.empty());
   CHECK(find_nvlinks("libc.so.6").links.empty());  // that has none of the functions
 }

@@ -85,12 +85,16 @@ TEST_CASE("sysfs: of its host's cache a virtual machine counts on 40 MiB a CPU")
   for (const char* cpu : {"cpu0", "cpu1"}) {
     const std::string at = std::string("/devices/system/cpu/") + cpu;
     sys.put(at + "/cache/index3/level", "3");
+    sys.put(at + "/cache/index2/level", "2");  // of the same CPUs
+    sys.put(at + "/cache/index2/size", "2048K");
+    sys.put(at + "/cache/index2/shared_cpu_list", "0-1");
     sys.put(at + "/cache/index3/size", "491520K");
     sys.put(at + "/cache/index3/shared_cpu_list", "0-1");
   }
   const Machine m = discover_in_sysfs(sys.root(), false);
   CHECK(m.last_level_cache_bytes == 80u << 20);
   CHECK(cache_bytes(m, cpu_set({0})) == 80u << 20);
+  CHECK(place_name(m, path_to(m, cpu_set({1}))) == "L3 0, L2 0, core 1");
 }
 
 TEST_CASE("sysfs: network devices with their speeds; lo and what is down and unreal are left out") {
@@ -122,8 +126,11 @@ TEST_CASE("sysfs: a container that hides most of it leaves the usable CPUs") {
   odd.put("/devices/system/cpu/online", "0-1,,x");
   odd.put("/devices/system/cpu/cpu0/topology/physical_package_id", "-1");
   odd.put("/devices/system/cpu/cpu0/cache/index2/level", "many");
+  odd.put("/devices/system/cpu/cpu0/cache/index3/level", "3");  // but no size
   odd.put("/devices/system/node/nodes/cpulist", "0-99999999");
-  CHECK(discover_in_sysfs(odd.root(), false).whole.cpus[1]);
+  const Machine found = discover_in_sysfs(odd.root(), false);
+  CHECK(found.whole.cpus[1]);
+  CHECK(found.last_level_cache_bytes == 8u << 20);
 }
 
 // Two packages with one last-level cache each, of two nodes each (as Intel's with sub-NUMA clusters), whose cores have

@@ -19,6 +19,14 @@ const tuttiTransport* tuttiTransportPlugin(char* why, size_t why_bytes) {
   if (strcmp(how, "nameless") == 0) table.name = "";
   if (strcmp(how, "comma") == 0) table.name = "bad,tcp";
   if (strcmp(how, "no endpoint_open") == 0) table.endpoint_open = NULL;
+  if (strcmp(how, "no endpoint_close") == 0) table.endpoint_close = NULL;
+  if (strcmp(how, "no connect") == 0) table.connect = NULL;
+  if (strcmp(how, "no accept") == 0) table.accept = NULL;
+  if (strcmp(how, "no link_poll") == 0) table.link_poll = NULL;
+  if (strcmp(how, "no link_close") == 0) table.link_close = NULL;
+  if (strcmp(how, "no acquire") == 0) table.acquire = NULL;
+  if (strcmp(how, "no publish") == 0) table.publish = NULL;
+  if (strcmp(how, "no peek") == 0) table.peek = NULL;
   if (strcmp(how, "no release") == 0) table.release = NULL;
   if (strcmp(how, "no card") != 0) return &table;
   snprintf(why, why_bytes, "there is no such card");

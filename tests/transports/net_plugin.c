@@ -48,8 +48,14 @@ static int not_now(Comm* c) {
   return ++c->asked % 3 != 0;
 }
 
+/* What a test wants to be missing: "devices", "host memory" (of the second one) or "figures". */
+static int lacks(const char* what) {
+  const char* lacked = getenv("NET_PLUGIN_LACKS");
+  return lacked != NULL && strcmp(lacked, what) == 0;
+}
+
 static int count_devices(int* n) {
-  *n = 2;
+  *n = lacks("devices") ? 0 : 2;
   return kSuccess;
 }
 
@@ -87,6 +93,8 @@ static int properties(int device, Properties* p) {
   const Properties all = {
       .kinds = kHost, .megabits = 40000 + device, .port = 1, .latency_us = 7.5f, .most_receives = 1};
   *p = all;
+  if (lacks("figures")) p->megabits = 0, p->latency_us = 0;
+  if (lacks("host memory") && device == 1) p->kinds = 2; /* a GPU's */
   return device < 2 ? kSuccess : kInternalError;
 }
 
@@ -183,7 +191,10 @@ static int send_it(Comm* c, char* data, size_t bytes, const Region* in, Request*
   *request = NULL;
   if (n == 0) return kRemoteError;
   c->posted += n > 0 ? (size_t)n : 0;
-  return c->posted <= c->begun || not_now(c) ? kSuccess : begin(c, data, bytes, in, request);
+  if (c->posted <= c->begun || not_now(c)) return kSuccess;
+  const char* spoilt = getenv("NET_PLUGIN_SPOILS"); /* a byte of each message */
+  if (spoilt != NULL) data[atoi(spoilt)] ^= 1;
+  return begin(c, data, bytes, in, request);
 }
 static int receive_it(Comm* c, int n, char** data, size_t bytes, Region** in, Request** request) {
   *request = NULL;
@@ -256,3 +267,9 @@ const struct Table NET_TABLE = {
     "Made up",
     {F(set_up_profiled), F(count_devices), F(properties), F(listen_of), F(connect_of), F(accept_of), F(pin), NULL,
      F(unpin), F(send_of), F(receive_of), NULL, F(test), F(close_of), F(close_of), F(close_of)}};
+/* Plugins have tables of several versions, of which the newest one is to be used. */
+static int fails(void) {
+  return kInternalError;
+}
+extern const struct Table NET_OLDER_TABLE;
+const struct Table NET_OLDER_TABLE = {"Too old", {F(fails), F(fails), F(fails)}};

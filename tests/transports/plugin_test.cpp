@@ -92,7 +92,9 @@ TEST_CASE("plugin: one with a table that does not fit is refused, and its own re
   };
   for (const char* how : {"older", "newer", "short"}) CHECK(contains(because(how), "rebuild it"));
   for (const char* how : {"nameless", "comma"}) CHECK(contains(because(how), "name is empty or contains a comma"));
-  for (const char* how : {"no endpoint_open", "no release"}) CHECK(contains(because(how), "one of the ten functions"));
+  for (const char* how : {"no endpoint_open", "no endpoint_close", "no connect", "no accept", "no link_poll",
+                          "no link_close", "no acquire", "no publish", "no peek", "no release"})
+    CHECK(contains(because(how), "one of the ten functions"));
   CHECK(contains(because("no card"), "there is no such card"));
 }
 
@@ -125,6 +127,14 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
     const tuttiEndpointInfo info = open_endpoint(found.value()[0], 1).value().info();
     CHECK(info.latency_ns == 7500);
     CHECK(info.bytes_per_second == 40001ull * 125'000);  // of the second device
+    const tuttiEndpointInfo third = open_endpoint(found.value()[0], 2, 3).value().info();
+    CHECK(third.bytes_per_second == 40000ull * 125'000);  // of the first one again
+    {
+      const Setting silent("NET_PLUGIN_LACKS", "figures");
+      const tuttiEndpointInfo usual = open_endpoint(found.value()[0], 1).value().info();
+      CHECK(usual.bytes_per_second == 1'000'000'000);
+      CHECK(usual.latency_ns == 5000);
+    }
     // Who goes while it connects is forgotten.
     auto a = open_endpoint(found.value()[0], 0), b = open_endpoint(found.value()[0], 1);
     REQUIRE((a && b));
@@ -141,6 +151,16 @@ TEST_CASE("plugin: one that was made for NCCL is the transport net, and there is
     }));
   }
   CHECK(contains(refusal(all), "Made up is already loaded"));
+}
+
+TEST_CASE("plugin: one for NCCL without devices, or with one that cannot send host memory, is refused") {
+  const std::string all = TUTTI_NET_PLUGINS, last = all.substr(all.rfind(',') + 1);
+  const auto without = [&](const char* what) {
+    const Setting lacks("NET_PLUGIN_LACKS", what);
+    return refusal(last);
+  };
+  CHECK(contains(without("devices"), "Made up finds no device on this machine"));
+  CHECK(contains(without("host memory"), "Made up cannot send host memory"));
 }
 
 TEST_CASE("plugin: a link of a net plugin is there at both ends or at neither") {
@@ -167,5 +187,27 @@ TEST_CASE("plugin: a link of a net plugin is there at both ends or at neither") 
     for (int i = 0; i < 1000; i++) is_taken = is_taken || take(b.value(), &in);
     CHECK_FALSE(is_taken);
     CHECK_FALSE(is_ready);
+  }
+}
+
+TEST_CASE("plugin: what is no message of a net link ends it") {
+  const std::string all = TUTTI_NET_PLUGINS;
+  const Plugin plugin(all.substr(0, all.find(',')));
+  const auto found = find_transports("net");
+  REQUIRE(found);
+  for (const char* byte : {"32", "40"}) {  // behind the tag: its number, its length
+    CAPTURE(byte);
+    const Setting spoils("NET_PLUGIN_SPOILS", byte);
+    Pair p = make_pair(found.value()[0]);
+    void* const slot = p.out.acquire();
+    REQUIRE(slot != nullptr);
+    memset(slot, 7, 8);
+    p.out.publish(8, tuttiTag{});
+    Health health;
+    CHECK(until(Deadline::after_seconds(3), [&] {
+      poll_once(p.out);
+      return !(health = poll_once(p.in));
+    }));
+    CHECK(contains(health.error.text, "not a message of this link"));
   }
 }

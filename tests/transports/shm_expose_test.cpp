@@ -316,11 +316,16 @@ TEST_CASE("shared memory: what cannot be shared is said") {
   CHECK(contains(unmapped.error().message, "not mapped"));
   auto memory = SharedMemory::allocate(10000);
   REQUIRE(memory);
+  const char* const within = static_cast<char*>(memory.value()) + 100;
+  const auto part = SharedMemory::add(static_cast<char*>(memory.value()) + 100, 50);
+  REQUIRE(part);
   const auto too_much = SharedMemory::add(memory.value(), 1 << 20);
   REQUIRE_FALSE(too_much);
   CHECK(contains(too_much.error().message, "1048576 bytes"));
   CHECK_FALSE(SharedMemory::free(static_cast<char*>(memory.value()) + 1));
   CHECK(SharedMemory::free(memory.value()));
+  CHECK(SharedMemory::find(within, 50) == nullptr);  // also what was registered there
+  CHECK_FALSE(SharedMemory::is_live(part.value()->id));
   CHECK_FALSE(SharedMemory::free(memory.value()));
   CHECK_FALSE(SharedMemory::allocate(size_t{1} << 50));
 }
