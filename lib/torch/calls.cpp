@@ -79,8 +79,8 @@ Bound bound;
 const DlExchange* exchange = nullptr;  // if this torch has it
 
 PyObject *s_all_gather, *s_all_reduce, *s_async, *s_back, *s_barrier, *s_broadcast, *s_comm, *s_communicator,
-    *s_contiguous, *s_cpu, *s_data_ptr, *s_dtype, *s_file, *s_last, *s_numel, *s_op, *s_reduce, *s_reduce_scatter,
-    *s_root, *s_shape, *s_size;
+    *s_contiguous, *s_cpu, *s_data_ptr, *s_dtype, *s_file, *s_last, *s_neg, *s_numel, *s_op, *s_reduce,
+    *s_reduce_scatter, *s_root, *s_shape, *s_size;
 
 // ---- where the user's program calls from ----
 
@@ -230,7 +230,9 @@ bool take(PyObject* tensor, Operand* operand) {
   DlTensor described{};
   const bool taken = exchange == nullptr ? take_slowly(tensor, operand)
                                          : exchange->describe(tensor, &described) == 0 && take(described, operand);
-  return taken && reinterpret_cast<uintptr_t>(operand->at) % kTypeBytes[operand->type] == 0;
+  if (!taken || reinterpret_cast<uintptr_t>(operand->at) % kTypeBytes[operand->type] != 0) return false;
+  // Memory may lack the sign of imaginary parts of what is conjugated, which lie side by side only if there is one.
+  return operand->elems != 1 || operand->type < tuttiFloat16 || !is_true(call(tensor, s_neg));
 }
 
 // Its communicator; none if it has none any more, or is another backend's.
@@ -464,6 +466,7 @@ PyMODINIT_FUNC PyInit_libtutti_torch() {
                      {&s_dtype, "dtype"},
                      {&s_file, "co_filename"},
                      {&s_last, "f_lasti"},
+                     {&s_neg, "is_neg"},
                      {&s_numel, "numel"},
                      {&s_shape, "shape"},
                      {&s_async, "asyncOp"},

@@ -91,6 +91,22 @@ class Collectives(unittest.TestCase):
         for peer in range(n):
             self.same(gathered[peer], matrix + peer)
 
+    @ranks.on(2)
+    def test_signs_that_memory_lacks(self, rank, n):
+        def minus_two():
+            return torch.tensor([1 + 2j]).conj().imag  # +2 lies in memory
+
+        self.assertTrue(minus_two().is_neg() and minus_two().is_contiguous())
+        shared = minus_two() if rank == 0 else torch.zeros(1)
+        dist.broadcast(shared, 0)
+        self.assertEqual(shared.item(), -2)
+        gathered = [torch.zeros(1) for _ in range(n)]
+        dist.all_gather(gathered, minus_two())
+        self.assertEqual([each.item() for each in gathered], [-2] * n)
+        summed = minus_two() if rank == 0 else torch.ones(1)
+        dist.all_reduce(summed)
+        self.assertEqual(summed.item(), -1)
+
     @ranks.on(2, 4)
     def test_broadcast_and_reduce(self, rank, n):
         for root in range(n):

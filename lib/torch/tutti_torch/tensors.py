@@ -77,7 +77,8 @@ def check_dense(tensor: torch.Tensor) -> None:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether its elements are contiguous and aligned to their type (other libraries' memory may not be)."""
-    return tensor.is_contiguous() and not tensor.is_conj() and tensor.data_ptr() % tensor.itemsize == 0
+    is_as_it_lies = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return is_as_it_lies and tensor.data_ptr() % tensor.itemsize == 0
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -114,12 +115,12 @@ class Reduction(NamedTuple):
 
 def reduction(tensor: torch.Tensor, number: int) -> Reduction:
     """How to reduce `tensor` with the operator of that number (not a bitwise one of integers, nor PREMUL_SUM)."""
-    if (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous():
+    if (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous() and not tensor.is_neg():
         code, op = TYPES.get(tensor.dtype), _OPS.get(number)
         if code is not None and op is not None:
             return Reduction(tensor, code, op, tensor.numel())
     check_dense(tensor)
-    buffer, op = tensor.detach(), _OPS.get(number)
+    buffer, op = tensor.detach().resolve_neg(), _OPS.get(number)
     if buffer.dtype is torch.bool:
         buffer, op = buffer.contiguous().view(torch.uint8), _BOOL_OPS.get(number)
     elif buffer.is_complex():
