@@ -15,7 +15,12 @@
 //   std::optional<Error> shortage() const;
 #pragma once
 
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <list>
@@ -102,6 +107,18 @@ inline Result<bool> take_connection(Dialer& dialer, Fd* socket, int peer, const 
   return true;
 }
 
+// Appends to `inbox` what has come, so that it has `most` bytes at most. False when the other side has closed it.
+inline bool take_what_came(const Fd& socket, std::string* inbox, size_t most = SIZE_MAX) {
+  char some[512];
+  while (inbox->size() < most) {
+    const ssize_t n = ::recv(socket.get(), some, std::min(sizeof some, most - inbox->size()), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
+    if (n <= 0) return false;
+    inbox->append(some, static_cast<size_t>(n));
+  }
+  return true;
+}
+
 // Of connections that have authenticated and are to send something more, the first that makes a link. `take_in` gives
 // the link, null as long as that has not come, or why the connection is refused.
 template <class Incoming, class TakeIn>
@@ -163,7 +180,6 @@ struct TransportTable {
     }
     return tuttiSuccess;
   }
-  static void endpoint_close(tuttiEndpoint* endpoint) { delete self(endpoint); }
 
   static tuttiResult_t link_poll(tuttiLink* link, tuttiLinkState* state, tuttiTransportError* error) {
     auto ready = self(link)->poll();
@@ -171,35 +187,11 @@ struct TransportTable {
     if (!ready) return report(ready.error(), error);
     return ready.value() ? tuttiSuccess : tuttiInProgress;
   }
-  static void link_close(tuttiLink* link) { delete self(link); }
-  static void revoke(tuttiLink* link) { self(link)->revoke(); }
-  static int wait_begin(tuttiLink* link, tuttiWait* wait) { return self(link)->wait_begin(wait); }
-  static void wait_end(tuttiLink* link) { self(link)->wait_end(); }
-  static tuttiRoom acquire(tuttiLink* link, const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
-    return sender(link)->acquire(data, bytes, posting, at);
-  }
-  static int publish(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
-    return sender(link)->publish(data, bytes, *tag);
-  }
-  static int push(tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
-    return sender(link)->push(data, bytes, *tag);
-  }
-  static int peek(tuttiLink* link, tuttiMessage* message) { return receiver(link)->peek(message); }
-  static void release(tuttiLink* link) { receiver(link)->release(); }
-  static const void* match(tuttiLink* link, uint32_t bytes, const tuttiTag* tag) {
-    return receiver(link)->match(bytes, *tag);
-  }
   static tuttiResult_t read(tuttiLink* link, const void** data, tuttiTransportError* error) {
     auto found = receiver(link)->read();
     if (!found) return report(found.error(), error);
     *data = found.value();
     return tuttiSuccess;
-  }
-  static int post(tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes, int required) {
-    return receiver(link)->post(ahead, to, bytes, required != 0);
-  }
-  static void endpoint_narrow(tuttiEndpoint* endpoint, int here, int elsewhere) {
-    self(endpoint)->narrow(here != 0, elsewhere != 0);
   }
   static int endpoint_registers(tuttiEndpoint* endpoint, const void* data, uint64_t bytes, char* why,
                                 size_t why_bytes) {
@@ -212,31 +204,39 @@ struct TransportTable {
 template <class EndpointClass, class Sender, class Receiver>
 constexpr tuttiTransport make_transport(const char* name) {
   using T = TransportTable<EndpointClass, Sender, Receiver>;
-  tuttiTransport table{TUTTI_TRANSPORT_ABI_VERSION,
-                       sizeof(tuttiTransport),
-                       name,
-                       T::endpoint_open,
-                       T::endpoint_close,
-                       T::connect,
-                       T::accept,
-                       T::endpoint_reaches,
-                       nullptr,
-                       nullptr,
-                       T::link_poll,
-                       T::link_close,
-                       T::revoke,
-                       T::wait_begin,
-                       T::wait_end,
-                       T::acquire,
-                       T::publish,
-                       T::push,
-                       T::peek,
-                       T::release,
-                       T::match,
-                       T::read,
-                       T::post};
+  tuttiTransport table{
+      .abi_version = TUTTI_TRANSPORT_ABI_VERSION,
+      .struct_bytes = sizeof(tuttiTransport),
+      .name = name,
+      .endpoint_open = T::endpoint_open,
+      .endpoint_close = [](tuttiEndpoint* endpoint) { delete T::self(endpoint); },
+      .connect = T::connect,
+      .accept = T::accept,
+      .endpoint_reaches = T::endpoint_reaches,
+      .link_poll = T::link_poll,
+      .link_close = [](tuttiLink* link) { delete T::self(link); },
+      .revoke = [](tuttiLink* link) { T::self(link)->revoke(); },
+      .wait_begin = [](tuttiLink* link, tuttiWait* wait) -> int { return T::self(link)->wait_begin(wait); },
+      .wait_end = [](tuttiLink* link) { T::self(link)->wait_end(); },
+      .acquire = [](tuttiLink* link, const void* data, uint32_t bytes, tuttiPosting posting,
+                    void** at) { return T::sender(link)->acquire(data, bytes, posting, at); },
+      .publish = [](tuttiLink* link, const void* data, uint32_t bytes,
+                    const tuttiTag* tag) { return T::sender(link)->publish(data, bytes, *tag); },
+      .push = [](tuttiLink* link, const void* data, uint32_t bytes,
+                 const tuttiTag* tag) { return T::sender(link)->push(data, bytes, *tag); },
+      .peek = [](tuttiLink* link, tuttiMessage* message) -> int { return T::receiver(link)->peek(message); },
+      .release = [](tuttiLink* link) { T::receiver(link)->release(); },
+      .match = [](tuttiLink* link, uint32_t bytes,
+                  const tuttiTag* tag) { return T::receiver(link)->match(bytes, *tag); },
+      .read = T::read,
+      .post = [](tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes, int required) -> int {
+        return T::receiver(link)->post(ahead, to, bytes, required != 0);
+      },
+  };
   if constexpr (requires(EndpointClass & endpoint) { endpoint.narrow(true, true); })
-    table.endpoint_narrow = T::endpoint_narrow;
+    table.endpoint_narrow = [](tuttiEndpoint* endpoint, int here, int elsewhere) {
+      T::self(endpoint)->narrow(here != 0, elsewhere != 0);
+    };
   if constexpr (requires(EndpointClass & endpoint) { endpoint.registers(nullptr, 0); })
     table.endpoint_registers = T::endpoint_registers;
   return table;

@@ -79,6 +79,7 @@ int nearness(const Address& candidate, const std::vector<Interface>& mine) {
 struct SharedNetworks {
   std::vector<Address> addresses;
   bool speeds_known = false;
+  size_t count() const { return speeds_known ? addresses.size() : 1; }
 };
 SharedNetworks shared_networks(const std::vector<Address>& addresses, const std::vector<Interface>& mine,
                                bool are_mine = false) {
@@ -127,7 +128,9 @@ std::vector<Address> through_local_interfaces(const std::vector<Address>& addres
   return expanded;
 }
 
-std::vector<Address> order_candidates(const Contact& peer, size_t nth) {
+}  // namespace
+
+std::vector<Address> ways_to(const Contact& peer, size_t nth) {
   std::vector<Address> ordered = peer.addresses;
   if (peer.host == host_id()) {
     sort_stably(ordered.begin(), ordered.end(),
@@ -147,8 +150,6 @@ std::vector<Address> order_candidates(const Contact& peer, size_t nth) {
   }
   return through_local_interfaces(ordered, mine.value());
 }
-
-}  // namespace
 
 std::string Contact::to_bytes() const {
   ByteWriter w;
@@ -170,30 +171,17 @@ std::optional<Contact> Contact::from_bytes(std::string_view bytes) {
   return r.ok() ? std::optional(contact) : std::nullopt;
 }
 
-namespace {
-
-size_t count_networks(const Contact& contact, const std::vector<Interface>& mine, bool is_mine) {
-  const SharedNetworks shared = shared_networks(contact.addresses, mine, is_mine);
-  return shared.speeds_known ? shared.addresses.size() : 1;
-}
-
-}  // namespace
-
 size_t networks_between(const Contact& peer) {
   if (peer.host == host_id()) return 1;
   const auto mine = local_interfaces();
-  return mine ? count_networks(peer, mine.value(), false) : 1;
+  return mine ? shared_networks(peer.addresses, mine.value()).count() : 1;
 }
 
 size_t networks_of(const Listener& mine) {
-  return count_networks(mine.contact, mine.interfaces, true);
+  return shared_networks(mine.contact.addresses, mine.interfaces, true).count();
 }
 
-std::vector<Address> ways_to(const Contact& peer) {
-  return order_candidates(peer, 0);
-}
-
-Dialer::Dialer(const Call& call, const Contact& peer, size_t nth) : Dialer(call, order_candidates(peer, nth)) {
+Dialer::Dialer(const Call& call, const Contact& peer, size_t nth) : Dialer(call, ways_to(peer, nth)) {
   call_.door = peer.door;
 }
 

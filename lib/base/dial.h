@@ -47,8 +47,9 @@ size_t networks_between(const Contact& peer);
 size_t networks_of(const Listener& mine);
 
 // The addresses to try, best first. Same host: loopback first. Else addresses in a network that this host is in too,
-// then the others.
-std::vector<Address> ways_to(const Contact& peer);
+// then the others. Connections side by side have different numbers `nth`, and begin with different networks as far as
+// there are any.
+std::vector<Address> ways_to(const Contact& peer, size_t nth = 0);
 
 class Dialer {
  public:
@@ -62,8 +63,7 @@ class Dialer {
     std::array<uint32_t, 5> args{};
     uint64_t door = 0;  // of those at one port; who calls a contact has its
   };
-  // Tries ways_to(peer). Connections side by side have different numbers `nth`, and begin with different networks as
-  // far as there are any.
+  // Tries ways_to(peer, nth).
   Dialer(const Call& call, const Contact& peer, size_t nth = 0);
   Dialer(const Call& call, std::vector<Address> candidates);
 

@@ -66,10 +66,10 @@ Handshake Handshake::server(const Key& key, HelloKind kind, int my_rank) {
 
 Handshake::Status Handshake::advance(int fd) {
   while (!failed_ && stage_ != Stage::kDone) {
-    if (!flush(fd)) break;
-    if (!fill(fd, expected_bytes())) break;
+    const Turn next = turn();
+    if (!flush(fd) || !fill(fd, next.bytes)) break;
     in_got_ = 0;
-    if (!step()) break;
+    if (!(this->*next.take)()) break;
   }
   if (failed_ && wants_write()) {  // the refusal of a wrong proof: one try, since the connection ends here
     (void)::send(fd, out_ + out_sent_, out_bytes_ - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -79,26 +79,17 @@ Handshake::Status Handshake::advance(int fd) {
   return failed_ ? Status::kFailed : stage_ == Stage::kDone ? Status::kDone : Status::kPending;
 }
 
-size_t Handshake::expected_bytes() const {
+Handshake::Turn Handshake::turn() const {
+  const size_t key_bytes = encrypts() ? sizeof(Secret) : 0;
   switch (stage_) {
-    case Stage::kHello: return sizeof(Hello);
-    case Stage::kChallenge: return sizeof server_nonce_ + (encrypts() ? 1 + sizeof server_public_ : 0);
-    case Stage::kProof: return sizeof(Mac) + (encrypts() ? sizeof client_public_ : 0);
-    case Stage::kAccepted: return sizeof(Mac);
+    case Stage::kHello: return {sizeof(Hello), &Handshake::take_hello};
+    case Stage::kChallenge:
+      return {sizeof server_nonce_ + (encrypts() ? sizeof cipher_ : 0) + key_bytes, &Handshake::take_challenge};
+    case Stage::kProof: return {sizeof(Mac) + key_bytes, &Handshake::take_proof};
+    case Stage::kAccepted: return {sizeof(Mac), &Handshake::take_acceptance};
     case Stage::kDone: break;
   }
-  return 0;
-}
-
-bool Handshake::step() {
-  switch (stage_) {
-    case Stage::kHello: return take_hello();
-    case Stage::kChallenge: return take_challenge();
-    case Stage::kProof: return take_proof();
-    case Stage::kAccepted: return take_acceptance();
-    case Stage::kDone: break;
-  }
-  return true;
+  return {};
 }
 
 bool Handshake::take_hello() {
@@ -237,38 +228,30 @@ bool Handshake::fail_misfit(std::string why) {
   return fail(std::move(why));
 }
 
-bool Handshake::flush(int fd) {
-  while (out_sent_ < out_bytes_) {
-    const ssize_t n = ::send(fd, out_ + out_sent_, out_bytes_ - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) {
-      out_sent_ += static_cast<size_t>(n);
-    } else if (n < 0 && errno == EINTR) {
-      continue;
-    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+template <class Some>
+bool Handshake::move(size_t* done, size_t bytes, const char* what, Some some) {
+  while (*done < bytes) {
+    const ssize_t n = some(*done, bytes - *done);
+    if (n > 0)
+      *done += static_cast<size_t>(n);
+    else if (n == 0)
+      return fail("the other side closed the connection during the handshake");
+    else if (errno == EAGAIN || errno == EWOULDBLOCK)
       return false;
-    } else {
-      return fail(system_error("sending the handshake", errno).message);
-    }
+    else if (errno != EINTR)
+      return fail(system_error(what, errno).message);
   }
   return true;
 }
 
+bool Handshake::flush(int fd) {
+  return move(&out_sent_, out_bytes_, "sending the handshake",
+              [&](size_t at, size_t left) { return ::send(fd, out_ + at, left, MSG_NOSIGNAL | MSG_DONTWAIT); });
+}
+
 bool Handshake::fill(int fd, size_t bytes) {
-  while (in_got_ < bytes) {
-    const ssize_t n = ::recv(fd, in_ + in_got_, bytes - in_got_, MSG_DONTWAIT);
-    if (n > 0) {
-      in_got_ += static_cast<size_t>(n);
-    } else if (n == 0) {
-      return fail("the other side closed the connection during the handshake");
-    } else if (errno == EINTR) {
-      continue;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return false;
-    } else {
-      return fail(system_error("receiving the handshake", errno).message);
-    }
-  }
-  return true;
+  return move(&in_got_, bytes, "receiving the handshake",
+              [&](size_t at, size_t left) { return ::recv(fd, in_ + at, left, MSG_DONTWAIT); });
 }
 
 }  // namespace tutti

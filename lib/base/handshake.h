@@ -82,9 +82,17 @@ class Handshake {
   using Mac = std::array<uint8_t, 32>;
 
   Handshake(const Key& key, HelloKind kind, int my_rank) : key_(key), expected_kind_(kind), my_rank_(my_rank) {}
+  // What is to come now, and who takes it.
+  struct Turn {
+    size_t bytes;
+    bool (Handshake::*take)();
+  };
+  Turn turn() const;
   bool flush(int fd);
   bool fill(int fd, size_t bytes);
-  bool step();
+  // All that is left, by send or recv; false if that is not possible now, or has failed.
+  template <class Some>
+  bool move(size_t* done, size_t bytes, const char* what, Some some);
   bool take_hello();
   bool take_challenge();
   bool take_proof();
@@ -97,7 +105,6 @@ class Handshake {
   void queue(const void* data, size_t bytes);
   bool fail(std::string why);
   bool fail_misfit(std::string why);
-  size_t expected_bytes() const;
 
   Key key_;
   HelloKind expected_kind_;

@@ -59,8 +59,10 @@ class RecordKey {
 class RecordSender {
  public:
   RecordSender(Cipher cipher, const Secret& key, uint64_t renew_bytes) : key_(cipher, key, renew_bytes) {}
+  // As send(2) with MSG_DONTWAIT. What is counted is text: of `parts` as much as the kernel has taken whole records of.
+  // After EAGAIN the next call begins with the same bytes, for they may be on their way.
   ssize_t send(int fd, std::initializer_list<iovec> parts);
-  uint64_t wire_bytes() const { return wire_bytes_; }
+  uint64_t wire_bytes() const { return wire_bytes_; }  // that the kernel has taken, encrypted
 
  private:
   void seal(std::initializer_list<iovec> parts);
@@ -78,7 +80,10 @@ class RecordReceiver {
   ~RecordReceiver();
   RecordReceiver(const RecordReceiver&) = delete;
   RecordReceiver& operator=(const RecordReceiver&) = delete;
+  // As recv(2) with MSG_DONTWAIT. Errno is EBADMSG, for ever, when something came that the other side has not sent like
+  // that. Less than there is room for means that the kernel has no more.
   ssize_t recv(int fd, void* to, size_t room);
+  // Received from the kernel, and not taken by recv.
   bool has_rest() const { return text_begin_ < text_end_ || begin_ < end_; }
 
  private:
@@ -96,25 +101,10 @@ class RecordReceiver {
   int broken_by_ = 0;                     // errno
 };
 
-class SecureChannel {
- public:
+// Both directions of a connection.
+struct SecureChannel : RecordSender, RecordReceiver {
   SecureChannel(Cipher cipher, const Secret& sends_by, const Secret& receives_by, uint64_t renew_bytes = kRenewBytes)
-      : sender_(cipher, sends_by, renew_bytes), receiver_(cipher, receives_by, renew_bytes) {}
-
-  // As send(2) and recv(2) with MSG_DONTWAIT. What is counted is text: of `parts` as much as the kernel has taken whole
-  // records of. After EAGAIN the next call begins with the same bytes, for they may be on their way.
-  ssize_t send(int fd, std::initializer_list<iovec> parts) { return sender_.send(fd, parts); }
-  // Errno is EBADMSG, for ever, when something came that the other side has not sent like that. Less than there is room
-  // for means that the kernel has no more.
-  ssize_t recv(int fd, void* to, size_t room) { return receiver_.recv(fd, to, room); }
-  // That the kernel has taken, encrypted.
-  uint64_t wire_bytes() const { return sender_.wire_bytes(); }
-  // Received from the kernel, and not taken by recv.
-  bool has_rest() const { return receiver_.has_rest(); }
-
- private:
-  RecordSender sender_;
-  RecordReceiver receiver_;
+      : RecordSender(cipher, sends_by, renew_bytes), RecordReceiver(cipher, receives_by, renew_bytes) {}
 };
 
 // A connection that may be encrypted; null: it is not.

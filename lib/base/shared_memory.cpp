@@ -33,15 +33,9 @@ struct Table {
 
   std::shared_ptr<const SharedBlock> add(uintptr_t begin, size_t bytes, Fd fd, uint64_t offset,
                                          bool is_device = false) {
-    auto block = std::make_shared<SharedBlock>();
-    block->id = ++last_id;
-    block->begin = begin;
-    block->end = begin + bytes;
-    block->fd = std::move(fd);
-    block->offset = offset;
-    block->is_device = is_device;
-    blocks.push_back(block);
-    return block;
+    blocks.push_back(std::make_shared<const SharedBlock>(
+        SharedBlock{++last_id, begin, begin + bytes, std::move(fd), offset, is_device}));
+    return blocks.back();
   }
   template <class Wanted>
   std::shared_ptr<const SharedBlock> find(Wanted&& wanted) {
@@ -125,19 +119,23 @@ Fd open_file_behind(const Mapping& mapping) {
 
 }  // namespace
 
+Result<Fd> sealed_memory(const char* name, size_t bytes) {
+  Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return system_error("memfd_create for shared memory", errno);
+  const NoSizeSignal quiet;
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    return system_error(format("%zu bytes of shared memory", bytes), errno);
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return system_error("sealing shared memory", errno);
+  return fd;
+}
+
 Result<void*> SharedMemory::allocate(size_t bytes) {
   // The file may be larger than all memory, and using it would end in SIGBUS.
   const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes / page_bytes >= static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)))
     return system_error(format("%zu bytes are more than this machine's memory", bytes), ENOMEM);
-  Fd fd(memfd_create("tutti-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return system_error("memfd_create for shared memory", errno);
-  const NoSizeSignal quiet;
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-    return system_error(format("%zu bytes of shared memory", bytes), errno);
-  // Who has it mapped cannot be killed by somebody who makes it shorter.
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    return system_error("sealing shared memory", errno);
+  TUTTI_TRY_ASSIGN(Fd fd, sealed_memory("tutti-memory", bytes));
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return system_error(format("mapping %zu bytes of shared memory", bytes), errno);
   madvise(memory, bytes, MADV_HUGEPAGE);  // a hint; only some systems have huge pages for shared memory

@@ -24,6 +24,9 @@ struct SharedBlock {
   }
 };
 
+// Zeroed memory that others can map. Who has it mapped cannot be killed by somebody who makes it shorter.
+Result<Fd> sealed_memory(const char* name, size_t bytes);
+
 class SharedMemory {
  public:
   // Zeroed memory behind a memfd of its own, in the table until free().

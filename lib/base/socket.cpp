@@ -15,7 +15,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstddef>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <span>
 
@@ -29,32 +29,6 @@ namespace {
 
 constexpr int kSocketFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 constexpr int kBacklog = 1024;
-
-bool starts_with(const std::string& text, const std::string& prefix) {
-  return text.rfind(prefix, 0) == 0;
-}
-
-std::vector<std::string> split_commas(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    if (end > at) parts.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return parts;
-}
-
-// NCCL's grammar: "eth,ib" prefixes, "=eth0" exact, "^docker" excludes all that match.
-bool matches_filter(const std::string& name, std::string filter) {
-  const bool exclude = starts_with(filter, "^");
-  if (exclude) filter.erase(0, 1);
-  const bool exact = starts_with(filter, "=");
-  if (exact) filter.erase(0, 1);
-  const auto parts = split_commas(filter);
-  const bool hit = std::any_of(parts.begin(), parts.end(),
-                               [&](const std::string& part) { return exact ? name == part : starts_with(name, part); });
-  return hit != exclude;
-}
 
 std::span<const uint8_t> address_bytes(const sockaddr* address) {
   if (address->sa_family == AF_INET)
@@ -109,6 +83,19 @@ Result<void> wait_for(int fd, short events, Deadline deadline) {
 
 }  // namespace
 
+bool matches_filter(std::string_view filter, const std::function<bool(std::string_view part, bool exact)>& is_it) {
+  const bool excludes = filter.starts_with('^');
+  if (excludes) filter.remove_prefix(1);
+  const bool exact = filter.starts_with('=');
+  if (exact) filter.remove_prefix(1);
+  for (size_t at = 0; at < filter.size();) {
+    const size_t end = std::min(filter.find(',', at), filter.size());
+    if (end > at && is_it(filter.substr(at, end - at), exact)) return !excludes;
+    at = end + 1;
+  }
+  return excludes;
+}
+
 uint16_t Address::port() const {
   if (family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
   if (family() == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
@@ -161,10 +148,10 @@ namespace {
 // Docker's further bridges are br- and a number; br-ex, say, may be a host's way out.
 bool is_container_bridge(const std::string& name) {
   constexpr size_t kDockersNameBytes = 15;
-  if (name.size() == kDockersNameBytes && starts_with(name, "br-"))
+  if (name.size() == kDockersNameBytes && name.starts_with("br-"))
     return name.find_first_not_of("0123456789abcdef", 3) == std::string::npos;
   static constexpr const char* kPrefixes[] = {"docker", "virbr", "cni", "podman", "lxcbr", "lxdbr", "kube-bridge"};
-  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](const char* p) { return starts_with(name, p); });
+  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](const char* p) { return name.starts_with(p); });
 }
 
 }  // namespace
@@ -176,12 +163,8 @@ Preference preference(const Interface& i) {
 }
 
 int64_t megabits_per_second(const Interface& interface) {
-  long long speed = 0;
-  if (FILE* f = fopen(("/sys/class/net/" + interface.name + "/speed").c_str(), "re")) {
-    if (fscanf(f, "%lld", &speed) != 1) speed = 0;  // it has no carrier
-    fclose(f);
-  }
-  return std::max(speed, 0ll);
+  // Nothing can be read where it has no carrier.
+  return std::max(atoll(first_line("/sys/class/net/" + interface.name + "/speed").c_str()), 0ll);
 }
 
 bool is_hardware(const Interface& interface) {
@@ -195,7 +178,11 @@ Result<std::vector<Interface>> local_interfaces() {
   for (const Interface& i : all)
     if ((", " + names + ",").find(", " + i.name + ",") == std::string::npos)
       names += (names.empty() ? "" : ", ") + i.name;
-  if (!filter.empty()) std::erase_if(all, [&](const Interface& i) { return !matches_filter(i.name, filter); });
+  const auto is_left_out = [&](const Interface& i) {
+    return !matches_filter(
+        filter, [&](std::string_view part, bool exact) { return exact ? i.name == part : i.name.starts_with(part); });
+  };
+  if (!filter.empty()) std::erase_if(all, is_left_out);
   if (all.empty()) {
     const std::string have = names.empty() ? "no interface is up" : "up are: " + names;
     return Error{Code::kInvalidUsage, filter.empty()

@@ -5,9 +5,11 @@
 #include <sys/socket.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -37,6 +39,9 @@ struct Interface {
   Address address;       // port 0
   int network_bits = 0;  // so many of the address are its network's
 };
+// NCCL's grammar for names: "eth,ib" prefixes, "=eth0" whole ones, "^docker" none that match. is_it() is asked of the
+// parts between commas.
+bool matches_filter(std::string_view filter, const std::function<bool(std::string_view part, bool exact)>& is_it);
 // As the kernel knows it; 0 if it does not, as of most devices that are no hardware.
 int64_t megabits_per_second(const Interface& interface);
 bool is_hardware(const Interface& interface);

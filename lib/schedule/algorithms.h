@@ -32,6 +32,16 @@ inline int place_of(std::span<const int> order, int rank) {
   assert(at != order.end());
   return static_cast<int>(at - order.begin());
 }
+// A rank among those that stand beside each other.
+struct InOrder {
+  std::span<const int> ranks;
+  int n, position;
+
+  InOrder(std::span<const int> order, int rank)
+      : ranks(order), n(static_cast<int>(order.size())), position(place_of(order, rank)) {}
+  // The rank `distance` positions on, round the end.
+  int at(int distance) const { return ranks[static_cast<size_t>((position + distance + n) % n)]; }
+};
 // Messages that a rank sends ahead in a logarithmic exchange: the fewest slots that a link may have.
 inline constexpr uint32_t kWindow = 2;
 

@@ -31,10 +31,6 @@ struct Chain {
   }
 };
 
-void add_lane(Schedule& schedule, uint32_t channel, Steps steps) {
-  if (!steps.empty()) schedule.lanes.push_back({channel, std::move(steps)});
-}
-
 // What goes up, and what comes down. The first piece has to go all the way before the last rank has anything.
 Cost cost_of(const Workload& b, double up, double down) {
   const double whole = b.messages_for(up, 1), part = down > 0 ? b.messages_for(down, 1) : 0;
@@ -62,8 +58,8 @@ Schedule chain_all_reduce(int n_ranks, int rank, uint32_t n_chunks) {
     up.push_back(chain.up(c, {Buffer::kOutput, c}, rank - 1));
     if (!chain.is_last()) down.push_back(chain.down(c, {Buffer::kOutput, c}));
   }
-  add_lane(schedule, 0, std::move(up));
-  add_lane(schedule, 0, std::move(down));
+  schedule.add_lane(0, std::move(up));
+  schedule.add_lane(0, std::move(down));
   return schedule;
 }
 
@@ -77,8 +73,8 @@ Schedule chain_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
     up.push_back(chain.up(c, rank == root ? out : Slice{}, rank == root ? -1 : root));
     if (rank == root && !chain.is_last()) to_root.push_back({.recv = n_ranks - 1, .chunk = c, .store = out});
   }
-  add_lane(schedule, 0, std::move(up));
-  add_lane(schedule, 0, std::move(to_root));
+  schedule.add_lane(0, std::move(up));
+  schedule.add_lane(0, std::move(to_root));
   return schedule;
 }
 
@@ -97,8 +93,8 @@ Schedule chain_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks) {
       if (block == own) step.send = -1;
       down.push_back(step);
     }
-  add_lane(schedule, 0, std::move(up));
-  add_lane(schedule, 0, std::move(down));
+  schedule.add_lane(0, std::move(up));
+  schedule.add_lane(0, std::move(down));
   return schedule;
 }
 

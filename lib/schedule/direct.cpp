@@ -25,7 +25,7 @@ Schedule direct_schedule(int n, int rank, uint32_t n_chunks, Add add) {
   Schedule schedule{.rank = rank, .n_ranks = n, .n_chunks = n_chunks};
   Steps steps;
   for (uint32_t c = 0; c < n_chunks; c++) add(Direct{n, rank, n_chunks, c, steps});
-  if (!steps.empty()) schedule.lanes.push_back({0, std::move(steps)});
+  schedule.add_lane(0, std::move(steps));
   return schedule;
 }
 
@@ -155,7 +155,7 @@ Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks, uint32_t 
     Steps steps;
     for (uint32_t group = lane; group < n_groups; group += n_lanes)
       add_group({n_ranks, rank, n_chunks, 0, steps}, group);
-    if (!steps.empty()) schedule.lanes.push_back({lane, std::move(steps)});
+    schedule.add_lane(lane, std::move(steps));
   }
   return schedule;
 }
@@ -188,7 +188,7 @@ Schedule two_shot_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
   const auto n = static_cast<uint32_t>(n_ranks);
   Steps steps;
   for (uint32_t group = 0; group * n < n_chunks; group++) add_group({n_ranks, rank, n_chunks, 0, steps}, group, root);
-  if (!steps.empty()) schedule.lanes.push_back({0, std::move(steps)});
+  schedule.add_lane(0, std::move(steps));
   schedule.output_blocks = rank == root;
   return schedule;
 }

@@ -7,20 +7,8 @@
 namespace tutti {
 namespace {
 
-struct Order {
-  std::span<const int> ranks;
-  int n, position;
-
-  Order(std::span<const int> order, int rank) : ranks(order), n(static_cast<int>(order.size())) {
-    position = place_of(order, rank);
-  }
-  // The rank `distance` positions on, round the end.
-  int at(int distance) const { return ranks[static_cast<size_t>((position + distance + n) % n)]; }
-  int of(int other) const { return ranks[static_cast<size_t>(other)]; }  // by position
-};
-
 Schedule one_lane(Schedule schedule, Steps steps) {
-  schedule.lanes.push_back({0, std::move(steps)});
+  schedule.add_lane(0, std::move(steps));
   return schedule;
 }
 
@@ -60,7 +48,7 @@ std::vector<Exchange> exchanges(int n) {
 }  // namespace
 
 Schedule circulant_all_gather(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
-  const Order order(ranks, rank);
+  const InOrder order(ranks, rank);
   const int n = order.n;
   std::vector<Exchange> backwards = exchanges(n);
   std::reverse(backwards.begin(), backwards.end());
@@ -85,7 +73,7 @@ Schedule circulant_all_gather(std::span<const int> ranks, int rank, uint32_t n_c
 
 // The sum for the block j positions on is scratch[j], once there is more in it than the input.
 Schedule circulant_reduce_scatter(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
-  const Order order(ranks, rank);
+  const InOrder order(ranks, rank);
   const int n = order.n, n_sums = n > 2 ? n / 2 : 0;
   Steps steps;
   for (uint32_t c = 0; c < n_chunks; c++) {
@@ -118,7 +106,7 @@ namespace {
 // One exchange of an all-reduce, whose chunk c ends at the position c % n. `give` and `take` are a position's steps for
 // what it sends and receives, by their numbers and chunks.
 struct ChunkExchange {
-  const Order& order;
+  const InOrder& order;
   uint32_t n_chunks;
   int window;
   Steps& steps;
@@ -160,7 +148,7 @@ struct ChunkExchange {
 
 // Sums stand in the output.
 Schedule circulant_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks, uint32_t window) {
-  const Order order(ranks, rank);
+  const InOrder order(ranks, rank);
   const int n = order.n;
   const std::vector<Exchange> halving = exchanges(n);
   Steps steps;
@@ -197,9 +185,10 @@ Schedule circulant_all_reduce(std::span<const int> ranks, int rank, uint32_t n_c
 //
 // Both sides of an exchange add the lower position's sum to the left, so they get the same bits.
 Schedule doubling_all_reduce(std::span<const int> ranks, int rank, uint32_t n_chunks) {
-  const Order order(ranks, rank);
+  const InOrder order(ranks, rank);
   const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(order.n)));
   const int position = order.position;
+  const auto at = [&](int other) { return ranks[static_cast<size_t>(other)]; };  // by position
   std::vector<int> partners;  // whom this one hears from, in this order
   if (position + p < order.n) partners.push_back(position + p);
   for (int d = 1; d < p && position < p; d *= 2) partners.push_back(position ^ d);
@@ -207,20 +196,20 @@ Schedule doubling_all_reduce(std::span<const int> ranks, int rank, uint32_t n_ch
   Steps steps;
   for (uint32_t c = 0; c < n_chunks; c++) {
     if (position >= p) {
-      steps.push_back({.send = order.of(position - p), .chunk = c, .local = in(c)});
-      steps.push_back({.recv = order.of(position - p), .chunk = c, .store = out(c)});
+      steps.push_back({.send = at(position - p), .chunk = c, .local = in(c)});
+      steps.push_back({.recv = at(position - p), .chunk = c, .store = out(c)});
     } else if (partners.empty()) {
       steps.push_back({.chunk = c, .local = in(c), .store = out(c), .completes = true});
     } else if (!has_extra) {
-      steps.push_back({.send = order.of(partners[0]), .chunk = c, .local = in(c)});
+      steps.push_back({.send = at(partners[0]), .chunk = c, .local = in(c)});
     }
     // Every sum goes to the next partner at once, the last one to whom this rank folded in.
     for (size_t k = 0; k < partners.size(); k++) {
-      Step step{.recv = order.of(partners[k]), .chunk = c, .store = out(c), .completes = k + 1 == partners.size()};
+      Step step{.recv = at(partners[k]), .chunk = c, .store = out(c), .completes = k + 1 == partners.size()};
       const bool own_is_left = partners[k] > position && partners[k] < p;
       (own_is_left ? step.before : step.local) = k == 0 ? in(c) : out(c);
-      if (!step.completes) step.send = order.of(partners[k + 1]);
-      if (step.completes && has_extra) step.send = order.of(partners[0]);
+      if (!step.completes) step.send = at(partners[k + 1]);
+      if (step.completes && has_extra) step.send = at(partners[0]);
       steps.push_back(step);
     }
   }

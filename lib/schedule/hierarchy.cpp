@@ -184,7 +184,7 @@ Schedule hierarchical_all_reduce(Hosts hosts, int rank, uint32_t n_chunks, uint3
       if (place.n_hosts > 1) group.all_reduce_rails();
       if (place.n_here > 1) group.gather_here();
     }
-    if (!steps.empty()) schedule.lanes.push_back({lane, std::move(steps)});
+    schedule.add_lane(lane, std::move(steps));
   }
   return schedule;
 }

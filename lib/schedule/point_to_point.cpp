@@ -17,7 +17,7 @@ Schedule barrier(int n_ranks, int rank) {
     heard_from = (rank - d + n_ranks) % n_ranks;
   }
   if (heard_from >= 0) steps.push_back({.recv = heard_from});
-  if (!steps.empty()) schedule.lanes.push_back({0, std::move(steps)});
+  schedule.add_lane(0, std::move(steps));
   return schedule;
 }
 
@@ -44,11 +44,10 @@ Schedule send_recv(int n_ranks, int rank, const Transfers& transfers, uint32_t n
   schedule.input_blocks = n_blocks(transfers.sends);
   schedule.output_blocks = n_blocks(transfers.receives);
   const auto add_lane = [&](size_t n_messages, auto step) {
-    Lane lane;
-    for (size_t i = 0; i < n_messages; i++) {
-      for (uint32_t c = 0; c < n_chunks; c++) lane.steps.push_back(step(i, c));
-    }
-    if (!lane.steps.empty()) schedule.lanes.push_back(std::move(lane));
+    Steps steps;
+    for (size_t i = 0; i < n_messages; i++)
+      for (uint32_t c = 0; c < n_chunks; c++) steps.push_back(step(i, c));
+    schedule.add_lane(0, std::move(steps));
   };
   const auto in = [&](uint32_t block, uint32_t c) { return Slice{Buffer::kInput, block * n_chunks + c}; };
   const auto out = [&](uint32_t block, uint32_t c) { return Slice{Buffer::kOutput, block * n_chunks + c}; };

@@ -6,19 +6,6 @@
 namespace tutti {
 namespace {
 
-// This rank's place in a ring.
-struct PlaceInRing {
-  int n, position;
-  int prev, next;  // ranks
-};
-
-PlaceInRing find_place(std::span<const int> ring, int rank) {
-  const int n = static_cast<int>(ring.size());
-  const int position = place_of(ring, rank);
-  const auto neighbour = [&](int by) { return ring[static_cast<size_t>((position + by) % n)]; };
-  return {n, position, neighbour(n - 1), neighbour(1)};
-}
-
 // A group of n chunks takes 2n-1 ticks. In each tick every rank handles another chunk, the one that its predecessor
 // handled in the tick before; it leaves the last rank complete in tick n-1, at position c % n:
 //
@@ -39,8 +26,7 @@ struct Trip {
 };
 
 struct RingLane {
-  std::span<const int> ring;
-  const PlaceInRing& place;
+  const InOrder& place;
   const Trip& trip;
   uint32_t n_chunks;
   Steps& steps;
@@ -48,11 +34,11 @@ struct RingLane {
   Step step_of(uint32_t group, int tick) const {
     const int n = place.n;
     const uint32_t index = static_cast<uint32_t>((place.position - 1 - tick + 2 * n) % n);
-    const uint32_t chunk = trip.has_blocks ? static_cast<uint32_t>(ring[index]) * n_chunks + group
+    const uint32_t chunk = trip.has_blocks ? static_cast<uint32_t>(place.ranks[index]) * n_chunks + group
                                            : group * static_cast<uint32_t>(n) + index;
     Step step{.chunk = chunk};
-    if (tick > trip.first_tick) step.recv = place.prev;
-    if (tick < trip.last_tick) step.send = place.next;
+    if (tick > trip.first_tick) step.recv = place.at(-1);
+    if (tick < trip.last_tick) step.send = place.at(1);
     if (tick < n) step.local = {Buffer::kInput, trip.reduces ? chunk : group};
     if (tick >= n - 1) step.store = {Buffer::kOutput, trip.has_blocks && trip.reduces ? group : chunk};
     step.completes = trip.reduces && tick == n - 1;
@@ -73,19 +59,19 @@ struct RingLane {
 };
 
 Schedule ring_schedule(std::span<const int> ring, int rank, const Trip& trip, uint32_t n_chunks, uint32_t n_lanes) {
-  const PlaceInRing place = find_place(ring, rank);
+  const InOrder place(ring, rank);
   const uint32_t n = static_cast<uint32_t>(place.n);
   const uint32_t n_groups = trip.has_blocks ? n_chunks : (n_chunks + n - 1) / n;
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks};
   for (uint32_t lane = 0; lane < std::min(n_lanes, n_groups); lane++) {
     Steps steps;
-    const RingLane made{ring, place, trip, n_chunks, steps};
+    const RingLane made{place, trip, n_chunks, steps};
     for_each_tick(static_cast<int>(lane), static_cast<int>(n_groups), static_cast<int>(n_lanes),
                   trip.last_tick - trip.first_tick + 1, [&](int group, int first, int last) {
                     for_each_part(place.n - 1, trip.first_tick + first, trip.first_tick + last,
                                   [&](int from, int to) { made.add_ticks(static_cast<uint32_t>(group), from, to); });
                   });
-    if (!steps.empty()) schedule.lanes.push_back({lane, std::move(steps)});
+    schedule.add_lane(lane, std::move(steps));
   }
   return schedule;
 }
@@ -96,7 +82,7 @@ void add_lanes(Schedule& schedule, uint32_t n_lanes, MakeStep step) {
   for (uint32_t lane = 0; lane < std::min(n_lanes, schedule.n_chunks); lane++) {
     Steps steps;
     for (uint32_t chunk = lane; chunk < schedule.n_chunks; chunk += n_lanes) steps.push_back(step(chunk));
-    schedule.lanes.push_back({lane, std::move(steps)});
+    schedule.add_lane(lane, std::move(steps));
   }
 }
 
@@ -164,13 +150,13 @@ Schedule ring_all_gather(std::span<const int> ring, int rank, uint32_t n_chunks,
 
 // root --> next --> ... --> root's predecessor; nothing closes the ring, so nobody can wait in a circle.
 Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
-  const PlaceInRing place = find_place(ring, rank);
+  const InOrder place(ring, rank);
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .input_blocks = rank == root};
   add_lanes(schedule, n_lanes, [&](uint32_t chunk) {
     Step step{.chunk = chunk, .store = {Buffer::kOutput, chunk}};
     if (rank == root) step.local = {Buffer::kInput, chunk};
-    if (rank != root) step.recv = place.prev;
-    if (place.next != root) step.send = place.next;
+    if (rank != root) step.recv = place.at(-1);
+    if (place.at(1) != root) step.send = place.at(1);
     return step;
   });
   return schedule;
@@ -178,12 +164,12 @@ Schedule ring_broadcast(std::span<const int> ring, int rank, int root, uint32_t 
 
 // root's successor --> ... --> root's predecessor --> root
 Schedule ring_reduce(std::span<const int> ring, int rank, int root, uint32_t n_chunks, uint32_t n_lanes) {
-  const PlaceInRing place = find_place(ring, rank);
+  const InOrder place(ring, rank);
   Schedule schedule{.rank = rank, .n_ranks = place.n, .n_chunks = n_chunks, .output_blocks = rank == root};
   add_lanes(schedule, n_lanes, [&](uint32_t chunk) {
     Step step{.chunk = chunk, .local = {Buffer::kInput, chunk}, .completes = rank == root};
-    if (place.prev != root) step.recv = place.prev;
-    if (rank != root) step.send = place.next;
+    if (place.at(-1) != root) step.recv = place.at(-1);
+    if (rank != root) step.send = place.at(1);
     if (rank == root) step.store = {Buffer::kOutput, chunk};
     return step;
   });

@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -41,6 +42,11 @@ struct Schedule {
   bool may_expose = true;
   Alike alike;
   std::vector<Lane> lanes;
+
+  // But for one without steps.
+  void add_lane(uint32_t channel, Steps steps) {
+    if (!steps.empty()) lanes.push_back({channel, std::move(steps)});
+  }
 };
 
 // Calls visit(rank) for every rank that the step receives from, in order.

@@ -113,14 +113,6 @@ void add_down(Steps& steps, const TreeNode& node, uint32_t chunk) {
   if (node.child[1] >= 0) steps.push_back({.send = node.child[1], .chunk = chunk, .local = out});
 }
 
-void add_lane(Schedule& schedule, int tree, Steps steps) {
-  if (!steps.empty()) schedule.lanes.push_back({static_cast<uint32_t>(tree), std::move(steps)});
-}
-
-Schedule empty_schedule(std::span<const int> order, int rank, uint32_t n_chunks) {
-  return {.rank = rank, .n_ranks = static_cast<int>(order.size()), .n_chunks = n_chunks};
-}
-
 }  // namespace
 
 // One channel per tree serves both lanes: up sends to the parent and receives from children, down the other way round,
@@ -130,7 +122,7 @@ Schedule empty_schedule(std::span<const int> order, int rank, uint32_t n_chunks)
 // contains this rank's part and so comes only after the partial was sent; in place, in[c] has been read by the step
 // that overwrites it; and another round works on other chunks of the buffer.
 Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks, SlowHosts slow) {
-  Schedule schedule = empty_schedule(order, rank, n_chunks);
+  Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(order.size()), .n_chunks = n_chunks};
   const Members members(order, slow, -1);
   for (int tree = 0; tree < kTrees; tree++) {
     const TreeNode node = members.node(rank, tree);
@@ -139,8 +131,8 @@ Schedule tree_all_reduce(std::span<const int> order, int rank, uint32_t n_chunks
       add_up(up, node, chunk, {Buffer::kOutput, chunk});
       add_down(down, node, chunk);
     }
-    add_lane(schedule, tree, std::move(up));
-    add_lane(schedule, tree, std::move(down));
+    schedule.add_lane(static_cast<uint32_t>(tree), std::move(up));
+    schedule.add_lane(static_cast<uint32_t>(tree), std::move(down));
   }
   return schedule;
 }
@@ -219,7 +211,7 @@ Cost gather_cost(const Workload& b) {
 }  // namespace
 
 Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t n_chunks, SlowHosts slow) {
-  Schedule schedule = empty_schedule(order, rank, n_chunks);
+  Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(order.size()), .n_chunks = n_chunks};
   schedule.input_blocks = rank == root;
   const Members others(order, slow, root);
   for (int tree = 0; tree < kTrees; tree++) {
@@ -230,14 +222,14 @@ Schedule tree_broadcast(std::span<const int> order, int rank, int root, uint32_t
       if (rank == root) steps.push_back({.send = rooted.top, .chunk = chunk, .local = in, .store = out});
       add_down(steps, rooted.node, chunk);
     }
-    add_lane(schedule, tree, std::move(steps));
+    schedule.add_lane(static_cast<uint32_t>(tree), std::move(steps));
   }
   return schedule;
 }
 
 // Only the root has an output: partial sums stand in scratch, in a chunk for each tree.
 Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_chunks, SlowHosts slow) {
-  Schedule schedule = empty_schedule(order, rank, n_chunks);
+  Schedule schedule{.rank = rank, .n_ranks = static_cast<int>(order.size()), .n_chunks = n_chunks};
   schedule.output_blocks = rank == root;
   const Members others(order, slow, root);
   for (int tree = 0; tree < kTrees; tree++) {
@@ -251,7 +243,7 @@ Schedule tree_reduce(std::span<const int> order, int rank, int root, uint32_t n_
         add_up(steps, rooted.node, chunk, {Buffer::kScratch, schedule.n_scratch});
     }
     if (rooted.node.child[1] >= 0 && !steps.empty()) schedule.n_scratch++;
-    add_lane(schedule, tree, std::move(steps));
+    schedule.add_lane(static_cast<uint32_t>(tree), std::move(steps));
   }
   return schedule;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 namespace tutti {
 namespace {
@@ -19,8 +20,9 @@ class Fields {
   bool has(const char* name) const { return object_.contains(name); }
   Error wrong(const std::string& what) const { return {Code::kInvalidUsage, place_ + ": " + what}; }
 
-  // Leaves `value` as it is where there is no such field.
-  Result<void> number(const char* name, double least, double* value) {
+  // All leave `value` as it is where there is no such field; it may be a std::optional.
+  template <class Value>
+  Result<void> number(const char* name, double least, Value* value) {
     known_.insert(name);
     const auto found = object_.find(name);
     if (found == object_.end()) return {};
@@ -29,27 +31,29 @@ class Fields {
     *value = found->get<double>();
     return {};
   }
-  Result<void> count(const char* name, int least, int* value) {
+  template <class Value>
+  Result<void> count(const char* name, int least, Value* value) {
     known_.insert(name);
     const auto found = object_.find(name);
     if (found == object_.end()) return {};
     if (!found->is_number_integer() || found->get<int64_t>() < least || found->get<int64_t>() > 1 << 30)
       return wrong(format("%s is %s; give a whole number from %d up", name, found->dump().c_str(), least));
-    *value = found->get<int>();
+    *value = found->template get<Value>();
     return {};
   }
-  Result<void> speed(double* bytes_per_second) {
-    double gbits = 0;
+  template <class Value>
+  Result<void> speed(Value* bytes_per_second) {
+    std::optional<double> gbits;
     TUTTI_TRY(number("gbit_per_s", 0, &gbits));
-    if (!has("gbit_per_s")) return {};
     if (gbits == 0) return wrong("gbit_per_s is 0, so nothing would ever arrive; give what the wire carries");
-    *bytes_per_second = gbits * kBytesOfGbit;
+    if (gbits) *bytes_per_second = *gbits * kBytesOfGbit;
     return {};
   }
-  Result<void> microseconds(const char* name, double* ns) {
-    double us = *ns / 1000;
+  template <class Value>
+  Result<void> microseconds(const char* name, Value* ns) {
+    std::optional<double> us;
     TUTTI_TRY(number(name, 0, &us));
-    *ns = us * 1000;
+    if (us) *ns = *us * 1000;
     return {};
   }
   Result<void> flag(const char* name, bool* value) {
@@ -92,30 +96,29 @@ Result<void> read_way(const Json& json, const std::string& file, const char* nam
   return fields.end();
 }
 
-// The exception's host, rank, rack or pair of hosts has to exist, as far as the file says how many there are.
-Result<void> check_place(const Fields& fields, const Cluster& cluster, const Exception& exception) {
-  struct Number {
-    const char* name;
-    int value, of;
-  };
-  const int hosts = cluster.racks * cluster.hosts_per_rack, unknown = cluster.racks == 0 ? 1 << 30 : 0;
-  for (const Number& number :
-       {Number{"host", exception.host, hosts + unknown}, Number{"rank", exception.rank, cluster.capacity() + unknown},
-        Number{"rack", exception.rack, cluster.racks + unknown},
-        Number{"from_host", exception.from_host, hosts + unknown},
-        Number{"to_host", exception.to_host, hosts + unknown}, Number{"nic", exception.nic, cluster.nics_per_host}})
-    if (number.value >= number.of)
-      return fields.wrong(format("there is no %s %d; the last one is %d", number.name, number.value, number.of - 1));
-  const bool is_way = exception.from_host >= 0 || exception.to_host >= 0,
-             is_half = is_way && (exception.from_host < 0 || exception.to_host < 0);
-  if (is_half || (exception.host >= 0) + (exception.rank >= 0) + (exception.rack >= 0) + is_way != 1)
-    return fields.wrong("give one of host, rank, rack, or from_host and to_host");
-  if (is_way && exception.from_host == exception.to_host) return fields.wrong("from_host and to_host are the same");
+// What the exception is about has to exist, as far as the file says how many there are.
+Result<void> read_place(Fields& fields, const Cluster& cluster, Exception& exception) {
+  const int unknown = cluster.racks == 0 ? 1 << 30 : 0, hosts = cluster.racks * cluster.hosts_per_rack + unknown;
+  const std::tuple<const char*, int*, int> numbers[] = {{"host", &exception.host, hosts},
+                                                        {"nic", &exception.nic, cluster.nics_per_host},
+                                                        {"rank", &exception.rank, cluster.capacity() + unknown},
+                                                        {"rack", &exception.rack, cluster.racks + unknown},
+                                                        {"from_host", &exception.from_host, hosts},
+                                                        {"to_host", &exception.to_host, hosts}};
+  for (const auto& [name, value, n] : numbers) {
+    TUTTI_TRY(fields.count(name, 0, value));
+    if (*value >= n) return fields.wrong(format("there is no %s %d; the last one is %d", name, *value, n - 1));
+  }
   return {};
 }
 
 // What may be otherwise with it.
 Result<void> check_kind(const Fields& fields, const Exception& exception) {
+  const bool is_way = exception.from_host >= 0 || exception.to_host >= 0,
+             is_half = is_way && (exception.from_host < 0 || exception.to_host < 0);
+  if (is_half || (exception.host >= 0) + (exception.rank >= 0) + (exception.rack >= 0) + is_way != 1)
+    return fields.wrong("give one of host, rank, rack, or from_host and to_host");
+  if (is_way && exception.from_host == exception.to_host) return fields.wrong("from_host and to_host are the same");
   const bool has_wire = exception.rank < 0, has_cpu = exception.host >= 0 || exception.rank >= 0;
   if (exception.bytes_per_second && !has_wire) return fields.wrong("a rank has no gbit_per_s; give its host's");
   if (exception.slowdown && (!has_cpu || exception.nic >= 0)) return fields.wrong("slowdown is of a host or a rank");
@@ -130,23 +133,12 @@ Result<void> read_exception(const Json& json, const std::string& place, Cluster*
   Fields fields(json, place);
   if (!json.is_object()) return fields.wrong("it is not an object; give one such as {\"host\": 3, \"gbit_per_s\": 1}");
   Exception exception;
-  TUTTI_TRY(fields.count("host", 0, &exception.host));
-  TUTTI_TRY(fields.count("nic", 0, &exception.nic));
-  TUTTI_TRY(fields.count("rank", 0, &exception.rank));
-  TUTTI_TRY(fields.count("rack", 0, &exception.rack));
-  TUTTI_TRY(fields.count("from_host", 0, &exception.from_host));
-  TUTTI_TRY(fields.count("to_host", 0, &exception.to_host));
-  double speed = 0, slowdown = 1, late = 0, dies = 0;
-  TUTTI_TRY(fields.speed(&speed));
-  TUTTI_TRY(fields.number("slowdown", 1, &slowdown));
-  TUTTI_TRY(fields.microseconds("starts_late_us", &late));
-  TUTTI_TRY(fields.microseconds("dies_us", &dies));
-  if (fields.has("gbit_per_s")) exception.bytes_per_second = speed;
-  if (fields.has("slowdown")) exception.slowdown = slowdown;
-  if (fields.has("starts_late_us")) exception.starts_late_ns = late;
-  if (fields.has("dies_us")) exception.dies_ns = dies;
+  TUTTI_TRY(read_place(fields, *cluster, exception));
+  TUTTI_TRY(fields.speed(&exception.bytes_per_second));
+  TUTTI_TRY(fields.number("slowdown", 1, &exception.slowdown));
+  TUTTI_TRY(fields.microseconds("starts_late_us", &exception.starts_late_ns));
+  TUTTI_TRY(fields.microseconds("dies_us", &exception.dies_ns));
   TUTTI_TRY(fields.end());
-  TUTTI_TRY(check_place(fields, *cluster, exception));
   TUTTI_TRY(check_kind(fields, exception));
   cluster->exceptions.push_back(exception);
   return {};
@@ -184,11 +176,9 @@ Result<void> read_counts(Fields& fields, Cluster* cluster) {
   TUTTI_TRY(fields.number("evicted_byte_ns", 0, &cluster->cpus.evicted_byte_ns));
   TUTTI_TRY(fields.microseconds("operation_us", &cluster->cpus.operation_ns));
   TUTTI_TRY(fields.microseconds("switch_us", &cluster->cpus.switch_ns));
-  int slots = 0, slot_bytes = 0;
-  TUTTI_TRY(fields.count("slots", 2, &slots));
-  TUTTI_TRY(fields.count("slot_bytes", 64, &slot_bytes));
-  cluster->links.slots = static_cast<uint32_t>(slots);
-  cluster->links.slot_bytes = static_cast<uint32_t>(slot_bytes) / 64 * 64;
+  TUTTI_TRY(fields.count("slots", 2, &cluster->links.slots));
+  TUTTI_TRY(fields.count("slot_bytes", 64, &cluster->links.slot_bytes));
+  cluster->links.slot_bytes -= cluster->links.slot_bytes % 64;
   const double all = 1.0 * std::max(1, cluster->racks) * cluster->hosts_per_rack * cluster->ranks_per_host;
   if (all > 1 << 30) return fields.wrong(format("%.0f ranks are more than there can be", all));
   return {};

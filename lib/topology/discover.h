@@ -29,8 +29,6 @@ std::string describe(const NetworkDevice& device);
 
 // Through hwloc, with all devices; kInvalidUsage where this build has none.
 Result<Machine> discover_with_hwloc();
-Result<Machine> hwloc_machine_from_xml(const std::string& path);
-Result<Machine> hwloc_machine_from_synthetic(const std::string& description);
 // This machine, or the one in the XML file `from` if that is not empty.
 Result<std::string> hwloc_xml(const std::string& from);
 

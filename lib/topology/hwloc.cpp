@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <memory>
 
 #include "topology/discover.h"
 
@@ -16,79 +17,73 @@ using Kind = Part::Kind;
 
 constexpr char kNetworkDevice[] = "TuttiNetworkDevice";  // what describe() says of it, kept in the XML
 
-class Topology {
- public:
-  Topology() = default;
-  Topology(Topology&& other) noexcept : raw_(std::exchange(other.raw_, nullptr)) {}
-  Topology& operator=(Topology&&) = delete;
-  ~Topology() {
-    if (raw_ != nullptr) hwloc_topology_destroy(raw_);
-  }
-
-  // `choose_source` tells hwloc what to load instead of this machine, and returns its verdict.
-  template <class ChooseSource>
-  static Result<Topology> load(const std::string& what, ChooseSource choose_source) {
-    Topology t;
-    if (hwloc_topology_init(&t.raw_) != 0) return system_error("hwloc", errno);
-    // Ranks of one host may be allowed different CPUs, and yet have to see the same parts in the same order.
-    hwloc_topology_set_flags(t.raw_, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-    hwloc_topology_set_io_types_filter(t.raw_, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-    hwloc_topology_set_type_filter(t.raw_, HWLOC_OBJ_MISC, HWLOC_TYPE_FILTER_KEEP_ALL);
-    // These start the drivers of GPUs or talk to displays; PCI tells enough of a GPU.
-    for (const char* component : {"opencl", "gl", "cuda", "rsmi", "levelzero"})
-      hwloc_topology_set_components(t.raw_, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
-    if (choose_source(t.raw_) != 0 || hwloc_topology_load(t.raw_) != 0)
-      return Error{Code::kInvalidUsage, what + (errno != 0 ? std::string(": ") + strerror(errno) : "")};
-    return t;
-  }
-  static Result<Topology> load_this() {
-    TUTTI_TRY_ASSIGN(Topology t, load("hwloc cannot read this machine's topology", [](hwloc_topology_t) { return 0; }));
-    if (hwloc_topology_is_thissystem(t.raw_)) t.add_networks();
-    return t;
-  }
-  static Result<Topology> load_xml(const std::string& path) {
-    const std::string remedy =
-        ": give a file that TUTTI_TOPO_DUMP or lstopo has written, or unset the variable to look at the machine";
-    if (access(path.c_str(), R_OK) != 0)
-      return Error{Code::kInvalidUsage, "the topology in " + path + " cannot be read: " + strerror(errno) + remedy};
-    const std::string what = path + " is not a topology in hwloc's XML";
-    if (!has_whole_sets(path))
-      return Error{Code::kInvalidUsage,
-                   what + ": an object has only one of cpuset and complete_cpuset, or of the nodesets" + remedy};
-    return load(what + remedy, [&](hwloc_topology_t raw) {
-      const int verdict = hwloc_topology_set_xml(raw, path.c_str());
-      errno = 0;  // what hwloc leaves there says nothing of the file
-      return verdict;
-    });
-  }
-
-  hwloc_topology_t raw() const { return raw_; }
-
- private:
-  // hwloc crashes on objects with one of the sets and without the other one.
-  static bool has_whole_sets(const std::string& path) {
-    std::ifstream file(path);
-    for (std::string tag; std::getline(file, tag, '>');) {
-      const auto has = [&](const char* attribute) { return tag.find(attribute) != std::string::npos; };
-      if (!has("<object")) continue;
-      if (has(" cpuset=\"") != has(" complete_cpuset=\"") || has(" nodeset=\"") != has(" complete_nodeset=\""))
-        return false;
-    }
-    return true;
-  }
-  // Speeds, and the devices that hwloc leaves out because no hardware stands behind them here, as in containers.
-  void add_networks() {
-    for (const NetworkDevice& device : network_devices("/sys")) {
-      hwloc_obj_t at = nullptr;
-      while ((at = hwloc_get_next_osdev(raw_, at)) != nullptr)
-        if (at->name != nullptr && device.name == at->name) break;
-      if (at == nullptr) at = hwloc_topology_insert_misc_object(raw_, hwloc_get_root_obj(raw_), device.name.c_str());
-      if (at != nullptr) hwloc_obj_add_info(at, kNetworkDevice, describe(device).c_str());
-    }
-  }
-
-  hwloc_topology_t raw_ = nullptr;
+struct Destroy {
+  void operator()(hwloc_topology_t raw) const { hwloc_topology_destroy(raw); }
 };
+using Topology = std::unique_ptr<hwloc_topology, Destroy>;
+
+// `choose_source` tells hwloc what to load instead of this machine, and returns its verdict.
+template <class ChooseSource>
+Result<Topology> load(const std::string& what, ChooseSource choose_source) {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) return system_error("hwloc", errno);
+  Topology t(raw);
+  // Ranks of one host may be allowed different CPUs, and yet have to see the same parts in the same order.
+  hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  hwloc_topology_set_type_filter(raw, HWLOC_OBJ_MISC, HWLOC_TYPE_FILTER_KEEP_ALL);
+  // These start the drivers of GPUs or talk to displays; PCI tells enough of a GPU.
+  for (const char* component : {"opencl", "gl", "cuda", "rsmi", "levelzero"})
+    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
+  if (choose_source(raw) != 0 || hwloc_topology_load(raw) != 0)
+    return Error{Code::kInvalidUsage, what + (errno != 0 ? std::string(": ") + strerror(errno) : "")};
+  return t;
+}
+
+// Speeds, and the devices that hwloc leaves out because no hardware stands behind them here, as in containers.
+void add_networks(hwloc_topology_t raw) {
+  for (const NetworkDevice& device : network_devices("/sys")) {
+    hwloc_obj_t at = nullptr;
+    while ((at = hwloc_get_next_osdev(raw, at)) != nullptr)
+      if (at->name != nullptr && device.name == at->name) break;
+    if (at == nullptr) at = hwloc_topology_insert_misc_object(raw, hwloc_get_root_obj(raw), device.name.c_str());
+    if (at != nullptr) hwloc_obj_add_info(at, kNetworkDevice, describe(device).c_str());
+  }
+}
+
+Result<Topology> load_this() {
+  TUTTI_TRY_ASSIGN(Topology t, load("hwloc cannot read this machine's topology", [](hwloc_topology_t) { return 0; }));
+  if (hwloc_topology_is_thissystem(t.get())) add_networks(t.get());
+  return t;
+}
+
+// hwloc crashes on objects with one of the sets and without the other one.
+bool has_whole_sets(const std::string& path) {
+  std::ifstream file(path);
+  for (std::string tag; std::getline(file, tag, '>');) {
+    const auto has = [&](const char* attribute) { return tag.find(attribute) != std::string::npos; };
+    if (!has("<object")) continue;
+    if (has(" cpuset=\"") != has(" complete_cpuset=\"") || has(" nodeset=\"") != has(" complete_nodeset=\""))
+      return false;
+  }
+  return true;
+}
+
+Result<Topology> load_xml(const std::string& path) {
+  const std::string remedy =
+      ": give a file that TUTTI_TOPO_DUMP or lstopo has written, or unset the variable to look at the machine";
+  if (access(path.c_str(), R_OK) != 0)
+    return Error{Code::kInvalidUsage, "the topology in " + path + " cannot be read: " + strerror(errno) + remedy};
+  const std::string what = path + " is not a topology in hwloc's XML";
+  if (!has_whole_sets(path))
+    return Error{Code::kInvalidUsage,
+                 what + ": an object has only one of cpuset and complete_cpuset, or of the nodesets" + remedy};
+  return load(what + remedy, [&](hwloc_topology_t raw) {
+    const int verdict = hwloc_topology_set_xml(raw, path.c_str());
+    errno = 0;  // what hwloc leaves there says nothing of the file
+    return verdict;
+  });
+}
 
 std::string info(hwloc_obj_t o, const char* name) {
   const char* value = hwloc_obj_get_info_by_name(o, name);
@@ -225,8 +220,8 @@ void tell_kinds(hwloc_topology_t raw, Part& part) {
 
 Machine to_machine(const Topology& topology, const std::string& source) {
   Machine machine;
-  machine.whole = convert(hwloc_get_root_obj(topology.raw()));
-  if (hwloc_cpukinds_get_nr(topology.raw(), 0) > 1) tell_kinds(topology.raw(), machine.whole);
+  machine.whole = convert(hwloc_get_root_obj(topology.get()));
+  if (hwloc_cpukinds_get_nr(topology.get(), 0) > 1) tell_kinds(topology.get(), machine.whole);
   machine.source = source;
   if (const uint64_t bytes = largest_cache(machine.whole); bytes > 0) machine.last_level_cache_bytes = bytes;
   return machine;
@@ -235,19 +230,19 @@ Machine to_machine(const Topology& topology, const std::string& source) {
 }  // namespace
 
 Result<Machine> discover_with_hwloc() {
-  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load_this());
+  TUTTI_TRY_ASSIGN(const Topology topology, load_this());
   return to_machine(topology, "hwloc");
 }
 
-Result<Machine> hwloc_machine_from_xml(const std::string& path) {
-  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load_xml(path));
+Result<Machine> read_machine(const std::string& path) {
+  TUTTI_TRY_ASSIGN(const Topology topology, load_xml(path));
   return to_machine(topology, path);
 }
 
-Result<Machine> hwloc_machine_from_synthetic(const std::string& description) {
+Result<Machine> synthetic_machine(const std::string& description) {
   const std::string what =
       "'" + description + "' is not a topology in hwloc's short form, such as \"pack:2 numa:2 core:8 pu:1\"";
-  TUTTI_TRY_ASSIGN(const Topology topology, Topology::load(what, [&](hwloc_topology_t raw) {
+  TUTTI_TRY_ASSIGN(const Topology topology, load(what, [&](hwloc_topology_t raw) {
                      const int verdict = hwloc_topology_set_synthetic(raw, description.c_str());
                      errno = 0;
                      return verdict;
@@ -256,13 +251,13 @@ Result<Machine> hwloc_machine_from_synthetic(const std::string& description) {
 }
 
 Result<std::string> hwloc_xml(const std::string& from) {
-  TUTTI_TRY_ASSIGN(const Topology topology, from.empty() ? Topology::load_this() : Topology::load_xml(from));
+  TUTTI_TRY_ASSIGN(const Topology topology, from.empty() ? load_this() : load_xml(from));
   char* bytes = nullptr;
   int length = 0;
-  if (hwloc_topology_export_xmlbuffer(topology.raw(), &bytes, &length, 0) != 0)
+  if (hwloc_topology_export_xmlbuffer(topology.get(), &bytes, &length, 0) != 0)
     return system_error("the topology as XML (hwloc)", errno);
   std::string xml(bytes, length > 0 ? static_cast<size_t>(length) - 1 : 0);  // without the final zero
-  hwloc_free_xmlbuffer(topology.raw(), bytes);
+  hwloc_free_xmlbuffer(topology.get(), bytes);
   return xml;
 }
 

@@ -101,14 +101,6 @@ Result<Machine> discover_all() {
   return discover_in_sysfs("/sys", true);
 }
 
-Result<Machine> read_machine(const std::string& path) {
-  return hwloc_machine_from_xml(path);
-}
-
-Result<Machine> synthetic_machine(const std::string& description) {
-  return hwloc_machine_from_synthetic(description);
-}
-
 Result<void> dump_machine(const std::string& path) {
   std::string target = path;
   if (const size_t at = target.find("%h"); at != std::string::npos) target.replace(at, 2, host_name());

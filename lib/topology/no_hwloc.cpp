@@ -12,10 +12,10 @@ Error without(const std::string& what) {
 Result<Machine> discover_with_hwloc() {
   return without("packages, NUMA nodes, caches and network devices only");
 }
-Result<Machine> hwloc_machine_from_xml(const std::string& path) {
+Result<Machine> read_machine(const std::string& path) {
   return without("the topology in " + path + " cannot be read");
 }
-Result<Machine> hwloc_machine_from_synthetic(const std::string& description) {
+Result<Machine> synthetic_machine(const std::string& description) {
   return without("the topology '" + description + "' cannot be made");
 }
 Result<std::string> hwloc_xml(const std::string&) {

@@ -20,7 +20,6 @@
 #include <sys/timerfd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <list>
@@ -88,13 +87,7 @@ class Half : public LinkHalf {
 
   // From the socket: true once there are so many bytes. Notices when the peer closes it.
   bool take(void* to, size_t bytes) {
-    char some[sizeof(Invitation)];
-    while (!closed_) {
-      const ssize_t n = ::recv(socket_.get(), some, sizeof some, MSG_DONTWAIT);
-      if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
-      closed_ = n <= 0;
-      if (n > 0) inbox_.append(some, static_cast<size_t>(n));
-    }
+    closed_ = closed_ || !take_what_came(socket_, &inbox_);
     if (inbox_.size() < bytes) return false;
     memcpy(to, inbox_.data(), bytes);
     return true;

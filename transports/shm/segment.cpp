@@ -3,19 +3,17 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "base/limits.h"
 #include "base/membarrier.h"
+#include "base/shared_memory.h"
 
 namespace tutti::shm {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 size_t round_to_page(size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
@@ -45,13 +43,7 @@ Mapping map_shared(const Fd& file, uint64_t offset, size_t bytes, bool writes) {
 }
 
 Result<Segment> Segment::create(uint32_t slots, uint32_t slot_bytes, Fd* memfd) {
-  const size_t bytes = segment_bytes(slots, slot_bytes);
-  Fd fd(memfd_create("tutti-link", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return system_error("memfd_create for a shared-memory link", errno);
-  const NoSizeSignal quiet;
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-    return system_error(format("%zu bytes of shared memory for a link", bytes), errno);
-  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return system_error("sealing a shared-memory link", errno);
+  TUTTI_TRY_ASSIGN(Fd fd, sealed_memory("tutti-link", segment_bytes(slots, slot_bytes)));
   auto segment = map(fd, slots, slot_bytes);
   if (segment) *memfd = std::move(fd);
   return segment;

@@ -13,15 +13,6 @@
 #include "base/tsan.h"
 
 namespace tutti::shm {
-namespace {
-
-uint64_t random_number() {
-  uint64_t number = 0;
-  random_bytes(&number, sizeof number);
-  return number;
-}
-
-}  // namespace
 
 void ShmHalf::ring(std::atomic<uint32_t>& sleeps) {
   if (sleeps.exchange(0) == 0) return;
@@ -120,7 +111,7 @@ Result<void> SendLink::send_segment() {
   Fd memfd;
   TUTTI_TRY_ASSIGN(Segment segment, Segment::create(config_.slots, config_.slot_bytes, &memfd));
   segment.header().sender_has_barrier = membarrier_is_there();
-  segment.header().id = random_number();
+  random_bytes(&segment.header().id, sizeof segment.header().id);
   if (is_of_this_process(socket_.get())) local_ = LocalEnd::offer(segment.header().id, bell_);
   // None is free until the receiver has said how it is woken.
   released_seen_ = uint64_t{0} - segment.slots();

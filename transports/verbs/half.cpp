@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <arpa/inet.h>
 #include <poll.h>
@@ -159,14 +158,7 @@ void Half::look_at_socket() {
 }
 
 void Half::read_socket() {
-  char bytes[sizeof(Notice)];
-  while (!closed_) {
-    const ssize_t n = ::recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) break;
-    if (n > 0) {
-      inbox_.append(bytes, static_cast<size_t>(n));
-      continue;
-    }
+  if (!closed_ && !take_what_came(socket_, &inbox_)) {
     closed_ = true;
     poll_completions();  // what arrived before
   }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "base/env.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/socket.h"
 #include "base/sort.h"
 
 // Since rdma-core 34: null where the one that runs is older.
@@ -27,23 +29,14 @@ namespace {
 
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
-// TUTTI_IB_HCA: name prefixes with commas between, a port after a colon; '=' before all: exact names; '^': all but
-// these.
+// By TUTTI_IB_HCA, whose names may have a port after a colon.
 bool is_wanted(const std::string& device, int port) {
-  std::string names = env_string(Env::kIbHca);
-  if (names.empty()) return true;
-  const bool excludes = names[0] == '^', exact = names[0] == '=';
-  if (excludes || exact) names.erase(0, 1);
-  for (size_t at = 0; at <= names.size();) {
-    const size_t end = std::min(names.find(',', at), names.size());
-    std::string name = names.substr(at, end - at);
-    const size_t colon = name.find(':');
-    const int only = colon == std::string::npos ? port : atoi(name.c_str() + colon + 1);
-    name.resize(std::min(colon, name.size()));
-    if (only == port && (exact ? device == name : device.compare(0, name.size(), name) == 0)) return !excludes;
-    at = end + 1;
-  }
-  return excludes;
+  const std::string names = env_string(Env::kIbHca);
+  return names.empty() || matches_filter(names, [&](std::string_view part, bool exact) {
+           const std::string_view name = part.substr(0, part.find(':'));
+           const int only = name == part ? port : atoi(std::string(part.substr(name.size() + 1)).c_str());
+           return only == port && (exact ? device == name : device.starts_with(name));
+         });
 }
 
 bool is_v4(const GidBytes& gid) {

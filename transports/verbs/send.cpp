@@ -151,11 +151,7 @@ Result<void> SendLink::send_offer() {
 }
 
 Result<bool> SendLink::take_answer() {
-  char bytes[sizeof(Answer)];
-  const ssize_t n = ::recv(socket_.get(), bytes, sizeof(Answer) - answer_.size(), MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
-  if (n <= 0) return gone();
-  answer_.append(bytes, static_cast<size_t>(n));
+  if (!take_what_came(socket_, &answer_, sizeof(Answer))) return gone();
   if (answer_.size() < sizeof(Answer)) return false;
   Answer answer;
   memcpy(&answer, answer_.data(), sizeof answer);

@@ -1,7 +1,4 @@
 // The verbs endpoint, and the plugin's entry.
-#include <sys/socket.h>
-
-#include <cerrno>
 #include <cstring>
 #include <list>
 
@@ -108,11 +105,8 @@ class VerbsEndpoint {
   // Null while the offer has not come.
   Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
-    char bytes[sizeof(Offer)];
-    const ssize_t n = ::recv(incoming.fd.get(), bytes, sizeof(Offer) - incoming.offer.size(), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::unique_ptr<LinkHalf>();
-    if (n <= 0) return Error{Code::kRemoteError, "it closed its connection before its offer came"};
-    incoming.offer.append(bytes, static_cast<size_t>(n));
+    if (!take_what_came(incoming.fd, &incoming.offer, sizeof(Offer)))
+      return Error{Code::kRemoteError, "it closed its connection before its offer came"};
     if (incoming.offer.size() < sizeof(Offer)) return std::unique_ptr<LinkHalf>();
     Offer offer;
     memcpy(&offer, incoming.offer.data(), sizeof offer);
