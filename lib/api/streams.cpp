@@ -5,7 +5,6 @@
 
 #include "api/handle.h"
 #include "base/at_fork.h"
-#include "exec/event.h"
 
 using namespace tutti;       // NOLINT: this file is the boundary
 using namespace tutti::api;  // NOLINT
@@ -82,8 +81,8 @@ Result<void> add_callback(tuttiStream_t handle, tuttiStreamCallback_t callback, 
   TUTTI_TRY_ASSIGN(const auto stream, streams().find(handle));
   // The work belongs to the stream, so the stream outlives it: no owner, which would be a circle.
   stream->enqueue([handle, callback, user_data, s = stream.get()]() -> Result<void> {
-    const auto state = s->first_error();
-    callback(handle, state ? finish(*state) : tuttiSuccess, user_data);
+    const auto state = s->query();  // with no error this work itself still runs
+    callback(handle, state.error().code == Code::kInProgress ? tuttiSuccess : finish(state.error()), user_data);
     return {};
   });
   return {};

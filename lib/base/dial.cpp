@@ -9,7 +9,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/log.h"
 #include "base/sort.h"
 
@@ -27,37 +26,7 @@ constexpr int64_t kHurryNs = 1'000'000'000;
 constexpr int64_t kLongestLookNs = 500'000'000;
 constexpr int64_t kShortageNs = 1'000'000'000;  // of descriptors, which others may give back
 
-// Wire form of an address: family (4 or 6), port, IPv6's scope, 4 or 16 bytes.
-void pack(const Address& address, ByteWriter* w) {
-  const bool is_v4 = address.family() == AF_INET;
-  w->put(is_v4 ? uint8_t{4} : uint8_t{6}).put(address.port());
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
-  if (is_v4)
-    w->put(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr);
-  else
-    w->put(v6->sin6_scope_id).put(v6->sin6_addr);
-}
-
-// Nothing if there is none.
-std::optional<Address> unpack(ByteReader* r) {
-  Address address;
-  const auto family = r->get<uint8_t>();
-  const auto port = r->get<uint16_t>();
-  if (family == 4) {
-    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
-    v4->sin_family = AF_INET;
-    v4->sin_addr = r->get<in_addr>();
-    address.length = sizeof *v4;
-  } else {
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
-    v6->sin6_family = AF_INET6;
-    v6->sin6_scope_id = r->get<uint32_t>();
-    v6->sin6_addr = r->get<in6_addr>();
-    address.length = sizeof *v6;
-  }
-  address.set_port(port);
-  return r->ok() && (family == 4 || family == 6) ? std::optional(address) : std::nullopt;
-}
+enum Family : uint8_t { kV4 = 4, kV6 = 6, kV6LinkLocal = 7 };  // on the wire
 
 // How much of the address a candidate shares with the best of this host's addresses, in 1/128: a peer in the same
 // network shares the most. Link-local addresses share half of it by definition, which says nothing, and what is an
@@ -151,10 +120,43 @@ std::vector<Address> ways_to(const Contact& peer, size_t nth) {
   return through_local_interfaces(ordered, mine.value());
 }
 
+void put_address(const Address& address, ByteWriter* to) {
+  if (address.family() == AF_INET) {
+    to->put(kV4).put(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_addr);
+    return;
+  }
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+  to->put(address.is_link_local() ? kV6LinkLocal : kV6);
+  if (address.is_link_local()) to->put(v6->sin6_scope_id);
+  to->put(v6->sin6_addr);
+}
+
+std::optional<Address> get_address(ByteReader* from) {
+  Address address;
+  const auto family = from->get<uint8_t>();
+  if (family == kV4) {
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+    v4->sin_family = AF_INET;
+    v4->sin_addr = from->get<in_addr>();
+    address.length = sizeof *v4;
+  } else {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+    v6->sin6_family = AF_INET6;
+    if (family == kV6LinkLocal) v6->sin6_scope_id = from->get<uint32_t>();
+    v6->sin6_addr = from->get<in6_addr>();
+    address.length = sizeof *v6;
+  }
+  const bool is_known = family == kV4 || family == kV6 || family == kV6LinkLocal;
+  return from->ok() && is_known ? std::optional(address) : std::nullopt;
+}
+
 std::string Contact::to_bytes() const {
   ByteWriter w;
   w.put(host).put(door);
-  for (const Address& address : addresses) pack(address, &w);
+  for (const Address& address : addresses) {
+    w.put(address.port());
+    put_address(address, &w);
+  }
   return w.take();
 }
 
@@ -164,8 +166,10 @@ std::optional<Contact> Contact::from_bytes(std::string_view bytes) {
   contact.host = r.get<HostId>();
   contact.door = r.get<uint64_t>();
   while (r.ok() && !r.at_end()) {
-    const auto address = unpack(&r);
+    const auto port = r.get<uint16_t>();
+    auto address = get_address(&r);
     if (!address) return std::nullopt;
+    address->set_port(port);
     contact.addresses.push_back(*address);
   }
   return r.ok() ? std::optional(contact) : std::nullopt;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/handshake.h"
 #include "base/socket.h"
 
@@ -26,6 +27,11 @@ struct Contact {
   std::string to_bytes() const;
   static std::optional<Contact> from_bytes(std::string_view bytes);  // nothing if these are not a Contact's bytes
 };
+
+// An address without its port as bytes: one that says what follows, then 4 or 16, and before them the interface of a
+// link-local one.
+void put_address(const Address& address, ByteWriter* to);
+std::optional<Address> get_address(ByteReader* from);  // nothing if there is none
 
 // Those of this host's interfaces that others are told of: of the ones that TUTTI_SOCKET_IFNAME names all, else those
 // in real networks, never a container's bridge; and the loopback's, for ranks of this host.

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kOtherSecret = "the other side does not know this group's secret";
 
 constexpr char kMagic[6] = {'T', 'U', 'T', 'T', 'I', 0};
-constexpr uint8_t kVersion = 5;
+constexpr uint8_t kVersion = 6;
 constexpr std::array<uint8_t, 32> kRefusal{};  // in place of the server's proof
 
 // The others stay within a host, or are not used where connections are encrypted.

@@ -5,7 +5,6 @@
 
 #include "base/contained.h"
 #include "comm/stall_watch.h"
-#include "comm/wide_sums.h"
 
 namespace tutti {
 namespace {

@@ -2,6 +2,7 @@
 // out for those that repeat. Belongs to the thread whose turn it is.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -11,10 +12,35 @@
 #include "comm/link_pool.h"
 #include "comm/membership.h"
 #include "comm/monitor.h"
-#include "comm/operation_cache.h"
+#include "exec/buffers.h"
 #include "exec/operation.h"
+#include "exec/run.h"
 
 namespace tutti {
+
+// What was worked out for operations that may come again, as in loops.
+struct alignas(64) CachedOperation {
+  CallKey key;
+  bool repeats = false;  // one is here, for others like it
+  Program* program = nullptr;
+  Call call;
+  TagWords recorded;  // the call
+  Buffers buffers;
+  SmallRun small;
+  bool is_for(const CallKey& other) const { return repeats && key == other; }
+};
+
+// Each operation has one place where it may be.
+class OperationCache {
+ public:
+  CachedOperation& place_of(const CallKey& key) { return places_[key.hash() % places_.size()]; }
+  void clear() {
+    for (CachedOperation& place : places_) place.repeats = false;
+  }
+
+ private:
+  std::array<CachedOperation, 64> places_;
+};
 
 class Collectives {
  public:
@@ -75,5 +101,9 @@ inline Collectives::Repeated Collectives::repeat(const CallKey& key, const void*
   monitor_.recorder().end();
   return Repeated::kYes;
 }
+
+// Sums of 16- and 8-bit floats that take several steps (wide_sums.cpp): calls drive(piece) for one piece after the
+// other, each the same operation on floats; there is something to add up. Ends with the first error.
+Result<void> in_wide_pieces(const BoundCall& what, const std::function<Result<void>(const BoundCall&)>& drive);
 
 }  // namespace tutti

@@ -27,7 +27,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvou
       comm->me_.wait_policy.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
   comm->monitor_.start_metrics(comm->links_);
   if (!comm->is_on_gpu()) return comm;
-  TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(comm->gpu_host_, options.cuda_device));
+  comm->gpu_host_ = gpu_host_of(*comm);
+  TUTTI_TRY_ASSIGN(comm->device_, cuda::Device::create(*comm->gpu_host_, options.cuda_device));
   return comm;
 }
 

@@ -11,13 +11,13 @@
 
 #include "base/result.h"
 #include "comm/collectives.h"
-#include "comm/gpu_host.h"
 #include "comm/link_pool.h"
 #include "comm/membership.h"
 #include "comm/messages.h"
 #include "comm/monitor.h"
 #include "comm/quantised.h"
 #include "comm/ticket_lock.h"
+#include "cuda/device.h"
 #include "exec/operation.h"
 #include "group/bootstrap.h"
 
@@ -102,9 +102,12 @@ class Communicator final {
   Collectives collectives_{me_, monitor_, links_};
   Messages messages_{me_, monitor_, links_};
   QuantisedSums quantised_{me_, monitor_, collectives_, messages_};
-  std::atomic<bool> finalized_ = false;  // a GPU asks when it is called, before its turn
-  GpuHost gpu_host_{*this};
+  std::atomic<bool> finalized_ = false;   // a GPU asks when it is called, before its turn
+  std::unique_ptr<cuda::Host> gpu_host_;  // of a communicator on a GPU
   std::unique_ptr<cuda::Device> device_;  // ends before all that it stands on
 };
+
+// What it does for its GPU's side.
+std::unique_ptr<cuda::Host> gpu_host_of(Communicator& comm);
 
 }  // namespace tutti

@@ -20,9 +20,9 @@ const Comparison::Record* Comparison::find(uint64_t sequence) const {
   return found != records_.end() && found->blocks != nullptr ? &*found : nullptr;
 }
 
-Comparison::Told Comparison::tell(const Call& call) const {
+Account Comparison::tell(const Call& call) const {
   const Record* record = find(call.sequence);
-  Told told{rank_, call, {}, recorder_.place_text(call.sequence)};
+  Account told{rank_, call, {}, recorder_.place_text(call.sequence)};
   if (record == nullptr) return told;
   const auto& elems = record->blocks->elems;
   told.blocks.assign(elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks)));
@@ -103,7 +103,7 @@ std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
 }
 
 std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader, int rank) {
-  Told told{rank, from_tag(reader.get<TagWords>()), {}, {}};
+  Account told{rank, from_tag(reader.get<TagWords>()), {}, {}};
   told.place = reader.get_string();
   while (reader.ok() && !reader.at_end()) told.blocks.push_back(reader.get<uint64_t>());
   if (!reader.ok() || static_cast<int>(told.call.collective) >= kCollectives) return {};
@@ -133,11 +133,11 @@ std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, i
 }
 
 // The first question goes to all ranks. So a later one meets it somewhere, and if it differs, there.
-PeerWatch::Answer Comparison::answer(Told theirs) {
+PeerWatch::Answer Comparison::answer(Account theirs) {
   PeerWatch::Answer answer{{}, !asked_};
-  const auto compare = [&](const Told& known) {
+  const auto compare = [&](const Account& known) {
     if (answer.error || known.call.sequence != theirs.call.sequence || is_same_request(known.call, theirs.call)) return;
-    answer = {disagreement(known.account(), theirs.account()), false};
+    answer = {disagreement(known, theirs), false};
   };
   compare(tell(recorder_.find(theirs.call.sequence)));
   if (asked_) compare(*asked_);
@@ -156,7 +156,7 @@ Result<void> Comparison::check() {
     const Standing& theirs = stated_[rank];
     const Call mine = recorder_.find(theirs.call.sequence);
     if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
-      return disagreement(tell(mine).account(), {rank, theirs.call, theirs.blocks, theirs.place});
+      return disagreement(tell(mine), {rank, theirs.call, theirs.blocks, theirs.place});
     heard.is_checked = mine.sequence != 0 || recorder_.is_past(theirs.call.sequence);
     is_one_left = is_one_left || !heard.is_checked;
   }

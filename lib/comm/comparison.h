@@ -45,13 +45,6 @@ class Comparison {
 
  private:
   enum class Kind : uint8_t { kQuestion = 1, kStatement = 2, kSpread = 3 };  // a statement for all ranks
-  struct Told {
-    int rank = -1;
-    Call call;
-    std::vector<uint64_t> blocks;
-    std::string place;
-    Account account() const { return {rank, call, blocks, place}; }
-  };
   struct Record {
     Call call;
     std::shared_ptr<const Operation::Unequal> blocks;
@@ -74,8 +67,8 @@ class Comparison {
   std::optional<PeerWatch::Answer> hear_statement(ByteReader reader, int rank, Kind kind);
   std::optional<Kind> due(const Standing& mine, bool seems_stuck);
   const Record* find(uint64_t sequence) const;
-  Told tell(const Call& call) const;
-  PeerWatch::Answer answer(Told theirs);
+  Account tell(const Call& call) const;
+  PeerWatch::Answer answer(Account theirs);
 
   const int rank_, n_ranks_;
   const Recorder& recorder_;
@@ -87,7 +80,7 @@ class Comparison {
   uint64_t statements_ = 0;         // of this rank
   std::array<Record, 16> records_;  // the last ones
   size_t next_ = 0;
-  std::optional<Told> asked_;  // the first question: all others would have the same answer
+  std::optional<Account> asked_;  // the first question: all others would have the same answer
 };
 
 }  // namespace tutti

@@ -1,10 +1,8 @@
 #include "comm/link_pool.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "base/log.h"
@@ -37,22 +35,13 @@ double cost_ns(const Endpoint& endpoint) {
 
 }  // namespace
 
-void SetupPause::after(bool progress) {
-  if (progress) {
-    next_us_ = kFirstUs;
-    return;
-  }
-  usleep(next_us_);
-  next_us_ = std::min(2 * next_us_, kLastUs);
-}
-
-Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tuttiTransport*>& transports,
-                                const tuttiEndpointConfig& endpoint_config) {
+Result<LinkPool> LinkPool::open(const tuttiEndpointConfig& config, const std::vector<const tuttiTransport*>& transports,
+                                bool by_cost) {
   LinkPool pool;
-  pool.config_ = config;
+  pool.rank_ = config.rank;
   std::string refused;
   for (const tuttiTransport* transport : transports) {
-    auto endpoint = Endpoint::open(transport, endpoint_config);
+    auto endpoint = Endpoint::open(transport, config);
     if (endpoint) {
       pool.endpoints_.push_back(std::move(endpoint).value());
       continue;
@@ -62,7 +51,7 @@ Result<LinkPool> LinkPool::open(const Config& config, const std::vector<const tu
     if (pool.endpoints_.empty() && transport == transports.back())
       return Error{endpoint.error().code, "no transport is usable here: " + refused};
   }
-  if (config.by_cost)
+  if (by_cost)
     sort_stably(pool.endpoints_.begin(), pool.endpoints_.end(),
                 [](const Endpoint& a, const Endpoint& b) { return cost_ns(a) < cost_ns(b); });
   return pool;
@@ -119,7 +108,7 @@ Result<void> LinkPool::check_delivery(const void* memory, size_t bytes) {
         why += format("%s%s to rank %d: %s", why.empty() ? "" : "; ", endpoint->name(), peer, not_because.c_str());
       return not_because.empty();
     });
-    if (!is_reached && peer != config_.rank) return Error{Code::kSystemError, why};
+    if (!is_reached && peer != rank_) return Error{Code::kSystemError, why};
   }
   return {};
 }
@@ -167,6 +156,22 @@ void LinkPool::request(const Schedule& schedule, bool delivers) {
       });
     }
   }
+}
+
+// Pauses between two looks, longer the longer nothing has come: or a thousand ranks that look do nothing else.
+Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& interrupted,
+                               bool delivers) {
+  constexpr uint32_t kFirstUs = 50, kLastUs = 20'000;
+  request(schedule, delivers);
+  uint32_t pause_us = kFirstUs;
+  while (!attempts_.empty() || !awaited_.empty()) {
+    TUTTI_TRY_ASSIGN(const bool progress, advance());
+    if (interrupted()) return {};
+    if (!progress && deadline.passed()) return late();
+    if (!progress) usleep(pause_us);
+    pause_us = progress ? kFirstUs : std::min(2 * pause_us, kLastUs);
+  }
+  return {};
 }
 
 Result<bool> LinkPool::advance() {

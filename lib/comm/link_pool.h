@@ -19,17 +19,14 @@ namespace tutti {
 
 class LinkPool {
  public:
-  struct Config {
-    int rank;
-    bool by_cost = false;  // else the transports' order is the order of preference
-  };
   LinkPool() = default;  // of no transport yet
 
   // What a peer published: the address of each transport's endpoint, by name.
   using Addresses = std::map<std::string, std::string>;
 
-  static Result<LinkPool> open(const Config& config, const std::vector<const tuttiTransport*>& transports,
-                               const tuttiEndpointConfig& endpoint_config);
+  // The transports' order is the order of preference, unless it is `by_cost`.
+  static Result<LinkPool> open(const tuttiEndpointConfig& config, const std::vector<const tuttiTransport*>& transports,
+                               bool by_cost);
   Addresses addresses() const;
   struct Peers {
     int n_ranks = 0;
@@ -46,8 +43,8 @@ class LinkPool {
   // Makes the links of `schedule` that are missing: offers the outgoing ones, waits for the incoming ones. All ranks
   // call it for the same operation. `interrupted` ends it early (then the error is its caller's to find). With
   // `delivers` they are to be of transports that move data between devices.
-  template <class Interrupted>
-  Result<void> connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted, bool delivers = false);
+  Result<void> connect(const Schedule& schedule, Deadline deadline, const std::function<bool()>& interrupted,
+                       bool delivers = false);
   // Which links are missing.
   Error late() const;
   // Whether there is such a transport to all peers, which can move data from and to this registered memory.
@@ -100,7 +97,7 @@ class LinkPool {
   Result<bool> accept_all();
   void count(const Link& link);
 
-  Config config_{};
+  int rank_ = 0;
   MessageSizes sizes_;  // known with the peers
   std::vector<Endpoint> endpoints_;
   Peers peers_;
@@ -116,28 +113,5 @@ class LinkPool {
   };
   std::unique_ptr<Held> held_ = std::make_unique<Held>();
 };
-
-// Between two looks for links: longer the longer nothing has come, or a thousand ranks that look do nothing else.
-class SetupPause {
- public:
-  void after(bool progress);
-
- private:
-  uint32_t next_us_ = kFirstUs;
-  static constexpr uint32_t kFirstUs = 50, kLastUs = 20'000;
-};
-
-template <class Interrupted>
-Result<void> LinkPool::connect(const Schedule& schedule, Deadline deadline, Interrupted&& interrupted, bool delivers) {
-  request(schedule, delivers);
-  SetupPause pause;
-  while (!attempts_.empty() || !awaited_.empty()) {
-    TUTTI_TRY_ASSIGN(const bool progress, advance());
-    if (interrupted()) return {};
-    if (!progress && deadline.passed()) return late();
-    pause.after(progress);
-  }
-  return {};
-}
 
 }  // namespace tutti

@@ -1,5 +1,7 @@
 #include "comm/messages.h"
 
+#include <functional>
+
 #include "base/clock.h"
 #include "comm/stall_watch.h"
 
@@ -10,18 +12,75 @@ namespace {
 // their receive.
 constexpr uint32_t kPointToPointChannel = 1000, kNotesChannel = 2000, kGpuChannel = 3000, kQuantisedChannel = 4000;
 
+// What a message says of itself.
+Call call_of(const Message& message, uint64_t sequence) {
+  Call call;
+  call.collective = Collective::kSendRecv;
+  call.sequence = sequence;
+  call.count = message.count;
+  call.dtype = message.dtype;
+  return call;
+}
+
+// What people are told of several.
+Call to_recorded(const std::vector<Message>& messages) {
+  Call call;
+  call.collective = Collective::kSendRecv;
+  call.blocks = static_cast<uint32_t>(messages.size());
+  if (messages.size() == 1) {
+    const Message& m = messages[0];
+    call.root = m.peer;
+    call.count = m.count;
+    call.dtype = m.dtype;
+    call.op = static_cast<RedOp>(m.sends ? Direction::kSend : Direction::kReceive);
+    return call;
+  }
+  for (const Message& m : messages) call.count += m.count * dtype_bytes(m.dtype);
+  return call;
+}
+
 }  // namespace
 
+// As they are handed to the executor: a schedule made for the occasion, whose blocks are the messages. Sends come
+// first, as input blocks, then receives, as output blocks.
+struct MessageBatch {
+  Transfers transfers;
+  std::vector<uint64_t> bytes, input_at, output_at;
+  std::vector<TagWords> tags;
+
+  template <class CallOf>
+  MessageBatch(const std::vector<Message>& messages, CallOf&& call_for) {
+    for (const bool sends : {true, false})
+      for (const Message& m : messages)
+        if (m.sends == sends) add(m, call_for(m));
+  }
+  void add(const Message& m, const Call& call) {
+    auto& list = m.sends ? transfers.sends : transfers.receives;
+    auto& at = m.sends ? input_at : output_at;
+    list.push_back({m.peer, static_cast<uint32_t>(list.size())});
+    at.push_back(reinterpret_cast<uintptr_t>(m.data));
+    bytes.push_back(m.count * dtype_bytes(m.dtype));
+    tags.push_back(to_tag(call));
+  }
+  // On links of their own, from this channel on.
+  Schedule schedule(int n_ranks, int rank, uint32_t first_channel) const {
+    Schedule schedule = send_recv(n_ranks, rank, transfers, 1);
+    for (Lane& lane : schedule.lanes) lane.channel += first_channel;
+    return schedule;
+  }
+};
+
 Call Messages::next_call(const Message& m) {
-  Begun& begun = monitor_.begun();
-  return MessageBatch::call_of(m, m.peer == me_.rank ? 0 : ++(m.sends ? begun.sent_to : begun.received_from)[m.peer]);
+  if (m.peer == me_.rank) return call_of(m, 0);
+  Standing::Count& with = monitor_.begun().messages[m.peer];
+  with.peer = m.peer;
+  return call_of(m, ++(m.sends ? with.sent : with.received));
 }
 
 Result<void> Messages::run(const Operation& operation) {
   const std::vector<Message>& messages = *operation.messages;
   Begun& begun = monitor_.begun();
-  monitor_.recorder().begin(to_tag(MessageBatch::to_recorded(messages)), begun.exchanges + 1, operation.caller,
-                            operation.created);
+  monitor_.recorder().begin(to_tag(to_recorded(messages)), begun.exchanges + 1, operation.caller, operation.created);
   const MessageBatch batch(messages, [&](const Message& m) { return next_call(m); });
   begun.exchanges++;
   return monitor_.end_with(
@@ -35,7 +94,7 @@ Result<void> Messages::pass_quantised(const Call& call, const std::vector<Messag
 
 Result<void> Messages::pass_notes(const std::vector<Message>& notes, double timeout_seconds,
                                   const std::string& purpose) {
-  const MessageBatch batch(notes, [](const Message& m) { return MessageBatch::call_of(m, 0); });
+  const MessageBatch batch(notes, [](const Message& m) { return call_of(m, 0); });
   auto result = pass(batch, {kNotesChannel, Standing::Doing::kOther, timeout_seconds});
   if (result || result.error().code != Code::kTimeout) return monitor_.end_with(std::move(result));
   std::string peers;
@@ -49,7 +108,7 @@ Result<void> Messages::connect_gpus() {
   std::vector<Message> messages;
   for (int peer = 0; peer < me_.n_ranks; peer++)
     if (peer != me_.rank) messages.insert(messages.end(), {{true, peer}, {false, peer}});
-  const MessageBatch batch(messages, [](const Message& m) { return MessageBatch::call_of(m, 0); });
+  const MessageBatch batch(messages, [](const Message& m) { return call_of(m, 0); });
   const Schedule schedule = batch.schedule(me_.n_ranks, me_.rank, kGpuChannel);
   const Deadline deadline = Deadline::after_seconds(me_.options.init_timeout_seconds);
   const auto has_failed = [this] { return monitor_.failed(); };
@@ -115,7 +174,7 @@ Result<void> Messages::make_links(Run& run, WaitContext& context, const Schedule
     if (well && static_cast<double>(idle_ns) * 1e-9 > how.timeout_seconds) well = links_.late();
     return !well;
   };
-  TUTTI_TRY(links_.connect(schedule, Deadline::never(), is_interrupted, on_device));
+  TUTTI_TRY(links_.connect(schedule, Deadline::never(), std::ref(is_interrupted), on_device));
   TUTTI_TRY(monitor_.async_error());
   return well;
 }

@@ -8,12 +8,13 @@
 
 #include "comm/link_pool.h"
 #include "comm/membership.h"
-#include "comm/message_batch.h"
 #include "comm/monitor.h"
 #include "exec/operation.h"
 #include "exec/wait.h"
 
 namespace tutti {
+
+struct MessageBatch;
 
 class Messages {
  public:

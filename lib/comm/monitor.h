@@ -3,12 +3,12 @@
 // Threading: begun() and what records belongs to the thread of the operations; the rest from any thread.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/begun.h"
 #include "comm/comparison.h"
 #include "comm/inquiry.h"
 #include "comm/link_pool.h"
@@ -21,6 +21,25 @@
 #include "group/peers.h"
 
 namespace tutti {
+
+// How many operations and messages a rank has begun. Of the thread of its operations.
+struct Begun {
+  uint64_t sequence = 0;                    // collectives: the number of the last one
+  uint64_t exchanges = 0;                   // operations of point-to-point messages
+  std::map<int, Standing::Count> messages;  // such messages, by peer
+
+  // As it is told to others.
+  Standing standing(int rank, Standing::Doing doing, const Recorder& recorder) const {
+    Standing s;
+    s.rank = rank;
+    s.doing = doing;
+    s.call = recorder.find(sequence);
+    s.place = doing == Standing::Doing::kPasses ? recorder.last_place_text() : recorder.place_text(sequence);
+    s.begun = sequence + exchanges;
+    for (const auto& [peer, count] : messages) s.counts.push_back(count);
+    return s;
+  }
+};
 
 class Monitor {
  public:

@@ -1,12 +1,12 @@
 #include "comm/roster.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <tuple>
+#include <type_traits>
 
 #include "base/at_fork.h"
 #include "base/bytes.h"
@@ -137,28 +137,25 @@ class Findings {
   std::map<std::array<uint8_t, sizeof(HostId)>, size_t> places_;  // of the machines in machines_, by their ids
 };
 
+// What travels as it is, in this order; behind the version, which says whether the rest can be read.
+template <class Any>
+auto numbers_of(Any& i) {
+  return std::tie(i.slot_bytes, i.deterministic, i.on_gpu, i.encrypts, i.connections, i.process, i.network,
+                  i.cache_bytes, i.prices, i.machine, i.machine_cpus);
+}
+template <class Any>
+auto texts_of(Any& i) {
+  return std::tie(i.prices_from, i.algo, i.order, i.host);
+}
+
 }  // namespace
 
 std::string Introduction::to_bytes() const {
   ByteWriter w;
-  w.put(version)
-      .put(slot_bytes)
-      .put(deterministic)
-      .put(on_gpu)
-      .put(encrypts)
-      .put(connections)
-      .put(process)
-      .put(network)
-      .put(cache_bytes)
-      .put(prices)
-      .put_string(prices_from)
-      .put_string(algo)
-      .put_string(order)
-      .put_string(host)
-      .put_string(tutti::to_bytes(cpus))
-      .put(machine)
-      .put(machine_cpus)
-      .put_string(control.to_bytes());
+  w.put(version);
+  std::apply([&w](const auto&... number) { (w.put(number), ...); }, numbers_of(*this));
+  std::apply([&w](const auto&... text) { (w.put_string(text), ...); }, texts_of(*this));
+  w.put_string(tutti::to_bytes(cpus)).put_string(control.to_bytes());
   w.put(static_cast<uint32_t>(path.size()));
   for (const uint32_t number : path) w.put(number);
   w.put(static_cast<uint32_t>(addresses.size()));
@@ -175,23 +172,11 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
                  format("rank %d runs version %u of Tutti, this rank %d: install the same version everywhere", rank,
                         i.version, TUTTI_VERSION_CODE),
                  rank};
-  i.slot_bytes = r.get<uint32_t>();
-  i.deterministic = r.get<uint32_t>();
-  i.on_gpu = r.get<uint32_t>();
-  i.encrypts = r.get<uint32_t>();
-  i.connections = r.get<uint32_t>();
-  i.process = r.get<ProcessId>();
-  i.network = r.get<NetworkPlace>();
-  i.cache_bytes = r.get<uint64_t>();
-  i.prices = r.get<uint64_t>();
-  i.prices_from = r.get_string();
-  i.algo = r.get_string();
-  i.order = r.get_string();
-  i.host = r.get_string();
+  std::apply([&r](auto&... number) { ((number = r.get<std::remove_cvref_t<decltype(number)>>()), ...); },
+             numbers_of(i));
+  std::apply([&r](auto&... text) { ((text = r.get_string()), ...); }, texts_of(i));
   const auto cpus = cpus_from_bytes(r.get_string());
   if (cpus) i.cpus = *cpus;
-  i.machine = r.get<HostId>();
-  i.machine_cpus = r.get<uint32_t>();
   const auto control = Contact::from_bytes(r.get_string());
   if (control) i.control = *control;
   for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) i.path.push_back(r.get<uint32_t>());

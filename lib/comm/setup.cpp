@@ -1,7 +1,5 @@
 #include "comm/setup.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <mutex>
 
@@ -81,8 +79,7 @@ Result<void> Setup::open_links() {
       is_live_memory,         dmabuf_of_memory, options.encrypt};
   std::copy(rendezvous_.key().begin(), rendezvous_.key().end(), endpoint_config.group_key);
   TUTTI_TRY_ASSIGN(const auto transports, find_transports(options.transports, options.encrypt));
-  const LinkPool::Config config{.rank = me_.rank, .by_cost = options.transports.empty()};
-  TUTTI_TRY_ASSIGN(links_, LinkPool::open(config, transports, endpoint_config));
+  TUTTI_TRY_ASSIGN(links_, LinkPool::open(endpoint_config, transports, options.transports.empty()));
   return {};
 }
 

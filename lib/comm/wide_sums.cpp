@@ -1,8 +1,9 @@
-#include "comm/wide_sums.h"
-
+// Sums of 16- and 8-bit floats that take several steps: their partial sums are floats, and the result is rounded once,
+// as where one step adds up everything. A piece at a time, so that the floats take little room.
 #include <algorithm>
 #include <vector>
 
+#include "comm/collectives.h"
 #include "kernels/kernels.h"
 
 namespace tutti {

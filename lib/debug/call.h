@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/result.h"
@@ -75,7 +76,7 @@ inline bool is_point_to_point(const Call& call) {
 struct Account {
   int rank = -1;
   Call call;
-  std::span<const uint64_t> blocks = {};
+  std::vector<uint64_t> blocks = {};
   std::string place = {};
 };
 // That two ranks called different things.

@@ -1,4 +1,6 @@
 // A Run on a device: bytes go from one registration to another, and nothing is computed.
+#include <bit>
+
 #include "exec/run.h"
 
 namespace tutti {
@@ -23,7 +25,7 @@ bool Run::deliver(BoundLane& lane) {
   lane.expecting = step.send->acquire(data, lowered.bytes, data != nullptr ? TUTTI_REQUIRED : TUTTI_NOT_POSTED,
                                       &unused) == TUTTI_NO_ROOM;
   if (lane.expecting) return false;
-  if (step.send->publish(data, lowered.bytes, pack(tag_of(step))) != 0) return true;
+  if (step.send->publish(data, lowered.bytes, std::bit_cast<tuttiTag>(tag_of(step))) != 0) return true;
   error_ = not_registered(data, step.send->peer());
   return false;
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <span>
 #include <vector>
@@ -106,12 +105,6 @@ struct Blocks {
 // What is only ever a source.
 inline char* as_base(const void* data) {
   return static_cast<char*>(const_cast<void*>(data));
-}
-
-inline tuttiTag pack(const TagWords& words) {
-  tuttiTag tag;
-  std::memcpy(&tag, words.data(), sizeof tag);
-  return tag;
 }
 
 struct BoundCall {

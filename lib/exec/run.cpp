@@ -1,16 +1,11 @@
 #include "exec/run.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace tutti {
 namespace {
-
-TagWords unpack(const tuttiTag& tag) {
-  TagWords words;
-  memcpy(words.data(), &tag, sizeof tag);
-  return words;
-}
 
 // Sends the value that the step before it has stored.
 bool sends_again(const BoundStep& before, const BoundStep& step) {
@@ -161,7 +156,7 @@ bool Run::acquire(const BoundLane& lane, const LoweredStep& lowered, Targets* ta
 }
 
 void Run::send(const BoundStep& step, uint32_t bytes, const void* exposed) {
-  const tuttiTag tag = pack(tag_of(step));
+  const auto tag = std::bit_cast<tuttiTag>(tag_of(step));
   if (step.send->publish(exposed, bytes, tag) != 0) return;
   kernels().copy({exposed, {step.send->acquire()}, 1, bytes});
   step.send->publish(bytes, tag);
@@ -218,7 +213,7 @@ bool Run::accept_messages(const BoundStep& step, uint32_t expected_bytes) {
     const tuttiMessage& message = program_.messages[i];
     const int peer = step.recvs[i]->peer();
     if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
-      disagree(from_tag(tag_of(step)), peer, from_tag(unpack(message.tag)));
+      disagree(from_tag(tag_of(step)), peer, from_tag(std::bit_cast<TagWords>(message.tag)));
       return false;
     }
     if (message.bytes != expected_bytes) {
@@ -245,7 +240,7 @@ bool Run::check_stray(Link& link) {
   link.poll(&ignored);
   tuttiMessage message;
   if (!link.peek(&message)) return false;
-  const TagWords words = unpack(message.tag);
+  const auto words = std::bit_cast<TagWords>(message.tag);
   if (words == tag_ || words[0] > tag_[0]) return false;  // ours, or of an operation that this rank has yet to begin
   // Point-to-point messages may wait for their receive, and a receive for its sender's earlier operations.
   if (is_point_to_point(from_tag(words)) || is_point_to_point(operation_.call)) return false;

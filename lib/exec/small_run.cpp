@@ -1,5 +1,6 @@
 #include <sched.h>
 
+#include <bit>
 #include <cstring>
 
 #include "exec/wait.h"
@@ -35,7 +36,7 @@ void SmallRun::prepare(Program& program, const BoundCall& what) {
   program_ = &program;
   bases_ = program.bases.data();
   bases_[kScratch] = program.scratch.data();
-  tag_ = pack(to_tag(call));
+  tag_ = std::bit_cast<tuttiTag>(to_tag(call));
   reduce_ = lowering.reduce_kernel();
   const std::vector<BoundStep>& steps = program.lanes[0].steps;
   sources_.resize(steps.size() * program.places.size());

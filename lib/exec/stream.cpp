@@ -45,11 +45,6 @@ Result<void> Stream::query() {
   return {};
 }
 
-std::optional<Error> Stream::first_error() {
-  const std::lock_guard lock(mutex_);
-  return error_;
-}
-
 void Stream::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {

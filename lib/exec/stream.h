@@ -1,8 +1,8 @@
-// A queue of work with a thread of its own: what tuttiStream_t stands for on host memory. All functions from any
-// thread.
+// What tuttiStream_t and tuttiEvent_t stand for on host memory. All functions from any thread.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -14,6 +14,7 @@
 
 namespace tutti {
 
+// A queue of work with a thread of its own.
 class Stream {
  public:
   using Work = std::function<Result<void>()>;
@@ -26,8 +27,6 @@ class Stream {
   Result<void> synchronize();
   // kInProgress, success, or the first error (which stays until synchronize).
   Result<void> query();
-  // The error that synchronize would report now. Does not wait.
-  std::optional<Error> first_error();
 
  private:
   Stream() = default;
@@ -40,6 +39,40 @@ class Stream {
   bool stopping_ = false;
   std::optional<Error> error_;
   std::thread thread_;
+};
+
+// A point in a stream that other streams and threads can wait for. Streams hold a shared owner of the events they are
+// to reach or wait for, so an event may be dropped while it is still queued.
+class Event {
+ public:
+  // Recording again moves the event: later waits are for the later point.
+  uint64_t begin_record() {
+    const std::lock_guard lock(mutex_);
+    return ++recorded_;
+  }
+  void reach(uint64_t record) {
+    const std::lock_guard lock(mutex_);
+    if (record > reached_) reached_ = record;
+    changed_.notify_all();
+  }
+
+  uint64_t last_record() const {
+    const std::lock_guard lock(mutex_);
+    return recorded_;
+  }
+  bool reached(uint64_t record) const {
+    const std::lock_guard lock(mutex_);
+    return reached_ >= record;
+  }
+  void wait(uint64_t record) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_ >= record; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t recorded_ = 0, reached_ = 0;
 };
 
 }  // namespace tutti

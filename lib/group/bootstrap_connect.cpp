@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "base/limits.h"
 #include "base/log.h"
@@ -19,26 +18,6 @@ constexpr double kHeadStartSeconds = 0.25;  // before the next address is tried,
 constexpr double kAnswerSeconds = 1;        // the same where somebody has answered: a root of many ranks is busy
 constexpr double kAttemptSeconds = 3;
 constexpr int kMaxPauseMs = 250;  // between rounds; the first pause is 10 ms
-
-bool is_link_local(const Address& a) {
-  return a.family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(&a.storage)->sin6_addr);
-}
-
-bool same_address(const Address& a, const Address& b) {
-  return a.length == b.length && memcmp(&a.storage, &b.storage, a.length) == 0;
-}
-
-Address loopback(int family, uint16_t port) {
-  Address a;
-  a.storage.ss_family = static_cast<sa_family_t>(family);
-  a.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  if (family == AF_INET)
-    reinterpret_cast<sockaddr_in*>(&a.storage)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  else
-    reinterpret_cast<sockaddr_in6*>(&a.storage)->sin6_addr = in6addr_loopback;
-  a.set_port(port);
-  return a;
-}
 
 // One address being tried.
 struct Attempt {
@@ -164,14 +143,17 @@ bool is_local_address(const Address& address) {
 std::vector<Address> root_candidates(const UniqueIdParts& parts) {
   std::vector<Address> found;
   const auto add = [&](const Address& a) {
-    if (std::none_of(found.begin(), found.end(), [&](const Address& b) { return same_address(a, b); }))
-      found.push_back(a);
+    const auto is_same = [name = a.to_string()](const Address& b) { return b.to_string() == name; };
+    if (std::none_of(found.begin(), found.end(), is_same)) found.push_back(a);
   };
   for (const Address& a : parts.addresses)
-    if (is_local_address(a)) add(loopback(a.family(), a.port()));
+    if (is_local_address(a)) {
+      const auto loopback = resolve(a.family() == AF_INET ? "127.0.0.1" : "::1", a.port());
+      if (loopback) add(loopback.value()[0]);
+    }
   for (const Address& a : parts.addresses) {
-    if (!is_link_local(a)) add(a);
-    if (!is_link_local(a)) continue;
+    if (!a.is_link_local()) add(a);
+    if (!a.is_link_local()) continue;
     struct if_nameindex* list = if_nameindex();
     for (auto* i = list; i != nullptr && i->if_index != 0; i++) {
       Address scoped = a;

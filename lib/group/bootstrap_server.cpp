@@ -1,18 +1,16 @@
 #include "group/bootstrap_server.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <exception>
 
 #include "base/descriptor.h"
-#include "base/limits.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "group/blobs.h"
 
 namespace tutti {
@@ -292,34 +290,20 @@ bool FrameServer::is_anyone_here() const {
                      [](const Client& client) { return !client.closed && (client.rank >= 0 || client.draining); });
 }
 
-namespace {
-
-void* serve_frames(void* argument) {
-  const std::unique_ptr<FrameServer> server(static_cast<FrameServer*>(argument));
-  try {
-    server->run();
-  } catch (const std::exception& e) {  // out of memory: the ranks see the connection close
-    log(LogLevel::kError, "the group's root stopped: %s", e.what());
-  }
-  return nullptr;
-}
-
-}  // namespace
-
 Result<void> spawn(std::unique_ptr<FrameServer> server) {
   if (server->fd() < 0) return system_error("epoll_create1", EMFILE);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signal handlers do not run in this thread
-  pthread_t thread;
-  const int error = pthread_create(&thread, &attributes, serve_frames, server.get());
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  if (error != 0) return system_error("creating the thread that serves the group's root", error);
-  server.release();
+  auto serve = [server = std::move(server)] {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, nullptr);  // the application's signal handlers do not run in this thread
+    try {
+      server->run();
+    } catch (const std::exception& e) {  // out of memory: the ranks see the connection close
+      log(LogLevel::kError, "the group's root stopped: %s", e.what());
+    }
+  };
+  TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that serves the group's root", std::move(serve)));
+  thread.detach();
   return {};
 }
 

@@ -1,9 +1,7 @@
 #include "group/bootstrap_wire.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 

@@ -3,10 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <string_view>
 
 #include "group/pmi.h"
 #include "group/pmix.h"
@@ -24,19 +26,14 @@ std::string to_hex(const void* data, size_t bytes) {
   return text;
 }
 
-int hex_digit(char c) {
-  return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-std::optional<std::string> from_hex(const std::string& text) {
-  if (text.size() % 2 != 0) return std::nullopt;
+std::optional<std::string> from_hex(std::string_view text) {
   std::string bytes;
-  for (size_t i = 0; i < text.size(); i += 2) {
-    const int high = hex_digit(text[i]), low = hex_digit(text[i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    bytes += static_cast<char>(high * 16 + low);
+  for (; text.size() >= 2; text.remove_prefix(2)) {
+    uint8_t byte = 0;
+    if (std::from_chars(text.data(), text.data() + 2, byte, 16).ptr != text.data() + 2) return std::nullopt;
+    bytes += static_cast<char>(byte);
   }
-  return bytes;
+  return text.empty() ? std::optional(bytes) : std::nullopt;
 }
 
 // The launchers take a process that has spoken to them and ends without a farewell for one that crashed, and kill the

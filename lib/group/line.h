@@ -15,6 +15,9 @@
 
 namespace tutti {
 
+// What goes over it.
+enum PeerFrame : uint32_t { kNotice = 1, kGoodbye = 2, kLoss = 3, kQuestion = 4, kCouncil = 5, kAlarm = 6, kBeat = 7 };
+
 class Line {
  public:
   enum class Status { kQuiet, kFrame, kBroken, kNonsense };

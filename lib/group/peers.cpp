@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/tcp_info.h"
 #include "group/bootstrap_wire.h"
-#include "group/peers_frames.h"
 
 namespace tutti {
 
@@ -46,30 +44,12 @@ Result<void> PeerWatch::connect(std::vector<Fd> listening, Deadline deadline, co
       dialers_.emplace(peer,
                        Dialer({config_.key, HelloKind::kControl, config_.rank, peer}, config_.member(peer).contact));
   while (!awaited.empty()) {
-    bool progress = false;
-    for (auto d = dialers_.begin(); d != dialers_.end();) {
-      const Dialer::Status status = d->second.advance();
-      if (status == Dialer::Status::kFailed && d->second.lacked_resources())
-        return Error{Code::kSystemError, "no socket for a control connection: " + d->second.story()};
-      if (status == Dialer::Status::kFailed)
-        return Error{Code::kRemoteError, rank_name(d->first) + " cannot be reached: " + d->second.story(), d->first};
-      if (status == Dialer::Status::kPending) {
-        ++d;
-        continue;
-      }
-      log(LogLevel::kInfo, "control connection to rank %d at %s", d->first, d->second.story().c_str());
-      add_line(d->first, d->second.take(), d->second.take_channel());
-      awaited.erase(d->first);
-      d = dialers_.erase(d);
-      progress = true;
-    }
-    while (auto accepted = acceptor_->next()) {
-      if (!is_rank(accepted->hello.from_rank)) continue;
-      add_line(accepted->hello.from_rank, std::move(accepted->fd), std::move(accepted->channel));
-      awaited.erase(accepted->hello.from_rank);
-      progress = true;
-    }
-    if (progress) continue;
+    dial_wanted();
+    if (!lack_.empty()) return Error{Code::kSystemError, "no socket for a control connection: " + lack_};
+    if (const auto gone = unreachable_.begin(); gone != unreachable_.end())
+      return Error{Code::kRemoteError, rank_name(gone->first) + " cannot be reached: " + gone->second, gone->first};
+    accept_lines();
+    if (std::erase_if(awaited, [this](int peer) { return find_line(peer) != nullptr; }) > 0) continue;
     const auto absent = [&] {
       std::string names;
       for (const int peer : awaited) names += (names.empty() ? "" : ", ") + rank_name(peer);

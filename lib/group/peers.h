@@ -153,9 +153,9 @@ class PeerWatch : private Watcher::Client {
   std::shared_ptr<Watcher> watcher_;  // outlives the lines, which wake it
   std::optional<Acceptor> acceptor_;  // for lines that are made later
   std::map<int, Dialer> dialers_;
-  int64_t beat_ns_ = 0;           // when beat() was called last; 0 while there is no other host
-  bool dials_again_ = false;      // there was no socket to be had
-  std::vector<int> unreachable_;  // since they were dialled last
+  int64_t beat_ns_ = 0;                     // when beat() was called last; 0 while there is no other host
+  std::string lack_;                        // why there was no socket to be had: it dials again
+  std::map<int, std::string> unreachable_;  // since they were dialled last, and why
   std::atomic<bool> failed_{false};
   mutable std::mutex mutex_;  // what follows; the thread alone adds lines, removes them and reads from them
   std::list<Line> lines_;     // neighbours', and those made later: perhaps several with one peer
@@ -170,6 +170,9 @@ class PeerWatch : private Watcher::Client {
   bool leaving_ = false;
   Fd wake_fd_;
 };
+
+// A notice's bytes; `origin` is the rank whose words these are.
+std::string notice_payload(int origin, const Error& error);
 
 // At most so long, whatever signals come meanwhile.
 void wait_until_failed(const PeerWatch& watch, int limit_ms);

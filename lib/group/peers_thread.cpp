@@ -1,17 +1,14 @@
 // The thread that watches the peers.
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/log.h"
 #include "group/bootstrap_wire.h"
 #include "group/peers.h"
-#include "group/peers_frames.h"
 
 namespace tutti {
 namespace {
@@ -39,7 +36,7 @@ void PeerWatch::serve() {
     line = next;
   }
   beat();
-  for (const int peer : unreachable_) lose(peer);
+  for (const auto& [peer, why] : unreachable_) lose(peer);
   council_changed_.notify_all();
   dial_wanted();
 }
@@ -47,7 +44,7 @@ void PeerWatch::serve() {
 int PeerWatch::waits_for(std::vector<pollfd>* fds) {
   constexpr int kStrangerMs = 50;
   int limit_ms = acceptor_->has_pending() || acceptor_->is_full() ? kStrangerMs : -1;
-  if (!dialers_.empty() || dials_again_) limit_ms = kDialMs;
+  if (!dialers_.empty() || !lack_.empty()) limit_ms = kDialMs;
   if (beat_ns_ != 0 && (limit_ms < 0 || limit_ms > Heartbeat::kTickMs)) limit_ms = Heartbeat::kTickMs;
   add_dialled(fds);
   acceptor_->add_waiting(fds);
@@ -75,14 +72,17 @@ void PeerWatch::dial_wanted() {
         dialers_.try_emplace(peer, Dialer::Call{config_.key, HelloKind::kControl, config_.rank, peer},
                              config_.member(peer).contact);
   }
-  dials_again_ = false;
+  lack_.clear();
   unreachable_.clear();
   for (auto d = dialers_.begin(); d != dialers_.end();) {
     auto& [peer, dialer] = *d;
     const Dialer::Status status = dialer.advance();
-    if (status == Dialer::Status::kDone) add_line(peer, dialer.take(), dialer.take_channel());
-    if (status == Dialer::Status::kFailed && dialer.lacked_resources()) dials_again_ = true;
-    if (status == Dialer::Status::kFailed && !dialer.lacked_resources()) unreachable_.push_back(peer);
+    if (status == Dialer::Status::kDone) {
+      log(LogLevel::kInfo, "control connection to rank %d at %s", peer, dialer.story().c_str());
+      add_line(peer, dialer.take(), dialer.take_channel());
+    } else if (status == Dialer::Status::kFailed) {
+      (dialer.lacked_resources() ? lack_ : unreachable_[peer]) = dialer.story();
+    }
     d = status == Dialer::Status::kPending ? std::next(d) : dialers_.erase(d);
   }
 }

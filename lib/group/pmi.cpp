@@ -61,16 +61,6 @@ Result<std::string> Pmi::get(const std::string& key) {
   return Error{Code::kRemoteError, "PMI: the launcher's value of " + key + " is damaged"};
 }
 
-Result<void> Pmi::barrier() {
-  TUTTI_TRY(ask("barrier_in", "barrier_out"));
-  return {};
-}
-
-Result<void> Pmi::finalize() {
-  TUTTI_TRY(ask("finalize", "finalize_ack"));
-  return {};
-}
-
 Result<std::string> Pmi::ask(const std::string& command, const std::string& answer) {
   const std::string line = "cmd=" + command + "\n";
   const std::string doing = "PMI " + command.substr(0, command.find(' '));

@@ -25,10 +25,10 @@ class Pmi {
   // Text without spaces of any length: what is longer than the launcher takes goes in pieces.
   Result<void> put(const std::string& key, const std::string& value);
   Result<std::string> get(const std::string& key);
-  // Collective over the job; values put before are there for all after it.
-  Result<void> barrier();
+  // Collective over the job; values put before are there for all after it. This and finalize() give the answer.
+  Result<std::string> barrier() { return ask("barrier_in", "barrier_out"); }
   // Tells the launcher that this process ends in good order. Nothing works afterwards.
-  Result<void> finalize();
+  Result<std::string> finalize() { return ask("finalize", "finalize_ack"); }
 
  private:
   Pmi(int fd, Deadline deadline) : fd_(fd), deadline_(deadline) {}

@@ -8,7 +8,6 @@
 //   agree: all have heard that   -> nobody leaves with a group before the others know that they have one, too
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "group/peers.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/bytes.h"
 #include "base/socket.h"
 
 namespace tutti {
@@ -17,13 +18,8 @@ constexpr double kAttemptSeconds = 3;
 
 static_assert(std::endian::native == std::endian::little, "this protocol is written as the machine's own bytes");
 
-template <class T>
-std::string bytes_of(T value) {
-  return std::string(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
 std::string counted(const std::string& text) {
-  return bytes_of(uint64_t{text.size()}) + text;
+  return ByteWriter().put(uint64_t{text.size()}).take() + text;
 }
 
 Result<Fd> connect_once(const Address& address, Deadline deadline) {
@@ -53,7 +49,7 @@ Result<TcpStore> TcpStore::connect(const std::string& host, uint16_t port, Deadl
         continue;
       }
       TcpStore store(std::move(fd).value(), address.to_string(), deadline);
-      const std::string hello = bytes_of(kValidate) + bytes_of(kValidationMagic);
+      const std::string hello = ByteWriter().put(kValidate).put(kValidationMagic).take();
       if (auto sent = send_all(store.fd_.get(), hello.data(), hello.size(), deadline); !sent)
         return store.explain(sent.error(), "greeting it");
       return store;
@@ -71,21 +67,21 @@ Error TcpStore::explain(Error error, const std::string& doing) const {
 }
 
 Result<void> TcpStore::set(const std::string& key, const std::string& value) {
-  const std::string query = bytes_of(kSet) + counted("/" + key) + counted(value);
+  const std::string query = ByteWriter().put(kSet).take() + counted("/" + key) + counted(value);
   if (auto sent = send_all(fd_.get(), query.data(), query.size(), deadline_); !sent)
     return explain(sent.error(), "setting " + key);
   return {};
 }
 
 Result<std::string> TcpStore::get(const std::string& key) {
-  const std::string query = bytes_of(kWait) + bytes_of(uint64_t{1}) + counted("/" + key);
+  const std::string query = ByteWriter().put(kWait).put(uint64_t{1}).take() + counted("/" + key);
   uint8_t found = 1;
   uint64_t bytes = 0;
   const std::string doing = "waiting for " + key;
   if (auto r = send_all(fd_.get(), query.data(), query.size(), deadline_); !r) return explain(r.error(), doing);
   if (auto r = recv_all(fd_.get(), &found, 1, deadline_); !r) return explain(r.error(), doing);
   if (found != 0) return explain({Code::kRemoteError, "the wait was cancelled"}, doing);
-  const std::string fetch = bytes_of(kGet) + counted("/" + key);
+  const std::string fetch = ByteWriter().put(kGet).take() + counted("/" + key);
   if (auto r = send_all(fd_.get(), fetch.data(), fetch.size(), deadline_); !r) return explain(r.error(), doing);
   if (auto r = recv_all(fd_.get(), &bytes, sizeof bytes, deadline_); !r) return explain(r.error(), doing);
   if (bytes > kMaxValueBytes) return explain({Code::kRemoteError, "the answer is not a value that Tutti wrote"}, doing);

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "cuda/port.h"
-#include "exec/event.h"
 #include "exec/stream.h"
 #include "sanitized.h"
 

@@ -16,7 +16,6 @@
 #include "base/bytes.h"
 #include "catch.h"
 #include "group/bootstrap_wire.h"
-#include "group/peers_frames.h"
 #include "group/ranks.h"
 #include "group/shrink_rendezvous.h"
 
