@@ -1,4 +1,6 @@
-// Operations.
+// Operations, and what is foretold of them.
+#include <strings.h>
+
 #include "api/checks.h"
 #include "api/group.h"
 #include "base/places.h"
@@ -86,6 +88,67 @@ Result<void> message(bool sends, void* data, size_t count, const tuttiDataType_t
   return launch(comm, std::move(use), operation, stream);
 }
 
+Result<void> check_quantisable(DataType dtype, RedOp op, DataType wire, size_t block_elems) {
+  if (dtype != DataType::kFloat32)
+    return invalid_argument(format("datatype is %s: only tuttiFloat32 can be quantised", dtype_name(dtype)));
+  if (op != RedOp::kSum && op != RedOp::kAvg)
+    return invalid_argument(format("op is %s: only tuttiSum and tuttiAvg can be quantised", red_op_name(op)));
+  if (wire != DataType::kInt8 && wire != DataType::kFloat8e4m3)
+    return invalid_argument(format("wiretype is %s: give tuttiInt8 or tuttiFloat8e4m3", dtype_name(wire)));
+  if (block_elems == 0 || block_elems % 64 != 0 || block_elems > 256)
+    return invalid_argument(format("block_elems=%zu: give 64, 128, 192 or 256", block_elems));
+  return {};
+}
+
+Result<void> all_reduce(Operation operation, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
+                        const tuttiDataType_t& wiretype, size_t block_elems, tuttiComm_t comm, tuttiStream_t stream) {
+  TUTTI_TRY_ASSIGN(Use use, use_of(comm));
+  TUTTI_TRY_ASSIGN(operation.dtype, check_type(datatype));
+  TUTTI_TRY_ASSIGN(const DataType wire, check_type(wiretype));
+  TUTTI_TRY(take_op(op, use.member().operators, &operation));
+  TUTTI_TRY(check_quantisable(operation.dtype, operation.op, wire, block_elems));
+  const auto buffers =
+      buffers_of(operation.collective, operation.count, operation.dtype, 0, use->rank(), use->n_ranks());
+  if (!buffers) return too_many_bytes(operation.count, operation.dtype, 1);
+  TUTTI_TRY(check_buffers(*buffers, operation.input, operation.output, operation.count));
+  const Buffers apart{buffers->input_bytes, buffers->output_bytes, InPlace::kNever};
+  if (operation.errors != nullptr &&
+      !(apart.lie_well(operation.input, operation.errors) && apart.lie_well(operation.output, operation.errors)))
+    return invalid_argument("errorbuff overlaps sendbuff or recvbuff");
+  operation.root = pack(Wire{wire, static_cast<uint32_t>(block_elems)});
+  return launch(comm, std::move(use), operation, stream);
+}
+
+constexpr const char* kPrefix = "tutti";
+
+// Named as its function is.
+Result<Collective> find_collective(const char* name) {
+  if (name == nullptr) return invalid_argument("collective is NULL");
+  for (int i = 0; i < kCollectives; i++) {
+    const auto collective = static_cast<Collective>(i);
+    if (collective == Collective::kNone || collective == Collective::kSendRecv || collective == Collective::kFinalize ||
+        collective == Collective::kAllReduceQuantized)
+      continue;
+    // "tuttiAlltoAll" is NCCL's spelling.
+    if (strcasecmp((std::string(kPrefix) + traits(collective).name).c_str(), name) == 0) return collective;
+  }
+  return invalid_argument(format("collective='%s' is not the name of a collective, such as tuttiAllReduce", name));
+}
+
+Result<void> explain(const char* name, size_t count, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
+                     tuttiComm_t comm, char* text, size_t* bytes) {
+  TUTTI_TRY(check_text(text, bytes));
+  TUTTI_TRY_ASSIGN(const Collective collective, find_collective(name));
+  TUTTI_TRY_ASSIGN(Use use, use_of(comm));
+  TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
+  Operation operation;
+  operation.dtype = dtype;
+  if (traits(collective).reduces) TUTTI_TRY(take_op(op, use.member().operators, &operation));
+  TUTTI_TRY(buffer_bytes(count, dtype, 1));
+  give_text(use->explain(collective, count, dtype, operation.op), text, bytes);
+  return {};
+}
+
 }  // namespace
 
 extern "C" {
@@ -162,6 +225,24 @@ tuttiResult_t tuttiRecv(void* recvbuff, size_t count, tuttiDataType_t datatype, 
                         tuttiStream_t stream) {
   const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group([&] { return message(false, recvbuff, count, datatype, peer, comm, stream, caller); });
+}
+
+tuttiResult_t tuttiAllReduceQuantized(const void* sendbuff, void* recvbuff, size_t count, tuttiDataType_t datatype,
+                                      tuttiRedOp_t op, tuttiDataType_t wiretype, size_t block_elems, void* errorbuff,
+                                      tuttiComm_t comm, tuttiStream_t stream) {
+  Operation operation;
+  operation.collective = Collective::kAllReduceQuantized;
+  operation.input = sendbuff;
+  operation.output = recvbuff;
+  operation.count = count;
+  operation.errors = errorbuff;
+  operation.caller = caller_or_place(__builtin_return_address(0));
+  return in_group([&] { return all_reduce(operation, datatype, op, wiretype, block_elems, comm, stream); });
+}
+
+tuttiResult_t tuttiExplain(const char* collective, size_t count, tuttiDataType_t datatype, tuttiRedOp_t op,
+                           tuttiComm_t comm, char* text, size_t* bytes) {
+  return guarded([&] { return explain(collective, count, datatype, op, comm, text, bytes); });
 }
 
 }  // extern "C"

@@ -85,8 +85,7 @@ Result<void> init_from_env(tuttiComm_t* comm, const tuttiConfig_t* config) {
 
 Result<void> write_int(tuttiComm_t comm, int* to, const char* name, int (*get)(const Communicator&)) {
   if (to == nullptr) return invalid_argument(std::string(name) + " is NULL");
-  const Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   *to = get(*use.operator->());
   return {};
 }
@@ -98,8 +97,7 @@ Result<void> mem_stats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {
   if (stats->size < kLeastBytes)
     return invalid_argument(
         format("stats.size=%zu is too small: start from TUTTI_COMM_MEM_STATS_INITIALIZER", stats->size));
-  const Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   const auto held = use->holdings();
   const tuttiCommMemStats_t all = {
       stats->size,      held.links, held.link_bytes, held.scratch_bytes, use.member().registrations.bytes(),

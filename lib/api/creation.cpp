@@ -50,10 +50,6 @@ Result<Config> read_config(const tuttiConfig_t* config) {
   return take_config(config, {options});
 }
 
-Result<Config> read_config(const tuttiConfig_t* config, const Use& comm) {
-  return take_config(config, {comm->membership().options, comm.member().blocking()});
-}
-
 Result<void> take_cuda_device(int value, const std::string& name, int* to) {
   if (value == TUTTI_CONFIG_UNDEF_INT) return {};
   if (value < -1)
@@ -95,13 +91,27 @@ Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation 
   });
 }
 
-Result<std::unique_ptr<Communicator>> make_from(
-    const Use& comm, const Deadline& deadline,
-    const std::function<Result<std::unique_ptr<Communicator>>(const Deadline&)>& make) {
+Result<std::unique_ptr<Communicator>> Source::make(const Deadline& deadline, const Member::Creation& creation) const {
   const auto& aborted = comm.member().aborted();
-  auto made = make(deadline.or_when(aborted));
+  auto made = creation(deadline.or_when(aborted));
   if (!made && *aborted) return Error{Code::kInvalidUsage, "tuttiCommAbort was called on this rank", comm->rank()};
   return made;
+}
+
+Result<std::shared_ptr<Source>> source_of(tuttiComm_t handle, const tuttiConfig_t* config, size_t n_turns) {
+  Use comm(handle);
+  if (!comm) return not_a_comm(handle);
+  TUTTI_TRY_ASSIGN(Config read, take_config(config, {comm->membership().options, comm.member().blocking()}));
+  return std::make_shared<Source>(Source{handle, std::move(comm), std::move(read), std::vector<uint64_t>(n_turns)});
+}
+
+Result<void> create_from(const std::shared_ptr<Source>& source, tuttiComm_t* handle, Member::Creation creation,
+                         const std::function<void()>& first) {
+  const auto begin = [source, first] {
+    if (first) first();
+    for (uint64_t& ticket : source->tickets) ticket = source->comm->take_ticket();
+  };
+  return create(handle, source->config, std::move(creation), begin, source->handle);
 }
 
 }  // namespace tutti::api

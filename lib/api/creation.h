@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "api/handle.h"
 
@@ -25,8 +26,6 @@ inline UniqueId to_unique_id(const tuttiUniqueId& id) {
 
 // What the user's options and the environment say.
 Result<Config> read_config(const tuttiConfig_t* config);
-// The same for ranks of `comm`, which count instead of the environment.
-Result<Config> read_config(const tuttiConfig_t* config, const Use& comm);
 // For options.cuda_device; -1 is host memory.
 Result<void> take_cuda_device(int value, const std::string& name, int* to);
 
@@ -36,9 +35,19 @@ Result<void> take_cuda_device(int value, const std::string& name, int* to);
 Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation creation,
                     std::function<void()> begin = nullptr, tuttiComm_t from = nullptr);
 
-// What `make` makes from `comm`; it ends soon, and says so, when tuttiCommAbort ends that one, which waits for it.
-Result<std::unique_ptr<Communicator>> make_from(
-    const Use& comm, const Deadline& deadline,
-    const std::function<Result<std::unique_ptr<Communicator>>(const Deadline&)>& make);
+// A communicator that another one is made from, and the turns there that this takes.
+struct Source {
+  tuttiComm_t handle;
+  Use comm;
+  Config config;  // what the user's options and those of `comm` say, which count instead of the environment
+  std::vector<uint64_t> tickets;
+
+  // What `creation` makes; it ends soon, and says so, when tuttiCommAbort ends `comm`, which waits for it.
+  Result<std::unique_ptr<Communicator>> make(const Deadline& deadline, const Member::Creation& creation) const;
+};
+Result<std::shared_ptr<Source>> source_of(tuttiComm_t comm, const tuttiConfig_t* config, size_t n_turns);
+// As create(); the turns are taken when that begins, after `first`.
+Result<void> create_from(const std::shared_ptr<Source>& source, tuttiComm_t* handle, Member::Creation creation,
+                         const std::function<void()>& first = nullptr);
 
 }  // namespace tutti::api

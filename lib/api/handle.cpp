@@ -74,6 +74,12 @@ Error not_a_comm(tuttiComm_t handle) {
       format("comm=%p is not a live communicator: it was destroyed or never created", static_cast<void*>(handle)));
 }
 
+Result<Use> use_of(tuttiComm_t handle) {
+  Use use(handle);
+  if (!use) return not_a_comm(handle);
+  return use;
+}
+
 tuttiComm_t make_handle(std::shared_ptr<Member> member) {
   tuttiComm* handle = nullptr;
   {

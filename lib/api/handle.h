@@ -89,6 +89,8 @@ class Alone {
 
 // Why there is none to be used.
 Error not_a_comm(tuttiComm_t handle);
+// One to be used, or why not.
+Result<Use> use_of(tuttiComm_t handle);
 // Of any kind: it belongs to the process that this one was forked from. `name`: as in "comm".
 Error is_of_parent(const char* name, const void* handle);
 tuttiComm_t make_handle(std::shared_ptr<Member> member);

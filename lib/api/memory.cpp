@@ -27,8 +27,7 @@ Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** h
   if (size == 0) return invalid_argument("size=0: there is nothing to register");
   if (size > UINTPTR_MAX - reinterpret_cast<uintptr_t>(buff))
     return invalid_argument(format("size=%zu at buff=%p overflows", size, buff));
-  const Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   Registrations& registrations = use.member().registrations;
   if (use->device() != nullptr) {
     *handle = registrations.accept(size, use->device()->open_window(buff, size));
@@ -40,8 +39,7 @@ Result<void> register_buffer(tuttiComm_t comm, void* buff, size_t size, void** h
 
 Result<void> deregister_buffer(tuttiComm_t comm, void* handle) {
   if (handle == nullptr) return {};
-  const Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   TUTTI_TRY_ASSIGN(const uint64_t window, use.member().registrations.remove(handle));
   if (window != 0) use->device()->close_window(window);
   return {};

@@ -28,8 +28,7 @@ Result<void> create(tuttiRedOp_t* op, const void* scalar, const tuttiDataType_t&
                     const tuttiScalarResidence_t& residence, tuttiComm_t comm) {
   if (op == nullptr) return invalid_argument("op is NULL");
   if (scalar == nullptr) return invalid_argument("scalar is NULL");
-  const Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   PreMulSum made;
   TUTTI_TRY_ASSIGN(made.dtype, check_type(datatype));
   switch (raw(residence)) {
@@ -44,8 +43,7 @@ Result<void> create(tuttiRedOp_t* op, const void* scalar, const tuttiDataType_t&
 }
 
 Result<void> destroy(const tuttiRedOp_t& op, tuttiComm_t comm) {
-  const Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   if (raw(op) >= 0 && raw(op) < tuttiNumOps)
     return invalid_argument(
         format("op=%d is built in: only operators of tuttiRedOpCreatePreMulSum can be destroyed", raw(op)));

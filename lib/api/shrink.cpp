@@ -33,10 +33,11 @@ Result<std::vector<int>> read_excluded(const Use& comm, const int* excluded, int
   return sorted;
 }
 
-Result<std::unique_ptr<Communicator>> shrink(const Use& comm, uint64_t ticket, const std::vector<int>& excluded,
-                                             const CommOptions& options, const Deadline& deadline) {
-  auto made =
-      make_from(comm, deadline, [&](const Deadline& until) { return comm->shrink(ticket, excluded, options, until); });
+Result<std::unique_ptr<Communicator>> shrink(const Source& from, const std::vector<int>& excluded,
+                                             const Deadline& deadline) {
+  auto made = from.make(deadline, [&](const Deadline& until) {
+    return from.comm->shrink(from.tickets[0], excluded, from.config.options, until);
+  });
   if (!made && !excluded.empty())
     made.error().message +=
         "; in tuttiCommShrink all ranks that stay must give the same excludeRanksList, or all of them NULL";
@@ -49,27 +50,18 @@ Result<void> comm_shrink(tuttiComm_t comm, const int* excluded, int n_excluded, 
   *newcomm = nullptr;
   if (flags != TUTTI_SHRINK_DEFAULT && flags != TUTTI_SHRINK_ABORT)
     return invalid_argument(format("shrinkFlags=%d is neither TUTTI_SHRINK_DEFAULT nor TUTTI_SHRINK_ABORT", flags));
-  const auto use = std::make_shared<Use>(comm);
-  if (!*use) return not_a_comm(comm);
-  TUTTI_TRY_ASSIGN(const auto sorted, read_excluded(*use, excluded, n_excluded));
-  TUTTI_TRY_ASSIGN(const Config read, read_config(config, *use));
-  const auto ticket = std::make_shared<uint64_t>();
-  return create(
-      newcomm, read,
-      [=, options = read.options](const Deadline& deadline) {
-        return shrink(*use, *ticket, sorted, options, deadline);
-      },
-      [=] {
-        if (flags == TUTTI_SHRINK_ABORT) (*use)->abort("tuttiCommShrink with TUTTI_SHRINK_ABORT");
-        *ticket = (*use)->take_ticket();
-      },
-      comm);
+  TUTTI_TRY_ASSIGN(const auto from, source_of(comm, config, 1));
+  TUTTI_TRY_ASSIGN(const auto sorted, read_excluded(from->comm, excluded, n_excluded));
+  const auto first = [=] {
+    if (flags == TUTTI_SHRINK_ABORT) from->comm->abort("tuttiCommShrink with TUTTI_SHRINK_ABORT");
+  };
+  return create_from(
+      from, newcomm, [=](const Deadline& deadline) { return shrink(*from, sorted, deadline); }, first);
 }
 
 Result<void> revoke(tuttiComm_t comm, int flags) {
   if (flags != 0) return invalid_argument(format("revokeFlags=%d is not 0", flags));
-  const Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   use->abort("tuttiCommRevoke");
   return {};
 }
@@ -77,8 +69,7 @@ Result<void> revoke(tuttiComm_t comm, int flags) {
 Result<void> lost_ranks(tuttiComm_t comm, int* ranks, int* count) {
   if (ranks == nullptr) return invalid_argument("ranks is NULL");
   if (count == nullptr) return invalid_argument("count is NULL");
-  const Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
   const std::vector<int> lost = use->monitor().watch().lost();
   std::copy(lost.begin(), lost.end(), ranks);
   *count = static_cast<int>(lost.size());

@@ -1,6 +1,6 @@
-// New communicators out of the ranks of an old one.
+// New communicators out of the ranks of an old one, and with new ones.
 #include <algorithm>
-#include <array>
+#include <cstring>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -38,36 +38,35 @@ Result<std::vector<T>> gather_all(const Use& comm, uint64_t ticket, const T& min
 }
 
 // The new group meets through an id that one of its members made, the leader; all zero: it could not.
-Result<std::unique_ptr<Communicator>> meet(const Use& comm, const std::vector<int>& members, int leader,
-                                           const UniqueId& id, const CommOptions& options, const Deadline& deadline) {
+Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector<int>& members, int leader,
+                                           const UniqueId& id, const Deadline& deadline) {
+  const Use& comm = from.comm;
   if (id.bytes[0] == 0)
     return Error{Code::kRemoteError, format("rank %d could not start the new group: its own error says why", leader),
                  leader};
   const auto me = std::find(members.begin(), members.end(), comm->rank()) - members.begin();
-  auto made = make_from(comm, deadline, [&](const Deadline& until) {
-    return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), options, until);
+  auto made = from.make(deadline, [&](const Deadline& until) {
+    return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), from.config.options, until);
   });
   if (!made) TUTTI_TRY(made.error().code == Code::kRemoteError ? comm->monitor().failure_soon() : comm->async_error());
   return made;
 }
 
 // Both turns are taken in any case: what is called on `comm` later waits for them.
-Result<std::unique_ptr<Communicator>> split(const Use& comm, const std::array<uint64_t, 2>& tickets, SplitChoice mine,
-                                            const CommOptions& options, const Deadline& deadline) {
+Result<std::unique_ptr<Communicator>> split(const Source& from, SplitChoice mine, const Deadline& deadline) {
   const int64_t called_ns = now_ns();
-  const auto choices = gather_all(comm, tickets[0], mine);
+  const auto choices = gather_all(from.comm, from.tickets[0], mine);
   const bool joins = choices && mine.color != TUTTI_SPLIT_NOCOLOR;
   const auto members = joins ? members_of(choices.value(), mine.color) : std::vector<int>();
   Result<UniqueId> made = UniqueId{};
-  if (joins && members[0] == comm->rank()) made = start_root(Deadline::after_seconds(options.init_timeout_seconds));
-  const auto ids = gather_all(comm, tickets[1], made ? made.value() : UniqueId{});
+  if (joins && members[0] == from.comm->rank()) made = start_root(from.config.deadline());
+  const auto ids = gather_all(from.comm, from.tickets[1], made ? made.value() : UniqueId{});
   if (!choices) return choices.error();
   if (!ids) return ids.error();
   if (!made) return made.error();
   if (!joins) return std::unique_ptr<Communicator>();
   // The limit is for the meeting. That this rank's turn came late, or other ranks, is no fault of it.
-  return meet(comm, members, members[0], ids.value()[static_cast<size_t>(members[0])], options,
-              deadline.but_from(called_ns));
+  return meet(from, members, members[0], ids.value()[static_cast<size_t>(members[0])], deadline.but_from(called_ns));
 }
 
 Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
@@ -75,19 +74,10 @@ Result<void> comm_split(tuttiComm_t comm, int color, int key, tuttiComm_t* newco
   *newcomm = nullptr;
   if (color < TUTTI_SPLIT_NOCOLOR)
     return invalid_argument(format("color=%d: give 0 or more, or TUTTI_SPLIT_NOCOLOR", color));
-  const auto use = std::make_shared<Use>(comm);
-  if (!*use) return not_a_comm(comm);
-  TUTTI_TRY_ASSIGN(const Config read, read_config(config, *use));
-  const auto tickets = std::make_shared<std::array<uint64_t, 2>>();
-  return create(
-      color == TUTTI_SPLIT_NOCOLOR ? nullptr : newcomm, read,
-      [=, options = read.options](const Deadline& deadline) {
-        return split(*use, *tickets, {color, key}, options, deadline);
-      },
-      [=] {
-        for (uint64_t& ticket : *tickets) ticket = (*use)->take_ticket();
-      },
-      comm);
+  TUTTI_TRY_ASSIGN(const auto from, source_of(comm, config, 2));
+  return create_from(from, color == TUTTI_SPLIT_NOCOLOR ? nullptr : newcomm, [=](const Deadline& deadline) {
+    return split(*from, {color, key}, deadline);
+  });
 }
 
 // What the leader of a listed group, its lowest rank, tells the others: the id, and the list, so that they see whether
@@ -115,15 +105,16 @@ std::string list_of(const Invitation& i) {
   return shown == i.n_ranks ? "[" + text + "]" : format("[%s, ... (%d ranks)]", text.c_str(), i.n_ranks);
 }
 
-Result<std::unique_ptr<Communicator>> form_group(const Use& comm, uint64_t ticket, const std::vector<int>& members,
-                                                 const CommOptions& options, const Deadline& deadline) {
+Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::vector<int>& members,
+                                                 const Deadline& deadline) {
   const int64_t called_ns = now_ns();
+  const Use& comm = from.comm;
   const int leader = *std::min_element(members.begin(), members.end());
   Invitation mine = invitation_of(members), theirs = mine;
   std::vector<Message> notes;
   Result<UniqueId> made = UniqueId{};
   if (leader == comm->rank()) {
-    made = start_root(Deadline::after_seconds(options.init_timeout_seconds));
+    made = start_root(from.config.deadline());
     if (made) theirs.id = mine.id = made.value();
     for (const int member : members)
       if (member != leader) notes.push_back({true, member, &mine, sizeof mine, DataType::kInt8});
@@ -131,12 +122,12 @@ Result<std::unique_ptr<Communicator>> form_group(const Use& comm, uint64_t ticke
     notes.push_back({false, leader, &theirs, sizeof theirs, DataType::kInt8});
   }
   TUTTI_TRY(
-      comm->pass_notes(ticket, notes, options.init_timeout_seconds,
+      comm->pass_notes(from.tickets[0], notes, from.config.options.init_timeout_seconds,
                        format("tuttiCommCreateGroup with ranks=%s: all of these ranks must call it, with the same list",
                               list_of(mine).c_str())));
   TUTTI_TRY(std::move(made));
   if (theirs.n_ranks == mine.n_ranks && theirs.hash == mine.hash)
-    return meet(comm, members, leader, theirs.id, options, deadline.but_from(called_ns));  // as in split()
+    return meet(from, members, leader, theirs.id, deadline.but_from(called_ns));  // as in split()
   const Error error{Code::kInvalidUsage,
                     format("tuttiCommCreateGroup: rank %d has ranks=%s, rank %d has ranks=%s: all of these call it, "
                            "with the same list",
@@ -166,20 +157,70 @@ Result<void> create_group(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t
   if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
   *newcomm = nullptr;
   if (ranks == nullptr) return invalid_argument("ranks is NULL");
-  const auto use = std::make_shared<Use>(comm);
-  if (!*use) return not_a_comm(comm);
-  if (n < 1 || n > (*use)->n_ranks())
-    return invalid_argument(format("n=%d: give 1 to %d ranks, as many as comm has", n, (*use)->n_ranks()));
+  TUTTI_TRY_ASSIGN(const auto from, source_of(comm, config, 1));
+  const int n_ranks = from->comm->n_ranks();
+  if (n < 1 || n > n_ranks)
+    return invalid_argument(format("n=%d: give 1 to %d ranks, as many as comm has", n, n_ranks));
   const std::vector<int> members(ranks, ranks + n);
-  TUTTI_TRY(check_members(members, (*use)->rank(), (*use)->n_ranks()));
-  TUTTI_TRY_ASSIGN(const Config read, read_config(config, *use));
-  const auto ticket = std::make_shared<uint64_t>();
-  return create(
-      newcomm, read,
-      [=, options = read.options](const Deadline& deadline) {
-        return form_group(*use, *ticket, members, options, deadline);
-      },
-      [=] { *ticket = (*use)->take_ticket(); }, comm);
+  TUTTI_TRY(check_members(members, from->comm->rank(), n_ranks));
+  return create_from(from, newcomm, [=](const Deadline& deadline) { return form_group(*from, members, deadline); });
+}
+
+bool is_given(const UniqueId& id) {
+  return std::any_of(std::begin(id.bytes), std::end(id.bytes), [](uint8_t byte) { return byte != 0; });
+}
+
+// The ranks of `comm` tell each other the id that some of them have.
+Result<UniqueId> agree_on_id(const Use& comm, uint64_t ticket, const UniqueId& mine) {
+  TUTTI_TRY_ASSIGN(const auto ids, gather_all(comm, ticket, mine));
+  const auto first = std::find_if(ids.begin(), ids.end(), is_given);
+  if (first == ids.end())
+    return Error{Code::kInvalidUsage, "tuttiCommGrow: no rank of comm gave uniqueId: one has to, and all new ranks"};
+  for (auto id = first; id != ids.end(); ++id)
+    if (is_given(*id) && memcmp(id->bytes, first->bytes, sizeof id->bytes) != 0)
+      return Error{Code::kInvalidUsage,
+                   format("tuttiCommGrow: rank %d and rank %d of comm gave different uniqueIds",
+                          static_cast<int>(first - ids.begin()), static_cast<int>(id - ids.begin()))};
+  return *first;
+}
+
+Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int rank, tuttiComm_t* newcomm,
+                         const tuttiConfig_t* config) {
+  TUTTI_TRY_ASSIGN(const auto from, source_of(comm, config, 1));
+  const int old_ranks = from->comm->n_ranks(), me = from->comm->rank();
+  if (n_ranks < old_ranks)
+    return invalid_argument(format("nRanks=%d: comm has %d ranks already, which all stay", n_ranks, old_ranks));
+  if (rank != -1 && rank != me)
+    return invalid_argument(format("rank=%d: ranks of comm keep their number, %d here: give that, or -1", rank, me));
+  return create_from(from, newcomm, [=](const Deadline& deadline) -> Result<std::unique_ptr<Communicator>> {
+    const int64_t called_ns = now_ns();
+    TUTTI_TRY_ASSIGN(const UniqueId agreed, agree_on_id(from->comm, from->tickets[0], id));
+    // The limit is for the meeting, not for the turn, or for who comes late to the agreement.
+    return from->make(deadline.but_from(called_ns), [&](const Deadline& until) {
+      return Communicator::create(agreed, me, n_ranks, from->config.options, until);
+    });
+  });
+}
+
+Result<void> join_as_new(int n_ranks, const UniqueId& id, int rank, tuttiComm_t* newcomm, const tuttiConfig_t* config) {
+  if (!is_given(id)) return invalid_argument("uniqueId is NULL, or all zero: a rank without comm needs it");
+  if (n_ranks < 2) return invalid_argument(format("nRanks=%d: a group with a new rank has at least 2 ranks", n_ranks));
+  if (rank < 1 || rank >= n_ranks)
+    return invalid_argument(
+        format("rank=%d: a new rank needs a number from the size of comm up to nRanks=%d, exclusive", rank, n_ranks));
+  TUTTI_TRY_ASSIGN(const Config read, read_config(config));
+  return create(newcomm, read, [=, options = read.options](const Deadline& deadline) {
+    return Communicator::create(id, rank, n_ranks, options, deadline);
+  });
+}
+
+Result<void> grow(tuttiComm_t comm, int n_ranks, const tuttiUniqueId* given, int rank, tuttiComm_t* newcomm,
+                  const tuttiConfig_t* config) {
+  if (newcomm == nullptr) return invalid_argument("newcomm is NULL");
+  *newcomm = nullptr;
+  const UniqueId id = given != nullptr ? to_unique_id(*given) : UniqueId{};
+  return comm != nullptr ? join_as_old(comm, n_ranks, id, rank, newcomm, config)
+                         : join_as_new(n_ranks, id, rank, newcomm, config);
 }
 
 }  // namespace
@@ -193,6 +234,11 @@ tuttiResult_t tuttiCommSplit(tuttiComm_t comm, int color, int key, tuttiComm_t* 
 tuttiResult_t tuttiCommCreateGroup(tuttiComm_t comm, const int* ranks, int n, tuttiComm_t* newcomm,
                                    const tuttiConfig_t* config) {
   return in_group([&] { return create_group(comm, ranks, n, newcomm, config); });
+}
+
+tuttiResult_t tuttiCommGrow(tuttiComm_t comm, int nRanks, const tuttiUniqueId* uniqueId, int rank, tuttiComm_t* newcomm,
+                            const tuttiConfig_t* config) {
+  return in_group([&] { return grow(comm, nRanks, uniqueId, rank, newcomm, config); });
 }
 
 }  // extern "C"

@@ -14,8 +14,7 @@ tuttiResult_t tuttiDumpTrace(tuttiComm_t comm, const char* path) {
   return guarded([&]() -> Result<void> {
     if (path == nullptr) return invalid_argument("path is NULL");
     if (comm == nullptr) return dump_traces(path);
-    const Use use(comm);
-    if (!use) return not_a_comm(comm);
+    TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
     return dump_trace(use->monitor().recorder(), path);
   });
 }
@@ -23,8 +22,7 @@ tuttiResult_t tuttiDumpTrace(tuttiComm_t comm, const char* path) {
 tuttiResult_t tuttiCommExplainWait(tuttiComm_t comm, char* text, size_t* bytes) {
   return guarded([&]() -> Result<void> {
     TUTTI_TRY(check_text(text, bytes));
-    const Use use(comm);
-    if (!use) return not_a_comm(comm);
+    TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
     give_text(use->explain_wait(), text, bytes);
     return {};
   });
@@ -35,8 +33,7 @@ tuttiResult_t tuttiCommLateness(tuttiComm_t comm, int rank, tuttiLateness_t* lat
     if (lateness == nullptr) return invalid_argument("lateness is NULL");
     if (lateness->size < sizeof *lateness)
       return invalid_argument(format("lateness->size=%zu: start from TUTTI_LATENESS_INITIALIZER", lateness->size));
-    const Use use(comm);
-    if (!use) return not_a_comm(comm);
+    TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
     if (rank < 0 || rank >= use->n_ranks())
       return invalid_argument(format("rank=%d: give one from 0 to %d", rank, use->n_ranks() - 1));
     const RollCall::Rank found = use->monitor().lateness(rank);

@@ -111,8 +111,7 @@ Result<void> launch_unequal(Collective which, const void* send, void* recv, Oper
 Result<void> all_to_all_v(const void* send, const size_t* sendcounts, const size_t* sdispls, void* recv,
                           const size_t* recvcounts, const size_t* rdispls, const tuttiDataType_t& datatype,
                           tuttiComm_t comm, tuttiStream_t stream, const void* caller) {
-  Use use(comm);
-  if (!use) return not_a_comm(comm);
+  TUTTI_TRY_ASSIGN(Use use, use_of(comm));
   TUTTI_TRY_ASSIGN(const DataType dtype, check_type(datatype));
   TUTTI_TRY_ASSIGN(const auto send_elems, take_array("sendcounts", sendcounts, use->n_ranks()));
   TUTTI_TRY_ASSIGN(const auto send_at, take_array("sdispls", sdispls, use->n_ranks()));
@@ -146,8 +145,7 @@ tuttiResult_t tuttiAllGatherv(const void* sendbuff, void* recvbuff, const size_t
                               tuttiDataType_t datatype, tuttiComm_t comm, tuttiStream_t stream) {
   const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group([&]() -> Result<void> {
-    Use use(comm);
-    if (!use) return not_a_comm(comm);
+    TUTTI_TRY_ASSIGN(Use use, use_of(comm));
     Operation::Unequal blocks;
     TUTTI_TRY_ASSIGN(blocks.elems, take_array("recvcounts", recvcounts, use->n_ranks()));
     TUTTI_TRY_ASSIGN(blocks.at, take_array("displs", displs, use->n_ranks()));
@@ -160,8 +158,7 @@ tuttiResult_t tuttiReduceScatterv(const void* sendbuff, void* recvbuff, const si
                                   tuttiDataType_t datatype, tuttiRedOp_t op, tuttiComm_t comm, tuttiStream_t stream) {
   const void* const caller = caller_or_place(__builtin_return_address(0));
   return in_group([&]() -> Result<void> {
-    Use use(comm);
-    if (!use) return not_a_comm(comm);
+    TUTTI_TRY_ASSIGN(Use use, use_of(comm));
     Operation::Unequal blocks;
     TUTTI_TRY_ASSIGN(blocks.elems, take_array("recvcounts", recvcounts, use->n_ranks()));
     uint64_t at = 0;

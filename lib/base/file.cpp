@@ -1,9 +1,11 @@
 #include "base/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
@@ -72,6 +74,17 @@ std::string first_line(const std::string& path) {
   for (ssize_t n = 0; file && line.find('\n') == std::string::npos && (n = ::read(file.get(), some, sizeof some)) > 0;)
     line.append(some, static_cast<size_t>(n));
   return line.substr(0, line.find('\n'));
+}
+
+std::vector<std::string> entries_of(const std::string& folder) {
+  std::vector<std::string> names;
+  DIR* const entries = opendir(folder.c_str());
+  if (entries == nullptr) return names;
+  while (const dirent* entry = readdir(entries))
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  closedir(entries);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 }  // namespace tutti

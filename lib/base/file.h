@@ -1,10 +1,11 @@
-// Small files: their first line, and writing them whole. Any thread.
+// Small files: their first line, and writing them whole; folders. Any thread.
 #pragma once
 
 #include <sys/types.h>
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 
@@ -20,5 +21,8 @@ Result<void> replace_file(const std::string& path, std::string_view bytes, mode_
 
 // As the kernel's files in /proc and /sys have it, without its end. "" where there is no file.
 std::string first_line(const std::string& path);
+
+// The names of what is in a folder, in their order, but for those that begin with a dot. None where there is no folder.
+std::vector<std::string> entries_of(const std::string& folder);
 
 }  // namespace tutti

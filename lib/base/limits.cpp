@@ -1,11 +1,11 @@
 #include "base/limits.h"
 
-#include <dirent.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 
+#include "base/file.h"
 #include "base/result.h"
 
 namespace tutti {
@@ -39,12 +39,8 @@ std::string limit_remedy(int sys_errno) {
 size_t open_descriptors() {
   struct stat status {};  // which Linux tells from 6.2 on; else they are counted
   if (::stat("/proc/self/fd", &status) == 0 && status.st_size > 0) return static_cast<size_t>(status.st_size);
-  DIR* folder = opendir("/proc/self/fd");
-  if (folder == nullptr) return 0;
-  size_t n = 0;
-  while (const dirent* entry = readdir(folder)) n += entry->d_name[0] != '.';
-  closedir(folder);
-  return n - 1;  // without the folder's own
+  const size_t n = entries_of("/proc/self/fd").size();
+  return n == 0 ? 0 : n - 1;  // without the folder's own
 }
 
 Result<void> check_descriptors(size_t open, size_t more, const std::string& who) {

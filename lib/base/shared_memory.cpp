@@ -1,6 +1,5 @@
 #include "base/shared_memory.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "base/at_fork.h"
+#include "base/file.h"
 #include "base/limits.h"
 
 namespace tutti {
@@ -102,19 +102,13 @@ Result<Mapping> find_mapping(uintptr_t at) {
 Fd open_file_behind(const Mapping& mapping) {
   const std::string link = format("/proc/self/map_files/%" PRIxPTR "-%" PRIxPTR, mapping.begin, mapping.end);
   if (Fd fd(open(link.c_str(), O_RDWR | O_CLOEXEC)); fd) return fd;
-  DIR* open_files = opendir("/proc/self/fd");
-  if (open_files == nullptr) return {};
-  Fd found;
-  while (const dirent* entry = readdir(open_files)) {
-    const int fd = atoi(entry->d_name);
+  for (const std::string& entry : entries_of("/proc/self/fd")) {
+    const int fd = atoi(entry.c_str());
     struct stat info {};
-    if (entry->d_name[0] == '.' || fd == dirfd(open_files) || fstat(fd, &info) != 0) continue;
-    if (info.st_dev != mapping.device || info.st_ino != mapping.inode) continue;
-    found = Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-    break;
+    if (fstat(fd, &info) == 0 && info.st_dev == mapping.device && info.st_ino == mapping.inode)
+      return Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3));
   }
-  closedir(open_files);
-  return found;
+  return {};
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "cuda/arena.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -23,9 +22,7 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
     if (!seats[static_cast<size_t>(host.rank())].info.waits_in_streams)
       return Error{Code::kCudaError, "streams of this device or driver cannot wait for words in memory"};
     if (seats.size() > kMaxPlaces) return Error{Code::kCudaError, format("more than %d ranks", kMaxPlaces)};
-    const bool alone =
-        std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.process == seats[0].process; });
-    if (alone) return {};
+    if (are_in_one_process(seats)) return {};
     TUTTI_TRY_ASSIGN(handle, port.share(arenas->own_));
     return {};
   }();
@@ -60,7 +57,7 @@ void* Arenas::give_up() {
 }
 
 Result<void> Arenas::allocate(size_t more_bytes) {
-  TUTTI_TRY_ASSIGN(stream_, port_.create_urgent_stream());
+  TUTTI_TRY_ASSIGN(stream_, port_.create_stream(true));
   TUTTI_TRY_ASSIGN(
       own_, port_.allocate(kTwoHopOffset + two_hop_room_bytes(static_cast<uint32_t>(host_.n_ranks())) + more_bytes));
   TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(sizeof(uint32_t) * (kMaxPlaces + 1)));

@@ -2,6 +2,7 @@
 // Belongs to one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "cuda/phases.h"
@@ -14,6 +15,10 @@ inline constexpr size_t kWordStride = 128;  // words lie on lines of their own
 enum Stage : int { kPut = 0, kPutNext = 1, kSummed = 2, kTaken = 3 };
 inline constexpr int kStages = 4;
 inline constexpr size_t kArenaDataBytes = 32 << 20;
+
+inline bool are_in_one_process(const std::vector<Seat>& seats) {
+  return std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.process == seats[0].process; });
+}
 
 class Arenas {
  public:

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,11 +9,11 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "base/bytes.h"
 #include "base/fd.h"
+#include "base/handshake.h"
 #include "base/limits.h"
 #include "base/log.h"
 
@@ -80,7 +79,7 @@ Result<void> Board::make(int* fd) {
   const NoSizeSignal quiet;
   if (ftruncate(made.get(), static_cast<off_t>(bytes_)) != 0) return system_error("ftruncate of a memfd", errno);
   Cookie cookie;
-  if (getrandom(&cookie, sizeof cookie, 0) != sizeof cookie) return system_error("getrandom", errno);
+  random_bytes(&cookie, sizeof cookie);
   if (pwrite(made.get(), &cookie, sizeof cookie, 0) != sizeof cookie) return system_error("writing a memfd", errno);
   *fd = made.release();
   return {};
@@ -152,7 +151,7 @@ Result<void> Board::compare() const {
   const TagWords& mine = notice(me).tag;
   for (int r = 0; r < host_.n_ranks(); r++)
     if (page(r).called.load() >= round_ && notice(r).tag != mine)
-      return different_calls(me, from_tag(mine), r, from_tag(notice(r).tag));
+      return disagreement({me, from_tag(mine)}, {r, from_tag(notice(r).tag)});
   return {};
 }
 

@@ -2,44 +2,35 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <iterator>
 #include <thread>
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/handshake.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "cuda/direct.h"
 #include "cuda/household.h"
-#include "cuda/mail.h"
 #include "cuda/phases.h"
-#include "cuda/staged.h"
-#include "cuda/together.h"
 
 namespace tutti::cuda {
 namespace {
 
-// Sixteen bytes that no other process has, nor this one's child.
-std::string process_name() {
-  static const uint64_t once = [] {
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, 0) != sizeof random) random = static_cast<uint64_t>(now_ns());
-    return random;
-  }();
-  return format("%016llx%08x", static_cast<unsigned long long>(once), static_cast<unsigned>(getpid()));
+std::string random_name() {
+  uint64_t words[2];
+  random_bytes(words, sizeof words);
+  return format("%016llx%016llx", static_cast<unsigned long long>(words[0]), static_cast<unsigned long long>(words[1]));
 }
 
-std::string random_name() {
-  uint64_t words[2] = {};
-  if (getrandom(words, sizeof words, 0) != sizeof words) words[0] = static_cast<uint64_t>(now_ns());
-  return format("%016llx%016llx", static_cast<unsigned long long>(words[0]), static_cast<unsigned long long>(words[1]));
+// Sixteen bytes that no other process has, nor this one's child.
+std::string process_name() {
+  static const auto* const once = new std::string(random_name());  // never destroyed: other threads may outlive main
+  return format("%.16s%08x", once->c_str(), static_cast<unsigned>(getpid()));
 }
 
 std::string to_bytes(const Seat& seat, const std::string& name) {

@@ -83,6 +83,18 @@ class Way {
   virtual void release() {}
 };
 
+// Each has a file of its own, which says what it is; one more is in phases.h. All ranks of the group come with the same
+// `name`, which no other group of this process has.
+std::unique_ptr<Way> make_together(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Household> household,
+                                   const std::string& name);
+std::unique_ptr<Way> make_mail(Host& host, Port& port, const std::string& name);
+// Collective. Null where some rank cannot: `why` says which and why. An error ends the creation.
+Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, const DeviceInfo& info,
+                                         std::shared_ptr<Proxy> proxy, std::string* why);
+// `may_wait`: in streams.
+std::unique_ptr<Way> make_staged(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Proxy> proxy,
+                                 bool may_wait);
+
 class Device {
  public:
   // Collective. kInvalidUsage and kCudaError name the device and say what is wrong with it.

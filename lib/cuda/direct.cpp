@@ -1,12 +1,20 @@
-#include "cuda/direct.h"
-
+// Ranks whose GPUs' memory network devices read and write by themselves (GPUDirect RDMA, by dmabuf), past
+// the CPU and the host's memory. Every rank has an arena of device memory that its network devices know. The stream
+// copies the input there, which on the device costs little; a thread has the network move the bytes; the stream copies
+// the output out. The user's own memory is not made known: it may be freed and given out anew without our knowledge,
+// and what the network device had kept of it would then be another's.
+//
+// Only bytes are moved this way, and the GPU adds up. What reduces has every part collected at one rank, which adds it
+// up in the order of ranks in one kernel, and hands the sum on: the scheme of Rabenseifner, "Optimization of Collective
+// Reduction Operations" (ICCS 2004), with pairwise exchanges. A broadcast is likewise dealt out and gathered (van de
+// Geijn et al., "Interprocessor Collective Communication Library", 1994).
 #include <algorithm>
-#include <cstring>
 
 #include "base/contained.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
+#include "cuda/device.h"
 #include "cuda/launcher.h"
 #include "cuda/pieces.h"
 

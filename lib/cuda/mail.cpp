@@ -1,9 +1,12 @@
-#include "cuda/mail.h"
-
+// Messages among ranks that are threads of one process and share one GPU. The receiver's stream copies
+// from where the sender's data lie, and events order that between the two streams, each recorded before somebody is
+// told to wait for it. So it does not matter whether streams share a hardware queue, in which a wait holds up all that
+// comes after it. A rank's call returns when its peers have called.
 #include <algorithm>
 #include <map>
 
 #include "base/clock.h"
+#include "cuda/device.h"
 #include "cuda/meeting.h"
 
 namespace tutti::cuda {

@@ -6,21 +6,6 @@
 
 namespace tutti::cuda {
 
-Error different_calls(int rank, const Call& one, int other_rank, const Call& other, const Operation* its,
-                      const Operation* the_others) {
-  const auto blocks = [](const Operation* operation) -> std::span<const uint64_t> {
-    if (operation == nullptr || operation->unequal == nullptr) return {};
-    return operation->unequal->elems;
-  };
-  return {
-      Code::kInvalidUsage,
-      format("ranks called different operations: rank %d %s, rank %d %s%s; all ranks have to call the same ones in the "
-             "same order",
-             rank, to_text(one).c_str(), other_rank, to_text(other).c_str(),
-             blocks_text(rank, one, blocks(its), other_rank, other, blocks(the_others)).c_str()),
-      other_rank};
-}
-
 Result<std::shared_ptr<const Meeting::Round>> Meeting::arrive(int rank, uint64_t round, Arrival arrival) {
   std::unique_lock lock(mutex_, std::defer_lock);
   for (Pause pause; !lock.try_lock();) pause.wait();  // it is held for a moment only
@@ -48,11 +33,16 @@ std::optional<Error> Meeting::compare(const Round& round, uint64_t number, size_
   while (other < ranks_.size() && (other == place || !round.has_come[other])) other++;
   if (other == ranks_.size()) return std::nullopt;
   const auto [a, b] = std::minmax(place, other);
-  const Operation &one = round.arrivals[a].operation, &another = round.arrivals[b].operation;
-  Call one_call = to_call(one), another_call = to_call(another);
-  if (one_call == another_call) return std::nullopt;
-  one_call.sequence = another_call.sequence = number;
-  return different_calls(ranks_[a], one_call, ranks_[b], another_call, &one, &another);
+  const auto account = [&](size_t at) {
+    const Operation& operation = round.arrivals[at].operation;
+    Account made{ranks_[at], to_call(operation)};
+    made.call.sequence = number;
+    if (operation.unequal != nullptr) made.blocks = operation.unequal->elems;
+    return made;
+  };
+  const Account one = account(a), another = account(b);
+  if (one.call == another.call) return std::nullopt;
+  return disagreement(one, another);
 }
 
 Result<bool> MeetingAttendee::pass(const Operation& operation) {

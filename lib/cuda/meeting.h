@@ -67,10 +67,6 @@ class Attendee {
   std::shared_ptr<const Arrivals> everyone_;
 };
 
-// With the operations where their blocks are known.
-Error different_calls(int rank, const Call& one, int other_rank, const Call& other, const Operation* its = nullptr,
-                      const Operation* the_others = nullptr);
-
 class Meeting {
  public:
   explicit Meeting(std::vector<int> ranks) : ranks_(std::move(ranks)), called_(ranks_.size()) {}

@@ -8,7 +8,6 @@
 #include "cuda/arena.h"
 #include "cuda/board.h"
 #include "cuda/household.h"
-#include "cuda/kept.h"
 #include "cuda/launcher.h"
 #include "cuda/meeting.h"
 #include "cuda/moves.h"
@@ -215,6 +214,32 @@ struct Acquaintance {
   Board* board = nullptr;              // the same, where there are several processes
 };
 
+// Memory of a rank that is gone. The others still have it open, or a kernel of theirs writes to it that nobody here
+// waits for (the count of a message that was taken), so it is freed by whoever notices that all have left.
+struct Kept {
+  Port* port = nullptr;
+  int device = 0;
+  void* memory = nullptr;
+  std::unique_ptr<Attendee> others;  // null: nobody can tell, so it stays
+};
+
+// False if somebody may still use it. Looked at once: the last one may leave at any time.
+bool free_if_unused(const Kept& kept) {
+  if (kept.others == nullptr || !kept.others->all_have_left()) return false;
+  const auto on_device = OnDevice::enter(*kept.port, kept.device);
+  if (on_device) kept.port->free(kept.memory);
+  return true;
+}
+
+// Without memory there is nothing to keep. Any thread: the last one who leaves frees all that the others had to leave.
+void keep(Kept kept) {
+  static auto* mutex = new std::mutex;  // never destroyed: other threads may outlive main
+  static auto* all = new std::vector<Kept>;
+  const std::lock_guard lock(*mutex);
+  if (kept.memory != nullptr) all->push_back(std::move(kept));
+  std::erase_if(*all, free_if_unused);
+}
+
 class Phases final : public Way {
  public:
   // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
@@ -362,10 +387,6 @@ class Phases final : public Way {
   std::optional<Resident> resident_;
   std::vector<int> ranks_;  // for which one of them enqueues; this one's alone, if it shares no GPU
 };
-
-bool are_in_one_process(const std::vector<Seat>& seats) {
-  return std::all_of(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.process == seats[0].process; });
-}
 
 // Every rank's kernel runs, all of it at once, whatever the others' do.
 bool may_wait_in_kernels(const std::vector<Seat>& seats) {

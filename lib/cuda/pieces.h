@@ -2,7 +2,6 @@
 // after. A pure function of the call; nothing here knows streams or networks.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "cuda/moves.h"

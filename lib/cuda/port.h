@@ -1,6 +1,6 @@
 // cuda: communicators whose buffers are on a GPU. Ranks of one process that share a GPU have their operation done by
-// one kernel (together.h); ranks that can map each other's memory exchange through that (phases.h); what neither can do
-// takes the way through host memory (staged.h).
+// one kernel (together.cpp); ranks that can map each other's memory exchange through that (phases.h); what neither can
+// do takes the way through host memory (staged.cpp).
 //
 // This header: all that the rest of the room knows of CUDA. Threading: any thread; what concerns a device means the one
 // that the calling thread has chosen with use(). Nothing here waits for the GPU, but what says so. An error names the
@@ -116,13 +116,11 @@ class Port {
   virtual Result<uint64_t> id_of(StreamRef stream, bool is_captured) = 0;
   // Whether the handle means another stream in every thread (cudaStreamPerThread).
   virtual bool is_per_thread(StreamRef stream) = 0;
-  virtual Result<StreamRef> create_stream() = 0;
-  // One that goes on while others of the device wait, which hold up what shares a hardware queue with them.
-  virtual Result<StreamRef> create_urgent_stream() = 0;
+  // An urgent one goes on while others of the device wait, which hold up what shares a hardware queue with them.
+  virtual Result<StreamRef> create_stream(bool is_urgent = false) = 0;
   virtual void destroy_stream(StreamRef stream) = 0;
-  virtual Result<EventRef> create_event() = 0;
-  // One that knows when it was reached.
-  virtual Result<EventRef> create_timed_event() = 0;
+  // A timed one knows when it was reached.
+  virtual Result<EventRef> create_event(bool is_timed = false) = 0;
   virtual void destroy_event(EventRef event) = 0;
   virtual Result<void> synchronize(StreamRef stream) = 0;  // waits
   virtual Result<bool> reached(EventRef event) = 0;        // also if it was never recorded

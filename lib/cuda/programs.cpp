@@ -1,8 +1,6 @@
 #include "cuda/programs.h"
 
 #include <algorithm>
-#include <cstring>
-#include <span>
 #include <string>
 
 #include "plan/planner.h"
@@ -44,7 +42,7 @@ struct RankEnds {
 // Every link that some step sends on.
 class Links {
  public:
-  explicit Links(std::span<const Schedules> kinds) : ends_(kinds[0].size()) {
+  explicit Links(const std::vector<Schedules>& kinds) : ends_(kinds[0].size()) {
     for (const Schedules& schedules : kinds)
       for (const Schedule& schedule : schedules) add(schedule);
     for (auto& [name, place] : places_) place.at_receiver = ends_[at(std::get<1>(name))].n_recvs++;
@@ -170,7 +168,7 @@ class Translation {
 };
 
 Result<void> copy_now(Port& port, void* to, const std::string& bytes) {
-  TUTTI_TRY_ASSIGN(const StreamRef stream, port.create_urgent_stream());
+  TUTTI_TRY_ASSIGN(const StreamRef stream, port.create_stream(true));
   auto copied = port.copy(to, bytes.data(), bytes.size(), stream);
   if (copied) copied = port.synchronize(stream);
   port.destroy_stream(stream);
@@ -183,73 +181,14 @@ size_t most_lanes(const Schedules& schedules) {
   return most;
 }
 
-RankMemory memory_of(size_t rank, std::span<const Schedules> kinds, const Links& links, const ProgramShape& shape) {
+RankMemory memory_of(size_t rank, const std::vector<Schedules>& kinds, const Links& links, const ProgramShape& shape) {
   RankMemory memory{nullptr, links.ends(static_cast<int>(rank)), shape};
   for (const Schedules& schedules : kinds)
     memory.n_scratch = std::max<uint64_t>(memory.n_scratch, schedules[rank].n_scratch);
   return memory;
 }
 
-ProgramCall call_of(const Schedules& schedules, const ProgramShape& shape) {
-  ProgramCall call{};
-  call.n_lanes = static_cast<uint32_t>(most_lanes(schedules));
-  call.n_stripes = shape.n_stripes;
-  call.n_chunks = std::max(1u, schedules[0].n_chunks);
-  call.n_slots = shape.n_slots;
-  call.slot_bytes = shape.slot_bytes;
-  return call;
-}
-
-// Brings tables to the device: write(tables, where they begin there). They are written twice, for they name addresses
-// of each other.
-template <class Write>
-Result<void*> load_tables(Port& port, Write&& write) {
-  Tables sizes;
-  write(sizes, nullptr);
-  TUTTI_TRY_ASSIGN(void* made, port.allocate(sizes.bytes().size() + 1));
-  Tables tables;
-  write(tables, static_cast<char*>(made));
-  if (auto copied = copy_now(port, made, tables.bytes()); !copied) {
-    port.free(made);
-    return std::move(copied).error();
-  }
-  return made;
-}
-
-const Program* program_at(const char* base, uint64_t offset) {
-  return reinterpret_cast<const Program*>(base + offset);
-}
-
 }  // namespace
-
-Result<std::unique_ptr<LoadedPrograms>> LoadedPrograms::load(Port& port, const Schedules& schedules,
-                                                             const ProgramShape& shape) {
-  std::unique_ptr<LoadedPrograms> loaded(new LoadedPrograms(port));
-  const std::span<const Schedules> kinds(&schedules, 1);
-  const Links links(kinds);
-  LinkMemory memory{links, {}};
-  for (size_t r = 0; r < schedules.size(); r++) {
-    RankMemory& mine = memory.ranks.emplace_back(memory_of(r, kinds, links, shape));
-    TUTTI_TRY_ASSIGN(void* made, port.allocate(mine.bytes() + 1));
-    loaded->memory_.push_back(made);
-    mine.base = static_cast<char*>(made);
-  }
-  loaded->call_ = call_of(schedules, shape);
-  loaded->call_.n_ranks = static_cast<uint32_t>(schedules.size());
-  const auto write_all = [&](Tables& tables, const char* base) {
-    std::vector<Program> programs;
-    for (const Schedule& s : schedules)
-      programs.push_back(Translation(s, loaded->call_.n_lanes).write(tables, memory, base));
-    loaded->call_.programs = program_at(base, tables.add(programs));
-  };
-  TUTTI_TRY_ASSIGN(void* tables, load_tables(port, write_all));
-  loaded->memory_.push_back(tables);
-  return loaded;
-}
-
-LoadedPrograms::~LoadedPrograms() {
-  for (void* memory : memory_) port_.free(memory);
-}
 
 SpreadPrograms::SpreadPrograms(Port& port, std::vector<Schedules> kinds, const ProgramShape& shape)
     : port_(port), kinds_(std::move(kinds)), shape_(shape) {}
@@ -262,7 +201,8 @@ size_t SpreadPrograms::bytes(int rank) const {
   return memory_of(static_cast<size_t>(rank), kinds_, Links(kinds_), shape_).bytes();
 }
 
-Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory) {
+// Tables are written twice, for they name addresses of each other.
+Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory, int n) {
   const Links links(kinds_);
   LinkMemory places{links, {}};
   for (size_t r = 0; r < memory.size(); r++) {
@@ -270,39 +210,57 @@ Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory) {
     places.ranks.back().base = static_cast<char*>(memory[r]);
   }
   for (const Schedules& schedules : kinds_) {
-    calls_.push_back(call_of(schedules, shape_));
-    calls_.back().n_ranks = 1;
+    ProgramCall& call = calls_.emplace_back();
+    call.n_ranks = static_cast<uint32_t>(n);
+    call.n_lanes = static_cast<uint32_t>(most_lanes(schedules));
+    call.n_stripes = shape_.n_stripes;
+    call.n_chunks = std::max(1u, schedules[0].n_chunks);
+    call.n_slots = shape_.n_slots;
+    call.slot_bytes = shape_.slot_bytes;
   }
   const auto write_all = [&](Tables& tables, const char* base) {
     for (size_t k = 0; k < kinds_.size(); k++) {
-      const Translation translation(kinds_[k][static_cast<size_t>(rank)], calls_[k].n_lanes);
-      const std::vector<Program> program{translation.write(tables, places, base)};
-      calls_[k].programs = program_at(base, tables.add(program));
+      std::vector<Program> programs;
+      for (int r = rank; r < rank + n; r++) {
+        const Translation translation(kinds_[k][static_cast<size_t>(r)], calls_[k].n_lanes);
+        programs.push_back(translation.write(tables, places, base));
+      }
+      calls_[k].programs = reinterpret_cast<const Program*>(base + tables.add(programs));
     }
   };
-  TUTTI_TRY_ASSIGN(tables_, load_tables(port_, write_all));
+  Tables sizes, tables;
+  write_all(sizes, nullptr);
+  TUTTI_TRY_ASSIGN(tables_, port_.allocate(sizes.bytes().size() + 1));
+  write_all(tables, static_cast<char*>(tables_));
   kinds_.clear();
-  return {};
+  return copy_now(port_, tables_, tables.bytes());
 }
 
-bool interprets(const Operation& operation, Algo algo) {
-  if (algo == Algo::kAuto || operation.unequal != nullptr || operation.op == RedOp::kPreMulSum) return false;
-  const bool reduces = traits(operation.collective).reduces;
-  if (reduces && is_small_float(operation.dtype)) return false;
-  switch (operation.collective) {
-    case Collective::kAllReduce:
-    case Collective::kReduce:
-    case Collective::kBroadcast:
-    case Collective::kAllGather:
-    case Collective::kReduceScatter: return operation.count > 0;
-    default: return false;
+Result<std::unique_ptr<LoadedPrograms>> LoadedPrograms::load(Port& port, const Schedules& schedules,
+                                                             const ProgramShape& shape) {
+  std::unique_ptr<LoadedPrograms> loaded(new LoadedPrograms(port, schedules, shape));
+  const auto n_ranks = static_cast<int>(schedules.size());
+  for (int r = 0; r < n_ranks; r++) {
+    TUTTI_TRY_ASSIGN(void* made, port.allocate(loaded->programs_.bytes(r) + 1));
+    loaded->memory_.push_back(made);
   }
+  TUTTI_TRY(loaded->programs_.load(0, loaded->memory_, n_ranks));
+  return loaded;
+}
+
+LoadedPrograms::~LoadedPrograms() {
+  for (void* memory : memory_) port_.free(memory);
 }
 
 namespace {
 
-constexpr Collective kWithoutRoot[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter};
-constexpr Collective kWithRoot[] = {Collective::kBroadcast, Collective::kReduce};
+constexpr Collective kInterpreted[] = {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                                       Collective::kBroadcast, Collective::kReduce};
+
+// Of what has a root there is a kind for each.
+int kinds_of(Collective collective, int n_ranks) {
+  return traits(collective).has_root ? n_ranks : 1;
+}
 
 Schedules schedules_of(Collective collective, Algo algo, int n_ranks, int root) {
   constexpr uint32_t kLanes = 2;
@@ -322,6 +280,13 @@ void describe(const Operation& operation, int n_ranks, ProgramCall* call) {
 }
 
 }  // namespace
+
+bool interprets(const Operation& operation, Algo algo) {
+  if (algo == Algo::kAuto || operation.unequal != nullptr || operation.op == RedOp::kPreMulSum) return false;
+  if (traits(operation.collective).reduces && is_small_float(operation.dtype)) return false;
+  const auto found = std::find(std::begin(kInterpreted), std::end(kInterpreted), operation.collective);
+  return found != std::end(kInterpreted) && operation.count > 0;
+}
 
 Result<ProgramCall> SharedPrograms::find(const Operation& operation, Algo algo) {
   auto& loaded = loaded_[Key{operation.collective, algo, operation.root}];
@@ -344,9 +309,9 @@ Result<ProgramCall> SharedPrograms::find(const Operation& operation, Algo algo) 
 
 std::unique_ptr<SpreadPrograms> spread_programs(Port& port, int n_ranks, int multiprocessors, Algo algo) {
   std::vector<Schedules> kinds;
-  for (const Collective collective : kWithoutRoot) kinds.push_back(schedules_of(collective, algo, n_ranks, 0));
-  for (const Collective collective : kWithRoot)
-    for (int root = 0; root < n_ranks; root++) kinds.push_back(schedules_of(collective, algo, n_ranks, root));
+  for (const Collective collective : kInterpreted)
+    for (int root = 0; root < kinds_of(collective, n_ranks); root++)
+      kinds.push_back(schedules_of(collective, algo, n_ranks, root));
   size_t n_lanes = 1;
   for (const Schedules& schedules : kinds) n_lanes = std::max(n_lanes, most_lanes(schedules));
   const int room = multiprocessors * kProgramBlocksPerMultiprocessor / static_cast<int>(n_lanes);
@@ -357,14 +322,10 @@ std::unique_ptr<SpreadPrograms> spread_programs(Port& port, int n_ranks, int mul
 }
 
 ProgramCall find_program(const SpreadPrograms& programs, const Operation& operation, int n_ranks) {
-  const auto is_it = [&](Collective collective) { return collective == operation.collective; };
-  const auto found = std::find_if(std::begin(kWithoutRoot), std::end(kWithoutRoot), is_it);
-  auto kind = static_cast<size_t>(found - std::begin(kWithoutRoot));
-  if (found == std::end(kWithoutRoot)) {
-    const auto rooted = std::find_if(std::begin(kWithRoot), std::end(kWithRoot), is_it) - std::begin(kWithRoot);
-    kind += static_cast<size_t>(rooted * n_ranks + operation.root);
-  }
-  ProgramCall call = programs.call(kind);
+  int kind = traits(operation.collective).has_root ? operation.root : 0;
+  for (const Collective* other = kInterpreted; *other != operation.collective; other++)
+    kind += kinds_of(*other, n_ranks);
+  ProgramCall call = programs.call(static_cast<size_t>(kind));
   describe(operation, n_ranks, &call);
   return call;
 }

@@ -25,26 +25,8 @@ struct ProgramShape {
 // Of one kind of operation, by rank.
 using Schedules = std::vector<Schedule>;
 
-// The schedules of all ranks of a group that share the calling thread's device, for one kind of operation.
-class LoadedPrograms {
- public:
-  // Waits for the device.
-  static Result<std::unique_ptr<LoadedPrograms>> load(Port& port, const Schedules& schedules,
-                                                      const ProgramShape& shape);
-  ~LoadedPrograms();
-
-  const ProgramCall& call() const { return call_; }  // without an operation
-
- private:
-  explicit LoadedPrograms(Port& port) : port_(port) {}
-
-  Port& port_;
-  std::vector<void*> memory_;  // by rank: links and scratch; then the tables
-  ProgramCall call_;
-};
-
-// The same where every rank has a device of its own: each loads its part, of all kinds of operations at once, because
-// later it may not wait for others. All kinds use the same links, whose counts go on from one to the next.
+// The schedules of ranks with a device each, of all kinds of operations at once, because later none may wait for
+// others: each rank loads its part. All kinds use the same links, whose counts go on from one to the next.
 class SpreadPrograms {
  public:
   SpreadPrograms(Port& port, std::vector<Schedules> kinds, const ProgramShape& shape);
@@ -52,9 +34,10 @@ class SpreadPrograms {
 
   // Of memory of its device, zeroed, that a rank lets all others use.
   size_t bytes(int rank) const;
-  // `memory`: all ranks', by rank, as this one's device reaches it. Waits for the device.
-  Result<void> load(int rank, const std::vector<void*>& memory);
-  const ProgramCall& call(size_t kind) const { return calls_[kind]; }
+  // `memory`: all ranks', by rank, as this one's device reaches it. For `n` ranks from this one on. Waits for the
+  // device.
+  Result<void> load(int rank, const std::vector<void*>& memory, int n = 1);
+  const ProgramCall& call(size_t kind) const { return calls_[kind]; }  // without an operation
 
  private:
   Port& port_;
@@ -62,6 +45,25 @@ class SpreadPrograms {
   const ProgramShape shape_;
   void* tables_ = nullptr;
   std::vector<ProgramCall> calls_;  // by kind
+};
+
+// Of one kind of operation, where all ranks share the calling thread's device.
+class LoadedPrograms {
+ public:
+  // Waits for the device.
+  static Result<std::unique_ptr<LoadedPrograms>> load(Port& port, const Schedules& schedules,
+                                                      const ProgramShape& shape);
+  ~LoadedPrograms();
+
+  const ProgramCall& call() const { return programs_.call(0); }
+
+ private:
+  LoadedPrograms(Port& port, const Schedules& schedules, const ProgramShape& shape)
+      : port_(port), programs_(port, {schedules}, shape) {}
+
+  Port& port_;
+  SpreadPrograms programs_;
+  std::vector<void*> memory_;  // by rank: links and scratch
 };
 
 // Whether the interpreter takes it: sums that have to be made in one place it does not.

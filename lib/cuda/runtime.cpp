@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
-#include <mutex>
 #include <vector>
 
 #include "cuda/port.h"
@@ -47,16 +46,6 @@ using FlushWrites = CUresult (*)(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDir
 using DeviceAttribute = CUresult (*)(int*, CUdevice_attribute, CUdevice);
 using CurrentDevice = CUresult (*)(CUdevice*);
 using PointerAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
-
-#if CUDART_VERSION >= 12000
-constexpr auto get_stream_id = cudaStreamGetId;
-#else
-// A new stream may get the handle of one that was destroyed.
-cudaError_t get_stream_id(cudaStream_t stream, unsigned long long* id) {
-  *id = reinterpret_cast<uintptr_t>(stream);
-  return cudaSuccess;
-}
-#endif
 
 // The driver's, which has no counterpart in the runtime; null where the driver is too old.
 template <class Function>
@@ -352,31 +341,22 @@ class Runtime final : public Port {
     static thread_local char here;
     if (is_captured) return reinterpret_cast<uint64_t>(is_per_thread(stream) ? &here : stream);
     unsigned long long id = 0;
-    TUTTI_TRY(check("cudaStreamGetId", get_stream_id(stream_of(stream), &id)));
+    TUTTI_TRY(check("cudaStreamGetId", cudaStreamGetId(stream_of(stream), &id)));
     return uint64_t{id};
   }
   bool is_per_thread(StreamRef stream) override { return stream_of(stream) == cudaStreamPerThread; }
 
-  Result<StreamRef> create_stream() override {
+  Result<StreamRef> create_stream(bool is_urgent) override {
     cudaStream_t stream;
-    TUTTI_TRY(check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
-    return StreamRef{stream};
-  }
-  // Of the highest priority: those have hardware queues of their own.
-  Result<StreamRef> create_urgent_stream() override {
-    cudaStream_t stream;
-    TUTTI_TRY(check("cudaStreamCreateWithPriority", create_urgent(&stream)));
+    TUTTI_TRY(check("cudaStreamCreate",
+                    is_urgent ? create_urgent(&stream) : cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
     return StreamRef{stream};
   }
   void destroy_stream(StreamRef stream) override { (void)cudaStreamDestroy(stream_of(stream)); }
-  Result<EventRef> create_event() override {
+  Result<EventRef> create_event(bool is_timed) override {
     cudaEvent_t event;
-    TUTTI_TRY(check("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
-    return EventRef{event};
-  }
-  Result<EventRef> create_timed_event() override {
-    cudaEvent_t event;
-    TUTTI_TRY(check("cudaEventCreate", cudaEventCreate(&event)));
+    const unsigned flags = is_timed ? cudaEventDefault : cudaEventDisableTiming;
+    TUTTI_TRY(check("cudaEventCreateWithFlags", cudaEventCreateWithFlags(&event, flags)));
     return EventRef{event};
   }
   void destroy_event(EventRef event) override { (void)cudaEventDestroy(event_of(event)); }
@@ -410,6 +390,7 @@ class Runtime final : public Port {
                  cudaLaunchKernel(kernel, dim3(n_blocks), dim3(n_threads), arguments, 0, stream_of(stream)));
   }
 
+  // Of the highest priority: those have hardware queues of their own.
   static cudaError_t create_urgent(cudaStream_t* stream) {
     int least = 0, most = 0;
     const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &most);

@@ -1,10 +1,16 @@
-#include "cuda/staged.h"
-
+// The way that is always there: through memory of the host, and the communicator there. The stream copies
+// the input out, tells a thread to run the operation, waits for its answer, and copies the output in. Nothing of this
+// changes from time to time, so a graph that was captured can be replayed; what it needs is kept as long as the
+// communicator.
+//
+// Where ranks of one process share a GPU, a stream that waits may hold up another one's (household.h). There the call
+// waits instead, while it is asked again, for the input to be there and for the operation to have run.
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include "base/contained.h"
+#include "cuda/device.h"
 #include "cuda/moves.h"
 #include "exec/quantised_cut.h"
 

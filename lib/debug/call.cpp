@@ -3,6 +3,24 @@
 #include <algorithm>
 
 namespace tutti {
+namespace {
+
+// "; recvcounts[1] is 10 on rank 0 and 12 on rank 2", if two calls of one operation have blocks of different sizes.
+std::string blocks_text(const Account& one, const Account& other) {
+  const Call &a = one.call, &b = other.call;
+  if (a.collective != b.collective || a.sequence != b.sequence || a.blocks == b.blocks || a.blocks == 0 ||
+      b.blocks == 0)
+    return "";
+  const size_t known = std::min(one.blocks.size(), other.blocks.size());
+  for (size_t r = 0; r < known; r++)
+    if (one.blocks[r] != other.blocks[r])
+      return format("; recvcounts[%zu] is %llu on rank %d and %llu on rank %d", r,
+                    static_cast<unsigned long long>(one.blocks[r]), one.rank,
+                    static_cast<unsigned long long>(other.blocks[r]), other.rank);
+  return format("; rank %d and rank %d gave different recvcounts", one.rank, other.rank);
+}
+
+}  // namespace
 
 TagWords to_tag(const Call& call) {
   const uint64_t kinds = static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.dtype) << 8 |
@@ -49,26 +67,13 @@ uint32_t hash_of(std::span<const uint64_t> blocks) {
   return std::max<uint32_t>(1, static_cast<uint32_t>(hash));
 }
 
-std::string blocks_text(int rank, const Call& one, std::span<const uint64_t> blocks, int other_rank, const Call& other,
-                        std::span<const uint64_t> other_blocks) {
-  if (!differ_in_blocks(one, other)) return "";
-  const size_t known = std::min(blocks.size(), other_blocks.size());
-  for (size_t r = 0; r < known; r++)
-    if (blocks[r] != other_blocks[r])
-      return format("; recvcounts[%zu] is %llu on rank %d and %llu on rank %d", r,
-                    static_cast<unsigned long long>(blocks[r]), rank, static_cast<unsigned long long>(other_blocks[r]),
-                    other_rank);
-  return format("; rank %d and rank %d gave different recvcounts", rank, other_rank);
-}
-
 Error disagreement(const Account& one, const Account& other) {
   return {
       Code::kInvalidUsage,
       format("the ranks disagree: rank %d called %s%s, rank %d called %s%s%s; all ranks of a communicator must call "
              "the same operations with the same arguments in the same order",
              one.rank, to_text(one.call).c_str(), one.place.c_str(), other.rank, to_text(other.call).c_str(),
-             other.place.c_str(),
-             blocks_text(one.rank, one.call, one.blocks, other.rank, other.call, other.blocks).c_str()),
+             other.place.c_str(), blocks_text(one, other).c_str()),
       other.rank};
 }
 

@@ -39,17 +39,6 @@ std::string to_text(const Call& call);
 // Of the sizes of all ranks' blocks, in their order. Never 0.
 uint32_t hash_of(std::span<const uint64_t> blocks);
 
-// "; recvcounts[1] is 10 on rank 0 and 12 on rank 2", if two calls of one operation have blocks of different sizes.
-// What is not known of those may be left out.
-std::string blocks_text(int rank, const Call& one, std::span<const uint64_t> blocks, int other_rank, const Call& other,
-                        std::span<const uint64_t> other_blocks);
-
-// Two ranks called the same with different blocks.
-inline bool differ_in_blocks(const Call& one, const Call& other) {
-  return one.collective == other.collective && one.sequence == other.sequence && one.blocks != 0 && other.blocks != 0 &&
-         one.blocks != other.blocks;
-}
-
 // The same as far as the user says: a choice of algorithm may be under way.
 inline bool is_same_request(const Call& a, const Call& b) {
   return a.collective == b.collective && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&

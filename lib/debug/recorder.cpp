@@ -13,7 +13,6 @@
 
 #include "base/at_fork.h"
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -89,8 +88,7 @@ std::string text_of_place(const TraceSlot& slot) {
   return in_parentheses(place_name(to_place(reinterpret_cast<const void*>(slot.caller.load()))));
 }
 
-}  // namespace
-
+// Whether this CPU's counter can stand for time: the kernel itself takes it for that.
 bool cpu_counts_time() {
   static const bool counts = [] {
 #if defined(__x86_64__)
@@ -101,6 +99,8 @@ bool cpu_counts_time() {
   }();
   return counts;
 }
+
+}  // namespace
 
 Recorder::Recorder() : by_cpu_(cpu_counts_time()) {
   attach_profiler();

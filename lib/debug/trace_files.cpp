@@ -1,6 +1,5 @@
 #include "debug/trace_files.h"
 
-#include <dirent.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -60,12 +59,8 @@ bool is_of_this_machine(const ProcessId& process) {
 // Of all machines.
 std::vector<std::string> all_files(const std::string& folder) {
   std::vector<std::string> paths;
-  DIR* const entries = opendir(folder.c_str());
-  if (entries == nullptr) return paths;
-  while (const dirent* entry = readdir(entries))
-    if (maker_of(entry->d_name)) paths.push_back(folder + "/" + entry->d_name);
-  closedir(entries);
-  std::sort(paths.begin(), paths.end());
+  for (const std::string& name : entries_of(folder))
+    if (maker_of(name)) paths.push_back(folder + "/" + name);
   return paths;
 }
 

@@ -32,7 +32,8 @@ typedef struct {
 /* All enumerations are ints; their values are tuttiResult_t's, tuttiDataType_t's, tuttiRedOp_t's and so on. */
 typedef int ncclResult_t, ncclDataType_t, ncclRedOp_t, ncclScalarResidence_t, ncclCommMemStat_t;
 
-/* Later versions append: a program's struct may end earlier or later, and says in `size` where. */
+/* Its front; what follows is not read. Later versions append: a program's struct may end earlier or later, and says in
+ * `size` where. */
 typedef struct {
   size_t size;
   unsigned int magic;
@@ -41,25 +42,6 @@ typedef struct {
   int cgaClusterSize;
   int minCTAs;
   int maxCTAs;
-  const char* netName;
-  int splitShare;
-  int trafficClass;
-  const char* commName;
-  int collnetEnable;
-  int CTAPolicy;
-  int shrinkShare;
-  int nvlsCTAs;
-  int nChannelsPerNetPeer;
-  int nvlinkCentricSched;
-  int graphUsageMode;
-  int numRmaCtx;
-  int maxP2pPeers;
-  int graphStreamOrdering;
-  int launchOrderImplicit;
-  int numRmaSig;
-  int rmaEagerInit;
-  int hostCftMode;
-  int nvlsHostMode;
 } ncclConfig_t;
 
 typedef struct ncclConfigExt ncclConfigExt_t; /* what other vendors add; nothing here looks into it */

@@ -1,5 +1,4 @@
 // The library, memory and communicators.
-#include <algorithm>
 #include <cstring>
 #include <new>
 #include <numeric>

@@ -12,97 +12,45 @@ constexpr const char* kSuspend = "destroy the communicator and create it again t
 
 }  // namespace
 
+// A function, and what to do instead.
+#define TUTTI_NCCL_UNSUPPORTED(name, parameters, instead) \
+  ncclResult_t name parameters {                          \
+    return unsupported(#name, instead);                   \
+  }
+
 extern "C" {
 
-ncclResult_t ncclCommSuspend(ncclComm_t, int) {
-  return unsupported("ncclCommSuspend", kSuspend);
-}
-
-ncclResult_t ncclCommResume(ncclComm_t) {
-  return unsupported("ncclCommResume", kSuspend);
-}
-
-ncclResult_t ncclPutSignal(const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int, unsigned,
-                           ncclComm_t, cudaStream_t) {
-  return unsupported("ncclPutSignal", kOneSided);
-}
-
-ncclResult_t ncclSignal(int, int, int, unsigned, ncclComm_t, cudaStream_t) {
-  return unsupported("ncclSignal", kOneSided);
-}
-
-ncclResult_t ncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t, cudaStream_t) {
-  return unsupported("ncclWaitSignal", kOneSided);
-}
+TUTTI_NCCL_UNSUPPORTED(ncclCommSuspend, (ncclComm_t, int), kSuspend)
+TUTTI_NCCL_UNSUPPORTED(ncclCommResume, (ncclComm_t), kSuspend)
+TUTTI_NCCL_UNSUPPORTED(ncclPutSignal,
+                       (const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int, unsigned, ncclComm_t,
+                        cudaStream_t),
+                       kOneSided)
+TUTTI_NCCL_UNSUPPORTED(ncclSignal, (int, int, int, unsigned, ncclComm_t, cudaStream_t), kOneSided)
+TUTTI_NCCL_UNSUPPORTED(ncclWaitSignal, (int, ncclWaitSignalDesc_t*, ncclComm_t, cudaStream_t), kOneSided)
 
 // Of nccl_device.h.
-ncclResult_t ncclCommQueryProperties(ncclComm_t, ncclCommProperties_t*) {
-  return unsupported("ncclCommQueryProperties", kInKernels);
-}
-
-ncclResult_t ncclDevCommCreate(ncclComm_t, const ncclDevCommRequirements_t*, ncclDevComm_t*) {
-  return unsupported("ncclDevCommCreate", kInKernels);
-}
-
-ncclResult_t ncclDevCommDestroy(ncclComm_t, const ncclDevComm_t*) {
-  return unsupported("ncclDevCommDestroy", kInKernels);
-}
+TUTTI_NCCL_UNSUPPORTED(ncclCommQueryProperties, (ncclComm_t, ncclCommProperties_t*), kInKernels)
+TUTTI_NCCL_UNSUPPORTED(ncclDevCommCreate, (ncclComm_t, const ncclDevCommRequirements_t*, ncclDevComm_t*), kInKernels)
+TUTTI_NCCL_UNSUPPORTED(ncclDevCommDestroy, (ncclComm_t, const ncclDevComm_t*), kInKernels)
 
 ncclTeam_t ncclTeamLsa(ncclComm_t) {
   return {1, 0, 1};  // whose memory a kernel reaches: the rank's own
 }
 
-ncclResult_t ncclParamBind(ncclParamHandle_t*, const char*) {
-  return unsupported("ncclParamBind", kParameters);
-}
-
-ncclResult_t ncclParamGetI8(ncclParamHandle_t, int8_t*) {
-  return unsupported("ncclParamGetI8", kParameters);
-}
-
-ncclResult_t ncclParamGetI16(ncclParamHandle_t, int16_t*) {
-  return unsupported("ncclParamGetI16", kParameters);
-}
-
-ncclResult_t ncclParamGetI32(ncclParamHandle_t, int32_t*) {
-  return unsupported("ncclParamGetI32", kParameters);
-}
-
-ncclResult_t ncclParamGetI64(ncclParamHandle_t, int64_t*) {
-  return unsupported("ncclParamGetI64", kParameters);
-}
-
-ncclResult_t ncclParamGetU8(ncclParamHandle_t, uint8_t*) {
-  return unsupported("ncclParamGetU8", kParameters);
-}
-
-ncclResult_t ncclParamGetU16(ncclParamHandle_t, uint16_t*) {
-  return unsupported("ncclParamGetU16", kParameters);
-}
-
-ncclResult_t ncclParamGetU32(ncclParamHandle_t, uint32_t*) {
-  return unsupported("ncclParamGetU32", kParameters);
-}
-
-ncclResult_t ncclParamGetU64(ncclParamHandle_t, uint64_t*) {
-  return unsupported("ncclParamGetU64", kParameters);
-}
-
-ncclResult_t ncclParamGetStr(ncclParamHandle_t, const char**) {
-  return unsupported("ncclParamGetStr", kParameters);
-}
-
-ncclResult_t ncclParamGet(ncclParamHandle_t, void*, int, int*) {
-  return unsupported("ncclParamGet", kParameters);
-}
-
-ncclResult_t ncclParamGetParameter(const char*, const char**, int*) {
-  return unsupported("ncclParamGetParameter", kParameters);
-}
-
-ncclResult_t ncclParamGetAllParameterKeys(const char***, int*) {
-  return unsupported("ncclParamGetAllParameterKeys", kParameters);
-}
+TUTTI_NCCL_UNSUPPORTED(ncclParamBind, (ncclParamHandle_t*, const char*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetI8, (ncclParamHandle_t, int8_t*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetI16, (ncclParamHandle_t, int16_t*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetI32, (ncclParamHandle_t, int32_t*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetI64, (ncclParamHandle_t, int64_t*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetU8, (ncclParamHandle_t, uint8_t*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetU16, (ncclParamHandle_t, uint16_t*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetU32, (ncclParamHandle_t, uint32_t*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetU64, (ncclParamHandle_t, uint64_t*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetStr, (ncclParamHandle_t, const char**), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGet, (ncclParamHandle_t, void*, int, int*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetParameter, (const char*, const char**, int*), kParameters)
+TUTTI_NCCL_UNSUPPORTED(ncclParamGetAllParameterKeys, (const char***, int*), kParameters)
 
 void ncclParamDumpAll(void) {}
 

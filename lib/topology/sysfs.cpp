@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -32,17 +31,6 @@ CpuSet parse_cpus(const std::string& list) {
     if (*at != ',') break;
   }
   return cpus;
-}
-
-std::vector<std::string> entries(const std::string& folder) {
-  std::vector<std::string> names;
-  DIR* dir = opendir(folder.c_str());
-  if (dir == nullptr) return names;
-  while (const dirent* entry = readdir(dir))
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
-  closedir(dir);
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 using Kind = Part::Kind;
@@ -103,7 +91,7 @@ std::vector<Part> parts_of(const std::string& sys, size_t cpu, Known& known) {
 std::vector<Part> memory_nodes(const std::string& sys, bool with_bytes) {
   std::vector<Part> nodes;
   const std::string folder = sys + "/devices/system/node/";
-  for (const std::string& name : entries(folder)) {
+  for (const std::string& name : entries_of(folder)) {
     unsigned number = 0;
     if (sscanf(name.c_str(), "node%u", &number) != 1) continue;
     Part node{.kind = Kind::kNode, .name = format("NUMA node %u", number)};
@@ -141,7 +129,7 @@ void number(std::vector<Part>& parts, std::map<std::string, int>& counts) {
 std::vector<NetworkDevice> network_devices(const std::string& sys) {
   std::vector<NetworkDevice> devices;
   const std::string folder = sys + "/class/net/";
-  for (const std::string& name : entries(folder)) {
+  for (const std::string& name : entries_of(folder)) {
     struct stat there {};
     NetworkDevice device{name, 0, stat((folder + name + "/device").c_str(), &there) == 0};
     const bool is_up = first_line(folder + name + "/operstate") == "up";
@@ -149,7 +137,7 @@ std::vector<NetworkDevice> network_devices(const std::string& sys) {
     device.megabits = static_cast<int>(std::max(read_number(folder + name + "/speed"), 0LL));
     devices.push_back(device);
   }
-  for (const std::string& name : entries(sys + "/class/infiniband")) {
+  for (const std::string& name : entries_of(sys + "/class/infiniband")) {
     const long long gigabits = read_number(sys + "/class/infiniband/" + name + "/ports/1/rate");
     devices.push_back({name, static_cast<int>(std::max(gigabits, 0LL) * 1000), true});
   }

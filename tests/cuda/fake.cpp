@@ -362,7 +362,7 @@ void FakePort::destroy_stream(StreamRef stream) {
   queue.reset();
 }
 
-Result<EventRef> FakePort::create_event() {
+Result<EventRef> FakePort::create_event(bool) {
   const std::lock_guard lock(mutex_);
   auto made = take_last(&old_events_);
   made->event = std::make_shared<Event>();

@@ -166,11 +166,9 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<bool> is_capturing(tutti::cuda::StreamRef stream) override;
   tutti::Result<uint64_t> id_of(tutti::cuda::StreamRef stream, bool) override { return stream_of(stream).id; }
   bool is_per_thread(tutti::cuda::StreamRef stream) override { return stream == kStreamPerThread; }
-  tutti::Result<tutti::cuda::StreamRef> create_stream() override { return create_stream(false); }
-  tutti::Result<tutti::cuda::StreamRef> create_urgent_stream() override { return create_stream(true); }
+  tutti::Result<tutti::cuda::StreamRef> create_stream(bool is_urgent = false) override;
   void destroy_stream(tutti::cuda::StreamRef stream) override;
-  tutti::Result<tutti::cuda::EventRef> create_event() override;
-  tutti::Result<tutti::cuda::EventRef> create_timed_event() override { return create_event(); }
+  tutti::Result<tutti::cuda::EventRef> create_event(bool is_timed = false) override;
   void destroy_event(tutti::cuda::EventRef event) override;
   tutti::Result<void> synchronize(tutti::cuda::StreamRef stream) override;
   tutti::Result<bool> reached(tutti::cuda::EventRef event) override;
@@ -195,7 +193,6 @@ class FakePort final : public tutti::cuda::Port {
   tutti::Result<void*> enter(int fd, size_t bytes, bool is_own);
   void leave(void* memory);
   void note_launch();
-  tutti::Result<tutti::cuda::StreamRef> create_stream(bool is_urgent);
   std::shared_ptr<tutti::Stream> queue_for(bool is_urgent);
 
   const int n_devices_;

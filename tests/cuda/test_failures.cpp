@@ -20,8 +20,8 @@ TEST_CASE("ranks of one GPU that call different things are told so") {
       });
   for (const Outcome& o : outcomes) {
     CHECK(o.code == tuttiInvalidUsage);
-    CHECK(contains(o.message, "rank 0 AllReduce(count=100,"));
-    CHECK(contains(o.message, "rank 1 AllReduce(count=99,"));
+    CHECK(contains(o.message, "rank 0 called AllReduce(count=100,"));
+    CHECK(contains(o.message, "rank 1 called AllReduce(count=99,"));
     CHECK(!contains(o.message, "as operation 0"));
     CHECK(o.wrong == 0);
   }
@@ -62,8 +62,8 @@ TEST_CASE("ranks of one GPU are told both calls also where one of them goes thro
   for (const Outcome& o : outcomes) {
     INFO(o.message);
     CHECK(o.code == tuttiInvalidUsage);
-    CHECK(contains(o.message, "rank 0 AllReduce(count=100,"));
-    CHECK(contains(o.message, "rank 1 AllReduceQuantized(count=100,"));
+    CHECK(contains(o.message, "rank 0 called AllReduce(count=100,"));
+    CHECK(contains(o.message, "rank 1 called AllReduceQuantized(count=100,"));
   }
 }
 

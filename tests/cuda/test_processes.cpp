@@ -115,7 +115,7 @@ TEST_CASE("processes that call different things are told both calls, and no stre
     for (const Outcome& o : outcomes) {
       CHECK(o.code == tuttiInvalidUsage);
       CHECK(o.message.find("count=100,") != std::string::npos);
-      CHECK(contains(o.message, "rank 1 AllReduce(count=" + std::to_string(count) + ","));
+      CHECK(contains(o.message, "rank 1 called AllReduce(count=" + std::to_string(count) + ","));
     }
   }
 }

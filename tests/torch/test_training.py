@@ -150,7 +150,7 @@ class Training(unittest.TestCase):
 
         state = RegisteredBuckets(dist.group.WORLD)
         wrapped = DistributedDataParallel(model(False), bucket_cap_mb=0.2, gradient_as_bucket_view=True)
-        wrapped.register_comm_hook(state, tutti_torch.buckets._average)
+        wrapped.register_comm_hook(state, RegisteredBuckets.reduce)
         train(wrapped, rank)
         self.assertGreater(len(state._buckets), 1)
         registered = {known.storage.data_ptr() for known in state._buckets.values()}

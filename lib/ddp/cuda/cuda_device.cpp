@@ -244,7 +244,7 @@ class CudaDevice final : public Device {
   }
 
   Result<void> make_event(bool timed, EventRef* event) {
-    TUTTI_TRY_ASSIGN(*event, timed ? port_.create_timed_event() : port_.create_event());
+    TUTTI_TRY_ASSIGN(*event, port_.create_event(timed));
     resources_->events.push_back(*event);
     return {};
   }

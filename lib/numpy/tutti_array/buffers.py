@@ -8,22 +8,7 @@ import numpy as np
 
 from . import library
 from .errors import TuttiError
-
-# By name, because those of ml_dtypes are known to NumPy only where that package was imported.
-TYPES = {
-    "int8": library.INT8,
-    "uint8": library.UINT8,
-    "int32": library.INT32,
-    "uint32": library.UINT32,
-    "int64": library.INT64,
-    "uint64": library.UINT64,
-    "float16": library.FLOAT16,
-    "float32": library.FLOAT32,
-    "float64": library.FLOAT64,
-    "bfloat16": library.BFLOAT16,
-    "float8_e4m3fn": library.FLOAT8E4M3,
-    "float8_e5m2": library.FLOAT8E5M2,
-}
+from .library import TYPES  # by name, because those of ml_dtypes are known to NumPy only where that package was imported
 
 
 def _shared(thing: Any) -> np.ndarray:

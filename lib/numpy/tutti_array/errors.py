@@ -17,6 +17,4 @@ class TuttiError(RuntimeError):
 def check(code: int, comm: int | None = None) -> None:
     """Raises what is not success. comm: whose last error it is; None: this thread's."""
     if code != library.SUCCESS:
-        api = library.load()
-        sentence = api.tuttiGetLastError(comm) or api.tuttiGetLastError(None) or b"no more is known"
-        raise TuttiError(f"Tutti: {api.tuttiGetErrorString(code).decode()} ({sentence.decode(errors='replace')})", code)
+        raise TuttiError(library.sentence(code, comm), code)

@@ -15,9 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .buffers import TYPES
 from .communicator import Communicator, operator
-from .errors import TuttiError, check
+from .errors import TuttiError
+from .library import TYPES
 
 
 def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:

@@ -79,10 +79,6 @@ class RegisteredBuckets:
             pass  # The group was destroyed first, and the registrations with it.
 
 
-def _average(state: RegisteredBuckets, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return state.reduce(bucket)
-
-
 def use_registered_buckets(model: DistributedDataParallel) -> None:
     """From its next backward pass on, the buckets of `model` lie in shared memory that is registered with Tutti
     (tuttiCommRegister), so that ranks of one machine read each other's gradients in place. Call it once, before the first
@@ -91,4 +87,4 @@ def use_registered_buckets(model: DistributedDataParallel) -> None:
     group: Any = model.process_group
     if not isinstance(group, TuttiProcessGroup):
         raise TuttiError(f"the model's process group is {type(group).__name__}, not Tutti's", library.INVALID_ARGUMENT)
-    model.register_comm_hook(RegisteredBuckets(group), _average)
+    model.register_comm_hook(RegisteredBuckets(group), RegisteredBuckets.reduce)

@@ -90,8 +90,7 @@ class Communicator:
         return self._stream
 
     def check(self, code: int) -> None:
-        if code != library.SUCCESS:
-            raise error_of(code, None, self.label)
+        check(code, self.label)
 
     def error(self, code: int) -> TuttiError:
         """The exception for the result of an operation that ran on the stream."""

@@ -18,12 +18,7 @@ class TuttiError(dist.DistBackendError):
 
 def error_of(code: int, comm: int | None = None, note: str = "") -> TuttiError:
     """The exception for a result that is not success. comm: whose last error it is; None: this thread's."""
-    api = library.load()
-    sentence = (api.tuttiGetLastError(comm) or b"").decode(errors="replace")
-    if comm is not None and not sentence:
-        sentence = (api.tuttiGetLastError(None) or b"").decode(errors="replace")
-    name = api.tuttiGetErrorString(code).decode()
-    return TuttiError(f"Tutti: {name} ({sentence or 'no more is known'}){note}", code)
+    return TuttiError(library.sentence(code, comm) + note, code)
 
 
 def check(code: int, note: str = "") -> None:

@@ -78,11 +78,7 @@ class Exchanges(GroupBase):
 
         def issue(stream: Stream) -> None:
             for source, buffers, _ in staged:
-                where = blocks(buffers)
-                counts, displacements = library.sizes(where.counts), library.sizes(where.displacements)
-                code = self._api.tuttiAllGatherv(
-                    source.data_ptr(), where.base, counts, displacements, where.type_code, comm, stream
-                )
+                code = self._api.tuttiAllGatherv(source.data_ptr(), *blocks(buffers), comm, stream)
                 self._communicator.check(code)
 
         def finish_all() -> None:
@@ -133,20 +129,18 @@ class Exchanges(GroupBase):
     # ---- gather, scatter ----
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> TuttiWork:
-        source, root = plain(one(inputs, "gather")), opts.rootRank
-        if root != self._rank:
-            return self._messages("gather", opts, [], [source], root, None)
-        targets = one(outputs, "gather")
-        self._check_list("gather", targets)
-        return self._messages("gather", opts, targets, [source], root, None)
+        source, targets = plain(one(inputs, "gather")), []
+        if opts.rootRank == self._rank:
+            targets = one(outputs, "gather")
+            self._check_list("gather", targets)
+        return self._messages("gather", opts, targets, [source], opts.rootRank, None)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> TuttiWork:
-        target, root = one(outputs, "scatter"), opts.rootRank
-        if root != self._rank:
-            return self._messages("scatter", opts, [target], [], None, root)
-        sources = one(inputs, "scatter")
-        self._check_list("scatter", sources)
-        return self._messages("scatter", opts, [target], [plain(source) for source in sources], None, root)
+        target, sources = one(outputs, "scatter"), []
+        if opts.rootRank == self._rank:
+            sources = one(inputs, "scatter")
+            self._check_list("scatter", sources)
+        return self._messages("scatter", opts, [target], [plain(source) for source in sources], None, opts.rootRank)
 
     def _messages(
         self,
@@ -228,20 +222,8 @@ class Exchanges(GroupBase):
         comm = lane.handle
 
         def issue(stream: Stream) -> None:
-            send, recv = blocks(sources), blocks(buffers)
-            if send.type_code != recv.type_code:
-                raise TuttiError("all_to_all: a tensor is not aligned to its type", library.INVALID_ARGUMENT)
-            code = self._api.tuttiAlltoAllv(
-                send.base,
-                library.sizes(send.counts),
-                library.sizes(send.displacements),
-                recv.base,
-                library.sizes(recv.counts),
-                library.sizes(recv.displacements),
-                send.type_code,
-                comm,
-                stream,
-            )
+            *send, _ = blocks(sources)
+            code = self._api.tuttiAlltoAllv(*send, *blocks(buffers), comm, stream)
             self._communicator.check(code)
 
         issue = called("all_to_all", sources, issue)

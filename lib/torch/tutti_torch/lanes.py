@@ -29,7 +29,7 @@ Finish = Optional[Callable[[], None]]
 
 
 class Lane:
-    """What both kinds have in common; each has launch(), now() and its own end."""
+    """What both kinds have in common; each has its launch()."""
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
@@ -85,10 +85,6 @@ class HostLane(Lane):
 
         pending.add(stream, done)
         return work
-
-    def now(self, issue: Issue) -> None:
-        """For what the caller's own steps read next: its results are there when this returns."""
-        issue(None)
 
 
 class CudaWork(dist.Work):
@@ -177,9 +173,6 @@ class CudaLane(Lane):
                     self._in_use.popleft()
                 self._in_use.append((work, (keep, finish)))
         return work
-
-    def now(self, issue: Issue) -> None:
-        issue(torch.cuda.current_stream(self.device).cuda_stream)
 
     def close(self) -> None:
         super().close()  # waits for the device

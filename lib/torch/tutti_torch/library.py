@@ -17,6 +17,12 @@ UNDEFINED_INT = -2147483647 - 1
 SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS, TIMEOUT = 0, 4, 5, 6, 7, 8
 # tuttiDataType_t
 INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, FLOAT8E4M3, FLOAT8E5M2 = range(12)
+_NAMES = (
+    *("int8", "uint8", "int32", "uint32", "int64", "uint64"),
+    *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+)
+# By the names that NumPy and torch have for them.
+TYPES = {name: code for code, name in enumerate(_NAMES)}
 # tuttiRedOp_t
 SUM, PROD, MAX, MIN, AVG = range(5)
 SCALAR_HOST_IMMEDIATE = 1
@@ -136,6 +142,13 @@ def load() -> ctypes.CDLL:
         function.argtypes = arguments
         function.restype = c_char_p if name in ("tuttiGetLastError", "tuttiGetErrorString") else c_int
     return library
+
+
+def sentence(code: int, comm: int | None = None) -> str:
+    """What a result that is not success says. comm: whose last error it is; None: this thread's."""
+    api = load()
+    more = api.tuttiGetLastError(comm) or api.tuttiGetLastError(None) or b"no more is known"
+    return f"Tutti: {api.tuttiGetErrorString(code).decode()} ({more.decode(errors='replace')})"
 
 
 def address(name: str) -> int:

@@ -79,7 +79,7 @@ class Receive:
 
 
 class _Channel:
-    """What both ends share: the peer, the communicator, and how the thread ends."""
+    """What both ends share: the peer, the communicator, and how the thread ends. Each has its _run() and _fail(error)."""
 
     def __init__(self, channels: Channels, peer: int) -> None:
         self.channels, self.peer = channels, peer
@@ -93,12 +93,6 @@ class _Channel:
             self._run()
         except BaseException as error:  # noqa: BLE001  # whoever waits gets it
             self._fail(error)
-
-    def _run(self) -> None:
-        raise NotImplementedError
-
-    def _fail(self, error: BaseException) -> None:
-        raise NotImplementedError
 
     def _connect(self, unique: bytes, rank: int) -> Communicator:
         label = f" (messages with rank {self.peer} of the group{self.channels.label})"

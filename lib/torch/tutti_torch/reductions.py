@@ -100,6 +100,7 @@ class Reductions(GroupBase):
         return result.view(tensor.shape)
 
     def _all_gather_now(self, everyone: torch.Tensor, mine: torch.Tensor) -> None:
+        """For what the caller's own steps read next."""
         size = mine.numel() * mine.element_size()
         lane = self._lanes.of(mine)
 
@@ -109,7 +110,7 @@ class Reductions(GroupBase):
             )
             self._communicator.check(code)
 
-        lane.now(called("all_gather", [mine], issue))
+        lane.launch(False, called("all_gather", [mine], issue), None)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
         done = calls.short.reduce(self, tensors, opts)

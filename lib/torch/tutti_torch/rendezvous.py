@@ -118,12 +118,8 @@ class Meeting:
 
 def forget_id(store: dist.Store, rank: int) -> None:
     """Called when the group has formed: another one may meet at the same keys."""
-    keys = [_here(rank)] if rank else [_ID]
-    for key in keys:
-        try:
-            store.delete_key(key)
-        except RuntimeError:
-            pass  # Some stores cannot delete; their keys are used once.
+    with contextlib.suppress(RuntimeError):  # some stores cannot delete; their keys are used once
+        store.delete_key(_here(rank) if rank else _ID)
 
 
 def _poll(store: dist.Store, keys: list[str], go_on: Callable[[], bool], most_pause_s: float) -> bool:

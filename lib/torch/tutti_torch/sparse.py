@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from . import library
 from .errors import TuttiError
+from .tensors import blocks
 
 if TYPE_CHECKING:
     from .reductions import Reductions
@@ -18,18 +19,8 @@ _OPS = (int(dist.ReduceOp.SUM), int(dist.ReduceOp.AVG))
 def _gather_rows(group: Reductions, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
     """The ranks' rows one after the other; rank r has counts[r] of them."""
     everyone = rows.new_empty((sum(counts), *rows.shape[1:]))
-    row_bytes = rows[:1].nelement() * rows.element_size() if len(rows) else everyone[:1].nelement() * rows.element_size()
-    sizes = [count * row_bytes for count in counts]
-    starts = [sum(sizes[:r]) for r in range(len(sizes))]
-    code = library.load().tuttiAllGatherv(
-        rows.data_ptr(),
-        everyone.data_ptr(),
-        library.sizes(sizes),
-        library.sizes(starts),
-        library.UINT8,
-        group._communicator.handle,
-        None,
-    )
+    where = blocks(everyone.split(counts))
+    code = library.load().tuttiAllGatherv(rows.data_ptr(), *where, group._communicator.handle, None)
     group._communicator.check(code)
     return everyone
 

@@ -10,20 +10,7 @@ import torch.distributed as dist
 from . import library
 from .errors import TuttiError
 
-TYPES: dict[torch.dtype, int] = {
-    torch.int8: library.INT8,
-    torch.uint8: library.UINT8,
-    torch.int32: library.INT32,
-    torch.uint32: library.UINT32,
-    torch.int64: library.INT64,
-    torch.uint64: library.UINT64,
-    torch.float16: library.FLOAT16,
-    torch.float32: library.FLOAT32,
-    torch.float64: library.FLOAT64,
-    torch.bfloat16: library.BFLOAT16,
-    torch.float8_e4m3fn: library.FLOAT8E4M3,
-    torch.float8_e5m2: library.FLOAT8E5M2,
-}
+TYPES: dict[torch.dtype, int] = {getattr(torch, name): code for name, code in library.TYPES.items()}
 # Types that Tutti does not add up, and one that holds all their values and gives the same bits.
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32}
 # By number: to look an enum up by itself costs a microsecond.
@@ -140,23 +127,16 @@ def reduction(tensor: torch.Tensor, number: int) -> Reduction:
     return Reduction(buffer, code, op, buffer.numel())
 
 
-class Blocks(NamedTuple):
-    """Tensors of one type, each contiguous, wherever they lie: counts and displacements from one address."""
-
-    base: int
-    counts: list[int]
-    displacements: list[int]
-    type_code: int
-
-
-def blocks(tensors: Sequence[torch.Tensor]) -> Blocks:
-    """For the functions that take a count and a displacement for each rank. Any number of tensors, but at least one."""
+def blocks(tensors: Sequence[torch.Tensor]) -> tuple[int, Any, Any, int]:
+    """For the functions that take a count and a displacement for each rank: an address, counts, displacements from there, and
+    the type. The tensors, at least one, are of one type, and each is contiguous, wherever they lie."""
     code, factor = unit(tensors[0].dtype)
     size = tensors[0].dtype.itemsize // factor
     where = [tensor.data_ptr() for tensor in tensors]
     base = min((at for at, tensor in zip(where, tensors) if tensor.numel()), default=0)
     counts = [tensor.numel() * factor for tensor in tensors]
-    return Blocks(base, counts, [(at - base) // size if count else 0 for at, count in zip(where, counts)], code)
+    displacements = [(at - base) // size if count else 0 for at, count in zip(where, counts)]
+    return base, library.sizes(counts), library.sizes(displacements), code
 
 
 def stage(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], None]]:

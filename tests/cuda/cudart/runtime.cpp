@@ -66,9 +66,7 @@ bool is_known(const void* memory, size_t bytes) {
 
 cudaError_t create(cudaStream_t* stream, unsigned flags, bool is_urgent) {
   FakePort& port = *world().port;
-  auto made = flags != cudaStreamNonBlocking ? port.create_blocking_stream()
-              : is_urgent                    ? port.create_urgent_stream()
-                                             : port.create_stream();
+  auto made = flags != cudaStreamNonBlocking ? port.create_blocking_stream() : port.create_stream(is_urgent);
   if (!made) return remember(cudaErrorMemoryAllocation);
   *stream = static_cast<cudaStream_t>(made.value());
   const std::lock_guard lock(world().mutex);
