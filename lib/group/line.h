@@ -44,7 +44,6 @@ class Line {
   const int peer;
   const Fd fd;                         // none: within this process
   std::optional<Heartbeat> heartbeat;  // to another host
-  bool last_words_read = false;        // its rank is lost
   int broken_by = 0;                   // errno; 0: the other side has closed it
 
  private:

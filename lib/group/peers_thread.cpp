@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -181,7 +180,7 @@ void PeerWatch::lose_host(int rank, double silent_seconds) {
 // rank said itself, a goodbye or a decision, came before, whoever tells of its loss.
 void PeerWatch::lose(int rank) {
   for (Line& line : lines_)
-    if (line.peer == rank && !std::exchange(line.last_words_read, true)) read_line(line);
+    if (line.peer == rank) read_line(line);
   const std::lock_guard lock(mutex_);
   if (leaving_ || rank == config_.rank) return;
   if (!departed_.contains(rank) && lost_.insert(rank).second)

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -211,23 +210,6 @@ TEST_CASE("what a rank said itself counts before what others say of its loss") {
   REQUIRE(heard_all.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
   CHECK(watches[0]->lost().empty());
   CHECK(watches[0]->departed(1) == 5);
-}
-
-TEST_CASE("a rank that says again and again that it is lost harms nobody") {
-  std::promise<void> heard;
-  const auto listen = [&](std::string_view) {
-    heard.set_value();
-    return std::optional(PeerWatch::Answer{});
-  };
-  std::vector<Contact> contacts;
-  const Watches watches = make_watches({listen, {}}, &contacts);
-  Dialer by_1 = dial(1, contacts[0]);
-  Line of_1(1, by_1.take(), 4096, by_1.take_channel());
-  for (int i = 0; i < 100'000; i++) of_1.send(kLoss, ByteWriter().put(int32_t{1}).take());
-  of_1.send(kQuestion, "?");
-  for (const Deadline end = Deadline::after_seconds(60); of_1.has_unsent() && !end.passed(); usleep(1000)) of_1.flush();
-  REQUIRE(heard.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready);
-  CHECK(watches[0]->lost() == std::vector<int>{1});
 }
 
 TEST_CASE("two alarms at once are both known, and end") {
