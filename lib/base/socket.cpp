@@ -18,9 +18,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "base/env.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/porter.h"
 #include "base/sort.h"
 
@@ -298,6 +300,7 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port) {
     hints.ai_flags = 0;
     rc = getaddrinfo(host.c_str(), nullptr, &hints, &list);
   }
+  if (rc == EAI_SYSTEM) return system_error("cannot resolve host '" + host + "'", errno);
   if (rc != 0) return Error{Code::kSystemError, "cannot resolve host '" + host + "': " + gai_strerror(rc)};
   std::vector<Address> found;
   for (const addrinfo* i = list; i != nullptr; i = i->ai_next) {
@@ -309,6 +312,16 @@ Result<std::vector<Address>> resolve(const std::string& host, uint16_t port) {
   }
   freeaddrinfo(list);
   return found;
+}
+
+Result<std::vector<Address>> resolve(const std::string& host, uint16_t port, Deadline deadline) {
+  constexpr int kPauseMs = 200;
+  for (bool is_told = false;; ::poll(nullptr, 0, deadline.left_ms(kPauseMs))) {
+    auto found = resolve(host, port);
+    if (found || deadline.passed()) return found;
+    if (!std::exchange(is_told, true))
+      log(LogLevel::kWarn, "%s; it may be there later: asked again until the time-out", found.error().message.c_str());
+  }
 }
 
 namespace {

@@ -72,6 +72,8 @@ Fd accept_one(int listen_fd);
 
 // host:port, [v6]:port; names are resolved (this may block on DNS).
 Result<std::vector<Address>> resolve(const std::string& host, uint16_t port);
+// The same of a host whose name may not be there yet, as that of a container that is being started.
+Result<std::vector<Address>> resolve(const std::string& host, uint16_t port, Deadline deadline);
 Address unix_abstract_address(const std::string& name);
 
 // Of a socket's own end, and of the other one; nothing if it has none.

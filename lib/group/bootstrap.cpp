@@ -87,6 +87,9 @@ Result<Blobs> Bootstrap::receive_frame(Deadline deadline) {
   FrameHeader header;
   Fd file;
   if (auto got = receive_header(&header, &file, deadline); !got) return root_lost(got.error());
+  // The kernel throws away a descriptor that this process has no room for.
+  if (relay_ && header.kind == FrameKind::kMapped && !file)
+    return system_error("receiving what the group's ranks have said", EMFILE);
   const bool known = header.kind == FrameKind::kAll || header.kind == FrameKind::kReport ||
                      (header.kind == FrameKind::kMapped && file && header.bytes == 0);
   if (!known || header.bytes > most_bytes_of_all(n_ranks_))

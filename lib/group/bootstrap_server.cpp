@@ -293,17 +293,19 @@ bool FrameServer::is_anyone_here() const {
 Result<void> spawn(std::unique_ptr<FrameServer> server) {
   if (server->fd() < 0) return system_error("epoll_create1", EMFILE);
   auto serve = [server = std::move(server)] {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, nullptr);  // the application's signal handlers do not run in this thread
     try {
       server->run();
     } catch (const std::exception& e) {  // out of memory: the ranks see the connection close
       log(LogLevel::kError, "the group's root stopped: %s", e.what());
     }
   };
-  TUTTI_TRY_ASSIGN(std::thread thread, start_thread("the thread that serves the group's root", std::move(serve)));
-  thread.detach();
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // the application's signal handlers do not run in this thread
+  auto thread = start_thread("the thread that serves the group's root", std::move(serve));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!thread) return std::move(thread).error();
+  thread.value().detach();
   return {};
 }
 

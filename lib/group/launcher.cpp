@@ -111,13 +111,13 @@ Result<UniqueId> meet_by_torchrun(const LaunchInfo& info, int call, Deadline dea
   MeetingPoint point;
   point.host = env_text("MASTER_ADDR");
   TUTTI_TRY_ASSIGN(point.port, parse_port(env_text("MASTER_PORT"), "MASTER_PORT"));
-  const std::string run = env_text("TORCHELASTIC_RUN_ID") + "/" + env_text("TORCHELASTIC_RESTART_COUNT");
   if (env_text("TORCHELASTIC_USE_AGENT_STORE") == "True") {
-    const std::string key = "tutti/" + run + "/" + std::to_string(call);
+    const std::string key = "tutti/" + env_text("TORCHELASTIC_RUN_ID") + "/" + std::to_string(call);
     log(LogLevel::kInfo, "the unique id travels through the agent's TCPStore at %s:%u, key %s", point.host.c_str(),
         point.port, key.c_str());
     return share_by_tcp_store(point.host, point.port, key, info.rank, deadline);
   }
+  const std::string run = env_text("TORCHELASTIC_RUN_ID") + "/" + env_text("TORCHELASTIC_RESTART_COUNT");
   const std::string derived = format("MASTER_ADDR %s:%u %s", point.host.c_str(), point.port, run.c_str());
   TUTTI_TRY_ASSIGN(point.secret, job_secret(info, derived));
   log(LogLevel::kInfo, "the group's root listens on MASTER_ADDR:MASTER_PORT, %s:%u", point.host.c_str(), point.port);

@@ -83,7 +83,7 @@ Result<UniqueId> start_root_on(uint16_t port, const uint8_t* secret, Deadline de
 Result<UniqueId> meet(const MeetingPoint& point, int rank, int call, Deadline deadline) {
   UniqueIdParts parts;
   mix_secret(point, call, parts.secret);
-  TUTTI_TRY_ASSIGN(parts.addresses, resolve(point.host, point.port));
+  TUTTI_TRY_ASSIGN(parts.addresses, resolve(point.host, point.port, deadline));
   if (rank != 0) return pack_unique_id(parts);
   if (std::none_of(parts.addresses.begin(), parts.addresses.end(), is_local_address))
     log(LogLevel::kWarn,

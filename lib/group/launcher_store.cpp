@@ -1,8 +1,10 @@
 #include "group/launcher_store.h"
 
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +12,7 @@
 #include <optional>
 #include <string_view>
 
+#include "group/bootstrap_connect.h"
 #include "group/pmi.h"
 #include "group/pmix.h"
 #include "group/tcp_store.h"
@@ -93,6 +96,23 @@ Result<UniqueId> from_published(const std::string& text) {
   return Error{Code::kRemoteError, "the launcher's store holds something that is not a unique id"};
 }
 
+namespace {
+
+// A root that is busy is asked again.
+bool has_root(const UniqueId& id, int rank, Deadline deadline) {
+  constexpr double kAnswerSeconds = 1;
+  const auto parts = unpack_unique_id(id);
+  if (!parts) return false;
+  const Key key = derive_key(parts.value().secret, sizeof parts.value().secret);
+  const double seconds = std::min(kAnswerSeconds, deadline.left_ms(INT32_MAX) / 1e3);
+  return static_cast<bool>(connect_to_root(parts.value(), key, rank, Deadline::after_seconds(seconds)));
+}
+
+}  // namespace
+
+// torchrun's agents keep the store when they start their ranks again, and do not all count how often they did: an agent
+// that only hears of another one's failure, or of a new node, does not. So no key is a restart's own. What is there may
+// be of the time before, until rank 0 has written: then its root is gone, or what it says failed then.
 Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, const std::string& key, int rank,
                                     Deadline deadline) {
   TUTTI_TRY_ASSIGN(TcpStore store, TcpStore::connect(host, port, deadline));
@@ -101,9 +121,14 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
     TUTTI_TRY(store.set(key, to_published(id)));
     if (!id) return id;
   }
+  constexpr double kOldNewsSeconds = 10;
+  const Deadline believes = Deadline::after_seconds(kOldNewsSeconds);
   // Rank 0 asks too: the answer proves that the store has the key before the connection closes.
-  TUTTI_TRY_ASSIGN(const std::string published, store.get(key));
-  return from_published(published);
+  for (constexpr int kPauseMs = 100;; ::poll(nullptr, 0, deadline.left_ms(kPauseMs))) {
+    TUTTI_TRY_ASSIGN(const std::string published, store.get(key));
+    auto id = from_published(published);
+    if (rank == 0 || deadline.passed() || (id ? has_root(id.value(), rank, deadline) : believes.passed())) return id;
+  }
 }
 
 namespace {

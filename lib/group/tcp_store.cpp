@@ -38,7 +38,7 @@ Result<Fd> connect_once(const Address& address, Deadline deadline) {
 }  // namespace
 
 Result<TcpStore> TcpStore::connect(const std::string& host, uint16_t port, Deadline deadline) {
-  TUTTI_TRY_ASSIGN(const std::vector<Address> addresses, resolve(host, port));
+  TUTTI_TRY_ASSIGN(const std::vector<Address> addresses, resolve(host, port, deadline));
   std::string why;
   do {
     why.clear();

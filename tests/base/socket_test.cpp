@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
 #include "catch.h"
 
 using namespace tutti;
@@ -70,6 +71,15 @@ TEST_CASE("a host that does not exist is an error that names it") {
   const auto found = resolve("no-such-host.invalid", 1);
   REQUIRE(!found);
   CHECK(found.error().message.find("no-such-host.invalid") != std::string::npos);
+}
+
+TEST_CASE("a host that may not exist yet is looked for until the deadline") {
+  const int64_t begin = now_ns();
+  const auto found = resolve("no-such-host.invalid", 1, Deadline::after_seconds(0.5));
+  REQUIRE(!found);
+  CHECK(found.error().message.find("no-such-host.invalid") != std::string::npos);
+  CHECK(now_ns() - begin >= 500'000'000);
+  CHECK(resolve("localhost", 1, Deadline::after_seconds(60)));
 }
 
 TEST_CASE("interfaces without a filter: loopback is there and last") {

@@ -1,9 +1,13 @@
 // The rendezvous when ranks are absent, wrong, dead or strangers.
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
 
+#include "base/handshake.h"
 #include "base/limits.h"
 #include "catch.h"
 #include "group/bootstrap.h"
@@ -369,3 +373,41 @@ TEST_CASE("reports survive the wire and damaged ones are refused") {
   CHECK(unpack_report("abc").code == Code::kInternalError);
   CHECK(unpack_report(std::string(8, '\x7f')).code == Code::kInternalError);
 }
+
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
+TEST_CASE("who has no descriptor left for what all ranks have said says that") {
+  constexpr int kRanks = 16;
+  const UniqueId id = root();
+  int relay_is_there[2];
+  REQUIRE(::pipe(relay_is_there) == 0);
+  const auto blob = [] {
+    std::string bytes(1000, '\0');  // differ, so that all together are worth a map
+    random_bytes(bytes.data(), bytes.size());
+    return bytes;
+  };
+  const pid_t child = fork();
+  if (child == 0) {  // the last rank, in a process of its own
+    char byte;
+    if (::read(relay_is_there[0], &byte, 1) != 1) _exit(2);
+    auto joined = Bootstrap::join(id, kRanks - 1, kRanks, Deadline::after_seconds(60));
+    if (!joined) _exit(3);
+    rlimit none_left{};
+    getrlimit(RLIMIT_NOFILE, &none_left);
+    none_left.rlim_cur = static_cast<rlim_t>(Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get());
+    setrlimit(RLIMIT_NOFILE, &none_left);
+    const auto all = joined.value().all_gather(blob());
+    _exit(!all && all.error().code == Code::kSystemError && contains(all.error().message, "ulimit -n") ? 0 : 1);
+  }
+  const auto fates = run_ranks<Fate>(first_ranks(kRanks - 1), [&](int rank) {
+    auto joined = Bootstrap::join(id, rank, kRanks, Deadline::after_seconds(60));
+    if (!joined) return fate_of(joined.error());
+    if (rank == 0 && ::write(relay_is_there[1], "", 1) != 1) return Fate{Code::kSystemError, "no pipe"};
+    const auto all = joined.value().all_gather(blob());
+    return all ? Fate{} : fate_of(all.error());
+  });
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  for (const int end : relay_is_there) ::close(end);
+}
+#endif

@@ -1,4 +1,5 @@
 // The TCPStore client against a server that lives in this test, and against PyTorch's own where there is one.
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -141,8 +142,8 @@ struct Variable {
 
 }  // namespace
 
-// The agent's store outlives its ranks.
-TEST_CASE("a job that torchrun has started again takes no id of the time before") {
+// Who has been started again may find another count, or none, than others.
+TEST_CASE("however often torchrun has started a rank again, its key is that of the others") {
   FakeStore store(2);
   const Variable address("MASTER_ADDR", "localhost"), port("MASTER_PORT", std::to_string(store.port()));
   const Variable agent("TORCHELASTIC_USE_AGENT_STORE", "True"), run("TORCHELASTIC_RUN_ID", "job");
@@ -152,10 +153,29 @@ TEST_CASE("a job that torchrun has started again takes no id of the time before"
     const Variable count("TORCHELASTIC_RESTART_COUNT", restarts);
     CHECK(unique_id_from_launcher(info, Deadline::after_seconds(60)));
   }
-  const auto values = store.values();
-  REQUIRE(values.size() == 2);
-  CHECK(values.begin()->first.starts_with("/tutti/job/0/"));
-  CHECK(values.rbegin()->first.starts_with("/tutti/job/1/"));
+  for (const auto& [key, value] : store.values()) {
+    INFO(key);
+    CHECK(key.starts_with("/tutti/job/"));
+    CHECK(std::count(key.begin(), key.end(), '/') == 3);  // behind the job a call's number, and nothing else
+  }
+}
+
+// The agent's store outlives its ranks.
+TEST_CASE("an id of the time before that an agent's store still has is not taken") {
+  FakeStore store(4);
+  const ReservedPort gone = reserve_port();
+  {
+    auto before = TcpStore::connect("localhost", store.port(), Deadline::after_seconds(60));
+    REQUIRE(before);
+    const UniqueIdParts parts{resolve("127.0.0.1", gone.port).value(), {1, 2, 3}};
+    REQUIRE(before.value().set("tutti/job/0", to_published(pack_unique_id(parts))));
+    while (store.values().empty()) std::this_thread::yield();
+  }
+  const auto outcomes = run_ranks<std::string>(first_ranks(3), [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return joined_by_store("localhost", store.port(), "tutti/job/0", rank, 3);
+  });
+  for (const std::string& outcome : outcomes) CHECK(outcome == "good");
 }
 
 TEST_CASE("a store that is not there is a time-out that names it") {
