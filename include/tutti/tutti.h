@@ -39,6 +39,8 @@
  * the addresses of their buffers, and one launch serves those that share a device: a call may wait until all of them
  * have called, so a thread that drives several of them has to group the calls, and capture all of their streams
  * together. Splitting and finalizing wait for the device. tuttiCommAbort frees streams that wait for other ranks.
+ * Operations of several communicators on one device hold multiprocessors and hardware queues while they wait for other
+ * devices, so those that run at the same time have to be called in the same order on all ranks.
  *
  * Non-blocking. With config.blocking = 0 the functions that create a communicator, and tuttiCommFinalize on it, return
  * tuttiInProgress at once, with a valid handle in *comm, and continue in the background. Until it is done

@@ -42,7 +42,7 @@ enum class FactorPart : uint8_t {
   kOrthonormalise,  // P's columns, by Gram-Schmidt; those that depend on others become zero
   kFindQ,           // Q = error^T * P
   kRebuild,         // data = P * Q^T; error -= data, or 0 where that is not finite
-  kKeepQ            // start = Q, unless Q is zero
+  kKeepQ            // start = Q's columns, made one long, but for zeros
 };
 
 // Matrices by rows; P (rows x rank) and Q (columns x rank) by columns.

@@ -383,11 +383,15 @@ __host__ __device__ inline void rebuild_row(const Team& team, const FactorItem& 
 }
 
 __host__ __device__ inline void keep_q(const Team& team, const FactorItem& m) {
-  const uint64_t count = m.columns * m.rank;
-  const float size = dot(team, m.q, m.q, count);
-  team.each([&](uint32_t thread) {
-    for (uint64_t i = thread; i < count && size > 0; i += kGradientThreads) m.start[i] = m.q[i];
-  });
+  for (uint32_t k = 0; k < m.rank; k++) {
+    const float* column = m.q + k * m.columns;
+    float* start = m.start + k * m.columns;
+    const float size = dot(team, column, column, m.columns);
+    const bool is_kept = size > 0 && size - size == 0;
+    team.each([&](uint32_t thread) {
+      for (uint64_t i = thread; i < m.columns && is_kept; i += kGradientThreads) start[i] = column[i] / sqrtf(size);
+    });
+  }
 }
 
 template <FactorPart kPart>

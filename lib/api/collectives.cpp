@@ -58,7 +58,7 @@ Result<void> check(const Use& use, tuttiComm_t comm, const tuttiDataType_t& data
     result = check(use, comm, datatype, op, &operation);
     result = in_group(result ? launch(comm, std::move(use), operation, stream) : std::move(result));
   } catch (...) {
-    result = caught();
+    result = contained([] { return in_group(Result<void>(caught())); });
   }
   return finish(result);
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "base/log.h"
+#include "base/own_of_thread.h"
 #include "base/thread.h"
 
 namespace tutti::api {
@@ -29,7 +31,10 @@ struct Group {
   std::vector<Blocking> blocking;  // creation and finalizing
   std::optional<Error> in_background, spoiled;
 };
-thread_local Group t_group;
+// exit() within a group ends it before static objects, whose destructors may still destroy communicators.
+Group& group_of_thread() {
+  return own_of_thread<Group>();
+}
 constinit thread_local int t_group_depth = 0;
 
 // All messages that a communicator is to exchange on a stream become one operation, at the place of the first: then
@@ -141,8 +146,7 @@ Result<std::optional<Group>> take_group(const char* function) {
   if (t_group_depth == 0) return Error{Code::kInvalidUsage, std::string(function) + " without tuttiGroupStart"};
   g_open_groups.fetch_sub(1, std::memory_order_relaxed);
   if (--t_group_depth > 0) return std::optional<Group>();
-  std::optional<Group> group(std::move(t_group));
-  t_group = Group();
+  std::optional<Group> group(std::exchange(group_of_thread(), Group()));
   if (!group->spoiled) return group;
   return Error{group->spoiled->code,
                "no call of this group was run, because one of them failed: " + group->spoiled->message,
@@ -228,7 +232,7 @@ Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operatio
   Pending call{handle, std::move(use), operation, stream};
   call.operation.created = call.use->monitor().recorder().now();
   if (t_group_depth > 0) {
-    t_group.operations.push_back(std::move(call));
+    group_of_thread().operations.push_back(std::move(call));
     return {};
   }
   std::vector<Pending> one;
@@ -238,13 +242,13 @@ Result<void> launch_later(tuttiComm_t handle, Use use, const Operation& operatio
 
 Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> work) {
   if (t_group_depth == 0) return work();
-  t_group.blocking.push_back({handle, std::move(work)});
+  group_of_thread().blocking.push_back({handle, std::move(work)});
   return {};
 }
 
 Error in_background(const char* what) {
   const Error error{Code::kInProgress, format("%s is still in progress: ask tuttiCommGetAsyncError", what)};
-  if (t_group_depth > 0) t_group.in_background = error;
+  if (t_group_depth > 0) group_of_thread().in_background = error;
   return error;
 }
 
@@ -272,12 +276,13 @@ Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const s
 }
 
 void spoil_group(const Error& error) {
-  if (t_group_depth > 0 && !t_group.spoiled) t_group.spoiled = error;
+  if (t_group_depth > 0 && !group_of_thread().spoiled) group_of_thread().spoiled = error;
 }
 
 void drop_from_group(tuttiComm_t handle) {
-  const size_t dropped = std::erase_if(t_group.operations, [&](const Pending& p) { return p.handle == handle; }) +
-                         std::erase_if(t_group.blocking, [&](const Blocking& b) { return b.handle == handle; });
+  Group& group = group_of_thread();
+  const size_t dropped = std::erase_if(group.operations, [&](const Pending& p) { return p.handle == handle; }) +
+                         std::erase_if(group.blocking, [&](const Blocking& b) { return b.handle == handle; });
   if (dropped > 0)
     spoil_group({Code::kInvalidUsage, format("comm=%p was destroyed after calls on it", static_cast<void*>(handle))});
 }

@@ -49,10 +49,10 @@ inline Result<void> in_group(Result<void> result) {
   if (!result && result.error().code != Code::kInProgress) spoil_group(result.error());
   return result;
 }
-// The body of an API function that may be called within a group.
+// The body of an API function that may be called within a group. What there is no memory for spoils it, too.
 template <class Body>
 tuttiResult_t in_group(Body&& body) noexcept {
-  return guarded([&] { return in_group(body()); });
+  return guarded([&] { return in_group(contained(body)); });
 }
 
 }  // namespace tutti::api

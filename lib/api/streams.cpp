@@ -96,11 +96,16 @@ Result<void> record(tuttiEvent_t event_handle, tuttiStream_t stream_handle) {
     return {};
   }
   TUTTI_TRY_ASSIGN(const auto stream, streams().find(stream_handle));
-  stream->enqueue([event, record = event->begin_record()]() -> Result<void> {
-    event->reach(record);
+  const uint64_t record = event->begin_record();
+  auto queued = contained([&]() -> Result<void> {
+    stream->enqueue([event, record]() -> Result<void> {
+      event->reach(record);
+      return {};
+    });
     return {};
   });
-  return {};
+  if (!queued) event->reach(record);  // or who waits for it would wait for ever
+  return queued;
 }
 
 Result<void> wait_event(tuttiStream_t stream_handle, tuttiEvent_t event_handle) {

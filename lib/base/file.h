@@ -1,4 +1,4 @@
-// Small files: their first line, and writing them whole; folders. Any thread.
+// Small files: reading and writing them whole, their first line; folders. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -18,6 +18,9 @@ Result<void> write_file(const std::string& path, std::string_view bytes, mode_t 
 // The same only of a regular file, or where there is none: what somebody else may have put there, as a link, is neither
 // followed nor replaced. Errors: kSystemError, naming `path`.
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode = 0666);
+
+// All of it. A folder can be opened, but not read, of which streams throw. Errors: kSystemError, naming `path`.
+Result<std::string> read_file(const std::string& path);
 
 // As the kernel's files in /proc and /sys have it, without its end. "" where there is no file.
 std::string first_line(const std::string& path);

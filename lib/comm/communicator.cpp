@@ -1,10 +1,23 @@
 #include "comm/communicator.h"
 
+#include "base/contained.h"
 #include "base/log.h"
 #include "comm/setup.h"
 #include "kernels/kernels.h"
 
 namespace tutti {
+namespace {
+
+// What is thrown, as a rule for want of memory, breaks the communicator as an error does: other ranks are in the
+// operation, perhaps, and wait.
+template <class Body>
+Result<void> carry_out(Monitor& monitor, Body&& body) {
+  auto result = contained(body);
+  if (result || monitor.failed()) return result;
+  return monitor.end_with(std::move(result));
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,
                                                            const CommOptions& options, Deadline deadline,
@@ -50,16 +63,18 @@ Result<void> Communicator::check_open() {
 Result<void> Communicator::run(uint64_t ticket, const Operation& operation) {
   const TicketLock::Turn turn(*ticket_lock_, ticket);
   TUTTI_TRY(check_open());
-  if (operation.collective == Collective::kSendRecv) return messages_.run(operation);
-  if (operation.collective == Collective::kAllReduceQuantized) return quantised_.run(operation);
-  return collectives_.run(operation);
+  return carry_out(monitor_, [&] {
+    if (operation.collective == Collective::kSendRecv) return messages_.run(operation);
+    if (operation.collective == Collective::kAllReduceQuantized) return quantised_.run(operation);
+    return collectives_.run(operation);
+  });
 }
 
 Result<void> Communicator::pass_notes(uint64_t ticket, const std::vector<Message>& notes, double timeout_seconds,
                                       const std::string& purpose) {
   const TicketLock::Turn turn(*ticket_lock_, ticket);
   TUTTI_TRY(check_open());
-  return messages_.pass_notes(notes, timeout_seconds, purpose);
+  return carry_out(monitor_, [&] { return messages_.pass_notes(notes, timeout_seconds, purpose); });
 }
 
 Result<void> Communicator::finalize(uint64_t ticket) {
@@ -69,7 +84,7 @@ Result<void> Communicator::finalize(uint64_t ticket) {
   operation.collective = Collective::kFinalize;
   operation.caller = caller_or_place(nullptr);
   TUTTI_TRY(monitor_.check_alive());
-  auto result = collectives_.run(operation);
+  auto result = carry_out(monitor_, [&] { return collectives_.run(operation); });
   finalized_ = true;
   links_.count_resent();
   if (result) monitor_.leave();

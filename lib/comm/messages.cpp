@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "base/clock.h"
+#include "base/contained.h"
 #include "comm/stall_watch.h"
 
 namespace tutti {
@@ -149,7 +150,7 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
   Run run(program, what, monitor_.recorder());
   const auto doing = me_.is_on_gpu() ? Standing::Doing::kOther : how.doing;
   StallWatch watch(monitor_, links_, run, doing, doing == Standing::Doing::kPasses ? batch.tags.size() : 0);
-  if (auto made = make_links(run, watch, schedule, how); !made) {
+  if (auto made = contained([&] { return make_links(run, watch, schedule, how); }); !made) {
     run.revoke();
     return made;
   }

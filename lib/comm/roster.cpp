@@ -230,9 +230,11 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
   if (mine.order == "rank") roster->layout.order = flat_layout(roster->n_ranks()).order;
   roster->sizes = findings.sizes(roster->layout);
   const std::vector<Facts> all = findings.facts(roster->layout);
-  // The first of those where ranks are most in each other's way.
+  // The first of those where ranks are most in each other's way: first of all whatever CPUs they are bound to, which
+  // must not change a sum's bits.
   roster->facts = *std::max_element(all.begin(), all.end(), [](const Facts& a, const Facts& b) {
-    return a.oversubscription() < b.oversubscription();
+    const double unbound_a = a.unbound().oversubscription(), unbound_b = b.unbound().oversubscription();
+    return unbound_a != unbound_b ? unbound_a < unbound_b : a.oversubscription() < b.oversubscription();
   });
   const size_t here = findings.machine(mine.machine);
   roster->here = all[here];

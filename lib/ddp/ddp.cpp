@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "agree.h"
 #include "boundary.h"
@@ -124,7 +125,11 @@ Status take_config(const tuttiDdpConfig_t* given, tuttiDdpConfig_t* config) {
 
 Status take_all(const tuttiDdpTensor_t* given, size_t n, const char* what, int cuda_device, std::vector<Tensor>* out) {
   if (given == nullptr && n > 0) return invalid_argument(text("%ss is NULL, but their number is %zu", what, n));
-  out->resize(n);
+  try {
+    out->resize(n);
+  } catch (const std::exception&) {  // the other ranks wait to be told
+    return invalid_argument(text("%zu %ss are more than memory can hold", n, what));
+  }
   for (size_t i = 0; i < n; i++)
     if (Status s = take_tensor(given, i, what, cuda_device, &(*out)[i]); !s) return s;
   return {};
@@ -202,9 +207,12 @@ tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTe
 }
 
 tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp) {
-  return guarded([&] {
-    std::shared_ptr<Reducer> last;  // if nobody else uses it
-    return find(ddp, &last, true);
+  return guarded([&]() -> Status {
+    std::shared_ptr<Reducer> last;
+    if (Status s = find(ddp, &last, true); !s) return s;
+    // Other threads may still ask for statistics, which is short. Whoever is last waits for the buckets: this one.
+    while (last.use_count() > 1) std::this_thread::yield();
+    return {};
   });
 }
 

@@ -41,7 +41,7 @@ struct Factors {
 enum class FactorStep : uint8_t {
   kProject,  // error += data; P = error * start
   kFindQ,    // P's columns become orthonormal; Q = error^T P
-  kRebuild   // data = P Q^T; error -= data; start = Q, unless that is zero
+  kRebuild   // data = P Q^T; error -= data; start = Q's columns, made one long, but for zeros
 };
 
 // In seconds: of the last step whose times are known, and of all.

@@ -50,6 +50,13 @@ void find_q(const Factors& m) {
       add_scaled(m.q + k * m.columns, m.error + i * m.columns, m.p[k * m.rows + i], m.columns);
 }
 
+// Made one long: products with long ones leave a float's range. A column of zeros would be one in all steps to come.
+void keep_column(float* start, const float* column, size_t n) {
+  const float size = dot(column, column, n);
+  if (!(size > 0) || size - size != 0) return;
+  for (size_t i = 0; i < n; i++) start[i] = column[i] / std::sqrt(size);
+}
+
 void rebuild(const Factors& m) {
   for (size_t i = 0; i < m.rows; i++) {
     float* row = m.data + i * m.columns;
@@ -60,8 +67,7 @@ void rebuild(const Factors& m) {
     const float left = m.error[i] - m.data[i];
     m.error[i] = left - left == 0 ? left : 0;  // a NaN or Inf would be in all steps to come
   }
-  const size_t q_count = m.columns * m.rank;
-  if (dot(m.q, m.q, q_count) > 0) std::copy_n(m.q, q_count, m.start);
+  for (size_t k = 0; k < m.rank; k++) keep_column(m.start + k * m.columns, m.q + k * m.columns, m.columns);
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ Status Reducer::open_step() {
   for (size_t i = 0; i < params_.size(); i++) pending_[buckets_.bucket_of(i)]++;
   order_.clear();
   next_bucket_ = 0;
-  waiting_ = false;
+  waiting_ = in_backward_ = false;
   outcome_ = {};
   phase_ = Phase::kReducing;
   for (size_t i = 0; graph_known_ && i < params_.size(); i++) {
@@ -205,6 +205,8 @@ Status Reducer::mark(size_t index, Mark kind) {
     note(s);
     return s;
   }
+  if (!in_backward_) note_all(&Device::begin_backward);
+  in_backward_ = true;
   set_mark(index, kind);
   return {};
 }
@@ -229,7 +231,6 @@ Status Reducer::check_mark(size_t index, Mark kind) const {
 }
 
 void Reducer::set_mark(size_t index, Mark kind) {
-  if (order_.empty()) note_all(&Device::begin_backward);
   if (kind == Mark::kUnused && used_before_[index]) kind = Mark::kReady;
   marks_[index] = kind;
   order_.push_back(index);

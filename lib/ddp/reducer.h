@@ -102,7 +102,8 @@ class Reducer {
 
   mutable std::mutex mutex_;  // and while buckets_ is replaced
   Phase phase_ = Phase::kIdle;
-  bool waiting_ = false;  // in wait: everything may be launched, and nothing marked any more
+  bool waiting_ = false;      // in wait: everything may be launched, and nothing marked any more
+  bool in_backward_ = false;  // the caller has marked something
   std::vector<Mark> marks_;
   std::vector<bool> used_before_;  // in steps without synchronisation
   std::vector<size_t> pending_;    // of each bucket, gradients

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "base/result.h"
@@ -48,11 +49,12 @@ class Event {
   // Recording again moves the event: later waits are for the later point.
   uint64_t begin_record() {
     const std::lock_guard lock(mutex_);
+    pending_.insert(recorded_ + 1);
     return ++recorded_;
   }
   void reach(uint64_t record) {
     const std::lock_guard lock(mutex_);
-    if (record > reached_) reached_ = record;
+    pending_.erase(record);
     changed_.notify_all();
   }
 
@@ -62,17 +64,18 @@ class Event {
   }
   bool reached(uint64_t record) const {
     const std::lock_guard lock(mutex_);
-    return reached_ >= record;
+    return !pending_.contains(record);
   }
   void wait(uint64_t record) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reached_ >= record; });
+    changed_.wait(lock, [&] { return !pending_.contains(record); });
   }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t recorded_ = 0, reached_ = 0;
+  uint64_t recorded_ = 0;
+  std::set<uint64_t> pending_;  // of different streams, perhaps, which come there in any order
 };
 
 }  // namespace tutti

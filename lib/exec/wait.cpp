@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/contained.h"
 #include "base/log.h"
 #include "base/own_of_thread.h"
 #include "base/thread.h"
@@ -186,9 +187,7 @@ class Idle {
   Error error_;
 };
 
-}  // namespace
-
-Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {
+Result<void> run_to_end(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {
   Idle idle(run, context, policy, meanwhile);
   Run::Poll state = run.advance();
   while (state == Run::Poll::kProgress || (state == Run::Poll::kIdle && idle.turn())) {
@@ -199,8 +198,16 @@ Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Mea
     idle.reset();
     return {};
   }
-  run.revoke();
   return state == Run::Poll::kFailed ? run.error() : idle.error();
+}
+
+}  // namespace
+
+// Also where memory is wanting in the middle: the caller's buffers are the caller's again.
+Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {
+  auto ended = contained([&] { return run_to_end(run, context, policy, meanwhile); });
+  if (!ended) run.revoke();
+  return ended;
 }
 
 }  // namespace tutti

@@ -110,16 +110,17 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {
   }
 }
 
+// For these four NULL, which a rank of no color has, is nothing to do.
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  return passed(tuttiCommFinalize(comm));
+  return comm == nullptr ? kSuccess : passed(tuttiCommFinalize(comm));
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  return passed(tuttiCommDestroy(comm));
+  return comm == nullptr ? kSuccess : passed(tuttiCommDestroy(comm));
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  return passed(tuttiCommAbort(comm));
+  return comm == nullptr ? kSuccess : passed(tuttiCommAbort(comm));
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
@@ -138,7 +139,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeR
 }
 
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags) {
-  return passed(tuttiCommRevoke(comm, revokeFlags));
+  return comm == nullptr ? kSuccess : passed(tuttiCommRevoke(comm, revokeFlags));
 }
 
 // Any id does for one call of ncclCommGrow.

@@ -1,7 +1,7 @@
 // What Tutti has nothing for, so that a program that asks for it is told instead of not starting.
 #include "nccl/shim.h"
 
-using tutti::nccl::unsupported;
+using tutti::nccl::spoils_group, tutti::nccl::unsupported;
 
 namespace {
 
@@ -17,17 +17,20 @@ constexpr const char* kSuspend = "destroy the communicator and create it again t
   ncclResult_t name parameters {                          \
     return unsupported(#name, instead);                   \
   }
+// An operation, which groups may have.
+#define TUTTI_NCCL_ONE_SIDED(name, parameters)          \
+  ncclResult_t name parameters {                        \
+    return spoils_group(unsupported(#name, kOneSided)); \
+  }
 
 extern "C" {
 
 TUTTI_NCCL_UNSUPPORTED(ncclCommSuspend, (ncclComm_t, int), kSuspend)
 TUTTI_NCCL_UNSUPPORTED(ncclCommResume, (ncclComm_t), kSuspend)
-TUTTI_NCCL_UNSUPPORTED(ncclPutSignal,
-                       (const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int, unsigned, ncclComm_t,
-                        cudaStream_t),
-                       kOneSided)
-TUTTI_NCCL_UNSUPPORTED(ncclSignal, (int, int, int, unsigned, ncclComm_t, cudaStream_t), kOneSided)
-TUTTI_NCCL_UNSUPPORTED(ncclWaitSignal, (int, ncclWaitSignalDesc_t*, ncclComm_t, cudaStream_t), kOneSided)
+TUTTI_NCCL_ONE_SIDED(ncclPutSignal, (const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int, unsigned,
+                                     ncclComm_t, cudaStream_t))
+TUTTI_NCCL_ONE_SIDED(ncclSignal, (int, int, int, unsigned, ncclComm_t, cudaStream_t))
+TUTTI_NCCL_ONE_SIDED(ncclWaitSignal, (int, ncclWaitSignalDesc_t*, ncclComm_t, cudaStream_t))
 
 // Of nccl_device.h.
 TUTTI_NCCL_UNSUPPORTED(ncclCommQueryProperties, (ncclComm_t, ncclCommProperties_t*), kInKernels)

@@ -1,10 +1,8 @@
 // Cluster: its hosts, and the file it is read from.
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
+#include "base/file.h"
 #include "topology/cluster.h"
 
 namespace tutti {
@@ -37,9 +35,9 @@ int Cluster::find_host(std::string_view name) const {
 }
 
 Result<Cluster> read_cluster(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Error{Code::kInvalidUsage, "the network in " + path + " cannot be read: " + strerror(errno)};
-  return cluster_from_json(std::string(std::istreambuf_iterator<char>(file), {}), path);
+  const auto text = read_file(path);
+  if (text) return cluster_from_json(text.value(), path);
+  return Error{Code::kInvalidUsage, "the network in " + path + " cannot be read: " + strerror(text.error().sys_errno)};
 }
 
 }  // namespace tutti

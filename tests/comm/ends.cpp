@@ -1,5 +1,5 @@
 // Programs whose communicator is a static object's: it leaves its group when what is the main thread's own is gone
-// already. And one that ends while a communicator is being made in the background.
+// already. Some end in the middle of a group, or while a communicator is being made in the background.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #include "tutti/ddp.h"
 #include "tutti/tutti.h"
@@ -73,6 +74,17 @@ void end_while_one_is_made() {
   exit(0);
 }
 
+// What a group has collected goes with what is the main thread's, before the owner.
+void end_in_a_group() {
+  alarm(20);
+  static float data[64];
+  REQUIRE(tuttiCommInitAll(&owner.comm, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  for (float& one : data)
+    REQUIRE(tuttiAllReduce(&one, &one, 1, tuttiFloat, tuttiSum, owner.comm, nullptr) == tuttiSuccess);
+  exit(0);
+}
+
 bool ends_well(pid_t pid) {
   int status = 0;
   return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -96,6 +108,9 @@ int main() {
   if (second == 0) be_rank(1, id);
   const pid_t third = fork();
   if (third == 0) end_while_one_is_made();
-  const bool well[] = {ends_well(first), ends_well(second), ends_well(third)};
-  return well[0] && well[1] && well[2] ? 0 : 1;
+  const pid_t fourth = fork();
+  if (fourth == 0) end_in_a_group();
+  bool well = true;
+  for (const pid_t child : {first, second, third, fourth}) well = ends_well(child) && well;
+  return well ? 0 : 1;
 }

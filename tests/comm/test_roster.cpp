@@ -3,6 +3,7 @@
 
 #include "catch.h"
 #include "contains.h"
+#include "plan/planner.h"
 #include "tutti/tutti.h"
 
 TEST_CASE("ranks with the same pid in different containers are in different processes") {
@@ -51,6 +52,40 @@ TEST_CASE("ranks of which one is to do something otherwise are told what, each o
   refused("prices from=a file", [](Introduction& one) { one.prices = 1, one.prices_from = "a file"; });
   refused("TUTTI_ORDER=rank", [](Introduction& one) { one.order = "rank"; });
   refused("TUTTI_ALGO", [](Introduction& one) { one.algo = "ring"; });
+}
+
+TEST_CASE("where machines differ, no CPUs that ranks are bound to change the algorithm of a sum") {
+  using namespace tutti;
+  // Four ranks on a machine of 2 CPUs, and four on one of 8, of which they use so many.
+  const auto choices = [](int used) {
+    std::vector<std::string> said;
+    for (int rank = 0; rank < 8; rank++) {
+      const bool is_large = rank >= 4;
+      Introduction one{.version = TUTTI_VERSION_CODE};
+      one.control.host.bytes[0] = one.machine.bytes[0] = static_cast<uint8_t>(1 + is_large);
+      one.machine_cpus = is_large ? 8u : 2u;
+      for (int cpu = 0; cpu < (is_large ? used : 2); cpu++) one.cpus[static_cast<size_t>(cpu)] = true;
+      one.network.bytes_per_second = 1'000'000'000;
+      one.cache_bytes = 32 << 20;
+      one.process.pid = rank;
+      said.push_back(one.to_bytes());
+    }
+    const auto roster = Roster::of(Blobs::pack(said), 0);
+    REQUIRE(roster);
+    CHECK(roster.value()->facts.unbound().oversubscription() == 2);
+    Planner planner(0, roster.value()->layout, Algo::kAuto, false);
+    planner.set_facts(roster.value()->facts, {built_in_prices(), "", {}});
+    std::vector<Algo> chosen;
+    for (uint64_t bytes = 8; bytes <= 64 << 20; bytes *= 2) {
+      Call call;
+      call.collective = Collective::kAllReduce;
+      call.dtype = DataType::kFloat32;
+      call.count = bytes / 4;
+      chosen.push_back(planner.choose(call));
+    }
+    return chosen;
+  };
+  CHECK(choices(8) == choices(1));
 }
 
 namespace tutti {

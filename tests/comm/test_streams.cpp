@@ -42,6 +42,33 @@ TEST_CASE("an event is reached when its stream comes to it, and holds other stre
   CHECK(tuttiStreamDestroy(second) == tuttiSuccess);
 }
 
+TEST_CASE("who waits for an event's point on one stream is not let go by a later point on another one") {
+  tuttiStream_t slow = nullptr, fast = nullptr, waits = nullptr;
+  tuttiEvent_t event = nullptr;
+  for (tuttiStream_t* stream : {&slow, &fast, &waits}) REQUIRE(tuttiStreamCreate(stream) == tuttiSuccess);
+  REQUIRE(tuttiEventCreate(&event) == tuttiSuccess);
+  using Flag = std::atomic<bool>;
+  Flag may_end{false}, passed{false};
+  const auto hold = [](tuttiStream_t, tuttiResult_t, void* user) {
+    while (!*static_cast<Flag*>(user)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const auto pass = [](tuttiStream_t, tuttiResult_t, void* user) { *static_cast<Flag*>(user) = true; };
+  CHECK(tuttiStreamAddCallback(slow, hold, &may_end) == tuttiSuccess);
+  CHECK(tuttiEventRecord(event, slow) == tuttiSuccess);
+  CHECK(tuttiStreamWaitEvent(waits, event) == tuttiSuccess);
+  CHECK(tuttiStreamAddCallback(waits, pass, &passed) == tuttiSuccess);
+  for (tuttiStream_t later : {fast, tuttiStream_t{nullptr}}) {
+    CHECK(tuttiEventRecord(event, later) == tuttiSuccess);
+    CHECK(tuttiEventSynchronize(event) == tuttiSuccess);  // the later point, which nothing holds up
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK_FALSE(passed.load());
+  }
+  may_end = true;
+  for (tuttiStream_t stream : {waits, fast, slow}) CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  CHECK(passed.load());
+  CHECK(tuttiEventDestroy(event) == tuttiSuccess);
+}
+
 TEST_CASE("who waits for an event waits for the point that it marked then, though it is recorded again") {
   using Flag = std::atomic<bool>;
   tuttiStream_t records = nullptr, waits = nullptr;

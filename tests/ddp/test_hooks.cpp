@@ -1,4 +1,5 @@
 // What is done with a bucket: the built-in compressions.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -276,6 +277,46 @@ TEST_CASE("PowerSGD goes on after a step with NaN or Inf") {
       }
       take(outcome, tuttiDdpWait(model.ddp));
       for (size_t i = 0; step > 0 && i < kRows * kColumns; i++) outcome.wrong += !std::isfinite(model.grad(1)[i]);
+    }
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("PowerSGD has all its columns again after a gradient of lower rank") {
+  const auto part = [](size_t k, size_t i) {
+    return std::sin(static_cast<double>((i / kColumns + 1) * (k + 1))) *
+           std::cos(static_cast<double>((i % kColumns + 2) * (2 * k + 1)));
+  };
+  on_ranks(2, [&](int, tuttiComm_t comm, Outcome& outcome) {
+    Model model = matrix_model();
+    const tuttiDdpConfig_t config = power_sgd(2);
+    take(outcome, model.create(comm, &config));
+    for (int step = 0; step < 6; step++) {
+      take(outcome, tuttiDdpBegin(model.ddp));
+      for (size_t i = 0; i < kRows * kColumns; i++)
+        model.grad(1)[i] = static_cast<float>(part(0, i) + (step > 0 ? part(1, i) : 0));
+      for (size_t p = 3; p-- > 0;) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+      take(outcome, tuttiDdpWait(model.ddp));
+    }
+    outcome.wrong += model.wrong(1, [&](size_t, size_t i) { return part(0, i) + part(1, i); });
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("PowerSGD goes on after a step of large gradients") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model = matrix_model();
+    const tuttiDdpConfig_t config = power_sgd(2);
+    take(outcome, model.create(comm, &config));
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (int step = 0; step < 4; step++) {
+      take(outcome, tuttiDdpBegin(model.ddp));
+      for (size_t i = 0; i < kRows * kColumns; i++)
+        model.grad(1)[i] = (static_cast<float>(random() % 2001) / 1000 - 1) * (step == 1 ? 1e12f : 1);
+      for (size_t p = 3; p-- > 0;) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+      take(outcome, tuttiDdpWait(model.ddp));
+      const float* const at = model.grad(1);
+      outcome.wrong += std::all_of(at, at + kRows * kColumns, [](float x) { return x == 0; });
     }
     take(outcome, tuttiDdpDestroy(model.ddp));
   });

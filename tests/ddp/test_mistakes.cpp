@@ -457,3 +457,12 @@ TEST_CASE("a root that does not exist is refused, also where there is nothing to
     outcome.wrong += good.code != tuttiSuccess || tuttiDdpDestroy(model.ddp) != tuttiSuccess;
   });
 }
+
+TEST_CASE("a number of parameters that no memory holds is told to all ranks") {
+  require_error(2, tuttiInvalidArgument, {"rank 1: ", "parameters are more than memory can hold"},
+                [](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  Model model({5});
+                  const size_t n = rank == 1 ? SIZE_MAX : 1;
+                  take(outcome, tuttiDdpCreate(&model.ddp, comm, &model.tensor(0), n, nullptr, 0, nullptr));
+                });
+}

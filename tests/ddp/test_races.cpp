@@ -98,3 +98,37 @@ TEST_CASE("a gradient that is marked while tuttiDdpWait waits is refused by name
   });
   CHECK(late > 0);
 }
+
+TEST_CASE("tuttiDdpDestroy waits for buckets, also while other threads ask for statistics") {
+  struct Seen {
+    std::atomic<bool> begun{false}, ended{false};
+  };
+  for (int turn = 0; turn < 20; turn++)
+    on_ranks(1, [](int, tuttiComm_t comm, Outcome& outcome) {
+      Model model({100});
+      Seen seen;
+      tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+      config.hookUserData = &seen;
+      config.hook = [](const tuttiDdpBucket_t*, tuttiComm_t, tuttiStream_t, void* data) {
+        auto* at = static_cast<Seen*>(data);
+        at->begun = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        at->ended = true;
+        return tuttiSuccess;
+      };
+      take(outcome, model.create(comm, &config));
+      std::vector<std::thread> ask;
+      for (int t = 0; t < 4; t++)
+        ask.emplace_back([ddp = model.ddp] {
+          tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+          while (tuttiDdpGetStats(ddp, &stats) == tuttiSuccess) {
+          }
+        });
+      take(outcome, tuttiDdpBegin(model.ddp));
+      take(outcome, tuttiDdpMarkReady(model.ddp, 0));
+      while (!seen.begun) std::this_thread::yield();
+      take(outcome, tuttiDdpDestroy(model.ddp));
+      outcome.wrong += !seen.ended;
+      for (std::thread& each : ask) each.join();
+    });
+}

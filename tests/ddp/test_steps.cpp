@@ -1,7 +1,9 @@
 // Steps of the gradient averager that go well.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "ddp/model.h"
 
@@ -446,4 +448,23 @@ TEST_CASE("steps without synchronisation within others: only the outermost end b
     step(2, true);
     take(outcome, tuttiDdpDestroy(model.ddp));
   }));
+}
+
+TEST_CASE("the backward pass of a static graph begins with the first mark") {
+  on_ranks(1, [](int, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10, 10});
+    tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+    config.staticGraph = 1;
+    take(outcome, model.create(comm, &config));
+    for (int step = 0; step < 2; step++) {
+      take(outcome, tuttiDdpBegin(model.ddp));
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));  // the forward pass
+      take(outcome, tuttiDdpMarkReady(model.ddp, 0));
+      take(outcome, tuttiDdpWait(model.ddp));
+      tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+      take(outcome, tuttiDdpGetStats(model.ddp, &stats));
+      outcome.wrong += !(stats.backwardSeconds < 0.3);
+    }
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
 }

@@ -96,6 +96,9 @@ def check_files(run, folder):
     assert [len(rank["events"]) for rank in data["ranks"]] == [21, 21, 20], "the page lacks operations"
     assert [late["operations"] for late in data["late"]] == [20] * RANKS
     assert [row[:2] for row in late_rows(run("late", *dumps))] == [[str(rank), "20"] for rank in range(RANKS)]
+    for twice in (["torch", dumps[0], dumps[0], "-o", f"{folder}/twice_"], ["dump", "-o", f"{folder}/one.json"]):
+        refused = subprocess.run([run.tool, *twice], capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 1 and "rank" in refused.stderr, refused
     pickles = run("torch", *dumps, "-o", f"{folder}/torch/torch_").split()
     for rank, (dump, made) in enumerate(zip(dumps, pickles)):
         assert made.endswith(f"torch_{rank}")
@@ -121,6 +124,7 @@ def main():
         def run(*arguments):
             return subprocess.run([tool, *arguments], check=True, capture_output=True, text=True, timeout=60).stdout
 
+        run.tool = tool
         pids, root = start(library)
         try:
             sentence, end = "", time.monotonic() + 60
@@ -145,6 +149,9 @@ def main():
             for pid in [*pids, root]:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+        with open("/dev/full", "w") as full:
+            lost = subprocess.run([tool, "why"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert lost.returncode == 1 and "stdout cannot be written" in lost.stderr, lost
         print(run("why"))
         assert "rank 2 has not called that yet" in run("why"), "of a job that was killed as a whole"
         with tempfile.TemporaryDirectory() as made:
@@ -153,6 +160,8 @@ def main():
             check_analyser(f"{made}/torch")
         wrong = subprocess.run([tool, "merge", tool], capture_output=True, text=True, timeout=60)
         assert wrong.returncode == 1 and "is not a trace of Tutti's" in wrong.stderr, wrong
+        wrong = subprocess.run([tool, "merge", folder], capture_output=True, text=True, timeout=60)
+        assert wrong.returncode == 1 and "Is a directory" in wrong.stderr, wrong
 
 
 if __name__ == "__main__":

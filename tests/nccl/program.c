@@ -216,7 +216,7 @@ static void refusals(ncclComm_t comm) {
   ncclComm_t none = NULL;
   ncclUniqueId id, two[2];
   ncclConfig_t config = new_config();
-  float value = 0;
+  float value = 0, sum = 0;
   CHECK(ncclCommSuspend(comm, 0) == kInvalidUsage && says("ncclCommSuspend") && says("destroy the communicator"));
   CHECK(ncclSignal(0, 0, 0, 0, comm, NULL) == kInvalidUsage && says("ncclSend and ncclRecv"));
   CHECK(ncclParamBind(NULL, NULL) == kInvalidUsage && says("ncclParamBind"));
@@ -246,6 +246,15 @@ static void refusals(ncclComm_t comm) {
   two[1] = two[0];
   OK(ncclCommInitRankScalable(&none, 1, 0, 2, two, NULL));
   OK(ncclCommDestroy(none));
+  value = 1;
+  OK(ncclGroupStart());
+  OK(ncclAllReduce(&value, &sum, 1, kFloat, kSum, comm, NULL));
+  CHECK(ncclSignal(0, 0, 0, 0, comm, NULL) == kInvalidUsage);
+  CHECK(ncclGroupEnd() == kInvalidUsage && says("ncclSignal") && sum == 0);
+  OK(ncclCommFinalize(NULL)); /* as NCCL's: a rank without a color has it */
+  OK(ncclCommRevoke(NULL, 0));
+  OK(ncclCommAbort(NULL));
+  OK(ncclCommDestroy(NULL));
 }
 
 static void profiler_names(void) {

@@ -53,6 +53,22 @@ done
 status=$?
 check "json on stdout" 0 '^{'
 
+# Rank 1 alone has no room for its buffers. Sanitizers have none for themselves then.
+if (ulimit -v 900000; "$tool" -h >"$tmp/out" 2>&1); then
+  port=$((20000 + $$ % 20000))
+  for rank in 0 1; do
+    (most=8
+    [ $rank = 1 ] && most=1G && ulimit -v 900000
+    TUTTI_RANK=$rank TUTTI_NRANKS=2 TUTTI_ROOT=127.0.0.1:$port TUTTI_SECRET=room \
+      "$tool" -b 8 -e $most -f 2 -n 1 -J "$tmp/json.$rank" >"$tmp/out.$rank" 2>&1) &
+  done
+  wait
+  cat "$tmp/json.0" "$tmp/out.1" >"$tmp/out"
+  status=0
+  check "why another rank has failed" 0 'no memory for a buffer'
+  check "that it has, in the JSON" 0 'another rank has failed'
+fi
+
 if [ -w /dev/full ]; then
   "$tool" --procs 2 -b 8 -e 8 >/dev/full 2>"$tmp/out"
   status=$?
@@ -104,6 +120,12 @@ status=$?
 check "a rank that is killed" 3 'rank 1 (pid [0-9]*) was killed by signal 9'
 check "the others name it" 3 '\[rank 0\].*rank 1'
 all_gone "a rank that is killed"
+
+# Whose parent ignores SIGCHLD.
+run timeout 60 python3 -c 'import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])' "$tool" --procs 2 -b 8 -e 8
+check "children that nobody wants to hear of" 0 '# Out of bounds values : 0 OK'
 
 start_endless --grace 1
 kill -STOP "$(echo "$children" | sed -n 3p)"

@@ -13,6 +13,8 @@ expect() {
 expect '^ok +data over shm +undamaged'
 expect '^ok +data over tcp +undamaged'
 expect '^ok +shared memory \(memfd\)'
+"$doctor" >/dev/full 2>"$tmp/out" && { echo 'a full stdout is no error'; failed=1; }
+expect 'stdout cannot be written'
 
 cpus=$(getconf _NPROCESSORS_ONLN)
 "$doctor" --ranks "$cpus" >"$tmp/out" 2>&1

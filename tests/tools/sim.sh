@@ -42,6 +42,8 @@ check "a death of no rank" 2 'dies_us is of a rank'
 
 run "$sim" all-reduce --topology "$tmp/absent"
 check "a file that is not there" 2 'absent cannot be read: No such file'
+run "$sim" all-reduce --topology "$tmp"
+check "a folder" 2 'cannot be read: Is a directory'
 echo '{"ranks_per_host": 2}' >"$tmp/odd"
 run "$sim" all-reduce --topology "$tmp/odd"
 check "a file that lacks something" 2 'odd: hosts_per_rack is missing'
@@ -70,6 +72,10 @@ run "$sim" all-reduce --topology "$topology" --ranks 8..16
 check "a range" 2 'only ddp takes two numbers'
 run "$sim" ddp --topology "$topology" --ranks 8..x
 check "an odd range" 2 '--ranks 8..x: give a number'
+run "$sim" ddp --topology "$topology" --model resnet50 --compute-ms 90 --trace "$tmp/none"
+check "what training has no trace of" 2 '--trace means nothing to ddp'
+run "$sim" all-reduce --topology "$topology" --model resnet50
+check "a model of no training" 2 '--model means nothing to all-reduce'
 run "$sim" juggle --topology "$topology"
 check "an operation" 2 'juggle'
 exit $((failures > 0))

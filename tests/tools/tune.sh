@@ -15,12 +15,18 @@ run "$tune" -b 0
 check "sizes" 2 'must be sizes from 1 up'
 run "$tune" --fit "$tmp/absent"
 check "samples that are not there" 2 'absent cannot be read'
+run "$tune" --fit "$tmp"
+check "a folder instead of samples" 2 'cannot be read: Is a directory'
 echo '[{"facts": 7}]' >"$tmp/odd"
 run "$tune" --fit "$tmp/odd"
 check "samples that are none" 2 'odd holds no samples'
 
+run "$tune" -b 64 -e 64 -n 1
+check "one rank" 2 'one rank alone sends nothing'
 run "$tune" --procs 2 --network "$tmp/network"
 check "a network of one host" 2 'between hosts, and all ranks are on'
+run "$tune" --procs 2 --network "$tmp/network" --samples "$tmp/none"
+check "samples of a network" 2 '--samples means nothing with --network'
 
 mkdir -p "$tmp/config"
 small="-b 64 -e 4K -f 64 -n 1"
@@ -38,6 +44,9 @@ check "fitting again" 0 "# written: $tmp/fitted"
 grep '=' "$tmp/fitted" >"$tmp/lines" && grep '=' "$tmp/config/tutti/tuning" | cmp -s - "$tmp/lines"
 status=$?
 check "the same samples give the same prices" 0 ''
+"$tune" --fit "$tmp/samples" --check >/dev/full 2>"$tmp/out"
+status=$?
+check "a full stdout" 3 'cannot be written'
 printf 'network.hop = 12000\nnetwork = racks.json\n' >"$tmp/kept"
 run "$tune" --fit "$tmp/samples" -o "$tmp/kept"
 check "fitting over a file" 0 "# written: $tmp/kept"
@@ -49,6 +58,9 @@ run "$tune" --fit "$tmp/slow" "$tmp/samples" "$tmp/samples" -o "$tmp/of_three"
 grep '=' "$tmp/of_three" | cmp -s - "$tmp/lines"
 status=$?
 check "of several jobs, one of them slow, the median counts" 0 ''
+sed 's/of at most [0-9]*;/of at most 0;/' "$tmp/samples" >"$tmp/odd"
+run "$tune" --fit "$tmp/odd" --check
+check "samples of hosts without ranks" 2 'odd: a sample makes no sense'
 cp "$tmp/fitted" "$tmp/before"
 run "$tune" --procs 2 --check --transport tcp -b 64 -e 64 -n 1
 check "only a check" 0 'as it is: regret'
@@ -64,6 +76,8 @@ run "$tune" --fit "$tmp/samples" --simulated shm
 check "a host without a file" 2 '--simulated wants --fit FILES, and -o FILE'
 run "$tune" --fit "$tmp/samples" -o "$tmp/no/such/folder"
 check "a file that cannot be written" 3 'no/such/folder'
+run "$tune" --fit "$tmp/samples" -o "$tmp"
+check "a folder instead of a file" 3 'Is a directory'
 
 printf 'shm.hop = 1\nshm.hopp = 2\n' >"$tmp/bad"
 run env TUTTI_TUNE_FILE="$tmp/bad" "$perf" --procs 2 -b 8 -e 8 -n 1

@@ -50,8 +50,11 @@ done
 refused 'two_racks.json: there are several hosts' --graph ../../lib/sim/two_racks.json --host graphs/dgx_h100.xml --xml "$out/written.xml"
 refused 'xml.*No space' --graph graphs/vm.xml --xml /dev/full
 refused 'give --graph, too' --xml "$out/written.xml"
+refused 'leave out --graph' --graph graphs/vm.xml --svg "$out/graph.svg"
 "$topo" --graph this-host >"$out/graph" && grep -q '^ring: ' "$out/graph" || fail "this host's graph"
 refused 'cannot be read: No such file' --graph nowhere.json
+mkdir "$out/folder.json"
+refused 'cannot be read: Is a directory' --graph "$out/folder.json"
 refused 'there is no option --rank; did you mean --ranks?' --rank 4
 "$topo" --bogus 2>"$out/bogus"
 [ $? = 2 ] || fail "an unknown option does not end with 2"

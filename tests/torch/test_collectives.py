@@ -106,6 +106,9 @@ class Collectives(unittest.TestCase):
         summed = minus_two() if rank == 0 else torch.ones(1)
         dist.all_reduce(summed)
         self.assertEqual(summed.item(), -1)
+        share = minus_two()
+        dist.reduce_scatter_tensor(share, torch.full((n,), 3.0))
+        self.assertEqual(share.item(), 6)
 
     @ranks.on(2, 4)
     def test_broadcast_and_reduce(self, rank, n):

@@ -223,6 +223,43 @@ dist.destroy_process_group()
 
         self.run_ranks(1, body)
 
+    def test_send_to_a_dead_rank(self):
+        """The first message, for which there is no channel yet."""
+
+        def body(rank, n):
+            dist.barrier()
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            begun = time.monotonic()
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1 died"):
+                dist.send(torch.ones(5), 1)
+            self.assertLess(time.monotonic() - begun, 60)  # the time-out is 120 s
+            dist.destroy_process_group()
+
+        self.run_ranks(2, body)
+
+    def test_monitored_barrier_without_a_store(self):
+        from unittest import mock
+        from tutti_torch.monitored_barrier import monitored_barrier
+
+        store = mock.Mock()
+        store.wait.side_effect = RuntimeError("the connection was reset")
+        with self.assertRaises(tutti_torch.TuttiError) as caught:
+            monitored_barrier(store, 1, 2, 0, timedelta(seconds=60), False)
+        self.assertIn("reset", str(caught.exception.__cause__))
+
+    def test_message_that_never_comes(self):
+        def body(rank, n):
+            if rank == 0:
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "recv from rank 1 has not finished in 3 s"):
+                    dist.recv(torch.ones(3), 1)
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "send to rank 1|messages with rank 1"):
+                    dist.send(torch.ones(3), 1)
+            dist.monitored_barrier(timeout=timedelta(seconds=60))
+            dist.destroy_process_group()
+
+        self.run_ranks(2, body, timeout_s=3)
+
 
 if __name__ == "__main__":
     ranks.main()

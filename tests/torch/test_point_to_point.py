@@ -124,6 +124,33 @@ class PointToPoint(unittest.TestCase):
         inbox._take_message(5, 4, message(3.0))
         self.assertEqual([r.tensor.item() for r in (r1, r2, r3)], [1, 2, 3])
 
+    @ranks.on(2)
+    def test_in_inference_mode(self, rank, n):
+        """Other threads write into tensors that only their own thread may write to."""
+        with torch.inference_mode():
+            sent, tensor = torch.arange(6.0).view(2, 3), torch.zeros(3, 2).t()
+            if rank == 0:
+                dist.send(sent, 1)
+            else:
+                dist.recv(tensor, 0)
+                self.same(tensor, sent)
+            total = torch.ones(3, 2).t()
+            dist.all_reduce(total, async_op=True).wait()
+            self.same(total, torch.full((2, 3), 2.0))
+
+    def test_a_copy_that_fails(self):
+        """Its error is the receive's."""
+        from unittest import mock
+        from tutti_torch.point_to_point import Receive
+        from tutti_torch.work import TuttiWork
+
+        tensor = mock.Mock()
+        tensor.is_inference.return_value = False
+        tensor.detach.side_effect = ValueError("no")
+        receive = Receive(tensor, torch.zeros(2), 0, TuttiWork([]).begin(), 0)
+        receive.finish(1, 8)
+        self.assertIsInstance(receive.work.exception(), ValueError)
+
 
 if __name__ == "__main__":
     ranks.main()

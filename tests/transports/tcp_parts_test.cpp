@@ -57,6 +57,8 @@ TEST_CASE("tcp: a connection is as fast as of late, whatever silence came betwee
   CHECK(rate.bytes_per_second() > 5e6);  // it may be back
   learn(50e6, 1);
   CHECK(rate.bytes_per_second() == Approx(50e6).epsilon(0.01));
+  rate.add(64e3, 1.9);  // as seen by a rank that has computed meanwhile
+  CHECK(rate.bytes_per_second() > 5e6);
   learn(1e6, 1);
   CHECK(rate.bytes_per_second() == Approx(1e6).epsilon(0.02));
   for (int i = 0; i < 20; i++) rate.add(i % 10 == 9 ? 1e6 : 0, 0.01);  // answers that take a while count

@@ -5,7 +5,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,6 +73,13 @@ inline std::optional<int> parse(CLI::App& app, int argc, const char* const* argv
     fprintf(stderr, "%s: %s\n", program, complaint(app, error).c_str());
     return kWrongUsage;
   }
+}
+
+// For main's end: what was printed may have met a full disk. The exit status.
+inline int printed(int status, const char* program) {
+  if (fflush(stdout) == 0 && ferror(stdout) == 0) return status;
+  fprintf(stderr, "%s: stdout cannot be written: %s\n", program, strerror(errno));
+  return std::max(status, 1);
 }
 
 }  // namespace tutti::cli

@@ -94,9 +94,9 @@ int main(int argc, char** argv) {
   int ranks = 1;
   app.add_option("--ranks", ranks, "how many ranks are to run on this host")->check(CLI::Range(1, 65536));
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-doctor")) return *status;
-  if (const auto info = tutti::detect_launcher()) return look_at_job(info.value());
+  if (const auto info = tutti::detect_launcher()) return tutti::cli::printed(look_at_job(info.value()), "tutti-doctor");
   printf("host %s\n", tutti::host_name().c_str());
   const bool host = print(tutti::doctor::look_at_host(ranks, ranks));
   const bool data = print(tutti::doctor::try_transports());
-  return host && data ? 0 : 1;
+  return tutti::cli::printed(host && data ? 0 : 1, "tutti-doctor");
 }

@@ -187,7 +187,7 @@ int launch_tool(int argc, char** argv, const Collective& tool,
     fprintf(stderr, "%s: %s\n", tool.tool, s.error().message.c_str());
     return s.error().exit_status;
   }
-  if (!options.help.empty()) return fputs(options.help.c_str(), stdout) < 0 ? kExitFailed : 0;
+  if (!options.help.empty()) return fputs(options.help.c_str(), stdout) < 0 || fflush(stdout) != 0 ? kExitFailed : 0;
   return launch(options, tool.tool, [&](tuttiComm_t comm) { return body(options, comm); });
 }
 

@@ -68,7 +68,8 @@ class RankRun {
     if (s || !printing()) return s;
     bench_.progress().clear();
     // What there is so far, with the reason why there is no more; that reason matters more than a failure to write it.
-    static_cast<void>(report_.write_json(s.error().message));
+    const std::string& why = s.error().message;
+    static_cast<void>(report_.write_json(why.empty() ? "another rank has failed, and says why" : why));
     return s;
   }
 

@@ -171,6 +171,7 @@ class Herd {
 }  // namespace
 
 void block_launcher_signals() {
+  signal(SIGCHLD, SIG_DFL);  // whoever ignores it, as this program's parent may, is never told how a child ended
   const sigset_t set = launcher_signals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
 }

@@ -159,6 +159,15 @@ Result<void> simulate(Settings settings) {
   return settings.trace.empty() ? Result<void>() : write_file(settings.trace, to_trace(comparison));
 }
 
+// An option that was given and would do nothing; null: there is none.
+const char* misplaced(const CLI::App& app, bool trains) {
+  for (const char* option : {"--bytes", "--row", "--algorithm", "--trace"})
+    if (trains && app.count(option) > 0) return option;
+  for (const char* option : {"--model", "--compute-ms", "--bucket-mb"})
+    if (!trains && app.count(option) > 0) return option;
+  return nullptr;
+}
+
 int main(int argc, char** argv) {
   Settings settings;
   CLI::App app(
@@ -188,6 +197,10 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   if (const auto status = cli::parse(app, argc, argv, kTool)) return *status;
+  if (const char* const option = misplaced(app, settings.operation == kTraining)) {
+    fprintf(stderr, "%s: %s means nothing to %s; leave it out\n", kTool, option, settings.operation.c_str());
+    return cli::kWrongUsage;
+  }
   const auto done = simulate(settings);
   if (done) return 0;
   fprintf(stderr, "%s: %s\n", kTool, done.error().message.c_str());

@@ -1,9 +1,8 @@
 // Rings on a graph, for people.
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "base/env.h"
+#include "base/file.h"
 #include "picture.h"
 #include "topology/nvml.h"
 
@@ -18,9 +17,8 @@ Result<Graph> machine_graph(const std::string& name) {
     if (!env_is_set(Env::kTopoFile)) add_nvlinks(find_nvlinks(), graph);
     return graph;
   }
-  std::ifstream file(name);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  if (text.find("<system") != text.npos) return graph_from_nccl_xml(text, name);
+  const auto text = read_file(name);
+  if (text && text.value().find("<system") != std::string::npos) return graph_from_nccl_xml(text.value(), name);
   TUTTI_TRY_ASSIGN(const Machine machine, machine_named(name));
   return graph_of(machine);
 }

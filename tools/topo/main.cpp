@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
 
   if (graph.empty() && !xml.empty())
     return complain("--xml is of a graph: give --graph, too, such as --graph this-host");
+  if (!graph.empty() && !svg.empty()) return complain("--svg draws machines and ranks, not a graph: leave out --graph");
   if (!graph.empty()) return show_graph(graph, wish.hosts.empty() ? "" : wish.hosts[0], xml);
 
   const bool makes_up = !wish.hosts.empty() || wish.ranks_per_host > 0;

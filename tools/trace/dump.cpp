@@ -1,6 +1,6 @@
 #include "dump.h"
 
-#include <fstream>
+#include "base/file.h"
 
 namespace tutti::trace {
 namespace {
@@ -46,11 +46,10 @@ Trace to_trace(const Dump& dump) {
 }  // namespace
 
 Result<Dump> read_dump(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return system_error("open " + path, errno);
+  TUTTI_TRY_ASSIGN(const std::string text, read_file(path));
   Dump dump;
   dump.file = path;
-  dump.json = nlohmann::json::parse(file, nullptr, false);
+  dump.json = nlohmann::json::parse(text, nullptr, false);
   try {
     const nlohmann::json& own = dump.json.at("tutti");
     dump.group = own.at("group");

@@ -148,8 +148,13 @@ int late(const std::vector<std::string>& files) {
 int dump(const std::string& folder, int pid, const std::string& pattern) {
   const auto groups = chosen_groups(folder, pid);
   if (groups.empty()) return none_found(folder);
+  std::set<std::string> paths;
   for (const auto& [number, ranks] : groups)
     for (const auto& [rank, witness] : ranks) {
+      const std::string path = trace_path(pattern, witness.trace);
+      if (!paths.insert(path).second)
+        return complain("-o " + pattern + ": several ranks would have the file " + path +
+                        "; name it by rank (%r) and group (%g), or give --pid");
       const auto written = write_trace(witness.trace, pattern);
       if (!written) return complain(written.error().message);
       printf("%s\n", written.value().c_str());
@@ -176,10 +181,14 @@ int merge(const std::vector<std::string>& files, const std::string& out) {
 }
 
 int to_torch(const std::vector<std::string>& files, const std::string& prefix) {
+  std::set<std::string> paths;
   for (const std::string& file : files) {
     const auto read = trace::read_dump(file);
     if (!read) return complain(read.error().message);
     const std::string path = prefix + std::to_string(read.value().rank);
+    if (!paths.insert(path).second)
+      return complain(file + " is the second one of rank " + std::to_string(read.value().rank) +
+                      ": give one group's files, each once");
     if (const auto written = write_file(path, trace::pickle(read.value().json)); !written)
       return complain(written.error().message);
     printf("%s\n", path.c_str());
@@ -221,9 +230,12 @@ int main(int argc, char** argv) {
       ->add_option("-o", prefix, "the files' names up to the rank");
   if (const auto status = cli::parse(app, argc, argv, "tutti-trace")) return *status;
   const std::string command = app.get_subcommands()[0]->get_name();
-  if (command == "show") return show(folder, pid);
-  if (command == "why") return explain(folder, pid);
-  if (command == "late") return files.empty() ? late(folder, pid) : late(files);
-  if (command == "dump") return dump(folder, pid, pattern);
-  return command == "merge" ? merge(files, out) : to_torch(files, prefix);
+  const auto run = [&] {
+    if (command == "show") return show(folder, pid);
+    if (command == "why") return explain(folder, pid);
+    if (command == "late") return files.empty() ? late(folder, pid) : late(files);
+    if (command == "dump") return dump(folder, pid, pattern);
+    return command == "merge" ? merge(files, out) : to_torch(files, prefix);
+  };
+  return cli::printed(run(), "tutti-trace");
 }

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 
 #include "../cli/command_line.h"
 #include "../perf/launch.h"
@@ -43,6 +42,18 @@ struct Settings {
   std::vector<std::string> fit_from;
   bool only_check = false;
 };
+
+// What was given and would do nothing: a file that nobody writes, a check that nobody makes.
+Status check_combination(const CLI::App& app, const Settings& settings) {
+  const auto refuse = [&](const char* option, const char* with) {
+    return usage_error(text("%s means nothing with %s; leave it out", option, with));
+  };
+  for (const char* option : {"--samples", "--check", "--fit", "-o"})
+    if (!settings.network_path.empty() && app.count(option) > 0) return refuse(option, "--network");
+  for (const char* option : {"--samples", "--check"})
+    if (!settings.simulated.empty() && app.count(option) > 0) return refuse(option, "--simulated");
+  return {};
+}
 
 Status parse(int argc, char** argv, Settings* settings, std::string* help) {
   std::string min_bytes = "8", max_bytes = "16M";
@@ -89,6 +100,7 @@ Status parse(int argc, char** argv, Settings* settings, std::string* help) {
   if (Status s = perf::parse_size(max_bytes, "-e", &perf.max_bytes); !s) return s;
   if (!settings->simulated.empty() && (settings->fit_from.empty() || settings->output.empty()))
     return usage_error("--simulated wants --fit FILES, and -o FILE for what it writes");
+  if (Status s = check_combination(app, *settings); !s) return s;
   if (perf.min_bytes == 0 || perf.min_bytes > perf.max_bytes)
     return usage_error(
         text("-b %s -e %s: must be sizes from 1 up, the larger one last", min_bytes.c_str(), max_bytes.c_str()));
@@ -117,9 +129,8 @@ Status write(const std::string& path, const std::string& bytes) {
 
 // Prices that nothing was measured for are the file's, if it is there and any good.
 Status write_prices(const std::string& path, Prices prices, const std::vector<std::string>& fitted, size_t n_samples) {
-  std::ifstream file(path);
-  const std::string before((std::istreambuf_iterator<char>(file)), {});
-  const auto old = prices_from_text(before, path);
+  const auto before = read_file(path);
+  const auto old = prices_from_text(before ? before.value() : "", path);
   std::string out =
       text("# What messages and bytes cost, in nanoseconds. Written by tutti-tune from %zu operations.\n", n_samples);
   Prices kept = old ? old.value().prices : built_in_prices();
@@ -170,9 +181,17 @@ Status conclude(const Settings& settings, const std::vector<Sample>& samples) {
   return write_prices(path, prices, fitted, samples.size());
 }
 
+// The results are there when they have been printed, too: a disk may be full.
+Status printed(Status done) {
+  if (!done || (fflush(stdout) == 0 && ferror(stdout) == 0)) return done;
+  return perf::Error{text("the results cannot be written: %s", strerror(errno))};
+}
+
 Status measure_all(const Settings& settings, tuttiComm_t comm) {
   perf::Team team;
   if (Status s = team.join(comm); !s) return s;
+  if (team.n_ranks() == 1)
+    return usage_error("one rank alone sends nothing, so it has no prices; give --procs 4, or take a launcher");
   std::vector<Sample> samples;
   if (Status s = measure(settings.perf, settings.perf.transports, team, &samples); !s) return s;
   std::vector<double> within_a_host(1,
@@ -180,7 +199,7 @@ Status measure_all(const Settings& settings, tuttiComm_t comm) {
   if (Status s = team.reduce(&within_a_host, tuttiMax); !s) return s;
   if (settings.perf.transports.empty() && within_a_host[0] > 0)
     if (Status s = measure(settings.perf, "tcp", team, &samples); !s) return s;
-  return team.agree(team.rank() == 0 ? conclude(settings, samples) : Status());
+  return team.agree(team.rank() == 0 ? printed(conclude(settings, samples)) : Status());
 }
 
 Status find_network(const std::string& path, tuttiComm_t comm) {
@@ -191,17 +210,17 @@ Status find_network(const std::string& path, tuttiComm_t comm) {
   if (team.rank() != 0) return team.agree(Status());
   Status written = write(path, json);
   if (written) printf("# written: %s; name it in the tuning file: network = %s\n", path.c_str(), path.c_str());
-  return team.agree(written);
+  return team.agree(printed(std::move(written)));
 }
 
 Status fit_files(const Settings& settings) {
   std::vector<Sample> samples;
   for (const std::string& path : settings.fit_from) {
-    std::ifstream file(path);
-    if (!file) return usage_error(text("--fit %s cannot be read: %s", path.c_str(), strerror(errno)));
-    if (Status s = from_json(std::string((std::istreambuf_iterator<char>(file)), {}), path, &samples); !s) return s;
+    const auto file = read_file(path);
+    if (!file) return usage_error(text("--fit %s cannot be read: %s", path.c_str(), strerror(file.error().sys_errno)));
+    if (Status s = from_json(file.value(), path, &samples); !s) return s;
   }
-  if (settings.simulated.empty()) return conclude(settings, medians(samples));
+  if (settings.simulated.empty()) return printed(conclude(settings, medians(samples)));
   std::string json;
   if (Status s = describe_hosts(medians(samples), settings.simulated, &json); !s) return s;
   return write(settings.output, json);
@@ -217,7 +236,7 @@ int run(int argc, char** argv) {
   Settings settings;
   std::string help;
   if (Status s = parse(argc, argv, &settings, &help); !s) return fail(s);
-  if (!help.empty()) return fputs(help.c_str(), stdout) < 0 ? perf::kExitFailed : 0;
+  if (!help.empty()) return fputs(help.c_str(), stdout) < 0 || fflush(stdout) != 0 ? perf::kExitFailed : 0;
   if (!settings.fit_from.empty()) return fail(fit_files(settings));
   return perf::launch(settings.perf, kTool, [&](tuttiComm_t comm) {
     return settings.network_path.empty() ? measure_all(settings, comm) : find_network(settings.network_path, comm);

@@ -18,11 +18,18 @@ bool find_name(const std::string& wanted, const Range& all, Name name, Enum* fou
   return false;
 }
 
+// There is at least one of everything.
+bool is_possible(const Facts& f) {
+  constexpr int kMostRanks = 1 << 20;
+  return f.n_ranks <= kMostRanks &&
+         std::min({f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.machine_cpus, f.racks.n}) > 0;
+}
+
 bool read(const nlohmann::json& one, Sample* sample) {
   constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kBroadcast,     Collective::kReduce,
                                          Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll};
   const auto facts = facts_from_text(one.at("facts").get<std::string>());
-  if (!facts) return false;
+  if (!facts || !is_possible(*facts)) return false;
   sample->facts = *facts;
   sample->bytes = one.at("bytes").get<uint64_t>();
   sample->ns = one.at("ns").get<double>();

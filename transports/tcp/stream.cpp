@@ -126,8 +126,10 @@ void Silence::look(int fd, int64_t now, bool is_loaded) {
 // could show otherwise.
 void AckRate::add(double bytes, double busy_seconds) {
   constexpr double kMemorySeconds = 0.1, kLeastSeconds = 0.02, kGapSeconds = kAnswerMs * 1e-3;
-  gap_seconds_ = bytes > 0 ? 0 : gap_seconds_ + busy_seconds;
-  if (gap_seconds_ > kGapSeconds) return;
+  gap_seconds_ += busy_seconds;  // and what comes now ended it: who looks seldom sees both at once
+  const bool is_silence = gap_seconds_ > kGapSeconds;
+  if (bytes > 0) gap_seconds_ = 0;
+  if (is_silence) return;
   const double left = kMemorySeconds / (kMemorySeconds + busy_seconds);
   seen_bytes_ = seen_bytes_ * left + bytes;
   seen_seconds_ = seen_seconds_ * left + busy_seconds;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "transports/verbs/link.h"
 
@@ -92,6 +93,7 @@ SlotHeader& RecvLink::header(uint64_t number) const {
 
 // Messages of several queues overtake each other, and headers build on those before them.
 void RecvLink::on_arrival(uint32_t immediate, uint32_t bytes) {
+  is_connected_ = true;
   const auto announcement = std::bit_cast<Announcement>(immediate);
   const uint32_t ahead = low_bits(announcement.number - released_);
   Arrival& arrival = arrivals_[(released_ + ahead) % config_.slots];
@@ -172,13 +174,14 @@ void RecvLink::tell_releases() {
 }
 
 void RecvLink::tell(const Wish& wish) {
+  // First of all, for it may close that very queue pair.
+  if (!failure_ && !queues_.empty() && !queues_[wish_queue_].has_room(1)) take_completions();
   if (failure_ || closed_ || queues_.empty()) return;
   released_told_ = wish.released;
   if (unsettled_ > 0) return send_notice(Notice::kReleased, 0);
   // The same as long as it goes: an old wish must not come where a new one is already.
   if (!is_usable(wish_queue_)) wish_queue_ = least_busy();
   Queue& queue = queues_[wish_queue_];
-  if (!queue.has_room(1)) take_completions();
   const uint32_t place = static_cast<uint32_t>(told_ % wishes_of(config_));
   char* from = memory_.data() + config_.slots * stride_of(config_) + place * sizeof wish;
   memcpy(from, &wish, sizeof wish);
@@ -194,6 +197,11 @@ void RecvLink::tell(const Wish& wish) {
   if (!queue.write(write)) drop(wish_queue_, "a write cannot be posted");
 }
 
+void RecvLink::on_notice(const Notice& notice) {
+  if (notice.what != Notice::kConnected || std::exchange(is_connected_, true)) return;
+  if (wished_) tell(wish_);
+}
+
 // The first place that a message is wished at counts.
 bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   if (ahead > 0) return false;
@@ -205,7 +213,7 @@ bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   wish_ = {.released = released_, .number = released_, .at = reinterpret_cast<uintptr_t>(to), .bytes = bytes};
   for (size_t p = 0; p < hub_.ports.size(); p++) wish_.keys[p] = pinned->remote_key(p);
   wished_ = std::move(pinned);
-  tell(wish_);
+  if (is_connected_) tell(wish_);
   return true;
 }
 

@@ -42,12 +42,21 @@ def limit_s(timeout: timedelta, variable: str) -> int:
 
 
 class Communicator:
-    """Rank `rank` of `size` in the group that meets at `unique`, with these options."""
+    """Rank `rank` of `size` in the group that meets at `unique`, with these options. broken() is what another communicator
+    knows of why it will not form, if anything."""
 
     # Why there is none, if it was not destroyed.
     _none = ""
 
-    def __init__(self, unique: bytes, rank: int, size: int, options: library.Config, label: str = "") -> None:
+    def __init__(
+        self,
+        unique: bytes,
+        rank: int,
+        size: int,
+        options: library.Config,
+        label: str = "",
+        broken: Callable[[], BaseException | None] = lambda: None,
+    ) -> None:
         self._api = library.load()
         self.label = label
         # The first operation that failed while nobody may have waited for it.
@@ -62,8 +71,15 @@ class Communicator:
         if code not in (library.SUCCESS, library.IN_PROGRESS):
             check(code, label)
         self._comm = comm.value
+
+        def state() -> int:
+            error = broken()
+            if error is not None:
+                raise error
+            return self._state()
+
         try:
-            code = self._poll(self._state, math.inf)
+            code = self._poll(state, math.inf)
             if code != library.SUCCESS:
                 raise self.error(code)
         except BaseException:

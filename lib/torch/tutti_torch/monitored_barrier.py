@@ -21,17 +21,18 @@ def monitored_barrier(
     key = f"tutti/monitored/{number}"
     if rank != 0:
         store.set(f"{key}/{rank}", "1")
+        missed: RuntimeError | None = None  # also that the store has gone
         try:
             store.wait([f"{key}/out"], timeout + _GRACE)
             sentence = bytes(store.get(f"{key}/out")).decode()
-        except RuntimeError:
-            sentence = f"it did not come within {timeout.total_seconds():g} s"
+        except RuntimeError as error:
+            sentence, missed = f"it did not come within {timeout.total_seconds():g} s", error
         if sentence != "ok":
             raise TuttiError(
                 f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
                 f"from rank 0: {sentence}",
                 library.TIMEOUT,
-            )
+            ) from missed
         return
     limit_ms = int(timeout.total_seconds() * 1000)
     absent: list[int] = []

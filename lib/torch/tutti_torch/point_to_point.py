@@ -25,6 +25,7 @@ from .communicator import Communicator
 from .errors import TuttiError
 from .places import stand_at
 from .rendezvous import make_id, poll_for_id
+from .tensors import write
 from .work import TuttiWork
 
 _HEADER = struct.Struct("<qQ")
@@ -63,19 +64,22 @@ class Receive:
 
     def finish(self, source: int, arrived_bytes: int) -> None:
         expected = _bytes_of(self.buffer)
+        error: Optional[BaseException] = None
         if arrived_bytes != expected:
-            self.work.complete(
-                TuttiError(
-                    f"rank {source} sent {arrived_bytes} bytes (tag {self.tag}), the tensor to receive into has {expected}"
-                ),
-                source,
-            )
-            return
-        if self.buffer is not self.tensor:
-            self.tensor.detach().copy_(self.buffer)
+            sentence = f"rank {source} sent {arrived_bytes} bytes (tag {self.tag}), the tensor to receive into has {expected}"
+            error = TuttiError(sentence)
+        elif self.buffer is not self.tensor:
+            error = self._copy()
+        self.work.complete(error, source)
+
+    def _copy(self) -> Optional[BaseException]:
+        try:
+            write(self.tensor, self.buffer)
             if not self.tensor.is_cpu:
                 torch.cuda.current_stream(self.tensor.device).synchronize()
-        self.work.complete(None, source)
+        except BaseException as error:  # noqa: BLE001  # whoever waits gets it
+            return error
+        return None
 
 
 class _Channel:
@@ -96,7 +100,8 @@ class _Channel:
 
     def _connect(self, unique: bytes, rank: int) -> Communicator:
         label = f" (messages with rank {self.peer} of the group{self.channels.label})"
-        self.comm = Communicator(unique, rank, 2, library.config(self.channels.init_s, _FOREVER_S), label)
+        options = library.config(self.channels.init_s, _FOREVER_S)
+        self.comm = Communicator(unique, rank, 2, options, label, self.channels.group_error)
         return self.comm
 
 
@@ -177,7 +182,7 @@ class Inbox(_Channel):
 
     def _bring(self, data: torch.Tensor, receive: Receive) -> None:
         if _bytes_of(receive.buffer) == data.numel():
-            receive.buffer.detach().copy_(data.view(receive.buffer.dtype).view(receive.buffer.shape))
+            write(receive.buffer, data.view(receive.buffer.dtype).view(receive.buffer.shape))
         receive.finish(self.peer, data.numel())
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import os
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
@@ -59,6 +60,9 @@ class TuttiProcessGroup(Reductions, Exchanges):
         init_s = limit_s(timeout, "TUTTI_INIT_TIMEOUT")
         op_s = limit_s(timeout, "TUTTI_OP_TIMEOUT")
         deterministic = torch.are_deterministic_algorithms_enabled()
+        # Messages wait in channels, which have no limit.
+        named = os.environ.get("TUTTI_OP_TIMEOUT", "") if op_s == library.UNDEFINED_INT else ""
+        self._message_limit = timedelta(seconds=int(named)) if named.isdigit() else timeout
 
         def join(unique: bytes, device: int | None) -> Communicator:
             options = library.config(init_s, op_s, deterministic, device)
@@ -134,7 +138,9 @@ class TuttiProcessGroup(Reductions, Exchanges):
         tensor = plain(one(tensors, "send"))
         # Messages between two ranks go through host memory; the copy waits for the current stream.
         where = place("send", [tensor])
-        return self._channels.send(tensor if tensor.is_cpu else tensor.cpu(), self._peer(peer), tag, where)
+        work = self._channels.send(tensor if tensor.is_cpu else tensor.cpu(), self._peer(peer), tag, where)
+        work.limit, work.what = self._message_limit, f"send to rank {peer}"
+        return work
 
     def recv(self, tensors: list[torch.Tensor], peer: int, tag: int = 0) -> TuttiWork:
         return self._receive(tensors, [self._peer(peer)], tag)
@@ -146,6 +152,8 @@ class TuttiProcessGroup(Reductions, Exchanges):
         tensor = one(tensors, "recv")
         check_dense(tensor)
         work = TuttiWork([tensor]).begin()
+        work.limit = self._message_limit
+        work.what = f"recv from rank {peers[0]}" if len(peers) == 1 else "recv from any rank"
         if tensor.is_cpu:
             buffer = stage([tensor])[0][0]
         else:

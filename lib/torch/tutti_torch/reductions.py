@@ -196,7 +196,7 @@ class Reductions(GroupBase):
             plan = reduction(source, SUM if number == PREMUL_SUM else number)
             per_element = plan.elems // max(source.numel(), 1)
             # The result has the form of the buffer: a wider type, or two numbers for a complex one.
-            direct = plan.buffer.dtype == output.dtype and output.is_contiguous()
+            direct = plan.buffer.dtype == output.dtype and output.is_contiguous() and not output.is_neg()
             into = output if direct else plan.buffer.new_empty(output.numel() * per_element)
             plans.append((plan, into, [count * per_element for count in counts] if counts else None))
             targets.append((output, into, plan))

@@ -1,6 +1,7 @@
 """Tensors as Tutti's buffers: which type they are, how they lie in memory, which reduction is meant."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -85,6 +86,13 @@ def op_number(op: Any) -> int:
     return int(getattr(op, "op", op))
 
 
+def write(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies into the tensor, on whatever thread: torch knows for each thread whether it is in inference mode, and lets only
+    such a one write to tensors that were made there."""
+    with torch.inference_mode() if tensor.is_inference() else contextlib.nullcontext():
+        tensor.detach().copy_(source)
+
+
 class Reduction(NamedTuple):
     """How a tensor is reduced: the buffer that Tutti works on, and the type, number and operator of its elements."""
 
@@ -97,7 +105,7 @@ class Reduction(NamedTuple):
         """The result from the buffer into the tensor; the buffer is often the tensor's own memory."""
         if self.buffer.data_ptr() == tensor.data_ptr():
             return
-        tensor.detach().copy_(torch.view_as_complex(self.buffer) if tensor.is_complex() else self.buffer)
+        write(tensor, torch.view_as_complex(self.buffer) if tensor.is_complex() else self.buffer)
 
 
 def reduction(tensor: torch.Tensor, number: int) -> Reduction:
@@ -151,6 +159,6 @@ def stage(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable
 
     def finish() -> None:
         for tensor, buffer in copies:
-            tensor.detach().copy_(buffer)
+            write(tensor, buffer)
 
     return buffers, finish

@@ -27,8 +27,9 @@ NO_TIMEOUT = timedelta(0)
 class TuttiWork(dist.Work):
     """One operation. It keeps what the operation reads and writes alive until it is done."""
 
-    # For who waits without a limit of his own.
+    # For who waits without a limit of his own, and what he is told then.
     limit = NO_TIMEOUT
+    what = "the operation"
     # How it is at first. Most operations end where they are called, and change nothing of this.
     _source = -1
     _error: BaseException | None = None
@@ -83,7 +84,7 @@ class TuttiWork(dist.Work):
             timeout = timeout if timeout > NO_TIMEOUT else self.limit
             limit = timeout.total_seconds() if timeout > NO_TIMEOUT else -1
             if not running.acquire(timeout=limit):
-                raise TuttiError(f"the operation has not finished in {limit:g} s; it is still running", library.TIMEOUT)
+                raise TuttiError(f"{self.what} has not finished in {limit:g} s; it is still running", library.TIMEOUT)
             running.release()
         if self._error is not None:
             self._is_error_seen = True
