@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace tutti::ddp {
 
@@ -157,9 +158,9 @@ Status Reducer::open_step() {
   for (size_t i = 0; i < params_.size(); i++) pending_[buckets_.bucket_of(i)]++;
   order_.clear();
   next_bucket_ = 0;
-  waiting_ = in_backward_ = false;
+  waiting_ = false;
   outcome_ = {};
-  phase_ = Phase::kReducing;
+  phase_ = Phase::kForward;
   for (size_t i = 0; graph_known_ && i < params_.size(); i++) {
     if (!never_used_[i]) continue;
     if (used_before_[i]) note(check_graph(i, Mark::kReady));
@@ -205,8 +206,7 @@ Status Reducer::mark(size_t index, Mark kind) {
     note(s);
     return s;
   }
-  if (!in_backward_) note_all(&Device::begin_backward);
-  in_backward_ = true;
+  if (std::exchange(phase_, Phase::kReducing) == Phase::kForward) note_all(&Device::begin_backward);
   set_mark(index, kind);
   return {};
 }

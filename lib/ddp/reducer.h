@@ -51,7 +51,7 @@ class Reducer {
   tuttiDdpStats_t stats();
 
  private:
-  enum class Phase { kIdle, kAccumulating, kReducing };
+  enum class Phase { kIdle, kAccumulating, kForward, kReducing };  // the last from the first mark on
 
   Status need_idle(const char* what) const;
   Status broadcast_all(const std::vector<Tensor>& tensors, int root, Queue queue = Queue::kCaller);
@@ -102,8 +102,7 @@ class Reducer {
 
   mutable std::mutex mutex_;  // and while buckets_ is replaced
   Phase phase_ = Phase::kIdle;
-  bool waiting_ = false;      // in wait: everything may be launched, and nothing marked any more
-  bool in_backward_ = false;  // the caller has marked something
+  bool waiting_ = false;  // in wait: everything may be launched, and nothing marked any more
   std::vector<Mark> marks_;
   std::vector<bool> used_before_;  // in steps without synchronisation
   std::vector<size_t> pending_;    // of each bucket, gradients

@@ -231,7 +231,7 @@ dist.destroy_process_group()
             if rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             begun = time.monotonic()
-            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1 died"):
+            with self.assertRaisesRegex(tutti_torch.TuttiError, "rank 1 .*died"):
                 dist.send(torch.ones(5), 1)
             self.assertLess(time.monotonic() - begun, 60)  # the time-out is 120 s
             dist.destroy_process_group()

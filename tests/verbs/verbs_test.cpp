@@ -132,25 +132,6 @@ bool deliver(Link& link, const void* data, uint32_t bytes, const tuttiTag& tag) 
 
 }  // namespace
 
-TEST_CASE("a place that is required before the sender has connected is not told in vain", "[device]") {
-  auto a = open_endpoint(verbs_transport(), 0), b = open_endpoint(verbs_transport(), 1);
-  REQUIRE((a && b));
-  auto out = a.value().connect(Ask{}, b.value().address());
-  REQUIRE(out);
-  Link in;
-  REQUIRE(until([&] { return poll_once(out.value()) && take(b.value(), &in); }));
-  DeviceMemory from(4096), to(4096);
-  REQUIRE(in.post(0, to.data(), 4096, true));
-  usleep(10'000);  // what is written now finds nobody
-  const int64_t begun_ns = now_ns();
-  REQUIRE(until(
-      [&] { return poll_once(out.value()) && poll_once(in) && deliver(out.value(), from.data(), 4096, tuttiTag{}); }));
-  CHECK(now_ns() - begun_ns < 500'000'000);  // it is written again after 1.07 s
-  tuttiMessage message{};
-  REQUIRE(until([&] { return poll_once(out.value()) && poll_once(in) && in.peek(&message); }));
-  CHECK(message.data == to.data());
-}
-
 TEST_CASE("what belongs in a required place goes there, however long, and waits for it", "[device]") {
   Pair p = make_pair(verbs_transport(), Ask{1, 0, 4, 64 << 10});
   DeviceMemory from(1 << 20), to(1 << 20);

@@ -94,8 +94,7 @@ void Half::take_notices() {
     inbox_.erase(0, sizeof notice);
     notice.why[sizeof notice.why - 1] = '\0';
     on_notice(notice);
-    const bool is_of_queue = notice.what == Notice::kClosed || notice.what == Notice::kMade;
-    if (is_of_queue && notice.queue < queues_.size()) take_notice(notice);
+    if (notice.what != Notice::kReleased && notice.queue < queues_.size()) take_notice(notice);
   }
 }
 

@@ -173,16 +173,7 @@ bool Half::arm(tuttiWait* wait) {
   return true;
 }
 
-bool Half::arm_also(Half& other) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  for (const Completions& c : other.completions_)
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, c.channel->fd, &event) != 0 && errno != EEXIST) return false;
-  tuttiWait ignored;
-  return other.arm(&ignored);
-}
-
-void Half::take_events() {
+void Half::wait_end() {
   for (const Completions& c : completions_) {
     unsigned n = 0;
     ibv_cq* queue = nullptr;
@@ -190,10 +181,6 @@ void Half::take_events() {
     while (ibv_get_cq_event(c.channel, &queue, &context) == 0) n++;
     if (n > 0) ibv_ack_cq_events(c.queue, n);
   }
-}
-
-void Half::wait_end() {
-  take_events();
   if (ready_) look();
 }
 

@@ -8,9 +8,6 @@
 //   header and payload, written into a slot, with an Announcement  --->
 //                                     <---  a Wish, written: what was released, and where the next message should go
 //
-// The sender's queue pairs drop what comes before they are connected, and it would be written again only a second
-// later. So the receiver keeps its first Wish until a Notice says that they are, or a message has come.
-//
 // A header that says nothing that the one before it and the announcement do not say as well stays here: a message whose
 // payload fills its packets would need one more for it.
 //
@@ -106,10 +103,8 @@ struct Answer {
 
 // Through the connection beside the link.
 struct Notice {
-  enum What : uint32_t { kReleased, kClosed, kMade, kConnected };
-  // kReleased: no more than what was released; kConnected: all of the sender's queue pairs; the others: what became of
-  // this end of one.
-  What what;
+  enum What : uint32_t { kReleased, kClosed, kMade };
+  What what;          // kReleased: no more than what was released; the others: with this end of a queue pair
   uint32_t queue;     // kClosed is also the answer of a receiver that cannot make a new one
   uint64_t released;  // by the receiver
   uint64_t arrived;   // at the receiver: of the messages from `released` on, a bit each
@@ -136,7 +131,6 @@ class Half : public LinkHalf {
   // On behalf of another link of the endpoint, whose peer may wait for something of this one. Why this one is broken,
   // if it is; null also if its peer has closed it.
   const Error* tend();
-  void take_events();  // what has woken who slept on its completions
 
  protected:
   Half(Hub& hub, const tuttiLinkConfig& config) : hub_(hub), config_(config) {}
@@ -158,8 +152,7 @@ class Half : public LinkHalf {
   void look_sometimes() {
     if (++polls_ % kPollsPerLook == 0) look();
   }
-  bool arm(tuttiWait* wait);   // before sleeping; false if the completions cannot wake us
-  bool arm_also(Half& other);  // after that: what comes for the other one wakes us, too
+  bool arm(tuttiWait* wait);  // before sleeping; false if the completions cannot wake us
   // A queue pair is not to be used any more: it is closed when all has been taken that has come of it. With the last
   // one, the link fails.
   void drop(size_t queue, const std::string& why);
@@ -235,7 +228,6 @@ class SendLink final : public Half {
   int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
   void revoke() override;
   bool wait_begin(tuttiWait* wait) override;
-  void wait_end() override;
 
  private:
   // The message that a slot was last used for.
@@ -264,7 +256,6 @@ class SendLink final : public Half {
   void mend() override;
   void on_made(size_t queue, const QueueAddress& made) override;
   void on_not_made(size_t queue, const char* why) override;
-  RecvLink* way_back() const;  // the link the other way, if there is one
   bool has_slot() const;
   bool is_due() const { return is_required_ ? wish_.number == published_ : has_slot(); }
   uint32_t unsent();
@@ -323,7 +314,6 @@ class RecvLink final : public Half {
 
   void on_arrival(uint32_t immediate, uint32_t bytes) override;
   void take_header(const Arrival& arrival);
-  void on_notice(const Notice& notice) override;
   void fill(Notice* notice) override;
   void on_closed(size_t queue, const Notice& notice) override;
   void on_made(size_t queue, const QueueAddress& made) override;
@@ -339,7 +329,6 @@ class RecvLink final : public Half {
   uint64_t sender_ = 0;            // the number of the link at the other end
   uint64_t wishes_at_ = 0;         // at the sender's
   PortAddress peer_ports_[kMaxPorts];
-  bool is_connected_ = false;  // the sender, too
   size_t wish_queue_ = 0;
   uint64_t told_ = 0;  // wishes so far
   uint64_t released_ = 0, released_told_ = 0;

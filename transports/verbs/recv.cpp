@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "transports/verbs/link.h"
 
@@ -93,7 +92,6 @@ SlotHeader& RecvLink::header(uint64_t number) const {
 
 // Messages of several queues overtake each other, and headers build on those before them.
 void RecvLink::on_arrival(uint32_t immediate, uint32_t bytes) {
-  is_connected_ = true;
   const auto announcement = std::bit_cast<Announcement>(immediate);
   const uint32_t ahead = low_bits(announcement.number - released_);
   Arrival& arrival = arrivals_[(released_ + ahead) % config_.slots];
@@ -197,11 +195,6 @@ void RecvLink::tell(const Wish& wish) {
   if (!queue.write(write)) drop(wish_queue_, "a write cannot be posted");
 }
 
-void RecvLink::on_notice(const Notice& notice) {
-  if (notice.what != Notice::kConnected || std::exchange(is_connected_, true)) return;
-  if (wished_) tell(wish_);
-}
-
 // The first place that a message is wished at counts.
 bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   if (ahead > 0) return false;
@@ -213,7 +206,7 @@ bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   wish_ = {.released = released_, .number = released_, .at = reinterpret_cast<uintptr_t>(to), .bytes = bytes};
   for (size_t p = 0; p < hub_.ports.size(); p++) wish_.keys[p] = pinned->remote_key(p);
   wished_ = std::move(pinned);
-  if (is_connected_) tell(wish_);
+  tell(wish_);
   return true;
 }
 

@@ -165,7 +165,6 @@ Result<bool> SendLink::take_answer() {
     TUTTI_TRY(queues_[q].connect(answer.queues[q], peer_ports_[lines_[q].your_port]));
   }
   TUTTI_TRY(watch_socket());
-  send_notice(Notice::kConnected, 0);
   log(LogLevel::kInfo, "verbs link to rank %d through %s and %zu more queue pairs", config_.peer,
       queues_[0].port().name().c_str(), queues_.size() - 1);
   return true;
@@ -183,11 +182,6 @@ void SendLink::on_arrival(uint32_t place, uint32_t) {
 void SendLink::take_released(uint64_t released) {
   if (released > published_) return fail("it released more than was sent");
   released_ = std::max(released_, released);
-}
-
-RecvLink* SendLink::way_back() const {
-  const auto back = hub_.receivers.find({config_.peer, config_.channel});
-  return back != hub_.receivers.end() ? back->second : nullptr;
 }
 
 // A slot whose message is read where it lies has to know it until it is read.
@@ -238,7 +232,8 @@ void SendLink::send(const void* data, std::shared_ptr<const Pinned> exposed, uin
   if (failure_) return;
   SlotHeader& header = this->header(published_);
   header = {tag, published_, bytes, 0, 0, 0};
-  if (RecvLink* const back = way_back()) back->pass_released(&header);
+  if (const auto back = hub_.receivers.find({config_.peer, config_.channel}); back != hub_.receivers.end())
+    back->second->pass_released(&header);
   Announcement announcement = announce(header);
   const bool is_misfit = is_required && announcement.is_placed == 0;  // only its header goes
   if (is_misfit) announcement.is_bare = 0;
@@ -318,7 +313,6 @@ void SendLink::revoke() {
   exposed_ = 0;
 }
 
-// What was released comes also with messages the other way, and the peer does not say it again.
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!socket_) {
     *wait = {dialer_.fd(), dialer_.events()};
@@ -330,15 +324,9 @@ bool SendLink::wait_begin(tuttiWait* wait) {
   }
   const uint64_t released = released_;
   const uint32_t waiting = unsent();
-  RecvLink* const back = way_back();
-  const bool can_wake = arm(wait) && (back == nullptr || arm_also(*back));
+  const bool can_wake = arm(wait);
   const uint32_t still = unsent();
   return can_wake && !failure_ && !closed_ && released_ == released && still == waiting && (still > 0 || !is_due());
-}
-
-void SendLink::wait_end() {
-  if (RecvLink* const back = way_back()) back->take_events();
-  Half::wait_end();
 }
 
 }  // namespace tutti::verbs
