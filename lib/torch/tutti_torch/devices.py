@@ -145,13 +145,13 @@ class Sorting:
         tensors = arguments[which] if which is not None else []
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         text = name + " of " * bool(tensors) + ", ".join(map(in_torch_terms, tensors))
-        said = text.encode()[: _TEXT_BYTES - 4] + zlib.crc32(text.encode()).to_bytes(4, "little")
+        said = zlib.crc32(text.encode()).to_bytes(4, "little") + text.encode()[: _TEXT_BYTES - 4]
         mine = torch.frombuffer(bytearray(said.ljust(_TEXT_BYTES, b"\0")), dtype=torch.uint8)
         everyone = mine.new_empty((self._size, _TEXT_BYTES))
         self._all_gather_now(everyone, mine)
         if bool((everyone == mine).all()):
             return
-        calls = [bytes(row.tolist()).rstrip(b"\0")[:-4].decode(errors="replace") for row in everyone]
+        calls = [bytes(row.tolist())[4:].rstrip(b"\0").decode(errors="replace") for row in everyone]
         raise TuttiError(
             "mismatch between the ranks' calls: " + "; ".join(f"rank {rank}: {call}" for rank, call in enumerate(calls)),
             library.INVALID_USAGE,
