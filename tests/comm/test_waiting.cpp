@@ -34,7 +34,7 @@ TEST_CASE("a rank that meets whom it waits for on one CPU again and again goes t
   REQUIRE(stay_on({cpus[0]}));
   REQUIRE(stay_on(cpus));
   test::Bench bench;
-  bench.add_lane(std::vector<BoundStep>(8, bench.receive()));
+  bench.add_lane(std::vector<BoundStep>(64, bench.receive()));  // others may have the CPUs meanwhile
   const tuttiMessage message = bench.message(bench.theirs.data());
   int64_t since_ns = now_ns();
   bool has_left = false;

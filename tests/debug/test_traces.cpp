@@ -250,6 +250,7 @@ TEST_CASE("after the traces SIGTERM goes to the program's own handler, however m
   CHECK_FALSE(content_of(dumps.path + "/rank0.json").empty());
 }
 
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
 TEST_CASE("a forked child that makes a communicator writes its traces, too") {
   const Folder dumps("TUTTI_TRACE_FILE", "/%p.json");
   int pids[2];
@@ -283,3 +284,4 @@ TEST_CASE("a forked child that makes a communicator writes its traces, too") {
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == SIGTERM));
   CHECK_FALSE(content_of(dumps.path + "/" + std::to_string(grandchild) + ".json").empty());
 }
+#endif
