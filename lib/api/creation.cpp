@@ -99,8 +99,7 @@ Result<std::unique_ptr<Communicator>> Source::make(const Deadline& deadline, con
 }
 
 Result<std::shared_ptr<Source>> source_of(tuttiComm_t handle, const tuttiConfig_t* config, size_t n_turns) {
-  Use comm(handle);
-  if (!comm) return not_a_comm(handle);
+  TUTTI_TRY_ASSIGN(Use comm, use_of(handle));
   TUTTI_TRY_ASSIGN(Config read, take_config(config, {comm->membership().options, comm.member().blocking()}));
   return std::make_shared<Source>(Source{handle, std::move(comm), std::move(read), std::vector<uint64_t>(n_turns)});
 }

@@ -67,17 +67,21 @@ Result<void> replace_file(const std::string& path, std::string_view bytes, mode_
   return written(path, replace(path, bytes, mode));
 }
 
-Result<std::string> read_file(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return system_error("reading " + path, errno);
+Result<std::string> read_all(const std::string& path, const Fd& file, size_t enough_bytes) {
   std::string bytes;
   char some[1 << 14];
-  while (true) {
-    const ssize_t n = ::read(file.get(), some, sizeof some);
-    if (n == 0) return bytes;
+  for (ssize_t n = 1; n != 0 && bytes.size() < enough_bytes;) {
+    n = ::read(file.get(), some, sizeof some);
     if (n < 0 && errno != EINTR) return system_error("reading " + path, errno);
     if (n > 0) bytes.append(some, static_cast<size_t>(n));
   }
+  return bytes;
+}
+
+Result<std::string> read_file(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return system_error("reading " + path, errno);
+  return read_all(path, file);
 }
 
 std::string first_line(const std::string& path) {

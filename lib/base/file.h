@@ -3,10 +3,12 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/result.h"
 
 namespace tutti {
@@ -21,6 +23,8 @@ Result<void> replace_file(const std::string& path, std::string_view bytes, mode_
 
 // All of it. A folder can be opened, but not read, of which streams throw. Errors: kSystemError, naming `path`.
 Result<std::string> read_file(const std::string& path);
+// The same of one that is open, until there is enough.
+Result<std::string> read_all(const std::string& path, const Fd& file, size_t enough_bytes = SIZE_MAX);
 
 // As the kernel's files in /proc and /sys have it, without its end. "" where there is no file.
 std::string first_line(const std::string& path);

@@ -33,6 +33,7 @@ std::optional<Error> Meeting::compare(const Round& round, uint64_t number, size_
   while (other < ranks_.size() && (other == place || !round.has_come[other])) other++;
   if (other == ranks_.size()) return std::nullopt;
   const auto [a, b] = std::minmax(place, other);
+  if (to_call(round.arrivals[a].operation) == to_call(round.arrivals[b].operation)) return std::nullopt;
   const auto account = [&](size_t at) {
     const Operation& operation = round.arrivals[at].operation;
     Account made{ranks_[at], to_call(operation)};
@@ -40,9 +41,7 @@ std::optional<Error> Meeting::compare(const Round& round, uint64_t number, size_
     if (operation.unequal != nullptr) made.blocks = operation.unequal->elems;
     return made;
   };
-  const Account one = account(a), another = account(b);
-  if (one.call == another.call) return std::nullopt;
-  return disagreement(one, another);
+  return disagreement(account(a), account(b));
 }
 
 Result<bool> MeetingAttendee::pass(const Operation& operation) {

@@ -152,8 +152,10 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts) {
       if (loopback) add(loopback.value()[0]);
     }
   for (const Address& a : parts.addresses) {
-    if (!a.is_link_local()) add(a);
-    if (!a.is_link_local()) continue;
+    if (!a.is_link_local()) {
+      add(a);
+      continue;
+    }
     struct if_nameindex* list = if_nameindex();
     for (auto* i = list; i != nullptr && i->if_index != 0; i++) {
       Address scoped = a;

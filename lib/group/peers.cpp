@@ -124,21 +124,17 @@ void PeerWatch::fail(const Error& mine, const Error& theirs) {
 }
 
 void PeerWatch::fail_also_after_goodbye(const Error& error) {
-  fail(error);
-  const std::lock_guard lock(mutex_);
-  if (failed()) return;
-  failure_ = error;
-  failed_.store(true, std::memory_order_release);
-  (void)eventfd_write(wake_fd_.get(), 1);
+  fail_from(config_.rank, error, error, true);
 }
 
-void PeerWatch::fail_from(int origin, const Error& mine, const Error& theirs) {
+void PeerWatch::fail_from(int origin, const Error& mine, const Error& theirs, bool also_after_goodbye) {
   const std::lock_guard lock(mutex_);
-  if (failed_.load(std::memory_order_relaxed) || leaving_) return;
+  if (failed_.load(std::memory_order_relaxed) || (leaving_ && !also_after_goodbye)) return;
   // Who was about to be told of a rank's mistake learns that, and not that the rank has left.
-  const bool is_echo = otherwise_.has_value() && mine.code == Code::kRemoteError;
+  const bool is_echo = !leaving_ && otherwise_.has_value() && mine.code == Code::kRemoteError;
   failure_ = is_echo ? *otherwise_ : mine;
-  send_to_all(kNotice, is_echo ? notice_payload(config_.rank, *otherwise_) : notice_payload(origin, theirs));
+  if (!leaving_)
+    send_to_all(kNotice, is_echo ? notice_payload(config_.rank, *otherwise_) : notice_payload(origin, theirs));
   failed_.store(true, std::memory_order_release);
   (void)eventfd_write(wake_fd_.get(), 1);
 }

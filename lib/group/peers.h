@@ -141,7 +141,7 @@ class PeerWatch : private Watcher::Client {
   void beat();
   void lose_host(int rank, double silent_seconds);
 
-  void fail_from(int origin, const Error& mine, const Error& theirs);
+  void fail_from(int origin, const Error& mine, const Error& theirs, bool also_after_goodbye = false);
   bool is_rank(int rank, int least = 0) const { return rank >= least && rank < config_.n_ranks; }
   // With mutex_ held.
   Line* find_line(int peer);

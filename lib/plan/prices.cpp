@@ -15,6 +15,7 @@
 
 #include "base/env.h"
 #include "base/fd.h"
+#include "base/file.h"
 #include "base/limits.h"
 
 namespace tutti {
@@ -81,16 +82,9 @@ Result<std::string> read_file(const std::string& path, bool is_found) {
   if (!file && !limit_remedy(errno).empty()) return system_error("opening the tuning file " + path, errno);
   if (!file) return unreadable(path, strerror(errno), errno);
   if (is_found) TUTTI_TRY(check_found(path, file.get()));
-  std::string text(kMostBytes + 1, '\0');
-  size_t got = 0;
-  while (got < text.size()) {
-    const ssize_t n = ::read(file.get(), text.data() + got, text.size() - got);
-    if (n == 0) break;
-    if (n < 0 && errno != EINTR) return unreadable(path, strerror(errno), errno);
-    if (n > 0) got += static_cast<size_t>(n);
-  }
-  text.resize(got);
-  if (text.size() <= kMostBytes) return text;
+  auto text = read_all(path, file, kMostBytes + 1);
+  if (!text) return unreadable(path, strerror(text.error().sys_errno), text.error().sys_errno);
+  if (text.value().size() <= kMostBytes) return text;
   return Error{Code::kInvalidUsage,
                "the tuning file " + path + " is too long for a tuning file: write a new one with tutti-tune"};
 }

@@ -152,6 +152,26 @@ class OtherUser {
   char word_ = 'n';
 };
 
+// A process that has so many descriptors left, and no more.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(size_t left) {
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    const rlimit few{256, before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    for (int fd; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all_.emplace_back(fd);
+    all_.resize(all_.size() - left);
+  }
+  ~FewDescriptors() {
+    all_.clear();
+    setrlimit(RLIMIT_NOFILE, &before_);
+  }
+
+ private:
+  rlimit before_{};
+  std::vector<Fd> all_;
+};
+
 }  // namespace
 
 TEST_CASE("ranks that have a port in common are reached each by its own door") {
@@ -346,18 +366,12 @@ TEST_CASE("a porter that lacks the descriptor to pass a caller on keeps it until
   CalledRank rank(1);
   REQUIRE(rank.acceptor);
   Dialer dialer({kKey, HelloKind::kControl, 4, 1}, rank.contact);
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit few{256, before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
-  std::vector<Fd> all;
-  for (int fd; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all.emplace_back(fd);
-  all.pop_back();  // the dialer's
-  all.pop_back();  // and what the porter takes in
   auto status = Dialer::Status::kPending;
-  for (int i = 0; i < 50 && status == Dialer::Status::kPending; i++, ::poll(nullptr, 0, 10)) status = dialer.advance();
-  all.clear();
-  setrlimit(RLIMIT_NOFILE, &before);
+  {
+    const FewDescriptors few(2);  // the dialer's, and what the porter takes in
+    for (int i = 0; i < 50 && status == Dialer::Status::kPending; i++, ::poll(nullptr, 0, 10))
+      status = dialer.advance();
+  }
   CHECK(status == Dialer::Status::kPending);
   int heard = -1;
   CHECK(in_time([&] {
@@ -382,16 +396,11 @@ TEST_CASE("a caller that a porter has brought waits for a descriptor") {
     return ::poll(door.data(), door.size(), 0) > 0;
   }));
   ::poll(nullptr, 0, 100);  // until the porter has closed its own
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const rlimit few{256, before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
-  std::vector<Fd> all;
-  for (int fd; (fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) all.emplace_back(fd);
-  all.pop_back();  // for the porter's connection, and none for what it brings
-  const bool is_in_at_once = rank.acceptor->next().has_value();
-  all.clear();
-  setrlimit(RLIMIT_NOFILE, &before);
+  bool is_in_at_once = false;
+  {
+    const FewDescriptors few(1);  // for the porter's connection, and none for what it brings
+    is_in_at_once = rank.acceptor->next().has_value();
+  }
   CHECK_FALSE(is_in_at_once);
   int heard = -1;
   CHECK(in_time([&] {

@@ -20,8 +20,8 @@ int show_graph(const std::string& name, const std::string& host, const std::stri
   const auto graph = tutti::topo::graph_named(name, host);
   if (!graph) return complain(graph.error().message);
   const std::string text = tutti::topo::graph_text(graph.value());
-  if (fputs(text.c_str(), stdout) < 0 || fflush(stdout) != 0) return complain("stdout cannot be written");
-  if (xml.empty()) return 0;
+  fputs(text.c_str(), stdout);
+  if (const int status = tutti::cli::printed(0, "tutti-topo"); status != 0 || xml.empty()) return status;
   const auto written = tutti::nccl_xml(graph.value());
   if (!written) return complain("--xml: " + name + ": " + written.error().message);
   const auto done = tutti::write_file(xml, written.value());
@@ -64,10 +64,8 @@ int main(int argc, char** argv) {
   const auto picture = in_job ? tutti::topo::picture_of_group(&rank) : tutti::topo::invented_picture(wish);
   if (!picture) return complain(picture.error().message);
   if (rank != 0) return 0;
-  const std::string text = tutti::topo::to_text(picture.value());
-  const bool said = fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0;
-  if (!said) return complain(std::string("stdout cannot be written: ") + strerror(errno));
-  if (svg.empty()) return 0;
+  fputs(tutti::topo::to_text(picture.value()).c_str(), stdout);
+  if (const int status = tutti::cli::printed(0, "tutti-topo"); status != 0 || svg.empty()) return status;
   const auto drawn = tutti::write_file(svg, tutti::topo::to_svg(picture.value()));
   return drawn ? 0 : complain("--svg " + svg + " cannot be written: " + strerror(drawn.error().sys_errno));
 }
