@@ -75,9 +75,9 @@ TUTTI_API const char* tuttiGetLastError(tuttiComm_t comm);
 /* ---- groups ---------------------------------------------------------------------------------------------------- */
 
 /* Makes a new group's meeting point: listens on a free TCP port of this process (a thread answers there until the group
- * has formed or the limit for creation, TUTTI_INIT_TIMEOUT, has passed) and writes its addresses and a fresh random
- * secret to *uniqueId. Call it in one process, which must live until all ranks have joined, and give the bytes to all
- * ranks. Does not block; any thread.
+ * has formed or the limit for creation has passed: the ranks' own, TUTTI_INIT_TIMEOUT until the first one has come) and
+ * writes its addresses and a fresh random secret to *uniqueId. Call it in one process, which must live until all ranks
+ * have joined, and give the bytes to all ranks. Does not block; any thread.
  * Errors: tuttiInvalidArgument (uniqueId is NULL), tuttiInvalidUsage (TUTTI_SOCKET_IFNAME matches nothing; a wrong
  * environment variable), tuttiSystemError (no socket, descriptor or thread is left). */
 TUTTI_API tuttiResult_t tuttiGetUniqueId(tuttiUniqueId* uniqueId);

@@ -161,12 +161,7 @@ Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_
   if (mapping.shared && bytes > mapping.end - begin)
     return Error{Code::kInvalidArgument, format("%zu bytes at %p span more than one mapping: this one has %zu", bytes,
                                                 memory, static_cast<size_t>(mapping.end - begin))};
-  Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();
-  if (mapping.shared && !fd)
-    return Error{Code::kInvalidArgument,
-                 format("the file behind %p is not open in this process: keep its descriptor open until it is "
-                        "registered",
-                        memory)};
+  Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();  // none: there may be no file that could be open
   const std::unique_lock lock(table().mutex);
   return table().add(begin, bytes, std::move(fd), mapping.offset + (begin - mapping.begin));
 }

@@ -14,7 +14,7 @@ namespace tutti {
 struct SharedBlock {
   uint64_t id = 0;  // never used again
   uintptr_t begin = 0, end = 0;
-  Fd fd;                   // none: private memory
+  Fd fd;                   // none: private memory, or no descriptor of it is open
   uint64_t offset = 0;     // of `begin` in the file behind fd
   bool is_device = false;  // fd is a dmabuf
 
@@ -35,8 +35,8 @@ class SharedMemory {
   // child, which shares them with who has allocated them.
   static bool free(void* memory);
 
-  // Enters the user's memory: a MAP_SHARED mapping of a memfd or file, or private memory. kInvalidArgument if it is
-  // neither.
+  // Enters the user's memory; others can map it if it is a MAP_SHARED mapping of a memfd or file that is open.
+  // kInvalidArgument if it is no memory, or more than one shared mapping.
   static Result<std::shared_ptr<const SharedBlock>> add(void* memory, size_t bytes);
   // Enters memory of a device, for which a dmabuf stands.
   static std::shared_ptr<const SharedBlock> add_device(void* memory, size_t bytes, Fd dmabuf, uint64_t offset);

@@ -47,10 +47,12 @@ class Quantise : public Hook {
     constexpr size_t kBlockElems = 128;
     *bytes += bucket.count + (bucket.count + kBlockElems - 1) / kBlockElems * sizeof(float);
     Memory& errors = errors_[bucket.index];
-    if (feeds_back_ && errors.bytes() == 0)
-      if (Status s = errors.allocate(device, bucket.count * sizeof(float)); !s) return s;
-    return library(tuttiAllReduceQuantized(bucket.data, bucket.data, bucket.count, tuttiFloat32, tuttiAvg, wire_,
-                                           kBlockElems, errors.data(), device.comm(), device.stream(Queue::kOwn)));
+    Status room;  // without it the average is made all the same: the other ranks count on this bucket
+    if (feeds_back_ && errors.bytes() == 0) room = errors.allocate(device, bucket.count * sizeof(float));
+    const Status ran =
+        library(tuttiAllReduceQuantized(bucket.data, bucket.data, bucket.count, tuttiFloat32, tuttiAvg, wire_,
+                                        kBlockElems, errors.data(), device.comm(), device.stream(Queue::kOwn)));
+    return room ? ran : room;
   }
 
  private:

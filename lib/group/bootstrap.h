@@ -36,8 +36,8 @@ Result<UniqueIdParts> unpack_unique_id(const UniqueId& id);
 // Starts a Root on a free port (or on `fixed_port` if not 0) with `secret`, and a detached thread that serves it until
 // every rank has joined and left, or until the deadline, when it tells all that are there which ranks are absent. The
 // root learns the number of ranks from the first one that joins; ranks that disagree, or two that claim one rank, get
-// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port. A rank that joins with
-// less time left lowers the root's limit: it is told who is absent when its own time is up.
+// kInvalidUsage naming both. Survives garbage, wrong secrets and silent connections on its port. From the first rank on
+// the root's limit is that of the most impatient one, which is told who is absent when its own time is up.
 // The thread stays in this process: a parent may start a root and then fork the ranks (the children do not serve it),
 // but must live until they have their last answer. Ranks of this process get theirs after all others, so that it may
 // end at once. kSystemError when there is no socket or thread to be had.

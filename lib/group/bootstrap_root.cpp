@@ -21,7 +21,7 @@ constexpr int kMostRelays = kFewRanks;
 }  // namespace
 
 bool RootServer::finished() {
-  if (stop_at_.passed()) return true;
+  if (stop_at_.passed() || (has_failed() && n_present_ == 0 && own_deadline_.passed())) return true;
   if (n_ranks_ == 0 || (n_joined_ < n_ranks_ && !timed_out_)) return false;
   return !is_anyone_here();
 }
@@ -114,7 +114,9 @@ bool RootServer::on_join(Client& client, const std::string& body) {
   if (!client.is_relay) greet(client, *join);
   n_joined_++;
   n_present_++;
-  if (join->left_ms < deadline_.left_ms(INT32_MAX)) deadline_ = Deadline::after_seconds(join->left_ms / 1e3);
+  // The first one's also where it is longer: who has made the id does not know the ranks' configuration.
+  if (n_joined_ == 1 || join->left_ms < deadline_.left_ms(INT32_MAX))
+    deadline_ = Deadline::after_seconds(join->left_ms / 1e3);
   return true;
 }
 
@@ -212,7 +214,9 @@ void RootServer::report_time_out() {
                    silent.size() > 1 ? "ranks" : "rank", rank_list(silent).c_str(), n_ranks_);
   if (text.empty()) text = "the limit for forming the group passed";
   const int culprit = !absent.empty() ? absent[0] : n_blobs_ > 0 && !silent.empty() ? silent[0] : -1;
-  text += misfits().empty() ? "; look for processes that did not start or cannot reach the root" : describe_misfits();
+  text += misfits().empty() ? "; look for processes that did not start, come later than TUTTI_INIT_TIMEOUT allows or "
+                              "cannot reach the root"
+                            : describe_misfits();
   report_to_all({Code::kTimeout, text, culprit});
 }
 

@@ -3,8 +3,8 @@
 //   member --Blob--> waits for the round --All--> member ... --Leave--> left
 //                       any failure: Report to all, then they are only drained
 //
-// After a failure the root stays until the deadline (or until every rank has been told), so that late ranks read the
-// reason instead of "connection refused".
+// After a failure the root stays until the deadline it was made with (or until every rank has been told), so that late
+// ranks read the reason instead of "connection refused".
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ namespace tutti {
 class RootServer final : public FrameServer {
  public:
   RootServer(std::vector<Fd> listening, const Key& key, Deadline deadline)
-      : FrameServer(std::move(listening), key, deadline) {}
+      : FrameServer(std::move(listening), key, deadline), own_deadline_(deadline) {}
   bool finished() override;
 
  private:
@@ -46,6 +46,7 @@ class RootServer final : public FrameServer {
   void report_time_out();
   std::string describe_misfits() const;
 
+  const Deadline own_deadline_;  // the ranks' may be later
   bool timed_out_ = false;
   int n_ranks_ = 0;  // 0 until the first rank has joined
   int first_rank_ = -1;

@@ -161,7 +161,9 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqu
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
   tuttiResult_t state = tuttiSuccess;
   const tuttiResult_t result = tuttiCommGetAsyncError(comm, asyncError == nullptr ? nullptr : &state);
-  if (result == tuttiSuccess) *asyncError = passed(state);  // ncclGetLastError is asked for its sentence next
+  if (result == tuttiSuccess) *asyncError = passed(state);
+  // The sentence is asked for next, by most programs without comm: so it becomes the thread's.
+  if (result == tuttiSuccess && state != tuttiSuccess) tuttiGetLastError(comm);
   return passed(result);
 }
 

@@ -1,4 +1,7 @@
 // What is done with a bucket: the built-in compressions.
+#include <fcntl.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -149,6 +152,36 @@ TEST_CASE("8-bit compression's errors end with their buckets") {
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }
+
+#ifndef TUTTI_TEST_TSAN  // ThreadSanitizer does not follow forks of a process that has threads
+TEST_CASE("a rank without room for 8-bit compression's errors says so to all ranks, and the next step is good") {
+  Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({700, 300});
+    tuttiDdpConfig_t config = small_buckets();
+    config.compression = tuttiDdpInt8;
+    config.errorFeedback = 1;
+    take(outcome, model.create(comm, &config));
+    // All that a step takes from the system is there after one that fails and one that does not.
+    take(outcome, tuttiDdpBegin(model.ddp));
+    if (rank == 0)
+      for (const size_t p : {1, 0}) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    outcome.wrong += tuttiDdpWait(model.ddp) != tuttiInvalidUsage;
+    model.step(rank, 0, outcome);
+    take(outcome, tuttiDdpBegin(model.ddp));  // buckets anew, so errors, too
+    std::vector<int> taken;                   // by rank 1: all descriptors that were left
+    const rlimit few{256, 256};
+    outcome.wrong += setrlimit(RLIMIT_NOFILE, &few) != 0;
+    for (int fd; rank == 1 && (fd = open("/dev/null", O_RDONLY)) >= 0;) taken.push_back(fd);
+    for (const size_t p : {1, 0}) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    const tuttiResult_t waited = tuttiDdpWait(model.ddp);
+    outcome.wrong += waited != tuttiSystemError || !contains(tuttiDdpGetLastError(), "rank 1: ");
+    for (const int fd : taken) close(fd);
+    model.step(rank, 1, outcome);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+  require_success(ranks.wait());
+}
+#endif
 
 namespace {
 

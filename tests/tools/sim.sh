@@ -51,6 +51,8 @@ run "$sim" all-reduce --topology "$topology" --ranks 65
 check "too many ranks" 2 '65 ranks are more than the topology has room for'
 run "$sim" all-reduce --topology "$topology" --ranks 4294967304
 check "more ranks than a number has room for" 2 'give a number up to 1048576'
+run "$sim" all-reduce --topology "$topology" --ranks 10000000
+check "a number whose first digits would do" 2 'give a number up to 1048576'
 run "$sim" all-reduce --topology "$topology" --bytes 12Q
 check "a size" 2 '--bytes 12Q: must be a size'
 run "$sim" all-reduce --topology "$topology" --bytes 1024T --trace "$tmp/none"

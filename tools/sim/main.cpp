@@ -74,7 +74,8 @@ Result<void> parse_ranks(Settings* settings) {
   char rest = 0;
   // No more digits than fit: of others sscanf takes the lower half.
   const int got = sscanf(settings->range.c_str(), "%7d..%7d%c", &training.least_ranks, &training.most_ranks, &rest);
-  const bool is_number = settings->range.find_first_not_of("0123456789") == std::string::npos;
+  const bool is_number =
+      settings->range.size() <= 7 && settings->range.find_first_not_of("0123456789") == std::string::npos;
   if (is_number) training.most_ranks = training.least_ranks;
   if ((got != 2 && !is_number) || training.least_ranks < 1 || training.most_ranks > kMostRanks ||
       training.least_ranks > training.most_ranks)
