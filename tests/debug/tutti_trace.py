@@ -7,6 +7,7 @@ import html.parser
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,8 +77,55 @@ class Page(html.parser.HTMLParser):
             self.script += data
 
 
+# A browser in which everything is there and nothing is seen: numbers are 0, but for the canvas's width.
+BROWSER = """
+const listeners = {};
+const any = new Proxy(function () {}, {
+  get: (_, key) => key === Symbol.toPrimitive ? () => 0 : key === "clientWidth" ? 1200 :
+    key === "addEventListener" ? (name, listener) => { listeners[name] = listener; } : any,
+  apply: () => any, set: () => true });
+globalThis.document = globalThis.window = any;
+globalThis.getComputedStyle = globalThis.matchMedia = () => any;
+"""
+# As far into the picture as the wheel goes, at some places of it.
+ZOOM = """
+for (let clientX = 100; clientX < 1200; clientX += 50) {
+  listeners.dblclick();
+  for (let i = 0; i < 250; i++) listeners.wheel({ preventDefault() {}, clientX, deltaY: -1 });
+}
+"""
+# 130 ranks with as many operations as a recorder keeps.
+MANY = """
+const many = data => {
+  const rank = { ...data.ranks[0], events: Array(1024).fill(data.ranks[0].events[0]) };
+  return { ...data, ranks: Array(130).fill(rank) };
+};
+"""
+
+
+def run_page(script, data):
+    """What a browser would do with it, if there is node."""
+    if shutil.which("node") is None:
+        print("the page's script was not run: there is no node")
+        return
+    for done in (script + ZOOM, MANY + script.replace(data, f"many({data})")):
+        subprocess.run(["node"], input=BROWSER + done, check=True, text=True, timeout=60)
+
+
 def late_rows(table):
     return [line.split() for line in table.splitlines()[2:2 + RANKS]]
+
+
+def check_quick_rank(run, dump, folder):
+    """A rank that has begun its last operation after the clock was looked at."""
+    trace = json.loads(Path(dump).read_text())
+    last = trace["entries"][-1]
+    assert last["time_discovered_completed_ns"] is None, last
+    trace["tutti"]["written_ns"] = last["time_discovered_started_ns"] - 5000
+    Path(folder, "quick.json").write_text(json.dumps(trace))
+    merged = run("merge", f"{folder}/quick.json", "-o", f"{folder}/quick_all").split()
+    lengths = [event["dur"] for event in json.loads(Path(merged[0]).read_text())["traceEvents"] if event["ph"] == "X"]
+    assert len(lengths) == 21 and min(lengths) >= 0, lengths
 
 
 def check_files(run, folder):
@@ -92,10 +140,12 @@ def check_files(run, folder):
     page = Page()
     page.feed(merged[1].read_text())
     begin = page.script.index("const data = ") + len("const data = ")
-    data = json.JSONDecoder().raw_decode(page.script[begin:])[0]
+    data, end = json.JSONDecoder().raw_decode(page.script[begin:])
+    run_page(page.script, page.script[begin:][:end])
     assert [len(rank["events"]) for rank in data["ranks"]] == [21, 21, 20], "the page lacks operations"
     assert [late["operations"] for late in data["late"]] == [20] * RANKS
     assert [row[:2] for row in late_rows(run("late", *dumps))] == [[str(rank), "20"] for rank in range(RANKS)]
+    check_quick_rank(run, dumps[0], folder)
     for twice in (["torch", dumps[0], dumps[0], "-o", f"{folder}/twice_"], ["dump", "-o", f"{folder}/one.json"]):
         refused = subprocess.run([run.tool, *twice], capture_output=True, text=True, timeout=60)
         assert refused.returncode == 1 and "rank" in refused.stderr, refused

@@ -83,16 +83,19 @@ target_link_libraries(example Tutti::tutti pthread)
 
 
 def check_cmake(root, scratch, compiler):
-    """Builds and runs a project of CMake's against an installation that was moved."""
-    moved = Path(scratch, "moved")
+    """Builds and runs a project of CMake's against an installation that was moved, and is found by a link to its lib/."""
+    moved, links = Path(scratch, "moved"), Path(scratch, "links")
     next(root.rglob("include/tutti")).parents[1].rename(moved)
+    links.mkdir()
+    for lib in moved.glob("lib*"):
+        (links / lib.name).symlink_to(lib)
     project = Path(scratch, "project")
     project.mkdir()
     (project / "CMakeLists.txt").write_text(CMAKE_PROJECT, encoding="utf-8")
     program, _, _, expected = [example for example in examples() if "pthread_create" in example[0].text][0]
     (project / "example.c").write_text(program.text, encoding="utf-8")
     env = dict(os.environ, CC=shlex.join(compiler))
-    run(["cmake", "-G", "Ninja", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={moved}"], env=env)
+    run(["cmake", "-G", "Ninja", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={links}"], env=env)
     run(["cmake", "--build", project / "build"])
     output = run([project / "build/example"], stdout=subprocess.PIPE).stdout
     tree.finish([] if output == expected else [f"it prints {output}"], 1)

@@ -7,7 +7,7 @@
 #   racks.sh PERF_DIR TUTTI_TUNE FAR --bench    prints times as well, with and without the file
 # Exits 77 (skipped) with the reason where root, ip, tc or namespaces are missing.
 set -u
-perf=$1/all_reduce_perf tune=$2 far=$3 bench=${4:-}
+perf=$1/all_reduce_perf tune=$(realpath "$2") far=$3 bench=${4:-}
 # shellcheck source=tests/launch/hosts.sh
 . "$(dirname "$0")/hosts.sh"
 out=$(mktemp)
@@ -47,8 +47,9 @@ job() { # tuning file, perf options
 # measure NAME PATTERN...: a file that describes the network, in lines with these patterns, and a tuning file that names it
 measure() {
   local file=$out.$1.json pattern
-  on_all /dev/null "$tune" --network "$file"
+  on_all /dev/null env -C "${file%/*}" "$tune" --network "${file##*/}"
   grep '^[# ] ' "$out.rank0"
+  grep -q "network = $file\$" "$out.rank0" || fail "the line that names the file does not say where it is"
   for pattern in "${@:2}"; do
     tr -d ' \n' <"$file" | grep -qE "$pattern" || { cat "$file"; fail "what was measured has no $pattern"; }
   done

@@ -113,6 +113,17 @@ status=$?
 check "terminated" 143 ''
 all_gone "terminated"
 
+# As nohup starts it. Of two signals that are there the hangup would come first.
+trap '' HUP
+start_endless
+trap - HUP
+kill -HUP $pid
+kill -TERM $pid
+wait $pid
+status=$?
+check "a hangup that is to be ignored" 143 ''
+all_gone "a hangup that is to be ignored"
+
 start_endless
 kill -KILL "$(echo "$children" | sed -n 2p)"
 wait $pid

@@ -120,6 +120,23 @@ def test_shared_cpus(scratch):
         check(f"{ranks} ranks on 2 CPUs {beside}", (count == len(planted["batches"])) == all_count, count)
 
 
+def test_kept(scratch):
+    """What took minutes to measure is not lost to what goes wrong afterwards."""
+    planted = planted_result()
+    for batch, before in zip(planted["batches"], (0.04, 9.0, 9.0, 9.0) * 5):
+        batch["exchange_us"] = [before, 9.0]
+    source, kept = scratch / "planted.json", scratch / "kept.json"
+    source.write_text(json.dumps(planted), encoding="utf-8")
+    shown = [ROOT / "tools/compare", "--from", source]
+    done = run([*shown, "--cpus", "near", "--json", kept], 1)
+    check("CPUs that never were near are told of", "the CPUs were never near" in done.stderr, done.stderr)
+    check("and all batches kept", kept.exists() and len(json.loads(kept.read_text())["batches"]) == len(planted["batches"]))
+    done = run([*shown, "--plot", scratch / "nowhere" / "plot"], 1)
+    check("a plot that fails comes after the table", "a note" in done.stdout, done.stdout)
+    done = run([*shown, "--json", scratch / "nowhere" / "result"], 2)
+    check("a file that cannot be is refused by name", "nowhere/result cannot be written" in done.stderr, done.stderr)
+
+
 def load_tool():
     """tools/compare as a module."""
     loader = importlib.machinery.SourceFileLoader("compare_tool", str(ROOT / "tools/compare"))
@@ -203,14 +220,21 @@ def is_running(pid):
         return False
 
 
+def children_of(pid):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    except OSError:
+        return []  # it ended meanwhile
+
+
 def busy_children(pid):
     """The busy processes that a process has started."""
     wanted = "\0".join(busy.COMMAND) + "\0"
     found = []
-    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
+    for child in children_of(pid):
         try:
             if pathlib.Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8") == wanted:
-                found.append(int(child))
+                found.append(child)
         except OSError:
             continue  # it ended meanwhile
     return found
@@ -223,17 +247,25 @@ def wait_until(what, holds):
     check(what, holds(), f"not within {GENEROUS_SECONDS} s")
 
 
+def obey_signals():
+    """A shell, or nohup, may have started this with them ignored."""
+    for sign in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(sign, signal.SIG_DFL)
+
+
 def test_busy(folder):
-    """They run meanwhile, and none outlives the tool, whatever ends it."""
+    """They run meanwhile, and none outlives the tool, whatever ends it; nor does the program that it measures."""
     script = "import busy, time\nwith busy.busy(2):\n    time.sleep(1000)"
     tool = [str(ROOT / "tools/compare"), "--build", str(folder), "--no-install", "--only", "floor", "--busy", "2",
             "--seconds", "1000", "--sizes", "8"]
-    for command, sign in ((tool, signal.SIGINT), (tool, signal.SIGTERM), ([sys.executable, "-c", script], signal.SIGKILL)):
-        # A shell may have started this with the signal ignored.
+    ends = [(tool, sign) for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    for command, sign in (*ends, ([sys.executable, "-c", script], signal.SIGKILL)):
         process = subprocess.Popen(command, cwd=ROOT / "tools/peers", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+                                   preexec_fn=obey_signals)
         wait_until("two processes are busy", lambda: len(busy_children(process.pid)) == 2)
-        children = busy_children(process.pid)
+        if command == tool:
+            wait_until("and ranks are measured", lambda: any(children_of(child) for child in children_of(process.pid)))
+        children = children_of(process.pid)
         process.send_signal(sign)
         process.wait(GENEROUS_SECONDS)
         wait_until(f"{sign.name} ends them", lambda: not any(is_running(child) for child in children))
@@ -374,6 +406,7 @@ def main():
         test_headings()
         test_programs()
         test_shared_cpus(scratch)
+        test_kept(scratch)
         tool = load_tool()
         test_missing(tool, scratch)
         with concurrent.futures.ThreadPoolExecutor() as builders:

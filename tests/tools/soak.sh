@@ -21,9 +21,24 @@ status=0
 [ $status = 2 ] || { echo 'a misspelt fault is no error'; failed=1; }
 grep -q "' stop' is none of kill," "$tmp/out" || lacks 'which fault is none'
 
+# Somebody counts on what it has found after hours.
+status=0
+"$soak" --seconds 1 -J "$tmp/no/such/folder" >"$tmp/out" 2>&1 || status=$?
+[ $status = 2 ] && grep -q 'no/such/folder: cannot be written' "$tmp/out" || lacks 'that the JSON cannot be written, at once'
+if [ -w /dev/full ]; then
+  "$soak" --seconds 1 --ranks 2 --faults '' --rest 4000 -J /dev/full >"$tmp/out" 2>&1 && lacks 'a failure: the JSON is lost'
+  "$soak" --seconds 1 --ranks 2 --faults '' --rest 4000 >/dev/full 2>"$tmp/out" && lacks 'a failure: the table is lost'
+fi
+
 LD_PRELOAD=$corrupt "$soak" --seconds 3 --ranks 3 --faults '' --maxbytes 65536 --rest 1000 >"$tmp/out" 2>&1 &&
   { echo 'wrong data are no failure'; failed=1; }
 grep -qE '^wrong results +[1-9]' "$tmp/out" || lacks 'wrong data'
+
+for seconds in 1e10 0; do
+  status=0
+  "$soak" --seconds $seconds >"$tmp/out" 2>&1 || status=$?
+  [ $status = 2 ] && grep -q -- --seconds "$tmp/out" || lacks "that --seconds $seconds cannot be"
+done
 
 # A rank that is stopped and never continued makes the others wait: that is a hang, and who waits for whom is said.
 "$soak" --seconds 60 --ranks 2 --faults '' --hang 4 >"$tmp/out" 2>&1 &
@@ -33,8 +48,18 @@ for _ in $(seq 200); do [ "$(children | wc -w)" = 2 ] && break; sleep 0.1; done
 sleep 1
 kill -STOP "$(children | cut -d' ' -f2)"
 for _ in $(seq 300); do grep -q HANG "$tmp/out" && break; sleep 0.2; done
-kill -INT $pid
+kill -TERM $pid
 wait $pid && { echo 'a hang is no failure'; failed=1; }
 grep -qE 'HANG: .*waits for rank' "$tmp/out" || lacks 'who waits for whom'
 grep -qE '^hangs +[1-9]' "$tmp/out" || lacks 'a hang'
+
+# Started by nohup it goes on when its user logs out.
+trap '' HUP
+"$soak" --seconds 5 --ranks 2 --faults '' --rest 4000 -J "$tmp/json" >"$tmp/out" 2>&1 &
+pid=$!
+trap - HUP
+for _ in $(seq 200); do [ "$(children | wc -w)" = 2 ] && break; sleep 0.1; done
+kill -HUP $pid
+wait $pid || { echo "the exit status is $?"; cat "$tmp/out"; failed=1; }
+grep -qE '"seconds": ([5-9]|[1-9][0-9])' "$tmp/json" || { echo 'a hangup that is to be ignored ends it'; cat "$tmp/json"; failed=1; }
 exit $failed

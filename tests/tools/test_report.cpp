@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "buffer.h"
 #include "catch.h"
 #include "json.h"
 #include "measure.h"
+#include "memory.h"
 #include "report.h"
 #include "tensors.h"
 
@@ -207,6 +210,44 @@ TEST_CASE("memory is reported by what came to be held at each stage, never less 
   const double before = resident_bytes();
   const std::string held(8 << 20, 'x');
   CHECK(resident_bytes() >= before + static_cast<double>(held.size()) / 2);
+}
+
+TEST_CASE("memory that is left is the machine's, or what the tightest control group has") {
+  namespace fs = std::filesystem;
+  char folder[] = "/tmp/tutti_memory_XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  const std::string root = folder, groups = root + "/sys/fs/cgroup";
+  const auto write = [](const std::string& path, const char* text) {
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path) << text;
+  };
+  CHECK(available_bytes(root) == 0);
+  write(root + "/proc/meminfo", "MemTotal: 900 kB\nMemAvailable: 500 kB\nSwapFree: 7 kB\n");
+  CHECK(available_bytes(root) == 507 * 1024);
+  write(root + "/proc/self/cgroup", "1:cpu:/else\n0::/job/step\n");
+  CHECK(available_bytes(root) == 507 * 1024);
+  write(groups + "/job/step/memory.max", "max\n");
+  write(groups + "/job/step/memory.current", "102400\n");
+  CHECK(available_bytes(root) == 507 * 1024);
+  write(groups + "/job/memory.max", "204800\n");
+  write(groups + "/job/memory.current", "102400\n");
+  CHECK(available_bytes(root) == 107 * 1024);
+  write(groups + "/job/memory.stat", "anon 51200\ninactive_file 1024\nactive_file 2048\nunevictable 4096\n");
+  CHECK(available_bytes(root) == 110 * 1024);
+  write(groups + "/memory.max", "3072\n");  // of a container, which sees only this one
+  write(groups + "/memory.current", "2048\n");
+  CHECK(available_bytes(root) == 8 * 1024);
+  fs::remove_all(groups);
+  write(root + "/proc/self/cgroup", "4:memory:/job\n1:cpu:/else\n0::/\n");
+  CHECK(available_bytes(root) == 507 * 1024);
+  write(groups + "/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+  write(groups + "/memory/job/memory.usage_in_bytes", "102400\n");
+  CHECK(available_bytes(root) == 507 * 1024);
+  write(groups + "/memory/memory.limit_in_bytes", "204800\n");
+  write(groups + "/memory/memory.usage_in_bytes", "102400\n");
+  write(groups + "/memory/memory.stat", "active_file 512\ntotal_active_file 1024\n");
+  CHECK(available_bytes(root) == 108 * 1024);
+  fs::remove_all(root);
 }
 
 TEST_CASE("the spread of iterations") {

@@ -53,6 +53,24 @@ check "fitting over a file" 0 "# written: $tmp/kept"
 grep -q '^network.hop = 1.2e+04 ' "$tmp/kept" && grep -q '^network = racks.json$' "$tmp/kept" && grep -q '^shm.hop = ' "$tmp/kept"
 status=$?
 check "what was not measured stays in it" 0 ''
+# The system's file, which counts as long as the user has none. Where /etc can be another folder for a while.
+cat >"$tmp/in_etc" <<'SCRIPT'
+cp /etc/ld.so.cache "$tmp" && mount -t tmpfs none /etc && cp "$tmp/ld.so.cache" /etc && mkdir /etc/tutti || exit 77
+echo '{"hosts_per_rack": 1, "ranks_per_host": 1, "racks": 1, "local": {"gbit_per_s": 100, "latency_us": 1},
+  "nic": {"gbit_per_s": 1, "latency_us": 20}}' >/etc/tutti/racks.json
+printf 'network.hop = 12000\nnetwork = racks.json\n' >/etc/tutti/tuning
+XDG_CONFIG_HOME=$tmp/new "$tune" --fit "$tmp/samples" && XDG_CONFIG_HOME=$tmp/new "$perf" -t 2 -b 8 -e 8 -n 1 --explain
+SCRIPT
+mkdir "$tmp/new"
+tmp=$tmp tune=$tune perf=$perf unshare --mount --propagation private sh "$tmp/in_etc" >"$tmp/out" 2>&1
+status=$?
+if [ $status = 77 ] || grep -q '^unshare:' "$tmp/out"; then
+  echo "a system's file was not tried: $(cat "$tmp/out")"
+else
+  check "what is not measured is as in the system's file" 0 '\*network.hop 12000'
+  cp "$tmp/new/tutti/tuning" "$tmp/out"
+  check "and its network" 0 '^network = /etc/tutti/racks.json$'
+fi
 sed 's/"ns": /"ns": 9/' "$tmp/samples" >"$tmp/slow"
 run "$tune" --fit "$tmp/slow" "$tmp/samples" "$tmp/samples" -o "$tmp/of_three"
 grep '=' "$tmp/of_three" | cmp -s - "$tmp/lines"

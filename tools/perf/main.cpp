@@ -33,8 +33,8 @@ Status check_memory(const Options& options, const Collective& collective, const 
   const double have = available_bytes();
   if (have == 0 || each * ranks <= have) return {};
   return Error{
-      text("%d rank(s) need buffers of %.0f bytes (%s), of which this machine has %s; make the largest size "
-           "(-e) smaller",
+      text("%d rank(s) need buffers of %.0f bytes (%s), of which this machine, or its container, has %s; make the "
+           "largest size (-e) smaller",
            ranks, each * ranks, human_bytes(each * ranks).c_str(), human_bytes(have).c_str())};
 }
 

@@ -4,19 +4,61 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 #include "status.h"
 
 namespace tutti::perf {
+namespace {
 
-double available_bytes() {
-  std::ifstream in("/proc/meminfo");
-  double sum = 0;
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+// Also where the file says "max", or is not there.
+double number_in(const std::string& path) {
+  double value = 0;
+  return std::ifstream(path) >> value ? value : kNoLimit;
+}
+
+// What the control group of this folder may still take, with what it holds of files, which would make room.
+double left_in_group(const std::string& folder, bool is_version_1) {
+  const double most = number_in(folder + (is_version_1 ? "/memory.limit_in_bytes" : "/memory.max"));
+  const double used = number_in(folder + (is_version_1 ? "/memory.usage_in_bytes" : "/memory.current"));
+  if (most == kNoLimit || used == kNoLimit) return kNoLimit;
+  const std::string all = is_version_1 ? "total_" : "";
+  double left = most - used, bytes = 0;
+  std::ifstream stat(folder + "/memory.stat");
+  for (std::string key; stat >> key >> bytes;)
+    if (key == all + "active_file" || key == all + "inactive_file") left += bytes;
+  return std::max(left, 1.0);
+}
+
+// In the tightest of the groups that this process is in: containers and Slurm's jobs have less than their machine. A
+// container's own group is at the top of what it sees.
+double left_in_groups(const std::string& root) {
+  double least = kNoLimit;
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const bool is_version_1 = line.find(":memory:/") != line.npos;
+    if (!is_version_1 && line.rfind("0::/", 0) != 0) continue;
+    const std::string top = root + (is_version_1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup");
+    for (std::string group = top + line.substr(line.find(":/") + 1); group.size() >= top.size();
+         group.erase(group.rfind('/')))
+      least = std::min(least, left_in_group(group, is_version_1));
+  }
+  return least;
+}
+
+}  // namespace
+
+double available_bytes(const std::string& root) {
+  std::ifstream in(root + "/proc/meminfo");
+  double memory = 0, swap = 0;
   std::string key, unit;
   for (double kib; in >> key >> kib; std::getline(in, unit)) {
-    if (key == "MemAvailable:" || key == "SwapFree:") sum += kib * 1024;
+    if (key == "MemAvailable:") memory = kib * 1024;
+    if (key == "SwapFree:") swap = kib * 1024;
   }
-  return sum;
+  return std::min(memory, left_in_groups(root)) + swap;
 }
 
 double resident_bytes() {

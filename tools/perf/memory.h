@@ -1,12 +1,13 @@
-// How much memory this machine has left, and how much this process holds.
+// How much memory there is left, and how much this process holds.
 #pragma once
 
 #include <string>
 
 namespace tutti::perf {
 
-// Memory and swap that this machine can still give, 0 if it does not say.
-double available_bytes();
+// Memory and swap that this machine, or the container that this process is in, can still give; 0 if it does not say.
+// `root` is for tests: what stands before /proc and /sys.
+double available_bytes(const std::string& root = "");
 // Pages of this process that are in memory, shared ones included.
 double resident_bytes();
 

@@ -27,11 +27,18 @@ struct Child {
   int wait_status = 0;
 };
 
+// As by nohup, or of what a shell starts with &. A signal that is blocked comes even then.
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 sigset_t launcher_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
-  for (int signal : kInterrupts) sigaddset(&set, signal);
+  for (int signal : kInterrupts)
+    if (!is_ignored(signal)) sigaddset(&set, signal);
   return set;
 }
 

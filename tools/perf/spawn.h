@@ -17,8 +17,9 @@ void block_launcher_signals();
 
 // Runs child(i) in n forked processes and `meanwhile` here once all are forked (so threads may start there: a process
 // with threads should not fork); what it returns is the process's exit status. Returns the worst exit status, or 128 +
-// the signal that ended all of this (SIGINT, SIGTERM and SIGHUP are passed on to the children). Says on stderr which
-// ranks ended how, in the order of their ends, if one failed otherwise than by wrong data.
+// the signal that ended all of this (SIGINT, SIGTERM and SIGHUP are passed on to the children, but for those that this
+// program was started to ignore). Says on stderr which ranks ended how, in the order of their ends, if one failed
+// otherwise than by wrong data.
 int spawn(const SpawnPlan& plan, const std::function<int(int)>& child, const std::function<void()>& meanwhile);
 
 }  // namespace tutti::perf

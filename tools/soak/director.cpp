@@ -202,7 +202,6 @@ void Director::join() {
   next.n_ranks = has_members ? 0 : -1;
   next.verdict = Verdict::kOpen;
   board_.gathering = number;
-  gathering_since_ns_ = now_ns();
   if (has_members) fate_.faults["join"]++;
   fate_.joined += static_cast<uint64_t>(next.n_joiners);
 }

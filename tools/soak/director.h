@@ -51,7 +51,6 @@ class Director {
   void leave_one();
   void revoke_one();
   void cut_one();
-  void mend(int host, int64_t cut_ns);
   void join();
   void disturb(int ms);
 
@@ -72,7 +71,7 @@ class Director {
   std::map<int, int> slot_of_;  // by process
   std::set<int> ended_well_;    // processes
   Fate fate_;
-  int64_t begun_ns_ = 0, next_ns_ = 0, gathering_since_ns_ = 0;
+  int64_t begun_ns_ = 0, next_ns_ = 0;
   int cut_host_ = -1;
 };
 

@@ -4,13 +4,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "../cli/command_line.h"
 #include "report.h"
 
 namespace tutti::soak {
@@ -33,11 +36,12 @@ int report(const Options& options, const Board& board, const Fate& fate) {
   if (isatty(STDERR_FILENO) != 0) fprintf(stderr, "\r\033[K");
   const bool to_stdout = options.json_path == "-";
   print_report(to_stdout ? stderr : stdout, options, board, fate);
-  if (to_stdout) fputs(json_text(options, board, fate).c_str(), stdout);
-  if (!to_stdout && !options.json_path.empty() &&
-      !(std::ofstream(options.json_path) << json_text(options, board, fate)))
-    return complain("-J " + options.json_path + ": cannot be written", kExitUsage);
-  return failures(board, fate) == 0 ? 0 : kExitFailed;
+  const std::string json = options.json_path.empty() ? "" : json_text(options, board, fate);
+  if (to_stdout) fputs(json.c_str(), stdout);
+  // A disk may be full, which shows when all has been written.
+  if (!to_stdout && !json.empty() && !(std::ofstream(options.json_path) << json << std::flush))
+    return complain("-J " + options.json_path + ": cannot be written: " + strerror(errno), kExitFailed);
+  return cli::printed(failures(board, fate) == 0 ? 0 : kExitFailed, "tutti-soak");
 }
 
 // Nothing lies beside it: a rank that writes beyond its buffers must not change what is counted.
@@ -51,6 +55,9 @@ void* shared_memory(size_t bytes) {
 }
 
 int soak(const Options& options) {
+  // Now, and not after hours; what an earlier one has found goes.
+  if (!options.json_path.empty() && options.json_path != "-" && !std::ofstream(options.json_path))
+    return complain("-J " + options.json_path + ": cannot be written: " + strerror(errno), kExitUsage);
   void* const memory = shared_memory(sizeof(Board));
   if (memory == nullptr) return complain("no memory to share with the ranks", kExitFailed);
   Board& board = *new (memory) Board;
@@ -63,7 +70,8 @@ int soak(const Options& options) {
   setenv("TUTTI_TRACE_DIR", folder, 1);
   setenv("TUTTI_INIT_TIMEOUT", std::to_string(kInitSeconds).c_str(), 1);
   setenv("TUTTI_LOG", "none", 0);  // errors are what is wanted here
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, [](int) { interrupted = 1; });
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+    if (::signal(signal, [](int) { interrupted = 1; }) == SIG_IGN) ::signal(signal, SIG_IGN);  // as nohup wants it
   const Fate fate = Director(options, board, hosts, folder).run([] { return interrupted != 0; });
   std::filesystem::remove_all(folder);
   return report(options, board, fate);
@@ -79,7 +87,8 @@ std::string check_faults(const std::string& list) {
 }
 
 void add_options(CLI::App& app, Options& o) {
-  app.add_option("--seconds", o.seconds, "how long")->check(CLI::PositiveNumber);
+  // 30 years: nanoseconds count no farther than 292.
+  app.add_option("--seconds", o.seconds, "how long")->check(CLI::Range(1e-3, 1e9));
   app.add_option("--seed", o.seed, "random seed: operations, faults and their times");
   app.add_option("--ranks", o.ranks, "processes")->check(CLI::Range(2, kMostRanks));
   app.add_option("--hosts", o.hosts, "network namespaces that the ranks are spread over, whose cables are cut (root)")
@@ -113,10 +122,6 @@ int main(int argc, char** argv) {
       "  sudo tutti-soak --ranks 6 --hosts 3          also cuts links\n"
       "  tutti-soak --faults stop,delay --rest 1000   no deaths, and little of the CPU\n");
   tutti::soak::add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : tutti::soak::kExitUsage;
-  }
+  if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-soak")) return *status;
   return tutti::soak::soak(options);
 }

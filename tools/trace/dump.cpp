@@ -1,5 +1,7 @@
 #include "dump.h"
 
+#include <algorithm>
+
 #include "base/file.h"
 
 namespace tutti::trace {
@@ -60,7 +62,11 @@ Result<Dump> read_dump(const std::string& path) {
     dump.n_ranks = own.at("ranks");
     dump.pid = own.at("pid");
     dump.written_ns = own.at("written_ns");
-    for (const nlohmann::json& entry : dump.json.at("entries")) dump.events.push_back(to_event(entry));
+    for (const nlohmann::json& entry : dump.json.at("entries")) {
+      dump.events.push_back(to_event(entry));
+      // Its rank may have gone on between that look at the clock and the one at its operations.
+      dump.written_ns = std::max(dump.written_ns, dump.events.back().started_ns);
+    }
   } catch (const nlohmann::json::exception& e) {
     return Error{Code::kInvalidArgument,
                  path +

@@ -22,7 +22,7 @@ json rank_of(const Dump& dump, int64_t zero_ns, bool has_groups) {
     events.push_back({{"name", event.name},
                       {"call", event.text},
                       {"start", event.started_ns - zero_ns},
-                      {"end", (ended ? event.finished_ns : std::max(dump.written_ns, event.started_ns)) - zero_ns},
+                      {"end", (ended ? event.finished_ns : dump.written_ns) - zero_ns},
                       {"queued", event.started_ns - event.created_ns},
                       {"bytes", event.bytes},
                       {"caller", event.caller},
@@ -53,8 +53,7 @@ std::string html_page(const std::vector<Dump>& dumps) {
   for (const Dump& dump : dumps) {
     for (const Event& event : dump.events) {
       zero_ns = std::min(zero_ns, event.started_ns);
-      end_ns =
-          std::max(end_ns, event.finished_ns != 0 ? event.finished_ns : std::max(dump.written_ns, event.started_ns));
+      end_ns = std::max(end_ns, event.finished_ns != 0 ? event.finished_ns : dump.written_ns);
     }
   }
   json data{{"ranks", json::array()},

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "../cli/command_line.h"
 #include "../perf/launch.h"
@@ -127,10 +128,11 @@ Status write(const std::string& path, const std::string& bytes) {
   return perf::Error{written.error().message};
 }
 
-// Prices that nothing was measured for are the file's, if it is there and any good.
-Status write_prices(const std::string& path, Prices prices, const std::vector<std::string>& fitted, size_t n_samples) {
-  const auto before = read_file(path);
-  const auto old = prices_from_text(before ? before.value() : "", path);
+// Prices that nothing was measured for are those of `kept_from`, if it is there and any good.
+Status write_prices(const std::string& path, const std::string& kept_from, Prices prices,
+                    const std::vector<std::string>& fitted, size_t n_samples) {
+  const auto before = read_file(kept_from);
+  const auto old = prices_from_text(before ? before.value() : "", kept_from);
   std::string out =
       text("# What messages and bytes cost, in nanoseconds. Written by tutti-tune from %zu operations.\n", n_samples);
   Prices kept = old ? old.value().prices : built_in_prices();
@@ -143,7 +145,11 @@ Status write_prices(const std::string& path, Prices prices, const std::vector<st
       out +=
           text("%s = %.4g  # %s\n", lines[i].name.c_str(), *(is_new ? lines : others)[i].value, lines[i].help.c_str());
   }
-  if (old && !old.value().network_file.empty()) out += "network = " + old.value().network_file + "\n";
+  if (old && !old.value().network_file.empty()) {
+    const std::filesystem::path network = old.value().network_file;  // beside the file that names it
+    const auto folder = std::filesystem::path(kept_from).parent_path();
+    out += "network = " + (kept_from == path ? network : folder / network).string() + "\n";
+  }
   if (Status s = write(path, out); !s) return s;
   printf("# written: %s\n", path.c_str());
   return {};
@@ -175,10 +181,12 @@ Status conclude(const Settings& settings, const std::vector<Sample>& samples) {
   std::vector<std::string> fitted;
   const Prices prices = fit(samples, built_in_prices(), &fitted);
   show(samples, "with new prices", prices);
-  std::string path = settings.output;
-  if (path.empty())
+  std::string path = settings.output, kept_from = path;
+  if (path.empty()) {
     if (Status s = users_file(&path); !s) return s;
-  return write_prices(path, prices, fitted, samples.size());
+    kept_from = now.value().file;  // /etc's, if it is that whose place the user's takes
+  }
+  return write_prices(path, kept_from, prices, fitted, samples.size());
 }
 
 // The results are there when they have been printed, too: a disk may be full.
@@ -209,7 +217,9 @@ Status find_network(const std::string& path, tuttiComm_t comm) {
   if (Status s = measure_network(team, &json); !s) return s;
   if (team.rank() != 0) return team.agree(Status());
   Status written = write(path, json);
-  if (written) printf("# written: %s; name it in the tuning file: network = %s\n", path.c_str(), path.c_str());
+  // The library looks for a relative name beside the tuning file.
+  const std::string name = std::filesystem::absolute(path).string();
+  if (written) printf("# written: %s; name it in the tuning file: network = %s\n", path.c_str(), name.c_str());
   return team.agree(printed(std::move(written)));
 }
 
