@@ -184,8 +184,10 @@ struct TransportTable {
   static tuttiResult_t link_poll(tuttiLink* link, tuttiLinkState* state, tuttiTransportError* error) {
     auto ready = self(link)->poll();
     if (state != nullptr) self(link)->fill(state);
-    if (!ready) return report(ready.error(), error);
-    return ready.value() ? tuttiSuccess : tuttiInProgress;
+    if (ready) return ready.value() ? tuttiSuccess : tuttiInProgress;
+    if (state != nullptr && state->struct_bytes >= sizeof *state)
+      state->culprit_plus_1 = static_cast<uint32_t>(ready.error().culprit_rank + 1);
+    return report(ready.error(), error);
   }
   static tuttiResult_t read(tuttiLink* link, const void** data, tuttiTransportError* error) {
     auto found = receiver(link)->read();

@@ -88,7 +88,9 @@ class Link {
   uint32_t slots() const { return config_.slots; }
   uint32_t slot_bytes() const { return config_.slot_bytes; }
 
-  tuttiResult_t poll(tuttiTransportError* error) { return table_->link_poll(link_, nullptr, error); }
+  tuttiResult_t poll(tuttiTransportError* error, tuttiLinkState* state = nullptr) {
+    return table_->link_poll(link_, state, error);
+  }
   tuttiLinkState state() {
     tuttiLinkState state{sizeof state, 0, kNotCounted};
     table_->link_poll(link_, &state, nullptr);
@@ -152,6 +154,15 @@ class Link {
   tuttiLink* link_ = nullptr;
   tuttiLinkConfig config_{};
 };
+
+// Asks it; an error is of the rank whose fault it is.
+inline Result<void> is_well(Link& link) {
+  tuttiTransportError error{};
+  tuttiLinkState state{sizeof state, 0, 0, 0};
+  const tuttiResult_t code = link.poll(&error, &state);
+  if (code == tuttiSuccess || code == tuttiInProgress) return {};
+  return to_error(code, error, state.culprit_plus_1 > 0 ? static_cast<int>(state.culprit_plus_1) - 1 : link.peer());
+}
 
 class Endpoint {
  public:

@@ -86,7 +86,7 @@ typedef struct {
 } tuttiEndpointConfig;
 
 /* Of an endpoint: how peers find it, and what it presumably does, to choose between several that reach a peer: the one
- * that brings 128 KiB soonest. Preset to what stands between shared memory and TCP. */
+ * that brings 128 KiB soonest, but shared memory with who has it in common. Preset to what is between that and TCP. */
 typedef struct {
   uint32_t struct_bytes;     /* set by the caller */
   uint32_t latency_ns;       /* until a message of a few bytes has arrived */
@@ -121,6 +121,9 @@ typedef struct {
   /* Likewise: how many segments or packets were sent again, because the network had lost them or been slow. It never
    * decreases. A transport that does not count leaves it as it is. */
   uint64_t resent;
+  /* 1 more than the rank whose fault it is that the link fails; 0: its peer's. A rank that waits for one link may do so
+   * because another one of its endpoint has failed. */
+  uint32_t culprit_plus_1;
 } tuttiLinkState;
 
 /* What acquire gives. */

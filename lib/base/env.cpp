@@ -68,7 +68,7 @@ constexpr std::array<EnvEntry, static_cast<size_t>(Env::kCount_)> kTable = {{
   {Env::kIbPkey, "TUTTI_IB_PKEY", "0", 0, 65535, "index of the partition key in the RDMA port's table"},
   {Env::kIbTimeout, "TUTTI_IB_TIMEOUT", "18", 1, 22, "an unacknowledged RDMA packet is sent again after 4.096 us times 2 to the power of this"},
   {Env::kIbRetries, "TUTTI_IB_RETRIES", "6", 0, 6, "how often an RDMA packet is sent again before the peer is given up"},
-  {Env::kIbQueues, "TUTTI_IB_QPS", "1", 1, 8, "queue pairs of a link on each RDMA port"},
+  {Env::kIbQueues, "TUTTI_IB_QPS", "1", 1, 8, "queue pairs of a link on each RDMA port, 8 on all of them at most"},
   {Env::kIbPinBytes, "TUTTI_IB_PIN_BYTES", "16G", 0, INT64_MAX,
    "bytes of registered memory that are pinned for RDMA devices at a time; the least recently used is unpinned first"},
   {Env::kGpuDirect, "TUTTI_GPU_DIRECT", "1", 0, 2,

@@ -40,26 +40,6 @@ std::span<const uint8_t> address_bytes(const sockaddr* address) {
   return {};
 }
 
-Result<std::vector<Interface>> all_interfaces() {
-  std::vector<Interface> found;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return system_error("asking for this host's network interfaces", errno);
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || !(i->ifa_flags & IFF_UP)) continue;
-    const int family = i->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    Interface entry;
-    entry.name = i->ifa_name;
-    entry.address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    memcpy(&entry.address.storage, i->ifa_addr, entry.address.length);
-    if (i->ifa_netmask != nullptr)
-      for (const uint8_t byte : address_bytes(i->ifa_netmask)) entry.network_bits += std::popcount(byte);
-    found.push_back(std::move(entry));
-  }
-  freeifaddrs(list);
-  return found;
-}
-
 Address any_address(int family, uint16_t port) {
   Address address;
   address.storage.ss_family = static_cast<sa_family_t>(family);
@@ -84,6 +64,26 @@ Result<void> wait_for(int fd, short events, Deadline deadline) {
 }
 
 }  // namespace
+
+Result<std::vector<Interface>> all_interfaces() {
+  std::vector<Interface> found;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return system_error("asking for this host's network interfaces", errno);
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || !(i->ifa_flags & IFF_UP)) continue;
+    const int family = i->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    Interface entry;
+    entry.name = i->ifa_name;
+    entry.address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    memcpy(&entry.address.storage, i->ifa_addr, entry.address.length);
+    if (i->ifa_netmask != nullptr)
+      for (const uint8_t byte : address_bytes(i->ifa_netmask)) entry.network_bits += std::popcount(byte);
+    found.push_back(std::move(entry));
+  }
+  freeifaddrs(list);
+  return found;
+}
 
 bool matches_filter(std::string_view filter, const std::function<bool(std::string_view part, bool exact)>& is_it) {
   const bool excludes = filter.starts_with('^');

@@ -49,6 +49,8 @@ bool is_hardware(const Interface& interface);
 enum Preference : int { kRealNetwork, kContainerBridge, kLinkLocal, kLoopback };
 Preference preference(const Interface& interface);
 
+// All of this host's that are up, whatever the user wants.
+Result<std::vector<Interface>> all_interfaces();
 // This host's usable addresses (interfaces that are up), filtered by TUTTI_SOCKET_IFNAME. Without a filter, in order of
 // preference: global addresses, then docker-like bridges and link-local ones, then loopback.
 // An error names the filter and the interfaces there are when nothing matches.

@@ -27,8 +27,10 @@ bool keeps_socket(const std::vector<Endpoint>& endpoints, const LinkPool::Peers&
   return !is_here || std::none_of(endpoints.begin(), endpoints.end(), is_shared_memory);
 }
 
-// What the endpoint presumably takes to bring a message of a slot's size.
+// What the endpoint presumably takes to bring a message of a slot's size. To ranks of this host a network's device may
+// say that it is faster than a core copies, but it is farther, and shared by all.
 double cost_ns(const Endpoint& endpoint) {
+  if (is_shared_memory(endpoint)) return 0;
   const tuttiEndpointInfo& info = endpoint.info();
   return info.latency_ns + (128 << 10) * 1e9 / static_cast<double>(info.bytes_per_second);
 }

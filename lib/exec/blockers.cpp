@@ -38,12 +38,10 @@ TagWords Blockers::last_tag(const Link& link) const {
 Result<void> Blockers::poll() const {
   Result<void> well;
   for_each([&](Link& link, bool, const BoundStep*) {
-    tuttiTransportError error{};
-    const tuttiResult_t code = link.poll(&error);
-    if (!well || code == tuttiSuccess || code == tuttiInProgress) return;
-    Error lost = to_error(code, error, link.peer());
-    lost.message += "; this rank is in " + to_text(call_.call);
-    well = std::move(lost);
+    auto asked = is_well(link);
+    if (!well || asked) return;
+    well = std::move(asked);
+    well.error().message += "; this rank is in " + to_text(call_.call);
   });
   return well;
 }

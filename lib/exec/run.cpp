@@ -192,10 +192,9 @@ bool Run::compute(const LoweredStep& step, const Targets& targets) {
 // A rank that was stopped in between finds that the owner could not wait: then it may have read anything.
 bool Run::still_exposed(const LoweredStep& step) {
   for (Link* link : step.recvs) {
-    tuttiTransportError error{};
-    const tuttiResult_t code = link->poll(&error);
-    if (code == tuttiSuccess || code == tuttiInProgress) continue;
-    error_ = to_error(code, error, link->peer());
+    auto well = is_well(*link);
+    if (well) continue;
+    error_ = std::move(well).error();
     return false;
   }
   return true;

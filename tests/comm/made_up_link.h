@@ -19,6 +19,7 @@ struct MadeUpEnd {
   const void* exposed = nullptr;      // where an exposed message can be read
   const char* fails_to_read = nullptr;
   const char* fails = nullptr;  // link_poll
+  uint32_t culprit_plus_1 = 0;  // and whose fault that is
   bool exposes = false;
   void* place = nullptr;  // where the receiver has posted the next message
   uint32_t place_bytes = 0;
@@ -45,7 +46,7 @@ inline tuttiTransport made_up_transport() {
   };
   tuttiTransport table{TUTTI_TRANSPORT_ABI_VERSION, sizeof(tuttiTransport), "made-up"};
   table.link_poll = [](tuttiLink* link, tuttiLinkState* state, tuttiTransportError* error) {
-    if (state != nullptr) state->unsent = end(link)->unsent;
+    if (state != nullptr) state->unsent = end(link)->unsent, state->culprit_plus_1 = end(link)->culprit_plus_1;
     return fail(end(link)->fails, error);
   };
   table.acquire = [](tuttiLink* link, const void* data, uint32_t bytes, tuttiPosting posting, void** at) {

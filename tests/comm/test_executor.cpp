@@ -68,7 +68,10 @@ TEST_CASE("executor: what still holds the rank up is waited for, and a link that
   const auto result = drive(run, context, {.op_timeout_seconds = 5});
   REQUIRE_FALSE(result);
   CHECK(contains(result.error().message, "rank 1 is gone; this rank is in AllReduce"));
+  CHECK(result.error().culprit_rank == 1);
   CHECK(bench.to.revokes == 1);
+  bench.to.culprit_plus_1 = 1 + 5;  // a link to rank 5 that has failed on the same device
+  CHECK(run.blockers().poll().error().culprit_rank == 5);
 }
 
 // The pauses are within the operation's steps, not while it waits, so no load makes one of them too long.

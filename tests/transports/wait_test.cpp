@@ -146,6 +146,26 @@ TEST_CASE("a freed slot wakes the sender") {
   }
 }
 
+// It would sleep for a tenth of a second, where nothing else wakes it.
+TEST_CASE("a freed slot wakes the sender, also where a message the other way brings the news") {
+  const tuttiTransport* t = GENERATE(from_range(transports()));
+  INFO(t->name);
+  Pair p = make_pair(t, Ask{1, 0, 4, 64});
+  Link back_out, back_in;
+  REQUIRE(join(p.receiver, Ask{0, 0, 4, 64}, p.sender, &back_out, &back_in));
+  for (int i = 0; i < 4 && p.out.acquire() != nullptr; i++) publish_empty(p.out);
+  tuttiMessage message{};
+  REQUIRE(until([&] { return poll_once(p.out) && poll_once(p.in) && p.in.peek(&message); }));
+  tuttiWait wait{-1, 0};
+  const bool may_sleep = p.out.wait_begin(&wait) && wait.fd >= 0;
+  p.in.release();
+  publish_empty(back_out);
+  pollfd fd{wait.fd, wait.events, 0};
+  if (may_sleep) CHECK(until([&] { return poll_once(p.in) && poll_once(back_out) && ::poll(&fd, 1, 10) == 1; }));
+  p.out.wait_end();
+  CHECK(until([&] { return poll_once(p.in) && poll_once(p.out) && p.out.acquire() != nullptr; }));
+}
+
 TEST_CASE("a peer that closes wakes whoever sleeps") {
   const tuttiTransport* t = GENERATE(from_range(transports()));
   const bool receiver_sleeps = GENERATE(true, false);

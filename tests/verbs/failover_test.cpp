@@ -134,6 +134,18 @@ TEST_CASE("queue pairs fail: every message arrives, once and in order; with the 
   unsetenv("TUTTI_IB_QPS");
 }
 
+TEST_CASE("a link uses every port, however many queue pairs it is to have on each", "[device]") {
+  const Setting many("TUTTI_IB_QPS", "8");
+  auto ports = verbs::Port::open_all();
+  REQUIRE(ports);
+  posts.clear();
+  Pair p = make_pair(find_transports("verbs").value()[0]);
+  std::map<std::string, size_t> of_device;
+  for (const auto& [pair, n] : posts) of_device[ibv_get_device_name(pair->context->device)]++;
+  CHECK(of_device.size() == ports.value().size());  // Soft-RoCE's have a port each
+  CHECK(posts.size() == 2 * verbs::kMaxQueues);
+}
+
 TEST_CASE("queue pairs that have failed are made again and carry messages, as often as they fail", "[device]") {
   setenv("TUTTI_IB_QPS", "2", 1);
   posts.clear();
@@ -169,4 +181,30 @@ TEST_CASE("queue pairs that have failed are made again and carry messages, as of
     saboteur.left = 0;
   }
   unsetenv("TUTTI_IB_QPS");
+}
+
+TEST_CASE("who waits for one link is told that another one has failed, and that its rank is to blame", "[device]") {
+  const tuttiTransport* verbs = find_transports("verbs").value()[0];
+  auto a = open_endpoint(verbs, 0, 3), b = open_endpoint(verbs, 1, 3), c = open_endpoint(verbs, 2, 3);
+  REQUIRE((a && b && c));
+  Link from_b, from_c, b_out, c_out;
+  REQUIRE((join(b.value(), Ask{0}, a.value(), &b_out, &from_b) && join(c.value(), Ask{0}, a.value(), &c_out, &from_c)));
+  REQUIRE(c_out.acquire() != nullptr);
+  c_out.publish(0, tuttiTag{});
+  tuttiMessage message{};
+  REQUIRE(until([&] { return poll_once(c_out) && poll_once(from_c) && from_c.peek(&message); }));
+  from_c.release();
+  saboteur.start(100, 1);  // whatever says so
+  tuttiWait wait{-1, 0};
+  (void)from_c.wait_begin(&wait);
+  from_c.wait_end();
+  Result<void> well;
+  CHECK(until([&] {
+    (void)poll_once(c_out);
+    return !(well = is_well(from_b));
+  }));
+  saboteur.left = 0;
+  REQUIRE_FALSE(well);
+  CHECK(well.error().culprit_rank == 2);
+  CHECK(contains(well.error().message, "verbs link with rank 2"));
 }

@@ -94,7 +94,8 @@ breaks() {
   [ -n "$note" ] && return $status
 }
 
-# moves TIMES COMMAND OPTIONS...: the command breaks one of two wires, in the middle. The operations go on over the other.
+# moves COMMAND OPTIONS...: the command breaks one of two wires, in the middle. The operations go on over the other, and a
+# rank says so, and which one it is.
 moves() {
   local pid status=0 command=$1
   shift
@@ -104,7 +105,7 @@ moves() {
   $command
   for pid in "${pids[@]}"; do wait "$pid" || status=1; done
   cat "$out".[0-9]
-  note=$(grep -ho "verbs link with rank [01]: rxe[1-4]:1: [^;.(]*" "$out".[01] | head -1)
+  note=$(grep -ho "rank [01] warn: verbs link with rank [01]: rxe[1-4]:1: [^;.(]*" "$out".[01] | head -1)
   [ $status = 0 ] && [ -n "$note" ] && grep -q '^# Out of bounds values : 0 OK' "$out.0"
 }
 

@@ -96,6 +96,34 @@ TEST_CASE("a path joins addresses of one family, of one subnet if there is one")
   CHECK(routed.my_gid == 1);
 }
 
+TEST_CASE("ports are paired where one network joins them, others only where none does") {
+  const auto v4_port = [](uint8_t network, uint8_t host) {
+    PortAddress port = ethernet({v4(198, 51, network, host)});
+    port.network_bits[0] = 96 + 24;
+    return port;
+  };
+  const auto subnet = [](uint8_t number, uint8_t host) {
+    PortAddress port = ethernet({v6(0xfe, 0xc0, number, host)});
+    port.is_ethernet = 0;
+    return port;
+  };
+  using Pairs = std::vector<std::pair<size_t, size_t>>;
+  const auto pairs = [](const std::vector<PortAddress>& mine, const std::vector<PortAddress>& theirs) {
+    Pairs found;
+    for (const Pairing& pairing : pair_ports(mine, theirs)) found.emplace_back(pairing.mine, pairing.theirs);
+    return found;
+  };
+  const std::vector<PortAddress> mine{v4_port(1, 1), v4_port(2, 1)};
+  CHECK(pairs(mine, {v4_port(2, 2), v4_port(1, 2)}) == Pairs{{0, 1}, {1, 0}});
+  CHECK(pairs(mine, {v4_port(3, 2), v4_port(1, 2)}) == Pairs{{0, 1}});
+  CHECK(pairs(mine, {v4_port(2, 2)}) == Pairs{{1, 0}});
+  CHECK(pairs(mine, {v4_port(3, 2), v4_port(4, 2)}) == Pairs{{0, 0}, {1, 1}});
+  CHECK(pairs({v4_port(1, 1), v4_port(1, 3)}, {v4_port(1, 2), v4_port(1, 4)}) == Pairs{{0, 0}, {1, 1}});
+  CHECK(pairs({subnet(1, 1), subnet(2, 1)}, {subnet(2, 2), subnet(1, 2)}) == Pairs{{0, 1}, {1, 0}});
+  CHECK(pairs({subnet(1, 1)}, {subnet(2, 2)}).empty());
+  CHECK(pairs({PortAddress{}, v4_port(1, 1)}, {v4_port(1, 2)}) == Pairs{{1, 0}});
+}
+
 TEST_CASE("messages between registered memories are read and written where they lie", "[device]") {
   Pair p = make_pair(verbs_transport(), Ask{1, 0, 4, 64 << 10});
   Registered from(64 << 10), to(64 << 10);
@@ -131,6 +159,30 @@ bool deliver(Link& link, const void* data, uint32_t bytes, const tuttiTag& tag) 
 }
 
 }  // namespace
+
+// A receiver that had it before would write to queue pairs that are not connected; one whose sender cannot connect them
+// would keep it, and refuse what the sender uses instead.
+TEST_CASE("a receiver has a link once its sender is ready, not before", "[device]") {
+  auto a = open_endpoint(verbs_transport(), 0), b = open_endpoint(verbs_transport(), 1);
+  REQUIRE((a && b));
+  auto out = a.value().connect(Ask{}, b.value().address());
+  REQUIRE(out);
+  Link in;
+  bool is_ready = false;
+  REQUIRE(until([&] {
+    if (take(b.value(), &in)) return true;
+    is_ready = poll_once(out.value()).ready;
+    return false;
+  }));
+  CHECK(is_ready);
+  // Also one that ends at once, with a message under way.
+  REQUIRE(out.value().acquire() != nullptr);
+  out.value().publish(0, tuttiTag{{7, 0, 0, 0}});
+  close(out.value());
+  tuttiMessage message{};
+  CHECK(until([&] { return poll_once(in) && in.peek(&message); }));
+  CHECK(message.tag.word[0] == 7);
+}
 
 TEST_CASE("what belongs in a required place goes there, however long, and waits for it", "[device]") {
   Pair p = make_pair(verbs_transport(), Ask{1, 0, 4, 64 << 10});

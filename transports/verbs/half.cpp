@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <sys/epoll.h>
 
 #include <arpa/inet.h>
@@ -25,17 +24,13 @@ Result<void> Half::open_completions(uint32_t most) {
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return system_error("creating a descriptor to wait for completions (see ulimit -n)", errno);
   for (const auto& port : hub_.ports) {
-    Completions& c = completions_.emplace_back();
-    c.channel = ibv_create_comp_channel(port->context());
-    if (c.channel == nullptr)
-      return system_error(format("creating a completion channel of %s", port->name().c_str()), errno);
-    fcntl(c.channel->fd, F_SETFL, fcntl(c.channel->fd, F_GETFL) | O_NONBLOCK);
-    c.queue = ibv_create_cq(port->context(), static_cast<int>(most), nullptr, c.channel, 0);
-    if (c.queue == nullptr)
+    ibv_cq* queue = ibv_create_cq(port->context(), static_cast<int>(most), nullptr, port->channel(), 0);
+    if (queue == nullptr)
       return system_error(format("creating a queue of %u completions of %s", most, port->name().c_str()), errno);
+    completions_.push_back(queue);
     epoll_event event{};
     event.events = EPOLLIN;
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, c.channel->fd, &event) != 0)
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, port->channel()->fd, &event) != 0)
       return system_error("watching for completions", errno);
   }
   return {};
@@ -51,10 +46,7 @@ Result<void> Half::watch_socket() {
 
 Half::~Half() {
   queues_.clear();
-  for (const Completions& c : completions_) {
-    if (c.queue != nullptr) ibv_destroy_cq(c.queue);
-    if (c.channel != nullptr) ibv_destroy_comp_channel(c.channel);
-  }
+  for (ibv_cq* queue : completions_) ibv_destroy_cq(queue);
 }
 
 void Half::set_queues(std::vector<Queue> queues) {
@@ -86,7 +78,7 @@ void Half::poll_completions() {
     ibv_wc some[16];
     int n = 0;
     do {
-      n = ibv_poll_cq(completions_[port].queue, 16, some);
+      n = ibv_poll_cq(completions_[port], 16, some);
       for (int i = 0; i < n; i++) take(some[i], port);
       if (n < 0) fail("its completions cannot be read");
     } while (n == 16 && !failure_);
@@ -124,15 +116,17 @@ void Half::take(const ibv_wc& completion, size_t port) {
   on_arrival(ntohl(completion.imm_data), completion.byte_len);
 }
 
-// Who waits for a message may wait because what was sent before got lost, on whichever of the endpoint's links.
+// Who waits for a message may wait because what was sent before got lost, or what was released, on whichever of the
+// endpoint's links.
 void Half::look() {
   look_at_socket();
   if (const int64_t now = now_ns(); now < hub_.next_look_ns) return;
-  for (const auto& [number, sender] : hub_.senders)
-    if (const Error* error = sender == this ? nullptr : sender->tend(); error != nullptr && !failure_)
-      failure_ = *error;
-  for (const auto& [from, receiver] : hub_.receivers)
-    if (receiver != this) receiver->tend();
+  const auto tend_to = [this](Half* other) {
+    const Error* error = other == this ? nullptr : other->tend();
+    if (error != nullptr && !failure_) failure_ = *error;
+  };
+  for (const auto& [number, sender] : hub_.senders) tend_to(sender);
+  for (const auto& [from, receiver] : hub_.receivers) tend_to(receiver);
   hub_.next_look_ns = now_ns() + kLookNs;
 }
 
@@ -165,22 +159,18 @@ void Half::read_socket() {
   if (inbox_.size() >= sizeof(Notice)) take_notices();
 }
 
-bool Half::arm(tuttiWait* wait) {
-  *wait = {epoll_.get(), POLLIN};
-  for (const Completions& c : completions_)
-    if (ibv_req_notify_cq(c.queue, 0) != 0) return false;
+bool Half::arm() {
+  for (ibv_cq* queue : completions_)
+    if (ibv_req_notify_cq(queue, 0) != 0) return false;
   take_completions();  // what came before that wakes nobody
   return true;
 }
 
 void Half::wait_end() {
-  for (const Completions& c : completions_) {
-    unsigned n = 0;
-    ibv_cq* queue = nullptr;
-    void* context = nullptr;
-    while (ibv_get_cq_event(c.channel, &queue, &context) == 0) n++;
-    if (n > 0) ibv_ack_cq_events(c.queue, n);
-  }
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  for (const auto& port : hub_.ports)
+    while (ibv_get_cq_event(port->channel(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);
   if (ready_) look();
 }
 

@@ -2,8 +2,12 @@
 //
 //   sender: Offer    --->          its queue pairs, and where the receiver may write its wishes
 //                    <---  Answer  the receiver's, and where the slots are
+//           kReady   --->          the sender's are connected, too
 //
-// Both go through the authenticated connection that stays open beside the link and tells of death. From then on:
+// All three go through the authenticated connection that stays open beside the link and tells of death. Without the
+// third there is no link: what the receiver writes to queue pairs that are not connected is lost, and its device writes
+// it again only when TUTTI_IB_TIMEOUT is over; and a sender that cannot connect them goes to another transport. From
+// then on:
 //
 //   header and payload, written into a slot, with an Announcement  --->
 //                                     <---  a Wish, written: what was released, and where the next message should go
@@ -101,6 +105,8 @@ struct Answer {
   char refusal[256];  // why there are no queues
 };
 
+inline constexpr char kReady = 'R';
+
 // Through the connection beside the link.
 struct Notice {
   enum What : uint32_t { kReleased, kClosed, kMade };
@@ -131,6 +137,7 @@ class Half : public LinkHalf {
   // On behalf of another link of the endpoint, whose peer may wait for something of this one. Why this one is broken,
   // if it is; null also if its peer has closed it.
   const Error* tend();
+  bool arm();  // before sleeping; false if the completions cannot wake us
 
  protected:
   Half(Hub& hub, const tuttiLinkConfig& config) : hub_(hub), config_(config) {}
@@ -152,7 +159,6 @@ class Half : public LinkHalf {
   void look_sometimes() {
     if (++polls_ % kPollsPerLook == 0) look();
   }
-  bool arm(tuttiWait* wait);  // before sleeping; false if the completions cannot wake us
   // A queue pair is not to be used any more: it is closed when all has been taken that has come of it. With the last
   // one, the link fails.
   void drop(size_t queue, const std::string& why);
@@ -170,6 +176,8 @@ class Half : public LinkHalf {
   Hub& hub_;
   tuttiLinkConfig config_;
   Fd socket_;
+  Fd epoll_;                          // to sleep on
+  std::vector<ibv_cq*> completions_;  // by port
   bool ready_ = false;   // connected: from here on the connection beside it says nothing but that the peer has gone
   bool closed_ = false;  // by the peer
   std::optional<Error> failure_;
@@ -200,19 +208,10 @@ class Half : public LinkHalf {
   void settle(size_t queue);
   void prove(size_t queue);
 
-  struct Completions {
-    ibv_comp_channel* channel = nullptr;
-    ibv_cq* queue = nullptr;
-  };
-  std::vector<Completions> completions_;  // by port
-  std::vector<State> states_;             // by queue
-  bool drops_ = false;                    // some queue is dropped and not yet closed
-  std::string inbox_;                     // of the connection beside the link
-  Fd epoll_;
+  std::vector<State> states_;  // by queue
+  bool drops_ = false;         // some queue is dropped and not yet closed
+  std::string inbox_;          // of the connection beside the link
   uint32_t polls_ = 0;
-
- protected:
-  ibv_cq* completions_of(size_t port) const { return completions_[port].queue; }
 };
 
 class SendLink final : public Half {

@@ -36,7 +36,7 @@ void SendLink::mend() {
     if (next_.count(q) != 0 || !is_time_to_mend(q)) continue;
     const Queue& old = queues_[q];
     auto made =
-        Queue::create(old.port(), old.port_index(), old.my_gid(), completions_of(old.port_index()), writes_, receives_);
+        Queue::create(old.port(), old.port_index(), old.my_gid(), completions_[old.port_index()], writes_, receives_);
     if (!made) {
       log(LogLevel::kInfo, "verbs link with rank %d: %s", config_.peer, made.error().message.c_str());
       continue;

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <tuple>
 #include <utility>
 
 #include "base/clock.h"
@@ -55,29 +57,44 @@ int common_bits(const GidBytes& a, const GidBytes& b) {
   return bits;
 }
 
-// Would the kernel send from `mine` to `peer`? Nothing is sent to find out.
-bool is_routed(const GidBytes& mine, const GidBytes& peer) {
-  const int family = is_v4(peer) ? AF_INET : AF_INET6;
-  const Fd fd(socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_in6 v6{};
-  sockaddr_in v4{};
-  v6.sin6_family = AF_INET6;
-  v4.sin_family = AF_INET;
-  v6.sin6_port = v4.sin_port = htons(4791);
-  memcpy(&v6.sin6_addr, peer.data(), 16);
-  memcpy(&v4.sin_addr, peer.data() + 12, 4);
-  auto* address = family == AF_INET ? reinterpret_cast<sockaddr*>(&v4) : reinterpret_cast<sockaddr*>(&v6);
-  socklen_t bytes = family == AF_INET ? sizeof v4 : sizeof v6;
-  if (!fd || connect(fd.get(), address, bytes) != 0 || getsockname(fd.get(), address, &bytes) != 0) return false;
-  return family == AF_INET ? memcmp(&v4.sin_addr, mine.data() + 12, 4) == 0
-                           : memcmp(&v6.sin6_addr, mine.data(), 16) == 0;
+Address to_address(const GidBytes& gid) {
+  Address address;
+  if (is_v4(gid)) {
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+    v4->sin_family = AF_INET;
+    memcpy(&v4->sin_addr, gid.data() + 12, 4);
+    address.length = sizeof *v4;
+  } else {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+    v6->sin6_family = AF_INET6;
+    memcpy(&v6->sin6_addr, gid.data(), 16);
+    address.length = sizeof *v6;
+  }
+  address.set_port(4791);
+  return address;
 }
 
-// Routed ones first, then those with the longest common prefix; what is valid on one wire only comes last.
-int score(const GidBytes& mine, const GidBytes& peer) {
-  if (is_v4(mine) != is_v4(peer) || is_link_local(mine) != is_link_local(peer)) return 0;
-  if (is_link_local(mine)) return 1;
-  return common_bits(mine, peer) + (is_routed(mine, peer) ? 1000 : 2);
+// Would the kernel send from `mine` to `peer`? Nothing is sent to find out.
+bool is_routed(const GidBytes& mine, const GidBytes& peer) {
+  const Address to = to_address(peer);
+  const Fd fd(socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) != 0) return false;
+  const auto from = local_address(fd.get());
+  return from && from->same_place(to_address(mine));
+}
+
+// Routed ones first, then those of one network: of two ports in it the kernel sends from one only. What is valid on one
+// wire only comes last. InfiniBand goes by LID within a subnet, whose prefix is the first half of the GID.
+int score(const PortAddress& mine, size_t my_gid, const GidBytes& peer) {
+  constexpr int kSubnetBits = 64, kRouted = 1000;
+  const GidBytes& gid = mine.gids[my_gid];
+  const int common = common_bits(gid, peer);
+  if (!mine.is_ethernet) return common >= kSubnetBits ? Path::kSure : 0;
+  if (is_v4(gid) != is_v4(peer) || is_link_local(gid) != is_link_local(peer)) return 0;
+  if (is_link_local(gid)) return 1;
+  if (is_routed(gid, peer)) return common + kRouted;
+  const int network_bits = mine.network_bits[my_gid];
+  return common + (network_bits > 0 && common >= network_bits ? Path::kSure : 2);
 }
 
 Error cannot_register(const Port& port, size_t bytes, int sys_errno) {
@@ -152,7 +169,9 @@ Result<void> Port::set_up() {
   TUTTI_TRY(find_gids());
   domain_ = ibv_alloc_pd(context_);
   if (domain_ == nullptr) return system_error("has no protection domain", errno);
-  fcntl(context_->async_fd, F_SETFL, fcntl(context_->async_fd, F_GETFL) | O_NONBLOCK);
+  channel_ = ibv_create_comp_channel(context_);
+  if (channel_ == nullptr) return system_error("has no completion channel", errno);
+  for (const int fd : {context_->async_fd, channel_->fd}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   return {};
 }
 
@@ -176,10 +195,15 @@ Result<void> Port::find_gids() {
     const auto rank = [&](const GidBytes& gid) { return is_v4(gid) ? 0 : is_link_local(gid) ? 2 : 1; };
     return rank(bytes_of(a)) < rank(bytes_of(b));
   });
+  TUTTI_TRY_ASSIGN(const auto interfaces, all_interfaces());
   for (const ibv_gid_entry& e : table) {
     if (address_.n_gids == kMaxGids) break;
     gid_indices_[address_.n_gids] = static_cast<uint8_t>(e.gid_index);
-    address_.gids[address_.n_gids++] = bytes_of(e);
+    const GidBytes gid = bytes_of(e);
+    for (const Interface& i : interfaces)
+      if (i.address.same_place(to_address(gid)))
+        address_.network_bits[address_.n_gids] = static_cast<uint8_t>(i.network_bits + (is_v4(gid) ? 96 : 0));
+    address_.gids[address_.n_gids++] = gid;
   }
   if (address_.n_gids > 0) return {};
   return Error{Code::kSystemError, only >= 0
@@ -188,6 +212,7 @@ Result<void> Port::find_gids() {
 }
 
 Port::~Port() {
+  if (channel_ != nullptr) ibv_destroy_comp_channel(channel_);
   if (domain_ != nullptr) ibv_dealloc_pd(domain_);
   ibv_close_device(context_);
 }
@@ -231,11 +256,31 @@ std::optional<std::string> Port::trouble(double patience_seconds) {
 Path find_path(const PortAddress& mine, const PortAddress& peer) {
   Path best;
   if (mine.is_ethernet != peer.is_ethernet) return best;
-  if (!mine.is_ethernet) return {1, 0, 0};  // by LID
   for (size_t i = 0; i < mine.n_gids; i++)
     for (size_t j = 0; j < peer.n_gids; j++)
-      if (const int s = score(mine.gids[i], peer.gids[j]); s > best.score) best = {s, i, j};
+      if (const int s = score(mine, i, peer.gids[j]); s > best.score) best = {s, i, j};
   return best;
+}
+
+std::vector<Pairing> pair_ports(const std::vector<PortAddress>& mine, const std::vector<PortAddress>& theirs) {
+  std::vector<size_t> uses(theirs.size());
+  std::vector<Pairing> pairings;
+  const auto is_sure = [](const Pairing& pairing) { return pairing.path.score >= Path::kSure; };
+  for (size_t p = 0; p < mine.size(); p++) {
+    Pairing best{p, 0, {}};
+    const auto merit = [&](const Pairing& one) {
+      return std::tuple(is_sure(one), -static_cast<int64_t>(uses[one.theirs]), one.path.score, one.theirs == p);
+    };
+    for (size_t i = 0; i < theirs.size(); i++) {
+      const Pairing next{p, i, find_path(mine[p], theirs[i])};
+      if (next.path.score > 0 && (best.path.score == 0 || merit(next) > merit(best))) best = next;
+    }
+    if (best.path.score == 0) continue;
+    uses[best.theirs]++;
+    pairings.push_back(best);
+  }
+  if (std::any_of(pairings.begin(), pairings.end(), is_sure)) std::erase_if(pairings, std::not_fn(is_sure));
+  return pairings;
 }
 
 Result<Pinned> Pinned::allocate(const Ports& ports, size_t bytes) {

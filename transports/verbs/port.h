@@ -31,6 +31,7 @@ struct PortAddress {
   uint16_t lid = 0;
   uint32_t n_gids = 0;
   std::array<GidBytes, kMaxGids> gids{};
+  std::array<uint8_t, kMaxGids> network_bits{};  // so many of a GID are its network's; 0: that is not known
 };
 
 class Port {
@@ -43,6 +44,8 @@ class Port {
   const std::string& name() const { return name_; }  // "mlx5_0:1"
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
+  // What the completions of all links wake: so whoever sleeps on one may be woken by another.
+  ibv_comp_channel* channel() const { return channel_; }
   uint8_t number() const { return number_; }
   uint32_t max_message_bytes() const { return max_message_bytes_; }
   uint64_t bytes_per_second() const;
@@ -63,6 +66,7 @@ class Port {
   uint8_t number_;
   std::string name_;
   ibv_pd* domain_ = nullptr;
+  ibv_comp_channel* channel_ = nullptr;
   uint32_t max_message_bytes_ = 0;
   uint32_t active_speed_ = 0, active_width_ = 0;
   PortAddress address_;
@@ -78,8 +82,19 @@ using Ports = std::vector<std::unique_ptr<Port>>;
 struct Path {
   int score = 0;
   size_t my_gid = 0, peer_gid = 0;
+
+  static constexpr int kSure = 500;  // from there on they are in one network, or the kernel knows a way
 };
 Path find_path(const PortAddress& mine, const PortAddress& peer);
+
+// Each port takes the path that reaches the peer best, and each of the peer's ports is used once before one is twice.
+// Of paths that look alike the one between ports of the same place in the order is likely to be one wire. Where some
+// are sure the others are left out: a link whose queue pairs lead nowhere stalls, or does not come about.
+struct Pairing {
+  size_t mine, theirs;
+  Path path;
+};
+std::vector<Pairing> pair_ports(const std::vector<PortAddress>& mine, const std::vector<PortAddress>& theirs);
 
 // Memory that some ports can read, and peers write to if `writable`.
 class Pinned {

@@ -77,10 +77,8 @@ Result<void> Queue::connect(const QueueAddress& peer, const PortAddress& peer_po
   a.ah_attr.port_num = port_->number();
   a.ah_attr.sl = static_cast<uint8_t>(level);
   a.ah_attr.dlid = peer_port.lid;
-  // InfiniBand goes by LID within a subnet, whose prefix is the first half of the GID.
-  const GidBytes &mine = port_->address().gids[my_gid_], &theirs = peer_port.gids[peer.gid];
-  a.ah_attr.is_global = port_->address().is_ethernet || memcmp(mine.data(), theirs.data(), 8) != 0;
-  memcpy(a.ah_attr.grh.dgid.raw, theirs.data(), 16);
+  a.ah_attr.is_global = port_->address().is_ethernet;
+  memcpy(a.ah_attr.grh.dgid.raw, peer_port.gids[peer.gid].data(), 16);
   a.ah_attr.grh.sgid_index = port_->gid_index(my_gid_);
   a.ah_attr.grh.hop_limit = 64;
   a.ah_attr.grh.traffic_class = static_cast<uint8_t>(traffic_class);

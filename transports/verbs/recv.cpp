@@ -63,14 +63,12 @@ Result<void> RecvLink::accept(const Offer& offer) {
   arrivals_.resize(config_.slots);
   wishes_at_ = offer.wishes;
   sender_ = offer.sender;
-  hub_.receivers[{config_.peer, config_.channel}] = this;
-  ready_ = true;
   return watch_socket();
 }
 
 Result<Queue> RecvLink::make_queue(size_t port, size_t gid, const QueueAddress& peer) {
   TUTTI_TRY_ASSIGN(Queue queue,
-                   Queue::create(*hub_.ports[port], port, gid, completions_of(port), writes_of(config_), receives_));
+                   Queue::create(*hub_.ports[port], port, gid, completions_[port], writes_of(config_), receives_));
   TUTTI_TRY(queue.connect(peer, peer_ports_[peer.port]));
   return queue;
 }
@@ -119,6 +117,16 @@ void RecvLink::take_header(const Arrival& arrival) {
 }
 
 Result<bool> RecvLink::poll() {
+  if (!ready_) {
+    std::string said;
+    if (!take_what_came(socket_, &said, sizeof kReady))
+      return Error{
+          Code::kRemoteError,
+          "it ended, or could not connect its queue pairs: then TUTTI_LOG=info says there what it uses instead"};
+    ready_ = !said.empty();
+    if (!ready_) return false;
+    hub_.receivers[{config_.peer, config_.channel}] = this;
+  }
   if (!failure_) {
     take_completions();
     look_sometimes();
@@ -220,8 +228,8 @@ void RecvLink::revoke() {
 
 bool RecvLink::wait_begin(tuttiWait* wait) {
   if (!failure_) tell_releases();
-  const bool can_wake = arm(wait);
-  return can_wake && !is_there() && !failure_ && !closed_;
+  *wait = {epoll_.get(), POLLIN};
+  return arm() && !is_there() && !failure_ && !closed_;
 }
 
 }  // namespace tutti::verbs

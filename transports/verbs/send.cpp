@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <tuple>
 
 #include "base/handshake.h"
 #include "base/log.h"
@@ -17,34 +16,13 @@ namespace {
 // More than all retries take; a peer that does not look at its link may hold up the closing of a queue pair.
 constexpr double kLongestDrainSeconds = 60;
 
-struct Pairing {
-  size_t mine, theirs;
-  Path path;
-};
-
-// Each port that is up takes the path that reaches the peer best, and each of the peer's ports is used once before one
-// is twice. Of paths that look alike the one between ports of the same place in the order is likely to be one wire.
-std::vector<Pairing> pair_ports(const Ports& ports, const std::vector<PortAddress>& peer_ports) {
+// As they are now: what is down reaches nobody, unless all are.
+std::vector<PortAddress> addresses_of(const Ports& ports) {
   const auto is_up = [](const std::unique_ptr<Port>& port) { return port->down_because().empty(); };
   const bool some_up = std::any_of(ports.begin(), ports.end(), is_up);
-  std::vector<size_t> uses(peer_ports.size());
-  std::vector<Pairing> pairings;
-  for (size_t p = 0; p < ports.size(); p++) {
-    if (some_up && !is_up(ports[p])) continue;
-    Pairing best{p, 0, {}};
-    for (size_t i = 0; i < peer_ports.size(); i++) {
-      const Path path = find_path(ports[p]->address(), peer_ports[i]);
-      const auto merit = [&](size_t peer_port, int score) {
-        return std::tuple(-static_cast<int64_t>(uses[peer_port]), score, peer_port == p);
-      };
-      if (path.score > 0 && (best.path.score == 0 || merit(i, path.score) > merit(best.theirs, best.path.score)))
-        best = {p, i, path};
-    }
-    if (best.path.score == 0) continue;
-    uses[best.theirs]++;
-    pairings.push_back(best);
-  }
-  return pairings;
+  std::vector<PortAddress> addresses;
+  for (const auto& port : ports) addresses.push_back(some_up && !is_up(port) ? PortAddress{} : port->address());
+  return addresses;
 }
 
 }  // namespace
@@ -68,10 +46,12 @@ Result<void> SendLink::make_queues() {
   TUTTI_TRY_ASSIGN(
       memory_, Pinned::allocate(hub_.ports, config_.slots * stride_of(config_) + wishes_of(config_) * sizeof(Wish)));
   std::vector<Queue> queues;
-  for (const Pairing& pairing : pair_ports(hub_.ports, peer_ports_)) {
-    for (uint32_t q = 0; q < hub_.queues_per_port && queues.size() < kMaxQueues; q++) {
+  const std::vector<Pairing> pairings = pair_ports(addresses_of(hub_.ports), peer_ports_);
+  for (uint32_t q = 0; q < hub_.queues_per_port; q++) {  // first of all one on each port
+    for (const Pairing& pairing : pairings) {
+      if (queues.size() == kMaxQueues) break;
       TUTTI_TRY_ASSIGN(Queue queue, Queue::create(*hub_.ports[pairing.mine], pairing.mine, pairing.path.my_gid,
-                                                  completions_of(pairing.mine), writes_, receives_));
+                                                  completions_[pairing.mine], writes_, receives_));
       lines_.push_back({queue.address(memory_.remote_key(pairing.mine)), static_cast<uint32_t>(pairing.theirs),
                         static_cast<uint32_t>(pairing.path.peer_gid)});
       queues.push_back(std::move(queue));
@@ -165,6 +145,7 @@ Result<bool> SendLink::take_answer() {
     TUTTI_TRY(queues_[q].connect(answer.queues[q], peer_ports_[lines_[q].your_port]));
   }
   TUTTI_TRY(watch_socket());
+  if (::send(socket_.get(), &kReady, sizeof kReady, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof kReady) return gone();
   log(LogLevel::kInfo, "verbs link to rank %d through %s and %zu more queue pairs", config_.peer,
       queues_[0].port().name().c_str(), queues_.size() - 1);
   return true;
@@ -313,6 +294,7 @@ void SendLink::revoke() {
   exposed_ = 0;
 }
 
+// What was released may come with a message the other way, and is not said again then.
 bool SendLink::wait_begin(tuttiWait* wait) {
   if (!socket_) {
     *wait = {dialer_.fd(), dialer_.events()};
@@ -324,7 +306,9 @@ bool SendLink::wait_begin(tuttiWait* wait) {
   }
   const uint64_t released = released_;
   const uint32_t waiting = unsent();
-  const bool can_wake = arm(wait);
+  *wait = {epoll_.get(), POLLIN};
+  const auto back = hub_.receivers.find({config_.peer, config_.channel});
+  const bool can_wake = arm() && (back == hub_.receivers.end() || back->second->arm());
   const uint32_t still = unsent();
   return can_wake && !failure_ && !closed_ && released_ == released && still == waiting && (still > 0 || !is_due());
 }

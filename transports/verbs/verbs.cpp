@@ -13,7 +13,8 @@ namespace verbs {
 class VerbsEndpoint {
  public:
   static Result<std::unique_ptr<VerbsEndpoint>> open(const tuttiEndpointConfig& config) {
-    TUTTI_TRY(env_check());
+    // A plugin has a log of its own. Who opens an endpoint has checked the environment and warned of what is odd.
+    log_set_thread_rank(config.rank);
     TUTTI_TRY_ASSIGN(const int64_t most_bytes, env_int(Env::kIbPinBytes));
     TUTTI_TRY_ASSIGN(const int64_t queues, env_int(Env::kIbQueues));
     TUTTI_TRY_ASSIGN(Ports ports, Port::open_all());
@@ -38,7 +39,7 @@ class VerbsEndpoint {
     for (const auto& port : hub_.ports)
       for (const PortAddress& theirs : peer->ports)
         if (find_path(port->address(), theirs).score > 0) return "";
-    return "its RDMA ports are of another kind of network or address family";
+    return "its RDMA ports are of another kind of network, address family or InfiniBand subnet";
   }
 
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) {
@@ -66,7 +67,7 @@ class VerbsEndpoint {
   }
 
  private:
-  static constexpr uint32_t kMagic = 0x54564232;
+  static constexpr uint32_t kMagic = 0x54564233;
   static constexpr size_t kMostAddresses = 20;  // so that all fits into an address
 
   struct Peer {
@@ -89,9 +90,10 @@ class VerbsEndpoint {
     }
   };
 
-  // Authenticated; its offer is on its way.
+  // Authenticated; its offer is on its way, or that it is ready.
   struct Incoming : Acceptor::Accepted {
     std::string offer;
+    std::unique_ptr<LinkHalf> link = nullptr;
   };
 
   VerbsEndpoint(const tuttiEndpointConfig& config, Listener listener, Ports ports, uint64_t most_bytes, uint32_t queues)
@@ -102,15 +104,19 @@ class VerbsEndpoint {
         acceptor_(std::move(listener.fds), key_, HelloKind::kVerbs, config.rank),
         hub_{std::move(ports), UserMemory(config, hub_.ports, most_bytes), queues} {}
 
-  // Null while the offer has not come.
+  // Null while the offer has not come, or the sender is not ready.
   Result<std::unique_ptr<LinkHalf>> take_in(Incoming& incoming, tuttiLinkConfig* config) {
     TUTTI_TRY_ASSIGN(*config, link_config_of(incoming.hello, n_ranks_));
-    if (!take_what_came(incoming.fd, &incoming.offer, sizeof(Offer)))
-      return Error{Code::kRemoteError, "it closed its connection before its offer came"};
-    if (incoming.offer.size() < sizeof(Offer)) return std::unique_ptr<LinkHalf>();
-    Offer offer;
-    memcpy(&offer, incoming.offer.data(), sizeof offer);
-    return RecvLink::create(hub_, std::move(incoming.fd), *config, offer);
+    if (!incoming.link) {
+      if (!take_what_came(incoming.fd, &incoming.offer, sizeof(Offer)))
+        return Error{Code::kRemoteError, "it closed its connection before its offer came"};
+      if (incoming.offer.size() < sizeof(Offer)) return std::unique_ptr<LinkHalf>();
+      Offer offer;
+      memcpy(&offer, incoming.offer.data(), sizeof offer);
+      TUTTI_TRY_ASSIGN(incoming.link, RecvLink::create(hub_, std::move(incoming.fd), *config, offer));
+    }
+    TUTTI_TRY_ASSIGN(const bool is_ready, incoming.link->poll());
+    return is_ready ? std::move(incoming.link) : nullptr;
   }
 
   int rank_;
