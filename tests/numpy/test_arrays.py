@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import io
 import re
+from unittest import mock
 
 import ranks
 
@@ -114,7 +115,8 @@ def test_other_arrays(comm):
     buffer = array.array("d", [comm.rank, 1])
     assert comm.all_reduce(buffer) is buffer
     assert buffer.tolist() == [total, comm.size]
-    for kind in Interface, Capsule:
+    by_dlpack = () if np.lib.NumpyVersion(np.__version__) < "2.3.0" else (Capsule,)  # it was read-only before
+    for kind in Interface, *by_dlpack:
         thing = kind(np.array([comm.rank, 1.0]))
         assert comm.all_reduce(thing) is thing
         same(thing.values, [total, comm.size])
@@ -124,6 +126,32 @@ def test_other_arrays(comm):
         for dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
             same(comm.all_reduce(np.ones(3, dtype)).astype(float), np.full(3, float(comm.size)))
         comm.barrier()
+
+
+class Tensor(Capsule):
+    """As torch's."""
+
+    def __array__(self, *_, **__):
+        return self.values
+
+
+def test_numpy_before_2_3(comm):
+    """It takes all memory that comes by DLPack for read-only. What only has that remains so, and what is a copy in NumPy."""
+    def read_only(thing):
+        array = thing.values.view()
+        array.flags.writeable = False
+        return array
+
+    class Copied(Capsule):
+        def __array__(self, *_, **__):
+            return self.values.copy()
+
+    with mock.patch.object(np, "from_dlpack", read_only):
+        thing = Tensor(np.array([comm.rank, 1.0]))
+        assert comm.all_reduce(thing) is thing
+        same(thing.values, [sum(range(comm.size)), comm.size])
+        for kind in Capsule, Copied:
+            complaint("read-only", comm.all_reduce, kind(np.ones(2)))
 
 
 def complaint(pattern, function, *arguments, **options):

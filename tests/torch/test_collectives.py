@@ -66,6 +66,11 @@ class Collectives(unittest.TestCase):
         tensor = torch.tensor([rank == 1, False, True])
         dist.all_reduce(tensor)
         self.same(tensor, torch.tensor([True, False, True]))
+        odd, share = torch.tensor([rank == 1, False, True]), torch.zeros(1, dtype=torch.bool)
+        dist.reduce_scatter_tensor(share, odd, dist.ReduceOp.BXOR)
+        dist.all_reduce(odd, dist.ReduceOp.BXOR)
+        self.same(odd, torch.tensor([True, False, True]))
+        self.same(share, odd[rank : rank + 1])
         with self.assertRaisesRegex(RuntimeError, "BAND.*float32|bitwise.*float32"):
             dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
         dist.barrier()
@@ -161,6 +166,27 @@ class Collectives(unittest.TestCase):
             output = torch.zeros(7)
             dist.scatter(output, [pattern(peer, 7) for peer in range(n)] if rank == root else None, src=root)
             self.same(output, pattern(rank, 7))
+
+    @ranks.on(2, 3)
+    def test_gather_into_one_tensor(self, rank, n):
+        """As dist.gather_single calls it, which torch has from 2.14 on."""
+        options = dist.GatherOptions()
+        for root in range(n):
+            for shape in ((), (7,), (2, 3), (0,)):
+                options.rootRank, options.asyncOp = root, root % 2 == 1
+                output = torch.zeros(n, *shape) if rank == root else torch.empty(0)
+                dist.group.WORLD.gather_single(output, torch.full(shape, rank + 1.0), options).wait()
+                if rank == root:
+                    self.same(output, torch.stack([torch.full(shape, peer + 1.0) for peer in range(n)]))
+            if hasattr(dist, "gather_single"):
+                output = torch.zeros(2 * n) if rank == root else None
+                dist.gather_single(torch.full((2,), float(rank)), output, dst=root)
+                if rank == root:
+                    self.same(output, torch.arange(float(n)).repeat_interleave(2))
+        options.rootRank = rank
+        for wrong in (torch.zeros(2 * n + 1), torch.zeros(2, n).t()):
+            with self.assertRaisesRegex(RuntimeError, f"2 elements from each of {n} ranks do not fit"):
+                dist.group.WORLD.gather_single(wrong, torch.zeros(2), options)
 
     @ranks.on(1, 2, 4)
     def test_all_to_all(self, rank, n):

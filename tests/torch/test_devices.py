@@ -11,6 +11,7 @@ import ranks
 prerequisites.require()
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import tutti_torch
 from torch._C import _distributed_c10d as c10d
 
@@ -64,11 +65,13 @@ class Device(unittest.TestCase):
                 self.assertEqual(answers, list(range(n)))
                 # What lies on a device goes to the other group.
                 on_device = mock.patch("tutti_torch.devices._first_tensor", lambda _: mock.Mock(device=CUDA))
-                ours = mock.patch.object(tutti_torch.TuttiProcessGroup, "allreduce", side_effect=AssertionError("Tutti's"))
-                tensor = torch.ones(2)
-                with on_device, ours:
-                    dist.all_reduce(tensor)
-                self.assertEqual(tensor.tolist(), [n, n])
+                with on_device, mock.patch.object(group, "_others") as theirs:
+                    dist.all_reduce(torch.ones(2))
+                    group._start_coalescing(CUDA)
+                    group._end_coalescing(CUDA)
+                theirs.allreduce.assert_called_once()
+                theirs._start_coalescing.assert_called_once_with(CUDA)
+                theirs._end_coalescing.assert_called_once_with(CUDA)
                 self.assertEqual(len(dist.distributed_c10d._world.pg_map), 2)
                 dist.destroy_process_group()
 
@@ -86,6 +89,15 @@ class Device(unittest.TestCase):
                 tensor = torch.ones(2)
                 tutti_torch.all_reduce_(tensor)
                 self.assertEqual(tensor.tolist(), [n, n])
+            # Methods that torch's groups have and its backends have not, in Python.
+            whole, part, mine = torch.zeros(n), torch.zeros(1), torch.full((1,), float(rank))
+            dist.all_gather_into_tensor(whole, mine)
+            self.assertEqual(whole.tolist(), [*range(n)])
+            dist.reduce_scatter_tensor(part, whole)
+            self.assertEqual(part.item(), n * rank)
+            dist.all_to_all_single(whole, mine.repeat(n))
+            self.assertEqual(whole.tolist(), [*range(n)])
+            self.assertEqual((functional.all_gather_tensor(mine, 0, group) + 0).tolist(), [*range(n)])
             dist.barrier()
             dist.destroy_process_group()
 

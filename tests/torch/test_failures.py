@@ -223,6 +223,29 @@ dist.destroy_process_group()
 
         self.run_ranks(1, body)
 
+    def test_channels_end_in_one_order(self):
+        """Whichever was there first."""
+        from unittest import mock
+        from tutti_torch import communicator
+
+        def body(rank, n):
+            works = [dist.isend(torch.ones(1), 1 - rank), dist.irecv(torch.ones(1), 1 - rank)]
+            for work in works:
+                work.wait()
+            channels = dist.group.WORLD._channels
+            both = [channels._out[1 - rank].comm, channels._in[1 - rank].comm]  # rank 0's first is rank 1's second
+            ended = []
+            with mock.patch.object(communicator, "_open", dict(enumerate(both))), mock.patch.object(
+                communicator.Communicator, "close", lambda self, limit: ended.append(self)
+            ):
+                communicator._at_exit()
+            firsts = [None] * n
+            dist.all_gather_object(firsts, both.index(ended[0]))
+            self.assertEqual(sorted(firsts), [0, 1])
+            dist.destroy_process_group()
+
+        self.run_ranks(2, body)
+
     def test_send_to_a_dead_rank(self):
         """The first message, for which there is no channel yet."""
 
@@ -243,10 +266,36 @@ dist.destroy_process_group()
         from tutti_torch.monitored_barrier import monitored_barrier
 
         store = mock.Mock()
-        store.wait.side_effect = RuntimeError("the connection was reset")
+        store.check.side_effect = RuntimeError("the connection was reset")
         with self.assertRaises(tutti_torch.TuttiError) as caught:
             monitored_barrier(store, 1, 2, 0, timedelta(seconds=60), False)
         self.assertIn("reset", str(caught.exception.__cause__))
+
+    def test_monitored_barrier_beside_messages(self):
+        """Rank 1 comes once its message is there. The channel for that is made through the store, whose one connection
+        (TCPStore's; torchrun gives it) whoever waits within it keeps from all threads."""
+
+        def body(rank, n, path):
+            files = dist.FileStore(path, n)
+            if rank == 0:
+                store = dist.TCPStore("localhost", 0, n, True, wait_for_workers=False)
+                files.set("port", str(store.port))
+            else:
+                store = dist.TCPStore("localhost", int(files.get("port")), n, False, wait_for_workers=False)
+            dist.init_process_group("tutti", store=store, rank=rank, world_size=n, timeout=timedelta(seconds=60))
+            tensor = torch.ones(3)
+            if rank == 0:
+                work = dist.irecv(tensor, 1)
+                dist.monitored_barrier(timeout=timedelta(seconds=20))
+                work.wait()
+                self.assertEqual(tensor.tolist(), [2, 2, 2])
+            else:
+                time.sleep(1)  # rank 0 waits
+                dist.send(2 * tensor, 0)
+                dist.monitored_barrier(timeout=timedelta(seconds=20))
+            dist.destroy_process_group()
+
+        ranks.run(body, 2, joined=False)
 
     def test_message_that_never_comes(self):
         def body(rank, n):

@@ -99,6 +99,29 @@ class Membership(unittest.TestCase):
 
         ranks.run(body, 2, joined=False)
 
+    def test_abort_ends_messages(self):
+        """Also one that nobody receives, which has no channel yet; no thread stays."""
+
+        def body(rank, n, path):
+            ranks.init("tutti", path, rank, n)
+            group, store, tensor = dist.group.WORLD, dist.distributed_c10d._get_default_store(), torch.ones(3)
+            dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
+            if rank == 1:
+                unwanted = dist.isend(tensor, 0)
+            else:
+                store.get("ended")  # or rank 0's abort would end it
+            threads = [end.thread for ends in (group._channels._out, group._channels._in) for end in ends.values()]
+            group.abort()
+            if rank == 1:
+                with self.assertRaisesRegex(tutti_torch.TuttiError, "destroyed"):
+                    unwanted.wait(timedelta(seconds=60))
+                store.set("ended", "")
+            for thread in threads:
+                thread.join(60)
+                self.assertFalse(thread.is_alive())
+
+        ranks.run(body, 2, joined=False)
+
     def test_wrong_handles(self):
         def body(rank, n, path):
             ranks.init("tutti", path, rank, n)

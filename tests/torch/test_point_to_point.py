@@ -1,5 +1,7 @@
 """send and recv: any order, any tag, any size, from anybody."""
+import time
 import unittest
+import weakref
 
 import prerequisites
 import ranks
@@ -123,6 +125,19 @@ class PointToPoint(unittest.TestCase):
         inbox._take_message(5, 4, message(2.0))
         inbox._take_message(5, 4, message(3.0))
         self.assertEqual([r.tensor.item() for r in (r1, r2, r3)], [1, 2, 3])
+
+    @ranks.on(2)
+    def test_memory(self, rank, n):
+        """What was sent or received is its caller's again, also the last message."""
+        tensor = torch.ones(1000)
+        gone = weakref.ref(tensor)
+        dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
+        del tensor
+        for _ in range(3000):  # its thread may not be through
+            if gone() is None:
+                break
+            time.sleep(0.01)
+        self.assertIsNone(gone())
 
     @ranks.on(2)
     def test_in_inference_mode(self, rank, n):

@@ -11,13 +11,23 @@ from .errors import TuttiError
 from .library import TYPES  # by name, because those of ml_dtypes are known to NumPy only where that package was imported
 
 
+def _from_dlpack(thing: Any) -> np.ndarray:
+    """NumPy before 2.3 takes all memory that comes so for read-only. A tensor's __array__, which may copy, knows better."""
+    array = np.from_dlpack(thing)
+    if array.flags.writeable or not hasattr(thing, "__array__"):
+        return array
+    own = np.asarray(thing)
+    is_same = (own.ctypes.data, own.strides, own.dtype) == (array.ctypes.data, array.strides, array.dtype)
+    return own if is_same else array
+
+
 def _shared(thing: Any) -> np.ndarray:
     """The memory of `thing`."""
     if isinstance(thing, np.ndarray):
         return thing
     try:
         if hasattr(thing, "__dlpack__"):
-            return np.from_dlpack(thing)
+            return _from_dlpack(thing)
         has_interface = hasattr(thing, "__array_interface__") and not isinstance(thing, np.generic)  # of a copy
         return np.asarray(thing if has_interface else memoryview(thing))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -29,7 +29,7 @@ _log = logging.getLogger("tutti_torch")
 CLOSE_LIMIT_S = 60.0
 EXIT_LIMIT_S = 5.0
 
-# Those that have not ended, in the order in which all ranks made them, and so end them at exit.
+# Those that have not ended.
 _open: weakref.WeakValueDictionary[int, Communicator] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
@@ -43,7 +43,7 @@ def limit_s(timeout: timedelta, variable: str) -> int:
 
 class Communicator:
     """Rank `rank` of `size` in the group that meets at `unique`, with these options. broken() is what another communicator
-    knows of why it will not form, if anything."""
+    knows of why it will not form, if anything. `order` is for communicators that ranks make in different orders."""
 
     # Why there is none, if it was not destroyed.
     _none = ""
@@ -56,6 +56,7 @@ class Communicator:
         options: library.Config,
         label: str = "",
         broken: Callable[[], BaseException | None] = lambda: None,
+        order: bytes = b"",
     ) -> None:
         self._api = library.load()
         self.label = label
@@ -65,6 +66,7 @@ class Communicator:
         self._stream: int | None = None
         self._comm: int | None = None
         self._number = next(_numbers)
+        self.order = order, self._number
         comm = ctypes.c_void_p()
         unique_id = library.UniqueId.from_buffer_copy(unique)
         code = self._api.tuttiCommInitRankConfig(ctypes.byref(comm), size, unique_id, rank, ctypes.byref(options))
@@ -200,7 +202,8 @@ def _at_exit() -> None:
     failed = error is not None
     if _open:
         stand_at_end(error)
-    for communicator in list(_open.values()):
+    # On all ranks in one order, or they would wait for each other.
+    for communicator in sorted(_open.values(), key=lambda each: each.order):
         if failed:
             communicator.abort()
         else:

@@ -27,7 +27,7 @@ from .places import in_torch_terms
 _COMPARED = {
     **dict.fromkeys(("allreduce", "allreduce_coalesced", "broadcast", "reduce", "scatter", "reduce_scatter"), 0),
     **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), 0),
-    **dict.fromkeys(("allgather", "allgather_coalesced", "_allgather_base", "all_gather_single", "gather"), 1),
+    **dict.fromkeys(("allgather", "allgather_coalesced", "_allgather_base", "all_gather_single", "gather", "gather_single"), 1),
     **dict.fromkeys(("alltoall", "alltoall_base", "all_to_all_single", "barrier"), None),
 }
 _NOT_COMPARED = (
@@ -135,10 +135,21 @@ class Sorting:
     def _sort(self: Any, name: str, ours: Any, arguments: Any) -> Any:
         tensor = _first_tensor(arguments)
         if tensor is not None and tensor.device.type not in self._devices:
-            return getattr(self._get_backend(tensor.device), name)
+            self._get_backend(tensor.device)  # raises if nobody's
+            # Of the group: torch's backends have not all of its methods in Python.
+            return getattr(self._others, name)
         if self._compares and name in _COMPARED:
             self._compare(name, arguments)
         return functools.partial(getattr(dist.ProcessGroup, name), self) if self._records else ours
+
+    def _start_coalescing(self: Any, device: torch.device) -> None:
+        """batch_isend_irecv calls it where a device's backend can (NCCL)."""
+        group: Any = super() if self._others is None or device.type in self._devices else self._others
+        group._start_coalescing(device)
+
+    def _end_coalescing(self: Any, device: torch.device) -> Any:
+        group: Any = super() if self._others is None or device.type in self._devices else self._others
+        return group._end_coalescing(device)
 
     def _compare(self: Any, name: str, arguments: Any) -> None:
         which = _COMPARED[name]

@@ -135,6 +135,18 @@ class Exchanges(GroupBase):
             self._check_list("gather", targets)
         return self._messages("gather", opts, targets, [source], opts.rootRank, None)
 
+    def gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> TuttiWork:
+        """As gather, into the ranks' equal parts of one tensor. torch asks for it from 2.14 on."""
+        if opts.rootRank != self._rank:
+            return self.gather([], [source], opts)
+        if output.numel() != source.numel() * self._size or not output.is_contiguous():
+            raise TuttiError(
+                f"gather_single: {source.numel()} elements from each of {self._size} ranks do not fit a tensor of shape "
+                f"{tuple(output.shape)} and strides {output.stride()}: give a contiguous one of {self._size} times as many",
+                library.INVALID_ARGUMENT,
+            )
+        return self.gather([list(output.view(self._size, *source.shape))], [source], opts)
+
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> TuttiWork:
         target, sources = one(outputs, "scatter"), []
         if opts.rootRank == self._rank:

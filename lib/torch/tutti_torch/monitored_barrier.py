@@ -8,9 +8,15 @@ import torch.distributed as dist
 
 from . import library
 from .errors import TuttiError
+from .rendezvous import poll
 
 # Rank 0 says what came out only after its own limit has passed.
-_GRACE = timedelta(seconds=10)
+_GRACE_S = 10
+
+
+def _comes(store: dist.Store, key: str, end: float) -> bool:
+    """Whether another rank sets the key until then. Threads that open channels for messages need the store meanwhile."""
+    return poll(store, [key], lambda: time.monotonic() < end, 0.02) or store.check([key])
 
 
 def monitored_barrier(
@@ -18,15 +24,16 @@ def monitored_barrier(
 ) -> None:
     """Collective; `number` counts the group's calls. Rank 0 waits for all, the others for rank 0. Raises on all ranks
     when one does not come in time: the first one that rank 0 misses or, with wait_all_ranks, all of them."""
-    key = f"tutti/monitored/{number}"
+    key, end = f"tutti/monitored/{number}", time.monotonic() + timeout.total_seconds()
     if rank != 0:
         store.set(f"{key}/{rank}", "1")
-        missed: RuntimeError | None = None  # also that the store has gone
+        sentence = f"it did not come within {timeout.total_seconds():g} s"
+        missed: RuntimeError | None = None  # that the store has gone
         try:
-            store.wait([f"{key}/out"], timeout + _GRACE)
-            sentence = bytes(store.get(f"{key}/out")).decode()
+            if _comes(store, f"{key}/out", end + _GRACE_S):
+                sentence = bytes(store.get(f"{key}/out")).decode()
         except RuntimeError as error:
-            sentence, missed = f"it did not come within {timeout.total_seconds():g} s", error
+            missed = error
         if sentence != "ok":
             raise TuttiError(
                 f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
@@ -36,18 +43,13 @@ def monitored_barrier(
         return
     limit_ms = int(timeout.total_seconds() * 1000)
     absent: list[int] = []
-    end = time.monotonic() + timeout.total_seconds()
     for peer in range(1, size):
-        left = timedelta(seconds=max(0.001, end - time.monotonic()))
-        try:
-            store.wait([f"{key}/{peer}"], left)
+        if _comes(store, f"{key}/{peer}", end):
             store.delete_key(f"{key}/{peer}")
-        except RuntimeError:
-            if store.check([f"{key}/{peer}"]):
-                continue
-            absent.append(peer)
-            if not wait_all_ranks:
-                break
+            continue
+        absent.append(peer)
+        if not wait_all_ranks:
+            break
     if not absent:
         store.set(f"{key}/out", "ok")
         return

@@ -101,7 +101,8 @@ class _Channel:
     def _connect(self, unique: bytes, rank: int) -> Communicator:
         label = f" (messages with rank {self.peer} of the group{self.channels.label})"
         options = library.config(self.channels.init_s, _FOREVER_S)
-        self.comm = Communicator(unique, rank, 2, options, label, self.channels.group_error)
+        # Which channel is there first is chance; the id is the same on both ranks.
+        self.comm = Communicator(unique, rank, 2, options, label, self.channels.group_error, unique)
         return self.comm
 
 
@@ -143,6 +144,7 @@ class Outbox(_Channel):
                 item.work.complete(error)
                 raise
             item.work.complete()
+            del header, data, item  # or the tensor would live until the next message
 
     def _fail(self, error: BaseException) -> None:
         self.error = error
@@ -300,3 +302,4 @@ class Channels:
         for outbox in self._out.values():
             if outbox.comm is not None:
                 outbox.comm.abort()
+            outbox.close(10)

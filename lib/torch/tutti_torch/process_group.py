@@ -82,7 +82,12 @@ class TuttiProcessGroup(Reductions, Exchanges):
         self._enter(rank, size, communicator, Lanes(HostLane(communicator), rank, join))
         self._store, self._own_store, self._label = store, own_store, label
         self._global_ranks = list(global_ranks) or list(range(size))
-        self._channels = Channels(own_store, rank, size, init_s, label, communicator.async_error)
+
+        def broken() -> BaseException | None:
+            """Why no message comes any more; what was destroyed or aborted raises it."""
+            return communicator.async_error() if communicator.handle else None
+
+        self._channels = Channels(own_store, rank, size, init_s, label, broken)
         self._barriers = itertools.count()
 
     # ---- what c10d asks a group for ----

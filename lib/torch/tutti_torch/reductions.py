@@ -14,7 +14,7 @@ from . import calls, library, sparse
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
 from .places import called
-from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, op_number, plain, reduction
+from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, is_gathered, op_number, plain, reduction
 from .work import TuttiWork
 
 _ALL_REDUCE = c10d.AllreduceOptions()
@@ -58,7 +58,7 @@ class Reductions(GroupBase):
         number = op_number(op)
         if any(tensor.layout is not torch.strided for tensor in tensors):
             return self._at_once([sparse.all_reduce(self, tensor, number) for tensor in tensors], tensors)
-        if number in BITWISE and tensors[0].dtype is not torch.bool:
+        if is_gathered(number, tensors[0].dtype):
             return self._at_once([self._combine(tensor, number) for tensor in tensors], tensors)
         plans = [reduction(tensor, SUM if number == PREMUL_SUM else number) for tensor in tensors]
         lane = self._lanes.of(*tensors)
@@ -118,7 +118,7 @@ class Reductions(GroupBase):
             return done
         tensor, op, root = one(tensors, "reduce"), opts.reduceOp, opts.rootRank
         number = op_number(op)
-        if number in BITWISE and tensor.dtype is not torch.bool:
+        if is_gathered(number, tensor.dtype):
             result = self._combine(tensor, number)
             return self._at_once([result if root == self._rank else tensor], [tensor])
         plan = reduction(tensor, SUM if number == PREMUL_SUM else number)
@@ -188,7 +188,7 @@ class Reductions(GroupBase):
                 )
             if output.dtype != source.dtype:
                 raise TuttiError(f"reduce_scatter from {source.dtype} to {output.dtype}", library.INVALID_ARGUMENT)
-            if number in BITWISE and source.dtype is not torch.bool:
+            if is_gathered(number, source.dtype):
                 source = self._combine(source, number)
                 offset = sum((counts or [output.numel()] * self._size)[: self._rank])
                 self._at_once([source.view(-1)[offset : offset + output.numel()].view_as(output)], [output])

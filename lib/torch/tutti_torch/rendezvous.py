@@ -61,7 +61,7 @@ class Meeting:
                 raise TuttiError(sentence, library.REMOTE_ERROR)
             return time.monotonic() <= end
 
-        return _poll(self._store, keys, go_on, 0.05) or self._store.check(keys)
+        return poll(self._store, keys, go_on, 0.05) or self._store.check(keys)
 
     def _absent(self, ranks: list[int], limit: timedelta) -> list[int]:
         """The ranks that do not come within the limit."""
@@ -122,7 +122,7 @@ def forget_id(store: dist.Store, rank: int) -> None:
         store.delete_key(_here(rank) if rank else _ID)
 
 
-def _poll(store: dist.Store, keys: list[str], go_on: Callable[[], bool], most_pause_s: float) -> bool:
+def poll(store: dist.Store, keys: list[str], go_on: Callable[[], bool], most_pause_s: float) -> bool:
     """Whether other ranks set the keys before go_on() is false. It never blocks within the store, whose one connection
     all threads share, and which logs each wait that comes to nothing."""
     pause_s = 0.0005
@@ -136,4 +136,4 @@ def _poll(store: dist.Store, keys: list[str], go_on: Callable[[], bool], most_pa
 
 def poll_for_id(store: dist.Store, key: str, go_on: Callable[[], bool]) -> bytes | None:
     """The value of a key that another rank may set at any time, or None once go_on() is false."""
-    return bytes(store.get(key)) if _poll(store, [key], go_on, 0.02) else None
+    return bytes(store.get(key)) if poll(store, [key], go_on, 0.02) else None

@@ -45,6 +45,11 @@ SUM = int(dist.ReduceOp.SUM)
 PREMUL_SUM = int(dist.ReduceOp.PREMUL_SUM)
 
 
+def is_gathered(number: int, dtype: torch.dtype) -> bool:
+    """Whether ranks gather all inputs and combine them: what Tutti does not reduce bit by bit."""
+    return number in BITWISE and not (dtype is torch.bool and number in _BOOL_OPS)
+
+
 def check_dense(tensor: torch.Tensor) -> None:
     """Only dense tensors in host memory, or on a CUDA device, can be sent."""
     if not isinstance(tensor, torch.Tensor):
