@@ -21,18 +21,18 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
     TUTTI_TRY(allocated);
     if (!seats[static_cast<size_t>(host.rank())].info.waits_in_streams)
       return Error{Code::kCudaError, "streams of this device or driver cannot wait for words in memory"};
-    if (seats.size() > kMaxPlaces) return Error{Code::kCudaError, format("more than %d ranks", kMaxPlaces)};
     if (are_in_one_process(seats)) return {};
     TUTTI_TRY_ASSIGN(handle, port.share(arenas->own_));
     return {};
   }();
-  std::string blob(sizeof handle + sizeof(void*) + 1, 0);
-  blob[0] = shared ? 1 : 0;
-  memcpy(&blob[1], handle.bytes.data(), sizeof handle);
-  memcpy(&blob[1 + sizeof handle], &arenas->own_, sizeof arenas->own_);
+  // The reason of who has nothing to share, and not of others that they miss it there.
+  TUTTI_TRY_ASSIGN(*why, agree(host, shared));
+  if (!why->empty()) return std::unique_ptr<Arenas>();
+  std::string blob(sizeof handle + sizeof(void*), 0);
+  memcpy(&blob[0], handle.bytes.data(), sizeof handle);
+  memcpy(&blob[sizeof handle], &arenas->own_, sizeof arenas->own_);
   TUTTI_TRY_ASSIGN(const auto handles, tell_all(host, blob));
-  const auto mapped = shared ? arenas->map_all(seats, handles) : shared;
-  TUTTI_TRY_ASSIGN(*why, agree(host, mapped));
+  TUTTI_TRY_ASSIGN(*why, agree(host, arenas->map_all(seats, handles)));
   if (!why->empty()) return std::unique_ptr<Arenas>();
   TUTTI_TRY(arenas->write_samples());
   TUTTI_TRY(tell_all(host, "all have written"));
@@ -69,15 +69,13 @@ Result<void> Arenas::map_all(const std::vector<Seat>& seats, const std::vector<s
   const Seat& mine = seats[static_cast<size_t>(host_.rank())];
   for (size_t r = 0; r < seats.size(); r++) {
     const Seat& seat = seats[r];
-    if (seat.host != mine.host) return Error{Code::kCudaError, format("rank %zu is on another host", r)};
-    if (handles[r][0] == 0) return Error{Code::kCudaError, format("rank %zu offers no memory to map", r)};
     void* memory = nullptr;
     if (seat.process == mine.process) {
       if (seat.info.uuid != mine.info.uuid) TUTTI_TRY(port_.reach(seat.device));
-      memcpy(&memory, handles[r].data() + 1 + sizeof(IpcHandle), sizeof memory);
+      memcpy(&memory, handles[r].data() + sizeof(IpcHandle), sizeof memory);
     } else {
       IpcHandle handle;
-      memcpy(handle.bytes.data(), handles[r].data() + 1, sizeof handle);
+      memcpy(handle.bytes.data(), handles[r].data(), sizeof handle);
       auto mapped = port_.map(handle);
       if (!mapped) {
         mapped.error().message =

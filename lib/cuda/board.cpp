@@ -253,7 +253,8 @@ void Board::close_window(uint64_t number) {
   }
   if (is_mapped())
     log(LogLevel::kWarn,
-        "CUDA: another rank still has memory mapped that this one deregistered: it is stopped or lost");
+        "CUDA: another rank still has memory mapped that this one deregistered: its GPU waits for an operation that "
+        "this one has yet to call, or it is stopped or lost");
 }
 
 // Others' windows that this rank has mapped.

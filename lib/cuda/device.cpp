@@ -91,9 +91,10 @@ void Device::guard() {
   constexpr int kLookMs = 250;
   pollfd fds[] = {{host_.wake_fd(), POLLIN, 0}, {stop_fd_.get(), POLLIN, 0}};
   log_set_thread_rank(host_.rank());
+  // For all that follows: whatever a thread without a device asks of CUDA makes a context on device 0.
+  const auto on_device = OnDevice::enter(port_, device_);
   for (int n = 0; n == 0 || (n < 0 && errno == EINTR); n = poll(fds, 2, kLookMs)) look_around();
   if (host_.broken()) progress_.fail(host_.breakage());
-  auto on_device = OnDevice::enter(port_, device_);
   constexpr int kTurnMs = 1;
   while (on_device && fds[1].revents == 0) {
     for (const auto& way : ways_) way->release();
@@ -105,10 +106,12 @@ void Device::guard() {
 void Device::look_around() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
-  ways_.front()->forget_closed();
+  const auto reached = has_reached_end();
+  const bool is_idle = reached && reached.value();
+  if (is_idle) ways_.front()->forget_closed();  // which waits for the device
   if (!progress_.is_under_way()) return;
-  const auto done = pending_.empty() ? has_reached_end() : Result<bool>(false);
-  if (done && done.value()) return progress_.end();
+  if (!reached) return host_.break_with(reached.error());  // perhaps nobody here calls any more
+  if (is_idle && pending_.empty()) return progress_.end();
   const auto calls = [this](int rank) { return ways_.front()->called_by(rank); };
   if (auto looked = progress_.look(calls); !looked) host_.break_with(looked.error());
 }
@@ -189,6 +192,10 @@ Device::~Device() {
   while (on_device && (done = is_done()) && !done.value() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (guard_.joinable()) {
+    // Nobody can ask for the end of a graph's launch. Freeing memory waits for all that the device does, and while the
+    // guard is there, what waits for ranks of a broken group ends.
+    if (progress_.has_captured() && done && done.value())
+      if (const auto some = port_.allocate(1)) port_.free(some.value());
     (void)eventfd_write(stop_fd_.get(), 1);
     guard_.join();
   }
@@ -246,6 +253,7 @@ Result<void> Device::begin(Pending& pending) {
   TUTTI_TRY_ASSIGN(turn.is_captured, port_.is_capturing(turn.stream));
   TUTTI_TRY_ASSIGN(turn.stream_id, port_.id_of(turn.stream, turn.is_captured));
   if (!turn.is_captured && pending.way->waits_unseen()) progress_.begin(pending.operation);
+  if (turn.is_captured) progress_.note_captured();
   // The ways keep one place for all operations.
   if (!turn.is_captured && end_ != nullptr && turn.stream_id != end_stream_) return port_.wait(turn.stream, end_);
   return {};
@@ -310,6 +318,7 @@ void Device::keep_ways() {
 
 Result<bool> Device::is_done() {
   const std::lock_guard lock(mutex_);
+  TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
   return has_reached_end();
 }
 

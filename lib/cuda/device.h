@@ -75,7 +75,7 @@ class Way {
   // Memory that the user promises to keep until it is closed. 0: that makes no difference.
   virtual uint64_t open_window(const void*, size_t) { return 0; }
   virtual void close_window(uint64_t) {}
-  // Now and then: lets go of memory of other processes that they have closed.
+  // Now and then: lets go of memory of other processes that they have closed. Waits for the device.
   virtual void forget_closed() {}
   // How many operations a rank has called; nothing if that is not known.
   virtual std::optional<uint64_t> called_by(int) const { return {}; }

@@ -260,7 +260,12 @@ class Phases final : public Way {
     void* const memory = arenas_->give_up();
     arenas_.reset();
     if (others_.attendee != nullptr) others_.attendee->leave();
-    keep({&port_, seat_.device, memory, std::move(others_.attendee)});
+    // Within a process only interpreters, and what has failed, write to others later than these wait for. Whoever is
+    // the last to leave would wait for this device, where operations of other communicators may wait for that rank.
+    const bool stays =
+        others_.attendee == nullptr || others_.board != nullptr || programs_ != nullptr || host_.broken();
+    if (memory != nullptr && !stays) port_.free(memory);
+    keep({&port_, seat_.device, stays ? memory : nullptr, std::move(others_.attendee)});
   }
 
   const char* name() const override { return "by kernels that read the other ranks' memory"; }
@@ -423,7 +428,6 @@ int least_multiprocessors(const std::vector<Seat>& seats) {
 
 // Without a board operations go on, unchecked.
 Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& seats, const std::string& name) {
-  if (host.n_ranks() > kMaxPlaces) return Acquaintance();
   Acquaintance others;
   if (are_in_one_process(seats)) {
     std::vector<int> ranks(seats.size());
@@ -442,11 +446,20 @@ Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& s
   return others;
 }
 
+// What all ranks see alike, before they make programs, of which many ranks have very many, and take memory.
+std::string obstacle(const std::vector<Seat>& seats) {
+  for (size_t r = 0; r < seats.size(); r++)
+    if (seats[r].host != seats[0].host) return format("rank %zu is on another host than rank 0", r);
+  return seats.size() > kMaxPlaces ? format("there are more than %d ranks", kMaxPlaces) : "";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vector<Seat>& seats,
                                          const std::shared_ptr<Household>& household, const std::string& name,
                                          std::string* why) {
+  *why = obstacle(seats);
+  if (!why->empty()) return std::unique_ptr<Way>();
   const bool may_spin = may_wait_in_kernels(seats);
   std::unique_ptr<SpreadPrograms> programs;
   if (may_spin && host.forced_algo() != Algo::kAuto)

@@ -63,7 +63,7 @@ class Port {
   // kCudaError without a driver or GPU, saying which.
   virtual Result<int> device_count() = 0;
   virtual Result<DeviceInfo> describe(int device) = 0;  // the calling thread's
-  // For the calling thread; the device that it had before.
+  // For the calling thread; the device that it had before, or this one if it had none that the process uses.
   virtual Result<int> use(int device) = 0;
 
   // Zeroed memory of the device, aligned to 512 bytes. Waits for the device.
@@ -76,7 +76,7 @@ class Port {
   // Memory of allocate(), or of the user's cudaMalloc, as other processes of this host can map it, until it is freed.
   virtual Result<IpcHandle> share(void* memory) = 0;
   virtual Result<void*> map(const IpcHandle& handle) = 0;
-  virtual void unmap(void* memory) = 0;
+  virtual void unmap(void* memory) = 0;  // waits for the device (cudaIpcCloseMemHandle does)
   // Of the device's memory that this is in.
   virtual Result<Allocation> allocation_of(const void* memory) = 0;
   // The dmabuf that stands for memory of allocate(), by which network devices know it. kCudaError where the device has

@@ -195,6 +195,7 @@ SpreadPrograms::SpreadPrograms(Port& port, std::vector<Schedules> kinds, const P
 
 SpreadPrograms::~SpreadPrograms() {
   if (tables_ != nullptr) port_.free(tables_);
+  for (void* memory : own_) port_.free(memory);
 }
 
 size_t SpreadPrograms::bytes(int rank) const {
@@ -236,20 +237,16 @@ Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory, in
   return copy_now(port_, tables_, tables.bytes());
 }
 
-Result<std::unique_ptr<LoadedPrograms>> LoadedPrograms::load(Port& port, const Schedules& schedules,
-                                                             const ProgramShape& shape) {
-  std::unique_ptr<LoadedPrograms> loaded(new LoadedPrograms(port, schedules, shape));
+Result<std::unique_ptr<SpreadPrograms>> SpreadPrograms::together(Port& port, const Schedules& schedules,
+                                                                 const ProgramShape& shape) {
+  auto made = std::make_unique<SpreadPrograms>(port, std::vector<Schedules>{schedules}, shape);
   const auto n_ranks = static_cast<int>(schedules.size());
   for (int r = 0; r < n_ranks; r++) {
-    TUTTI_TRY_ASSIGN(void* made, port.allocate(loaded->programs_.bytes(r) + 1));
-    loaded->memory_.push_back(made);
+    TUTTI_TRY_ASSIGN(void* memory, port.allocate(made->bytes(r) + 1));
+    made->own_.push_back(memory);
   }
-  TUTTI_TRY(loaded->programs_.load(0, loaded->memory_, n_ranks));
-  return loaded;
-}
-
-LoadedPrograms::~LoadedPrograms() {
-  for (void* memory : memory_) port_.free(memory);
+  TUTTI_TRY(made->load(0, made->own_, n_ranks));
+  return made;
 }
 
 namespace {
@@ -300,7 +297,7 @@ Result<ProgramCall> SharedPrograms::find(const Operation& operation, Algo algo) 
                           algo_name(algo), n_ranks_, n_blocks, room)};
     ProgramShape shape;
     shape.n_stripes = static_cast<uint32_t>(std::min(kMostStripes, room / n_blocks));
-    TUTTI_TRY_ASSIGN(loaded, LoadedPrograms::load(port_, schedules, shape));
+    TUTTI_TRY_ASSIGN(loaded, SpreadPrograms::together(port_, schedules, shape));
   }
   ProgramCall call = loaded->call();
   describe(operation, n_ranks_, &call);

@@ -31,39 +31,24 @@ class SpreadPrograms {
  public:
   SpreadPrograms(Port& port, std::vector<Schedules> kinds, const ProgramShape& shape);
   ~SpreadPrograms();
+  // Loaded, of one kind, where all ranks share the calling thread's device. Waits for the device.
+  static Result<std::unique_ptr<SpreadPrograms>> together(Port& port, const Schedules& schedules,
+                                                          const ProgramShape& shape);
 
   // Of memory of its device, zeroed, that a rank lets all others use.
   size_t bytes(int rank) const;
   // `memory`: all ranks', by rank, as this one's device reaches it. For `n` ranks from this one on. Waits for the
   // device.
   Result<void> load(int rank, const std::vector<void*>& memory, int n = 1);
-  const ProgramCall& call(size_t kind) const { return calls_[kind]; }  // without an operation
+  const ProgramCall& call(size_t kind = 0) const { return calls_[kind]; }  // without an operation
 
  private:
   Port& port_;
   std::vector<Schedules> kinds_;  // until they are loaded
   const ProgramShape shape_;
   void* tables_ = nullptr;
+  std::vector<void*> own_;          // links and scratch, by rank, of ranks that are together
   std::vector<ProgramCall> calls_;  // by kind
-};
-
-// Of one kind of operation, where all ranks share the calling thread's device.
-class LoadedPrograms {
- public:
-  // Waits for the device.
-  static Result<std::unique_ptr<LoadedPrograms>> load(Port& port, const Schedules& schedules,
-                                                      const ProgramShape& shape);
-  ~LoadedPrograms();
-
-  const ProgramCall& call() const { return programs_.call(0); }
-
- private:
-  LoadedPrograms(Port& port, const Schedules& schedules, const ProgramShape& shape)
-      : port_(port), programs_(port, {schedules}, shape) {}
-
-  Port& port_;
-  SpreadPrograms programs_;
-  std::vector<void*> memory_;  // by rank: links and scratch
 };
 
 // Whether the interpreter takes it: sums that have to be made in one place it does not.
@@ -82,7 +67,7 @@ class SharedPrograms {
 
   Port& port_;
   const int n_ranks_, multiprocessors_;
-  std::map<Key, std::unique_ptr<LoadedPrograms>> loaded_;
+  std::map<Key, std::unique_ptr<SpreadPrograms>> loaded_;
 };
 
 // And of ranks with a device each. `multiprocessors`: of the smallest. Null where that has no room for a rank's blocks.

@@ -27,6 +27,9 @@ class Progress {
   void begin(const Operation& operation);
   void end();  // of all that has begun
   bool is_under_way() const { return is_under_way_; }
+  // An operation that is in a graph: nothing tells when it is done.
+  void note_captured() { has_captured_ = true; }
+  bool has_captured() const { return has_captured_; }
 
   // Now and then while something is under way: logs whom it waits for. kTimeout where that has called nothing for as
   // long as operations may take. `calls`: how many a rank has called, if that is known; for ranks whose recorders
@@ -46,7 +49,7 @@ class Progress {
   const double limit_seconds_;
   Recorder recorder_;
   uint64_t called_ = 0, looked_at_ = 0;
-  bool is_under_way_ = false;
+  bool is_under_way_ = false, has_captured_ = false;
   // The ranks that lag behind:
   std::pair<uint64_t, uint64_t> slowest_;  // what they have called, and those that cannot be seen
   int64_t since_ns_ = 0;                   // and since when no more; 0: there are none

@@ -46,6 +46,7 @@ using FlushWrites = CUresult (*)(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDir
 using DeviceAttribute = CUresult (*)(int*, CUdevice_attribute, CUdevice);
 using CurrentDevice = CUresult (*)(CUdevice*);
 using PointerAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
+using PrimaryState = CUresult (*)(CUdevice, unsigned*, int*);
 
 // The driver's, which has no counterpart in the runtime; null where the driver is too old.
 template <class Function>
@@ -81,6 +82,14 @@ Result<int> attribute(CUdevice_attribute which) {
                                         static_cast<int>(code))};
 }
 
+// Whether this process has a context on it. cudaSetDevice() makes one where there is none: some 500 MiB of that GPU.
+bool has_context(int device) {
+  static const auto ask = driver<PrimaryState>("cuDevicePrimaryCtxGetState");
+  unsigned flags = 0;
+  int is_active = 0;
+  return ask == nullptr || (ask(device, &flags, &is_active) == CUDA_SUCCESS && is_active != 0);
+}
+
 class Runtime final : public Port {
  public:
   Result<int> device_count() override {
@@ -101,12 +110,13 @@ class Runtime final : public Port {
   }
 
   // Also if the thread has this device already: a fresh thread has a number, 0, and no context behind it, without which
-  // the driver's own functions fail.
+  // the driver's own functions fail. To go back to that would make one.
   Result<int> use(int device) override {
     int before = 0;
     TUTTI_TRY(check("cudaGetDevice", cudaGetDevice(&before)));
+    const bool may_go_back = before == device || has_context(before);
     TUTTI_TRY(check("cudaSetDevice", cudaSetDevice(device)));
-    return before;
+    return may_go_back ? before : device;
   }
 
   Result<void*> allocate(size_t bytes) override {

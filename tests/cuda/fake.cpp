@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <thread>
@@ -18,6 +19,7 @@ using namespace tutti::cuda;
 namespace {
 
 thread_local int t_device = 0, t_refusal = 1;
+thread_local bool t_has_device = false;
 std::atomic<uint64_t> g_threads{0}, g_streams{0};
 thread_local const uint64_t t_thread = ++g_threads;
 
@@ -56,6 +58,9 @@ Error refuse(const std::string& message, int code) {
 int last_refusal() {
   return t_refusal;
 }
+bool has_device() {
+  return t_has_device;
+}
 
 void Kernels::run(const JobList& list) {
   run_jobs_on_host(list);
@@ -92,6 +97,7 @@ Result<DeviceInfo> FakePort::describe(int device) {
 
 Result<int> FakePort::use(int device) {
   if (device < 0 || device >= n_devices_) return refuse(format("there is no device %d", device));
+  t_has_device = true;
   return std::exchange(t_device, device);
 }
 
@@ -108,6 +114,7 @@ Result<void*> FakePort::enter(int fd, size_t bytes, bool is_own) {
 }
 
 Result<void*> FakePort::allocate(size_t bytes) {
+  allocated++;
   const int fd = memfd_create("device", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, users_at(bytes) + static_cast<off_t>(kPageBytes)) != 0) return refuse("out of memory");
   return enter(fd, bytes, true);
@@ -171,7 +178,17 @@ Result<void*> FakePort::map(const IpcHandle& handle) {
 }
 
 void FakePort::unmap(void* memory) {
+  for (int turn = 0; turn < 1000 && is_busy(); turn++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  stuck_unmaps += is_busy();
   leave(memory);
+}
+
+bool FakePort::is_busy() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(progress_.begin(), progress_.end(), [](const auto& its) {
+    const std::lock_guard progress_lock(its.second->mutex);
+    return its.first == t_device && its.second->done < its.second->given;
+  });
 }
 
 Result<Fd> FakePort::dmabuf_of(void* memory, size_t bytes) {
@@ -219,6 +236,7 @@ FakeStream& FakePort::stream_of(StreamRef stream) {
 
 void FakePort::begin(FakeStream* stream, bool is_urgent) {
   *stream = {queue_for(is_urgent), std::make_shared<FakeProgress>(), ++g_streams, t_device};
+  progress_.emplace_back(t_device, stream->progress);
 }
 
 std::shared_ptr<Stream> FakePort::queue_for(bool is_urgent) {

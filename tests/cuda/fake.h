@@ -92,6 +92,7 @@ struct FakeCapture {
 // With CUDA's number for it; cudaErrorInvalidValue where nothing better is known.
 tutti::Error refuse(const std::string& message, int code = 1);
 int last_refusal();  // of this thread
+bool has_device();   // this thread has chosen one
 
 class FakePort final : public tutti::cuda::Port {
  public:
@@ -116,9 +117,12 @@ class FakePort final : public tutti::cuda::Port {
   std::atomic<int> calls{0};  // of all that takes its turn in a stream
   std::atomic<int> runs{0}, programs{0}, lines{0}, spans{0}, factors{0}, word_batches{0}, copies{0}, flushes{0};
 
+  std::atomic<int> allocated{0};      // allocate()
   std::atomic<int> early_frees{0};    // of memory that other processes had mapped
   std::atomic<int> host_frees{0};     // free_host()
+  std::atomic<int> stuck_unmaps{0};   // those for which the device had work that did not end: CUDA waits for that
   std::atomic<int> late_launches{0};  // before load_kernels(): CUDA loads then, which waits for the whole device
+  std::atomic<int> strays{0};         // questions of threads that have no device: CUDA makes a context on device 0
   size_t allocations();
 
   // A stream as cudaStreamCreate makes them.
@@ -192,6 +196,7 @@ class FakePort final : public tutti::cuda::Port {
   Awaited awaited_by(const FakeStream& stream);
   tutti::Result<void*> enter(int fd, size_t bytes, bool is_own);
   void leave(void* memory);
+  bool is_busy();  // the device of this thread
   void note_launch();
   std::shared_ptr<tutti::Stream> queue_for(bool is_urgent);
 
@@ -206,7 +211,8 @@ class FakePort final : public tutti::cuda::Port {
   // Handles that were destroyed are given out again, the last one first.
   std::vector<std::unique_ptr<FakeStream>> old_streams_;
   std::vector<std::unique_ptr<FakeEvent>> old_events_;
-  std::vector<std::shared_ptr<tutti::Stream>> last_works_;  // of streams that were destroyed
+  std::vector<std::shared_ptr<tutti::Stream>> last_works_;               // of streams that were destroyed
+  std::vector<std::pair<int, std::shared_ptr<FakeProgress>>> progress_;  // of all streams that there were, by device
   struct Queues {
     std::vector<std::shared_ptr<tutti::Stream>> all;
     size_t n_streams = 0;

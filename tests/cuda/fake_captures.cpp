@@ -104,6 +104,7 @@ Result<void> FakePort::wait(StreamRef stream, EventRef event) {
 
 Result<bool> FakePort::reached(EventRef event) {
   const FakeEvent& e = event_of(event);
+  strays += !has_device();
   if (e.captured_in != nullptr) return spoil(*e.captured_in, "this event was captured", kCapturedEvent);
   if (refuses_queries) return refuse("operation not permitted when stream is capturing", kUnsupported);
   return e.event->reached(e.event->last_record());

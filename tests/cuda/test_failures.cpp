@@ -123,6 +123,27 @@ TEST_CASE("a kernel that the GPU refuses breaks the communicator on all ranks") 
 }
 #endif
 
+TEST_CASE("what a GPU reports while nobody calls breaks the communicator on all ranks") {
+  FakePort port(2);
+  const auto outcomes = run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    std::vector<float> data(1000);
+    GpuStream stream(port);
+    if (r == 0) {
+      o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiFloat, tuttiSum, gpu, stream));
+      port.refuses_queries = true;
+    }
+    tuttiResult_t state = tuttiSuccess;
+    for (int i = 0; i < 30'000 && state == tuttiSuccess; i++) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      (void)tuttiCommGetAsyncError(gpu, &state);
+    }
+    o.wrong += state != tuttiUnhandledCudaError;
+    if (r == 0) port.refuses_queries = false;
+    (void)tuttiCommAbort(gpu);  // before the stream, which waits for the other rank until then
+  });
+  for (const Outcome& o : outcomes) CHECK(o.wrong == 0);
+}
+
 TEST_CASE("aborting frees a stream that waits for a rank that never calls") {
   FakePort port(2);
   for (const int n_calls : {1, 5}) require_abort_frees(port, Seats::kOwnGpus, n_calls);

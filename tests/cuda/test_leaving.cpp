@@ -133,4 +133,38 @@ TEST_CASE("a rank that leaves lets go of what the others have registered") {
   });
   require_success(ranks.wait());
 }
+
+TEST_CASE("a rank whose GPU waits for another one lets go of nothing until then: its thread would wait, too") {
+  Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
+    constexpr size_t kCount = (1 << 18) + 1;  // more than what goes by another way
+    auto* port = new FakePort(2);
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.cudaDevice = rank;
+    tuttiUniqueId id = {};
+    if (rank == 0) o.take(tuttiGetUniqueId(&id));
+    o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
+    tuttiComm_t comm = nullptr;
+    o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+    if (comm == nullptr) return;
+    void *data = port->allocate(kCount * 4).value(), *handle = nullptr;
+    o.take(tuttiCommRegister(comm, data, kCount * 4, &handle));
+    GpuStream stream(*port);
+    const auto add_up = [&](size_t count) {
+      o.take(tuttiAllReduce(data, data, count, tuttiInt32, tuttiSum, comm, stream));
+    };
+    add_up(kCount);
+    stream.synchronize();
+    if (rank == 0) add_up(10);
+    o.take(tuttiBarrier(host, nullptr));
+    if (rank == 1) {
+      o.take(tuttiCommDeregister(comm, handle));  // waits for rank 0 for a while
+      add_up(10);
+    }
+    stream.synchronize();
+    o.wrong += static_cast<size_t>(port->stuck_unmaps);
+    o.take(tuttiBarrier(host, nullptr));
+    o.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}
 #endif

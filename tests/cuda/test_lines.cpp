@@ -181,7 +181,7 @@ TEST_CASE("lines give the bits of the schedules that they stand for, which the c
       options.slots = 2;
       options.rank_order = true;
       REQUIRE(check(schedules, options));
-      auto loaded = cuda::LoadedPrograms::load(port, schedules, {1, 2, 64 << 10});
+      auto loaded = cuda::SpreadPrograms::together(port, schedules, {1, 2, 64 << 10});
       REQUIRE(loaded);
       const LinesCase c{DataType::kFloat32, RedOp::kSum, 8000, hops};
       const auto inputs = inputs_of(c, n, static_cast<uint32_t>(n));

@@ -80,6 +80,27 @@ TEST_CASE("all-reduces between processes with a GPU each are one kernel on each 
   }));
 }
 
+TEST_CASE("where one process cannot share its GPU's memory all know its reason") {
+  Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
+    auto* port = new FakePort(2);
+    port->has_no_words = rank == 1;
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.cudaDevice = rank;
+    tuttiUniqueId id = {};
+    if (rank == 0) o.take(tuttiGetUniqueId(&id));
+    o.take(tuttiBcast(&id, sizeof id, tuttiInt8, 0, host, nullptr));
+    tuttiComm_t comm = nullptr;
+    o.take(tuttiCommInitRankConfig(&comm, 2, id, rank, &config));
+    if (comm == nullptr) return;
+    char text[8192];
+    size_t bytes = sizeof text;
+    o.take(tuttiExplain("tuttiAllReduce", 1000, tuttiFloat, tuttiSum, comm, text, &bytes));
+    o.wrong += !contains(text, "because rank 1: streams of this device or driver cannot wait");
+    o.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}
+
 TEST_CASE("an algorithm that is asked for is interpreted between processes") {
   for (const char* algo : {"ring", "tree", "direct"}) {
     INFO(algo);

@@ -124,7 +124,7 @@ void run_shared(FakePort& port, const ProgramCase& c, int n, const cuda::Program
                                  << ", slots of " << shape.slot_bytes);
   const auto schedules = schedules_of(c, n, n / 2);
   check_schedules(c, schedules, n / 2, shape);
-  const auto loaded = cuda::LoadedPrograms::load(port, schedules, shape);
+  const auto loaded = cuda::SpreadPrograms::together(port, schedules, shape);
   REQUIRE(loaded);
   run_calls(port, c, n, {loaded.value()->call()});
 }
@@ -191,7 +191,7 @@ TEST_CASE("blocks that do not fit on the GPU at once are refused with the remedy
 TEST_CASE("an aborted launch ends though a message never comes") {
   FakePort port(1);
   const ProgramCase c{Collective::kAllReduce, Goal::kAllReduce, Algo::kRing};
-  auto loaded = cuda::LoadedPrograms::load(port, schedules_of(c, 2, 0), {1, 2, 1024});
+  auto loaded = cuda::SpreadPrograms::together(port, schedules_of(c, 2, 0), {1, 2, 1024});
   REQUIRE(loaded);
   Buffers b = buffers_of(c, 2, 100);
   cuda::ProgramCall call = loaded.value()->call();

@@ -1,6 +1,8 @@
 // Ranks of one process on several GPUs (made up, fake.h): large operations are done where the ranks' buffers lie.
 #include <string>
 
+#include "cuda/phases.h"
+#include "debug/recorder.h"
 #include "gpu_ranks.h"
 #include "sanitized.h"
 
@@ -40,7 +42,52 @@ void compare_there(FakePort& port, const Case& c, size_t shift, int rank, int n,
   outcome.wrong += memcmp(gpu_out.get() + shift, host.data(), host.size()) != 0;
 }
 
+// Rank 0's, beside others that do and say what it does.
+class AmongTwins final : public tutti::cuda::Host {
+ public:
+  explicit AmongTwins(int n_ranks) : n_ranks_(n_ranks) {}
+  int rank() const override { return 0; }
+  int n_ranks() const override { return n_ranks_; }
+  int host_of(int rank) const override { return rank; }
+  tutti::Algo forced_algo() const override { return tutti::Algo::kRing; }
+  tutti::Result<void> run_on_host(const tutti::Operation& all_gather) override {
+    for (size_t r = 0; r < static_cast<size_t>(n_ranks_); r++)
+      memcpy(static_cast<char*>(all_gather.output) + r * all_gather.count, all_gather.input, all_gather.count);
+    return {};
+  }
+  tutti::Result<void> check_direct(const void*, size_t) override { return {}; }
+  void forget_direct() override {}
+  tutti::Result<void> connect_direct() override { return {}; }
+  tutti::Result<void> move_directly(const tutti::Operation&, const std::vector<tutti::Message>&) override { return {}; }
+  bool broken() override { return false; }
+  int wake_fd() override { return -1; }
+  tutti::Error breakage() override { return {}; }
+  tutti::Result<void> check_open() override { return {}; }
+  void break_with(const tutti::Error&) override {}
+  const tutti::Recorder& recorder() override { return recorder_; }
+  double operation_limit_seconds() override { return 1; }
+
+ private:
+  const int n_ranks_;
+  tutti::Recorder recorder_;
+};
+
 }  // namespace
+
+TEST_CASE("ranks on several hosts take no memory of their GPUs to see that they cannot map each other's") {
+  FakePort port(1);
+  for (const int n : {2, tutti::cuda::kMaxPlaces + 1}) {
+    AmongTwins host(n);
+    std::vector<tutti::cuda::Seat> seats;
+    for (int r = 0; r < n; r++) seats.push_back({"process " + std::to_string(r), n == 2 ? r : 0, 0, {}});
+    std::string why;
+    const auto way = tutti::cuda::make_phases(host, port, seats, nullptr, "group", &why);
+    REQUIRE(way);
+    CHECK(way.value() == nullptr);
+    CHECK(why == (n == 2 ? "rank 1 is on another host than rank 0" : "there are more than 64 ranks"));
+  }
+  CHECK(port.allocated == 0);
+}
 
 TEST_CASE("large operations are done where the buffers lie, if all GPUs reach them") {
   FakePort port(5);

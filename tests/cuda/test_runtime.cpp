@@ -17,6 +17,8 @@ using namespace tutti;
 namespace {
 
 thread_local bool t_has_context = false;
+thread_local int t_device = 0;
+std::set<int> g_contexts;  // devices on which this program has one
 thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
 bool g_captures = false;  // somebody in this program
 int g_spoilt = 0, g_default_streams = 0;
@@ -41,6 +43,10 @@ CUresult current_device(CUdevice* device) {
   *device = 0;
   return t_has_context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
+CUresult primary_state(CUdevice device, unsigned*, int* is_active) {
+  *is_active = g_contexts.contains(device) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
 CUresult device_attribute(int* value, CUdevice_attribute, CUdevice) {
   *value = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
   return CUDA_SUCCESS;
@@ -50,6 +56,7 @@ cudaError_t driver_function(const char* name, void** function) {
   *function = nullptr;
   if (strcmp(name, "cuCtxGetDevice") == 0) *function = reinterpret_cast<void*>(current_device);
   if (strcmp(name, "cuDeviceGetAttribute") == 0) *function = reinterpret_cast<void*>(device_attribute);
+  if (strcmp(name, "cuDevicePrimaryCtxGetState") == 0) *function = reinterpret_cast<void*>(primary_state);
   return cudaSuccess;
 }
 
@@ -57,11 +64,12 @@ cudaError_t driver_function(const char* name, void** function) {
 
 extern "C" {
 cudaError_t __wrap_cudaGetDevice(int* device) {
-  *device = 0;  // also without a context
+  *device = t_device;  // also without a context
   return cudaSuccess;
 }
-cudaError_t __wrap_cudaSetDevice(int) {
+cudaError_t __wrap_cudaSetDevice(int device) {
   t_has_context = true;
+  g_contexts.insert(t_device = device);
   return cudaSuccess;
 }
 cudaError_t __wrap_cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
@@ -154,6 +162,16 @@ TEST_CASE("a fresh thread has a context once it uses a device, even the one that
   }).join();
   INFO(refused.message);
   CHECK(worked);
+}
+
+TEST_CASE("a thread goes back to the device that it had, but makes no context there") {
+  g_contexts.clear();
+  std::vector<int> before;
+  std::thread([&] {
+    for (const int device : {3, 5, 3}) before.push_back(cuda::port()->use(device).value());
+  }).join();
+  CHECK(before == std::vector<int>{3, 3, 5});
+  CHECK(g_contexts == std::set<int>{3, 5});
 }
 
 TEST_CASE("what happens beside a capture does not spoil it") {

@@ -3,9 +3,11 @@
 #include <cuda_runtime_api.h>
 #include <tutti/tutti.h>
 
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch.h"
@@ -284,6 +286,38 @@ TEST_CASE("operations that are captured as strictly as CUDA allows") {
         algo);
 }
 
+TEST_CASE("a graph that waits for a rank which never launches its own comes to its end when it is aborted") {
+  std::atomic<bool> is_over{false};
+  run_ranks([&](int r, Rank& rank) {
+    const auto work = [&] {
+      for (int turn = 0; turn < 3; turn++) {
+        rank.need(tuttiAllGather(rank.data, rank.data + 10, 10, tuttiInt32, rank.comm, as_tutti(rank.stream)) ==
+                  tuttiSuccess);
+        rank.add_up(10);
+      }
+    };
+    rank.fill(1, 30);
+    work();
+    rank.need(cudaStreamSynchronize(rank.stream) == cudaSuccess);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t launchable = nullptr;
+    rank.need(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    work();
+    rank.need(cudaStreamEndCapture(rank.stream, &graph) == cudaSuccess);
+    rank.need(cudaGraphInstantiate(&launchable, graph, 0) == cudaSuccess);
+    if (r == 0) {
+      rank.need(cudaGraphLaunch(launchable, rank.stream) == cudaSuccess);
+      rank.need(tuttiCommAbort(std::exchange(rank.comm, nullptr)) == tuttiSuccess);
+      rank.need(cudaStreamSynchronize(rank.stream) == cudaSuccess);
+      is_over = true;
+    }
+    while (!is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (r == 1) (void)tuttiCommAbort(std::exchange(rank.comm, nullptr));
+    (void)cudaGraphExecDestroy(launchable);
+    (void)cudaGraphDestroy(graph);
+  });
+}
+
 // What one rank does on the host must not wait for its streams: they wait for the other one, which comes later.
 TEST_CASE("nobody's creation waits for blocking streams, in which operations wait for others") {
   std::barrier all(kRanks);
@@ -307,6 +341,27 @@ TEST_CASE("nobody's creation waits for blocking streams, in which operations wai
       rank.wrong += other.wrong;
     }
     rank.expect(r + 1, 1000);
+  });
+}
+
+TEST_CASE("nobody's end waits for another rank's device, in which operations may wait for who ends") {
+  std::barrier all(kRanks);
+  const tuttiUniqueId second = made_id();
+  run_ranks([&](int r, Rank& rank) {
+    Rank other(second, r);
+    rank.fill(r + 1, 1000);
+    const auto end_other = [&] { rank.need(tuttiCommDestroy(std::exchange(other.comm, nullptr)) == tuttiSuccess); };
+    const auto gather = [&] {
+      rank.need(tuttiAllGather(rank.data, rank.data + 1000, 1000, tuttiInt32, rank.comm, as_tutti(rank.stream)) ==
+                tuttiSuccess);
+    };
+    if (r == 0) end_other();
+    if (r == 0) gather();
+    all.arrive_and_wait();
+    if (r == 1) end_other();
+    if (r == 1) gather();
+    rank.expect(r + 1, 1000);
+    rank.wrong += other.wrong;
   });
 }
 

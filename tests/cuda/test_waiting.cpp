@@ -49,6 +49,21 @@ TEST_CASE("a rank whose GPU waits for one that has not called says which, and go
     }
 }
 
+TEST_CASE("who looks how far a GPU is has chosen it before") {
+  FakePort port(2);
+  std::atomic<tuttiComm_t> waits{};
+  require_success(run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    std::vector<int32_t> data(1000, 1);
+    GpuStream stream(port);
+    if (r == 0) waits = gpu;
+    while (waits == nullptr) std::this_thread::yield();
+    if (r == 1) o.wrong += !says(waits, "rank 0 waits for rank 1");
+    o.take(tuttiAllReduce(data.data(), data.data(), data.size(), tuttiInt32, tuttiSum, gpu, stream));
+    stream.synchronize();
+  }));
+  CHECK(port.strays == 0);
+}
+
 TEST_CASE(
     "a GPU that waits for a rank that never calls is let go after the limit of operations, with that rank's name") {
   FakePort port(2);

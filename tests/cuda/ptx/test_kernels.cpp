@@ -258,7 +258,7 @@ TEST_CASE("interpreted schedules have the twins' bits for all types and operator
   for (int r = 0; r < 2; r++)
     schedules.push_back(
         Planner(r, flat_layout(2), Algo::kRing, false).schedule(Collective::kAllReduce, Algo::kRing, 0, 2));
-  const auto loaded = LoadedPrograms::load(port, schedules, {1, 2, 64 << 10});
+  const auto loaded = SpreadPrograms::together(port, schedules, {1, 2, 64 << 10});
   REQUIRE(loaded);
   uint32_t seed = 1;
   for (int type = 0; type < kDataTypes; type++)
@@ -279,7 +279,7 @@ TEST_CASE("interpreted schedules that add up many messages at once have the twin
   Schedules schedules;
   for (int r = 0; r < kRanks; r++)
     schedules.push_back(Planner(r, flat_layout(kRanks), algo, false).schedule(Collective::kAllReduce, algo, 0));
-  const auto loaded = LoadedPrograms::load(port, schedules, {1, 2, 4 << 10});
+  const auto loaded = SpreadPrograms::together(port, schedules, {1, 2, 4 << 10});
   REQUIRE(loaded);
   for (int type = 0; type < kDataTypes; type++)
     for (int op = 0; op < kRedOps; op++)
