@@ -115,8 +115,9 @@ TUTTI_API tuttiResult_t tuttiCommInitAll(tuttiComm_t* comms, int ndev, const int
  *   TUTTI_RANK, TUTTI_NRANKS, TUTTI_ROOT=host:port   (rank 0 listens there; TUTTI_SECRET is the shared secret)
  *   torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; with TORCHELASTIC_USE_AGENT_STORE=True the id goes
  *     through the agent's TCPStore, else rank 0 listens on MASTER_PORT
+ *   Open MPI's mpirun: PMIx (libpmix is loaded at run time)
  *   MPICH's mpiexec, srun --mpi=pmi2 or pmi: PMI's key-value store
- *   Open MPI's mpirun, srun --mpi=pmix: PMIx (libpmix is loaded at run time)
+ *   srun --mpi=pmix: PMIx
  *   srun alone: rank 0's host from the node list, and a port from the job id
  * The n-th call in each process forms the n-th group. Where no key-value store carries a random secret, the secret is
  * TUTTI_SECRET or, without it, derived from the job's id: then anyone who can reach the port and guess the id can join.

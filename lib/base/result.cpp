@@ -1,5 +1,7 @@
 #include "base/result.h"
 
+#include <locale.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -15,7 +17,10 @@ Error system_error(std::string what, int sys_errno) {
   return Error{Code::kSystemError, std::move(what), -1, sys_errno};
 }
 
+// Numbers have a point whatever locale the program has set, because files for other programs are made of such texts.
 std::string format(const char* fmt, ...) {
+  static const locale_t plain = newlocale(LC_ALL_MASK, "C", nullptr);
+  const locale_t before = uselocale(plain);
   va_list args, again;
   va_start(args, fmt);
   va_copy(again, args);
@@ -24,6 +29,7 @@ std::string format(const char* fmt, ...) {
   std::string text(static_cast<size_t>(length < 0 ? 0 : length), '\0');
   vsnprintf(text.data(), text.size() + 1, fmt, again);
   va_end(again);
+  uselocale(before);
   return text;
 }
 

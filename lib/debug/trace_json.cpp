@@ -141,6 +141,7 @@ std::string about(const Trace& trace) {
   std::string json = "{\"rank\": " + number(int64_t{trace.rank}) + ", \"ranks\": " + number(int64_t{trace.n_ranks});
   json += ", \"group\": \"" + format("%016llx", static_cast<unsigned long long>(trace.group)) + "\"";
   json += ", \"host\": " + json_text(trace.host) + ", \"program\": " + json_text(trace.program);
+  json += ", \"machine\": " + number(trace.process.pid_namespace >> 32);  // hosts may have one name
   json += ", \"pid\": " + number(int64_t{trace.process.pid}) + ", \"error\": " + json_text(trace.error);
   json += ", \"written_ns\": " + number(trace.read_ns + trace.real_offset_ns) + ", \"waits_for\": [";
   for (const Recorder::Awaited& awaited : trace.wait.awaited)

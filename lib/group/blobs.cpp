@@ -114,9 +114,10 @@ Blobs::Blobs(std::string bytes) {
 
 Result<Blobs> Blobs::map(const Fd& file, int n) {
   struct stat status {};
-  const bool is_sealed = ::fstat(file.get(), &status) == 0 && ::fcntl(file.get(), F_GET_SEALS) == kSeals;
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);  // the kernel adds one where vm.memfd_noexec is set
+  if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(file.get(), &status) != 0) return damaged();
   const auto bytes = static_cast<size_t>(status.st_size);
-  void* const memory = is_sealed ? ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0) : MAP_FAILED;
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return system_error("mapping the introductions of the group's ranks", errno);
   const Blobs blobs(std::shared_ptr<const void>(memory, [bytes](void* begin) { ::munmap(begin, bytes); }),
                     {static_cast<const char*>(memory), bytes});

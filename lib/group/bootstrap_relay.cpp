@@ -122,6 +122,8 @@ Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Dea
   const std::string name = relay_name(roots.root, roots.key);
   const int left_ms = deadline.left_ms(INT32_MAX);
   const Deadline patience = Deadline::after_seconds(std::min(kPatienceMs, left_ms / 2) / 1e3);
+  // A relay that is there and says nothing waits for the root itself: all at once might be too many for that.
+  const Deadline answers = deadline.plus_seconds(-std::min(2 * kPatienceMs, left_ms / 2) / 1e3);
   std::optional<Error> shortage;
   uint64_t above_ns = 0;  // how far it is from this process' relay
   while (!patience.passed() && !deadline.passed()) {
@@ -143,7 +145,7 @@ Result<RootConnection> reach_root(const Roots& roots, int rank, int n_ranks, Dea
                                                     std::move(root), std::move(me))));
     }
     Dialer dialer({local_key, HelloKind::kBootstrap, rank, -1}, {unix_abstract_address(name)});
-    if (auto connection = call_relay(std::move(dialer), patience)) {
+    if (auto connection = call_relay(std::move(dialer), answers)) {
       connection->round_trip_ns = above_ns;
       return std::move(*connection);
     }

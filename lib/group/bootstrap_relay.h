@@ -8,8 +8,8 @@
 //   rank --UNIX socket--+                                     |                                |
 //                                           other relays -----+                                +----- other relays
 //
-// The relay decides nothing: it passes frames on, and tells the root whose connection has closed. A rank that no relay
-// answers soon goes to the root by itself, as all ranks of a small group do.
+// The relay decides nothing: it passes frames on, and tells the root whose connection has closed. A rank that finds no
+// relay soon, or has little time left, goes to the root by itself, as all ranks of a small group do.
 #pragma once
 
 #include <map>

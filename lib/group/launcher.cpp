@@ -21,8 +21,9 @@ struct Launcher {
 constexpr Launcher kLaunchers[] = {
     {"tutti", {"TUTTI_RANK", "TUTTI_NRANKS", "TUTTI_ROOT"}, ""},
     {"torchrun", {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}, "LOCAL_RANK"},
-    {"mpich", {"PMI_RANK", "PMI_SIZE", "PMI_FD"}, "MPI_LOCALRANKID"},
+    // Before MPICH: in a shell of `srun --mpi=pmi2` it leaves what that has set, and closes its descriptor.
     {"openmpi", {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"}, "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"mpich", {"PMI_RANK", "PMI_SIZE", "PMI_FD"}, "MPI_LOCALRANKID"},
     {"slurm", {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID"}, "SLURM_LOCALID"},
 };
 
@@ -87,7 +88,8 @@ Result<LaunchInfo> read_info(const Launcher& launcher) {
   return info;
 }
 
-// The job's secret, for launchers that cannot carry one.
+// The job's secret, for launchers that cannot carry one. `derived`: from what is the same for all ranks. The host's
+// name is not: Kubeflow tells rank 0 that it is localhost.
 Result<std::string> job_secret(const LaunchInfo& info, const std::string& derived) {
   if (env_is_set(Env::kSecret)) return env_string(Env::kSecret);
   if (info.encrypts)
@@ -95,14 +97,14 @@ Result<std::string> job_secret(const LaunchInfo& info, const std::string& derive
                  format("rank %d is to encrypt (TUTTI_ENCRYPT), but TUTTI_SECRET is not set, and what would take its "
                         "place here can be guessed: set it to the same random text on all ranks",
                         info.rank)};
-  log(LogLevel::kInfo, "TUTTI_SECRET is not set: the secret is derived from the job's number or address");
+  log(LogLevel::kInfo, "TUTTI_SECRET is not set: the secret is derived from the job's number or port");
   return derived;
 }
 
 Result<UniqueId> meet_by_tutti_root(const LaunchInfo& info, int call, Deadline deadline) {
   const std::string root = env_string(Env::kRoot);
   TUTTI_TRY_ASSIGN(MeetingPoint point, parse_host_port(root, "TUTTI_ROOT"));
-  TUTTI_TRY_ASSIGN(point.secret, job_secret(info, "TUTTI_ROOT " + root));
+  TUTTI_TRY_ASSIGN(point.secret, job_secret(info, format("TUTTI_ROOT %u", point.port)));
   log(LogLevel::kInfo, "the group's root listens on TUTTI_ROOT=%s", root.c_str());
   return meet(point, info.rank, call, deadline);
 }
@@ -117,8 +119,8 @@ Result<UniqueId> meet_by_torchrun(const LaunchInfo& info, int call, Deadline dea
         point.port, key.c_str());
     return share_by_tcp_store(point.host, point.port, key, info.rank, deadline);
   }
-  const std::string run = env_text("TORCHELASTIC_RUN_ID") + "/" + env_text("TORCHELASTIC_RESTART_COUNT");
-  const std::string derived = format("MASTER_ADDR %s:%u %s", point.host.c_str(), point.port, run.c_str());
+  // Without TORCHELASTIC_RESTART_COUNT: agents count differently, as share_by_tcp_store() says.
+  const std::string derived = format("MASTER_PORT %u %s", point.port, env_text("TORCHELASTIC_RUN_ID").c_str());
   TUTTI_TRY_ASSIGN(point.secret, job_secret(info, derived));
   log(LogLevel::kInfo, "the group's root listens on MASTER_ADDR:MASTER_PORT, %s:%u", point.host.c_str(), point.port);
   return meet(point, info.rank, call, deadline);

@@ -98,14 +98,11 @@ Result<UniqueId> from_published(const std::string& text) {
 
 namespace {
 
-// A root that is busy is asked again.
-bool has_root(const UniqueId& id, int rank, Deadline deadline) {
-  constexpr double kAnswerSeconds = 1;
-  const auto parts = unpack_unique_id(id);
-  if (!parts) return false;
-  const Key key = derive_key(parts.value().secret, sizeof parts.value().secret);
-  const double seconds = std::min(kAnswerSeconds, deadline.left_ms(INT32_MAX) / 1e3);
-  return static_cast<bool>(connect_to_root(parts.value(), key, rank, Deadline::after_seconds(seconds)));
+// Whether its root answers, or why not.
+Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline) {
+  TUTTI_TRY_ASSIGN(const UniqueIdParts parts, unpack_unique_id(id));
+  TUTTI_TRY(connect_to_root(parts, derive_key(parts.secret, sizeof parts.secret), rank, deadline));
+  return {};
 }
 
 }  // namespace
@@ -123,11 +120,18 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
   }
   constexpr double kOldNewsSeconds = 10;
   const Deadline believes = Deadline::after_seconds(kOldNewsSeconds);
+  double patience = 1;  // longer each time: a root may be busy, and the last of its addresses the one that leads there
   // Rank 0 asks too: the answer proves that the store has the key before the connection closes.
   for (constexpr int kPauseMs = 100;; ::poll(nullptr, 0, deadline.left_ms(kPauseMs))) {
     TUTTI_TRY_ASSIGN(const std::string published, store.get(key));
     auto id = from_published(published);
-    if (rank == 0 || deadline.passed() || (id ? has_root(id.value(), rank, deadline) : believes.passed())) return id;
+    if (rank == 0 || (!id && (believes.passed() || deadline.passed()))) return id;
+    if (!id) continue;
+    const double left = deadline.left_ms(INT32_MAX) / 1e3;
+    auto asked = ask_root(id.value(), rank, Deadline::after_seconds(left < 2 * patience ? left : patience));
+    if (asked) return id;
+    if (deadline.passed()) return asked.error();
+    patience *= 2;
   }
 }
 

@@ -128,6 +128,20 @@ def check_quick_rank(run, dump, folder):
     assert len(lengths) == 21 and min(lengths) >= 0, lengths
 
 
+def check_alike_named(run, dump, folder):
+    """A rank that is late by 5 ms, on another machine of the same name, whose clock is a second behind."""
+    for rank, machine, came, behind in ((0, 10, 0, 0), (1, 11, 5_000_000, 1_000_000_000)):
+        trace = json.loads(Path(dump).read_text())
+        trace["tutti"].update(rank=rank, machine=machine)
+        for i, entry in enumerate(trace["entries"][:20]):
+            begin = trace["tutti"]["written_ns"] + i * 10_000_000 - behind
+            entry["time_discovered_started_ns"] = begin + came
+            entry["time_discovered_completed_ns"] = begin + 6_000_000
+        Path(folder, f"alike{rank}.json").write_text(json.dumps(trace))
+    late = run("late", f"{folder}/alike0.json", f"{folder}/alike1.json")
+    assert "rank 1 came last to" in late, late
+
+
 def check_files(run, folder):
     dumps = run("dump", "-o", f"{folder}/trace-%r.json").split()
     assert len(dumps) == RANKS, dumps
@@ -146,6 +160,7 @@ def check_files(run, folder):
     assert [late["operations"] for late in data["late"]] == [20] * RANKS
     assert [row[:2] for row in late_rows(run("late", *dumps))] == [[str(rank), "20"] for rank in range(RANKS)]
     check_quick_rank(run, dumps[0], folder)
+    check_alike_named(run, dumps[0], folder)
     for twice in (["torch", dumps[0], dumps[0], "-o", f"{folder}/twice_"], ["dump", "-o", f"{folder}/one.json"]):
         refused = subprocess.run([run.tool, *twice], capture_output=True, text=True, timeout=60)
         assert refused.returncode == 1 and "rank" in refused.stderr, refused

@@ -1,6 +1,9 @@
 // What ranks have said, packed.
 #include "group/blobs.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include <vector>
 
 #include "base/bytes.h"
@@ -75,4 +78,17 @@ TEST_CASE("damaged lists of blobs are refused, or give blobs") {
     for (size_t i = 0; opened && i < 6; i++) CHECK(opened.value()[i].size() <= bad.size());
   }
   CHECK(refused >= 8 + 6 * 8);  // at least the head and the ends
+}
+
+// The kernel adds a seal where vm.memfd_noexec is set.
+TEST_CASE("blobs in a file may have more seals than they need, but not fewer") {
+  const Blobs packed = Blobs::pack(introductions(2, 3));
+  const Fd file = Blobs::to_file(packed.bytes());
+  REQUIRE(file);
+  REQUIRE(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SEAL) == 0);
+  const auto mapped = Blobs::map(file, 6);
+  REQUIRE(mapped);
+  CHECK(mapped.value().bytes() == packed.bytes());
+  const Fd open(memfd_create("no seals", MFD_CLOEXEC));
+  CHECK(!Blobs::map(open, 6));
 }

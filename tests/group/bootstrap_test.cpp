@@ -85,6 +85,25 @@ TEST_CASE("another id's root sends the hosts of its share to each other") {
   CHECK(went_to == std::vector<int>{-1, -1, -1, -1, -1, -1, -1, -1, 0, 1});
 }
 
+// Who comes first waits for the root, and the others for him. Longer than for a relay of which nothing is seen.
+TEST_CASE("ranks that come long before the root reach it through their host's relay") {
+  const ReservedPort reserved = reserve_port();
+  REQUIRE(reserved.port != 0);
+  Roots roots;
+  roots.root = {resolve("127.0.0.1", reserved.port).value(), {1, 2, 3}};
+  roots.key = derive_key(roots.root.secret, sizeof roots.root.secret);
+  const auto ways = run_ranks<std::string>(first_ranks(4), [&](int rank) -> std::string {
+    if (rank == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      return start_root(Deadline::after_seconds(10), reserved.port, roots.root.secret) ? "a relay" : "no root";
+    }
+    const auto connection = reach_root(roots, rank, 1000, Deadline::after_seconds(60));
+    if (!connection) return connection.error().message;
+    return connection.value().relay ? "a relay" : connection.value().how;
+  });
+  for (const std::string& way : ways) CHECK(way == "a relay");
+}
+
 // More than the root takes in at a time, while it is busy with those that are in.
 TEST_CASE("a thousand ranks that come at once all meet") {
   constexpr int kRanks = 1024;

@@ -116,17 +116,18 @@ TEST_CASE("launchers are recognised by their variables") {
   check_detected(plus(torch, {{"LOCAL_RANK", "1"}}), "torchrun", 3, 4, 1);
   const std::map<std::string, std::string> pmi = {{"PMI_RANK", "5"}, {"PMI_SIZE", "6"}, {"PMI_FD", "9"}};
   check_detected(plus(pmi, {{"MPI_LOCALRANKID", "2"}}), "mpich", 5, 6, 2);
-  check_detected({{"OMPI_COMM_WORLD_RANK", "0"},
-                  {"OMPI_COMM_WORLD_SIZE", "2"},
-                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
-                  {"PMIX_NAMESPACE", "x"}},
-                 "openmpi", 0, 2, 0);
+  const std::map<std::string, std::string> openmpi = {{"OMPI_COMM_WORLD_RANK", "0"},
+                                                      {"OMPI_COMM_WORLD_SIZE", "2"},
+                                                      {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                                      {"PMIX_NAMESPACE", "x"}};
+  check_detected(openmpi, "openmpi", 0, 2, 0);
   check_detected(kSlurm, "slurm", 2, 8, 1);
   SECTION("srun --mpi=pmi2 looks like MPICH, but the step's name is the better one") {
     check_detected(plus(kSlurm, pmi), "slurm", 5, 6, 1);
   }
-  SECTION("the one started last wins: torchrun under srun, mpiexec under srun, TUTTI_ over all") {
+  SECTION("the one started last wins: torchrun, mpiexec and mpirun under srun, TUTTI_ over all") {
     check_detected(plus(kSlurm, torch), "torchrun", 3, 4, -1);
+    check_detected(plus(plus(kSlurm, pmi), openmpi), "openmpi", 0, 2, 0);
     check_detected(plus(kSlurm, plus(pmi, {{"MPI_LOCALRANKID", "2"}})), "mpich", 5, 6, 2);
     check_detected(plus(plus(kSlurm, torch), {{"TUTTI_RANK", "0"}, {"TUTTI_NRANKS", "1"}, {"TUTTI_ROOT", "a:1"}}),
                    "tutti", 0, 1, -1);
@@ -314,4 +315,24 @@ TEST_CASE("of a Slurm step's hosts and its job's the step's count") {
   INFO((id ? "" : id.error().message));
   REQUIRE(id);
   CHECK(has_secret(id.value(), "slurm 77.0 localhost"));
+}
+
+TEST_CASE("however ranks name rank 0's host, and torchrun's agents count restarts, their secrets are the same") {
+  for (const std::string host : {"localhost", "127.0.0.1"}) {
+    for (const char* restarts : {"0", "1"}) {
+      const FakeEnvironment fake({{"RANK", "1"},
+                                  {"WORLD_SIZE", "2"},
+                                  {"MASTER_ADDR", host},
+                                  {"MASTER_PORT", "29500"},
+                                  {"TORCHELASTIC_RUN_ID", "job"},
+                                  {"TORCHELASTIC_RESTART_COUNT", restarts}});
+      const auto id = unique_id_from_launcher(detect_launcher().value(), Deadline::after_seconds(60));
+      REQUIRE(id);
+      CHECK(has_secret(id.value(), "MASTER_PORT 29500 job"));
+    }
+    const FakeEnvironment fake({{"TUTTI_RANK", "1"}, {"TUTTI_NRANKS", "2"}, {"TUTTI_ROOT", host + ":4711"}});
+    const auto id = unique_id_from_launcher(detect_launcher().value(), Deadline::after_seconds(60));
+    REQUIRE(id);
+    CHECK(has_secret(id.value(), "TUTTI_ROOT 4711"));
+  }
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "catch.h"
+#include "group/bootstrap_root.h"
 #include "group/launcher.h"
 #include "group/launcher_store.h"
 #include "group/tcp_store.h"
@@ -160,22 +161,58 @@ TEST_CASE("however often torchrun has started a rank again, its key is that of t
   }
 }
 
+// By a client of its own.
+void publish(FakeStore& store, const std::string& key, const UniqueIdParts& parts) {
+  auto client = TcpStore::connect("localhost", store.port(), Deadline::after_seconds(60));
+  REQUIRE(client);
+  REQUIRE(client.value().set(key, to_published(pack_unique_id(parts))));
+  while (store.values().empty()) std::this_thread::yield();
+}
+
 // The agent's store outlives its ranks.
 TEST_CASE("an id of the time before that an agent's store still has is not taken") {
   FakeStore store(4);
   const ReservedPort gone = reserve_port();
-  {
-    auto before = TcpStore::connect("localhost", store.port(), Deadline::after_seconds(60));
-    REQUIRE(before);
-    const UniqueIdParts parts{resolve("127.0.0.1", gone.port).value(), {1, 2, 3}};
-    REQUIRE(before.value().set("tutti/job/0", to_published(pack_unique_id(parts))));
-    while (store.values().empty()) std::this_thread::yield();
-  }
+  publish(store, "tutti/job/0", {resolve("127.0.0.1", gone.port).value(), {1, 2, 3}});
   const auto outcomes = run_ranks<std::string>(first_ranks(3), [&](int rank) {
     if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return joined_by_store("localhost", store.port(), "tutti/job/0", rank, 3);
   });
   for (const std::string& outcome : outcomes) CHECK(outcome == "good");
+}
+
+TEST_CASE("who does not reach the root that a store knows is told why, and not that the store is silent") {
+  FakeStore store(2);
+  const ReservedPort nobody = reserve_port();
+  publish(store, "tutti/job/0", {resolve("127.0.0.1", nobody.port).value(), {1, 2, 3}});
+  const auto id = share_by_tcp_store("localhost", store.port(), "tutti/job/0", 1, Deadline::after_seconds(0.5));
+  REQUIRE(!id);
+  CHECK(id.error().code == Code::kTimeout);
+  CHECK(contains(id.error().message, "127.0.0.1:" + std::to_string(nobody.port) + ": connect: Connection refused"));
+}
+
+TEST_CASE("of the addresses that a store knows of a root the last one may lead there") {
+  // On one port: 127.0.0.1 accepts and keeps silent, ::1 is the root.
+  Address bound;
+  const auto silent = listen_on(resolve("127.0.0.1", 0).value()[0], &bound);
+  REQUIRE(silent);
+  const Address last = resolve("::1", bound.port()).value()[0];
+  auto listener = listen_on(last, nullptr);
+  if (!listener) {
+    WARN("skipped: no ::1 here, or its port is taken");
+    return;
+  }
+  const UniqueIdParts parts{{bound, last}, {1, 2, 3}};
+  const Key key = derive_key(parts.secret, sizeof parts.secret);
+  RootServer server(only(std::move(listener).value()), key, Deadline::after_seconds(60));
+  std::thread root([&] { server.run(); });
+  FakeStore store(2);
+  publish(store, "tutti/job/0", parts);
+  const auto id = share_by_tcp_store("localhost", store.port(), "tutti/job/0", 1, Deadline::after_seconds(60));
+  if (id) (void)Bootstrap::join(id.value(), 0, 1, Deadline::after_seconds(60));  // the root ends
+  root.join();
+  INFO((id ? "" : id.error().message));
+  CHECK(id);
 }
 
 TEST_CASE("a store that is not there is a time-out that names it") {

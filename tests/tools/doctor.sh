@@ -16,12 +16,13 @@ expect '^ok +shared memory \(memfd\)'
 "$doctor" >/dev/full 2>"$tmp/out" && { echo 'a full stdout is no error'; failed=1; }
 expect 'stdout cannot be written'
 
-cpus=$(getconf _NPROCESSORS_ONLN)
+cpus=$(nproc)
 "$doctor" --ranks "$cpus" >"$tmp/out" 2>&1
 expect "^ok +CPUs .* CPUs may be used, for $cpus ranks here"
 "$doctor" --ranks $((cpus + 1)) >"$tmp/out" 2>&1
 expect "^warn +CPUs .* for $((cpus + 1)) ranks here"
 expect '-> run fewer ranks on this host'
+taskset 1 true 2>/dev/null && taskset 1 "$doctor" --ranks 2 >"$tmp/out" 2>&1 && expect '^warn +CPUs +1 of .* for 2 ranks here'
 
 (ulimit -n 100; "$doctor" --ranks 4 >"$tmp/out" 2>&1) && { echo 'too few descriptors are no error'; failed=1; }
 expect '^BAD +open files'
@@ -32,6 +33,19 @@ expect '^BAD +settings +TUTTI_SLOTS=1 is not valid'
 
 TUTTI_TRACE_DIR=/nonexistent "$doctor" >"$tmp/out" 2>&1 || { echo 'a folder for traces is needed'; failed=1; }
 expect '^warn +/nonexistent'
+
+# In a cgroup whose outer one has a quota, where one can be made.
+group=$(sed -nE 's#^[0-9]+:(([^:]*,)?cpu(,[^:]*)?):(.*)#/sys/fs/cgroup/\1\4#p; s#^0::#/sys/fs/cgroup#p' /proc/self/cgroup |
+  head -n 1)/tutti-doctor.$$
+if mkdir -p "$group/inner" 2>/dev/null; then
+  if (echo 100000 >"$group/cpu.cfs_period_us" && echo 150000 >"$group/cpu.cfs_quota_us") 2>/dev/null ||
+    (echo '150000 100000' >"$group/cpu.max") 2>/dev/null; then
+    # shellcheck disable=SC2016  # for the other shell
+    sh -c 'echo $$ >"$1/cgroup.procs" && exec "$2"' sh "$group/inner" "$doctor" >"$tmp/out" 2>&1
+    expect '^warn +CPU quota \(cgroup\) +1\.5 CPUs'
+  fi
+  rmdir "$group/inner" "$group"
+fi
 
 # Ranks of a launcher; the third call gives one of them another setting.
 job() {
@@ -50,6 +64,7 @@ job() {
 job 0 || { echo 'a job where all is well fails'; failed=1; }
 expect '^ok +data between 3 ranks on 1 hosts +every pair is connected, undamaged'
 expect '^ok +the same everywhere'
+[ "$cpus" -ge 3 ] || expect "^warn +CPUs +$cpus of .* for 3 ranks here"
 (job 2 TUTTI_SOCKET_IFNAME=lo) || { echo "a host's own interface is an error"; failed=1; }
 (job 1 TUTTI_OP_TIMEOUT=77) && { echo 'other settings on one rank are no error'; failed=1; }
 expect '^BAD +the same everywhere +ranks 0 and 2 have TUTTI_OP_TIMEOUT=1800 and TUTTI_OP_TIMEOUT=77'

@@ -1,6 +1,8 @@
 // What the doctor finds, line by line.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,8 +17,12 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-// This process and its host, for so many ranks on it, and in all.
-Findings look_at_host(int ranks_here, int n_ranks);
+// The numbers of CPUs, for as many as any Linux for x86 has.
+using Cpus = std::array<uint64_t, 128>;
+Cpus cpus_of_process();
+
+// This process and its host, for so many ranks on it that may use these CPUs together, and so many in all.
+Findings look_at_host(int ranks_here, int n_ranks, const Cpus& cpus_here);
 
 // Sums and messages over each of the library's transports between two ranks of this process, compared with what they
 // have to be.
@@ -26,6 +32,7 @@ Findings try_transports();
 struct Place {
   int n_hosts = 0, ranks_here = 0;
   bool is_first_here = false;
+  Cpus cpus_here = cpus_of_process();  // that any of the ranks here may use
 };
 Place find_place(tuttiComm_t comm);
 

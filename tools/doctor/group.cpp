@@ -158,6 +158,9 @@ Place find_place(tuttiComm_t comm) {
     place.n_hosts += std::find(hosts.begin(), host, *host) == host;
   place.ranks_here = static_cast<int>(std::count(hosts.begin(), hosts.end(), mine));
   place.is_first_here = std::find(hosts.begin(), hosts.end(), mine) == hosts.begin() + rank;
+  const std::vector<Cpus> cpus = gather(comm, n_ranks, std::vector{cpus_of_process()}, &trouble);
+  for (size_t r = 0; r < cpus.size(); r++)
+    for (size_t i = 0; hosts[r] == mine && i < cpus[r].size(); i++) place.cpus_here[i] |= cpus[r][i];
   return place;
 }
 

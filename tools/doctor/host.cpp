@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -104,25 +105,49 @@ Finding memfd() {
           "let the container's seccomp profile allow memfd_create, or use TUTTI_TRANSPORTS=tcp"};
 }
 
-Finding cpus(int ranks) {
-  const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  cpu_set_t set[8] = {};  // for as many CPUs as any Linux for x86 has
-  sched_getaffinity(0, sizeof set, set);
-  const int usable = CPU_COUNT_S(sizeof set, set);
-  const std::string found = format("%d of %ld CPUs may be used, for %d ranks here", usable, online, ranks);
-  if (ranks <= online) return good("CPUs", found);
+Finding cpus(int ranks, const Cpus& cpus_here) {
+  int usable = 0;
+  for (const uint64_t word : cpus_here) usable += std::popcount(word);
+  const std::string found =
+      format("%d of %ld CPUs may be used, for %d ranks here", usable, sysconf(_SC_NPROCESSORS_ONLN), ranks);
+  if (ranks <= usable) return good("CPUs", found);
   return {Level::kWarning, "CPUs", found,
           "run fewer ranks on this host: those that share a CPU take turns, which is many times slower"};
 }
 
-// "max 100000", or how many microseconds of each period.
+// How many CPUs a cgroup of either version may use; 0: any number.
+double quota_of(const std::string& folder) {
+  double most = 0, period = 0;
+  std::ifstream both(folder + "/cpu.max");  // "max 100000", or how many microseconds of each period
+  if (!(both >> most >> period)) {
+    std::ifstream(folder + "/cpu.cfs_quota_us") >> most;
+    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+  }
+  return most > 0 && period > 0 ? most / period : 0;
+}
+
+// The least of this process's cgroup and of those around it. A container's own may be the outermost that it sees.
+double least_quota() {
+  double least = 0;
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "0::/user.slice", "4:cpu,cpuacct:/docker/1f"
+    const size_t name = line.find(':') + 1, path = line.find(':', name) + 1;
+    const std::string controllers = line.substr(name, path - name - 1);
+    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    for (std::string group = line.substr(path);; group.resize(group.rfind('/'))) {
+      const double cpus = quota_of("/sys/fs/cgroup/" + controllers + group);
+      if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
+      if (group.find('/') == std::string::npos) break;
+    }
+  }
+  return least;
+}
+
 Finding quota() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string most;
-  double period = 0;
-  if (!(file >> most >> period) || most == "max" || period <= 0) return good("CPU quota (cgroup)", "none");
+  const double cpus = least_quota();
+  if (cpus == 0) return good("CPU quota (cgroup)", "none");
   return {
-      Level::kWarning, "CPU quota (cgroup)", format("%.1f CPUs", std::stod(most) / period),
+      Level::kWarning, "CPU quota (cgroup)", format("%.1f CPUs", cpus),
       "give the container whole CPUs (cpuset) instead of a quota: waiting ranks use up a quota and are then stopped"};
 }
 
@@ -152,7 +177,13 @@ Finding interfaces() {
 
 }  // namespace
 
-Findings look_at_host(int ranks_here, int n_ranks) {
+Cpus cpus_of_process() {
+  Cpus cpus{};
+  sched_getaffinity(0, sizeof cpus, reinterpret_cast<cpu_set_t*>(cpus.data()));
+  return cpus;
+}
+
+Findings look_at_host(int ranks_here, int n_ranks, const Cpus& cpus_here) {
   return {versions(),
           settings(),
           descriptors(ranks_here, n_ranks),
@@ -160,7 +191,7 @@ Findings look_at_host(int ranks_here, int n_ranks) {
           locked_memory(),
           traces(),
           memfd(),
-          cpus(ranks_here),
+          cpus(ranks_here, cpus_here),
           quota(),
           interfaces()};
 }

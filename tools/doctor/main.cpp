@@ -72,7 +72,8 @@ int look_at_job(const tutti::LaunchInfo& info) {
   bool is_host_well = true;
   if (network.place.is_first_here) {
     printf("host %s, rank %d of %d\n", tutti::host_name().c_str(), info.rank, info.n_ranks);
-    is_host_well = print(tutti::doctor::look_at_host(network.place.ranks_here, info.n_ranks));
+    const tutti::doctor::Place& place = network.place;
+    is_host_well = print(tutti::doctor::look_at_host(place.ranks_here, info.n_ranks, place.cpus_here));
   }
   if (!network.error.empty()) return say_that_there_is_no_group(network.error);
   if (!print_if_first(info, network.findings)) return 1;  // data would hang
@@ -96,7 +97,7 @@ int main(int argc, char** argv) {
   if (const auto status = tutti::cli::parse(app, argc, argv, "tutti-doctor")) return *status;
   if (const auto info = tutti::detect_launcher()) return tutti::cli::printed(look_at_job(info.value()), "tutti-doctor");
   printf("host %s\n", tutti::host_name().c_str());
-  const bool host = print(tutti::doctor::look_at_host(ranks, ranks));
+  const bool host = print(tutti::doctor::look_at_host(ranks, ranks, tutti::doctor::cpus_of_process()));
   const bool data = print(tutti::doctor::try_transports());
   return tutti::cli::printed(host && data ? 0 : 1, "tutti-doctor");
 }

@@ -56,6 +56,7 @@ Result<Dump> read_dump(const std::string& path) {
     const nlohmann::json& own = dump.json.at("tutti");
     dump.group = own.at("group");
     dump.host = own.at("host");
+    dump.machine = own.value("machine", uint64_t{0});
     dump.program = own.at("program");
     dump.error = own.at("error");
     dump.rank = own.at("rank");
@@ -79,9 +80,9 @@ Result<Dump> read_dump(const std::string& path) {
 
 std::map<std::string, RollCall> roll_calls(const std::vector<Dump>& dumps) {
   std::map<std::string, RollCall> groups;
-  std::map<std::string, int> hosts;
+  std::map<std::pair<std::string, uint64_t>, int> hosts;
   for (const Dump& dump : dumps) {
-    const int host = hosts.try_emplace(dump.host, static_cast<int>(hosts.size())).first->second;
+    const int host = hosts.try_emplace({dump.host, dump.machine}, static_cast<int>(hosts.size())).first->second;
     auto ended = Way().follow(to_trace(dump));
     for (Attendance& at : ended) at.host = host;
     groups[dump.group].enter(dump.rank, ended);

@@ -25,6 +25,7 @@ struct Event {
 
 struct Dump {
   std::string file, group, host, program, error;
+  uint64_t machine = 0;  // whose clock it is; 0: of an earlier version, which only knows the host's name
   int rank = 0, n_ranks = 0, pid = 0;
   int64_t written_ns = 0;
   std::vector<Event> events;
