@@ -13,6 +13,7 @@
 #include <fstream>
 #include <set>
 
+#include "../cli/cgroups.h"
 #include "base/env.h"
 #include "base/fd.h"
 #include "findings.h"
@@ -126,19 +127,11 @@ double quota_of(const std::string& folder) {
   return most > 0 && period > 0 ? most / period : 0;
 }
 
-// The least of this process's cgroup and of those around it. A container's own may be the outermost that it sees.
 double least_quota() {
   double least = 0;
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "0::/user.slice", "4:cpu,cpuacct:/docker/1f"
-    const size_t name = line.find(':') + 1, path = line.find(':', name) + 1;
-    const std::string controllers = line.substr(name, path - name - 1);
-    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-    for (std::string group = line.substr(path);; group.resize(group.rfind('/'))) {
-      const double cpus = quota_of("/sys/fs/cgroup/" + controllers + group);
-      if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
-      if (group.find('/') == std::string::npos) break;
-    }
+  for (const std::string& folder : cli::cgroup_folders("cpu")) {
+    const double cpus = quota_of(folder);
+    if (cpus > 0 && (least == 0 || cpus < least)) least = cpus;
   }
   return least;
 }

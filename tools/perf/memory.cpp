@@ -6,6 +6,7 @@
 #include <fstream>
 #include <limits>
 
+#include "../cli/cgroups.h"
 #include "status.h"
 
 namespace tutti::perf {
@@ -20,7 +21,8 @@ double number_in(const std::string& path) {
 }
 
 // What the control group of this folder may still take, with what it holds of files, which would make room.
-double left_in_group(const std::string& folder, bool is_version_1) {
+double left_in_group(const std::string& folder) {
+  const bool is_version_1 = std::ifstream(folder + "/memory.limit_in_bytes").good();
   const double most = number_in(folder + (is_version_1 ? "/memory.limit_in_bytes" : "/memory.max"));
   const double used = number_in(folder + (is_version_1 ? "/memory.usage_in_bytes" : "/memory.current"));
   if (most == kNoLimit || used == kNoLimit) return kNoLimit;
@@ -32,19 +34,10 @@ double left_in_group(const std::string& folder, bool is_version_1) {
   return std::max(left, 1.0);
 }
 
-// In the tightest of the groups that this process is in: containers and Slurm's jobs have less than their machine. A
-// container's own group is at the top of what it sees.
+// In the tightest of the groups that this process is in: containers and Slurm's jobs have less than their machine.
 double left_in_groups(const std::string& root) {
   double least = kNoLimit;
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const bool is_version_1 = line.find(":memory:/") != line.npos;
-    if (!is_version_1 && line.rfind("0::/", 0) != 0) continue;
-    const std::string top = root + (is_version_1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup");
-    for (std::string group = top + line.substr(line.find(":/") + 1); group.size() >= top.size();
-         group.erase(group.rfind('/')))
-      least = std::min(least, left_in_group(group, is_version_1));
-  }
+  for (const std::string& folder : cli::cgroup_folders("memory", root)) least = std::min(least, left_in_group(folder));
   return least;
 }
 

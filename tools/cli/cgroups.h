@@ -1,0 +1,28 @@
+// Where the limits stand that containers and jobs put on this process. Header only, as command_line.h is.
+#pragma once
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace tutti::cli {
+
+// Of each control group, of either version, that this process is in and that may limit this ("cpu", "memory"), its
+// folder and those around it: a container's own group may be the outermost that it sees. `root` is for tests: what
+// stands before /proc and /sys.
+inline std::vector<std::string> cgroup_folders(const std::string& controller, const std::string& root = "") {
+  std::vector<std::string> folders;
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "0::/user.slice", "4:cpu,cpuacct:/docker/1f"
+    const size_t name = line.find(':') + 1, path = line.find(':', name) + 1;
+    const std::string controllers = line.substr(name, path - name - 1);
+    if (!controllers.empty() && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
+    for (std::string group = line.substr(path);; group.resize(group.rfind('/'))) {
+      folders.push_back(root + "/sys/fs/cgroup/" + controllers + group);
+      if (group.find('/') == std::string::npos) break;
+    }
+  }
+  return folders;
+}
+
+}  // namespace tutti::cli
