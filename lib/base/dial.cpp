@@ -108,16 +108,20 @@ std::vector<Address> ways_to(const Contact& peer, size_t nth) {
   }
   std::erase_if(ordered, [](const Address& a) { return a.is_loopback(); });
   const auto mine = local_interfaces();
-  if (!mine) return ordered;
-  sort_stably(ordered.begin(), ordered.end(), [&](const Address& a, const Address& b) {
-    return nearness(a, mine.value()) > nearness(b, mine.value());
-  });
-  if (const auto shared = shared_networks(ordered, mine.value()).addresses; nth > 0 && shared.size() > 1) {
-    const Address& first = shared[nth % shared.size()];
+  return mine ? ways_from(mine.value(), std::move(ordered), nth) : ordered;
+}
+
+// By speed first, where that is known: the network of a host's first address is often the slow one that manages it.
+std::vector<Address> ways_from(const std::vector<Interface>& mine, std::vector<Address> ordered, size_t nth) {
+  sort_stably(ordered.begin(), ordered.end(),
+              [&](const Address& a, const Address& b) { return nearness(a, mine) > nearness(b, mine); });
+  const SharedNetworks shared = shared_networks(ordered, mine);
+  if (shared.speeds_known || (nth > 0 && shared.addresses.size() > 1)) {
+    const Address& first = shared.addresses[nth % shared.addresses.size()];
     sort_stably(ordered.begin(), ordered.end(),
                 [&](const Address& a, const Address& b) { return a.same_place(first) > b.same_place(first); });
   }
-  return through_local_interfaces(ordered, mine.value());
+  return through_local_interfaces(ordered, mine);
 }
 
 void put_address(const Address& address, ByteWriter* to) {

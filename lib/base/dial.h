@@ -33,8 +33,9 @@ struct Contact {
 void put_address(const Address& address, ByteWriter* to);
 std::optional<Address> get_address(ByteReader* from);  // nothing if there is none
 
-// Those of this host's interfaces that others are told of: of the ones that TUTTI_SOCKET_IFNAME names all, else those
-// in real networks, never a container's bridge; and the loopback's, for ranks of this host.
+// Those of this host's interfaces that others are told of: of the ones that TUTTI_SOCKET_IFNAME names all, else (also
+// of those that it does not exclude) the ones in real networks, never a container's bridge; and the loopback's, for
+// ranks of this host.
 std::vector<Interface> advertised(std::vector<Interface> interfaces);
 
 // TCP sockets at these addresses, all with one port (of TUTTI_PORT_RANGE), and the contact that leads to them. With
@@ -52,10 +53,12 @@ size_t networks_between(const Contact& peer);
 // At most, with whichever peer: how many this host is in by the addresses where it listens.
 size_t networks_of(const Listener& mine);
 
-// The addresses to try, best first. Same host: loopback first. Else addresses in a network that this host is in too,
-// then the others. Connections side by side have different numbers `nth`, and begin with different networks as far as
-// there are any.
+// The addresses to try, best first. Same host: loopback first. Else one in the fastest network that this host is in
+// too, then those in others, then the rest. Connections side by side have different numbers `nth`, and begin with
+// different networks as far as there are any that are as fast.
 std::vector<Address> ways_to(const Contact& peer, size_t nth = 0);
+// Of another host's addresses, for a host that has these.
+std::vector<Address> ways_from(const std::vector<Interface>& mine, std::vector<Address> theirs, size_t nth);
 
 class Dialer {
  public:

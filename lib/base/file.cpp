@@ -54,14 +54,14 @@ Result<void> written(const std::string& path, int reason) {
 }  // namespace
 
 Result<void> write_file(const std::string& path, std::string_view bytes, mode_t mode) {
-  const NoSizeSignal quiet;
+  const NoWriteSignal quiet;
   if (!is_special(path)) return written(path, replace(path, bytes, mode));
   return written(path,
                  write_and_close(Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode)), bytes));
 }
 
 Result<void> replace_file(const std::string& path, std::string_view bytes, mode_t mode) {
-  const NoSizeSignal quiet;
+  const NoWriteSignal quiet;
   if (is_special(path))
     return Error{Code::kSystemError, "writing " + path + ": it is there already and no regular file"};
   return written(path, replace(path, bytes, mode));

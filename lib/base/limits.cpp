@@ -17,13 +17,6 @@ unsigned long long limit_of(__rlimit_resource resource) {
   return limit.rlim_cur;
 }
 
-sigset_t only_size_signal() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGXFSZ);
-  return set;
-}
-
 }  // namespace
 
 std::string limit_remedy(int sys_errno) {
@@ -54,20 +47,20 @@ Result<void> check_descriptors(size_t open, size_t more, const std::string& who)
       -1, EMFILE};
 }
 
-// The kernel sends it to the thread whose call it was.
-NoSizeSignal::NoSizeSignal() {
-  const sigset_t signals = only_size_signal();
+// The kernel sends them to the thread whose call it was.
+NoWriteSignal::NoWriteSignal() {
   sigset_t pending;
   sigpending(&pending);
-  was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
-  pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  sigemptyset(&ours_);
+  for (const int signal : {SIGXFSZ, SIGPIPE})
+    if (sigismember(&pending, signal) == 0) sigaddset(&ours_, signal);
+  pthread_sigmask(SIG_BLOCK, &ours_, &before_);
 }
 
-NoSizeSignal::~NoSizeSignal() {
+NoWriteSignal::~NoWriteSignal() {
   const int caller_errno = errno;
-  const sigset_t signals = only_size_signal();
   const timespec at_once{};
-  if (!was_pending_) sigtimedwait(&signals, nullptr, &at_once);
+  while (sigtimedwait(&ours_, nullptr, &at_once) > 0) continue;
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   errno = caller_errno;
 }

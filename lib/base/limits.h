@@ -18,17 +18,17 @@ size_t open_descriptors();
 // An error if a process that has `open` of them may not have so many more. `who` needs them: "the root".
 Result<void> check_descriptors(size_t open, size_t more, const std::string& who);
 
-// While this lives, a file beyond the limit of this process (ulimit -f) is an error to this thread and no SIGXFSZ.
-class NoSizeSignal {
+// While this lives, a file beyond the limit of this process (ulimit -f), or a pipe that nobody reads any more, is an
+// error to this thread and no signal.
+class NoWriteSignal {
  public:
-  NoSizeSignal();
-  ~NoSizeSignal();
-  NoSizeSignal(const NoSizeSignal&) = delete;
-  NoSizeSignal& operator=(const NoSizeSignal&) = delete;
+  NoWriteSignal();
+  ~NoWriteSignal();
+  NoWriteSignal(const NoWriteSignal&) = delete;
+  NoWriteSignal& operator=(const NoWriteSignal&) = delete;
 
  private:
-  sigset_t before_;
-  bool was_pending_;
+  sigset_t before_, ours_;  // ours: those that did not wait for this thread already
 };
 
 }  // namespace tutti

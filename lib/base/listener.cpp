@@ -53,7 +53,8 @@ Result<Listener> listen_behind_port(const std::vector<Interface>& interfaces, ui
 }  // namespace
 
 std::vector<Interface> advertised(std::vector<Interface> interfaces) {
-  if (env_is_set(Env::kSocketIfname)) return interfaces;
+  const std::string filter = env_string(Env::kSocketIfname);
+  if (!filter.empty() && !filter.starts_with('^')) return interfaces;  // else none is named
   const auto n_with = [&](int value) {
     return std::count_if(interfaces.begin(), interfaces.end(),
                          [&](const Interface& i) { return preference(i) == value; });

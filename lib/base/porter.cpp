@@ -41,9 +41,11 @@ bool is_same_user(int socket) {
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
 }
 
+// Whatever signals come meanwhile: what is not waited for is lost, and its caller refused.
 Fd receive_socket(int from, int limit_ms) {
+  const Deadline deadline = Deadline::after_seconds(limit_ms / 1e3);
   pollfd waiting{from, POLLIN, 0};
-  ::poll(&waiting, 1, limit_ms);
+  while (::poll(&waiting, 1, deadline.left_ms(limit_ms)) < 0 && errno == EINTR) continue;
   const std::lock_guard lock(sockets_mutex());
   char byte;
   Fd received;

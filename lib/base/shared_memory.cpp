@@ -116,12 +116,20 @@ Fd open_file_behind(const Mapping& mapping) {
 Result<Fd> sealed_memory(const char* name, size_t bytes) {
   Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return system_error("memfd_create for shared memory", errno);
-  const NoSizeSignal quiet;
+  const NoWriteSignal quiet;
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return system_error(format("%zu bytes of shared memory", bytes), errno);
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return system_error("sealing shared memory", errno);
   return fd;
+}
+
+bool has_pages(const Fd& file, uint64_t offset, uint64_t bytes) {
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  struct stat info {};
+  if (fstat(file.get(), &info) != 0) return false;
+  const uint64_t end = (static_cast<uint64_t>(info.st_size) + page_bytes - 1) / page_bytes * page_bytes;
+  return offset <= end && bytes <= end - offset;
 }
 
 Result<void*> SharedMemory::allocate(size_t bytes) {
@@ -162,8 +170,10 @@ Result<std::shared_ptr<const SharedBlock>> SharedMemory::add(void* memory, size_
     return Error{Code::kInvalidArgument, format("%zu bytes at %p span more than one mapping: this one has %zu", bytes,
                                                 memory, static_cast<size_t>(mapping.end - begin))};
   Fd fd = mapping.shared ? open_file_behind(mapping) : Fd();  // none: there may be no file that could be open
+  const uint64_t offset = mapping.offset + (begin - mapping.begin);
+  if (fd && !has_pages(fd, offset, bytes)) fd.reset();  // else peers would be sent there, and not go
   const std::unique_lock lock(table().mutex);
-  return table().add(begin, bytes, std::move(fd), mapping.offset + (begin - mapping.begin));
+  return table().add(begin, bytes, std::move(fd), offset);
 }
 
 std::shared_ptr<const SharedBlock> SharedMemory::add_device(void* memory, size_t bytes, Fd dmabuf, uint64_t offset) {

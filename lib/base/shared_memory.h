@@ -26,6 +26,9 @@ struct SharedBlock {
 
 // Zeroed memory that others can map. Who has it mapped cannot be killed by somebody who makes it shorter.
 Result<Fd> sealed_memory(const char* name, size_t bytes);
+// Whether others may map these bytes of a file: what lies beyond its last page kills whoever touches it. A device has
+// none.
+bool has_pages(const Fd& file, uint64_t offset, uint64_t bytes);
 
 class SharedMemory {
  public:
@@ -35,8 +38,8 @@ class SharedMemory {
   // child, which shares them with who has allocated them.
   static bool free(void* memory);
 
-  // Enters the user's memory; others can map it if it is a MAP_SHARED mapping of a memfd or file that is open.
-  // kInvalidArgument if it is no memory, or more than one shared mapping.
+  // Enters the user's memory; others can map it if it is a MAP_SHARED mapping of a memfd or file that is open, and ends
+  // no later than that does. kInvalidArgument if it is no memory, or more than one shared mapping.
   static Result<std::shared_ptr<const SharedBlock>> add(void* memory, size_t bytes);
   // Enters memory of a device, for which a dmabuf stands.
   static std::shared_ptr<const SharedBlock> add_device(void* memory, size_t bytes, Fd dmabuf, uint64_t offset);

@@ -76,7 +76,7 @@ Result<void> Board::make(int* fd) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share them");
   Fd made(memfd_create("tutti-board", MFD_CLOEXEC));
   if (!made) return system_error("memfd_create", errno);
-  const NoSizeSignal quiet;
+  const NoWriteSignal quiet;
   if (ftruncate(made.get(), static_cast<off_t>(bytes_)) != 0) return system_error("ftruncate of a memfd", errno);
   Cookie cookie;
   random_bytes(&cookie, sizeof cookie);

@@ -62,7 +62,7 @@ void* map_private() {
 Result<void*> map_file(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return system_error("open " + path, errno);
-  const NoSizeSignal quiet;
+  const NoWriteSignal quiet;
   int reason = posix_fallocate(file.get(), 0, Recorder::kBytes);
   void* memory = MAP_FAILED;
   if (reason == 0) {

@@ -4,7 +4,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "base/file.h"
 #include "catch.h"
 
 using namespace tutti;
@@ -91,4 +93,30 @@ TEST_CASE("an address of a peer's that this host has, too, is tried last") {
   REQUIRE(ways.size() == 2);
   CHECK(ways[0].to_string() == other.to_string());
   CHECK(ways[1].same_place(own->address));
+}
+
+TEST_CASE("the fastest networks come first, whatever their order, and connections side by side have one each") {
+  std::string folder = (std::filesystem::temp_directory_path() / "tutti-speeds-XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  // The kernel's folder of interfaces, and out of it again.
+  const auto network = [&](const std::string& name, const char* address, const char* megabits) {
+    std::filesystem::create_directory(folder + "/" + name);
+    REQUIRE(write_file(folder + "/" + name + "/speed", megabits));
+    return Interface{"../../.." + folder + "/" + name, resolve(address, 0).value().at(0), 24};
+  };
+  std::vector<Interface> mine = {network("slow", "198.51.100.1", "1000"), network("fast", "192.0.2.1", "100000"),
+                                 network("fast too", "203.0.113.1", "100000")};
+  std::vector<Address> theirs;
+  for (const char* address : {"198.51.100.2", "192.0.2.2", "203.0.113.2"})
+    theirs.push_back(resolve(address, 1).value().at(0));
+  const auto first = [&](size_t nth) { return ways_from(mine, theirs, nth).at(0).to_string(); };
+  CHECK(first(0) == "192.0.2.2:1");
+  CHECK(first(1) == "203.0.113.2:1");
+  CHECK(first(2) == "192.0.2.2:1");
+  CHECK(ways_from(mine, theirs, 0).size() == 3);  // where the fast ones fail the slow one is left
+  mine.resize(2);
+  CHECK(first(0) == "192.0.2.2:1");
+  for (Interface& i : mine) i.name += "/unknown";
+  CHECK(first(0) == "198.51.100.2:1");
+  std::filesystem::remove_all(folder);
 }

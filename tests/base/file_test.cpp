@@ -124,3 +124,18 @@ TEST_CASE("a line that is too long for the log is cut and ends") {
   CHECK(std::count(text, text + n, '\n') == 1);
   CHECK(text[n - 1] == '\n');
 }
+
+TEST_CASE("what is written to a pipe that nobody reads is lost, and kills nobody") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  ::close(ends[0]);
+  const Fd in(ends[1]), before(dup(STDERR_FILENO));
+  const auto usual = signal(SIGPIPE, SIG_DFL);
+  REQUIRE(dup2(in.get(), STDERR_FILENO) == STDERR_FILENO);
+  tutti::log(LogLevel::kError, "nobody reads this");
+  const auto written = write_file("/proc/self/fd/2", "nor this");
+  REQUIRE(dup2(before.get(), STDERR_FILENO) == STDERR_FILENO);
+  signal(SIGPIPE, usual);
+  REQUIRE_FALSE(written);
+  CHECK(written.error().sys_errno == EPIPE);
+}

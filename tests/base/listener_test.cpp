@@ -69,6 +69,10 @@ TEST_CASE("others are told of no container's bridge, and of the loopback once, f
   CHECK(names(advertised(all)) == "lo eth0 br-ex");
   CHECK(names(advertised({eth, out})) == "eth0 br-ex");
   CHECK(names(advertised({eth, interface("br-ad", "10.1.4.5")})) == "eth0 br-ad");
+  {
+    const Variable exclusion("TUTTI_SOCKET_IFNAME", "^eth1");  // which asks for none of the others
+    CHECK(names(advertised(all)) == "lo eth0 br-ex");
+  }
   all = bridges;
   all.push_back(lo);
   CHECK(names(advertised(all)) == "lo");

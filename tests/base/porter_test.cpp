@@ -410,3 +410,22 @@ TEST_CASE("a caller that a porter has brought waits for a descriptor") {
   }));
   CHECK(status == Dialer::Status::kDone);
 }
+
+TEST_CASE("a signal that comes between a porter and what it brings parts nobody") {
+  constexpr uint64_t kDoor = 78;
+  const Fd door = listen_unix_abstract(format("tutti-door-%016" PRIx64, kDoor)).value();
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const Fd caller(ends[0]), brought(ends[1]);
+  const Fd porter = connect_to(unix_abstract_address(format("tutti-door-%016" PRIx64, kDoor)));
+  REQUIRE(porter);
+  const auto before = signal(SIGUSR1, [](int) {});
+  std::thread slow([&, waits = pthread_self()] {
+    for (int i = 0; i < 20; i++, ::poll(nullptr, 0, 10)) pthread_kill(waits, SIGUSR1);
+    send_with_descriptor(porter.get(), "", 1, brought);
+  });
+  const Fd taken = accept_one(door.get());
+  slow.join();
+  signal(SIGUSR1, before);
+  CHECK(taken);
+}

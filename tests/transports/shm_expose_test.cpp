@@ -1,10 +1,13 @@
 // Shared memory that is exposed: taken back while it is read, and what can be exposed at all.
+#include <sys/mman.h>
+
 #include <atomic>
 #include <fstream>
 #include <thread>
 
 #include "base/shared_memory.h"
 #include "traffic.h"
+#include "transports/shm/shm_link.h"
 
 using namespace tutti;
 using namespace tutti::test;
@@ -225,10 +228,10 @@ TEST_CASE("shm: who takes back a place that a process writes to does not stop be
 
 namespace {
 
-size_t mappings_of_shared_memory() {
+size_t mappings_of_shared_memory(const char* name = "/memfd:tutti-memory") {
   std::ifstream maps("/proc/self/maps");
   size_t n = 0;
-  for (std::string line; std::getline(maps, line);) n += contains(line, "/memfd:tutti-memory");
+  for (std::string line; std::getline(maps, line);) n += contains(line, name);
   return n;
 }
 
@@ -262,6 +265,40 @@ TEST_CASE("shm: memory that a process has freed is not kept by those that have r
     CHECK(mappings_of_shared_memory() <= before + 2);  // the block before it may not have been forgotten yet
     in.release();
   }
+  REQUIRE(child.mail().send("end"));
+  CHECK(child.ended_well());
+}
+
+TEST_CASE("shm: memory that is registered no more is not kept mapped, also if nothing large is sent any more") {
+  auto here = open_endpoint(&kShmTransport, 1);
+  REQUIRE(here);
+  Child child([peer = here.value().address()](Mailbox& mail) -> std::string {
+    auto mine = open_endpoint(&kShmTransport, 0);
+    if (!mine) return "no endpoint";
+    auto out = mine.value().connect(Ask{1}, peer);
+    if (!out || !until([&] { return poll_once(out.value()).ready; })) return "could not connect";
+    Fd file(memfd_create("users-own", MFD_CLOEXEC));
+    if (ftruncate(file.get(), 4096) != 0) return "no memory";
+    void* const memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    const auto block = SharedMemory::add(memory, 4096);
+    if (!block || out.value().acquire() == nullptr) return "not registered, or no slot";
+    if (!out.value().publish(memory, 3000, tuttiTag{})) return "not exposed";
+    if (!mail.receive()) return "not mapped";
+    SharedMemory::remove(block.value()->id);
+    for (int i = 0; i < 1000; i++)
+      if (!poll_once(out.value())) return "the link failed";
+    return mail.receive() ? "" : "no end";
+  });
+  Link in;
+  REQUIRE(until([&] { return take(here.value(), &in); }));
+  tuttiMessage message{};
+  REQUIRE(until([&] { return poll_once(in) && in.peek(&message); }));
+  REQUIRE(in.read());
+  CHECK(mappings_of_shared_memory("/memfd:users-own") == 1);
+  in.release();
+  REQUIRE(child.mail().send("mapped"));
+  CHECK(until([&] { return !poll_once(in) || mappings_of_shared_memory("/memfd:users-own") == 0; }));
+  CHECK(poll_once(in));
   REQUIRE(child.mail().send("end"));
   CHECK(child.ended_well());
 }
@@ -328,4 +365,25 @@ TEST_CASE("shared memory: what cannot be shared is said") {
   CHECK_FALSE(SharedMemory::is_live(part.value()->id));
   CHECK_FALSE(SharedMemory::free(memory.value()));
   CHECK_FALSE(SharedMemory::allocate(size_t{1} << 50));
+}
+
+TEST_CASE("shared memory: others map what is registered as far as its file has pages, and are told of nothing beyond") {
+  const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const Fd file(memfd_create("user", MFD_CLOEXEC));
+  REQUIRE(ftruncate(file.get(), static_cast<off_t>(2 * page_bytes + 1000)) == 0);
+  void* const mapped = mmap(nullptr, 4 * page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  REQUIRE(mapped != MAP_FAILED);
+  const auto whole_pages = SharedMemory::add(mapped, 3 * page_bytes);
+  REQUIRE(whole_pages);
+  REQUIRE(whole_pages.value()->fd);
+  shm::PeerMemory peer(false);
+  peer.take_notice({shm::kFirstBlock, 0, 3 * page_bytes}, whole_pages.value()->fd, 0);
+  CHECK(peer.find(shm::kFirstBlock, 0, 3 * page_bytes) != nullptr);
+  CHECK(SharedMemory::remove(whole_pages.value()->id));
+  const auto too_much = SharedMemory::add(mapped, 3 * page_bytes + 1);
+  REQUIRE(too_much);
+  CHECK(SharedMemory::find(mapped, 1) == nullptr);
+  CHECK(SharedMemory::find_registered(mapped, 1) == too_much.value());
+  CHECK(SharedMemory::remove(too_much.value()->id));
+  munmap(mapped, 4 * page_bytes);
 }

@@ -1,7 +1,10 @@
 // A member of the group that writes into the shared segment what it likes, whenever it likes: the other side reads and
 // writes nowhere else than it would anyway.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
+#include <fstream>
 #include <random>
 
 #include "base/descriptor.h"
@@ -110,6 +113,49 @@ TEST_CASE("shm: memory of the peer's that becomes longer or moves after it was c
   CHECK(memory.find(kFirstBlock, kBlockBytes - 1, 1) != nullptr);
   CHECK(memory.find(kFirstBlock, kBlockBytes - 1, 2) == nullptr);
   CHECK(memory.find(kFirstBlock, ~uint64_t{0}, 2) == nullptr);
+}
+
+TEST_CASE("shm: a block that could not be mapped is told of with the reason") {
+  PeerMemory memory(false);
+  const Fd file(memfd_create("tutti-test", MFD_CLOEXEC));
+  REQUIRE(ftruncate(file.get(), kBlockBytes) == 0);
+  memory.take_notice({kFirstBlock, 0, kBlockBytes}, Fd(), 0);
+  CHECK(contains(memory.why_not(), "ulimit -n"));
+  const Fd unreadable(open(("/proc/self/fd/" + std::to_string(file.get())).c_str(), O_WRONLY | O_CLOEXEC));
+  REQUIRE(unreadable);
+  memory.take_notice({kFirstBlock, 0, kBlockBytes}, unreadable, 0);
+  CHECK(contains(memory.why_not(), strerror(EACCES)));
+}
+
+TEST_CASE("shm: a block in huge pages is mapped wherever it begins and ends, and given back") {
+  const Fd file(memfd_create("tutti-huge", MFD_CLOEXEC | MFD_HUGETLB));
+  struct stat info {};
+  REQUIRE((!file || fstat(file.get(), &info) == 0));
+  const auto page_bytes = static_cast<size_t>(info.st_blksize);
+  void* owner = MAP_FAILED;
+  if (file && ftruncate(file.get(), static_cast<off_t>(2 * page_bytes)) == 0)
+    owner = mmap(nullptr, 2 * page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (owner == MAP_FAILED) {
+    WARN("skipped: this machine has no huge pages (vm.nr_hugepages)");
+    return;
+  }
+  constexpr uint64_t kOffset = 4096 + 64;
+  const auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    size_t n = 0;
+    for (std::string line; std::getline(maps, line);) n += contains(line, "tutti-huge");
+    return n;
+  };
+  PeerMemory memory(false);
+  memory.take_notice({kFirstBlock, kOffset, page_bytes}, file, 0);
+  static_cast<char*>(owner)[kOffset + 5] = 'x';
+  const char* const there = memory.find(kFirstBlock, 5, page_bytes - 5);
+  REQUIRE(there != nullptr);
+  CHECK(*there == 'x');
+  CHECK(mappings() == 2);
+  memory.take_notice({kFirstBlock, 0, 0}, Fd(), 0);
+  CHECK(mappings() == 1);
+  munmap(owner, 2 * page_bytes);
 }
 
 TEST_CASE("shm: a peer has so many blocks mapped here and no more") {

@@ -52,11 +52,18 @@ inline std::vector<Ends> ends_of_link(const std::set<int>& before, uint16_t list
   return ends;
 }
 
-inline uint64_t received_bytes(int fd) {
+// One that was just closed has received nothing.
+inline tcp_info info_of(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
-  // One that was just closed has received nothing.
-  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info.tcpi_bytes_received : 0;
+  getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length);
+  return info;
+}
+inline uint64_t received_bytes(int fd) {
+  return info_of(fd).tcpi_bytes_received;
+}
+inline uint64_t resent_segments(int fd) {
+  return info_of(fd).tcpi_total_retrans;
 }
 
 }  // namespace tutti::test

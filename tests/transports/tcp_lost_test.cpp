@@ -1,4 +1,6 @@
 // Links of several TCP connections that lose some of them, at any time and from either side: nothing else is lost.
+#include <linux/filter.h>
+
 #include <optional>
 #include <random>
 #include <utility>
@@ -226,6 +228,31 @@ TEST_CASE("several connections: what broke comes back, and carries everything wh
     }));
     REQUIRE(sender.trouble() + receiver.trouble() == "");
   }
+}
+
+TEST_CASE("several connections: what was sent again counts once, also of one that was given up") {
+  Fragile fragile = make_fragile(Ask{1, 0, 4, 200000 / 64 * 64}, 2);
+  const int lossy = fragile.ends[0].from, other = fragile.ends[1].from;
+  sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog loses_all{1, &none};
+  REQUIRE(setsockopt(fragile.ends[0].to, SOL_SOCKET, SO_ATTACH_FILTER, &loses_all, sizeof loses_all) == 0);
+  const Traffic traffic{48, ~uint64_t{0}, 200000 / 64 * 64};
+  Sender sender(fragile.pair.out, traffic);
+  Receiver receiver(fragile.pair.in, traffic);
+  const auto run_until = [&](const std::function<bool()>& there) {
+    return until([&] {
+      sender.step();
+      receiver.step();
+      return !sender.trouble().empty() || !receiver.trouble().empty() || there();
+    });
+  };
+  REQUIRE(run_until([&] { return resent_segments(lossy) >= 3 && fragile.pair.out.state().resent >= 3; }));
+  shutdown(lossy, SHUT_RDWR);
+  const uint64_t by_lossy = resent_segments(lossy);  // once more, perhaps, until it is closed
+  REQUIRE(run_until([&] { return !connections().contains(lossy); }));
+  const uint64_t counted = fragile.pair.out.state().resent;
+  CHECK(counted >= by_lossy);
+  CHECK(counted <= by_lossy + 1 + resent_segments(other));
 }
 
 TEST_CASE("tcp: both ends of a connection ask a peer that is idle, unless TUTTI_TCP_TIMEOUT is 0") {

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -24,6 +25,14 @@ bool send_notice(int socket, const BlockNotice& notice, const Fd& descriptor) {
   char bytes[1 + sizeof notice] = {kNotice};
   memcpy(bytes + 1, &notice, sizeof notice);
   return send_with_descriptor(socket, bytes, sizeof bytes, descriptor);
+}
+
+// What a mapping of this file begins and ends at multiples of: one of huge pages is mapped in whole ones.
+uint64_t page_bytes_of(const Fd& file) {
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  struct stat info {};
+  const uint64_t block_bytes = fstat(file.get(), &info) == 0 ? static_cast<uint64_t>(info.st_blksize) : 0;
+  return block_bytes % page_bytes == 0 ? std::max(block_bytes, page_bytes) : page_bytes;
 }
 
 uint32_t number_of(const SharedBlock& block) {
@@ -61,10 +70,7 @@ bool SendLink::expose(const void* data, uint32_t bytes, const tuttiTag& tag) {
 }
 
 bool ShmHalf::find_block(const void* data, size_t bytes) {
-  if (const uint64_t removals = SharedMemory::removals(); removals != removals_seen_) {
-    removals_seen_ = removals;
-    forget_removed_blocks();
-  }
+  forget_removed_blocks();
   if (block_ && block_->contains(data, bytes)) return true;
   block_ = SharedMemory::find(data, bytes);
   return block_ != nullptr;
@@ -79,6 +85,8 @@ bool ShmHalf::share_block() {
 }
 
 void ShmHalf::forget_removed_blocks() {
+  const uint64_t removals = SharedMemory::removals();
+  if (std::exchange(removals_seen_, removals) == removals) return;
   block_ = nullptr;
   std::erase_if(shared_, [&](uint64_t id) {
     return !SharedMemory::is_live(id) && send_notice(socket_.get(), {kFirstBlock + id, 0, 0}, Fd());
@@ -104,20 +112,19 @@ RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchang
 }
 
 void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
+  if (notice.bytes > 0 && !descriptor)
+    why_not_ = "its descriptor did not come (has this process run out of them? see ulimit -n)";
   mapped_.erase(notice.block);
   if (notice.bytes == 0 || !descriptor || mapped_.size() >= kMostBlocks) return;
-  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t lead = notice.offset % page_bytes;
-  struct stat info {};
-  // What lies beyond the end of a file kills whoever touches it.
-  if (fstat(descriptor.get(), &info) != 0 || notice.offset > static_cast<uint64_t>(info.st_size) ||
-      notice.bytes > static_cast<uint64_t>(info.st_size) - notice.offset)
-    return;
-  Mapping pages = map_shared(descriptor, notice.offset - lead, notice.bytes + lead, writes_);
+  if (!has_pages(descriptor, notice.offset, notice.bytes)) return;
+  const uint64_t page_bytes = page_bytes_of(descriptor), lead = notice.offset % page_bytes;
+  const uint64_t whole_bytes = (lead + notice.bytes + page_bytes - 1) / page_bytes * page_bytes;
+  Mapping pages = map_shared(descriptor, notice.offset - lead, whole_bytes, writes_);
   if (!pages) {
     if (writes_ && errno == EACCES) return;  // a file that the user has opened for reading
-    log(LogLevel::kWarn, "cannot map %llu bytes that rank %d shares: %s", static_cast<unsigned long long>(notice.bytes),
-        peer, strerror(errno));
+    why_not_ =
+        system_error(format("mapping its %llu bytes", static_cast<unsigned long long>(notice.bytes)), errno).message;
+    log(LogLevel::kWarn, "memory that rank %d shares is not used: %s", peer, why_not_.c_str());
     return;
   }
   char* const data = pages.get() + lead;
@@ -133,7 +140,7 @@ char* PeerMemory::find(uint64_t block, uint64_t offset, uint64_t bytes) const {
 Result<const void*> RecvLink::read() {
   if (!begin_access()) return unreadable("its operation has failed there");
   const void* data = locate(seen_.where, seen_.at, seen_.bytes);
-  if (data == nullptr) return unreadable("it could not be mapped here");
+  if (data == nullptr) return unreadable(peer_memory_.why_not());
   return data;
 }
 
@@ -143,8 +150,8 @@ void ShmHalf::end_access() {
   theirs().end();
 }
 
-Error RecvLink::unreadable(const char* why) const {
-  return {Code::kRemoteError, format("memory that rank %d exposes cannot be read: %s", peer_, why), peer_};
+Error RecvLink::unreadable(const std::string& why) const {
+  return {Code::kRemoteError, format("memory that rank %d exposes cannot be read: %s", peer_, why.c_str()), peer_};
 }
 
 // Where the next message goes its sender has perhaps decided already.

@@ -26,6 +26,7 @@ void ShmHalf::look() {
     gone_ = local_->other_has_left();
     return;
   }
+  forget_removed_blocks();  // perhaps nothing is exposed any more
   char bytes[256];
   while (!gone_) {
     Fd descriptor;

@@ -41,6 +41,7 @@ class PeerMemory {
   // Null if it is not mapped or has not so many bytes at `offset`.
   char* find(uint64_t block, uint64_t offset, uint64_t bytes) const;
   bool knows(uint64_t block) const { return mapped_.contains(block); }
+  const std::string& why_not() const { return why_not_; }  // one could not be mapped, the last time
 
  private:
   struct Mapped {
@@ -51,6 +52,7 @@ class PeerMemory {
   static constexpr size_t kMostBlocks = 1 << 14;  // a process has no more than a few times as many mappings
   bool writes_;
   std::map<uint64_t, Mapped> mapped_;
+  std::string why_not_ = "it could not be mapped here";
 };
 
 // Both halves: the socket that wakes and tells of death, and through which shared memory is made known. Within one
@@ -65,7 +67,7 @@ class ShmHalf : public LinkHalf {
       ring(sleeps);
   }
   [[gnu::noinline]] void ring(std::atomic<uint32_t>& sleeps);
-  void look();  // reads the socket dry, to see whether the peer has gone
+  void look();  // reads the socket dry, to see whether the peer has gone; tells it of memory that has
   void look_after_sleep();
   // Says in *where and *at where memory of this side is, for the peer: false if it cannot get there.
   bool describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at);
@@ -100,6 +102,7 @@ class ShmHalf : public LinkHalf {
   uint32_t polls_ = 0;
   bool gone_ = false;
   bool has_access_ = false;  // a sender: what is published next is where the receiver posted it
+  PeerMemory peer_memory_{is_sender()};
 
  private:
   void take_bytes(const char* bytes, size_t n, Fd descriptor);
@@ -108,7 +111,6 @@ class ShmHalf : public LinkHalf {
 
   std::string notice_;  // what has come of one, its letter first
   Fd notice_descriptor_;
-  PeerMemory peer_memory_{is_sender()};
   std::shared_ptr<const SharedBlock> block_;  // the last one that was described
   std::set<uint64_t> shared_;                 // blocks that the peer knows of
   uint64_t removals_seen_ = 0;
@@ -183,7 +185,7 @@ class RecvLink final : public ShmHalf {
   static Exchange::Payload passed(const Seen& seen) {
     return {seen.where == kPassedBack, static_cast<uint32_t>(seen.at)};
   }
-  Error unreadable(const char* why) const;
+  Error unreadable(const std::string& why) const;
 
   Seen seen_;
   void* posted_at_ = nullptr;

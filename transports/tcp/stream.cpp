@@ -103,7 +103,6 @@ void SendStream::connected(SharedFd connection) {
   fd = std::move(connection);
   if (const auto there = peer_address(fd.get())) address = *there;
   written = acknowledged = 0;
-  silence = {};
   redial.is_under_way = false;
 }
 

@@ -117,6 +117,7 @@ void SendLink::give_up(SendStream& stream, const std::string& why, int sys_errno
   const linger at_once{1, 0};
   setsockopt(stream.fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   resent_ += kernel_view(stream.fd.get()).resent;
+  stream.silence = {};  // which counts that, too
   stream.fd.reset();
   stream.lost = why;
   stream.redial.next_ns = now_ns() + std::max(stream.redial.pause_ns, kFirstRedialNs);
