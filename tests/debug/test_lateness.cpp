@@ -34,6 +34,20 @@ TEST_CASE("who comes last by its own doing is late, and the others waited for it
   CHECK(found.rank == 2);
   CHECK(found.late_ns == 5 * kMs);  // after rank 0: of two the median is the first
   CHECK(found.waited_ns == std::map<int, int64_t>{{0, 5 * kMs}, {1, 4 * kMs}});
+  // On one host also at a broadcast, which some leave before others come.
+  CHECK(tutti::find_latecomer({{0, at(10, 16, 10, 1, 0, false)}, {1, at(15, 16, 15, 1, 0, false)}}).rank == 1);
+}
+
+TEST_CASE("nobody leaves what gives each something of all before all have come") {
+  using enum tutti::Collective;
+  const auto joins = [](tutti::Collective collective) {
+    tutti::Trace trace;
+    trace.operations = {operation(1, collective, 10, 12)};
+    return tutti::Way().follow(trace).at(0).joins;
+  };
+  for (const auto all : {kAllReduce, kAllReduceQuantized, kAllGather, kReduceScatter, kAllToAll, kBarrier, kFinalize})
+    CHECK(joins(all));
+  for (const auto some : {kBroadcast, kReduce, kGather, kScatter}) CHECK_FALSE(joins(some));
 }
 
 TEST_CASE("who was held up in the operation before is not late") {
@@ -227,9 +241,13 @@ TEST_CASE("who looks for the ranks of its host finds those of its own group") {
   tutti::Recorder mine, foreign, peer;
   mine.share(0, 2, 77);
   foreign.share(1, 2, 78);
-  CHECK_FALSE(tutti::Attendants(mine).look().ended.contains(1));
+  tutti::Attendants early(mine);
+  CHECK_FALSE(early.look().ended.contains(1));
   peer.share(1, 2, 77);
   CHECK(tutti::Attendants(mine).look().ended.contains(1));
+  bool is_found = false;  // it looks for files now and then
+  for (int i = 0; i < 20; i++) is_found = is_found || early.look().ended.contains(1);
+  CHECK(is_found);
 }
 
 // By the recorders the others are in that operation, and have been for a while: who comes now is late for certain.

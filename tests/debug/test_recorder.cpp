@@ -102,8 +102,11 @@ TEST_CASE("what an operation waited for, and why, is not said of the next one") 
   Recorder recorder;
   const Recorder::Awaited awaited[] = {{1, true}};
   recorder.begin(sum(1));
-  recorder.waits(1'000'000, awaited);
+  const int64_t before_ns = now_ns();
+  recorder.waits(1'000'000'000, awaited);
   recorder.finds("because");
+  const int64_t since_ns = read_trace(recorder).wait.since_ns + 1'000'000'000;
+  CHECK((since_ns >= before_ns && since_ns <= now_ns()));
   CHECK(read_trace(recorder).wait.awaited.size() == 1);
   CHECK(read_trace(recorder).wait.found == "because");
   recorder.end();

@@ -80,6 +80,19 @@ TEST_CASE("a rank that has given up is the cause, and says why") {
                  ": rank 2 has given up: rank 3 is gone"));
 }
 
+TEST_CASE("a rank that has given up and is gone since is gone") {
+  auto failed = rank(1, 'X', 6);
+  failed.trace.error = "rank 3 is gone";
+  CHECK(contains(why(group({rank(0, 'S', 7, {1}), failed})), ": rank 1 is gone: its process 1001 has ended"));
+}
+
+TEST_CASE("of those that wait the one that has waited longest is asked") {
+  auto later = rank(0, 'S', 7, {2});
+  later.trace.wait.since_ns += kSecond;
+  CHECK(contains(why(group({later, rank(1, 'S', 7, {3}), rank(2, 'R', 6), rank(3, 'R', 6)})),
+                 "rank 1 waits for rank 3 (in "));
+}
+
 TEST_CASE("who is in another group's operation is said to be") {
   auto away = rank(1, 'S', 6);
   away.elsewhere = "in Barrier as operation 1, for 3.0 s, where it waits for rank 0 of that group";

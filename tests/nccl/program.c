@@ -63,6 +63,7 @@ static void other_operations(ncclComm_t comm, int rank) {
   OK(ncclAllReduce(mine, both, 1, kFloat, scaled, comm, NULL));
   CHECK(both[0] == 8);
   OK(ncclRedOpDestroy(scaled, comm));
+  CHECK(ncclAllReduce(mine, both, 1, kFloat, scaled, comm, NULL) == kInvalidArgument);
   mine[0] = (float)rank;
   OK(ncclGroupStart());
   OK(ncclSend(mine, 1, kFloat, 1 - rank, comm, NULL));
@@ -162,15 +163,20 @@ static void memory(ncclComm_t comm) {
   OK(ncclMemAlloc(&buffer, 4096));
   OK(ncclCommRegister(comm, buffer, 4096, &registration));
   OK(ncclCommDeregister(comm, registration));
+  CHECK(ncclCommDeregister(comm, registration) == kInvalidArgument);
   OK(ncclCommWindowRegister(comm, buffer, 4096, &window, 0));
   OK(ncclWinGetUserPtr(comm, window, &pointer));
   CHECK(pointer == buffer);
   OK(ncclCommWindowDeregister(comm, window));
+  OK(ncclCommWindowDeregister(comm, NULL));
   window = (ncclWindow_t)&bytes; /* what is none */
   CHECK(ncclCommWindowRegister(comm, NULL, 4096, &window, 0) == kInvalidArgument && window == NULL);
   OK(ncclMemFree(buffer));
-  OK(ncclCommMemStats(comm, 3, &bytes));
-  CHECK(bytes > 0);
+  for (int which = 2; which < 4; which++) { /* what stays, and all */
+    bytes = 0;
+    OK(ncclCommMemStats(comm, which, &bytes));
+    CHECK(bytes > 0);
+  }
   for (int which = 0; which < 2; which++) {
     bytes = 7;
     OK(ncclCommMemStats(comm, which, &bytes));
@@ -186,6 +192,9 @@ static void simulate(ncclComm_t comm) {
   OK(ncclAllReduce(&value, &value, 1, kFloat, kSum, comm, NULL));
   OK(ncclGroupSimulateEnd(&info));
   CHECK(info.estimatedTime > 0);
+  OK(ncclGroupStart()); /* the outermost one: that before is over */
+  CHECK(ncclSignal(0, 0, 0, 0, comm, NULL) == kInvalidUsage);
+  CHECK(ncclGroupEnd() == kInvalidUsage && says("ncclSignal"));
   OK(ncclGroupStart());
   CHECK(ncclGroupSimulateEnd(&wrong) == kInvalidArgument && says("NCCL_SIM_INFO_INITIALIZER"));
   CHECK(ncclGroupEnd() == kInvalidUsage); /* the group is over */
@@ -205,7 +214,13 @@ static void children(ncclComm_t comm, int rank) {
   OK(ncclCommCuDevice(part, &device));
   CHECK(place == 1 - rank && count == 2 && device == -1);
   OK(ncclCommDestroy(part));
+  OK(ncclCommSplit(comm, rank, 0, &part, NULL));
+  OK(ncclCommCount(part, &count));
+  CHECK(count == 1);
+  OK(ncclCommDestroy(part));
   if (rank == 1) return;
+  config.magic = 0;
+  CHECK(ncclCommShrink(comm, excluded, 1, &left, &config, 0) == kInvalidArgument && says("NCCL_CONFIG_INITIALIZER"));
   CHECK(ncclCommShrink(comm, excluded, 1, &left, NULL, 2) == kInvalidArgument && says("shrinkFlags=2"));
   OK(ncclCommShrink(comm, excluded, 1, &left, NULL, 0));
   all_reduce(left, 0, 1);
@@ -234,6 +249,19 @@ static void refusals(ncclComm_t comm) {
   none = comm; /* what the program had there */
   CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == kInvalidArgument && says("NCCL_CONFIG_INITIALIZER"));
   CHECK(none == NULL);
+  OK(ncclGroupStart());
+  OK(ncclGroupStart());
+  CHECK(ncclSignal(0, 0, 0, 0, comm, NULL) == kInvalidUsage);
+  OK(ncclGroupEnd()); /* the outermost end tells of the first call that was wrong */
+  CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == kInvalidArgument);
+  CHECK(ncclGroupEnd() == kInvalidUsage && says("ncclSignal"));
+  OK(ncclGroupStart());
+  CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == kInvalidArgument);
+  CHECK(ncclGroupEnd() == kInvalidArgument && says("NCCL_CONFIG_INITIALIZER"));
+  config = new_config();
+  config.size = offsetof(ncclConfig_t, blocking); /* before there was anything in it */
+  OK(ncclGetUniqueId(&two[0]));
+  CHECK(ncclCommInitRankConfig(&none, 1, two[0], 0, &config) == kInvalidArgument && none == NULL);
   config = new_config();
   config.blocking = 2;
   CHECK(ncclCommInitRankConfig(&none, 1, id, 0, &config) == kInvalidArgument && says("blocking=2"));
@@ -281,6 +309,14 @@ static void roots_and_operators(ncclComm_t comm, int rank) {
   CHECK(own == (float)(10 + rank));
   OK(ncclAllReduce(&own, got, 1, kFloat, kMax, comm, NULL));
   CHECK(got[0] == 11);
+  OK(ncclReduce(&own, got, 1, kFloat, kMax, 1, comm, NULL));
+  CHECK(rank == 0 || got[0] == 11);
+  got[0] = got[1] = own;
+  OK(ncclReduceScatter(got, &own, 1, kFloat, kMax, comm, NULL));
+  CHECK(own == 11);
+  own = (float)rank;
+  OK(ncclBcast(&own, 1, kFloat, 1, comm, NULL));
+  CHECK(own == 1);
 }
 
 static int be_rank(int rank, ncclUniqueId id) {

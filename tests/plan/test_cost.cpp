@@ -113,6 +113,23 @@ TEST_CASE("cost: bytes are far where all buffers of a host do not fit its caches
   };
   CHECK(far(512 << 10) == 0);  // eight inputs and outputs
   CHECK(far((512 << 10) + 4) > 0);
+  const auto far_of_blocks = [&](uint64_t bytes) {
+    return rank_cost_of(Collective::kAllGather, Algo::kRing, bytes, facts).far_bytes;
+  };
+  CHECK(far_of_blocks((8 << 20) / (8 * 9)) == 0);  // of each rank its own, and all eight
+  CHECK(far_of_blocks((8 << 20) / (8 * 9) + 1) > 0);
+}
+
+TEST_CASE("cost: shared memory, TCP within a host, TCP between hosts and RDMA have each their price") {
+  const RankCost within{.here = {.hops = 1}}, between{.wire = {.hops = 1}};
+  Prices prices;
+  prices.shm.hop = 1, prices.loopback.hop = 2, prices.network.hop = 4, prices.rdma.hop = 8;
+  Facts facts = facts_of(2, 2);
+  CHECK(price_ns(within, facts, prices) == 1);
+  CHECK(price_ns(between, facts, prices) == 4);
+  facts.shares_memory = false, facts.has_rdma = true;
+  CHECK(price_ns(within, facts, prices) == 2);
+  CHECK(price_ns(between, facts, prices) == 8);
 }
 
 TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
@@ -164,6 +181,7 @@ TEST_CASE("cost: hosts that are far apart have a round trip's bytes under way, w
 TEST_CASE("cost: facts are read again from what people read") {
   Facts facts = facts_of(8, 3);
   facts.hosts = 2, facts.largest_host = 5, facts.has_rdma = true, facts.wire_bytes_per_second = 12'500'000'000;
+  facts.machine_cpus = 7, facts.cache_bytes = 123'456'789;
   for (const bool shares_memory : {true, false}) {
     facts.shares_memory = shares_memory;
     facts.racks.n = shares_memory ? 1 : 3, facts.racks.largest = shares_memory ? 0 : 4;

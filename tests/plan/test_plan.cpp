@@ -33,6 +33,7 @@ TEST_CASE("planner: small floats are summed in one place, whatever is forced") {
     for (const uint64_t count : {uint64_t{1}, uint64_t{100000}}) {
       const Algo algo = planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16));
       CHECK(in_rank_order(algo));
+      CHECK((algo == forced) == algorithm->keeps_rank_order);
       CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kBfloat16, RedOp::kMax)) == forced);
       CHECK(planner.choose(call_of(Collective::kAllReduce, count, DataType::kFloat32)) == forced);
       CHECK(planner.choose(call_of(Collective::kAllGather, count, DataType::kBfloat16)) == forced);
@@ -161,6 +162,20 @@ TEST_CASE("planner: sums go along ranks as numbered, whatever CPUs they are boun
     return to_text(planner.schedule(Collective::kAllReduce, algo_named("hierarchical"), 0));
   };
   CHECK(hierarchical(placed) == hierarchical(anywhere));
+}
+
+TEST_CASE("planner: whoever has ranks stand as they are numbered gets that for sums, too") {
+  std::vector<RankLocation> by_turns(4);
+  for (uint32_t r = 0; r < 4; r++) by_turns[r].host.bytes[0] = static_cast<uint8_t>(r % 2);
+  Layout layout = lay_out(by_turns);
+  const Planner usual(1, layout, Algo::kAuto, false), flat(1, flat_layout(4), Algo::kAuto, false);
+  std::sort(layout.order.begin(), layout.order.end());  // TUTTI_ORDER=rank
+  const Planner ordered(1, layout, Algo::kAuto, false);
+  const auto text = [](const Planner& planner) {
+    return to_text(planner.schedule(Collective::kAllReduce, Algo::kRing, 0));
+  };
+  CHECK(text(ordered) == text(flat));
+  CHECK(text(ordered) != text(usual));
 }
 
 TEST_CASE("planner: a choice is the same each time, and the first of the candidates") {

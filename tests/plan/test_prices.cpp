@@ -58,6 +58,10 @@ TEST_CASE("prices: a file may name another one that describes the network, besid
   REQUIRE(list.value().network);
   CHECK(list.value().network->find_host("c") == 2);
   CHECK(list.value().network_file == "racks.json");
+  const std::filesystem::path elsewhere = place.top / "elsewhere.json";  // anywhere, if all of its way is given
+  std::filesystem::rename(place.top / "tutti/racks.json", elsewhere);
+  place.write("tutti/tuning", "network = " + elsewhere.string());
+  CHECK(find_prices());
 }
 
 TEST_CASE("prices: a file that is found by itself is no link and nobody else's") {

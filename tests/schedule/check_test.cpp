@@ -153,6 +153,10 @@ TEST_CASE("check: every contribution exactly once") {
                                       {{{.send = 2, .local = in(0)}, {.recv = 2, .store = out(0)}}},
                                       {{{.recv = 1, .send = 1, .local = in(0), .store = out(0)}}}};
   CHECK(has(said(lacking), "rank 0: at the end out[0] of round 0 has only rank 0's"));
+  const std::vector<Lanes> two_of_three = {{{{.recv = 1, .store = out(0)}}},
+                                           {{{.recv = 2, .send = 0, .local = in(0), .store = out(0)}}},
+                                           {{{.send = 1, .local = in(0)}}}};
+  CHECK(has(said(two_of_three), "rank 0: at the end out[0] of round 0 lacks rank 0's contribution"));
 }
 
 TEST_CASE("check: completes is where the sum is complete and nowhere else") {

@@ -112,6 +112,24 @@ TEST_CASE("hosts are found by their names, and are as fast as their slowest NIC"
   faster.exceptions.push_back({.host = 2, .nic = 0, .bytes_per_second = 50e9});
   CHECK(faster.host_bytes_per_second(0) == about(100e9));
   CHECK(faster.host_bytes_per_second(2) == about(25e9));  // its other NIC is as it was
+  faster.exceptions.push_back({.rack = 0, .bytes_per_second = 50e9});
+  CHECK(faster.rack_bytes_per_second() == about(5e9));  // of the slowest one
+}
+
+TEST_CASE("the planner's prices are the cluster's, whatever joins the ranks") {
+  const Cluster cluster = uneven_cluster();
+  const Prices prices = prices_of(cluster);
+  for (const Medium& within : {prices.shm, prices.loopback}) {
+    CHECK(within.hop == about(300));
+    CHECK(within.turn == about(300 / 1.5));  // three ranks for two CPUs
+    CHECK(within.message == about(50));
+    CHECK(within.byte == about(0.01 + 0.5 / 40));  // by the port, at either end
+  }
+  for (const Medium& between : {prices.network, prices.rdma}) {
+    CHECK(between.hop == about(kLatencyNs));
+    CHECK(between.message == about(400));
+  }
+  CHECK(prices.summed_byte == about(0.02));
 }
 
 TEST_CASE("what is wrong with a file is said, and what to do") {
@@ -158,6 +176,9 @@ TEST_CASE("what is wrong with a file is said, and what to do") {
        "slowdown is of a host or a rank"},
       {replaced(good, "\"rack\": 1, \"gbit_per_s\": 40", "\"host\": 2, \"starts_late_us\": 5"),
        "starts_late_us is of a rank"},
+      {replaced(good, "\"rack\": 1, \"gbit_per_s\": 40", "\"host\": 2, \"dies_us\": 5"), "dies_us is of a rank"},
+      {replaced(good, "\"rack\": 1, \"gbit_per_s\": 40", "\"rack\": 1, \"nic\": 0, \"gbit_per_s\": 40"),
+       "nic wants a host"},
       {replaced(replaced(good, "\"racks\": 2, ", ""), "\"rack\": {\"gbit_per_s\": 200, \"latency_us\": 2},", ""),
        "F: rack is missing"},
       {replaced(good, "{\"rack\": 1, \"gbit_per_s\": 40}", "7"), "F, exceptions[2]: it is not an object"},

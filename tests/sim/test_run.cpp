@@ -156,6 +156,9 @@ TEST_CASE("what does not fit the caches costs more for each byte that is moved o
   CHECK(ns_with(2 * kAllBytes) == about(2 * hop));
   // Four times half of it is sent or received, and twice that is read to be added up.
   CHECK(ns_with(2 * kAllBytes - 1) == about(2 * hop + (4 + 2) * 0.05 * part));
+  cluster.ranks_per_host = 3;  // of which there are two, in the same caches
+  CHECK(ns_with(4 * kAllBytes) == ns_with(0));
+  CHECK(ns_with(4 * kAllBytes - 1) > ns_with(0));
 }
 
 TEST_CASE("who sends waits for a free slot") {

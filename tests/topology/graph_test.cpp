@@ -1,5 +1,6 @@
 // Machines as graphs: what files say, what is wrong with broken ones, and the orders of ranks that are found.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -345,6 +346,10 @@ TEST_CASE("graph: what is wrong with a file is said") {
   CHECK(contains(check(graph, "G").error().message, "from A to A goes round in a cycle"));
   graph.edges[0] = {0, 2, 1, 0};
   CHECK(contains(check(graph, "G").error().message, "from A to nothing has only one end"));
+  graph.edges[0] = {0, 1, HUGE_VAL, 0};
+  CHECK(contains(check(graph, "G").error().message, "from A to B has the speed inf"));
+  graph.edges[0] = {0, 1, 1, -5};
+  CHECK(contains(check(graph, "G").error().message, "from A to B has the latency -5 ns"));
   graph.edges.clear();
   CHECK(contains(check(graph, "G").error().message, "no link leads from A to B"));
 }
@@ -388,6 +393,25 @@ TEST_CASE("graph: rings and trees are as fast as the best of all orders") {
       CHECK(find_order(routes, hops).bytes_per_second >= 0.98 * best_of_all(routes, hops));
     }
   }
+}
+
+TEST_CASE("graph: of many ranks those of hosts that are not alike have each a ring of their own") {
+  Graph graph;
+  const int network = graph.add(Kind::kNetwork, "network");
+  for (int host = 0; host < 5; host++) {
+    const int hub = graph.add(Kind::kPciSwitch, "switch"), first = hub + 1;
+    graph.join(network, hub, 1e9, 1000);
+    for (int i = 0; i < 4; i++) graph.join(hub, graph.add(Kind::kGpu, format("GPU %d", i)), 1e9, 300);
+    for (int node = hub; node < first + 4; node++) graph.nodes[static_cast<size_t>(node)].host = host;
+    std::vector<int> ring = {first, first + 1, first + 2, first + 3};
+    if (host == 1) std::swap(ring[1], ring[2]);
+    for (size_t i = 0; i < 4; i++) graph.join(ring[i], ring[(i + 1) % 4], 40e9, 700);
+  }
+  const Order order = best_ring(graph);
+  REQUIRE(order.ranks.size() == 20);
+  Routes routes(graph);
+  for (size_t i = 0; i < 20; i++)  // by the links of the ring
+    if (i % 4 != 0) CHECK(routes.way(order.ranks[i - 1], order.ranks[i]).edges.size() == 1);
 }
 
 TEST_CASE("graph: an order for 128 hosts with 8 GPUs each") {
