@@ -232,6 +232,48 @@ TEST_CASE("an algorithm that is asked for is run as a schedule, by one launch on
   }
 }
 
+TEST_CASE("an algorithm that is asked for is that of each root, and no other for what schedules do not do") {
+  FakePort port(2);
+  for (const int first : {0, 1}) {  // the second rank's GPU
+    const tuttiUniqueId id = new_id();
+    std::vector<Outcome> outcomes(2);
+    const auto run = [&](int r) {
+      Outcome& o = outcomes[static_cast<size_t>(r)];
+      tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+      config.cudaDevice = r * first;
+      config.algo = "ring";
+      tuttiComm_t comm = nullptr;
+      o.take(tuttiCommInitRankConfig(&comm, 2, id, r, &config));
+      if (comm == nullptr) return;
+      GpuStream stream(port);
+      for (const int root : {0, 1}) {
+        int32_t number = r == root ? 5 + root : 0;
+        o.take(tuttiBcast(&number, 1, tuttiInt32, root, comm, stream));
+        stream.synchronize();
+        o.wrong += number != 5 + root;
+      }
+      const size_t counts[] = {3, 1}, at[] = {1, 0};
+      const int32_t mine[] = {10 + r, 20 + r, 30 + r};
+      int32_t all[] = {0, 0, 0, 0};
+      o.take(tuttiAllGatherv(mine, all, counts, at, tuttiInt32, comm, stream));
+      float factor = static_cast<float>(r + 2), sum = 1;
+      tuttiRedOp_t op;
+      o.take(tuttiRedOpCreatePreMulSum(&op, &factor, tuttiFloat, tuttiScalarHostImmediate, comm));
+      o.take(tuttiAllReduce(&sum, &sum, 1, tuttiFloat, op, comm, stream));
+      stream.synchronize();
+      const int32_t expected[] = {11, 10, 20, 30};
+      o.wrong += memcmp(all, expected, sizeof all) != 0 || sum != 5;
+      o.take(tuttiRedOpDestroy(op, comm));
+      o.take(tuttiCommFinalize(comm));
+      o.take(tuttiCommDestroy(comm));
+    };
+    std::thread second(run, 1);
+    run(0);
+    second.join();
+    require_success(outcomes);
+  }
+}
+
 TEST_CASE("all-reduces between GPUs are one kernel on each up to a size, whatever sizes follow each other") {
   constexpr int kTurns = kSanitized ? 2 : 4;
   FakePort port(5);
@@ -387,7 +429,7 @@ TEST_CASE("an operation on another stream comes after those before it") {
 
 TEST_CASE("sums of multiplied inputs, with the factor on the GPU and given now") {
   FakePort port(4);
-  for (const Seats seats : kAllSeats) {
+  for (const Seats seats : {Seats::kTogether, Seats::kOwnGpus, Seats::kStaged, Seats::kPairs}) {
     require_success(run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
       GpuStream stream(port);
       for (const auto residence : {tuttiScalarDevice, tuttiScalarHostImmediate}) {

@@ -108,6 +108,22 @@ TEST_CASE("pieces of blocks of unequal size end with their block") {
   }
 }
 
+TEST_CASE("messages of a rank to itself meet in their order, and the network sees none of them") {
+  Operation operation;
+  operation.collective = Collective::kSendRecv;
+  int32_t from[3] = {}, to[3] = {};
+  auto messages = std::make_shared<std::vector<Message>>();
+  for (const size_t i : {0, 1, 2}) messages->push_back({true, 1, &from[i], 1, DataType::kInt32});
+  for (const size_t i : {0, 1, 2}) messages->push_back({false, 1, &to[i], 1, DataType::kInt32});
+  operation.messages = messages;
+  char room[64];
+  const auto piece = tutti::cuda::direct_messages(operation, 1, room);
+  CHECK(piece.collect.empty());
+  CHECK(piece.in.empty());
+  REQUIRE(piece.out.size() == 3);
+  for (const size_t i : {0, 1, 2}) CHECK((piece.out[i].from == &from[i] && piece.out[i].to == &to[i]));
+}
+
 TEST_CASE("all collectives from GPU to GPU by a network, without the CPU", "[network]") {
   for (const int n : {2, 3, 5}) {
     if (kSanitized && n == 3) continue;
@@ -185,6 +201,16 @@ TEST_CASE("what is small goes through the host's memory if that is left to choos
       goes(16'384, "GPUDirect RDMA), because");
     }));
   }
+}
+
+TEST_CASE("ranks of one process that share a GPU do not go by a network, where their streams would wait") {
+  FakePort port(2);
+  const Network network;
+  require_success(run_gpu_threads(port, 4, Seats::kStagedPairs, [&](int, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    const std::string story = explained(gpu, 100'000);
+    o.wrong += !contains(story, "through host memory, because");
+    o.wrong += !contains(story, "(GPUDirect RDMA): ranks of one process share a GPU");
+  }));
 }
 
 TEST_CASE("messages by a network, in groups, and of a rank to itself", "[network]") {

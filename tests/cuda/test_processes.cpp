@@ -84,6 +84,7 @@ TEST_CASE("where one process cannot share its GPU's memory all know its reason")
   Processes ranks(2, [](int rank, tuttiComm_t host, Outcome& o) {
     auto* port = new FakePort(2);
     port->has_no_words = rank == 1;
+    if (rank == 1) setenv("TUTTI_GPU_DIRECT", "0", 1);
     tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
     config.cudaDevice = rank;
     tuttiUniqueId id = {};
@@ -96,6 +97,7 @@ TEST_CASE("where one process cannot share its GPU's memory all know its reason")
     size_t bytes = sizeof text;
     o.take(tuttiExplain("tuttiAllReduce", 1000, tuttiFloat, tuttiSum, comm, text, &bytes));
     o.wrong += !contains(text, "because rank 1: streams of this device or driver cannot wait");
+    o.wrong += !contains(text, "TUTTI_GPU_DIRECT=0 on some rank");
     o.take(tuttiCommDestroy(comm));
   });
   require_success(ranks.wait());

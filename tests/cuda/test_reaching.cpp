@@ -1,4 +1,5 @@
 // Ranks of one process on several GPUs (made up, fake.h): large operations are done where the ranks' buffers lie.
+#include <algorithm>
 #include <string>
 
 #include "cuda/phases.h"
@@ -127,6 +128,40 @@ TEST_CASE("all types and operators where the buffers lie") {
       }
   }));
   CHECK(port.runs - before == 3 * tuttiNumTypes * tuttiNumOps / step);
+}
+
+TEST_CASE("large sums of multiplied inputs have every rank's factor") {
+  FakePort port(2);
+  require_success(run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    constexpr size_t kCount = kBytes / sizeof(float);
+    const GpuMemory memory(port, kBytes);
+    auto* const data = reinterpret_cast<float*>(memory.get());
+    std::fill_n(data, kCount, 2.0f);
+    float factor = static_cast<float>(r + 1);
+    tuttiRedOp_t op;
+    o.take(tuttiRedOpCreatePreMulSum(&op, &factor, tuttiFloat, tuttiScalarHostImmediate, gpu));
+    GpuStream stream(port);
+    o.take(tuttiAllReduce(data, data, kCount, tuttiFloat, op, gpu, stream));
+    stream.synchronize();
+    o.wrong += kCount - static_cast<size_t>(std::count(data, data + kCount, 6.0f));
+    o.take(tuttiRedOpDestroy(op, gpu));
+  }));
+}
+
+TEST_CASE("where one rank's buffer cannot be reached nobody's is") {
+  FakePort port(2);
+  const int before = port.runs;
+  require_success(run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+    const GpuMemory memory(port, kBytes);
+    std::vector<int32_t> elsewhere(kBytes / 4);
+    int32_t* const data = r == 0 ? reinterpret_cast<int32_t*>(memory.get()) : elsewhere.data();
+    std::fill_n(data, elsewhere.size(), r + 1);
+    GpuStream stream(port);
+    o.take(tuttiAllReduce(data, data, elsewhere.size(), tuttiInt32, tuttiSum, gpu, stream));
+    stream.synchronize();
+    o.wrong += elsewhere.size() - static_cast<size_t>(std::count(data, data + elsewhere.size(), 3));
+  }));
+  CHECK(port.runs - before == 2 * 2);  // each rank puts and takes
 }
 
 TEST_CASE("in place, replayed, and with two ranks on one of the GPUs") {

@@ -24,6 +24,8 @@ bool g_captures = false;  // somebody in this program
 int g_spoilt = 0, g_default_streams = 0;
 size_t g_rows = 0;  // of the last copy
 std::set<const void*> g_loaded;
+std::vector<unsigned> g_batches;   // of words: how many each
+std::vector<CUdeviceptr> g_words;  // where, of all of them
 char g_memory[4096];
 constexpr int kHighestPriority = -5;
 
@@ -52,8 +54,22 @@ CUresult device_attribute(int* value, CUdevice_attribute, CUdevice) {
   return CUDA_SUCCESS;
 }
 
+// What the words wait for has to be equal: answers are numbers that grow.
+CUresult batch_words(CUstream, unsigned n, CUstreamBatchMemOpParams* params, unsigned) {
+  constexpr unsigned kMost = 256;
+  if (n > kMost) return CUDA_ERROR_INVALID_VALUE;
+  g_batches.push_back(n);
+  for (unsigned i = 0; i < n; i++) {
+    const bool waits = params[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    if (waits && params[i].waitValue.flags != CU_STREAM_WAIT_VALUE_EQ) return CUDA_ERROR_INVALID_VALUE;
+    g_words.push_back(waits ? params[i].waitValue.address : params[i].writeValue.address);
+  }
+  return CUDA_SUCCESS;
+}
+
 cudaError_t driver_function(const char* name, void** function) {
   *function = nullptr;
+  if (strcmp(name, "cuStreamBatchMemOp") == 0) *function = reinterpret_cast<void*>(batch_words);
   if (strcmp(name, "cuCtxGetDevice") == 0) *function = reinterpret_cast<void*>(current_device);
   if (strcmp(name, "cuDeviceGetAttribute") == 0) *function = reinterpret_cast<void*>(device_attribute);
   if (strcmp(name, "cuDevicePrimaryCtxGetState") == 0) *function = reinterpret_cast<void*>(primary_state);
@@ -220,6 +236,18 @@ TEST_CASE("small copies from the host go by rows, and copy all bytes and no othe
     CHECK(to[bytes] == 'x');
     CHECK(g_rows == (bytes == 1 || bytes == kMost ? 1 : 2));
   }
+}
+
+TEST_CASE("more words than the driver takes at once are all written and waited for, in their order") {
+  std::vector<uint32_t> memory(600);
+  std::vector<cuda::WordOperation> words;
+  for (size_t i = 0; i < memory.size(); i++) words.push_back({&memory[i], 1, i % 2 == 1});
+  g_batches.clear();
+  g_words.clear();
+  REQUIRE(cuda::port()->words(words.data(), static_cast<int>(words.size()), nullptr));
+  CHECK(g_batches == std::vector<unsigned>{256, 256, 88});
+  REQUIRE(g_words.size() == words.size());
+  for (size_t i = 0; i < words.size(); i++) CHECK(g_words[i] == reinterpret_cast<CUdeviceptr>(words[i].at));
 }
 
 TEST_CASE("an allocation waits for no other stream of the device") {

@@ -170,3 +170,24 @@ TEST_CASE("two threads of a rank that call at once have each their own stream of
     }
   }));
 }
+
+TEST_CASE("a barrier on GPUs holds every stream up until all have come to it") {
+  FakePort port(3);
+  for (const Seats seats : kAllSeats) {
+    INFO(static_cast<int>(seats));
+    Gate gate;
+    std::barrier all(3);
+    require_success(run_gpu_threads(port, 3, seats, [&](int r, tuttiComm_t gpu, tuttiComm_t, Outcome& o) {
+      GpuStream stream(port);
+      if (r == 1) gate.stand_in(port, stream.ref());
+      o.take(tuttiBarrier(gpu, stream));
+      all.arrive_and_wait();
+      if (r != 1) give_time();
+      const auto has_ended = port.has_ended(stream.ref());
+      o.wrong += !has_ended || has_ended.value();
+      all.arrive_and_wait();
+      if (r == 1) gate.open();
+      stream.synchronize();
+    }));
+  }
+}

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -372,5 +373,19 @@ TEST_CASE("operations in the default stream come after and before those of block
     rank.need(tuttiAllReduce(rank.data, rank.data, 1000, tuttiInt32, tuttiSum, rank.comm, nullptr) == tuttiSuccess);
     rank.add_up(1000);  // 8
     rank.expect(8, 1000);
+  });
+}
+
+TEST_CASE("a second communicator on the same GPUs reaches their memory, though that has been enabled before") {
+  const tuttiUniqueId second = made_id();
+  run_ranks([&](int r, Rank& rank) {
+    Rank other(second, r);
+    for (const Rank* one : {&rank, &other}) {
+      char text[8192];
+      size_t bytes = sizeof text;
+      rank.need(tuttiExplain("tuttiAllReduce", 1000, tuttiInt32, tuttiSum, one->comm, text, &bytes) == tuttiSuccess);
+      rank.need(std::string(text).find("by kernels that read the other ranks' memory") != std::string::npos);
+    }
+    rank.wrong += other.wrong;
   });
 }

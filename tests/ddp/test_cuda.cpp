@@ -133,6 +133,18 @@ void compare_steps(Seats seats, int n, const std::vector<Spec>& specs, bool own,
   }));
 }
 
+// How far a matrix of the GPU is from the host's, of the host's size; -1 where that is zero.
+double miss_of(Twins& twins, size_t param, size_t count) {
+  const auto* on_gpu = reinterpret_cast<float*>(twins.grad(0, param));
+  const auto* on_host = reinterpret_cast<float*>(twins.grad(1, param));
+  double miss = 0, size = 0;
+  for (size_t i = 0; i < count; i++) {
+    miss += std::pow(static_cast<double>(on_gpu[i]) - static_cast<double>(on_host[i]), 2);
+    size += std::pow(static_cast<double>(on_host[i]), 2);
+  }
+  return size > 0 ? miss / size : -1;
+}
+
 // All ranks end with the code and a sentence that has the parts.
 template <class Body>
 void require_gpu_error(FakePort& port, tuttiResult_t code, const std::vector<std::string>& parts, Body&& body) {
@@ -258,14 +270,8 @@ TEST_CASE("PowerSGD on GPUs does what it does on the host, to rounding") {
       twins.step(step, o);
       for (const size_t p : {0, 2}) o.wrong += memcmp(twins.grad(0, p), twins.grad(1, p), specs[p].count * 4) != 0;
       for (const size_t p : {1, 3}) {
-        const auto *on_gpu = reinterpret_cast<float*>(twins.grad(0, p)),
-                   *on_host = reinterpret_cast<float*>(twins.grad(1, p));
-        double miss = 0, size = 0;
-        for (size_t i = 0; i < specs[p].count; i++) {
-          miss += std::pow(static_cast<double>(on_gpu[i]) - static_cast<double>(on_host[i]), 2);
-          size += std::pow(static_cast<double>(on_host[i]), 2);
-        }
-        o.wrong += !(size > 0) || !(miss < 1e-6 * size);
+        const double miss = miss_of(twins, p, specs[p].count);
+        o.wrong += !(miss >= 0 && miss < 1e-6);
       }
     }
     o.wrong += port.factors == 0;
@@ -273,6 +279,39 @@ TEST_CASE("PowerSGD on GPUs does what it does on the host, to rounding") {
     for (int side = 0; side < 2; side++) take(o, tuttiDdpGetStats(twins.ddp[side], &stats[side]));
     o.wrong += stats[0].reducedBytes != stats[1].reducedBytes || stats[0].reducedBytes * 2 > stats[0].gradientBytes;
   }));
+}
+
+TEST_CASE("more matrices, and more gradients that are checked, than one launch has room for") {
+  FakePort port(2);
+  const std::vector<Spec> matrices(tutti::cuda::kMaxFactors + 1, Spec{16 * 16, tuttiFloat32, 16});
+  require_success(run_gpu_threads(port, 2, Seats::kOwnGpus, [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+    Twins twins(port, matrices, false, r, gpu, host);
+    tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;  // all in one bucket
+    config.compression = tuttiDdpPowerSgd;
+    config.powerSgdStartStep = 0;
+    config.powerSgdRank = 1;
+    twins.create(config, o);
+    twins.step(0, o);
+    for (size_t p = 0; p < matrices.size(); p++) {
+      const double miss = miss_of(twins, p, matrices[p].count);
+      o.wrong += !(miss >= 0 && miss < 1e-6);
+    }
+  }));
+  const std::vector<Spec> vectors(tutti::cuda::kMaxSpans + 10, Spec{3});
+  const std::string last = "parameter " + std::to_string(vectors.size() - 1);
+  require_gpu_error(port, tuttiInvalidUsage, {"rank 1", last, "element 1"},
+                    [&](int r, tuttiComm_t gpu, tuttiComm_t host, Outcome& o) {
+                      Twins twins(port, vectors, false, r, gpu, host);
+                      tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+                      config.checkEvery = 1;
+                      twins.create(config, o);
+                      take(o, tuttiDdpBegin(twins.ddp[0]));
+                      const float bad = std::numeric_limits<float>::infinity();
+                      char* const at = twins.grad(0, vectors.size() - 1) + sizeof bad;
+                      (void)port.copy(at, &bad, sizeof bad, twins.stream.ref());
+                      for (size_t p = 0; p < vectors.size(); p++) take(o, tuttiDdpMarkReady(twins.ddp[0], p));
+                      take(o, tuttiDdpWait(twins.ddp[0]));
+                    });
 }
 
 TEST_CASE("a step on GPUs keeps the host waiting for no gradient, and waits for them itself") {

@@ -229,3 +229,42 @@ TEST_CASE("the struct of a data set may be the place for the root's part") {
     take(outcome, tuttiDdpFreeData(&data));
   });
 }
+
+TEST_CASE("data for which one rank has no room are an error on all ranks, and nobody waits") {
+  require_error(2, tuttiSystemError, {"rank 0: ", "memory"}, [](int, tuttiComm_t comm, Outcome& outcome) {
+    char byte = 0;
+    tuttiDdpData_t data = TUTTI_DDP_DATA_INITIALIZER;
+    data.data = &byte;
+    data.ndim = 1;
+    data.shape[0] = size_t{1} << 55;  // more than the root has, but nobody gets so far
+    take(outcome, tuttiDdpBroadcastData(&data, 1, comm));
+    outcome.take(tuttiBarrier(comm, nullptr));
+  });
+}
+
+TEST_CASE("data that are missing on the root, and a missing place on another rank, are an error on all ranks") {
+  require_error(2, tuttiInvalidArgument, {"rank 1: data is NULL on the root"},
+                [](int, tuttiComm_t comm, Outcome& outcome) {
+                  tuttiDdpData_t part = TUTTI_DDP_DATA_INITIALIZER;
+                  take(outcome, tuttiDdpScatterData(nullptr, &part, 1, comm));
+                });
+  require_error(2, tuttiInvalidArgument, {"rank 0: the place for the data is NULL"},
+                [](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  tuttiDdpData_t data = TUTTI_DDP_DATA_INITIALIZER;
+                  take(outcome, tuttiDdpBroadcastData(rank == 0 ? nullptr : &data, 1, comm));
+                });
+}
+
+TEST_CASE("a shape without elements may have any other lengths") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    constexpr size_t kLong = size_t{1} << 40;
+    tuttiDdpData_t data = TUTTI_DDP_DATA_INITIALIZER;
+    if (rank == 0) {
+      data.ndim = 3;
+      data.shape[0] = data.shape[1] = kLong;
+    }
+    take(outcome, tuttiDdpBroadcastData(&data, 0, comm));
+    outcome.wrong += data.ndim != 3 || data.shape[0] != kLong || data.shape[1] != kLong || data.shape[2] != 0;
+    outcome.wrong += data.data != nullptr;
+  });
+}

@@ -354,3 +354,32 @@ TEST_CASE("PowerSGD goes on after a step of large gradients") {
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }
+
+TEST_CASE("PowerSGD takes more than two dimensions for a matrix, and compresses only what becomes half as much") {
+  constexpr int n = 2;
+  const auto u = [](size_t i) { return std::sin(static_cast<double>(i + 1)); };
+  const auto v = [](size_t j) { return std::cos(static_cast<double>(j + 2)); };
+  on_ranks(n, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({kRows * kColumns, 16});
+    model.tensor(0).ndim = 3;
+    model.tensor(0).shape[0] = kRows;
+    model.tensor(0).shape[1] = 6;
+    model.tensor(0).shape[2] = kColumns / 6;
+    model.tensor(1).ndim = 2;
+    model.tensor(1).shape[0] = model.tensor(1).shape[1] = 4;
+    const tuttiDdpConfig_t config = power_sgd(1);
+    take(outcome, model.create(comm, &config));
+    take(outcome, tuttiDdpBegin(model.ddp));
+    for (size_t i = 0; i < kRows * kColumns; i++)
+      model.grad(0)[i] = static_cast<float>(u(i / kColumns) * v(i % kColumns) * (rank + 1));
+    model.fill(rank, 0, 1);
+    for (const size_t p : {1, 0}) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+    take(outcome, tuttiDdpWait(model.ddp));
+    outcome.wrong += model.wrong(0, [&](size_t, size_t i) { return u(i / kColumns) * v(i % kColumns) * 1.5; });
+    outcome.wrong += model.wrong(1, [](size_t param, size_t i) { return average_of(n, 0, param, i); });
+    tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+    take(outcome, tuttiDdpGetStats(model.ddp, &stats));
+    outcome.wrong += stats.reducedBytes != (kRows + kColumns + 16) * sizeof(float);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}

@@ -1,4 +1,4 @@
-// Ranks with uneven inputs: those that have no more join, and the others go on.
+// Ranks with uneven inputs: those that have no more join, and the others go on. Statistics and checks of steps.
 #include "ddp/model.h"
 
 using namespace tutti_test;
@@ -123,4 +123,57 @@ TEST_CASE("checks leave out the parameters of ranks that have joined, and compar
     require_error(3, tuttiInvalidUsage, {"parameter 1 'layer1' differs from rank 1's on rank 2"}, body);
   else
     on_ranks(3, body);
+}
+
+TEST_CASE("buckets are rebuilt in the ready order of the lowest rank that has not joined") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model(std::vector<size_t>(4, 64));
+    std::vector<size_t> seen;  // all buckets' parameters
+    tuttiDdpConfig_t config = small_buckets();
+    config.joinable = 1;
+    config.hookUserData = &seen;
+    config.hook = [](const tuttiDdpBucket_t* bucket, tuttiComm_t its, tuttiStream_t stream, void* user) {
+      auto& all = *static_cast<std::vector<size_t>*>(user);
+      if (bucket->index == 0) all.clear();
+      all.insert(all.end(), bucket->params, bucket->params + bucket->nparams);
+      return tuttiAllReduce(bucket->data, bucket->data, bucket->count, bucket->datatype, tuttiAvg, its, stream);
+    };
+    take(outcome, model.create(comm, &config));
+    for (int step = 0; step < 2 && rank == 1; step++) {  // rank 0 has no input
+      take(outcome, tuttiDdpBegin(model.ddp));
+      for (const size_t p : {1, 3, 0, 2}) take(outcome, tuttiDdpMarkReady(model.ddp, p));
+      take(outcome, tuttiDdpWait(model.ddp));
+    }
+    take(outcome, tuttiDdpJoin(model.ddp));
+    outcome.wrong += seen != std::vector<size_t>{1, 3, 0, 2};
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("without overlap all of the communication is exposed") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({700});
+    tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+    config.overlap = 0;
+    take(outcome, model.create(comm, &config));
+    for (int step = 0; step < 3; step++) model.step(rank, step, outcome);
+    tuttiDdpStats_t stats = TUTTI_DDP_STATS_INITIALIZER;
+    take(outcome, tuttiDdpGetStats(model.ddp, &stats));
+    outcome.wrong += !(stats.commSeconds > 0) || stats.exposedSeconds != stats.commSeconds;
+    outcome.wrong += stats.totalExposedSeconds != stats.totalCommSeconds || stats.overlapPercent != 0;
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}
+
+TEST_CASE("checks pass over parameters without data") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10, 20});
+    model.tensor(1).data = nullptr;
+    tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+    config.checkEvery = 1;
+    take(outcome, model.create(comm, &config));
+    model.step(rank, 0, outcome);
+    outcome.wrong += model.wrong_averages(2, 0);
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
 }

@@ -24,6 +24,11 @@ TEST_CASE("ranks whose models differ are told at creation which parameter it is,
                   Model model(rank == 0 ? std::vector<size_t>{5, 12, 7} : std::vector<size_t>{5, 12});
                   take(outcome, model.create(comm));
                 });
+  require_error(3, tuttiInvalidUsage, {"ranks 0, 1 have parameter 0 'layer0' of float32 [5]", "rank 2 has"},
+                [](int rank, tuttiComm_t comm, Outcome& outcome) {
+                  Model model({rank == 2 ? size_t{6} : size_t{5}});
+                  take(outcome, model.create(comm));
+                });
   require_error(2, tuttiInvalidUsage, {"gradient float32", "gradient bfloat16"},
                 [](int rank, tuttiComm_t comm, Outcome& outcome) {
                   Model model({5});

@@ -468,3 +468,21 @@ TEST_CASE("the backward pass of a static graph begins with the first mark") {
     take(outcome, tuttiDdpDestroy(model.ddp));
   });
 }
+
+TEST_CASE("parameters of one bucket that nobody uses keep each its own gradient") {
+  on_ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    Model model({10, 20, 30});  // all in one bucket
+    tuttiDdpConfig_t config = TUTTI_DDP_CONFIG_INITIALIZER;
+    config.findUnused = 1;
+    take(outcome, model.create(comm, &config));
+    for (size_t p = 0; p < 3; p++) std::fill_n(model.grad(p), model.tensor(p).count, static_cast<float>(p + 1));
+    take(outcome, tuttiDdpBegin(model.ddp));
+    model.fill(rank, 0, 1);
+    take(outcome, tuttiDdpMarkReady(model.ddp, 1));
+    for (const size_t p : {0, 2}) take(outcome, tuttiDdpMarkUnused(model.ddp, p));
+    take(outcome, tuttiDdpWait(model.ddp));
+    for (const size_t p : {0, 2})
+      outcome.wrong += model.wrong(p, [](size_t param, size_t) { return static_cast<double>(param + 1); });
+    take(outcome, tuttiDdpDestroy(model.ddp));
+  });
+}

@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "cudart.h"
@@ -145,7 +147,11 @@ cudaError_t cudaDeviceReset() {
   return cudaDeviceSynchronize();
 }
 cudaError_t cudaDeviceEnablePeerAccess(int device, unsigned) {
-  return outcome_of(world().port->reach(device));
+  static std::set<std::pair<int, int>> enabled;
+  if (const cudaError_t code = outcome_of(world().port->reach(device)); code != cudaSuccess) return code;
+  const std::lock_guard lock(world().mutex);
+  const bool is_new = enabled.insert({this_device(), device}).second;
+  return is_new ? cudaSuccess : remember(cudaErrorPeerAccessAlreadyEnabled);
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
