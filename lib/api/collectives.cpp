@@ -22,9 +22,10 @@ template <Collective which>
 }
 
 [[gnu::cold]] tuttiResult_t has_failed(tuttiComm_t comm) {
-  return in_group([&] {
-    const Use use(comm);
-    return use ? use->async_error() : not_a_comm(comm);
+  return in_group([&]() -> Result<void> {
+    TUTTI_TRY_ASSIGN(const Use use, use_of(comm));
+    TUTTI_TRY(use->async_error());
+    return Error{Code::kSystemError, "out of memory"};  // even for what ends the group
   });
 }
 

@@ -109,12 +109,20 @@ Result<void> mem_stats(tuttiComm_t comm, tuttiCommMemStats_t* stats) {
 Result<void> destroy(tuttiComm_t handle, bool abort) {
   const auto member = detach(handle);
   if (!member) return not_a_comm(handle);
-  drop_from_group(handle);
-  const auto before = member->state();
-  const bool ends = abort || (!before && before.error().code == Code::kInProgress);
-  if (ends) member->abort();
-  member->join();
-  wait_until_unused(handle);
+  bool ends = abort;
+  auto ended = contained([&]() -> Result<void> {
+    drop_from_group(handle);
+    const auto before = member->state();
+    ends = ends || (!before && before.error().code == Code::kInProgress);
+    if (ends) {
+      member->abort();
+      end_queued(handle);
+    }
+    member->join();
+    return {};
+  });
+  wait_until_unused(handle);  // whatever there was no memory for
+  TUTTI_TRY(std::move(ended));
   return ends ? Result<void>() : member->state();
 }
 

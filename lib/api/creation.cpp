@@ -43,6 +43,17 @@ Result<Config> take_config(const tuttiConfig_t* config, Config read) {
   return read;
 }
 
+// What was thrown out of, as a rule for want of memory, before it came to its turns: nobody waits for those, nor other
+// ranks for what was to be done there.
+void forgo_turns(const Source& source, const Error& error) {
+  TicketLock& ticket_lock = source.handle->ticket_lock;
+  for (const uint64_t ticket : source.tickets) {
+    if (ticket_lock.has_passed(ticket)) continue;
+    const TicketLock::Turn turn(ticket_lock, ticket);
+    (void)carry_out(source.comm->monitor(), [&]() -> Result<void> { return error; });
+  }
+}
+
 }  // namespace
 
 Result<Config> read_config(const tuttiConfig_t* config) {
@@ -110,7 +121,16 @@ Result<void> create_from(const std::shared_ptr<Source>& source, tuttiComm_t* han
     if (first) first();
     for (uint64_t& ticket : source->tickets) ticket = source->comm->take_ticket();
   };
-  return create(handle, source->config, std::move(creation), begin, source->handle);
+  const auto make = [source, creation = std::move(creation)](const Deadline& deadline) {
+    try {
+      return creation(deadline);
+    } catch (...) {
+      const Error error = caught();
+      forgo_turns(*source, error);
+      return Result<std::unique_ptr<Communicator>>(error);
+    }
+  };
+  return create(handle, source->config, make, begin, source->handle);
 }
 
 }  // namespace tutti::api

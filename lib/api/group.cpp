@@ -1,6 +1,7 @@
 #include "api/group.h"
 
 #include <algorithm>
+#include <list>
 #include <map>
 #include <optional>
 #include <utility>
@@ -17,8 +18,14 @@ struct Pending {
   Use use;
   Operation operation;
   tuttiStream_t stream;
-  std::shared_ptr<Stream> queue;  // the stream's, once the group has ended
   uint64_t ticket = 0;
+};
+
+// On its way to a stream, with the memory for all of it.
+struct Departure {
+  std::shared_ptr<Stream> stream;
+  std::shared_ptr<Pending> pending;
+  std::list<Stream::Item> item;
 };
 
 struct Blocking {
@@ -74,12 +81,15 @@ Result<void> check_self_messages(const Pending& p) {
   return {};
 }
 
-void enqueue(Pending& p) {
-  const auto kept = std::make_shared<Use>(std::move(p.use));  // the queue's copy keeps the communicator alive
-  p.queue->enqueue([kept, ticket = p.ticket, operation = p.operation] {
-    log_set_thread_rank((*kept)->rank());
-    return contained([&] { return (*kept)->run(ticket, operation); });
-  });
+Result<Departure> departure_of(Pending& p) {
+  TUTTI_TRY_ASSIGN(auto stream, find_stream(p.stream));
+  Departure d{std::move(stream), std::make_shared<Pending>(std::move(p)), {}};
+  const auto work = [kept = d.pending] {  // the queue's copy keeps the communicator alive
+    log_set_thread_rank(kept->use->rank());
+    return contained([&] { return kept->use->run(kept->ticket, kept->operation); });
+  };
+  d.item.push_back({work, d.pending->handle});
+  return d;
 }
 
 // All ranks' operations are on their way before any is waited for: their ranks may all be this thread's. Also those
@@ -104,24 +114,49 @@ Result<void> run_in_order(const std::vector<Pending*>& list) {
   return first;
 }
 
-// Of each communicator what has no stream, in order; the rest goes to its streams. Tickets are taken in the order of
-// calls, whatever has a stream, and only once nothing else can fail: each has to be used.
-Result<std::vector<std::vector<Pending*>>> begin_all(std::vector<Pending>& operations) {
-  for (Pending& p : operations) {
-    if (p.stream == nullptr) continue;
-    TUTTI_TRY_ASSIGN(p.queue, find_stream(p.stream));
-  }
+struct Start {
+  std::vector<Departure> departures;         // of the operations that have a stream, each at its place
+  std::vector<std::vector<Pending*>> lists;  // of each communicator what has none, in order
+};
+
+Result<Start> prepare(std::vector<Pending>& operations) {
+  Start start;
+  start.departures.resize(operations.size());
   std::map<tuttiComm_t, std::vector<Pending*>> here;
-  for (Pending& p : operations) {
-    p.ticket = p.use->take_ticket();
-    if (p.queue != nullptr)
-      enqueue(p);
-    else
-      here[p.handle].push_back(&p);
+  for (size_t i = 0; i < operations.size(); i++) {
+    if (operations[i].stream == nullptr) {
+      here[operations[i].handle].push_back(&operations[i]);
+      continue;
+    }
+    TUTTI_TRY_ASSIGN(start.departures[i], departure_of(operations[i]));
   }
-  std::vector<std::vector<Pending*>> lists;
-  for (auto& [handle, list] : here) lists.push_back(std::move(list));
-  return lists;
+  for (auto& [handle, list] : here) start.lists.push_back(std::move(list));
+  return start;
+}
+
+// Tickets are taken in the order of calls, whatever has a stream, and only once nothing else can fail: each has to be
+// used. On a stream also in the order of its queue, where other threads' operations may be: one must not wait for the
+// turn of another that is behind it.
+void take_tickets(std::vector<Pending>& operations, Start& start) {
+  for (size_t i = 0; i < operations.size(); i++) {
+    Departure& d = start.departures[i];
+    if (d.stream == nullptr) {
+      operations[i].ticket = operations[i].use->take_ticket();
+      continue;
+    }
+    d.stream->enqueue(std::move(d.item), [&d] { return d.pending->ticket = d.pending->use->take_ticket(); });
+    d.pending.reset();
+  }
+}
+
+// For want of threads: those of one may wait for those of another, so all are ended before any is refused in its turn.
+void refuse(const std::vector<std::vector<Pending*>>& lists, size_t first) {
+  for (size_t i = first; i < lists.size(); i++)
+    (void)contained([&]() -> Result<void> {
+      lists[i].front()->use->abort("tuttiGroupEnd, which could start no thread,");
+      return {};
+    });
+  for (size_t i = first; i < lists.size(); i++) (void)run_in_order(lists[i]);
 }
 
 // One communicator's operations in order, several communicators' side by side, because their ranks may all be this
@@ -131,13 +166,11 @@ Result<void> start_all(std::vector<Pending> operations) {
     if (p.operation.collective == Collective::kSendRecv) TUTTI_TRY(check_self_messages(p));
   auto on_devices = start_on_devices(operations);
   std::erase_if(operations, [](const Pending& p) { return p.use->device() != nullptr; });
-  TUTTI_TRY_ASSIGN(const auto lists, begin_all(operations));
+  TUTTI_TRY_ASSIGN(Start start, prepare(operations));
   std::vector<std::function<Result<void>()>> all;
-  for (const auto& list : lists) all.push_back([&list] { return run_in_order(list); });
-  auto here = run_at_once(std::move(all), [&](size_t i) {
-    lists[i].front()->use->abort("tuttiGroupEnd, which could start no thread,");
-    (void)run_in_order(lists[i]);  // refused, each in its turn
-  });
+  for (const auto& list : start.lists) all.push_back([&list] { return run_in_order(list); });
+  auto here = run_at_once(
+      std::move(all), [&] { take_tickets(operations, start); }, [&](size_t first) { refuse(start.lists, first); });
   return on_devices ? std::move(here) : std::move(on_devices);
 }
 
@@ -252,10 +285,13 @@ Error in_background(const char* what) {
   return error;
 }
 
-Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void(size_t)>& give_up) {
-  if (all.empty()) return {};
+Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void()>& begin,
+                         const std::function<void(size_t)>& give_up) {
   std::vector<Result<void>> results(all.size());
   std::vector<std::thread> threads;
+  threads.reserve(all.size());
+  if (begin) begin();
+  if (all.empty()) return {};
   const auto run = [&](size_t i) { results[i] = contained(all[i]); };
   while (threads.size() + 1 < all.size() && results.back()) {
     auto thread = start_thread("a thread", [&run, i = threads.size()] { run(i); });
@@ -264,11 +300,10 @@ Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const s
     else
       results.back() = std::move(thread).error();
   }
-  if (results.back()) {
+  if (results.back())
     run(all.size() - 1);
-  } else if (give_up) {
-    for (size_t i = threads.size(); i < all.size(); i++) give_up(i);
-  }
+  else if (give_up)
+    give_up(threads.size());
   for (std::thread& thread : threads) thread.join();
   for (auto& result : results)
     if (!result) return std::move(result).error();

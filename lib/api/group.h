@@ -30,9 +30,10 @@ inline Result<void> launch(tuttiComm_t handle, Use use, const Operation& operati
 // `handle`: the communicator that it is for, if there is one already.
 Result<void> launch_blocking(tuttiComm_t handle, std::function<Result<void>()> work);
 
-// Runs all at once, each on a thread of its own (the last on the caller's), and gives the first error. Where there can
-// be no more threads `give_up` is called for each that has none; without it others wait for them until their limit.
-Result<void> run_at_once(std::vector<std::function<Result<void>()>> all,
+// Runs all at once, each on a thread of its own (the last on the caller's), and gives the first error. `begin` comes
+// before, when there is memory for the rest. Where there can be no more threads `give_up` is called with the first that
+// has none; without it others wait for them until their limit. Neither may throw.
+Result<void> run_at_once(std::vector<std::function<Result<void>()>> all, const std::function<void()>& begin = nullptr,
                          const std::function<void(size_t)>& give_up = nullptr);
 
 // Something goes on in the background: what its caller returns, and so does the end of the group that it is in.

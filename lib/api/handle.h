@@ -99,6 +99,9 @@ std::shared_ptr<Member> detach(tuttiComm_t handle);
 void wait_until_unused(tuttiComm_t handle);
 
 Result<std::shared_ptr<Stream>> find_stream(tuttiStream_t handle);
+// Refuses the operations of a communicator that was aborted which wait on streams, now: what is before them there may
+// take as long as it likes.
+void end_queued(tuttiComm_t comm);
 
 // Remembers the error for tuttiGetLastError and gives its code.
 tuttiResult_t finish(const Error& error);

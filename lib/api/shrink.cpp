@@ -38,7 +38,7 @@ Result<std::unique_ptr<Communicator>> shrink(const Source& from, const std::vect
   auto made = from.make(deadline, [&](const Deadline& until) {
     return from.comm->shrink(from.tickets[0], excluded, from.config.options, until);
   });
-  if (!made && !excluded.empty())
+  if (!made && !excluded.empty() && made.error().code == Code::kTimeout)
     made.error().message +=
         "; in tuttiCommShrink all ranks that stay must give the same excludeRanksList, or all of them NULL";
   return made;
@@ -53,7 +53,9 @@ Result<void> comm_shrink(tuttiComm_t comm, const int* excluded, int n_excluded, 
   TUTTI_TRY_ASSIGN(const auto from, source_of(comm, config, 1));
   TUTTI_TRY_ASSIGN(const auto sorted, read_excluded(from->comm, excluded, n_excluded));
   const auto first = [=] {
-    if (flags == TUTTI_SHRINK_ABORT) from->comm->abort("tuttiCommShrink with TUTTI_SHRINK_ABORT");
+    if (flags != TUTTI_SHRINK_ABORT) return;
+    from->comm->abort("tuttiCommShrink with TUTTI_SHRINK_ABORT");
+    end_queued(comm);
   };
   return create_from(
       from, newcomm, [=](const Deadline& deadline) { return shrink(*from, sorted, deadline); }, first);

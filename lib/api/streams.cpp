@@ -2,6 +2,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "api/handle.h"
 #include "base/at_fork.h"
@@ -38,6 +39,12 @@ class Live {
   }
   Result<std::shared_ptr<Thing>> find(Handle* handle) { return look(handle, false); }
   Result<std::shared_ptr<Thing>> remove(Handle* handle) { return look(handle, true); }
+  std::vector<std::shared_ptr<Thing>> all() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<Thing>> all;
+    for (const auto& [handle, thing] : things_) all.push_back(thing);
+    return all;
+  }
 
  private:
   Result<std::shared_ptr<Thing>> look(Handle* handle, bool erase) {
@@ -127,6 +134,16 @@ Result<void> wait_event(tuttiStream_t stream_handle, tuttiEvent_t event_handle) 
 
 Result<std::shared_ptr<Stream>> tutti::api::find_stream(tuttiStream_t handle) {
   return streams().find(handle);
+}
+
+void tutti::api::end_queued(tuttiComm_t comm) {
+  const auto instead = []() -> Result<void> {
+    return Error{Code::kInvalidUsage,
+                 "tuttiCommAbort, or tuttiCommShrink with TUTTI_SHRINK_ABORT, was called on this rank"};
+  };
+  std::map<uint64_t, Stream::Work> taken;
+  for (const auto& stream : streams().all()) stream->take_out(comm, instead, &taken);
+  for (const auto& [ticket, work] : taken) (void)work();  // each in its turn, which others may wait for
 }
 
 extern "C" {

@@ -51,8 +51,10 @@ Result<void> Collectives::run(const Operation& operation) {
 Collectives::Repeated Collectives::finish(CachedOperation& cached, const void* input, void* output) noexcept {
   const Call& call = cached.call;
   const Operation operation{call.collective, input, output, call.count, call.dtype, call.op, call.root};
-  auto result = contained([&] { return drive_program(*cached.program, call, operation, cached.small.steps_done()); });
-  return monitor_.end_with(std::move(result)) ? Repeated::kYes : Repeated::kFailed;
+  const auto drive = [&] {
+    return monitor_.end_with(drive_program(*cached.program, call, operation, cached.small.steps_done()));
+  };
+  return carry_out(monitor_, drive) ? Repeated::kYes : Repeated::kFailed;
 }
 
 uint64_t Collectives::planned_bytes(const Operation& operation) const {

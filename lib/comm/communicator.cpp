@@ -6,18 +6,6 @@
 #include "kernels/kernels.h"
 
 namespace tutti {
-namespace {
-
-// What is thrown, as a rule for want of memory, breaks the communicator as an error does: other ranks are in the
-// operation, perhaps, and wait.
-template <class Body>
-Result<void> carry_out(Monitor& monitor, Body&& body) {
-  auto result = contained(body);
-  if (result || monitor.failed()) return result;
-  return monitor.end_with(std::move(result));
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const UniqueId& id, int rank, int n_ranks,
                                                            const CommOptions& options, Deadline deadline,
@@ -35,7 +23,8 @@ Result<std::unique_ptr<Communicator>> Communicator::create(Rendezvous& rendezvou
   std::unique_ptr<Communicator> comm(
       new Communicator(rendezvous.rank(), rendezvous.n_ranks(), options, forced ? forced.value() : Algo::kAuto));
   // Nobody starts before all are connected, and everybody hears why if one is not.
-  TUTTI_TRY(rendezvous.conclude(forced ? comm->setup(rendezvous, deadline) : forced.error()));
+  const auto set_up = [&] { return comm->setup(rendezvous, deadline); };
+  TUTTI_TRY(rendezvous.conclude(forced ? contained(set_up) : forced.error()));
   log(LogLevel::kInfo, "communicator of %d ranks is ready: kernels %s, %s", comm->n_ranks(), kernels().isa,
       comm->me_.wait_policy.oversubscribed ? "more ranks than CPUs here" : "a CPU for every rank here");
   comm->monitor_.start_metrics(comm->links_);

@@ -118,7 +118,7 @@ std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, i
   if (rank == rank_) return PeerWatch::Answer{};  // its own comes back, too
   Heard& heard = heard_[rank];
   if (nth <= heard.nth) return PeerWatch::Answer{};
-  heard = {nth, standing->call.sequence == 0};
+  heard = {nth, standing->call.collective == Collective::kNone};
   standing->rank = rank;
   standing->heard_ns = now_ns();
   Standing& kept = stated_[rank] = *std::move(standing);

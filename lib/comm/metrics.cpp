@@ -1,6 +1,7 @@
 #include "comm/metrics.h"
 
 #include "base/clock.h"
+#include "base/contained.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -84,7 +85,7 @@ Metrics::~Metrics() {
   }
   stops_.notify_one();
   if (thread_.joinable()) thread_.join();
-  write();
+  (void)contained([this] { return write(), Result<void>(); });
 }
 
 void Metrics::serve() {

@@ -8,12 +8,15 @@ namespace tutti {
 
 Monitor::~Monitor() {
   metrics_.reset();  // which writes for the last time
-  if (watch_) leave();
+  if (watch_) (void)contained([this] { return leave(), Result<void>(); });
 }
 
 void Monitor::leave() {
-  if (!me_.is_on_gpu())
+  const auto say_where = [&]() -> Result<void> {
     watch_->tell(comparison_.farewell(begun_.standing(me_.rank, Standing::Doing::kLeft, recorder_)));
+    return {};
+  };
+  if (!me_.is_on_gpu()) (void)contained(say_where);  // if there is memory for it
   watch_->say_goodbye(begun_.sequence);
   if (metrics_) metrics_->write();
 }
@@ -55,10 +58,14 @@ Result<void> Monitor::failure_soon() const {
 }
 
 void Monitor::abort(const char* function) {
-  const Error mine{Code::kInvalidUsage, std::string(function) + " was called on this rank", me_.rank};
-  const std::string place = in_parentheses(place_name(place_of_thread()));
-  watch_->fail(mine, {Code::kRemoteError, watch_->rank_name(me_.rank) + " called " + function + place, me_.rank});
-  keep_trace(mine);
+  auto told = contained([&]() -> Result<void> {
+    const Error mine{Code::kInvalidUsage, std::string(function) + " was called on this rank", me_.rank};
+    const std::string place = in_parentheses(place_name(place_of_thread()));
+    watch_->fail(mine, {Code::kRemoteError, watch_->rank_name(me_.rank) + " called " + function + place, me_.rank});
+    keep_trace(mine);
+    return {};
+  });
+  if (!told) watch_->fail(told.error());  // operations end, though there is no memory to say why
 }
 
 Result<void> Monitor::check_alive() {

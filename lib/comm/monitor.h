@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/contained.h"
 #include "comm/comparison.h"
 #include "comm/inquiry.h"
 #include "comm/link_pool.h"
@@ -34,6 +35,7 @@ struct Begun {
     s.rank = rank;
     s.doing = doing;
     s.call = recorder.find(sequence);
+    s.call.sequence = sequence;  // after very many messages nothing else is known of it
     s.place = doing == Standing::Doing::kPasses ? recorder.last_place_text() : recorder.place_text(sequence);
     s.begun = sequence + exchanges;
     for (const auto& [peer, count] : messages) s.counts.push_back(count);
@@ -97,6 +99,15 @@ class Monitor {
   Begun begun_;
   std::unique_ptr<Metrics> metrics_;  // if somebody wants to know
 };
+
+// What is thrown, as a rule for want of memory, breaks the communicator as an error does: other ranks are in the
+// operation, perhaps, and wait.
+template <class Body>
+Result<void> carry_out(Monitor& monitor, Body&& body) noexcept {
+  auto result = contained(body);
+  if (result || monitor.failed()) return result;
+  return contained([&] { return monitor.end_with(std::move(result)); });
+}
 
 // What a rank did last; and all ranks of this process.
 Result<void> dump_trace(const Recorder& recorder, const std::string& path);

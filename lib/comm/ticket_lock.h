@@ -45,6 +45,7 @@ class TicketLock {
    private:
     TicketLock& ticket_lock_;
   };
+  bool has_passed(uint64_t ticket) const { return turn_.load() > ticket; }
   // All tickets have had their turn.
   bool is_idle() const { return word_.load() / kTicket == turn_.load(); }
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <mutex>
 
@@ -16,12 +17,15 @@ namespace {
 
 int g_wake = -1;
 pid_t g_owner = -1;
-struct sigaction g_before;
+std::atomic<bool> g_waits{false};    // the owner's thread, for the signal
+struct sigaction g_before, g_first;  // what this process had before, and the first that had this handler
 
 void on_sigterm(int) {
   const int kept = errno;
-  if (getpid() != g_owner) {  // a forked child, which has the handler, but no thread that writes
-    sigaction(SIGTERM, &g_before, nullptr);
+  // No thread waits in a forked child, which has the handler, nor once all is written: what a child had before it made
+  // a communicator may be this one, from its parent, or go on to it.
+  if (getpid() != g_owner || !g_waits) {
+    sigaction(SIGTERM, &g_first, nullptr);
     raise(SIGTERM);
     return;
   }
@@ -36,6 +40,7 @@ void write_all(int woken, const std::string& pattern) {
   for_each_recorder([&](const Recorder& recorder) {
     if (recorder.header().n_ranks > 0) write_trace_file(recorder, pattern);
   });
+  g_waits = false;
   sigaction(SIGTERM, &g_before, nullptr);
   kill(getpid(), SIGTERM);
 }
@@ -49,11 +54,10 @@ Result<void> install(const std::string& pattern) {
   struct sigaction action {};
   action.sa_handler = on_sigterm;
   action.sa_flags = SA_RESTART;
-  struct sigaction before {};
-  if (sigaction(SIGTERM, nullptr, &before) != 0) return system_error("sigaction", errno);
-  // A forked child may have this handler from its parent, and knows what was there before.
-  if (before.sa_handler != on_sigterm) g_before = before;
+  if (sigaction(SIGTERM, nullptr, &g_before) != 0) return system_error("sigaction", errno);
+  if (g_owner < 0) g_first = g_before;
   g_wake = ends[1];
+  g_waits = true;
   g_owner = getpid();
   if (sigaction(SIGTERM, &action, nullptr) != 0) return system_error("sigaction", errno);
   return {};

@@ -21,12 +21,29 @@ Stream::~Stream() {
 }
 
 void Stream::enqueue(Work work) {
+  std::list<Item> one;
+  one.push_back({std::move(work)});
+  enqueue(std::move(one), nullptr);
+}
+
+void Stream::enqueue(std::list<Item> one, const std::function<uint64_t()>& first) {
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(work));
+    if (first) one.front().nth = first();
+    queue_.splice(queue_.end(), one);
     queued_++;
   }
   changed_.notify_all();
+}
+
+void Stream::take_out(const void* of, const Work& instead, std::map<uint64_t, Work>* taken) {
+  const std::lock_guard lock(mutex_);
+  for (Item& item : queue_) {
+    if (item.of != of) continue;
+    Work stands_in = instead;
+    std::swap((*taken)[item.nth], item.work);
+    item = {std::move(stands_in), nullptr, 0};
+  }
 }
 
 Result<void> Stream::synchronize() {
@@ -50,7 +67,7 @@ void Stream::serve() {
   for (;;) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    const Work work = std::move(queue_.front());
+    const Work work = std::move(queue_.front().work);
     queue_.pop_front();
     lock.unlock();
     auto result = work();

@@ -3,8 +3,9 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,7 +24,18 @@ class Stream {
   static Result<std::unique_ptr<Stream>> create();
   ~Stream();  // works off what is queued
 
+  // Work, what it belongs to, if to anything, and at which place of that in order.
+  struct Item {
+    Work work;
+    const void* of = nullptr;
+    uint64_t nth = 0;
+  };
   void enqueue(Work work);
+  // The same for one that brings its room, so that this takes no memory. `first` comes right before, while nobody else
+  // gets into the queue, and says at which place.
+  void enqueue(std::list<Item> one, const std::function<uint64_t()>& first);
+  // Adds the works of `of` that are queued to *taken, by their places there. `instead` stands in theirs in the queue.
+  void take_out(const void* of, const Work& instead, std::map<uint64_t, Work>* taken);
   // Waits for all that was queued before; the first error since the last call.
   Result<void> synchronize();
   // kInProgress, success, or the first error (which stays until synchronize).
@@ -35,7 +47,7 @@ class Stream {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Work> queue_;
+  std::list<Item> queue_;
   uint64_t queued_ = 0, done_ = 0;
   bool stopping_ = false;
   std::optional<Error> error_;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <initializer_list>
 #include <new>
 #include <thread>
 #include <vector>
@@ -11,8 +12,10 @@
 
 static std::atomic<bool> g_lacks{false};
 static thread_local bool t_lacks = false;
+static thread_local long t_left = -1;  // of this thread's allocations, until one fails
 void* operator new(size_t bytes) {
-  void* const memory = (g_lacks || t_lacks) && bytes >= size_t{1} << 20 ? nullptr : malloc(bytes);
+  const bool is_the_one = t_left >= 0 && t_left-- == 0;
+  void* const memory = is_the_one || ((g_lacks || t_lacks) && bytes >= size_t{1} << 20) ? nullptr : malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -63,10 +66,124 @@ static bool a_call_lacks() {
   return refused > 0 && ended == tuttiSystemError && again == tuttiSuccess;
 }
 
+// One allocation of a call fails, whichever of the first ones: nobody waits afterwards for a turn that never comes.
+static bool comes_back(tuttiResult_t (*call)(tuttiComm_t)) {
+  for (long left = 0; left < 60; left++) {
+    tuttiComm_t comm;
+    if (tuttiCommInitAll(&comm, 1, nullptr) != tuttiSuccess) return false;
+    t_left = left;
+    (void)call(comm);
+    t_left = -1;
+    (void)tuttiBarrier(comm, nullptr);
+    (void)tuttiCommAbort(comm);
+  }
+  return true;
+}
+
+static tuttiResult_t split(tuttiComm_t comm) {
+  tuttiComm_t part;
+  return tuttiCommSplit(comm, 0, 0, &part, nullptr);
+}
+static tuttiResult_t list(tuttiComm_t comm) {
+  const int rank = 0;
+  tuttiComm_t part;
+  return tuttiCommCreateGroup(comm, &rank, 1, &part, nullptr);
+}
+
+// A repeated operation fails, and there is no memory to say so.
+static bool a_repetition_lacks() {
+  for (long left = 0; left < 20; left++) {
+    tuttiComm_t comms[2];
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+    std::thread other([&] {
+      for (int i = 0; i < 3; i++) (void)tuttiBarrier(comms[1], nullptr);
+      usleep(20'000);
+      (void)tuttiCommAbort(comms[1]);
+    });
+    for (int i = 0; i < 3; i++) (void)tuttiBarrier(comms[0], nullptr);
+    t_left = left;
+    const tuttiResult_t failed = tuttiBarrier(comms[0], nullptr);
+    t_left = -1;
+    other.join();
+    (void)tuttiCommAbort(comms[0]);
+    if (failed == tuttiSuccess) return false;
+  }
+  return true;
+}
+
+// An abort ends what another thread is in, and does not take the communicator away from it.
+static bool an_abort_lacks() {
+  for (long left = 0; left < 12; left++) {
+    tuttiComm_t comms[2];
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+    tuttiResult_t ended = tuttiSuccess;
+    std::thread thread([&] { ended = tuttiBarrier(comms[0], nullptr); });
+    usleep(20'000);
+    t_left = left;
+    (void)tuttiCommAbort(comms[0]);
+    t_left = -1;
+    thread.join();
+    (void)tuttiCommAbort(comms[1]);
+    if (ended == tuttiSuccess) return false;
+  }
+  return true;
+}
+
+// In the middle of a creation: the other rank is told, long before its limit.
+static bool a_creation_lacks() {
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.initTimeoutSeconds = 600;
+  bool has_failed = false;
+  for (long left = 60; left <= 120; left += 10) {  // while it looks at its machine
+    tuttiComm_t comms[2], made[2] = {};
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return false;
+    tuttiResult_t other = tuttiSuccess;
+    std::thread thread([&] { other = tuttiCommShrink(comms[1], nullptr, 0, &made[1], &config, 0); });
+    t_left = left;
+    const tuttiResult_t mine = tuttiCommShrink(comms[0], nullptr, 0, &made[0], &config, 0);
+    t_left = -1;
+    thread.join();
+    for (tuttiComm_t comm : {comms[0], comms[1], made[0], made[1]})
+      if (comm != nullptr) (void)tuttiCommAbort(comm);
+    if ((mine == tuttiSuccess) != (other == tuttiSuccess)) return false;
+    has_failed = has_failed || mine == tuttiSystemError;
+  }
+  return has_failed;
+}
+
+// One allocation of a group's end fails, whichever: nobody waits for the turn of an operation that never comes to it.
+static bool one_allocation_lacks() {
+  bool lacked = true;
+  for (long left = 0; lacked; left++) {
+    tuttiComm_t comms[2];
+    tuttiStream_t stream;
+    if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess || tuttiStreamCreate(&stream) != tuttiSuccess) return false;
+    tuttiGroupStart();
+    for (tuttiStream_t of_first : {tuttiStream_t{nullptr}, stream, tuttiStream_t{nullptr}}) {
+      (void)tuttiBarrier(comms[0], of_first);
+      (void)tuttiBarrier(comms[1], nullptr);
+    }
+    t_left = left;
+    const tuttiResult_t ended = tuttiGroupEnd();
+    lacked = t_left < 0;
+    t_left = -1;
+    for (tuttiComm_t comm : comms) (void)tuttiCommAbort(comm);
+    const tuttiResult_t queued = tuttiStreamDestroy(stream);
+    if (!lacked && (ended != tuttiSuccess || queued != tuttiSuccess)) return false;
+  }
+  return true;
+}
+
 int main() {
   alarm(60);
   if (!one_rank_lacks()) return 4;
   if (!a_call_lacks()) return 5;
+  for (const auto call : {split, list, tuttiCommDestroy})
+    if (!comes_back(call)) return 6;
+  if (!a_repetition_lacks()) return 7;
+  if (!a_creation_lacks()) return 8;
+  if (!an_abort_lacks()) return 9;
+  if (!one_allocation_lacks()) return 10;
   tuttiComm_t comms[2];
   if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) return 1;
   std::vector<float> data[2] = {std::vector<float>(kCount), std::vector<float>(kCount)};

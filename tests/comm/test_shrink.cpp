@@ -356,5 +356,11 @@ TEST_CASE("what a shrink is asked for wrongly") {
   CHECK(tuttiCommShrink(left, nullptr, 0, &none, nullptr, 0) == tuttiInvalidUsage);
   CHECK(contains(tuttiGetLastError(nullptr), "was finalized"));
   CHECK(tuttiCommDestroy(left) == tuttiSuccess);
+  CHECK(tuttiGroupStart() == tuttiSuccess);
+  for (tuttiComm_t comm : comms) CHECK(tuttiCommFinalize(comm) == tuttiSuccess);
+  CHECK(tuttiGroupEnd() == tuttiSuccess);
+  CHECK(shrink(comms[0], {1}, &none) == tuttiInvalidUsage);
+  CHECK(contains(tuttiGetLastError(nullptr), "was finalized"));
+  CHECK_FALSE(contains(tuttiGetLastError(nullptr), "excludeRanksList"));  // which has nothing to do with it
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }

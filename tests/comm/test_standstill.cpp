@@ -183,6 +183,30 @@ TEST_CASE("ranks that are late are waited for", "[waits]") {
                                         then({sleeps(700), receives(kLarge, 0), sleeps(700), sums(8)}), sums(8)}));
 }
 
+// More messages than the recorder holds operations: it knows nothing of rank 0's collectives any more. Rank 1 is in the
+// second one, which rank 0 has left and rank 2 comes to late.
+TEST_CASE("a rank that has passed very many messages since is known to have called its collectives", "[waits]") {
+  const char* const transport = any_transport();
+  const Body reduces = [](tuttiComm_t comm) {
+    const int one = 1;
+    int sum = 0;
+    return tuttiReduce(&one, &sum, 1, tuttiInt32, tuttiSum, 1, comm, nullptr);
+  };
+  const Body passes_many = [](tuttiComm_t comm) {
+    tuttiResult_t result = tuttiSuccess;
+    for (int sent = 0, received = 0; sent < 1100 && result == tuttiSuccess; sent++) {
+      tuttiGroupStart();
+      tuttiSend(&sent, 1, tuttiInt32, 0, comm, nullptr);
+      tuttiRecv(&received, 1, tuttiInt32, 0, comm, nullptr);
+      result = tuttiGroupEnd();
+    }
+    return result;
+  };
+  require_success(
+      run_parts(transport, {then({reduces, reduces, passes_many, receives(1, 1)}),
+                            then({reduces, reduces, sends(1, 0)}), then({reduces, sleeps(2000), reduces})}));
+}
+
 TEST_CASE("messages that nobody has taken yet hold up nobody") {
   const char* const transport = any_transport();
   require_success(run_parts(transport, {then({sends(1, 1), sleeps(700), sums(8), sends(1, 1)}),

@@ -136,6 +136,39 @@ TEST_CASE("an event that two streams record is reached when the later record is,
   CHECK(tuttiEventDestroy(event) == tuttiSuccess);
 }
 
+// Ours are queued behind an operation of the others, which waits for a rank.
+TEST_CASE("an abort does not wait for what its operations are queued behind") {
+  const bool shrinks = GENERATE(false, true);
+  tuttiComm_t ours[2] = {}, others[2] = {}, left[2] = {};
+  tuttiStream_t stream = nullptr;
+  REQUIRE(tuttiCommInitAll(ours, 2, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiCommInitAll(others, 2, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  CHECK(tuttiBarrier(others[0], stream) == tuttiSuccess);
+  for (int i = 0; i < 2; i++) CHECK(tuttiBarrier(ours[0], stream) == tuttiSuccess);
+  tuttiResult_t results[2] = {};
+  std::atomic<int> ended{0};
+  std::vector<std::thread> threads;
+  for (int r = 0; r < (shrinks ? 2 : 1); r++)
+    threads.emplace_back([&, r] {
+      results[r] = shrinks ? tuttiCommShrink(ours[r], nullptr, 0, &left[r], nullptr, TUTTI_SHRINK_ABORT)
+                           : tuttiCommAbort(ours[r]);
+      ended++;
+    });
+  const int all = static_cast<int>(threads.size());
+  for (int i = 0; i < 30000 && ended < all; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(ended == all);
+  CHECK(tuttiStreamQuery(stream) == tuttiInProgress);
+  CHECK(tuttiBarrier(others[1], nullptr) == tuttiSuccess);
+  for (std::thread& thread : threads) thread.join();
+  for (const tuttiResult_t result : results) CHECK(result == tuttiSuccess);
+  CHECK(tuttiStreamSynchronize(stream) == tuttiInvalidUsage);
+  CHECK(contains(tuttiGetLastError(nullptr), "tuttiCommAbort"));
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  for (tuttiComm_t comm : {shrinks ? ours[0] : nullptr, ours[1], left[0], left[1], others[0], others[1]})
+    if (comm != nullptr) CHECK(tuttiCommAbort(comm) == tuttiSuccess);
+}
+
 TEST_CASE("a callback hears of the operations before it, also of their failure") {
   const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiStream_t stream = nullptr;

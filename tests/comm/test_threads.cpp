@@ -128,6 +128,26 @@ TEST_CASE("two threads call on streams of their own, in an order that they have 
   for (tuttiComm_t comm : pair.comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
 
+// Each takes its turn on the communicator and its place in the queue at once.
+TEST_CASE("threads call on one stream at once, and no operation waits for one behind it") {
+  tuttiComm_t comm = nullptr;
+  tuttiStream_t stream = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiStreamCreate(&stream) == tuttiSuccess);
+  Crowd crowd;
+  for (int thread = 0; thread < 4; thread++)
+    crowd.add([=](Outcome& outcome) {
+      for (int i = 0; i < 10 * kTurns; i++) outcome.take(tuttiBarrier(comm, stream));
+    });
+  require_success(crowd.run());
+  tuttiResult_t state = tuttiInProgress;
+  for (const double end = now_seconds() + 60; state == tuttiInProgress && now_seconds() < end; poll(nullptr, 0, 1))
+    state = tuttiStreamQuery(stream);
+  REQUIRE(state == tuttiSuccess);
+  CHECK(tuttiStreamDestroy(stream) == tuttiSuccess);
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}
+
 TEST_CASE("many threads use one stream and one event") {
   tuttiStream_t stream = nullptr;
   tuttiEvent_t event = nullptr;
