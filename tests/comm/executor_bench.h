@@ -80,12 +80,15 @@ struct Bench {
 
 struct Context final : WaitContext {
   bool ended = false;
+  int housekeepings = 0;
+  std::string why;
   std::vector<Link*> links;
   bool interrupted() override { return ended; }
   Error interruption() override { return {Code::kRemoteError, "the group has ended"}; }
   int wake_fd() override { return -1; }
   const std::vector<Link*>& incoming() override { return links; }
-  void housekeeping() override {}
+  void housekeeping() override { housekeepings++; }
+  std::string why_waiting() override { return why; }
 };
 
 inline std::string bytes_of(const std::vector<float>& values) {

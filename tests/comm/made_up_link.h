@@ -21,7 +21,8 @@ struct MadeUpEnd {
   const char* fails = nullptr;  // link_poll
   uint32_t culprit_plus_1 = 0;  // and whose fault that is
   bool exposes = false;
-  void* place = nullptr;  // where the receiver has posted the next message
+  bool exposes_in_vain = false;  // what is to be exposed is not published
+  void* place = nullptr;         // where the receiver has posted the next message
   uint32_t place_bytes = 0;
   bool has_slot = true;
   uint32_t unsent = 0;
@@ -58,6 +59,7 @@ inline tuttiTransport made_up_transport() {
   };
   table.publish = [](tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag*) {
     MadeUpEnd& e = *end(link);
+    if (data != nullptr && e.exposes_in_vain) return 0;
     if (data != nullptr) {
       e.exposed_at.push_back(data);
       e.sent.emplace_back(static_cast<const char*>(data), bytes);

@@ -107,6 +107,42 @@ TEST_CASE("executor: an operation that comes to nothing for its limit says so") 
   CHECK(bench.from.revokes == 1);
 }
 
+TEST_CASE("executor: who waits until a message is taken says so, and why, and keeps house meanwhile") {
+  Bench bench;
+  Context context;
+  context.why = "rank 3 is late";
+  bench.to.has_slot = false;
+  bench.add_lane({Bench::send(bench.out)});
+  Run run(bench.program, bench.operation, bench.recorder);
+  const auto result = drive(run, context, {.oversubscribed = true, .op_timeout_seconds = 0.05});
+  REQUIRE_FALSE(result);
+  CHECK(contains(result.error().message, "waiting for rank 1 (to take what this rank sends); rank 3 is late"));
+  CHECK(context.housekeepings > 0);
+}
+
+TEST_CASE("executor: what could not be exposed after all is copied") {
+  Bench bench;
+  bench.to.exposes = bench.to.exposes_in_vain = true;
+  bench.add_lane({Bench::send(bench.out)});
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.to.sent == std::vector<std::string>{bytes_of(bench.input)});
+}
+
+TEST_CASE("executor: a sum goes to no place of what is sent after it, but is something else") {
+  Bench bench;
+  std::vector<float> other_place(kElems, -1);
+  bench.let_post(bench.to);
+  bench.also_to.place = other_place.data();
+  bench.also_to.place_bytes = kBytes;
+  bench.add_lane({bench.add_up(&bench.out), Bench::send(bench.also_out)});
+  bench.from.messages = {bench.message(bench.theirs.data())};
+  Run run(bench.program, bench.operation, bench.recorder);
+  CHECK(run.advance() == Run::Poll::kDone);
+  CHECK(bench.place == std::vector<float>(kElems, 7));
+  CHECK(other_place == bench.input);
+}
+
 TEST_CASE("executor: a sender whose sum cannot be made gives up the places that it would have written to") {
   Bench bench;
   bench.let_post(bench.to);

@@ -187,3 +187,65 @@ TEST_CASE("a group does its operations although another communicator's finalizat
     if (rank == 0) outcome.wrong += tuttiCommDestroy(other) != tuttiRemoteError;
   }));
 }
+
+// The turn of each has been taken, and what is called later waits for all of them.
+TEST_CASE("of a group on a broken communicator every operation is refused, and those behind it, too") {
+  tuttiComm_t comm = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  int32_t one = 1, sum = -1;
+  const auto add = [&] { return tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr); };
+  CHECK(tuttiCommRevoke(comm, 0) == tuttiSuccess);
+  CHECK(tuttiGroupStart() == tuttiSuccess);
+  for (int i = 0; i < 3; i++) CHECK(add() == tuttiSuccess);
+  CHECK(tuttiGroupEnd() == tuttiInvalidUsage);
+  CHECK(add() == tuttiInvalidUsage);
+  CHECK(contains(tuttiGetLastError(nullptr), "tuttiCommRevoke"));
+  CHECK(sum == -1);
+  CHECK(tuttiCommDestroy(comm) == tuttiInvalidUsage);
+}
+
+TEST_CASE("a group makes what it is to make from a communicator although the first of that fails") {
+  require_success(run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+    config.initTimeoutSeconds = 2;
+    if (rank == 0) config.algo = "magic";
+    tuttiComm_t own = nullptr, both = nullptr;
+    outcome.take(tuttiGroupStart());
+    outcome.take(tuttiCommSplit(comm, rank, 0, &own, &config));
+    outcome.take(tuttiCommSplit(comm, 7, 0, &both, nullptr));
+    outcome.wrong += tuttiGroupEnd() != (rank == 0 ? tuttiInvalidUsage : tuttiSuccess);
+    outcome.wrong += (own == nullptr) != (rank == 0) || both == nullptr;
+    if (own != nullptr) outcome.take(tuttiCommDestroy(own));
+    if (both == nullptr) return;
+    outcome.take(tuttiBarrier(both, nullptr));
+    outcome.take(tuttiCommDestroy(both));
+  }));
+}
+
+TEST_CASE("a call that is to make or to end a communicator, or has one buffer, spoils its group, too") {
+  tuttiComm_t comm = nullptr, made = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  tuttiUniqueId id{};
+  int32_t one = 1, sum = -1;
+  const std::function<tuttiResult_t()> wrong_calls[] = {
+      [&] { return tuttiCommInitRank(&made, 1, id, 1); },
+      [&] { return tuttiCommInitRankConfig(&made, 1, id, 1, nullptr); },
+      [&] { return tuttiCommInitRankScalable(&made, 1, 1, 1, &id, nullptr); },
+      [&] { return tuttiCommInitFromEnv(nullptr, nullptr); },
+      [&] { return tuttiCommSplit(comm, -2, 0, &made, nullptr); },
+      [&] { return tuttiCommCreateGroup(comm, nullptr, 1, &made, nullptr); },
+      [&] { return tuttiCommGrow(comm, 0, nullptr, -1, &made, nullptr); },
+      [&] { return tuttiCommShrink(comm, nullptr, 0, &made, nullptr, 2); },
+      [&] { return tuttiCommFinalize(nullptr); },
+      [&] { return tuttiBcast(nullptr, 1, tuttiInt32, 0, comm, nullptr); }};
+  for (const auto& call : wrong_calls) {
+    CHECK(tuttiGroupStart() == tuttiSuccess);
+    CHECK(tuttiAllReduce(&one, &sum, 1, tuttiInt32, tuttiSum, comm, nullptr) == tuttiSuccess);
+    CHECK(call() == tuttiInvalidArgument);
+    const std::string why = tuttiGetLastError(nullptr);
+    CHECK(tuttiGroupEnd() == tuttiInvalidArgument);
+    CHECK(contains(tuttiGetLastError(nullptr), why.c_str()));
+    CHECK(sum == -1);
+  }
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}

@@ -29,3 +29,32 @@ TEST_CASE("what begins and ends while a rank says what it is in makes no nonsens
   operations.join();
   CHECK(refused == 0);
 }
+
+TEST_CASE("what a rank asks and says is passed on once, answered for all, and sound") {
+  const Recorder asking;
+  Recorder busy;
+  busy.share(1, 40, 0x6d616e79);
+  busy.begin({.sequence = 1, .collective = Collective::kBarrier});
+  std::vector<Recorder::Awaited> many;
+  for (int rank = 2; rank < 30; rank++) many.push_back({rank, false});
+  busy.waits(1'000'000'000, many);
+  Inquiry one(0, 40, asking), other(1, 40, busy), third(2, 40, asking), few(0, 10, asking);
+  const std::string question = one.question(), another = third.question();
+  const auto answer = other.hear(question);
+  REQUIRE(answer);
+  CHECK(answer->passes_on);
+  CHECK_FALSE(answer->says.empty());
+  const auto again = other.hear(question);
+  REQUIRE(again);
+  CHECK_FALSE(again->passes_on);
+  const auto to_third = other.hear(another);
+  REQUIRE(to_third);
+  CHECK(to_third->passes_on);
+  CHECK(to_third->says.empty());  // which hears the other answer
+  CHECK(other.question().empty());
+  const auto own = one.hear(question);
+  REQUIRE(own);
+  CHECK_FALSE(own->passes_on);
+  CHECK(one.hear(answer->says));
+  CHECK_FALSE(few.hear(answer->says));  // waits for ranks that there are not
+}

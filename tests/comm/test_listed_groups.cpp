@@ -232,3 +232,21 @@ TEST_CASE("members of a listed group may come to it later than the limit of who 
     if (part != nullptr) outcome.take(tuttiCommDestroy(part));
   }));
 }
+
+TEST_CASE("a rank that cannot start a listed group says why, and the others say which rank that is", "[processes]") {
+  Processes ranks(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t part = nullptr;
+    const int both[] = {0, 1};
+    if (rank == 0) setenv("TUTTI_SOCKET_IFNAME", "nosuchif", 1);
+    const tuttiResult_t code = tuttiCommCreateGroup(comm, both, 2, &part, nullptr);
+    const char* const says = rank == 0 ? "TUTTI_SOCKET_IFNAME=nosuchif" : "rank 0 could not start the new group";
+    outcome.wrong += code != (rank == 0 ? tuttiInvalidUsage : tuttiRemoteError) || part != nullptr;
+    outcome.wrong += !contains(tuttiGetLastError(nullptr), says);
+    unsetenv("TUTTI_SOCKET_IFNAME");
+    outcome.take(tuttiCommCreateGroup(comm, both, 2, &part, nullptr));  // the old one goes on
+    outcome.take(tuttiCommDestroy(part));
+    outcome.take(tuttiCommFinalize(comm));
+    outcome.take(tuttiCommDestroy(comm));
+  });
+  require_success(ranks.wait());
+}

@@ -280,3 +280,15 @@ TEST_CASE("what tuttiCommGrow and tuttiCommRevoke cannot mean is refused, and th
   });
   require_success(outcomes);
 }
+
+TEST_CASE("any rank of a communicator may be the one that gives the id by which that grows") {
+  const tuttiUniqueId id = new_id();
+  require_success(run_threads(2, nullptr, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    tuttiComm_t made = nullptr;
+    outcome.take(tuttiCommGrow(comm, 2, rank == 1 ? &id : nullptr, -1, &made, nullptr));
+    outcome.wrong += made == nullptr;
+    if (made == nullptr) return;
+    outcome.take(tuttiBarrier(made, nullptr));
+    outcome.take(tuttiCommDestroy(made));
+  }));
+}

@@ -128,6 +128,10 @@ TEST_CASE("a creation that waits for a rank that never comes can be ended") {
   tuttiComm_t comm = nullptr;
   REQUIRE(tuttiCommInitRankConfig(&comm, 2, id_of_few(), 1, &config) == tuttiInProgress);
   poll(nullptr, 0, GENERATE(0, 100));  // before it has met the root, or after
+  int count = 0;
+  CHECK(tuttiCommCount(comm, &count) == tuttiInvalidUsage);
+  CHECK(tuttiGetLastError(comm) == std::string(tuttiGetLastError(nullptr)));
+  CHECK(mentions("still in progress"));  // that it goes on is no error of its own
   const bool abort = GENERATE(false, true);
   CHECK((abort ? tuttiCommAbort(comm) : tuttiCommDestroy(comm)) == tuttiSuccess);
   CHECK(tuttiCommDestroy(comm) == tuttiInvalidArgument);

@@ -449,3 +449,30 @@ TEST_CASE("a group whose stream is gone at its end fails, and its communicator g
   CHECK(sum == 7);
   CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
+
+// What is exposed has to be read before its sender may go on.
+TEST_CASE("with TUTTI_PROTO=copy who sends does not wait until that is read, a message or a broadcast") {
+  const bool broadcasts = GENERATE(false, true);
+  constexpr size_t kBytes = 100'000;
+  setenv("TUTTI_PROTO", "copy", 1);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.opTimeoutSeconds = kSanitized ? 30 : 3;  // an error, not a hang
+  config.transports = "shm";
+  std::atomic<int> sent{0};
+  std::atomic<bool> has_failed{false};
+  require_success(run_threads(2, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
+    for (int i = 0; i < 2; i++) {  // the first one makes the links
+      std::vector<char> data(kBytes, rank == 0 ? 'x' : '-');
+      while (rank == 1 && i == 1 && sent < 2 && !has_failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (broadcasts)
+        outcome.take(tuttiBcast(data.data(), kBytes, tuttiInt8, 0, comm, nullptr));
+      else if (rank == 0)
+        outcome.take(tuttiSend(data.data(), kBytes, tuttiInt8, 1, comm, nullptr));
+      else
+        outcome.take(tuttiRecv(data.data(), kBytes, tuttiInt8, 0, comm, nullptr));
+      if (rank == 0) sent++, has_failed = outcome.code != tuttiSuccess;
+      outcome.wrong += data != std::vector<char>(kBytes, 'x');
+    }
+  }));
+  unsetenv("TUTTI_PROTO");
+}

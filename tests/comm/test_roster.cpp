@@ -142,3 +142,27 @@ TEST_CASE("hosts that are far from each other get messages of as many bytes as a
 }
 
 }  // namespace tutti
+
+TEST_CASE("what one rank has and another one lacks is nothing to plan with") {
+  using namespace tutti;
+  const auto facts = [](const char* transport, bool both, uint64_t first_cache_bytes) {
+    std::vector<std::string> said;
+    for (const int rank : {0, 1}) {
+      Introduction one{.version = TUTTI_VERSION_CODE};
+      one.cache_bytes = rank == 0 ? first_cache_bytes : 1000;
+      if (rank == 0 || both) one.addresses[transport] = "there";
+      said.push_back(one.to_bytes());
+    }
+    const auto roster = Roster::of(Blobs::pack(said), 0);
+    REQUIRE(roster);
+    return roster.value()->facts;
+  };
+  CHECK(facts("shm", true, 500).shares_memory);
+  CHECK_FALSE(facts("shm", false, 500).shares_memory);
+  for (const char* device : {"verbs", "net"}) {
+    CHECK(facts(device, true, 500).has_rdma);
+    CHECK_FALSE(facts(device, false, 500).has_rdma);
+  }
+  CHECK(facts("tcp", true, 500).cache_bytes == 500);
+  CHECK(facts("tcp", true, 2000).cache_bytes == 1000);
+}

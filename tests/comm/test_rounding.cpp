@@ -161,6 +161,21 @@ TEST_CASE("sums of small floats have the same bits in one step and along a chain
   CHECK(all_sums(n, "chain") == all_sums(n, "direct"));
 }
 
+// Beyond 32 MiB of floats. Three times 1, 2 and 4 are each one and a half exponents more.
+TEST_CASE("a sum of small floats that is made a piece at a time has each piece in its place") {
+  constexpr size_t kCount = (8 << 20) + 1000;
+  if (kSanitized) return;
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.algo = "chain";
+  require_success(run_threads(3, &config, [](int, tuttiComm_t comm, Outcome& outcome) {
+    const uint8_t codes[] = {0x38, 0x40, 0x48};
+    std::vector<uint8_t> in(kCount), out(kCount);
+    for (size_t i = 0; i < kCount; i++) in[i] = codes[i % 3];
+    outcome.take(tuttiAllReduce(in.data(), out.data(), kCount, tuttiFloat8e4m3, tuttiSum, comm, nullptr));
+    for (size_t i = 0; i < kCount; i++) outcome.wrong += out[i] != in[i] + 12;
+  }));
+}
+
 TEST_CASE("many ranks make sums in their order with few links") {
   constexpr int n = 20;
   if (kSanitized) return;

@@ -364,3 +364,15 @@ TEST_CASE("what a shrink is asked for wrongly") {
   CHECK_FALSE(contains(tuttiGetLastError(nullptr), "excludeRanksList"));  // which has nothing to do with it
   for (tuttiComm_t comm : comms) CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
 }
+
+TEST_CASE("a shrink with abort that is in a group ends nothing if that does not run") {
+  tuttiComm_t comm = nullptr, left = nullptr;
+  REQUIRE(tuttiCommInitAll(&comm, 1, nullptr) == tuttiSuccess);
+  REQUIRE(tuttiGroupStart() == tuttiSuccess);
+  CHECK(tuttiCommShrink(comm, nullptr, 0, &left, nullptr, TUTTI_SHRINK_ABORT) == tuttiSuccess);
+  CHECK(tuttiBarrier(nullptr, nullptr) == tuttiInvalidArgument);
+  CHECK(tuttiGroupEnd() == tuttiInvalidArgument);
+  CHECK(left == nullptr);
+  CHECK(work(comm) == tuttiSuccess);
+  CHECK(tuttiCommDestroy(comm) == tuttiSuccess);
+}

@@ -139,6 +139,13 @@ TEST_CASE("what cannot be simulated is refused with a reason, and the next group
   tuttiGroupStart();
   CHECK(tuttiCommFinalize(pair.ranks[0]) == tuttiSuccess);
   refused(tuttiInvalidUsage, "creating and finalizing", &info);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  tuttiComm_t made = nullptr;
+  tuttiGroupStart();
+  CHECK(tuttiCommInitRankConfig(&made, 1, new_id(), 0, &config) == tuttiInProgress);  // goes on
+  refused(tuttiInvalidUsage, "creating and finalizing", &info);
+  CHECK(tuttiCommDestroy(made) == tuttiSuccess);
   CHECK(info.estimatedTime == -1.0f);
   tuttiGroupStart();
   tuttiGroupStart();

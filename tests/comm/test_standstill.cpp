@@ -4,6 +4,7 @@
 #include <random>
 
 #include "base/clock.h"
+#include "comm/comparison.h"
 #include "comm/ranks.h"
 #include "comm/standing.h"
 
@@ -341,6 +342,31 @@ TEST_CASE("a call needs of another rank what it has to get from it") {
     CHECK_FALSE(needs(all, 0, {}, 0));
   }
   CHECK(needs(Collective::kBarrier, 0, {}, 0));
+}
+
+TEST_CASE("what goes from neighbour to neighbour is passed on once, and not by who has said it") {
+  Recorder mine, theirs;
+  for (Recorder* recorder : {&mine, &theirs}) recorder->begin(calls(0, 3).call);
+  Comparison one(0, 3, mine), other(1, 3, theirs);
+  const auto passes_on = [](Comparison& who, const std::string& bytes) {
+    const auto answer = who.hear(bytes);
+    REQUIRE(answer);
+    CHECK_FALSE(answer->error);
+    return answer->passes_on;
+  };
+  Standing waits = passes(0, 0, {{false, 2, 1, 1, DataType::kInt8}});
+  waits.begun = 1;
+  waits.idle_ns = kSecondNs;
+  const auto word = one.look(waits);
+  REQUIRE(word);
+  CHECK(passes_on(other, word.value()));
+  CHECK_FALSE(passes_on(other, word.value()));
+  CHECK_FALSE(passes_on(one, word.value()));
+  const std::string question = one.question(3);
+  REQUIRE_FALSE(question.empty());
+  CHECK(passes_on(other, question));
+  CHECK_FALSE(passes_on(other, question));
+  CHECK(other.question(3).empty());  // all have heard one
 }
 
 TEST_CASE("a statement that does not fit leaves out what nobody misses, and bytes that make no sense are none") {

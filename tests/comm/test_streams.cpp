@@ -173,9 +173,12 @@ TEST_CASE("a callback hears of the operations before it, also of their failure")
   const auto outcomes = run_threads(2, nullptr, [](int rank, tuttiComm_t comm, Outcome& outcome) {
     tuttiStream_t stream = nullptr;
     outcome.take(tuttiStreamCreate(&stream));
-    tuttiResult_t heard[2] = {tuttiNumResults, tuttiNumResults};
+    struct Heard {
+      tuttiResult_t status = tuttiNumResults;
+      std::string why;
+    } heard[2];
     const auto listen = [](tuttiStream_t, tuttiResult_t status, void* user) {
-      *static_cast<tuttiResult_t*>(user) = status;
+      *static_cast<Heard*>(user) = {status, status == tuttiSuccess ? "" : tuttiGetLastError(nullptr)};
     };
     int32_t value[2] = {rank, rank};
     outcome.take(tuttiAllReduce(value, value, 1, tuttiInt32, tuttiSum, comm, stream));
@@ -183,7 +186,8 @@ TEST_CASE("a callback hears of the operations before it, also of their failure")
     outcome.take(tuttiAllReduce(value, value, rank == 0 ? 1 : 2, tuttiInt32, tuttiSum, comm, stream));
     outcome.take(tuttiStreamAddCallback(stream, listen, &heard[1]));
     outcome.wrong += tuttiStreamSynchronize(stream) != tuttiInvalidUsage;
-    outcome.wrong += heard[0] != tuttiSuccess || heard[1] != tuttiInvalidUsage;
+    outcome.wrong += heard[0].status != tuttiSuccess || heard[1].status != tuttiInvalidUsage;
+    outcome.wrong += heard[1].why != tuttiGetLastError(nullptr);
     outcome.wrong += tuttiStreamQuery(stream) != tuttiSuccess;  // the error was taken by the first to ask
     outcome.take(tuttiStreamDestroy(stream));
   });

@@ -137,6 +137,23 @@ TEST_CASE("metrics have what was sent again, by the peers that are reached over 
   CHECK(samples->contains("tutti_retransmits_total{rank=\"0\",peer=\"1\"}") == by_tcp);
 }
 
+// More than the recorder keeps, all of them between two looks.
+TEST_CASE("metrics count what nobody has looked at in time, and are written when a communicator is finalized") {
+  const Folder folder("TUTTI_METRICS_FILE", "/rank%r.prom");
+  constexpr int kOperations = 5000;
+  require_success(run_threads(1, nullptr, [&](int, tuttiComm_t comm, Outcome& outcome) {
+    for (int i = 0; i < kOperations; i++) add_up(comm, outcome);
+    outcome.take(tuttiCommFinalize(comm));
+    const auto samples = parse(text_of(folder.path + "/rank0.prom"));
+    outcome.wrong += !samples;
+    if (!samples) return;
+    const double operations = value_of(*samples, "tutti_operations_total{rank=\"0\",operation=\"AllReduce\"}");
+    const double bytes = value_of(*samples, "tutti_bytes_total{rank=\"0\",operation=\"AllReduce\"}");
+    outcome.wrong += operations > kOperations || operations < 0.99 * kOperations;
+    outcome.wrong += bytes > 4 * kOperations || bytes < 0.99 * 4 * kOperations;
+  }));
+}
+
 TEST_CASE("a communicator that breaks says so in its metrics") {
   const Folder folder("TUTTI_METRICS_FILE", "/rank%r.prom");
   const auto outcomes = Processes(2, [](int rank, tuttiComm_t comm, Outcome& outcome) {
