@@ -141,17 +141,19 @@ TEST_CASE("metrics have what was sent again, by the peers that are reached over 
 TEST_CASE("metrics count what nobody has looked at in time, and are written when a communicator is finalized") {
   const Folder folder("TUTTI_METRICS_FILE", "/rank%r.prom");
   constexpr int kOperations = 5000;
-  require_success(run_threads(1, nullptr, [&](int, tuttiComm_t comm, Outcome& outcome) {
-    for (int i = 0; i < kOperations; i++) add_up(comm, outcome);
-    outcome.take(tuttiCommFinalize(comm));
-    const auto samples = parse(text_of(folder.path + "/rank0.prom"));
-    outcome.wrong += !samples;
-    if (!samples) return;
-    const double operations = value_of(*samples, "tutti_operations_total{rank=\"0\",operation=\"AllReduce\"}");
-    const double bytes = value_of(*samples, "tutti_bytes_total{rank=\"0\",operation=\"AllReduce\"}");
-    outcome.wrong += operations > kOperations || operations < 0.99 * kOperations;
-    outcome.wrong += bytes > 4 * kOperations || bytes < 0.99 * 4 * kOperations;
-  }));
+  require_success(Processes(1, [&](int, tuttiComm_t comm, Outcome& outcome) {
+                    for (int i = 0; i < kOperations; i++) add_up(comm, outcome);
+                    outcome.take(tuttiCommFinalize(comm));
+                    const auto samples = parse(text_of(folder.path + "/rank0.prom"));
+                    outcome.wrong += !samples;
+                    if (!samples) return;
+                    const double operations =
+                        value_of(*samples, "tutti_operations_total{rank=\"0\",operation=\"AllReduce\"}");
+                    const double bytes = value_of(*samples, "tutti_bytes_total{rank=\"0\",operation=\"AllReduce\"}");
+                    outcome.wrong += operations > kOperations || operations < 0.99 * kOperations;
+                    outcome.wrong += bytes > 4 * kOperations || bytes < 0.99 * 4 * kOperations;
+                    outcome.take(tuttiCommDestroy(comm));
+                  }).wait());
 }
 
 TEST_CASE("a communicator that breaks says so in its metrics") {
