@@ -249,7 +249,7 @@ TEST_CASE("silent strangers at a host's port keep no rank out, and fill nobody's
   REQUIRE(rank.acceptor);
   const Address at = rank.contact.addresses.back();
   std::vector<Fd> strangers;
-  for (int i = 0; i < 40; i++) strangers.push_back(connect_to(at));
+  for (int i = 0; i < 40; i++) REQUIRE(strangers.emplace_back(connect_to(at)));
   CHECK(call(rank.contact, 1, 4, *rank.acceptor) == 4);
   CHECK(!rank.acceptor->has_pending());
 }

@@ -202,6 +202,10 @@ class Round {
     };
     for (ssize_t n; !all_joined() && (n = read(log_[0], bytes, sizeof bytes)) > 0;)
       log.append(bytes, static_cast<size_t>(n));
+    if (!all_joined()) {
+      printf("no log says that all %d ranks have joined:\n%s\n", n_, log.c_str());
+      exit(1);
+    }
     usleep(static_cast<useconds_t>(upto(0, 20000)));
     kill(pids_[static_cast<size_t>(victims_[0])], SIGKILL);
     return now();

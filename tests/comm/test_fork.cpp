@@ -261,12 +261,12 @@ TEST_CASE("a child leaves its parent's averager alone", "[processes]") {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(TUTTI_TEST_TSAN)  // whose own locks a child may find taken
 TEST_CASE("threads make and drop sockets while others fork") {
-  std::atomic<bool> stops{false};
+  std::atomic<bool> stops{false}, goes_on{true};
   std::thread makes([&] {
-    while (!stops) {
+    while (!stops && goes_on) {
       tuttiComm_t comms[2];
-      if (tuttiCommInitAll(comms, 2, nullptr) != tuttiSuccess) break;
-      for (tuttiComm_t comm : comms) tuttiCommDestroy(comm);
+      goes_on = tuttiCommInitAll(comms, 2, nullptr) == tuttiSuccess;
+      for (int r = 0; goes_on && r < 2; r++) tuttiCommDestroy(comms[r]);
     }
   });
   int wrong = 0;
@@ -274,6 +274,7 @@ TEST_CASE("threads make and drop sockets while others fork") {
   stops = true;
   makes.join();
   CHECK(wrong == 0);
+  CHECK(goes_on);
 }
 
 TEST_CASE("threads ask for handles of averagers, and load plugins, while others fork", "[long]") {

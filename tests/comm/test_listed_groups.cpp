@@ -20,6 +20,7 @@ void check_both_told(const std::vector<Outcome>& outcomes, tuttiResult_t code, c
   for (const Outcome& outcome : outcomes) {
     INFO(outcome.message);
     CHECK(outcome.code == code);
+    CHECK(outcome.wrong == 0);
     for (const std::string& part : parts) CHECK(outcome.message.find(part) != std::string::npos);
   }
 }

@@ -104,7 +104,8 @@ TEST_CASE("all-reduce and broadcast of many sizes, over many ranks") {
         outcome.take(tuttiBroadcast(rank == root ? data.data() : nullptr, result.data(), count, tuttiInt64, root, comm,
                                     nullptr));
         for (size_t i = 0; i < count; i++) outcome.wrong += result[i] != static_cast<int64_t>(i) * (root + 1);
-        if (rank == root) result.assign(data.begin(), data.end());
+        result.assign(count + 1, -7);
+        if (rank == root) result = data;
         outcome.take(tuttiBcast(result.data(), count, tuttiInt64, root, comm, nullptr));
         for (size_t i = 0; i < count; i++) outcome.wrong += result[i] != static_cast<int64_t>(i) * (root + 1);
         result[count] = -7;

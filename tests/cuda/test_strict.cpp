@@ -40,13 +40,16 @@ class Rank {
     need(cudaMalloc(reinterpret_cast<void**>(&data), kBytes) == cudaSuccess);
   }
   ~Rank() {
-    if (comm != nullptr) need(tuttiCommDestroy(comm) == tuttiSuccess);
+    leave();
     (void)cudaFree(data);
     (void)cudaStreamDestroy(stream);
   }
   Rank(const Rank&) = delete;
 
   void need(bool holds) { wrong += holds ? 0 : 1; }
+  void leave() {
+    if (comm != nullptr) need(tuttiCommDestroy(std::exchange(comm, nullptr)) == tuttiSuccess);
+  }
   void fill(int32_t value, size_t count) {
     const std::vector<int32_t> from(count, value);
     need(cudaMemcpyAsync(data, from.data(), count * sizeof value, cudaMemcpyDefault, stream) == cudaSuccess);
@@ -82,6 +85,7 @@ void run_ranks(Body&& body, const char* algo = nullptr) {
     threads.emplace_back([&, r] {
       Rank rank(id, r, algo);
       body(r, rank);
+      rank.leave();
       wrong[static_cast<size_t>(r)] = rank.wrong;
     });
   for (auto& thread : threads) thread.join();
@@ -353,7 +357,7 @@ TEST_CASE("nobody's end waits for another rank's device, in which operations may
   run_ranks([&](int r, Rank& rank) {
     Rank other(second, r);
     rank.fill(r + 1, 1000);
-    const auto end_other = [&] { rank.need(tuttiCommDestroy(std::exchange(other.comm, nullptr)) == tuttiSuccess); };
+    const auto end_other = [&] { other.leave(); };
     const auto gather = [&] {
       rank.need(tuttiAllGather(rank.data, rank.data + 1000, 1000, tuttiInt32, rank.comm, as_tutti(rank.stream)) ==
                 tuttiSuccess);

@@ -245,6 +245,7 @@ TEST_CASE("messages that make no sense are refused") {
   Council zero(0, 3, keep), one(1, 3, keep);
   one.join({}, "a vote");
   zero.join({}, "another");
+  REQUIRE_FALSE(sent.empty());
   std::mt19937 random(7);
   for (const std::string& message : std::vector<std::string>(sent)) {
     for (size_t bytes = 0; bytes < message.size(); bytes++) CHECK_FALSE(one.hear(2, message.substr(0, bytes)));

@@ -154,6 +154,7 @@ TEST_CASE("however often torchrun has started a rank again, its key is that of t
     const Variable count("TORCHELASTIC_RESTART_COUNT", restarts);
     CHECK(unique_id_from_launcher(info, Deadline::after_seconds(60)));
   }
+  CHECK_FALSE(store.values().empty());
   for (const auto& [key, value] : store.values()) {
     INFO(key);
     CHECK(key.starts_with("/tutti/job/"));

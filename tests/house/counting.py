@@ -9,10 +9,18 @@ import tree
 V2_MIXED = "===\ntest cases:    25 |    22 passed | 2 failed | 1 failed as expected\nassertions: 90 | 87 passed | 3 failed\n"
 V3_MIXED = "test cases: 4 | 3 passed | 1 skipped\nassertions: 9 | 9 passed\n"
 PASSED = "All tests passed (905 assertions in 18 test cases)\n"
+RULE = "-" * 79 + "\n"
+HEADER = RULE + "%s\n" + RULE + "a_test.cpp:3\n" + "." * 79 + "\n\n"
+WARNED = "".join((  # twice of one case, once of another, and of something else
+    HEADER % "a", "a_test.cpp:4: \nwarning:\n  skipped: no 1\n\n",
+    HEADER % "a", "a_test.cpp:4: \nwarning:\n  skipped: no 2\n\n",
+    HEADER % "b of two\nlines\n  section", "a_test.cpp:9: warning:\n  slow\n\na_test.cpp:9: warning:\n  skipped: no 3\n\n",
+    HEADER % "c", "a_test.cpp:14: warning:\n  slow\n\n"))
 CASES = [  # result, output, (passed, failed, skipped)
     ("OK", PASSED, (18, 0, 0)),
     ("OK", "All tests passed (1 assertion in 1 test case)\n", (1, 0, 0)),
     ("OK", V3_MIXED, (3, 0, 1)),
+    ("OK", WARNED + PASSED, (16, 0, 2)),
     ("OK", "ok: all is well\n", (1, 0, 0)),
     ("OK", "", (1, 0, 0)),
     ("SKIP", "skipped: no network\n", (0, 0, 1)),

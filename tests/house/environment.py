@@ -25,7 +25,7 @@ def main():
     if not compare({"TUTTI_A": "1"}, {"TUTTI_A": "2"}) or not compare({"TUTTI_A": ""}, {}) or not compare({}, {"TUTTI_A": ""}):
         found.append("this test does not find planted differences")
     for path in tree.files():
-        if path.suffix not in (".cpp", ".h") or path.parts[0] not in ("lib", "kernels", "transports", "tools"):
+        if path.suffix not in (".cpp", ".h", ".py") or path.parts[0] not in ("lib", "kernels", "transports", "tools"):
             continue
         text = tree.read(path)
         found += [f"{path}: {name} is not in env.cpp" for name in LITERAL.findall(text) if name not in table]

@@ -15,8 +15,9 @@ try() {
   failed=1
 }
 
-for header in tutti.h membership.h ddp.h trace.h types.h transport.h; do
-  [ -f "$include/tutti/$header" ] || exit 1
+for path in "$include"/tutti/*.h; do
+  header=${path##*/}
+  [ -f "$path" ] || exit 1
   try "$cc" c c99
   for year in 11 14 17 20; do try "$cxx" c++ c++$year; done
 done

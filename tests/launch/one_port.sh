@@ -48,6 +48,7 @@ ends_well() {
 
 start TUTTI_INIT_TIMEOUT=3 -- -b 8 -e 8 -n 1
 for pid in "${pids[@]}"; do wait "$pid" && { show; fail "the firewall lets everything through"; }; done
+grep -q 'cannot be reached: .*Permission denied' "$out".? || { show; fail "it is not the firewall that keeps them apart"; }
 echo "ok: without TUTTI_PORT the firewall keeps the group from forming"
 
 start TUTTI_PORT=$port TUTTI_LOG=info -- -b 64 -e 1M -f 16 -n 5 -t 2
@@ -60,6 +61,7 @@ for _ in $(seq 400); do
   [ "$(grep -l 'ranks is ready' "$out".? | wc -l)" = 4 ] && break
   sleep 0.1
 done
+[ "$(grep -l 'ranks is ready' "$out".? | wc -l)" = 4 ] || { show; fail "not all ranks are ready"; }
 for ns in "$a" "$b"; do
   listeners=$(ip netns exec "$ns" ss -Htln | awk '{ print $4 }' | sort -u)
   case $listeners in

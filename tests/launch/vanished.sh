@@ -52,7 +52,7 @@ grep -h because "$out.0"
 
 start stay 8
 stopped=$(awk '/^ready/ { print $2 }' "$out.4")
-kill -STOP "$stopped"
+kill -STOP "$stopped" || { show; fail "rank 4 cannot be stopped"; }
 sleep 5
 kill -CONT "$stopped"
 for rank in 0 1 2 3 4 5; do wait "${pids[$rank]}" || { show; fail "a stopped process was taken to be lost"; }; done

@@ -53,6 +53,7 @@ static void other_operations(ncclComm_t comm, int rank) {
   OK(ncclReduceScatter(both, mine, 2, kFloat, kSum, comm, per_thread));
   CHECK(mine[0] == (rank == 0 ? 2 : 4));
   OK(ncclAlltoAll(both, mine, 1, kFloat, comm, NULL));
+  CHECK(mine[0] == 1 && mine[1] == 1);
   OK(ncclReduce(both, mine, 1, kFloat, kMax, 1, comm, NULL));
   OK(ncclBcast(both, 4, kFloat, 1, comm, NULL));
   OK(ncclBroadcast(both, mine, 2, kFloat, 0, comm, NULL));
@@ -96,10 +97,15 @@ static void configured_operations(ncclComm_t comm, int rank) {
   CHECK(mine[0] == 1 && mine[1] == 1);
   OK(ncclReduceConfig(both, mine, 1, kFloat, kSum, 1, comm, NULL, &config));
   CHECK(rank == 0 || mine[0] == 2);
+  mine[0] = mine[1] = 0;
   OK(ncclBroadcastConfig(both, mine, 2, kFloat, 0, comm, NULL, &config));
-  OK(ncclGatherConfig(mine, both, 2, kFloat, 0, comm, NULL, &config));
-  OK(ncclScatterConfig(both, mine, 2, kFloat, 0, comm, NULL, &config));
   CHECK(mine[0] == 1 && mine[1] == 1);
+  mine[1] = (float)(rank + 5);
+  OK(ncclGatherConfig(mine, both, 2, kFloat, 0, comm, NULL, &config));
+  CHECK(rank == 1 || (both[1] == 5 && both[2] == 1 && both[3] == 6));
+  mine[0] = mine[1] = 0;
+  OK(ncclScatterConfig(both, mine, 2, kFloat, 0, comm, NULL, &config));
+  CHECK(mine[0] == 1 && mine[1] == (float)(rank + 5));
   config.algSelection = "ring";
   CHECK(ncclAllReduceConfig(mine, both, 2, kFloat, kSum, comm, NULL, &config) == kInvalidUsage && says("\"ring\""));
   config.forceAlgSelection = 0;

@@ -17,6 +17,10 @@ all_sizes() {
     run barrier 1 -c 5 "$@"
     return
   fi
+  if [ "$collective" = all_reduce_quantized ]; then
+    run "$collective" 3 -b 0 -e 20000 -f 1031 "$@" && run "$collective" 1 -b 1000000 -e 1000000 --wire f8e4m3 -o avg "$@"
+    return
+  fi
   # The flags are words.
   run "$collective" $((12 * 3 * ops)) -b 0 -e 1200 -f 149 -d all $op_flags $root_flags "$@" &&
     run "$collective" $((12 * ops)) -b $((8 * ranks)) -e $((8 * ranks)) -d all $op_flags $root_flags "$@" &&
@@ -26,8 +30,8 @@ all_sizes() {
 for ranks in $numbers; do
   for how in --procs -t; do
     for transport in shm tcp; do
-      for name in all_gather all_reduce alltoall alltoallv barrier broadcast gather reduce reduce_scatter scatter \
-        sendrecv; do
+      for name in all_gather all_reduce all_reduce_quantized alltoall alltoallv barrier broadcast gather reduce \
+        reduce_scatter scatter sendrecv; do
         all_sizes $name $how "$ranks" --transport $transport || failures=$((failures + 1))
       done
       echo "$how $ranks over $transport: $rows_seen rows so far, $failures failures"

@@ -27,7 +27,9 @@ status=0
 [ $status = 2 ] && grep -q 'no/such/folder: cannot be written' "$tmp/out" || lacks 'that the JSON cannot be written, at once'
 if [ -w /dev/full ]; then
   "$soak" --seconds 1 --ranks 2 --faults '' --rest 4000 -J /dev/full >"$tmp/out" 2>&1 && lacks 'a failure: the JSON is lost'
+  grep -q '/dev/full: cannot be written' "$tmp/out" || lacks 'that the JSON is lost'
   "$soak" --seconds 1 --ranks 2 --faults '' --rest 4000 >/dev/full 2>"$tmp/out" && lacks 'a failure: the table is lost'
+  grep -q 'stdout cannot be written' "$tmp/out" || lacks 'that the table is lost'
 fi
 
 LD_PRELOAD=$corrupt "$soak" --seconds 3 --ranks 3 --faults '' --maxbytes 65536 --rest 1000 >"$tmp/out" 2>&1 &&

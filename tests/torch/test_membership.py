@@ -76,7 +76,7 @@ class Membership(unittest.TestCase):
             self.check(group, rank, [0, 2])
             dist.destroy_process_group()
 
-        ranks.run(body, 3, joined=False)
+        ranks.run(body, 3, joined=False, dies=1)
 
     def test_registered_buckets_follow(self):
         def body(rank, n, path):

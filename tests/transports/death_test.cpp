@@ -45,6 +45,8 @@ TEST_CASE("an endpoint closes with messages on their way") {
     Sender sender(p.out, traffic);
     while (sender.count() < 4 && sender.step()) {
     }
+    CHECK(sender.count() > 0);
+    CHECK(sender.trouble() == "");
   }
 }
 

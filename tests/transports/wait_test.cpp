@@ -158,6 +158,7 @@ TEST_CASE("a freed slot wakes the sender, also where a message the other way bri
   REQUIRE(until([&] { return poll_once(p.out) && poll_once(p.in) && p.in.peek(&message); }));
   tuttiWait wait{-1, 0};
   const bool may_sleep = p.out.wait_begin(&wait) && wait.fd >= 0;
+  if (strcmp(t->name, "shm") == 0) CHECK(may_sleep);
   p.in.release();
   publish_empty(back_out);
   pollfd fd{wait.fd, wait.events, 0};

@@ -1,8 +1,9 @@
 """Counts the results in meson's testlog.json: prints "PASSED FAILED SKIPPED", and on stderr what was skipped or failed,
 the latter with the end of its output.
 
-A Catch2 program counts as its test cases, taken from the summary that it prints; any other test counts as one. A program
-that ends badly (crash, time limit, sanitizer report) counts as one failure at least.
+A Catch2 program counts as its test cases, taken from the summary that it prints; any other test counts as one. A case that
+warns of what is "skipped: ..." counts as skipped. A program that ends badly (crash, time limit, sanitizer report) counts as
+one failure at least.
 
 A second log is of failed tests that were run again, each by itself and several times: one that passed each time is told of
 as unsteady, with the output of its failure, and counts as what it did then. A sanitizer's report stays a failure.
@@ -27,6 +28,16 @@ def catch_cases(output):
         return None
     counts = {what: int(number) for number, what in re.findall(r"(\d+) ([a-z ]+?)(?= *\||$)", mixed[-1].strip())}
     return counts.get("passed", 0), counts.get("failed", 0), counts.get("skipped", 0)
+
+
+def warned(output):
+    """What a Catch2 program's cases warn that they have skipped: {name of the case: its last such warning}."""
+    found, case = {}, ""
+    for name, skipped in re.findall(r"^-{79}\n(\S.*)\n(?:.*\S.*\n)*?-{79}$|: \n?warning:\n  skipped: (.*)$", output, re.M):
+        case = name or case
+        if skipped:
+            found[case] = skipped
+    return found
 
 
 def last_line(output):
@@ -70,7 +81,8 @@ def count(test):
         return 1, 0, 0
     if has_failed(test):
         return passed, max(failed, 1), skipped
-    return (passed, failed, skipped) if cases else (1, 0, 0)
+    unseen = min(passed, len(warned(test.get("stdout", ""))))
+    return (passed - unseen, failed, skipped + unseen) if cases else (1, 0, 0)
 
 
 def main():
@@ -91,6 +103,9 @@ def main():
             test = second[-1]
         elif has_failed(test):
             tell("failed", test)
+        else:
+            for case, reason in warned(test.get("stdout", "")).items():
+                print(f"  skipped: {test['name']}, {case}: {reason}", file=sys.stderr)
         total = [sum(pair) for pair in zip(total, count(test))]
     print(*total)
 
