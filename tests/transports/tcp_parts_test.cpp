@@ -65,6 +65,23 @@ TEST_CASE("tcp: a connection is as fast as of late, whatever silence came betwee
   CHECK(rate.bytes_per_second() == Approx(10e6).epsilon(0.3));
 }
 
+TEST_CASE("tcp: a connection that looks too slow for its part, and gets none, is tried again") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  const Fd here(ends[0]), there(ends[1]);
+  const bool is_loaded = GENERATE(true, false);
+  tcp::Silence silence;
+  silence.rate.add(1e5, 0.1);
+  REQUIRE(silence.rate.bytes_per_second() == Approx(1e6));
+  int64_t now = 1000 * tcp::kMs;
+  for (int i = 0; i < 500; i++) silence.look(here.get(), now += 10 * tcp::kMs, is_loaded);
+  const double after = silence.rate.bytes_per_second();
+  CHECK(is_loaded == (after > 50e6));  // 1 % each time
+  CHECK(is_loaded != (after == Approx(1e6)));
+  silence.look(here.get(), now + 3'600'000 * tcp::kMs, is_loaded);  // nobody had anything to do
+  CHECK(silence.rate.bytes_per_second() < 1.02 * after);
+}
+
 TEST_CASE("tcp: a silence means a loss after many tries or three times the limit, and never where there is none") {
   constexpr int64_t kLimit = 20 * tcp::kMs;
   tcp::Silence silence;

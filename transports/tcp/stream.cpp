@@ -110,12 +110,15 @@ void Silence::look(int fd, int64_t now, bool is_loaded) {
   const bool was_idle = waiting_for == 0;
   const uint64_t before = view.acknowledged_bytes;
   const double busy_before = view.busy_seconds;
+  const int64_t idle_ns = now - moved_ns;  // if it was: since the last look
   view = kernel_view(fd);
   waiting_for = unacknowledged_bytes(fd);
   if (was_idle || waiting_for == 0 || view.acknowledged_bytes != before) moved_ns = now;
   silent_ns = std::min(now - moved_ns, view.silent_ns);
-  if (was_loaded_ && is_loaded)
+  if (was_loaded_ && is_loaded) {
     rate.add(static_cast<double>(view.acknowledged_bytes - before), view.busy_seconds - busy_before);
+    if (was_idle && waiting_for == 0) rate.rest(static_cast<double>(idle_ns) * 1e-9);
+  }
   was_loaded_ = is_loaded;
 }
 
@@ -133,6 +136,17 @@ void AckRate::add(double bytes, double busy_seconds) {
   seen_bytes_ = seen_bytes_ * left + bytes;
   seen_seconds_ = seen_seconds_ * left + busy_seconds;
   if (seen_seconds_ >= kLeastSeconds) bytes_per_second_ = seen_bytes_ / seen_seconds_;
+}
+
+// Who looks too slow for any piece gets none that could show otherwise, as after a peer that was not running for a
+// while. So it is thought to be faster by and by, twice as fast after 0.7 s. Pauses in which nobody had anything to do
+// count little.
+void AckRate::rest(double seconds) {
+  constexpr double kLongestSeconds = 0.01, kForgetsInSeconds = 1;
+  if (bytes_per_second_ > kHopedForBytesPerSecond) return;
+  const double growth = 1 + std::min(seconds, kLongestSeconds) / kForgetsInSeconds;
+  bytes_per_second_ *= growth;
+  seen_bytes_ *= growth;
 }
 
 bool Silence::means_loss(int64_t limit_ns) const {

@@ -49,6 +49,8 @@ struct Piece {
 class AckRate {
  public:
   void add(double bytes, double busy_seconds);
+  // It had nothing to do for so long, while others had.
+  void rest(double seconds);
   double bytes_per_second() const { return bytes_per_second_; }  // 0: not known
 
  private:
