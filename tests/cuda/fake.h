@@ -70,6 +70,7 @@ struct FakeStream {
 struct FakeEvent {
   std::shared_ptr<tutti::Event> event = std::make_shared<tutti::Event>();
   std::atomic<int64_t> reached_ns{0};
+  mutable std::mutex mutex;  // what follows: of ranks that share it one may record while others ask
   std::shared_ptr<FakeCapture> captured_in;
   FakePast past;
 };

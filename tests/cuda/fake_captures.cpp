@@ -69,9 +69,12 @@ Result<void> FakePort::record(EventRef event, StreamRef stream) {
   TUTTI_TRY(check_use(stream));
   FakeEvent& e = event_of(event);
   const FakeStream& s = stream_of(stream);
-  e.captured_in = s.capture;
-  e.past = s.past;
-  if (e.captured_in != nullptr) return {};
+  {
+    const std::lock_guard lock(e.mutex);
+    e.captured_in = s.capture;
+    e.past = s.past;
+  }
+  if (s.capture != nullptr) return {};
   return enqueue(stream, [&e, event = e.event, record = e.event->begin_record()] {
     e.reached_ns = now_ns();
     event->reach(record);
@@ -83,6 +86,7 @@ Result<void> FakePort::wait(StreamRef stream, EventRef event) {
   TUTTI_TRY(check_use(stream));
   const FakeEvent& e = event_of(event);
   FakeStream& s = stream_of(stream);
+  const std::lock_guard no_record(e.mutex);
   const auto& capture = e.captured_in;
   if (capture == nullptr) {
     if (s.capture != nullptr)
@@ -105,7 +109,11 @@ Result<void> FakePort::wait(StreamRef stream, EventRef event) {
 Result<bool> FakePort::reached(EventRef event) {
   const FakeEvent& e = event_of(event);
   strays += !has_device();
-  if (e.captured_in != nullptr) return spoil(*e.captured_in, "this event was captured", kCapturedEvent);
+  const auto captured_in = [&e] {
+    const std::lock_guard lock(e.mutex);
+    return e.captured_in;
+  }();
+  if (captured_in != nullptr) return spoil(*captured_in, "this event was captured", kCapturedEvent);
   if (refuses_queries) return refuse("operation not permitted when stream is capturing", kUnsupported);
   return e.event->reached(e.event->last_record());
 }
