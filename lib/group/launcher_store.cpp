@@ -120,13 +120,18 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
   }
   constexpr double kOldNewsSeconds = 10;
   const Deadline believes = Deadline::after_seconds(kOldNewsSeconds);
+  std::optional<Error> said;  // by rank 0, or its predecessor
   double patience = 1;  // longer each time: a root may be busy, and the last of its addresses the one that leads there
   // Rank 0 asks too: the answer proves that the store has the key before the connection closes.
   for (constexpr int kPauseMs = 100;; ::poll(nullptr, 0, deadline.left_ms(kPauseMs))) {
-    TUTTI_TRY_ASSIGN(const std::string published, store.get(key));
-    auto id = from_published(published);
+    const auto published = store.get(key);
+    if (!published) return said ? *said : published.error();
+    auto id = from_published(published.value());
     if (rank == 0 || (!id && (believes.passed() || deadline.passed()))) return id;
-    if (!id) continue;
+    if (!id) {
+      said = id.error();
+      continue;
+    }
     const double left = deadline.left_ms(INT32_MAX) / 1e3;
     auto asked = ask_root(id.value(), rank, Deadline::after_seconds(left < 2 * patience ? left : patience));
     if (asked) return id;

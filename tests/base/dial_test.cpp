@@ -1,7 +1,9 @@
 // Connections over a network that loses packets.
 #include "base/dial.h"
 
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -114,9 +116,56 @@ TEST_CASE("the fastest networks come first, whatever their order, and connection
   CHECK(first(1) == "203.0.113.2:1");
   CHECK(first(2) == "192.0.2.2:1");
   CHECK(ways_from(mine, theirs, 0).size() == 3);  // where the fast ones fail the slow one is left
+  theirs.insert(theirs.begin() + 2, resolve("192.0.2.3", 1).value().at(0));
+  CHECK(first(1) == "203.0.113.2:1");  // one network is one, however many addresses somebody has there
+  theirs.erase(theirs.begin() + 2);
   mine.resize(2);
   CHECK(first(0) == "192.0.2.2:1");
   for (Interface& i : mine) i.name += "/unknown";
   CHECK(first(0) == "198.51.100.2:1");
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("of a peer's addresses the one that shares most with this host's comes first, whatever its family") {
+  const auto at = [](const char* address) { return resolve(address, 1).value().at(0); };
+  const auto ways = [&](const std::vector<Interface>& mine, const std::vector<Address>& theirs) {
+    std::string text;
+    for (const Address& way : ways_from(mine, theirs, 0)) text.append(text.empty() ? "" : " ").append(way.to_string());
+    return text;
+  };
+  const Interface v4{"no-such-4", at("10.0.1.5"), 24}, v6{"no-such-6", at("2001:db8::5"), 64};
+  CHECK(ways({v4}, {at("10.1.1.5"), at("10.0.2.9")}) ==
+        "10.0.2.9:1 10.1.1.5:1");  // what is alike behind a difference does not count
+  CHECK(ways({v4, v6}, {at("2001:db8:1::5"), at("10.0.1.9")}) == "10.0.1.9:1 [2001:db8:1::5]:1");
+  CHECK(ways({v4, v6}, {at("10.0.3.9"), at("2001:db8::1:9")}) == "[2001:db8::1:9]:1 10.0.3.9:1");
+  // By whichever of this host's interfaces has such addresses, not by the number that the peer's has there.
+  const Interface link{"no-such-6", at("fe80::5%7"), 64}, other{"no-such-7", at("fe80::6%8"), 64};
+  const auto links = ways_from({v4, link, other}, {at("fe80::9%1")}, 0);
+  REQUIRE(links.size() == 2);
+  for (size_t i = 0; i < 2; i++)
+    CHECK(reinterpret_cast<const sockaddr_in6*>(&links[i].storage)->sin6_scope_id == 7 + i);
+}
+
+TEST_CASE("the loopback leads to ranks of this host, before all else, and to no others") {
+  const Address loopback = resolve("127.0.0.1", 1).value().at(0), other = resolve("198.51.100.1", 1).value().at(0);
+  const auto here = ways_to({host_id(), {other, loopback}});
+  REQUIRE(here.size() == 2);
+  CHECK(here[0].is_loopback());
+  CHECK(ways_to({HostId{}, {loopback}}).empty());
+}
+
+TEST_CASE("who finds a UNIX socket's queue full asks again") {
+  const std::string name = "tutti-test-queue-" + std::to_string(getpid());
+  const Address door = unix_abstract_address(name);
+  const auto listener = listen_unix_abstract(name);
+  REQUIRE(listener);
+  REQUIRE(::listen(listener.value().get(), 0) == 0);
+  std::vector<Fd> queue;
+  for (auto fd = connect_start(door); fd; fd = connect_start(door)) queue.push_back(std::move(fd).value());
+  Dialer dialer({kGroupKey, HelloKind::kBootstrap, 1, -1}, std::vector{door});
+  CHECK(dialer.advance() == Dialer::Status::kPending);
+  CHECK(dialer.fd() < 0);
+  while (accept_one(listener.value().get())) continue;
+  CHECK(dialer.advance() == Dialer::Status::kPending);
+  CHECK(dialer.fd() >= 0);
 }

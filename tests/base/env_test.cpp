@@ -154,6 +154,20 @@ TEST_CASE("a variable that nothing reads is warned of, with the name that was me
   CHECK(std::string(text).starts_with("before\ntutti["));
 }
 
+TEST_CASE("what cannot be logged to its file goes to stderr, which says why") {
+  char program[PATH_MAX] = "";
+  REQUIRE(readlink("/proc/self/exe", program, sizeof program - 1) > 0);
+  const std::string command = std::string("TUTTI_SLTOS=9 TUTTI_LOG=warn TUTTI_LOG_FILE=/nonexistent/log '") + program +
+                              "' 'the check finds every wrong variable' 2>&1 >/dev/null";
+  FILE* const out = popen(command.c_str(), "r");
+  REQUIRE(out != nullptr);
+  std::string said;
+  for (char text[256]; fgets(text, sizeof text, out) != nullptr;) said += text;
+  CHECK(pclose(out) == 0);
+  CHECK(said.find("TUTTI_LOG_FILE=/nonexistent/log cannot be opened (No such file or directory)") != std::string::npos);
+  CHECK(said.find("TUTTI_SLTOS is set but nothing reads it") != std::string::npos);
+}
+
 namespace {
 
 constexpr Env kFiles[] = {Env::kLogFile,         Env::kTraceDir, Env::kTraceFile, Env::kMetricsFile,

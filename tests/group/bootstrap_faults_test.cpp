@@ -1,5 +1,6 @@
 // The rendezvous when ranks are absent, wrong, dead or strangers.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -62,6 +63,23 @@ TEST_CASE("the ranks' limit counts, though the root's own was shorter") {
   for (const Fate& fate : fates) {
     INFO(fate.message);
     CHECK(fate.code == Code::kSuccess);
+  }
+}
+
+TEST_CASE("of ranks that wait for different times all hear who is absent when the first one gives up") {
+  const UniqueId id = root();
+  std::atomic<bool> is_patient_in{false};
+  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) -> Fate {
+    while (rank == 1 && !is_patient_in) std::this_thread::yield();
+    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(rank == 0 ? 10 : 0.2));
+    is_patient_in = true;
+    const auto all = joined ? joined.value().all_gather("") : joined.error();
+    return all ? Fate{} : fate_of(all.error());
+  });
+  for (const Fate& fate : fates) {
+    INFO(fate.message);
+    CHECK(contains(fate.message, "rank 2 of 3 never joined"));
+    CHECK(fate.culprit == 2);
   }
 }
 
@@ -240,6 +258,41 @@ TEST_CASE("who could not join returns once the others have been told") {
     REQUIRE(one.value().is_broken());
     REQUIRE(contains(fate_of(one.value().conclude({}).error()).message, "could not join: no memory"));
   }
+}
+
+TEST_CASE("who could not join because of another rank is not blamed for it, else it is") {
+  const int culprit = GENERATE(2, -1);
+  const UniqueId id = root();
+  const auto fates = run_ranks<Fate>({0, 1}, [&](int rank) {
+    auto joined = Bootstrap::join(id, rank, 3, Deadline::after_seconds(60));
+    if (!joined) return fate_of(joined.error());
+    if (rank == 1) return fate_of(joined.value().conclude(Error{Code::kSystemError, "no way", culprit}).error());
+    const auto all = joined.value().all_gather("");
+    return all ? Fate{} : fate_of(all.error());
+  });
+  CHECK(fates[1].culprit == culprit);  // its own error, as it was
+  CHECK(contains(fates[0].message, "rank 1 (host " + host_name()));
+  CHECK(contains(fates[0].message, " could not join: no way"));
+  CHECK(fates[0].culprit == (culprit < 0 ? 1 : culprit));
+}
+
+TEST_CASE("no signal handler of the program's runs in the root's thread") {
+  static std::atomic<int> handled;
+  handled = 0;
+  sigset_t ours, before;
+  sigemptyset(&ours);
+  sigaddset(&ours, SIGUSR1);
+  const auto usual = signal(SIGUSR1, [](int) { handled++; });
+  const UniqueId id = root();
+  REQUIRE(pthread_sigmask(SIG_BLOCK, &ours, &before) == 0);
+  kill(getpid(), SIGUSR1);  // for whichever thread takes it
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const timespec at_once{};
+  CHECK(sigtimedwait(&ours, nullptr, &at_once) == SIGUSR1);
+  CHECK(handled == 0);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  signal(SIGUSR1, usual);
+  CHECK(join_and_gather(id, 0, 1).message == "");
 }
 
 TEST_CASE("a connection that does not join within seconds is closed, though it has authenticated") {

@@ -7,6 +7,7 @@
 #include <random>
 #include <sstream>
 
+#include "base/bytes.h"
 #include "catch.h"
 
 using namespace tutti;
@@ -255,4 +256,19 @@ TEST_CASE("messages that make no sense are refused") {
       [[maybe_unused]] const bool heard = one.hear(2, damaged);  // and nothing is read out of bounds
     }
   }
+}
+
+TEST_CASE("a rank that invents lists fills no other one's memory") {
+  size_t answers = 0;
+  Council council(1, 1000, [&](int, const std::string&) { return ++answers > 0; });
+  for (int left_out = 2; left_out < 1000;
+       left_out++) {  // who leads a shrink without that one asks for this rank's state
+    const std::string summon =
+        ByteWriter().put(uint32_t{2}).put(uint32_t{1}).put(int32_t{left_out}).put(uint64_t{0}).take();
+    REQUIRE(council.hear(0, summon));
+  }
+  CHECK(answers > 100);
+  CHECK(answers < 500);
+  council.join({}, "vote");  // its own are not among those
+  CHECK(council.wanted() == std::set<int>{0});
 }

@@ -285,6 +285,20 @@ TEST_CASE("who encrypts needs a secret that cannot be guessed") {
   CHECK(contains(id.error().message, "TUTTI_SECRET"));
 }
 
+// In a shell of `srun --mpi=pmi2`, whose descriptor mpirun closes: it may be anybody's by now.
+TEST_CASE("mpirun's ranks say nothing on the descriptor of an outer launcher") {
+  int pair[2] = {-1, -1};
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
+  const Fd ours(pair[0]), anybodys(pair[1]);
+  const FakeEnvironment fake({{"PMI_FD", std::to_string(anybodys.get())}});
+  LaunchInfo info;
+  info.launcher = "openmpi";
+  info.n_ranks = 2;
+  CHECK(!unique_id_from_launcher(info, Deadline::after_seconds(0.1)));
+  char byte;
+  CHECK(::recv(ours.get(), &byte, 1, 0) < 0);
+}
+
 TEST_CASE("a Slurm step without a node list is refused by name") {
   const FakeEnvironment fake(kSlurm);
   const auto id = unique_id_from_launcher(detect_launcher().value(), Deadline::after_seconds(1));

@@ -268,3 +268,47 @@ TEST_CASE("what is too long for a group's first meeting is too long for a later 
   REQUIRE(!refused);
   CHECK(refused.error().code == Code::kInvalidArgument);
 }
+
+TEST_CASE("who cannot join after a shrink is named by its old number, and knows its own reason") {
+  const bool both = GENERATE(false, true);
+  const Watches watches = make_watches({{}, {}, {}});
+  std::vector<Key> keys(2);
+  const auto ends = run_ranks<Error>({1, 2}, [&](int rank) -> Error {
+    auto& watch = *watches[static_cast<size_t>(rank)];
+    auto rendezvous = ShrinkRendezvous::gather(watch, {0}, Deadline::after_seconds(60));
+    if (!rendezvous) return rendezvous.error();
+    keys[static_cast<size_t>(rank) - 1] = rendezvous.value().key();
+    const Error own{Code::kSystemError, "no memory for rank " + std::to_string(rank)};
+    const bool fails = both || rank == 1;
+    return rendezvous.value().conclude(fails ? Result<void>(own) : Result<void>()).error();
+  });
+  CHECK(ends[0].message == "no memory for rank 1");
+  CHECK(ends[1].message == (both ? "no memory for rank 2" : "rank 1 could not join: no memory for rank 1"));
+  CHECK(ends[1].culprit_rank == (both ? -1 : 1));
+  CHECK((keys[0] == keys[1]));
+  CHECK((keys[0] != watches[1]->key()));  // or the old group's late connections were the new one's
+}
+
+TEST_CASE("a control connection that cannot be made ends the wait for it, with the reason") {
+  auto listener = Listener::open();
+  REQUIRE(listener);
+  PeerWatch::Config config{.rank = 1, .n_ranks = 3, .n_here = 3, .key = derive_key("a secret", 8)};
+  Contact closed = listener.value().contact;
+  config.member = [&](int r) { return PeerWatch::Member{"rank " + std::to_string(r), closed, "here"}; };
+  const auto refusal = [&](int neighbour, double seconds, bool gives_up) {
+    config.neighbours = {neighbour};
+    const auto watch = PeerWatch::create(config, std::exchange(listener.value().fds, {}),
+                                         Deadline::after_seconds(seconds), [&] { return gives_up; });
+    return watch ? Error{} : watch.error();
+  };
+  const Error late = refusal(2, 0.05, false);  // which would have to call
+  CHECK(late.code == Code::kTimeout);
+  CHECK(late.message == "no control connection in time with rank 2");
+  const Error over = refusal(2, 5, true);
+  CHECK(over.code == Code::kRemoteError);
+  CHECK(over.message == "the control connection was lost with rank 2");
+  const Error refused = refusal(0, 5, false);
+  CHECK(refused.code == Code::kRemoteError);
+  CHECK(test::contains(refused.message, "rank 0 cannot be reached: "));
+  CHECK(refused.culprit_rank == 0);
+}

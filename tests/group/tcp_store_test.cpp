@@ -1,5 +1,6 @@
 // The TCPStore client against a server that lives in this test, and against PyTorch's own where there is one.
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -39,6 +40,7 @@ class FakeStore {
     const std::lock_guard lock(mutex_);
     return values_;
   }
+  std::atomic<int> answers_after_ms{0};
 
  private:
   template <class T>
@@ -84,6 +86,7 @@ class FakeStore {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return values_.contains(key); });
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(answers_after_ms));
     const uint8_t found = 0;
     [[maybe_unused]] const auto sent = send_all(fd, &found, 1, Deadline::never());
   }
@@ -154,7 +157,7 @@ TEST_CASE("however often torchrun has started a rank again, its key is that of t
     const Variable count("TORCHELASTIC_RESTART_COUNT", restarts);
     CHECK(unique_id_from_launcher(info, Deadline::after_seconds(60)));
   }
-  CHECK_FALSE(store.values().empty());
+  CHECK(store.values().size() == 2);
   for (const auto& [key, value] : store.values()) {
     INFO(key);
     CHECK(key.starts_with("/tutti/job/"));
@@ -162,12 +165,30 @@ TEST_CASE("however often torchrun has started a rank again, its key is that of t
   }
 }
 
+TEST_CASE("that rank 0 can have no root is told to the others by the launcher's store") {
+  FakeStore store(2);
+  {
+    const Variable filter("TUTTI_SOCKET_IFNAME", "no-such-interface");
+    const auto none = share_by_tcp_store("localhost", store.port(), "tutti/job/0", 0, Deadline::after_seconds(60));
+    REQUIRE(!none);
+    CHECK(none.error().code == Code::kInvalidUsage);
+  }
+  store.answers_after_ms = 10;  // so that the last answer comes too late
+  const auto told = share_by_tcp_store("localhost", store.port(), "tutti/job/0", 1, Deadline::after_seconds(0.3));
+  REQUIRE(!told);
+  CHECK(contains(told.error().message, "rank 0 could not start the group's root: TUTTI_SOCKET_IFNAME="));
+  CHECK(told.error().culprit_rank == 0);
+}
+
 // By a client of its own.
-void publish(FakeStore& store, const std::string& key, const UniqueIdParts& parts) {
+void publish(FakeStore& store, const std::string& key, const Result<UniqueId>& id) {
   auto client = TcpStore::connect("localhost", store.port(), Deadline::after_seconds(60));
   REQUIRE(client);
-  REQUIRE(client.value().set(key, to_published(pack_unique_id(parts))));
+  REQUIRE(client.value().set(key, to_published(id)));
   while (store.values().empty()) std::this_thread::yield();
+}
+void publish(FakeStore& store, const std::string& key, const UniqueIdParts& parts) {
+  publish(store, key, pack_unique_id(parts));
 }
 
 // The agent's store outlives its ranks.
@@ -178,6 +199,16 @@ TEST_CASE("an id of the time before that an agent's store still has is not taken
   const auto outcomes = run_ranks<std::string>(first_ranks(3), [&](int rank) {
     if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
     return joined_by_store("localhost", store.port(), "tutti/job/0", rank, 3);
+  });
+  for (const std::string& outcome : outcomes) CHECK(outcome == "good");
+}
+
+TEST_CASE("that there was no root the time before is not believed at once") {
+  FakeStore store(3);
+  publish(store, "tutti/job/0", Error{Code::kSystemError, "no socket"});
+  const auto outcomes = run_ranks<std::string>(first_ranks(2), [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return joined_by_store("localhost", store.port(), "tutti/job/0", rank, 2);
   });
   for (const std::string& outcome : outcomes) CHECK(outcome == "good");
 }
