@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/at_fork.h"
 #include "base/env.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -126,6 +127,7 @@ size_t Setup::descriptors_for_rank(int rank) const {
 // The first rank of a process counts for the others: each by itself would take n cubed.
 size_t Setup::descriptors_for_process() const {
   static std::mutex mutex;
+  [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
   static uint64_t counted_group = 0;
   static size_t needed = 0;
   const std::lock_guard lock(mutex);

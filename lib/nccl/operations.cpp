@@ -113,6 +113,7 @@ ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo) {
     group_ends(tuttiGroupSimulateEnd(&info));
     return refused(tuttiInvalidArgument, "simInfo was not initialised: start from NCCL_SIM_INFO_INITIALIZER");
   }
+  info.estimatedTime = simInfo->estimatedTime;  // a nested group's stays
   const tuttiResult_t result = tuttiGroupSimulateEnd(&info);
   if (result == tuttiSuccess) simInfo->estimatedTime = info.estimatedTime;
   return group_ends(result);

@@ -318,10 +318,10 @@ TEST_CASE("no caller is sent to another user's door") {
   const OnePort port;
   CalledRank rank(1);
   REQUIRE(rank.acceptor);
-  constexpr uint64_t kDoor = 77;
+  const uint64_t door_number = static_cast<uint64_t>(getpid()) << 8 | 77;  // another process may run these tests
   Fd theirs;
   const OtherUser other([&] {
-    auto door = listen_unix_abstract(format("tutti-door-%016" PRIx64, kDoor));
+    auto door = listen_unix_abstract(format("tutti-door-%016" PRIx64, door_number));
     if (door) theirs = std::move(door).value();
     return bool(theirs);
   });
@@ -329,7 +329,7 @@ TEST_CASE("no caller is sent to another user's door") {
   REQUIRE(other.did());
   const Fd caller = connect_to(rank.contact.addresses.back());
   REQUIRE(caller);
-  Handshake hello = Handshake::client(kKey, HelloKind::kControl, 4, 1, {}, kDoor);
+  Handshake hello = Handshake::client(kKey, HelloKind::kControl, 4, 1, {}, door_number);
   if (hello.advance(caller.get()) == Handshake::Status::kFailed) return;  // refused at once
   char byte;
   const auto answer = recv_all(caller.get(), &byte, 1, Deadline::after_seconds(5));
@@ -412,12 +412,12 @@ TEST_CASE("a caller that a porter has brought waits for a descriptor") {
 }
 
 TEST_CASE("a signal that comes between a porter and what it brings parts nobody") {
-  constexpr uint64_t kDoor = 78;
-  const Fd door = listen_unix_abstract(format("tutti-door-%016" PRIx64, kDoor)).value();
+  const uint64_t door_number = static_cast<uint64_t>(getpid()) << 8 | 78;
+  const Fd door = listen_unix_abstract(format("tutti-door-%016" PRIx64, door_number)).value();
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   const Fd caller(ends[0]), brought(ends[1]);
-  const Fd porter = connect_to(unix_abstract_address(format("tutti-door-%016" PRIx64, kDoor)));
+  const Fd porter = connect_to(unix_abstract_address(format("tutti-door-%016" PRIx64, door_number)));
   REQUIRE(porter);
   const auto before = signal(SIGUSR1, [](int) {});
   std::thread slow([&, waits = pthread_self()] {

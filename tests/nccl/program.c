@@ -198,6 +198,12 @@ static void simulate(ncclComm_t comm) {
   OK(ncclAllReduce(&value, &value, 1, kFloat, kSum, comm, NULL));
   OK(ncclGroupSimulateEnd(&info));
   CHECK(info.estimatedTime > 0);
+  info.estimatedTime = 5;
+  OK(ncclGroupStart());
+  OK(ncclGroupStart());
+  OK(ncclGroupSimulateEnd(&info));
+  CHECK(info.estimatedTime == 5); /* a nested group has no estimate */
+  OK(ncclGroupEnd());
   OK(ncclGroupStart()); /* the outermost one: that before is over */
   CHECK(ncclSignal(0, 0, 0, 0, comm, NULL) == kInvalidUsage);
   CHECK(ncclGroupEnd() == kInvalidUsage && says("ncclSignal"));

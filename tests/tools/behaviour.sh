@@ -31,6 +31,11 @@ run "$tool" -b 8 -e 8
 check "one rank" 0 'procs N or -t N'
 run env SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 "$tool" -t 2 -b 8 -e 8
 check "threads in a batch script of Slurm's" 0 '# Out of bounds values : 0 OK'
+# 4,000 stacks of 100 GB: more addresses than there are.
+if (ulimit -s 100000000) 2>"$tmp/none"; then
+  run sh -c 'ulimit -s 100000000; exec "$@"' sh "$tool" -t 4000 -b 8 -e 8
+  check "more threads than can be started" 3 '^.rank 0. -t 4000: only [0-9]* threads can be started'
+fi
 run "$tool" --procs 2 -t 2 -b 8 -e 1M -f 16 -u 3 -R 1 -M 1 -m 2 -C 1 -S 1 -I 1 -K 2 -z 1 -a 3 -N 2 -p 1
 check "many flags at once" 0 '# Out of bounds values : 0 OK'
 run "$tool" --procs 2 -y 0 -b 0 -e 300K -f 7 -m 3
@@ -106,12 +111,19 @@ all_gone() {
   done
 }
 
-start_endless
+start_endless -J "$tmp/kept.json"
+until [ -s "$tmp/kept.json" ]; do
+  kill -0 $pid || break
+  sleep 0.05
+done
 kill -TERM $pid
 wait $pid
 status=$?
 check "terminated" 143 ''
 all_gone "terminated"
+python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); sys.exit(not (d["results"] and d["errors"]))' "$tmp/kept.json"
+status=$?
+check "terminated with -J: what was measured until then is there" 0 ''
 
 # As nohup starts it. Of two signals that are there the hangup would come first.
 trap '' HUP

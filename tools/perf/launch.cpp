@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <numeric>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -69,14 +71,27 @@ int run_one(const Options& options, const Group& group, int rank, const RankBody
   return run_with(comm, rank, body);
 }
 
-// This process's ranks, which are consecutive, each on a thread of its own.
+// This process's ranks, which are consecutive, each on a thread of its own. None joins the group before all have one:
+// it would wait for the others.
 int run_threads(const Options& options, const Group& group, int first_rank, const RankBody& body) {
   std::vector<int> statuses(static_cast<size_t>(options.threads));
   std::vector<std::thread> threads;
-  for (int i = 1; i < options.threads; i++) {
-    threads.emplace_back([&, i] { statuses[static_cast<size_t>(i)] = run_one(options, group, first_rank + i, body); });
+  std::promise<bool> started;
+  const std::shared_future<bool> all_started = started.get_future().share();
+  const auto run = [&](int i) {
+    if (all_started.get()) statuses[static_cast<size_t>(i)] = run_one(options, group, first_rank + i, body);
+  };
+  try {
+    for (int i = 1; i < options.threads; i++) threads.emplace_back(run, i);
+    started.set_value(true);
+  } catch (const std::system_error& e) {
+    started.set_value(false);
+    statuses[0] =
+        report_failure(first_rank, {text("-t %d: only %zu threads can be started (%s): give fewer, or raise the limits "
+                                         "of processes and memory (ulimit -u, -v, the container's)",
+                                         options.threads, threads.size() + 1, e.code().message().c_str())});
   }
-  statuses[0] = run_one(options, group, first_rank, body);
+  run(0);
   for (std::thread& thread : threads) thread.join();
   return std::accumulate(statuses.begin(), statuses.end(), 0, worse);
 }

@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "json.h"
 #include "types.h"
@@ -149,8 +151,9 @@ Status Report::open() {
   out_ = options_.json_path == "-" ? stderr : stdout;
   if (options_.json_path.empty()) return {};
   json_ = options_.json_path == "-" ? stdout : fopen(options_.json_path.c_str(), "w");
-  if (json_ != nullptr) return {};
-  return usage_error(text("-J %s: cannot be written: %s", options_.json_path.c_str(), strerror(errno)));
+  if (json_ == nullptr) return usage_error(json_error().message);
+  setvbuf(json_, nullptr, _IONBF, 0);  // a document is one write: who is killed leaves the last one or this one
+  return {};
 }
 
 Status Report::print(const std::string& line) {
@@ -172,7 +175,8 @@ Status Report::row(const Row& row) {
     totals_.measurements++;
   }
   if (json_ != nullptr) rows_.push_back(row);
-  return print(row_text(options_, collective_, row));
+  if (Status s = print(row_text(options_, collective_, row)); !s) return s;
+  return keep_json();
 }
 
 Status Report::remark(const std::string& lines) {
@@ -193,14 +197,35 @@ Status Report::conclude(const MemoryMarks& memory) {
   return write_json("");
 }
 
+// What there is so far, for a run that is killed: once a second, or less often where the document is so long that it
+// takes a twentieth of the time. A pipe's reader gets the last one only.
+Status Report::keep_json() {
+  const double now = now_seconds();
+  if (json_ == nullptr || json_ == stdout || now < keeps_json_at_ || fseek(json_, 0, SEEK_SET) != 0) return {};
+  Status s = put_json("the run had not ended when this was written");
+  keeps_json_at_ = now_seconds() + std::max(1.0, 20 * (now_seconds() - now));
+  return s;
+}
+
 Status Report::write_json(const std::string& error) {
   if (json_ == nullptr) return {};
+  if (json_ != stdout) fseek(json_, 0, SEEK_SET);  // a pipe has no document yet
+  Status s = put_json(error);
+  FILE* const file = std::exchange(json_, nullptr);
+  if ((file == stdout ? fflush(file) : fclose(file)) != 0 && s) return json_error();
+  return s;
+}
+
+Status Report::put_json(const std::string& error) {
   const std::string document =
       json_text({options_, collective_, ranks_, rows_, totals_, start_time_, time_of_day(), error}) + "\n";
-  bool good = fwrite(document.data(), 1, document.size(), json_) == document.size();
-  good = (json_ == stdout ? fflush(json_) : fclose(json_)) == 0 && good;
-  json_ = nullptr;
-  if (good) return {};
+  const bool is_whole = fwrite(document.data(), 1, document.size(), json_) == document.size();
+  // The last one may have been longer, by why it was not the end. Pipes and devices have no length: EINVAL.
+  if (is_whole && (json_ == stdout || ftruncate(fileno(json_), ftello(json_)) == 0 || errno == EINVAL)) return {};
+  return json_error();
+}
+
+Error Report::json_error() const {
   return Error{text("-J %s: cannot be written: %s", options_.json_path.c_str(), strerror(errno))};
 }
 

@@ -74,11 +74,15 @@ class Report {
 
  private:
   Status print(const std::string& text);
+  Status keep_json();
+  Status put_json(const std::string& error);
+  Error json_error() const;
 
   const Options& options_;
   const Collective& collective_;
   FILE* out_ = nullptr;
   FILE* json_ = nullptr;
+  double keeps_json_at_ = 0;
   std::string start_time_;
   std::vector<RankInfo> ranks_;
   std::vector<Row> rows_;  // kept for the JSON only

@@ -85,7 +85,10 @@ class SleepBarrier {
   // `by_kernel`: membarrier_is_there() at both ends of the link.
   explicit SleepBarrier(bool by_kernel = false) : by_kernel_(by_kernel) {}
   void busy_side() const {
-    if (!by_kernel_) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (by_kernel_)
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // membarrier orders what the CPU does, not the compiler
+    else
+      std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   void sleepy_side() const;
 
