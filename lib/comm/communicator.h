@@ -94,8 +94,8 @@ class Communicator final {
   friend class GpuHost;
 
   Membership me_;
-  TicketLock own_turnstile_;
-  TicketLock* ticket_lock_ = &own_turnstile_;
+  TicketLock own_ticket_lock_;
+  TicketLock* ticket_lock_ = &own_ticket_lock_;
   TicketLock shrinks_;  // one at a time, in the order of their tickets
   LinkPool links_;
   Monitor monitor_{me_};
