@@ -3,11 +3,11 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -50,11 +50,9 @@ bool is_link_local(const GidBytes& gid) {
 }
 
 int common_bits(const GidBytes& a, const GidBytes& b) {
-  int bits = 0;
-  while (bits < 128 &&
-         ((a[static_cast<size_t>(bits / 8)] ^ b[static_cast<size_t>(bits / 8)]) >> (7 - bits % 8) & 1) == 0)
-    bits++;
-  return bits;
+  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
+  const auto bits = static_cast<int>(x - a.begin()) * 8;
+  return x == a.end() ? bits : bits + std::countl_zero(static_cast<uint8_t>(*x ^ *y));
 }
 
 Address to_address(const GidBytes& gid) {
@@ -100,12 +98,11 @@ int score(const PortAddress& mine, size_t my_gid, const GidBytes& peer) {
 Error cannot_register(const Port& port, size_t bytes, int sys_errno) {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
-  std::string remedy;
-  if (sys_errno == ENOMEM && limit.rlim_cur != RLIM_INFINITY)
-    remedy = format(": this process may lock %llu bytes; raise the limit (ulimit -l unlimited, memlock in limits.conf)",
-                    static_cast<unsigned long long>(limit.rlim_cur));
   Error error = system_error(format("registering %zu bytes with %s", bytes, port.name().c_str()), sys_errno);
-  error.message += remedy;
+  if (sys_errno == ENOMEM && limit.rlim_cur != RLIM_INFINITY)
+    error.message +=
+        format(": this process may lock %llu bytes; raise the limit (ulimit -l unlimited, memlock in limits.conf)",
+               static_cast<unsigned long long>(limit.rlim_cur));
   return error;
 }
 
@@ -157,7 +154,7 @@ Result<std::unique_ptr<Port>> Port::open(ibv_device* device, uint8_t number) {
 
 Result<void> Port::set_up() {
   ibv_port_attr attributes{};
-  if (ibv_query_port(context_, number_, &attributes) != 0) return system_error("cannot be asked", errno);
+  if (ibv_query_port(context_.get(), number_, &attributes) != 0) return system_error("cannot be asked", errno);
   if (attributes.state != IBV_PORT_ACTIVE)
     return Error{Code::kSystemError, format("is %s", ibv_port_state_str(attributes.state))};
   address_.is_ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
@@ -167,9 +164,9 @@ Result<void> Port::set_up() {
   active_speed_ = attributes.active_speed;
   active_width_ = attributes.active_width;
   TUTTI_TRY(find_gids());
-  domain_ = ibv_alloc_pd(context_);
+  domain_.reset(ibv_alloc_pd(context_.get()));
   if (domain_ == nullptr) return system_error("has no protection domain", errno);
-  channel_ = ibv_create_comp_channel(context_);
+  channel_.reset(ibv_create_comp_channel(context_.get()));
   if (channel_ == nullptr) return system_error("has no completion channel", errno);
   for (const int fd : {context_->async_fd, channel_->fd}) fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   return {};
@@ -179,27 +176,22 @@ Result<void> Port::set_up() {
 Result<void> Port::find_gids() {
   TUTTI_TRY_ASSIGN(const int64_t only, env_int(Env::kIbGidIndex));
   std::vector<ibv_gid_entry> table(256);
-  const ssize_t n = ibv_query_gid_table(context_, table.data(), table.size(), 0);
+  const ssize_t n = ibv_query_gid_table(context_.get(), table.data(), table.size(), 0);
   if (n < 0) return system_error("has no GID table", static_cast<int>(-n));
   table.resize(static_cast<size_t>(n));
   std::erase_if(table, [&](const ibv_gid_entry& e) {
     const bool good = !address_.is_ethernet || e.gid_type == IBV_GID_TYPE_ROCE_V2;
     return e.port_num != number_ || e.gid_index > 255 || (only >= 0 ? e.gid_index != only : !good);
   });
-  const auto bytes_of = [](const ibv_gid_entry& e) {
-    GidBytes bytes;
-    memcpy(bytes.data(), e.gid.raw, bytes.size());
-    return bytes;
-  };
   sort_stably(table.begin(), table.end(), [&](const ibv_gid_entry& a, const ibv_gid_entry& b) {
     const auto rank = [&](const GidBytes& gid) { return is_v4(gid) ? 0 : is_link_local(gid) ? 2 : 1; };
-    return rank(bytes_of(a)) < rank(bytes_of(b));
+    return rank(std::bit_cast<GidBytes>(a.gid)) < rank(std::bit_cast<GidBytes>(b.gid));
   });
   TUTTI_TRY_ASSIGN(const auto interfaces, all_interfaces());
   for (const ibv_gid_entry& e : table) {
     if (address_.n_gids == kMaxGids) break;
     gid_indices_[address_.n_gids] = static_cast<uint8_t>(e.gid_index);
-    const GidBytes gid = bytes_of(e);
+    const GidBytes gid = std::bit_cast<GidBytes>(e.gid);
     for (const Interface& i : interfaces)
       if (i.address.same_place(to_address(gid)))
         address_.network_bits[address_.n_gids] = static_cast<uint8_t>(i.network_bits + (is_v4(gid) ? 96 : 0));
@@ -209,12 +201,6 @@ Result<void> Port::find_gids() {
   return Error{Code::kSystemError, only >= 0
                                        ? format("has no GID at TUTTI_IB_GID_INDEX=%lld", static_cast<long long>(only))
                                        : "has no GID for RoCE v2: its network interface needs an IP address"};
-}
-
-Port::~Port() {
-  if (channel_ != nullptr) ibv_destroy_comp_channel(channel_);
-  if (domain_ != nullptr) ibv_dealloc_pd(domain_);
-  ibv_close_device(context_);
 }
 
 uint64_t Port::bytes_per_second() const {
@@ -228,7 +214,7 @@ uint64_t Port::bytes_per_second() const {
 
 std::string Port::down_because() const {
   ibv_port_attr attributes{};
-  if (ibv_query_port(context_, number_, &attributes) != 0) return "not there";
+  if (ibv_query_port(context_.get(), number_, &attributes) != 0) return "not there";
   if (attributes.state == IBV_PORT_DOWN) return "down";
   return attributes.state == IBV_PORT_ACTIVE ? "" : ibv_port_state_str(attributes.state);
 }
@@ -237,7 +223,7 @@ std::string Port::down_because() const {
 // this does.
 std::optional<std::string> Port::trouble(double patience_seconds) {
   ibv_async_event event{};
-  while (ibv_get_async_event(context_, &event) == 0) {
+  while (ibv_get_async_event(context_.get(), &event) == 0) {
     if (event.event_type == IBV_EVENT_DEVICE_FATAL) trouble_ = "the device has failed (dmesg has more)";
     const bool of_port = event.event_type == IBV_EVENT_PORT_ERR || event.event_type == IBV_EVENT_PORT_ACTIVE;
     if (of_port && event.element.port_num == number_) {
@@ -286,12 +272,9 @@ std::vector<Pairing> pair_ports(const std::vector<PortAddress>& mine, const std:
 Result<Pinned> Pinned::allocate(const Ports& ports, size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return system_error(format("%zu bytes for a link's slots", bytes), errno);
+  std::unique_ptr<void, Unmap> owned(memory, Unmap{bytes});
   auto pinned = around(ports, memory, bytes);
-  if (!pinned) {
-    munmap(memory, bytes);
-    return std::move(pinned).error();
-  }
-  pinned.value().owns_ = true;
+  if (pinned) pinned.value().owned_ = std::move(owned);
   return pinned;
 }
 
@@ -299,11 +282,10 @@ template <class Register>
 Result<Pinned> Pinned::made(const Ports& ports, void* memory, size_t bytes, Register&& register_with) {
   Pinned pinned;
   pinned.memory_ = memory;
-  pinned.bytes_ = bytes;
   for (const auto& port : ports) {
     ibv_mr* region = register_with(port->domain());
     if (region == nullptr) return cannot_register(*port, bytes, errno);
-    pinned.regions_.push_back(region);
+    pinned.regions_.emplace_back(region);
   }
   return pinned;
 }
@@ -323,19 +305,6 @@ Result<Pinned> Pinned::of_device(const Ports& ports, void* memory, size_t bytes,
     pinned.error().message +=
         " by its dmabuf, which needs Linux 5.12 or later and a network device whose driver supports it";
   return pinned;
-}
-
-Pinned& Pinned::operator=(Pinned&& other) noexcept {
-  std::swap(memory_, other.memory_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(owns_, other.owns_);
-  std::swap(regions_, other.regions_);
-  return *this;
-}
-
-Pinned::~Pinned() {
-  for (ibv_mr* region : regions_) ibv_dereg_mr(region);
-  if (owns_) munmap(memory_, bytes_);
 }
 
 }  // namespace tutti::verbs

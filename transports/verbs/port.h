@@ -8,6 +8,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <memory>
@@ -21,6 +22,16 @@
 namespace tutti::verbs {
 
 inline constexpr size_t kMaxPorts = 4, kMaxGids = 4, kMaxQueues = 8;
+
+// For std::unique_ptr.
+struct Destroy {
+  void operator()(ibv_context* device) const { ibv_close_device(device); }
+  void operator()(ibv_pd* domain) const { ibv_dealloc_pd(domain); }
+  void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
+  void operator()(ibv_cq* completions) const { ibv_destroy_cq(completions); }
+  void operator()(ibv_qp* pair) const { ibv_destroy_qp(pair); }
+  void operator()(ibv_mr* region) const { ibv_dereg_mr(region); }
+};
 
 using GidBytes = std::array<uint8_t, 16>;
 
@@ -38,14 +49,12 @@ class Port {
  public:
   // The active ports that TUTTI_IB_HCA allows, at most kMaxPorts. An error says why there is none.
   static Result<std::vector<std::unique_ptr<Port>>> open_all();
-  Port(const Port&) = delete;
-  ~Port();
 
   const std::string& name() const { return name_; }  // "mlx5_0:1"
-  ibv_context* context() const { return context_; }
-  ibv_pd* domain() const { return domain_; }
+  ibv_context* context() const { return context_.get(); }
+  ibv_pd* domain() const { return domain_.get(); }
   // What the completions of all links wake: so whoever sleeps on one may be woken by another.
-  ibv_comp_channel* channel() const { return channel_; }
+  ibv_comp_channel* channel() const { return channel_.get(); }
   uint8_t number() const { return number_; }
   uint32_t max_message_bytes() const { return max_message_bytes_; }
   uint64_t bytes_per_second() const;
@@ -62,11 +71,11 @@ class Port {
   Result<void> set_up();
   Result<void> find_gids();
 
-  ibv_context* context_;
+  std::unique_ptr<ibv_context, Destroy> context_;
   uint8_t number_;
   std::string name_;
-  ibv_pd* domain_ = nullptr;
-  ibv_comp_channel* channel_ = nullptr;
+  std::unique_ptr<ibv_pd, Destroy> domain_;
+  std::unique_ptr<ibv_comp_channel, Destroy> channel_;
   uint32_t max_message_bytes_ = 0;
   uint32_t active_speed_ = 0, active_width_ = 0;
   PortAddress address_;
@@ -96,7 +105,7 @@ struct Pairing {
 };
 std::vector<Pairing> pair_ports(const std::vector<PortAddress>& mine, const std::vector<PortAddress>& theirs);
 
-// Memory that some ports can read, and peers write to if `writable`.
+// Memory that some ports can read, and peers write to.
 class Pinned {
  public:
   static Result<Pinned> allocate(const Ports& ports, size_t bytes);
@@ -104,20 +113,19 @@ class Pinned {
   static Result<Pinned> around(const Ports& ports, void* memory, size_t bytes);
   // Memory of a device, behind a dmabuf, which is not needed any longer afterwards.
   static Result<Pinned> of_device(const Ports& ports, void* memory, size_t bytes, int dmabuf, uint64_t offset);
-  Pinned() = default;
-  Pinned(Pinned&& other) noexcept { *this = std::move(other); }
-  Pinned& operator=(Pinned&& other) noexcept;
-  ~Pinned();
 
   char* data() const { return static_cast<char*>(memory_); }
   uint32_t local_key(size_t port) const { return regions_[port]->lkey; }
   uint32_t remote_key(size_t port) const { return regions_[port]->rkey; }
 
  private:
+  struct Unmap {
+    size_t bytes;
+    void operator()(void* memory) const { munmap(memory, bytes); }
+  };
   void* memory_ = nullptr;
-  size_t bytes_ = 0;
-  bool owns_ = false;
-  std::vector<ibv_mr*> regions_;  // by port
+  std::unique_ptr<void, Unmap> owned_;                     // null: it is somebody else's
+  std::vector<std::unique_ptr<ibv_mr, Destroy>> regions_;  // by port
 
   template <class Register>
   static Result<Pinned> made(const Ports& ports, void* memory, size_t bytes, Register&& register_with);
