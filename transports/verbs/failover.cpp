@@ -13,12 +13,16 @@
 //   - Releases and wishes are told by one more wish through another pair, after both ends are closed, so that none of
 //     the old ones comes after it. Until then the connection beside the link tells of releases.
 // For all this both ends have to look at the link, which they do whenever they wait for any link of the endpoint.
+//
+// The pair is made again when its port is up. The sender makes a new one in its place and says so through the
+// connection beside the link; the receiver makes its half and answers, or says that it cannot. A write of no bytes then
+// proves that the network lets it through: a message would be stalled until all retries are over. The receiver uses its
+// half when the first message has come by it.
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "transports/verbs/link.h"
 
@@ -27,59 +31,36 @@ namespace {
 
 // A device that lives flushes at once.
 constexpr double kLongestFlushSeconds = 0.1;
-// From one attempt to mend a queue pair to the next. One that is proved by a few bytes may still stall what it is given
-// until all retries are over, so it has to last, or the pauses grow.
-constexpr int64_t kFirstPauseNs = 500'000'000, kLongestPauseNs = 60'000'000'000;
 
 }  // namespace
 
-void Half::drop(size_t queue, const std::string& why) {
-  if (!is_usable(queue)) return;
-  states_[queue].why = queues_[queue].port().name() + ": " + why;
-  drops_ = true;
-}
-
 void Half::close_dropped() {
-  if (!drops_) return;
-  drops_ = false;
+  if (!pairs_.take_drops()) return;
   read_socket();  // a peer that went is a better reason than what its going does to the queue pairs
-  for (size_t q = 0; q < queues_.size() && !failure_ && !closed_; q++)
-    if (queues_[q].is_open() && !states_[q].why.empty()) close(q);
+  for (QueuePair& pair : pairs_)
+    if (pair.queue.is_open() && !pair.is_usable() && !failure_ && !closed_) close(pair);
 }
 
-void Half::close(size_t q) {
-  Queue& queue = queues_[q];
-  State& state = states_[q];
+void Half::close(QueuePair& pair) {
   const auto others =
-      std::count_if(queues_.begin(), queues_.end(), [](const Queue& other) { return other.is_open(); }) - 1;
-  if (others == 0) return fail(state.why);
+      std::count_if(pairs_.begin(), pairs_.end(), [](const QueuePair& other) { return other.queue.is_open(); }) - 1;
+  if (others == 0) return fail(pair.why);
   // All that has arrived is to be taken first: with the pair, its completions may go.
-  const Deadline limit = Deadline::after_seconds(queue.stop() ? kLongestFlushSeconds : 0);
+  const Deadline limit = Deadline::after_seconds(pair.queue.stop() ? kLongestFlushSeconds : 0);
   do poll_completions();
-  while (!state.is_flushed && !failure_ && !limit.passed());
-  queue.close();
-  unsettled_++;
+  while (!pair.is_flushed && !failure_ && !limit.passed());
+  pairs_.close(pair);
   log(LogLevel::kWarn, "verbs link with rank %d: %s. Its messages take the other %td queue pairs", config_.peer,
-      state.why.c_str(), others);
-  send_notice(Notice::kClosed, q, state.why);
-  if (state.notice) settle(q);
-}
-
-void Half::settle(size_t q) {
-  unsettled_--;
-  State& state = states_[q];
-  const int64_t now = now_ns();
-  if (now - state.made_ns > kLongestPauseNs) state.pause_ns = 0;
-  state.pause_ns = std::clamp(2 * state.pause_ns, kFirstPauseNs, kLongestPauseNs);
-  state.mend_ns = now + state.pause_ns;
-  on_closed(q, *state.notice);
+      pair.why.c_str(), others);
+  send_notice(Notice::kClosed, pair, pair.why);
+  if (pairs_.settle(pair)) on_closed(pair, *pair.notice);
 }
 
 // There is always room for it: few are ever sent.
-void Half::send_notice(Notice::What what, size_t q, const std::string& why, const QueueAddress& made) {
+void Half::send_notice(Notice::What what, const QueuePair& pair, const std::string& why, const QueueAddress& made) {
   Notice notice{};
   notice.what = what;
-  notice.queue = static_cast<uint32_t>(q);
+  notice.queue = static_cast<uint32_t>(&pair - &pairs_[0]);
   notice.made = made;
   snprintf(notice.why, sizeof notice.why, "%s", why.c_str());
   fill(&notice);
@@ -87,65 +68,82 @@ void Half::send_notice(Notice::What what, size_t q, const std::string& why, cons
     fail("its connection ignores a queue pair that has failed");
 }
 
-void Half::take_notices() {
-  while (inbox_.size() >= sizeof(Notice) && !failure_) {
-    Notice notice;
-    memcpy(&notice, inbox_.data(), sizeof notice);
-    inbox_.erase(0, sizeof notice);
-    notice.why[sizeof notice.why - 1] = '\0';
-    on_notice(notice);
-    if (notice.what != Notice::kReleased && notice.queue < queues_.size()) take_notice(notice);
-  }
-}
-
 void Half::take_notice(const Notice& notice) {
-  const size_t q = notice.queue;
-  State& state = states_[q];
-  if (notice.what == Notice::kMade) return on_made(q, notice.made);
-  if (state.notice) return on_not_made(q, notice.why);
-  state.notice = notice;
-  if (queues_[q].is_open())
-    drop(q, format("rank %d has closed the other end: %s", config_.peer, notice.why));
-  else
-    settle(q);
+  on_released(notice.released);
+  if (notice.what == Notice::kReleased || notice.queue >= pairs_.size()) return;
+  QueuePair& pair = pairs_[notice.queue];
+  if (notice.what == Notice::kMade) return on_made(pair, notice.made);
+  if (pair.notice) {
+    if (std::exchange(pair.next, nullptr))
+      log(LogLevel::kInfo, "verbs link with rank %d: it cannot be reached again through %s: %s", config_.peer,
+          pair.queue.port().name().c_str(), notice.why);
+    return;
+  }
+  pair.notice = notice;
+  if (pair.queue.is_open())
+    pairs_.drop(pair, format("rank %d has closed the other end: %s", config_.peer, notice.why));
+  else if (pairs_.settle(pair))
+    on_closed(pair, notice);
 }
 
-void SendLink::on_notice(const Notice& notice) {
-  take_released(notice.released);
-}
-
-void SendLink::on_closed(size_t queue, const Notice& notice) {
+void SendLink::on_closed(const QueuePair& pair, const Notice& notice) {
   for (Sent& message : sent_) {
-    if (message.queue != queue) continue;
+    if (message.pair != &pair) continue;
     const uint64_t ahead = message.number - notice.released;
     const bool is_there = message.number < released_ || (ahead < config_.slots && (notice.arrived >> ahead & 1) != 0);
-    message.queue = Sent::kNoQueue;
+    message.pair = nullptr;
     if (is_there) {
-      if (message.exposed) give_back(message);
+      on_read(static_cast<uint32_t>(&message - sent_.data()));
     } else if (message.payload != nullptr && !message.exposed) {
       fail("a message that was sent from registered memory is lost with its port");
-    } else if (message.is_required) {
-      // No later place was required, because this one was not released.
-      set_place(message, {.number = low_bits(message.number), .is_placed = 1});
     } else {
-      set_place(message, {.number = low_bits(message.number)});
+      // No later place was required than this one, because it was not released.
+      set_place(message, {.number = low_bits(message.number), .is_placed = message.is_required});
     }
   }
 }
 
 void RecvLink::fill(Notice* notice) {
-  notice->released = released_;
-  for (uint64_t i = 0; i < config_.slots; i++)
-    if (arrivals_[(released_ + i) % config_.slots].is_there) notice->arrived |= uint64_t{1} << i;
+  notice->released = messages_.released();
+  notice->arrived = messages_.arrived();
 }
 
-void RecvLink::on_closed(size_t, const Notice&) {
-  Wish wish{.released = released_, .number = Wish::kNone};
-  if (is_required_ && wished_ && wish_.number == released_) {
-    wish = wish_;
-    wish.released = released_;
-  }
+void RecvLink::on_closed(const QueuePair&, const Notice&) {
+  Wish wish{.number = Wish::kNone};
+  if (is_required_ && wished_ && wish_.number == messages_.released()) wish = wish_;
+  wish.released = messages_.released();
   tell(wish);
+}
+
+void SendLink::mend() {
+  for (QueuePair& pair : pairs_) {
+    if (failure_ || !pair.is_time_to_mend()) continue;
+    auto made = pairs_.make(pair.queue.route());
+    if (!made) {
+      log(LogLevel::kInfo, "verbs link with rank %d: %s", config_.peer, made.error().message.c_str());
+      continue;
+    }
+    send_notice(Notice::kMade, pair, "", made.value().address(memory_));
+    pair.next = std::make_unique<Queue>(std::move(made).value());
+  }
+}
+
+void SendLink::on_made(QueuePair& pair, const QueueAddress& made) {
+  const auto next = std::move(pair.next);
+  if (!next) return fail("it sent a queue pair that it was not asked for");
+  pair.replace(std::move(*next));
+  const auto connected = pair.queue.connect(made);
+  if (!connected) return pairs_.drop(pair, connected.error().message);
+  if (!pair.queue.write_nothing(slots_at_)) pairs_.drop(pair, "a write cannot be posted");
+}
+
+void RecvLink::on_made(QueuePair& pair, const QueueAddress& made) {
+  if (pair.queue.is_open()) return fail("it sent an invalid queue pair");
+  const std::string down = pair.queue.port().down_because();
+  auto queue = down.empty() ? make_queue(pair.queue.route(), made) : Error{Code::kRemoteError, down};
+  if (!queue) return send_notice(Notice::kClosed, pair, queue.error().message);
+  pair.replace(std::move(queue).value());
+  send_notice(Notice::kMade, pair, "", pair.queue.address(memory_));
 }
 
 }  // namespace tutti::verbs

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/env.h"
 #include "base/handshake.h"
@@ -25,21 +26,17 @@ Result<void> change(ibv_qp* pair, ibv_qp_attr& attributes, int mask, const Port&
 
 }  // namespace
 
-Result<Queue> Queue::create(Port& port, size_t port_index, size_t my_gid, ibv_cq* completions, uint32_t sends,
-                            uint32_t receives) {
-  Queue queue;
-  queue.port_ = &port;
-  queue.port_index_ = port_index;
-  queue.my_gid_ = my_gid;
+Result<Queue> Queue::create(const Route& route, ibv_cq* completions, uint32_t sends, uint32_t receives) {
+  const Port& port = *route.port;
+  Queue queue(route);
   queue.sends_ = sends;
+  queue.receives_ = receives;
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = completions;
   init.qp_type = IBV_QPT_RC;
-  init.cap = {sends + 1, receives, 2, 1, kInlineBytes};
-  queue.pair_.reset(ibv_create_qp(port.domain(), &init));
-  if (queue.pair_ == nullptr) {  // there are devices that take nothing inline
-    init.cap = {sends + 1, receives, 2, 1, 0};
-    queue.pair_.reset(ibv_create_qp(port.domain(), &init));
+  for (const uint32_t inline_bytes : {kInlineBytes, 0u}) {  // there are devices that take nothing inline
+    init.cap = {sends + 1, receives, 2, 1, inline_bytes};
+    if (queue.pair_ == nullptr) queue.pair_.reset(ibv_create_qp(port.domain(), &init));
   }
   if (queue.pair_ == nullptr) return system_error(format("creating a queue pair of %s", port.name().c_str()), errno);
   queue.number_ = queue.pair_->qp_num;
@@ -58,11 +55,13 @@ Result<Queue> Queue::create(Port& port, size_t port_index, size_t my_gid, ibv_cq
   return queue;
 }
 
-QueueAddress Queue::address(uint32_t key) const {
-  return {number_, sequence_, key, static_cast<uint32_t>(port_index_), static_cast<uint32_t>(my_gid_)};
+QueueAddress Queue::address(const Pinned& memory) const {
+  return {number_, sequence_, memory.remote_key(port_index()), static_cast<uint32_t>(port_index()),
+          static_cast<uint32_t>(route_.my_gid)};
 }
 
-Result<void> Queue::connect(const QueueAddress& peer, const PortAddress& peer_port) {
+Result<void> Queue::connect(const QueueAddress& peer) {
+  const Port& port = *route_.port;
   TUTTI_TRY_ASSIGN(const int64_t level, env_int(Env::kIbServiceLevel));
   TUTTI_TRY_ASSIGN(const int64_t traffic_class, env_int(Env::kIbTrafficClass));
   TUTTI_TRY_ASSIGN(const int64_t timeout, env_int(Env::kIbTimeout));
@@ -70,22 +69,22 @@ Result<void> Queue::connect(const QueueAddress& peer, const PortAddress& peer_po
   peer_key_ = peer.key;
   ibv_qp_attr a{};
   a.qp_state = IBV_QPS_RTR;
-  a.path_mtu = static_cast<ibv_mtu>(std::min(peer_port.mtu, port_->address().mtu));
+  a.path_mtu = static_cast<ibv_mtu>(std::min(route_.peer.mtu, port.address().mtu));
   a.dest_qp_num = peer.number;
   a.rq_psn = peer.sequence;
   a.min_rnr_timer = kNotReadyTimer;
-  a.ah_attr.port_num = port_->number();
+  a.ah_attr.port_num = port.number();
   a.ah_attr.sl = static_cast<uint8_t>(level);
-  a.ah_attr.dlid = peer_port.lid;
-  a.ah_attr.is_global = port_->address().is_ethernet;
-  memcpy(a.ah_attr.grh.dgid.raw, peer_port.gids[peer.gid].data(), 16);
-  a.ah_attr.grh.sgid_index = port_->gid_index(my_gid_);
+  a.ah_attr.dlid = route_.peer.lid;
+  a.ah_attr.is_global = port.address().is_ethernet;
+  memcpy(a.ah_attr.grh.dgid.raw, route_.peer.gids[route_.peer_gid].data(), 16);
+  a.ah_attr.grh.sgid_index = port.gid_index(route_.my_gid);
   a.ah_attr.grh.hop_limit = 64;
   a.ah_attr.grh.traffic_class = static_cast<uint8_t>(traffic_class);
   TUTTI_TRY(change(pair_.get(), a,
                    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-                   *port_, "connecting (TUTTI_IB_GID_INDEX?)"));
+                   port, "connecting (TUTTI_IB_GID_INDEX?)"));
   a = {};
   a.qp_state = IBV_QPS_RTS;
   a.sq_psn = sequence_;
@@ -95,7 +94,7 @@ Result<void> Queue::connect(const QueueAddress& peer, const PortAddress& peer_po
   return change(
       pair_.get(), a,
       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
-      *port_, "starting");
+      port, "starting");
 }
 
 bool Queue::write(const Write& write) {
@@ -123,6 +122,11 @@ bool Queue::stop() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
   return ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE) == 0;
+}
+
+// Half of them are enough for all that may be under way.
+bool Queue::received() {
+  return ++owed_ < receives_ / 4 || receive(std::exchange(owed_, 0));
 }
 
 bool Queue::receive(uint32_t n) {

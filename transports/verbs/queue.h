@@ -14,17 +14,23 @@ struct QueueAddress {
   uint32_t gid = 0;       // likewise
 };
 
+// Which ports a connection joins, by which of their GIDs.
+struct Route {
+  Port* port;
+  size_t port_index, my_gid, peer_port, peer_gid;
+  PortAddress peer;
+};
+
 class Queue {
  public:
-  // `my_gid` and the peer's port are those of a path. Receives `receives` messages ahead of release.
-  static Result<Queue> create(Port& port, size_t port_index, size_t my_gid, ibv_cq* completions, uint32_t sends,
-                              uint32_t receives);
-  QueueAddress address(uint32_t key) const;
-  Result<void> connect(const QueueAddress& peer, const PortAddress& peer_port);
+  // Receives `receives` messages ahead of release.
+  static Result<Queue> create(const Route& route, ibv_cq* completions, uint32_t sends, uint32_t receives);
+  QueueAddress address(const Pinned& memory) const;  // `memory`: may be written
+  Result<void> connect(const QueueAddress& peer);
 
-  Port& port() const { return *port_; }
-  size_t port_index() const { return port_index_; }
-  size_t my_gid() const { return my_gid_; }
+  const Route& route() const { return route_; }
+  Port& port() const { return *route_.port; }
+  size_t port_index() const { return route_.port_index; }
   uint32_t number() const { return number_; }
   bool is_open() const { return pair_ != nullptr; }
   // Nothing is sent and nothing comes any more; what was under way is flushed. False: the device does not listen.
@@ -32,7 +38,6 @@ class Queue {
   // Nothing of it is read or written any more.
   void close() { pair_.reset(); }
   uint32_t peer_key() const { return peer_key_; }
-  uint32_t inline_bytes() const { return inline_bytes_; }
   uint64_t under_way() const { return posted_ - completed_; }
   bool has_room(uint32_t writes) const { return under_way() + writes <= sends_; }  // and one more
 
@@ -50,7 +55,10 @@ class Queue {
     bool is_device = false;  // the CPU may not be able to read it
   };
   bool write(const Write& write);
-  bool receive(uint32_t n);
+  // Nothing, so that its completion tells that all before it has arrived.
+  bool write_nothing(uint64_t to) { return write({.n_from = 0, .to = to, .key = peer_key_, .signalled = true}); }
+  // One of its receives was used up. False: no more can be posted.
+  bool received();
   // Of a completion: what it was of.
   static bool is_receive(const ibv_wc& completion) { return completion.wr_id == 0; }
   static bool exposes(const ibv_wc& completion) { return (completion.wr_id & 1) != 0; }
@@ -59,18 +67,16 @@ class Queue {
   uint64_t unsignalled() const { return posted_ - signalled_; }
 
  private:
-  Queue() = default;
+  explicit Queue(const Route& route) : route_(route) {}
+  bool receive(uint32_t n);
 
-  Port* port_ = nullptr;
-  size_t port_index_ = 0, my_gid_ = 0;
-  struct Destroy {
-    void operator()(ibv_qp* pair) const { ibv_destroy_qp(pair); }
-  };
   std::unique_ptr<ibv_qp, Destroy> pair_;
   uint32_t number_ = 0, sequence_ = 0;
-  uint32_t sends_ = 0, inline_bytes_ = 0;
+  uint32_t sends_ = 0, receives_ = 0, inline_bytes_ = 0;
+  uint32_t owed_ = 0;  // receives
   uint32_t peer_key_ = 0;
   uint64_t posted_ = 0, completed_ = 0, signalled_ = 0;
+  Route route_;  // last: what each message needs lies together
 };
 
 }  // namespace tutti::verbs

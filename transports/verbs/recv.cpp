@@ -15,11 +15,6 @@ constexpr uint64_t kMessagesPerTrial = 16;
 // Fewer releases than are worth a write are told when the next message does not come soon.
 constexpr uint32_t kIdlePolls = 64;
 
-// To each queue.
-uint32_t writes_of(const tuttiLinkConfig& config) {
-  return 2 * wishes_of(config);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tuttiLinkConfig& config,
@@ -30,8 +25,7 @@ Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tu
   if (accepted) {
     answer.n_queues = offer.n_queues;
     answer.slots = reinterpret_cast<uintptr_t>(link->memory_.data());
-    for (size_t q = 0; q < offer.n_queues; q++)
-      answer.queues[q] = link->queues_[q].address(link->memory_.remote_key(link->queues_[q].port_index()));
+    for (size_t q = 0; q < offer.n_queues; q++) answer.queues[q] = link->pairs_[q].queue.address(link->memory_);
   } else {
     snprintf(answer.refusal, sizeof answer.refusal, "%s", accepted.error().message.c_str());
   }
@@ -44,32 +38,28 @@ Result<std::unique_ptr<LinkHalf>> RecvLink::create(Hub& hub, Fd socket, const tu
 Result<void> RecvLink::accept(const Offer& offer) {
   if (offer.n_queues == 0 || offer.n_queues > kMaxQueues)
     return Error{Code::kRemoteError, format("rank %d offers %u queue pairs", config_.peer, offer.n_queues)};
-  std::copy(std::begin(offer.ports), std::end(offer.ports), peer_ports_);
-  std::vector<Queue> queues;
-  receives_ = 2 * config_.slots;
-  TUTTI_TRY(open_completions(offer.n_queues * (writes_of(config_) + 1 + receives_)));
-  TUTTI_TRY_ASSIGN(
-      memory_, Pinned::allocate(hub_.ports, config_.slots * stride_of(config_) + wishes_of(config_) * sizeof(Wish)));
+  TUTTI_TRY(pairs_.open(hub_.ports, offer.n_queues, 2 * wishes_of(config_), 2 * config_.slots));
+  TUTTI_TRY_ASSIGN(memory_, LinkMemory::allocate(hub_.ports, config_));
   for (size_t q = 0; q < offer.n_queues; q++) {
     const Offer::Line& line = offer.lines[q];
     if (line.your_port >= hub_.ports.size() || line.mine.port >= kMaxPorts || line.mine.gid >= kMaxGids ||
         line.your_gid >= kMaxGids)
       return Error{Code::kRemoteError,
                    format("rank %d offers a queue pair for a port that does not exist", config_.peer)};
-    TUTTI_TRY_ASSIGN(Queue queue, make_queue(line.your_port, line.your_gid, line.mine));
-    queues.push_back(std::move(queue));
+    const Route route{hub_.ports[line.your_port].get(), line.your_port, line.your_gid, line.mine.port, line.mine.gid,
+                      offer.ports[line.mine.port]};
+    TUTTI_TRY_ASSIGN(Queue queue, make_queue(route, line.mine));
+    pairs_.add(std::move(queue));
   }
-  set_queues(std::move(queues));
-  arrivals_.resize(config_.slots);
+  wish_pair_ = &pairs_[0];
   wishes_at_ = offer.wishes;
   sender_ = offer.sender;
-  return watch_socket();
+  return pairs_.watch(socket_.get(), "watching a connection");
 }
 
-Result<Queue> RecvLink::make_queue(size_t port, size_t gid, const QueueAddress& peer) {
-  TUTTI_TRY_ASSIGN(Queue queue,
-                   Queue::create(*hub_.ports[port], port, gid, completions_[port], writes_of(config_), receives_));
-  TUTTI_TRY(queue.connect(peer, peer_ports_[peer.port]));
+Result<Queue> RecvLink::make_queue(const Route& route, const QueueAddress& peer) {
+  TUTTI_TRY_ASSIGN(Queue queue, pairs_.make(route));
+  TUTTI_TRY(queue.connect(peer));
   return queue;
 }
 
@@ -81,39 +71,42 @@ RecvLink::~RecvLink() {
 void RecvLink::pass_released(SlotHeader* header) {
   if (failure_) return;
   header->sender = sender_;
-  header->released = released_told_ = released_;
+  header->released = released_told_ = messages_.released();
 }
 
-SlotHeader& RecvLink::header(uint64_t number) const {
-  return *reinterpret_cast<SlotHeader*>(memory_.data() + number % config_.slots * stride_of(config_));
-}
-
-// Messages of several queues overtake each other, and headers build on those before them.
-void RecvLink::on_arrival(uint32_t immediate, uint32_t bytes) {
-  const auto announcement = std::bit_cast<Announcement>(immediate);
+bool ReorderBuffer::add(const Announcement& announcement, uint32_t bytes) {
   const uint32_t ahead = low_bits(announcement.number - released_);
-  Arrival& arrival = arrivals_[(released_ + ahead) % config_.slots];
-  if (ahead >= config_.slots || arrival.is_there) return fail("it sent a message for a slot that is not free");
+  Arrival& arrival = arrivals_[(released_ + ahead) % slots_];
+  if (ahead >= slots_ || arrival.is_there) return false;
   arrival = {true, announcement, bytes};
-  while (taken_ < released_ + config_.slots && arrivals_[taken_ % config_.slots].is_there)
-    take_header(arrivals_[taken_ % config_.slots]);
+  return true;
 }
 
-void RecvLink::take_header(const Arrival& arrival) {
-  SlotHeader& h = header(taken_);
-  const Announcement& a = arrival.announcement;
-  if (a.is_bare) {
-    h = last_;
-    h.number = taken_;
-    h.bytes = arrival.bytes;
-    h.tag.word[0] += a.steps;
-    h.released += a.releases;
+const SlotHeader* ReorderBuffer::next(const LinkMemory& memory) {
+  const Arrival& arrival = arrivals_[next_ % slots_];
+  if (next_ >= released_ + slots_ || !arrival.is_there) return nullptr;
+  SlotHeader& header = memory.header(next_);
+  if (arrival.announcement.is_bare) header = arrival.announcement.header_after(last_, next_, arrival.bytes);
+  header.is_placed = arrival.announcement.is_placed;
+  last_ = header;
+  next_++;
+  return &header;
+}
+
+uint64_t ReorderBuffer::arrived() const {
+  uint64_t bits = 0;
+  for (uint64_t i = 0; i < slots_; i++)
+    if (arrivals_[(released_ + i) % slots_].is_there) bits |= uint64_t{1} << i;
+  return bits;
+}
+
+void RecvLink::on_arrival(uint32_t immediate, uint32_t bytes) {
+  if (!messages_.add(std::bit_cast<Announcement>(immediate), bytes))
+    return fail("it sent a message for a slot that is not free");
+  while (const SlotHeader* header = messages_.next(memory_)) {
+    const auto back = hub_.senders.find({config_.peer, header->sender});
+    if (back != hub_.senders.end()) back->second->on_released(header->released);
   }
-  h.is_placed = a.is_placed;
-  last_ = h;
-  taken_++;
-  const auto back = hub_.senders.find(h.sender);
-  if (back != hub_.senders.end() && back->second->peer() == config_.peer) back->second->take_released(h.released);
 }
 
 Result<bool> RecvLink::poll() {
@@ -133,29 +126,29 @@ Result<bool> RecvLink::poll() {
     if (++idle_polls_ >= kIdlePolls) tell_releases();
   }
   // What arrived before a failure is still to be read.
-  if (is_there()) return true;
+  if (messages_.is_there()) return true;
   if (closed_) return gone();
   if (failure_) return *failure_;
   return true;
 }
 
 bool RecvLink::peek(tuttiMessage* message) {
-  if (!is_there() && !failure_) take_completions();
-  if (!is_there()) {
-    if (released_ - released_told_ >= enough_to_tell()) tell_releases();
+  if (!messages_.is_there() && !failure_) take_completions();
+  if (!messages_.is_there()) {
+    if (messages_.released() - released_told_ >= enough_to_tell()) tell_releases();
     return false;
   }
-  SlotHeader& h = header(released_);
-  const bool as_wished = h.is_placed != 0 && wish_.number == released_ && h.bytes == wish_.bytes;
+  SlotHeader& h = memory_.header(messages_.released());
+  const bool as_wished = h.is_placed != 0 && wish_.number == messages_.released() && h.bytes == wish_.bytes;
   const bool is_misfit = h.is_placed == 0 && is_required_;
   const bool fits = as_wished || is_misfit || (h.is_placed == 0 && h.bytes <= config_.slot_bytes);
-  if (h.number != released_ || !fits) {
-    taken_ = released_;
+  if (h.number != messages_.released() || !fits) {
+    messages_.forget();
     fail("it sent something that is not a message");
     return false;
   }
-  if (wish_.number == released_) in_vain_ = as_wished ? 0 : in_vain_ + (wished_ != nullptr ? 1 : 0);
-  if (!as_wished && wish_.number == released_) wished_ = nullptr;  // once: it counts once
+  if (wish_.number == messages_.released()) in_vain_ = as_wished ? 0 : in_vain_ + (wished_ != nullptr ? 1 : 0);
+  if (!as_wished && wish_.number == messages_.released()) wished_ = nullptr;  // once: it counts once
   *message = {reinterpret_cast<char*>(&h) + sizeof h, h.bytes, h.tag};
   if (as_wished) message->data = reinterpret_cast<const void*>(wish_.at);
   if (is_misfit) message->data = nullptr;
@@ -163,34 +156,34 @@ bool RecvLink::peek(tuttiMessage* message) {
 }
 
 void RecvLink::release() {
-  arrivals_[released_++ % config_.slots].is_there = false;
+  messages_.release();
   idle_polls_ = 0;
   wished_ = nullptr;
   is_required_ = false;
   // In a stream, so that the sender goes on while the rest is read. Else a reply may be about to leave, which it would
   // hold up; but two slots have to stay free, whatever comes.
-  const uint64_t untold = released_ - released_told_;
-  if (untold + 1 >= config_.slots || (is_there() && untold >= enough_to_tell())) tell_releases();
+  const uint64_t untold = messages_.released() - released_told_;
+  if (untold + 1 >= config_.slots || (messages_.is_there() && untold >= enough_to_tell())) tell_releases();
   look_sometimes();  // who always has a message never polls
 }
 
 void RecvLink::tell_releases() {
-  if (released_ == released_told_) return;
-  tell({.released = released_, .number = Wish::kNone});
+  if (messages_.released() == released_told_) return;
+  tell({.released = messages_.released(), .number = Wish::kNone});
 }
 
 void RecvLink::tell(const Wish& wish) {
   // First of all, for it may close that very queue pair.
-  if (!failure_ && !queues_.empty() && !queues_[wish_queue_].has_room(1)) take_completions();
-  if (failure_ || closed_ || queues_.empty()) return;
+  if (!failure_ && pairs_.size() > 0 && !wish_pair_->queue.has_room(1)) take_completions();
+  if (failure_ || closed_ || pairs_.size() == 0) return;
   released_told_ = wish.released;
-  if (unsettled_ > 0) return send_notice(Notice::kReleased, 0);
+  if (pairs_.unsettled() > 0) return send_notice(Notice::kReleased, pairs_[0]);
   // The same as long as it goes: an old wish must not come where a new one is already.
-  if (!is_usable(wish_queue_)) wish_queue_ = least_busy();
-  Queue& queue = queues_[wish_queue_];
+  if (!wish_pair_->is_usable()) wish_pair_ = &pairs_.least_busy();
+  Queue& queue = wish_pair_->queue;
   const uint32_t place = static_cast<uint32_t>(told_ % wishes_of(config_));
-  char* from = memory_.data() + config_.slots * stride_of(config_) + place * sizeof wish;
-  memcpy(from, &wish, sizeof wish);
+  Wish* from = &memory_.wishes()[place];
+  *from = wish;
   Queue::Write write{};
   write.from[0] = {reinterpret_cast<uintptr_t>(from), sizeof wish, memory_.local_key(queue.port_index())};
   write.n_from = 1;
@@ -200,18 +193,21 @@ void RecvLink::tell(const Wish& wish) {
   write.immediate = place;
   write.signalled = queue.unsignalled() + 1 >= config_.slots;
   told_++;
-  if (!queue.write(write)) drop(wish_queue_, "a write cannot be posted");
+  if (!queue.write(write)) pairs_.drop(*wish_pair_, "a write cannot be posted");
 }
 
 // The first place that a message is wished at counts.
 bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
   if (ahead > 0) return false;
-  if (wish_.number == released_ || is_there() || failure_) return true;
-  if (!required && in_vain_ >= kWishesInVain && released_ % kMessagesPerTrial != 0) return true;
+  if (wish_.number == messages_.released() || messages_.is_there() || failure_) return true;
+  if (!required && in_vain_ >= kWishesInVain && messages_.released() % kMessagesPerTrial != 0) return true;
   auto pinned = hub_.user_memory.find(to, bytes);
   if (!pinned) return false;
   is_required_ = required;
-  wish_ = {.released = released_, .number = released_, .at = reinterpret_cast<uintptr_t>(to), .bytes = bytes};
+  wish_ = {.released = messages_.released(),
+           .number = messages_.released(),
+           .at = reinterpret_cast<uintptr_t>(to),
+           .bytes = bytes};
   for (size_t p = 0; p < hub_.ports.size(); p++) wish_.keys[p] = pinned->remote_key(p);
   wished_ = std::move(pinned);
   tell(wish_);
@@ -222,14 +218,14 @@ bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
 void RecvLink::revoke() {
   if (!wished_) return;
   fail("its operation has failed");
-  queues_.clear();
+  pairs_.clear();
   wished_ = nullptr;
 }
 
 bool RecvLink::wait_begin(tuttiWait* wait) {
   if (!failure_) tell_releases();
-  *wait = {epoll_.get(), POLLIN};
-  return arm() && !is_there() && !failure_ && !closed_;
+  *wait = {pairs_.fd(), POLLIN};
+  return arm() && !messages_.is_there() && !failure_ && !closed_;
 }
 
 }  // namespace tutti::verbs

@@ -28,69 +28,55 @@ std::vector<PortAddress> addresses_of(const Ports& ports) {
 }  // namespace
 
 Result<std::unique_ptr<LinkHalf>> SendLink::create(Hub& hub, const Dialer::Call& call, const Contact& contact,
-                                                   std::vector<PortAddress> peer_ports, const tuttiLinkConfig& config) {
-  std::unique_ptr<SendLink> link(new SendLink(hub, call, contact, std::move(peer_ports), config));
-  auto made = link->make_queues();
+                                                   const std::vector<PortAddress>& peer_ports,
+                                                   const tuttiLinkConfig& config) {
+  std::unique_ptr<SendLink> link(new SendLink(hub, call, contact, config));
+  auto made = link->make_queues(peer_ports);
   if (made) return std::unique_ptr<LinkHalf>(std::move(link));
   made.error().culprit_rank = config.peer;
   return std::move(made).error();
 }
 
-Result<void> SendLink::make_queues() {
+Result<void> SendLink::make_queues(const std::vector<PortAddress>& peer_ports) {
   for (const auto& port : hub_.ports) most_bytes_at_once_ = std::min(most_bytes_at_once_, port->max_message_bytes());
   const size_t most_bytes = std::max<size_t>(stride_of(config_), TUTTI_DELIVERY_MAX_BYTES);
   writes_per_message_ = static_cast<uint32_t>(most_bytes / most_bytes_at_once_ + 2);
-  receives_ = 2 * wishes_of(config_);
-  writes_ = 3 * config_.slots * writes_per_message_;
-  TUTTI_TRY(open_completions(hub_.queues_per_port * (writes_ + 1 + receives_)));
-  TUTTI_TRY_ASSIGN(
-      memory_, Pinned::allocate(hub_.ports, config_.slots * stride_of(config_) + wishes_of(config_) * sizeof(Wish)));
-  std::vector<Queue> queues;
-  const std::vector<Pairing> pairings = pair_ports(addresses_of(hub_.ports), peer_ports_);
+  TUTTI_TRY(
+      pairs_.open(hub_.ports, hub_.queues_per_port, 3 * config_.slots * writes_per_message_, 2 * wishes_of(config_)));
+  TUTTI_TRY_ASSIGN(memory_, LinkMemory::allocate(hub_.ports, config_));
+  const std::vector<Pairing> pairings = pair_ports(addresses_of(hub_.ports), peer_ports);
   for (uint32_t q = 0; q < hub_.queues_per_port; q++) {  // first of all one on each port
-    for (const Pairing& pairing : pairings) {
-      if (queues.size() == kMaxQueues) break;
-      TUTTI_TRY_ASSIGN(Queue queue, Queue::create(*hub_.ports[pairing.mine], pairing.mine, pairing.path.my_gid,
-                                                  completions_[pairing.mine], writes_, receives_));
-      lines_.push_back({queue.address(memory_.remote_key(pairing.mine)), static_cast<uint32_t>(pairing.theirs),
-                        static_cast<uint32_t>(pairing.path.peer_gid)});
-      queues.push_back(std::move(queue));
+    for (const auto& [mine, theirs, path] : pairings) {
+      if (pairs_.size() == kMaxQueues) break;
+      const Route route{hub_.ports[mine].get(), mine, path.my_gid, theirs, path.peer_gid, peer_ports[theirs]};
+      TUTTI_TRY_ASSIGN(Queue queue, pairs_.make(route));
+      pairs_.add(std::move(queue));
     }
   }
-  set_queues(std::move(queues));
-  sent_.resize(config_.slots);
   random_bytes(&number_, sizeof number_);
-  hub_.senders[number_] = this;
-  if (!queues_.empty()) return {};
+  hub_.senders[{config_.peer, number_}] = this;
+  if (pairs_.size() > 0) return {};
   return Error{
       Code::kRemoteError,
       format("no port of this rank has an address that reaches one of rank %d (TUTTI_IB_HCA, TUTTI_IB_GID_INDEX)",
              config_.peer)};
 }
 
-SendLink::~SendLink() {
-  drain();
-  hub_.senders.erase(number_);
-}
-
-bool SendLink::is_under_way() const {
-  for (size_t q = 0; q < queues_.size(); q++)
-    if (queues_[q].is_open() && is_proved(q) && queues_[q].under_way() > 0) return true;
-  return unsettled_ > 0;
-}
-
 // The others learn that the link has ended when its connection closes, so all has to have arrived by then.
-void SendLink::drain() {
-  if (!ready_) return;
-  for (size_t q = 0; q < queues_.size(); q++)
-    if (is_usable(q) && queues_[q].unsignalled() > 0 && !failure_)
-      queues_[q].write({.n_from = 0, .to = slots_at_, .key = queues_[q].peer_key(), .signalled = true});
+SendLink::~SendLink() {
+  const auto is_under_way = [](const QueuePair& pair) {
+    return pair.queue.is_open() && pair.is_proved && pair.queue.under_way() > 0;
+  };
+  for (QueuePair& pair : pairs_)
+    if (pair.is_usable() && pair.queue.unsignalled() > 0 && !failure_) pair.queue.write_nothing(slots_at_);
   const Deadline limit = Deadline::after_seconds(kLongestDrainSeconds);
-  while (!failure_ && !closed_ && is_under_way() && !limit.passed()) {
+  while (!failure_ && !closed_ && (pairs_.unsettled() > 0 || std::any_of(pairs_.begin(), pairs_.end(), is_under_way)) &&
+         !limit.passed()) {
     take_completions();
     look_sometimes();
     sched_yield();
   }
+  hub_.senders.erase({config_.peer, number_});
 }
 
 Result<bool> SendLink::poll() {
@@ -109,66 +95,62 @@ Result<bool> SendLink::poll() {
 }
 
 Result<bool> SendLink::advance_connect() {
-  TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, config_.peer, "for a verbs link"));
-  if (!connected) return false;
-  if (!offered_) TUTTI_TRY(send_offer());
+  if (!socket_) {
+    TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, config_.peer, "for a verbs link"));
+    if (!connected) return false;
+    Offer offer{};
+    offer.sender = number_;
+    offer.wishes = reinterpret_cast<uintptr_t>(memory_.wishes());
+    for (const QueuePair& pair : pairs_) {
+      const Route& route = pair.queue.route();
+      offer.lines[offer.n_queues++] = {pair.queue.address(memory_), static_cast<uint32_t>(route.peer_port),
+                                       static_cast<uint32_t>(route.peer_gid)};
+    }
+    for (size_t p = 0; p < hub_.ports.size(); p++) offer.ports[p] = hub_.ports[p]->address();
+    // On a fresh connection there is always room for it.
+    if (::send(socket_.get(), &offer, sizeof offer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof offer)
+      return system_error(format("offering a verbs link to rank %d", config_.peer), errno);
+  }
   TUTTI_TRY_ASSIGN(ready_, take_answer());
   return ready_;
 }
 
-// On a fresh connection there is always room for it.
-Result<void> SendLink::send_offer() {
-  Offer offer{};
-  offer.n_queues = static_cast<uint32_t>(queues_.size());
-  offer.sender = number_;
-  offer.wishes = reinterpret_cast<uintptr_t>(memory_.data() + config_.slots * stride_of(config_));
-  std::copy(lines_.begin(), lines_.end(), offer.lines);
-  for (size_t p = 0; p < hub_.ports.size(); p++) offer.ports[p] = hub_.ports[p]->address();
-  if (::send(socket_.get(), &offer, sizeof offer, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof offer)
-    return system_error(format("offering a verbs link to rank %d", config_.peer), errno);
-  offered_ = true;
-  return {};
-}
-
 Result<bool> SendLink::take_answer() {
-  if (!take_what_came(socket_, &answer_, sizeof(Answer))) return gone();
-  if (answer_.size() < sizeof(Answer)) return false;
+  if (!take_what_came(socket_, &inbox_, sizeof(Answer))) return gone();
+  if (inbox_.size() < sizeof(Answer)) return false;
   Answer answer;
-  memcpy(&answer, answer_.data(), sizeof answer);
+  memcpy(&answer, inbox_.data(), sizeof answer);
+  inbox_.clear();
   answer.refusal[sizeof answer.refusal - 1] = '\0';
-  if (answer.n_queues != queues_.size())
+  if (answer.n_queues != pairs_.size())
     return Error{Code::kRemoteError, format("rank %d does not accept a verbs link: %s", config_.peer, answer.refusal),
                  config_.peer};
   slots_at_ = answer.slots;
-  for (size_t q = 0; q < queues_.size(); q++) {
-    answer.queues[q].gid = lines_[q].your_gid;
-    TUTTI_TRY(queues_[q].connect(answer.queues[q], peer_ports_[lines_[q].your_port]));
-  }
-  TUTTI_TRY(watch_socket());
+  for (size_t q = 0; q < pairs_.size(); q++) TUTTI_TRY(pairs_[q].queue.connect(answer.queues[q]));
+  TUTTI_TRY(pairs_.watch(socket_.get(), "watching a connection"));
   if (::send(socket_.get(), &kReady, sizeof kReady, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof kReady) return gone();
   log(LogLevel::kInfo, "verbs link to rank %d through %s and %zu more queue pairs", config_.peer,
-      queues_[0].port().name().c_str(), queues_.size() - 1);
+      pairs_[0].queue.port().name().c_str(), pairs_.size() - 1);
   return true;
 }
 
 // A wish that is in the ring now.
 void SendLink::on_arrival(uint32_t place, uint32_t) {
   if (place >= wishes_of(config_)) return fail("it sent an invalid request");
-  Wish wish;
-  memcpy(&wish, memory_.data() + config_.slots * stride_of(config_) + place * sizeof wish, sizeof wish);
-  take_released(wish.released);
+  const Wish wish = memory_.wishes()[place];
+  on_released(wish.released);
   if (wish.number != Wish::kNone) wish_ = wish;
 }
 
-void SendLink::take_released(uint64_t released) {
+void SendLink::on_released(uint64_t released) {
   if (released > published_) return fail("it released more than was sent");
   released_ = std::max(released_, released);
 }
 
 // A slot whose message is read where it lies has to know it until it is read.
-bool SendLink::has_slot() const {
+bool SendLink::has_slot() {
   return ready_ && !failure_ && published_ - released_ < config_.slots && !sent_[published_ % config_.slots].exposed &&
-         queues_[least_busy()].has_room((1 + config_.slots) * writes_per_message_);
+         pairs_.least_busy().queue.has_room((1 + config_.slots) * writes_per_message_);
 }
 
 tuttiRoom SendLink::acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
@@ -177,76 +159,57 @@ tuttiRoom SendLink::acquire(const void* data, uint32_t bytes, tuttiPosting posti
     if (ready_ && !failure_) take_completions();
     if (!has_slot() || !is_due()) return TUTTI_NO_ROOM;
   }
-  *at = slot(published_) + sizeof(SlotHeader);
+  *at = memory_.slot(published_) + sizeof(SlotHeader);
   return is_required_ || (data != nullptr && hub_.user_memory.find(data, bytes)) ? TUTTI_EXPOSED : TUTTI_SLOT;
 }
 
 int SendLink::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
-  const bool is_misfit = is_required_ && wish_.bytes != bytes;
-  auto pinned = data != nullptr && !is_misfit ? hub_.user_memory.find(data, bytes) : nullptr;
-  if (data != nullptr && !is_misfit && !pinned) return 0;
-  send(is_misfit ? nullptr : data, std::move(pinned), bytes, tag, std::exchange(is_required_, false));
+  if (is_required_ && wish_.bytes != bytes) data = nullptr;
+  auto exposed = data != nullptr ? hub_.user_memory.find(data, bytes) : nullptr;
+  if (data != nullptr && !exposed) return 0;
+  const bool is_required = std::exchange(is_required_, false);
+  if (failure_) return 1;
+  SlotHeader& header = memory_.header(published_);
+  header = {tag, published_, bytes, 0, 0, 0};
+  if (const auto back = hub_.receivers.find({config_.peer, config_.channel}); back != hub_.receivers.end())
+    back->second->pass_released(&header);
+  Announcement announcement{.number = low_bits(published_)};
+  announcement.is_placed = wish_.number == published_ && wish_.bytes == bytes && bytes > 0;
+  // How many bytes there are is seen only of what comes in one write.
+  if (published_ > 0 && bytes <= most_bytes_at_once_) announcement.spare(header, memory_.header(published_ - 1));
+  const bool is_misfit = is_required && announcement.is_placed == 0;  // only its header goes
+  if (is_misfit) announcement.is_bare = 0;
+  if (exposed) exposed_++;
+  Sent& message = sent_[published_ % config_.slots];
+  message = {published_, is_misfit ? 0 : bytes, nullptr, data, std::move(exposed), is_required && !is_misfit};
+  published_++;
+  set_place(message, announcement);
+  look_sometimes();  // who always has a slot never polls
   return 1;
 }
 
 // Also what waits for a queue pair to be closed at both ends, because this end then has to send it again.
 uint32_t SendLink::unsent() {
-  if ((exposed_ > 0 || unsettled_ > 0) && !failure_) take_completions();
-  if (unsettled_ == 0 || failure_) return exposed_;
+  if ((exposed_ > 0 || pairs_.unsettled() > 0) && !failure_) take_completions();
+  if (pairs_.unsettled() == 0 || failure_) return exposed_;
   return static_cast<uint32_t>(std::count_if(sent_.begin(), sent_.end(), [&](const Sent& message) {
     return message.exposed ||
-           (message.queue != Sent::kNoQueue && !queues_[message.queue].is_open() && message.number >= released_);
+           (message.pair != nullptr && !message.pair->queue.is_open() && message.number >= released_);
   }));
 }
 
 void SendLink::on_read(uint32_t slot) {
-  if (sent_[slot].exposed) give_back(sent_[slot]);
-}
-
-void SendLink::give_back(Sent& message) {
-  message.exposed = nullptr;
-  exposed_--;
-}
-
-void SendLink::send(const void* data, std::shared_ptr<const Pinned> exposed, uint32_t bytes, const tuttiTag& tag,
-                    bool is_required) {
-  if (failure_) return;
-  SlotHeader& header = this->header(published_);
-  header = {tag, published_, bytes, 0, 0, 0};
-  if (const auto back = hub_.receivers.find({config_.peer, config_.channel}); back != hub_.receivers.end())
-    back->second->pass_released(&header);
-  Announcement announcement = announce(header);
-  const bool is_misfit = is_required && announcement.is_placed == 0;  // only its header goes
-  if (is_misfit) announcement.is_bare = 0;
-  if (exposed) exposed_++;
-  Sent& message = sent_[published_ % config_.slots];
-  message = {published_, is_misfit ? 0 : bytes, Sent::kNoQueue, data, std::move(exposed), is_required && !is_misfit};
-  published_++;
-  set_place(message, announcement);
-  look_sometimes();  // who always has a slot never polls
-}
-
-// How many bytes there are is seen only of what comes in one write.
-Announcement SendLink::announce(const SlotHeader& header) const {
-  Announcement a{.number = low_bits(header.number)};
-  a.is_placed = wish_.number == header.number && wish_.bytes == header.bytes && header.bytes > 0;
-  if (header.number == 0 || header.bytes > most_bytes_at_once_) return a;
-  const SlotHeader& before = this->header(header.number - 1);
-  const uint64_t steps = header.tag.word[0] - before.tag.word[0], releases = header.released - before.released;
-  a.is_bare = steps <= Announcement::kMost && releases <= Announcement::kMost && header.sender == before.sender &&
-              memcmp(&header.tag.word[1], &before.tag.word[1], sizeof header.tag - sizeof header.tag.word[0]) == 0;
-  a.steps = static_cast<uint8_t>(steps);
-  a.releases = static_cast<uint8_t>(releases);
-  return a;
+  if (std::exchange(sent_[slot].exposed, nullptr)) exposed_--;
 }
 
 void SendLink::set_place(Sent& message, const Announcement& announcement) {
-  message.queue = static_cast<uint32_t>(least_busy());
-  const uint32_t key = queues_[message.queue].peer_key();
-  const uint64_t to = slots_at_ + message.number % config_.slots * stride_of(config_);
+  message.pair = &pairs_.least_busy();
+  const Queue& queue = message.pair->queue;
+  const uint32_t key = queue.peer_key();
+  const uint64_t to = slots_at_ + memory_.slot_offset(message.number);
   const size_t payload = sizeof(SlotHeader), end = payload + message.bytes, begin = announcement.is_bare ? payload : 0;
   if (!announcement.is_placed) return put(message, begin, end, to + begin, key, &announcement);
-  const uint32_t wish_key = wish_.keys[lines_[message.queue].your_port];
+  const uint32_t wish_key = wish_.keys[queue.route().peer_port];
   put(message, payload, end, wish_.at, wish_key, announcement.is_bare ? &announcement : nullptr);
   if (!announcement.is_bare) put(message, 0, payload, to, key, &announcement);
 }
@@ -255,7 +218,7 @@ void SendLink::set_place(Sent& message, const Announcement& announcement) {
 // The last one may announce it.
 void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, uint32_t key,
                    const Announcement* announcement) {
-  Queue& queue = queues_[message.queue];
+  Queue& queue = message.pair->queue;
   const size_t port = queue.port_index();
   const bool is_exposed = message.exposed != nullptr;
   size_t at = begin;
@@ -266,7 +229,7 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
       if (n > 0) write.from[write.n_from++] = {reinterpret_cast<uintptr_t>(from), static_cast<uint32_t>(n), local_key};
     };
     const size_t of_slot = !is_exposed ? bytes : at < sizeof(SlotHeader) ? std::min(bytes, sizeof(SlotHeader) - at) : 0;
-    add(slot(message.number) + at, of_slot, memory_.local_key(port));
+    add(memory_.slot(message.number) + at, of_slot, memory_.local_key(port));
     if (bytes > of_slot)
       add(static_cast<const char*>(message.payload) + at + of_slot - sizeof(SlotHeader), bytes - of_slot,
           message.exposed->local_key(port));
@@ -279,9 +242,9 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
     write.slot = static_cast<uint32_t>(message.number % config_.slots);
     write.exposes = write.announced && is_exposed;
     // With several queues, what is completed tells which of them is fast. Else it is to free the queue's room.
-    const bool frees = queues_.size() > 1 || message.number % std::max(1u, config_.slots / 2) == 0;
+    const bool frees = pairs_.size() > 1 || message.number % std::max(1u, config_.slots / 2) == 0;
     write.signalled = write.announced && (write.exposes || frees);
-    if (!queue.write(write)) return drop(message.queue, "a write cannot be posted");
+    if (!queue.write(write)) return pairs_.drop(*message.pair, "a write cannot be posted");
   } while (at < end);
 }
 
@@ -289,7 +252,7 @@ void SendLink::put(const Sent& message, size_t begin, size_t end, uint64_t to, u
 void SendLink::revoke() {
   if (unsent() == 0) return;
   fail("its operation has failed");
-  queues_.clear();
+  pairs_.clear();
   for (Sent& message : sent_) message.exposed = nullptr;
   exposed_ = 0;
 }
@@ -306,7 +269,7 @@ bool SendLink::wait_begin(tuttiWait* wait) {
   }
   const uint64_t released = released_;
   const uint32_t waiting = unsent();
-  *wait = {epoll_.get(), POLLIN};
+  *wait = {pairs_.fd(), POLLIN};
   const auto back = hub_.receivers.find({config_.peer, config_.channel});
   const bool can_wake = arm() && (back == hub_.receivers.end() || back->second->arm());
   const uint32_t still = unsent();

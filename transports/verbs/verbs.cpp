@@ -43,10 +43,10 @@ class VerbsEndpoint {
   }
 
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) {
-    auto peer = Peer::from_bytes(peer_bytes);
+    const auto peer = Peer::from_bytes(peer_bytes);
     if (!peer) return Error{Code::kInvalidArgument, "this is not the address of a verbs endpoint", config.peer};
     const Dialer::Call call{key_, HelloKind::kVerbs, rank_, config.peer, to_hello_args(config)};
-    return SendLink::create(hub_, call, peer->contact, std::move(peer->ports), config);
+    return SendLink::create(hub_, call, peer->contact, peer->ports, config);
   }
 
   std::unique_ptr<LinkHalf> accept(tuttiLinkConfig* config) {

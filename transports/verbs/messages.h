@@ -1,0 +1,153 @@
+// What the two ends of a link tell each other, and how they find each other.
+//
+//   sender: Offer    --->          its queue pairs, and where the receiver may write its wishes
+//                    <---  Answer  the receiver's, and where the slots are
+//           kReady   --->          the sender's are connected, too
+//
+// All three go through the authenticated connection that stays open beside the link and tells of death. Without the
+// third there is no link: what the receiver writes to queue pairs that are not connected is lost, and its device writes
+// it again only when TUTTI_IB_TIMEOUT is over; and a sender that cannot connect them goes to another transport. From
+// then on:
+//
+//   header and payload, written into a slot, with an Announcement  --->
+//                                     <---  a Wish, written: what was released, and where the next message should go
+//
+// A header that says nothing that the one before it and the announcement do not say as well stays here: a message whose
+// payload fills its packets would need one more for it.
+//
+// And if a queue pair fails while others are left (failover.cpp):
+//
+//   Notice   <-->   it is closed at this end; from the receiver also what has arrived
+//   Notice   --->   a new queue pair in its place, when its port is up
+//            <---  the receiver's
+#pragma once
+
+#include "transports/adapter.h"
+#include "transports/verbs/queue.h"
+
+namespace tutti::verbs {
+
+struct SlotHeader {
+  tuttiTag tag;
+  uint64_t number;
+  uint32_t bytes;
+  uint32_t is_placed;  // set by the receiver: the payload is where it was wished
+  // What the link the other way has released: spares it a write of its own.
+  uint64_t sender;  // that link's number; 0: none
+  uint64_t released;
+};
+static_assert(sizeof(SlotHeader) == 64);
+
+// The immediate value of a message's last write. What it says besides the number is of use without a header.
+struct Announcement {
+  uint32_t number : 14;    // of the message, its low bits
+  uint32_t is_placed : 1;  // the payload is where it was wished
+  uint32_t is_bare : 1;    // the header is the one before, but for the number, the bytes and these:
+  uint32_t steps : 8;      // so much more is the tag's first word, which counts operations
+  uint32_t releases : 8;   // so much more is released
+
+  static constexpr uint32_t kNumbers = 1 << 14, kMost = 255;
+
+  // Spares the header if it can be had from the one before.
+  void spare(const SlotHeader& header, const SlotHeader& before) {
+    const uint64_t more = header.tag.word[0] - before.tag.word[0], released = header.released - before.released;
+    is_bare = more <= kMost && released <= kMost && header.sender == before.sender &&
+              memcmp(&header.tag.word[1], &before.tag.word[1], sizeof header.tag - sizeof header.tag.word[0]) == 0;
+    steps = static_cast<uint8_t>(more);
+    releases = static_cast<uint8_t>(released);
+  }
+  // The header that was spared.
+  SlotHeader header_after(const SlotHeader& before, uint64_t whole_number, uint32_t bytes) const {
+    SlotHeader header = before;
+    header.number = whole_number;
+    header.bytes = bytes;
+    header.tag.word[0] += steps;
+    header.released += releases;
+    return header;
+  }
+};
+static_assert(sizeof(Announcement) == sizeof(uint32_t));
+inline uint32_t low_bits(uint64_t number) {
+  return static_cast<uint32_t>(number % Announcement::kNumbers);
+}
+
+struct Wish {
+  uint64_t released;
+  uint64_t number;  // of the message that may go to `at`, if it has so many bytes; kNone: none
+  uint64_t at;
+  uint32_t bytes;
+  uint32_t keys[kMaxPorts];  // by the receiver's port
+  uint8_t unused[20];
+
+  static constexpr uint64_t kNone = UINT64_MAX;
+};
+static_assert(sizeof(Wish) == 64);
+
+struct Offer {
+  uint32_t n_queues;
+  uint32_t unused;
+  uint64_t sender;  // the link's number, chosen at random
+  uint64_t wishes;  // where the ring of wishes is
+  struct Line {
+    QueueAddress mine;
+    uint32_t your_port, your_gid;
+  } lines[kMaxQueues];
+  PortAddress ports[kMaxPorts];
+};
+
+struct Answer {
+  uint32_t n_queues;
+  uint32_t unused;
+  uint64_t slots;  // where the slots are
+  QueueAddress queues[kMaxQueues];
+  char refusal[256];  // why there are no queues
+};
+
+inline constexpr char kReady = 'R';
+
+// Through the connection beside the link.
+struct Notice {
+  enum What : uint32_t { kReleased, kClosed, kMade };
+  What what;          // kReleased: no more than what was released; the others: with this end of a queue pair
+  uint32_t queue;     // kClosed is also the answer of a receiver that cannot make a new one
+  uint64_t released;  // by the receiver
+  uint64_t arrived;   // at the receiver: of the messages from `released` on, a bit each
+  QueueAddress made;
+  char why[212];
+};
+static_assert(sizeof(Notice) == 256);
+
+// A message with its header has all that is its sender's, and a stride of it.
+inline size_t stride_of(const tuttiLinkConfig& config) {
+  return sizeof(SlotHeader) + config.slot_bytes;
+}
+// No more wishes are ever unseen: each slot's release, the wishes for the messages in between, and what is told again
+// when a queue pair has failed.
+inline uint32_t wishes_of(const tuttiLinkConfig& config) {
+  return 2 * config.slots + 2 + static_cast<uint32_t>(kMaxQueues);
+}
+
+// The memory of a link, laid out alike at both ends: slots, and a ring of wishes after them. Each end writes from its
+// own into the same place of the other's.
+class LinkMemory : public Pinned {
+ public:
+  LinkMemory() = default;
+  static Result<LinkMemory> allocate(const Ports& ports, const tuttiLinkConfig& config) {
+    const size_t wishes_begin = config.slots * stride_of(config);
+    TUTTI_TRY_ASSIGN(Pinned pinned, Pinned::allocate(ports, wishes_begin + wishes_of(config) * sizeof(Wish)));
+    return LinkMemory(std::move(pinned), config);
+  }
+  size_t slot_offset(uint64_t number) const { return number % slots_ * stride_bytes_; }
+  char* slot(uint64_t number) const { return data() + slot_offset(number); }
+  SlotHeader& header(uint64_t number) const { return *reinterpret_cast<SlotHeader*>(slot(number)); }
+  Wish* wishes() const { return reinterpret_cast<Wish*>(data() + slots_ * stride_bytes_); }
+
+ private:
+  LinkMemory(Pinned pinned, const tuttiLinkConfig& config)
+      : Pinned(std::move(pinned)), slots_(config.slots), stride_bytes_(stride_of(config)) {}
+
+  uint32_t slots_ = 0;
+  size_t stride_bytes_ = 0;
+};
+
+}  // namespace tutti::verbs

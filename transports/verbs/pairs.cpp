@@ -1,0 +1,89 @@
+#include "transports/verbs/pairs.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace tutti::verbs {
+namespace {
+
+// From one attempt to mend a queue pair to the next. One that is proved by a few bytes may still stall what it is given
+// until all retries are over, so it has to last, or the pauses grow.
+constexpr int64_t kFirstPauseNs = 500'000'000, kLongestPauseNs = 60'000'000'000;
+
+}  // namespace
+
+bool QueuePair::is_time_to_mend() {
+  if (next || queue.is_open() || !notice || now_ns() < mend_ns) return false;
+  mend_ns = now_ns() + pause_ns;
+  return queue.port().down_because().empty();
+}
+
+void QueuePair::replace(Queue made) {
+  *this = {.queue = std::move(made), .made_ns = now_ns(), .is_proved = false, .pause_ns = pause_ns};
+}
+
+Result<void> QueuePairs::open(const Ports& ports, uint32_t n, uint32_t sends, uint32_t receives) {
+  sends_ = sends;
+  receives_ = receives;
+  const uint32_t most = n * (sends + 1 + receives);
+  epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) return system_error("creating a descriptor to wait for completions (see ulimit -n)", errno);
+  for (const auto& port : ports) {
+    ibv_cq* queue = ibv_create_cq(port->context(), static_cast<int>(most), nullptr, port->channel(), 0);
+    if (queue == nullptr)
+      return system_error(format("creating a queue of %u completions of %s", most, port->name().c_str()), errno);
+    completions_.emplace_back(queue);
+    TUTTI_TRY(watch(port->channel()->fd, "watching for completions"));
+  }
+  return {};
+}
+
+Result<void> QueuePairs::watch(int fd, const char* what) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLRDHUP;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return system_error(what, errno);
+  return {};
+}
+
+bool QueuePairs::arm() const {
+  return std::all_of(completions_.begin(), completions_.end(),
+                     [](const auto& queue) { return ibv_req_notify_cq(queue.get(), 0) == 0; });
+}
+
+Result<Queue> QueuePairs::make(const Route& route) const {
+  return Queue::create(route, completions_[route.port_index].get(), sends_, receives_);
+}
+
+QueuePair& QueuePairs::least_busy() {
+  const auto load = [](const QueuePair& pair) {
+    if (!pair.is_usable()) return UINT64_MAX - (pair.queue.is_open() ? 1 : 0);
+    return pair.queue.under_way() + (pair.is_proved ? 0 : UINT32_MAX);
+  };
+  return *std::min_element(pairs_.begin(), pairs_.end(),
+                           [&](const QueuePair& a, const QueuePair& b) { return load(a) < load(b); });
+}
+
+void QueuePairs::drop(QueuePair& pair, const std::string& why) {
+  if (!pair.is_usable()) return;
+  pair.why = pair.queue.port().name() + ": " + why;
+  drops_ = true;
+}
+
+void QueuePairs::close(QueuePair& pair) {
+  pair.queue.close();
+  unsettled_++;
+}
+
+bool QueuePairs::settle(QueuePair& pair) {
+  if (!pair.notice) return false;
+  unsettled_--;
+  const int64_t now = now_ns();
+  if (now - pair.made_ns > kLongestPauseNs) pair.pause_ns = 0;
+  pair.pause_ns = std::clamp(2 * pair.pause_ns, kFirstPauseNs, kLongestPauseNs);
+  pair.mend_ns = now + pair.pause_ns;
+  return true;
+}
+
+}  // namespace tutti::verbs
