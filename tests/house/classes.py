@@ -34,9 +34,6 @@ TO_DIVIDE = {
     ("transports/tcp/tcp_link.h", "RecvLink"): (16, 33),
     ("transports/tcp/tcp_link.h", "Stream"): (15, 3),
     ("transports/transport.h", "Link"): (3, 30),
-    ("transports/verbs/link.h", "Half"): (16, 40),
-    ("transports/verbs/link.h", "SendLink"): (17, 34),
-    ("transports/verbs/link.h", "RecvLink"): (15, 22),
 }
 NOT_MEMBERS = re.compile(r"(?:using|typedef|friend|static_assert|class|struct|enum|union|template\s*<[^;]*>\s*(?:class|struct))\b")
 
