@@ -1,7 +1,6 @@
 #include "plan/cost.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 #include <string_view>
 
@@ -98,8 +97,6 @@ Workload workload_of(Collective collective, uint64_t bytes, uint32_t lanes, cons
           .lanes = static_cast<double>(lanes),
           .hosts = static_cast<double>(hosts),
           .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),
-          .depth = static_cast<int>(std::bit_width(static_cast<unsigned>(facts.n_ranks - 1))),
-          .host_depth = static_cast<int>(std::bit_width(static_cast<unsigned>(hosts - 1))),
           .shares_memory = shares_memory(facts),
           .sums = traits(collective).reduces,
           .machines = static_cast<double>(facts.hosts),

@@ -35,13 +35,15 @@ inline constexpr double kPassedOn = 0.25;
 // block, else all.
 struct Workload {
   const double n, bytes, slot_bytes, lanes;
-  const double hosts, here;  // `here`: ranks of the largest host
-  const int depth, host_depth;
+  const double hosts, here;        // `here`: ranks of the largest host
   const bool shares_memory, sums;  // the ranks; the collective
   const double machines = hosts;   // also where `hosts` and `here` are racks, to find what leaves those
   const double racks = 1, rack = n;
   const double slowness = 1;  // how many times as fast other hosts are as slow ones; 1: there are no slow ones
 
+  // Of a binary tree of all ranks, and of one of all hosts.
+  int depth() const { return static_cast<int>(std::bit_width(static_cast<unsigned>(n) - 1)); }
+  int host_depth() const { return static_cast<int>(std::bit_width(static_cast<unsigned>(hosts) - 1)); }
   double others() const { return n - 1; }
   double elsewhere() const { return n - here; }
   // Where several hosts send to one at once, its link is idle now and then. From 64 KiB on it took 1.1 to 1.4 times
@@ -81,26 +83,12 @@ struct Workload {
     cost.wire = {{messages.busiest / 2, messages.total * out}, {moved.busiest / 2, moved.total * out}};
   }
   // Over distances 1, 2, 4, ..., of which the longest leave the host.
-  double out_share() const { return depth > 0 ? static_cast<double>(host_depth) / depth : 0; }
+  double out_share() const { return depth() > 0 ? static_cast<double>(host_depth()) / depth() : 0; }
   void over_distances(Cost& cost, Work messages, Work moved) const { split(cost, messages, moved, out_share()); }
   // `all` of which `out` are between hosts.
   Cost hops(double all, double out) const { return hosts > 1 ? Cost{all - out, out} : Cost{all}; }
   // How often a value is moved by who sends it to be added up, who adds it, who sends the sum and who takes it.
   double moves_of_sum() const { return shares_memory ? 2.5 : 3; }
-  // What is beyond a power of two goes there and back first.
-  double core() const { return std::bit_floor(static_cast<unsigned>(n)); }
-  double core_depth() const { return std::bit_width(static_cast<unsigned>(n)) - 1; }
-  int core_host_depth() const { return static_cast<int>(std::bit_width(static_cast<unsigned>(hosts))) - 1; }
-  double folded() const { return n - core(); }
-  double folds() const { return folded() > 0 ? 1 : 0; }
-  // In so many rounds, both ways.
-  Work exchanged(double n_rounds, double each_time) const {
-    return {2 * (n_rounds + folds()) * each_time, 2 * (core() * n_rounds + 2 * folded()) * each_time};
-  }
-
-  // The first chunk has to go all the way before the last rank has anything to do.
-  double pipe_filling(double ways) const { return ways * std::max(0, depth - 1) * std::min(slot_bytes, bytes / 2); }
-
   // What a rank passes on only after it has it as a whole. The smaller operations are, the more are on their way at
   // once.
   double piece_behind(double value_bytes, double chunks) const {

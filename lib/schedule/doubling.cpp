@@ -224,7 +224,7 @@ Cost circulant_cost(const Workload& b) {
   // Over TCP on one host, 6 and 7 ranks take 1.3 to 1.7 times as long as a ring, 4 and 8 as long as that.
   const double uneven = b.hosts == 1 && !b.shares_memory && !std::has_single_bit(static_cast<unsigned>(b.n)) ? 1.5 : 1;
   const double moved = 2 * b.others() * part;
-  Cost e = b.hops(2 * b.depth * b.rounds(part), 2 * b.host_depth * b.rounds(part));
+  Cost e = b.hops(2 * b.depth() * b.rounds(part), 2 * b.host_depth() * b.rounds(part));
   // Each rank's chunk is a message of its own.
   b.over_distances(e, b.each(4 * b.others() * b.messages_for(part, 1)), b.passed_on(b.each(moved * uneven)));
   e.summed = b.each(moved);
@@ -235,13 +235,20 @@ Cost circulant_cost(const Workload& b) {
 }
 
 Cost doubling_cost(const Workload& b) {
-  const double rounds_in_all = b.core_depth() + 2 * b.folds();
-  const Work moved = b.exchanged(b.core_depth() / 2, b.bytes);
+  // What is beyond a power of two goes there and back first.
+  const double core = std::bit_floor(static_cast<unsigned>(b.n)), folded = b.n - core, folds = folded > 0 ? 1 : 0;
+  const double core_depth = std::bit_width(static_cast<unsigned>(b.n)) - 1;
+  const double core_host_depth = std::bit_width(static_cast<unsigned>(b.hosts)) - 1;
+  const auto exchanged = [&](double n_rounds, double each_time) -> Work {  // both ways
+    return {2 * (n_rounds + folds) * each_time, 2 * (core * n_rounds + 2 * folded) * each_time};
+  };
+  const double rounds_in_all = core_depth + 2 * folds;
+  const Work moved = exchanged(core_depth / 2, b.bytes);
   Cost e =
-      b.hops(rounds_in_all * b.rounds(b.bytes), std::min(rounds_in_all, b.host_depth + b.folds()) * b.rounds(b.bytes));
-  b.over_distances(e, b.exchanged(b.core_depth(), b.messages_for(b.bytes, 1)), b.passed_on(moved));
+      b.hops(rounds_in_all * b.rounds(b.bytes), std::min(rounds_in_all, b.host_depth() + folds) * b.rounds(b.bytes));
+  b.over_distances(e, exchanged(core_depth, b.messages_for(b.bytes, 1)), b.passed_on(moved));
   e.summed = {2 * moved.busiest, 2 * moved.total};
-  e.out = b.here * (b.core_host_depth() + b.folds()) * b.bytes;
+  e.out = b.here * (core_host_depth + folds) * b.bytes;
   return e;
 }
 

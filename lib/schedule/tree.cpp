@@ -166,12 +166,17 @@ double ways_out(const Workload& b) {
   return b.here > 1 ? std::max(1.3, 1.3 * b.here * b.out_share()) : 1;
 }
 
+// The first chunk has to go all the way before the last rank has anything to do.
+double pipe_filling(const Workload& b, double ways) {
+  return ways * std::max(0, b.depth() - 1) * std::min(b.slot_bytes, b.bytes / 2);
+}
+
 Cost trees_cost(const Workload& b) {
   const double chunks = b.slowness > 1 ? kSlowChunks : 1;
-  const double half = b.messages_for(b.bytes / 2, chunks), filling = b.pipe_filling(2);  // each of the two trees
+  const double half = b.messages_for(b.bytes / 2, chunks), filling = pipe_filling(b, 2);  // each of the two trees
   const double pieces = std::max(1.0, b.bytes / (2 * b.slot_bytes));
   // Up and down, and each rank waits for both of its trees.
-  Cost e = b.hops(4 * b.depth * pieces, 4 * b.host_depth * pieces);
+  Cost e = b.hops(4 * b.depth() * pieces, 4 * b.host_depth() * pieces);
   b.over_distances(e, {8 * half, 8 * b.others() * half},
                    b.passed_on({2.5 * b.bytes + filling, 2.5 * b.others() * b.bytes + b.n * filling}));
   e.summed = {2 * b.bytes, 2 * b.others() * b.bytes};
@@ -182,13 +187,13 @@ Cost trees_cost(const Workload& b) {
 
 Cost rooted_cost(const Workload& b) {
   const double half = b.messages_for(b.bytes / 2, 1);
-  const Work moved{b.sides() * b.bytes + b.pipe_filling(1), 2 * b.others() * b.bytes};
+  const Work moved{b.sides() * b.bytes + pipe_filling(b, 1), 2 * b.others() * b.bytes};
   // Each rank waits for both of its trees.
-  Cost e = b.hops(kPassedOn * 2 * b.depth + b.bytes / (2 * b.slot_bytes), kPassedOn * 2 * b.host_depth);
+  Cost e = b.hops(kPassedOn * 2 * b.depth() + b.bytes / (2 * b.slot_bytes), kPassedOn * 2 * b.host_depth());
   b.over_distances(e, {4 * half, 4 * b.others() * half}, moved);
   if (b.sums) e.summed = moved;
   // A rank's two parents send to it at once.
-  e.out = b.incast() * b.bytes * ways_out(b) + std::max(0, b.host_depth - 1) * b.piece_behind(b.bytes, 2);
+  e.out = b.incast() * b.bytes * ways_out(b) + std::max(0, b.host_depth() - 1) * b.piece_behind(b.bytes, 2);
   return e;
 }
 
@@ -201,7 +206,7 @@ double out_of_circle(const Workload& b) {
 
 Cost gather_cost(const Workload& b) {
   const double out = out_of_circle(b);
-  Cost e = b.hops(b.depth + b.others() * b.bytes / b.slot_bytes / 2, b.depth);
+  Cost e = b.hops(b.depth() + b.others() * b.bytes / b.slot_bytes / 2, b.depth());
   b.split(e, b.each(2 * b.others() * b.messages_for(b.bytes, 1)), b.passed_on(b.each(2 * b.others() * b.bytes)), out);
   if (b.sums) e.summed = b.each(2 * b.others() * b.bytes);
   e.out = b.here * b.others() * out * b.bytes;
