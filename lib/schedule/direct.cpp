@@ -17,6 +17,9 @@ struct Direct {
   // Rotated, so that in their k-th steps all ranks send to different ones.
   int receiver(int k) const { return (rank + k) % n; }
   int sender(int k) const { return (rank - k + n) % n; }
+  // Of the input the block for that rank, of the output the block from that one.
+  void send(int to, uint32_t value) const { steps.push_back({.send = to, .chunk = value, .local = in(to)}); }
+  void receive(int from, uint32_t value) const { steps.push_back({.recv = from, .chunk = value, .store = out(from)}); }
 };
 
 // One schedule of one lane, filled by add(direct) for chunk after chunk.
@@ -162,10 +165,7 @@ Schedule two_shot_all_reduce(int n_ranks, int rank, uint32_t n_chunks, uint32_t 
 
 Schedule direct_reduce_scatter(int n_ranks, int rank, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
-    for (int k = 1; k < d.n; k++) {
-      const int to = d.receiver(k);
-      d.steps.push_back({.send = to, .chunk = d.chunk(to), .local = d.in(to)});
-    }
+    for (int k = 1; k < d.n; k++) d.send(d.receiver(k), d.chunk(d.receiver(k)));
     d.steps.push_back(fold(d.n, d.chunk(d.rank), d.in(d.rank), d.out(0)));
   });
   schedule.input_blocks = static_cast<uint32_t>(n_ranks);
@@ -195,11 +195,10 @@ Schedule two_shot_reduce(int n_ranks, int rank, int root, uint32_t n_chunks) {
 
 Schedule direct_broadcast(int n_ranks, int rank, int root, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [root](Direct d) {
-    if (d.rank != root) {
+    if (d.rank == root)
+      send_to_all(d, d.c, d.out(0));
+    else
       d.steps.push_back({.recv = root, .chunk = d.c, .store = d.out(0)});
-      return;
-    }
-    send_to_all(d, d.c, d.out(0));
   });
   schedule.input_blocks = rank == root;
   return schedule;
@@ -208,10 +207,7 @@ Schedule direct_broadcast(int n_ranks, int rank, int root, uint32_t n_chunks) {
 Schedule direct_all_gather(int n_ranks, int rank, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
     send_to_all(d, d.chunk(d.rank), d.out(d.rank));
-    for (int k = 1; k < d.n; k++) {
-      const int from = d.sender(k);
-      d.steps.push_back({.recv = from, .chunk = d.chunk(from), .store = d.out(from)});
-    }
+    for (int k = 1; k < d.n; k++) d.receive(d.sender(k), d.chunk(d.sender(k)));
   });
   schedule.output_blocks = static_cast<uint32_t>(n_ranks);
   return schedule;
@@ -221,14 +217,8 @@ Schedule all_to_all(int n_ranks, int rank, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [](Direct d) {
     const auto chunk = [&](int from, int to) { return d.chunk(from * d.n + to); };
     d.steps.push_back({.chunk = chunk(d.rank, d.rank), .local = d.in(d.rank), .store = d.out(d.rank)});
-    for (int k = 1; k < d.n; k++) {
-      const int to = d.receiver(k);
-      d.steps.push_back({.send = to, .chunk = chunk(d.rank, to), .local = d.in(to)});
-    }
-    for (int k = 1; k < d.n; k++) {
-      const int from = d.sender(k);
-      d.steps.push_back({.recv = from, .chunk = chunk(from, d.rank), .store = d.out(from)});
-    }
+    for (int k = 1; k < d.n; k++) d.send(d.receiver(k), chunk(d.rank, d.receiver(k)));
+    for (int k = 1; k < d.n; k++) d.receive(d.sender(k), chunk(d.sender(k), d.rank));
   });
   schedule.input_blocks = schedule.output_blocks = static_cast<uint32_t>(n_ranks);
   return schedule;
@@ -236,15 +226,9 @@ Schedule all_to_all(int n_ranks, int rank, uint32_t n_chunks) {
 
 Schedule gather(int n_ranks, int rank, int root, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [root](Direct d) {
-    if (d.rank != root) {
-      d.steps.push_back({.send = root, .chunk = d.chunk(d.rank), .local = d.in(0)});
-      return;
-    }
+    if (d.rank != root) return d.steps.push_back({.send = root, .chunk = d.chunk(d.rank), .local = d.in(0)});
     d.steps.push_back({.chunk = d.chunk(root), .local = d.in(0), .store = d.out(root)});
-    for (int k = 1; k < d.n; k++) {
-      const int from = d.receiver(k);
-      d.steps.push_back({.recv = from, .chunk = d.chunk(from), .store = d.out(from)});
-    }
+    for (int k = 1; k < d.n; k++) d.receive(d.receiver(k), d.chunk(d.receiver(k)));
   });
   schedule.output_blocks = rank == root ? static_cast<uint32_t>(n_ranks) : 0;
   return schedule;
@@ -252,14 +236,8 @@ Schedule gather(int n_ranks, int rank, int root, uint32_t n_chunks) {
 
 Schedule scatter(int n_ranks, int rank, int root, uint32_t n_chunks) {
   Schedule schedule = direct_schedule(n_ranks, rank, n_chunks, [root](Direct d) {
-    if (d.rank != root) {
-      d.steps.push_back({.recv = root, .chunk = d.chunk(d.rank), .store = d.out(0)});
-      return;
-    }
-    for (int k = 1; k < d.n; k++) {
-      const int to = d.receiver(k);
-      d.steps.push_back({.send = to, .chunk = d.chunk(to), .local = d.in(to)});
-    }
+    if (d.rank != root) return d.steps.push_back({.recv = root, .chunk = d.chunk(d.rank), .store = d.out(0)});
+    for (int k = 1; k < d.n; k++) d.send(d.receiver(k), d.chunk(d.receiver(k)));
     d.steps.push_back({.chunk = d.chunk(root), .local = d.in(root), .store = d.out(0)});
   });
   schedule.input_blocks = rank == root ? static_cast<uint32_t>(n_ranks) : 0;
