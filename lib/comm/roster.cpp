@@ -98,9 +98,8 @@ class Findings {
     std::vector<Facts> all;
     for (const MachineOfRanks& machine : machines_) {
       all.push_back(common);
-      all.back().ranks_here = machine.ranks;
-      all.back().cpus_here = std::max(1, static_cast<int>(machine.cpus.count()));
-      all.back().machine_cpus = static_cast<int>(machine.cpus_in_all);
+      all.back().machine = {machine.ranks, std::max(1, static_cast<int>(machine.cpus.count())),
+                            static_cast<int>(machine.cpus_in_all)};
     }
     return all;
   }
@@ -233,8 +232,8 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
   // The first of those where ranks are most in each other's way: first of all whatever CPUs they are bound to, which
   // must not change a sum's bits.
   roster->facts = *std::max_element(all.begin(), all.end(), [](const Facts& a, const Facts& b) {
-    const double unbound_a = a.unbound().oversubscription(), unbound_b = b.unbound().oversubscription();
-    return unbound_a != unbound_b ? unbound_a < unbound_b : a.oversubscription() < b.oversubscription();
+    const double unbound_a = a.machine.unbound().oversubscription(), unbound_b = b.machine.unbound().oversubscription();
+    return unbound_a != unbound_b ? unbound_a < unbound_b : a.machine.oversubscription() < b.machine.oversubscription();
   });
   const size_t here = findings.machine(mine.machine);
   roster->here = all[here];

@@ -35,14 +35,14 @@ Planner::Order Planner::order_of(const Call& call) const {
   if (!traits(call.collective).reduces || n_ranks_ <= 2 || !is_float(call.dtype)) return Order::kAny;
   if (deterministic_ || rounds_once(call)) return Order::kRanks;
   if (forced_ != Algo::kAuto) return Order::kFixed;
-  return shares_memory() && n_ranks_ <= kFewRanks ? Order::kRanks : Order::kFixed;
+  return facts_.all_share_memory() && n_ranks_ <= kFewRanks ? Order::kRanks : Order::kFixed;
 }
 
 std::vector<Algo> Planner::algorithms_for(const Call& call, Order order) const {
   if (call.collective == Collective::kFinalize) return {Algo::kTree};
   if (!has_algorithms(call.collective)) return {Algo::kAuto};
   if (n_ranks_ == 1) return {Algo::kDirect};
-  const bool is_few = n_ranks_ <= (order == Order::kRanks && shares_memory() ? kFewHere : kFewRanks);
+  const bool is_few = n_ranks_ <= (order == Order::kRanks && facts_.all_share_memory() ? kFewHere : kFewRanks);
   std::vector<Algo> fitting;
   for (const Algorithm* algorithm : algorithms()) {
     const bool fits = !algorithm->keeps_rank_order ? order != Order::kRanks
@@ -75,7 +75,9 @@ std::vector<Algo> Planner::choices_for(const Call& call, uint64_t bytes) const {
                       (order != Order::kRanks || algorithm_of(forced_)->keeps_rank_order);
   if (forced) choices = {forced_};
   if (order != Order::kFixed || !has_algorithms(call.collective)) return choices;
-  const Algo fixed = priced(call, bytes, choices, facts_.unbound())[0].algo;
+  Facts unbound = facts_;
+  unbound.machine = facts_.machine.unbound();
+  const Algo fixed = priced(call, bytes, choices, unbound)[0].algo;
   if (!in_order(fixed)) return {fixed};
   std::erase_if(choices, [&](Algo algo) { return !in_order(algo); });
   return choices;
@@ -99,10 +101,6 @@ std::vector<Candidate> Planner::candidates(const Call& call, uint64_t bytes) con
 bool Planner::adds_wide(const Call& call) const {
   return order_of(call) == Order::kRanks && rounds_once(call) &&
          !algorithm_of(own_algo(call.collective, call.algo))->meets_all;
-}
-
-Algo Planner::choose(const Call& call, uint64_t bytes) const {
-  return candidates(call, bytes)[0].algo;
 }
 
 }  // namespace tutti

@@ -37,7 +37,7 @@ std::string to_text(const Facts& f) {
   std::string text = format(
       "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %s, %s of %llu bytes per second; "
       "caches of %llu bytes",
-      f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.machine_cpus,
+      f.n_ranks, f.hosts, f.largest_host, f.machine.ranks, f.machine.usable_cpus, f.machine.cpus,
       f.shares_memory ? "shm" : "loopback", f.has_rdma ? "rdma" : "network",
       static_cast<unsigned long long>(f.wire_bytes_per_second), static_cast<unsigned long long>(f.cache_bytes));
   if (f.racks.n > 1 || f.fast_bytes_per_second > 0)
@@ -60,8 +60,8 @@ std::optional<Facts> facts_from_text(const std::string& text) {
       sscanf(text.c_str() + at,
              "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %15[a-z], %15[a-z] of %llu bytes "
              "per second; caches of %llu bytes; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
-             &f.n_ranks, &f.hosts, &f.largest_host, &f.ranks_here, &f.cpus_here, &f.machine_cpus, here, between, &speed,
-             &cache, &fast, &f.racks.n, &f.racks.largest, &rack) < 10)
+             &f.n_ranks, &f.hosts, &f.largest_host, &f.machine.ranks, &f.machine.usable_cpus, &f.machine.cpus, here,
+             between, &speed, &cache, &fast, &f.racks.n, &f.racks.largest, &rack) < 10)
     return std::nullopt;
   const std::string rest = text.substr(at, text.find('\n', at) - at);
   const size_t last = rest.rfind("; ");
@@ -78,12 +78,8 @@ std::optional<Facts> facts_from_text(const std::string& text) {
 
 namespace {
 
-bool shares_memory(const Facts& facts) {
-  return facts.hosts == 1 && facts.shares_memory;
-}
-
 double slot_bytes_of(const Facts& facts) {
-  if (shares_memory(facts)) return kSharedSlotBytes;
+  if (facts.all_share_memory()) return kSharedSlotBytes;
   if (facts.hosts == 1 || facts.has_rdma) return kSocketSlotBytes;
   return std::max(kWireSlotBytes, static_cast<double>(under_way_bytes(facts)));
 }
@@ -97,7 +93,7 @@ Workload workload_of(Collective collective, uint64_t bytes, uint32_t lanes, cons
           .lanes = static_cast<double>(lanes),
           .hosts = static_cast<double>(hosts),
           .here = static_cast<double>(among_racks ? facts.racks.largest : facts.largest_host),
-          .shares_memory = shares_memory(facts),
+          .shares_memory = facts.all_share_memory(),
           .sums = traits(collective).reduces,
           .machines = static_cast<double>(facts.hosts),
           .racks = static_cast<double>(facts.racks.n),
@@ -126,7 +122,7 @@ RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Fa
       (algorithm != nullptr ? algorithm->method(collective) : algorithm_of(Algo::kDirect)->all_gather).cost;
   const Cost cost = cost_of(workload);
   const auto share = [&](Work work) {
-    return std::max(work.busiest, work.total / workload.n * facts.oversubscription());
+    return std::max(work.busiest, work.total / workload.n * facts.machine.oversubscription());
   };
   RankCost busiest{{cost.here_hops, share(cost.here.messages), share(cost.here.bytes)},
                    {cost.wire_hops, share(cost.wire.messages), share(cost.wire.bytes)},
@@ -144,7 +140,7 @@ RankCost rank_cost_of(Collective collective, Algo algo, uint64_t bytes, const Fa
 }
 
 RankCost rank_cost_of(const Traffic& traffic, const Facts& facts) {
-  const double share = facts.oversubscription();
+  const double share = facts.machine.oversubscription();
   const auto of = [&](uint64_t messages, uint64_t bytes) {
     return Share{messages > 0 ? 1.0 : 0.0, static_cast<double>(messages) * share, static_cast<double>(bytes) * share};
   };
@@ -153,8 +149,8 @@ RankCost rank_cost_of(const Traffic& traffic, const Facts& facts) {
 }
 
 double work_ns(const RankCost& cost, const Facts& facts, const Prices& prices) {
-  return price_ns(cost.here, facts.shares_memory ? prices.shm : prices.loopback, facts.oversubscription()) +
-         price_ns(cost.wire, facts.has_rdma ? prices.rdma : prices.network, facts.oversubscription(),
+  return price_ns(cost.here, facts.shares_memory ? prices.shm : prices.loopback, facts.machine.oversubscription()) +
+         price_ns(cost.wire, facts.has_rdma ? prices.rdma : prices.network, facts.machine.oversubscription(),
                   static_cast<double>(facts.wire_latency_ns)) +
          cost.rack_hops * static_cast<double>(facts.racks.latency_ns) + cost.summed_bytes * prices.summed_byte +
          cost.far_bytes * prices.far_byte;

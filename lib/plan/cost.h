@@ -17,11 +17,19 @@ struct RackFacts {
   uint64_t latency_ns = 0;        // from one to another, besides what it is between hosts
 };
 
+struct MachineFacts {
+  int ranks = 1, usable_cpus = 1, cpus = 1;  // usable: by its ranks
+
+  // How much longer everybody's work takes because CPUs are shared.
+  double oversubscription() const { return ranks <= usable_cpus ? 1 : static_cast<double>(ranks) / usable_cpus; }
+  // As if all ranks might run on every CPU.
+  MachineFacts unbound() const { return {ranks, cpus, cpus}; }
+};
+
 // What all ranks know of each other when the group has formed. No clock has told any of it.
 struct Facts {
   int n_ranks = 1;
-  int ranks_here = 1, cpus_here = 1;               // on the machine where ranks are most in each other's way: theirs
-  int machine_cpus = 1;                            // and all that it has
+  MachineFacts machine;                            // where ranks are most in each other's way
   int hosts = 1, largest_host = 1;                 // in ranks
   bool shares_memory = true;                       // all ranks of a host
   bool has_rdma = false;                           // between hosts
@@ -31,19 +39,12 @@ struct Facts {
   uint64_t wire_latency_ns = 0;    // between hosts, as a file says; 0: none does
   uint64_t cache_bytes = 8 << 20;  // last-level, for all ranks of a host
 
-  // How much longer everybody's work takes because CPUs are shared.
-  double oversubscription() const { return ranks_here <= cpus_here ? 1 : static_cast<double>(ranks_here) / cpus_here; }
+  bool all_share_memory() const { return shares_memory && hosts == 1; }
   // How many times as fast as the slow hosts the others are.
   double slowness() const {
     return fast_bytes_per_second == 0
                ? 1
                : static_cast<double>(fast_bytes_per_second) / static_cast<double>(wire_bytes_per_second);
-  }
-  // As if all ranks might run on every CPU.
-  Facts unbound() const {
-    Facts facts = *this;
-    facts.cpus_here = machine_cpus;
-    return facts;
   }
 };
 

@@ -33,10 +33,6 @@ bool share_a_host(const Layout& layout, int a, int b) {
 
 }  // namespace
 
-double Planner::estimate_ns(const Call& call, uint64_t bytes) const {
-  return candidates(call, bytes)[0].predicted_ns;
-}
-
 double Planner::estimate_ns(std::span<const Transfer> transfers) const {
   Traffic traffic;
   for (const Transfer& t : transfers) {

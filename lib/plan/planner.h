@@ -37,7 +37,7 @@ class Planner {
   void set_facts(const Facts& facts, PriceList prices);
 
   // `bytes` as for rank_cost_of.
-  Algo choose(const Call& call, uint64_t bytes) const;
+  Algo choose(const Call& call, uint64_t bytes) const { return candidates(call, bytes)[0].algo; }
   Algo choose(const Call& call) const { return choose(call, call.count * dtype_bytes(call.dtype)); }
   // Whether by the algorithm that was chosen for it a sum of small floats takes several steps: then partial sums are
   // floats, so that it is rounded once all the same.
@@ -58,7 +58,7 @@ class Planner {
   // Ranks that any algorithm without a root exchanges messages with: connected from the start.
   std::vector<int> neighbours() const;
   // How long a call should take.
-  double estimate_ns(const Call& call, uint64_t bytes) const;
+  double estimate_ns(const Call& call, uint64_t bytes) const { return candidates(call, bytes)[0].predicted_ns; }
   // The same for messages of so many bytes each to (or from) these ranks, all at once.
   struct Transfer {
     int peer;
@@ -72,7 +72,6 @@ class Planner {
  private:
   enum class Order { kAny, kFixed, kRanks };  // in which a call's values are added up
   Order order_of(const Call& call) const;
-  bool shares_memory() const { return facts_.shares_memory && facts_.hosts == 1; }
   std::vector<Algo> choices_for(const Call& call, uint64_t bytes) const;
   bool has_full_hosts() const { return hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_); }
   bool chain_fits(const Call& call, Order order, bool is_few) const;

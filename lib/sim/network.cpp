@@ -151,9 +151,7 @@ Facts facts_of(const Network& network) {
   const int here = std::min(cluster.ranks_per_host, network.n_ranks());
   const int cpus = cluster.cpus.per_host > 0 ? cluster.cpus.per_host : here;
   Facts facts{.n_ranks = network.n_ranks(),
-              .ranks_here = here,
-              .cpus_here = cpus,
-              .machine_cpus = cpus,
+              .machine = {here, cpus, cpus},
               .shares_memory = cluster.links.shares_memory,
               .has_rdma = cluster.links.rdma,
               .racks = {.bytes_per_second = static_cast<uint64_t>(cluster.rack_bytes_per_second()),

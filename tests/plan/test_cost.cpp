@@ -14,7 +14,7 @@ constexpr Collective kWithAlgorithms[] = {Collective::kAllReduce, Collective::kB
 constexpr uint64_t kSizes[] = {0, 1, 64, 4096, 100000, 1 << 20, 1 << 26, uint64_t{1} << 40};
 
 Facts facts_of(int n_ranks, int cpus) {
-  return {.n_ranks = n_ranks, .ranks_here = n_ranks, .cpus_here = cpus, .machine_cpus = cpus, .largest_host = n_ranks};
+  return {.n_ranks = n_ranks, .machine = {n_ranks, cpus, cpus}, .largest_host = n_ranks};
 }
 
 // Calls visit(collective, algo) for all that there are.
@@ -134,7 +134,7 @@ TEST_CASE("cost: shared memory, TCP within a host, TCP between hosts and RDMA ha
 
 TEST_CASE("cost: each hop takes as long as the way, and between racks longer") {
   Facts near = facts_of(8, 1);
-  near.ranks_here = near.largest_host = 1, near.hosts = 8, near.shares_memory = false;
+  near.machine.ranks = near.largest_host = 1, near.hosts = 8, near.shares_memory = false;
   Facts far = near;
   far.wire_latency_ns = 40'000'000;
   const auto more = [&](const char* algo, uint64_t bytes) {
@@ -181,7 +181,7 @@ TEST_CASE("cost: hosts that are far apart have a round trip's bytes under way, w
 TEST_CASE("cost: facts are read again from what people read") {
   Facts facts = facts_of(8, 3);
   facts.hosts = 2, facts.largest_host = 5, facts.has_rdma = true, facts.wire_bytes_per_second = 12'500'000'000;
-  facts.machine_cpus = 7, facts.cache_bytes = 123'456'789;
+  facts.machine.cpus = 7, facts.cache_bytes = 123'456'789;
   for (const bool shares_memory : {true, false}) {
     facts.shares_memory = shares_memory;
     facts.racks.n = shares_memory ? 1 : 3, facts.racks.largest = shares_memory ? 0 : 4;

@@ -92,13 +92,8 @@ namespace {
 
 // `n` ranks on each of `hosts`, which have `cpus` each.
 Facts facts_of(int n, int hosts, int cpus, bool shares_memory) {
-  return {.n_ranks = n * hosts,
-          .ranks_here = n,
-          .cpus_here = cpus,
-          .machine_cpus = 4,
-          .hosts = hosts,
-          .largest_host = n,
-          .shares_memory = shares_memory};
+  return {
+      .n_ranks = n * hosts, .machine = {n, cpus, 4}, .hosts = hosts, .largest_host = n, .shares_memory = shares_memory};
 }
 
 Planner planner_of(const Facts& facts, bool deterministic = false) {

@@ -40,7 +40,7 @@ Cluster start_at(const Facts& facts, bool shares_cpus) {
           .ranks_per_host = one_host ? 1 << 16 : facts.largest_host,
           .local = local,
           .nic = one_host ? local : network,
-          .cpus = {.per_host = facts.machine_cpus,
+          .cpus = {.per_host = facts.machine.cpus,
                    .are_shared = shares_cpus,
                    .summed_byte_ns = 0.02,
                    .cache_bytes = static_cast<double>(facts.cache_bytes),
@@ -95,7 +95,7 @@ perf::Status describe_hosts(const std::vector<Sample>& samples, const std::strin
   for (const Sample& sample : samples) {
     if (!was_over(sample.facts, way) || sample.is_free || !waits_for_all(sample.collective)) continue;
     if (first == nullptr) first = &sample.facts;
-    if (sample.facts.machine_cpus != first->machine_cpus ||
+    if (sample.facts.machine.cpus != first->machine.cpus ||
         (first->hosts > 1 && (sample.facts.largest_host != first->largest_host ||
                               sample.facts.hosts * sample.facts.largest_host != sample.facts.n_ranks)))
       return usage_error(

@@ -21,8 +21,8 @@ bool find_name(const std::string& wanted, const Range& all, Name name, Enum* fou
 // There is at least one of everything.
 bool is_possible(const Facts& f) {
   constexpr int kMostRanks = 1 << 20;
-  return f.n_ranks <= kMostRanks &&
-         std::min({f.n_ranks, f.hosts, f.largest_host, f.ranks_here, f.cpus_here, f.machine_cpus, f.racks.n}) > 0;
+  return f.n_ranks <= kMostRanks && std::min({f.n_ranks, f.hosts, f.largest_host, f.machine.ranks,
+                                              f.machine.usable_cpus, f.machine.cpus, f.racks.n}) > 0;
 }
 
 bool read(const nlohmann::json& one, Sample* sample) {
