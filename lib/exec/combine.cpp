@@ -8,8 +8,8 @@ namespace {
 
 // What is scaled before it is added up: small enough to stay in a core's cache.
 constexpr uint64_t kPieceBytes = 64 << 10;
-// Rooms of a piece each.
-constexpr size_t kScalarsRoom = 0, kScaledRoom = 1, kRooms = 2;
+// Which pieces there are.
+constexpr size_t kScalars = 0, kScaled = 1, kPieces = 2;
 
 // The C library's copies do not read the lines that they overwrite, nor fetch them from the CPU that has read them
 // last; the second one of a piece finds it in the cache.
@@ -25,7 +25,7 @@ void copy_by_pieces(const CopyArgs& args) {
 }  // namespace
 
 Combiner::Combiner(Program& program, const BoundCall& operation, const Lowering& lowering)
-    : program_(program),
+    : workspace_(program.workspace),
       operation_(operation),
       elem_bytes_(lowering.elem_bytes),
       piece_bytes_(std::min<uint64_t>(kPieceBytes, program.sizes.slot_bytes) / 64 * 64),
@@ -37,7 +37,7 @@ Combiner::Combiner(Program& program, const BoundCall& operation, const Lowering&
 uint64_t Combiner::piece_elems(const LoweredStep& step) {
   const auto is_scaled = [&](const Place& source) { return operation_.is_scaled(source); };
   if (std::none_of(step.sources, step.sources + step.reduce.n_src, is_scaled)) return step.reduce.elems;
-  program_.rooms.resize(kRooms * piece_bytes_);
+  workspace_.pieces.resize(kPieces * piece_bytes_);
   return piece_bytes_ / elem_bytes_;
 }
 
@@ -46,9 +46,9 @@ void Combiner::combine(const LoweredStep& step, uint64_t at, uint64_t elems, con
   ReduceArgs args = step.reduce;
   args.elems = elems;
   for (int i = 0; i < args.n_src; i++)
-    program_.src[static_cast<size_t>(i)] = source(step.sources[i], offset_bytes, elems);
+    workspace_.src[static_cast<size_t>(i)] = source(step.sources[i], offset_bytes, elems);
   const auto add_store = [&] {
-    if (step.store.base != kNowhere) args.dst[args.n_dst++] = program_.address(step.store) + offset_bytes;
+    if (step.store.base != kNowhere) args.dst[args.n_dst++] = workspace_.address(step.store) + offset_bytes;
   };
   // What others wait for comes first where nothing comes back with what they send.
   if (!one_way_) add_store();
@@ -69,16 +69,16 @@ void Combiner::combine(const LoweredStep& step, uint64_t at, uint64_t elems, con
 
 // A part of the value, times this rank's scalar if it has one.
 const void* Combiner::source(const Place& place, uint64_t offset_bytes, uint64_t elems) {
-  const void* data = program_.address(place) + offset_bytes;
+  const void* data = workspace_.address(place) + offset_bytes;
   if (!operation_.is_scaled(place)) return data;
   if (!scalars_ready_)
     for (uint64_t i = 0; i < piece_bytes_ / elem_bytes_; i++)
-      memcpy(room(kScalarsRoom) + i * elem_bytes_, operation_.scalar, elem_bytes_);
+      memcpy(piece(kScalars) + i * elem_bytes_, operation_.scalar, elem_bytes_);
   scalars_ready_ = true;
-  const void* factors[] = {data, room(kScalarsRoom)};
-  ReduceArgs args{factors, {room(kScaledRoom)}, 2, 1, elems};
+  const void* factors[] = {data, piece(kScalars)};
+  ReduceArgs args{factors, {piece(kScaled)}, 2, 1, elems};
   kernels().reduce[static_cast<int>(RedOp::kProd)][static_cast<int>(operation_.call.dtype)](args);
-  return room(kScaledRoom);
+  return piece(kScaled);
 }
 
 }  // namespace tutti

@@ -26,9 +26,9 @@ class Combiner {
 
  private:
   const void* source(const Place& place, uint64_t offset_bytes, uint64_t elems);
-  char* room(size_t i) const { return program_.rooms.data() + i * piece_bytes_; }
+  char* piece(size_t i) const { return workspace_.pieces.data() + i * piece_bytes_; }
 
-  Program& program_;
+  Workspace& workspace_;
   const BoundCall& operation_;
   const size_t elem_bytes_, piece_bytes_;
   const ReduceKernel reduce_;

@@ -20,7 +20,7 @@ bool Run::deliver(BoundLane& lane) {
   const BoundStep& step = lane.steps[lane.next];
   const LoweredStep lowered = lower(lane, step);
   if (step.send == nullptr) return take_delivery(lane, step, lowered);
-  const char* const data = lowered.bytes > 0 ? program_.address(lowered.sources[0]) : nullptr;
+  const char* const data = lowered.bytes > 0 ? program_.workspace.address(lowered.sources[0]) : nullptr;
   void* unused = nullptr;
   lane.expecting = step.send->acquire(data, lowered.bytes, data != nullptr ? TUTTI_REQUIRED : TUTTI_NOT_POSTED,
                                       &unused) == TUTTI_NO_ROOM;
@@ -32,7 +32,7 @@ bool Run::deliver(BoundLane& lane) {
 
 bool Run::take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered) {
   Link& link = *step.recvs[0];
-  char* const to = program_.address(lowered.store);
+  char* const to = program_.workspace.address(lowered.store);
   if (!messages_are_there(step)) {
     if (!lane.expecting && lowered.bytes > 0 && !link.post(0, to, lowered.bytes, true))
       error_ = not_registered(to, link.peer());
@@ -40,7 +40,7 @@ bool Run::take_delivery(BoundLane& lane, const BoundStep& step, const LoweredSte
     return false;
   }
   if (!accept_messages(step, lowered.bytes)) return false;
-  if (lowered.bytes > 0 && program_.messages[0].data != to) {
+  if (lowered.bytes > 0 && program_.workspace.messages[0].data != to) {
     error_ = {Code::kInternalError,
               format("the message from rank %d is not at the address that was asked for", link.peer()), link.peer()};
     return false;

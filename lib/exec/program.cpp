@@ -4,10 +4,8 @@ namespace tutti {
 
 Program bind_program(Schedule schedule, MessageSizes sizes, FindLink find_link) {
   Program program;
-  program.n_chunks = std::max(1u, schedule.n_chunks);  // a barrier has none
   program.sizes = sizes;
   program.scratch.resize(static_cast<size_t>(schedule.n_scratch) * sizes.slot_bytes);
-  program.may_expose = schedule.may_expose;
   std::erase_if(schedule.lanes, [](const Lane& lane) { return lane.steps.empty(); });
   program.schedule = std::move(schedule);
   program.find_link = std::move(find_link);
@@ -29,7 +27,7 @@ void Program::turn_page(BoundLane& bound, uint32_t first) {
   // Only sums are written to their places: what is there already is read by its receiver, where it lies.
   const auto patterns = lane.steps.patterns();
   const bool sums = std::any_of(patterns.begin(), patterns.end(), [](const auto& p) { return p.step.completes; });
-  if (sums && may_expose)
+  if (sums && schedule.may_expose)
     for (const Placeable& placeable : placeable_messages(page))
       if (placeable.ahead > 0) bound.steps[placeable.from].expects.push_back(placeable);
 }
@@ -43,13 +41,13 @@ BoundStep Program::bind(const Step& step, uint32_t channel) {
   b.completes = step.completes;
   for_each_sender(schedule, step, [&](int peer) { b.recvs.push_back(find_link(peer, channel, false)); });
   b.local_place = static_cast<uint32_t>(step.recv == kEveryone ? schedule.rank : std::ssize(b.recvs));
-  make_room(b.recvs.size());
+  workspace.make_room(b.recvs.size());
   if (step.send >= 0) b.send = find_link(step.send, channel, true);
   if (b.send != nullptr && std::find(sends.begin(), sends.end(), b.send) == sends.end()) sends.push_back(b.send);
   return b;
 }
 
-void Program::make_room(size_t n_recvs) {
+void Workspace::make_room(size_t n_recvs) {
   messages.resize(std::max(messages.size(), n_recvs));
   bases.resize(kMessages + messages.size());
   src.resize(messages.size() + 2);
@@ -79,7 +77,7 @@ LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t roun
     if (i == step.local_place) add_source(place(step.local));
     if (i < step.recvs.size()) add_source({kMessages + i, 0});
   }
-  reduce.src = program.src.data();
+  reduce.src = program.workspace.src.data();
   reduce.elems = part.elems;
   reduce.divisor = step.completes && call.call.op == RedOp::kAvg ? static_cast<uint32_t>(call.n_ranks) : 0;
   lowered.pushes = step.recvs.empty() && step.send != nullptr && reduce.n_src == 1 && reduce.divisor == 0;
@@ -88,7 +86,7 @@ LoweredStep Lowering::step(const BoundStep& step, uint64_t rounds, uint64_t roun
 }
 
 Place Lowering::exposable_place(const LoweredStep& step) const {
-  if (!call.exposes || !program.may_expose || step.send == nullptr || step.bytes < kExposeFromBytes) return {};
+  if (!call.exposes || !program.schedule.may_expose || step.send == nullptr || step.bytes < kExposeFromBytes) return {};
   const bool is_stored = step.store.base == kOutput;
   const Place& place = is_stored ? step.store : step.sources[0];
   const bool only_sends = step.recvs.empty() && step.reduce.n_src == 1;

@@ -50,35 +50,38 @@ static_assert(kInput == uint32_t(Buffer::kInput) && kScratch == uint32_t(Buffer:
 // find_link(peer, channel, sending) must know all links of the schedule as long as there is the program.
 using FindLink = std::function<Link*(int, uint32_t, bool)>;
 
+// Room for what one step after another works on.
+struct Workspace {
+  std::vector<tuttiMessage> messages;
+  std::vector<char*> bases = std::vector<char*>(kMessages);  // the messages' too
+  std::vector<Place> places;                                 // of sources
+  std::vector<const void*> src;                              // the same as addresses
+  std::vector<char> pieces;                                  // that are scaled; made when needed
+
+  void make_room(size_t n_recvs);
+  // As a number: point-to-point messages have no common buffer, their places are addresses.
+  char* address(const Place& place) const {
+    return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(bases[place.base]) + place.offset_bytes);
+  }
+};
+
 struct Program {
   std::vector<BoundLane> lanes;
   Schedule schedule;  // of as many lanes
   FindLink find_link;
   std::vector<Link*> sends;  // every link that some step sends on which was ever bound
-  uint32_t n_chunks = 1;     // of a block
   MessageSizes sizes;
   std::vector<char> scratch;  // chunks of slot_bytes
-  bool may_expose = false;
-  // Room for what a step works on: its messages, all bases, its sources, pieces that are scaled (made when needed).
-  std::vector<tuttiMessage> messages;
-  std::vector<char*> bases = std::vector<char*>(kMessages);
-  std::vector<Place> places;
-  std::vector<const void*> src;
-  std::vector<char> rooms;
+  Workspace workspace;
   // Each step runs for all its rounds before the next one begins, and its block alone says how many: for messages that
   // have nothing to do with each other. Else the lane as a whole is repeated.
   bool step_by_step = false;
   // The buffers are registered memory of a device: messages are delivered, nothing is computed, all counts are bytes.
   bool on_device = false;
 
-  void make_room(size_t n_recvs);
   // The lane's steps from the `first` on become those that are bound.
   void turn_page(BoundLane& lane, uint32_t first);
   BoundStep bind(const Step& step, uint32_t channel);
-  // As a number: point-to-point messages have no common buffer, their places are addresses.
-  char* address(const Place& place) const {
-    return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(bases[place.base]) + place.offset_bytes);
-  }
   bool all_sent() const;
 };
 
@@ -143,9 +146,9 @@ struct Lowering {
   const Program& program;
   const BoundCall& call;
   size_t elem_bytes = program.on_device ? 1 : dtype_bytes(call.dtype());
-  ChunkLayout layout{elem_bytes, program.n_chunks, program.sizes};
+  ChunkLayout layout{elem_bytes, std::max(1u, program.schedule.n_chunks), program.sizes};  // a barrier has none
 
-  // `sources`: room for as many as the program's places.
+  // `sources`: room for as many as the workspace's places.
   LoweredStep step(const BoundStep& step, uint64_t rounds, uint64_t round, Place* sources) const;
   Place exposable_place(const LoweredStep& step) const;
   ReduceKernel reduce_kernel() const;

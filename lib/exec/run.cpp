@@ -29,9 +29,9 @@ Run::Run(Program& program, const BoundCall& operation, const Recorder& recorder,
       combiner_(program, operation, lowering_),
       rounds_(lowering_.layout.rounds(operation.blocks.largest())),
       lanes_left_(program.lanes.size()) {
-  program_.bases[kInput] = as_base(operation.input);
-  program_.bases[kOutput] = static_cast<char*>(operation.output);
-  program_.bases[kScratch] = program_.scratch.data();
+  program_.workspace.bases[kInput] = as_base(operation.input);
+  program_.workspace.bases[kOutput] = static_cast<char*>(operation.output);
+  program_.workspace.bases[kScratch] = program_.scratch.data();
   for (BoundLane& lane : program_.lanes) {
     begin(lane);
     lane.round = 0;
@@ -83,7 +83,7 @@ void Run::begin(BoundLane& lane) {
 
 bool Run::messages_are_there(const BoundStep& step) {
   for (size_t i = 0; i < step.recvs.size(); i++)
-    if (!step.recvs[i]->peek(&program_.messages[i])) return false;
+    if (!step.recvs[i]->peek(&program_.workspace.messages[i])) return false;
   return true;
 }
 
@@ -92,7 +92,7 @@ void Run::post_message(BoundLane& lane) {
   lane.expecting = true;
   const LoweredStep step = lower(lane, lane.steps[lane.next]);
   if (step.bytes < kExposeFromBytes) return;
-  step.recvs[0]->post(0, program_.address(step.store), step.bytes);
+  step.recvs[0]->post(0, program_.workspace.address(step.store), step.bytes);
 }
 
 void Run::post_ahead(BoundLane& lane) {
@@ -100,7 +100,8 @@ void Run::post_ahead(BoundLane& lane) {
   if (!operation_.exposes) return;
   for (const Placeable& message : lane.steps[lane.next].expects) {
     const LoweredStep step = lower(lane, lane.steps[message.step]);
-    if (step.bytes >= kExposeFromBytes) step.recvs[0]->post(message.ahead, program_.address(step.store), step.bytes);
+    if (step.bytes >= kExposeFromBytes)
+      step.recvs[0]->post(message.ahead, program_.workspace.address(step.store), step.bytes);
   }
 }
 
@@ -137,7 +138,7 @@ bool Run::execute(BoundLane& lane) {
 // more than four destinations at a time 8 ranks were slower by a sixth, unless they write past the cache.
 bool Run::acquire(const BoundLane& lane, const LoweredStep& lowered, Targets* targets) const {
   const BoundStep& first = lane.steps[lane.next];
-  const void* const data = lowered.exposable.base == kNowhere ? nullptr : program_.address(lowered.exposable);
+  const void* const data = lowered.exposable.base == kNowhere ? nullptr : program_.workspace.address(lowered.exposable);
   const bool may_be_posted = lowered.bytes >= kExposeFromBytes && (first.completes || first.recvs.empty());
   const tuttiRoom room =
       first.send->acquire(data, lowered.bytes, may_be_posted ? TUTTI_IF_POSTED : TUTTI_NOT_POSTED, &targets->at[0]);
@@ -165,7 +166,7 @@ void Run::send(const BoundStep& step, uint32_t bytes, const void* exposed) {
 // What is exposed can be read until it is released.
 bool Run::read_messages(const LoweredStep& step, bool* any_exposed) {
   for (size_t i = 0; i < step.recvs.size(); i++) {
-    const void* data = program_.messages[i].data;
+    const void* data = program_.workspace.messages[i].data;
     if (data == nullptr) {
       *any_exposed = true;
       auto exposed = step.recvs[i]->read();
@@ -175,7 +176,7 @@ bool Run::read_messages(const LoweredStep& step, bool* any_exposed) {
       }
       data = exposed.value();
     }
-    program_.bases[kMessages + i] = as_base(data);
+    program_.workspace.bases[kMessages + i] = as_base(data);
   }
   return true;
 }
@@ -209,7 +210,7 @@ void Run::disagree(const Call& mine, int peer, const Call& theirs) {
 
 bool Run::accept_messages(const BoundStep& step, uint32_t expected_bytes) {
   for (size_t i = 0; i < step.recvs.size(); i++) {
-    const tuttiMessage& message = program_.messages[i];
+    const tuttiMessage& message = program_.workspace.messages[i];
     const int peer = step.recvs[i]->peer();
     if (memcmp(&message.tag, tag_of(step).data(), sizeof message.tag) != 0) {
       disagree(from_tag(tag_of(step)), peer, from_tag(std::bit_cast<TagWords>(message.tag)));

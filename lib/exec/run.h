@@ -39,7 +39,7 @@ class Run {
   bool deliver(BoundLane& lane);
   bool take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered);
   LoweredStep lower(const BoundLane& lane, const BoundStep& step) {
-    return lowering_.step(step, rounds_of(lane), lane.round, program_.places.data());
+    return lowering_.step(step, rounds_of(lane), lane.round, program_.workspace.places.data());
   }
   bool messages_are_there(const BoundStep& step);
   void post_message(BoundLane& lane);

@@ -34,17 +34,18 @@ void SmallRun::prepare(Program& program, const BoundCall& what) {
   if (lowering.layout.rounds(call.count) > 1 || program.lanes.size() != 1 || program.lanes[0].after > 0) return;
   if (program.step_by_step || call.op == RedOp::kPreMulSum) return;
   program_ = &program;
-  bases_ = program.bases.data();
+  bases_ = program.workspace.bases.data();
   bases_[kScratch] = program.scratch.data();
   tag_ = std::bit_cast<tuttiTag>(to_tag(call));
   reduce_ = lowering.reduce_kernel();
   const std::vector<BoundStep>& steps = program.lanes[0].steps;
-  sources_.resize(steps.size() * program.places.size());
+  const size_t most_sources = program.workspace.places.size();
+  sources_.resize(steps.size() * most_sources);
   Place* sources = sources_.data();
   for (const BoundStep& step : steps) {
     steps_.push_back(lowering.step(step, 1, 0, sources));
     if (steps_.back().bytes > kMostMessageBytes) return clear();
-    sources += program.places.size();
+    sources += most_sources;
   }
 }
 
@@ -123,7 +124,7 @@ inline void SmallRun::compute(LoweredStep& step, char* slot) {
   reduce.n_dst = 0;
   if (store != nullptr) reduce.dst[reduce.n_dst++] = store;
   if (slot != nullptr) reduce.dst[reduce.n_dst++] = slot;
-  const void** const src = program_->src.data();
+  const void** const src = program_->workspace.src.data();
   for (int i = 0; i < reduce.n_src; i++) src[i] = address(step.sources[i]);
   reduce_(reduce);
 }

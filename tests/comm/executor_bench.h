@@ -23,8 +23,7 @@ struct Bench {
 
   Bench() {
     program.sizes.slot_bytes = 128 << 10;
-    program.may_expose = true;
-    program.make_room(2);
+    program.workspace.make_room(2);
     operation.call = {.sequence = 7,
                       .count = kElems,
                       .collective = Collective::kAllReduce,
