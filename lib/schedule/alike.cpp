@@ -1,10 +1,6 @@
 #include "schedule/alike.h"
 
-#include <deque>
-#include <map>
-#include <tuple>
-
-#include "schedule/check_goal.h"
+#include "schedule/check_links.h"
 #include "schedule/text.h"
 
 namespace tutti {
@@ -82,15 +78,6 @@ namespace {
 
 // ---- the lanes -----------------------------------------------------------------------------------------------------
 
-struct AlikeMessage {
-  uint32_t chunk = 0, round = 0;
-};
-
-struct AlikeLink {
-  int sender = -1, receiver = -1;  // lanes
-  std::deque<AlikeMessage> messages;
-};
-
 // Links of a pattern. What comes is of a rank that is its first one, moved.
 struct AlikeEnds {
   int recv = -1, send = -1;
@@ -108,7 +95,7 @@ struct AlikeLane {
 class AlikeLanes {
  public:
   AlikeLanes(std::span<const Schedule> schedules, const CheckOptions& options, const Symmetry& moves)
-      : schedules_(schedules), options_(options), moves_(moves) {}
+      : schedules_(schedules), options_(options), moves_(moves), links_(schedules.size(), options.slots) {}
 
   Result<void> run() {
     TUTTI_TRY(connect());
@@ -124,16 +111,14 @@ class AlikeLanes {
       if (lane.round < options_.rounds)
         return wrong(format("deadlock with %u slots: ", options_.slots) + place(lane) + " waits for " +
                      blocked_by(lane));
-    for (const auto& [name, link] : links_)
-      if (!link.messages.empty() || link.receiver < 0)
-        return wrong(format("rank %d never receives what rank %d sends on channel %u", std::get<1>(name),
-                            std::get<0>(name), std::get<2>(name)));
+    for (const Link& link : links_.all())
+      if (link.count > 0 || link.receiver < 0)
+        return wrong(
+            format("rank %d never receives what rank %d sends on channel %u", link.to, link.from, link.channel));
     return {};
   }
 
  private:
-  using Name = std::tuple<int, int, uint32_t>;  // from one of the first ranks, to any, channel
-
   Result<void> connect() {
     for (int rank = 0; rank < moves_.period(); rank++)
       for (const Lane& plan : schedules_[static_cast<size_t>(rank)].lanes) {
@@ -147,38 +132,32 @@ class AlikeLanes {
 
   Result<void> connect(AlikeLane& lane, const Step& step) {
     const int id = static_cast<int>(&lane - lanes_.data());
+    const uint32_t channel = lane.plan->channel;
     AlikeEnds ends;
-    const auto attach = [&](const Name& name, int AlikeLink::*end) -> Result<int> {
-      const auto [at, is_new] = numbers_.try_emplace(name, static_cast<int>(links_.size()));
-      if (is_new) links_.push_back({name, {}});
-      int& owner = links_[static_cast<size_t>(at->second)].second.*end;
-      if (owner >= 0 && owner != id)
-        return wrong(format("rank %d lane %d: another lane has its link too, ", lane.rank, lane.index) +
-                     step_text(step));
-      owner = id;
-      return at->second;
+    const auto own = [&](const Links::Attached& attached) -> Result<int> {
+      if (attached.owner == id) return attached.link;
+      return wrong(format("rank %d lane %d: another lane has its link too, ", lane.rank, lane.index) + step_text(step));
     };
     if (step.recv == lane.rank || step.send == lane.rank)
       return wrong(format("rank %d lane %d: it is no peer of itself, ", lane.rank, lane.index) + step_text(step));
     if (step.send >= 0) {
-      TUTTI_TRY_ASSIGN(ends.send, attach({lane.rank, step.send, lane.plan->channel}, &AlikeLink::sender));
+      TUTTI_TRY_ASSIGN(ends.send, own(links_.attach_sender(lane.rank, step.send, channel, id)));
     }
     if (step.recv >= 0) {
       ends.moved = moves_.times(step.recv);
-      const Name name{moves_.first(step.recv), moves_.move_back(lane.rank, ends.moved), lane.plan->channel};
-      TUTTI_TRY_ASSIGN(ends.recv, attach(name, &AlikeLink::receiver));
+      const int from = moves_.first(step.recv), to = moves_.move_back(lane.rank, ends.moved);
+      TUTTI_TRY_ASSIGN(ends.recv, own(links_.attach_receiver(from, to, channel, id)));
     }
     lane.ends.push_back(ends);
     return {};
   }
 
-  AlikeLink& link(int index) { return links_[static_cast<size_t>(index)].second; }
   const AlikeEnds& ends_of(const AlikeLane& lane) const { return lane.ends[lane.at.pattern()]; }
 
   const char* blocked_by(const AlikeLane& lane) {
     const AlikeEnds& ends = ends_of(lane);
-    if (ends.recv >= 0 && link(ends.recv).messages.empty()) return "a message";
-    if (ends.send >= 0 && link(ends.send).messages.size() == options_.slots) return "a free slot";
+    if (ends.recv >= 0 && links_.is_empty(ends.recv)) return "a message";
+    if (ends.send >= 0 && links_.is_full(ends.send)) return "a free slot";
     return nullptr;
   }
 
@@ -187,30 +166,25 @@ class AlikeLanes {
     const Step step = *lane.at;
     const AlikeEnds& ends = ends_of(lane);
     if (ends.recv >= 0) {
-      const AlikeMessage message = link(ends.recv).messages.front();
-      link(ends.recv).messages.pop_front();
-      const uint32_t chunk = moves_.move_chunk(message.chunk, ends.moved);
+      const Message message = links_.pop(ends.recv);
+      const uint32_t chunk = moves_.move_chunk(message.value.chunk, ends.moved);
       if (chunk != step.chunk || message.round != lane.round)
         return wrong(place(lane) + format(": the message is chunk %u of round %u", chunk, message.round));
     }
-    if (ends.send >= 0) link(ends.send).messages.push_back({step.chunk, lane.round});
+    if (ends.send >= 0) links_.push(ends.send, {.value = {.chunk = step.chunk}, .round = lane.round});
     if (++lane.at != lane.plan->steps.end()) return {};
     lane.at = lane.plan->steps.begin();
     lane.round++;
     return {};
   }
 
-  std::string place(const AlikeLane& lane) const {
-    return format("rank %d lane %d round %u step %u (", lane.rank, lane.index, lane.round, lane.at.index()) +
-           step_text(*lane.at) + ")";
-  }
+  std::string place(const AlikeLane& lane) const { return place_text(lane.rank, lane.index, lane.round, lane.at); }
 
   std::span<const Schedule> schedules_;
   const CheckOptions& options_;
   const Symmetry& moves_;
+  Links links_;  // from one of the first ranks, to any
   std::vector<AlikeLane> lanes_;
-  std::map<Name, int> numbers_;
-  std::vector<std::pair<Name, AlikeLink>> links_;
 };
 
 // ---- the data ------------------------------------------------------------------------------------------------------

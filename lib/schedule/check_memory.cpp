@@ -121,6 +121,22 @@ Result<void> CheckMemory::may_read(int rank, const Slice& slice, const Cell& cel
   return {};
 }
 
+Result<void> CheckMemory::judge_completion(const Step& step, Value& value) const {
+  const int n_sources =
+      (step.before.buffer != Buffer::kNone) + (step.recv != -1) + (step.local.buffer != Buffer::kNone);
+  if (!table_.reduces) {
+    if (n_sources > 1) return wrong("this collective reduces nothing");
+    if (step.completes) return wrong("this collective completes no sum");
+    return {};
+  }
+  const bool is_total = value.sum == totals_[value.chunk].sum;
+  if (step.completes && !is_total) return wrong("says complete, but the sum is not");
+  if (step.completes && value.completed) return wrong("says complete, but another step did so before");
+  if (is_total && !step.completes && !value.completed) return wrong("completes the sum without saying so");
+  value.completed |= step.completes;
+  return {};
+}
+
 Result<void> CheckMemory::check_outputs() const {
   std::vector<Value> firsts(totals_.size());  // what the first rank that has a chunk got
   for (int rank = 0; rank < n_ranks_; rank++) {

@@ -50,8 +50,10 @@ class CheckMemory {
   // An error when nobody may read the slice now.
   Result<void> may_read(int rank, const Slice& slice, const Cell& cell) const;
 
+  // Whether the step says what is true of the sum that it has made, which is completed then, or of no sum.
+  Result<void> judge_completion(const Step& step, Value& value) const;
+
   bool reduces() const { return table_.reduces; }
-  uint64_t total(uint32_t chunk) const { return totals_[chunk].sum; }
   // Does every rank's output hold what it should?
   Result<void> check_outputs() const;
 
