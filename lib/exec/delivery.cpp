@@ -26,8 +26,7 @@ bool Run::deliver(BoundLane& lane) {
                                       &unused) == TUTTI_NO_ROOM;
   if (lane.expecting) return false;
   if (step.send->publish(data, lowered.bytes, std::bit_cast<tuttiTag>(tag_of(step))) != 0) return true;
-  error_ = not_registered(data, step.send->peer());
-  return false;
+  return fail(not_registered(data, step.send->peer()));
 }
 
 bool Run::take_delivery(BoundLane& lane, const BoundStep& step, const LoweredStep& lowered) {
@@ -40,11 +39,10 @@ bool Run::take_delivery(BoundLane& lane, const BoundStep& step, const LoweredSte
     return false;
   }
   if (!accept_messages(step, lowered.bytes)) return false;
-  if (lowered.bytes > 0 && program_.workspace.messages[0].data != to) {
-    error_ = {Code::kInternalError,
-              format("the message from rank %d is not at the address that was asked for", link.peer()), link.peer()};
-    return false;
-  }
+  if (lowered.bytes > 0 && program_.workspace.messages[0].data != to)
+    return fail({Code::kInternalError,
+                 format("the message from rank %d is not at the address that was asked for", link.peer()),
+                 link.peer()});
   link.release();
   return true;
 }

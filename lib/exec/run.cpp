@@ -87,22 +87,17 @@ bool Run::messages_are_there(const BoundStep& step) {
   return true;
 }
 
-// A message that is only stored may go to its place at once.
-void Run::post_message(BoundLane& lane) {
-  lane.expecting = true;
-  const LoweredStep step = lower(lane, lane.steps[lane.next]);
+// A message that is only stored may go to its place at once, unless it is small.
+void Run::post(const BoundLane& lane, const BoundStep& storing, uint32_t ahead) {
+  const LoweredStep step = lower(lane, storing);
   if (step.bytes < kExposeFromBytes) return;
-  step.recvs[0]->post(0, program_.workspace.address(step.store), step.bytes);
+  step.recvs[0]->post(ahead, program_.workspace.address(step.store), step.bytes);
 }
 
 void Run::post_ahead(BoundLane& lane) {
   lane.told = true;
   if (!operation_.exposes) return;
-  for (const Placeable& message : lane.steps[lane.next].expects) {
-    const LoweredStep step = lower(lane, lane.steps[message.step]);
-    if (step.bytes >= kExposeFromBytes)
-      step.recvs[0]->post(message.ahead, program_.workspace.address(step.store), step.bytes);
-  }
+  for (const Placeable& message : lane.steps[lane.next].expects) post(lane, lane.steps[message.step], message.ahead);
 }
 
 // The whole step or nothing: it needs its messages and its free slot at once.
@@ -110,7 +105,10 @@ bool Run::execute(BoundLane& lane) {
   if (!lane.told) post_ahead(lane);
   const BoundStep& step = lane.steps[lane.next];
   if (!messages_are_there(step)) {
-    if (!lane.expecting && is_copy(step) && step.store.buffer == Buffer::kOutput) post_message(lane);
+    if (!lane.expecting && is_copy(step) && step.store.buffer == Buffer::kOutput) {
+      lane.expecting = true;
+      post(lane, step, 0);
+    }
     return false;
   }
   const LoweredStep lowered = lower(lane, step);
@@ -170,10 +168,7 @@ bool Run::read_messages(const LoweredStep& step, bool* any_exposed) {
     if (data == nullptr) {
       *any_exposed = true;
       auto exposed = step.recvs[i]->read();
-      if (!exposed) {
-        error_ = std::move(exposed).error();
-        return false;
-      }
+      if (!exposed) return fail(std::move(exposed).error());
       data = exposed.value();
     }
     program_.workspace.bases[kMessages + i] = as_base(data);
@@ -187,17 +182,10 @@ bool Run::compute(const LoweredStep& step, const Targets& targets) {
   if (!read_messages(step, &any_exposed)) return false;
   const uint64_t all = step.reduce.elems, piece = combiner_.piece_elems(step);
   for (uint64_t at = 0; at < all; at += piece) combiner_.combine(step, at, std::min(piece, all - at), targets);
-  return !any_exposed || still_exposed(step);
-}
-
-// A rank that was stopped in between finds that the owner could not wait: then it may have read anything.
-bool Run::still_exposed(const LoweredStep& step) {
-  for (Link* link : step.recvs) {
-    auto well = is_well(*link);
-    if (well) continue;
-    error_ = std::move(well).error();
-    return false;
-  }
+  if (!any_exposed) return true;
+  // A rank that was stopped in between finds that the owner could not wait: then it may have read anything.
+  for (Link* link : step.recvs)
+    if (auto well = is_well(*link); !well) return fail(std::move(well).error());
   return true;
 }
 
@@ -216,13 +204,11 @@ bool Run::accept_messages(const BoundStep& step, uint32_t expected_bytes) {
       disagree(from_tag(tag_of(step)), peer, from_tag(std::bit_cast<TagWords>(message.tag)));
       return false;
     }
-    if (message.bytes != expected_bytes) {
-      error_ = {Code::kInternalError,
-                format("rank %d sent a chunk of %u bytes where %u were expected in %s", peer, message.bytes,
-                       expected_bytes, to_text(operation_.call).c_str()),
-                peer};
-      return false;
-    }
+    if (message.bytes != expected_bytes)
+      return fail({Code::kInternalError,
+                   format("rank %d sent a chunk of %u bytes where %u were expected in %s", peer, message.bytes,
+                          expected_bytes, to_text(operation_.call).c_str()),
+                   peer});
   }
   return true;
 }

@@ -42,14 +42,17 @@ class Run {
     return lowering_.step(step, rounds_of(lane), lane.round, program_.workspace.places.data());
   }
   bool messages_are_there(const BoundStep& step);
-  void post_message(BoundLane& lane);
+  void post(const BoundLane& lane, const BoundStep& storing, uint32_t ahead);
   void post_ahead(BoundLane& lane);
   bool accept_messages(const BoundStep& step, uint32_t expected_bytes);
+  bool fail(Error error) {
+    error_ = std::move(error);
+    return false;
+  }
   void disagree(const Call& mine, int peer, const Call& theirs);
   bool acquire(const BoundLane& lane, const LoweredStep& step, Targets* targets) const;
   bool compute(const LoweredStep& step, const Targets& targets);
   bool read_messages(const LoweredStep& step, bool* any_exposed);
-  bool still_exposed(const LoweredStep& step);
   void send(const BoundStep& step, uint32_t bytes, const void* exposed);
   const TagWords& tag_of(const BoundStep& step) const {
     return operation_.tags.empty() ? tag_ : operation_.tags[step.size.block];
