@@ -23,23 +23,18 @@ class Fields {
   // All leave `value` as it is where there is no such field; it may be a std::optional.
   template <class Value>
   Result<void> number(const char* name, double least, Value* value) {
-    known_.insert(name);
-    const auto found = object_.find(name);
-    if (found == object_.end()) return {};
-    if (!found->is_number() || !(found->get<double>() >= least && found->get<double>() <= 1e15))
-      return wrong(format("%s is %s; give a number from %g up", name, found->dump().c_str(), least));
-    *value = found->get<double>();
-    return {};
+    return read<double>(name, format("a number from %g up", least), value, [&](const Json& field) {
+      return field.is_number() && field.get<double>() >= least && field.get<double>() <= 1e15;
+    });
   }
   template <class Value>
   Result<void> count(const char* name, int least, Value* value) {
-    known_.insert(name);
-    const auto found = object_.find(name);
-    if (found == object_.end()) return {};
-    if (!found->is_number_integer() || found->get<int64_t>() < least || found->get<int64_t>() > 1 << 30)
-      return wrong(format("%s is %s; give a whole number from %d up", name, found->dump().c_str(), least));
-    *value = found->template get<Value>();
-    return {};
+    return read<Value>(name, format("a whole number from %d up", least), value, [&](const Json& field) {
+      return field.is_number_integer() && field.get<int64_t>() >= least && field.get<int64_t>() <= 1 << 30;
+    });
+  }
+  Result<void> flag(const char* name, bool* value) {
+    return read<bool>(name, "true or false", value, [](const Json& field) { return field.is_boolean(); });
   }
   template <class Value>
   Result<void> speed(Value* bytes_per_second) {
@@ -56,14 +51,6 @@ class Fields {
     if (us) *ns = *us * 1000;
     return {};
   }
-  Result<void> flag(const char* name, bool* value) {
-    known_.insert(name);
-    const auto found = object_.find(name);
-    if (found == object_.end()) return {};
-    if (!found->is_boolean()) return wrong(format("%s is %s; give true or false", name, found->dump().c_str()));
-    *value = found->get<bool>();
-    return {};
-  }
   void know(const char* name) { known_.insert(name); }
   Result<void> end() const {
     std::string names;
@@ -74,6 +61,16 @@ class Fields {
   }
 
  private:
+  template <class Type, class Value, class Fits>
+  Result<void> read(const char* name, const std::string& wanted, Value* value, Fits fits) {
+    known_.insert(name);
+    const auto found = object_.find(name);
+    if (found == object_.end()) return {};
+    if (!fits(*found)) return wrong(format("%s is %s; give %s", name, found->dump().c_str(), wanted.c_str()));
+    *value = found->template get<Type>();
+    return {};
+  }
+
   const Json& object_;
   std::string place_;
   std::set<std::string> known_;

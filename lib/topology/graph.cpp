@@ -59,20 +59,16 @@ Graph plain_host(const Cluster& cluster) {
   return host;
 }
 
+// As often over all edges as the farthest node takes: machines and networks are not deep.
 std::vector<bool> reached_from(const Graph& graph, int start) {
-  std::vector<std::vector<int>> beside(graph.nodes.size());
-  for (const Graph::Edge& edge : graph.edges) {
-    beside[static_cast<size_t>(edge.a)].push_back(edge.b);
-    beside[static_cast<size_t>(edge.b)].push_back(edge.a);
-  }
   std::vector<bool> seen(graph.nodes.size());
-  std::vector<int> todo{start};
-  while (!todo.empty()) {
-    const auto at = static_cast<size_t>(todo.back());
-    todo.pop_back();
-    if (seen[at]) continue;
-    seen[at] = true;
-    todo.insert(todo.end(), beside[at].begin(), beside[at].end());
+  seen[static_cast<size_t>(start)] = true;
+  for (bool is_new = true; is_new;) {
+    is_new = false;
+    for (const Graph::Edge& edge : graph.edges) {
+      const auto a = static_cast<size_t>(edge.a), b = static_cast<size_t>(edge.b);
+      if (seen[a] != seen[b]) seen[a] = seen[b] = is_new = true;
+    }
   }
   return seen;
 }

@@ -35,7 +35,9 @@ Result<Topology> load(const std::string& what, ChooseSource choose_source) {
   // These start the drivers of GPUs or talk to displays; PCI tells enough of a GPU.
   for (const char* component : {"opencl", "gl", "cuda", "rsmi", "levelzero"})
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
-  if (choose_source(raw) != 0 || hwloc_topology_load(raw) != 0)
+  const bool is_chosen = choose_source(raw) == 0;
+  errno = 0;  // what hwloc leaves there says nothing of the source
+  if (!is_chosen || hwloc_topology_load(raw) != 0)
     return Error{Code::kInvalidUsage, what + (errno != 0 ? std::string(": ") + strerror(errno) : "")};
   return t;
 }
@@ -78,11 +80,7 @@ Result<Topology> load_xml(const std::string& path) {
   if (!has_whole_sets(path))
     return Error{Code::kInvalidUsage,
                  what + ": an object has only one of cpuset and complete_cpuset, or of the nodesets" + remedy};
-  return load(what + remedy, [&](hwloc_topology_t raw) {
-    const int verdict = hwloc_topology_set_xml(raw, path.c_str());
-    errno = 0;  // what hwloc leaves there says nothing of the file
-    return verdict;
-  });
+  return load(what + remedy, [&](hwloc_topology_t raw) { return hwloc_topology_set_xml(raw, path.c_str()); });
 }
 
 std::string info(hwloc_obj_t o, const char* name) {
@@ -242,11 +240,8 @@ Result<Machine> read_machine(const std::string& path) {
 Result<Machine> synthetic_machine(const std::string& description) {
   const std::string what =
       "'" + description + "' is not a topology in hwloc's short form, such as \"pack:2 numa:2 core:8 pu:1\"";
-  TUTTI_TRY_ASSIGN(const Topology topology, load(what, [&](hwloc_topology_t raw) {
-                     const int verdict = hwloc_topology_set_synthetic(raw, description.c_str());
-                     errno = 0;
-                     return verdict;
-                   }));
+  const auto choose = [&](hwloc_topology_t raw) { return hwloc_topology_set_synthetic(raw, description.c_str()); };
+  TUTTI_TRY_ASSIGN(const Topology topology, load(what, choose));
   return to_machine(topology, description);
 }
 

@@ -309,13 +309,11 @@ class Writer {
         write_nic(place, node, depth);
       } else if (at(node).bus.empty()) {
         return Error{Code::kInvalidUsage, at(node).name + " has no PCI bus id, by which NCCL's topology files know it"};
-      } else if (at(node).kind == Kind::kGpu) {
-        line(depth, pci + "\"0x030200\"" + pci_link(speed(node)));
-        write_gpu(node, depth + 1);
-        line(depth, "</pci>");
       } else {
-        line(depth, pci + "\"0x060400\"" + pci_link(speed(node)));
-        TUTTI_TRY(write_inner(node, depth + 1));
+        const bool is_gpu = at(node).kind == Kind::kGpu;
+        line(depth, pci + (is_gpu ? "\"0x030200\"" : "\"0x060400\"") + pci_link(speed(node)));
+        if (is_gpu) write_gpu(node, depth + 1);
+        if (!is_gpu) TUTTI_TRY(write_inner(node, depth + 1));
         line(depth, "</pci>");
       }
     }

@@ -92,8 +92,8 @@ NvLinks find_nvlinks(const char* library) {
 
 void add_nvlinks(const NvLinks& found, Graph& graph) {
   const auto gpu = [&](const std::string& bus) {
-    const auto node = std::find_if(graph.nodes.begin(), graph.nodes.end(),
-                                   [&](const Graph::Node& n) { return n.kind == Graph::Kind::kGpu && n.bus == bus; });
+    const auto node = std::ranges::find_if(
+        graph.nodes, [&](const Graph::Node& n) { return n.kind == Graph::Kind::kGpu && n.bus == bus; });
     return node == graph.nodes.end() ? -1 : static_cast<int>(node - graph.nodes.begin());
   };
   int fabric = -1;

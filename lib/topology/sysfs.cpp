@@ -110,8 +110,8 @@ std::vector<Part> memory_nodes(const std::string& sys, bool with_bytes) {
 void add(Part& whole, const std::vector<Part>& way) {
   Part* at = &whole;
   for (const Part& part : way) {
-    const auto same = std::find_if(at->parts.begin(), at->parts.end(),
-                                   [&](const Part& p) { return p.kind == part.kind && p.cpus == part.cpus; });
+    const auto same =
+        std::ranges::find_if(at->parts, [&](const Part& p) { return p.kind == part.kind && p.cpus == part.cpus; });
     at = same == at->parts.end() ? &at->parts.emplace_back(part) : &*same;
   }
 }
