@@ -141,12 +141,12 @@ class AlikeLanes {
     if (step.recv == lane.rank || step.send == lane.rank)
       return wrong(format("rank %d lane %d: it is no peer of itself, ", lane.rank, lane.index) + step_text(step));
     if (step.send >= 0) {
-      TUTTI_TRY_ASSIGN(ends.send, own(links_.attach_sender(lane.rank, step.send, channel, id)));
+      TUTTI_TRY_ASSIGN(ends.send, own(links_.attach(lane.rank, step.send, channel, &Link::sender, id)));
     }
     if (step.recv >= 0) {
       ends.moved = moves_.times(step.recv);
       const int from = moves_.first(step.recv), to = moves_.move_back(lane.rank, ends.moved);
-      TUTTI_TRY_ASSIGN(ends.recv, own(links_.attach_receiver(from, to, channel, id)));
+      TUTTI_TRY_ASSIGN(ends.recv, own(links_.attach(from, to, channel, &Link::receiver, id)));
     }
     lane.ends.push_back(ends);
     return {};

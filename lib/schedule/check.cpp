@@ -20,9 +20,8 @@ Result<void> check_shape(std::span<const Schedule> schedules, const CheckOptions
                           rank, rank, schedule.rank, schedule.n_ranks, schedule.n_chunks, rank, n_ranks,
                           schedules[0].n_chunks));
     }
-    if (options.goal == Goal::kBarrier && n_ranks > 1 && schedule.lanes.size() != 1) {
+    if (options.goal == Goal::kBarrier && n_ranks > 1 && schedule.lanes.size() != 1)
       return wrong(format("rank %d: a barrier is one lane", rank));
-    }
   }
   return {};
 }

@@ -65,9 +65,8 @@ Result<GoalTable> transfer_table(int n_ranks, std::span<const Transfers> transfe
     for (const Transfer& receive : receives) {
       std::vector<uint32_t>& from = sent[{receive.peer, rank}];
       if (from.empty()) return wrong(format("rank %d receives more than rank %d sends to it", rank, receive.peer));
-      if (receive.block >= output.size() || output[receive.block] != kNobody) {
+      if (receive.block >= output.size() || output[receive.block] != kNobody)
         return wrong(format("rank %d does not receive every output block once", rank));
-      }
       output[receive.block] = from.back();
       from.pop_back();
     }
@@ -82,21 +81,18 @@ Result<GoalTable> transfer_table(int n_ranks, std::span<const Transfers> transfe
 
 Result<GoalTable> goal_table(int n_ranks, const CheckOptions& options) {
   const Goal goal = options.goal;
-  if (has_root(goal) && (options.root < 0 || options.root >= n_ranks)) {
+  if (has_root(goal) && (options.root < 0 || options.root >= n_ranks))
     return wrong(format("root %d is not one of %d ranks", options.root, n_ranks));
-  }
   if (options.in_place && !has_in_place(goal)) return wrong("this collective cannot run in place");
   if (goal == Goal::kSendRecv) return transfer_table(n_ranks, options.transfers);
   const auto n = static_cast<uint32_t>(n_ranks);
   GoalTable table;
   table.reduces = goal == Goal::kAllReduce || goal == Goal::kReduce || goal == Goal::kReduceScatter;
   if (goal == Goal::kAllToAll) table.logical_blocks = n * n;
-  if (goal == Goal::kAllGather || goal == Goal::kReduceScatter || goal == Goal::kGather || goal == Goal::kScatter) {
+  if (goal == Goal::kAllGather || goal == Goal::kReduceScatter || goal == Goal::kGather || goal == Goal::kScatter)
     table.logical_blocks = n;
-  }
-  for (uint32_t rank = 0; rank < n; rank++) {
+  for (uint32_t rank = 0; rank < n; rank++)
     table.ranks.push_back(blocks_of(goal, n, rank, static_cast<int>(rank) == options.root));
-  }
   return table;
 }
 

@@ -28,12 +28,7 @@ class Links {
   struct Attached {
     int link, owner;
   };
-  Attached attach_sender(int from, int to, uint32_t channel, int lane) {
-    return attach(from, to, channel, &Link::sender, lane);
-  }
-  Attached attach_receiver(int from, int to, uint32_t channel, int lane) {
-    return attach(from, to, channel, &Link::receiver, lane);
-  }
+  Attached attach(int from, int to, uint32_t channel, int Link::*end, int lane);
 
   const std::vector<Link>& all() const { return links_; }
   const Link& operator[](int index) const { return links_[static_cast<size_t>(index)]; }
@@ -44,7 +39,6 @@ class Links {
   void push(int index, Message message);
 
  private:
-  Attached attach(int from, int to, uint32_t channel, int Link::*end, int lane);
   // Which of slots_ is the link's `nth` from its head.
   size_t slot(int index, uint32_t nth) const {
     const uint32_t at = (*this)[index].head + nth;

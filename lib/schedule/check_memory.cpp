@@ -94,15 +94,12 @@ std::optional<uint32_t> CheckMemory::chunk_of(int rank, const Step& step, uint32
 
 Result<Cell*> CheckMemory::find(int rank, const Slice& slice, uint32_t round) {
   const Place& place = places_[static_cast<size_t>(rank)];
-  if (slice.buffer == Buffer::kScratch && slice.chunk < schedules_[static_cast<size_t>(rank)].n_scratch) {
+  if (slice.buffer == Buffer::kScratch && slice.chunk < schedules_[static_cast<size_t>(rank)].n_scratch)
     return &cells_[place.scratch_at + slice.chunk];
-  }
-  if (slice.buffer == Buffer::kInput && slice.chunk / n_chunks_ < blocks(rank).input.size()) {
+  if (slice.buffer == Buffer::kInput && slice.chunk / n_chunks_ < blocks(rank).input.size())
     return &cells_[index(place.input_at, slice.chunk, round)];
-  }
-  if (slice.buffer == Buffer::kOutput && slice.chunk / n_chunks_ < blocks(rank).output.size()) {
+  if (slice.buffer == Buffer::kOutput && slice.chunk / n_chunks_ < blocks(rank).output.size())
     return &cells_[index(place.output_at, slice.chunk, round)];
-  }
   return wrong(slice_text(slice) + " is outside its buffer");
 }
 
@@ -111,13 +108,10 @@ uint32_t CheckMemory::output_chunk(int rank, uint32_t slice_chunk, uint32_t roun
 }
 
 Result<void> CheckMemory::may_read(int rank, const Slice& slice, const Cell& cell) const {
-  if (slice.buffer != Buffer::kInput) {
-    if (!cell.stored) return wrong(slice_text(slice) + " is read before anything was stored there");
-    return {};
-  }
-  if (cell.value.sum != contribution(rank, cell.value.chunk)) {
+  const bool is_input = slice.buffer == Buffer::kInput;
+  if (!is_input && !cell.stored) return wrong(slice_text(slice) + " is read before anything was stored there");
+  if (is_input && cell.value.sum != contribution(rank, cell.value.chunk))
     return wrong(slice_text(slice) + " is read after it was overwritten in place");
-  }
   return {};
 }
 
@@ -141,11 +135,9 @@ Result<void> CheckMemory::check_outputs() const {
   std::vector<Value> firsts(totals_.size());  // what the first rank that has a chunk got
   for (int rank = 0; rank < n_ranks_; rank++) {
     const auto n_slices = static_cast<uint32_t>(blocks(rank).output.size() * n_chunks_);
-    for (uint32_t round = 0; round < options_.rounds; round++) {
-      for (uint32_t c = 0; c < n_slices; c++) {
+    for (uint32_t round = 0; round < options_.rounds; round++)
+      for (uint32_t c = 0; c < n_slices; c++)
         TUTTI_TRY(check_output(rank, c, round, firsts[output_chunk(rank, c, round)]));
-      }
-    }
   }
   return {};
 }

@@ -22,15 +22,11 @@ int parent_number(int n, int number) {
   return parent <= n ? parent : number ^ bit;
 }
 
-int right_child_number(int n, int number) {
+// `side`: -1 is left, 1 is right.
+int child_number(int n, int number, int side) {
   int half = lowest_bit(number) >> 1;
-  while (half > 0 && number + half > n) half >>= 1;
-  return half > 0 ? number + half : 0;
-}
-
-int left_child_number(int number) {
-  const int half = lowest_bit(number) >> 1;
-  return half > 0 ? number - half : 0;
+  while (half > 0 && number + side * half > n) half >>= 1;
+  return half > 0 ? number + side * half : 0;
 }
 
 // From a number in tree 0 to the position in `tree`, and back.
@@ -51,8 +47,8 @@ TreeNode double_tree_node(int tree, int n, int position) {
   const int number = to_number(tree, n, position);
   TreeNode node;
   node.parent = to_position(tree, n, parent_number(n, number));
-  node.child[0] = to_position(tree, n, left_child_number(number));
-  node.child[1] = to_position(tree, n, right_child_number(n, number));
+  node.child[0] = to_position(tree, n, child_number(n, number, -1));
+  node.child[1] = to_position(tree, n, child_number(n, number, 1));
   return node;
 }
 

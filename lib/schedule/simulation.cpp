@@ -59,10 +59,9 @@ Result<void> Simulation::connect_lane(LaneRun& lane) {
 }
 
 Result<StepLinks> Simulation::attach(LaneRun& lane, const Step& step) {
-  StepLinks links{kEveryone, -1};
-  if (step.recv != kEveryone) {
-    TUTTI_TRY_ASSIGN(links.recv, attach(lane, step.recv, false));
-  }
+  StepLinks links;
+  TUTTI_TRY_ASSIGN(links.recv, attach(lane, step.recv, false));
+  if (step.recv == kEveryone) links.recv = kEveryone;
   for (int peer = 0; step.recv == kEveryone && lane.everyone.size() < schedules_.size(); peer++) {
     TUTTI_TRY_ASSIGN(const int link, attach(lane, peer == lane.rank ? -1 : peer, false));
     lane.everyone.push_back(link);
@@ -74,12 +73,11 @@ Result<StepLinks> Simulation::attach(LaneRun& lane, const Step& step) {
 // The link of `lane` to `peer`; it must be this lane's alone.
 Result<int> Simulation::attach(const LaneRun& lane, int peer, bool sends) {
   if (peer < 0) return -1;
-  if (peer >= static_cast<int>(schedules_.size()) || peer == lane.rank) {
+  if (peer >= static_cast<int>(schedules_.size()) || peer == lane.rank)
     return wrong(format("%d is not a peer of this rank", peer));
-  }
   const uint32_t channel = lane.plan->channel;
-  const auto [link, owner] = sends ? links_.attach_sender(lane.rank, peer, channel, lane.id)
-                                   : links_.attach_receiver(peer, lane.rank, channel, lane.id);
+  const auto [link, owner] = sends ? links_.attach(lane.rank, peer, channel, &Link::sender, lane.id)
+                                   : links_.attach(peer, lane.rank, channel, &Link::receiver, lane.id);
   if (owner == lane.id) return link;
   return wrong(format("lane %d already %s rank %d on channel %u", lanes_[static_cast<size_t>(owner)].lane,
                       sends ? "sends to" : "receives from", peer, channel));
@@ -202,10 +200,9 @@ Result<void> Simulation::read(LaneRun& lane, const Slice& slice, Value& value) {
   TUTTI_TRY_ASSIGN(Cell * cell, memory_.find(lane.rank, slice, lane.round));
   TUTTI_TRY(touch(lane, slice, *cell));
   TUTTI_TRY(memory_.may_read(lane.rank, slice, *cell));
-  if (value.chunk != cell->value.chunk) {
+  if (value.chunk != cell->value.chunk)
     return wrong(slice_text(slice) +
                  format(" is chunk %u (through all rounds), not %u", cell->value.chunk, value.chunk));
-  }
   value = value.sum == 0 ? cell->value : add(value, cell->value);
   return {};
 }
@@ -216,9 +213,8 @@ Result<void> Simulation::store(LaneRun& lane, const Slice& slice, const Value& v
   TUTTI_TRY(touch(lane, slice, *cell));
   if (slice.buffer == Buffer::kOutput) {
     const uint32_t chunk = memory_.output_chunk(lane.rank, slice.chunk, lane.round);
-    if (value.chunk != chunk) {
+    if (value.chunk != chunk)
       return wrong(format("the value is chunk %u (through all rounds), not %u", value.chunk, chunk));
-    }
   }
   // In place, a copy onto itself changes nothing.
   const bool same =
@@ -234,10 +230,9 @@ Result<void> Simulation::touch(LaneRun& lane, const Slice& slice, Cell& cell) {
   if (slice.buffer == Buffer::kInput && !options_.in_place) return {};
   if (cell.last.lane >= 0 && cell.last.lane != lane.id) {
     lanes_share_memory_ = true;
-    if (prove_order_ && lane.clock[static_cast<size_t>(cell.last.lane)] < cell.last.tick) {
+    if (prove_order_ && lane.clock[static_cast<size_t>(cell.last.lane)] < cell.last.tick)
       return wrong(format("lane %d also uses %s, in no certain order", lanes_[static_cast<size_t>(cell.last.lane)].lane,
                           slice_text(slice).c_str()));
-    }
   }
   cell.last = {lane.id, lane.tick};
   return {};
@@ -317,9 +312,8 @@ Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const 
 // ---- the end -------------------------------------------------------------------------------------------------------
 
 Result<void> Simulation::check_end() const {
-  if (!std::all_of(lanes_.begin(), lanes_.end(), [&](const LaneRun& lane) { return is_done(lane); })) {
+  if (!std::all_of(lanes_.begin(), lanes_.end(), [&](const LaneRun& lane) { return is_done(lane); }))
     return wrong(deadlock_report());
-  }
   for (const Link& link : links_.all()) {
     if (link.count == 0) continue;
     const Message& first = links_.front(static_cast<int>(&link - links_.all().data()));

@@ -37,8 +37,7 @@ void Steps::repeat(std::span<const Pattern> patterns, uint32_t times, Walk walk)
 Steps::const_iterator Steps::at(size_t index) const {
   if (index >= size_) return end();
   const auto i = static_cast<uint32_t>(index);
-  const auto after =
-      std::upper_bound(runs_.begin(), runs_.end(), i, [](uint32_t at, const Run& r) { return at < r.begin; });
+  const auto after = std::ranges::upper_bound(runs_, i, {}, &Run::begin);
   const Run& run = *(after - 1);
   const uint32_t in_run = i - run.begin;
   return {this, static_cast<uint32_t>(&run - runs_.data()), in_run / run.n_patterns,
@@ -46,8 +45,7 @@ Steps::const_iterator Steps::at(size_t index) const {
 }
 
 Steps::const_iterator Steps::first_of(uint32_t pattern) const {
-  const auto after = std::upper_bound(runs_.begin(), runs_.end(), pattern,
-                                      [](uint32_t at, const Run& r) { return at < r.first_pattern; });
+  const auto after = std::ranges::upper_bound(runs_, pattern, {}, &Run::first_pattern);
   return {this, static_cast<uint32_t>(after - runs_.begin()) - 1, 0, pattern};
 }
 

@@ -69,12 +69,8 @@ Result<Ends> Lanes::ends_of(LaneRun& lane, const Schedule& schedule, const Step&
   for_each_sender(schedule, step, [&](int) { n_sources++; });
   if (n_sources > 1)
     made.summed_byte_ns = n_sources * (network_.cluster().cpus.summed_byte_ns + far_byte_ns(network_, job_));
-  if (step.recv >= 0) {
-    TUTTI_TRY_ASSIGN(made.recv, attach(lane, step.recv, channel, false));
-  }
-  if (step.send >= 0) {
-    TUTTI_TRY_ASSIGN(made.send, attach(lane, step.send, channel, true));
-  }
+  TUTTI_TRY_ASSIGN(made.recv, attach(lane, step.recv, channel, false));
+  TUTTI_TRY_ASSIGN(made.send, attach(lane, step.send, channel, true));
   if (step.recv != kEveryone) return made;
   made.recv = kEveryone;
   for (int peer = 0; lane.everyone.size() + 1 < static_cast<size_t>(schedule.n_ranks); peer++) {
@@ -86,6 +82,7 @@ Result<Ends> Lanes::ends_of(LaneRun& lane, const Schedule& schedule, const Step&
 }
 
 Result<int> Lanes::attach(const LaneRun& lane, int peer, uint32_t channel, bool sends) {
+  if (peer < 0) return -1;
   const int mine = lane.rank, index = static_cast<int>(&lane - lanes_.data());
   int from = sends ? mine : peer, to = sends ? peer : mine;
   if (peer >= network_.n_ranks() || peer == mine) return misfit(format("rank %d names rank %d", mine, peer));
