@@ -34,20 +34,18 @@ uint64_t under_way_bytes(const Facts& facts) {
 }
 
 std::string to_text(const Facts& f) {
+  const auto n = [](uint64_t number) { return static_cast<unsigned long long>(number); };
   std::string text = format(
       "facts: %d ranks on %d hosts of at most %d; %d ranks for %d of %d CPUs; %s, %s of %llu bytes per second; "
       "caches of %llu bytes",
       f.n_ranks, f.hosts, f.largest_host, f.machine.ranks, f.machine.usable_cpus, f.machine.cpus,
-      f.shares_memory ? "shm" : "loopback", f.has_rdma ? "rdma" : "network",
-      static_cast<unsigned long long>(f.wire_bytes_per_second), static_cast<unsigned long long>(f.cache_bytes));
+      f.shares_memory ? "shm" : "loopback", f.has_rdma ? "rdma" : "network", n(f.wire_bytes_per_second),
+      n(f.cache_bytes));
   if (f.racks.n > 1 || f.fast_bytes_per_second > 0)
-    text += format("; fast hosts of %llu; %d racks of at most %d ranks, of %llu",
-                   static_cast<unsigned long long>(f.fast_bytes_per_second), f.racks.n, f.racks.largest,
-                   static_cast<unsigned long long>(f.racks.bytes_per_second));
+    text += format("; fast hosts of %llu; %d racks of at most %d ranks, of %llu", n(f.fast_bytes_per_second), f.racks.n,
+                   f.racks.largest, n(f.racks.bytes_per_second));
   if (f.wire_latency_ns + f.racks.latency_ns > 0)
-    text +=
-        format("; %llu ns between hosts, %llu more between racks", static_cast<unsigned long long>(f.wire_latency_ns),
-               static_cast<unsigned long long>(f.racks.latency_ns));
+    text += format("; %llu ns between hosts, %llu more between racks", n(f.wire_latency_ns), n(f.racks.latency_ns));
   return text + "\n";
 }
 

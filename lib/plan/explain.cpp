@@ -24,11 +24,9 @@ std::string table(const std::vector<Candidate>& candidates) {
 }
 
 bool share_a_host(const Layout& layout, int a, int b) {
-  const auto has = [](const std::vector<int>& ranks, int r) {
-    return std::find(ranks.begin(), ranks.end(), r) != ranks.end();
-  };
-  return std::any_of(layout.hosts.begin(), layout.hosts.end(),
-                     [&](const std::vector<int>& ranks) { return has(ranks, a) && has(ranks, b); });
+  return std::ranges::any_of(layout.hosts, [&](const std::vector<int>& ranks) {
+    return std::ranges::count(ranks, a) > 0 && std::ranges::count(ranks, b) > 0;
+  });
 }
 
 }  // namespace

@@ -47,7 +47,6 @@ class Planner {
   std::vector<Candidate> candidates(const Call& call, uint64_t bytes) const;
 
   const Layout& layout() const { return layout_; }
-  size_t hosts() const { return layout_.hosts.size(); }
   const Facts& facts() const { return facts_; }
 
   Schedule schedule(Collective collective, Algo algo, int root, uint32_t n_lanes = 1) const {
@@ -73,7 +72,7 @@ class Planner {
   enum class Order { kAny, kFixed, kRanks };  // in which a call's values are added up
   Order order_of(const Call& call) const;
   std::vector<Algo> choices_for(const Call& call, uint64_t bytes) const;
-  bool has_full_hosts() const { return hosts() > 1 && hosts() < static_cast<size_t>(n_ranks_); }
+  bool has_full_hosts() const { return layout_.hosts.size() > 1 && layout_.hosts.size() < layout_.order.size(); }
   bool chain_fits(const Call& call, Order order, bool is_few) const;
   std::vector<Algo> algorithms_for(const Call& call, Order order) const;
   std::vector<Candidate> priced(const Call& call, uint64_t bytes, std::span<const Algo> choices,
