@@ -22,7 +22,7 @@ const Comparison::Record* Comparison::find(uint64_t sequence) const {
 
 Account Comparison::tell(const Call& call) const {
   const Record* record = find(call.sequence);
-  Account told{rank_, call, {}, recorder_.place_text(call.sequence)};
+  Account told{rank_, call, {}, recorder_.memory().place_text(call.sequence)};
   if (record == nullptr) return told;
   const auto& elems = record->blocks->elems;
   told.blocks.assign(elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks)));
@@ -31,7 +31,7 @@ Account Comparison::tell(const Call& call) const {
 
 std::string Comparison::question(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  const Call mine = recorder_.find(sequence);
+  const Call mine = recorder_.memory().find(sequence);
   if (mine.sequence == 0 || asked_) return {};
   asked_ = tell(mine);
   static_assert(sizeof(Kind) + sizeof(int32_t) + sizeof(TagWords) + sizeof(uint32_t) + kMostPlaceBytes + 3 +
@@ -139,7 +139,7 @@ PeerWatch::Answer Comparison::answer(Account theirs) {
     if (answer.error || known.call.sequence != theirs.call.sequence || is_same_request(known.call, theirs.call)) return;
     answer = {disagreement(known, theirs), false};
   };
-  compare(tell(recorder_.find(theirs.call.sequence)));
+  compare(tell(recorder_.memory().find(theirs.call.sequence)));
   if (asked_) compare(*asked_);
   if (!asked_) asked_ = std::move(theirs);
   return answer;
@@ -154,10 +154,10 @@ Result<void> Comparison::check() {
   for (auto& [rank, heard] : heard_) {
     if (heard.is_checked) continue;
     const Standing& theirs = stated_[rank];
-    const Call mine = recorder_.find(theirs.call.sequence);
+    const Call mine = recorder_.memory().find(theirs.call.sequence);
     if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
       return disagreement(tell(mine), {rank, theirs.call, theirs.blocks, theirs.place});
-    heard.is_checked = mine.sequence != 0 || recorder_.is_past(theirs.call.sequence);
+    heard.is_checked = mine.sequence != 0 || recorder_.memory().is_past(theirs.call.sequence);
     is_one_left = is_one_left || !heard.is_checked;
   }
   has_statements_.store(is_one_left, std::memory_order_release);

@@ -34,9 +34,10 @@ struct Begun {
     Standing s;
     s.rank = rank;
     s.doing = doing;
-    s.call = recorder.find(sequence);
+    s.call = recorder.memory().find(sequence);
     s.call.sequence = sequence;  // after very many messages nothing else is known of it
-    s.place = doing == Standing::Doing::kPasses ? recorder.last_place_text() : recorder.place_text(sequence);
+    s.place = doing == Standing::Doing::kPasses ? recorder.memory().last_place_text()
+                                                : recorder.memory().place_text(sequence);
     s.begun = sequence + exchanges;
     for (const auto& [peer, count] : messages) s.counts.push_back(count);
     return s;

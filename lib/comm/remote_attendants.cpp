@@ -40,7 +40,7 @@ void keep(const std::vector<Attendance>& told, std::vector<Attendance>* kept) {
   const uint64_t last = kept->empty() ? 0 : kept->back().sequence;
   for (const Attendance& at : told)
     if (at.sequence > last) kept->push_back(at);
-  if (kept->size() > Recorder::kOperations) kept->erase(kept->begin(), kept->end() - Recorder::kOperations);
+  if (kept->size() > TraceMemory::kOperations) kept->erase(kept->begin(), kept->end() - TraceMemory::kOperations);
 }
 
 // Those of the other hosts with those of this one.

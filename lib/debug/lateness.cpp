@@ -6,7 +6,7 @@ namespace tutti {
 namespace {
 
 // So many operations may wait for a rank's entries, which then does without.
-constexpr size_t kMostOperations = 4 * Recorder::kOperations;
+constexpr size_t kMostOperations = 4 * TraceMemory::kOperations;
 constexpr size_t kLatecomers = 100;
 
 // Of an even number the lower one: half of the others may be late, too.

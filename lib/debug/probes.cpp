@@ -57,7 +57,7 @@ struct Told {
 };
 
 Told tell(const TraceSlot& slot) {
-  const Call call = from_tag({slot.sequence, slot.count, slot.kinds, slot.blocks & 0xffffffff});
+  const Call call = slot.call();
   const bool is_known = static_cast<int>(call.collective) < kCollectives;
   return {is_known ? traits(call.collective).name : "unknown", bytes_of(call), call.sequence};
 }

@@ -53,7 +53,7 @@ Registry* make_registry() {
 
 void* map_private() {
   void* const memory =
-      mmap(nullptr, Recorder::kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      mmap(nullptr, sizeof(TraceMemory), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   return memory;
 }
@@ -63,10 +63,10 @@ Result<void*> map_file(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return system_error("open " + path, errno);
   const NoWriteSignal quiet;
-  int reason = posix_fallocate(file.get(), 0, Recorder::kBytes);
+  int reason = posix_fallocate(file.get(), 0, sizeof(TraceMemory));
   void* memory = MAP_FAILED;
   if (reason == 0) {
-    memory = mmap(nullptr, Recorder::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
+    memory = mmap(nullptr, sizeof(TraceMemory), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
     reason = errno;
   }
   if (memory != MAP_FAILED) return memory;
@@ -80,12 +80,12 @@ void say_private(const Error& error) {
     log(LogLevel::kWarn,
         "the flight recorder cannot be read from outside, only by tuttiDumpTrace: %s; set TUTTI_TRACE_DIR to a folder "
         "with room for %zu KiB for each communicator",
-        error.message.c_str(), Recorder::kBytes >> 10);
+        error.message.c_str(), sizeof(TraceMemory) >> 10);
   });
 }
 
 std::string text_of_place(const TraceSlot& slot) {
-  return in_parentheses(place_name(to_place(reinterpret_cast<const void*>(slot.caller.load()))));
+  return in_parentheses(place_name(to_place(slot.place_or_caller())));
 }
 
 // Whether this CPU's counter can stand for time: the kernel itself takes it for that.
@@ -114,21 +114,20 @@ Recorder::~Recorder() {
     const std::lock_guard lock(registry().mutex);
     std::erase(registry().all, this);
   }
-  if (!path_.empty() && header_->pid == getpid()) unlink(path_.c_str());
-  munmap(header_, kBytes);
+  if (!path_.empty() && header().pid == getpid()) unlink(path_.c_str());
+  munmap(memory_, sizeof(TraceMemory));
 }
 
 void Recorder::use(void* memory) {
-  if (header_ != nullptr) munmap(header_, kBytes);
-  header_ = new (memory) TraceHeader{};
-  slots_ = reinterpret_cast<TraceSlot*>(static_cast<char*>(memory) + kHeaderBytes);
-  places_ = reinterpret_cast<TracePlace*>(slots_ + kOperations);
-  header_->rank = -1;
-  header_->by_cpu = by_cpu_;
-  header_->pid = getpid();
-  header_->made_ticks = now();
-  header_->made_ns = now_ns();
-  header_->made_real_ns =
+  if (memory_ != nullptr) munmap(memory_, sizeof(TraceMemory));
+  TraceHeader& header = *new (memory) TraceHeader{};  // what follows it is zero, as mapped
+  memory_ = static_cast<TraceMemory*>(memory);
+  header.rank = -1;
+  header.by_cpu = by_cpu_;
+  header.pid = getpid();
+  header.made_ticks = now();
+  header.made_ns = now_ns();
+  header.made_real_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
@@ -145,95 +144,109 @@ void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps) {
   else
     say_private(memory.error());
   if (memory) path_ = path;
-  header_->rank = rank;
-  header_->n_ranks = n_ranks;
-  header_->group = group;
-  header_->process_start = me.start;
-  header_->pid_namespace = me.pid_namespace;
-  snprintf(header_->host, sizeof header_->host, "%s", host_name().c_str());
-  snprintf(header_->program, sizeof header_->program, "%s", first_line("/proc/self/comm").c_str());
-  std::atomic_ref(header_->magic).store(TraceHeader::kMagic, std::memory_order_release);
+  TraceHeader& header = memory_->header;
+  header.rank = rank;
+  header.n_ranks = n_ranks;
+  header.group = group;
+  header.process_start = me.start;
+  header.pid_namespace = me.pid_namespace;
+  snprintf(header.host, sizeof header.host, "%s", host_name().c_str());
+  snprintf(header.program, sizeof header.program, "%s", first_line("/proc/self/comm").c_str());
+  std::atomic_ref(header.magic).store(TraceHeader::kMagic, std::memory_order_release);
 }
 
 void Recorder::end(bool well) {
-  TraceSlot& slot = slots_[begun_ % kOperations];
+  TraceSlot& slot = memory_->slots[begun_ % TraceMemory::kOperations];
   if (begun_ == 0 || slot.finished.load(std::memory_order_relaxed) != 0) return;
   finish(slot, well);
 }
 
 void Recorder::waits(int64_t idle_ns, std::span<const Awaited> awaited) {
+  TraceHeader& header = memory_->header;
   const size_t n = std::min(awaited.size(), TraceHeader::kMostAwaited);
-  header_->waiting_nth.store(0, std::memory_order_release);
+  header.waiting_nth.store(0, std::memory_order_release);
   for (size_t i = 0; i < n; i++)
-    header_->awaited[i].store(static_cast<uint32_t>(awaited[i].rank) * 2 + (awaited[i].takes ? 1 : 0),
-                              std::memory_order_release);
-  header_->n_awaited.store(n, std::memory_order_release);
-  header_->waiting_since_ns.store(static_cast<uint64_t>(now_ns() - idle_ns), std::memory_order_release);
-  header_->waiting_nth.store(begun_, std::memory_order_release);
+    header.awaited[i].store(static_cast<uint32_t>(awaited[i].rank) * 2 + (awaited[i].takes ? 1 : 0),
+                            std::memory_order_release);
+  header.n_awaited.store(n, std::memory_order_release);
+  header.waiting_since_ns.store(static_cast<uint64_t>(now_ns() - idle_ns), std::memory_order_release);
+  header.waiting_nth.store(begun_, std::memory_order_release);
 }
 
 void Recorder::finds(const std::string& why) {
-  header_->found_nth.store(0, std::memory_order_release);
-  snprintf(header_->found, sizeof header_->found, "%s", why.c_str());
-  header_->found_nth.store(begun_, std::memory_order_release);
+  TraceHeader& header = memory_->header;
+  header.found_nth.store(0, std::memory_order_release);
+  snprintf(header.found, sizeof header.found, "%s", why.c_str());
+  header.found_nth.store(begun_, std::memory_order_release);
 }
 
 void Recorder::tell_lateness(uint64_t asked, const std::string& sentence) {
-  snprintf(header_->lateness, sizeof header_->lateness, "%s", sentence.c_str());
-  header_->lateness_answered.store(asked, std::memory_order_release);
+  TraceHeader& header = memory_->header;
+  snprintf(header.lateness, sizeof header.lateness, "%s", sentence.c_str());
+  header.lateness_answered.store(asked, std::memory_order_release);
 }
 
 bool Recorder::fail(const std::string& message) {
+  TraceHeader& header = memory_->header;
   static constexpr uint64_t kNo = 0, kBeingTold = 1, kYes = 2;
   uint64_t was = kNo;
-  if (!header_->has_failed.compare_exchange_strong(was, kBeingTold)) return false;
-  snprintf(header_->error, sizeof header_->error, "%s", message.c_str());
-  header_->has_failed.store(kYes, std::memory_order_release);
+  if (!header.has_failed.compare_exchange_strong(was, kBeingTold)) return false;
+  snprintf(header.error, sizeof header.error, "%s", message.c_str());
+  header.has_failed.store(kYes, std::memory_order_release);
   return true;
 }
 
-// Null, or what may be overwritten by now.
-const TraceSlot* Recorder::slot_of(uint64_t sequence) const {
-  const uint64_t last = header_->begun.load(std::memory_order_acquire);
+Call TraceSlot::call() const {
+  constexpr auto kOrder = std::memory_order_acquire;
+  return from_tag({sequence.load(kOrder), count.load(kOrder), kinds.load(kOrder), blocks.load(kOrder) & 0xffffffff});
+}
+
+bool TraceSlot::is_message() const {
+  return static_cast<Collective>(kinds & 0xff) == Collective::kSendRecv;
+}
+
+void TracePlace::keep(uint64_t place) {
+  number.store(0, std::memory_order_release);
+  snprintf(name, sizeof name, "%s", place_name(place).c_str());
+  number.store(place, std::memory_order_release);
+}
+
+std::string TracePlace::read(uint64_t place) const {
+  if (number.load(std::memory_order_acquire) != place) return "";
+  std::string text(name, strnlen(name, sizeof name));
+  return number.load(std::memory_order_acquire) == place ? text : "";
+}
+
+// A collective. Null where it is too long ago; it may be overwritten by now.
+const TraceSlot* TraceMemory::last_up_to(uint64_t sequence) const {
+  const uint64_t last = header.begun.load(std::memory_order_acquire);
   for (uint64_t nth = last; nth > 0 && last - nth < kOperations; nth--) {
-    const TraceSlot& slot = slots_[nth % kOperations];
-    if (static_cast<Collective>(slot.kinds & 0xff) == Collective::kSendRecv) continue;
-    if (slot.sequence == sequence) return &slot;
-    if (slot.sequence < sequence) break;
+    const TraceSlot& slot = slots[nth % kOperations];
+    if (!slot.is_message() && slot.sequence <= sequence) return &slot;
   }
   return nullptr;
 }
 
-Call Recorder::find(uint64_t sequence) const {
-  const TraceSlot* const slot = slot_of(sequence);
+Call TraceMemory::find(uint64_t sequence) const {
+  const TraceSlot* const slot = last_up_to(sequence);
   if (slot == nullptr) return {};
   const uint64_t nth = slot->nth;
-  const Call call = from_tag({slot->sequence, slot->count, slot->kinds, slot->blocks & 0xffffffff});
+  const Call call = slot->call();
   return nth != 0 && slot->nth == nth && call.sequence == sequence ? call : Call{};
 }
 
-std::string Recorder::place_text(uint64_t sequence) const {
-  const TraceSlot* const slot = slot_of(sequence);
-  return slot == nullptr ? "" : text_of_place(*slot);
+bool TraceMemory::is_past(uint64_t sequence) const {
+  const TraceSlot* const last = last_up_to(UINT64_MAX);
+  return last != nullptr && last->sequence > sequence;
 }
 
-std::string Recorder::last_place_text() const {
-  return text_of_place(slots_[header_->begun.load(std::memory_order_acquire) % kOperations]);
+std::string TraceMemory::place_text(uint64_t sequence) const {
+  const TraceSlot* const slot = last_up_to(sequence);
+  return slot == nullptr || slot->sequence != sequence ? "" : text_of_place(*slot);
 }
 
-void Recorder::keep_place(uint64_t place) {
-  TracePlace& to = places_[place % kPlaces];
-  to.number.store(0, std::memory_order_release);
-  snprintf(to.name, sizeof to.name, "%s", place_name(place).c_str());
-  to.number.store(place, std::memory_order_release);
-}
-
-bool Recorder::is_past(uint64_t sequence) const {
-  for (uint64_t nth = begun_; nth > 0 && begun_ - nth < kOperations; nth--) {
-    const TraceSlot& slot = slots_[nth % kOperations];
-    if (static_cast<Collective>(slot.kinds & 0xff) != Collective::kSendRecv) return slot.sequence > sequence;
-  }
-  return false;
+std::string TraceMemory::last_place_text() const {
+  return text_of_place(slots[header.begun.load(std::memory_order_acquire) % kOperations]);
 }
 
 void for_each_recorder(const std::function<void(const Recorder&)>& visit) {
@@ -242,7 +255,7 @@ void for_each_recorder(const std::function<void(const Recorder&)>& visit) {
 }
 
 Call counterpart(const Call& mine, const Call& theirs, const Recorder& recorder) {
-  const Call same_number = recorder.find(theirs.sequence);
+  const Call same_number = recorder.memory().find(theirs.sequence);
   return same_number.sequence != 0 ? same_number : mine;
 }
 
@@ -257,7 +270,7 @@ Error mismatch_error(int my_rank, const Call& mine, int peer, const Call& theirs
                dtype_name(mine.dtype), static_cast<unsigned long long>(mine.sequence)),
         peer};
   const Call same = counterpart(mine, theirs, recorder);
-  return disagreement({my_rank, same, {}, recorder.place_text(same.sequence)}, {peer, theirs});
+  return disagreement({my_rank, same, {}, recorder.memory().place_text(same.sequence)}, {peer, theirs});
 }
 
 }  // namespace tutti

@@ -3,7 +3,7 @@
 // who ask why a job hangs. They lie in a file in shared memory, so that they can be read from outside while the process
 // hangs, and after it was killed (trace.h reads them). Where there is no room for a file the memory is private.
 //
-// Threading: begin(), end(), waits(), finds() and is_past() belong to one thread at a time, the one whose turn it is,
+// Threading: begin(), end(), waits() and finds() belong to one thread at a time, the one whose turn it is,
 // tell_lateness() to the one that watches the peers; the others are for any thread, but nothing is under way when it is
 // shared. What is read while it is written may be left out, but is never half of one operation and half of another.
 #pragma once
@@ -66,14 +66,47 @@ struct TraceHeader {
 // One operation: sequence to blocks are its tag's words (see to_tag), the upper half of blocks for how long it was in a
 // queue. `finished` is 0 while it is under way, and its last bit says that it failed.
 struct alignas(64) TraceSlot {
+  static constexpr int kQueuedShift = 10;  // ticks in a queue are kept by the 1,024
   std::atomic<uint64_t> nth, sequence, count, kinds, blocks, caller, started, finished;
+
+  Call call() const;  // half another one's if `nth` is not the same before and afterwards
+  bool is_message() const;
+  const void* place_or_caller() const { return reinterpret_cast<const void*>(caller.load(std::memory_order_acquire)); }
 };
 
-// The name of a place that called (see places.h). Written before the operations that have its number.
+// The name of a place that called (see places.h). Written before the operations that have its number, which is 0
+// meanwhile.
 struct alignas(64) TracePlace {
   std::atomic<uint64_t> number;
   char name[kMostPlaceBytes + 1];
+
+  bool has(uint64_t place) const { return number.load(std::memory_order_relaxed) == place; }
+  [[gnu::cold, gnu::noinline]] void keep(uint64_t place);
+  std::string read(uint64_t place) const;  // empty where it has another one's name
 };
+
+// The file: the last operations by the remainders of their numbers, and the places' names likewise.
+struct TraceMemory {
+  static constexpr size_t kHeaderBytes = 4096;
+  static constexpr uint64_t kOperations = 1024, kPlaces = 128;
+  TraceHeader header;
+  alignas(kHeaderBytes) TraceSlot slots[kOperations];
+  TracePlace places[kPlaces];
+
+  // The call with this number, or one with sequence 0 when it is too long ago or yet to come. Of the last ones, not of
+  // messages.
+  Call find(uint64_t sequence) const;
+  bool is_past(uint64_t sequence) const;
+  // " (all_reduce of float32[4] at train.py:41)": the name of the place that called it, or nothing.
+  std::string place_text(uint64_t sequence) const;
+  std::string last_place_text() const;  // of the last operation, or messages
+
+ private:
+  const TraceSlot* last_up_to(uint64_t sequence) const;
+};
+static_assert(sizeof(TraceSlot) == 64 && sizeof(TracePlace) == 128);
+static_assert(sizeof(TraceMemory) == TraceMemory::kHeaderBytes + TraceMemory::kOperations * sizeof(TraceSlot) +
+                                         TraceMemory::kPlaces * sizeof(TracePlace));
 
 // Of the operation's place in the recorder. Point-to-point messages are recorded by exchange: `root` is the peer if
 // there is but one, `blocks` the number of messages.
@@ -81,10 +114,6 @@ enum class Direction : uint8_t { kSeveral = 0, kSend = 1, kReceive = 2 };  // in
 
 class Recorder {
  public:
-  static constexpr uint64_t kOperations = 1024;
-  static constexpr uint64_t kPlaces = 128;  // those with a name: the last for each remainder of their numbers
-  static constexpr int kQueuedShift = 10;   // ticks in a queue are kept by the 1,024
-
   Recorder();  // in private memory
   ~Recorder();
   Recorder(const Recorder&) = delete;
@@ -98,7 +127,7 @@ class Recorder {
   // was called some time ago.
   void begin(const TagWords& call, uint64_t sequence, const void* caller = nullptr, uint64_t created = 0) {
     const uint64_t nth = ++begun_;
-    TraceSlot& slot = slots_[nth % kOperations];
+    TraceSlot& slot = memory_->slots[nth % TraceMemory::kOperations];
     const auto set = [](std::atomic<uint64_t>& word, uint64_t value) { word.store(value, std::memory_order_release); };
     set(slot.nth, 0);
     const uint64_t now = this->now();
@@ -107,17 +136,18 @@ class Recorder {
     set(slot.kinds, call[2]);
     set(slot.blocks, call[3] | (created == 0 ? 0 : queued(now - created)) << 32);
     set(slot.caller, reinterpret_cast<uintptr_t>(caller));
-    if (const uint64_t place = to_place(caller); place != 0 && !has_place(place)) keep_place(place);
+    if (const uint64_t place = to_place(caller); place != 0)
+      if (TracePlace& to = memory_->places[place % TraceMemory::kPlaces]; !to.has(place)) to.keep(place);
     set(slot.started, now);
     set(slot.finished, 0);
     set(slot.nth, nth);
-    header_->begun.store(nth, std::memory_order_release);
+    memory_->header.begun.store(nth, std::memory_order_release);
     if (tutti_operation_begin_semaphore != 0) [[unlikely]]
-      probe_begin(slot, header_->rank);
+      probe_begin(slot, memory_->header.rank);
   }
   void begin(const Call& call) { begin(to_tag(call), call.sequence); }
   // The last one has ended well.
-  void end() { finish(slots_[begun_ % kOperations], true); }
+  void end() { finish(memory_->slots[begun_ % TraceMemory::kOperations], true); }
   // The same, if there is one that has not ended.
   void end(bool well);
   // It has waited for these ranks for so long.
@@ -129,51 +159,31 @@ class Recorder {
   // The sentence on why it waits, for those who cannot ask ranks of other hosts.
   void finds(const std::string& why);
   // For a tool that has asked with this number which rank comes late; 0: none has.
-  uint64_t lateness_asked() const { return header_->lateness_asked.load(std::memory_order_acquire); }
+  uint64_t lateness_asked() const { return header().lateness_asked.load(std::memory_order_acquire); }
   void tell_lateness(uint64_t asked, const std::string& sentence);
   // Why the group has ended: the first time that it is told. True then.
   bool fail(const std::string& message);
 
-  // The call with this number, or one with sequence 0 when it is too long ago or yet to come. Of the last ones, not of
-  // messages.
-  Call find(uint64_t sequence) const;
-  bool is_past(uint64_t sequence) const;
-  // " (all_reduce of float32[4] at train.py:41)": the name of the place that called it, or nothing.
-  std::string place_text(uint64_t sequence) const;
-  std::string last_place_text() const;  // of the last operation, or messages
-
   uint64_t now() const { return ticks(by_cpu_); }
-  const TraceHeader& header() const { return *header_; }
-  const TraceSlot* slots() const { return slots_; }
-  const TracePlace* places() const { return places_; }
+  const TraceMemory& memory() const { return *memory_; }
+  const TraceHeader& header() const { return memory_->header; }
   // Empty where there is no file.
   const std::string& path() const { return path_; }
-
-  static constexpr size_t kHeaderBytes = 4096;
-  static constexpr size_t kBytes = kHeaderBytes + kOperations * sizeof(TraceSlot) + kPlaces * sizeof(TracePlace);
 
  private:
   void finish(TraceSlot& slot, bool well) {
     slot.finished.store((now() & ~uint64_t{1}) | (well ? 0 : 1), std::memory_order_release);
     if (tutti_operation_end_semaphore != 0) [[unlikely]]
-      probe_end(slot, header_->rank);
+      probe_end(slot, memory_->header.rank);
   }
-  static uint64_t queued(uint64_t ticks) { return std::min<uint64_t>(ticks >> kQueuedShift, 0xffffffff); }
+  static uint64_t queued(uint64_t ticks) { return std::min<uint64_t>(ticks >> TraceSlot::kQueuedShift, 0xffffffff); }
   void use(void* memory);
-  const TraceSlot* slot_of(uint64_t sequence) const;
-  bool has_place(uint64_t place) const {
-    return places_[place % kPlaces].number.load(std::memory_order_relaxed) == place;
-  }
-  [[gnu::cold, gnu::noinline]] void keep_place(uint64_t place);
 
-  TraceSlot* slots_ = nullptr;
-  TracePlace* places_ = nullptr;
+  TraceMemory* memory_ = nullptr;
   uint64_t begun_ = 0;
-  TraceHeader* header_ = nullptr;
   const bool by_cpu_;
   std::string path_;
 };
-static_assert(sizeof(TraceHeader) <= Recorder::kHeaderBytes && sizeof(TraceSlot) == 64 && sizeof(TracePlace) == 128);
 
 // All recorders of this process, one after the other; none of them ends meanwhile.
 void for_each_recorder(const std::function<void(const Recorder&)>& visit);

@@ -25,43 +25,37 @@ bool is_sound(const TraceHeader& header) {
          header.rank >= 0 && header.rank < header.n_ranks && is_time(header.made_ns) && is_time(header.made_real_ns);
 }
 
-std::string read_place(const TracePlace* places, uint64_t number) {
-  if (number == 0) return "";
-  const TracePlace& place = places[number % Recorder::kPlaces];
-  if (place.number.load(std::memory_order_acquire) != number) return "";
-  std::string name(place.name, strnlen(place.name, sizeof place.name));
-  return place.number.load(std::memory_order_acquire) == number ? name : "";
+template <size_t kBytes>
+std::string text_of(const char (&field)[kBytes]) {
+  return std::string(field, strnlen(field, kBytes));
 }
 
 // False where it was written meanwhile, or long overwritten.
 bool read_slot(const TraceSlot& slot, uint64_t nth, const TickClock& clock, TracedOperation* to) {
   constexpr auto kOrder = std::memory_order_acquire;
   if (slot.nth.load(kOrder) != nth) return false;
-  const uint64_t blocks = slot.blocks.load(kOrder);
   const uint64_t started = slot.started.load(kOrder), finished = slot.finished.load(kOrder);
   to->nth = nth;
-  to->call =
-      from_tag({slot.sequence.load(kOrder), slot.count.load(kOrder), slot.kinds.load(kOrder), blocks & 0xffffffff});
-  to->caller = reinterpret_cast<const void*>(slot.caller.load(kOrder));
+  to->call = slot.call();
+  to->caller = slot.place_or_caller();
   to->started_ns = clock.to_ns(started);
-  to->created_ns = clock.to_ns(started - (blocks >> 32 << Recorder::kQueuedShift));
+  to->created_ns = clock.to_ns(started - (slot.blocks.load(kOrder) >> 32 << TraceSlot::kQueuedShift));
   to->finished_ns = finished == 0 ? 0 : clock.to_ns(finished);
   using State = TracedOperation::State;
   to->state = finished == 0 ? State::kStarted : (finished & 1) != 0 ? State::kFailed : State::kCompleted;
   return slot.nth.load(kOrder) == nth && static_cast<int>(to->call.collective) < kCollectives;
 }
 
-Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* places, const TickClock& clock,
-           uint64_t after) {
+Trace read(const TraceMemory& memory, const TickClock& clock, uint64_t after) {
+  const TraceHeader& header = memory.header;
   Trace trace;
   trace.group = header.group;
   trace.rank = header.rank;
   trace.n_ranks = header.n_ranks;
   trace.process = {header.pid, header.process_start, header.pid_namespace};
-  trace.host.assign(header.host, strnlen(header.host, sizeof header.host));
-  trace.program.assign(header.program, strnlen(header.program, sizeof header.program));
-  if (header.has_failed.load(std::memory_order_acquire) == 2)
-    trace.error.assign(header.error, strnlen(header.error, sizeof header.error));
+  trace.host = text_of(header.host);
+  trace.program = text_of(header.program);
+  if (header.has_failed.load(std::memory_order_acquire) == 2) trace.error = text_of(header.error);
   trace.read_ns = clock.read_ns();
   trace.real_offset_ns = header.made_real_ns - header.made_ns;
   const uint64_t waiting = header.waiting_nth.load(std::memory_order_acquire);
@@ -74,16 +68,18 @@ Trace read(const TraceHeader& header, const TraceSlot* slots, const TracePlace* 
     trace.wait.awaited.push_back({static_cast<int>(word / 2), word % 2 != 0});
   }
   if (header.found_nth.load(std::memory_order_acquire) == waiting && waiting != 0)
-    trace.wait.found.assign(header.found, strnlen(header.found, sizeof header.found));
+    trace.wait.found = text_of(header.found);
   if (header.found_nth.load(std::memory_order_acquire) != waiting) trace.wait.found.clear();
   const uint64_t begun = header.begun.load(std::memory_order_acquire);
-  const uint64_t first = std::max(begun < Recorder::kOperations ? 1 : begun - Recorder::kOperations + 1, after + 1);
+  constexpr uint64_t kOperations = TraceMemory::kOperations;
+  const uint64_t first = std::max(begun < kOperations ? 1 : begun - kOperations + 1, after + 1);
   // The last ones first: they are overwritten last.
   trace.operations.reserve(begun >= first ? begun - first + 1 : 0);
   for (uint64_t nth = begun; nth >= first; nth--) {
     TracedOperation operation;
-    if (!read_slot(slots[nth % Recorder::kOperations], nth, clock, &operation)) continue;
-    operation.place = read_place(places, to_place(operation.caller));
+    if (!read_slot(memory.slots[nth % kOperations], nth, clock, &operation)) continue;
+    if (const uint64_t place = to_place(operation.caller); place != 0)
+      operation.place = memory.places[place % TraceMemory::kPlaces].read(place);
     trace.operations.push_back(std::move(operation));
   }
   std::reverse(trace.operations.begin(), trace.operations.end());
@@ -107,8 +103,8 @@ int64_t TickClock::to_ns(uint64_t at) const {
   return made_ns_ + static_cast<int64_t>(std::clamp(passed, -kMost, kMost));
 }
 
-void TraceFile::Unmap::operator()(const void* memory) const {
-  munmap(const_cast<void*>(memory), Recorder::kBytes);
+void TraceFile::Unmap::operator()(const TraceMemory* memory) const {
+  munmap(const_cast<TraceMemory*>(memory), sizeof *memory);
 }
 
 Result<TraceFile> TraceFile::open(const std::string& path) {
@@ -117,29 +113,27 @@ Result<TraceFile> TraceFile::open(const std::string& path) {
   struct stat info {};
   if (fstat(file.get(), &info) != 0) return system_error("stat " + path, errno);
   const Error foreign{Code::kInvalidArgument, path + " is not a flight recorder's file of this version of Tutti"};
-  if (static_cast<size_t>(info.st_size) != Recorder::kBytes) return foreign;
-  void* const memory = mmap(nullptr, Recorder::kBytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (static_cast<size_t>(info.st_size) != sizeof(TraceMemory)) return foreign;
+  void* const memory = mmap(nullptr, sizeof(TraceMemory), PROT_READ, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return system_error("mmap " + path, errno);
   TraceFile opened;
-  opened.memory_.reset(memory);
+  opened.memory_.reset(static_cast<const TraceMemory*>(memory));
   if (!is_sound(opened.header())) return foreign;
   return opened;
 }
 
 Trace TraceFile::read(const TickClock& clock, uint64_t nth) const {
-  const auto* slots =
-      reinterpret_cast<const TraceSlot*>(static_cast<const char*>(memory_.get()) + Recorder::kHeaderBytes);
-  return tutti::read(header(), slots, reinterpret_cast<const TracePlace*>(slots + Recorder::kOperations), clock, nth);
+  return tutti::read(*memory_, clock, nth);
 }
 
 uint64_t read_from(const TraceHeader& header, uint64_t nth) {
   constexpr uint64_t kSample = 128;
   const uint64_t begun = header.begun.load(std::memory_order_acquire);
-  return begun > nth && begun - nth > Recorder::kOperations ? begun - kSample : nth;
+  return begun > nth && begun - nth > TraceMemory::kOperations ? begun - kSample : nth;
 }
 
 Trace read_trace(const Recorder& recorder, uint64_t nth) {
-  return read(recorder.header(), recorder.slots(), recorder.places(), TickClock(recorder.header()), nth);
+  return read(recorder.memory(), TickClock(recorder.header()), nth);
 }
 
 Result<Trace> read_trace(const std::string& path) {

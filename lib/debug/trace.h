@@ -65,15 +65,15 @@ class TickClock {
 class TraceFile {
  public:
   static Result<TraceFile> open(const std::string& path);
-  const TraceHeader& header() const { return *static_cast<const TraceHeader*>(memory_.get()); }
+  const TraceHeader& header() const { return memory_->header; }
   // The operations after the `nth`.
   Trace read(const TickClock& clock, uint64_t nth = 0) const;
 
  private:
   struct Unmap {
-    void operator()(const void* memory) const;
+    void operator()(const TraceMemory* memory) const;
   };
-  std::unique_ptr<const void, Unmap> memory_;
+  std::unique_ptr<const TraceMemory, Unmap> memory_;
 };
 
 // For who reads again and again what has come after the `nth`: after which to read now. Where some of it has been

@@ -38,13 +38,6 @@ std::string json_text(const std::string& text) {
   return json + "\"";
 }
 
-std::string number(int64_t value) {
-  return format("%lld", static_cast<long long>(value));
-}
-std::string number(uint64_t value) {
-  return format("%llu", static_cast<unsigned long long>(value));
-}
-
 // As PyTorch calls them; its analyser knows the operations of a few libraries only, of which NCCL's names are Tutti's.
 std::string torch_name(const Trace& trace, const Call& call) {
   switch (call.collective) {
@@ -77,10 +70,6 @@ const char* torch_dtype(DataType type) {
   return static_cast<int>(type) < kDataTypes ? kNames[static_cast<int>(type)] : "Undefined";
 }
 
-const char* torch_state(TracedOperation::State state) {
-  return state == TracedOperation::State::kCompleted ? "completed" : "started";
-}
-
 // Elements, of all ranks where the buffer has a block for each.
 struct Sizes {
   uint64_t input, output;
@@ -101,26 +90,31 @@ std::string entry(const Trace& trace, const TracedOperation& operation) {
   const Call& call = operation.call;
   const bool is_message = is_point_to_point(call);
   const Sizes sizes = sizes_of(trace, call);
-  const auto real = [&](int64_t ns) { return ns == 0 ? std::string("null") : number(ns + trace.real_offset_ns); };
+  const auto real = [&](int64_t ns) {
+    return ns == 0 ? std::string("null") : std::to_string(ns + trace.real_offset_ns);
+  };
   const std::string dtype = torch_dtype(call.dtype);
-  std::string json = "    {\"record_id\": " + number(operation.nth - 1) + ", \"pg_id\": 0";
+  std::string json = "    {\"record_id\": " + std::to_string(operation.nth - 1) + ", \"pg_id\": 0";
   json += ", \"process_group\": [\"0\", \"tutti\"]";
-  json += ", \"collective_seq_id\": " + number(is_message ? 0 : call.sequence);
-  json += ", \"p2p_seq_id\": " + number(is_message ? call.sequence : 0);
-  json += ", \"op_id\": " + number(operation.nth) + ", \"profiling_name\": " + json_text(torch_name(trace, call));
+  json += ", \"collective_seq_id\": " + std::to_string(is_message ? 0 : call.sequence);
+  json += ", \"p2p_seq_id\": " + std::to_string(is_message ? call.sequence : 0);
+  json +=
+      ", \"op_id\": " + std::to_string(operation.nth) + ", \"profiling_name\": " + json_text(torch_name(trace, call));
   json += ", \"time_created_ns\": " + real(operation.created_ns);
   json += ", \"time_discovered_started_ns\": " + real(operation.started_ns);
   json += ", \"time_discovered_completed_ns\": " + real(operation.finished_ns);
   if (operation.finished_ns != 0)
     json +=
         ", \"duration_ms\": " + format("%.6f", static_cast<double>(operation.finished_ns - operation.started_ns) / 1e6);
-  json += ", \"input_sizes\": [[" + number(sizes.input) + "]], \"output_sizes\": [[" + number(sizes.output) + "]]";
+  json += ", \"input_sizes\": [[" + std::to_string(sizes.input) + "]], \"output_sizes\": [[" +
+          std::to_string(sizes.output) + "]]";
   json += ", \"input_dtypes\": [\"" + dtype + "\"], \"output_dtypes\": [\"" + dtype + "\"]";
-  json += std::string(", \"state\": \"") + torch_state(operation.state) + "\"";
+  json += ", \"state\": ";
+  json += operation.state == TracedOperation::State::kCompleted ? "\"completed\"" : "\"started\"";
   json += ", \"retired\": " + std::string(operation.finished_ns != 0 ? "true" : "false") + ", \"timeout_ms\": 0";
   json += ", \"is_p2p\": " + std::string(is_message ? "true" : "false");
   json += ", \"frames\": [{\"name\": " + json_text(place_of(operation)) + ", \"filename\": \"\", \"line\": 0}]";
-  json += ", \"tutti\": {\"text\": " + json_text(to_text(operation)) + ", \"bytes\": " + number(bytes_of(call));
+  json += ", \"tutti\": {\"text\": " + json_text(to_text(operation)) + ", \"bytes\": " + std::to_string(bytes_of(call));
   json += ", \"plan\": \"" + std::string(algo_name(call.algo)) + "\"";
   json += ", \"failed\": " + std::string(operation.state == TracedOperation::State::kFailed ? "true" : "false") + "}}";
   return json;
@@ -133,22 +127,23 @@ std::string status(const Trace& trace) {
     started = operation.call.sequence;
     if (operation.state == TracedOperation::State::kCompleted) completed = operation.call.sequence;
   }
-  return "{\"last_enqueued_collective\": " + number(started) + ", \"last_started_collective\": " + number(started) +
-         ", \"last_completed_collective\": " + number(completed) + "}";
+  return "{\"last_enqueued_collective\": " + std::to_string(started) +
+         ", \"last_started_collective\": " + std::to_string(started) +
+         ", \"last_completed_collective\": " + std::to_string(completed) + "}";
 }
 
 std::string about(const Trace& trace) {
-  std::string json = "{\"rank\": " + number(int64_t{trace.rank}) + ", \"ranks\": " + number(int64_t{trace.n_ranks});
+  std::string json = "{\"rank\": " + std::to_string(trace.rank) + ", \"ranks\": " + std::to_string(trace.n_ranks);
   json += ", \"group\": \"" + format("%016llx", static_cast<unsigned long long>(trace.group)) + "\"";
   json += ", \"host\": " + json_text(trace.host) + ", \"program\": " + json_text(trace.program);
-  json += ", \"machine\": " + number(trace.process.pid_namespace >> 32);  // hosts may have one name
-  json += ", \"pid\": " + number(int64_t{trace.process.pid}) + ", \"error\": " + json_text(trace.error);
-  json += ", \"written_ns\": " + number(trace.read_ns + trace.real_offset_ns) + ", \"waits_for\": [";
+  json += ", \"machine\": " + std::to_string(trace.process.pid_namespace >> 32);  // hosts may have one name
+  json += ", \"pid\": " + std::to_string(trace.process.pid) + ", \"error\": " + json_text(trace.error);
+  json += ", \"written_ns\": " + std::to_string(trace.read_ns + trace.real_offset_ns) + ", \"waits_for\": [";
   for (const Recorder::Awaited& awaited : trace.wait.awaited)
-    json += (&awaited == trace.wait.awaited.data() ? "" : ", ") + number(int64_t{awaited.rank});
+    json += (&awaited == trace.wait.awaited.data() ? "" : ", ") + std::to_string(awaited.rank);
   json += "]";
   if (!trace.wait.awaited.empty())
-    json += ", \"waits_since_ns\": " + number(trace.wait.since_ns + trace.real_offset_ns);
+    json += ", \"waits_since_ns\": " + std::to_string(trace.wait.since_ns + trace.real_offset_ns);
   return json + "}";
 }
 

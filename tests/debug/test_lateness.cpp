@@ -289,15 +289,15 @@ TEST_CASE("who reads again and again reads all that is there, or a sample where 
       recorder.end();
     }
   };
-  carry_out(tutti::Recorder::kOperations);
+  carry_out(tutti::TraceMemory::kOperations);
   CHECK(tutti::read_from(recorder.header(), 0) == 0);
-  CHECK(tutti::read_trace(recorder).operations.size() == tutti::Recorder::kOperations);
+  CHECK(tutti::read_trace(recorder).operations.size() == tutti::TraceMemory::kOperations);
   CHECK(tutti::read_trace(recorder, begun - 3).operations.size() == 3);
   CHECK(tutti::read_trace(recorder, begun).operations.empty());
   carry_out(1);
   CHECK(tutti::read_from(recorder.header(), 1) == 1);
   const auto sample = tutti::read_trace(recorder, tutti::read_from(recorder.header(), 0)).operations;
   REQUIRE(!sample.empty());
-  CHECK(sample.size() < tutti::Recorder::kOperations / 4);
+  CHECK(sample.size() < tutti::TraceMemory::kOperations / 4);
   CHECK(sample.back().nth == begun);
 }

@@ -63,13 +63,13 @@ TEST_CASE("a recorder keeps the last 1,024 operations with their times") {
   CHECK(trace.n_ranks == 4);
   CHECK(trace.group == 9);
   CHECK(trace.process.pid == getpid());
-  REQUIRE(trace.operations.size() == Recorder::kOperations);
+  REQUIRE(trace.operations.size() == TraceMemory::kOperations);
   CHECK(trace.is_in_operation());
   CHECK(trace.last()->finished_ns == 0);
   int64_t last_ns = before - 1'000'000;  // ticks become time with some error
   for (size_t i = 0; i < trace.operations.size(); i++) {
     const TracedOperation& operation = trace.operations[i];
-    const uint64_t number = 1501 - Recorder::kOperations + 1 + i;
+    const uint64_t number = 1501 - TraceMemory::kOperations + 1 + i;
     REQUIRE(operation.call == sum(number));
     REQUIRE(operation.nth == number);
     REQUIRE(operation.started_ns >= last_ns);
@@ -81,10 +81,10 @@ TEST_CASE("a recorder keeps the last 1,024 operations with their times") {
     REQUIRE((operation.state == TracedOperation::State::kCompleted) == (number % 2 == 0));
   }
   CHECK(last_ns <= now_ns() + 1'000'000);
-  CHECK(recorder.find(1000) == sum(1000));
-  CHECK(recorder.find(400).sequence == 0);
-  CHECK(recorder.is_past(400));
-  CHECK_FALSE(recorder.is_past(1502));
+  CHECK(recorder.memory().find(1000) == sum(1000));
+  CHECK(recorder.memory().find(400).sequence == 0);
+  CHECK(recorder.memory().is_past(400));
+  CHECK_FALSE(recorder.memory().is_past(1502));
 }
 
 TEST_CASE("messages do not stand in the way of looking for a collective") {
@@ -93,9 +93,9 @@ TEST_CASE("messages do not stand in the way of looking for a collective") {
   Call message;
   message.collective = Collective::kSendRecv;
   for (uint64_t i = 1; i < 5; i++) recorder.begin(to_tag(message), i);
-  CHECK(recorder.find(1) == sum(1));
-  CHECK(recorder.find(2).sequence == 0);
-  CHECK_FALSE(recorder.is_past(1));
+  CHECK(recorder.memory().find(1) == sum(1));
+  CHECK(recorder.memory().find(2).sequence == 0);
+  CHECK_FALSE(recorder.memory().is_past(1));
 }
 
 TEST_CASE("what an operation waited for, and why, is not said of the next one") {
@@ -170,12 +170,12 @@ TEST_CASE("places by the thousand: the last ones have their names, and the other
   const Trace trace = read_trace(recorder);
   for (const TracedOperation& operation : trace.operations) {
     const uint64_t number = operation.nth;
-    REQUIRE(operation.place == (number > 1000 - Recorder::kPlaces ? std::to_string(number) : ""));
+    REQUIRE(operation.place == (number > 1000 - TraceMemory::kPlaces ? std::to_string(number) : ""));
   }
   CHECK(place_of(trace.operations.front()).empty());
   CHECK(place_of(trace.operations.back()) == "1000");
-  CHECK(recorder.place_text(1000) == " (1000)");
-  CHECK(recorder.place_text(2000).empty());
+  CHECK(recorder.memory().place_text(1000) == " (1000)");
+  CHECK(recorder.memory().place_text(2000).empty());
   CHECK(place_name(name_place(std::string(500, 'x'))).size() == kMostPlaceBytes);
   const uint64_t forgotten = name_place("forgotten"), kept = name_place("kept");
   for (size_t i = 1; i < kMostPlaces; i++) name_place("new");
@@ -315,7 +315,7 @@ TEST_CASE("a file whose times are yet to come is left of the time before a reboo
   const std::string path = trace_files(folder.path).at(0);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   const uint64_t started = TraceFile::open(path).value().header().made_ticks + (uint64_t{1} << 62);
-  file.seekp(static_cast<std::streamoff>(Recorder::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started)));
+  file.seekp(static_cast<std::streamoff>(TraceMemory::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started)));
   file.write(reinterpret_cast<const char*>(&started), sizeof started);
   file.close();
   sweep_trace_files(folder.path);
@@ -464,7 +464,7 @@ TEST_CASE("a recorder's file whose numbers cannot be is refused, and times that 
   for (const uint64_t ticks : {uint64_t{0}, uint64_t{1} << 63, ~uint64_t{0}}) {
     put(offsetof(TraceHeader, waiting_since_ns), ticks);
     put(offsetof(TraceHeader, n_awaited), ticks);
-    put(Recorder::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started), ticks);
+    put(TraceMemory::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started), ticks);
     const auto trace = read_trace(recorder.path());
     REQUIRE(static_cast<bool>(trace));
     CHECK_FALSE(to_json(trace.value()).empty());
@@ -478,7 +478,7 @@ TEST_CASE("a recorder's file whose numbers cannot be is refused, and times that 
 TEST_CASE("what is no recorder's file is not taken for one") {
   const tutti_test::Folder folder("TUTTI_TRACE_DIR");
   const std::string path = folder.path + "/" + trace_file_name(this_process(), 1);
-  std::ofstream(path) << std::string(Recorder::kBytes, 'x');
+  std::ofstream(path) << std::string(sizeof(TraceMemory), 'x');
   CHECK_FALSE(static_cast<bool>(read_trace(path)));
   std::ofstream(path) << "short";
   const auto trace = read_trace(path);

@@ -52,7 +52,7 @@ TEST_CASE("what a killed process was in does not stay for more than an hour") {
   REQUIRE(trace_files(folder.path).size() == 1);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   const uint64_t started = TraceFile::open(path).value().header().made_ticks - (uint64_t{1} << 62);  // years ago
-  file.seekp(static_cast<std::streamoff>(Recorder::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started)));
+  file.seekp(static_cast<std::streamoff>(TraceMemory::kHeaderBytes + sizeof(TraceSlot) + offsetof(TraceSlot, started)));
   file.write(reinterpret_cast<const char*>(&started), sizeof started);
   file.close();
   sweep_trace_files(folder.path);

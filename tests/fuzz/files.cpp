@@ -51,9 +51,8 @@ std::string genuine_recorder() {
   }
   const Recorder::Awaited awaited[] = {{1, false}};
   recorder.waits(1'000'000'000, awaited);
-  std::string bytes(Recorder::kBytes, '\0');
-  memcpy(bytes.data(), &recorder.header(), sizeof(TraceHeader));
-  memcpy(bytes.data() + Recorder::kHeaderBytes, recorder.slots(), Recorder::kBytes - Recorder::kHeaderBytes);
+  std::string bytes(sizeof(TraceMemory), '\0');
+  memcpy(bytes.data(), &recorder.memory(), sizeof(TraceMemory));
   constexpr uint64_t kMagic = TraceHeader::kMagic;
   constexpr int32_t kRankAndRanks[] = {0, 4};
   memcpy(bytes.data() + offsetof(TraceHeader, magic), &kMagic, sizeof kMagic);
@@ -67,9 +66,9 @@ void read_recorder(Input& in) {
   while (!in.done()) {
     // The header and the first operations more often than the others.
     const bool is_near = in.byte() % 8 != 0;
-    const size_t at = in.take<uint16_t>() % (is_near ? sizeof(TraceHeader) + 1024 : Recorder::kBytes - 256);
+    const size_t at = in.take<uint16_t>() % (is_near ? sizeof(TraceHeader) + 1024 : sizeof(TraceMemory) - 256);
     const std::string_view what = in.text(in.byte());
-    bytes.replace(is_near && at >= sizeof(TraceHeader) ? Recorder::kHeaderBytes + at - sizeof(TraceHeader) : at,
+    bytes.replace(is_near && at >= sizeof(TraceHeader) ? TraceMemory::kHeaderBytes + at - sizeof(TraceHeader) : at,
                   what.size(), what);
   }
   const File file(bytes);
