@@ -1,7 +1,8 @@
 #include "cuda/arena.h"
 
-#include <cstring>
 #include <utility>
+
+#include "base/bytes.h"
 
 namespace tutti::cuda {
 namespace {
@@ -28,10 +29,7 @@ Result<std::unique_ptr<Arenas>> Arenas::create(Host& host, Port& port, const std
   // The reason of who has nothing to share, and not of others that they miss it there.
   TUTTI_TRY_ASSIGN(*why, agree(host, shared));
   if (!why->empty()) return std::unique_ptr<Arenas>();
-  std::string blob(sizeof handle + sizeof(void*), 0);
-  memcpy(&blob[0], handle.bytes.data(), sizeof handle);
-  memcpy(&blob[sizeof handle], &arenas->own_, sizeof arenas->own_);
-  TUTTI_TRY_ASSIGN(const auto handles, tell_all(host, blob));
+  TUTTI_TRY_ASSIGN(const auto handles, tell_all(host, ByteWriter().put(handle).put(arenas->own_).take()));
   TUTTI_TRY_ASSIGN(*why, agree(host, arenas->map_all(seats, handles)));
   if (!why->empty()) return std::unique_ptr<Arenas>();
   TUTTI_TRY(arenas->write_samples());
@@ -69,13 +67,12 @@ Result<void> Arenas::map_all(const std::vector<Seat>& seats, const std::vector<s
   const Seat& mine = seats[static_cast<size_t>(host_.rank())];
   for (size_t r = 0; r < seats.size(); r++) {
     const Seat& seat = seats[r];
-    void* memory = nullptr;
+    ByteReader reader(handles[r]);
+    const auto handle = reader.get<IpcHandle>();
+    void* memory = reader.get<void*>();
     if (seat.process == mine.process) {
       if (seat.info.uuid != mine.info.uuid) TUTTI_TRY(port_.reach(seat.device));
-      memcpy(&memory, handles[r].data() + sizeof(IpcHandle), sizeof memory);
     } else {
-      IpcHandle handle;
-      memcpy(handle.bytes.data(), handles[r].data(), sizeof handle);
       auto mapped = port_.map(handle);
       if (!mapped) {
         mapped.error().message =

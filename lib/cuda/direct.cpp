@@ -14,9 +14,9 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/shared_memory.h"
-#include "cuda/device.h"
 #include "cuda/launcher.h"
 #include "cuda/pieces.h"
+#include "cuda/ways.h"
 
 namespace tutti::cuda {
 namespace {
@@ -191,11 +191,12 @@ Result<void> Direct::try_out() {
   TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(bytes));
   const auto numbers = [&](int rank) { return reinterpret_cast<uint32_t*>(static_cast<char*>(sample) + line(rank)); };
   const auto number_of = [](int rank) { return 0x51ab0000u + static_cast<uint32_t>(rank); };
+  const auto copy_now = [&](void* to, const void* from) {
+    return do_now(port_, [&](StreamRef stream) { return port_.copy(to, from, bytes, stream); });
+  };
   const auto exchanged = [&]() -> Result<void> {
-    TUTTI_TRY_ASSIGN(const StreamRef stream, port_.create_stream());
     *numbers(me) = number_of(me);
-    auto done = port_.copy(arena, sample, bytes, stream);
-    if (done) done = port_.synchronize(stream);
+    TUTTI_TRY(copy_now(arena, sample));
     Operation operation;
     operation.collective = Collective::kAllGather;
     operation.count = sizeof(uint32_t);
@@ -204,14 +205,12 @@ Result<void> Direct::try_out() {
       if (peer != me)
         messages.insert(messages.end(), {{true, peer, arena + line(me), sizeof(uint32_t)},
                                          {false, peer, arena + line(peer), sizeof(uint32_t)}});
-    if (done) done = move(operation, messages);
-    if (done) done = port_.copy(sample, arena, bytes, stream);
-    if (done) done = port_.synchronize(stream);
-    port_.destroy_stream(stream);
-    for (int peer = 0; done && peer < n_ranks; peer++)
+    TUTTI_TRY(move(operation, messages));
+    TUTTI_TRY(copy_now(sample, arena));
+    for (int peer = 0; peer < n_ranks; peer++)
       if (*numbers(peer) != number_of(peer))
-        done = Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
-    return done;
+        return Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
+    return {};
   };
   auto done = exchanged();
   port_.free_host(sample);

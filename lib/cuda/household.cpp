@@ -6,27 +6,15 @@
 namespace tutti::cuda {
 
 Household::Household(Port& port, const std::vector<int>& ranks)
-    : port_(port), meeting_(std::make_shared<Meeting>(ranks)), seats_(ranks.size()) {}
-
-Household::~Household() {
-  for (const Seat& seat : seats_)
-    if (seat.come != nullptr) port_.destroy_event(seat.come);
-  for (const EventRef end : {end_, captured_end_})
-    if (end != nullptr) port_.destroy_event(end);
+    : port_(port), meeting_(std::make_shared<Meeting>(ranks)), end_(port), captured_end_(port) {
+  for (size_t place = 0; place < ranks.size(); place++) seats_.emplace_back(port);
 }
 
 // Only the rank itself can say where it is in a stream that means another one in every thread.
 Result<void> Household::announce(size_t place, const Turn& turn) {
   Seat& seat = seats_[place];
   seat.turn = turn;
-  return port_.is_per_thread(turn.stream) ? record(&seat.come, turn.stream) : Result<void>();
-}
-
-Result<void> Household::record(EventRef* event, StreamRef stream) {
-  if (*event == nullptr) {
-    TUTTI_TRY_ASSIGN(*event, port_.create_event());
-  }
-  return port_.record(*event, stream);
+  return port_.is_per_thread(turn.stream) ? seat.come.record(turn.stream) : Result<void>();
 }
 
 Result<void> Household::enqueue(size_t place, uint64_t round, const Arrivals& everyone, const EnqueueAll& enqueue_all) {
@@ -39,7 +27,7 @@ Result<void> Household::enqueue(size_t place, uint64_t round, const Arrivals& ev
   if (failure_) return *failure_;
   const Turn& turn = seats_[place].turn;
   if (!port_.is_per_thread(turn.stream) || turn.stream_id == leading_.stream_id) return {};
-  return port_.wait(turn.stream, turn.is_captured ? captured_end_ : end_);
+  return port_.wait(turn.stream, (turn.is_captured ? captured_end_ : end_).get());
 }
 
 Result<void> Household::enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all) {
@@ -48,15 +36,15 @@ Result<void> Household::enqueue_once(const Arrivals& everyone, const EnqueueAll&
   const std::vector<size_t> others = other_streams();
   for (const size_t place : others) {
     Seat& seat = seats_[place];
-    if (!port_.is_per_thread(seat.turn.stream)) TUTTI_TRY(record(&seat.come, seat.turn.stream));
-    TUTTI_TRY(port_.wait(leading_.stream, seat.come));
+    if (!port_.is_per_thread(seat.turn.stream)) TUTTI_TRY(seat.come.record(seat.turn.stream));
+    TUTTI_TRY(port_.wait(leading_.stream, seat.come.get()));
   }
   TUTTI_TRY(enqueue_all(everyone, leading_.stream));
-  EventRef& end = leading_.is_captured ? captured_end_ : end_;
-  TUTTI_TRY(record(&end, leading_.stream));
+  OwnedEvent& end = leading_.is_captured ? captured_end_ : end_;
+  TUTTI_TRY(end.record(leading_.stream));
   for (const size_t place : others)
     if (const StreamRef stream = seats_[place].turn.stream; !port_.is_per_thread(stream))
-      TUTTI_TRY(port_.wait(stream, end));
+      TUTTI_TRY(port_.wait(stream, end.get()));
   return {};
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,15 +25,14 @@ using EnqueueAll = std::function<Result<void>(const Arrivals&, StreamRef)>;
 class Household {
  public:
   Household(Port& port, const std::vector<int>& ranks);
-  ~Household();
-  Household(const Household&) = delete;
   const std::vector<int>& ranks() const { return meeting_->ranks(); }
 
  private:
   friend class Resident;
   struct Seat {
+    explicit Seat(Port& port) : come(port) {}
     Turn turn;
-    EventRef come = nullptr;  // how far the stream has come
+    OwnedEvent come;  // how far the stream has come
   };
 
   // Always the same thread, which has what CUDA keeps of the streams in its cache.
@@ -46,17 +46,16 @@ class Household {
   Result<void> enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all);
   Result<void> check_captured_alike() const;
   std::vector<size_t> other_streams() const;
-  Result<void> record(EventRef* event, StreamRef stream);
 
   Port& port_;
   const std::shared_ptr<Meeting> meeting_;
-  std::vector<Seat> seats_;  // the rank's own from when it announces itself until all have
+  std::deque<Seat> seats_;  // the rank's own from when it announces itself until all have
   // The last round that is enqueued; the leader's release, after it has written what follows, pairs with the others'
   // acquire.
   std::atomic<uint64_t> enqueued_{0};
   Turn leading_;
   std::optional<Error> failure_;
-  EventRef end_ = nullptr, captured_end_ = nullptr;  // which of them, depends on the round
+  OwnedEvent end_, captured_end_;  // which of them, depends on the round
 };
 
 class Resident {
@@ -77,7 +76,7 @@ class Resident {
   // Of an operation that goes another way: compares what all have called.
   Result<bool> pass(const Operation& operation) { return attendee_.pass(operation); }
   // Recorded behind the last operation that was not captured; null before.
-  EventRef end() const { return household_->end_; }
+  EventRef end() const { return household_->end_.get(); }
 
  private:
   const std::shared_ptr<Household> household_;

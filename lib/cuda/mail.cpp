@@ -3,35 +3,19 @@
 // told to wait for it. So it does not matter whether streams share a hardware queue, in which a wait holds up all that
 // comes after it. A rank's call returns when its peers have called.
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <map>
+#include <mutex>
 
 #include "base/clock.h"
-#include "cuda/device.h"
 #include "cuda/meeting.h"
+#include "cuda/ways.h"
 
 namespace tutti::cuda {
 namespace {
 
-class OwnedEvent {
- public:
-  explicit OwnedEvent(Port& port) : port_(port) {}
-  ~OwnedEvent() {
-    if (event_ != nullptr) port_.destroy_event(event_);
-  }
-  OwnedEvent(const OwnedEvent&) = delete;
-  OwnedEvent& operator=(const OwnedEvent&) = delete;
-  Result<void> record(StreamRef stream) {
-    TUTTI_TRY_ASSIGN(event_, port_.create_event());
-    return port_.record(event_, stream);
-  }
-  Result<void> hold(StreamRef stream) const { return port_.wait(stream, event_); }
-
- private:
-  Port& port_;
-  EventRef event_ = nullptr;
-};
-
-// One rank's messages of one operation. What others read of it, and write to it, is the post office's to guard.
+// One rank's messages of one operation. Others write to it while some are alone, which the post office guards.
 struct Letters {
   explicit Letters(Port& port) : come(port), taken(port) {}
   struct Copy {
@@ -41,10 +25,10 @@ struct Letters {
     size_t bytes;
   };
   int rank = 0;
-  size_t n_alone = 0;  // messages whose other side has not come yet
+  std::atomic<size_t> n_alone{0};  // messages whose other side has not come yet
   std::vector<Copy> copies;
   std::vector<std::shared_ptr<Letters>> receivers;
-  bool has_taken = false;
+  std::atomic<bool> has_taken{false};  // and `taken` is recorded
   OwnedEvent come, taken;
 };
 
@@ -67,10 +51,6 @@ class PostOffice {
     }
     return {};
   }
-  bool are_matched(const Letters& letters) {
-    const std::lock_guard lock(mutex_);
-    return letters.n_alone == 0;
-  }
   // The peer of a message whose other side has not come yet; -1: all have.
   int awaited(const Letters& letters) {
     const std::lock_guard lock(mutex_);
@@ -79,19 +59,11 @@ class PostOffice {
         if (half.letters.get() == &letters) return half.message.peer;
     return -1;
   }
-  void take(Letters* letters) {
-    const std::lock_guard lock(mutex_);
-    letters->has_taken = true;
-  }
   // Two ranks' letters know each other, so both have to let go.
   void forget(Letters* letters) {
     const std::lock_guard lock(mutex_);
     letters->copies.clear();
     letters->receivers.clear();
-  }
-  bool are_taken(const Letters& letters) {
-    const std::lock_guard lock(mutex_);
-    return std::all_of(letters.receivers.begin(), letters.receivers.end(), [](const auto& r) { return r->has_taken; });
   }
 
  private:
@@ -110,10 +82,10 @@ class PostOffice {
                           sender.rank, static_cast<unsigned long long>(sent.count), dtype_name(sent.dtype),
                           receiver.rank, static_cast<unsigned long long>(received.count), dtype_name(received.dtype)),
                    sender.rank};
-    sender.n_alone--;
-    receiver.n_alone--;
     receiver.copies.push_back({from.letters, received.data, sent.data, sent.count * dtype_bytes(sent.dtype)});
     if (&sender != &receiver) sender.receivers.push_back(to.letters);
+    sender.n_alone--;
+    receiver.n_alone--;
     return {};
   }
 
@@ -132,14 +104,15 @@ class Mail final : public Way {
 
   Result<bool> meet(const Operation& operation, const Turn& turn) override {
     if (mine_ == nullptr) TUTTI_TRY(post(*operation.messages, turn.stream));
-    if (!office_->are_matched(*mine_)) return check_time();
+    if (mine_->n_alone > 0) return check_time();
     if (!mine_->has_taken) TUTTI_TRY(take(turn.stream));
-    return office_->are_taken(*mine_);
+    const auto& receivers = mine_->receivers;
+    return std::all_of(receivers.begin(), receivers.end(), [](const auto& r) { return r->has_taken.load(); });
   }
 
   // The buffers that were sent may be written again once the receivers' streams have read them.
   Result<void> submit(const Operation&, const Turn& turn) override {
-    for (const auto& receiver : mine_->receivers) TUTTI_TRY(receiver->taken.hold(turn.stream));
+    for (const auto& receiver : mine_->receivers) TUTTI_TRY(port_.wait(turn.stream, receiver->taken.get()));
     forget();
     return {};
   }
@@ -167,11 +140,11 @@ class Mail final : public Way {
 
   Result<void> take(StreamRef stream) {
     for (const Letters::Copy& copy : mine_->copies) {
-      if (copy.from != mine_) TUTTI_TRY(copy.from->come.hold(stream));
+      if (copy.from != mine_) TUTTI_TRY(port_.wait(stream, copy.from->come.get()));
       if (copy.bytes > 0) TUTTI_TRY(port_.copy(copy.to, copy.data, copy.bytes, stream));
     }
     TUTTI_TRY(mine_->taken.record(stream));
-    office_->take(mine_.get());
+    mine_->has_taken = true;
     return {};
   }
 

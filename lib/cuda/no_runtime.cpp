@@ -3,7 +3,6 @@
 
 namespace tutti::cuda {
 
-Port* runtime_port();
 Port* runtime_port() {
   return nullptr;
 }

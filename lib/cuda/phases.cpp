@@ -420,12 +420,6 @@ uint64_t by_host_most(const std::vector<Seat>& seats) {
   return most > 1 ? (most - 1) * (768 << 10) : 0;
 }
 
-int least_multiprocessors(const std::vector<Seat>& seats) {
-  int least = seats[0].info.multiprocessors;
-  for (const Seat& seat : seats) least = std::min(least, seat.info.multiprocessors);
-  return least;
-}
-
 // Without a board operations go on, unchecked.
 Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& seats, const std::string& name) {
   Acquaintance others;
@@ -462,8 +456,11 @@ Result<std::unique_ptr<Way>> make_phases(Host& host, Port& port, const std::vect
   if (!why->empty()) return std::unique_ptr<Way>();
   const bool may_spin = may_wait_in_kernels(seats);
   std::unique_ptr<SpreadPrograms> programs;
-  if (may_spin && host.forced_algo() != Algo::kAuto)
-    programs = spread_programs(port, host.n_ranks(), least_multiprocessors(seats), host.forced_algo());
+  if (may_spin && host.forced_algo() != Algo::kAuto) {
+    const auto has_less = [](const Seat& a, const Seat& b) { return a.info.multiprocessors < b.info.multiprocessors; };
+    const int least = std::min_element(seats.begin(), seats.end(), has_less)->info.multiprocessors;
+    programs = spread_programs(port, host.n_ranks(), least, host.forced_algo());
+  }
   const size_t program_bytes = programs == nullptr ? 0 : programs->bytes(host.rank());
   TUTTI_TRY_ASSIGN(auto arenas, Arenas::create(host, port, seats, program_bytes, why));
   if (arenas == nullptr) return std::unique_ptr<Way>();

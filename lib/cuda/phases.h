@@ -12,13 +12,16 @@
 // large goes through host memory instead, with copies that need no turn.
 #pragma once
 
-#include "cuda/device.h"
+#include "cuda/ways.h"
 
 namespace tutti::cuda {
 
+// That no other process has, nor this one's child: a random word and the process's number.
+using ProcessName = std::array<uint64_t, 2>;
+
 // What a rank tells of itself.
 struct Seat {
-  std::string process;  // differs between processes, also of different hosts
+  ProcessName process{};
   int host = 0;
   int device = 0;
   DeviceInfo info;

@@ -9,8 +9,6 @@ std::atomic<Port*> g_port{nullptr};
 
 }  // namespace
 
-Port* runtime_port();  // runtime.cpp, or none where there is no nvcc
-
 Port* port() {
   Port* const set = g_port.load();
   return set != nullptr ? set : runtime_port();

@@ -136,6 +136,38 @@ Result<void> run_tiles(Port& port, const Call& call, uint32_t most_blocks, Strea
   return port.run(call, static_cast<uint32_t>(tiles < most_blocks ? tiles : most_blocks), stream);
 }
 
+// An event that is made when it is first recorded.
+class OwnedEvent {
+ public:
+  explicit OwnedEvent(Port& port) : port_(port) {}
+  ~OwnedEvent() {
+    if (event_ != nullptr) port_.destroy_event(event_);
+  }
+  OwnedEvent(const OwnedEvent&) = delete;
+  OwnedEvent& operator=(const OwnedEvent&) = delete;
+  Result<void> record(StreamRef stream) {
+    if (event_ == nullptr) {
+      TUTTI_TRY_ASSIGN(event_, port_.create_event());
+    }
+    return port_.record(event_, stream);
+  }
+  EventRef get() const { return event_; }  // null before
+
+ private:
+  Port& port_;
+  EventRef event_ = nullptr;
+};
+
+// Waits for what `put` puts into the stream that it is given, which nothing else waits in.
+template <class Put>
+Result<void> do_now(Port& port, Put&& put) {
+  TUTTI_TRY_ASSIGN(const StreamRef stream, port.create_stream(true));
+  Result<void> done = put(stream);
+  if (done) done = port.synchronize(stream);
+  port.destroy_stream(stream);
+  return done;
+}
+
 // A device for the length of a call; the caller has its own back afterwards.
 class OnDevice {
  public:
@@ -158,5 +190,6 @@ class OnDevice {
 // The CUDA runtime, or what a test has put in its place; null where this library was built without CUDA.
 Port* port();
 void set_port(Port* port);
+Port* runtime_port();  // the former; null likewise
 
 }  // namespace tutti::cuda

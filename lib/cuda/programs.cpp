@@ -167,14 +167,6 @@ class Translation {
   std::vector<std::pair<LinkName, bool>> ends_;  // sends
 };
 
-Result<void> copy_now(Port& port, void* to, const std::string& bytes) {
-  TUTTI_TRY_ASSIGN(const StreamRef stream, port.create_stream(true));
-  auto copied = port.copy(to, bytes.data(), bytes.size(), stream);
-  if (copied) copied = port.synchronize(stream);
-  port.destroy_stream(stream);
-  return copied;
-}
-
 size_t most_lanes(const Schedules& schedules) {
   size_t most = 1;
   for (const Schedule& schedule : schedules) most = std::max(most, schedule.lanes.size());
@@ -234,7 +226,8 @@ Result<void> SpreadPrograms::load(int rank, const std::vector<void*>& memory, in
   TUTTI_TRY_ASSIGN(tables_, port_.allocate(sizes.bytes().size() + 1));
   write_all(tables, static_cast<char*>(tables_));
   kinds_.clear();
-  return copy_now(port_, tables_, tables.bytes());
+  const std::string& bytes = tables.bytes();
+  return do_now(port_, [&](StreamRef stream) { return port_.copy(tables_, bytes.data(), bytes.size(), stream); });
 }
 
 Result<std::unique_ptr<SpreadPrograms>> SpreadPrograms::together(Port& port, const Schedules& schedules,

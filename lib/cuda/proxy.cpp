@@ -18,14 +18,12 @@ Result<std::unique_ptr<Proxy>> Proxy::create(Port& port) {
 }
 
 Proxy::~Proxy() {
-  if (thread_.joinable()) {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
   }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
   if (request_ != nullptr) port_.free_host(request_);
 }
 
@@ -80,10 +78,8 @@ void Proxy::run(uint32_t number) {
     is_running_ = true;
   }
   task();
-  {
-    const std::lock_guard lock(mutex_);
-    is_running_ = false;
-  }
+  const std::lock_guard lock(mutex_);
+  is_running_ = false;
   changed_.notify_all();
 }
 

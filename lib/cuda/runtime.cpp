@@ -2,6 +2,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -14,6 +15,10 @@ namespace {
 Error cuda_error(const char* call, cudaError_t code) {
   (void)cudaGetLastError();  // or the next call of somebody else would find it
   return {Code::kCudaError, format("%s: %s (CUDA error %d)", call, cudaGetErrorString(code), static_cast<int>(code))};
+}
+
+Error driver_error(const std::string& call, CUresult code) {
+  return {Code::kCudaError, format("%s: CUDA driver error %d", call.c_str(), static_cast<int>(code))};
 }
 
 Result<void> check(const char* call, cudaError_t code) {
@@ -78,8 +83,7 @@ Result<int> attribute(CUdevice_attribute which) {
   if (current != nullptr && ask != nullptr) code = current(&device);
   if (code == CUDA_SUCCESS) code = ask(&value, which, device);
   if (code == CUDA_SUCCESS) return value;
-  return Error{Code::kCudaError, format("cuDeviceGetAttribute(%d): CUDA driver error %d", static_cast<int>(which),
-                                        static_cast<int>(code))};
+  return driver_error(format("cuDeviceGetAttribute(%d)", static_cast<int>(which)), code);
 }
 
 // Whether this process has a context on it. cudaSetDevice() makes one where there is none: some 500 MiB of that GPU.
@@ -102,8 +106,7 @@ class Runtime final : public Port {
     cudaDeviceProp properties;
     TUTTI_TRY(check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, device)));
     DeviceInfo info;
-    static_assert(sizeof properties.uuid == sizeof info.uuid);
-    memcpy(info.uuid.data(), &properties.uuid, sizeof properties.uuid);
+    info.uuid = std::bit_cast<decltype(info.uuid)>(properties.uuid);
     info.multiprocessors = properties.multiProcessorCount;
     info.waits_in_streams = batch_mem_op() != nullptr;
     return info;
@@ -149,19 +152,15 @@ class Runtime final : public Port {
   Result<IpcHandle> share(void* memory) override {
     const ApartFromCaptures apart;
     cudaIpcMemHandle_t handle;
-    IpcHandle out;
-    static_assert(sizeof handle == sizeof out.bytes);
     TUTTI_TRY(check("cudaIpcGetMemHandle", cudaIpcGetMemHandle(&handle, memory)));
-    memcpy(out.bytes.data(), &handle, sizeof handle);
-    return out;
+    return std::bit_cast<IpcHandle>(handle);
   }
 
-  Result<void*> map(const IpcHandle& in) override {
+  Result<void*> map(const IpcHandle& handle) override {
     const ApartFromCaptures apart;
-    cudaIpcMemHandle_t handle;
-    memcpy(&handle, in.bytes.data(), sizeof handle);
     void* memory = nullptr;
-    TUTTI_TRY(check("cudaIpcOpenMemHandle", cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess)));
+    TUTTI_TRY(check("cudaIpcOpenMemHandle", cudaIpcOpenMemHandle(&memory, std::bit_cast<cudaIpcMemHandle_t>(handle),
+                                                                 cudaIpcMemLazyEnablePeerAccess)));
     return memory;
   }
 
@@ -197,8 +196,7 @@ class Runtime final : public Port {
     const CUresult code =
         ask(&fd, reinterpret_cast<CUdeviceptr>(memory), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
     if (code == CUDA_SUCCESS) return Fd(fd);
-    return Error{Code::kCudaError, format("cuMemGetHandleForAddressRange of %zu bytes at %p: CUDA driver error %d",
-                                          bytes, memory, static_cast<int>(code))};
+    return driver_error(format("cuMemGetHandleForAddressRange of %zu bytes at %p", bytes, memory), code);
   }
 
   // Not needed where writes arrive in the order in which the host learns of them.
@@ -213,7 +211,7 @@ class Runtime final : public Port {
     const CUresult code =
         flush(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
     if (code == CUDA_SUCCESS) return {};
-    return Error{Code::kCudaError, format("cuFlushGPUDirectRDMAWrites: CUDA driver error %d", static_cast<int>(code))};
+    return driver_error("cuFlushGPUDirectRDMAWrites", code);
   }
 
   Result<void> reach(int other_device) override {
@@ -298,8 +296,7 @@ class Runtime final : public Port {
     for (int i = 0; i < n; i += kMost) {
       const CUresult code =
           batch_mem_op()(stream_of(stream), static_cast<unsigned>(std::min(kMost, n - i)), params.data() + i, 0);
-      if (code != CUDA_SUCCESS)
-        return Error{Code::kCudaError, format("cuStreamBatchMemOp: CUDA driver error %d", static_cast<int>(code))};
+      if (code != CUDA_SUCCESS) return driver_error("cuStreamBatchMemOp", code);
     }
     return {};
   }
@@ -451,7 +448,6 @@ class Runtime final : public Port {
 
 }  // namespace
 
-Port* runtime_port();
 Port* runtime_port() {
   static auto* runtime = new Runtime;  // never destroyed: other threads may outlive main
   return runtime;

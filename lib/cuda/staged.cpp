@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "base/contained.h"
-#include "cuda/device.h"
 #include "cuda/moves.h"
+#include "cuda/ways.h"
 #include "exec/quantised_cut.h"
 
 namespace tutti::cuda {
@@ -138,7 +138,7 @@ std::vector<Operation> pieces_of(const Operation& operation) {
 class Staged final : public Way {
  public:
   Staged(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Proxy> proxy, bool may_wait)
-      : host_(host), port_(port), info_(info), proxy_(std::move(proxy)), may_wait_(may_wait) {}
+      : host_(host), port_(port), info_(info), proxy_(std::move(proxy)), may_wait_(may_wait), input_(port) {}
   ~Staged() override;
 
   const char* name() const override { return "through host memory"; }
@@ -167,8 +167,8 @@ class Staged final : public Way {
   // Of the operation at hand, where streams may not wait:
   Step step_ = Step::kBefore;
   Staging staging_;
-  EventRef input_ = nullptr;  // has come
-  uint32_t number_ = 0;       // the proxy's
+  OwnedEvent input_;     // has come
+  uint32_t number_ = 0;  // the proxy's
 };
 
 // An operation that runs on the host ends soon, for the group is broken then.
@@ -177,7 +177,6 @@ Staged::~Staged() {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   for (void* memory : kept_) port_.free_host(memory);
   if (buffer_ != nullptr) port_.free_host(buffer_);
-  if (input_ != nullptr) port_.destroy_event(input_);
 }
 
 // One buffer for all, because operations follow each other. One that is outgrown may still be in use.
@@ -236,10 +235,7 @@ Result<void> Staged::begin(const Operation& operation, const Turn& turn) {
   TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(bytes, 1)));
   staging_ = stage(operation, host_.rank(), host_.n_ranks(), buffer);
   TUTTI_TRY(take_in(staging_, turn.stream));
-  if (input_ == nullptr) {
-    TUTTI_TRY_ASSIGN(input_, port_.create_event());
-  }
-  return port_.record(input_, turn.stream);
+  return input_.record(turn.stream);
 }
 
 Result<bool> Staged::meet(const Operation& operation, const Turn& turn) {
@@ -249,7 +245,7 @@ Result<bool> Staged::meet(const Operation& operation, const Turn& turn) {
     step_ = Step::kInputComes;
   }
   if (step_ == Step::kInputComes) {
-    TUTTI_TRY_ASSIGN(const bool has_come, port_.reached(input_));
+    TUTTI_TRY_ASSIGN(const bool has_come, port_.reached(input_.get()));
     if (!has_come) return false;
     number_ = announce(staging_.operation, false);
     proxy_->ask(number_);

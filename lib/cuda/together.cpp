@@ -1,10 +1,10 @@
 // All ranks are threads of one process and share one GPU. Nothing guarantees that kernels of different
 // streams run side by side, so no kernel may wait for another one: one kernel serves all ranks (household.h), reads all
 // inputs and writes all outputs where they lie.
-#include "cuda/device.h"
 #include "cuda/household.h"
 #include "cuda/launcher.h"
 #include "cuda/programs.h"
+#include "cuda/ways.h"
 
 namespace tutti::cuda {
 namespace {

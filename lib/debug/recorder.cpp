@@ -17,6 +17,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/socket.h"
+#include "debug/trace.h"
 #include "debug/trace_files.h"
 
 namespace tutti {
@@ -40,7 +41,7 @@ void remove_files() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (const Recorder* recorder : all.all)
-    if (!recorder->path().empty() && !is_evidence(*recorder)) unlink(recorder->path().c_str());
+    if (!recorder->path().empty() && !is_evidence(read_trace(*recorder))) unlink(recorder->path().c_str());
 }
 
 Registry* make_registry() {

@@ -64,10 +64,6 @@ std::vector<std::string> all_files(const std::string& folder) {
   return paths;
 }
 
-bool is_evidence(const Trace& trace) {
-  return trace.has_failed() || trace.is_in_operation();
-}
-
 int64_t last_ns_of(const Trace& trace) {
   const TracedOperation* const last = trace.last();
   return last == nullptr ? 0 : std::max(last->started_ns, last->finished_ns);
@@ -123,8 +119,8 @@ std::vector<std::string> trace_files(const std::string& folder) {
   return paths;
 }
 
-bool is_evidence(const Recorder& recorder) {
-  return is_evidence(read_trace(recorder));
+bool is_evidence(const Trace& trace) {
+  return trace.has_failed() || trace.is_in_operation();
 }
 
 void sweep_trace_files(const std::string& folder) {

@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-class Recorder;
+struct Trace;
 
 struct ProcessId {
   int pid = 0;
@@ -31,7 +31,7 @@ std::optional<ProcessId> maker_of(const std::string& file_name);
 std::vector<std::string> trace_files(const std::string& folder);
 
 // Whether it ended in the middle of an operation, or with an error.
-bool is_evidence(const Recorder& recorder);
+bool is_evidence(const Trace& trace);
 // Removes what processes have left that are gone: at once if there is nothing to be learnt from it, else after an hour,
 // or when there are more than 64 files. What cannot be judged from here goes after a week.
 void sweep_trace_files(const std::string& folder);

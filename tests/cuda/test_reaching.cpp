@@ -80,7 +80,7 @@ TEST_CASE("ranks on several hosts take no memory of their GPUs to see that they 
   for (const int n : {2, tutti::cuda::kMaxPlaces + 1}) {
     AmongTwins host(n);
     std::vector<tutti::cuda::Seat> seats;
-    for (int r = 0; r < n; r++) seats.push_back({"process " + std::to_string(r), n == 2 ? r : 0, 0, {}});
+    for (int r = 0; r < n; r++) seats.push_back({{static_cast<uint64_t>(r)}, n == 2 ? r : 0, 0, {}});
     std::string why;
     const auto way = tutti::cuda::make_phases(host, port, seats, nullptr, "group", &why);
     REQUIRE(way);
