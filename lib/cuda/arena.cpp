@@ -74,11 +74,9 @@ Result<void> Arenas::map_all(const std::vector<Seat>& seats, const std::vector<s
       if (seat.info.uuid != mine.info.uuid) TUTTI_TRY(port_.reach(seat.device));
     } else {
       auto mapped = port_.map(handle);
-      if (!mapped) {
-        mapped.error().message =
-            format("the memory of rank %zu cannot be mapped: %s", r, mapped.error().message.c_str());
-        return std::move(mapped).error();
-      }
+      if (!mapped)
+        return Error{mapped.error().code,
+                     format("the memory of rank %zu cannot be mapped: %s", r, mapped.error().message.c_str())};
       memory = mapped.value();
       mapped_.push_back(memory);
     }

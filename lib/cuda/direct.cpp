@@ -65,24 +65,132 @@ class Direct final : public Way {
       : host_(host), port_(port), device_(device), info_(info), proxy_(std::move(proxy)) {}
 
   // On this rank alone.
-  Result<void> prepare();
+  Result<void> prepare() {
+    TUTTI_TRY_ASSIGN(const char* memory, room(kArenaBytes));
+    return host_.check_direct(memory, arenas_.back()->bytes());
+  }
+
   // Collective: what one rank's network writes to another one's memory has to be there.
-  Result<void> try_out();
+  // Every rank writes a number of its own to every other one.
+  Result<void> try_out() {
+    const int n_ranks = host_.n_ranks(), me = host_.rank();
+    const auto line = [](int rank) { return static_cast<size_t>(rank) * Room::kAlignment; };
+    char* const arena = arenas_.front()->data();
+    const size_t bytes = line(n_ranks);
+    TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(bytes));
+    const auto numbers = [&](int rank) { return reinterpret_cast<uint32_t*>(static_cast<char*>(sample) + line(rank)); };
+    const auto number_of = [](int rank) { return 0x51ab0000u + static_cast<uint32_t>(rank); };
+    const auto copy_now = [&](void* to, const void* from) {
+      return do_now(port_, [&](StreamRef stream) { return port_.copy(to, from, bytes, stream); });
+    };
+    const auto exchanged = [&]() -> Result<void> {
+      *numbers(me) = number_of(me);
+      TUTTI_TRY(copy_now(arena, sample));
+      Operation operation;
+      operation.collective = Collective::kAllGather;
+      operation.count = sizeof(uint32_t);
+      std::vector<Message> messages;
+      for (int peer = 0; peer < n_ranks; peer++)
+        if (peer != me)
+          messages.insert(messages.end(), {{true, peer, arena + line(me), sizeof(uint32_t)},
+                                           {false, peer, arena + line(peer), sizeof(uint32_t)}});
+      TUTTI_TRY(move(operation, messages));
+      TUTTI_TRY(copy_now(sample, arena));
+      for (int peer = 0; peer < n_ranks; peer++)
+        if (*numbers(peer) != number_of(peer))
+          return Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
+      return {};
+    };
+    auto done = exchanged();
+    port_.free_host(sample);
+    return done;
+  }
+
   void set_least_bytes(uint64_t bytes) { least_bytes_ = bytes; }
 
   const char* name() const override { return "from GPU to GPU by network devices (GPUDirect RDMA)"; }
-  bool takes(const Operation& operation) const override;
-  Result<void> submit(const Operation& operation, const Turn& turn) override;
+  bool takes(const Operation& operation) const override {
+    if (operation.collective == Collective::kSendRecv) return true;  // the other end has to come to the same
+    if (operation.collective == Collective::kBarrier) return false;
+    if (traits(operation.collective).reduces && host_.n_ranks() > kMaxPlaces) return false;
+    return operation.count * dtype_bytes(operation.dtype) >= least_bytes_;
+  }
+
+  Result<void> submit(const Operation& operation, const Turn& turn) override {
+    return operation.collective == Collective::kSendRecv ? submit_messages(operation, turn)
+                                                         : submit_collective(operation, turn);
+  }
 
  private:
-  Result<char*> room(size_t bytes);
-  Result<void> submit_collective(const Operation& operation, const Turn& turn);
-  Result<void> submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation, const Turn& turn);
-  Result<void> submit_messages(const Operation& operation, const Turn& turn);
+  Result<char*> room(size_t bytes) {
+    if (!arenas_.empty() && bytes <= arenas_.back()->bytes()) return arenas_.back()->data();
+    auto arena = std::make_unique<Arena>(host_, port_);
+    TUTTI_TRY(arena->allocate(std::max(bytes, arenas_.empty() ? 0 : 2 * arenas_.back()->bytes())));
+    arenas_.push_back(std::move(arena));
+    return arenas_.back()->data();
+  }
+
+  Result<void> submit_collective(const Operation& operation, const Turn& turn) {
+    const DirectPlan plan(operation, host_.rank(), host_.n_ranks(), kArenaBytes);
+    for (size_t i = 0; i < plan.pieces(); i++)
+      TUTTI_TRY(submit_piece(plan, plan.piece(i, arenas_.front()->data()), operation, turn));
+    return {};
+  }
+
+  // All ranks make the same exchanges, also those who have no messages in them.
+  Result<void> submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation, const Turn& turn) {
+    TUTTI_TRY(copy(piece.in, operation, plan.reduces() && operation.op == RedOp::kPreMulSum, turn.stream));
+    if (!plan.has_two_exchanges()) piece.collect.insert(piece.collect.end(), piece.spread.begin(), piece.spread.end());
+    std::vector<std::vector<Message>> phases{std::move(piece.collect)};
+    if (plan.reduces()) {
+      TUTTI_TRY(exchange(operation, std::exchange(phases, {}), turn));
+      const uint32_t divisor = divisor_of(operation, host_.n_ranks());
+      Launcher jobs(port_, info_, operation, turn.stream);
+      for (const DirectPiece::Sum& sum : piece.sums) TUTTI_TRY(jobs.add(sum.elems, divisor, sum.from, {sum.to}));
+      TUTTI_TRY(jobs.launch());
+    }
+    if (plan.has_two_exchanges()) phases.push_back(std::move(piece.spread));
+    if (!phases.empty()) TUTTI_TRY(exchange(operation, std::move(phases), turn));
+    return copy(piece.out, operation, false, turn.stream);
+  }
+
+  // All of them at once, because one may wait for what its receiver does after another one. So they need room for all.
+  Result<void> submit_messages(const Operation& operation, const Turn& turn) {
+    TUTTI_TRY_ASSIGN(char* memory, room(direct_messages_room(operation)));
+    DirectPiece piece = direct_messages(operation, host_.rank(), memory);
+    TUTTI_TRY(copy(piece.in, operation, false, turn.stream));
+    if (!piece.collect.empty()) TUTTI_TRY(exchange(operation, {std::move(piece.collect)}, turn));
+    return copy(piece.out, operation, false, turn.stream);
+  }
+
   Result<void> copy(const std::vector<DirectPiece::Copy>& copies, const Operation& operation, bool scales,
-                    StreamRef stream);
-  Result<void> exchange(const Operation& operation, std::vector<std::vector<Message>> phases, const Turn& turn);
-  Result<void> move(const Operation& operation, const std::vector<Message>& messages);
+                    StreamRef stream) {
+    Launcher jobs(port_, info_, operation, stream);
+    if (scales) jobs.scale(0, operation);
+    for (const auto& [from, to, elems] : copies) TUTTI_TRY(jobs.add(elems, 0, {from}, {to}));
+    return jobs.launch();
+  }
+
+  // What the stream has written is in the device's memory when the proxy sees the request, for the words of a stream
+  // come after all before them; and what the network has written is visible before the stream sees the answer.
+  Result<void> exchange(const Operation& operation, std::vector<std::vector<Message>> phases, const Turn& turn) {
+    const uint32_t number = proxy_->announce(
+        [this, operation, phases = std::move(phases)] {
+          for (const auto& messages : phases) {
+            const auto moved = contained([&] { return move(operation, messages); });  // on the proxy's thread
+            if (!moved && !host_.broken()) host_.break_with(moved.error());
+          }
+        },
+        turn.is_captured);
+    const WordOperation words[] = {proxy_->request(number), proxy_->answer(number), proxy_->take_back_answer()};
+    return port_.words(words, 3, turn.stream);
+  }
+
+  Result<void> move(const Operation& operation, const std::vector<Message>& messages) {
+    TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
+    TUTTI_TRY(host_.move_directly(operation, messages));
+    return port_.flush_remote_writes();
+  }
 
   Host& host_;
   Port& port_;
@@ -93,129 +201,6 @@ class Direct final : public Way {
   // The last one for all, because operations follow each other; those outgrown may be in a graph.
   std::vector<std::unique_ptr<Arena>> arenas_;
 };
-
-Result<void> Direct::prepare() {
-  TUTTI_TRY_ASSIGN(const char* memory, room(kArenaBytes));
-  return host_.check_direct(memory, arenas_.back()->bytes());
-}
-
-Result<char*> Direct::room(size_t bytes) {
-  if (!arenas_.empty() && bytes <= arenas_.back()->bytes()) return arenas_.back()->data();
-  auto arena = std::make_unique<Arena>(host_, port_);
-  TUTTI_TRY(arena->allocate(std::max(bytes, arenas_.empty() ? 0 : 2 * arenas_.back()->bytes())));
-  arenas_.push_back(std::move(arena));
-  return arenas_.back()->data();
-}
-
-bool Direct::takes(const Operation& operation) const {
-  if (operation.collective == Collective::kSendRecv) return true;  // the other end has to come to the same
-  if (operation.collective == Collective::kBarrier) return false;
-  if (traits(operation.collective).reduces && host_.n_ranks() > kMaxPlaces) return false;
-  return operation.count * dtype_bytes(operation.dtype) >= least_bytes_;
-}
-
-Result<void> Direct::submit(const Operation& operation, const Turn& turn) {
-  return operation.collective == Collective::kSendRecv ? submit_messages(operation, turn)
-                                                       : submit_collective(operation, turn);
-}
-
-Result<void> Direct::submit_collective(const Operation& operation, const Turn& turn) {
-  const DirectPlan plan(operation, host_.rank(), host_.n_ranks(), kArenaBytes);
-  for (size_t i = 0; i < plan.pieces(); i++)
-    TUTTI_TRY(submit_piece(plan, plan.piece(i, arenas_.front()->data()), operation, turn));
-  return {};
-}
-
-// All ranks make the same exchanges, also those who have no messages in them.
-Result<void> Direct::submit_piece(const DirectPlan& plan, DirectPiece piece, const Operation& operation,
-                                  const Turn& turn) {
-  TUTTI_TRY(copy(piece.in, operation, plan.reduces() && operation.op == RedOp::kPreMulSum, turn.stream));
-  if (!plan.has_two_exchanges()) piece.collect.insert(piece.collect.end(), piece.spread.begin(), piece.spread.end());
-  std::vector<std::vector<Message>> phases{std::move(piece.collect)};
-  if (plan.reduces()) {
-    TUTTI_TRY(exchange(operation, std::exchange(phases, {}), turn));
-    const uint32_t divisor = divisor_of(operation, host_.n_ranks());
-    Launcher jobs(port_, info_, operation, turn.stream);
-    for (const DirectPiece::Sum& sum : piece.sums) TUTTI_TRY(jobs.add(sum.elems, divisor, sum.from, {sum.to}));
-    TUTTI_TRY(jobs.launch());
-  }
-  if (plan.has_two_exchanges()) phases.push_back(std::move(piece.spread));
-  if (!phases.empty()) TUTTI_TRY(exchange(operation, std::move(phases), turn));
-  return copy(piece.out, operation, false, turn.stream);
-}
-
-// All of them at once, because one may wait for what its receiver does after another one. So they need room for all.
-Result<void> Direct::submit_messages(const Operation& operation, const Turn& turn) {
-  TUTTI_TRY_ASSIGN(char* memory, room(direct_messages_room(operation)));
-  DirectPiece piece = direct_messages(operation, host_.rank(), memory);
-  TUTTI_TRY(copy(piece.in, operation, false, turn.stream));
-  if (!piece.collect.empty()) TUTTI_TRY(exchange(operation, {std::move(piece.collect)}, turn));
-  return copy(piece.out, operation, false, turn.stream);
-}
-
-Result<void> Direct::copy(const std::vector<DirectPiece::Copy>& copies, const Operation& operation, bool scales,
-                          StreamRef stream) {
-  Launcher jobs(port_, info_, operation, stream);
-  if (scales) jobs.scale(0, operation);
-  for (const auto& [from, to, elems] : copies) TUTTI_TRY(jobs.add(elems, 0, {from}, {to}));
-  return jobs.launch();
-}
-
-// What the stream has written is in the device's memory when the proxy sees the request, for the words of a stream come
-// after all before them; and what the network has written is visible before the stream sees the answer.
-Result<void> Direct::exchange(const Operation& operation, std::vector<std::vector<Message>> phases, const Turn& turn) {
-  const uint32_t number = proxy_->announce(
-      [this, operation, phases = std::move(phases)] {
-        for (const auto& messages : phases) {
-          const auto moved = contained([&] { return move(operation, messages); });  // on the proxy's thread
-          if (!moved && !host_.broken()) host_.break_with(moved.error());
-        }
-      },
-      turn.is_captured);
-  const WordOperation words[] = {proxy_->request(number), proxy_->answer(number), proxy_->take_back_answer()};
-  return port_.words(words, 3, turn.stream);
-}
-
-Result<void> Direct::move(const Operation& operation, const std::vector<Message>& messages) {
-  TUTTI_TRY_ASSIGN(const auto on_device, OnDevice::enter(port_, device_));
-  TUTTI_TRY(host_.move_directly(operation, messages));
-  return port_.flush_remote_writes();
-}
-
-// Every rank writes a number of its own to every other one.
-Result<void> Direct::try_out() {
-  const int n_ranks = host_.n_ranks(), me = host_.rank();
-  const auto line = [](int rank) { return static_cast<size_t>(rank) * Room::kAlignment; };
-  char* const arena = arenas_.front()->data();
-  const size_t bytes = line(n_ranks);
-  TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(bytes));
-  const auto numbers = [&](int rank) { return reinterpret_cast<uint32_t*>(static_cast<char*>(sample) + line(rank)); };
-  const auto number_of = [](int rank) { return 0x51ab0000u + static_cast<uint32_t>(rank); };
-  const auto copy_now = [&](void* to, const void* from) {
-    return do_now(port_, [&](StreamRef stream) { return port_.copy(to, from, bytes, stream); });
-  };
-  const auto exchanged = [&]() -> Result<void> {
-    *numbers(me) = number_of(me);
-    TUTTI_TRY(copy_now(arena, sample));
-    Operation operation;
-    operation.collective = Collective::kAllGather;
-    operation.count = sizeof(uint32_t);
-    std::vector<Message> messages;
-    for (int peer = 0; peer < n_ranks; peer++)
-      if (peer != me)
-        messages.insert(messages.end(), {{true, peer, arena + line(me), sizeof(uint32_t)},
-                                         {false, peer, arena + line(peer), sizeof(uint32_t)}});
-    TUTTI_TRY(move(operation, messages));
-    TUTTI_TRY(copy_now(sample, arena));
-    for (int peer = 0; peer < n_ranks; peer++)
-      if (*numbers(peer) != number_of(peer))
-        return Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
-    return {};
-  };
-  auto done = exchanged();
-  port_.free_host(sample);
-  return done;
-}
 
 // The least of the ranks' counts.
 Result<int> agreed_setting(Host& host) {

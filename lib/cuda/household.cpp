@@ -5,16 +5,16 @@
 
 namespace tutti::cuda {
 
-Household::Household(Port& port, const std::vector<int>& ranks)
-    : port_(port), meeting_(std::make_shared<Meeting>(ranks)), end_(port), captured_end_(port) {
-  for (size_t place = 0; place < ranks.size(); place++) seats_.emplace_back(port);
+Household::Household(GpuStreams& streams, const std::vector<int>& ranks)
+    : streams_(streams), meeting_(std::make_shared<Meeting>(ranks)), end_(streams), captured_end_(streams) {
+  for (size_t place = 0; place < ranks.size(); place++) seats_.emplace_back(streams);
 }
 
 // Only the rank itself can say where it is in a stream that means another one in every thread.
 Result<void> Household::announce(size_t place, const Turn& turn) {
   Seat& seat = seats_[place];
   seat.turn = turn;
-  return port_.is_per_thread(turn.stream) ? seat.come.record(turn.stream) : Result<void>();
+  return streams_.is_per_thread(turn.stream) ? seat.come.record(turn.stream) : Result<void>();
 }
 
 Result<void> Household::enqueue(size_t place, uint64_t round, const Arrivals& everyone, const EnqueueAll& enqueue_all) {
@@ -26,8 +26,8 @@ Result<void> Household::enqueue(size_t place, uint64_t round, const Arrivals& ev
   }
   if (failure_) return *failure_;
   const Turn& turn = seats_[place].turn;
-  if (!port_.is_per_thread(turn.stream) || turn.stream_id == leading_.stream_id) return {};
-  return port_.wait(turn.stream, (turn.is_captured ? captured_end_ : end_).get());
+  if (!streams_.is_per_thread(turn.stream) || turn.stream_id == leading_.stream_id) return {};
+  return streams_.wait(turn.stream, (turn.is_captured ? captured_end_ : end_).get());
 }
 
 Result<void> Household::enqueue_once(const Arrivals& everyone, const EnqueueAll& enqueue_all) {
@@ -36,15 +36,15 @@ Result<void> Household::enqueue_once(const Arrivals& everyone, const EnqueueAll&
   const std::vector<size_t> others = other_streams();
   for (const size_t place : others) {
     Seat& seat = seats_[place];
-    if (!port_.is_per_thread(seat.turn.stream)) TUTTI_TRY(seat.come.record(seat.turn.stream));
-    TUTTI_TRY(port_.wait(leading_.stream, seat.come.get()));
+    if (!streams_.is_per_thread(seat.turn.stream)) TUTTI_TRY(seat.come.record(seat.turn.stream));
+    TUTTI_TRY(streams_.wait(leading_.stream, seat.come.get()));
   }
   TUTTI_TRY(enqueue_all(everyone, leading_.stream));
   OwnedEvent& end = leading_.is_captured ? captured_end_ : end_;
   TUTTI_TRY(end.record(leading_.stream));
   for (const size_t place : others)
-    if (const StreamRef stream = seats_[place].turn.stream; !port_.is_per_thread(stream))
-      TUTTI_TRY(port_.wait(stream, end.get()));
+    if (const StreamRef stream = seats_[place].turn.stream; !streams_.is_per_thread(stream))
+      TUTTI_TRY(streams_.wait(stream, end.get()));
   return {};
 }
 

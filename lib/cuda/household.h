@@ -24,13 +24,13 @@ using EnqueueAll = std::function<Result<void>(const Arrivals&, StreamRef)>;
 
 class Household {
  public:
-  Household(Port& port, const std::vector<int>& ranks);
+  Household(GpuStreams& streams, const std::vector<int>& ranks);
   const std::vector<int>& ranks() const { return meeting_->ranks(); }
 
  private:
   friend class Resident;
   struct Seat {
-    explicit Seat(Port& port) : come(port) {}
+    explicit Seat(GpuStreams& streams) : come(streams) {}
     Turn turn;
     OwnedEvent come;  // how far the stream has come
   };
@@ -47,7 +47,7 @@ class Household {
   Result<void> check_captured_alike() const;
   std::vector<size_t> other_streams() const;
 
-  Port& port_;
+  GpuStreams& streams_;
   const std::shared_ptr<Meeting> meeting_;
   std::deque<Seat> seats_;  // the rank's own from when it announces itself until all have
   // The last round that is enqueued; the leader's release, after it has written what follows, pairs with the others'

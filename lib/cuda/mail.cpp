@@ -17,7 +17,7 @@ namespace {
 
 // One rank's messages of one operation. Others write to it while some are alone, which the post office guards.
 struct Letters {
-  explicit Letters(Port& port) : come(port), taken(port) {}
+  explicit Letters(GpuStreams& streams) : come(streams), taken(streams) {}
   struct Copy {
     std::shared_ptr<Letters> from;
     void* to;
@@ -95,8 +95,8 @@ class PostOffice {
 
 class Mail final : public Way {
  public:
-  Mail(int rank, double limit_seconds, Port& port, std::shared_ptr<PostOffice> office)
-      : rank_(rank), limit_seconds_(limit_seconds), port_(port), office_(std::move(office)) {}
+  Mail(int rank, double limit_seconds, GpuStreams& streams, std::shared_ptr<PostOffice> office)
+      : rank_(rank), limit_seconds_(limit_seconds), streams_(streams), office_(std::move(office)) {}
   ~Mail() override { forget(); }
 
   const char* name() const override { return "by copies from the sender's memory"; }
@@ -112,14 +112,14 @@ class Mail final : public Way {
 
   // The buffers that were sent may be written again once the receivers' streams have read them.
   Result<void> submit(const Operation&, const Turn& turn) override {
-    for (const auto& receiver : mine_->receivers) TUTTI_TRY(port_.wait(turn.stream, receiver->taken.get()));
+    for (const auto& receiver : mine_->receivers) TUTTI_TRY(streams_.wait(turn.stream, receiver->taken.get()));
     forget();
     return {};
   }
 
  private:
   Result<void> post(const std::vector<Message>& messages, StreamRef stream) {
-    mine_ = std::make_shared<Letters>(port_);
+    mine_ = std::make_shared<Letters>(streams_);
     mine_->rank = rank_;
     limit_ = Deadline::after_seconds(limit_seconds_);
     TUTTI_TRY(mine_->come.record(stream));
@@ -140,8 +140,8 @@ class Mail final : public Way {
 
   Result<void> take(StreamRef stream) {
     for (const Letters::Copy& copy : mine_->copies) {
-      if (copy.from != mine_) TUTTI_TRY(port_.wait(stream, copy.from->come.get()));
-      if (copy.bytes > 0) TUTTI_TRY(port_.copy(copy.to, copy.data, copy.bytes, stream));
+      if (copy.from != mine_) TUTTI_TRY(streams_.wait(stream, copy.from->come.get()));
+      if (copy.bytes > 0) TUTTI_TRY(streams_.copy(copy.to, copy.data, copy.bytes, stream));
     }
     TUTTI_TRY(mine_->taken.record(stream));
     mine_->has_taken = true;
@@ -155,7 +155,7 @@ class Mail final : public Way {
 
   const int rank_;
   const double limit_seconds_;
-  Port& port_;
+  GpuStreams& streams_;
   const std::shared_ptr<PostOffice> office_;
   std::shared_ptr<Letters> mine_;       // of the operation under way
   Deadline limit_ = Deadline::never();  // until its messages have met

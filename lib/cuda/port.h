@@ -56,16 +56,10 @@ struct WordOperation {
   bool waits = false;
 };
 
-class Port {
+// Memory of a device, and memory of the host that it can use.
+class GpuMemory {
  public:
-  virtual ~Port() = default;
-
-  // kCudaError without a driver or GPU, saying which.
-  virtual Result<int> device_count() = 0;
-  virtual Result<DeviceInfo> describe(int device) = 0;  // the calling thread's
-  // For the calling thread; the device that it had before, or this one if it had none that the process uses.
-  virtual Result<int> use(int device) = 0;
-
+  virtual ~GpuMemory() = default;
   // Zeroed memory of the device, aligned to 512 bytes. Waits for the device.
   virtual Result<void*> allocate(size_t bytes) = 0;
   // Zeroed memory of the host that the device can use, at the same address.
@@ -79,19 +73,23 @@ class Port {
   virtual void unmap(void* memory) = 0;  // waits for the device (cudaIpcCloseMemHandle does)
   // Of the device's memory that this is in.
   virtual Result<Allocation> allocation_of(const void* memory) = 0;
+  // Lets kernels of the device use the memory of another one of this process.
+  virtual Result<void> reach(int other_device) = 0;
+  // Whether devices that reach this thread's one can use this memory: cudaMalloc's they can.
+  virtual bool is_reachable(const void* memory) = 0;
+
   // The dmabuf that stands for memory of allocate(), by which network devices know it. kCudaError where the device has
   // none, or what network devices write could not be made visible to it.
   virtual Result<Fd> dmabuf_of(void* memory, size_t bytes) = 0;
   // What network devices have written to the device's memory by now is visible to all that it begins from now on.
   virtual Result<void> flush_remote_writes() = 0;
-  // Lets kernels of the device use the memory of another one of this process.
-  virtual Result<void> reach(int other_device) = 0;
-  // Now, instead of at the first launch, which would wait for the device: its kernels may be waiting for other ranks'.
-  virtual Result<void> load_kernels() = 0;
-  // Whether devices that reach this thread's one can use this memory: cudaMalloc's they can.
-  virtual bool is_reachable(const void* memory) = 0;
+};
 
-  // All of these take their turn in a stream, and may be captured into a graph.
+// Streams, the events that order them, and what needs no kernel. What names a stream last takes its turn there, and may
+// be captured into a graph.
+class GpuStreams {
+ public:
+  virtual ~GpuStreams() = default;
   virtual Result<void> copy(void* to, const void* from, size_t bytes, StreamRef stream) = 0;
   // From pinned memory of the host to the device, without a turn of this process on its multiprocessors.
   virtual Result<void> copy_in(void* to, const void* from, size_t bytes, StreamRef stream) {
@@ -99,13 +97,6 @@ class Port {
   }
   // One after the other; what the stream did before is visible to who sees a word written.
   virtual Result<void> words(const WordOperation* operations, int n, StreamRef stream) = 0;
-  virtual Result<void> run(const JobList& list, StreamRef stream) = 0;
-  // All blocks at once; kCudaError where the device has no room for them.
-  virtual Result<void> run(const ProgramCall& call, StreamRef stream) = 0;
-  // Waits on the device for other ranks, whose kernels have to run at the same time.
-  virtual Result<void> run(const LineCall& call, StreamRef stream) = 0;
-  virtual Result<void> run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) = 0;
-  virtual Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) = 0;
   virtual Result<void> zero(void* memory, size_t bytes, StreamRef stream) = 0;
   virtual Result<void> record(EventRef event, StreamRef stream) = 0;
   virtual Result<void> wait(StreamRef stream, EventRef event) = 0;
@@ -128,6 +119,27 @@ class Port {
   virtual Result<double> seconds_between(EventRef from, EventRef to) = 0;
 };
 
+// All of it: the devices themselves, and kernels besides. Virtual bases: what implements it has its parts made apart.
+class Port : public virtual GpuMemory, public virtual GpuStreams {
+ public:
+  // kCudaError without a driver or GPU, saying which.
+  virtual Result<int> device_count() = 0;
+  virtual Result<DeviceInfo> describe(int device) = 0;  // the calling thread's
+  // For the calling thread; the device that it had before, or this one if it had none that the process uses.
+  virtual Result<int> use(int device) = 0;
+
+  // Now, instead of at the first launch, which would wait for the device: its kernels may be waiting for other ranks'.
+  virtual Result<void> load_kernels() = 0;
+  // In turn, as what GpuStreams has.
+  virtual Result<void> run(const JobList& list, StreamRef stream) = 0;
+  // All blocks at once; kCudaError where the device has no room for them.
+  virtual Result<void> run(const ProgramCall& call, StreamRef stream) = 0;
+  // Waits on the device for other ranks, whose kernels have to run at the same time.
+  virtual Result<void> run(const LineCall& call, StreamRef stream) = 0;
+  virtual Result<void> run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) = 0;
+  virtual Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) = 0;
+};
+
 // A call of which each tile is a block's work (gradients.h), with no more blocks than that or `most_blocks`.
 template <class Call>
 Result<void> run_tiles(Port& port, const Call& call, uint32_t most_blocks, StreamRef stream) {
@@ -139,32 +151,32 @@ Result<void> run_tiles(Port& port, const Call& call, uint32_t most_blocks, Strea
 // An event that is made when it is first recorded.
 class OwnedEvent {
  public:
-  explicit OwnedEvent(Port& port) : port_(port) {}
+  explicit OwnedEvent(GpuStreams& streams) : streams_(streams) {}
   ~OwnedEvent() {
-    if (event_ != nullptr) port_.destroy_event(event_);
+    if (event_ != nullptr) streams_.destroy_event(event_);
   }
   OwnedEvent(const OwnedEvent&) = delete;
   OwnedEvent& operator=(const OwnedEvent&) = delete;
   Result<void> record(StreamRef stream) {
     if (event_ == nullptr) {
-      TUTTI_TRY_ASSIGN(event_, port_.create_event());
+      TUTTI_TRY_ASSIGN(event_, streams_.create_event());
     }
-    return port_.record(event_, stream);
+    return streams_.record(event_, stream);
   }
   EventRef get() const { return event_; }  // null before
 
  private:
-  Port& port_;
+  GpuStreams& streams_;
   EventRef event_ = nullptr;
 };
 
 // Waits for what `put` puts into the stream that it is given, which nothing else waits in.
 template <class Put>
-Result<void> do_now(Port& port, Put&& put) {
-  TUTTI_TRY_ASSIGN(const StreamRef stream, port.create_stream(true));
+Result<void> do_now(GpuStreams& streams, Put&& put) {
+  TUTTI_TRY_ASSIGN(const StreamRef stream, streams.create_stream(true));
   Result<void> done = put(stream);
-  if (done) done = port.synchronize(stream);
-  port.destroy_stream(stream);
+  if (done) done = streams.synchronize(stream);
+  streams.destroy_stream(stream);
   return done;
 }
 

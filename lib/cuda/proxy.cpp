@@ -6,10 +6,10 @@
 
 namespace tutti::cuda {
 
-Result<std::unique_ptr<Proxy>> Proxy::create(Port& port) {
+Result<std::unique_ptr<Proxy>> Proxy::create(GpuMemory& memory) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
-  std::unique_ptr<Proxy> proxy(new Proxy(port));
-  TUTTI_TRY_ASSIGN(void* words, port.allocate_host(4096));
+  std::unique_ptr<Proxy> proxy(new Proxy(memory));
+  TUTTI_TRY_ASSIGN(void* words, memory.allocate_host(4096));
   proxy->request_ = new (words) std::atomic<uint32_t>(0);
   proxy->answer_ = new (static_cast<char*>(words) + 2048) std::atomic<uint32_t>(0);
   TUTTI_TRY_ASSIGN(proxy->thread_,
@@ -24,7 +24,7 @@ Proxy::~Proxy() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  if (request_ != nullptr) port_.free_host(request_);
+  if (request_ != nullptr) memory_.free_host(request_);
 }
 
 void Proxy::only_answer() {

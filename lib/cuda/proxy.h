@@ -19,7 +19,7 @@ class Proxy {
  public:
   using Task = std::function<void()>;
 
-  static Result<std::unique_ptr<Proxy>> create(Port& port);
+  static Result<std::unique_ptr<Proxy>> create(GpuMemory& memory);
   // No stream may ask for anything any more.
   ~Proxy();
   // Tasks are answered and not run from now on; waits for one that runs.
@@ -36,11 +36,11 @@ class Proxy {
   bool take_answer(uint32_t number) { return answer_->compare_exchange_strong(number, 0, std::memory_order_acq_rel); }
 
  private:
-  explicit Proxy(Port& port) : port_(port) {}
+  explicit Proxy(GpuMemory& memory) : memory_(memory) {}
   void serve();
   void run(uint32_t number);
 
-  Port& port_;
+  GpuMemory& memory_;
   // In memory of the host that streams write to and wait for: the number of the task that is to run, and of the one
   // that has run; 0 in between.
   std::atomic<uint32_t>* request_ = nullptr;

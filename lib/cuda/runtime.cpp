@@ -94,34 +94,26 @@ bool has_context(int device) {
   return ask == nullptr || (ask(device, &flags, &is_active) == CUDA_SUCCESS && is_active != 0);
 }
 
-class Runtime final : public Port {
+// Of the highest priority: those have hardware queues of their own.
+cudaError_t create_urgent(cudaStream_t* stream) {
+  int least = 0, most = 0;
+  const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &most);
+  return code == cudaSuccess ? cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, most) : code;
+}
+
+// On a stream of its own: the default one waits for others of the device, where kernels may wait for another rank.
+cudaError_t clear(void* memory, size_t bytes) {
+  cudaStream_t stream;
+  cudaError_t code = create_urgent(&stream);
+  if (code != cudaSuccess) return code;
+  code = cudaMemsetAsync(memory, 0, bytes, stream);
+  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
+  (void)cudaStreamDestroy(stream);
+  return code;
+}
+
+class RuntimeMemory : public virtual GpuMemory {
  public:
-  Result<int> device_count() override {
-    int count = 0;
-    TUTTI_TRY(check("cudaGetDeviceCount", cudaGetDeviceCount(&count)));
-    return count;
-  }
-
-  Result<DeviceInfo> describe(int device) override {
-    cudaDeviceProp properties;
-    TUTTI_TRY(check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, device)));
-    DeviceInfo info;
-    info.uuid = std::bit_cast<decltype(info.uuid)>(properties.uuid);
-    info.multiprocessors = properties.multiProcessorCount;
-    info.waits_in_streams = batch_mem_op() != nullptr;
-    return info;
-  }
-
-  // Also if the thread has this device already: a fresh thread has a number, 0, and no context behind it, without which
-  // the driver's own functions fail. To go back to that would make one.
-  Result<int> use(int device) override {
-    int before = 0;
-    TUTTI_TRY(check("cudaGetDevice", cudaGetDevice(&before)));
-    const bool may_go_back = before == device || has_context(before);
-    TUTTI_TRY(check("cudaSetDevice", cudaSetDevice(device)));
-    return may_go_back ? before : device;
-  }
-
   Result<void*> allocate(size_t bytes) override {
     const ApartFromCaptures apart;
     void* memory = nullptr;
@@ -222,24 +214,6 @@ class Runtime final : public Port {
     return error;
   }
 
-  Result<void> load_kernels() override {
-    std::vector<const void*> kernels = gradient_kernels();
-    kernels.push_back(copy_kernel());
-    for (int t = 0; t < kDataTypes; t++) {
-      LineCall call{};
-      call.dtype = static_cast<DataType>(t);
-      kernels.insert(kernels.end(), {reduce_kernel(call.dtype), program_kernel(call.dtype)});
-      for (const int16_t hops : {1, 2}) {
-        call.n_hops = hops;
-        kernels.push_back(line_kernel(call));
-      }
-    }
-    cudaFuncAttributes attributes;
-    for (const void* kernel : kernels)
-      TUTTI_TRY(check("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel)));
-    return {};
-  }
-
   // cudaDeviceEnablePeerAccess() is about what cudaMalloc gives. Memory of pools and of virtual addresses has rights of
   // its own, which are its owner's business; what tells them apart is whether it suits cudaIpcGetMemHandle.
   bool is_reachable(const void* memory) override {
@@ -256,7 +230,10 @@ class Runtime final : public Port {
                CUDA_SUCCESS &&
            suits_ipc != 0;
   }
+};
 
+class RuntimeStreams : public virtual GpuStreams {
+ public:
   Result<void> copy(void* to, const void* from, size_t bytes, StreamRef stream) override {
     return check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)));
   }
@@ -299,30 +276,6 @@ class Runtime final : public Port {
       if (code != CUDA_SUCCESS) return driver_error("cuStreamBatchMemOp", code);
     }
     return {};
-  }
-
-  Result<void> run(const JobList& list, StreamRef stream) override {
-    const void* kernel = list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype);
-    return launch(kernel, tiles_of(list), kJobThreads, list, stream);
-  }
-
-  Result<void> run(const ProgramCall& call, StreamRef stream) override {
-    void* arguments[] = {const_cast<ProgramCall*>(&call)};  // copied by the call
-    return check("cudaLaunchCooperativeKernel",
-                 cudaLaunchCooperativeKernel(program_kernel(call.dtype), dim3(blocks_of(call)), dim3(kProgramThreads),
-                                             arguments, 0, stream_of(stream)));
-  }
-
-  Result<void> run(const LineCall& call, StreamRef stream) override {
-    return launch(line_kernel(call), line_blocks(call), line_threads(call), call, stream);
-  }
-
-  Result<void> run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) override {
-    return launch(span_kernel(call), n_blocks, kGradientThreads, call, stream);
-  }
-
-  Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) override {
-    return launch(factor_kernel(call.part), n_blocks, kGradientThreads, call, stream);
   }
 
   Result<void> zero(void* memory, size_t bytes, StreamRef stream) override {
@@ -387,62 +340,102 @@ class Runtime final : public Port {
     TUTTI_TRY(check("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, event_of(from), event_of(to))));
     return static_cast<double>(milliseconds) / 1e3;
   }
+};
 
- private:
-  template <class Call>
-  static Result<void> launch(const void* kernel, uint32_t n_blocks, uint32_t n_threads, const Call& call,
-                             StreamRef stream) {
-    void* arguments[] = {const_cast<Call*>(&call)};  // copied by the call
-    return check("cudaLaunchKernel",
-                 cudaLaunchKernel(kernel, dim3(n_blocks), dim3(n_threads), arguments, 0, stream_of(stream)));
-  }
-
-  // Of the highest priority: those have hardware queues of their own.
-  static cudaError_t create_urgent(cudaStream_t* stream) {
-    int least = 0, most = 0;
-    const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &most);
-    return code == cudaSuccess ? cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, most) : code;
-  }
-
-  // On a stream of its own: the default one waits for others of the device, where kernels may wait for another rank.
-  static cudaError_t clear(void* memory, size_t bytes) {
-    cudaStream_t stream;
-    cudaError_t code = create_urgent(&stream);
-    if (code != cudaSuccess) return code;
-    code = cudaMemsetAsync(memory, 0, bytes, stream);
-    if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
-    (void)cudaStreamDestroy(stream);
-    return code;
-  }
-
-  static std::vector<const void*> gradient_kernels() {
-    std::vector<const void*> kernels;
-    for (const DataType wide : {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBfloat16}) {
-      SpanCall call;
-      call.wide = wide;
-      call.step = SpanStep::kNonFinite;
-      kernels.push_back(span_kernel(call));
-      const bool is_small = dtype_bytes(wide) == 2;
-      for (const SpanStep step : {SpanStep::kNarrow, SpanStep::kWiden})
-        for (const DataType small : {DataType::kFloat16, DataType::kBfloat16}) {
-          call.step = step;
-          call.small = small;
-          if (!is_small) kernels.push_back(span_kernel(call));
-        }
-    }
-    SpanCall call;
-    call.step = SpanStep::kDigest;
-    kernels.push_back(span_kernel(call));
-    for (const SpanStep step : {SpanStep::kQuantise, SpanStep::kDequantise})
-      for (const DataType small : {DataType::kInt8, DataType::kFloat8e4m3}) {
+std::vector<const void*> gradient_kernels() {
+  std::vector<const void*> kernels;
+  SpanCall call;
+  // Steps do not tell all types apart: some kernels come several times.
+  for (const SpanStep step : {SpanStep::kNarrow, SpanStep::kWiden, SpanStep::kNonFinite, SpanStep::kDigest,
+                              SpanStep::kQuantise, SpanStep::kDequantise})
+    for (const DataType wide : {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBfloat16})
+      for (const DataType small : {DataType::kFloat16, DataType::kBfloat16, DataType::kInt8, DataType::kFloat8e4m3}) {
         call.step = step;
+        call.wide = wide;
         call.small = small;
         kernels.push_back(span_kernel(call));
       }
-    for (const FactorPart part : {FactorPart::kProject, FactorPart::kOrthonormalise, FactorPart::kFindQ,
-                                  FactorPart::kRebuild, FactorPart::kKeepQ})
-      kernels.push_back(factor_kernel(part));
-    return kernels;
+  for (const FactorPart part : {FactorPart::kProject, FactorPart::kOrthonormalise, FactorPart::kFindQ,
+                                FactorPart::kRebuild, FactorPart::kKeepQ})
+    kernels.push_back(factor_kernel(part));
+  return kernels;
+}
+
+template <class Call>
+Result<void> launch(const void* kernel, uint32_t n_blocks, uint32_t n_threads, const Call& call, StreamRef stream) {
+  void* arguments[] = {const_cast<Call*>(&call)};  // copied by the call
+  return check("cudaLaunchKernel",
+               cudaLaunchKernel(kernel, dim3(n_blocks), dim3(n_threads), arguments, 0, stream_of(stream)));
+}
+
+class Runtime final : public Port, public RuntimeMemory, public RuntimeStreams {
+ public:
+  Result<int> device_count() override {
+    int count = 0;
+    TUTTI_TRY(check("cudaGetDeviceCount", cudaGetDeviceCount(&count)));
+    return count;
+  }
+
+  Result<DeviceInfo> describe(int device) override {
+    cudaDeviceProp properties;
+    TUTTI_TRY(check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, device)));
+    DeviceInfo info;
+    info.uuid = std::bit_cast<decltype(info.uuid)>(properties.uuid);
+    info.multiprocessors = properties.multiProcessorCount;
+    info.waits_in_streams = batch_mem_op() != nullptr;
+    return info;
+  }
+
+  // Also if the thread has this device already: a fresh thread has a number, 0, and no context behind it, without which
+  // the driver's own functions fail. To go back to that would make one.
+  Result<int> use(int device) override {
+    int before = 0;
+    TUTTI_TRY(check("cudaGetDevice", cudaGetDevice(&before)));
+    const bool may_go_back = before == device || has_context(before);
+    TUTTI_TRY(check("cudaSetDevice", cudaSetDevice(device)));
+    return may_go_back ? before : device;
+  }
+
+  Result<void> load_kernels() override {
+    std::vector<const void*> kernels = gradient_kernels();
+    kernels.push_back(copy_kernel());
+    for (int t = 0; t < kDataTypes; t++) {
+      LineCall call{};
+      call.dtype = static_cast<DataType>(t);
+      kernels.insert(kernels.end(), {reduce_kernel(call.dtype), program_kernel(call.dtype)});
+      for (const int16_t hops : {1, 2}) {
+        call.n_hops = hops;
+        kernels.push_back(line_kernel(call));
+      }
+    }
+    cudaFuncAttributes attributes;
+    for (const void* kernel : kernels)
+      TUTTI_TRY(check("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel)));
+    return {};
+  }
+
+  Result<void> run(const JobList& list, StreamRef stream) override {
+    const void* kernel = list.only_bytes ? copy_kernel() : reduce_kernel(list.dtype);
+    return launch(kernel, tiles_of(list), kJobThreads, list, stream);
+  }
+
+  Result<void> run(const ProgramCall& call, StreamRef stream) override {
+    void* arguments[] = {const_cast<ProgramCall*>(&call)};  // copied by the call
+    return check("cudaLaunchCooperativeKernel",
+                 cudaLaunchCooperativeKernel(program_kernel(call.dtype), dim3(blocks_of(call)), dim3(kProgramThreads),
+                                             arguments, 0, stream_of(stream)));
+  }
+
+  Result<void> run(const LineCall& call, StreamRef stream) override {
+    return launch(line_kernel(call), line_blocks(call), line_threads(call), call, stream);
+  }
+
+  Result<void> run(const SpanCall& call, uint32_t n_blocks, StreamRef stream) override {
+    return launch(span_kernel(call), n_blocks, kGradientThreads, call, stream);
+  }
+
+  Result<void> run(const FactorCall& call, uint32_t n_blocks, StreamRef stream) override {
+    return launch(factor_kernel(call.part), n_blocks, kGradientThreads, call, stream);
   }
 };
 

@@ -139,22 +139,118 @@ class Staged final : public Way {
  public:
   Staged(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Proxy> proxy, bool may_wait)
       : host_(host), port_(port), info_(info), proxy_(std::move(proxy)), may_wait_(may_wait), input_(port) {}
-  ~Staged() override;
+  // An operation that runs on the host ends soon, for the group is broken then.
+  ~Staged() override {
+    while (step_ == Step::kRuns && !proxy_->take_answer(number_))
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    for (void* memory : kept_) port_.free_host(memory);
+    if (buffer_ != nullptr) port_.free_host(buffer_);
+  }
 
   const char* name() const override { return "through host memory"; }
   bool takes(const Operation&) const override { return true; }
-  Result<bool> meet(const Operation& operation, const Turn& turn) override;
-  Result<void> submit(const Operation& operation, const Turn& turn) override;
+  Result<bool> meet(const Operation& operation, const Turn& turn) override {
+    if (may_wait_) return true;
+    if (step_ == Step::kBefore) {
+      TUTTI_TRY(begin(operation, turn));
+      step_ = Step::kInputComes;
+    }
+    if (step_ == Step::kInputComes) {
+      TUTTI_TRY_ASSIGN(const bool has_come, port_.reached(input_.get()));
+      if (!has_come) return false;
+      number_ = announce(staging_.operation, false);
+      proxy_->ask(number_);
+      step_ = Step::kRuns;
+    }
+    if (!proxy_->take_answer(number_)) return false;
+    step_ = Step::kBefore;
+    return true;
+  }
+
+  // The pieces' halves of the buffer alternate. In the stream's order: the input of piece k comes, piece k - 1 has run,
+  // piece k is asked for, and while it runs the output of k - 1 goes and the input of k + 1 comes.
+  Result<void> submit(const Operation& operation, const Turn& turn) override {
+    const StreamRef stream = turn.stream;
+    if (!may_wait_) return take_out(staging_, stream);
+    const auto pieces = pieces_of(operation);
+    const size_t bytes = (stage(pieces[0], host_.rank(), host_.n_ranks(), nullptr).bytes + 255) / 256 * 256;
+    TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(pieces.size() > 1 ? 2 * bytes : bytes, 1)));
+    Staging before;
+    std::vector<WordOperation> words;
+    for (size_t k = 0; k < pieces.size(); k++) {
+      Staging staging = stage(pieces[k], host_.rank(), host_.n_ranks(), buffer + k % 2 * bytes);
+      TUTTI_TRY(take_in(staging, stream));
+      const uint32_t number = announce(staging.operation, turn.is_captured);
+      words.push_back(proxy_->request(number));
+      TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
+      TUTTI_TRY(take_out(before, stream));
+      before = std::move(staging);
+      words = {proxy_->answer(number), proxy_->take_back_answer()};
+    }
+    TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
+    return take_out(before, stream);
+  }
 
  private:
   enum class Step { kBefore, kInputComes, kRuns };
 
-  Result<char*> buffer_of(size_t bytes);
-  Result<void> take_in(const Staging& staging, StreamRef stream);
-  Result<void> take_out(const Staging& staging, StreamRef stream);
-  Result<void> launch(SpanStep step, const std::vector<SpanItem>& items, const Operation& operation, StreamRef stream);
-  Result<void> begin(const Operation& operation, const Turn& turn);
-  uint32_t announce(const Operation& operation, bool stays);
+  // One buffer for all, because operations follow each other. One that is outgrown may still be in use.
+  Result<char*> buffer_of(size_t bytes) {
+    if (bytes <= buffer_bytes_) return buffer_;
+    const size_t more = std::max(bytes, buffer_bytes_ * 2);
+    TUTTI_TRY_ASSIGN(void* memory, port_.allocate_host(more));
+    if (buffer_ != nullptr) kept_.push_back(buffer_);
+    buffer_ = static_cast<char*>(memory);
+    buffer_bytes_ = more;
+    return buffer_;
+  }
+
+  Result<void> take_in(const Staging& staging, StreamRef stream) {
+    for (const auto& piece : staging.in)
+      TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
+    return launch(SpanStep::kQuantise, staging.quantise, staging.operation, stream);
+  }
+
+  Result<void> take_out(const Staging& staging, StreamRef stream) {
+    TUTTI_TRY(launch(SpanStep::kDequantise, staging.dequantise, staging.operation, stream));
+    for (const auto& piece : staging.out)
+      TUTTI_TRY(port_.copy_in(piece.device, staging.buffer + piece.offset, piece.bytes, stream));
+    return {};
+  }
+
+  Result<void> launch(SpanStep step, const std::vector<SpanItem>& items, const Operation& operation, StreamRef stream) {
+    if (items.empty()) return {};
+    const Wire wire = wire_of(operation.root);
+    SpanCall call;
+    call.step = step;
+    call.small = wire.dtype;
+    call.block_elems = wire.block_elems;
+    for (const SpanItem& item : items) call.items[call.n_items++] = item;
+    return run_tiles(port_, call, info_.most_span_blocks(), stream);
+  }
+
+  Result<void> begin(const Operation& operation, const Turn& turn) {
+    if (turn.is_captured)
+      return Error{Code::kInvalidUsage,
+                   format("%s cannot be captured: ranks of one process share a GPU, and this goes through host memory; "
+                          "give every rank a process or a GPU of its own",
+                          traits(operation.collective).name)};
+    const size_t bytes = stage(operation, host_.rank(), host_.n_ranks(), nullptr).bytes;
+    TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(bytes, 1)));
+    staging_ = stage(operation, host_.rank(), host_.n_ranks(), buffer);
+    TUTTI_TRY(take_in(staging_, turn.stream));
+    return input_.record(turn.stream);
+  }
+
+  // An error breaks the communicator, which tells everybody; also one that does not by itself: a graph was launched
+  // after tuttiCommFinalize, or there is no memory.
+  uint32_t announce(const Operation& operation, bool stays) {
+    const auto task = [this, operation] {
+      const auto ran = contained([&] { return host_.run_on_host(operation); });
+      if (!ran && !host_.broken()) host_.break_with(ran.error());
+    };
+    return proxy_->announce(task, stays);
+  }
 
   Host& host_;
   Port& port_;
@@ -170,115 +266,6 @@ class Staged final : public Way {
   OwnedEvent input_;     // has come
   uint32_t number_ = 0;  // the proxy's
 };
-
-// An operation that runs on the host ends soon, for the group is broken then.
-Staged::~Staged() {
-  while (step_ == Step::kRuns && !proxy_->take_answer(number_))
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  for (void* memory : kept_) port_.free_host(memory);
-  if (buffer_ != nullptr) port_.free_host(buffer_);
-}
-
-// One buffer for all, because operations follow each other. One that is outgrown may still be in use.
-Result<char*> Staged::buffer_of(size_t bytes) {
-  if (bytes <= buffer_bytes_) return buffer_;
-  const size_t more = std::max(bytes, buffer_bytes_ * 2);
-  TUTTI_TRY_ASSIGN(void* memory, port_.allocate_host(more));
-  if (buffer_ != nullptr) kept_.push_back(buffer_);
-  buffer_ = static_cast<char*>(memory);
-  buffer_bytes_ = more;
-  return buffer_;
-}
-
-Result<void> Staged::take_in(const Staging& staging, StreamRef stream) {
-  for (const auto& piece : staging.in)
-    TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
-  return launch(SpanStep::kQuantise, staging.quantise, staging.operation, stream);
-}
-
-Result<void> Staged::take_out(const Staging& staging, StreamRef stream) {
-  TUTTI_TRY(launch(SpanStep::kDequantise, staging.dequantise, staging.operation, stream));
-  for (const auto& piece : staging.out)
-    TUTTI_TRY(port_.copy_in(piece.device, staging.buffer + piece.offset, piece.bytes, stream));
-  return {};
-}
-
-Result<void> Staged::launch(SpanStep step, const std::vector<SpanItem>& items, const Operation& operation,
-                            StreamRef stream) {
-  if (items.empty()) return {};
-  const Wire wire = wire_of(operation.root);
-  SpanCall call;
-  call.step = step;
-  call.small = wire.dtype;
-  call.block_elems = wire.block_elems;
-  for (const SpanItem& item : items) call.items[call.n_items++] = item;
-  return run_tiles(port_, call, info_.most_span_blocks(), stream);
-}
-
-// An error breaks the communicator, which tells everybody; also one that does not by itself: a graph was launched after
-// tuttiCommFinalize, or there is no memory.
-uint32_t Staged::announce(const Operation& operation, bool stays) {
-  const auto task = [this, operation] {
-    const auto ran = contained([&] { return host_.run_on_host(operation); });
-    if (!ran && !host_.broken()) host_.break_with(ran.error());
-  };
-  return proxy_->announce(task, stays);
-}
-
-Result<void> Staged::begin(const Operation& operation, const Turn& turn) {
-  if (turn.is_captured)
-    return Error{Code::kInvalidUsage,
-                 format("%s cannot be captured: ranks of one process share a GPU, and this goes through host memory; "
-                        "give every rank a process or a GPU of its own",
-                        traits(operation.collective).name)};
-  const size_t bytes = stage(operation, host_.rank(), host_.n_ranks(), nullptr).bytes;
-  TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(bytes, 1)));
-  staging_ = stage(operation, host_.rank(), host_.n_ranks(), buffer);
-  TUTTI_TRY(take_in(staging_, turn.stream));
-  return input_.record(turn.stream);
-}
-
-Result<bool> Staged::meet(const Operation& operation, const Turn& turn) {
-  if (may_wait_) return true;
-  if (step_ == Step::kBefore) {
-    TUTTI_TRY(begin(operation, turn));
-    step_ = Step::kInputComes;
-  }
-  if (step_ == Step::kInputComes) {
-    TUTTI_TRY_ASSIGN(const bool has_come, port_.reached(input_.get()));
-    if (!has_come) return false;
-    number_ = announce(staging_.operation, false);
-    proxy_->ask(number_);
-    step_ = Step::kRuns;
-  }
-  if (!proxy_->take_answer(number_)) return false;
-  step_ = Step::kBefore;
-  return true;
-}
-
-// The pieces' halves of the buffer alternate. In the stream's order: the input of piece k comes, piece k - 1 has run,
-// piece k is asked for, and while it runs the output of k - 1 goes and the input of k + 1 comes.
-Result<void> Staged::submit(const Operation& operation, const Turn& turn) {
-  const StreamRef stream = turn.stream;
-  if (!may_wait_) return take_out(staging_, stream);
-  const auto pieces = pieces_of(operation);
-  const size_t bytes = (stage(pieces[0], host_.rank(), host_.n_ranks(), nullptr).bytes + 255) / 256 * 256;
-  TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(pieces.size() > 1 ? 2 * bytes : bytes, 1)));
-  Staging before;
-  std::vector<WordOperation> words;
-  for (size_t k = 0; k < pieces.size(); k++) {
-    Staging staging = stage(pieces[k], host_.rank(), host_.n_ranks(), buffer + k % 2 * bytes);
-    TUTTI_TRY(take_in(staging, stream));
-    const uint32_t number = announce(staging.operation, turn.is_captured);
-    words.push_back(proxy_->request(number));
-    TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
-    TUTTI_TRY(take_out(before, stream));
-    before = std::move(staging);
-    words = {proxy_->answer(number), proxy_->take_back_answer()};
-  }
-  TUTTI_TRY(port_.words(words.data(), static_cast<int>(words.size()), stream));
-  return take_out(before, stream);
-}
 
 }  // namespace
 
