@@ -36,6 +36,16 @@ struct Window {
   IpcHandle handle;
 };
 
+Result<Fd> make_memory(size_t bytes, const Cookie& cookie) {
+  static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share them");
+  Fd made(memfd_create("tutti-board", MFD_CLOEXEC));
+  if (!made) return system_error("memfd_create", errno);
+  const NoWriteSignal quiet;
+  if (ftruncate(made.get(), static_cast<off_t>(bytes)) != 0) return system_error("ftruncate of a memfd", errno);
+  if (pwrite(made.get(), &cookie, sizeof cookie, 0) != sizeof cookie) return system_error("writing a memfd", errno);
+  return made;
+}
+
 }  // namespace
 
 // In a window: its place in the owner's list, from 1, and how far into its allocation. Window 0 for no bytes at all.
@@ -72,19 +82,6 @@ Board::Notice& Board::notice(int rank) const {
   return page(rank).notices[round_ % kRounds];
 }
 
-Result<void> Board::make(int* fd) {
-  static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share them");
-  Fd made(memfd_create("tutti-board", MFD_CLOEXEC));
-  if (!made) return system_error("memfd_create", errno);
-  const NoWriteSignal quiet;
-  if (ftruncate(made.get(), static_cast<off_t>(bytes_)) != 0) return system_error("ftruncate of a memfd", errno);
-  Cookie cookie;
-  random_bytes(&cookie, sizeof cookie);
-  if (pwrite(made.get(), &cookie, sizeof cookie, 0) != sizeof cookie) return system_error("writing a memfd", errno);
-  *fd = made.release();
-  return {};
-}
-
 // `where`: rank 0's path to it, and the cookie.
 Result<void> Board::map(const std::string& where) {
   ByteReader reader(where);
@@ -106,15 +103,13 @@ Result<void> Board::map(const std::string& where) {
 Result<std::unique_ptr<Board>> Board::create(Host& host, Port& port, const std::vector<Seat>& seats, std::string* why) {
   std::unique_ptr<Board> board(new Board(host, port, seats));
   board->bytes_ = kHeaderBytes + seats.size() * sizeof(Page);
-  int made = -1;
-  const auto is_made = host.rank() == 0 ? board->make(&made) : Result<void>();
-  const Fd fd(made);  // until all have opened it
-  Cookie cookie{};
-  if (made >= 0) (void)!pread(made, &cookie, sizeof cookie, 0);
-  std::string path = made >= 0 ? format("/proc/%d/fd/%d", static_cast<int>(getpid()), made) : "";
+  Cookie cookie;
+  random_bytes(&cookie, sizeof cookie);
+  const auto made = host.rank() == 0 ? make_memory(board->bytes_, cookie) : Fd();  // until all have opened it
+  std::string path = made ? format("/proc/%d/fd/%d", static_cast<int>(getpid()), made.value().get()) : "";
   path.resize(64);
   TUTTI_TRY_ASSIGN(const auto blobs, tell_all(host, ByteWriter().put_string(path).put(cookie).take()));
-  TUTTI_TRY_ASSIGN(*why, agree(host, is_made ? board->map(blobs[0]) : is_made));
+  TUTTI_TRY_ASSIGN(*why, agree(host, made ? board->map(blobs[0]) : made.error()));
   if (!why->empty()) return std::unique_ptr<Board>();
   return board;
 }

@@ -54,7 +54,6 @@ class Board final : public Attendee {
       : host_(host), port_(port), seats_(seats), rank_(host.rank()) {}
   Page& page(int rank) const;
   Notice& notice(int rank) const;
-  Result<void> make(int* fd);
   Result<void> map(const std::string& where);
   Result<bool> call(const Operation& operation, const Notice& notice);
   Result<void> compare() const;

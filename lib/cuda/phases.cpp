@@ -84,9 +84,8 @@ class Enqueued {
     piece_elems_ = kHalfBytes / most / kLineBytes * kLineBytes / elem_bytes_;
   }
 
-  static Range piece_of(const Move& move, uint64_t at, uint64_t piece_elems) {
-    if (at >= move.elems) return {at, 0};
-    return {at, std::min(piece_elems, move.elems - at)};
+  Range piece_of(const Move& move, uint64_t at) const {
+    return {at, std::min(piece_elems_, move.elems - std::min(at, move.elems))};
   }
 
   char* in_arena(int rank, size_t move) const {
@@ -99,7 +98,7 @@ class Enqueued {
   Result<void> enqueue_piece(uint64_t at) {
     TUTTI_TRY(put(at));
     TUTTI_TRY(meet(half_ == 0 ? kPut : kPutNext));
-    const uint64_t elems = piece_of(moves_[0], at, piece_elems_).elems;
+    const uint64_t elems = piece_of(moves_[0], at).elems;
     const bool two_shot =
         operation_.collective == Collective::kAllReduce && n_ranks_ > 2 && elems * elem_bytes_ >= kTwoShotBytes;
     return two_shot ? sum_and_take(at, elems) : take(at);
@@ -119,7 +118,7 @@ class Enqueued {
       for (size_t m = 0; m < moves_.size(); m++) {
         const Move& move = moves_of_ours_[i][m];
         if (move.from != kAllRanks && move.from != rank) continue;
-        const Range piece = piece_of(move, at, piece_elems_);
+        const Range piece = piece_of(move, at);
         const char* from = static_cast<const char*>(its.input) + (move.from_elem + piece.begin) * elem_bytes_;
         TUTTI_TRY(jobs.add(piece.elems, 0, {from}, {in_arena(rank, m)}));
       }
@@ -151,7 +150,7 @@ class Enqueued {
     for (size_t m = 0; m < moves_.size(); m++) {
       const Move& move = moves_[m];
       if (!ours_.have(move.to)) continue;
-      const Range piece = piece_of(move, at, piece_elems_);
+      const Range piece = piece_of(move, at);
       TUTTI_TRY(jobs.add(piece.elems, divisor_, sources(m, 0), outputs(m, at)));
     }
     return jobs.launch();

@@ -119,7 +119,8 @@ class GpuStreams {
   virtual Result<double> seconds_between(EventRef from, EventRef to) = 0;
 };
 
-// All of it: the devices themselves, and kernels besides. Virtual bases: what implements it has its parts made apart.
+// All of it: devices and their kernels besides. The bases are virtual so that each can be implemented by a class of its
+// own (runtime.cpp).
 class Port : public virtual GpuMemory, public virtual GpuStreams {
  public:
   // kCudaError without a driver or GPU, saying which.

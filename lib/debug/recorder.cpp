@@ -139,12 +139,12 @@ void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps) {
   if (sweeps && swept_by.exchange(me.pid) != me.pid) sweep_trace_files(folder);
   const std::lock_guard lock(registry().mutex);  // for who visits them
   const std::string path = folder + "/" + trace_file_name(me, ++registry().files);
-  auto memory = map_file(path);
-  if (memory)
+  if (const auto memory = map_file(path)) {
     use(memory.value());
-  else
+    path_ = path;
+  } else {
     say_private(memory.error());
-  if (memory) path_ = path;
+  }
   TraceHeader& header = memory_->header;
   header.rank = rank;
   header.n_ranks = n_ranks;
