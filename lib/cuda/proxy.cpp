@@ -18,10 +18,9 @@ Result<std::unique_ptr<Proxy>> Proxy::create(GpuMemory& memory) {
 }
 
 Proxy::~Proxy() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  lock.unlock();
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   if (request_ != nullptr) memory_.free_host(request_);
@@ -34,12 +33,10 @@ void Proxy::only_answer() {
 }
 
 uint32_t Proxy::announce(Task task, bool stays) {
-  uint32_t number;
-  {
-    const std::lock_guard lock(mutex_);
-    number = ++last_number_ == 0 ? ++last_number_ : last_number_;
-    tasks_[number] = {std::move(task), stays};
-  }
+  std::unique_lock lock(mutex_);
+  const uint32_t number = ++last_number_ == 0 ? ++last_number_ : last_number_;
+  tasks_[number] = {std::move(task), stays};
+  lock.unlock();
   changed_.notify_all();
   return number;
 }
@@ -68,17 +65,16 @@ void Proxy::serve() {
 
 void Proxy::run(uint32_t number) {
   Task task;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = tasks_.find(number);
-    if (found == tasks_.end()) return;
-    task = found->second.task;
-    if (!found->second.stays) tasks_.erase(found);
-    if (only_answers_) return;
-    is_running_ = true;
-  }
+  std::unique_lock lock(mutex_);
+  const auto found = tasks_.find(number);
+  if (found == tasks_.end()) return;
+  task = found->second.task;
+  if (!found->second.stays) tasks_.erase(found);
+  if (only_answers_) return;
+  is_running_ = true;
+  lock.unlock();
   task();
-  const std::lock_guard lock(mutex_);
+  lock.lock();
   is_running_ = false;
   changed_.notify_all();
 }
