@@ -19,40 +19,35 @@ Result<void> Door::take_in(Acceptor::Accepted& incoming) {
     return Error{Code::kRemoteError, format("rank %d opens connection %u of %u of a link: at most %u are possible",
                                             config.peer, index, n_connections, kMaxConnections)};
   SharedFd connection(std::move(incoming.fd), std::move(incoming.channel));
-  const Place place = place_of(config);
+  auto found = std::find_if(incomplete_.begin(), incomplete_.end(),
+                            [&](const Incomplete& i) { return place_of(i.config) == place_of(config); });
   if ((incoming.hello.args[3] & kAgain) != 0) {
     // What it has sent by it may be acknowledged, so it is never closed while its link is there or to come.
-    if (const auto early = incomplete_.find(place); early != incomplete_.end()) {
-      early->second.again.emplace_back(index, std::move(connection));
+    if (found != incomplete_.end()) {
+      found->again.emplace_back(index, std::move(connection));
       return {};
     }
     if (RecvLink* const link = pairs_.receiver(config); link != nullptr)
       return link->rejoin(index, std::move(connection));
     return Error{Code::kRemoteError, "its link no longer exists"};
   }
-  Incomplete& incomplete = incomplete_[place];
-  incomplete.config = config;
-  incomplete.connections.resize(n_connections);
-  incomplete.connections[index] = std::move(connection);
+  if (found == incomplete_.end()) found = incomplete_.insert(found, {incoming.hello, config, {}, {}});
+  found->config = config;
+  found->connections.resize(n_connections);
+  found->connections[index] = std::move(connection);
   return {};
 }
 
 std::unique_ptr<LinkHalf> Door::next(tuttiLinkConfig* config) {
-  for (auto i = incomplete_.begin(); i != incomplete_.end();) {
-    if (!i->second.has_all()) {
-      ++i;
-      continue;
-    }
-    *config = i->second.config;
-    auto link = make_link(std::move(i->second));
-    i = incomplete_.erase(i);
-    if (link) return std::move(link).value();
-    log(LogLevel::kWarn, "refused a link from rank %d: %s", config->peer, link.error().message.c_str());
-  }
-  return nullptr;
+  return first_link(incomplete_, "link", [&](Incomplete& incomplete) {
+    *config = incomplete.config;
+    return make_link(incomplete);
+  });
 }
 
-Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete incomplete) {
+// Null as long as one of its connections has not come.
+Result<std::unique_ptr<LinkHalf>> Door::make_link(Incomplete& incomplete) {
+  if (!incomplete.has_all()) return std::unique_ptr<LinkHalf>();
   TUTTI_TRY_ASSIGN(const int64_t timeout_seconds, env_int(Env::kTcpTimeout));
   const tuttiLinkConfig& config = incomplete.config;
   TUTTI_TRY_ASSIGN(auto link, RecvLink::create(*this, config, std::move(incomplete.connections), timeout_seconds));

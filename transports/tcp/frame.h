@@ -2,11 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
-#include "base/result.h"
 #include "tutti/transport.h"
 
 namespace tutti::tcp {
@@ -41,6 +40,7 @@ class Division {
       : slot_bytes_(slot_bytes),
         piece_bytes_(n_connections == 1 ? slot_bytes
                                         : std::max(kSmallestPiece, (slot_bytes + kMaxPieces - 1) / kMaxPieces)) {}
+  uint32_t slot_bytes() const { return slot_bytes_; }
   uint32_t pieces(uint32_t bytes) const { return std::max(1u, (bytes + piece_bytes_ - 1) / piece_bytes_); }
   uint64_t all_of(uint32_t bytes) const { return ~uint64_t{0} >> (kMaxPieces - pieces(bytes)); }
   uint32_t begin(uint32_t piece) const { return piece * piece_bytes_; }
@@ -58,54 +58,29 @@ inline uint64_t bit_of(uint32_t piece) {
   return uint64_t{1} << piece;
 }
 
-// One message's room on the sending side.
-struct SendSlot {
-  char* room;  // slot_bytes of the link's own
-  FrameHeader header;
-  const char* data;       // the payload: the room, or the user's memory
-  uint64_t all;           // its pieces
-  uint64_t handed;        // those that a kernel has taken, and must not be given to another
-  uint64_t acknowledged;  // those that will arrive without this side's doing
-
-  bool is_exposed() const { return data != room; }
+struct Piece {
+  uint64_t number;  // of its message
+  uint32_t index;
 };
 
-// And on the receiving side.
-struct RecvSlot {
-  char* room;
+// A frame that a connection is to bring.
+struct SendFrame {
   FrameHeader header;
-  char* data;
-  uint64_t all;  // its pieces; 0: nothing of it has come
-  uint64_t there;
+  const char* payload;
+  uint32_t payload_bytes;
+  size_t sent = 0;  // of both
 
-  bool complete() const { return all != 0 && there == all; }
+  size_t bytes() const { return sizeof header + payload_bytes; }
+  Piece piece() const { return {header.number, header.piece}; }
 };
 
-// The slots of one half, used as a ring.
-template <class Slot>
-class SlotRing {
- public:
-  static Result<SlotRing> create(const tuttiLinkConfig& config) {
-    constexpr size_t kPage = 4096;
-    const size_t bytes = (static_cast<size_t>(config.slots) * config.slot_bytes + kPage - 1) / kPage * kPage;
-    SlotRing ring;
-    ring.memory_.reset(static_cast<char*>(aligned_alloc(kPage, bytes)));
-    if (!ring.memory_)
-      return Error{Code::kSystemError, format("no memory for a link with rank %d: %zu bytes", config.peer, bytes),
-                   config.peer, ENOMEM};
-    ring.slots_.resize(config.slots);
-    for (size_t i = 0; i < config.slots; i++) ring.slots_[i].room = ring.memory_.get() + i * config.slot_bytes;
-    return ring;
-  }
-  Slot& operator[](uint64_t message) { return slots_[message % slots_.size()]; }
-  uint64_t size() const { return slots_.size(); }
-
- private:
-  struct Free {
-    void operator()(void* p) const { free(p); }
-  };
-  std::unique_ptr<char, Free> memory_;
-  std::vector<Slot> slots_;
+// A frame whose header has come.
+struct RecvFrame {
+  FrameHeader header;
+  uint32_t bytes;         // of its payload
+  char* to = nullptr;     // where it goes; null as long as there is no free slot
+  size_t got = 0;         // of its payload
+  bool unwanted = false;  // another connection has brought this piece
 };
 
 // A queue whose room was made beforehand.

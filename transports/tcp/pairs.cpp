@@ -4,11 +4,6 @@
 
 namespace tutti::tcp {
 
-RecvLink* Pairs::receiver(const tuttiLinkConfig& config) {
-  const auto found = halves_.find(place_of(config));
-  return found == halves_.end() ? nullptr : std::get<RecvLink*>(found->second);
-}
-
 void Pairs::join(const Halves& halves, const tuttiLinkConfig& config) {
   const auto [send, recv] = halves;
   if (send == nullptr || recv == nullptr) return;

@@ -63,7 +63,11 @@ class Pairs {
     if (std::get<Half*>(found->second) == half) std::get<Half*>(found->second) = nullptr;
     if (found->second == Halves{}) halves_.erase(found);
   }
-  RecvLink* receiver(const tuttiLinkConfig& config);  // null: none is there
+  // Null: none is there.
+  RecvLink* receiver(const tuttiLinkConfig& config) const {
+    const auto found = halves_.find(place_of(config));
+    return found == halves_.end() ? nullptr : std::get<RecvLink*>(found->second);
+  }
   // The peer's messages come back on this side's connections, not the other way round.
   bool is_answered(const tuttiLinkConfig& config) const { return rank_ < config.peer; }
 

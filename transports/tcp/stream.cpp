@@ -17,6 +17,10 @@ constexpr uint32_t kProbes = 3;
 // Of a connection whose speed is not known yet: fast, so that it is tried.
 constexpr double kHopedForBytesPerSecond = 10e9;
 
+// For an answer, which may be lost with the network once more: who is called waits no longer either. Looks, not time,
+// because who looks seldom has not heard what came meanwhile.
+constexpr uint32_t kMostRedialLooks = kHandshakePatienceNs / kSilenceCheckNs;
+
 }  // namespace
 
 // Who has stopped reading is asked by probes, ever less often, and answers them. So a long silence alone says nothing.
@@ -39,33 +43,10 @@ uint64_t unacknowledged_bytes(int fd) {
   return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : UINT64_MAX;
 }
 
-void keep_queue_short(int fd) {
-  const int bytes = 64 << 10;
-  setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, sizeof bytes);
-}
-
 namespace {
 
-// Linux 6.15, and the C library's header may be older than the kernel.
-constexpr int kTcpRtoMaxMs = 44;
-
-// Each try takes twice as long as the one before, unless the kernel is told otherwise: then four have failed after five
-// seconds, which happens all the time where a third of all packets is lost.
-void try_often(int fd) {
-  const int on = 1, most_ms = 1000;
-  setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
-  setsockopt(fd, IPPROTO_TCP, kTcpRtoMaxMs, &most_ms, sizeof most_ms);
-}
-
-// The kernel asks an idle peer now and then, so that who waits for data learns that the network is broken. Of a network
-// that loses a third of its packets, each second question stays without an answer: so there are many.
-void keep_asking(int fd, int64_t timeout_seconds) {
-  if (timeout_seconds == 0) return;
-  const int on = 1, every_seconds = static_cast<int>((timeout_seconds + 4) / 5), times = 14;
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &every_seconds, sizeof every_seconds);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_seconds, sizeof every_seconds);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
-  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+void set(int fd, int option, int value) {
+  setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value);
 }
 
 bool stays_on_host(int fd) {
@@ -75,35 +56,41 @@ bool stays_on_host(int fd) {
 
 }  // namespace
 
-// There is nothing to control within a host, and where the system's way is BBR, with its timers, 8 B and 1 MiB between
-// two ranks took up to 8 and 11 % longer than with Reno, the one that everybody may choose.
+void keep_queue_short(int fd) {
+  set(fd, TCP_NOTSENT_LOWAT, 64 << 10);
+}
+
 void prepare(int fd, int64_t timeout_seconds) {
-  keep_asking(fd, timeout_seconds);
-  try_often(fd);
+  // The kernel asks an idle peer now and then, so that who waits for data learns that the network is broken. Of a
+  // network that loses a third of its packets, each second question stays without an answer: so there are many.
+  if (timeout_seconds != 0) {
+    const int on = 1, every_seconds = static_cast<int>((timeout_seconds + 4) / 5);
+    set(fd, TCP_KEEPIDLE, every_seconds);
+    set(fd, TCP_KEEPINTVL, every_seconds);
+    set(fd, TCP_KEEPCNT, 14);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  }
+  // Each try takes twice as long as the one before, unless the kernel is told otherwise: then four have failed after
+  // five seconds, which happens all the time where a third of all packets is lost.
+  constexpr int kTcpRtoMaxMs = 44;  // Linux 6.15, and the C library's header may be older than the kernel
+  set(fd, TCP_THIN_LINEAR_TIMEOUTS, 1);
+  set(fd, kTcpRtoMaxMs, 1000);
+  // There is nothing to control within a host, and where the system's way is BBR, with its timers, 8 B and 1 MiB
+  // between two ranks took up to 8 and 11 % longer than with Reno, the one that everybody may choose.
   static constexpr char kReno[] = "reno";
   if (stays_on_host(fd)) setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno, sizeof kReno - 1);
 }
 
 void acknowledge_soon(int fd) {
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+  set(fd, TCP_QUICKACK, 1);
 }
 
 // On the loopback a packet is taken in by the CPU that sends it.
 uint32_t sending_cpu_plus_1(int fd) {
-  const auto here = local_address(fd), there = peer_address(fd);
   int cpu = -1;
   socklen_t bytes = sizeof cpu;
-  if (!here || !there || !here->same_place(*there)) return 0;
+  if (!stays_on_host(fd)) return 0;
   return getsockopt(fd, SOL_SOCKET, SO_INCOMING_CPU, &cpu, &bytes) == 0 ? static_cast<uint32_t>(cpu + 1) : 0;
-}
-
-// For the first time, or anew: then all that it had is with others.
-void SendStream::connected(SharedFd connection) {
-  fd = std::move(connection);
-  if (const auto there = peer_address(fd.get())) address = *there;
-  written = acknowledged = 0;
-  redial.is_under_way = false;
 }
 
 void Silence::look(int fd, int64_t now, bool is_loaded) {
@@ -172,19 +159,19 @@ double SendStream::bytes_per_second() const {
   return learnt > 0 ? learnt : kHopedForBytesPerSecond;
 }
 
-// As long as nothing is heard of it, it may take as long again.
-double SendStream::finish_seconds(uint64_t bytes) const {
-  return static_cast<double>(silence.silent_ns) * 1e-9 +
-         static_cast<double>(outstanding_bytes() + bytes) / bytes_per_second();
-}
-
-void SendStream::begin(const Piece& next, const FrameHeader& its_header, const char* data, uint32_t bytes) {
-  busy = true;
-  piece = next;
-  header = its_header;
-  payload = data;
-  payload_bytes = bytes;
-  frame_sent = 0;
+bool Redialer::advance(int64_t now) {
+  if (!is_under_way_) {
+    if (now < next_ns_) return false;
+    dialer_ = Dialer(again_, {address_});
+    is_under_way_ = true;
+    looks_ = 0;
+  }
+  const Dialer::Status status = dialer_.advance();
+  if (status == Dialer::Status::kPending && ++looks_ < kMostRedialLooks) return false;
+  is_under_way_ = false;
+  pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
+  next_ns_ = now + pause_ns_;
+  return status == Dialer::Status::kDone;
 }
 
 }  // namespace tutti::tcp

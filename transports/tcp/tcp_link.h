@@ -9,29 +9,19 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <deque>
-#include <map>
+#include <list>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "transports/adapter.h"
-#include "transports/tcp/frame.h"
+#include "transports/tcp/messages.h"
 #include "transports/tcp/stream.h"
 
 namespace tutti::tcp {
 
 inline constexpr uint32_t kMaxConnections = 16;
-
-// What the hello of one of a link's connections says.
-inline constexpr uint32_t kAgain = 1u << 31;  // with its index: of a link that is there, in place of one that broke
-inline std::array<uint32_t, 5> hello_args(const tuttiLinkConfig& config, uint32_t index, uint32_t n_connections) {
-  auto args = to_hello_args(config);
-  args[3] = index;
-  args[4] = n_connections;
-  return args;
-}
 
 // Several connections as one descriptor for poll(2); a single one is its own.
 class WaitSet {
@@ -44,8 +34,7 @@ class WaitSet {
   tuttiWait arm(Events&& events, int64_t pause_ns = 0) {
     if (fds_.size() == 1) return {fds_[0], events(0)};
     polls_since_arm_ = 0;
-    for (size_t i = 0; i < fds_.size(); i++)
-      if (fds_[i] >= 0) watch(i, events(i));
+    for (size_t i = 0; i < fds_.size(); i++) watch(i, events(i));
     limit(pause_ns);
     return {epoll_.get(), POLLIN};
   }
@@ -53,10 +42,14 @@ class WaitSet {
   // Whoever has not slept for a while need not be woken: a descriptor that somebody waits for costs the kernel 0.4 us
   // with each message.
   void note_poll() {
-    if (epoll_ && polls_since_arm_ < kPollsAwake && ++polls_since_arm_ == kPollsAwake) unwatch();
+    if (epoll_ && polls_since_arm_ < kPollsAwake && ++polls_since_arm_ == kPollsAwake)
+      for (size_t i = 0; i < fds_.size(); i++) watch(i, kUnwatched);
   }
   // Before it is closed.
-  void drop(size_t i);
+  void drop(size_t i) {
+    if (epoll_) watch(i, kUnwatched);
+    fds_[i] = -1;
+  }
   // In place of one that was dropped.
   Result<void> replace(size_t i, int fd);
 
@@ -64,7 +57,6 @@ class WaitSet {
   Result<void> become_several();
   Result<void> enter(int fd);
   void watch(size_t i, short events);
-  void unwatch();
   void limit(int64_t pause_ns);
   static constexpr uint32_t kPollsAwake = 64;
   static constexpr short kUnwatched = -1;
@@ -90,6 +82,7 @@ class Door {
 
  private:
   struct Incomplete {
+    Hello hello;
     tuttiLinkConfig config;
     std::vector<SharedFd> connections;
     std::vector<std::pair<uint32_t, SharedFd>> again;  // with the place of the one that broke already
@@ -98,12 +91,12 @@ class Door {
     }
   };
   Result<void> take_in(Acceptor::Accepted& incoming);
-  Result<std::unique_ptr<LinkHalf>> make_link(Incomplete incomplete);
+  Result<std::unique_ptr<LinkHalf>> make_link(Incomplete& incomplete);
 
   int n_ranks_;
   Pairs& pairs_;
   Acceptor acceptor_;
-  std::map<Place, Incomplete> incomplete_;
+  std::list<Incomplete> incomplete_;
 };
 
 // What only a system call can tell is asked for every so often, and after a sleep.
@@ -117,7 +110,6 @@ class LookOut {
   uint32_t polls_ = 0;
   bool has_slept_ = false;
 };
-inline constexpr int64_t kSilenceCheckNs = 100'000'000;
 
 class SendLink final : public LinkHalf {
  public:
@@ -131,32 +123,35 @@ class SendLink final : public LinkHalf {
   Result<bool> poll() override;
   void fill(tuttiLinkState* state) override;
   tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) override;
-  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  void revoke() override;
+  int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override {
+    queue_.publish(data, bytes, tag);
+    if (!failure_) flush();
+    return 1;
+  }
+  // What has not left by now never does.
+  void revoke() override {
+    if (!failure_ && unsent() > 0) fail("its operation has failed", 0);
+  }
   bool wait_begin(tuttiWait* wait) override;
 
  private:
   Result<bool> advance_connect();
+  void adopt(SendStream& stream, Fd fd);
   bool is_ready() const { return !wait_set_.empty(); }
-  bool is_full() const { return published_ - arrived_ == ring_.size(); }
-  uint32_t unsent();
+  uint32_t unsent() {
+    if (several_ && !failure_) confirm();
+    return queue_.unsent();
+  }
   void flush();
   void measure();
-  bool write(SendStream& stream);
-  bool has_next() const { return !again_.empty() || next_.number < published_; }
-  Piece take_next();
-  uint32_t size_of(const Piece& piece);
+  void write(SendStream& stream);
   SendStream* choose(uint32_t bytes);
   void confirm();
-  void confirm(SendStream& stream);
-  bool awaits_acknowledgements() const { return several_ && arrived_ < published_; }
+  bool awaits_acknowledgements() const { return several_ && !queue_.has_arrived(); }
   void listen();
-  void listen(SendStream& stream);
   void look_at_silence();
-  void tell_of_lost();
   void redial(SendStream& stream, int64_t now);
   void give_up(SendStream& stream, const std::string& why, int sys_errno = 0);
-  void give_to_others(const Piece& piece);
   void fail(const std::string& why, int sys_errno);
 
   // The largest message that goes by the peer's connection. Of 4, 16, 64 and 256 KiB the best, or as good, at every
@@ -164,20 +159,12 @@ class SendLink final : public LinkHalf {
   static constexpr uint32_t kAnswerBytes = 16 << 10;
 
   Pairs& pairs_;
-  Dialer::Call call_;
   tuttiLinkConfig config_;
-  Division division_;
   int64_t timeout_ns_;               // 0: none
   bool several_;                     // connections, among which messages are divided
   std::vector<SendStream> streams_;  // if not several: its own, and perhaps the peer's
   WaitSet wait_set_;
-  SlotRing<SendSlot> ring_;
-  uint64_t published_ = 0;
-  uint64_t arrived_ = 0;        // all before need nothing more of this side
-  Piece next_{0, 0};            // the first that no connection has taken
-  Fifo<Piece> again_;           // before that: what connections had that broke
-  uint64_t waiting_bytes_ = 0;  // of both
-  uint64_t resent_ = 0;         // by connections that were given up
+  SendQueue queue_;
   LookOut look_out_;
   int64_t measured_ns_ = 0, next_silence_check_ns_ = 0;
   int64_t pause_ns_ = 0;  // between looks for acknowledgements, which wake nobody
@@ -196,100 +183,68 @@ class RecvLink final : public LinkHalf {
   // In place of a connection that the sender has given up.
   Result<void> rejoin(size_t index, SharedFd connection);
   Result<bool> poll() override;
-  bool peek(tuttiMessage* message) override;
-  void release() override {
-    RecvSlot& slot = ring_[released_++];
-    slot.all = slot.there = 0;
-  }
-  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override {
-    if (ahead > 0 || required) return false;
-    posted_ = {released_, static_cast<char*>(to), bytes};
+  bool peek(tuttiMessage* message) override {
+    if (messages_.is_empty()) return false;
+    *message = messages_.front();
     return true;
   }
-  void revoke() override;
+  void release() override { messages_.release(); }
+  bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override {
+    if (ahead > 0 || required) return false;
+    messages_.post(static_cast<char*>(to), bytes);
+    return true;
+  }
+  // Nothing is written to the user's memory from now on.
+  void revoke() override {
+    if (!failure_ && messages_.was_posted_to()) fail("its operation has failed");
+  }
   bool wait_begin(tuttiWait* wait) override;
 
  private:
-  // Frames are received through a small stage, so that many small ones cost one system call; what a large frame has
-  // beyond the stage goes straight to its place.
-  static constexpr size_t kStageBytes = 8192;
-  struct Stream {
-    SharedFd fd;                // until it is lost
-    std::deque<SharedFd> next;  // come in its place, one after another, as soon as the kernel has nothing more of it
-    std::unique_ptr<char[]> stage = std::make_unique<char[]>(kStageBytes);
-    size_t stage_begin = 0, stage_end = 0;
-    Silence silence;
-    bool torn = false;       // lost in the middle of a frame
-    bool drained = false;    // the last read got less than it asked for: another one now would get nothing
-    bool in_frame = false;   // whose header was read
-    bool was_large = false;  // the frame before: then the next one's payload had better not come through the stage
-    bool unwanted = false;   // the frame: another connection has brought this piece
-    FrameHeader header;
-    uint32_t bytes = 0;  // of its payload
-    char* to = nullptr;  // where it goes; null as long as there is no free slot
-    size_t got = 0;
-
-    size_t staged() const { return stage_end - stage_begin; }
-    bool in_middle() const {
-      return in_frame || staged() > 0 || (fd && fd.channel() != nullptr && fd.channel()->has_rest());
-    }
-    bool can_receive() const { return !in_frame || unwanted || to != nullptr; }
-  };
-  struct Posted {
-    uint64_t number = UINT64_MAX;
-    char* to = nullptr;
-    uint32_t bytes = 0;
-  };
   RecvLink(Door& door, const tuttiLinkConfig& config, size_t n_connections, int64_t timeout_seconds,
            SlotRing<RecvSlot> ring)
       : door_(door),
         config_(config),
-        division_(config.slot_bytes, n_connections),
         timeout_seconds_(timeout_seconds),
         several_(n_connections > 1),
-        ring_(std::move(ring)) {}
-  bool window_has(uint64_t number) { return number - released_ < ring_.size(); }
-  bool has_piece(const FrameHeader& header);
-  bool is_valid(const FrameHeader& header);
-  bool may_come_now(const FrameHeader& header);
+        messages_(Division(config.slot_bytes, n_connections), std::move(ring)) {}
   void receive_all();
   void receive_by_turns();
-  bool receive(Stream& stream);
-  bool receive_some(Stream& stream);
-  bool read_header(Stream& stream);
-  bool find_place(Stream& stream);
-  void start_message(RecvSlot& slot, const FrameHeader& header);
-  bool drain(Stream& stream);
-  bool end_frame(Stream& stream);
-  bool receive_into(Stream& stream, void* to, size_t room, size_t* got);
-  void lose(Stream& stream, const std::string& why, int sys_errno);
-  void change(Stream& stream);
-  void look_at_door();
-  void look_at_silence();
-  std::string why_closed(const Stream& stream) const;
-  bool fail_for_strange_data();  // false
+  // All that there is; whether there was anything.
+  bool receive(RecvStream& stream) {
+    bool any = false;
+    while (!failure_ && stream.fd && receive_some(stream)) any = true;
+    return any;
+  }
+  bool receive_some(RecvStream& stream);
+  bool read_header(RecvStream& stream);
+  size_t receive_into(RecvStream& stream, void* to, size_t room);
+  // `why` is empty where the peer has ended it.
+  void lose(RecvStream& stream, std::string why, int sys_errno);
+  void change(RecvStream& stream);
+  void look();
+  bool fail_for_strange_data() {
+    fail("it sent something that is not a message: another program's data, or a bug");
+    return false;
+  }
   void fail(const std::string& why, int sys_errno = 0);
 
   // Of several, between looks for connections that come in place of others.
-  static constexpr int64_t kLookNs = 10'000'000;
+  static constexpr int64_t kLookNs = 10 * kMs;
   // Of two connections, looks at the one that has brought something last, for one at the other.
   static constexpr uint32_t kLooksPerTurn = 4;
 
   Door& door_;
   tuttiLinkConfig config_;
-  Division division_;
   int64_t timeout_seconds_;
   int64_t next_look_ns_ = 0;  // at the door, or for silence
   LookOut look_out_;
-  bool several_;                 // connections, among which messages are divided
-  std::vector<Stream> streams_;  // if not several: the peer's, and perhaps this side's
-  size_t first_ = 0;             // of these two, the one that has brought something last
+  bool several_;                     // connections, among which messages are divided
+  std::vector<RecvStream> streams_;  // if not several: the peer's, and perhaps this side's
+  size_t first_ = 0;                 // of these two, the one that has brought something last
   uint32_t looks_ = 0;
   WaitSet wait_set_;
-  SlotRing<RecvSlot> ring_;
-  uint64_t received_ = 0;  // all before are there whole
-  uint64_t released_ = 0;
-  Posted posted_;
+  Reassembly messages_;
   std::optional<Error> failure_;
 };
 

@@ -42,17 +42,11 @@ Result<void> WaitSet::enter(int fd) {
 static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT && EPOLLRDHUP == POLLRDHUP);
 void WaitSet::watch(size_t i, short events) {
   const short before = std::exchange(watched_[i], events);
-  if (before == events) return;
+  if (before == events || fds_[i] < 0) return;
   epoll_event event{};
   event.events = static_cast<uint32_t>(events);
-  epoll_ctl(epoll_.get(), before == kUnwatched ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fds_[i], &event);
-}
-
-void WaitSet::unwatch() {
-  for (size_t i = 0; i < fds_.size(); i++) {
-    if (fds_[i] >= 0 && watched_[i] != kUnwatched) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fds_[i], nullptr);
-    watched_[i] = kUnwatched;
-  }
+  const int how = before == kUnwatched ? EPOLL_CTL_ADD : events == kUnwatched ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
+  epoll_ctl(epoll_.get(), how, fds_[i], &event);
 }
 
 // Setting a timer also takes back that it has expired.
@@ -68,11 +62,6 @@ Result<void> WaitSet::replace(size_t i, int fd) {
   fds_[i] = fd;
   watched_[i] = 0;
   return {};
-}
-
-void WaitSet::drop(size_t i) {
-  if (epoll_) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fds_[i], nullptr);
-  fds_[i] = -1;
 }
 
 }  // namespace tutti::tcp
