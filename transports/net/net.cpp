@@ -55,12 +55,59 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
+// The TCP connection beside a link.
+struct OutOfBand {
+  // Whether the peer has closed it, after a look. Costs a system call.
+  bool is_closed() {
+    closed = closed || !take_what_came(socket, &inbox);
+    return closed;
+  }
+  // True once there are so many bytes, which stay.
+  bool read(void* to, size_t bytes) {
+    is_closed();
+    if (inbox.size() < bytes) return false;
+    memcpy(to, inbox.data(), bytes);
+    return true;
+  }
+  template <class T>
+  void say(const T& what) {
+    (void)::send(socket.get(), &what, sizeof what, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  Fd socket;
+  bool closed = false;     // by the peer, as far as it is known
+  std::string inbox = {};  // all that has come
+};
+
+// A timer is all there is to wait for: it says that it is time to look, after ever longer times while nothing moves.
+class Nap {
+ public:
+  bool begin(tuttiWait* wait) {
+    if (!timer_) timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+    nap_ns_ = std::clamp(2 * nap_ns_, kFirstNapNs, kLongestNapNs);
+    const itimerspec once{{0, 0}, {0, nap_ns_}};
+    *wait = {timer_.get(), POLLIN};
+    return timerfd_settime(timer_.get(), 0, &once, nullptr) == 0;
+  }
+  void moved() { nap_ns_ = 0; }
+
+ private:
+  Fd timer_;
+  int64_t nap_ns_ = 0;
+};
+
 class Half : public LinkHalf {
  public:
+  ~Half() override {
+    if (region_ != nullptr) the_plugin->unpin(comm_, region_);
+    if (comm_ != nullptr) (the_plugin->*close_)(comm_);
+  }
   void wait_end() override { polls_ = 0; }
 
  protected:
-  Half(const tuttiLinkConfig& config, Fd socket) : config_(config), socket_(std::move(socket)) {}
+  // `close` is the plugin's function for comms of its direction.
+  Half(const tuttiLinkConfig& config, Fd socket, void (Plugin::*close)(void*) const)
+      : config_(config), peer_{std::move(socket)}, close_(close) {}
 
   // The comm is closed with the link, also if this fails.
   Result<void> open(void* comm, uint64_t first_number) {
@@ -75,9 +122,6 @@ class Half : public LinkHalf {
     TUTTI_TRY_ASSIGN(region_, the_plugin->pin(comm_, memory_.get(), bytes));
     return {};
   }
-  void unpin() {
-    if (region_ != nullptr) the_plugin->unpin(comm_, region_);
-  }
 
   size_t slot_bytes() const { return sizeof(Header) + config_.slot_bytes; }
   Header* slot(uint64_t message) const {
@@ -85,25 +129,13 @@ class Half : public LinkHalf {
   }
   void*& request(uint64_t message) { return requests_[message % config_.slots]; }
 
-  // From the socket: true once there are so many bytes. Notices when the peer closes it.
-  bool take(void* to, size_t bytes) {
-    closed_ = closed_ || !take_what_came(socket_, &inbox_);
-    if (inbox_.size() < bytes) return false;
-    memcpy(to, inbox_.data(), bytes);
-    return true;
-  }
-  // Whether the peer has closed its socket. Costs a system call, so every so often.
-  bool look() {
-    if (polls_++ % kPollsPerLook == 0) take(inbox_.data(), 0);
-    return closed_;
-  }
-
+  // Whether the peer has gone. Costs a system call, so every so often.
+  bool is_gone() { return polls_++ % kPollsPerLook == 0 ? peer_.is_closed() : peer_.closed; }
   void fail(const std::string& why) {
     if (failure_) return;
-    take(inbox_.data(), 0);
     const char* gone = "it closed the connection: its process ended or its communicator was destroyed";
-    failure_ = Error{Code::kRemoteError,
-                     format("net link with rank %d: %s", config_.peer, closed_ ? gone : why.c_str()), config_.peer};
+    const std::string text = format("net link with rank %d: %s", config_.peer, peer_.is_closed() ? gone : why.c_str());
+    failure_ = Error{Code::kRemoteError, text, config_.peer};
   }
   template <class T>
   bool got(const Result<T>& result) {
@@ -111,52 +143,34 @@ class Half : public LinkHalf {
     return static_cast<bool>(result);
   }
 
-  // A timer is all there is to wait for: it says that it is time to look.
-  bool nap(tuttiWait* wait) {
-    if (!timer_) timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-    nap_ns_ = std::clamp(2 * nap_ns_, kFirstNapNs, kLongestNapNs);
-    const itimerspec once{{0, 0}, {0, nap_ns_}};
-    *wait = {timer_.get(), POLLIN};
-    return timerfd_settime(timer_.get(), 0, &once, nullptr) == 0;
-  }
-  void moved() { nap_ns_ = 0; }
-
-  struct Free {
-    void operator()(char* memory) const { free(memory); }
-  };
   tuttiLinkConfig config_;
-  Fd socket_;
-  bool closed_ = false;  // by the peer
-  std::string inbox_;
+  OutOfBand peer_;
+  Nap nap_;
   void* comm_ = nullptr;  // once connected
   uint64_t first_number_ = 0;
   void* region_ = nullptr;
   std::optional<Error> failure_;
 
  private:
-  std::unique_ptr<char[], Free> memory_;
+  void (Plugin::*close_)(void*) const;
+  std::unique_ptr<char, void (*)(void*)> memory_{nullptr, free};
   std::vector<void*> requests_;  // by slot
   uint32_t polls_ = 0;
-  Fd timer_;
-  int64_t nap_ns_ = 0;
 };
 
 class SendLink final : public Half {
  public:
   SendLink(int device, const Dialer::Call& call, const Contact& peer, const tuttiLinkConfig& config)
-      : Half(config, Fd()), device_(device), dialer_(call, peer) {}
+      : Half(config, Fd(), &Plugin::close_sender), device_(device), dialer_(call, peer) {}
   ~SendLink() override {
-    if (comm_ == nullptr) return;
-    if (region_ != nullptr) (void)::send(socket_.get(), &done_, sizeof done_, MSG_NOSIGNAL | MSG_DONTWAIT);
-    unpin();
-    the_plugin->close_sender(comm_);
+    if (region_ != nullptr) peer_.say(done_);
   }
 
   Result<bool> poll() override {
     if (!failure_ && !ready_)
       if (const auto advanced = advance_connect(); !advanced) failure_ = advanced.error();
     if (!failure_ && ready_) submit();
-    if (!failure_ && socket_ && look()) fail("");
+    if (!failure_ && peer_.socket && is_gone()) fail("");
     if (failure_) return *failure_;
     return ready_;
   }
@@ -175,12 +189,12 @@ class SendLink final : public Half {
     return 1;
   }
   bool wait_begin(tuttiWait* wait) override {
-    if (!socket_) {
+    if (!peer_.socket) {
       *wait = {dialer_.fd(), dialer_.events()};
       return !failure_ && dialer_.fd() >= 0;
     }
     if (ready_ && !failure_) submit();
-    return nap(wait) && !failure_ && (!ready_ || unsent() > 0);
+    return nap_.begin(wait) && !failure_ && (!ready_ || unsent() > 0);
   }
 
  private:
@@ -188,12 +202,13 @@ class SendLink final : public Half {
   uint32_t unsent() const { return static_cast<uint32_t>(published_ - done_); }
 
   Result<void> advance_connect() {
-    TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, config_.peer, "over TCP, to meet for net",
-                                                           " (which networks: TUTTI_SOCKET_IFNAME)"));
+    TUTTI_TRY_ASSIGN(const bool connected,
+                     take_connection(dialer_, &peer_.socket, config_.peer, "over TCP, to meet for net",
+                                     " (which networks: TUTTI_SOCKET_IFNAME)"));
     if (!connected) return {};
     if (!invitation_) {
       Invitation invitation;
-      if (!take(&invitation, sizeof invitation)) return {};
+      if (!peer_.read(&invitation, sizeof invitation)) return {};
       invitation_ = invitation;
     }
     if (comm_ == nullptr) {
@@ -201,21 +216,21 @@ class SendLink final : public Half {
       if (!got(comm)) return *failure_;
       if (comm.value() == nullptr) return {};
       TUTTI_TRY(open(comm.value(), invitation_->first_number));
-      (void)::send(socket_.get(), &kReady, sizeof kReady, MSG_NOSIGNAL | MSG_DONTWAIT);
+      peer_.say(kReady);
     }
     char said[sizeof(Invitation) + sizeof kReady];
-    ready_ = take(said, sizeof said);
+    ready_ = peer_.read(said, sizeof said);
     return {};
   }
 
   void submit() {
     int bytes = 0;
-    for (; done_ < begun_; done_++, moved()) {
+    for (; done_ < begun_; done_++, nap_.moved()) {
       const auto done = the_plugin->test(request(done_), &bytes);
       if (!got(done)) return;
       if (!done.value()) break;
     }
-    for (; begun_ < published_ && begun_ - done_ < kMaxRequests; begun_++, moved()) {
+    for (; begun_ < published_ && begun_ - done_ < kMaxRequests; begun_++, nap_.moved()) {
       Header* message = slot(begun_);
       const auto begun = the_plugin->send(comm_, message, sizeof *message + message->bytes, region_);
       if (!got(begun) || begun.value() == nullptr) return;
@@ -238,21 +253,17 @@ class RecvLink final : public Half {
     auto link = std::unique_ptr<RecvLink>(new RecvLink(config, std::move(socket)));
     TUTTI_TRY(link->open(comm, first_number));
     link->keep_receives();
-    (void)::send(link->socket_.get(), &kReady, sizeof kReady, MSG_NOSIGNAL | MSG_DONTWAIT);
+    link->peer_.say(kReady);
     return std::unique_ptr<LinkHalf>(std::move(link));
-  }
-  ~RecvLink() override {
-    unpin();
-    the_plugin->close_receiver(comm_);
   }
 
   // What has arrived comes before the news that nothing more will.
   Result<bool> poll() override {
     if (!failure_) {
-      const bool closed = look();
+      const bool closed = is_gone();
       pull();
       uint64_t sent = 0;
-      if (closed && (!take(&sent, sizeof sent) || sent <= received_)) fail("");
+      if (closed && (!peer_.read(&sent, sizeof sent) || sent <= received_)) fail("");
     }
     if (failure_ && received_ == released_) return *failure_;
     return true;
@@ -269,15 +280,15 @@ class RecvLink final : public Half {
   }
   bool wait_begin(tuttiWait* wait) override {
     if (!failure_) pull();
-    return nap(wait) && !failure_ && !closed_ && received_ == released_;
+    return nap_.begin(wait) && !failure_ && !peer_.closed && received_ == released_;
   }
 
  private:
-  using Half::Half;
+  RecvLink(const tuttiLinkConfig& config, Fd socket) : Half(config, std::move(socket), &Plugin::close_receiver) {}
 
   void pull() {
     keep_receives();
-    for (; received_ < posted_; received_++, moved()) {
+    for (; received_ < posted_; received_++, nap_.moved()) {
       int bytes = 0;
       const auto done = the_plugin->test(request(received_), &bytes);
       if (!got(done) || !done.value()) return;
@@ -343,17 +354,15 @@ class NetEndpoint {
   static constexpr uint32_t kMagic = 0x544e4554;
   static constexpr size_t kMostAddresses = 20;  // so that all fits into an address
 
-  struct CloseListener {
-    void operator()(void* listener) const { the_plugin->close_listener(listener); }
-  };
-  struct CloseReceiver {
-    void operator()(void* comm) const { the_plugin->close_receiver(comm); }
+  template <auto close>
+  struct Closes {
+    void operator()(void* comm) const { (the_plugin->*close)(comm); }
   };
   // Authenticated; the plugin has not accepted it, or the sender is not ready.
   struct Incoming : Acceptor::Accepted {
-    std::unique_ptr<void, CloseListener> listener;
+    std::unique_ptr<void, Closes<&Plugin::close_listener>> listener;
     uint64_t first_number;
-    std::unique_ptr<void, CloseReceiver> comm = nullptr;
+    std::unique_ptr<void, Closes<& Plugin::close_receiver>> comm = nullptr;
   };
 
   // Ranks take a host's devices in turn.

@@ -31,9 +31,6 @@ void take_log(int level, unsigned long, const char*, int, const char* fmt, ...) 
   va_end(arguments);
   log(ours, "net plugin: %s", line);
 }
-int take_profile(void**, int, void*, int64_t, void*) {
-  return 0;
-}
 
 }  // namespace
 
@@ -49,7 +46,7 @@ Result<std::unique_ptr<Plugin>> Plugin::load(void* object) {
 }
 
 Result<void> Plugin::set_up() {
-  void* const profile = reinterpret_cast<void*>(take_profile);
+  void* const profile = reinterpret_cast<void*>(+[](void**, int, void*, int64_t, void*) { return 0; });
   const Function init = table_->set_up;
   const int result = version_ <= 9    ? call(init, take_log)
                      : version_ == 10 ? call(init, take_log, profile)
