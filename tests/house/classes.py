@@ -18,12 +18,7 @@ TO_DIVIDE = {
     ("lib/group/bootstrap_server.h", "FrameServer"): (16, 36),
     ("lib/group/bootstrap_server.h", "Client"): (17, 1),
     ("lib/group/peers.h", "PeerWatch"): (21, 48),
-    ("transports/net/net.cpp", "Half"): (13, 13),
     ("transports/shm/shm_link.h", "ShmHalf"): (18, 20),
-    ("transports/tcp/stream.h", "SendStream"): (18, 7),
-    ("transports/tcp/tcp_link.h", "SendLink"): (20, 32),
-    ("transports/tcp/tcp_link.h", "RecvLink"): (16, 33),
-    ("transports/tcp/tcp_link.h", "Stream"): (15, 3),
     ("transports/transport.h", "Link"): (3, 30),
 }
 NOT_MEMBERS = re.compile(r"(?:using|typedef|friend|static_assert|class|struct|enum|union|template\s*<[^;]*>\s*(?:class|struct))\b")
