@@ -133,7 +133,7 @@ Result<std::unique_ptr<Communicator>> form_group(const Source& from, const std::
                            "with the same list",
                            leader, list_of(theirs).c_str(), comm->rank(), list_of(mine).c_str()),
                     comm->rank()};
-  comm->monitor().watch().fail(error);
+  comm->monitor().watch().ending().fail(error);
   return error;
 }
 

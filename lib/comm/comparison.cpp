@@ -36,7 +36,7 @@ std::string Comparison::question(uint64_t sequence) {
   asked_ = tell(mine);
   static_assert(sizeof(Kind) + sizeof(int32_t) + sizeof(TagWords) + sizeof(uint32_t) + kMostPlaceBytes + 3 +
                     kMostBlocks * sizeof(uint64_t) <=
-                PeerWatch::kMostQuestionBytes);
+                Ending::kMostQuestionBytes);
   ByteWriter writer;
   writer.put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(to_tag(asked_->call)).put_string(asked_->place);
   for (const uint64_t elems : asked_->blocks) writer.put(elems);
@@ -47,7 +47,7 @@ std::string Comparison::statement(const Standing& mine, Kind kind) {
   constexpr size_t kHeadBytes = sizeof(Kind) + sizeof(int32_t) + sizeof(uint64_t);
   ByteWriter writer;
   writer.put(kind).put(static_cast<int32_t>(rank_)).put(++statements_);
-  mine.put(writer, PeerWatch::kMostQuestionBytes - kHeadBytes);
+  mine.put(writer, Ending::kMostQuestionBytes - kHeadBytes);
   return writer.take();
 }
 

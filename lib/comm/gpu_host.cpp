@@ -11,11 +11,11 @@ class GpuHost final : public cuda::Host {
   int host_of(int rank) const override { return comm_.me_.host_of(rank); }
   Algo forced_algo() const override { return comm_.me_.options.deterministic ? Algo::kAuto : comm_.me_.forced; }
   bool broken() override { return comm_.monitor_.failed(); }
-  int wake_fd() override { return comm_.monitor_.watch().wake_fd(); }
-  Error breakage() override { return comm_.monitor_.watch().failure(); }
+  int wake_fd() override { return comm_.monitor_.watch().ending().wake_fd(); }
+  Error breakage() override { return comm_.monitor_.watch().ending().failure(); }
   Result<void> check_open() override { return comm_.check_open(); }
   void break_with(const Error& error) override {
-    comm_.monitor_.watch().fail_also_after_goodbye(error);  // a graph may be launched after tuttiCommFinalize
+    comm_.monitor_.watch().ending().fail_also_after_goodbye(error);  // a graph may be launched after tuttiCommFinalize
   }
   const Recorder& recorder() override { return comm_.monitor_.recorder(); }
   double operation_limit_seconds() override { return comm_.me_.options.op_timeout_seconds; }

@@ -127,7 +127,7 @@ std::string Inquiry::account() {
     ByteWriter one;
     put(witness, &one);
     const std::string bytes = one.take();
-    if (text.size() + bytes.size() <= PeerWatch::kMostQuestionBytes) text += bytes;
+    if (text.size() + bytes.size() <= Ending::kMostQuestionBytes) text += bytes;
   }
   return text;
 }

@@ -179,10 +179,10 @@ std::string Metrics::text() const {
   for (size_t i = 0; i < totals_.size(); i++)
     if (totals_[i].operations > 0) page.sample(header.rank, operation(i), totals_[i].bytes);
   page.metric("tutti_errors_total", "counter", "1 if the communicator has failed.");
-  page.sample(header.rank, "", uint64_t{watch_.failed()});
+  page.sample(header.rank, "", uint64_t{watch_.ending().failed()});
   page.metric("tutti_control_retransmits_total", "counter",
               "Segments retransmitted on the control connection to a peer: a sample of what the network loses.");
-  for (const auto& [other, n] : watch_.retransmits()) page.sample(header.rank, peer(other), n);
+  for (const auto& [other, n] : watch_.lines().retransmits()) page.sample(header.rank, peer(other), n);
   page.metric("tutti_retransmits_total", "counter",
               "Segments retransmitted on the data connections to a peer, as of the last operation that waited.");
   for (const auto& [other, n] : links_.resent()) page.sample(header.rank, peer(other), n);

@@ -13,11 +13,11 @@ Monitor::~Monitor() {
 
 void Monitor::leave() {
   const auto say_where = [&]() -> Result<void> {
-    watch_->tell(comparison_.farewell(begun_.standing(me_.rank, Standing::Doing::kLeft, recorder_)));
+    watch_->ending().tell(comparison_.farewell(begun_.standing(me_.rank, Standing::Doing::kLeft, recorder_)));
     return {};
   };
   if (!me_.is_on_gpu()) (void)contained(say_where);  // if there is memory for it
-  watch_->say_goodbye(begun_.sequence);
+  watch_->ending().say_goodbye(begun_.sequence);
   if (metrics_) metrics_->write();
 }
 
@@ -47,13 +47,13 @@ std::optional<PeerWatch::Answer> Monitor::hear(std::string_view question) {
 }
 
 Result<void> Monitor::async_error() const {
-  if (watch_->failed()) return watch_->failure();
+  if (watch_->ending().failed()) return watch_->ending().failure();
   return {};
 }
 
 Result<void> Monitor::failure_soon() const {
   constexpr int kGraceMs = 1000;  // with 300, beside six compilers, the echo was told instead
-  wait_until_failed(*watch_, kGraceMs);
+  watch_->ending().wait(kGraceMs);
   return async_error();
 }
 
@@ -61,33 +61,35 @@ void Monitor::abort(const char* function) {
   auto told = contained([&]() -> Result<void> {
     const Error mine{Code::kInvalidUsage, std::string(function) + " was called on this rank", me_.rank};
     const std::string place = in_parentheses(place_name(place_of_thread()));
-    watch_->fail(mine, {Code::kRemoteError, watch_->rank_name(me_.rank) + " called " + function + place, me_.rank});
+    watch_->ending().fail(mine,
+                          {Code::kRemoteError, watch_->rank_name(me_.rank) + " called " + function + place, me_.rank});
     keep_trace(mine);
     return {};
   });
-  if (!told) watch_->fail(told.error());  // operations end, though there is no memory to say why
+  if (!told) watch_->ending().fail(told.error());  // operations end, though there is no memory to say why
 }
 
 Result<void> Monitor::check_alive() {
-  if (!watch_->failed()) return {};
-  keep_trace(watch_->failure());
-  return watch_->failure();
+  auto alive = async_error();
+  if (!alive) keep_trace(alive.error());
+  return alive;
 }
 
 Result<void> Monitor::end_with(Result<void> result) {
   recorder_.end(static_cast<bool>(result));
   if (result) return result;
-  watch_->fail(root_cause(std::move(result).error()));
-  Error reason = watch_->failure();  // a peer's notice may have come first: then that is the reason, now and later
+  watch_->ending().fail(root_cause(std::move(result).error()));
+  // A peer's notice may have come first: then that is the reason, now and later.
+  Error reason = watch_->ending().failure();
   keep_trace(reason);
   return reason.code == Code::kRemoteError ? with_places(std::move(reason)) : reason;
 }
 
 Result<void> Monitor::has_driven(const Run& run, Result<void> result) {
   constexpr int kAnswerMs = 1000;
-  if (result || run.differs_in() == 0 || watch_->failed()) return result;
-  watch_->ask(comparison_.question(run.differs_in()), result.error(), kAnswerMs);
-  return watch_->failure();
+  if (result || run.differs_in() == 0 || watch_->ending().failed()) return result;
+  watch_->ending().ask(comparison_.question(run.differs_in()), result.error(), kAnswerMs);
+  return watch_->ending().failure();
 }
 
 // Of a group that has ended, once.

@@ -63,7 +63,7 @@ class Monitor {
   Inquiry& inquiry() { return inquiry_; }
   PeerWatch& watch() const { return *watch_; }
 
-  bool failed() const { return watch_->failed(); }
+  bool failed() const { return watch_->ending().failed(); }
   Result<void> async_error() const;
   // The same, after a moment if need be: a broken connection often is the echo of something else, which the control
   // connections are about to tell.

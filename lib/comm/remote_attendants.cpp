@@ -71,8 +71,9 @@ int64_t RemoteAttendants::every_ns() const {
 }
 
 void RemoteAttendants::tell_question(PeerWatch& watch, uint64_t after) {
-  watch.tell(ByteWriter().put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(++sent_).put(after).take());
-  if (leads_) watch.tell(answer(after));  // the others' hosts hear no other one of this
+  watch.ending().tell(
+      ByteWriter().put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(++sent_).put(after).take());
+  if (leads_) watch.ending().tell(answer(after));  // the others' hosts hear no other one of this
 }
 
 void RemoteAttendants::ask(PeerWatch& watch, uint64_t after) {
@@ -134,9 +135,9 @@ std::string RemoteAttendants::answer(uint64_t after) {
   const Attendances ended = Attendants(recorder_).look().ended;
   const size_t head_bytes = sizeof(Kind) + sizeof(int32_t) + 2 * sizeof(uint64_t) + ended.size() * sizeof(int32_t);
   const size_t bytes = sizeof(uint64_t) + 3 * ended.size() * sizeof(uint32_t);
-  if (head_bytes + bytes > PeerWatch::kMostQuestionBytes) return {};
+  if (head_bytes + bytes > Ending::kMostQuestionBytes) return {};
   Roll roll = joint_operations(ended, after);
-  thin_out(&roll, (PeerWatch::kMostQuestionBytes - head_bytes) / bytes);
+  thin_out(&roll, (Ending::kMostQuestionBytes - head_bytes) / bytes);
   ByteWriter writer;
   writer.put(Kind::kAnswer).put(static_cast<int32_t>(rank_)).put(++sent_).put(static_cast<uint64_t>(ended.size()));
   for (const auto& [rank, all] : ended) writer.put(static_cast<int32_t>(rank));

@@ -16,8 +16,8 @@ class StallWatch final : public WaitContext {
       : monitor_(monitor), links_(links), run_(run), doing_(doing), at_once_(at_once) {}
 
   bool interrupted() override { return monitor_.failed(); }
-  Error interruption() override { return monitor_.watch().failure(); }
-  int wake_fd() override { return monitor_.watch().wake_fd(); }
+  Error interruption() override { return monitor_.watch().ending().failure(); }
+  int wake_fd() override { return monitor_.watch().ending().wake_fd(); }
   const std::vector<Link*>& incoming() override { return links_.incoming(); }
   void housekeeping() override { links_.keep_up(); }
   Result<void> check_stalled(int64_t idle_ns) override;

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/handshake.h"
+#include "group/bootstrap_wire.h"
 
 namespace tutti {
 namespace {
@@ -261,6 +262,48 @@ bool Council::hear(int from, std::string_view bytes) {
   adopt(*matter, std::move(*decision));
   proceed(*without, *matter);
   return true;
+}
+
+Agreement::Agreement(int rank, int n_ranks, RankName name, Lines& lines)
+    : rank_(rank),
+      name_(std::move(name)),
+      lines_(lines),
+      council_(rank, n_ranks,
+               [&lines](int to, const std::string& message) { return lines.send(to, kCouncil, message); }) {}
+
+Result<Decision> Agreement::reach(const Council::Without& without, const std::string& vote, const Deadline& deadline) {
+  constexpr auto kLook = std::chrono::milliseconds(20);  // whether the deadline was cancelled
+  constexpr double kLastWordSeconds = 0.3;
+  std::unique_lock lock(mutex_);
+  council_.join(without, vote);
+  lines_.wake();  // to dial those that the council wants
+  const Deadline end = deadline.plus_seconds(kLastWordSeconds);
+  for (;;) {
+    if (auto decision = council_.take_result(without)) {
+      if (std::binary_search(decision->members.begin(), decision->members.end(), rank_)) return std::move(*decision);
+      shut_out_ = Error{Code::kRemoteError, "the other ranks took this one to be lost and continued without it"};
+    }
+    if (shut_out_) {
+      council_.leave(without);
+      return *shut_out_;
+    }
+    const bool late = deadline.passed();
+    if (late && (council_.coordinator(without) == rank_ || !council_.missing(without).empty() || end.passed())) break;
+    changed_.wait_for(lock, kLook);
+  }
+  std::vector<int> absent = council_.missing(without);
+  if (absent.empty()) absent = {council_.coordinator(without)};
+  council_.name_missing(without);
+  council_.leave(without);
+  const std::string names = absent.size() == 1 ? name_(absent[0]) : "ranks " + rank_list(absent);
+  return Error{Code::kTimeout, names + (absent.size() == 1 ? " lives but did" : " live but did") + " not come in time",
+               absent[0]};
+}
+
+void Agreement::alarm(const Nonce& attempt) {
+  const std::lock_guard lock(mutex_);
+  // Each is passed on once: were it the last one that counts, two at once would chase each other for ever.
+  if (alarms_.insert(attempt).second) lines_.send_to_all(kAlarm, ByteWriter().put(attempt).take());
 }
 
 }  // namespace tutti

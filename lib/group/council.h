@@ -13,19 +13,25 @@
 // behind. A rank is lost when its connections break or cannot be made. That is for good: who is lost by mistake is shut
 // out.
 //
-// This class has no sockets and no threads: its owner serialises the calls, passes on what it sends, and makes the
+// A Council has no sockets and no threads: its owner serialises the calls, passes on what it sends, and makes the
 // connections that it wants. Ranks that take part are all but those in `without`; each such list is a matter by itself.
 #pragma once
 
 #include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "group/line.h"
 
 namespace tutti {
 
@@ -96,6 +102,51 @@ class Council {
   const Send send_;
   std::set<int> lost_;
   std::map<Without, Matter> matters_;
+};
+
+// The same over the control connections, for threads that wait.
+class Agreement {
+ public:
+  Agreement(int rank, int n_ranks, RankName name, Lines& lines);
+
+  // Any thread.
+  //
+  // Collective over the ranks that are left, but for those in `without`: everyone's vote to all, as council.h says.
+  // Works also when the group has failed. One call for each list at a time. kTimeout names who was waited for,
+  // kRemoteError says that the others take this rank to be lost.
+  Result<Decision> reach(const Council::Without& without, const std::string& vote, const Deadline& deadline);
+  // Ends what waits for others in an attempt that cannot succeed, on all ranks: alarmed() says so there.
+  void alarm(const Nonce& attempt);
+  bool alarmed(const Nonce& attempt) const {
+    const std::lock_guard lock(mutex_);
+    return alarms_.contains(attempt);
+  }
+
+  // On the thread that watches the peers.
+  //
+  // What the council is told there may be what reach() waits for.
+  template <class Tell>
+  auto inform(Tell&& tell) {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+    return tell(council_);
+  }
+  // The others take this rank to be lost.
+  void shut_out(const Error& error) {
+    const std::lock_guard lock(mutex_);
+    shut_out_ = error;
+    changed_.notify_all();
+  }
+
+ private:
+  const int rank_;
+  const RankName name_;
+  Lines& lines_;
+  mutable std::mutex mutex_;  // what follows
+  Council council_;
+  std::condition_variable changed_;
+  std::set<Nonce> alarms_;  // of attempts that failed
+  std::optional<Error> shut_out_;
 };
 
 }  // namespace tutti

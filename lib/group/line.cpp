@@ -2,11 +2,14 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/tcp_info.h"
 
 namespace tutti {
 namespace {
@@ -71,6 +74,115 @@ Line::Status Line::next(Frame* frame) {
   frame->bytes = received_.substr(sizeof header, header.bytes);
   received_.erase(0, sizeof header + header.bytes);
   return Status::kFrame;
+}
+
+Lines::~Lines() {
+  constexpr int kPatienceMs = 100;
+  const Deadline deadline = Deadline::after_seconds(kPatienceMs / 1e3);
+  for (Line& line : lines_) {
+    while (line.has_unsent() && !deadline.passed()) {  // a decision, say, of which the kernel has not taken all
+      pollfd p{line.fd.get(), POLLOUT, 0};
+      ::poll(&p, 1, deadline.left_ms(kPatienceMs));
+      line.flush();
+    }
+  }
+  // To close with something unread resets the connection, and a goodbye that the network has lost is not sent again.
+  for (Line& line : lines_)
+    while (line.receive() == Line::Status::kFrame) continue;
+}
+
+// What the kernel has no room for now is sent by the thread.
+void Lines::send_over(Line& line, uint32_t type, std::string_view bytes) {
+  line.send(type, bytes);
+  if (line.has_unsent()) wake_();
+}
+
+bool Lines::send(int peer, uint32_t type, std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(lines_.begin(), lines_.end(), [&](const Line& line) { return line.peer == peer; });
+  if (found != lines_.end()) send_over(*found, type, bytes);
+  return found != lines_.end();
+}
+
+void Lines::send_to_all(uint32_t type, std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  for (Line& line : lines_) send_over(line, type, bytes);
+}
+
+std::map<int, uint64_t> Lines::retransmits() const {
+  const std::lock_guard lock(mutex_);
+  std::map<int, uint64_t> all;
+  for (const Line& line : lines_)
+    if (const auto info = kernel_info(line.fd.get())) all[line.peer] += info->tcpi_total_retrans;
+  return all;
+}
+
+size_t Lines::sockets() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<size_t>(std::count_if(lines_.begin(), lines_.end(), [](auto& line) { return bool(line.fd); }));
+}
+
+std::ptrdiff_t Lines::with(int peer) const {
+  return std::count_if(lines_.begin(), lines_.end(), [&](const Line& line) { return line.peer == peer; });
+}
+
+int Lines::waits_for(std::vector<pollfd>* fds) const {
+  const std::lock_guard lock(mutex_);
+  for (const Line& line : lines_)
+    if (line.fd) fds->push_back({line.fd.get(), static_cast<short>(POLLIN | (line.has_unsent() ? POLLOUT : 0)), 0});
+  return beat_ns_ != 0 ? Heartbeat::kTickMs : -1;
+}
+
+std::optional<std::map<int, double>> Lines::beat() {
+  constexpr int64_t kTickNs = int64_t{Heartbeat::kTickMs} * 1'000'000, kSilenceNs = 1'950'000'000;
+  const int64_t now = now_ns(), gap = now - beat_ns_;
+  if (beat_ns_ == 0 || gap < kTickNs) return {};
+  beat_ns_ = now;
+  std::map<int, double> silent_seconds;
+  const std::lock_guard lock(mutex_);
+  for (Line& line : lines_) {
+    if (!line.heartbeat) continue;
+    if (gap > 3 * kTickNs) line.heartbeat->excuse(gap - kTickNs);
+    if (line.heartbeat->tick(now)) line.send(kBeat, "");
+    if (const int64_t ns = line.heartbeat->silent_ns(now); ns >= kSilenceNs)
+      silent_seconds[line.peer] = static_cast<double>(ns) / 1e9;
+  }
+  return silent_seconds;
+}
+
+std::vector<Connector::Made> Connector::accept() {
+  std::vector<Made> made;
+  while (auto accepted = acceptor_.next())
+    made.push_back({accepted->hello.from_rank, std::move(accepted->fd), std::move(accepted->channel)});
+  return made;
+}
+
+std::vector<Connector::Made> Connector::dial() {
+  std::vector<Made> made;
+  lack_.clear();
+  unreachable_.clear();
+  for (auto d = dialers_.begin(); d != dialers_.end();) {
+    auto& [peer, dialer] = *d;
+    const Dialer::Status status = dialer.advance();
+    if (status == Dialer::Status::kDone) {
+      log(LogLevel::kInfo, "control connection to rank %d at %s", peer, dialer.story().c_str());
+      made.push_back({peer, dialer.take(), dialer.take_channel()});
+    } else if (status == Dialer::Status::kFailed) {
+      (dialer.lacked_resources() ? lack_ : unreachable_[peer]) = dialer.story();
+    }
+    d = status == Dialer::Status::kPending ? std::next(d) : dialers_.erase(d);
+  }
+  return made;
+}
+
+int Connector::waits_for(std::vector<pollfd>* fds) const {
+  constexpr int kStrangerMs = 50;
+  for (const auto& [peer, dialer] : dialers_)
+    if (dialer.fd() >= 0) fds->push_back({dialer.fd(), dialer.events(), 0});
+  acceptor_.add_waiting(fds);
+  if (!unreachable_.empty()) return 0;
+  if (!dialers_.empty() || !lack_.empty()) return kDialMs;
+  return acceptor_.has_pending() || acceptor_.is_full() ? kStrangerMs : -1;
 }
 
 }  // namespace tutti

@@ -8,85 +8,78 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/tcp_info.h"
 #include "group/bootstrap_wire.h"
 
 namespace tutti {
+namespace {
 
-PeerWatch::PeerWatch(Config config)
-    : config_(std::move(config)), council_(config_.rank, config_.n_ranks, [this](int to, const std::string& message) {
-        Line* const line = find_line(to);
-        if (line != nullptr) send(*line, kCouncil, message);
-        return line != nullptr;
-      }) {}
+// Where the peer of another host listens, the door of this connection first; none where that is not known.
+std::vector<Address> doors_of(const Contact& peer, int fd) {
+  auto here = peer_address(fd);
+  if (!here || peer.addresses.empty()) return {};
+  here->set_port(peer.addresses[0].port());
+  std::vector<Address> doors = {*here};
+  for (const Address& address : ways_to(peer))
+    if (!address.same_place(*here)) doors.push_back(address);
+  return doors;
+}
+
+}  // namespace
+
+PeerWatch::PeerWatch(Config config, std::vector<Fd> listening, Fd wake)
+    : config_(std::move(config)),
+      lines_([this] { watcher_->nudge(*this); }),
+      ending_(
+          config_.rank, [this](int rank) { return rank_name(rank); }, std::move(wake), lines_),
+      agreement_(
+          config_.rank, config_.n_ranks, [this](int rank) { return rank_name(rank); }, lines_),
+      connector_(std::move(listening), config_.key, config_.rank, config_.n_here > 1,
+                 config_.n_here < config_.n_ranks) {}
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::create(Config config, std::vector<Fd> listening, Deadline deadline,
                                                      const std::function<bool()>& gives_up) {
-  std::unique_ptr<PeerWatch> watch(new PeerWatch(std::move(config)));
+  Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return system_error("eventfd", errno);
+  std::unique_ptr<PeerWatch> watch(new PeerWatch(std::move(config), std::move(listening), std::move(wake)));
   TUTTI_TRY_ASSIGN(watch->watcher_, Watcher::of_process());
-  watch->wake_fd_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!watch->wake_fd_) return system_error("eventfd", errno);
-  TUTTI_TRY(watch->connect(std::move(listening), deadline, gives_up));
+  TUTTI_TRY(watch->connect(deadline, gives_up));
   watch->watcher_->add(*watch);
   return watch;
 }
 
-Result<void> PeerWatch::connect(std::vector<Fd> listening, Deadline deadline, const std::function<bool()>& gives_up) {
-  acceptor_.emplace(std::move(listening), config_.key, HelloKind::kControl, config_.rank);
-  acceptor_->narrow(config_.n_here > 1, config_.n_here < config_.n_ranks);
+Result<void> PeerWatch::connect(Deadline deadline, const std::function<bool()>& gives_up) {
   std::set<int> awaited(config_.neighbours.begin(), config_.neighbours.end());
   for (const int peer : config_.of_process)
     if (awaited.erase(peer) > 0)
-      lines_.emplace_back(peer, std::make_unique<LocalPipe>(config_.group, config_.rank, peer, [this] { wake(); }),
-                          most_bytes_of_all(config_.n_ranks));
+      lines_.add(peer, std::make_unique<LocalPipe>(config_.group, config_.rank, peer, [this] { lines_.wake(); }),
+                 most_bytes_of_all(config_.n_ranks));
   for (const int peer : awaited)
-    if (peer < config_.rank)
-      dialers_.emplace(peer,
-                       Dialer({config_.key, HelloKind::kControl, config_.rank, peer}, config_.member(peer).contact));
+    if (peer < config_.rank) connector_.begin(peer, config_.member(peer).contact);
   while (!awaited.empty()) {
     dial_wanted();
-    if (!lack_.empty()) return Error{Code::kSystemError, "no socket for a control connection: " + lack_};
-    if (const auto gone = unreachable_.begin(); gone != unreachable_.end())
+    if (!connector_.lack().empty())
+      return Error{Code::kSystemError, "no socket for a control connection: " + connector_.lack()};
+    if (const auto gone = connector_.unreachable().begin(); gone != connector_.unreachable().end())
       return Error{Code::kRemoteError, rank_name(gone->first) + " cannot be reached: " + gone->second, gone->first};
     accept_lines();
-    if (std::erase_if(awaited, [this](int peer) { return find_line(peer) != nullptr; }) > 0) continue;
+    if (std::erase_if(awaited, [this](int peer) { return lines_.with(peer) > 0; }) > 0) continue;
     const auto absent = [&] {
       std::string names;
       for (const int peer : awaited) names += (names.empty() ? "" : ", ") + rank_name(peer);
       return names;
     };
-    if (const auto shortage = acceptor_->shortage()) return *shortage;
+    if (const auto shortage = connector_.shortage()) return *shortage;
     if (gives_up && gives_up()) return Error{Code::kRemoteError, "the control connection was lost with " + absent()};
     if (deadline.passed()) return Error{Code::kTimeout, "no control connection in time with " + absent()};
     std::vector<pollfd> fds;
-    acceptor_->add_waiting(&fds);
-    add_dialled(&fds);
-    ::poll(fds.data(), fds.size(), kDialMs);
+    (void)connector_.waits_for(&fds);
+    ::poll(fds.data(), fds.size(), Connector::kDialMs);
   }
   return {};
 }
 
-void PeerWatch::add_dialled(std::vector<pollfd>* fds) const {
-  for (const auto& [peer, dialer] : dialers_)
-    if (dialer.fd() >= 0) fds->push_back({dialer.fd(), dialer.events(), 0});
-}
-
 PeerWatch::~PeerWatch() {
-  if (!watcher_) return;
-  watcher_->remove(*this);
-  send_the_rest();
-  // To close with something unread resets the connection, and a goodbye that the network has lost is not sent again.
-  for (Line& line : lines_)
-    while (line.receive() == Line::Status::kFrame) continue;
-}
-
-void PeerWatch::wake() {
-  watcher_->nudge(*this);
-}
-
-Error PeerWatch::failure() const {
-  const std::lock_guard lock(mutex_);
-  return failure_;
+  if (watcher_) watcher_->remove(*this);
 }
 
 std::vector<int> PeerWatch::lost() const {
@@ -100,131 +93,155 @@ std::optional<uint64_t> PeerWatch::departed(int rank) const {
   return found == departed_.end() ? std::nullopt : std::optional(found->second);
 }
 
-size_t PeerWatch::descriptors() const {
-  const std::lock_guard lock(mutex_);
-  const auto sockets = std::count_if(lines_.begin(), lines_.end(), [](const Line& line) { return bool(line.fd); });
-  return 1 + acceptor_->descriptors() + static_cast<size_t>(sockets);  // one to wake others
+void PeerWatch::serve() {
+  log_set_thread_rank(config_.rank);
+  accept_lines();
+  for (auto line = lines_.begin(); line != lines_.end();) {
+    const auto next = std::next(line);
+    if (!read_line(*line)) end_line(*line);
+    line = next;
+  }
+  if (const auto silent_seconds = lines_.beat()) {
+    for (const auto& [peer, seconds] : *silent_seconds) lose_host(peer, seconds);
+    if (config_.tick) config_.tick(*this);
+  }
+  for (const auto& [peer, why] : connector_.unreachable()) lose(peer);
+  dial_wanted();
 }
 
-std::map<int, uint64_t> PeerWatch::retransmits() const {
-  const std::lock_guard lock(mutex_);
-  std::map<int, uint64_t> all;
-  for (const Line& line : lines_)
-    if (const auto info = kernel_info(line.fd.get())) all[line.peer] += info->tcpi_total_retrans;
-  return all;
+int PeerWatch::waits_for(std::vector<pollfd>* fds) {
+  const int connector_ms = connector_.waits_for(fds), lines_ms = lines_.waits_for(fds);
+  return connector_ms < 0 || lines_ms < 0 ? std::max(connector_ms, lines_ms) : std::min(connector_ms, lines_ms);
 }
 
-Line* PeerWatch::find_line(int peer) {
-  const auto found = std::find_if(lines_.begin(), lines_.end(), [&](const Line& line) { return line.peer == peer; });
-  return found == lines_.end() ? nullptr : &*found;
+void PeerWatch::accept_lines() {
+  constexpr ptrdiff_t kMostLinesToOne = 4;
+  for (Connector::Made& made : connector_.accept()) {
+    const bool is_rank = made.peer >= 0 && made.peer < config_.n_ranks;
+    if (is_rank && lines_.with(made.peer) < kMostLinesToOne) add_line(std::move(made));
+  }
 }
 
-void PeerWatch::fail(const Error& mine, const Error& theirs) {
-  fail_from(config_.rank, mine, theirs);
+// Whoever this rank has to wait for is connected to it, so that a death is known.
+void PeerWatch::dial_wanted() {
+  for (const int peer : agreement_.inform([](const Council& council) { return council.wanted(); }))
+    if (lines_.with(peer) == 0) connector_.begin(peer, config_.member(peer).contact);
+  for (Connector::Made& made : connector_.dial()) add_line(std::move(made));
 }
 
-void PeerWatch::fail_also_after_goodbye(const Error& error) {
-  fail_from(config_.rank, error, error, true);
+void PeerWatch::add_line(Connector::Made made) {
+  const Contact contact = config_.member(made.peer).contact;
+  Line& line = lines_.add(made.peer, std::move(made.fd), most_bytes_of_all(config_.n_ranks), std::move(made.channel));
+  if (contact.host != config_.member(config_.rank).contact.host)
+    if (auto doors = doors_of(contact, line.fd.get()); !doors.empty()) lines_.start_heartbeat(line, std::move(doors));
+  for (const int rank : lost()) lines_.send(line.peer, kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());
+  agreement_.inform([&](Council& council) { council.connected(line.peer); });
 }
 
-void PeerWatch::fail_from(int origin, const Error& mine, const Error& theirs, bool also_after_goodbye) {
-  const std::lock_guard lock(mutex_);
-  if (failed_.load(std::memory_order_relaxed) || (leaving_ && !also_after_goodbye)) return;
-  // Who was about to be told of a rank's mistake learns that, and not that the rank has left.
-  const bool is_echo = !leaving_ && otherwise_.has_value() && mine.code == Code::kRemoteError;
-  failure_ = is_echo ? *otherwise_ : mine;
-  if (!leaving_)
-    send_to_all(kNotice, is_echo ? notice_payload(config_.rank, *otherwise_) : notice_payload(origin, theirs));
-  failed_.store(true, std::memory_order_release);
-  (void)eventfd_write(wake_fd_.get(), 1);
+// False when the line is of no more use.
+bool PeerWatch::read_line(Line& line) {
+  lines_.flush(line);
+  for (;;) {
+    const Line::Status status = line.receive();
+    if (status != Line::Status::kFrame) return status == Line::Status::kQuiet;
+    Line::Frame frame;
+    Line::Status next = line.next(&frame);
+    for (; next == Line::Status::kFrame; next = line.next(&frame))
+      if (!take_frame(line, frame)) break;
+    if (next == Line::Status::kQuiet) continue;
+    ending_.fail({Code::kRemoteError, rank_name(line.peer) + " sent an invalid control message", line.peer});
+    return false;
+  }
 }
 
-void PeerWatch::tell(std::string_view what) {
-  const std::lock_guard lock(mutex_);
-  if (!failed() && !leaving_) send_to_all(kQuestion, std::string(what));
+void PeerWatch::end_line(const Line& line) {
+  const int peer = line.peer;
+  const std::string how = line.broken_by != 0 ? ": " + why_broken(line.broken_by) : "";
+  const bool is_spoilt = line.broken_by == EBADMSG;
+  lines_.remove_if([&](const Line& other) { return &other == &line; });
+  lose(peer);  // first, so that who hears of the failure knows
+  if (departed(peer)) return;
+  ending_.fail({Code::kRemoteError,
+                is_spoilt ? "the control connection with " + rank_name(peer) + how
+                          : rank_name(peer) + " died: its connections broke" + how,
+                peer});
 }
 
-void PeerWatch::ask(std::string_view question, const Error& otherwise, int limit_ms) {
+void PeerWatch::lose_host(int rank, double silent_seconds) {
+  const Member member = config_.member(rank);
+  std::set<int> gone;
+  for (int r = 0; r < config_.n_ranks; r++)
+    if (config_.member(r).contact.host == member.contact.host) gone.insert(r);
+  for (const int lost : gone) lose(lost);
+  ending_.fail({Code::kRemoteError,
+                format("%s is lost: host %s has not answered for %.1f s", member.name.c_str(), member.host_name.c_str(),
+                       silent_seconds),
+                rank});
+  lines_.remove_if([&](const Line& line) { return gone.contains(line.peer); });
+}
+
+// Only the first failure is passed on as a notice, but all ranks should come to know all that are lost. What such a
+// rank said itself, a goodbye or a decision, came before, whoever tells of its loss.
+void PeerWatch::lose(int rank) {
+  for (Line& line : lines_)
+    if (line.peer == rank) read_line(line);
+  if (ending_.said_goodbye() || rank == config_.rank) return;
+  bool is_news = false;
   {
     const std::lock_guard lock(mutex_);
-    otherwise_ = otherwise;
+    is_news = !departed_.contains(rank) && lost_.insert(rank).second;
   }
-  if (!question.empty()) tell(question);
-  wait_until_failed(*this, limit_ms);
-  fail(otherwise);
+  if (is_news) lines_.send_to_all(kLoss, ByteWriter().put(static_cast<int32_t>(rank)).take());
+  agreement_.inform([&](Council& council) { council.lose(rank); });
 }
 
-void wait_until_failed(const PeerWatch& watch, int limit_ms) {
-  pollfd p{watch.wake_fd(), POLLIN, 0};
-  for (const Deadline end = Deadline::after_seconds(limit_ms / 1e3); !watch.failed() && !end.passed();)
-    ::poll(&p, 1, end.left_ms(limit_ms));
+bool PeerWatch::hear(std::string_view question) {
+  if (!config_.listener) return true;
+  const std::optional<Answer> answer = config_.listener(question);
+  if (answer && answer->error) ending_.fail(*answer->error);
+  if (answer && answer->passes_on) ending_.tell(question);
+  if (answer && !answer->says.empty()) ending_.tell(answer->says);
+  return answer.has_value();
 }
 
-void PeerWatch::say_goodbye(uint64_t operations) {
-  const std::lock_guard lock(mutex_);
-  if (failed_.load(std::memory_order_relaxed) || leaving_) return;
-  leaving_ = true;
-  send_to_all(kGoodbye, ByteWriter().put(operations).take());
-}
-
-// What the kernel has no room for now is sent by the thread.
-void PeerWatch::send(Line& line, uint32_t type, const std::string& payload) {
-  line.send(type, payload);
-  if (line.has_unsent()) wake();
-}
-
-void PeerWatch::send_to_all(uint32_t type, const std::string& payload) {
-  for (Line& line : lines_) send(line, type, payload);
-}
-
-Result<Decision> PeerWatch::agree(const Council::Without& without, const std::string& vote, const Deadline& deadline) {
-  constexpr auto kLook = std::chrono::milliseconds(20);  // whether the deadline was cancelled
-  constexpr double kLastWordSeconds = 0.3;
-  std::unique_lock lock(mutex_);
-  council_.join(without, vote);
-  wake();
-  const Deadline end = deadline.plus_seconds(kLastWordSeconds);
-  for (;;) {
-    if (auto decision = council_.take_result(without)) {
-      if (std::binary_search(decision->members.begin(), decision->members.end(), config_.rank))
-        return std::move(*decision);
-      shut_out_ = Error{Code::kRemoteError, "the other ranks took this one to be lost and continued without it"};
+// False if these bytes are nothing that a rank says.
+bool PeerWatch::take_frame(const Line& line, const Line::Frame& frame) {
+  const std::string_view bytes = frame.bytes;
+  ByteReader payload(bytes);
+  switch (frame.type) {
+    case kQuestion: return bytes.size() <= Ending::kMostQuestionBytes && hear(bytes);
+    case kNotice: return ending_.hear(bytes, config_.n_ranks);
+    case kCouncil: return agreement_.inform([&](Council& council) { return council.hear(line.peer, bytes); });
+    case kBeat: return true;
+    case kLoss: {
+      const auto rank = payload.get<int32_t>();
+      return payload.ok() && take_loss(rank);
     }
-    if (shut_out_) {
-      council_.leave(without);
-      return *shut_out_;
+    case kAlarm: {
+      const auto attempt = payload.get<Nonce>();
+      if (!payload.ok() || !payload.at_end()) return false;
+      agreement_.alarm(attempt);
+      return true;
     }
-    const bool late = deadline.passed();
-    if (late && (council_.coordinator(without) == config_.rank || !council_.missing(without).empty() || end.passed()))
-      return no_agreement(without);
-    council_changed_.wait_for(lock, kLook);
+    case kGoodbye: {
+      const auto operations = payload.get<uint64_t>();
+      const std::lock_guard lock(mutex_);
+      if (payload.ok()) departed_[line.peer] = operations;
+      return payload.ok();
+    }
+    default: return false;
   }
 }
 
-void PeerWatch::alarm(const Nonce& attempt) {
-  const std::lock_guard lock(mutex_);
-  // Each is passed on once: were it the last one that counts, two at once would chase each other for ever.
-  if (alarms_.insert(attempt).second) send_to_all(kAlarm, ByteWriter().put(attempt).take());
-}
-
-bool PeerWatch::alarmed(const Nonce& attempt) const {
-  const std::lock_guard lock(mutex_);
-  return alarms_.contains(attempt);
-}
-
-bool PeerWatch::has_lost_any_of(const std::vector<int>& ranks) const {
-  const std::lock_guard lock(mutex_);
-  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return lost_.contains(rank); });
-}
-
-Error PeerWatch::no_agreement(const Council::Without& without) {
-  std::vector<int> absent = council_.missing(without);
-  if (absent.empty()) absent = {council_.coordinator(without)};
-  council_.name_missing(without);
-  council_.leave(without);
-  const std::string names = absent.size() == 1 ? rank_name(absent[0]) : "ranks " + rank_list(absent);
-  return {Code::kTimeout, names + (absent.size() == 1 ? " lives but did" : " live but did") + " not come in time",
-          absent[0]};
+bool PeerWatch::take_loss(int rank) {
+  if (rank < 0 || rank >= config_.n_ranks) return false;
+  lose(rank);
+  if (rank != config_.rank) return true;
+  const Error error{Code::kRemoteError, "the other ranks take this one to be lost: it did not answer them in time",
+                    config_.rank};
+  agreement_.shut_out(error);
+  ending_.fail(error);
+  return true;
 }
 
 }  // namespace tutti

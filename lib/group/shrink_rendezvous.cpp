@@ -23,7 +23,7 @@ Result<ShrinkRendezvous> ShrinkRendezvous::gather(PeerWatch& old, const Council:
   ShrinkRendezvous rendezvous(old, without, deadline);
   const std::string vote = front_of({}, 0);
   for (;;) {
-    TUTTI_TRY_ASSIGN(const Decision decision, old.agree(without, vote, deadline));
+    TUTTI_TRY_ASSIGN(const Decision decision, old.agreement().reach(without, vote, deadline));
     // Some may be in the middle of an attempt that has failed: they come back.
     if (!all_begin_with(decision.votes, vote)) continue;
     rendezvous.nonce_ = decision.nonce;
@@ -44,7 +44,7 @@ Result<Blobs> ShrinkRendezvous::next_votes(const Result<std::string>& mine) {
   const std::string front = front_of(nonce_, ++phase_);
   const std::string vote = mine ? 'y' + mine.value() : 'n' + pack_report(mine.error());
   is_over_ = true;
-  TUTTI_TRY_ASSIGN(Decision decision, old_->agree(without_, front + vote, deadline_));
+  TUTTI_TRY_ASSIGN(Decision decision, old_->agreement().reach(without_, front + vote, deadline_));
   if (decision.members != members_ || !all_begin_with(decision.votes, front)) {
     begins_anew_ = true;
     return Error{Code::kRemoteError, "a rank was lost while the group was formed"};
@@ -69,13 +69,15 @@ Result<Blobs> ShrinkRendezvous::all_gather(const std::string& blob) {
 }
 
 bool ShrinkRendezvous::is_broken() {
-  return old_->alarmed(nonce_) || old_->has_lost_any_of(members_);
+  const auto is_member = [this](int rank) { return std::binary_search(members_.begin(), members_.end(), rank); };
+  const std::vector<int> lost = old_->lost();
+  return old_->agreement().alarmed(nonce_) || std::any_of(lost.begin(), lost.end(), is_member);
 }
 
 Result<void> ShrinkRendezvous::conclude(Result<void> here) {
   if (is_over_) return here;
   if (!here) {
-    old_->alarm(nonce_);
+    old_->agreement().alarm(nonce_);
     return next_votes(here.error()).error();  // this one's own vote makes it an error
   }
   TUTTI_TRY(next_votes(std::string()));

@@ -207,7 +207,7 @@ TEST_CASE("the first rank of a host answers for all operations in one message, o
     recorder.end();
   }
   const std::string text = answer(0, 0);
-  CHECK(text.size() <= tutti::PeerWatch::kMostQuestionBytes);
+  CHECK(text.size() <= tutti::Ending::kMostQuestionBytes);
   const auto sample = sequences(text);
   REQUIRE(sample.size() == 250);
   for (size_t i = 0; i < sample.size(); i++) CHECK(sample[i] == 4 * (i + 1));

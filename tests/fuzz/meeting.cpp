@@ -105,12 +105,12 @@ void control(Input& in) {
   while (!in.done()) say(connection, in.text(1 + in.byte()));
   connection.reset();
   const Deadline deadline = Deadline::after_seconds(kEnoughSeconds);
-  while (!watch.value()->failed() && !watch.value()->departed(1)) {
+  while (!watch.value()->ending().failed() && !watch.value()->departed(1)) {
     ::poll(nullptr, 0, 1);
     expect(!deadline.passed(), "the end of a connection is noticed");
   }
-  if (!watch.value()->failed()) return;
-  const Error failure = watch.value()->failure();
+  if (!watch.value()->ending().failed()) return;
+  const Error failure = watch.value()->ending().failure();
   expect(failure.code > Code::kSuccess && failure.code <= Code::kTimeout, "a failure has a code that is an error");
   expect(failure.culprit_rank >= -1 && failure.culprit_rank < 2, "a failure names a rank of the group, or none");
 }

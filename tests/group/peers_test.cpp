@@ -58,13 +58,13 @@ Watches make_watches(const std::vector<PeerWatch::Listener>& listeners, std::vec
 }
 
 // Waits until the watch's group has ended.
-Error failure_of(const PeerWatch& watch) {
+Error failure_of(PeerWatch& watch) {
   const Deadline deadline = Deadline::after_seconds(60);
-  while (!watch.failed()) {
+  while (!watch.ending().failed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     REQUIRE_FALSE(deadline.passed());
   }
-  return watch.failure();
+  return watch.ending().failure();
 }
 
 const Error kOtherwise{Code::kInvalidUsage, "the calls differ", 1};
@@ -94,7 +94,7 @@ TEST_CASE("a question is passed on, and its answer ends the group for all") {
         PeerWatch::Answer{Error{Code::kInvalidUsage, "an answer to " + std::string(question), 0}, false});
   };
   const Watches watches = make_watches({{}, pass_on, answer}, nullptr, with_sockets);
-  watches[0]->ask("who has others?", kOtherwise, kLongMs);
+  watches[0]->ending().ask("who has others?", kOtherwise, kLongMs);
   for (const auto& watch : watches) {
     const Error failure = failure_of(*watch);
     CHECK(failure.code == Code::kInvalidUsage);
@@ -106,8 +106,8 @@ TEST_CASE("a question is passed on, and its answer ends the group for all") {
 TEST_CASE("a question that nobody answers ends the group with what its rank knows") {
   const auto ignore = [](std::string_view) { return std::optional(PeerWatch::Answer{}); };
   const Watches watches = make_watches({{}, ignore, {}});
-  watches[0]->ask("who has others?", kOtherwise, kShortMs);
-  CHECK(watches[0]->failed());
+  watches[0]->ending().ask("who has others?", kOtherwise, kShortMs);
+  CHECK(watches[0]->ending().failed());
   CHECK(failure_of(*watches[0]).message == kOtherwise.message);
   for (const size_t r : {1u, 2u}) CHECK(failure_of(*watches[r]).message == "rank 0 reports: " + kOtherwise.message);
 }
@@ -120,17 +120,17 @@ TEST_CASE("who asks a rank that dies says what it knows, and waits no longer") {
     return std::optional(PeerWatch::Answer{});
   };
   Watches watches = make_watches({{}, ignore}, nullptr, with_sockets);
-  std::thread asks([&] { watches[0]->ask("who has others?", kOtherwise, kLongMs); });
+  std::thread asks([&] { watches[0]->ending().ask("who has others?", kOtherwise, kLongMs); });
   heard.get_future().wait();
   watches[1].reset();  // without a goodbye
   asks.join();
-  CHECK(watches[0]->failure().message == kOtherwise.message);
+  CHECK(watches[0]->ending().failure().message == kOtherwise.message);
   CHECK(watches[0]->lost() == std::vector<int>{1});
 }
 
 TEST_CASE("a notice that blames a rank that is none is not believed") {
   const Watches watches = make_watches({pass_on, pass_on, pass_on});
-  watches[0]->fail({Code::kRemoteError, "somebody has died", 1 << 20});
+  watches[0]->ending().fail({Code::kRemoteError, "somebody has died", 1 << 20});
   for (const size_t rank : {1, 2}) {
     const Error heard = failure_of(*watches[rank]);
     INFO(heard.message);
@@ -142,7 +142,7 @@ TEST_CASE("a notice that blames a rank that is none is not believed") {
 TEST_CASE("a question that makes no sense ends the group") {
   const auto refuse = [](std::string_view) { return std::optional<PeerWatch::Answer>(); };
   const Watches watches = make_watches({{}, refuse});
-  watches[0]->ask("?", kOtherwise, kLongMs);
+  watches[0]->ending().ask("?", kOtherwise, kLongMs);
   CHECK(failure_of(*watches[1]).code == Code::kRemoteError);
 }
 
@@ -181,7 +181,7 @@ TEST_CASE("a rank gets a few control connections and no more") {
        std::this_thread::sleep_for(std::chrono::milliseconds(1)))
     closed = std::count_if(more.begin(), more.end(), is_closed);
   CHECK(closed == 5);  // four of one rank's are enough
-  CHECK(!watches[0]->failed());
+  CHECK(!watches[0]->ending().failed());
 }
 
 // Another rank may be quicker to tell of a loss than the thread that has that rank's goodbye before it.
@@ -215,14 +215,14 @@ TEST_CASE("what a rank said itself counts before what others say of its loss") {
 TEST_CASE("two alarms at once are both known, and end") {
   const Watches watches = make_watches({{}, {}, {}});
   const Nonce a{1}, b{2};
-  std::thread first([&] { watches[0]->alarm(a); });
-  watches[2]->alarm(b);
+  std::thread first([&] { watches[0]->agreement().alarm(a); });
+  watches[2]->agreement().alarm(b);
   first.join();
   for (const auto& watch : watches) {
     const Deadline deadline = Deadline::after_seconds(10);
-    while (!(watch->alarmed(a) && watch->alarmed(b)) && !deadline.passed())
+    while (!(watch->agreement().alarmed(a) && watch->agreement().alarmed(b)) && !deadline.passed())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    CHECK((watch->alarmed(a) && watch->alarmed(b)));
+    CHECK((watch->agreement().alarmed(a) && watch->agreement().alarmed(b)));
   }
 }
 
@@ -237,12 +237,12 @@ TEST_CASE("who cannot wait for news for a while hears them afterwards") {
   REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
   const rlimit none{0, usual.rlim_max};
   REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);  // poll(2) refuses to look at any
-  watches[0]->tell("news");                       // wakes the other one, which begins to wait anew
+  watches[0]->ending().tell("news");              // wakes the other one, which begins to wait anew
   const Deadline deadline = Deadline::after_seconds(60);
   while (heard < 1 && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
-  watches[0]->tell("more news");
+  watches[0]->ending().tell("more news");
   while (heard < 2 && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK(heard == 2);
 }

@@ -1,0 +1,74 @@
+#include "group/ending.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+
+namespace tutti {
+namespace {
+
+std::string notice_payload(int origin, const Error& error) {
+  constexpr size_t kMostSentenceBytes = 4096;
+  return ByteWriter()
+      .put(static_cast<int32_t>(origin))
+      .put(static_cast<int32_t>(error.code))
+      .put(static_cast<int32_t>(error.culprit_rank))
+      .put_string(error.message.substr(0, kMostSentenceBytes))
+      .take();
+}
+
+}  // namespace
+
+void Ending::wait(int limit_ms) const {
+  pollfd p{wake_fd(), POLLIN, 0};
+  for (const Deadline end = Deadline::after_seconds(limit_ms / 1e3); !failed() && !end.passed();)
+    ::poll(&p, 1, end.left_ms(limit_ms));
+}
+
+void Ending::fail_from(int origin, const Error& mine, const Error& theirs, bool also_after_goodbye) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.load(std::memory_order_relaxed) || (leaving_ && !also_after_goodbye)) return;
+  // Who was about to be told of a rank's mistake learns that, and not that the rank has left.
+  const bool is_echo = !leaving_ && otherwise_.has_value() && mine.code == Code::kRemoteError;
+  failure_ = is_echo ? *otherwise_ : mine;
+  if (!leaving_)
+    lines_.send_to_all(kNotice, is_echo ? notice_payload(rank_, *otherwise_) : notice_payload(origin, theirs));
+  failed_.store(true, std::memory_order_release);
+  (void)eventfd_write(wake_fd_.get(), 1);
+}
+
+bool Ending::hear(std::string_view notice, int n_ranks) {
+  ByteReader payload(notice);
+  const auto origin = payload.get<int32_t>(), code = payload.get<int32_t>(), culprit = payload.get<int32_t>();
+  const std::string sentence = payload.get_string();
+  const bool is_error = code > static_cast<int>(Code::kSuccess) && code <= static_cast<int>(Code::kTimeout);
+  const auto is_rank = [&](int rank, int least) { return rank >= least && rank < n_ranks; };
+  if (!payload.ok() || !is_error || !is_rank(origin, 0) || !is_rank(culprit, -1)) return false;
+  const std::string name = name_(origin);
+  const Error theirs{static_cast<Code>(code), sentence, culprit};
+  Error mine = theirs;
+  if (!sentence.starts_with(name)) mine.message = name + " reports: " + sentence;
+  fail_from(origin, mine, theirs);
+  return true;
+}
+
+void Ending::ask(std::string_view question, const Error& otherwise, int limit_ms) {
+  {
+    const std::lock_guard lock(mutex_);
+    otherwise_ = otherwise;
+  }
+  if (!question.empty()) tell(question);
+  wait(limit_ms);
+  fail(otherwise);
+}
+
+void Ending::say_goodbye(uint64_t operations) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.load(std::memory_order_relaxed) || leaving_) return;
+  leaving_ = true;
+  lines_.send_to_all(kGoodbye, ByteWriter().put(operations).take());
+}
+
+}  // namespace tutti
