@@ -6,6 +6,7 @@
 #include "base/clock.h"
 
 namespace tutti {
+
 void Comparison::add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks) {
   const std::lock_guard lock(mutex_);
   const size_t last = (next_ + records_.size() - 1) % records_.size();
@@ -22,7 +23,7 @@ const Comparison::Record* Comparison::find(uint64_t sequence) const {
 
 Account Comparison::tell(const Call& call) const {
   const Record* record = find(call.sequence);
-  Account told{rank_, call, {}, recorder_.memory().place_text(call.sequence)};
+  Account told{gossip_.rank, call, {}, recorder_.memory().place_text(call.sequence)};
   if (record == nullptr) return told;
   const auto& elems = record->blocks->elems;
   told.blocks.assign(elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks)));
@@ -34,26 +35,25 @@ std::string Comparison::question(uint64_t sequence) {
   const Call mine = recorder_.memory().find(sequence);
   if (mine.sequence == 0 || asked_) return {};
   asked_ = tell(mine);
-  static_assert(sizeof(Kind) + sizeof(int32_t) + sizeof(TagWords) + sizeof(uint32_t) + kMostPlaceBytes + 3 +
+  static_assert(sizeof(Gossip::Kind) + sizeof(int32_t) + sizeof(TagWords) + sizeof(uint32_t) + kMostPlaceBytes + 3 +
                     kMostBlocks * sizeof(uint64_t) <=
                 Ending::kMostQuestionBytes);
   ByteWriter writer;
-  writer.put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(to_tag(asked_->call)).put_string(asked_->place);
+  writer.put(Gossip::Kind::kBlocks).put(static_cast<int32_t>(gossip_.rank));
+  writer.put(to_tag(asked_->call)).put_string(asked_->place);
   for (const uint64_t elems : asked_->blocks) writer.put(elems);
   return writer.take();
 }
 
-std::string Comparison::statement(const Standing& mine, Kind kind) {
-  constexpr size_t kHeadBytes = sizeof(Kind) + sizeof(int32_t) + sizeof(uint64_t);
-  ByteWriter writer;
-  writer.put(kind).put(static_cast<int32_t>(rank_)).put(++statements_);
-  mine.put(writer, Ending::kMostQuestionBytes - kHeadBytes);
+std::string Comparison::statement(const Standing& mine, Gossip::Kind kind) {
+  ByteWriter writer = gossip_.begin(kind);
+  mine.put(writer, Ending::kMostQuestionBytes - Gossip::kHeadBytes);
   return writer.take();
 }
 
 std::string Comparison::farewell(const Standing& mine) {
   const std::lock_guard lock(mutex_);
-  return statement(mine, Kind::kStatement);
+  return statement(mine, Gossip::Kind::kStatement);
 }
 
 Result<std::string> Comparison::look(Standing mine) {
@@ -67,13 +67,12 @@ Result<std::string> Comparison::look(Standing mine) {
   return kind ? statement(mine, *kind) : std::string();
 }
 
-// Neighbours are told soon. All ranks are told by who waits for messages, when that takes long; the more ranks, the
-// longer, because each of them passes it on. They are told again where somebody may wait for this rank to take a
-// message, or this rank for somebody who has just said what it is in: then it counts who waits still.
-std::optional<Comparison::Kind> Comparison::due(const Standing& mine, bool seems_stuck) {
+// Neighbours are told soon. All ranks are told by who waits for messages, when that takes long. They are told again
+// where somebody may wait for this rank to take a message, or this rank for somebody who has just said what it is in:
+// then it counts who waits still.
+std::optional<Gossip::Kind> Comparison::due(const Standing& mine, bool seems_stuck) {
   constexpr int64_t kLongNs = 400'000'000, kAgainNs = 100'000'000;
-  const int64_t long_ns = kLongNs * std::max(1, n_ranks_ / 128);
-  const bool is_long = static_cast<int64_t>(mine.idle_ns) >= long_ns;
+  const bool is_long = static_cast<int64_t>(mine.idle_ns) >= gossip_.pause_ns(kLongNs);
   const auto is_news = [&](const Standing::Awaited& a) {
     const auto stated = stated_.find(a.peer);
     return a.sends && stated != stated_.end() && stated->second.heard_ns > said_.last_ns;
@@ -88,18 +87,19 @@ std::optional<Comparison::Kind> Comparison::due(const Standing& mine, bool seems
   said_.last_ns = mine.heard_ns;
   said_.next_ns = mine.heard_ns + std::max<int64_t>(2 * kAgainNs, static_cast<int64_t>(mine.idle_ns) / 2);
   said_.to_all = said_.to_all || to_all;
-  return to_all ? Kind::kSpread : Kind::kStatement;
+  return to_all ? Gossip::Kind::kSpread : Gossip::Kind::kStatement;
 }
 
 std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
   ByteReader reader(bytes);
-  const auto kind = reader.get<Kind>();
-  const auto rank = reader.get<int32_t>();
-  if (!reader.ok() || rank < 0 || rank >= n_ranks_) return {};
   const std::lock_guard lock(mutex_);
-  if (kind == Kind::kQuestion) return hear_question(reader, rank);
-  if (kind == Kind::kStatement || kind == Kind::kSpread) return hear_statement(reader, rank, kind);
-  return {};
+  if (const auto word = gossip_.hear(&reader, Gossip::Kind::kStatement, Gossip::Kind::kSpread))
+    return hear_statement(reader, *word);
+  ByteReader question(bytes);
+  const auto kind = question.get<Gossip::Kind>();
+  const auto rank = question.get<int32_t>();
+  if (!question.ok() || kind != Gossip::Kind::kBlocks || !gossip_.is_rank(rank)) return {};
+  return hear_question(question, rank);
 }
 
 std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader, int rank) {
@@ -110,20 +110,19 @@ std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader, in
   return answer(std::move(told));
 }
 
-// It may come on several ways.
-std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, int rank, Kind kind) {
-  const auto nth = reader.get<uint64_t>();
-  auto standing = Standing::get(reader, n_ranks_);
+std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, const Gossip::Word& word) {
+  if (word.is_known) return PeerWatch::Answer{};
+  auto standing = Standing::get(reader, gossip_.n_ranks);
   if (!standing) return {};
-  if (rank == rank_) return PeerWatch::Answer{};  // its own comes back, too
-  Heard& heard = heard_[rank];
-  if (nth <= heard.nth) return PeerWatch::Answer{};
-  heard = {nth, standing->call.collective == Collective::kNone};
-  standing->rank = rank;
+  if (standing->call.collective == Collective::kNone)
+    unchecked_.erase(word.from);
+  else
+    unchecked_.insert(word.from);
+  standing->rank = word.from;
   standing->heard_ns = now_ns();
-  Standing& kept = stated_[rank] = *std::move(standing);
+  Standing& kept = stated_[word.from] = *std::move(standing);
   has_statements_.store(true, std::memory_order_release);
-  PeerWatch::Answer answer{{}, kind == Kind::kSpread};
+  PeerWatch::Answer answer{{}, word.kind == Gossip::Kind::kSpread};
   // Whoever knows both ends the group: those that wait for one another may not know each other.
   for (const auto& [other, theirs] : stated_) {
     if (!answer.error) answer.error = missed(theirs, kept);
@@ -150,17 +149,15 @@ Result<void> Comparison::check() {
   if (!has_statements_.load(std::memory_order_acquire)) return {};
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return {};  // it is asked again soon
-  bool is_one_left = false;
-  for (auto& [rank, heard] : heard_) {
-    if (heard.is_checked) continue;
-    const Standing& theirs = stated_[rank];
+  for (auto rank = unchecked_.begin(); rank != unchecked_.end();) {
+    const Standing& theirs = stated_[*rank];
     const Call mine = recorder_.memory().find(theirs.call.sequence);
     if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
-      return disagreement(tell(mine), {rank, theirs.call, theirs.blocks, theirs.place});
-    heard.is_checked = mine.sequence != 0 || recorder_.memory().is_past(theirs.call.sequence);
-    is_one_left = is_one_left || !heard.is_checked;
+      return disagreement(tell(mine), {*rank, theirs.call, theirs.blocks, theirs.place});
+    const bool is_checked = mine.sequence != 0 || recorder_.memory().is_past(theirs.call.sequence);
+    rank = is_checked ? unchecked_.erase(rank) : std::next(rank);
   }
-  has_statements_.store(is_one_left, std::memory_order_release);
+  has_statements_.store(!unchecked_.empty(), std::memory_order_release);
   return {};
 }
 

@@ -9,14 +9,15 @@
 
 #include <array>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "comm/gossip.h"
 #include "comm/standing.h"
 #include "debug/recorder.h"
 #include "exec/operation.h"
@@ -26,7 +27,7 @@ namespace tutti {
 
 class Comparison {
  public:
-  Comparison(int rank, int n_ranks, const Recorder& recorder) : rank_(rank), n_ranks_(n_ranks), recorder_(recorder) {}
+  Comparison(int rank, int n_ranks, const Recorder& recorder) : recorder_(recorder), gossip_(rank, n_ranks) {}
 
   // This rank has called it; again when more is known of the call.
   void add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks);
@@ -44,17 +45,12 @@ class Comparison {
   Result<void> check();
 
  private:
-  enum class Kind : uint8_t { kQuestion = 1, kStatement = 2, kSpread = 3 };  // a statement for all ranks
   struct Record {
     Call call;
     std::shared_ptr<const Operation::Unequal> blocks;
   };
   static constexpr size_t kMostBlocks = 1000;  // that a question has room for
 
-  struct Heard {
-    uint64_t nth = 0;         // of its statements
-    bool is_checked = false;  // with what this rank called
-  };
   // What was told of the operation that this rank is in.
   struct Said {
     uint64_t begun = 0;
@@ -62,22 +58,21 @@ class Comparison {
     bool to_all = false;
   };
 
-  std::string statement(const Standing& mine, Kind kind);
+  std::string statement(const Standing& mine, Gossip::Kind kind);
   std::optional<PeerWatch::Answer> hear_question(ByteReader reader, int rank);
-  std::optional<PeerWatch::Answer> hear_statement(ByteReader reader, int rank, Kind kind);
-  std::optional<Kind> due(const Standing& mine, bool seems_stuck);
+  std::optional<PeerWatch::Answer> hear_statement(ByteReader reader, const Gossip::Word& word);
+  std::optional<Gossip::Kind> due(const Standing& mine, bool seems_stuck);
   const Record* find(uint64_t sequence) const;
   Account tell(const Call& call) const;
   PeerWatch::Answer answer(Account theirs);
 
-  const int rank_, n_ranks_;
   const Recorder& recorder_;
   std::atomic<bool> has_statements_{false};
-  std::mutex mutex_;            // all that follows
-  Standings stated_;            // the last that each has
-  std::map<int, Heard> heard_;  // by rank, of those
+  std::mutex mutex_;  // all that follows
+  Gossip gossip_;
+  Standings stated_;         // the last that each has
+  std::set<int> unchecked_;  // whose have yet to be compared with what this rank called
   Said said_;
-  uint64_t statements_ = 0;         // of this rank
   std::array<Record, 16> records_;  // the last ones
   size_t next_ = 0;
   std::optional<Account> asked_;  // the first question: all others would have the same answer

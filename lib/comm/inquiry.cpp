@@ -78,11 +78,6 @@ bool is_stopped(const Witness& witness) {
 
 }  // namespace
 
-// The more ranks, the longer: each of them passes on what each says.
-int64_t Inquiry::every_ns() const {
-  return int64_t{1'000'000'000} * std::max(1, n_ranks_ / 128);
-}
-
 bool Inquiry::is_due(int64_t idle_ns) {
   const std::lock_guard lock(mutex_);
   const int64_t now = now_ns();
@@ -95,7 +90,7 @@ bool Inquiry::is_due(int64_t idle_ns) {
 
 bool Inquiry::sees_all() const {
   const Witnesses here = seen();
-  return static_cast<int>(here.size()) == n_ranks_ &&
+  return static_cast<int>(here.size()) == gossip_.n_ranks &&
          std::none_of(here.begin(), here.end(), [](const auto& w) { return w.second.process_state == '?'; });
 }
 
@@ -109,7 +104,7 @@ std::string Inquiry::question() {
   const int64_t now = now_ns();
   if (now - asked_ns_ < every_ns() / 2) return {};
   take_asked(now);
-  return ByteWriter().put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(++sent_).take();
+  return gossip_.begin(Gossip::Kind::kInquiry).take();
 }
 
 Witnesses Inquiry::seen() const {
@@ -119,11 +114,10 @@ Witnesses Inquiry::seen() const {
 
 std::string Inquiry::account() {
   Witnesses here = seen();
-  if (!here.contains(rank_)) here[rank_] = {read_trace(recorder_), process_state(this_process())};
-  ByteWriter writer;
-  std::string text = writer.put(Kind::kAccount).put(static_cast<int32_t>(rank_)).put(++sent_).take();
+  if (!here.contains(gossip_.rank)) here[gossip_.rank] = {read_trace(recorder_), process_state(this_process())};
+  std::string text = gossip_.begin(Gossip::Kind::kAccount).take();
   for (const auto& [rank, witness] : here) {
-    if (rank != rank_ && !is_stopped(witness)) continue;
+    if (rank != gossip_.rank && !is_stopped(witness)) continue;
     ByteWriter one;
     put(witness, &one);
     const std::string bytes = one.take();
@@ -134,17 +128,12 @@ std::string Inquiry::account() {
 
 std::optional<PeerWatch::Answer> Inquiry::hear(std::string_view bytes) {
   ByteReader reader(bytes);
-  const auto kind = reader.get<Kind>();
-  const auto from = reader.get<int32_t>();
-  const auto nth = reader.get<uint64_t>();
-  const bool asks = kind == Kind::kQuestion;
-  if (!reader.ok() || from < 0 || from >= n_ranks_ || (!asks && kind != Kind::kAccount)) return {};
   const std::lock_guard lock(mutex_);
-  uint64_t& last = ranks_[from].nth;
-  if (from == rank_ || nth <= last) return PeerWatch::Answer{};  // it has come another way, too
-  last = nth;
+  const auto word = gossip_.hear(&reader, Gossip::Kind::kInquiry, Gossip::Kind::kAccount);
+  if (!word) return {};
+  if (word->is_known) return PeerWatch::Answer{};
   PeerWatch::Answer answer{{}, true, {}};
-  if (!asks) return hear_account(reader) ? std::optional(answer) : std::nullopt;
+  if (word->kind == Gossip::Kind::kAccount) return hear_account(reader) ? std::optional(answer) : std::nullopt;
   const int64_t now = now_ns();
   take_asked(now);
   // All hear the answer, and many may ask.
@@ -156,7 +145,7 @@ std::optional<PeerWatch::Answer> Inquiry::hear(std::string_view bytes) {
 
 bool Inquiry::hear_account(ByteReader reader) {
   while (!reader.at_end()) {
-    auto witness = get(reader, n_ranks_);
+    auto witness = get(reader, gossip_.n_ranks);
     if (!witness) return false;
     Rank& rank = ranks_[witness->trace.rank];
     rank.heard_ns = witness->trace.read_ns;
@@ -170,9 +159,9 @@ Witnesses Inquiry::all(const PeerWatch& names) const {
   const std::lock_guard lock(mutex_);
   const int64_t now = now_ns();
   const bool is_asked = now - asked_ns_ < 3 * every_ns();
-  for (int rank = 0; rank < n_ranks_ && is_asked; rank++) {
+  for (int rank = 0; rank < gossip_.n_ranks && is_asked; rank++) {
     const auto here = all.find(rank);
-    if (rank == rank_ || (here != all.end() && here->second.process_state != '?')) continue;
+    if (rank == gossip_.rank || (here != all.end() && here->second.process_state != '?')) continue;
     const auto said = ranks_.find(rank);
     const int64_t heard_ns = said == ranks_.end() ? 0 : said->second.heard_ns;
     const int64_t silent_ns = now - std::max(heard_ns, asked_first_ns_);

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
+#include "comm/gossip.h"
 #include "debug/recorder.h"
 #include "debug/why.h"
 #include "group/peers.h"
@@ -21,7 +22,7 @@ namespace tutti {
 
 class Inquiry {
  public:
-  Inquiry(int rank, int n_ranks, const Recorder& recorder) : rank_(rank), n_ranks_(n_ranks), recorder_(recorder) {}
+  Inquiry(int rank, int n_ranks, const Recorder& recorder) : recorder_(recorder), gossip_(rank, n_ranks) {}
 
   // Whether who has waited for so long should look again who is the cause, and ask.
   bool is_due(int64_t idle_ns);
@@ -35,23 +36,20 @@ class Inquiry {
   Witnesses all(const PeerWatch& names) const;
 
  private:
-  enum class Kind : uint8_t { kQuestion = 4, kAccount = 5 };  // beside Comparison's
   struct Rank {
-    uint64_t nth = 0;  // of what it has sent
     int64_t heard_ns = 0;
     Witness witness;
   };
-  int64_t every_ns() const;
+  int64_t every_ns() const { return gossip_.pause_ns(1'000'000'000); }
   bool sees_all() const;
   void take_asked(int64_t now);
   std::string account();
   bool hear_account(ByteReader reader);
 
-  const int rank_, n_ranks_;
   const Recorder& recorder_;
-  mutable std::mutex mutex_;   // what follows
-  std::map<int, Rank> ranks_;  // who has said something: one is 336 bytes
-  uint64_t sent_ = 0;
+  mutable std::mutex mutex_;  // what follows
+  Gossip gossip_;
+  std::map<int, Rank> ranks_;     // who has said something: one is 328 bytes
   std::optional<bool> sees_all_;  // through shared memory: nobody has to be asked
   int64_t looked_ns_ = 0, answered_ns_ = 0;
   int64_t asked_ns_ = 0, asked_first_ns_ = 0;  // by anybody: last; and before that without a long pause

@@ -1,6 +1,7 @@
 #include "comm/remote_attendants.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/clock.h"
 
@@ -55,24 +56,17 @@ RollCall compared(const Attendances& elsewhere, const Recorder& mine) {
 }  // namespace
 
 RemoteAttendants::RemoteAttendants(int rank, const std::vector<std::vector<int>>& hosts, Recorder& recorder)
-    : rank_(rank), recorder_(recorder) {
-  size_t n_ranks = 0;
+    : recorder_(recorder), gossip_(rank, std::accumulate(hosts.begin(), hosts.end(), 0, [](int n, const auto& ranks) {
+                                     return n + static_cast<int>(ranks.size());
+                                   })) {
   for (const std::vector<int>& ranks : hosts) {
-    n_ranks += ranks.size();
     leads_ = leads_ || ranks[0] == rank;
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) leaders_.insert(ranks[0]);
   }
-  last_.resize(n_ranks);
-}
-
-// The more ranks, the longer: each of them passes on what each says.
-int64_t RemoteAttendants::every_ns() const {
-  return int64_t{1'000'000'000} * std::max<int64_t>(1, static_cast<int64_t>(last_.size()) / 128);
 }
 
 void RemoteAttendants::tell_question(PeerWatch& watch, uint64_t after) {
-  watch.ending().tell(
-      ByteWriter().put(Kind::kQuestion).put(static_cast<int32_t>(rank_)).put(++sent_).put(after).take());
+  watch.ending().tell(gossip_.begin(Gossip::Kind::kRollCall).put(after).take());
   if (leads_) watch.ending().tell(answer(after));  // the others' hosts hear no other one of this
 }
 
@@ -133,13 +127,13 @@ void RemoteAttendants::serve_tool(PeerWatch& watch) {
 // Of each operation and rank how long ago it came and left, and for how long it had been outside.
 std::string RemoteAttendants::answer(uint64_t after) {
   const Attendances ended = Attendants(recorder_).look().ended;
-  const size_t head_bytes = sizeof(Kind) + sizeof(int32_t) + 2 * sizeof(uint64_t) + ended.size() * sizeof(int32_t);
+  const size_t head_bytes = Gossip::kHeadBytes + sizeof(uint64_t) + ended.size() * sizeof(int32_t);
   const size_t bytes = sizeof(uint64_t) + 3 * ended.size() * sizeof(uint32_t);
   if (head_bytes + bytes > Ending::kMostQuestionBytes) return {};
   Roll roll = joint_operations(ended, after);
   thin_out(&roll, (Ending::kMostQuestionBytes - head_bytes) / bytes);
-  ByteWriter writer;
-  writer.put(Kind::kAnswer).put(static_cast<int32_t>(rank_)).put(++sent_).put(static_cast<uint64_t>(ended.size()));
+  ByteWriter writer = gossip_.begin(Gossip::Kind::kAttendances);
+  writer.put(static_cast<uint64_t>(ended.size()));
   for (const auto& [rank, all] : ended) writer.put(static_cast<int32_t>(rank));
   const int64_t now = now_ns();
   for (const auto& [sequence, ranks] : roll) {
@@ -152,17 +146,13 @@ std::string RemoteAttendants::answer(uint64_t after) {
 
 std::optional<PeerWatch::Answer> RemoteAttendants::hear(std::string_view bytes) {
   ByteReader reader(bytes);
-  const auto kind = reader.get<Kind>();
-  const auto from = reader.get<int32_t>();
-  const auto nth = reader.get<uint64_t>();
-  const bool asks = kind == Kind::kQuestion;
-  if (!reader.ok() || !is_rank(from) || (!asks && kind != Kind::kAnswer)) return {};
   const std::lock_guard lock(mutex_);
-  uint64_t& last = last_[static_cast<size_t>(from)];
-  if (from == rank_ || nth <= last) return PeerWatch::Answer{};  // it has come another way, too
-  last = nth;
+  const auto word = gossip_.hear(&reader, Gossip::Kind::kRollCall, Gossip::Kind::kAttendances);
+  if (!word) return {};
+  if (word->is_known) return PeerWatch::Answer{};
   PeerWatch::Answer told{{}, true, {}};
-  if (!asks) return hear_answer(from, reader) ? std::optional(told) : std::nullopt;
+  if (word->kind == Gossip::Kind::kAttendances)
+    return hear_answer(word->from, reader) ? std::optional(told) : std::nullopt;
   const auto after = reader.get<uint64_t>();
   if (!reader.ok()) return {};
   asked_ns_ = now_ns();
@@ -175,9 +165,10 @@ bool RemoteAttendants::hear_answer(int leader, ByteReader reader) {
   const int64_t now = now_ns();
   if (now - wanted_ns_ > kForgetNs) heard_.clear();
   const bool is_wanted = now - wanted_ns_ <= kForgetNs && leaders_.contains(leader);
-  std::vector<int> ranks(std::min<size_t>(reader.get<uint64_t>(), last_.size()));
+  std::vector<int> ranks(std::min(reader.get<uint64_t>(), static_cast<uint64_t>(gossip_.n_ranks)));
   for (int& rank : ranks) rank = reader.get<int32_t>();
-  if (!reader.ok() || !std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return is_rank(rank); })) return false;
+  if (!reader.ok() || !std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return gossip_.is_rank(rank); }))
+    return false;
   Attendances told;
   while (reader.ok() && !reader.at_end()) {
     const auto sequence = reader.get<uint64_t>();

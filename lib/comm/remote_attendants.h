@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "comm/gossip.h"
 #include "debug/lateness.h"
 #include "debug/recorder.h"
 #include "group/peers.h"
@@ -28,7 +29,7 @@ class RemoteAttendants {
   RemoteAttendants(int rank, const std::vector<std::vector<int>>& hosts, Recorder& recorder);
 
   bool any() const { return !leaders_.empty(); }
-  int64_t every_ns() const;  // how often to ask, at most
+  int64_t every_ns() const { return gossip_.pause_ns(1'000'000'000); }  // how often to ask, at most
 
   // For what came after this operation; nothing where somebody has just asked. Answers come in their own time.
   void ask(PeerWatch& watch, uint64_t after);
@@ -44,14 +45,11 @@ class RemoteAttendants {
   std::optional<PeerWatch::Answer> hear(std::string_view bytes);
 
  private:
-  enum class Kind : uint8_t { kQuestion = 6, kAnswer = 7 };  // beside Comparison's and Inquiry's
   void tell_question(PeerWatch& watch, uint64_t after);
   std::string answer(uint64_t after);
   bool hear_answer(int leader, ByteReader reader);
   bool all_have_answered(int64_t since_ns) const;
-  bool is_rank(int rank) const { return rank >= 0 && rank < static_cast<int>(last_.size()); }
 
-  const int rank_;
   Recorder& recorder_;
   uint64_t served_ = 0;       // what a tool has asked with
   int64_t serving_ns_ = 0;    // since when; 0: nobody
@@ -59,8 +57,7 @@ class RemoteAttendants {
   std::set<int> leaders_;     // of the other hosts
   mutable std::mutex mutex_;  // what follows
   std::condition_variable answered_;
-  std::vector<uint64_t> last_;  // of what each rank has sent
-  uint64_t sent_ = 0;
+  Gossip gossip_;
   int64_t asked_ns_ = 0, wanted_ns_ = 0;  // by anybody; by this rank
   std::map<int, int64_t> answered_ns_;    // by leader
   Attendances heard_;
