@@ -25,15 +25,11 @@ Call call_of(const Message& message, uint64_t sequence) {
 
 // What people are told of several.
 Call to_recorded(const std::vector<Message>& messages) {
-  Call call;
-  call.collective = Collective::kSendRecv;
+  Call call = call_of(messages.size() == 1 ? messages[0] : Message{}, 0);
   call.blocks = static_cast<uint32_t>(messages.size());
   if (messages.size() == 1) {
-    const Message& m = messages[0];
-    call.root = m.peer;
-    call.count = m.count;
-    call.dtype = m.dtype;
-    call.op = static_cast<RedOp>(m.sends ? Direction::kSend : Direction::kReceive);
+    call.root = messages[0].peer;
+    call.op = static_cast<RedOp>(messages[0].sends ? Direction::kSend : Direction::kReceive);
     return call;
   }
   for (const Message& m : messages) call.count += m.count * dtype_bytes(m.dtype);

@@ -103,10 +103,6 @@ std::string text_of(const Standing& one, const Standing& other) {
                        sends ? "Recv" : "Send");
 }
 
-std::string text_of_left(const Standing& left) {
-  return format("rank %d destroyed its communicator after %llu operations", left.rank, number(left.call.sequence));
-}
-
 // The way back from the last one that was found.
 Error deadlock(const std::vector<const Standing*>& path) {
   constexpr size_t kMostNamed = 4;
@@ -115,10 +111,12 @@ Error deadlock(const std::vector<const Standing*>& path) {
   for (size_t i = 0; i + 1 < path.size() && i < kMostNamed; i++)
     text += (i == 0 ? "" : "; ") + text_of(*path[i], *path[i + 1]);
   if (path.size() - 1 > kMostNamed) text += format("; and so on, %zu ranks in total", path.size() - 1);
-  if (is_left)
+  if (const Standing& left = *path.back(); is_left)
     return {Code::kRemoteError,
-            text_of_left(*path.back()) + ", so what the others wait for will never be sent: " + text,
-            path.back()->rank};
+            format("rank %d destroyed its communicator after %llu operations, so what the others wait for will never "
+                   "be sent: %s",
+                   left.rank, number(left.call.sequence), text.c_str()),
+            left.rank};
   return {Code::kInvalidUsage,
           "the ranks disagree and wait for each other: " + text +
               "; all ranks of a communicator must call the same operations in the same order, and each Send needs its "

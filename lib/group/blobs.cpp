@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 constexpr int kMostSteps = 2;  // from a record to a whole one
-constexpr size_t kSmallPatchBytes =
-    64;  // a larger one starts another host, say, whose next ranks are more like this one
+// A larger one starts another host, say, whose next ranks are more like this one.
+constexpr size_t kSmallPatchBytes = 64;
 
 // A run of bytes that differ. What is between two of them has more bytes than this, so that it is worth it.
 struct Difference {
@@ -42,10 +42,6 @@ bool apply(std::string_view differences, size_t blob_bytes, char* blob) {
 
 Error damaged() {
   return {Code::kInternalError, "the group's root sent a damaged list of blobs"};
-}
-
-bool all_the_same(std::span<const std::string> blobs) {
-  return std::all_of(blobs.begin(), blobs.end(), [&](const std::string& blob) { return blob == blobs[0]; });
 }
 
 }  // namespace
@@ -72,7 +68,8 @@ bool patch(std::string* blob, std::string_view differences) {
 
 Blobs Blobs::pack(std::span<const std::string> blobs) {
   const auto n = static_cast<uint32_t>(blobs.size());
-  const uint32_t n_records = n > 0 && all_the_same(blobs) ? 1 : n;
+  const bool all_the_same = n > 0 && std::all_of(blobs.begin(), blobs.end(), [&](auto& b) { return b == blobs[0]; });
+  const uint32_t n_records = all_the_same ? 1 : n;
   struct Kept {
     uint32_t whole, latest;  // that differs from it by more
   };

@@ -77,6 +77,21 @@ void farewell_at_exit(AtExit& state) {
   state.pid = getpid();
 }
 
+// Whether its root answers, or why not.
+Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline) {
+  TUTTI_TRY_ASSIGN(const UniqueIdParts parts, unpack_unique_id(id));
+  TUTTI_TRY(connect_to_root(parts, derive_key(parts.secret, sizeof parts.secret), rank, deadline));
+  return {};
+}
+
+Result<UniqueId> share(Pmi& pmi, const std::string& key, int rank, Deadline deadline) {
+  pmi.set_deadline(deadline);
+  if (rank == 0) TUTTI_TRY(pmi.put(key, to_published(start_root(deadline))));
+  TUTTI_TRY(pmi.barrier());
+  TUTTI_TRY_ASSIGN(const std::string published, pmi.get(key));
+  return from_published(published);
+}
+
 }  // namespace
 
 std::string to_published(const Result<UniqueId>& id) {
@@ -95,17 +110,6 @@ Result<UniqueId> from_published(const std::string& text) {
     return Error{Code::kRemoteError, "rank 0 could not start the group's root: " + *bytes, 0};
   return Error{Code::kRemoteError, "the launcher's store holds something that is not a unique id"};
 }
-
-namespace {
-
-// Whether its root answers, or why not.
-Result<void> ask_root(const UniqueId& id, int rank, Deadline deadline) {
-  TUTTI_TRY_ASSIGN(const UniqueIdParts parts, unpack_unique_id(id));
-  TUTTI_TRY(connect_to_root(parts, derive_key(parts.secret, sizeof parts.secret), rank, deadline));
-  return {};
-}
-
-}  // namespace
 
 // torchrun's agents keep the store when they start their ranks again, and do not all count how often they did: an agent
 // that only hears of another one's failure, or of a new node, does not. So no key is a restart's own. What is there may
@@ -139,18 +143,6 @@ Result<UniqueId> share_by_tcp_store(const std::string& host, uint16_t port, cons
     patience *= 2;
   }
 }
-
-namespace {
-
-Result<UniqueId> share(Pmi& pmi, const std::string& key, int rank, Deadline deadline) {
-  pmi.set_deadline(deadline);
-  if (rank == 0) TUTTI_TRY(pmi.put(key, to_published(start_root(deadline))));
-  TUTTI_TRY(pmi.barrier());
-  TUTTI_TRY_ASSIGN(const std::string published, pmi.get(key));
-  return from_published(published);
-}
-
-}  // namespace
 
 Result<UniqueId> share_by_pmi(int fd, const std::string& key, int rank, Deadline deadline) {
   AtExit& state = at_exit();
