@@ -95,19 +95,26 @@ std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
   const std::lock_guard lock(mutex_);
   if (const auto word = gossip_.hear(&reader, Gossip::Kind::kStatement, Gossip::Kind::kSpread))
     return hear_statement(reader, *word);
-  ByteReader question(bytes);
-  const auto kind = question.get<Gossip::Kind>();
-  const auto rank = question.get<int32_t>();
-  if (!question.ok() || kind != Gossip::Kind::kBlocks || !gossip_.is_rank(rank)) return {};
-  return hear_question(question, rank);
+  return hear_question(ByteReader(bytes));
 }
 
-std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader, int rank) {
-  Account told{rank, from_tag(reader.get<TagWords>()), {}, {}};
-  told.place = reader.get_string();
-  while (reader.ok() && !reader.at_end()) told.blocks.push_back(reader.get<uint64_t>());
-  if (!reader.ok() || static_cast<int>(told.call.collective) >= kCollectives) return {};
-  return answer(std::move(told));
+// The first question goes to all ranks. So a later one meets it somewhere, and if it differs, there.
+std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader) {
+  const auto kind = reader.get<Gossip::Kind>();
+  Account theirs{reader.get<int32_t>(), from_tag(reader.get<TagWords>()), {}, {}};
+  theirs.place = reader.get_string();
+  while (reader.ok() && !reader.at_end()) theirs.blocks.push_back(reader.get<uint64_t>());
+  if (!reader.ok() || kind != Gossip::Kind::kBlocks || !gossip_.is_rank(theirs.rank)) return {};
+  if (static_cast<int>(theirs.call.collective) >= kCollectives) return {};
+  PeerWatch::Answer answer{{}, !asked_};
+  const auto compare = [&](const Account& known) {
+    if (answer.error || known.call.sequence != theirs.call.sequence || is_same_request(known.call, theirs.call)) return;
+    answer = {disagreement(known, theirs), false};
+  };
+  compare(tell(recorder_.memory().find(theirs.call.sequence)));
+  if (asked_) compare(*asked_);
+  if (!asked_) asked_ = std::move(theirs);
+  return answer;
 }
 
 std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, const Gossip::Word& word) {
@@ -128,19 +135,6 @@ std::optional<PeerWatch::Answer> Comparison::hear_statement(ByteReader reader, c
     if (!answer.error) answer.error = missed(theirs, kept);
     if (!answer.error) answer.error = missed(kept, theirs);
   }
-  return answer;
-}
-
-// The first question goes to all ranks. So a later one meets it somewhere, and if it differs, there.
-PeerWatch::Answer Comparison::answer(Account theirs) {
-  PeerWatch::Answer answer{{}, !asked_};
-  const auto compare = [&](const Account& known) {
-    if (answer.error || known.call.sequence != theirs.call.sequence || is_same_request(known.call, theirs.call)) return;
-    answer = {disagreement(known, theirs), false};
-  };
-  compare(tell(recorder_.memory().find(theirs.call.sequence)));
-  if (asked_) compare(*asked_);
-  if (!asked_) asked_ = std::move(theirs);
   return answer;
 }
 

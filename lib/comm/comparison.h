@@ -59,12 +59,11 @@ class Comparison {
   };
 
   std::string statement(const Standing& mine, Gossip::Kind kind);
-  std::optional<PeerWatch::Answer> hear_question(ByteReader reader, int rank);
+  std::optional<PeerWatch::Answer> hear_question(ByteReader reader);
   std::optional<PeerWatch::Answer> hear_statement(ByteReader reader, const Gossip::Word& word);
   std::optional<Gossip::Kind> due(const Standing& mine, bool seems_stuck);
   const Record* find(uint64_t sequence) const;
   Account tell(const Call& call) const;
-  PeerWatch::Answer answer(Account theirs);
 
   const Recorder& recorder_;
   std::atomic<bool> has_statements_{false};

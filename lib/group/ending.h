@@ -69,7 +69,7 @@ class Ending {
   const Fd wake_fd_;
   Lines& lines_;
   std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;  // what follows, and what is sent: nothing comes after a goodbye
+  mutable std::mutex mutex_;  // what follows, and what is sent from here: nothing after a goodbye
   Error failure_;
   std::optional<Error> otherwise_;  // while this rank waits for an answer
   bool leaving_ = false;
