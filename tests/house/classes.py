@@ -12,12 +12,10 @@ TO_DIVIDE = {
     ("lib/comm/link_pool.h", "LinkPool"): (12, 27),
     ("lib/comm/metrics.h", "Metrics"): (18, 11),
     ("lib/comm/roster.h", "Introduction"): (20, 2),
-    ("lib/comm/remote_attendants.h", "RemoteAttendants"): (14, 13),
     ("lib/ddp/cuda/cuda_device.cpp", "CudaDevice"): (15, 30),
     ("lib/ddp/reducer.h", "Reducer"): (32, 41),
     ("lib/group/bootstrap_server.h", "FrameServer"): (16, 36),
     ("lib/group/bootstrap_server.h", "Client"): (17, 1),
-    ("lib/group/peers.h", "PeerWatch"): (21, 48),
     ("transports/shm/shm_link.h", "ShmHalf"): (18, 20),
     ("transports/transport.h", "Link"): (3, 30),
 }
