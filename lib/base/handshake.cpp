@@ -1,7 +1,6 @@
 #include "base/handshake.h"
 
 #include <sodium.h>
-#include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
@@ -24,6 +23,12 @@ void sodium_ready() {
   [[maybe_unused]] static const int once = sodium_init();
 }
 
+Result<bool> moved_all(Moved moved, const char* what) {
+  if (moved != Moved::kBroken) return moved == Moved::kAll;
+  if (errno == 0) return Error{Code::kRemoteError, "the other side closed the connection during the handshake"};
+  return system_error(what, errno);
+}
+
 }  // namespace
 
 Key derive_key(const void* secret, size_t bytes) {
@@ -42,21 +47,23 @@ void random_bytes(void* out, size_t bytes) {
 Handshake Handshake::client(const Key& key, HelloKind kind, int from_rank, int to_rank,
                             const std::array<uint32_t, 5>& args, uint64_t door) {
   Handshake h(key, kind, from_rank);
-  memcpy(h.hello_.magic, kMagic, sizeof kMagic);
-  h.hello_.version = kVersion;
+  Hello& hello = h.said_.hello;
+  memcpy(hello.magic, kMagic, sizeof kMagic);
+  hello.version = kVersion;
   if (is_encrypted(key, kind)) {
-    h.hello_.ciphers = ciphers_here();
-    h.cipher_ = Cipher::kChaCha20;  // or what the server says
-    h.client_public_ = h.make_ephemeral();
+    hello.ciphers = ciphers_here();
+    h.said_.cipher = Cipher::kChaCha20;  // or what the server says
+    h.said_.client_public = h.make_ephemeral();
   }
-  h.hello_.kind = kind;
-  h.hello_.from_rank = from_rank;
-  h.hello_.to_rank = to_rank;
-  memcpy(h.hello_.args, args.data(), sizeof h.hello_.args);
-  random_bytes(h.hello_.nonce, sizeof h.hello_.nonce);
-  h.hello_.door = door;
-  h.queue(&h.hello_, sizeof h.hello_);
-  h.stage_ = Stage::kChallenge;
+  hello.kind = kind;
+  hello.from_rank = from_rank;
+  hello.to_rank = to_rank;
+  memcpy(hello.args, args.data(), sizeof hello.args);
+  random_bytes(hello.nonce, sizeof hello.nonce);
+  hello.door = door;
+  h.buffers_.queue(&hello, sizeof hello);
+  h.next_ = {sizeof h.said_.server_nonce + (is_encrypted(key, kind) ? sizeof(Cipher) + sizeof(Secret) : 0),
+             &Handshake::take_challenge};
   return h;
 }
 
@@ -65,103 +72,93 @@ Handshake Handshake::server(const Key& key, HelloKind kind, int my_rank) {
 }
 
 Handshake::Status Handshake::advance(int fd) {
-  while (!failed_ && stage_ != Stage::kDone) {
-    const Turn next = turn();
-    if (!flush(fd) || !fill(fd, next.bytes)) break;
-    in_got_ = 0;
-    if (!(this->*next.take)()) break;
+  while (why_.empty()) {
+    Result<bool> moved = buffers_.send(fd);
+    if (moved && moved.value()) {
+      if (next_.take == nullptr) return Status::kDone;
+      moved = buffers_.receive(fd, next_.bytes);
+    }
+    if (!moved)
+      fail(std::move(moved).error().message);
+    else if (!moved.value())
+      return Status::kPending;
+    else
+      (this->*next_.take)(buffers_.take());
   }
-  if (failed_ && wants_write()) {  // the refusal of a wrong proof: one try, since the connection ends here
-    (void)::send(fd, out_ + out_sent_, out_bytes_ - out_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
-    out_sent_ = out_bytes_;
-  }
-  if (!failed_ && stage_ == Stage::kDone && !flush(fd) && !failed_) return Status::kPending;
-  return failed_ ? Status::kFailed : stage_ == Stage::kDone ? Status::kDone : Status::kPending;
+  if (wants_write())
+    (void)buffers_.send(fd);  // the refusal of a wrong proof, without waiting: the connection ends here
+  return Status::kFailed;
 }
 
-Handshake::Turn Handshake::turn() const {
-  const size_t key_bytes = encrypts() ? sizeof(Secret) : 0;
-  switch (stage_) {
-    case Stage::kHello: return {sizeof(Hello), &Handshake::take_hello};
-    case Stage::kChallenge:
-      return {sizeof server_nonce_ + (encrypts() ? sizeof cipher_ : 0) + key_bytes, &Handshake::take_challenge};
-    case Stage::kProof: return {sizeof(Mac) + key_bytes, &Handshake::take_proof};
-    case Stage::kAccepted: return {sizeof(Mac), &Handshake::take_acceptance};
-    case Stage::kDone: break;
-  }
-  return {};
-}
-
-bool Handshake::take_hello() {
-  memcpy(&hello_, in_, sizeof hello_);
-  if (memcmp(hello_.magic, kMagic, sizeof kMagic) != 0) return fail("the other side does not speak Tutti's protocol");
-  if (hello_.version != kVersion)
+void Handshake::take_hello(const uint8_t* message) {
+  Hello& hello = said_.hello;
+  memcpy(&hello, message, sizeof hello);
+  if (memcmp(hello.magic, kMagic, sizeof kMagic) != 0) return fail("the other side does not speak Tutti's protocol");
+  if (hello.version != kVersion)
     return fail_misfit(
         format("the other side speaks version %d of Tutti's wire protocol, this side %d: "
                "run the same version of Tutti on every rank",
-               hello_.version, kVersion));
-  if (hello_.kind != expected_kind_ || hello_.to_rank != my_rank_)
-    return fail(format("a connection of kind %u for rank %d reached rank %d", static_cast<unsigned>(hello_.kind),
-                       hello_.to_rank, my_rank_));
+               hello.version, kVersion));
+  if (hello.kind != expected_kind_ || hello.to_rank != my_rank_)
+    return fail(format("a connection of kind %u for rank %d reached rank %d", static_cast<unsigned>(hello.kind),
+                       hello.to_rank, my_rank_));
   // The root leaves it to ranks, which tell each other.
-  const bool is_asked = hello_.ciphers != 0;
-  if (is_asked != is_encrypted(key_, hello_.kind) && hello_.kind != HelloKind::kBootstrap)
+  const bool is_asked = hello.ciphers != 0;
+  if (is_asked != is_encrypted(key_, hello.kind) && hello.kind != HelloKind::kBootstrap)
     return fail_misfit(
         format("the other side %s, this side %s: set TUTTI_ENCRYPT (or the configuration's encrypt) to "
                "the same value on all ranks",
                is_asked ? "encrypts" : "does not encrypt", is_asked ? "does not" : "does"));
-  random_bytes(server_nonce_, sizeof server_nonce_);
-  queue(server_nonce_, sizeof server_nonce_);
+  random_bytes(said_.server_nonce, sizeof said_.server_nonce);
+  buffers_.queue(said_.server_nonce, sizeof said_.server_nonce);
   if (is_asked) {
-    cipher_ = (hello_.ciphers & ciphers_here() & static_cast<uint8_t>(Cipher::kAes256)) != 0 ? Cipher::kAes256
-                                                                                             : Cipher::kChaCha20;
-    server_public_ = make_ephemeral();
-    queue(&cipher_, sizeof cipher_);
-    queue(server_public_.data(), server_public_.size());
+    said_.cipher = (hello.ciphers & ciphers_here() & static_cast<uint8_t>(Cipher::kAes256)) != 0 ? Cipher::kAes256
+                                                                                                 : Cipher::kChaCha20;
+    said_.server_public = make_ephemeral();
+    buffers_.queue(&said_.cipher, sizeof said_.cipher);
+    buffers_.queue(said_.server_public.data(), said_.server_public.size());
   }
-  stage_ = Stage::kProof;
-  return true;
+  next_ = {sizeof(Transcript::Mac) + (is_asked ? sizeof(Secret) : 0), &Handshake::take_proof};
 }
 
-bool Handshake::take_challenge() {
-  memcpy(server_nonce_, in_, sizeof server_nonce_);
-  if (encrypts()) {
-    memcpy(&cipher_, in_ + sizeof server_nonce_, sizeof cipher_);
-    memcpy(server_public_.data(), in_ + sizeof server_nonce_ + sizeof cipher_, server_public_.size());
-    const bool is_offered = cipher_ == Cipher::kChaCha20 || cipher_ == Cipher::kAes256;
-    if (!is_offered || (hello_.ciphers & static_cast<uint8_t>(cipher_)) == 0)
+void Handshake::take_challenge(const uint8_t* message) {
+  memcpy(said_.server_nonce, message, sizeof said_.server_nonce);
+  if (said_.encrypts()) {
+    message += sizeof said_.server_nonce;
+    memcpy(&said_.cipher, message, sizeof said_.cipher);
+    memcpy(said_.server_public.data(), message + sizeof said_.cipher, said_.server_public.size());
+    const bool is_offered = said_.cipher == Cipher::kChaCha20 || said_.cipher == Cipher::kAes256;
+    if (!is_offered || (said_.hello.ciphers & static_cast<uint8_t>(said_.cipher)) == 0)
       return fail("the other side chose a cipher that it was not offered");
-    queue(client_public_.data(), client_public_.size());
+    buffers_.queue(said_.client_public.data(), said_.client_public.size());
   }
-  const Mac proof = mac("client");
-  queue(proof.data(), proof.size());
-  stage_ = Stage::kAccepted;
-  return true;
+  const Transcript::Mac proof = said_.mac(key_, "client");
+  buffers_.queue(proof.data(), proof.size());
+  next_ = {sizeof(Transcript::Mac), &Handshake::take_acceptance};
 }
 
-bool Handshake::take_proof() {
-  const size_t proof_at = encrypts() ? client_public_.size() : 0;
-  if (encrypts()) memcpy(client_public_.data(), in_, client_public_.size());
-  const Mac expected = mac("client");
-  if (sodium_memcmp(in_ + proof_at, expected.data(), expected.size()) != 0) {
-    queue(kRefusal.data(), kRefusal.size());
+void Handshake::take_proof(const uint8_t* message) {
+  if (said_.encrypts()) {
+    memcpy(said_.client_public.data(), message, said_.client_public.size());
+    message += said_.client_public.size();
+  }
+  const Transcript::Mac expected = said_.mac(key_, "client");
+  if (sodium_memcmp(message, expected.data(), expected.size()) != 0) {
+    buffers_.queue(kRefusal.data(), kRefusal.size());
     return fail_misfit(kOtherSecret);
   }
-  if (encrypts() && !make_channel(false)) return false;
-  const Mac proof = mac("server");
-  queue(proof.data(), proof.size());
-  stage_ = Stage::kDone;
-  return true;
+  conclude(false);
+  if (!why_.empty()) return;
+  const Transcript::Mac proof = said_.mac(key_, "server");
+  buffers_.queue(proof.data(), proof.size());
 }
 
-bool Handshake::take_acceptance() {
-  const Mac expected = mac("server");
-  if (memcmp(in_, kRefusal.data(), kRefusal.size()) == 0)
+void Handshake::take_acceptance(const uint8_t* message) {
+  const Transcript::Mac expected = said_.mac(key_, "server");
+  if (memcmp(message, kRefusal.data(), kRefusal.size()) == 0)
     return fail_misfit(std::string(kOtherSecret) + ": it refused this side's");
-  if (sodium_memcmp(in_, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
-  if (encrypts() && !make_channel(true)) return false;
-  stage_ = Stage::kDone;
-  return true;
+  if (sodium_memcmp(message, expected.data(), expected.size()) != 0) return fail_misfit(kOtherSecret);
+  conclude(true);
 }
 
 // For this connection alone; returns what the other side gets of it.
@@ -173,85 +170,61 @@ Secret Handshake::make_ephemeral() {
   return its_public;
 }
 
-// All that both sides have said and chosen.
-std::string Handshake::transcript() const {
-  std::string said(reinterpret_cast<const char*>(&hello_), sizeof hello_);
-  said.append(reinterpret_cast<const char*>(server_nonce_), sizeof server_nonce_);
-  if (!encrypts()) return said;
-  said += static_cast<char>(cipher_);
-  for (const Secret* key : {&server_public_, &client_public_})
-    said.append(reinterpret_cast<const char*>(key->data()), key->size());
-  return said;
-}
-
-Handshake::Mac Handshake::mac(const char* role) const {
-  const std::string message = transcript().append(role, 6);  // "server" or "client": no reflection
-  Mac result;
-  static_assert(sizeof result == crypto_auth_BYTES && std::tuple_size_v<Key::array> == crypto_auth_KEYBYTES);
-  crypto_auth(result.data(), reinterpret_cast<const uint8_t*>(message.data()), message.size(), key_.data());
-  return result;
-}
-
-// One key for each direction.
-bool Handshake::make_channel(bool is_client) {
+// The other side has proved itself. Where they encrypt, each direction gets a key of its own.
+void Handshake::conclude(bool is_client) {
+  next_ = {};
+  if (!said_.encrypts()) return;
   std::array<Secret, 2> keys;
   Secret shared;
-  const Secret& theirs = is_client ? server_public_ : client_public_;
+  const Secret& theirs = is_client ? said_.server_public : said_.client_public;
   if (crypto_scalarmult(shared.data(), ephemeral_.data(), theirs.data()) != 0)
     return fail("the other side sent an invalid public key");
-  std::string all = "tutti record keys" + transcript();
+  std::string all = "tutti record keys" + said_.bytes();
   all.append(reinterpret_cast<const char*>(shared.data()), shared.size());
   crypto_generichash(keys[0].data(), sizeof keys, reinterpret_cast<const uint8_t*>(all.data()), all.size(), key_.data(),
                      key_.size());
-  channel_ = std::make_unique<SecureChannel>(cipher_, keys[is_client ? 0 : 1], keys[is_client ? 1 : 0]);
+  channel_ = std::make_unique<SecureChannel>(said_.cipher, keys[is_client ? 0 : 1], keys[is_client ? 1 : 0]);
   sodium_memzero(ephemeral_.data(), ephemeral_.size());
   sodium_memzero(shared.data(), shared.size());
   sodium_memzero(all.data(), all.size());
   sodium_memzero(keys.data(), sizeof keys);
-  return true;
 }
 
-void Handshake::queue(const void* data, size_t bytes) {
+void Handshake::fail_misfit(std::string why) {
+  is_misfit_ = true;
+  fail(std::move(why));
+}
+
+std::string Transcript::bytes() const {
+  std::string said(reinterpret_cast<const char*>(&hello), sizeof hello);
+  said.append(reinterpret_cast<const char*>(server_nonce), sizeof server_nonce);
+  if (!encrypts()) return said;
+  said += static_cast<char>(cipher);
+  for (const Secret* key : {&server_public, &client_public})
+    said.append(reinterpret_cast<const char*>(key->data()), key->size());
+  return said;
+}
+
+Transcript::Mac Transcript::mac(const Key& key, const char* role) const {
+  const std::string message = bytes().append(role, 6);  // "server" or "client": no reflection
+  Mac result;
+  static_assert(sizeof result == crypto_auth_BYTES && std::tuple_size_v<Key::array> == crypto_auth_KEYBYTES);
+  crypto_auth(result.data(), reinterpret_cast<const uint8_t*>(message.data()), message.size(), key.data());
+  return result;
+}
+
+void MessageBuffers::queue(const void* data, size_t bytes) {
   if (out_sent_ == out_bytes_) out_sent_ = out_bytes_ = 0;
   memcpy(out_ + out_bytes_, data, bytes);
   out_bytes_ += bytes;
 }
 
-bool Handshake::fail(std::string why) {
-  failed_ = true;
-  why_ = std::move(why);
-  return false;
+Result<bool> MessageBuffers::send(int fd) {
+  return moved_all(send_rest(fd, nullptr, out_, out_bytes_, &out_sent_), "sending the handshake");
 }
 
-bool Handshake::fail_misfit(std::string why) {
-  is_misfit_ = true;
-  return fail(std::move(why));
-}
-
-template <class Some>
-bool Handshake::move(size_t* done, size_t bytes, const char* what, Some some) {
-  while (*done < bytes) {
-    const ssize_t n = some(*done, bytes - *done);
-    if (n > 0)
-      *done += static_cast<size_t>(n);
-    else if (n == 0)
-      return fail("the other side closed the connection during the handshake");
-    else if (errno == EAGAIN || errno == EWOULDBLOCK)
-      return false;
-    else if (errno != EINTR)
-      return fail(system_error(what, errno).message);
-  }
-  return true;
-}
-
-bool Handshake::flush(int fd) {
-  return move(&out_sent_, out_bytes_, "sending the handshake",
-              [&](size_t at, size_t left) { return ::send(fd, out_ + at, left, MSG_NOSIGNAL | MSG_DONTWAIT); });
-}
-
-bool Handshake::fill(int fd, size_t bytes) {
-  return move(&in_got_, bytes, "receiving the handshake",
-              [&](size_t at, size_t left) { return ::recv(fd, in_ + at, left, MSG_DONTWAIT); });
+Result<bool> MessageBuffers::receive(int fd, size_t bytes) {
+  return moved_all(recv_rest(fd, nullptr, in_, bytes, &in_got_), "receiving the handshake");
 }
 
 }  // namespace tutti

@@ -57,6 +57,39 @@ void random_bytes(void* out, size_t bytes);
 // sender repeats them after 3, 9 and 21 s where its SYN had been lost, too (RFC 6298, 5.7).
 constexpr int64_t kHandshakePatienceNs = 30'000'000'000;
 
+// What both sides have said and chosen: their proofs, and the keys that they make, cover all of it.
+struct Transcript {
+  using Mac = std::array<uint8_t, 32>;
+
+  Hello hello{};
+  // The server's answer.
+  uint8_t server_nonce[16]{};
+  Cipher cipher = Cipher::kNone;
+  Secret client_public{}, server_public{};  // X25519's
+
+  bool encrypts() const { return cipher != Cipher::kNone; }
+  std::string bytes() const;
+  Mac mac(const Key& key, const char* role) const;
+};
+
+// One message on its way in and what is on its way out, over a socket that takes or gives some of it at a time.
+class MessageBuffers {
+ public:
+  void queue(const void* data, size_t bytes);
+  bool has_unsent() const { return out_sent_ < out_bytes_; }
+  // All that is left; false if that is not possible now.
+  Result<bool> send(int fd);
+  Result<bool> receive(int fd, size_t bytes);
+  // What has been received; the next call begins another message.
+  const uint8_t* take() { return in_got_ = 0, in_; }
+
+ private:
+  uint8_t in_[64];
+  size_t in_got_ = 0;
+  uint8_t out_[64];
+  size_t out_bytes_ = 0, out_sent_ = 0;
+};
+
 class Handshake {
  public:
   enum class Status { kPending, kDone, kFailed };
@@ -67,61 +100,42 @@ class Handshake {
 
   Status advance(int fd);
   // Is the handshake waiting to write? Else it waits to read.
-  bool wants_write() const { return out_sent_ < out_bytes_; }
+  bool wants_write() const { return buffers_.has_unsent(); }
   // Has the other side shown more than a connection? True once its first message was there whole and made sense.
-  bool heard() const { return stage_ != Stage::kHello && stage_ != Stage::kChallenge; }
+  bool heard() const { return next_.take != &Handshake::take_hello && next_.take != &Handshake::take_challenge; }
   // Once it is done: what everything from now on goes through; null where it is not encrypted.
   std::unique_ptr<SecureChannel> take_channel() { return std::move(channel_); }
-  const Hello& hello() const { return hello_; }
+  const Hello& hello() const { return said_.hello; }
   const std::string& why() const { return why_; }  // the reason once it failed
   // It failed because the other side, which speaks the protocol, has another secret or version.
   bool is_misfit() const { return is_misfit_; }
 
  private:
-  enum class Stage : uint8_t { kHello, kChallenge, kProof, kAccepted, kDone };
-  using Mac = std::array<uint8_t, 32>;
-
   Handshake(const Key& key, HelloKind kind, int my_rank) : key_(key), expected_kind_(kind), my_rank_(my_rank) {}
-  // What is to come now, and who takes it.
+  // What is to come now, and who takes it; nobody: it is done.
   struct Turn {
-    size_t bytes;
-    bool (Handshake::*take)();
+    size_t bytes = 0;
+    void (Handshake::*take)(const uint8_t* message) = nullptr;
   };
-  Turn turn() const;
-  bool flush(int fd);
-  bool fill(int fd, size_t bytes);
-  // All that is left, by send or recv; false if that is not possible now, or has failed.
-  template <class Some>
-  bool move(size_t* done, size_t bytes, const char* what, Some some);
-  bool take_hello();
-  bool take_challenge();
-  bool take_proof();
-  bool take_acceptance();
-  Mac mac(const char* role) const;
-  bool encrypts() const { return cipher_ != Cipher::kNone; }
+  void take_hello(const uint8_t* message);
+  void take_challenge(const uint8_t* message);
+  void take_proof(const uint8_t* message);
+  void take_acceptance(const uint8_t* message);
   Secret make_ephemeral();
-  std::string transcript() const;
-  bool make_channel(bool is_client);
-  void queue(const void* data, size_t bytes);
-  bool fail(std::string why);
-  bool fail_misfit(std::string why);
+  void conclude(bool is_client);
+  void fail(std::string why) { why_ = std::move(why); }
+  void fail_misfit(std::string why);
 
   Key key_;
   HelloKind expected_kind_;
   int my_rank_;
-  Stage stage_ = Stage::kHello;
-  bool failed_ = false, is_misfit_ = false;
-  Hello hello_{};
-  // The server's answer.
-  uint8_t server_nonce_[16]{};
-  Cipher cipher_ = Cipher::kNone;
-  Secret ephemeral_{}, client_public_{}, server_public_{};  // X25519's
+  Turn next_{sizeof(Hello), &Handshake::take_hello};
+  Transcript said_;
+  Secret ephemeral_{};  // the secret part of what this side has given for this connection
+  MessageBuffers buffers_;
   std::unique_ptr<SecureChannel> channel_;
-  uint8_t in_[64];
-  size_t in_got_ = 0;
-  uint8_t out_[64];
-  size_t out_bytes_ = 0, out_sent_ = 0;
-  std::string why_;
+  std::string why_;  // it failed; empty: it has not
+  bool is_misfit_ = false;
 };
 
 }  // namespace tutti

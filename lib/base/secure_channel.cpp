@@ -216,6 +216,32 @@ ssize_t recv_some(int fd, SecureChannel* channel, void* to, size_t room) {
   return channel == nullptr ? ::recv(fd, to, room, MSG_DONTWAIT) : channel->recv(fd, to, room);
 }
 
+namespace {
+
+template <class Some>
+Moved move_rest(size_t bytes, size_t* done, Some some) {
+  while (*done < bytes) {
+    const ssize_t n = some(*done, bytes - *done);
+    if (n > 0) *done += static_cast<size_t>(n);
+    if (n == 0) errno = 0;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Moved::kSome;
+    if (n == 0 || (n < 0 && errno != EINTR)) return Moved::kBroken;
+  }
+  return Moved::kAll;
+}
+
+}  // namespace
+
+Moved send_rest(int fd, SecureChannel* channel, const void* data, size_t bytes, size_t* done) {
+  const auto* const begin = static_cast<const char*>(data);
+  return move_rest(bytes, done, [&](size_t at, size_t left) { return send_some(fd, channel, begin + at, left); });
+}
+
+Moved recv_rest(int fd, SecureChannel* channel, void* to, size_t bytes, size_t* done) {
+  auto* const begin = static_cast<char*>(to);
+  return move_rest(bytes, done, [&](size_t at, size_t left) { return recv_some(fd, channel, begin + at, left); });
+}
+
 std::string why_broken(int sys_errno) {
   if (sys_errno != EBADMSG) return strerror(sys_errno);
   return "the data that arrived are not what the other side sent: somebody in between changed, dropped, repeated or "

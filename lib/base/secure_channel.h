@@ -110,6 +110,11 @@ struct SecureChannel : RecordSender, RecordReceiver {
 // A connection that may be encrypted; null: it is not.
 ssize_t send_some(int fd, SecureChannel* channel, const void* data, size_t bytes);
 ssize_t recv_some(int fd, SecureChannel* channel, void* to, size_t room);
+// What is left of so many bytes, of which *done have gone. kSome: no more of them goes now; kBroken: see errno, which
+// is 0 where the other side has closed.
+enum class Moved { kAll, kSome, kBroken };
+Moved send_rest(int fd, SecureChannel* channel, const void* data, size_t bytes, size_t* done);
+Moved recv_rest(int fd, SecureChannel* channel, void* to, size_t bytes, size_t* done);
 // As strerror, for an errno of these.
 std::string why_broken(int sys_errno);
 

@@ -355,37 +355,22 @@ void set_low_latency(int fd) {
 }
 
 Result<void> send_all(int fd, const void* data, size_t bytes, Deadline deadline, SecureChannel* channel) {
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = send_some(fd, channel, at, bytes);
-    if (n > 0) {
-      at += n;
-      bytes -= static_cast<size_t>(n);
-    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      TUTTI_TRY(wait_for(fd, POLLOUT, deadline));
-    } else if (!(n < 0 && errno == EINTR)) {
-      return Error{Code::kRemoteError, system_error("send", errno).message, -1, errno};
-    }
+  for (size_t done = 0;;) {
+    const Moved moved = send_rest(fd, channel, data, bytes, &done);
+    if (moved == Moved::kAll) return {};
+    if (moved == Moved::kBroken) return Error{Code::kRemoteError, system_error("send", errno).message, -1, errno};
+    TUTTI_TRY(wait_for(fd, POLLOUT, deadline));
   }
-  return {};
 }
 
 Result<void> recv_all(int fd, void* data, size_t bytes, Deadline deadline, SecureChannel* channel) {
-  char* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = recv_some(fd, channel, at, bytes);
-    if (n > 0) {
-      at += n;
-      bytes -= static_cast<size_t>(n);
-    } else if (n == 0) {
-      return Error{Code::kRemoteError, "the other side closed the connection"};
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      TUTTI_TRY(wait_for(fd, POLLIN, deadline));
-    } else if (errno != EINTR) {
-      return Error{Code::kRemoteError, "receive: " + why_broken(errno), -1, errno};
-    }
+  for (size_t done = 0;;) {
+    const Moved moved = recv_rest(fd, channel, data, bytes, &done);
+    if (moved == Moved::kAll) return {};
+    if (moved == Moved::kBroken && errno == 0) return Error{Code::kRemoteError, "the other side closed the connection"};
+    if (moved == Moved::kBroken) return Error{Code::kRemoteError, "receive: " + why_broken(errno), -1, errno};
+    TUTTI_TRY(wait_for(fd, POLLIN, deadline));
   }
-  return {};
 }
 
 namespace {
