@@ -1,6 +1,5 @@
 #include "comm/metrics.h"
 
-#include "base/clock.h"
 #include "base/contained.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -58,48 +57,7 @@ void add_lateness(const RollCall& roll, Page* page) {
 
 }  // namespace
 
-std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, PeerWatch& watch, const LinkPool& links,
-                                        const std::string& pattern, RemoteAttendants* others) {
-  if (pattern.empty() && !(others != nullptr && log_enabled(LogLevel::kInfo))) return nullptr;
-  std::unique_ptr<Metrics> metrics(new Metrics(recorder, watch, links, pattern, others));
-  auto thread = start_thread("the thread that writes metrics", [&me = *metrics] { me.serve(); });
-  if (!thread) {
-    log(LogLevel::kWarn, "TUTTI_METRICS_FILE: nothing is written: %s", thread.error().message.c_str());
-    metrics->path_.clear();
-    return nullptr;
-  }
-  metrics->thread_ = std::move(thread).value();
-  return metrics;
-}
-
-Metrics::Metrics(const Recorder& recorder, PeerWatch& watch, const LinkPool& links, const std::string& pattern,
-                 RemoteAttendants* others)
-    : recorder_(recorder), watch_(watch), links_(links), others_(others), written_ns_(now_ns()) {
-  if (!pattern.empty()) path_ = trace_path(pattern, read_trace(recorder));
-}
-
-Metrics::~Metrics() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  stops_.notify_one();
-  if (thread_.joinable()) thread_.join();
-  (void)contained([this] { return write(), Result<void>(); });
-}
-
-void Metrics::serve() {
-  log_set_thread_rank(recorder_.header().rank);
-  std::unique_lock lock(mutex_);
-  while (!stops_.wait_for(lock, kLook, [&] { return stopping_; })) {
-    look();
-    if (others_ != nullptr && others_->any()) look_elsewhere();
-    if (now_ns() - written_ns_ >= kWriteNs) write_now();
-  }
-}
-
-// Those that were overwritten are taken for more of what is there.
-void Metrics::count(const Trace& trace) {
+void OperationTotals::count(const Trace& trace) {
   if (trace.operations.empty() || trace.last()->nth <= counted_) return;
   const uint64_t begun = trace.last()->nth - counted_;
   uint64_t seen = 0;
@@ -119,26 +77,24 @@ void Metrics::count(const Trace& trace) {
   counted_ += begun;
 }
 
-void Metrics::look() {
-  if (others_ == nullptr || recorder_.path().empty())
-    return count(read_trace(recorder_, read_from(recorder_.header(), counted_)));
-  const Attendants::Seen seen = attendants_.look();
-  count(seen.own);
+Trace LatenessWatch::look() {
+  Attendants::Seen seen = attendants_.look();
   roll_.enter(seen.ended);
   roll_.compare();
   tell_of_latecomers();
+  return std::move(seen.own);
 }
 
 // What was asked for the last time has come; if not, the next answers contain it.
-void Metrics::look_elsewhere() {
+void LatenessWatch::look_elsewhere() {
   const int64_t now = now_ns();
-  if (now - asked_ns_ < others_->every_ns()) return;
+  if (!others_.any() || now - asked_ns_ < others_.every_ns()) return;
   asked_ns_ = now;
-  roll_.enter(others_->heard());
-  others_->ask(watch_, roll_.compared());
+  roll_.enter(others_.heard());
+  others_.ask(watch_, roll_.compared());
 }
 
-void Metrics::tell_of_latecomers() {
+void LatenessWatch::tell_of_latecomers() {
   constexpr uint64_t kEnough = 20;
   constexpr int64_t kPauseNs = 60'000'000'000;
   const int64_t now = now_ns();
@@ -150,10 +106,51 @@ void Metrics::tell_of_latecomers() {
   told_ns_ = now;
 }
 
+std::unique_ptr<Metrics> Metrics::start(const Recorder& recorder, PeerWatch& watch, const LinkPool& links,
+                                        const std::string& pattern, RemoteAttendants* others) {
+  if (pattern.empty() && !(others != nullptr && log_enabled(LogLevel::kInfo))) return nullptr;
+  std::unique_ptr<Metrics> metrics(new Metrics(recorder, watch, links));
+  if (!pattern.empty()) metrics->path_ = trace_path(pattern, read_trace(recorder));
+  if (others != nullptr) metrics->lateness_.emplace(recorder, watch, *others);
+  auto thread = start_thread("the thread that writes metrics", [&me = *metrics] { me.serve(); });
+  if (!thread) {
+    log(LogLevel::kWarn, "TUTTI_METRICS_FILE: nothing is written: %s", thread.error().message.c_str());
+    metrics->path_.clear();
+    return nullptr;
+  }
+  metrics->thread_ = std::move(thread).value();
+  return metrics;
+}
+
+Metrics::~Metrics() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stops_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  (void)contained([this] { return write(), Result<void>(); });
+}
+
+void Metrics::serve() {
+  log_set_thread_rank(recorder_.header().rank);
+  std::unique_lock lock(mutex_);
+  while (!stops_.wait_for(lock, kLook, [&] { return stopping_; })) {
+    look();
+    if (lateness_) lateness_->look_elsewhere();
+    if (now_ns() - written_ns_ >= kWriteNs) write_now();
+  }
+}
+
+void Metrics::look() {
+  const bool compares = lateness_ && !recorder_.path().empty();
+  totals_.count(compares ? lateness_->look() : read_trace(recorder_, read_from(recorder_.header(), totals_.counted())));
+}
+
 void Metrics::write() {
   const std::lock_guard lock(mutex_);
   look();
-  roll_.compare_all();
+  if (lateness_) lateness_->compare_all();
   write_now();
 }
 
@@ -172,12 +169,15 @@ void Metrics::write_now() {
 std::string Metrics::text() const {
   const TraceHeader& header = recorder_.header();
   Page page(header.group);
+  const auto add_totals = [&](uint64_t OperationTotals::Total::*number) {
+    for (size_t i = 0; i < kCollectives; i++)
+      if (const auto& total = totals_.by_collective()[i]; total.operations > 0)
+        page.sample(header.rank, operation(i), total.*number);
+  };
   page.metric("tutti_operations_total", "counter", "Operations that this rank has begun.");
-  for (size_t i = 0; i < totals_.size(); i++)
-    if (totals_[i].operations > 0) page.sample(header.rank, operation(i), totals_[i].operations);
+  add_totals(&OperationTotals::Total::operations);
   page.metric("tutti_bytes_total", "counter", "Bytes of these operations' counts.");
-  for (size_t i = 0; i < totals_.size(); i++)
-    if (totals_[i].operations > 0) page.sample(header.rank, operation(i), totals_[i].bytes);
+  add_totals(&OperationTotals::Total::bytes);
   page.metric("tutti_errors_total", "counter", "1 if the communicator has failed.");
   page.sample(header.rank, "", uint64_t{watch_.ending().failed()});
   page.metric("tutti_control_retransmits_total", "counter",
@@ -186,7 +186,7 @@ std::string Metrics::text() const {
   page.metric("tutti_retransmits_total", "counter",
               "Segments retransmitted on the data connections to a peer, as of the last operation that waited.");
   for (const auto& [other, n] : links_.resent()) page.sample(header.rank, peer(other), n);
-  if (others_ != nullptr) add_lateness(roll_, &page);
+  if (lateness_) add_lateness(lateness_->roll(), &page);
   return page.take();
 }
 

@@ -2,9 +2,8 @@
 // every 5 s, when the communicator has been finalized, when it breaks and when it ends; and in the log, at info, which
 // rank is late again and again. A thread of its own reads this rank's recorder ten times a second, and on the first
 // rank of each host those of all ranks there; once a second it asks the other hosts for theirs. Operations pay nothing
-// for it. Of more than 10,000 operations a second
-// some are overwritten before: then a sample is read, and the others count as if they had been like those, but nobody
-// was late for them.
+// for it. Of more than 10,000 operations a second some are overwritten before: then a sample is read, and the others
+// count as if they had been like those, but nobody was late for them.
 //
 // Threading: write() from any thread.
 #pragma once
@@ -13,9 +12,11 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "base/clock.h"
 #include "comm/link_pool.h"
 #include "comm/remote_attendants.h"
 #include "debug/lateness.h"
@@ -23,6 +24,44 @@
 #include "group/peers.h"
 
 namespace tutti {
+
+// A rank's operations and their bytes.
+class OperationTotals {
+ public:
+  struct Total {
+    uint64_t operations = 0, bytes = 0;
+  };
+  uint64_t counted() const { return counted_; }  // operations, of all kinds
+  // Those that have begun since. Those that were overwritten are taken for more of what is there.
+  void count(const Trace& trace);
+  const std::array<Total, kCollectives>& by_collective() const { return totals_; }
+
+ private:
+  std::array<Total, kCollectives> totals_{};
+  uint64_t counted_ = 0;
+};
+
+// The ranks of this rank's host, compared with each other and with those of the other hosts; who is late again and
+// again is told in the log.
+class LatenessWatch {
+ public:
+  LatenessWatch(const Recorder& recorder, PeerWatch& watch, RemoteAttendants& others)
+      : watch_(watch), others_(others), attendants_(recorder) {}
+  Trace look();  // at this host's; what it has read of this rank's own
+  void look_elsewhere();
+  void compare_all() { roll_.compare_all(); }  // without waiting for anybody
+  const RollCall& roll() const { return roll_; }
+
+ private:
+  void tell_of_latecomers();
+
+  PeerWatch& watch_;
+  RemoteAttendants& others_;
+  Attendants attendants_;
+  RollCall roll_;
+  uint64_t told_latecomers_ = 0;
+  int64_t told_ns_ = 0, asked_ns_ = 0;
+};
 
 class Metrics {
  public:
@@ -36,32 +75,22 @@ class Metrics {
   void write();
 
  private:
-  Metrics(const Recorder& recorder, PeerWatch& watch, const LinkPool& links, const std::string& pattern,
-          RemoteAttendants* others);
+  Metrics(const Recorder& recorder, PeerWatch& watch, const LinkPool& links)
+      : recorder_(recorder), watch_(watch), links_(links) {}
   // With mutex_ held.
   void serve();
   void look();
-  void look_elsewhere();
-  void count(const Trace& trace);
-  void tell_of_latecomers();
   void write_now();
   std::string text() const;
 
   const Recorder& recorder_;
   PeerWatch& watch_;
   const LinkPool& links_;
-  RemoteAttendants* const others_;
   std::string path_;  // empty: nothing is written
   std::mutex mutex_;  // what follows
-  struct Total {
-    uint64_t operations = 0, bytes = 0;
-  };
-  std::array<Total, kCollectives> totals_{};
-  uint64_t counted_ = 0;  // operations
-  Attendants attendants_{recorder_};
-  RollCall roll_;
-  uint64_t told_latecomers_ = 0;
-  int64_t told_ns_ = 0, written_ns_ = 0, asked_ns_ = 0;
+  OperationTotals totals_;
+  std::optional<LatenessWatch> lateness_;
+  int64_t written_ns_ = now_ns();
   bool has_warned_ = false, stopping_ = false;
   std::condition_variable stops_;
   std::thread thread_;
