@@ -38,7 +38,7 @@ Result<Bootstrap> Bootstrap::join(const UniqueId& id, int rank, int n_ranks, Dea
   b.channel_ = std::move(root.channel);
   b.relay_ = root.relay;
   b.round_trip_ns_ = root.round_trip_ns;
-  const std::string join = make_join_frame(rank, n_ranks, deadline.left_ms(INT32_MAX));
+  const std::string join = make_join_frame(make_join(rank, n_ranks, deadline.left_ms(INT32_MAX)));
   if (auto sent = send_all(b.fd_.get(), join.data(), join.size(), deadline, b.channel_.get()); !sent)
     return b.root_lost(sent.error());
   log(LogLevel::kInfo, "rank %d of %d joined the root at %s", rank, n_ranks, root.how.c_str());

@@ -160,9 +160,7 @@ RelayServer::RelayServer(std::vector<Fd> listening, const Key& key, Deadline dea
     : FrameServer(std::move(listening), key, deadline),
       host_(std::move(host)),
       above_(std::move(root.relay)),
-      root_(&add(std::move(root.fd), std::move(root.channel))) {
-  root_->in = FrameReader(most_bytes_of_all(host_.n_ranks));
-}
+      root_(&add(std::move(root.fd), std::move(root.channel), most_bytes_of_all(host_.n_ranks))) {}
 
 bool RelayServer::finished() {
   return !is_anyone_here() && !is_anyone_coming() && (had_client_ || root_ == nullptr || deadline_.passed());
@@ -171,14 +169,18 @@ bool RelayServer::finished() {
 void RelayServer::let_in(Client& client) {
   JoinMessage me = host_;
   me.contact.clear();
-  send(client, {std::make_shared<std::string>(make_join_frame(me, FrameKind::kRelay))});
+  client.send({std::make_shared<std::string>(make_join_frame(me, FrameKind::kRelay))});
 }
 
 bool RelayServer::take(Client& client, FrameKind kind, int rank, std::string body) {
   if (&client == root_) return take_from_root(kind, body);
   if (kind == FrameKind::kJoin || kind == FrameKind::kRelay) {
     const auto who = read_join(body);
-    if (!who || !take_newcomer(client, *who, kind)) return false;
+    if (!who || (client.known && (kind == FrameKind::kRelay || !client.is_relay))) return false;
+    had_client_ = true;
+    if (kind == FrameKind::kRelay) client.is_relay = true;
+    if (!client.known) greet(client, *who);
+    if (kind == FrameKind::kJoin) ranks_.try_emplace(who->rank, &client);
   } else {
     const auto found = ranks_.find(rank);
     // Of two that claim one rank, the second is not listened to until the root has ended the group.
@@ -186,15 +188,6 @@ bool RelayServer::take(Client& client, FrameKind kind, int rank, std::string bod
     if (kind == FrameKind::kLeave || (kind == FrameKind::kGone && client.is_relay)) ranks_.erase(found);
   }
   if (kind != FrameKind::kRelay) pass_up(kind, std::move(body), rank);
-  return true;
-}
-
-bool RelayServer::take_newcomer(Client& client, const JoinMessage& who, FrameKind kind) {
-  if (client.known && (kind == FrameKind::kRelay || !client.is_relay)) return false;
-  had_client_ = true;
-  if (kind == FrameKind::kRelay) client.is_relay = true;
-  if (!client.known) greet(client, who);
-  if (kind == FrameKind::kJoin) ranks_.try_emplace(who.rank, &client);
   return true;
 }
 
@@ -210,44 +203,41 @@ void RelayServer::pass_up(FrameKind kind, std::string body, int rank) {
   } else if (kind == FrameKind::kBlob && first_blob_.empty()) {
     first_blob_ = body;
   }
-  send(*root_, {std::make_shared<std::string>(make_frame(kind, body, rank))});
+  root_->send({std::make_shared<std::string>(make_frame(kind, body, rank))});
 }
 
 bool RelayServer::take_from_root(FrameKind kind, const std::string& body) {
-  if (kind == FrameKind::kReport) report_to_all(unpack_report(body));
+  if (kind == FrameKind::kReport) broadcast_.report(unpack_report(body));
   if (kind != FrameKind::kAll) return kind == FrameKind::kReport;
-  stop_listening();  // they are all there
+  listening_.close();  // they are all there
   const Frame all{std::make_shared<std::string>(make_frame(FrameKind::kAll, body))};
   auto file = std::make_shared<const Fd>(body.size() < kMappedFromBytes ? Fd() : Blobs::to_file(body));
   const Frame mapped{std::make_shared<std::string>(make_frame(FrameKind::kMapped, "")), file};
-  send_to_all(*file ? mapped : all, all);
+  broadcast_.answer(*file ? mapped : all, all);
   return true;
 }
 
 void RelayServer::lose(Client& client) {
   if (&client != root_) {
     // The process that relayed comes first: that is the one to be named.
-    if (ranks_.contains(client.rank) && ranks_[client.rank] == &client) pass_up(FrameKind::kGone, "", client.rank);
-    for (auto rank = ranks_.begin(); rank != ranks_.end();) {
-      const bool is_gone = rank->second == &client;
-      if (is_gone && rank->first != client.rank) pass_up(FrameKind::kGone, "", rank->first);
-      rank = is_gone ? ranks_.erase(rank) : std::next(rank);
-    }
+    for (const bool relayed : {true, false})
+      for (const auto& [rank, through] : ranks_)
+        if (through == &client && (rank == client.rank) == relayed) pass_up(FrameKind::kGone, "", rank);
+    std::erase_if(ranks_, [&](const auto& entry) { return entry.second == &client; });
     return;
   }
   root_ = nullptr;
-  stop_listening();
+  listening_.close();
+  const std::string lost = format("the ranks of host %.63s lost their connection to ", host_.host.c_str());
   if (above_)
-    report_to_all({Code::kRemoteError,
-                   format("the ranks of host %.63s lost their connection to rank %d (%s), through which they reach the "
-                          "group's root: see its output for the reason",
-                          host_.host.c_str(), above_->rank, who_is(*above_).c_str()),
-                   above_->rank});
+    broadcast_.report({Code::kRemoteError,
+                       lost + format("rank %d (%s), through which they reach the group's root: see its output for the "
+                                     "reason",
+                                     above_->rank, who_is(*above_).c_str()),
+                       above_->rank});
   else
-    report_to_all({Code::kRemoteError,
-                   format("the ranks of host %.63s lost their connection to the group's root: the process that made "
-                          "the unique id must live until all ranks have joined",
-                          host_.host.c_str())});
+    broadcast_.report({Code::kRemoteError, lost + "the group's root: the process that made the unique id must live "
+                                                  "until all ranks have joined"});
 }
 
 }  // namespace tutti

@@ -32,7 +32,6 @@ class RelayServer final : public FrameServer {
   void lose(Client& client) override;
 
   bool take_from_root(FrameKind kind, const std::string& body);
-  bool take_newcomer(Client& client, const JoinMessage& who, FrameKind kind);
   void pass_up(FrameKind kind, std::string body, int rank);
 
   const JoinMessage host_;

@@ -21,13 +21,14 @@ constexpr int kMostRelays = kFewRanks;
 }  // namespace
 
 bool RootServer::finished() {
-  if (stop_at_.passed() || (has_failed() && n_present_ == 0 && own_deadline_.passed())) return true;
+  if (timed_out_ && look_at_.passed()) return true;
+  if (broadcast_.report() && n_present_ == 0 && own_deadline_.passed()) return true;
   if (n_ranks_ == 0 || (n_joined_ < n_ranks_ && !timed_out_)) return false;
   return !is_anyone_here();
 }
 
 void RootServer::look_at_clock() {
-  if (tell_at_.passed()) tell_of_absent();
+  if (look_at_.passed() && !timed_out_) tell_of_absent();
   if (deadline_.passed() && !timed_out_) report_time_out();
 }
 
@@ -71,10 +72,11 @@ void RootServer::on_gone(int rank) {
 }
 
 void RootServer::blame(int rank, const std::string& who) {
-  report_to_all({Code::kRemoteError,
-                 format("rank %d (%s) closed its connection before the group had formed: see its output for the reason",
-                        rank, who.c_str()),
-                 rank});
+  broadcast_.report(
+      {Code::kRemoteError,
+       format("rank %d (%s) closed its connection before the group had formed: see its output for the reason", rank,
+              who.c_str()),
+       rank});
 }
 
 bool RootServer::on_relay(Client& client, const std::string& body, bool only_asks) {
@@ -91,9 +93,9 @@ bool RootServer::on_relay(Client& client, const std::string& body, bool only_ask
   const Frame answer{
       std::make_shared<std::string>(make_join_frame(above, is_here ? FrameKind::kRelay : FrameKind::kGo))};
   if (is_here)
-    send(client, answer);
+    client.send(answer);
   else
-    send_last(client, answer);
+    client.send_last(answer);
   return true;
 }
 
@@ -104,9 +106,13 @@ bool RootServer::on_join(Client& client, const std::string& body) {
   if (n_ranks_ == 0) {
     n_ranks_ = join->n_ranks;
     first_rank_ = join->rank;
-    tell_at_ = Deadline::after_seconds(kTellSeconds);
+    if (!timed_out_) look_at_ = Deadline::after_seconds(kTellSeconds);
     members_.resize(static_cast<size_t>(n_ranks_));
-    if (n_ranks_ <= kFewRanks) check_room();
+    if (n_ranks_ <= kFewRanks) {  // they all come here
+      const size_t to_come = static_cast<size_t>(n_ranks_) - std::min(clients_.size(), static_cast<size_t>(n_ranks_));
+      const auto room = check_descriptors(open_descriptors(), to_come, "the group's root");
+      if (!room) broadcast_.report(room.error());
+    }
   }
   Member& member = members_[static_cast<size_t>(join->rank)];
   member.client = &client;
@@ -118,13 +124,6 @@ bool RootServer::on_join(Client& client, const std::string& body) {
   if (n_joined_ == 1 || join->left_ms < deadline_.left_ms(INT32_MAX))
     deadline_ = Deadline::after_seconds(join->left_ms / 1e3);
   return true;
-}
-
-// They all come here.
-void RootServer::check_room() {
-  const size_t to_come = static_cast<size_t>(n_ranks_) - std::min(clients_.size(), static_cast<size_t>(n_ranks_));
-  if (auto room = check_descriptors(open_descriptors(), to_come, "the group's root"); !room)
-    report_to_all(room.error());
 }
 
 // Does this rank fit to those that are there? If not, all of them are told, the newcomer too.
@@ -144,21 +143,21 @@ bool RootServer::check_join(Client& client, const JoinMessage& join) {
   if (wrong.empty()) return true;
   const Error error{Code::kInvalidUsage, wrong, join.rank};
   if (!client.known) greet(client, join);
-  report_to_all(error);
+  broadcast_.report(error);
   return false;
 }
 
 bool RootServer::on_blob(Member& member, int rank, std::string blob) {
-  if (member.has_blob) return false;
+  if (member.blob) return false;
   member.blob = std::move(blob);
-  member.has_blob = true;
   n_blobs_++;
   for (size_t r = 0; n_present_ < n_joined_ && r < members_.size(); r++) {
     if (members_[r].who.empty() || members_[r].client != nullptr) continue;
-    report_to_all({Code::kRemoteError,
-                   format("rank %zu (%s) has left, but rank %d is still waiting for it: see its output for the reason",
-                          r, members_[r].who.c_str(), rank),
-                   static_cast<int>(r)});
+    broadcast_.report(
+        {Code::kRemoteError,
+         format("rank %zu (%s) has left, but rank %d is still waiting for it: see its output for the reason", r,
+                members_[r].who.c_str(), rank),
+         static_cast<int>(r)});
     return true;
   }
   if (n_blobs_ == n_ranks_) finish_round();
@@ -170,27 +169,27 @@ void RootServer::on_report(int rank, const std::string& body) {
   error.message = format("rank %d (%s) could not join: %s", rank, members_[static_cast<size_t>(rank)].who.c_str(),
                          error.message.c_str());
   if (error.culprit_rank < 0) error.culprit_rank = rank;
-  report_to_all(error);
+  broadcast_.report(error);
 }
 
 void RootServer::finish_round() {
   std::vector<std::string> blobs;
   for (Member& member : members_) {
-    blobs.push_back(std::exchange(member.blob, {}));
-    member.has_blob = false;
+    blobs.push_back(std::move(*member.blob));
+    member.blob.reset();
   }
   n_blobs_ = 0;
   const Frame all{std::make_shared<std::string>(make_frame(FrameKind::kAll, std::string(Blobs::pack(blobs).bytes())))};
-  send_to_all(all, all);
+  broadcast_.answer(all, all);
 }
 
 // While they may still come, and somebody may look why they do not.
 void RootServer::tell_of_absent() {
-  tell_at_ = Deadline::never();
+  look_at_ = Deadline::never();
   std::vector<int> absent;
   for (int r = 0; r < n_ranks_; r++)
     if (members_[static_cast<size_t>(r)].who.empty()) absent.push_back(r);
-  if (absent.empty() || has_failed()) return;
+  if (absent.empty() || broadcast_.report()) return;
   log(LogLevel::kWarn, "%s %s of %d did not join the group within %.0f s of the first one%s",
       absent.size() > 1 ? "ranks" : "rank", rank_list(absent).c_str(), n_ranks_, kTellSeconds,
       misfits().empty() ? "; still waiting" : describe_misfits().c_str());
@@ -198,12 +197,12 @@ void RootServer::tell_of_absent() {
 
 void RootServer::report_time_out() {
   timed_out_ = true;
-  stop_at_ = Deadline::after_seconds(kLastWordsSeconds);
+  look_at_ = Deadline::after_seconds(kLastWordsSeconds);
   std::vector<int> absent, silent;
   for (int r = 0; r < n_ranks_; r++) {
     const Member& member = members_[static_cast<size_t>(r)];
     if (member.who.empty()) absent.push_back(r);
-    if (!member.who.empty() && !member.has_blob) silent.push_back(r);
+    if (!member.who.empty() && !member.blob) silent.push_back(r);
   }
   std::string text;
   if (!absent.empty())
@@ -217,7 +216,7 @@ void RootServer::report_time_out() {
   text += misfits().empty() ? "; look for processes that did not start, come later than TUTTI_INIT_TIMEOUT allows or "
                               "cannot reach the root"
                             : describe_misfits();
-  report_to_all({Code::kTimeout, text, culprit});
+  broadcast_.report({Code::kTimeout, text, culprit});
 }
 
 std::string RootServer::describe_misfits() const {
@@ -238,10 +237,8 @@ Result<Listener> listen_everywhere(uint16_t port) {
   TUTTI_TRY_ASSIGN(auto interfaces, local_interfaces());
   TUTTI_TRY_ASSIGN(Fd fd, listen_any(port, &port));
   listener.fds = only(std::move(fd));
-  for (Interface& interface : advertised(std::move(interfaces))) {
-    interface.address.set_port(port);
-    listener.contact.addresses.push_back(interface.address);
-  }
+  for (const Interface& i : advertised(std::move(interfaces)))
+    listener.contact.addresses.emplace_back(i.address).set_port(port);
   return listener;
 }
 

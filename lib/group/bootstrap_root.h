@@ -7,6 +7,7 @@
 // ranks read the reason instead of "connection refused".
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,7 @@ class RootServer final : public FrameServer {
   struct Member {
     Client* client = nullptr;  // through which it is reached; nullptr: not yet there, or gone
     std::string who;           // "host h pid 12"; empty: never joined
-    std::string blob;
-    bool has_blob = false;
+    std::optional<std::string> blob;
     bool has_left = false;  // in good order
   };
 
@@ -33,7 +33,6 @@ class RootServer final : public FrameServer {
   void lose(Client& client) override;
   void look_at_clock() override;
 
-  void check_room();
   bool on_join(Client& client, const std::string& body);
   bool check_join(Client& client, const JoinMessage& join);
   bool on_relay(Client& client, const std::string& body, bool only_asks);

@@ -10,6 +10,7 @@
 
 #include "base/descriptor.h"
 #include "base/log.h"
+#include "base/socket.h"
 #include "base/thread.h"
 #include "group/blobs.h"
 
@@ -19,69 +20,156 @@ namespace {
 constexpr int64_t kJoinLimitNs = 5'000'000'000;  // from accept to Join
 // Where there is no room for a new connection, the oldest is dropped after this: if it said nothing, or half its words.
 constexpr int64_t kSilenceNs = 100'000'000, kHurryNs = 1'000'000'000;
-constexpr size_t kMaxPending = 256;           // connections that have not joined
-constexpr size_t kMostMisfits = 8;            // named at the end
-constexpr int kAcceptsPerTurn = 64;           // so that a flood of connections cannot starve those that are in
-constexpr double kAcceptPauseSeconds = 0.05;  // when there is no descriptor or no room for one more
-constexpr uint64_t kIsDoor = 1;               // in what epoll tells; clients are told by their address
+constexpr size_t kMaxPending = 256;  // connections that have not joined
+constexpr size_t kMostMisfits = 8;   // named at the end
+constexpr int kAcceptsPerTurn = 64;  // so that a flood of connections cannot starve those that are in
 
 }  // namespace
 
+bool ListeningSockets::watch(bool wanted) {
+  if (std::exchange(watches_, wanted) == wanted) return wanted;
+  for (const Fd& door : listening_) {
+    epoll_event event{EPOLLIN, {.u64 = (static_cast<uint64_t>(door.get()) << 1) | kIsDoor}};
+    ::epoll_ctl(epoll_, wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, door.get(), &event);
+  }
+  return wanted;
+}
+
+FrameConnection::FrameConnection(Fd fd, const Key& key, int epoll)
+    : fd_(std::move(fd)), epoll_(epoll), handshake_(Handshake::server(key, HelloKind::kBootstrap, -1)) {
+  watch();
+}
+
+FrameConnection::FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes, int epoll)
+    : fd_(std::move(fd)), epoll_(epoll), channel_(std::move(channel)), stage_(Stage::kOpen), in_(most_bytes) {
+  watch();
+}
+
+Handshake::Status FrameConnection::advance_handshake() {
+  const auto status = handshake_->advance(fd_.get());
+  if (status == Handshake::Status::kDone) {
+    stage_ = Stage::kOpen;
+    channel_ = handshake_->take_channel();
+  }
+  return status;
+}
+
+void FrameConnection::send(Frame frame) {
+  if (stage_ != Stage::kOpen) return;
+  out_.push_back(std::move(frame));
+  flush();
+  watch();
+}
+
+void FrameConnection::send_last(Frame frame) {
+  send(std::move(frame));
+  if (stage_ == Stage::kOpen) stage_ = Stage::kDraining;
+}
+
+void FrameConnection::flush() {
+  for (; !out_.empty(); out_.pop_front(), out_sent_ = 0) {
+    const Frame& frame = out_.front();
+    const std::string& bytes = *frame.bytes;
+    if (frame.descriptor != nullptr && out_sent_ == 0) {
+      if (!send_with_descriptor(fd_.get(), bytes.data(), bytes.size(), *frame.descriptor)) return;
+      continue;
+    }
+    // Full: epoll calls again; broken: the next read shows it.
+    if (send_rest(fd_.get(), channel_.get(), bytes.data(), bytes.size(), &out_sent_) != Moved::kAll) return;
+  }
+}
+
+// Closing a socket with unread bytes would throw away the report that is on its way: so read until the other side
+// closes.
+bool FrameConnection::drain() {
+  char scrap[4096];
+  for (;;) {
+    const ssize_t n = ::recv(fd_.get(), scrap, sizeof scrap, MSG_DONTWAIT);
+    if (n > 0 || (n < 0 && errno == EINTR)) continue;
+    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  }
+}
+
+void FrameConnection::watch() {
+  const bool writes = stage_ == Stage::kHandshake ? handshake_->wants_write() : has_unsent();
+  const uint32_t events = EPOLLIN | (writes ? uint32_t{EPOLLOUT} : 0);
+  if (stage_ == Stage::kClosed || events == events_) return;
+  epoll_event event{events, {.u64 = reinterpret_cast<uint64_t>(this)}};
+  ::epoll_ctl(epoll_, events_ == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd_.get(), &event);
+  events_ = events;
+}
+
+void FrameConnection::close() {
+  stage_ = Stage::kClosed;
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
+  // Not only close: a forked child may hold a copy of the descriptor.
+  ::shutdown(fd_.get(), SHUT_RDWR);
+}
+
+void Broadcast::answer(const Frame& to_ranks, const Frame& to_relays) {
+  own_answer_ = Answer{to_ranks, to_relays};
+  for (BootstrapClient& client : clients_)
+    if (client.rank >= 0 && !client.is_own) client.send((*own_answer_)[client.is_relay]);
+  answer_own_ranks();
+}
+
+void Broadcast::answer_own_ranks() {
+  if (!own_answer_) return;
+  for (const BootstrapClient& client : clients_)
+    if (client.rank >= 0 && !client.is_own && client.stage() != FrameConnection::Stage::kClosed && client.has_unsent())
+      return;
+  const Answer answer = *std::exchange(own_answer_, std::nullopt);
+  for (BootstrapClient& client : clients_)
+    if (client.rank >= 0 && client.is_own) client.send(answer[client.is_relay]);
+}
+
+void Broadcast::report(const Error& error) {
+  if (report_) return;
+  log(LogLevel::kInfo, "the group's root gives up: %s", error.message.c_str());
+  report_ = Frame{std::make_shared<std::string>(make_frame(FrameKind::kReport, pack_report(error)))};
+  const std::optional<Answer> decided_before = std::exchange(own_answer_, std::nullopt);
+  for (const bool own : {false, true}) {
+    for (BootstrapClient& client : clients_) {
+      if (client.rank < 0 || client.is_own != own) continue;
+      if (own && decided_before) client.send((*decided_before)[client.is_relay]);
+      client.send_last(*report_);
+    }
+  }
+}
+
 FrameServer::FrameServer(std::vector<Fd> listening, const Key& key, Deadline deadline)
-    : key_(key), deadline_(deadline), epoll_(::epoll_create1(EPOLL_CLOEXEC)), listening_(std::move(listening)) {}
+    : key_(key),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      deadline_(deadline),
+      listening_(std::move(listening), epoll_.get()) {}
 
 void FrameServer::run() {
   constexpr int kLongMs = 1000;
   while (!finished()) turn(kLongMs);
-  for (Client& client : clients_) ::shutdown(client.fd.get(), SHUT_RDWR);
+  for (Client& client : clients_) ::shutdown(client.fd(), SHUT_RDWR);
 }
 
 void FrameServer::turn(int most_ms) {
   wait(most_ms);
   drop_late();
-  if (std::exchange(any_closed_, false)) clients_.remove_if([](const Client& client) { return client.closed; });
-  answer_own_ranks();
+  if (std::exchange(any_closed_, false))
+    clients_.remove_if([](const Client& client) { return client.stage() == Client::Stage::kClosed; });
+  broadcast_.answer_own_ranks();
   look_at_clock();
 }
 
 void FrameServer::wait(int most_ms) {
-  const bool accepts = accept_again_.passed();
-  watch_doors(accepts);
-  const int cap_ms = std::min(most_ms, !accepts ? 50 : n_pending_ > 0 ? 200 : most_ms);
-  const int left_ms = std::min(
-      {deadline_.passed() ? cap_ms : deadline_.left_ms(cap_ms), stop_at_.left_ms(cap_ms), tell_at_.left_ms(cap_ms)});
+  const int cap_ms = std::min(most_ms, !listening_.open() ? 50 : n_pending_ > 0 ? 200 : most_ms);
+  const int left_ms = std::min(deadline_.passed() ? cap_ms : deadline_.left_ms(cap_ms), look_at_.left_ms(cap_ms));
   epoll_event events[64];
   const int n = ::epoll_wait(epoll_.get(), events, std::size(events), left_ms);
   for (int i = 0; i < n; i++) {
     const uint64_t whose = events[i].data.u64;
-    if ((whose & kIsDoor) != 0)
+    if ((whose & ListeningSockets::kIsDoor) != 0)
       accept_clients(static_cast<int>(whose >> 1));
     else
-      serve(*reinterpret_cast<Client*>(whose));
+      serve(static_cast<Client&>(*reinterpret_cast<FrameConnection*>(whose)));
   }
-}
-
-void FrameServer::watch_doors(bool wanted) {
-  if (wanted == watches_doors_) return;
-  watches_doors_ = wanted;
-  for (const Fd& door : listening_) {
-    epoll_event event{EPOLLIN, {.u64 = (static_cast<uint64_t>(door.get()) << 1) | kIsDoor}};
-    ::epoll_ctl(epoll_.get(), wanted ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, door.get(), &event);
-  }
-}
-
-void FrameServer::stop_listening() {
-  watch_doors(false);
-  listening_.clear();
-}
-
-void FrameServer::watch(Client& client) {
-  const bool writes = client.authenticated ? !client.out.empty() : client.handshake.wants_write();
-  const uint32_t events = EPOLLIN | (writes ? uint32_t{EPOLLOUT} : 0);
-  if (client.closed || events == client.events) return;
-  epoll_event event{events, {.u64 = reinterpret_cast<uint64_t>(&client)}};
-  ::epoll_ctl(epoll_.get(), client.events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, client.fd.get(), &event);
-  client.events = events;
 }
 
 void FrameServer::accept_clients(int door) {
@@ -92,20 +180,18 @@ void FrameServer::accept_clients(int door) {
       if (room && (errno == EMFILE || errno == ENFILE)) lack_descriptors(errno);
       if (!room || errno == EAGAIN) short_since_.reset();
       // Somebody waits: without a pause, a lack of descriptors would make this loop spin.
-      if (i == 0) accept_again_ = Deadline::after_seconds(kAcceptPauseSeconds);
+      if (i == 0) listening_.pause();
       return;
     }
     short_since_.reset();
     n_pending_++;
-    watch(clients_.emplace_back(std::move(fd), key_));
+    clients_.emplace_back(std::move(fd), key_, epoll_.get());
   }
 }
 
-FrameServer::Client& FrameServer::add(Fd fd, std::unique_ptr<SecureChannel> channel) {
-  Client& client = clients_.emplace_back(std::move(fd), key_);
-  client.channel = std::move(channel);
-  client.authenticated = client.known = true;
-  watch(client);
+FrameServer::Client& FrameServer::add(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes) {
+  Client& client = clients_.emplace_back(std::move(fd), std::move(channel), most_bytes, epoll_.get());
+  client.known = true;
   return client;
 }
 
@@ -115,18 +201,18 @@ void FrameServer::lack_descriptors(int why) {
   if (make_room()) return;
   if (!short_since_) short_since_ = now_ns();
   if (now_ns() - *short_since_ < kPatienceNs) return;
-  report_to_all(system_error("the group's root could not take in all ranks: accept", why));
+  broadcast_.report(system_error("the group's root could not take in all ranks: accept", why));
 }
 
 // Silent connections must not keep honest ranks out: the oldest goes. Not one whose words have come and were not read
 // yet: that rank takes itself to be in.
 bool FrameServer::make_room() {
   for (Client& client : clients_) {
-    if (client.closed || client.authenticated) continue;
+    if (client.stage() != Client::Stage::kHandshake) continue;
     advance_handshake(client);
-    if (client.closed) return true;
-    if (client.authenticated) continue;
-    if (now_ns() - client.since_ns < (client.handshake.heard() ? kHurryNs : kSilenceNs)) continue;
+    if (client.stage() == Client::Stage::kClosed) return true;
+    if (client.stage() != Client::Stage::kHandshake) continue;
+    if (client.age_ns() < (client.handshake().heard() ? kHurryNs : kSilenceNs)) continue;
     forget(client);
     return true;
   }
@@ -138,57 +224,49 @@ void FrameServer::drop_late() {
   if (n_pending_ == 0 || now_ns() - dropped_late_ns_ < kEveryNs) return;
   dropped_late_ns_ = now_ns();
   for (Client& client : clients_)
-    if (is_pending(client) && now_ns() - client.since_ns > kJoinLimitNs) forget(client);
+    if (!client.known && client.age_ns() > kJoinLimitNs) forget(client);
 }
 
 void FrameServer::forget(Client& client) {
-  if (client.closed) return;
-  client.closed = any_closed_ = true;
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client.fd.get(), nullptr);
-  // Not only close: a forked child may hold a copy of the descriptor.
-  ::shutdown(client.fd.get(), SHUT_RDWR);
-  if (is_pending(client)) n_pending_--;
-  if (client.known) lose(client);
+  if (client.stage() == Client::Stage::kClosed) return;
+  client.close();
+  any_closed_ = true;
+  if (client.known)
+    lose(client);
+  else
+    n_pending_--;
 }
 
 void FrameServer::serve(Client& client) {
-  if (!client.authenticated && !client.closed) advance_handshake(client);
-  if (client.authenticated && !client.closed) {
-    if (client.draining)
-      drain(client);
-    else
-      read_frames(client);
-    flush(client);
-  }
-  watch(client);
+  if (client.stage() == Client::Stage::kHandshake) advance_handshake(client);
+  if (client.stage() == Client::Stage::kDraining && !client.drain()) forget(client);
+  read_frames(client);
+  if (client.stage() == Client::Stage::kOpen || client.stage() == Client::Stage::kDraining) client.flush();
+  client.watch();
 }
 
 void FrameServer::advance_handshake(Client& client) {
-  switch (client.handshake.advance(client.fd.get())) {
+  switch (client.advance_handshake()) {
     case Handshake::Status::kPending: return;
-    case Handshake::Status::kDone:
-      client.authenticated = true;
-      client.channel = client.handshake.take_channel();
-      let_in(client);
-      return;
+    case Handshake::Status::kDone: return let_in(client);
     case Handshake::Status::kFailed: break;
   }
-  const std::string who = peer_name(client.fd.get());
-  log(LogLevel::kInfo, "the group's root dropped a connection from %s: %s", who.c_str(),
-      client.handshake.why().c_str());
+  const std::string who = peer_name(client.fd());
+  const std::string& why = client.handshake().why();
+  log(LogLevel::kInfo, "the group's root dropped a connection from %s: %s", who.c_str(), why.c_str());
   // Each attempt comes from another port.
   const std::string host = who.substr(0, who.rfind(':'));
-  if (client.handshake.is_misfit() && misfits_.size() < kMostMisfits) misfits_[host] = client.handshake.why();
+  if (client.handshake().is_misfit() && misfits_.size() < kMostMisfits) misfits_[host] = why;
   forget(client);
 }
 
 void FrameServer::read_frames(Client& client) {
-  while (!client.closed && !client.draining) {
-    const auto status = client.in.read(client.fd.get(), client.channel.get());
+  while (client.stage() == Client::Stage::kOpen) {
+    const auto status = client.read();
     if (status == FrameReader::Status::kPending) return;
     if (status == FrameReader::Status::kClosed) return forget(client);
-    std::string body = client.in.take_body();
-    FrameKind kind = client.in.kind();
+    FrameKind kind = client.in().kind();
+    std::string body = client.in().take_body();
     if (kind == FrameKind::kBlob && client.is_relay && client.first_blob.empty()) client.first_blob = body;
     if (kind == FrameKind::kLike) {
       std::string blob = client.first_blob;
@@ -196,19 +274,7 @@ void FrameServer::read_frames(Client& client) {
       kind = FrameKind::kBlob;
       body = std::move(blob);
     }
-    if (!take(client, kind, client.in.rank(), std::move(body))) forget(client);
-  }
-}
-
-// Closing a socket with unread bytes would throw away the report that is on its way: so read until the other side
-// closes.
-void FrameServer::drain(Client& client) {
-  char scrap[4096];
-  for (;;) {
-    const ssize_t n = ::recv(client.fd.get(), scrap, sizeof scrap, MSG_DONTWAIT);
-    if (n > 0 || (n < 0 && errno == EINTR)) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    return forget(client);
+    if (!take(client, kind, client.in().rank(), std::move(body))) forget(client);
   }
 }
 
@@ -216,78 +282,14 @@ void FrameServer::greet(Client& client, const JoinMessage& join) {
   client.rank = join.rank;
   client.who = who_is(join);
   client.is_own = client.who == who_is(make_join(join.rank, join.n_ranks, 0));
-  if (is_pending(client)) n_pending_--;
+  if (!client.known) n_pending_--;
   client.known = true;
-  if (report_) send_last(client, *report_);
-}
-
-void FrameServer::send(Client& client, Frame frame) {
-  if (client.closed || client.draining) return;
-  client.out.push_back(std::move(frame));
-  flush(client);
-  watch(client);
-}
-
-void FrameServer::send_last(Client& client, Frame frame) {
-  send(client, std::move(frame));
-  if (is_pending(client)) n_pending_--;
-  client.draining = true;
-}
-
-void FrameServer::flush(Client& client) {
-  while (!client.closed && !client.out.empty()) {
-    const Frame& frame = client.out.front();
-    const std::string& bytes = *frame.bytes;
-    ssize_t n;
-    if (frame.descriptor != nullptr && client.out_sent == 0)
-      n = send_with_descriptor(client.fd.get(), bytes.data(), bytes.size(), *frame.descriptor)
-              ? static_cast<ssize_t>(bytes.size())
-              : -1;
-    else
-      n = send_some(client.fd.get(), client.channel.get(), bytes.data() + client.out_sent,
-                    bytes.size() - client.out_sent);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return;  // full: epoll calls again; broken: the next read shows it
-    client.out_sent += static_cast<size_t>(n);
-    if (client.out_sent < bytes.size()) continue;
-    client.out.pop_front();
-    client.out_sent = 0;
-  }
-}
-
-void FrameServer::send_to_all(const Frame& frame, const Frame& to_relays) {
-  own_answer_ = Answer{frame, to_relays};
-  for (Client& client : clients_)
-    if (client.rank >= 0 && !client.is_own) send(client, own_answer_->to(client));
-  answer_own_ranks();
-}
-
-void FrameServer::answer_own_ranks() {
-  if (!own_answer_) return;
-  for (const Client& client : clients_)
-    if (client.rank >= 0 && !client.is_own && !client.closed && !client.out.empty()) return;
-  const Answer answer = *std::exchange(own_answer_, std::nullopt);
-  for (Client& client : clients_)
-    if (client.rank >= 0 && client.is_own) send(client, answer.to(client));
-}
-
-void FrameServer::report_to_all(const Error& error) {
-  if (report_) return;
-  log(LogLevel::kInfo, "the group's root gives up: %s", error.message.c_str());
-  report_ = Frame{std::make_shared<std::string>(make_frame(FrameKind::kReport, pack_report(error)))};
-  const std::optional<Answer> decided_before = std::exchange(own_answer_, std::nullopt);
-  for (const bool own : {false, true}) {
-    for (Client& client : clients_) {
-      if (client.rank < 0 || client.is_own != own) continue;
-      if (own && decided_before) send(client, decided_before->to(client));
-      send_last(client, *report_);
-    }
-  }
+  if (broadcast_.report()) client.send_last(*broadcast_.report());
 }
 
 bool FrameServer::is_anyone_here() const {
   return std::any_of(clients_.begin(), clients_.end(),
-                     [](const Client& client) { return !client.closed && (client.rank >= 0 || client.draining); });
+                     [](const Client& client) { return client.stage() != Client::Stage::kClosed && client.rank >= 0; });
 }
 
 Result<void> spawn(std::unique_ptr<FrameServer> server) {

@@ -6,6 +6,7 @@
 // Everything belongs to the thread that calls run().
 #pragma once
 
+#include <array>
 #include <deque>
 #include <list>
 #include <map>
@@ -17,10 +18,102 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/handshake.h"
-#include "base/socket.h"
 #include "group/bootstrap_wire.h"
 
 namespace tutti {
+
+// Watched but for a pause, where somebody waits who cannot be taken in.
+class ListeningSockets {
+ public:
+  static constexpr uint64_t kIsDoor = 1;  // in what epoll tells, beside its number; clients are told by their address
+  ListeningSockets(std::vector<Fd> listening, int epoll) : listening_(std::move(listening)), epoll_(epoll) {}
+  bool open() { return watch(open_again_.passed()); }  // false: it pauses
+  void pause() { open_again_ = Deadline::after_seconds(kPauseSeconds); }
+  void close() { watch(false), listening_.clear(); }
+
+ private:
+  static constexpr double kPauseSeconds = 0.05;
+  bool watch(bool wanted);
+
+  std::vector<Fd> listening_;
+  const int epoll_;
+  bool watches_ = false;
+  Deadline open_again_ = Deadline::after_seconds(0);
+};
+
+// A handshake, then frames in both directions. Epoll tells of it by its address.
+class FrameConnection {
+ public:
+  enum class Stage { kHandshake, kOpen, kDraining, kClosed };
+  // One serves every client. Through a UNIX socket a descriptor goes with it.
+  struct Frame {
+    std::shared_ptr<const std::string> bytes;
+    std::shared_ptr<const Fd> descriptor = nullptr;
+  };
+
+  FrameConnection(Fd fd, const Key& key, int epoll);  // one that has come
+  // One that this side has called, and authenticated.
+  FrameConnection(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes, int epoll);
+
+  Stage stage() const { return stage_; }
+  int fd() const { return fd_.get(); }
+  int64_t age_ns() const { return now_ns() - since_ns_; }
+  const Handshake& handshake() const { return *handshake_; }
+  Handshake::Status advance_handshake();
+
+  FrameReader::Status read() { return in_.read(fd_.get(), channel_.get()); }
+  FrameReader& in() { return in_; }
+  void send(Frame frame);
+  void send_last(Frame frame);  // what comes after it is thrown away until the other side closes
+  bool has_unsent() const { return !out_.empty(); }
+  void flush();
+  bool drain();  // false: the other side has closed
+  void watch();  // for what it waits for now
+  void close();
+
+ private:
+  Fd fd_;
+  const int epoll_;
+  std::optional<Handshake> handshake_;
+  std::unique_ptr<SecureChannel> channel_;
+  const int64_t since_ns_ = now_ns();
+  Stage stage_ = Stage::kHandshake;
+  FrameReader in_;
+  std::deque<Frame> out_;
+  size_t out_sent_ = 0;  // of out_.front()
+  uint32_t events_ = 0;  // that epoll looks for
+};
+
+// A connection, and who it is.
+struct BootstrapClient : FrameConnection {
+  using FrameConnection::FrameConnection;
+  bool known = false;
+  int rank = -1;        // a rank, or one of the process that is a relay
+  std::string who;      // "host h pid 12"
+  bool is_own = false;  // a rank of this process
+  bool is_relay = false;
+  std::string first_blob;  // of a relay
+};
+
+// What all ranks are told. A process may end as soon as its own ranks have their answer, and the server's thread with
+// it: so they get theirs last.
+class Broadcast {
+ public:
+  using Frame = FrameConnection::Frame;
+
+  explicit Broadcast(std::list<BootstrapClient>& clients) : clients_(clients) {}
+  void answer(const Frame& to_ranks, const Frame& to_relays);
+  void answer_own_ranks();  // once the others have theirs
+  // The first one counts: also for who comes later.
+  void report(const Error& error);
+  const std::optional<Frame>& report() const { return report_; }
+
+ private:
+  using Answer = std::array<Frame, 2>;  // to ranks, and to relays
+  std::list<BootstrapClient>& clients_;
+  std::optional<Answer> own_answer_;  // held back until the other ranks have theirs
+  std::optional<Frame> report_;       // set once the group has failed
+};
 
 class FrameServer {
  public:
@@ -32,32 +125,8 @@ class FrameServer {
   int fd() const { return epoll_.get(); }  // readable when there is something to do
 
  protected:
-  // One serves every client. Through a UNIX socket a descriptor goes with it.
-  struct Frame {
-    std::shared_ptr<const std::string> bytes;
-    std::shared_ptr<const Fd> descriptor = nullptr;
-  };
-  struct Client {
-    explicit Client(Fd connected, const Key& key)
-        : fd(std::move(connected)), handshake(Handshake::server(key, HelloKind::kBootstrap, -1)) {}
-    Fd fd;
-    Handshake handshake;
-    std::unique_ptr<SecureChannel> channel;
-    int64_t since_ns = now_ns();
-    bool authenticated = false;
-    bool known = false;     // who it is
-    bool draining = false;  // has its last frame; what it sends is thrown away until it closes
-    bool closed = false;
-    int rank = -1;        // a rank, or one of the process that is a relay
-    std::string who;      // "host h pid 12"
-    bool is_own = false;  // a rank of this process
-    bool is_relay = false;
-    std::string first_blob = {};  // of a relay
-    FrameReader in = FrameReader();
-    std::deque<Frame> out = {};
-    size_t out_sent = 0;  // of out.front()
-    uint32_t events = 0;  // that epoll looks for
-  };
+  using Client = BootstrapClient;
+  using Frame = FrameConnection::Frame;
 
   FrameServer(std::vector<Fd> listening, const Key& key, Deadline deadline);
 
@@ -67,25 +136,11 @@ class FrameServer {
   virtual void lose(Client& client) = 0;      // a known client has closed
   virtual void look_at_clock() {}
 
-  Client& add(Fd fd, std::unique_ptr<SecureChannel> channel);  // one that this side has called
-  void greet(Client& client, const JoinMessage& join);         // it is known now
-  void send(Client& client, Frame frame);
-  void send_last(Client& client, Frame frame);
-  // A process may end as soon as its own ranks have their answer, and this thread with it: so they get theirs last.
-  void send_to_all(const Frame& frame, const Frame& to_relays);
-  // The first one counts: also for who comes later.
-  void report_to_all(const Error& error);
-  bool has_failed() const { return report_.has_value(); }
-  void forget(Client& client);
-  void stop_listening();
+  Client& add(Fd fd, std::unique_ptr<SecureChannel> channel, uint64_t most_bytes);  // one that this side has called
+  void greet(Client& client, const JoinMessage& join);                              // it is known now
   bool is_anyone_here() const;  // but for those that may yet turn out to be strangers
   bool is_anyone_coming() const { return n_pending_ > 0; }
   const std::map<std::string, std::string>& misfits() const { return misfits_; }
-
-  Key key_;
-  Deadline deadline_;
-  Deadline stop_at_ = Deadline::never(), tell_at_ = Deadline::never();
-  std::list<Client> clients_;
 
  private:
   void wait(int most_ms);
@@ -96,28 +151,23 @@ class FrameServer {
   void serve(Client& client);
   void advance_handshake(Client& client);
   void read_frames(Client& client);
-  void drain(Client& client);
-  void flush(Client& client);
-  void answer_own_ranks();
-  void watch(Client& client);
-  void watch_doors(bool wanted);
-  static bool is_pending(const Client& client) { return !client.known && !client.draining; }
+  void forget(Client& client);
 
-  Fd epoll_;
-  std::vector<Fd> listening_;
-  bool watches_doors_ = false;
-  Deadline accept_again_ = Deadline::after_seconds(0);
+  const Key key_;
+  const Fd epoll_;
+
+ protected:
+  Deadline deadline_, look_at_ = Deadline::never();
+  ListeningSockets listening_;
+  std::list<Client> clients_;
+  Broadcast broadcast_{clients_};
+
+ private:
   std::optional<int64_t> short_since_;  // of descriptors
   int64_t dropped_late_ns_ = 0;
   size_t n_pending_ = 0;  // clients that are not known
   bool any_closed_ = false;
   std::map<std::string, std::string> misfits_;  // address: why it was refused; some
-  struct Answer {
-    Frame to_ranks, to_relays;
-    const Frame& to(const Client& client) const { return client.is_relay ? to_relays : to_ranks; }
-  };
-  std::optional<Answer> own_answer_;  // held back until the other ranks have theirs
-  std::optional<Frame> report_;       // set once the group has failed
 };
 
 // Runs it in a detached thread.

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -31,10 +30,6 @@ std::string make_join_frame(const JoinMessage& join, FrameKind kind) {
   ByteWriter w;
   w.put(join.version).put(join.rank).put(join.n_ranks).put(join.pid).put(join.left_ms);
   return make_frame(kind, w.put_string(join.host).put_string(join.contact).take(), join.rank);
-}
-
-std::string make_join_frame(int rank, int n_ranks, int left_ms) {
-  return make_join_frame(make_join(rank, n_ranks, left_ms), FrameKind::kJoin);
 }
 
 std::optional<JoinMessage> read_join(const std::string& body) {
@@ -82,37 +77,19 @@ std::string rank_list(const std::vector<int>& ranks) {
 }
 
 FrameReader::Status FrameReader::read(int fd, SecureChannel* channel) {
-  Status status = Status::kPending;
-  if (got_ < sizeof header_) {
-    if (!fill(fd, channel, reinterpret_cast<char*>(&header_) + got_, sizeof header_ - got_, &status)) return status;
-    if (header_.bytes > most_bytes_) return Status::kClosed;
-    body_.resize(header_.bytes);
+  Moved moved = Moved::kAll;
+  if (header_got_ < sizeof header_) {
+    moved = recv_rest(fd, channel, &header_, sizeof header_, &header_got_);
+    if (moved == Moved::kAll && header_.bytes > most_bytes_) return Status::kClosed;
+    if (moved == Moved::kAll) body_.resize(header_.bytes);
   }
-  const size_t done = got_ - sizeof header_;
-  if (!fill(fd, channel, body_.data() + done, body_.size() - done, &status)) return status;
-  return Status::kFrame;
+  if (moved == Moved::kAll) moved = recv_rest(fd, channel, body_.data(), body_.size(), &body_got_);
+  return moved == Moved::kAll ? Status::kFrame : moved == Moved::kSome ? Status::kPending : Status::kClosed;
 }
 
 std::string FrameReader::take_body() {
-  got_ = 0;
+  header_got_ = body_got_ = 0;
   return std::exchange(body_, {});
-}
-
-bool FrameReader::fill(int fd, SecureChannel* channel, char* data, size_t bytes, Status* status) {
-  while (bytes > 0) {
-    const ssize_t n = recv_some(fd, channel, data, bytes);
-    if (n > 0) {
-      data += n;
-      bytes -= static_cast<size_t>(n);
-      got_ += static_cast<size_t>(n);
-    } else if (n < 0 && errno == EINTR) {
-      continue;
-    } else {
-      *status = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? Status::kPending : Status::kClosed;
-      return false;
-    }
-  }
-  return true;
 }
 
 }  // namespace tutti

@@ -25,7 +25,6 @@
 // A relay that is sent to another one calls that: for it, that one is the root.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,8 +67,7 @@ uint64_t root_door(const Key& key);
 std::string make_frame(FrameKind kind, const std::string& body, int rank = 0);
 // Of this process.
 JoinMessage make_join(int rank, int n_ranks, int left_ms);
-std::string make_join_frame(const JoinMessage& join, FrameKind kind);
-std::string make_join_frame(int rank, int n_ranks, int left_ms);
+std::string make_join_frame(const JoinMessage& join, FrameKind kind = FrameKind::kJoin);
 // Nothing if there can be no such rank.
 std::optional<JoinMessage> read_join(const std::string& body);
 std::string who_is(const JoinMessage& join);  // "host h pid 12"
@@ -93,11 +91,10 @@ class FrameReader {
   std::string take_body();
 
  private:
-  bool fill(int fd, SecureChannel* channel, char* data, size_t bytes, Status* status);
   uint64_t most_bytes_;
   FrameHeader header_{};
   std::string body_;
-  size_t got_ = 0;  // of header and body together
+  size_t header_got_ = 0, body_got_ = 0;
 };
 
 }  // namespace tutti

@@ -162,20 +162,21 @@ using namespace tutti;  // NOLINT
 std::vector<std::string> fuzz_seeds() {
   const std::string blob = make_frame(FrameKind::kBlob, "blob");
   std::string good;
-  for (const int rank : {0, 1}) good += by_rank(rank, make_join_frame(rank, 2, 5000) + blob);
-  return {'\0' + good,
-          '\0' + by_rank(0, make_join_frame(0, 2, 5000)) + by_rank(1, make_join_frame(0, 3, 5000)),
-          '\0' + by_rank(0, make_join_frame(1, 1000, 50) + blob + blob),
-          '\1' + std::string("an introduction that is none"),
-          '\1' + genuine_introduction(),
-          '\2' + control_frame(2, fuzz::bytes_of(uint64_t{12})),
-          '\2' + notice(1, 6, 1),
-          '\2' + notice(0, 0, 7),
-          '\2' + control_frame(3, fuzz::bytes_of(int32_t{1})) + control_frame(7, ""),
-          '\2' + control_frame(5, fuzz::bytes_of(uint32_t{2}) + std::string(12, '\0')) +
-              control_frame(6, std::string(16, 'n')),
-          '\2' + control_frame(4, "a question"),
-          '\2' + control_frame(1, "")};
+  for (const int rank : {0, 1}) good += by_rank(rank, make_join_frame(make_join(rank, 2, 5000)) + blob);
+  return {
+      '\0' + good,
+      '\0' + by_rank(0, make_join_frame(make_join(0, 2, 5000))) + by_rank(1, make_join_frame(make_join(0, 3, 5000))),
+      '\0' + by_rank(0, make_join_frame(make_join(1, 1000, 50)) + blob + blob),
+      '\1' + std::string("an introduction that is none"),
+      '\1' + genuine_introduction(),
+      '\2' + control_frame(2, fuzz::bytes_of(uint64_t{12})),
+      '\2' + notice(1, 6, 1),
+      '\2' + notice(0, 0, 7),
+      '\2' + control_frame(3, fuzz::bytes_of(int32_t{1})) + control_frame(7, ""),
+      '\2' + control_frame(5, fuzz::bytes_of(uint32_t{2}) + std::string(12, '\0')) +
+          control_frame(6, std::string(16, 'n')),
+      '\2' + control_frame(4, "a question"),
+      '\2' + control_frame(1, "")};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {

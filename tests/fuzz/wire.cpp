@@ -222,7 +222,7 @@ using namespace tutti;  // NOLINT
 std::vector<std::string> fuzz_seeds() {
   const std::string faithful = {'\x00', '\x00', '\xff', '\x00', '\x00', '\xff', '\x00', '\x01'};
   const std::string blobs(Blobs::pack(std::vector<std::string>{"one", "", "three"}).bytes());
-  const std::string frames = make_join_frame(1, 3, 5000) + make_frame(FrameKind::kBlob, "blob") +
+  const std::string frames = make_join_frame(make_join(1, 3, 5000)) + make_frame(FrameKind::kBlob, "blob") +
                              make_frame(FrameKind::kAll, blobs) +
                              make_frame(FrameKind::kReport, pack_report({Code::kTimeout, "rank 1 never joined", 1}));
   const std::string pmi =

@@ -177,7 +177,7 @@ TEST_CASE("a rank that leaves before anybody has said anything is named to the o
   const int leaver = GENERATE(0, 1, 2);
   const bool says_so = GENERATE(false, true);
   Fd leaving = known_connection(id, leaver);
-  const std::string join = make_join_frame(leaver, 3, 60'000), leave = make_frame(FrameKind::kLeave, "");
+  const std::string join = make_join_frame(make_join(leaver, 3, 60'000)), leave = make_frame(FrameKind::kLeave, "");
   REQUIRE(send_all(leaving.get(), join.data(), join.size(), Deadline::after_seconds(10)));
   std::atomic<int> joined_ranks{0};
   std::atomic<bool> left{false};
@@ -227,7 +227,7 @@ TEST_CASE("who reads late gets all that the root has said") {
   const int few = 64 << 10;  // or it would keep 30 MB
   REQUIRE(setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &few, sizeof few) == 0);
   const Deadline deadline = Deadline::after_seconds(8);
-  const std::string text(kMaxBlobBytes, 'x'), join = make_join_frame(0, 1, 60'000);
+  const std::string text(kMaxBlobBytes, 'x'), join = make_join_frame(make_join(0, 1, 60'000));
   const std::string blob = make_frame(FrameKind::kBlob, text);
   REQUIRE(send_all(fd.get(), join.data(), join.size(), deadline));
   for (size_t round = 0; round < kRounds; round++) REQUIRE(send_all(fd.get(), blob.data(), blob.size(), deadline));
@@ -347,9 +347,12 @@ TEST_CASE("an authenticated client that sends nonsense disturbs nobody who has n
   const UniqueId id = root();
   const UniqueIdParts parts = unpack_unique_id(id).value();
   const Key key = derive_key(parts.secret, sizeof parts.secret);
-  const std::string nonsense[] = {make_frame(FrameKind::kJoin, "short"), make_frame(FrameKind::kBlob, "not joined"),
-                                  make_frame(FrameKind::kAll, ""),       make_join_frame(7, 3, 1000),
-                                  make_join_frame(0, 1 << 30, 1000),     std::string(64, '\xff')};
+  const std::string nonsense[] = {make_frame(FrameKind::kJoin, "short"),
+                                  make_frame(FrameKind::kBlob, "not joined"),
+                                  make_frame(FrameKind::kAll, ""),
+                                  make_join_frame(make_join(7, 3, 1000)),
+                                  make_join_frame(make_join(0, 1 << 30, 1000)),
+                                  std::string(64, '\xff')};
   for (const std::string& frame : nonsense) {
     const Fd fd = silent_connection(id);
     Handshake handshake = Handshake::client(key, HelloKind::kBootstrap, 0, -1);

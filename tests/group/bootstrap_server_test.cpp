@@ -116,7 +116,7 @@ TEST_CASE("of a relay that is lost the process itself is named, on the way up an
                     make_join(0, kRanks, 60'000));
   Caller above(relay, Fd(ends[1]), kRanks), rank(relay, door, kRanks), below(relay, door, kRanks);
   CHECK(rank.hear() == FrameKind::kRelay);
-  rank.say(make_join_frame(0, kRanks, 60'000));
+  rank.say(make_join_frame(make_join(0, kRanks, 60'000)));
   CHECK(above.hear() == FrameKind::kJoin);
   CHECK(below.hear() == FrameKind::kRelay);
   below.say(make_join_frame(join_of(12, kRanks, true), FrameKind::kRelay));
