@@ -17,25 +17,27 @@
 namespace tutti {
 namespace {
 
-std::string from_where(const Introduction& i) {
-  return i.prices_from.empty() ? "the library itself" : i.prices_from;
+std::string from_where(const GroupSettings& s) {
+  return s.prices_from.empty() ? "the library itself" : s.prices_from;
 }
 
-Result<void> check_agreement(const Introduction& mine, int my_rank, const Introduction& theirs, int their_rank) {
+Result<void> check_agreement(const GroupSettings& mine, int my_rank, const GroupSettings& theirs, int their_rank) {
   const auto differ = [&](const char* what, const std::string& a, const std::string& b) {
     return Error{Code::kInvalidUsage,
                  format("rank %d has %s=%s, rank %d has %s=%s: set it to the same value on all ranks", my_rank, what,
                         a.c_str(), their_rank, what, b.c_str()),
                  their_rank};
   };
+  const auto numbers_differ = [&](const char* what, uint32_t a, uint32_t b) {
+    return differ(what, std::to_string(a), std::to_string(b));
+  };
   if (mine.encrypts != theirs.encrypts)
-    return differ("TUTTI_ENCRYPT (or the configuration's encrypt)", std::to_string(mine.encrypts),
-                  std::to_string(theirs.encrypts));
+    return numbers_differ("TUTTI_ENCRYPT (or the configuration's encrypt)", mine.encrypts, theirs.encrypts);
   if (mine.slot_bytes != theirs.slot_bytes)
-    return differ("TUTTI_SLOT_BYTES", std::to_string(mine.slot_bytes), std::to_string(theirs.slot_bytes));
+    return numbers_differ("TUTTI_SLOT_BYTES", mine.slot_bytes, theirs.slot_bytes);
   if (mine.deterministic != theirs.deterministic)
-    return differ("TUTTI_DETERMINISTIC (or the configuration's deterministic)", std::to_string(mine.deterministic),
-                  std::to_string(theirs.deterministic));
+    return numbers_differ("TUTTI_DETERMINISTIC (or the configuration's deterministic)", mine.deterministic,
+                          theirs.deterministic);
   if (mine.on_gpu != theirs.on_gpu)
     return differ("config.cudaDevice", mine.on_gpu ? "a device" : "none", theirs.on_gpu ? "a device" : "none");
   if (mine.prices != theirs.prices) return differ("prices from", from_where(mine), from_where(theirs));
@@ -61,7 +63,7 @@ class Findings {
  public:
   void add(const Introduction& i) {
     facts_.n_ranks++;
-    locations_.push_back({i.control.host, i.path, i.network.rack, i.network.bytes_per_second});
+    locations_.push_back({i.control.host, i.place.path, i.network.rack, i.network.bytes_per_second});
     const auto offers = [&](const char* transport) { return i.addresses.contains(transport); };
     facts_.shares_memory &= offers("shm");
     all_verbs_ &= offers("verbs");
@@ -71,14 +73,14 @@ class Findings {
     facts_.racks.bytes_per_second = std::max(facts_.racks.bytes_per_second, i.network.rack_bytes_per_second);
     facts_.racks.latency_ns = std::max(facts_.racks.latency_ns, i.network.rack_latency_ns);
     facts_.wire_latency_ns = std::max(facts_.wire_latency_ns, i.network.latency_ns);
-    facts_.cache_bytes = std::min(facts_.cache_bytes, i.cache_bytes);
+    facts_.cache_bytes = std::min(facts_.cache_bytes, i.place.cache_bytes);
     all_send_by_rate_ &= i.network.sends_by_rate != 0;
     uint64_t& of_host = round_trips_ns_[std::to_array(i.control.host.bytes)];
     of_host = std::max(of_host, i.network.round_trip_ns);
-    const auto [found, is_new] = places_.try_emplace(std::to_array(i.machine.bytes), machines_.size());
-    if (is_new) machines_.push_back({0, {}, i.machine_cpus});
+    const auto [found, is_new] = places_.try_emplace(std::to_array(i.place.machine.bytes), machines_.size());
+    if (is_new) machines_.push_back({0, {}, i.place.machine_cpus});
     machines_[found->second].ranks++;
-    machines_[found->second].cpus |= i.cpus;
+    machines_[found->second].cpus |= i.place.cpus;
   }
 
   Layout layout() const { return lay_out(locations_); }
@@ -139,12 +141,13 @@ class Findings {
 // What travels as it is, in this order; behind the version, which says whether the rest can be read.
 template <class Any>
 auto numbers_of(Any& i) {
-  return std::tie(i.slot_bytes, i.deterministic, i.on_gpu, i.encrypts, i.connections, i.process, i.network,
-                  i.cache_bytes, i.prices, i.machine, i.machine_cpus);
+  return std::tie(i.settings.slot_bytes, i.settings.deterministic, i.settings.on_gpu, i.settings.encrypts,
+                  i.connections, i.place.process, i.network, i.place.cache_bytes, i.settings.prices, i.place.machine,
+                  i.place.machine_cpus);
 }
 template <class Any>
 auto texts_of(Any& i) {
-  return std::tie(i.prices_from, i.algo, i.order, i.host);
+  return std::tie(i.settings.prices_from, i.settings.algo, i.settings.order, i.place.host);
 }
 
 }  // namespace
@@ -154,9 +157,9 @@ std::string Introduction::to_bytes() const {
   w.put(version);
   std::apply([&w](const auto&... number) { (w.put(number), ...); }, numbers_of(*this));
   std::apply([&w](const auto&... text) { (w.put_string(text), ...); }, texts_of(*this));
-  w.put_string(tutti::to_bytes(cpus)).put_string(control.to_bytes());
-  w.put(static_cast<uint32_t>(path.size()));
-  for (const uint32_t number : path) w.put(number);
+  w.put_string(tutti::to_bytes(place.cpus)).put_string(control.to_bytes());
+  w.put(static_cast<uint32_t>(place.path.size()));
+  for (const uint32_t number : place.path) w.put(number);
   w.put(static_cast<uint32_t>(addresses.size()));
   for (const auto& [name, address] : addresses) w.put_string(name).put_string(address);
   return w.take();
@@ -175,10 +178,10 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
              numbers_of(i));
   std::apply([&r](auto&... text) { ((text = r.get_string()), ...); }, texts_of(i));
   const auto cpus = cpus_from_bytes(r.get_string());
-  if (cpus) i.cpus = *cpus;
+  if (cpus) i.place.cpus = *cpus;
   const auto control = Contact::from_bytes(r.get_string());
   if (control) i.control = *control;
-  for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) i.path.push_back(r.get<uint32_t>());
+  for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) i.place.path.push_back(r.get<uint32_t>());
   for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
     const std::string name = r.get_string();
     i.addresses[name] = r.get_string();
@@ -189,11 +192,8 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
 }
 
 Result<std::shared_ptr<const Roster>> Roster::of(const Blobs& introductions, int rank) {
-  static std::mutex& mutex = []() -> std::mutex& {
-    static std::mutex one;
-    hold_while_forking(one);
-    return one;
-  }();
+  static std::mutex mutex;
+  [[maybe_unused]] static const bool is_held = (hold_while_forking(mutex), true);
   // By the group's number. Never destroyed: threads may outlive main.
   static auto& known = *new std::map<uint64_t, std::weak_ptr<const Roster>>;
   const std::lock_guard lock(mutex);
@@ -205,8 +205,8 @@ Result<std::shared_ptr<const Roster>> Roster::of(const Blobs& introductions, int
     known[number] = roster;
   }
   if (roster->agrees_) return roster;
-  const Introduction mine = (*roster)[rank];
-  for (int r = 0; r < roster->n_ranks(); r++) TUTTI_TRY(check_agreement(mine, rank, (*roster)[r], r));
+  const GroupSettings mine = (*roster)[rank].settings;
+  for (int r = 0; r < roster->n_ranks(); r++) TUTTI_TRY(check_agreement(mine, rank, (*roster)[r].settings, r));
   return roster;
 }
 
@@ -219,14 +219,14 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
   for (int r = 0; r < roster->n_ranks(); r++) {
     TUTTI_TRY_ASSIGN(const Introduction i, introduction(r));
     findings.add(i);
-    if (!check_agreement(first, 0, i, r)) roster->agrees_ = false;
+    if (!check_agreement(first.settings, 0, i.settings, r)) roster->agrees_ = false;
     if (i.control.host != mine.control.host) continue;
     roster->ranks_of_host++;
-    if (i.process == mine.process) roster->ranks_of_process.push_back(r);
+    if (i.place.process == mine.place.process) roster->ranks_of_process.push_back(r);
   }
   roster->group = number_of(introductions.bytes());
   roster->layout = findings.layout();
-  if (mine.order == "rank") roster->layout.order = flat_layout(roster->n_ranks()).order;
+  if (mine.settings.order == "rank") roster->layout.order = flat_layout(roster->n_ranks()).order;
   roster->sizes = findings.sizes(roster->layout);
   const std::vector<Facts> all = findings.facts(roster->layout);
   // The first of those where ranks are most in each other's way: first of all whatever CPUs they are bound to, which
@@ -235,7 +235,7 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
     const double unbound_a = a.machine.unbound().oversubscription(), unbound_b = b.machine.unbound().oversubscription();
     return unbound_a != unbound_b ? unbound_a < unbound_b : a.machine.oversubscription() < b.machine.oversubscription();
   });
-  const size_t here = findings.machine(mine.machine);
+  const size_t here = findings.machine(mine.place.machine);
   roster->here = all[here];
   roster->cpus_here = findings.cpus(here);
   return std::shared_ptr<const Roster>(std::move(roster));
@@ -243,8 +243,8 @@ Result<std::shared_ptr<const Roster>> Roster::read(const Blobs& introductions, i
 
 PeerWatch::Member Roster::member(int rank) const {
   Introduction i = (*this)[rank];
-  return {format("rank %d (host %s, pid %d)", rank, i.host.c_str(), i.process.pid), std::move(i.control),
-          std::move(i.host)};
+  return {format("rank %d (host %s, pid %d)", rank, i.place.host.c_str(), i.place.process.pid), std::move(i.control),
+          std::move(i.place.host)};
 }
 
 }  // namespace tutti

@@ -29,28 +29,38 @@ struct NetworkPlace {
   uint32_t sends_by_rate = 0;  // its TCP, whatever is lost
 };
 
-// What a rank tells the others about itself.
-struct Introduction {
-  uint32_t version;
+// What all ranks of a group have to do alike.
+struct GroupSettings {
   uint32_t slot_bytes = 0;
   std::string algo;
   uint32_t deterministic = 0;
   uint32_t on_gpu = 0;  // where its buffers are
   uint32_t encrypts = 0;
-  uint32_t connections = 1;  // of a TCP link at most
-  NetworkPlace network;
-  uint64_t cache_bytes = 0;
   uint64_t prices = 0;      // their fingerprint
   std::string prices_from;  // a file; empty: from the library itself
   std::string order;
-  std::vector<uint32_t> path;  // to its place on the host
+};
+
+// Where a rank runs.
+struct HostPlace {
   std::string host;
   ProcessId process;
+  std::vector<uint32_t> path;  // to its place on the host
   CpuSet cpus;
   HostId machine{};  // whose CPUs these are
   uint32_t machine_cpus = 1;
+  uint64_t cache_bytes = 0;
+};
+
+// What a rank tells the others about itself.
+struct Introduction {
+  uint32_t version;
+  GroupSettings settings;
+  HostPlace place;
+  NetworkPlace network;
   Contact control;
   LinkPool::Addresses addresses;
+  uint32_t connections = 1;  // of a TCP link at most
 
   std::string to_bytes() const;
   static Result<Introduction> from_bytes(const std::string& bytes, int rank);

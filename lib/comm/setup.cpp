@@ -86,27 +86,28 @@ Result<void> Setup::open_links() {
 
 Introduction Setup::introduction(const PriceList& prices, const Contact& control) const {
   Introduction mine{.version = TUTTI_VERSION_CODE};
-  mine.slot_bytes = me_.sizes.slot_bytes;
-  mine.algo = me_.options.algo;
-  mine.order = env_string(Env::kOrder);
-  mine.deterministic = me_.options.deterministic ? 1 : 0;
-  mine.encrypts = me_.options.encrypt ? 1 : 0;
-  mine.on_gpu = me_.is_on_gpu() ? 1 : 0;
-  mine.cache_bytes = me_.machine->last_level_cache_bytes;
+  mine.settings = {.slot_bytes = me_.sizes.slot_bytes,
+                   .algo = me_.options.algo,
+                   .deterministic = me_.options.deterministic,
+                   .on_gpu = me_.is_on_gpu(),
+                   .encrypts = me_.options.encrypt,
+                   .prices = fingerprint(prices.prices),
+                   .prices_from = prices.file,
+                   .order = env_string(Env::kOrder)};
   mine.network.bytes_per_second = links_.network_bytes_per_second();
   if (prices.network) find_in_network(*prices.network, prices.network_file, &mine.network);
   mine.network.round_trip_ns = rendezvous_.round_trip_ns();
   mine.network.sends_by_rate = sends_by_rate() ? 1 : 0;
-  mine.prices = fingerprint(prices.prices);
-  mine.prices_from = prices.file;
-  mine.host = host_name();
-  mine.process = this_process();
-  mine.cpus = usable_cpus();
-  mine.machine = machine_id();
-  mine.machine_cpus = std::max(1u, static_cast<uint32_t>((me_.machine->whole.cpus | mine.cpus).count()));
-  mine.path = path_to(*me_.machine, mine.cpus);
-  log(LogLevel::kInfo, "this rank may use CPUs %s: %s", to_text(mine.cpus).c_str(),
-      place_name(*me_.machine, mine.path).c_str());
+  HostPlace& place = mine.place;
+  place.host = host_name();
+  place.process = this_process();
+  place.cpus = usable_cpus();
+  place.machine = machine_id();
+  place.machine_cpus = std::max(1u, static_cast<uint32_t>((me_.machine->whole.cpus | place.cpus).count()));
+  place.cache_bytes = me_.machine->last_level_cache_bytes;
+  place.path = path_to(*me_.machine, place.cpus);
+  log(LogLevel::kInfo, "this rank may use CPUs %s: %s", to_text(place.cpus).c_str(),
+      place_name(*me_.machine, place.path).c_str());
   mine.control = control;
   mine.addresses = links_.addresses();
   return mine;

@@ -12,7 +12,7 @@ TEST_CASE("ranks with the same pid in different containers are in different proc
   for (const ProcessId& process : std::vector<ProcessId>{{1, 7, 100}, {1, 7, 200}, {1, 7, 100}, {2, 7, 100}}) {
     Introduction one{.version = TUTTI_VERSION_CODE};
     one.control.host = host_id();
-    one.process = process;
+    one.place.process = process;
     said.push_back(one.to_bytes());
   }
   const auto of_process = [&](int rank) {
@@ -28,12 +28,12 @@ TEST_CASE("ranks with the same pid in different containers are in different proc
 
 TEST_CASE("ranks of which one is to do something otherwise are told what, each of them") {
   using namespace tutti;
-  const auto refused = [](const char* setting, void (*differ)(Introduction&)) {
+  const auto refused = [](const char* setting, void (*differ)(GroupSettings&)) {
     std::vector<std::string> said;
     for (int rank = 0; rank < 2; rank++) {
       Introduction one{.version = TUTTI_VERSION_CODE};
       one.control.host = host_id();
-      if (rank == 1) differ(one);
+      if (rank == 1) differ(one.settings);
       said.push_back(one.to_bytes());
     }
     for (const int rank : {0, 1}) {
@@ -45,13 +45,13 @@ TEST_CASE("ranks of which one is to do something otherwise are told what, each o
       CHECK(roster.error().culprit_rank == 1 - rank);
     }
   };
-  refused("TUTTI_ENCRYPT", [](Introduction& one) { one.encrypts = 1; });
-  refused("TUTTI_SLOT_BYTES=64", [](Introduction& one) { one.slot_bytes = 64; });
-  refused("TUTTI_DETERMINISTIC", [](Introduction& one) { one.deterministic = 1; });
-  refused("config.cudaDevice=a device", [](Introduction& one) { one.on_gpu = 1; });
-  refused("prices from=a file", [](Introduction& one) { one.prices = 1, one.prices_from = "a file"; });
-  refused("TUTTI_ORDER=rank", [](Introduction& one) { one.order = "rank"; });
-  refused("TUTTI_ALGO", [](Introduction& one) { one.algo = "ring"; });
+  refused("TUTTI_ENCRYPT", [](GroupSettings& one) { one.encrypts = 1; });
+  refused("TUTTI_SLOT_BYTES=64", [](GroupSettings& one) { one.slot_bytes = 64; });
+  refused("TUTTI_DETERMINISTIC", [](GroupSettings& one) { one.deterministic = 1; });
+  refused("config.cudaDevice=a device", [](GroupSettings& one) { one.on_gpu = 1; });
+  refused("prices from=a file", [](GroupSettings& one) { one.prices = 1, one.prices_from = "a file"; });
+  refused("TUTTI_ORDER=rank", [](GroupSettings& one) { one.order = "rank"; });
+  refused("TUTTI_ALGO", [](GroupSettings& one) { one.algo = "ring"; });
 }
 
 TEST_CASE("where machines differ, no CPUs that ranks are bound to change the algorithm of a sum") {
@@ -62,12 +62,12 @@ TEST_CASE("where machines differ, no CPUs that ranks are bound to change the alg
     for (int rank = 0; rank < 8; rank++) {
       const bool is_large = rank >= 4;
       Introduction one{.version = TUTTI_VERSION_CODE};
-      one.control.host.bytes[0] = one.machine.bytes[0] = static_cast<uint8_t>(1 + is_large);
-      one.machine_cpus = is_large ? 8u : 2u;
-      for (int cpu = 0; cpu < (is_large ? used : 2); cpu++) one.cpus[static_cast<size_t>(cpu)] = true;
+      one.control.host.bytes[0] = one.place.machine.bytes[0] = static_cast<uint8_t>(1 + is_large);
+      one.place.machine_cpus = is_large ? 8u : 2u;
+      for (int cpu = 0; cpu < (is_large ? used : 2); cpu++) one.place.cpus[static_cast<size_t>(cpu)] = true;
       one.network.bytes_per_second = 1'000'000'000;
-      one.cache_bytes = 32 << 20;
-      one.process.pid = rank;
+      one.place.cache_bytes = 32 << 20;
+      one.place.process.pid = rank;
       said.push_back(one.to_bytes());
     }
     const auto roster = Roster::of(Blobs::pack(said), 0);
@@ -107,7 +107,7 @@ std::shared_ptr<const Roster> roster_of(const std::vector<Told>& all) {
     one.network.sends_by_rate = told.sends_by_rate;
     one.network.latency_ns = told.wire_latency_ns;
     one.network.bytes_per_second = 25'000'000;
-    one.process.pid = static_cast<int32_t>(said.size());
+    one.place.process.pid = static_cast<int32_t>(said.size());
     said.push_back(one.to_bytes());
   }
   const auto roster = Roster::of(Blobs::pack(said), 0);
@@ -149,7 +149,7 @@ TEST_CASE("what one rank has and another one lacks is nothing to plan with") {
     std::vector<std::string> said;
     for (const int rank : {0, 1}) {
       Introduction one{.version = TUTTI_VERSION_CODE};
-      one.cache_bytes = rank == 0 ? first_cache_bytes : 1000;
+      one.place.cache_bytes = rank == 0 ? first_cache_bytes : 1000;
       if (rank == 0 || both) one.addresses[transport] = "there";
       said.push_back(one.to_bytes());
     }
