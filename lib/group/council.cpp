@@ -62,12 +62,6 @@ std::optional<Decision> Decision::from_bytes(std::string_view bytes, int n_ranks
   return r.ok() && r.at_end() ? std::optional(std::move(decision)) : std::nullopt;
 }
 
-Council::Matter* Council::find(const Without& without) {
-  const auto known = matters_.find(without);
-  if (known != matters_.end()) return &known->second;
-  return matters_.size() < kMostMatters ? &matters_[without] : nullptr;
-}
-
 bool Council::takes_part(const Without& without, int rank) const {
   return !lost_.contains(rank) && !std::binary_search(without.begin(), without.end(), rank);
 }
@@ -220,23 +214,20 @@ void Council::adopt(Matter& matter, Decision decision) {
   matter.last = std::move(decision);
 }
 
-void Council::hear_summon(const Without& without, Matter& matter, int from, uint64_t epoch) {
-  if (from > rank_ || from < matter.promised) return;
-  if (epoch < matter.epoch && matter.last) send_(from, with_decision(kKnown, without, *matter.last));
-  tell(without, matter, from);
-}
-
 bool Council::hear(int from, std::string_view bytes) {
   ByteReader r(bytes);
   const auto kind = r.get<uint32_t>();
   const auto without = read_ranks(r, n_ranks_);
   if (!without || std::binary_search(without->begin(), without->end(), rank_)) return false;
-  Matter* const matter = find(*without);
-  if (matter == nullptr || !takes_part(*without, from)) return true;
+  if (matters_.size() >= kMostMatters && !matters_.contains(*without)) return true;
+  Matter& matter = matters_[*without];
+  if (!takes_part(*without, from)) return true;
   if (kind == kSummon) {
     const auto epoch = r.get<uint64_t>();
-    if (r.ok()) hear_summon(*without, *matter, from, epoch);
-    return r.ok();
+    if (!r.ok() || from > rank_ || from < matter.promised) return r.ok();
+    if (epoch < matter.epoch && matter.last) send_(from, with_decision(kKnown, *without, *matter.last));
+    tell(*without, matter, from);
+    return true;
   }
   if (kind == kState) {
     State state;
@@ -246,21 +237,21 @@ bool Council::hear(int from, std::string_view bytes) {
     std::string vote = r.get_string();
     if (!r.ok()) return false;
     if (votes) state.vote = std::move(vote);
-    if (from < rank_ || state.serial <= matter->states[from].serial) return true;
-    matter->states[from] = std::move(state);
-    proceed(*without, *matter);
+    if (from < rank_ || state.serial <= matter.states[from].serial) return true;
+    matter.states[from] = std::move(state);
+    proceed(*without, matter);
     return true;
   }
   if (kind == kMissing) {
-    matter->missing = read_ranks(r, n_ranks_);
-    return matter->missing.has_value();
+    matter.missing = read_ranks(r, n_ranks_);
+    return matter.missing.has_value();
   }
   auto decision = Decision::from_bytes(r.get_string(), n_ranks_);
   if (!decision || (kind != kDecided && kind != kKnown)) return false;
-  if (kind == kDecided && from < matter->promised) return true;
-  if (kind == kKnown && coordinator(*without, *matter) != rank_) return true;
-  adopt(*matter, std::move(*decision));
-  proceed(*without, *matter);
+  if (kind == kDecided && from < matter.promised) return true;
+  if (kind == kKnown && coordinator(*without, matter) != rank_) return true;
+  adopt(matter, std::move(*decision));
+  proceed(*without, matter);
   return true;
 }
 

@@ -87,7 +87,6 @@ class Council {
     std::optional<std::vector<int>> missing;   // as the coordinator says
   };
 
-  Matter* find(const Without& without);
   bool takes_part(const Without& without, int rank) const;
   int coordinator(const Without& without, const Matter& matter) const;
   void proceed(const Without& without, Matter& matter);
@@ -96,7 +95,6 @@ class Council {
   bool have_all_voted(const Without& without, Matter& matter);
   void decide(const Without& without, Matter& matter);
   void adopt(Matter& matter, Decision decision);
-  void hear_summon(const Without& without, Matter& matter, int from, uint64_t epoch);
 
   const int rank_, n_ranks_;
   const Send send_;
