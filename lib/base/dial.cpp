@@ -1,12 +1,10 @@
 #include "base/dial.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -78,25 +76,6 @@ SharedNetworks shared_networks(const std::vector<Address>& addresses, const std:
   return shared;
 }
 
-// A link-local address only means something together with the interface to leave by, so it is tried through each.
-std::vector<Address> through_local_interfaces(const std::vector<Address>& addresses,
-                                              const std::vector<Interface>& mine) {
-  std::vector<Address> expanded;
-  for (const Address& address : addresses) {
-    if (!address.is_link_local()) {
-      expanded.push_back(address);
-      continue;
-    }
-    for (const Interface& i : mine) {
-      if (!i.address.is_link_local()) continue;
-      expanded.push_back(address);
-      auto* v6 = reinterpret_cast<sockaddr_in6*>(&expanded.back().storage);
-      v6->sin6_scope_id = reinterpret_cast<const sockaddr_in6*>(&i.address.storage)->sin6_scope_id;
-    }
-  }
-  return expanded;
-}
-
 }  // namespace
 
 std::vector<Address> ways_to(const Contact& peer, size_t nth) {
@@ -122,6 +101,24 @@ std::vector<Address> ways_from(const std::vector<Interface>& mine, std::vector<A
                 [&](const Address& a, const Address& b) { return a.same_place(first) > b.same_place(first); });
   }
   return through_local_interfaces(ordered, mine);
+}
+
+std::vector<Address> through_local_interfaces(const std::vector<Address>& addresses,
+                                              const std::vector<Interface>& mine) {
+  std::vector<Address> expanded;
+  for (const Address& address : addresses) {
+    if (!address.is_link_local()) {
+      expanded.push_back(address);
+      continue;
+    }
+    for (const Interface& i : mine) {
+      if (!i.address.is_link_local()) continue;
+      expanded.push_back(address);
+      auto* v6 = reinterpret_cast<sockaddr_in6*>(&expanded.back().storage);
+      v6->sin6_scope_id = reinterpret_cast<const sockaddr_in6*>(&i.address.storage)->sin6_scope_id;
+    }
+  }
+  return expanded;
 }
 
 void put_address(const Address& address, ByteWriter* to) {

@@ -60,6 +60,10 @@ std::vector<Address> ways_to(const Contact& peer, size_t nth = 0);
 // Of another host's addresses, for a host that has these.
 std::vector<Address> ways_from(const std::vector<Interface>& mine, std::vector<Address> theirs, size_t nth);
 
+// A link-local address only means something together with the interface to leave by, so it is tried through each.
+std::vector<Address> through_local_interfaces(const std::vector<Address>& addresses,
+                                              const std::vector<Interface>& mine);
+
 class Dialer {
  public:
   enum class Status { kPending, kDone, kFailed };

@@ -1,12 +1,11 @@
 #include "group/bootstrap_connect.h"
 
-#include <net/if.h>
-#include <netinet/in.h>
 #include <poll.h>
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 
+#include "base/dial.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/tcp_info.h"
@@ -88,13 +87,13 @@ bool none_active(const std::vector<Attempt>& attempts) {
   return std::none_of(attempts.begin(), attempts.end(), [](const Attempt& a) { return a.active(); });
 }
 
-// Tries every address once; the index of the one that made it, or -1.
-int try_all(std::vector<Attempt>& attempts, const Key& key, int rank, Deadline deadline) {
+// Tries every address once; the one that made it, or null.
+Attempt* try_all(std::vector<Attempt>& attempts, const Key& key, int rank, Deadline deadline) {
   size_t next = 0;
   Deadline start_next = Deadline::after_seconds(0), root_answers = start_next;
   while (!deadline.passed()) {
     const bool idle = none_active(attempts);
-    if (idle && next == attempts.size()) return -1;
+    if (idle && next == attempts.size()) return nullptr;
     const bool answers = next > 0 && attempts[next - 1].active() && attempts[next - 1].handshake;
     if (next < attempts.size() && (idle || (answers ? root_answers : start_next).passed())) {
       attempts[next++].start();
@@ -104,16 +103,15 @@ int try_all(std::vector<Attempt>& attempts, const Key& key, int rank, Deadline d
     if (none_active(attempts)) continue;  // refused at once
     wait_for_any(attempts,
                  std::min(deadline.left_ms(100), next < attempts.size() ? std::max(1, start_next.left_ms(100)) : 100));
-    for (size_t i = 0; i < attempts.size(); i++)
-      if (attempts[i].active() && attempts[i].advance(key, rank)) return static_cast<int>(i);
+    for (Attempt& attempt : attempts)
+      if (attempt.active() && attempt.advance(key, rank)) return &attempt;
   }
-  return -1;
+  return nullptr;
 }
 
-std::string describe_failures(const std::vector<Attempt>& attempts, int n) {
+std::string describe_failures(std::span<const Attempt> attempts) {
   std::string text;
-  for (int i = 0; i < n; i++) {
-    const Attempt& attempt = attempts[static_cast<size_t>(i)];
+  for (const Attempt& attempt : attempts) {
     text += "; " + attempt.address.to_string() + ": " + attempt.why;
     if (!attempt.shortage.empty() && attempt.shortage != attempt.why) text += ", before that " + attempt.shortage;
   }
@@ -123,8 +121,7 @@ std::string describe_failures(const std::vector<Attempt>& attempts, int n) {
 Error give_up(const std::vector<Attempt>& attempts, int rank) {
   const bool refused = std::any_of(attempts.begin(), attempts.end(), [](const Attempt& a) { return a.refused; });
   return Error{refused ? Code::kInvalidUsage : Code::kTimeout,
-               format("rank %d could not join the group's root in time%s%s", rank,
-                      describe_failures(attempts, static_cast<int>(attempts.size())).c_str(),
+               format("rank %d could not join the group's root in time%s%s", rank, describe_failures(attempts).c_str(),
                       refused ? ""
                               : "; is the process that made the unique id alive, and do TUTTI_SOCKET_IFNAME and the "
                                 "firewalls let this host reach it?")};
@@ -151,19 +148,10 @@ std::vector<Address> root_candidates(const UniqueIdParts& parts) {
       const auto loopback = resolve(a.family() == AF_INET ? "127.0.0.1" : "::1", a.port());
       if (loopback) add(loopback.value()[0]);
     }
-  for (const Address& a : parts.addresses) {
-    if (!a.is_link_local()) {
-      add(a);
-      continue;
-    }
-    struct if_nameindex* list = if_nameindex();
-    for (auto* i = list; i != nullptr && i->if_index != 0; i++) {
-      Address scoped = a;
-      reinterpret_cast<sockaddr_in6*>(&scoped.storage)->sin6_scope_id = i->if_index;
-      if (strcmp(i->if_name, "lo") != 0) add(scoped);
-    }
-    if (list != nullptr) if_freenameindex(list);  // without a descriptor there is none
-  }
+  std::vector<Interface> mine;
+  if (std::any_of(parts.addresses.begin(), parts.addresses.end(), [](const Address& a) { return a.is_link_local(); }))
+    if (auto all = all_interfaces()) mine = std::move(all).value();  // without a descriptor there is none
+  for (const Address& a : through_local_interfaces(parts.addresses, mine)) add(a);
   return found;
 }
 
@@ -173,23 +161,19 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
   std::vector<Attempt> attempts;
   for (const Address& address : root_candidates(parts)) attempts.emplace_back().address = address;
   for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
-    const int i = try_all(attempts, key, rank, deadline);
-    if (i >= 0) {
-      Attempt& winner = attempts[static_cast<size_t>(i)];
-      const uint64_t there_and_back_ns = round_trip_ns(winner.fd.get());
-      return RootConnection{
-          std::move(winner.fd),
-          winner.handshake->take_channel(),
-          winner.address.to_string() +
-              format(" (number %d of %zu addresses%s)", i + 1, attempts.size(), describe_failures(attempts, i).c_str()),
-          {},
-          there_and_back_ns};
+    if (Attempt* const winner = try_all(attempts, key, rank, deadline)) {
+      const std::span<const Attempt> before(attempts.data(), winner);
+      const std::string how =
+          winner->address.to_string() + format(" (number %zu of %zu addresses%s)", before.size() + 1, attempts.size(),
+                                               describe_failures(before).c_str());
+      const uint64_t there_and_back_ns = round_trip_ns(winner->fd.get());
+      return RootConnection{std::move(winner->fd), winner->handshake->take_channel(), how, {}, there_and_back_ns};
     }
     if (deadline.passed()) return give_up(attempts, rank);
     if (tell_at.passed()) {
       tell_at = Deadline::never();
       log(LogLevel::kWarn, "rank %d has not reached the group's root for %.0f s%s; still trying", rank, kQuietSeconds,
-          describe_failures(attempts, static_cast<int>(attempts.size())).c_str());
+          describe_failures(attempts).c_str());
     }
     ::poll(nullptr, 0, deadline.left_ms(pause_ms));  // the root may not listen yet
   }
