@@ -11,9 +11,6 @@ namespace {
 
 using State = crypto_aead_aes256gcm_state;
 
-State* as_state(uint8_t* key) {
-  return reinterpret_cast<State*>(key);
-}
 const State* as_state(const uint8_t* key) {
   return reinterpret_cast<const State*>(key);
 }
@@ -32,7 +29,7 @@ void AesGcm::take_key(const uint8_t* key) {
   static_assert(sizeof key_ >= sizeof(State));
   static_assert(kProofBytes == crypto_aead_aes256gcm_ABYTES);
   if (const WideAes* const wide = wide_aes()) return wide->take_key(key, key_);
-  crypto_aead_aes256gcm_beforenm(as_state(key_), key);
+  crypto_aead_aes256gcm_beforenm(reinterpret_cast<State*>(key_), key);
 }
 
 void AesGcm::seal(const uint8_t* text, size_t bytes, const Clear& clear, const uint8_t* nonce, uint8_t* sealed) const {

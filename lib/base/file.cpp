@@ -85,12 +85,8 @@ Result<std::string> read_file(const std::string& path) {
 }
 
 std::string first_line(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string line;
-  char some[256];
-  for (ssize_t n = 0; file && line.find('\n') == std::string::npos && (n = ::read(file.get(), some, sizeof some)) > 0;)
-    line.append(some, static_cast<size_t>(n));
-  return line.substr(0, line.find('\n'));
+  const auto text = read_file(path);
+  return text ? text.value().substr(0, text.value().find('\n')) : "";
 }
 
 std::vector<std::string> entries_of(const std::string& folder) {

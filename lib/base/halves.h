@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <utility>
 
 #include "base/at_fork.h"
 

@@ -1,6 +1,4 @@
 // Where a rank listens: at the addresses that it tells others, and nowhere else.
-#include <netinet/in.h>
-
 #include <algorithm>
 #include <cerrno>
 
@@ -55,11 +53,9 @@ Result<Listener> listen_behind_port(const std::vector<Interface>& interfaces, ui
 std::vector<Interface> advertised(std::vector<Interface> interfaces) {
   const std::string filter = env_string(Env::kSocketIfname);
   if (!filter.empty() && !filter.starts_with('^')) return interfaces;  // else none is named
-  const auto n_with = [&](int value) {
-    return std::count_if(interfaces.begin(), interfaces.end(),
-                         [&](const Interface& i) { return preference(i) == value; });
-  };
-  const int wanted = n_with(kRealNetwork) > 0 ? kRealNetwork : kLinkLocal;
+  const bool any_real = std::any_of(interfaces.begin(), interfaces.end(),
+                                    [](const Interface& i) { return preference(i) == kRealNetwork; });
+  const int wanted = any_real ? kRealNetwork : kLinkLocal;
   bool has_loopback = false;
   std::erase_if(interfaces, [&](const Interface& i) {
     const bool is_first_loopback = preference(i) == kLoopback && !std::exchange(has_loopback, true);

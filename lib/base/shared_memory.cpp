@@ -53,16 +53,14 @@ struct Table {
     return block;
   }
 };
-Table* make_table();
 Table& table() {
-  static auto* t = make_table();
-  return *t;
-}
-Table* make_table() {
-  auto* fresh = new Table;
-  hold_while_forking(fresh->mutex);
-  do_in_children([] { table().last_of_parent = table().last_id; });
-  return fresh;
+  static Table* const all = [] {
+    auto* fresh = new Table;
+    hold_while_forking(fresh->mutex);
+    do_in_children([] { table().last_of_parent = table().last_id; });
+    return fresh;
+  }();
+  return *all;
 }
 
 // What /proc/self/maps says of an address.

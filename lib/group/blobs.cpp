@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -68,8 +69,8 @@ bool patch(std::string* blob, std::string_view differences) {
 
 Blobs Blobs::pack(std::span<const std::string> blobs) {
   const auto n = static_cast<uint32_t>(blobs.size());
-  const bool all_the_same = n > 0 && std::all_of(blobs.begin(), blobs.end(), [&](auto& b) { return b == blobs[0]; });
-  const uint32_t n_records = all_the_same ? 1 : n;
+  const bool all_the_same = std::adjacent_find(blobs.begin(), blobs.end(), std::not_equal_to<>()) == blobs.end();
+  const uint32_t n_records = n > 0 && all_the_same ? 1 : n;
   struct Kept {
     uint32_t whole, latest;  // that differs from it by more
   };

@@ -1,8 +1,10 @@
 #include "group/launcher.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <iterator>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -30,20 +32,6 @@ constexpr Launcher kLaunchers[] = {
 std::string env_text(const char* name) {
   const char* value = getenv(name);
   return value == nullptr ? "" : value;
-}
-
-// The first variable that is missing, "" if none is; `n_set` counts the others.
-std::string missing_variable(const Launcher& launcher, int* n_set) {
-  std::string missing;
-  *n_set = 0;
-  for (const char* name : launcher.needs) {
-    if (name == nullptr) break;
-    if (!env_text(name).empty())
-      ++*n_set;
-    else if (missing.empty())
-      missing = name;
-  }
-  return missing;
 }
 
 Result<int> env_number(const char* name, int min, int max) {
@@ -146,16 +134,17 @@ Result<UniqueId> meet_by_slurm(const LaunchInfo& info, int call, Deadline deadli
 Result<LaunchInfo> detect_launcher() {
   std::string nearly;
   for (const Launcher& launcher : kLaunchers) {
-    int n_set = 0;
-    const std::string missing = missing_variable(launcher, &n_set);
-    if (missing.empty()) return read_info(launcher);
-    if (n_set == 0) continue;
+    const auto is_set = [](const char* name) { return name != nullptr && !env_text(name).empty(); };
+    const auto is_missing = [](const char* name) { return name != nullptr && env_text(name).empty(); };
+    const auto missing = std::find_if(std::begin(launcher.needs), std::end(launcher.needs), is_missing);
+    if (missing == std::end(launcher.needs)) return read_info(launcher);
+    if (std::none_of(std::begin(launcher.needs), std::end(launcher.needs), is_set)) continue;
     // Who sets TUTTI_ variables means them: no other launcher may take over.
     if (&launcher == &kLaunchers[0])
-      return Error{Code::kInvalidUsage, missing +
-                                            " is not set: TUTTI_RANK, TUTTI_NRANKS and TUTTI_ROOT=host:port "
-                                            "belong together"};
-    nearly += format("%s%s lacks %s", nearly.empty() ? " (" : "; ", launcher.name, missing.c_str());
+      return Error{
+          Code::kInvalidUsage,
+          std::string(*missing) + " is not set: TUTTI_RANK, TUTTI_NRANKS and TUTTI_ROOT=host:port belong together"};
+    nearly += format("%s%s lacks %s", nearly.empty() ? " (" : "; ", launcher.name, *missing);
   }
   return nothing_fits(nearly.empty() ? "" : nearly + ")");
 }

@@ -47,20 +47,12 @@ bool load(void* handle, const char* name, Function** function) {
 }
 
 PmixInfo time_limit(Deadline deadline) {
-  PmixInfo info{};
-  strcpy(info.key, "pmix.timeout");
-  info.value.type = kTypeInt;
-  info.value.data.integer = std::max(1, (deadline.left_ms(INT32_MAX - 999) + 999) / 1000);  // 0 would mean: no limit
-  return info;
+  const int seconds = std::max(1, (deadline.left_ms(INT32_MAX - 999) + 999) / 1000);  // 0 would mean: no limit
+  return {.key = "pmix.timeout", .flags = 0, .value = {.type = kTypeInt, .data = {.integer = seconds}}};
 }
 
-PmixInfo collect_data() {
-  PmixInfo info{};
-  strcpy(info.key, "pmix.collect");
-  info.value.type = kTypeBool;
-  info.value.data.flag = true;
-  return info;
-}
+constexpr PmixInfo kCollectData{
+    .key = "pmix.collect", .flags = 0, .value = {.type = kTypeBool, .data = {.flag = true}}};
 
 }  // namespace
 
@@ -112,9 +104,7 @@ Result<Pmix> Pmix::init() {
 Result<std::string> Pmix::share(const std::string& key, const std::string& value, int rank, Deadline deadline) {
   if (rank == 0) {
     std::string copy = value;
-    PmixValue published{};
-    published.type = kTypeString;
-    published.data.string = copy.data();
+    PmixValue published{.type = kTypeString, .data = {.string = copy.data()}};
     if (const int s = library_->put(kScopeGlobal, key.c_str(), &published); s != kPmixSuccess)
       return failed("PMIx_Put", s);
     if (const int s = library_->commit(); s != kPmixSuccess) return failed("PMIx_Commit", s);
@@ -122,7 +112,7 @@ Result<std::string> Pmix::share(const std::string& key, const std::string& value
   PmixProc everyone{}, root{};
   memcpy(everyone.name_space, name_space_, sizeof name_space_);
   everyone.rank = kRankWildcard;
-  const PmixInfo fence_info[2] = {collect_data(), time_limit(deadline)};
+  const PmixInfo fence_info[2] = {kCollectData, time_limit(deadline)};
   if (const int s = library_->fence(&everyone, 1, fence_info, 2); s != kPmixSuccess) return failed("PMIx_Fence", s);
 
   memcpy(root.name_space, name_space_, sizeof name_space_);
