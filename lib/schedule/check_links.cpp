@@ -14,7 +14,6 @@ Links::Attached Links::attach(int from, int to, uint32_t channel, int Link::*end
   if (found == candidates.end()) {
     candidates.push_back(index);
     links_.push_back({.from = from, .to = to, .channel = channel});
-    slots_.resize(links_.size() * n_slots_);
   }
   int& owner = links_[static_cast<size_t>(index)].*end;
   if (owner < 0) owner = lane;
@@ -30,6 +29,7 @@ Message Links::pop(int index) {
 }
 
 void Links::push(int index, Message message) {
+  if (slots_.empty()) slots_.resize(links_.size() * n_slots_);  // by now all links are there
   Link& link = links_[static_cast<size_t>(index)];
   slots_[slot(index, link.count++)] = std::move(message);
 }

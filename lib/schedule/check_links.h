@@ -24,7 +24,8 @@ class Links {
  public:
   Links(size_t n_ranks, uint32_t n_slots) : n_slots_(n_slots), from_(n_ranks) {}
 
-  // `owner`: the lane that has this end of the link, from now on the given one unless another one had it.
+  // All before the first push. `owner`: the lane that has this end of the link, from now on the given one unless
+  // another one had it.
   struct Attached {
     int link, owner;
   };

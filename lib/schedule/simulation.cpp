@@ -43,6 +43,7 @@ Result<void> Simulation::connect() {
 
 Result<void> Simulation::connect_lane(LaneRun& lane) {
   const Steps& steps = lane.plan->steps;
+  lane.links.reserve(steps.patterns().size());
   for (uint32_t pattern = 0; pattern < steps.patterns().size(); pattern++) {
     lane.at = steps.first_of(pattern);
     const auto links = attach(lane, steps.patterns()[pattern].step);
