@@ -63,24 +63,22 @@ Status find_group(tuttiComm_t comm, Group* group) {
   return library(tuttiCommCount(comm, &group->size));
 }
 
-Status find_device(tuttiComm_t comm, int* device) {
-  return library(tuttiCommCuDevice(comm, device));
-}
-
-Status HostTwin::make(tuttiComm_t comm) {
+Status make_twin(tuttiComm_t comm, HostTwin* twin) {
   tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
   config.cudaDevice = -1;
   config.blocking = 1;
   int rank = 0;
   if (Status s = library(tuttiCommUserRank(comm, &rank)); !s) return s;
-  return library(tuttiCommSplit(comm, 0, rank, &comm_, &config));
+  tuttiComm_t made = nullptr;
+  Status split = library(tuttiCommSplit(comm, 0, rank, &made, &config));
+  twin->reset(made);
+  return split;
 }
 
 // A peer may still need what this rank holds for it.
-HostTwin::~HostTwin() {
-  if (comm_ == nullptr) return;
-  static_cast<void>(tuttiCommFinalize(comm_));
-  static_cast<void>(tuttiCommDestroy(comm_));
+void EndTwin::operator()(tuttiComm_t comm) const {
+  static_cast<void>(tuttiCommFinalize(comm));
+  static_cast<void>(tuttiCommDestroy(comm));
 }
 
 Status agree(const Group& group, const Status& mine, std::vector<int32_t>* flags) {
@@ -110,6 +108,23 @@ Status same_lines(const Group& group, const std::vector<std::string>& lines) {
     for (size_t at = i; at < all.size(); at += mine.size()) same &= all[at] == all[i];
     if (!same) return disagreement(group, lines, i);
   }
+  return {};
+}
+
+Status Attendance::meet(const Group& group, bool follows, bool learns) {
+  follows_ = follows;
+  anybody_learns_ = learns;
+  if (!may_join_) return {};
+  constexpr int32_t kAbsent = 0, kPresent = 1, kLearning = 2;
+  std::vector<int32_t> ranks(static_cast<size_t>(group.size));
+  ranks[static_cast<size_t>(group.rank)] = follows ? kAbsent : learns ? kLearning : kPresent;
+  const auto reduced =
+      tuttiAllReduce(ranks.data(), ranks.data(), ranks.size(), tuttiInt32, tuttiMax, group.comm, nullptr);
+  if (Status s = library(reduced); !s) return s;
+  const auto first = std::find_if(ranks.begin(), ranks.end(), [](int32_t state) { return state != kAbsent; });
+  anybody_leads_ = first != ranks.end();
+  anybody_learns_ = std::find(ranks.begin(), ranks.end(), kLearning) != ranks.end();
+  if (anybody_leads_) leader_ = static_cast<int>(first - ranks.begin());
   return {};
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,22 +21,31 @@ struct Group {
 
 // `comm` is in host memory.
 Status find_group(tuttiComm_t comm, Group* group);
-// The CUDA device that `comm` is on; -1: in host memory.
-Status find_device(tuttiComm_t comm, int* device);
 
 // For the words of those whose communicator is on a GPU: the same ranks in host memory. Making and ending it is
 // collective.
-class HostTwin {
+struct EndTwin {
+  void operator()(tuttiComm_t comm) const;
+};
+using HostTwin = std::unique_ptr<tuttiComm, EndTwin>;
+Status make_twin(tuttiComm_t comm, HostTwin* twin);
+
+// How a step goes on this rank: the first error, whichever thread meets it.
+class Outcome {
  public:
-  HostTwin() = default;
-  HostTwin(HostTwin&& other) noexcept : comm_(std::exchange(other.comm_, nullptr)) {}
-  HostTwin& operator=(HostTwin&&) = delete;
-  ~HostTwin();
-  Status make(tuttiComm_t comm);
-  tuttiComm_t comm() const { return comm_; }
+  void note(const Status& status) {
+    if (status) return;
+    const std::lock_guard lock(mutex_);
+    if (first_) first_ = status;
+  }
+  Status take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(first_, {});
+  }
 
  private:
-  tuttiComm_t comm_ = nullptr;
+  std::mutex mutex_;
+  Status first_;
 };
 
 // Success if `mine` is one on all ranks; else the error of the highest rank that has one, on all ranks. By the way,
@@ -46,6 +57,25 @@ Status same_lines(const Group& group, const std::vector<std::string>& lines);
 
 // Each rank's `mine` in the order of ranks.
 Status gather(const Group& group, const std::vector<uint64_t>& mine, std::vector<uint64_t>* all);
+
+// Uneven inputs: of those that may join, the ranks that have input for a step lead it, and those that have joined
+// follow.
+class Attendance {
+ public:
+  explicit Attendance(bool may_join) : may_join_(may_join) {}
+  // Before a step: whether this rank follows, and if not, whether it has yet to learn its graph.
+  Status meet(const Group& group, bool follows, bool learns);
+  bool follows() const { return follows_; }
+  bool anybody_leads() const { return anybody_leads_; }
+  bool anybody_learns() const { return anybody_learns_; }
+  // The lowest of those that lead, or led last: its buffers and its order of gradients count.
+  int leader() const { return leader_; }
+
+ private:
+  const bool may_join_;
+  bool follows_ = false, anybody_leads_ = true, anybody_learns_ = false;
+  int leader_ = 0;
+};
 
 // A fast hash for finding out that bytes differ.
 uint64_t hash_bytes(const void* data, size_t bytes);

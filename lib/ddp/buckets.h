@@ -4,46 +4,41 @@
 #include <vector>
 
 #include "memory.h"
-#include "tensor.h"
+#include "replica.h"
 
 namespace tutti::ddp {
 
-// A bucket as a plan: it has no memory.
-struct Layout {
+struct Bucket {
   tuttiDataType_t type = tuttiFloat32;
   int device = TUTTI_DDP_HOST;
   std::vector<size_t> params;   // in the order in which they lie there
   std::vector<size_t> offsets;  // of each, in elements; a multiple of 64 bytes
   size_t count = 0;             // elements, padding included
-};
-
-// Fills buckets with gradients in the given order, each type and device its own; a bucket is closed when it has reached
-// its size: `first_bytes` for the first of its kind, `cap_bytes` for the others. They come in the order in which they
-// were closed.
-std::vector<Layout> plan_buckets(const std::vector<Tensor>& params, const std::vector<size_t>& order,
-                                 size_t first_bytes, size_t cap_bytes);
-
-struct Bucket {
-  Layout layout;
   Memory memory;
   Memory kept;  // gradients that a step does not use, in their places; empty until there are some
+
+  size_t bytes() const { return count * element_bytes(type); }
+  char* slot(size_t i) const { return memory.data() + offsets[i] * element_bytes(type); }
 };
 
 class Buckets {
  public:
-  // Others with memory for these; gradients that lie in the present ones have their values there, too. May wait for the
-  // devices.
-  Status rebuilt(const Devices& devices, const std::vector<Tensor>& params, std::vector<Layout> layouts,
-                 Buckets* out) const;
+  // Fills others with gradients in the given order, each type and device its own; a bucket is closed when it has
+  // reached its size: config.firstBucketBytes for the first of its kind, bucketCapBytes for the others. They come in
+  // the order in which they were closed. Gradients that lie in the present ones have their values there, too. Waits for
+  // the devices.
+  Status rebuilt(const Replica& replica, const std::vector<size_t>& order, Buckets* out) const;
 
   size_t size() const { return buckets_.size(); }
   const Bucket& operator[](size_t i) const { return buckets_[i]; }
   size_t bucket_of(size_t param) const { return places_[param].bucket; }
   // Where the parameter's gradient lies in its bucket.
   char* slot_of(size_t param) const { return places_[param].at; }
-  // Puts the gradient in a slot aside, and back.
-  Status keep(Device& device, size_t param, size_t bytes);
-  Status bring_back(Device& device, size_t param, size_t bytes) const;
+  // Before averages: a gradient that lies elsewhere is copied into its slot. One that is not used is zero there; what
+  // the slot of one that lies there had is put aside.
+  Status fill(const Replica& replica, size_t param, bool is_used);
+  // After them: the average back to where the gradient lies or, if no rank used it, what was put aside.
+  Status take_back(const Replica& replica, size_t param, bool is_used) const;
 
   size_t bytes() const;
   size_t largest_bytes(int device) const;
@@ -53,6 +48,7 @@ class Buckets {
     size_t bucket = 0;
     char* at = nullptr;
   };
+  char* kept_of(size_t param) const;
 
   std::vector<Bucket> buckets_;
   std::vector<Place> places_;  // of each parameter

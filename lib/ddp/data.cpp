@@ -3,67 +3,61 @@
 #include <cstring>
 
 #include "agree.h"
-#include "boundary.h"
 #include "tensor.h"
 
 using namespace tutti::ddp;  // NOLINT: this file is at the boundary
 
 namespace {
 
-// What the others have to know before the data come.
-struct Header {
-  int32_t type = 0, ndim = 0;
-  uint64_t shape[TUTTI_DDP_MAX_DIMS] = {};
-  uint64_t metadata_bytes = 0;
-
-  uint64_t row_bytes() const {
-    uint64_t bytes = element_bytes(static_cast<tuttiDataType_t>(type));
-    for (int i = 1; i < ndim; i++) bytes *= shape[i];
-    return bytes;
-  }
-  uint64_t rows() const { return ndim == 0 ? 0 : shape[0]; }
-};
-
-Status take_shape(const tuttiDdpData_t& data, Header* header) {
-  if (data.ndim < 0 || data.ndim > TUTTI_DDP_MAX_DIMS)
-    return invalid_argument(text("data->ndim=%d; it has to be 0 to %d", data.ndim, TUTTI_DDP_MAX_DIMS));
+uint64_t row_bytes(const tuttiDdpData_t& data) {
   uint64_t bytes = element_bytes(data.datatype);
-  if (bytes == 0) return invalid_argument(text("data->datatype=%d is not a type", static_cast<int>(data.datatype)));
-  bool overflow = false, empty = data.ndim == 0;
-  for (int i = 0; i < data.ndim; i++) {
-    header->shape[i] = data.shape[i];
-    overflow |= __builtin_mul_overflow(bytes, header->shape[i], &bytes);
-    empty |= data.shape[i] == 0;
-  }
-  if (!empty && (overflow || bytes > uint64_t{1} << 62))
-    return invalid_argument("data->shape has more elements than memory can hold");
-  if (!empty && data.data == nullptr) return invalid_argument("data->data is NULL, but the shape is not empty");
-  header->type = data.datatype;
-  header->ndim = data.ndim;
-  return {};
+  for (int i = 1; i < data.ndim; i++) bytes *= data.shape[i];
+  return bytes;
 }
 
-Status take_header(const tuttiDdpData_t* data, Header* header) {
+uint64_t rows_in(const tuttiDdpData_t& data) {
+  return data.ndim == 0 ? 0 : data.shape[0];
+}
+
+Status check_data(const tuttiDdpData_t* data) {
   if (data == nullptr) return invalid_argument("data is NULL on the root");
   if (data->size < sizeof *data)
     return invalid_argument(text("data->size=%zu; start from TUTTI_DDP_DATA_INITIALIZER", data->size));
   if (data->metadataBytes > 0 && data->metadata == nullptr)
     return invalid_argument(text("data->metadata is NULL, but metadataBytes=%zu", data->metadataBytes));
-  header->metadata_bytes = data->metadataBytes;
-  return take_shape(*data, header);
+  if (data->ndim < 0 || data->ndim > TUTTI_DDP_MAX_DIMS)
+    return invalid_argument(text("data->ndim=%d; it has to be 0 to %d", data->ndim, TUTTI_DDP_MAX_DIMS));
+  uint64_t bytes = element_bytes(data->datatype);
+  if (bytes == 0) return invalid_argument(text("data->datatype=%d is not a type", static_cast<int>(data->datatype)));
+  bool overflow = false, empty = data->ndim == 0;
+  for (int i = 0; i < data->ndim; i++) {
+    overflow |= __builtin_mul_overflow(bytes, data->shape[i], &bytes);
+    empty |= data->shape[i] == 0;
+  }
+  if (!empty && (overflow || bytes > uint64_t{1} << 62))
+    return invalid_argument("data->shape has more elements than memory can hold");
+  if (!empty && data->data == nullptr) return invalid_argument("data->data is NULL, but the shape is not empty");
+  return {};
 }
 
-// Every rank learns the root's header, or what is wrong with any rank's arguments. `place` is for the result.
+// Every rank learns what the root has, as a struct without memory, or what is wrong with any rank's arguments. `place`
+// is for the result, *header as it was initialised.
 Status share_header(const Group& group, int root, const tuttiDdpData_t* data, const tuttiDdpData_t* place,
-                    Header* header) {
+                    tuttiDdpData_t* header) {
   Status mine;
   if (place == nullptr || place->size < sizeof *place)
     mine = invalid_argument("the place for the data is NULL or was not made from TUTTI_DDP_DATA_INITIALIZER");
   else if (root < 0 || root >= group.size)
     mine = invalid_argument(text("root=%d; it has to be in [0, %d)", root, group.size));
   else if (group.rank == root)
-    mine = take_header(data, header);
+    mine = check_data(data);
   if (Status s = agree(group, mine); !s) return s;
+  if (group.rank == root) {
+    header->datatype = data->datatype;
+    header->ndim = data->ndim;
+    std::copy_n(data->shape, data->ndim, header->shape);
+    header->metadataBytes = data->metadataBytes;
+  }
   return library(tuttiBcast(header, sizeof *header, tuttiUint8, root, group.comm, nullptr));
 }
 
@@ -76,17 +70,13 @@ Status broadcast_bytes(const Group& group, int root, void* at, uint64_t bytes) {
 }
 
 // *place as the header says, with memory for `rows` rows, where this rank wants it. All ranks have it, or none.
-Status make_room(const Group& group, const Header& header, uint64_t rows, bool wanted, tuttiDdpData_t* place) {
+Status make_room(const Group& group, const tuttiDdpData_t& header, uint64_t rows, bool wanted, tuttiDdpData_t* place) {
   Status mine;
-  tuttiDdpData_t fresh = TUTTI_DDP_DATA_INITIALIZER;
+  tuttiDdpData_t fresh = header;
+  if (header.ndim > 0) fresh.shape[0] = rows;
   if (wanted) {
-    fresh.datatype = static_cast<tuttiDataType_t>(header.type);
-    fresh.ndim = header.ndim;
-    std::copy_n(header.shape, TUTTI_DDP_MAX_DIMS, fresh.shape);
-    if (header.ndim > 0) fresh.shape[0] = rows;
-    fresh.metadataBytes = header.metadata_bytes;
-    mine = allocate(&fresh.data, rows * header.row_bytes());
-    if (mine) mine = allocate(&fresh.metadata, header.metadata_bytes);
+    mine = allocate(&fresh.data, rows * row_bytes(header));
+    if (mine) mine = allocate(&fresh.metadata, header.metadataBytes);
   }
   const Status agreed = agree(group, mine);
   if (!agreed) {
@@ -101,7 +91,7 @@ Status make_room(const Group& group, const Header& header, uint64_t rows, bool w
 // The data lie in the host's memory, and so does the communicator.
 Status find_host_group(tuttiComm_t comm, Group* group) {
   int device = -1;
-  if (Status s = find_device(comm, &device); !s) return s;
+  if (Status s = library(tuttiCommCuDevice(comm, &device)); !s) return s;
   if (device >= 0)
     return invalid_argument(
         text("comm is on CUDA device %d, the data are in host memory; take a communicator in host "
@@ -113,11 +103,11 @@ Status find_host_group(tuttiComm_t comm, Group* group) {
 Status broadcast_data(tuttiDdpData_t* data, int root, tuttiComm_t comm) {
   Group group;
   if (Status s = find_host_group(comm, &group); !s) return s;
-  Header header;
+  tuttiDdpData_t header = TUTTI_DDP_DATA_INITIALIZER;
   if (Status s = share_header(group, root, data, data, &header); !s) return s;
-  if (Status s = make_room(group, header, header.rows(), group.rank != root, data); !s) return s;
-  if (Status s = broadcast_bytes(group, root, data->data, header.rows() * header.row_bytes()); !s) return s;
-  return broadcast_bytes(group, root, data->metadata, header.metadata_bytes);
+  if (Status s = make_room(group, header, rows_in(header), group.rank != root, data); !s) return s;
+  if (Status s = broadcast_bytes(group, root, data->data, rows_in(header) * row_bytes(header)); !s) return s;
+  return broadcast_bytes(group, root, data->metadata, header.metadataBytes);
 }
 
 struct Rows {
@@ -131,12 +121,12 @@ Rows rows_of(uint64_t rows, const Group& group, int rank) {
 }
 
 // The root copies its own part and sends the others theirs.
-Status send_rows(const Group& group, const Header& header, const void* all, void* part) {
+Status send_rows(const Group& group, const tuttiDdpData_t& header, const void* all, void* part) {
   Status outcome = library(tuttiGroupStart());
   for (int rank = 0; rank < group.size && outcome; rank++) {
-    const Rows rows = rows_of(header.rows(), group, rank);
-    const uint64_t bytes = rows.count * header.row_bytes();
-    const char* at = static_cast<const char*>(all) + rows.first * header.row_bytes();
+    const Rows rows = rows_of(rows_in(header), group, rank);
+    const uint64_t bytes = rows.count * row_bytes(header);
+    const char* at = static_cast<const char*>(all) + rows.first * row_bytes(header);
     if (bytes == 0) continue;
     if (rank == group.rank)
       memcpy(part, at, bytes);
@@ -150,22 +140,22 @@ Status send_rows(const Group& group, const Header& header, const void* all, void
 Status scatter_data(const tuttiDdpData_t* all, tuttiDdpData_t* part, int root, tuttiComm_t comm) {
   Group group;
   if (Status s = find_host_group(comm, &group); !s) return s;
-  Header header;
+  tuttiDdpData_t header = TUTTI_DDP_DATA_INITIALIZER;
   if (Status s = share_header(group, root, all, part, &header); !s) return s;
   tuttiDdpData_t whole = TUTTI_DDP_DATA_INITIALIZER;
   if (group.rank == root) whole = *all;  // part may be the same struct
-  const uint64_t mine = rows_of(header.rows(), group, group.rank).count;
+  const uint64_t mine = rows_of(rows_in(header), group, group.rank).count;
   if (Status s = make_room(group, header, mine, true, part); !s) return s;
-  const uint64_t bytes = mine * header.row_bytes();
+  const uint64_t bytes = mine * row_bytes(header);
   Status moved;
   if (group.rank == root) {
     moved = send_rows(group, header, whole.data, part->data);
-    if (header.metadata_bytes > 0) memcpy(part->metadata, whole.metadata, header.metadata_bytes);
+    if (header.metadataBytes > 0) memcpy(part->metadata, whole.metadata, header.metadataBytes);
   } else if (bytes > 0) {
     moved = library(tuttiRecv(part->data, bytes, tuttiUint8, root, group.comm, nullptr));
   }
   if (!moved) return moved;
-  return broadcast_bytes(group, root, part->metadata, header.metadata_bytes);
+  return broadcast_bytes(group, root, part->metadata, header.metadataBytes);
 }
 
 }  // namespace

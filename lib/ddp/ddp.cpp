@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "agree.h"
-#include "boundary.h"
 #include "reducer.h"
 
 using namespace tutti::ddp;  // NOLINT: this file is the boundary
@@ -47,18 +46,8 @@ Handles& handles() {
 
 // Locked while the process forks: a child that asks for a handle is to be told that it is not its own. From the time
 // when the library is loaded, because a first use may meet another thread's fork.
-void unlock_handles() {
-  handles().mutex.unlock();
-}
 [[maybe_unused]] const int held_while_forking =
-    pthread_atfork([] { handles().mutex.lock(); }, unlock_handles, unlock_handles);
-
-tuttiDdp_t add_handle(std::shared_ptr<Reducer> reducer) {
-  const std::lock_guard lock(handles().mutex);
-  auto* handle = reinterpret_cast<tuttiDdp_t>(++handles().given);
-  handles().live[handle] = {std::move(reducer)};
-  return handle;
-}
+    pthread_atfork([] { handles().mutex.lock(); }, [] { handles().mutex.unlock(); }, [] { handles().mutex.unlock(); });
 
 Status find(tuttiDdp_t handle, std::shared_ptr<Reducer>* reducer, bool erase = false) {
   if (handle == nullptr) return invalid_argument("ddp is NULL");
@@ -136,11 +125,11 @@ Status take_all(const tuttiDdpTensor_t* given, size_t n, const char* what, int c
 }
 
 // What has to be the same on all ranks, most telling first.
-std::vector<std::string> lines_of(const tuttiDdpConfig_t& c, const std::vector<Tensor>& params,
-                                  const std::vector<Tensor>& buffers) {
+std::vector<std::string> lines_of(const Replica& replica) {
+  const tuttiDdpConfig_t& c = replica.config;
   std::vector<std::string> lines;
-  for (size_t i = 0; i < params.size(); i++) lines.push_back(describe("parameter", i, params[i]));
-  for (size_t i = 0; i < buffers.size(); i++) lines.push_back(describe("buffer", i, buffers[i]));
+  for (const Tensor& param : replica.params) lines.push_back(describe("parameter", lines.size(), param));
+  for (size_t i = 0; i < replica.buffers.size(); i++) lines.push_back(describe("buffer", i, replica.buffers[i]));
   lines.push_back(text("firstBucketBytes=%zu, bucketCapBytes=%zu", c.firstBucketBytes, c.bucketCapBytes));
   lines.push_back(
       text("broadcastBuffers=%d, findUnused=%d, staticGraph=%d, rebuildBuckets=%d, joinable=%d, checkEvery=%d",
@@ -152,42 +141,30 @@ std::vector<std::string> lines_of(const tuttiDdpConfig_t& c, const std::vector<T
   return lines;
 }
 
-struct Given {
-  const tuttiDdpTensor_t* params;
-  size_t n_params;
-  const tuttiDdpTensor_t* buffers;
-  size_t n_buffers;
-  const tuttiDdpConfig_t* config;
-};
-
 // What goes wrong on one rank alone is told to the others before they wait for it.
-Status create(tuttiDdp_t* handle, tuttiComm_t comm, const Given& given) {
+Status create(tuttiDdp_t* handle, tuttiComm_t comm, const tuttiDdpTensor_t* params, size_t n_params,
+              const tuttiDdpTensor_t* buffers, size_t n_buffers, const tuttiDdpConfig_t* config) {
   if (handle == nullptr) return invalid_argument("ddp is NULL");
   *handle = nullptr;
   int cuda_device = -1;
-  if (Status s = find_device(comm, &cuda_device); !s) return s;
-  HostTwin twin;
+  if (Status s = library(tuttiCommCuDevice(comm, &cuda_device)); !s) return s;
+  Replica replica;
   if (cuda_device >= 0)
-    if (Status s = twin.make(comm); !s) return s;
-  Group group;
-  if (Status s = find_group(cuda_device < 0 ? comm : twin.comm(), &group); !s) return s;
-  tuttiDdpConfig_t config;
-  std::vector<Tensor> params, buffers;
-  Devices devices;
-  devices.host = make_host_device(group.comm);
-  Status mine = take_config(given.config, &config);
-  if (mine) mine = take_all(given.params, given.n_params, "parameter", cuda_device, &params);
-  if (mine) mine = take_all(given.buffers, given.n_buffers, "buffer", cuda_device, &buffers);
-  if (mine && cuda_device >= 0) mine = make_cuda_device(comm, cuda_device, 2 * params.size(), &devices.cuda);
-  if (Status s = agree(group, mine); !s) return s;
-  if (Status s = same_lines(group, lines_of(config, params, buffers)); !s) return s;
-  auto reducer = std::make_shared<Reducer>(std::move(twin), group, std::move(devices), config, std::move(params),
-                                           std::move(buffers));
-  if (Status s = agree(group, reducer->prepare()); !s) return s;
-  // Not in the default stream, which other ranks of the process may use.
-  if (Status s = reducer->broadcast(0, Queue::kOwn); !s) return s;
-  if (Status s = reducer->synchronize(); !s) return s;
-  *handle = add_handle(std::move(reducer));
+    if (Status s = make_twin(comm, &replica.twin); !s) return s;
+  if (Status s = find_group(cuda_device < 0 ? comm : replica.twin.get(), &replica.group); !s) return s;
+  replica.host = make_host_device(replica.group.comm);
+  Status mine = take_config(config, &replica.config);
+  if (mine) mine = take_all(params, n_params, "parameter", cuda_device, &replica.params);
+  if (mine) mine = take_all(buffers, n_buffers, "buffer", cuda_device, &replica.buffers);
+  if (mine && cuda_device >= 0) mine = make_cuda_device(comm, cuda_device, 2 * replica.params.size(), &replica.cuda);
+  if (Status s = agree(replica.group, mine); !s) return s;
+  if (Status s = same_lines(replica.group, lines_of(replica)); !s) return s;
+  auto reducer = std::make_shared<Reducer>(std::move(replica));
+  if (Status s = reducer->prepare(); !s) return s;
+  const std::lock_guard lock(handles().mutex);
+  auto* const made = reinterpret_cast<tuttiDdp_t>(++handles().given);
+  handles().live[made] = {std::move(reducer)};
+  *handle = made;
   return {};
 }
 
@@ -203,7 +180,7 @@ extern "C" {
 
 tuttiResult_t tuttiDdpCreate(tuttiDdp_t* ddp, tuttiComm_t comm, const tuttiDdpTensor_t* params, size_t nparams,
                              const tuttiDdpTensor_t* buffers, size_t nbuffers, const tuttiDdpConfig_t* config) {
-  return guarded([&] { return create(ddp, comm, {params, nparams, buffers, nbuffers, config}); });
+  return guarded([&] { return create(ddp, comm, params, nparams, buffers, nbuffers, config); });
 }
 
 tuttiResult_t tuttiDdpDestroy(tuttiDdp_t ddp) {
@@ -245,11 +222,11 @@ tuttiResult_t tuttiDdpBegin(tuttiDdp_t ddp) {
 }
 
 tuttiResult_t tuttiDdpMarkReady(tuttiDdp_t ddp, size_t index) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.mark(index, Reducer::Mark::kReady); });
+  return with(ddp, [&](Reducer& reducer) { return reducer.mark(index, Mark::kReady); });
 }
 
 tuttiResult_t tuttiDdpMarkUnused(tuttiDdp_t ddp, size_t index) {
-  return with(ddp, [&](Reducer& reducer) { return reducer.mark(index, Reducer::Mark::kUnused); });
+  return with(ddp, [&](Reducer& reducer) { return reducer.mark(index, Mark::kUnused); });
 }
 
 tuttiResult_t tuttiDdpWait(tuttiDdp_t ddp) {

@@ -50,7 +50,12 @@ struct Times {
     double backward = 0, comm = 0, exposed = 0;
   };
   Sum last, total;
-  void add(const Sum& step);
+  void add(const Sum& step) {
+    last = step;
+    total.backward += step.backward;
+    total.comm += step.comm;
+    total.exposed += step.exposed;
+  }
 };
 
 class Device {
@@ -100,14 +105,8 @@ class Device {
 };
 
 std::unique_ptr<Device> make_host_device(tuttiComm_t comm);
+void factor_on_host(FactorStep step, const Factors& matrix);
 // `comm` is on the CUDA device. Between two calls of synchronize() at most `most_looks` numbers are looked for.
 Status make_cuda_device(tuttiComm_t comm, int device, size_t most_looks, std::unique_ptr<Device>* made);
-
-// The devices of one averager.
-struct Devices {
-  std::unique_ptr<Device> host, cuda;  // cuda: null without one
-  Device& of(int device) const { return device == TUTTI_DDP_HOST ? *host : *cuda; }
-  std::vector<Device*> all() const;
-};
 
 }  // namespace tutti::ddp

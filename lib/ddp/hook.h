@@ -9,6 +9,10 @@
 
 namespace tutti::ddp {
 
+// An all-reduce in place.
+Status average(void* data, size_t count, tuttiDataType_t type, Device& device, size_t* bytes);
+
+// The plain average, on which others fall back.
 class Hook {
  public:
   virtual ~Hook() = default;
@@ -16,14 +20,13 @@ class Hook {
   virtual Status prepare(Device&, size_t) { return {}; }
   // Puts the average into bucket.data, on the averager's thread or in the device's own queue, and adds to *bytes what
   // was given to operations. One bucket at a time.
-  virtual Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) = 0;
+  virtual Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) {
+    return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
+  }
 };
 
 // The hook that the config asks for. `params` outlive it.
 std::unique_ptr<Hook> make_hook(const tuttiDdpConfig_t& config, const std::vector<Tensor>& params);
 std::unique_ptr<Hook> make_power_sgd(const tuttiDdpConfig_t& config, const std::vector<Tensor>& params);
-
-// An all-reduce in place.
-Status average(void* data, size_t count, tuttiDataType_t type, Device& device, size_t* bytes);
 
 }  // namespace tutti::ddp

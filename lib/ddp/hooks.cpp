@@ -7,21 +7,13 @@
 namespace tutti::ddp {
 namespace {
 
-class Average : public Hook {
- public:
-  Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
-    return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
-  }
-};
-
 // Larger floats travel as 16-bit ones.
 class Halve : public Hook {
  public:
   explicit Halve(tuttiDataType_t type) : type_(type) {}
   Status prepare(Device& device, size_t bytes) override { return scratch_[&device].reserve(device, bytes / 2); }
   Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
-    if (element_bytes(bucket.datatype) == sizeof(uint16_t))
-      return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
+    if (element_bytes(bucket.datatype) == sizeof(uint16_t)) return Hook::run(bucket, device, bytes);
     const Span wide = {bucket.data, bucket.count, bucket.datatype};
     const Span small = {scratch_[&device].data(), bucket.count, type_};
     if (Status s = device.narrow(wide, small); !s) return s;
@@ -43,7 +35,7 @@ class Quantise : public Hook {
     return {};
   }
   Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
-    if (bucket.datatype != tuttiFloat32) return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
+    if (bucket.datatype != tuttiFloat32) return Hook::run(bucket, device, bytes);
     constexpr size_t kBlockElems = 128;
     *bytes += bucket.count + (bucket.count + kBlockElems - 1) / kBlockElems * sizeof(float);
     Memory& errors = errors_[bucket.index];
@@ -92,7 +84,7 @@ std::unique_ptr<Hook> make_hook(const tuttiDdpConfig_t& config, const std::vecto
     case tuttiDdpInt8: return std::make_unique<Quantise>(tuttiInt8, config.errorFeedback != 0);
     case tuttiDdpFloat8e4m3: return std::make_unique<Quantise>(tuttiFloat8e4m3, config.errorFeedback != 0);
     case tuttiDdpPowerSgd: return make_power_sgd(config, params);
-    default: return std::make_unique<Average>();
+    default: return std::make_unique<Hook>();
   }
 }
 

@@ -6,7 +6,6 @@
 #include "agree.h"
 #include "device.h"
 #include "floats.h"
-#include "host_factors.h"
 #include "tensor.h"
 
 namespace tutti::ddp {
@@ -45,16 +44,13 @@ struct Bfloat {
 };
 
 // Calls body(wide, small, format) with the types of both.
-template <class Wide, class Body>
-void with_small(Wide* wide, const Span& small, Body&& body) {
-  auto* at = static_cast<uint16_t*>(small.at);
-  if (small.type == tuttiFloat16) return body(wide, at, Half());
-  body(wide, at, Bfloat());
-}
 template <class Body>
 void with_types(const Span& wide, const Span& small, Body&& body) {
-  if (wide.type == tuttiFloat64) return with_small(static_cast<double*>(wide.at), small, body);
-  with_small(static_cast<float*>(wide.at), small, body);
+  auto* at = static_cast<uint16_t*>(small.at);
+  const auto with = [&](auto* numbers) {
+    small.type == tuttiFloat16 ? body(numbers, at, Half()) : body(numbers, at, Bfloat());
+  };
+  wide.type == tuttiFloat64 ? with(static_cast<double*>(wide.at)) : with(static_cast<float*>(wide.at));
 }
 
 class HostDevice final : public Device {
@@ -138,18 +134,6 @@ class HostDevice final : public Device {
 
 std::unique_ptr<Device> make_host_device(tuttiComm_t comm) {
   return std::make_unique<HostDevice>(comm);
-}
-
-void Times::add(const Sum& step) {
-  last = step;
-  total.backward += step.backward;
-  total.comm += step.comm;
-  total.exposed += step.exposed;
-}
-
-std::vector<Device*> Devices::all() const {
-  if (cuda == nullptr) return {host.get()};
-  return {host.get(), cuda.get()};
 }
 
 }  // namespace tutti::ddp

@@ -1,7 +1,8 @@
-#include "host_factors.h"
-
+// PowerSGD's arithmetic on a CPU.
 #include <algorithm>
 #include <cmath>
+
+#include "device.h"
 
 namespace tutti::ddp {
 namespace {

@@ -10,10 +10,7 @@ namespace tutti::ddp {
 class Memory {
  public:
   Memory() = default;
-  Memory(Memory&& other) noexcept
-      : device_(std::exchange(other.device_, nullptr)),
-        at_(std::exchange(other.at_, nullptr)),
-        bytes_(std::exchange(other.bytes_, 0)) {}
+  Memory(Memory&& other) noexcept { *this = std::move(other); }
   Memory& operator=(Memory&& other) noexcept {
     std::swap(device_, other.device_);
     std::swap(at_, other.at_);

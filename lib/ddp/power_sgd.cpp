@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <utility>
 
 #include "hook.h"
 #include "memory.h"
@@ -59,8 +60,7 @@ class PowerSgd : public Hook {
 
   Status run(const tuttiDdpBucket_t& bucket, Device& device, size_t* bytes) override {
     if (bucket.index == 0) step_++;
-    if (bucket.datatype != tuttiFloat32 || step_ <= start_step_)
-      return average(bucket.data, bucket.count, bucket.datatype, device, bytes);
+    if (bucket.datatype != tuttiFloat32 || step_ <= start_step_) return Hook::run(bucket, device, bytes);
     find_parts(bucket, kept_[&device]);
     auto* scratch = reinterpret_cast<float*>(kept_[&device].scratch.data());
     if (Status s = average_rest(scratch, device, bytes); !s) return s;
@@ -133,15 +133,9 @@ class PowerSgd : public Hook {
   Status average_matrices(float* all_p, Device& device, size_t* bytes) {
     if (compressed_.empty()) return {};
     size_t p_count = 0, q_count = 0;
-    for (Factors& m : compressed_) {
-      m.p = all_p + p_count;
-      p_count += m.rows * m.rank;
-    }
+    for (Factors& m : compressed_) m.p = all_p + std::exchange(p_count, p_count + m.rows * m.rank);
     float* all_q = all_p + p_count;
-    for (Factors& m : compressed_) {
-      m.q = all_q + q_count;
-      q_count += m.columns * m.rank;
-    }
+    for (Factors& m : compressed_) m.q = all_q + std::exchange(q_count, q_count + m.columns * m.rank);
     if (Status s = device.factor(FactorStep::kProject, compressed_); !s) return s;
     if (Status s = average(all_p, p_count, tuttiFloat32, device, bytes); !s) return s;
     if (Status s = device.factor(FactorStep::kFindQ, compressed_); !s) return s;

@@ -1,5 +1,5 @@
 // Which samples a rank trains on.
-#include "boundary.h"
+#include "status.h"
 
 using namespace tutti::ddp;  // NOLINT: this file is at the boundary
 

@@ -2,6 +2,10 @@
 // program could, and therefore has an error type of its own. reducer.h is the main header.
 #pragma once
 
+#include <cstdarg>
+#include <cstdio>
+#include <exception>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,6 +45,32 @@ inline Status invalid_usage(std::string message) {
 }
 
 // printf into a std::string.
-std::string text(const char* fmt, ...) __attribute__((format(printf, 1, 2)));
+__attribute__((format(printf, 1, 2))) inline std::string text(const char* fmt, ...) {
+  va_list args, again;
+  va_start(args, fmt);
+  va_copy(again, args);
+  std::string out(static_cast<size_t>(vsnprintf(nullptr, 0, fmt, args)), '\0');
+  vsnprintf(out.data(), out.size() + 1, fmt, again);
+  va_end(again);
+  va_end(args);
+  return out;
+}
+
+// ---- the C functions ----
+
+// Remembers the sentence for tuttiDdpGetLastError and gives the code.
+tuttiResult_t finish(const Status& status);
+
+// The end of all exceptions.
+template <class Body>
+tuttiResult_t guarded(Body&& body) noexcept {
+  try {
+    return finish(body());
+  } catch (const std::bad_alloc&) {
+    return finish(Error{tuttiSystemError, "out of memory"});
+  } catch (const std::exception& e) {
+    return finish(Error{tuttiInternalError, text("unexpected: %s", e.what())});
+  }
+}
 
 }  // namespace tutti::ddp

@@ -63,14 +63,6 @@ const char* type_name(tuttiDataType_t type) {
   return is_type(type) ? kTypes[type].name : "no type";
 }
 
-size_t Tensor::data_bytes() const {
-  return count * element_bytes(type);
-}
-
-size_t Tensor::grad_bytes() const {
-  return count * element_bytes(grad_type);
-}
-
 std::string name_of(const char* what, size_t index, const Tensor& tensor) {
   std::string out = std::string(what) + " " + std::to_string(index);
   if (!tensor.name.empty()) out += " '" + tensor.name + "'";

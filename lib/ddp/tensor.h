@@ -8,6 +8,10 @@
 
 namespace tutti::ddp {
 
+// Bytes of an element; 0 for what is no type.
+size_t element_bytes(tuttiDataType_t type);
+const char* type_name(tuttiDataType_t type);
+
 struct Tensor {
   std::string name;
   void* data = nullptr;
@@ -18,13 +22,9 @@ struct Tensor {
   std::vector<size_t> shape;
   int device = TUTTI_DDP_HOST;
 
-  size_t data_bytes() const;
-  size_t grad_bytes() const;
+  size_t data_bytes() const { return count * element_bytes(type); }
+  size_t grad_bytes() const { return count * element_bytes(grad_type); }
 };
-
-// Bytes of an element; 0 for what is no type.
-size_t element_bytes(tuttiDataType_t type);
-const char* type_name(tuttiDataType_t type);
 
 // A copy of tensors[index], if it can be trained (or broadcast only, if it is a buffer) on a communicator on this CUDA
 // device, or on none. `what` is "parameter" or "buffer".
