@@ -1,10 +1,10 @@
 // A CUDA device, on the same narrow port to CUDA's runtime that communicators stand on.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "cuda/port.h"
 #include "ddp/cuda/cuda_kernels.h"
@@ -36,6 +36,11 @@ struct Resources {
     if (own != nullptr) port.destroy_stream(own);
     for (const EventRef event : events) port.destroy_event(event);
   }
+  Result<void> make_event(bool timed, EventRef* event) {
+    TUTTI_TRY_ASSIGN(*event, port.create_event(timed));
+    events.push_back(*event);
+    return {};
+  }
 
   Port& port;
   const int device;
@@ -47,23 +52,9 @@ struct Resources {
 
 // Streams of a communicator that broke may wait until it is destroyed, which is later than what they use is given up.
 // Never destroyed: other threads may outlive main.
-class LeftBehind {
- public:
-  void add(std::unique_ptr<Resources> resources) {
-    const std::lock_guard lock(mutex_);
-    left_.push_back(std::move(resources));
-  }
-  void sweep() {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(left_, [](const auto& r) {
-      const auto reached = r->port.reached(r->end);
-      return reached && reached.value();
-    });
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Resources>> left_;
+struct LeftBehind {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Resources>> resources;
 };
 
 LeftBehind& left_behind() {
@@ -71,12 +62,125 @@ LeftBehind& left_behind() {
   return *all;
 }
 
-// When a step's parts began and ended.
-struct StepTimers {
-  EventRef began = nullptr, called = nullptr, done = nullptr;
+// Events at which a step's parts began and ended: the step's own first, then each bucket's two.
+struct StepEvents {
+  enum { kBegan, kCalled, kDone, kBuckets };
+  std::vector<EventRef> at;
   bool has_begun = false;
-  std::vector<std::array<EventRef, 2>> buckets;
   std::vector<bool> has_run;  // by bucket
+  EventRef bucket(size_t b, bool ended) const { return at[kBuckets + 2 * b + (ended ? 1 : 0)]; }
+};
+
+// How long steps took, which is known when the GPU has come so far. Then a step's events serve another one.
+class StepTimer {
+ public:
+  explicit StepTimer(Resources& resources) : resources_(resources) {}
+
+  Result<void> begin_step(size_t n_buckets) {
+    collect();
+    step_ = {};
+    if (!spare_.empty()) {
+      step_ = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    step_.has_begun = false;
+    step_.has_run.assign(n_buckets, false);
+    while (step_.at.size() < StepEvents::kBuckets + 2 * n_buckets)
+      TUTTI_TRY(resources_.make_event(true, &step_.at.emplace_back()));
+    return {};
+  }
+  StepEvents& step() { return step_; }  // under way
+  // `done` is still to be recorded.
+  EventRef end_step() {
+    finished_.push_back(std::move(step_));
+    return finished_.back().at[StepEvents::kDone];
+  }
+
+  const Times& times() {
+    collect();
+    return times_;
+  }
+
+ private:
+  void collect() {
+    for (; !finished_.empty(); finished_.pop_front()) {
+      const auto reached = resources_.port.reached(finished_.front().at[StepEvents::kDone]);
+      if (reached && !reached.value()) return;
+      if (const auto times = times_of(finished_.front()); times) times_.add(times.value());
+      spare_.push_back(std::move(finished_.front()));
+    }
+  }
+
+  Result<Times::Sum> times_of(const StepEvents& step) const {
+    Port& port = resources_.port;
+    Times::Sum sum;
+    if (step.has_begun) {
+      TUTTI_TRY_ASSIGN(sum.backward, port.seconds_between(step.at[step.kBegan], step.at[step.kCalled]));
+    }
+    for (size_t b = 0; b < step.has_run.size(); b++) {
+      if (!step.has_run[b]) continue;
+      TUTTI_TRY_ASSIGN(const double seconds, port.seconds_between(step.bucket(b, false), step.bucket(b, true)));
+      sum.comm += seconds;
+    }
+    TUTTI_TRY_ASSIGN(const double after, port.seconds_between(step.at[step.kCalled], step.at[step.kDone]));
+    sum.exposed = std::clamp(after, 0.0, sum.comm);
+    return sum;
+  }
+
+  Resources& resources_;
+  StepEvents step_;
+  std::deque<StepEvents> finished_;
+  std::vector<StepEvents> spare_;
+  Times times_;
+};
+
+// Numbers that kernels find: they lie on the device until collect() brings them to who looks for them.
+class Findings {
+ public:
+  Findings(Resources& resources, size_t most) : resources_(resources), most_(most) {}
+
+  // Where kernels of this stream find `count` of them, at first zero, for `to`.
+  Result<uint64_t*> add(Look what, size_t count, uint64_t* to, StreamRef stream) {
+    Port& port = resources_.port;
+    if (on_device_ == nullptr) {
+      TUTTI_TRY_ASSIGN(void* const made, port.allocate(most_ * sizeof *on_device_));
+      resources_.memory.push_back(made);
+      on_device_ = static_cast<uint64_t*>(made);
+    }
+    uint64_t* const at = on_device_ + n_;
+    looks_.push_back({what, count, to});
+    n_ += count;
+    TUTTI_TRY(port.zero(at, count * sizeof *at, stream));
+    return at;
+  }
+
+  // All streams have found theirs.
+  Result<void> collect() {
+    std::vector<uint64_t> numbers(std::exchange(n_, 0));
+    const std::vector<Pending> looks = std::exchange(looks_, {});
+    if (looks.empty()) return {};
+    Port& port = resources_.port;
+    TUTTI_TRY_ASSIGN(const OnDevice on_device, OnDevice::enter(port, resources_.device));
+    TUTTI_TRY(port.copy(numbers.data(), on_device_, numbers.size() * sizeof *on_device_, resources_.own));
+    TUTTI_TRY(port.synchronize(resources_.own));
+    const uint64_t* number = numbers.data();
+    for (const Pending& look : looks)
+      for (size_t i = 0; i < look.count; i++, number++) look.to[i] = look.what == Look::kNonFinite ? ~*number : *number;
+    return {};
+  }
+
+ private:
+  struct Pending {
+    Look what;
+    size_t count;
+    uint64_t* to;
+  };
+
+  Resources& resources_;
+  const size_t most_;
+  uint64_t* on_device_ = nullptr;
+  size_t n_ = 0;
+  std::vector<Pending> looks_;
 };
 
 class CudaDevice final : public Device {
@@ -84,11 +188,14 @@ class CudaDevice final : public Device {
   CudaDevice(tuttiComm_t comm, int number, Port& port, size_t most_looks)
       : Device(number, comm),
         port_(port),
-        most_looks_(most_looks),
-        resources_(std::make_unique<Resources>(port, number)) {}
+        resources_(std::make_unique<Resources>(port, number)),
+        timer_(*resources_),
+        findings_(*resources_, most_looks) {}
 
   ~CudaDevice() override {
-    if (is_stuck_) left_behind().add(std::move(resources_));
+    if (!is_stuck_) return;
+    const std::lock_guard lock(left_behind().mutex);
+    left_behind().resources.push_back(std::move(resources_));
   }
 
   Status setup() {
@@ -96,12 +203,14 @@ class CudaDevice final : public Device {
       TUTTI_TRY_ASSIGN(const cuda::DeviceInfo info, port_.describe(number()));
       most_blocks_ = info.most_span_blocks();
       TUTTI_TRY_ASSIGN(resources_->own, port_.create_stream());
-      for (EventRef* event : {&caller_end_, &resources_->end}) TUTTI_TRY(make_event(false, event));
+      for (EventRef* event : {&caller_end_, &resources_->end}) TUTTI_TRY(resources_->make_event(false, event));
       return {};
     });
   }
 
-  tuttiStream_t stream(Queue queue) const override { return static_cast<tuttiStream_t>(stream_of(queue)); }
+  tuttiStream_t stream(Queue queue) const override {
+    return static_cast<tuttiStream_t>(queue == Queue::kCaller ? caller_ : resources_->own);
+  }
 
   Status set_stream(tuttiStream_t stream) override {
     return on_device([&]() -> Result<void> {
@@ -126,10 +235,10 @@ class CudaDevice final : public Device {
   }
 
   Status copy(void* to, const void* from, size_t bytes, Queue queue) override {
-    return on_device([&] { return port_.copy(to, from, bytes, stream_of(queue)); });
+    return on_device([&] { return port_.copy(to, from, bytes, stream(queue)); });
   }
   Status zero(void* at, size_t bytes, Queue queue) override {
-    return on_device([&] { return port_.zero(at, bytes, stream_of(queue)); });
+    return on_device([&] { return port_.zero(at, bytes, stream(queue)); });
   }
   Status narrow(const Span& wide, const Span& small) override {
     return on_device([&] { return launcher(Queue::kOwn).convert(cuda::SpanStep::kNarrow, wide, small); });
@@ -143,66 +252,44 @@ class CudaDevice final : public Device {
 
   Status look(Look what, const std::vector<Span>& spans, Queue queue, uint64_t* found) override {
     return on_device([&]() -> Result<void> {
-      if (found_ == nullptr) {
-        TUTTI_TRY_ASSIGN(void* const made, port_.allocate(most_looks_ * sizeof *found_));
-        resources_->memory.push_back(made);
-        found_ = static_cast<uint64_t*>(made);
-      }
-      uint64_t* const at = found_ + n_looks_;
-      looks_.push_back({what, n_looks_, spans.size(), found});
-      n_looks_ += spans.size();
-      TUTTI_TRY(port_.zero(at, spans.size() * sizeof *at, stream_of(queue)));
+      TUTTI_TRY_ASSIGN(uint64_t* const at, findings_.add(what, spans.size(), found, stream(queue)));
       return launcher(queue).look(what, spans, at);
     });
   }
 
   Status begin_step(size_t n_buckets) override {
     return on_device([&]() -> Result<void> {
-      collect_times();
-      if (spare_.empty()) {
-        auto fresh = std::make_unique<StepTimers>();
-        for (EventRef* event : {&fresh->began, &fresh->called, &fresh->done}) TUTTI_TRY(make_event(true, event));
-        spare_.push_back(std::move(fresh));
-      }
-      step_ = std::move(spare_.back());
-      spare_.pop_back();
-      step_->has_begun = false;
-      step_->has_run.assign(n_buckets, false);
-      while (step_->buckets.size() < n_buckets) {
-        step_->buckets.emplace_back();
-        for (EventRef& event : step_->buckets.back()) TUTTI_TRY(make_event(true, &event));
-      }
-      while (filled_.size() < n_buckets) TUTTI_TRY(make_event(false, &filled_.emplace_back()));
+      TUTTI_TRY(timer_.begin_step(n_buckets));
+      while (filled_.size() < n_buckets) TUTTI_TRY(resources_->make_event(false, &filled_.emplace_back()));
       return {};
     });
   }
 
   Status begin_backward() override {
-    step_->has_begun = true;
-    return on_device([&] { return port_.record(step_->began, caller_); });
+    timer_.step().has_begun = true;
+    return on_device([&] { return port_.record(timer_.step().at[StepEvents::kBegan], caller_); });
   }
   Status mark_filled(size_t bucket) override {
     return on_device([&] { return port_.record(filled_[bucket], caller_); });
   }
   Status end_backward() override {
-    return on_device([&] { return port_.record(step_->called, caller_); });
+    return on_device([&] { return port_.record(timer_.step().at[StepEvents::kCalled], caller_); });
   }
 
   // The averager's thread keeps the device: a hook may want it.
   Status begin_bucket(size_t bucket) override {
     if (Status s = status_of(port_.use(number())); !s) return s;
     if (Status s = status_of(port_.wait(resources_->own, filled_[bucket])); !s) return s;
-    return status_of(port_.record(step_->buckets[bucket][0], resources_->own));
+    return status_of(port_.record(timer_.step().bucket(bucket, false), resources_->own));
   }
   Status end_bucket(size_t bucket) override {
-    step_->has_run[bucket] = true;
-    return status_of(port_.record(step_->buckets[bucket][1], resources_->own));
+    timer_.step().has_run[bucket] = true;
+    return status_of(port_.record(timer_.step().bucket(bucket, true), resources_->own));
   }
 
   Status end_step() override {
     return on_device([&]() -> Result<void> {
-      const EventRef done = step_->done;
-      finished_.push_back(std::move(step_));
+      const EventRef done = timer_.end_step();
       TUTTI_TRY(port_.record(done, resources_->own));
       return port_.wait(caller_, done);
     });
@@ -217,36 +304,19 @@ class CudaDevice final : public Device {
     for (const EventRef event : {caller_end_, resources_->end})
       if (waited) waited = wait_for(event);
     is_stuck_ = !waited;
-    return waited ? collect_looks() : waited;
+    return waited ? status_of(findings_.collect()) : waited;
   }
 
-  Times times() override {
-    collect_times();
-    return times_;
-  }
+  Times times() override { return timer_.times(); }
 
  private:
-  // What was looked for, in the order of found_.
-  struct PendingLook {
-    Look what;
-    size_t first, count;
-    uint64_t* to;
-  };
-
-  StreamRef stream_of(Queue queue) const { return queue == Queue::kCaller ? caller_ : resources_->own; }
-  CudaKernels launcher(Queue queue) const { return {port_, most_blocks_, stream_of(queue)}; }
+  CudaKernels launcher(Queue queue) const { return {port_, most_blocks_, stream(queue)}; }
 
   // Calls body() with the device being the thread's.
   template <class Body>
   Status on_device(Body&& body) {
     const auto entered = OnDevice::enter(port_, number());
     return entered ? status_of(body()) : status_of(entered);
-  }
-
-  Result<void> make_event(bool timed, EventRef* event) {
-    TUTTI_TRY_ASSIGN(*event, port_.create_event(timed));
-    resources_->events.push_back(*event);
-    return {};
   }
 
   Status wait_for(EventRef event) {
@@ -265,64 +335,15 @@ class CudaDevice final : public Device {
     }
   }
 
-  Status collect_looks() {
-    if (looks_.empty()) return {};
-    std::vector<uint64_t> numbers(n_looks_);
-    const Status copied = on_device([&]() -> Result<void> {
-      TUTTI_TRY(port_.copy(numbers.data(), found_, n_looks_ * sizeof *found_, resources_->own));
-      return port_.synchronize(resources_->own);
-    });
-    for (const PendingLook& look : looks_)
-      for (size_t i = 0; i < look.count; i++) {
-        const uint64_t number = numbers[look.first + i];
-        look.to[i] = look.what == Look::kNonFinite ? ~number : number;
-      }
-    looks_.clear();
-    n_looks_ = 0;
-    return copied;
-  }
-
-  void collect_times() {
-    for (; !finished_.empty(); finished_.pop_front()) {
-      const auto reached = port_.reached(finished_.front()->done);
-      if (reached && !reached.value()) return;
-      if (const auto times = times_of(*finished_.front()); times) times_.add(times.value());
-      spare_.push_back(std::move(finished_.front()));
-    }
-  }
-
-  Result<Times::Sum> times_of(const StepTimers& step) {
-    Times::Sum sum;
-    if (step.has_begun) {
-      TUTTI_TRY_ASSIGN(sum.backward, port_.seconds_between(step.began, step.called));
-    }
-    for (size_t b = 0; b < step.has_run.size(); b++) {
-      if (!step.has_run[b]) continue;
-      TUTTI_TRY_ASSIGN(const double seconds, port_.seconds_between(step.buckets[b][0], step.buckets[b][1]));
-      sum.comm += seconds;
-    }
-    TUTTI_TRY_ASSIGN(const double after, port_.seconds_between(step.called, step.done));
-    sum.exposed = std::clamp(after, 0.0, sum.comm);
-    return sum;
-  }
-
   Port& port_;
-  const size_t most_looks_;
   std::unique_ptr<Resources> resources_;
   StreamRef caller_ = nullptr;
   uint32_t most_blocks_ = 1;
   EventRef caller_end_ = nullptr;
   bool is_stuck_ = false;
-
-  std::vector<EventRef> filled_;      // by bucket: the caller has put its gradients there
-  std::unique_ptr<StepTimers> step_;  // under way
-  std::deque<std::unique_ptr<StepTimers>> finished_;
-  std::vector<std::unique_ptr<StepTimers>> spare_;
-  Times times_;
-
-  uint64_t* found_ = nullptr;  // on the device
-  size_t n_looks_ = 0;
-  std::vector<PendingLook> looks_;
+  std::vector<EventRef> filled_;  // by bucket: the caller has put its gradients there
+  StepTimer timer_;
+  Findings findings_;
 };
 
 }  // namespace
@@ -330,7 +351,13 @@ class CudaDevice final : public Device {
 Status make_cuda_device(tuttiComm_t comm, int device, size_t most_looks, std::unique_ptr<Device>* made) {
   Port* const port = cuda::port();
   if (port == nullptr) return invalid_usage("this library was built without CUDA");
-  left_behind().sweep();
+  {
+    const std::lock_guard lock(left_behind().mutex);
+    std::erase_if(left_behind().resources, [](const auto& r) {
+      const auto reached = r->port.reached(r->end);
+      return reached && reached.value();
+    });
+  }
   auto fresh = std::make_unique<CudaDevice>(comm, device, *port, most_looks);
   if (Status s = fresh->setup(); !s) return s;
   *made = std::move(fresh);

@@ -5,6 +5,7 @@
 
 #include "cuda/port.h"
 #include "ddp/device.h"
+#include "ddp/tensor.h"
 
 namespace tutti::ddp {
 
@@ -14,15 +15,57 @@ class CudaKernels {
       : port_(port), most_blocks_(most_blocks), stream_(stream) {}
 
   // kNarrow or kWiden.
-  Result<void> convert(cuda::SpanStep step, const Span& wide, const Span& small);
+  Result<void> convert(cuda::SpanStep step, const Span& wide, const Span& small) {
+    cuda::SpanCall call;
+    call.step = step;
+    call.wide = static_cast<DataType>(wide.type);
+    call.small = static_cast<DataType>(small.type);
+    const bool narrows = step == cuda::SpanStep::kNarrow;
+    call.items[call.n_items++] = {narrows ? wide.at : small.at, narrows ? small.at : wide.at, wide.count};
+    return launch(call);
+  }
+
   // `found` is on the device and zero; of what is looked for there, kNonFinite is the complement.
-  Result<void> look(Look what, const std::vector<Span>& spans, uint64_t* found);
-  Result<void> factor(FactorStep step, const std::vector<Factors>& matrices);
+  Result<void> look(Look what, const std::vector<Span>& spans, uint64_t* found) {
+    cuda::SpanCall call;
+    call.step = what == Look::kNonFinite ? cuda::SpanStep::kNonFinite : cuda::SpanStep::kDigest;
+    for (const Span& span : spans) {
+      const auto type = static_cast<DataType>(span.type);
+      // A launch looks at one type; to a digest all are bytes.
+      if (call.n_items == cuda::kMaxSpans || (what == Look::kNonFinite && call.wide != type)) TUTTI_TRY(launch(call));
+      call.wide = type;
+      const uint64_t elems = what == Look::kNonFinite ? span.count : span.count * element_bytes(span.type);
+      call.items[call.n_items++] = {span.at, found++, elems};
+    }
+    return launch(call);
+  }
+
+  Result<void> factor(FactorStep step, const std::vector<Factors>& matrices) {
+    if (step == FactorStep::kProject) return factor_part(cuda::FactorPart::kProject, matrices);
+    const bool finds = step == FactorStep::kFindQ;
+    TUTTI_TRY(factor_part(finds ? cuda::FactorPart::kOrthonormalise : cuda::FactorPart::kRebuild, matrices));
+    return factor_part(finds ? cuda::FactorPart::kFindQ : cuda::FactorPart::kKeepQ, matrices);
+  }
 
  private:
-  Result<void> factor_part(cuda::FactorPart part, const std::vector<Factors>& matrices);
+  Result<void> factor_part(cuda::FactorPart part, const std::vector<Factors>& matrices) {
+    cuda::FactorCall call;
+    call.part = part;
+    for (const Factors& m : matrices) {
+      if (call.n_items == cuda::kMaxFactors) TUTTI_TRY(launch(call));
+      call.items[call.n_items++] = {m.data, m.error, m.start,   m.p,
+                                    m.q,    m.rows,  m.columns, static_cast<uint32_t>(m.rank)};
+    }
+    return launch(call);
+  }
+
+  // Empties the call.
   template <class Call>
-  Result<void> launch(Call& call);
+  Result<void> launch(Call& call) {
+    auto ran = run_tiles(port_, call, most_blocks_, stream_);
+    call.n_items = 0;
+    return ran;
+  }
 
   cuda::Port& port_;
   const uint32_t most_blocks_;
