@@ -1,4 +1,5 @@
 // The library, memory and communicators.
+#include <bit>
 #include <cstring>
 #include <new>
 #include <numeric>
@@ -31,24 +32,6 @@ ncclResult_t convert(const ncclConfig_t* config, int device, ncclComm_t* made, t
         refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_CONFIG_INITIALIZER"));
   to->blocking = config->blocking;
   return kSuccess;
-}
-
-tuttiUniqueId convert(const ncclUniqueId& id) {
-  tuttiUniqueId converted;
-  static_assert(sizeof converted == sizeof id);
-  memcpy(&converted, &id, sizeof converted);
-  return converted;
-}
-
-ncclResult_t count_memory(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
-  enum { kSuspendable = 0, kIsSuspended = 1, kPersistent = 2, kTotal = 3 };
-  if (value == nullptr) return refused(tuttiInvalidArgument, "value is NULL");
-  if (stat < kSuspendable || stat > kTotal)
-    return refused(tuttiInvalidArgument, "stat=%d is not one of ncclCommMemStat_t", stat);
-  tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
-  const tuttiResult_t result = tuttiCommMemStats(comm, &stats);
-  if (result == tuttiSuccess) *value = stat < kPersistent ? 0 : stats.linkBytes + stats.scratchBytes;
-  return passed(result);
 }
 
 }  // namespace
@@ -95,7 +78,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myran
   tuttiConfig_t options;
   const ncclResult_t result = convert(config, device_of_rank(myrank), newcomm, &options);
   if (result != kSuccess) return result;
-  tuttiUniqueId first = convert(commIds[0]);  // the others serve nobody
+  auto first = std::bit_cast<tuttiUniqueId>(commIds[0]);  // the others serve nobody
   return passed(tuttiCommInitRankScalable(newcomm, nranks, myrank, 1, &first, &options));
 }
 
@@ -154,7 +137,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniqu
   tuttiConfig_t options;
   const int device = comm == nullptr ? current_device() : TUTTI_CONFIG_UNDEF_INT;
   if (const ncclResult_t result = convert(config, device, newcomm, &options); result != kSuccess) return result;
-  const tuttiUniqueId id = uniqueId == nullptr ? tuttiUniqueId{} : convert(*uniqueId);
+  const tuttiUniqueId id = uniqueId == nullptr ? tuttiUniqueId{} : std::bit_cast<tuttiUniqueId>(*uniqueId);
   return passed(tuttiCommGrow(comm, nRanks, uniqueId == nullptr ? nullptr : &id, rank, newcomm, &options));
 }
 
@@ -180,7 +163,14 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
 }
 
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
-  return count_memory(comm, stat, value);
+  enum { kSuspendable = 0, kIsSuspended = 1, kPersistent = 2, kTotal = 3 };
+  if (value == nullptr) return refused(tuttiInvalidArgument, "value is NULL");
+  if (stat < kSuspendable || stat > kTotal)
+    return refused(tuttiInvalidArgument, "stat=%d is not one of ncclCommMemStat_t", stat);
+  tuttiCommMemStats_t stats = TUTTI_COMM_MEM_STATS_INITIALIZER;
+  const tuttiResult_t result = tuttiCommMemStats(comm, &stats);
+  if (result == tuttiSuccess) *value = stat < kPersistent ? 0 : stats.linkBytes + stats.scratchBytes;
+  return passed(result);
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle) {

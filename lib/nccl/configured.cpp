@@ -6,10 +6,8 @@ using namespace tutti::nccl;  // NOLINT: this file is the boundary
 
 namespace {
 
-constexpr ncclResult_t kFine = tuttiSuccess;
-
 ncclResult_t check(const ncclCollConfig_t* config) {
-  if (config == nullptr) return kFine;
+  if (config == nullptr) return tuttiSuccess;
   if (config->magic != NCCL_ABI_MAGIC || config->size < sizeof *config)
     return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_COLLCONFIG_INITIALIZER");
   if (config->algSelection != nullptr && *config->algSelection != 0 && config->forceAlgSelection != 0)
@@ -21,13 +19,13 @@ ncclResult_t check(const ncclCollConfig_t* config) {
   if (config->launchCompletionEvent != nullptr)
     return refused(tuttiInvalidUsage,
                    "launchCompletionEvent is not recorded: record an event on the stream behind the operation");
-  return kFine;
+  return tuttiSuccess;
 }
 
 template <class Call, class... Arguments>
 ncclResult_t configured(const ncclCollConfig_t* config, Call call, Arguments... arguments) {
   const ncclResult_t checked = check(config);
-  return checked != kFine ? spoils_group(checked) : call(arguments...);
+  return checked != tuttiSuccess ? spoils_group(checked) : call(arguments...);
 }
 
 }  // namespace
@@ -80,7 +78,7 @@ ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
   constexpr int kPlaintext = 0;
   if (config == nullptr || config->magic != NCCL_ABI_MAGIC || config->size < sizeof *config)
     return refused(tuttiInvalidArgument, "config was not initialised: start from NCCL_ENCRYPTION_CONFIG_INITIALIZER");
-  if (config->mode == kPlaintext) return kFine;
+  if (config->mode == kPlaintext) return tuttiSuccess;
   return unsupported("ncclSetEncryption with a key",
                      "Tutti does not encrypt by a program's key: set TUTTI_ENCRYPT=1 on "
                      "all ranks, which encrypts by the unique id's");

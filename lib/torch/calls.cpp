@@ -27,10 +27,8 @@ class Ref {
   Ref() = default;
   explicit Ref(PyObject* owned) : object_(owned) {}
   Ref(Ref&& other) noexcept : object_(other.release()) {}
-  Ref& operator=(Ref&& other) noexcept {
-    PyObject* const before = object_;
-    object_ = other.release();
-    Py_XDECREF(before);
+  Ref& operator=(Ref other) noexcept {
+    std::swap(object_, other.object_);
     return *this;
   }
   ~Ref() { Py_XDECREF(object_); }
@@ -40,11 +38,7 @@ class Ref {
   }
   PyObject* get() const { return object_; }
   explicit operator bool() const { return object_ != nullptr; }
-  PyObject* release() {
-    PyObject* const object = object_;
-    object_ = nullptr;
-    return object;
-  }
+  PyObject* release() { return std::exchange(object_, nullptr); }
 
  private:
   PyObject* object_ = nullptr;
@@ -78,9 +72,20 @@ Functions tutti_calls;
 Bound bound;
 const DlExchange* exchange = nullptr;  // if this torch has it
 
-PyObject *s_all_gather, *s_all_reduce, *s_async, *s_back, *s_barrier, *s_broadcast, *s_comm, *s_communicator,
-    *s_contiguous, *s_cpu, *s_data_ptr, *s_dtype, *s_file, *s_last, *s_neg, *s_numel, *s_op, *s_reduce,
-    *s_reduce_scatter, *s_root, *s_shape, *s_size;
+// A string that Python knows by its address from the module's beginning on.
+struct Name {
+  explicit Name(const char* t) : text(t), next(std::exchange(first, this)) {}
+  operator PyObject*() const { return object; }
+  const char* const text;
+  Name* const next;
+  PyObject* object = nullptr;
+  static inline Name* first = nullptr;
+};
+Name s_all_gather("all_gather_single"), s_all_reduce("all_reduce"), s_async("asyncOp"), s_back("f_back"),
+    s_barrier("barrier"), s_broadcast("broadcast"), s_comm("_comm"), s_communicator("_short"),
+    s_contiguous("is_contiguous"), s_cpu("is_cpu"), s_data_ptr("data_ptr"), s_dtype("dtype"), s_file("co_filename"),
+    s_last("f_lasti"), s_neg("is_neg"), s_numel("numel"), s_op("reduceOp"), s_reduce("reduce"),
+    s_reduce_scatter("reduce_scatter"), s_root("rootRank"), s_shape("shape"), s_size("_size");
 
 // ---- where the user's program calls from ----
 
@@ -448,39 +453,11 @@ PyModuleDef definition = {
 
 // Its name is the file's, libtutti-torch.so, with the hyphen as Python has it.
 PyMODINIT_FUNC PyInit_libtutti_torch() {
-  struct {
-    PyObject** name;
-    const char* text;
-  } const names[] = {{&s_all_gather, "all_gather_single"},
-                     {&s_all_reduce, "all_reduce"},
-                     {&s_barrier, "barrier"},
-                     {&s_broadcast, "broadcast"},
-                     {&s_reduce, "reduce"},
-                     {&s_reduce_scatter, "reduce_scatter"},
-                     {&s_root, "rootRank"},
-                     {&s_size, "_size"},
-                     {&s_back, "f_back"},
-                     {&s_contiguous, "is_contiguous"},
-                     {&s_cpu, "is_cpu"},
-                     {&s_data_ptr, "data_ptr"},
-                     {&s_dtype, "dtype"},
-                     {&s_file, "co_filename"},
-                     {&s_last, "f_lasti"},
-                     {&s_neg, "is_neg"},
-                     {&s_numel, "numel"},
-                     {&s_shape, "shape"},
-                     {&s_async, "asyncOp"},
-                     {&s_op, "reduceOp"},
-                     {&s_communicator, "_short"},
-                     {&s_comm, "_comm"}};
-  for (const auto& each : names) {
-    *each.name = PyUnicode_InternFromString(each.text);
-    if (*each.name == nullptr) return nullptr;
+  for (Name* name = Name::first; name != nullptr; name = name->next) {
+    name->object = PyUnicode_InternFromString(name->text);
+    if (name->object == nullptr) return nullptr;
   }
-  PyObject* const module = PyModule_Create(&definition);
-  if (module != nullptr && PyModule_AddIntConstant(module, "VERSION", kVersion) != 0) {
-    Py_DECREF(module);
-    return nullptr;
-  }
-  return module;
+  Ref module(PyModule_Create(&definition));
+  if (!module || PyModule_AddIntConstant(module.get(), "VERSION", kVersion) != 0) return nullptr;
+  return module.release();
 }
