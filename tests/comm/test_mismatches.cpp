@@ -310,7 +310,7 @@ TEST_CASE("a rank that has waited for long states its blocks, too") {
   const auto stated = waiting.look({.rank = 1,
                                     .doing = Standing::Doing::kCalls,
                                     .call = waits_in,
-                                    .place = recorder_of_waiting.place_text(7),
+                                    .place = recorder_of_waiting.memory().place_text(7),
                                     .begun = 7});
   REQUIRE(stated);
   other.hear(stated.value());

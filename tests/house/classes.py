@@ -9,8 +9,6 @@ HEAD = re.compile(r"\b(?:class|struct)\s+(?:alignas\(\w+\)\s+|\[\[[^\]]*\]\]\s+)
 # Those that are still to be divided: as large as this, and no larger.
 TO_DIVIDE = {
     ("lib/comm/link_pool.h", "LinkPool"): (12, 27),
-    ("lib/ddp/cuda/cuda_device.cpp", "CudaDevice"): (15, 30),
-    ("lib/ddp/reducer.h", "Reducer"): (32, 41),
     ("transports/shm/shm_link.h", "ShmHalf"): (18, 20),
     ("transports/transport.h", "Link"): (3, 30),
 }
