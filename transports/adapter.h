@@ -42,7 +42,8 @@ struct Speed {
   uint64_t bytes_per_second;
 };
 
-// One end of a link; a sending end overrides the second group, a receiving end the third. Contract: tutti/transport.h.
+// One end of a link; a sending end overrides the second group, a receiving end the third. It may have more of the
+// table's functions: push, or match and read. Contract: tutti/transport.h.
 class LinkHalf {
  public:
   virtual ~LinkHalf() = default;
@@ -54,14 +55,9 @@ class LinkHalf {
 
   virtual tuttiRoom acquire(const void*, uint32_t, tuttiPosting, void**) { return TUTTI_NO_ROOM; }
   virtual int publish(const void*, uint32_t, const tuttiTag&) { return 0; }
-  virtual int push(const void* data, uint32_t bytes, const tuttiTag& tag) {
-    return push_in_steps(*this, data, bytes, tag);
-  }
 
   virtual bool peek(tuttiMessage*) { return false; }
   virtual void release() {}
-  virtual const void* match(uint32_t bytes, const tuttiTag& tag) { return match_by_peeking(*this, bytes, tag); }
-  virtual Result<const void*> read() { return Error{Code::kInternalError, "this transport exposes no memory"}; }
   virtual bool post(uint32_t, void*, uint32_t, bool) { return false; }
 };
 
@@ -224,17 +220,21 @@ constexpr tuttiTransport make_transport(const char* name) {
                     void** at) { return T::sender(link)->acquire(data, bytes, posting, at); },
       .publish = [](tuttiLink* link, const void* data, uint32_t bytes,
                     const tuttiTag* tag) { return T::sender(link)->publish(data, bytes, *tag); },
-      .push = [](tuttiLink* link, const void* data, uint32_t bytes,
-                 const tuttiTag* tag) { return T::sender(link)->push(data, bytes, *tag); },
       .peek = [](tuttiLink* link, tuttiMessage* message) -> int { return T::receiver(link)->peek(message); },
       .release = [](tuttiLink* link) { T::receiver(link)->release(); },
-      .match = [](tuttiLink* link, uint32_t bytes,
-                  const tuttiTag* tag) { return T::receiver(link)->match(bytes, *tag); },
-      .read = T::read,
       .post = [](tuttiLink* link, uint32_t ahead, void* to, uint32_t bytes, int required) -> int {
         return T::receiver(link)->post(ahead, to, bytes, required != 0);
       },
   };
+  if constexpr (requires { &Sender::push; })
+    table.push = [](tuttiLink* link, const void* data, uint32_t bytes, const tuttiTag* tag) {
+      return T::sender(link)->push(data, bytes, *tag);
+    };
+  if constexpr (requires { &Receiver::match; })
+    table.match = [](tuttiLink* link, uint32_t bytes, const tuttiTag* tag) {
+      return T::receiver(link)->match(bytes, *tag);
+    };
+  if constexpr (requires { &Receiver::read; }) table.read = T::read;
   if constexpr (requires(EndpointClass & endpoint) { endpoint.narrow(true, true); })
     table.endpoint_narrow = [](tuttiEndpoint* endpoint, int here, int elsewhere) {
       T::self(endpoint)->narrow(here != 0, elsewhere != 0);

@@ -1,11 +1,15 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
+#include <map>
+#include <mutex>
 
+#include "base/at_fork.h"
 #include "base/env.h"
 #include "base/log.h"
-#include "transports/plugins.h"
 #include "transports/transport.h"
 
 namespace tutti {
@@ -22,13 +26,61 @@ const tuttiTransport kNoTransport = {
 
 namespace {
 
+constexpr char kEntry[] = "tuttiTransportPlugin";
+// A table without this is none; later versions append.
+constexpr size_t kLeastTableBytes = offsetof(tuttiTransport, post) + sizeof tuttiTransport::post;
+
+// Made when the library is loaded, because a first use may meet another thread's fork. Never destroyed.
+struct Loaded {
+  Loaded() { hold_while_forking(mutex); }
+  std::mutex mutex;
+  std::map<std::string, const tuttiTransport*> tables;
+};
+Loaded& g_loaded = *new Loaded;
+
+Error refuse(const std::string& path, const std::string& why) {
+  return {Code::kInvalidUsage, format("TUTTI_TRANSPORT_PLUGIN: %s cannot be used: %s", path.c_str(), why.c_str())};
+}
+
+bool lacks_functions(const tuttiTransport& t) {
+  return t.endpoint_open == nullptr || t.endpoint_close == nullptr || t.connect == nullptr || t.accept == nullptr ||
+         t.link_poll == nullptr || t.link_close == nullptr || t.acquire == nullptr || t.publish == nullptr ||
+         t.peek == nullptr || t.release == nullptr;
+}
+
+Result<const tuttiTransport*> load(const std::string& path) {
+  void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) return refuse(path, dlerror());
+  const auto entry = reinterpret_cast<tuttiTransportPlugin_t>(dlsym(object, kEntry));
+  if (entry == nullptr) {
+    const auto adapted = adapt_net_plugin(object);
+    if (!adapted) return refuse(path, adapted.error().message);
+    if (adapted.value() != nullptr) return adapted.value();
+    return refuse(path,
+                  format("it has no function %s and no ncclNetPlugin_v8 to v11, so it is not a transport", kEntry));
+  }
+  char why[500] = "it says no reason";
+  const tuttiTransport* theirs = entry(why, sizeof why);
+  if (theirs == nullptr) return refuse(path, why);
+  if (theirs->abi_version != TUTTI_TRANSPORT_ABI_VERSION || theirs->struct_bytes < kLeastTableBytes)
+    return refuse(path,
+                  format("it was built for version %u of tutti/transport.h with a table of %u bytes, this is version "
+                         "%u with at least %zu: rebuild it",
+                         theirs->abi_version, theirs->struct_bytes, TUTTI_TRANSPORT_ABI_VERSION, kLeastTableBytes));
+  if (theirs->name == nullptr || *theirs->name == '\0' || strchr(theirs->name, ',') != nullptr)
+    return refuse(path, "its name is empty or contains a comma");
+  if (lacks_functions(*theirs)) return refuse(path, "its table lacks one of the ten functions that may not be NULL");
+  auto* table = new tuttiTransport{};  // never freed: links may outlive main
+  memcpy(table, theirs, std::min<size_t>(theirs->struct_bytes, sizeof *table));
+  return table;
+}
+
 bool has_rdma_device() {
   std::error_code none;
   return !std::filesystem::is_empty("/sys/class/infiniband", none) && !none;
 }
 
 // Beside this library, or this program if it is a part of that. Null where there is no device or no such file.
-
 const tuttiTransport* find_verbs() {
   Dl_info mine{};
   if (!has_rdma_device() || dladdr(&kTcpTransport, &mine) == 0) return nullptr;
@@ -69,6 +121,14 @@ bool may_encrypt(const tuttiTransport* transport) {
 
 }  // namespace
 
+Result<const tuttiTransport*> load_plugin(const std::string& path) {
+  const std::lock_guard lock(g_loaded.mutex);
+  if (const auto found = g_loaded.tables.find(path); found != g_loaded.tables.end()) return found->second;
+  TUTTI_TRY_ASSIGN(const tuttiTransport* table, load(path));
+  g_loaded.tables[path] = table;
+  return table;
+}
+
 Result<std::vector<const tuttiTransport*>> find_transports(const std::string& names, bool encrypts) {
   TUTTI_TRY_ASSIGN(auto all, all_transports());
   if (names.empty() && encrypts) std::erase_if(all, [](const tuttiTransport* t) { return !may_encrypt(t); });
@@ -78,18 +138,16 @@ Result<std::vector<const tuttiTransport*>> find_transports(const std::string& na
     const size_t end = std::min(names.find(',', at), names.size());
     const std::string name = names.substr(at, end - at);
     const auto hit = std::find_if(all.begin(), all.end(), [&](const tuttiTransport* t) { return name == t->name; });
+    const std::string which = "'" + name + "' in '" + names + "' (TUTTI_TRANSPORTS or the configuration's transports)";
     if (hit == all.end()) {
       std::string there_are;
       for (const tuttiTransport* t : all) there_are += (there_are.empty() ? "" : ", ") + std::string(t->name);
-      return Error{Code::kInvalidUsage, "there is no transport '" + name + "' in '" + names +
-                                            "' (TUTTI_TRANSPORTS or " +
-                                            "the configuration's transports); there are: " + there_are};
+      return Error{Code::kInvalidUsage, "there is no transport " + which + "; there are: " + there_are};
     }
     if (encrypts && !may_encrypt(*hit))
-      return Error{Code::kInvalidUsage, "the transport '" + name + "' in '" + names +
-                                            "' (TUTTI_TRANSPORTS or the configuration's transports) cannot encrypt: "
-                                            "leave it out, or do without TUTTI_ENCRYPT and the configuration's "
-                                            "encrypt"};
+      return Error{Code::kInvalidUsage, "the transport " + which +
+                                            " cannot encrypt: leave it out, or do without TUTTI_ENCRYPT and the "
+                                            "configuration's encrypt"};
     if (std::find(found.begin(), found.end(), *hit) == found.end()) found.push_back(*hit);
     at = end + 1;
   }

@@ -141,6 +141,7 @@ Link& LinkPool::place_in(Links& links, const Name& name) const {
   std::unique_ptr<Link>& place = links[name];
   if (!place)
     place = std::make_unique<Link>(
+        &kNoTransport, nullptr,
         tuttiLinkConfig{sizeof(tuttiLinkConfig), name.first, name.second, sizes_.slots, sizes_.slot_bytes, 0});
   return *place;
 }
@@ -240,8 +241,8 @@ Result<bool> LinkPool::accept_all() {
       Link link;
       TUTTI_TRY_ASSIGN(const bool arrived, endpoint.accept(&link));
       if (!arrived) break;
-      const Name name{link.peer(), link.channel()};
-      if (link.slot_bytes() != sizes_.slot_bytes) continue;  // not one of this group's
+      const Name name{link.peer(), link.config().channel};
+      if (link.config().slot_bytes != sizes_.slot_bytes) continue;  // not one of this group's
       Link& place = place_in(recvs_, name);
       if (place.is_made()) continue;  // nor that
       count(link);
@@ -283,7 +284,7 @@ std::map<int, uint64_t> LinkPool::resent() const {
 void LinkPool::count(const Link& link) {
   held_->links++;
   if (keeps_socket(endpoints_, peers_, link.peer())) held_->sockets++;
-  held_->bytes += size_t{link.slots()} * link.slot_bytes();
+  held_->bytes += size_t{link.config().slots} * link.config().slot_bytes;
 }
 
 Error LinkPool::late() const {

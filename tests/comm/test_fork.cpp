@@ -8,7 +8,7 @@
 #include <atomic>
 
 #include "comm/ranks.h"
-#include "transports/plugins.h"
+#include "transports/transport.h"
 #include "tutti/ddp.h"
 
 using namespace tutti_test;

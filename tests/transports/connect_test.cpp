@@ -20,9 +20,9 @@ TEST_CASE("a link brings a message, and the sender's configuration, to the other
   Link &out = const_cast<Pair&>(p).out, &in = const_cast<Pair&>(p).in;
   CHECK(out.peer() == 1);
   CHECK(in.peer() == 0);
-  CHECK(in.channel() == ask.channel);
-  CHECK(in.slots() == ask.slots);
-  CHECK(in.slot_bytes() == ask.slot_bytes);
+  CHECK(in.config().channel == ask.channel);
+  CHECK(in.config().slots == ask.slots);
+  CHECK(in.config().slot_bytes == ask.slot_bytes);
 
   // Twice around all slots: alignment and contents of each.
   const Traffic traffic{11, 2 * ask.slots + 1, ask.slot_bytes};
@@ -97,7 +97,7 @@ TEST_CASE("many endpoints, all to all, several channels") {
   for (size_t i = 0; i < out.size(); i++) {
     REQUIRE(out[i].acquire() != nullptr);
     const auto from = static_cast<uint64_t>(i / per_rank);
-    out[i].publish(0, tuttiTag{{from, static_cast<uint64_t>(out[i].peer()), out[i].channel(), 0}});
+    out[i].publish(0, tuttiTag{{from, static_cast<uint64_t>(out[i].peer()), out[i].config().channel, 0}});
   }
   for (size_t r = 0; r < kRanks; r++)
     for (Link& link : in[r]) {
@@ -108,7 +108,7 @@ TEST_CASE("many endpoints, all to all, several channels") {
       }));
       CHECK(message.tag.word[0] == static_cast<uint64_t>(link.peer()));
       CHECK(message.tag.word[1] == r);
-      CHECK(message.tag.word[2] == link.channel());
+      CHECK(message.tag.word[2] == link.config().channel);
       CHECK(message.bytes == 0);
     }
 }

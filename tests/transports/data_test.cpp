@@ -63,7 +63,7 @@ TEST_CASE("many links of one endpoint at once") {
   std::vector<std::unique_ptr<Side>> sides;
   std::vector<Side*> all;
   for (size_t i = 0; i < kLinks; i++) {
-    const Traffic traffic{i, times(1000), in[i].slot_bytes()};
+    const Traffic traffic{i, times(1000), in[i].config().slot_bytes};
     sides.push_back(std::make_unique<Sender>(out[i], traffic));
     sides.push_back(std::make_unique<Receiver>(in[i], traffic));
   }

@@ -116,7 +116,7 @@ inline void check_open_for_ranks(Endpoint& to, Deadline deadline = Deadline::aft
   REQUIRE(from);
   Link out, in;
   REQUIRE(join(from.value(), Ask{1, 77}, to, &out, &in, deadline));
-  CHECK(in.channel() == 77);
+  CHECK(in.config().channel == 77);
 }
 
 }  // namespace tutti::test

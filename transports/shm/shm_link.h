@@ -125,7 +125,7 @@ class SendLink final : public ShmHalf {
   void fill(tuttiLinkState* state) override { state->unsent = unsent(); }
   tuttiRoom acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) override;
   int publish(const void* data, uint32_t bytes, const tuttiTag& tag) override;
-  int push(const void* data, uint32_t bytes, const tuttiTag& tag) override;
+  int push(const void* data, uint32_t bytes, const tuttiTag& tag);
   void revoke() override;
   bool wait_begin(tuttiWait* wait) override;
   void wait_end() override;
@@ -159,8 +159,8 @@ class RecvLink final : public ShmHalf {
   Result<bool> poll() override;
   bool peek(tuttiMessage* message) override;
   void release() override;
-  const void* match(uint32_t bytes, const tuttiTag& tag) override;
-  Result<const void*> read() override;
+  const void* match(uint32_t bytes, const tuttiTag& tag);
+  Result<const void*> read();
   bool post(uint32_t ahead, void* to, uint32_t bytes, bool required) override;
   void revoke() override;
   bool wait_begin(tuttiWait* wait) override;
