@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "transports/shm/segment.h"
@@ -23,10 +24,7 @@ class Exchange {
   };
 
   // False if there is such a link already: the other one needs an exchange of its own then.
-  bool take(Side side) {
-    bool& taken = side == Side::kSend ? sends_ : receives_;
-    return !std::exchange(taken, true);
-  }
+  bool take(Side side) { return !std::exchange(side == Side::kSend ? sends_ : receives_, true); }
   Segment& segment(Side side) { return side == Side::kSend ? sending_ : receiving_; }
   void set(Side side, Segment segment);
 

@@ -24,18 +24,16 @@ class ShmEndpoint {
   std::string address() const { return {reinterpret_cast<const char*>(&address_), sizeof address_}; }
 
   std::string unreachable_because(std::string_view peer_bytes) const {
-    ShmAddress peer;
-    if (!parse(peer_bytes, &peer)) return "it offers no shared memory";
-    if (!(peer.host == address_.host)) return "it is on another host or in another network namespace";
-    return "";
+    const std::optional<ShmAddress> peer = parse(peer_bytes);
+    if (!peer) return "it offers no shared memory";
+    return peer->host == address_.host ? "" : "it is on another host or in another network namespace";
   }
 
   Result<std::unique_ptr<LinkHalf>> connect(const tuttiLinkConfig& config, std::string_view peer_bytes) {
-    ShmAddress peer;
-    if (!parse(peer_bytes, &peer))
-      return Error{Code::kInvalidArgument, "this is not the address of a shm endpoint", config.peer};
+    const std::optional<ShmAddress> peer = parse(peer_bytes);
+    if (!peer) return Error{Code::kInvalidArgument, "this is not the address of a shm endpoint", config.peer};
     const Dialer::Call call{key_, HelloKind::kShm, rank_, config.peer, to_hello_args(config)};
-    const Address address = unix_abstract_address({peer.name, strnlen(peer.name, sizeof peer.name)});
+    const Address address = unix_abstract_address({peer->name, strnlen(peer->name, sizeof peer->name)});
     return std::unique_ptr<LinkHalf>(
         new SendLink(call, address, config, exchange_of(config, Exchange::Side::kSend), bell()));
   }
@@ -58,10 +56,11 @@ class ShmEndpoint {
         address_(address),
         acceptor_(std::move(listen_fd), key, HelloKind::kShm, config.rank) {}
 
-  static bool parse(std::string_view bytes, ShmAddress* address) {
-    if (bytes.size() != sizeof *address) return false;
-    memcpy(address, bytes.data(), sizeof *address);
-    return true;
+  static std::optional<ShmAddress> parse(std::string_view bytes) {
+    ShmAddress address;
+    if (bytes.size() != sizeof address) return std::nullopt;
+    memcpy(&address, bytes.data(), sizeof address);
+    return address;
   }
 
   // Null while the segment has not come.
@@ -71,7 +70,7 @@ class ShmEndpoint {
     if (!memfd) return std::unique_ptr<LinkHalf>();
     TUTTI_TRY_ASSIGN(Segment segment, Segment::map(*memfd, config->slots, config->slot_bytes));
     const uint64_t id = read_once(segment.header().id);
-    auto local = is_of_this_process(incoming.fd.get()) ? LocalEnd::join(id, bell()) : nullptr;
+    auto local = is_of_this_process(incoming.fd.get()) ? LocalEnd::meet(id, bell(), true) : nullptr;
     return std::unique_ptr<LinkHalf>(new RecvLink(config->peer, std::move(incoming.fd), std::move(segment),
                                                   exchange_of(*config, Exchange::Side::kReceive), std::move(local)));
   }
@@ -87,9 +86,8 @@ class ShmEndpoint {
     std::weak_ptr<Exchange>& known = exchanges_[{config.peer, config.channel}];
     std::shared_ptr<Exchange> exchange = known.lock();
     if (exchange && exchange->take(side)) return exchange;
-    exchange = std::make_shared<Exchange>();
+    known = exchange = std::make_shared<Exchange>();
     exchange->take(side);
-    known = exchange;
     return exchange;
   }
 

@@ -1,71 +1,59 @@
 #include "transports/shm/shm_link.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/log.h"
 #include "base/membarrier.h"
 #include "base/tsan.h"
 
 namespace tutti::shm {
 
-void ShmHalf::ring(std::atomic<uint32_t>& sleeps) {
-  if (sleeps.exchange(0) == 0) return;
-  if (local_) return local_->ring_other();
-  // A full socket holds rings enough; a dead peer is noticed by poll.
-  [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+void ShmHalf::fall_asleep(tuttiWait* wait) {
+  *wait = {connection_.fd(), POLLIN, exchange_->tell_cpu()};
+  sleeps().store(1, std::memory_order_relaxed);
+  barrier_.sleepy_side();
 }
 
-void ShmHalf::look() {
-  if (local_) {
-    gone_ = local_->other_has_left();
-    return;
+void ShmHalf::wait_end() {
+  if (!connection_.is_open()) return;
+  sleeps().store(0, std::memory_order_relaxed);
+  connection_.look_after_sleep();
+}
+
+void ShmHalf::end_access() {
+  if (!std::exchange(has_access_, false)) return;
+  tsan_release(both_know());
+  theirs().end();
+}
+
+// Whoever reads or writes now ends soon, or has died, or is stopped: then this rank does not stop as well. A thread of
+// this process is never stopped alone.
+bool ShmHalf::revoke_access() {
+  constexpr int64_t kLimitNs = 2'000'000'000, kSoonNs = 10'000'000;
+  end_access();
+  ours().revoke();
+  const int64_t begun_ns = now_ns();
+  while (ours().is_used() && !connection_.is_gone()) {
+    const int64_t waited_ns = now_ns() - begun_ns;
+    if (!connection_.is_local() && waited_ns > kLimitNs) return false;
+    if (waited_ns < kSoonNs)
+      sched_yield();
+    else
+      usleep(1000);
+    connection_.look();
   }
-  forget_removed_blocks();  // perhaps nothing is exposed any more
-  char bytes[256];
-  while (!gone_) {
-    Fd descriptor;
-    const ssize_t n = receive_with_descriptor(socket_.get(), bytes, sizeof bytes, &descriptor);
-    if (n > 0) {
-      take_bytes(bytes, static_cast<size_t>(n), std::move(descriptor));
-      continue;
-    }
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    gone_ = true;
-  }
-}
-
-// Bells need no more than to have woken us. A notice may come in parts, its descriptor with the first; one descriptor
-// at most comes at a time, and it belongs to the notice of a new block.
-void ShmHalf::take_bytes(const char* bytes, size_t n, Fd descriptor) {
-  if (descriptor) notice_descriptor_ = std::move(descriptor);
-  for (size_t i = 0; i < n; i++) {
-    if (notice_.empty() && bytes[i] != kNotice) continue;
-    notice_.push_back(bytes[i]);
-    if (notice_.size() <= sizeof(BlockNotice)) continue;
-    BlockNotice notice;
-    memcpy(&notice, notice_.data() + 1, sizeof notice);
-    notice_.clear();
-    peer_memory_.take_notice(notice, notice.bytes > 0 ? std::move(notice_descriptor_) : Fd(), peer_);
-  }
-}
-
-// Only after a sleep: the bell is all links', and one that is looked at before may be what another one sleeps on.
-void ShmHalf::look_after_sleep() {
-  if (local_) local_->hush();
-  look();
-}
-
-Error ShmHalf::gone() const {
-  return {Code::kRemoteError,
-          format("rank %d closed its shared-memory link: its process ended or its communicator was destroyed", peer_),
-          peer_};
+  tsan_acquire(both_know());
+  return true;
 }
 
 SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const tuttiLinkConfig& config,
@@ -76,9 +64,9 @@ SendLink::SendLink(const Dialer::Call& call, const Address& peer_address, const 
       dialer_(call, std::vector<Address>{peer_address}) {}
 
 Result<bool> SendLink::poll() {
-  if (ready_) {
-    look_sometimes();
-    if (gone_) return gone();
+  if (connection_.is_open()) {
+    connection_.look_sometimes();
+    if (connection_.is_gone()) return connection_.gone();
     return true;
   }
   if (failure_) return *failure_;
@@ -88,9 +76,9 @@ Result<bool> SendLink::poll() {
 }
 
 Result<bool> SendLink::advance_connect() {
-  TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, peer_, "through shared memory"));
+  TUTTI_TRY_ASSIGN(const bool connected, take_connection(dialer_, &socket_, config_.peer, "through shared memory"));
   if (!connected) return false;
-  if (!segment_sent_) TUTTI_TRY(send_segment());
+  if (!segment_) TUTTI_TRY(send_segment());
   char answer = 0;
   const ssize_t n = ::recv(socket_.get(), &answer, 1, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
@@ -99,12 +87,11 @@ Result<bool> SendLink::advance_connect() {
         Code::kRemoteError,
         format("rank %d did not accept a shared-memory link: its process ended, it has no more descriptors (ulimit "
                "-n), or it could not map %u slots of %u bytes (its log has the reason)",
-               peer_, config_.slots, config_.slot_bytes),
-        peer_};
+               config_.peer, config_.slots, config_.slot_bytes),
+        config_.peer};
   barrier_ = SleepBarrier(membarrier_is_there() && segment_.header().receiver_has_barrier != 0);
   if (local_ && !local_->is_joined()) local_.reset();
-  if (local_) socket_.reset();
-  ready_ = true;
+  connection_.open(std::move(socket_), std::move(local_));
   return true;
 }
 
@@ -113,35 +100,19 @@ Result<void> SendLink::send_segment() {
   TUTTI_TRY_ASSIGN(Segment segment, Segment::create(config_.slots, config_.slot_bytes, &memfd));
   segment.header().sender_has_barrier = membarrier_is_there();
   random_bytes(&segment.header().id, sizeof segment.header().id);
-  if (is_of_this_process(socket_.get())) local_ = LocalEnd::offer(segment.header().id, bell_);
+  if (is_of_this_process(socket_.get())) local_ = LocalEnd::meet(segment.header().id, bell_, false);
   // None is free until the receiver has said how it is woken.
   released_seen_ = uint64_t{0} - segment.slots();
   exchange_->set(Exchange::Side::kSend, std::move(segment));
   // One byte after an acknowledged handshake always fits the socket's buffer.
   if (!send_with_descriptor(socket_.get(), &kMapped, 1, memfd))
-    return system_error(format("handing shared memory to rank %d", peer_), errno);
-  segment_sent_ = true;
+    return system_error(format("handing shared memory to rank %d", config_.peer), errno);
   return {};
-}
-
-Result<std::optional<Fd>> receive_descriptor(int socket) {
-  char byte = 0;
-  Fd descriptor;
-  const ssize_t n = receive_with_descriptor(socket, &byte, 1, &descriptor);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<Fd>();
-  if (n <= 0)
-    return Error{Code::kRemoteError, n < 0
-                                         ? system_error("its connection broke before its memory arrived", errno).message
-                                         : "it closed its connection before its memory arrived"};
-  if (!descriptor)
-    return Error{Code::kRemoteError,
-                 "its memory arrived without a descriptor (has this process run out of them? see ulimit -n)"};
-  return std::optional<Fd>(std::move(descriptor));
 }
 
 bool SendLink::slot_is_free() {
   if (messages_ - released_seen_ < segment_.slots()) return true;
-  if (!ready_) return false;
+  if (!connection_.is_open()) return false;
   released_seen_ = segment_.header().released.load(std::memory_order_acquire);
   tsan_acquire(both_know());
   return messages_ - released_seen_ < segment_.slots();
@@ -154,11 +125,20 @@ char* SendLink::choose_payload() {
   return chosen_ ? exchange_->at(*chosen_) : segment_.payload(slot_);
 }
 
+char* SendLink::posted_place(uint32_t bytes) {
+  SegmentHeader& header = segment_.header();
+  if (header.posted.load(std::memory_order_acquire) != messages_ + 1 || read_once(header.posted_bytes) != bytes)
+    return nullptr;
+  tsan_acquire(both_know());
+  char* const to = connection_.locate(read_once(header.posted_where), read_once(header.posted_at), bytes);
+  return to != nullptr && begin_access() ? to : nullptr;
+}
+
 tuttiRoom SendLink::acquire(const void* data, uint32_t bytes, tuttiPosting posting, void** at) {
   if (has_access_) end_access();
   if (!slot_is_free()) return TUTTI_NO_ROOM;
   if (posting == TUTTI_IF_POSTED && (*at = posted_place(bytes)) != nullptr) return TUTTI_POSTED;
-  if (data != nullptr && (local_ || find_block(data, bytes))) return TUTTI_EXPOSED;
+  if (data != nullptr && connection_.may_describe(data, bytes)) return TUTTI_EXPOSED;
   *at = choose_payload();
   return TUTTI_SLOT;
 }
@@ -171,9 +151,13 @@ void SendLink::note_payload(SlotLine& line) {
 }
 
 int SendLink::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
-  if (data != nullptr) return expose(data, bytes, tag) ? 1 : 0;
   SlotLine& line = segment_.line(slot_);
-  if (has_access_) {
+  if (data != nullptr) {
+    if (has_access_) end_access();
+    if (!connection_.describe(data, bytes, &line.where, &line.at)) return 0;
+    chosen_.reset();
+    last_exposed_ = messages_ + 1;
+  } else if (has_access_) {
     line.where = kInPlace;
     end_access();
   } else if (bytes <= kLineBytes) {
@@ -183,7 +167,7 @@ int SendLink::publish(const void* data, uint32_t bytes, const tuttiTag& tag) {
     note_payload(line);
   }
   publish_line(line, bytes, tag);
-  return 2;
+  return data != nullptr ? 1 : 2;
 }
 
 int SendLink::push(const void* data, uint32_t bytes, const tuttiTag& tag) {
@@ -214,7 +198,7 @@ void SendLink::publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag)
   // The next message will ask for it, and it is on the other core.
   if (messages_ - released_seen_ >= segment_.slots()) __builtin_prefetch(&header.released);
   barrier_.busy_side();
-  wake(header.receiver_sleeps);
+  connection_.wake(header.receiver_sleeps);
 }
 
 // What is exposed and may not have been read yet.
@@ -224,30 +208,39 @@ uint32_t SendLink::unsent() {
   return last_exposed_ > released_seen_ ? static_cast<uint32_t>(last_exposed_ - released_seen_) : 0;
 }
 
+// A peer that goes on later finds that what it has read was taken back: see poll().
+void SendLink::revoke() {
+  end_access();
+  if (unsent() > 0) revoke_access();
+}
+
 bool SendLink::wait_begin(tuttiWait* wait) {
-  if (!ready_) {
+  if (!connection_.is_open()) {
     *wait = socket_ ? tuttiWait{socket_.get(), POLLIN} : tuttiWait{dialer_.fd(), dialer_.events()};
     return !failure_ && wait->fd >= 0;
   }
-  *wait = {local_ ? local_->fd() : socket_.get(), POLLIN, exchange_->tell_cpu()};
-  segment_.header().sender_sleeps.store(1, std::memory_order_relaxed);
-  barrier_.sleepy_side();
+  fall_asleep(wait);
   // What was released since the caller looked may be what it waits for.
   const uint64_t released = segment_.header().released.load(std::memory_order_acquire);
   const bool changed = std::exchange(released_seen_, released) != released;
-  return !changed && (unsent() > 0 || !slot_is_free()) && !gone_;
+  return !changed && (unsent() > 0 || !slot_is_free()) && !connection_.is_gone();
 }
 
-void SendLink::wait_end() {
-  if (!ready_) return;
-  segment_.header().sender_sleeps.store(0, std::memory_order_relaxed);
-  look_after_sleep();
+RecvLink::RecvLink(int peer, Fd socket, Segment segment, std::shared_ptr<Exchange> exchange,
+                   std::unique_ptr<LocalEnd> local)
+    : ShmHalf(peer, std::move(exchange), Exchange::Side::kReceive) {
+  exchange_->set(Exchange::Side::kReceive, std::move(segment));
+  SegmentHeader& header = segment_.header();
+  header.receiver_has_barrier = membarrier_is_there();
+  barrier_ = SleepBarrier(membarrier_is_there() && header.sender_has_barrier != 0);
+  [[maybe_unused]] const ssize_t n = ::send(socket.get(), &kMapped, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  connection_.open(std::move(socket), std::move(local));
 }
 
 Result<bool> RecvLink::poll() {
-  look_sometimes();
+  connection_.look_sometimes();
   // What was published before the peer went is still to be read.
-  if (gone_ && !message_is_there()) return gone();
+  if (connection_.is_gone() && !message_is_there()) return connection_.gone();
   if (has_access_ && theirs().was_revoked()) return unreadable("its operation has failed there");
   return true;
 }
@@ -290,6 +283,30 @@ const void* RecvLink::data_of_seen() const {
   return seen_.where == kInPlace && is_posted ? posted_at_ : nullptr;
 }
 
+Result<const void*> RecvLink::read() {
+  if (!begin_access()) return unreadable("its operation has failed there");
+  const void* data = connection_.locate(seen_.where, seen_.at, seen_.bytes);
+  if (data == nullptr) return unreadable(connection_.why_not());
+  return data;
+}
+
+Error RecvLink::unreadable(const std::string& why) const {
+  const int peer = connection_.peer();
+  return {Code::kRemoteError, format("memory that rank %d exposes cannot be read: %s", peer, why.c_str()), peer};
+}
+
+// Where the next message goes its sender has perhaps decided already.
+bool RecvLink::post(uint32_t ahead, void* to, uint32_t bytes, bool required) {
+  SegmentHeader& header = segment_.header();
+  if (ahead == 0 || required || !connection_.describe(to, bytes, &header.posted_where, &header.posted_at)) return false;
+  posted_at_ = to;
+  posted_message_ = messages_ + ahead + 1;
+  header.posted_bytes = posted_bytes_ = bytes;
+  tsan_release(both_know());
+  header.posted.store(posted_message_, std::memory_order_release);
+  return true;
+}
+
 void RecvLink::release() {
   if (has_access_) end_access();
   if (is_passed(seen_.where)) exchange_->take_in(passed(seen_));
@@ -298,19 +315,21 @@ void RecvLink::release() {
   header.released.store(++messages_, std::memory_order_release);
   if (++slot_ == segment_.slots()) slot_ = 0;
   barrier_.busy_side();
-  wake(header.sender_sleeps);
+  connection_.wake(header.sender_sleeps);
+}
+
+// A peer that goes on later writes the rest of its message.
+void RecvLink::revoke() {
+  if (!revoke_access())
+    log(LogLevel::kWarn,
+        "rank %d is stopped while it writes a sum into this rank's registered memory, in an operation that failed: it "
+        "may still write there when it continues",
+        connection_.peer());
 }
 
 bool RecvLink::wait_begin(tuttiWait* wait) {
-  *wait = {local_ ? local_->fd() : socket_.get(), POLLIN, exchange_->tell_cpu()};
-  segment_.header().receiver_sleeps.store(1, std::memory_order_relaxed);
-  barrier_.sleepy_side();
-  return !message_is_there() && !gone_;
-}
-
-void RecvLink::wait_end() {
-  segment_.header().receiver_sleeps.store(0, std::memory_order_relaxed);
-  look_after_sleep();
+  fall_asleep(wait);
+  return !message_is_there() && !connection_.is_gone();
 }
 
 }  // namespace tutti::shm

@@ -1,0 +1,167 @@
+#include "transports/shm/connection.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/descriptor.h"
+#include "base/log.h"
+
+namespace tutti::shm {
+namespace {
+
+bool send_notice(int socket, const BlockNotice& notice, const Fd& descriptor) {
+  char bytes[1 + sizeof notice] = {kNotice};
+  memcpy(bytes + 1, &notice, sizeof notice);
+  return send_with_descriptor(socket, bytes, sizeof bytes, descriptor);
+}
+
+// What a mapping of this file begins and ends at multiples of: one of huge pages is mapped in whole ones.
+uint64_t page_bytes_of(const Fd& file) {
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  struct stat info {};
+  const uint64_t block_bytes = fstat(file.get(), &info) == 0 ? static_cast<uint64_t>(info.st_blksize) : 0;
+  return block_bytes % page_bytes == 0 ? std::max(block_bytes, page_bytes) : page_bytes;
+}
+
+}  // namespace
+
+// Bells need no more than to have woken us. A notice may come in parts, its descriptor with the first; one descriptor
+// at most comes at a time, and it belongs to the notice of a new block.
+void PeerMemory::take_bytes(const char* bytes, size_t n, Fd descriptor, int peer) {
+  if (descriptor) notice_descriptor_ = std::move(descriptor);
+  for (size_t i = 0; i < n; i++) {
+    if (notice_.empty() && bytes[i] != kNotice) continue;
+    notice_.push_back(bytes[i]);
+    if (notice_.size() <= sizeof(BlockNotice)) continue;
+    BlockNotice notice;
+    memcpy(&notice, notice_.data() + 1, sizeof notice);
+    notice_.clear();
+    take_notice(notice, notice.bytes > 0 ? std::move(notice_descriptor_) : Fd(), peer);
+  }
+}
+
+void PeerMemory::take_notice(const BlockNotice& notice, const Fd& descriptor, int peer) {
+  if (notice.bytes > 0 && !descriptor)
+    why_not_ = "its descriptor did not come (has this process run out of them? see ulimit -n)";
+  mapped_.erase(notice.block);
+  if (notice.bytes == 0 || !descriptor || mapped_.size() >= kMostBlocks) return;
+  if (!has_pages(descriptor, notice.offset, notice.bytes)) return;
+  const uint64_t page_bytes = page_bytes_of(descriptor), lead = notice.offset % page_bytes;
+  const uint64_t whole_bytes = (lead + notice.bytes + page_bytes - 1) / page_bytes * page_bytes;
+  Mapping pages = map_shared(descriptor, notice.offset - lead, whole_bytes, writes_);
+  if (!pages) {
+    if (writes_ && errno == EACCES) return;  // a file that the user has opened for reading
+    why_not_ =
+        system_error(format("mapping its %llu bytes", static_cast<unsigned long long>(notice.bytes)), errno).message;
+    log(LogLevel::kWarn, "memory that rank %d shares is not used: %s", peer, why_not_.c_str());
+    return;
+  }
+  char* const data = pages.get() + lead;
+  mapped_[notice.block] = {std::move(pages), data, notice.bytes};
+}
+
+char* PeerMemory::find(uint64_t block, uint64_t offset, uint64_t bytes) const {
+  const auto found = mapped_.find(block);
+  if (found == mapped_.end() || offset > found->second.bytes || bytes > found->second.bytes - offset) return nullptr;
+  return found->second.data + offset;
+}
+
+bool OwnMemory::has(const void* data, size_t bytes, int socket) {
+  forget_removed(socket);
+  if (block_ && block_->contains(data, bytes)) return true;
+  block_ = SharedMemory::find(data, bytes);
+  return block_ != nullptr;
+}
+
+bool OwnMemory::describe(const void* data, size_t bytes, int socket, uint32_t* where, uint64_t* at) {
+  if (!has(data, bytes, socket)) return false;
+  const uint32_t number = kFirstBlock + static_cast<uint32_t>(block_->id);
+  *where = number;
+  *at = reinterpret_cast<uintptr_t>(data) - block_->begin;
+  if (shared_.contains(block_->id)) return true;
+  if (!send_notice(socket, {number, block_->offset, block_->end - block_->begin}, block_->fd)) return false;
+  shared_.insert(block_->id);
+  return true;
+}
+
+void OwnMemory::forget_removed(int socket) {
+  const uint64_t removals = SharedMemory::removals();
+  if (std::exchange(removals_seen_, removals) == removals) return;
+  block_ = nullptr;
+  std::erase_if(shared_, [&](uint64_t id) {
+    return !SharedMemory::is_live(id) && send_notice(socket, {kFirstBlock + id, 0, 0}, Fd());
+  });
+}
+
+void Connection::ring(std::atomic<uint32_t>& sleeps) const {
+  if (sleeps.exchange(0) == 0) return;
+  if (local_) return local_->ring_other();
+  // A full socket holds rings enough; a dead peer is noticed by poll.
+  [[maybe_unused]] const ssize_t n = ::send(socket_.get(), &kBell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Connection::look() {
+  if (local_) {
+    gone_ = local_->other_has_left();
+    return;
+  }
+  ours_.forget_removed(socket_.get());  // perhaps nothing is exposed any more
+  char bytes[256];
+  while (!gone_) {
+    Fd descriptor;
+    const ssize_t n = receive_with_descriptor(socket_.get(), bytes, sizeof bytes, &descriptor);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n > 0)
+      theirs_.take_bytes(bytes, static_cast<size_t>(n), std::move(descriptor), peer_);
+    else
+      gone_ = n == 0 || errno != EINTR;
+  }
+}
+
+Error Connection::gone() const {
+  return {Code::kRemoteError,
+          format("rank %d closed its shared-memory link: its process ended or its communicator was destroyed", peer_),
+          peer_};
+}
+
+bool Connection::describe(const void* data, uint32_t bytes, uint32_t* where, uint64_t* at) {
+  if (!local_) return ours_.describe(data, bytes, socket_.get(), where, at);
+  *where = kAtAddress;
+  *at = reinterpret_cast<uintptr_t>(data);
+  return true;
+}
+
+char* Connection::locate(uint32_t where, uint64_t at, uint32_t bytes) {
+  if (where == kAtAddress) return local_ ? reinterpret_cast<char*>(at) : nullptr;
+  if (!theirs_.knows(where)) look();  // its notice came before
+  return theirs_.find(where, at, bytes);
+}
+
+bool is_of_this_process(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 && credentials.pid == getpid();
+}
+
+Result<std::optional<Fd>> receive_descriptor(int socket) {
+  char byte = 0;
+  Fd descriptor;
+  const ssize_t n = receive_with_descriptor(socket, &byte, 1, &descriptor);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::optional<Fd>();
+  if (n <= 0)
+    return Error{Code::kRemoteError, n < 0
+                                         ? system_error("its connection broke before its memory arrived", errno).message
+                                         : "it closed its connection before its memory arrived"};
+  if (!descriptor)
+    return Error{Code::kRemoteError,
+                 "its memory arrived without a descriptor (has this process run out of them? see ulimit -n)"};
+  return std::optional<Fd>(std::move(descriptor));
+}
+
+}  // namespace tutti::shm
