@@ -77,7 +77,7 @@ class Communicator final {
   // How long it should take now. Waits likewise.
   double estimate_ns(const Operation& operation);
   // For people: through what this rank reaches another and why: "tcp, because shm: it is on another host".
-  std::string route(int peer) { return links_.route(peer); }
+  std::string route(int peer) { return route_to(links_.endpoints(), (*me_.roster)[peer].addresses); }
 
   // What this rank holds for the group, besides one thread. From any thread.
   struct Holdings {
@@ -97,7 +97,7 @@ class Communicator final {
   TicketLock own_ticket_lock_;
   TicketLock* ticket_lock_ = &own_ticket_lock_;
   TicketLock shrinks_;  // one at a time, in the order of their tickets
-  LinkPool links_;
+  LinkPool links_{me_};
   Monitor monitor_{me_};
   Collectives collectives_{me_, monitor_, links_};
   Messages messages_{me_, monitor_, links_};

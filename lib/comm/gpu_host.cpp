@@ -23,11 +23,12 @@ class GpuHost final : public cuda::Host {
   Result<void> run_on_host(const Operation& operation) override { return comm_.run(take_ticket(), operation); }
   Result<void> check_direct(const void* memory, size_t bytes) override {
     const TicketLock::Turn turn(*comm_.ticket_lock_, take_ticket());
-    return comm_.links_.check_delivery(memory, bytes);
+    return check_delivery(comm_.links_.endpoints(), comm_.me_, memory, bytes);
   }
   void forget_direct() override {
     const TicketLock::Turn turn(*comm_.ticket_lock_, take_ticket());
-    comm_.links_.forget_delivery();
+    for (Endpoint& endpoint : comm_.links_.endpoints())  // what they have kept of registrations that have ended
+      if (endpoint.delivers()) (void)endpoint.registers(nullptr, 0);
   }
   Result<void> connect_direct() override {
     const TicketLock::Turn turn(*comm_.ticket_lock_, take_ticket());

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/dial.h"
-#include "comm/link_pool.h"
+#include "comm/endpoints.h"
 #include "debug/trace_files.h"
 #include "exec/chunks.h"
 #include "group/blobs.h"
@@ -59,7 +59,7 @@ struct Introduction {
   HostPlace place;
   NetworkPlace network;
   Contact control;
-  LinkPool::Addresses addresses;
+  Addresses addresses;
   uint32_t connections = 1;  // of a TCP link at most
 
   std::string to_bytes() const;

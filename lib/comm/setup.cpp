@@ -80,7 +80,7 @@ Result<void> Setup::open_links() {
       is_live_memory,         dmabuf_of_memory, options.encrypt};
   std::copy(rendezvous_.key().begin(), rendezvous_.key().end(), endpoint_config.group_key);
   TUTTI_TRY_ASSIGN(const auto transports, find_transports(options.transports, options.encrypt));
-  TUTTI_TRY_ASSIGN(links_, LinkPool::open(endpoint_config, transports, options.transports.empty()));
+  TUTTI_TRY_ASSIGN(links_.endpoints(), open_endpoints(endpoint_config, transports, options.transports.empty()));
   return {};
 }
 
@@ -94,7 +94,7 @@ Introduction Setup::introduction(const PriceList& prices, const Contact& control
                    .prices = fingerprint(prices.prices),
                    .prices_from = prices.file,
                    .order = env_string(Env::kOrder)};
-  mine.network.bytes_per_second = links_.network_bytes_per_second();
+  mine.network.bytes_per_second = network_bytes_per_second(links_.endpoints());
   if (prices.network) find_in_network(*prices.network, prices.network_file, &mine.network);
   mine.network.round_trip_ns = rendezvous_.round_trip_ns();
   mine.network.sends_by_rate = sends_by_rate() ? 1 : 0;
@@ -109,7 +109,7 @@ Introduction Setup::introduction(const PriceList& prices, const Contact& control
   log(LogLevel::kInfo, "this rank may use CPUs %s: %s", to_text(place.cpus).c_str(),
       place_name(*me_.machine, place.path).c_str());
   mine.control = control;
-  mine.addresses = links_.addresses();
+  mine.addresses = addresses_of(links_.endpoints());
   return mine;
 }
 
@@ -170,9 +170,6 @@ void Setup::take_place(PriceList prices) {
   if (!me_.wait_policy.oversubscribed) me_.one_way_from_bytes = 32 << 10;
   me_.planner.emplace(me_.rank, roster.layout, me_.forced, me_.options.deterministic);
   me_.planner->set_facts(roster.facts, std::move(prices));
-  links_.set_peers(
-      {me_.n_ranks, [all = me_.roster](int rank) { return (*all)[rank].addresses; }, roster.ranks_of_process},
-      me_.sizes);
   monitor_.take_place();
 }
 
@@ -185,7 +182,8 @@ Result<void> Setup::connect(std::vector<Fd> control_fds) {
   config.group = roster->group;
   config.of_process = roster->ranks_of_process;
   config.neighbours = me_.planner->neighbours();
-  links_.narrow(roster->ranks_of_host > 1, roster->ranks_of_host < me_.n_ranks);
+  for (Endpoint& endpoint : links_.endpoints())
+    endpoint.narrow(roster->ranks_of_host > 1, roster->ranks_of_host < me_.n_ranks);
   return monitor_.connect(std::move(config), std::move(control_fds), deadline_,
                           [this] { return rendezvous_.is_broken(); });
 }

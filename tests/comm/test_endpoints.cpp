@@ -1,9 +1,9 @@
 // Which transport a link takes.
-#include "comm/link_pool.h"
+#include "comm/endpoints.h"
 
 #include "catch.h"
 
-namespace tutti::test_link_pool {
+namespace tutti::test_endpoints {
 namespace {
 
 // TCP, as a network device that is faster than a core copies.
@@ -23,27 +23,21 @@ const tuttiTransport* fast_network() {
   return &fast;
 }
 
-LinkPool pool_of(int rank, bool by_cost) {
+Endpoints endpoints_of(int rank, bool by_cost) {
   const tuttiEndpointConfig config{sizeof config, rank, 2};
-  return LinkPool::open(config, {&kTcpTransport, fast_network(), &kShmTransport}, by_cost).value();
+  return open_endpoints(config, {&kTcpTransport, fast_network(), &kShmTransport}, by_cost).value();
 }
 
 }  // namespace
 
 TEST_CASE("ranks of one host share memory, however fast its network devices are, unless the user has an order") {
-  LinkPool first = pool_of(0, true), second = pool_of(1, true);
-  const auto on_another_host = [&](int) {
-    auto addresses = second.addresses();
-    addresses.erase("shm");
-    return addresses;
-  };
-  first.set_peers({2, [&](int) { return second.addresses(); }}, {});
-  CHECK(first.route(1) == "shm");
-  first.set_peers({2, on_another_host}, {});
-  CHECK(first.route(1) == "fast, because shm: the peer does not have it");
-  LinkPool ordered = pool_of(0, false);
-  ordered.set_peers({2, [&](int) { return second.addresses(); }}, {});
-  CHECK(ordered.route(1) == "tcp");
+  const Endpoints first = endpoints_of(0, true), ordered = endpoints_of(0, false), second = endpoints_of(1, true);
+  const Addresses here = addresses_of(second);
+  Addresses on_another_host = here;
+  on_another_host.erase("shm");
+  CHECK(route_to(first, here) == "shm");
+  CHECK(route_to(first, on_another_host) == "fast, because shm: the peer does not have it");
+  CHECK(route_to(ordered, here) == "tcp");
 }
 
-}  // namespace tutti::test_link_pool
+}  // namespace tutti::test_endpoints

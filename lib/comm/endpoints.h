@@ -1,0 +1,53 @@
+// This header: the endpoints of one rank, one for each transport that it may use, and which of them leads to a peer.
+// They belong to one thread at a time. Links close before them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "transports/transport.h"
+
+namespace tutti {
+
+struct Membership;
+
+using Endpoints = std::vector<Endpoint>;  // in order of preference
+// What a rank publishes: the address of each transport's endpoint, by name.
+using Addresses = std::map<std::string, std::string>;
+
+// The transports' order is the order of preference, unless it is `by_cost`.
+Result<Endpoints> open_endpoints(const tuttiEndpointConfig& config,
+                                 const std::vector<const tuttiTransport*>& transports, bool by_cost);
+Addresses addresses_of(const Endpoints& endpoints);
+bool is_shared_memory(const Endpoint& endpoint);
+// The fastest of those that lead to other hosts.
+uint64_t network_bytes_per_second(const Endpoints& endpoints);
+// The first transport that should reach the peer, and why none before it does: "tcp, because shm: ...".
+std::string route_to(const Endpoints& endpoints, const Addresses& peer);
+// Whether there is a transport to all peers, which can move data from and to this registered memory.
+Result<void> check_delivery(Endpoints& endpoints, const Membership& me, const void* memory, size_t bytes);
+
+// An outgoing link on its way: one transport after the other is tried, in order of preference.
+class LinkAttempt {
+ public:
+  // With `delivers` only those transports that move data between devices.
+  LinkAttempt(const tuttiLinkConfig& config, const Addresses& peer, bool delivers)
+      : config_(config), peer_(peer), delivers_(delivers) {}
+  // True once there is a link to take; an error when no transport is left.
+  Result<bool> advance(Endpoints& endpoints);
+  Link take() { return std::move(link_); }
+  const char* transport() const { return link_.is_made() ? link_.transport() : "no transport"; }
+
+ private:
+  Result<bool> start_next(Endpoints& endpoints);
+
+  const tuttiLinkConfig config_;
+  const Addresses peer_;
+  const bool delivers_;
+  size_t next_transport_ = 0;
+  Link link_;
+  std::string story_;  // of those that were not taken
+};
+
+}  // namespace tutti
