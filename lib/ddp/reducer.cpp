@@ -77,8 +77,8 @@ Status Reducer::broadcast_buffers(int root) {
 
 Status Reducer::gradient(size_t index, void** grad) const {
   if (grad == nullptr) return invalid_argument("grad is NULL");
-  if (index >= marks_.size())
-    return invalid_argument(text("index=%zu; there are %zu parameters", index, marks_.size()));
+  if (index >= replica_.params.size())
+    return invalid_argument(text("index=%zu; there are %zu parameters", index, replica_.params.size()));
   const std::lock_guard lock(mutex_);
   *grad = replica_.params[index].grad != nullptr ? replica_.params[index].grad : buckets_.slot_of(index);
   return {};
@@ -148,8 +148,8 @@ Status Reducer::rebuild() {
 // ---- marks ---------------------------------------------------------------------------------------------------------
 
 Status Reducer::mark(size_t index, Mark kind) {
-  if (index >= marks_.size())
-    return invalid_argument(text("index=%zu; there are %zu parameters", index, marks_.size()));
+  if (index >= replica_.params.size())
+    return invalid_argument(text("index=%zu; there are %zu parameters", index, replica_.params.size()));
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kIdle)
     return invalid_usage(replica_.name(index) + " was marked, but no step is under way; tuttiDdpBegin begins one");

@@ -18,7 +18,6 @@ class QuantisedCut {
     return elem_of(first + share(blocks, n_slices, slice));
   }
   size_t elems(int rank) const { return begin(rank + 1) - begin(rank); }
-  size_t bytes_begin(int rank) const { return quantised_bytes(begin(rank), block_elems_); }
   size_t bytes(int rank) const { return quantised_bytes(elems(rank), block_elems_); }
   size_t all_bytes() const { return quantised_bytes(elems_, block_elems_); }
 
