@@ -123,6 +123,7 @@ void Recorder::use(void* memory) {
   if (memory_ != nullptr) munmap(memory_, sizeof(TraceMemory));
   TraceHeader& header = *new (memory) TraceHeader{};  // what follows it is zero, as mapped
   memory_ = static_cast<TraceMemory*>(memory);
+  slots_ = memory_->slots;
   header.rank = -1;
   header.by_cpu = by_cpu_;
   header.pid = getpid();
@@ -157,7 +158,7 @@ void Recorder::share(int rank, int n_ranks, uint64_t group, bool sweeps) {
 }
 
 void Recorder::end(bool well) {
-  TraceSlot& slot = memory_->slots[begun_ % TraceMemory::kOperations];
+  TraceSlot& slot = slots_[begun_ % TraceMemory::kOperations];
   if (begun_ == 0 || slot.finished.load(std::memory_order_relaxed) != 0) return;
   finish(slot, well);
 }

@@ -127,7 +127,7 @@ class Recorder {
   // was called some time ago.
   void begin(const TagWords& call, uint64_t sequence, const void* caller = nullptr, uint64_t created = 0) {
     const uint64_t nth = ++begun_;
-    TraceSlot& slot = memory_->slots[nth % TraceMemory::kOperations];
+    TraceSlot& slot = slots_[nth % TraceMemory::kOperations];
     const auto set = [](std::atomic<uint64_t>& word, uint64_t value) { word.store(value, std::memory_order_release); };
     set(slot.nth, 0);
     const uint64_t now = this->now();
@@ -147,7 +147,7 @@ class Recorder {
   }
   void begin(const Call& call) { begin(to_tag(call), call.sequence); }
   // The last one has ended well.
-  void end() { finish(memory_->slots[begun_ % TraceMemory::kOperations], true); }
+  void end() { finish(slots_[begun_ % TraceMemory::kOperations], true); }
   // The same, if there is one that has not ended.
   void end(bool well);
   // It has waited for these ranks for so long.
@@ -180,6 +180,7 @@ class Recorder {
   void use(void* memory);
 
   TraceMemory* memory_ = nullptr;
+  TraceSlot* slots_ = nullptr;  // in it: with the struct's address each operation takes 8 instructions more
   uint64_t begun_ = 0;
   const bool by_cpu_;
   std::string path_;
