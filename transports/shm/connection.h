@@ -71,7 +71,7 @@ class OwnMemory {
 
 class Connection {
  public:
-  Connection(int peer, bool writes) : theirs_(writes), peer_(peer) {}
+  Connection(int peer, bool writes) : peer_(peer), theirs_(writes) {}
   // Both have the segment. Within one process the socket closes.
   void open(Fd socket, std::unique_ptr<LocalEnd> local) {
     local_ = std::move(local);
@@ -111,13 +111,13 @@ class Connection {
  private:
   [[gnu::noinline]] void ring(std::atomic<uint32_t>& sleeps) const;
 
-  OwnMemory ours_;
-  PeerMemory theirs_;
+  uint32_t polls_ = 0;
+  bool gone_ = false;
   int peer_;
   Fd socket_;
   std::unique_ptr<LocalEnd> local_;  // instead of the socket: the peer is in this process
-  uint32_t polls_ = 0;
-  bool gone_ = false;
+  OwnMemory ours_;
+  PeerMemory theirs_;
 };
 
 // As the kernel says, whatever the peer does.

@@ -25,10 +25,10 @@ class ShmHalf : public LinkHalf {
 
  protected:
   ShmHalf(int peer, std::shared_ptr<Exchange> exchange, Exchange::Side side)
-      : connection_(peer, side == Exchange::Side::kSend),
-        exchange_(std::move(exchange)),
+      : exchange_(std::move(exchange)),
         side_(side),
-        segment_(exchange_->segment(side)) {}
+        segment_(exchange_->segment(side)),
+        connection_(peer, side == Exchange::Side::kSend) {}
   // Whoever says that it sleeps looks once more before it does.
   void fall_asleep(tuttiWait* wait);
   // To the peer's memory. False if it has taken that back.
@@ -46,7 +46,6 @@ class ShmHalf : public LinkHalf {
   // A number that stands for this link in both halves: for ThreadSanitizer.
   uint64_t both_know() const { return segment_.header().id; }
 
-  Connection connection_;
   std::shared_ptr<Exchange> exchange_;
   const Exchange::Side side_;
   Segment& segment_;
@@ -54,6 +53,7 @@ class ShmHalf : public LinkHalf {
   uint64_t messages_ = 0;    // published or released so far
   uint32_t slot_ = 0;        // messages_ % slots
   bool has_access_ = false;  // a sender: what is published next is where the receiver posted it
+  Connection connection_;    // after what each message needs
 };
 
 class SendLink final : public ShmHalf {
