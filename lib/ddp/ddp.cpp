@@ -46,8 +46,11 @@ Handles& handles() {
 
 // Locked while the process forks: a child that asks for a handle is to be told that it is not its own. From the time
 // when the library is loaded, because a first use may meet another thread's fork.
+void unlock_handles() {
+  handles().mutex.unlock();
+}
 [[maybe_unused]] const int held_while_forking =
-    pthread_atfork([] { handles().mutex.lock(); }, [] { handles().mutex.unlock(); }, [] { handles().mutex.unlock(); });
+    pthread_atfork([] { handles().mutex.lock(); }, unlock_handles, unlock_handles);
 
 Status find(tuttiDdp_t handle, std::shared_ptr<Reducer>* reducer, bool erase = false) {
   if (handle == nullptr) return invalid_argument("ddp is NULL");

@@ -52,9 +52,23 @@ struct Resources {
 
 // Streams of a communicator that broke may wait until it is destroyed, which is later than what they use is given up.
 // Never destroyed: other threads may outlive main.
-struct LeftBehind {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Resources>> resources;
+class LeftBehind {
+ public:
+  void add(std::unique_ptr<Resources> resources) {
+    const std::lock_guard lock(mutex_);
+    left_.push_back(std::move(resources));
+  }
+  void sweep() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(left_, [](const auto& r) {
+      const auto reached = r->port.reached(r->end);
+      return reached && reached.value();
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Resources>> left_;
 };
 
 LeftBehind& left_behind() {
@@ -193,9 +207,7 @@ class CudaDevice final : public Device {
         findings_(*resources_, most_looks) {}
 
   ~CudaDevice() override {
-    if (!is_stuck_) return;
-    const std::lock_guard lock(left_behind().mutex);
-    left_behind().resources.push_back(std::move(resources_));
+    if (is_stuck_) left_behind().add(std::move(resources_));
   }
 
   Status setup() {
@@ -351,13 +363,7 @@ class CudaDevice final : public Device {
 Status make_cuda_device(tuttiComm_t comm, int device, size_t most_looks, std::unique_ptr<Device>* made) {
   Port* const port = cuda::port();
   if (port == nullptr) return invalid_usage("this library was built without CUDA");
-  {
-    const std::lock_guard lock(left_behind().mutex);
-    std::erase_if(left_behind().resources, [](const auto& r) {
-      const auto reached = r->port.reached(r->end);
-      return reached && reached.value();
-    });
-  }
+  left_behind().sweep();
   auto fresh = std::make_unique<CudaDevice>(comm, device, *port, most_looks);
   if (Status s = fresh->setup(); !s) return s;
   *made = std::move(fresh);
