@@ -23,8 +23,4 @@ Result<std::thread> start_thread(const char* which, Body&& body) {
   }
 }
 
-// Moves the calling thread to another one of the CPUs that it may use, and leaves it free to use all of them. False if
-// there is no other.
-bool leave_cpu(int cpu);
-
 }  // namespace tutti

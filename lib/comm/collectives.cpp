@@ -100,7 +100,7 @@ Result<void> Collectives::drive_program(Program& program, const Call& call, cons
   const auto drive_piece = [&](const BoundCall& piece) {
     Run run(program, piece, monitor_.recorder(), steps_done);
     StallWatch watch(monitor_, links_, run, me_.is_on_gpu() ? Standing::Doing::kOther : Standing::Doing::kCalls);
-    return monitor_.has_driven(run, drive(run, watch, me_.wait_policy));
+    return monitor_.has_driven(run, drive(run, watch, {links_.yielding(), me_.options.op_timeout_seconds}));
   };
   const bool is_wide = operation.count > 0 && me_.planner->adds_wide(call);  // agreements are of nothing
   return is_wide ? in_wide_pieces(what, drive_piece) : drive_piece(what);

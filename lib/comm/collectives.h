@@ -15,6 +15,7 @@
 #include "exec/buffers.h"
 #include "exec/operation.h"
 #include "exec/run.h"
+#include "exec/wait.h"
 
 namespace tutti {
 
@@ -79,8 +80,9 @@ class Collectives {
   Result<Program*> find_program(const Call& call, uint64_t bytes);
   Result<void> add_program(const ProgramKey& key, Deadline deadline, const std::function<bool()>& gives_up = {});
   void keep_program(const ProgramKey& key, Program program);
-  SmallRun::Turns turns() const {
-    return me_.wait_policy.oversubscribed ? SmallRun::Turns{kYields, true} : SmallRun::Turns{kSpins, false};
+  SmallRun::Turns turns() {
+    Yielding& yielding = links_.yielding();
+    return yielding.begin_operation() ? SmallRun::Turns{kYields, &yielding} : SmallRun::Turns{kSpins, nullptr};
   }
 
   const Membership& me_;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "comm/endpoints.h"
+#include "exec/yielding.h"
 #include "schedule/schedule.h"
 
 namespace tutti {
@@ -39,6 +40,7 @@ class LinkPool {
   void count_resent();
   Link* find(int peer, uint32_t channel, bool sending);
   const std::vector<Link*>& incoming() const { return incoming_; }
+  Yielding& yielding() { return yielding_; }  // to those at their other ends, while this rank waits for them
 
   // From any thread.
   size_t links() const { return held_.links.load(std::memory_order_relaxed); }
@@ -73,6 +75,7 @@ class LinkPool {
   std::vector<Name> awaited_;
   std::vector<Link*> incoming_;
   int64_t counted_ns_ = 0;
+  Yielding yielding_;
   Held held_;
 };
 

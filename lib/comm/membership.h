@@ -11,7 +11,6 @@
 #include "base/result.h"
 #include "comm/roster.h"
 #include "exec/chunks.h"
-#include "exec/wait.h"
 #include "plan/planner.h"
 #include "topology/machine.h"
 
@@ -36,13 +35,13 @@ struct Membership {
   const int rank, n_ranks;
   const CommOptions options;
   const Algo forced;
-  WaitPolicy wait_policy{.op_timeout_seconds = options.op_timeout_seconds};
   std::shared_ptr<const Machine> machine = {};  // as it was when this rank took its place
   std::shared_ptr<const Roster> roster = {};    // from the time on when all have met, as is what follows
   std::optional<Planner> planner = {};
   uint64_t stream_from_bytes = UINT64_MAX, one_way_from_bytes = UINT64_MAX;
   MessageSizes sizes = {};
 
+  bool is_oversubscribed() const { return roster->here.machine.oversubscription() > 1; }
   bool is_on_gpu() const { return options.cuda_device >= 0; }
   const std::vector<std::vector<int>>& hosts() const { return planner->layout().hosts; }
   bool leads_host() const {

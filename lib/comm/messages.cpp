@@ -150,9 +150,7 @@ Result<void> Messages::pass(const MessageBatch& batch, const Passing& how) {
     run.revoke();
     return made;
   }
-  WaitPolicy policy = me_.wait_policy;
-  policy.op_timeout_seconds = how.timeout_seconds;
-  return monitor_.has_driven(run, drive(run, watch, policy, how.meanwhile));
+  return monitor_.has_driven(run, drive(run, watch, {links_.yielding(), how.timeout_seconds}, how.meanwhile));
 }
 
 // Meanwhile the batch goes on over those that are there: a peer that calls its messages one by one may offer its

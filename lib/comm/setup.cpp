@@ -159,7 +159,6 @@ void Setup::take_place(PriceList prices) {
   me_.sizes = roster.sizes;
   if (asked.slot_bytes != 0) me_.sizes.slot_bytes = asked.slot_bytes;
   if (env_is_set(Env::kSlots)) me_.sizes.slots = asked.slots;
-  me_.wait_policy.oversubscribed = roster.here.machine.oversubscription() > 1;
   // From there on the inputs and outputs of all ranks here leave no room for each other, and a result that goes to
   // the cache is read from memory first, and written there all the same. 16 MiB, registered, 2 and 4 ranks: -50 %,
   // -38 %; at half of these sizes streaming costs 4 ranks 34 %.
@@ -167,9 +166,10 @@ void Setup::take_place(PriceList prices) {
     me_.stream_from_bytes =
         cache_bytes(*me_.machine, roster.cpus_here) / (2 * static_cast<uint64_t>(roster.here.machine.ranks));
   // From there on what goes one way only, to ranks that have CPUs of their own, is copied piece by piece (Combiner).
-  if (!me_.wait_policy.oversubscribed) me_.one_way_from_bytes = 32 << 10;
+  if (!me_.is_oversubscribed()) me_.one_way_from_bytes = 32 << 10;
   me_.planner.emplace(me_.rank, roster.layout, me_.forced, me_.options.deterministic);
   me_.planner->set_facts(roster.facts, std::move(prices));
+  links_.yielding() = Yielding(me_.is_oversubscribed());
   monitor_.take_place();
 }
 

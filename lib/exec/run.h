@@ -8,6 +8,7 @@
 #include "debug/recorder.h"
 #include "exec/blockers.h"
 #include "exec/combine.h"
+#include "exec/yielding.h"
 #include "kernels/kernels.h"
 
 namespace tutti {
@@ -87,10 +88,10 @@ class SmallRun {
   // False for those that are not of this kind: large ones, and all that a single lane does not do in one round.
   explicit operator bool() const { return !steps_.empty(); }
 
-  // How often to look for the peers' messages, and whether others need the CPU in between.
+  // How often to look for the peers' messages, and how to let others have the CPU in between.
   struct Turns {
     int left;
-    bool yields;
+    Yielding* yields;  // null: spins
   };
   // The operation with this number. True if it is complete; else a Run is to skip the steps_done().
   bool advance(uint64_t sequence, const void* input, void* output, Turns turns);

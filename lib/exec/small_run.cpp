@@ -1,5 +1,3 @@
-#include <sched.h>
-
 #include <bit>
 #include <cstring>
 
@@ -15,10 +13,11 @@ constexpr uint32_t kMostMessageBytes = 64 << 10;
   // Looks before it yields: over TCP a message may have come while this rank sent its own, and there are four yields in
   // an all-reduce of 8 bytes by 4 ranks on 2 CPUs instead of nine.
   while (--turns->left > 0) {
-    if (turns->yields || turns->left % kTurnsPerPoll == 0) link.poll(nullptr);  // a failure shows again in a Run
+    // A failure shows again in a Run.
+    if (turns->yields != nullptr || turns->left % kTurnsPerPoll == 0) link.poll(nullptr);
     if (const void* const data = link.match(bytes, tag)) return data;
-    if (turns->yields)
-      sched_yield();
+    if (turns->yields != nullptr)
+      turns->yields->give_way();
     else
       pause_cpu();
   }

@@ -10,7 +10,6 @@
 #include "base/contained.h"
 #include "base/log.h"
 #include "base/own_of_thread.h"
-#include "base/thread.h"
 
 namespace tutti {
 namespace {
@@ -28,7 +27,7 @@ constexpr int64_t kAwakeBesideStrangerNs = 100'000;
 // A thread that spins lost its CPU 5 to 30 times a second to the kernel's own threads on a quiet machine, 90 times
 // beside one that never waits.
 constexpr int64_t kStrangersPerSecond = 50, kLookNs = 30'000'000;
-constexpr int kMeetings = 3;  // with one that is waited for, on one CPU, before this rank goes to another
+constexpr int64_t kLongestTurnNs = 500'000;  // of a peer on this CPU, until it waits itself
 constexpr int kSleepMs = 100;
 constexpr int kNapMs = 1;  // where a transport has nothing to sleep on
 constexpr int64_t kStrayCheckNs = 1'000'000;
@@ -70,11 +69,12 @@ class Idle {
       reset();
       return poll();
     }
-    if (!policy_.oversubscribed) {
+    const bool spins = !policy_.yielding.is_on();
+    if (spins) {
       pause_cpu();
       if (++turns_ % kTurnsPerPoll != 0) return true;
     }
-    return poll() && ((!policy_.oversubscribed && turns_ < kSpins) || wait_on());
+    return poll() && ((spins && turns_ < kSpins) || wait_on());
   }
   const Error& error() const { return error_; }
 
@@ -106,23 +106,16 @@ class Idle {
     if (awake_ns_ == 0 && idle_ns >= kAwakeBesideStrangerNs) awake_ns_ = choose_awake_ns(now);
     if (awake_ns_ != 0 && idle_ns >= awake_ns_)
       sleep();
-    else if (policy_.oversubscribed)
-      sched_yield();
+    else if (policy_.yielding.is_on())
+      policy_.yielding.give_way();
     return true;
   }
 
   int64_t choose_awake_ns(int64_t now) {
-    static thread_local int meetings = 0;  // one after another
-    if (policy_.oversubscribed) return kAwakeSharingNs;
-    const int cpu = sched_getcpu();
-    if (!run_.blockers().awaits_one_on(cpu)) {
-      meetings = 0;
-      return has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
-    }
-    // Whoever sleeps leaves the CPU to the other one, and wakes on one that is free, or on the same if none is.
-    if (++meetings <= kMeetings || !leave_cpu(cpu)) return kAwakeBesideStrangerNs;
-    meetings = 0;
-    return kAwakeNs;
+    Yielding& yielding = policy_.yielding;
+    if (!yielding.is_on() && run_.blockers().awaits_one_on(sched_getcpu())) yielding.start();
+    if (yielding.is_on()) return kAwakeSharingNs;
+    return has_stranger(now) ? kAwakeBesideStrangerNs : kAwakeNs;
   }
 
   bool check(int64_t now) {
@@ -203,8 +196,16 @@ Result<void> run_to_end(Run& run, WaitContext& context, const WaitPolicy& policy
 
 }  // namespace
 
+// The clock costs a fiftieth of a yield to another process.
+void Yielding::give_way() {
+  const int64_t begun_ns = now_ns();
+  sched_yield();
+  if (operations_ != kAlways && now_ns() - begun_ns > kLongestTurnNs) operations_ = 0;
+}
+
 // Also where memory is wanting in the middle: the caller's buffers are the caller's again.
 Result<void> drive(Run& run, WaitContext& context, const WaitPolicy& policy, Meanwhile* meanwhile) {
+  policy.yielding.begin_operation();
   auto ended = contained([&] { return run_to_end(run, context, policy, meanwhile); });
   if (!ended) run.revoke();
   return ended;

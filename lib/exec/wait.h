@@ -1,5 +1,4 @@
-// Waiting for peers: spin where ranks have CPUs of their own, yield where they share them, then sleep. Who finds one
-// that it waits for on its own CPU again and again, beside strangers on the others, goes to another CPU.
+// Waiting for peers: spin where ranks have CPUs of their own, yield where they share them, then sleep.
 #pragma once
 
 #include <vector>
@@ -25,8 +24,7 @@ inline void pause_cpu() {
 }
 
 struct WaitPolicy {
-  // Ranks outnumber the CPUs: spinning would keep the awaited one from running.
-  bool oversubscribed = false;
+  Yielding& yielding;  // the communicator's
   double op_timeout_seconds = 1800;
 };
 

@@ -19,6 +19,7 @@ struct Bench {
                      theirs = std::vector<float>(kElems, 4), place = std::vector<float>(kElems, -1);
   Program program;
   Recorder recorder;
+  Yielding spins, yields{true};
   BoundCall operation{};
 
   Bench() {

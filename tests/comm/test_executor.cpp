@@ -35,7 +35,7 @@ TEST_CASE("executor: an operation that fails takes back what it has exposed and 
     why = "count=10001";
   }
   Run run(bench.program, bench.operation, bench.recorder);
-  const auto result = drive(run, context, {.op_timeout_seconds = 5});
+  const auto result = drive(run, context, {bench.spins, 5});
   REQUIRE_FALSE(result);
   INFO(result.error().message);
   CHECK(contains(result.error().message, why));
@@ -53,7 +53,7 @@ TEST_CASE("executor: what was sent before the group ended completes the operatio
     if (++looks == 2) bench.from.messages.push_back(bench.message(bench.theirs.data()));
   };
   Run run(bench.program, bench.operation, bench.recorder);
-  CHECK(drive(run, context, {.op_timeout_seconds = 5}));
+  CHECK(drive(run, context, {bench.spins, 5}));
   CHECK(bench.output == bench.theirs);
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("executor: what still holds the rank up is waited for, and a link that
   bench.to.fails = "rank 1 is gone";
   bench.add_lane({Bench::send(bench.out)});
   Run run(bench.program, bench.operation, bench.recorder);
-  const auto result = drive(run, context, {.op_timeout_seconds = 5});
+  const auto result = drive(run, context, {bench.spins, 5});
   REQUIRE_FALSE(result);
   CHECK(contains(result.error().message, "rank 1 is gone; this rank is in AllReduce"));
   CHECK(result.error().culprit_rank == 1);
@@ -89,7 +89,7 @@ TEST_CASE("executor: an operation that goes on again and again may take longer t
     bench.from.messages.push_back(bench.message(bench.theirs.data()));
   };
   Run run(bench.program, bench.operation, bench.recorder);
-  const auto result = drive(run, context, {.oversubscribed = true, .op_timeout_seconds = kLimitSeconds});
+  const auto result = drive(run, context, {bench.yields, kLimitSeconds});
   INFO((result ? "" : result.error().message));
   CHECK(result);
   CHECK(bench.from.releases == 4);
@@ -100,7 +100,7 @@ TEST_CASE("executor: an operation that comes to nothing for its limit says so") 
   Context context;
   bench.add_lane({bench.receive()});
   Run run(bench.program, bench.operation, bench.recorder);
-  const auto result = drive(run, context, {.oversubscribed = true, .op_timeout_seconds = 0.05});
+  const auto result = drive(run, context, {bench.yields, 0.05});
   REQUIRE_FALSE(result);
   CHECK(result.error().code == Code::kTimeout);
   CHECK(contains(result.error().message, "waiting for rank 1 (to send)"));
@@ -114,7 +114,7 @@ TEST_CASE("executor: who waits until a message is taken says so, and why, and ke
   bench.to.has_slot = false;
   bench.add_lane({Bench::send(bench.out)});
   Run run(bench.program, bench.operation, bench.recorder);
-  const auto result = drive(run, context, {.oversubscribed = true, .op_timeout_seconds = 0.05});
+  const auto result = drive(run, context, {bench.yields, 0.05});
   REQUIRE_FALSE(result);
   CHECK(contains(result.error().message, "waiting for rank 1 (to take what this rank sends); rank 3 is late"));
   CHECK(context.housekeepings > 0);

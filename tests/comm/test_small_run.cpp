@@ -17,7 +17,7 @@ TEST_CASE("executor: a small sum has every message that it takes") {
   bench.also_to.messages = {bench.message(others.data(), 8)};
   SmallRun small;
   small.prepare(bench.program, bench.operation);
-  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, nullptr}));
   CHECK(bench.output[1] == 12);
 }
 
@@ -31,7 +31,7 @@ TEST_CASE("executor: a small operation is not over while a message of its own ho
   SmallRun small;
   small.prepare(bench.program, bench.operation);
   REQUIRE(static_cast<bool>(small));
-  CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+  CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, nullptr}));
   CHECK(small.steps_done() == 2);
   Run run(bench.program, bench.operation, bench.recorder, small.steps_done());
   CHECK(run.advance() == Run::Poll::kIdle);
@@ -42,7 +42,7 @@ TEST_CASE("executor: a small operation is not over while a message of its own ho
   // What is on its way without this rank's doing need not be asked for.
   bench.to.pushed = 2;
   bench.from.messages = {bench.message(bench.theirs.data(), 8)};
-  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+  CHECK(small.advance(7, bench.input.data(), bench.output.data(), {1, nullptr}));
 }
 
 TEST_CASE("executor: what could be exposed is copied beforehand, or left to a run from then on") {
@@ -53,7 +53,7 @@ TEST_CASE("executor: what could be exposed is copied beforehand, or left to a ru
   REQUIRE(static_cast<bool>(small));
   const auto advance = [&] {
     bench.from.messages = {bench.message(bench.theirs.data())};
-    return small.advance(7, bench.input.data(), bench.output.data(), {1, false});
+    return small.advance(7, bench.input.data(), bench.output.data(), {1, nullptr});
   };
   const auto go_on = [&] {
     Run run(bench.program, bench.operation, bench.recorder, small.steps_done());
@@ -111,7 +111,7 @@ TEST_CASE("executor: a small operation that cannot go on is taken up where it st
     bench.from.messages = {bench.message(bench.theirs.data(), 4)};
     done = 1;
   }
-  CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, false}));
+  CHECK_FALSE(small.advance(7, bench.input.data(), bench.output.data(), {1, nullptr}));
   CHECK(small.steps_done() == done);
   CHECK(bench.output[0] == -1);
   CHECK(bench.from.releases == 0);

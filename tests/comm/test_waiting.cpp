@@ -1,6 +1,9 @@
 // A rank that waits leaves the CPU to others.
 #include <sys/resource.h>
+
+#include <atomic>
 #include <barrier>
+#include <thread>
 
 #include "comm/executor_bench.h"
 #include "comm/ranks.h"
@@ -24,32 +27,52 @@ double cpu_seconds_of_thread() {
 }  // namespace
 
 // Spinning there it would keep the other one from running, for as long as a stranger has the other CPUs.
-TEST_CASE("a rank that meets whom it waits for on one CPU again and again goes to another, and is free to come back") {
+TEST_CASE("a rank that finds whom it waits for on its CPU yields from then on, for thousands of operations") {
   using namespace tutti;
-  const std::vector<int> cpus = cpus_here();
-  if (cpus.size() < 2) {
-    WARN("skipped: there is one CPU only");
-    return;
-  }
-  REQUIRE(stay_on({cpus[0]}));
-  REQUIRE(stay_on(cpus));
+  const bool is_here = GENERATE(true, false);
   test::Bench bench;
-  bench.add_lane(std::vector<BoundStep>(64, bench.receive()));  // others may have the CPUs meanwhile
+  bench.add_lane(std::vector<BoundStep>(64, bench.receive()));  // a stranger's time slice may end it meanwhile
   const tuttiMessage message = bench.message(bench.theirs.data());
   int64_t since_ns = now_ns();
-  bool has_left = false;
+  bool has_yielded = false;
   bench.from.on_peek = [&] {
-    has_left = has_left || sched_getcpu() != cpus[0];
-    bench.from.cpu_plus_1 = static_cast<uint32_t>(sched_getcpu() + 1);
+    has_yielded = has_yielded || bench.spins.is_on();
+    bench.from.cpu_plus_1 = static_cast<uint32_t>(sched_getcpu() + (is_here ? 1 : 1000));
     if (now_ns() - since_ns < 400'000 || !bench.from.messages.empty()) return;
     since_ns = now_ns();
     bench.from.messages.push_back(message);
   };
   test::Context context;
   Run run(bench.program, bench.operation, bench.recorder);
-  REQUIRE(drive(run, context, {.op_timeout_seconds = 20}));
-  CHECK(has_left);
-  CHECK(cpus_here() == cpus);
+  REQUIRE(drive(run, context, {bench.spins, 20}));
+  CHECK(has_yielded == is_here);
+
+  bench.spins.start();
+  int operations = 0;
+  while (bench.spins.begin_operation() && operations < 100'000) operations++;
+  CHECK(operations > 1000);
+  CHECK(operations < 100'000);
+  for (int i = 0; i < 100'000; i++) bench.yields.begin_operation();
+  CHECK(bench.yields.is_on());  // ranks outnumber the CPUs
+}
+
+TEST_CASE("a rank whose yields cost a time slice spins again") {
+  using namespace tutti;
+  const std::vector<int> cpus = cpus_here();
+  REQUIRE(stay_on({cpus[0]}));
+  std::atomic<bool> ends = false;
+  std::thread stranger([&ends] {  // on the same CPU
+    while (!ends) pause_cpu();
+  });
+  Yielding yielding;
+  yielding.start();
+  CHECK(test::until([&] {
+    yielding.give_way();
+    return !yielding.is_on();
+  }));
+  ends = true;
+  stranger.join();
+  REQUIRE(stay_on(cpus));
 }
 
 TEST_CASE("a rank that waits for two seconds uses less than a twentieth of a CPU, and still gets its sum",
