@@ -94,9 +94,9 @@ class Link {
     return table()->acquire(link_.get(), data, bytes, posting, at);
   }
   // A slot, or null. Not inline: a variable whose address is taken costs the caller registers.
-  [[gnu::noinline]] void* acquire() {
+  [[gnu::noinline]] void* acquire(uint32_t bytes = 0) {
     void* slot = nullptr;
-    return acquire(nullptr, 0, TUTTI_NOT_POSTED, &slot) == TUTTI_NO_ROOM ? nullptr : slot;
+    return acquire(nullptr, bytes, TUTTI_NOT_POSTED, &slot) == TUTTI_NO_ROOM ? nullptr : slot;
   }
   // These three return the ABI's 0, 1 or 2.
   int publish(uint32_t bytes, const tuttiTag& tag) { return publish(nullptr, bytes, tag); }
@@ -129,7 +129,7 @@ class Link {
  private:
   // What `push` and `match` do where a transport has none of its own. Not inline, either.
   [[gnu::noinline]] int push_in_steps(const void* data, uint32_t bytes, const tuttiTag& tag) {
-    void* const slot = acquire();
+    void* const slot = acquire(bytes);
     if (slot == nullptr) return 0;
     if (bytes > 0) memcpy(slot, data, bytes);  // else it may be null
     return publish(bytes, tag);

@@ -203,7 +203,8 @@ typedef struct {
 
   /* Where the next message is to be written, in *at: TUTTI_NO_ROOM when no slot is free, and until link_poll says that
    * the link is ready. Else TUTTI_SLOT, the same slot until publish; `slots` messages at least can be published without
-   * the receiver's doing. May be called again instead of publishing: what it gave before must not be filled any more.
+   * the receiver's doing. `bytes` of the message, at most; 0: as many as a slot has. May be called again instead of
+   * publishing: what it gave before must not be filled any more.
    * TUTTI_EXPOSED, if `data` is given and it costs less to publish `bytes` from there (they need not be there yet).
    * TUTTI_POSTED, with TUTTI_IF_POSTED, if the receiver has posted a place for this message, it is of `bytes` and that
    * memory can be written from here. If several of these apply, the last one counts. TUTTI_REQUIRED: the message

@@ -78,7 +78,8 @@ bool SmallRun::advance(uint64_t sequence, const void* input, void* output, Turns
 
 // Likewise, of any step that sends.
 inline char* SmallRun::slot_for(const LoweredStep& step) {
-  return step.exposable.base != kNowhere ? slot_unless_exposed(step) : static_cast<char*>(step.send->acquire());
+  return step.exposable.base != kNowhere ? slot_unless_exposed(step)
+                                         : static_cast<char*>(step.send->acquire(step.bytes));
 }
 
 // 0: it cannot be done yet, or not here; else what the link says of what it has sent.

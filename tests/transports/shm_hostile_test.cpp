@@ -48,7 +48,7 @@ struct Prey {
     link.emplace(0, std::move(socket), std::move(mapped).value(), exchange, nullptr);
   }
   SlotLine& publish(uint64_t number, uint32_t where, uint64_t at, uint32_t bytes) {
-    SlotLine& line = theirs.line(static_cast<uint32_t>((number - 1) % kSlots));
+    SlotLine& line = theirs.line(static_cast<uint32_t>((number - 1) % theirs.lines()));
     line.where = where;
     line.at = at;
     line.bytes = bytes;
@@ -221,7 +221,7 @@ TEST_CASE("shm: whatever is in the segment, a receiver looks for messages nowher
   tuttiMessage message{};
   char to[kSlotBytes];
   for (uint64_t number = 1; number <= times(20000); number++) {
-    const uint32_t where = static_cast<uint32_t>(one_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 4000, random()}));
+    const uint32_t where = static_cast<uint32_t>(one_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 4000, random()}));
     const uint64_t at = one_of({0, 1, 5, kSlots, ~uint64_t{0}, random()});
     const auto bytes = static_cast<uint32_t>(one_of({0, 1, 16, 512, kSlotBytes, kSlotBytes + 1, random()}));
     SlotLine& line = prey.publish(number, where, at, bytes);

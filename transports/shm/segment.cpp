@@ -20,7 +20,7 @@ size_t round_to_page(size_t bytes) {
 }
 
 size_t control_bytes(uint32_t slots) {
-  return round_to_page(sizeof(SegmentHeader) + slots * sizeof(SlotLine));
+  return round_to_page(sizeof(SegmentHeader) + size_t{2} * slots * sizeof(SlotLine));
 }
 
 size_t segment_bytes(uint32_t slots, uint32_t slot_bytes) {

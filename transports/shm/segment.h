@@ -45,11 +45,12 @@ struct SegmentHeader {
   std::atomic<uint64_t> paired_with;
 };
 
-// Where a message's bytes are: in the slot, in the line itself or in those behind it, in a payload that is passed on,
-// of the segment of this link or of the one in the other direction, where the receiver posted them, at an address of
-// their common process, or in the block of shared memory with this number (and greater ones), at an offset.
-inline constexpr uint32_t kInSlot = 0, kInLine = 1, kBehindLine = 2, kPassedOn = 3, kPassedBack = 4, kInPlace = 5,
-                          kAtAddress = 6, kFirstBlock = 7;
+// Where a message's bytes are: in the slot's payload or in half of one, in the line itself or in those behind it, in a
+// payload that is passed on, of the segment of this link or of the one in the other direction, where the receiver
+// posted them, at an address of their common process, or in the block of shared memory with this number (and greater
+// ones), at an offset.
+inline constexpr uint32_t kInSlot = 0, kInHalf = 1, kInLine = 2, kBehindLine = 3, kPassedOn = 4, kPassedBack = 5,
+                          kInPlace = 6, kAtAddress = 7, kFirstBlock = 8;
 inline constexpr uint32_t kLineBytes = 16, kBehindBytes = 512;
 
 // Flag, tag, length and a few bytes share one cache line, so that the smallest messages cost one line transfer. The
@@ -112,12 +113,19 @@ class Segment {
   static Result<Segment> map(const Fd& memfd, uint32_t slots, uint32_t slot_bytes);
 
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_.get()); }
-  SlotLine& line(uint32_t slot) const {
-    return *reinterpret_cast<SlotLine*>(base_.get() + sizeof(SegmentHeader) + slot * sizeof(SlotLine));
+  SlotLine& line(uint32_t n) const {
+    return *reinterpret_cast<SlotLine*>(base_.get() + sizeof(SegmentHeader) + n * sizeof(SlotLine));
   }
   explicit operator bool() const { return base_ != nullptr; }
   // Those of the slots, and after them as many more: see exchange.h.
   char* payload(uint32_t slot) const { return payload_ + static_cast<size_t>(slot) * slot_bytes_; }
+  // That of a line's message, or its half: two lines share a payload.
+  char* payload_of(uint32_t line, bool in_half) const {
+    const bool is_second = line >= slots_;
+    return payload(is_second ? line - slots_ : line) + (is_second && in_half ? half_bytes() : 0);
+  }
+  uint32_t half_bytes() const { return slot_bytes_ / (2 * kCacheLine) * kCacheLine; }  // aligned as a whole one is
+  uint32_t lines() const { return 2 * slots_; }
   uint32_t slots() const { return slots_; }
   uint32_t slot_bytes() const { return slot_bytes_; }
 

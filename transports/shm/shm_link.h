@@ -51,7 +51,7 @@ class ShmHalf : public LinkHalf {
   Segment& segment_;
   SleepBarrier barrier_;
   uint64_t messages_ = 0;    // published or released so far
-  uint32_t slot_ = 0;        // messages_ % slots
+  uint32_t line_ = 0;        // messages_ % lines
   bool has_access_ = false;  // a sender: what is published next is where the receiver posted it
   Connection connection_;    // after what each message needs
 };
@@ -72,17 +72,20 @@ class SendLink final : public ShmHalf {
  private:
   Result<bool> advance_connect();
   Result<void> send_segment();
-  bool slot_is_free();
+  bool slot_is_free(uint32_t bytes) { return messages_ - released_seen_ < segment_.slots() || finds_room(bytes); }
+  [[gnu::noinline]] bool finds_room(uint32_t bytes);
   uint32_t unsent();
   char* posted_place(uint32_t bytes);
-  char* choose_payload();
+  char* choose_payload(uint32_t bytes);
+  char* chosen_payload() const;
   void note_payload(SlotLine& line);
   void publish_line(SlotLine& line, uint32_t bytes, const tuttiTag& tag);
 
   uint64_t released_seen_ = 0;               // the receiver's count when last looked: spares the cache line
   uint64_t last_exposed_ = 0;                // the number of the last message whose bytes are read where they lie
   std::optional<Exchange::Payload> chosen_;  // since acquire, instead of the slot's own
-  bool acquired_ = false;
+  bool acquired_ = false, in_half_ = false;
+  uint64_t last_whole_ = 0;  // the number of the last message in the whole of a slot's own payload
 
   // Until the connection is open:
   tuttiLinkConfig config_;
@@ -107,7 +110,7 @@ class RecvLink final : public ShmHalf {
 
  private:
   bool message_is_there() const {
-    return segment_.line(slot_).published.load(std::memory_order_acquire) == messages_ + 1;
+    return segment_.line(line_).published.load(std::memory_order_acquire) == messages_ + 1;
   }
   // Of the message that was looked at last, and checked.
   struct Seen {
@@ -118,7 +121,8 @@ class RecvLink final : public ShmHalf {
   // What it has room for, where it is.
   uint32_t most_bytes(uint32_t where) const {
     if (where == kInLine) return kLineBytes;
-    return where == kBehindLine ? std::min(kBehindBytes, segment_.slot_bytes()) : segment_.slot_bytes();
+    if (where == kBehindLine) return std::min(kBehindBytes, segment_.slot_bytes());
+    return where == kInHalf ? segment_.half_bytes() : segment_.slot_bytes();
   }
   static bool is_passed(uint32_t where) { return where == kPassedOn || where == kPassedBack; }
   static Exchange::Payload passed(const Seen& seen) {
