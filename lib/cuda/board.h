@@ -28,6 +28,7 @@ class Board final : public Attendee {
   Result<bool> come(const Operation& operation, bool is_reachable) override;
 
   uint64_t called_by(int rank) const override;
+  Board* board() override { return this; }
   void leave() override;
   bool all_have_left() const override;
 

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "cuda/meeting.h"
+#include "cuda/board.h"
 
 namespace tutti::cuda {
 
@@ -45,7 +45,7 @@ void Device::guard() {
   if (host_.broken()) progress_.fail(host_.breakage());
   constexpr int kTurnMs = 1;
   while (on_device && fds[1].revents == 0) {
-    ways_->release();
+    ways_->first().release();
     (void)poll(&fds[1], 1, kTurnMs);
   }
 }
@@ -56,11 +56,14 @@ void Device::look_around() {
   if (!lock) return;
   const auto reached = has_reached_end();
   const bool is_idle = reached && reached.value();
-  if (is_idle) ways_->first().forget_closed();  // which waits for the device
+  if (Board* const others = board(); others != nullptr && is_idle)
+    others->forget_closed();  // which waits for the device
   if (!progress_.is_under_way()) return;
   if (!reached) return host_.break_with(reached.error());  // perhaps nobody here calls any more
   if (is_idle && pending_.empty()) return progress_.end();
-  const auto calls = [this](int rank) { return ways_->first().called_by(rank); };
+  const auto calls = [others = ways_->first().others()](int rank) {
+    return others == nullptr ? std::optional<uint64_t>() : others->called_by(rank);
+  };
   if (auto looked = progress_.look(calls); !looked) host_.break_with(looked.error());
 }
 
@@ -129,8 +132,9 @@ Result<void> Device::begin(Pending& pending) {
 
 Result<bool> Device::enqueue(Pending& pending) {
   if (!pending.has_begun) TUTTI_TRY(begin(pending));
-  if (!pending.is_told && pending.way != &ways_->first() && pending.operation.collective != Collective::kSendRecv) {
-    TUTTI_TRY_ASSIGN(pending.is_told, ways_->first().tell(pending.operation));
+  Attendee* const others = pending.way == &ways_->first() ? nullptr : ways_->first().others();
+  if (others != nullptr && !pending.is_told && pending.operation.collective != Collective::kSendRecv) {
+    TUTTI_TRY_ASSIGN(pending.is_told, others->pass(pending.operation));
     if (!pending.is_told) return false;
   }
   TUTTI_TRY_ASSIGN(const bool has_met, pending.way->meet(pending.operation, pending.turn));
@@ -167,12 +171,23 @@ Result<void> Device::settle(const std::vector<Device*>& devices) {
 uint64_t Device::open_window(const void* memory, size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto on_device = OnDevice::enter(port_, device_);
-  return on_device ? ways_->first().open_window(memory, bytes) : 0;
+  Board* const others = board();
+  if (!on_device || others == nullptr) return 0;  // ranks of one process reach each other's memory anyway
+  const auto window = others->open_window(memory, bytes);
+  if (window) return window.value();
+  log(LogLevel::kWarn, "CUDA: registering %zu bytes at %p has no effect: %s", bytes, memory,
+      window.error().message.c_str());
+  return 0;
 }
 
 void Device::close_window(uint64_t window) {
   const std::lock_guard lock(mutex_);
-  ways_->first().close_window(window);
+  board()->close_window(window);
+}
+
+Board* Device::board() const {
+  Attendee* const others = ways_->first().others();
+  return others == nullptr ? nullptr : others->board();
 }
 
 Result<bool> Device::is_done() {

@@ -64,6 +64,7 @@ class Device {
   Result<bool> has_reached_end();
   void guard();
   void look_around();
+  Board* board() const;  // null where all ranks are in one process, or have none
 
   Host& host_;
   Port& port_;

@@ -72,9 +72,7 @@ class Resident {
   Result<void> enqueue(const EnqueueAll& enqueue_all) {
     return household_->enqueue(place_, attendee_.round(), attendee_.everyone(), enqueue_all);
   }
-  uint64_t called_by(int rank) const { return attendee_.called_by(rank); }
-  // Of an operation that goes another way: compares what all have called.
-  Result<bool> pass(const Operation& operation) { return attendee_.pass(operation); }
+  Attendee& attendee() { return attendee_; }
   // Recorded behind the last operation that was not captured; null before.
   EventRef end() const { return household_->end_.get(); }
 

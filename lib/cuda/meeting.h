@@ -21,6 +21,8 @@
 
 namespace tutti::cuda {
 
+class Board;
+
 struct Arrival {
   Operation operation;
   bool is_reachable = false;  // all ranks' devices can use its buffers
@@ -58,6 +60,9 @@ class Attendee {
 
   // How many operations a rank has called.
   virtual uint64_t called_by(int rank) const = 0;
+
+  // The same, where the ranks are in several processes; else null.
+  virtual Board* board() { return nullptr; }
 
   // This rank has let go of the others' memory. These two use nothing of the rank's communicator.
   virtual void leave() = 0;

@@ -207,12 +207,6 @@ Result<void> enqueue_where_it_lies(const Gpu& gpu, const Arrivals& everyone, con
   return gpu.arenas.meet(kTaken, ours.ranks, ours.stream);  // what the others have written here is there
 }
 
-// How a rank learns what the others call, by whether all are in one process.
-struct Acquaintance {
-  std::unique_ptr<Attendee> attendee;  // null: it does not
-  Board* board = nullptr;              // the same, where there are several processes
-};
-
 // Memory of a rank that is gone. The others still have it open, or a kernel of theirs writes to it that nobody here
 // waits for (the count of a message that was taken), so it is freed by whoever notices that all have left.
 struct Kept {
@@ -243,7 +237,8 @@ class Phases final : public Way {
  public:
   // `may_spin`: every rank has a GPU of its own that holds a launch by lines.
   Phases(Host& host, Port& port, const Seat& seat, std::unique_ptr<Arenas> arenas, bool may_spin, uint64_t by_host_most,
-         std::unique_ptr<SpreadPrograms> programs, Acquaintance others, const std::shared_ptr<Household>& household)
+         std::unique_ptr<SpreadPrograms> programs, std::unique_ptr<Attendee> others,
+         const std::shared_ptr<Household>& household)
       : host_(host),
         port_(port),
         seat_(seat),
@@ -258,13 +253,12 @@ class Phases final : public Way {
   ~Phases() override {
     void* const memory = arenas_->give_up();
     arenas_.reset();
-    if (others_.attendee != nullptr) others_.attendee->leave();
+    if (others_ != nullptr) others_->leave();
     // Within a process only interpreters, and what has failed, write to others later than these wait for. Whoever is
     // the last to leave would wait for this device, where operations of other communicators may wait for that rank.
-    const bool stays =
-        others_.attendee == nullptr || others_.board != nullptr || programs_ != nullptr || host_.broken();
+    const bool stays = others_ == nullptr || others_->board() != nullptr || programs_ != nullptr || host_.broken();
     if (memory != nullptr && !stays) port_.free(memory);
-    keep({&port_, seat_.device, stays ? memory : nullptr, std::move(others_.attendee)});
+    keep({&port_, seat_.device, stays ? memory : nullptr, std::move(others_)});
   }
 
   const char* name() const override { return "by kernels that read the other ranks' memory"; }
@@ -273,9 +267,7 @@ class Phases final : public Way {
     if (operation.collective == Collective::kSendRecv) return false;
     return by_host_most_ == 0 || data_bytes(operation, host_.n_ranks()) > by_host_most_;
   }
-  Result<bool> tell(const Operation& operation) override {
-    return others_.attendee == nullptr ? Result<bool>(true) : others_.attendee->pass(operation);
-  }
+  Attendee* others() override { return others_.get(); }
   Result<bool> meet(const Operation& operation, const Turn& turn) override {
     if (!has_met_others_) {
       TUTTI_TRY_ASSIGN(has_met_others_, meet_others(operation));
@@ -291,41 +283,23 @@ class Phases final : public Way {
     const auto enqueue = [&](const Arrivals& calls, StreamRef stream) -> Result<void> {
       const Gpu gpu{port_, seat_.info, *arenas_};
       const Calls ours{ranks_, calls, stream};
-      if (lies_in_reach(operation)) return enqueue_where_it_lies(gpu, others_.attendee->everyone(), ours);
+      if (lies_in_reach(operation)) return enqueue_where_it_lies(gpu, others_->everyone(), ours);
       return Enqueued(gpu, host_.n_ranks(), ours).enqueue();
     };
     return resident_ ? resident_->enqueue(enqueue) : enqueue(Arrivals{Arrival{operation}}, turn.stream);
   }
   EventRef end() const override { return resident_ ? resident_->end() : nullptr; }
-  std::optional<uint64_t> called_by(int rank) const override {
-    if (others_.attendee == nullptr) return {};
-    return others_.attendee->called_by(rank);
-  }
   void release() override { arenas_->let_go(); }
-  uint64_t open_window(const void* memory, size_t bytes) override {
-    if (others_.board == nullptr) return 0;  // ranks of one process reach each other's memory anyway
-    const auto window = others_.board->open_window(memory, bytes);
-    if (window) return window.value();
-    log(LogLevel::kWarn, "CUDA: registering %zu bytes at %p has no effect: %s", bytes, memory,
-        window.error().message.c_str());
-    return 0;
-  }
-  void close_window(uint64_t window) override {
-    if (others_.board != nullptr) others_.board->close_window(window);
-  }
-  void forget_closed() override {
-    if (others_.board != nullptr) others_.board->forget_closed();
-  }
 
  private:
   Result<bool> meet_others(const Operation& operation) {
-    if (others_.attendee == nullptr) return true;
-    if (interprets(operation) || !wants_buffers(operation)) return others_.attendee->pass(operation);
-    return others_.attendee->come(operation, others_.board == nullptr && is_reachable(operation));
+    if (others_ == nullptr) return true;
+    if (interprets(operation) || !wants_buffers(operation)) return others_->pass(operation);
+    return others_->come(operation, others_->board() == nullptr && is_reachable(operation));
   }
   bool lies_in_reach(const Operation& operation) const {
     if (!wants_buffers(operation)) return false;
-    const Arrivals& everyone = others_.attendee->everyone();
+    const Arrivals& everyone = others_->everyone();
     return std::all_of(everyone.begin(), everyone.end(), [](const Arrival& arrival) { return arrival.is_reachable; });
   }
 
@@ -344,7 +318,7 @@ class Phases final : public Way {
   // Ranks need to know each other's buffers for that, so small operations do without.
   bool wants_buffers(const Operation& operation) const {
     constexpr uint64_t kLeastBytes = 1 << 20;
-    if (others_.attendee == nullptr || operation.op == RedOp::kPreMulSum) return false;
+    if (others_ == nullptr || operation.op == RedOp::kPreMulSum) return false;
     return operation.count * dtype_bytes(operation.dtype) > kLeastBytes;
   }
   bool is_reachable(const Operation& operation) const {
@@ -386,8 +360,8 @@ class Phases final : public Way {
   const bool may_spin_;
   const uint64_t by_host_most_;  // bytes of operations that are faster through host memory
   const std::unique_ptr<SpreadPrograms> programs_;
-  Acquaintance others_;
-  bool has_met_others_ = false;  // of the operation at hand
+  std::unique_ptr<Attendee> others_;  // null: nobody learns what the others call
+  bool has_met_others_ = false;       // of the operation at hand
   std::optional<Resident> resident_;
   std::vector<int> ranks_;  // for which one of them enqueues; this one's alone, if it shares no GPU
 };
@@ -420,23 +394,20 @@ uint64_t by_host_most(const std::vector<Seat>& seats) {
 }
 
 // Without a board operations go on, unchecked.
-Result<Acquaintance> acquaint(Host& host, Port& port, const std::vector<Seat>& seats, const std::string& name) {
-  Acquaintance others;
+Result<std::unique_ptr<Attendee>> acquaint(Host& host, Port& port, const std::vector<Seat>& seats,
+                                           const std::string& name) {
   if (are_in_one_process(seats)) {
     std::vector<int> ranks(seats.size());
     std::iota(ranks.begin(), ranks.end(), 0);
     auto meeting = find_shared<Meeting>(name, [&] { return std::make_shared<Meeting>(ranks); });
-    others.attendee = std::make_unique<MeetingAttendee>(std::move(meeting), host.rank());
-    return others;
+    return std::unique_ptr<Attendee>(std::make_unique<MeetingAttendee>(std::move(meeting), host.rank()));
   }
   std::string why;
-  TUTTI_TRY_ASSIGN(auto board, Board::create(host, port, seats, &why));
+  TUTTI_TRY_ASSIGN(std::unique_ptr<Attendee> board, Board::create(host, port, seats, &why));
   if (board == nullptr)
     log(LogLevel::kWarn, "CUDA: a mismatch of calls will not be noticed, and registering memory has no effect: %s",
         why.c_str());
-  others.board = board.get();
-  others.attendee = std::move(board);
-  return others;
+  return board;
 }
 
 // What all ranks see alike, before they make programs, of which many ranks have very many, and take memory.

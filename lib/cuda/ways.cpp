@@ -73,7 +73,7 @@ Result<void> Ways::add_all() {
   const auto household = household_of(seats, name);
   TUTTI_TRY_ASSIGN(proxy_, Proxy::create(port_));
   if (household != nullptr && household->ranks().size() == seats.size()) {
-    all_.push_back(make_together(host_, port_, info_, household, name));
+    all_.push_back(make_together(host_, port_, info_, household));
     all_.push_back(make_mail(host_, port_, name));
     log(LogLevel::kInfo, "CUDA device %d: all %d ranks are in this process, one kernel serves them", device_,
         host_.n_ranks());
@@ -131,10 +131,6 @@ Way& Ways::of(const Operation& operation) const {
 std::string Ways::explain(const Operation& operation) const {
   std::string text = format("GPU %d: %s", device_, of(operation).name());
   return text + (obstacles_.empty() ? "\n" : ", because " + obstacles_ + "\n");
-}
-
-void Ways::release() {
-  for (const auto& way : all_) way->release();
 }
 
 // Whether the GPU still uses what they have is not known.

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +42,8 @@ class Host {
   virtual double operation_limit_seconds() = 0;
 };
 
+class Attendee;
+class Board;
 class Household;
 struct Seat;
 
@@ -57,9 +58,8 @@ class Way {
   virtual ~Way() = default;
   virtual const char* name() const = 0;  // for people
   virtual bool takes(const Operation& operation) const = 0;
-  // Of the first way: tells the other ranks of a collective that another way takes, so that all compare what they call.
-  // False where others are too far behind, then it is asked again.
-  virtual Result<bool> tell(const Operation&) { return true; }
+  // Of the first way: how ranks learn what the others call, also of what another way takes. Null: they do not.
+  virtual Attendee* others() { return nullptr; }
   // Whether its operations wait for other ranks without the communicator's knowing.
   virtual bool waits_unseen() const { return false; }
   // Before submit(): false where other ranks of this process have to call first, then it is asked again.
@@ -67,21 +67,14 @@ class Way {
   virtual Result<void> submit(const Operation& operation, const Turn& turn) = 0;
   // An event behind what was submitted last without being captured, if the way has recorded one.
   virtual EventRef end() const { return nullptr; }
-  // Memory that the user promises to keep until it is closed. 0: that makes no difference.
-  virtual uint64_t open_window(const void*, size_t) { return 0; }
-  virtual void close_window(uint64_t) {}
-  // Now and then: lets go of memory of other processes that they have closed. Waits for the device.
-  virtual void forget_closed() {}
-  // How many operations a rank has called; nothing if that is not known.
-  virtual std::optional<uint64_t> called_by(int) const { return {}; }
-  // Nothing in a stream waits for other ranks any more, and none will.
+  // Of the first way, too: nothing in a stream waits for other ranks any more, and none will.
   virtual void release() {}
 };
 
-// Each has a file of its own, which says what it is; one more is in phases.h. All ranks of the group come with the same
-// `name`, which no other group of this process has.
-std::unique_ptr<Way> make_together(Host& host, Port& port, const DeviceInfo& info, std::shared_ptr<Household> household,
-                                   const std::string& name);
+// Each has a file of its own, which says what it is; one more is in phases.h.
+std::unique_ptr<Way> make_together(Host& host, Port& port, const DeviceInfo& info,
+                                   std::shared_ptr<Household> household);
+// All ranks of the group come with the same `name`, which no other group of this process has.
 std::unique_ptr<Way> make_mail(Host& host, Port& port, const std::string& name);
 // Collective. Null where some rank cannot: `why` says which and why. An error ends the creation.
 Result<std::unique_ptr<Way>> make_direct(Host& host, Port& port, int device, const DeviceInfo& info,
@@ -102,7 +95,6 @@ class Ways {
   Way& of(const Operation& operation) const;
   // For people: the way that an operation takes, and what stands against a better one.
   std::string explain(const Operation& operation) const;
-  void release();
 
  private:
   Ways(Host& host, Port& port, int device) : host_(host), port_(port), device_(device) {}
