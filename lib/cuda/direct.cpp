@@ -74,36 +74,30 @@ class Direct final : public Way {
   // Every rank writes a number of its own to every other one.
   Result<void> try_out() {
     const int n_ranks = host_.n_ranks(), me = host_.rank();
-    const auto line = [](int rank) { return static_cast<size_t>(rank) * Room::kAlignment; };
-    char* const arena = arenas_.front()->data();
-    const size_t bytes = line(n_ranks);
-    TUTTI_TRY_ASSIGN(void* sample, port_.allocate_host(bytes));
-    const auto numbers = [&](int rank) { return reinterpret_cast<uint32_t*>(static_cast<char*>(sample) + line(rank)); };
+    const auto place = [](int rank) { return static_cast<size_t>(rank) * Room::kAlignment / sizeof(uint32_t); };
     const auto number_of = [](int rank) { return 0x51ab0000u + static_cast<uint32_t>(rank); };
+    std::vector<uint32_t> numbers(place(n_ranks));
+    auto* const arena = reinterpret_cast<uint32_t*>(arenas_.front()->data());
     const auto copy_now = [&](void* to, const void* from) {
+      const size_t bytes = numbers.size() * sizeof(uint32_t);
       return do_now(port_, [&](StreamRef stream) { return port_.copy(to, from, bytes, stream); });
     };
-    const auto exchanged = [&]() -> Result<void> {
-      *numbers(me) = number_of(me);
-      TUTTI_TRY(copy_now(arena, sample));
-      Operation operation;
-      operation.collective = Collective::kAllGather;
-      operation.count = sizeof(uint32_t);
-      std::vector<Message> messages;
-      for (int peer = 0; peer < n_ranks; peer++)
-        if (peer != me)
-          messages.insert(messages.end(), {{true, peer, arena + line(me), sizeof(uint32_t)},
-                                           {false, peer, arena + line(peer), sizeof(uint32_t)}});
-      TUTTI_TRY(move(operation, messages));
-      TUTTI_TRY(copy_now(sample, arena));
-      for (int peer = 0; peer < n_ranks; peer++)
-        if (*numbers(peer) != number_of(peer))
-          return Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
-      return {};
-    };
-    auto done = exchanged();
-    port_.free_host(sample);
-    return done;
+    numbers[place(me)] = number_of(me);
+    TUTTI_TRY(copy_now(arena, numbers.data()));
+    Operation operation;
+    operation.collective = Collective::kAllGather;
+    operation.count = sizeof(uint32_t);
+    std::vector<Message> messages;
+    for (int peer = 0; peer < n_ranks; peer++)
+      if (peer != me)
+        messages.insert(messages.end(), {{true, peer, arena + place(me), sizeof(uint32_t)},
+                                         {false, peer, arena + place(peer), sizeof(uint32_t)}});
+    TUTTI_TRY(move(operation, messages));
+    TUTTI_TRY(copy_now(numbers.data(), arena));
+    for (int peer = 0; peer < n_ranks; peer++)
+      if (numbers[place(peer)] != number_of(peer))
+        return Error{Code::kSystemError, format("what rank %d writes to this GPU's memory does not arrive", peer)};
+    return {};
   }
 
   void set_least_bytes(uint64_t bytes) { least_bytes_ = bytes; }

@@ -9,7 +9,7 @@
 
 namespace tutti::cuda {
 
-// Memory that the network knows, given out from its beginning. Too little is seen at the end.
+// Memory, given out from its beginning. Too little is seen at the end; none at all is there to see how much is needed.
 class Room {
  public:
   explicit Room(char* memory) : memory_(memory) {}

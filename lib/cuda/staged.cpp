@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/contained.h"
-#include "cuda/moves.h"
+#include "cuda/pieces.h"
 #include "cuda/ways.h"
 #include "exec/quantised_cut.h"
 
@@ -20,50 +20,32 @@ namespace {
 // What the stream copies, and how the operation looks on the host.
 struct Staging {
   struct Piece {
-    char* device;
+    char *device, *host;
     size_t bytes;
-    size_t offset;  // in the staging buffer
   };
   Operation operation;
+  Room room{nullptr};
   std::vector<Piece> in, out;
-  // Of quantised sums; the kernels read and write the buffer themselves.
+  // Of quantised sums; the kernels read and write the room themselves.
   std::vector<SpanItem> quantise, dequantise;
-  char* buffer = nullptr;
-  size_t bytes = 0;
 
-  size_t add(std::vector<Piece>& list, void* device, size_t n) {
-    const size_t offset = bytes;
-    if (n > 0) list.push_back({static_cast<char*>(device), n, offset});
-    bytes += (n + 255) / 256 * 256;
-    return offset;
+  char* add(std::vector<Piece>& list, const void* device, size_t bytes) {
+    char* const host = room.take(bytes);
+    if (bytes > 0) list.push_back({static_cast<char*>(writable(device)), host, bytes});
+    return host;
   }
 };
 
-char* place(char* buffer, size_t offset) {
-  return buffer == nullptr ? nullptr : buffer + offset;
-}
-
-void stage_messages(Staging& staging, char* buffer) {
+void stage_messages(Staging& staging) {
   auto messages = std::make_shared<std::vector<Message>>(*staging.operation.messages);
-  for (Message& m : *messages) {
-    const size_t bytes = m.count * dtype_bytes(m.dtype);
-    const size_t offset = staging.add(m.sends ? staging.in : staging.out, m.data, bytes);
-    m.data = place(buffer, offset);
-  }
+  for (Message& m : *messages)
+    m.data = staging.add(m.sends ? staging.in : staging.out, m.data, m.count * dtype_bytes(m.dtype));
   staging.operation.messages = messages;
-}
-
-// An output that has gaps comes in by blocks, because what lies between them is not the operation's.
-void stage_output(Staging& staging, char* output, size_t offset, int rank, int n_ranks, size_t elem_bytes) {
-  for (const Move& move : moves_of(staging.operation, n_ranks))
-    if (move.to == kAllRanks || move.to == rank)
-      staging.out.push_back(
-          {output + move.to_elem * elem_bytes, move.elems * elem_bytes, offset + move.to_elem * elem_bytes});
 }
 
 // The GPU quantises what goes to other ranks, and makes floats of the sums. The host adds up this rank's part, of which
 // it gets the floats.
-void stage_quantised(Staging& staging, int rank, int n_ranks, char* buffer) {
+void stage_quantised(Staging& staging, int rank, int n_ranks) {
   const Operation operation = staging.operation;
   const Wire wire = wire_of(operation.root);
   const QuantisedCut cut(operation.count, wire.block_elems, n_ranks);
@@ -71,48 +53,42 @@ void stage_quantised(Staging& staging, int rank, int n_ranks, char* buffer) {
     return memory == nullptr ? nullptr : static_cast<char*>(writable(memory)) + elem * sizeof(float);
   };
   const size_t own = cut.begin(rank), own_bytes = cut.elems(rank) * sizeof(float);
-  staging.operation.input = place(buffer, staging.add(staging.in, float_at(operation.input, own), own_bytes));
+  staging.operation.input = staging.add(staging.in, float_at(operation.input, own), own_bytes);
   if (operation.errors != nullptr) {
-    const size_t errors = staging.add(staging.in, float_at(operation.errors, own), own_bytes);
-    staging.operation.errors = place(buffer, errors);
-    if (own_bytes > 0) staging.out.push_back({float_at(operation.errors, own), own_bytes, errors});
+    char* const errors = staging.add(staging.in, float_at(operation.errors, own), own_bytes);
+    staging.operation.errors = errors;
+    if (own_bytes > 0) staging.out.push_back({float_at(operation.errors, own), errors, own_bytes});
   }
-  char* const quantised = place(buffer, staging.bytes);
-  staging.bytes += cut.all_bytes();
+  char* const quantised = staging.room.take(cut.all_bytes());
   staging.operation.quantised = quantised;
   for (const auto& [begin, end] : {std::pair(size_t{0}, own), std::pair(cut.begin(rank + 1), size_t{operation.count})})
-    staging.quantise.push_back({float_at(operation.input, begin),
-                                place(quantised, quantised_bytes(begin, wire.block_elems)), end - begin,
-                                float_at(operation.errors, begin)});
+    staging.quantise.push_back({float_at(operation.input, begin), quantised + quantised_bytes(begin, wire.block_elems),
+                                end - begin, float_at(operation.errors, begin)});
   staging.dequantise.push_back({quantised, operation.output, operation.count});
 }
 
 // `buffer` may be null, to see how much is needed.
 Staging stage(const Operation& operation, int rank, int n_ranks, char* buffer) {
-  Staging staging;
-  staging.operation = operation;
-  staging.buffer = buffer;
+  Staging staging{operation, Room(buffer)};
   if (operation.collective == Collective::kSendRecv) {
-    stage_messages(staging, buffer);
+    stage_messages(staging);
     return staging;
   }
   if (operation.collective == Collective::kAllReduceQuantized && n_ranks > 1) {
-    stage_quantised(staging, rank, n_ranks, buffer);
+    stage_quantised(staging, rank, n_ranks);
     return staging;
   }
   const size_t elem_bytes = dtype_bytes(operation.dtype);
   const Extent extent = extent_of(operation, rank, n_ranks);
-  const size_t input = staging.add(staging.in, writable(operation.input), extent.input * elem_bytes);
-  staging.operation.input = place(buffer, input);
-  const size_t output = staging.bytes;
-  staging.bytes += extent.output * elem_bytes;
-  stage_output(staging, static_cast<char*>(operation.output), output, rank, n_ranks, elem_bytes);
-  staging.operation.output = place(buffer, output);
-  if (operation.scalar_at != nullptr) {
-    staging.bytes = (staging.bytes + 255) / 256 * 256;
-    const size_t at = staging.add(staging.in, writable(operation.scalar_at), elem_bytes);
-    staging.operation.scalar_at = place(buffer, at);
-  }
+  staging.operation.input = staging.add(staging.in, operation.input, extent.input * elem_bytes);
+  char* const output = staging.room.take(extent.output * elem_bytes);
+  staging.operation.output = output;
+  // One that has gaps comes in by blocks, because what lies between them is not the operation's.
+  for (const Move& move : moves_of(operation, n_ranks))
+    if (const size_t at = move.to_elem * elem_bytes; move.to == kAllRanks || move.to == rank)
+      staging.out.push_back({static_cast<char*>(operation.output) + at, output + at, move.elems * elem_bytes});
+  if (operation.scalar_at != nullptr)
+    staging.operation.scalar_at = staging.add(staging.in, operation.scalar_at, elem_bytes);
   return staging;
 }
 
@@ -173,8 +149,8 @@ class Staged final : public Way {
     const StreamRef stream = turn.stream;
     if (!may_wait_) return take_out(staging_, stream);
     const auto pieces = pieces_of(operation);
-    const size_t bytes = (stage(pieces[0], host_.rank(), host_.n_ranks(), nullptr).bytes + 255) / 256 * 256;
-    TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(pieces.size() > 1 ? 2 * bytes : bytes, 1)));
+    const size_t bytes = stage(pieces[0], host_.rank(), host_.n_ranks(), nullptr).room.used();
+    TUTTI_TRY_ASSIGN(char* buffer, buffer_of(pieces.size() > 1 ? 2 * bytes : bytes));
     Staging before;
     std::vector<WordOperation> words;
     for (size_t k = 0; k < pieces.size(); k++) {
@@ -196,8 +172,8 @@ class Staged final : public Way {
 
   // One buffer for all, because operations follow each other. One that is outgrown may still be in use.
   Result<char*> buffer_of(size_t bytes) {
-    if (bytes <= buffer_bytes_) return buffer_;
-    const size_t more = std::max(bytes, buffer_bytes_ * 2);
+    if (buffer_ != nullptr && bytes <= buffer_bytes_) return buffer_;
+    const size_t more = std::max({bytes, buffer_bytes_ * 2, size_t{1}});
     TUTTI_TRY_ASSIGN(void* memory, port_.allocate_host(more));
     if (buffer_ != nullptr) kept_.push_back(buffer_);
     buffer_ = static_cast<char*>(memory);
@@ -206,15 +182,13 @@ class Staged final : public Way {
   }
 
   Result<void> take_in(const Staging& staging, StreamRef stream) {
-    for (const auto& piece : staging.in)
-      TUTTI_TRY(port_.copy(staging.buffer + piece.offset, piece.device, piece.bytes, stream));
+    for (const auto& piece : staging.in) TUTTI_TRY(port_.copy(piece.host, piece.device, piece.bytes, stream));
     return launch(SpanStep::kQuantise, staging.quantise, staging.operation, stream);
   }
 
   Result<void> take_out(const Staging& staging, StreamRef stream) {
     TUTTI_TRY(launch(SpanStep::kDequantise, staging.dequantise, staging.operation, stream));
-    for (const auto& piece : staging.out)
-      TUTTI_TRY(port_.copy_in(piece.device, staging.buffer + piece.offset, piece.bytes, stream));
+    for (const auto& piece : staging.out) TUTTI_TRY(port_.copy_in(piece.device, piece.host, piece.bytes, stream));
     return {};
   }
 
@@ -235,8 +209,7 @@ class Staged final : public Way {
                    format("%s cannot be captured: ranks of one process share a GPU, and this goes through host memory; "
                           "give every rank a process or a GPU of its own",
                           traits(operation.collective).name)};
-    const size_t bytes = stage(operation, host_.rank(), host_.n_ranks(), nullptr).bytes;
-    TUTTI_TRY_ASSIGN(char* buffer, buffer_of(std::max<size_t>(bytes, 1)));
+    TUTTI_TRY_ASSIGN(char* buffer, buffer_of(stage(operation, host_.rank(), host_.n_ranks(), nullptr).room.used()));
     staging_ = stage(operation, host_.rank(), host_.n_ranks(), buffer);
     TUTTI_TRY(take_in(staging_, turn.stream));
     return input_.record(turn.stream);
