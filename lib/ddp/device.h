@@ -80,9 +80,8 @@ class Device {
   virtual Status copy(void* to, const void* from, size_t bytes, Queue queue) = 0;
   virtual Status zero(void* at, size_t bytes, Queue queue) = 0;
   virtual Status look(Look what, const std::vector<Span>& spans, Queue queue, uint64_t* found) = 0;
-  // In the averager's own queue: 32- and 64-bit floats to 16 bits and back.
-  virtual Status narrow(const Span& wide, const Span& small) = 0;
-  virtual Status widen(const Span& small, const Span& wide) = 0;
+  // In the averager's own queue: 32- and 64-bit floats to 16 bits, or back.
+  virtual Status convert(const Span& from, const Span& to) = 0;
   virtual Status factor(FactorStep step, const std::vector<Factors>& matrices) = 0;
 
   // A step: what the caller's queue did before mark_filled(b) comes before what follows begin_bucket(b), and what that

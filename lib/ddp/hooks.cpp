@@ -16,9 +16,9 @@ class Halve : public Hook {
     if (element_bytes(bucket.datatype) == sizeof(uint16_t)) return Hook::run(bucket, device, bytes);
     const Span wide = {bucket.data, bucket.count, bucket.datatype};
     const Span small = {scratch_[&device].data(), bucket.count, type_};
-    if (Status s = device.narrow(wide, small); !s) return s;
+    if (Status s = device.convert(wide, small); !s) return s;
     if (Status s = average(small.at, small.count, type_, device, bytes); !s) return s;
-    return device.widen(small, wide);
+    return device.convert(small, wide);
   }
 
  private:

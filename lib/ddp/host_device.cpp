@@ -77,15 +77,13 @@ class HostDevice final : public Device {
                                           : hash_bytes(span.at, span.count * element_bytes(span.type));
     return {};
   }
-  Status narrow(const Span& wide, const Span& small) override {
-    with_types(wide, small, [&](auto* from, uint16_t* to, auto format) {
-      for (size_t i = 0; i < wide.count; i++) to[i] = format.narrow(static_cast<float>(from[i]));
-    });
-    return {};
-  }
-  Status widen(const Span& small, const Span& wide) override {
-    with_types(wide, small, [&](auto* to, const uint16_t* from, auto format) {
-      for (size_t i = 0; i < wide.count; i++) to[i] = format.widen(from[i]);
+  Status convert(const Span& from, const Span& to) override {
+    const bool narrows = element_bytes(to.type) == sizeof(uint16_t);
+    with_types(narrows ? from : to, narrows ? to : from, [&](auto* wide, uint16_t* small, auto format) {
+      if (narrows)
+        for (size_t i = 0; i < from.count; i++) small[i] = format.narrow(static_cast<float>(wide[i]));
+      else
+        for (size_t i = 0; i < from.count; i++) wide[i] = format.widen(small[i]);
     });
     return {};
   }

@@ -252,11 +252,8 @@ class CudaDevice final : public Device {
   Status zero(void* at, size_t bytes, Queue queue) override {
     return on_device([&] { return port_.zero(at, bytes, stream(queue)); });
   }
-  Status narrow(const Span& wide, const Span& small) override {
-    return on_device([&] { return launcher(Queue::kOwn).convert(cuda::SpanStep::kNarrow, wide, small); });
-  }
-  Status widen(const Span& small, const Span& wide) override {
-    return on_device([&] { return launcher(Queue::kOwn).convert(cuda::SpanStep::kWiden, wide, small); });
+  Status convert(const Span& from, const Span& to) override {
+    return on_device([&] { return launcher(Queue::kOwn).convert(from, to); });
   }
   Status factor(FactorStep step, const std::vector<Factors>& matrices) override {
     return on_device([&] { return launcher(Queue::kOwn).factor(step, matrices); });

@@ -14,14 +14,13 @@ class CudaKernels {
   CudaKernels(cuda::Port& port, uint32_t most_blocks, cuda::StreamRef stream)
       : port_(port), most_blocks_(most_blocks), stream_(stream) {}
 
-  // kNarrow or kWiden.
-  Result<void> convert(cuda::SpanStep step, const Span& wide, const Span& small) {
+  Result<void> convert(const Span& from, const Span& to) {
+    const bool narrows = element_bytes(to.type) == sizeof(uint16_t);
     cuda::SpanCall call;
-    call.step = step;
-    call.wide = static_cast<DataType>(wide.type);
-    call.small = static_cast<DataType>(small.type);
-    const bool narrows = step == cuda::SpanStep::kNarrow;
-    call.items[call.n_items++] = {narrows ? wide.at : small.at, narrows ? small.at : wide.at, wide.count};
+    call.step = narrows ? cuda::SpanStep::kNarrow : cuda::SpanStep::kWiden;
+    call.wide = static_cast<DataType>(narrows ? from.type : to.type);
+    call.small = static_cast<DataType>(narrows ? to.type : from.type);
+    call.items[call.n_items++] = {from.at, to.at, from.count};
     return launch(call);
   }
 
