@@ -44,18 +44,9 @@ class ApartFromCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-using BatchMemOp = CUresult (*)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
-using AddressRange = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
-using RangeHandle = CUresult (*)(void*, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
-using FlushWrites = CUresult (*)(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope);
-using DeviceAttribute = CUresult (*)(int*, CUdevice_attribute, CUdevice);
-using CurrentDevice = CUresult (*)(CUdevice*);
-using PointerAttribute = CUresult (*)(void*, CUpointer_attribute, CUdeviceptr);
-using PrimaryState = CUresult (*)(CUdevice, unsigned*, int*);
-
 // The driver's, which has no counterpart in the runtime; null where the driver is too old.
 template <class Function>
-Function driver(const char* name) {
+Function* driver(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult status;
 #if CUDART_VERSION >= 12050
@@ -65,18 +56,18 @@ Function driver(const char* name) {
   const cudaError_t code = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &status);
 #endif
   (void)cudaGetLastError();
-  return code == cudaSuccess ? reinterpret_cast<Function>(function) : nullptr;
+  return code == cudaSuccess ? reinterpret_cast<Function*>(function) : nullptr;
 }
 
-BatchMemOp batch_mem_op() {
-  static const auto found = driver<BatchMemOp>("cuStreamBatchMemOp");
+auto batch_mem_op() {
+  static const auto found = driver<decltype(cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   return found;
 }
 
 // Of the calling thread's device.
 Result<int> attribute(CUdevice_attribute which) {
-  static const auto current = driver<CurrentDevice>("cuCtxGetDevice");
-  static const auto ask = driver<DeviceAttribute>("cuDeviceGetAttribute");
+  static const auto current = driver<decltype(cuCtxGetDevice)>("cuCtxGetDevice");
+  static const auto ask = driver<decltype(cuDeviceGetAttribute)>("cuDeviceGetAttribute");
   CUdevice device = 0;
   int value = 0;
   CUresult code = CUDA_ERROR_NOT_FOUND;
@@ -88,7 +79,7 @@ Result<int> attribute(CUdevice_attribute which) {
 
 // Whether this process has a context on it. cudaSetDevice() makes one where there is none: some 500 MiB of that GPU.
 bool has_context(int device) {
-  static const auto ask = driver<PrimaryState>("cuDevicePrimaryCtxGetState");
+  static const auto ask = driver<decltype(cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState");
   unsigned flags = 0;
   int is_active = 0;
   return ask == nullptr || (ask(device, &flags, &is_active) == CUDA_SUCCESS && is_active != 0);
@@ -162,7 +153,7 @@ class RuntimeMemory : public virtual GpuMemory {
   }
 
   Result<Allocation> allocation_of(const void* memory) override {
-    static const auto ask = driver<AddressRange>("cuMemGetAddressRange");
+    static const auto ask = driver<decltype(cuMemGetAddressRange)>("cuMemGetAddressRange");
     if (ask == nullptr) return Error{Code::kCudaError, "this CUDA driver has no cuMemGetAddressRange"};
     CUdeviceptr base = 0;
     Allocation found;
@@ -176,7 +167,7 @@ class RuntimeMemory : public virtual GpuMemory {
   }
 
   Result<Fd> dmabuf_of(void* memory, size_t bytes) override {
-    static const auto ask = driver<RangeHandle>("cuMemGetHandleForAddressRange");
+    static const auto ask = driver<decltype(cuMemGetHandleForAddressRange)>("cuMemGetHandleForAddressRange");
     if (ask == nullptr)
       return Error{Code::kCudaError, "this CUDA driver has no dmabufs: use one of CUDA 11.7 or later"};
     TUTTI_TRY_ASSIGN(const int has_dmabufs, attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED));
@@ -193,7 +184,7 @@ class RuntimeMemory : public virtual GpuMemory {
 
   // Not needed where writes arrive in the order in which the host learns of them.
   Result<void> flush_remote_writes() override {
-    static const auto flush = driver<FlushWrites>("cuFlushGPUDirectRDMAWrites");
+    static const auto flush = driver<decltype(cuFlushGPUDirectRDMAWrites)>("cuFlushGPUDirectRDMAWrites");
     TUTTI_TRY_ASSIGN(const int ordering, attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING));
     if (ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) return {};
     TUTTI_TRY_ASSIGN(const int options, attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS));
@@ -224,7 +215,7 @@ class RuntimeMemory : public virtual GpuMemory {
       return false;
     }
     if (attributes.type != cudaMemoryTypeDevice || attributes.device != device) return false;
-    const auto ask = driver<PointerAttribute>("cuPointerGetAttribute");
+    const auto ask = driver<decltype(cuPointerGetAttribute)>("cuPointerGetAttribute");
     return ask != nullptr &&
            ask(&suits_ipc, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, reinterpret_cast<CUdeviceptr>(memory)) ==
                CUDA_SUCCESS &&
