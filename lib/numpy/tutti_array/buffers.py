@@ -64,11 +64,11 @@ def reducible(array: np.ndarray, name: str) -> int:
 
 
 def movable(array: np.ndarray, name: str) -> tuple[int, int]:
-    """The type in which elements are sent, and how many make one element. Types that Tutti lacks are sent as bytes."""
+    """How many elements are sent, and as which type: as bytes where Tutti lacks theirs."""
     if array.dtype.hasobject:
         raise TuttiError(f"{name} holds Python objects, of which only this process knows: send pickle.dumps of them as uint8")
     code = TYPES.get(array.dtype.name)
-    return (code, 1) if code is not None else (library.UINT8, array.itemsize)
+    return (array.size, code) if code is not None else (array.nbytes, library.UINT8)
 
 
 def fitting(out: Any, like: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

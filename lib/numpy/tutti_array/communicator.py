@@ -83,8 +83,7 @@ class Communicator:
     def broadcast(self, array: Any, root: int = 0, *, async_op: bool = False) -> Any:
         """The root's array, into every rank's."""
         buffer = view(array, "array", is_written=self.rank != root)
-        code, factor = movable(buffer, "array")
-        return self._run("tuttiBcast", (buffer,), (buffer.size * factor, code, root), array, async_op)
+        return self._run("tuttiBcast", (buffer,), (*movable(buffer, "array"), root), array, async_op)
 
     def all_gather(self, array: Any, *, out: Any = None, async_op: bool = False) -> Any:
         """The ranks' arrays, all of one size, one after the other: into `out`, or a new array of shape (size, ...)."""
@@ -97,12 +96,12 @@ class Communicator:
     def scatter(self, array: Any, root: int = 0, *, out: Any, async_op: bool = False) -> Any:
         """One of `size` equal parts of the root's array for each rank, into `out`. Elsewhere `array` may be None."""
         recv = view(out, "out", is_written=True)
-        code, factor = movable(recv, "out")
+        count = movable(recv, "out")
         send = view(array, "array") if self.rank == root else recv
         if self.rank == root and (send.dtype != recv.dtype or send.size != recv.size * self.size):
             raise TuttiError(f"array has {send.size} elements of type {send.dtype}; out has {recv.size} of {recv.dtype}, and "
                              f"{self.size} ranks need as many each")
-        return self._run("tuttiScatter", (send, recv), (recv.size * factor, code, root), out, async_op)
+        return self._run("tuttiScatter", (send, recv), (*count, root), out, async_op)
 
     def reduce_scatter(self, array: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
         """The ranks' arrays combined, of which each rank gets one of `size` equal parts: into `out`, or a new array."""
@@ -117,8 +116,8 @@ class Communicator:
         send = view(array, "array")
         self._share(send)
         recv = fitting(out, send, send.shape)
-        code, factor = movable(send, "array")
-        call = (send.size // self.size * factor, code)
+        count, code = movable(send, "array")
+        call = (count // self.size, code)
         return self._run("tuttiAlltoAll", (send, recv), call, recv if out is None else out, async_op)
 
     def barrier(self, *, async_op: bool = False) -> Any:
@@ -128,14 +127,12 @@ class Communicator:
     def send(self, array: Any, peer: int, *, async_op: bool = False) -> Any:
         """Sends to rank `peer`, which calls recv."""
         buffer = view(array, "array")
-        code, factor = movable(buffer, "array")
-        return self._run("tuttiSend", (buffer,), (buffer.size * factor, code, peer), array, async_op)
+        return self._run("tuttiSend", (buffer,), (*movable(buffer, "array"), peer), array, async_op)
 
     def recv(self, array: Any, peer: int, *, async_op: bool = False) -> Any:
         """Receives into `array` as much as rank `peer` sends."""
         buffer = view(array, "array", is_written=True)
-        code, factor = movable(buffer, "array")
-        return self._run("tuttiRecv", (buffer,), (buffer.size * factor, code, peer), array, async_op)
+        return self._run("tuttiRecv", (buffer,), (*movable(buffer, "array"), peer), array, async_op)
 
     def close(self) -> None:
         """Finishes what is under way, then waits until all ranks have closed. Runs at exit at the latest."""
@@ -163,11 +160,11 @@ class Communicator:
 
     def _gather(self, name: str, array: Any, out: Any, root: tuple[int, ...], async_op: bool) -> Any:
         send = view(array, "array")
-        code, factor = movable(send, "array")
+        call = (*movable(send, "array"), *root)
         if root and self.rank != root[0]:
-            return self._run(name, (send, send), (send.size * factor, code, *root), None, async_op)
+            return self._run(name, (send, send), call, None, async_op)
         recv = fitting(out, send, (self.size, *send.shape))
-        return self._run(name, (send, recv), (send.size * factor, code, *root), recv if out is None else out, async_op)
+        return self._run(name, (send, recv), call, recv if out is None else out, async_op)
 
     def _run(self, name: str, arrays: tuple[np.ndarray, ...], call: tuple[int, ...], result: Any, async_op: bool) -> Any:
         """Calls a function of the C API, which takes the arrays' addresses, then `call`."""
