@@ -167,19 +167,15 @@ bool name_place(uint64_t* number, const Call& call, PyObject* frame) {
 bool stand_at(const Call& call) {
   const Frame at = user_frame();
   if (PyErr_Occurred() != nullptr) return false;
-  uint64_t number = 0;
-  if (!at.frame) {
-    if (!name_place(&number, call, Py_None)) return false;
-    tutti_calls.set_place(number);
-    return true;
-  }
-  const Ref last(PyObject_GetAttr(at.frame.get(), s_last));
+  PyObject* const frame = at.frame ? at.frame.get() : Py_None;
+  const Ref last(at.frame ? PyObject_GetAttr(frame, s_last) : PyLong_FromLong(0));
   if (!last) return false;
   const long instruction = PyLong_AsLong(last.get());
   Place& place = places[(hash_of(at.code.get()) + static_cast<size_t>(instruction)) % places.size()];
   if (place.what != call.what || place.code != at.code.get() || place.instruction != instruction ||
       place.type != call.type || place.tensors != call.tensors || !(place.shape == *call.shape)) {
-    if (!name_place(&number, call, at.frame.get())) return false;
+    uint64_t number = 0;
+    if (!name_place(&number, call, frame)) return false;
     keep(place.what, call.what);
     keep(place.code, at.code.get());
     place.instruction = instruction;
