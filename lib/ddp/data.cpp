@@ -61,10 +61,6 @@ Status share_header(const Group& group, int root, const tuttiDdpData_t* data, co
   return library(tuttiBcast(header, sizeof *header, tuttiUint8, root, group.comm, nullptr));
 }
 
-Status allocate(void** at, uint64_t bytes) {
-  return bytes == 0 ? Status() : library(tuttiMemAlloc(at, bytes));
-}
-
 Status broadcast_bytes(const Group& group, int root, void* at, uint64_t bytes) {
   return bytes == 0 ? Status() : library(tuttiBcast(at, bytes, tuttiUint8, root, group.comm, nullptr));
 }
@@ -75,8 +71,8 @@ Status make_room(const Group& group, const tuttiDdpData_t& header, uint64_t rows
   tuttiDdpData_t fresh = header;
   if (header.ndim > 0) fresh.shape[0] = rows;
   if (wanted) {
-    mine = allocate(&fresh.data, rows * row_bytes(header));
-    if (mine) mine = allocate(&fresh.metadata, header.metadataBytes);
+    mine = library(tuttiMemAlloc(&fresh.data, rows * row_bytes(header)));
+    if (mine) mine = library(tuttiMemAlloc(&fresh.metadata, header.metadataBytes));
   }
   const Status agreed = agree(group, mine);
   if (!agreed) {
