@@ -61,10 +61,7 @@ void Device::look_around() {
   if (!progress_.is_under_way()) return;
   if (!reached) return host_.break_with(reached.error());  // perhaps nobody here calls any more
   if (is_idle && pending_.empty()) return progress_.end();
-  const auto calls = [others = ways_->first().others()](int rank) {
-    return others == nullptr ? std::optional<uint64_t>() : others->called_by(rank);
-  };
-  if (auto looked = progress_.look(calls); !looked) host_.break_with(looked.error());
+  if (auto looked = progress_.look(ways_->first().others()); !looked) host_.break_with(looked.error());
 }
 
 Device::~Device() {

@@ -48,11 +48,13 @@ Witnesses Progress::others() const {
   return all;
 }
 
-uint64_t Progress::add_unseen(const Calls& calls, const Witnesses& seen, std::vector<Recorder::Awaited>* behind) const {
-  uint64_t least = calls(recorder_.header().rank).value_or(0);
-  const uint64_t mine = least;
+uint64_t Progress::add_unseen(const Attendee* attendee, const Witnesses& seen,
+                              std::vector<Recorder::Awaited>* behind) const {
+  if (attendee == nullptr) return 0;
+  const uint64_t mine = attendee->called_by(recorder_.header().rank);
+  uint64_t least = mine;
   for (int rank = 0; rank < recorder_.header().n_ranks; rank++) {
-    const uint64_t its = seen.contains(rank) ? mine : calls(rank).value_or(mine);
+    const uint64_t its = seen.contains(rank) ? mine : attendee->called_by(rank);
     if (its >= mine) continue;
     behind->push_back({rank, false});
     least = std::min(least, its);
@@ -61,7 +63,7 @@ uint64_t Progress::add_unseen(const Calls& calls, const Witnesses& seen, std::ve
 }
 
 // As long as this rank calls more it does not wait.
-Result<void> Progress::look(const Calls& calls) {
+Result<void> Progress::look(const Attendee* attendee) {
   if (std::exchange(looked_at_, called_) != called_) {
     since_ns_ = 0;
     return {};
@@ -74,7 +76,7 @@ Result<void> Progress::look(const Calls& calls) {
     behind.push_back({rank, false});
     slowest = std::min(slowest, called_by(witness));
   }
-  const std::pair least{slowest, add_unseen(calls, witnesses, &behind)};
+  const std::pair least{slowest, add_unseen(attendee, witnesses, &behind)};
   const int64_t now = now_ns();
   if (since_ns_ == 0 || least != slowest_ || behind.empty()) {
     since_ns_ = now;

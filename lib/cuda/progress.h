@@ -6,13 +6,13 @@
 // Threading: explain_wait() from any thread; the rest belongs to one at a time.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "cuda/meeting.h"
 #include "debug/recorder.h"
 #include "debug/why.h"
 #include "exec/operation.h"
@@ -32,10 +32,9 @@ class Progress {
   bool has_captured() const { return has_captured_; }
 
   // Now and then while something is under way: logs whom it waits for. kTimeout where that has called nothing for as
-  // long as operations may take. `calls`: how many a rank has called, if that is known; for ranks whose recorders
-  // cannot be seen from here.
-  using Calls = std::function<std::optional<uint64_t>(int rank)>;
-  Result<void> look(const Calls& calls);
+  // long as operations may take. `attendee` (may be null) knows how many ranks have called whose recorders cannot be
+  // seen from here.
+  Result<void> look(const Attendee* attendee);
   void fail(const Error& error) { recorder_.fail(error.message); }
 
   // One sentence; nothing where the GPU waits for nobody.
@@ -44,7 +43,7 @@ class Progress {
  private:
   Witnesses others() const;
   // Of ranks that have called less than this one, and the least of them.
-  uint64_t add_unseen(const Calls& calls, const Witnesses& seen, std::vector<Recorder::Awaited>* behind) const;
+  uint64_t add_unseen(const Attendee* attendee, const Witnesses& seen, std::vector<Recorder::Awaited>* behind) const;
 
   const double limit_seconds_;
   Recorder recorder_;
