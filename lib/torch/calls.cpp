@@ -316,8 +316,7 @@ PyObject* all_reduce_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   tuttiRedOp_t op = tuttiSum;
   if (count != 3 || !is_synchronous(arguments[2]) || !get_operator(arguments[2], &op)) return not_simple();
-  PyObject* const tensor = only(arguments[1]);
-  return tensor == nullptr ? not_simple() : reduce_all(arguments[0], tensor, op, bound.finished);
+  return reduce_all(arguments[0], only(arguments[1]), op, bound.finished);
 }
 
 // reduce(group, tensors, options)

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from . import library
 from .communicator import Communicator
 from .errors import TuttiError
 from .process_group import TuttiProcessGroup
+from .reductions import AVERAGE
 
 _log = logging.getLogger("tutti_torch")
 
@@ -42,9 +42,7 @@ class RegisteredBuckets:
         if bucket.is_last():
             for index in [index for index in self._buckets if index > bucket.index()]:
                 self._forget(index)
-        options = c10d.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.AVG
-        return self._group.allreduce([buffer], options).get_future().then(lambda done: done.value()[0])
+        return self._group.allreduce([buffer], AVERAGE).get_future().then(lambda done: done.value()[0])
 
     def _register(self, index: int, buffer: torch.Tensor) -> None:
         storage = buffer.untyped_storage()

@@ -10,7 +10,6 @@ from torch._C import _distributed_c10d as c10d
 from . import calls, library
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
-from .places import called
 from .tensors import blocks, check_dense, plain, stage, unit
 from .work import NO_TIMEOUT, TuttiWork
 
@@ -27,18 +26,15 @@ class Exchanges(GroupBase):
         tensor = tensors if isinstance(tensors, torch.Tensor) else one(tensors, "broadcast")
         root, is_async = (opts, False) if isinstance(opts, int) else (opts.rootRank, opts.asyncOp)
         lane = self._lanes.of(tensor)
-        comm = lane.handle
         sends = root == self._rank
         buffers, finish = ([plain(tensor)], None) if sends else stage([tensor])
         code_of_type, factor = unit(tensor.dtype)
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             at, size = buffers[0].data_ptr(), tensor.numel() * factor
-            code = self._api.tuttiBcast(at, size, code_of_type, root, comm, stream)
-            if code:
-                self._communicator.check(code)
+            lane.check(self._api.tuttiBcast(at, size, code_of_type, root, comm, stream))
 
-        return lane.launch(is_async, called("broadcast", [tensor], issue), [tensor], finish, buffers)
+        return lane.launch("broadcast", [tensor], is_async, issue, [tensor], finish, buffers)
 
     # ---- all-gather ----
 
@@ -73,20 +69,18 @@ class Exchanges(GroupBase):
                 )
             buffers, finish = stage(outputs)
             staged.append((plain(source), buffers, finish))
-        lane = self._lanes.of(*inputs, *(t for ts in output_lists for t in ts))
-        comm = lane.handle
+        results = [t for ts in output_lists for t in ts]
+        lane = self._lanes.of(*inputs, *results)
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             for source, buffers, _ in staged:
-                code = self._api.tuttiAllGatherv(source.data_ptr(), *blocks(buffers), comm, stream)
-                self._communicator.check(code)
+                lane.check(self._api.tuttiAllGatherv(source.data_ptr(), *blocks(buffers), comm, stream))
 
         def finish_all() -> None:
             for _, _, finish in staged:
                 finish()
 
-        issue = called("all_gather", inputs, issue)
-        return lane.launch(opts.asyncOp, issue, [t for ts in output_lists for t in ts], finish_all, staged)
+        return lane.launch("all_gather", inputs, opts.asyncOp, issue, results, finish_all, staged)
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = _GATHER) -> TuttiWork:
         done = calls.short.all_gather(self, output, source, opts)
@@ -107,20 +101,15 @@ class Exchanges(GroupBase):
         sources = [plain(source) for source in inputs]
         buffers, finish = stage(list(outputs))
         lane = self._lanes.of(*inputs, *outputs)
-        comm = lane.handle
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             for source, buffer in zip(sources, buffers):
                 code_of_type, factor = unit(source.dtype)
                 size = source.numel() * factor
-                code = self._api.tuttiAllGather(
-                    source.data_ptr(), buffer.data_ptr(), size, code_of_type, comm, stream
-                )
-                if code:
-                    self._communicator.check(code)
+                at, to = source.data_ptr(), buffer.data_ptr()
+                lane.check(self._api.tuttiAllGather(at, to, size, code_of_type, comm, stream))
 
-        issue = called("all_gather_single", inputs, issue)
-        return lane.launch(opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
+        return lane.launch("all_gather_single", inputs, opts.asyncOp, issue, list(outputs), finish, (sources, buffers))
 
     # torch 2.13 has new names for these, and asks for either.
     all_gather_single = _allgather_base
@@ -167,9 +156,9 @@ class Exchanges(GroupBase):
         target i comes from rank i, or the only one from `source_rank`."""
         buffers, finish = stage(targets)
         lane = self._lanes.of(*targets, *sources)
-        comm, check = lane.handle, lane.check
+        check = lane.check
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             with self._together():
                 for i, source in enumerate(sources):
                     code, factor = unit(source.dtype)
@@ -180,7 +169,7 @@ class Exchanges(GroupBase):
                     peer = i if source_rank is None else source_rank
                     check(self._api.tuttiRecv(buffer.data_ptr(), buffer.numel() * factor, code, peer, comm, stream))
 
-        return lane.launch(opts.asyncOp, called(what, sources or targets, issue), targets, finish, (buffers, sources))
+        return lane.launch(what, sources or targets, opts.asyncOp, issue, targets, finish, (buffers, sources))
 
     # ---- all-to-all ----
 
@@ -231,30 +220,25 @@ class Exchanges(GroupBase):
         if {t.dtype for t in [*buffers, *sources]} != {sources[0].dtype}:
             raise TuttiError("all_to_all: tensors of different types", library.INVALID_ARGUMENT)
         lane = self._lanes.of(*sources, *buffers)
-        comm = lane.handle
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             *send, _ = blocks(sources)
-            code = self._api.tuttiAlltoAllv(*send, *blocks(buffers), comm, stream)
-            self._communicator.check(code)
+            lane.check(self._api.tuttiAlltoAllv(*send, *blocks(buffers), comm, stream))
 
-        issue = called("all_to_all", sources, issue)
-        return lane.launch(opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
+        return lane.launch("all_to_all", sources, opts.asyncOp, issue, list(outputs), finish, (buffers, sources))
 
     def barrier(self, opts: Any = _BARRIER) -> TuttiWork:
         done = calls.short.barrier(self) if opts.timeout <= NO_TIMEOUT and not opts.asyncOp else None
         if done is not None:
             return done
         lane = self._lanes.host
-        comm = lane.handle
 
-        def issue(stream: Stream) -> None:
-            self._communicator.check(self._api.tuttiBarrier(comm, stream))
+        def issue(comm: int, stream: Stream) -> None:
+            lane.check(self._api.tuttiBarrier(comm, stream))
 
-        issue = called("barrier", [], issue)
         if opts.timeout <= NO_TIMEOUT:
-            return lane.launch(opts.asyncOp, issue, None)
-        work = lane.launch(True, issue, None)
+            return lane.launch("barrier", [], opts.asyncOp, issue, None)
+        work = lane.launch("barrier", [], True, issue, None)
         work.limit = opts.timeout
         if not opts.asyncOp:
             work.wait()

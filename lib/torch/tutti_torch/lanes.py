@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Optional
 
@@ -20,52 +20,55 @@ import torch.distributed as dist
 from . import library
 from .communicator import Communicator
 from .errors import TuttiError, error_of
+from .places import called
 from .tensors import check_dense
 from .work import NO_TIMEOUT, TuttiWork, pending
 
 Stream = Optional[int]
-Issue = Callable[[Stream], None]
+Issue = Callable[[int, Stream], None]
 Finish = Optional[Callable[[], None]]
 
 
 class Lane:
-    """What both kinds have in common; each has its launch()."""
+    """What both kinds have in common."""
+
+    _launch: Callable[..., dist.Work]
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         self.check = communicator.check
 
-    @property
-    def handle(self) -> int:
-        return self.communicator.handle
-
-    def close(self) -> None:
-        self.communicator.close()
-
-    def abort(self) -> None:
-        self.communicator.abort()
-
-
-class HostLane(Lane):
     def launch(
         self,
+        what: str,
+        tensors: Sequence[torch.Tensor],
         is_async: bool,
         issue: Issue,
         results: list[torch.Tensor] | None,
         finish: Finish = None,
         keep: object = None,
-    ) -> dist.Work:
-        """issue(stream) calls Tutti's functions; finish() runs when they are done, on the stream's thread if is_async.
-        `keep` is what has to stay alive until then."""
+    ) -> Any:
+        """`what` is called with these tensors: issue(handle, stream) calls Tutti's functions, and finish() runs when they
+        are done, in host memory on the stream's thread if is_async; on a device it only enqueues copies, on the stream
+        that was given to issue. `keep` is what has to stay alive until then."""
+        comm = self.communicator.handle
+        return self._launch(is_async, comm, called(what, tensors, issue), results, finish, keep)
+
+    def close(self) -> None:
+        self.communicator.close()
+
+
+class HostLane(Lane):
+    def _launch(self, is_async: bool, comm: int, issue: Issue, results: Any, finish: Finish, keep: object) -> dist.Work:
         work = TuttiWork(results)
         if not is_async:
-            issue(None)
+            issue(comm, None)
             if finish is not None:
                 finish()
             return work
         communicator = self.communicator
         stream = communicator.stream
-        issue(stream)
+        issue(comm, stream)
         work.begin()
 
         def done(code: int) -> None:
@@ -145,25 +148,17 @@ class CudaLane(Lane):
         self._in_use: collections.deque[tuple[CudaWork, object]] = collections.deque()
         self._guard = threading.Lock()
 
-    def launch(
-        self,
-        is_async: bool,
-        issue: Issue,
-        results: list[torch.Tensor] | None,
-        finish: Finish = None,
-        keep: object = None,
-    ) -> dist.Work:
-        """As HostLane's; finish() only enqueues copies, on the stream that was given to issue."""
+    def _launch(self, is_async: bool, comm: int, issue: Issue, results: Any, finish: Finish, keep: object) -> dist.Work:
         current = torch.cuda.current_stream(self.device)
         if not is_async:
-            issue(current.cuda_stream)
+            issue(comm, current.cuda_stream)
             if finish is not None:
                 finish()
             return CudaWork(self, results)
         with self._guard:
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
-                issue(self._stream.cuda_stream)
+                issue(comm, self._stream.cuda_stream)
                 if finish is not None:
                     finish()
             work = CudaWork(self, results, self._stream)
@@ -212,7 +207,8 @@ class Lanes:
         unique = library.UniqueId()
         made = api.tuttiGetUniqueId(ctypes.byref(unique)) if self._rank == 0 else library.SUCCESS
         # Also after an error: the others wait for it, and an id of zeros is refused.
-        sent = api.tuttiBcast(ctypes.addressof(unique), library.UNIQUE_ID_BYTES, library.UINT8, 0, self.host.handle, None)
+        comm = self.host.communicator.handle
+        sent = api.tuttiBcast(ctypes.addressof(unique), library.UNIQUE_ID_BYTES, library.UINT8, 0, comm, None)
         self.host.check(made)
         self.host.check(sent)
         return CudaLane(self._join(bytes(unique), device.index), device)
@@ -223,4 +219,4 @@ class Lanes:
 
     def abort(self) -> None:
         for lane in [*self._devices.values(), self.host]:
-            lane.abort()
+            lane.communicator.abort()

@@ -119,9 +119,9 @@ def number(what: str, first: torch.Tensor | None, tensors: int, frame: FrameType
     return known
 
 
-def place(what: str, tensors: Sequence[torch.Tensor], depth: int = 2) -> int:
-    """The number of the place that called the caller's caller."""
-    return number(what, tensors[0] if tensors else None, len(tensors), _user_frame(sys._getframe(depth)))
+def place(what: str, tensors: Sequence[torch.Tensor]) -> int:
+    """The number of the place in the user's code that is nearest on the stack."""
+    return number(what, tensors[0] if tensors else None, len(tensors), _user_frame(sys._getframe()))
 
 
 def stand_at_end(error: BaseException | None) -> None:
@@ -143,28 +143,28 @@ def called(what: str, tensors: Sequence[torch.Tensor], issue: Callable[..., None
     if _calls is not None:
         _calls.stand_at(what, tensors[0] if tensors else None, len(tensors))
     else:
-        stand_at(place(what, tensors, 3))
+        stand_at(place(what, tensors))
     if not _profiles():
         return issue
 
-    def profiled(stream: Any) -> None:
+    def profiled(comm: int, stream: Any) -> None:
         with _RecordFunctionFast(f"c10d::{_IN_C10D.get(what, what)}", list(tensors), {}):
             if stream is not None and (not tensors or tensors[0].is_cpu):
-                _until_done(what, stream, issue)
+                _until_done(what, comm, stream, issue)
                 return
             with _RecordFunctionFast(f"tutti:{what}", list(tensors), {}):
-                issue(stream)
+                issue(comm, stream)
 
     return profiled
 
 
-def _until_done(what: str, stream: int, issue: Callable[..., None]) -> None:
+def _until_done(what: str, comm: int, stream: int, issue: Callable[..., None]) -> None:
     """The profiler's record ends with the operation, on a stream of Tutti's."""
     done: torch.futures.Future[None] = torch.futures.Future()
     with torch.autograd.profiler.record_function(f"tutti:{what}") as record:
         record._call_end_callbacks_on_future(done)
         try:
-            issue(stream)
+            issue(comm, stream)
             pending.add(stream, lambda _: done.set_result(None))
         except BaseException:
             done.set_result(None)

@@ -95,16 +95,13 @@ class TuttiProcessGroup(Reductions, Exchanges):
     def getBackendName(self) -> str:  # noqa: N802
         return NAME
 
-    def name(self) -> str:
-        return NAME
-
     def getRank(self) -> int:  # noqa: N802
         return self._rank
 
     def getSize(self) -> int:  # noqa: N802
         return self._size
 
-    rank, size = getRank, getSize
+    name, rank, size = getBackendName, getRank, getSize
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
         self._name = name
@@ -125,14 +122,7 @@ class TuttiProcessGroup(Reductions, Exchanges):
         return self._description
 
     _set_group_name, _set_group_desc = setGroupName, setGroupDesc
-
-    @property
-    def group_name(self) -> str:  # type: ignore[override]
-        return self._name
-
-    @property
-    def group_desc(self) -> str:  # type: ignore[override]
-        return self._description
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)  # type: ignore[assignment]
 
     def get_group_store(self) -> dist.Store:
         return self._store

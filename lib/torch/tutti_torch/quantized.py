@@ -4,13 +4,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
 
 from . import library
 from .errors import TuttiError
 from .group_base import Stream
-from .places import called
 from .process_group import TuttiProcessGroup
+from .reductions import AVERAGE
 
 _WIRES = {"int8": library.INT8, "e4m3": library.FLOAT8E4M3}
 
@@ -49,22 +48,18 @@ class QuantizedState:
         buffer = bucket.buffer()
         group, lane = self.group, self.group._lanes.of(buffer)
         if buffer.dtype is not torch.float32:
-            options = c10d.AllreduceOptions()
-            options.reduceOp = dist.ReduceOp.AVG
-            return group.allreduce([buffer], options)
-
+            return group.allreduce([buffer], AVERAGE)
         errors = self._errors_of(bucket) if self.error_feedback else None
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             at, errors_at = buffer.data_ptr(), None if errors is None else errors.data_ptr()
             how = (_WIRES[self.wire], self.block_elems, errors_at)
+            size = buffer.numel()
             lane.check(
-                group._api.tuttiAllReduceQuantized(
-                    at, at, buffer.numel(), library.FLOAT32, library.AVG, *how, lane.handle, stream
-                )
+                group._api.tuttiAllReduceQuantized(at, at, size, library.FLOAT32, library.AVG, *how, comm, stream)
             )
 
-        return lane.launch(True, called("all_reduce_quantized", [buffer], issue), [buffer], None, (buffer, errors))
+        return lane.launch("all_reduce_quantized", [buffer], True, issue, [buffer], None, (buffer, errors))
 
 
 def quantized_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -13,11 +13,12 @@ from torch._C import _distributed_c10d as c10d
 from . import calls, library, sparse
 from .errors import TuttiError
 from .group_base import GroupBase, Stream, one
-from .places import called
 from .tensors import BITWISE, PREMUL_SUM, SUM, Reduction, check_dense, is_gathered, op_number, plain, reduction
 from .work import TuttiWork
 
 _ALL_REDUCE = c10d.AllreduceOptions()
+AVERAGE = c10d.AllreduceOptions()
+AVERAGE.reduceOp = dist.ReduceOp.AVG
 
 
 class Reductions(GroupBase):
@@ -62,21 +63,18 @@ class Reductions(GroupBase):
             return self._at_once([self._combine(tensor, number) for tensor in tensors], tensors)
         plans = [reduction(tensor, SUM if number == PREMUL_SUM else number) for tensor in tensors]
         lane = self._lanes.of(*tensors)
-        comm = lane.handle
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             for plan in plans:
                 at = plan.buffer.data_ptr()
                 with self._operator(op, number, plan, comm) as operator:
-                    code = self._api.tuttiAllReduce(at, at, plan.elems, plan.type_code, operator, comm, stream)
-                    if code:
-                        self._communicator.check(code)
+                    lane.check(self._api.tuttiAllReduce(at, at, plan.elems, plan.type_code, operator, comm, stream))
 
         def finish() -> None:
             for plan, tensor in zip(plans, tensors):
                 plan.write_back(tensor)
 
-        return lane.launch(is_async, called("all_reduce", tensors, issue), tensors, finish, plans)
+        return lane.launch("all_reduce", tensors, is_async, issue, tensors, finish, plans)
 
     def _at_once(self, results: list[torch.Tensor], tensors: list[torch.Tensor]) -> TuttiWork:
         """Runs at once what takes several operations in a row, so that no later call comes between them."""
@@ -104,13 +102,11 @@ class Reductions(GroupBase):
         size = mine.numel() * mine.element_size()
         lane = self._lanes.of(mine)
 
-        def issue(stream: Stream) -> None:
-            code = self._api.tuttiAllGather(
-                mine.data_ptr(), everyone.data_ptr(), size, library.UINT8, lane.handle, stream
-            )
-            self._communicator.check(code)
+        def issue(comm: int, stream: Stream) -> None:
+            at, to = mine.data_ptr(), everyone.data_ptr()
+            lane.check(self._api.tuttiAllGather(at, to, size, library.UINT8, comm, stream))
 
-        lane.launch(False, called("all_gather", [mine], issue), None)
+        lane.launch("all_gather", [mine], False, issue, None)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> TuttiWork:
         done = calls.short.reduce(self, tensors, opts)
@@ -123,19 +119,17 @@ class Reductions(GroupBase):
             return self._at_once([result if root == self._rank else tensor], [tensor])
         plan = reduction(tensor, SUM if number == PREMUL_SUM else number)
         lane = self._lanes.of(tensor)
-        comm = lane.handle
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             at = plan.buffer.data_ptr()
             with self._operator(op, number, plan, comm) as operator:
-                code = self._api.tuttiReduce(at, at, plan.elems, plan.type_code, operator, root, comm, stream)
-                self._communicator.check(code)
+                lane.check(self._api.tuttiReduce(at, at, plan.elems, plan.type_code, operator, root, comm, stream))
 
         def finish() -> None:
             if root == self._rank:
                 plan.write_back(tensor)
 
-        return lane.launch(opts.asyncOp, called("reduce", tensors, issue), tensors, finish, plan)
+        return lane.launch("reduce", tensors, opts.asyncOp, issue, tensors, finish, plan)
 
     # ---- reduce-scatter ----
 
@@ -177,7 +171,6 @@ class Reductions(GroupBase):
     ) -> TuttiWork:
         op, number = opts.reduceOp, op_number(opts.reduceOp)
         lane = self._lanes.of(*(tensor for output, source, _ in pairs for tensor in (output, source)))
-        comm = lane.handle
         plans, targets = [], []
         for output, source, counts in pairs:
             if source.numel() != (sum(counts) if counts else output.numel() * self._size):
@@ -201,7 +194,7 @@ class Reductions(GroupBase):
             plans.append((plan, into, [count * per_element for count in counts] if counts else None))
             targets.append((output, into, plan))
 
-        def issue(stream: Stream) -> None:
+        def issue(comm: int, stream: Stream) -> None:
             for plan, into, counts in plans:
                 at, to = plan.buffer.data_ptr(), into.data_ptr()
                 with self._operator(op, number, plan, comm) as operator:
@@ -211,7 +204,7 @@ class Reductions(GroupBase):
                     else:
                         sizes = library.sizes(counts)
                         code = self._api.tuttiReduceScatterv(at, to, sizes, plan.type_code, operator, comm, stream)
-                    self._communicator.check(code)
+                    lane.check(code)
 
         def finish() -> None:
             for output, into, plan in targets:
@@ -219,5 +212,5 @@ class Reductions(GroupBase):
                     form = into.view(*output.shape, 2) if output.is_complex() else into.view(output.shape)
                     Reduction(form, plan.type_code, plan.op, into.numel()).write_back(output)
 
-        issue = called("reduce_scatter", [source for _, source, _ in pairs], issue)
-        return lane.launch(opts.asyncOp, issue, [output for output, _, _ in pairs], finish, (plans, pairs))
+        outputs, inputs = [output for output, _, _ in pairs], [source for _, source, _ in pairs]
+        return lane.launch("reduce_scatter", inputs, opts.asyncOp, issue, outputs, finish, (plans, pairs))
