@@ -20,7 +20,7 @@ TEST_CASE("what begins and ends while a rank says what it is in makes no nonsens
     }
   });
   int refused = 0;
-  for (int i = 0; i < (kSanitized ? 300 : 1000); i++) {
+  for (int i = 0; i < (kSanitized ? 100 : 1000); i++) {
     Inquiry one(0, 2, asking), other(1, 2, busy);
     const auto answer = other.hear(one.question());
     refused += !answer || answer->says.empty() || !one.hear(answer->says);

@@ -160,7 +160,7 @@ TEST_CASE("mutation: damaged schedules are refused, and the place is named") {
       Operator{"change before buffer", change_before_buffer}, Operator{"change chunk", change_chunk},
       Operator{"swap operands", swap_operands});
   Random random(20240601);
-  const int kWanted = kSanitized ? 200 : 2000;
+  const int kWanted = kSanitized ? 50 : 2000;
   for (int done = 0; done < kWanted;) {
     Subject subject = random_subject(random);
     INFO(op.name << ", " << subject.name << " slots=" << subject.options.slots << " rounds=" << subject.options.rounds
@@ -176,7 +176,7 @@ TEST_CASE("mutation: damaged schedules are refused, and the place is named") {
 
 TEST_CASE("mutation: a lane on another channel is refused") {
   Random random(7);
-  const int kWanted = kSanitized ? 100 : 1000;
+  const int kWanted = kSanitized ? 50 : 1000;
   for (int done = 0; done < kWanted;) {
     Subject subject = random_subject(random);
     std::vector<Lane>& lanes = subject.schedules[below(random, subject.schedules.size())].lanes;
