@@ -1,7 +1,6 @@
 #include "schedule/alike.h"
 
-#include "schedule/check_links.h"
-#include "schedule/text.h"
+#include "schedule/simulation.h"
 
 namespace tutti {
 
@@ -78,113 +77,28 @@ namespace {
 
 // ---- the lanes -----------------------------------------------------------------------------------------------------
 
-// Links of a pattern. What comes is of a rank that is its first one, moved.
-struct AlikeEnds {
-  int recv = -1, send = -1;
-  uint32_t moved = 0;
-};
-
-struct AlikeLane {
-  int rank = 0, index = 0;
-  const Lane* plan = nullptr;
-  std::vector<AlikeEnds> ends;
-  Steps::const_iterator at;
-  uint32_t round = 0;
-};
-
-class AlikeLanes {
+class AlikeLanes final : public LaneRuns {
  public:
-  AlikeLanes(std::span<const Schedule> schedules, const CheckOptions& options, const Symmetry& moves)
-      : schedules_(schedules), options_(options), moves_(moves), links_(schedules.size(), options.slots) {}
-
+  using LaneRuns::LaneRuns;
   Result<void> run() {
     TUTTI_TRY(connect());
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (AlikeLane& lane : lanes_)
-        while (lane.round < options_.rounds && blocked_by(lane) == nullptr) {
-          TUTTI_TRY(perform(lane));
-          moved = true;
-        }
-    }
-    for (const AlikeLane& lane : lanes_)
-      if (lane.round < options_.rounds)
-        return wrong(format("deadlock with %u slots: ", options_.slots) + place(lane) + " waits for " +
-                     blocked_by(lane));
-    for (const Link& link : links_.all())
-      if (link.count > 0 || link.receiver < 0)
-        return wrong(
-            format("rank %d never receives what rank %d sends on channel %u", link.to, link.from, link.channel));
-    return {};
+    return run_lanes();
   }
 
  private:
-  Result<void> connect() {
-    for (int rank = 0; rank < moves_.period(); rank++)
-      for (const Lane& plan : schedules_[static_cast<size_t>(rank)].lanes) {
-        const int index = static_cast<int>(&plan - schedules_[static_cast<size_t>(rank)].lanes.data());
-        lanes_.push_back({rank, index, &plan, {}, plan.steps.begin(), plan.steps.empty() ? options_.rounds : 0});
-      }
-    for (AlikeLane& lane : lanes_)
-      for (const Steps::Pattern& pattern : lane.plan->steps.patterns()) TUTTI_TRY(connect(lane, pattern.step));
-    return {};
-  }
-
-  Result<void> connect(AlikeLane& lane, const Step& step) {
-    const int id = static_cast<int>(&lane - lanes_.data());
-    const uint32_t channel = lane.plan->channel;
-    AlikeEnds ends;
-    const auto own = [&](const Links::Attached& attached) -> Result<int> {
-      if (attached.owner == id) return attached.link;
-      return wrong(format("rank %d lane %d: another lane has its link too, ", lane.rank, lane.index) + step_text(step));
-    };
-    if (step.recv == lane.rank || step.send == lane.rank)
-      return wrong(format("rank %d lane %d: it is no peer of itself, ", lane.rank, lane.index) + step_text(step));
-    if (step.send >= 0) {
-      TUTTI_TRY_ASSIGN(ends.send, own(links_.attach(lane.rank, step.send, channel, &Link::sender, id)));
-    }
-    if (step.recv >= 0) {
-      ends.moved = moves_.times(step.recv);
-      const int from = moves_.first(step.recv), to = moves_.move_back(lane.rank, ends.moved);
-      TUTTI_TRY_ASSIGN(ends.recv, own(links_.attach(from, to, channel, &Link::receiver, id)));
-    }
-    lane.ends.push_back(ends);
-    return {};
-  }
-
-  const AlikeEnds& ends_of(const AlikeLane& lane) const { return lane.ends[lane.at.pattern()]; }
-
-  const char* blocked_by(const AlikeLane& lane) {
-    const AlikeEnds& ends = ends_of(lane);
-    if (ends.recv >= 0 && links_.is_empty(ends.recv)) return "a message";
-    if (ends.send >= 0 && links_.is_full(ends.send)) return "a free slot";
-    return nullptr;
-  }
-
   // For all ranks that do the same, at once.
-  Result<void> perform(AlikeLane& lane) {
+  Result<void> perform(LaneRun& lane) override {
     const Step step = *lane.at;
-    const AlikeEnds& ends = ends_of(lane);
-    if (ends.recv >= 0) {
-      const Message message = links_.pop(ends.recv);
-      const uint32_t chunk = moves_.move_chunk(message.value.chunk, ends.moved);
+    const StepLinks& links = links_of(lane);
+    if (links.recv >= 0) {
+      const Message message = pop(links.recv);
+      const uint32_t chunk = moves_.move_chunk(message.value.chunk, links.moved);
       if (chunk != step.chunk || message.round != lane.round)
-        return wrong(place(lane) + format(": the message is chunk %u of round %u", chunk, message.round));
+        return wrong(format("the message is chunk %u of round %u", chunk, message.round));
     }
-    if (ends.send >= 0) links_.push(ends.send, {.value = {.chunk = step.chunk}, .round = lane.round});
-    if (++lane.at != lane.plan->steps.end()) return {};
-    lane.at = lane.plan->steps.begin();
-    lane.round++;
+    if (links.send >= 0) push(links.send, {{.chunk = step.chunk}, lane.round, lane.at.index()});
     return {};
   }
-
-  std::string place(const AlikeLane& lane) const { return place_text(lane.rank, lane.index, lane.round, lane.at); }
-
-  std::span<const Schedule> schedules_;
-  const CheckOptions& options_;
-  const Symmetry& moves_;
-  Links links_;  // from one of the first ranks, to any
-  std::vector<AlikeLane> lanes_;
 };
 
 // ---- the data ------------------------------------------------------------------------------------------------------

@@ -10,10 +10,6 @@ namespace {
 // The tick of a receiver that has not yet read what was exposed to it: nothing can have come after that.
 constexpr uint32_t kNotYet = UINT32_MAX;
 
-const StepLinks& links_of(const LaneRun& lane) {
-  return lane.links[lane.at.pattern()];
-}
-
 std::string place(const LaneRun& lane) {
   return place_text(lane.rank, lane.lane, lane.round, lane.at);
 }
@@ -30,8 +26,8 @@ Slice exposed_slice(const Schedule& schedule, const Step& step) {
 
 // ---- links ---------------------------------------------------------------------------------------------------------
 
-Result<void> Simulation::connect() {
-  for (const Schedule& schedule : schedules_) {
+Result<void> LaneRuns::connect() {
+  for (const Schedule& schedule : schedules_.first(static_cast<size_t>(moves_.period()))) {
     for (size_t l = 0; l < schedule.lanes.size(); l++) {
       const int id = static_cast<int>(lanes_.size());
       lanes_.push_back({.rank = schedule.rank, .lane = static_cast<int>(l), .id = id, .plan = &schedule.lanes[l]});
@@ -41,7 +37,7 @@ Result<void> Simulation::connect() {
   return {};
 }
 
-Result<void> Simulation::connect_lane(LaneRun& lane) {
+Result<void> LaneRuns::connect_lane(LaneRun& lane) {
   const Steps& steps = lane.plan->steps;
   lane.links.reserve(steps.patterns().size());
   for (uint32_t pattern = 0; pattern < steps.patterns().size(); pattern++) {
@@ -53,14 +49,13 @@ Result<void> Simulation::connect_lane(LaneRun& lane) {
     if (recv != -1) lane.heard = lane.heard == -1 || lane.heard == recv ? recv : kEveryone;
   }
   lane.at = steps.begin();
-  if (prove_order_ && memory_.reduces())
-    lane.placeable = placeable_messages(std::vector<Step>(steps.begin(), steps.end()));
   if (steps.empty()) lane.round = options_.rounds;
   return {};
 }
 
-Result<StepLinks> Simulation::attach(LaneRun& lane, const Step& step) {
+Result<StepLinks> LaneRuns::attach(LaneRun& lane, const Step& step) {
   StepLinks links;
+  if (step.recv >= 0) links.moved = moves_.times(step.recv);
   TUTTI_TRY_ASSIGN(links.recv, attach(lane, step.recv, false));
   if (step.recv == kEveryone) links.recv = kEveryone;
   for (int peer = 0; step.recv == kEveryone && lane.everyone.size() < schedules_.size(); peer++) {
@@ -71,14 +66,15 @@ Result<StepLinks> Simulation::attach(LaneRun& lane, const Step& step) {
   return links;
 }
 
-// The link of `lane` to `peer`; it must be this lane's alone.
-Result<int> Simulation::attach(const LaneRun& lane, int peer, bool sends) {
+// The link of `lane` to `peer`, or the one from a first rank that is like it; it must be this lane's alone.
+Result<int> LaneRuns::attach(const LaneRun& lane, int peer, bool sends) {
   if (peer < 0) return -1;
   if (peer >= static_cast<int>(schedules_.size()) || peer == lane.rank)
     return wrong(format("%d is not a peer of this rank", peer));
   const uint32_t channel = lane.plan->channel;
+  const int first = moves_.first(peer), me = moves_.move_back(lane.rank, moves_.times(peer));
   const auto [link, owner] = sends ? links_.attach(lane.rank, peer, channel, &Link::sender, lane.id)
-                                   : links_.attach(peer, lane.rank, channel, &Link::receiver, lane.id);
+                                   : links_.attach(first, me, channel, &Link::receiver, lane.id);
   if (owner == lane.id) return link;
   return wrong(format("lane %d already %s rank %d on channel %u", lanes_[static_cast<size_t>(owner)].lane,
                       sends ? "sends to" : "receives from", peer, channel));
@@ -86,12 +82,8 @@ Result<int> Simulation::attach(const LaneRun& lane, int peer, bool sends) {
 
 // ---- execution -----------------------------------------------------------------------------------------------------
 
-Result<void> Simulation::run() {
-  TUTTI_TRY(connect());
-  for (LaneRun& lane : lanes_) {
-    ready_.push_back(lane.id);
-    if (prove_order_) lane.clock = Clock(lanes_.size());
-  }
+Result<void> LaneRuns::run_lanes() {
+  for (const LaneRun& lane : lanes_) ready_.push_back(lane.id);
   while (!ready_.empty()) {
     LaneRun& lane = lanes_[static_cast<size_t>(ready_.back())];
     ready_.pop_back();
@@ -101,35 +93,34 @@ Result<void> Simulation::run() {
   return check_end();
 }
 
-void Simulation::wake(int lane) {
+void LaneRuns::wake(int lane) {
   if (lane < 0 || lanes_[static_cast<size_t>(lane)].queued) return;
   lanes_[static_cast<size_t>(lane)].queued = true;
   ready_.push_back(lane);
 }
 
-Result<void> Simulation::run_lane(LaneRun& lane) {
+Message LaneRuns::pop(int link) {
+  wake(links_[link].sender);
+  return links_.pop(link);
+}
+
+void LaneRuns::push(int link, Message message) {
+  links_.push(link, std::move(message));
+  wake(links_[link].receiver);
+}
+
+Result<void> LaneRuns::run_lane(LaneRun& lane) {
   while (!is_done(lane) && blocked_by(lane) == nullptr) {
     if (auto done = perform(lane); !done) return wrong(place(lane) + ": " + done.error().message);
     if (++lane.at != lane.plan->steps.end()) continue;
-    if (options_.goal == Goal::kBarrier) TUTTI_TRY(check_all_entered(lane));
+    TUTTI_TRY(end_round(lane));
     lane.at = lane.plan->steps.begin();
     lane.round++;
   }
   return {};
 }
 
-// A barrier has one lane per rank. Its clock knows of a step of this round in another lane only if a message from
-// after that lane entered the barrier has led here.
-Result<void> Simulation::check_all_entered(const LaneRun& lane) const {
-  for (const LaneRun& other : lanes_) {
-    if (lane.clock[static_cast<size_t>(other.id)] > lane.round * other.plan->steps.size()) continue;
-    return wrong(format("rank %d leaves the barrier in round %u without knowing that rank %d has entered it", lane.rank,
-                        lane.round, other.rank));
-  }
-  return {};
-}
-
-const char* Simulation::blocked_by(const LaneRun& lane) const {
+const char* LaneRuns::blocked_by(const LaneRun& lane) const {
   const StepLinks& links = links_of(lane);
   const auto is_empty = [&](int link) { return link >= 0 && links_.is_empty(link); };
   if (links.recv == kEveryone && std::any_of(lane.everyone.begin(), lane.everyone.end(), is_empty))
@@ -137,6 +128,65 @@ const char* Simulation::blocked_by(const LaneRun& lane) const {
   if (is_empty(links.recv)) return "a message";
   if (links.send >= 0 && links_.is_full(links.send)) return "a free slot";
   return nullptr;
+}
+
+Result<void> LaneRuns::check_end() const {
+  if (!std::all_of(lanes_.begin(), lanes_.end(), [&](const LaneRun& lane) { return is_done(lane); }))
+    return wrong(deadlock_report());
+  for (const Link& link : links_.all()) {
+    if (link.count == 0) continue;
+    const Message& first = links_.front(static_cast<int>(&link - links_.all().data()));
+    const LaneRun& sender = lanes_[static_cast<size_t>(link.sender)];
+    return wrong(format("rank %d lane %d round %u step %u: rank %d never receives what it sends on channel %u",
+                        link.from, sender.lane, first.round, first.step, link.to, link.channel));
+  }
+  return {};
+}
+
+std::string LaneRuns::deadlock_report() const {
+  constexpr int kMaxLines = 256;
+  std::string text = format("deadlock with %u slots:", options_.slots);
+  int n_lines = 0;
+  for (const LaneRun& lane : lanes_) {
+    if (n_lines++ == kMaxLines) return text + "\n  ...";
+    if (is_done(lane)) {
+      text += format("\n  rank %d lane %d is done", lane.rank, lane.lane);
+    } else {
+      const Step step = *lane.at;
+      const int recv = links_of(lane).recv;
+      const bool receives = recv >= 0 && links_.is_empty(recv);
+      text += "\n  " + place(lane) + " waits for " + blocked_by(lane);
+      if (recv != kEveryone)
+        text += format(receives ? " from rank %d" : " to rank %d", receives ? step.recv : step.send);
+    }
+  }
+  return text;
+}
+
+// ---- steps ---------------------------------------------------------------------------------------------------------
+
+Result<void> Simulation::run() {
+  TUTTI_TRY(connect());
+  for (LaneRun& lane : lanes_) {
+    if (!prove_order_) break;
+    lane.clock = Clock(lanes_.size());
+    const Steps& steps = lane.plan->steps;
+    if (memory_.reduces()) lane.placeable = placeable_messages(std::vector<Step>(steps.begin(), steps.end()));
+  }
+  TUTTI_TRY(run_lanes());
+  return memory_.check_outputs();
+}
+
+// A barrier has one lane per rank. Its clock knows of a step of this round in another lane only if a message from
+// after that lane entered the barrier has led here.
+Result<void> Simulation::end_round(const LaneRun& lane) {
+  if (options_.goal != Goal::kBarrier) return {};
+  for (const LaneRun& other : lanes_) {
+    if (lane.clock[static_cast<size_t>(other.id)] > lane.round * other.plan->steps.size()) continue;
+    return wrong(format("rank %d leaves the barrier in round %u without knowing that rank %d has entered it", lane.rank,
+                        lane.round, other.rank));
+  }
+  return {};
 }
 
 Result<void> Simulation::perform(LaneRun& lane) {
@@ -274,7 +324,7 @@ Result<void> Simulation::check_returned(const LaneRun& lane, Cell& cell) const {
 
 // What was sent and not received yet may be read any time: nothing can have ordered it before a store.
 Value Simulation::receive(LaneRun& lane, int index) {
-  Message message = links_.pop(index);
+  Message message = pop(index);
   if (prove_order_) {
     // A message knows all that those before it on its link knew.
     if (lane.heard == index)
@@ -290,59 +340,21 @@ Value Simulation::receive(LaneRun& lane, int index) {
         break;
       }
   }
-  wake(links_[index].sender);
   return message.value;
 }
 
 Result<void> Simulation::send(LaneRun& lane, int index, const Step& step, const Value& value) {
   Message message{value, lane.round, lane.at.index()};
-  const int receiver = links_[index].receiver;
   if (prove_order_) {
     message.clock = lane.clock;
     const Slice slice = exposed_slice(schedules_[static_cast<size_t>(lane.rank)], step);
     if (slice.buffer != Buffer::kNone) {
       TUTTI_TRY_ASSIGN(message.exposed, memory_.find(lane.rank, slice, lane.round));
-      message.exposed->readers.push_back({receiver, kNotYet});
+      message.exposed->readers.push_back({links_[index].receiver, kNotYet});
     }
   }
-  links_.push(index, std::move(message));
-  wake(receiver);
+  push(index, std::move(message));
   return {};
-}
-
-// ---- the end -------------------------------------------------------------------------------------------------------
-
-Result<void> Simulation::check_end() const {
-  if (!std::all_of(lanes_.begin(), lanes_.end(), [&](const LaneRun& lane) { return is_done(lane); }))
-    return wrong(deadlock_report());
-  for (const Link& link : links_.all()) {
-    if (link.count == 0) continue;
-    const Message& first = links_.front(static_cast<int>(&link - links_.all().data()));
-    const LaneRun& sender = lanes_[static_cast<size_t>(link.sender)];
-    return wrong(format("rank %d lane %d round %u step %u: rank %d never receives what it sends on channel %u",
-                        link.from, sender.lane, first.round, first.step, link.to, link.channel));
-  }
-  return memory_.check_outputs();
-}
-
-std::string Simulation::deadlock_report() const {
-  constexpr int kMaxLines = 256;
-  std::string text = format("deadlock with %u slots:", options_.slots);
-  int n_lines = 0;
-  for (const LaneRun& lane : lanes_) {
-    if (n_lines++ == kMaxLines) return text + "\n  ...";
-    if (is_done(lane)) {
-      text += format("\n  rank %d lane %d is done", lane.rank, lane.lane);
-    } else {
-      const Step step = *lane.at;
-      const int recv = links_of(lane).recv;
-      const bool receives = recv >= 0 && links_.is_empty(recv);
-      text += "\n  " + place(lane) + " waits for " + blocked_by(lane);
-      if (recv != kEveryone)
-        text += format(receives ? " from rank %d" : " to rank %d", receives ? step.recv : step.send);
-    }
-  }
-  return text;
 }
 
 }  // namespace tutti::checker

@@ -1,6 +1,7 @@
 // One execution of the schedules of all ranks, with real slot credits. See check() in schedule.h for what it proves.
 #pragma once
 
+#include "schedule/alike.h"
 #include "schedule/check_links.h"
 
 namespace tutti::checker {
@@ -13,6 +14,7 @@ namespace tutti::checker {
 
 struct StepLinks {
   int recv = -1, send = -1;  // recv may be kEveryone: then those of the lane
+  uint32_t moved = 0;        // what comes is of a rank that is its first one, moved so many times
 };
 
 struct LaneRun {
@@ -28,53 +30,77 @@ struct LaneRun {
   std::vector<int> everyone;  // links from all ranks if some step receives from everyone; -1 for this rank's own
   Clock clock;
 };
+inline const StepLinks& links_of(const LaneRun& lane) {
+  return lane.links[lane.at.pattern()];
+}
 
-class Simulation {
+// The lanes of the first ranks, each for all ranks that do the same, and how they come to their end: once connected,
+// run as long as messages and free slots let them. What a step does with its message is said by who derives from this.
+class LaneRuns {
+ public:
+  LaneRuns(std::span<const Schedule> schedules, const CheckOptions& options, const Symmetry& moves)
+      : schedules_(schedules), options_(options), moves_(moves), links_(schedules.size(), options.slots) {}
+  virtual ~LaneRuns() = default;
+
+ protected:
+  Result<void> connect();
+  // An error if they do not come to their end, or messages are left over.
+  Result<void> run_lanes();
+  virtual Result<void> perform(LaneRun& lane) = 0;
+  virtual Result<void> end_round(const LaneRun&) { return {}; }
+  Message pop(int link);
+  void push(int link, Message message);
+
+  std::span<const Schedule> schedules_;
+  CheckOptions options_;
+  Symmetry moves_;
+  Links links_;
+  std::vector<LaneRun> lanes_;
+
+ private:
+  Result<void> connect_lane(LaneRun& lane);
+  Result<StepLinks> attach(LaneRun& lane, const Step& step);
+  Result<int> attach(const LaneRun& lane, int peer, bool sends);
+  Result<void> run_lane(LaneRun& lane);
+  const char* blocked_by(const LaneRun& lane) const;
+  void wake(int lane);
+  Result<void> check_end() const;
+  std::string deadlock_report() const;
+  bool is_done(const LaneRun& lane) const { return lane.round == options_.rounds; }
+
+  std::vector<int> ready_;
+};
+
+// With all ranks, and their memory.
+class Simulation final : public LaneRuns {
  public:
   Simulation(std::span<const Schedule> schedules, const CheckOptions& options, GoalTable table, bool prove_order)
-      : schedules_(schedules),
-        options_(options),
+      : LaneRuns(schedules, options, each_for_itself(static_cast<int>(schedules.size()))),
         prove_order_(prove_order),
-        memory_(schedules, options, std::move(table)),
-        links_(schedules.size(), options.slots) {}
+        memory_(schedules, options, std::move(table)) {}
 
   Result<void> run();
   bool lanes_share_memory() const { return lanes_share_memory_; }
 
  private:
-  Result<void> connect();
-  Result<void> connect_lane(LaneRun& lane);
-  Result<StepLinks> attach(LaneRun& lane, const Step& step);
-  Result<int> attach(const LaneRun& lane, int peer, bool sends);
+  static Symmetry each_for_itself(int n_ranks) { return {{.period = n_ranks, .walk = {}}, n_ranks}; }
 
-  Result<void> run_lane(LaneRun& lane);
-  const char* blocked_by(const LaneRun& lane) const;
-  Result<void> perform(LaneRun& lane);
+  Result<void> perform(LaneRun& lane) override;
+  Result<void> end_round(const LaneRun& lane) override;
   Result<void> work(LaneRun& lane, const Step& step, int link, Value& value);
   Result<void> compute(LaneRun& lane, const Step& step, int link, Value& value);
   Result<void> add_message(LaneRun& lane, int link, uint32_t chunk, Value& value);
   Result<void> read(LaneRun& lane, const Slice& slice, Value& value);
   Result<void> store(LaneRun& lane, const Slice& slice, const Value& value);
-  Result<void> check_all_entered(const LaneRun& lane) const;
   Result<void> touch(LaneRun& lane, const Slice& slice, Cell& cell);
   Result<void> check_placed(LaneRun& lane, const Step& step, int link);
   Result<void> check_returned(const LaneRun& lane, Cell& cell) const;
   Value receive(LaneRun& lane, int link);
   Result<void> send(LaneRun& lane, int link, const Step& step, const Value& value);
-  void wake(int lane);
 
-  Result<void> check_end() const;
-  std::string deadlock_report() const;
-  bool is_done(const LaneRun& lane) const { return lane.round == options_.rounds; }
-
-  std::span<const Schedule> schedules_;
-  CheckOptions options_;
   bool prove_order_;
   bool lanes_share_memory_ = false;
   CheckMemory memory_;
-  Links links_;
-  std::vector<LaneRun> lanes_;
-  std::vector<int> ready_;
 };
 
 }  // namespace tutti::checker
