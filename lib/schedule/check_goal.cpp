@@ -11,10 +11,6 @@ constexpr uint32_t kNobody = UINT32_MAX;
 
 using checker::wrong;
 
-bool has_root(Goal goal) {
-  return goal == Goal::kBroadcast || goal == Goal::kReduce || goal == Goal::kGather || goal == Goal::kScatter;
-}
-
 bool has_in_place(Goal goal) {
   return goal != Goal::kAllToAll && goal != Goal::kBarrier && goal != Goal::kSendRecv;
 }
@@ -37,8 +33,7 @@ RankBlocks blocks_of(Goal goal, uint32_t n, uint32_t rank, bool is_root) {
     case Goal::kAllToAll: return {every(n, rank * n), every(n, rank, n)};
     case Goal::kGather: return {own, is_root ? all() : none};
     case Goal::kScatter: return {is_root ? all() : none, own};
-    case Goal::kBarrier:
-    case Goal::kSendRecv: break;
+    default: break;  // a barrier has none, and messages have a table of their own
   }
   return {};
 }
@@ -81,16 +76,15 @@ Result<GoalTable> transfer_table(int n_ranks, std::span<const Transfers> transfe
 
 Result<GoalTable> goal_table(int n_ranks, const CheckOptions& options) {
   const Goal goal = options.goal;
-  if (has_root(goal) && (options.root < 0 || options.root >= n_ranks))
+  if (traits(goal).has_root && (options.root < 0 || options.root >= n_ranks))
     return wrong(format("root %d is not one of %d ranks", options.root, n_ranks));
   if (options.in_place && !has_in_place(goal)) return wrong("this collective cannot run in place");
   if (goal == Goal::kSendRecv) return transfer_table(n_ranks, options.transfers);
   const auto n = static_cast<uint32_t>(n_ranks);
   GoalTable table;
-  table.reduces = goal == Goal::kAllReduce || goal == Goal::kReduce || goal == Goal::kReduceScatter;
+  table.reduces = traits(goal).reduces;
+  if (traits(goal).in_blocks || goal == Goal::kGather || goal == Goal::kScatter) table.logical_blocks = n;
   if (goal == Goal::kAllToAll) table.logical_blocks = n * n;
-  if (goal == Goal::kAllGather || goal == Goal::kReduceScatter || goal == Goal::kGather || goal == Goal::kScatter)
-    table.logical_blocks = n;
   for (uint32_t rank = 0; rank < n; rank++)
     table.ranks.push_back(blocks_of(goal, n, rank, static_cast<int>(rank) == options.root));
   return table;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/result.h"
 #include "schedule/steps.h"
 
@@ -147,18 +148,7 @@ Schedule send_recv(int n_ranks, int rank, const Transfers& transfers, uint32_t n
 
 // ---- checker -------------------------------------------------------------------------------------------------------
 
-enum class Goal : uint8_t {
-  kAllReduce,
-  kBroadcast,
-  kReduce,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kGather,
-  kScatter,
-  kBarrier,
-  kSendRecv,
-};
+using Goal = Collective;  // that schedules are to do: any from kAllReduce to kSendRecv
 
 struct CheckOptions {
   Goal goal = Goal::kAllReduce;

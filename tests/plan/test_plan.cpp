@@ -55,18 +55,15 @@ TEST_CASE("planner: deterministic groups sum in the order of ranks, of every flo
 
 namespace {
 
-constexpr std::pair<Collective, Goal> kGoals[] = {{Collective::kAllReduce, Goal::kAllReduce},
-                                                  {Collective::kBroadcast, Goal::kBroadcast},
-                                                  {Collective::kReduce, Goal::kReduce},
-                                                  {Collective::kAllGather, Goal::kAllGather},
-                                                  {Collective::kReduceScatter, Goal::kReduceScatter}};
+constexpr Collective kByAlgorithms[] = {Collective::kAllReduce, Collective::kBroadcast, Collective::kReduce,
+                                        Collective::kAllGather, Collective::kReduceScatter};
 
-void check_schedules(Goal goal, Collective collective, Algo algo, int n, bool in_rank_order, uint32_t n_lanes = 1) {
+void check_schedules(Collective collective, Algo algo, int n, bool in_rank_order, uint32_t n_lanes = 1) {
   std::vector<Schedule> schedules;
   for (int r = 0; r < n; r++)
     schedules.push_back(Planner(r, flat_layout(n), Algo::kAuto, false).schedule(collective, algo, n - 1, n_lanes));
   CheckOptions options;
-  options.goal = goal;
+  options.goal = collective;
   options.root = n - 1;
   options.rounds = 2;
   options.rank_order = in_rank_order;
@@ -79,11 +76,11 @@ void check_schedules(Goal goal, Collective collective, Algo algo, int n, bool in
 
 TEST_CASE("planner: every algorithm that it may take is right, with the fewest slots") {
   for (int n = 1; n <= 9; n++)
-    for (const auto& [collective, goal] : kGoals) {
+    for (const Collective collective : kByAlgorithms) {
       Planner planner(0, flat_layout(n), Algo::kAuto, false);
       for (const Candidate& candidate : planner.candidates(call_of(collective, 1000, DataType::kInt32), 4000)) {
         INFO(n << " ranks, " << traits(collective).name << " by " << algo_name(candidate.algo));
-        check_schedules(goal, collective, candidate.algo, n, false);
+        check_schedules(collective, candidate.algo, n, false);
       }
     }
 }
@@ -241,7 +238,7 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
     CHECK(algorithm_of(algo) == algorithm);
     CHECK(std::string(env_entry(Env::kAlgo).help).find(algorithm->name) != std::string::npos);
     CHECK(algorithm->all_reduce.build != nullptr);
-    for (const auto& [collective, goal] : kGoals) {
+    for (const Collective collective : kByAlgorithms) {
       const Algo own = own_algo(collective, algo);
       REQUIRE(own != Algo::kAuto);  // it has a way of its own, or names one that has
       const Method& method = algorithm_of(own)->method(collective);
@@ -255,7 +252,7 @@ TEST_CASE("algorithms: each row is whole: its name, what it costs, its schedules
           CHECK((std::isfinite(ns) && ns > 0));
         }
         // Of two lanes on GPUs.
-        for (const uint32_t n_lanes : {1, 2}) check_schedules(goal, collective, algo, n, in_order, n_lanes);
+        for (const uint32_t n_lanes : {1, 2}) check_schedules(collective, algo, n, in_order, n_lanes);
       }
     }
   }
