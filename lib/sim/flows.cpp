@@ -11,13 +11,12 @@ constexpr double kSame = 1 + 1e-9;
 
 }  // namespace
 
-Flows::Flows(const Network& network)
-    : speeds_(network.wires()), wires_(speeds_.size()), wire_bytes_(speeds_.size(), 0) {}
+Flows::Flows(const Network& network) : speeds_(network.wires()), wires_(speeds_.size()) {}
 
 void Flows::begin(int id, const Route& route, uint64_t bytes, double at_once, double now_ns) {
   if (static_cast<size_t>(id) >= flows_.size()) flows_.resize(static_cast<size_t>(id) + 1);
   Flow& made = flow(id);
-  made = {.route = route, .left = static_cast<double>(bytes) - at_once, .since_ns = now_ns, .bytes = bytes};
+  made = {.route = route, .left = static_cast<double>(bytes) - at_once, .since_ns = now_ns};
   for (int i = 0; i < route.n_wires; i++) {
     const auto at = static_cast<size_t>(i);
     std::vector<int>& flows = wire(route.wires[at]).flows;
@@ -39,7 +38,6 @@ void Flows::end(int id) {
     for (int j = 0; j < moved.route.n_wires; j++)
       if (moved.route.wires[static_cast<size_t>(j)] == index) moved.place[static_cast<size_t>(j)] = ended.place[at];
     flows.pop_back();
-    wire_bytes_[static_cast<size_t>(index)] += ended.bytes;
     touched_.push_back(index);
   }
 }

@@ -26,15 +26,11 @@ class Flows {
   // The flows that have another speed since.
   std::span<const Change> settle(double now_ns);
 
-  // What has gone through each wire; of flows that have ended.
-  const std::vector<uint64_t>& bytes_of_wires() const { return wire_bytes_; }
-
  private:
   struct Flow {
     Route route;
     std::array<uint32_t, 5> place{};  // in each wire's list
     double left = 0, speed = 0, since_ns = 0;
-    uint64_t bytes = 0;
     uint32_t seen = 0;
     bool is_fixed = false;
   };
@@ -53,7 +49,6 @@ class Flows {
 
   std::span<const double> speeds_;
   std::vector<Wire> wires_;
-  std::vector<uint64_t> wire_bytes_;
   std::vector<Flow> flows_;
   std::vector<int> touched_, component_;  // wires
   std::vector<Change> changes_;

@@ -10,9 +10,9 @@ Traffic::Traffic(const Network& network, int n_first, Events* events)
       n_first_(n_first),
       events_(*events),
       flows_(network),
-      nic_bytes_(network.wires().size(), 0),
+      wire_bytes_(network.wires().size(), 0),
       moved_(static_cast<size_t>(network.n_hosts()), 0) {
-  for (size_t wire = 0; wire < nic_bytes_.size(); wire++)
+  for (size_t wire = 0; wire < wire_bytes_.size(); wire++)
     shapers_.emplace_back(network.wires()[wire], network.burst_bytes(static_cast<int>(wire)));
 }
 
@@ -79,7 +79,7 @@ void Traffic::leave_in_turn(int index) {
   leaving.leaves_ns = nic.free_ns(now_ns);
   const int in = from.route.wires[static_cast<size_t>(from.route.n_wires - 1)];
   leaving.at_once = shapers_[static_cast<size_t>(in)].take(leaving.bytes, begins_ns);
-  nic_bytes_[static_cast<size_t>(from.nic)] += leaving.bytes;
+  wire_bytes_[static_cast<size_t>(from.nic)] += leaving.bytes;
   events_.post(begins_ns, Event::kLeaves, index);
 }
 
@@ -106,6 +106,8 @@ Span Traffic::flow_ended(int index) {
   flows_.end(index);
   ended.version++;
   const Message& came = messages_[place_of(index, ended.ended++)];
+  for (int i = 0; i < ended.route.n_wires; i++)
+    wire_bytes_[static_cast<size_t>(ended.route.wires[static_cast<size_t>(i)])] += came.bytes;
   const double at_ns = ended.nic < 0 ? events_.now_ns() : std::max(events_.now_ns(), came.leaves_ns);
   const Span span{Span::kMessage, ended.from, ended.sender, ended.to, came.bytes, ended.begun_ns, at_ns};
   events_.post(at_ns + ended.route.latency_ns, Event::kArrives, index);

@@ -54,9 +54,7 @@ class Traffic {
   // All that was sent.
   uint64_t messages() const { return n_messages_; }
   uint64_t bytes() const { return n_bytes_; }
-  uint64_t bytes_of_wire(int wire) const {
-    return nic_bytes_[static_cast<size_t>(wire)] + flows_.bytes_of_wires()[static_cast<size_t>(wire)];
-  }
+  uint64_t bytes_of_wire(int wire) const { return wire_bytes_[static_cast<size_t>(wire)]; }
 
  private:
   struct Message {
@@ -80,10 +78,10 @@ class Traffic {
   Events& events_;
   Flows flows_;
   std::vector<Link> links_;
-  std::vector<Message> messages_;    // sizes_.slots of each link
-  std::vector<Shaper> shapers_;      // of all wires
-  std::vector<uint64_t> nic_bytes_;  // by wire: what has left in turn
-  std::vector<double> moved_;        // bytes, by host
+  std::vector<Message> messages_;     // sizes_.slots of each link
+  std::vector<Shaper> shapers_;       // of all wires
+  std::vector<uint64_t> wire_bytes_;  // by wire: what has gone through it as a whole
+  std::vector<double> moved_;         // bytes, by host
   uint64_t n_messages_ = 0, n_bytes_ = 0;
 };
 
