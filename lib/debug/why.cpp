@@ -20,10 +20,16 @@ class Inquest {
  public:
   explicit Inquest(const Witnesses& witnesses) : witnesses_(witnesses) {
     // Where all are gone somebody has ended the whole job, and it counts what each was in.
-    looks_back_ = std::all_of(witnesses.begin(), witnesses.end(), [](const auto& w) { return is_gone(w.second); });
+    looks_back_ = !witnesses.empty() &&
+                  std::all_of(witnesses.begin(), witnesses.end(), [](const auto& w) { return is_gone(w.second); });
   }
 
   std::string sentence(int asked) const {
+    return (looks_back_ ? "all its processes on this host have ended, and left this: " : "") + explanation(asked);
+  }
+
+ private:
+  std::string explanation(int asked) const {
     const int start = asked >= 0 ? asked : longest_waiting();
     if (start < 0) return without_waiters();
     const std::vector<int> chain = chain_from(start);
@@ -38,7 +44,6 @@ class Inquest {
     return text + cause(chain.back());
   }
 
- private:
   static bool is_gone(const Witness& w) { return w.process_state == 'X' || w.process_state == 'Z'; }
 
   Plight plight(int rank) const {
@@ -88,8 +93,9 @@ class Inquest {
     const int other = trace.wait.awaited[0].rank;
     const std::string mine = format("rank %d waits for rank %d %s; ", start, other, place_in_order(trace).c_str());
     const auto found = witnesses_.find(other);
-    return mine + format("rank %d is %s, and nobody that they wait for is stopped or gone", other,
-                         found == witnesses_.end() ? "unknown here" : place_in_order(found->second.trace).c_str());
+    return mine + format("rank %d is %s%s", other,
+                         found == witnesses_.end() ? "unknown here" : place_in_order(found->second.trace).c_str(),
+                         looks_back_ ? "" : ", and nobody that they wait for is stopped or gone");
   }
 
   std::string without_waiters() const {

@@ -86,6 +86,15 @@ TEST_CASE("a rank that has given up and is gone since is gone") {
   CHECK(contains(why(group({rank(0, 'S', 7, {1}), failed})), ": rank 1 is gone: its process 1001 has ended"));
 }
 
+TEST_CASE("of a job that has ended as a whole it is said that it has") {
+  const std::string ended = "all its processes on this host have ended, and left this: ";
+  CHECK(why(group({rank(0, 'X', 7), rank(1, 'X', 7)})).starts_with(ended + "no rank has been waiting for long"));
+  const std::string circle = why(group({rank(0, 'X', 7, {1}), rank(1, 'X', 7, {0})}));
+  CHECK(circle.starts_with(ended + "rank 0 waits for rank 1"));
+  CHECK_FALSE(contains(circle, "nobody that they wait for is stopped or gone"));
+  CHECK_FALSE(contains(why(group({rank(0, 'X', 7), rank(1, 'R', 7)})), ended));
+}
+
 TEST_CASE("of those that wait the one that has waited longest is asked") {
   auto later = rank(0, 'S', 7, {2});
   later.trace.wait.since_ns += kSecond;
