@@ -3,6 +3,7 @@ import array
 import contextlib
 import importlib.util
 import io
+import os
 import re
 from unittest import mock
 
@@ -233,6 +234,19 @@ def test_ends_in_the_order_of_creation(comm):
     finally:
         communicator._open = before
     assert ended == stubs, ended
+
+
+def test_forked_child_ends_in_silence(comm):
+    """It has no part in the group, which goes on."""
+    from tutti_array import communicator
+
+    child = os.fork()
+    if child == 0:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            communicator._at_exit()
+        os._exit(said.getvalue() != "")
+    assert os.waitpid(child, 0)[1] == 0, "a child complained at its exit"
+    comm.barrier()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import itertools
+import os
 import sys
 import threading
 from typing import Any
@@ -225,3 +226,6 @@ def _at_exit() -> None:
             comm.abort() if failed else comm.close()
         except TuttiError as error:  # the others have to end all the same
             print(error, file=sys.stderr)
+
+
+os.register_at_fork(after_in_child=lambda: _open.clear())  # they are the parent's, which ends them
