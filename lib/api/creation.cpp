@@ -1,13 +1,18 @@
 #include "api/creation.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "api/group.h"
+#include "base/clock.h"
 #include "cuda/port.h"
 
 namespace tutti::api {
 namespace {
+
+// One that has the new communicator, and ends the old one at once, is lost to those that need a little longer.
+constexpr int64_t kLostInCreationNs = 1'000'000'000;
 
 Result<void> take_int(int value, const char* name, int min, double* to) {
   if (value == TUTTI_CONFIG_UNDEF_INT) return {};
@@ -102,17 +107,28 @@ Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation 
   });
 }
 
-Result<std::unique_ptr<Communicator>> Source::make(const Deadline& deadline, const Member::Creation& creation) const {
-  const auto& aborted = comm.member().aborted();
-  auto made = creation(deadline.or_when(aborted));
+Result<std::unique_ptr<Communicator>> Source::make(const Deadline& deadline, const Member::Creation& creation,
+                                                   const std::vector<int>& members) const {
+  const auto aborted = comm.member().aborted();
+  const auto lost_ns = std::make_shared<std::atomic<int64_t>>(INT64_MAX);
+  // A relay's thread may still ask when all else is over.
+  const auto is_over = [aborted, lost_ns, members, weak = weak_from_this()] {
+    const auto self = members.empty() ? nullptr : weak.lock();
+    const std::vector<int> lost = self ? self->comm->monitor().watch().lost() : std::vector<int>();
+    if (std::find_first_of(lost.begin(), lost.end(), members.begin(), members.end()) != lost.end())
+      *lost_ns = std::min(lost_ns->load(), now_ns());
+    return *aborted || now_ns() - *lost_ns > kLostInCreationNs;
+  };
+  auto made = creation(deadline.or_when(is_over));
   if (!made && *aborted) return Error{Code::kInvalidUsage, "tuttiCommAbort was called on this rank", comm->rank()};
+  if (!made && *lost_ns != INT64_MAX) TUTTI_TRY(comm->async_error());
   return made;
 }
 
 Result<std::shared_ptr<Source>> source_of(tuttiComm_t handle, const tuttiConfig_t* config, size_t n_turns) {
   TUTTI_TRY_ASSIGN(Use comm, use_of(handle));
   TUTTI_TRY_ASSIGN(Config read, take_config(config, {comm->membership().options, comm.member().blocking()}));
-  return std::make_shared<Source>(Source{handle, std::move(comm), std::move(read), std::vector<uint64_t>(n_turns)});
+  return std::make_shared<Source>(handle, std::move(comm), std::move(read), n_turns);
 }
 
 Result<void> create_from(const std::shared_ptr<Source>& source, tuttiComm_t* handle, Member::Creation creation,

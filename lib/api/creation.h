@@ -36,14 +36,19 @@ Result<void> create(tuttiComm_t* handle, const Config& config, Member::Creation 
                     std::function<void()> begin = nullptr, tuttiComm_t from = nullptr);
 
 // A communicator that another one is made from, and the turns there that this takes.
-struct Source {
+struct Source : std::enable_shared_from_this<Source> {
+  Source(tuttiComm_t its_handle, Use its_comm, Config its_config, size_t n_turns)
+      : handle(its_handle), comm(std::move(its_comm)), config(std::move(its_config)), tickets(n_turns) {}
+
   tuttiComm_t handle;
   Use comm;
   Config config;  // what the user's options and those of `comm` say, which count instead of the environment
   std::vector<uint64_t> tickets;
 
-  // What `creation` makes; it ends soon, and says so, when tuttiCommAbort ends `comm`, which waits for it.
-  Result<std::unique_ptr<Communicator>> make(const Deadline& deadline, const Member::Creation& creation) const;
+  // What `creation` makes; it ends soon, and says so, when tuttiCommAbort ends `comm`, which waits for it, and a second
+  // after one of `members`, ranks of `comm`, is lost: it may have gone before it came to the meeting.
+  Result<std::unique_ptr<Communicator>> make(const Deadline& deadline, const Member::Creation& creation,
+                                             const std::vector<int>& members = {}) const;
 };
 Result<std::shared_ptr<Source>> source_of(tuttiComm_t comm, const tuttiConfig_t* config, size_t n_turns);
 // As create(); the turns are taken when that begins, after `first`.

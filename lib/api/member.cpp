@@ -14,7 +14,8 @@ Result<void> Member::create(Creation creation, const Deadline& deadline, std::fu
   // With a turn to take on another communicator it may wait there for ranks that this one's end does not touch.
   const bool joinable = !begin;
   return start("the creation of comm", joinable, begin,
-               [this, creation = std::move(creation), until = deadline.or_when(aborted_)]() -> Result<void> {
+               [this, creation = std::move(creation),
+                until = deadline.or_when([by = aborted_] { return by->load(); })]() -> Result<void> {
                  TUTTI_TRY_ASSIGN(auto made, creation(until));
                  const std::lock_guard lock(mutex_);
                  comm_ = std::move(made);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -45,9 +46,13 @@ Result<std::unique_ptr<Communicator>> meet(const Source& from, const std::vector
     return Error{Code::kRemoteError, format("rank %d could not start the new group: its own error says why", leader),
                  leader};
   const auto me = std::find(members.begin(), members.end(), comm->rank()) - members.begin();
-  auto made = from.make(deadline, [&](const Deadline& until) {
-    return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), from.config.options, until);
-  });
+  auto made = from.make(
+      deadline,
+      [&](const Deadline& until) {
+        return Communicator::create(id, static_cast<int>(me), static_cast<int>(members.size()), from.config.options,
+                                    until);
+      },
+      members);
   if (!made) TUTTI_TRY(made.error().code == Code::kRemoteError ? comm->monitor().failure_soon() : comm->async_error());
   return made;
 }
@@ -184,6 +189,12 @@ Result<UniqueId> agree_on_id(const Use& comm, uint64_t ticket, const UniqueId& m
   return *first;
 }
 
+std::vector<int> ranks_below(int n) {
+  std::vector<int> all(static_cast<size_t>(n));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
 Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int rank, tuttiComm_t* newcomm,
                          const tuttiConfig_t* config) {
   TUTTI_TRY_ASSIGN(const auto from, source_of(comm, config, 1));
@@ -196,9 +207,10 @@ Result<void> join_as_old(tuttiComm_t comm, int n_ranks, const UniqueId& id, int 
     const int64_t called_ns = now_ns();
     TUTTI_TRY_ASSIGN(const UniqueId agreed, agree_on_id(from->comm, from->tickets[0], id));
     // The limit is for the meeting, not for the turn, or for who comes late to the agreement.
-    return from->make(deadline.but_from(called_ns), [&](const Deadline& until) {
-      return Communicator::create(agreed, me, n_ranks, from->config.options, until);
-    });
+    return from->make(
+        deadline.but_from(called_ns),
+        [&](const Deadline& until) { return Communicator::create(agreed, me, n_ranks, from->config.options, until); },
+        ranks_below(old_ranks));
   });
 }
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace tutti {
@@ -19,14 +19,13 @@ inline int64_t now_ns() {
 // limit covers a whole operation.
 class Deadline {
  public:
-  using Cancelled = std::shared_ptr<const std::atomic<bool>>;
-
   static Deadline after_seconds(double seconds) { return Deadline(now_ns() + static_cast<int64_t>(seconds * 1e9)); }
   static Deadline never() { return Deadline(INT64_MAX); }
   // At most two may cancel it: the new thing's owner, and that of what it is made from.
-  Deadline or_when(Cancelled cancelled) const {
+  Deadline or_when(std::function<bool()> cancelled) const {
     Deadline sooner = *this;
-    (sooner.cancelled_[0] == nullptr ? sooner.cancelled_[0] : sooner.cancelled_[1]) = std::move(cancelled);
+    (sooner.cancelled_[0] == nullptr ? sooner.cancelled_[0] : sooner.cancelled_[1]) =
+        std::make_shared<const std::function<bool()>>(std::move(cancelled));
     return sooner;
   }
   Deadline plus_seconds(double seconds) const {
@@ -47,10 +46,12 @@ class Deadline {
   }
 
  private:
+  using Cancelled = std::shared_ptr<const std::function<bool()>>;
+
   explicit Deadline(int64_t at_ns) : at_ns_(at_ns) {}
   bool cancelled() const {
     return std::any_of(cancelled_.begin(), cancelled_.end(),
-                       [](const Cancelled& by) { return by != nullptr && by->load(std::memory_order_relaxed); });
+                       [](const Cancelled& by) { return by != nullptr && (*by)(); });
   }
 
   int64_t at_ns_;

@@ -292,3 +292,34 @@ TEST_CASE("any rank of a communicator may be the one that gives the id by which 
     outcome.take(tuttiCommDestroy(made));
   }));
 }
+
+// Rank 1 says to the others what it says in a split or when a group grows, and dies before it comes to the new one.
+TEST_CASE("a rank that dies on its way to a new group is named soon, not after the limit for creations",
+          "[processes]") {
+  const bool splits = GENERATE(true, false);
+  Processes group(3, [splits](int rank, tuttiComm_t comm, Outcome& outcome) {
+    if (rank == 1) {
+      std::vector<char> mine(128), all(3 * mine.size());
+      if (splits) tuttiAllGather(mine.data(), all.data(), 8, tuttiInt8, comm, nullptr);
+      tuttiAllGather(mine.data(), all.data(), mine.size(), tuttiInt8, comm, nullptr);
+      usleep(100000);  // till the others have all of it
+      raise(SIGKILL);
+    }
+    tuttiUniqueId id{};
+    if (rank == 0 && !splits) outcome.take(tuttiGetUniqueId(&id));
+    tuttiComm_t made = nullptr;
+    const double begin = now_seconds();
+    const tuttiResult_t code = splits ? tuttiCommSplit(comm, 0, 0, &made, nullptr)
+                                      : tuttiCommGrow(comm, 3, rank == 0 ? &id : nullptr, -1, &made, nullptr);
+    outcome.wrong += code != tuttiRemoteError || now_seconds() - begin > 30;
+    outcome.wrong += !contains(tuttiGetLastError(nullptr), "rank 1 (");
+    outcome.take(tuttiCommShrink(comm, nullptr, 0, &made, nullptr, TUTTI_SHRINK_DEFAULT));
+    outcome.take(tuttiCommDestroy(made));
+  });
+  const auto outcomes = group.wait();
+  for (const int rank : {0, 2}) {
+    INFO(outcomes[static_cast<size_t>(rank)].message);
+    CHECK(outcomes[static_cast<size_t>(rank)].code == tuttiSuccess);
+    CHECK(outcomes[static_cast<size_t>(rank)].wrong == 0);
+  }
+}
