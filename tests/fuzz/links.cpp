@@ -130,7 +130,7 @@ void map_shared_memory(Input& in) {
         break;
       }
       default: {
-        shm::SlotLine& line = view.value().line(static_cast<uint32_t>(published % kSlots));
+        shm::SlotLine& line = view.value().line(static_cast<uint32_t>(published % view.value().lines()));
         line.bytes = static_cast<uint32_t>(some_number(in));
         line.where = some_number(in);
         if (line.where == shm::kAtAddress) line.where = shm::kInSlot;  // an address is believed

@@ -151,7 +151,10 @@ class Failures(unittest.TestCase):
 
         def body(rank, n):
             dist.barrier()
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"rank {rank} has left the barrier", "")
             if rank == dying:
+                store.wait([f"rank {other} has left the barrier" for other in range(n)])
                 os._exit(0)
             if rank != 0:
                 with self.assertRaisesRegex(tutti_torch.TuttiError, rf"rank {dying - 1} died before .* {dying - 1} is {dying}"):
