@@ -41,17 +41,12 @@ bool Line::send(uint32_t type, std::string_view bytes) {
 
 // A peer that is gone needs nothing: the next receive() shows it.
 void Line::flush() {
+  if (unsent_.empty()) return;
   size_t sent = 0;
-  while (sent < unsent_.size()) {
-    const char* const data = unsent_.data() + sent;
-    const size_t left = unsent_.size() - sent;
-    const ssize_t n = pipe_ ? pipe_->write(data, left) : send_some(fd.get(), channel_.get(), data, left);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) sent = unsent_.size();
-    if (n < 0) break;
-    sent += static_cast<size_t>(n);
-  }
-  unsent_.erase(0, sent);
+  if (pipe_) pipe_->write(unsent_);
+  const bool waits =
+      !pipe_ && send_rest(fd.get(), channel_.get(), unsent_.data(), unsent_.size(), &sent) == Moved::kSome;
+  unsent_.erase(0, waits ? sent : std::string::npos);
 }
 
 Line::Status Line::receive() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 namespace tutti {
 
@@ -23,8 +24,9 @@ class LocalPipe {
   LocalPipe(const LocalPipe&) = delete;
   LocalPipe& operator=(const LocalPipe&) = delete;
 
-  // As send(2) and recv(2) without blocking; there is always room.
-  ssize_t write(const char* data, size_t n);
+  // There is always room; where the other end is closed nobody reads it.
+  void write(std::string_view bytes);
+  // As recv(2) without blocking.
   ssize_t read(char* data, size_t most);
 
   struct Shared;  // by both ends
