@@ -88,6 +88,7 @@ class Dialer {
   // answer are given up by the clock.
   int fd() const { return fd_.get(); }
   short events() const;
+  bool is_connected() const { return handshake_.has_value(); }  // or was, where the handshake failed last
   // It failed because this process can have no more sockets: that says nothing of the peer.
   bool lacked_resources() const { return lacked_resources_; }
 

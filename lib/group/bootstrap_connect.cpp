@@ -6,7 +6,6 @@
 #include <span>
 
 #include "base/dial.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/tcp_info.h"
 
@@ -21,65 +20,44 @@ constexpr int kMaxPauseMs = 250;  // between rounds; the first pause is 10 ms
 // One address being tried.
 struct Attempt {
   Address address;
-  Fd fd;
-  std::optional<Handshake> handshake;  // once connected
+  std::optional<Dialer> dialer = {};  // while it is tried
   Deadline until = Deadline::never();
   std::string why = "not tried";  // why it failed the last time
-  std::string shortage;           // which of this process's limits it met, whatever came later
+  std::string shortage = {};      // which of this process's limits it met, whatever came later
   bool refused = false;           // somebody answered there, but the handshake failed
 
-  bool active() const { return static_cast<bool>(fd); }
-  void start();
-  bool advance(const Key& key, int rank);
-  void fail(std::string reason, bool by_handshake);
+  bool active() const { return dialer.has_value(); }
+  bool answers() const { return dialer && dialer->is_connected(); }
+  void start(const Dialer::Call& call);
+  bool advance();
 };
 
-void Attempt::fail(std::string reason, bool by_handshake) {
-  why = std::move(reason);
-  refused = by_handshake;
-  fd.reset();
-  handshake.reset();
-}
-
-void Attempt::start() {
-  handshake.reset();
+void Attempt::start(const Dialer::Call& call) {
   until = Deadline::after_seconds(kAttemptSeconds);
-  auto connecting = connect_start(address, kSmallSegmentBytes);
-  if (connecting) {
-    fd = std::move(connecting).value();
-    return;
-  }
-  if (!limit_remedy(connecting.error().sys_errno).empty()) shortage = connecting.error().message;
-  fail(connecting.error().message, false);
+  dialer.emplace(call, std::vector{address});
+  advance();
 }
 
 // True when the connection is there and authenticated.
-bool Attempt::advance(const Key& key, int rank) {
-  int error = 0;
-  if (!handshake) {
-    const Code code = connect_finished(fd.get(), &error);
-    if (code == Code::kSuccess)
-      handshake = Handshake::client(key, HelloKind::kBootstrap, rank, -1, {}, root_door(key));
-    else if (code != Code::kInProgress)
-      fail(system_error("connect", error).message, false);
-  }
-  if (handshake) {
-    const auto status = handshake->advance(fd.get());
-    if (status == Handshake::Status::kDone) return true;
-    if (status == Handshake::Status::kFailed) fail(std::string(handshake->why()), true);
-  }
-  if (active() && until.passed())
-    fail(handshake ? "it accepts connections but does not answer" : "no answer (a firewall, or the wrong network?)",
-         false);
+bool Attempt::advance() {
+  const Dialer::Status status = dialer->advance();
+  if (status == Dialer::Status::kDone) return true;
+  const bool failed = status == Dialer::Status::kFailed;
+  if (!failed && !until.passed()) return false;
+  if (failed)
+    why = dialer->story().substr(address.to_string().size() + 2);  // without the address
+  else
+    why = answers() ? "it accepts connections but does not answer" : "no answer (a firewall, or the wrong network?)";
+  if (dialer->lacked_resources()) shortage = why;
+  refused = failed && answers();
+  dialer.reset();
   return false;
 }
 
 void wait_for_any(const std::vector<Attempt>& attempts, int timeout_ms) {
   std::vector<pollfd> polled;
-  for (const Attempt& a : attempts) {
-    const bool writes = !a.handshake || a.handshake->wants_write();
-    if (a.active()) polled.push_back({a.fd.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
-  }
+  for (const Attempt& a : attempts)
+    if (a.active()) polled.push_back({a.dialer->fd(), a.dialer->events(), 0});
   ::poll(polled.data(), polled.size(), timeout_ms);
 }
 
@@ -88,15 +66,15 @@ bool none_active(const std::vector<Attempt>& attempts) {
 }
 
 // Tries every address once; the one that made it, or null.
-Attempt* try_all(std::vector<Attempt>& attempts, const Key& key, int rank, Deadline deadline) {
+Attempt* try_all(std::vector<Attempt>& attempts, const Dialer::Call& call, Deadline deadline) {
   size_t next = 0;
   Deadline start_next = Deadline::after_seconds(0), root_answers = start_next;
   while (!deadline.passed()) {
     const bool idle = none_active(attempts);
     if (idle && next == attempts.size()) return nullptr;
-    const bool answers = next > 0 && attempts[next - 1].active() && attempts[next - 1].handshake;
+    const bool answers = next > 0 && attempts[next - 1].answers();
     if (next < attempts.size() && (idle || (answers ? root_answers : start_next).passed())) {
-      attempts[next++].start();
+      attempts[next++].start(call);
       start_next = Deadline::after_seconds(kHeadStartSeconds);
       root_answers = Deadline::after_seconds(kAnswerSeconds);
     }
@@ -104,7 +82,7 @@ Attempt* try_all(std::vector<Attempt>& attempts, const Key& key, int rank, Deadl
     wait_for_any(attempts,
                  std::min(deadline.left_ms(100), next < attempts.size() ? std::max(1, start_next.left_ms(100)) : 100));
     for (Attempt& attempt : attempts)
-      if (attempt.active() && attempt.advance(key, rank)) return &attempt;
+      if (attempt.active() && attempt.advance()) return &attempt;
   }
   return nullptr;
 }
@@ -159,15 +137,17 @@ Result<RootConnection> connect_to_root(const UniqueIdParts& parts, const Key& ke
   constexpr double kQuietSeconds = 3;
   Deadline tell_at = Deadline::after_seconds(kQuietSeconds);
   std::vector<Attempt> attempts;
-  for (const Address& address : root_candidates(parts)) attempts.emplace_back().address = address;
+  for (const Address& address : root_candidates(parts)) attempts.push_back({.address = address});
+  const Dialer::Call call{key, HelloKind::kBootstrap, rank, -1, {}, root_door(key)};
   for (int pause_ms = 10;; pause_ms = std::min(2 * pause_ms, kMaxPauseMs)) {
-    if (Attempt* const winner = try_all(attempts, key, rank, deadline)) {
+    if (Attempt* const winner = try_all(attempts, call, deadline)) {
       const std::span<const Attempt> before(attempts.data(), winner);
       const std::string how =
           winner->address.to_string() + format(" (number %zu of %zu addresses%s)", before.size() + 1, attempts.size(),
                                                describe_failures(before).c_str());
-      const uint64_t there_and_back_ns = round_trip_ns(winner->fd.get());
-      return RootConnection{std::move(winner->fd), winner->handshake->take_channel(), how, {}, there_and_back_ns};
+      Dialer& dialer = *winner->dialer;
+      const uint64_t there_and_back_ns = round_trip_ns(dialer.fd());
+      return RootConnection{dialer.take(), dialer.take_channel(), how, {}, there_and_back_ns};
     }
     if (deadline.passed()) return give_up(attempts, rank);
     if (tell_at.passed()) {
