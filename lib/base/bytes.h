@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace tutti {
 
@@ -23,9 +24,28 @@ class ByteWriter {
     bytes_.append(text);
     return *this;
   }
+  // One after the other, as ByteReader::all() gives them back: of a list first how many it has.
+  template <class... Value>
+  ByteWriter& all(const Value&... values) {
+    (one(values), ...);
+    return *this;
+  }
   std::string take() { return std::move(bytes_); }
 
  private:
+  template <class Value>
+  void one(const Value& value) {
+    if constexpr (std::is_convertible_v<const Value&, std::string_view>)
+      put_string(value);
+    else
+      put(value);
+  }
+  template <class Value>
+  void one(const std::vector<Value>& list) {
+    put(static_cast<uint32_t>(list.size()));
+    for (const Value& value : list) one(value);
+  }
+
   std::string bytes_;
 };
 
@@ -43,10 +63,25 @@ class ByteReader {
     const uint32_t bytes = get<uint32_t>();
     return take(bytes) ? std::string(taken_, bytes) : std::string();
   }
+  template <class... Value>
+  ByteReader& all(Value&... values) {
+    (one(values), ...);
+    return *this;
+  }
   bool ok() const { return ok_; }
   bool at_end() const { return bytes_.empty(); }
 
  private:
+  template <class Value>
+  void one(Value& value) {
+    value = get<Value>();
+  }
+  void one(bool& flag) { flag = get<uint8_t>() != 0; }
+  void one(std::string& text) { text = get_string(); }
+  template <class Value>
+  void one(std::vector<Value>& list) {
+    for (auto n = get<uint32_t>(); ok_ && n > 0; n--) one(list.emplace_back());
+  }
   bool take(size_t bytes) {
     ok_ = ok_ && bytes <= bytes_.size();
     if (!ok_) return false;

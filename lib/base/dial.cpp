@@ -164,8 +164,7 @@ std::string Contact::to_bytes() const {
 std::optional<Contact> Contact::from_bytes(std::string_view bytes) {
   Contact contact;
   ByteReader r(bytes);
-  contact.host = r.get<HostId>();
-  contact.door = r.get<uint64_t>();
+  r.all(contact.host, contact.door);
   while (r.ok() && !r.at_end()) {
     const auto port = r.get<uint16_t>();
     auto address = get_address(&r);

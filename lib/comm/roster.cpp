@@ -5,8 +5,6 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <tuple>
-#include <type_traits>
 
 #include "base/at_fork.h"
 #include "base/bytes.h"
@@ -139,15 +137,11 @@ class Findings {
 };
 
 // What travels as it is, in this order; behind the version, which says whether the rest can be read.
-template <class Any>
-auto numbers_of(Any& i) {
-  return std::tie(i.settings.slot_bytes, i.settings.deterministic, i.settings.on_gpu, i.settings.encrypts,
-                  i.connections, i.place.process, i.network, i.place.cache_bytes, i.settings.prices, i.place.machine,
-                  i.place.machine_cpus);
-}
-template <class Any>
-auto texts_of(Any& i) {
-  return std::tie(i.settings.prices_from, i.settings.algo, i.settings.order, i.place.host);
+template <class Bytes, class Any>
+void carry_fields(Bytes& bytes, Any& i) {
+  bytes.all(i.settings.slot_bytes, i.settings.deterministic, i.settings.on_gpu, i.settings.encrypts, i.connections,
+            i.place.process, i.network, i.place.cache_bytes, i.settings.prices, i.place.machine, i.place.machine_cpus);
+  bytes.all(i.settings.prices_from, i.settings.algo, i.settings.order, i.place.host);
 }
 
 }  // namespace
@@ -155,13 +149,9 @@ auto texts_of(Any& i) {
 std::string Introduction::to_bytes() const {
   ByteWriter w;
   w.put(version);
-  std::apply([&w](const auto&... number) { (w.put(number), ...); }, numbers_of(*this));
-  std::apply([&w](const auto&... text) { (w.put_string(text), ...); }, texts_of(*this));
-  w.put_string(tutti::to_bytes(place.cpus)).put_string(control.to_bytes());
-  w.put(static_cast<uint32_t>(place.path.size()));
-  for (const uint32_t number : place.path) w.put(number);
-  w.put(static_cast<uint32_t>(addresses.size()));
-  for (const auto& [name, address] : addresses) w.put_string(name).put_string(address);
+  carry_fields(w, *this);
+  w.all(tutti::to_bytes(place.cpus), control.to_bytes(), place.path, static_cast<uint32_t>(addresses.size()));
+  for (const auto& [name, address] : addresses) w.all(name, address);
   return w.take();
 }
 
@@ -174,20 +164,18 @@ Result<Introduction> Introduction::from_bytes(const std::string& bytes, int rank
                  format("rank %d runs version %u of Tutti, this rank %d: install the same version everywhere", rank,
                         i.version, TUTTI_VERSION_CODE),
                  rank};
-  std::apply([&r](auto&... number) { ((number = r.get<std::remove_cvref_t<decltype(number)>>()), ...); },
-             numbers_of(i));
-  std::apply([&r](auto&... text) { ((text = r.get_string()), ...); }, texts_of(i));
+  carry_fields(r, i);
   const auto cpus = cpus_from_bytes(r.get_string());
-  if (cpus) i.place.cpus = *cpus;
-  const auto control = Contact::from_bytes(r.get_string());
-  if (control) i.control = *control;
-  for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) i.place.path.push_back(r.get<uint32_t>());
-  for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
+  auto control = Contact::from_bytes(r.get_string());
+  r.all(i.place.path);
+  for (auto n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
     const std::string name = r.get_string();
     i.addresses[name] = r.get_string();
   }
   if (!r.ok() || !control || !cpus)
     return Error{Code::kRemoteError, format("rank %d sent an invalid introduction", rank), rank};
+  i.place.cpus = *cpus;
+  i.control = *std::move(control);
   return i;
 }
 

@@ -181,43 +181,34 @@ void Standing::put(ByteWriter& writer, size_t most_bytes) const {
   const uint32_t n_awaited = fitting(awaited.size(), kAwaitedBytes, kMostAwaited);
   const uint32_t n_blocks = fitting(blocks.size(), sizeof(uint64_t), SIZE_MAX);
   const uint32_t n_counts = fitting(counts.size(), kCountBytes, SIZE_MAX);
-  writer.put(doing).put(static_cast<uint8_t>(counts_all && n_counts == counts.size()));
-  writer.put(to_tag(call)).put(begun).put(idle_ns).put(passed_at_once).put(n_awaited).put(n_blocks).put(n_counts);
-  writer.put_string(shown);
+  writer.all(doing, counts_all && n_counts == counts.size(), to_tag(call), begun, idle_ns, passed_at_once);
+  writer.all(n_awaited, n_blocks, n_counts, shown);
   for (uint32_t i = 0; i < n_awaited; i++) {
     const Awaited& a = awaited[i];
-    writer.put(static_cast<uint8_t>(a.sends)).put(a.dtype).put(a.peer).put(a.number).put(a.count);
+    writer.all(a.sends, a.dtype, a.peer, a.number, a.count);
   }
   for (uint32_t i = 0; i < n_blocks; i++) writer.put(blocks[i]);
-  for (uint32_t i = 0; i < n_counts; i++) writer.put(counts[i].peer).put(counts[i].sent).put(counts[i].received);
+  for (uint32_t i = 0; i < n_counts; i++) writer.all(counts[i].peer, counts[i].sent, counts[i].received);
 }
 
 std::optional<Standing> Standing::get(ByteReader& reader, int n_ranks) {
   Standing s;
-  s.doing = reader.get<Doing>();
-  s.counts_all = reader.get<uint8_t>() != 0;
-  const auto tag = reader.get<TagWords>();
-  s.begun = reader.get<uint64_t>();
-  s.idle_ns = std::min<uint64_t>(reader.get<uint64_t>(), INT64_MAX / 2);
-  s.passed_at_once = reader.get<uint32_t>();
-  const auto n_awaited = reader.get<uint32_t>(), n_blocks = reader.get<uint32_t>(), n_counts = reader.get<uint32_t>();
-  s.place = reader.get_string();
+  TagWords tag;
+  uint32_t n_awaited, n_blocks, n_counts;
+  reader.all(s.doing, s.counts_all, tag, s.begun, s.idle_ns, s.passed_at_once, n_awaited, n_blocks, n_counts, s.place);
+  s.idle_ns = std::min<uint64_t>(s.idle_ns, INT64_MAX / 2);
   bool is_sound = s.doing <= Doing::kLeft && s.place.size() <= kMostPlaceText;
   const auto is_rank = [&](int32_t rank) { return rank >= 0 && rank < n_ranks; };
   for (uint32_t i = 0; reader.ok() && i < n_awaited; i++) {
-    const bool sends = reader.get<uint8_t>() != 0;
-    const auto dtype = reader.get<DataType>();
-    const auto peer = reader.get<int32_t>();
-    const auto nth = reader.get<uint64_t>(), count = reader.get<uint64_t>();
-    is_sound = is_sound && is_rank(peer) && static_cast<int>(dtype) < kDataTypes;
-    s.awaited.push_back({sends, peer, nth, count, dtype});
+    Awaited& a = s.awaited.emplace_back();
+    reader.all(a.sends, a.dtype, a.peer, a.number, a.count);
+    is_sound = is_sound && is_rank(a.peer) && static_cast<int>(a.dtype) < kDataTypes;
   }
   for (uint32_t i = 0; reader.ok() && i < n_blocks; i++) s.blocks.push_back(reader.get<uint64_t>());
   for (uint32_t i = 0; reader.ok() && i < n_counts; i++) {
-    const auto peer = reader.get<int32_t>();
-    const auto sent = reader.get<uint64_t>(), received = reader.get<uint64_t>();
-    is_sound = is_sound && is_rank(peer);
-    s.counts.push_back({peer, sent, received});
+    Count& c = s.counts.emplace_back();
+    reader.all(c.peer, c.sent, c.received);
+    is_sound = is_sound && is_rank(c.peer);
   }
   if (!reader.ok() || !is_sound) return {};
   s.call = from_tag(tag);

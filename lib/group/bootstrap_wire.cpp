@@ -28,17 +28,14 @@ JoinMessage make_join(int rank, int n_ranks, int left_ms) {
 
 std::string make_join_frame(const JoinMessage& join, FrameKind kind) {
   ByteWriter w;
-  w.put(join.version).put(join.rank).put(join.n_ranks).put(join.pid).put(join.left_ms);
-  return make_frame(kind, w.put_string(join.host).put_string(join.contact).take(), join.rank);
+  w.all(join.version, join.rank, join.n_ranks, join.pid, join.left_ms, join.host, join.contact);
+  return make_frame(kind, w.take(), join.rank);
 }
 
 std::optional<JoinMessage> read_join(const std::string& body) {
   ByteReader r(body);
   JoinMessage join{};
-  join.version = r.get<uint32_t>();
-  for (int32_t* const number : {&join.rank, &join.n_ranks, &join.pid, &join.left_ms}) *number = r.get<int32_t>();
-  join.host = r.get_string();
-  join.contact = r.get_string();
+  r.all(join.version, join.rank, join.n_ranks, join.pid, join.left_ms, join.host, join.contact);
   const bool can_be = join.n_ranks >= 1 && join.n_ranks <= kMaxRanks && join.rank >= 0 && join.rank < join.n_ranks;
   return r.ok() && r.at_end() && can_be ? std::optional(join) : std::nullopt;
 }

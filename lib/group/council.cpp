@@ -1,6 +1,7 @@
 #include "group/council.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/bytes.h"
 #include "base/handshake.h"
@@ -13,27 +14,17 @@ enum MessageKind : uint32_t { kState = 1, kSummon = 2, kDecided = 3, kKnown = 4,
 
 constexpr size_t kMostMatters = 256;  // lists of ranks that the others may begin with
 
-// A list of ranks in rising order.
-void put_ranks(ByteWriter& w, const std::vector<int>& ranks) {
-  w.put(static_cast<uint32_t>(ranks.size()));
-  for (const int rank : ranks) w.put(static_cast<int32_t>(rank));
-}
-
+// In rising order.
 std::optional<std::vector<int>> read_ranks(ByteReader& r, int n_ranks) {
   std::vector<int> ranks;
-  for (uint32_t n = r.get<uint32_t>(); r.ok() && n > 0; n--) {
-    const int rank = r.get<int32_t>();
-    if (!r.ok() || rank <= (ranks.empty() ? -1 : ranks.back()) || rank >= n_ranks) return std::nullopt;
-    ranks.push_back(rank);
-  }
-  return r.ok() ? std::optional(ranks) : std::nullopt;
+  r.all(ranks);
+  const bool rises = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  const bool are_ranks = ranks.empty() || (ranks.front() >= 0 && ranks.back() < n_ranks);
+  return r.ok() && rises && are_ranks ? std::optional(std::move(ranks)) : std::nullopt;
 }
 
 ByteWriter message(MessageKind kind, const Council::Without& without) {
-  ByteWriter w;
-  w.put(static_cast<uint32_t>(kind));
-  put_ranks(w, without);
-  return w;
+  return ByteWriter().all(kind, without);
 }
 
 std::string with_decision(MessageKind kind, const Council::Without& without, const Decision& decision) {
@@ -44,8 +35,7 @@ std::string with_decision(MessageKind kind, const Council::Without& without, con
 
 std::string Decision::to_bytes() const {
   ByteWriter w;
-  w.put(epoch).put(nonce);
-  put_ranks(w, members);
+  w.all(epoch, nonce, members);
   for (const std::string& vote : votes) w.put_string(vote);
   return w.take();
 }
@@ -53,8 +43,7 @@ std::string Decision::to_bytes() const {
 std::optional<Decision> Decision::from_bytes(std::string_view bytes, int n_ranks) {
   ByteReader r(bytes);
   Decision decision;
-  decision.epoch = r.get<uint64_t>();
-  decision.nonce = r.get<Nonce>();
+  r.all(decision.epoch, decision.nonce);
   auto members = read_ranks(r, n_ranks);
   if (!members) return std::nullopt;
   decision.members = std::move(*members);
@@ -90,9 +79,7 @@ void Council::leave(const Without& without) {
 void Council::name_missing(const Without& without) {
   const std::vector<int> absent = missing(without);
   if (coordinator(without, matters_[without]) != rank_) return;
-  ByteWriter w = message(kMissing, without);
-  put_ranks(w, absent);
-  const std::string bytes = w.take();
+  const std::string bytes = message(kMissing, without).all(absent).take();
   for (const auto& [rank, state] : matters_[without].states) send_(rank, bytes);
 }
 
@@ -144,10 +131,10 @@ void Council::connected(int rank) {
 
 void Council::tell(const Without& without, Matter& matter, int to) {
   matter.promised = std::max(matter.promised, to);
-  ByteWriter w = message(kState, without);
-  w.put(++matter.serial).put(matter.epoch).put(static_cast<uint32_t>(matter.vote.has_value()));
-  w.put_string(matter.vote.value_or(""));
-  matter.told = send_(to, w.take()) ? to : -1;
+  const auto votes = static_cast<uint32_t>(matter.vote.has_value());
+  const std::string state =
+      message(kState, without).all(++matter.serial, matter.epoch, votes, matter.vote.value_or("")).take();
+  matter.told = send_(to, state) ? to : -1;
 }
 
 void Council::proceed(const Without& without, Matter& matter) {
@@ -231,12 +218,11 @@ bool Council::hear(int from, std::string_view bytes) {
   }
   if (kind == kState) {
     State state;
-    state.serial = r.get<uint64_t>();
-    state.epoch = r.get<uint64_t>();
-    const bool votes = r.get<uint32_t>() != 0;
-    std::string vote = r.get_string();
+    uint32_t votes;
+    std::string vote;
+    r.all(state.serial, state.epoch, votes, vote);
     if (!r.ok()) return false;
-    if (votes) state.vote = std::move(vote);
+    if (votes != 0) state.vote = std::move(vote);
     if (from < rank_ || state.serial <= matter.states[from].serial) return true;
     matter.states[from] = std::move(state);
     proceed(*without, matter);

@@ -11,12 +11,8 @@ namespace {
 
 std::string notice_payload(int origin, const Error& error) {
   constexpr size_t kMostSentenceBytes = 4096;
-  return ByteWriter()
-      .put(static_cast<int32_t>(origin))
-      .put(static_cast<int32_t>(error.code))
-      .put(static_cast<int32_t>(error.culprit_rank))
-      .put_string(error.message.substr(0, kMostSentenceBytes))
-      .take();
+  const std::string sentence = error.message.substr(0, kMostSentenceBytes);
+  return ByteWriter().all(origin, error.code, error.culprit_rank, sentence).take();
 }
 
 }  // namespace
