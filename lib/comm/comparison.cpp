@@ -9,23 +9,17 @@ namespace tutti {
 
 void Comparison::add(const Call& call, std::shared_ptr<const Operation::Unequal> blocks) {
   const std::lock_guard lock(mutex_);
-  const size_t last = (next_ + records_.size() - 1) % records_.size();
-  if (records_[last].call.sequence == call.sequence) next_ = last;
-  records_[next_] = {call, std::move(blocks)};
-  next_ = (next_ + 1) % records_.size();
-}
-
-const Comparison::Record* Comparison::find(uint64_t sequence) const {
-  const auto found =
-      std::find_if(records_.begin(), records_.end(), [&](const Record& r) { return r.call.sequence == sequence; });
-  return found != records_.end() && found->blocks != nullptr ? &*found : nullptr;
+  if (blocks_.empty() || blocks_.back().first != call.sequence) blocks_.emplace_back(call.sequence, nullptr);
+  blocks_.back().second = std::move(blocks);
+  if (blocks_.size() > kMostKept) blocks_.pop_front();
 }
 
 Account Comparison::tell(const Call& call) const {
-  const Record* record = find(call.sequence);
   Account told{gossip_.rank, call, {}, recorder_.memory().place_text(call.sequence)};
-  if (record == nullptr) return told;
-  const auto& elems = record->blocks->elems;
+  const auto is_its = [&](const auto& kept) { return kept.first == call.sequence; };
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(), is_its);
+  if (found == blocks_.end()) return told;
+  const auto& elems = found->second->elems;
   told.blocks.assign(elems.begin(), elems.begin() + static_cast<long>(std::min(elems.size(), kMostBlocks)));
   return told;
 }
@@ -39,8 +33,7 @@ std::string Comparison::question(uint64_t sequence) {
                     kMostBlocks * sizeof(uint64_t) <=
                 Ending::kMostQuestionBytes);
   ByteWriter writer;
-  writer.put(Gossip::Kind::kBlocks).put(static_cast<int32_t>(gossip_.rank));
-  writer.put(to_tag(asked_->call)).put_string(asked_->place);
+  writer.all(Gossip::Kind::kBlocks, gossip_.rank, to_tag(asked_->call), asked_->place);
   for (const uint64_t elems : asked_->blocks) writer.put(elems);
   return writer.take();
 }

@@ -7,14 +7,15 @@
 // Threading: any thread, but look() and check() on that of the operation.
 #pragma once
 
-#include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/gossip.h"
@@ -45,10 +46,7 @@ class Comparison {
   Result<void> check();
 
  private:
-  struct Record {
-    Call call;
-    std::shared_ptr<const Operation::Unequal> blocks;
-  };
+  static constexpr size_t kMostKept = 16;
   static constexpr size_t kMostBlocks = 1000;  // that a question has room for
 
   // What was told of the operation that this rank is in.
@@ -62,7 +60,6 @@ class Comparison {
   std::optional<PeerWatch::Answer> hear_question(ByteReader reader);
   std::optional<PeerWatch::Answer> hear_statement(ByteReader reader, const Gossip::Word& word);
   std::optional<Gossip::Kind> due(const Standing& mine, bool seems_stuck);
-  const Record* find(uint64_t sequence) const;
   Account tell(const Call& call) const;
 
   const Recorder& recorder_;
@@ -72,8 +69,8 @@ class Comparison {
   Standings stated_;         // the last that each has
   std::set<int> unchecked_;  // whose have yet to be compared with what this rank called
   Said said_;
-  std::array<Record, 16> records_;  // the last ones
-  size_t next_ = 0;
+  // Of the last calls that have any, by their numbers.
+  std::deque<std::pair<uint64_t, std::shared_ptr<const Operation::Unequal>>> blocks_;
   std::optional<Account> asked_;  // the first question: all others would have the same answer
 };
 

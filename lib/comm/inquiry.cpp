@@ -19,30 +19,28 @@ void put(const Witness& witness, ByteWriter* to) {
   const Trace& trace = witness.trace;
   const auto ago_ns = [&trace](int64_t at_ns) { return std::max<int64_t>(0, trace.read_ns - at_ns); };
   const TracedOperation* const last = trace.last();
-  to->put(static_cast<int32_t>(trace.rank)).put(static_cast<int32_t>(trace.process.pid)).put(witness.process_state);
-  to->put_string(shortened(trace.host)).put_string(shortened(trace.error)).put_string(shortened(witness.elsewhere));
-  to->put(static_cast<uint8_t>(last != nullptr));
+  to->all(trace.rank, trace.process.pid, witness.process_state, shortened(trace.host), shortened(trace.error),
+          shortened(witness.elsewhere), last != nullptr);
   if (last == nullptr) return;
-  to->put(last->nth).put(to_tag(last->call)).put_string(last->place).put(ago_ns(last->started_ns));
-  to->put(last->finished_ns == 0 ? int64_t{-1} : ago_ns(last->finished_ns));
-  const size_t n = std::min(trace.wait.awaited.size(), kMostAwaited);
-  to->put(ago_ns(trace.wait.since_ns)).put(static_cast<uint32_t>(n));
-  for (size_t i = 0; i < n; i++) to->put(static_cast<int32_t>(trace.wait.awaited[i].rank));
+  std::vector<int32_t> awaited;
+  for (size_t i = 0; i < std::min(trace.wait.awaited.size(), kMostAwaited); i++)
+    awaited.push_back(trace.wait.awaited[i].rank);
+  to->all(last->nth, to_tag(last->call), last->place, ago_ns(last->started_ns),
+          last->finished_ns == 0 ? int64_t{-1} : ago_ns(last->finished_ns), ago_ns(trace.wait.since_ns), awaited);
 }
 
 bool get_operation(ByteReader& from, int n_ranks, Trace* trace) {
   const auto is_time = [](int64_t ns) { return ns >= -1 && ns < INT64_MAX / 4; };
   TracedOperation last;
-  last.nth = from.get<uint64_t>();
-  last.call = from_tag(from.get<TagWords>());
-  last.place = from.get_string();
-  const auto started = from.get<int64_t>(), finished = from.get<int64_t>(), since = from.get<int64_t>();
-  const auto n_awaited = from.get<uint32_t>();
-  bool is_sound = is_time(started) && is_time(finished) && is_time(since) && n_awaited <= kMostAwaited &&
+  TagWords tag;
+  int64_t started, finished, since;
+  std::vector<int32_t> awaited;
+  from.all(last.nth, tag, last.place, started, finished, since, awaited);
+  last.call = from_tag(tag);
+  bool is_sound = is_time(started) && is_time(finished) && is_time(since) && awaited.size() <= kMostAwaited &&
                   static_cast<int>(last.call.collective) < kCollectives;
-  for (uint32_t i = 0; is_sound && i < n_awaited; i++) {
-    const auto rank = from.get<int32_t>();
-    is_sound = rank >= 0 && rank < n_ranks;
+  for (const int32_t rank : awaited) {
+    is_sound = is_sound && rank >= 0 && rank < n_ranks;
     trace->wait.awaited.push_back({rank, false});
   }
   if (!is_sound || !from.ok()) return false;
@@ -60,13 +58,9 @@ std::optional<Witness> get(ByteReader& from, int n_ranks) {
   Trace& trace = witness.trace;
   trace.read_ns = now_ns();
   trace.n_ranks = n_ranks;
-  trace.rank = from.get<int32_t>();
-  trace.process.pid = from.get<int32_t>();
-  witness.process_state = from.get<char>();
-  trace.host = from.get_string();
-  trace.error = from.get_string();
-  witness.elsewhere = from.get_string();
-  const bool has_operation = from.get<uint8_t>() != 0;
+  bool has_operation;
+  from.all(trace.rank, trace.process.pid, witness.process_state, trace.host, trace.error, witness.elsewhere,
+           has_operation);
   if (!from.ok() || trace.rank < 0 || trace.rank >= n_ranks) return {};
   if (has_operation && !get_operation(from, n_ranks, &trace)) return {};
   return witness;
@@ -147,9 +141,7 @@ bool Inquiry::hear_account(ByteReader reader) {
   while (!reader.at_end()) {
     auto witness = get(reader, gossip_.n_ranks);
     if (!witness) return false;
-    Rank& rank = ranks_[witness->trace.rank];
-    rank.heard_ns = witness->trace.read_ns;
-    rank.witness = *std::move(witness);
+    said_[witness->trace.rank] = *std::move(witness);
   }
   return true;
 }
@@ -162,15 +154,15 @@ Witnesses Inquiry::all(const PeerWatch& names) const {
   for (int rank = 0; rank < gossip_.n_ranks && is_asked; rank++) {
     const auto here = all.find(rank);
     if (rank == gossip_.rank || (here != all.end() && here->second.process_state != '?')) continue;
-    const auto said = ranks_.find(rank);
-    const int64_t heard_ns = said == ranks_.end() ? 0 : said->second.heard_ns;
+    const auto said = said_.find(rank);
+    const int64_t heard_ns = said == said_.end() ? 0 : said->second.trace.read_ns;
     const int64_t silent_ns = now - std::max(heard_ns, asked_first_ns_);
     if (silent_ns > 2 * every_ns()) {
       all[rank].trace.rank = rank;
       all[rank].silent =
           format("%s has not answered for %.1f s", names.rank_name(rank).c_str(), static_cast<double>(silent_ns) / 1e9);
-    } else if (said != ranks_.end() && heard_ns >= asked_first_ns_) {
-      all[rank] = said->second.witness;
+    } else if (said != said_.end() && heard_ns >= asked_first_ns_) {
+      all[rank] = said->second;
     }
   }
   return all;

@@ -36,10 +36,6 @@ class Inquiry {
   Witnesses all(const PeerWatch& names) const;
 
  private:
-  struct Rank {
-    int64_t heard_ns = 0;
-    Witness witness;
-  };
   int64_t every_ns() const { return gossip_.pause_ns(1'000'000'000); }
   bool sees_all() const;
   void take_asked(int64_t now);
@@ -49,7 +45,7 @@ class Inquiry {
   const Recorder& recorder_;
   mutable std::mutex mutex_;  // what follows
   Gossip gossip_;
-  std::map<int, Rank> ranks_;     // who has said something: one is 328 bytes
+  Witnesses said_;                // by rank: one is 320 bytes
   std::optional<bool> sees_all_;  // through shared memory: nobody has to be asked
   int64_t looked_ns_ = 0, answered_ns_ = 0;
   int64_t asked_ns_ = 0, asked_first_ns_ = 0;  // by anybody: last; and before that without a long pause

@@ -66,17 +66,15 @@ RemoteAttendants::RemoteAttendants(int rank, const std::vector<std::vector<int>>
 }
 
 void RemoteAttendants::tell_question(PeerWatch& watch, uint64_t after) {
+  wanted_ns_ = asked_ns_ = now_ns();
   watch.ending().tell(gossip_.begin(Gossip::Kind::kRollCall).put(after).take());
   if (leads_) watch.ending().tell(answer(after));  // the others' hosts hear no other one of this
 }
 
 void RemoteAttendants::ask(PeerWatch& watch, uint64_t after) {
   const std::lock_guard lock(mutex_);
-  const int64_t now = now_ns();
-  wanted_ns_ = now;
-  if (now - asked_ns_ < every_ns() / 2) return;
-  asked_ns_ = now;
-  tell_question(watch, after);
+  wanted_ns_ = now_ns();
+  if (wanted_ns_ - asked_ns_ >= every_ns() / 2) tell_question(watch, after);
 }
 
 Attendances RemoteAttendants::heard() const {
@@ -97,7 +95,6 @@ RollCall RemoteAttendants::gather(PeerWatch& watch) {
     std::unique_lock lock(mutex_);
     const int64_t since_ns = now_ns();
     for (int i = 0; i < 2 && any(); i++) {
-      wanted_ns_ = asked_ns_ = now_ns();
       tell_question(watch, 0);
       if (answered_.wait_for(lock, kPatience, [&] { return all_have_answered(since_ns); })) break;
     }
@@ -113,7 +110,7 @@ void RemoteAttendants::serve_tool(PeerWatch& watch) {
     const std::lock_guard lock(mutex_);
     const int64_t now = now_ns();
     if (serving_ns_ == 0) {
-      serving_ns_ = wanted_ns_ = asked_ns_ = now;
+      serving_ns_ = now;
       return tell_question(watch, 0);
     }
     if (!all_have_answered(serving_ns_) && now - serving_ns_ < kPatienceNs) return;
