@@ -1,5 +1,7 @@
 #include "comm/monitor.h"
 
+#include <cerrno>
+
 #include "base/clock.h"
 #include "debug/trace_json.h"
 #include "debug/why.h"
@@ -51,9 +53,8 @@ Result<void> Monitor::async_error() const {
   return {};
 }
 
-Result<void> Monitor::failure_soon() const {
-  constexpr int kGraceMs = 1000;  // with 300, beside six compilers, the echo was told instead
-  watch_->ending().wait(kGraceMs);
+Result<void> Monitor::failure_soon(int grace_ms) const {
+  watch_->ending().wait(grace_ms);
   return async_error();
 }
 
@@ -100,7 +101,9 @@ void Monitor::keep_trace(const Error& reason) {
 }
 
 Error Monitor::root_cause(Error error) const {
-  const auto cause = error.code == Code::kRemoteError ? failure_soon() : async_error();
+  // Who gives up a silent peer knows why, and speaks before that peer, which only sees its connection reset.
+  const int grace_ms = error.sys_errno == ETIMEDOUT ? kGraceMs / 2 : kGraceMs;
+  const auto cause = error.code == Code::kRemoteError ? failure_soon(grace_ms) : async_error();
   if (!cause) return cause.error();
   if (const auto operations = watch_->departed(error.culprit_rank))
     error.message =

@@ -67,7 +67,8 @@ class Monitor {
   Result<void> async_error() const;
   // The same, after a moment if need be: a broken connection often is the echo of something else, which the control
   // connections are about to tell.
-  Result<void> failure_soon() const;
+  static constexpr int kGraceMs = 1000;  // with 300, beside six compilers, the echo was told instead
+  Result<void> failure_soon(int grace_ms = kGraceMs) const;
   void abort(const char* function);
   // Why nothing can be run any more, if so.
   Result<void> check_alive();

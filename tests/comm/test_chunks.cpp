@@ -72,6 +72,7 @@ TEST_CASE("all-reduce over TCP gives the right values where chunks are cut to wh
   require_success(run_threads(n, &config, [&](int rank, tuttiComm_t comm, Outcome& outcome) {
     for (const size_t chunk_bytes : {65088, 65536, 262144, 524288, 1 << 20})
       for (const int more : {-1, 0, 1}) {
+        if (kSanitized && chunk_bytes > 262144) continue;
         const size_t count = chunk_bytes / sizeof(int32_t) * static_cast<size_t>(n) + static_cast<size_t>(more);
         std::vector<int32_t> data(count + 1, -7), sum(count + 1, -7);
         for (size_t i = 0; i < count; i++) data[i] = static_cast<int32_t>(i) * (rank + 1);
