@@ -248,9 +248,10 @@ Dialer::Status Dialer::start_next() {
   return Status::kFailed;
 }
 
-void Dialer::give_up_on_current(const std::string& why) {
+void Dialer::give_up_on_current(std::string why) {
   fd_.reset();
-  story_ += (story_.empty() ? "" : "; ") + candidates_[next_ - 1].to_string() + ": " + why;
+  why_ = std::move(why);
+  story_ += (story_.empty() ? "" : "; ") + candidates_[next_ - 1].to_string() + ": " + why_;
 }
 
 std::optional<Acceptor::Accepted> Acceptor::next() {

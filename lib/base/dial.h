@@ -84,6 +84,7 @@ class Dialer {
   Fd take() { return std::move(fd_); }  // once done
   std::unique_ptr<SecureChannel> take_channel() { return handshake_->take_channel(); }
   const std::string& story() const { return story_; }  // what was tried and why it was given up; the choice at the end
+  const std::string& why() const { return why_; }      // the last address was given up
   // For poll(2) while pending; -1 if there is nothing to wait for. Sleep for a limited time only: addresses that do not
   // answer are given up by the clock.
   int fd() const { return fd_.get(); }
@@ -94,7 +95,7 @@ class Dialer {
 
  private:
   Status start_next();
-  void give_up_on_current(const std::string& why);
+  void give_up_on_current(std::string why);
 
   Call call_;
   std::vector<Address> candidates_;
@@ -104,7 +105,7 @@ class Dialer {
   bool lacked_resources_ = false;
   bool was_silent_ = false;  // one of the candidates, in this round through them
   Deadline patience_, attempt_ = Deadline::never();
-  std::string story_;
+  std::string story_, why_;
 };
 
 class Acceptor {

@@ -44,10 +44,9 @@ bool Attempt::advance() {
   if (status == Dialer::Status::kDone) return true;
   const bool failed = status == Dialer::Status::kFailed;
   if (!failed && !until.passed()) return false;
-  if (failed)
-    why = dialer->story().substr(address.to_string().size() + 2);  // without the address
-  else
-    why = answers() ? "it accepts connections but does not answer" : "no answer (a firewall, or the wrong network?)";
+  why = failed      ? dialer->why()
+        : answers() ? "it accepts connections but does not answer"
+                    : "no answer (a firewall, or the wrong network?)";
   if (dialer->lacked_resources()) shortage = why;
   refused = failed && answers();
   dialer.reset();
