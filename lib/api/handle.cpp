@@ -50,20 +50,14 @@ Error is_of_parent(const char* name, const void* handle) {
                  handle)};
 }
 
-Use::Use(tuttiComm_t handle) : handle_(handle) {
-  if (handle == nullptr || handle->magic != tuttiComm::kMagic) {
-    handle_ = nullptr;
-    return;
-  }
+Use::Use(tuttiComm_t handle) {
+  if (handle == nullptr || handle->magic != tuttiComm::kMagic) return;
   // Count first, look second; detach() clears first and counts second (all sequentially consistent): whoever finds the
   // communicator here is waited for there.
   handle->ticket_lock.enter();
+  handle_.reset(handle);
   member_ = handle->member.load();
   if (member_ != nullptr) comm_ = member_->usable();
-}
-
-Use::~Use() {
-  if (handle_ != nullptr && handle_->ticket_lock.leave()) left_last(handle_);
 }
 
 Error not_a_comm(tuttiComm_t handle) {

@@ -40,15 +40,6 @@ inline void left_last(tuttiComm_t handle) {
 class Use {
  public:
   explicit Use(tuttiComm_t handle);
-  Use(Use&& other) noexcept
-      : handle_(std::exchange(other.handle_, nullptr)), member_(other.member_), comm_(other.comm_) {}
-  Use& operator=(Use&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    std::swap(member_, other.member_);
-    std::swap(comm_, other.comm_);
-    return *this;
-  }
-  ~Use();
   explicit operator bool() const { return comm_ != nullptr; }
   Communicator* operator->() const { return comm_; }
   Communicator& operator*() const { return *comm_; }
@@ -57,7 +48,12 @@ class Use {
   Member& member() const { return *member_; }
 
  private:
-  tuttiComm_t handle_;
+  struct Leave {
+    void operator()(tuttiComm_t handle) const {
+      if (handle->ticket_lock.leave()) left_last(handle);
+    }
+  };
+  std::unique_ptr<tuttiComm, Leave> handle_;
   Member* member_ = nullptr;
   Communicator* comm_ = nullptr;
 };
