@@ -103,16 +103,12 @@ Result<void> check_quantisable(DataType dtype, RedOp op, DataType wire, size_t b
 
 Result<void> all_reduce(Operation operation, const tuttiDataType_t& datatype, const tuttiRedOp_t& op,
                         const tuttiDataType_t& wiretype, size_t block_elems, tuttiComm_t comm, tuttiStream_t stream) {
-  TUTTI_TRY_ASSIGN(Use use, use_of(comm));
-  TUTTI_TRY_ASSIGN(operation.dtype, check_type(datatype));
+  Use use(comm);
+  TUTTI_TRY(check(use, comm, datatype, op, &operation));
   TUTTI_TRY_ASSIGN(const DataType wire, check_type(wiretype));
-  TUTTI_TRY(take_op(op, use.member().operators, &operation));
   TUTTI_TRY(check_quantisable(operation.dtype, operation.op, wire, block_elems));
-  const auto buffers =
-      buffers_of(operation.collective, operation.count, operation.dtype, 0, use->rank(), use->n_ranks());
-  if (!buffers) return too_many_bytes(operation.count, operation.dtype, 1);
-  TUTTI_TRY(check_buffers(*buffers, operation.input, operation.output, operation.count));
-  const Buffers apart{buffers->input_bytes, buffers->output_bytes, InPlace::kNever};
+  const uint64_t bytes = operation.count * sizeof(float);
+  const Buffers apart{bytes, bytes, InPlace::kNever};
   if (operation.errors != nullptr &&
       !(apart.lie_well(operation.input, operation.errors) && apart.lie_well(operation.output, operation.errors)))
     return invalid_argument("errorbuff overlaps sendbuff or recvbuff");

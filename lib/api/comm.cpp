@@ -14,9 +14,6 @@ using namespace tutti::api;  // NOLINT
 
 namespace {
 
-// Before anything is made that is as large.
-constexpr int kMaxRanks = 1 << 20;
-
 // Ranks of one thread's group join at its end, side by side.
 Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* ids, int n_ids, int rank,
                        const tuttiConfig_t* config) {
@@ -24,7 +21,7 @@ Result<void> init_rank(tuttiComm_t* comm, int nranks, const tuttiUniqueId* ids, 
   *comm = nullptr;
   if (n_ids < 1) return invalid_argument(format("nId=%d: give at least 1 id", n_ids));
   if (ids == nullptr) return invalid_argument("commIds is NULL");
-  if (nranks < 1 || nranks > kMaxRanks)
+  if (nranks < 1 || nranks > kMaxRanks)  // before anything is made that is as large
     return invalid_argument(format("nranks=%d: a group has at least 1 rank and at most %d", nranks, kMaxRanks));
   if (rank < 0 || rank >= nranks)
     return invalid_argument(format("rank=%d is not in [0, %d), the range that nranks gives", rank, nranks));
