@@ -36,7 +36,7 @@ Result<void> Collectives::connect(Deadline deadline, const std::function<bool()>
 
 Result<void> Collectives::run(const Operation& operation) {
   const CallKey key(operation);
-  CachedOperation& cached = cache_.place_of(key);
+  CachedOperation& cached = place_of(key);
   if (operation.unequal == nullptr && cached.is_for(key))
     begin(cached, operation.caller, operation.created);
   else if (auto result = work_out(operation); !result)
@@ -70,7 +70,7 @@ Result<void> Collectives::work_out(const Operation& operation) {
   monitor_.begin(call, operation);
   TUTTI_TRY_ASSIGN(Program * program, find_program(call, bytes));
   const CallKey key(operation);
-  CachedOperation& cached = cache_.place_of(key);
+  CachedOperation& cached = place_of(key);
   cached.repeats = operation.unequal == nullptr && !me_.is_on_gpu();
   cached.program = program;
   cached.key = key;

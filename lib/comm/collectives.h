@@ -31,18 +31,6 @@ struct alignas(64) CachedOperation {
   bool is_for(const CallKey& other) const { return repeats && key == other; }
 };
 
-// Each operation has one place where it may be.
-class OperationCache {
- public:
-  CachedOperation& place_of(const CallKey& key) { return places_[key.hash() % places_.size()]; }
-  void clear() {
-    for (CachedOperation& place : places_) place.repeats = false;
-  }
-
- private:
-  std::array<CachedOperation, 64> places_;
-};
-
 class Collectives {
  public:
   // Connected from the start, so that ranks can always agree.
@@ -58,7 +46,9 @@ class Collectives {
                                                 const void* caller) noexcept;
   // All ranks are in this call: over the links that exist, before anyone waits for one that does not.
   Result<void> agree(const Call& call);
-  void forget_operations() { cache_.clear(); }
+  void forget_operations() {
+    for (CachedOperation& cached : cache_) cached.repeats = false;
+  }
 
   // Unequal blocks count together.
   uint64_t planned_bytes(const Operation& operation) const;
@@ -70,6 +60,8 @@ class Collectives {
   using ProgramKey = std::tuple<Collective, Algo, uint32_t, int>;  // lanes, root
   static constexpr ProgramKey key_of(Algo algo) { return {Collective::kAllReduce, algo, 1, 0}; }
 
+  // Each operation has one place where it may be.
+  CachedOperation& place_of(const CallKey& key) { return cache_[key.hash() % cache_.size()]; }
   void begin(CachedOperation& cached, const void* caller, uint64_t created) {
     monitor_.recorder().begin(cached.recorded, ++monitor_.begun().sequence, caller, created);
   }
@@ -89,13 +81,13 @@ class Collectives {
   Monitor& monitor_;
   LinkPool& links_;
   std::map<ProgramKey, Program> programs_;
-  OperationCache cache_;
+  std::array<CachedOperation, 64> cache_;
   std::atomic<size_t> scratch_bytes_{0};  // of programs_
 };
 
 inline Collectives::Repeated Collectives::repeat(const CallKey& key, const void* input, void* output,
                                                  const void* caller) noexcept {
-  CachedOperation& cached = cache_.place_of(key);
+  CachedOperation& cached = place_of(key);
   if (!cached.is_for(key) || !cached.small || !cached.buffers.fit(input, output) || monitor_.failed())
     return Repeated::kNo;
   begin(cached, caller, 0);
