@@ -139,8 +139,7 @@ Result<void> Comparison::check() {
   for (auto rank = unchecked_.begin(); rank != unchecked_.end();) {
     const Standing& theirs = stated_[*rank];
     const Call mine = recorder_.memory().find(theirs.call.sequence);
-    if (mine.sequence != 0 && !is_same_request(mine, theirs.call))
-      return disagreement(tell(mine), {*rank, theirs.call, theirs.blocks, theirs.place});
+    if (mine.sequence != 0 && !is_same_request(mine, theirs.call)) return disagreement(tell(mine), theirs);
     const bool is_checked = mine.sequence != 0 || recorder_.memory().is_past(theirs.call.sequence);
     rank = is_checked ? unchecked_.erase(rank) : std::next(rank);
   }

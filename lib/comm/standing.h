@@ -21,7 +21,9 @@
 
 namespace tutti {
 
-struct Standing {
+// The last collective that a rank has begun, as an account of it, and what it is in; `place` is where that was called,
+// or its messages were.
+struct Standing : Account {
   // kOther: something that says nothing of what it waits for.
   enum class Doing : uint8_t { kOther, kCalls, kPasses, kLeft };  // a collective, messages; it has destroyed its own
   struct Count {
@@ -37,15 +39,11 @@ struct Standing {
     DataType dtype;
   };
 
-  int rank = -1;
   Doing doing = Doing::kOther;
-  Call call;                     // the last collective that it has begun
-  std::string place;             // " (...)", where it was called, or the messages were; or nothing
-  std::vector<uint64_t> blocks;  // of it, as far as they are known
-  uint64_t begun = 0;            // operations of both kinds: tells one from the next
-  uint64_t idle_ns = 0;          // without any progress in it
-  uint32_t passed_at_once = 0;   // messages that go together
-  std::vector<Count> counts;     // those that are not 0, if counts_all
+  uint64_t begun = 0;           // operations of both kinds: tells one from the next
+  uint64_t idle_ns = 0;         // without any progress in it
+  uint32_t passed_at_once = 0;  // messages that go together
+  std::vector<Count> counts;    // those that are not 0, if counts_all
   bool counts_all = true;
   std::vector<Awaited> awaited;
   int64_t heard_ns = 0;  // by the clock of who has heard it

@@ -311,11 +311,8 @@ TEST_CASE("a rank that has waited for long states its blocks, too") {
   Comparison waiting(1, 3, recorder_of_waiting), other(2, 3, recorder_of_other);
   set_place(name_place("all_gather at waiting.py:1"));
   const Call waits_in = call(waiting, recorder_of_waiting, {3, 4, 5});
-  const auto stated = waiting.look({.rank = 1,
-                                    .doing = Standing::Doing::kCalls,
-                                    .call = waits_in,
-                                    .place = recorder_of_waiting.memory().place_text(7),
-                                    .begun = 7});
+  const auto stated =
+      waiting.look({{1, waits_in, {}, recorder_of_waiting.memory().place_text(7)}, Standing::Doing::kCalls, 7});
   REQUIRE(stated);
   other.hear(stated.value());
   CHECK(static_cast<bool>(other.check()));  // it has yet to call

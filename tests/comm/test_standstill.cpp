@@ -268,12 +268,12 @@ namespace {
 using namespace tutti;  // NOLINT: what follows is about the library's inside
 
 Standing calls(int rank, uint64_t sequence, Collective collective = Collective::kAllReduce) {
-  return {.rank = rank,
-          .doing = Standing::Doing::kCalls,
-          .call = {.sequence = sequence, .count = 4, .collective = collective}};
+  return {{rank, {.sequence = sequence, .count = 4, .collective = collective}}, Standing::Doing::kCalls};
 }
 Standing passes(int rank, uint64_t calls, std::vector<Standing::Awaited> awaited) {
-  return {.rank = rank, .doing = Standing::Doing::kPasses, .call = {.sequence = calls}, .awaited = std::move(awaited)};
+  Standing passing{{rank, {.sequence = calls}}, Standing::Doing::kPasses};
+  passing.awaited = std::move(awaited);
+  return passing;
 }
 constexpr int64_t kSecondNs = 1'000'000'000;
 
