@@ -29,13 +29,10 @@ std::string Comparison::question(uint64_t sequence) {
   const Call mine = recorder_.memory().find(sequence);
   if (mine.sequence == 0 || asked_) return {};
   asked_ = tell(mine);
-  static_assert(sizeof(Gossip::Kind) + sizeof(int32_t) + sizeof(TagWords) + sizeof(uint32_t) + kMostPlaceBytes + 3 +
+  static_assert(Gossip::kHeadBytes + sizeof(TagWords) + 2 * sizeof(uint32_t) + kMostPlaceBytes + 3 +
                     kMostBlocks * sizeof(uint64_t) <=
                 Ending::kMostQuestionBytes);
-  ByteWriter writer;
-  writer.all(Gossip::Kind::kBlocks, gossip_.rank, to_tag(asked_->call), asked_->place);
-  for (const uint64_t elems : asked_->blocks) writer.put(elems);
-  return writer.take();
+  return gossip_.begin(Gossip::Kind::kBlocks).all(to_tag(asked_->call), asked_->place, asked_->blocks).take();
 }
 
 std::string Comparison::statement(const Standing& mine, Gossip::Kind kind) {
@@ -86,19 +83,18 @@ std::optional<Gossip::Kind> Comparison::due(const Standing& mine, bool seems_stu
 std::optional<PeerWatch::Answer> Comparison::hear(std::string_view bytes) {
   ByteReader reader(bytes);
   const std::lock_guard lock(mutex_);
-  if (const auto word = gossip_.hear(&reader, Gossip::Kind::kStatement, Gossip::Kind::kSpread))
-    return hear_statement(reader, *word);
-  return hear_question(ByteReader(bytes));
+  const auto word = gossip_.hear(&reader, Gossip::Kind::kBlocks, Gossip::Kind::kSpread);
+  if (!word) return {};
+  return word->kind == Gossip::Kind::kBlocks ? hear_question(reader, *word) : hear_statement(reader, *word);
 }
 
 // The first question goes to all ranks. So a later one meets it somewhere, and if it differs, there.
-std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader) {
-  const auto kind = reader.get<Gossip::Kind>();
-  Account theirs{reader.get<int32_t>(), from_tag(reader.get<TagWords>()), {}, {}};
-  theirs.place = reader.get_string();
-  while (reader.ok() && !reader.at_end()) theirs.blocks.push_back(reader.get<uint64_t>());
-  if (!reader.ok() || kind != Gossip::Kind::kBlocks || !gossip_.is_rank(theirs.rank)) return {};
-  if (static_cast<int>(theirs.call.collective) >= kCollectives) return {};
+std::optional<PeerWatch::Answer> Comparison::hear_question(ByteReader reader, const Gossip::Word& word) {
+  TagWords tag;
+  Account theirs{word.from, {}};
+  reader.all(tag, theirs.place, theirs.blocks);
+  theirs.call = from_tag(tag);
+  if (!reader.ok() || static_cast<int>(theirs.call.collective) >= kCollectives) return {};
   PeerWatch::Answer answer{{}, !asked_};
   const auto compare = [&](const Account& known) {
     if (answer.error || known.call.sequence != theirs.call.sequence || is_same_request(known.call, theirs.call)) return;

@@ -57,7 +57,7 @@ class Comparison {
   };
 
   std::string statement(const Standing& mine, Gossip::Kind kind);
-  std::optional<PeerWatch::Answer> hear_question(ByteReader reader);
+  std::optional<PeerWatch::Answer> hear_question(ByteReader reader, const Gossip::Word& word);
   std::optional<PeerWatch::Answer> hear_statement(ByteReader reader, const Gossip::Word& word);
   std::optional<Gossip::Kind> due(const Standing& mine, bool seems_stuck);
   Account tell(const Call& call) const;
