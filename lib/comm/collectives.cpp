@@ -63,11 +63,8 @@ uint64_t Collectives::planned_bytes(const Operation& operation) const {
 }
 
 Result<void> Collectives::work_out(const Operation& operation) {
-  Call call = to_call(operation);
-  call.sequence = ++monitor_.begun().sequence;
   const uint64_t bytes = planned_bytes(operation);
-  call.algo = me_.planner->choose(call, bytes);
-  monitor_.begin(call, operation);
+  const Call call = monitor_.begin(operation, me_.planner->choose(to_call(operation), bytes));
   TUTTI_TRY_ASSIGN(Program * program, find_program(call, bytes));
   const CallKey key(operation);
   CachedOperation& cached = place_of(key);

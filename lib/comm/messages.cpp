@@ -115,11 +115,7 @@ Result<void> Messages::connect_gpus() {
 Result<void> Messages::pass_between_gpus(const Operation& operation, const std::vector<Message>& messages) {
   Call call = to_call(operation);
   const bool is_exchange = is_point_to_point(call);
-  if (!is_exchange) {
-    call.sequence = ++monitor_.begun().sequence;
-    call.algo = Algo::kDirect;
-    monitor_.begin(call, operation);
-  }
+  if (!is_exchange) call = monitor_.begin(operation, Algo::kDirect);
   const MessageBatch batch(messages, [&](const Message& m) { return is_exchange ? next_call(m) : call; });
   return monitor_.end_with(pass(batch, {kGpuChannel, Standing::Doing::kOther, me_.options.op_timeout_seconds, &call}));
 }

@@ -126,9 +126,13 @@ Error Monitor::with_places(Error error) const {
 }
 
 // The blocks first: another rank may ask for them as soon as the recorder has the call.
-void Monitor::begin(const Call& call, const Operation& operation) {
+Call Monitor::begin(const Operation& operation, Algo algo) {
+  Call call = to_call(operation);
+  call.sequence = ++begun_.sequence;
+  call.algo = algo;
   if (operation.unequal != nullptr) comparison_.add(call, operation.unequal);
   recorder_.begin(to_tag(call), call.sequence, operation.caller, operation.created);
+  return call;
 }
 
 std::string Monitor::explain_wait() const {

@@ -79,8 +79,8 @@ class Monitor {
   // Once it is finalized, and before it ends: a process that ends after this has not died under the others.
   void leave();
 
-  // This rank is in it now, and compares it with what the others call.
-  void begin(const Call& call, const Operation& operation);
+  // This rank is in it now, its next collective, and compares it with what the others call.
+  Call begin(const Operation& operation, Algo algo);
   // One sentence for whom this rank waits.
   std::string explain_wait() const;
   // In the operations that the recorders hold. Asks the other hosts, if there are any.

@@ -196,11 +196,7 @@ void SlicedSum::sum(size_t begin, size_t all_elems) {
 }  // namespace
 
 Result<void> QuantisedSums::run(const Operation& operation) {
-  Call call = to_call(operation);
-  call.sequence = ++monitor_.begun().sequence;
-  call.algo = Algo::kDirect;
-  monitor_.begin(call, operation);
-  return monitor_.end_with(sum(call, operation));
+  return monitor_.end_with(sum(monitor_.begin(operation, Algo::kDirect), operation));
 }
 
 Result<void> QuantisedSums::sum(const Call& call, const Operation& operation) {
