@@ -51,10 +51,7 @@ Result<void> Watcher::start() {
 
 Watcher::~Watcher() {
   if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stops_ = true;
-  }
+  stops_ = true;
   (void)eventfd_write(nudge_fd_.get(), 1);
   thread_.join();
 }
@@ -85,14 +82,11 @@ void Watcher::remove(Client& client) {
 }
 
 void Watcher::run() {
-  for (;;) {
-    const std::set<Client*> ready = wait();
-    for (Client* const client : ready)
-      if (!serve(client)) return;
-  }
+  while (!stops_)
+    for (Client* const client : wait()) serve(client);
 }
 
-// Who may have something to do. One without any, so that serve() can say that this is the end.
+// Who may have something to do.
 std::set<Watcher::Client*> Watcher::wait() {
   int limit_ms = -1;
   {
@@ -113,11 +107,10 @@ std::set<Watcher::Client*> Watcher::wait() {
   return ready;
 }
 
-bool Watcher::serve(Client* client) {
+void Watcher::serve(Client* client) {
   {
     const std::lock_guard lock(mutex_);
-    if (stops_) return false;
-    if (!clients_.contains(client)) return true;  // it has left meanwhile, or was nobody
+    if (!clients_.contains(client)) return;  // it has left meanwhile, or was nobody
     serving_ = client;
   }
   client->serve();
@@ -131,7 +124,6 @@ bool Watcher::serve(Client* client) {
     serving_ = nullptr;
   }
   served_.notify_all();
-  return true;
 }
 
 // One that was closed is not registered any more, and its number is perhaps somebody else's by now.

@@ -6,6 +6,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -55,7 +56,7 @@ class Watcher {
   Result<void> start();
   void run();
   std::set<Client*> wait();
-  bool serve(Client* client);
+  void serve(Client* client);
   void register_fds(Client* client, Waiting& waiting, std::vector<pollfd> fds);
   void set_due(Client* client, Waiting& waiting, int64_t due_ns);
 
@@ -64,8 +65,8 @@ class Watcher {
   std::set<std::pair<int64_t, Client*>> due_;
   std::set<Client*> nudged_;
   Client* serving_ = nullptr;
-  bool stops_ = false;
   std::condition_variable served_;
+  std::atomic<bool> stops_ = false;
   Fd epoll_, nudge_fd_;
   std::thread thread_;
 };
