@@ -67,19 +67,18 @@ bool none_active(const std::vector<Attempt>& attempts) {
 // Tries every address once; the one that made it, or null.
 Attempt* try_all(std::vector<Attempt>& attempts, const Dialer::Call& call, Deadline deadline) {
   size_t next = 0;
-  Deadline start_next = Deadline::after_seconds(0), root_answers = start_next;
+  Deadline started = Deadline::never();  // the last one
   while (!deadline.passed()) {
-    const bool idle = none_active(attempts);
-    if (idle && next == attempts.size()) return nullptr;
+    const bool idle = none_active(attempts), any_left = next < attempts.size();
+    if (idle && !any_left) return nullptr;
     const bool answers = next > 0 && attempts[next - 1].answers();
-    if (next < attempts.size() && (idle || (answers ? root_answers : start_next).passed())) {
+    const Deadline due = started.plus_seconds(answers ? kAnswerSeconds : kHeadStartSeconds);
+    if (any_left && (idle || due.passed())) {
       attempts[next++].start(call);
-      start_next = Deadline::after_seconds(kHeadStartSeconds);
-      root_answers = Deadline::after_seconds(kAnswerSeconds);
+      started = Deadline::after_seconds(0);
+      continue;  // it may have been refused at once
     }
-    if (none_active(attempts)) continue;  // refused at once
-    wait_for_any(attempts,
-                 std::min(deadline.left_ms(100), next < attempts.size() ? std::max(1, start_next.left_ms(100)) : 100));
+    wait_for_any(attempts, std::min(deadline.left_ms(100), any_left ? due.left_ms(100) : 100));
     for (Attempt& attempt : attempts)
       if (attempt.active() && attempt.advance()) return &attempt;
   }
