@@ -70,7 +70,6 @@ struct MessageBatch {
 Call Messages::next_call(const Message& m) {
   if (m.peer == me_.rank) return call_of(m, 0);
   Standing::Count& with = monitor_.begun().messages[m.peer];
-  with.peer = m.peer;
   return call_of(m, ++(m.sends ? with.sent : with.received));
 }
 

@@ -39,7 +39,7 @@ struct Begun {
     s.place = doing == Standing::Doing::kPasses ? recorder.memory().last_place_text()
                                                 : recorder.memory().place_text(sequence);
     s.begun = sequence + exchanges;
-    for (const auto& [peer, count] : messages) s.counts.push_back(count);
+    s.counts = messages;
     return s;
   }
 };

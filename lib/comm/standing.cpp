@@ -19,11 +19,9 @@ constexpr size_t kHeadBytes = 2 * sizeof(uint8_t) + sizeof(TagWords) + 2 * sizeo
 enum class Bond : uint8_t { kNone, kSeeming, kCertain };
 
 std::optional<Standing::Count> count_with(const Standing& one, int peer) {
-  const auto found =
-      std::find_if(one.counts.begin(), one.counts.end(), [&](const Standing::Count& c) { return c.peer == peer; });
-  if (found != one.counts.end()) return *found;
-  if (!one.counts_all) return {};
-  return Standing::Count{peer, 0, 0};
+  const auto found = one.counts.find(peer);
+  if (found != one.counts.end()) return found->second;
+  return one.counts_all ? std::optional(Standing::Count()) : std::nullopt;
 }
 
 // Whether nobody ends this call, as `one` has called it, before the other rank has begun its own.
@@ -188,7 +186,8 @@ void Standing::put(ByteWriter& writer, size_t most_bytes) const {
     writer.all(a.sends, a.dtype, a.peer, a.number, a.count);
   }
   for (uint32_t i = 0; i < n_blocks; i++) writer.put(blocks[i]);
-  for (uint32_t i = 0; i < n_counts; i++) writer.all(counts[i].peer, counts[i].sent, counts[i].received);
+  auto count = counts.begin();
+  for (uint32_t i = 0; i < n_counts; i++, ++count) writer.all(count->first, count->second.sent, count->second.received);
 }
 
 std::optional<Standing> Standing::get(ByteReader& reader, int n_ranks) {
@@ -206,9 +205,9 @@ std::optional<Standing> Standing::get(ByteReader& reader, int n_ranks) {
   }
   for (uint32_t i = 0; reader.ok() && i < n_blocks; i++) s.blocks.push_back(reader.get<uint64_t>());
   for (uint32_t i = 0; reader.ok() && i < n_counts; i++) {
-    Count& c = s.counts.emplace_back();
-    reader.all(c.peer, c.sent, c.received);
-    is_sound = is_sound && is_rank(c.peer);
+    const auto peer = reader.get<int32_t>();
+    reader.all(s.counts[peer].sent, s.counts[peer].received);
+    is_sound = is_sound && is_rank(peer);
   }
   if (!reader.ok() || !is_sound) return {};
   s.call = from_tag(tag);

@@ -27,8 +27,7 @@ struct Standing : Account {
   // kOther: something that says nothing of what it waits for.
   enum class Doing : uint8_t { kOther, kCalls, kPasses, kLeft };  // a collective, messages; it has destroyed its own
   struct Count {
-    int32_t peer = 0;
-    uint64_t sent = 0, received = 0;  // begun
+    uint64_t sent = 0, received = 0;  // messages that have begun
   };
   // A message that it has yet to be rid of or to get, the n-th between the two that way. Of a collective, only from
   // whom.
@@ -43,7 +42,7 @@ struct Standing : Account {
   uint64_t begun = 0;           // operations of both kinds: tells one from the next
   uint64_t idle_ns = 0;         // without any progress in it
   uint32_t passed_at_once = 0;  // messages that go together
-  std::vector<Count> counts;    // those that are not 0, if counts_all
+  std::map<int, Count> counts;  // by peer; those that are not 0, if counts_all
   bool counts_all = true;
   std::vector<Awaited> awaited;
   int64_t heard_ns = 0;  // by the clock of who has heard it

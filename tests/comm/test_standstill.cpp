@@ -288,7 +288,7 @@ TEST_CASE("only what stays true however old it is makes ranks wait for each othe
   CHECK(judge(calls(0, 3), {{1, waits}}).error);
   CHECK_FALSE(judge(calls(0, 2), {{1, waits}}).error);  // which both have begun
   Standing has_sent = calls(0, 3);
-  has_sent.counts = {{1, 1, 0}};
+  has_sent.counts = {{1, {1, 0}}};
   CHECK_FALSE(judge(has_sent, {{1, waits}}).error);  // on its way
   Standing forgets = calls(0, 3);
   forgets.counts_all = false;
@@ -372,7 +372,7 @@ TEST_CASE("what goes from neighbour to neighbour is passed on once, and not by w
 TEST_CASE("a statement that does not fit leaves out what nobody misses, and bytes that make no sense are none") {
   Standing mine = passes(3, 7, {{true, 2, 9, 10, DataType::kInt32}});
   mine.call.collective = Collective::kBarrier;
-  for (int peer = 0; peer < 500; peer++) mine.counts.push_back({peer, 5, 6});
+  for (int peer = 0; peer < 500; peer++) mine.counts[peer] = {5, 6};
   for (const size_t room : {size_t{200}, size_t{1000}, size_t{100000}}) {
     ByteWriter writer;
     mine.put(writer, room);

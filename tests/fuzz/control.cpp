@@ -148,7 +148,7 @@ std::string some_statements() {
     standing.begun = 3;
     standing.call.collective = Collective::kAllReduce;
     standing.call.sequence = 2;
-    standing.counts = {{0, 1, 2}};
+    standing.counts = {{0, {1, 2}}};
     standing.awaited = {{false, 0, 1, 10, DataType::kFloat32}};
     all += counted(peer.farewell(standing)) + std::string(6, '\1');
   }
