@@ -44,9 +44,7 @@ struct Membership {
   bool is_oversubscribed() const { return roster->here.machine.oversubscription() > 1; }
   bool is_on_gpu() const { return options.cuda_device >= 0; }
   const std::vector<std::vector<int>>& hosts() const { return planner->layout().hosts; }
-  bool leads_host() const {
-    return std::any_of(hosts().begin(), hosts().end(), [this](const auto& ranks) { return ranks[0] == rank; });
-  }
+  bool leads_host() const { return hosts()[static_cast<size_t>(host_of(rank))][0] == rank; }
   int host_of(int other) const {
     const auto found = std::find_if(hosts().begin(), hosts().end(), [&](const std::vector<int>& ranks) {
       return std::find(ranks.begin(), ranks.end(), other) != ranks.end();
