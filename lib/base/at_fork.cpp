@@ -7,6 +7,8 @@
 
 #include <array>
 #include <new>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 namespace tutti {
@@ -23,17 +25,9 @@ Word* word_of(int fd) {
   return fd >= 0 && static_cast<size_t>(fd) < kMostSockets ? &g_sockets[static_cast<size_t>(fd) / 64] : nullptr;
 }
 
-// What is done with a mutex, whichever kind it is.
-struct Held {
-  void* mutex;
-  bool (*try_lock)(void*);
-  void (*unlock)(void*);
-  void (*renew)(void*);  // in a child, whose thread has another number than the one that has locked it
-};
-template <class Mutex>
-Held held(Mutex& mutex) {
-  return {&mutex, [](void* m) { return static_cast<Mutex*>(m)->try_lock(); },
-          [](void* m) { static_cast<Mutex*>(m)->unlock(); }, [](void* m) { new (m) Mutex; }};
+using Held = std::variant<std::mutex*, std::shared_mutex*>;
+void unlock(const Held& held) {
+  std::visit([](auto* mutex) { mutex->unlock(); }, held);
 }
 
 // Never destroyed: other threads may outlive main.
@@ -46,7 +40,7 @@ void register_handlers();
 Registry& registry() {
   static Registry* const all = [] {
     auto* fresh = new Registry;
-    fresh->held = {held(fresh->sockets)};
+    fresh->held = {&fresh->sockets};
     register_handlers();
     return fresh;
   }();
@@ -58,17 +52,17 @@ void before_fork() {
   registry().mutex.lock();
   const auto& all = registry().held;
   for (size_t locked = 0; locked < all.size();) {
-    if (all[locked].try_lock(all[locked].mutex)) {
+    if (std::visit([](auto* mutex) { return mutex->try_lock(); }, all[locked])) {
       locked++;
       continue;
     }
-    for (; locked > 0; locked--) all[locked - 1].unlock(all[locked - 1].mutex);
+    for (; locked > 0; locked--) unlock(all[locked - 1]);
     sched_yield();
   }
 }
 
 void after_fork_in_parent() {
-  for (const Held& one : registry().held) one.unlock(one.mutex);
+  for (const Held& one : registry().held) unlock(one);
   registry().mutex.unlock();
 }
 
@@ -86,11 +80,13 @@ void replace_sockets() {
   if (null >= 0) ::close(null);
 }
 
-// Given back as in the parent, for ThreadSanitizer; and made anew, because threads that are not here may wait for them.
+// Given back as in the parent, for ThreadSanitizer; and made anew, because threads that are not here may wait for them,
+// and this one has another number than the one that has locked them.
 void after_fork_in_child() {
   replace_sockets();
   after_fork_in_parent();
-  for (const Held& one : registry().held) one.renew(one.mutex);
+  for (const Held& one : registry().held)
+    std::visit([](auto* mutex) { new (mutex) std::remove_pointer_t<decltype(mutex)>; }, one);
   new (&registry().mutex) std::mutex;
   for (void (*action)() : registry().actions) action();
 }
@@ -122,12 +118,12 @@ void close_descriptor(int fd) {
 
 void hold_while_forking(std::mutex& mutex) {
   const std::lock_guard lock(registry().mutex);
-  registry().held.push_back(held(mutex));
+  registry().held.push_back(&mutex);
 }
 
 void hold_while_forking(std::shared_mutex& mutex) {
   const std::lock_guard lock(registry().mutex);
-  registry().held.push_back(held(mutex));
+  registry().held.push_back(&mutex);
 }
 
 void do_in_children(void (*action)()) {
